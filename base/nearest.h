@@ -1,0 +1,18 @@
+// The hint after an unknown name: which known names the user probably meant.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace longspan {
+
+/// Up to `limit` of `known` that are close to `word` (edit distance, case ignored, or one contains
+/// the other), the nearest first and ties in the order of `known`. Empty if none is close.
+std::vector<std::string> nearest_names(std::string_view word, const std::vector<std::string>& known,
+                                       size_t limit = 3);
+
+/// `; did you mean "a" or "b"?`, or an empty string if nothing is close.
+std::string nearest_hint(std::string_view word, const std::vector<std::string>& known);
+
+}  // namespace longspan

@@ -1,0 +1,38 @@
+// Reading and writing the quantities a person types and sees: lengths in tokens, sizes in bytes,
+// durations and rates. Pure functions, safe from any thread.
+//
+// Lengths read "65536", "512K", "2M", "1.5M" (K = 1024, M = 1024^2). Sizes read "1024", "64MiB",
+// "80GiB" (powers of two) and "80GB" (powers of ten): GiB and GB are different. Suffixes are
+// case-sensitive and follow the number directly; up to six decimals are read exactly.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace longspan {
+
+/// Tokens from "65536", "512K" or "2M". Throws bad_input naming `what` for anything else, for zero,
+/// for a negative number, for part of a token ("0.3K") and for a value beyond int64.
+int64_t parse_tokens(std::string_view text, std::string_view what);
+
+/// Bytes from "123", "4KiB", "64MiB", "80GiB", "1.5TiB", "80GB". Throws bad_input naming `what`,
+/// also for zero. Decimals that leave part of a byte are refused up to MiB and rounded down above.
+int64_t parse_bytes(std::string_view text, std::string_view what);
+
+std::string format_tokens(int64_t tokens);   ///< "64K", "1.5M", "1000": exact when short
+std::string format_bytes(int64_t bytes);     ///< "63.9 MiB": up to four digits
+std::string format_seconds(double seconds);  ///< "1.23 ms", "45.6 s", "2 h 03 min"
+std::string format_rate(double per_second, std::string_view unit);  ///< "1.25 TFLOP/s", "25.0 GB/s"
+
+/// a*b and a+b of non-negative counts; throws bad_input naming `what` where int64 would overflow.
+int64_t checked_mul(int64_t a, int64_t b, std::string_view what);
+int64_t checked_add(int64_t a, int64_t b, std::string_view what);
+
+/// The smallest multiple of `multiple` that is >= value. REQUIRES: value >= 0, multiple > 0.
+constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace longspan

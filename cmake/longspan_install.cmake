@@ -1,0 +1,40 @@
+# What `cmake --install` lays down: the libraries with their headers, a package that find_package
+# reads, the program, and the licence. tests/install/run holds it to that.
+include(CMakePackageConfigHelpers)
+
+set(LONGSPAN_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/longspan)
+set(LONGSPAN_INCLUDE_DIR ${CMAKE_INSTALL_INCLUDEDIR}/longspan)
+
+# Headers include each other by their path from the root of the tree, so they keep it.
+set(longspan_header_exclusions PATTERN "catalog" EXCLUDE)
+if(NOT LONGSPAN_CUDA)
+  list(APPEND longspan_header_exclusions PATTERN "cuda" EXCLUDE)
+endif()
+foreach(folder base models hwprofiles planner engine)
+  install(
+    DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}
+    DESTINATION ${LONGSPAN_INCLUDE_DIR}
+    FILES_MATCHING
+    PATTERN "*.h" ${longspan_header_exclusions})
+endforeach()
+
+install(
+  EXPORT longspan-targets
+  NAMESPACE longspan::
+  DESTINATION ${LONGSPAN_CMAKE_DIR})
+configure_package_config_file(
+  ${PROJECT_SOURCE_DIR}/cmake/longspan-config.cmake.in
+  ${PROJECT_BINARY_DIR}/longspan-config.cmake
+  INSTALL_DESTINATION ${LONGSPAN_CMAKE_DIR}
+  PATH_VARS LONGSPAN_INCLUDE_DIR)
+# Before 1.0 a minor version may change interfaces.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/longspan-config-version.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/longspan-config.cmake
+              ${PROJECT_BINARY_DIR}/longspan-config-version.cmake
+        DESTINATION ${LONGSPAN_CMAKE_DIR})
+
+if(TARGET longspan)
+  install(TARGETS longspan RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/longspan)
