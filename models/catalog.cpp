@@ -1,0 +1,60 @@
+#include "models/catalog.h"
+
+#include <algorithm>
+#include <span>
+
+#include "base/embedded.h"
+#include "base/file.h"
+#include "base/nearest.h"
+
+namespace longspan {
+
+/// The files of models/catalog, sorted; defined by a source that the build writes.
+std::span<const EmbeddedFile> model_catalog_files();
+
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelSpec load_file(const fs::path& path) {
+  const std::string text = read_file(path);
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  const bool json =
+      path.extension() == ".json" || (first != std::string::npos && text[first] == '{');
+  if (json) return read_hf_config(text, path.string());
+  return read_model(YamlMap::parse(text, path.string()));
+}
+
+}  // namespace
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const EmbeddedFile& file : model_catalog_files()) names.emplace_back(file.name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+ModelSpec load_model(const std::string& reference) {
+  for (const EmbeddedFile& file : model_catalog_files()) {
+    if (file.name != reference) continue;
+    return read_model(YamlMap::parse(std::string(file.text), "catalog model " + reference));
+  }
+  std::error_code error;
+  const fs::file_status status = fs::status(reference, error);
+  if (fs::is_directory(status)) {
+    const fs::path config = fs::path(reference) / "config.json";
+    if (!fs::exists(config, error)) {
+      throw bad_input("model {}: the folder has no config.json; expected a Hugging Face model",
+                      reference);
+    }
+    return load_file(config);
+  }
+  if (fs::exists(status)) return load_file(reference);
+  throw bad_input("model \"{}\": neither a catalog name nor a file{}{}", reference,
+                  nearest_hint(reference, model_names()),
+                  nearest_names(reference, model_names()).empty()
+                      ? "; `longspan models list` shows the catalog"
+                      : "");
+}
+
+}  // namespace longspan

@@ -1,0 +1,335 @@
+// Hugging Face config.json -> ModelSpec. What a file leaves out means what the Transformers library
+// takes it to mean for that architecture; what it asks for and we cannot train is refused by name.
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "models/catalog.h"
+
+namespace longspan {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string shown(const Json& value) {
+  // Nested values are not printed: a hostile file can nest them deeper than the stack.
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return value.empty() ? "an empty list" : "a list";
+  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return text.size() > 60 ? text.substr(0, 60) + "..." : text;
+}
+
+// Typed access to one JSON object. A null counts as absent, as it does in Transformers.
+class Fields {
+ public:
+  Fields(const Json& json, std::string origin, std::string path = "")
+      : json_(json), origin_(std::move(origin)), path_(std::move(path)) {}
+
+  bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
+  bool has_key(const char* key) const { return json_.contains(key); }
+  const Json& at(const char* key) const {
+    if (!has(key)) throw bad_input("{}: {}{}: missing", origin_, path_, key);
+    return json_[key];
+  }
+  Error error(const char* key, const std::string& what) const {
+    return bad_input("{}: {}{}: {}", origin_, path_, key, what);
+  }
+  int64_t whole(const char* key) const {
+    const Json& value = at(key);
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{INT64_MAX} ||
+        value.get<uint64_t>() == 0) {
+      throw error(key, "expected a whole number > 0, got " + shown(value));
+    }
+    return value.get<int64_t>();
+  }
+  int64_t whole(const char* key, int64_t otherwise) const {
+    return has(key) ? whole(key) : otherwise;
+  }
+  double real(const char* key) const {
+    const Json& value = at(key);
+    if (!value.is_number() || !(value.get<double>() > 0)) {
+      throw error(key, "expected a number > 0, got " + shown(value));
+    }
+    return value.get<double>();
+  }
+  double real(const char* key, double otherwise) const { return has(key) ? real(key) : otherwise; }
+  bool flag(const char* key, bool otherwise) const {
+    if (!has(key)) return otherwise;
+    if (!json_[key].is_boolean()) {
+      throw error(key, "expected true or false, got " + shown(json_[key]));
+    }
+    return json_[key].get<bool>();
+  }
+  std::string text(const char* key, const std::string& otherwise) const {
+    if (!has(key)) return otherwise;
+    if (!json_[key].is_string()) throw error(key, "expected text, got " + shown(json_[key]));
+    return json_[key].get<std::string>();
+  }
+  Fields object(const char* key) const {
+    if (!at(key).is_object()) throw error(key, "expected an object, got " + shown(at(key)));
+    return {json_[key], origin_, path_ + key + "."};
+  }
+
+ private:
+  const Json& json_;
+  std::string origin_;
+  std::string path_;
+};
+
+// What a Llama-like architecture takes an absent field to mean.
+struct Family {
+  const char* architecture;
+  const char* model_type;
+  int64_t kv_heads;  // 0: as many as heads
+  int64_t head_dim;  // 0: hidden / heads
+  bool attention_bias_field;
+  bool qkv_bias;
+  bool qk_norm;
+  bool gpt2;
+};
+
+constexpr std::array<Family, 5> kFamilies{{
+    {"LlamaForCausalLM", "llama", 0, 0, true, false, false, false},
+    {"MistralForCausalLM", "mistral", 8, 0, false, false, false, false},
+    {"Qwen2ForCausalLM", "qwen2", 32, 0, false, true, false, false},
+    {"Qwen3ForCausalLM", "qwen3", 32, 128, true, false, true, false},
+    {"GPT2LMHeadModel", "gpt2", 0, 0, false, true, false, true},
+}};
+
+bool contains_any(const std::string& text, std::initializer_list<const char*> parts) {
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](const char* part) { return text.find(part) != std::string::npos; });
+}
+
+// Why an architecture we do not know is not one we could treat as one we do.
+std::string kind_of(const std::string& name) {
+  if (contains_any(name, {"Moe", "MoE", "Mixtral", "Deepseek", "DeepSeek", "GptOss", "Dbrx"})) {
+    return " is a mixture of experts, which";
+  }
+  if (contains_any(name, {"Mamba", "Rwkv", "Jamba", "Zamba", "RecurrentGemma"})) {
+    return " is a state-space or recurrent model, which";
+  }
+  if (contains_any(name, {"T5", "Bart", "Pegasus", "Whisper", "Marian", "EncoderDecoder"})) {
+    return " is an encoder-decoder, which";
+  }
+  return "";
+}
+
+// The name of the architecture: the `architectures` entry, or what stands for it.
+std::string architecture_of(const Fields& config) {
+  if (config.has("architectures")) {
+    const Json& list = config.at("architectures");
+    if (!list.is_array() || list.size() != 1 || !list[0].is_string()) {
+      throw config.error("architectures", "expected a list of one name, got " + shown(list));
+    }
+    return list[0].get<std::string>();
+  }
+  const std::string type = config.text("model_type", "");
+  for (const Family& family : kFamilies) {
+    if (type == family.model_type) return family.architecture;
+  }
+  if (type.empty()) throw config.error("architectures", "missing, and so is model_type");
+  return type;
+}
+
+const Family& family_of(const Fields& config) {
+  const std::string name = architecture_of(config);
+  std::string known;
+  for (const Family& family : kFamilies) {
+    if (name == family.architecture) return family;
+    known += (known.empty() ? "" : ", ") + std::string(family.architecture);
+  }
+  throw config.error("architectures", fmt::format("{}{} cannot be trained; expected one of {}",
+                                                  name, kind_of(name), known));
+}
+
+// Features that change the arithmetic of any family and that no field of ModelSpec describes.
+void refuse_foreign_features(const Fields& config) {
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    if (config.has(key)) {
+      throw config.error(key, "mixture of experts (MoE) cannot be trained; expected a dense model");
+    }
+  }
+  for (const char* key : {"is_encoder_decoder", "add_cross_attention"}) {
+    if (config.flag(key, false)) {
+      throw config.error(key,
+                         "an encoder-decoder cannot be trained; expected a decoder-only model");
+    }
+  }
+  for (const char* key : {"text_config", "vision_config"}) {
+    if (config.has(key)) throw config.error(key, "multimodal models cannot be trained");
+  }
+  if (config.has("quantization_config")) {
+    throw config.error("quantization_config",
+                       "quantised weights cannot be trained; use the unquantised model");
+  }
+  if (config.has("partial_rotary_factor") && config.real("partial_rotary_factor") != 1) {
+    throw config.error("partial_rotary_factor", "rotating a part of each head is not supported");
+  }
+}
+
+void refuse_sliding_window(const Fields& config, const Family& family) {
+  const std::string type = family.model_type;
+  if (type == "mistral" && !config.has_key("sliding_window")) {
+    throw config.error("sliding_window",
+                       "missing, which means a window of 4096 for MistralForCausalLM; sliding "
+                       "window attention cannot be trained, set it to null for full attention");
+  }
+  const bool used =
+      type == "mistral" ? config.has("sliding_window") : config.flag("use_sliding_window", false);
+  if (used) {
+    const char* key = type == "mistral" ? "sliding_window" : "use_sliding_window";
+    throw config.error(key,
+                       "sliding window attention cannot be trained; expected full attention, "
+                       "got " +
+                           shown(config.at(key)));
+  }
+  if (!config.has("layer_types")) return;
+  const Json& types = config.at("layer_types");
+  if (!types.is_array()) throw config.error("layer_types", "expected a list, got " + shown(types));
+  for (const Json& layer : types) {
+    if (layer != "full_attention") {
+      throw config.error("layer_types",
+                         "expected \"full_attention\" in every layer, got " + shown(layer));
+    }
+  }
+}
+
+// rope_scaling of older files and rope_parameters of newer ones have the same fields.
+void read_rope_scaling(const Fields& config, const char* key, ModelSpec& model) {
+  const Fields scaling = config.object(key);
+  const char* type_key = scaling.has("rope_type") ? "rope_type" : "type";
+  const std::string type = scaling.text(type_key, "default");
+  if (type == "default") return;
+  if (type != "llama3") {
+    throw scaling.error(type_key, "expected \"default\" or \"llama3\", got \"" +
+                                      type.substr(0, 60) +
+                                      "\"; this RoPE scaling is not supported");
+  }
+  model.rope_scaling = Llama3RopeScaling{scaling.real("factor"), scaling.real("low_freq_factor"),
+                                         scaling.real("high_freq_factor"),
+                                         scaling.whole("original_max_position_embeddings")};
+}
+
+void read_rope(const Fields& config, ModelSpec& model) {
+  model.rope_theta = config.real("rope_theta", 10000);
+  if (config.has("rope_scaling")) read_rope_scaling(config, "rope_scaling", model);
+  if (!config.has("rope_parameters")) return;
+  const Fields parameters = config.object("rope_parameters");
+  for (const char* key : {"full_attention", "sliding_attention"}) {
+    if (parameters.has(key)) {
+      throw parameters.error(key, "RoPE that differs between layers is not supported");
+    }
+  }
+  if (parameters.has("partial_rotary_factor") && parameters.real("partial_rotary_factor") != 1) {
+    throw parameters.error("partial_rotary_factor",
+                           "rotating a part of each head is not supported");
+  }
+  model.rope_theta = parameters.real("rope_theta", model.rope_theta);
+  read_rope_scaling(config, "rope_parameters", model);
+}
+
+int64_t default_head_dim(const Fields& config, const char* hidden_key, const ModelSpec& model) {
+  if (model.hidden % model.heads != 0) {
+    throw config.error(hidden_key, fmt::format("expected a multiple of the {} heads, got {}",
+                                               model.heads, model.hidden));
+  }
+  return model.hidden / model.heads;
+}
+
+void read_llama_like(const Fields& config, const Family& family, ModelSpec& model) {
+  refuse_sliding_window(config, family);
+  model.layers = config.whole("num_hidden_layers");
+  model.hidden = config.whole("hidden_size");
+  model.heads = config.whole("num_attention_heads");
+  model.ffn = config.whole("intermediate_size");
+  model.vocab = config.whole("vocab_size");
+  model.max_positions = config.whole("max_position_embeddings");
+  const bool missing = !config.has_key("num_key_value_heads") && family.kv_heads != 0;
+  model.kv_heads = config.whole("num_key_value_heads", missing ? family.kv_heads : model.heads);
+  if (family.head_dim != 0 && !config.has_key("head_dim")) {
+    model.head_dim = family.head_dim;
+  } else {
+    model.head_dim = config.has("head_dim") ? config.whole("head_dim")
+                                            : default_head_dim(config, "hidden_size", model);
+  }
+  const std::string activation = config.text("hidden_act", "silu");
+  if (activation != "silu") {
+    throw config.error("hidden_act", "expected \"silu\", got \"" + activation.substr(0, 60) + "\"");
+  }
+  if (config.flag("mlp_bias", false)) {
+    throw config.error("mlp_bias", "biases in a SwiGLU MLP are not supported; expected false");
+  }
+  model.norm_eps = config.real("rms_norm_eps", 1e-6);
+  const bool bias = family.attention_bias_field && config.flag("attention_bias", false);
+  model.qkv_bias = family.qkv_bias || bias;
+  model.attention_out_bias = bias;
+  model.qk_norm = family.qk_norm;
+  model.tied_embeddings = config.flag("tie_word_embeddings", false);
+  read_rope(config, model);
+}
+
+void read_gpt2(const Fields& config, ModelSpec& model) {
+  model.norm = Norm::layernorm;
+  model.activation = Activation::gelu;
+  model.positions = Positions::learned;
+  model.layers = config.whole("n_layer");
+  model.hidden = config.whole("n_embd");
+  model.heads = config.whole("n_head");
+  model.kv_heads = model.heads;
+  model.head_dim = default_head_dim(config, "n_embd", model);
+  model.vocab = config.whole("vocab_size");
+  model.max_positions = config.whole("n_positions");
+  if (!config.has("n_inner") && model.hidden > INT64_MAX / 4) {
+    throw config.error("n_embd", fmt::format("too large: {}", model.hidden));
+  }
+  model.ffn = config.has("n_inner") ? config.whole("n_inner") : 4 * model.hidden;
+  model.norm_eps = config.real("layer_norm_epsilon", 1e-5);
+  const std::string activation = config.text("activation_function", "gelu_new");
+  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
+    throw config.error("activation_function",
+                       "expected \"gelu_new\", got \"" + activation.substr(0, 60) + "\"");
+  }
+  if (!config.flag("scale_attn_weights", true)) {
+    throw config.error("scale_attn_weights", "expected true: attention is always scaled");
+  }
+  if (config.flag("scale_attn_by_inverse_layer_idx", false)) {
+    throw config.error("scale_attn_by_inverse_layer_idx", "not supported; expected false");
+  }
+  model.qkv_bias = model.attention_out_bias = model.mlp_bias = true;
+  model.tied_embeddings = config.flag("tie_word_embeddings", true);
+}
+
+}  // namespace
+
+ModelSpec read_hf_config(const std::string& json_text, const std::string& origin) {
+  Json json;
+  try {
+    json = Json::parse(json_text);
+  } catch (const Json::exception& e) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 5: ...", kept on one line.
+    std::string what = e.what();
+    const size_t start = what.find("] ");
+    if (start != std::string::npos) what = what.substr(start + 2);
+    for (char& c : what) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    throw bad_input("{}: not valid JSON: {}", origin, what.substr(0, 200));
+  }
+  if (!json.is_object()) {
+    throw bad_input("{}: expected a JSON object with the fields of a Hugging Face config", origin);
+  }
+  const Fields config(json, origin);
+  const Family& family = family_of(config);
+  refuse_foreign_features(config);
+  ModelSpec model;
+  model.name = config.text("_name_or_path", "");
+  if (model.name.empty()) model.name = family.model_type;
+  if (family.gpt2) {
+    read_gpt2(config, model);
+  } else {
+    read_llama_like(config, family, model);
+  }
+  validate(model, origin);
+  return model;
+}
+
+}  // namespace longspan

@@ -1,0 +1,110 @@
+#include "models/model_spec.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "models/model_check.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kMaxCount = (int64_t{1} << 40) - 1;
+// Far above any model; keeps the list of parameter units of a hostile file small.
+constexpr int64_t kMaxLayers = 16384;
+
+struct Count {
+  const char* field;
+  int64_t value;
+  int64_t max = kMaxCount;
+};
+
+struct Real {
+  const char* field;
+  double value;
+};
+
+std::optional<ModelProblem> check_count(const Count& count) {
+  if (count.value >= 1 && count.value <= count.max) return std::nullopt;
+  return ModelProblem{count.field, fmt::format("expected a whole number from 1 to {}, got {}",
+                                               count.max, count.value)};
+}
+
+std::optional<ModelProblem> check_positive(const Real& real) {
+  if (std::isfinite(real.value) && real.value > 0) return std::nullopt;
+  return ModelProblem{real.field, fmt::format("expected a finite number > 0, got {}", real.value)};
+}
+
+std::optional<ModelProblem> find_rope_problem(const ModelSpec& model) {
+  if (auto problem = check_positive({"rope_theta", model.rope_theta})) return problem;
+  if (model.positions == Positions::rope && model.head_dim % 2 != 0) {
+    return ModelProblem{"head_dim",
+                        fmt::format("expected an even number under rope, got {}", model.head_dim)};
+  }
+  if (!model.rope_scaling) return std::nullopt;
+  if (model.positions != Positions::rope) {
+    return ModelProblem{"rope_scaling", "only for positions: rope; remove it"};
+  }
+  const Llama3RopeScaling& scaling = *model.rope_scaling;
+  for (const Real& real : {Real{"rope_scaling.factor", scaling.factor},
+                           Real{"rope_scaling.low_freq_factor", scaling.low_freq_factor},
+                           Real{"rope_scaling.high_freq_factor", scaling.high_freq_factor}}) {
+    if (auto problem = check_positive(real)) return problem;
+  }
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    return ModelProblem{"rope_scaling.high_freq_factor",
+                        fmt::format("expected more than low_freq_factor ({}), got {}",
+                                    scaling.low_freq_factor, scaling.high_freq_factor)};
+  }
+  return check_count({"rope_scaling.original_max_positions", scaling.original_max_positions});
+}
+
+}  // namespace
+
+std::optional<ModelProblem> find_problem(const ModelSpec& model) {
+  if (model.name.empty()) return ModelProblem{"name", "expected text, got nothing"};
+  for (const Count& count :
+       {Count{"layers", model.layers, kMaxLayers}, Count{"hidden", model.hidden},
+        Count{"heads", model.heads}, Count{"kv_heads", model.kv_heads},
+        Count{"head_dim", model.head_dim}, Count{"ffn", model.ffn}, Count{"vocab", model.vocab},
+        Count{"max_positions", model.max_positions}}) {
+    if (auto problem = check_count(count)) return problem;
+  }
+  if (model.heads % model.kv_heads != 0) {
+    return ModelProblem{"kv_heads", fmt::format("expected a divisor of heads ({}), got {}",
+                                                model.heads, model.kv_heads)};
+  }
+  if (auto problem = check_positive({"norm_eps", model.norm_eps})) return problem;
+  if (auto problem = find_rope_problem(model)) return problem;
+  if (model.mlp_bias && model.activation == Activation::swiglu) {
+    return ModelProblem{"mlp_bias",
+                        "biases in a SwiGLU MLP are not supported; expected false, got true"};
+  }
+  try {
+    parameter_count(model);
+  } catch (const Error& e) {
+    return ModelProblem{"parameters", e.what()};
+  }
+  return std::nullopt;
+}
+
+void validate(const ModelSpec& model, const std::string& origin) {
+  if (const auto problem = find_problem(model)) {
+    throw bad_input("{}: {}: {}", origin, problem->field, problem->what);
+  }
+}
+
+int64_t parameter_count(const ModelSpec& model) {
+  // The layers are alike: one of them stands for all, so the cost does not grow with their number.
+  ModelSpec one_layer = model;
+  one_layer.layers = 1;
+  int64_t total = 0;
+  for (const ParameterUnit& unit : parameter_units(one_layer)) {
+    const bool layer = unit.kind == ParameterUnit::Kind::layer;
+    const int64_t elements = checked_mul(unit.elements, layer ? model.layers : 1, "parameters");
+    total = checked_add(total, elements, "parameters");
+  }
+  return total;
+}
+
+}  // namespace longspan

@@ -1,0 +1,322 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "models/catalog.h"
+
+namespace longspan {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+using Json = nlohmann::json;
+
+// The configs as their repositories publish them, without the fields nobody reads.
+const Json kLlama31{{"architectures", {"LlamaForCausalLM"}},
+                    {"_name_or_path", "llama-3.1-8b"},
+                    {"attention_bias", false},
+                    {"attention_dropout", 0.0},
+                    {"bos_token_id", 128000},
+                    {"hidden_act", "silu"},
+                    {"hidden_size", 4096},
+                    {"initializer_range", 0.02},
+                    {"intermediate_size", 14336},
+                    {"max_position_embeddings", 131072},
+                    {"mlp_bias", false},
+                    {"model_type", "llama"},
+                    {"num_attention_heads", 32},
+                    {"num_hidden_layers", 32},
+                    {"num_key_value_heads", 8},
+                    {"pretraining_tp", 1},
+                    {"rms_norm_eps", 1e-05},
+                    {"rope_scaling",
+                     {{"factor", 8.0},
+                      {"low_freq_factor", 1.0},
+                      {"high_freq_factor", 4.0},
+                      {"original_max_position_embeddings", 8192},
+                      {"rope_type", "llama3"}}},
+                    {"rope_theta", 500000.0},
+                    {"tie_word_embeddings", false},
+                    {"torch_dtype", "bfloat16"},
+                    {"vocab_size", 128256}};
+
+const Json kMistralV03{{"architectures", {"MistralForCausalLM"}},
+                       {"_name_or_path", "mistral-7b"},
+                       {"hidden_act", "silu"},
+                       {"hidden_size", 4096},
+                       {"intermediate_size", 14336},
+                       {"max_position_embeddings", 32768},
+                       {"model_type", "mistral"},
+                       {"num_attention_heads", 32},
+                       {"num_hidden_layers", 32},
+                       {"num_key_value_heads", 8},
+                       {"rms_norm_eps", 1e-05},
+                       {"rope_theta", 1000000.0},
+                       {"sliding_window", nullptr},
+                       {"tie_word_embeddings", false},
+                       {"vocab_size", 32768}};
+
+const Json kQwen25{{"architectures", {"Qwen2ForCausalLM"}},
+                   {"_name_or_path", "qwen2.5-7b"},
+                   {"hidden_act", "silu"},
+                   {"hidden_size", 3584},
+                   {"intermediate_size", 18944},
+                   {"max_position_embeddings", 131072},
+                   {"max_window_layers", 28},
+                   {"model_type", "qwen2"},
+                   {"num_attention_heads", 28},
+                   {"num_hidden_layers", 28},
+                   {"num_key_value_heads", 4},
+                   {"rms_norm_eps", 1e-06},
+                   {"rope_theta", 1000000.0},
+                   {"sliding_window", 131072},
+                   {"tie_word_embeddings", false},
+                   {"use_mrope", false},
+                   {"use_sliding_window", false},
+                   {"vocab_size", 152064}};
+
+const Json kQwen3{{"architectures", {"Qwen3ForCausalLM"}},
+                  {"_name_or_path", "qwen3-0.6b"},
+                  {"attention_bias", false},
+                  {"head_dim", 128},
+                  {"hidden_act", "silu"},
+                  {"hidden_size", 1024},
+                  {"intermediate_size", 3072},
+                  {"max_position_embeddings", 40960},
+                  {"max_window_layers", 28},
+                  {"model_type", "qwen3"},
+                  {"num_attention_heads", 16},
+                  {"num_hidden_layers", 28},
+                  {"num_key_value_heads", 8},
+                  {"rms_norm_eps", 1e-06},
+                  {"rope_scaling", nullptr},
+                  {"rope_theta", 1000000},
+                  {"sliding_window", nullptr},
+                  {"tie_word_embeddings", true},
+                  {"use_sliding_window", false},
+                  {"vocab_size", 151936}};
+
+const Json kGpt2{{"architectures", {"GPT2LMHeadModel"}},
+                 {"activation_function", "gelu_new"},
+                 {"attn_pdrop", 0.1},
+                 {"layer_norm_epsilon", 1e-05},
+                 {"model_type", "gpt2"},
+                 {"n_ctx", 1024},
+                 {"n_embd", 768},
+                 {"n_head", 12},
+                 {"n_layer", 12},
+                 {"n_positions", 1024},
+                 {"task_specific_params", {{"text-generation", {{"max_length", 50}}}}},
+                 {"vocab_size", 50257}};
+
+ModelSpec read(const Json& config) { return read_hf_config(config.dump(), "config.json"); }
+
+Json with(Json config, const char* key, const Json& value) {
+  config[key] = value;
+  return config;
+}
+
+Json without(Json config, const char* key) {
+  REQUIRE(config.erase(key) == 1);
+  return config;
+}
+
+TEST_CASE("published configs are the catalog's models") {
+  CHECK(read(kLlama31) == load_model("llama-3.1-8b"));
+  CHECK(read(kMistralV03) == load_model("mistral-7b"));
+  CHECK(read(kQwen25) == load_model("qwen2.5-7b"));
+  CHECK(read(kQwen3) == load_model("qwen3-0.6b"));
+  CHECK(read(kGpt2) == load_model("gpt2"));
+}
+
+TEST_CASE("every model of the catalog survives writing and reading") {
+  for (const std::string& name : model_names()) {
+    INFO(name);
+    const ModelSpec model = load_model(name);
+    CHECK(read_hf_config(write_hf_config(model), "config.json") == model);
+  }
+}
+
+TEST_CASE("biases and odd numbers survive writing and reading") {
+  ModelSpec model = load_model("tiny-llama");
+  model.norm_eps = 0.1 + 0.2;
+  model.qkv_bias = model.attention_out_bias = true;
+  CHECK(read_hf_config(write_hf_config(model), "c") == model);
+  model.qk_norm = true;
+  CHECK(read_hf_config(write_hf_config(model), "c") == model);
+  model.qk_norm = model.attention_out_bias = false;
+  CHECK(read_hf_config(write_hf_config(model), "c") == model);
+}
+
+TEST_CASE("a mix no architecture has is not written") {
+  ModelSpec model = load_model("tiny-llama");
+  SECTION("out bias alone") { model.attention_out_bias = true; }
+  SECTION("q/k norm with biases on q, k, v only") { model.qk_norm = model.qkv_bias = true; }
+  SECTION("LayerNorm with rope") { model.norm = Norm::layernorm; }
+  SECTION("GPT-2 without a bias") {
+    model = load_model("tiny-gpt");
+    model.mlp_bias = false;
+  }
+  CHECK_THROWS_WITH(write_hf_config(model), Contains("no Hugging Face architecture"));
+}
+
+TEST_CASE("absent fields mean what they mean for the architecture") {
+  CHECK(read(without(kLlama31, "num_key_value_heads")).kv_heads == 32);
+  CHECK(read(with(kLlama31, "num_key_value_heads", nullptr)).kv_heads == 32);
+  CHECK(read(without(kMistralV03, "num_key_value_heads")).kv_heads == 8);
+  CHECK(read(with(kQwen3, "num_key_value_heads", nullptr)).kv_heads == 16);
+  CHECK_THROWS_WITH(read(without(kQwen25, "num_key_value_heads")),
+                    Contains("kv_heads: expected a divisor of heads (28), got 32"));
+  CHECK(read(with(kLlama31, "head_dim", nullptr)).head_dim == 128);
+  CHECK(read(with(kLlama31, "head_dim", 64)).head_dim == 64);
+  CHECK(read(without(kQwen3, "head_dim")).head_dim == 128);
+  CHECK(read(with(kQwen3, "head_dim", nullptr)).head_dim == 64);
+  CHECK_FALSE(read(without(kLlama31, "tie_word_embeddings")).tied_embeddings);
+  CHECK_FALSE(read(without(kQwen3, "tie_word_embeddings")).tied_embeddings);
+  CHECK(read(kGpt2).tied_embeddings);
+  CHECK_FALSE(read(with(kGpt2, "tie_word_embeddings", false)).tied_embeddings);
+  CHECK(read(without(kLlama31, "rope_theta")).rope_theta == 10000);
+  CHECK(read(without(kLlama31, "rms_norm_eps")).norm_eps == 1e-6);
+  CHECK(read(without(kLlama31, "architectures")).layers == 32);
+  CHECK(read(without(kLlama31, "_name_or_path")).name == "llama");
+  CHECK(read(with(kGpt2, "n_inner", nullptr)).ffn == 3072);
+  CHECK(read(with(kGpt2, "n_inner", 100)).ffn == 100);
+}
+
+TEST_CASE("biases follow the architecture") {
+  const ModelSpec llama = read(with(kLlama31, "attention_bias", true));
+  CHECK(llama.qkv_bias);
+  CHECK(llama.attention_out_bias);
+  const ModelSpec qwen = read(kQwen25);
+  CHECK(qwen.qkv_bias);
+  CHECK_FALSE(qwen.attention_out_bias);
+}
+
+TEST_CASE("both forms of RoPE scaling are read") {
+  Json config = without(kLlama31, "rope_scaling");
+  CHECK_FALSE(read(config).rope_scaling);
+  CHECK_FALSE(read(with(config, "rope_scaling", nullptr)).rope_scaling);
+  CHECK_FALSE(read(with(config, "rope_scaling", {{"type", "default"}})).rope_scaling);
+
+  config = without(config, "rope_theta");
+  const ModelSpec plain =
+      read(with(config, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e4}}));
+  CHECK(plain.rope_theta == 7e4);
+  CHECK_FALSE(plain.rope_scaling);
+  Json parameters = kLlama31["rope_scaling"];
+  parameters["rope_theta"] = 500000.0;
+  CHECK(read(with(config, "rope_parameters", parameters)) == load_model("llama-3.1-8b"));
+}
+
+TEST_CASE("other RoPE scalings are refused by name") {
+  const char* type = GENERATE("yarn", "linear", "dynamic", "longrope", "su", "mrope");
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    for (const char* type_key : {"type", "rope_type"}) {
+      CHECK_THROWS_WITH(read(with(kQwen3, key, {{type_key, type}, {"factor", 4.0}})),
+                        StartsWith("config.json: " + std::string(key) + "." + type_key) &&
+                            Contains("\"" + std::string(type) + "\""));
+    }
+  }
+  CHECK_THROWS_WITH(read(with(kLlama31, "rope_scaling", {{"rope_type", "llama3"}})),
+                    Contains("rope_scaling.factor: missing"));
+  CHECK_THROWS_WITH(read(with(kLlama31, "rope_scaling", "llama3")),
+                    Contains("rope_scaling: expected an object"));
+  CHECK_THROWS_WITH(
+      read(with(kQwen3, "rope_parameters", {{"full_attention", {{"rope_type", "default"}}}})),
+      Contains("differs between layers"));
+}
+
+TEST_CASE("sliding windows are refused by name") {
+  CHECK_THROWS_WITH(
+      read(with(kMistralV03, "sliding_window", 4096)),
+      StartsWith("config.json: sliding_window: sliding window attention") && Contains("4096"));
+  CHECK_THROWS_WITH(read(without(kMistralV03, "sliding_window")), Contains("sliding_window"));
+  CHECK_THROWS_WITH(read(with(kQwen25, "use_sliding_window", true)),
+                    StartsWith("config.json: use_sliding_window"));
+  CHECK_THROWS_WITH(read(with(kQwen3, "layer_types", {"full_attention", "sliding_attention"})),
+                    Contains("layer_types") && Contains("sliding_attention"));
+  CHECK_NOTHROW(read(with(kQwen3, "layer_types", {"full_attention"})));
+}
+
+TEST_CASE("what cannot be trained is refused by name") {
+  const auto [architecture, why] = GENERATE(table<const char*, const char*>({
+      {"MixtralForCausalLM", "mixture of experts"},
+      {"Qwen3MoeForCausalLM", "mixture of experts"},
+      {"DeepseekV3ForCausalLM", "mixture of experts"},
+      {"MambaForCausalLM", "state-space"},
+      {"T5ForConditionalGeneration", "encoder-decoder"},
+      {"BertForMaskedLM", "cannot be trained"},
+      {"GemmaForCausalLM", "LlamaForCausalLM"},
+      {"LlamaForSequenceClassification", "cannot be trained"},
+  }));
+  CHECK_THROWS_WITH(
+      read(with(kLlama31, "architectures", {architecture})),
+      StartsWith("config.json: architectures: " + std::string(architecture)) && Contains(why));
+}
+
+TEST_CASE("foreign features are refused by the field that asks for them") {
+  const auto [key, value] = GENERATE(table<const char*, Json>({
+      {"num_experts", 8},
+      {"num_local_experts", 8},
+      {"is_encoder_decoder", true},
+      {"text_config", Json::object()},
+      {"quantization_config", Json{{"quant_method", "fp8"}}},
+      {"partial_rotary_factor", 0.5},
+      {"hidden_act", "gelu"},
+      {"mlp_bias", true},
+  }));
+  CHECK_THROWS_WITH(read(with(kLlama31, key, value)),
+                    StartsWith("config.json: " + std::string(key) + ": "));
+}
+
+TEST_CASE("variants of GPT-2 we do not compute are refused") {
+  const auto [key, value] = GENERATE(table<const char*, Json>({
+      {"activation_function", "gelu"},
+      {"scale_attn_weights", false},
+      {"scale_attn_by_inverse_layer_idx", true},
+      {"add_cross_attention", true},
+      {"n_head", 7},
+  }));
+  CHECK_THROWS_AS(read(with(kGpt2, key, value)), Error);
+  CHECK_NOTHROW(read(with(kGpt2, "activation_function", "gelu_pytorch_tanh")));
+}
+
+TEST_CASE("missing fields are named") {
+  const char* key = GENERATE("num_hidden_layers", "hidden_size", "num_attention_heads",
+                             "intermediate_size", "vocab_size", "max_position_embeddings");
+  CHECK_THROWS_WITH(read(without(kQwen25, key)),
+                    Catch::Matchers::Equals("config.json: " + std::string(key) + ": missing"));
+}
+
+TEST_CASE("numbers are whole, positive and in range") {
+  const auto value = GENERATE(table<Json>({{Json(0)},
+                                           {Json(-1)},
+                                           {Json(1.5)},
+                                           {Json("4")},
+                                           {Json(true)},
+                                           {Json(1e300)},
+                                           {Json::array({1})},
+                                           {Json(18446744073709551615U)}}));
+  CHECK_THROWS_WITH(read(with(kQwen25, "num_hidden_layers", std::get<0>(value))),
+                    StartsWith("config.json: num_hidden_layers: expected a whole number > 0"));
+}
+
+TEST_CASE("broken files are refused in one line") {
+  CHECK_THROWS_WITH(read_hf_config("{\"a\": 1,\n  b}", "c.json"),
+                    StartsWith("c.json: not valid JSON: parse error at line 2"));
+  CHECK_THROWS_WITH(read_hf_config("", "c.json"), StartsWith("c.json: not valid JSON"));
+  CHECK_THROWS_WITH(read_hf_config("[1]", "c.json"), StartsWith("c.json: expected a JSON object"));
+  CHECK_THROWS_WITH(read_hf_config("{}", "c.json"), Contains("architectures: missing"));
+  CHECK_THROWS_AS(read_hf_config("{\"hidden_size\": NaN}", "c.json"), Error);
+  CHECK_THROWS_AS(read_hf_config(std::string(200000, '['), "c.json"), Error);
+  CHECK_THROWS_WITH(read_hf_config("{\"architectures\": " + std::string(200000, '[') +
+                                       std::string(200000, ']') + "}",
+                                   "c.json"),
+                    Contains("expected a list of one name, got a list"));
+  CHECK_THROWS_WITH(read(with(kLlama31, "rope_theta", "big")),
+                    Contains("rope_theta: expected a number > 0, got \"big\""));
+  CHECK_THROWS_WITH(read(with(kLlama31, "architectures", Json::array())),
+                    Contains("expected a list of one name"));
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,129 @@
+#include "models/model_spec.h"
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <limits>
+
+#include "base/error.h"
+#include "models/catalog.h"
+
+namespace longspan {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+TEST_CASE("the catalog's models are valid") {
+  for (const std::string& name : model_names()) CHECK_NOTHROW(validate(load_model(name), name));
+}
+
+TEST_CASE("each bad field is refused by its name") {
+  struct Case {
+    const char* field;
+    std::function<void(ModelSpec&)> spoil;
+  };
+  const std::vector<Case> cases{
+      {"name", [](ModelSpec& m) { m.name = ""; }},
+      {"layers", [](ModelSpec& m) { m.layers = 0; }},
+      {"layers", [](ModelSpec& m) { m.layers = 16385; }},
+      {"hidden", [](ModelSpec& m) { m.hidden = -64; }},
+      {"hidden", [](ModelSpec& m) { m.hidden = int64_t{1} << 40; }},
+      {"heads", [](ModelSpec& m) { m.heads = 0; }},
+      {"kv_heads", [](ModelSpec& m) { m.kv_heads = 0; }},
+      {"kv_heads", [](ModelSpec& m) { m.kv_heads = 3; }},
+      {"kv_heads", [](ModelSpec& m) { m.kv_heads = 8; }},
+      {"head_dim", [](ModelSpec& m) { m.head_dim = 0; }},
+      {"head_dim", [](ModelSpec& m) { m.head_dim = 15; }},
+      {"ffn", [](ModelSpec& m) { m.ffn = INT64_MAX; }},
+      {"vocab", [](ModelSpec& m) { m.vocab = 0; }},
+      {"max_positions", [](ModelSpec& m) { m.max_positions = INT64_MIN; }},
+      {"norm_eps", [](ModelSpec& m) { m.norm_eps = 0; }},
+      {"norm_eps", [](ModelSpec& m) { m.norm_eps = kNan; }},
+      {"rope_theta", [](ModelSpec& m) { m.rope_theta = -1; }},
+      {"rope_theta", [](ModelSpec& m) { m.rope_theta = kInf; }},
+      {"rope_scaling.factor",
+       [](ModelSpec& m) {
+         m.rope_scaling = Llama3RopeScaling{kNan, 1, 4, 8192};
+       }},
+      {"rope_scaling.low_freq_factor",
+       [](ModelSpec& m) {
+         m.rope_scaling = Llama3RopeScaling{8, 0, 4, 8192};
+       }},
+      {"rope_scaling.high_freq_factor",
+       [](ModelSpec& m) {
+         m.rope_scaling = Llama3RopeScaling{8, 4, 4, 8192};
+       }},
+      {"rope_scaling.original_max_positions",
+       [](ModelSpec& m) {
+         m.rope_scaling = Llama3RopeScaling{8, 1, 4, 0};
+       }},
+      {"rope_scaling",
+       [](ModelSpec& m) {
+         m.positions = Positions::learned;
+         m.rope_scaling = Llama3RopeScaling{};
+       }},
+      {"mlp_bias", [](ModelSpec& m) { m.mlp_bias = true; }},
+      {"parameters", [](ModelSpec& m) { m.hidden = m.ffn = (int64_t{1} << 40) - 1; }},
+      {"parameters", [](ModelSpec& m) { m.layers = 16384, m.hidden = m.ffn = int64_t{1} << 25; }},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    INFO("case " << i);
+    ModelSpec model = load_model("tiny-llama");
+    cases[i].spoil(model);
+    CHECK_THROWS_WITH(validate(model, "m.yaml"),
+                      StartsWith(std::string("m.yaml: ") + cases[i].field + ": "));
+    try {
+      validate(model, "m.yaml");
+    } catch (const Error& e) {
+      CHECK(e.kind() == ErrorKind::bad_input);
+    }
+  }
+}
+
+TEST_CASE("an odd head_dim is fine without rope") {
+  ModelSpec model = load_model("tiny-gpt");
+  model.head_dim = 15;
+  CHECK_NOTHROW(validate(model, "m"));
+}
+
+// Published counts: the total that the safetensors index of each Hugging Face repository states
+// (metadata "total_size" over the bytes of an element, or "total_parameters"), as its model card
+// shows it. gpt2: 124,439,808 is the count of GPT2LMHeadModel with tied embeddings.
+TEST_CASE("parameter counts are those published") {
+  const std::vector<std::pair<std::string, int64_t>> published{
+      {"gpt2", 124439808},               // openai-community/gpt2
+      {"llama-2-7b", 6738415616},        // meta-llama/Llama-2-7b-hf
+      {"llama-2-13b", 13015864320},      // meta-llama/Llama-2-13b-hf
+      {"llama-3.1-8b", 8030261248},      // meta-llama/Llama-3.1-8B
+      {"llama-3.1-70b", 70553706496},    // meta-llama/Llama-3.1-70B
+      {"llama-3.1-405b", 405853388800},  // meta-llama/Llama-3.1-405B
+      {"qwen2.5-7b", 7615616512},        // Qwen/Qwen2.5-7B
+      {"qwen3-0.6b", 596049920},         // Qwen/Qwen3-0.6B, tied
+      {"qwen3-8b", 8190735360},          // Qwen/Qwen3-8B
+      {"qwen3-14b", 14768307200},        // Qwen/Qwen3-14B
+      {"qwen3-32b", 32762123264},        // Qwen/Qwen3-32B
+      {"mistral-7b", 7248023552},        // mistralai/Mistral-7B-v0.3
+  };
+  for (const auto& [name, count] : published) {
+    INFO(name);
+    CHECK(parameter_count(load_model(name)) == count);
+  }
+}
+
+// By hand, per layer 12 d^2 + 13 d (4 d^2 attention, 8 d^2 MLP, 9 d biases, 4 d norms), then
+// V d + 2048 d embeddings and 2 d of the final norm.
+TEST_CASE("GPT sizes follow the formula") {
+  for (const char* name : {"gpt-125m", "gpt-2.7b", "gpt-6.7b", "gpt-13b", "gpt-30b"}) {
+    INFO(name);
+    const ModelSpec m = load_model(name);
+    const int64_t d = m.hidden;
+    CHECK(parameter_count(m) == m.layers * (12 * d * d + 13 * d) + 50257 * d + 2048 * d + 2 * d);
+  }
+  CHECK(parameter_count(load_model("gpt-125m")) == 125226240);
+}
+
+}  // namespace
+}  // namespace longspan
