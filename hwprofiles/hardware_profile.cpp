@@ -1,0 +1,188 @@
+#include "hwprofiles/hardware_profile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/error.h"
+#include "base/nearest.h"
+#include "hwprofiles/figures.h"
+
+namespace longspan {
+namespace {
+
+// Every value, a capacity in bytes above all, must survive the conversion to int64.
+constexpr double kLargest = 9e18;
+
+struct Family {
+  const char* name;
+  const char* unit;
+};
+constexpr std::array<Family, 22> kFamilies{{{"gemm_nt", "FLOP/s"},
+                                            {"gemm_nn", "FLOP/s"},
+                                            {"gemm_tn", "FLOP/s"},
+                                            {"attention_forward", "FLOP/s"},
+                                            {"attention_backward", "FLOP/s"},
+                                            {"norm_forward", "element/s"},
+                                            {"norm_backward", "element/s"},
+                                            {"rope", "element/s"},
+                                            {"activation_forward", "element/s"},
+                                            {"activation_backward", "element/s"},
+                                            {"loss", "element/s"},
+                                            {"adamw", "element/s"},
+                                            {"sumsq", "element/s"},
+                                            {"zero", "element/s"},
+                                            {"embed_forward", "element/s"},
+                                            {"embed_backward", "element/s"},
+                                            {"bias_gradient", "element/s"},
+                                            {"add", "element/s"},
+                                            {"copy_h2d", "B/s"},
+                                            {"copy_d2h", "B/s"},
+                                            {"io_read", "B/s"},
+                                            {"io_write", "B/s"}}};
+
+std::optional<std::string> source_problem(const std::string& source) {
+  for (const char* kind : {"measured: ", "vendor: ", "paper: ", "assumption: "}) {
+    const std::string prefix = kind;
+    if (source.starts_with(prefix) && source.size() > prefix.size()) return std::nullopt;
+  }
+  return fmt::format(
+      "source: expected \"measured: ...\", \"vendor: ...\", \"paper: ...\" or \"assumption: ...\", "
+      "got \"{}\"",
+      source.substr(0, 60));
+}
+
+std::optional<std::string> date_problem(const std::string& date) {
+  const auto digits = [&](size_t from, size_t count) {
+    int value = 0;
+    for (size_t i = from; i < from + count; ++i) {
+      if (date[i] < '0' || date[i] > '9') return -1;
+      value = value * 10 + (date[i] - '0');
+    }
+    return value;
+  };
+  if (date.size() == 10 && date[4] == '-' && date[7] == '-' && digits(0, 4) >= 1900) {
+    constexpr std::array<int, 13> days{0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    const int month = digits(5, 2);
+    const int day = digits(8, 2);
+    if (month >= 1 && month <= 12 && day >= 1 && day <= days[month]) return std::nullopt;
+  }
+  return fmt::format("date: expected a day as YYYY-MM-DD, got \"{}\"", date.substr(0, 60));
+}
+
+std::optional<std::string> unit_problem(const std::string& unit, const char* expected) {
+  if (unit == expected) return std::nullopt;
+  return fmt::format("unit: expected {}, got \"{}\"", expected, unit.substr(0, 60));
+}
+
+std::optional<std::string> value_problem(double value, Range range) {
+  const bool in_range = range == Range::positive       ? value > 0
+                        : range == Range::zero_allowed ? value >= 0
+                                                       : value > 0 && value <= 1;
+  if (std::isfinite(value) && in_range && value <= kLargest) return std::nullopt;
+  const char* expected = range == Range::positive       ? "a finite number > 0"
+                         : range == Range::zero_allowed ? "a finite number >= 0"
+                                                        : "a fraction in (0, 1]";
+  return fmt::format("value: expected {}{}, got {}", expected,
+                     value > kLargest ? " below 9e18" : "", value);
+}
+
+std::optional<std::string> figure_problem(const Figure& figure, const FigureRule& rule) {
+  if (auto problem = unit_problem(figure.unit, rule.unit)) return problem;
+  if (auto problem = value_problem(figure.value, rule.range)) return problem;
+  if (auto problem = source_problem(figure.source)) return problem;
+  return date_problem(figure.date);
+}
+
+std::optional<std::string> points_problem(const std::vector<RatePoint>& points) {
+  if (points.empty()) return "expected at least one point";
+  std::set<std::array<double, 3>> shapes;
+  for (size_t i = 0; i < points.size(); ++i) {
+    const RatePoint& point = points[i];
+    for (const double extent : point.shape) {
+      if (!std::isfinite(extent) || extent < 1) {
+        return fmt::format("row {}: expected shape numbers >= 1, got {}", i, extent);
+      }
+    }
+    if (!std::isfinite(point.rate) || point.rate <= 0) {
+      return fmt::format("row {}: expected a rate > 0, got {}", i, point.rate);
+    }
+    if (!shapes.insert(point.shape).second) {
+      return fmt::format("row {}: the shape stands in the table twice", i);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<HardwareProblem> rates_problem(const HardwareProfile& hw) {
+  for (const auto& [name, table] : hw.rates) {
+    const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                      [&name = name](const Family& f) { return name == f.name; });
+    if (family == kFamilies.end()) {
+      std::vector<std::string> known;
+      for (const Family& f : kFamilies) known.emplace_back(f.name);
+      return HardwareProblem{"rates", name, "unknown kernel family" + nearest_hint(name, known)};
+    }
+    const std::string section = "rates." + name;
+    if (auto what = unit_problem(table.unit, family->unit)) {
+      return HardwareProblem{"rates", name, *what};
+    }
+    if (auto what = source_problem(table.source)) return HardwareProblem{"rates", name, *what};
+    if (auto what = date_problem(table.date)) return HardwareProblem{"rates", name, *what};
+    if (auto what = points_problem(table.points)) return HardwareProblem{section, "points", *what};
+  }
+  return std::nullopt;
+}
+
+std::optional<HardwareProblem> count_problem(const char* section, const char* key, int64_t value,
+                                             int64_t max) {
+  if (value >= 1 && value <= max) return std::nullopt;
+  return HardwareProblem{section, key,
+                         fmt::format("expected a whole number from 1 to {}, got {}", max, value)};
+}
+
+}  // namespace
+
+std::optional<HardwareProblem> find_problem(const HardwareProfile& hw) {
+  if (hw.name.empty()) return HardwareProblem{"", "name", "expected text, got nothing"};
+  if (auto problem = count_problem("", "nodes", hw.nodes, 65536)) return problem;
+  if (auto problem = count_problem("", "devices_per_node", hw.devices_per_node, 1024)) {
+    return problem;
+  }
+  if (hw.device.name.empty()) {
+    return HardwareProblem{"device", "name", "expected text, got nothing"};
+  }
+  if (hw.device.backend != "cpu" && hw.device.backend != "cuda") {
+    return HardwareProblem{
+        "device", "backend",
+        fmt::format("expected cpu or cuda, got \"{}\"", hw.device.backend.substr(0, 60))};
+  }
+  if (auto problem = count_problem("host", "cores", hw.host.cores, 65536)) return problem;
+  if (auto problem = count_problem("link", "devices_sharing", hw.link.devices_sharing, 1024)) {
+    return problem;
+  }
+  std::optional<HardwareProblem> found;
+  visit_figures(hw, [&](const FigureRule& rule, const Figure& figure) {
+    if (found) return;
+    if (auto what = figure_problem(figure, rule)) {
+      found = HardwareProblem{rule.section, rule.key, *what};
+    }
+  });
+  if (found) return found;
+  if (hw.device.reserved_bytes.value >= hw.device.memory_bytes.value) {
+    return HardwareProblem{
+        "device", "reserved_bytes",
+        fmt::format("expected less than memory_bytes ({}), got {}", hw.device.memory_bytes.value,
+                    hw.device.reserved_bytes.value)};
+  }
+  return rates_problem(hw);
+}
+
+void validate(const HardwareProfile& hw, const std::string& origin) {
+  if (const auto problem = find_problem(hw)) {
+    throw bad_input("{}: {}{}{}: {}", origin, problem->section, problem->section.empty() ? "" : ".",
+                    problem->key, problem->what);
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,119 @@
+// What a model runs on: devices, memories, links and fabrics, with a source for every figure.
+//
+// A profile is a plain value. Figures keep where they came from (measured, vendor, paper) so that a
+// prediction can be traced to its inputs; the loader refuses a figure without unit, source or date.
+// Kernel rates are tables of measured points (a shape and a rate); cost rules interpolate between
+// them and fall back to peak figures where a table is missing.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace longspan {
+
+struct Figure {
+  double value = 0;  // in `unit`, always the base unit: B, B/s, FLOP/s, s, 1
+  std::string unit;
+  std::string source;  // "measured: ...", "vendor: ...", "paper: ..." or "assumption: ..."
+  std::string date;    // YYYY-MM-DD: measured or published, else entered here
+  bool operator==(const Figure&) const = default;
+};
+
+/// One measured point: up to three shape numbers and the rate there.
+struct RatePoint {
+  std::array<double, 3> shape{1, 1, 1};
+  double rate = 0;
+  bool operator==(const RatePoint&) const = default;
+};
+
+/// Rates of one kernel family. Families and their shapes:
+///   gemm_nt, gemm_nn, gemm_tn    (m, n, k)                     FLOP/s   C[m,n]; nt = A[m,k]
+///   B[n,k]^T attention_forward, attention_backward (queries, keys, head_dim)  FLOP/s of unmasked
+///   work elementwise kernels          (rows, width, 1)              element/s
+///     norm_forward, norm_backward, rope, activation_forward, activation_backward, loss, adamw,
+///     sumsq, zero, embed_forward, embed_backward, bias_gradient, add
+///   copy_h2d, copy_d2h, io_read, io_write (bytes, 1, 1)        B/s
+/// `unit` is FLOP/s, element/s or B/s accordingly.
+struct RateTable {
+  std::string unit;
+  std::string source;
+  std::string date;
+  std::vector<RatePoint> points;
+  bool operator==(const RateTable&) const = default;
+};
+
+struct DeviceProfile {
+  std::string name;
+  std::string backend;         // "cpu" or "cuda": the engine backend that can run it
+  Figure memory_bytes;         // capacity of the device tier
+  Figure reserved_bytes;       // taken by context and libraries before the first tensor
+  Figure memory_bandwidth;     // B/s
+  Figure peak_flops_float32;   // FLOP/s, matrix peak at this precision
+  Figure peak_flops_bfloat16;  // FLOP/s; value 0 where the device has none
+  Figure op_overhead_seconds;  // launch or dispatch cost of one op
+  bool operator==(const DeviceProfile&) const = default;
+};
+
+struct LinkProfile {     // device <-> host
+  Figure h2d_bandwidth;  // B/s, alone
+  Figure d2h_bandwidth;  // B/s, alone
+  Figure duplex_factor;  // 1: rate of each direction while both run, as a fraction of alone
+  Figure latency_seconds;
+  int64_t devices_sharing = 1;  // devices behind one such link
+  bool operator==(const LinkProfile&) const = default;
+};
+
+struct HostProfile {
+  Figure memory_bytes;      // capacity of the host tier, per node
+  Figure memory_bandwidth;  // B/s
+  int64_t cores = 1;
+  bool operator==(const HostProfile&) const = default;
+};
+
+struct NvmeProfile {
+  Figure capacity_bytes;   // value 0: no NVMe tier
+  Figure read_bandwidth;   // B/s
+  Figure write_bandwidth;  // B/s
+  Figure latency_seconds;
+  bool operator==(const NvmeProfile&) const = default;
+};
+
+struct FabricProfile {
+  Figure bandwidth;  // B/s per device, one direction
+  Figure latency_seconds;
+  bool operator==(const FabricProfile&) const = default;
+};
+
+struct HardwareProfile {
+  std::string name;
+  int64_t nodes = 1;
+  int64_t devices_per_node = 1;
+  DeviceProfile device;
+  HostProfile host;
+  LinkProfile link;
+  NvmeProfile nvme;
+  FabricProfile node_fabric;     // between devices of one node
+  FabricProfile cluster_fabric;  // between nodes
+  /// Rate of compute while a copy (h2d, d2h) or file I/O runs beside it, as a fraction of alone;
+  /// and the rate of that copy or I/O while compute runs, likewise.
+  Figure compute_under_copy;
+  Figure compute_under_io;
+  Figure copy_under_compute;
+  Figure io_under_compute;
+  std::map<std::string, RateTable> rates;  // by kernel family
+
+  int64_t devices() const { return nodes * devices_per_node; }
+  bool operator==(const HardwareProfile&) const = default;
+};
+
+/// Throws bad_input naming `origin` and the field: missing figures, wrong units, values that are
+/// not finite or not positive where they must be (zero is allowed for reserved_bytes, latencies,
+/// op_overhead_seconds, peak_flops_bfloat16 and a missing NVMe tier; factors lie in (0, 1]),
+/// sources that do not say their kind, counts out of range, unknown kernel families, rate tables
+/// without points or with two points at one shape.
+void validate(const HardwareProfile& hw, const std::string& origin);
+
+}  // namespace longspan

@@ -1,0 +1,173 @@
+#include "hwprofiles/hardware_profile.h"
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <limits>
+
+#include "base/error.h"
+#include "hwprofiles/catalog.h"
+#include "hwprofiles/figures.h"
+
+namespace longspan {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+std::string refusal(const HardwareProfile& hw) {
+  try {
+    validate(hw, "hw.yaml");
+  } catch (const Error& e) {
+    CHECK(e.kind() == ErrorKind::bad_input);
+    return e.what();
+  }
+  return "accepted";
+}
+
+// Applies `spoil` to the figure number `index` of a good profile and returns its dotted name.
+template <class Spoil>
+std::string spoil_figure(HardwareProfile& hw, int index, const Spoil& spoil) {
+  std::string name;
+  int i = 0;
+  visit_figures(hw, [&](const FigureRule& rule, Figure& figure) {
+    if (i++ != index) return;
+    spoil(figure);
+    name = std::string(rule.section) + (*rule.section ? "." : "") + rule.key;
+  });
+  return name;
+}
+
+int figure_count() {
+  HardwareProfile hw;
+  int count = 0;
+  visit_figures(hw, [&](const FigureRule&, const Figure&) { ++count; });
+  return count;
+}
+
+TEST_CASE("the catalog's profiles are valid") {
+  for (const std::string& name : hardware_names()) {
+    CHECK_NOTHROW(validate(load_hardware(name), name));
+  }
+}
+
+TEST_CASE("every figure needs unit, source, date and a sane value") {
+  struct Case {
+    std::function<void(Figure&)> spoil;
+    const char* complaint;
+  };
+  const std::vector<Case> cases{
+      {[](Figure& f) { f = Figure{}; }, "unit: expected"},
+      {[](Figure& f) { f.unit = "GiB"; }, "unit: expected"},
+      {[](Figure& f) { f.source = ""; }, "source: expected \"measured: ...\""},
+      {[](Figure& f) { f.source = "measured: "; }, "source: expected"},
+      {[](Figure& f) { f.source = "a friend said so"; }, "source: expected"},
+      {[](Figure& f) { f.date = ""; }, "date: expected a day as YYYY-MM-DD"},
+      {[](Figure& f) { f.date = "2024-13-01"; }, "date: expected"},
+      {[](Figure& f) { f.date = "2024-02-30"; }, "date: expected"},
+      {[](Figure& f) { f.date = "2024-2-3"; }, "date: expected"},
+      {[](Figure& f) { f.date = "01.02.2024"; }, "date: expected"},
+      {[](Figure& f) { f.value = -1; }, "value: expected"},
+      {[](Figure& f) { f.value = kNan; }, "value: expected"},
+      {[](Figure& f) { f.value = kInf; }, "value: expected"},
+      {[](Figure& f) { f.value = 1e19; }, "value: expected"},
+  };
+  const int count = figure_count();
+  REQUIRE(count == 24);
+  for (int figure = 0; figure < count; ++figure) {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      HardwareProfile hw = load_hardware("h100-80g");
+      const std::string name = spoil_figure(hw, figure, cases[i].spoil);
+      INFO(name << " case " << i);
+      CHECK_THAT(refusal(hw),
+                 StartsWith("hw.yaml: " + name + ": ") && Contains(cases[i].complaint));
+    }
+  }
+}
+
+TEST_CASE("zero is a value only where it means none") {
+  HardwareProfile model;
+  int index = 0;
+  visit_figures(model, [&](const FigureRule& rule, const Figure&) {
+    HardwareProfile hw = load_hardware("h100-80g");
+    const std::string name = spoil_figure(hw, index++, [](Figure& f) { f.value = 0; });
+    INFO(name);
+    const std::string key = rule.key;
+    const bool none = key == "reserved_bytes" || key == "peak_flops_bfloat16" ||
+                      key == "op_overhead_seconds" || key == "latency_seconds" ||
+                      key == "capacity_bytes";
+    CHECK((refusal(hw) == "accepted") == none);
+  });
+}
+
+TEST_CASE("without an NVMe tier its rates may be zero") {
+  HardwareProfile hw = load_hardware("h100-80g");
+  hw.nvme.read_bandwidth.value = 0;
+  CHECK_THAT(refusal(hw), Contains("nvme.read_bandwidth: value: expected a finite number > 0"));
+  hw.nvme.capacity_bytes.value = 0;
+  CHECK(refusal(hw) == "accepted");
+}
+
+TEST_CASE("factors are fractions") {
+  HardwareProfile hw = load_hardware("h100-80g");
+  hw.link.duplex_factor.value = 1.01;
+  CHECK_THAT(refusal(hw),
+             Contains("link.duplex_factor: value: expected a fraction in (0, 1], got 1.01"));
+}
+
+TEST_CASE("counts, names and sizes are checked") {
+  struct Case {
+    std::function<void(HardwareProfile&)> spoil;
+    const char* complaint;
+  };
+  const std::vector<Case> cases{
+      {[](HardwareProfile& hw) { hw.name = ""; }, "hw.yaml: name: "},
+      {[](HardwareProfile& hw) { hw.nodes = 0; }, "hw.yaml: nodes: expected a whole number"},
+      {[](HardwareProfile& hw) { hw.nodes = 65537; }, "hw.yaml: nodes: "},
+      {[](HardwareProfile& hw) { hw.devices_per_node = -8; }, "hw.yaml: devices_per_node: "},
+      {[](HardwareProfile& hw) { hw.devices_per_node = 1025; }, "hw.yaml: devices_per_node: "},
+      {[](HardwareProfile& hw) { hw.host.cores = 0; }, "hw.yaml: host.cores: "},
+      {[](HardwareProfile& hw) { hw.link.devices_sharing = 0; }, "hw.yaml: link.devices_sharing: "},
+      {[](HardwareProfile& hw) { hw.device.name = ""; }, "hw.yaml: device.name: "},
+      {[](HardwareProfile& hw) { hw.device.backend = "rocm"; },
+       "expected cpu or cuda, got \"rocm\""},
+      {[](HardwareProfile& hw) { hw.device.reserved_bytes.value = 1e15; },
+       "hw.yaml: device.reserved_bytes: expected less than memory_bytes"},
+  };
+  for (const Case& c : cases) {
+    HardwareProfile hw = load_hardware("h100-80g");
+    c.spoil(hw);
+    CHECK_THAT(refusal(hw), Contains(c.complaint));
+  }
+}
+
+TEST_CASE("rate tables are checked") {
+  struct Case {
+    std::function<void(RateTable&)> spoil;
+    const char* complaint;
+  };
+  const std::vector<Case> cases{
+      {[](RateTable& t) { t.unit = "B/s"; }, "rates.gemm_nt: unit: expected FLOP/s, got \"B/s\""},
+      {[](RateTable& t) { t.source = ""; }, "rates.gemm_nt: source: expected"},
+      {[](RateTable& t) { t.date = "today"; }, "rates.gemm_nt: date: expected"},
+      {[](RateTable& t) { t.points.clear(); }, "rates.gemm_nt.points: expected at least one point"},
+      {[](RateTable& t) { t.points[0].rate = 0; }, "row 0: expected a rate > 0"},
+      {[](RateTable& t) { t.points[0].rate = kNan; }, "row 0: expected a rate > 0"},
+      {[](RateTable& t) { t.points[0].shape[1] = 0; }, "row 0: expected shape numbers >= 1"},
+      {[](RateTable& t) { t.points[0].shape[2] = kInf; }, "row 0: expected shape numbers >= 1"},
+      {[](RateTable& t) { t.points.push_back(t.points[0]); }, "row 1: the shape stands in"},
+  };
+  for (const Case& c : cases) {
+    HardwareProfile hw = load_hardware("h100-80g");
+    c.spoil(hw.rates.at("gemm_nt"));
+    CHECK_THAT(refusal(hw), StartsWith("hw.yaml: rates.gemm_nt") && Contains(c.complaint));
+  }
+  HardwareProfile hw = load_hardware("h100-80g");
+  hw.rates["gemm_tt"] = hw.rates.at("gemm_nt");
+  CHECK_THAT(refusal(hw), Contains("rates.gemm_tt: unknown kernel family; did you mean \"gemm_"));
+}
+
+}  // namespace
+}  // namespace longspan
