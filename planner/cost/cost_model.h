@@ -1,0 +1,42 @@
+// How long an op takes on a machine, and how much ops slow each other down.
+//
+// Built once from a hardware profile and then asked many times; immutable, safe to share between
+// threads. docs/cost_model.md explains every term.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "hwprofiles/hardware_profile.h"
+#include "planner/cost/rate_curve.h"
+#include "planner/cost/work.h"
+
+namespace longspan {
+
+/// Rate of each stream, as a fraction of alone, for every set of streams that are busy (bit s of
+/// the set: stream s).
+using Interference = std::array<std::array<double, kStreamCount>, 1 << kStreamCount>;
+
+class CostModel {
+ public:
+  /// REQUIRES: validate(hw) passed.
+  CostModel(const HardwareProfile& hw, DType dtype);
+
+  /// Seconds one op of each of the program's shapes takes alone, in the order of program.shapes.
+  std::vector<double> durations(const Program& program) const;
+  /// The same for any list of shapes over the program's model and lengths.
+  std::vector<double> durations(const Program& program, const std::vector<OpShape>& shapes) const;
+  double seconds(const Primitive& primitive) const;
+  const Interference& interference() const { return interference_; }
+  double peak_flops() const { return peak_flops_; }
+
+ private:
+  std::array<RateCurve, kKernelCount> curves_;
+  std::array<double, kKernelCount> fallback_{};
+  std::array<double, kKernelCount> latency_{};
+  double op_overhead_seconds_ = 0;
+  double peak_flops_ = 0;
+  Interference interference_{};
+};
+
+}  // namespace longspan

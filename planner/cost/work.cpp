@@ -1,0 +1,234 @@
+#include "planner/cost/work.h"
+
+#include <algorithm>
+
+namespace longspan {
+namespace {
+
+// Collects the primitives of one op; tiles repeat the same shapes.
+class Collector {
+ public:
+  explicit Collector(std::vector<Primitive>& out) : out_(out) { out_.clear(); }
+
+  void tiles(int64_t rows, int64_t tile) {
+    rows_ = tile > 0 ? std::min(tile, rows) : rows;
+    repeats_ = static_cast<double>(rows) / static_cast<double>(rows_);
+  }
+  int64_t rows() const { return rows_; }
+  void gemm(Kernel kernel, int64_t m, int64_t n, int64_t k) {
+    const double a = static_cast<double>(m), b = static_cast<double>(n), c = static_cast<double>(k);
+    out_.push_back({kernel, {a, b, c}, 2 * a * b * c, repeats_});
+  }
+  void elementwise(Kernel kernel, int64_t rows, int64_t width) {
+    const double a = static_cast<double>(rows), b = static_cast<double>(width);
+    out_.push_back({kernel, {a, b, 1}, a * b, repeats_});
+  }
+  void whole(Kernel kernel, std::array<double, 3> shape, double work) {
+    out_.push_back({kernel, shape, work, 1});
+  }
+
+ private:
+  std::vector<Primitive>& out_;
+  int64_t rows_ = 0;
+  double repeats_ = 1;
+};
+
+void attention(const Program& p, const OpShape& shape, Collector& add) {
+  const ModelSpec& m = p.model;
+  const double c = static_cast<double>(p.lengths.chunk);
+  const double full = shape.kv_chunks - (shape.diagonal ? 1 : 0);
+  const double pairs = full * c * c + (shape.diagonal ? c * (c + 1) / 2 : 0);
+  const bool forward = shape.kind == OpKind::attention_forward;
+  const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(m.attention_width());
+  add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward,
+            {c, c * shape.kv_chunks, static_cast<double>(m.head_dim)}, per_pair * pairs);
+}
+
+}  // namespace
+
+std::string_view name_of(Kernel kernel) {
+  constexpr std::string_view names[] = {"gemm_nt",
+                                        "gemm_nn",
+                                        "gemm_tn",
+                                        "attention_forward",
+                                        "attention_backward",
+                                        "norm_forward",
+                                        "norm_backward",
+                                        "rope",
+                                        "activation_forward",
+                                        "activation_backward",
+                                        "loss",
+                                        "adamw",
+                                        "sumsq",
+                                        "zero",
+                                        "embed_forward",
+                                        "embed_backward",
+                                        "bias_gradient",
+                                        "add",
+                                        "copy_h2d",
+                                        "copy_d2h",
+                                        "io_read",
+                                        "io_write"};
+  static_assert(std::size(names) == kKernelCount);
+  return names[static_cast<int>(kernel)];
+}
+
+void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out) {
+  Collector add(out);
+  const ModelSpec& m = p.model;
+  const int64_t d = m.hidden, f = m.ffn, a = m.attention_width(), g = m.kv_width();
+  const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
+  const int64_t block = p.lengths.block, chunk = p.lengths.chunk;
+  const bool rope = m.positions == Positions::rope;
+  const auto unit_bytes = [&] { return static_cast<double>(p.bytes[shape.tensor]); };
+  const auto unit_count = [&] {  // float32 elements of a gradient or state unit
+    return std::max<int64_t>(1, p.bytes[shape.tensor] / 4);
+  };
+
+  switch (shape.kind) {
+    case OpKind::batch:
+      add.whole(Kernel::zero, {static_cast<double>(p.lengths.sequence), 1, 1},
+                static_cast<double>(p.lengths.sequence));
+      break;
+    case OpKind::embed_forward:
+      add.tiles(block, 0);
+      add.elementwise(Kernel::embed_forward, block, d);
+      break;
+    case OpKind::embed_backward:
+      add.tiles(block, 0);
+      add.elementwise(Kernel::embed_backward, block, d);
+      break;
+    case OpKind::norm_forward:
+      add.tiles(block, 0);
+      add.elementwise(Kernel::norm_forward, block, d);
+      break;
+    case OpKind::norm_backward:
+      add.tiles(block, 0);
+      add.elementwise(Kernel::norm_backward, block, d);
+      break;
+    case OpKind::qkv_forward: {
+      add.tiles(chunk, shape.normed ? 0 : p.strategy.projection_tile);
+      const int64_t t = add.rows();
+      if (!shape.normed) add.elementwise(Kernel::norm_forward, t, d);
+      add.gemm(Kernel::gemm_nt, t, a, d);
+      add.gemm(Kernel::gemm_nt, t, g, d);
+      add.gemm(Kernel::gemm_nt, t, g, d);
+      if (m.qkv_bias) add.elementwise(Kernel::add, t, a + 2 * g);
+      if (m.qk_norm) add.elementwise(Kernel::norm_forward, t, a + g);
+      if (rope) add.elementwise(Kernel::rope, t, a + g);
+      break;
+    }
+    case OpKind::qkv_backward: {
+      add.tiles(chunk, p.strategy.projection_tile);
+      const int64_t t = add.rows();
+      if (!shape.normed) add.elementwise(Kernel::norm_forward, t, d);
+      if (m.qk_norm) {
+        add.gemm(Kernel::gemm_nt, t, a, d);
+        add.gemm(Kernel::gemm_nt, t, g, d);
+        add.elementwise(Kernel::norm_backward, t, a + g);
+      }
+      if (rope) add.elementwise(Kernel::rope, t, a + g);
+      if (m.qkv_bias) add.elementwise(Kernel::bias_gradient, t, a + 2 * g);
+      for (const int64_t n : {a, g, g}) {
+        add.gemm(Kernel::gemm_nn, t, d, n);
+        add.gemm(Kernel::gemm_tn, n, d, t);
+      }
+      if (!shape.normed) add.elementwise(Kernel::norm_backward, t, d);
+      break;
+    }
+    case OpKind::attention_forward:
+    case OpKind::attention_backward:
+      attention(p, shape, add);
+      break;
+    case OpKind::out_forward:
+      add.tiles(block, 0);
+      add.gemm(Kernel::gemm_nt, block, d, a);
+      add.elementwise(Kernel::add, block, d);
+      break;
+    case OpKind::out_backward:
+      add.tiles(block, 0);
+      add.gemm(Kernel::gemm_tn, d, a, block);
+      add.gemm(Kernel::gemm_nn, block, a, d);
+      add.elementwise(Kernel::add, block, a);  // delta
+      if (m.attention_out_bias) add.elementwise(Kernel::bias_gradient, block, d);
+      break;
+    case OpKind::mlp_forward: {
+      add.tiles(block, p.strategy.mlp_tile);
+      const int64_t t = add.rows();
+      add.elementwise(Kernel::norm_forward, t, d);
+      add.gemm(Kernel::gemm_nt, t, w, d);
+      if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
+      add.elementwise(Kernel::activation_forward, t, f);
+      add.gemm(Kernel::gemm_nt, t, d, f);
+      add.elementwise(Kernel::add, t, d);
+      break;
+    }
+    case OpKind::mlp_backward: {
+      add.tiles(block, p.strategy.mlp_tile);
+      const int64_t t = add.rows();
+      add.elementwise(Kernel::norm_forward, t, d);
+      if (!shape.saves_inner) {
+        add.gemm(Kernel::gemm_nt, t, w, d);
+        if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
+      }
+      add.elementwise(Kernel::activation_forward, t, f);
+      add.gemm(Kernel::gemm_nn, t, f, d);
+      add.gemm(Kernel::gemm_tn, d, f, t);
+      add.elementwise(Kernel::activation_backward, t, f);
+      add.gemm(Kernel::gemm_nn, t, d, w);
+      add.gemm(Kernel::gemm_tn, w, d, t);
+      if (m.mlp_bias) add.elementwise(Kernel::bias_gradient, t, w + d);
+      add.elementwise(Kernel::norm_backward, t, d);
+      break;
+    }
+    case OpKind::loss: {
+      add.tiles(block, p.strategy.loss_tile);
+      const int64_t t = add.rows();
+      add.elementwise(Kernel::norm_forward, t, d);
+      add.gemm(Kernel::gemm_nt, t, m.vocab, d);
+      add.elementwise(Kernel::loss, t, m.vocab);
+      add.gemm(Kernel::gemm_nn, t, d, m.vocab);
+      add.gemm(Kernel::gemm_tn, m.vocab, d, t);
+      add.elementwise(Kernel::norm_backward, t, d);
+      break;
+    }
+    case OpKind::zero:
+      add.tiles(unit_count(), 0);
+      add.elementwise(Kernel::zero, unit_count(), 1);
+      break;
+    case OpKind::sum_of_squares:
+      add.tiles(unit_count(), 0);
+      add.elementwise(Kernel::sumsq, unit_count(), 1);
+      break;
+    case OpKind::adamw:
+      add.tiles(unit_count(), 0);
+      add.elementwise(Kernel::adamw, unit_count(), 1);
+      break;
+    case OpKind::copy_h2d:
+      add.whole(Kernel::copy_h2d, {unit_bytes(), 1, 1}, unit_bytes());
+      break;
+    case OpKind::copy_d2h:
+      add.whole(Kernel::copy_d2h, {unit_bytes(), 1, 1}, unit_bytes());
+      break;
+    case OpKind::io_read:
+      add.whole(Kernel::io_read, {unit_bytes(), 1, 1}, unit_bytes());
+      break;
+    case OpKind::io_write:
+      add.whole(Kernel::io_write, {unit_bytes(), 1, 1}, unit_bytes());
+      break;
+    case OpKind::count:
+      break;
+  }
+}
+
+double flops_of(const Program& program, const OpShape& shape) {
+  std::vector<Primitive> work;
+  work_of(program, shape, work);
+  double flops = 0;
+  for (const Primitive& p : work) {
+    if (p.kernel <= Kernel::attention_backward) flops += p.work * p.repeats;
+  }
+  return flops;
+}
+
+}  // namespace longspan

@@ -1,0 +1,57 @@
+// What an op does, in primitive kernels: the one place that says what each op kind costs.
+//
+// An op is a short list of primitives (GEMMs, attention, elementwise passes, bytes moved), each
+// with the shape the rate tables are asked about. Time and FLOPs both follow from the list.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "planner/program/program.h"
+
+namespace longspan {
+
+enum class Kernel : uint8_t {
+  gemm_nt,
+  gemm_nn,
+  gemm_tn,  // (m, n, k); work in FLOP
+  attention_forward,
+  attention_backward,  // (queries, keys, head_dim); FLOP of visible pairs
+  norm_forward,
+  norm_backward,
+  rope,
+  activation_forward,
+  activation_backward,
+  loss,
+  adamw,
+  sumsq,
+  zero,
+  embed_forward,
+  embed_backward,
+  bias_gradient,
+  add,  // elements
+  copy_h2d,
+  copy_d2h,
+  io_read,
+  io_write,  // bytes
+  count
+};
+inline constexpr int kKernelCount = static_cast<int>(Kernel::count);
+std::string_view name_of(Kernel);  // the family's name in a hardware profile
+
+struct Primitive {
+  Kernel kernel;
+  std::array<double, 3> shape;  // for the rate table
+  double work;                  // FLOP, elements or bytes, by the kernel's unit
+  double repeats = 1;           // how often (tiles)
+};
+
+/// Appends the primitives of one op of `shape` to `out` (cleared first).
+void work_of(const Program& program, const OpShape& shape, std::vector<Primitive>& out);
+
+/// FLOPs of matrix products and attention in one op of `shape`, recomputation included.
+double flops_of(const Program& program, const OpShape& shape);
+
+}  // namespace longspan

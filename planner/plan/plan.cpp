@@ -1,0 +1,94 @@
+#include "planner/plan/plan.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "planner/cost/cost_model.h"
+#include "planner/program/layout.h"
+#include "planner/simulate/simulate.h"
+
+namespace longspan {
+namespace {
+
+// Whole bytes of a figure; figures are doubles because they carry rates as well. Never negative.
+int64_t whole_bytes(double bytes) {
+  if (!(bytes > 0)) return 0;
+  constexpr double kMost = 9.2e18;  // just below 2^63
+  return bytes < kMost ? static_cast<int64_t>(std::floor(bytes)) : static_cast<int64_t>(kMost);
+}
+
+}  // namespace
+
+StepRequest step_request(const Plan& plan) {
+  StepRequest request;
+  request.model = plan.model;
+  request.strategy = plan.strategy;
+  request.sequence = plan.sequence;
+  request.micro_batches = plan.micro_batches;
+  request.dtype = plan.dtype;
+  return request;
+}
+
+std::array<int64_t, kTierCount> capacities(const HardwareProfile& hw) {
+  const auto per_node = static_cast<double>(hw.devices_per_node);
+  return {whole_bytes(hw.device.memory_bytes.value - hw.device.reserved_bytes.value),
+          whole_bytes(hw.host.memory_bytes.value / per_node),
+          whole_bytes(hw.nvme.capacity_bytes.value / per_node)};
+}
+
+DType default_dtype(const HardwareProfile& hw) {
+  return hw.device.backend == "cpu" ? DType::float32 : DType::bfloat16;
+}
+
+ModelSpec fit_positions(const ModelSpec& model, int64_t sequence) {
+  ModelSpec fitted = model;
+  if (model.positions == Positions::learned && model.max_positions < sequence) {
+    fitted.max_positions = sequence;
+  }
+  return fitted;
+}
+
+Prediction prediction_of(const Plan& plan, double step_seconds,
+                         const std::array<int64_t, kTierCount>& peak_bytes) {
+  const CostModel cost(plan.hardware, plan.dtype);
+  const auto sequences = static_cast<double>(plan.micro_batches);
+  Prediction prediction;
+  prediction.step_seconds = step_seconds;
+  prediction.tokens_per_second = sequences * static_cast<double>(plan.sequence) / step_seconds;
+  prediction.mfu =
+      model_flops(plan.model, plan.sequence).step() * sequences / step_seconds / cost.peak_flops();
+  prediction.peak_bytes = peak_bytes;
+  return prediction;
+}
+
+Prediction predict(const Plan& plan) {
+  const Program program = build_program(step_request(plan));
+  const Layout layout = lay_out(program);
+  const CostModel cost(plan.hardware, plan.dtype);
+  const Timeline timeline =
+      simulate(program, layout, cost.durations(program), cost.interference(), false);
+  return prediction_of(plan, timeline.step_seconds, layout.arena_bytes);
+}
+
+std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_bytes) {
+  // Exact bytes beside the rounded ones: a plan can be a single byte too large.
+  const auto shown = [](int64_t bytes) {
+    return bytes < 1024 ? format_bytes(bytes) : fmt::format("{} ({})", format_bytes(bytes), bytes);
+  };
+  return fmt::format("{} memory: the plan's peak is {}, capacity {}, short by {}", name_of(tier),
+                     shown(peak_bytes), shown(capacity_bytes), shown(peak_bytes - capacity_bytes));
+}
+
+void check_fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes) {
+  const std::array<int64_t, kTierCount> capacity = capacities(plan.hardware);
+  std::string message;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (peak_bytes[tier] <= capacity[tier]) continue;
+    message += (message.empty() ? "" : "; ") +
+               describe_shortfall(static_cast<Tier>(tier), peak_bytes[tier], capacity[tier]);
+  }
+  if (!message.empty()) throw no_fit("{}", message);
+}
+
+}  // namespace longspan

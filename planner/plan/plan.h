@@ -1,0 +1,86 @@
+// The plan: the decision record between the search and the engine, a file a person can read, edit
+// and commit.
+//
+// It carries the model and the hardware by value, every knob of the strategy, and what was
+// predicted when it was made. Predictions are a record, never an input: the program, its memory and
+// its time are always derived from the knobs anew, and a plan whose record disagrees with its knobs
+// is refused. docs/plan_format.md describes the file.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "base/yaml.h"
+#include "hwprofiles/hardware_profile.h"
+#include "models/model_spec.h"
+#include "planner/plan/strategy.h"
+#include "planner/program/program.h"
+
+namespace longspan {
+
+/// The version this library writes and the newest it reads.
+inline constexpr int64_t kPlanVersion = 1;
+
+struct Prediction {
+  double step_seconds = 0;
+  double tokens_per_second = 0;
+  double mfu = 0;                                // causal model FLOPs over time and peak
+  std::array<int64_t, kTierCount> peak_bytes{};  // arena of each tier
+  bool operator==(const Prediction&) const = default;
+};
+
+struct Plan {
+  ModelSpec model;
+  HardwareProfile hardware;
+  int64_t sequence = 0;       // tokens, global
+  int64_t micro_batches = 1;  // sequences accumulated per optimizer step
+  DType dtype = DType::float32;
+  Strategy strategy;
+  Prediction predicted;
+  std::string created_by;  // "longspan 0.1.0 plan"
+  bool operator==(const Plan&) const = default;
+};
+
+StepRequest step_request(const Plan& plan);
+
+/// What the arenas of a tier may hold on this hardware: capacity minus what is reserved. One rank's
+/// share of the host.
+std::array<int64_t, kTierCount> capacities(const HardwareProfile& hw);
+
+/// The natural compute precision of a device: float32 on the cpu backend, bfloat16 on others.
+DType default_dtype(const HardwareProfile& hw);
+
+/// The model as trained at this length: a learned position table shorter than the sequence is
+/// extended to it (rope models are returned unchanged).
+ModelSpec fit_positions(const ModelSpec& model, int64_t sequence);
+
+/// The figures of a step that takes `step_seconds` and these arenas: rate and MFU follow.
+Prediction prediction_of(const Plan& plan, double step_seconds,
+                         const std::array<int64_t, kTierCount>& peak_bytes);
+
+/// Builds, lays out and simulates the plan; fills `predicted`. Throws bad_input if the plan
+/// contradicts itself.
+Prediction predict(const Plan& plan);
+
+/// "host memory: the plan's peak is 1.2 GiB (1288490189), capacity 1.0 GiB (1073741824), short by
+/// 205 MiB (214748365)", with exact bytes in brackets: one text for every place that refuses.
+std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_bytes);
+
+/// Throws no_fit naming the tier, the plan's peak, the capacity and the shortfall, if an arena of
+/// `peak_bytes` exceeds the hardware's capacity.
+void check_fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes);
+
+/// Reading: strict. A plan without a `predicted` block gets one from its knobs. Unknown keys,
+/// contradictions (chunk not dividing the sequence, a record that does not follow from the knobs, a
+/// device without the dtype) and newer versions throw bad_input with one line.
+Plan read_plan(const std::filesystem::path& path);
+Plan parse_plan(const std::string& text, const std::string& origin);
+std::string write_plan(const Plan& plan);
+
+/// The strategy alone, as it stands inside a plan.
+Strategy read_strategy(const YamlMap& yaml);
+void write_strategy(YAML::Emitter& out, const Strategy& strategy);
+
+}  // namespace longspan

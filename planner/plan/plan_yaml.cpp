@@ -1,0 +1,285 @@
+// The plan as a file. docs/plan_format.md is the description for people who edit one by hand.
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/units.h"
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/plan/plan.h"
+#include "planner/search/evaluate.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kLongestSequence = int64_t{1} << 40;
+constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
+constexpr std::pair<Tier, const char*> kPeakKeys[] = {
+    {Tier::device, "device_bytes"}, {Tier::host, "host_bytes"}, {Tier::nvme, "nvme_bytes"}};
+
+Tier read_tier(const YamlMap& yaml, const std::string& key) {
+  return yaml.one_of<Tier>(key,
+                           {{"device", Tier::device}, {"host", Tier::host}, {"nvme", Tier::nvme}});
+}
+
+// The shortest decimal that reads back to the same double.
+std::string exact(double value) { return fmt::format("{}", value); }
+
+template <class T>
+void field(YAML::Emitter& out, const char* key, const T& value) {
+  out << YAML::Key << key << YAML::Value << value;
+}
+void field(YAML::Emitter& out, const char* key, Tier tier) {
+  field(out, key, std::string(name_of(tier)));
+}
+
+Saved read_where(const YamlMap& yaml, const std::string& key) {
+  return yaml.one_of<Saved>(key, {{"keep", Saved::keep},
+                                  {"recompute", Saved::recompute},
+                                  {"host", Saved::host},
+                                  {"nvme", Saved::nvme}});
+}
+
+bool is_map(const YamlMap& yaml, const std::string& key) {
+  try {
+    yaml.map(key);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// `host`, or `{where: host, fraction: 0.5}`.
+SavedPolicy read_saved(const YamlMap& parent, const std::string& key) {
+  SavedPolicy policy;
+  if (!is_map(parent, key)) {
+    policy.where = read_where(parent, key);
+    return policy;
+  }
+  const YamlMap yaml = parent.map(key);
+  policy.where = read_where(yaml, "where");
+  policy.fraction = yaml.real("fraction", 0);
+  yaml.finish();
+  return policy;
+}
+
+void write_saved(YAML::Emitter& out, const char* key, const SavedPolicy& policy) {
+  out << YAML::Key << key << YAML::Value;
+  if (policy.fraction == 1) {
+    out << std::string(name_of(policy.where));
+    return;
+  }
+  out << YAML::Flow << YAML::BeginMap;
+  field(out, "where", std::string(name_of(policy.where)));
+  field(out, "fraction", exact(policy.fraction));
+  out << YAML::EndMap;
+}
+
+void check_version(const YamlMap& yaml, const std::string& origin) {
+  if (!yaml.has("longspan_plan")) {
+    throw bad_input("{}: not a plan: it has no longspan_plan: {} line", origin, kPlanVersion);
+  }
+  const int64_t version = yaml.whole("longspan_plan", 1);
+  if (version > kPlanVersion) {
+    throw yaml.error("longspan_plan",
+                     fmt::format("the plan is of version {}, and this longspan reads up to version "
+                                 "{}; use a newer longspan or make the plan again",
+                                 version, kPlanVersion));
+  }
+}
+
+void check_one_rank(const YamlMap& yaml) {
+  for (const char* key : {"ranks", "stages"}) {
+    if (const int64_t n = yaml.whole(key, 1); n != 1) {
+      throw yaml.error(key, fmt::format("this version runs one rank and one stage, got {}", n));
+    }
+  }
+  yaml.finish();
+}
+
+Prediction read_prediction(const YamlMap& yaml) {
+  Prediction prediction;
+  prediction.step_seconds = yaml.real("step_seconds", 0);
+  prediction.tokens_per_second = yaml.real("tokens_per_second", 0);
+  prediction.mfu = yaml.real("mfu", 0);
+  for (const auto& [tier, key] : kPeakKeys) {
+    prediction.peak_bytes[static_cast<int>(tier)] = yaml.whole(key, 0);
+  }
+  yaml.finish();
+  return prediction;
+}
+
+// The record of memory must be what the knobs lay out to: both are exact, so a difference means
+// that somebody edited one and not the other.
+void check_record(const YamlMap& yaml, const Plan& plan) {
+  const std::array<int64_t, kTierCount> actual = exact_peak_bytes(step_request(plan));
+  for (const auto& [tier, key] : kPeakKeys) {
+    const int64_t recorded = plan.predicted.peak_bytes[static_cast<int>(tier)];
+    const int64_t laid_out = actual[static_cast<int>(tier)];
+    if (recorded == laid_out) continue;
+    throw yaml.error(key, fmt::format("the record says {} bytes, but the plan's knobs lay out to {}"
+                                      " bytes; undo the edit, or remove the predicted block",
+                                      recorded, laid_out));
+  }
+}
+
+// A typing error in the chunk must not ask for more ops than any machine holds. Per layer and chunk
+// there are at least a dozen ops, and where K,V stream one or more per pair of chunks.
+void check_size(const Plan& plan, const std::string& origin) {
+  constexpr double kMostOps = 5e7;
+  const auto chunks = static_cast<double>(plan.sequence / plan.strategy.chunk_tokens);
+  const double per_layer = plan.strategy.kv == Tier::device ? 12 * chunks : chunks * chunks;
+  const double ops =
+      per_layer * static_cast<double>(plan.model.layers) * static_cast<double>(plan.micro_batches);
+  if (ops > kMostOps) {
+    throw bad_input(
+        "{}: strategy: chunk_tokens: chunks of {} cut the step into about {:.0e} ops, "
+        "more than {:.0e}; use a larger chunk",
+        origin, plan.strategy.chunk_tokens, ops, kMostOps);
+  }
+}
+
+void check_dtype(const YamlMap& yaml, const Plan& plan) {
+  const DeviceProfile& device = plan.hardware.device;
+  const Figure& peak =
+      plan.dtype == DType::float32 ? device.peak_flops_float32 : device.peak_flops_bfloat16;
+  if (!(peak.value > 0)) {
+    throw yaml.error("dtype",
+                     fmt::format("{} has no {} (its peak is 0)", device.name, name_of(plan.dtype)));
+  }
+}
+
+}  // namespace
+
+Strategy read_strategy(const YamlMap& yaml) {
+  Strategy s;
+  s.preset = yaml.text("preset");
+  s.chunk_tokens = yaml.whole("chunk_tokens", 1, kLongestSequence);
+  s.block_tokens = yaml.whole("block_tokens", 1, kLongestSequence);
+  s.kv = read_tier(yaml, "kv");
+  s.idle = read_tier(yaml, "idle");
+  s.prefetch_depth = yaml.whole("prefetch_depth", 0);
+  s.offload_window = yaml.whole("offload_window", 0);
+  s.backward_order = yaml.one_of<BackwardOrder>(
+      "backward_order",
+      {{"kv-outer", BackwardOrder::kv_outer}, {"q-outer", BackwardOrder::q_outer}});
+  const YamlMap saved = yaml.map("saved");
+  s.layer_input = read_saved(saved, "layer_input");
+  s.qkv = read_saved(saved, "qkv");
+  s.attention_out = read_saved(saved, "attention_out");
+  s.mlp_input = read_saved(saved, "mlp_input");
+  s.mlp_inner = read_saved(saved, "mlp_inner");
+  saved.finish();
+  const YamlMap tiles = yaml.map("tiles");
+  s.projection_tile = tiles.whole("projection", 0, kLongestSequence);
+  s.mlp_tile = tiles.whole("mlp", 0, kLongestSequence);
+  s.loss_tile = tiles.whole("loss", 0, kLongestSequence);
+  tiles.finish();
+  const YamlMap states = yaml.map("states");
+  s.parameters = read_tier(states, "parameters");
+  s.gradients = read_tier(states, "gradients");
+  s.optimizer = read_tier(states, "optimizer");
+  states.finish();
+  yaml.finish();
+  return s;
+}
+
+void write_strategy(YAML::Emitter& out, const Strategy& s) {
+  out << YAML::BeginMap;
+  field(out, "preset", s.preset);
+  field(out, "chunk_tokens", s.chunk_tokens);
+  field(out, "block_tokens", s.block_tokens);
+  field(out, "kv", s.kv);
+  field(out, "idle", s.idle);
+  field(out, "prefetch_depth", s.prefetch_depth);
+  field(out, "offload_window", s.offload_window);
+  field(out, "backward_order", std::string(name_of(s.backward_order)));
+  out << YAML::Key << "saved" << YAML::Value << YAML::BeginMap;
+  write_saved(out, "layer_input", s.layer_input);
+  write_saved(out, "qkv", s.qkv);
+  write_saved(out, "attention_out", s.attention_out);
+  write_saved(out, "mlp_input", s.mlp_input);
+  write_saved(out, "mlp_inner", s.mlp_inner);
+  out << YAML::EndMap;
+  out << YAML::Key << "tiles" << YAML::Value << YAML::Flow << YAML::BeginMap;
+  field(out, "projection", s.projection_tile);
+  field(out, "mlp", s.mlp_tile);
+  field(out, "loss", s.loss_tile);
+  out << YAML::EndMap;
+  out << YAML::Key << "states" << YAML::Value << YAML::Flow << YAML::BeginMap;
+  field(out, "parameters", s.parameters);
+  field(out, "gradients", s.gradients);
+  field(out, "optimizer", s.optimizer);
+  out << YAML::EndMap;
+  out << YAML::EndMap;
+}
+
+std::string write_plan(const Plan& plan) {
+  YAML::Emitter out;
+  out << YAML::BeginMap;
+  field(out, "longspan_plan", kPlanVersion);
+  field(out, "created_by", plan.created_by);
+  field(out, "sequence", plan.sequence);
+  field(out, "micro_batches", plan.micro_batches);
+  field(out, "dtype", std::string(name_of(plan.dtype)));
+  out << YAML::Key << "parallel" << YAML::Value << YAML::Flow << YAML::BeginMap;
+  field(out, "ranks", 1);
+  field(out, "stages", 1);
+  out << YAML::EndMap;
+  out << YAML::Key << "strategy" << YAML::Value;
+  write_strategy(out, plan.strategy);
+  out << YAML::Key << "predicted" << YAML::Value << YAML::BeginMap;
+  field(out, "step_seconds", exact(plan.predicted.step_seconds));
+  field(out, "tokens_per_second", exact(plan.predicted.tokens_per_second));
+  field(out, "mfu", exact(plan.predicted.mfu));
+  for (const auto& [tier, key] : kPeakKeys) {
+    field(out, key, plan.predicted.peak_bytes[static_cast<int>(tier)]);
+  }
+  out << YAML::EndMap;
+  out << YAML::Key << "model" << YAML::Value;
+  write_model(out, plan.model);
+  out << YAML::Key << "hardware" << YAML::Value;
+  write_hardware(out, plan.hardware);
+  out << YAML::EndMap;
+  return std::string(out.c_str()) + "\n";
+}
+
+Plan parse_plan(const std::string& text, const std::string& origin) {
+  const YamlMap yaml = YamlMap::parse(text, origin);
+  check_version(yaml, origin);
+  Plan plan;
+  plan.created_by = yaml.text("created_by");
+  plan.sequence = yaml.whole("sequence", 1, kLongestSequence);
+  plan.micro_batches = yaml.whole("micro_batches", 1, kMostMicroBatches);
+  plan.dtype =
+      yaml.one_of<DType>("dtype", {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}});
+  check_one_rank(yaml.map("parallel"));
+  plan.strategy = read_strategy(yaml.map("strategy"));
+  plan.model = read_model(yaml.map("model"));
+  plan.hardware = read_hardware(yaml.map("hardware"));
+  const bool has_record = yaml.has("predicted");
+  if (has_record) plan.predicted = read_prediction(yaml.map("predicted"));
+  yaml.finish();
+
+  check_dtype(yaml, plan);
+  validate(plan.strategy, plan.sequence, origin + ": strategy");
+  check_size(plan, origin);
+  if (plan.model.positions == Positions::learned && plan.model.max_positions < plan.sequence) {
+    throw yaml.error("sequence",
+                     fmt::format("{} tokens, but the model's position table has {} rows; raise "
+                                 "model.max_positions or shorten the sequence",
+                                 plan.sequence, plan.model.max_positions));
+  }
+  if (has_record) {
+    check_record(yaml.map("predicted"), plan);
+  } else {
+    plan.predicted = predict(plan);
+  }
+  return plan;
+}
+
+Plan read_plan(const std::filesystem::path& path) {
+  return parse_plan(read_file(path), path.string());
+}
+
+}  // namespace longspan

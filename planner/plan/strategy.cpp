@@ -1,0 +1,161 @@
+#include "planner/plan/strategy.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/units.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kPublishedChunk = 65536;  // FPDT's default, global tokens
+
+void recompute_all_but_layer_input(Strategy& s, Saved layer_input) {
+  s.layer_input.where = layer_input;
+  s.qkv.where = s.attention_out.where = s.mlp_input.where = s.mlp_inner.where = Saved::recompute;
+}
+
+// The nearest divisors of `whole` on either side of `wanted`, for messages.
+std::string nearest_divisors(int64_t whole, int64_t wanted) {
+  int64_t below = 0, above = 0;
+  for (int64_t i = 1; i * i <= whole; ++i) {
+    if (whole % i != 0) continue;
+    for (const int64_t divisor : {i, whole / i}) {
+      if (divisor < wanted) below = std::max(below, divisor);
+      if (divisor > wanted && (above == 0 || divisor < above)) above = divisor;
+    }
+  }
+  if (below == 0) return std::to_string(above);
+  if (above == 0) return std::to_string(below);
+  return fmt::format("{} or {}", below, above);
+}
+
+void check_saved(const SavedPolicy& policy, const char* key, bool may_recompute,
+                 const std::string& origin) {
+  if (!(policy.fraction > 0 && policy.fraction <= 1)) {
+    throw bad_input("{}: {}: fraction must be in (0, 1], got {}", origin, key, policy.fraction);
+  }
+  if (!may_recompute && policy.where == Saved::recompute) {
+    throw bad_input("{}: {}: there is nothing to recompute it from; use keep, host or nvme", origin,
+                    key);
+  }
+}
+
+void check_tile(int64_t tile, const char* key, const std::string& origin) {
+  if (tile < 0) throw bad_input("{}: {}: expected tokens >= 0, got {}", origin, key, tile);
+}
+
+}  // namespace
+
+std::string_view name_of(Tier tier) {
+  constexpr std::string_view names[] = {"device", "host", "nvme"};
+  return names[static_cast<int>(tier)];
+}
+
+std::string_view name_of(Saved saved) {
+  constexpr std::string_view names[] = {"keep", "recompute", "host", "nvme"};
+  return names[static_cast<int>(saved)];
+}
+
+std::string_view name_of(BackwardOrder order) {
+  return order == BackwardOrder::kv_outer ? "kv-outer" : "q-outer";
+}
+
+const std::vector<std::string>& preset_names() {
+  static const std::vector<std::string> names = {"baseline", "checkpoint", "checkpoint-offload",
+                                                 "mst",      "alst",       "fpdt"};
+  return names;
+}
+
+bool is_chunked_preset(std::string_view name) { return name == "fpdt"; }
+
+Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequence,
+                     int64_t chunk_tokens) {
+  Strategy s;
+  s.preset = name;
+  s.chunk_tokens = s.block_tokens = sequence;
+  if (name == "baseline") return s;
+  if (name == "checkpoint") {
+    recompute_all_but_layer_input(s, Saved::keep);
+    return s;
+  }
+  if (name == "checkpoint-offload") {
+    recompute_all_but_layer_input(s, Saved::host);
+    return s;
+  }
+  if (name == "mst") {
+    // Mini-sequences for the MLP and the head: as many as the inner width exceeds the hidden one.
+    recompute_all_but_layer_input(s, Saved::keep);
+    s.mlp_tile = ceil_div(sequence, std::max<int64_t>(1, model.ffn / model.hidden));
+    s.loss_tile = ceil_div(sequence, std::max<int64_t>(1, model.vocab / model.hidden));
+    return s;
+  }
+  if (name == "alst") {
+    // TiledMLP cuts ceil(S/d) shards; tiled loss likewise; checkpoints go to the host.
+    recompute_all_but_layer_input(s, Saved::host);
+    s.mlp_tile = s.loss_tile = std::min(sequence, model.hidden);
+    return s;
+  }
+  if (name == "fpdt") {
+    // As published: attention is chunked and streams K,V and queries from the host, the layer is
+    // run again in backward including its attention, MLP tiles are c/2 and loss tiles c/32, while
+    // norms, residuals and the output projection hold the whole sequence.
+    recompute_all_but_layer_input(s, Saved::host);
+    s.chunk_tokens = std::min(sequence, chunk_tokens > 0 ? chunk_tokens : kPublishedChunk);
+    s.kv = s.idle = Tier::host;
+    s.backward_order = BackwardOrder::kv_outer;
+    s.mlp_tile = std::max<int64_t>(1, s.chunk_tokens / 2);
+    s.loss_tile = std::max<int64_t>(1, s.chunk_tokens / 32);
+    return s;
+  }
+  std::string list;
+  for (const std::string& known : preset_names()) list += (list.empty() ? "" : ", ") + known;
+  throw bad_input("unknown strategy \"{}\": expected auto or one of {}", name, list);
+}
+
+void validate(const Strategy& s, int64_t sequence, const std::string& origin) {
+  if (s.chunk_tokens <= 0) {
+    throw bad_input("{}: chunk_tokens: expected tokens > 0, got {}", origin, s.chunk_tokens);
+  }
+  if (s.chunk_tokens > sequence || sequence % s.chunk_tokens != 0) {
+    throw bad_input("{}: chunk_tokens: {} does not divide the sequence of {} tokens; try {}",
+                    origin, s.chunk_tokens, sequence, nearest_divisors(sequence, s.chunk_tokens));
+  }
+  if (s.block_tokens < s.chunk_tokens || s.block_tokens % s.chunk_tokens != 0 ||
+      sequence % s.block_tokens != 0) {
+    throw bad_input(
+        "{}: block_tokens: {} is not a multiple of the chunk of {} that divides the sequence of "
+        "{} tokens; try {} or {}",
+        origin, s.block_tokens, s.chunk_tokens, sequence, s.chunk_tokens, sequence);
+  }
+  if (s.kv == Tier::nvme) throw bad_input("{}: kv: expected device or host, got nvme", origin);
+  if (s.idle == Tier::nvme) throw bad_input("{}: idle: expected device or host, got nvme", origin);
+  for (const auto& [value, key] : {std::pair{s.prefetch_depth, "prefetch_depth"},
+                                   std::pair{s.offload_window, "offload_window"}}) {
+    if (value < 0 || value > 64) {
+      throw bad_input("{}: {}: expected 0 to 64 compute ops, got {}", origin, key, value);
+    }
+  }
+  check_saved(s.layer_input, "saved.layer_input", false, origin);
+  check_saved(s.qkv, "saved.qkv", true, origin);
+  check_saved(s.attention_out, "saved.attention_out", true, origin);
+  check_saved(s.mlp_input, "saved.mlp_input", true, origin);
+  check_saved(s.mlp_inner, "saved.mlp_inner", true, origin);
+  check_tile(s.projection_tile, "tiles.projection", origin);
+  check_tile(s.mlp_tile, "tiles.mlp", origin);
+  check_tile(s.loss_tile, "tiles.loss", origin);
+  if (s.parameters == Tier::nvme || s.gradients == Tier::nvme) {
+    throw bad_input("{}: states: parameters and gradients live on device or host, not nvme",
+                    origin);
+  }
+  if (s.optimizer == Tier::device &&
+      (s.parameters != Tier::device || s.gradients != Tier::device)) {
+    throw bad_input(
+        "{}: states: optimizer on device needs parameters and gradients on device too; put the "
+        "optimizer on host",
+        origin);
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,46 @@
+// The allocator that lays out the arena of one tier ahead of time. Internal to planner/program.
+//
+// It hands out offsets, grows as needed, and remembers for every free fragment which ops last
+// touched it, so that whoever inherits the memory knows what to wait for. An exact fit is taken
+// oldest first: in a loop, equal buffers then rotate through their slots instead of reusing the
+// one just freed, which is what lets copies run ahead.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/program/layout.h"
+
+namespace longspan {
+
+inline constexpr Waits kNoWaits = {-1, -1, -1, -1, -1, -1};
+
+inline void merge(Waits& into, const Waits& from) {
+  for (int s = 0; s < kStreamCount; ++s) {
+    if (from[s] > into[s]) into[s] = from[s];
+  }
+}
+
+class ArenaAllocator {
+ public:
+  /// Offset of `bytes` (a multiple of kArenaAlignment, > 0); `history` is merged with the last
+  /// accesses of the memory handed out.
+  int64_t allocate(int64_t bytes, Waits& history);
+  void free(int64_t offset, int64_t bytes, const Waits& history);
+  int64_t top() const { return top_; }  // bytes ever needed
+
+ private:
+  struct Fragment {
+    int64_t offset;
+    int64_t bytes;
+    int64_t freed;  // age: smaller is older
+    Waits history;
+  };
+  void coalesce();
+
+  std::vector<Fragment> fragments_;  // free, by offset, not overlapping
+  int64_t top_ = 0;
+  int64_t clock_ = 0;
+};
+
+}  // namespace longspan

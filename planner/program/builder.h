@@ -1,0 +1,100 @@
+// The mechanics of writing a program: buffers with lifetimes, parking them in other tiers, and one
+// rule each for prefetching and for stores in flight.
+//
+// Lowering emits ops in the plainest order: load right before use, store right after. The builder
+// holds compute ops back in a short queue while loads go straight into the program, so that every
+// load is issued `prefetch_depth` compute ops before its use (but never before the store it reads
+// from). A stored buffer keeps its memory for `offload_window` compute ops more, so that the copy
+// can overlap them. Double buffering is nothing but the lifetimes that follow.
+#pragma once
+
+#include <deque>
+#include <initializer_list>
+#include <vector>
+
+#include "planner/program/program.h"
+
+namespace longspan {
+
+/// A tensor unit between uses: on the device, on the host or in a file (or more than one of them).
+struct Parked {
+  BufferId device = -1;
+  BufferId host = -1;
+  BufferId file = -1;
+  bool empty() const { return device < 0 && host < 0 && file < 0; }
+};
+
+/// An operand with its access.
+struct Operand {
+  BufferId id = -1;
+  bool reads = true;
+  bool writes = false;
+};
+inline Operand in(BufferId id) { return {id, true, false}; }
+inline Operand out(BufferId id) { return {id, false, true}; }
+inline Operand inout(BufferId id) { return {id, true, true}; }
+
+class ProgramBuilder {
+ public:
+  explicit ProgramBuilder(Program& program);
+
+  BufferId create(Tensor tensor, Tier tier, int layer, int index, bool persistent = false);
+
+  /// Emits one op of the compute (or host) stream. An operand with id -1 is absent; one
+  /// buffer may stand in two places (in-place ops).
+  Op& compute(const OpShape& shape, int layer, int index, std::initializer_list<Operand> operands,
+              Stream stream = Stream::compute);
+  /// A copy between tiers: the stream follows from them. `hoist`: issue it ahead of queued compute.
+  void copy(BufferId source, BufferId destination, bool hoist);
+
+  /// Stores `buffer` (on device) at `where` and frees the device copy once the store is done.
+  Parked park(BufferId buffer, Saved where);
+  /// Stores a copy and leaves the device buffer to the caller. REQUIRES: where is host or nvme.
+  Parked save(BufferId buffer, Saved where);
+  /// Moves on a buffer that is on the host already: as it is, or from there to a file.
+  Parked keep_on_host(BufferId host, Saved where);
+  /// A device buffer with the parked contents: the kept one, or a fresh one loaded ahead of time.
+  BufferId fetch(const Parked& parked);
+  /// Frees what fetch() returned, unless that is the kept buffer itself.
+  void release_fetched(const Parked& parked, BufferId fetched);
+  /// Frees every copy.
+  void drop(const Parked& parked);
+
+  void release(BufferId buffer);  // after everything emitted so far
+  void release_after_window(BufferId buffer);
+
+  void set_micro_batch(int micro_batch) { micro_batch_ = micro_batch; }
+  /// Writes out what is still queued and closes the lifetimes. Call once.
+  void finish();
+
+ private:
+  struct Item {
+    Op op;
+    BufferId release = -1;  // >= 0: not an op
+    bool computes = false;
+  };
+  struct Deferred {
+    int64_t due;
+    BufferId buffer;
+  };
+
+  int shape_index(const OpShape& shape);
+  static void add_operands(Op& op, std::initializer_list<Operand> operands);
+  void enqueue(Item&& item);
+  void pop();
+  void append(const Op& op);
+  void end_lifetime(BufferId buffer);
+
+  Program& program_;
+  int micro_batch_ = 0;
+  std::deque<Item> queue_;
+  int64_t popped_ = 0;  // items taken from the queue so far
+  int64_t queued_computes_ = 0;
+  int64_t computes_ = 0;  // compute ops emitted so far
+  std::deque<Deferred> deferred_;
+  std::vector<int64_t>
+      last_writer_;  // per buffer: sequence number of the queued item that writes it
+  std::vector<std::vector<int>> shapes_by_kind_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,128 @@
+// Lowering a training step of a transformer to ops: internal to planner/program.
+//
+// StepLowering walks the actions of the schedule and, inside one, layer by layer, block by block,
+// chunk by chunk, emitting ops in the plainest order through a ProgramBuilder. Every knob of the
+// strategy acts here and nowhere else. lowering_forward.cpp, lowering_backward.cpp and
+// lowering_states.cpp hold the three parts of a step.
+#pragma once
+
+#include <vector>
+
+#include "planner/program/builder.h"
+#include "planner/program/program.h"
+#include "planner/schedule/actions.h"
+
+namespace longspan {
+
+/// What one layer leaves behind for its backward, per block or per chunk.
+struct LayerSaved {
+  std::vector<Parked> x, y, o, lse, inner;  // per block
+  std::vector<Parked> q, k, v;              // per chunk; k, v where they stream
+  Parked k_all, v_all;                      // where they are resident
+};
+
+/// K and V of one layer while it is at work: resident, or one pair of parked chunks each.
+struct KeyValues {
+  BufferId k_all = -1, v_all = -1;
+  std::vector<Parked> k, v;
+};
+
+class StepLowering {
+ public:
+  explicit StepLowering(Program& program);
+  void run(const std::vector<Action>& actions);
+
+ private:
+  // --- lowering_forward.cpp
+  void forward(int micro_batch);
+  void forward_layer(int layer);
+  void project_chunk(int layer, int chunk, BufferId x, bool normed, KeyValues& kv, BufferId& q,
+                     BufferId& k, BufferId& v);
+  void attend_chunk(int layer, int chunk, const KeyValues& kv, BufferId q, BufferId k, BufferId v,
+                    BufferId o, BufferId lse);
+  void loss_stage();
+
+  // --- lowering_backward.cpp
+  void backward(int micro_batch);
+  void backward_layer(int layer);
+  void restore_projections(int layer, KeyValues& kv, std::vector<Parked>& q);
+  void backward_q_outer(int layer, KeyValues& kv, std::vector<Parked>& q);
+  void backward_kv_outer(int layer, KeyValues& kv, std::vector<Parked>& q);
+  /// Everything of a block between its output gradient and d_o, delta: restores o, lse, y, inner.
+  struct BlockGradient {
+    BufferId x = -1, dx = -1, d_o = -1, lse = -1, delta = -1;
+  };
+  BlockGradient backward_block_head(int layer, int block, KeyValues& kv, std::vector<Parked>& q);
+  void backward_projection(int layer, int chunk, BufferId x, BufferId h, BufferId dq, BufferId dk,
+                           BufferId dv, BufferId dx, BufferId dh);
+  void attention_gradient(int layer, int q_chunk, int kv_first, int kv_count, bool diagonal,
+                          bool first_dq, bool first_dkv, BufferId q, BufferId k, BufferId v,
+                          const BlockGradient& block, BufferId dq, BufferId dk, BufferId dv);
+  void embedding_backward();
+
+  // --- lowering_states.cpp
+  void create_states();
+  BufferId parameters(int unit);  // working copy on device, loaded if need be
+  void prefetch_parameters(int unit);
+  void release_parameters(int unit);
+  BufferId gradients(int unit);     // accumulator on device, zeroed or loaded at its first use
+  void store_gradients(int unit);   // the unit's backward is done for now
+  void finish_gradients(int unit);  // its last contribution of the step is in: norm, and store
+  void optimizer();
+
+  // --- small helpers
+  int unit_of_layer(int layer) const { return layer + 1; }
+  int embedding_unit() const { return 0; }
+  int head_unit() const { return static_cast<int>(program_.model.layers) + 1; }
+  int output_unit() const {
+    return program_.model.tied_embeddings ? embedding_unit() : head_unit();
+  }
+  int units() const { return head_unit() + 1; }
+  int unit_kind(int unit) const { return unit == 0 ? 0 : unit == head_unit() ? 2 : 1; }
+  static Tensor of_unit(Tensor first, int kind) {
+    return static_cast<Tensor>(static_cast<int>(first) + kind);
+  }
+  Saved saved(const SavedPolicy& policy, int layer) const;
+  int block_of(int chunk) const { return chunk / chunks_per_block_; }
+  BufferId device(Tensor tensor, int layer, int index) {
+    return builder_.create(tensor, Tier::device, layer, index);
+  }
+  BufferId load_tokens(int block);
+  static OpShape shape(OpKind kind) {
+    OpShape s;
+    s.kind = kind;
+    return s;
+  }
+  /// Where a block's (chunk's) tensors wait while others are processed.
+  Saved idle_block() const {
+    return blocks_ > 1 && idle_ == Tier::host ? Saved::host : Saved::keep;
+  }
+  Saved idle_chunk() const {
+    return chunks_ > 1 && idle_ == Tier::host ? Saved::host : Saved::keep;
+  }
+  bool streams_kv() const { return chunks_ > 1 && program_.strategy.kv == Tier::host; }
+  bool separate_norm() const { return chunks_per_block_ > 1; }
+
+  Program& program_;
+  ProgramBuilder builder_;
+  const Strategy& s_;
+  Tier idle_;
+  int layers_, chunks_, blocks_, chunks_per_block_;
+  int micro_batch_ = 0;
+  bool last_micro_batch_ = false;
+
+  // Between stages of a step.
+  BufferId tokens_all_ = -1;
+  std::vector<Parked> residual_;   // per block: x of the layer to come
+  std::vector<Parked> gradient_;   // per block: dx of the layer to come
+  std::vector<LayerSaved> saved_;  // per layer
+
+  // States, per unit.
+  std::vector<BufferId> working_;          // resident device parameters, or the loaded copy, or -1
+  std::vector<BufferId> host_parameters_;  // compute dtype, where parameters live on the host
+  std::vector<BufferId> masters_;          // what AdamW updates
+  std::vector<BufferId> device_gradients_;
+  std::vector<BufferId> host_gradients_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,136 @@
+// The step program: what one rank does in one training step, as a list of ops over buffers.
+//
+// Ops are in sequential semantics: running them one after another in list order is correct. Each
+// names its kind, the buffers it reads and writes, and the stream it runs on; nobody writes
+// synchronisation by hand. layout.h derives from the list where every buffer lies and which ops on
+// other streams an op must wait for. The simulator and the engine read the same Program.
+//
+// A Program is a plain value, immutable once built, safe to share between threads.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/program/tensor.h"
+
+namespace longspan {
+
+/// Queues of a rank. Ops of one stream run in list order; streams run beside each other.
+enum class Stream : uint8_t { compute, h2d, d2h, io, host, comm };
+inline constexpr int kStreamCount = 6;
+std::string_view name_of(Stream);
+
+/// Operands in order; [w] written, [rw] read and written, otherwise read. An operand in brackets
+/// with "?" may be absent. docs/adding.md says what a new kind needs.
+enum class OpKind : uint8_t {
+  batch,          // tokens_all[w]                       (host stream: filled by the data source)
+  embed_forward,  // params, tokens, x[w]
+  norm_forward,   // params, x, h[w]
+  qkv_forward,    // params, x or h, q[w], k[w], v[w], workspace[w]
+  attention_forward,   // q, k, v, o[rw], lse[rw], workspace[w]
+  out_forward,         // params, x, o, y[w]                  (y may be x)
+  mlp_forward,         // params, y, x[w], workspace[w], inner[w]?   (x may be y)
+  loss,                // params head, params output, x, tokens, loss[rw], dx[w], grads head[rw],
+                       // grads output[rw], workspace[w]      (dx may be x)
+  mlp_backward,        // params, y, dx[rw], grads[rw], workspace[w], inner[rw]?
+  out_backward,        // params, dx, o, d_o[w], delta[w], grads[rw]  (d_o may be o)
+  attention_backward,  // q, k, v, d_o, lse, delta, dq[rw], dk[rw], dv[rw], workspace[w]
+  qkv_backward,        // params, x or h, dq[rw], dk[rw], dv[rw], dx[rw] or dh[w], grads[rw],
+                       // workspace[w]
+  norm_backward,       // params, x, dh, dx[rw], grads[rw]
+  embed_backward,      // tokens, dx, grads[rw]
+  zero,                // buffer[w]
+  sum_of_squares,      // grads, grad_norm[rw]
+  adamw,               // grads, grad_norm, m[rw], v[rw], params or master[rw], params[w]?
+  copy_h2d,            // source, destination[w]
+  copy_d2h,            // source, destination[w]
+  io_read,             // source, destination[w]              (nvme to host)
+  io_write,            // source, destination[w]              (host to nvme)
+  count
+};
+inline constexpr int kOpKindCount = static_cast<int>(OpKind::count);
+std::string_view name_of(OpKind);
+
+using BufferId = int32_t;
+inline constexpr int kMaxOperands = 10;
+
+/// What an op costs depends only on this; ops of equal shape share one entry.
+struct OpShape {
+  OpKind kind = OpKind::batch;
+  Tensor tensor = Tensor::count;  // copies, zero, adamw, sum_of_squares: whose unit
+  int32_t kv_chunks = 0;          // attention: chunks of keys ...
+  bool diagonal = false;          // ... of which the last is the query's own
+  bool first = false;             // attention: nothing to merge with
+  bool saves_inner = false;       // mlp: inner is written (forward) or given (backward)
+  bool normed = false;            // qkv: the norm is a separate op
+  bool operator==(const OpShape&) const = default;
+};
+
+struct Op {
+  OpKind kind = OpKind::batch;
+  Stream stream = Stream::compute;
+  uint8_t operand_count = 0;
+  bool first_dq = false;   // attention_backward: dq is written, not added to
+  bool first_dkv = false;  // likewise dk, dv
+  uint16_t reads = 0;      // bit i: operand i is read
+  uint16_t writes = 0;     // bit i: operand i is written
+  int32_t shape = 0;       // index into Program::shapes
+  int32_t layer = -1;
+  int32_t index = 0;     // block, chunk or parameter unit this op works on
+  int32_t kv_first = 0;  // attention: first chunk of keys
+  int32_t micro_batch = 0;
+  std::array<BufferId, kMaxOperands> operands{};
+};
+
+struct Buffer {
+  Tensor tensor = Tensor::x;
+  Tier tier = Tier::device;
+  bool persistent = false;  // lives between steps: parameters and optimizer state
+  int32_t layer = -1;
+  int32_t index = 0;      // which unit: block or chunk
+  int32_t first_op = -1;  // lifetime: from before first_op ...
+  int32_t last_op = -1;   // ... to after last_op
+};
+
+struct Program {
+  ModelSpec model;
+  Strategy strategy;
+  Lengths lengths;
+  DType dtype = DType::float32;
+  int64_t micro_batches = 1;
+  TensorBytes bytes;
+
+  std::vector<OpShape> shapes;
+  std::vector<Op> ops;
+  std::vector<Buffer> buffers;
+  std::vector<BufferId> releases;  // buffers in the order their lifetimes end
+
+  BufferId loss = -1;                       // the step's summed loss, read by the engine afterwards
+  BufferId grad_norm = -1;                  // sum of squares of all gradients
+  std::vector<BufferId> parameters;         // per unit: where the current values are between steps
+  std::vector<BufferId> device_parameters;  // per unit: a resident working copy, or -1
+  std::vector<BufferId> adam_m, adam_v;     // per unit
+
+  int64_t bytes_of(BufferId id) const { return bytes[buffers[id].tensor]; }
+};
+
+/// "attention_forward L3 c2 kv0": what traces and messages call an op.
+std::string describe(const Program& program, const Op& op);
+
+/// What is asked of lowering.
+struct StepRequest {
+  ModelSpec model;
+  Strategy strategy;
+  int64_t sequence = 0;
+  int64_t micro_batches = 1;
+  DType dtype = DType::float32;
+};
+
+/// Lowers a step to its program: the actions of the schedule, layer by layer, chunk by chunk.
+/// Deterministic. Throws bad_input where the strategy contradicts the length (validate()).
+Program build_program(const StepRequest& request);
+
+}  // namespace longspan

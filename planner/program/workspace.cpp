@@ -1,0 +1,58 @@
+#include "planner/program/workspace.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+
+namespace longspan {
+namespace {
+
+// The backward of attention keeps this many progress counters for every kv head.
+constexpr int64_t kAttentionBackwardCounters = 64;
+
+int64_t tile_of(int64_t tile, int64_t rows) { return tile > 0 ? std::min(tile, rows) : rows; }
+
+}  // namespace
+
+std::array<int64_t, 3> unit_elements(const ModelSpec& m) {
+  const auto mul = [](int64_t a, int64_t b) { return checked_mul(a, b, "parameters"); };
+  const int64_t norm = m.norm == Norm::layernorm ? 2 * m.hidden : m.hidden;
+  const int64_t table = mul(m.vocab, m.hidden);
+  const int64_t embedding =
+      table + (m.positions == Positions::learned ? mul(m.max_positions, m.hidden) : 0);
+
+  const int64_t attention = m.attention_width(), qkv = attention + 2 * m.kv_width();
+  const int64_t inner = m.activation == Activation::swiglu ? 2 * m.ffn : m.ffn;
+  int64_t layer = 2 * norm + mul(qkv + attention, m.hidden) + mul(inner + m.ffn, m.hidden);
+  if (m.qkv_bias) layer += qkv;
+  if (m.qk_norm) layer += 2 * m.head_dim;
+  if (m.attention_out_bias) layer += m.hidden;
+  if (m.mlp_bias) layer += inner + m.hidden;
+
+  const int64_t head = norm + (m.tied_embeddings ? 0 : table);
+  return {embedding, layer, head};
+}
+
+Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy& s, DType dtype) {
+  const int64_t act = size_of(dtype);
+  const int64_t d = m.hidden, f = m.ffn;
+  const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
+  const int64_t qkv_rows = tile_of(s.projection_tile, lengths.chunk);
+  const int64_t mlp_rows = tile_of(s.mlp_tile, lengths.block);
+  const int64_t loss_rows = tile_of(s.loss_tile, lengths.block);
+  const auto bytes = [&](int64_t rows, int64_t width) {
+    return checked_mul(rows, checked_mul(width, act, "workspace"), "workspace");
+  };
+  Workspaces ws;
+  ws.qkv_forward = bytes(qkv_rows, d);
+  ws.mlp_forward = bytes(mlp_rows, d + w + f);
+  ws.mlp_forward_saving = bytes(mlp_rows, d + f);
+  ws.loss = bytes(loss_rows, 2 * d + m.vocab);
+  ws.mlp_backward = bytes(mlp_rows, d + w + f);
+  ws.mlp_backward_saved = bytes(mlp_rows, d + f);
+  ws.qkv_backward = bytes(qkv_rows, d + (m.qk_norm ? m.attention_width() : 0));
+  ws.attention_backward = checked_mul(m.kv_heads, kAttentionBackwardCounters * 4, "workspace");
+  return ws;
+}
+
+}  // namespace longspan

@@ -1,0 +1,25 @@
+// What a configuration costs: the exact way.
+//
+// The whole program is lowered, laid out and simulated: the numbers the engine allocates and the
+// timeline it is compared with. fast_path.h is what a search can afford.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "planner/cost/cost_model.h"
+#include "planner/program/program.h"
+
+namespace longspan {
+
+struct Evaluation {
+  double step_seconds = 0;
+  std::array<int64_t, kTierCount> peak_bytes{};
+};
+
+Evaluation evaluate(const StepRequest& request, const CostModel& cost);
+
+/// Memory only (no simulation).
+std::array<int64_t, kTierCount> exact_peak_bytes(const StepRequest& request);
+
+}  // namespace longspan

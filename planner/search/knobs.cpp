@@ -1,0 +1,122 @@
+#include "planner/search/knobs.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace longspan {
+namespace {
+
+// Ops a program may have before laying it out takes noticeable time, and ops per chunk pair.
+constexpr double kOpBudget = 250e3;
+constexpr double kOpsPerPair = 17;
+constexpr int64_t kMostChunks = 128;
+
+}  // namespace
+
+const std::vector<StatePlacement>& state_placements(bool with_nvme) {
+  constexpr Tier device = Tier::device, host = Tier::host, nvme = Tier::nvme;
+  static const std::vector<StatePlacement> memory = {
+      {device, device, device}, {device, device, host}, {device, host, host}, {host, host, host}};
+  static const std::vector<StatePlacement> all = [] {
+    std::vector<StatePlacement> placements = memory;
+    placements.push_back({device, host, nvme});
+    placements.push_back({host, host, nvme});
+    return placements;
+  }();
+  return with_nvme ? all : memory;
+}
+
+bool may_offload_states(const std::string& preset) {
+  return preset == "checkpoint-offload" || preset == "alst" || preset == "fpdt";
+}
+
+Strategy everything_kept(int64_t sequence, int64_t chunk) {
+  Strategy s;
+  s.preset = "auto";
+  s.chunk_tokens = chunk;
+  s.block_tokens = sequence;
+  return s;
+}
+
+Strategy everything_away(int64_t sequence, int64_t chunk) {
+  Strategy s = everything_kept(sequence, chunk);
+  s.block_tokens = chunk;
+  s.layer_input.where = Saved::host;
+  s.qkv.where = s.attention_out.where = s.mlp_input.where = s.mlp_inner.where = Saved::recompute;
+  if (chunk < sequence) s.kv = s.idle = Tier::host;
+  const int64_t tile = std::min<int64_t>(256, chunk);
+  s.projection_tile = s.mlp_tile = s.loss_tile = tile;
+  s.parameters = s.gradients = s.optimizer = Tier::host;
+  return s;
+}
+
+std::vector<Knob> knobs(int64_t sequence, int64_t chunk, bool with_nvme) {
+  std::vector<Knob> all;
+  const bool chunked = chunk < sequence;
+  const auto tiers = [&](const char* name, Tier Strategy::*field) {
+    all.push_back({name,
+                   {[=](Strategy& s) { s.*field = Tier::device; },
+                    [=](Strategy& s) { s.*field = Tier::host; }}});
+  };
+  const auto saved = [&](const char* name, SavedPolicy Strategy::*field,
+                         std::vector<Saved> options) {
+    if (with_nvme) options.push_back(Saved::nvme);
+    Knob knob{name, {}};
+    for (const Saved where : options) {
+      knob.values.push_back([=](Strategy& s) { (s.*field).where = where; });
+    }
+    all.push_back(std::move(knob));
+  };
+  const auto tile = [&](const char* name, int64_t Strategy::*field, int64_t rows) {
+    Knob knob{name, {[=](Strategy& s) { s.*field = 0; }}};
+    for (const int64_t t : {64, 128, 256, 512, 1024, 2048, 4096, 8192}) {
+      if (t < rows) knob.values.push_back([=](Strategy& s) { s.*field = t; });
+    }
+    all.push_back(std::move(knob));
+  };
+
+  Knob states{"states", {}};
+  for (const StatePlacement& p : state_placements(with_nvme)) {
+    states.values.push_back([p](Strategy& s) {
+      s.parameters = p.parameters;
+      s.gradients = p.gradients;
+      s.optimizer = p.optimizer;
+    });
+  }
+  all.push_back(std::move(states));
+  saved("layer_input", &Strategy::layer_input, {Saved::keep, Saved::host});
+  saved("mlp_inner", &Strategy::mlp_inner, {Saved::keep, Saved::recompute, Saved::host});
+  saved("attention_out", &Strategy::attention_out, {Saved::keep, Saved::recompute, Saved::host});
+  saved("qkv", &Strategy::qkv, {Saved::keep, Saved::recompute, Saved::host});
+  saved("mlp_input", &Strategy::mlp_input, {Saved::keep, Saved::recompute, Saved::host});
+  if (chunked) {
+    all.push_back({"block",
+                   {[=](Strategy& s) { s.block_tokens = chunk; },
+                    [=](Strategy& s) { s.block_tokens = sequence; }}});
+    tiers("kv", &Strategy::kv);
+    tiers("idle", &Strategy::idle);
+    all.push_back({"backward_order",
+                   {[](Strategy& s) { s.backward_order = BackwardOrder::q_outer; },
+                    [](Strategy& s) { s.backward_order = BackwardOrder::kv_outer; }}});
+  }
+  tile("loss_tile", &Strategy::loss_tile, sequence);
+  tile("mlp_tile", &Strategy::mlp_tile, sequence);
+  tile("projection_tile", &Strategy::projection_tile, chunk);
+  all.push_back(
+      {"offload_window",
+       {[](Strategy& s) { s.offload_window = 1; }, [](Strategy& s) { s.offload_window = 0; },
+        [](Strategy& s) { s.offload_window = 2; }}});
+  all.push_back(
+      {"prefetch_depth",
+       {[](Strategy& s) { s.prefetch_depth = 1; }, [](Strategy& s) { s.prefetch_depth = 0; },
+        [](Strategy& s) { s.prefetch_depth = 2; }}});
+  return all;
+}
+
+int64_t most_chunks(int64_t layers, bool streams_kv) {
+  if (!streams_kv) return kMostChunks;
+  const double pairs = kOpBudget / (kOpsPerPair * static_cast<double>(layers));
+  return std::clamp<int64_t>(static_cast<int64_t>(std::sqrt(2 * pairs)), 4, kMostChunks);
+}
+
+}  // namespace longspan

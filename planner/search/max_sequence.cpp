@@ -1,0 +1,367 @@
+#include <algorithm>
+#include <memory>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "planner/program/layout.h"
+#include "planner/search/evaluate.h"
+#include "planner/search/fast_path.h"
+#include "planner/search/knobs.h"
+#include "planner/search/search.h"
+
+namespace longspan {
+namespace {
+
+using Bytes = std::array<int64_t, kTierCount>;
+
+// A family of strategies over lengths, and the lengths it may take: multiples of `granule`.
+struct Family {
+  StrategyFor strategy;
+  int64_t granule = 1;
+  int64_t most = 1;  // granules, a cap that is not about memory
+};
+
+class Prober {
+ public:
+  Prober(const ModelSpec& model, const HardwareProfile& hw, int64_t micro_batches)
+      : model_(model),
+        hw_(hw),
+        dtype_(default_dtype(hw)),
+        cost_(hw, dtype_),
+        fast_(cost_),
+        limits_(capacities(hw)),
+        micro_batches_(micro_batches) {}
+
+  /// The most granules that the fast path says fit, leaving room for what packing loses.
+  int64_t longest_fast(const Family& family) {
+    int64_t low = 0, high = 1;
+    while (high <= family.most && fits_fast(family, high)) {
+      low = high;
+      high *= 2;
+    }
+    high = std::min(high, family.most + 1);
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (fits_fast(family, middle) ? low : high) = middle;
+    }
+    return low;
+  }
+
+  /// The exact boundary near `guess`: the returned count fits, one more does not (or is the cap).
+  int64_t longest_exact(const Family& family, int64_t guess) {
+    int64_t low = 0, high = family.most + 1;  // invariant: low fits (0: vacuous), high does not
+    int64_t probe = std::clamp<int64_t>(guess, 1, family.most);
+    int64_t stride = 1;
+    while (high - low > 1) {
+      const Bytes bytes = exact(family, probe);
+      if (fits(bytes)) {
+        low = probe;
+        probe = high <= family.most ? low + (high - low) / 2 : low + stride;
+      } else {
+        // Ask the fast path again, now that the loss is known: it lands close by.
+        learn_packing(family, probe, bytes);
+        high = probe;
+        probe = std::max(longest_fast(family), low + 1);
+        if (probe >= high) probe = high - stride;
+      }
+      stride *= 2;
+      probe = std::clamp(probe, low + 1, std::max(low + 1, high - 1));
+    }
+    return low;
+  }
+
+  StepRequest request(const Family& family, int64_t granules) const {
+    StepRequest r;
+    r.sequence = granules * family.granule;
+    r.model = fit_positions(model_, r.sequence);
+    r.strategy = family.strategy(r.sequence);
+    r.micro_batches = micro_batches_;
+    r.dtype = dtype_;
+    return r;
+  }
+  Bytes exact(const Family& family, int64_t granules) const {
+    return exact_peak_bytes(request(family, granules));
+  }
+  double seconds(const Family& family, int64_t granules) {
+    return fast_.evaluate(request(family, granules)).step_seconds;
+  }
+  bool fits(const Bytes& bytes) const {
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      if (bytes[tier] > limits_[tier]) return false;
+    }
+    return true;
+  }
+  const Bytes& limits() const { return limits_; }
+  double peak_flops() const { return cost_.peak_flops(); }
+  DType dtype() const { return dtype_; }
+
+ private:
+  bool fits_fast(const Family& family, int64_t granules) {
+    const Bytes bytes = fast_.peak_bytes(request(family, granules));
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      if (static_cast<double>(bytes[tier]) * packing_[tier] > static_cast<double>(limits_[tier])) {
+        return false;
+      }
+    }
+    return true;
+  }
+  void learn_packing(const Family& family, int64_t granules, const Bytes& exact) {
+    const Bytes fast = fast_.peak_bytes(request(family, granules));
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      if (fast[tier] > 0) {
+        packing_[tier] =
+            std::max(1.0, static_cast<double>(exact[tier]) / static_cast<double>(fast[tier]));
+      }
+    }
+  }
+
+  const ModelSpec& model_;
+  const HardwareProfile& hw_;
+  DType dtype_;
+  CostModel cost_;
+  FastPath fast_;
+  Bytes limits_;
+  int64_t micro_batches_;
+  std::array<double, kTierCount> packing_{1, 1, 1};
+};
+
+struct Found {
+  Family family;
+  int64_t granules = 0;
+  int64_t sequence() const { return granules * family.granule; }
+};
+
+std::vector<int64_t> chunk_sizes(int64_t fixed, int64_t longest) {
+  if (fixed > 0) return {fixed};
+  std::vector<int64_t> sizes;
+  for (int64_t chunk = 64; chunk <= longest; chunk *= 2) {
+    sizes.push_back(chunk);
+    if (chunk >= 256) sizes.push_back(chunk + chunk / 2);
+  }
+  return sizes;
+}
+
+Family whole(StrategyFor strategy, const MaxSequenceOptions& options) {
+  return {std::move(strategy), options.granule,
+          std::max<int64_t>(1, options.longest / options.granule)};
+}
+
+Family chunked(StrategyFor strategy, int64_t chunk, int64_t most_chunks,
+               const MaxSequenceOptions& options) {
+  return {std::move(strategy), chunk, std::clamp<int64_t>(options.longest / chunk, 1, most_chunks)};
+}
+
+std::vector<Family> preset_families(const ModelSpec& model, const std::string& preset,
+                                    const MaxSequenceOptions& options) {
+  std::vector<Family> families;
+  const size_t placements = may_offload_states(preset) ? state_placements(false).size() : 1;
+  for (size_t i = 0; i < placements; ++i) {
+    const StatePlacement placement = state_placements(false)[i];
+    const auto strategy = [model, preset, placement](int64_t sequence, int64_t chunk) {
+      Strategy s = make_preset(preset, model, sequence, chunk);
+      s.parameters = placement.parameters;
+      s.gradients = placement.gradients;
+      s.optimizer = placement.optimizer;
+      return s;
+    };
+    if (!is_chunked_preset(preset)) {
+      families.push_back(whole([strategy](int64_t s) { return strategy(s, 0); }, options));
+      continue;
+    }
+    for (const int64_t chunk : chunk_sizes(options.chunk_tokens, options.longest)) {
+      families.push_back(chunked([strategy, chunk](int64_t s) { return strategy(s, chunk); }, chunk,
+                                 most_chunks(model.layers, true), options));
+    }
+  }
+  return families;
+}
+
+// Keeps the knobs of `s` that do not depend on the length.
+Family with_knobs(const Strategy& s, bool one_block, int64_t chunk, int64_t layers,
+                  const MaxSequenceOptions& options) {
+  const auto at = [s, one_block, chunk](int64_t sequence) {
+    Strategy t = s;
+    t.chunk_tokens = chunk;
+    t.block_tokens = one_block ? sequence : chunk;
+    return t;
+  };
+  return chunked(at, chunk, most_chunks(layers, s.kv == Tier::host), options);
+}
+
+// The longest over the whole space: knobs are improved one at a time at one chunk size, then
+// carried to the others, then improved again at the best.
+Found longest_auto(Prober& prober, const ModelSpec& model, const MaxSequenceOptions& options,
+                   const Progress& progress) {
+  const bool with_nvme = prober.limits()[2] > 0;
+  const std::vector<int64_t> sizes = chunk_sizes(options.chunk_tokens, options.longest);
+  struct Point {
+    Strategy strategy;
+    bool one_block = false;
+    int64_t chunk = 0;
+    Found found;
+  };
+  const auto probe = [&](const Strategy& s, bool one_block, int64_t chunk) {
+    Point p{s, one_block, chunk, {with_knobs(s, one_block, chunk, model.layers, options), 0}};
+    p.found.granules = prober.longest_fast(p.found.family);
+    return p;
+  };
+  const auto best_size = [&](const Point& from) {
+    Point best = from;
+    for (const int64_t chunk : sizes) {
+      const Point p = probe(from.strategy, from.one_block, chunk);
+      if (p.found.sequence() > best.found.sequence()) best = p;
+    }
+    return best;
+  };
+  const auto improve = [&](Point best) {
+    for (bool improved = true; improved;) {
+      improved = false;
+      // Any length above one chunk stands for "chunked" when asking which knobs there are.
+      for (const Knob& knob : knobs(2 * best.chunk, best.chunk, with_nvme)) {
+        for (const auto& set : knob.values) {
+          Strategy changed = best.strategy;
+          changed.chunk_tokens = best.chunk;
+          changed.block_tokens = best.one_block ? 2 * best.chunk : best.chunk;
+          set(changed);
+          const Point p = probe(changed, changed.block_tokens != best.chunk, best.chunk);
+          if (p.found.sequence() > best.found.sequence()) {
+            best = p;
+            improved = true;
+          }
+        }
+      }
+    }
+    return best;
+  };
+  Point best = best_size(probe(everything_away(2 * sizes[0], sizes[0]), false, sizes[0]));
+  for (int round = 0; round < 2; ++round) {
+    if (progress) progress(round, 2);
+    const int64_t before = best.found.sequence();
+    best = best_size(improve(best));
+    if (best.found.sequence() == before) break;
+  }
+  return best.found;
+}
+
+// The largest group of tensors on the limiting tier at the moment it is fullest.
+Tensor largest_at_peak(const Program& program, Tier tier) {
+  const auto curve = live_bytes_by_op(program);
+  const int t = static_cast<int>(tier);
+  size_t peak = 0;
+  for (size_t i = 0; i < curve.size(); ++i) {
+    if (curve[i][t] > curve[peak][t]) peak = i;
+  }
+  std::array<int64_t, kTensorCount> bytes{};
+  for (const Buffer& b : program.buffers) {
+    if (b.tier == tier && b.first_op <= static_cast<int32_t>(peak) &&
+        b.last_op >= static_cast<int32_t>(peak)) {
+      bytes[static_cast<int>(b.tensor)] += program.bytes[b.tensor];
+    }
+  }
+  return static_cast<Tensor>(std::max_element(bytes.begin(), bytes.end()) - bytes.begin());
+}
+
+std::string lift_for(const Program& program, Tier tier) {
+  const Tensor largest = largest_at_peak(program, tier);
+  const Strategy& s = program.strategy;
+  if (tier == Tier::nvme) return "a larger nvme capacity";
+  const bool is_state = largest <= Tensor::adam_v_head;
+  if (tier == Tier::host) {
+    if (is_state && s.optimizer == Tier::host)
+      return "optimizer state on nvme, or more host memory";
+    if (s.layer_input.where == Saved::host) return "layer inputs on nvme, or more host memory";
+    return "more host memory";
+  }
+  if (is_state) {
+    return s.parameters == Tier::host ? "a smaller model unit or a larger device"
+                                      : "parameters and optimizer on the host";
+  }
+  switch (largest) {
+    case Tensor::ws_loss:
+      return "tiles for logits+loss";
+    case Tensor::ws_mlp_forward:
+    case Tensor::ws_mlp_forward_saving:
+    case Tensor::ws_mlp_backward:
+    case Tensor::ws_mlp_backward_saved:
+      return "tiles for the MLP";
+    case Tensor::inner:
+      return "recomputing the MLP inner, or its offload";
+    case Tensor::ws_attention_forward:
+    case Tensor::ws_attention_backward:
+    case Tensor::ws_qkv_forward:
+    case Tensor::ws_qkv_backward:
+      return "tiles for the projections";
+    default:
+      break;
+  }
+  if (s.layer_input.where == Saved::keep) return "layer inputs offloaded to the host";
+  if (s.block_tokens == program.lengths.sequence) {
+    return "blocks for norms, residuals and projections (auto)";
+  }
+  return s.kv == Tier::device ? "keys and values streamed from the host" : "a smaller chunk";
+}
+
+}  // namespace
+
+std::string_view name_of(Limit limit) {
+  constexpr std::string_view names[] = {"none", "device memory", "host memory", "nvme capacity",
+                                        "positions"};
+  return names[static_cast<int>(limit)];
+}
+
+MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
+                         const std::string& strategy, const MaxSequenceOptions& options,
+                         const Progress& progress) {
+  if (options.granule <= 0)
+    throw bad_input("granule: expected tokens > 0, got {}", options.granule);
+  Prober prober(model, hw, options.micro_batches);
+  Found best;
+  if (strategy == "auto") {
+    best = longest_auto(prober, model, options, progress);
+  } else {
+    const std::vector<Family> families = preset_families(model, strategy, options);
+    for (size_t i = 0; i < families.size(); ++i) {
+      if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(families.size()));
+      const Found found{families[i], prober.longest_fast(families[i])};
+      if (i == 0 || found.sequence() > best.sequence()) best = found;
+    }
+  }
+  best.granules = prober.longest_exact(best.family, best.granules);
+
+  MaxSequence result;
+  result.strategy = strategy;
+  result.sequence = best.sequence();
+  result.granule = best.family.granule;
+
+  const StepRequest next = prober.request(best.family, best.granules + 1);
+  const Program refused = build_program(next);
+  const Bytes needed = lay_out(refused).arena_bytes;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (needed[tier] <= prober.limits()[tier]) continue;
+    result.limit = static_cast<Limit>(tier + 1);
+    result.shortfall_bytes = needed[tier] - prober.limits()[tier];
+    result.would_lift = lift_for(refused, static_cast<Tier>(tier));
+    break;
+  }
+  if (result.sequence == 0) return result;
+
+  const StepRequest at = prober.request(best.family, best.granules);
+  Plan& plan = result.plan;
+  plan.model = at.model;
+  plan.hardware = hw;
+  plan.sequence = at.sequence;
+  plan.micro_batches = at.micro_batches;
+  plan.dtype = at.dtype;
+  plan.strategy = at.strategy;
+  plan.created_by = "longspan " LONGSPAN_VERSION;
+  plan.predicted.peak_bytes = exact_peak_bytes(at);
+  plan.predicted.step_seconds = prober.seconds(best.family, best.granules);
+  const double tokens = static_cast<double>(at.sequence) * static_cast<double>(at.micro_batches);
+  plan.predicted.tokens_per_second = tokens / plan.predicted.step_seconds;
+  plan.predicted.mfu = static_cast<double>(model_flops(at.model, at.sequence).step()) *
+                       static_cast<double>(at.micro_batches) / plan.predicted.step_seconds /
+                       prober.peak_flops();
+  return result;
+}
+
+}  // namespace longspan

@@ -1,0 +1,242 @@
+#include "planner/search/search.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "planner/search/evaluate.h"
+#include "planner/search/fast_path.h"
+#include "planner/search/knobs.h"
+
+namespace longspan {
+namespace {
+
+using Bytes = std::array<int64_t, kTierCount>;
+
+// What is needed to judge configurations of one question.
+class Judge {
+ public:
+  Judge(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence, int64_t micro_batches)
+      : hw_(hw),
+        dtype_(default_dtype(hw)),
+        cost_(hw, dtype_),
+        fast_(cost_),
+        limits_(capacities(hw)) {
+    request_.model = fit_positions(model, sequence);
+    request_.sequence = sequence;
+    request_.micro_batches = micro_batches;
+    request_.dtype = dtype_;
+  }
+
+  struct Score {
+    double overflow = 0;  // how far beyond the capacities, relative; 0: fits
+    double seconds = 0;
+    Bytes bytes{};
+    bool better_than(const Score& other, Objective objective) const {
+      if (overflow > 0 || other.overflow > 0) return overflow < other.overflow;
+      if (objective == Objective::memory && bytes[0] != other.bytes[0]) {
+        return bytes[0] < other.bytes[0];
+      }
+      return seconds < other.seconds;
+    }
+  };
+
+  Score score(const Strategy& strategy) {
+    request_.strategy = strategy;
+    const Evaluation e = fast_.evaluate(request_);
+    Score result{0, e.step_seconds, e.peak_bytes};
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      const double share = static_cast<double>(e.peak_bytes[tier]) * packing_[tier] /
+                           std::max(1.0, static_cast<double>(limits_[tier]));
+      if (share > 1) result.overflow += share - 1;
+    }
+    return result;
+  }
+
+  /// Exact bytes of a strategy; remembers how much packing loses against the fast path's sum, so
+  /// that the next round leaves room for it.
+  Bytes exact(const Strategy& strategy) {
+    request_.strategy = strategy;
+    const Bytes exact = exact_peak_bytes(request_);
+    const Bytes fast = fast_.peak_bytes(request_);
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      if (exact[tier] > limits_[tier] && fast[tier] > 0) {
+        packing_[tier] = std::max(packing_[tier], 1.002 * static_cast<double>(exact[tier]) /
+                                                      static_cast<double>(fast[tier]));
+      }
+    }
+    return exact;
+  }
+  bool fits(const Bytes& bytes) const {
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      if (bytes[tier] > limits_[tier]) return false;
+    }
+    return true;
+  }
+
+  Plan plan(const Strategy& strategy) const {
+    Plan plan;
+    plan.model = request_.model;
+    plan.hardware = hw_;
+    plan.sequence = request_.sequence;
+    plan.micro_batches = request_.micro_batches;
+    plan.dtype = dtype_;
+    plan.strategy = strategy;
+    plan.created_by = "longspan " LONGSPAN_VERSION;
+    return plan;
+  }
+  const Bytes& limits() const { return limits_; }
+  int64_t evaluations() const { return fast_.evaluations(); }
+
+ private:
+  const HardwareProfile& hw_;
+  DType dtype_;
+  CostModel cost_;
+  FastPath fast_;
+  Bytes limits_;
+  StepRequest request_;
+  std::array<double, kTierCount> packing_{1, 1, 1};
+};
+
+// Changes one knob at a time, for the better, until no single change helps.
+struct Candidate {
+  Strategy strategy;
+  Judge::Score score;
+};
+
+Candidate descend(Judge& judge, Strategy start, const std::vector<Knob>& space, Objective objective,
+                  std::vector<Candidate>& seen) {
+  Candidate best{start, judge.score(start)};
+  for (bool improved = true; improved;) {
+    improved = false;
+    for (const Knob& knob : space) {
+      const Strategy from = best.strategy;
+      for (const auto& set : knob.values) {
+        Strategy changed = from;
+        set(changed);
+        if (changed == from) continue;
+        const Candidate candidate{changed, judge.score(changed)};
+        if (candidate.score.overflow == 0) seen.push_back(candidate);
+        if (candidate.score.better_than(best.score, objective)) {
+          best = candidate;
+          improved = true;
+        }
+      }
+    }
+  }
+  return best;
+}
+
+std::vector<int64_t> chunk_candidates(const ModelSpec& model, int64_t sequence, int64_t fixed) {
+  if (fixed > 0) return {fixed};
+  std::vector<int64_t> chunks;
+  const int64_t most = most_chunks(model.layers, true);
+  for (const int64_t count : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128}) {
+    if (count <= most && sequence % count == 0 && (count == 1 || sequence / count >= 64)) {
+      chunks.push_back(sequence / count);
+    }
+  }
+  return chunks;
+}
+
+// Of everything that fitted: those no other beats in both time and device memory.
+std::vector<Candidate> pareto_front(std::vector<Candidate> seen) {
+  std::sort(seen.begin(), seen.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.score.seconds != b.score.seconds) return a.score.seconds < b.score.seconds;
+    return a.score.bytes[0] < b.score.bytes[0];
+  });
+  std::vector<Candidate> front;
+  for (const Candidate& c : seen) {
+    // A point that saves less than 2% of memory is not worth a line.
+    if (front.empty() || static_cast<double>(c.score.bytes[0]) <
+                             0.98 * static_cast<double>(front.back().score.bytes[0])) {
+      front.push_back(c);
+    }
+  }
+  return front;
+}
+
+constexpr size_t kFrontLines = 12;
+
+}  // namespace
+
+SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
+                    const SearchOptions& options, const Progress& progress) {
+  const auto begin = std::chrono::steady_clock::now();
+  Judge judge(model, hw, sequence, options.micro_batches);
+  const bool with_nvme = judge.limits()[2] > 0;
+  const std::vector<int64_t> chunks = chunk_candidates(model, sequence, options.chunk_tokens);
+  if (options.chunk_tokens > 0)
+    validate(everything_kept(sequence, options.chunk_tokens), sequence, "plan");
+
+  std::vector<Candidate> seen;
+  SearchResult result;
+  // Exact memory can exceed the fast path's sum by what packing loses; then search again with room.
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    Candidate best;
+    bool any = false;
+    seen.clear();
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(chunks.size()));
+      const std::vector<Knob> space = knobs(sequence, chunks[i], with_nvme);
+      for (const Strategy& start :
+           {everything_away(sequence, chunks[i]), everything_kept(sequence, chunks[i])}) {
+        const Candidate found = descend(judge, start, space, options.objective, seen);
+        if (!any || found.score.better_than(best.score, options.objective)) best = found;
+        any = true;
+      }
+    }
+    const Bytes exact = judge.exact(best.strategy);
+    if (!judge.fits(exact)) {
+      if (attempt < 3 && best.score.overflow == 0) continue;
+      for (int tier = 0; tier < kTierCount; ++tier) {
+        if (exact[tier] <= judge.limits()[tier]) continue;
+        throw no_fit(
+            "no plan for {} tokens fits {}; the nearest misses by {}", format_tokens(sequence),
+            hw.name,
+            describe_shortfall(static_cast<Tier>(tier), exact[tier], judge.limits()[tier]));
+      }
+    }
+    result.best = judge.plan(best.strategy);
+    break;
+  }
+  result.best.predicted = predict(result.best);
+  for (const Candidate& c : pareto_front(std::move(seen))) {
+    if (result.pareto.size() == kFrontLines) break;
+    Plan plan = judge.plan(c.strategy);
+    plan.predicted.step_seconds = c.score.seconds;
+    plan.predicted.peak_bytes = c.score.bytes;
+    result.pareto.push_back(std::move(plan));
+  }
+  result.evaluated = judge.evaluations();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return result;
+}
+
+Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::string& preset,
+                 int64_t sequence, int64_t chunk_tokens, int64_t micro_batches) {
+  Judge judge(model, hw, sequence, micro_batches);
+  Strategy strategy = make_preset(preset, model, sequence, chunk_tokens);
+  validate(strategy, sequence, preset);
+  const auto& placements = state_placements(false);
+  const size_t choices = may_offload_states(preset) ? placements.size() : 1;
+  Bytes bytes{};
+  for (size_t i = 0; i < choices; ++i) {
+    strategy.parameters = placements[i].parameters;
+    strategy.gradients = placements[i].gradients;
+    strategy.optimizer = placements[i].optimizer;
+    bytes = judge.exact(strategy);
+    if (!judge.fits(bytes)) continue;
+    Plan plan = judge.plan(strategy);
+    plan.predicted = predict(plan);
+    return plan;
+  }
+  Plan plan = judge.plan(strategy);
+  check_fits(plan, bytes);
+  return plan;  // not reached: check_fits throws
+}
+
+}  // namespace longspan

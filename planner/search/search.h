@@ -1,0 +1,73 @@
+// The two questions: how long a sequence fits, and which plan trains a given one best.
+//
+// Both are deterministic: the same question gives the same answer, whatever the machine. Functions
+// report progress through an optional callback and never print.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hwprofiles/hardware_profile.h"
+#include "planner/plan/plan.h"
+
+namespace longspan {
+
+/// done, total (in whatever unit the search counts).
+using Progress = std::function<void(int64_t done, int64_t total)>;
+
+enum class Limit { none, device_memory, host_memory, nvme_capacity, positions };
+std::string_view name_of(Limit);
+
+struct MaxSequence {
+  std::string strategy;         // preset name or "auto"
+  int64_t sequence = 0;         // the longest that fits; 0: not even one granule
+  int64_t granule = 0;          // sequence + granule was refused, same chunk
+  Limit limit = Limit::none;    // what stopped the next granule ...
+  int64_t shortfall_bytes = 0;  // ... and by how much
+  std::string would_lift;       // one change that lifts the limit, as a sentence
+  Plan plan;                    // for `sequence`, with its prediction
+};
+
+struct MaxSequenceOptions {
+  int64_t granule = 256;     // unchunked presets grow in these steps
+  int64_t chunk_tokens = 0;  // fixes the chunk of chunked presets; 0: the best power of two
+  int64_t longest = int64_t{1} << 27;  // do not look beyond
+  int64_t micro_batches = 1;
+};
+
+/// The longest sequence of one preset, or of the whole knob space for "auto". Exact: a program of
+/// the length was laid out and fits, and one granule more was laid out and does not.
+/// Throws bad_input for an unknown strategy.
+MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
+                         const std::string& strategy, const MaxSequenceOptions& options,
+                         const Progress& progress = {});
+
+enum class Objective { throughput, memory };
+
+struct SearchOptions {
+  Objective objective = Objective::throughput;
+  int64_t chunk_tokens = 0;  // fixes the chunk; 0: search
+  int64_t micro_batches = 1;
+};
+
+struct SearchResult {
+  Plan best;
+  std::vector<Plan> pareto;  // from fastest to smallest in device memory
+  int64_t evaluated = 0;     // configurations simulated
+  double seconds = 0;        // spent
+};
+
+/// The best plan for a length over the whole knob space. Throws no_fit if nothing fits, with the
+/// nearest miss and its shortfall.
+SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
+                    const SearchOptions& options, const Progress& progress = {});
+
+/// The plan of one preset at a length (no search). Throws no_fit if it does not fit.
+Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::string& preset,
+                 int64_t sequence, int64_t chunk_tokens = 0, int64_t micro_batches = 1);
+
+}  // namespace longspan

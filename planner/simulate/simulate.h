@@ -1,0 +1,22 @@
+// Discrete-event simulation of a step program: the first of its two readers.
+//
+// Every stream runs its ops in order; an op starts when its stream is free and the ops it waits for
+// are done. Ops that run beside each other slow each other down by the interference table, so an
+// op's progress is a rate that changes whenever another op starts or ends.
+#pragma once
+
+#include <vector>
+
+#include "planner/cost/cost_model.h"
+#include "planner/program/layout.h"
+#include "planner/simulate/timeline.h"
+
+namespace longspan {
+
+/// The predicted timeline. `durations` are seconds per program shape, alone. With `keep_spans` off,
+/// spans stay empty. Throws Error(failed) if the program cannot make progress (a bug in it).
+Timeline simulate(const Program& program, const Layout& layout,
+                  const std::vector<double>& durations, const Interference& interference,
+                  bool keep_spans = true);
+
+}  // namespace longspan

@@ -1,0 +1,33 @@
+// When everything happened: the one structure that both readers of a program produce.
+//
+// The simulator fills it with predictions, the engine with measurements; tables, traces and
+// comparisons read nothing else. A plain value.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "planner/program/program.h"
+
+namespace longspan {
+
+struct Span {
+  double start = 0;  // seconds from the beginning of the step
+  double end = 0;
+};
+
+struct Timeline {
+  double step_seconds = 0;
+  std::vector<Span> spans;                          // per op of the program, or empty
+  std::array<double, kStreamCount> busy_seconds{};  // per stream
+  std::array<int64_t, kTierCount> peak_bytes{};     // arena bytes in use at the peak
+};
+
+/// Seconds per op kind summed over a timeline's spans. REQUIRES: spans of `program`.
+std::array<double, kOpKindCount> seconds_by_kind(const Program& program, const Timeline& timeline);
+
+/// Seconds of the copy streams (h2d, d2h, io) during which the compute stream was busy too.
+double overlapped_copy_seconds(const Program& program, const Timeline& timeline);
+
+}  // namespace longspan

@@ -1,0 +1,138 @@
+#include "planner/simulate/trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+namespace longspan {
+namespace {
+
+constexpr Stream kTracks[] = {Stream::compute, Stream::h2d, Stream::d2h, Stream::io, Stream::host};
+
+// Events are written as they come: a step has hundreds of thousands of them, too many for a tree of
+// JSON values. Text from outside goes through `quoted`, which escapes.
+class EventList {
+ public:
+  explicit EventList(int rank) : rank_(rank) {}
+
+  template <class... Args>
+  void add(fmt::format_string<Args...> text, Args&&... args) {
+    text_ += text_.empty() ? "{" : ",\n{";
+    fmt::format_to(std::back_inserter(text_), text, std::forward<Args>(args)...);
+    fmt::format_to(std::back_inserter(text_), ",\"pid\":{}}}", rank_);
+  }
+  std::string finish() && {
+    return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" + std::move(text_) + "\n]}\n";
+  }
+
+ private:
+  std::string text_;
+  int rank_;
+};
+
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+// Moments are rounded to the file's resolution before durations are taken, so that spans that touch
+// still touch, and never overlap.
+int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
+double microseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e3; }
+
+void add_metadata(EventList& events, const std::string& process, int rank) {
+  events.add(R"("ph":"M","name":"process_name","args":{{"name":{}}})", quoted(process));
+  events.add(R"("ph":"M","name":"process_sort_index","args":{{"sort_index":{}}})", rank);
+  for (const Stream stream : kTracks) {
+    const int tid = static_cast<int>(stream);
+    events.add(R"("ph":"M","name":"thread_name","tid":{},"args":{{"name":{}}})", tid,
+               quoted(std::string(name_of(stream))));
+    events.add(R"("ph":"M","name":"thread_sort_index","tid":{},"args":{{"sort_index":{}}})", tid,
+               tid);
+  }
+}
+
+void add_spans(EventList& events, const Program& program, const Timeline& timeline) {
+  for (size_t i = 0; i < timeline.spans.size(); ++i) {
+    const Op& op = program.ops[i];
+    const int64_t start = nanoseconds(timeline.spans[i].start);
+    const int64_t end = std::max(start, nanoseconds(timeline.spans[i].end));
+    events.add(R"("ph":"X","name":{},"cat":"{}","tid":{},"ts":{:.3f},"dur":{:.3f},)"
+               R"("args":{{"op":{},"layer":{},"index":{},"micro_batch":{}}})",
+               quoted(describe(program, op)), name_of(op.kind), static_cast<int>(op.stream),
+               microseconds(start), microseconds(end - start), i, op.layer, op.index,
+               op.micro_batch);
+  }
+}
+
+// When the first op that touches a buffer starts and the last one ends.
+std::vector<Span> buffer_spans(const Program& program, const Timeline& timeline) {
+  std::vector<Span> lives(program.buffers.size(), Span{1e300, -1});
+  for (size_t i = 0; i < timeline.spans.size(); ++i) {
+    const Op& op = program.ops[i];
+    for (int o = 0; o < op.operand_count; ++o) {
+      if (op.operands[o] < 0) continue;
+      Span& life = lives[op.operands[o]];
+      life.start = std::min(life.start, timeline.spans[i].start);
+      life.end = std::max(life.end, timeline.spans[i].end);
+    }
+  }
+  return lives;
+}
+
+// One counter per tier: bytes of the buffers alive. Changes at the same moment (to the nanosecond,
+// the resolution of the file) become one event, and moments without a change none.
+void add_memory(EventList& events, const Program& program, const Timeline& timeline) {
+  struct Change {
+    int64_t when;  // nanoseconds
+    int64_t bytes;
+  };
+  const std::vector<Span> lives = buffer_spans(program, timeline);
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    int64_t live = 0;
+    std::vector<Change> changes;
+    for (size_t b = 0; b < program.buffers.size(); ++b) {
+      const Buffer& buffer = program.buffers[b];
+      if (static_cast<int>(buffer.tier) != tier) continue;
+      const int64_t bytes = program.bytes_of(static_cast<BufferId>(b));
+      if (buffer.persistent) {
+        live += bytes;
+      } else if (lives[b].end >= 0 && bytes > 0) {
+        changes.push_back({nanoseconds(lives[b].start), bytes});
+        changes.push_back({nanoseconds(lives[b].end), -bytes});
+      }
+    }
+    std::sort(changes.begin(), changes.end(),
+              [](const Change& a, const Change& b) { return a.when < b.when; });
+    const auto count = [&](int64_t when) {
+      events.add(R"("ph":"C","name":"{} memory","ts":{:.3f},"args":{{"bytes":{}}})",
+                 name_of(static_cast<Tier>(tier)), microseconds(when), live);
+    };
+    if (changes.empty() || changes.front().when > 0) count(0);
+    int64_t written = live;
+    for (size_t i = 0; i < changes.size(); ++i) {
+      live += changes[i].bytes;
+      const bool last_of_moment = i + 1 == changes.size() || changes[i + 1].when != changes[i].when;
+      if (!last_of_moment || (live == written && changes[i].when > 0)) continue;
+      count(changes[i].when);
+      written = live;
+    }
+  }
+}
+
+}  // namespace
+
+std::string perfetto_trace(const Program& program, const Timeline& timeline,
+                           const std::string& process, int rank) {
+  EventList events(rank);
+  add_metadata(events, process, rank);
+  add_spans(events, program, timeline);
+  add_memory(events, program, timeline);
+  return std::move(events).finish();
+}
+
+}  // namespace longspan
