@@ -1,0 +1,165 @@
+// Tiled causal attention with an online softmax, after FlashAttention (Dao et al., 2022), seeded
+// from an earlier result where there is one. Scores are kept in base 2: s' = s * log2(e).
+#include <cmath>
+#include <limits>
+
+#include "engine/cpu/attention_tile.h"
+#include "engine/cpu/blocks.h"
+#include "engine/cpu/rows.h"
+
+namespace longspan::cpu {
+namespace {
+
+constexpr int64_t kRows = 192;  // of a query tile
+constexpr int64_t kKeys = 192;  // of a key tile
+constexpr int64_t kStep = 48;   // rows whose scores are in the first-level cache at a time
+constexpr int64_t kLds = tile_stride(kKeys);
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+struct Forward {
+  const ModelSpec& model;
+  QueryTiling tiling;
+  const float *q, *k, *v;
+  int64_t q0, k0, nk;
+  bool first;
+  float *o, *lse;
+};
+
+template <int64_t kCapacity>
+class ForwardTile {
+ public:
+  ForwardTile(const Forward& call, int64_t kv_head, const QueryTile& tile)
+      : call_(call), tile_(tile), kv_head_(kv_head), dim_(call.model.head_dim) {}
+
+  void run() {
+    const int64_t last = call_.q0 + tile_.first + tile_.positions - 1;  // global position
+    const int64_t visible = std::min(call_.nk, last - call_.k0 + 1);
+    if (visible <= 0 && !call_.first) return;
+    seed();
+    for (int64_t key = 0; key < visible; key += kKeys) {
+      const int64_t keys = std::min(kKeys, visible - key);
+      pack_keys(key, keys);
+      for (int64_t row = 0; row < tile_.rows; row += kStep) {
+        attend(row, std::min(kStep, tile_.rows - row), key, keys);
+      }
+    }
+    finish();
+  }
+
+ private:
+  static constexpr int64_t kStride = tile_stride(kCapacity);
+
+  void seed() {
+    const float to_base2 = kLog2E / std::sqrt(static_cast<float>(dim_));
+    gather_rows(tile_, call_.q, to_base2, q_, ld_, dim_);
+    if (!call_.first) {
+      gather_rows(tile_, call_.o, 1, o_, ld_, cols_);
+    } else {
+      std::fill_n(o_, tile_.rows * ld_, 0.0F);
+    }
+    for (int64_t r = 0; r < tile_.rows; ++r) {
+      max_[r] = call_.first ? kNone : call_.lse[tile_.scalar(r)] * kLog2E;
+      sum_[r] = call_.first ? 0 : 1;
+    }
+  }
+
+  void pack_keys(int64_t key, int64_t keys) {
+    const int64_t g = call_.model.kv_width();
+    const int64_t at = key * g + kv_head_ * dim_;
+    pack_transposed(call_.k + at, g, keys, dim_, k_, kLds, round_up(keys, kTileCols));
+    pack_rows(call_.v + at, g, keys, dim_, v_, ld_, cols_);
+  }
+
+  // Keys of the tile that row r sees.
+  int64_t seen(int64_t r, int64_t key, int64_t keys) const {
+    const int64_t position = call_.q0 + tile_.first + r / tile_.heads;
+    return std::clamp<int64_t>(position - (call_.k0 + key) + 1, 0, keys);
+  }
+
+  void attend(int64_t row, int64_t rows, int64_t key, int64_t keys) {
+    const int64_t most = seen(row + rows - 1, key, keys);
+    if (most == 0) return;
+    const int64_t width = round_up(most, kTileCols);
+    tile_gemm<false>(rows, width, dim_, q_ + row * ld_, ld_, 1, k_, kLds, scores_, kLds);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t r = row + i;
+      update_row(scores_ + i * kLds, seen(r, key, keys), width, max_[r], sum_[r], o_ + r * ld_);
+    }
+    tile_gemm<true>(rows, cols_, most, scores_, kLds, 1, v_, ld_, o_ + row * ld_, ld_);
+  }
+
+  // Scores become probabilities relative to the row's maximum so far; what was summed before is
+  // brought to a new maximum.
+  void update_row(float* s, int64_t seen, int64_t width, float& row_max, float& row_sum,
+                  float* o) const {
+    std::fill(s + seen, s + width, kNone);
+    Vec top = broadcast(row_max);
+    for (int64_t j = 0; j < width; j += kLanes) top = max(top, load(s + j));
+    const float new_max = max_lanes(top);
+    // A row that has seen nothing yet must not subtract infinity from itself.
+    const float shift = new_max == kNone ? 0 : new_max;
+    Vec sum{};
+    for (int64_t j = 0; j < width; j += kLanes) {
+      const Vec p = exp2(load(s + j) - shift);
+      store(s + j, p);
+      sum += p;
+    }
+    if (new_max != row_max) {
+      const float fade = exp2(broadcast(row_max - shift))[0];
+      row_sum *= fade;
+      for (int64_t j = 0; j < cols_; j += kLanes) store(o + j, load(o + j) * fade);
+    }
+    row_max = new_max;
+    row_sum += sum_lanes(sum);
+  }
+
+  void finish() {
+    for (int64_t r = 0; r < tile_.rows; ++r) {
+      const float inverse = sum_[r] == 0 ? 0 : 1 / sum_[r];
+      float* to = call_.o + tile_.element(r);
+      for_lanes(dim_, [&](int64_t j, int64_t count) {
+        store(to + j, load(o_ + r * ld_ + j) * inverse, count);
+      });
+      call_.lse[tile_.scalar(r)] = (max_[r] + std::log2(sum_[r])) * kLn2;
+    }
+  }
+
+  const Forward& call_;
+  const QueryTile& tile_;
+  int64_t kv_head_;
+  int64_t dim_;
+  int64_t ld_ = tile_stride(dim_);
+  int64_t cols_ = round_up(dim_, kTileCols);
+
+  alignas(64) float q_[kRows * kStride];   // scaled
+  alignas(64) float o_[kRows * kStride];   // unnormalised
+  alignas(64) float k_[kCapacity * kLds];  // transposed
+  alignas(64) float v_[kKeys * kStride];
+  alignas(64) float scores_[kStep * kLds];
+  float max_[kRows];
+  float sum_[kRows];
+};
+
+}  // namespace
+
+int64_t attention_forward_workspace(const ModelSpec&) { return 0; }
+
+void attention_forward(const BlockContext& context, const float* q, const float* k, const float* v,
+                       int64_t q0, int64_t nq, int64_t k0, int64_t nk, bool first, float* o,
+                       float* lse, float* /*workspace*/) {
+  const ModelSpec& model = *context.model;
+  const Forward call{model, QueryTiling(model, kRows, nq), q, k, v, q0, k0, nk, first, o, lse};
+  const QueryTiling& tiling = call.tiling;
+  const int64_t per_tile = model.kv_heads * tiling.shares;
+  for_pieces(*context.pool, tiling.tiles * per_tile, [&](int64_t piece) {
+    // Late positions see the most keys: they go first, the short ones fill up the end.
+    const int64_t index = tiling.tiles - 1 - piece / per_tile;
+    const int64_t kv_head = piece % per_tile / tiling.shares;
+    const QueryTile tile(tiling, kv_head, piece % tiling.shares, index);
+    with_head_capacity(model.head_dim, [&]<int64_t kCapacity>() {
+      ForwardTile<kCapacity>(call, kv_head, tile).run();
+    });
+  });
+}
+
+}  // namespace longspan::cpu

@@ -1,0 +1,136 @@
+// The transformer's building blocks on the CPU: float32, row-major, tiled over tokens.
+//
+// Each function is one op kind of the step program. It walks its rows in tiles of `tile` tokens so
+// that its workspace is O(tile), and it never allocates: the caller hands it the workspace whose
+// size planner/program states for the op. All work is split over the pool in pieces that do not
+// depend on the number of threads: the same inputs give the same bits for any pool size.
+//
+// Legend: n rows (tokens) of this call, d hidden, H query heads, Hkv key/value heads, D head dim,
+// A = H*D, G = Hkv*D, F ffn width, W = 2F under SwiGLU and F under GELU, V vocabulary.
+// Gradients of parameters are always accumulated (+=). Activations are written unless said "+=".
+// Pointers named alike may alias only where a comment says so.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/cpu/thread_pool.h"
+#include "models/model_spec.h"
+
+namespace longspan::cpu {
+
+/// Offsets (elements) of a layer's tensors inside its parameter unit; -1 where the model has none.
+/// The q, k, v weights are one [A+2G, d] matrix; gate and up are one [W, d] matrix.
+struct LayerOffsets {
+  int64_t norm1_weight = -1, norm1_bias = -1;
+  int64_t qkv_weight = -1, qkv_bias = -1;
+  int64_t q_norm = -1, k_norm = -1;
+  int64_t out_weight = -1, out_bias = -1;
+  int64_t norm2_weight = -1, norm2_bias = -1;
+  int64_t up_weight = -1, up_bias = -1;
+  int64_t down_weight = -1, down_bias = -1;
+};
+
+class Rope;
+
+/// What every block needs to know; owned by the backend, shared read-only.
+struct BlockContext {
+  const ModelSpec* model = nullptr;
+  LayerOffsets layer;
+  ThreadPool* pool = nullptr;
+  std::shared_ptr<const Rope> rope;  // null with learned positions
+};
+/// The model and the pool must outlive the context. Throws bad_input where a head is wider than
+/// the tiles of attention on the stack allow (512).
+BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool);
+
+/// Workspace of each block in floats, for rows n and tile t (t >= n means one tile).
+int64_t qkv_forward_workspace(const ModelSpec&, int64_t n, int64_t tile);  // t*d
+int64_t mlp_forward_workspace(const ModelSpec&, int64_t n, int64_t tile,
+                              bool saves_inner);                    // t*(d+W+F); saved: t*(d+F)
+int64_t loss_workspace(const ModelSpec&, int64_t n, int64_t tile);  // t*(2d+V)
+int64_t mlp_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool has_inner);
+int64_t qkv_backward_workspace(const ModelSpec&, int64_t n, int64_t tile);
+int64_t attention_forward_workspace(const ModelSpec&);  // independent of the lengths; may be 0
+int64_t attention_backward_workspace(const ModelSpec&);
+
+/// x[n,d] = token_table[tokens] (+ position_table[position0 + row]).
+void embed_forward(const BlockContext&, const float* unit, const int32_t* tokens, int64_t n,
+                   int64_t position0, float* x);
+/// unit_gradient += scatter of dx[n,d]; rows are added in token order, so bits repeat.
+void embed_backward(const BlockContext&, const int32_t* tokens, const float* dx, int64_t n,
+                    int64_t position0, float* unit_gradient);
+
+/// h[n,d] = norm1(x[n,d]); what qkv_forward does inside unless its input is already normed.
+void norm1_forward(const BlockContext&, const float* unit, const float* x, int64_t n, float* h);
+/// dx[n,d] += norm1'(x; dh[n,d]); gradient of norm1's weight (bias).
+void norm1_backward(const BlockContext&, const float* unit, const float* x, const float* dh,
+                    int64_t n, float* dx, float* unit_gradient);
+
+/// q[n,A], k[n,G], v[n,G] = rope(qk_norm(norm1(x[n,d]) Wqkv^T + b)); rows sit at global positions
+/// position0 + row. With `normed`, x is norm1's output already.
+void qkv_forward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
+                 int64_t position0, int64_t tile, float* q, float* k, float* v, float* workspace);
+/// From dq, dk, dv (overwritten): dx[n,d] += their gradient through rope, qk_norm, Wqkv and norm1;
+/// gradients of all those tensors. With `normed`, x is norm1's output h and dx[n,d] is *written*
+/// with the gradient of h (norm1_backward finishes the job).
+void qkv_backward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
+                  int64_t position0, int64_t tile, float* dq, float* dk, float* dv, float* dx,
+                  float* unit_gradient, float* workspace);
+
+/// Causal attention of queries at global positions [q0, q0+nq) over keys at [k0, k0+nk): the key at
+/// position p is visible to the query at position >= p; masked tiles are skipped. Scale 1/sqrt(D).
+/// With `first`, o[nq,A] and lse[nq,H] (natural log) are written; otherwise the new keys are merged
+/// into them in the max-shifted form: m = max(a, b), never exp of a positive difference.
+/// REQUIRES: with `first`, every query sees at least one key.
+void attention_forward(const BlockContext&, const float* q, const float* k, const float* v,
+                       int64_t q0, int64_t nq, int64_t k0, int64_t nk, bool first, float* o,
+                       float* lse, float* workspace);
+/// The backward of the same rectangle from the *global* lse and delta = rowsum(do*o) [nq,H]:
+/// dq[nq,A], dk[nk,G], dv[nk,G] are written where their first_ flag is set and += otherwise.
+void attention_backward(const BlockContext&, const float* q, const float* k, const float* v,
+                        const float* d_o, const float* lse, const float* delta, int64_t q0,
+                        int64_t nq, int64_t k0, int64_t nk, bool first_dq, float* dq,
+                        bool first_dkv, float* dk, float* dv, float* workspace);
+
+/// y[n,d] = x[n,d] + o[n,A] Wout^T (+ b). y may alias x.
+void out_forward(const BlockContext&, const float* unit, const float* x, const float* o, int64_t n,
+                 float* y);
+/// d_o[n,A] = dy Wout; delta[n,H] = rowsum(d_o * o) per head; gradients of Wout, b. d_o may alias
+/// o.
+void out_backward(const BlockContext&, const float* unit, const float* dy, const float* o,
+                  int64_t n, float* d_o, float* delta, float* unit_gradient);
+
+/// out[n,d] = y[n,d] + mlp(norm2(y)). `inner` [n,W] (pre-activation gate|up) is written where not
+/// null. out may alias y.
+void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t n, int64_t tile,
+                 float* out, float* inner, float* workspace);
+/// dy[n,d] in place: on entry the gradient of the block's output, on return that of y.
+/// `inner` may be null (recomputed) and is overwritten where given. Gradients of the MLP and norm2.
+void mlp_backward(const BlockContext&, const float* unit, const float* y, float* inner, int64_t n,
+                  int64_t tile, float* dy, float* unit_gradient, float* workspace);
+
+/// Final norm, logits, cross-entropy and the gradient of all of it in one pass per tile.
+/// loss (+=, double) is the sum over rows of scale * (lse - logit[label]); dx[n,d] is written with
+/// its gradient and may alias x. `head` is the head unit; `output` is the [V,d] output matrix
+/// (inside the head unit, or the embedding unit's token table where tied).
+/// Throws Error(failed) if a label is outside [0, V) or the loss is not finite.
+void loss_forward_backward(const BlockContext&, const float* head, const float* output,
+                           const float* x, const int32_t* labels, int64_t n, int64_t tile,
+                           double scale, double* loss, float* dx, float* head_gradient,
+                           float* output_gradient, float* workspace);
+
+/// *sum += sum of g[i]^2 in double, in an order that does not depend on the pool.
+void sum_of_squares(ThreadPool&, const float* g, int64_t n, double* sum);
+
+/// One AdamW update of n parameters (bias-corrected moments, decoupled weight decay).
+struct AdamWStep {
+  double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
+  int64_t step = 1;           // 1 for the first update
+  double gradient_scale = 1;  // clipping factor, applied to g first
+};
+void adamw(ThreadPool&, const AdamWStep&, const float* g, int64_t n, float* p, float* m, float* v);
+
+void zero(ThreadPool&, float* x, int64_t n);
+
+}  // namespace longspan::cpu

@@ -1,0 +1,58 @@
+#include "base/error.h"
+#include "engine/cpu/blocks.h"
+#include "engine/cpu/rows.h"
+
+namespace longspan::cpu {
+namespace {
+
+void check(const ModelSpec& model, const int32_t* tokens, int64_t n, int64_t position0) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (tokens[i] < 0 || tokens[i] >= model.vocab) {
+      throw failed(
+          "embedding: token {} of row {} is outside the vocabulary [0, {}); check the data",
+          tokens[i], i, model.vocab);
+    }
+  }
+  if (model.positions == Positions::learned && position0 + n > model.max_positions) {
+    throw failed("embedding: position {} is beyond the {} learned positions of {}",
+                 position0 + n - 1, model.max_positions, model.name);
+  }
+}
+
+}  // namespace
+
+void embed_forward(const BlockContext& context, const float* unit, const int32_t* tokens, int64_t n,
+                   int64_t position0, float* x) {
+  const ModelSpec& model = *context.model;
+  const int64_t d = model.hidden;
+  check(model, tokens, n, position0);
+  const float* positions = unit + model.vocab * d;
+  for_rows(*context.pool, n, d, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::copy_n(unit + tokens[i] * d, d, x + i * d);
+      if (model.positions == Positions::learned) {
+        add_to(positions + (position0 + i) * d, d, x + i * d);
+      }
+    }
+  });
+}
+
+void embed_backward(const BlockContext& context, const int32_t* tokens, const float* dx, int64_t n,
+                    int64_t position0, float* unit_gradient) {
+  const ModelSpec& model = *context.model;
+  const int64_t d = model.hidden;
+  check(model, tokens, n, position0);
+  float* positions = unit_gradient + (model.vocab + position0) * d;
+  // A piece owns columns, so that equal tokens never meet in two threads.
+  for_pieces(*context.pool, ceil_div(d, kSumCols), [&](int64_t piece) {
+    const int64_t first = piece * kSumCols;
+    const int64_t cols = std::min(kSumCols, d - first);
+    for (int64_t i = 0; i < n; ++i) {
+      const float* from = dx + i * d + first;
+      add_to(from, cols, unit_gradient + tokens[i] * d + first);
+      if (model.positions == Positions::learned) add_to(from, cols, positions + i * d + first);
+    }
+  });
+}
+
+}  // namespace longspan::cpu

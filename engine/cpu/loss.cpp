@@ -1,0 +1,106 @@
+// Final norm, logits and cross-entropy with its gradient, one tile of tokens at a time.
+#include <cmath>
+
+#include "base/error.h"
+#include "engine/cpu/blocks.h"
+#include "engine/cpu/gemm.h"
+#include "engine/cpu/norm.h"
+#include "engine/cpu/rows.h"
+
+namespace longspan::cpu {
+namespace {
+
+// Exponentials summed in float before they are added in double.
+constexpr int64_t kSumTerms = 1024;
+
+void check_labels(const int32_t* labels, int64_t n, int64_t vocab) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (labels[i] < 0 || labels[i] >= vocab) {
+      throw failed("loss: label {} of row {} is outside the vocabulary [0, {}); check the data",
+                   labels[i], i, vocab);
+    }
+  }
+}
+
+float max_of(const float* x, int64_t n) {
+  Vec m = broadcast(x[0]);
+  for_lanes(n, [&](int64_t j, int64_t count) {
+    if (count == kLanes) m = max(m, load(x + j));
+  });
+  float top = max_lanes(m);
+  for (int64_t j = n / kLanes * kLanes; j < n; ++j) top = std::max(top, x[j]);
+  return top;
+}
+
+// One row of logits becomes scale * (softmax - onehot); returns its cross-entropy.
+double softmax_row(float* x, int64_t vocab, int32_t label, double scale) {
+  const float top = max_of(x, vocab);
+  const float wanted = x[label];
+  double sum = 0;
+  for (int64_t first = 0; first < vocab; first += kSumTerms) {
+    const int64_t terms = std::min(kSumTerms, vocab - first);
+    sum += sum_over(terms, [&](int64_t j, int64_t count) {
+      float* at = x + first + j;
+      store(at, exp(load(at, count) - top), count);
+      return load(at, count);
+    });
+  }
+  const float factor = static_cast<float>(scale / sum);
+  for_lanes(vocab,
+            [&](int64_t j, int64_t count) { store(x + j, load(x + j, count) * factor, count); });
+  x[label] -= static_cast<float>(scale);
+  return std::log(sum) + (static_cast<double>(top) - wanted);
+}
+
+}  // namespace
+
+int64_t loss_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
+  const char* what = "loss workspace";
+  const int64_t row = checked_add(checked_mul(2, model.hidden, what), model.vocab, what);
+  return checked_mul(std::min(n, tile), row, what);
+}
+
+void loss_forward_backward(const BlockContext& context, const float* head, const float* output,
+                           const float* x, const int32_t* labels, int64_t n, int64_t tile,
+                           double scale, double* loss, float* dx, float* head_gradient,
+                           float* output_gradient, float* workspace) {
+  const ModelSpec& model = *context.model;
+  ThreadPool& pool = *context.pool;
+  const int64_t d = model.hidden;
+  const int64_t vocab = model.vocab;
+  const int64_t bias = model.norm == Norm::layernorm ? d : -1;
+  check_labels(labels, n, vocab);
+  float* h = workspace;
+  float* dh = h + std::min(n, tile) * d;
+  float* logits = dh + std::min(n, tile) * d;
+  double total = 0;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    norm_forward(pool, model, norm_tensors(head, 0, bias), x + row * d, rows, h);
+    gemm_nt(pool, rows, vocab, d, h, d, output, d, Into::write, logits, vocab);
+    // The losses wait in dh, which is free until the logits are gradients: float pairs, so that
+    // no row loses what the sum in double would keep.
+    for_rows(pool, rows, vocab, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const double value = softmax_row(logits + i * vocab, vocab, labels[row + i], scale);
+        const float high = static_cast<float>(value);
+        dh[i * d] = high;
+        if (d > 1) dh[i * d + 1] = static_cast<float>(value - high);
+      }
+    });
+    for (int64_t i = 0; i < rows; ++i) {
+      total += scale * (static_cast<double>(dh[i * d]) + (d > 1 ? dh[i * d + 1] : 0.0F));
+    }
+    gemm_tn(pool, vocab, d, rows, logits, vocab, h, d, Into::add, output_gradient, d);
+    gemm_nn(pool, rows, d, vocab, logits, vocab, output, d, Into::write, dh, d);
+    norm_backward(pool, model, norm_tensors(head, 0, bias), x + row * d, dh, rows, false,
+                  dx + row * d, norm_tensors(head_gradient, 0, bias));
+  }
+  if (!std::isfinite(total)) {
+    throw failed("loss: not finite after {} tokens; try a lower learning rate or check the weights",
+                 n);
+  }
+  *loss += total;
+}
+
+}  // namespace longspan::cpu

@@ -1,0 +1,159 @@
+// The feed-forward block: norm, up (and gate) projection, activation, down projection.
+#include "engine/cpu/blocks.h"
+#include "engine/cpu/gemm.h"
+#include "engine/cpu/norm.h"
+#include "engine/cpu/rows.h"
+
+namespace longspan::cpu {
+namespace {
+
+// gelu(x) = x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3): the tanh form of GPT-2, since
+// (1 + tanh(u)) / 2 = sigmoid(2u).
+constexpr float kTwoRootTwoOverPi = 1.5957691216057308F;
+constexpr float kCubic = 0.044715F;
+
+int64_t inner_width(const ModelSpec& model) {
+  return model.activation == Activation::swiglu ? 2 * model.ffn : model.ffn;
+}
+
+Vec gelu_sigmoid(Vec x) { return sigmoid(kTwoRootTwoOverPi * (x + kCubic * (x * x * x))); }
+
+// act[F] = f(inner[W]) for one row.
+void activate_row(const ModelSpec& model, const float* inner, float* act) {
+  const int64_t f = model.ffn;
+  if (model.activation == Activation::gelu) {
+    for_lanes(f, [&](int64_t j, int64_t count) {
+      const Vec x = load(inner + j, count);
+      store(act + j, x * gelu_sigmoid(x), count);
+    });
+    return;
+  }
+  for_lanes(f, [&](int64_t j, int64_t count) {
+    const Vec gate = load(inner + j, count);
+    store(act + j, gate * sigmoid(gate) * load(inner + f + j, count), count);
+  });
+}
+
+// inner[W] becomes its own gradient, from d_act[F], for one row.
+void activate_row_backward(const ModelSpec& model, const float* d_act, float* inner) {
+  const int64_t f = model.ffn;
+  if (model.activation == Activation::gelu) {
+    for_lanes(f, [&](int64_t j, int64_t count) {
+      const Vec x = load(inner + j, count);
+      const Vec s = gelu_sigmoid(x);
+      const Vec slope = kTwoRootTwoOverPi * (1.0F + 3.0F * kCubic * (x * x));
+      const Vec derivative = s + x * s * (1.0F - s) * slope;
+      store(inner + j, load(d_act + j, count) * derivative, count);
+    });
+    return;
+  }
+  for_lanes(f, [&](int64_t j, int64_t count) {
+    const Vec gate = load(inner + j, count);
+    const Vec up = load(inner + f + j, count);
+    const Vec d = load(d_act + j, count);
+    const Vec s = sigmoid(gate);
+    store(inner + j, d * up * (s + gate * s * (1.0F - s)), count);
+    store(inner + f + j, d * gate * s, count);
+  });
+}
+
+// inner[n,W] = norm2(y) Wup^T + b, leaving the normed rows in h[n,d].
+void up_forward(const BlockContext& context, const float* unit, const float* y, int64_t n, float* h,
+                float* inner) {
+  const ModelSpec& model = *context.model;
+  const LayerOffsets& at = context.layer;
+  const int64_t d = model.hidden;
+  const int64_t w = inner_width(model);
+  norm_forward(*context.pool, model, norm_tensors(unit, at.norm2_weight, at.norm2_bias), y, n, h);
+  if (inner == nullptr) return;
+  gemm_nt(*context.pool, n, w, d, h, d, unit + at.up_weight, d, Into::write, inner, w);
+  if (at.up_bias >= 0) add_bias(*context.pool, unit + at.up_bias, n, w, inner);
+}
+
+void activate(const BlockContext& context, const float* inner, int64_t n, float* act) {
+  const int64_t w = inner_width(*context.model);
+  const int64_t f = context.model->ffn;
+  for_rows(*context.pool, n, w, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      activate_row(*context.model, inner + i * w, act + i * f);
+    }
+  });
+}
+
+int64_t tile_floats(const ModelSpec& model, int64_t n, int64_t tile, bool with_inner) {
+  const char* what = "mlp workspace";
+  const int64_t row = checked_add(checked_add(model.hidden, model.ffn, what),
+                                  with_inner ? inner_width(model) : 0, what);
+  return checked_mul(std::min(n, tile), row, what);
+}
+
+}  // namespace
+
+int64_t mlp_forward_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool saves_inner) {
+  return tile_floats(model, n, tile, !saves_inner);
+}
+
+int64_t mlp_backward_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool has_inner) {
+  return tile_floats(model, n, tile, !has_inner);
+}
+
+void mlp_forward(const BlockContext& context, const float* unit, const float* y, int64_t n,
+                 int64_t tile, float* out, float* inner, float* workspace) {
+  const ModelSpec& model = *context.model;
+  const LayerOffsets& at = context.layer;
+  const int64_t d = model.hidden;
+  const int64_t f = model.ffn;
+  const int64_t w = inner_width(model);
+  float* h = workspace;
+  float* act = h + std::min(n, tile) * d;
+  float* own_inner = act + std::min(n, tile) * f;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    const float* from = y + row * d;
+    float* to = out + row * d;
+    float* z = inner != nullptr ? inner + row * w : own_inner;
+    up_forward(context, unit, from, rows, h, z);
+    activate(context, z, rows, act);
+    if (to != from) {
+      for_rows(*context.pool, rows, d, [&](int64_t begin, int64_t end) {
+        std::copy(from + begin * d, from + end * d, to + begin * d);
+      });
+    }
+    gemm_nt(*context.pool, rows, d, f, act, f, unit + at.down_weight, f, Into::add, to, d);
+    if (at.down_bias >= 0) add_bias(*context.pool, unit + at.down_bias, rows, d, to);
+  }
+}
+
+void mlp_backward(const BlockContext& context, const float* unit, const float* y, float* inner,
+                  int64_t n, int64_t tile, float* dy, float* unit_gradient, float* workspace) {
+  const ModelSpec& model = *context.model;
+  const LayerOffsets& at = context.layer;
+  ThreadPool& pool = *context.pool;
+  const int64_t d = model.hidden;
+  const int64_t f = model.ffn;
+  const int64_t w = inner_width(model);
+  float* h = workspace;                    // [t,d], then the gradient of h
+  float* act = h + std::min(n, tile) * d;  // [t,F], then its gradient
+  float* own_inner = act + std::min(n, tile) * f;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    const float* from = y + row * d;
+    float* g = dy + row * d;
+    float* z = inner != nullptr ? inner + row * w : own_inner;
+    up_forward(context, unit, from, rows, h, inner != nullptr ? nullptr : z);
+    activate(context, z, rows, act);
+    gemm_tn(pool, d, f, rows, g, d, act, f, Into::add, unit_gradient + at.down_weight, f);
+    if (at.down_bias >= 0) add_column_sums(pool, g, rows, d, unit_gradient + at.down_bias);
+    gemm_nn(pool, rows, f, d, g, d, unit + at.down_weight, f, Into::write, act, f);
+    for_rows(pool, rows, w, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) activate_row_backward(model, act + i * f, z + i * w);
+    });
+    gemm_tn(pool, w, d, rows, z, w, h, d, Into::add, unit_gradient + at.up_weight, d);
+    if (at.up_bias >= 0) add_column_sums(pool, z, rows, w, unit_gradient + at.up_bias);
+    gemm_nn(pool, rows, d, w, z, w, unit + at.up_weight, d, Into::write, h, d);
+    norm_backward(pool, model, norm_tensors(unit, at.norm2_weight, at.norm2_bias), from, h, rows,
+                  true, g, norm_tensors(unit_gradient, at.norm2_weight, at.norm2_bias));
+  }
+}
+
+}  // namespace longspan::cpu

@@ -1,0 +1,43 @@
+// LayerNorm and RMSNorm over the hidden width, forward and backward. Internal to engine/cpu.
+//
+// Legend: n rows, d hidden. layernorm: h = (x - mean) * r * w + b, r = 1/sqrt(var + eps);
+// rmsnorm: h = x * r * w, r = 1/sqrt(mean(x^2) + eps).
+#pragma once
+
+#include <cstdint>
+
+#include "engine/cpu/thread_pool.h"
+#include "models/model_spec.h"
+
+namespace longspan::cpu {
+
+/// The place of one norm's parameters, or of their gradients.
+template <class Float>
+struct NormTensors {
+  Float* weight = nullptr;  // [d]
+  Float* bias = nullptr;    // [d], null under rmsnorm
+};
+
+/// The tensors at these offsets of a unit; an offset of -1 is none.
+template <class Float>
+NormTensors<Float> norm_tensors(Float* unit, int64_t weight, int64_t bias) {
+  return {unit + weight, bias < 0 ? nullptr : unit + bias};
+}
+
+/// h[n,d] = norm(x[n,d]). h may alias x.
+void norm_forward(ThreadPool& pool, const ModelSpec& model, NormTensors<const float> parameters,
+                  const float* x, int64_t n, float* h);
+
+/// dx[n,d] = (add: +=) the gradient of x from dh[n,d]; gradients of the parameters +=. Without
+/// `add`, dx may alias x.
+void norm_backward(ThreadPool& pool, const ModelSpec& model, NormTensors<const float> parameters,
+                   const float* x, const float* dh, int64_t n, bool add, float* dx,
+                   NormTensors<float> gradients);
+
+/// RMSNorm of one head of `width` elements in place.
+void head_norm_forward(const float* weight, double eps, int64_t width, float* x);
+/// dx in place from the gradient of the normed head, given the head x before the norm; x is then
+/// overwritten with this head's share of the gradient of the weight.
+void head_norm_backward(const float* weight, double eps, int64_t width, float* x, float* dx);
+
+}  // namespace longspan::cpu

@@ -1,0 +1,72 @@
+// AdamW, the gradient norm and zeroing: elementwise over whole parameter units.
+#include <array>
+#include <cmath>
+
+#include "engine/cpu/blocks.h"
+#include "engine/cpu/rows.h"
+
+namespace longspan::cpu {
+namespace {
+
+// The partial sums of one round of pieces wait on the stack to be added in order.
+constexpr int64_t kRoundPieces = 256;
+
+double square_sum(const float* g, int64_t n) {
+  double sum = 0;
+  constexpr int64_t kTerms = 1024;  // summed in float, every lane 1024 / (4 * kLanes) terms
+  for (int64_t i = 0; i < n; i += kTerms) {
+    const float* part = g + i;
+    sum += sum_over(std::min(kTerms, n - i), [&](int64_t j, int64_t count) {
+      const Vec v = load(part + j, count);
+      return v * v;
+    });
+  }
+  return sum;
+}
+
+}  // namespace
+
+void sum_of_squares(ThreadPool& pool, const float* g, int64_t n, double* sum) {
+  std::array<double, kRoundPieces> partial;
+  for (int64_t first = 0; first < n; first += kRoundPieces * kPieceElements) {
+    const int64_t count = std::min(n - first, kRoundPieces * kPieceElements);
+    const int64_t pieces = ceil_div(count, kPieceElements);
+    for_pieces(pool, pieces, [&](int64_t piece) {
+      const int64_t begin = piece * kPieceElements;
+      partial[piece] = square_sum(g + first + begin, std::min(kPieceElements, count - begin));
+    });
+    for (int64_t piece = 0; piece < pieces; ++piece) *sum += partial[piece];
+  }
+}
+
+void adamw(ThreadPool& pool, const AdamWStep& s, const float* g, int64_t n, float* p, float* m,
+           float* v) {
+  const double t = static_cast<double>(s.step);
+  const float scale = static_cast<float>(s.gradient_scale);
+  const float beta1 = static_cast<float>(s.beta1);
+  const float beta2 = static_cast<float>(s.beta2);
+  const float rest1 = static_cast<float>(1 - s.beta1);
+  const float rest2 = static_cast<float>(1 - s.beta2);
+  const float rate = static_cast<float>(s.learning_rate / (1 - std::pow(s.beta1, t)));
+  const float root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(s.beta2, t)));
+  const float epsilon = static_cast<float>(s.epsilon);
+  const float keep = static_cast<float>(1 - s.learning_rate * s.weight_decay);
+  for_rows(pool, n, 1, [&](int64_t begin, int64_t end) {
+    for_lanes(end - begin, [&](int64_t j, int64_t count) {
+      const int64_t i = begin + j;
+      const Vec gradient = load(g + i, count) * scale;
+      const Vec mean = beta1 * load(m + i, count) + rest1 * gradient;
+      const Vec square = beta2 * load(v + i, count) + rest2 * gradient * gradient;
+      const Vec step = rate * mean / (square_root(square) * root_scale + epsilon);
+      store(m + i, mean, count);
+      store(v + i, square, count);
+      store(p + i, keep * load(p + i, count) - step, count);
+    });
+  });
+}
+
+void zero(ThreadPool& pool, float* x, int64_t n) {
+  for_rows(pool, n, 1, [&](int64_t begin, int64_t end) { std::fill(x + begin, x + end, 0.0F); });
+}
+
+}  // namespace longspan::cpu

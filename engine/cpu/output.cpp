@@ -1,0 +1,89 @@
+// The output projection of attention, forward and backward.
+#include "engine/cpu/blocks.h"
+#include "engine/cpu/gemm.h"
+#include "engine/cpu/rows.h"
+
+namespace longspan::cpu {
+namespace {
+
+// A piece of the backward: rows and columns of d_o that are formed on the stack before they
+// replace the same block of o.
+constexpr int64_t kRows = 192;
+constexpr int64_t kCols = 256;
+
+struct OutBackward {
+  int64_t n, d, a, heads, dim;
+  const float* weight;
+  const float* dy;
+  const float* o;
+  float* d_o;
+  float* delta;
+};
+
+// d_o and delta of rows [row, row + rows) and heads [head, head + heads).
+void backward_piece(const OutBackward& p, int64_t row, int64_t rows, int64_t head, int64_t heads) {
+  alignas(64) float block[kRows * kCols];
+  const int64_t first = head * p.dim;
+  const int64_t end = (head + heads) * p.dim;
+  for (int64_t col = first; col < end; col += kCols) {
+    const int64_t cols = std::min(kCols, end - col);
+    gemm_nn_block(rows, cols, p.d, p.dy + row * p.d, p.d, p.weight + col, p.a, Into::write, block,
+                  kCols);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t at = (row + i) * p.a;
+      // The part of every head that lies in these columns: one part unless a head is wider.
+      for (int64_t h = col / p.dim; h * p.dim < col + cols; ++h) {
+        const int64_t begin = std::max(col, h * p.dim);
+        const int64_t width = std::min(col + cols, (h + 1) * p.dim) - begin;
+        const float* value = block + i * kCols + begin - col;
+        const float sum = sum_over(width, [&](int64_t j, int64_t count) {
+          return load(value + j, count) * load(p.o + at + begin + j, count);
+        });
+        float& delta = p.delta[(row + i) * p.heads + h];
+        delta = begin == h * p.dim ? sum : delta + sum;
+      }
+      std::copy_n(block + i * kCols, cols, p.d_o + at + col);
+    }
+  }
+}
+
+}  // namespace
+
+void out_forward(const BlockContext& context, const float* unit, const float* x, const float* o,
+                 int64_t n, float* y) {
+  const int64_t d = context.model->hidden;
+  const int64_t a = context.model->attention_width();
+  if (y != x) {
+    for_rows(*context.pool, n, d, [&](int64_t begin, int64_t end) {
+      std::copy(x + begin * d, x + end * d, y + begin * d);
+    });
+  }
+  gemm_nt(*context.pool, n, d, a, o, a, unit + context.layer.out_weight, a, Into::add, y, d);
+  if (context.layer.out_bias >= 0) {
+    add_bias(*context.pool, unit + context.layer.out_bias, n, d, y);
+  }
+}
+
+void out_backward(const BlockContext& context, const float* unit, const float* dy, const float* o,
+                  int64_t n, float* d_o, float* delta, float* unit_gradient) {
+  const ModelSpec& model = *context.model;
+  const int64_t d = model.hidden;
+  const int64_t a = model.attention_width();
+  // First what needs the whole of o, which d_o may replace.
+  gemm_tn(*context.pool, d, a, n, dy, d, o, a, Into::add, unit_gradient + context.layer.out_weight,
+          a);
+  if (context.layer.out_bias >= 0) {
+    add_column_sums(*context.pool, dy, n, d, unit_gradient + context.layer.out_bias);
+  }
+  const OutBackward p{n,  d, a,   model.heads, model.head_dim, unit + context.layer.out_weight,
+                      dy, o, d_o, delta};
+  const int64_t group = std::max<int64_t>(1, kCols / model.head_dim);
+  const int64_t groups = ceil_div(model.heads, group);
+  for_pieces(*context.pool, ceil_div(n, kRows) * groups, [&](int64_t piece) {
+    const int64_t row = piece / groups * kRows;
+    const int64_t head = piece % groups * group;
+    backward_piece(p, row, std::min(kRows, n - row), head, std::min(group, model.heads - head));
+  });
+}
+
+}  // namespace longspan::cpu

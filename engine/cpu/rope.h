@@ -1,0 +1,39 @@
+// Rotary position embedding with Hugging Face's rotate-half convention, optionally with Llama 3.1's
+// frequency scaling. Immutable after construction, safe to share. Internal to engine/cpu.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/cpu/thread_pool.h"
+#include "models/model_spec.h"
+
+namespace longspan::cpu {
+
+class Rope {
+ public:
+  /// REQUIRES: model.positions is rope and model.head_dim is even.
+  explicit Rope(const ModelSpec& model);
+
+  enum class Turn { forward, back };
+
+  /// Rotates every head of x[n, heads * D] in place; row i sits at global position position0 + i.
+  /// `back` is the inverse, which is also the gradient. The angles are a function of the position
+  /// alone, in double, whatever the rows of the call.
+  void rotate(ThreadPool& pool, int64_t n, int64_t position0, int64_t heads, Turn turn,
+              float* x) const;
+
+ private:
+  // An angle is that of the last multiple of kAnchor positions, computed by cos and sin, plus that
+  // of the rest, from a table: cheap and exact at any position.
+  static constexpr int64_t kAnchor = 64;
+
+  void rotate_rows(int64_t begin, int64_t end, int64_t position0, int64_t heads, Turn turn,
+                   float* x) const;
+
+  int64_t half_ = 0;               // D/2
+  std::vector<double> frequency_;  // [D/2] radians per position
+  std::vector<double> cos_, sin_;  // [kAnchor, D/2]
+};
+
+}  // namespace longspan::cpu

@@ -1,0 +1,210 @@
+#include "engine/runtime/executor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "planner/plan/plan.h"
+
+namespace longspan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point a, Clock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+// How far each stream is: the one thing the streams' threads share during a step. A counter only
+// grows; after a failure every counter is at its end, so that nobody waits for ever.
+class StreamProgress {
+ public:
+  void wait_for(int stream, int32_t ordinal) {
+    std::atomic<int32_t>& done = done_[stream];
+    for (int32_t seen = done.load(std::memory_order_acquire); seen <= ordinal;
+         seen = done.load(std::memory_order_acquire)) {
+      done.wait(seen, std::memory_order_acquire);
+    }
+  }
+  void complete(int stream, int32_t ordinal) {
+    // A failure elsewhere may have moved the counter to its end meanwhile; leave it there.
+    int32_t expected = ordinal;
+    done_[stream].compare_exchange_strong(expected, ordinal + 1, std::memory_order_release);
+    done_[stream].notify_all();
+  }
+  void fail(std::exception_ptr error) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::move(error);
+    }
+    failed_.store(true, std::memory_order_release);
+    for (std::atomic<int32_t>& done : done_) {
+      done.store(INT32_MAX, std::memory_order_release);
+      done.notify_all();
+    }
+  }
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::array<std::atomic<int32_t>, kStreamCount> done_{};
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+constexpr const char* kTierNames[] = {"device", "host", "nvme"};
+
+}  // namespace
+
+Executor::Executor(Program program, Backend& backend, const ExecutorOptions& options)
+    : program_(std::move(program)), layout_(lay_out(program_)), backend_(backend) {
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (layout_.arena_bytes[tier] > options.capacity_bytes[tier]) {
+      throw no_fit("{}", describe_shortfall(static_cast<Tier>(tier), layout_.arena_bytes[tier],
+                                            options.capacity_bytes[tier]));
+    }
+  }
+  for (int tier = 0; tier < 2; ++tier) {
+    memory_[tier] = std::make_unique<MemoryArena>(layout_.arena_bytes[tier], kTierNames[tier]);
+    if (options.poison) memory_[tier]->poison();
+  }
+  if (layout_.arena_bytes[2] > 0) {
+    file_ = std::make_unique<FileArena>(layout_.arena_bytes[2], options.nvme_directory);
+  }
+}
+
+void Executor::run_op(const Op& op, const StepContext& context) {
+  if (before_op) before_op(op);
+  OperandPointers pointers{};
+  for (int i = 0; i < op.operand_count; ++i) {
+    const BufferId id = op.operands[i];
+    if (id < 0) continue;
+    const int tier = static_cast<int>(program_.buffers[id].tier);
+    if (tier < 2) pointers[i] = memory_[tier]->data() + layout_.offsets[id];
+  }
+  switch (op.kind) {
+    case OpKind::io_read:
+      file_->read(layout_.offsets[op.operands[0]], pointers[1], program_.bytes_of(op.operands[0]));
+      break;
+    case OpKind::io_write:
+      file_->write(layout_.offsets[op.operands[1]], pointers[0], program_.bytes_of(op.operands[0]));
+      break;
+    default:
+      backend_.run(program_, op, pointers, context);
+  }
+}
+
+void Executor::touch(const Op& op, std::array<int64_t, kTierCount>& high_water) const {
+  for (int i = 0; i < op.operand_count; ++i) {
+    const BufferId id = op.operands[i];
+    if (id < 0) continue;
+    int64_t& mark = high_water[static_cast<int>(program_.buffers[id].tier)];
+    // A buffer takes its padding with it: offsets are aligned.
+    const int64_t bytes = program_.bytes_of(id);
+    mark = std::max(mark, layout_.offsets[id] +
+                              (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment);
+  }
+}
+
+Timeline Executor::run(const StepContext& context) {
+  Timeline timeline;
+  timeline.spans.resize(program_.ops.size());
+  StreamProgress progress;
+  std::array<std::array<int64_t, kTierCount>, kStreamCount> high_water{};
+  const Clock::time_point begin = Clock::now();
+
+  const auto run_stream = [&](int stream) {
+    try {
+      const std::vector<Queued>& queue = layout_.streams[stream];
+      for (size_t i = 0; i < queue.size() && !progress.failed(); ++i) {
+        const Queued& next = queue[i];
+        const Op& op = program_.ops[next.op];
+        for (int other = 0; other < kStreamCount; ++other) {
+          if (next.waits[other] >= 0) progress.wait_for(other, next.waits[other]);
+        }
+        if (progress.failed()) return;
+        const Clock::time_point start = Clock::now();
+        run_op(op, context);
+        const Clock::time_point end = Clock::now();
+        touch(op, high_water[stream]);
+        timeline.spans[next.op] = {seconds_between(begin, start), seconds_between(begin, end)};
+        timeline.busy_seconds[stream] += seconds_between(start, end);
+        progress.complete(stream, static_cast<int32_t>(i));
+      }
+    } catch (...) {
+      progress.fail(std::current_exception());
+    }
+  };
+
+  {
+    std::vector<std::jthread> threads;
+    for (int stream = 1; stream < kStreamCount; ++stream) {
+      if (!layout_.streams[stream].empty()) threads.emplace_back(run_stream, stream);
+    }
+    run_stream(static_cast<int>(Stream::compute));
+  }
+  progress.rethrow();
+
+  timeline.step_seconds = seconds_between(begin, Clock::now());
+  for (const auto& marks : high_water) {
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      high_water_[tier] = std::max(high_water_[tier], marks[tier]);
+    }
+  }
+  timeline.peak_bytes = high_water_;
+  return timeline;
+}
+
+void Executor::run_in_random_order(const StepContext& context, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::array<int32_t, kStreamCount> done{};
+  for (size_t left = program_.ops.size(); left > 0; --left) {
+    std::array<int, kStreamCount> ready{};
+    int n_ready = 0;
+    for (int stream = 0; stream < kStreamCount; ++stream) {
+      if (done[stream] == static_cast<int32_t>(layout_.streams[stream].size())) continue;
+      const Waits& waits = layout_.streams[stream][done[stream]].waits;
+      bool allowed = true;
+      for (int other = 0; other < kStreamCount; ++other) allowed &= waits[other] < done[other];
+      if (allowed) ready[n_ready++] = stream;
+    }
+    if (n_ready == 0) throw failed("executor: the program makes no progress");
+    const int stream = ready[random() % n_ready];
+    const Op& op = program_.ops[layout_.streams[stream][done[stream]].op];
+    run_op(op, context);
+    touch(op, high_water_);
+    ++done[stream];
+  }
+}
+
+void Executor::read(BufferId buffer, void* out) const {
+  const Tier tier = program_.buffers[buffer].tier;
+  if (tier == Tier::nvme) {
+    file_->read(layout_.offsets[buffer], out, program_.bytes_of(buffer));
+  } else {
+    std::memcpy(out, memory_[static_cast<int>(tier)]->data() + layout_.offsets[buffer],
+                program_.bytes_of(buffer));
+  }
+}
+
+void Executor::write(BufferId buffer, const void* data) {
+  const Tier tier = program_.buffers[buffer].tier;
+  if (tier == Tier::nvme) {
+    file_->write(layout_.offsets[buffer], data, program_.bytes_of(buffer));
+  } else {
+    std::memcpy(memory_[static_cast<int>(tier)]->data() + layout_.offsets[buffer], data,
+                program_.bytes_of(buffer));
+  }
+}
+
+}  // namespace longspan

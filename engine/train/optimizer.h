@@ -1,0 +1,37 @@
+// Hyperparameters of training that do not change the program: the learning-rate schedule, AdamW's
+// constants, gradient clipping, and initial weights.
+#pragma once
+
+#include <cstdint>
+
+#include "models/model_spec.h"
+
+namespace longspan {
+
+struct TrainingConfig {
+  int64_t steps = 10;
+  int64_t warmup_steps = 0;
+  double learning_rate = 3e-4;      // peak
+  double min_learning_rate = 3e-5;  // at the end of the cosine
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  double weight_decay = 0.1;
+  double clip_norm = 1.0;  // 0: no clipping
+  uint64_t seed = 1;
+};
+
+/// Throws bad_input, naming the field, unless every number is finite and in range: steps >= 1,
+/// warmup_steps >= 0, 0 <= min_learning_rate <= learning_rate, betas in [0, 1), epsilon > 0,
+/// weight_decay and clip_norm >= 0.
+void validate(const TrainingConfig& config);
+
+/// Linear warmup to the peak over warmup_steps, then a cosine to the minimum at `steps`; constant
+/// afterwards. `step` counts from 1.
+double learning_rate(const TrainingConfig& config, int64_t step);
+
+/// Fills one tensor of the model deterministically from (seed, tensor name): normal(0, 0.02),
+/// residual projections scaled by 1/sqrt(2L), ones, or zeros, by `tensor.init`. The values do not
+/// depend on the order of calls.
+void initialize_tensor(const ModelSpec& model, const ParameterTensor& tensor, uint64_t seed,
+                       float* out);
+
+}  // namespace longspan

@@ -1,0 +1,228 @@
+#include "engine/train/states.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "engine/train/optimizer.h"
+#include "engine/train/safetensors.h"
+
+namespace longspan {
+namespace {
+
+// A unit of any state, as float32, wherever its buffer is.
+std::vector<float> read_unit(const Executor& executor, BufferId buffer, int64_t elements) {
+  std::vector<float> values(elements);
+  executor.read(buffer, values.data());
+  return values;
+}
+
+// Writes a parameter unit and, where there is one, the resident copy that the kernels read.
+void write_parameters(Executor& executor, int unit, const std::vector<float>& values) {
+  const BufferId master = executor.program().parameters[unit];
+  const BufferId resident = executor.program().device_parameters[unit];
+  executor.write(master, values.data());
+  if (resident >= 0 && resident != master) executor.write(resident, values.data());
+}
+
+void transpose(const float* in, int64_t rows, int64_t columns, float* out) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) out[c * rows + r] = in[r * columns + c];
+  }
+}
+
+std::vector<int64_t> file_shape(const ParameterTensor& tensor) {
+  std::vector<int64_t> shape = tensor.shape;
+  if (tensor.transposed_in_file) std::reverse(shape.begin(), shape.end());
+  return shape;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (const int64_t n : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(n);
+  return text + "]";
+}
+
+// A set of safetensors files that together hold the tensors of a model.
+class WeightFiles {
+ public:
+  explicit WeightFiles(const std::filesystem::path& path) : path_(path) {
+    namespace fs = std::filesystem;
+    if (!fs::exists(path)) throw bad_input("weights: {}: no such file or folder", path.string());
+    if (!fs::is_directory(path)) {
+      open(path);
+    } else if (fs::exists(path / "model.safetensors.index.json")) {
+      open_shards(path / "model.safetensors.index.json");
+    } else if (fs::exists(path / "model.safetensors")) {
+      open(path / "model.safetensors");
+    } else {
+      throw bad_input("weights: {}: holds neither model.safetensors nor its index", path.string());
+    }
+  }
+
+  const std::map<std::string, std::string>& metadata() const { return files_.front()->metadata(); }
+
+  /// `tensor` under `prefix` + its name, in our layout.
+  void read(const std::string& prefix, const ParameterTensor& tensor, float* out) const {
+    const SafetensorsFile* file = nullptr;
+    const SafetensorsEntry* entry = nullptr;
+    std::string name;
+    // GPT-2's own files leave the "transformer." out.
+    constexpr std::string_view optional = "transformer.";
+    for (const bool strip : {false, true}) {
+      if (strip && !tensor.name.starts_with(optional)) continue;
+      name = prefix + (strip ? tensor.name.substr(optional.size()) : tensor.name);
+      for (const auto& candidate : files_) {
+        const auto it = candidate->entries().find(name);
+        if (it == candidate->entries().end()) continue;
+        file = candidate.get();
+        entry = &it->second;
+        break;
+      }
+      if (entry != nullptr) break;
+    }
+    if (entry == nullptr) {
+      throw bad_input("weights: {}: tensor {}{} is missing", path_.string(), prefix, tensor.name);
+    }
+    const std::vector<int64_t> expected = file_shape(tensor);
+    if (entry->shape != expected) {
+      throw bad_input("weights: {}: tensor {}: expected shape {}, got {}", path_.string(), name,
+                      shape_text(expected), shape_text(entry->shape));
+    }
+    if (!tensor.transposed_in_file) {
+      file->read_float(name, out, tensor.elements);
+      return;
+    }
+    std::vector<float> stored(tensor.elements);
+    file->read_float(name, stored.data(), tensor.elements);
+    transpose(stored.data(), expected[0], expected[1], out);
+  }
+
+ private:
+  void open(const std::filesystem::path& file) {
+    files_.push_back(std::make_unique<SafetensorsFile>(file));
+  }
+  void open_shards(const std::filesystem::path& index) {
+    std::vector<std::string> names;
+    try {
+      const auto json = nlohmann::json::parse(read_file(index));
+      for (const auto& [tensor, file] : json.at("weight_map").items()) {
+        names.push_back(file.get<std::string>());
+      }
+    } catch (const nlohmann::json::exception& e) {
+      throw bad_input("weights: {}: {}", index.string(), e.what());
+    }
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    if (names.empty()) throw bad_input("weights: {}: names no shard", index.string());
+    for (const std::string& name : names) open(index.parent_path() / name);
+  }
+
+  std::filesystem::path path_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+};
+
+void load_parameters(Executor& executor, const ModelSpec& model, const WeightFiles& files) {
+  const std::vector<ParameterUnit> units = parameter_units(model);
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    std::vector<float> values(units[unit].elements);
+    for (const ParameterTensor& tensor : units[unit].tensors) {
+      files.read("", tensor, values.data() + tensor.offset);
+    }
+    write_parameters(executor, static_cast<int>(unit), values);
+  }
+}
+
+constexpr const char* kStepKey = "longspan_steps_done";
+
+}  // namespace
+
+void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed) {
+  const std::vector<ParameterUnit> units = parameter_units(model);
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    std::vector<float> values(units[unit].elements);
+    const Program& program = executor.program();
+    executor.write(program.adam_m[unit], values.data());
+    executor.write(program.adam_v[unit], values.data());
+    for (const ParameterTensor& tensor : units[unit].tensors) {
+      initialize_tensor(model, tensor, seed, values.data() + tensor.offset);
+    }
+    write_parameters(executor, static_cast<int>(unit), values);
+  }
+}
+
+void load_weights(Executor& executor, const ModelSpec& model, const std::filesystem::path& path) {
+  load_parameters(executor, model, WeightFiles(path));
+}
+
+void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t steps_done,
+                     const std::filesystem::path& path) {
+  const std::vector<ParameterUnit> units = parameter_units(model);
+  const Program& program = executor.program();
+  std::vector<SafetensorsTensor> tensors;
+  struct Section {
+    const char* prefix;
+    const std::vector<BufferId>* buffers;
+  };
+  const Section sections[] = {
+      {"", &program.parameters}, {"adam_m.", &program.adam_m}, {"adam_v.", &program.adam_v}};
+  // Tensors are written in order, so one unit at a time is in memory.
+  auto cached = std::make_shared<std::pair<BufferId, std::vector<float>>>(-1, std::vector<float>());
+  for (const Section& section : sections) {
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      const BufferId buffer = (*section.buffers)[unit];
+      const int64_t elements = units[unit].elements;
+      for (const ParameterTensor& tensor : units[unit].tensors) {
+        tensors.push_back({section.prefix + tensor.name, file_shape(tensor),
+                           [&executor, cached, buffer, elements, tensor](float* out) {
+                             if (cached->first != buffer) {
+                               *cached = {buffer, read_unit(executor, buffer, elements)};
+                             }
+                             const float* values = cached->second.data() + tensor.offset;
+                             if (tensor.transposed_in_file) {
+                               transpose(values, tensor.shape[0], tensor.shape[1], out);
+                             } else {
+                               std::copy_n(values, tensor.elements, out);
+                             }
+                           }});
+      }
+    }
+  }
+  write_safetensors(
+      path, tensors,
+      {{kStepKey, std::to_string(steps_done)}, {"model", model.name}, {"format", "pt"}});
+}
+
+int64_t load_checkpoint(Executor& executor, const ModelSpec& model,
+                        const std::filesystem::path& path) {
+  const WeightFiles files(path);
+  const auto step = files.metadata().find(kStepKey);
+  int64_t steps_done = -1;
+  if (step != files.metadata().end()) {
+    std::from_chars(step->second.data(), step->second.data() + step->second.size(), steps_done);
+  }
+  if (steps_done < 0) {
+    throw bad_input("checkpoint {}: holds no step count; to start from plain weights use --weights",
+                    path.string());
+  }
+  load_parameters(executor, model, files);
+  const std::vector<ParameterUnit> units = parameter_units(model);
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    std::vector<float> m(units[unit].elements), v(units[unit].elements);
+    for (const ParameterTensor& tensor : units[unit].tensors) {
+      files.read("adam_m.", tensor, m.data() + tensor.offset);
+      files.read("adam_v.", tensor, v.data() + tensor.offset);
+    }
+    executor.write(executor.program().adam_m[unit], m.data());
+    executor.write(executor.program().adam_v[unit], v.data());
+  }
+  return steps_done;
+}
+
+}  // namespace longspan

@@ -1,0 +1,33 @@
+// Moving parameters and optimizer state between a program's buffers and files.
+//
+// Whatever tier a unit lives on, it is read and written whole through the executor, as float32 in
+// the model's own layout. Used from the trainer's thread while no step runs.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "engine/runtime/executor.h"
+#include "models/model_spec.h"
+
+namespace longspan {
+
+/// Parameters from `seed`; optimizer moments zero.
+void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed);
+
+/// Parameters from a Hugging Face folder (model.safetensors, or the shards of
+/// model.safetensors.index.json) or one safetensors file. Throws bad_input: a missing tensor, a
+/// wrong shape or dtype, a corrupt file.
+void load_weights(Executor& executor, const ModelSpec& model, const std::filesystem::path& path);
+
+/// One safetensors file: parameters under their Hugging Face names and layout, moments under
+/// "adam_m." and "adam_v." + name, the step count and the model's name as metadata. Atomic.
+void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t steps_done,
+                     const std::filesystem::path& path);
+
+/// Restores what save_checkpoint wrote and returns its step count. Throws bad_input if the file is
+/// not a checkpoint of this model.
+int64_t load_checkpoint(Executor& executor, const ModelSpec& model,
+                        const std::filesystem::path& path);
+
+}  // namespace longspan

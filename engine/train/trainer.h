@@ -1,0 +1,66 @@
+// Training: a plan, a data source and hyperparameters in; updated parameters and measurements out.
+//
+// A Trainer owns the executor, and with it all memory of the run. It is used from one thread. It
+// never prints: a caller that wants a line per step takes the StepReport.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/executor.h"
+#include "engine/train/data.h"
+#include "engine/train/optimizer.h"
+#include "planner/plan/plan.h"
+
+namespace longspan {
+
+struct StepReport {
+  int64_t step = 0;          // counts from 1
+  double loss = 0;           // mean over the step's tokens, before the update
+  double gradient_norm = 0;  // before clipping
+  double learning_rate = 0;
+  double seconds = 0;
+  double tokens_per_second = 0;
+  double mfu = 0;                                // causal model FLOPs, as in the plan's prediction
+  std::array<int64_t, kTierCount> peak_bytes{};  // measured high-water mark of each arena
+};
+
+struct TrainerOptions {
+  int compute_threads = 0;  // 0: all cores
+  std::filesystem::path nvme_directory = ".";
+  bool poison = false;  // tests: arenas start as NaN
+};
+
+class Trainer {
+ public:
+  /// Refuses, before the first op: a plan that does not fit its hardware (no_fit), a dtype or
+  /// backend this build cannot run (bad_input). Parameters start from config.seed.
+  Trainer(const Plan& plan, const TrainingConfig& config, std::shared_ptr<const TokenSource> data,
+          const TrainerOptions& options);
+  ~Trainer();
+
+  /// Initial weights from a Hugging Face model folder or file (safetensors, sharded or not).
+  void load_weights(const std::filesystem::path& path);
+  /// Writes parameters, optimizer state and the step count; atomic. resume() continues bit for bit
+  /// under the same plan and data.
+  void save_checkpoint(const std::filesystem::path& path) const;
+  void resume(const std::filesystem::path& path);
+
+  StepReport step();  // runs the next step
+  int64_t steps_done() const;
+  const Timeline& last_timeline() const;
+  const Executor& executor() const;
+  Executor& executor();
+  const TrainingConfig& config() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace longspan
