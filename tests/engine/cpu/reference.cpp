@@ -1,0 +1,252 @@
+#include "tests/engine/cpu/reference.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace longspan::reference {
+namespace {
+
+// y[n,out] = x[n,in] w[out,in]^T (+ b).
+Doubles linear(const Doubles& x, int64_t in, const double* w, const double* b, int64_t outs) {
+  const int64_t n = static_cast<int64_t>(x.size()) / in;
+  Doubles y(n * outs);
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < outs; ++j) {
+      double sum = b == nullptr ? 0 : b[j];
+      for (int64_t p = 0; p < in; ++p) sum += x[i * in + p] * w[j * in + p];
+      y[i * outs + j] = sum;
+    }
+  }
+  return y;
+}
+
+const double* tensor(const Layer& layer, int64_t offset) {
+  return offset < 0 ? nullptr : layer.unit.data() + offset;
+}
+
+double rope_frequency(const ModelSpec& model, int64_t i) {
+  const double f =
+      1 / std::pow(model.rope_theta, 2.0 * static_cast<double>(i) / static_cast<double>(model.head_dim));
+  if (!model.rope_scaling) return f;
+  const Llama3RopeScaling& s = *model.rope_scaling;
+  const double original = static_cast<double>(s.original_max_positions);
+  const double wave = 2 * std::acos(-1.0) / f;
+  if (wave < original / s.high_freq_factor) return f;
+  if (wave > original / s.low_freq_factor) return f / s.factor;
+  const double smooth =
+      (original / wave - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  return (1 - smooth) * f / s.factor + smooth * f;
+}
+
+void head_norm(const ModelSpec& model, const double* weight, double* head) {
+  double square = 0;
+  for (int64_t j = 0; j < model.head_dim; ++j) square += head[j] * head[j];
+  const double r = 1 / std::sqrt(square / static_cast<double>(model.head_dim) + model.norm_eps);
+  for (int64_t j = 0; j < model.head_dim; ++j) head[j] *= r * weight[j];
+}
+
+void rotate(const ModelSpec& model, int64_t position, double* head) {
+  const int64_t half = model.head_dim / 2;
+  const Doubles x(head, head + model.head_dim);
+  for (int64_t j = 0; j < half; ++j) {
+    const double angle = static_cast<double>(position) * rope_frequency(model, j);
+    head[j] = x[j] * std::cos(angle) - x[j + half] * std::sin(angle);
+    head[j + half] = x[j + half] * std::cos(angle) + x[j] * std::sin(angle);
+  }
+}
+
+// The scaled score of a query and a key, both [D].
+double score(const ModelSpec& model, const double* q, const double* k) {
+  double sum = 0;
+  for (int64_t j = 0; j < model.head_dim; ++j) sum += q[j] * k[j];
+  return sum / std::sqrt(static_cast<double>(model.head_dim));
+}
+
+}  // namespace
+
+Doubles norm(const ModelSpec& model, const double* weight, const double* bias, const Doubles& x) {
+  const int64_t d = model.hidden;
+  Doubles h(x.size());
+  for (size_t row = 0; row < x.size(); row += d) {
+    double mean = 0;
+    for (int64_t j = 0; j < d && model.norm == Norm::layernorm; ++j) {
+      mean += x[row + j] / static_cast<double>(d);
+    }
+    double square = 0;
+    for (int64_t j = 0; j < d; ++j) square += (x[row + j] - mean) * (x[row + j] - mean);
+    const double r = 1 / std::sqrt(square / static_cast<double>(d) + model.norm_eps);
+    for (int64_t j = 0; j < d; ++j) {
+      h[row + j] = (x[row + j] - mean) * r * weight[j] + (bias == nullptr ? 0 : bias[j]);
+    }
+  }
+  return h;
+}
+
+Doubles norm1(const Layer& layer, const Doubles& x) {
+  return norm(layer.model, tensor(layer, layer.at.norm1_weight), tensor(layer, layer.at.norm1_bias),
+              x);
+}
+
+Qkv qkv(const Layer& layer, const Doubles& x, bool normed, int64_t position0) {
+  const ModelSpec& model = layer.model;
+  const int64_t a = model.attention_width();
+  const int64_t g = model.kv_width();
+  const int64_t all = a + 2 * g;
+  const Doubles h = normed ? x : norm1(layer, x);
+  const Doubles joint = linear(h, model.hidden, tensor(layer, layer.at.qkv_weight),
+                               tensor(layer, layer.at.qkv_bias), all);
+  Qkv result;
+  for (size_t row = 0; row * all < joint.size(); ++row) {
+    const double* from = joint.data() + row * all;
+    Doubles q(from, from + a);
+    Doubles k(from + a, from + a + g);
+    const int64_t position = position0 + static_cast<int64_t>(row);
+    const auto finish = [&](Doubles& heads, int64_t norm_offset) {
+      for (size_t j = 0; j < heads.size(); j += model.head_dim) {
+        if (model.qk_norm) head_norm(model, tensor(layer, norm_offset), &heads[j]);
+        if (model.positions == Positions::rope) rotate(model, position, &heads[j]);
+      }
+    };
+    finish(q, layer.at.q_norm);
+    finish(k, layer.at.k_norm);
+    result.q.insert(result.q.end(), q.begin(), q.end());
+    result.k.insert(result.k.end(), k.begin(), k.end());
+    result.v.insert(result.v.end(), from + a + g, from + all);
+  }
+  return result;
+}
+
+Attention attention(const ModelSpec& model, const Doubles& q, const Doubles& k, const Doubles& v,
+                    int64_t q0) {
+  const int64_t a = model.attention_width();
+  const int64_t g = model.kv_width();
+  const int64_t dim = model.head_dim;
+  const int64_t nq = static_cast<int64_t>(q.size()) / a;
+  const int64_t nk = static_cast<int64_t>(k.size()) / g;
+  Attention result{Doubles(nq * a), Doubles(nq * model.heads)};
+  for (int64_t i = 0; i < nq; ++i) {
+    for (int64_t h = 0; h < model.heads; ++h) {
+      const int64_t kv = h / (model.heads / model.kv_heads) * dim;
+      const int64_t visible = std::min(nk, q0 + i + 1);
+      Doubles s(visible);
+      for (int64_t j = 0; j < visible; ++j) s[j] = score(model, &q[i * a + h * dim], &k[j * g + kv]);
+      const double top = *std::max_element(s.begin(), s.end());
+      double sum = 0;
+      for (double& value : s) sum += value = std::exp(value - top);
+      for (int64_t j = 0; j < visible; ++j) {
+        for (int64_t c = 0; c < dim; ++c) {
+          result.o[i * a + h * dim + c] += s[j] / sum * v[j * g + kv + c];
+        }
+      }
+      result.lse[i * model.heads + h] = top + std::log(sum);
+    }
+  }
+  return result;
+}
+
+AttentionGradient attention_backward(const ModelSpec& model, const Doubles& q, const Doubles& k,
+                                     const Doubles& v, const Doubles& d_o, const Doubles& lse,
+                                     const Doubles& delta, int64_t q0, int64_t k0) {
+  const int64_t a = model.attention_width();
+  const int64_t g = model.kv_width();
+  const int64_t dim = model.head_dim;
+  const int64_t nq = static_cast<int64_t>(q.size()) / a;
+  const int64_t nk = static_cast<int64_t>(k.size()) / g;
+  const double scale = 1 / std::sqrt(static_cast<double>(dim));
+  AttentionGradient grad{Doubles(q.size()), Doubles(k.size()), Doubles(v.size())};
+  for (int64_t i = 0; i < nq; ++i) {
+    for (int64_t h = 0; h < model.heads; ++h) {
+      const int64_t at_q = i * a + h * dim;
+      for (int64_t j = 0; j < nk && k0 + j <= q0 + i; ++j) {
+        const int64_t at_k = j * g + h / (model.heads / model.kv_heads) * dim;
+        const double p = std::exp(score(model, &q[at_q], &k[at_k]) - lse[i * model.heads + h]);
+        double dp = 0;
+        for (int64_t c = 0; c < dim; ++c) dp += d_o[at_q + c] * v[at_k + c];
+        const double ds = p * (dp - delta[i * model.heads + h]) * scale;
+        for (int64_t c = 0; c < dim; ++c) {
+          grad.dv[at_k + c] += p * d_o[at_q + c];
+          grad.dq[at_q + c] += ds * k[at_k + c];
+          grad.dk[at_k + c] += ds * q[at_q + c];
+        }
+      }
+    }
+  }
+  return grad;
+}
+
+Doubles row_dots(const ModelSpec& model, const Doubles& d_o, const Doubles& o) {
+  Doubles delta(o.size() / model.head_dim);
+  for (size_t i = 0; i < o.size(); ++i) delta[i / model.head_dim] += d_o[i] * o[i];
+  return delta;
+}
+
+Doubles out(const Layer& layer, const Doubles& x, const Doubles& o) {
+  Doubles y = linear(o, layer.model.attention_width(), tensor(layer, layer.at.out_weight),
+                     tensor(layer, layer.at.out_bias), layer.model.hidden);
+  for (size_t i = 0; i < y.size(); ++i) y[i] += x[i];
+  return y;
+}
+
+Doubles mlp(const Layer& layer, const Doubles& y, Doubles* inner) {
+  const ModelSpec& model = layer.model;
+  const bool gated = model.activation == Activation::swiglu;
+  const int64_t f = model.ffn;
+  const int64_t w = gated ? 2 * f : f;
+  const Doubles h = norm(model, tensor(layer, layer.at.norm2_weight),
+                         tensor(layer, layer.at.norm2_bias), y);
+  const Doubles z = linear(h, model.hidden, tensor(layer, layer.at.up_weight),
+                           tensor(layer, layer.at.up_bias), w);
+  Doubles act;
+  for (size_t row = 0; row < z.size(); row += w) {
+    for (int64_t j = 0; j < f; ++j) {
+      const double x = z[row + j];
+      const double u = std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
+      act.push_back(gated ? x / (1 + std::exp(-x)) * z[row + f + j]
+                          : 0.5 * x * (1 + std::tanh(u)));
+    }
+  }
+  Doubles result = linear(act, f, tensor(layer, layer.at.down_weight),
+                          tensor(layer, layer.at.down_bias), model.hidden);
+  for (size_t i = 0; i < result.size(); ++i) result[i] += y[i];
+  if (inner != nullptr) *inner = z;
+  return result;
+}
+
+double loss(const ModelSpec& model, const Doubles& head, const Doubles& output, const Doubles& x,
+            const std::vector<int32_t>& labels, double scale) {
+  const double* bias = model.norm == Norm::layernorm ? head.data() + model.hidden : nullptr;
+  const Doubles h = norm(model, head.data(), bias, x);
+  const Doubles logits = linear(h, model.hidden, output.data(), nullptr, model.vocab);
+  double sum = 0;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const double* row = logits.data() + i * model.vocab;
+    const double top = *std::max_element(row, row + model.vocab);
+    double total = 0;
+    for (int64_t j = 0; j < model.vocab; ++j) total += std::exp(row[j] - top);
+    sum += scale * (top + std::log(total) - row[labels[i]]);
+  }
+  return sum;
+}
+
+Doubles differences(const std::function<double()>& f, Doubles& x) {
+  constexpr double kStep = 1e-5;
+  Doubles gradient;
+  for (double& value : x) {
+    const double kept = value;
+    value = kept + kStep;
+    const double above = f();
+    value = kept - kStep;
+    const double below = f();
+    value = kept;
+    gradient.push_back((above - below) / (2 * kStep));
+  }
+  return gradient;
+}
+
+double dot(const Doubles& a, const Doubles& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+}  // namespace longspan::reference

@@ -1,0 +1,180 @@
+// Same numbers: any plan gives the loss and every gradient of the plain double-precision reference,
+// the same bits from run to run and in any legal order, in exactly the memory that was predicted.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "planner/program/layout.h"
+#include "tests/engine/plan_runner.h"
+#include "tests/reference/fp.h"
+#include "tests/reference/reference.h"
+
+namespace longspan::testing {
+namespace {
+
+constexpr double kTolerance = 1e-5;  // relative, norm-wise
+
+reference::Result reference_step(const StepCase& step) {
+  std::vector<std::vector<double>> weights;
+  for (const std::vector<float>& unit : case_weights(step)) {
+    weights.emplace_back(unit.begin(), unit.end());
+  }
+  reference::Result sum;
+  for (int64_t m = 0; m < step.micro_batches; ++m) {
+    const reference::Result one =
+        reference::forward_backward(step.model, weights, case_tokens(step, m));
+    const double share = 1.0 / static_cast<double>(step.micro_batches);
+    sum.loss += one.loss * share;
+    sum.gradients.resize(one.gradients.size());
+    for (size_t unit = 0; unit < one.gradients.size(); ++unit) {
+      sum.gradients[unit].resize(one.gradients[unit].size());
+      for (size_t i = 0; i < one.gradients[unit].size(); ++i) {
+        sum.gradients[unit][i] += share * one.gradients[unit][i];
+      }
+    }
+  }
+  return sum;
+}
+
+void check_against_reference(const StepCase& step) {
+  const StepOutcome outcome = run_step(step);
+  const reference::Result expected = reference_step(step);
+  CHECK(outcome.loss == Approx(expected.loss).epsilon(kTolerance));
+  const std::vector<ParameterUnit> units = parameter_units(step.model);
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    REQUIRE(outcome.gradients[unit].size() == expected.gradients[unit].size());
+    for (const ParameterTensor& tensor : units[unit].tensors) {
+      INFO(tensor.name);
+      const double error = reference::relative_error(
+          outcome.gradients[unit].data() + tensor.offset,
+          expected.gradients[unit].data() + tensor.offset, tensor.elements);
+      CHECK(error <= kTolerance);
+    }
+  }
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    INFO("tier " << tier);
+    CHECK(outcome.high_water_bytes[tier] == outcome.arena_bytes[tier]);
+  }
+}
+
+// Sixteen plans and more, each about one knob; every knob has a plan where it matters.
+std::map<std::string, Strategy> knob_plans(int64_t sequence) {
+  const int64_t chunk = sequence / 4;
+  Strategy whole;
+  whole.chunk_tokens = whole.block_tokens = sequence;
+  Strategy chunked = whole;
+  chunked.chunk_tokens = chunked.block_tokens = chunk;
+  Strategy away = chunked;
+  away.kv = away.idle = Tier::host;
+  away.layer_input.where = Saved::host;
+  away.qkv.where = away.attention_out.where = away.mlp_input.where = away.mlp_inner.where =
+      Saved::recompute;
+  std::map<std::string, Strategy> plans;
+  plans["baseline"] = whole;
+  plans["chunked, resident, q-outer"] = chunked;
+  plans["chunked, resident, kv-outer"] = chunked;
+  plans["chunked, resident, kv-outer"].backward_order = BackwardOrder::kv_outer;
+  plans["streamed, q-outer"] = away;
+  plans["streamed, kv-outer"] = away;
+  plans["streamed, kv-outer"].backward_order = BackwardOrder::kv_outer;
+  plans["one block, chunked attention"] = away;
+  plans["one block, chunked attention"].block_tokens = sequence;
+  plans["two chunks a block"] = away;
+  plans["two chunks a block"].block_tokens = 2 * chunk;
+  for (const Saved where : {Saved::keep, Saved::host, Saved::nvme}) {
+    Strategy s = away;
+    s.layer_input.where = s.qkv.where = s.attention_out.where = s.mlp_input.where =
+        s.mlp_inner.where = where;
+    plans[fmt::format("everything saved: {}", name_of(where))] = s;
+  }
+  plans["half the layers offloaded"] = away;
+  plans["half the layers offloaded"].layer_input.fraction = 0.5;
+  plans["half the layers offloaded"].qkv = {Saved::host, 0.5};
+  plans["whole, recomputed"] = whole;
+  plans["whole, recomputed"].qkv.where = plans["whole, recomputed"].attention_out.where =
+      Saved::recompute;
+  plans["tiles"] = away;
+  plans["tiles"].projection_tile = 5;
+  plans["tiles"].mlp_tile = 7;
+  plans["tiles"].loss_tile = 3;
+  plans["no prefetch, no window"] = away;
+  plans["no prefetch, no window"].prefetch_depth = 0;
+  plans["no prefetch, no window"].offload_window = 0;
+  plans["deep prefetch and window"] = away;
+  plans["deep prefetch and window"].prefetch_depth = 5;
+  plans["deep prefetch and window"].offload_window = 4;
+  plans["optimizer on host"] = away;
+  plans["optimizer on host"].optimizer = Tier::host;
+  plans["gradients and optimizer on host"] = away;
+  plans["gradients and optimizer on host"].optimizer = Tier::host;
+  plans["gradients and optimizer on host"].gradients = Tier::host;
+  plans["all states on host"] = away;
+  plans["all states on host"].optimizer = plans["all states on host"].gradients =
+      plans["all states on host"].parameters = Tier::host;
+  plans["optimizer in a file"] = away;
+  plans["optimizer in a file"].optimizer = Tier::nvme;
+  return plans;
+}
+
+}  // namespace
+
+TEST_CASE("every knob gives the numbers of the reference", "[numerics]") {
+  for (const ModelSpec& model : {small_gpt(), small_llama(), small_qwen()}) {
+    for (const auto& [name, strategy] : knob_plans(96)) {
+      INFO(model.name << ": " << name);
+      StepCase step;
+      step.model = model;
+      step.sequence = 96;
+      step.strategy = strategy;
+      step.micro_batches = 1;
+      check_against_reference(step);
+    }
+  }
+}
+
+TEST_CASE("every preset gives the numbers of the reference", "[numerics]") {
+  for (const ModelSpec& model : {small_gpt(), small_llama()}) {
+    for (const std::string& preset : preset_names()) {
+      INFO(model.name << ": " << preset);
+      StepCase step;
+      step.model = model;
+      step.sequence = 128;
+      step.micro_batches = 2;
+      step.strategy = make_preset(preset, model, 128, 32);
+      check_against_reference(step);
+    }
+  }
+}
+
+TEST_CASE("random legal plans give the numbers of the reference", "[numerics][property]") {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    const StepCase step = random_case(seed);
+    INFO("seed " << seed << ", " << step.model.name << ", " << step.sequence << " tokens");
+    REQUIRE_NOTHROW(validate(step.strategy, step.sequence, "random"));
+    check_against_reference(step);
+  }
+}
+
+TEST_CASE("the bits do not depend on the run, the order or the threads", "[numerics][property]") {
+  for (uint64_t seed = 101; seed <= 116; ++seed) {
+    StepCase step = random_case(seed);
+    INFO("seed " << seed);
+    const StepOutcome first = run_step(step);
+    const auto same = [&](const StepOutcome& other) {
+      CHECK(other.loss == first.loss);
+      CHECK(other.gradient_norm == first.gradient_norm);
+      CHECK(other.gradients == first.gradients);
+      CHECK(other.parameters == first.parameters);
+    };
+    same(run_step(step));
+    step.threads = 3;
+    same(run_step(step));
+    for (uint64_t order = 1; order <= 4; ++order) {
+      step.random_order = seed * 10 + order;
+      same(run_step(step));
+    }
+  }
+}
+
+}  // namespace longspan::testing

@@ -1,0 +1,191 @@
+#include "tests/engine/plan_runner.h"
+
+#include <filesystem>
+#include <random>
+
+#include "engine/cpu/backend.h"
+#include "engine/runtime/executor.h"
+#include "engine/train/optimizer.h"
+#include "engine/train/states.h"
+
+namespace longspan::testing {
+
+std::vector<int32_t> case_tokens(const StepCase& step, int64_t micro_batch) {
+  std::mt19937_64 random(step.seed * 1000 + micro_batch);
+  std::vector<int32_t> tokens(step.sequence + 1);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % step.model.vocab);
+  return tokens;
+}
+
+std::vector<std::vector<float>> case_weights(const StepCase& step) {
+  std::vector<std::vector<float>> weights;
+  std::mt19937_64 random(step.seed);
+  for (const ParameterUnit& unit : parameter_units(step.model)) {
+    std::vector<float> values(unit.elements);
+    for (const ParameterTensor& tensor : unit.tensors) {
+      // Far enough from the usual start that norms, biases and attention all matter.
+      const bool vector = tensor.shape.size() == 1;
+      for (int64_t i = 0; i < tensor.elements; ++i) {
+        const double uniform = static_cast<double>(random() >> 11) * 0x1p-53 * 2 - 1;
+        const double center = tensor.init == ParameterTensor::Init::ones ? 1 : 0;
+        values[tensor.offset + i] = static_cast<float>(center + uniform * (vector ? 0.3 : 0.2));
+      }
+    }
+    weights.push_back(std::move(values));
+  }
+  return weights;
+}
+
+StepOutcome run_step(const StepCase& step) {
+  Program program =
+      build_program({step.model, step.strategy, step.sequence, step.micro_batches, DType::float32});
+  const auto backend = cpu::make_backend(program, step.threads);
+  ExecutorOptions options;
+  options.poison = true;
+  options.nvme_directory = std::filesystem::temp_directory_path();
+  Executor executor(std::move(program), *backend, options);
+  initialize_states(executor, step.model, 1);
+  const std::vector<std::vector<float>> weights = case_weights(step);
+  const Program& p = executor.program();
+  for (size_t unit = 0; unit < weights.size(); ++unit) {
+    executor.write(p.parameters[unit], weights[unit].data());
+    if (p.device_parameters[unit] >= 0) {
+      executor.write(p.device_parameters[unit], weights[unit].data());
+    }
+  }
+
+  StepOutcome outcome;
+  outcome.gradients.resize(weights.size());
+  executor.before_op = [&](const Op& op) {
+    if (op.kind != OpKind::adamw) return;
+    std::vector<float>& gradient = outcome.gradients[op.index];
+    gradient.resize(weights[op.index].size());
+    executor.read(op.operands[0], gradient.data());
+  };
+  StepContext context;
+  context.step = 1;
+  context.learning_rate = 1e-3;
+  context.weight_decay = 0.1;
+  context.clip_norm = 1;
+  context.fill_tokens = [&](int64_t micro_batch, int64_t count, int32_t* tokens) {
+    const std::vector<int32_t> all = case_tokens(step, micro_batch);
+    std::copy_n(all.begin(), count, tokens);
+  };
+  if (step.random_order) {
+    executor.run_in_random_order(context, *step.random_order);
+  } else {
+    executor.run(context);
+  }
+  executor.read(p.loss, &outcome.loss);
+  executor.read(p.grad_norm, &outcome.gradient_norm);
+  for (size_t unit = 0; unit < weights.size(); ++unit) {
+    std::vector<float>& values = outcome.parameters.emplace_back(weights[unit].size());
+    executor.read(p.parameters[unit], values.data());
+  }
+  outcome.arena_bytes = executor.arena_bytes();
+  outcome.high_water_bytes = executor.high_water_bytes();
+  return outcome;
+}
+
+ModelSpec small_gpt() {
+  ModelSpec m;
+  m.name = "small-gpt";
+  m.layers = 3;
+  m.hidden = 48;
+  m.heads = m.kv_heads = 4;
+  m.head_dim = 12;
+  m.ffn = 80;
+  m.vocab = 61;
+  m.max_positions = 512;
+  m.norm = Norm::layernorm;
+  m.activation = Activation::gelu;
+  m.positions = Positions::learned;
+  m.qkv_bias = m.attention_out_bias = m.mlp_bias = m.tied_embeddings = true;
+  return m;
+}
+
+ModelSpec small_llama() {
+  ModelSpec m;
+  m.name = "small-llama";
+  m.layers = 3;
+  m.hidden = 40;
+  m.heads = 6;
+  m.kv_heads = 2;
+  m.head_dim = 8;
+  m.ffn = 56;
+  m.vocab = 71;
+  m.max_positions = 4096;
+  m.rope_scaling = Llama3RopeScaling{8, 1, 4, 64};
+  m.qkv_bias = true;
+  return m;
+}
+
+ModelSpec small_qwen() {
+  ModelSpec m = small_llama();
+  m.name = "small-qwen";
+  m.layers = 2;
+  m.kv_heads = 1;
+  m.head_dim = 16;
+  m.rope_scaling.reset();
+  m.qkv_bias = false;
+  m.qk_norm = m.tied_embeddings = true;
+  return m;
+}
+
+StepCase random_case(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
+  StepCase c;
+  c.seed = seed + 1;
+  const ModelSpec models[] = {small_gpt(), small_llama(), small_qwen()};
+  c.model = models[pick(3)];
+  c.micro_batches = 1 + pick(2);
+  const int64_t chunk = 8 + pick(40), per_block = 1 + pick(2), blocks = 1 + pick(4);
+  Strategy& s = c.strategy;
+  s.preset = "random";
+  s.chunk_tokens = chunk;
+  s.block_tokens = chunk * per_block;
+  c.sequence = chunk * per_block * blocks;
+  if (pick(3) == 0) s.block_tokens = c.sequence;
+  s.kv = static_cast<Tier>(pick(2));
+  s.idle = static_cast<Tier>(pick(2));
+  s.prefetch_depth = pick(4);
+  s.offload_window = pick(4);
+  s.backward_order = static_cast<BackwardOrder>(pick(2));
+  const auto saved = [&](bool may_recompute) {
+    SavedPolicy policy;
+    do {
+      policy.where = static_cast<Saved>(pick(4));
+    } while (!may_recompute && policy.where == Saved::recompute);
+    policy.fraction = pick(3) == 0 ? 0.5 : 1;
+    return policy;
+  };
+  s.layer_input = saved(false);
+  s.qkv = saved(true);
+  s.attention_out = saved(true);
+  s.mlp_input = saved(true);
+  s.mlp_inner = saved(true);
+  s.projection_tile = pick(2) * (1 + pick(chunk));
+  s.mlp_tile = pick(2) * (1 + pick(c.sequence));
+  s.loss_tile = pick(2) * (1 + pick(c.sequence));
+  switch (pick(5)) {
+    case 0:
+      break;
+    case 1:
+      s.optimizer = Tier::host;
+      break;
+    case 2:
+      s.optimizer = s.gradients = Tier::host;
+      break;
+    case 3:
+      s.optimizer = s.gradients = s.parameters = Tier::host;
+      break;
+    case 4:
+      s.optimizer = Tier::nvme;
+      s.gradients = static_cast<Tier>(pick(2));
+      s.parameters = static_cast<Tier>(pick(2));
+  }
+  return c;
+}
+
+}  // namespace longspan::testing

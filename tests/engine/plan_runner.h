@@ -1,0 +1,54 @@
+// Runs one step of a plan on the CPU engine and hands back everything there is to check: loss,
+// every gradient, updated parameters, and what the arenas saw.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "planner/plan/strategy.h"
+#include "planner/program/tensor.h"
+#include "planner/simulate/timeline.h"
+
+namespace longspan::testing {
+
+struct StepCase {
+  ModelSpec model;
+  Strategy strategy;
+  int64_t sequence = 0;
+  int64_t micro_batches = 1;
+  int threads = 2;
+  uint64_t seed = 7;                     // of the weights and the tokens
+  std::optional<uint64_t> random_order;  // run on one thread in this random legal order
+};
+
+struct StepOutcome {
+  double loss = 0;
+  double gradient_norm = 0;
+  std::vector<std::vector<float>> gradients;   // per unit
+  std::vector<std::vector<float>> parameters;  // per unit, after one AdamW update
+  std::array<int64_t, kTierCount> arena_bytes{};
+  std::array<int64_t, kTierCount> high_water_bytes{};
+};
+
+/// The tokens of one microbatch: S + 1 ids.
+std::vector<int32_t> case_tokens(const StepCase& step, int64_t micro_batch);
+
+/// The weights the step starts from, per unit.
+std::vector<std::vector<float>> case_weights(const StepCase& step);
+
+/// Arenas start as NaN, so whatever is read before it is written shows.
+StepOutcome run_step(const StepCase& step);
+
+/// Small models with every feature: GPT-2 style; Llama style with GQA, H*D != d, RoPE scaling and
+/// qkv biases; Qwen3 style with q/k norms and tied embeddings.
+ModelSpec small_gpt();
+ModelSpec small_llama();
+ModelSpec small_qwen();
+
+/// A legal strategy drawn at random for `sequence`, and a random sequence it suits.
+StepCase random_case(uint64_t seed);
+
+}  // namespace longspan::testing

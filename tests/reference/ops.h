@@ -1,0 +1,64 @@
+// The operators of the reference, each with its backward. Matrices are row-major vectors of double
+// with one row per token. Every backward ADDS into the gradients it is given, so a value that is
+// used twice collects both. A null bias (or null gradient of one) means that there is none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "models/model_spec.h"
+
+namespace longspan::reference {
+
+using Matrix = std::vector<double>;
+
+/// A parameter and the place that collects its gradient; both null where the model has none.
+struct Parameter {
+  const double* value = nullptr;
+  double* gradient = nullptr;
+};
+
+/// y[t, o] = sum_i x[t, i] w[o, i] + b[o], for x of [rows, in] and w of [out, in].
+Matrix linear(const Matrix& x, Parameter w, Parameter b, int64_t rows, int64_t in, int64_t out);
+void linear_backward(const Matrix& x, Parameter w, Parameter b, const Matrix& dy, Matrix& dx,
+                     int64_t rows, int64_t in, int64_t out);
+
+/// layernorm: (x - mean) / sqrt(variance + eps) * w + b. rmsnorm: x / sqrt(mean(x^2) + eps) * w.
+/// Over each row of `width`.
+Matrix normalize(Norm norm, const Matrix& x, Parameter w, Parameter b, int64_t width, double eps);
+void normalize_backward(Norm norm, const Matrix& x, Parameter w, Parameter b, const Matrix& dy,
+                        Matrix& dx, int64_t width, double eps);
+
+/// The angle that dimension pair i of a head turns by per position: theta^(-2i/D), stretched where
+/// `scaling` says so: wavelengths longer than original/low are slowed down by `factor`, shorter
+/// than original/high kept, and those between interpolated (Llama 3.1's published rule).
+std::vector<double> rope_frequencies(int64_t head_dim, double theta,
+                                     const std::optional<Llama3RopeScaling>& scaling);
+
+/// Turns the pairs (i, i + D/2) of every head of x [rows, heads * D] by row * frequency[i];
+/// `direction` is +1 forward and -1 for gradients (the inverse of a rotation is its transpose).
+void rotate(Matrix& x, int64_t heads, int64_t head_dim, const std::vector<double>& frequencies,
+            int direction);
+
+struct Heads {
+  int64_t rows, heads, kv_heads, head_dim;
+};
+/// Causal softmax attention with scale 1/sqrt(D); q [rows, H*D], k and v [rows, Hkv*D]; head h
+/// reads key/value head h / (H / Hkv).
+Matrix attention(const Matrix& q, const Matrix& k, const Matrix& v, const Heads& shape);
+void attention_backward(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& dout,
+                        Matrix& dq, Matrix& dk, Matrix& dv, const Heads& shape);
+
+/// gelu in the tanh form: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+double gelu(double x);
+double gelu_derivative(double x);
+/// x * sigmoid(x).
+double silu(double x);
+double silu_derivative(double x);
+
+/// Mean over rows of -log softmax(logits)[label]. If `dlogits` is given it is set to the gradient.
+double cross_entropy(const Matrix& logits, const int32_t* labels, int64_t rows, int64_t vocab,
+                     Matrix* dlogits);
+
+}  // namespace longspan::reference

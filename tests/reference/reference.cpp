@@ -1,0 +1,279 @@
+#include "tests/reference/reference.h"
+
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "tests/reference/ops.h"
+
+namespace longspan::reference {
+namespace {
+
+/// Hands out the parameters of one unit in the order that ModelSpec describes.
+class UnitReader {
+ public:
+  UnitReader(const std::vector<double>& values, std::vector<double>* gradients)
+      : values_(values), gradients_(gradients) {}
+
+  Parameter take(int64_t elements, bool present = true) {
+    if (!present) return {};
+    const int64_t at = next_;
+    next_ += elements;
+    if (next_ > static_cast<int64_t>(values_.size()))
+      throw failed("reference: a unit is too small");
+    return {values_.data() + at, gradients_ ? gradients_->data() + at : nullptr};
+  }
+  void finish() const {
+    if (next_ != static_cast<int64_t>(values_.size())) throw failed("reference: a unit is too big");
+  }
+
+ private:
+  const std::vector<double>& values_;
+  std::vector<double>* gradients_;
+  int64_t next_ = 0;
+};
+
+struct LayerParameters {
+  Parameter norm1, norm1_bias, wq, wk, wv, bq, bk, bv, q_norm, k_norm, wo, bo;
+  Parameter norm2, norm2_bias, gate, up, up_bias, down, down_bias;
+};
+
+LayerParameters layer_parameters(const ModelSpec& m, UnitReader unit) {
+  const int64_t d = m.hidden;
+  const int64_t a = m.attention_width();
+  const int64_t g = m.kv_width();
+  const bool centred = m.norm == Norm::layernorm;
+  const bool gated = m.activation == Activation::swiglu;
+  LayerParameters p;
+  p.norm1 = unit.take(d);
+  p.norm1_bias = unit.take(d, centred);
+  p.wq = unit.take(a * d);
+  p.wk = unit.take(g * d);
+  p.wv = unit.take(g * d);
+  p.bq = unit.take(a, m.qkv_bias);
+  p.bk = unit.take(g, m.qkv_bias);
+  p.bv = unit.take(g, m.qkv_bias);
+  p.q_norm = unit.take(m.head_dim, m.qk_norm);
+  p.k_norm = unit.take(m.head_dim, m.qk_norm);
+  p.wo = unit.take(d * a);
+  p.bo = unit.take(d, m.attention_out_bias);
+  p.norm2 = unit.take(d);
+  p.norm2_bias = unit.take(d, centred);
+  p.gate = unit.take(m.ffn * d, gated);
+  p.up = unit.take(m.ffn * d);
+  p.up_bias = unit.take(m.ffn, m.mlp_bias);
+  p.down = unit.take(d * m.ffn);
+  p.down_bias = unit.take(d, m.mlp_bias);
+  unit.finish();
+  return p;
+}
+
+/// What the forward of one layer leaves for its backward.
+struct LayerValues {
+  Matrix input, normed1, q_raw, k_raw, q, k, v, attended, middle, normed2, gate, up, inner;
+};
+
+class Model {
+ public:
+  Model(const ModelSpec& spec, const std::vector<std::vector<double>>& parameters,
+        const std::vector<int32_t>& tokens, std::vector<std::vector<double>>* gradients)
+      : m_(spec), tokens_(tokens), rows_(static_cast<int64_t>(tokens.size()) - 1) {
+    check(parameters);
+    const auto reader = [&](size_t unit) {
+      return UnitReader(parameters[unit], gradients ? &(*gradients)[unit] : nullptr);
+    };
+    UnitReader embedding = reader(0);
+    table_ = embedding.take(m_.vocab * m_.hidden);
+    positions_ = embedding.take(m_.max_positions * m_.hidden, m_.positions == Positions::learned);
+    embedding.finish();
+    for (int64_t l = 0; l < m_.layers; ++l) layers_.push_back(layer_parameters(m_, reader(l + 1)));
+    UnitReader head = reader(m_.layers + 1);
+    final_norm_ = head.take(m_.hidden);
+    final_norm_bias_ = head.take(m_.hidden, m_.norm == Norm::layernorm);
+    output_ = m_.tied_embeddings ? table_ : head.take(m_.vocab * m_.hidden);
+    head.finish();
+    if (m_.positions == Positions::rope) {
+      frequencies_ = rope_frequencies(m_.head_dim, m_.rope_theta, m_.rope_scaling);
+    }
+  }
+
+  double forward() {
+    Matrix x = embed();
+    for (const LayerParameters& p : layers_) x = layer_forward(p, std::move(x));
+    last_ = std::move(x);
+    normed_ = normalize(m_.norm, last_, final_norm_, final_norm_bias_, m_.hidden, m_.norm_eps);
+    logits_ = linear(normed_, output_, {}, rows_, m_.hidden, m_.vocab);
+    return cross_entropy(logits_, &tokens_[1], rows_, m_.vocab, nullptr);
+  }
+
+  /// REQUIRES: forward() ran.
+  void backward() {
+    Matrix dlogits;
+    cross_entropy(logits_, &tokens_[1], rows_, m_.vocab, &dlogits);
+    Matrix dnormed(normed_.size());
+    linear_backward(normed_, output_, {}, dlogits, dnormed, rows_, m_.hidden, m_.vocab);
+    Matrix dx(last_.size());
+    normalize_backward(m_.norm, last_, final_norm_, final_norm_bias_, dnormed, dx, m_.hidden,
+                       m_.norm_eps);
+    for (int64_t l = m_.layers - 1; l >= 0; --l) dx = layer_backward(layers_[l], values_[l], dx);
+    embed_backward(dx);
+  }
+
+ private:
+  void check(const std::vector<std::vector<double>>& parameters) const {
+    const std::vector<ParameterUnit> units = parameter_units(m_);
+    bool fits = units.size() == parameters.size();
+    for (size_t i = 0; fits && i < units.size(); ++i) {
+      fits = static_cast<int64_t>(parameters[i].size()) == units[i].elements;
+    }
+    if (!fits) throw bad_input("reference: the parameters do not have the sizes of the model");
+    if (rows_ < 1) throw bad_input("reference: needs at least two tokens");
+    if (m_.positions == Positions::learned && rows_ > m_.max_positions) {
+      throw bad_input("reference: {} tokens, but {} positions", rows_, m_.max_positions);
+    }
+    for (const int32_t id : tokens_) {
+      if (id < 0 || id >= m_.vocab) throw bad_input("reference: token id {} is out of range", id);
+    }
+  }
+
+  Matrix embed() const {
+    const int64_t d = m_.hidden;
+    Matrix x(rows_ * d);
+    for (int64_t t = 0; t < rows_; ++t) {
+      for (int64_t i = 0; i < d; ++i) {
+        x[t * d + i] = table_.value[tokens_[t] * d + i];
+        if (positions_.value) x[t * d + i] += positions_.value[t * d + i];
+      }
+    }
+    return x;
+  }
+
+  void embed_backward(const Matrix& dx) const {
+    const int64_t d = m_.hidden;
+    for (int64_t t = 0; t < rows_; ++t) {
+      for (int64_t i = 0; i < d; ++i) {
+        table_.gradient[tokens_[t] * d + i] += dx[t * d + i];
+        if (positions_.gradient) positions_.gradient[t * d + i] += dx[t * d + i];
+      }
+    }
+  }
+
+  Heads heads() const { return {rows_, m_.heads, m_.kv_heads, m_.head_dim}; }
+
+  Matrix layer_forward(const LayerParameters& p, Matrix input) {
+    const int64_t d = m_.hidden;
+    const int64_t a = m_.attention_width();
+    const int64_t g = m_.kv_width();
+    const bool gated = m_.activation == Activation::swiglu;
+    LayerValues s;
+    s.input = std::move(input);
+    s.normed1 = normalize(m_.norm, s.input, p.norm1, p.norm1_bias, d, m_.norm_eps);
+    s.q_raw = linear(s.normed1, p.wq, p.bq, rows_, d, a);
+    s.k_raw = linear(s.normed1, p.wk, p.bk, rows_, d, g);
+    s.v = linear(s.normed1, p.wv, p.bv, rows_, d, g);
+    s.q = s.q_raw;
+    s.k = s.k_raw;
+    if (m_.qk_norm) {
+      s.q = normalize(Norm::rmsnorm, s.q_raw, p.q_norm, {}, m_.head_dim, m_.norm_eps);
+      s.k = normalize(Norm::rmsnorm, s.k_raw, p.k_norm, {}, m_.head_dim, m_.norm_eps);
+    }
+    if (m_.positions == Positions::rope) {
+      rotate(s.q, m_.heads, m_.head_dim, frequencies_, +1);
+      rotate(s.k, m_.kv_heads, m_.head_dim, frequencies_, +1);
+    }
+    s.attended = attention(s.q, s.k, s.v, heads());
+    s.middle = linear(s.attended, p.wo, p.bo, rows_, a, d);
+    for (size_t i = 0; i < s.middle.size(); ++i) s.middle[i] += s.input[i];
+
+    s.normed2 = normalize(m_.norm, s.middle, p.norm2, p.norm2_bias, d, m_.norm_eps);
+    s.up = linear(s.normed2, p.up, p.up_bias, rows_, d, m_.ffn);
+    if (gated) s.gate = linear(s.normed2, p.gate, {}, rows_, d, m_.ffn);
+    s.inner.resize(s.up.size());
+    for (size_t i = 0; i < s.inner.size(); ++i) {
+      s.inner[i] = gated ? silu(s.gate[i]) * s.up[i] : gelu(s.up[i]);
+    }
+    Matrix output = linear(s.inner, p.down, p.down_bias, rows_, m_.ffn, d);
+    for (size_t i = 0; i < output.size(); ++i) output[i] += s.middle[i];
+    values_.push_back(std::move(s));
+    return output;
+  }
+
+  /// From the gradient of the layer's output to that of its input.
+  Matrix layer_backward(const LayerParameters& p, const LayerValues& s,
+                        const Matrix& doutput) const {
+    const int64_t d = m_.hidden;
+    const int64_t a = m_.attention_width();
+    const int64_t g = m_.kv_width();
+    const bool gated = m_.activation == Activation::swiglu;
+
+    Matrix dmiddle = doutput;  // the residual path; the MLP's share is added below
+    Matrix dinner(s.inner.size());
+    linear_backward(s.inner, p.down, p.down_bias, doutput, dinner, rows_, m_.ffn, d);
+    Matrix dup(s.up.size());
+    Matrix dgate(s.gate.size());
+    for (size_t i = 0; i < dinner.size(); ++i) {
+      dup[i] = dinner[i] * (gated ? silu(s.gate[i]) : gelu_derivative(s.up[i]));
+      if (gated) dgate[i] = dinner[i] * s.up[i] * silu_derivative(s.gate[i]);
+    }
+    Matrix dnormed2(s.normed2.size());
+    linear_backward(s.normed2, p.up, p.up_bias, dup, dnormed2, rows_, d, m_.ffn);
+    if (gated) linear_backward(s.normed2, p.gate, {}, dgate, dnormed2, rows_, d, m_.ffn);
+    normalize_backward(m_.norm, s.middle, p.norm2, p.norm2_bias, dnormed2, dmiddle, d, m_.norm_eps);
+
+    Matrix dinput = dmiddle;  // the residual path again
+    Matrix dattended(s.attended.size());
+    linear_backward(s.attended, p.wo, p.bo, dmiddle, dattended, rows_, a, d);
+    Matrix dq(s.q.size());
+    Matrix dk(s.k.size());
+    Matrix dv(s.v.size());
+    attention_backward(s.q, s.k, s.v, dattended, dq, dk, dv, heads());
+    if (m_.positions == Positions::rope) {
+      rotate(dq, m_.heads, m_.head_dim, frequencies_, -1);
+      rotate(dk, m_.kv_heads, m_.head_dim, frequencies_, -1);
+    }
+    if (m_.qk_norm) {
+      Matrix dq_raw(dq.size());
+      Matrix dk_raw(dk.size());
+      normalize_backward(Norm::rmsnorm, s.q_raw, p.q_norm, {}, dq, dq_raw, m_.head_dim,
+                         m_.norm_eps);
+      normalize_backward(Norm::rmsnorm, s.k_raw, p.k_norm, {}, dk, dk_raw, m_.head_dim,
+                         m_.norm_eps);
+      dq = std::move(dq_raw);
+      dk = std::move(dk_raw);
+    }
+    Matrix dnormed1(s.normed1.size());
+    linear_backward(s.normed1, p.wq, p.bq, dq, dnormed1, rows_, d, a);
+    linear_backward(s.normed1, p.wk, p.bk, dk, dnormed1, rows_, d, g);
+    linear_backward(s.normed1, p.wv, p.bv, dv, dnormed1, rows_, d, g);
+    normalize_backward(m_.norm, s.input, p.norm1, p.norm1_bias, dnormed1, dinput, d, m_.norm_eps);
+    return dinput;
+  }
+
+  const ModelSpec& m_;
+  const std::vector<int32_t>& tokens_;
+  int64_t rows_;
+  Parameter table_, positions_, final_norm_, final_norm_bias_, output_;
+  std::vector<LayerParameters> layers_;
+  std::vector<double> frequencies_;
+  std::vector<LayerValues> values_;
+  Matrix last_, normed_, logits_;
+};
+
+}  // namespace
+
+Result forward_backward(const ModelSpec& model, const std::vector<std::vector<double>>& parameters,
+                        const std::vector<int32_t>& tokens) {
+  Result result;
+  for (const std::vector<double>& unit : parameters) result.gradients.emplace_back(unit.size());
+  Model run(model, parameters, tokens, &result.gradients);
+  result.loss = run.forward();
+  run.backward();
+  return result;
+}
+
+double forward(const ModelSpec& model, const std::vector<std::vector<double>>& parameters,
+               const std::vector<int32_t>& tokens) {
+  return Model(model, parameters, tokens, nullptr).forward();
+}
+
+}  // namespace longspan::reference

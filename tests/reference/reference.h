@@ -1,0 +1,28 @@
+// The plain reference that every plan is held to: forward and backward of the whole model over the
+// whole sequence, in double precision, on one thread, written to be checked by eye. It shares no
+// code with the engine except the description of the model.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/model_spec.h"
+
+namespace longspan::reference {
+
+struct Result {
+  double loss = 0;                             // mean over S positions of the cross-entropy, nats
+  std::vector<std::vector<double>> gradients;  // one per ParameterUnit, in its layout
+};
+
+/// `parameters` holds one vector per unit of parameter_units(model), in the layout it describes.
+/// `tokens` holds S + 1 ids: inputs are the first S, labels the last S. Throws bad_input where
+/// sizes or ids do not fit the model.
+Result forward_backward(const ModelSpec& model, const std::vector<std::vector<double>>& parameters,
+                        const std::vector<int32_t>& tokens);
+
+/// The loss alone, a third of the work.
+double forward(const ModelSpec& model, const std::vector<std::vector<double>>& parameters,
+               const std::vector<int32_t>& tokens);
+
+}  // namespace longspan::reference
