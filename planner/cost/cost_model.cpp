@@ -1,6 +1,7 @@
 #include "planner/cost/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 namespace longspan {
@@ -8,6 +9,9 @@ namespace {
 
 // Share of the peak an unmeasured GEMM, attention or memory pass is assumed to reach.
 constexpr double kAssumedEfficiency = 0.7;
+// Blocks are handed out one by one in the model up to this many rounds and workers.
+constexpr double kCountedRounds = 8;
+constexpr int kMaxCountedWorkers = 8;
 
 // Memory passes per element of the unmeasured elementwise kernels: tensors read plus written.
 double passes(Kernel kernel) {
@@ -17,7 +21,7 @@ double passes(Kernel kernel) {
     case Kernel::activation_forward:
       return 3;
     case Kernel::activation_backward:
-      return 5;
+      return 8;
     case Kernel::loss:
       return 3;
     case Kernel::adamw:
@@ -33,37 +37,98 @@ double passes(Kernel kernel) {
   }
 }
 
+// The table of a family, or the one that stands in for it.
+const RateTable* find_table(const HardwareProfile& hw, Kernel kernel) {
+  auto table = hw.rates.find(std::string(name_of(kernel)));
+  if (table == hw.rates.end() && kernel == Kernel::attention_forward_diagonal) {
+    table = hw.rates.find(std::string(name_of(Kernel::attention_forward)));
+  }
+  if (table == hw.rates.end() && kernel == Kernel::attention_backward_diagonal) {
+    table = hw.rates.find(std::string(name_of(Kernel::attention_backward)));
+  }
+  return table == hw.rates.end() ? nullptr : &table->second;
+}
+
+double fallback_rate(const HardwareProfile& hw, Kernel kernel, DType dtype, double peak_flops) {
+  if (counts_flops(kernel)) return kAssumedEfficiency * peak_flops;
+  switch (kernel) {
+    case Kernel::copy_h2d:
+      return hw.link.h2d_bandwidth.value;
+    case Kernel::copy_d2h:
+      return hw.link.d2h_bandwidth.value;
+    case Kernel::io_read:
+      return hw.nvme.read_bandwidth.value;
+    case Kernel::io_write:
+      return hw.nvme.write_bandwidth.value;
+    default: {
+      // The optimizer's state is float32 whatever the activations are.
+      const bool state = kernel == Kernel::adamw || kernel == Kernel::sumsq;
+      const double bytes = state ? 4.0 : static_cast<double>(size_of(dtype));
+      return kAssumedEfficiency * hw.device.memory_bandwidth.value / (bytes * passes(kernel));
+    }
+  }
+}
+
+int bit(Stream s) { return 1 << static_cast<int>(s); }
+bool is_busy(unsigned busy, Stream s) { return (busy & bit(s)) != 0; }
+
+// A device of its own: streams meet only in its memory and on its link.
+void slow_device(const HardwareProfile& hw, unsigned busy, std::array<double, kStreamCount>& rate) {
+  const auto slow = [&](Stream s, double factor) { rate[static_cast<int>(s)] *= factor; };
+  if (is_busy(busy, Stream::h2d) && is_busy(busy, Stream::d2h)) {
+    slow(Stream::h2d, hw.link.duplex_factor.value);
+    slow(Stream::d2h, hw.link.duplex_factor.value);
+  }
+  if (is_busy(busy, Stream::h2d) || is_busy(busy, Stream::d2h)) {
+    slow(Stream::compute, hw.compute_under_copy.value);
+  }
+  if (is_busy(busy, Stream::io)) slow(Stream::compute, hw.compute_under_io.value);
+  if (is_busy(busy, Stream::compute) || is_busy(busy, Stream::host)) {
+    slow(Stream::h2d, hw.copy_under_compute.value);
+    slow(Stream::d2h, hw.copy_under_compute.value);
+    slow(Stream::io, hw.io_under_compute.value);
+  }
+}
+
+// The CPU backend: every stream is threads on the same cores. The profile's factors were measured
+// with one copy (or I/O) beside the compute pool. Each is split into the share of the cores that a
+// fair scheduler would leave, and a rest (memory bandwidth, hand-over), so that sets of streams
+// that were not measured follow: shares from the number of threads, rests multiplied.
+void share_cores(const HardwareProfile& hw, unsigned busy, std::array<double, kStreamCount>& rate) {
+  const double cores = static_cast<double>(hw.host.cores);
+  const auto share = [&](double threads) { return std::min(1.0, cores / threads); };
+  const double compute_rest_copy = hw.compute_under_copy.value / share(cores + 1);
+  const double compute_rest_io = hw.compute_under_io.value / share(cores + 1);
+  const double copy_rest = hw.copy_under_compute.value / share(cores + 1);
+  const double io_rest = hw.io_under_compute.value / share(cores + 1);
+  const double duplex_rest = hw.link.duplex_factor.value / share(2);
+
+  const int pools = is_busy(busy, Stream::compute) + is_busy(busy, Stream::host);
+  const int copies = is_busy(busy, Stream::h2d) + is_busy(busy, Stream::d2h);
+  const int io = is_busy(busy, Stream::io);
+  const double threads = pools * cores + copies + io;
+  rate.fill(threads > 0 ? share(threads) : 1);
+  const auto adjust = [&](Stream s, double factor) { rate[static_cast<int>(s)] *= factor; };
+  for (const Stream pool : {Stream::compute, Stream::host}) {
+    for (int i = 0; i < copies; ++i) adjust(pool, compute_rest_copy);
+    if (io > 0) adjust(pool, compute_rest_io);
+  }
+  for (const Stream copy : {Stream::h2d, Stream::d2h}) {
+    if (pools > 0) adjust(copy, copy_rest);
+    if (copies == 2) adjust(copy, duplex_rest);
+  }
+  if (pools > 0) adjust(Stream::io, io_rest);
+  for (double& r : rate) r = std::min(1.0, r);
+}
+
 Interference make_interference(const HardwareProfile& hw) {
-  const auto bit = [](Stream s) { return 1u << static_cast<int>(s); };
   Interference rates;
   for (unsigned busy = 0; busy < rates.size(); ++busy) {
-    const auto is_busy = [&](Stream s) { return (busy & bit(s)) != 0; };
-    std::array<double, kStreamCount>& rate = rates[busy];
-    rate.fill(1);
-    const auto slow = [&](Stream s, double factor) { rate[static_cast<int>(s)] *= factor; };
-    const bool copies = is_busy(Stream::h2d) || is_busy(Stream::d2h);
-    const bool computes = is_busy(Stream::compute) || is_busy(Stream::host);
-    if (is_busy(Stream::h2d) && is_busy(Stream::d2h)) {
-      slow(Stream::h2d, hw.link.duplex_factor.value);
-      slow(Stream::d2h, hw.link.duplex_factor.value);
-    }
-    if (copies) {
-      slow(Stream::compute, hw.compute_under_copy.value);
-      if (hw.device.backend == "cpu") slow(Stream::host, hw.compute_under_copy.value);
-    }
-    if (is_busy(Stream::io)) {
-      slow(Stream::compute, hw.compute_under_io.value);
-      if (hw.device.backend == "cpu") slow(Stream::host, hw.compute_under_io.value);
-    }
-    if (computes) {
-      slow(Stream::h2d, hw.copy_under_compute.value);
-      slow(Stream::d2h, hw.copy_under_compute.value);
-      slow(Stream::io, hw.io_under_compute.value);
-    }
-    // On the CPU backend the device's cores are the host's.
-    if (hw.device.backend == "cpu" && is_busy(Stream::compute) && is_busy(Stream::host)) {
-      slow(Stream::compute, 0.5);
-      slow(Stream::host, 0.5);
+    rates[busy].fill(1);
+    if (hw.device.backend == "cpu") {
+      share_cores(hw, busy, rates[busy]);
+    } else {
+      slow_device(hw, busy, rates[busy]);
     }
   }
   return rates;
@@ -71,44 +136,53 @@ Interference make_interference(const HardwareProfile& hw) {
 
 }  // namespace
 
+double busy_share(const std::array<double, 2>& block, double workers, double rows, double columns) {
+  if (block[0] <= 0 || workers <= 1) return 1;
+  const double high = std::ceil(rows / block[0]), wide = std::ceil(columns / block[1]);
+  const double pieces = high * wide;
+  const double even = rows * columns / workers;
+  const double full = std::min(rows, block[0]) * std::min(columns, block[1]);
+  if (pieces <= 1) return 1 / workers;
+  if (pieces > kCountedRounds * workers || workers > kMaxCountedWorkers) {
+    // So many that the last round matters little: on average half a block is waited for, and never
+    // less time passes than a round of blocks takes.
+    const double rounds = std::ceil(pieces / workers);
+    if (rounds > kCountedRounds) return even / (even + full * (workers - 1) / (2 * workers));
+    return std::min(1.0, even / (rounds * full));
+  }
+  // Few: hand them out as the pool does, row by row, each to the worker that is free first.
+  std::array<double, kMaxCountedWorkers> load{};
+  const int n = static_cast<int>(workers);
+  for (double i = 0; i < high; ++i) {
+    const double part_rows = std::min(block[0], rows - i * block[0]);
+    for (double j = 0; j < wide; ++j) {
+      int free = 0;
+      for (int w = 1; w < n; ++w) free = load[w] < load[free] ? w : free;
+      load[free] += part_rows * std::min(block[1], columns - j * block[1]);
+    }
+  }
+  return even / *std::max_element(load.begin(), load.begin() + n);
+}
+
 CostModel::CostModel(const HardwareProfile& hw, DType dtype) {
   const double peak = dtype == DType::bfloat16 ? hw.device.peak_flops_bfloat16.value
                                                : hw.device.peak_flops_float32.value;
   peak_flops_ = peak > 0 ? peak : hw.device.peak_flops_float32.value;
   op_overhead_seconds_ = hw.device.op_overhead_seconds.value;
+  workers_ = static_cast<double>(hw.host.cores);
   for (int i = 0; i < kKernelCount; ++i) {
     const Kernel kernel = static_cast<Kernel>(i);
-    const auto table = hw.rates.find(std::string(name_of(kernel)));
-    if (table != hw.rates.end()) curves_[i] = RateCurve(table->second);
-    switch (kernel) {
-      case Kernel::gemm_nt:
-      case Kernel::gemm_nn:
-      case Kernel::gemm_tn:
-      case Kernel::attention_forward:
-      case Kernel::attention_backward:
-        fallback_[i] = kAssumedEfficiency * peak_flops_;
-        break;
-      case Kernel::copy_h2d:
-        fallback_[i] = hw.link.h2d_bandwidth.value;
-        break;
-      case Kernel::copy_d2h:
-        fallback_[i] = hw.link.d2h_bandwidth.value;
-        break;
-      case Kernel::io_read:
-        fallback_[i] = hw.nvme.read_bandwidth.value;
-        break;
-      case Kernel::io_write:
-        fallback_[i] = hw.nvme.write_bandwidth.value;
-        break;
-      default: {
-        // The optimizer's state is float32 whatever the activations are.
-        const double bytes = kernel == Kernel::adamw || kernel == Kernel::sumsq
-                                 ? 4.0
-                                 : static_cast<double>(size_of(dtype));
-        fallback_[i] =
-            kAssumedEfficiency * hw.device.memory_bandwidth.value / (bytes * passes(kernel));
+    const RateTable* table = find_table(hw, kernel);
+    if (table != nullptr) {
+      block_[i] = table->block;
+      // The curve holds what the rate would be if all workers were busy to the end.
+      RateTable even = *table;
+      for (RatePoint& point : even.points) {
+        point.rate /= busy_share(table->block, workers_, point.shape[0], point.shape[1]);
       }
+      curves_[i] = RateCurve(even);
     }
+    fallback_[i] = fallback_rate(hw, kernel, dtype, peak_flops_);
     if (kernel == Kernel::copy_h2d || kernel == Kernel::copy_d2h) {
       latency_[i] = hw.link.latency_seconds.value;
     } else if (kernel == Kernel::io_read || kernel == Kernel::io_write) {
@@ -121,8 +195,9 @@ CostModel::CostModel(const HardwareProfile& hw, DType dtype) {
 double CostModel::seconds(const Primitive& p) const {
   const int i = static_cast<int>(p.kernel);
   if (p.work <= 0) return 0;
-  const double rate =
+  double rate =
       curves_[i].empty() ? fallback_[i] : curves_[i].at(p.shape[0], p.shape[1], p.shape[2]);
+  if (block_[i][0] > 0) rate *= busy_share(block_[i], workers_, p.shape[0], p.shape[1]);
   return p.repeats * (latency_[i] + p.work / rate);
 }
 

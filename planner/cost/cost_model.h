@@ -17,6 +17,11 @@ namespace longspan {
 /// the set: stream s).
 using Interference = std::array<std::array<double, kStreamCount>, 1 << kStreamCount>;
 
+/// How busy `workers` are on average while they compute a result of `rows` x `columns` in blocks of
+/// which each is one worker's: 1 if the blocks come out even, 1 / workers if there is one block.
+/// `block` {0, 0}: not known, 1.
+double busy_share(const std::array<double, 2>& block, double workers, double rows, double columns);
+
 class CostModel {
  public:
   /// REQUIRES: validate(hw) passed.
@@ -34,6 +39,8 @@ class CostModel {
   std::array<RateCurve, kKernelCount> curves_;
   std::array<double, kKernelCount> fallback_{};
   std::array<double, kKernelCount> latency_{};
+  std::array<std::array<double, 2>, kKernelCount> block_{};
+  double workers_ = 1;
   double op_overhead_seconds_ = 0;
   double peak_flops_ = 0;
   Interference interference_{};

@@ -33,15 +33,23 @@ class Collector {
   double repeats_ = 1;
 };
 
+// A call over several chunks of keys is a rectangle in which every pair is visible and, where the
+// last chunk is the query's own, a triangle; they run at different rates. Forward does two products
+// per pair and element (QK^T, PV), backward five.
 void attention(const Program& p, const OpShape& shape, Collector& add) {
-  const ModelSpec& m = p.model;
   const double c = static_cast<double>(p.lengths.chunk);
-  const double full = shape.kv_chunks - (shape.diagonal ? 1 : 0);
-  const double pairs = full * c * c + (shape.diagonal ? c * (c + 1) / 2 : 0);
+  const double dim = static_cast<double>(p.model.head_dim);
   const bool forward = shape.kind == OpKind::attention_forward;
-  const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(m.attention_width());
-  add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward,
-            {c, c * shape.kv_chunks, static_cast<double>(m.head_dim)}, per_pair * pairs);
+  const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(p.model.attention_width());
+  const double full_keys = c * (shape.kv_chunks - (shape.diagonal ? 1 : 0));
+  if (full_keys > 0) {
+    add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward, {c, full_keys, dim},
+              per_pair * c * full_keys);
+  }
+  if (shape.diagonal) {
+    add.whole(forward ? Kernel::attention_forward_diagonal : Kernel::attention_backward_diagonal,
+              {c, c, dim}, per_pair * (c * (c + 1) / 2));
+  }
 }
 
 }  // namespace
@@ -52,6 +60,8 @@ std::string_view name_of(Kernel kernel) {
                                         "gemm_tn",
                                         "attention_forward",
                                         "attention_backward",
+                                        "attention_forward_diagonal",
+                                        "attention_backward_diagonal",
                                         "norm_forward",
                                         "norm_backward",
                                         "rope",
@@ -171,7 +181,6 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
         add.gemm(Kernel::gemm_nt, t, w, d);
         if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
       }
-      add.elementwise(Kernel::activation_forward, t, f);
       add.gemm(Kernel::gemm_nn, t, f, d);
       add.gemm(Kernel::gemm_tn, d, f, t);
       add.elementwise(Kernel::activation_backward, t, f);
@@ -226,7 +235,7 @@ double flops_of(const Program& program, const OpShape& shape) {
   work_of(program, shape, work);
   double flops = 0;
   for (const Primitive& p : work) {
-    if (p.kernel <= Kernel::attention_backward) flops += p.work * p.repeats;
+    if (counts_flops(p.kernel)) flops += p.work * p.repeats;
   }
   return flops;
 }

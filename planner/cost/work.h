@@ -18,12 +18,14 @@ enum class Kernel : uint8_t {
   gemm_nn,
   gemm_tn,  // (m, n, k); work in FLOP
   attention_forward,
-  attention_backward,  // (queries, keys, head_dim); FLOP of visible pairs
+  attention_backward,  // (queries, keys, head_dim), no pair masked; FLOP
+  attention_forward_diagonal,
+  attention_backward_diagonal,  // (queries, queries, head_dim); FLOP of the pairs a mask leaves
   norm_forward,
   norm_backward,
   rope,
   activation_forward,
-  activation_backward,
+  activation_backward,  // with the forward it runs again
   loss,
   adamw,
   sumsq,
@@ -41,11 +43,14 @@ enum class Kernel : uint8_t {
 inline constexpr int kKernelCount = static_cast<int>(Kernel::count);
 std::string_view name_of(Kernel);  // the family's name in a hardware profile
 
+/// Products and attention: their work is counted in FLOP.
+inline bool counts_flops(Kernel kernel) { return kernel <= Kernel::attention_backward_diagonal; }
+
 struct Primitive {
   Kernel kernel;
   std::array<double, 3> shape;  // for the rate table
   double work;                  // FLOP, elements or bytes, by the kernel's unit
-  double repeats = 1;           // how often (tiles)
+  double repeats = 1;           // how often (tiles); a part of a tile counts as that part
 };
 
 /// Appends the primitives of one op of `shape` to `out` (cleared first).

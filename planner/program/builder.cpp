@@ -212,12 +212,11 @@ void ProgramBuilder::release_after_window(BufferId buffer) {
 }
 
 void ProgramBuilder::finish() {
-  for (const Deferred& deferred : deferred_) {
+  for (; !deferred_.empty(); deferred_.pop_front()) {
     Item release;
-    release.release = deferred.buffer;
+    release.release = deferred_.front().buffer;
     queue_.push_back(release);
   }
-  deferred_.clear();
   while (!queue_.empty()) pop();
   const int32_t last = static_cast<int32_t>(program_.ops.size()) - 1;
   for (Buffer& buffer : program_.buffers) {

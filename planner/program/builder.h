@@ -8,10 +8,10 @@
 // can overlap them. Double buffering is nothing but the lifetimes that follow.
 #pragma once
 
-#include <deque>
 #include <initializer_list>
 #include <vector>
 
+#include "planner/program/fifo.h"
 #include "planner/program/program.h"
 
 namespace longspan {
@@ -87,11 +87,11 @@ class ProgramBuilder {
 
   Program& program_;
   int micro_batch_ = 0;
-  std::deque<Item> queue_;
+  Fifo<Item> queue_;
   int64_t popped_ = 0;  // items taken from the queue so far
   int64_t queued_computes_ = 0;
   int64_t computes_ = 0;  // compute ops emitted so far
-  std::deque<Deferred> deferred_;
+  Fifo<Deferred> deferred_;
   std::vector<int64_t>
       last_writer_;  // per buffer: sequence number of the queued item that writes it
   std::vector<std::vector<int>> shapes_by_kind_;

@@ -19,26 +19,59 @@ struct BufferState {
 
 int64_t padded(int64_t bytes) { return round_up(bytes, kArenaAlignment); }
 
-}  // namespace
-
-Layout lay_out(const Program& program) {
-  const size_t n_ops = program.ops.size(), n_buffers = program.buffers.size();
-  Layout layout;
-  layout.offsets.assign(n_buffers, 0);
-
-  std::vector<BufferState> states(n_buffers);
-  std::array<int64_t, kTierCount> persistent{}, live{};
-  std::array<ArenaAllocator, kTierCount> allocators;  // above what persists
-
-  for (size_t i = 0; i < n_buffers; ++i) {
-    const Buffer& b = program.buffers[i];
-    if (!b.persistent) continue;
-    const int tier = static_cast<int>(b.tier);
-    layout.offsets[i] = persistent[tier];
-    persistent[tier] += padded(program.bytes[b.tensor]);
+// Memory for the buffers of a walk: where each goes, and whose memory it inherits.
+class Placement {
+ public:
+  Placement(const Program& program, Layout& layout) : program_(program), layout_(layout) {
+    layout_.offsets.assign(program.buffers.size(), 0);
+    for (size_t i = 0; i < program.buffers.size(); ++i) {
+      const Buffer& b = program.buffers[i];
+      if (!b.persistent) continue;
+      const int tier = static_cast<int>(b.tier);
+      layout_.offsets[i] = persistent_[tier];
+      persistent_[tier] += padded(program.bytes[b.tensor]);
+    }
+    layout_.live_bytes = live_ = persistent_;
   }
-  layout.live_bytes = live = persistent;
 
+  void begin(BufferId id, Waits& history) {
+    const Buffer& b = program_.buffers[id];
+    const int64_t bytes = padded(program_.bytes[b.tensor]);
+    const int tier = static_cast<int>(b.tier);
+    if (bytes > 0) {
+      layout_.offsets[id] = persistent_[tier] + allocators_[tier].allocate(bytes, history);
+    }
+    live_[tier] += bytes;
+    layout_.live_bytes[tier] = std::max(layout_.live_bytes[tier], live_[tier]);
+  }
+  void end(BufferId id, const Waits& history) {
+    const Buffer& b = program_.buffers[id];
+    const int64_t bytes = padded(program_.bytes[b.tensor]);
+    const int tier = static_cast<int>(b.tier);
+    if (bytes > 0) {
+      allocators_[tier].free(layout_.offsets[id] - persistent_[tier], bytes, history);
+    }
+    live_[tier] -= bytes;
+  }
+  void finish() {
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      layout_.arena_bytes[tier] = persistent_[tier] + allocators_[tier].top();
+    }
+  }
+
+ private:
+  const Program& program_;
+  Layout& layout_;
+  std::array<int64_t, kTierCount> persistent_{}, live_{};
+  std::array<ArenaAllocator, kTierCount> allocators_;  // above what persists
+};
+
+// The walk both functions are; without a placement it follows the data alone.
+void walk(const Program& program, Layout& layout, Placement* placement) {
+  const size_t n_ops = program.ops.size();
+  for (std::vector<Queued>& queue : layout.streams) queue.reserve(n_ops / 3);
+
+  std::vector<BufferState> states(program.buffers.size());
   std::array<Waits, kStreamCount> known;  // what each stream has waited for already
   known.fill(kNoWaits);
   size_t next_release = 0;
@@ -53,17 +86,10 @@ Layout lay_out(const Program& program) {
     for (int i = 0; i < op.operand_count; ++i) {
       const BufferId id = op.operands[i];
       if (id < 0) continue;
-      const Buffer& b = program.buffers[id];
       BufferState& state = states[id];
-      if (!b.persistent && !state.allocated) {
+      if (placement != nullptr && !state.allocated && !program.buffers[id].persistent) {
         state.allocated = true;
-        const int64_t bytes = padded(program.bytes[b.tensor]);
-        const int tier = static_cast<int>(b.tier);
-        if (bytes > 0) {
-          layout.offsets[id] = persistent[tier] + allocators[tier].allocate(bytes, state.accesses);
-        }
-        live[tier] += bytes;
-        layout.live_bytes[tier] = std::max(layout.live_bytes[tier], live[tier]);
+        placement->begin(id, state.accesses);
       }
       if (op.writes >> i & 1) {
         merge(waits, state.accesses);
@@ -91,22 +117,28 @@ Layout lay_out(const Program& program) {
         known[own][s] = waits[s];
       }
     }
+    if (placement == nullptr) continue;
     for (; next_release < program.releases.size(); ++next_release) {
       const BufferId id = program.releases[next_release];
-      const Buffer& b = program.buffers[id];
-      if (b.last_op > static_cast<int32_t>(position)) break;
-      const int64_t bytes = padded(program.bytes[b.tensor]);
-      const int tier = static_cast<int>(b.tier);
-      if (bytes > 0) {
-        allocators[tier].free(layout.offsets[id] - persistent[tier], bytes, states[id].accesses);
-      }
-      live[tier] -= bytes;
+      if (program.buffers[id].last_op > static_cast<int32_t>(position)) break;
+      placement->end(id, states[id].accesses);
     }
   }
+}
 
-  for (int tier = 0; tier < kTierCount; ++tier) {
-    layout.arena_bytes[tier] = persistent[tier] + allocators[tier].top();
-  }
+}  // namespace
+
+Layout lay_out(const Program& program) {
+  Layout layout;
+  Placement placement(program, layout);
+  walk(program, layout, &placement);
+  placement.finish();
+  return layout;
+}
+
+Layout derive_waits(const Program& program) {
+  Layout layout;
+  walk(program, layout, nullptr);
   return layout;
 }
 

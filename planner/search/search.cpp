@@ -56,27 +56,25 @@ class Judge {
     return result;
   }
 
-  /// Exact bytes of a strategy; remembers how much packing loses against the fast path's sum, so
-  /// that the next round leaves room for it.
-  Bytes exact(const Strategy& strategy) {
+  /// The exact way. Where that does not fit although the fast path said so, the loss in packing is
+  /// remembered, so that the next round leaves room for it.
+  Score exact(const Strategy& strategy) {
     request_.strategy = strategy;
-    const Bytes exact = exact_peak_bytes(request_);
+    const Evaluation e = evaluate(request_, cost_);
     const Bytes fast = fast_.peak_bytes(request_);
+    Score result{0, e.step_seconds, e.peak_bytes};
     for (int tier = 0; tier < kTierCount; ++tier) {
-      if (exact[tier] > limits_[tier] && fast[tier] > 0) {
-        packing_[tier] = std::max(packing_[tier], 1.002 * static_cast<double>(exact[tier]) /
+      if (e.peak_bytes[tier] <= limits_[tier]) continue;
+      result.overflow += static_cast<double>(e.peak_bytes[tier]) /
+                             std::max(1.0, static_cast<double>(limits_[tier])) -
+                         1;
+      if (fast[tier] > 0) {
+        packing_[tier] = std::max(packing_[tier], 1.002 * static_cast<double>(e.peak_bytes[tier]) /
                                                       static_cast<double>(fast[tier]));
       }
     }
-    return exact;
+    return result;
   }
-  bool fits(const Bytes& bytes) const {
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      if (bytes[tier] > limits_[tier]) return false;
-    }
-    return true;
-  }
-
   Plan plan(const Strategy& strategy) const {
     Plan plan;
     plan.model = request_.model;
@@ -160,6 +158,41 @@ std::vector<Candidate> pareto_front(std::vector<Candidate> seen) {
 }
 
 constexpr size_t kFrontLines = 12;
+constexpr int kAttempts = 4;
+constexpr size_t kFinalists = 8;
+constexpr int kPerChunk = 2;  // finalists of one chunk size, so that they differ
+
+// The best of what was seen, a few of each chunk size: the fast path ranks them nearly right, and
+// the exact way decides among them.
+std::vector<Candidate> finalists(std::vector<Candidate> seen, Objective objective) {
+  std::stable_sort(seen.begin(), seen.end(), [&](const Candidate& a, const Candidate& b) {
+    return a.score.better_than(b.score, objective);
+  });
+  std::vector<Candidate> chosen;
+  std::map<int64_t, int> per_chunk;
+  for (const Candidate& c : seen) {
+    if (chosen.size() == kFinalists) break;
+    if (per_chunk[c.strategy.chunk_tokens] == kPerChunk) continue;
+    const bool known = std::any_of(chosen.begin(), chosen.end(), [&](const Candidate& other) {
+      return other.strategy == c.strategy;
+    });
+    if (known) continue;
+    ++per_chunk[c.strategy.chunk_tokens];
+    chosen.push_back(c);
+  }
+  return chosen;
+}
+
+[[noreturn]] void refuse(const Judge& judge, const HardwareProfile& hw, int64_t sequence,
+                         const Candidate& nearest) {
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (nearest.score.bytes[tier] <= judge.limits()[tier]) continue;
+    throw no_fit("no plan for {} tokens fits {}; nearest: {}", format_tokens(sequence), hw.name,
+                 describe_shortfall(static_cast<Tier>(tier), nearest.score.bytes[tier],
+                                    judge.limits()[tier]));
+  }
+  throw no_fit("no plan for {} tokens fits {}", format_tokens(sequence), hw.name);
+}
 
 }  // namespace
 
@@ -169,15 +202,15 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   Judge judge(model, hw, sequence, options.micro_batches);
   const bool with_nvme = judge.limits()[2] > 0;
   const std::vector<int64_t> chunks = chunk_candidates(model, sequence, options.chunk_tokens);
-  if (options.chunk_tokens > 0)
+  if (options.chunk_tokens > 0) {
     validate(everything_kept(sequence, options.chunk_tokens), sequence, "plan");
+  }
 
   std::vector<Candidate> seen;
-  SearchResult result;
+  Candidate best, nearest;
+  best.score.overflow = nearest.score.overflow = 1e300;
   // Exact memory can exceed the fast path's sum by what packing loses; then search again with room.
-  for (int attempt = 0; attempt < 4; ++attempt) {
-    Candidate best;
-    bool any = false;
+  for (int attempt = 0; attempt < kAttempts && best.score.overflow > 0; ++attempt) {
     seen.clear();
     for (size_t i = 0; i < chunks.size(); ++i) {
       if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(chunks.size()));
@@ -185,24 +218,20 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
       for (const Strategy& start :
            {everything_away(sequence, chunks[i]), everything_kept(sequence, chunks[i])}) {
         const Candidate found = descend(judge, start, space, options.objective, seen);
-        if (!any || found.score.better_than(best.score, options.objective)) best = found;
-        any = true;
+        if (found.score.overflow == 0) seen.push_back(found);
+        if (found.score.overflow < nearest.score.overflow) nearest = found;
       }
     }
-    const Bytes exact = judge.exact(best.strategy);
-    if (!judge.fits(exact)) {
-      if (attempt < 3 && best.score.overflow == 0) continue;
-      for (int tier = 0; tier < kTierCount; ++tier) {
-        if (exact[tier] <= judge.limits()[tier]) continue;
-        throw no_fit(
-            "no plan for {} tokens fits {}; the nearest misses by {}", format_tokens(sequence),
-            hw.name,
-            describe_shortfall(static_cast<Tier>(tier), exact[tier], judge.limits()[tier]));
-      }
+    if (seen.empty()) break;
+    for (const Candidate& c : finalists(seen, options.objective)) {
+      const Candidate exact{c.strategy, judge.exact(c.strategy)};
+      if (exact.score.better_than(best.score, options.objective)) best = exact;
     }
-    result.best = judge.plan(best.strategy);
-    break;
   }
+  if (best.score.overflow > 0) refuse(judge, hw, sequence, seen.empty() ? nearest : best);
+
+  SearchResult result;
+  result.best = judge.plan(best.strategy);
   result.best.predicted = predict(result.best);
   for (const Candidate& c : pareto_front(std::move(seen))) {
     if (result.pareto.size() == kFrontLines) break;
@@ -228,8 +257,9 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
     strategy.parameters = placements[i].parameters;
     strategy.gradients = placements[i].gradients;
     strategy.optimizer = placements[i].optimizer;
-    bytes = judge.exact(strategy);
-    if (!judge.fits(bytes)) continue;
+    const Judge::Score score = judge.exact(strategy);
+    bytes = score.bytes;
+    if (score.overflow > 0) continue;
     Plan plan = judge.plan(strategy);
     plan.predicted = predict(plan);
     return plan;

@@ -1,0 +1,193 @@
+#include "planner/search/shrunken.h"
+
+#include <algorithm>
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kFirstLayers = 2;  // with a neighbour, and with one on both sides
+constexpr int kLayerSamples = 2;
+constexpr int kRepeatSamples = 3;
+// Up to this many repeats nothing is shrunk along the sequence: the program of a few layers is
+// small enough, and where copies and compute are close to each other only the real extent tells.
+constexpr int64_t kExactRepeats = 24;
+constexpr int64_t kExactRepeatsStreamed = 6;  // ops grow with pairs of chunks
+
+bool is_fractional(const Strategy& s) {
+  for (const SavedPolicy* p :
+       {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    if (p->fraction < 1) return true;
+  }
+  return false;
+}
+
+bool dominates(const LiveCounts& a, const LiveCounts& b) {
+  for (int t = 0; t < kTensorCount; ++t) {
+    if (a[t] < b[t]) return false;
+  }
+  return true;
+}
+
+void add_moment(std::vector<LiveCounts>& moments, const LiveCounts& moment) {
+  for (const LiveCounts& known : moments) {
+    if (dominates(known, moment)) return;
+  }
+  std::erase_if(moments, [&](const LiveCounts& known) { return dominates(moment, known); });
+  moments.push_back(moment);
+}
+
+void find_moments(Sample& sample) {
+  const Program& program = sample.program;
+  std::array<LiveCounts, kTierCount> live{};
+  std::vector<std::vector<BufferId>> begins(program.ops.size()), ends(program.ops.size());
+  for (size_t i = 0; i < program.buffers.size(); ++i) {
+    const Buffer& b = program.buffers[i];
+    begins[b.first_op].push_back(static_cast<BufferId>(i));
+    ends[std::max(b.first_op, b.last_op)].push_back(static_cast<BufferId>(i));
+  }
+  int phase = forward_phase;
+  std::array<bool, kTierCount> grown;
+  grown.fill(true);
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    if (program.ops[i].kind == OpKind::loss && phase == forward_phase) {
+      phase = backward_phase;
+      sample.first_op[phase] = static_cast<int32_t>(i);
+      grown.fill(true);
+    }
+    if (program.ops[i].kind == OpKind::adamw && phase != update_phase) {
+      phase = update_phase;
+      sample.first_op[phase] = static_cast<int32_t>(i);
+      grown.fill(true);
+    }
+    for (const BufferId id : begins[i]) {
+      const Buffer& b = program.buffers[id];
+      ++live[static_cast<int>(b.tier)][static_cast<int>(b.tensor)];
+      grown[static_cast<int>(b.tier)] = true;
+    }
+    // A peak can only be where something begins and the next thing ends.
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      if (grown[tier] && (!ends[i].empty() || i + 1 == program.ops.size())) {
+        add_moment(sample.moments[phase][tier], live[tier]);
+        grown[tier] = false;
+      }
+    }
+    for (const BufferId id : ends[i]) {
+      const Buffer& b = program.buffers[id];
+      --live[static_cast<int>(b.tier)][static_cast<int>(b.tensor)];
+    }
+  }
+}
+
+}  // namespace
+
+Dimension Dimension::sampled(int64_t extent, int64_t first, int samples) {
+  if (extent < first + samples) return exact(extent);
+  Dimension dimension;
+  dimension.extent = extent;
+  dimension.count = samples;
+  for (int i = 0; i < samples; ++i) dimension.samples[i] = first + i;
+  return dimension;
+}
+
+double Dimension::extrapolate(const std::array<double, 3>& values, int points) const {
+  const int first = std::max(0, count - points);
+  double sum = 0;
+  for (int i = first; i < count; ++i) {
+    double weight = 1;
+    for (int j = first; j < count; ++j) {
+      if (j == i) continue;
+      weight *=
+          static_cast<double>(extent - samples[j]) / static_cast<double>(samples[i] - samples[j]);
+    }
+    sum += weight * values[i];
+  }
+  return sum;
+}
+
+ShrunkenPrograms dimensions_of(const StepRequest& request) {
+  const Strategy& s = request.strategy;
+  ShrunkenPrograms shrunken;
+  const int64_t blocks = request.sequence / s.block_tokens;
+  shrunken.repeats_blocks = blocks > 1;
+  // Layers that differ from each other are all kept.
+  shrunken.layers = is_fractional(s)
+                        ? Dimension::exact(request.model.layers)
+                        : Dimension::sampled(request.model.layers, kFirstLayers, kLayerSamples);
+  // Buffers in flight are in the steady state once there are more repeats than the program looks
+  // ahead and stores behind.
+  const int64_t first = 2 + std::max({int64_t{1}, s.prefetch_depth, s.offload_window});
+  const int64_t repeats = blocks > 1 ? blocks : request.sequence / s.chunk_tokens;
+  const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
+  shrunken.repeats = repeats <= (pairs ? kExactRepeatsStreamed : kExactRepeats)
+                         ? Dimension::exact(repeats)
+                         : Dimension::sampled(repeats, first, kRepeatSamples);
+  shrunken.batches = Dimension::sampled(request.micro_batches, 1, 2);
+  return shrunken;
+}
+
+Lengths sample_lengths(const StepRequest& request, const ShrunkenPrograms& shrunken,
+                       int64_t repeats) {
+  const Strategy& s = request.strategy;
+  if (shrunken.repeats_blocks) return {repeats * s.block_tokens, s.block_tokens, s.chunk_tokens};
+  return {repeats * s.chunk_tokens, repeats * s.chunk_tokens, s.chunk_tokens};
+}
+
+void lower_samples(const StepRequest& request, ShrunkenPrograms& t) {
+  for (int b = 0; b < t.batches.count; ++b) {
+    for (int l = 0; l < t.layers.count; ++l) {
+      for (int r = 0; r < t.repeats.count; ++r) {
+        StepRequest small = request;
+        small.model.layers = t.layers.samples[l];
+        small.micro_batches = t.batches.samples[b];
+        const Lengths lengths = sample_lengths(request, t, t.repeats.samples[r]);
+        small.sequence = lengths.sequence;
+        small.strategy.block_tokens = lengths.block;
+        Sample& sample = t.samples.emplace_back();
+        sample.program = build_program(small);
+        sample.layout = lay_out(sample.program);
+        find_moments(sample);
+        for (const OpShape& shape : sample.program.shapes) {
+          const auto it = std::find(t.shapes.begin(), t.shapes.end(), shape);
+          sample.shapes.push_back(static_cast<int>(it - t.shapes.begin()));
+          if (it == t.shapes.end()) t.shapes.push_back(shape);
+        }
+      }
+    }
+  }
+}
+
+std::string key_of(const StepRequest& r, const ShrunkenPrograms& t) {
+  std::string key;
+  const auto put = [&](int64_t value) {
+    key.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  const Strategy& s = r.strategy;
+  int64_t choices = 0;
+  const auto pack = [&](int64_t value, int bits) { choices = choices << bits | value; };
+  pack(static_cast<int>(s.kv), 2);
+  pack(static_cast<int>(s.idle), 2);
+  pack(s.prefetch_depth, 7);
+  pack(s.offload_window, 7);
+  pack(static_cast<int>(s.backward_order), 1);
+  for (const SavedPolicy* p :
+       {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    pack(static_cast<int>(p->where), 2);
+  }
+  for (const Tier tier : {s.parameters, s.gradients, s.optimizer}) pack(static_cast<int>(tier), 2);
+  pack(r.model.tied_embeddings, 1);
+  pack(static_cast<int>(r.dtype), 1);
+  pack(t.repeats_blocks, 1);
+  put(choices);
+  put(t.repeats_blocks ? s.block_tokens / s.chunk_tokens : 0);
+  for (const Dimension* d : {&t.layers, &t.repeats, &t.batches})
+    put(10 * d->samples[d->count - 1] + d->count);
+  if (is_fractional(s)) {
+    for (const SavedPolicy* p :
+         {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+      put(static_cast<int64_t>(p->fraction * 1e9));
+    }
+  }
+  return key;
+}
+
+}  // namespace longspan

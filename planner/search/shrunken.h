@@ -1,0 +1,64 @@
+// The shrunken programs of a strategy: internal to the fast path.
+//
+// A sample is a program of the same strategy with fewer layers and fewer repeats along the
+// sequence, kept with everything needed to measure it at any sizes without lowering it again.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/cost/cost_model.h"
+#include "planner/program/layout.h"
+
+namespace longspan {
+
+/// One dimension a program is periodic in: the real extent, and the extents it is sampled at (the
+/// real one alone where that is small).
+struct Dimension {
+  int64_t extent = 1;
+  std::array<int64_t, 3> samples{1, 1, 1};
+  int count = 1;
+
+  static Dimension exact(int64_t extent) { return {extent, {extent, 0, 0}, 1}; }
+  /// Sampled at first, first + 1, ... (`samples` of them).
+  static Dimension sampled(int64_t extent, int64_t first, int samples);
+  /// The value at the real extent of the polynomial through the last `points` samples' values.
+  double extrapolate(const std::array<double, 3>& values, int points) const;
+};
+
+/// Phases of a step differ in what binds them and in how their peaks grow.
+enum Phase { forward_phase, backward_phase, update_phase, phase_count };
+
+/// How many units of every tensor are live at one moment.
+using LiveCounts = std::array<int16_t, kTensorCount>;
+
+struct Sample {
+  Program program;
+  Layout layout;            // streams and waits
+  std::vector<int> shapes;  // index of each of the program's shapes in the template's list
+  std::array<int32_t, phase_count> first_op{};  // of each phase, in program order
+  /// Moments that no other moment of the phase exceeds in every tensor: the peak is at one of them.
+  std::array<std::array<std::vector<LiveCounts>, kTierCount>, phase_count> moments;
+};
+
+/// All samples of one strategy.
+struct ShrunkenPrograms {
+  Dimension layers, repeats, batches;
+  std::vector<Sample> samples;  // batch-major, then layer, then repeat
+  std::vector<OpShape> shapes;  // of all samples, each once
+  bool repeats_blocks = false;  // what repeats: blocks, or the chunks of the one block
+};
+
+/// The dimensions of a request, without any sample yet.
+ShrunkenPrograms dimensions_of(const StepRequest& request);
+/// Lowers the samples.
+void lower_samples(const StepRequest& request, ShrunkenPrograms& shrunken);
+/// Everything the samples' lists depend on, and nothing else.
+std::string key_of(const StepRequest& request, const ShrunkenPrograms& dimensions);
+/// The lengths of a sample with `repeats` repeats.
+Lengths sample_lengths(const StepRequest& request, const ShrunkenPrograms& shrunken,
+                       int64_t repeats);
+
+}  // namespace longspan
