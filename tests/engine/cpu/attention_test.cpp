@@ -66,10 +66,10 @@ Gradients backward(ThreadPool& pool, const ModelSpec& model, const Inputs& in, c
   for (const int64_t keys : chunks) {
     const int64_t at = key * model.kv_width();
     Guarded workspace(cpu::attention_backward_workspace(model));
-    cpu::attention_backward(context, in.q.data(), in.k.data() + at, in.v.data() + at,
-                            in.d_o.data(), lse.data(), delta.data(), origin + q0, in.nq,
-                            origin + key, keys, key == 0 && !start, dq.data(), !start,
-                            dk.data() + at, dv.data() + at, workspace.data());
+    cpu::attention_backward(context, in.q.data(), in.k.data() + at, in.v.data() + at, in.d_o.data(),
+                            lse.data(), delta.data(), origin + q0, in.nq, origin + key, keys,
+                            key == 0 && !start, dq.data(), !start, dk.data() + at, dv.data() + at,
+                            workspace.data());
     REQUIRE(workspace.intact());
     key += keys;
   }
@@ -90,11 +90,11 @@ TEST_CASE("attention of whole sequences, for grouped heads and ragged tiles") {
   struct Shape {
     int64_t heads, kv_heads, dim, nq, nk;
   };
-  const Shape s = GENERATE(Shape{2, 2, 8, 1, 1}, Shape{4, 2, 6, 50, 50}, Shape{3, 1, 16, 97, 97},
-                           Shape{2, 1, 64, 200, 200}, Shape{5, 5, 5, 193, 193},
-                           Shape{7, 1, 20, 70, 430}, Shape{100, 2, 4, 9, 31},
-                           Shape{2, 1, 72, 33, 225}, Shape{1, 1, 136, 100, 130},
-                           Shape{1, 1, 264, 40, 210});
+  const Shape s =
+      GENERATE(Shape{2, 2, 8, 1, 1}, Shape{4, 2, 6, 50, 50}, Shape{3, 1, 16, 97, 97},
+               Shape{2, 1, 64, 200, 200}, Shape{5, 5, 5, 193, 193}, Shape{7, 1, 20, 70, 430},
+               Shape{100, 2, 4, 9, 31}, Shape{2, 1, 72, 33, 225}, Shape{1, 1, 136, 100, 130},
+               Shape{1, 1, 264, 40, 210});
   CAPTURE(s.heads, s.kv_heads, s.dim, s.nq, s.nk);
   const ModelSpec model = attention_model(s.heads, s.kv_heads, s.dim);
   const Inputs in(model, s.nq, s.nk, 1, 11);
@@ -107,8 +107,7 @@ TEST_CASE("attention of whole sequences, for grouped heads and ragged tiles") {
   const Doubles delta = reference::row_dots(model, d_o, want.o);
   const reference::AttentionGradient grad =
       reference::attention_backward(model, q, k, v, d_o, want.lse, delta, q0, 0);
-  const Gradients got =
-      backward(pool, model, in, narrow(want.lse), narrow(delta), q0, {s.nk});
+  const Gradients got = backward(pool, model, in, narrow(want.lse), narrow(delta), q0, {s.nk});
   // The first query sees one key alone: its gradient is zero but for rounding.
   const double floor = s.nk == 1 ? 1 : 0;
   CHECK(error_of(got.dq, grad.dq) < kGradientError + floor * 1e-5);
@@ -133,10 +132,9 @@ TEST_CASE("the gradients of attention are those of its forward") {
 
 TEST_CASE("chunks of keys merge to the whole, forward and backward") {
   const ModelSpec model = attention_model(6, 2, 24);
-  const std::vector<int64_t> chunks =
-      GENERATE(std::vector<int64_t>{300}, std::vector<int64_t>{1, 299},
-               std::vector<int64_t>{100, 100, 100}, std::vector<int64_t>{193, 64, 43},
-               std::vector<int64_t>{50, 50, 50, 50, 50, 25, 25});
+  const std::vector<int64_t> chunks = GENERATE(
+      std::vector<int64_t>{300}, std::vector<int64_t>{1, 299}, std::vector<int64_t>{100, 100, 100},
+      std::vector<int64_t>{193, 64, 43}, std::vector<int64_t>{50, 50, 50, 50, 50, 25, 25});
   // Off the diagonal, on it, and keys that no query or only some queries see.
   const int64_t nq = 80;
   const int64_t q0 = GENERATE(int64_t{0}, int64_t{120}, int64_t{220}, int64_t{300});
@@ -189,8 +187,7 @@ TEST_CASE("a later chunk that dominates by far neither overflows nor loses the e
   const Doubles delta = reference::row_dots(model, d_o, want.o);
   const reference::AttentionGradient grad =
       reference::attention_backward(model, q, k, v, d_o, want.lse, delta, 180, 0);
-  const Gradients got =
-      backward(pool, model, in, narrow(want.lse), narrow(delta), 180, {100, 100});
+  const Gradients got = backward(pool, model, in, narrow(want.lse), narrow(delta), 180, {100, 100});
   CHECK(error_of(got.dv, grad.dv) < 10 * allowed);
   CHECK(std::isfinite(error_of(got.dq, grad.dq)));
   CHECK(std::isfinite(error_of(got.dk, grad.dk)));
@@ -209,9 +206,9 @@ TEST_CASE("keys that no query sees get zero gradients, and change nothing forwar
   CHECK(o == o0);
   CHECK(lse == lse0);
   Guarded dq(20 * 16), dk(30 * 16), dv(30 * 16);
-  cpu::attention_backward(context, in.q.data(), in.k.data(), in.v.data(), in.d_o.data(),
-                          lse.data(), lse.data(), 0, 20, 20, 30, true, dq.data(), true, dk.data(),
-                          dv.data(), workspace.data());
+  cpu::attention_backward(context, in.q.data(), in.k.data(), in.v.data(), in.d_o.data(), lse.data(),
+                          lse.data(), 0, 20, 20, 30, true, dq.data(), true, dk.data(), dv.data(),
+                          workspace.data());
   CHECK(dq.floats() == Floats(20 * 16));
   CHECK(dk.floats() == Floats(30 * 16));
   CHECK(dv.floats() == Floats(30 * 16));

@@ -109,13 +109,7 @@ inline double error_of(const Floats& got, const Doubles& want) {
   return size == 0 ? std::sqrt(difference) : std::sqrt(difference / size);
 }
 
-/// got - start, in double: what was added to a gradient.
-inline Floats minus(const Floats& got, const Floats& start) {
-  Floats result(got);
-  for (size_t i = 0; i < got.size(); ++i) result[i] -= start[i];
-  return result;
-}
-
+/// What a gradient should be that began at `start`.
 inline Doubles plus(const Floats& start, Doubles added) {
   for (size_t i = 0; i < added.size(); ++i) added[i] += start[i];
   return added;
@@ -138,13 +132,8 @@ inline bool same_bits_on_every_pool(const std::function<Floats(ThreadPool&)>& ru
   return true;
 }
 
-inline void append(Floats& to, const Floats& from) { to.insert(to.end(), from.begin(), from.end()); }
-
-inline int64_t layer_elements(const ModelSpec& model) {
-  for (const ParameterUnit& unit : parameter_units(model)) {
-    if (unit.kind == ParameterUnit::Kind::layer) return unit.elements;
-  }
-  return 0;
+inline void append(Floats& to, const Floats& from) {
+  to.insert(to.end(), from.begin(), from.end());
 }
 
 /// Weights of a layer: matrices small, norms around one.

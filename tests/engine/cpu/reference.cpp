@@ -25,8 +25,8 @@ const double* tensor(const Layer& layer, int64_t offset) {
 }
 
 double rope_frequency(const ModelSpec& model, int64_t i) {
-  const double f =
-      1 / std::pow(model.rope_theta, 2.0 * static_cast<double>(i) / static_cast<double>(model.head_dim));
+  const double f = 1 / std::pow(model.rope_theta,
+                                2.0 * static_cast<double>(i) / static_cast<double>(model.head_dim));
   if (!model.rope_scaling) return f;
   const Llama3RopeScaling& s = *model.rope_scaling;
   const double original = static_cast<double>(s.original_max_positions);
@@ -129,7 +129,8 @@ Attention attention(const ModelSpec& model, const Doubles& q, const Doubles& k, 
       const int64_t kv = h / (model.heads / model.kv_heads) * dim;
       const int64_t visible = std::min(nk, q0 + i + 1);
       Doubles s(visible);
-      for (int64_t j = 0; j < visible; ++j) s[j] = score(model, &q[i * a + h * dim], &k[j * g + kv]);
+      for (int64_t j = 0; j < visible; ++j)
+        s[j] = score(model, &q[i * a + h * dim], &k[j * g + kv]);
       const double top = *std::max_element(s.begin(), s.end());
       double sum = 0;
       for (double& value : s) sum += value = std::exp(value - top);
@@ -192,8 +193,8 @@ Doubles mlp(const Layer& layer, const Doubles& y, Doubles* inner) {
   const bool gated = model.activation == Activation::swiglu;
   const int64_t f = model.ffn;
   const int64_t w = gated ? 2 * f : f;
-  const Doubles h = norm(model, tensor(layer, layer.at.norm2_weight),
-                         tensor(layer, layer.at.norm2_bias), y);
+  const Doubles h =
+      norm(model, tensor(layer, layer.at.norm2_weight), tensor(layer, layer.at.norm2_bias), y);
   const Doubles z = linear(h, model.hidden, tensor(layer, layer.at.up_weight),
                            tensor(layer, layer.at.up_bias), w);
   Doubles act;
@@ -201,8 +202,7 @@ Doubles mlp(const Layer& layer, const Doubles& y, Doubles* inner) {
     for (int64_t j = 0; j < f; ++j) {
       const double x = z[row + j];
       const double u = std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
-      act.push_back(gated ? x / (1 + std::exp(-x)) * z[row + f + j]
-                          : 0.5 * x * (1 + std::tanh(u)));
+      act.push_back(gated ? x / (1 + std::exp(-x)) * z[row + f + j] : 0.5 * x * (1 + std::tanh(u)));
     }
   }
   Doubles result = linear(act, f, tensor(layer, layer.at.down_weight),

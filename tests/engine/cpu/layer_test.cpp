@@ -1,0 +1,343 @@
+// The blocks of a layer against the plain double implementation and its finite differences.
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "tests/engine/cpu/cpu_test.h"
+
+using namespace longspan;
+using namespace longspan::cpu_test;
+using cpu::BlockContext;
+using cpu::make_block_context;
+
+namespace {
+
+// A layer with random weights in both precisions.
+struct LayerCase {
+  LayerCase(const ModelSpec& spec, ThreadPool& pool)
+      : model(spec),
+        context(make_block_context(model, pool)),
+        unit(layer_weights(model, 21)),
+        wide(widen(unit)) {}
+  LayerCase(const LayerCase&) = delete;
+  reference::Layer layer() const { return {model, context.layer, wide}; }
+
+  ModelSpec model;
+  BlockContext context;
+  Floats unit;
+  Doubles wide;
+};
+
+// Models large enough for several pieces and blocks.
+ModelSpec wide_model() {
+  ModelSpec m = llama();
+  m.hidden = 300, m.head_dim = 40, m.ffn = 410;
+  return m;
+}
+
+}  // namespace
+
+TEST_CASE("offsets of a layer fill the unit that the models library lays out") {
+  const ModelSpec model = GENERATE(llama(), gpt2(), scaled());
+  ThreadPool pool(1);
+  const cpu::LayerOffsets at = make_block_context(model, pool).layer;
+  std::vector<int64_t> offsets;
+  const ParameterUnit unit = parameter_units(model).at(1);
+  for (const ParameterTensor& tensor : unit.tensors) {
+    offsets.push_back(tensor.offset);
+  }
+  for (const int64_t offset :
+       {at.norm1_weight, at.norm1_bias, at.qkv_weight, at.qkv_bias, at.q_norm, at.k_norm,
+        at.out_weight, at.out_bias, at.norm2_weight, at.norm2_bias, at.up_weight, at.up_bias,
+        at.down_weight, at.down_bias}) {
+    if (offset >= 0) CHECK(std::count(offsets.begin(), offsets.end(), offset) == 1);
+  }
+  CHECK((at.norm1_bias >= 0) == (model.norm == Norm::layernorm));
+  CHECK((at.qkv_bias >= 0) == model.qkv_bias);
+  CHECK((at.k_norm >= 0) == model.qk_norm);
+  CHECK((at.down_bias >= 0) == model.mlp_bias);
+}
+
+TEST_CASE("norm1 forward and backward") {
+  const ModelSpec spec = GENERATE(llama(), gpt2(), wide_model());
+  const int64_t n = spec.hidden > 100 ? 3 : 7;
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  Random random(22);
+  const int64_t d = spec.hidden;
+  Floats x = random.normal(n * d);
+  for (int64_t j = 0; j < d; ++j) x[j] += 3;  // a row with a mean
+  const Floats dh = random.normal(n * d), start = random.normal(n * d);
+  Doubles wide_x = widen(x);
+  Guarded h(n * d);
+  cpu::norm1_forward(c.context, c.unit.data(), x.data(), n, h.data());
+  CHECK(error_of(h.floats(), reference::norm1(c.layer(), wide_x)) < kForwardError);
+  CHECK(h.intact());
+
+  const auto f = [&] { return reference::dot(reference::norm1(c.layer(), wide_x), widen(dh)); };
+  Guarded dx(start);
+  const Floats gradient_start = random.normal(static_cast<int64_t>(c.unit.size()));
+  Guarded gradient(gradient_start);
+  cpu::norm1_backward(c.context, c.unit.data(), x.data(), dh.data(), n, dx.data(), gradient.data());
+  CHECK(error_of(dx.floats(), plus(start, reference::differences(f, wide_x))) < kGradientError);
+  if (d < 100) {
+    const Doubles want = reference::differences(f, c.wide);
+    CHECK(error_of(gradient.floats(), plus(gradient_start, want)) < kGradientError);
+  }
+  CHECK((dx.intact() && gradient.intact()));
+}
+
+TEST_CASE("norm of many rows sums the gradients of its weights accurately") {
+  ThreadPool pool(2);
+  LayerCase c(gpt2(), pool);
+  const int64_t n = 3000, d = c.model.hidden;
+  Random random(23);
+  const Floats x = random.normal(n * d), dh = random.normal(n * d);
+  Floats dx(n * d), gradient(c.unit.size());
+  cpu::norm1_backward(c.context, c.unit.data(), x.data(), dh.data(), n, dx.data(), gradient.data());
+  Doubles ones(d, 1.0);
+  const Doubles xhat = reference::norm(c.model, ones.data(), nullptr, widen(x));
+  Doubles want(2 * d);
+  for (int64_t i = 0; i < n * d; ++i) {
+    want[i % d] += xhat[i] * dh[i];
+    want[d + i % d] += dh[i];
+  }
+  CHECK(error_of(Floats(gradient.begin(), gradient.begin() + 2 * d), want) < kGradientError);
+}
+
+TEST_CASE("qkv forward for every tile, from x and from its norm") {
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled(), wide_model());
+  const bool normed = GENERATE(false, true);
+  const int64_t n = 11;
+  const int64_t tile = GENERATE(int64_t{1}, int64_t{4}, int64_t{11}, int64_t{100});
+  const bool rope = spec.positions == Positions::rope;
+  const int64_t position0 = rope ? GENERATE(int64_t{0}, int64_t{60}, int64_t{3000000}) : int64_t{5};
+  CAPTURE(spec.name, normed, tile, position0);
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  const Floats x = Random(24).normal(n * spec.hidden);
+  Guarded q(n * spec.attention_width()), k(n * spec.kv_width()), v(n * spec.kv_width());
+  Guarded workspace(cpu::qkv_forward_workspace(spec, n, tile));
+  cpu::qkv_forward(c.context, c.unit.data(), x.data(), normed, n, position0, tile, q.data(),
+                   k.data(), v.data(), workspace.data());
+  const reference::Qkv want = reference::qkv(c.layer(), widen(x), normed, position0);
+  CHECK(error_of(q.floats(), want.q) < kForwardError);
+  CHECK(error_of(k.floats(), want.k) < kForwardError);
+  CHECK(error_of(v.floats(), want.v) < kForwardError);
+  CHECK((q.intact() && k.intact() && v.intact() && workspace.intact()));
+}
+
+TEST_CASE("rotations stay accurate billions of tokens out") {
+  ModelSpec spec = llama();
+  spec.qk_norm = false, spec.head_dim = 64;
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  const int64_t n = 150;
+  const int64_t position0 = (int64_t{1} << 31) - 70;
+  const Floats x = Random(25).normal(n * spec.hidden);
+  Floats q(n * spec.attention_width()), k(n * spec.kv_width()), v(n * spec.kv_width());
+  Floats workspace(cpu::qkv_forward_workspace(spec, n, n));
+  cpu::qkv_forward(c.context, c.unit.data(), x.data(), false, n, position0, n, q.data(), k.data(),
+                   v.data(), workspace.data());
+  const reference::Qkv want = reference::qkv(c.layer(), widen(x), false, position0);
+  CHECK(error_of(q, want.q) < kForwardError);
+  CHECK(error_of(k, want.k) < kForwardError);
+}
+
+TEST_CASE("qkv backward for every tile") {
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled());
+  const bool normed = GENERATE(false, true);
+  const int64_t tile = GENERATE(int64_t{1}, int64_t{2}, int64_t{5});
+  CAPTURE(spec.name, normed, tile);
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  Random random(26);
+  const int64_t n = 5, d = spec.hidden, position0 = 40;
+  const Floats x = random.normal(n * d), start = random.normal(n * d);
+  const Floats gq = random.normal(n * spec.attention_width());
+  const Floats gk = random.normal(n * spec.kv_width()), gv = random.normal(n * spec.kv_width());
+  Guarded dq(gq), dk(gk), dv(gv);
+  Guarded dx = normed ? Guarded(n * d) : Guarded(start);
+  const Floats gradient_start = random.normal(static_cast<int64_t>(c.unit.size()));
+  Guarded gradient(gradient_start);
+  Guarded workspace(cpu::qkv_backward_workspace(spec, n, tile));
+  cpu::qkv_backward(c.context, c.unit.data(), x.data(), normed, n, position0, tile, dq.data(),
+                    dk.data(), dv.data(), dx.data(), gradient.data(), workspace.data());
+  Doubles wide_x = widen(x);
+  const Doubles wq = widen(gq), wk = widen(gk), wv = widen(gv);
+  const auto f = [&] {
+    const reference::Qkv r = reference::qkv(c.layer(), wide_x, normed, position0);
+    return reference::dot(r.q, wq) + reference::dot(r.k, wk) + reference::dot(r.v, wv);
+  };
+  const Doubles want = reference::differences(f, wide_x);
+  CHECK(error_of(dx.floats(), normed ? want : plus(start, want)) < kGradientError);
+  CHECK(error_of(gradient.floats(), plus(gradient_start, reference::differences(f, c.wide))) <
+        kGradientError);
+  CHECK((dx.intact() && gradient.intact() && workspace.intact()));
+  CHECK((dq.intact() && dk.intact() && dv.intact()));
+}
+
+TEST_CASE("the output projection, in place and not") {
+  ModelSpec narrow_head = gpt2();
+  ModelSpec wide_head = scaled();
+  wide_head.head_dim = 300, wide_head.hidden = 9;  // wider than a block of the backward
+  const ModelSpec spec = GENERATE_COPY(llama(), narrow_head, scaled(), wide_head);
+  const bool in_place = GENERATE(false, true);
+  CAPTURE(spec.name, in_place);
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  Random random(27);
+  const int64_t n = 6, d = spec.hidden, a = spec.attention_width();
+  const Floats x = random.normal(n * d), o = random.normal(n * a), dy = random.normal(n * d);
+  Doubles wide_o = widen(o);
+  Guarded y = in_place ? Guarded(x) : Guarded(n * d);
+  cpu::out_forward(c.context, c.unit.data(), in_place ? y.data() : x.data(), o.data(), n, y.data());
+  CHECK(error_of(y.floats(), reference::out(c.layer(), widen(x), wide_o)) < kForwardError);
+
+  const auto f = [&] {
+    return reference::dot(reference::out(c.layer(), widen(x), wide_o), widen(dy));
+  };
+  Guarded d_o = in_place ? Guarded(o) : Guarded(n * a);
+  Guarded delta(n * spec.heads);
+  const Floats start = random.normal(static_cast<int64_t>(c.unit.size()));
+  Guarded gradient(start);
+  cpu::out_backward(c.context, c.unit.data(), dy.data(), in_place ? d_o.data() : o.data(), n,
+                    d_o.data(), delta.data(), gradient.data());
+  const Doubles want = reference::differences(f, wide_o);
+  CHECK(error_of(d_o.floats(), want) < kGradientError);
+  CHECK(error_of(delta.floats(), reference::row_dots(spec, want, wide_o)) < kGradientError);
+  if (spec.hidden != 9) {
+    CHECK(error_of(gradient.floats(), plus(start, reference::differences(f, c.wide))) <
+          kGradientError);
+  }
+  CHECK((y.intact() && d_o.intact() && delta.intact() && gradient.intact()));
+}
+
+TEST_CASE("the mlp forward for every tile, with and without its inner rows") {
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled(), wide_model());
+  const bool saves = GENERATE(false, true);
+  const bool in_place = GENERATE(false, true);
+  const int64_t n = 9;
+  const int64_t tile = GENERATE(int64_t{1}, int64_t{4}, int64_t{9}, int64_t{50});
+  CAPTURE(spec.name, saves, in_place, tile);
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  const int64_t w = spec.activation == Activation::swiglu ? 2 * spec.ffn : spec.ffn;
+  const Floats y = Random(28).normal(n * spec.hidden);
+  Guarded out = in_place ? Guarded(y) : Guarded(n * spec.hidden);
+  Guarded inner(n * w);
+  Guarded workspace(cpu::mlp_forward_workspace(spec, n, tile, saves));
+  cpu::mlp_forward(c.context, c.unit.data(), in_place ? out.data() : y.data(), n, tile, out.data(),
+                   saves ? inner.data() : nullptr, workspace.data());
+  Doubles want_inner;
+  CHECK(error_of(out.floats(), reference::mlp(c.layer(), widen(y), &want_inner)) < kForwardError);
+  if (saves) CHECK(error_of(inner.floats(), want_inner) < kForwardError);
+  CHECK((out.intact() && inner.intact() && workspace.intact()));
+}
+
+TEST_CASE("the mlp backward for every tile, from saved and recomputed inner rows") {
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled());
+  const bool saved = GENERATE(false, true);
+  const int64_t n = 5;
+  const int64_t tile = GENERATE(int64_t{1}, int64_t{2}, int64_t{5}, int64_t{9});
+  CAPTURE(spec.name, saved, tile);
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  Random random(29);
+  const Floats y = random.normal(n * spec.hidden), g = random.normal(n * spec.hidden);
+  Doubles wide_y = widen(y), want_inner;
+  const Doubles wide_g = widen(g);
+  reference::mlp(c.layer(), wide_y, &want_inner);
+  Guarded inner(Floats(want_inner.begin(), want_inner.end()));
+  Guarded dy(g);
+  const Floats start = random.normal(static_cast<int64_t>(c.unit.size()));
+  Guarded gradient(start);
+  Guarded workspace(cpu::mlp_backward_workspace(spec, n, tile, saved));
+  cpu::mlp_backward(c.context, c.unit.data(), y.data(), saved ? inner.data() : nullptr, n, tile,
+                    dy.data(), gradient.data(), workspace.data());
+  const auto f = [&] { return reference::dot(reference::mlp(c.layer(), wide_y), wide_g); };
+  CHECK(error_of(dy.floats(), reference::differences(f, wide_y)) < kGradientError);
+  CHECK(error_of(gradient.floats(), plus(start, reference::differences(f, c.wide))) <
+        kGradientError);
+  CHECK((dy.intact() && inner.intact() && gradient.intact() && workspace.intact()));
+}
+
+TEST_CASE("activations far from zero neither overflow nor turn to NaN") {
+  const ModelSpec spec = GENERATE(llama(), gpt2());
+  ThreadPool pool(1);
+  LayerCase c(spec, pool);
+  for (float& v : c.unit) v *= 100;
+  c.wide = widen(c.unit);
+  const Floats y = Random(30).normal(4 * spec.hidden);
+  Floats out(y.size());
+  Floats workspace(cpu::mlp_forward_workspace(spec, 4, 4, false));
+  cpu::mlp_forward(c.context, c.unit.data(), y.data(), 4, 4, out.data(), nullptr, workspace.data());
+  CHECK(error_of(out, reference::mlp(c.layer(), widen(y))) < kForwardError);
+}
+
+TEST_CASE("embeddings, their gradients and bad tokens") {
+  const ModelSpec spec = GENERATE(llama(), gpt2());
+  const bool learned = spec.positions == Positions::learned;
+  ThreadPool pool(2);
+  const BlockContext context = make_block_context(spec, pool);
+  Random random(31);
+  const int64_t n = 30, d = spec.hidden, position0 = 20;
+  const int64_t elements = parameter_units(spec).at(0).elements;
+  const Floats unit = random.normal(elements), dx = random.normal(n * d);
+  const Floats start = random.normal(elements);
+  std::vector<int32_t> tokens = random.below(n, spec.vocab);
+  tokens[3] = tokens[4] = tokens[29] = tokens[0];
+  Doubles want_x(n * d), want = widen(start);
+  for (int64_t i = 0; i < n * d; ++i) {
+    const int64_t at = tokens[i / d] * d + i % d;
+    const int64_t position = spec.vocab * d + (position0 + i / d) * d + i % d;
+    want_x[i] = unit[at] + (learned ? unit[position] : 0);
+    want[at] += dx[i];
+    if (learned) want[position] += dx[i];
+  }
+  Guarded x(n * d), gradient(start);
+  cpu::embed_forward(context, unit.data(), tokens.data(), n, position0, x.data());
+  cpu::embed_backward(context, tokens.data(), dx.data(), n, position0, gradient.data());
+  CHECK(error_of(x.floats(), want_x) < kForwardError);
+  CHECK(error_of(gradient.floats(), want) < kGradientError);
+  CHECK((x.intact() && gradient.intact()));
+
+  tokens[7] = GENERATE(-1, 1000);
+  CHECK_THROWS_AS(cpu::embed_forward(context, unit.data(), tokens.data(), n, 0, x.data()), Error);
+  if (learned) {
+    tokens[7] = 0;
+    CHECK_THROWS_AS(cpu::embed_forward(context, unit.data(), tokens.data(), n,
+                                       spec.max_positions - n + 1, x.data()),
+                    Error);
+  }
+}
+
+TEST_CASE("the bits of a layer do not depend on the pool") {
+  ModelSpec biased = gpt2();
+  biased.hidden = 260, biased.head_dim = 100, biased.ffn = 900;
+  const ModelSpec spec = GENERATE_COPY(wide_model(), biased);
+  Random random(32);
+  const int64_t n = 700, tile = 333, d = spec.hidden;
+  const Floats x = random.normal(n * d), o = random.normal(n * spec.attention_width());
+  const Floats gk = random.normal(n * spec.kv_width());
+  CHECK(same_bits_on_every_pool([&](ThreadPool& pool) {
+    const LayerCase c(spec, pool);
+    const float* unit = c.unit.data();
+    Floats gradient(c.unit.size()), dx = x, y(n * d), out(n * d), delta(n * spec.heads);
+    Floats q(o.size()), k(gk.size()), v(gk.size()), dq = o, dk = gk, dv = gk, d_o(o.size());
+    Floats workspace(cpu::mlp_backward_workspace(spec, n, tile, false) +
+                     cpu::qkv_backward_workspace(spec, n, tile));
+    cpu::qkv_forward(c.context, unit, x.data(), false, n, 0, tile, q.data(), k.data(), v.data(),
+                     workspace.data());
+    cpu::out_forward(c.context, unit, x.data(), o.data(), n, y.data());
+    cpu::mlp_forward(c.context, unit, y.data(), n, tile, out.data(), nullptr, workspace.data());
+    cpu::mlp_backward(c.context, unit, y.data(), nullptr, n, tile, dx.data(), gradient.data(),
+                      workspace.data());
+    cpu::out_backward(c.context, unit, dx.data(), o.data(), n, d_o.data(), delta.data(),
+                      gradient.data());
+    cpu::qkv_backward(c.context, unit, x.data(), false, n, 0, tile, dq.data(), dk.data(), dv.data(),
+                      dx.data(), gradient.data(), workspace.data());
+    Floats all = gradient;
+    for (const Floats* part : {&q, &k, &v, &out, &d_o, &delta, &dx}) append(all, *part);
+    return all;
+  }));
+}

@@ -1,0 +1,114 @@
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "tests/engine/cpu/cpu_test.h"
+
+using namespace longspan;
+using namespace longspan::cpu_test;
+
+namespace {
+
+struct LossCase {
+  LossCase(const ModelSpec& spec, int64_t rows, uint32_t seed) : model(spec), n(rows) {
+    Random random(seed);
+    const int64_t norm = model.norm == Norm::layernorm ? 2 * model.hidden : model.hidden;
+    head = random.normal(norm);
+    output = random.normal(model.vocab * model.hidden, 0.5F);
+    x = random.normal(n * model.hidden);
+    labels = random.below(n, model.vocab);
+    head_start = random.normal(norm);
+    output_start = random.normal(model.vocab * model.hidden);
+  }
+  ModelSpec model;
+  int64_t n;
+  Floats head, output, x, head_start, output_start;
+  std::vector<int32_t> labels;
+};
+
+struct LossResult {
+  double loss = 0.5;  // the sum is added to what is there
+  Floats dx, head, output;
+};
+
+LossResult run(ThreadPool& pool, const LossCase& c, int64_t tile, double scale, bool in_place) {
+  const cpu::BlockContext context = cpu::make_block_context(c.model, pool);
+  Guarded dx = in_place ? Guarded(c.x) : Guarded(c.n * c.model.hidden);
+  Guarded head(c.head_start), output(c.output_start);
+  Guarded workspace(cpu::loss_workspace(c.model, c.n, tile));
+  LossResult result;
+  cpu::loss_forward_backward(context, c.head.data(), c.output.data(),
+                             in_place ? dx.data() : c.x.data(), c.labels.data(), c.n, tile, scale,
+                             &result.loss, dx.data(), head.data(), output.data(), workspace.data());
+  REQUIRE((dx.intact() && head.intact() && output.intact() && workspace.intact()));
+  result.dx = dx.floats(), result.head = head.floats(), result.output = output.floats();
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("loss and its gradients for every tile, in place and not") {
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled());
+  const int64_t tile = GENERATE(int64_t{1}, int64_t{3}, int64_t{7}, int64_t{20});
+  const bool in_place = GENERATE(false, true);
+  const double scale = GENERATE(1.0, 1.0 / 4096);
+  CAPTURE(spec.name, tile, in_place, scale);
+  const LossCase c(spec, 7, 41);
+  ThreadPool pool(2);
+  const LossResult got = run(pool, c, tile, scale, in_place);
+  Doubles head = widen(c.head), output = widen(c.output), x = widen(c.x);
+  const auto f = [&] { return reference::loss(spec, head, output, x, c.labels, 1); };
+  CHECK(got.loss - 0.5 == Approx(scale * f()).epsilon(1e-6));
+  const auto scaled_differences = [&](Doubles& at) {
+    Doubles gradient = reference::differences(f, at);
+    for (double& g : gradient) g *= scale;
+    return gradient;
+  };
+  CHECK(error_of(got.dx, scaled_differences(x)) < kGradientError);
+  CHECK(error_of(got.head, plus(c.head_start, scaled_differences(head))) < kGradientError);
+  CHECK(error_of(got.output, plus(c.output_start, scaled_differences(output))) < kGradientError);
+}
+
+TEST_CASE("a large vocabulary is summed accurately") {
+  ModelSpec spec = llama();
+  spec.vocab = 70001, spec.hidden = 4;
+  const LossCase c(spec, 3, 42);
+  ThreadPool pool(2);
+  const LossResult got = run(pool, c, 2, 1, false);
+  const double want =
+      reference::loss(spec, widen(c.head), widen(c.output), widen(c.x), c.labels, 1);
+  CHECK(got.loss - 0.5 == Approx(want).epsilon(1e-6));
+}
+
+TEST_CASE("logits of a thousand do not overflow") {
+  LossCase c(llama(), 5, 43);
+  for (float& v : c.output) v *= 500;
+  ThreadPool pool(1);
+  const LossResult got = run(pool, c, 5, 1, false);
+  const double want =
+      reference::loss(c.model, widen(c.head), widen(c.output), widen(c.x), c.labels, 1);
+  CHECK(got.loss - 0.5 == Approx(want).epsilon(1e-6));
+}
+
+TEST_CASE("a bad label and a loss that is not finite are refused") {
+  LossCase c(llama(), 5, 44);
+  ThreadPool pool(2);
+  c.labels[2] = GENERATE(-1, -100, 37);
+  CHECK_THROWS_AS(run(pool, c, 2, 1, false), Error);
+  c.labels[2] = 0;
+  c.x[3] =
+      GENERATE(std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN());
+  CHECK_THROWS_AS(run(pool, c, 2, 1, false), Error);
+}
+
+TEST_CASE("the bits of the loss do not depend on the pool") {
+  ModelSpec spec = gpt2();
+  spec.vocab = 3001, spec.hidden = 130;
+  const LossCase c(spec, 300, 45);
+  CHECK(same_bits_on_every_pool([&](ThreadPool& pool) {
+    const LossResult r = run(pool, c, 128, 0.25, false);
+    Floats all(2);
+    std::memcpy(all.data(), &r.loss, sizeof r.loss);
+    for (const Floats* part : {&r.dx, &r.head, &r.output}) append(all, *part);
+    return all;
+  }));
+}

@@ -1,0 +1,45 @@
+// The planner's rule for scratch memory is the kernels' own, op kind by op kind.
+#include "planner/program/workspace.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "engine/cpu/blocks.h"
+#include "models/catalog.h"
+
+namespace longspan {
+
+TEST_CASE("workspaces are what the CPU kernels declare") {
+  for (const char* name : {"tiny-gpt", "tiny-llama", "qwen3-0.6b", "llama-3.1-8b"}) {
+    const ModelSpec model = load_model(name);
+    for (const int64_t tile : {0, 1, 100, 4096}) {
+      INFO(name << " tile " << tile);
+      const Lengths lengths{8192, 2048, 1024};
+      Strategy s;
+      s.chunk_tokens = lengths.chunk;
+      s.block_tokens = lengths.block;
+      s.projection_tile = s.mlp_tile = s.loss_tile = tile;
+      const auto clipped = [&](int64_t rows) { return tile > 0 ? std::min(tile, rows) : rows; };
+      const Workspaces ws = workspaces(model, lengths, s, DType::float32);
+      const int64_t chunk = clipped(lengths.chunk), block = clipped(lengths.block);
+      CHECK(ws.qkv_forward == 4 * cpu::qkv_forward_workspace(model, lengths.chunk, chunk));
+      CHECK(ws.qkv_backward == 4 * cpu::qkv_backward_workspace(model, lengths.chunk, chunk));
+      CHECK(ws.attention_forward == 4 * cpu::attention_forward_workspace(model));
+      CHECK(ws.attention_backward == 4 * cpu::attention_backward_workspace(model));
+      CHECK(ws.mlp_forward == 4 * cpu::mlp_forward_workspace(model, lengths.block, block, false));
+      CHECK(ws.mlp_forward_saving ==
+            4 * cpu::mlp_forward_workspace(model, lengths.block, block, true));
+      CHECK(ws.mlp_backward == 4 * cpu::mlp_backward_workspace(model, lengths.block, block, false));
+      CHECK(ws.mlp_backward_saved ==
+            4 * cpu::mlp_backward_workspace(model, lengths.block, block, true));
+      CHECK(ws.loss == 4 * cpu::loss_workspace(model, lengths.block, block));
+    }
+    const std::array<int64_t, 3> elements = unit_elements(model);
+    const std::vector<ParameterUnit> units = parameter_units(model);
+    CHECK(elements[0] == units.front().elements);
+    CHECK(elements[1] == units[1].elements);
+    CHECK(elements[2] == units.back().elements);
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,225 @@
+#include "planner/plan/plan.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/file.h"
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/search/evaluate.h"
+
+namespace longspan {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::Predicate;
+
+Plan tiny_plan(const std::string& preset = "fpdt", int64_t sequence = 256) {
+  Plan plan;
+  plan.model = load_model("tiny-llama");
+  plan.hardware = load_hardware("cpu-example");
+  plan.sequence = sequence;
+  plan.strategy = make_preset(preset, plan.model, sequence, sequence / 4);
+  plan.created_by = "plan_test";
+  plan.predicted = predict(plan);
+  return plan;
+}
+
+// Another value in every knob than a default strategy has.
+Strategy unusual() {
+  Strategy s;
+  s.preset = "by hand: with \"quotes\"";
+  s.chunk_tokens = 64;
+  s.block_tokens = 128;
+  s.kv = Tier::host;
+  s.idle = Tier::host;
+  s.prefetch_depth = 3;
+  s.offload_window = 2;
+  s.backward_order = BackwardOrder::kv_outer;
+  s.layer_input = {Saved::host, 1.0 / 3};
+  s.qkv = {Saved::nvme, 1};
+  s.attention_out = {Saved::keep, 0.5};
+  s.mlp_input = {Saved::recompute, 1};
+  s.mlp_inner = {Saved::host, 0.1};
+  s.projection_tile = 16;
+  s.mlp_tile = 32;
+  s.loss_tile = 8;
+  s.parameters = Tier::host;
+  s.gradients = Tier::host;
+  s.optimizer = Tier::nvme;
+  return s;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+void check_refused(const std::string& text, const std::vector<std::string>& says,
+                   ErrorKind kind = ErrorKind::bad_input) {
+  try {
+    parse_plan(text, "p.yaml");
+    FAIL("accepted");
+  } catch (const Error& e) {
+    const std::string message = e.what();
+    CHECK(e.kind() == kind);
+    CHECK(message.find('\n') == std::string::npos);
+    for (const std::string& word : says) CHECK_THAT(message, Contains(word));
+  }
+}
+
+TEST_CASE("a plan survives writing and reading, and writes the same bytes again") {
+  std::vector<Plan> plans;
+  for (const std::string& preset : preset_names()) plans.push_back(tiny_plan(preset));
+  plans.push_back(tiny_plan());
+  plans.back().strategy = unusual();
+  plans.back().micro_batches = 3;
+  plans.back().predicted = predict(plans.back());
+  plans.push_back(tiny_plan("checkpoint"));
+  plans.back().model = load_model("tiny-gpt");
+  plans.back().predicted = predict(plans.back());
+  for (const Plan& plan : plans) {
+    CAPTURE(plan.strategy.preset);
+    const std::string text = write_plan(plan);
+    const Plan read = parse_plan(text, "p.yaml");
+    CHECK(read == plan);
+    CHECK(write_plan(read) == text);
+  }
+}
+
+TEST_CASE("a strategy survives by itself") {
+  YAML::Emitter out;
+  write_strategy(out, unusual());
+  CHECK(read_strategy(YamlMap::parse(out.c_str(), "s.yaml")) == unusual());
+}
+
+TEST_CASE("the file begins with its version and reads from disk") {
+  const std::string text = write_plan(tiny_plan());
+  CHECK_THAT(text, Catch::Matchers::StartsWith("longspan_plan: 1\n"));
+  CHECK_THROWS_AS(read_plan("no-such-plan.yaml"), Error);
+}
+
+TEST_CASE("a plan without a record gets one from its knobs") {
+  const Plan plan = tiny_plan();
+  const std::string text = write_plan(plan);
+  const size_t first = text.find("\npredicted:"), last = text.find("\nmodel:");
+  const Plan read = parse_plan(text.substr(0, first) + text.substr(last), "p.yaml");
+  CHECK(read == plan);
+}
+
+TEST_CASE("a record of memory that the knobs do not lay out to is a contradiction") {
+  const Plan plan = tiny_plan();
+  const std::string text = write_plan(plan);
+  const std::string device = std::to_string(plan.predicted.peak_bytes[0]);
+  check_refused(replaced(text, "device_bytes: " + device, "device_bytes: 256"),
+                {"p.yaml:", "predicted.device_bytes", "256 bytes", device});
+  check_refused(replaced(text, "chunk_tokens: 64", "chunk_tokens: 32"), {"lay out"});
+  check_refused(replaced(text, "nvme_bytes: 0", "nvme_bytes: 1"), {"nvme_bytes"});
+  // Time is a record only: cost models may change.
+  Plan slower = plan;
+  slower.predicted.step_seconds *= 2;
+  CHECK(parse_plan(write_plan(slower), "p.yaml") == slower);
+}
+
+TEST_CASE("what this version cannot run is refused by name") {
+  const std::string text = write_plan(tiny_plan());
+  check_refused(replaced(text, "longspan_plan: 1", "longspan_plan: 12"),
+                {"version 12", "version 1"});
+  // A newer plan may have keys we do not know; the version is the better message.
+  check_refused("longspan_plan: 2\nnews: yes\n", {"version 2", "version 1"});
+  check_refused(replaced(text, "longspan_plan: 1\n", ""), {"longspan_plan"});
+  check_refused(replaced(text, "ranks: 1", "ranks: 2"), {"ranks", "this version runs one rank"});
+  check_refused(replaced(text, "stages: 1", "stages: 4"), {"stages", "this version runs one rank"});
+  check_refused(replaced(text, "dtype: float32", "dtype: bfloat16"), {"dtype", "bfloat16"});
+}
+
+TEST_CASE("knobs and lengths must agree") {
+  const std::string text = write_plan(tiny_plan());
+  check_refused(replaced(text, "sequence: 256", "sequence: 250"), {"chunk_tokens", "50 or 125"});
+  check_refused(replaced(text, "block_tokens: 256", "block_tokens: 96"), {"block_tokens", "96"});
+  check_refused(replaced(text, "  kv: host", "  kv: nvme"), {"kv", "nvme"});
+  check_refused(replaced(text, "prefetch_depth: ", "prefetch_depth: 9"), {"prefetch_depth"});
+  check_refused(replaced(text, "  idle:", "  idel:"), {"idle", "missing"});
+  check_refused(replaced(text, "  idle:", "  extra: 1\n  idle:"), {"extra", "unknown key"});
+  check_refused(replaced(text, "layer_input: host", "layer_input: {where: host}"), {"fraction"});
+  check_refused(replaced(text, "layer_input: host", "layer_input: {where: host, fraction: 2}"),
+                {"layer_input", "2"});
+  check_refused(replaced(text, "layer_input: host", "layer_input: [host]"), {"layer_input"});
+}
+
+TEST_CASE("a learned position table must reach as far as the sequence") {
+  Plan plan = tiny_plan("checkpoint");
+  plan.model = load_model("tiny-gpt");
+  plan.model.max_positions = plan.sequence;
+  plan.predicted = predict(plan);
+  const std::string text = write_plan(plan);
+  CHECK(parse_plan(text, "p.yaml") == plan);
+  check_refused(replaced(text, "max_positions: 256", "max_positions: 255"),
+                {"sequence", "256", "255 rows"});
+}
+
+TEST_CASE("an absurd chunk is refused before the program is built") {
+  Plan plan = tiny_plan();
+  plan.sequence = int64_t{1} << 30;
+  plan.strategy.chunk_tokens = plan.strategy.block_tokens = 1;
+  check_refused(write_plan(plan), {"chunk_tokens", "larger chunk"});
+}
+
+TEST_CASE("fit_positions extends learned tables only, and never shortens") {
+  const ModelSpec gpt = load_model("tiny-gpt"), llama = load_model("tiny-llama");
+  CHECK(fit_positions(gpt, gpt.max_positions) == gpt);
+  CHECK(fit_positions(gpt, 1) == gpt);
+  CHECK(fit_positions(gpt, gpt.max_positions + 1).max_positions == gpt.max_positions + 1);
+  CHECK(fit_positions(llama, llama.max_positions * 2) == llama);
+}
+
+TEST_CASE("capacities: what one rank may take") {
+  HardwareProfile hw = load_hardware("8xh100-80g");
+  hw.device.memory_bytes.value = 1000;
+  hw.device.reserved_bytes.value = 100;
+  hw.host.memory_bytes.value = 8007;
+  hw.nvme.capacity_bytes.value = 16000;
+  CHECK(capacities(hw) == std::array<int64_t, kTierCount>{900, 1000, 2000});
+  hw.device.reserved_bytes.value = 2000;
+  CHECK(capacities(hw)[0] == 0);
+}
+
+TEST_CASE("check_fits: to the byte, naming every tier that is short") {
+  Plan plan = tiny_plan();
+  const auto capacity = capacities(plan.hardware);
+  CHECK_NOTHROW(check_fits(plan, capacity));
+  auto peak = capacity;
+  peak[0] += 1;
+  peak[1] += 5 << 20;
+  try {
+    check_fits(plan, peak);
+    FAIL("accepted");
+  } catch (const Error& e) {
+    CHECK(e.kind() == ErrorKind::no_fit);
+    CHECK_THAT(e.what(), Contains(describe_shortfall(Tier::device, peak[0], capacity[0])));
+    CHECK_THAT(e.what(), Contains(std::to_string(peak[0])) && Contains("short by 1 B"));
+    CHECK_THAT(e.what(), Contains("host memory") && Contains("short by 5.00 MiB (5242880)"));
+    CHECK_THAT(e.what(), !Contains("nvme"));
+  }
+}
+
+TEST_CASE("a prediction is the exact evaluation, and MFU counts what it says") {
+  Plan plan = tiny_plan("mst", 512);
+  plan.micro_batches = 2;
+  const Prediction prediction = predict(plan);
+  const CostModel cost(plan.hardware, plan.dtype);
+  const Evaluation exact = evaluate(step_request(plan), cost);
+  CHECK(prediction.step_seconds == exact.step_seconds);
+  CHECK(prediction.peak_bytes == exact.peak_bytes);
+  CHECK(prediction.tokens_per_second == Approx(1024 / exact.step_seconds));
+  CHECK(prediction.mfu == Approx(2 * model_flops(plan.model, 512).step() / exact.step_seconds /
+                                 plan.hardware.device.peak_flops_float32.value));
+}
+
+TEST_CASE("the natural dtype of a device") {
+  CHECK(default_dtype(load_hardware("cpu-example")) == DType::float32);
+  CHECK(default_dtype(load_hardware("h100-80g")) == DType::bfloat16);
+}
+
+}  // namespace
+}  // namespace longspan

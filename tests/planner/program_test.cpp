@@ -1,0 +1,217 @@
+// A program is legal whatever the strategy: every buffer is written before it is read, nothing is
+// touched outside its lifetime, buffers that live together do not overlap, and the edges suffice.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "planner/program/layout.h"
+#include "tests/planner/random_strategy.h"
+
+namespace longspan::testing {
+namespace {
+
+void check_lifetimes(const Program& program) {
+  std::vector<bool> written(program.buffers.size());
+  for (const Buffer& b : program.buffers) {
+    // Parameters and optimizer state come into the step with a value.
+    written[&b - program.buffers.data()] = b.persistent;
+    REQUIRE(b.first_op >= 0);
+    REQUIRE(b.last_op >= b.first_op);
+  }
+  for (size_t position = 0; position < program.ops.size(); ++position) {
+    const Op& op = program.ops[position];
+    for (int i = 0; i < op.operand_count; ++i) {
+      const BufferId id = op.operands[i];
+      if (id < 0) continue;
+      const Buffer& b = program.buffers[id];
+      if (op.reads >> i & 1 && !written[id])
+        FAIL(describe(program, op) << " reads before any write");
+      if (static_cast<int32_t>(position) < b.first_op ||
+          static_cast<int32_t>(position) > b.last_op) {
+        FAIL(describe(program, op) << " touches a buffer outside its lifetime");
+      }
+      if (op.writes >> i & 1) written[id] = true;
+    }
+  }
+}
+
+// No two buffers of a tier that live at the same op share a byte, and all end inside the arena.
+void check_placement(const Program& program, const Layout& layout) {
+  std::array<std::set<std::pair<int64_t, int64_t>>, kTierCount> live;  // (offset, end)
+  std::vector<std::vector<BufferId>> begins(program.ops.size()), ends(program.ops.size());
+  for (size_t i = 0; i < program.buffers.size(); ++i) {
+    if (program.bytes_of(static_cast<BufferId>(i)) == 0) continue;
+    begins[program.buffers[i].first_op].push_back(static_cast<BufferId>(i));
+    ends[program.buffers[i].last_op].push_back(static_cast<BufferId>(i));
+  }
+  const auto range = [&](BufferId id) {
+    return std::pair{layout.offsets[id], layout.offsets[id] + program.bytes_of(id)};
+  };
+  for (size_t position = 0; position < program.ops.size(); ++position) {
+    for (const BufferId id : begins[position]) {
+      const int tier = static_cast<int>(program.buffers[id].tier);
+      const auto [begin, end] = range(id);
+      REQUIRE(begin % kArenaAlignment == 0);
+      REQUIRE(end <= layout.arena_bytes[tier]);
+      const auto next = live[tier].lower_bound({begin, 0});
+      if (next != live[tier].end()) REQUIRE(end <= next->first);
+      if (next != live[tier].begin()) REQUIRE(std::prev(next)->second <= begin);
+      live[tier].insert({begin, end});
+    }
+    for (const BufferId id : ends[position]) {
+      live[static_cast<int>(program.buffers[id].tier)].erase(range(id));
+    }
+  }
+}
+
+// Which ops are surely done when each op starts: its own stream's earlier ones, and what it or they
+// waited for. Every pair of ops that touch the same bytes, one of them writing, must be so ordered.
+void check_edges(const Program& program, const Layout& layout) {
+  std::vector<Waits> done_before(program.ops.size());  // per stream, highest ordinal known done
+  std::vector<int32_t> ordinal(program.ops.size());
+  std::vector<Waits> waits(program.ops.size());
+  for (const auto& queue : layout.streams) {
+    for (size_t i = 0; i < queue.size(); ++i) {
+      ordinal[queue[i].op] = static_cast<int32_t>(i);
+      waits[queue[i].op] = queue[i].waits;
+    }
+  }
+  struct Access {
+    int32_t op;
+    bool writes;
+    int64_t begin, end;
+  };
+  std::array<std::vector<Access>, kTierCount> history;
+  for (size_t position = 0; position < program.ops.size(); ++position) {
+    const Op& op = program.ops[position];
+    const int own = static_cast<int>(op.stream);
+    Waits known;
+    known.fill(-1);
+    const auto learn = [&](int stream, int32_t reached) {
+      if (reached < 0) return;
+      const Waits& theirs = done_before[layout.streams[stream][reached].op];
+      for (int s = 0; s < kStreamCount; ++s) known[s] = std::max(known[s], theirs[s]);
+      known[stream] = std::max(known[stream], reached);
+    };
+    learn(own, ordinal[position] - 1);
+    for (int s = 0; s < kStreamCount; ++s) learn(s, waits[position][s]);
+    done_before[position] = known;
+    for (int i = 0; i < op.operand_count; ++i) {
+      const BufferId id = op.operands[i];
+      if (id < 0 || program.bytes_of(id) == 0) continue;
+      const bool writes = op.writes >> i & 1;
+      const int tier = static_cast<int>(program.buffers[id].tier);
+      const int64_t begin = layout.offsets[id], end = begin + program.bytes_of(id);
+      for (const Access& before : history[tier]) {
+        if (before.op == static_cast<int32_t>(position)) continue;
+        if (!(writes || before.writes) || before.end <= begin || end <= before.begin) continue;
+        const Op& other = program.ops[before.op];
+        if (known[static_cast<int>(other.stream)] < ordinal[before.op]) {
+          FAIL(describe(program, op)
+               << " may run before " << describe(program, other) << " is done");
+        }
+      }
+      history[tier].push_back({static_cast<int32_t>(position), writes, begin, end});
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("random strategies lower to legal programs", "[property]") {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    INFO("seed " << seed);
+    const StepRequest request = random_request(seed);
+    const Program program = build_program(request);
+    const Layout layout = lay_out(program);
+    check_lifetimes(program);
+    check_placement(program, layout);
+    if (program.ops.size() < 1500) check_edges(program, layout);
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      CHECK(layout.live_bytes[tier] <= layout.arena_bytes[tier]);
+    }
+  }
+}
+
+TEST_CASE("the same request gives the same program and layout") {
+  const StepRequest request = random_request(11);
+  const Program a = build_program(request), b = build_program(request);
+  REQUIRE(a.ops.size() == b.ops.size());
+  for (size_t i = 0; i < a.ops.size(); ++i) {
+    CHECK(a.ops[i].operands == b.ops[i].operands);
+    CHECK(a.ops[i].kind == b.ops[i].kind);
+  }
+  CHECK(lay_out(a).offsets == lay_out(b).offsets);
+}
+
+TEST_CASE("the memory curve peaks at the sum of what lives") {
+  const Program program = build_program(random_request(5));
+  const auto curve = live_bytes_by_op(program);
+  const Layout layout = lay_out(program);
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    int64_t peak = 0;
+    for (const auto& bytes : curve) peak = std::max(peak, bytes[tier]);
+    CHECK(peak == layout.live_bytes[tier]);
+  }
+}
+
+TEST_CASE("with everything chunked and offloaded, device memory does not grow with the sequence") {
+  StepRequest request = random_request(1);
+  request.model.positions = Positions::rope;
+  request.model.norm = Norm::rmsnorm;
+  request.micro_batches = 1;
+  Strategy& s = request.strategy;
+  s = {};
+  s.chunk_tokens = s.block_tokens = 64;
+  s.kv = s.idle = Tier::host;
+  s.layer_input.where = Saved::host;
+  s.qkv.where = s.attention_out.where = s.mlp_input.where = s.mlp_inner.where = Saved::recompute;
+  std::array<int64_t, kTierCount> before{};
+  for (const int64_t chunks : {8, 16, 32, 64}) {
+    request.sequence = chunks * s.chunk_tokens;
+    const Layout layout = lay_out(build_program(request));
+    if (chunks > 8) {
+      CHECK(layout.live_bytes[0] == before[0]);         // device: the chunk, not the sequence
+      CHECK(layout.live_bytes[1] > before[1] * 3 / 2);  // host: the sequence
+    }
+    before = layout.live_bytes;
+  }
+}
+
+TEST_CASE("a kept tensor costs no copies and a recomputed one no memory") {
+  StepRequest request = random_request(1);
+  request.micro_batches = 1;
+  request.sequence = 64;
+  request.strategy = {};
+  request.strategy.chunk_tokens = request.strategy.block_tokens = 64;
+  const auto count = [&](OpKind kind) {
+    const Program p = build_program(request);
+    return std::count_if(p.ops.begin(), p.ops.end(), [&](const Op& op) { return op.kind == kind; });
+  };
+  const int64_t layers = request.model.layers;
+  CHECK(count(OpKind::copy_d2h) == 0);
+  CHECK(count(OpKind::mlp_forward) == layers);
+  CHECK(count(OpKind::qkv_forward) == layers);
+  request.strategy.qkv.where = Saved::recompute;
+  CHECK(count(OpKind::qkv_forward) == 2 * layers);
+  request.strategy.layer_input.where = Saved::host;
+  CHECK(count(OpKind::copy_d2h) == layers);
+  request.strategy.qkv.where = Saved::keep;  // recomputing it reads the layer input once more
+  request.strategy.layer_input.where = Saved::nvme;
+  CHECK(count(OpKind::io_write) == layers);
+  CHECK(count(OpKind::io_read) == layers);
+}
+
+TEST_CASE("units are as large as the parameters they hold") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const StepRequest request = random_request(seed);
+    const Program program = build_program(request);
+    const std::vector<ParameterUnit> units = parameter_units(request.model);
+    REQUIRE(units.size() == program.parameters.size());
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      CHECK(program.bytes_of(program.parameters[unit]) == 4 * units[unit].elements);
+    }
+  }
+}
+
+}  // namespace longspan::testing

@@ -1,0 +1,65 @@
+#include "tests/planner/random_strategy.h"
+
+#include <random>
+
+namespace longspan::testing {
+
+StepRequest random_request(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
+  StepRequest request;
+  ModelSpec& m = request.model;
+  m.name = "random";
+  m.layers = 1 + pick(4);
+  m.kv_heads = 1 + pick(3);
+  m.heads = m.kv_heads * (1 + pick(4));
+  m.head_dim = 2 * (1 + pick(8));
+  m.hidden = 8 * (1 + pick(8));
+  m.ffn = 8 * (1 + pick(12));
+  m.vocab = 50 + pick(300);
+  m.max_positions = 1 << 16;
+  m.tied_embeddings = pick(2) == 1;
+  m.qkv_bias = pick(2) == 1;
+  if (pick(2) == 1) {
+    m.norm = Norm::layernorm;
+    m.activation = Activation::gelu;
+    m.positions = Positions::learned;
+    m.mlp_bias = m.attention_out_bias = true;
+  } else {
+    m.qk_norm = pick(2) == 1;
+  }
+  const int64_t chunk = 8 * (1 + pick(16)), per_block = 1 + pick(3), blocks = 1 + pick(6);
+  request.sequence = chunk * per_block * blocks;
+  request.micro_batches = 1 + pick(3);
+  Strategy& s = request.strategy;
+  s.preset = "random";
+  s.chunk_tokens = chunk;
+  s.block_tokens = pick(3) == 0 ? request.sequence : chunk * per_block;
+  s.kv = static_cast<Tier>(pick(2));
+  s.idle = static_cast<Tier>(pick(2));
+  s.prefetch_depth = pick(4);
+  s.offload_window = pick(4);
+  s.backward_order = static_cast<BackwardOrder>(pick(2));
+  for (SavedPolicy* policy :
+       {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    do {
+      policy->where = static_cast<Saved>(pick(4));
+    } while (policy == &s.layer_input && policy->where == Saved::recompute);
+    if (pick(4) == 0) policy->fraction = 0.5;
+  }
+  s.projection_tile = pick(2) * (1 + pick(chunk));
+  s.mlp_tile = pick(2) * (1 + pick(request.sequence));
+  s.loss_tile = pick(2) * (1 + pick(request.sequence));
+  const Tier placements[][3] = {
+      {Tier::device, Tier::device, Tier::device}, {Tier::device, Tier::device, Tier::host},
+      {Tier::device, Tier::host, Tier::host},     {Tier::host, Tier::device, Tier::host},
+      {Tier::host, Tier::host, Tier::host},       {Tier::device, Tier::host, Tier::nvme},
+      {Tier::host, Tier::host, Tier::nvme}};
+  const auto& placement = placements[pick(7)];
+  s.parameters = placement[0];
+  s.gradients = placement[1];
+  s.optimizer = placement[2];
+  return request;
+}
+
+}  // namespace longspan::testing

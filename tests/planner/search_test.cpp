@@ -1,0 +1,177 @@
+// The fast path against the exact one, and the truth of what the search says.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "base/error.h"
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/search/evaluate.h"
+#include "planner/search/fast_path.h"
+#include "planner/search/knobs.h"
+#include "planner/search/search.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t MiB = 1 << 20;
+
+HardwareProfile small_machine(int64_t device_bytes, int64_t host_bytes, int64_t nvme_bytes = 0) {
+  HardwareProfile hw = load_hardware("cpu-example");
+  hw.device.memory_bytes.value = static_cast<double>(device_bytes);
+  hw.host.memory_bytes.value = static_cast<double>(host_bytes);
+  hw.nvme.capacity_bytes.value = static_cast<double>(nvme_bytes);
+  hw.nvme.read_bandwidth.value = hw.nvme.write_bandwidth.value = 1e9;
+  hw.nvme.latency_seconds.value = 1e-4;
+  return hw;
+}
+
+ModelSpec eight_layers() {
+  ModelSpec m = load_model("tiny-llama");
+  m.layers = 8;
+  m.hidden = 256;
+  m.head_dim = 64;
+  m.ffn = 688;
+  return m;
+}
+
+Strategy streamed(int64_t sequence, int64_t chunk) {
+  Strategy s = everything_away(sequence, chunk);
+  s.parameters = s.gradients = s.optimizer = Tier::device;
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("the fast path agrees with the full simulation") {
+  const ModelSpec model = eight_layers();
+  const HardwareProfile hw = small_machine(1 << 30, int64_t{1} << 33, int64_t{1} << 34);
+  const CostModel cost(hw, DType::float32);
+  FastPath fast(cost);
+  const auto check = [&](const std::string& name, const Strategy& s, int64_t sequence,
+                         int64_t micro_batches = 1) {
+    INFO(name);
+    const StepRequest request{model, s, sequence, micro_batches, DType::float32};
+    const Evaluation exact = evaluate(request, cost);
+    const Evaluation quick = fast.evaluate(request);
+    CHECK(quick.step_seconds == Approx(exact.step_seconds).epsilon(0.05));
+    // The fast path sums what lives; the arena adds what packing loses.
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      INFO("tier " << tier);
+      CHECK(static_cast<double>(quick.peak_bytes[tier]) <=
+            1.25 * static_cast<double>(exact.peak_bytes[tier]));
+      CHECK(static_cast<double>(quick.peak_bytes[tier]) >=
+            0.75 * static_cast<double>(exact.peak_bytes[tier]));
+    }
+  };
+  for (const std::string& preset : preset_names()) {
+    check(preset, make_preset(preset, model, 16384, 1024), 16384);
+  }
+  check("two microbatches and more", make_preset("fpdt", model, 16384, 1024), 16384, 4);
+  Strategy s = streamed(16384, 1024);
+  check("streamed, q-outer", s, 16384);
+  s.attention_out.where = Saved::host;
+  check("attention output saved", s, 16384);
+  s.layer_input.where = Saved::nvme;
+  check("layer inputs in a file", s, 16384);
+  s.kv = Tier::device;
+  check("resident", s, 16384);
+  check(
+      "resident, many chunks",
+      [&] {
+        Strategy t = s;
+        return t;
+      }(),
+      65536);
+  s.optimizer = Tier::host;
+  check("optimizer on the host", s, 16384);
+}
+
+TEST_CASE("small programs are evaluated exactly by the fast path") {
+  ModelSpec model = load_model("tiny-llama");
+  const HardwareProfile hw = small_machine(1 << 30, 1 << 30);
+  const CostModel cost(hw, DType::float32);
+  FastPath fast(cost);
+  for (const std::string& preset : preset_names()) {
+    INFO(preset);
+    const StepRequest request{model, make_preset(preset, model, 512, 128), 512, 1, DType::float32};
+    CHECK(fast.evaluate(request).step_seconds ==
+          Approx(evaluate(request, cost).step_seconds).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("max-seq is the boundary: its length fits and one granule more does not") {
+  ModelSpec model = load_model("tiny-llama");
+  model.vocab = 8192;
+  const HardwareProfile hw = small_machine(32 * MiB, 192 * MiB, 512 * MiB);
+  const auto limits = capacities(hw);
+  const auto fits = [&](const Plan& plan, int64_t sequence) {
+    StepRequest request = step_request(plan);
+    request.sequence = sequence;
+    if (plan.strategy.preset != "auto" && !is_chunked_preset(plan.strategy.preset)) {
+      const Strategy at = make_preset(plan.strategy.preset, model, sequence);
+      request.strategy.chunk_tokens = request.strategy.block_tokens = sequence;
+      request.strategy.mlp_tile = at.mlp_tile;
+      request.strategy.loss_tile = at.loss_tile;
+    } else if (plan.strategy.block_tokens == plan.sequence) {
+      request.strategy.block_tokens = sequence;
+    }
+    const auto bytes = exact_peak_bytes(request);
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      if (bytes[tier] > limits[tier]) return false;
+    }
+    return true;
+  };
+  int64_t baseline = 0, fpdt = 0, best = 0;
+  std::vector<std::string> names = preset_names();
+  names.push_back("auto");
+  for (const std::string& name : names) {
+    INFO(name);
+    const MaxSequence found = max_sequence(model, hw, name, {});
+    REQUIRE(found.sequence > 0);
+    CHECK(found.limit != Limit::none);
+    CHECK(found.shortfall_bytes > 0);
+    CHECK_FALSE(found.would_lift.empty());
+    CHECK(fits(found.plan, found.sequence));
+    CHECK_FALSE(fits(found.plan, found.sequence + found.granule));
+    CHECK(found.plan.predicted.peak_bytes == exact_peak_bytes(step_request(found.plan)));
+    if (name == "baseline") baseline = found.sequence;
+    if (name == "fpdt") fpdt = found.sequence;
+    best = std::max(best, found.sequence);
+  }
+  CHECK(best >= 32 * baseline);
+  CHECK(best >= 2 * fpdt);
+}
+
+TEST_CASE("the search is deterministic, fits, and is at least as fast as any preset") {
+  const ModelSpec model = load_model("tiny-llama");
+  const HardwareProfile hw = small_machine(16 * MiB, 256 * MiB);
+  const SearchResult first = search(model, hw, 8192, {});
+  const SearchResult again = search(model, hw, 8192, {});
+  CHECK(first.best == again.best);
+  CHECK(first.evaluated == again.evaluated);
+  CHECK_NOTHROW(check_fits(first.best, exact_peak_bytes(step_request(first.best))));
+  REQUIRE_FALSE(first.pareto.empty());
+  for (size_t i = 1; i < first.pareto.size(); ++i) {
+    CHECK(first.pareto[i].predicted.step_seconds >= first.pareto[i - 1].predicted.step_seconds);
+    CHECK(first.pareto[i].predicted.peak_bytes[0] < first.pareto[i - 1].predicted.peak_bytes[0]);
+  }
+  for (const std::string& preset : preset_names()) {
+    INFO(preset);
+    try {
+      const Plan plan = plan_preset(model, hw, preset, 8192, 1024);
+      CHECK(first.best.predicted.step_seconds <= 1.02 * plan.predicted.step_seconds);
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::no_fit);
+    }
+  }
+}
+
+TEST_CASE("what does not fit is refused with the shortfall") {
+  const ModelSpec model = load_model("tiny-llama");
+  const HardwareProfile hw = small_machine(1 * MiB, 4 * MiB);
+  CHECK_THROWS_WITH(search(model, hw, 65536, {}), Catch::Contains("short by"));
+  CHECK_THROWS_WITH(plan_preset(model, hw, "baseline", 65536), Catch::Contains("short by"));
+  CHECK_THROWS_WITH(plan_preset(model, hw, "no-such", 65536), Catch::Contains("no-such"));
+}
+
+}  // namespace longspan

@@ -1,0 +1,107 @@
+#include "planner/simulate/simulate.h"
+
+#include <catch2/catch.hpp>
+#include <numeric>
+
+#include "tests/planner/random_strategy.h"
+
+namespace longspan::testing {
+namespace {
+
+Interference no_interference() {
+  Interference rates;
+  for (auto& row : rates) row.fill(1);
+  return rates;
+}
+
+std::vector<double> unit_durations(const Program& program) {
+  std::vector<double> durations;
+  for (size_t i = 0; i < program.shapes.size(); ++i) {
+    durations.push_back(1e-3 * static_cast<double>(1 + i % 5));
+  }
+  return durations;
+}
+
+// The plainest simulator: in list order, an op starts when its stream and what it waits for are
+// done. Right where ops do not slow each other down.
+double longest_path(const Program& program, const Layout& layout,
+                    const std::vector<double>& durations) {
+  std::vector<Waits> waits(program.ops.size());
+  for (const auto& queue : layout.streams) {
+    for (const Queued& queued : queue) waits[queued.op] = queued.waits;
+  }
+  std::array<std::vector<double>, kStreamCount> ends;
+  double last = 0;
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    auto& own = ends[static_cast<int>(program.ops[i].stream)];
+    double start = own.empty() ? 0 : own.back();
+    for (int s = 0; s < kStreamCount; ++s) {
+      if (waits[i][s] >= 0) start = std::max(start, ends[s][waits[i][s]]);
+    }
+    own.push_back(start + durations[program.ops[i].shape]);
+    last = std::max(last, own.back());
+  }
+  return last;
+}
+
+}  // namespace
+
+TEST_CASE("without interference the simulation is the longest path", "[property]") {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    INFO("seed " << seed);
+    const Program program = build_program(random_request(seed));
+    const Layout layout = lay_out(program);
+    const std::vector<double> durations = unit_durations(program);
+    const Timeline timeline = simulate(program, layout, durations, no_interference());
+    CHECK(timeline.step_seconds == Approx(longest_path(program, layout, durations)).epsilon(1e-9));
+    double busiest = 0, serial = 0;
+    for (const double busy : timeline.busy_seconds) {
+      busiest = std::max(busiest, busy);
+      serial += busy;
+    }
+    CHECK(timeline.step_seconds >= busiest * (1 - 1e-9));
+    CHECK(timeline.step_seconds <= serial * (1 + 1e-9));
+  }
+}
+
+TEST_CASE("interference only ever slows down, and spans of a stream do not overlap", "[property]") {
+  Interference slow = no_interference();
+  for (size_t busy = 0; busy < slow.size(); ++busy) {
+    if ((busy & (busy - 1)) != 0) slow[busy].fill(0.6);  // two or more streams
+  }
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    const Program program = build_program(random_request(seed));
+    const Layout layout = lay_out(program);
+    const std::vector<double> durations = unit_durations(program);
+    const Timeline free = simulate(program, layout, durations, no_interference());
+    const Timeline slowed = simulate(program, layout, durations, slow);
+    CHECK(slowed.step_seconds >= free.step_seconds * (1 - 1e-9));
+    for (const auto& queue : layout.streams) {
+      for (size_t i = 1; i < queue.size(); ++i) {
+        CHECK(slowed.spans[queue[i].op].start >= slowed.spans[queue[i - 1].op].end - 1e-12);
+      }
+    }
+  }
+}
+
+TEST_CASE("copies that fit under compute cost nothing") {
+  StepRequest request = random_request(1);
+  request.micro_batches = 1;
+  request.sequence = 64;
+  request.strategy = {};
+  request.strategy.chunk_tokens = request.strategy.block_tokens = 64;
+  request.strategy.layer_input.where = Saved::host;
+  const Program program = build_program(request);
+  const Layout layout = lay_out(program);
+  std::vector<double> durations(program.shapes.size());
+  for (size_t i = 0; i < durations.size(); ++i) {
+    const OpKind kind = program.shapes[i].kind;
+    const bool copy = kind == OpKind::copy_h2d || kind == OpKind::copy_d2h;
+    durations[i] = copy ? 1e-6 : 1e-3;
+  }
+  const Timeline timeline = simulate(program, layout, durations, no_interference());
+  const double compute = timeline.busy_seconds[static_cast<int>(Stream::compute)];
+  CHECK(timeline.step_seconds == Approx(compute).epsilon(0.01));
+}
+
+}  // namespace longspan::testing

@@ -1,0 +1,69 @@
+#include "planner/plan/strategy.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "models/catalog.h"
+#include "planner/schedule/actions.h"
+
+namespace longspan {
+namespace {
+
+Strategy chunked(int64_t chunk, int64_t block) {
+  Strategy s;
+  s.chunk_tokens = chunk;
+  s.block_tokens = block;
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("every preset is valid for its length") {
+  for (const char* model : {"tiny-gpt", "tiny-llama", "llama-3.1-8b", "llama-3.1-405b"}) {
+    for (const std::string& preset : preset_names()) {
+      for (const int64_t sequence : {256, 4096, 65536}) {
+        INFO(model << " " << preset << " " << sequence);
+        const Strategy s = make_preset(preset, load_model(model), sequence, 256);
+        CHECK_NOTHROW(validate(s, sequence, preset));
+        CHECK(s.preset == preset);
+      }
+    }
+  }
+  CHECK_THROWS_WITH(make_preset("fdpt", load_model("tiny-gpt"), 256),
+                    Catch::Contains("fdpt") && Catch::Contains("baseline"));
+}
+
+TEST_CASE("a chunk that does not divide says what would") {
+  CHECK_THROWS_WITH(validate(chunked(3000, 3000), 8192, "plan"),
+                    Catch::Contains("2048") && Catch::Contains("4096"));
+  CHECK_THROWS_WITH(validate(chunked(0, 0), 8192, "plan"), Catch::Contains("chunk_tokens"));
+  CHECK_THROWS_WITH(validate(chunked(16384, 16384), 8192, "plan"), Catch::Contains("8192"));
+  CHECK_THROWS_WITH(validate(chunked(1024, 3072), 8192, "plan"), Catch::Contains("block_tokens"));
+  CHECK_THROWS_WITH(validate(chunked(1024, 512), 8192, "plan"), Catch::Contains("block_tokens"));
+  CHECK_NOTHROW(validate(chunked(1024, 2048), 8192, "plan"));
+}
+
+TEST_CASE("knobs that contradict each other are refused") {
+  const auto refuses = [](auto change, const std::string& word) {
+    Strategy s = chunked(1024, 1024);
+    change(s);
+    CHECK_THROWS_WITH(validate(s, 8192, "plan"), Catch::Contains(word));
+  };
+  refuses([](Strategy& s) { s.kv = Tier::nvme; }, "kv");
+  refuses([](Strategy& s) { s.idle = Tier::nvme; }, "idle");
+  refuses([](Strategy& s) { s.layer_input.where = Saved::recompute; }, "layer_input");
+  refuses([](Strategy& s) { s.qkv.fraction = 0; }, "qkv");
+  refuses([](Strategy& s) { s.qkv.fraction = 1.5; }, "qkv");
+  refuses([](Strategy& s) { s.mlp_tile = -1; }, "mlp");
+  refuses([](Strategy& s) { s.prefetch_depth = -1; }, "prefetch_depth");
+  refuses([](Strategy& s) { s.offload_window = 1000; }, "offload_window");
+  refuses([](Strategy& s) { s.parameters = Tier::host; }, "optimizer");
+  refuses([](Strategy& s) { s.gradients = Tier::nvme; }, "gradients");
+}
+
+TEST_CASE("one stage runs forward and backward of every microbatch, then the optimizer") {
+  CHECK(to_string(single_stage_schedule(1)) == "0F0 0B0 OPTIMIZER");
+  CHECK(to_string(single_stage_schedule(2)) == "0F0 0B0 0F1 0B1 OPTIMIZER");
+}
+
+}  // namespace longspan
