@@ -18,11 +18,13 @@ struct Family {
   const char* name;
   const char* unit;
 };
-constexpr std::array<Family, 22> kFamilies{{{"gemm_nt", "FLOP/s"},
+constexpr std::array<Family, 24> kFamilies{{{"gemm_nt", "FLOP/s"},
                                             {"gemm_nn", "FLOP/s"},
                                             {"gemm_tn", "FLOP/s"},
                                             {"attention_forward", "FLOP/s"},
                                             {"attention_backward", "FLOP/s"},
+                                            {"attention_forward_diagonal", "FLOP/s"},
+                                            {"attention_backward_diagonal", "FLOP/s"},
                                             {"norm_forward", "element/s"},
                                             {"norm_backward", "element/s"},
                                             {"rope", "element/s"},
@@ -114,6 +116,16 @@ std::optional<std::string> points_problem(const std::vector<RatePoint>& points) 
   return std::nullopt;
 }
 
+std::optional<std::string> block_problem(const RateTable& table) {
+  for (const double extent : table.block) {
+    const bool known = table.block[0] != 0 || table.block[1] != 0;
+    if (!std::isfinite(extent) || (known && extent < 1)) {
+      return fmt::format("expected rows and columns >= 1, got {}", extent);
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<HardwareProblem> rates_problem(const HardwareProfile& hw) {
   for (const auto& [name, table] : hw.rates) {
     const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(),
@@ -130,6 +142,7 @@ std::optional<HardwareProblem> rates_problem(const HardwareProfile& hw) {
     if (auto what = source_problem(table.source)) return HardwareProblem{"rates", name, *what};
     if (auto what = date_problem(table.date)) return HardwareProblem{"rates", name, *what};
     if (auto what = points_problem(table.points)) return HardwareProblem{section, "points", *what};
+    if (auto what = block_problem(table)) return HardwareProblem{section, "block", *what};
   }
   return std::nullopt;
 }

@@ -30,18 +30,24 @@ struct RatePoint {
 };
 
 /// Rates of one kernel family. Families and their shapes:
-///   gemm_nt, gemm_nn, gemm_tn    (m, n, k)                     FLOP/s   C[m,n]; nt = A[m,k]
-///   B[n,k]^T attention_forward, attention_backward (queries, keys, head_dim)  FLOP/s of unmasked
-///   work elementwise kernels          (rows, width, 1)              element/s
+///   gemm_nt, gemm_nn, gemm_tn (m, n, k)              FLOP/s; C[m,n], nt = A[m,k] B[n,k]^T
+///   attention_forward, attention_backward (queries, keys, head_dim)
+///                                                    FLOP/s; no pair masked
+///   attention_forward_diagonal, attention_backward_diagonal (queries, queries, head_dim)
+///                                                    FLOP/s of the pairs a causal mask leaves
+///   elementwise kernels (rows, width, 1)             element/s
 ///     norm_forward, norm_backward, rope, activation_forward, activation_backward, loss, adamw,
 ///     sumsq, zero, embed_forward, embed_backward, bias_gradient, add
-///   copy_h2d, copy_d2h, io_read, io_write (bytes, 1, 1)        B/s
+///   copy_h2d, copy_d2h, io_read, io_write (bytes, 1, 1)  B/s
 /// `unit` is FLOP/s, element/s or B/s accordingly.
 struct RateTable {
   std::string unit;
   std::string source;
   std::string date;
   std::vector<RatePoint> points;
+  /// Products: rows and columns of C that one of host.cores workers computes alone, so that C is
+  /// shared in whole blocks; 0: not known, work is shared evenly.
+  std::array<double, 2> block{0, 0};
   bool operator==(const RateTable&) const = default;
 };
 

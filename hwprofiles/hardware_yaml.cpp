@@ -27,6 +27,11 @@ RateTable read_rates(const YamlMap& yaml) {
   table.unit = yaml.text("unit");
   table.source = yaml.text("source");
   table.date = yaml.text("date");
+  if (yaml.has("block")) {
+    const YamlMap block = yaml.map("block");
+    table.block = {block.real("rows"), block.real("columns")};
+    block.finish();
+  }
   for (const std::vector<double>& row : yaml.rows("points", 4)) {
     table.points.push_back({{row[0], row[1], row[2]}, row[3]});
   }
@@ -53,6 +58,12 @@ void write_rates(YAML::Emitter& out, const std::string& name, const RateTable& t
   field(out, "unit", table.unit);
   field(out, "source", table.source);
   field(out, "date", table.date);
+  if (table.block != std::array<double, 2>{}) {
+    out << YAML::Key << "block" << YAML::Value << YAML::Flow << YAML::BeginMap;
+    field(out, "rows", exact(table.block[0]));
+    field(out, "columns", exact(table.block[1]));
+    out << YAML::EndMap;
+  }
   out << YAML::Key << "points" << YAML::Value << YAML::BeginSeq;
   for (const RatePoint& point : table.points) {
     out << YAML::Flow << YAML::BeginSeq;

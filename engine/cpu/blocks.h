@@ -44,14 +44,20 @@ struct BlockContext {
 /// the tiles of attention on the stack allow (512).
 BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool);
 
-/// Workspace of each block in floats, for rows n and tile t (t >= n means one tile).
-int64_t qkv_forward_workspace(const ModelSpec&, int64_t n, int64_t tile);  // t*d
-int64_t mlp_forward_workspace(const ModelSpec&, int64_t n, int64_t tile,
-                              bool saves_inner);                    // t*(d+W+F); saved: t*(d+F)
-int64_t loss_workspace(const ModelSpec&, int64_t n, int64_t tile);  // t*(2d+V)
-int64_t mlp_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool has_inner);
+/// Workspace of each block in floats, for n rows in tiles of t (t >= n means one tile of n rows).
+/// t*d
+int64_t qkv_forward_workspace(const ModelSpec&, int64_t n, int64_t tile);
+/// t*d; with qk_norm t*(d+A)
 int64_t qkv_backward_workspace(const ModelSpec&, int64_t n, int64_t tile);
-int64_t attention_forward_workspace(const ModelSpec&);  // independent of the lengths; may be 0
+/// t*(d+F+W); with saves_inner t*(d+F)
+int64_t mlp_forward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool saves_inner);
+/// t*(d+F+W); with has_inner t*(d+F)
+int64_t mlp_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool has_inner);
+/// t*(2d+V)
+int64_t loss_workspace(const ModelSpec&, int64_t n, int64_t tile);
+/// 0: the tiles of attention live on the stacks of the pool's threads.
+int64_t attention_forward_workspace(const ModelSpec&);
+/// 64*Hkv
 int64_t attention_backward_workspace(const ModelSpec&);
 
 /// x[n,d] = token_table[tokens] (+ position_table[position0 + row]).

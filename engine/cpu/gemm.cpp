@@ -10,8 +10,8 @@ namespace longspan::cpu {
 namespace {
 
 // A block of A and a group of B's panels stay in the second-level cache, one panel in the first.
-constexpr int64_t kBlockRows = 384;
-constexpr int64_t kBlockCols = 512;
+constexpr int64_t kBlockRows = kGemmBlockRows;
+constexpr int64_t kBlockCols = kGemmBlockCols;
 constexpr int64_t kBlockDepth = 256;
 constexpr int64_t kGroupCols = 64;
 constexpr int64_t kStrideA = tile_stride(kBlockDepth);

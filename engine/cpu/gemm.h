@@ -1,5 +1,5 @@
 // Matrix products in float32, row-major, with their own packed kernels (see tile_gemm.h). Nothing
-// is allocated: a piece packs its operands on the stack of its thread (about 250 KiB).
+// is allocated: a piece packs its operands on the stack of its thread (about 500 KiB).
 //
 // The work is cut into blocks of C of a fixed size, and the sum over k is never shared between
 // threads, so the bits of C do not depend on the pool. ld* are row lengths in elements.
@@ -11,6 +11,11 @@
 #include "engine/cpu/thread_pool.h"
 
 namespace longspan::cpu {
+
+/// The block of C that is one piece of the work: a thread computes it alone, so the number of
+/// blocks says how evenly a product is shared. The profile hands it to the cost model.
+inline constexpr int64_t kGemmBlockRows = 384;
+inline constexpr int64_t kGemmBlockCols = 512;
 
 /// Whether a product replaces C or is added to it (beta 0 or 1).
 enum class Into { write, add };

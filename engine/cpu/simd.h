@@ -51,7 +51,7 @@ inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
 
 inline Vec square_root(Vec v) {
 #if defined(__AVX512F__)
-  return _mm512_sqrt_ps(v);
+  return _mm512_maskz_sqrt_ps(0xFFFF, v);  // the plain form warns in gcc 12
 #elif defined(__AVX__)
   return _mm256_sqrt_ps(v);
 #else

@@ -1,4 +1,5 @@
-// Measuring the machine at hand: the rates the cost model needs, each from the engine's own kernels.
+// Measuring the machine at hand: the rates the cost model needs, each from the engine's own
+// kernels.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +12,17 @@
 namespace longspan {
 
 struct ProfileOptions {
-  int compute_threads = 0;                 // 0: all cores
-  int64_t device_memory_bytes = 0;         // capacity to declare; 0: 40% of what is available
-  int64_t host_memory_bytes = 0;           // likewise
+  int compute_threads = 0;                     // 0: all cores
+  int64_t device_memory_bytes = 0;             // capacity to declare; 0: 40% of what is available
+  int64_t host_memory_bytes = 0;               // likewise
   std::filesystem::path nvme_directory = ".";  // where the file tier is measured
-  double seconds_budget = 60;              // spent at most, about
+  double seconds_budget = 60;                  // spent at most, about
 };
 
-/// Measures GEMM, attention, elementwise, copy and file rates against size, and how much compute and
-/// copies slow each other down. `progress` receives what is being measured and the share done.
-HardwareProfile measure_machine(const ProfileOptions& options,
-                                const std::function<void(const std::string& what, double share)>& progress);
+/// Measures GEMM, attention, elementwise, copy and file rates against size, and how much compute
+/// and copies slow each other down. `progress` receives what is being measured and the share done.
+HardwareProfile measure_machine(
+    const ProfileOptions& options,
+    const std::function<void(const std::string& what, double share)>& progress);
 
 }  // namespace longspan

@@ -91,34 +91,25 @@ void slow_device(const HardwareProfile& hw, unsigned busy, std::array<double, kS
 }
 
 // The CPU backend: every stream is threads on the same cores. The profile's factors were measured
-// with one copy (or I/O) beside the compute pool. Each is split into the share of the cores that a
-// fair scheduler would leave, and a rest (memory bandwidth, hand-over), so that sets of streams
-// that were not measured follow: shares from the number of threads, rests multiplied.
+// with one copy (or I/O) beside the compute pool. Several beside it slow it down by the product of
+// their factors, and share among themselves what the pool has lost, as one alone had all of its
+// loss.
 void share_cores(const HardwareProfile& hw, unsigned busy, std::array<double, kStreamCount>& rate) {
-  const double cores = static_cast<double>(hw.host.cores);
-  const auto share = [&](double threads) { return std::min(1.0, cores / threads); };
-  const double compute_rest_copy = hw.compute_under_copy.value / share(cores + 1);
-  const double compute_rest_io = hw.compute_under_io.value / share(cores + 1);
-  const double copy_rest = hw.copy_under_compute.value / share(cores + 1);
-  const double io_rest = hw.io_under_compute.value / share(cores + 1);
-  const double duplex_rest = hw.link.duplex_factor.value / share(2);
-
+  const auto at = [&](Stream s) -> double& { return rate[static_cast<int>(s)]; };
   const int pools = is_busy(busy, Stream::compute) + is_busy(busy, Stream::host);
   const int copies = is_busy(busy, Stream::h2d) + is_busy(busy, Stream::d2h);
   const int io = is_busy(busy, Stream::io);
-  const double threads = pools * cores + copies + io;
-  rate.fill(threads > 0 ? share(threads) : 1);
-  const auto adjust = [&](Stream s, double factor) { rate[static_cast<int>(s)] *= factor; };
-  for (const Stream pool : {Stream::compute, Stream::host}) {
-    for (int i = 0; i < copies; ++i) adjust(pool, compute_rest_copy);
-    if (io > 0) adjust(pool, compute_rest_io);
-  }
-  for (const Stream copy : {Stream::h2d, Stream::d2h}) {
-    if (pools > 0) adjust(copy, copy_rest);
-    if (copies == 2) adjust(copy, duplex_rest);
-  }
-  if (pools > 0) adjust(Stream::io, io_rest);
-  for (double& r : rate) r = std::min(1.0, r);
+
+  const double under_copy = hw.compute_under_copy.value, under_io = hw.compute_under_io.value;
+  const double pool = std::pow(under_copy, copies) * std::pow(under_io, io);
+  const double losses = copies * (1 - under_copy) + io * (1 - under_io);
+  const double share = pools > 0 && losses > 0 ? (1 - pool) / losses : 1;
+
+  at(Stream::compute) = at(Stream::host) = pool / std::max(1, pools);
+  const double copy = (copies == 2 ? hw.link.duplex_factor.value : 1) * share *
+                      (pools > 0 ? hw.copy_under_compute.value : 1);
+  at(Stream::h2d) = at(Stream::d2h) = copy;
+  at(Stream::io) = share * (pools > 0 ? hw.io_under_compute.value : 1);
 }
 
 Interference make_interference(const HardwareProfile& hw) {

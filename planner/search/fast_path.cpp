@@ -66,7 +66,7 @@ double peak_of(const std::vector<LiveCounts>& moments, const TensorBytes& bytes)
   return static_cast<double>(peak);
 }
 
-void measure_time(const Sample& sample, const Timeline& timeline, Measures& m) {
+void measure_time(const ShrunkenProgram& sample, const Timeline& timeline, Measures& m) {
   std::array<double, phase_count + 1> begins{};
   begins[phase_count] = timeline.step_seconds;
   for (int phase = 1; phase < phase_count; ++phase) {

@@ -36,7 +36,7 @@ void add_moment(std::vector<LiveCounts>& moments, const LiveCounts& moment) {
   moments.push_back(moment);
 }
 
-void find_moments(Sample& sample) {
+void find_moments(ShrunkenProgram& sample) {
   const Program& program = sample.program;
   std::array<LiveCounts, kTierCount> live{};
   std::vector<std::vector<BufferId>> begins(program.ops.size()), ends(program.ops.size());
@@ -142,7 +142,7 @@ void lower_samples(const StepRequest& request, ShrunkenPrograms& t) {
         const Lengths lengths = sample_lengths(request, t, t.repeats.samples[r]);
         small.sequence = lengths.sequence;
         small.strategy.block_tokens = lengths.block;
-        Sample& sample = t.samples.emplace_back();
+        ShrunkenProgram& sample = t.samples.emplace_back();
         sample.program = build_program(small);
         sample.layout = lay_out(sample.program);
         find_moments(sample);

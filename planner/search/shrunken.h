@@ -34,7 +34,7 @@ enum Phase { forward_phase, backward_phase, update_phase, phase_count };
 /// How many units of every tensor are live at one moment.
 using LiveCounts = std::array<int16_t, kTensorCount>;
 
-struct Sample {
+struct ShrunkenProgram {
   Program program;
   Layout layout;            // streams and waits
   std::vector<int> shapes;  // index of each of the program's shapes in the template's list
@@ -46,9 +46,9 @@ struct Sample {
 /// All samples of one strategy.
 struct ShrunkenPrograms {
   Dimension layers, repeats, batches;
-  std::vector<Sample> samples;  // batch-major, then layer, then repeat
-  std::vector<OpShape> shapes;  // of all samples, each once
-  bool repeats_blocks = false;  // what repeats: blocks, or the chunks of the one block
+  std::vector<ShrunkenProgram> samples;  // batch-major, then layer, then repeat
+  std::vector<OpShape> shapes;           // of all samples, each once
+  bool repeats_blocks = false;           // what repeats: blocks, or the chunks of the one block
 };
 
 /// The dimensions of a request, without any sample yet.

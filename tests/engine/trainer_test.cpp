@@ -25,7 +25,7 @@ TrainingConfig config_for(int64_t steps) {
   TrainingConfig config;
   config.steps = steps;
   config.warmup_steps = steps / 10;
-  config.learning_rate = 2e-3;
+  config.learning_rate = 1e-3;
   config.min_learning_rate = 1e-4;
   return config;
 }

@@ -261,6 +261,61 @@ TEST_CASE("the mlp backward for every tile, from saved and recomputed inner rows
   CHECK((dy.intact() && inner.intact() && gradient.intact() && workspace.intact()));
 }
 
+TEST_CASE("many rows at once give the sum of the rows one by one") {
+  // The other tests hold single rows to the definition; this one reaches every piece and block.
+  ModelSpec spec = GENERATE(llama(), gpt2(), scaled());
+  spec.max_positions = 4096;
+  const int64_t n = 1500, d = spec.hidden, a = spec.attention_width(), g = spec.kv_width();
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  Random random(33);
+  const Floats x = random.normal(n * d), o = random.normal(n * a), dy = random.normal(n * d);
+  const Floats gq = random.normal(n * a), gk = random.normal(n * g), gv = random.normal(n * g);
+  struct Rows {
+    Floats d_o, delta, dx, gradient;
+  };
+  const auto run = [&](int64_t first, int64_t rows, int64_t tile) {
+    const auto part = [&](const Floats& all, int64_t width) {
+      return Floats(all.begin() + first * width, all.begin() + (first + rows) * width);
+    };
+    const Floats x_part = part(x, d);
+    Floats q = part(gq, a), k = part(gk, g), v = part(gv, g);
+    Rows r{part(o, a), Floats(rows * spec.heads), part(dy, d), Floats(c.unit.size())};
+    Floats workspace(cpu::mlp_backward_workspace(spec, rows, tile, false) +
+                     cpu::qkv_backward_workspace(spec, rows, tile));
+    cpu::out_backward(c.context, c.unit.data(), r.dx.data(), r.d_o.data(), rows, r.d_o.data(),
+                      r.delta.data(), r.gradient.data());
+    cpu::mlp_backward(c.context, c.unit.data(), x_part.data(), nullptr, rows, tile, r.dx.data(),
+                      r.gradient.data(), workspace.data());
+    cpu::qkv_backward(c.context, c.unit.data(), x_part.data(), false, rows, first, tile, q.data(),
+                      k.data(), v.data(), r.dx.data(), r.gradient.data(), workspace.data());
+    return r;
+  };
+  Rows want;
+  Doubles gradient(c.unit.size());
+  for (int64_t row = 0; row < n; ++row) {
+    const Rows one = run(row, 1, 1);
+    append(want.d_o, one.d_o);
+    append(want.delta, one.delta);
+    append(want.dx, one.dx);
+    for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += one.gradient[i];
+  }
+  const int64_t tile = GENERATE(int64_t{1500}, int64_t{1401}, int64_t{64});
+  const Rows got = run(0, n, tile);
+  CHECK(error_of(got.d_o, widen(want.d_o)) < kGradientError);
+  CHECK(error_of(got.delta, widen(want.delta)) < kGradientError);
+  CHECK(error_of(got.dx, widen(want.dx)) < kGradientError);
+  // Tensor by tensor, so that a large one does not hide a small one.
+  const ParameterUnit unit = parameter_units(spec).at(1);
+  for (const ParameterTensor& tensor : unit.tensors) {
+    CAPTURE(tensor.name, tile);
+    const auto from = tensor.offset;
+    const auto to = tensor.offset + tensor.elements;
+    const Floats part(got.gradient.begin() + from, got.gradient.begin() + to);
+    CHECK(error_of(part, Doubles(gradient.begin() + from, gradient.begin() + to)) < kGradientError);
+  }
+}
+
 TEST_CASE("activations far from zero neither overflow nor turn to NaN") {
   const ModelSpec spec = GENERATE(llama(), gpt2());
   ThreadPool pool(1);

@@ -1,1 +1,196 @@
+#include "planner/cost/work.h"
 
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+
+using namespace longspan;
+
+namespace {
+
+ModelSpec llama() {
+  ModelSpec m;
+  m.name = "tiny";
+  m.layers = 3;
+  m.hidden = 64;
+  m.heads = 4;
+  m.kv_heads = 2;
+  m.head_dim = 16;
+  m.ffn = 96;
+  m.vocab = 160;
+  m.max_positions = 4096;
+  return m;
+}
+
+ModelSpec gpt() {
+  ModelSpec m = llama();
+  m.kv_heads = 4;
+  m.norm = Norm::layernorm;
+  m.activation = Activation::gelu;
+  m.positions = Positions::learned;
+  m.qkv_bias = m.attention_out_bias = m.mlp_bias = true;
+  m.tied_embeddings = true;
+  return m;
+}
+
+Program program_of(const ModelSpec& model, const Strategy& strategy, int64_t sequence) {
+  return build_program({model, strategy, sequence, 1, DType::float32});
+}
+
+// FLOPs of all ops of a step; attention's backward does 10 per pair and element, of which the model
+// owns 8: the scores are computed again.
+double model_share(const Program& program) {
+  double flops = 0;
+  for (const Op& op : program.ops) {
+    const double own = op.kind == OpKind::attention_backward ? 0.8 : 1;
+    flops += own * flops_of(program, program.shapes[op.shape]);
+  }
+  return flops;
+}
+
+// Work per kernel of one shape, repeats included.
+std::map<Kernel, double> work_by_kernel(const Program& program, const OpShape& shape) {
+  std::vector<Primitive> work;
+  work_of(program, shape, work);
+  std::map<Kernel, double> total;
+  for (const Primitive& p : work) total[p.kernel] += p.work * p.repeats;
+  return total;
+}
+
+OpShape shape_of(OpKind kind) {
+  OpShape shape;
+  shape.kind = kind;
+  return shape;
+}
+
+}  // namespace
+
+TEST_CASE("the ops of a step without recomputation do exactly the model's FLOPs") {
+  for (const ModelSpec& model : {llama(), gpt()}) {
+    const double expected = model_flops(model, 256).step();
+    const Strategy whole = make_preset("baseline", model, 256);
+    CHECK(model_share(program_of(model, whole, 256)) == Approx(expected).epsilon(1e-12));
+
+    // Neither chunks nor tiles nor where tensors wait change what is computed.
+    Strategy chunked = whole;
+    chunked.chunk_tokens = 32;
+    chunked.block_tokens = 64;
+    chunked.mlp_tile = 24;
+    chunked.loss_tile = 40;
+    chunked.projection_tile = 20;
+    CHECK(model_share(program_of(model, chunked, 256)) == Approx(expected).epsilon(1e-12));
+    chunked.kv = chunked.idle = Tier::host;
+    for (const BackwardOrder order : {BackwardOrder::q_outer, BackwardOrder::kv_outer}) {
+      chunked.backward_order = order;
+      CHECK(model_share(program_of(model, chunked, 256)) == Approx(expected).epsilon(1e-12));
+    }
+  }
+}
+
+TEST_CASE("checkpointing adds one forward of every layer but its MLP's last product") {
+  const ModelSpec model = llama();
+  const int64_t s = 256;
+  const double plain = model_flops(model, s).step();
+  const double again = model_share(program_of(model, make_preset("checkpoint", model, s), s));
+  const ModelFlops flops = model_flops(model, s);
+  const double tokens = static_cast<double>(s * model.layers);
+  const double logits = 2.0 * static_cast<double>(s * model.hidden * model.vocab);
+  const double down = 2.0 * tokens * static_cast<double>(model.hidden * model.ffn);
+  CHECK(again - plain ==
+        Approx(flops.dense_forward - logits - down + flops.attention_forward).epsilon(1e-12));
+}
+
+TEST_CASE("attention is split into the rectangle before the diagonal and the triangle on it") {
+  const ModelSpec model = llama();
+  Strategy s = make_preset("baseline", model, 256);
+  s.chunk_tokens = s.block_tokens = 64;
+  const Program program = program_of(model, s, 256);
+  OpShape op = shape_of(OpKind::attention_forward);
+  op.kv_chunks = 3;
+  op.diagonal = true;
+  std::vector<Primitive> work;
+  work_of(program, op, work);
+  REQUIRE(work.size() == 2);
+  CHECK(work[0].kernel == Kernel::attention_forward);
+  CHECK(work[0].shape == std::array<double, 3>{64, 128, 16});
+  CHECK(work[0].work == 4.0 * 64 * 64 * 128);  // width, queries, keys
+  CHECK(work[1].kernel == Kernel::attention_forward_diagonal);
+  CHECK(work[1].shape == std::array<double, 3>{64, 64, 16});
+  CHECK(work[1].work == 4.0 * 64 * (64 * 65 / 2));
+
+  op.kind = OpKind::attention_backward;
+  op.diagonal = false;
+  work_of(program, op, work);
+  REQUIRE(work.size() == 1);
+  CHECK(work[0].kernel == Kernel::attention_backward);
+  CHECK(work[0].work == 10.0 * 64 * 64 * 192);
+}
+
+TEST_CASE("tiles repeat the products at the tile's rows, a part of a tile as that part") {
+  const ModelSpec model = llama();
+  Strategy s = make_preset("baseline", model, 256);
+  s.mlp_tile = 96;
+  const Program program = program_of(model, s, 256);
+  std::vector<Primitive> work;
+  work_of(program, shape_of(OpKind::mlp_forward), work);
+  const auto up = std::find_if(work.begin(), work.end(),
+                               [](const Primitive& p) { return p.kernel == Kernel::gemm_nt; });
+  REQUIRE(up != work.end());
+  CHECK(up->shape == std::array<double, 3>{96, 192, 64});
+  CHECK(up->repeats == Approx(256.0 / 96));
+}
+
+TEST_CASE("what is saved or already normed is not computed again") {
+  const ModelSpec model = llama();
+  const Program program = program_of(model, make_preset("baseline", model, 128), 128);
+  OpShape mlp = shape_of(OpKind::mlp_backward);
+  CHECK(work_by_kernel(program, mlp)[Kernel::gemm_nt] == 2.0 * 128 * 192 * 64);
+  mlp.saves_inner = true;
+  CHECK(work_by_kernel(program, mlp).count(Kernel::gemm_nt) == 0);
+
+  OpShape qkv = shape_of(OpKind::qkv_forward);
+  CHECK(work_by_kernel(program, qkv)[Kernel::norm_forward] == 128.0 * 64);
+  qkv.normed = true;
+  CHECK(work_by_kernel(program, qkv).count(Kernel::norm_forward) == 0);
+}
+
+TEST_CASE("features of the model cost what they add") {
+  const Program plain = program_of(llama(), make_preset("baseline", llama(), 128), 128);
+  const Program biased = program_of(gpt(), make_preset("baseline", gpt(), 128), 128);
+  CHECK(work_by_kernel(plain, shape_of(OpKind::qkv_forward))[Kernel::rope] == 128.0 * (64 + 32));
+  CHECK(work_by_kernel(biased, shape_of(OpKind::qkv_forward)).count(Kernel::rope) == 0);
+  CHECK(work_by_kernel(biased, shape_of(OpKind::qkv_forward))[Kernel::add] == 128.0 * 3 * 64);
+  CHECK(work_by_kernel(biased, shape_of(OpKind::qkv_backward))[Kernel::bias_gradient] ==
+        128.0 * 3 * 64);
+  CHECK(work_by_kernel(plain, shape_of(OpKind::qkv_backward)).count(Kernel::bias_gradient) == 0);
+
+  ModelSpec normed = llama();
+  normed.qk_norm = true;
+  const Program q = program_of(normed, make_preset("baseline", normed, 128), 128);
+  CHECK(work_by_kernel(q, shape_of(OpKind::qkv_backward))[Kernel::gemm_nt] ==
+        2.0 * 128 * (64 + 32) * 64);
+}
+
+TEST_CASE("copies, files and states count the bytes and elements of their unit") {
+  const ModelSpec model = llama();
+  Strategy s = make_preset("baseline", model, 128);
+  s.parameters = s.gradients = s.optimizer = Tier::host;
+  const Program program = program_of(model, s, 128);
+  OpShape copy = shape_of(OpKind::copy_h2d);
+  copy.tensor = Tensor::params_layer;
+  const double bytes = static_cast<double>(program.bytes[Tensor::params_layer]);
+  CHECK(work_by_kernel(program, copy)[Kernel::copy_h2d] == bytes);
+  copy.kind = OpKind::io_write;
+  CHECK(work_by_kernel(program, copy)[Kernel::io_write] == bytes);
+  OpShape adamw = shape_of(OpKind::adamw);
+  adamw.tensor = Tensor::grads_layer;
+  CHECK(work_by_kernel(program, adamw)[Kernel::adamw] == bytes / 4);
+  CHECK(flops_of(program, adamw) == 0);
+}
+
+TEST_CASE("every kernel has a name of its own") {
+  std::map<std::string_view, int> names;
+  for (int i = 0; i < kKernelCount; ++i) ++names[name_of(static_cast<Kernel>(i))];
+  CHECK(names.size() == kKernelCount);
+  CHECK(name_of(Kernel::io_write) == "io_write");
+}

@@ -1,0 +1,65 @@
+// What a timeline says about its program: where time goes, what compute waits for, what memory
+// holds at its peak. Works on predicted and measured timelines alike.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "planner/plan/plan.h"
+#include "planner/program/layout.h"
+#include "planner/simulate/timeline.h"
+
+namespace longspan::cli {
+
+/// A plan with everything that follows from it.
+struct Simulated {
+  Program program;
+  Layout layout;
+  Timeline timeline;  // with spans
+  Prediction prediction;
+};
+Simulated simulate_plan(const Plan& plan);
+
+struct KindTime {
+  OpKind kind;
+  int64_t count = 0;
+  double seconds = 0;
+  double flops = 0;  // matrix products and attention; 0 for others
+  double bytes = 0;  // of copies; 0 for others
+};
+/// Kinds that occur, the longest first.
+std::vector<KindTime> time_by_kind(const Program& program, const Timeline& timeline);
+
+/// Time in which the compute stream had nothing to do, by what it waited for.
+struct Wait {
+  Stream stream;  // where the op ran that compute waited for
+  std::string what;
+  double seconds = 0;
+};
+/// The longest first. What remains after the last compute op counts too.
+std::vector<Wait> compute_waits(const Simulated& simulated);
+
+struct TensorMemory {
+  Tensor tensor;
+  int64_t count = 0;
+  int64_t bytes = 0;  // with padding, as laid out
+};
+struct PeakMemory {
+  Tier tier;
+  int64_t arena_bytes = 0;
+  int64_t live_bytes = 0;             // the sum of the tensors below
+  std::string op;                     // the first op at the peak
+  std::vector<TensorMemory> tensors;  // the largest first
+};
+/// For each tier that is used at all.
+std::vector<PeakMemory> memory_at_peak(const Simulated& simulated);
+
+/// One sentence on what holds the step back, and suggestions, each naming a knob.
+struct Diagnosis {
+  std::string limit;
+  std::vector<std::string> suggestions;
+};
+Diagnosis diagnose(const Plan& plan, const Simulated& simulated);
+
+}  // namespace longspan::cli

@@ -1,0 +1,69 @@
+#include "cli/documents.h"
+
+#include <fmt/format.h>
+
+namespace longspan::cli {
+namespace {
+
+Json saved_json(const SavedPolicy& policy) {
+  return {{"where", name_of(policy.where)}, {"fraction", policy.fraction}};
+}
+
+}  // namespace
+
+std::string version_text() { return "longspan " LONGSPAN_VERSION; }
+
+void put_tiers(Json& object, const std::array<int64_t, kTierCount>& bytes) {
+  for (int tier = 0; tier < kTierCount; ++tier) object[kTierByteKeys[tier]] = bytes[tier];
+}
+
+Json tiers_json(const std::array<int64_t, kTierCount>& bytes) {
+  Json object = Json::object();
+  put_tiers(object, bytes);
+  return object;
+}
+
+Json strategy_json(const Strategy& s) {
+  return {{"preset", s.preset},
+          {"chunk_tokens", s.chunk_tokens},
+          {"block_tokens", s.block_tokens},
+          {"kv", name_of(s.kv)},
+          {"idle", name_of(s.idle)},
+          {"prefetch_depth", s.prefetch_depth},
+          {"offload_window", s.offload_window},
+          {"backward_order", name_of(s.backward_order)},
+          {"saved",
+           {{"layer_input", saved_json(s.layer_input)},
+            {"qkv", saved_json(s.qkv)},
+            {"attention_out", saved_json(s.attention_out)},
+            {"mlp_input", saved_json(s.mlp_input)},
+            {"mlp_inner", saved_json(s.mlp_inner)}}},
+          {"tiles",
+           {{"projection_tokens", s.projection_tile},
+            {"mlp_tokens", s.mlp_tile},
+            {"loss_tokens", s.loss_tile}}},
+          {"states",
+           {{"parameters", name_of(s.parameters)},
+            {"gradients", name_of(s.gradients)},
+            {"optimizer", name_of(s.optimizer)}}}};
+}
+
+Json prediction_json(const Prediction& prediction) {
+  Json object = {{"step_seconds", prediction.step_seconds},
+                 {"tokens_per_second", prediction.tokens_per_second},
+                 {"mfu", prediction.mfu}};
+  put_tiers(object, prediction.peak_bytes);
+  return object;
+}
+
+Json plan_summary_json(const Plan& plan) {
+  return {{"model", plan.model.name},         {"hardware", plan.hardware.name},
+          {"sequence_tokens", plan.sequence}, {"micro_batches", plan.micro_batches},
+          {"dtype", name_of(plan.dtype)},     {"strategy", strategy_json(plan.strategy)}};
+}
+
+void print_json(const Json& document) {
+  fmt::print("{}\n", document.dump(2, ' ', false, Json::error_handler_t::replace));
+}
+
+}  // namespace longspan::cli

@@ -1,0 +1,34 @@
+// JSON that several verbs print: plans, predictions, tiers. Keys are snake_case, stable, and name
+// their unit.
+#pragma once
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "planner/plan/plan.h"
+
+namespace longspan::cli {
+
+using Json = nlohmann::ordered_json;
+
+inline constexpr const char* kTierByteKeys[kTierCount] = {"device_bytes", "host_bytes",
+                                                          "nvme_bytes"};
+
+/// "longspan 0.1.0".
+std::string version_text();
+
+/// {device_bytes, host_bytes, nvme_bytes}.
+Json tiers_json(const std::array<int64_t, kTierCount>& bytes);
+/// Adds the three keys to an object.
+void put_tiers(Json& object, const std::array<int64_t, kTierCount>& bytes);
+
+Json strategy_json(const Strategy& strategy);
+Json prediction_json(const Prediction& prediction);
+/// What a plan is about: model, hardware, lengths and knobs, but no figures.
+Json plan_summary_json(const Plan& plan);
+
+/// One document and a newline on standard output.
+void print_json(const Json& document);
+
+}  // namespace longspan::cli

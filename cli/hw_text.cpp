@@ -1,0 +1,80 @@
+#include "cli/hw_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "cli/terminal.h"
+#include "hwprofiles/figures.h"
+
+namespace longspan::cli {
+namespace {
+
+std::string value_text(const Figure& figure) {
+  if (figure.unit == "B") return format_bytes(static_cast<int64_t>(figure.value));
+  if (figure.unit == "s") return format_seconds(figure.value);
+  if (figure.unit == "B/s" || figure.unit == "FLOP/s") {
+    return format_rate(figure.value, figure.unit);
+  }
+  return fmt::format("{:.3g}", figure.value);
+}
+
+}  // namespace
+
+void print_hardware(const HardwareProfile& hw) {
+  fmt::print("{}\n",
+             bold(fmt::format("{}: {} node{} of {} x {} (backend {}), {} host cores", hw.name,
+                              hw.nodes, hw.nodes == 1 ? "" : "s", hw.devices_per_node,
+                              hw.device.name, hw.device.backend, hw.host.cores)));
+  Table figures({{"figure", false}, {"value"}, {"source", false}, {"date", false}});
+  visit_figures(hw, [&](const FigureRule& rule, const Figure& figure) {
+    const std::string dot = *rule.section == '\0' ? "" : ".";
+    figures.add({rule.section + dot + rule.key, value_text(figure), figure.source, figure.date});
+  });
+  figures.print();
+  if (hw.rates.empty()) return;
+  fmt::print("{}\n", bold("Rates"));
+  Table rates({{"kernel", false}, {"points"}, {"slowest"}, {"fastest"}, {"source", false}});
+  for (const auto& [name, table] : hw.rates) {
+    const auto [low, high] =
+        std::minmax_element(table.points.begin(), table.points.end(),
+                            [](const RatePoint& a, const RatePoint& b) { return a.rate < b.rate; });
+    if (low == table.points.end()) continue;
+    rates.add({name, fmt::format("{}", table.points.size()), format_rate(low->rate, table.unit),
+               format_rate(high->rate, table.unit), table.source});
+  }
+  rates.print();
+}
+
+Json hardware_json(const HardwareProfile& hw) {
+  Json figures = Json::object();
+  visit_figures(hw, [&](const FigureRule& rule, const Figure& figure) {
+    Json& section = *rule.section == '\0' ? figures : figures[rule.section];
+    section[rule.key] = {{"value", figure.value},
+                         {"unit", figure.unit},
+                         {"source", figure.source},
+                         {"date", figure.date}};
+  });
+  Json rates = Json::object();
+  for (const auto& [name, table] : hw.rates) {
+    Json points = Json::array();
+    for (const RatePoint& point : table.points) {
+      points.push_back({{"shape", point.shape}, {"rate", point.rate}});
+    }
+    rates[name] = {{"unit", table.unit},
+                   {"source", table.source},
+                   {"date", table.date},
+                   {"points", std::move(points)}};
+  }
+  return {{"name", hw.name},
+          {"nodes", hw.nodes},
+          {"devices_per_node", hw.devices_per_node},
+          {"device", hw.device.name},
+          {"backend", hw.device.backend},
+          {"host_cores", hw.host.cores},
+          {"figures", std::move(figures)},
+          {"rates", std::move(rates)}};
+}
+
+}  // namespace longspan::cli

@@ -1,0 +1,91 @@
+#include "cli/inputs.h"
+
+#include <ctime>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "hwprofiles/catalog.h"
+
+namespace longspan::cli {
+namespace {
+
+void override_figure(Figure& figure, const std::string& text, const char* flag) {
+  if (text.empty()) return;
+  figure = {static_cast<double>(parse_bytes(text, flag)), "B",
+            "assumption: given on the command line", today()};
+}
+
+}  // namespace
+
+CLI::App* add_verb(CLI::App& app, Invocation& invocation, const std::string& name,
+                   const std::string& description, const std::string& example) {
+  CLI::App* verb = app.add_subcommand(name, description);
+  verb->add_flag("--json", invocation.json, "Print one JSON document instead of text");
+  verb->footer("Example:\n  " + example);
+  return verb;
+}
+
+void HardwareFlags::add_to(CLI::App& verb) {
+  verb.add_option("--hw", reference,
+                  "Hardware: a catalog name with optional counts (8xh100-80g), a YAML file, or "
+                  "local (see longspan profile)")
+      ->required();
+  verb.add_option("--device-memory", device_memory, "Memory of a device, e.g. 64MiB");
+  verb.add_option("--host-memory", host_memory, "Memory of a node's host, e.g. 1GiB");
+  verb.add_option("--nvme-capacity", nvme_capacity, "File storage of a node, e.g. 1TiB");
+  verb.add_option("--gpus", gpus, "Devices to use; this version plans for 1");
+}
+
+HardwareProfile HardwareFlags::load() const {
+  if (gpus != 1) {
+    throw bad_input("--gpus: this version plans and runs on 1 device, got {}; leave --gpus out",
+                    gpus);
+  }
+  HardwareProfile hw = load_hardware(reference);
+  override_capacities(hw, device_memory, host_memory, nvme_capacity);
+  return hw;
+}
+
+std::vector<std::string> HardwareFlags::notes(const HardwareProfile& hw) const {
+  if (hw.devices() == 1) return {};
+  return {
+      fmt::format("{} has {} devices; plans of this version use 1 of them, with 1/{} of its "
+                  "node's host memory and storage",
+                  hw.name, hw.devices(), hw.devices_per_node)};
+}
+
+void check_folder_of(const std::filesystem::path& path, const char* flag) {
+  if (path.empty() || !path.has_parent_path()) return;
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path.parent_path(), ignored)) {
+    throw bad_input("{}: there is no folder {}; create it first", flag,
+                    path.parent_path().string());
+  }
+}
+
+void override_capacities(HardwareProfile& hw, const std::string& device_memory,
+                         const std::string& host_memory, const std::string& nvme_capacity) {
+  override_figure(hw.device.memory_bytes, device_memory, "--device-memory");
+  override_figure(hw.host.memory_bytes, host_memory, "--host-memory");
+  override_figure(hw.nvme.capacity_bytes, nvme_capacity, "--nvme-capacity");
+  if (!device_memory.empty() && hw.device.memory_bytes.value <= hw.device.reserved_bytes.value) {
+    throw bad_input(
+        "--device-memory: {} leaves nothing beside the {} that {} reserves", device_memory,
+        format_bytes(static_cast<int64_t>(hw.device.reserved_bytes.value)), hw.device.name);
+  }
+  if (!nvme_capacity.empty() &&
+      !(hw.nvme.read_bandwidth.value > 0 && hw.nvme.write_bandwidth.value > 0)) {
+    throw bad_input("--nvme-capacity: {} has no file tier, so there is no bandwidth to plan with",
+                    hw.name);
+  }
+  validate(hw, "command line");
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
+}
+
+}  // namespace longspan::cli

@@ -1,0 +1,42 @@
+// Flags that several verbs share, and what they stand for.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cli/verbs.h"
+#include "hwprofiles/hardware_profile.h"
+
+namespace longspan::cli {
+
+/// A subcommand with --json and an example at the end of its help.
+CLI::App* add_verb(CLI::App& app, Invocation& invocation, const std::string& name,
+                   const std::string& description, const std::string& example);
+
+/// --hw and what overrides its figures. Lives as long as the parse and the action.
+struct HardwareFlags {
+  std::string reference;
+  std::string device_memory, host_memory, nvme_capacity;  // empty: as the profile says
+  int64_t gpus = 1;
+
+  void add_to(CLI::App& verb);
+  /// The profile with the overrides in place, their source the command line. Throws bad_input.
+  HardwareProfile load() const;
+  /// What a person should know about how the hardware is used.
+  std::vector<std::string> notes(const HardwareProfile& hw) const;
+};
+
+/// Throws bad_input if the folder a file is to be written to does not exist; better now than after
+/// hours of work. An empty path is none.
+void check_folder_of(const std::filesystem::path& path, const char* flag);
+
+/// Replaces the profile's capacities by sizes as a person types them; empty texts change nothing.
+void override_capacities(HardwareProfile& hw, const std::string& device_memory,
+                         const std::string& host_memory, const std::string& nvme_capacity);
+
+/// YYYY-MM-DD, UTC.
+std::string today();
+
+}  // namespace longspan::cli

@@ -1,0 +1,163 @@
+// longspan max-seq: how long a sequence fits, for each strategy, what stops it, what would lift
+// that.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/units.h"
+#include "cli/documents.h"
+#include "cli/inputs.h"
+#include "cli/plan_text.h"
+#include "cli/terminal.h"
+#include "models/catalog.h"
+#include "planner/search/search.h"
+
+namespace longspan::cli {
+namespace {
+
+struct Flags {
+  std::string model;
+  HardwareFlags hardware;
+  std::string strategy = "all";
+  std::string granule = "256";
+  std::string chunk;
+  int64_t micro_batches = 1;
+};
+
+MaxSequenceOptions options_of(const Flags& flags) {
+  MaxSequenceOptions options;
+  options.granule = parse_tokens(flags.granule, "--granule");
+  if (!flags.chunk.empty()) options.chunk_tokens = parse_tokens(flags.chunk, "--chunk");
+  options.micro_batches = flags.micro_batches;
+  return options;
+}
+
+Json result_json(const MaxSequence& result) {
+  Json object = {{"strategy", result.strategy},
+                 {"sequence_tokens", result.sequence},
+                 {"granule_tokens", result.granule},
+                 {"limited_by", name_of(result.limit)},
+                 {"shortfall_bytes", result.shortfall_bytes},
+                 {"would_lift", result.would_lift}};
+  if (result.sequence > 0) {
+    object["chunk_tokens"] = result.plan.strategy.chunk_tokens;
+    object["predicted"] = prediction_json(result.plan.predicted);
+    object["knobs"] = strategy_json(result.plan.strategy);
+  }
+  return object;
+}
+
+void add_row(Table& table, const MaxSequence& result) {
+  std::vector<std::string> row = {result.strategy};
+  if (result.sequence == 0) {
+    row.insert(row.end(), {"none", "-", "-", "-", "-", "-", "-"});
+  } else {
+    const Prediction& p = result.plan.predicted;
+    row.insert(row.end(),
+               {format_tokens(result.sequence), format_tokens(result.plan.strategy.chunk_tokens),
+                bytes_or_dash(p.peak_bytes[0]), bytes_or_dash(p.peak_bytes[1]),
+                bytes_or_dash(p.peak_bytes[2]), format_seconds(p.step_seconds), percent(p.mfu)});
+  }
+  row.emplace_back(name_of(result.limit));
+  table.add(std::move(row));
+}
+
+void print_text(const ModelSpec& model, const HardwareProfile& hw,
+                const std::vector<MaxSequence>& results) {
+  const auto capacity = capacities(hw);
+  fmt::print("{}\n", bold(fmt::format("Longest sequence of {} on {}: device {}, host {}, nvme {}",
+                                      model.name, hw.name, format_bytes(capacity[0]),
+                                      format_bytes(capacity[1]), bytes_or_dash(capacity[2]))));
+  Table table({{"strategy", false},
+               {"length"},
+               {"chunk"},
+               {"device"},
+               {"host"},
+               {"nvme"},
+               {"step"},
+               {"MFU"},
+               {"limited by", false}});
+  for (const MaxSequence& result : results) add_row(table, result);
+  table.print();
+  fmt::print("{}\n", bold("What would lift the limit"));
+  for (const MaxSequence& result : results) {
+    if (result.would_lift.empty()) continue;
+    const std::string shortfall =
+        result.shortfall_bytes > 0
+            ? fmt::format("{} tokens more lack {}; ", format_tokens(result.granule),
+                          format_bytes(result.shortfall_bytes))
+            : std::string();
+    fmt::print("  {}: {}{}\n", result.strategy, shortfall, result.would_lift);
+  }
+}
+
+int run(const Flags& flags, bool json) {
+  const MaxSequenceOptions options = options_of(flags);
+  if (flags.micro_batches < 1) {
+    throw bad_input("--micro-batches: expected a number >= 1, got {}", flags.micro_batches);
+  }
+  const ModelSpec model = load_model(flags.model);
+  const HardwareProfile hw = flags.hardware.load();
+  std::vector<std::string> strategies = {flags.strategy};
+  if (flags.strategy == "all") {
+    strategies = preset_names();
+    strategies.emplace_back("auto");
+  }
+
+  std::vector<MaxSequence> results;
+  {
+    ProgressBar bar;
+    const auto parts = static_cast<double>(strategies.size());
+    for (const std::string& strategy : strategies) {
+      const auto before = static_cast<double>(results.size());
+      bar.show(strategy, before / parts);
+      results.push_back(
+          max_sequence(model, hw, strategy, options, [&](int64_t done, int64_t total) {
+            const double share = total > 0 ? static_cast<double>(done) / total : 0;
+            bar.show(strategy, (before + share) / parts);
+          }));
+    }
+  }
+
+  bool any = false;
+  for (const MaxSequence& result : results) any |= result.sequence > 0;
+  const std::vector<std::string> notes = flags.hardware.notes(hw);
+  if (json) {
+    Json list = Json::array();
+    for (const MaxSequence& result : results) list.push_back(result_json(result));
+    print_json({{"model", model.name},
+                {"hardware", hw.name},
+                {"capacity", tiers_json(capacities(hw))},
+                {"micro_batches", flags.micro_batches},
+                {"results", std::move(list)},
+                {"notes", notes}});
+  } else {
+    print_text(model, hw, results);
+    print_notes(notes);
+    if (!any) fmt::print("Nothing fits, not even {} tokens.\n", format_tokens(options.granule));
+  }
+  return any ? 0 : 1;
+}
+
+}  // namespace
+
+void add_max_seq(CLI::App& app, Invocation& invocation) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* verb =
+      add_verb(app, invocation, "max-seq", "How long a sequence fits, for each strategy",
+               "longspan max-seq --model llama-3.1-8b --hw h100-80g --strategy fpdt");
+  verb->add_option("--model", flags->model,
+                   "Model: a catalog name, a YAML file, or a Hugging Face config.json or folder")
+      ->required();
+  flags->hardware.add_to(*verb);
+  verb->add_option("--strategy", flags->strategy,
+                   "A preset, auto (the whole space of knobs), or all");
+  verb->add_option("--granule", flags->granule, "Step in which unchunked strategies grow");
+  verb->add_option("--chunk", flags->chunk, "Attention chunk of chunked strategies; else the best");
+  verb->add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step");
+  verb->callback([flags, &invocation] {
+    invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
+  });
+}
+
+}  // namespace longspan::cli

@@ -1,0 +1,149 @@
+// longspan models: what the catalog holds, and what a model is.
+#include "models/catalog.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/units.h"
+#include "cli/documents.h"
+#include "cli/inputs.h"
+#include "cli/terminal.h"
+
+namespace longspan::cli {
+namespace {
+
+constexpr int64_t kShownLengths[] = {4096, 131072, 1048576};
+
+double flops_per_token(const ModelSpec& model, int64_t sequence) {
+  return model_flops(model, sequence).step() / static_cast<double>(sequence);
+}
+
+Json model_json(const ModelSpec& model) {
+  Json lengths = Json::array();
+  for (const int64_t length : kShownLengths) {
+    lengths.push_back(
+        {{"sequence_tokens", length}, {"step_flops_per_token", flops_per_token(model, length)}});
+  }
+  Json units = Json::array();
+  for (const ParameterUnit& unit : parameter_units(model)) {
+    if (unit.kind == ParameterUnit::Kind::layer && unit.layer > 0) continue;  // all alike
+    Json tensors = Json::array();
+    for (const ParameterTensor& tensor : unit.tensors) {
+      tensors.push_back({{"name", tensor.name}, {"shape", tensor.shape}});
+    }
+    const char* kind = unit.kind == ParameterUnit::Kind::embedding ? "embedding"
+                       : unit.kind == ParameterUnit::Kind::layer   ? "layer"
+                                                                   : "head";
+    units.push_back({{"unit", kind},
+                     {"count", unit.kind == ParameterUnit::Kind::layer ? model.layers : 1},
+                     {"parameters", unit.elements},
+                     {"tensors", std::move(tensors)}});
+  }
+  return {{"name", model.name},
+          {"layers", model.layers},
+          {"hidden", model.hidden},
+          {"heads", model.heads},
+          {"kv_heads", model.kv_heads},
+          {"head_dim", model.head_dim},
+          {"ffn", model.ffn},
+          {"vocab", model.vocab},
+          {"max_positions", model.max_positions},
+          {"positions", model.positions == Positions::rope ? "rope" : "learned"},
+          {"norm", model.norm == Norm::rmsnorm ? "rmsnorm" : "layernorm"},
+          {"activation", model.activation == Activation::swiglu ? "swiglu" : "gelu"},
+          {"tied_embeddings", model.tied_embeddings},
+          {"parameters", parameter_count(model)},
+          {"lengths", std::move(lengths)},
+          {"units", std::move(units)}};
+}
+
+int list(bool json) {
+  Json models = Json::array();
+  Table table({{"model", false},
+               {"parameters"},
+               {"layers"},
+               {"hidden"},
+               {"heads"},
+               {"kv heads"},
+               {"ffn"},
+               {"vocabulary"},
+               {"positions", false}});
+  for (const std::string& name : model_names()) {
+    const ModelSpec model = load_model(name);
+    models.push_back({{"name", name}, {"parameters", parameter_count(model)}});
+    table.add({name, fmt::format("{}", parameter_count(model)), fmt::format("{}", model.layers),
+               fmt::format("{}", model.hidden), fmt::format("{}", model.heads),
+               fmt::format("{}", model.kv_heads), fmt::format("{}", model.ffn),
+               fmt::format("{}", model.vocab),
+               model.positions == Positions::rope ? "rope" : "learned"});
+  }
+  if (json) {
+    print_json({{"models", std::move(models)}});
+  } else {
+    table.print();
+  }
+  return 0;
+}
+
+int show(const std::string& reference, bool json) {
+  const ModelSpec model = load_model(reference);
+  if (json) {
+    print_json(model_json(model));
+    return 0;
+  }
+  fmt::print("{}\n", bold(model.name));
+  fmt::print(
+      "  {} layers, hidden {}, {} query heads over {} key/value heads of {}, ffn {}, "
+      "vocabulary {}\n",
+      model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim, model.ffn,
+      model.vocab);
+  fmt::print("  {} positions, {}, {}{}\n", model.positions == Positions::rope ? "rope" : "learned",
+             model.norm == Norm::rmsnorm ? "rmsnorm" : "layernorm",
+             model.activation == Activation::swiglu ? "swiglu" : "gelu",
+             model.tied_embeddings ? ", tied embeddings" : "");
+  fmt::print("  {} parameters\n", parameter_count(model));
+  fmt::print("{}\n", bold("FLOPs of a training step per token (causal, no recomputation)"));
+  Table flops({{"length"}, {"FLOP/token"}});
+  for (const int64_t length : kShownLengths) {
+    flops.add({format_tokens(length), format_rate(flops_per_token(model, length), "FLOP")});
+  }
+  flops.print();
+  fmt::print("{}\n", bold("Parameters, by the units they move in"));
+  Table units({{"unit", false}, {"tensor", false}, {"shape", false}, {"elements"}});
+  for (const ParameterUnit& unit : parameter_units(model)) {
+    if (unit.kind == ParameterUnit::Kind::layer && unit.layer > 0) continue;
+    const std::string name = unit.kind == ParameterUnit::Kind::embedding ? "embedding"
+                             : unit.kind == ParameterUnit::Kind::layer
+                                 ? fmt::format("layer (1 of {})", model.layers)
+                                 : "head";
+    for (const ParameterTensor& tensor : unit.tensors) {
+      units.add({name, tensor.name, fmt::format("[{}]", fmt::join(tensor.shape, ", ")),
+                 fmt::format("{}", tensor.elements)});
+    }
+  }
+  units.print();
+  return 0;
+}
+
+}  // namespace
+
+void add_models(CLI::App& app, Invocation& invocation) {
+  auto reference = std::make_shared<std::string>();
+  CLI::App* verb = app.add_subcommand("models", "The catalog of models");
+  verb->require_subcommand(1);
+  verb->footer("Example:\n  longspan models show llama-3.1-8b");
+  CLI::App* listing = add_verb(*verb, invocation, "list", "Names and sizes of the built-in models",
+                               "longspan models list");
+  listing->callback(
+      [&invocation] { invocation.action = [&invocation] { return list(invocation.json); }; });
+  CLI::App* showing = add_verb(*verb, invocation, "show", "One model: shape, parameters, FLOPs",
+                               "longspan models show llama-3.1-8b");
+  showing->add_option("model", *reference, "A catalog name, a YAML file, or a config.json")
+      ->required();
+  showing->callback([reference, &invocation] {
+    invocation.action = [reference, &invocation] { return show(*reference, invocation.json); };
+  });
+}
+
+}  // namespace longspan::cli

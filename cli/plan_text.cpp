@@ -1,0 +1,85 @@
+#include "cli/plan_text.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/units.h"
+#include "cli/terminal.h"
+
+namespace longspan::cli {
+namespace {
+
+void print_line(std::string_view key, const std::string& value) {
+  fmt::print("  {:<16}{}\n", key, value);
+}
+
+std::string tile_text(int64_t tokens) { return tokens == 0 ? "all rows" : format_tokens(tokens); }
+
+}  // namespace
+
+std::string bytes_or_dash(int64_t bytes) { return bytes == 0 ? "-" : format_bytes(bytes); }
+
+std::string of_capacity(int64_t bytes, int64_t capacity_bytes) {
+  if (capacity_bytes == 0) return bytes == 0 ? "-" : format_bytes(bytes) + " of none";
+  const double share = static_cast<double>(bytes) / static_cast<double>(capacity_bytes);
+  return fmt::format("{} of {} ({})", format_bytes(bytes), format_bytes(capacity_bytes),
+                     percent(share));
+}
+
+std::string saved_text(const Strategy& s) {
+  std::string text;
+  for (const auto& [name, policy] :
+       {std::pair{"layer_input", s.layer_input}, std::pair{"qkv", s.qkv},
+        std::pair{"attention_out", s.attention_out}, std::pair{"mlp_input", s.mlp_input},
+        std::pair{"mlp_inner", s.mlp_inner}}) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, name_of(policy.where));
+    if (policy.fraction != 1) text += fmt::format(" x{:.3g}", policy.fraction);
+  }
+  return text;
+}
+
+std::string headline(const Plan& plan) {
+  return fmt::format("{}, {} tokens, {} micro-batch{}, {}, on {}", plan.model.name,
+                     format_tokens(plan.sequence), plan.micro_batches,
+                     plan.micro_batches == 1 ? "" : "es", name_of(plan.dtype), plan.hardware.name);
+}
+
+void print_knobs(const Plan& plan) {
+  const Strategy& s = plan.strategy;
+  fmt::print("{}\n", bold("Strategy " + s.preset));
+  const int64_t chunks = plan.sequence / s.chunk_tokens;
+  print_line("chunk",
+             fmt::format("{} tokens ({} chunk{}), blocks of {}", format_tokens(s.chunk_tokens),
+                         chunks, chunks == 1 ? "" : "s", format_tokens(s.block_tokens)));
+  print_line("keys, values", s.kv == Tier::device ? "resident on device" : "streamed from host");
+  print_line("between uses", fmt::format("wait on {}", name_of(s.idle)));
+  print_line("saved", saved_text(s));
+  print_line("backward",
+             fmt::format("{}, prefetch {}, offload window {}", name_of(s.backward_order),
+                         s.prefetch_depth, s.offload_window));
+  print_line("tiles", fmt::format("projection {}, mlp {}, loss {}", tile_text(s.projection_tile),
+                                  tile_text(s.mlp_tile), tile_text(s.loss_tile)));
+  print_line("states",
+             fmt::format("parameters {}, gradients {}, optimizer {}", name_of(s.parameters),
+                         name_of(s.gradients), name_of(s.optimizer)));
+}
+
+void print_prediction(const Plan& plan, const Prediction& prediction) {
+  fmt::print("{}\n", bold("Predicted"));
+  print_line("step", fmt::format("{}, {}, MFU {} (causal)", format_seconds(prediction.step_seconds),
+                                 format_rate(prediction.tokens_per_second, "tokens/s"),
+                                 percent(prediction.mfu)));
+  const std::array<int64_t, kTierCount> capacity = capacities(plan.hardware);
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (prediction.peak_bytes[tier] == 0 && capacity[tier] == 0) continue;
+    print_line(name_of(static_cast<Tier>(tier)),
+               of_capacity(prediction.peak_bytes[tier], capacity[tier]));
+  }
+}
+
+void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) fmt::print("note: {}\n", note);
+}
+
+}  // namespace longspan::cli

@@ -1,0 +1,26 @@
+// A plan in words and tables, for the verbs that show one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/plan/plan.h"
+
+namespace longspan::cli {
+
+/// "8.00 GiB", or "-" for nothing.
+std::string bytes_or_dash(int64_t bytes);
+/// "61.2 / 78.0 GiB (78.5 %)" in the capacity's terms.
+std::string of_capacity(int64_t bytes, int64_t capacity_bytes);
+/// What is saved where, short: "layer_input host, qkv recompute x0.5".
+std::string saved_text(const Strategy& strategy);
+
+/// "llama-3.1-8b, 512K tokens, 1 micro-batch, bfloat16, on h100-80g".
+std::string headline(const Plan& plan);
+/// The knobs, one line each, on standard output.
+void print_knobs(const Plan& plan);
+/// Step time, rate, MFU and the peaks against the capacities, on standard output.
+void print_prediction(const Plan& plan, const Prediction& prediction);
+void print_notes(const std::vector<std::string>& notes);
+
+}  // namespace longspan::cli

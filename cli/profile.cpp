@@ -1,0 +1,103 @@
+// longspan profile: measures this machine and writes what `--hw local` reads.
+#include "engine/profile/profile.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+
+#include "base/file.h"
+#include "base/units.h"
+#include "cli/documents.h"
+#include "cli/hw_text.h"
+#include "cli/inputs.h"
+#include "cli/terminal.h"
+#include "hwprofiles/catalog.h"
+
+namespace longspan::cli {
+namespace {
+
+struct Flags {
+  ProfileOptions options;
+  std::string device_memory;
+  std::string host_memory;
+  std::string nvme_directory = ".";
+  std::string output;
+};
+
+std::filesystem::path output_path(const Flags& flags) {
+  if (!flags.output.empty()) {
+    check_folder_of(flags.output, "-o");
+    return flags.output;
+  }
+  const std::filesystem::path path = local_profile_path();
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  if (error) {
+    throw failed("cannot create {}: {}; -o FILE writes elsewhere", path.parent_path().string(),
+                 error.message());
+  }
+  return path;
+}
+
+ProfileOptions options_of(const Flags& flags) {
+  ProfileOptions options = flags.options;
+  if (options.compute_threads < 0) {
+    throw bad_input("--threads: expected >= 0, got {}", options.compute_threads);
+  }
+  if (!std::isfinite(options.seconds_budget) || options.seconds_budget <= 0) {
+    throw bad_input("--seconds: expected a number > 0, got {}", options.seconds_budget);
+  }
+  if (!flags.device_memory.empty()) {
+    options.device_memory_bytes = parse_bytes(flags.device_memory, "--device-memory");
+  }
+  if (!flags.host_memory.empty()) {
+    options.host_memory_bytes = parse_bytes(flags.host_memory, "--host-memory");
+  }
+  options.nvme_directory = flags.nvme_directory;
+  return options;
+}
+
+int run(const Flags& flags, bool json) {
+  const ProfileOptions options = options_of(flags);
+  const std::filesystem::path path = output_path(flags);
+  HardwareProfile hw;
+  {
+    ProgressBar bar;
+    hw = measure_machine(options,
+                         [&](const std::string& what, double share) { bar.show(what, share); });
+  }
+  YAML::Emitter out;
+  write_hardware(out, hw);
+  write_file_atomically(path, std::string(out.c_str()) + "\n");
+  if (json) {
+    Json document = hardware_json(hw);
+    document["file"] = path.string();
+    print_json(document);
+  } else {
+    print_hardware(hw);
+    fmt::print("Wrote {}\n", path.string());
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app, Invocation& invocation) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* verb = add_verb(app, invocation, "profile", "Measure this machine",
+                            "longspan profile -o machine.yaml --device-memory 2GiB");
+  verb->add_option("-o,--output", flags->output,
+                   "Where the profile is written (default: what --hw local reads)");
+  verb->add_option("--threads", flags->options.compute_threads, "Compute threads; 0: all cores");
+  verb->add_option("--device-memory", flags->device_memory,
+                   "Memory of the device tier (default: 40 % of what is available)");
+  verb->add_option("--host-memory", flags->host_memory, "Memory of the host tier (likewise)");
+  verb->add_option("--nvme-dir", flags->nvme_directory, "Folder where file rates are measured");
+  verb->add_option("--seconds", flags->options.seconds_budget, "Time to spend, about");
+  verb->callback([flags, &invocation] {
+    invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
+  });
+}
+
+}  // namespace longspan::cli

@@ -1,0 +1,253 @@
+// longspan run: trains by a plan, and holds what it measures against what was predicted.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+
+#include "base/file.h"
+#include "base/units.h"
+#include "cli/documents.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "cli/plan_text.h"
+#include "cli/run_record.h"
+#include "cli/terminal.h"
+#include "engine/train/trainer.h"
+#include "planner/simulate/trace.h"
+
+namespace longspan::cli {
+namespace {
+
+struct Flags {
+  std::string plan;
+  TrainingConfig training;
+  double min_learning_rate = -1;  // < 0: a tenth of the peak
+  std::string data = "synthetic";
+  std::string format = "auto";
+  std::string weights;
+  std::string checkpoint;
+  int64_t checkpoint_every = 0;
+  std::string resume;
+  int64_t stop_after = 0;
+  int threads = 0;
+  std::string nvme_directory = ".";
+  std::string trace;
+  std::string output;
+};
+
+struct Outcome {
+  bool stopped_early = false;
+  std::string checkpoint;  // the last one saved, or empty
+};
+
+void check(const Flags& flags) {
+  check_folder_of(flags.checkpoint, "--checkpoint");
+  check_folder_of(flags.trace, "--trace");
+  check_folder_of(flags.output, "-o");
+  if (flags.checkpoint_every < 0) {
+    throw bad_input("--checkpoint-every: expected a number of steps >= 0, got {}",
+                    flags.checkpoint_every);
+  }
+  if (flags.checkpoint_every > 0 && flags.checkpoint.empty()) {
+    throw bad_input("--checkpoint-every: there is no --checkpoint FILE to write to");
+  }
+  if (flags.stop_after < 0) {
+    throw bad_input("--stop-after: expected a number of steps >= 0, got {}", flags.stop_after);
+  }
+  if (flags.threads < 0) throw bad_input("--threads: expected >= 0, got {}", flags.threads);
+  if (!flags.weights.empty() && !flags.resume.empty()) {
+    throw bad_input("--weights and --resume exclude each other: a checkpoint holds the weights");
+  }
+  validate(flags.training);
+}
+
+void print_header() {
+  fmt::print("{}\n", bold(fmt::format("{:>7} {:>9} {:>10} {:>9} {:>10} {:>7} {:>10} {:>10} {:>10}",
+                                      "step", "loss", "grad norm", "lr", "tokens/s", "MFU",
+                                      "device", "host", "nvme")));
+}
+
+void print_step(const StepReport& r) {
+  fmt::print("{:>7} {:>9.4f} {:>10.4g} {:>9.2e} {:>10.1f} {:>7} {:>10} {:>10} {:>10}\n", r.step,
+             r.loss, r.gradient_norm, r.learning_rate, r.tokens_per_second, percent(r.mfu),
+             bytes_or_dash(r.peak_bytes[0]), bytes_or_dash(r.peak_bytes[1]),
+             bytes_or_dash(r.peak_bytes[2]));
+  std::fflush(stdout);
+}
+
+// Steps until done, or until somebody asks to stop; saves checkpoints on the way.
+Outcome train(const Flags& flags, Trainer& trainer, RunRecorder& recorder, bool json) {
+  const InterruptGuard guard;
+  Outcome outcome;
+  const auto save = [&](const std::string& path) {
+    trainer.save_checkpoint(path);
+    outcome.checkpoint = path;
+  };
+  const int64_t first = trainer.steps_done();
+  if (!json) print_header();
+  while (trainer.steps_done() < flags.training.steps && !outcome.stopped_early) {
+    const StepReport report = trainer.step();
+    recorder.add(report, trainer.executor().program(), trainer.last_timeline());
+    if (!json) print_step(report);
+    if (!std::isfinite(report.loss)) {
+      throw failed("step {}: the loss is not finite ({}); try a smaller --lr", report.step,
+                   report.loss);
+    }
+    if (flags.checkpoint_every > 0 && report.step % flags.checkpoint_every == 0) {
+      save(flags.checkpoint);
+    }
+    const bool enough = flags.stop_after > 0 && report.step - first >= flags.stop_after;
+    outcome.stopped_early =
+        (enough || InterruptGuard::requested()) && report.step < flags.training.steps;
+  }
+  if (outcome.stopped_early) {
+    save(flags.checkpoint.empty() ? flags.plan + ".checkpoint.safetensors" : flags.checkpoint);
+  } else if (!flags.checkpoint.empty()) {
+    save(flags.checkpoint);
+  }
+  return outcome;
+}
+
+Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
+                 const RunRecorder& recorder, const Outcome& outcome) {
+  Json steps = Json::array();
+  for (const StepReport& report : recorder.steps()) steps.push_back(step_json(report));
+  const Prediction measured = prediction_of(plan, recorder.step_seconds(), recorder.peak_bytes());
+  Json kinds = Json::object();
+  const auto seconds = recorder.kind_seconds();
+  std::array<bool, kOpKindCount> occurs{};
+  for (const Op& op : trainer.executor().program().ops) occurs[static_cast<int>(op.kind)] = true;
+  for (int kind = 0; kind < kOpKindCount; ++kind) {
+    if (occurs[kind]) kinds[std::string(name_of(static_cast<OpKind>(kind)))] = seconds[kind];
+  }
+  Json figures = {{"steps", recorder.steps().size()}};
+  figures.update(prediction_json(measured));
+  figures["overlapped_copy_seconds"] = recorder.overlapped_copy_seconds();
+  figures["op_kind_seconds"] = std::move(kinds);
+  const auto arenas = trainer.executor().arena_bytes();
+  figures["arena_memory_bytes"] = arenas[0] + arenas[1];
+  figures["process_peak_bytes"] = process_peak_bytes();
+  return {{"longspan_run", 1},
+          {"created_by", version_text() + " run"},
+          {"plan_file", flags.plan},
+          {"plan", plan_summary_json(plan)},
+          {"data", flags.data},
+          {"seed", flags.training.seed},
+          {"stopped_early", outcome.stopped_early},
+          {"checkpoint", outcome.checkpoint.empty() ? Json() : Json(outcome.checkpoint)},
+          {"predicted", prediction_json(plan.predicted)},
+          {"measured", std::move(figures)},
+          {"steps", std::move(steps)}};
+}
+
+void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
+                   const RunRecorder& recorder, const Outcome& outcome) {
+  const Prediction& predicted = plan.predicted;
+  const Prediction measured = prediction_of(plan, recorder.step_seconds(), recorder.peak_bytes());
+  fmt::print("{}\n", bold("Predicted against measured (median step after the first)"));
+  Table table({{"", false}, {"predicted"}, {"measured"}, {"measured/predicted"}});
+  table.add({"step", format_seconds(predicted.step_seconds), format_seconds(measured.step_seconds),
+             fmt::format("{:.3f}", measured.step_seconds / predicted.step_seconds)});
+  table.add({"MFU", percent(predicted.mfu), percent(measured.mfu),
+             fmt::format("{:.3f}", measured.mfu / predicted.mfu)});
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    const int64_t expected = predicted.peak_bytes[tier];
+    const int64_t actual = measured.peak_bytes[tier];
+    if (expected == 0 && actual == 0) continue;
+    table.add({std::string(name_of(static_cast<Tier>(tier))) + " bytes",
+               fmt::format("{}", expected), fmt::format("{}", actual),
+               expected == actual ? "equal" : "DIFFERENT"});
+  }
+  table.print();
+  const auto arenas = trainer.executor().arena_bytes();
+  fmt::print("  the process took {} of memory at most, {} of it arenas\n",
+             format_bytes(process_peak_bytes()), format_bytes(arenas[0] + arenas[1]));
+  if (outcome.stopped_early) {
+    fmt::print("Stopped after step {} of {}; --resume {} goes on from there.\n",
+               trainer.steps_done(), flags.training.steps, outcome.checkpoint);
+  } else if (!outcome.checkpoint.empty()) {
+    fmt::print("Wrote {}\n", outcome.checkpoint);
+  }
+  if (!flags.output.empty()) fmt::print("Wrote {}\n", flags.output);
+}
+
+int run(Flags flags, bool json) {
+  flags.training.min_learning_rate =
+      flags.min_learning_rate < 0 ? flags.training.learning_rate / 10 : flags.min_learning_rate;
+  check(flags);
+  const Plan plan = read_plan(flags.plan);
+  check_fits(plan, plan.predicted.peak_bytes);
+  const std::shared_ptr<const TokenSource> data =
+      open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab);
+  TrainerOptions options;
+  options.compute_threads = flags.threads;
+  options.nvme_directory = flags.nvme_directory;
+  Trainer trainer(plan, flags.training, data, options);
+  if (!flags.weights.empty()) trainer.load_weights(flags.weights);
+  if (!flags.resume.empty()) {
+    trainer.resume(flags.resume);
+    if (trainer.steps_done() >= flags.training.steps) {
+      throw bad_input("--resume: {} is at step {} already; --steps must be larger", flags.resume,
+                      trainer.steps_done());
+    }
+  }
+  if (!json) {
+    fmt::print("{}\n", bold(headline(plan)));
+    fmt::print("  predicted: {} a step, MFU {}\n", format_seconds(plan.predicted.step_seconds),
+               percent(plan.predicted.mfu));
+  }
+
+  RunRecorder recorder;
+  const Outcome outcome = train(flags, trainer, recorder, json);
+  const Json record = record_json(flags, plan, trainer, recorder, outcome);
+  if (!flags.output.empty()) write_file_atomically(flags.output, record.dump(1) + "\n");
+  if (!flags.trace.empty()) {
+    write_file_atomically(flags.trace, perfetto_trace(trainer.executor().program(),
+                                                      trainer.last_timeline(), "measured"));
+  }
+  if (json) {
+    print_json(record);
+  } else {
+    print_outcome(flags, plan, trainer, recorder, outcome);
+    if (!flags.trace.empty()) fmt::print("Wrote {} (the last step)\n", flags.trace);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Invocation& invocation) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* verb =
+      add_verb(app, invocation, "run", "Train by a plan and measure",
+               "longspan run plan.yaml --steps 20 --data examples/opticks.txt -o run.json");
+  TrainingConfig& training = flags->training;
+  verb->add_option("plan", flags->plan, "The plan's file")->required();
+  verb->add_option("--steps", training.steps, "Optimizer steps in all, resumed ones included");
+  verb->add_option("--data", flags->data, "A token file, or synthetic");
+  verb->add_option("--format", flags->format, "text, uint16, uint32 or auto (by the name)");
+  verb->add_option("--weights", flags->weights, "Initial weights: a Hugging Face folder or file");
+  verb->add_option("--checkpoint", flags->checkpoint, "Where checkpoints are written");
+  verb->add_option("--checkpoint-every", flags->checkpoint_every,
+                   "Steps between checkpoints; 0: only at the end");
+  verb->add_option("--resume", flags->resume, "Go on from a checkpoint");
+  verb->add_option("--stop-after", flags->stop_after,
+                   "Stop and save after this many steps of this run, as if interrupted; 0: do not");
+  verb->add_option("--lr", training.learning_rate, "Learning rate at its peak");
+  verb->add_option("--min-lr", flags->min_learning_rate, "Learning rate at the end of the cosine")
+      ->check(CLI::NonNegativeNumber)
+      ->default_str("a tenth of --lr");
+  verb->add_option("--warmup", training.warmup_steps, "Steps of linear warmup");
+  verb->add_option("--weight-decay", training.weight_decay, "AdamW's weight decay");
+  verb->add_option("--clip", training.clip_norm, "Gradient norm to clip to; 0: do not");
+  verb->add_option("--seed", training.seed, "Seed of the initial weights");
+  verb->add_option("--threads", flags->threads, "Compute threads; 0: all cores");
+  verb->add_option("--nvme-dir", flags->nvme_directory, "Folder of the file tier");
+  verb->add_option("--trace", flags->trace, "Write the last step's timeline as a Perfetto trace");
+  verb->add_option("-o,--output", flags->output, "Write everything measured as JSON");
+  verb->callback([flags, &invocation] {
+    invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
+  });
+}
+
+}  // namespace longspan::cli

@@ -1,0 +1,53 @@
+// run.json: what a training run measured, written by `run` and read by `compare`.
+//
+// docs/cli.md lists the keys. Measured times are medians over the steps after the first, which pays
+// for cold caches and page faults; a run of one step has only that one.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli/documents.h"
+#include "engine/train/trainer.h"
+
+namespace longspan::cli {
+
+/// Takes the reports and timelines of a run as they come.
+class RunRecorder {
+ public:
+  void add(const StepReport& report, const Program& program, const Timeline& timeline);
+  const std::vector<StepReport>& steps() const { return steps_; }
+
+  double step_seconds() const;                            // median
+  double overlapped_copy_seconds() const;                 // median
+  std::array<double, kOpKindCount> kind_seconds() const;  // median of each kind
+  std::array<int64_t, kTierCount> peak_bytes() const;     // largest of all steps
+
+ private:
+  std::vector<StepReport> steps_;
+  std::vector<std::array<double, kOpKindCount>> kinds_;
+  std::vector<double> overlaps_;
+};
+
+Json step_json(const StepReport& report);
+
+/// What `compare` needs of a run.json.
+struct RunRecord {
+  nlohmann::json plan;  // as plan_summary_json() wrote it; the order of keys does not matter
+  int64_t steps = 0;
+  double step_seconds = 0;
+  double mfu = 0;
+  double overlapped_copy_seconds = 0;
+  std::array<int64_t, kTierCount> peak_bytes{};
+  std::map<std::string, double> kind_seconds;
+};
+/// Throws bad_input naming the file and the key.
+RunRecord read_run_record(const std::filesystem::path& path);
+
+/// The process's largest resident memory so far, in bytes; 0 where the system does not say.
+int64_t process_peak_bytes();
+
+}  // namespace longspan::cli

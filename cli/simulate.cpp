@@ -1,0 +1,77 @@
+// longspan simulate: the predicted timeline of one step of a plan.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/file.h"
+#include "base/units.h"
+#include "cli/analysis.h"
+#include "cli/documents.h"
+#include "cli/inputs.h"
+#include "cli/plan_text.h"
+#include "cli/terminal.h"
+#include "planner/simulate/trace.h"
+
+namespace longspan::cli {
+namespace {
+
+struct Flags {
+  std::string plan;
+  std::string trace;
+};
+
+int run(const Flags& flags, bool json) {
+  check_folder_of(flags.trace, "--trace");
+  const Plan plan = read_plan(flags.plan);
+  const Simulated s = simulate_plan(plan);
+  if (!flags.trace.empty()) {
+    write_file_atomically(flags.trace, perfetto_trace(s.program, s.timeline, "predicted"));
+  }
+  const double overlapped = overlapped_copy_seconds(s.program, s.timeline);
+  if (json) {
+    Json busy = Json::object();
+    for (int stream = 0; stream < kStreamCount; ++stream) {
+      if (s.layout.streams[stream].empty()) continue;
+      busy[std::string(name_of(static_cast<Stream>(stream)))] = s.timeline.busy_seconds[stream];
+    }
+    Json document = plan_summary_json(plan);
+    document["predicted"] = prediction_json(s.prediction);
+    document["ops"] = s.program.ops.size();
+    document["buffers"] = s.program.buffers.size();
+    document["busy_seconds"] = std::move(busy);
+    document["overlapped_copy_seconds"] = overlapped;
+    document["trace"] = flags.trace.empty() ? Json() : Json(flags.trace);
+    print_json(document);
+    return 0;
+  }
+  fmt::print("{}\n", bold(headline(plan)));
+  print_prediction(plan, s.prediction);
+  fmt::print("  {:<16}{} ops over {} buffers\n", "program", s.program.ops.size(),
+             s.program.buffers.size());
+  for (int stream = 0; stream < kStreamCount; ++stream) {
+    if (s.layout.streams[stream].empty()) continue;
+    fmt::print("  {:<16}busy {} ({})\n", name_of(static_cast<Stream>(stream)),
+               format_seconds(s.timeline.busy_seconds[stream]),
+               percent(s.timeline.busy_seconds[stream] / s.timeline.step_seconds));
+  }
+  fmt::print("  {:<16}{} beside compute\n", "copies", format_seconds(overlapped));
+  if (!flags.trace.empty()) {
+    fmt::print("Wrote {}; it opens in ui.perfetto.dev\n", flags.trace);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app, Invocation& invocation) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* verb = add_verb(app, invocation, "simulate", "The predicted timeline of one step",
+                            "longspan simulate plan.yaml --trace predicted.json");
+  verb->add_option("plan", flags->plan, "The plan's file")->required();
+  verb->add_option("--trace", flags->trace, "Write the timeline as a Perfetto trace");
+  verb->callback([flags, &invocation] {
+    invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
+  });
+}
+
+}  // namespace longspan::cli

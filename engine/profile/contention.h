@@ -1,0 +1,20 @@
+// Measuring how streams slow each other down: a loop of products on the compute pool, while another
+// thread copies or does file I/O. Internal to engine/profile.
+#pragma once
+
+#include "engine/cpu/thread_pool.h"
+#include "engine/runtime/arena.h"
+
+namespace longspan {
+
+/// Rates beside each other as fractions of alone, each in (0, 1].
+struct Contention {
+  double compute_under_copy = 1, copy_under_compute = 1;
+  double compute_under_io = 1, io_under_compute = 1;
+  double duplex = 1;  // a copy beside another copy
+};
+
+/// Takes about `seconds`.
+Contention measure_contention(ThreadPool& pool, FileArena& file, double seconds);
+
+}  // namespace longspan

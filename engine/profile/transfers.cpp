@@ -1,0 +1,115 @@
+#include "engine/profile/transfers.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "engine/cpu/rows.h"
+#include "engine/cpu/thread_pool.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kCopyBytes[] = {4096, 65536, 1 << 20, 8 << 20};
+constexpr int64_t kIoBytes[] = {4096, 65536, 1 << 20, 8 << 20};
+constexpr int64_t kFileBytes = int64_t{64} << 20;
+constexpr int kHandOvers = 400;
+constexpr int kOps = 2000;
+
+}  // namespace
+
+void add_copy_samples(Sampler& sampler, Scratch& scratch) {
+  for (const int64_t bytes : kCopyBytes) {
+    for (const char* family : {"copy_h2d", "copy_d2h"}) {
+      sampler.add(family, {static_cast<double>(bytes), 1, 1}, static_cast<double>(bytes),
+                  [bytes, &scratch] {
+                    const float* from = scratch.cold_in(bytes / 4);
+                    float* to = scratch.cold_out(bytes / 4);
+                    return timed([&] { std::memcpy(to, from, bytes); });
+                  });
+    }
+  }
+}
+
+int64_t io_file_bytes() { return kFileBytes; }
+
+void add_io_samples(Sampler& sampler, Scratch& scratch, FileArena& file) {
+  // Places in the file go round, so that a write does not find the page it has just written.
+  const auto next = std::make_shared<int64_t>(0);
+  const auto place = [next](int64_t bytes) {
+    if (*next + bytes > kFileBytes) *next = 0;
+    const int64_t offset = *next;
+    *next += bytes;
+    return offset;
+  };
+  for (const int64_t bytes : kIoBytes) {
+    const double work = static_cast<double>(bytes);
+    sampler.add("io_write", {work, 1, 1}, work, [=, &scratch, &file] {
+      const float* from = scratch.cold_in(bytes / 4);
+      const int64_t offset = place(bytes);
+      return timed([&] { file.write(offset, from, bytes); });
+    });
+    sampler.add("io_read", {work, 1, 1}, work, [=, &scratch, &file] {
+      float* to = scratch.cold_out(bytes / 4);
+      const int64_t offset = place(bytes);
+      return timed([&] { file.read(offset, to, bytes); });
+    });
+  }
+}
+
+double measure_hand_over() {
+  std::atomic<int32_t> ping{0}, pong{0};
+  std::thread other([&] {
+    for (int i = 0; i < kHandOvers; ++i) {
+      ping.wait(i, std::memory_order_acquire);
+      pong.store(i + 1, std::memory_order_release);
+      pong.notify_all();
+    }
+  });
+  std::vector<double> seconds;
+  for (int i = 0; i < kHandOvers; ++i) {
+    seconds.push_back(timed([&] {
+                        ping.store(i + 1, std::memory_order_release);
+                        ping.notify_all();
+                        pong.wait(i, std::memory_order_acquire);
+                      }) /
+                      2);
+  }
+  other.join();
+  return median(seconds);
+}
+
+double measure_op_overhead() {
+  // What the executor does around a kernel: two clocks, one counter, one notification.
+  std::atomic<int32_t> done{0};
+  volatile double sink = 0;
+  return timed([&] {
+           for (int i = 0; i < kOps; ++i) {
+             const Clock::time_point start = Clock::now();
+             sink = sink + seconds_since(start);
+             done.fetch_add(1, std::memory_order_release);
+             done.notify_all();
+           }
+         }) /
+         kOps;
+}
+
+double measure_memory_bandwidth(int threads) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  const MemoryArena from(kBytes, "profile"), to(kBytes, "profile");
+  ThreadPool pool(threads);
+  std::vector<double> seconds;
+  for (int round = 0; round < 5; ++round) {
+    seconds.push_back(timed([&] {
+      cpu::for_pieces(pool, kBytes / kPiece, [&](int64_t piece) {
+        std::memcpy(to.data() + piece * kPiece, from.data() + piece * kPiece, kPiece);
+      });
+    }));
+  }
+  return 2.0 * static_cast<double>(kBytes) / median(seconds);
+}
+
+}  // namespace longspan

@@ -1,0 +1,103 @@
+// Help, version, the catalogs, and how the program speaks when it is misused.
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "tests/e2e/command.h"
+
+namespace longspan::e2e {
+namespace {
+
+using Catch::Matchers::Contains;
+using testing::TemporaryFolder;
+
+const std::vector<std::string> kVerbs = {"max-seq", "plan",    "explain", "simulate", "run",
+                                         "compare", "profile", "models",  "hw"};
+
+TEST_CASE("the program says its version and what it can do") {
+  CHECK_THAT(longspan({"--version"}).out, Catch::Matchers::StartsWith("longspan 0."));
+  const Result help = longspan({"--help"});
+  CHECK(help.status == 0);
+  for (const std::string& verb : kVerbs) CHECK_THAT(help.out, Contains(verb));
+}
+
+TEST_CASE("every verb has help that ends with an example") {
+  for (const std::string& verb : kVerbs) {
+    CAPTURE(verb);
+    const Result help = longspan({verb, "--help"});
+    CHECK(help.status == 0);
+    CHECK(help.err.empty());
+    CHECK_THAT(help.out, Contains("Example:\n  longspan " + verb));
+  }
+}
+
+TEST_CASE("misuse is one line and status 2") {
+  check_refused(longspan({}), 2, {"longspan --help"});
+  check_refused(longspan({"pln"}), 2, {"unknown verb \"pln\"", "plan"});
+  check_refused(longspan({"plan"}), 2, {"--model", "longspan plan --help"});
+  check_refused(longspan({"plan", "--frob"}), 2, {"longspan plan --help"});
+  check_refused(longspan({"models"}), 2, {"longspan models --help"});
+  check_refused(longspan({"explain"}), 2, {"plan is required"});
+  check_refused(longspan({"explain", "no-such-plan.yaml"}), 2, {"no-such-plan.yaml"});
+}
+
+TEST_CASE("with --json an error is a document as well as a line") {
+  const Result result = longspan({"models", "show", "nothing-like-it", "--json"});
+  check_refused(result, 2, {"nothing-like-it"});
+  const auto document = nlohmann::json::parse(result.out);
+  CHECK(document.at("exit_status") == 2);
+  CHECK("longspan: " + document.at("error").get<std::string>() + "\n" == result.err);
+  CHECK(nlohmann::json::parse(longspan({"plan", "--json"}).out).at("exit_status") == 2);
+}
+
+TEST_CASE("models: the list and one of it") {
+  const auto list = longspan_json({"models", "list"}).at("models");
+  const auto tiny = std::find_if(list.begin(), list.end(),
+                                 [](const auto& model) { return model["name"] == "tiny-llama"; });
+  REQUIRE(tiny != list.end());
+  // Embedding and head 2 * 256 * 64, final norm 64; two layers of attention (64 * (64 + 64) + 2 *
+  // 32 * 64), MLP 3 * 64 * 176 and two norms of 64.
+  CHECK(tiny->at("parameters") ==
+        2 * 256 * 64 + 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 176 + 2 * 64));
+  CHECK_THAT(longspan({"models", "list"}).out, Contains("llama-3.1-8b"));
+
+  const auto shown = longspan_json({"models", "show", "tiny-llama"});
+  CHECK(shown.at("parameters") == tiny->at("parameters"));
+  CHECK(shown.at("units").size() == 3);
+  CHECK(shown.at("lengths")[1].at("step_flops_per_token") >
+        shown.at("lengths")[0].at("step_flops_per_token"));
+  CHECK_THAT(longspan({"models", "show", kGolden + "/tiny_gpt2"}).out, Contains("wte.weight"));
+}
+
+TEST_CASE("hw: the list and one of it") {
+  const auto list = longspan_json({"hw", "list"}).at("hardware");
+  CHECK(std::any_of(list.begin(), list.end(),
+                    [](const auto& hw) { return hw["name"] == "h100-80g"; }));
+  CHECK_THAT(longspan({"hw", "list"}).out, Contains("h100-80g"));
+
+  const auto shown = longspan_json({"hw", "show", "2x8xh100-80g"});
+  CHECK(shown.at("nodes") == 2);
+  CHECK(shown.at("devices_per_node") == 8);
+  const auto tiny = longspan_json({"hw", "show", kHardware});
+  CHECK(tiny.at("figures").at("device").at("memory_bytes").at("value") == 64.0 * 1024 * 1024);
+  CHECK(tiny.at("figures").at("host").at("memory_bytes").at("source") == "assumption: for tests");
+  CHECK_THAT(longspan({"hw", "show", kHardware}).out, Contains("64.0 MiB"));
+}
+
+TEST_CASE("profile measures this machine, and the result is a profile") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "machine.yaml";
+  const auto document =
+      longspan_json({"profile", "-o", path, "--seconds", "2", "--device-memory", "64MiB",
+                     "--host-memory", "256MiB", "--nvme-dir", folder.path(), "--threads", "1"});
+  CHECK(document.at("file") == path);
+  CHECK(document.at("figures").at("device").at("memory_bytes").at("value") == 64.0 * 1024 * 1024);
+  CHECK(longspan_json({"hw", "show", path}).at("name") == document.at("name"));
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"machine.yaml"});
+  check_refused(longspan({"profile", "--seconds", "-1", "-o", path}), 2, {"--seconds"});
+  check_refused(longspan({"profile", "--seconds", "nan", "-o", path}), 2, {"--seconds"});
+  check_refused(longspan({"profile", "-o", folder.path() / "no" / "such.yaml"}), 2,
+                {"there is no folder"});
+}
+
+}  // namespace
+}  // namespace longspan::e2e

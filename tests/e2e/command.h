@@ -1,0 +1,70 @@
+// Running the real program, as a person or a script would.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/engine/train/temporary_folder.h"
+
+namespace longspan::e2e {
+
+struct Result {
+  int status = -1;  // exit status; 128 + n if signal n ended it
+  std::string out;
+  std::string err;
+};
+
+/// A started program. Its output goes to files in a folder of its own. `file_limit_bytes` > 0 makes
+/// every write beyond that size in a file fail, as on a full disk.
+class Command {
+ public:
+  explicit Command(const std::vector<std::string>& arguments, int64_t file_limit_bytes = 0);
+  ~Command();
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
+
+  void send(int signal) const;
+  /// What it has written to standard output so far.
+  std::string out_so_far() const;
+  bool running();
+  Result wait();
+
+ private:
+  testing::TemporaryFolder folder_;
+  pid_t process_ = -1;
+  int raw_status_ = 0;
+  bool ended_ = false;
+};
+
+Result longspan(const std::vector<std::string>& arguments, int64_t file_limit_bytes = 0);
+
+/// Runs with --json and parses what it prints. Fails the test unless the status is `status`.
+nlohmann::json longspan_json(std::vector<std::string> arguments, int status = 0);
+
+/// Checks that the program refused: the status, nothing but one line on standard error, which
+/// begins with "longspan: " and holds each of `texts`.
+void check_refused(const Result& result, int status, const std::vector<std::string>& texts);
+
+std::string read_text(const std::filesystem::path& path);
+/// `text` with the first `from` replaced; fails the test if there is none.
+std::string replaced(std::string text, const std::string& from, const std::string& to);
+/// `text` without the predicted block of a plan.
+std::string without_record(const std::string& plan);
+
+/// tests/e2e/fixtures/tiny-cpu.yaml: 64 MiB of device memory, 1 GiB on the host, 1 GiB in files.
+extern const std::string kHardware;
+/// tests/golden, where small models with weights lie.
+extern const std::string kGolden;
+
+/// Writes a plan of tiny-llama for `sequence` tokens, by a preset with a chunk of a quarter.
+std::string make_plan(const testing::TemporaryFolder& folder, const std::string& sequence = "256",
+                      const std::string& strategy = "fpdt");
+
+/// Names of what lies in a folder, sorted.
+std::vector<std::string> names_in(const std::filesystem::path& folder);
+
+}  // namespace longspan::e2e

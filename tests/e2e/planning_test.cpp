@@ -1,0 +1,136 @@
+// The verbs that plan: max-seq, plan, explain, simulate.
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+
+#include "tests/e2e/command.h"
+
+namespace longspan::e2e {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+using testing::TemporaryFolder;
+
+constexpr int64_t kDeviceBytes = int64_t{64} << 20;
+
+TEST_CASE("max-seq: each strategy, and the whole space at the end") {
+  const std::vector<std::string> question = {"max-seq", "--model", "tiny-llama", "--hw", kHardware};
+  const json document = longspan_json(question);
+  const json& results = document.at("results");
+  REQUIRE(results.size() == 7);
+  CHECK(results.back().at("strategy") == "auto");
+  std::map<std::string, int64_t> lengths;
+  for (const json& result : results) {
+    CAPTURE(result.dump());
+    lengths[result.at("strategy")] = result.at("sequence_tokens");
+    CHECK(result.at("sequence_tokens") > 0);
+    CHECK(result.at("predicted").at("device_bytes") <= kDeviceBytes);
+    CHECK(result.at("limited_by") != "none");
+    CHECK_FALSE(result.at("would_lift").get<std::string>().empty());
+  }
+  CHECK(lengths["checkpoint"] > lengths["baseline"]);
+  CHECK(lengths["mst"] > lengths["checkpoint"]);
+
+  const Result text = longspan(question);
+  CHECK(text.status == 0);
+  CHECK_THAT(text.out, Contains("device memory") && Contains("What would lift the limit"));
+}
+
+TEST_CASE("max-seq: more memory is a longer sequence, none is status 1") {
+  const auto longest = [](const std::string& memory) {
+    return longspan_json({"max-seq", "--model", "tiny-llama", "--hw", kHardware, "--strategy",
+                          "baseline", "--device-memory", memory})
+        .at("results")[0]
+        .at("sequence_tokens")
+        .get<int64_t>();
+  };
+  CHECK(longest("32MiB") > longest("16MiB"));
+  const json nothing = longspan_json({"max-seq", "--model", "tiny-llama", "--hw", kHardware,
+                                      "--strategy", "baseline", "--device-memory", "64KiB"},
+                                     1);
+  CHECK(nothing.at("results")[0].at("sequence_tokens") == 0);
+  CHECK(nothing.at("results")[0].at("shortfall_bytes") > 0);
+}
+
+TEST_CASE("max-seq says how many devices of a machine it uses") {
+  const json document = longspan_json({"max-seq", "--model", "tiny-llama", "--hw", "8xh100-80g",
+                                       "--strategy", "baseline", "--device-memory", "2GiB"});
+  CHECK_THAT(document.at("notes")[0].get<std::string>(), Contains("1 of them"));
+  check_refused(longspan({"max-seq", "--model", "tiny-llama", "--hw", "8xh100-80g", "--gpus", "8"}),
+                2, {"--gpus", "1 device"});
+}
+
+TEST_CASE("plan: the search's answer fits, and is the same every time") {
+  const TemporaryFolder folder;
+  const std::string first = folder.path() / "a.yaml", second = folder.path() / "b.yaml";
+  const auto make = [](const std::string& path) {
+    return longspan_json({"plan", "--model", "tiny-llama", "--hw", kHardware, "--seq", "2K",
+                          "--micro-batches", "2", "-o", path});
+  };
+  const json document = make(first);
+  CHECK(document.at("sequence_tokens") == 2048);
+  CHECK(document.at("micro_batches") == 2);
+  CHECK(document.at("predicted").at("device_bytes") <= kDeviceBytes);
+  CHECK(document.at("evaluated") > 1);
+  CHECK_FALSE(document.at("pareto").empty());
+  make(second);
+  CHECK(read_text(first) == read_text(second));
+  CHECK_THAT(read_text(first), Catch::Matchers::StartsWith("longspan_plan: 1\n"));
+
+  const Result text = longspan({"plan", "--model", "tiny-llama", "--hw", kHardware, "--seq", "1K"});
+  CHECK(text.status == 0);
+  CHECK_THAT(text.out, Contains("not written") && Contains("configurations/s"));
+}
+
+TEST_CASE("plan: a preset at a length, and one that does not fit") {
+  const TemporaryFolder folder;
+  const json plan = longspan_json({"simulate", make_plan(folder)});
+  CHECK(plan.at("strategy").at("preset") == "fpdt");
+  CHECK(plan.at("strategy").at("chunk_tokens") == 64);
+  const std::string path = folder.path() / "large.yaml";
+  check_refused(longspan({"plan", "--model", "tiny-llama", "--hw", kHardware, "--seq", "1M",
+                          "--strategy", "baseline", "-o", path}),
+                1, {"device memory", "short by"});
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
+TEST_CASE("explain: times add up to the streams, tensors to the peak") {
+  const TemporaryFolder folder;
+  const std::string plan = make_plan(folder);
+  const json document = longspan_json({"explain", plan});
+  double kinds = 0, streams = 0;
+  for (const json& kind : document.at("op_kinds")) kinds += kind.at("seconds").get<double>();
+  for (const json& stream : document.at("streams")) {
+    streams += stream.at("busy_seconds").get<double>();
+  }
+  CHECK(kinds == Approx(streams));
+  for (const json& tier : document.at("memory")) {
+    int64_t sum = 0;
+    for (const json& tensor : tier.at("tensors")) sum += tensor.at("bytes").get<int64_t>();
+    CHECK(sum == tier.at("live_bytes"));
+    CHECK(tier.at("live_bytes") <= tier.at("arena_bytes"));
+  }
+  CHECK_FALSE(document.at("limit").get<std::string>().empty());
+  const Result text = longspan({"explain", plan});
+  CHECK(text.status == 0);
+  CHECK_THAT(text.out, Contains("Time by op kind") && Contains("What limits it"));
+}
+
+TEST_CASE("simulate writes a trace with a track per stream") {
+  const TemporaryFolder folder;
+  const std::string trace = folder.path() / "trace.json";
+  const json document = longspan_json({"simulate", make_plan(folder), "--trace", trace});
+  std::set<std::string> tracks;
+  int64_t spans = 0;
+  const json events = json::parse(read_text(trace)).at("traceEvents");
+  for (const json& event : events) {
+    if (event["name"] == "thread_name") tracks.insert(event["args"]["name"]);
+    spans += event["ph"] == "X";
+  }
+  CHECK(tracks == std::set<std::string>{"compute", "h2d", "d2h", "io", "host"});
+  CHECK(spans == document.at("ops"));
+}
+
+}  // namespace
+}  // namespace longspan::e2e

@@ -1,0 +1,221 @@
+// Every kind of bad input: status 2, one line that says what is wrong, where, and what to try.
+#include <catch2/catch.hpp>
+
+#include "tests/e2e/command.h"
+
+namespace longspan::e2e {
+namespace {
+
+using testing::TemporaryFolder;
+
+const std::string kModel =
+    "name: small\nlayers: 2\nhidden: 64\nheads: 4\nkv_heads: 2\nffn: 128\nvocab: 256\n"
+    "max_positions: 512\nnorm: rmsnorm\nactivation: swiglu\npositions: rope\nnorm_eps: 1e-5\n"
+    "rope_theta: 10000\n";
+
+// One bad input: a text to replace, by what, and what the message must say.
+struct Edit {
+  std::string from, to;
+  std::vector<std::string> says;
+};
+
+TEST_CASE("the model and the hardware must exist") {
+  check_refused(longspan({"max-seq", "--model", "lama-3.1-8b", "--hw", kHardware}), 2,
+                {"lama-3.1-8b", "llama-3.1-8b"});
+  check_refused(longspan({"max-seq", "--model", "tiny-llama", "--hw", "h100-80gb"}), 2,
+                {"h100-80gb", "h100-80g"});
+  check_refused(
+      longspan({"max-seq", "--model", "tiny-llama", "--hw", kHardware, "--strategy", "fpdtt"}), 2,
+      {"fpdtt"});
+}
+
+TEST_CASE("a model file is checked field by field") {
+  const std::vector<Edit> edits = {
+      {"layers: 2", "layers: 2\n  hidden: [", {":3:"}},
+      {"layers: 2\n", "", {"layers", "missing"}},
+      {"layers: 2", "layers: -2", {":2:1", "layers", "-2"}},
+      {"layers: 2", "layers: 0", {"layers", "0"}},
+      {"ffn: 128", "ffn: 99999999999999999999", {"ffn"}},
+      {"ffn: 128", "ffn: many", {"ffn", "many"}},
+      {"ffn: 128", "ffn: 128\nffm: 1", {"ffm", "ffn"}},
+      {"norm_eps: 1e-5", "norm_eps: nan", {"norm_eps", "nan"}},
+      {"norm_eps: 1e-5", "norm_eps: 1e999", {"norm_eps"}},
+      {"kv_heads: 2", "kv_heads: 3", {"kv_heads", "3"}},
+      {"heads: 4\n", "heads: 7\n", {"head_dim"}},
+  };
+  const TemporaryFolder folder;
+  for (const Edit& edit : edits) {
+    CAPTURE(edit.to);
+    const std::string path = folder.file("model.yaml", replaced(kModel, edit.from, edit.to));
+    std::vector<std::string> says = edit.says;
+    says.push_back("model.yaml");
+    check_refused(longspan({"models", "show", path}), 2, says);
+  }
+}
+
+TEST_CASE("a hardware file is checked figure by figure") {
+  const std::vector<Edit> edits = {
+      {"value: 67108864", "value: -1", {"memory_bytes"}},
+      {"value: 67108864", "value: 0", {"memory_bytes"}},
+      {"value: 67108864", "value: nan", {"value", "nan"}},
+      {"value: 67108864", "value: 1e300", {"memory_bytes"}},
+      {"  reserved_bytes:", "  reserved:", {"reserved_bytes", "missing"}},
+      {"nodes: 1", "nodes: 1: 2", {":3:"}},
+  };
+  const TemporaryFolder folder;
+  for (const Edit& edit : edits) {
+    CAPTURE(edit.to);
+    const std::string path =
+        folder.file("hw.yaml", replaced(read_text(kHardware), edit.from, edit.to));
+    std::vector<std::string> says = edit.says;
+    says.push_back("hw.yaml");
+    check_refused(longspan({"hw", "show", path}), 2, says);
+  }
+}
+
+TEST_CASE("a plan is checked against itself") {
+  const std::vector<Edit> edits = {
+      {"sequence: 256", "sequence: 256: 1", {":3:"}},
+      {"sequence: 256\n", "", {"sequence", "missing"}},
+      {"sequence: 256", "sequence: -256", {"sequence", "-256"}},
+      {"sequence: 256", "sequence: 9223372036854775807", {"sequence"}},
+      {"sequence: 256", "sequence: 300", {"chunk_tokens", "64", "300", "60 or 75"}},
+      {"chunk_tokens: 64", "chunk_tokens: 0", {"chunk_tokens", "0"}},
+      {"chunk_tokens: 64", "chunk_tokens: 32", {"device_bytes", "lay out"}},
+      {"micro_batches: 1", "micro_batches: 0", {"micro_batches"}},
+      {"longspan_plan: 1", "longspan_plan: 7", {"version 7", "version 1"}},
+      {"longspan_plan: 1\n", "", {"longspan_plan"}},
+      {"ranks: 1", "ranks: 8", {"ranks", "this version runs one rank"}},
+      {"dtype: float32", "dtype: bfloat16", {"dtype", "bfloat16"}},
+      {"dtype: float32", "dtype: float16", {"float32, bfloat16", "float16"}},
+      {"kv: host", "kv: tape", {"kv", "tape"}},
+      {"layer_input: host", "layer_input: recompute", {"layer_input"}},
+      {"layer_input: host", "layer_input: {where: host, fraction: 1.5}", {"layer_input", "1.5"}},
+      {"optimizer: device", "optimizer: floppy", {"optimizer", "floppy"}},
+      {"prefetch_depth:", "prefetch_dept:", {"prefetch_depth", "missing"}},
+      {"host_bytes: ", "host_bytes: 1", {"host_bytes", "lay out"}},
+      {"step_seconds: ", "step_seconds: -", {"step_seconds"}},
+      {"  heads: 4", "  heads: 5", {"kv_heads"}},
+  };
+  const TemporaryFolder folder;
+  const std::string text = read_text(make_plan(folder));
+  for (const Edit& edit : edits) {
+    CAPTURE(edit.from, edit.to);
+    const std::string path = folder.file("edited.yaml", replaced(text, edit.from, edit.to));
+    std::vector<std::string> says = edit.says;
+    says.push_back("edited.yaml");
+    check_refused(longspan({"explain", path}), 2, says);
+  }
+}
+
+TEST_CASE("flags are checked") {
+  const auto plan = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"plan", "--model", "tiny-llama", "--hw", kHardware};
+    words.insert(words.end(), more.begin(), more.end());
+    return longspan(words);
+  };
+  check_refused(plan({"--seq", "4000", "--chunk", "512"}), 2, {"512", "4000", "500 or 800"});
+  check_refused(plan({"--seq", "-4K"}), 2, {"--seq"});
+  check_refused(plan({"--seq", "0"}), 2, {"--seq"});
+  check_refused(plan({"--seq", "4k"}), 2, {"--seq", "4k"});
+  check_refused(plan({"--seq", "99999999999999999999"}), 2, {"--seq", "too large"});
+  check_refused(plan({"--seq", "1K", "--device-memory", "0"}), 2, {"--device-memory"});
+  check_refused(plan({"--seq", "1K", "--host-memory", "-1GiB"}), 2, {"--host-memory"});
+  check_refused(plan({"--seq", "1K", "--device-memory", "80GiBs"}), 2, {"--device-memory"});
+  check_refused(plan({"--seq", "1K", "--micro-batches", "0"}), 2, {"--micro-batches"});
+  check_refused(plan({"--seq", "1K", "--objective", "beauty"}), 2, {"--objective"});
+  check_refused(plan({"--seq", "1K", "--strategy", "mst", "--chunk", "256"}), 2, {"--chunk"});
+  check_refused(plan({"--seq", "1K", "-o", "no/such/folder/plan.yaml"}), 2, {"no folder"});
+}
+
+TEST_CASE("the flags of run are checked before anything runs") {
+  const TemporaryFolder folder;
+  const std::string plan = make_plan(folder);
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& says) {
+    CAPTURE(more);
+    std::vector<std::string> words = {"run", plan};
+    words.insert(words.end(), more.begin(), more.end());
+    const Result result = longspan(words);
+    check_refused(result, 2, {says});
+    CHECK(result.out.empty());
+  };
+  refused({"--steps", "0"}, "steps");
+  refused({"--lr", "nan"}, "learning_rate");
+  refused({"--lr", "-1"}, "learning_rate");
+  refused({"--lr", "1e-4", "--min-lr", "1e-3"}, "min_learning_rate");
+  refused({"--clip", "inf"}, "clip_norm");
+  refused({"--weight-decay", "-0.1"}, "weight_decay");
+  refused({"--checkpoint-every", "2"}, "--checkpoint");
+  refused({"--weights", "a", "--resume", "b"}, "--resume");
+  refused({"--format", "utf8"}, "utf8");
+  refused({"--threads", "-1"}, "--threads");
+  refused({"--checkpoint", "no/such/folder/c"}, "no folder");
+}
+
+TEST_CASE("token files are checked when they are opened") {
+  const TemporaryFolder folder;
+  const std::string plan = make_plan(folder);
+  const auto with = [&](const std::string& path) {
+    return longspan({"run", plan, "--data", path});
+  };
+  check_refused(with(folder.path() / "missing.txt"), 2, {"missing.txt"});
+  check_refused(with(folder.file("short.txt", std::string(256, 'a'))), 2,
+                {"short.txt", "256 tokens", "257"});
+  check_refused(with(folder.file("odd.bin", std::string(1001, '\0'))), 2, {"odd.bin", "1001"});
+  std::string ids(2000, '\0');
+  ids[1235] = 1;  // id 617 is 0x0100
+  check_refused(with(folder.file("beyond.bin", ids)), 2, {"beyond.bin", "token 617 is 256"});
+}
+
+TEST_CASE("weights and checkpoints are checked before training") {
+  const TemporaryFolder folder;
+  const std::string plan = make_plan(folder);
+  const std::string checkpoint = folder.path() / "good.safetensors";
+  REQUIRE(longspan({"run", plan, "--steps", "1", "--checkpoint", checkpoint}).status == 0);
+  const std::string good = read_text(checkpoint);
+  std::string garbled = good;
+  garbled[0] = '\xff';
+  garbled[6] = '\x7f';
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"truncated", good.substr(0, good.size() - 100)},
+      {"garbled", garbled},
+      {"tiny", "abc"},
+      {"other", replaced(good, "\"F32\"", "\"I64\"")},
+  };
+  for (const auto& [name, bytes] : files) {
+    CAPTURE(name);
+    const std::string path = folder.file(name + ".safetensors", bytes);
+    check_refused(longspan({"run", plan, "--steps", "2", "--resume", path}), 2, {name});
+    check_refused(longspan({"run", plan, "--steps", "2", "--weights", path}), 2, {name});
+  }
+  check_refused(longspan({"run", plan, "--resume", folder.path() / "none"}), 2, {"none"});
+  check_refused(longspan({"run", plan, "--steps", "1", "--resume", checkpoint}), 2,
+                {"step 1 already"});
+  check_refused(longspan({"run", plan, "--weights", kGolden + "/tiny_gpt2"}), 2, {"tiny_gpt2"});
+}
+
+TEST_CASE("compare refuses what is not a run of the plan") {
+  const TemporaryFolder folder;
+  const std::string plan = make_plan(folder);
+  const std::string run = folder.path() / "run.json";
+  REQUIRE(longspan({"run", plan, "--steps", "1", "-o", run}).status == 0);
+  const std::string text = read_text(run);
+  const auto compare = [&](const std::string& record) {
+    return longspan({"compare", plan, folder.file("edited.json", record)});
+  };
+  check_refused(compare("{"), 2, {"edited.json", "not valid JSON"});
+  check_refused(compare("[]"), 2, {"edited.json"});
+  check_refused(compare("{}"), 2, {"edited.json", "longspan_run"});
+  check_refused(compare(replaced(text, "\"longspan_run\": 1", "\"longspan_run\": 9")), 2,
+                {"version 9"});
+  check_refused(compare(replaced(text, "\"sequence_tokens\": 256", "\"sequence_tokens\": 512")), 2,
+                {"another plan"});
+  check_refused(
+      compare(replaced(text, "\"overlapped_copy_seconds\": ", "\"overlapped_copy_seconds\": -1")),
+      2, {"overlapped_copy_seconds"});
+  check_refused(longspan({"compare", plan, run, "--tolerance", "some"}), 2, {"--tolerance"});
+  check_refused(longspan({"compare", plan, run, "--tolerance", "-5%"}), 2, {"--tolerance"});
+}
+
+}  // namespace
+}  // namespace longspan::e2e
