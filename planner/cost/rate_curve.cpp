@@ -31,35 +31,42 @@ double RateCurve::at(double a, double b, double c) const {
   const std::array<double, 3> raw = {a, b, c};
   std::array<float, 3> x;
   for (int i = 0; i < 3; ++i) {
-    // Clamped first: most lookups along a unit axis then cost no logarithm.
-    x[i] = axes_[i].size() == 1 ? axes_[i][0]
-                                : std::clamp(static_cast<float>(std::log2(raw[i])),
-                                             axes_[i].front(), axes_[i].back());
+    // A unit axis costs no logarithm.
+    const std::vector<float>& axis = axes_[i];
+    x[i] = axis.size() == 1
+               ? axis[0]
+               : std::clamp(std::log2(static_cast<float>(raw[i])), axis.front(), axis.back());
   }
-  if (gridded_) {
-    std::array<size_t, 3> cell{};
-    std::array<float, 3> t{};
-    for (int i = 0; i < 3; ++i) {
-      const std::vector<float>& axis = axes_[i];
-      if (axis.size() == 1) continue;
-      const auto above = std::upper_bound(axis.begin(), axis.end() - 1, x[i]);
-      cell[i] = static_cast<size_t>(std::max<std::ptrdiff_t>(0, above - axis.begin() - 1));
-      t[i] = (x[i] - axis[cell[i]]) / (axis[cell[i] + 1] - axis[cell[i]]);
+  return std::exp(gridded_ ? on_grid(x) : scattered(x));
+}
+
+float RateCurve::on_grid(const std::array<float, 3>& x) const {
+  std::array<size_t, 3> low{}, step{};  // of the cell's corner in points_, and to its next one
+  std::array<float, 3> t{};
+  size_t stride = 1;
+  for (int i = 2; i >= 0; --i) {
+    const std::vector<float>& axis = axes_[i];
+    if (axis.size() > 1) {
+      size_t cell = 0;
+      while (cell + 2 < axis.size() && axis[cell + 1] <= x[i]) ++cell;
+      t[i] = (x[i] - axis[cell]) / (axis[cell + 1] - axis[cell]);
+      low[i] = cell * stride;
+      step[i] = stride;
     }
-    double value = 0;
-    for (int corner = 0; corner < 8; ++corner) {
-      double weight = 1;
-      size_t index = 0;
-      for (int i = 0; i < 3; ++i) {
-        const int high = corner >> i & 1;
-        weight *= high ? t[i] : 1 - t[i];
-        if (weight == 0) break;
-        index = index * axes_[i].size() + cell[i] + high;
-      }
-      if (weight > 0) value += weight * points_[index].log_rate;
-    }
-    return std::exp(value);
+    stride *= axis.size();
   }
+  const Point* corner = points_.data() + low[0] + low[1] + low[2];
+  const auto between = [](float from, float to, float share) { return from + share * (to - from); };
+  const auto along_last = [&](const Point* p) {
+    return between(p->log_rate, p[step[2]].log_rate, t[2]);
+  };
+  const auto along_two = [&](const Point* p) {
+    return between(along_last(p), along_last(p + step[1]), t[1]);
+  };
+  return between(along_two(corner), along_two(corner + step[0]), t[0]);
+}
+
+float RateCurve::scattered(const std::array<float, 3>& x) const {
   double sum = 0, weights = 0;
   for (const Point& p : points_) {
     double distance = 0;
@@ -68,7 +75,7 @@ double RateCurve::at(double a, double b, double c) const {
     sum += weight * p.log_rate;
     weights += weight;
   }
-  return std::exp(sum / weights);
+  return static_cast<float>(sum / weights);
 }
 
 }  // namespace longspan

@@ -25,6 +25,9 @@ class RateCurve {
     std::array<float, 3> where;
     float log_rate;
   };
+  float on_grid(const std::array<float, 3>& x) const;    // the logarithm of the rate
+  float scattered(const std::array<float, 3>& x) const;  // likewise
+
   std::vector<Point> points_;               // in grid order where gridded
   std::array<std::vector<float>, 3> axes_;  // sorted coordinates (log2) where gridded
   bool gridded_ = false;

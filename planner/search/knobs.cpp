@@ -102,14 +102,14 @@ std::vector<Knob> knobs(int64_t sequence, int64_t chunk, bool with_nvme) {
   tile("loss_tile", &Strategy::loss_tile, sequence);
   tile("mlp_tile", &Strategy::mlp_tile, sequence);
   tile("projection_tile", &Strategy::projection_tile, chunk);
-  all.push_back(
-      {"offload_window",
-       {[](Strategy& s) { s.offload_window = 1; }, [](Strategy& s) { s.offload_window = 0; },
-        [](Strategy& s) { s.offload_window = 2; }}});
-  all.push_back(
-      {"prefetch_depth",
-       {[](Strategy& s) { s.prefetch_depth = 1; }, [](Strategy& s) { s.prefetch_depth = 0; },
-        [](Strategy& s) { s.prefetch_depth = 2; }}});
+  for (const auto& [name, field] : {std::pair{"offload_window", &Strategy::offload_window},
+                                    std::pair{"prefetch_depth", &Strategy::prefetch_depth}}) {
+    Knob knob{name, {}};
+    for (const int64_t depth : {1, 0}) {
+      knob.values.push_back([field = field, depth](Strategy& s) { s.*field = depth; });
+    }
+    all.push_back(std::move(knob));
+  }
   return all;
 }
 

@@ -86,6 +86,16 @@ class Judge {
     plan.created_by = "longspan " LONGSPAN_VERSION;
     return plan;
   }
+  Prediction prediction(const Score& score) const {
+    Prediction p;
+    const double batches = static_cast<double>(request_.micro_batches);
+    p.step_seconds = score.seconds;
+    p.peak_bytes = score.bytes;
+    p.tokens_per_second = static_cast<double>(request_.sequence) * batches / score.seconds;
+    p.mfu = model_flops(request_.model, request_.sequence).step() * batches / score.seconds /
+            cost_.peak_flops();
+    return p;
+  }
   const Bytes& limits() const { return limits_; }
   int64_t evaluations() const { return fast_.evaluations(); }
 
@@ -157,7 +167,7 @@ std::vector<Candidate> pareto_front(std::vector<Candidate> seen) {
   return front;
 }
 
-constexpr size_t kFrontLines = 12;
+constexpr size_t kFrontLines = 10;
 constexpr int kAttempts = 4;
 constexpr size_t kFinalists = 8;
 constexpr int kPerChunk = 2;  // finalists of one chunk size, so that they differ
@@ -181,6 +191,21 @@ std::vector<Candidate> finalists(std::vector<Candidate> seen, Objective objectiv
     chosen.push_back(c);
   }
   return chosen;
+}
+
+// The front that is shown: evenly thinned, and measured the exact way, so that no line promises
+// what the best plan beside it does not keep.
+std::vector<Candidate> exact_front(Judge& judge, const Candidate& best,
+                                   std::vector<Candidate> seen) {
+  std::vector<Candidate> front = pareto_front(std::move(seen));
+  std::vector<Candidate> exact = {best};
+  const size_t lines = std::min(kFrontLines, front.size());
+  for (size_t i = 0; i < lines; ++i) {
+    const Strategy& strategy = front[i * front.size() / lines].strategy;
+    const Candidate c{strategy, judge.exact(strategy)};
+    if (c.score.overflow == 0) exact.push_back(c);
+  }
+  return pareto_front(std::move(exact));
 }
 
 [[noreturn]] void refuse(const Judge& judge, const HardwareProfile& hw, int64_t sequence,
@@ -233,12 +258,9 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   SearchResult result;
   result.best = judge.plan(best.strategy);
   result.best.predicted = predict(result.best);
-  for (const Candidate& c : pareto_front(std::move(seen))) {
-    if (result.pareto.size() == kFrontLines) break;
-    Plan plan = judge.plan(c.strategy);
-    plan.predicted.step_seconds = c.score.seconds;
-    plan.predicted.peak_bytes = c.score.bytes;
-    result.pareto.push_back(std::move(plan));
+  for (const Candidate& c : exact_front(judge, best, std::move(seen))) {
+    result.pareto.push_back(judge.plan(c.strategy));
+    result.pareto.back().predicted = judge.prediction(c.score);
   }
   result.evaluated = judge.evaluations();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -10,7 +10,7 @@ constexpr int kLayerSamples = 2;
 constexpr int kRepeatSamples = 3;
 // Up to this many repeats nothing is shrunk along the sequence: the program of a few layers is
 // small enough, and where copies and compute are close to each other only the real extent tells.
-constexpr int64_t kExactRepeats = 24;
+constexpr int64_t kExactRepeats = 64;
 constexpr int64_t kExactRepeatsStreamed = 6;  // ops grow with pairs of chunks
 
 bool is_fractional(const Strategy& s) {
