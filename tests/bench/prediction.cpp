@@ -180,11 +180,12 @@ struct Flags {
 struct Step {
   double seconds = 0;
   double others = 0;  // cores that other processes used meanwhile
+  double own = 0;     // processor seconds of this process, per core
   KindSeconds kinds{};
 };
 
 struct Outcome {
-  double predicted = 0, measured = 0, others = 0;
+  double predicted = 0, measured = 0, others = 0, own = 0;
   KindSeconds predicted_kinds{}, measured_kinds{};
   double error() const { return predicted / measured - 1; }
 };
@@ -224,8 +225,9 @@ Outcome run_case(const Case& c, const HardwareProfile& hw, const Flags& flags) {
     const double seconds = trainer.step().seconds;
     const ProcessorTime after = processor_time();
     const double others = (after.all - before.all - (after.own - before.own)) / seconds;
-    measured.push_back(
-        {seconds, std::max(0.0, others), seconds_by_kind(program, trainer.last_timeline())});
+    measured.push_back({seconds, std::max(0.0, others),
+                        (after.own - before.own) / static_cast<double>(hw.host.cores),
+                        seconds_by_kind(program, trainer.last_timeline())});
   }
   // The quietest ones count.
   std::sort(measured.begin(), measured.end(),
@@ -238,6 +240,7 @@ Outcome run_case(const Case& c, const HardwareProfile& hw, const Flags& flags) {
   };
   outcome.measured = over_steps([](const Step& step) { return step.seconds; });
   outcome.others = over_steps([](const Step& step) { return step.others; });
+  outcome.own = over_steps([](const Step& step) { return step.own; });
   for (int k = 0; k < kOpKindCount; ++k) {
     outcome.measured_kinds[k] = over_steps([k](const Step& step) { return step.kinds[k]; });
   }
@@ -282,16 +285,16 @@ HardwareProfile hardware(const Flags& flags) {
 
 int run(const Flags& flags) {
   const HardwareProfile hw = hardware(flags);
-  fmt::print("{:42} {:>10} {:>10} {:>7} {:>7}  {}\n", "plan", "predicted", "measured", "error",
-             "others", "largest difference");
+  fmt::print("{:42} {:>10} {:>10} {:>7} {:>10} {:>7}  {}\n", "plan", "predicted", "measured",
+             "error", "own", "others", "largest difference");
   std::vector<double> errors;
   for (const Case& c : cases()) {
     if (c.name.find(flags.only) == std::string::npos) continue;
     const Outcome o = run_case(c, hw, flags);
     errors.push_back(std::abs(o.error()));
     const int k = largest_difference(o);
-    fmt::print("{:42} {:8.1f}ms {:8.1f}ms {:+6.1f}% {:7.2f}  {} {:.1f} -> {:.1f} ms\n", c.name,
-               o.predicted * 1e3, o.measured * 1e3, o.error() * 100, o.others,
+    fmt::print("{:42} {:8.1f}ms {:8.1f}ms {:+6.1f}% {:8.1f}ms {:7.2f}  {} {:.1f} -> {:.1f} ms\n",
+               c.name, o.predicted * 1e3, o.measured * 1e3, o.error() * 100, o.own * 1e3, o.others,
                name_of(static_cast<OpKind>(k)), o.predicted_kinds[k] * 1e3,
                o.measured_kinds[k] * 1e3);
     for (int i = 0; flags.kinds && i < kOpKindCount; ++i) {

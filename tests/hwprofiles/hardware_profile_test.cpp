@@ -158,6 +158,14 @@ TEST_CASE("rate tables are checked") {
       {[](RateTable& t) { t.points[0].shape[1] = 0; }, "row 0: expected shape numbers >= 1"},
       {[](RateTable& t) { t.points[0].shape[2] = kInf; }, "row 0: expected shape numbers >= 1"},
       {[](RateTable& t) { t.points.push_back(t.points[0]); }, "row 1: the shape stands in"},
+      {[](RateTable& t) {
+         t.block = {384, 0};
+       },
+       "block: expected rows and columns >= 1, got 0"},
+      {[](RateTable& t) {
+         t.block = {kNan, 512};
+       },
+       "block: expected rows and columns >= 1"},
   };
   for (const Case& c : cases) {
     HardwareProfile hw = load_hardware("h100-80g");

@@ -1,0 +1,57 @@
+#include "engine/profile/profile.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <string>
+
+#include "base/error.h"
+#include "hwprofiles/catalog.h"
+#include "planner/cost/cost_model.h"
+
+using namespace longspan;
+
+TEST_CASE("a measured profile is complete, valid and survives its file") {
+  ProfileOptions options;
+  options.compute_threads = 1;
+  options.device_memory_bytes = 123456789;
+  options.nvme_directory = std::filesystem::temp_directory_path();
+  options.seconds_budget = 0.5;  // the fewest rounds
+  double last = 0;
+  bool falls = false;
+  const HardwareProfile hw = measure_machine(options, [&](const std::string& what, double share) {
+    falls = falls || share < last || share > 1 || what.empty();
+    last = share;
+  });
+  CHECK_FALSE(falls);
+  CHECK(last == 1);
+  CHECK_NOTHROW(validate(hw, "test"));
+  CHECK(hw.name == "local");
+  CHECK(hw.device.backend == "cpu");
+  CHECK(hw.host.cores == 1);
+  CHECK(hw.device.memory_bytes.value == 123456789);
+  CHECK(hw.host.memory_bytes.value > 0);
+  for (int i = 0; i < kKernelCount; ++i) {
+    const std::string family(name_of(static_cast<Kernel>(i)));
+    INFO(family);
+    REQUIRE(hw.rates.count(family) == 1);
+    CHECK(hw.rates.at(family).points.size() >= 4);
+    CHECK(hw.rates.at(family).source.find("measured: ") == 0);
+  }
+  CHECK(hw.rates.at("gemm_nt").block[0] > 0);
+
+  YAML::Emitter out;
+  write_hardware(out, hw);
+  CHECK(read_hardware(YamlMap::parse(out.c_str(), "local.yaml")) == hw);
+}
+
+TEST_CASE("profile options are checked before anything is measured") {
+  ProfileOptions options;
+  options.compute_threads = -1;
+  CHECK_THROWS_AS(measure_machine(options, {}), Error);
+  options = {};
+  options.seconds_budget = 0;
+  CHECK_THROWS_AS(measure_machine(options, {}), Error);
+  options = {};
+  options.nvme_directory = "/does/not/exist";
+  CHECK_THROWS_AS(measure_machine(options, {}), Error);
+}
