@@ -55,7 +55,7 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
 }  // namespace
 
 std::string_view name_of(Kernel kernel) {
-  constexpr std::string_view names[] = {"gemm_nt",
+  static constexpr std::string_view names[] = {"gemm_nt",
                                         "gemm_nn",
                                         "gemm_tn",
                                         "attention_forward",

@@ -49,12 +49,12 @@ void check_tile(int64_t tile, const char* key, const std::string& origin) {
 }  // namespace
 
 std::string_view name_of(Tier tier) {
-  constexpr std::string_view names[] = {"device", "host", "nvme"};
+  static constexpr std::string_view names[] = {"device", "host", "nvme"};
   return names[static_cast<int>(tier)];
 }
 
 std::string_view name_of(Saved saved) {
-  constexpr std::string_view names[] = {"keep", "recompute", "host", "nvme"};
+  static constexpr std::string_view names[] = {"keep", "recompute", "host", "nvme"};
   return names[static_cast<int>(saved)];
 }
 

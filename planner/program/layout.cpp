@@ -80,7 +80,7 @@ void walk(const Program& program, Layout& layout, Placement* placement) {
     const Op& op = program.ops[position];
     const int own = static_cast<int>(op.stream);
     const int32_t ordinal = static_cast<int32_t>(layout.streams[own].size());
-    layout.streams[own].push_back({static_cast<int32_t>(position), op.shape, kNoWaits});
+    layout.streams[own].push_back({static_cast<int32_t>(position), op.shape, 0, kNoWaits});
     Waits& waits = layout.streams[own].back().waits;
 
     for (int i = 0; i < op.operand_count; ++i) {
@@ -115,6 +115,7 @@ void walk(const Program& program, Layout& layout, Placement* placement) {
         waits[s] = -1;
       } else {
         known[own][s] = waits[s];
+        layout.streams[own].back().wait_set |= 1U << s;
       }
     }
     if (placement == nullptr) continue;

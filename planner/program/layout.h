@@ -28,8 +28,9 @@ using Waits = std::array<int32_t, kStreamCount>;
 
 /// One op in its stream's queue.
 struct Queued {
-  int32_t op = 0;     // index into Program::ops
-  int32_t shape = 0;  // its shape, here so that the simulator need not look the op up
+  int32_t op = 0;         // index into Program::ops
+  int32_t shape = 0;      // its shape, here so that the simulator need not look the op up
+  uint32_t wait_set = 0;  // bit s: waits[s] >= 0
   Waits waits{};
 };
 

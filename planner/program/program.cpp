@@ -5,12 +5,12 @@
 namespace longspan {
 
 std::string_view name_of(Stream stream) {
-  constexpr std::string_view names[] = {"compute", "h2d", "d2h", "io", "host", "comm"};
+  static constexpr std::string_view names[] = {"compute", "h2d", "d2h", "io", "host", "comm"};
   return names[static_cast<int>(stream)];
 }
 
 std::string_view name_of(OpKind kind) {
-  constexpr std::string_view names[] = {"batch",
+  static constexpr std::string_view names[] = {"batch",
                                         "embed_forward",
                                         "norm_forward",
                                         "qkv_forward",

@@ -8,7 +8,7 @@ namespace longspan {
 std::string_view name_of(DType dtype) { return dtype == DType::float32 ? "float32" : "bfloat16"; }
 
 std::string_view name_of(Tensor tensor) {
-  constexpr std::string_view names[] = {"params embedding",
+  static constexpr std::string_view names[] = {"params embedding",
                                         "params layer",
                                         "params head",
                                         "master embedding",

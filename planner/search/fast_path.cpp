@@ -72,14 +72,15 @@ void measure_time(const ShrunkenProgram& sample, const Timeline& timeline, Measu
   for (int phase = 1; phase < phase_count; ++phase) {
     begins[phase] = timeline.spans[sample.first_op[phase]].start;
   }
-  int phase = 0;
-  for (size_t i = 0; i < timeline.spans.size(); ++i) {
-    while (phase + 1 < phase_count && static_cast<int32_t>(i) >= sample.first_op[phase + 1])
-      ++phase;
-    const Span& span = timeline.spans[i];
-    m.busy[phase][static_cast<int>(sample.program.ops[i].stream)] += span.end - span.start;
+  for (int stream = 0; stream < kStreamCount; ++stream) {
+    int phase = 0;
+    for (const Queued& queued : sample.layout.streams[stream]) {
+      while (phase + 1 < phase_count && queued.op >= sample.first_op[phase + 1]) ++phase;
+      const Span& span = timeline.spans[queued.op];
+      m.busy[phase][stream] += span.end - span.start;
+    }
   }
-  for (phase = 0; phase < phase_count; ++phase) {
+  for (int phase = 0; phase < phase_count; ++phase) {
     const auto& busy = m.busy[phase];
     const auto most = std::max_element(busy.begin(), busy.end());
     m.busiest[phase] = static_cast<int>(most - busy.begin());

@@ -1,6 +1,6 @@
 #include "planner/simulate/simulate.h"
 
-#include <algorithm>
+#include <bit>
 
 #include "base/error.h"
 
@@ -13,38 +13,40 @@ Timeline simulate(const Program& program, const Layout& layout,
   timeline.peak_bytes = layout.arena_bytes;
   if (keep_spans) timeline.spans.resize(program.ops.size());
 
-  std::array<int, kStreamCount> used{};  // streams that have work at all
-  int n_used = 0;
-  for (int s = 0; s < kStreamCount; ++s) {
-    if (!layout.streams[s].empty()) used[n_used++] = s;
-  }
   std::array<int32_t, kStreamCount> done{};  // ops completed per stream; also the next to start
   std::array<double, kStreamCount> remaining{}, started{};
-  unsigned busy = 0;
+  unsigned busy = 0, blocked = 0;  // streams running an op; streams whose next op waits
   double now = 0;
   size_t left = program.ops.size();
 
-  while (left > 0) {
-    for (int u = 0; u < n_used; ++u) {
-      const int s = used[u];
-      if (busy >> s & 1 || done[s] == static_cast<int32_t>(layout.streams[s].size())) continue;
-      const Queued& next = layout.streams[s][done[s]];
-      bool ready = true;
-      for (int v = 0; v < n_used; ++v) ready &= next.waits[used[v]] < done[used[v]];
-      if (!ready) continue;
-      busy |= 1u << s;
-      remaining[s] = durations[next.shape];
-      started[s] = now;
+  const auto start_next = [&](int s) {
+    blocked &= ~(1U << s);
+    if (done[s] == static_cast<int32_t>(layout.streams[s].size())) return;
+    const Queued& next = layout.streams[s][done[s]];
+    for (unsigned set = next.wait_set; set != 0; set &= set - 1) {
+      const int other = std::countr_zero(set);
+      if (next.waits[other] >= done[other]) {
+        blocked |= 1U << s;
+        return;
+      }
     }
-    if (busy == 0)
+    busy |= 1U << s;
+    remaining[s] = durations[next.shape];
+    started[s] = now;
+  };
+  for (int s = 0; s < kStreamCount; ++s) start_next(s);
+
+  while (left > 0) {
+    if (busy == 0) {
       throw failed("simulate: the program makes no progress after {} ops",
                    program.ops.size() - left);
+    }
+    // Run until the first of the busy streams' ops ends.
     const std::array<double, kStreamCount>& rate = interference[busy];
     double step = 1e300;
     int first = -1;
-    for (int u = 0; u < n_used; ++u) {
-      const int s = used[u];
-      if (!(busy >> s & 1)) continue;
+    for (unsigned set = busy; set != 0; set &= set - 1) {
+      const int s = std::countr_zero(set);
       const double needed = remaining[s] / rate[s];
       if (needed < step) {
         step = needed;
@@ -52,16 +54,21 @@ Timeline simulate(const Program& program, const Layout& layout,
       }
     }
     now += step;
-    for (int u = 0; u < n_used; ++u) {
-      const int s = used[u];
-      if (!(busy >> s & 1)) continue;
+    for (unsigned set = busy; set != 0; set &= set - 1) {
+      const int s = std::countr_zero(set);
       remaining[s] -= step * rate[s];
-      timeline.busy_seconds[s] += step;
     }
-    busy &= ~(1u << first);
-    if (keep_spans) timeline.spans[layout.streams[first][done[first]].op] = {started[first], now};
+    busy &= ~(1U << first);
+    timeline.busy_seconds[first] += now - started[first];
+    const Queued& ended = layout.streams[first][done[first]];
+    if (keep_spans) timeline.spans[ended.op] = {started[first], now};
     ++done[first];
     --left;
+    start_next(first);
+    for (unsigned set = blocked; set != 0; set &= set - 1) {
+      const int s = std::countr_zero(set);
+      if (layout.streams[s][done[s]].wait_set >> first & 1) start_next(s);
+    }
   }
   timeline.step_seconds = now;
   return timeline;
