@@ -12,6 +12,8 @@ constexpr double kAssumedEfficiency = 0.7;
 // Blocks are handed out one by one in the model up to this many rounds and workers.
 constexpr double kCountedRounds = 8;
 constexpr int kMaxCountedWorkers = 8;
+// B/s of a drive that is not there: its capacity refuses the plan, its time need only be a number.
+constexpr double kNoBandwidth = 1;
 
 // Memory passes per element of the unmeasured elementwise kernels: tensors read plus written.
 double passes(Kernel kernel) {
@@ -57,9 +59,9 @@ double fallback_rate(const HardwareProfile& hw, Kernel kernel, DType dtype, doub
     case Kernel::copy_d2h:
       return hw.link.d2h_bandwidth.value;
     case Kernel::io_read:
-      return hw.nvme.read_bandwidth.value;
+      return std::max(kNoBandwidth, hw.nvme.read_bandwidth.value);
     case Kernel::io_write:
-      return hw.nvme.write_bandwidth.value;
+      return std::max(kNoBandwidth, hw.nvme.write_bandwidth.value);
     default: {
       // The optimizer's state is float32 whatever the activations are.
       const bool state = kernel == Kernel::adamw || kernel == Kernel::sumsq;
@@ -189,7 +191,8 @@ double CostModel::seconds(const Primitive& p) const {
   double rate =
       curves_[i].empty() ? fallback_[i] : curves_[i].at(p.shape[0], p.shape[1], p.shape[2]);
   if (block_[i][0] > 0) rate *= busy_share(block_[i], workers_, p.shape[0], p.shape[1]);
-  return p.repeats * (latency_[i] + p.work / rate);
+  // A tier the machine does not have has no rate; its capacity is what refuses the plan.
+  return p.repeats * (latency_[i] + (rate > 0 ? p.work / rate : p.work));
 }
 
 std::vector<double> CostModel::durations(const Program& program) const {

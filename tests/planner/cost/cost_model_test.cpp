@@ -103,6 +103,14 @@ TEST_CASE("copies take the link's bandwidth and a hand-over each") {
         Approx(3 * (hw.link.latency_seconds.value + bytes / hw.link.d2h_bandwidth.value)));
 }
 
+TEST_CASE("files of a machine without a drive take forever, but a number of seconds") {
+  const HardwareProfile hw = cpu();
+  REQUIRE(hw.nvme.read_bandwidth.value == 0);
+  const CostModel cost(hw, DType::float32);
+  CHECK(cost.seconds({Kernel::io_read, {1e9, 1, 1}, 1e9}) == Approx(1e9));
+  CHECK(cost.seconds({Kernel::io_write, {1e9, 1, 1}, 1e9}) == Approx(1e9));
+}
+
 TEST_CASE("the diagonal of attention takes the full rectangle's rates until it has its own") {
   HardwareProfile hw = cpu();
   hw.rates["attention_forward"] = table("FLOP/s", {{{64, 64, 64}, 40e9}});
