@@ -191,8 +191,7 @@ double CostModel::seconds(const Primitive& p) const {
   double rate =
       curves_[i].empty() ? fallback_[i] : curves_[i].at(p.shape[0], p.shape[1], p.shape[2]);
   if (block_[i][0] > 0) rate *= busy_share(block_[i], workers_, p.shape[0], p.shape[1]);
-  // A tier the machine does not have has no rate; its capacity is what refuses the plan.
-  return p.repeats * (latency_[i] + (rate > 0 ? p.work / rate : p.work));
+  return p.repeats * (latency_[i] + p.work / rate);
 }
 
 std::vector<double> CostModel::durations(const Program& program) const {
