@@ -22,7 +22,7 @@ ModelSpec deep_llama() {
   m.kv_heads = 1;
   m.head_dim = 16;
   m.ffn = 88;
-  m.vocab = 4096;
+  m.vocab = 2048;
   m.tied_embeddings = true;
   return m;
 }
@@ -49,7 +49,7 @@ void train_one_step(const Plan& plan) {
 TEST_CASE("the length max-seq names trains, and one granule more is refused", "[slow]") {
   const ModelSpec model = deep_llama();
   const HardwareProfile hw =
-      budgets(plan_for(model, whole_sequence(64), 64), int64_t{6} << 20, int64_t{20} << 20);
+      budgets(plan_for(model, whole_sequence(64), 64), int64_t{9} << 19, int64_t{26} << 20);
   MaxSequenceOptions options;
   options.granule = 64;
   std::map<std::string, int64_t> lengths;
