@@ -125,7 +125,7 @@ std::string format_tokens(int64_t tokens) {
 }
 
 std::string format_bytes(int64_t bytes) {
-  if (bytes < 0) return "-" + format_bytes(bytes == INT64_MIN ? INT64_MAX : -bytes);
+  if (bytes < 0) return fmt::format("-{}", format_bytes(bytes == INT64_MIN ? INT64_MAX : -bytes));
   if (bytes < kKibi) return fmt::format("{} B", bytes);
   constexpr std::array<std::string_view, 6> names{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double value = static_cast<double>(bytes) / kKibi;
@@ -140,7 +140,7 @@ std::string format_bytes(int64_t bytes) {
 
 std::string format_seconds(double seconds) {
   if (!std::isfinite(seconds)) return fmt::format("{} s", seconds);
-  if (seconds < 0) return "-" + format_seconds(-seconds);
+  if (seconds < 0) return fmt::format("-{}", format_seconds(-seconds));
   if (seconds == 0) return "0 s";
   if (seconds < 0.9995e-6) return figures(seconds * 1e9, 3) + " ns";
   if (seconds < 0.9995e-3) return figures(seconds * 1e6, 3) + " us";
@@ -159,7 +159,7 @@ std::string format_seconds(double seconds) {
 
 std::string format_rate(double per_second, std::string_view unit) {
   if (!std::isfinite(per_second)) return fmt::format("{} {}", per_second, unit);
-  if (per_second < 0) return "-" + format_rate(-per_second, unit);
+  if (per_second < 0) return fmt::format("-{}", format_rate(-per_second, unit));
   constexpr std::array<std::string_view, 7> prefixes{"", "k", "M", "G", "T", "P", "E"};
   size_t prefix = 0;
   while (per_second >= 999.5 && prefix + 1 < prefixes.size()) {
