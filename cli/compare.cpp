@@ -7,12 +7,12 @@
 #include <memory>
 
 #include "base/units.h"
-#include "cli/analysis.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/plan_text.h"
 #include "cli/run_record.h"
 #include "cli/terminal.h"
+#include "planner/simulate/analysis.h"
 
 namespace longspan::cli {
 namespace {

@@ -4,11 +4,11 @@
 #include <memory>
 
 #include "base/units.h"
-#include "cli/analysis.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
+#include "planner/simulate/analysis.h"
 
 namespace longspan::cli {
 namespace {
@@ -45,7 +45,7 @@ void print_time(const Simulated& s) {
 
 void print_memory(const Plan& plan, const Simulated& s) {
   const auto capacity = capacities(plan.hardware);
-  for (const PeakMemory& memory : memory_at_peak(s)) {
+  for (const PeakMemory& memory : memory_at_peak(s.program, s.layout)) {
     const int tier = static_cast<int>(memory.tier);
     fmt::print("{}\n", bold(fmt::format("{} memory: {}", name_of(memory.tier),
                                         of_capacity(memory.arena_bytes, capacity[tier]))));
@@ -85,7 +85,7 @@ Json document_of(const Plan& plan, const Simulated& s) {
         {{"stream", name_of(wait.stream)}, {"for", wait.what}, {"seconds", wait.seconds}});
   }
   Json tiers = Json::array();
-  for (const PeakMemory& memory : memory_at_peak(s)) {
+  for (const PeakMemory& memory : memory_at_peak(s.program, s.layout)) {
     Json tensors = Json::array();
     for (const TensorMemory& tensor : memory.tensors) {
       tensors.push_back(

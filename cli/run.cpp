@@ -68,10 +68,11 @@ void print_header() {
 }
 
 void print_step(const StepReport& r) {
+  const Prediction& m = r.measured;
   fmt::print("{:>7} {:>9.4f} {:>10.4g} {:>9.2e} {:>10.1f} {:>7} {:>10} {:>10} {:>10}\n", r.step,
-             r.loss, r.gradient_norm, r.learning_rate, r.tokens_per_second, percent(r.mfu),
-             bytes_or_dash(r.peak_bytes[0]), bytes_or_dash(r.peak_bytes[1]),
-             bytes_or_dash(r.peak_bytes[2]));
+             r.loss, r.gradient_norm, r.learning_rate, m.tokens_per_second, percent(m.mfu),
+             bytes_or_dash(m.peak_bytes[0]), bytes_or_dash(m.peak_bytes[1]),
+             bytes_or_dash(m.peak_bytes[2]));
   std::fflush(stdout);
 }
 

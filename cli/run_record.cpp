@@ -67,7 +67,7 @@ void RunRecorder::add(const StepReport& report, const Program& program, const Ti
 
 double RunRecorder::step_seconds() const {
   std::vector<double> seconds;
-  for (const StepReport& step : steps_) seconds.push_back(step.seconds);
+  for (const StepReport& step : steps_) seconds.push_back(step.measured.step_seconds);
   return median(seconds);
 }
 
@@ -87,7 +87,7 @@ std::array<int64_t, kTierCount> RunRecorder::peak_bytes() const {
   std::array<int64_t, kTierCount> result{};
   for (const StepReport& step : steps_) {
     for (int tier = 0; tier < kTierCount; ++tier) {
-      result[tier] = std::max(result[tier], step.peak_bytes[tier]);
+      result[tier] = std::max(result[tier], step.measured.peak_bytes[tier]);
     }
   }
   return result;
@@ -98,10 +98,10 @@ Json step_json(const StepReport& report) {
                  {"loss", report.loss},
                  {"gradient_norm", report.gradient_norm},
                  {"learning_rate", report.learning_rate},
-                 {"seconds", report.seconds},
-                 {"tokens_per_second", report.tokens_per_second},
-                 {"mfu", report.mfu}};
-  put_tiers(object, report.peak_bytes);
+                 {"seconds", report.measured.step_seconds},
+                 {"tokens_per_second", report.measured.tokens_per_second},
+                 {"mfu", report.measured.mfu}};
+  put_tiers(object, report.measured.peak_bytes);
   return object;
 }
 

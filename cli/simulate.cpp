@@ -5,11 +5,11 @@
 
 #include "base/file.h"
 #include "base/units.h"
-#include "cli/analysis.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
+#include "planner/simulate/analysis.h"
 #include "planner/simulate/trace.h"
 
 namespace longspan::cli {

@@ -92,14 +92,7 @@ StepReport Trainer::step() {
   s.executor.read(s.executor.program().grad_norm, &report.gradient_norm);
   report.gradient_norm = std::sqrt(report.gradient_norm);
   report.learning_rate = context.learning_rate;
-  report.seconds = s.timeline.step_seconds;
-  const double tokens =
-      static_cast<double>(plan.sequence) * static_cast<double>(plan.micro_batches);
-  report.tokens_per_second = tokens / report.seconds;
-  const double flops = static_cast<double>(model_flops(plan.model, plan.sequence).step()) *
-                       static_cast<double>(plan.micro_batches);
-  report.mfu = flops / report.seconds / plan.hardware.device.peak_flops_float32.value;
-  report.peak_bytes = s.executor.high_water_bytes();
+  report.measured = prediction_of(plan, s.timeline.step_seconds, s.executor.high_water_bytes());
   return report;
 }
 

@@ -24,10 +24,8 @@ struct StepReport {
   double loss = 0;           // mean over the step's tokens, before the update
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
-  double seconds = 0;
-  double tokens_per_second = 0;
-  double mfu = 0;                                // causal model FLOPs, as in the plan's prediction
-  std::array<int64_t, kTierCount> peak_bytes{};  // measured high-water mark of each arena
+  Prediction measured;  // the step's figures in the form the plan predicted them; memory is the
+                        // high-water mark of each arena
 };
 
 struct TrainerOptions {

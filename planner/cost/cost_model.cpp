@@ -51,8 +51,8 @@ const RateTable* find_table(const HardwareProfile& hw, Kernel kernel) {
   return table == hw.rates.end() ? nullptr : &table->second;
 }
 
-double fallback_rate(const HardwareProfile& hw, Kernel kernel, DType dtype, double peak_flops) {
-  if (counts_flops(kernel)) return kAssumedEfficiency * peak_flops;
+double fallback_rate(const HardwareProfile& hw, Kernel kernel, DType dtype, double peak) {
+  if (counts_flops(kernel)) return kAssumedEfficiency * peak;
   switch (kernel) {
     case Kernel::copy_h2d:
       return hw.link.h2d_bandwidth.value;
@@ -157,10 +157,12 @@ double busy_share(const std::array<double, 2>& block, double workers, double row
   return even / *std::max_element(load.begin(), load.begin() + n);
 }
 
+double peak_flops(const HardwareProfile& hw, DType dtype) {
+  const double half = hw.device.peak_flops_bfloat16.value;
+  return dtype == DType::bfloat16 && half > 0 ? half : hw.device.peak_flops_float32.value;
+}
+
 CostModel::CostModel(const HardwareProfile& hw, DType dtype) {
-  const double peak = dtype == DType::bfloat16 ? hw.device.peak_flops_bfloat16.value
-                                               : hw.device.peak_flops_float32.value;
-  peak_flops_ = peak > 0 ? peak : hw.device.peak_flops_float32.value;
   op_overhead_seconds_ = hw.device.op_overhead_seconds.value;
   workers_ = static_cast<double>(hw.host.cores);
   for (int i = 0; i < kKernelCount; ++i) {
@@ -175,7 +177,7 @@ CostModel::CostModel(const HardwareProfile& hw, DType dtype) {
       }
       curves_[i] = RateCurve(even);
     }
-    fallback_[i] = fallback_rate(hw, kernel, dtype, peak_flops_);
+    fallback_[i] = fallback_rate(hw, kernel, dtype, peak_flops(hw, dtype));
     if (kernel == Kernel::copy_h2d || kernel == Kernel::copy_d2h) {
       latency_[i] = hw.link.latency_seconds.value;
     } else if (kernel == Kernel::io_read || kernel == Kernel::io_write) {

@@ -22,6 +22,10 @@ using Interference = std::array<std::array<double, kStreamCount>, 1 << kStreamCo
 /// `block` {0, 0}: not known, 1.
 double busy_share(const std::array<double, 2>& block, double workers, double rows, double columns);
 
+/// FLOP/s of matrix products at this precision: what MFU is a fraction of. Where a device has no
+/// figure for bfloat16, its float32 one.
+double peak_flops(const HardwareProfile& hw, DType dtype);
+
 class CostModel {
  public:
   /// REQUIRES: validate(hw) passed.
@@ -33,7 +37,6 @@ class CostModel {
   std::vector<double> durations(const Program& program, const std::vector<OpShape>& shapes) const;
   double seconds(const Primitive& primitive) const;
   const Interference& interference() const { return interference_; }
-  double peak_flops() const { return peak_flops_; }
 
  private:
   std::array<RateCurve, kKernelCount> curves_;
@@ -42,7 +45,6 @@ class CostModel {
   std::array<std::array<double, 2>, kKernelCount> block_{};
   double workers_ = 1;
   double op_overhead_seconds_ = 0;
-  double peak_flops_ = 0;
   Interference interference_{};
 };
 

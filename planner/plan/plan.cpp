@@ -51,13 +51,12 @@ ModelSpec fit_positions(const ModelSpec& model, int64_t sequence) {
 
 Prediction prediction_of(const Plan& plan, double step_seconds,
                          const std::array<int64_t, kTierCount>& peak_bytes) {
-  const CostModel cost(plan.hardware, plan.dtype);
   const auto sequences = static_cast<double>(plan.micro_batches);
   Prediction prediction;
   prediction.step_seconds = step_seconds;
   prediction.tokens_per_second = sequences * static_cast<double>(plan.sequence) / step_seconds;
-  prediction.mfu =
-      model_flops(plan.model, plan.sequence).step() * sequences / step_seconds / cost.peak_flops();
+  prediction.mfu = model_flops(plan.model, plan.sequence).step() * sequences / step_seconds /
+                   peak_flops(plan.hardware, plan.dtype);
   prediction.peak_bytes = peak_bytes;
   return prediction;
 }

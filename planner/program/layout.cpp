@@ -66,8 +66,11 @@ class Placement {
   std::array<ArenaAllocator, kTierCount> allocators_;  // above what persists
 };
 
-// The walk both functions are; without a placement it follows the data alone.
-void walk(const Program& program, Layout& layout, Placement* placement) {
+}  // namespace
+
+Layout lay_out(const Program& program) {
+  Layout layout;
+  Placement placement(program, layout);
   const size_t n_ops = program.ops.size();
   for (std::vector<Queued>& queue : layout.streams) queue.reserve(n_ops / 3);
 
@@ -87,9 +90,9 @@ void walk(const Program& program, Layout& layout, Placement* placement) {
       const BufferId id = op.operands[i];
       if (id < 0) continue;
       BufferState& state = states[id];
-      if (placement != nullptr && !state.allocated && !program.buffers[id].persistent) {
+      if (!state.allocated && !program.buffers[id].persistent) {
         state.allocated = true;
-        placement->begin(id, state.accesses);
+        placement.begin(id, state.accesses);
       }
       if (op.writes >> i & 1) {
         merge(waits, state.accesses);
@@ -118,28 +121,13 @@ void walk(const Program& program, Layout& layout, Placement* placement) {
         layout.streams[own].back().wait_set |= 1U << s;
       }
     }
-    if (placement == nullptr) continue;
     for (; next_release < program.releases.size(); ++next_release) {
       const BufferId id = program.releases[next_release];
       if (program.buffers[id].last_op > static_cast<int32_t>(position)) break;
-      placement->end(id, states[id].accesses);
+      placement.end(id, states[id].accesses);
     }
   }
-}
-
-}  // namespace
-
-Layout lay_out(const Program& program) {
-  Layout layout;
-  Placement placement(program, layout);
-  walk(program, layout, &placement);
   placement.finish();
-  return layout;
-}
-
-Layout derive_waits(const Program& program) {
-  Layout layout;
-  walk(program, layout, nullptr);
   return layout;
 }
 

@@ -45,9 +45,6 @@ struct Layout {
 /// Lays out `program`. REQUIRES: built by build_program.
 Layout lay_out(const Program& program);
 
-/// The streams and waits alone, as if memory were never reused: offsets stay empty, arena_bytes 0.
-Layout derive_waits(const Program& program);
-
 /// Bytes live on each tier while each op runs, in program order: the memory curve.
 std::vector<std::array<int64_t, kTierCount>> live_bytes_by_op(const Program& program);
 

@@ -4,15 +4,15 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/program/layout.h"
+#include "planner/search/budget.h"
 #include "planner/search/evaluate.h"
 #include "planner/search/fast_path.h"
 #include "planner/search/knobs.h"
 #include "planner/search/search.h"
+#include "planner/simulate/analysis.h"
 
 namespace longspan {
 namespace {
-
-using Bytes = std::array<int64_t, kTierCount>;
 
 // A family of strategies over lengths, and the lengths it may take: multiples of `granule`.
 struct Family {
@@ -29,7 +29,7 @@ class Prober {
         dtype_(default_dtype(hw)),
         cost_(hw, dtype_),
         fast_(cost_),
-        limits_(capacities(hw)),
+        budget_(hw),
         micro_batches_(micro_batches) {}
 
   /// The most granules that the fast path says fit, leaving room for what packing loses.
@@ -53,13 +53,13 @@ class Prober {
     int64_t probe = std::clamp<int64_t>(guess, 1, family.most);
     int64_t stride = 1;
     while (high - low > 1) {
-      const Bytes bytes = exact(family, probe);
-      if (fits(bytes)) {
+      const TierBytes bytes = exact(family, probe);
+      if (budget_.overflow(bytes) == 0) {
         low = probe;
         probe = high <= family.most ? low + (high - low) / 2 : low + stride;
       } else {
         // Ask the fast path again, now that the loss is known: it lands close by.
-        learn_packing(family, probe, bytes);
+        budget_.learn(fast_.peak_bytes(request(family, probe)), bytes);
         high = probe;
         probe = std::max(longest_fast(family), low + 1);
         if (probe >= high) probe = high - stride;
@@ -79,40 +79,18 @@ class Prober {
     r.dtype = dtype_;
     return r;
   }
-  Bytes exact(const Family& family, int64_t granules) const {
+  TierBytes exact(const Family& family, int64_t granules) const {
     return exact_peak_bytes(request(family, granules));
   }
   double seconds(const Family& family, int64_t granules) {
     return fast_.evaluate(request(family, granules)).step_seconds;
   }
-  bool fits(const Bytes& bytes) const {
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      if (bytes[tier] > limits_[tier]) return false;
-    }
-    return true;
-  }
-  const Bytes& limits() const { return limits_; }
-  double peak_flops() const { return cost_.peak_flops(); }
+  const TierBytes& limits() const { return budget_.limits(); }
   DType dtype() const { return dtype_; }
 
  private:
   bool fits_fast(const Family& family, int64_t granules) {
-    const Bytes bytes = fast_.peak_bytes(request(family, granules));
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      if (static_cast<double>(bytes[tier]) * packing_[tier] > static_cast<double>(limits_[tier])) {
-        return false;
-      }
-    }
-    return true;
-  }
-  void learn_packing(const Family& family, int64_t granules, const Bytes& exact) {
-    const Bytes fast = fast_.peak_bytes(request(family, granules));
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      if (fast[tier] > 0) {
-        packing_[tier] =
-            std::max(1.0, static_cast<double>(exact[tier]) / static_cast<double>(fast[tier]));
-      }
-    }
+    return budget_.overflow_of_live(fast_.peak_bytes(request(family, granules))) == 0;
   }
 
   const ModelSpec& model_;
@@ -120,9 +98,8 @@ class Prober {
   DType dtype_;
   CostModel cost_;
   FastPath fast_;
-  Bytes limits_;
+  Budget budget_;
   int64_t micro_batches_;
-  std::array<double, kTierCount> packing_{1, 1, 1};
 };
 
 struct Found {
@@ -243,26 +220,11 @@ Found longest_auto(Prober& prober, const ModelSpec& model, const MaxSequenceOpti
   return best.found;
 }
 
-// The largest group of tensors on the limiting tier at the moment it is fullest.
-Tensor largest_at_peak(const Program& program, Tier tier) {
-  const auto curve = live_bytes_by_op(program);
-  const int t = static_cast<int>(tier);
-  size_t peak = 0;
-  for (size_t i = 0; i < curve.size(); ++i) {
-    if (curve[i][t] > curve[peak][t]) peak = i;
+std::string lift_for(const Program& program, const Layout& layout, Tier tier) {
+  Tensor largest = Tensor::count;
+  for (const PeakMemory& memory : memory_at_peak(program, layout)) {
+    if (memory.tier == tier) largest = memory.tensors.front().tensor;
   }
-  std::array<int64_t, kTensorCount> bytes{};
-  for (const Buffer& b : program.buffers) {
-    if (b.tier == tier && b.first_op <= static_cast<int32_t>(peak) &&
-        b.last_op >= static_cast<int32_t>(peak)) {
-      bytes[static_cast<int>(b.tensor)] += program.bytes[b.tensor];
-    }
-  }
-  return static_cast<Tensor>(std::max_element(bytes.begin(), bytes.end()) - bytes.begin());
-}
-
-std::string lift_for(const Program& program, Tier tier) {
-  const Tensor largest = largest_at_peak(program, tier);
   const Strategy& s = program.strategy;
   if (tier == Tier::nvme) return "a larger nvme capacity";
   const bool is_state = largest <= Tensor::adam_v_head;
@@ -335,12 +297,13 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
 
   const StepRequest next = prober.request(best.family, best.granules + 1);
   const Program refused = build_program(next);
-  const Bytes needed = lay_out(refused).arena_bytes;
+  const Layout layout = lay_out(refused);
+  const TierBytes& needed = layout.arena_bytes;
   for (int tier = 0; tier < kTierCount; ++tier) {
     if (needed[tier] <= prober.limits()[tier]) continue;
     result.limit = static_cast<Limit>(tier + 1);
     result.shortfall_bytes = needed[tier] - prober.limits()[tier];
-    result.would_lift = lift_for(refused, static_cast<Tier>(tier));
+    result.would_lift = lift_for(refused, layout, static_cast<Tier>(tier));
     break;
   }
   if (result.sequence == 0) return result;
@@ -354,13 +317,8 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   plan.dtype = at.dtype;
   plan.strategy = at.strategy;
   plan.created_by = "longspan " LONGSPAN_VERSION;
-  plan.predicted.peak_bytes = exact_peak_bytes(at);
-  plan.predicted.step_seconds = prober.seconds(best.family, best.granules);
-  const double tokens = static_cast<double>(at.sequence) * static_cast<double>(at.micro_batches);
-  plan.predicted.tokens_per_second = tokens / plan.predicted.step_seconds;
-  plan.predicted.mfu = static_cast<double>(model_flops(at.model, at.sequence).step()) *
-                       static_cast<double>(at.micro_batches) / plan.predicted.step_seconds /
-                       prober.peak_flops();
+  plan.predicted =
+      prediction_of(plan, prober.seconds(best.family, best.granules), exact_peak_bytes(at));
   return result;
 }
 

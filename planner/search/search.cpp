@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/search/budget.h"
 #include "planner/search/evaluate.h"
 #include "planner/search/fast_path.h"
 #include "planner/search/knobs.h"
@@ -14,17 +15,11 @@
 namespace longspan {
 namespace {
 
-using Bytes = std::array<int64_t, kTierCount>;
-
 // What is needed to judge configurations of one question.
 class Judge {
  public:
   Judge(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence, int64_t micro_batches)
-      : hw_(hw),
-        dtype_(default_dtype(hw)),
-        cost_(hw, dtype_),
-        fast_(cost_),
-        limits_(capacities(hw)) {
+      : hw_(hw), dtype_(default_dtype(hw)), cost_(hw, dtype_), fast_(cost_), budget_(hw) {
     request_.model = fit_positions(model, sequence);
     request_.sequence = sequence;
     request_.micro_batches = micro_batches;
@@ -34,7 +29,7 @@ class Judge {
   struct Score {
     double overflow = 0;  // how far beyond the capacities, relative; 0: fits
     double seconds = 0;
-    Bytes bytes{};
+    TierBytes bytes{};
     bool better_than(const Score& other, Objective objective) const {
       if (overflow > 0 || other.overflow > 0) return overflow < other.overflow;
       if (objective == Objective::memory && bytes[0] != other.bytes[0]) {
@@ -47,13 +42,7 @@ class Judge {
   Score score(const Strategy& strategy) {
     request_.strategy = strategy;
     const Evaluation e = fast_.evaluate(request_);
-    Score result{0, e.step_seconds, e.peak_bytes};
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      const double share = static_cast<double>(e.peak_bytes[tier]) * packing_[tier] /
-                           std::max(1.0, static_cast<double>(limits_[tier]));
-      if (share > 1) result.overflow += share - 1;
-    }
-    return result;
+    return {budget_.overflow_of_live(e.peak_bytes), e.step_seconds, e.peak_bytes};
   }
 
   /// The exact way. Where that does not fit although the fast path said so, the loss in packing is
@@ -61,19 +50,8 @@ class Judge {
   Score exact(const Strategy& strategy) {
     request_.strategy = strategy;
     const Evaluation e = evaluate(request_, cost_);
-    const Bytes fast = fast_.peak_bytes(request_);
-    Score result{0, e.step_seconds, e.peak_bytes};
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      if (e.peak_bytes[tier] <= limits_[tier]) continue;
-      result.overflow += static_cast<double>(e.peak_bytes[tier]) /
-                             std::max(1.0, static_cast<double>(limits_[tier])) -
-                         1;
-      if (fast[tier] > 0) {
-        packing_[tier] = std::max(packing_[tier], 1.002 * static_cast<double>(e.peak_bytes[tier]) /
-                                                      static_cast<double>(fast[tier]));
-      }
-    }
-    return result;
+    budget_.learn(fast_.peak_bytes(request_), e.peak_bytes);
+    return {budget_.overflow(e.peak_bytes), e.step_seconds, e.peak_bytes};
   }
   Plan plan(const Strategy& strategy) const {
     Plan plan;
@@ -86,17 +64,7 @@ class Judge {
     plan.created_by = "longspan " LONGSPAN_VERSION;
     return plan;
   }
-  Prediction prediction(const Score& score) const {
-    Prediction p;
-    const double batches = static_cast<double>(request_.micro_batches);
-    p.step_seconds = score.seconds;
-    p.peak_bytes = score.bytes;
-    p.tokens_per_second = static_cast<double>(request_.sequence) * batches / score.seconds;
-    p.mfu = model_flops(request_.model, request_.sequence).step() * batches / score.seconds /
-            cost_.peak_flops();
-    return p;
-  }
-  const Bytes& limits() const { return limits_; }
+  const TierBytes& limits() const { return budget_.limits(); }
   int64_t evaluations() const { return fast_.evaluations(); }
 
  private:
@@ -104,9 +72,8 @@ class Judge {
   DType dtype_;
   CostModel cost_;
   FastPath fast_;
-  Bytes limits_;
+  Budget budget_;
   StepRequest request_;
-  std::array<double, kTierCount> packing_{1, 1, 1};
 };
 
 // Changes one knob at a time, for the better, until no single change helps.
@@ -259,8 +226,8 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   result.best = judge.plan(best.strategy);
   result.best.predicted = predict(result.best);
   for (const Candidate& c : exact_front(judge, best, std::move(seen))) {
-    result.pareto.push_back(judge.plan(c.strategy));
-    result.pareto.back().predicted = judge.prediction(c.score);
+    Plan& plan = result.pareto.emplace_back(judge.plan(c.strategy));
+    plan.predicted = prediction_of(plan, c.score.seconds, c.score.bytes);
   }
   result.evaluated = judge.evaluations();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -274,7 +241,7 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
   validate(strategy, sequence, preset);
   const auto& placements = state_placements(false);
   const size_t choices = may_offload_states(preset) ? placements.size() : 1;
-  Bytes bytes{};
+  TierBytes bytes{};
   for (size_t i = 0; i < choices; ++i) {
     strategy.parameters = placements[i].parameters;
     strategy.gradients = placements[i].gradients;

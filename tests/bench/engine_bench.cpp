@@ -139,8 +139,8 @@ bool bench_overlap(int threads, int steps) {
   b.step();
   std::vector<double> ratios, hidden;
   for (int i = 0; i < steps; ++i) {
-    const double without = a.step().seconds;
-    ratios.push_back(b.step().seconds / without);
+    const double without = a.step().measured.step_seconds;
+    ratios.push_back(b.step().measured.step_seconds / without);
     const Timeline& t = b.last_timeline();
     hidden.push_back(overlapped_copy_seconds(b.executor().program(), t) /
                      (t.busy_seconds[static_cast<int>(Stream::h2d)] +

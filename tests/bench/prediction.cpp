@@ -222,7 +222,7 @@ Outcome run_case(const Case& c, const HardwareProfile& hw, const Flags& flags) {
          (std::count_if(measured.begin(), measured.end(), quiet) < flags.steps &&
           now_seconds() - begin < flags.patience)) {
     const ProcessorTime before = processor_time();
-    const double seconds = trainer.step().seconds;
+    const double seconds = trainer.step().measured.step_seconds;
     const ProcessorTime after = processor_time();
     const double others = (after.all - before.all - (after.own - before.own)) / seconds;
     measured.push_back({seconds, std::max(0.0, others),

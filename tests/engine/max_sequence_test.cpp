@@ -41,7 +41,7 @@ void train_one_step(const Plan& plan) {
   Trainer trainer(plan, {}, data, {});
   const StepReport report = trainer.step();
   CHECK(report.loss > 0);
-  CHECK(report.peak_bytes == plan.predicted.peak_bytes);
+  CHECK(report.measured.peak_bytes == plan.predicted.peak_bytes);
 }
 
 }  // namespace

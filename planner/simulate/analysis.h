@@ -10,7 +10,7 @@
 #include "planner/program/layout.h"
 #include "planner/simulate/timeline.h"
 
-namespace longspan::cli {
+namespace longspan {
 
 /// A plan with everything that follows from it.
 struct Simulated {
@@ -53,7 +53,7 @@ struct PeakMemory {
   std::vector<TensorMemory> tensors;  // the largest first
 };
 /// For each tier that is used at all.
-std::vector<PeakMemory> memory_at_peak(const Simulated& simulated);
+std::vector<PeakMemory> memory_at_peak(const Program& program, const Layout& layout);
 
 /// One sentence on what holds the step back, and suggestions, each naming a knob.
 struct Diagnosis {
@@ -62,4 +62,4 @@ struct Diagnosis {
 };
 Diagnosis diagnose(const Plan& plan, const Simulated& simulated);
 
-}  // namespace longspan::cli
+}  // namespace longspan

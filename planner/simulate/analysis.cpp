@@ -1,4 +1,4 @@
-#include "cli/analysis.h"
+#include "planner/simulate/analysis.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include "planner/cost/work.h"
 #include "planner/simulate/simulate.h"
 
-namespace longspan::cli {
+namespace longspan {
 
 Simulated simulate_plan(const Plan& plan) {
   Simulated result;
@@ -105,11 +105,11 @@ std::vector<Wait> compute_waits(const Simulated& s) {
   return result;
 }
 
-std::vector<PeakMemory> memory_at_peak(const Simulated& s) {
-  const auto curve = live_bytes_by_op(s.program);
+std::vector<PeakMemory> memory_at_peak(const Program& program, const Layout& layout) {
+  const auto curve = live_bytes_by_op(program);
   std::vector<PeakMemory> result;
   for (int tier = 0; tier < kTierCount; ++tier) {
-    if (s.layout.arena_bytes[tier] == 0) continue;
+    if (layout.arena_bytes[tier] == 0) continue;
     const auto peak =
         std::max_element(curve.begin(), curve.end(),
                          [&](const auto& a, const auto& b) { return a[tier] < b[tier]; });
@@ -117,17 +117,17 @@ std::vector<PeakMemory> memory_at_peak(const Simulated& s) {
     std::map<Tensor, TensorMemory> tensors;
     PeakMemory memory;
     memory.tier = static_cast<Tier>(tier);
-    memory.arena_bytes = s.layout.arena_bytes[tier];
-    memory.op = describe(s.program, s.program.ops[position]);
-    for (size_t b = 0; b < s.program.buffers.size(); ++b) {
-      const Buffer& buffer = s.program.buffers[b];
+    memory.arena_bytes = layout.arena_bytes[tier];
+    memory.op = describe(program, program.ops[position]);
+    for (size_t b = 0; b < program.buffers.size(); ++b) {
+      const Buffer& buffer = program.buffers[b];
       if (static_cast<int>(buffer.tier) != tier) continue;
       const bool alive = buffer.first_op >= 0 && buffer.first_op <= position &&
                          std::max(buffer.first_op, buffer.last_op) >= position;
       if (!buffer.persistent && !alive) continue;
       TensorMemory& entry = tensors[buffer.tensor];
       entry.tensor = buffer.tensor;
-      const int64_t bytes = round_up(s.program.bytes_of(static_cast<BufferId>(b)), kArenaAlignment);
+      const int64_t bytes = round_up(program.bytes_of(static_cast<BufferId>(b)), kArenaAlignment);
       ++entry.count;
       entry.bytes += bytes;
       memory.live_bytes += bytes;
@@ -240,7 +240,7 @@ Diagnosis diagnose(const Plan& plan, const Simulated& s) {
     }
   }
   const bool chunked = plan.strategy.chunk_tokens < plan.sequence;
-  for (const PeakMemory& memory : memory_at_peak(s)) {
+  for (const PeakMemory& memory : memory_at_peak(s.program, s.layout)) {
     if (memory.tier != Tier::device) continue;
     for (const TensorMemory& tensor : memory.tensors) {
       const std::string knob = device_knob(tensor.tensor, plan.strategy, chunked);
@@ -254,4 +254,4 @@ Diagnosis diagnose(const Plan& plan, const Simulated& s) {
   return result;
 }
 
-}  // namespace longspan::cli
+}  // namespace longspan
