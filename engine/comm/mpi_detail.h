@@ -60,6 +60,7 @@ class Liveness {
 
   void run();
   void watch();
+  void send_beat(char kind);
   void report(const std::string& message);
 
   MPI_Comm comm_;
@@ -78,6 +79,7 @@ class Liveness {
   std::thread thread_;
 
   // The watching thread's messages: members, as MPI may hold them when that thread has ended.
+  MPI_Request sending_ = MPI_REQUEST_NULL;
   char beat_out_ = 0;
   char beat_in_ = 0;
   std::string notice_in_;

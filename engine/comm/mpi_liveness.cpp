@@ -27,6 +27,8 @@ Liveness::Liveness(MPI_Comm comm, const MpiOptions& options, std::vector<std::st
   check(MPI_Comm_rank(comm_, &rank_), "rank");
   check(MPI_Comm_size(comm_, &size_), "size");
   if (size_ == 1) return;
+  // Here, not on the thread: a rank must not get away from its constructor unwatched.
+  send_beat(kBeat);
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::exception& error) {
@@ -108,6 +110,12 @@ void Liveness::report(const std::string& message) {
   tell_all(message);
 }
 
+void Liveness::send_beat(char kind) {
+  beat_out_ = kind;
+  check(MPI_Isend(&beat_out_, 1, MPI_CHAR, (rank_ + 1) % size_, kBeatTag, comm_, &sending_),
+        "beat");
+}
+
 void Liveness::run() {
   try {
     watch();
@@ -117,13 +125,13 @@ void Liveness::run() {
 }
 
 void Liveness::watch() {
-  const int next = (rank_ + 1) % size_, previous = (rank_ + size_ - 1) % size_;
+  const int previous = (rank_ + size_ - 1) % size_;
   const auto test = [](MPI_Request& request, MPI_Status* status) {
     int done = 0;
     check(MPI_Test(&request, &done, status), "watch");
     return done != 0;
   };
-  MPI_Request sending = MPI_REQUEST_NULL, beat = MPI_REQUEST_NULL, notice = MPI_REQUEST_NULL;
+  MPI_Request beat = MPI_REQUEST_NULL, notice = MPI_REQUEST_NULL;
   notice_in_.resize(kNoticeBytes);
   const auto await_beat = [&] {
     check(MPI_Irecv(&beat_in_, 1, MPI_CHAR, previous, kBeatTag, comm_, &beat), "watch");
@@ -138,7 +146,7 @@ void Liveness::watch() {
 
   bool heard = false, watching = true, said_goodbye = false, heard_goodbye = false;
   Clock::duration silence{0};
-  Clock::time_point looked = Clock::now(), beaten = looked - kBeatPeriod;
+  Clock::time_point looked = Clock::now(), beaten = looked;
   while (true) {
     const Clock::time_point now = Clock::now();
     // When this process was stopped, or the machine slept, the other's beats were not due.
@@ -151,12 +159,11 @@ void Liveness::watch() {
     if (stopping || (closing && lost())) break;
 
     // One beat under way at a time: to a rank that takes none, they would pile up.
-    if (test(sending, MPI_STATUS_IGNORE)) {
+    if (test(sending_, MPI_STATUS_IGNORE)) {
       if (closing && said_goodbye && heard_goodbye) break;
       const bool goodbye = closing && !said_goodbye;
       if (goodbye || (!said_goodbye && now - beaten >= kBeatPeriod)) {
-        beat_out_ = goodbye ? kGoodbye : kBeat;
-        check(MPI_Isend(&beat_out_, 1, MPI_CHAR, next, kBeatTag, comm_, &sending), "beat");
+        send_beat(goodbye ? kGoodbye : kBeat);
         said_goodbye = goodbye;
         beaten = now;
       }
