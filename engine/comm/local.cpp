@@ -1,0 +1,223 @@
+#include "engine/comm/local.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+
+namespace longspan {
+namespace {
+
+// What one exchange still has to get rid of; on the sender's stack, guarded by the world's mutex.
+struct Outbox {
+  int waiting = 0;  // messages that nobody has begun to copy
+  int copying = 0;  // messages that a receiver is copying, outside the mutex
+  std::string error;
+};
+
+struct Message {
+  const std::byte* data;
+  int64_t bytes;
+  Outbox* outbox;
+  int source;
+};
+
+// All that the ranks share. One mutex guards it; nothing is copied under it.
+struct World {
+  explicit World(int n) : size(n), mailboxes(n * n), news(n) {}
+
+  std::deque<Message>& mailbox(int source, int destination) {
+    return mailboxes[source * size + destination];
+  }
+
+  int size;
+  std::mutex mutex;
+  std::vector<std::deque<Message>> mailboxes;  // per source and destination
+  std::vector<std::condition_variable> news;   // per rank: something it may wait for has changed
+  std::optional<std::string> lost;             // why no exchange can succeed any more
+};
+
+class LocalCommunicator final : public Communicator {
+ public:
+  LocalCommunicator(World& world, int rank) : Communicator(rank, world.size), world_(world) {}
+
+  std::string_view name() const override { return "local"; }
+
+  void abandon(const std::string& reason) noexcept override {
+    {
+      const std::lock_guard lock(world_.mutex);
+      try {
+        if (!world_.lost) world_.lost = fmt::format("rank {} failed: {}", rank(), reason);
+      } catch (const std::exception&) {  // out of memory; this is short enough to need none
+        world_.lost = "a rank failed";
+      }
+    }
+    for (std::condition_variable& news : world_.news) news.notify_all();
+  }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  void move(std::span<const Send> sends, std::span<const Receive> receives) override {
+    Lock lock(world_.mutex);
+    if (broken_.empty() && world_.lost) broken_ = *world_.lost;
+    if (!broken_.empty()) throw failed("{}", broken_);
+
+    Outbox outbox;
+    for (const Send& send : sends) {
+      world_.mailbox(rank(), send.peer).push_back({send.data, send.bytes, &outbox, rank()});
+      ++outbox.waiting;
+      world_.news[send.peer].notify_one();
+    }
+
+    // Receives are served as their messages come: two ranks may wait for each other through a
+    // third.
+    todo_.assign(receives.begin(), receives.end());
+    while (true) {
+      while (outbox.error.empty() && receive_one(lock, outbox)) {
+      }
+      if (outbox.error.empty() && world_.lost) outbox.error = *world_.lost;
+      if (!outbox.error.empty()) break;
+      if (todo_.empty() && outbox.waiting == 0 && outbox.copying == 0) return;
+      world_.news[rank()].wait(lock);
+    }
+
+    // Nobody may look at this exchange's buffers once it has thrown.
+    for (const Send& send : sends) {
+      std::erase_if(world_.mailbox(rank(), send.peer),
+                    [&](const Message& message) { return message.outbox == &outbox; });
+    }
+    world_.news[rank()].wait(lock, [&] { return outbox.copying == 0; });
+    broken_ = outbox.error;
+    throw failed("{}", broken_);
+  }
+
+  // Takes one message that is there; false if there is none for any receive. A mismatch is written
+  // into both outboxes.
+  bool receive_one(Lock& lock, Outbox& own) {
+    const auto next = std::find_if(todo_.begin(), todo_.end(), [&](const Receive& receive) {
+      return !world_.mailbox(receive.peer, rank()).empty();
+    });
+    if (next == todo_.end()) return false;
+    const Receive receive = *next;
+    std::deque<Message>& mailbox = world_.mailbox(receive.peer, rank());
+    const Message message = mailbox.front();
+    mailbox.pop_front();
+    todo_.erase(next);
+    Outbox& sender = *message.outbox;
+    --sender.waiting;
+    if (message.bytes != receive.bytes) {
+      own.error = sender.error =
+          describe_mismatch(message.source, message.bytes, rank(), receive.bytes);
+    } else if (message.bytes > 0) {
+      ++sender.copying;
+      lock.unlock();
+      std::memcpy(receive.data, message.data, message.bytes);
+      lock.lock();
+      --sender.copying;
+    }
+    // Under the mutex: as soon as it is free the sender may return, and the world be destroyed.
+    world_.news[message.source].notify_one();
+    return true;
+  }
+
+  World& world_;
+  std::vector<Receive> todo_;  // of the running exchange
+  std::string broken_;         // what the last exchange threw
+};
+
+}  // namespace
+
+struct LocalWorld::State {
+  explicit State(int size) : world(size) {
+    for (int rank = 0; rank < size; ++rank) {
+      ranks.push_back(std::make_unique<LocalCommunicator>(world, rank));
+    }
+  }
+  World world;
+  std::vector<std::unique_ptr<LocalCommunicator>> ranks;
+};
+
+LocalWorld::LocalWorld(int size) {
+  if (size < 1) throw bad_input("local ranks: expected at least 1, got {}", size);
+  state_ = std::make_unique<State>(size);
+}
+
+LocalWorld::~LocalWorld() = default;
+
+Communicator& LocalWorld::rank(int rank) { return *state_->ranks[rank]; }
+
+namespace {
+
+// The first exception of a run: whatever comes later may follow from it.
+class FirstError {
+ public:
+  void keep(int rank, std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    if (error_) return;
+    rank_ = rank;
+    error_ = std::move(error);
+  }
+
+  void rethrow(int size) const {
+    if (!error_) return;
+    if (size == 1) std::rethrow_exception(error_);
+    try {
+      std::rethrow_exception(error_);
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("rank {}: {}", rank_, error.what()));
+    } catch (const std::exception& error) {
+      throw failed("rank {}: {}", rank_, error.what());
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  int rank_ = 0;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+void run_local_ranks(int size, const std::function<void(Communicator&)>& body) {
+  LocalWorld world(size);
+  FirstError first;
+  const auto run = [&](int rank) {
+    Communicator& comm = world.rank(rank);
+    std::string reason = "unknown exception";
+    try {
+      body(comm);
+      return;
+    } catch (const std::exception& error) {
+      reason = error.what();
+      first.keep(rank, std::current_exception());
+    } catch (...) {
+      first.keep(rank, std::current_exception());
+    }
+    comm.abandon(reason);
+  };
+  {
+    std::vector<std::jthread> threads;
+    try {
+      for (int rank = 1; rank < size; ++rank) threads.emplace_back(run, rank);
+    } catch (const std::system_error& error) {
+      const std::string reason =
+          fmt::format("could not start {} threads ({}); try fewer ranks", size - 1, error.what());
+      first.keep(static_cast<int>(threads.size()) + 1,
+                 std::make_exception_ptr(failed("{}", reason)));
+      world.rank(static_cast<int>(threads.size()) + 1).abandon(reason);
+    }
+    if (static_cast<int>(threads.size()) == size - 1) run(0);
+  }
+  first.rethrow(size);
+}
+
+}  // namespace longspan

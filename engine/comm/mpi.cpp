@@ -1,0 +1,256 @@
+#include "engine/comm/mpi.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+
+#include "base/error.h"
+#include "engine/comm/mpi_detail.h"
+
+namespace longspan {
+namespace mpi {
+
+void check(int code, const char* what) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  throw failed("MPI: {}: {}", what, text.data());
+}
+
+void Pause::wait() {
+  constexpr int kYields = 16;
+  constexpr int64_t kLongest_us = 200;
+  if (yields_ < kYields) {
+    ++yields_;
+    std::this_thread::yield();
+    return;
+  }
+  std::this_thread::sleep_for(std::chrono::microseconds(sleep_us_));
+  sleep_us_ = std::min(sleep_us_ * 3 / 2, kLongest_us);
+}
+
+namespace {
+
+constexpr int kSizeTag = 1, kPayloadTag = 2;
+constexpr int64_t kSegmentBytes = int64_t{1} << 30;  // MPI counts in int
+
+// A message is its size, 8 bytes, and then its payload in segments. Payloads are posted without
+// waiting for the sizes, but only sizes that agree make an exchange succeed.
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(MPI_Comm comm, int rank, int size, Liveness& liveness)
+      : Communicator(rank, size), comm_(comm), liveness_(liveness) {}
+
+  std::string_view name() const override { return "mpi"; }
+
+  void abandon(const std::string& reason) noexcept override {
+    try {
+      const std::string text = fmt::format("rank {} failed: {}", rank(), reason);
+      liveness_.lose(text);
+      liveness_.tell_all(text);
+    } catch (const std::exception&) {
+      liveness_.tell_all("a rank failed");
+    }
+  }
+
+ private:
+  void move(std::span<const Send> sends, std::span<const Receive> receives) override {
+    liveness_.throw_if_lost();
+    try {
+      post(sends, receives);
+      Pause pause;
+      while (true) {
+        const bool sizes_agree = check_sizes(receives);
+        int done = 0;
+        check(MPI_Testall(static_cast<int>(payloads_.size()), payloads_.data(), &done,
+                          MPI_STATUSES_IGNORE),
+              "exchange");
+        if (sizes_agree && done != 0) return;
+        liveness_.throw_if_lost();
+        pause.wait();
+      }
+    } catch (const std::exception& error) {
+      // What MPI has not begun to fill it will not touch any more. The rest stays as it is, with
+      // the vectors below: the communicator is never used again.
+      for (size_t i = 0; i < receive_requests_; ++i) cancel(payloads_[i]);
+      for (MPI_Request& request : sizes_in_) cancel(request);
+      liveness_.lose(error.what());
+      throw;
+    }
+  }
+
+  void post(std::span<const Send> sends, std::span<const Receive> receives) {
+    payloads_.clear();
+    receive_requests_ = 0;
+    sizes_in_.assign(receives.size(), MPI_REQUEST_NULL);
+    announced_.assign(receives.size(), kUnknown);
+    sent_sizes_.resize(sends.size());
+    for (size_t i = 0; i < receives.size(); ++i) {
+      const Receive& receive = receives[i];
+      check(MPI_Irecv(&announced_[i], sizeof(int64_t), MPI_BYTE, receive.peer, kSizeTag, comm_,
+                      &sizes_in_[i]),
+            "receive");
+      for (int64_t at = 0; at < receive.bytes; at += kSegmentBytes) {
+        payloads_.push_back(MPI_REQUEST_NULL);
+        check(MPI_Irecv(receive.data + at, segment_from(at, receive.bytes), MPI_BYTE, receive.peer,
+                        kPayloadTag, comm_, &payloads_.back()),
+              "receive");
+        ++receive_requests_;
+      }
+    }
+    for (size_t i = 0; i < sends.size(); ++i) {
+      const Send& send = sends[i];
+      sent_sizes_[i] = send.bytes;
+      payloads_.push_back(MPI_REQUEST_NULL);
+      check(MPI_Isend(&sent_sizes_[i], sizeof(int64_t), MPI_BYTE, send.peer, kSizeTag, comm_,
+                      &payloads_.back()),
+            "send");
+      for (int64_t at = 0; at < send.bytes; at += kSegmentBytes) {
+        payloads_.push_back(MPI_REQUEST_NULL);
+        check(MPI_Isend(send.data + at, segment_from(at, send.bytes), MPI_BYTE, send.peer,
+                        kPayloadTag, comm_, &payloads_.back()),
+              "send");
+      }
+    }
+  }
+
+  static int segment_from(int64_t at, int64_t bytes) {
+    return static_cast<int>(std::min(kSegmentBytes, bytes - at));
+  }
+
+  // Whether all sizes have come. Throws if one is not what is expected, and tells the sender.
+  bool check_sizes(std::span<const Receive> receives) {
+    bool all = true;
+    for (size_t i = 0; i < receives.size(); ++i) {
+      if (announced_[i] == kChecked) continue;
+      int done = 0;
+      check(MPI_Test(&sizes_in_[i], &done, MPI_STATUS_IGNORE), "exchange");
+      if (done == 0) {
+        all = false;
+        continue;
+      }
+      if (announced_[i] != receives[i].bytes) {
+        const std::string text =
+            describe_mismatch(receives[i].peer, announced_[i], rank(), receives[i].bytes);
+        liveness_.tell({receives[i].peer}, text);
+        throw failed("{}", text);
+      }
+      announced_[i] = kChecked;
+    }
+    return all;
+  }
+
+  static void cancel(MPI_Request& request) {
+    if (request == MPI_REQUEST_NULL) return;
+    MPI_Cancel(&request);
+    MPI_Request_free(&request);
+  }
+
+  static constexpr int64_t kUnknown = -1, kChecked = -2;
+
+  MPI_Comm comm_;
+  Liveness& liveness_;
+  // Of the running exchange; kept from one to the next.
+  std::vector<MPI_Request> payloads_;  // receives, then sends and their sizes
+  size_t receive_requests_ = 0;
+  std::vector<MPI_Request> sizes_in_;
+  std::vector<int64_t> announced_;  // the sizes that come
+  std::vector<int64_t> sent_sizes_;
+};
+
+}  // namespace
+}  // namespace mpi
+
+struct MpiWorld::State {
+  int exceptions = std::uncaught_exceptions();  // in flight when the world began
+  MPI_Comm data = MPI_COMM_NULL;                // exchanges
+  MPI_Comm control = MPI_COMM_NULL;             // beats and notices
+  int local_rank = 0;
+  int local_size = 1;
+  std::unique_ptr<mpi::Liveness> liveness;
+  std::unique_ptr<mpi::MpiCommunicator> communicator;
+};
+
+MpiWorld::MpiWorld(const MpiOptions& options) : state_(std::make_unique<State>()) {
+  using mpi::check;
+  if (!(options.silence_seconds >= 2)) {
+    throw bad_input("MPI: ranks may be silent for {} s, expected at least 2",
+                    options.silence_seconds);
+  }
+  int in_use = 0;
+  MPI_Initialized(&in_use);
+  if (in_use != 0) throw failed("MPI: begun already in this process; it can begin only once");
+  int level = MPI_THREAD_SINGLE;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "begin");
+  if (level < MPI_THREAD_MULTIPLE) {
+    MPI_Finalize();
+    throw failed("MPI: this library has no MPI_THREAD_MULTIPLE; use one built with it");
+  }
+  check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "begin");
+  State& s = *state_;
+  int rank = 0, size = 1;
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &s.data), "begin");
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &s.control), "begin");
+  check(MPI_Comm_rank(s.data, &rank), "begin");
+  check(MPI_Comm_size(s.data, &size), "begin");
+
+  MPI_Comm node = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(s.data, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node), "begin");
+  check(MPI_Comm_rank(node, &s.local_rank), "begin");
+  check(MPI_Comm_size(node, &s.local_size), "begin");
+  check(MPI_Comm_free(&node), "begin");
+
+  constexpr int kName = MPI_MAX_PROCESSOR_NAME;
+  std::array<char, kName> own{};
+  int length = 0;
+  check(MPI_Get_processor_name(own.data(), &length), "begin");
+  std::vector<char> names(static_cast<size_t>(size) * kName);
+  check(MPI_Allgather(own.data(), kName, MPI_CHAR, names.data(), kName, MPI_CHAR, s.data), "begin");
+  std::vector<std::string> hosts;
+  for (int i = 0; i < size; ++i) {
+    const char* name = names.data() + static_cast<size_t>(i) * kName;
+    hosts.emplace_back(name, std::find(name, name + kName, '\0'));
+  }
+  s.liveness = std::make_unique<mpi::Liveness>(s.control, options, std::move(hosts));
+  s.communicator = std::make_unique<mpi::MpiCommunicator>(s.data, rank, size, *s.liveness);
+}
+
+MpiWorld::~MpiWorld() {
+  State& s = *state_;
+  if (std::uncaught_exceptions() > s.exceptions && !s.liveness->lost()) {
+    s.communicator->abandon("an exception ended it");
+  }
+  // All ranks are here before the first stops its beats; those that are lost are noticed meanwhile.
+  MPI_Request all_here = MPI_REQUEST_NULL;
+  if (!s.liveness->lost() && MPI_Ibarrier(s.control, &all_here) == MPI_SUCCESS) {
+    mpi::Pause pause;
+    int done = 0;
+    while (done == 0 && !s.liveness->lost()) {
+      if (MPI_Test(&all_here, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
+      if (done == 0) pause.wait();
+    }
+    if (done != 0) s.liveness->close();
+    if (done != 0 && !s.liveness->lost()) {
+      MPI_Comm_free(&s.data);
+      MPI_Comm_free(&s.control);
+      MPI_Finalize();
+    }
+  }
+}
+
+Communicator& MpiWorld::communicator() { return *state_->communicator; }
+int MpiWorld::local_rank() const { return state_->local_rank; }
+int MpiWorld::local_size() const { return state_->local_size; }
+
+void abort_mpi(int status) {
+  int begun = 0, ended = 0;
+  MPI_Initialized(&begun);
+  MPI_Finalized(&ended);
+  if (begun != 0 && ended == 0) MPI_Abort(MPI_COMM_WORLD, status);
+  std::_Exit(status);
+}
+
+}  // namespace longspan

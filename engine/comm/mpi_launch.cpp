@@ -1,0 +1,17 @@
+// Apart from the rest of engine/comm/mpi.h: the same with MPI and without.
+#include <cstdlib>
+
+#include "engine/comm/mpi.h"
+
+namespace longspan {
+
+bool launched_by_mpi() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) {
+    if (std::getenv(name) != nullptr) return true;
+  }
+  // Not SLURM_NTASKS: a batch script, itself a single process, has that and SLURM_PROCID as well.
+  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  return tasks != nullptr && std::atoi(tasks) > 1 && std::getenv("SLURM_PROCID") != nullptr;
+}
+
+}  // namespace longspan

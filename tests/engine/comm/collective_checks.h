@@ -1,0 +1,23 @@
+// What must hold of the collectives over any kind of rank: run by every rank of a world, on threads
+// in one test and on processes in another. Every rank can compute every other's data, so each holds
+// what it gets against a plain loop. A check that does not hold throws `failed`.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/comm/communicator.h"
+
+namespace longspan::testing {
+
+/// Each collective over the whole world, in sizes from nothing to several workspaces, with the
+/// bytes that its comment promises.
+void check_collectives(Communicator& comm, uint64_t seed);
+
+/// Rows and columns of a grid of world.size()/columns x columns ranks, working at the same time.
+void check_grid(Communicator& comm, int columns, uint64_t seed);
+
+/// Random exchanges in which several messages go from one rank to another in one call, and in which
+/// ranks serve each other in different orders.
+void check_exchanges(Communicator& comm, uint64_t seed);
+
+}  // namespace longspan::testing
