@@ -36,7 +36,7 @@ SearchResult find_plan(const Flags& flags, const ModelSpec& model, const Hardwar
     // The strategy's own check, for a chunk the user chose: it names the nearest that divide.
     Strategy probe;
     probe.chunk_tokens = probe.block_tokens = chunk;
-    validate(probe, sequence, "--chunk");
+    validate(probe, model, sequence, "--chunk");
   }
   if (flags.strategy != "auto") {
     if (chunk > 0 && !is_chunked_preset(flags.strategy)) {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/cpu/blocks.h"
+#include "engine/cpu/exchange.h"
 
 namespace longspan::cpu {
 namespace {
@@ -18,23 +19,15 @@ class BoundOp {
       : program_(program), op_(op), pointers_(pointers) {}
 
   const OpShape& shape() const { return program_.shapes[op_.shape]; }
-  int64_t chunk() const { return program_.lengths.chunk; }
-  int64_t block() const { return program_.lengths.block; }
-
   /// Start of operand i, whatever it is.
   float* whole(int i) const { return reinterpret_cast<float*>(pointers_[i]); }
-  /// Operand i at the row of global token `token`.
-  float* at(int i, int64_t token) const {
-    return reinterpret_cast<float*>(pointers_[i] + row_offset(op_.operands[i], token));
+  /// Operand i at the first row of a chunk.
+  float* at(int i, int64_t chunk) const {
+    return reinterpret_cast<float*>(pointers_[i] +
+                                    program_.chunk_offset_bytes(op_.operands[i], chunk));
   }
   int32_t* tokens(int i) const { return reinterpret_cast<int32_t*>(pointers_[i]); }
   double* scalar(int i) const { return reinterpret_cast<double*>(pointers_[i]); }
-
-  int64_t row_offset(BufferId id, int64_t token) const {
-    const Buffer& buffer = program_.buffers[id];
-    const int64_t unit_rows = program_.lengths.rows(rows_of(buffer.tensor));
-    return (token - buffer.index * unit_rows) * program_.bytes.row[static_cast<int>(buffer.tensor)];
-  }
 
  private:
   const Program& program_;
@@ -46,24 +39,25 @@ class BoundOp {
 void copy(const Program& program, const Op& op, const OperandPointers& pointers) {
   const BufferId from = op.operands[0], to = op.operands[1];
   const int64_t bytes = std::min(program.bytes_of(from), program.bytes_of(to));
-  const BufferId smaller = program.bytes_of(from) <= program.bytes_of(to) ? from : to;
-  const Buffer& unit = program.buffers[smaller];
-  const int64_t token = unit.index * program.lengths.rows(rows_of(unit.tensor));
-  const BoundOp bound(program, op, pointers);
-  const bool rows = rows_of(unit.tensor) != Rows::none;
-  const int64_t source = rows ? bound.row_offset(from, token) : 0;
-  const int64_t target = rows ? bound.row_offset(to, token) : 0;
-  std::memcpy(pointers[1] + target, pointers[0] + source, bytes);
+  const auto offset = [&](BufferId larger) -> int64_t {
+    if (program.bytes_of(larger) == bytes) return 0;
+    if (is_state(program.buffers[larger].tensor)) return program.shard_offset_bytes(larger);
+    return program.buffers[larger == from ? to : from].index * bytes;
+  };
+  std::memcpy(pointers[1] + offset(to), pointers[0] + offset(from), bytes);
 }
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const Program& program, int threads)
+  CpuBackend(const Program& program, int threads, Communicator* comm)
       : model_(program.model),
+        share_(share_of(program)),
         units_(parameter_units(model_)),
+        comm_(comm),
         pool_(threads),
         host_pool_(threads) {
     compute_ = make_block_context(model_, pool_);
+    attention_ = make_block_context(share_, pool_);
   }
 
   std::string name() const override { return "cpu"; }
@@ -71,45 +65,73 @@ class CpuBackend final : public Backend {
            const StepContext& context) override;
 
  private:
-  void adamw_op(const Op& op, const BoundOp& b, ThreadPool& pool, const StepContext& context);
+  // The model as attention sees it: this rank's share of the heads.
+  static ModelSpec share_of(const Program& program) {
+    ModelSpec share = program.model;
+    share.heads /= program.lengths.ulysses;
+    share.kv_heads = kv_heads_per_rank(program.model, program.lengths.ulysses);
+    return share;
+  }
+  void adamw_op(const Program& p, const Op& op, const BoundOp& b, ThreadPool& pool,
+                const StepContext& context);
 
-  ModelSpec model_;
+  ModelSpec model_, share_;
   std::vector<ParameterUnit> units_;
+  Communicator* comm_;
   ThreadPool pool_;       // the compute stream's
   ThreadPool host_pool_;  // the host stream's: AdamW where the optimizer lives on the host
-  BlockContext compute_;
+  BlockContext compute_, attention_;
 };
+
+// Inputs and labels of every block, in the order in which this rank holds its tokens.
+void fill_tokens(const Program& p, const Op& op, int32_t* tokens, const StepContext& context) {
+  const int64_t rows = p.lengths.own_block(), part = p.lengths.own_chunk();
+  int64_t chunk = 0;
+  for (int64_t block = 0; block < p.lengths.blocks(); ++block) {
+    int32_t* inputs = tokens + block * 2 * rows;
+    for (int64_t row = 0; row < rows; row += part, ++chunk) {
+      const int64_t first = first_own_token(p, chunk);
+      context.fill_tokens(op.micro_batch, first, part, inputs + row);
+      context.fill_tokens(op.micro_batch, first + 1, part, inputs + rows + row);
+    }
+  }
+}
 
 void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& pointers,
                      const StepContext& context) {
   const BoundOp b(p, op, pointers);
   const Strategy& s = p.strategy;
-  const int64_t block = b.block(), chunk = b.chunk();
-  const int64_t block_token = op.index * block, chunk_token = op.index * chunk;
-  const int64_t kv_token = op.kv_first * chunk, kv_rows = b.shape().kv_chunks * chunk;
+  const int64_t block = p.lengths.own_block(), own_chunk = p.lengths.own_chunk();
+  const int64_t chunk = p.lengths.chunk, index = op.index;
+  // Positions matter to attention only where the mask cuts: in the chunk that is the query's own.
+  const int64_t kv_rows = b.shape().kv_chunks * chunk;
+  const int64_t query = b.shape().diagonal ? kv_rows - chunk : kv_rows;
   const auto tile = [](int64_t wanted, int64_t rows) {
     return wanted > 0 ? std::min(wanted, rows) : rows;
   };
 
   switch (op.kind) {
     case OpKind::batch:
-      context.fill_tokens(op.micro_batch, p.lengths.sequence + 1, b.tokens(0));
+      fill_tokens(p, op, b.tokens(0), context);
       break;
     case OpKind::embed_forward:
-      embed_forward(compute_, b.whole(0), b.tokens(1), block, block_token, b.whole(2));
+      for (int64_t row = 0, c = index * block / own_chunk; row < block; row += own_chunk, ++c) {
+        embed_forward(compute_, b.whole(0), b.tokens(1) + row, own_chunk, first_own_token(p, c),
+                      b.whole(2) + row * model_.hidden);
+      }
       break;
     case OpKind::norm_forward:
       norm1_forward(compute_, b.whole(0), b.whole(1), block, b.whole(2));
       break;
     case OpKind::qkv_forward:
-      qkv_forward(compute_, b.whole(0), b.at(1, chunk_token), b.shape().normed, chunk, chunk_token,
-                  tile(s.projection_tile, chunk), b.at(2, chunk_token), b.at(3, chunk_token),
-                  b.at(4, chunk_token), b.whole(5));
+      qkv_forward(compute_, b.whole(0), b.at(1, index), b.shape().normed, own_chunk,
+                  first_own_token(p, index), tile(s.projection_tile, own_chunk), b.at(2, index),
+                  b.at(3, index), b.at(4, index), b.whole(5));
       break;
     case OpKind::attention_forward:
-      attention_forward(compute_, b.at(0, chunk_token), b.at(1, kv_token), b.at(2, kv_token),
-                        chunk_token, chunk, kv_token, kv_rows, b.shape().first,
-                        b.at(3, chunk_token), b.at(4, chunk_token), b.whole(5));
+      attention_forward(attention_, b.at(0, index), b.at(1, op.kv_first), b.at(2, op.kv_first),
+                        query, chunk, 0, kv_rows, b.shape().first, b.at(3, index), b.at(4, index),
+                        b.whole(5));
       break;
     case OpKind::out_forward:
       out_forward(compute_, b.whole(0), b.whole(1), b.whole(2), block, b.whole(3));
@@ -123,11 +145,10 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
       // otherwise it is the last tensor of the head unit.
       const int64_t behind_norm =
           model_.tied_embeddings ? 0 : (model_.norm == Norm::layernorm ? 2 : 1) * model_.hidden;
-      const double scale =
-          1.0 / (static_cast<double>(p.lengths.sequence) * static_cast<double>(p.micro_batches));
       loss_forward_backward(compute_, b.whole(0), b.whole(1) + behind_norm, b.whole(2),
-                            b.tokens(3) + 1, block, tile(s.loss_tile, block), scale, b.scalar(4),
-                            b.whole(5), b.whole(6), b.whole(7) + behind_norm, b.whole(8));
+                            b.tokens(3) + block, block, tile(s.loss_tile, block), loss_scale(p),
+                            b.scalar(4), b.whole(5), b.whole(6), b.whole(7) + behind_norm,
+                            b.whole(8));
       break;
     }
     case OpKind::mlp_backward:
@@ -139,21 +160,27 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
                    b.whole(5));
       break;
     case OpKind::attention_backward:
-      attention_backward(compute_, b.at(0, chunk_token), b.at(1, kv_token), b.at(2, kv_token),
-                         b.at(3, chunk_token), b.at(4, chunk_token), b.at(5, chunk_token),
-                         chunk_token, chunk, kv_token, kv_rows, op.first_dq, b.at(6, chunk_token),
-                         op.first_dkv, b.at(7, kv_token), b.at(8, kv_token), b.whole(9));
+      attention_backward(attention_, b.at(0, index), b.at(1, op.kv_first), b.at(2, op.kv_first),
+                         b.at(3, index), b.at(4, index), b.at(5, index), query, chunk, 0, kv_rows,
+                         op.first_dq, b.at(6, index), op.first_dkv, b.at(7, op.kv_first),
+                         b.at(8, op.kv_first), b.whole(9));
       break;
     case OpKind::qkv_backward:
-      qkv_backward(compute_, b.whole(0), b.at(1, chunk_token), b.shape().normed, chunk, chunk_token,
-                   tile(s.projection_tile, chunk), b.at(2, chunk_token), b.at(3, chunk_token),
-                   b.at(4, chunk_token), b.at(5, chunk_token), b.whole(6), b.whole(7));
+      qkv_backward(compute_, b.whole(0), b.at(1, index), b.shape().normed, own_chunk,
+                   first_own_token(p, index), tile(s.projection_tile, own_chunk), b.at(2, index),
+                   b.at(3, index), b.at(4, index), b.at(5, index), b.whole(6), b.whole(7));
       break;
     case OpKind::norm_backward:
       norm1_backward(compute_, b.whole(0), b.whole(1), b.whole(2), block, b.whole(3), b.whole(4));
       break;
     case OpKind::embed_backward:
-      embed_backward(compute_, b.tokens(0), b.whole(1), block, block_token, b.whole(2));
+      for (int64_t row = 0, c = index * block / own_chunk; row < block; row += own_chunk, ++c) {
+        embed_backward(compute_, b.tokens(0) + row, b.whole(1) + row * model_.hidden, own_chunk,
+                       first_own_token(p, c), b.whole(2));
+      }
+      break;
+    case OpKind::add:
+      add(pool_, b.whole(1), p.bytes_of(op.operands[0]) / 4, b.whole(0));
       break;
     case OpKind::zero:
       zero(pool_, b.whole(0), p.bytes_of(op.operands[0]) / 4);
@@ -162,11 +189,18 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
       sum_of_squares(pool_, b.whole(0), p.bytes_of(op.operands[0]) / 4, b.scalar(1));
       break;
     case OpKind::adamw:
-      adamw_op(op, b, op.stream == Stream::host ? host_pool_ : pool_, context);
+      adamw_op(p, op, b, op.stream == Stream::host ? host_pool_ : pool_, context);
       break;
     case OpKind::copy_h2d:
     case OpKind::copy_d2h:
       copy(p, op, pointers);
+      break;
+    case OpKind::all_to_all:
+    case OpKind::ring_shift:
+    case OpKind::all_gather:
+    case OpKind::reduce_scatter:
+    case OpKind::all_reduce:
+      run_exchange(*comm_, p, op, pointers);
       break;
     case OpKind::io_read:
     case OpKind::io_write:
@@ -175,7 +209,7 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
   }
 }
 
-void CpuBackend::adamw_op(const Op& op, const BoundOp& b, ThreadPool& pool,
+void CpuBackend::adamw_op(const Program& p, const Op& op, const BoundOp& b, ThreadPool& pool,
                           const StepContext& context) {
   AdamWStep step;
   step.learning_rate = context.learning_rate;
@@ -188,16 +222,29 @@ void CpuBackend::adamw_op(const Op& op, const BoundOp& b, ThreadPool& pool,
   if (context.clip_norm > 0 && norm > context.clip_norm) {
     step.gradient_scale = context.clip_norm / norm;
   }
+  // Of each tensor, the part that lies in this rank's shard (all of it where there are none).
+  const int64_t shard = p.bytes_of(op.operands[2]) / 4;
+  const int64_t begin = p.strategy.parallel.shards() > 1 ? p.place.rank * shard : 0;
+  const auto slice = [&](int i) { return b.whole(i) + p.shard_offset_bytes(op.operands[i]) / 4; };
   for (const ParameterTensor& tensor : units_[op.index].tensors) {
+    const int64_t first = std::max(tensor.offset, begin) - begin;
+    const int64_t last = std::min(tensor.offset + tensor.elements, begin + shard) - begin;
+    if (first >= last) continue;
     step.weight_decay = tensor.decays ? context.weight_decay : 0;
-    adamw(pool, step, b.whole(0) + tensor.offset, tensor.elements, b.whole(4) + tensor.offset,
-          b.whole(2) + tensor.offset, b.whole(3) + tensor.offset);
+    adamw(pool, step, slice(0) + first, last - first, slice(4) + first, slice(2) + first,
+          slice(3) + first);
   }
 }
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(const Program& program, int compute_threads) {
+std::unique_ptr<Backend> make_backend(const Program& program, int compute_threads,
+                                      Communicator* comm) {
+  const int64_t ranks = program.strategy.parallel.ranks();
+  if (ranks != (comm == nullptr ? 1 : comm->size())) {
+    throw bad_input("the plan is for {} ranks, and {} run", ranks,
+                    comm == nullptr ? 1 : comm->size());
+  }
   if (program.dtype != DType::float32) {
     throw bad_input("dtype: the cpu backend computes in float32, the plan asks for {}",
                     name_of(program.dtype));
@@ -205,7 +252,7 @@ std::unique_ptr<Backend> make_backend(const Program& program, int compute_thread
   const int threads = compute_threads > 0
                           ? compute_threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return std::make_unique<CpuBackend>(program, threads);
+  return std::make_unique<CpuBackend>(program, threads, comm);
 }
 
 }  // namespace longspan::cpu

@@ -139,4 +139,7 @@ void adamw(ThreadPool&, const AdamWStep&, const float* g, int64_t n, float* p, f
 
 void zero(ThreadPool&, float* x, int64_t n);
 
+/// sum[n] += part[n].
+void add(ThreadPool&, const float* part, int64_t n, float* sum);
+
 }  // namespace longspan::cpu

@@ -69,4 +69,9 @@ void zero(ThreadPool& pool, float* x, int64_t n) {
   for_rows(pool, n, 1, [&](int64_t begin, int64_t end) { std::fill(x + begin, x + end, 0.0F); });
 }
 
+void add(ThreadPool& pool, const float* part, int64_t n, float* sum) {
+  for_rows(pool, n, 1,
+           [&](int64_t begin, int64_t end) { add_to(part + begin, end - begin, sum + begin); });
+}
+
 }  // namespace longspan::cpu

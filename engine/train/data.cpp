@@ -39,10 +39,12 @@ class SyntheticTokens final : public TokenSource {
  public:
   explicit SyntheticTokens(int64_t vocab) : vocab_(vocab) {}
 
-  void sample(int64_t index, int64_t count, int32_t* out) const override {
-    const uint64_t first = static_cast<uint64_t>(index) * static_cast<uint64_t>(count - 1);
+  void sample(int64_t index, int64_t sequence, int64_t first, int64_t count,
+              int32_t* out) const override {
+    const uint64_t begin = static_cast<uint64_t>(index) * static_cast<uint64_t>(sequence) +
+                           static_cast<uint64_t>(first);
     for (int64_t i = 0; i < count; ++i) {
-      const double u = uniform_at(key_, first + static_cast<uint64_t>(i));
+      const double u = uniform_at(key_, begin + static_cast<uint64_t>(i));
       const auto id = static_cast<int64_t>(u * u * static_cast<double>(vocab_));
       out[i] = static_cast<int32_t>(std::min(id, vocab_ - 1));
     }
@@ -77,14 +79,15 @@ class FileTokens final : public TokenSource {
     check_all_ids();
   }
 
-  void sample(int64_t index, int64_t count, int32_t* out) const override {
-    const int64_t stride = count - 1;  // the last label of a window is the first input of the next
-    const int64_t windows = stride > 0 ? (tokens_ - 1) / stride : 0;
+  void sample(int64_t index, int64_t sequence, int64_t first, int64_t count,
+              int32_t* out) const override {
+    // The last label of a window is the first input of the next.
+    const int64_t windows = sequence > 0 ? (tokens_ - 1) / sequence : 0;
     if (windows == 0 || index < 0) {
       throw bad_input("{}: cannot take sample {} of {} tokens from {}", file_.path().string(),
-                      index, count, tokens_);
+                      index, sequence + 1, tokens_);
     }
-    decode(index % windows * stride, count, out);
+    decode(index % windows * sequence + first, count, out);
   }
   int64_t tokens() const override { return tokens_; }
 

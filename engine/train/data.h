@@ -13,11 +13,13 @@ namespace longspan {
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
-  /// Fills out[0, count) with the tokens of sample `index`: inputs are out[0, count-1), labels
-  /// out[1, count). Samples are consecutive, non-overlapping windows of count-1 tokens that wrap
-  /// around after the last whole one. Deterministic. REQUIRES: index >= 0, count >= 2. Throws
-  /// bad_input if the file has changed and holds an id >= vocab, `failed` on an I/O error.
-  virtual void sample(int64_t index, int64_t count, int32_t* out) const = 0;
+  /// Fills out[0, count) with tokens [first, first + count) of sample `index`, which has
+  /// `sequence` + 1 of them: inputs are [0, sequence), labels [1, sequence + 1). Samples are
+  /// consecutive, non-overlapping windows of `sequence` tokens that wrap around after the last
+  /// whole one. Deterministic. REQUIRES: index >= 0, sequence >= 1, first + count <= sequence + 1.
+  /// Throws bad_input if the file has changed and holds an id >= vocab, `failed` on an I/O error.
+  virtual void sample(int64_t index, int64_t sequence, int64_t first, int64_t count,
+                      int32_t* out) const = 0;
   virtual int64_t tokens() const = 0;  // in the file; INT64_MAX for synthetic
 };
 

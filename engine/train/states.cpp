@@ -18,17 +18,23 @@ namespace {
 
 // A unit of any state, as float32, wherever its buffer is.
 std::vector<float> read_unit(const Executor& executor, BufferId buffer, int64_t elements) {
-  std::vector<float> values(elements);
+  std::vector<float> values(executor.program().bytes_of(buffer) / 4);
   executor.read(buffer, values.data());
+  values.resize(elements);
   return values;
 }
 
-// Writes a parameter unit and, where there is one, the resident copy that the kernels read.
-void write_parameters(Executor& executor, int unit, const std::vector<float>& values) {
-  const BufferId master = executor.program().parameters[unit];
-  const BufferId resident = executor.program().device_parameters[unit];
-  executor.write(master, values.data());
-  if (resident >= 0 && resident != master) executor.write(resident, values.data());
+// Writes what a buffer holds of a unit: all of it, or this rank's shard; padding is zero.
+void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& values) {
+  const Program& program = executor.program();
+  const int64_t held = program.bytes_of(buffer) / 4;
+  const auto elements = static_cast<int64_t>(values.size());
+  const int64_t first = held < elements ? program.place.rank * held : 0;
+  std::vector<float> part(held);
+  if (first < elements) {
+    std::copy_n(values.begin() + first, std::min(held, elements - first), part.begin());
+  }
+  executor.write(buffer, part.data());
 }
 
 void transpose(const float* in, int64_t rows, int64_t columns, float* out) {
@@ -143,13 +149,20 @@ constexpr const char* kStepKey = "longspan_steps_done";
 
 }  // namespace
 
+void write_parameters(Executor& executor, int unit, const std::vector<float>& values) {
+  const BufferId master = executor.program().parameters[unit];
+  const BufferId kernels = executor.program().kernel_parameters[unit];
+  write_unit(executor, master, values);
+  if (kernels != master) write_unit(executor, kernels, values);
+}
+
 void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed) {
   const std::vector<ParameterUnit> units = parameter_units(model);
   for (size_t unit = 0; unit < units.size(); ++unit) {
     std::vector<float> values(units[unit].elements);
     const Program& program = executor.program();
-    executor.write(program.adam_m[unit], values.data());
-    executor.write(program.adam_v[unit], values.data());
+    write_unit(executor, program.adam_m[unit], values);
+    write_unit(executor, program.adam_v[unit], values);
     for (const ParameterTensor& tensor : units[unit].tensors) {
       initialize_tensor(model, tensor, seed, values.data() + tensor.offset);
     }
@@ -219,8 +232,8 @@ int64_t load_checkpoint(Executor& executor, const ModelSpec& model,
       files.read("adam_m.", tensor, m.data() + tensor.offset);
       files.read("adam_v.", tensor, v.data() + tensor.offset);
     }
-    executor.write(executor.program().adam_m[unit], m.data());
-    executor.write(executor.program().adam_v[unit], v.data());
+    write_unit(executor, executor.program().adam_m[unit], m);
+    write_unit(executor, executor.program().adam_v[unit], v);
   }
   return steps_done;
 }

@@ -6,11 +6,16 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <vector>
 
 #include "engine/runtime/executor.h"
 #include "models/model_spec.h"
 
 namespace longspan {
+
+/// Writes one unit's parameters, float32 in the model's layout: the optimizer's copy and the
+/// kernels', of each the shard this rank holds.
+void write_parameters(Executor& executor, int unit, const std::vector<float>& values);
 
 /// Parameters from `seed`; optimizer moments zero.
 void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed);

@@ -10,12 +10,14 @@
 namespace longspan {
 namespace {
 
-Program checked_program(const Plan& plan) {
+Program checked_program(const Plan& plan, const Communicator* comm) {
   if (plan.hardware.device.backend != "cpu") {
     throw bad_input("hardware {}: this build runs the cpu backend, the plan asks for {}",
                     plan.hardware.name, plan.hardware.device.backend);
   }
-  return build_program(step_request(plan));
+  StepRequest request = step_request(plan);
+  if (comm != nullptr) request.rank = comm->rank();
+  return build_program(request);
 }
 
 ExecutorOptions executor_options(const Plan& plan, const TrainerOptions& options) {
@@ -34,7 +36,7 @@ struct Trainer::State {
       : plan(plan),
         config(config),
         data(std::move(source)),
-        backend(cpu::make_backend(program, options.compute_threads)),
+        backend(cpu::make_backend(program, options.compute_threads, options.comm)),
         executor(std::move(program), *backend, executor_options(plan, options)) {}
 
   Plan plan;
@@ -48,8 +50,8 @@ struct Trainer::State {
 
 Trainer::Trainer(const Plan& plan, const TrainingConfig& config,
                  std::shared_ptr<const TokenSource> data, const TrainerOptions& options)
-    : state_(
-          std::make_unique<State>(plan, config, std::move(data), options, checked_program(plan))) {
+    : state_(std::make_unique<State>(plan, config, std::move(data), options,
+                                     checked_program(plan, options.comm))) {
   initialize_states(state_->executor, plan.model, config.seed);
 }
 
@@ -80,8 +82,12 @@ StepReport Trainer::step() {
   context.epsilon = s.config.epsilon;
   context.weight_decay = s.config.weight_decay;
   context.clip_norm = s.config.clip_norm;
-  context.fill_tokens = [&](int64_t micro_batch, int64_t count, int32_t* tokens) {
-    s.data->sample(s.steps_done * plan.micro_batches + micro_batch, count, tokens);
+  // Every replica takes its own sequences, in the order one rank alone would take them.
+  const int64_t replicas = plan.strategy.parallel.data;
+  const int64_t replica = s.executor.program().place.data;
+  context.fill_tokens = [&](int64_t micro_batch, int64_t first, int64_t count, int32_t* tokens) {
+    const int64_t sample = (s.steps_done * plan.micro_batches + micro_batch) * replicas + replica;
+    s.data->sample(sample, plan.sequence, first, count, tokens);
   };
   s.timeline = s.executor.run(context);
   ++s.steps_done;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/comm/communicator.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/data.h"
 #include "engine/train/optimizer.h"
@@ -31,7 +32,8 @@ struct StepReport {
 struct TrainerOptions {
   int compute_threads = 0;  // 0: all cores
   std::filesystem::path nvme_directory = ".";
-  bool poison = false;  // tests: arenas start as NaN
+  bool poison = false;           // tests: arenas start as NaN
+  Communicator* comm = nullptr;  // to the plan's other ranks; must outlive the trainer
 };
 
 class Trainer {

@@ -162,7 +162,12 @@ double peak_flops(const HardwareProfile& hw, DType dtype) {
   return dtype == DType::bfloat16 && half > 0 ? half : hw.device.peak_flops_float32.value;
 }
 
-CostModel::CostModel(const HardwareProfile& hw, DType dtype) {
+CostModel::CostModel(const HardwareProfile& hw, DType dtype, int64_t ranks)
+    : node_devices_(static_cast<double>(hw.devices_per_node)),
+      node_fabric_(hw.node_fabric),
+      cluster_fabric_(hw.cluster_fabric) {
+  const bool shared = hw.device.backend == "cpu";
+  if (shared) sharing_ = static_cast<double>(std::min(ranks, hw.devices_per_node));
   op_overhead_seconds_ = hw.device.op_overhead_seconds.value;
   workers_ = static_cast<double>(hw.host.cores);
   for (int i = 0; i < kKernelCount; ++i) {
@@ -190,10 +195,32 @@ CostModel::CostModel(const HardwareProfile& hw, DType dtype) {
 double CostModel::seconds(const Primitive& p) const {
   const int i = static_cast<int>(p.kernel);
   if (p.work <= 0) return 0;
+  if (p.kernel == Kernel::exchange || p.kernel == Kernel::gather) return exchange_seconds(p);
   double rate =
       curves_[i].empty() ? fallback_[i] : curves_[i].at(p.shape[0], p.shape[1], p.shape[2]);
   if (block_[i][0] > 0) rate *= busy_share(block_[i], workers_, p.shape[0], p.shape[1]);
-  return p.repeats * (latency_[i] + p.work / rate);
+  return sharing_ * p.repeats * (latency_[i] + p.work / rate);
+}
+
+// Latency and bandwidth of the fabrics (the alpha-beta model). A group's neighbours are `stride`
+// ranks apart, so `inside` of its members share a node. What an exchange sends to each of the
+// others is its own; what a gather sends crosses to each node once, over the links of all of the
+// node's members.
+double CostModel::exchange_seconds(const Primitive& p) const {
+  const double bytes = p.shape[0], stride = p.shape[1], size = p.shape[2];
+  const double inside = std::clamp(std::floor(node_devices_ / stride), 1.0, size);
+  const double outside = size - inside;
+  double node = 0, cluster = 0;
+  if (inside > 1) {
+    const double peers = p.kernel == Kernel::gather ? size - 1 : inside - 1;
+    node = node_fabric_.latency_seconds.value + bytes * peers / node_fabric_.bandwidth.value;
+  }
+  if (outside > 0) {
+    const double links = p.kernel == Kernel::gather ? inside : 1;
+    cluster = cluster_fabric_.latency_seconds.value +
+              bytes * outside / (links * cluster_fabric_.bandwidth.value);
+  }
+  return sharing_ * std::max(node, cluster);
 }
 
 std::vector<double> CostModel::durations(const Program& program) const {

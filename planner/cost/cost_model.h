@@ -28,8 +28,9 @@ double peak_flops(const HardwareProfile& hw, DType dtype);
 
 class CostModel {
  public:
-  /// REQUIRES: validate(hw) passed.
-  CostModel(const HardwareProfile& hw, DType dtype);
+  /// `ranks` is how many work at once: on the cpu backend they share the machine. REQUIRES:
+  /// validate(hw) passed.
+  CostModel(const HardwareProfile& hw, DType dtype, int64_t ranks = 1);
 
   /// Seconds one op of each of the program's shapes takes alone, in the order of program.shapes.
   std::vector<double> durations(const Program& program) const;
@@ -44,7 +45,12 @@ class CostModel {
   std::array<double, kKernelCount> latency_{};
   std::array<std::array<double, 2>, kKernelCount> block_{};
   double workers_ = 1;
+  double exchange_seconds(const Primitive& primitive) const;
+
   double op_overhead_seconds_ = 0;
+  double sharing_ = 1;  // ranks that share one processor
+  double node_devices_ = 1;
+  FabricProfile node_fabric_, cluster_fabric_;
   Interference interference_{};
 };
 

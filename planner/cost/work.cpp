@@ -40,7 +40,8 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   const double c = static_cast<double>(p.lengths.chunk);
   const double dim = static_cast<double>(p.model.head_dim);
   const bool forward = shape.kind == OpKind::attention_forward;
-  const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(p.model.attention_width());
+  const double per_pair =
+      (forward ? 4.0 : 10.0) * static_cast<double>(p.model.attention_width() / p.lengths.ulysses);
   const double full_keys = c * (shape.kv_chunks - (shape.diagonal ? 1 : 0));
   if (full_keys > 0) {
     add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward, {c, full_keys, dim},
@@ -50,6 +51,28 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
     add.whole(forward ? Kernel::attention_forward_diagonal : Kernel::attention_backward_diagonal,
               {c, c, dim}, per_pair * (c * (c + 1) / 2));
   }
+}
+
+// Bytes of one token that go to each peer in an all_to_all of this shape: `tensor` is its first
+// source.
+double exchanged_row_bytes(const Program& p, const OpShape& shape) {
+  const auto row = [&](Tensor t) { return p.bytes.row[static_cast<int>(t)]; };
+  int64_t bytes = 0;
+  switch (shape.tensor) {
+    case Tensor::q_own:
+      bytes = row(Tensor::q) + 2 * row(Tensor::k);
+      break;
+    case Tensor::d_o:
+      bytes = row(Tensor::d_o_heads) + row(Tensor::delta_heads);
+      break;
+    case Tensor::dq:
+      bytes = row(Tensor::dq) + 2 * row(Tensor::dk);
+      break;
+    default:
+      bytes = row(Tensor::o_heads);
+      break;
+  }
+  return static_cast<double>(bytes);
 }
 
 }  // namespace
@@ -78,7 +101,9 @@ std::string_view name_of(Kernel kernel) {
                                                "copy_h2d",
                                                "copy_d2h",
                                                "io_read",
-                                               "io_write"};
+                                               "io_write",
+                                               "exchange",
+                                               "gather"};
   static_assert(std::size(names) == kKernelCount);
   return names[static_cast<int>(kernel)];
 }
@@ -88,7 +113,9 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   const ModelSpec& m = p.model;
   const int64_t d = m.hidden, f = m.ffn, a = m.attention_width(), g = m.kv_width();
   const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
-  const int64_t block = p.lengths.block, chunk = p.lengths.chunk;
+  const int64_t block = p.lengths.own_block(), chunk = p.lengths.own_chunk();
+  const Parallel& parallel = p.strategy.parallel;
+  const double ranks = static_cast<double>(parallel.ranks());
   const bool rope = m.positions == Positions::rope;
   const auto unit_bytes = [&] { return static_cast<double>(p.bytes[shape.tensor]); };
   const auto unit_count = [&] {  // float32 elements of a gradient or state unit
@@ -99,6 +126,31 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
     case OpKind::batch:
       add.whole(Kernel::zero, {static_cast<double>(p.lengths.sequence), 1, 1},
                 static_cast<double>(p.lengths.sequence));
+      break;
+    case OpKind::add:
+      add.tiles(unit_count(), 0);
+      add.elementwise(Kernel::add, unit_count(), 1);
+      break;
+    case OpKind::all_to_all: {
+      const auto peers = static_cast<double>(parallel.ulysses - 1);
+      const double bytes = exchanged_row_bytes(p, shape) * static_cast<double>(chunk);
+      add.whole(Kernel::exchange, {bytes, 1, peers + 1}, bytes * peers);
+      break;
+    }
+    case OpKind::ring_shift: {
+      const double bytes = 2 * unit_bytes();
+      add.whole(Kernel::exchange, {bytes, static_cast<double>(parallel.ulysses), 2}, bytes);
+      break;
+    }
+    case OpKind::all_gather:
+    case OpKind::reduce_scatter:
+      add.whole(Kernel::gather, {unit_bytes(), 1, ranks}, unit_bytes() * (ranks - 1));
+      break;
+    case OpKind::all_reduce:
+      for (int pass = 0; pass < 2; ++pass) {
+        add.whole(Kernel::gather, {unit_bytes() / ranks, 1, ranks},
+                  unit_bytes() / ranks * (ranks - 1));
+      }
       break;
     case OpKind::embed_forward:
       add.tiles(block, 0);

@@ -38,6 +38,9 @@ enum class Kernel : uint8_t {
   copy_d2h,
   io_read,
   io_write,  // bytes
+  exchange,  // (bytes to each peer, ranks between neighbours of the group, ranks): all-to-all,
+             // shift
+  gather,    // likewise: all-gather, reduce-scatter
   count
 };
 inline constexpr int kKernelCount = static_cast<int>(Kernel::count);

@@ -262,7 +262,7 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
   yaml.finish();
 
   check_dtype(yaml, plan);
-  validate(plan.strategy, plan.sequence, origin + ": strategy");
+  validate(plan.strategy, plan.model, plan.sequence, origin + ": strategy");
   check_size(plan, origin);
   if (plan.model.positions == Positions::learned && plan.model.max_positions < plan.sequence) {
     throw yaml.error("sequence",

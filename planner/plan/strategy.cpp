@@ -71,10 +71,14 @@ const std::vector<std::string>& preset_names() {
 bool is_chunked_preset(std::string_view name) { return name == "fpdt"; }
 
 Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequence,
-                     int64_t chunk_tokens) {
+                     int64_t chunk_tokens, const Parallel& parallel) {
   Strategy s;
   s.preset = name;
-  s.chunk_tokens = s.block_tokens = sequence;
+  s.parallel = parallel;
+  // A ring deals out two chunks to every rank.
+  s.block_tokens = sequence / parallel.ring;
+  s.chunk_tokens = parallel.ring > 1 ? s.block_tokens / 2 : sequence;
+  const int64_t rows = s.block_tokens / parallel.ulysses;  // of one rank
   if (name == "baseline") return s;
   if (name == "checkpoint") {
     recompute_all_but_layer_input(s, Saved::keep);
@@ -87,14 +91,14 @@ Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequ
   if (name == "mst") {
     // Mini-sequences for the MLP and the head: as many as the inner width exceeds the hidden one.
     recompute_all_but_layer_input(s, Saved::keep);
-    s.mlp_tile = ceil_div(sequence, std::max<int64_t>(1, model.ffn / model.hidden));
-    s.loss_tile = ceil_div(sequence, std::max<int64_t>(1, model.vocab / model.hidden));
+    s.mlp_tile = ceil_div(rows, std::max<int64_t>(1, model.ffn / model.hidden));
+    s.loss_tile = ceil_div(rows, std::max<int64_t>(1, model.vocab / model.hidden));
     return s;
   }
   if (name == "alst") {
     // TiledMLP cuts ceil(S/d) shards; tiled loss likewise; checkpoints go to the host.
     recompute_all_but_layer_input(s, Saved::host);
-    s.mlp_tile = s.loss_tile = std::min(sequence, model.hidden);
+    s.mlp_tile = s.loss_tile = std::min(rows, model.hidden);
     return s;
   }
   if (name == "fpdt") {
@@ -105,8 +109,8 @@ Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequ
     s.chunk_tokens = std::min(sequence, chunk_tokens > 0 ? chunk_tokens : kPublishedChunk);
     s.kv = s.idle = Tier::host;
     s.backward_order = BackwardOrder::kv_outer;
-    s.mlp_tile = std::max<int64_t>(1, s.chunk_tokens / 2);
-    s.loss_tile = std::max<int64_t>(1, s.chunk_tokens / 32);
+    s.mlp_tile = std::max<int64_t>(1, s.chunk_tokens / parallel.ulysses / 2);
+    s.loss_tile = std::max<int64_t>(1, s.chunk_tokens / parallel.ulysses / 32);
     return s;
   }
   std::string list;
@@ -114,7 +118,8 @@ Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequ
   throw bad_input("unknown strategy \"{}\": expected auto or one of {}", name, list);
 }
 
-void validate(const Strategy& s, int64_t sequence, const std::string& origin) {
+void validate(const Strategy& s, const ModelSpec& model, int64_t sequence,
+              const std::string& origin) {
   if (s.chunk_tokens <= 0) {
     throw bad_input("{}: chunk_tokens: expected tokens > 0, got {}", origin, s.chunk_tokens);
   }
@@ -122,12 +127,22 @@ void validate(const Strategy& s, int64_t sequence, const std::string& origin) {
     throw bad_input("{}: chunk_tokens: {} does not divide the sequence of {} tokens; try {}",
                     origin, s.chunk_tokens, sequence, nearest_divisors(sequence, s.chunk_tokens));
   }
+  validate(s.parallel, model, sequence, s.chunk_tokens, origin);
+  const int64_t share = sequence / s.parallel.ring;
   if (s.block_tokens < s.chunk_tokens || s.block_tokens % s.chunk_tokens != 0 ||
-      sequence % s.block_tokens != 0) {
+      share % s.block_tokens != 0) {
     throw bad_input(
-        "{}: block_tokens: {} is not a multiple of the chunk of {} that divides the sequence of "
-        "{} tokens; try {} or {}",
-        origin, s.block_tokens, s.chunk_tokens, sequence, s.chunk_tokens, sequence);
+        "{}: block_tokens: {} is not a multiple of the chunk of {} that divides the {}{} tokens; "
+        "try {} or {}",
+        origin, s.block_tokens, s.chunk_tokens,
+        s.parallel.ring > 1 ? "ring position's share of " : "sequence of ", share, s.chunk_tokens,
+        share);
+  }
+  if (s.parallel.ring > 1 && (s.kv != Tier::device || s.idle != Tier::device)) {
+    throw bad_input(
+        "{}: parallel.ring: a ring works on a layer that lies on the device; set kv and idle to "
+        "device, or deal the sequence out with ulysses",
+        origin);
   }
   if (s.kv == Tier::nvme) throw bad_input("{}: kv: expected device or host, got nvme", origin);
   if (s.idle == Tier::nvme) throw bad_input("{}: idle: expected device or host, got nvme", origin);
@@ -148,6 +163,12 @@ void validate(const Strategy& s, int64_t sequence, const std::string& origin) {
   if (s.parameters == Tier::nvme || s.gradients == Tier::nvme) {
     throw bad_input("{}: states: parameters and gradients live on device or host, not nvme",
                     origin);
+  }
+  if (s.parallel.shards() > 1 && s.parallel.zero < 3 && s.parameters != Tier::device) {
+    throw bad_input(
+        "{}: parallel.zero: parameters on the host are whole on every rank (zero: 0) or gathered "
+        "from shards (zero: 3), got zero: {}",
+        origin, s.parallel.zero);
   }
   if (s.optimizer == Tier::device &&
       (s.parameters != Tier::device || s.gradients != Tier::device)) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "models/model_spec.h"
+#include "planner/plan/parallel.h"
 
 namespace longspan {
 
@@ -38,7 +39,7 @@ struct Strategy {
 
   int64_t chunk_tokens = 0;  // attention chunk c; divides S
   int64_t block_tokens = 0;  // rows that norms, residuals, output projection and MLP are held for
-                             // at once: a multiple of c that divides S
+                             // at once: a multiple of c that divides a ring position's share of S
   Tier kv = Tier::device;  // K,V (and dK,dV) of the layer at work: resident, or streamed from host
   Tier idle = Tier::device;    // where residuals, queries and their gradients wait between uses
   int64_t prefetch_depth = 1;  // loads are issued this many compute ops before their use
@@ -59,6 +60,8 @@ struct Strategy {
   Tier gradients = Tier::device;   // device or host
   Tier optimizer = Tier::device;   // device, host or nvme; device needs both others on device
 
+  Parallel parallel;  // over how many ranks, and how
+
   bool operator==(const Strategy&) const = default;
 };
 
@@ -73,13 +76,15 @@ const std::vector<std::string>& preset_names();
 /// The knobs of a preset for one model and length. `chunk_tokens` is used by the chunked presets
 /// (0: 65536 tokens as published, or S if that is shorter). Throws bad_input for an unknown name.
 Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequence,
-                     int64_t chunk_tokens = 0);
+                     int64_t chunk_tokens = 0, const Parallel& parallel = {});
 
 /// True for presets whose attention is chunked, so that a chunk size is theirs to choose.
 bool is_chunked_preset(std::string_view name);
 
-/// Throws bad_input, prefixed by `origin`, unless the knobs are in range, agree with each other and
-/// with the length; for a chunk that does not divide S it names the nearest that do.
-void validate(const Strategy& strategy, int64_t sequence, const std::string& origin);
+/// Throws bad_input, prefixed by `origin`, unless the knobs are in range, agree with each other,
+/// with the model's heads and with the length; for a chunk that does not divide S it names the
+/// nearest that do.
+void validate(const Strategy& strategy, const ModelSpec& model, int64_t sequence,
+              const std::string& origin);
 
 }  // namespace longspan

@@ -42,10 +42,10 @@ void ProgramBuilder::add_operands(Op& op, std::initializer_list<Operand> operand
   }
 }
 
-Op& ProgramBuilder::compute(const OpShape& shape, int layer, int index,
-                            std::initializer_list<Operand> operands, Stream stream) {
+ProgramBuilder::Item ProgramBuilder::item_of(const OpShape& shape, int layer, int index,
+                                             Stream stream,
+                                             std::initializer_list<Operand> operands) {
   Item item;
-  item.computes = true;
   item.op.kind = shape.kind;
   item.op.stream = stream;
   item.op.shape = shape_index(shape);
@@ -53,6 +53,30 @@ Op& ProgramBuilder::compute(const OpShape& shape, int layer, int index,
   item.op.index = index;
   item.op.micro_batch = micro_batch_;
   add_operands(item.op, operands);
+  return item;
+}
+
+void ProgramBuilder::communicate(const OpShape& shape, int layer, int index,
+                                 std::initializer_list<Operand> operands, bool hoist) {
+  const bool overlap = program_.strategy.parallel.overlap;
+  Item item = item_of(shape, layer, index, overlap ? Stream::comm : Stream::compute, operands);
+  if (hoist && overlap) {
+    issue_ahead(item.op, operands.begin()->id);
+  } else {
+    enqueue(std::move(item));
+  }
+}
+
+void ProgramBuilder::issue_ahead(const Op& op, BufferId source) {
+  const bool ahead = program_.strategy.prefetch_depth > 0;
+  while (!queue_.empty() && (!ahead || last_writer_[source] >= popped_)) pop();
+  append(op);
+}
+
+Op& ProgramBuilder::compute(const OpShape& shape, int layer, int index,
+                            std::initializer_list<Operand> operands, Stream stream) {
+  Item item = item_of(shape, layer, index, stream, operands);
+  item.computes = true;
   enqueue(std::move(item));
   // Make room first, so that the reference handed out stays in the queue until the next call.
   while (queued_computes_ > std::max<int64_t>(1, program_.strategy.prefetch_depth)) pop();
@@ -134,9 +158,7 @@ void ProgramBuilder::copy(BufferId source, BufferId destination, bool hoist) {
     enqueue(std::move(item));
     return;
   }
-  const bool ahead = program_.strategy.prefetch_depth > 0;
-  while (!queue_.empty() && (!ahead || last_writer_[source] >= popped_)) pop();
-  append(item.op);
+  issue_ahead(item.op, source);
 }
 
 Parked ProgramBuilder::save(BufferId buffer, Saved where) {

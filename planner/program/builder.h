@@ -44,6 +44,11 @@ class ProgramBuilder {
   /// buffer may stand in two places (in-place ops).
   Op& compute(const OpShape& shape, int layer, int index, std::initializer_list<Operand> operands,
               Stream stream = Stream::compute);
+  /// Emits an exchange with other ranks: on the comm stream, or on the compute stream where the
+  /// strategy does not overlap them. It does not count as a compute op. `hoist`: issue it ahead of
+  /// queued compute (but never before its first operand is written).
+  void communicate(const OpShape& shape, int layer, int index,
+                   std::initializer_list<Operand> operands, bool hoist = false);
   /// A copy between tiers: the stream follows from them. `hoist`: issue it ahead of queued compute.
   void copy(BufferId source, BufferId destination, bool hoist);
 
@@ -79,8 +84,11 @@ class ProgramBuilder {
   };
 
   int shape_index(const OpShape& shape);
+  Item item_of(const OpShape& shape, int layer, int index, Stream stream,
+               std::initializer_list<Operand> operands);
   static void add_operands(Op& op, std::initializer_list<Operand> operands);
   void enqueue(Item&& item);
+  void issue_ahead(const Op& op, BufferId source);
   void pop();
   void append(const Op& op);
   void end_lifetime(BufferId buffer);

@@ -9,12 +9,57 @@
 namespace longspan {
 namespace {
 
-// What the walk knows of a buffer while it lives.
-struct BufferState {
+// What the walk knows of a piece of a buffer while it lives.
+struct PieceState {
   Waits accesses = kNoWaits;  // last op of each stream that touched it, or its memory before it
-  bool allocated = false;
   int writer_stream = -1;
   int32_t writer_ordinal = -1;
+};
+
+// The pieces of all buffers. A buffer is one piece, except resident keys and values: ops work on
+// some of their chunks, and those that work on others need not wait.
+class Pieces {
+ public:
+  struct Range {
+    int32_t first, count;
+  };
+
+  explicit Pieces(const Program& program) : program_(program) {
+    starts_.reserve(program.buffers.size() + 1);
+    int32_t next = 0;
+    for (const Buffer& b : program.buffers) {
+      starts_.push_back(next);
+      next += is_chunked(b.tensor) ? static_cast<int32_t>(program.lengths.chunks()) : 1;
+    }
+    starts_.push_back(next);
+    states_.resize(next);
+  }
+
+  Range all(BufferId id) const { return {starts_[id], starts_[id + 1] - starts_[id]}; }
+  /// What an op touches of its operand `id`.
+  Range touched(const Op& op, BufferId id) const {
+    const Range range = all(id);
+    if (range.count == 1) return range;
+    switch (op.kind) {
+      case OpKind::attention_forward:
+      case OpKind::attention_backward:
+        return {range.first + op.kv_first, program_.shapes[op.shape].kv_chunks};
+      case OpKind::qkv_forward:
+      case OpKind::qkv_backward:
+      case OpKind::all_to_all:
+        return {range.first + op.index, 1};
+      default:
+        return range;
+    }
+  }
+  PieceState& operator[](int32_t piece) { return states_[piece]; }
+
+ private:
+  static bool is_chunked(Tensor t) { return t >= Tensor::k_all && t <= Tensor::dv_all; }
+
+  const Program& program_;
+  std::vector<int32_t> starts_;  // per buffer, and one past the end
+  std::vector<PieceState> states_;
 };
 
 int64_t padded(int64_t bytes) { return round_up(bytes, kArenaAlignment); }
@@ -74,7 +119,8 @@ Layout lay_out(const Program& program) {
   const size_t n_ops = program.ops.size();
   for (std::vector<Queued>& queue : layout.streams) queue.reserve(n_ops / 3);
 
-  std::vector<BufferState> states(program.buffers.size());
+  Pieces pieces(program);
+  std::vector<bool> allocated(program.buffers.size());
   std::array<Waits, kStreamCount> known;  // what each stream has waited for already
   known.fill(kNoWaits);
   size_t next_release = 0;
@@ -89,28 +135,39 @@ Layout lay_out(const Program& program) {
     for (int i = 0; i < op.operand_count; ++i) {
       const BufferId id = op.operands[i];
       if (id < 0) continue;
-      BufferState& state = states[id];
-      if (!state.allocated && !program.buffers[id].persistent) {
-        state.allocated = true;
-        placement.begin(id, state.accesses);
+      if (!allocated[id] && !program.buffers[id].persistent) {
+        allocated[id] = true;
+        Waits inherited = kNoWaits;
+        placement.begin(id, inherited);
+        const Pieces::Range all = pieces.all(id);
+        for (int32_t p = all.first; p < all.first + all.count; ++p) pieces[p].accesses = inherited;
       }
-      if (op.writes >> i & 1) {
-        merge(waits, state.accesses);
-      } else if (state.writer_stream >= 0) {
-        waits[state.writer_stream] = std::max(waits[state.writer_stream], state.writer_ordinal);
+      const bool writes = (op.writes >> i & 1) != 0;
+      const Pieces::Range range = pieces.touched(op, id);
+      for (int32_t p = range.first; p < range.first + range.count; ++p) {
+        const PieceState& state = pieces[p];
+        if (writes) {
+          merge(waits, state.accesses);
+        } else if (state.writer_stream >= 0) {
+          waits[state.writer_stream] = std::max(waits[state.writer_stream], state.writer_ordinal);
+        }
       }
     }
     for (int i = 0; i < op.operand_count; ++i) {
       const BufferId id = op.operands[i];
       if (id < 0) continue;
-      BufferState& state = states[id];
-      if (op.writes >> i & 1) {
-        // Whoever comes next waits for this op, and this op has waited for all before it.
-        state.accesses = kNoWaits;
-        state.writer_stream = own;
-        state.writer_ordinal = ordinal;
+      const bool writes = (op.writes >> i & 1) != 0;
+      const Pieces::Range range = pieces.touched(op, id);
+      for (int32_t p = range.first; p < range.first + range.count; ++p) {
+        PieceState& state = pieces[p];
+        if (writes) {
+          // Whoever comes next waits for this op, and this op has waited for all before it.
+          state.accesses = kNoWaits;
+          state.writer_stream = own;
+          state.writer_ordinal = ordinal;
+        }
+        state.accesses[own] = ordinal;
       }
-      state.accesses[own] = ordinal;
     }
     waits[own] = -1;
     for (int s = 0; s < kStreamCount; ++s) {
@@ -124,7 +181,10 @@ Layout lay_out(const Program& program) {
     for (; next_release < program.releases.size(); ++next_release) {
       const BufferId id = program.releases[next_release];
       if (program.buffers[id].last_op > static_cast<int32_t>(position)) break;
-      placement.end(id, states[id].accesses);
+      Waits last = kNoWaits;
+      const Pieces::Range all = pieces.all(id);
+      for (int32_t p = all.first; p < all.first + all.count; ++p) merge(last, pieces[p].accesses);
+      placement.end(id, last);
     }
   }
   placement.finish();

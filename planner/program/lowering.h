@@ -6,6 +6,7 @@
 // lowering_states.cpp hold the three parts of a step.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "planner/program/builder.h"
@@ -27,6 +28,28 @@ struct KeyValues {
   std::vector<Parked> k, v;
 };
 
+/// Queries, keys and values of one chunk (or their gradients), as attention takes them.
+struct Projections {
+  BufferId q = -1, k = -1, v = -1;
+};
+
+/// A block on its way through a layer's forward.
+struct ForwardBlock {
+  BufferId x = -1, h = -1, o = -1, lse = -1;
+};
+
+/// What the backward of attention needs of its output: of a block, or of one chunk where heads are
+/// exchanged (lse is then still the block's).
+struct OutputGradient {
+  BufferId d_o = -1, lse = -1, delta = -1;
+};
+
+/// A block on its way through a layer's backward.
+struct BackwardBlock {
+  BufferId x = -1, dx = -1, h = -1, dh = -1;
+  OutputGradient out;
+};
+
 class StepLowering {
  public:
   explicit StepLowering(Program& program);
@@ -36,10 +59,14 @@ class StepLowering {
   // --- lowering_forward.cpp
   void forward(int micro_batch);
   void forward_layer(int layer);
-  void project_chunk(int layer, int chunk, BufferId x, bool normed, KeyValues& kv, BufferId& q,
-                     BufferId& k, BufferId& v);
-  void attend_chunk(int layer, int chunk, const KeyValues& kv, BufferId q, BufferId k, BufferId v,
-                    BufferId o, BufferId lse);
+  void open_block(int layer, int block, ForwardBlock& b);
+  void close_block(int layer, int block, const ForwardBlock& b);
+  Projections project_chunk(int layer, int chunk, BufferId x, bool normed, const KeyValues& kv);
+  void attend(int layer, int chunk, int first_kv, int count, bool diagonal, bool first, BufferId q,
+              BufferId k, BufferId v, BufferId o, BufferId lse);
+  /// Attention of a chunk over itself and all before it; o is the block's, in own tokens.
+  void attend_chunk(int layer, int chunk, const KeyValues& kv, const Projections& own, BufferId o,
+                    BufferId lse);
   void loss_stage();
 
   // --- lowering_backward.cpp
@@ -49,16 +76,40 @@ class StepLowering {
   void backward_q_outer(int layer, KeyValues& kv, std::vector<Parked>& q);
   void backward_kv_outer(int layer, KeyValues& kv, std::vector<Parked>& q);
   /// Everything of a block between its output gradient and d_o, delta: restores o, lse, y, inner.
-  struct BlockGradient {
-    BufferId x = -1, dx = -1, d_o = -1, lse = -1, delta = -1;
-  };
-  BlockGradient backward_block_head(int layer, int block, KeyValues& kv, std::vector<Parked>& q);
-  void backward_projection(int layer, int chunk, BufferId x, BufferId h, BufferId dq, BufferId dk,
-                           BufferId dv, BufferId dx, BufferId dh);
+  BackwardBlock open_backward(int layer, int block, KeyValues& kv, std::vector<Parked>& q);
+  void recompute_attention(int layer, int block, KeyValues& kv, std::vector<Parked>& q, BufferId o,
+                           BufferId lse);
+  /// The output gradient of a chunk as attention takes it: the block's, or exchanged for heads.
+  OutputGradient output_gradient(int layer, int chunk, const BackwardBlock& b);
+  void release_output_gradient(int chunk, const BackwardBlock& b, const OutputGradient& g);
   void attention_gradient(int layer, int q_chunk, int kv_first, int kv_count, bool diagonal,
-                          bool first_dq, bool first_dkv, BufferId q, BufferId k, BufferId v,
-                          const BlockGradient& block, BufferId dq, BufferId dk, BufferId dv);
+                          bool first_dq, bool first_dkv, const Projections& p,
+                          const OutputGradient& g, const Projections& d);
+  /// Gradients of a chunk's projections in own tokens; frees exchanged ones unless resident.
+  Projections own_gradients(int layer, int chunk, const Projections& d);
+  void norm_again(int layer, int block, BackwardBlock& b);
+  void backward_projection(int layer, int chunk, const BackwardBlock& b, const Projections& d);
+  void close_backward(int layer, int block, const BackwardBlock& b);
   void embedding_backward();
+
+  // --- lowering_ring.cpp
+  /// Attention of all chunks of this ring position over K,V of all positions, which travel around.
+  void attend_ring(int layer, const std::vector<BufferId>& q, const KeyValues& kv,
+                   const std::vector<ForwardBlock>& blocks);
+  void backward_ring(int layer, KeyValues& kv, std::vector<Parked>& q);
+  /// Restores the attention output of all blocks where it was not saved.
+  void ring_attention_again(int layer, KeyValues& kv, std::vector<Parked>& q);
+  /// Sends K,V (or their gradients) to the next position; what arrives is returned.
+  Projections pass_on(int layer, BufferId k, BufferId v);
+
+  // --- lowering_exchange.cpp
+  bool exchanges_heads() const { return parallel_.ulysses > 1; }
+  bool rings() const { return parallel_.ring > 1; }
+  /// How many chunks the stages around attention run ahead of it, so that exchanges have
+  /// something to run beside.
+  int ahead() const { return exchanges_heads() && parallel_.overlap ? 1 : 0; }
+  void exchange(bool to_heads, int layer, int chunk, const std::array<BufferId, kExchanged>& from,
+                const std::array<BufferId, kExchanged>& to);
 
   // --- lowering_states.cpp
   void create_states();
@@ -68,7 +119,13 @@ class StepLowering {
   BufferId gradients(int unit);     // accumulator on device, zeroed or loaded at its first use
   void store_gradients(int unit);   // the unit's backward is done for now
   void finish_gradients(int unit);  // its last contribution of the step is in: norm, and store
+  void reduce_to_shard(int unit);
+  void store(BufferId& accumulator, BufferId& host, int unit);
   void optimizer();
+  void update(int unit, BufferId norm);
+  bool sharded() const { return parallel_.shards() > 1; }
+  bool gathers_parameters() const { return sharded() && parallel_.zero == 3; }
+  bool parameters_stay() const { return s_.parameters == Tier::device && !gathers_parameters(); }
 
   // --- small helpers
   int unit_of_layer(int layer) const { return layer + 1; }
@@ -88,9 +145,10 @@ class StepLowering {
     return builder_.create(tensor, Tier::device, layer, index);
   }
   BufferId load_tokens(int block);
-  static OpShape shape(OpKind kind) {
+  static OpShape shape(OpKind kind, Tensor tensor = Tensor::count) {
     OpShape s;
     s.kind = kind;
+    s.tensor = tensor;
     return s;
   }
   /// Where a block's (chunk's) tensors wait while others are processed.
@@ -106,6 +164,7 @@ class StepLowering {
   Program& program_;
   ProgramBuilder builder_;
   const Strategy& s_;
+  const Parallel& parallel_;
   Tier idle_;
   int layers_, chunks_, blocks_, chunks_per_block_;
   int micro_batch_ = 0;
@@ -119,10 +178,10 @@ class StepLowering {
 
   // States, per unit.
   std::vector<BufferId> working_;          // resident device parameters, or the loaded copy, or -1
-  std::vector<BufferId> host_parameters_;  // compute dtype, where parameters live on the host
+  std::vector<BufferId> parameter_homes_;  // compute dtype, where they live between uses
   std::vector<BufferId> masters_;          // what AdamW updates
-  std::vector<BufferId> device_gradients_;
-  std::vector<BufferId> host_gradients_;
+  std::vector<BufferId> device_gradients_, host_gradients_;  // whole units
+  std::vector<BufferId> device_shards_, host_shards_;        // reduced shards
 };
 
 }  // namespace longspan

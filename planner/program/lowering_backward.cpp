@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "planner/program/lowering.h"
 
 namespace longspan {
@@ -32,7 +34,9 @@ void StepLowering::backward_layer(int layer) {
     }
   }
 
-  if (s_.backward_order == BackwardOrder::q_outer) {
+  if (rings()) {
+    backward_ring(layer, kv, q);
+  } else if (s_.backward_order == BackwardOrder::q_outer) {
     backward_q_outer(layer, kv, q);
   } else {
     backward_kv_outer(layer, kv, q);
@@ -73,12 +77,11 @@ void StepLowering::restore_projections(int layer, KeyValues& kv, std::vector<Par
       builder_.compute(shape(OpKind::norm_forward), layer, block, {in(weights), in(x), out(h)});
     }
     for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
-      BufferId q, k, v;
-      project_chunk(layer, chunk, h >= 0 ? h : x, h >= 0, kv, q, k, v);
-      q_parked[chunk] = builder_.park(q, idle_chunk());
+      const Projections p = project_chunk(layer, chunk, h >= 0 ? h : x, h >= 0, kv);
+      q_parked[chunk] = builder_.park(p.q, idle_chunk());
       if (streams_kv()) {
-        kv.k[chunk] = builder_.park(k, Saved::host);
-        kv.v[chunk] = builder_.park(v, Saved::host);
+        kv.k[chunk] = builder_.park(p.k, Saved::host);
+        kv.v[chunk] = builder_.park(p.v, Saved::host);
       }
     }
     if (h >= 0) builder_.release(h);
@@ -86,32 +89,40 @@ void StepLowering::restore_projections(int layer, KeyValues& kv, std::vector<Par
   }
 }
 
-StepLowering::BlockGradient StepLowering::backward_block_head(int layer, int block, KeyValues& kv,
-                                                              std::vector<Parked>& q) {
+void StepLowering::recompute_attention(int layer, int block, KeyValues& kv, std::vector<Parked>& q,
+                                       BufferId o, BufferId lse) {
+  for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
+    Projections p;
+    p.q = builder_.fetch(q[chunk]);
+    if (streams_kv()) {
+      p.k = builder_.fetch(kv.k[chunk]);
+      p.v = builder_.fetch(kv.v[chunk]);
+    }
+    attend_chunk(layer, chunk, kv, p, o, lse);
+    if (streams_kv()) {
+      builder_.release_fetched(kv.k[chunk], p.k);
+      builder_.release_fetched(kv.v[chunk], p.v);
+    }
+    builder_.release_fetched(q[chunk], p.q);
+  }
+}
+
+BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
+                                          std::vector<Parked>& q) {
   LayerSaved& mine = saved_[layer];
   const int unit = unit_of_layer(layer);
   const BufferId weights = parameters(unit), grads = gradients(unit);
-  BlockGradient g;
+  BackwardBlock g;
   g.x = builder_.fetch(mine.x[block]);
 
   BufferId o = -1;
-  if (saved(s_.attention_out, layer) == Saved::recompute) {
-    o = device(Tensor::o, layer, block);
-    g.lse = device(Tensor::lse, layer, block);
-    for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
-      const BufferId qc = builder_.fetch(q[chunk]);
-      const BufferId k = streams_kv() ? builder_.fetch(kv.k[chunk]) : -1;
-      const BufferId v = streams_kv() ? builder_.fetch(kv.v[chunk]) : -1;
-      attend_chunk(layer, chunk, kv, qc, k, v, o, g.lse);
-      if (streams_kv()) {
-        builder_.release_fetched(kv.k[chunk], k);
-        builder_.release_fetched(kv.v[chunk], v);
-      }
-      builder_.release_fetched(q[chunk], qc);
-    }
-  } else {
+  if (!mine.o[block].empty()) {
     o = builder_.fetch(mine.o[block]);
-    g.lse = builder_.fetch(mine.lse[block]);
+    g.out.lse = builder_.fetch(mine.lse[block]);
+  } else {
+    o = device(Tensor::o, layer, block);
+    g.out.lse = device(Tensor::lse, layer, block);
+    recompute_attention(layer, block, kv, q, o, g.out.lse);
   }
 
   BufferId y = -1;
@@ -149,10 +160,10 @@ StepLowering::BlockGradient StepLowering::backward_block_head(int layer, int blo
   }
 
   // d_o takes the place of o; nobody needs o once delta is known.
-  g.delta = device(Tensor::delta, layer, block);
-  g.d_o = o;
+  g.out.delta = device(exchanges_heads() ? Tensor::delta_own : Tensor::delta, layer, block);
+  g.out.d_o = o;
   builder_.compute(shape(OpKind::out_backward), layer, block,
-                   {in(weights), in(g.dx), in(o), out(g.d_o), out(g.delta), inout(grads)});
+                   {in(weights), in(g.dx), in(o), out(g.out.d_o), out(g.out.delta), inout(grads)});
   // What was kept on the device is consumed here; copies elsewhere go with it.
   for (auto* parked : {&mine.o[block], &mine.lse[block]}) {
     if (parked->host >= 0) builder_.release(parked->host);
@@ -165,23 +176,23 @@ StepLowering::BlockGradient StepLowering::backward_block_head(int layer, int blo
 }
 
 void StepLowering::attention_gradient(int layer, int q_chunk, int kv_first, int kv_count,
-                                      bool diagonal, bool first_dq, bool first_dkv, BufferId q,
-                                      BufferId k, BufferId v, const BlockGradient& block,
-                                      BufferId dq, BufferId dk, BufferId dv) {
+                                      bool diagonal, bool first_dq, bool first_dkv,
+                                      const Projections& p, const OutputGradient& g,
+                                      const Projections& d) {
   OpShape op = shape(OpKind::attention_backward);
   op.kv_chunks = kv_count;
   op.diagonal = diagonal;
   const BufferId workspace = device(Tensor::ws_attention_backward, layer, q_chunk);
   Op& emitted = builder_.compute(op, layer, q_chunk,
-                                 {in(q),
-                                  in(k),
-                                  in(v),
-                                  in(block.d_o),
-                                  in(block.lse),
-                                  in(block.delta),
-                                  {dq, !first_dq, true},
-                                  {dk, !first_dkv, true},
-                                  {dv, !first_dkv, true},
+                                 {in(p.q),
+                                  in(p.k),
+                                  in(p.v),
+                                  in(g.d_o),
+                                  in(g.lse),
+                                  in(g.delta),
+                                  {d.q, !first_dq, true},
+                                  {d.k, !first_dkv, true},
+                                  {d.v, !first_dkv, true},
                                   out(workspace)});
   emitted.kv_first = kv_first;
   emitted.first_dq = first_dq;
@@ -189,190 +200,262 @@ void StepLowering::attention_gradient(int layer, int q_chunk, int kv_first, int 
   builder_.release(workspace);
 }
 
-void StepLowering::backward_projection(int layer, int chunk, BufferId x, BufferId h, BufferId dq,
-                                       BufferId dk, BufferId dv, BufferId dx, BufferId dh) {
+OutputGradient StepLowering::output_gradient(int layer, int chunk, const BackwardBlock& b) {
+  if (!exchanges_heads()) return b.out;
+  OutputGradient g;
+  g.d_o = device(Tensor::d_o_heads, layer, chunk);
+  g.delta = device(Tensor::delta_heads, layer, chunk);
+  g.lse = b.out.lse;
+  exchange(true, layer, chunk, {b.out.d_o, b.out.delta, -1}, {g.d_o, g.delta, -1});
+  return g;
+}
+
+Projections StepLowering::own_gradients(int layer, int chunk, const Projections& d) {
+  if (!exchanges_heads()) return d;
+  const Projections own{device(Tensor::dq_own, layer, chunk), device(Tensor::dk_own, layer, chunk),
+                        device(Tensor::dv_own, layer, chunk)};
+  exchange(false, layer, chunk, {d.q, d.k, d.v}, {own.q, own.k, own.v});
+  builder_.release_after_window(d.q);
+  if (streams_kv()) {
+    builder_.release_after_window(d.k);
+    builder_.release_after_window(d.v);
+  }
+  return own;
+}
+
+void StepLowering::norm_again(int layer, int block, BackwardBlock& b) {
+  if (!separate_norm()) return;
+  b.h = device(Tensor::h, layer, block);
+  b.dh = device(Tensor::dh, layer, block);
+  builder_.compute(shape(OpKind::norm_forward), layer, block,
+                   {in(parameters(unit_of_layer(layer))), in(b.x), out(b.h)});
+}
+
+void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock& b,
+                                       const Projections& d) {
   const int unit = unit_of_layer(layer);
   OpShape op = shape(OpKind::qkv_backward);
-  op.normed = h >= 0;
+  op.normed = b.h >= 0;
   const BufferId workspace = device(Tensor::ws_qkv_backward, layer, chunk);
-  builder_.compute(op, layer, chunk,
-                   {in(parameters(unit)), in(h >= 0 ? h : x), inout(dq), inout(dk), inout(dv),
-                    h >= 0 ? out(dh) : inout(dx), inout(gradients(unit)), out(workspace)});
+  builder_.compute(
+      op, layer, chunk,
+      {in(parameters(unit)), in(op.normed ? b.h : b.x), inout(d.q), inout(d.k), inout(d.v),
+       op.normed ? out(b.dh) : inout(b.dx), inout(gradients(unit)), out(workspace)});
   builder_.release(workspace);
+  builder_.release(d.q);
+  // Resident gradients of keys and values stay for the chunks to come.
+  if (streams_kv() || exchanges_heads()) {
+    builder_.release(d.k);
+    builder_.release(d.v);
+  }
+}
+
+void StepLowering::close_backward(int layer, int block, const BackwardBlock& b) {
+  LayerSaved& mine = saved_[layer];
+  const int unit = unit_of_layer(layer);
+  if (b.h >= 0) {
+    builder_.compute(
+        shape(OpKind::norm_backward), layer, block,
+        {in(parameters(unit)), in(b.x), in(b.dh), inout(b.dx), inout(gradients(unit))});
+    builder_.release(b.h);
+    builder_.release(b.dh);
+  }
+  builder_.release_fetched(mine.x[block], b.x);
+  builder_.drop(mine.x[block]);
+  mine.x[block] = {};
+  gradient_[block] = builder_.park(b.dx, idle_block());
 }
 
 void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked>& q) {
-  LayerSaved& mine = saved_[layer];
-  const int unit = unit_of_layer(layer);
   const int last = chunks_ - 1;
-  BufferId dk_all = -1, dv_all = -1;
+  Projections d_all;
   if (!streams_kv()) {
-    dk_all = device(Tensor::dk_all, layer, 0);
-    dv_all = device(Tensor::dv_all, layer, 0);
+    d_all.k = device(Tensor::dk_all, layer, 0);
+    d_all.v = device(Tensor::dv_all, layer, 0);
   }
   std::vector<Parked> dk(chunks_), dv(chunks_);
+  std::vector<BackwardBlock> blocks(blocks_);
+  std::vector<OutputGradient> output(chunks_);
+  std::vector<Projections> gradients_of(chunks_);
+
+  const auto open = [&](int i) {
+    BackwardBlock& b = blocks[block_of(i)];
+    if ((i + 1) % chunks_per_block_ == 0) {
+      b = open_backward(layer, block_of(i), kv, q);
+      norm_again(layer, block_of(i), b);
+    }
+    output[i] = output_gradient(layer, i, b);
+    if (exchanges_heads() && i % chunks_per_block_ == 0) {
+      builder_.release_after_window(b.out.d_o);
+      builder_.release_after_window(b.out.delta);
+    }
+  };
+  const auto attend_back = [&](int i) {
+    Projections p{builder_.fetch(q[i]), kv.k_all, kv.v_all};
+    Projections d{device(Tensor::dq, layer, i), d_all.k, d_all.v};
+    if (!streams_kv()) {
+      attention_gradient(layer, i, 0, i + 1, true, true, i == last, p, output[i], d);
+    } else {
+      for (int j = 0; j <= i; ++j) {
+        p.k = builder_.fetch(kv.k[j]);
+        p.v = builder_.fetch(kv.v[j]);
+        const bool first = i == last;
+        d.k = first ? device(Tensor::dk, layer, j) : builder_.fetch(dk[j]);
+        d.v = first ? device(Tensor::dv, layer, j) : builder_.fetch(dv[j]);
+        if (!first) {
+          builder_.release(dk[j].host);
+          builder_.release(dv[j].host);
+        }
+        attention_gradient(layer, i, j, 1, j == i, j == 0, first, p, output[i], d);
+        builder_.release_fetched(kv.k[j], p.k);
+        builder_.release_fetched(kv.v[j], p.v);
+        if (j < i) {
+          dk[j] = builder_.park(d.k, Saved::host);
+          dv[j] = builder_.park(d.v, Saved::host);
+        }
+      }
+    }
+    builder_.release_fetched(q[i], p.q);
+    // Chunk i is neither query nor key for what is still to come.
+    for (Parked* done : {&q[i], &kv.k[i], &kv.v[i]}) {
+      builder_.drop(*done);
+      *done = {};
+    }
+    release_output_gradient(i, blocks[block_of(i)], output[i]);
+    gradients_of[i] = own_gradients(layer, i, d);
+  };
+  const auto project_back = [&](int i) {
+    const BackwardBlock& b = blocks[block_of(i)];
+    backward_projection(layer, i, b, gradients_of[i]);
+    if (i % chunks_per_block_ == 0) close_backward(layer, block_of(i), b);
+  };
 
   // From the last query chunk to the first: when chunk i has been a query, nobody after it sees
   // keys i, so dk_i and dv_i are final and the projection's backward can follow at once.
-  for (int block = blocks_ - 1; block >= 0; --block) {
-    BlockGradient g = backward_block_head(layer, block, kv, q);
-    BufferId h = -1, dh = -1;
-    if (separate_norm()) {
-      h = device(Tensor::h, layer, block);
-      dh = device(Tensor::dh, layer, block);
-      builder_.compute(shape(OpKind::norm_forward), layer, block,
-                       {in(parameters(unit)), in(g.x), out(h)});
-    }
-    for (int i = (block + 1) * chunks_per_block_ - 1; i >= block * chunks_per_block_; --i) {
-      const BufferId qi = builder_.fetch(q[i]);
-      const BufferId dq = device(Tensor::dq, layer, i);
-      BufferId dki = dk_all, dvi = dv_all;
-      if (!streams_kv()) {
-        attention_gradient(layer, i, 0, i + 1, true, true, i == last, qi, kv.k_all, kv.v_all, g, dq,
-                           dk_all, dv_all);
-      } else {
-        for (int j = 0; j <= i; ++j) {
-          const BufferId kj = builder_.fetch(kv.k[j]), vj = builder_.fetch(kv.v[j]);
-          const bool first = i == last;
-          dki = first ? device(Tensor::dk, layer, j) : builder_.fetch(dk[j]);
-          dvi = first ? device(Tensor::dv, layer, j) : builder_.fetch(dv[j]);
-          if (!first) {
-            builder_.release(dk[j].host);
-            builder_.release(dv[j].host);
-          }
-          attention_gradient(layer, i, j, 1, j == i, j == 0, first, qi, kj, vj, g, dq, dki, dvi);
-          builder_.release_fetched(kv.k[j], kj);
-          builder_.release_fetched(kv.v[j], vj);
-          if (j < i) {
-            dk[j] = builder_.park(dki, Saved::host);
-            dv[j] = builder_.park(dvi, Saved::host);
-          }
-        }
-      }
-      builder_.release_fetched(q[i], qi);
-      // Chunk i is neither query nor key for what is still to come.
-      for (Parked* done : {&q[i], &kv.k[i], &kv.v[i]}) {
-        builder_.drop(*done);
-        *done = {};
-      }
-      backward_projection(layer, i, g.x, h, dq, dki, dvi, g.dx, dh);
-      builder_.release(dq);
-      if (streams_kv()) {
-        builder_.release(dki);
-        builder_.release(dvi);
-      }
-    }
-    builder_.release(g.d_o);
-    builder_.release(g.lse);
-    builder_.release(g.delta);
-    if (h >= 0) {
-      builder_.compute(
-          shape(OpKind::norm_backward), layer, block,
-          {in(parameters(unit)), in(g.x), in(dh), inout(g.dx), inout(gradients(unit))});
-      builder_.release(h);
-      builder_.release(dh);
-    }
-    builder_.release_fetched(mine.x[block], g.x);
-    builder_.drop(mine.x[block]);
-    mine.x[block] = {};
-    gradient_[block] = builder_.park(g.dx, idle_block());
+  int opened = chunks_;
+  for (int i = last; i >= 0; --i) {
+    while (opened > std::max(0, i - ahead())) open(--opened);
+    attend_back(i);
+    if (i + ahead() <= last) project_back(i + ahead());
   }
+  for (int i = std::min(ahead(), chunks_) - 1; i >= 0; --i) project_back(i);
   if (!streams_kv()) {
-    builder_.release(dk_all);
-    builder_.release(dv_all);
+    builder_.release(d_all.k);
+    builder_.release(d_all.v);
   }
 }
 
-void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parked>& q) {
-  LayerSaved& mine = saved_[layer];
-  const int unit = unit_of_layer(layer);
+// The output gradients of a block's last chunk go when all of its chunks have been queries.
+void StepLowering::release_output_gradient(int chunk, const BackwardBlock& b,
+                                           const OutputGradient& g) {
+  if (exchanges_heads()) {
+    builder_.release(g.d_o);
+    builder_.release(g.delta);
+  }
+  if (chunk % chunks_per_block_ != 0) return;
+  if (!exchanges_heads()) {
+    builder_.release(b.out.d_o);
+    builder_.release(b.out.delta);
+  }
+  builder_.release(b.out.lse);
+}
 
-  // First every block up to d_o: the inner loop below meets all queries from j on.
+void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parked>& q) {
+  // First every block up to d_o: the inner loop below meets all queries from j on. What waits is
+  // held per block, or per chunk where it has been exchanged.
   struct Waiting {
-    Parked dx, d_o, lse, delta;
+    Parked d_o, delta;
   };
-  std::vector<Waiting> waiting(blocks_);
+  std::vector<Waiting> waiting(exchanges_heads() ? chunks_ : blocks_);
+  std::vector<Parked> dx(blocks_), lse(blocks_);
+  const auto waits_at = [&](int chunk) { return exchanges_heads() ? chunk : block_of(chunk); };
   for (int block = 0; block < blocks_; ++block) {
-    const BlockGradient g = backward_block_head(layer, block, kv, q);
-    builder_.release_fetched(mine.x[block], g.x);
-    waiting[block] = {builder_.park(g.dx, idle_block()), builder_.park(g.d_o, idle_block()),
-                      builder_.park(g.lse, idle_block()), builder_.park(g.delta, idle_block())};
+    const BackwardBlock b = open_backward(layer, block, kv, q);
+    builder_.release_fetched(saved_[layer].x[block], b.x);
+    dx[block] = builder_.park(b.dx, idle_block());
+    lse[block] = builder_.park(b.out.lse, idle_block());
+    if (!exchanges_heads()) {
+      waiting[block] = {builder_.park(b.out.d_o, idle_block()),
+                        builder_.park(b.out.delta, idle_block())};
+      continue;
+    }
+    for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
+      const OutputGradient g = output_gradient(layer, chunk, b);
+      waiting[chunk] = {builder_.park(g.d_o, idle_chunk()), builder_.park(g.delta, idle_chunk())};
+    }
+    builder_.release_after_window(b.out.d_o);
+    builder_.release_after_window(b.out.delta);
   }
 
-  BufferId dk_all = -1, dv_all = -1;
+  Projections d_all;
   if (!streams_kv()) {
-    dk_all = device(Tensor::dk_all, layer, 0);
-    dv_all = device(Tensor::dv_all, layer, 0);
+    d_all.k = device(Tensor::dk_all, layer, 0);
+    d_all.v = device(Tensor::dv_all, layer, 0);
   }
   std::vector<Parked> dq(chunks_);
-  BufferId x = -1, h = -1, dx = -1, dh = -1;
-  for (int j = 0; j < chunks_; ++j) {
-    const int block_j = block_of(j);
-    const BufferId kj = streams_kv() ? builder_.fetch(kv.k[j]) : kv.k_all;
-    const BufferId vj = streams_kv() ? builder_.fetch(kv.v[j]) : kv.v_all;
-    const BufferId dkj = streams_kv() ? device(Tensor::dk, layer, j) : dk_all;
-    const BufferId dvj = streams_kv() ? device(Tensor::dv, layer, j) : dv_all;
-    BufferId dq_own = -1;
+  std::vector<BackwardBlock> blocks(blocks_);
+  std::vector<Projections> gradients_of(chunks_);
+
+  const auto attend_back = [&](int j) {
+    Projections p{-1, kv.k_all, kv.v_all}, d = d_all;
+    if (streams_kv()) {
+      p.k = builder_.fetch(kv.k[j]);
+      p.v = builder_.fetch(kv.v[j]);
+      d.k = device(Tensor::dk, layer, j);
+      d.v = device(Tensor::dv, layer, j);
+    }
     // The chunk's own queries come last: their dq is then final and still on the device.
     for (int step = 1; step <= chunks_ - j; ++step) {
       const int i = step == chunks_ - j ? j : j + step;
-      const int block_i = block_of(i);
-      const BufferId qi = builder_.fetch(q[i]);
-      BlockGradient g;
-      g.d_o = builder_.fetch(waiting[block_i].d_o);
-      g.lse = builder_.fetch(waiting[block_i].lse);
-      g.delta = builder_.fetch(waiting[block_i].delta);
-      const BufferId dqi = j == 0 ? device(Tensor::dq, layer, i) : builder_.fetch(dq[i]);
+      const Waiting& w = waiting[waits_at(i)];
+      p.q = builder_.fetch(q[i]);
+      const OutputGradient g{builder_.fetch(w.d_o), builder_.fetch(lse[block_of(i)]),
+                             builder_.fetch(w.delta)};
+      d.q = j == 0 ? device(Tensor::dq, layer, i) : builder_.fetch(dq[i]);
       if (dq[i].host >= 0) builder_.release(dq[i].host);
-      attention_gradient(layer, i, j, 1, i == j, j == 0, step == 1, qi, kj, vj, g, dqi, dkj, dvj);
-      builder_.release_fetched(q[i], qi);
-      builder_.release_fetched(waiting[block_i].d_o, g.d_o);
-      builder_.release_fetched(waiting[block_i].lse, g.lse);
-      builder_.release_fetched(waiting[block_i].delta, g.delta);
-      if (i == j) {
-        dq_own = dqi;
-      } else {
-        dq[i] = builder_.park(dqi, idle_chunk());
-      }
+      attention_gradient(layer, i, j, 1, i == j, j == 0, step == 1, p, g, d);
+      builder_.release_fetched(q[i], p.q);
+      builder_.release_fetched(w.d_o, g.d_o);
+      builder_.release_fetched(lse[block_of(i)], g.lse);
+      builder_.release_fetched(w.delta, g.delta);
+      if (i != j) dq[i] = builder_.park(d.q, idle_chunk());
     }
-    if (j % chunks_per_block_ == 0) {
-      x = builder_.fetch(mine.x[block_j]);
-      dx = builder_.fetch(waiting[block_j].dx);
-      if (waiting[block_j].dx.host >= 0) builder_.release(waiting[block_j].dx.host);
-      if (separate_norm()) {
-        h = device(Tensor::h, layer, block_j);
-        dh = device(Tensor::dh, layer, block_j);
-        builder_.compute(shape(OpKind::norm_forward), layer, block_j,
-                         {in(parameters(unit)), in(x), out(h)});
-      }
-    }
-    backward_projection(layer, j, x, h, dq_own, dkj, dvj, dx, dh);
-    builder_.release(dq_own);
     if (streams_kv()) {
-      builder_.release_fetched(kv.k[j], kj);
-      builder_.release_fetched(kv.v[j], vj);
-      builder_.release(dkj);
-      builder_.release(dvj);
+      builder_.release_fetched(kv.k[j], p.k);
+      builder_.release_fetched(kv.v[j], p.v);
     }
-    if ((j + 1) % chunks_per_block_ == 0) {
-      if (h >= 0) {
-        builder_.compute(shape(OpKind::norm_backward), layer, block_j,
-                         {in(parameters(unit)), in(x), in(dh), inout(dx), inout(gradients(unit))});
-        builder_.release(h);
-        builder_.release(dh);
-      }
-      builder_.release_fetched(mine.x[block_j], x);
-      builder_.drop(mine.x[block_j]);
-      mine.x[block_j] = {};
-      builder_.drop(waiting[block_j].d_o);
-      builder_.drop(waiting[block_j].lse);
-      builder_.drop(waiting[block_j].delta);
-      gradient_[block_j] = builder_.park(dx, idle_block());
+    if (exchanges_heads()) {
+      builder_.drop(waiting[j].d_o);
+      builder_.drop(waiting[j].delta);
     }
+    gradients_of[j] = own_gradients(layer, j, d);
+  };
+  const auto project_back = [&](int j) {
+    const int block = block_of(j);
+    BackwardBlock& b = blocks[block];
+    if (j % chunks_per_block_ == 0) {
+      b.x = builder_.fetch(saved_[layer].x[block]);
+      b.dx = builder_.fetch(dx[block]);
+      if (dx[block].host >= 0) builder_.release(dx[block].host);
+      norm_again(layer, block, b);
+    }
+    backward_projection(layer, j, b, gradients_of[j]);
+    if ((j + 1) % chunks_per_block_ != 0) return;
+    if (!exchanges_heads()) {
+      builder_.drop(waiting[block].d_o);
+      builder_.drop(waiting[block].delta);
+    }
+    builder_.drop(lse[block]);
+    close_backward(layer, block, b);
+  };
+  for (int j = 0; j < chunks_; ++j) {
+    attend_back(j);
+    if (j >= ahead()) project_back(j - ahead());
   }
+  for (int j = std::max(0, chunks_ - ahead()); j < chunks_; ++j) project_back(j);
   if (!streams_kv()) {
-    builder_.release(dk_all);
-    builder_.release(dv_all);
+    builder_.release(d_all.k);
+    builder_.release(d_all.v);
   }
 }
 

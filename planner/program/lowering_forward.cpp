@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "planner/program/lowering.h"
 
 namespace longspan {
@@ -39,58 +41,123 @@ void StepLowering::forward(int micro_batch) {
   loss_stage();
 }
 
-void StepLowering::project_chunk(int layer, int chunk, BufferId x, bool normed, KeyValues& kv,
-                                 BufferId& q, BufferId& k, BufferId& v) {
-  q = device(Tensor::q, layer, chunk);
-  k = streams_kv() ? device(Tensor::k, layer, chunk) : kv.k_all;
-  v = streams_kv() ? device(Tensor::v, layer, chunk) : kv.v_all;
+Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool normed,
+                                        const KeyValues& kv) {
+  Projections p;
+  p.q = device(Tensor::q, layer, chunk);
+  p.k = streams_kv() ? device(Tensor::k, layer, chunk) : kv.k_all;
+  p.v = streams_kv() ? device(Tensor::v, layer, chunk) : kv.v_all;
+  Projections own = p;
+  if (exchanges_heads()) {
+    own = {device(Tensor::q_own, layer, chunk), device(Tensor::k_own, layer, chunk),
+           device(Tensor::v_own, layer, chunk)};
+  }
   OpShape op = shape(OpKind::qkv_forward);
   op.normed = normed;
   const BufferId workspace = normed ? -1 : device(Tensor::ws_qkv_forward, layer, chunk);
-  builder_.compute(
-      op, layer, chunk,
-      {in(parameters(unit_of_layer(layer))), in(x), out(q), out(k), out(v), out(workspace)});
+  builder_.compute(op, layer, chunk,
+                   {in(parameters(unit_of_layer(layer))), in(x), out(own.q), out(own.k), out(own.v),
+                    out(workspace)});
   if (workspace >= 0) builder_.release(workspace);
+  if (exchanges_heads()) {
+    exchange(true, layer, chunk, {own.q, own.k, own.v}, {p.q, p.k, p.v});
+    for (const BufferId id : {own.q, own.k, own.v}) builder_.release_after_window(id);
+  }
+  return p;
 }
 
-void StepLowering::attend_chunk(int layer, int chunk, const KeyValues& kv, BufferId q, BufferId k,
-                                BufferId v, BufferId o, BufferId lse) {
-  const auto attend = [&](int first_kv, int count, bool diagonal, bool first, BufferId keys,
-                          BufferId values) {
-    OpShape op = shape(OpKind::attention_forward);
-    op.kv_chunks = count;
-    op.diagonal = diagonal;
-    op.first = first;
-    const BufferId workspace = device(Tensor::ws_attention_forward, layer, chunk);
-    builder_
-        .compute(
-            op, layer, chunk,
-            {in(q), in(keys), in(values), {o, !first, true}, {lse, !first, true}, out(workspace)})
-        .kv_first = first_kv;
-    builder_.release(workspace);
-  };
+void StepLowering::attend(int layer, int chunk, int first_kv, int count, bool diagonal, bool first,
+                          BufferId q, BufferId k, BufferId v, BufferId o, BufferId lse) {
+  OpShape op = shape(OpKind::attention_forward);
+  op.kv_chunks = count;
+  op.diagonal = diagonal;
+  op.first = first;
+  const BufferId workspace = device(Tensor::ws_attention_forward, layer, chunk);
+  builder_
+      .compute(op, layer, chunk,
+               {in(q), in(k), in(v), {o, !first, true}, {lse, !first, true}, out(workspace)})
+      .kv_first = first_kv;
+  builder_.release(workspace);
+}
+
+void StepLowering::attend_chunk(int layer, int chunk, const KeyValues& kv, const Projections& own,
+                                BufferId o, BufferId lse) {
+  const BufferId out = exchanges_heads() ? device(Tensor::o_heads, layer, chunk) : o;
   if (!streams_kv()) {
-    attend(0, chunk + 1, true, true, kv.k_all, kv.v_all);
-    return;
+    attend(layer, chunk, 0, chunk + 1, true, true, own.q, kv.k_all, kv.v_all, out, lse);
+  } else {
+    for (int j = 0; j < chunk; ++j) {
+      const BufferId kj = builder_.fetch(kv.k[j]), vj = builder_.fetch(kv.v[j]);
+      attend(layer, chunk, j, 1, false, j == 0, own.q, kj, vj, out, lse);
+      builder_.release_fetched(kv.k[j], kj);
+      builder_.release_fetched(kv.v[j], vj);
+    }
+    attend(layer, chunk, chunk, 1, true, chunk == 0, own.q, own.k, own.v, out, lse);
   }
-  for (int j = 0; j < chunk; ++j) {
-    const BufferId kj = builder_.fetch(kv.k[j]), vj = builder_.fetch(kv.v[j]);
-    attend(j, 1, false, j == 0, kj, vj);
-    builder_.release_fetched(kv.k[j], kj);
-    builder_.release_fetched(kv.v[j], vj);
+  if (exchanges_heads()) {
+    exchange(false, layer, chunk, {out, -1, -1}, {o, -1, -1});
+    builder_.release_after_window(out);
   }
-  attend(chunk, 1, true, chunk == 0, k, v);
+}
+
+void StepLowering::open_block(int layer, int block, ForwardBlock& b) {
+  LayerSaved& saved_here = saved_[layer];
+  const Saved keep_x = saved(s_.layer_input, layer);
+  const Parked waiting = residual_[block];
+  b.x = builder_.fetch(waiting);
+  // A residual that waits on the host is the saved layer input already.
+  if (keep_x == Saved::keep) {
+    saved_here.x[block].device = b.x;
+    if (waiting.host >= 0) builder_.release(waiting.host);
+  } else if (waiting.host >= 0) {
+    saved_here.x[block] = builder_.keep_on_host(waiting.host, keep_x);
+  } else {
+    saved_here.x[block] = builder_.save(b.x, keep_x);
+  }
+  if (separate_norm()) {
+    b.h = device(Tensor::h, layer, block);
+    builder_.compute(shape(OpKind::norm_forward), layer, block,
+                     {in(parameters(unit_of_layer(layer))), in(b.x), out(b.h)});
+  }
+  b.o = device(Tensor::o, layer, block);
+  b.lse = device(Tensor::lse, layer, block);
+}
+
+void StepLowering::close_block(int layer, int block, const ForwardBlock& b) {
+  LayerSaved& saved_here = saved_[layer];
+  const BufferId weights = parameters(unit_of_layer(layer));
+  const Saved keep_o = saved(s_.attention_out, layer), keep_y = saved(s_.mlp_input, layer);
+  const Saved keep_inner = saved(s_.mlp_inner, layer);
+
+  // The residual is updated in place wherever nobody needs the old value any more.
+  const bool y_in_place = saved(s_.layer_input, layer) != Saved::keep;
+  const BufferId y = y_in_place ? b.x : device(Tensor::y, layer, block);
+  builder_.compute(shape(OpKind::out_forward), layer, block,
+                   {in(weights), in(b.x), in(b.o), out(y)});
+  saved_here.o[block] = builder_.park(b.o, keep_o);
+  saved_here.lse[block] = builder_.park(b.lse, keep_o);
+
+  const bool next_in_place = keep_y == Saved::recompute;
+  const BufferId next = next_in_place ? y : device(Tensor::x, layer + 1, block);
+  const bool saves_inner = keep_inner != Saved::recompute;
+  const BufferId inner = saves_inner ? device(Tensor::inner, layer, block) : -1;
+  const BufferId workspace =
+      device(saves_inner ? Tensor::ws_mlp_forward_saving : Tensor::ws_mlp_forward, layer, block);
+  OpShape mlp = shape(OpKind::mlp_forward);
+  mlp.saves_inner = saves_inner;
+  builder_.compute(mlp, layer, block, {in(weights), in(y), out(next), out(workspace), out(inner)});
+  builder_.release(workspace);
+  if (!next_in_place) saved_here.y[block] = builder_.park(y, keep_y);
+  if (saves_inner) saved_here.inner[block] = builder_.park(inner, keep_inner);
+  residual_[block] = builder_.park(next, idle_block());
 }
 
 void StepLowering::forward_layer(int layer) {
   LayerSaved& saved_here = saved_[layer];
   const int unit = unit_of_layer(layer);
-  const BufferId weights = parameters(unit);
+  parameters(unit);
   if (layer + 1 < layers_) prefetch_parameters(unit + 1);
-
-  const Saved keep_x = saved(s_.layer_input, layer), keep_qkv = saved(s_.qkv, layer);
-  const Saved keep_o = saved(s_.attention_out, layer), keep_y = saved(s_.mlp_input, layer);
-  const Saved keep_inner = saved(s_.mlp_inner, layer);
+  const Saved keep_qkv = saved(s_.qkv, layer);
 
   KeyValues kv;
   if (!streams_kv()) {
@@ -105,66 +172,48 @@ void StepLowering::forward_layer(int layer) {
     per_block->resize(blocks_);
   }
 
-  for (int block = 0; block < blocks_; ++block) {
-    const Parked waiting = residual_[block];
-    const BufferId x = builder_.fetch(waiting);
-    // A residual that waits on the host is the saved layer input already.
-    if (keep_x == Saved::keep) {
-      saved_here.x[block].device = x;
-      if (waiting.host >= 0) builder_.release(waiting.host);
-    } else if (waiting.host >= 0) {
-      saved_here.x[block] = builder_.keep_on_host(waiting.host, keep_x);
-    } else {
-      saved_here.x[block] = builder_.save(x, keep_x);
+  std::vector<ForwardBlock> blocks(blocks_);
+  std::vector<Projections> projections(chunks_);
+  const auto project = [&](int chunk) {
+    ForwardBlock& b = blocks[block_of(chunk)];
+    if (chunk % chunks_per_block_ == 0) open_block(layer, block_of(chunk), b);
+    Projections& p = projections[chunk];
+    p = project_chunk(layer, chunk, b.h >= 0 ? b.h : b.x, b.h >= 0, kv);
+    // A store of K, V goes out at once: the chunks to come read it back.
+    const bool stores_kv = streams_kv() && (chunk + 1 < chunks_ || keep_qkv != Saved::recompute);
+    if (stores_kv) {
+      kv.k[chunk] = builder_.save(p.k, Saved::host);
+      kv.v[chunk] = builder_.save(p.v, Saved::host);
     }
+    if (b.h >= 0 && (chunk + 1) % chunks_per_block_ == 0) builder_.release(b.h);
+  };
 
-    BufferId h = -1;
-    if (separate_norm()) {
-      h = device(Tensor::h, layer, block);
-      builder_.compute(shape(OpKind::norm_forward), layer, block, {in(weights), in(x), out(h)});
+  int projected = 0, closed = 0;
+  if (rings()) {
+    while (projected < chunks_) project(projected++);
+    std::vector<BufferId> q;
+    for (const Projections& p : projections) q.push_back(p.q);
+    attend_ring(layer, q, kv, blocks);
+    for (int chunk = 0; chunk < chunks_; ++chunk) {
+      saved_here.q[chunk] = builder_.park(projections[chunk].q, keep_qkv);
     }
-    const BufferId o = device(Tensor::o, layer, block);
-    const BufferId lse = device(Tensor::lse, layer, block);
-    for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
-      BufferId q, k, v;
-      project_chunk(layer, chunk, h >= 0 ? h : x, h >= 0, kv, q, k, v);
-      // A store of K, V goes out at once: the chunks to come read it back.
-      const bool stores_kv = streams_kv() && (chunk + 1 < chunks_ || keep_qkv != Saved::recompute);
-      if (stores_kv) {
-        kv.k[chunk] = builder_.save(k, Saved::host);
-        kv.v[chunk] = builder_.save(v, Saved::host);
-      }
-      attend_chunk(layer, chunk, kv, q, k, v, o, lse);
+  } else {
+    for (int chunk = 0; chunk < chunks_; ++chunk) {
+      while (projected <= std::min(chunk + ahead(), chunks_ - 1)) project(projected++);
+      const Projections& p = projections[chunk];
+      const ForwardBlock& b = blocks[block_of(chunk)];
+      attend_chunk(layer, chunk, kv, p, b.o, b.lse);
       if (streams_kv()) {
-        builder_.release_after_window(k);
-        builder_.release_after_window(v);
+        builder_.release_after_window(p.k);
+        builder_.release_after_window(p.v);
       }
-      saved_here.q[chunk] = builder_.park(q, keep_qkv);
+      saved_here.q[chunk] = builder_.park(p.q, keep_qkv);
+      for (; (closed + 1) * chunks_per_block_ + ahead() <= chunk + 1; ++closed) {
+        close_block(layer, closed, blocks[closed]);
+      }
     }
-    if (h >= 0) builder_.release(h);
-
-    // The residual is updated in place wherever nobody needs the old value any more.
-    const bool y_in_place = keep_x != Saved::keep;
-    const BufferId y = y_in_place ? x : device(Tensor::y, layer, block);
-    builder_.compute(shape(OpKind::out_forward), layer, block, {in(weights), in(x), in(o), out(y)});
-    saved_here.o[block] = builder_.park(o, keep_o);
-    saved_here.lse[block] = builder_.park(lse, keep_o);
-
-    const bool next_in_place = keep_y == Saved::recompute;
-    const BufferId next = next_in_place ? y : device(Tensor::x, layer + 1, block);
-    const bool saves_inner = keep_inner != Saved::recompute;
-    const BufferId inner = saves_inner ? device(Tensor::inner, layer, block) : -1;
-    const BufferId workspace =
-        device(saves_inner ? Tensor::ws_mlp_forward_saving : Tensor::ws_mlp_forward, layer, block);
-    OpShape mlp = shape(OpKind::mlp_forward);
-    mlp.saves_inner = saves_inner;
-    builder_.compute(mlp, layer, block,
-                     {in(weights), in(y), out(next), out(workspace), out(inner)});
-    builder_.release(workspace);
-    if (!next_in_place) saved_here.y[block] = builder_.park(y, keep_y);
-    if (saves_inner) saved_here.inner[block] = builder_.park(inner, keep_inner);
-    residual_[block] = builder_.park(next, idle_block());
   }
+  for (; closed < blocks_; ++closed) close_block(layer, closed, blocks[closed]);
 
   if (streams_kv()) {
     if (keep_qkv == Saved::recompute) {

@@ -6,10 +6,11 @@ StepLowering::StepLowering(Program& program)
     : program_(program),
       builder_(program),
       s_(program.strategy),
+      parallel_(program.strategy.parallel),
       idle_(program.strategy.idle),
       layers_(static_cast<int>(program.model.layers)),
-      chunks_(static_cast<int>(program.lengths.sequence / program.lengths.chunk)),
-      blocks_(static_cast<int>(program.lengths.sequence / program.lengths.block)),
+      chunks_(static_cast<int>(program.lengths.chunks())),
+      blocks_(static_cast<int>(program.lengths.blocks())),
       chunks_per_block_(static_cast<int>(program.lengths.block / program.lengths.chunk)) {}
 
 void StepLowering::run(const std::vector<Action>& actions) {
@@ -37,40 +38,38 @@ void StepLowering::create_states() {
   };
   const int n = units();
   working_.assign(n, -1);
-  host_parameters_.assign(n, -1);
+  parameter_homes_.assign(n, -1);
   masters_.assign(n, -1);
   device_gradients_.assign(n, -1);
   host_gradients_.assign(n, -1);
+  device_shards_.assign(n, -1);
+  host_shards_.assign(n, -1);
   program_.adam_m.assign(n, -1);
   program_.adam_v.assign(n, -1);
   const Tier update_tier = s_.optimizer == Tier::device ? Tier::device : Tier::host;
+  const Tensor home =
+      gathers_parameters() ? Tensor::params_embedding_shard : Tensor::params_embedding;
   for (int unit = 0; unit < n; ++unit) {
-    if (s_.parameters == Tier::device) {
-      working_[unit] = persistent(Tensor::params_embedding, unit, Tier::device);
-    } else {
-      host_parameters_[unit] = persistent(Tensor::params_embedding, unit, Tier::host);
-    }
+    parameter_homes_[unit] = persistent(home, unit, s_.parameters);
+    if (parameters_stay()) working_[unit] = parameter_homes_[unit];
     // In float32 the copy on the optimizer's side is the master itself.
     if (program_.dtype != DType::float32) {
       masters_[unit] = persistent(Tensor::master_embedding, unit, update_tier);
-    } else if (update_tier == Tier::device) {
-      masters_[unit] = working_[unit];
-    } else if (s_.parameters == Tier::host) {
-      masters_[unit] = host_parameters_[unit];
+    } else if (update_tier == s_.parameters) {
+      masters_[unit] = parameter_homes_[unit];
     } else {
-      masters_[unit] = persistent(Tensor::params_embedding, unit, Tier::host);
+      masters_[unit] = persistent(
+          sharded() ? Tensor::params_embedding_shard : Tensor::params_embedding, unit, update_tier);
     }
     program_.adam_m[unit] = persistent(Tensor::adam_m_embedding, unit, s_.optimizer);
     program_.adam_v[unit] = persistent(Tensor::adam_v_embedding, unit, s_.optimizer);
   }
   program_.parameters = masters_;
-  program_.device_parameters = working_;
+  program_.kernel_parameters = parameter_homes_;
   program_.loss = builder_.create(Tensor::loss, Tier::device, -1, 0, true);
   program_.grad_norm = builder_.create(Tensor::grad_norm, Tier::device, -1, 0, true);
   for (const BufferId scalar : {program_.loss, program_.grad_norm}) {
-    OpShape op = shape(OpKind::zero);
-    op.tensor = program_.buffers[scalar].tensor;
-    builder_.compute(op, -1, 0, {out(scalar)});
+    builder_.compute(shape(OpKind::zero, program_.buffers[scalar].tensor), -1, 0, {out(scalar)});
   }
 }
 
@@ -81,12 +80,24 @@ BufferId StepLowering::parameters(int unit) {
 
 void StepLowering::prefetch_parameters(int unit) {
   if (working_[unit] >= 0) return;
-  working_[unit] = device(of_unit(Tensor::params_embedding, unit_kind(unit)), unit - 1, unit);
-  builder_.copy(host_parameters_[unit], working_[unit], true);
+  const int kind = unit_kind(unit), layer = unit - 1;
+  working_[unit] = device(of_unit(Tensor::params_embedding, kind), layer, unit);
+  if (!gathers_parameters()) {
+    builder_.copy(parameter_homes_[unit], working_[unit], true);
+    return;
+  }
+  BufferId shard = parameter_homes_[unit];
+  if (s_.parameters == Tier::host) {
+    shard = device(of_unit(Tensor::params_embedding_shard, kind), layer, unit);
+    builder_.copy(parameter_homes_[unit], shard, true);
+  }
+  builder_.communicate(shape(OpKind::all_gather, of_unit(Tensor::params_embedding_shard, kind)),
+                       layer, unit, {in(shard), out(working_[unit])}, true);
+  if (s_.parameters == Tier::host) builder_.release_after_window(shard);
 }
 
 void StepLowering::release_parameters(int unit) {
-  if (s_.parameters == Tier::device || working_[unit] < 0) return;
+  if (parameters_stay() || working_[unit] < 0) return;
   builder_.release(working_[unit]);
   working_[unit] = -1;
 }
@@ -99,96 +110,153 @@ BufferId StepLowering::gradients(int unit) {
   if (host_gradients_[unit] >= 0) {
     builder_.copy(host_gradients_[unit], accumulator, true);
   } else {
-    OpShape op = shape(OpKind::zero);
-    op.tensor = tensor;
-    builder_.compute(op, unit - 1, unit, {out(accumulator)});
+    builder_.compute(shape(OpKind::zero, tensor), unit - 1, unit, {out(accumulator)});
   }
   return accumulator;
 }
 
-void StepLowering::store_gradients(int unit) {
-  if (s_.gradients == Tier::device) return;
-  BufferId& accumulator = device_gradients_[unit];
-  if (host_gradients_[unit] < 0) {
-    host_gradients_[unit] =
-        builder_.create(program_.buffers[accumulator].tensor, Tier::host, unit - 1, unit);
+// Moves a finished accumulator to the host if that is where gradients live.
+void StepLowering::store(BufferId& accumulator, BufferId& host, int unit) {
+  if (s_.gradients == Tier::device || accumulator < 0) return;
+  if (host < 0) {
+    host = builder_.create(program_.buffers[accumulator].tensor, Tier::host, unit - 1, unit);
   }
-  builder_.copy(accumulator, host_gradients_[unit], false);
+  builder_.copy(accumulator, host, false);
   builder_.release_after_window(accumulator);
   accumulator = -1;
 }
 
-void StepLowering::finish_gradients(int unit) {
-  if (last_micro_batch_) {
-    OpShape op = shape(OpKind::sum_of_squares);
-    op.tensor = of_unit(Tensor::grads_embedding, unit_kind(unit));
-    builder_.compute(op, unit - 1, unit, {in(gradients(unit)), inout(program_.grad_norm)});
+// Adds the sum of all ranks' accumulators to this rank's shard, and frees the accumulator.
+void StepLowering::reduce_to_shard(int unit) {
+  const Tensor tensor = of_unit(Tensor::grads_embedding_shard, unit_kind(unit));
+  const BufferId accumulator = gradients(unit);
+  BufferId& shard = device_shards_[unit];
+  OpShape op = shape(OpKind::reduce_scatter, tensor);
+  if (shard < 0) {
+    shard = device(tensor, unit - 1, unit);
+    op.first = host_shards_[unit] < 0;
+    if (!op.first) builder_.copy(host_shards_[unit], shard, true);
   }
-  store_gradients(unit);
+  const BufferId workspace = device(Tensor::ws_reduce, unit - 1, unit);
+  builder_.communicate(op, unit - 1, unit,
+                       {inout(accumulator), op.first ? out(shard) : inout(shard), out(workspace)});
+  builder_.release_after_window(workspace);
+  builder_.release_after_window(accumulator);
+  device_gradients_[unit] = -1;
+  // A later load must not bring back what this one has replaced.
+  if (host_gradients_[unit] >= 0) builder_.release(host_gradients_[unit]);
+  host_gradients_[unit] = -1;
+}
+
+void StepLowering::store_gradients(int unit) {
+  if (parallel_.zero >= 2 && sharded()) {
+    reduce_to_shard(unit);
+    store(device_shards_[unit], host_shards_[unit], unit);
+  } else {
+    store(device_gradients_[unit], host_gradients_[unit], unit);
+  }
+}
+
+void StepLowering::finish_gradients(int unit) {
+  const bool reduces = sharded() && (parallel_.zero >= 2 || last_micro_batch_);
+  if (reduces) reduce_to_shard(unit);
+  if (last_micro_batch_) {
+    if (!sharded() && parallel_.ranks() > 1) {
+      const BufferId workspace = device(Tensor::ws_reduce, unit - 1, unit);
+      builder_.communicate(
+          shape(OpKind::all_reduce, of_unit(Tensor::grads_embedding, unit_kind(unit))), unit - 1,
+          unit, {inout(gradients(unit)), {}, out(workspace)});
+      builder_.release_after_window(workspace);
+    }
+    const Tensor first = reduces ? Tensor::grads_embedding_shard : Tensor::grads_embedding;
+    const BufferId sum = reduces ? device_shards_[unit] : gradients(unit);
+    builder_.compute(shape(OpKind::sum_of_squares, of_unit(first, unit_kind(unit))), unit - 1, unit,
+                     {in(sum), inout(program_.grad_norm)});
+  }
+  if (reduces) {
+    store(device_shards_[unit], host_shards_[unit], unit);
+  } else {
+    store(device_gradients_[unit], host_gradients_[unit], unit);
+  }
 }
 
 void StepLowering::optimizer() {
   const bool on_device = s_.optimizer == Tier::device;
+  if (parallel_.ranks() > 1) {
+    // Shards' squares add up to the norm; whole gradients have it on every rank already.
+    builder_.communicate(shape(OpKind::all_reduce, Tensor::loss), -1, 0,
+                         {inout(program_.loss), sharded() ? inout(program_.grad_norm) : Operand{}});
+  }
   BufferId norm = program_.grad_norm;
   if (!on_device) {
     norm = builder_.create(Tensor::grad_norm, Tier::host, -1, 0);
     builder_.copy(program_.grad_norm, norm, false);
   }
-  for (int unit = 0; unit < units(); ++unit) {
-    const int kind = unit_kind(unit), layer = unit - 1;
-    BufferId grads = on_device ? device_gradients_[unit] : host_gradients_[unit];
-    if (grads < 0) {
-      grads = builder_.create(of_unit(Tensor::grads_embedding, kind), Tier::host, layer, unit);
-      builder_.copy(device_gradients_[unit], grads, false);
-      builder_.release_after_window(device_gradients_[unit]);
-    }
-    // Moments in a file come through the host and go back.
-    const auto moment = [&](BufferId home, Tensor first) {
-      if (s_.optimizer != Tier::nvme) return home;
-      const BufferId staged = builder_.create(of_unit(first, kind), Tier::host, layer, unit);
-      builder_.copy(home, staged, true);
-      return staged;
-    };
-    const BufferId m = moment(program_.adam_m[unit], Tensor::adam_m_embedding);
-    const BufferId v = moment(program_.adam_v[unit], Tensor::adam_v_embedding);
-
-    // Where the kernels' copy is not the master, it is written beside it (in compute dtype).
-    const bool half = program_.dtype != DType::float32;
-    BufferId narrowed = -1;
-    if (half) {
-      narrowed = s_.parameters == Tier::host ? host_parameters_[unit]
-                 : on_device                 ? working_[unit]
-                             : builder_.create(of_unit(Tensor::params_embedding, kind), Tier::host,
-                                               layer, unit);
-    }
-    OpShape op = shape(OpKind::adamw);
-    op.tensor = of_unit(Tensor::grads_embedding, kind);
-    builder_.compute(
-        op, layer, unit,
-        {in(grads), in(norm), inout(m), inout(v), inout(masters_[unit]), out(narrowed)},
-        on_device ? Stream::compute : Stream::host);
-    builder_.release(grads);
-    if (!on_device && s_.parameters == Tier::device) {
-      builder_.copy(half ? narrowed : masters_[unit], working_[unit], false);
-      if (half) builder_.release_after_window(narrowed);
-    }
-    if (s_.optimizer == Tier::nvme) {
-      builder_.copy(m, program_.adam_m[unit], false);
-      builder_.copy(v, program_.adam_v[unit], false);
-      builder_.release_after_window(m);
-      builder_.release_after_window(v);
-    }
-  }
+  for (int unit = 0; unit < units(); ++unit) update(unit, norm);
   if (!on_device) builder_.release(norm);
 }
 
+// One unit's AdamW, on this rank's shard where there are shards, and what makes the kernels' copy
+// of the parameters current again.
+void StepLowering::update(int unit, BufferId norm) {
+  const bool on_device = s_.optimizer == Tier::device;
+  const bool half = program_.dtype != DType::float32;
+  const int kind = unit_kind(unit), layer = unit - 1;
+  const Tensor gradient_tensor =
+      of_unit(sharded() ? Tensor::grads_embedding_shard : Tensor::grads_embedding, kind);
+  const Tensor parameter_tensor =
+      of_unit(sharded() ? Tensor::params_embedding_shard : Tensor::params_embedding, kind);
+  const BufferId accumulated = sharded() ? device_shards_[unit] : device_gradients_[unit];
+  BufferId grads = on_device ? accumulated : sharded() ? host_shards_[unit] : host_gradients_[unit];
+  if (grads < 0) {
+    grads = builder_.create(gradient_tensor, Tier::host, layer, unit);
+    builder_.copy(accumulated, grads, false);
+    builder_.release_after_window(accumulated);
+  }
+  // Moments in a file come through the host and go back.
+  const auto moment = [&](BufferId home, Tensor first) {
+    if (s_.optimizer != Tier::nvme) return home;
+    const BufferId staged = builder_.create(of_unit(first, kind), Tier::host, layer, unit);
+    builder_.copy(home, staged, true);
+    return staged;
+  };
+  const BufferId m = moment(program_.adam_m[unit], Tensor::adam_m_embedding);
+  const BufferId v = moment(program_.adam_v[unit], Tensor::adam_v_embedding);
+
+  // Where the kernels' copy is not the master, it is written beside it (in compute dtype).
+  const Tier update_tier = on_device ? Tier::device : Tier::host;
+  const BufferId home = parameter_homes_[unit];
+  const bool beside = s_.parameters != update_tier;
+  BufferId narrowed = -1;
+  if (half) narrowed = beside ? builder_.create(parameter_tensor, Tier::host, layer, unit) : home;
+  builder_.compute(shape(OpKind::adamw, gradient_tensor), layer, unit,
+                   {in(grads), in(norm), inout(m), inout(v), inout(masters_[unit]), out(narrowed)},
+                   on_device ? Stream::compute : Stream::host);
+  builder_.release(grads);
+  if (beside) {
+    builder_.copy(half ? narrowed : masters_[unit], home, false);
+    if (half) builder_.release_after_window(narrowed);
+  }
+  // Every rank has updated its slice of what all of them hold whole.
+  if (sharded() && !gathers_parameters()) {
+    builder_.communicate(shape(OpKind::all_gather, parameter_tensor), layer, unit,
+                         {in(home), inout(home)});
+  }
+  if (s_.optimizer == Tier::nvme) {
+    builder_.copy(m, program_.adam_m[unit], false);
+    builder_.copy(v, program_.adam_v[unit], false);
+    builder_.release_after_window(m);
+    builder_.release_after_window(v);
+  }
+}
+
 Program build_program(const StepRequest& request) {
-  validate(request.strategy, request.sequence, "strategy");
+  validate(request.strategy, request.model, request.sequence, "strategy");
   Program program;
   program.model = request.model;
   program.strategy = request.strategy;
-  program.lengths = {request.sequence, request.strategy.block_tokens,
-                     request.strategy.chunk_tokens};
+  program.lengths = lengths_of(request.strategy, request.sequence);
+  program.place = place_of(request.strategy.parallel, request.rank);
   program.dtype = request.dtype;
   program.micro_batches = request.micro_batches;
   program.bytes = tensor_bytes(request.model, program.lengths, request.strategy, request.dtype);

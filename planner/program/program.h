@@ -42,6 +42,7 @@ enum class OpKind : uint8_t {
                        // workspace[w]
   norm_backward,       // params, x, dh, dx[rw], grads[rw]
   embed_backward,      // tokens, dx, grads[rw]
+  add,                 // sum[rw], part                       (ring: gradients of keys and values)
   zero,                // buffer[w]
   sum_of_squares,      // grads, grad_norm[rw]
   adamw,               // grads, grad_norm, m[rw], v[rw], params or master[rw], params[w]?
@@ -49,6 +50,12 @@ enum class OpKind : uint8_t {
   copy_d2h,            // source, destination[w]
   io_read,             // source, destination[w]              (nvme to host)
   io_write,            // source, destination[w]              (host to nvme)
+  all_to_all,      // up to three sources, as many destinations[w], workspace[w]: one chunk's tokens
+                   // for heads, or heads for tokens, in the Ulysses group
+  ring_shift,      // k, v, next k[w], next v[w]: to the ring's next rank, from the one before
+  all_gather,      // shard, unit[w]                            (shard may be the unit itself)
+  reduce_scatter,  // grads[rw], shard[rw], workspace[w]: adds the sum over the ranks to the shard
+  all_reduce,      // grads[rw] or loss[rw], grad_norm[rw]?; workspace[w]?
   count
 };
 inline constexpr int kOpKindCount = static_cast<int>(OpKind::count);
@@ -56,6 +63,7 @@ std::string_view name_of(OpKind);
 
 using BufferId = int32_t;
 inline constexpr int kMaxOperands = 10;
+inline constexpr int kExchanged = 3;  // tensors one all_to_all exchanges at most
 
 /// What an op costs depends only on this; ops of equal shape share one entry.
 struct OpShape {
@@ -66,6 +74,7 @@ struct OpShape {
   bool first = false;             // attention: nothing to merge with
   bool saves_inner = false;       // mlp: inner is written (forward) or given (backward)
   bool normed = false;            // qkv: the norm is a separate op
+  bool to_heads = false;          // all_to_all: from tokens to heads
   bool operator==(const OpShape&) const = default;
 };
 
@@ -79,7 +88,7 @@ struct Op {
   uint16_t writes = 0;     // bit i: operand i is written
   int32_t shape = 0;       // index into Program::shapes
   int32_t layer = -1;
-  int32_t index = 0;     // block, chunk or parameter unit this op works on
+  int32_t index = 0;     // block, chunk (of this ring position) or parameter unit it works on
   int32_t kv_first = 0;  // attention: first chunk of keys
   int32_t micro_batch = 0;
   std::array<BufferId, kMaxOperands> operands{};
@@ -99,6 +108,7 @@ struct Program {
   ModelSpec model;
   Strategy strategy;
   Lengths lengths;
+  Place place;  // of the rank whose program this is
   DType dtype = DType::float32;
   int64_t micro_batches = 1;
   TensorBytes bytes;
@@ -111,11 +121,27 @@ struct Program {
   BufferId loss = -1;                       // the step's summed loss, read by the engine afterwards
   BufferId grad_norm = -1;                  // sum of squares of all gradients
   std::vector<BufferId> parameters;         // per unit: where the current values are between steps
-  std::vector<BufferId> device_parameters;  // per unit: a resident working copy, or -1
+  std::vector<BufferId> kernel_parameters;  // per unit: where the kernels' copy comes from; may be
+                                            // the same buffer
   std::vector<BufferId> adam_m, adam_v;     // per unit
 
   int64_t bytes_of(BufferId id) const { return bytes[buffers[id].tensor]; }
+  /// Where this rank's shard of a state begins in `id`: 0 in a shard, further in where it holds
+  /// the whole unit.
+  int64_t shard_offset_bytes(BufferId id) const;
+  /// Where the rows of `chunk` begin in a buffer that has rows and covers it.
+  int64_t chunk_offset_bytes(BufferId id, int64_t chunk) const;
 };
+
+/// The token of the whole sequence at which this rank's own rows of `chunk` begin.
+int64_t first_own_token(const Program& program, int64_t chunk);
+
+/// Tokens this rank's loss is a sum over, times what makes it a mean over all ranks' and
+/// microbatches' tokens: 1 / (S * microbatches * data replicas).
+double loss_scale(const Program& program);
+
+/// Bytes this rank sends to others in one run of an op; 0 for ops that do not communicate.
+int64_t sent_bytes(const Program& program, const Op& op);
 
 /// "attention_forward L3 c2 kv0": what traces and messages call an op.
 std::string describe(const Program& program, const Op& op);
@@ -127,6 +153,7 @@ struct StepRequest {
   int64_t sequence = 0;
   int64_t micro_batches = 1;
   DType dtype = DType::float32;
+  int64_t rank = 0;  // whose program
 };
 
 /// Lowers a step to its program: the actions of the schedule, layer by layer, chunk by chunk.

@@ -4,6 +4,11 @@
 #include "planner/program/workspace.h"
 
 namespace longspan {
+namespace {
+
+constexpr int64_t kShardAlignment = 64;  // elements
+
+}  // namespace
 
 std::string_view name_of(DType dtype) { return dtype == DType::float32 ? "float32" : "bfloat16"; }
 
@@ -23,6 +28,12 @@ std::string_view name_of(Tensor tensor) {
                                                "adam_v embedding",
                                                "adam_v layer",
                                                "adam_v head",
+                                               "params embedding",
+                                               "params layer",
+                                               "params head",
+                                               "grads embedding",
+                                               "grads layer",
+                                               "grads head",
                                                "tokens_all",
                                                "k_all",
                                                "v_all",
@@ -36,9 +47,19 @@ std::string_view name_of(Tensor tensor) {
                                                "dh",
                                                "o",
                                                "d_o",
+                                               "delta",
                                                "lse",
                                                "delta",
                                                "inner",
+                                               "q",
+                                               "k",
+                                               "v",
+                                               "dq",
+                                               "dk",
+                                               "dv",
+                                               "o",
+                                               "d_o",
+                                               "delta",
                                                "q",
                                                "k",
                                                "v",
@@ -54,6 +75,8 @@ std::string_view name_of(Tensor tensor) {
                                                "mlp backward workspace",
                                                "attention backward workspace",
                                                "qkv backward workspace",
+                                               "exchange workspace",
+                                               "reduction workspace",
                                                "loss",
                                                "grad_norm"};
   static_assert(std::size(names) == kTensorCount);
@@ -63,8 +86,43 @@ std::string_view name_of(Tensor tensor) {
 Rows rows_of(Tensor tensor) {
   if (tensor >= Tensor::tokens_all && tensor <= Tensor::dv_all) return Rows::sequence;
   if (tensor >= Tensor::tokens && tensor <= Tensor::inner) return Rows::block;
-  if (tensor >= Tensor::q && tensor <= Tensor::dv) return Rows::chunk;
+  if (tensor >= Tensor::q && tensor <= Tensor::dv_own) return Rows::chunk;
   return Rows::none;
+}
+
+bool is_own(Tensor tensor) {
+  switch (tensor) {
+    case Tensor::k_all:
+    case Tensor::v_all:
+    case Tensor::dk_all:
+    case Tensor::dv_all:
+    case Tensor::lse:
+    case Tensor::delta:
+      return false;
+    default:
+      return rows_of(tensor) != Rows::none && (tensor < Tensor::q || tensor > Tensor::delta_heads);
+  }
+}
+
+bool is_state(Tensor tensor) { return tensor <= Tensor::grads_head_shard; }
+
+int64_t Lengths::rows(Tensor tensor) const {
+  const int64_t share = is_own(tensor) ? ulysses : 1;
+  switch (rows_of(tensor)) {
+    case Rows::sequence:
+      return sequence / share;
+    case Rows::block:
+      return block / share;
+    case Rows::chunk:
+      return chunk / share;
+    case Rows::none:
+      break;
+  }
+  return 0;
+}
+
+Lengths lengths_of(const Strategy& s, int64_t sequence) {
+  return {sequence / s.parallel.ring, s.block_tokens, s.chunk_tokens, s.parallel.ulysses};
 }
 
 TensorBytes tensor_bytes(const ModelSpec& model, const Lengths& lengths, const Strategy& strategy,
@@ -73,47 +131,66 @@ TensorBytes tensor_bytes(const ModelSpec& model, const Lengths& lengths, const S
   const auto at = [&](Tensor t) -> int64_t& { return table.unit[static_cast<int>(t)]; };
   const int64_t act = size_of(dtype);  // activations
   constexpr int64_t f32 = 4;
+  const int64_t ulysses = lengths.ulysses;
   const int64_t d = model.hidden, heads = model.heads;
   const int64_t attention = model.attention_width(), kv = model.kv_width();
-  const int64_t inner = model.activation == Activation::swiglu ? 2 * model.ffn : model.ffn;
+  const int64_t kv_share = kv_heads_per_rank(model, ulysses) * model.head_dim;
+  const int64_t inner_width = model.activation == Activation::swiglu ? 2 * model.ffn : model.ffn;
 
-  const auto rows = [&](Tensor t, int64_t row_bytes, int64_t extra_rows = 0) {
-    table.row[static_cast<int>(t)] = row_bytes;
-    at(t) = checked_mul(lengths.rows(rows_of(t)) + extra_rows, row_bytes, name_of(t));
+  const auto rows = [&](int64_t row_bytes, std::initializer_list<Tensor> tensors) {
+    for (const Tensor t : tensors) {
+      table.row[static_cast<int>(t)] = row_bytes;
+      at(t) = checked_mul(lengths.rows(t), row_bytes, name_of(t));
+    }
   };
-  rows(Tensor::tokens_all, f32, 1);
-  rows(Tensor::tokens, f32, 1);
-  for (const Tensor t : {Tensor::k_all, Tensor::v_all, Tensor::k, Tensor::v}) rows(t, kv * act);
-  for (const Tensor t : {Tensor::dk_all, Tensor::dv_all, Tensor::dk, Tensor::dv}) rows(t, kv * f32);
-  for (const Tensor t : {Tensor::x, Tensor::y, Tensor::h, Tensor::dx, Tensor::dh}) rows(t, d * act);
-  for (const Tensor t : {Tensor::o, Tensor::d_o, Tensor::q}) rows(t, attention * act);
-  for (const Tensor t : {Tensor::lse, Tensor::delta}) rows(t, heads * f32);
-  rows(Tensor::inner, inner * act);
-  rows(Tensor::dq, attention * f32);
+  using enum Tensor;
+  rows(2 * f32, {tokens_all, tokens});
+  rows(kv_share * act, {k_all, v_all, k, v});
+  rows(kv_share * f32, {dk_all, dv_all, dk, dv});
+  rows(d * act, {x, y, h, dx, dh});
+  rows(attention * act, {o, d_o, q_own});
+  rows(attention / ulysses * act, {q, o_heads, d_o_heads});
+  rows(heads * f32, {delta_own});
+  rows(heads / ulysses * f32, {lse, delta, delta_heads});
+  rows(inner_width * act, {inner});
+  rows(attention / ulysses * f32, {dq});
+  rows(kv * act, {k_own, v_own});
+  rows(attention * f32, {dq_own});
+  rows(kv * f32, {dk_own, dv_own});
 
   const auto set_units = [&](Tensor first, const std::array<int64_t, 3>& elements, int64_t bytes) {
     for (int i = 0; i < 3; ++i) {
       table.unit[static_cast<int>(first) + i] = checked_mul(elements[i], bytes, name_of(first));
     }
   };
-  const std::array<int64_t, 3> elements = unit_elements(model);
-  set_units(Tensor::params_embedding, elements, act);
-  for (const Tensor first : {Tensor::master_embedding, Tensor::grads_embedding,
-                             Tensor::adam_m_embedding, Tensor::adam_v_embedding}) {
-    set_units(first, elements, f32);
+  std::array<int64_t, 3> elements = unit_elements(model), shard{};
+  const int64_t shards = strategy.parallel.shards();
+  for (int i = 0; i < 3; ++i) {
+    // Where a unit is cut into shards it is padded, so that all are alike.
+    shard[i] = shards > 1 ? round_up(ceil_div(elements[i], shards), kShardAlignment) : elements[i];
+    elements[i] = checked_mul(shard[i], shards, "parameters");
+  }
+  set_units(params_embedding, elements, act);
+  set_units(grads_embedding, elements, f32);
+  set_units(params_embedding_shard, shard, act);
+  for (const Tensor first :
+       {master_embedding, adam_m_embedding, adam_v_embedding, grads_embedding_shard}) {
+    set_units(first, shard, f32);
   }
 
   const Workspaces ws = workspaces(model, lengths, strategy, dtype);
-  at(Tensor::ws_qkv_forward) = ws.qkv_forward;
-  at(Tensor::ws_attention_forward) = ws.attention_forward;
-  at(Tensor::ws_mlp_forward) = ws.mlp_forward;
-  at(Tensor::ws_mlp_forward_saving) = ws.mlp_forward_saving;
-  at(Tensor::ws_loss) = ws.loss;
-  at(Tensor::ws_mlp_backward) = ws.mlp_backward;
-  at(Tensor::ws_mlp_backward_saved) = ws.mlp_backward_saved;
-  at(Tensor::ws_attention_backward) = ws.attention_backward;
-  at(Tensor::ws_qkv_backward) = ws.qkv_backward;
-  at(Tensor::loss) = at(Tensor::grad_norm) = 8;
+  at(ws_qkv_forward) = ws.qkv_forward;
+  at(ws_attention_forward) = ws.attention_forward;
+  at(ws_mlp_forward) = ws.mlp_forward;
+  at(ws_mlp_forward_saving) = ws.mlp_forward_saving;
+  at(ws_loss) = ws.loss;
+  at(ws_mlp_backward) = ws.mlp_backward;
+  at(ws_mlp_backward_saved) = ws.mlp_backward_saved;
+  at(ws_attention_backward) = ws.attention_backward;
+  at(ws_qkv_backward) = ws.qkv_backward;
+  at(ws_exchange) = ws.exchange;
+  at(ws_reduce) = ws.reduce;
+  at(loss) = at(grad_norm) = 8;
   return table;
 }
 

@@ -5,8 +5,12 @@
 // parameters of one layer. Its bytes depend only on the tensor, so a program is the same list for
 // any sizes of the same shape, and sizes are a table beside it.
 //
-// Legend: S sequence, b block, c chunk (tokens); d hidden, A = H*D, G = Hkv*D, H heads, W inner
-// width of the MLP, V vocabulary.
+// Around attention a rank of a Ulysses group holds all tokens of U's share of the heads, elsewhere
+// its own tokens with all heads; "_own" and "_heads" tell the two forms of one tensor apart.
+//
+// Legend: S a ring position's share of the sequence, b block, c chunk (tokens); U Ulysses degree; d
+// hidden, A = H*D, G = Hkv*D, H heads, W inner width of the MLP, V vocabulary. G/U is the width of
+// at least one head.
 #pragma once
 
 #include <array>
@@ -39,31 +43,47 @@ enum class Tensor : uint8_t {
   adam_v_embedding,
   adam_v_layer,
   adam_v_head,  // float32
+  params_embedding_shard,
+  params_layer_shard,
+  params_head_shard,  // one rank's shard under ZeRO
+  grads_embedding_shard,
+  grads_layer_shard,
+  grads_head_shard,
   // per sequence
-  tokens_all,  // int32 [S+1]
+  tokens_all,  // int32 [S/b, 2, b/U]: inputs and labels of each block
   k_all,
-  v_all,  // [S, G]
+  v_all,  // [S, G/U]
   dk_all,
-  dv_all,  // float32 [S, G]
+  dv_all,  // float32 [S, G/U]
   // per block
-  tokens,  // int32 [b+1]
+  tokens,  // int32 [2, b/U]
   x,
   y,
-  h,  // [b, d] residual in, residual after attention, normed
+  h,  // [b/U, d] residual in, residual after attention, normed
   dx,
-  dh,  // [b, d]
+  dh,  // [b/U, d]
   o,
-  d_o,  // [b, A]
+  d_o,        // [b/U, A]
+  delta_own,  // float32 [b/U, H]
   lse,
-  delta,  // float32 [b, H]
-  inner,  // [b, W]
+  delta,  // float32 [b, H/U]
+  inner,  // [b/U, W]
   // per chunk
-  q,  // [c, A]
+  q,  // [c, A/U]
   k,
-  v,   // [c, G]
-  dq,  // float32 [c, A]
+  v,   // [c, G/U]
+  dq,  // float32 [c, A/U]
   dk,
-  dv,  // float32 [c, G]
+  dv,  // float32 [c, G/U]
+  o_heads,
+  d_o_heads,    // [c, A/U]
+  delta_heads,  // float32 [c, H/U]
+  q_own,        // [c/U, A]
+  k_own,
+  v_own,   // [c/U, G]
+  dq_own,  // float32 [c/U, A]
+  dk_own,
+  dv_own,  // float32 [c/U, G]
   // workspaces of ops, one kind each
   ws_qkv_forward,
   ws_attention_forward,
@@ -74,6 +94,8 @@ enum class Tensor : uint8_t {
   ws_mlp_backward_saved,
   ws_attention_backward,
   ws_qkv_backward,
+  ws_exchange,  // staging of an all-to-all
+  ws_reduce,    // pieces of other ranks on their way into a sum
   // scalars
   loss,
   grad_norm,  // float64
@@ -86,15 +108,29 @@ std::string_view name_of(Tensor);
 enum class Rows : uint8_t { none, sequence, block, chunk };
 Rows rows_of(Tensor);
 
-/// The lengths a program is built for.
+/// True for tensors of a rank's own tokens (1/U of the rows); the others that have rows hold all
+/// rows of 1/U of the heads.
+bool is_own(Tensor);
+/// Parameters, gradients and optimizer state.
+bool is_state(Tensor);
+
+/// The lengths a program is built for: one ring position's.
 struct Lengths {
   int64_t sequence = 0;  // S
   int64_t block = 0;     // b
   int64_t chunk = 0;     // c
-  int64_t rows(Rows r) const {
-    return r == Rows::sequence ? sequence : r == Rows::block ? block : r == Rows::chunk ? chunk : 0;
-  }
+  int64_t ulysses = 1;   // U
+
+  int64_t chunks() const { return sequence / chunk; }
+  int64_t blocks() const { return sequence / block; }
+  int64_t own_chunk() const { return chunk / ulysses; }
+  int64_t own_block() const { return block / ulysses; }
+  /// Rows of one unit of a tensor; 0 for tensors without rows.
+  int64_t rows(Tensor t) const;
+  /// Rows that one chunk has in a tensor.
+  int64_t chunk_rows(Tensor t) const { return is_own(t) ? own_chunk() : chunk; }
 };
+Lengths lengths_of(const Strategy& strategy, int64_t sequence);
 
 /// Bytes of one unit of every tensor.
 struct TensorBytes {

@@ -9,6 +9,8 @@ namespace {
 
 // The backward of attention keeps this many progress counters for every kv head.
 constexpr int64_t kAttentionBackwardCounters = 64;
+// A reduction takes pieces of at most this size from each of the other ranks at a time.
+constexpr int64_t kReducePiece = 256 * 1024;
 
 int64_t tile_of(int64_t tile, int64_t rows) { return tile > 0 ? std::min(tile, rows) : rows; }
 
@@ -37,9 +39,11 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   const int64_t act = size_of(dtype);
   const int64_t d = m.hidden, f = m.ffn;
   const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
-  const int64_t qkv_rows = tile_of(s.projection_tile, lengths.chunk);
-  const int64_t mlp_rows = tile_of(s.mlp_tile, lengths.block);
-  const int64_t loss_rows = tile_of(s.loss_tile, lengths.block);
+  const int64_t qkv_rows = tile_of(s.projection_tile, lengths.own_chunk());
+  const int64_t mlp_rows = tile_of(s.mlp_tile, lengths.own_block());
+  const int64_t loss_rows = tile_of(s.loss_tile, lengths.own_block());
+  const int64_t ranks = s.parallel.ranks(), ulysses = lengths.ulysses;
+  const int64_t kv_heads = kv_heads_per_rank(m, ulysses);
   const auto bytes = [&](int64_t rows, int64_t width) {
     return checked_mul(rows, checked_mul(width, act, "workspace"), "workspace");
   };
@@ -51,7 +55,17 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   ws.mlp_backward = bytes(mlp_rows, d + w + f);
   ws.mlp_backward_saved = bytes(mlp_rows, d + f);
   ws.qkv_backward = bytes(qkv_rows, d + (m.qk_norm ? m.attention_width() : 0));
-  ws.attention_backward = checked_mul(m.kv_heads, kAttentionBackwardCounters * 4, "workspace");
+  ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
+  if (ulysses > 1) {
+    const int64_t width = m.attention_width() + 2 * ulysses * kv_heads * m.head_dim;
+    ws.exchange = checked_mul(lengths.own_chunk(), width * 4, "workspace");
+  }
+  if (ranks > 1) {
+    const auto elements = unit_elements(m);
+    const int64_t share = ceil_div(*std::max_element(elements.begin(), elements.end()), ranks);
+    ws.reduce =
+        checked_mul(ranks - 1, std::min(kReducePiece, round_up(share, 64) * 4), "workspace");
+  }
   return ws;
 }
 

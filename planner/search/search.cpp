@@ -195,7 +195,7 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   const bool with_nvme = judge.limits()[2] > 0;
   const std::vector<int64_t> chunks = chunk_candidates(model, sequence, options.chunk_tokens);
   if (options.chunk_tokens > 0) {
-    validate(everything_kept(sequence, options.chunk_tokens), sequence, "plan");
+    validate(everything_kept(sequence, options.chunk_tokens), model, sequence, "plan");
   }
 
   std::vector<Candidate> seen;
@@ -238,7 +238,7 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
                  int64_t sequence, int64_t chunk_tokens, int64_t micro_batches) {
   Judge judge(model, hw, sequence, micro_batches);
   Strategy strategy = make_preset(preset, model, sequence, chunk_tokens);
-  validate(strategy, sequence, preset);
+  validate(strategy, model, sequence, preset);
   const auto& placements = state_placements(false);
   const size_t choices = may_offload_states(preset) ? placements.size() : 1;
   TierBytes bytes{};

@@ -128,8 +128,9 @@ ShrunkenPrograms dimensions_of(const StepRequest& request) {
 Lengths sample_lengths(const StepRequest& request, const ShrunkenPrograms& shrunken,
                        int64_t repeats) {
   const Strategy& s = request.strategy;
-  if (shrunken.repeats_blocks) return {repeats * s.block_tokens, s.block_tokens, s.chunk_tokens};
-  return {repeats * s.chunk_tokens, repeats * s.chunk_tokens, s.chunk_tokens};
+  const int64_t rows = repeats * (shrunken.repeats_blocks ? s.block_tokens : s.chunk_tokens);
+  return {rows, shrunken.repeats_blocks ? s.block_tokens : rows, s.chunk_tokens,
+          s.parallel.ulysses};
 }
 
 void lower_samples(const StepRequest& request, ShrunkenPrograms& t) {

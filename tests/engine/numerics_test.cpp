@@ -151,7 +151,7 @@ TEST_CASE("random legal plans give the numbers of the reference", "[numerics][pr
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     const StepCase step = random_case(seed);
     INFO("seed " << seed << ", " << step.model.name << ", " << step.sequence << " tokens");
-    REQUIRE_NOTHROW(validate(step.strategy, step.sequence, "random"));
+    REQUIRE_NOTHROW(validate(step.strategy, step.model, step.sequence, "random"));
     check_against_reference(step);
   }
 }

@@ -36,10 +36,10 @@ std::vector<std::vector<float>> case_weights(const StepCase& step) {
   return weights;
 }
 
-StepOutcome run_step(const StepCase& step) {
-  Program program =
-      build_program({step.model, step.strategy, step.sequence, step.micro_batches, DType::float32});
-  const auto backend = cpu::make_backend(program, step.threads);
+StepOutcome run_step(const StepCase& step, Communicator* comm) {
+  Program program = build_program({step.model, step.strategy, step.sequence, step.micro_batches,
+                                   DType::float32, comm == nullptr ? 0 : comm->rank()});
+  const auto backend = cpu::make_backend(program, step.threads, comm);
   ExecutorOptions options;
   options.poison = true;
   options.nvme_directory = std::filesystem::temp_directory_path();
@@ -48,10 +48,7 @@ StepOutcome run_step(const StepCase& step) {
   const std::vector<std::vector<float>> weights = case_weights(step);
   const Program& p = executor.program();
   for (size_t unit = 0; unit < weights.size(); ++unit) {
-    executor.write(p.parameters[unit], weights[unit].data());
-    if (p.device_parameters[unit] >= 0) {
-      executor.write(p.device_parameters[unit], weights[unit].data());
-    }
+    write_parameters(executor, static_cast<int>(unit), weights[unit]);
   }
 
   StepOutcome outcome;
@@ -59,7 +56,7 @@ StepOutcome run_step(const StepCase& step) {
   executor.before_op = [&](const Op& op) {
     if (op.kind != OpKind::adamw) return;
     std::vector<float>& gradient = outcome.gradients[op.index];
-    gradient.resize(weights[op.index].size());
+    gradient.resize(p.bytes_of(op.operands[0]) / 4);
     executor.read(op.operands[0], gradient.data());
   };
   StepContext context;
@@ -67,9 +64,10 @@ StepOutcome run_step(const StepCase& step) {
   context.learning_rate = 1e-3;
   context.weight_decay = 0.1;
   context.clip_norm = 1;
-  context.fill_tokens = [&](int64_t micro_batch, int64_t count, int32_t* tokens) {
-    const std::vector<int32_t> all = case_tokens(step, micro_batch);
-    std::copy_n(all.begin(), count, tokens);
+  context.fill_tokens = [&](int64_t micro_batch, int64_t first, int64_t count, int32_t* tokens) {
+    const int64_t replicas = step.strategy.parallel.data;
+    const std::vector<int32_t> all = case_tokens(step, micro_batch * replicas + p.place.data);
+    std::copy_n(all.begin() + first, count, tokens);
   };
   if (step.random_order) {
     executor.run_in_random_order(context, *step.random_order);
@@ -79,7 +77,8 @@ StepOutcome run_step(const StepCase& step) {
   executor.read(p.loss, &outcome.loss);
   executor.read(p.grad_norm, &outcome.gradient_norm);
   for (size_t unit = 0; unit < weights.size(); ++unit) {
-    std::vector<float>& values = outcome.parameters.emplace_back(weights[unit].size());
+    std::vector<float>& values =
+        outcome.parameters.emplace_back(p.bytes_of(p.parameters[unit]) / 4);
     executor.read(p.parameters[unit], values.data());
   }
   outcome.arena_bytes = executor.arena_bytes();

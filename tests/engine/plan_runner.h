@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/comm/communicator.h"
 #include "models/model_spec.h"
 #include "planner/plan/strategy.h"
 #include "planner/program/tensor.h"
@@ -39,8 +40,9 @@ std::vector<int32_t> case_tokens(const StepCase& step, int64_t micro_batch);
 /// The weights the step starts from, per unit.
 std::vector<std::vector<float>> case_weights(const StepCase& step);
 
-/// Arenas start as NaN, so whatever is read before it is written shows.
-StepOutcome run_step(const StepCase& step);
+/// Arenas start as NaN, so whatever is read before it is written shows. With `comm`, the outcome is
+/// one rank's; gradients and parameters are the shards it holds, padding included.
+StepOutcome run_step(const StepCase& step, Communicator* comm = nullptr);
 
 /// Small models with every feature: GPT-2 style; Llama style with GQA, H*D != d, RoPE scaling and
 /// qkv biases; Qwen3 style with q/k norms and tied embeddings.

@@ -114,7 +114,9 @@ TEST_CASE("a plan that does not fit is refused before anything is allocated") {
 TEST_CASE("an op that fails ends the step with its error instead of hanging") {
   class Broken final : public TokenSource {
    public:
-    void sample(int64_t, int64_t, int32_t*) const override { throw failed("the disk is gone"); }
+    void sample(int64_t, int64_t, int64_t, int64_t, int32_t*) const override {
+      throw failed("the disk is gone");
+    }
     int64_t tokens() const override { return 1 << 20; }
   };
   Trainer trainer(plan_for(byte_llama(), chunked_and_offloaded(64), kSequence), config_for(1),

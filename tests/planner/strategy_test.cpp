@@ -24,7 +24,7 @@ TEST_CASE("every preset is valid for its length") {
       for (const int64_t sequence : {256, 4096, 65536}) {
         INFO(model << " " << preset << " " << sequence);
         const Strategy s = make_preset(preset, load_model(model), sequence, 256);
-        CHECK_NOTHROW(validate(s, sequence, preset));
+        CHECK_NOTHROW(validate(s, load_model(model), sequence, preset));
         CHECK(s.preset == preset);
       }
     }
@@ -34,20 +34,24 @@ TEST_CASE("every preset is valid for its length") {
 }
 
 TEST_CASE("a chunk that does not divide says what would") {
-  CHECK_THROWS_WITH(validate(chunked(3000, 3000), 8192, "plan"),
+  CHECK_THROWS_WITH(validate(chunked(3000, 3000), load_model("tiny-llama"), 8192, "plan"),
                     Catch::Contains("2048") && Catch::Contains("4096"));
-  CHECK_THROWS_WITH(validate(chunked(0, 0), 8192, "plan"), Catch::Contains("chunk_tokens"));
-  CHECK_THROWS_WITH(validate(chunked(16384, 16384), 8192, "plan"), Catch::Contains("8192"));
-  CHECK_THROWS_WITH(validate(chunked(1024, 3072), 8192, "plan"), Catch::Contains("block_tokens"));
-  CHECK_THROWS_WITH(validate(chunked(1024, 512), 8192, "plan"), Catch::Contains("block_tokens"));
-  CHECK_NOTHROW(validate(chunked(1024, 2048), 8192, "plan"));
+  CHECK_THROWS_WITH(validate(chunked(0, 0), load_model("tiny-llama"), 8192, "plan"),
+                    Catch::Contains("chunk_tokens"));
+  CHECK_THROWS_WITH(validate(chunked(16384, 16384), load_model("tiny-llama"), 8192, "plan"),
+                    Catch::Contains("8192"));
+  CHECK_THROWS_WITH(validate(chunked(1024, 3072), load_model("tiny-llama"), 8192, "plan"),
+                    Catch::Contains("block_tokens"));
+  CHECK_THROWS_WITH(validate(chunked(1024, 512), load_model("tiny-llama"), 8192, "plan"),
+                    Catch::Contains("block_tokens"));
+  CHECK_NOTHROW(validate(chunked(1024, 2048), load_model("tiny-llama"), 8192, "plan"));
 }
 
 TEST_CASE("knobs that contradict each other are refused") {
   const auto refuses = [](auto change, const std::string& word) {
     Strategy s = chunked(1024, 1024);
     change(s);
-    CHECK_THROWS_WITH(validate(s, 8192, "plan"), Catch::Contains(word));
+    CHECK_THROWS_WITH(validate(s, load_model("tiny-llama"), 8192, "plan"), Catch::Contains(word));
   };
   refuses([](Strategy& s) { s.kv = Tier::nvme; }, "kv");
   refuses([](Strategy& s) { s.idle = Tier::nvme; }, "idle");

@@ -21,7 +21,7 @@ std::string bytes_of(const std::vector<Id>& ids) {
 
 std::vector<int32_t> sample(const TokenSource& source, int64_t index, int64_t count) {
   std::vector<int32_t> out(static_cast<size_t>(count), -1);
-  source.sample(index, count, out.data());
+  source.sample(index, count - 1, 0, count, out.data());
   return out;
 }
 
@@ -67,9 +67,9 @@ TEST_CASE("tokens: samples are consecutive windows that wrap around", "[data]") 
   CHECK(sample(*source, 5, 12) == sample(*source, 0, 12));
   CHECK(sample(*source, 0, 12).back() == 11);
   Ids out(13);
-  CHECK_THROWS_AS(source->sample(0, 13, out.data()), Error);
-  CHECK_THROWS_AS(source->sample(-1, 6, out.data()), Error);
-  CHECK_THROWS_AS(source->sample(0, 1, out.data()), Error);
+  CHECK_THROWS_AS(source->sample(0, 12, 0, 13, out.data()), Error);
+  CHECK_THROWS_AS(source->sample(-1, 5, 0, 6, out.data()), Error);
+  CHECK_THROWS_AS(source->sample(0, 1 - 1, 0, 1, out.data()), Error);
 }
 
 TEST_CASE("tokens: files that cannot be used are refused", "[data]") {
@@ -109,7 +109,7 @@ TEST_CASE("tokens: an id beyond the vocabulary is named with its place", "[data]
   const auto source = open_tokens(two, "auto", 2, 11);
   folder.file("a.bin", bytes_of<uint16_t>({0, 11, 10, 3}));
   Ids out(3);
-  CHECK_THROWS_WITH(source->sample(0, 3, out.data()), Contains("token 1 is 11"));
+  CHECK_THROWS_WITH(source->sample(0, 3 - 1, 0, 3, out.data()), Contains("token 1 is 11"));
 }
 
 TEST_CASE("tokens: a long window crosses the blocks in which a file is read", "[data]") {

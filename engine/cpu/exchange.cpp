@@ -1,0 +1,196 @@
+#include "engine/cpu/exchange.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/comm/collectives.h"
+
+namespace longspan::cpu {
+namespace {
+
+Group group_of(std::vector<int> ranks, int64_t index) {
+  return {std::move(ranks), static_cast<int>(index)};
+}
+
+Group world_of(const Program& p) {
+  return group_of(whole_world(p.strategy.parallel), p.place.rank);
+}
+
+float* floats(std::byte* bytes) { return reinterpret_cast<float*>(bytes); }
+
+// One tensor of an all-to-all: its form with a rank's own tokens [rows, width] and its form with
+// all ranks' tokens [U * rows, share]. Where ranks outnumber K,V heads, `replicas` neighbours hold
+// the same share.
+struct Exchanged {
+  float* own = nullptr;
+  float* heads = nullptr;
+  int64_t width = 0, share = 0, replicas = 1;
+
+  int64_t column(int64_t rank) const { return rank / replicas * share; }
+};
+
+class AllToAll {
+ public:
+  AllToAll(const Program& p, const Op& op, const OperandPointers& operands)
+      : rows_(p.lengths.own_chunk()),
+        ranks_(p.lengths.ulysses),
+        rank_(p.place.ulysses),
+        group_(group_of(ulysses_group(p.strategy.parallel, p.place), p.place.ulysses)),
+        staging_(floats(operands[2 * kExchanged])) {
+    const bool to_heads = p.shapes[op.shape].to_heads;
+    for (int i = 0; i < kExchanged; ++i) {
+      const int own = to_heads ? i : kExchanged + i, heads = to_heads ? kExchanged + i : i;
+      if (op.operands[own] < 0) continue;
+      Exchanged e;
+      e.width = row_floats(p, op.operands[own]);
+      e.share = row_floats(p, op.operands[heads]);
+      e.replicas = e.share * ranks_ / e.width;
+      e.own = at_chunk(p, op.operands[own], op.index, operands[own]);
+      e.heads = at_chunk(p, op.operands[heads], op.index, operands[heads]);
+      tensors_.push_back(e);
+    }
+  }
+
+  // Everyone's share of our tokens goes out packed; our share of everyone's tokens comes in place.
+  void to_heads(Communicator& comm) {
+    float* next = staging_;
+    for (const Exchanged& e : tensors_) {
+      for (int64_t peer = 0; peer < ranks_; ++peer) {
+        float* target = peer == rank_ ? block(e, peer) : next;
+        for (int64_t row = 0; row < rows_; ++row) {
+          std::copy_n(e.own + row * e.width + e.column(peer), e.share, target + row * e.share);
+        }
+        if (peer == rank_) continue;
+        send(peer, next, e);
+        receive(peer, block(e, peer), e);
+        next += rows_ * e.share;
+      }
+    }
+    comm.exchange(sends_, receives_);
+  }
+
+  // Everyone's tokens of our share go out in place; what comes is unpacked, and replicas summed.
+  void to_tokens(Communicator& comm) {
+    float* next = staging_;
+    for (const Exchanged& e : tensors_) {
+      for (int64_t peer = 0; peer < ranks_; ++peer) {
+        if (peer == rank_) continue;
+        send(peer, block(e, peer), e);
+        receive(peer, next, e);
+        next += rows_ * e.share;
+      }
+    }
+    comm.exchange(sends_, receives_);
+    next = staging_;
+    for (const Exchanged& e : tensors_) {
+      for (int64_t peer = 0; peer < ranks_; ++peer) {
+        const float* from = peer == rank_ ? block(e, peer) : next;
+        if (peer != rank_) next += rows_ * e.share;
+        const bool adds = peer % e.replicas != 0;
+        for (int64_t row = 0; row < rows_; ++row) {
+          float* to = e.own + row * e.width + e.column(peer);
+          const float* part = from + row * e.share;
+          for (int64_t i = 0; i < e.share; ++i) to[i] = adds ? to[i] + part[i] : part[i];
+        }
+      }
+    }
+  }
+
+ private:
+  static int64_t row_floats(const Program& p, BufferId id) {
+    return p.bytes.row[static_cast<int>(p.buffers[id].tensor)] / 4;
+  }
+  static float* at_chunk(const Program& p, BufferId id, int64_t chunk, std::byte* buffer) {
+    return floats(buffer + p.chunk_offset_bytes(id, chunk));
+  }
+  float* block(const Exchanged& e, int64_t rank) const { return e.heads + rank * rows_ * e.share; }
+  void send(int64_t peer, const float* data, const Exchanged& e) {
+    sends_.push_back(
+        {group_.ranks[peer], reinterpret_cast<const std::byte*>(data), rows_ * e.share * 4});
+  }
+  void receive(int64_t peer, float* data, const Exchanged& e) {
+    receives_.push_back(
+        {group_.ranks[peer], reinterpret_cast<std::byte*>(data), rows_ * e.share * 4});
+  }
+
+  int64_t rows_, ranks_, rank_;
+  Group group_;
+  float* staging_;
+  std::vector<Exchanged> tensors_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+};
+
+void ring_shift(Communicator& comm, const Program& p, const Op& op, const OperandPointers& at) {
+  const std::vector<int> ring = ring_group(p.strategy.parallel, p.place);
+  const size_t n = ring.size(), own = p.place.ring;
+  const int next = ring[(own + 1) % n], previous = ring[(own + n - 1) % n];
+  const int64_t k_bytes = p.bytes_of(op.operands[0]), v_bytes = p.bytes_of(op.operands[1]);
+  comm.exchange(std::vector<Send>{{next, at[0], k_bytes}, {next, at[1], v_bytes}},
+                std::vector<Receive>{{previous, at[2], k_bytes}, {previous, at[3], v_bytes}});
+}
+
+void reduce(Communicator& comm, const Program& p, const Op& op, const OperandPointers& at) {
+  const int64_t whole = p.bytes_of(op.operands[0]) / 4, shard = p.bytes_of(op.operands[1]) / 4;
+  float* grads = floats(at[0]);
+  // Summed in its own place in the accumulator, which nobody needs any more.
+  float* sum = grads + p.place.rank * shard;
+  reduce_scatter(comm, world_of(p), grads, whole, sum,
+                 {at[2], static_cast<size_t>(p.bytes_of(op.operands[2]))});
+  float* to = floats(at[1]);
+  const bool adds = !p.shapes[op.shape].first;
+  for (int64_t i = 0; i < shard; ++i) to[i] = adds ? to[i] + sum[i] : sum[i];
+}
+
+void all_reduce_op(Communicator& comm, const Program& p, const Op& op, const OperandPointers& at) {
+  if (op.operands[0] == p.loss) {
+    for (int i = 0; i < 2; ++i) {
+      if (op.operands[i] < 0) continue;
+      double& scalar = *reinterpret_cast<double*>(at[i]);
+      scalar = all_reduce_sum(comm, world_of(p), scalar);
+    }
+    return;
+  }
+  all_reduce(comm, world_of(p), floats(at[0]), p.bytes_of(op.operands[0]) / 4,
+             {at[2], static_cast<size_t>(p.bytes_of(op.operands[2]))});
+}
+
+}  // namespace
+
+bool is_exchange(OpKind kind) { return kind >= OpKind::all_to_all && kind < OpKind::count; }
+
+void run_exchange(Communicator& comm, const Program& p, const Op& op,
+                  const OperandPointers& operands) {
+  switch (op.kind) {
+    case OpKind::all_to_all: {
+      AllToAll exchange(p, op, operands);
+      if (p.shapes[op.shape].to_heads) {
+        exchange.to_heads(comm);
+      } else {
+        exchange.to_tokens(comm);
+      }
+      break;
+    }
+    case OpKind::ring_shift:
+      ring_shift(comm, p, op, operands);
+      break;
+    case OpKind::all_gather: {
+      const int64_t shard = p.bytes[p.shapes[op.shape].tensor];
+      all_gather(comm, world_of(p),
+                 {operands[0] + p.shard_offset_bytes(op.operands[0]), static_cast<size_t>(shard)},
+                 operands[1]);
+      break;
+    }
+    case OpKind::reduce_scatter:
+      reduce(comm, p, op, operands);
+      break;
+    case OpKind::all_reduce:
+      all_reduce_op(comm, p, op, operands);
+      break;
+    default:
+      throw failed("cpu backend: {} exchanges nothing", name_of(op.kind));
+  }
+}
+
+}  // namespace longspan::cpu

@@ -1,0 +1,106 @@
+#include "planner/plan/parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kMostRanks = int64_t{1} << 16;
+
+std::string usable_degrees(const ModelSpec& model) {
+  std::string list;
+  for (int64_t degree = 1; degree <= model.heads; ++degree) {
+    if (model.heads % degree != 0) continue;
+    if (model.kv_heads % degree != 0 && degree % model.kv_heads != 0) continue;
+    list += (list.empty() ? "" : ", ") + std::to_string(degree);
+  }
+  return list;
+}
+
+}  // namespace
+
+Place place_of(const Parallel& p, int64_t rank) {
+  return {rank, rank / (p.ulysses * p.ring), rank / p.ulysses % p.ring, rank % p.ulysses};
+}
+
+std::vector<int> ulysses_group(const Parallel& p, const Place& place) {
+  std::vector<int> ranks;
+  const int64_t first = place.rank - place.ulysses;
+  for (int64_t i = 0; i < p.ulysses; ++i) ranks.push_back(static_cast<int>(first + i));
+  return ranks;
+}
+
+std::vector<int> ring_group(const Parallel& p, const Place& place) {
+  std::vector<int> ranks;
+  const int64_t first = place.rank - place.ring * p.ulysses;
+  for (int64_t i = 0; i < p.ring; ++i) ranks.push_back(static_cast<int>(first + i * p.ulysses));
+  return ranks;
+}
+
+std::vector<int> whole_world(const Parallel& p) {
+  std::vector<int> ranks(p.ranks());
+  for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int>(i);
+  return ranks;
+}
+
+int64_t global_chunk(const Parallel& p, int64_t ring, int64_t local) {
+  if (p.ring == 1) return local;
+  const int64_t in_pair = local % 2 == 0 ? ring : 2 * p.ring - 1 - ring;
+  return local / 2 * 2 * p.ring + in_pair;
+}
+
+int64_t kv_heads_per_rank(const ModelSpec& model, int64_t ulysses) {
+  return std::max<int64_t>(1, model.kv_heads / ulysses);
+}
+
+void validate(const Parallel& p, const ModelSpec& model, int64_t sequence, int64_t chunk,
+              const std::string& origin) {
+  for (const auto& [degree, key] :
+       {std::pair{p.data, "data"}, std::pair{p.ring, "ring"}, std::pair{p.ulysses, "ulysses"}}) {
+    if (degree < 1 || degree > kMostRanks) {
+      throw bad_input("{}: parallel.{}: expected 1 to {} ranks, got {}", origin, key, kMostRanks,
+                      degree);
+    }
+  }
+  if (p.ranks() > kMostRanks) {
+    throw bad_input("{}: parallel: {} ranks, more than {}", origin, p.ranks(), kMostRanks);
+  }
+  if (p.zero < 0 || p.zero > 3) {
+    throw bad_input("{}: parallel.zero: expected 0 to 3, got {}", origin, p.zero);
+  }
+  const bool kv_fit = model.kv_heads % p.ulysses == 0 || p.ulysses % model.kv_heads == 0;
+  if (model.heads % p.ulysses != 0 || !kv_fit) {
+    throw bad_input(
+        "{}: parallel.ulysses: {} does not divide the {} heads ({} K,V heads) of {}; try one of {}",
+        origin, p.ulysses, model.heads, model.kv_heads, model.name, usable_degrees(model));
+  }
+  if (chunk % p.ulysses != 0) {
+    throw bad_input("{}: parallel.ulysses: a chunk of {} tokens cannot be dealt out to {} ranks",
+                    origin, chunk, p.ulysses);
+  }
+  if (p.ring > 1 && sequence % (chunk * 2 * p.ring) != 0) {
+    throw bad_input(
+        "{}: parallel.ring: {} tokens are not a multiple of {} chunks of {}, two for each of the "
+        "ring's {} ranks",
+        origin, sequence, 2 * p.ring, chunk, p.ring);
+  }
+}
+
+std::string describe(const Parallel& p) {
+  if (p.ranks() == 1) return "1 rank";
+  std::string text;
+  for (const auto& [degree, name] :
+       {std::pair{p.data, "data"}, std::pair{p.ring, "ring"}, std::pair{p.ulysses, "ulysses"}}) {
+    if (degree > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);
+  }
+  text = fmt::format("{} ranks: {}", p.ranks(), text);
+  if (p.zero > 0) text += fmt::format(", ZeRO {}", p.zero);
+  if (!p.overlap) text += ", exchanges not overlapped";
+  return text;
+}
+
+}  // namespace longspan

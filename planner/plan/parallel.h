@@ -1,0 +1,71 @@
+// How a step is spread over ranks, and who works with whom.
+//
+// A rank has a place in a grid of data x ring x ulysses; the last index runs fastest, so that the
+// ranks that talk most are neighbours, and lie on one node where the node is large enough.
+//
+// - data: replicas that train on their own sequences;
+// - ring: a sequence's chunks are dealt out to the ranks, keys and values travel around;
+// - ulysses: every chunk's tokens are dealt out, and an all-to-all exchanges tokens for heads
+//   around attention.
+//
+// ZeRO shards parameters' states over all of them: every rank of the grid has the same parameters.
+// A Parallel is a plain value, part of a Strategy.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+
+namespace longspan {
+
+struct Parallel {
+  int64_t data = 1;
+  int64_t ring = 1;
+  int64_t ulysses = 1;
+  /// 0: all states on every rank; 1: each rank updates, and holds the optimizer of, its shard; 2:
+  /// gradients are reduced to the shard as they finish; 3: parameters are gathered ahead of use.
+  int64_t zero = 0;
+  /// Exchanges run beside the neighbouring chunk's compute; off: compute waits for each of them.
+  bool overlap = true;
+
+  int64_t ranks() const { return data * ring * ulysses; }
+  int64_t sequence_ranks() const { return ring * ulysses; }
+  /// States are cut into this many shards.
+  int64_t shards() const { return zero > 0 ? ranks() : 1; }
+  bool operator==(const Parallel&) const = default;
+};
+
+/// Where a rank stands in the grid.
+struct Place {
+  int64_t rank = 0;
+  int64_t data = 0, ring = 0, ulysses = 0;
+  bool operator==(const Place&) const = default;
+};
+/// REQUIRES: 0 <= rank < parallel.ranks().
+Place place_of(const Parallel& parallel, int64_t rank);
+
+/// World ranks that share all indices but the named one, in its order; `rank` is one of them.
+std::vector<int> ulysses_group(const Parallel& parallel, const Place& place);
+std::vector<int> ring_group(const Parallel& parallel, const Place& place);
+std::vector<int> whole_world(const Parallel& parallel);
+
+/// Chunk `local` of ring position `ring`, as a chunk of the whole sequence. The ring deals chunks
+/// out in zigzag, so that every position has the same share of a causal mask's work: of each 2R
+/// chunks, position r has number r and number 2R-1-r.
+int64_t global_chunk(const Parallel& parallel, int64_t ring, int64_t local);
+
+/// K,V heads one rank of a Ulysses group attends with: their share, or one where there are more
+/// ranks than K,V heads (each is then held by several ranks).
+int64_t kv_heads_per_rank(const ModelSpec& model, int64_t ulysses);
+
+/// Throws bad_input, prefixed by `origin`: degrees out of range, heads that the Ulysses degree does
+/// not divide (says which degrees do), a chunk or number of chunks the degrees do not divide.
+void validate(const Parallel& parallel, const ModelSpec& model, int64_t sequence,
+              int64_t chunk_tokens, const std::string& origin);
+
+/// "4 ranks: ulysses 2 x ring 2, ZeRO 3"; "1 rank".
+std::string describe(const Parallel& parallel);
+
+}  // namespace longspan

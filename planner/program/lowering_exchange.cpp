@@ -1,0 +1,17 @@
+#include "planner/program/lowering.h"
+
+namespace longspan {
+
+void StepLowering::exchange(bool to_heads, int layer, int chunk,
+                            const std::array<BufferId, kExchanged>& from,
+                            const std::array<BufferId, kExchanged>& to) {
+  OpShape op = shape(OpKind::all_to_all, program_.buffers[from[0]].tensor);
+  op.to_heads = to_heads;
+  const BufferId workspace = device(Tensor::ws_exchange, layer, chunk);
+  builder_.communicate(
+      op, layer, chunk,
+      {in(from[0]), in(from[1]), in(from[2]), out(to[0]), out(to[1]), out(to[2]), out(workspace)});
+  builder_.release_after_window(workspace);
+}
+
+}  // namespace longspan

@@ -1,0 +1,139 @@
+// Same numbers on any number of ranks: loss and every gradient of one rank alone, the same bits
+// from run to run, in exactly the memory and with exactly the messages that were predicted.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "engine/comm/local.h"
+#include "planner/program/layout.h"
+#include "tests/engine/plan_runner.h"
+#include "tests/reference/fp.h"
+
+namespace longspan::testing {
+namespace {
+
+constexpr double kTolerance = 1e-5;  // relative, norm-wise
+
+struct WorldOutcome {
+  std::vector<StepOutcome> ranks;
+  std::vector<int64_t> sent, predicted_sent;
+};
+
+WorldOutcome run_world(const StepCase& step) {
+  const int size = static_cast<int>(step.strategy.parallel.ranks());
+  WorldOutcome world;
+  world.ranks.resize(size);
+  world.sent.resize(size);
+  world.predicted_sent.resize(size);
+  run_local_ranks(size, [&](Communicator& comm) {
+    const int rank = comm.rank();
+    world.ranks[rank] = run_step(step, &comm);
+    world.sent[rank] = comm.bytes_sent();
+    const Program program = build_program(
+        {step.model, step.strategy, step.sequence, step.micro_batches, DType::float32, rank});
+    for (const Op& op : program.ops) world.predicted_sent[rank] += sent_bytes(program, op);
+  });
+  return world;
+}
+
+// A unit as the ranks hold it: whole on each, or their shards one after another.
+std::vector<float> gathered(const WorldOutcome& world, size_t unit, size_t elements,
+                            std::vector<std::vector<float>> StepOutcome::*values) {
+  std::vector<float> all = (world.ranks[0].*values)[unit];
+  for (size_t rank = 1; rank < world.ranks.size() && all.size() < elements; ++rank) {
+    const std::vector<float>& part = (world.ranks[rank].*values)[unit];
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  REQUIRE(all.size() >= elements);
+  all.resize(elements);
+  return all;
+}
+
+void check_against_one_rank(const StepCase& step) {
+  StepCase alone = step;
+  alone.strategy.parallel = {};
+  alone.strategy.block_tokens = alone.strategy.chunk_tokens;
+  alone.micro_batches *= step.strategy.parallel.data;
+  const StepOutcome expected = run_step(alone);
+  const WorldOutcome world = run_world(step);
+  CHECK(world.sent == world.predicted_sent);
+  for (const StepOutcome& rank : world.ranks) {
+    CHECK(rank.loss == Approx(expected.loss).epsilon(kTolerance));
+    CHECK(rank.gradient_norm == Approx(expected.gradient_norm).epsilon(kTolerance));
+    CHECK(rank.high_water_bytes == rank.arena_bytes);
+    // Positions of a ring see different parts of each other's keys, so they pack differently.
+    if (step.strategy.parallel.ring == 1) CHECK(rank.arena_bytes == world.ranks[0].arena_bytes);
+  }
+  const std::vector<ParameterUnit> units = parameter_units(step.model);
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    const size_t elements = units[unit].elements;
+    const std::vector<float> gradients = gathered(world, unit, elements, &StepOutcome::gradients);
+    for (const ParameterTensor& tensor : units[unit].tensors) {
+      INFO(tensor.name);
+      const std::vector<double> reference(
+          expected.gradients[unit].begin() + tensor.offset,
+          expected.gradients[unit].begin() + tensor.offset + tensor.elements);
+      CHECK(reference::relative_error(gradients.data() + tensor.offset, reference.data(),
+                                      tensor.elements) <= kTolerance);
+    }
+  }
+  const WorldOutcome again = run_world(step);
+  for (size_t rank = 0; rank < world.ranks.size(); ++rank) {
+    CHECK(again.ranks[rank].gradients == world.ranks[rank].gradients);
+    CHECK(again.ranks[rank].parameters == world.ranks[rank].parameters);
+  }
+}
+
+ModelSpec model_with_heads(ModelSpec model, int64_t heads, int64_t kv_heads) {
+  model.heads = heads;
+  model.kv_heads = kv_heads;
+  return model;
+}
+
+// Everything on the device, everything away, and the FPDT order of backward.
+std::map<std::string, Strategy> strategies(int64_t chunk) {
+  Strategy kept;
+  kept.chunk_tokens = kept.block_tokens = chunk;
+  Strategy away = kept;
+  away.kv = away.idle = Tier::host;
+  away.layer_input.where = Saved::host;
+  away.qkv.where = away.attention_out.where = away.mlp_input.where = away.mlp_inner.where =
+      Saved::recompute;
+  Strategy outer = away;
+  outer.backward_order = BackwardOrder::kv_outer;
+  outer.block_tokens = 2 * chunk;
+  outer.optimizer = outer.gradients = Tier::host;
+  return {{"kept", kept}, {"away, q-outer", away}, {"away, kv-outer", outer}};
+}
+
+}  // namespace
+
+TEST_CASE("every kind of parallelism gives the numbers of one rank", "[ranks]") {
+  const std::vector<ModelSpec> models = {model_with_heads(small_gpt(), 8, 8),
+                                         model_with_heads(small_llama(), 8, 2)};
+  for (const int64_t size : {2, 4, 8}) {
+    for (int64_t zero = 0; zero <= 3; ++zero) {
+      for (const Parallel& parallel :
+           {Parallel{1, 1, size, zero}, Parallel{size, 1, 1, zero}, Parallel{1, size, 1, zero},
+            Parallel{2, 1, size / 2, zero}, Parallel{1, 2, size / 2, zero},
+            Parallel{1, 1, size, zero, false}}) {
+        const ModelSpec& model = models[(size + zero + parallel.ring) % 2];
+        for (const auto& [name, strategy] : strategies(16)) {
+          if (parallel.ring > 1 && name != "kept") continue;
+          StepCase step;
+          step.model = model;
+          step.strategy = strategy;
+          step.strategy.parallel = parallel;
+          step.sequence = parallel.ring > 1 ? 16 * 2 * parallel.ring : 64;
+          step.micro_batches = 1 + zero % 2;
+          step.threads = 1;
+          INFO(model.name << ", " << describe(parallel) << ", " << name);
+          check_against_one_rank(step);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace longspan::testing
