@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "engine/comm/mpi_detail.h"
 
 namespace longspan {
@@ -21,10 +22,9 @@ void check(int code, const char* what) {
 }
 
 void Pause::wait() {
-  constexpr int kYields = 16;
+  constexpr auto kYielding = std::chrono::microseconds(50);
   constexpr int64_t kLongest_us = 200;
-  if (yields_ < kYields) {
-    ++yields_;
+  if (std::chrono::steady_clock::now() - begin_ < kYielding) {
     std::this_thread::yield();
     return;
   }
@@ -35,7 +35,12 @@ void Pause::wait() {
 namespace {
 
 constexpr int kSizeTag = 1, kPayloadTag = 2;
-constexpr int64_t kSegmentBytes = int64_t{1} << 30;  // MPI counts in int
+// MPI counts in int; and each segment that is done shows that it is worth looking for the next one
+// soon. Both ends of a message compute the same.
+int64_t segment_bytes(int64_t message_bytes) {
+  constexpr int64_t kSmallest = int64_t{8} << 20, kLargest = int64_t{1} << 30, kSegments = 256;
+  return std::clamp(ceil_div(message_bytes, kSegments), kSmallest, kLargest);
+}
 
 // A message is its size, 8 bytes, and then its payload in segments. Payloads are posted without
 // waiting for the sizes, but only sizes that agree make an exchange succeed.
@@ -65,10 +70,12 @@ class MpiCommunicator final : public Communicator {
       while (true) {
         const bool sizes_agree = check_sizes(receives);
         int done = 0;
-        check(MPI_Testall(static_cast<int>(payloads_.size()), payloads_.data(), &done,
-                          MPI_STATUSES_IGNORE),
-              "exchange");
-        if (sizes_agree && done != 0) return;
+        const int code = MPI_Testsome(static_cast<int>(payloads_.size()), payloads_.data(), &done,
+                                      done_.data(), MPI_STATUSES_IGNORE);
+        if (code != MPI_SUCCESS) check_sizes(receives);  // a better word for a message too long
+        check(code, "exchange");
+        if (sizes_agree && done == MPI_UNDEFINED) return;  // nothing is left
+        if (done > 0) pause = Pause();
         liveness_.throw_if_lost();
         pause.wait();
       }
@@ -93,10 +100,11 @@ class MpiCommunicator final : public Communicator {
       check(MPI_Irecv(&announced_[i], sizeof(int64_t), MPI_BYTE, receive.peer, kSizeTag, comm_,
                       &sizes_in_[i]),
             "receive");
-      for (int64_t at = 0; at < receive.bytes; at += kSegmentBytes) {
+      const int64_t segment = segment_bytes(receive.bytes);
+      for (int64_t at = 0; at < receive.bytes; at += segment) {
         payloads_.push_back(MPI_REQUEST_NULL);
-        check(MPI_Irecv(receive.data + at, segment_from(at, receive.bytes), MPI_BYTE, receive.peer,
-                        kPayloadTag, comm_, &payloads_.back()),
+        check(MPI_Irecv(receive.data + at, static_cast<int>(std::min(segment, receive.bytes - at)),
+                        MPI_BYTE, receive.peer, kPayloadTag, comm_, &payloads_.back()),
               "receive");
         ++receive_requests_;
       }
@@ -108,17 +116,15 @@ class MpiCommunicator final : public Communicator {
       check(MPI_Isend(&sent_sizes_[i], sizeof(int64_t), MPI_BYTE, send.peer, kSizeTag, comm_,
                       &payloads_.back()),
             "send");
-      for (int64_t at = 0; at < send.bytes; at += kSegmentBytes) {
+      const int64_t segment = segment_bytes(send.bytes);
+      for (int64_t at = 0; at < send.bytes; at += segment) {
         payloads_.push_back(MPI_REQUEST_NULL);
-        check(MPI_Isend(send.data + at, segment_from(at, send.bytes), MPI_BYTE, send.peer,
-                        kPayloadTag, comm_, &payloads_.back()),
+        check(MPI_Isend(send.data + at, static_cast<int>(std::min(segment, send.bytes - at)),
+                        MPI_BYTE, send.peer, kPayloadTag, comm_, &payloads_.back()),
               "send");
       }
     }
-  }
-
-  static int segment_from(int64_t at, int64_t bytes) {
-    return static_cast<int>(std::min(kSegmentBytes, bytes - at));
+    done_.resize(payloads_.size());
   }
 
   // Whether all sizes have come. Throws if one is not what is expected, and tells the sender.
@@ -156,6 +162,7 @@ class MpiCommunicator final : public Communicator {
   // Of the running exchange; kept from one to the next.
   std::vector<MPI_Request> payloads_;  // receives, then sends and their sizes
   size_t receive_requests_ = 0;
+  std::vector<int> done_;  // indices of payloads_
   std::vector<MPI_Request> sizes_in_;
   std::vector<int64_t> announced_;  // the sizes that come
   std::vector<int64_t> sent_sizes_;

@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <list>
 #include <mutex>
@@ -18,14 +19,14 @@ namespace longspan::mpi {
 /// Throws failed("MPI: <what>: <MPI's text>") unless the code is MPI_SUCCESS.
 void check(int code, const char* what);
 
-/// Between two looks at what has not come yet: gives the core away a few times, then sleeps, from
-/// 20 us growing to 200 us. Spinning would take the core from the rank that is waited for.
+/// Between two looks at what has not come yet: offers the core to others for 50 us, then sleeps,
+/// from 20 us growing to 200 us. Spinning would take the core from the rank that is waited for.
 class Pause {
  public:
   void wait();
 
  private:
-  int yields_ = 0;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   int64_t sleep_us_ = 20;
 };
 

@@ -31,7 +31,7 @@ void succeed(MpiWorld& world) {
   testing::check_exchanges(comm, 600);
   testing::check_grid(comm, 2, 700);
   // Messages that are not handed over at once.
-  std::vector<std::byte> own(5 << 20, static_cast<std::byte>(comm.rank()));
+  std::vector<std::byte> own(20 << 20, static_cast<std::byte>(comm.rank()));
   std::vector<std::byte> all(own.size() * comm.size());
   all_gather(comm, whole_world(comm), own, all.data());
   for (size_t i = 0; i < all.size(); ++i) {
@@ -43,7 +43,7 @@ void succeed(MpiWorld& world) {
 
 // Rank 1 sends `bytes` to rank 2, which expects a megabyte.
 void send_wrong_size(Communicator& comm, int64_t bytes) {
-  std::vector<std::byte> data(4 << 20);
+  std::vector<std::byte> data(20 << 20);
   if (comm.rank() == 1) {
     const Send send{2, data.data(), bytes};
     comm.exchange({&send, 1}, {});
@@ -64,7 +64,7 @@ void lose_a_rank(Communicator& comm, const std::string& mode) {
     comm.abandon("out of paper");
     return;
   }
-  if (mode == "too-long") send_wrong_size(comm, 3 << 20);
+  if (mode == "too-long") send_wrong_size(comm, 20 << 20);
   if (mode == "too-short") send_wrong_size(comm, 12);
   if (mode == "empty") send_wrong_size(comm, 0);
   barrier(comm, all);
