@@ -104,7 +104,11 @@ HardwareProfile measure_machine(
     add_state_samples(sampler, pool, scratch);
     add_copy_samples(sampler, scratch);
     add_io_samples(sampler, scratch, file);
-    sampler.measure((1 - kContentionShare) * options.seconds_budget, [&] { scratch.refresh(); },
+    const auto between = [&] {
+      if (options.between_rounds) options.between_rounds();
+      scratch.refresh();
+    };
+    sampler.measure((1 - kContentionShare) * options.seconds_budget, between,
                     [&](const std::string& what, double share) {
                       show(what, kContentionShare + (1 - kContentionShare) * share);
                     });

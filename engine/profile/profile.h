@@ -17,6 +17,9 @@ struct ProfileOptions {
   int64_t host_memory_bytes = 0;               // likewise
   std::filesystem::path nvme_directory = ".";  // where the file tier is measured
   double seconds_budget = 60;                  // spent at most, about
+  // Runs before every round of timings, if there; its time is not counted. What it times itself
+  // meets the same machine as the profile, even one whose speed changes from minute to minute.
+  std::function<void()> between_rounds = {};
 };
 
 /// Measures GEMM, attention, elementwise, copy and file rates against size, and how much compute

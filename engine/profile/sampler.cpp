@@ -77,11 +77,9 @@ void Sampler::add(std::string family, std::array<double, 3> shape, double work,
 
 void Sampler::measure(double budget, const std::function<void()>& between,
                       const std::function<void(const std::string&, double)>& progress) {
-  const Clock::time_point begin = Clock::now();
   std::vector<int> repeats(samples_.size(), 1);
-  double round_seconds = 0;
-  for (int round = 0; round < kLeastRounds || seconds_since(begin) + round_seconds < budget;
-       ++round) {
+  double spent_seconds = 0, round_seconds = 0;  // on rounds that are over; on the last of them
+  for (int round = 0; round < kLeastRounds || spent_seconds + round_seconds < budget; ++round) {
     between();
     const Clock::time_point round_begin = Clock::now();
     for (size_t i = 0; i < samples_.size(); ++i) {
@@ -89,7 +87,7 @@ void Sampler::measure(double budget, const std::function<void()>& between,
       // What is left is the larger of the budget and the rounds that must be.
       const double by_rounds =
           (round + static_cast<double>(i) / static_cast<double>(samples_.size())) / kLeastRounds;
-      progress(sample.family, std::min(by_rounds, seconds_since(begin) / budget));
+      progress(sample.family, std::min(by_rounds, (spent_seconds + seconds_since(round_begin)) / budget));
       const double waited = waited_for_processor();
       const Clock::time_point start = Clock::now();
       double spent = 0;
@@ -106,6 +104,7 @@ void Sampler::measure(double budget, const std::function<void()>& between,
       }
     }
     round_seconds = seconds_since(round_begin);
+    spent_seconds += round_seconds;
   }
 }
 

@@ -80,7 +80,7 @@ class Sampler {
   void add(std::string family, std::array<double, 3> shape, double work,
            std::function<double()> run);
   /// Runs every sample in at least two rounds, of which the first warms up, and on until `budget`
-  /// seconds are spent. `between` runs before each round.
+  /// seconds are spent. `between` runs before each round, in time that is not counted.
   void measure(double budget, const std::function<void()>& between,
                const std::function<void(const std::string& what, double share)>& progress);
   /// The tables, without source and date.

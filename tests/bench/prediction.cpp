@@ -1,26 +1,30 @@
-// Is the prediction right? Profiles this machine, then predicts and runs plans of different kinds
-// and compares step times.
+// Is the prediction right? Runs plans of different kinds, profiles this machine meanwhile, and
+// compares the step times that the profile predicts with those measured.
 //
-//   prediction_bench [--profile machine.yaml] [--write machine.yaml] [--steps 5] [--only NAME]
-//                    [--patience SECONDS] [--kinds] [--no-check]
+//   prediction_bench [--profile machine.yaml] [--write machine.yaml] [--rounds 5] [--only NAME]
+//                    [--kinds] [--no-check]
 //
 // Exit status 1 if the median error is above 10 % or the worst above 25 %. To be run by hand on a
-// machine that does little else: the column "others" says how many cores other processes used. With
-// --patience, a plan goes on for that long at most until enough of its steps were undisturbed.
+// machine that does little else: the column "others" says how many cores other processes used.
+//
+// Profile and plans take turns: before every round of the profile's timings each plan runs a step.
+// A virtual machine changes its speed by a third from one minute to the next; so it is the same
+// machine for both, as medians over the same minutes. With --profile the rounds are only steps.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -37,7 +41,6 @@ using namespace longspan;
 
 constexpr double kMedianLimit = 0.10;
 constexpr double kWorstLimit = 0.25;
-constexpr double kQuiet = 0.1;  // cores others may use during a step that counts as undisturbed
 
 struct Case {
   std::string name;
@@ -157,11 +160,6 @@ ProcessorTime processor_time() {
   return now;
 }
 
-double now_seconds() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
-
 double median_of(std::vector<double> v) {
   std::sort(v.begin(), v.end());
   return v.size() % 2 == 1 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
@@ -171,9 +169,8 @@ using KindSeconds = std::array<double, kOpKindCount>;
 
 struct Flags {
   std::string profile, write, only;
-  int steps = 5;
+  int rounds = 5;
   double seconds = 60;  // for the profile
-  double patience = 0;  // seconds per plan to wait for undisturbed steps
   bool kinds = false, no_check = false;
 };
 
@@ -190,62 +187,84 @@ struct Outcome {
   double error() const { return predicted / measured - 1; }
 };
 
-Outcome run_case(const Case& c, const HardwareProfile& hw, const Flags& flags) {
-  Plan plan;
-  plan.model = fit_positions(c.model, c.sequence);
-  plan.hardware = hw;
-  plan.sequence = c.sequence;
-  plan.micro_batches = c.micro_batches;
-  plan.dtype = DType::float32;
-  plan.strategy = c.strategy;
+// Something to run on before the profile is there.
+HardwareProfile some_machine() {
+  constexpr double kPlenty = 64.0 * (int64_t{1} << 30);
+  HardwareProfile hw;
+  hw.name = "local";
+  hw.device.backend = "cpu";
+  hw.device.memory_bytes.value = hw.host.memory_bytes.value = hw.nvme.capacity_bytes.value =
+      kPlenty;
+  hw.host.cores = std::max(1U, std::thread::hardware_concurrency());
+  return hw;
+}
 
-  Outcome outcome;
-  const Program program = build_program(step_request(plan));
-  const CostModel cost(hw, plan.dtype);
-  const Timeline expected =
-      simulate(program, lay_out(program), cost.durations(program), cost.interference());
-  outcome.predicted = expected.step_seconds;
-  outcome.predicted_kinds = seconds_by_kind(program, expected);
+// A plan that trains, a step per round.
+class Runner {
+ public:
+  explicit Runner(const Case& c) : name_(c.name), plan_(plan_of(c)) {
+    program_ = build_program(step_request(plan_));
+    TrainingConfig config;
+    config.steps = 1000;
+    TrainerOptions options;
+    options.compute_threads = static_cast<int>(plan_.hardware.host.cores);
+    options.nvme_directory = std::filesystem::temp_directory_path();
+    trainer_ = std::make_unique<Trainer>(
+        plan_, config, open_tokens("synthetic", "auto", c.sequence, plan_.model.vocab), options);
+    trainer_->step();  // warms up
+  }
 
-  TrainingConfig config;
-  config.steps = 1000;
-  TrainerOptions options;
-  options.compute_threads = static_cast<int>(hw.host.cores);
-  options.nvme_directory = std::filesystem::temp_directory_path();
-  Trainer trainer(plan, config, open_tokens("synthetic", "auto", c.sequence, plan.model.vocab),
-                  options);
-  trainer.step();
-  std::vector<Step> measured;
-  const auto quiet = [](const Step& step) { return step.others < kQuiet; };
-  const double begin = now_seconds();
-  while (static_cast<int>(measured.size()) < flags.steps ||
-         (std::count_if(measured.begin(), measured.end(), quiet) < flags.steps &&
-          now_seconds() - begin < flags.patience)) {
+  const std::string& name() const { return name_; }
+
+  void step() {
     const ProcessorTime before = processor_time();
-    const double seconds = trainer.step().measured.step_seconds;
+    const double seconds = trainer_->step().measured.step_seconds;
     const ProcessorTime after = processor_time();
     const double others = (after.all - before.all - (after.own - before.own)) / seconds;
-    measured.push_back({seconds, std::max(0.0, others),
-                        (after.own - before.own) / static_cast<double>(hw.host.cores),
-                        seconds_by_kind(program, trainer.last_timeline())});
+    steps_.push_back({seconds, std::max(0.0, others),
+                      (after.own - before.own) / static_cast<double>(plan_.hardware.host.cores),
+                      seconds_by_kind(program_, trainer_->last_timeline())});
   }
-  // The quietest ones count.
-  std::sort(measured.begin(), measured.end(),
-            [](const Step& a, const Step& b) { return a.others < b.others; });
-  measured.resize(flags.steps);
-  const auto over_steps = [&](auto&& value) {
-    std::vector<double> values;
-    for (const Step& step : measured) values.push_back(value(step));
-    return median_of(values);
-  };
-  outcome.measured = over_steps([](const Step& step) { return step.seconds; });
-  outcome.others = over_steps([](const Step& step) { return step.others; });
-  outcome.own = over_steps([](const Step& step) { return step.own; });
-  for (int k = 0; k < kOpKindCount; ++k) {
-    outcome.measured_kinds[k] = over_steps([k](const Step& step) { return step.kinds[k]; });
+
+  Outcome outcome(const HardwareProfile& hw) const {
+    Outcome outcome;
+    const CostModel cost(hw, plan_.dtype);
+    const Timeline expected =
+        simulate(program_, lay_out(program_), cost.durations(program_), cost.interference());
+    outcome.predicted = expected.step_seconds;
+    outcome.predicted_kinds = seconds_by_kind(program_, expected);
+    const auto over_steps = [&](auto&& value) {
+      std::vector<double> values;
+      for (const Step& step : steps_) values.push_back(value(step));
+      return median_of(values);
+    };
+    outcome.measured = over_steps([](const Step& step) { return step.seconds; });
+    outcome.others = over_steps([](const Step& step) { return step.others; });
+    outcome.own = over_steps([](const Step& step) { return step.own; });
+    for (int k = 0; k < kOpKindCount; ++k) {
+      outcome.measured_kinds[k] = over_steps([k](const Step& step) { return step.kinds[k]; });
+    }
+    return outcome;
   }
-  return outcome;
-}
+
+ private:
+  static Plan plan_of(const Case& c) {
+    Plan plan;
+    plan.model = fit_positions(c.model, c.sequence);
+    plan.hardware = some_machine();
+    plan.sequence = c.sequence;
+    plan.micro_batches = c.micro_batches;
+    plan.dtype = DType::float32;
+    plan.strategy = c.strategy;
+    return plan;
+  }
+
+  std::string name_;
+  Plan plan_;
+  Program program_;
+  std::unique_ptr<Trainer> trainer_;
+  std::vector<Step> steps_;
+};
 
 int largest_difference(const Outcome& o) {
   int worst = 0;
@@ -256,19 +275,27 @@ int largest_difference(const Outcome& o) {
   return worst;
 }
 
-HardwareProfile hardware(const Flags& flags) {
+// The profile, after at least flags.rounds rounds.
+HardwareProfile hardware(const Flags& flags, const std::function<void()>& round) {
   HardwareProfile hw;
+  int rounds = 0;
+  const auto next = [&] {
+    if (isatty(STDERR_FILENO)) fmt::print(stderr, "\rround {} ", rounds + 1);
+    round();
+    ++rounds;
+  };
   if (!flags.profile.empty()) {
     hw = load_hardware(flags.profile);
   } else {
     ProfileOptions options;
     options.nvme_directory = std::filesystem::temp_directory_path();
     options.seconds_budget = flags.seconds;
-    const auto begin = std::chrono::steady_clock::now();
+    options.between_rounds = next;
     hw = measure_machine(options, {});
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-    fmt::print("profiled in {:.0f} s\n", spent.count());
   }
+  while (rounds < flags.rounds) next();
+  if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r");
+  fmt::print("{} rounds\n", rounds);
   if (!flags.write.empty()) {
     YAML::Emitter out;
     write_hardware(out, hw);
@@ -284,18 +311,24 @@ HardwareProfile hardware(const Flags& flags) {
 }
 
 int run(const Flags& flags) {
-  const HardwareProfile hw = hardware(flags);
+  std::vector<Runner> runners;
+  for (const Case& c : cases()) {
+    if (c.name.find(flags.only) != std::string::npos) runners.emplace_back(c);
+  }
+  if (runners.empty()) throw bad_input("--only {}: no plan has that in its name", flags.only);
+  const HardwareProfile hw = hardware(flags, [&] {
+    for (Runner& runner : runners) runner.step();
+  });
   fmt::print("{:42} {:>10} {:>10} {:>7} {:>10} {:>7}  {}\n", "plan", "predicted", "measured",
              "error", "own", "others", "largest difference");
   std::vector<double> errors;
-  for (const Case& c : cases()) {
-    if (c.name.find(flags.only) == std::string::npos) continue;
-    const Outcome o = run_case(c, hw, flags);
+  for (const Runner& runner : runners) {
+    const Outcome o = runner.outcome(hw);
     errors.push_back(std::abs(o.error()));
     const int k = largest_difference(o);
     fmt::print("{:42} {:8.1f}ms {:8.1f}ms {:+6.1f}% {:8.1f}ms {:7.2f}  {} {:.1f} -> {:.1f} ms\n",
-               c.name, o.predicted * 1e3, o.measured * 1e3, o.error() * 100, o.own * 1e3, o.others,
-               name_of(static_cast<OpKind>(k)), o.predicted_kinds[k] * 1e3,
+               runner.name(), o.predicted * 1e3, o.measured * 1e3, o.error() * 100, o.own * 1e3,
+               o.others, name_of(static_cast<OpKind>(k)), o.predicted_kinds[k] * 1e3,
                o.measured_kinds[k] * 1e3);
     for (int i = 0; flags.kinds && i < kOpKindCount; ++i) {
       if (o.measured_kinds[i] == 0) continue;
@@ -305,7 +338,6 @@ int run(const Flags& flags) {
     }
     std::fflush(stdout);
   }
-  if (errors.empty()) throw bad_input("--only {}: no plan has that in its name", flags.only);
   const double middle = median_of(errors), worst = *std::max_element(errors.begin(), errors.end());
   fmt::print("{} plans: median error {:.1f} %, worst {:.1f} %\n", errors.size(), middle * 100,
              worst * 100);
@@ -320,12 +352,9 @@ int main(int argc, char** argv) {
   CLI::App app("Predicted against measured step time over plans of different kinds");
   app.add_option("--profile", flags.profile, "Hardware profile to use instead of measuring one");
   app.add_option("--write", flags.write, "Where the measured profile is kept");
-  app.add_option("--steps", flags.steps, "Steps measured per plan, after one that warms up")
+  app.add_option("--rounds", flags.rounds, "Steps measured per plan at least, after a first one")
       ->capture_default_str();
   app.add_option("--seconds", flags.seconds, "Time to spend on the profile")->capture_default_str();
-  app.add_option("--patience", flags.patience,
-                 "Seconds per plan to go on until enough steps were undisturbed")
-      ->capture_default_str();
   app.add_option("--only", flags.only, "Only plans with this in their name");
   app.add_flag("--kinds", flags.kinds, "Print every op kind");
   app.add_flag("--no-check", flags.no_check, "Exit status 0 whatever the errors are");
