@@ -64,8 +64,13 @@ std::string_view name_of(BackwardOrder order) {
 
 const std::vector<std::string>& preset_names() {
   static const std::vector<std::string> names = {"baseline", "checkpoint", "checkpoint-offload",
-                                                 "mst",      "alst",       "fpdt"};
+                                                 "mst",      "ulysses",    "ring",
+                                                 "usp",      "alst",       "fpdt"};
   return names;
+}
+
+bool is_grid_preset(std::string_view name) {
+  return name == "ulysses" || name == "ring" || name == "usp";
 }
 
 bool is_chunked_preset(std::string_view name) { return name == "fpdt"; }
@@ -80,7 +85,7 @@ Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequ
   s.chunk_tokens = parallel.ring > 1 ? s.block_tokens / 2 : sequence;
   const int64_t rows = s.block_tokens / parallel.ulysses;  // of one rank
   if (name == "baseline") return s;
-  if (name == "checkpoint") {
+  if (name == "checkpoint" || is_grid_preset(name)) {
     recompute_all_but_layer_input(s, Saved::keep);
     return s;
   }
