@@ -108,15 +108,18 @@ struct Found {
   int64_t sequence() const { return granules * family.granule; }
 };
 
+// What a chunked sequence grows by: a chunk, or two for each position of a ring.
+int64_t granule_of(int64_t chunk, int64_t ring) { return chunk * (ring > 1 ? 2 * ring : 1); }
+
 // Chunks that can be dealt out to a Ulysses group.
-std::vector<int64_t> chunk_sizes(const MaxSequenceOptions& options, int64_t ulysses) {
+std::vector<int64_t> chunk_sizes(const MaxSequenceOptions& options, const Parallel& grid) {
   if (options.chunk_tokens > 0) return {options.chunk_tokens};
   std::vector<int64_t> sizes;
   const auto add = [&](int64_t chunk) {
-    const int64_t dealt = round_up(chunk, ulysses);
+    const int64_t dealt = round_up(chunk, grid.ulysses);
     if (sizes.empty() || sizes.back() != dealt) sizes.push_back(dealt);
   };
-  for (int64_t chunk = 64; chunk <= options.longest; chunk *= 2) {
+  for (int64_t chunk = 64; granule_of(chunk, grid.ring) <= options.longest; chunk *= 2) {
     add(chunk);
     if (chunk >= 256) add(chunk + chunk / 2);
   }
@@ -128,10 +131,9 @@ Family whole(StrategyFor strategy, const Parallel& grid, const MaxSequenceOption
   return {std::move(strategy), granule, std::max<int64_t>(1, options.longest / granule)};
 }
 
-// Grows by a chunk, or by two chunks for each position of a ring.
 Family chunked(StrategyFor strategy, int64_t chunk, int64_t ring, int64_t most_chunks,
                const MaxSequenceOptions& options) {
-  const int64_t granule = chunk * (ring > 1 ? 2 * ring : 1);
+  const int64_t granule = granule_of(chunk, ring);
   const int64_t most = ring > 1 ? std::max<int64_t>(1, most_chunks / 2) : most_chunks;
   return {std::move(strategy), granule, std::clamp<int64_t>(options.longest / granule, 1, most)};
 }
@@ -152,7 +154,7 @@ std::vector<Family> preset_families(const ModelSpec& model, const HardwareProfil
       families.push_back(whole([strategy](int64_t s) { return strategy(s, 0); }, grid, options));
       continue;
     }
-    for (const int64_t chunk : chunk_sizes(options, grid.ulysses)) {
+    for (const int64_t chunk : chunk_sizes(options, grid)) {
       families.push_back(chunked([strategy, chunk](int64_t s) { return strategy(s, chunk); }, chunk,
                                  grid.ring, most_chunks(model.layers, true), options));
     }
@@ -178,7 +180,7 @@ Found longest_in(const Parallel& grid, Prober& prober, const ModelSpec& model,
                  const MaxSequenceOptions& options) {
   const bool with_nvme = prober.limits()[2] > 0;
   const std::optional<int64_t> zero = options.parallel.zero;
-  const std::vector<int64_t> sizes = chunk_sizes(options, grid.ulysses);
+  const std::vector<int64_t> sizes = chunk_sizes(options, grid);
   // Any length above one chunk stands for "chunked" when asking which knobs there are.
   const auto shape_at = [&](int64_t chunk) { return Shape{grid, 2 * chunk, chunk}; };
   struct Point {
@@ -228,14 +230,19 @@ Found longest_in(const Parallel& grid, Prober& prober, const ModelSpec& model,
   return best.found;
 }
 
-// The longest over all grids that deal a sequence out to as many ranks as the heads allow: fewer
-// would hold more of it each.
+// The longest over the grids that deal a sequence out to as many ranks as the heads allow (fewer
+// would hold more of it each): of those with a ring, which cannot stream keys and values, and of
+// those without.
 Found longest_auto(Prober& prober, const ModelSpec& model, const HardwareProfile& hw,
                    const MaxSequenceOptions& options, const Progress& progress) {
   std::vector<Parallel> candidates = grids(model, hw, options.parallel);
-  int64_t most = 1;
-  for (const Parallel& grid : candidates) most = std::max(most, grid.sequence_ranks());
-  std::erase_if(candidates, [&](const Parallel& grid) { return grid.sequence_ranks() < most; });
+  int64_t most[2] = {0, 0};
+  for (const Parallel& grid : candidates) {
+    int64_t& of_kind = most[grid.ring > 1];
+    of_kind = std::max(of_kind, grid.sequence_ranks());
+  }
+  std::erase_if(candidates,
+                [&](const Parallel& grid) { return grid.sequence_ranks() < most[grid.ring > 1]; });
   Found best;
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(candidates.size()));

@@ -34,6 +34,12 @@ ModelSpec eight_layers() {
   return m;
 }
 
+SearchOptions chunks_of(int64_t tokens) {
+  SearchOptions options;
+  options.chunk_tokens = tokens;
+  return options;
+}
+
 Strategy streamed(int64_t sequence, int64_t chunk) {
   Strategy s = everything_away({{}, sequence, chunk}, {});
   s.parameters = s.gradients = s.optimizer = Tier::device;
@@ -158,7 +164,7 @@ TEST_CASE("the search is deterministic, fits, and is at least as fast as any pre
   for (const std::string& preset : preset_names()) {
     INFO(preset);
     try {
-      const Plan plan = plan_preset(model, hw, preset, 8192, {.chunk_tokens = 1024});
+      const Plan plan = plan_preset(model, hw, preset, 8192, chunks_of(1024));
       CHECK(first.best.predicted.step_seconds <= 1.02 * plan.predicted.step_seconds);
     } catch (const Error& error) {
       CHECK(error.kind() == ErrorKind::no_fit);
