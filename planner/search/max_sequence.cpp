@@ -174,6 +174,24 @@ Family with_knobs(const Strategy& s, bool one_block, int64_t chunk, int64_t laye
   return chunked(at, chunk, s.parallel.ring, most_chunks(layers, s.kv == Tier::host), options);
 }
 
+// Of what the fast path found: the longest the exact way. One that packs badly may fall behind the
+// next, so as many are tried as could be longer than the best so far.
+Found exactly_longest(Prober& prober, std::vector<Found> found) {
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Found& a, const Found& b) { return a.sequence() > b.sequence(); });
+  Found best = found.front();
+  best.granules = prober.longest_exact(best.family, best.granules);
+  for (size_t i = 1; i < found.size() && found[i].sequence() > best.sequence(); ++i) {
+    // The loss in packing is better known by now.
+    Found next = found[i];
+    next.granules = prober.longest_fast(next.family);
+    if (next.sequence() <= best.sequence()) continue;
+    next.granules = prober.longest_exact(next.family, next.granules);
+    if (next.sequence() > best.sequence()) best = next;
+  }
+  return best;
+}
+
 // The longest over all knobs in one grid: they are improved one at a time at one chunk size, then
 // carried to the others, then improved again at the best.
 Found longest_in(const Parallel& grid, Prober& prober, const ModelSpec& model,
@@ -243,13 +261,35 @@ Found longest_auto(Prober& prober, const ModelSpec& model, const HardwareProfile
   }
   std::erase_if(candidates,
                 [&](const Parallel& grid) { return grid.sequence_ranks() < most[grid.ring > 1]; });
+  // Where packing loses much of what was hoped for, other knobs may be better: again, with room.
+  constexpr int kAttempts = 3;
+  constexpr double kHoped = 0.9;
   Found best;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(candidates.size()));
-    const Found found = longest_in(candidates[i], prober, model, options);
-    if (i == 0 || found.sequence() > best.sequence()) best = found;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    std::vector<Found> found;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(candidates.size()));
+      found.push_back(longest_in(candidates[i], prober, model, options));
+    }
+    double hoped = 0;
+    for (const Found& f : found) hoped = std::max(hoped, static_cast<double>(f.sequence()));
+    const Found exact = exactly_longest(prober, std::move(found));
+    if (attempt == 0 || exact.sequence() > best.sequence()) best = exact;
+    if (static_cast<double>(best.sequence()) >= kHoped * hoped) break;
   }
   return best;
+}
+
+Found longest_of_preset(Prober& prober, const ModelSpec& model, const HardwareProfile& hw,
+                        const std::string& preset, const MaxSequenceOptions& options,
+                        const Progress& progress) {
+  const std::vector<Family> families = preset_families(model, hw, preset, options);
+  std::vector<Found> found;
+  for (size_t i = 0; i < families.size(); ++i) {
+    if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(families.size()));
+    found.push_back({families[i], prober.longest_fast(families[i])});
+  }
+  return exactly_longest(prober, std::move(found));
 }
 
 std::string lift_for(const Program& program, const Layout& layout, Tier tier) {
@@ -309,18 +349,9 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   if (options.granule <= 0)
     throw bad_input("granule: expected tokens > 0, got {}", options.granule);
   Prober prober(model, hw, options.micro_batches);
-  Found best;
-  if (strategy == "auto") {
-    best = longest_auto(prober, model, hw, options, progress);
-  } else {
-    const std::vector<Family> families = preset_families(model, hw, strategy, options);
-    for (size_t i = 0; i < families.size(); ++i) {
-      if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(families.size()));
-      const Found found{families[i], prober.longest_fast(families[i])};
-      if (i == 0 || found.sequence() > best.sequence()) best = found;
-    }
-  }
-  best.granules = prober.longest_exact(best.family, best.granules);
+  const Found best = strategy == "auto"
+                         ? longest_auto(prober, model, hw, options, progress)
+                         : longest_of_preset(prober, model, hw, strategy, options, progress);
 
   MaxSequence result;
   result.strategy = strategy;
@@ -329,6 +360,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
 
   const StepRequest next = prober.request(best.family, best.granules + 1);
   const TierBytes needed = exact_peak_bytes(next);
+  result.refused = next.strategy;
   for (int tier = 0; tier < kTierCount; ++tier) {
     if (needed[tier] <= prober.limits()[tier]) continue;
     result.limit = static_cast<Limit>(tier + 1);

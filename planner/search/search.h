@@ -34,6 +34,7 @@ struct MaxSequence {
   int64_t shortfall_bytes = 0;  // ... and by how much
   std::string would_lift;       // one change that lifts the limit, as a sentence
   Plan plan;                    // for `sequence`, with its prediction
+  Strategy refused;             // its knobs at sequence + granule
 };
 
 struct MaxSequenceOptions {

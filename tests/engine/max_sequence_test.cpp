@@ -3,8 +3,10 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
+#include <vector>
 
 #include "base/error.h"
+#include "engine/comm/local.h"
 #include "engine/train/trainer.h"
 #include "planner/search/search.h"
 #include "tests/engine/training_fixture.h"
@@ -35,13 +37,38 @@ HardwareProfile budgets(const Plan& like, int64_t device, int64_t host) {
   return hw;
 }
 
+// On as many ranks as the plan has, as threads.
 void train_one_step(const Plan& plan) {
-  std::shared_ptr<const TokenSource> data =
-      open_tokens("synthetic", "auto", plan.sequence, plan.model.vocab);
-  Trainer trainer(plan, {}, data, {});
-  const StepReport report = trainer.step();
-  CHECK(report.loss > 0);
-  CHECK(report.measured.peak_bytes == plan.predicted.peak_bytes);
+  const int ranks = static_cast<int>(plan.strategy.parallel.ranks());
+  std::vector<StepReport> reports(ranks);
+  run_local_ranks(ranks, [&](Communicator& comm) {
+    std::shared_ptr<const TokenSource> data =
+        open_tokens("synthetic", "auto", plan.sequence, plan.model.vocab);
+    TrainerOptions options;
+    options.comm = &comm;
+    Trainer trainer(plan, {}, data, options);
+    reports[comm.rank()] = trainer.step();
+  });
+  for (const StepReport& report : reports) {
+    CHECK(report.loss > 0);
+    CHECK(report.loss == reports[0].loss);
+    CHECK(report.measured.peak_bytes == plan.predicted.peak_bytes);
+    for (const Traffic& rank : report.traffic) CHECK(rank.measured == rank.predicted);
+  }
+}
+
+void check_boundary(const MaxSequence& found) {
+  train_one_step(found.plan);
+  Plan longer = found.plan;
+  longer.sequence += found.granule;
+  longer.strategy = found.refused;
+  try {
+    train_one_step(longer);
+    FAIL("one granule more was not refused");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::no_fit);
+    CHECK_THAT(error.what(), Catch::Contains("short by"));
+  }
 }
 
 }  // namespace
@@ -60,32 +87,34 @@ TEST_CASE("the length max-seq names trains, and one granule more is refused", "[
     INFO(name << ": " << found.sequence << " tokens, granule " << found.granule);
     REQUIRE(found.sequence > 0);
     lengths[name] = found.sequence;
-    train_one_step(found.plan);
-
-    Plan longer = found.plan;
-    longer.sequence += found.granule;
-    const bool chunked = found.plan.strategy.chunk_tokens < found.plan.sequence;
-    if (name == "auto" || is_chunked_preset(name)) {
-      if (found.plan.strategy.block_tokens == found.plan.sequence) {
-        longer.strategy.block_tokens = longer.sequence;
-      }
-      if (!chunked && name != "auto") longer.strategy.chunk_tokens = found.granule;
-    } else {
-      const Strategy at = make_preset(name, model, longer.sequence);
-      longer.strategy.chunk_tokens = longer.strategy.block_tokens = longer.sequence;
-      longer.strategy.mlp_tile = at.mlp_tile;
-      longer.strategy.loss_tile = at.loss_tile;
-    }
-    try {
-      train_one_step(longer);
-      FAIL("one granule more was not refused");
-    } catch (const Error& error) {
-      CHECK(error.kind() == ErrorKind::no_fit);
-      CHECK_THAT(error.what(), Catch::Contains("short by"));
-    }
+    check_boundary(found);
   }
   CHECK(lengths["auto"] >= 32 * lengths["baseline"]);
   CHECK(lengths["auto"] >= 2 * lengths["fpdt"]);
+}
+
+TEST_CASE("with ranks too: the length max-seq names trains, and one granule more is refused",
+          "[slow]") {
+  ModelSpec model = deep_llama();
+  model.heads = 4;
+  model.kv_heads = 2;
+  model.head_dim = 8;
+  MaxSequenceOptions options;
+  options.granule = 64;
+  for (const int64_t ranks : {2, 4}) {
+    HardwareProfile hw =
+        budgets(plan_for(model, whole_sequence(64), 64), int64_t{9} << 19, int64_t{8} << 20);
+    hw.devices_per_node = ranks;
+    for (const std::string name : {"baseline", "ulysses", "ring", "usp", "alst", "fpdt", "auto"}) {
+      if (name == "auto" && ranks > 2) continue;  // longer, and says no more
+      const MaxSequence found = max_sequence(model, hw, name, options);
+      INFO(name << ", " << describe(found.plan.strategy.parallel) << ": " << found.sequence
+                << " tokens, granule " << found.granule);
+      REQUIRE(found.sequence > 0);
+      CHECK(found.plan.strategy.parallel.ranks() == ranks);
+      check_boundary(found);
+    }
+  }
 }
 
 }  // namespace longspan::testing

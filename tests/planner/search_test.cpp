@@ -110,17 +110,10 @@ TEST_CASE("max-seq is the boundary: its length fits and one granule more does no
   model.vocab = 8192;
   const HardwareProfile hw = small_machine(32 * MiB, 192 * MiB, 512 * MiB);
   const auto limits = capacities(hw);
-  const auto fits = [&](const Plan& plan, int64_t sequence) {
+  const auto fits = [&](const Plan& plan, int64_t sequence, const Strategy& strategy) {
     StepRequest request = step_request(plan);
     request.sequence = sequence;
-    if (plan.strategy.preset != "auto" && !is_chunked_preset(plan.strategy.preset)) {
-      const Strategy at = make_preset(plan.strategy.preset, model, sequence);
-      request.strategy.chunk_tokens = request.strategy.block_tokens = sequence;
-      request.strategy.mlp_tile = at.mlp_tile;
-      request.strategy.loss_tile = at.loss_tile;
-    } else if (plan.strategy.block_tokens == plan.sequence) {
-      request.strategy.block_tokens = sequence;
-    }
+    request.strategy = strategy;
     const auto bytes = exact_peak_bytes(request);
     for (int tier = 0; tier < kTierCount; ++tier) {
       if (bytes[tier] > limits[tier]) return false;
@@ -137,8 +130,8 @@ TEST_CASE("max-seq is the boundary: its length fits and one granule more does no
     CHECK(found.limit != Limit::none);
     CHECK(found.shortfall_bytes > 0);
     CHECK_FALSE(found.would_lift.empty());
-    CHECK(fits(found.plan, found.sequence));
-    CHECK_FALSE(fits(found.plan, found.sequence + found.granule));
+    CHECK(fits(found.plan, found.sequence, found.plan.strategy));
+    CHECK_FALSE(fits(found.plan, found.sequence + found.granule, found.refused));
     CHECK(found.plan.predicted.peak_bytes == exact_peak_bytes(step_request(found.plan)));
     if (name == "baseline") baseline = found.sequence;
     if (name == "fpdt") fpdt = found.sequence;
