@@ -11,6 +11,7 @@
 #include "cli/documents.h"
 #include "cli/hw_text.h"
 #include "cli/inputs.h"
+#include "cli/ranks.h"
 #include "cli/terminal.h"
 #include "hwprofiles/catalog.h"
 
@@ -58,15 +59,21 @@ ProfileOptions options_of(const Flags& flags) {
   return options;
 }
 
-int run(const Flags& flags, bool json) {
-  const ProfileOptions options = options_of(flags);
-  const std::filesystem::path path = output_path(flags);
+// The first rank measures the machine while the others wait, and all of them what is between them.
+void run_rank(const Flags& flags, const RankPlace& here, bool json) {
+  ProfileOptions options;
+  std::filesystem::path path;
   HardwareProfile hw;
-  {
+  agree(here.comm, [&] {
+    if (!here.speaks()) return;
+    options = options_of(flags);
+    path = output_path(flags);
     ProgressBar bar;
     hw = measure_machine(options,
                          [&](const std::string& what, double share) { bar.show(what, share); });
-  }
+  });
+  if (here.comm.size() > 1) measure_fabric(hw, here.comm, here.ranks_here);
+  if (!here.speaks()) return;
   YAML::Emitter out;
   write_hardware(out, hw);
   write_file_atomically(path, std::string(out.c_str()) + "\n");
@@ -78,7 +85,6 @@ int run(const Flags& flags, bool json) {
     print_hardware(hw);
     fmt::print("Wrote {}\n", path.string());
   }
-  return 0;
 }
 
 }  // namespace
@@ -96,7 +102,10 @@ void add_profile(CLI::App& app, Invocation& invocation) {
   verb->add_option("--nvme-dir", flags->nvme_directory, "Folder where file rates are measured");
   verb->add_option("--seconds", flags->options.seconds_budget, "Time to spend, about");
   verb->callback([flags, &invocation] {
-    invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
+    invocation.action = [flags, &invocation] {
+      const auto rank = [&](const RankPlace& here) { run_rank(*flags, here, invocation.json); };
+      return on_ranks(0, rank);
+    };
   });
 }
 

@@ -6,8 +6,10 @@
 #include <thread>
 
 #include "base/error.h"
+#include "engine/comm/local.h"
 #include "engine/cpu/gemm.h"
 #include "engine/profile/contention.h"
+#include "engine/profile/fabric.h"
 #include "engine/profile/kernels.h"
 #include "engine/profile/machine.h"
 #include "engine/profile/transfers.h"
@@ -66,6 +68,17 @@ int64_t capacity(int64_t wanted, int64_t available) {
 }
 
 }  // namespace
+
+void measure_fabric(HardwareProfile& hw, Communicator& comm, int ranks_here) {
+  const bool one_node = ranks_here == comm.size();
+  const FabricRates rates = measure_exchange(comm, one_node);
+  const Figures figures(hw.device.name, today());
+  const std::string how = fmt::format("an all-to-all of {} ranks ({})", comm.size(),
+                                      comm.name() == "local" ? "threads" : "MPI");
+  FabricProfile& fabric = one_node ? hw.node_fabric : hw.cluster_fabric;
+  fabric.bandwidth = figures.measured(rates.bandwidth, "B/s", how);
+  fabric.latency_seconds = figures.measured(rates.latency_seconds, "s", how);
+}
 
 HardwareProfile measure_machine(
     const ProfileOptions& options,
@@ -157,13 +170,13 @@ HardwareProfile measure_machine(
   hw.nvme.write_bandwidth = figures.measured(best_rate(hw.rates, {"io_write"}), "B/s",
                                              "pwrite, through the system's page cache");
   hw.nvme.latency_seconds = figures.measured(hand_over, "s", "waking the thread of another stream");
-  const auto one_device = [&](FabricProfile& fabric) {
-    fabric.bandwidth =
-        figures.assumed(std::min(h2d, d2h), "B/s", "one device, no fabric; as its link");
-    fabric.latency_seconds = figures.assumed(hand_over, "s", "one device, no fabric; as its link");
-  };
-  one_device(hw.node_fabric);
-  one_device(hw.cluster_fabric);
+  hw.cluster_fabric.bandwidth = figures.assumed(std::min(h2d, d2h), "B/s", "one node; as a link");
+  hw.cluster_fabric.latency_seconds = figures.assumed(hand_over, "s", "one node; as a link");
+  run_local_ranks(2, [&](Communicator& comm) {
+    HardwareProfile copy = hw;
+    measure_fabric(copy, comm, comm.size());
+    if (comm.rank() == 0) hw.node_fabric = copy.node_fabric;
+  });
   hw.compute_under_copy =
       figures.measured(contention.compute_under_copy, "1", "products while a thread copies");
   hw.compute_under_io = figures.measured(contention.compute_under_io, "1",

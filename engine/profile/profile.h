@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "engine/comm/communicator.h"
 #include "hwprofiles/hardware_profile.h"
 
 namespace longspan {
@@ -22,8 +23,14 @@ struct ProfileOptions {
   std::function<void()> between_rounds = {};
 };
 
-/// Measures GEMM, attention, elementwise, copy and file rates against size, and how much compute
-/// and copies slow each other down. `progress` receives what is being measured and the share done.
+/// Measures what exchanges cost between these ranks and writes it into `hw`: the node's fabric if
+/// all `ranks_here` of them are on this machine, else the cluster's. Called by all ranks together;
+/// the same on all. REQUIRES: two ranks or more; hw is a profile of this machine.
+void measure_fabric(HardwareProfile& hw, Communicator& comm, int ranks_here);
+
+/// Measures the fabric too, between two threads. Measures GEMM, attention, elementwise, copy and
+/// file rates against size, and how much compute and copies slow each other down. `progress`
+/// receives what is being measured and the share done.
 HardwareProfile measure_machine(
     const ProfileOptions& options,
     const std::function<void(const std::string& what, double share)>& progress);

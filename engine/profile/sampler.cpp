@@ -87,7 +87,8 @@ void Sampler::measure(double budget, const std::function<void()>& between,
       // What is left is the larger of the budget and the rounds that must be.
       const double by_rounds =
           (round + static_cast<double>(i) / static_cast<double>(samples_.size())) / kLeastRounds;
-      progress(sample.family, std::min(by_rounds, (spent_seconds + seconds_since(round_begin)) / budget));
+      progress(sample.family,
+               std::min(by_rounds, (spent_seconds + seconds_since(round_begin)) / budget));
       const double waited = waited_for_processor();
       const Clock::time_point start = Clock::now();
       double spent = 0;

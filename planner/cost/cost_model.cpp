@@ -71,8 +71,9 @@ double fallback_rate(const HardwareProfile& hw, Kernel kernel, DType dtype, doub
   }
 }
 
-// How many times longer a kernel takes because all devices of a node are at work: on the cpu backend
-// they are one processor; else they share the drives, the links to the host and the host's memory.
+// How many times longer a kernel takes because all devices of a node are at work: on the cpu
+// backend they are one processor; else they share the drives, the links to the host and the host's
+// memory.
 double sharing(const HardwareProfile& hw, Kernel kernel) {
   const auto devices = static_cast<double>(hw.devices_per_node);
   if (devices == 1 || devices_per_processor(hw) > 1) return devices;
@@ -122,7 +123,9 @@ void slow_device(const HardwareProfile& hw, unsigned busy, std::array<double, kS
 void share_cores(const HardwareProfile& hw, unsigned busy, std::array<double, kStreamCount>& rate) {
   const auto at = [&](Stream s) -> double& { return rate[static_cast<int>(s)]; };
   const int pools = is_busy(busy, Stream::compute) + is_busy(busy, Stream::host);
-  const int copies = is_busy(busy, Stream::h2d) + is_busy(busy, Stream::d2h);
+  // An exchange is copies, too, made by one thread of each rank.
+  const int copies =
+      is_busy(busy, Stream::h2d) + is_busy(busy, Stream::d2h) + is_busy(busy, Stream::comm);
   const int io = is_busy(busy, Stream::io);
 
   const double under_copy = hw.compute_under_copy.value, under_io = hw.compute_under_io.value;
@@ -131,9 +134,9 @@ void share_cores(const HardwareProfile& hw, unsigned busy, std::array<double, kS
   const double share = pools > 0 && losses > 0 ? (1 - pool) / losses : 1;
 
   at(Stream::compute) = at(Stream::host) = pool / std::max(1, pools);
-  const double copy = (copies == 2 ? hw.link.duplex_factor.value : 1) * share *
+  const double copy = (copies >= 2 ? hw.link.duplex_factor.value : 1) * share *
                       (pools > 0 ? hw.copy_under_compute.value : 1);
-  at(Stream::h2d) = at(Stream::d2h) = copy;
+  at(Stream::h2d) = at(Stream::d2h) = at(Stream::comm) = copy;
   at(Stream::io) = share * (pools > 0 ? hw.io_under_compute.value : 1);
 }
 

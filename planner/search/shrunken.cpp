@@ -115,8 +115,9 @@ ShrunkenPrograms dimensions_of(const StepRequest& request) {
                         ? Dimension::exact(request.model.layers)
                         : Dimension::sampled(request.model.layers, kFirstLayers, kLayerSamples);
   // Buffers in flight are in the steady state once there are more repeats than the program looks
-  // ahead and stores behind.
-  const int64_t first = 2 + std::max({int64_t{1}, s.prefetch_depth, s.offload_window});
+  // ahead and stores behind; exchanges that overlap hold a chunk more on either side.
+  const int64_t exchanged = s.parallel.ulysses > 1 && s.parallel.overlap ? 2 : 0;
+  const int64_t first = 2 + exchanged + std::max({int64_t{1}, s.prefetch_depth, s.offload_window});
   const int64_t repeats = blocks > 1 ? blocks : lengths.chunks();
   const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
   // A ring's ops depend on how its positions' chunks lie to each other.

@@ -1,0 +1,51 @@
+#include "engine/profile/fabric.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "engine/comm/collectives.h"
+#include "engine/profile/sampler.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kSmall = 64;                // bytes to each peer: all latency
+constexpr int64_t kLarge = int64_t{4} << 20;  // all bandwidth
+constexpr int kRounds = 15;
+
+// Seconds of an all-to-all of `bytes` to each peer; the slowest rank's, in the middle round.
+double seconds_of(Communicator& comm, int64_t bytes) {
+  const Group world = whole_world(comm);
+  const int ranks = world.size();
+  std::vector<std::byte> from(bytes * ranks), to(bytes * ranks);
+  std::vector<std::span<const std::byte>> send;
+  std::vector<std::span<std::byte>> receive;
+  for (int peer = 0; peer < ranks; ++peer) {
+    send.emplace_back(from.data() + peer * bytes, bytes);
+    receive.emplace_back(to.data() + peer * bytes, bytes);
+  }
+  std::vector<double> rounds;
+  for (int round = 0; round < kRounds; ++round) {
+    barrier(comm, world);
+    const double own = timed([&] { all_to_all(comm, world, send, receive); });
+    std::vector<double> all(ranks);
+    all_gather(comm, world, std::as_bytes(std::span(&own, 1)),
+               reinterpret_cast<std::byte*>(all.data()));
+    if (round > 0) rounds.push_back(*std::max_element(all.begin(), all.end()));
+  }
+  return median(rounds);
+}
+
+}  // namespace
+
+FabricRates measure_exchange(Communicator& comm, bool share_processor) {
+  // Ranks that share a processor take that many times as long as each alone would.
+  const double sharing = share_processor ? comm.size() : 1;
+  const double small = seconds_of(comm, kSmall) / sharing;
+  const double large = seconds_of(comm, kLarge) / sharing;
+  const double sent = static_cast<double>(kLarge) * (comm.size() - 1);
+  return {small, sent / std::max(large - small, 1e-9)};
+}
+
+}  // namespace longspan
