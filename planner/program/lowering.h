@@ -125,7 +125,8 @@ class StepLowering {
   /// next = y + the MLP of it; `inner` is saved where it is given.
   void mlp(int layer, int block, BufferId y, BufferId next, BufferId inner);
   void mlp_gradient(int layer, int block, BufferId y, BufferId dx, BufferId inner);
-  BufferId gather(int layer, int block, BufferId own, Tensor all);
+  /// All tokens of `what`, as a tensor `all`. (A gradient may lie where the residual lay.)
+  BufferId gather(int layer, int block, BufferId own, Tensor what, Tensor all);
   /// The sum of all ranks' parts, in own tokens.
   BufferId scatter(int layer, int block, BufferId part);
   void add_sum(int layer, int block, BufferId x, BufferId part, BufferId y, bool of_mlp);

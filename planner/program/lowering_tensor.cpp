@@ -9,10 +9,9 @@
 
 namespace longspan {
 
-BufferId StepLowering::gather(int layer, int block, BufferId own, Tensor all) {
+BufferId StepLowering::gather(int layer, int block, BufferId own, Tensor what, Tensor all) {
   const BufferId whole = device(all, layer, block);
-  builder_.communicate(shape(OpKind::all_gather, program_.buffers[own].tensor), layer, block,
-                       {in(own), out(whole)});
+  builder_.communicate(shape(OpKind::all_gather, what), layer, block, {in(own), out(whole)});
   return whole;
 }
 
@@ -50,7 +49,7 @@ BufferId StepLowering::norm(int layer, int block, BufferId x, bool of_mlp) {
   op.of_mlp = of_mlp;
   builder_.compute(op, layer, block, {in(parameters(unit_of_layer(layer))), in(x), out(h)});
   if (!deals_tokens()) return h;
-  const BufferId all = gather(layer, block, h, Tensor::h);
+  const BufferId all = gather(layer, block, h, Tensor::h_own, Tensor::h);
   builder_.release_after_window(h);
   return all;
 }
@@ -86,7 +85,7 @@ void StepLowering::project_out_gradient(int layer, int block, BufferId dx, Buffe
   OpShape op = shape(OpKind::out_backward);
   op.partial = deals_tokens();
   if (deals_tokens()) bias_gradient(layer, block, dx, false);
-  const BufferId all = deals_tokens() ? gather(layer, block, dx, Tensor::dx_all) : dx;
+  const BufferId all = deals_tokens() ? gather(layer, block, dx, Tensor::dx, Tensor::dx_all) : dx;
   builder_.compute(
       op, layer, block,
       {in(parameters(unit)), in(all), in(o), out(o), out(delta), inout(gradients(unit))});
@@ -119,7 +118,7 @@ void StepLowering::mlp_gradient(int layer, int block, BufferId y, BufferId dx, B
   op.partial = deals_tokens();
   if (deals_tokens()) bias_gradient(layer, block, dx, true);
   const BufferId from = deals_tokens() ? norm(layer, block, y, true) : y;
-  const BufferId all = deals_tokens() ? gather(layer, block, dx, Tensor::dx_all) : dx;
+  const BufferId all = deals_tokens() ? gather(layer, block, dx, Tensor::dx, Tensor::dx_all) : dx;
   const BufferId workspace =
       device(saved ? Tensor::ws_mlp_backward_saved : Tensor::ws_mlp_backward, layer, block);
   builder_.compute(op, layer, block,
