@@ -132,6 +132,7 @@ std::string describe(const Program& program, const Op& op) {
   std::string text(name_of(op.kind));
   const OpShape& shape = program.shapes[op.shape];
   if (op.kind >= OpKind::zero) text += fmt::format(" {}", name_of(shape.tensor));
+  if (shape.of_mlp) text += " mlp";
   if (op.layer >= 0) text += fmt::format(" L{}", op.layer);
   text += fmt::format(" {}", op.index);
   if (shape.kv_chunks > 0) {

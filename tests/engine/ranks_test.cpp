@@ -7,6 +7,10 @@
 #include <map>
 
 #include "engine/comm/local.h"
+#include "engine/cpu/backend.h"
+#include "engine/runtime/executor.h"
+#include "engine/train/optimizer.h"
+#include "engine/train/states.h"
 #include "models/tensor_slices.h"
 #include "planner/program/layout.h"
 #include "tests/engine/plan_runner.h"
@@ -159,6 +163,37 @@ TEST_CASE("every kind of parallelism gives the numbers of one rank", "[ranks]") 
           check_against_one_rank(step);
         }
       }
+    }
+  }
+}
+
+TEST_CASE("a tensor group starts from the weights of one rank, bit for bit", "[ranks]") {
+  StepCase step;
+  step.model = model_with_heads(small_gpt(), 8, 8);
+  step.strategy.chunk_tokens = step.strategy.block_tokens = step.sequence = 16;
+  for (const int64_t zero : {0, 1, 3}) {
+    step.strategy.parallel = {.data = 2, .zero = zero, .tensor = 4};
+    WorldOutcome world;
+    world.ranks.resize(8);
+    run_local_ranks(8, [&](Communicator& comm) {
+      Program program =
+          build_program({step.model, step.strategy, step.sequence, 1, DType::float32, comm.rank()});
+      const auto backend = cpu::make_backend(program, 1, &comm);
+      Executor executor(std::move(program), *backend, {});
+      initialize_states(executor, step.model, 5);
+      const Program& p = executor.program();
+      for (const BufferId id : p.parameters) {
+        auto& values = world.ranks[comm.rank()].parameters.emplace_back(p.bytes_of(id) / 4);
+        executor.read(id, values.data());
+      }
+    });
+    const std::vector<ParameterUnit> units = parameter_units(step.model);
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      std::vector<float> expected(units[unit].elements);
+      for (const ParameterTensor& tensor : units[unit].tensors) {
+        initialize_tensor(step.model, tensor, 5, expected.data() + tensor.offset);
+      }
+      CHECK(gathered(step, world, unit, &StepOutcome::parameters) == expected);
     }
   }
 }

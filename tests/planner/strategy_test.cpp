@@ -26,6 +26,9 @@ TEST_CASE("every preset is valid for its length") {
         const Strategy s = make_preset(preset, load_model(model), sequence, 256);
         CHECK_NOTHROW(validate(s, load_model(model), sequence, preset));
         CHECK(s.preset == preset);
+        const Parallel group{.data = 2, .zero = 3, .tensor = 2};
+        CHECK_NOTHROW(validate(make_preset(preset, load_model(model), sequence, 256, group),
+                               load_model(model), sequence, preset));
       }
     }
   }
