@@ -27,7 +27,7 @@ bool fits_tensor(const ModelSpec& model, int64_t degree) {
 
 std::string usable_tensor_degrees(const ModelSpec& model) {
   std::string list;
-  for (int64_t degree = 1; degree <= model.kv_heads; ++degree) {
+  for (int64_t degree = 1; degree <= std::min(model.kv_heads, kMostRanks); ++degree) {
     if (fits_tensor(model, degree)) list += (list.empty() ? "" : ", ") + std::to_string(degree);
   }
   return list;
