@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "base/error.h"
 #include "engine/cpu/blocks.h"
 #include "engine/cpu/exchange.h"
+#include "models/tensor_slices.h"
 
 namespace longspan::cpu {
 namespace {
@@ -47,12 +49,30 @@ void copy(const Program& program, const Op& op, const OperandPointers& pointers)
   std::memcpy(pointers[1] + offset(to), pointers[0] + offset(from), bytes);
 }
 
+constexpr int64_t kUnitEnd = std::numeric_limits<int64_t>::max();
+
+// The elements of an embedding, a layer and the head unit whose squares this rank adds to the
+// gradient norm: what a tensor group holds alike counts on its first rank.
+std::array<std::vector<UnitRange>, 3> counted_elements(const Program& program) {
+  const std::vector<UnitRange> all{{0, kUnitEnd}};
+  if (program.place.tensor == 0) return {all, all, all};
+  std::vector<UnitRange> layer;
+  int64_t next = 0;
+  for (const UnitRange& skipped : replicated_in_layer(program.model, program.lengths.tensor)) {
+    if (next < skipped.begin) layer.push_back({next, skipped.begin});
+    next = skipped.end;
+  }
+  layer.push_back({next, kUnitEnd});
+  return {std::vector<UnitRange>{}, layer, std::vector<UnitRange>{}};
+}
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const Program& program, int threads, Communicator* comm)
-      : model_(program.model),
-        share_(share_of(program)),
+      : model_(narrow_model(program.model, program.lengths.tensor)),
+        share_(share_of(model_, program.lengths.ulysses)),
         units_(parameter_units(model_)),
+        counted_(counted_elements(program)),
         comm_(comm),
         pool_(threads),
         host_pool_(threads) {
@@ -66,17 +86,19 @@ class CpuBackend final : public Backend {
 
  private:
   // The model as attention sees it: this rank's share of the heads.
-  static ModelSpec share_of(const Program& program) {
-    ModelSpec share = program.model;
-    share.heads /= program.lengths.ulysses;
-    share.kv_heads = kv_heads_per_rank(program.model, program.lengths.ulysses);
+  static ModelSpec share_of(const ModelSpec& model, int64_t ulysses) {
+    ModelSpec share = model;
+    share.heads /= ulysses;
+    share.kv_heads = kv_heads_per_rank(model, ulysses);
     return share;
   }
+  void sum_of_squares_op(const Program& p, const Op& op, const BoundOp& b);
   void adamw_op(const Program& p, const Op& op, const BoundOp& b, ThreadPool& pool,
                 const StepContext& context);
 
-  ModelSpec model_, share_;
+  ModelSpec model_, share_;  // of this rank's layers, and of its attention
   std::vector<ParameterUnit> units_;
+  std::array<std::vector<UnitRange>, 3> counted_;  // embedding, layer, head unit
   Communicator* comm_;
   ThreadPool pool_;       // the compute stream's
   ThreadPool host_pool_;  // the host stream's: AdamW where the optimizer lives on the host
@@ -85,12 +107,12 @@ class CpuBackend final : public Backend {
 
 // Inputs and labels of every block, in the order in which this rank holds its tokens.
 void fill_tokens(const Program& p, const Op& op, int32_t* tokens, const StepContext& context) {
-  const int64_t rows = p.lengths.own_block(), part = p.lengths.own_chunk();
-  int64_t chunk = 0;
+  const int64_t rows = p.lengths.own_block(), part = p.lengths.own_run();
+  int64_t run = 0;
   for (int64_t block = 0; block < p.lengths.blocks(); ++block) {
     int32_t* inputs = tokens + block * 2 * rows;
-    for (int64_t row = 0; row < rows; row += part, ++chunk) {
-      const int64_t first = first_own_token(p, chunk);
+    for (int64_t row = 0; row < rows; row += part, ++run) {
+      const int64_t first = first_token_of_run(p, run);
       context.fill_tokens(op.micro_batch, first, part, inputs + row);
       context.fill_tokens(op.micro_batch, first + 1, part, inputs + rows + row);
     }
@@ -101,7 +123,8 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
                      const StepContext& context) {
   const BoundOp b(p, op, pointers);
   const Strategy& s = p.strategy;
-  const int64_t block = p.lengths.own_block(), own_chunk = p.lengths.own_chunk();
+  const int64_t own = p.lengths.own_block(), own_run = p.lengths.own_run();
+  const int64_t block = p.lengths.dense_block(), own_chunk = p.lengths.own_chunk();
   const int64_t chunk = p.lengths.chunk, index = op.index;
   // Positions matter to attention only where the mask cuts: in the chunk that is the query's own.
   const int64_t kv_rows = b.shape().kv_chunks * chunk;
@@ -115,13 +138,14 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
       fill_tokens(p, op, b.tokens(0), context);
       break;
     case OpKind::embed_forward:
-      for (int64_t row = 0, c = index * block / own_chunk; row < block; row += own_chunk, ++c) {
-        embed_forward(compute_, b.whole(0), b.tokens(1) + row, own_chunk, first_own_token(p, c),
+      for (int64_t row = 0, run = index * own / own_run; row < own; row += own_run, ++run) {
+        embed_forward(compute_, b.whole(0), b.tokens(1) + row, own_run, first_token_of_run(p, run),
                       b.whole(2) + row * model_.hidden);
       }
       break;
     case OpKind::norm_forward:
-      norm1_forward(compute_, b.whole(0), b.whole(1), block, b.whole(2));
+      (b.shape().of_mlp ? norm2_forward : norm1_forward)(compute_, b.whole(0), b.whole(1), own,
+                                                         b.whole(2));
       break;
     case OpKind::qkv_forward:
       qkv_forward(compute_, b.whole(0), b.at(1, index), b.shape().normed, own_chunk,
@@ -138,7 +162,11 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
       break;
     case OpKind::mlp_forward:
       mlp_forward(compute_, b.whole(0), b.whole(1), block, tile(s.mlp_tile, block), b.whole(2),
-                  b.whole(4), b.whole(3));
+                  b.whole(4), b.whole(3), b.shape().partial);
+      break;
+    case OpKind::residual_forward:
+      residual_forward(compute_, b.whole(0), b.shape().of_mlp, b.whole(1), b.whole(2), own,
+                       b.whole(3));
       break;
     case OpKind::loss: {
       // Where the output matrix is tied it is the embedding's token table, the first tensor there;
@@ -146,18 +174,18 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
       const int64_t behind_norm =
           model_.tied_embeddings ? 0 : (model_.norm == Norm::layernorm ? 2 : 1) * model_.hidden;
       loss_forward_backward(compute_, b.whole(0), b.whole(1) + behind_norm, b.whole(2),
-                            b.tokens(3) + block, block, tile(s.loss_tile, block), loss_scale(p),
+                            b.tokens(3) + own, own, tile(s.loss_tile, own), loss_scale(p),
                             b.scalar(4), b.whole(5), b.whole(6), b.whole(7) + behind_norm,
                             b.whole(8));
       break;
     }
     case OpKind::mlp_backward:
       mlp_backward(compute_, b.whole(0), b.whole(1), b.whole(5), block, tile(s.mlp_tile, block),
-                   b.whole(2), b.whole(3), b.whole(4));
+                   b.whole(2), b.whole(3), b.whole(4), b.shape().partial);
       break;
     case OpKind::out_backward:
       out_backward(compute_, b.whole(0), b.whole(1), b.whole(2), block, b.whole(3), b.whole(4),
-                   b.whole(5));
+                   b.whole(5), b.shape().partial);
       break;
     case OpKind::attention_backward:
       attention_backward(attention_, b.at(0, index), b.at(1, op.kv_first), b.at(2, op.kv_first),
@@ -171,12 +199,16 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
                    b.at(3, index), b.at(4, index), b.at(5, index), b.whole(6), b.whole(7));
       break;
     case OpKind::norm_backward:
-      norm1_backward(compute_, b.whole(0), b.whole(1), b.whole(2), block, b.whole(3), b.whole(4));
+      (b.shape().of_mlp ? norm2_backward : norm1_backward)(compute_, b.whole(0), b.whole(1),
+                                                           b.whole(2), own, b.whole(3), b.whole(4));
+      break;
+    case OpKind::residual_backward:
+      residual_backward(compute_, b.shape().of_mlp, b.whole(0), own, b.whole(1));
       break;
     case OpKind::embed_backward:
-      for (int64_t row = 0, c = index * block / own_chunk; row < block; row += own_chunk, ++c) {
-        embed_backward(compute_, b.tokens(0) + row, b.whole(1) + row * model_.hidden, own_chunk,
-                       first_own_token(p, c), b.whole(2));
+      for (int64_t row = 0, run = index * own / own_run; row < own; row += own_run, ++run) {
+        embed_backward(compute_, b.tokens(0) + row, b.whole(1) + row * model_.hidden, own_run,
+                       first_token_of_run(p, run), b.whole(2));
       }
       break;
     case OpKind::add:
@@ -186,7 +218,7 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
       zero(pool_, b.whole(0), p.bytes_of(op.operands[0]) / 4);
       break;
     case OpKind::sum_of_squares:
-      sum_of_squares(pool_, b.whole(0), p.bytes_of(op.operands[0]) / 4, b.scalar(1));
+      sum_of_squares_op(p, op, b);
       break;
     case OpKind::adamw:
       adamw_op(p, op, b, op.stream == Stream::host ? host_pool_ : pool_, context);
@@ -200,12 +232,29 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
     case OpKind::all_reduce:
+    case OpKind::sum_replicated:
       run_exchange(*comm_, p, op, pointers);
       break;
     case OpKind::io_read:
     case OpKind::io_write:
     case OpKind::count:
       throw failed("cpu backend: {} is not its op", name_of(op.kind));
+  }
+}
+
+// Where in its unit this rank's shard of `elements` begins; where there are none it is all of it.
+int64_t first_of_shard(const Program& p, int64_t elements) {
+  const Parallel& parallel = p.strategy.parallel;
+  return parallel.shards() > 1 ? replica_group(parallel, p.place).index * elements : 0;
+}
+
+void CpuBackend::sum_of_squares_op(const Program& p, const Op& op, const BoundOp& b) {
+  const int64_t held = p.bytes_of(op.operands[0]) / 4, begin = first_of_shard(p, held);
+  const ParameterUnit::Kind kind = units_[op.index].kind;
+  for (const UnitRange& counted : counted_[static_cast<int>(kind)]) {
+    const int64_t first = std::max(counted.begin, begin) - begin;
+    const int64_t last = std::min(counted.end, begin + held) - begin;
+    if (first < last) sum_of_squares(pool_, b.whole(0) + first, last - first, b.scalar(1));
   }
 }
 
@@ -224,7 +273,7 @@ void CpuBackend::adamw_op(const Program& p, const Op& op, const BoundOp& b, Thre
   }
   // Of each tensor, the part that lies in this rank's shard (all of it where there are none).
   const int64_t shard = p.bytes_of(op.operands[2]) / 4;
-  const int64_t begin = p.strategy.parallel.shards() > 1 ? p.place.rank * shard : 0;
+  const int64_t begin = first_of_shard(p, shard);
   const auto slice = [&](int i) { return b.whole(i) + p.shard_offset_bytes(op.operands[i]) / 4; };
   for (const ParameterTensor& tensor : units_[op.index].tensors) {
     const int64_t first = std::max(tensor.offset, begin) - begin;

@@ -49,10 +49,12 @@ BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool);
 int64_t qkv_forward_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// t*d; with qk_norm t*(d+A)
 int64_t qkv_backward_workspace(const ModelSpec&, int64_t n, int64_t tile);
-/// t*(d+F+W); with saves_inner t*(d+F)
-int64_t mlp_forward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool saves_inner);
-/// t*(d+F+W); with has_inner t*(d+F)
-int64_t mlp_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool has_inner);
+/// t*(d+F+W); with saves_inner t*(d+F); partial: without d
+int64_t mlp_forward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool saves_inner,
+                              bool partial = false);
+/// t*(d+F+W); with has_inner t*(d+F); partial: without d
+int64_t mlp_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool has_inner,
+                               bool partial = false);
 /// t*(2d+V)
 int64_t loss_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// 0: the tiles of attention live on the stacks of the pool's threads.
@@ -72,6 +74,10 @@ void norm1_forward(const BlockContext&, const float* unit, const float* x, int64
 /// dx[n,d] += norm1'(x; dh[n,d]); gradient of norm1's weight (bias).
 void norm1_backward(const BlockContext&, const float* unit, const float* x, const float* dh,
                     int64_t n, float* dx, float* unit_gradient);
+/// Likewise norm2, which mlp_forward does inside unless it is partial.
+void norm2_forward(const BlockContext&, const float* unit, const float* y, int64_t n, float* h);
+void norm2_backward(const BlockContext&, const float* unit, const float* y, const float* dh,
+                    int64_t n, float* dy, float* unit_gradient);
 
 /// q[n,A], k[n,G], v[n,G] = rope(qk_norm(norm1(x[n,d]) Wqkv^T + b)); rows sit at global positions
 /// position0 + row. With `normed`, x is norm1's output already.
@@ -99,22 +105,35 @@ void attention_backward(const BlockContext&, const float* q, const float* k, con
                         int64_t nq, int64_t k0, int64_t nk, bool first_dq, float* dq,
                         bool first_dkv, float* dk, float* dv, float* workspace);
 
-/// y[n,d] = x[n,d] + o[n,A] Wout^T (+ b). y may alias x.
+/// y[n,d] = x[n,d] + o[n,A] Wout^T (+ b). y may alias x. Without x the product alone is written:
+/// the part that one rank of a tensor group has in a sum.
 void out_forward(const BlockContext&, const float* unit, const float* x, const float* o, int64_t n,
                  float* y);
 /// d_o[n,A] = dy Wout; delta[n,H] = rowsum(d_o * o) per head; gradients of Wout, b. d_o may alias
-/// o.
+/// o. With `partial`, b is left to residual_backward.
 void out_backward(const BlockContext&, const float* unit, const float* dy, const float* o,
-                  int64_t n, float* d_o, float* delta, float* unit_gradient);
+                  int64_t n, float* d_o, float* delta, float* unit_gradient, bool partial = false);
+
+/// y[n,d] = x[n,d] + sum[n,d] + the bias of the MLP's or attention's output, where it has one: what
+/// the partial forms leave to be done once. y may alias x.
+void residual_forward(const BlockContext&, const float* unit, bool of_mlp, const float* x,
+                      const float* sum, int64_t n, float* y);
+/// The gradient of that bias from dy[n,d]. REQUIRES: there is one.
+void residual_backward(const BlockContext&, bool of_mlp, const float* dy, int64_t n,
+                       float* unit_gradient);
 
 /// out[n,d] = y[n,d] + mlp(norm2(y)). `inner` [n,W] (pre-activation gate|up) is written where not
-/// null. out may alias y.
+/// null. out may alias y. With `partial`, y is norm2's output already, and out neither has the
+/// residual nor the last bias: the part of one rank of a tensor group.
 void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t n, int64_t tile,
-                 float* out, float* inner, float* workspace);
+                 float* out, float* inner, float* workspace, bool partial = false);
 /// dy[n,d] in place: on entry the gradient of the block's output, on return that of y.
 /// `inner` may be null (recomputed) and is overwritten where given. Gradients of the MLP and norm2.
+/// With `partial`, y is norm2's output and dy on return this rank's part of the gradient of that;
+/// the last bias is left to residual_backward.
 void mlp_backward(const BlockContext&, const float* unit, const float* y, float* inner, int64_t n,
-                  int64_t tile, float* dy, float* unit_gradient, float* workspace);
+                  int64_t tile, float* dy, float* unit_gradient, float* workspace,
+                  bool partial = false);
 
 /// Final norm, logits, cross-entropy and the gradient of all of it in one pass per tile.
 /// loss (+=, double) is the sum over rows of scale * (lse - logit[label]); dx[n,d] is written with

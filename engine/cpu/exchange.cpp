@@ -1,10 +1,12 @@
 #include "engine/cpu/exchange.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
 #include "engine/comm/collectives.h"
+#include "models/tensor_slices.h"
 
 namespace longspan::cpu {
 namespace {
@@ -13,8 +15,9 @@ Group group_of(std::vector<int> ranks, int64_t index) {
   return {std::move(ranks), static_cast<int>(index)};
 }
 
-Group world_of(const Program& p) {
-  return group_of(whole_world(p.strategy.parallel), p.place.rank);
+Group group_of(const Program& p, const Op& op) {
+  const RankGroup group = longspan::group_of(p, p.shapes[op.shape]);
+  return group_of(ranks_of(group), group.index);
 }
 
 float* floats(std::byte* bytes) { return reinterpret_cast<float*>(bytes); }
@@ -131,29 +134,56 @@ void ring_shift(Communicator& comm, const Program& p, const Op& op, const Operan
                 std::vector<Receive>{{previous, at[2], k_bytes}, {previous, at[3], v_bytes}});
 }
 
+std::span<std::byte> workspace_of(const Program& p, const Op& op, const OperandPointers& at,
+                                  int i) {
+  return {at[i], static_cast<size_t>(p.bytes_of(op.operands[i]))};
+}
+
 void reduce(Communicator& comm, const Program& p, const Op& op, const OperandPointers& at) {
   const int64_t whole = p.bytes_of(op.operands[0]) / 4, shard = p.bytes_of(op.operands[1]) / 4;
-  float* grads = floats(at[0]);
-  // Summed in its own place in the accumulator, which nobody needs any more.
-  float* sum = grads + p.place.rank * shard;
-  reduce_scatter(comm, world_of(p), grads, whole, sum,
-                 {at[2], static_cast<size_t>(p.bytes_of(op.operands[2]))});
-  float* to = floats(at[1]);
+  const Group group = group_of(p, op);
   const bool adds = !p.shapes[op.shape].first;
-  for (int64_t i = 0; i < shard; ++i) to[i] = adds ? to[i] + sum[i] : sum[i];
+  float* parts = floats(at[0]);
+  float* to = floats(at[1]);
+  // What is added to the shard is summed in its own place, which nobody needs any more.
+  float* sum = adds ? parts + group.index * shard : to;
+  reduce_scatter(comm, group, parts, whole, sum, workspace_of(p, op, at, 2));
+  if (!adds) return;
+  for (int64_t i = 0; i < shard; ++i) to[i] += sum[i];
 }
 
 void all_reduce_op(Communicator& comm, const Program& p, const Op& op, const OperandPointers& at) {
-  if (op.operands[0] == p.loss) {
-    for (int i = 0; i < 2; ++i) {
-      if (op.operands[i] < 0) continue;
-      double& scalar = *reinterpret_cast<double*>(at[i]);
-      scalar = all_reduce_sum(comm, world_of(p), scalar);
-    }
+  const Group group = group_of(p, op);
+  if (is_state(p.shapes[op.shape].tensor)) {
+    all_reduce(comm, group, floats(at[0]), p.bytes_of(op.operands[0]) / 4,
+               workspace_of(p, op, at, 1));
     return;
   }
-  all_reduce(comm, world_of(p), floats(at[0]), p.bytes_of(op.operands[0]) / 4,
-             {at[2], static_cast<size_t>(p.bytes_of(op.operands[2]))});
+  double& scalar = *reinterpret_cast<double*>(at[0]);
+  scalar = all_reduce_sum(comm, group, scalar);
+}
+
+// What a layer's ranks hold alike lies between what they do not: packed into the workspace, summed
+// in one exchange, and put back.
+void sum_replicated(Communicator& comm, const Program& p, const Op& op, const OperandPointers& at) {
+  const OpShape& shape = p.shapes[op.shape];
+  const Group group = group_of(p, op);
+  const int64_t count = replicated_gradients(p, shape);
+  const std::span<std::byte> workspace = workspace_of(p, op, at, 1);
+  float* grads = floats(at[0]);
+  if (shape.tensor != Tensor::grads_layer) {
+    all_reduce(comm, group, grads, count, workspace);
+    return;
+  }
+  const std::vector<UnitRange> ranges = replicated_in_layer(p.model, p.lengths.tensor);
+  float* packed = floats(workspace.data());
+  float* next = packed;
+  for (const UnitRange& r : ranges) next = std::copy(grads + r.begin, grads + r.end, next);
+  all_reduce(comm, group, packed, count, workspace.subspan(count * sizeof(float)));
+  for (const UnitRange& r : ranges) {
+    std::copy_n(packed, r.end - r.begin, grads + r.begin);
+    packed += r.end - r.begin;
+  }
 }
 
 }  // namespace
@@ -177,11 +207,14 @@ void run_exchange(Communicator& comm, const Program& p, const Op& op,
       break;
     case OpKind::all_gather: {
       const int64_t shard = p.bytes[p.shapes[op.shape].tensor];
-      all_gather(comm, world_of(p),
+      all_gather(comm, group_of(p, op),
                  {operands[0] + p.shard_offset_bytes(op.operands[0]), static_cast<size_t>(shard)},
                  operands[1]);
       break;
     }
+    case OpKind::sum_replicated:
+      sum_replicated(comm, p, op, operands);
+      break;
     case OpKind::reduce_scatter:
       reduce(comm, p, op, operands);
       break;

@@ -57,15 +57,13 @@ void activate_row_backward(const ModelSpec& model, const float* d_act, float* in
   });
 }
 
-// inner[n,W] = norm2(y) Wup^T + b, leaving the normed rows in h[n,d].
-void up_forward(const BlockContext& context, const float* unit, const float* y, int64_t n, float* h,
+// inner[n,W] = h[n,d] Wup^T + b
+void up_forward(const BlockContext& context, const float* unit, const float* h, int64_t n,
                 float* inner) {
   const ModelSpec& model = *context.model;
   const LayerOffsets& at = context.layer;
   const int64_t d = model.hidden;
   const int64_t w = inner_width(model);
-  norm_forward(*context.pool, model, norm_tensors(unit, at.norm2_weight, at.norm2_bias), y, n, h);
-  if (inner == nullptr) return;
   gemm_nt(*context.pool, n, w, d, h, d, unit + at.up_weight, d, Into::write, inner, w);
   if (at.up_bias >= 0) add_bias(*context.pool, unit + at.up_bias, n, w, inner);
 }
@@ -80,79 +78,101 @@ void activate(const BlockContext& context, const float* inner, int64_t n, float*
   });
 }
 
-int64_t tile_floats(const ModelSpec& model, int64_t n, int64_t tile, bool with_inner) {
+int64_t tile_floats(const ModelSpec& model, int64_t n, int64_t tile, bool with_inner,
+                    bool partial) {
   const char* what = "mlp workspace";
-  const int64_t row = checked_add(checked_add(model.hidden, model.ffn, what),
+  const int64_t row = checked_add(checked_add(partial ? 0 : model.hidden, model.ffn, what),
                                   with_inner ? inner_width(model) : 0, what);
   return checked_mul(std::min(n, tile), row, what);
 }
 
 }  // namespace
 
-int64_t mlp_forward_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool saves_inner) {
-  return tile_floats(model, n, tile, !saves_inner);
+int64_t mlp_forward_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool saves_inner,
+                              bool partial) {
+  return tile_floats(model, n, tile, !saves_inner, partial);
 }
 
-int64_t mlp_backward_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool has_inner) {
-  return tile_floats(model, n, tile, !has_inner);
+int64_t mlp_backward_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool has_inner,
+                               bool partial) {
+  return tile_floats(model, n, tile, !has_inner, partial);
+}
+
+void norm2_forward(const BlockContext& context, const float* unit, const float* y, int64_t n,
+                   float* h) {
+  const LayerOffsets& at = context.layer;
+  norm_forward(*context.pool, *context.model, norm_tensors(unit, at.norm2_weight, at.norm2_bias), y,
+               n, h);
+}
+
+void norm2_backward(const BlockContext& context, const float* unit, const float* y, const float* dh,
+                    int64_t n, float* dy, float* unit_gradient) {
+  const LayerOffsets& at = context.layer;
+  norm_backward(*context.pool, *context.model, norm_tensors(unit, at.norm2_weight, at.norm2_bias),
+                y, dh, n, true, dy, norm_tensors(unit_gradient, at.norm2_weight, at.norm2_bias));
 }
 
 void mlp_forward(const BlockContext& context, const float* unit, const float* y, int64_t n,
-                 int64_t tile, float* out, float* inner, float* workspace) {
+                 int64_t tile, float* out, float* inner, float* workspace, bool partial) {
   const ModelSpec& model = *context.model;
   const LayerOffsets& at = context.layer;
   const int64_t d = model.hidden;
   const int64_t f = model.ffn;
   const int64_t w = inner_width(model);
-  float* h = workspace;
-  float* act = h + std::min(n, tile) * d;
+  float* normed = workspace;
+  float* act = normed + (partial ? 0 : std::min(n, tile) * d);
   float* own_inner = act + std::min(n, tile) * f;
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const float* from = y + row * d;
     float* to = out + row * d;
     float* z = inner != nullptr ? inner + row * w : own_inner;
-    up_forward(context, unit, from, rows, h, z);
+    if (!partial) norm2_forward(context, unit, from, rows, normed);
+    up_forward(context, unit, partial ? from : normed, rows, z);
     activate(context, z, rows, act);
-    if (to != from) {
+    if (!partial && to != from) {
       for_rows(*context.pool, rows, d, [&](int64_t begin, int64_t end) {
         std::copy(from + begin * d, from + end * d, to + begin * d);
       });
     }
-    gemm_nt(*context.pool, rows, d, f, act, f, unit + at.down_weight, f, Into::add, to, d);
-    if (at.down_bias >= 0) add_bias(*context.pool, unit + at.down_bias, rows, d, to);
+    gemm_nt(*context.pool, rows, d, f, act, f, unit + at.down_weight, f,
+            partial ? Into::write : Into::add, to, d);
+    if (!partial && at.down_bias >= 0) add_bias(*context.pool, unit + at.down_bias, rows, d, to);
   }
 }
 
 void mlp_backward(const BlockContext& context, const float* unit, const float* y, float* inner,
-                  int64_t n, int64_t tile, float* dy, float* unit_gradient, float* workspace) {
+                  int64_t n, int64_t tile, float* dy, float* unit_gradient, float* workspace,
+                  bool partial) {
   const ModelSpec& model = *context.model;
   const LayerOffsets& at = context.layer;
   ThreadPool& pool = *context.pool;
   const int64_t d = model.hidden;
   const int64_t f = model.ffn;
   const int64_t w = inner_width(model);
-  float* h = workspace;                    // [t,d], then the gradient of h
-  float* act = h + std::min(n, tile) * d;  // [t,F], then its gradient
+  float* normed = workspace;                                    // [t,d], then its gradient
+  float* act = normed + (partial ? 0 : std::min(n, tile) * d);  // [t,F], then its gradient
   float* own_inner = act + std::min(n, tile) * f;
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const float* from = y + row * d;
     float* g = dy + row * d;
     float* z = inner != nullptr ? inner + row * w : own_inner;
-    up_forward(context, unit, from, rows, h, inner != nullptr ? nullptr : z);
+    if (!partial) norm2_forward(context, unit, from, rows, normed);
+    const float* h = partial ? from : normed;
+    if (inner == nullptr) up_forward(context, unit, h, rows, z);
     activate(context, z, rows, act);
     gemm_tn(pool, d, f, rows, g, d, act, f, Into::add, unit_gradient + at.down_weight, f);
-    if (at.down_bias >= 0) add_column_sums(pool, g, rows, d, unit_gradient + at.down_bias);
+    if (!partial && at.down_bias >= 0)
+      add_column_sums(pool, g, rows, d, unit_gradient + at.down_bias);
     gemm_nn(pool, rows, f, d, g, d, unit + at.down_weight, f, Into::write, act, f);
     for_rows(pool, rows, w, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) activate_row_backward(model, act + i * f, z + i * w);
     });
     gemm_tn(pool, w, d, rows, z, w, h, d, Into::add, unit_gradient + at.up_weight, d);
     if (at.up_bias >= 0) add_column_sums(pool, z, rows, w, unit_gradient + at.up_bias);
-    gemm_nn(pool, rows, d, w, z, w, unit + at.up_weight, d, Into::write, h, d);
-    norm_backward(pool, model, norm_tensors(unit, at.norm2_weight, at.norm2_bias), from, h, rows,
-                  true, g, norm_tensors(unit_gradient, at.norm2_weight, at.norm2_bias));
+    gemm_nn(pool, rows, d, w, z, w, unit + at.up_weight, d, Into::write, partial ? g : normed, d);
+    if (!partial) norm2_backward(context, unit, from, normed, rows, g, unit_gradient);
   }
 }
 

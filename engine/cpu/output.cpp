@@ -1,4 +1,4 @@
-// The output projection of attention, forward and backward.
+// The output projection of attention, and the residual where that is apart, forward and backward.
 #include "engine/cpu/blocks.h"
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/rows.h"
@@ -53,26 +53,45 @@ void out_forward(const BlockContext& context, const float* unit, const float* x,
                  int64_t n, float* y) {
   const int64_t d = context.model->hidden;
   const int64_t a = context.model->attention_width();
-  if (y != x) {
+  const bool partial = x == nullptr;
+  if (!partial && y != x) {
     for_rows(*context.pool, n, d, [&](int64_t begin, int64_t end) {
       std::copy(x + begin * d, x + end * d, y + begin * d);
     });
   }
-  gemm_nt(*context.pool, n, d, a, o, a, unit + context.layer.out_weight, a, Into::add, y, d);
-  if (context.layer.out_bias >= 0) {
+  gemm_nt(*context.pool, n, d, a, o, a, unit + context.layer.out_weight, a,
+          partial ? Into::write : Into::add, y, d);
+  if (!partial && context.layer.out_bias >= 0) {
     add_bias(*context.pool, unit + context.layer.out_bias, n, d, y);
   }
 }
 
+void residual_forward(const BlockContext& context, const float* unit, bool of_mlp, const float* x,
+                      const float* sum, int64_t n, float* y) {
+  const int64_t d = context.model->hidden;
+  const int64_t bias = of_mlp ? context.layer.down_bias : context.layer.out_bias;
+  for_rows(*context.pool, n, d, [&](int64_t begin, int64_t end) {
+    if (y != x) std::copy(x + begin * d, x + end * d, y + begin * d);
+    add_to(sum + begin * d, (end - begin) * d, y + begin * d);
+  });
+  if (bias >= 0) add_bias(*context.pool, unit + bias, n, d, y);
+}
+
+void residual_backward(const BlockContext& context, bool of_mlp, const float* dy, int64_t n,
+                       float* unit_gradient) {
+  const int64_t bias = of_mlp ? context.layer.down_bias : context.layer.out_bias;
+  add_column_sums(*context.pool, dy, n, context.model->hidden, unit_gradient + bias);
+}
+
 void out_backward(const BlockContext& context, const float* unit, const float* dy, const float* o,
-                  int64_t n, float* d_o, float* delta, float* unit_gradient) {
+                  int64_t n, float* d_o, float* delta, float* unit_gradient, bool partial) {
   const ModelSpec& model = *context.model;
   const int64_t d = model.hidden;
   const int64_t a = model.attention_width();
   // First what needs the whole of o, which d_o may replace.
   gemm_tn(*context.pool, d, a, n, dy, d, o, a, Into::add, unit_gradient + context.layer.out_weight,
           a);
-  if (context.layer.out_bias >= 0) {
+  if (!partial && context.layer.out_bias >= 0) {
     add_column_sums(*context.pool, dy, n, d, unit_gradient + context.layer.out_bias);
   }
   const OutBackward p{n,  d, a,   model.heads, model.head_dim, unit + context.layer.out_weight,

@@ -14,6 +14,7 @@
 #include "engine/comm/collectives.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/safetensors.h"
+#include "models/tensor_slices.h"
 
 namespace longspan {
 namespace {
@@ -39,12 +40,30 @@ std::vector<float> whole_unit(const Executor& executor, Communicator* comm, Buff
   return values;
 }
 
-// Writes what a buffer holds of a unit: all of it, or this rank's shard; padding is zero.
-void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& values) {
+// This rank's unit, out of the model's.
+std::vector<float> slice_of(const Program& program, int unit, const std::vector<float>& whole) {
+  const int64_t degree = program.strategy.parallel.tensor;
+  const ParameterUnit model_unit = parameter_units(program.model)[unit];
+  std::vector<float> slice;
+  for (const SliceRun& run : slice_runs(program.model, model_unit, degree, program.place.tensor)) {
+    const auto from = whole.begin() + run.whole;
+    slice.insert(slice.end(), from, from + run.count);
+  }
+  return slice;
+}
+
+// Writes what a buffer holds of a unit of the model: this rank's slice, or its shard of that;
+// padding is zero.
+void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& whole) {
   const Program& program = executor.program();
+  const bool sliced = program.strategy.parallel.tensor > 1;
+  const std::vector<float> slice =
+      sliced ? slice_of(program, program.buffers[buffer].index, whole) : std::vector<float>{};
+  const std::vector<float>& values = sliced ? slice : whole;
   const int64_t held = program.bytes_of(buffer) / 4;
   const auto elements = static_cast<int64_t>(values.size());
-  const int64_t first = held < elements ? program.place.rank * held : 0;
+  const int64_t shard = replica_group(program.strategy.parallel, program.place).index;
+  const int64_t first = held < elements ? shard * held : 0;
   std::vector<float> part(held);
   if (first < elements) {
     std::copy_n(values.begin() + first, std::min(held, elements - first), part.begin());

@@ -40,8 +40,8 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   const double c = static_cast<double>(p.lengths.chunk);
   const double dim = static_cast<double>(p.model.head_dim);
   const bool forward = shape.kind == OpKind::attention_forward;
-  const double per_pair =
-      (forward ? 4.0 : 10.0) * static_cast<double>(p.model.attention_width() / p.lengths.ulysses);
+  const int64_t width = p.model.attention_width() / (p.lengths.ulysses * p.lengths.tensor);
+  const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(width);
   const double full_keys = c * (shape.kv_chunks - (shape.diagonal ? 1 : 0));
   if (full_keys > 0) {
     add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward, {c, full_keys, dim},
@@ -111,11 +111,15 @@ std::string_view name_of(Kernel kernel) {
 void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out) {
   Collector add(out);
   const ModelSpec& m = p.model;
-  const int64_t d = m.hidden, f = m.ffn, a = m.attention_width(), g = m.kv_width();
+  const int64_t tensor = p.lengths.tensor;  // which cuts the layers into narrow ones
+  const int64_t d = m.hidden, f = m.ffn / tensor;
+  const int64_t a = m.attention_width() / tensor, g = m.kv_width() / tensor;
   const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
-  const int64_t block = p.lengths.own_block(), chunk = p.lengths.own_chunk();
+  const int64_t own = p.lengths.own_block(), block = p.lengths.dense_block();
+  const int64_t chunk = p.lengths.own_chunk();
   const Parallel& parallel = p.strategy.parallel;
-  const double ranks = static_cast<double>(parallel.ranks());
+  const RankGroup group = group_of(p, shape);
+  const double stride = static_cast<double>(group.stride), ranks = static_cast<double>(group.size);
   const bool rope = m.positions == Positions::rope;
   const auto unit_bytes = [&] { return static_cast<double>(p.bytes[shape.tensor]); };
   const auto unit_count = [&] {  // float32 elements of a gradient or state unit
@@ -144,29 +148,44 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
     }
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
-      add.whole(Kernel::gather, {unit_bytes(), 1, ranks}, unit_bytes() * (ranks - 1));
+      add.whole(Kernel::gather, {unit_bytes(), stride, ranks}, unit_bytes() * (ranks - 1));
       break;
     case OpKind::all_reduce:
+    case OpKind::sum_replicated: {
+      const bool whole = shape.kind == OpKind::all_reduce;
+      const double bytes =
+          whole ? unit_bytes() : 4 * static_cast<double>(replicated_gradients(p, shape));
       for (int pass = 0; pass < 2; ++pass) {
-        add.whole(Kernel::gather, {unit_bytes() / ranks, 1, ranks},
-                  unit_bytes() / ranks * (ranks - 1));
+        add.whole(Kernel::gather, {bytes / ranks, stride, ranks}, bytes / ranks * (ranks - 1));
       }
       break;
+    }
     case OpKind::embed_forward:
-      add.tiles(block, 0);
-      add.elementwise(Kernel::embed_forward, block, d);
+      add.tiles(own, 0);
+      add.elementwise(Kernel::embed_forward, own, d);
       break;
     case OpKind::embed_backward:
-      add.tiles(block, 0);
-      add.elementwise(Kernel::embed_backward, block, d);
+      add.tiles(own, 0);
+      add.elementwise(Kernel::embed_backward, own, d);
       break;
     case OpKind::norm_forward:
-      add.tiles(block, 0);
-      add.elementwise(Kernel::norm_forward, block, d);
+      add.tiles(own, 0);
+      add.elementwise(Kernel::norm_forward, own, d);
       break;
     case OpKind::norm_backward:
-      add.tiles(block, 0);
-      add.elementwise(Kernel::norm_backward, block, d);
+      add.tiles(own, 0);
+      add.elementwise(Kernel::norm_backward, own, d);
+      break;
+    case OpKind::residual_forward: {
+      add.tiles(own, 0);
+      add.elementwise(Kernel::add, own, d);
+      const bool biased = shape.of_mlp ? m.mlp_bias : m.attention_out_bias;
+      if (biased) add.elementwise(Kernel::add, own, d);
+      break;
+    }
+    case OpKind::residual_backward:
+      add.tiles(own, 0);
+      add.elementwise(Kernel::bias_gradient, own, d);
       break;
     case OpKind::qkv_forward: {
       add.tiles(chunk, shape.normed ? 0 : p.strategy.projection_tile);
@@ -205,30 +224,32 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
     case OpKind::out_forward:
       add.tiles(block, 0);
       add.gemm(Kernel::gemm_nt, block, d, a);
-      add.elementwise(Kernel::add, block, d);
+      if (!shape.partial) add.elementwise(Kernel::add, block, d);
       break;
     case OpKind::out_backward:
       add.tiles(block, 0);
       add.gemm(Kernel::gemm_tn, d, a, block);
       add.gemm(Kernel::gemm_nn, block, a, d);
       add.elementwise(Kernel::add, block, a);  // delta
-      if (m.attention_out_bias) add.elementwise(Kernel::bias_gradient, block, d);
+      if (m.attention_out_bias && !shape.partial) {
+        add.elementwise(Kernel::bias_gradient, block, d);
+      }
       break;
     case OpKind::mlp_forward: {
       add.tiles(block, p.strategy.mlp_tile);
       const int64_t t = add.rows();
-      add.elementwise(Kernel::norm_forward, t, d);
+      if (!shape.partial) add.elementwise(Kernel::norm_forward, t, d);
       add.gemm(Kernel::gemm_nt, t, w, d);
       if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
       add.elementwise(Kernel::activation_forward, t, f);
       add.gemm(Kernel::gemm_nt, t, d, f);
-      add.elementwise(Kernel::add, t, d);
+      if (!shape.partial) add.elementwise(Kernel::add, t, d);
       break;
     }
     case OpKind::mlp_backward: {
       add.tiles(block, p.strategy.mlp_tile);
       const int64_t t = add.rows();
-      add.elementwise(Kernel::norm_forward, t, d);
+      if (!shape.partial) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.saves_inner) {
         add.gemm(Kernel::gemm_nt, t, w, d);
         if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
@@ -238,12 +259,12 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.elementwise(Kernel::activation_backward, t, f);
       add.gemm(Kernel::gemm_nn, t, d, w);
       add.gemm(Kernel::gemm_tn, w, d, t);
-      if (m.mlp_bias) add.elementwise(Kernel::bias_gradient, t, w + d);
-      add.elementwise(Kernel::norm_backward, t, d);
+      if (m.mlp_bias) add.elementwise(Kernel::bias_gradient, t, w + (shape.partial ? 0 : d));
+      if (!shape.partial) add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
     case OpKind::loss: {
-      add.tiles(block, p.strategy.loss_tile);
+      add.tiles(own, p.strategy.loss_tile);
       const int64_t t = add.rows();
       add.elementwise(Kernel::norm_forward, t, d);
       add.gemm(Kernel::gemm_nt, t, m.vocab, d);

@@ -19,10 +19,46 @@ std::string usable_degrees(const ModelSpec& model) {
   return list;
 }
 
+bool fits_tensor(const ModelSpec& model, int64_t degree) {
+  return model.heads % degree == 0 && model.kv_heads % degree == 0 && model.ffn % degree == 0;
+}
+
+std::string usable_tensor_degrees(const ModelSpec& model) {
+  std::string list;
+  for (int64_t degree = 1; degree <= std::min(model.kv_heads, kMostRanks); ++degree) {
+    if (fits_tensor(model, degree)) list += (list.empty() ? "" : ", ") + std::to_string(degree);
+  }
+  return list;
+}
+
+void validate_tensor(const Parallel& p, const ModelSpec& model, int64_t sequence,
+                     const std::string& origin) {
+  if (p.tensor == 1) return;
+  if (p.ring > 1 || p.ulysses > 1) {
+    throw bad_input(
+        "{}: parallel.tensor: a tensor group deals out heads and tokens by itself; set ring and "
+        "ulysses to 1",
+        origin);
+  }
+  if (!fits_tensor(model, p.tensor)) {
+    throw bad_input(
+        "{}: parallel.tensor: {} does not divide the {} heads, {} K,V heads and the inner width of "
+        "{} of {}; try one of {}",
+        origin, p.tensor, model.heads, model.kv_heads, model.ffn, model.name,
+        usable_tensor_degrees(model));
+  }
+  if (sequence % p.tensor != 0) {
+    throw bad_input(
+        "{}: parallel.tensor: a sequence of {} tokens cannot be dealt out to {} ranks evenly",
+        origin, sequence, p.tensor);
+  }
+}
+
 }  // namespace
 
 Place place_of(const Parallel& p, int64_t rank) {
-  return {rank, rank / (p.ulysses * p.ring), rank / p.ulysses % p.ring, rank % p.ulysses};
+  return {rank, rank / (p.ulysses * p.ring * p.tensor), rank / (p.ulysses * p.ring) % p.tensor,
+          rank / p.ulysses % p.ring, rank % p.ulysses};
 }
 
 std::vector<int> ulysses_group(const Parallel& p, const Place& place) {
@@ -45,6 +81,28 @@ std::vector<int> whole_world(const Parallel& p) {
   return ranks;
 }
 
+RankGroup world_group(const Parallel& p, const Place& place) {
+  return {0, 1, p.ranks(), place.rank};
+}
+
+RankGroup tensor_group(const Parallel& p, const Place& place) {
+  const int64_t stride = p.sequence_ranks();
+  return {place.rank - place.tensor * stride, stride, p.tensor, place.tensor};
+}
+
+RankGroup replica_group(const Parallel& p, const Place& place) {
+  if (p.tensor == 1) return world_group(p, place);
+  return {place.tensor, p.tensor, p.data, place.data};
+}
+
+std::vector<int> ranks_of(const RankGroup& group) {
+  std::vector<int> ranks(group.size);
+  for (int64_t i = 0; i < group.size; ++i) {
+    ranks[i] = static_cast<int>(group.first + i * group.stride);
+  }
+  return ranks;
+}
+
 int64_t global_chunk(const Parallel& p, int64_t ring, int64_t local) {
   if (p.ring == 1) return local;
   const int64_t in_pair = local % 2 == 0 ? ring : 2 * p.ring - 1 - ring;
@@ -57,15 +115,15 @@ int64_t kv_heads_per_rank(const ModelSpec& model, int64_t ulysses) {
 
 void validate(const Parallel& p, const ModelSpec& model, int64_t sequence, int64_t chunk,
               const std::string& origin) {
-  for (const auto& [degree, key] :
-       {std::pair{p.data, "data"}, std::pair{p.ring, "ring"}, std::pair{p.ulysses, "ulysses"}}) {
+  int64_t ranks = 1;
+  for (const auto& [degree, key] : {std::pair{p.data, "data"}, std::pair{p.tensor, "tensor"},
+                                    std::pair{p.ring, "ring"}, std::pair{p.ulysses, "ulysses"}}) {
     if (degree < 1 || degree > kMostRanks) {
       throw bad_input("{}: parallel.{}: expected 1 to {} ranks, got {}", origin, key, kMostRanks,
                       degree);
     }
-  }
-  if (p.ranks() > kMostRanks) {
-    throw bad_input("{}: parallel: {} ranks, more than {}", origin, p.ranks(), kMostRanks);
+    ranks *= degree;
+    if (ranks > kMostRanks) throw bad_input("{}: parallel: more than {} ranks", origin, kMostRanks);
   }
   if (p.zero < 0 || p.zero > 3) {
     throw bad_input("{}: parallel.zero: expected 0 to 3, got {}", origin, p.zero);
@@ -86,12 +144,13 @@ void validate(const Parallel& p, const ModelSpec& model, int64_t sequence, int64
         "ring's {} ranks",
         origin, sequence, 2 * p.ring, chunk, p.ring);
   }
+  validate_tensor(p, model, sequence, origin);
 }
 
 std::string degrees_of(const Parallel& p) {
   std::string text;
-  for (const auto& [degree, name] :
-       {std::pair{p.data, "data"}, std::pair{p.ring, "ring"}, std::pair{p.ulysses, "ulysses"}}) {
+  for (const auto& [degree, name] : {std::pair{p.data, "data"}, std::pair{p.tensor, "tensor"},
+                                     std::pair{p.ring, "ring"}, std::pair{p.ulysses, "ulysses"}}) {
     if (degree > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);
   }
   if (p.shards() > 1) text += fmt::format(", ZeRO {}", p.zero);

@@ -1,14 +1,17 @@
 // How a step is spread over ranks, and who works with whom.
 //
-// A rank has a place in a grid of data x ring x ulysses; the last index runs fastest, so that the
-// ranks that talk most are neighbours, and lie on one node where the node is large enough.
+// A rank has a place in a grid of data x tensor x ring x ulysses; the last index runs fastest, so
+// that the ranks that talk most are neighbours, and lie on one node where the node is large enough.
 //
 // - data: replicas that train on their own sequences;
+// - tensor: every layer's heads and inner width are dealt out, and the tokens of all that lies
+//   between (Megatron's TP with sequence parallelism: what others are compared with);
 // - ring: a sequence's chunks are dealt out to the ranks, keys and values travel around;
 // - ulysses: every chunk's tokens are dealt out, and an all-to-all exchanges tokens for heads
 //   around attention.
 //
-// ZeRO shards parameters' states over all of them: every rank of the grid has the same parameters.
+// ZeRO shards parameters' states over the ranks that hold the same parameters: all of the grid or,
+// where a tensor group has cut the layers up, those of the same place in it.
 // A Parallel is a plain value, part of a Strategy.
 #pragma once
 
@@ -31,18 +34,22 @@ struct Parallel {
   int64_t zero = 0;
   /// Exchanges run beside the neighbouring chunk's compute; off: compute waits for each of them.
   bool overlap = true;
+  /// > 1: neither ring nor ulysses, and one block of the whole sequence.
+  int64_t tensor = 1;
 
-  int64_t ranks() const { return data * ring * ulysses; }
+  int64_t ranks() const { return data * tensor * ring * ulysses; }
   int64_t sequence_ranks() const { return ring * ulysses; }
+  /// Ranks that hold the same parameters.
+  int64_t replicas() const { return ranks() / tensor; }
   /// States are cut into this many shards.
-  int64_t shards() const { return zero > 0 ? ranks() : 1; }
+  int64_t shards() const { return zero > 0 ? replicas() : 1; }
   bool operator==(const Parallel&) const = default;
 };
 
 /// Where a rank stands in the grid.
 struct Place {
   int64_t rank = 0;
-  int64_t data = 0, ring = 0, ulysses = 0;
+  int64_t data = 0, tensor = 0, ring = 0, ulysses = 0;
   bool operator==(const Place&) const = default;
 };
 /// REQUIRES: 0 <= rank < parallel.ranks().
@@ -52,6 +59,18 @@ Place place_of(const Parallel& parallel, int64_t rank);
 std::vector<int> ulysses_group(const Parallel& parallel, const Place& place);
 std::vector<int> ring_group(const Parallel& parallel, const Place& place);
 std::vector<int> whole_world(const Parallel& parallel);
+
+/// Some ranks of the world at equal distances, a given one among them.
+struct RankGroup {
+  int64_t first = 0, stride = 1, size = 1;
+  int64_t index = 0;  // of the given one
+};
+RankGroup world_group(const Parallel& parallel, const Place& place);
+RankGroup tensor_group(const Parallel& parallel, const Place& place);
+/// Those that hold the same parameters, which ZeRO shards among them: shard i is member i's.
+/// REQUIRES: as validate().
+RankGroup replica_group(const Parallel& parallel, const Place& place);
+std::vector<int> ranks_of(const RankGroup& group);
 
 /// Chunk `local` of ring position `ring`, as a chunk of the whole sequence. The ring deals chunks
 /// out in zigzag, so that every position has the same share of a causal mask's work: of each 2R
@@ -63,7 +82,8 @@ int64_t global_chunk(const Parallel& parallel, int64_t ring, int64_t local);
 int64_t kv_heads_per_rank(const ModelSpec& model, int64_t ulysses);
 
 /// Throws bad_input, prefixed by `origin`: degrees out of range, heads that the Ulysses degree does
-/// not divide (says which degrees do), a chunk or number of chunks the degrees do not divide.
+/// not divide, or heads and inner width that the tensor degree does not (says which degrees do), a
+/// sequence, chunk or number of chunks the degrees do not divide, degrees that do not go together.
 void validate(const Parallel& parallel, const ModelSpec& model, int64_t sequence,
               int64_t chunk_tokens, const std::string& origin);
 

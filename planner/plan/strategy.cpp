@@ -83,7 +83,8 @@ Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequ
   // A ring deals out two chunks to every rank.
   s.block_tokens = sequence / parallel.ring;
   s.chunk_tokens = parallel.ring > 1 ? s.block_tokens / 2 : sequence;
-  const int64_t rows = s.block_tokens / parallel.ulysses;  // of one rank
+  const int64_t rows = s.block_tokens / parallel.ulysses;  // of one rank's MLP
+  const int64_t loss_rows = rows / parallel.tensor;
   if (name == "baseline") return s;
   if (name == "checkpoint" || is_grid_preset(name)) {
     recompute_all_but_layer_input(s, Saved::keep);
@@ -97,13 +98,14 @@ Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequ
     // Mini-sequences for the MLP and the head: as many as the inner width exceeds the hidden one.
     recompute_all_but_layer_input(s, Saved::keep);
     s.mlp_tile = ceil_div(rows, std::max<int64_t>(1, model.ffn / model.hidden));
-    s.loss_tile = ceil_div(rows, std::max<int64_t>(1, model.vocab / model.hidden));
+    s.loss_tile = ceil_div(loss_rows, std::max<int64_t>(1, model.vocab / model.hidden));
     return s;
   }
   if (name == "alst") {
     // TiledMLP cuts ceil(S/d) shards; tiled loss likewise; checkpoints go to the host.
     recompute_all_but_layer_input(s, Saved::host);
-    s.mlp_tile = s.loss_tile = std::min(rows, model.hidden);
+    s.mlp_tile = std::min(rows, model.hidden);
+    s.loss_tile = std::min(loss_rows, model.hidden);
     return s;
   }
   if (name == "fpdt") {
@@ -148,6 +150,12 @@ void validate(const Strategy& s, const ModelSpec& model, int64_t sequence,
         "{}: parallel.ring: a ring works on a layer that lies on the device; set kv and idle to "
         "device, or deal the sequence out with ulysses",
         origin);
+  }
+  if (s.parallel.tensor > 1 && s.block_tokens != sequence) {
+    throw bad_input(
+        "{}: parallel.tensor: a tensor group deals out the whole sequence at once; set "
+        "block_tokens to {}, got {}",
+        origin, sequence, s.block_tokens);
   }
   if (s.kv == Tier::nvme) throw bad_input("{}: kv: expected device or host, got nvme", origin);
   if (s.idle == Tier::nvme) throw bad_input("{}: idle: expected device or host, got nvme", origin);

@@ -3,7 +3,8 @@
 // StepLowering walks the actions of the schedule and, inside one, layer by layer, block by block,
 // chunk by chunk, emitting ops in the plainest order through a ProgramBuilder. Every knob of the
 // strategy acts here and nowhere else. lowering_forward.cpp, lowering_backward.cpp and
-// lowering_states.cpp hold the three parts of a step.
+// lowering_states.cpp hold the three parts of a step; lowering_exchange.cpp, lowering_ring.cpp and
+// lowering_tensor.cpp what it takes to spread one over ranks.
 #pragma once
 
 #include <array>
@@ -111,6 +112,26 @@ class StepLowering {
   void exchange(bool to_heads, int layer, int chunk, const std::array<BufferId, kExchanged>& from,
                 const std::array<BufferId, kExchanged>& to);
 
+  // --- lowering_tensor.cpp: a layer's sublayers, of which a tensor group's ranks do a part each
+  bool deals_tokens() const { return parallel_.tensor > 1; }
+  /// What attention or the MLP takes: the norm of all tokens of x.
+  BufferId norm(int layer, int block, BufferId x, bool of_mlp);
+  /// Adds the gradient of norm()'s result, in all tokens, to dx.
+  void norm_gradient(int layer, int block, BufferId x, BufferId dh, BufferId dx, bool of_mlp);
+  /// y = x + the projection of attention's output.
+  void project_out(int layer, int block, BufferId x, BufferId o, BufferId y);
+  /// Turns attention's output into its gradient and delta, in place, from dx.
+  void project_out_gradient(int layer, int block, BufferId dx, BufferId o, BufferId delta);
+  /// next = y + the MLP of it; `inner` is saved where it is given.
+  void mlp(int layer, int block, BufferId y, BufferId next, BufferId inner);
+  void mlp_gradient(int layer, int block, BufferId y, BufferId dx, BufferId inner);
+  /// All tokens of `what`, as a tensor `all`. (A gradient may lie where the residual lay.)
+  BufferId gather(int layer, int block, BufferId own, Tensor what, Tensor all);
+  /// The sum of all ranks' parts, in own tokens.
+  BufferId scatter(int layer, int block, BufferId part);
+  void add_sum(int layer, int block, BufferId x, BufferId part, BufferId y, bool of_mlp);
+  void bias_gradient(int layer, int block, BufferId dx, bool of_mlp);
+
   // --- lowering_states.cpp
   void create_states();
   BufferId parameters(int unit);  // working copy on device, loaded if need be
@@ -119,6 +140,7 @@ class StepLowering {
   BufferId gradients(int unit);     // accumulator on device, zeroed or loaded at its first use
   void store_gradients(int unit);   // the unit's backward is done for now
   void finish_gradients(int unit);  // its last contribution of the step is in: norm, and store
+  void sum_replicated(int unit);    // over the tensor group, what all of it holds alike
   void reduce_to_shard(int unit);
   void store(BufferId& accumulator, BufferId& host, int unit);
   void optimizer();
@@ -159,7 +181,7 @@ class StepLowering {
     return chunks_ > 1 && idle_ == Tier::host ? Saved::host : Saved::keep;
   }
   bool streams_kv() const { return chunks_ > 1 && program_.strategy.kv == Tier::host; }
-  bool separate_norm() const { return chunks_per_block_ > 1; }
+  bool separate_norm() const { return chunks_per_block_ > 1 || deals_tokens(); }
 
   Program& program_;
   ProgramBuilder builder_;

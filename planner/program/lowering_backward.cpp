@@ -61,7 +61,6 @@ void StepLowering::backward_layer(int layer) {
 
 void StepLowering::restore_projections(int layer, KeyValues& kv, std::vector<Parked>& q_parked) {
   LayerSaved& mine = saved_[layer];
-  const BufferId weights = parameters(unit_of_layer(layer));
   q_parked.resize(chunks_);
   kv.k.resize(chunks_);
   kv.v.resize(chunks_);
@@ -71,11 +70,7 @@ void StepLowering::restore_projections(int layer, KeyValues& kv, std::vector<Par
   }
   for (int block = 0; block < blocks_; ++block) {
     const BufferId x = builder_.fetch(mine.x[block]);
-    BufferId h = -1;
-    if (separate_norm()) {
-      h = device(Tensor::h, layer, block);
-      builder_.compute(shape(OpKind::norm_forward), layer, block, {in(weights), in(x), out(h)});
-    }
+    const BufferId h = separate_norm() ? norm(layer, block, x, false) : -1;
     for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
       const Projections p = project_chunk(layer, chunk, h >= 0 ? h : x, h >= 0, kv);
       q_parked[chunk] = builder_.park(p.q, idle_chunk());
@@ -110,8 +105,6 @@ void StepLowering::recompute_attention(int layer, int block, KeyValues& kv, std:
 BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
                                           std::vector<Parked>& q) {
   LayerSaved& mine = saved_[layer];
-  const int unit = unit_of_layer(layer);
-  const BufferId weights = parameters(unit), grads = gradients(unit);
   BackwardBlock g;
   g.x = builder_.fetch(mine.x[block]);
 
@@ -131,21 +124,13 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
     y = builder_.fetch(mine.y[block]);
   } else {
     y = device(Tensor::y, layer, block);
-    builder_.compute(shape(OpKind::out_forward), layer, block,
-                     {in(weights), in(g.x), in(o), out(y)});
+    project_out(layer, block, g.x, o, y);
   }
 
   g.dx = builder_.fetch(gradient_[block]);
   const bool inner_saved = !mine.inner[block].empty();
   const BufferId inner = inner_saved ? builder_.fetch(mine.inner[block]) : -1;
-  const BufferId workspace =
-      device(inner_saved ? Tensor::ws_mlp_backward_saved : Tensor::ws_mlp_backward, layer, block);
-  OpShape mlp = shape(OpKind::mlp_backward);
-  mlp.saves_inner = inner_saved;
-  builder_.compute(mlp, layer, block,
-                   {in(weights), in(y), inout(g.dx), inout(grads), out(workspace),
-                    inner_saved ? inout(inner) : Operand{}});
-  builder_.release(workspace);
+  mlp_gradient(layer, block, y, g.dx, inner);
   if (inner_saved) {
     builder_.release_fetched(mine.inner[block], inner);
     builder_.drop(mine.inner[block]);
@@ -162,8 +147,7 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
   // d_o takes the place of o; nobody needs o once delta is known.
   g.out.delta = device(exchanges_heads() ? Tensor::delta_own : Tensor::delta, layer, block);
   g.out.d_o = o;
-  builder_.compute(shape(OpKind::out_backward), layer, block,
-                   {in(weights), in(g.dx), in(o), out(g.out.d_o), out(g.out.delta), inout(grads)});
+  project_out_gradient(layer, block, g.dx, o, g.out.delta);
   // What was kept on the device is consumed here; copies elsewhere go with it.
   for (auto* parked : {&mine.o[block], &mine.lse[block]}) {
     if (parked->host >= 0) builder_.release(parked->host);
@@ -225,10 +209,8 @@ Projections StepLowering::own_gradients(int layer, int chunk, const Projections&
 
 void StepLowering::norm_again(int layer, int block, BackwardBlock& b) {
   if (!separate_norm()) return;
-  b.h = device(Tensor::h, layer, block);
+  b.h = norm(layer, block, b.x, false);
   b.dh = device(Tensor::dh, layer, block);
-  builder_.compute(shape(OpKind::norm_forward), layer, block,
-                   {in(parameters(unit_of_layer(layer))), in(b.x), out(b.h)});
 }
 
 void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock& b,
@@ -252,11 +234,8 @@ void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock
 
 void StepLowering::close_backward(int layer, int block, const BackwardBlock& b) {
   LayerSaved& mine = saved_[layer];
-  const int unit = unit_of_layer(layer);
   if (b.h >= 0) {
-    builder_.compute(
-        shape(OpKind::norm_backward), layer, block,
-        {in(parameters(unit)), in(b.x), in(b.dh), inout(b.dx), inout(gradients(unit))});
+    norm_gradient(layer, block, b.x, b.dh, b.dx, false);
     builder_.release(b.h);
     builder_.release(b.dh);
   }

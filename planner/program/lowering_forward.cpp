@@ -114,26 +114,20 @@ void StepLowering::open_block(int layer, int block, ForwardBlock& b) {
   } else {
     saved_here.x[block] = builder_.save(b.x, keep_x);
   }
-  if (separate_norm()) {
-    b.h = device(Tensor::h, layer, block);
-    builder_.compute(shape(OpKind::norm_forward), layer, block,
-                     {in(parameters(unit_of_layer(layer))), in(b.x), out(b.h)});
-  }
+  if (separate_norm()) b.h = norm(layer, block, b.x, false);
   b.o = device(Tensor::o, layer, block);
   b.lse = device(Tensor::lse, layer, block);
 }
 
 void StepLowering::close_block(int layer, int block, const ForwardBlock& b) {
   LayerSaved& saved_here = saved_[layer];
-  const BufferId weights = parameters(unit_of_layer(layer));
   const Saved keep_o = saved(s_.attention_out, layer), keep_y = saved(s_.mlp_input, layer);
   const Saved keep_inner = saved(s_.mlp_inner, layer);
 
   // The residual is updated in place wherever nobody needs the old value any more.
   const bool y_in_place = saved(s_.layer_input, layer) != Saved::keep;
   const BufferId y = y_in_place ? b.x : device(Tensor::y, layer, block);
-  builder_.compute(shape(OpKind::out_forward), layer, block,
-                   {in(weights), in(b.x), in(b.o), out(y)});
+  project_out(layer, block, b.x, b.o, y);
   saved_here.o[block] = builder_.park(b.o, keep_o);
   saved_here.lse[block] = builder_.park(b.lse, keep_o);
 
@@ -141,12 +135,7 @@ void StepLowering::close_block(int layer, int block, const ForwardBlock& b) {
   const BufferId next = next_in_place ? y : device(Tensor::x, layer + 1, block);
   const bool saves_inner = keep_inner != Saved::recompute;
   const BufferId inner = saves_inner ? device(Tensor::inner, layer, block) : -1;
-  const BufferId workspace =
-      device(saves_inner ? Tensor::ws_mlp_forward_saving : Tensor::ws_mlp_forward, layer, block);
-  OpShape mlp = shape(OpKind::mlp_forward);
-  mlp.saves_inner = saves_inner;
-  builder_.compute(mlp, layer, block, {in(weights), in(y), out(next), out(workspace), out(inner)});
-  builder_.release(workspace);
+  mlp(layer, block, y, next, inner);
   if (!next_in_place) saved_here.y[block] = builder_.park(y, keep_y);
   if (saves_inner) saved_here.inner[block] = builder_.park(inner, keep_inner);
   residual_[block] = builder_.park(next, idle_block());

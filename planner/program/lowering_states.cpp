@@ -126,8 +126,20 @@ void StepLowering::store(BufferId& accumulator, BufferId& host, int unit) {
   accumulator = -1;
 }
 
+// Every rank of a tensor group has its own tokens' share of these, so all must be summed before
+// anything else becomes of them.
+void StepLowering::sum_replicated(int unit) {
+  if (!deals_tokens()) return;
+  const BufferId workspace = device(Tensor::ws_replicated, unit - 1, unit);
+  builder_.communicate(
+      shape(OpKind::sum_replicated, of_unit(Tensor::grads_embedding, unit_kind(unit))), unit - 1,
+      unit, {inout(gradients(unit)), out(workspace)});
+  builder_.release_after_window(workspace);
+}
+
 // Adds the sum of all ranks' accumulators to this rank's shard, and frees the accumulator.
 void StepLowering::reduce_to_shard(int unit) {
+  sum_replicated(unit);
   const Tensor tensor = of_unit(Tensor::grads_embedding_shard, unit_kind(unit));
   const BufferId accumulator = gradients(unit);
   BufferId& shard = device_shards_[unit];
@@ -161,11 +173,12 @@ void StepLowering::finish_gradients(int unit) {
   const bool reduces = sharded() && (parallel_.zero >= 2 || last_micro_batch_);
   if (reduces) reduce_to_shard(unit);
   if (last_micro_batch_) {
-    if (!sharded() && parallel_.ranks() > 1) {
+    if (!sharded()) sum_replicated(unit);
+    if (!sharded() && parallel_.replicas() > 1) {
       const BufferId workspace = device(Tensor::ws_reduce, unit - 1, unit);
       builder_.communicate(
           shape(OpKind::all_reduce, of_unit(Tensor::grads_embedding, unit_kind(unit))), unit - 1,
-          unit, {inout(gradients(unit)), {}, out(workspace)});
+          unit, {inout(gradients(unit)), out(workspace)});
       builder_.release_after_window(workspace);
     }
     const Tensor first = reduces ? Tensor::grads_embedding_shard : Tensor::grads_embedding;
@@ -183,9 +196,12 @@ void StepLowering::finish_gradients(int unit) {
 void StepLowering::optimizer() {
   const bool on_device = s_.optimizer == Tier::device;
   if (parallel_.ranks() > 1) {
-    // Shards' squares add up to the norm; whole gradients have it on every rank already.
-    builder_.communicate(shape(OpKind::all_reduce, Tensor::loss), -1, 0,
-                         {inout(program_.loss), sharded() ? inout(program_.grad_norm) : Operand{}});
+    builder_.communicate(shape(OpKind::all_reduce, Tensor::loss), -1, 0, {inout(program_.loss)});
+  }
+  if (sharded() || deals_tokens()) {
+    // Each rank has the squares of what it alone holds; otherwise all have the norm already.
+    builder_.communicate(shape(OpKind::all_reduce, Tensor::grad_norm), -1, 0,
+                         {inout(program_.grad_norm)});
   }
   BufferId norm = program_.grad_norm;
   if (!on_device) {

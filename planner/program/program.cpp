@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "planner/program/workspace.h"
+
 namespace longspan {
 
 std::string_view name_of(Stream stream) {
@@ -17,12 +19,14 @@ std::string_view name_of(OpKind kind) {
                                                "attention_forward",
                                                "out_forward",
                                                "mlp_forward",
+                                               "residual_forward",
                                                "loss",
                                                "mlp_backward",
                                                "out_backward",
                                                "attention_backward",
                                                "qkv_backward",
                                                "norm_backward",
+                                               "residual_backward",
                                                "embed_backward",
                                                "add",
                                                "zero",
@@ -36,7 +40,8 @@ std::string_view name_of(OpKind kind) {
                                                "ring_shift",
                                                "all_gather",
                                                "reduce_scatter",
-                                               "all_reduce"};
+                                               "all_reduce",
+                                               "sum_replicated"};
   static_assert(std::size(names) == kOpKindCount);
   return names[static_cast<int>(kind)];
 }
@@ -46,7 +51,8 @@ int64_t Program::shard_offset_bytes(BufferId id) const {
   if (strategy.parallel.shards() == 1) return 0;
   const bool whole = tensor < Tensor::master_embedding ||
                      (tensor >= Tensor::grads_embedding && tensor <= Tensor::grads_head);
-  return whole ? place.rank * (bytes[tensor] / strategy.parallel.shards()) : 0;
+  const int64_t shard = replica_group(strategy.parallel, place).index;
+  return whole ? shard * (bytes[tensor] / strategy.parallel.shards()) : 0;
 }
 
 int64_t Program::chunk_offset_bytes(BufferId id, int64_t chunk) const {
@@ -61,22 +67,48 @@ int64_t first_own_token(const Program& p, int64_t chunk) {
   return global * p.lengths.chunk + p.place.ulysses * p.lengths.own_chunk();
 }
 
+int64_t first_token_of_run(const Program& p, int64_t run) {
+  if (p.lengths.tensor == 1) return first_own_token(p, run);
+  return p.place.tensor * p.lengths.own_run();
+}
+
 double loss_scale(const Program& p) {
   return 1.0 /
          (static_cast<double>(p.lengths.sequence * p.strategy.parallel.ring) *
           static_cast<double>(p.micro_batches) * static_cast<double>(p.strategy.parallel.data));
 }
 
+RankGroup group_of(const Program& p, const OpShape& shape) {
+  const Parallel& parallel = p.strategy.parallel;
+  if (shape.tensor == Tensor::loss) return world_group(parallel, p.place);
+  if (shape.kind == OpKind::sum_replicated) return tensor_group(parallel, p.place);
+  if (is_state(shape.tensor)) return replica_group(parallel, p.place);
+  // Whole gradients have their squares' sum on every replica already, shards add up to it.
+  const bool of_shards = shape.tensor == Tensor::grad_norm && parallel.shards() > 1;
+  return of_shards ? world_group(parallel, p.place) : tensor_group(parallel, p.place);
+}
+
+int64_t replicated_gradients(const Program& p, const OpShape& shape) {
+  return shape.tensor == Tensor::grads_layer ? replicated_elements(p.model)[1]
+                                             : p.bytes[shape.tensor] / 4;
+}
+
 int64_t sent_bytes(const Program& p, const Op& op) {
   const Parallel& parallel = p.strategy.parallel;
-  const int64_t ranks = parallel.ranks();
+  const OpShape& shape = p.shapes[op.shape];
+  const RankGroup group = group_of(p, shape);
+  const auto summed_everywhere = [&](int64_t elements) {
+    const auto cut = [&](int64_t i) { return elements * i / group.size; };
+    const int64_t own = cut(group.index + 1) - cut(group.index);
+    return 4 * (elements - own + (group.size - 1) * own);
+  };
   const auto operand_bytes = [&](int i) { return p.bytes_of(op.operands[i]); };
   switch (op.kind) {
     case OpKind::all_to_all: {
       // To every other rank: this rank's tokens of its heads, or its tokens of ours.
       int64_t row_bytes = 0;
       for (int i = 0; i < kExchanged; ++i) {
-        const BufferId heads = op.operands[p.shapes[op.shape].to_heads ? kExchanged + i : i];
+        const BufferId heads = op.operands[shape.to_heads ? kExchanged + i : i];
         if (heads >= 0) row_bytes += p.bytes.row[static_cast<int>(p.buffers[heads].tensor)];
       }
       return (parallel.ulysses - 1) * p.lengths.own_chunk() * row_bytes;
@@ -85,15 +117,12 @@ int64_t sent_bytes(const Program& p, const Op& op) {
       return operand_bytes(0) + operand_bytes(1);
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
-      return (ranks - 1) * p.bytes[p.shapes[op.shape].tensor];
-    case OpKind::all_reduce: {
-      if (op.operands[0] == p.loss) {  // scalars: everyone's to everyone
-        return (ranks - 1) * 8 * (op.operands[1] >= 0 ? 2 : 1);
-      }
-      const int64_t elements = operand_bytes(0) / 4;
-      const int64_t own = elements * (p.place.rank + 1) / ranks - elements * p.place.rank / ranks;
-      return 4 * (elements - own + (ranks - 1) * own);
-    }
+      return (group.size - 1) * p.bytes[shape.tensor];
+    case OpKind::all_reduce:
+      if (!is_state(shape.tensor)) return (group.size - 1) * 8;  // everyone's to everyone
+      return summed_everywhere(operand_bytes(0) / 4);
+    case OpKind::sum_replicated:
+      return summed_everywhere(replicated_gradients(p, shape));
     default:
       return 0;
   }
@@ -103,6 +132,7 @@ std::string describe(const Program& program, const Op& op) {
   std::string text(name_of(op.kind));
   const OpShape& shape = program.shapes[op.shape];
   if (op.kind >= OpKind::zero) text += fmt::format(" {}", name_of(shape.tensor));
+  if (shape.of_mlp) text += " mlp";
   if (op.layer >= 0) text += fmt::format(" L{}", op.layer);
   text += fmt::format(" {}", op.index);
   if (shape.kv_chunks > 0) {

@@ -28,19 +28,22 @@ std::string_view name_of(Stream);
 enum class OpKind : uint8_t {
   batch,          // tokens_all[w]                       (host stream: filled by the data source)
   embed_forward,  // params, tokens, x[w]
-  norm_forward,   // params, x, h[w]
+  norm_forward,   // params, x or y, h[w]
   qkv_forward,    // params, x or h, q[w], k[w], v[w], workspace[w]
   attention_forward,   // q, k, v, o[rw], lse[rw], workspace[w]
-  out_forward,         // params, x, o, y[w]                  (y may be x)
-  mlp_forward,         // params, y, x[w], workspace[w], inner[w]?   (x may be y)
+  out_forward,         // params, x?, o, y[w]                 (y may be x; partial: no x, part[w])
+  mlp_forward,         // params, y, x[w], workspace[w], inner[w]?   (x may be y; partial: h, part)
+  residual_forward,    // params, x, sum, y[w]                (y may be x)
   loss,                // params head, params output, x, tokens, loss[rw], dx[w], grads head[rw],
                        // grads output[rw], workspace[w]      (dx may be x)
-  mlp_backward,        // params, y, dx[rw], grads[rw], workspace[w], inner[rw]?
+  mlp_backward,        // params, y, dx[rw], grads[rw], workspace[w], inner[rw]?  (partial: h, and
+                       // dx of all tokens becomes the part of the gradient of h)
   out_backward,        // params, dx, o, d_o[w], delta[w], grads[rw]  (d_o may be o)
   attention_backward,  // q, k, v, d_o, lse, delta, dq[rw], dk[rw], dv[rw], workspace[w]
   qkv_backward,        // params, x or h, dq[rw], dk[rw], dv[rw], dx[rw] or dh[w], grads[rw],
                        // workspace[w]
-  norm_backward,       // params, x, dh, dx[rw], grads[rw]
+  norm_backward,       // params, x or y, dh, dx[rw], grads[rw]
+  residual_backward,   // dx, grads[rw]                       (of the bias, where there is one)
   embed_backward,      // tokens, dx, grads[rw]
   add,                 // sum[rw], part                       (ring: gradients of keys and values)
   zero,                // buffer[w]
@@ -53,9 +56,12 @@ enum class OpKind : uint8_t {
   all_to_all,      // up to three sources, as many destinations[w], workspace[w]: one chunk's tokens
                    // for heads, or heads for tokens, in the Ulysses group
   ring_shift,      // k, v, next k[w], next v[w]: to the ring's next rank, from the one before
-  all_gather,      // shard, unit[w]                            (shard may be the unit itself)
-  reduce_scatter,  // grads[rw], shard[rw], workspace[w]: adds the sum over the ranks to the shard
-  all_reduce,      // grads[rw] or loss[rw], grad_norm[rw]?; workspace[w]?
+  all_gather,      // shard, unit[w]                            (shard may be the unit itself); or
+                   // own tokens', all tokens'[w] in the tensor group
+  reduce_scatter,  // grads[rw], shard[rw], workspace[w]: adds the sum over the ranks to the shard;
+                   // or part, sum[w], workspace[w] in the tensor group
+  all_reduce,      // grads[rw], workspace[w]; or loss[rw] or grad_norm[rw]
+  sum_replicated,  // grads[rw], workspace[w]: of what the tensor group holds alike, the sum
   count
 };
 inline constexpr int kOpKindCount = static_cast<int>(OpKind::count);
@@ -75,6 +81,9 @@ struct OpShape {
   bool saves_inner = false;       // mlp: inner is written (forward) or given (backward)
   bool normed = false;            // qkv: the norm is a separate op
   bool to_heads = false;          // all_to_all: from tokens to heads
+  bool of_mlp = false;            // norm, residual: the MLP's, not attention's
+  bool partial = false;  // out, mlp: one rank's part of a sum over its tensor group; neither norm,
+                         // residual nor the bias that is added once
   bool operator==(const OpShape&) const = default;
 };
 
@@ -133,12 +142,21 @@ struct Program {
   int64_t chunk_offset_bytes(BufferId id, int64_t chunk) const;
 };
 
-/// The token of the whole sequence at which this rank's own rows of `chunk` begin.
+/// The token of the whole sequence at which the rows of `chunk` begin that this rank projects.
 int64_t first_own_token(const Program& program, int64_t chunk);
+/// The token at which run `run` of Lengths::own_run() rows of its residual begins.
+int64_t first_token_of_run(const Program& program, int64_t run);
 
 /// Tokens this rank's loss is a sum over, times what makes it a mean over all ranks' and
 /// microbatches' tokens: 1 / (S * microbatches * data replicas).
 double loss_scale(const Program& program);
+
+/// The ranks that a gather, scatter or reduction of this shape is among, this one included.
+RankGroup group_of(const Program& program, const OpShape& shape);
+
+/// Gradients that a sum_replicated of this shape sums: all of an embedding or head unit, of a layer
+/// what its ranks hold alike.
+int64_t replicated_gradients(const Program& program, const OpShape& shape);
 
 /// Bytes this rank sends to others in one run of an op; 0 for ops that do not communicate.
 int64_t sent_bytes(const Program& program, const Op& op);

@@ -1,6 +1,7 @@
 #include "planner/program/tensor.h"
 
 #include "base/units.h"
+#include "models/tensor_slices.h"
 #include "planner/program/workspace.h"
 
 namespace longspan {
@@ -42,9 +43,13 @@ std::string_view name_of(Tensor tensor) {
                                                "tokens",
                                                "x",
                                                "y",
-                                               "h",
                                                "dx",
+                                               "h",
                                                "dh",
+                                               "h",
+                                               "sum",
+                                               "part",
+                                               "dx",
                                                "o",
                                                "d_o",
                                                "delta",
@@ -77,6 +82,8 @@ std::string_view name_of(Tensor tensor) {
                                                "qkv backward workspace",
                                                "exchange workspace",
                                                "reduction workspace",
+                                               "reduction workspace",
+                                               "reduction workspace",
                                                "loss",
                                                "grad_norm"};
   static_assert(std::size(names) == kTensorCount);
@@ -104,11 +111,26 @@ bool is_own(Tensor tensor) {
   }
 }
 
+bool is_scattered(Tensor tensor) {
+  switch (tensor) {
+    case Tensor::tokens_all:
+    case Tensor::tokens:
+    case Tensor::x:
+    case Tensor::y:
+    case Tensor::dx:
+    case Tensor::h_own:
+    case Tensor::sum_own:
+      return true;
+    default:
+      return false;
+  }
+}
+
 bool is_state(Tensor tensor) { return tensor <= Tensor::grads_head_shard; }
 
-int64_t Lengths::rows(Tensor tensor) const {
-  const int64_t share = is_own(tensor) ? ulysses : 1;
-  switch (rows_of(tensor)) {
+int64_t Lengths::rows(Tensor t) const {
+  const int64_t share = (is_own(t) ? ulysses : 1) * (is_scattered(t) ? tensor : 1);
+  switch (rows_of(t)) {
     case Rows::sequence:
       return sequence / share;
     case Rows::block:
@@ -122,11 +144,13 @@ int64_t Lengths::rows(Tensor tensor) const {
 }
 
 Lengths lengths_of(const Strategy& s, int64_t sequence) {
-  return {sequence / s.parallel.ring, s.block_tokens, s.chunk_tokens, s.parallel.ulysses};
+  return {sequence / s.parallel.ring, s.block_tokens, s.chunk_tokens, s.parallel.ulysses,
+          s.parallel.tensor};
 }
 
-TensorBytes tensor_bytes(const ModelSpec& model, const Lengths& lengths, const Strategy& strategy,
+TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const Strategy& strategy,
                          DType dtype) {
+  const ModelSpec model = narrow_model(whole, lengths.tensor);
   TensorBytes table;
   const auto at = [&](Tensor t) -> int64_t& { return table.unit[static_cast<int>(t)]; };
   const int64_t act = size_of(dtype);  // activations
@@ -147,7 +171,7 @@ TensorBytes tensor_bytes(const ModelSpec& model, const Lengths& lengths, const S
   rows(2 * f32, {tokens_all, tokens});
   rows(kv_share * act, {k_all, v_all, k, v});
   rows(kv_share * f32, {dk_all, dv_all, dk, dv});
-  rows(d * act, {x, y, h, dx, dh});
+  rows(d * act, {x, y, dx, h, dh, h_own, sum_own, part, dx_all});
   rows(attention * act, {o, d_o, q_own});
   rows(attention / ulysses * act, {q, o_heads, d_o_heads});
   rows(heads * f32, {delta_own});
@@ -190,6 +214,8 @@ TensorBytes tensor_bytes(const ModelSpec& model, const Lengths& lengths, const S
   at(ws_qkv_backward) = ws.qkv_backward;
   at(ws_exchange) = ws.exchange;
   at(ws_reduce) = ws.reduce;
+  at(ws_scatter) = ws.scatter;
+  at(ws_replicated) = ws.replicated;
   at(loss) = at(grad_norm) = 8;
   return table;
 }

@@ -8,9 +8,12 @@
 // Around attention a rank of a Ulysses group holds all tokens of U's share of the heads, elsewhere
 // its own tokens with all heads; "_own" and "_heads" tell the two forms of one tensor apart.
 //
-// Legend: S a ring position's share of the sequence, b block, c chunk (tokens); U Ulysses degree; d
-// hidden, A = H*D, G = Hkv*D, H heads, W inner width of the MLP, V vocabulary. G/U is the width of
-// at least one head.
+// A rank of a tensor group holds the residual and what the norms make of it for its own tokens, and
+// everything between for all tokens: there H, Hkv and W are its share of the model's (U is then 1).
+//
+// Legend: S a ring position's share of the sequence, b block, c chunk (tokens); U Ulysses degree, T
+// tensor degree; d hidden, A = H*D, G = Hkv*D, H heads, W inner width of the MLP, V vocabulary. G/U
+// is the width of at least one head.
 #pragma once
 
 #include <array>
@@ -50,18 +53,22 @@ enum class Tensor : uint8_t {
   grads_layer_shard,
   grads_head_shard,
   // per sequence
-  tokens_all,  // int32 [S/b, 2, b/U]: inputs and labels of each block
+  tokens_all,  // int32 [S/b, 2, b/UT]: inputs and labels of each block
   k_all,
   v_all,  // [S, G/U]
   dk_all,
   dv_all,  // float32 [S, G/U]
   // per block
-  tokens,  // int32 [2, b/U]
+  tokens,  // int32 [2, b/UT]
   x,
   y,
-  h,  // [b/U, d] residual in, residual after attention, normed
-  dx,
-  dh,  // [b/U, d]
+  dx,  // [b/UT, d] residual in, residual after attention, gradient of either
+  h,
+  dh,  // [b/U, d] normed, its gradient
+  h_own,
+  sum_own,  // [b/T, d] normed; the sum of all ranks' parts
+  part,
+  dx_all,  // [b, d] this rank's part of such a sum; dx of all tokens
   o,
   d_o,        // [b/U, A]
   delta_own,  // float32 [b/U, H]
@@ -94,8 +101,10 @@ enum class Tensor : uint8_t {
   ws_mlp_backward_saved,
   ws_attention_backward,
   ws_qkv_backward,
-  ws_exchange,  // staging of an all-to-all
-  ws_reduce,    // pieces of other ranks on their way into a sum
+  ws_exchange,    // staging of an all-to-all
+  ws_reduce,      // pieces of other ranks on their way into a sum
+  ws_scatter,     // likewise, of activations in a tensor group
+  ws_replicated,  // gradients of what a tensor group holds alike, and pieces of other ranks
   // scalars
   loss,
   grad_norm,  // float64
@@ -111,6 +120,8 @@ Rows rows_of(Tensor);
 /// True for tensors of a rank's own tokens (1/U of the rows); the others that have rows hold all
 /// rows of 1/U of the heads.
 bool is_own(Tensor);
+/// True for tensors that a rank of a tensor group holds for its own tokens (1/T of the rows).
+bool is_scattered(Tensor);
 /// Parameters, gradients and optimizer state.
 bool is_state(Tensor);
 
@@ -120,11 +131,16 @@ struct Lengths {
   int64_t block = 0;     // b
   int64_t chunk = 0;     // c
   int64_t ulysses = 1;   // U
+  int64_t tensor = 1;    // T
 
   int64_t chunks() const { return sequence / chunk; }
   int64_t blocks() const { return sequence / block; }
+  /// Rows that a rank projects at once, out of a chunk and out of a block.
   int64_t own_chunk() const { return chunk / ulysses; }
-  int64_t own_block() const { return block / ulysses; }
+  int64_t dense_block() const { return block / ulysses; }
+  /// Rows of a block's residual on a rank, and how many of them follow each other in the sequence.
+  int64_t own_block() const { return dense_block() / tensor; }
+  int64_t own_run() const { return tensor > 1 ? own_block() : own_chunk(); }
   /// Rows of one unit of a tensor; 0 for tensors without rows.
   int64_t rows(Tensor t) const;
   /// Rows that one chunk has in a tensor.
@@ -139,7 +155,8 @@ struct TensorBytes {
   int64_t operator[](Tensor t) const { return unit[static_cast<int>(t)]; }
 };
 
-/// The table for one model, lengths, tiles and dtype. Throws bad_input where a size overflows.
+/// The table for one (whole) model, lengths, tiles and dtype. Throws bad_input where a size
+/// overflows.
 TensorBytes tensor_bytes(const ModelSpec& model, const Lengths& lengths, const Strategy& strategy,
                          DType dtype);
 

@@ -14,6 +14,14 @@ constexpr int64_t kReducePiece = 256 * 1024;
 
 int64_t tile_of(int64_t tile, int64_t rows) { return tile > 0 ? std::min(tile, rows) : rows; }
 
+// Room for a piece from each other member of a group that sums `count` elements of `bytes`.
+int64_t pieces(int64_t members, int64_t count, int64_t bytes) {
+  if (members == 1) return 0;
+  const int64_t share = round_up(ceil_div(count, members), 64);
+  return checked_mul(members - 1, std::min(kReducePiece, std::min(kReducePiece, share) * bytes),
+                     "workspace");
+}
+
 }  // namespace
 
 std::array<int64_t, 3> unit_elements(const ModelSpec& m) {
@@ -35,36 +43,52 @@ std::array<int64_t, 3> unit_elements(const ModelSpec& m) {
   return {embedding, layer, head};
 }
 
+std::array<int64_t, 3> replicated_elements(const ModelSpec& m) {
+  const std::array<int64_t, 3> all = unit_elements(m);
+  const int64_t norm = m.norm == Norm::layernorm ? 2 * m.hidden : m.hidden;
+  int64_t layer = 2 * norm;
+  if (m.qk_norm) layer += 2 * m.head_dim;
+  if (m.attention_out_bias) layer += m.hidden;
+  if (m.mlp_bias) layer += m.hidden;
+  return {all[0], layer, all[2]};
+}
+
 Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy& s, DType dtype) {
   const int64_t act = size_of(dtype);
   const int64_t d = m.hidden, f = m.ffn;
   const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
   const int64_t qkv_rows = tile_of(s.projection_tile, lengths.own_chunk());
-  const int64_t mlp_rows = tile_of(s.mlp_tile, lengths.own_block());
+  const int64_t mlp_rows = tile_of(s.mlp_tile, lengths.dense_block());
   const int64_t loss_rows = tile_of(s.loss_tile, lengths.own_block());
-  const int64_t ranks = s.parallel.ranks(), ulysses = lengths.ulysses;
+  const int64_t ulysses = lengths.ulysses, tensor = lengths.tensor;
   const int64_t kv_heads = kv_heads_per_rank(m, ulysses);
   const auto bytes = [&](int64_t rows, int64_t width) {
     return checked_mul(rows, checked_mul(width, act, "workspace"), "workspace");
   };
   Workspaces ws;
   ws.qkv_forward = bytes(qkv_rows, d);
-  ws.mlp_forward = bytes(mlp_rows, d + w + f);
-  ws.mlp_forward_saving = bytes(mlp_rows, d + f);
+  // A tensor group's MLP is handed its normed rows, and keeps none of its own.
+  const int64_t normed = tensor > 1 ? 0 : d;
+  ws.mlp_forward = bytes(mlp_rows, normed + w + f);
+  ws.mlp_forward_saving = bytes(mlp_rows, normed + f);
   ws.loss = bytes(loss_rows, 2 * d + m.vocab);
-  ws.mlp_backward = bytes(mlp_rows, d + w + f);
-  ws.mlp_backward_saved = bytes(mlp_rows, d + f);
+  ws.mlp_backward = bytes(mlp_rows, normed + w + f);
+  ws.mlp_backward_saved = bytes(mlp_rows, normed + f);
   ws.qkv_backward = bytes(qkv_rows, d + (m.qk_norm ? m.attention_width() : 0));
   ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
   if (ulysses > 1) {
     const int64_t width = m.attention_width() + 2 * ulysses * kv_heads * m.head_dim;
     ws.exchange = checked_mul(lengths.own_chunk(), width * 4, "workspace");
   }
-  if (ranks > 1) {
-    const auto elements = unit_elements(m);
-    const int64_t share = ceil_div(*std::max_element(elements.begin(), elements.end()), ranks);
-    ws.reduce =
-        checked_mul(ranks - 1, std::min(kReducePiece, round_up(share, 64) * 4), "workspace");
+  const auto largest = [](const std::array<int64_t, 3>& elements) {
+    return *std::max_element(elements.begin(), elements.end());
+  };
+  ws.reduce = pieces(s.parallel.replicas(), largest(unit_elements(m)), 4);
+  if (tensor > 1) {
+    ws.scatter = pieces(tensor, checked_mul(lengths.dense_block(), d, "workspace"), act);
+    const std::array<int64_t, 3> replicated = replicated_elements(m);
+    ws.replicated =
+        checked_add(4 * replicated[1], pieces(tensor, largest(replicated), 4), "workspace");
   }
   return ws;
 }

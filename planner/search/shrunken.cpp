@@ -133,8 +133,8 @@ Lengths sample_lengths(const StepRequest& request, const ShrunkenPrograms& shrun
                        int64_t repeats) {
   const Strategy& s = request.strategy;
   const int64_t rows = repeats * (shrunken.repeats_blocks ? s.block_tokens : s.chunk_tokens);
-  return {rows, shrunken.repeats_blocks ? s.block_tokens : rows, s.chunk_tokens,
-          s.parallel.ulysses};
+  return {rows, shrunken.repeats_blocks ? s.block_tokens : rows, s.chunk_tokens, s.parallel.ulysses,
+          s.parallel.tensor};
 }
 
 void lower_samples(const StepRequest& request, ShrunkenPrograms& t) {

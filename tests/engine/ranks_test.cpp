@@ -2,10 +2,16 @@
 // from run to run, in exactly the memory and with exactly the messages that were predicted.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 
 #include "engine/comm/local.h"
+#include "engine/cpu/backend.h"
+#include "engine/runtime/executor.h"
+#include "engine/train/optimizer.h"
+#include "engine/train/states.h"
+#include "models/tensor_slices.h"
 #include "planner/program/layout.h"
 #include "tests/engine/plan_runner.h"
 #include "tests/reference/fp.h"
@@ -37,16 +43,41 @@ WorldOutcome run_world(const StepCase& step) {
   return world;
 }
 
-// A unit as the ranks hold it: whole on each, or their shards one after another.
-std::vector<float> gathered(const WorldOutcome& world, size_t unit, size_t elements,
-                            std::vector<std::vector<float>> StepOutcome::*values) {
-  std::vector<float> all = (world.ranks[0].*values)[unit];
-  for (size_t rank = 1; rank < world.ranks.size() && all.size() < elements; ++rank) {
-    const std::vector<float>& part = (world.ranks[rank].*values)[unit];
+// What the holders of one slice of a unit have of it: whole on each, or their shards one after
+// another.
+std::vector<float> slice_held(const WorldOutcome& world, const std::vector<int>& holders,
+                              size_t unit, size_t elements,
+                              std::vector<std::vector<float>> StepOutcome::*values) {
+  std::vector<float> all;
+  for (size_t i = 0; i < holders.size() && all.size() < elements; ++i) {
+    const std::vector<float>& part = (world.ranks[holders[i]].*values)[unit];
     all.insert(all.end(), part.begin(), part.end());
   }
   REQUIRE(all.size() >= elements);
-  all.resize(elements);
+  return all;
+}
+
+// A unit of the model, put together from the slices of a tensor group, which must agree on what
+// they hold alike.
+std::vector<float> gathered(const StepCase& step, const WorldOutcome& world, size_t unit,
+                            std::vector<std::vector<float>> StepOutcome::*values) {
+  const Parallel& parallel = step.strategy.parallel;
+  const ParameterUnit model_unit = parameter_units(step.model)[unit];
+  std::vector<float> all(model_unit.elements);
+  for (int64_t index = 0; index < parallel.tensor; ++index) {
+    const auto runs = slice_runs(step.model, model_unit, parallel.tensor, index);
+    const auto holders = ranks_of(replica_group(parallel, place_of(parallel, index)));
+    const std::vector<float> slice =
+        slice_held(world, holders, unit, runs.back().narrow + runs.back().count, values);
+    bool alike = true;
+    for (const SliceRun& run : runs) {
+      const float* from = slice.data() + run.narrow;
+      float* to = all.data() + run.whole;
+      if (run.replicated && index > 0) alike &= std::equal(from, from + run.count, to);
+      std::copy_n(from, run.count, to);
+    }
+    CHECK(alike);
+  }
   return all;
 }
 
@@ -67,8 +98,8 @@ void check_against_one_rank(const StepCase& step) {
   }
   const std::vector<ParameterUnit> units = parameter_units(step.model);
   for (size_t unit = 0; unit < units.size(); ++unit) {
-    const size_t elements = units[unit].elements;
-    const std::vector<float> gradients = gathered(world, unit, elements, &StepOutcome::gradients);
+    const std::vector<float> gradients = gathered(step, world, unit, &StepOutcome::gradients);
+    gathered(step, world, unit, &StepOutcome::parameters);
     for (const ParameterTensor& tensor : units[unit].tensors) {
       INFO(tensor.name);
       const std::vector<double> reference(
@@ -131,6 +162,77 @@ TEST_CASE("every kind of parallelism gives the numbers of one rank", "[ranks]") 
           INFO(model.name << ", " << describe(parallel) << ", " << name);
           check_against_one_rank(step);
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("a tensor group starts from the weights of one rank, bit for bit", "[ranks]") {
+  StepCase step;
+  step.model = model_with_heads(small_gpt(), 8, 8);
+  step.strategy.chunk_tokens = step.strategy.block_tokens = step.sequence = 16;
+  for (const int64_t zero : {0, 1, 3}) {
+    step.strategy.parallel = {.data = 2, .zero = zero, .tensor = 4};
+    WorldOutcome world;
+    world.ranks.resize(8);
+    run_local_ranks(8, [&](Communicator& comm) {
+      Program program =
+          build_program({step.model, step.strategy, step.sequence, 1, DType::float32, comm.rank()});
+      const auto backend = cpu::make_backend(program, 1, &comm);
+      Executor executor(std::move(program), *backend, {});
+      initialize_states(executor, step.model, 5);
+      const Program& p = executor.program();
+      for (const BufferId id : p.parameters) {
+        auto& values = world.ranks[comm.rank()].parameters.emplace_back(p.bytes_of(id) / 4);
+        executor.read(id, values.data());
+      }
+    });
+    const std::vector<ParameterUnit> units = parameter_units(step.model);
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      std::vector<float> expected(units[unit].elements);
+      for (const ParameterTensor& tensor : units[unit].tensors) {
+        initialize_tensor(step.model, tensor, 5, expected.data() + tensor.offset);
+      }
+      CHECK(gathered(step, world, unit, &StepOutcome::parameters) == expected);
+    }
+  }
+}
+
+TEST_CASE("a tensor group gives the numbers of one rank", "[ranks]") {
+  ModelSpec qwen = model_with_heads(small_qwen(), 8, 8);
+  qwen.layers = 2;
+  const std::vector<ModelSpec> models = {model_with_heads(small_gpt(), 8, 8),
+                                         model_with_heads(small_llama(), 8, 8), qwen};
+  std::map<std::string, Strategy> plans = strategies(16);
+  for (auto& [name, strategy] : plans) strategy.block_tokens = 64;
+  Strategy tiled = plans["kept"];
+  tiled.chunk_tokens = 64;
+  tiled.projection_tile = 24;
+  tiled.mlp_tile = 10;
+  tiled.loss_tile = 3;
+  tiled.layer_input.where = tiled.attention_out.where = Saved::nvme;
+  tiled.qkv.where = tiled.mlp_input.where = tiled.mlp_inner.where = Saved::host;
+  tiled.parameters = tiled.gradients = tiled.optimizer = Tier::host;
+  plans["tiled, stored"] = tiled;
+
+  size_t turn = 0;
+  for (const auto& [data, tensor] :
+       {std::pair<int64_t, int64_t>{1, 2}, {1, 4}, {1, 8}, {2, 2}, {2, 4}}) {
+    for (int64_t zero = 0; zero <= 3; ++zero) {
+      if (data == 1 && zero > 0) continue;  // nothing to shard
+      for (const auto& [name, strategy] : plans) {
+        StepCase step;
+        step.model = models[turn++ % models.size()];
+        step.strategy = strategy;
+        step.strategy.parallel = {.data = data, .zero = zero, .tensor = tensor};
+        step.strategy.parallel.overlap = turn % 5 != 0;
+        // Parameters on the host are whole or gathered from shards.
+        if (data > 1 && (zero == 1 || zero == 2)) step.strategy.parameters = Tier::device;
+        step.sequence = 64;
+        step.micro_batches = 1 + zero % 2;
+        step.threads = 1;
+        INFO(step.model.name << ", " << describe(step.strategy.parallel) << ", " << name);
+        check_against_one_rank(step);
       }
     }
   }

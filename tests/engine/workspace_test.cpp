@@ -6,6 +6,7 @@
 
 #include "engine/cpu/blocks.h"
 #include "models/catalog.h"
+#include "models/tensor_slices.h"
 
 namespace longspan {
 
@@ -32,6 +33,17 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
       CHECK(ws.mlp_backward == 4 * cpu::mlp_backward_workspace(model, lengths.block, block, false));
       CHECK(ws.mlp_backward_saved ==
             4 * cpu::mlp_backward_workspace(model, lengths.block, block, true));
+      Lengths of_group = lengths;
+      of_group.tensor = 2;
+      const Workspaces part = workspaces(model, of_group, s, DType::float32);
+      CHECK(part.mlp_forward ==
+            4 * cpu::mlp_forward_workspace(model, lengths.block, block, false, true));
+      CHECK(part.mlp_forward_saving ==
+            4 * cpu::mlp_forward_workspace(model, lengths.block, block, true, true));
+      CHECK(part.mlp_backward ==
+            4 * cpu::mlp_backward_workspace(model, lengths.block, block, false, true));
+      CHECK(part.mlp_backward_saved ==
+            4 * cpu::mlp_backward_workspace(model, lengths.block, block, true, true));
       CHECK(ws.loss == 4 * cpu::loss_workspace(model, lengths.block, block));
     }
     const std::array<int64_t, 3> elements = unit_elements(model);
@@ -39,6 +51,13 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
     CHECK(elements[0] == units.front().elements);
     CHECK(elements[1] == units[1].elements);
     CHECK(elements[2] == units.back().elements);
+
+    int64_t replicated = 0;
+    for (const UnitRange& range : replicated_in_layer(model, 2)) {
+      replicated += range.end - range.begin;
+    }
+    CHECK(replicated_elements(model) ==
+          std::array<int64_t, 3>{elements[0], replicated, elements[2]});
   }
 }
 

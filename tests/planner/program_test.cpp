@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "models/tensor_slices.h"
 #include "planner/program/layout.h"
 #include "tests/planner/random_strategy.h"
 
@@ -131,6 +132,59 @@ TEST_CASE("random strategies lower to legal programs", "[property]") {
       CHECK(layout.live_bytes[tier] <= layout.arena_bytes[tier]);
     }
   }
+}
+
+TEST_CASE("random strategies lower to legal programs for every rank of a tensor group",
+          "[property]") {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    INFO("seed " << seed);
+    StepRequest request = random_request(seed);
+    const int64_t tensor = 2 << seed % 2, data = 1 + seed % 3;
+    request.model.heads *= tensor;
+    request.model.kv_heads *= tensor;
+    Strategy& s = request.strategy;
+    s.block_tokens = request.sequence;
+    s.parallel = {.data = data, .zero = static_cast<int64_t>(seed % 4), .tensor = tensor};
+    s.parallel.overlap = seed % 5 != 0;
+    if (s.parallel.shards() > 1 && s.parallel.zero < 3) s.parameters = Tier::device;
+    const Program first = build_program(request);
+    const Layout layout = lay_out(first);
+    check_lifetimes(first);
+    check_placement(first, layout);
+    if (first.ops.size() < 1500) check_edges(first, layout);
+
+    // All ranks run the same list: an exchange finds its peers at the same one.
+    request.rank = s.parallel.ranks() - 1;
+    const Program last = build_program(request);
+    REQUIRE(last.ops.size() == first.ops.size());
+    for (size_t i = 0; i < first.ops.size(); ++i) {
+      REQUIRE(last.ops[i].kind == first.ops[i].kind);
+      REQUIRE(last.ops[i].operands == first.ops[i].operands);
+    }
+  }
+}
+
+TEST_CASE("a tensor group's layers and residuals are shared, embedding and head are not") {
+  StepRequest request = random_request(3);
+  request.model.heads = request.model.kv_heads = 8;
+  Strategy& s = request.strategy;
+  s.block_tokens = s.chunk_tokens = request.sequence;
+  const TensorBytes alone = build_program(request).bytes;
+  s.parallel.tensor = 4;
+  const Program program = build_program(request);
+  const TensorBytes& shared = program.bytes;
+  for (const Tensor t : {Tensor::x, Tensor::y, Tensor::dx, Tensor::tokens, Tensor::q, Tensor::k_all,
+                         Tensor::o, Tensor::inner, Tensor::lse, Tensor::dq}) {
+    INFO(name_of(t));
+    CHECK(4 * shared[t] == alone[t]);
+  }
+  for (const Tensor t : {Tensor::h, Tensor::dh, Tensor::params_embedding, Tensor::grads_head}) {
+    INFO(name_of(t));
+    CHECK(shared[t] == alone[t]);
+  }
+  CHECK(4 * shared[Tensor::h_own] == alone[Tensor::h]);
+  const std::vector<ParameterUnit> units = parameter_units(narrow_model(request.model, 4));
+  CHECK(shared[Tensor::params_layer] == 4 * units[1].elements);
 }
 
 TEST_CASE("the same request gives the same program and layout") {

@@ -26,6 +26,9 @@ TEST_CASE("every preset is valid for its length") {
         const Strategy s = make_preset(preset, load_model(model), sequence, 256);
         CHECK_NOTHROW(validate(s, load_model(model), sequence, preset));
         CHECK(s.preset == preset);
+        const Parallel group{.data = 2, .zero = 3, .tensor = 2};
+        CHECK_NOTHROW(validate(make_preset(preset, load_model(model), sequence, 256, group),
+                               load_model(model), sequence, preset));
       }
     }
   }
@@ -63,6 +66,49 @@ TEST_CASE("knobs that contradict each other are refused") {
   refuses([](Strategy& s) { s.offload_window = 1000; }, "offload_window");
   refuses([](Strategy& s) { s.parameters = Tier::host; }, "optimizer");
   refuses([](Strategy& s) { s.gradients = Tier::nvme; }, "gradients");
+}
+
+TEST_CASE("a tensor group that cannot be is refused and says what could") {
+  ModelSpec model = load_model("tiny-llama");
+  model.heads = 12;
+  model.kv_heads = 6;
+  model.ffn = 96;
+  const auto refuses = [&](const Parallel& parallel, int64_t sequence, const std::string& word,
+                           int64_t block) {
+    Strategy s = chunked(block, block);
+    s.parallel = parallel;
+    CHECK_THROWS_WITH(validate(s, model, sequence, "plan"),
+                      Catch::Contains("plan: parallel.tensor: ") && Catch::Contains(word));
+  };
+  refuses({.tensor = 4}, 960, "try one of 1, 2, 3, 6", 960);  // heads and ffn, but not K,V heads
+  refuses({.tensor = 12}, 960, "try one of 1, 2, 3, 6", 960);
+  refuses({.ulysses = 2, .tensor = 2}, 960, "ring and ulysses", 960);
+  refuses({.ring = 2, .tensor = 2}, 960, "ring and ulysses", 240);
+  refuses({.tensor = 6}, 964, "964 tokens cannot be dealt out to 6", 964);
+  refuses({.tensor = 2}, 960, "block_tokens to 960", 480);
+  refuses({.tensor = 0}, 960, "expected 1 to", 960);
+
+  Strategy s = chunked(64, 960);  // attention's chunks need not be even
+  s.parallel = {.data = 2, .zero = 3, .tensor = 6};
+  CHECK_NOTHROW(validate(s, model, 960, "plan"));
+  CHECK(s.parallel.ranks() == 12);
+  CHECK(s.parallel.shards() == 2);
+  CHECK(describe(s.parallel) == "12 ranks: data 2 x tensor 6, ZeRO 3");
+  s.parallel = {.data = 65536, .ring = 65536, .ulysses = 65536, .tensor = 65536};
+  CHECK_THROWS_WITH(validate(s, model, 960, "plan"), Catch::Contains("more than 65536 ranks"));
+}
+
+TEST_CASE("ranks that hold the same slice are a group, and those that hold a layer together") {
+  const Parallel parallel{.data = 3, .tensor = 4};
+  const Place place = place_of(parallel, 6);
+  CHECK(place == Place{6, 1, 2, 0, 0});
+  CHECK(ranks_of(tensor_group(parallel, place)) == std::vector<int>{4, 5, 6, 7});
+  CHECK(tensor_group(parallel, place).index == 2);
+  CHECK(ranks_of(replica_group(parallel, place)) == std::vector<int>{2, 6, 10});
+  CHECK(replica_group(parallel, place).index == 1);
+  const Parallel rest{.data = 2, .ring = 2, .ulysses = 2};
+  CHECK(ranks_of(replica_group(rest, place_of(rest, 5))) == whole_world(rest));
+  CHECK(replica_group(rest, place_of(rest, 5)).index == 5);
 }
 
 TEST_CASE("one stage runs forward and backward of every microbatch, then the optimizer") {

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "models/tensor_slices.h"
 #include "tests/engine/cpu/cpu_test.h"
 
 using namespace longspan;
@@ -259,6 +260,142 @@ TEST_CASE("the mlp backward for every tile, from saved and recomputed inner rows
   CHECK(error_of(gradient.floats(), plus(start, reference::differences(f, c.wide))) <
         kGradientError);
   CHECK((dy.intact() && inner.intact() && gradient.intact() && workspace.intact()));
+}
+
+namespace {
+
+// A layer as the ranks of a tensor group of two have it: each its slice of everything, and own rows
+// [first, first + rows) of n.
+struct GroupMember {
+  GroupMember(const LayerCase& whole, int64_t index, ThreadPool& pool, int64_t n)
+      : model(narrow_model(whole.model, 2)),
+        context(make_block_context(model, pool)),
+        runs(slice_runs(whole.model, parameter_units(whole.model).at(1), 2, index)),
+        rows(n / 2),
+        first(index * rows) {
+    for (const SliceRun& run : runs) {
+      const auto from = whole.unit.begin() + run.whole;
+      unit.insert(unit.end(), from, from + run.count);
+    }
+    gradient.resize(unit.size());
+  }
+  GroupMember(const GroupMember&) = delete;
+  /// Adds its gradients to the whole unit's: sliced ones are its own, replicated ones a part.
+  void add_gradients(Floats& whole) const {
+    for (const SliceRun& run : runs) {
+      for (int64_t i = 0; i < run.count; ++i) whole[run.whole + i] += gradient[run.narrow + i];
+    }
+  }
+
+  ModelSpec model;
+  BlockContext context;
+  std::vector<SliceRun> runs;
+  int64_t rows, first;
+  Floats unit, gradient;
+};
+
+ModelSpec evenly_cut(ModelSpec model) {
+  model.heads = 4;
+  model.kv_heads = std::max<int64_t>(2, model.kv_heads / 2 * 2);
+  model.ffn = model.ffn / 2 * 2;
+  return model;
+}
+
+}  // namespace
+
+TEST_CASE("the parts of a tensor group's mlp add up to the mlp") {
+  const ModelSpec spec = evenly_cut(GENERATE(llama(), gpt2(), scaled()));
+  const bool saved = GENERATE(false, true);
+  const int64_t tile = GENERATE(int64_t{2}, int64_t{6});
+  CAPTURE(spec.name, saved, tile);
+  const int64_t n = 6, d = spec.hidden;
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  Random random(34);
+  const Floats y = random.normal(n * d), g = random.normal(n * d);
+  Doubles wide_y = widen(y);
+  const Doubles wide_g = widen(g);
+  GroupMember a(c, 0, pool, n), b(c, 1, pool, n);
+  const int64_t w = spec.activation == Activation::swiglu ? spec.ffn : spec.ffn / 2;
+
+  Floats sum(n * d), out(n * d), d_sum(n * d), dy = g, gradient(c.unit.size());
+  for (GroupMember* m : {&a, &b}) {
+    Guarded part(n * d), inner(n * w), d_part(g);
+    cpu::norm2_forward(m->context, m->unit.data(), y.data(), n, part.data());
+    const Floats h = part.floats();
+    Guarded workspace(cpu::mlp_forward_workspace(m->model, n, tile, saved, true));
+    cpu::mlp_forward(m->context, m->unit.data(), part.data(), n, tile, part.data(),
+                     saved ? inner.data() : nullptr, workspace.data(), true);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += part.floats()[i];
+    CHECK((part.intact() && inner.intact() && workspace.intact()));
+
+    Guarded scratch(cpu::mlp_backward_workspace(m->model, n, tile, saved, true));
+    cpu::mlp_backward(m->context, m->unit.data(), h.data(), saved ? inner.data() : nullptr, n, tile,
+                      d_part.data(), m->gradient.data(), scratch.data(), true);
+    for (size_t i = 0; i < d_sum.size(); ++i) d_sum[i] += d_part.floats()[i];
+    CHECK((d_part.intact() && inner.intact() && scratch.intact()));
+  }
+  for (GroupMember* m : {&a, &b}) {
+    const int64_t at = m->first * d;
+    cpu::residual_forward(m->context, m->unit.data(), true, y.data() + at, sum.data() + at, m->rows,
+                          out.data() + at);
+    if (spec.mlp_bias) {
+      cpu::residual_backward(m->context, true, g.data() + at, m->rows, m->gradient.data());
+    }
+    cpu::norm2_backward(m->context, m->unit.data(), y.data() + at, d_sum.data() + at, m->rows,
+                        dy.data() + at, m->gradient.data());
+    m->add_gradients(gradient);
+  }
+  CHECK(error_of(out, reference::mlp(c.layer(), wide_y)) < kForwardError);
+  const auto f = [&] { return reference::dot(reference::mlp(c.layer(), wide_y), wide_g); };
+  CHECK(error_of(dy, reference::differences(f, wide_y)) < kGradientError);
+  CHECK(error_of(gradient, reference::differences(f, c.wide)) < kGradientError);
+}
+
+TEST_CASE("the parts of a tensor group's output projection add up to the projection") {
+  const ModelSpec spec = evenly_cut(GENERATE(llama(), gpt2(), scaled()));
+  CAPTURE(spec.name);
+  const int64_t n = 6, d = spec.hidden, a_width = spec.attention_width(), share = a_width / 2;
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  Random random(35);
+  const Floats x = random.normal(n * d), o = random.normal(n * a_width), dy = random.normal(n * d);
+  Doubles wide_o = widen(o);
+  GroupMember a(c, 0, pool, n), b(c, 1, pool, n);
+
+  Floats sum(n * d), y(n * d), d_o(n * a_width), gradient(c.unit.size());
+  for (GroupMember* m : {&a, &b}) {
+    const int64_t column = m == &a ? 0 : share;
+    Floats own(n * share), d_own(n * share), delta(n * m->model.heads);
+    for (int64_t i = 0; i < n; ++i) {
+      std::copy_n(o.begin() + i * a_width + column, share, own.begin() + i * share);
+    }
+    Guarded part(n * d);
+    cpu::out_forward(m->context, m->unit.data(), nullptr, own.data(), n, part.data());
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += part.floats()[i];
+    CHECK(part.intact());
+    cpu::out_backward(m->context, m->unit.data(), dy.data(), own.data(), n, d_own.data(),
+                      delta.data(), m->gradient.data(), true);
+    for (int64_t i = 0; i < n; ++i) {
+      std::copy_n(d_own.begin() + i * share, share, d_o.begin() + i * a_width + column);
+    }
+  }
+  for (GroupMember* m : {&a, &b}) {
+    const int64_t at = m->first * d;
+    std::copy_n(x.begin() + at, m->rows * d, y.begin() + at);
+    cpu::residual_forward(m->context, m->unit.data(), false, y.data() + at, sum.data() + at,
+                          m->rows, y.data() + at);
+    if (spec.attention_out_bias) {
+      cpu::residual_backward(m->context, false, dy.data() + at, m->rows, m->gradient.data());
+    }
+    m->add_gradients(gradient);
+  }
+  CHECK(error_of(y, reference::out(c.layer(), widen(x), wide_o)) < kForwardError);
+  const auto f = [&] {
+    return reference::dot(reference::out(c.layer(), widen(x), wide_o), widen(dy));
+  };
+  CHECK(error_of(d_o, reference::differences(f, wide_o)) < kGradientError);
+  CHECK(error_of(gradient, reference::differences(f, c.wide)) < kGradientError);
 }
 
 TEST_CASE("many rows at once give the sum of the rows one by one") {

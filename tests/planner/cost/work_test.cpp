@@ -188,6 +188,65 @@ TEST_CASE("copies, files and states count the bytes and elements of their unit")
   CHECK(flops_of(program, adamw) == 0);
 }
 
+TEST_CASE("the ranks of a tensor group share a step's FLOPs evenly") {
+  for (ModelSpec model : {llama(), gpt()}) {
+    model.kv_heads = 4;
+    Strategy s = make_preset("baseline", model, 256);
+    s.parallel.tensor = 4;
+    s.mlp_tile = 48;
+    const double expected = model_flops(model, 256).step();
+    for (const int64_t chunk : {256, 32}) {
+      s.chunk_tokens = chunk;
+      const Program program = build_program({model, s, 256, 1, DType::float32, 3});
+      CHECK(4 * model_share(program) == Approx(expected).epsilon(1e-12));
+    }
+  }
+}
+
+TEST_CASE("what a tensor group moves and sums is its tokens and what it holds alike") {
+  const ModelSpec model = gpt();
+  Strategy s = make_preset("baseline", model, 256);
+  s.parallel = {.data = 3, .zero = 1, .tensor = 2};
+  const Program program = build_program({model, s, 256, 1, DType::float32, 5});
+  const int64_t own = 128 * 64 * 4;  // bytes of half of the tokens
+  const int64_t d = 64;
+  std::map<std::string, int64_t> sent, count;
+  for (const Op& op : program.ops) {
+    if (op.kind < OpKind::all_to_all) continue;
+    const OpShape& shape = program.shapes[op.shape];
+    const std::string what =
+        std::string(name_of(op.kind)) + " " + std::string(name_of(shape.tensor));
+    sent[what] += sent_bytes(program, op);
+    ++count[what];
+  }
+  // Of every layer: what attention and the MLP take, forward and backward, and their gradients.
+  CHECK(sent["all_gather h"] == 4 * 3 * own);
+  CHECK(sent["all_gather dx"] == 2 * 3 * own);
+  CHECK(sent["reduce_scatter sum"] == 4 * 3 * own);
+  // A layer's norms and the biases of out and down, in two halves that are summed and handed out.
+  CHECK(sent["sum_replicated grads layer"] == 3 * 6 * d * 4);
+  CHECK(count["reduce_scatter grads layer"] == 3);
+  CHECK(sent["reduce_scatter grads layer"] == 3 * 2 * program.bytes[Tensor::grads_layer_shard]);
+  CHECK(sent["all_reduce loss"] == 5 * 8);
+  CHECK(sent["all_reduce grad_norm"] == 5 * 8);
+
+  OpShape gather = shape_of(OpKind::all_gather);
+  gather.tensor = Tensor::h_own;
+  CHECK(work_by_kernel(program, gather)[Kernel::gather] == own);
+  std::vector<Primitive> work;
+  gather.tensor = Tensor::params_layer_shard;
+  work_of(program, gather, work);
+  CHECK(work.at(0).shape[1] == 2);  // replicas are two ranks apart
+  CHECK(work.at(0).shape[2] == 3);
+  OpShape mlp = shape_of(OpKind::mlp_forward);
+  mlp.partial = true;
+  CHECK(work_by_kernel(program, mlp).count(Kernel::norm_forward) == 0);
+  CHECK(work_by_kernel(program, mlp)[Kernel::add] == 256.0 * 48);  // the inner bias alone
+  OpShape norm = shape_of(OpKind::norm_forward);
+  CHECK(work_by_kernel(program, norm)[Kernel::norm_forward] == 128.0 * 64);
+  CHECK(work_by_kernel(program, shape_of(OpKind::residual_forward))[Kernel::add] == 2 * 128.0 * 64);
+}
+
 TEST_CASE("every kernel has a name of its own") {
   std::map<std::string_view, int> names;
   for (int i = 0; i < kKernelCount; ++i) ++names[name_of(static_cast<Kernel>(i))];

@@ -1,0 +1,115 @@
+#include "models/tensor_slices.h"
+
+namespace longspan {
+namespace {
+
+enum class Cut { none, rows, columns };
+
+// A piece of a layer unit of the whole model that is cut in one way. q, k and v are pieces of their
+// own even where they are one tensor.
+struct Piece {
+  Cut cut;
+  int64_t rows, columns;
+};
+
+// In the order that parameter_units() documents.
+std::vector<Piece> layer_pieces(const ModelSpec& m) {
+  const int64_t d = m.hidden, a = m.attention_width(), g = m.kv_width();
+  const Piece norm{Cut::none, m.norm == Norm::layernorm ? 2 : 1, d};
+  const Piece bias{Cut::none, 1, d};
+  std::vector<Piece> pieces{norm};
+  for (const int64_t rows : {a, g, g}) pieces.push_back({Cut::rows, rows, d});
+  if (m.qkv_bias) {
+    for (const int64_t rows : {a, g, g}) pieces.push_back({Cut::rows, rows, 1});
+  }
+  if (m.qk_norm) pieces.push_back({Cut::none, 2, m.head_dim});
+  pieces.push_back({Cut::columns, d, a});
+  if (m.attention_out_bias) pieces.push_back(bias);
+  pieces.push_back(norm);
+  if (m.activation == Activation::swiglu) pieces.push_back({Cut::rows, m.ffn, d});
+  pieces.push_back({Cut::rows, m.ffn, d});
+  if (m.mlp_bias) pieces.push_back({Cut::rows, m.ffn, 1});
+  pieces.push_back({Cut::columns, d, m.ffn});
+  if (m.mlp_bias) pieces.push_back(bias);
+  return pieces;
+}
+
+// Appends runs back to back in the narrow unit, and joins those that continue each other in both.
+class Runs {
+ public:
+  void add(int64_t whole, int64_t count, bool replicated) {
+    if (!runs_.empty()) {
+      SliceRun& last = runs_.back();
+      if (last.whole + last.count == whole && last.replicated == replicated) {
+        last.count += count;
+        next_ += count;
+        return;
+      }
+    }
+    runs_.push_back({next_, whole, count, replicated});
+    next_ += count;
+  }
+  std::vector<SliceRun> take() { return std::move(runs_); }
+
+ private:
+  std::vector<SliceRun> runs_;
+  int64_t next_ = 0;
+};
+
+}  // namespace
+
+ModelSpec narrow_model(const ModelSpec& model, int64_t degree) {
+  ModelSpec narrow = model;
+  narrow.heads /= degree;
+  narrow.kv_heads /= degree;
+  narrow.ffn /= degree;
+  return narrow;
+}
+
+std::vector<SliceRun> slice_runs(const ModelSpec& model, const ParameterUnit& unit, int64_t degree,
+                                 int64_t index) {
+  if (degree == 1 || unit.kind != ParameterUnit::Kind::layer) {
+    return {{0, 0, unit.elements, true}};
+  }
+  Runs runs;
+  int64_t whole = 0;
+  for (const Piece& piece : layer_pieces(model)) {
+    const int64_t elements = piece.rows * piece.columns;
+    switch (piece.cut) {
+      case Cut::none:
+        runs.add(whole, elements, true);
+        break;
+      case Cut::rows:
+        runs.add(whole + index * (elements / degree), elements / degree, false);
+        break;
+      case Cut::columns: {
+        const int64_t share = piece.columns / degree;
+        for (int64_t row = 0; row < piece.rows; ++row) {
+          runs.add(whole + row * piece.columns + index * share, share, false);
+        }
+        break;
+      }
+    }
+    whole += elements;
+  }
+  return runs.take();
+}
+
+std::vector<UnitRange> replicated_in_layer(const ModelSpec& model, int64_t degree) {
+  std::vector<UnitRange> ranges;
+  int64_t next = 0;
+  for (const Piece& piece : layer_pieces(model)) {
+    const int64_t elements = piece.rows * piece.columns / (piece.cut == Cut::none ? 1 : degree);
+    if (piece.cut == Cut::none) {
+      if (!ranges.empty() && ranges.back().end == next) {
+        ranges.back().end += elements;
+      } else {
+        ranges.push_back({next, next + elements});
+      }
+    }
+    next += elements;
+  }
+  return ranges;
+}
+
+}  // namespace longspan
