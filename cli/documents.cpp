@@ -10,7 +10,7 @@ Json saved_json(const SavedPolicy& policy) {
 }
 
 Json parallel_json(const Parallel& p) {
-  return {{"ranks", p.ranks()},     {"data", p.data}, {"ring", p.ring},
+  return {{"ranks", p.ranks()},   {"data", p.data}, {"tensor", p.tensor},  {"ring", p.ring},
           {"ulysses", p.ulysses}, {"zero", p.zero}, {"overlap", p.overlap}};
 }
 

@@ -49,6 +49,7 @@ void ParallelFlags::add_to(CLI::App& verb) {
     verb.add_option(flag, value, what)->check(CLI::Range(int64_t{1}, kMostRanks));
   };
   degree("--data", choice.data, "Replicas that train on sequences of their own");
+  degree("--tensor", choice.tensor, "Ranks that every layer is cut up for (Megatron's TP-SP)");
   degree("--ring", choice.ring, "Ranks that keys and values travel around");
   degree("--ulysses", choice.ulysses, "Ranks that exchange tokens for heads");
   verb.add_option("--zero", choice.zero, "ZeRO stage of parameters' states, 0 to 3")

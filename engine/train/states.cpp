@@ -19,25 +19,42 @@
 namespace longspan {
 namespace {
 
-// A unit of any state, as float32, wherever its buffer is: of shards, collected on rank 0; nothing
-// on the others.
-std::vector<float> whole_unit(const Executor& executor, Communicator* comm, BufferId buffer,
-                              int64_t elements) {
-  std::vector<float> values(executor.program().bytes_of(buffer) / 4);
-  const bool is_shard = std::ssize(values) < elements;
-  if (comm != nullptr && comm->rank() != 0 && !is_shard) return {};
-  executor.read(buffer, values.data());
-  if (comm != nullptr && is_shard) {
-    const std::string_view own(reinterpret_cast<const char*>(values.data()), 4 * values.size());
-    const std::vector<std::string> shards = gather(*comm, whole_world(*comm), own, 0);
-    std::vector<float> all(shards.size() * values.size());
-    for (size_t i = 0; i < shards.size(); ++i) {
-      std::memcpy(all.data() + i * values.size(), shards[i].data(), shards[i].size());
+// Out of what every rank holds of a unit, the unit of the model: shards make slices, and slices the
+// whole.
+std::vector<float> assembled(const Program& program, const ParameterUnit& unit,
+                             const std::vector<std::string>& parts) {
+  const Parallel& parallel = program.strategy.parallel;
+  std::vector<float> whole(unit.elements);
+  for (int64_t rank = 0; rank < parallel.ranks(); ++rank) {
+    const Place place = place_of(parallel, rank);
+    const RankGroup holders = replica_group(parallel, place);
+    if (holders.index != 0) continue;  // another speaks for this slice
+    std::string slice;
+    for (const int holder : ranks_of(holders)) slice += parts[holder];
+    for (const SliceRun& run : slice_runs(program.model, unit, parallel.tensor, place.tensor)) {
+      std::memcpy(whole.data() + run.whole, slice.data() + 4 * run.narrow, 4 * run.count);
     }
-    values = std::move(all);
   }
-  values.resize(values.empty() ? 0 : elements);
-  return values;
+  return whole;
+}
+
+// A unit of any state, as float32, wherever its buffer is. Of several ranks rank 0 gets it, from
+// all if none has it whole, and the others nothing.
+std::vector<float> whole_unit(const Executor& executor, Communicator* comm, BufferId buffer,
+                              const ParameterUnit& unit) {
+  const Program& program = executor.program();
+  std::vector<float> held(program.bytes_of(buffer) / 4);
+  const bool is_part = std::ssize(held) < unit.elements || program.strategy.parallel.tensor > 1;
+  const bool is_root = comm == nullptr || comm->rank() == 0;
+  if (!is_root && !is_part) return {};
+  executor.read(buffer, held.data());
+  if (comm == nullptr || !is_part) {
+    held.resize(unit.elements);
+    return held;
+  }
+  const std::string_view own(reinterpret_cast<const char*>(held.data()), 4 * held.size());
+  const std::vector<std::string> parts = gather(*comm, whole_world(*comm), own, 0);
+  return is_root ? assembled(program, unit, parts) : std::vector<float>{};
 }
 
 // This rank's unit, out of the model's.
@@ -222,7 +239,7 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t s
   if (comm != nullptr && comm->rank() != 0) {
     for (const Section& section : sections) {
       for (size_t unit = 0; unit < units.size(); ++unit) {
-        whole_unit(executor, comm, (*section.buffers)[unit], units[unit].elements);
+        whole_unit(executor, comm, (*section.buffers)[unit], units[unit]);
       }
     }
     return;
@@ -232,12 +249,12 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t s
   for (const Section& section : sections) {
     for (size_t unit = 0; unit < units.size(); ++unit) {
       const BufferId buffer = (*section.buffers)[unit];
-      const int64_t elements = units[unit].elements;
-      for (const ParameterTensor& tensor : units[unit].tensors) {
+      const ParameterUnit& of = units[unit];
+      for (const ParameterTensor& tensor : of.tensors) {
         tensors.push_back({section.prefix + tensor.name, file_shape(tensor),
-                           [&executor, comm, cached, buffer, elements, tensor](float* out) {
+                           [&executor, comm, cached, buffer, &of, tensor](float* out) {
                              if (cached->first != buffer) {
-                               *cached = {buffer, whole_unit(executor, comm, buffer, elements)};
+                               *cached = {buffer, whole_unit(executor, comm, buffer, of)};
                              }
                              const float* values = cached->second.data() + tensor.offset;
                              if (tensor.transposed_in_file) {

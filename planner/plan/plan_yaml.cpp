@@ -92,15 +92,17 @@ void check_version(const YamlMap& yaml, const std::string& origin) {
 Parallel read_parallel(const YamlMap& yaml) {
   Parallel parallel;
   for (const auto& [key, degree] : {std::pair{"data", &parallel.data},
+                                    {"tensor", &parallel.tensor},
                                     {"ring", &parallel.ring},
                                     {"ulysses", &parallel.ulysses}}) {
     if (yaml.has(key)) *degree = yaml.whole(key, 1, kMostRanks);
   }
   if (yaml.has("zero")) parallel.zero = yaml.whole("zero", 0, 3);
-  if (yaml.has("overlap")) parallel.overlap = yaml.one_of<bool>("overlap", {{"true", true}, {"false", false}});
+  if (yaml.has("overlap"))
+    parallel.overlap = yaml.one_of<bool>("overlap", {{"true", true}, {"false", false}});
   if (const int64_t ranks = yaml.whole("ranks", 1); ranks != parallel.ranks()) {
-    throw yaml.error("ranks", fmt::format("{} is not the product of the degrees, {}", ranks,
-                                          parallel.ranks()));
+    throw yaml.error(
+        "ranks", fmt::format("{} is not the product of the degrees, {}", ranks, parallel.ranks()));
   }
   if (const int64_t stages = yaml.whole("stages", 1); stages != 1) {
     throw yaml.error("stages", fmt::format("this version runs one stage, got {}", stages));
@@ -114,6 +116,7 @@ void write_parallel(YAML::Emitter& out, const Parallel& parallel) {
   field(out, "ranks", parallel.ranks());
   field(out, "stages", 1);
   field(out, "data", parallel.data);
+  field(out, "tensor", parallel.tensor);
   field(out, "ring", parallel.ring);
   field(out, "ulysses", parallel.ulysses);
   field(out, "zero", parallel.zero);

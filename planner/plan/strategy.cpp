@@ -63,14 +63,14 @@ std::string_view name_of(BackwardOrder order) {
 }
 
 const std::vector<std::string>& preset_names() {
-  static const std::vector<std::string> names = {"baseline", "checkpoint", "checkpoint-offload",
-                                                 "mst",      "ulysses",    "ring",
-                                                 "usp",      "alst",       "fpdt"};
+  static const std::vector<std::string> names = {
+      "baseline", "checkpoint", "checkpoint-offload", "mst",  "ulysses",
+      "ring",     "usp",        "megatron-sp",        "alst", "fpdt"};
   return names;
 }
 
 bool is_grid_preset(std::string_view name) {
-  return name == "ulysses" || name == "ring" || name == "usp";
+  return name == "ulysses" || name == "ring" || name == "usp" || name == "megatron-sp";
 }
 
 bool is_chunked_preset(std::string_view name) { return name == "fpdt"; }

@@ -69,8 +69,8 @@ std::string_view name_of(Tier);
 std::string_view name_of(Saved);
 std::string_view name_of(BackwardOrder);
 
-/// Preset names in the order they are shown: baseline, checkpoint, checkpoint-offload, mst, ulysses,
-/// ring, usp, alst, fpdt. ("auto" is the search, not a preset.)
+/// Preset names in the order they are shown: baseline, checkpoint, checkpoint-offload, mst,
+/// ulysses, ring, usp, megatron-sp, alst, fpdt. ("auto" is the search, not a preset.)
 const std::vector<std::string>& preset_names();
 
 /// True for presets that are `checkpoint` on a grid of their own, and so nothing else on one rank.

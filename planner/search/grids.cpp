@@ -23,28 +23,30 @@ bool heads_allow(const Parallel& parallel, const ModelSpec& model) {
 
 std::string describe(const ParallelChoice& choice) {
   std::string text;
-  for (const auto& [value, flag] : {std::pair{choice.data, "data"}, std::pair{choice.ring, "ring"},
-                                    std::pair{choice.ulysses, "ulysses"}}) {
+  for (const auto& [value, flag] :
+       {std::pair{choice.data, "data"}, std::pair{choice.tensor, "tensor"},
+        std::pair{choice.ring, "ring"}, std::pair{choice.ulysses, "ulysses"}}) {
     if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", flag, *value);
   }
   return text.empty() ? "any degrees" : text;
 }
 
 // How well a grid suits a preset: the larger, compared from the front, the better.
-using Rank = std::array<int64_t, 3>;
-Rank suitability(const std::string& preset, const Parallel& p) {
-  if (preset == "ring") return {-p.ulysses, p.ring, 0};
-  if (preset == "usp") return {std::min(p.ulysses, p.ring), -p.data, p.ulysses};
+using Suitability = std::array<int64_t, 4>;
+Suitability suitability(const std::string& preset, const Parallel& p) {
+  if (preset == "megatron-sp") return {p.tensor, p.data, 0, 0};
+  if (preset == "ring") return {-p.tensor, -p.ulysses, p.ring, 0};
+  if (preset == "usp") return {-p.tensor, std::min(p.ulysses, p.ring), -p.data, p.ulysses};
   const bool deals_tokens =
       preset == "ulysses" || preset == "alst" || preset == "upipe" || preset == "fpdt";
-  if (deals_tokens) return {-p.ring, p.ulysses, 0};
-  return {p.data, p.ulysses, 0};
+  if (deals_tokens) return {-p.tensor, -p.ring, p.ulysses, 0};
+  return {-p.tensor, p.data, p.ulysses, 0};
 }
 
 }  // namespace
 
 int64_t whole_granule(const Parallel& parallel) {
-  return parallel.ulysses * (parallel.ring > 1 ? 2 * parallel.ring : 1);
+  return parallel.tensor * parallel.ulysses * (parallel.ring > 1 ? 2 * parallel.ring : 1);
 }
 
 std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
@@ -54,15 +56,21 @@ std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
     return !fixed || *fixed == degree;
   };
   std::vector<Parallel> found;
-  for (int64_t data = 1; data <= ranks; ++data) {
-    if (ranks % data != 0 || !admits(choice.data, data)) continue;
-    for (int64_t ring = 1; ring <= ranks / data; ++ring) {
-      if (ranks / data % ring != 0 || !admits(choice.ring, ring)) continue;
-      const int64_t ulysses = ranks / data / ring;
-      if (!admits(choice.ulysses, ulysses)) continue;
-      const Parallel parallel{data, ring, ulysses, choice.zero.value_or(0), choice.overlap};
-      if (heads_allow(parallel, model)) found.push_back(parallel);
+  const auto add = [&](const Parallel& parallel) {
+    if (admits(choice.data, parallel.data) && admits(choice.tensor, parallel.tensor) &&
+        admits(choice.ring, parallel.ring) && admits(choice.ulysses, parallel.ulysses) &&
+        heads_allow(parallel, model)) {
+      found.push_back(parallel);
     }
+  };
+  const int64_t zero = choice.zero.value_or(0);
+  for (int64_t data = 1; data <= ranks; ++data) {
+    if (ranks % data != 0) continue;
+    const int64_t rest = ranks / data;
+    for (int64_t ring = 1; ring <= rest; ++ring) {
+      if (rest % ring == 0) add({data, ring, rest / ring, zero, choice.overlap, 1});
+    }
+    if (rest > 1) add({data, 1, 1, zero, choice.overlap, rest});
   }
   if (found.empty()) {
     throw bad_input(
@@ -76,11 +84,13 @@ std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
 Parallel preset_grid(const std::string& preset, const ModelSpec& model, const HardwareProfile& hw,
                      const ParallelChoice& choice) {
   const std::vector<Parallel> all = grids(model, hw, choice);
-  Parallel best = *std::max_element(
-      all.begin(), all.end(), [&](const Parallel& a, const Parallel& b) {
+  Parallel best =
+      *std::max_element(all.begin(), all.end(), [&](const Parallel& a, const Parallel& b) {
         return suitability(preset, a) < suitability(preset, b);
       });
-  if (!choice.zero && best.ranks() > 1 && preset != "baseline") best.zero = 3;
+  if (!choice.zero && best.ranks() > 1 && preset != "baseline") {
+    best.zero = preset == "megatron-sp" ? 1 : 3;
+  }
   return best;
 }
 

@@ -15,7 +15,7 @@ namespace longspan {
 
 /// What the person who asks has fixed; the rest is a preset's or the search's to choose.
 struct ParallelChoice {
-  std::optional<int64_t> data, ring, ulysses, zero;
+  std::optional<int64_t> data, tensor, ring, ulysses, zero;
   bool overlap = true;
 };
 
@@ -26,7 +26,8 @@ std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
                             const ParallelChoice& choice);
 
 /// The grid of a preset: what its published form uses, as far as heads and choice allow. Presets
-/// without sequence parallelism use data parallelism. ZeRO 3 for all but `baseline` (0).
+/// without sequence parallelism use data parallelism. ZeRO 3 for all but `baseline` (0) and
+/// `megatron-sp` (1).
 Parallel preset_grid(const std::string& preset, const ModelSpec& model, const HardwareProfile& hw,
                      const ParallelChoice& choice);
 

@@ -14,6 +14,9 @@ constexpr int64_t kMostChunks = 128;
 // A ring works on a layer that lies on the device.
 bool may_stream(const Shape& shape) { return shape.chunk < shape.share && shape.grid.ring == 1; }
 
+// A tensor group deals out the tokens of the one block there is.
+bool has_blocks(const Shape& shape) { return shape.chunk < shape.share && shape.grid.tensor == 1; }
+
 // Parameters off the device are whole on every rank, or gathered from shards.
 bool parameters_may_leave(const Parallel& p) { return p.shards() == 1 || p.zero == 3; }
 
@@ -60,7 +63,7 @@ Strategy everything_kept(const Shape& shape) {
 
 Strategy everything_away(const Shape& shape, std::optional<int64_t> zero) {
   Strategy s = everything_kept(shape);
-  s.block_tokens = shape.chunk;
+  s.block_tokens = has_blocks(shape) ? shape.chunk : shape.share;
   s.layer_input.where = Saved::host;
   s.qkv.where = s.attention_out.where = s.mlp_input.where = s.mlp_inner.where = Saved::recompute;
   if (may_stream(shape)) s.kv = s.idle = Tier::host;
@@ -75,7 +78,6 @@ Strategy everything_away(const Shape& shape, std::optional<int64_t> zero) {
 std::vector<Knob> knobs(const Shape& shape, bool with_nvme, std::optional<int64_t> zero) {
   std::vector<Knob> all;
   const int64_t share = shape.share, chunk = shape.chunk;
-  const bool chunked = chunk < share;
   const auto tiers = [&](const char* name, Tier Strategy::*field) {
     all.push_back({name,
                    {[=](Strategy& s) { s.*field = Tier::device; },
@@ -118,7 +120,7 @@ std::vector<Knob> knobs(const Shape& shape, bool with_nvme, std::optional<int64_
   saved("attention_out", &Strategy::attention_out, {Saved::keep, Saved::recompute, Saved::host});
   saved("qkv", &Strategy::qkv, {Saved::keep, Saved::recompute, Saved::host});
   saved("mlp_input", &Strategy::mlp_input, {Saved::keep, Saved::recompute, Saved::host});
-  if (chunked) {
+  if (has_blocks(shape)) {
     all.push_back({"block",
                    {[=](Strategy& s) { s.block_tokens = chunk; },
                     [=](Strategy& s) { s.block_tokens = share; }}});

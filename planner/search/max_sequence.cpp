@@ -116,7 +116,7 @@ std::vector<int64_t> chunk_sizes(const MaxSequenceOptions& options, const Parall
   if (options.chunk_tokens > 0) return {options.chunk_tokens};
   std::vector<int64_t> sizes;
   const auto add = [&](int64_t chunk) {
-    const int64_t dealt = round_up(chunk, grid.ulysses);
+    const int64_t dealt = round_up(chunk, grid.ulysses * grid.tensor);
     if (sizes.empty() || sizes.back() != dealt) sizes.push_back(dealt);
   };
   for (int64_t chunk = 64; granule_of(chunk, grid.ring) <= options.longest; chunk *= 2) {
@@ -239,7 +239,8 @@ Found longest_in(const Parallel& grid, Prober& prober, const ModelSpec& model,
     }
     return best;
   };
-  Point best = best_size(probe(everything_away(shape_at(sizes[0]), zero), false, sizes[0]));
+  const bool one_block = grid.tensor > 1;
+  Point best = best_size(probe(everything_away(shape_at(sizes[0]), zero), one_block, sizes[0]));
   for (int round = 0; round < 2; ++round) {
     const int64_t before = best.found.sequence();
     best = best_size(improve(best));
@@ -249,18 +250,20 @@ Found longest_in(const Parallel& grid, Prober& prober, const ModelSpec& model,
 }
 
 // The longest over the grids that deal a sequence out to as many ranks as the heads allow (fewer
-// would hold more of it each): of those with a ring, which cannot stream keys and values, and of
-// those without.
+// would hold more of it each): of those with a ring, which cannot stream keys and values, of those
+// that cut up the layers, and of the others.
 Found longest_auto(Prober& prober, const ModelSpec& model, const HardwareProfile& hw,
                    const MaxSequenceOptions& options, const Progress& progress) {
   std::vector<Parallel> candidates = grids(model, hw, options.parallel);
-  int64_t most[2] = {0, 0};
+  const auto kind = [](const Parallel& grid) {
+    return grid.tensor > 1 ? 2 : grid.ring > 1 ? 1 : 0;
+  };
+  int64_t fewest[3] = {INT64_MAX, INT64_MAX, INT64_MAX};  // replicas
   for (const Parallel& grid : candidates) {
-    int64_t& of_kind = most[grid.ring > 1];
-    of_kind = std::max(of_kind, grid.sequence_ranks());
+    int64_t& of_kind = fewest[kind(grid)];
+    of_kind = std::min(of_kind, grid.data);
   }
-  std::erase_if(candidates,
-                [&](const Parallel& grid) { return grid.sequence_ranks() < most[grid.ring > 1]; });
+  std::erase_if(candidates, [&](const Parallel& grid) { return grid.data > fewest[kind(grid)]; });
   // Where packing loses much of what was hoped for, other knobs may be better: again, with room.
   constexpr int kAttempts = 3;
   constexpr double kHoped = 0.9;

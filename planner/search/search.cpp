@@ -120,7 +120,8 @@ std::vector<Shape> shapes_of(const ModelSpec& model, const HardwareProfile& hw, 
     const auto add = [&](int64_t chunk) {
       const Shape shape{grid, sequence / grid.ring, chunk};
       const int64_t unit = chunk * (grid.ring > 1 ? 2 * grid.ring : 1);
-      if (sequence % unit == 0 && chunk % grid.ulysses == 0) shapes.push_back(shape);
+      if (sequence % unit != 0 || chunk % grid.ulysses != 0) return;
+      if (sequence % grid.tensor == 0) shapes.push_back(shape);
     };
     if (options.chunk_tokens > 0) {
       add(options.chunk_tokens);
@@ -234,8 +235,7 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
     for (size_t i = 0; i < shapes.size(); ++i) {
       if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(shapes.size()));
       const std::vector<Knob> space = knobs(shapes[i], with_nvme, zero);
-      for (const Strategy& start :
-           {everything_away(shapes[i], zero), everything_kept(shapes[i])}) {
+      for (const Strategy& start : {everything_away(shapes[i], zero), everything_kept(shapes[i])}) {
         const Candidate found = descend(judge, start, space, options.objective, seen);
         if (found.score.overflow == 0) seen.push_back(found);
         if (found.score.overflow < nearest.score.overflow) nearest = found;

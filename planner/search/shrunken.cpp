@@ -120,9 +120,11 @@ ShrunkenPrograms dimensions_of(const StepRequest& request) {
   const int64_t first = 2 + exchanged + std::max({int64_t{1}, s.prefetch_depth, s.offload_window});
   const int64_t repeats = blocks > 1 ? blocks : lengths.chunks();
   const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
-  // A ring's ops depend on how its positions' chunks lie to each other.
+  // A ring's ops depend on how its positions' chunks lie to each other; and some chunks can be
+  // dealt out to a tensor group, but not every chunk.
   const bool small = repeats <= (pairs ? kExactRepeatsStreamed : kExactRepeats);
-  shrunken.repeats = small || s.parallel.ring > 1
+  const Parallel& p = s.parallel;
+  shrunken.repeats = small || p.ring > 1 || s.chunk_tokens % p.tensor != 0
                          ? Dimension::exact(repeats)
                          : Dimension::sampled(repeats, first, kRepeatSamples);
   shrunken.batches = Dimension::sampled(request.micro_batches, 1, 2);
@@ -185,7 +187,9 @@ std::string key_of(const StepRequest& r, const ShrunkenPrograms& t) {
   // Of the degrees, only a ring's shapes the list; the others are sizes.
   const Parallel& p = s.parallel;
   pack(p.ulysses > 1, 1);
+  pack(p.tensor > 1, 1);
   pack(p.ranks() > 1, 1);
+  pack(p.replicas() > 1, 1);
   pack(p.shards() > 1 ? p.zero : 0, 2);
   pack(p.overlap, 1);
   put(choices);

@@ -1,5 +1,6 @@
 // Plans of several ranks, run as threads of one process: training, checkpoints, traces, and what is
 // said where plan and ranks do not match.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -17,6 +18,7 @@ using testing::TemporaryFolder;
 const std::vector<std::string> kGrids[] = {{"--ulysses", "4"},
                                            {"--data", "4"},
                                            {"--ring", "2", "--ulysses", "2"},
+                                           {"--tensor", "2", "--data", "2", "--zero", "2"},
                                            {"--data", "2", "--ulysses", "2", "--zero", "1"}};
 
 struct Trained {
@@ -49,7 +51,8 @@ TEST_CASE("ranks train the numbers of one, in the memory and with the messages f
   const TemporaryFolder folder;
   // As many sequences per step on every grid: 4.
   const auto sequences = [](const std::vector<std::string>& grid) {
-    return grid[0] == "--data" ? 4 / std::stoll(grid[1]) : 4;
+    const auto data = std::find(grid.begin(), grid.end(), "--data");
+    return data == grid.end() ? 4 : 4 / std::stoll(*(data + 1));
   };
   const std::string alone =
       make_ranks_plan(folder, 1, {"--micro-batches", "4", "--strategy", "checkpoint"});
@@ -81,6 +84,7 @@ TEST_CASE("a checkpoint of ranks is whole, and another number of ranks goes on f
   const TemporaryFolder folder;
   const std::string four = make_ranks_plan(folder, 4, {"--strategy", "fpdt", "--chunk", "64"});
   const std::string two = make_ranks_plan(folder, 2, {"--strategy", "ring", "--zero", "0"});
+  const std::string cut = make_ranks_plan(folder, 2, {"--strategy", "megatron-sp"});
   const std::string one = make_ranks_plan(folder, 1, {"--strategy", "baseline"});
   const auto file = [&](const std::string& name) { return (folder.path() / name).string(); };
   const std::vector<double> through =
@@ -95,13 +99,21 @@ TEST_CASE("a checkpoint of ranks is whole, and another number of ranks goes on f
     CHECK(rest == std::vector<double>(through.begin() + 3, through.end()));
     CHECK(read_text(file("again")) == read_text(file("end")));
   }
-  SECTION("others: the same training") {
-    for (const auto& [plan, ranks] : {std::pair{two, 2}, std::pair{one, 1}}) {
+  SECTION("others: the same training, and they write such checkpoints too") {
+    for (const auto& [plan, ranks] : {std::pair{two, 2}, std::pair{cut, 2}, std::pair{one, 1}}) {
       const std::vector<double> rest =
           losses(train(folder, plan, ranks, {"--steps", "6", "--resume", file("half")}).record);
       REQUIRE(rest.size() == 3);
       for (size_t i = 0; i < 3; ++i) CHECK(rest[i] == Approx(through[i + 3]).epsilon(1e-5));
     }
+    // Layers cut up, as a file like any other.
+    train(folder, cut, 2,
+          {"--steps", "6", "--resume", file("half"), "--stop-after", "1", "--checkpoint",
+           file("cut")});
+    const std::vector<double> rest =
+        losses(train(folder, one, 1, {"--steps", "6", "--resume", file("cut")}).record);
+    REQUIRE(rest.size() == 2);
+    for (size_t i = 0; i < 2; ++i) CHECK(rest[i] == Approx(through[i + 4]).epsilon(1e-5));
   }
 }
 

@@ -105,7 +105,8 @@ TEST_CASE("with ranks too: the length max-seq names trains, and one granule more
     HardwareProfile hw =
         budgets(plan_for(model, whole_sequence(64), 64), int64_t{9} << 19, int64_t{8} << 20);
     hw.devices_per_node = ranks;
-    for (const std::string name : {"baseline", "ulysses", "ring", "usp", "alst", "fpdt", "auto"}) {
+    for (const std::string name :
+         {"baseline", "ulysses", "ring", "usp", "megatron-sp", "alst", "fpdt", "auto"}) {
       if (name == "auto" && ranks > 2) continue;  // longer, and says no more
       const MaxSequence found = max_sequence(model, hw, name, options);
       INFO(name << ", " << describe(found.plan.strategy.parallel) << ": " << found.sequence

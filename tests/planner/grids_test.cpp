@@ -50,10 +50,11 @@ TEST_CASE("grids are the ways to cut a number of ranks that the heads allow") {
     return grids(model, machine(devices), choice).size();
   };
   CHECK(count(1, eight_heads(), {}) == 1);
-  CHECK(count(8, eight_heads(), {}) == 10);  // ordered factorisations of 8 into three
+  // Ordered factorisations of 8 into three, and layers cut up for 2, 4 or 8.
+  CHECK(count(8, eight_heads(), {}) == 10 + 3);
   ParallelChoice two_replicas;
   two_replicas.data = 2;
-  CHECK(count(8, eight_heads(), two_replicas) == 3);
+  CHECK(count(8, eight_heads(), two_replicas) == 3 + 1);
   CHECK(count(3, eight_heads(), {}) == 2);  // 3 does not divide 8 heads: data or ring
   ParallelChoice three;
   three.ulysses = 3;
@@ -73,6 +74,8 @@ TEST_CASE("a preset has the grid of its published form") {
   }
   CHECK(grid_of("ring", eight_heads(), 8) == Parallel{1, 8, 1, 3});
   CHECK(grid_of("usp", eight_heads(), 8) == Parallel{1, 2, 4, 3});
+  CHECK(grid_of("megatron-sp", eight_heads(), 8) == Parallel{1, 1, 1, 1, true, 8});
+  CHECK(grid_of("megatron-sp", eight_heads(2), 8) == Parallel{4, 1, 1, 1, true, 2});
   CHECK(grid_of("usp", eight_heads(), 16) == Parallel{1, 4, 4, 3});
   ParallelChoice choice;
   choice.data = 2;
@@ -207,6 +210,9 @@ TEST_CASE("lengths grow with the ranks that share a sequence") {
     // One rank alone has no exchanges to hold memory for, but all of the states.
     CHECK(before >= 3 * longest(preset, 1));
   }
+  // A tensor group deals out residuals and heads, but the rows it gathers are the whole sequence's.
+  CHECK(longest("megatron-sp", 8) > 1.3 * longest("megatron-sp", 4));
+  CHECK(longest("megatron-sp", 8) < 0.8 * longest("ulysses", 8));
   // Replicas share states, but not a sequence.
   CHECK(longest("checkpoint", 8) < 2 * longest("checkpoint", 1));
 }
