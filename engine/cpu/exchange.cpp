@@ -20,14 +20,15 @@ Group world_of(const Program& p) {
 float* floats(std::byte* bytes) { return reinterpret_cast<float*>(bytes); }
 
 // One tensor of an all-to-all: its form with a rank's own tokens [rows, width] and its form with
-// all ranks' tokens [U * rows, share]. Where ranks outnumber K,V heads, `replicas` neighbours hold
-// the same share.
+// all ranks' tokens [U * rows, share]. Of each rank's columns of a row, the shares of other head
+// groups lie beside it: they begin `stride` apart. Where ranks outnumber K,V heads, `replicas`
+// neighbours hold the same share.
 struct Exchanged {
   float* own = nullptr;
   float* heads = nullptr;
-  int64_t width = 0, share = 0, replicas = 1;
+  int64_t width = 0, share = 0, stride = 0, replicas = 1;
 
-  int64_t column(int64_t rank) const { return rank / replicas * share; }
+  int64_t column(int64_t rank) const { return rank / replicas * stride; }
 };
 
 class AllToAll {
@@ -45,8 +46,11 @@ class AllToAll {
       Exchanged e;
       e.width = row_floats(p, op.operands[own]);
       e.share = row_floats(p, op.operands[heads]);
-      e.replicas = e.share * ranks_ / e.width;
-      e.own = at_chunk(p, op.operands[own], op.index, operands[own]);
+      const bool all_groups = holds_all_groups(p.buffers[op.operands[own]].tensor);
+      e.stride = e.share * (all_groups ? p.lengths.head_groups : 1);
+      e.replicas = e.stride * ranks_ / e.width;
+      e.own = at_chunk(p, op.operands[own], op.index, operands[own]) +
+              p.group_offset_bytes(op.operands[own], op.head_group) / 4;
       e.heads = at_chunk(p, op.operands[heads], op.index, operands[heads]);
       tensors_.push_back(e);
     }

@@ -5,8 +5,10 @@ namespace longspan {
 void StepLowering::exchange(bool to_heads, int layer, int chunk,
                             const std::array<BufferId, kExchanged>& from,
                             const std::array<BufferId, kExchanged>& to) {
-  OpShape op = shape(OpKind::all_to_all, program_.buffers[from[0]].tensor);
+  const Tensor first = program_.buffers[from[0]].tensor;
+  OpShape op = shape(OpKind::all_to_all, first);
   op.to_heads = to_heads;
+  op.queries_only = (first == Tensor::q_own || first == Tensor::dq) && from[1] < 0;
   const BufferId workspace = device(Tensor::ws_exchange, layer, chunk);
   builder_.communicate(
       op, layer, chunk,

@@ -29,7 +29,8 @@ enum class OpKind : uint8_t {
   batch,          // tokens_all[w]                       (host stream: filled by the data source)
   embed_forward,  // params, tokens, x[w]
   norm_forward,   // params, x, h[w]
-  qkv_forward,    // params, x or h, q[w], k[w], v[w], workspace[w]
+  qkv_forward,  // params, x or h, q[w], k[w]?, v[w]?, workspace[w]   (one head group's; without k,
+                // v where it shares them with the group before)
   attention_forward,   // q, k, v, o[rw], lse[rw], workspace[w]
   out_forward,         // params, x, o, y[w]                  (y may be x)
   mlp_forward,         // params, y, x[w], workspace[w], inner[w]?   (x may be y)
@@ -38,8 +39,9 @@ enum class OpKind : uint8_t {
   mlp_backward,        // params, y, dx[rw], grads[rw], workspace[w], inner[rw]?
   out_backward,        // params, dx, o, d_o[w], delta[w], grads[rw]  (d_o may be o)
   attention_backward,  // q, k, v, d_o, lse, delta, dq[rw], dk[rw], dv[rw], workspace[w]
-  qkv_backward,        // params, x or h, dq[rw], dk[rw], dv[rw], dx[rw] or dh[w], grads[rw],
-                       // workspace[w]
+  qkv_backward,        // params, x or h, dq[rw], dk[rw]?, dv[rw]?, dx[rw] or dh[w], grads[rw],
+                       // workspace[w]                        (with dk, dv once the last head group
+                       // that shares them is done)
   norm_backward,       // params, x, dh, dx[rw], grads[rw]
   embed_backward,      // tokens, dx, grads[rw]
   add,                 // sum[rw], part                       (ring: gradients of keys and values)
@@ -51,7 +53,7 @@ enum class OpKind : uint8_t {
   io_read,             // source, destination[w]              (nvme to host)
   io_write,            // source, destination[w]              (host to nvme)
   all_to_all,      // up to three sources, as many destinations[w], workspace[w]: one chunk's tokens
-                   // for heads, or heads for tokens, in the Ulysses group
+                   // for heads (of one head group), or heads for tokens, in the Ulysses group
   ring_shift,      // k, v, next k[w], next v[w]: to the ring's next rank, from the one before
   all_gather,      // shard, unit[w]                            (shard may be the unit itself)
   reduce_scatter,  // grads[rw], shard[rw], workspace[w]: adds the sum over the ranks to the shard
@@ -75,6 +77,7 @@ struct OpShape {
   bool saves_inner = false;       // mlp: inner is written (forward) or given (backward)
   bool normed = false;            // qkv: the norm is a separate op
   bool to_heads = false;          // all_to_all: from tokens to heads
+  bool queries_only = false;      // qkv, all_to_all: of a head group without its K,V
   bool operator==(const OpShape&) const = default;
 };
 
@@ -91,6 +94,7 @@ struct Op {
   int32_t index = 0;     // block, chunk (of this ring position) or parameter unit it works on
   int32_t kv_first = 0;  // attention: first chunk of keys
   int32_t micro_batch = 0;
+  int32_t head_group = 0;  // around attention
   std::array<BufferId, kMaxOperands> operands{};
 };
 
@@ -131,6 +135,9 @@ struct Program {
   int64_t shard_offset_bytes(BufferId id) const;
   /// Where the rows of `chunk` begin in a buffer that has rows and covers it.
   int64_t chunk_offset_bytes(BufferId id, int64_t chunk) const;
+  /// Where the heads of a group begin among those of one rank, in every row of a buffer of
+  /// attention's; 0 where it holds one group's.
+  int64_t group_offset_bytes(BufferId id, int64_t group) const;
 };
 
 /// The token of the whole sequence at which this rank's own rows of `chunk` begin.

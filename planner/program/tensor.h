@@ -7,10 +7,12 @@
 //
 // Around attention a rank of a Ulysses group holds all tokens of U's share of the heads, elsewhere
 // its own tokens with all heads; "_own" and "_heads" tell the two forms of one tensor apart.
+// Where heads are taken in groups, what is per chunk, and K,V with their gradients, holds the heads
+// of one group; what is per block those of all.
 //
-// Legend: S a ring position's share of the sequence, b block, c chunk (tokens); U Ulysses degree; d
-// hidden, A = H*D, G = Hkv*D, H heads, W inner width of the MLP, V vocabulary. G/U is the width of
-// at least one head.
+// Legend: S a ring position's share of the sequence, b block, c chunk (tokens); U Ulysses degree, P
+// = U times the head groups; d hidden, A = H*D, G = Hkv*D, H heads, W inner width of the MLP, V
+// vocabulary. G/P is the width of at least one head.
 #pragma once
 
 #include <array>
@@ -52,9 +54,9 @@ enum class Tensor : uint8_t {
   // per sequence
   tokens_all,  // int32 [S/b, 2, b/U]: inputs and labels of each block
   k_all,
-  v_all,  // [S, G/U]
+  v_all,  // [S, G/P]
   dk_all,
-  dv_all,  // float32 [S, G/U]
+  dv_all,  // float32 [S, G/P]
   // per block
   tokens,  // int32 [2, b/U]
   x,
@@ -69,21 +71,21 @@ enum class Tensor : uint8_t {
   delta,  // float32 [b, H/U]
   inner,  // [b/U, W]
   // per chunk
-  q,  // [c, A/U]
+  q,  // [c, A/P]
   k,
-  v,   // [c, G/U]
-  dq,  // float32 [c, A/U]
+  v,   // [c, G/P]
+  dq,  // float32 [c, A/P]
   dk,
-  dv,  // float32 [c, G/U]
+  dv,  // float32 [c, G/P]
   o_heads,
-  d_o_heads,    // [c, A/U]
-  delta_heads,  // float32 [c, H/U]
-  q_own,        // [c/U, A]
+  d_o_heads,    // [c, A/P]
+  delta_heads,  // float32 [c, H/P]
+  q_own,        // [c/U, A*U/P]
   k_own,
-  v_own,   // [c/U, G]
-  dq_own,  // float32 [c/U, A]
+  v_own,   // [c/U, G*U/P], at most G
+  dq_own,  // float32 [c/U, A*U/P]
   dk_own,
-  dv_own,  // float32 [c/U, G]
+  dv_own,  // float32 [c/U, G*U/P], at most G
   // workspaces of ops, one kind each
   ws_qkv_forward,
   ws_attention_forward,
@@ -111,6 +113,8 @@ Rows rows_of(Tensor);
 /// True for tensors of a rank's own tokens (1/U of the rows); the others that have rows hold all
 /// rows of 1/U of the heads.
 bool is_own(Tensor);
+/// True for attention's tensors that hold the heads of all head groups, side by side.
+bool holds_all_groups(Tensor);
 /// Parameters, gradients and optimizer state.
 bool is_state(Tensor);
 
@@ -120,17 +124,29 @@ struct Lengths {
   int64_t block = 0;     // b
   int64_t chunk = 0;     // c
   int64_t ulysses = 1;   // U
+  int64_t head_groups = 1;
 
   int64_t chunks() const { return sequence / chunk; }
   int64_t blocks() const { return sequence / block; }
   int64_t own_chunk() const { return chunk / ulysses; }
   int64_t own_block() const { return block / ulysses; }
+  /// Parts the heads are cut into: one is what a rank attends with at a time.
+  int64_t head_shares() const { return ulysses * head_groups; }
   /// Rows of one unit of a tensor; 0 for tensors without rows.
   int64_t rows(Tensor t) const;
   /// Rows that one chunk has in a tensor.
   int64_t chunk_rows(Tensor t) const { return is_own(t) ? own_chunk() : chunk; }
 };
 Lengths lengths_of(const Strategy& strategy, int64_t sequence);
+
+/// Heads of one head group, those of all ranks together: what a rank projects of its own tokens.
+struct GroupHeads {
+  int64_t q = 0, kv = 0;
+};
+GroupHeads group_heads(const ModelSpec& model, const Lengths& lengths);
+/// How often the K,V heads change while the head groups pass: neighbouring groups share them where
+/// a rank has fewer K,V heads than groups.
+int64_t kv_groups(const ModelSpec& model, const Lengths& lengths);
 
 /// Bytes of one unit of every tensor.
 struct TensorBytes {

@@ -43,7 +43,8 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   const int64_t mlp_rows = tile_of(s.mlp_tile, lengths.own_block());
   const int64_t loss_rows = tile_of(s.loss_tile, lengths.own_block());
   const int64_t ranks = s.parallel.ranks(), ulysses = lengths.ulysses;
-  const int64_t kv_heads = kv_heads_per_rank(m, ulysses);
+  const int64_t kv_heads = kv_heads_per_rank(m, lengths.head_shares());
+  const int64_t q_width = group_heads(m, lengths).q * m.head_dim;
   const auto bytes = [&](int64_t rows, int64_t width) {
     return checked_mul(rows, checked_mul(width, act, "workspace"), "workspace");
   };
@@ -54,10 +55,10 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   ws.loss = bytes(loss_rows, 2 * d + m.vocab);
   ws.mlp_backward = bytes(mlp_rows, d + w + f);
   ws.mlp_backward_saved = bytes(mlp_rows, d + f);
-  ws.qkv_backward = bytes(qkv_rows, d + (m.qk_norm ? m.attention_width() : 0));
+  ws.qkv_backward = bytes(qkv_rows, d + (m.qk_norm ? q_width : 0));
   ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
   if (ulysses > 1) {
-    const int64_t width = m.attention_width() + 2 * ulysses * kv_heads * m.head_dim;
+    const int64_t width = q_width + 2 * ulysses * kv_heads * m.head_dim;
     ws.exchange = checked_mul(lengths.own_chunk(), width * 4, "workspace");
   }
   if (ranks > 1) {

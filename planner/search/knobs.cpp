@@ -27,7 +27,8 @@ const std::vector<StatePlacement>& state_placements(bool with_nvme) {
 }
 
 bool may_offload_states(const std::string& preset) {
-  return preset == "checkpoint-offload" || preset == "alst" || preset == "fpdt";
+  return preset == "checkpoint-offload" || preset == "alst" || preset == "upipe" ||
+         preset == "fpdt";
 }
 
 Strategy everything_kept(int64_t sequence, int64_t chunk) {
