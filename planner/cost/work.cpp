@@ -62,7 +62,7 @@ double exchanged_row_bytes(const Program& p, const OpShape& shape) {
     case Tensor::q_own:
       bytes = row(Tensor::q) + (shape.queries_only ? 0 : 2 * row(Tensor::k));
       break;
-    case Tensor::d_o:
+    case Tensor::o:  // d_o, which has taken its place
       bytes = row(Tensor::d_o_heads) + row(Tensor::delta_heads);
       break;
     case Tensor::dq:

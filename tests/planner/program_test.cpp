@@ -178,6 +178,40 @@ TEST_CASE("with everything chunked and offloaded, device memory does not grow wi
   }
 }
 
+TEST_CASE("device memory falls with the groups of heads, where queries are what is large") {
+  StepRequest request = random_request(1);
+  ModelSpec& m = request.model;
+  m.hidden = m.ffn = m.vocab = 16;
+  m.positions = Positions::rope;
+  m.norm = Norm::rmsnorm;
+  m.heads = 32;
+  m.head_dim = 16;
+  request.micro_batches = 1;
+  request.sequence = 4096;
+  for (const int64_t kv_heads : {32, 1}) {
+    m.kv_heads = kv_heads;
+    for (const auto& [ulysses, overlap] : {std::pair{1, true}, {2, true}, {4, true}, {4, false}}) {
+      const Parallel parallel{1, 1, ulysses, 0, overlap};
+      // Exchanges beside compute take two groups at a time.
+      const int64_t at_once = ulysses > 1 && overlap ? 2 : 1;
+      int64_t all_heads = 0, before = 0;
+      for (int64_t groups = 1; groups <= m.heads / ulysses; groups *= 2) {
+        INFO(kv_heads << " K,V heads, " << groups << " groups, " << describe(parallel));
+        request.strategy = make_preset("upipe", m, request.sequence, 0, parallel);
+        request.strategy.head_groups = groups;
+        const Layout layout = lay_out(build_program(request));
+        const int64_t peak = layout.arena_bytes[0];
+        if (groups == 1) all_heads = peak;
+        if (groups > at_once) CHECK(peak < before);
+        before = peak;
+      }
+      // What is left is attention's output, of all heads.
+      INFO(all_heads << " to " << before << ", " << describe(parallel));
+      CHECK(5 * before < 3 * all_heads);
+    }
+  }
+}
+
 TEST_CASE("a kept tensor costs no copies and a recomputed one no memory") {
   StepRequest request = random_request(1);
   request.micro_batches = 1;
