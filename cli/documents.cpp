@@ -27,6 +27,7 @@ Json strategy_json(const Strategy& s) {
   return {{"preset", s.preset},
           {"chunk_tokens", s.chunk_tokens},
           {"block_tokens", s.block_tokens},
+          {"head_groups", s.head_groups},
           {"kv", name_of(s.kv)},
           {"idle", name_of(s.idle)},
           {"prefetch_depth", s.prefetch_depth},

@@ -1,6 +1,7 @@
 #include "engine/cpu/exchange.h"
 
 #include <algorithm>
+#include <cassert>
 #include <vector>
 
 #include "base/error.h"
@@ -54,6 +55,7 @@ class AllToAll {
       e.heads = at_chunk(p, op.operands[heads], op.index, operands[heads]);
       tensors_.push_back(e);
     }
+    assert(staged_bytes() <= p.bytes_of(op.operands[2 * kExchanged]));
   }
 
   // Everyone's share of our tokens goes out packed; our share of everyone's tokens comes in place.
@@ -107,6 +109,12 @@ class AllToAll {
   }
   static float* at_chunk(const Program& p, BufferId id, int64_t chunk, std::byte* buffer) {
     return floats(buffer + p.chunk_offset_bytes(id, chunk));
+  }
+  // Everything but what stays here.
+  int64_t staged_bytes() const {
+    int64_t row = 0;
+    for (const Exchanged& e : tensors_) row += e.share * 4;
+    return (ranks_ - 1) * rows_ * row;
   }
   float* block(const Exchanged& e, int64_t rank) const { return e.heads + rank * rows_ * e.share; }
   void send(int64_t peer, const float* data, const Exchanged& e) {

@@ -78,6 +78,7 @@ std::string_view name_of(Tensor tensor) {
                                                "attention backward workspace",
                                                "qkv backward workspace",
                                                "exchange workspace",
+                                               "exchange workspace",
                                                "reduction workspace",
                                                "loss",
                                                "grad_norm"};
@@ -206,6 +207,7 @@ TensorBytes tensor_bytes(const ModelSpec& model, const Lengths& lengths, const S
   at(ws_attention_backward) = ws.attention_backward;
   at(ws_qkv_backward) = ws.qkv_backward;
   at(ws_exchange) = ws.exchange;
+  at(ws_exchange_queries) = ws.exchange_queries;
   at(ws_reduce) = ws.reduce;
   at(loss) = at(grad_norm) = 8;
   return table;

@@ -96,8 +96,9 @@ enum class Tensor : uint8_t {
   ws_mlp_backward_saved,
   ws_attention_backward,
   ws_qkv_backward,
-  ws_exchange,  // staging of an all-to-all
-  ws_reduce,    // pieces of other ranks on their way into a sum
+  ws_exchange,          // staging of an all-to-all of q, k, v or their gradients
+  ws_exchange_queries,  // of one without K,V: q, o, d_o with delta, or dq
+  ws_reduce,            // pieces of other ranks on their way into a sum
   // scalars
   loss,
   grad_norm,  // float64

@@ -58,8 +58,12 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   ws.qkv_backward = bytes(qkv_rows, d + (m.qk_norm ? q_width : 0));
   ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
   if (ulysses > 1) {
-    const int64_t width = q_width + 2 * ulysses * kv_heads * m.head_dim;
-    ws.exchange = checked_mul(lengths.own_chunk(), width * 4, "workspace");
+    const int64_t rows = checked_mul(ulysses - 1, lengths.own_chunk(), "workspace");
+    const int64_t q_share = q_width / ulysses, kv_share = kv_heads * m.head_dim;
+    const int64_t q_bytes = q_share * 4;  // dq is the widest
+    const int64_t d_o_bytes = q_share * act + m.heads / lengths.head_shares() * 4;
+    ws.exchange = checked_mul(rows, q_bytes + 2 * kv_share * 4, "workspace");
+    ws.exchange_queries = checked_mul(rows, std::max(q_bytes, d_o_bytes), "workspace");
   }
   if (ranks > 1) {
     const auto elements = unit_elements(m);

@@ -24,8 +24,10 @@ struct Workspaces {
   int64_t mlp_backward = 0, mlp_backward_saved = 0;
   int64_t attention_backward = 0;
   int64_t qkv_backward = 0;
-  int64_t exchange = 0;  // all-to-all: a chunk's (or head group's) q, k and v in float32
-  int64_t reduce = 0;    // pieces of the other ranks' gradients
+  // All-to-all: what goes to, or comes from, the other ranks of a chunk's (or head group's)
+  // tensors.
+  int64_t exchange = 0, exchange_queries = 0;
+  int64_t reduce = 0;  // pieces of the other ranks' gradients
 };
 Workspaces workspaces(const ModelSpec& model, const Lengths& lengths, const Strategy& strategy,
                       DType dtype);
