@@ -9,6 +9,11 @@ Json saved_json(const SavedPolicy& policy) {
   return {{"where", name_of(policy.where)}, {"fraction", policy.fraction}};
 }
 
+Json parallel_json(const Parallel& p) {
+  return {{"ranks", p.ranks()},     {"data", p.data}, {"ring", p.ring},
+          {"ulysses", p.ulysses}, {"zero", p.zero}, {"overlap", p.overlap}};
+}
+
 }  // namespace
 
 std::string version_text() { return "longspan " LONGSPAN_VERSION; }
@@ -25,6 +30,7 @@ Json tiers_json(const std::array<int64_t, kTierCount>& bytes) {
 
 Json strategy_json(const Strategy& s) {
   return {{"preset", s.preset},
+          {"parallel", parallel_json(s.parallel)},
           {"chunk_tokens", s.chunk_tokens},
           {"block_tokens", s.block_tokens},
           {"head_groups", s.head_groups},

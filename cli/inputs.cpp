@@ -33,25 +33,34 @@ void HardwareFlags::add_to(CLI::App& verb) {
   verb.add_option("--device-memory", device_memory, "Memory of a device, e.g. 64MiB");
   verb.add_option("--host-memory", host_memory, "Memory of a node's host, e.g. 1GiB");
   verb.add_option("--nvme-capacity", nvme_capacity, "File storage of a node, e.g. 1TiB");
-  verb.add_option("--gpus", gpus, "Devices to use; this version plans for 1");
+  verb.add_option("--gpus", gpus, "Devices to use, a rank on each; 0: all there are");
 }
 
 HardwareProfile HardwareFlags::load() const {
-  if (gpus != 1) {
-    throw bad_input("--gpus: this version plans and runs on 1 device, got {}; leave --gpus out",
-                    gpus);
-  }
+  if (gpus < 0) throw bad_input("--gpus: expected a number >= 0, got {}", gpus);
   HardwareProfile hw = load_hardware(reference);
+  if (gpus > 0) hw = with_devices(hw, gpus);
   override_capacities(hw, device_memory, host_memory, nvme_capacity);
   return hw;
 }
 
-std::vector<std::string> HardwareFlags::notes(const HardwareProfile& hw) const {
-  if (hw.devices() == 1) return {};
-  return {
-      fmt::format("{} has {} devices; plans of this version use 1 of them, with 1/{} of its "
-                  "node's host memory and storage",
-                  hw.name, hw.devices(), hw.devices_per_node)};
+void ParallelFlags::add_to(CLI::App& verb) {
+  const auto degree = [&](const char* flag, std::optional<int64_t>& value, const char* what) {
+    verb.add_option(flag, value, what)->check(CLI::Range(int64_t{1}, kMostRanks));
+  };
+  degree("--data", choice.data, "Replicas that train on sequences of their own");
+  degree("--ring", choice.ring, "Ranks that keys and values travel around");
+  degree("--ulysses", choice.ulysses, "Ranks that exchange tokens for heads");
+  verb.add_option("--zero", choice.zero, "ZeRO stage of parameters' states, 0 to 3")
+      ->check(CLI::Range(0, 3));
+  verb.add_flag("--no-overlap", no_overlap,
+                "Let compute wait for every exchange, as the published implementations do");
+}
+
+ParallelChoice ParallelFlags::load() const {
+  ParallelChoice result = choice;
+  result.overlap = !no_overlap;
+  return result;
 }
 
 void check_folder_of(const std::filesystem::path& path, const char* flag) {

@@ -8,6 +8,7 @@
 
 #include "cli/verbs.h"
 #include "hwprofiles/hardware_profile.h"
+#include "planner/search/grids.h"
 
 namespace longspan::cli {
 
@@ -19,13 +20,21 @@ CLI::App* add_verb(CLI::App& app, Invocation& invocation, const std::string& nam
 struct HardwareFlags {
   std::string reference;
   std::string device_memory, host_memory, nvme_capacity;  // empty: as the profile says
-  int64_t gpus = 1;
+  int64_t gpus = 0;  // 0: all
 
   void add_to(CLI::App& verb);
-  /// The profile with the overrides in place, their source the command line. Throws bad_input.
+  /// What is used of the profile, with the overrides in place, their source the command line. Throws
+  /// bad_input.
   HardwareProfile load() const;
-  /// What a person should know about how the hardware is used.
-  std::vector<std::string> notes(const HardwareProfile& hw) const;
+};
+
+/// The degrees a person fixes.
+struct ParallelFlags {
+  ParallelChoice choice;
+  bool no_overlap = false;
+
+  void add_to(CLI::App& verb);
+  ParallelChoice load() const;
 };
 
 /// Throws bad_input if the folder a file is to be written to does not exist; better now than after

@@ -18,6 +18,7 @@ namespace {
 struct Flags {
   std::string model;
   HardwareFlags hardware;
+  ParallelFlags parallel;
   std::string strategy = "all";
   std::string granule = "256";
   std::string chunk;
@@ -29,6 +30,7 @@ MaxSequenceOptions options_of(const Flags& flags) {
   options.granule = parse_tokens(flags.granule, "--granule");
   if (!flags.chunk.empty()) options.chunk_tokens = parse_tokens(flags.chunk, "--chunk");
   options.micro_batches = flags.micro_batches;
+  options.parallel = flags.parallel.load();
   return options;
 }
 
@@ -47,16 +49,18 @@ Json result_json(const MaxSequence& result) {
   return object;
 }
 
-void add_row(Table& table, const MaxSequence& result) {
+void add_row(Table& table, const MaxSequence& result, bool many) {
   std::vector<std::string> row = {result.strategy};
   if (result.sequence == 0) {
     row.insert(row.end(), {"none", "-", "-", "-", "-", "-", "-"});
+    if (many) row.emplace_back("-");
   } else {
     const Prediction& p = result.plan.predicted;
     row.insert(row.end(),
                {format_tokens(result.sequence), format_tokens(result.plan.strategy.chunk_tokens),
                 bytes_or_dash(p.peak_bytes[0]), bytes_or_dash(p.peak_bytes[1]),
                 bytes_or_dash(p.peak_bytes[2]), format_seconds(p.step_seconds), percent(p.mfu)});
+    if (many) row.push_back(degrees_of(result.plan.strategy.parallel));
   }
   row.emplace_back(name_of(result.limit));
   table.add(std::move(row));
@@ -65,19 +69,18 @@ void add_row(Table& table, const MaxSequence& result) {
 void print_text(const ModelSpec& model, const HardwareProfile& hw,
                 const std::vector<MaxSequence>& results) {
   const auto capacity = capacities(hw);
-  fmt::print("{}\n", bold(fmt::format("Longest sequence of {} on {}: device {}, host {}, nvme {}",
-                                      model.name, hw.name, format_bytes(capacity[0]),
-                                      format_bytes(capacity[1]), bytes_or_dash(capacity[2]))));
-  Table table({{"strategy", false},
-               {"length"},
-               {"chunk"},
-               {"device"},
-               {"host"},
-               {"nvme"},
-               {"step"},
-               {"MFU"},
-               {"limited by", false}});
-  for (const MaxSequence& result : results) add_row(table, result);
+  const bool many = hw.devices() > 1;
+  fmt::print("{}\n", bold(fmt::format("Longest sequence of {} on {}: {}device {}, host {}, nvme {}",
+                                      model.name, hw.name, many ? "each rank with " : "",
+                                      format_bytes(capacity[0]), format_bytes(capacity[1]),
+                                      bytes_or_dash(capacity[2]))));
+  std::vector<Table::Column> columns = {{"strategy", false}, {"length"}, {"chunk"},
+                                        {"device"},          {"host"},   {"nvme"},
+                                        {"step"},            {"MFU"}};
+  if (many) columns.push_back({"ranks", false});
+  columns.push_back({"limited by", false});
+  Table table(columns);
+  for (const MaxSequence& result : results) add_row(table, result, many);
   table.print();
   fmt::print("{}\n", bold("What would lift the limit"));
   for (const MaxSequence& result : results) {
@@ -98,9 +101,14 @@ int run(const Flags& flags, bool json) {
   }
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
-  std::vector<std::string> strategies = {flags.strategy};
-  if (flags.strategy == "all") {
-    strategies = preset_names();
+  std::vector<std::string> strategies;
+  if (flags.strategy != "all") {
+    strategies = {flags.strategy};
+  } else {
+    // On one device, presets that are a grid are checkpoint by another name.
+    for (const std::string& name : preset_names()) {
+      if (hw.devices() > 1 || !is_grid_preset(name)) strategies.push_back(name);
+    }
     strategies.emplace_back("auto");
   }
 
@@ -121,7 +129,6 @@ int run(const Flags& flags, bool json) {
 
   bool any = false;
   for (const MaxSequence& result : results) any |= result.sequence > 0;
-  const std::vector<std::string> notes = flags.hardware.notes(hw);
   if (json) {
     Json list = Json::array();
     for (const MaxSequence& result : results) list.push_back(result_json(result));
@@ -129,11 +136,10 @@ int run(const Flags& flags, bool json) {
                 {"hardware", hw.name},
                 {"capacity", tiers_json(capacities(hw))},
                 {"micro_batches", flags.micro_batches},
-                {"results", std::move(list)},
-                {"notes", notes}});
+                {"devices", hw.devices()},
+                {"results", std::move(list)}});
   } else {
     print_text(model, hw, results);
-    print_notes(notes);
     if (!any) fmt::print("Nothing fits, not even {} tokens.\n", format_tokens(options.granule));
   }
   return any ? 0 : 1;
@@ -150,6 +156,7 @@ void add_max_seq(CLI::App& app, Invocation& invocation) {
                    "Model: a catalog name, a YAML file, or a Hugging Face config.json or folder")
       ->required();
   flags->hardware.add_to(*verb);
+  flags->parallel.add_to(*verb);
   verb->add_option("--strategy", flags->strategy,
                    "A preset, auto (the whole space of knobs), or all");
   verb->add_option("--granule", flags->granule, "Step in which unchunked strategies grow");

@@ -18,6 +18,7 @@ namespace {
 struct Flags {
   std::string model;
   HardwareFlags hardware;
+  ParallelFlags parallel;
   std::string sequence;
   std::string strategy = "auto";
   std::string chunk;
@@ -32,6 +33,11 @@ SearchResult find_plan(const Flags& flags, const ModelSpec& model, const Hardwar
   if (flags.micro_batches < 1) {
     throw bad_input("--micro-batches: expected a number >= 1, got {}", flags.micro_batches);
   }
+  SearchOptions options;
+  options.objective = flags.objective == "memory" ? Objective::memory : Objective::throughput;
+  options.chunk_tokens = chunk;
+  options.micro_batches = flags.micro_batches;
+  options.parallel = flags.parallel.load();
   if (chunk > 0) {
     // The strategy's own check, for a chunk the user chose: it names the nearest that divide.
     Strategy probe;
@@ -45,13 +51,9 @@ SearchResult find_plan(const Flags& flags, const ModelSpec& model, const Hardwar
                       flags.strategy);
     }
     SearchResult result;
-    result.best = plan_preset(model, hw, flags.strategy, sequence, chunk, flags.micro_batches);
+    result.best = plan_preset(model, hw, flags.strategy, sequence, options);
     return result;
   }
-  SearchOptions options;
-  options.objective = flags.objective == "memory" ? Objective::memory : Objective::throughput;
-  options.chunk_tokens = chunk;
-  options.micro_batches = flags.micro_batches;
   ProgressBar bar;
   return search(model, hw, sequence, options, [&](int64_t done, int64_t total) {
     bar.show("searching", total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0);
@@ -65,23 +67,30 @@ Prediction complete(const Plan& plan) {
 
 void print_pareto(const SearchResult& found) {
   fmt::print("{}\n", bold("From the fastest to the smallest in device memory"));
-  Table table({{"step"},
-               {"MFU"},
-               {"device"},
-               {"host"},
-               {"nvme"},
-               {"chunk"},
-               {"block"},
-               {"kv", false},
-               {"optimizer", false},
-               {"saved", false}});
+  const bool many = found.best.strategy.parallel.ranks() > 1;
+  std::vector<Table::Column> columns = {{many ? "step/sequence" : "step"},
+                                        {"MFU"},
+                                        {"device"},
+                                        {"host"},
+                                        {"nvme"},
+                                        {"chunk"},
+                                        {"block"},
+                                        {"kv", false},
+                                        {"optimizer", false},
+                                        {"saved", false}};
+  if (many) columns.push_back({"ranks", false});
+  Table table(columns);
   for (const Plan& plan : found.pareto) {
     const Prediction p = complete(plan);
     const Strategy& s = plan.strategy;
-    table.add({format_seconds(p.step_seconds), percent(p.mfu), bytes_or_dash(p.peak_bytes[0]),
+    const auto replicas = static_cast<double>(s.parallel.data);
+    std::vector<std::string> row = {
+        format_seconds(p.step_seconds / replicas), percent(p.mfu), bytes_or_dash(p.peak_bytes[0]),
                bytes_or_dash(p.peak_bytes[1]), bytes_or_dash(p.peak_bytes[2]),
                format_tokens(s.chunk_tokens), format_tokens(s.block_tokens),
-               std::string(name_of(s.kv)), std::string(name_of(s.optimizer)), saved_text(s)});
+               std::string(name_of(s.kv)), std::string(name_of(s.optimizer)), saved_text(s)};
+    if (many) row.push_back(degrees_of(s.parallel));
+    table.add(std::move(row));
   }
   table.print();
 }
@@ -111,7 +120,6 @@ int run(const Flags& flags, bool json) {
   found.best.created_by = version_text() + " plan";
   if (!flags.output.empty()) write_file_atomically(flags.output, write_plan(found.best));
 
-  const std::vector<std::string> notes = flags.hardware.notes(hw);
   if (json) {
     Json front = Json::array();
     for (const Plan& plan : found.pareto) {
@@ -125,11 +133,9 @@ int run(const Flags& flags, bool json) {
     document["evaluated"] = found.evaluated;
     document["search_seconds"] = found.seconds;
     document["file"] = flags.output.empty() ? Json() : Json(flags.output);
-    document["notes"] = notes;
     print_json(document);
   } else {
     print_text(flags, found);
-    print_notes(notes);
   }
   return 0;
 }
@@ -145,6 +151,7 @@ void add_plan(CLI::App& app, Invocation& invocation) {
                    "Model: a catalog name, a YAML file, or a Hugging Face config.json or folder")
       ->required();
   flags->hardware.add_to(*verb);
+  flags->parallel.add_to(*verb);
   verb->add_option("--seq", flags->sequence, "Sequence length, e.g. 128K")->required();
   verb->add_option("--strategy", flags->strategy, "A preset, or auto (search)");
   verb->add_option("--chunk", flags->chunk, "Attention chunk; must divide the length");

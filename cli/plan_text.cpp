@@ -48,6 +48,7 @@ std::string headline(const Plan& plan) {
 void print_knobs(const Plan& plan) {
   const Strategy& s = plan.strategy;
   fmt::print("{}\n", bold("Strategy " + s.preset));
+  if (s.parallel.ranks() > 1) print_line("ranks", describe(s.parallel));
   const int64_t chunks = plan.sequence / s.chunk_tokens;
   print_line("chunk",
              fmt::format("{} tokens ({} chunk{}), blocks of {}", format_tokens(s.chunk_tokens),
@@ -77,10 +78,6 @@ void print_prediction(const Plan& plan, const Prediction& prediction) {
     print_line(name_of(static_cast<Tier>(tier)),
                of_capacity(prediction.peak_bytes[tier], capacity[tier]));
   }
-}
-
-void print_notes(const std::vector<std::string>& notes) {
-  for (const std::string& note : notes) fmt::print("note: {}\n", note);
 }
 
 }  // namespace longspan::cli

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "planner/plan/plan.h"
 
@@ -21,6 +20,5 @@ std::string headline(const Plan& plan);
 void print_knobs(const Plan& plan);
 /// Step time, rate, MFU and the peaks against the capacities, on standard output.
 void print_prediction(const Plan& plan, const Prediction& prediction);
-void print_notes(const std::vector<std::string>& notes);
 
 }  // namespace longspan::cli

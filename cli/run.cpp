@@ -1,8 +1,10 @@
 // longspan run: trains by a plan, and holds what it measures against what was predicted.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <thread>
 
 #include "base/file.h"
 #include "base/units.h"
@@ -10,8 +12,10 @@
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/plan_text.h"
+#include "cli/ranks.h"
 #include "cli/run_record.h"
 #include "cli/terminal.h"
+#include "engine/comm/collectives.h"
 #include "engine/train/trainer.h"
 #include "planner/simulate/trace.h"
 
@@ -30,6 +34,7 @@ struct Flags {
   std::string resume;
   int64_t stop_after = 0;
   int threads = 0;
+  int64_t local_ranks = 0;
   std::string nvme_directory = ".";
   std::string trace;
   std::string output;
@@ -54,6 +59,9 @@ void check(const Flags& flags) {
   if (flags.stop_after < 0) {
     throw bad_input("--stop-after: expected a number of steps >= 0, got {}", flags.stop_after);
   }
+  if (flags.local_ranks < 0) {
+    throw bad_input("--local-ranks: expected >= 0, got {}", flags.local_ranks);
+  }
   if (flags.threads < 0) throw bad_input("--threads: expected >= 0, got {}", flags.threads);
   if (!flags.weights.empty() && !flags.resume.empty()) {
     throw bad_input("--weights and --resume exclude each other: a checkpoint holds the weights");
@@ -76,20 +84,21 @@ void print_step(const StepReport& r) {
   std::fflush(stdout);
 }
 
-// Steps until done, or until somebody asks to stop; saves checkpoints on the way.
-Outcome train(const Flags& flags, Trainer& trainer, RunRecorder& recorder, bool json) {
-  const InterruptGuard guard;
+// Steps until done, or until somebody asks to stop; saves checkpoints on the way. All ranks take the
+// same turns.
+Outcome train(const Flags& flags, const RankPlace& here, Trainer& trainer, RunRecorder& recorder,
+              bool prints) {
   Outcome outcome;
   const auto save = [&](const std::string& path) {
     trainer.save_checkpoint(path);
     outcome.checkpoint = path;
   };
   const int64_t first = trainer.steps_done();
-  if (!json) print_header();
+  if (prints) print_header();
   while (trainer.steps_done() < flags.training.steps && !outcome.stopped_early) {
     const StepReport report = trainer.step();
     recorder.add(report, trainer.executor().program(), trainer.last_timeline());
-    if (!json) print_step(report);
+    if (prints) print_step(report);
     if (!std::isfinite(report.loss)) {
       throw failed("step {}: the loss is not finite ({}); try a smaller --lr", report.step,
                    report.loss);
@@ -98,8 +107,8 @@ Outcome train(const Flags& flags, Trainer& trainer, RunRecorder& recorder, bool 
       save(flags.checkpoint);
     }
     const bool enough = flags.stop_after > 0 && report.step - first >= flags.stop_after;
-    outcome.stopped_early =
-        (enough || InterruptGuard::requested()) && report.step < flags.training.steps;
+    const bool asked = any_rank(here.comm, InterruptGuard::requested());
+    outcome.stopped_early = (enough || asked) && report.step < flags.training.steps;
   }
   if (outcome.stopped_early) {
     save(flags.checkpoint.empty() ? flags.plan + ".checkpoint.safetensors" : flags.checkpoint);
@@ -110,7 +119,8 @@ Outcome train(const Flags& flags, Trainer& trainer, RunRecorder& recorder, bool 
 }
 
 Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
-                 const RunRecorder& recorder, const Outcome& outcome) {
+                 const RunRecorder& recorder, const Outcome& outcome, const RankPlace& here,
+                 int64_t arena_bytes) {
   Json steps = Json::array();
   for (const StepReport& report : recorder.steps()) steps.push_back(step_json(report));
   const Prediction measured = prediction_of(plan, recorder.step_seconds(), recorder.peak_bytes());
@@ -125,13 +135,19 @@ Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
   figures.update(prediction_json(measured));
   figures["overlapped_copy_seconds"] = recorder.overlapped_copy_seconds();
   figures["op_kind_seconds"] = std::move(kinds);
-  const auto arenas = trainer.executor().arena_bytes();
-  figures["arena_memory_bytes"] = arenas[0] + arenas[1];
+  figures["arena_memory_bytes"] = arena_bytes;
   figures["process_peak_bytes"] = process_peak_bytes();
+  Json traffic = Json::array();
+  for (const Traffic& rank : recorder.steps().back().traffic) {
+    traffic.push_back({{"predicted_sent_bytes", rank.predicted}, {"sent_bytes", rank.measured}});
+  }
+  figures["ranks"] = std::move(traffic);
   return {{"longspan_run", 1},
           {"created_by", version_text() + " run"},
           {"plan_file", flags.plan},
           {"plan", plan_summary_json(plan)},
+          {"ranks", here.comm.size()},
+          {"communicator", here.comm.name()},
           {"data", flags.data},
           {"seed", flags.training.seed},
           {"stopped_early", outcome.stopped_early},
@@ -141,8 +157,24 @@ Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
           {"steps", std::move(steps)}};
 }
 
+// What ranks sent: of the one that is predicted to send most, unless another differs.
+void add_traffic(Table& table, const std::vector<Traffic>& traffic) {
+  if (traffic.size() == 1) return;
+  Traffic shown;
+  bool equal = true;
+  for (const Traffic& rank : traffic) {
+    if (rank.predicted >= shown.predicted && equal) shown = rank;
+    if (rank.predicted != rank.measured && equal) {
+      shown = rank;
+      equal = false;
+    }
+  }
+  table.add({"bytes sent by a rank", fmt::format("{}", shown.predicted),
+             fmt::format("{}", shown.measured), equal ? "equal on all" : "DIFFERENT"});
+}
+
 void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
-                   const RunRecorder& recorder, const Outcome& outcome) {
+                   const RunRecorder& recorder, const Outcome& outcome, int64_t arena_bytes) {
   const Prediction& predicted = plan.predicted;
   const Prediction measured = prediction_of(plan, recorder.step_seconds(), recorder.peak_bytes());
   fmt::print("{}\n", bold("Predicted against measured (median step after the first)"));
@@ -159,10 +191,10 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
                fmt::format("{}", expected), fmt::format("{}", actual),
                expected == actual ? "equal" : "DIFFERENT"});
   }
+  add_traffic(table, recorder.steps().back().traffic);
   table.print();
-  const auto arenas = trainer.executor().arena_bytes();
   fmt::print("  the process took {} of memory at most, {} of it arenas\n",
-             format_bytes(process_peak_bytes()), format_bytes(arenas[0] + arenas[1]));
+             format_bytes(process_peak_bytes()), format_bytes(arena_bytes));
   if (outcome.stopped_early) {
     fmt::print("Stopped after step {} of {}; --resume {} goes on from there.\n",
                trainer.steps_done(), flags.training.steps, outcome.checkpoint);
@@ -172,47 +204,98 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
   if (!flags.output.empty()) fmt::print("Wrote {}\n", flags.output);
 }
 
-int run(Flags flags, bool json) {
-  flags.training.min_learning_rate =
-      flags.min_learning_rate < 0 ? flags.training.learning_rate / 10 : flags.min_learning_rate;
-  check(flags);
-  const Plan plan = read_plan(flags.plan);
-  check_fits(plan, plan.predicted.peak_bytes);
-  const std::shared_ptr<const TokenSource> data =
-      open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab);
-  TrainerOptions options;
-  options.compute_threads = flags.threads;
-  options.nvme_directory = flags.nvme_directory;
-  Trainer trainer(plan, flags.training, data, options);
-  if (!flags.weights.empty()) trainer.load_weights(flags.weights);
-  if (!flags.resume.empty()) {
-    trainer.resume(flags.resume);
-    if (trainer.steps_done() >= flags.training.steps) {
-      throw bad_input("--resume: {} is at step {} already; --steps must be larger", flags.resume,
-                      trainer.steps_done());
-    }
+// How a plan of several ranks is run, for somebody who has not.
+void check_ranks_present(const Plan& plan, const Flags& flags, const Communicator& comm) {
+  const int64_t ranks = plan.strategy.parallel.ranks();
+  if (comm.size() == ranks) return;
+  if (comm.name() == "self") {
+    throw bad_input("{}: the plan is for {} ranks: run it with --local-ranks {}, or as mpirun -n {}",
+                    flags.plan, ranks, ranks, ranks);
   }
-  if (!json) {
+  throw bad_input("{}: the plan is for {} rank{}, and {} {} started", flags.plan, ranks,
+                  ranks == 1 ? "" : "s", comm.size(), comm.size() == 1 ? "is" : "are");
+}
+
+int threads_per_rank(const Flags& flags, const RankPlace& here) {
+  if (flags.threads > 0 || here.ranks_here == 1) return flags.threads;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, cores / here.ranks_here);
+}
+
+std::string trace_of_all(const RankPlace& here, const Trainer& trainer) {
+  const int rank = here.comm.rank();
+  const std::string name =
+      here.comm.size() == 1 ? "measured" : fmt::format("measured rank {}", rank);
+  const std::string events =
+      trace_events(trainer.executor().program(), trainer.last_timeline(), name, rank);
+  const std::vector<std::string> parts = gather(here.comm, whole_world(here.comm), events, 0);
+  return here.speaks() ? trace_document(parts) : std::string();
+}
+
+// One rank of the run.
+void run_rank(const Flags& flags, const RankPlace& here, bool json) {
+  Plan plan;
+  std::unique_ptr<Trainer> trainer;
+  agree(here.comm, [&] {
+    check(flags);
+    plan = read_plan(flags.plan);
+    check_fits(plan, plan.predicted.peak_bytes);
+    check_ranks_present(plan, flags, here.comm);
+    TrainerOptions options;
+    options.compute_threads = threads_per_rank(flags, here);
+    options.nvme_directory = flags.nvme_directory;
+    options.comm = &here.comm;
+    trainer = std::make_unique<Trainer>(
+        plan, flags.training,
+        open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab), options);
+    if (!flags.weights.empty()) trainer->load_weights(flags.weights);
+    if (!flags.resume.empty()) {
+      trainer->resume(flags.resume);
+      if (trainer->steps_done() >= flags.training.steps) {
+        throw bad_input("--resume: {} is at step {} already; --steps must be larger", flags.resume,
+                        trainer->steps_done());
+      }
+    }
+  });
+  const bool prints = here.speaks() && !json;
+  if (prints) {
     fmt::print("{}\n", bold(headline(plan)));
+    if (here.comm.size() > 1) {
+      fmt::print("  {}, by {}\n", describe(plan.strategy.parallel),
+                 here.comm.name() == "local" ? "threads of this process" : "MPI");
+    }
     fmt::print("  predicted: {} a step, MFU {}\n", format_seconds(plan.predicted.step_seconds),
                percent(plan.predicted.mfu));
   }
 
   RunRecorder recorder;
-  const Outcome outcome = train(flags, trainer, recorder, json);
-  const Json record = record_json(flags, plan, trainer, recorder, outcome);
-  if (!flags.output.empty()) write_file_atomically(flags.output, record.dump(1) + "\n");
-  if (!flags.trace.empty()) {
-    write_file_atomically(flags.trace, perfetto_trace(trainer.executor().program(),
-                                                      trainer.last_timeline(), "measured"));
+  const Outcome outcome = train(flags, here, *trainer, recorder, prints);
+  const std::string trace = flags.trace.empty() ? "" : trace_of_all(here, *trainer);
+  // A rank's arenas, or those of all where they are in one process.
+  const auto arenas = trainer->executor().arena_bytes();
+  int64_t arena_bytes = arenas[0] + arenas[1];
+  if (here.comm.name() == "local") {
+    arena_bytes = static_cast<int64_t>(all_reduce_sum(here.comm, whole_world(here.comm),
+                                                      static_cast<double>(arena_bytes)));
   }
+  if (!here.speaks()) return;
+  const Json record = record_json(flags, plan, *trainer, recorder, outcome, here, arena_bytes);
+  if (!flags.output.empty()) write_file_atomically(flags.output, record.dump(1) + "\n");
+  if (!flags.trace.empty()) write_file_atomically(flags.trace, trace);
   if (json) {
     print_json(record);
   } else {
-    print_outcome(flags, plan, trainer, recorder, outcome);
+    print_outcome(flags, plan, *trainer, recorder, outcome, arena_bytes);
     if (!flags.trace.empty()) fmt::print("Wrote {} (the last step)\n", flags.trace);
   }
-  return 0;
+}
+
+int run(Flags flags, bool json) {
+  flags.training.min_learning_rate =
+      flags.min_learning_rate < 0 ? flags.training.learning_rate / 10 : flags.min_learning_rate;
+  const InterruptGuard guard;
+  return on_ranks(flags.local_ranks,
+                  [&](const RankPlace& here) { run_rank(flags, here, json); });
 }
 
 }  // namespace
@@ -242,7 +325,9 @@ void add_run(CLI::App& app, Invocation& invocation) {
   verb->add_option("--weight-decay", training.weight_decay, "AdamW's weight decay");
   verb->add_option("--clip", training.clip_norm, "Gradient norm to clip to; 0: do not");
   verb->add_option("--seed", training.seed, "Seed of the initial weights");
-  verb->add_option("--threads", flags->threads, "Compute threads; 0: all cores");
+  verb->add_option("--local-ranks", flags->local_ranks,
+                   "Run the plan's ranks as threads of this process; else as mpirun started them");
+  verb->add_option("--threads", flags->threads, "Compute threads of a rank; 0: its share of the cores");
   verb->add_option("--nvme-dir", flags->nvme_directory, "Folder of the file tier");
   verb->add_option("--trace", flags->trace, "Write the last step's timeline as a Perfetto trace");
   verb->add_option("-o,--output", flags->output, "Write everything measured as JSON");

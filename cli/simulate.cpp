@@ -25,7 +25,8 @@ int run(const Flags& flags, bool json) {
   const Plan plan = read_plan(flags.plan);
   const Simulated s = simulate_plan(plan);
   if (!flags.trace.empty()) {
-    write_file_atomically(flags.trace, perfetto_trace(s.program, s.timeline, "predicted"));
+    const std::string events = trace_events(s.program, s.timeline, "predicted");
+    write_file_atomically(flags.trace, trace_document({&events, 1}));
   }
   const double overlapped = overlapped_copy_seconds(s.program, s.timeline);
   if (json) {

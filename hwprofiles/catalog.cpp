@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <optional>
 #include <span>
@@ -49,24 +50,36 @@ int64_t parse_count(const std::string& text, const std::string& reference) {
   return count;
 }
 
+void apply_counts(const std::vector<std::string>& counts, const std::string& reference,
+                  HardwareProfile& hw) {
+  if (counts.empty()) return;
+  if (counts.size() > 2) {
+    throw bad_input("hardware \"{}\": expected at most two counts, nodes x devices x name",
+                    reference);
+  }
+  const int64_t before = hw.devices_per_node;
+  hw.devices_per_node = parse_count(counts.back(), reference);
+  if (counts.size() == 2) hw.nodes = parse_count(counts.front(), reference);
+  hw.name = reference;
+  if (hw.device.backend == "cpu") {
+    // The devices are shares of one machine.
+    Figure& memory = hw.device.memory_bytes;
+    memory.value = std::floor(memory.value * static_cast<double>(before) /
+                              static_cast<double>(hw.devices_per_node));
+    memory.source += ", shared by " + counts.back();
+  }
+  validate(hw, "hardware \"" + reference + "\"");
+}
+
 std::optional<HardwareProfile> load_from_catalog(const std::string& reference) {
   const Reference parts = take_apart(reference);
   const auto files = hardware_catalog_files();
   const auto file = std::find_if(files.begin(), files.end(),
                                  [&](const EmbeddedFile& f) { return f.name == parts.name; });
   if (file == files.end()) return std::nullopt;
-  if (parts.counts.size() > 2) {
-    throw bad_input("hardware \"{}\": expected at most two counts, nodes x devices x name",
-                    reference);
-  }
   HardwareProfile hw =
       read_hardware(YamlMap::parse(std::string(file->text), "catalog hardware " + parts.name));
-  if (!parts.counts.empty()) {
-    hw.devices_per_node = parse_count(parts.counts.back(), reference);
-    if (parts.counts.size() == 2) hw.nodes = parse_count(parts.counts.front(), reference);
-    hw.name = reference;
-    validate(hw, "hardware \"" + reference + "\"");
-  }
+  apply_counts(parts.counts, reference, hw);
   return hw;
 }
 
@@ -104,20 +117,23 @@ std::filesystem::path local_profile_path() {
 
 HardwareProfile load_hardware(const std::string& reference) {
   std::error_code error;
-  if (reference == "local") {
+  const Reference parts = take_apart(reference);
+  if (parts.name == "local") {
     const fs::path path = local_profile_path();
     if (!fs::exists(path, error)) {
       throw bad_input(
           "hardware \"local\": no profile of this machine at {}; run `longspan profile` to make it",
           path.string());
     }
-    return load_file(path);
+    HardwareProfile hw = load_file(path);
+    apply_counts(parts.counts, reference, hw);
+    return hw;
   }
   if (auto hw = load_from_catalog(reference)) return *hw;
   if (fs::exists(reference, error)) return load_file(reference);
   std::vector<std::string> known = hardware_names();
   known.emplace_back("local");
-  const std::string hint = nearest_hint(take_apart(reference).name, known);
+  const std::string hint = nearest_hint(parts.name, known);
   throw bad_input("hardware \"{}\": neither a catalog name nor a file{}", reference,
                   hint.empty() ? "; `longspan hw list` shows the catalog" : hint);
 }

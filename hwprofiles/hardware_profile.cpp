@@ -191,6 +191,26 @@ std::optional<HardwareProblem> find_problem(const HardwareProfile& hw) {
   return rates_problem(hw);
 }
 
+HardwareProfile with_devices(const HardwareProfile& hw, int64_t devices) {
+  if (devices == hw.devices()) return hw;
+  const int64_t per_node = hw.devices_per_node;
+  if (devices < 1 || devices > hw.devices() || (devices > per_node && devices % per_node != 0)) {
+    std::string expected = fmt::format("1 to {}", std::min(per_node, hw.devices()));
+    if (hw.nodes > 1) expected += fmt::format(", or a multiple of {} up to {}", per_node, hw.devices());
+    throw bad_input("{} has {} device{}: expected {}, got {}; counts before the name make more (8x{})",
+                    hw.name, hw.devices(), hw.devices() == 1 ? "" : "s", expected, devices, hw.name);
+  }
+  HardwareProfile used = hw;
+  used.name = fmt::format("{} of {}", devices, hw.name);
+  used.nodes = std::max<int64_t>(1, devices / per_node);
+  used.devices_per_node = devices / used.nodes;
+  return used;
+}
+
+int64_t devices_per_processor(const HardwareProfile& hw) {
+  return hw.device.backend == "cpu" ? hw.devices_per_node : 1;
+}
+
 void validate(const HardwareProfile& hw, const std::string& origin) {
   if (const auto problem = find_problem(hw)) {
     throw bad_input("{}: {}{}{}: {}", origin, problem->section, problem->section.empty() ? "" : ".",

@@ -115,6 +115,15 @@ struct HardwareProfile {
   bool operator==(const HardwareProfile&) const = default;
 };
 
+/// The profile with `devices` of its devices, the whole of one node's or of several nodes': what a
+/// job that uses no others has to itself, host memory included. Throws bad_input unless that many
+/// are there and the nodes are used evenly.
+HardwareProfile with_devices(const HardwareProfile& hw, int64_t devices);
+
+/// How many devices are the same processor: on the cpu backend all of a node's. They share its
+/// time; its memory has been shared out (see load_hardware).
+int64_t devices_per_processor(const HardwareProfile& hw);
+
 /// Throws bad_input naming `origin` and the field: missing figures, wrong units, values that are
 /// not finite or not positive where they must be (zero is allowed for reserved_bytes, latencies,
 /// op_overhead_seconds, peak_flops_bfloat16 and a missing NVMe tier; factors lie in (0, 1]),

@@ -205,6 +205,40 @@ void broadcast(Communicator& comm, const Group& group, std::span<std::byte> data
   if (!sends.empty()) comm.exchange(sends, {});
 }
 
+std::vector<std::string> gather(Communicator& comm, const Group& group, std::string_view bytes,
+                                int root_index) {
+  check_membership(comm, group, "gather");
+  if (root_index < 0 || root_index >= group.size()) {
+    throw bad_input("gather: root {} in a group of {}", root_index, group.size());
+  }
+  const int64_t size = std::ssize(bytes);
+  if (group.index != root_index) {
+    const int root = group.ranks[root_index];
+    const Send sends[] = {{root, reinterpret_cast<const std::byte*>(&size), sizeof size},
+                          {root, reinterpret_cast<const std::byte*>(bytes.data()), size}};
+    comm.exchange({&sends[0], 1}, {});
+    comm.exchange({&sends[1], 1}, {});
+    return {};
+  }
+  std::vector<int64_t> sizes(group.size(), size);
+  std::vector<std::string> parts(group.size());
+  std::vector<Receive> receives;
+  for_each_peer(group, [&](int peer) {
+    receives.push_back(
+        {group.ranks[peer], reinterpret_cast<std::byte*>(&sizes[peer]), sizeof(int64_t)});
+  });
+  comm.exchange({}, receives);
+  receives.clear();
+  for_each_peer(group, [&](int peer) {
+    parts[peer].resize(sizes[peer]);
+    receives.push_back(
+        {group.ranks[peer], reinterpret_cast<std::byte*>(parts[peer].data()), sizes[peer]});
+  });
+  comm.exchange({}, receives);
+  parts[root_index] = bytes;
+  return parts;
+}
+
 void send_receive(Communicator& comm, int send_peer, std::span<const std::byte> send,
                   int receive_peer, std::span<std::byte> receive) {
   if (send_peer == comm.rank() && receive_peer == comm.rank()) {

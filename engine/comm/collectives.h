@@ -14,6 +14,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/group.h"
@@ -58,6 +61,12 @@ double all_reduce_sum(Communicator& comm, const Group& group, double value);
 /// Copies the root's data to everybody's. The root sends (n-1) * bytes, the others nothing. Throws
 /// bad_input if there is no member `root_index`.
 void broadcast(Communicator& comm, const Group& group, std::span<std::byte> data, int root_index);
+
+/// Brings everybody's bytes, of whatever sizes, to the root, in the order of the group; the others
+/// get an empty list. A member that is not the root sends 8 bytes and its own. Throws bad_input if
+/// there is no member `root_index`.
+std::vector<std::string> gather(Communicator& comm, const Group& group, std::string_view bytes,
+                                int root_index);
 
 /// Sends to one rank and receives from one, at the same time: a step round a ring. Peers are ranks
 /// of the world. Sends the bytes of `send`; in a ring of one, where both peers are this rank,

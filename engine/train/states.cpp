@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,17 +11,31 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "engine/comm/collectives.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/safetensors.h"
 
 namespace longspan {
 namespace {
 
-// A unit of any state, as float32, wherever its buffer is.
-std::vector<float> read_unit(const Executor& executor, BufferId buffer, int64_t elements) {
+// A unit of any state, as float32, wherever its buffer is: of shards, collected on rank 0; nothing
+// on the others.
+std::vector<float> whole_unit(const Executor& executor, Communicator* comm, BufferId buffer,
+                              int64_t elements) {
   std::vector<float> values(executor.program().bytes_of(buffer) / 4);
+  const bool is_shard = std::ssize(values) < elements;
+  if (comm != nullptr && comm->rank() != 0 && !is_shard) return {};
   executor.read(buffer, values.data());
-  values.resize(elements);
+  if (comm != nullptr && is_shard) {
+    const std::string_view own(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+    const std::vector<std::string> shards = gather(*comm, whole_world(*comm), own, 0);
+    std::vector<float> all(shards.size() * values.size());
+    for (size_t i = 0; i < shards.size(); ++i) {
+      std::memcpy(all.data() + i * values.size(), shards[i].data(), shards[i].size());
+    }
+    values = std::move(all);
+  }
+  values.resize(values.empty() ? 0 : elements);
   return values;
 }
 
@@ -175,7 +190,7 @@ void load_weights(Executor& executor, const ModelSpec& model, const std::filesys
 }
 
 void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t steps_done,
-                     const std::filesystem::path& path) {
+                     Communicator* comm, const std::filesystem::path& path) {
   const std::vector<ParameterUnit> units = parameter_units(model);
   const Program& program = executor.program();
   std::vector<SafetensorsTensor> tensors;
@@ -185,7 +200,15 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t s
   };
   const Section sections[] = {
       {"", &program.parameters}, {"adam_m.", &program.adam_m}, {"adam_v.", &program.adam_v}};
-  // Tensors are written in order, so one unit at a time is in memory.
+  if (comm != nullptr && comm->rank() != 0) {
+    for (const Section& section : sections) {
+      for (size_t unit = 0; unit < units.size(); ++unit) {
+        whole_unit(executor, comm, (*section.buffers)[unit], units[unit].elements);
+      }
+    }
+    return;
+  }
+  // Tensors are written in order, so one unit at a time is in memory, and asked for as above.
   auto cached = std::make_shared<std::pair<BufferId, std::vector<float>>>(-1, std::vector<float>());
   for (const Section& section : sections) {
     for (size_t unit = 0; unit < units.size(); ++unit) {
@@ -193,9 +216,9 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t s
       const int64_t elements = units[unit].elements;
       for (const ParameterTensor& tensor : units[unit].tensors) {
         tensors.push_back({section.prefix + tensor.name, file_shape(tensor),
-                           [&executor, cached, buffer, elements, tensor](float* out) {
+                           [&executor, comm, cached, buffer, elements, tensor](float* out) {
                              if (cached->first != buffer) {
-                               *cached = {buffer, read_unit(executor, buffer, elements)};
+                               *cached = {buffer, whole_unit(executor, comm, buffer, elements)};
                              }
                              const float* values = cached->second.data() + tensor.offset;
                              if (tensor.transposed_in_file) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "engine/comm/communicator.h"
 #include "engine/runtime/executor.h"
 #include "models/model_spec.h"
 
@@ -26,9 +27,11 @@ void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed
 void load_weights(Executor& executor, const ModelSpec& model, const std::filesystem::path& path);
 
 /// One safetensors file: parameters under their Hugging Face names and layout, moments under
-/// "adam_m." and "adam_v." + name, the step count and the model's name as metadata. Atomic.
+/// "adam_m." and "adam_v." + name, the step count and the model's name as metadata. Atomic. Of
+/// several ranks, which all call this, rank 0 collects the shards and writes; `comm` may be null
+/// for one.
 void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t steps_done,
-                     const std::filesystem::path& path);
+                     Communicator* comm, const std::filesystem::path& path);
 
 /// Restores what save_checkpoint wrote and returns its step count. Throws bad_input if the file is
 /// not a checkpoint of this model.

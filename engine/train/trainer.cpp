@@ -1,9 +1,12 @@
 #include "engine/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
+#include "engine/comm/collectives.h"
 #include "engine/cpu/backend.h"
 #include "engine/train/states.h"
 
@@ -16,7 +19,12 @@ Program checked_program(const Plan& plan, const Communicator* comm) {
                     plan.hardware.name, plan.hardware.device.backend);
   }
   StepRequest request = step_request(plan);
+  const int64_t ranks = plan.strategy.parallel.ranks();
   if (comm != nullptr) request.rank = comm->rank();
+  if (const int64_t present = comm == nullptr ? 1 : comm->size(); present != ranks) {
+    throw bad_input("the plan is for {}, and {} {} there", longspan::describe(plan.strategy.parallel),
+                    present, present == 1 ? "is" : "are");
+  }
   return build_program(request);
 }
 
@@ -28,6 +36,27 @@ ExecutorOptions executor_options(const Plan& plan, const TrainerOptions& options
   return result;
 }
 
+int64_t sum_of_sent_bytes(const Program& program) {
+  int64_t sum = 0;
+  for (const Op& op : program.ops) sum += sent_bytes(program, op);
+  return sum;
+}
+
+// What every rank tells the others of its step.
+struct RankFigures {
+  double seconds = 0;
+  std::array<int64_t, kTierCount> peak_bytes{};
+  Traffic traffic;
+};
+
+std::vector<RankFigures> exchange_figures(Communicator* comm, const RankFigures& own) {
+  if (comm == nullptr) return {own};
+  std::vector<RankFigures> all(comm->size());
+  all_gather(*comm, whole_world(*comm), std::as_bytes(std::span(&own, 1)),
+             reinterpret_cast<std::byte*>(all.data()));
+  return all;
+}
+
 }  // namespace
 
 struct Trainer::State {
@@ -36,12 +65,16 @@ struct Trainer::State {
       : plan(plan),
         config(config),
         data(std::move(source)),
+        comm(options.comm),
+        sent_bytes(sum_of_sent_bytes(program)),
         backend(cpu::make_backend(program, options.compute_threads, options.comm)),
         executor(std::move(program), *backend, executor_options(plan, options)) {}
 
   Plan plan;
   TrainingConfig config;
   std::shared_ptr<const TokenSource> data;
+  Communicator* comm;  // null: no other ranks
+  int64_t sent_bytes;  // of a step, as predicted
   std::unique_ptr<Backend> backend;
   Executor executor;
   Timeline timeline;
@@ -62,7 +95,8 @@ void Trainer::load_weights(const std::filesystem::path& path) {
 }
 
 void Trainer::save_checkpoint(const std::filesystem::path& path) const {
-  longspan::save_checkpoint(state_->executor, state_->plan.model, state_->steps_done, path);
+  longspan::save_checkpoint(state_->executor, state_->plan.model, state_->steps_done,
+                            state_->comm, path);
 }
 
 void Trainer::resume(const std::filesystem::path& path) {
@@ -89,7 +123,9 @@ StepReport Trainer::step() {
     const int64_t sample = (s.steps_done * plan.micro_batches + micro_batch) * replicas + replica;
     s.data->sample(sample, plan.sequence, first, count, tokens);
   };
+  const int64_t sent_before = s.comm == nullptr ? 0 : s.comm->bytes_sent();
   s.timeline = s.executor.run(context);
+  const int64_t sent = s.comm == nullptr ? 0 : s.comm->bytes_sent() - sent_before;
   ++s.steps_done;
 
   StepReport report;
@@ -98,7 +134,16 @@ StepReport Trainer::step() {
   s.executor.read(s.executor.program().grad_norm, &report.gradient_norm);
   report.gradient_norm = std::sqrt(report.gradient_norm);
   report.learning_rate = context.learning_rate;
-  report.measured = prediction_of(plan, s.timeline.step_seconds, s.executor.high_water_bytes());
+  RankFigures worst;
+  for (const RankFigures& rank : exchange_figures(
+           s.comm, {s.timeline.step_seconds, s.executor.high_water_bytes(), {s.sent_bytes, sent}})) {
+    worst.seconds = std::max(worst.seconds, rank.seconds);
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      worst.peak_bytes[tier] = std::max(worst.peak_bytes[tier], rank.peak_bytes[tier]);
+    }
+    report.traffic.push_back(rank.traffic);
+  }
+  report.measured = prediction_of(plan, worst.seconds, worst.peak_bytes);
   return report;
 }
 

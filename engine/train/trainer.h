@@ -1,5 +1,8 @@
 // Training: a plan, a data source and hyperparameters in; updated parameters and measurements out.
 //
+// A plan of several ranks has a Trainer on each, and whatever is called on one is called on all, in
+// the same order: steps, checkpoints. Their reports are the same on every rank.
+//
 // A Trainer owns the executor, and with it all memory of the run. It is used from one thread. It
 // never prints: a caller that wants a line per step takes the StepReport.
 #pragma once
@@ -20,13 +23,21 @@
 
 namespace longspan {
 
+/// What a rank sent to others in a step, in bytes.
+struct Traffic {
+  int64_t predicted = 0;
+  int64_t measured = 0;
+};
+
 struct StepReport {
   int64_t step = 0;          // counts from 1
   double loss = 0;           // mean over the step's tokens, before the update
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
-  Prediction measured;  // the step's figures in the form the plan predicted them; memory is the
-                        // high-water mark of each arena
+  Prediction measured;  // the step's figures in the form the plan predicted them: the time of the
+                        // slowest rank; the high-water mark of each arena, of the rank with the
+                        // largest
+  std::vector<Traffic> traffic;  // of each rank
 };
 
 struct TrainerOptions {
@@ -46,8 +57,9 @@ class Trainer {
 
   /// Initial weights from a Hugging Face model folder or file (safetensors, sharded or not).
   void load_weights(const std::filesystem::path& path);
-  /// Writes parameters, optimizer state and the step count; atomic. resume() continues bit for bit
-  /// under the same plan and data.
+  /// Writes parameters, optimizer state and the step count, whole: rank 0 collects the others'
+  /// shards, and they need not see the file; atomic. resume(), where every rank reads it, continues
+  /// bit for bit under the same plan and data, and under another grid from the same state.
   void save_checkpoint(const std::filesystem::path& path) const;
   void resume(const std::filesystem::path& path);
 

@@ -71,6 +71,29 @@ double fallback_rate(const HardwareProfile& hw, Kernel kernel, DType dtype, doub
   }
 }
 
+// How many times longer a kernel takes because all devices of a node are at work: on the cpu backend
+// they are one processor; else they share the drives, the links to the host and the host's memory.
+double sharing(const HardwareProfile& hw, Kernel kernel) {
+  const auto devices = static_cast<double>(hw.devices_per_node);
+  if (devices == 1 || devices_per_processor(hw) > 1) return devices;
+  const auto copy = [&](const Figure& bandwidth) {
+    const auto on_link = static_cast<double>(hw.link.devices_sharing);
+    const double of_memory = devices * bandwidth.value / hw.host.memory_bandwidth.value;
+    return std::max({1.0, std::min(on_link, devices), of_memory});
+  };
+  switch (kernel) {
+    case Kernel::copy_h2d:
+      return copy(hw.link.h2d_bandwidth);
+    case Kernel::copy_d2h:
+      return copy(hw.link.d2h_bandwidth);
+    case Kernel::io_read:
+    case Kernel::io_write:
+      return devices;
+    default:
+      return 1;
+  }
+}
+
 int bit(Stream s) { return 1 << static_cast<int>(s); }
 bool is_busy(unsigned busy, Stream s) { return (busy & bit(s)) != 0; }
 
@@ -162,12 +185,10 @@ double peak_flops(const HardwareProfile& hw, DType dtype) {
   return dtype == DType::bfloat16 && half > 0 ? half : hw.device.peak_flops_float32.value;
 }
 
-CostModel::CostModel(const HardwareProfile& hw, DType dtype, int64_t ranks)
+CostModel::CostModel(const HardwareProfile& hw, DType dtype)
     : node_devices_(static_cast<double>(hw.devices_per_node)),
       node_fabric_(hw.node_fabric),
       cluster_fabric_(hw.cluster_fabric) {
-  const bool shared = hw.device.backend == "cpu";
-  if (shared) sharing_ = static_cast<double>(std::min(ranks, hw.devices_per_node));
   op_overhead_seconds_ = hw.device.op_overhead_seconds.value;
   workers_ = static_cast<double>(hw.host.cores);
   for (int i = 0; i < kKernelCount; ++i) {
@@ -182,6 +203,7 @@ CostModel::CostModel(const HardwareProfile& hw, DType dtype, int64_t ranks)
       }
       curves_[i] = RateCurve(even);
     }
+    sharing_[i] = sharing(hw, kernel);
     fallback_[i] = fallback_rate(hw, kernel, dtype, peak_flops(hw, dtype));
     if (kernel == Kernel::copy_h2d || kernel == Kernel::copy_d2h) {
       latency_[i] = hw.link.latency_seconds.value;
@@ -199,7 +221,7 @@ double CostModel::seconds(const Primitive& p) const {
   double rate =
       curves_[i].empty() ? fallback_[i] : curves_[i].at(p.shape[0], p.shape[1], p.shape[2]);
   if (block_[i][0] > 0) rate *= busy_share(block_[i], workers_, p.shape[0], p.shape[1]);
-  return sharing_ * p.repeats * (latency_[i] + p.work / rate);
+  return sharing_[i] * p.repeats * (latency_[i] + p.work / rate);
 }
 
 // Latency and bandwidth of the fabrics (the alpha-beta model). A group's neighbours are `stride`
@@ -220,7 +242,7 @@ double CostModel::exchange_seconds(const Primitive& p) const {
     cluster = cluster_fabric_.latency_seconds.value +
               bytes * outside / (links * cluster_fabric_.bandwidth.value);
   }
-  return sharing_ * std::max(node, cluster);
+  return sharing_[static_cast<int>(p.kernel)] * std::max(node, cluster);
 }
 
 std::vector<double> CostModel::durations(const Program& program) const {

@@ -28,9 +28,9 @@ double peak_flops(const HardwareProfile& hw, DType dtype);
 
 class CostModel {
  public:
-  /// `ranks` is how many work at once: on the cpu backend they share the machine. REQUIRES:
-  /// validate(hw) passed.
-  CostModel(const HardwareProfile& hw, DType dtype, int64_t ranks = 1);
+  /// All of the hardware's devices work at once, one rank on each: they share links, storage and,
+  /// on the cpu backend, the processor. REQUIRES: validate(hw) passed.
+  CostModel(const HardwareProfile& hw, DType dtype);
 
   /// Seconds one op of each of the program's shapes takes alone, in the order of program.shapes.
   std::vector<double> durations(const Program& program) const;
@@ -48,7 +48,7 @@ class CostModel {
   double exchange_seconds(const Primitive& primitive) const;
 
   double op_overhead_seconds_ = 0;
-  double sharing_ = 1;  // ranks that share one processor
+  std::array<double, kKernelCount> sharing_{};  // how many times longer for sharing with others
   double node_devices_ = 1;
   FabricProfile node_fabric_, cluster_fabric_;
   Interference interference_{};

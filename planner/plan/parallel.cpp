@@ -9,8 +9,6 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kMostRanks = int64_t{1} << 16;
-
 std::string usable_degrees(const ModelSpec& model) {
   std::string list;
   for (int64_t degree = 1; degree <= model.heads; ++degree) {
@@ -94,17 +92,19 @@ void validate(const Parallel& p, const ModelSpec& model, int64_t sequence, int64
   }
 }
 
-std::string describe(const Parallel& p) {
-  if (p.ranks() == 1) return "1 rank";
+std::string degrees_of(const Parallel& p) {
   std::string text;
   for (const auto& [degree, name] :
        {std::pair{p.data, "data"}, std::pair{p.ring, "ring"}, std::pair{p.ulysses, "ulysses"}}) {
     if (degree > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);
   }
-  text = fmt::format("{} ranks: {}", p.ranks(), text);
-  if (p.zero > 0) text += fmt::format(", ZeRO {}", p.zero);
-  if (!p.overlap) text += ", exchanges not overlapped";
+  if (p.shards() > 1) text += fmt::format(", ZeRO {}", p.zero);
+  if (!p.overlap && p.ranks() > 1) text += ", exchanges not overlapped";
   return text;
+}
+
+std::string describe(const Parallel& p) {
+  return p.ranks() == 1 ? "1 rank" : fmt::format("{} ranks: {}", p.ranks(), degrees_of(p));
 }
 
 }  // namespace longspan

@@ -20,6 +20,8 @@
 
 namespace longspan {
 
+inline constexpr int64_t kMostRanks = int64_t{1} << 16;
+
 struct Parallel {
   int64_t data = 1;
   int64_t ring = 1;
@@ -69,6 +71,8 @@ bool heads_divide_into(const ModelSpec& model, int64_t ulysses, int64_t groups);
 void validate(const Parallel& parallel, const ModelSpec& model, int64_t sequence,
               int64_t chunk_tokens, const std::string& origin);
 
+/// "ulysses 2 x ring 2, ZeRO 3"; empty for one rank.
+std::string degrees_of(const Parallel& parallel);
 /// "4 ranks: ulysses 2 x ring 2, ZeRO 3"; "1 rank".
 std::string describe(const Parallel& parallel);
 

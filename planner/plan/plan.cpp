@@ -5,8 +5,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/cost/cost_model.h"
-#include "planner/program/layout.h"
-#include "planner/simulate/simulate.h"
+#include "planner/search/evaluate.h"
 
 namespace longspan {
 namespace {
@@ -51,23 +50,23 @@ ModelSpec fit_positions(const ModelSpec& model, int64_t sequence) {
 
 Prediction prediction_of(const Plan& plan, double step_seconds,
                          const std::array<int64_t, kTierCount>& peak_bytes) {
-  const auto sequences = static_cast<double>(plan.micro_batches);
+  const auto sequences =
+      static_cast<double>(plan.micro_batches * plan.strategy.parallel.data);
+  // Devices that are one processor have one peak between them.
+  const double peak = peak_flops(plan.hardware, plan.dtype) *
+                      static_cast<double>(plan.hardware.devices()) /
+                      static_cast<double>(devices_per_processor(plan.hardware));
   Prediction prediction;
   prediction.step_seconds = step_seconds;
   prediction.tokens_per_second = sequences * static_cast<double>(plan.sequence) / step_seconds;
-  prediction.mfu = model_flops(plan.model, plan.sequence).step() * sequences / step_seconds /
-                   peak_flops(plan.hardware, plan.dtype);
+  prediction.mfu = model_flops(plan.model, plan.sequence).step() * sequences / step_seconds / peak;
   prediction.peak_bytes = peak_bytes;
   return prediction;
 }
 
 Prediction predict(const Plan& plan) {
-  const Program program = build_program(step_request(plan));
-  const Layout layout = lay_out(program);
-  const CostModel cost(plan.hardware, plan.dtype);
-  const Timeline timeline =
-      simulate(program, layout, cost.durations(program), cost.interference(), false);
-  return prediction_of(plan, timeline.step_seconds, layout.arena_bytes);
+  const Evaluation e = evaluate(step_request(plan), CostModel(plan.hardware, plan.dtype));
+  return prediction_of(plan, e.step_seconds, e.peak_bytes);
 }
 
 std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_bytes) {
@@ -77,6 +76,13 @@ std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_b
   };
   return fmt::format("{} memory: the plan's peak is {}, capacity {}, short by {}", name_of(tier),
                      shown(peak_bytes), shown(capacity_bytes), shown(peak_bytes - capacity_bytes));
+}
+
+void check_ranks(const Plan& plan, const std::string& origin) {
+  const int64_t ranks = plan.strategy.parallel.ranks(), devices = plan.hardware.devices();
+  if (ranks == devices) return;
+  throw bad_input("{}: {} rank{}, but {} has {} device{}: expected one rank on each", origin, ranks,
+                  ranks == 1 ? "" : "s", plan.hardware.name, devices, devices == 1 ? "" : "s");
 }
 
 void check_fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes) {

@@ -25,17 +25,17 @@ inline constexpr int64_t kPlanVersion = 1;
 
 struct Prediction {
   double step_seconds = 0;
-  double tokens_per_second = 0;
+  double tokens_per_second = 0;                  // of all ranks together
   double mfu = 0;                                // causal model FLOPs over time and peak
-  std::array<int64_t, kTierCount> peak_bytes{};  // arena of each tier
+  std::array<int64_t, kTierCount> peak_bytes{};  // arena of each tier, of the rank with the largest
   bool operator==(const Prediction&) const = default;
 };
 
 struct Plan {
   ModelSpec model;
-  HardwareProfile hardware;
+  HardwareProfile hardware;   // just what is used: one rank runs on each of its devices
   int64_t sequence = 0;       // tokens, global
-  int64_t micro_batches = 1;  // sequences accumulated per optimizer step
+  int64_t micro_batches = 1;  // sequences accumulated per optimizer step, on each data replica
   DType dtype = DType::float32;
   Strategy strategy;
   Prediction predicted;
@@ -45,8 +45,8 @@ struct Plan {
 
 StepRequest step_request(const Plan& plan);
 
-/// What the arenas of a tier may hold on this hardware: capacity minus what is reserved. One rank's
-/// share of the host.
+/// What the arenas of one rank may hold on this hardware: a device's capacity minus what is
+/// reserved, and the rank's share of its node's host memory and storage, as every device has a rank.
 std::array<int64_t, kTierCount> capacities(const HardwareProfile& hw);
 
 /// The natural compute precision of a device: float32 on the cpu backend, bfloat16 on others.
@@ -72,6 +72,9 @@ std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_b
 /// `peak_bytes` exceeds the hardware's capacity.
 void check_fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes);
 
+/// Throws bad_input, prefixed by `origin`, unless the hardware has a device for each rank.
+void check_ranks(const Plan& plan, const std::string& origin);
+
 /// Reading: strict. A plan without a `predicted` block gets one from its knobs. Unknown keys,
 /// contradictions (chunk not dividing the sequence, a record that does not follow from the knobs, a
 /// device without the dtype) and newer versions throw bad_input with one line.
@@ -79,7 +82,7 @@ Plan read_plan(const std::filesystem::path& path);
 Plan parse_plan(const std::string& text, const std::string& origin);
 std::string write_plan(const Plan& plan);
 
-/// The strategy alone, as it stands inside a plan.
+/// The strategy alone, as it stands inside a plan: without its Parallel, which has its own block.
 Strategy read_strategy(const YamlMap& yaml);
 void write_strategy(YAML::Emitter& out, const Strategy& strategy);
 

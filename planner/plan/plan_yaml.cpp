@@ -89,13 +89,37 @@ void check_version(const YamlMap& yaml, const std::string& origin) {
   }
 }
 
-void check_one_rank(const YamlMap& yaml) {
-  for (const char* key : {"ranks", "stages"}) {
-    if (const int64_t n = yaml.whole(key, 1); n != 1) {
-      throw yaml.error(key, fmt::format("this version runs one rank and one stage, got {}", n));
-    }
+// Degrees that are left out are 1; the product is written beside them for people, and must agree.
+Parallel read_parallel(const YamlMap& yaml) {
+  Parallel parallel;
+  for (const auto& [key, degree] : {std::pair{"data", &parallel.data},
+                                    {"ring", &parallel.ring},
+                                    {"ulysses", &parallel.ulysses}}) {
+    if (yaml.has(key)) *degree = yaml.whole(key, 1, kMostRanks);
+  }
+  if (yaml.has("zero")) parallel.zero = yaml.whole("zero", 0, 3);
+  if (yaml.has("overlap")) parallel.overlap = yaml.one_of<bool>("overlap", {{"true", true}, {"false", false}});
+  if (const int64_t ranks = yaml.whole("ranks", 1); ranks != parallel.ranks()) {
+    throw yaml.error("ranks", fmt::format("{} is not the product of the degrees, {}", ranks,
+                                          parallel.ranks()));
+  }
+  if (const int64_t stages = yaml.whole("stages", 1); stages != 1) {
+    throw yaml.error("stages", fmt::format("this version runs one stage, got {}", stages));
   }
   yaml.finish();
+  return parallel;
+}
+
+void write_parallel(YAML::Emitter& out, const Parallel& parallel) {
+  out << YAML::Flow << YAML::BeginMap;
+  field(out, "ranks", parallel.ranks());
+  field(out, "stages", 1);
+  field(out, "data", parallel.data);
+  field(out, "ring", parallel.ring);
+  field(out, "ulysses", parallel.ulysses);
+  field(out, "zero", parallel.zero);
+  field(out, "overlap", parallel.overlap);
+  out << YAML::EndMap;
 }
 
 Prediction read_prediction(const YamlMap& yaml) {
@@ -225,10 +249,8 @@ std::string write_plan(const Plan& plan) {
   field(out, "sequence", plan.sequence);
   field(out, "micro_batches", plan.micro_batches);
   field(out, "dtype", std::string(name_of(plan.dtype)));
-  out << YAML::Key << "parallel" << YAML::Value << YAML::Flow << YAML::BeginMap;
-  field(out, "ranks", 1);
-  field(out, "stages", 1);
-  out << YAML::EndMap;
+  out << YAML::Key << "parallel" << YAML::Value;
+  write_parallel(out, plan.strategy.parallel);
   out << YAML::Key << "strategy" << YAML::Value;
   write_strategy(out, plan.strategy);
   out << YAML::Key << "predicted" << YAML::Value << YAML::BeginMap;
@@ -256,8 +278,8 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
   plan.micro_batches = yaml.whole("micro_batches", 1, kMostMicroBatches);
   plan.dtype =
       yaml.one_of<DType>("dtype", {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}});
-  check_one_rank(yaml.map("parallel"));
   plan.strategy = read_strategy(yaml.map("strategy"));
+  plan.strategy.parallel = read_parallel(yaml.map("parallel"));
   plan.model = read_model(yaml.map("model"));
   plan.hardware = read_hardware(yaml.map("hardware"));
   const bool has_record = yaml.has("predicted");
@@ -266,6 +288,7 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
 
   check_dtype(yaml, plan);
   validate(plan.strategy, plan.model, plan.sequence, origin + ": strategy");
+  check_ranks(plan, origin);
   check_size(plan, origin);
   if (plan.model.positions == Positions::learned && plan.model.max_positions < plan.sequence) {
     throw yaml.error("sequence",

@@ -97,8 +97,13 @@ std::string_view name_of(BackwardOrder order) {
 
 const std::vector<std::string>& preset_names() {
   static const std::vector<std::string> names = {
-      "baseline", "checkpoint", "checkpoint-offload", "mst", "alst", "upipe", "fpdt"};
+      "baseline", "checkpoint", "checkpoint-offload", "mst", "ulysses", "ring", "usp", "alst",
+      "upipe",    "fpdt"};
   return names;
+}
+
+bool is_grid_preset(std::string_view name) {
+  return name == "ulysses" || name == "ring" || name == "usp";
 }
 
 bool is_chunked_preset(std::string_view name) { return name == "fpdt"; }
@@ -113,7 +118,7 @@ Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequ
   s.chunk_tokens = parallel.ring > 1 ? s.block_tokens / 2 : sequence;
   const int64_t rows = s.block_tokens / parallel.ulysses;  // of one rank
   if (name == "baseline") return s;
-  if (name == "checkpoint") {
+  if (name == "checkpoint" || is_grid_preset(name)) {
     recompute_all_but_layer_input(s, Saved::keep);
     return s;
   }

@@ -71,9 +71,12 @@ std::string_view name_of(Tier);
 std::string_view name_of(Saved);
 std::string_view name_of(BackwardOrder);
 
-/// Preset names in the order they are shown: baseline, checkpoint, checkpoint-offload, mst, alst,
-/// upipe, fpdt. ("auto" is the search, not a preset.)
+/// Preset names in the order they are shown: baseline, checkpoint, checkpoint-offload, mst,
+/// ulysses, ring, usp, alst, upipe, fpdt. ("auto" is the search, not a preset.)
 const std::vector<std::string>& preset_names();
+
+/// True for presets that are `checkpoint` on a grid of their own, and so nothing else on one rank.
+bool is_grid_preset(std::string_view name);
 
 /// The knobs of a preset for one model and length. `chunk_tokens` is used by the chunked presets
 /// (0: 65536 tokens as published, or S if that is shorter). Throws bad_input for an unknown name.

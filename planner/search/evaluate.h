@@ -17,9 +17,11 @@ struct Evaluation {
   std::array<int64_t, kTierCount> peak_bytes{};
 };
 
+/// The time is that of the first rank, the memory that of whichever rank needs most of a tier:
+/// ranks differ in what of a ring they see, and so in how buffers pack. `request.rank` is not read.
 Evaluation evaluate(const StepRequest& request, const CostModel& cost);
 
-/// Memory only (no simulation).
+/// Memory only (no simulation), likewise over all ranks.
 std::array<int64_t, kTierCount> exact_peak_bytes(const StepRequest& request);
 
 }  // namespace longspan

@@ -148,6 +148,7 @@ Measures FastPath::State::measure(const StepRequest& request, bool with_time) {
         const int64_t layers = program.model.layers;
         program.model = request.model;
         program.model.layers = layers;
+        program.strategy.parallel = request.strategy.parallel;
         program.lengths = sample_lengths(request, t, t.repeats.samples[r]);
         program.strategy.projection_tile = request.strategy.projection_tile;
         program.strategy.mlp_tile = request.strategy.mlp_tile;

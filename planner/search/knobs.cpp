@@ -11,6 +11,18 @@ constexpr double kOpBudget = 250e3;
 constexpr double kOpsPerPair = 17;
 constexpr int64_t kMostChunks = 128;
 
+// A ring works on a layer that lies on the device.
+bool may_stream(const Shape& shape) { return shape.chunk < shape.share && shape.grid.ring == 1; }
+
+// Parameters off the device are whole on every rank, or gathered from shards.
+bool parameters_may_leave(const Parallel& p) { return p.shards() == 1 || p.zero == 3; }
+
+std::vector<int64_t> zero_stages(const Parallel& grid, std::optional<int64_t> fixed) {
+  if (fixed) return {*fixed};
+  if (grid.ranks() == 1) return {0};
+  return {0, 1, 2, 3};
+}
+
 }  // namespace
 
 const std::vector<StatePlacement>& state_placements(bool with_nvme) {
@@ -26,34 +38,45 @@ const std::vector<StatePlacement>& state_placements(bool with_nvme) {
   return with_nvme ? all : memory;
 }
 
-bool may_offload_states(const std::string& preset) {
-  return preset == "checkpoint-offload" || preset == "alst" || preset == "upipe" ||
-         preset == "fpdt";
+std::vector<StatePlacement> preset_placements(const std::string& preset, const Parallel& grid) {
+  // Presets that offload activations may offload states too; the others keep them on the device.
+  const bool may_offload =
+      preset == "checkpoint-offload" || preset == "alst" || preset == "upipe" || preset == "fpdt";
+  std::vector<StatePlacement> placements;
+  for (const StatePlacement& p : state_placements(false)) {
+    if (!may_offload && p.optimizer != Tier::device) break;
+    if (p.parameters == Tier::device || parameters_may_leave(grid)) placements.push_back(p);
+  }
+  return placements;
 }
 
-Strategy everything_kept(int64_t sequence, int64_t chunk) {
+Strategy everything_kept(const Shape& shape) {
   Strategy s;
   s.preset = "auto";
-  s.chunk_tokens = chunk;
-  s.block_tokens = sequence;
+  s.parallel = shape.grid;
+  s.chunk_tokens = shape.chunk;
+  s.block_tokens = shape.share;
   return s;
 }
 
-Strategy everything_away(int64_t sequence, int64_t chunk) {
-  Strategy s = everything_kept(sequence, chunk);
-  s.block_tokens = chunk;
+Strategy everything_away(const Shape& shape, std::optional<int64_t> zero) {
+  Strategy s = everything_kept(shape);
+  s.block_tokens = shape.chunk;
   s.layer_input.where = Saved::host;
   s.qkv.where = s.attention_out.where = s.mlp_input.where = s.mlp_inner.where = Saved::recompute;
-  if (chunk < sequence) s.kv = s.idle = Tier::host;
-  const int64_t tile = std::min<int64_t>(256, chunk);
+  if (may_stream(shape)) s.kv = s.idle = Tier::host;
+  const int64_t tile = std::min<int64_t>(256, shape.chunk / shape.grid.ulysses);
   s.projection_tile = s.mlp_tile = s.loss_tile = tile;
-  s.parameters = s.gradients = s.optimizer = Tier::host;
+  s.parallel.zero = zero.value_or(shape.grid.ranks() > 1 ? 3 : 0);
+  s.gradients = s.optimizer = Tier::host;
+  s.parameters = parameters_may_leave(s.parallel) ? Tier::host : Tier::device;
   return s;
 }
 
-std::vector<Knob> knobs(int64_t sequence, int64_t chunk, bool with_nvme) {
+std::vector<Knob> knobs(const Shape& shape, bool with_nvme, std::optional<int64_t> zero) {
   std::vector<Knob> all;
-  const bool chunked = chunk < sequence;
+  const int64_t share = shape.share, chunk = shape.chunk;
+  const bool chunked = chunk < share;
   const auto tiers = [&](const char* name, Tier Strategy::*field) {
     all.push_back({name,
                    {[=](Strategy& s) { s.*field = Tier::device; },
@@ -77,12 +100,18 @@ std::vector<Knob> knobs(int64_t sequence, int64_t chunk, bool with_nvme) {
   };
 
   Knob states{"states", {}};
-  for (const StatePlacement& p : state_placements(with_nvme)) {
-    states.values.push_back([p](Strategy& s) {
-      s.parameters = p.parameters;
-      s.gradients = p.gradients;
-      s.optimizer = p.optimizer;
-    });
+  for (const int64_t stage : zero_stages(shape.grid, zero)) {
+    for (const StatePlacement& p : state_placements(with_nvme)) {
+      Parallel sharded = shape.grid;
+      sharded.zero = stage;
+      if (p.parameters != Tier::device && !parameters_may_leave(sharded)) continue;
+      states.values.push_back([p, stage](Strategy& s) {
+        s.parallel.zero = stage;
+        s.parameters = p.parameters;
+        s.gradients = p.gradients;
+        s.optimizer = p.optimizer;
+      });
+    }
   }
   all.push_back(std::move(states));
   saved("layer_input", &Strategy::layer_input, {Saved::keep, Saved::host});
@@ -93,16 +122,19 @@ std::vector<Knob> knobs(int64_t sequence, int64_t chunk, bool with_nvme) {
   if (chunked) {
     all.push_back({"block",
                    {[=](Strategy& s) { s.block_tokens = chunk; },
-                    [=](Strategy& s) { s.block_tokens = sequence; }}});
+                    [=](Strategy& s) { s.block_tokens = share; }}});
+  }
+  if (may_stream(shape)) {
     tiers("kv", &Strategy::kv);
     tiers("idle", &Strategy::idle);
     all.push_back({"backward_order",
                    {[](Strategy& s) { s.backward_order = BackwardOrder::q_outer; },
                     [](Strategy& s) { s.backward_order = BackwardOrder::kv_outer; }}});
   }
-  tile("loss_tile", &Strategy::loss_tile, sequence);
-  tile("mlp_tile", &Strategy::mlp_tile, sequence);
-  tile("projection_tile", &Strategy::projection_tile, chunk);
+  const int64_t ulysses = shape.grid.ulysses;
+  tile("loss_tile", &Strategy::loss_tile, share / ulysses);
+  tile("mlp_tile", &Strategy::mlp_tile, share / ulysses);
+  tile("projection_tile", &Strategy::projection_tile, chunk / ulysses);
   for (const auto& [name, field] : {std::pair{"offload_window", &Strategy::offload_window},
                                     std::pair{"prefetch_depth", &Strategy::prefetch_depth}}) {
     Knob knob{name, {}};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,8 @@ struct StatePlacement {
 };
 const std::vector<StatePlacement>& state_placements(bool with_nvme);
 
-/// Presets that offload activations may offload states too; the others keep them on the device.
-bool may_offload_states(const std::string& preset);
+/// Those of a preset on a grid, in the order they are tried.
+std::vector<StatePlacement> preset_placements(const std::string& preset, const Parallel& grid);
 
 /// One knob: every value it can take, applied to a strategy.
 struct Knob {
@@ -29,13 +30,21 @@ struct Knob {
   std::vector<std::function<void(Strategy&)>> values;
 };
 
-/// All knobs but the chunk, for a chunk of `chunk` tokens in a sequence of `sequence` (equal: not
-/// chunked, and knobs that only matter between chunks are left out).
-std::vector<Knob> knobs(int64_t sequence, int64_t chunk, bool with_nvme);
+/// What the knobs are for: a grid, and the chunk in a ring position's share of the sequence.
+struct Shape {
+  Parallel grid;
+  int64_t share = 0;  // tokens; S where there is no ring
+  int64_t chunk = 0;
+  bool operator==(const Shape&) const = default;
+};
+
+/// All knobs but the shape. Where the chunk is all of the share, knobs that only matter between
+/// chunks are left out; ZeRO is a knob unless `zero` fixes it.
+std::vector<Knob> knobs(const Shape& shape, bool with_nvme, std::optional<int64_t> zero);
 
 /// The corner of the space that keeps most on the device, and the one that keeps least.
-Strategy everything_kept(int64_t sequence, int64_t chunk);
-Strategy everything_away(int64_t sequence, int64_t chunk);
+Strategy everything_kept(const Shape& shape);
+Strategy everything_away(const Shape& shape, std::optional<int64_t> zero);
 
 /// Chunk counts worth trying: few enough that a program stays small.
 int64_t most_chunks(int64_t layers, bool streams_kv);

@@ -108,46 +108,55 @@ struct Found {
   int64_t sequence() const { return granules * family.granule; }
 };
 
-std::vector<int64_t> chunk_sizes(int64_t fixed, int64_t longest) {
-  if (fixed > 0) return {fixed};
+// What a chunked sequence grows by: a chunk, or two for each position of a ring.
+int64_t granule_of(int64_t chunk, int64_t ring) { return chunk * (ring > 1 ? 2 * ring : 1); }
+
+// Chunks that can be dealt out to a Ulysses group.
+std::vector<int64_t> chunk_sizes(const MaxSequenceOptions& options, const Parallel& grid) {
+  if (options.chunk_tokens > 0) return {options.chunk_tokens};
   std::vector<int64_t> sizes;
-  for (int64_t chunk = 64; chunk <= longest; chunk *= 2) {
-    sizes.push_back(chunk);
-    if (chunk >= 256) sizes.push_back(chunk + chunk / 2);
+  const auto add = [&](int64_t chunk) {
+    const int64_t dealt = round_up(chunk, grid.ulysses);
+    if (sizes.empty() || sizes.back() != dealt) sizes.push_back(dealt);
+  };
+  for (int64_t chunk = 64; granule_of(chunk, grid.ring) <= options.longest; chunk *= 2) {
+    add(chunk);
+    if (chunk >= 256) add(chunk + chunk / 2);
   }
   return sizes;
 }
 
-Family whole(StrategyFor strategy, const MaxSequenceOptions& options) {
-  return {std::move(strategy), options.granule,
-          std::max<int64_t>(1, options.longest / options.granule)};
+Family whole(StrategyFor strategy, const Parallel& grid, const MaxSequenceOptions& options) {
+  const int64_t granule = round_up(options.granule, whole_granule(grid));
+  return {std::move(strategy), granule, std::max<int64_t>(1, options.longest / granule)};
 }
 
-Family chunked(StrategyFor strategy, int64_t chunk, int64_t most_chunks,
+Family chunked(StrategyFor strategy, int64_t chunk, int64_t ring, int64_t most_chunks,
                const MaxSequenceOptions& options) {
-  return {std::move(strategy), chunk, std::clamp<int64_t>(options.longest / chunk, 1, most_chunks)};
+  const int64_t granule = granule_of(chunk, ring);
+  const int64_t most = ring > 1 ? std::max<int64_t>(1, most_chunks / 2) : most_chunks;
+  return {std::move(strategy), granule, std::clamp<int64_t>(options.longest / granule, 1, most)};
 }
 
-std::vector<Family> preset_families(const ModelSpec& model, const std::string& preset,
-                                    const MaxSequenceOptions& options) {
+std::vector<Family> preset_families(const ModelSpec& model, const HardwareProfile& hw,
+                                    const std::string& preset, const MaxSequenceOptions& options) {
   std::vector<Family> families;
-  const size_t placements = may_offload_states(preset) ? state_placements(false).size() : 1;
-  for (size_t i = 0; i < placements; ++i) {
-    const StatePlacement placement = state_placements(false)[i];
-    const auto strategy = [model, preset, placement](int64_t sequence, int64_t chunk) {
-      Strategy s = make_preset(preset, model, sequence, chunk);
+  const Parallel grid = preset_grid(preset, model, hw, options.parallel);
+  for (const StatePlacement& placement : preset_placements(preset, grid)) {
+    const auto strategy = [model, preset, grid, placement](int64_t sequence, int64_t chunk) {
+      Strategy s = make_preset(preset, model, sequence, chunk, grid);
       s.parameters = placement.parameters;
       s.gradients = placement.gradients;
       s.optimizer = placement.optimizer;
       return s;
     };
     if (!is_chunked_preset(preset)) {
-      families.push_back(whole([strategy](int64_t s) { return strategy(s, 0); }, options));
+      families.push_back(whole([strategy](int64_t s) { return strategy(s, 0); }, grid, options));
       continue;
     }
-    for (const int64_t chunk : chunk_sizes(options.chunk_tokens, options.longest)) {
+    for (const int64_t chunk : chunk_sizes(options, grid)) {
       families.push_back(chunked([strategy, chunk](int64_t s) { return strategy(s, chunk); }, chunk,
-                                 most_chunks(model.layers, true), options));
+                                 grid.ring, most_chunks(model.layers, true), options));
     }
   }
   return families;
@@ -159,18 +168,21 @@ Family with_knobs(const Strategy& s, bool one_block, int64_t chunk, int64_t laye
   const auto at = [s, one_block, chunk](int64_t sequence) {
     Strategy t = s;
     t.chunk_tokens = chunk;
-    t.block_tokens = one_block ? sequence : chunk;
+    t.block_tokens = one_block ? sequence / t.parallel.ring : chunk;
     return t;
   };
-  return chunked(at, chunk, most_chunks(layers, s.kv == Tier::host), options);
+  return chunked(at, chunk, s.parallel.ring, most_chunks(layers, s.kv == Tier::host), options);
 }
 
-// The longest over the whole space: knobs are improved one at a time at one chunk size, then
+// The longest over all knobs in one grid: they are improved one at a time at one chunk size, then
 // carried to the others, then improved again at the best.
-Found longest_auto(Prober& prober, const ModelSpec& model, const MaxSequenceOptions& options,
-                   const Progress& progress) {
+Found longest_in(const Parallel& grid, Prober& prober, const ModelSpec& model,
+                 const MaxSequenceOptions& options) {
   const bool with_nvme = prober.limits()[2] > 0;
-  const std::vector<int64_t> sizes = chunk_sizes(options.chunk_tokens, options.longest);
+  const std::optional<int64_t> zero = options.parallel.zero;
+  const std::vector<int64_t> sizes = chunk_sizes(options, grid);
+  // Any length above one chunk stands for "chunked" when asking which knobs there are.
+  const auto shape_at = [&](int64_t chunk) { return Shape{grid, 2 * chunk, chunk}; };
   struct Point {
     Strategy strategy;
     bool one_block = false;
@@ -193,8 +205,7 @@ Found longest_auto(Prober& prober, const ModelSpec& model, const MaxSequenceOpti
   const auto improve = [&](Point best) {
     for (bool improved = true; improved;) {
       improved = false;
-      // Any length above one chunk stands for "chunked" when asking which knobs there are.
-      for (const Knob& knob : knobs(2 * best.chunk, best.chunk, with_nvme)) {
+      for (const Knob& knob : knobs(shape_at(best.chunk), with_nvme, zero)) {
         for (const auto& set : knob.values) {
           Strategy changed = best.strategy;
           changed.chunk_tokens = best.chunk;
@@ -210,14 +221,35 @@ Found longest_auto(Prober& prober, const ModelSpec& model, const MaxSequenceOpti
     }
     return best;
   };
-  Point best = best_size(probe(everything_away(2 * sizes[0], sizes[0]), false, sizes[0]));
+  Point best = best_size(probe(everything_away(shape_at(sizes[0]), zero), false, sizes[0]));
   for (int round = 0; round < 2; ++round) {
-    if (progress) progress(round, 2);
     const int64_t before = best.found.sequence();
     best = best_size(improve(best));
     if (best.found.sequence() == before) break;
   }
   return best.found;
+}
+
+// The longest over the grids that deal a sequence out to as many ranks as the heads allow (fewer
+// would hold more of it each): of those with a ring, which cannot stream keys and values, and of
+// those without.
+Found longest_auto(Prober& prober, const ModelSpec& model, const HardwareProfile& hw,
+                   const MaxSequenceOptions& options, const Progress& progress) {
+  std::vector<Parallel> candidates = grids(model, hw, options.parallel);
+  int64_t most[2] = {0, 0};
+  for (const Parallel& grid : candidates) {
+    int64_t& of_kind = most[grid.ring > 1];
+    of_kind = std::max(of_kind, grid.sequence_ranks());
+  }
+  std::erase_if(candidates,
+                [&](const Parallel& grid) { return grid.sequence_ranks() < most[grid.ring > 1]; });
+  Found best;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(candidates.size()));
+    const Found found = longest_in(candidates[i], prober, model, options);
+    if (i == 0 || found.sequence() > best.sequence()) best = found;
+  }
+  return best;
 }
 
 std::string lift_for(const Program& program, const Layout& layout, Tier tier) {
@@ -279,9 +311,9 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   Prober prober(model, hw, options.micro_batches);
   Found best;
   if (strategy == "auto") {
-    best = longest_auto(prober, model, options, progress);
+    best = longest_auto(prober, model, hw, options, progress);
   } else {
-    const std::vector<Family> families = preset_families(model, strategy, options);
+    const std::vector<Family> families = preset_families(model, hw, strategy, options);
     for (size_t i = 0; i < families.size(); ++i) {
       if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(families.size()));
       const Found found{families[i], prober.longest_fast(families[i])};
@@ -296,14 +328,13 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   result.granule = best.family.granule;
 
   const StepRequest next = prober.request(best.family, best.granules + 1);
-  const Program refused = build_program(next);
-  const Layout layout = lay_out(refused);
-  const TierBytes& needed = layout.arena_bytes;
+  const TierBytes needed = exact_peak_bytes(next);
   for (int tier = 0; tier < kTierCount; ++tier) {
     if (needed[tier] <= prober.limits()[tier]) continue;
     result.limit = static_cast<Limit>(tier + 1);
     result.shortfall_bytes = needed[tier] - prober.limits()[tier];
-    result.would_lift = lift_for(refused, layout, static_cast<Tier>(tier));
+    const Program refused = build_program(next);
+    result.would_lift = lift_for(refused, lay_out(refused), static_cast<Tier>(tier));
     break;
   }
   if (result.sequence == 0) return result;

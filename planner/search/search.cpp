@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <map>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -28,7 +27,8 @@ class Judge {
 
   struct Score {
     double overflow = 0;  // how far beyond the capacities, relative; 0: fits
-    double seconds = 0;
+    double step_seconds = 0;
+    double seconds = 0;  // per sequence: data replicas train several at once
     TierBytes bytes{};
     bool better_than(const Score& other, Objective objective) const {
       if (overflow > 0 || other.overflow > 0) return overflow < other.overflow;
@@ -42,7 +42,7 @@ class Judge {
   Score score(const Strategy& strategy) {
     request_.strategy = strategy;
     const Evaluation e = fast_.evaluate(request_);
-    return {budget_.overflow_of_live(e.peak_bytes), e.step_seconds, e.peak_bytes};
+    return score_of(budget_.overflow_of_live(e.peak_bytes), e);
   }
 
   /// The exact way. Where that does not fit although the fast path said so, the loss in packing is
@@ -51,7 +51,7 @@ class Judge {
     request_.strategy = strategy;
     const Evaluation e = evaluate(request_, cost_);
     budget_.learn(fast_.peak_bytes(request_), e.peak_bytes);
-    return {budget_.overflow(e.peak_bytes), e.step_seconds, e.peak_bytes};
+    return score_of(budget_.overflow(e.peak_bytes), e);
   }
   Plan plan(const Strategy& strategy) const {
     Plan plan;
@@ -68,6 +68,11 @@ class Judge {
   int64_t evaluations() const { return fast_.evaluations(); }
 
  private:
+  Score score_of(double overflow, const Evaluation& e) const {
+    const auto replicas = static_cast<double>(request_.strategy.parallel.data);
+    return {overflow, e.step_seconds, e.step_seconds / replicas, e.peak_bytes};
+  }
+
   const HardwareProfile& hw_;
   DType dtype_;
   CostModel cost_;
@@ -105,16 +110,34 @@ Candidate descend(Judge& judge, Strategy start, const std::vector<Knob>& space, 
   return best;
 }
 
-std::vector<int64_t> chunk_candidates(const ModelSpec& model, int64_t sequence, int64_t fixed) {
-  if (fixed > 0) return {fixed};
-  std::vector<int64_t> chunks;
+// The grids and chunks that deal the sequence out evenly.
+std::vector<Shape> shapes_of(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
+                             const SearchOptions& options) {
+  std::vector<Shape> shapes;
   const int64_t most = most_chunks(model.layers, true);
-  for (const int64_t count : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128}) {
-    if (count <= most && sequence % count == 0 && (count == 1 || sequence / count >= 64)) {
-      chunks.push_back(sequence / count);
+  const std::vector<Parallel> all = grids(model, hw, options.parallel);
+  for (const Parallel& grid : all) {
+    const auto add = [&](int64_t chunk) {
+      const Shape shape{grid, sequence / grid.ring, chunk};
+      const int64_t unit = chunk * (grid.ring > 1 ? 2 * grid.ring : 1);
+      if (sequence % unit == 0 && chunk % grid.ulysses == 0) shapes.push_back(shape);
+    };
+    if (options.chunk_tokens > 0) {
+      add(options.chunk_tokens);
+      continue;
+    }
+    for (const int64_t count : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128}) {
+      const int64_t chunks = count * grid.ring;
+      if (count > most || sequence % chunks != 0) continue;
+      if (count == 1 || sequence / chunks >= 64) add(sequence / chunks);
     }
   }
-  return chunks;
+  if (!shapes.empty()) return shapes;
+  // Nothing divides: let the strategy's own check of one of them say what would.
+  const int64_t chunk = options.chunk_tokens > 0 ? options.chunk_tokens : sequence / all[0].ring;
+  validate(everything_kept({all[0], sequence / all[0].ring, chunk}), model, sequence, "plan");
+  throw bad_input("plan: {} tokens cannot be dealt out evenly to {} ranks; try a multiple of {}",
+                  sequence, hw.devices(), 2 * hw.devices());
 }
 
 // Of everything that fitted: those no other beats in both time and device memory.
@@ -137,24 +160,30 @@ std::vector<Candidate> pareto_front(std::vector<Candidate> seen) {
 constexpr size_t kFrontLines = 10;
 constexpr int kAttempts = 4;
 constexpr size_t kFinalists = 8;
-constexpr int kPerChunk = 2;  // finalists of one chunk size, so that they differ
+constexpr int kPerShape = 2;  // finalists of one grid and chunk size, so that they differ
 
-// The best of what was seen, a few of each chunk size: the fast path ranks them nearly right, and
-// the exact way decides among them.
+// The best of what was seen, a few of each shape: the fast path ranks them nearly right, and the
+// exact way decides among them.
 std::vector<Candidate> finalists(std::vector<Candidate> seen, Objective objective) {
   std::stable_sort(seen.begin(), seen.end(), [&](const Candidate& a, const Candidate& b) {
     return a.score.better_than(b.score, objective);
   });
   std::vector<Candidate> chosen;
-  std::map<int64_t, int> per_chunk;
+  std::vector<std::pair<Shape, int>> per_shape;
   for (const Candidate& c : seen) {
     if (chosen.size() == kFinalists) break;
-    if (per_chunk[c.strategy.chunk_tokens] == kPerChunk) continue;
+    Parallel grid = c.strategy.parallel;
+    grid.zero = 0;
+    const Shape shape{grid, 0, c.strategy.chunk_tokens};
+    auto count = std::find_if(per_shape.begin(), per_shape.end(),
+                              [&](const auto& entry) { return entry.first == shape; });
+    if (count == per_shape.end()) count = per_shape.insert(count, {shape, 0});
+    if (count->second == kPerShape) continue;
     const bool known = std::any_of(chosen.begin(), chosen.end(), [&](const Candidate& other) {
       return other.strategy == c.strategy;
     });
     if (known) continue;
-    ++per_chunk[c.strategy.chunk_tokens];
+    ++count->second;
     chosen.push_back(c);
   }
   return chosen;
@@ -193,10 +222,8 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   const auto begin = std::chrono::steady_clock::now();
   Judge judge(model, hw, sequence, options.micro_batches);
   const bool with_nvme = judge.limits()[2] > 0;
-  const std::vector<int64_t> chunks = chunk_candidates(model, sequence, options.chunk_tokens);
-  if (options.chunk_tokens > 0) {
-    validate(everything_kept(sequence, options.chunk_tokens), model, sequence, "plan");
-  }
+  const std::optional<int64_t> zero = options.parallel.zero;
+  const std::vector<Shape> shapes = shapes_of(model, hw, sequence, options);
 
   std::vector<Candidate> seen;
   Candidate best, nearest;
@@ -204,11 +231,11 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   // Exact memory can exceed the fast path's sum by what packing loses; then search again with room.
   for (int attempt = 0; attempt < kAttempts && best.score.overflow > 0; ++attempt) {
     seen.clear();
-    for (size_t i = 0; i < chunks.size(); ++i) {
-      if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(chunks.size()));
-      const std::vector<Knob> space = knobs(sequence, chunks[i], with_nvme);
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(shapes.size()));
+      const std::vector<Knob> space = knobs(shapes[i], with_nvme, zero);
       for (const Strategy& start :
-           {everything_away(sequence, chunks[i]), everything_kept(sequence, chunks[i])}) {
+           {everything_away(shapes[i], zero), everything_kept(shapes[i])}) {
         const Candidate found = descend(judge, start, space, options.objective, seen);
         if (found.score.overflow == 0) seen.push_back(found);
         if (found.score.overflow < nearest.score.overflow) nearest = found;
@@ -227,7 +254,7 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   result.best.predicted = predict(result.best);
   for (const Candidate& c : exact_front(judge, best, std::move(seen))) {
     Plan& plan = result.pareto.emplace_back(judge.plan(c.strategy));
-    plan.predicted = prediction_of(plan, c.score.seconds, c.score.bytes);
+    plan.predicted = prediction_of(plan, c.score.step_seconds, c.score.bytes);
   }
   result.evaluated = judge.evaluations();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -235,17 +262,17 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
 }
 
 Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::string& preset,
-                 int64_t sequence, int64_t chunk_tokens, int64_t micro_batches) {
-  Judge judge(model, hw, sequence, micro_batches);
-  Strategy strategy = make_preset(preset, model, sequence, chunk_tokens);
+                 int64_t sequence, const SearchOptions& options) {
+  Judge judge(model, hw, sequence, options.micro_batches);
+  const Parallel grid = preset_grid(preset, model, hw, options.parallel);
+  Strategy strategy = make_preset(preset, model, sequence, options.chunk_tokens, grid);
   validate(strategy, model, sequence, preset);
-  const auto& placements = state_placements(false);
-  const size_t choices = may_offload_states(preset) ? placements.size() : 1;
+  const auto placements = preset_placements(preset, grid);
   TierBytes bytes{};
-  for (size_t i = 0; i < choices; ++i) {
-    strategy.parameters = placements[i].parameters;
-    strategy.gradients = placements[i].gradients;
-    strategy.optimizer = placements[i].optimizer;
+  for (const StatePlacement& placement : placements) {
+    strategy.parameters = placement.parameters;
+    strategy.gradients = placement.gradients;
+    strategy.optimizer = placement.optimizer;
     const Judge::Score score = judge.exact(strategy);
     bytes = score.bytes;
     if (score.overflow > 0) continue;

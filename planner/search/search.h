@@ -1,5 +1,8 @@
 // The two questions: how long a sequence fits, and which plan trains a given one best.
 //
+// A plan uses all devices of the hardware it is asked for, a rank on each (with_devices() takes
+// fewer): presets in the grid of their published form, `auto` in whichever is best.
+//
 // Both are deterministic: the same question gives the same answer, whatever the machine. Functions
 // report progress through an optional callback and never print.
 #pragma once
@@ -13,6 +16,7 @@
 
 #include "hwprofiles/hardware_profile.h"
 #include "planner/plan/plan.h"
+#include "planner/search/grids.h"
 
 namespace longspan {
 
@@ -37,6 +41,7 @@ struct MaxSequenceOptions {
   int64_t chunk_tokens = 0;  // fixes the chunk of chunked presets; 0: the best power of two
   int64_t longest = int64_t{1} << 27;  // do not look beyond
   int64_t micro_batches = 1;
+  ParallelChoice parallel;
 };
 
 /// The longest sequence of one preset, or of the whole knob space for "auto". Exact: a program of
@@ -46,12 +51,14 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
                          const std::string& strategy, const MaxSequenceOptions& options,
                          const Progress& progress = {});
 
+/// Tokens per second of all ranks together; or device memory, and tokens per second between equals.
 enum class Objective { throughput, memory };
 
 struct SearchOptions {
   Objective objective = Objective::throughput;
   int64_t chunk_tokens = 0;  // fixes the chunk; 0: search
   int64_t micro_batches = 1;
+  ParallelChoice parallel;
 };
 
 struct SearchResult {
@@ -66,8 +73,9 @@ struct SearchResult {
 SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                     const SearchOptions& options, const Progress& progress = {});
 
-/// The plan of one preset at a length (no search). Throws no_fit if it does not fit.
+/// The plan of one preset at a length; options.objective is not read. Throws no_fit if it does not
+/// fit.
 Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::string& preset,
-                 int64_t sequence, int64_t chunk_tokens = 0, int64_t micro_batches = 1);
+                 int64_t sequence, const SearchOptions& options);
 
 }  // namespace longspan

@@ -107,7 +107,8 @@ double Dimension::extrapolate(const std::array<double, 3>& values, int points) c
 ShrunkenPrograms dimensions_of(const StepRequest& request) {
   const Strategy& s = request.strategy;
   ShrunkenPrograms shrunken;
-  const int64_t blocks = request.sequence / s.block_tokens;
+  const Lengths lengths = lengths_of(s, request.sequence);
+  const int64_t blocks = lengths.blocks();
   shrunken.repeats_blocks = blocks > 1;
   // Layers that differ from each other are all kept.
   shrunken.layers = is_fractional(s)
@@ -116,9 +117,11 @@ ShrunkenPrograms dimensions_of(const StepRequest& request) {
   // Buffers in flight are in the steady state once there are more repeats than the program looks
   // ahead and stores behind.
   const int64_t first = 2 + std::max({int64_t{1}, s.prefetch_depth, s.offload_window});
-  const int64_t repeats = blocks > 1 ? blocks : request.sequence / s.chunk_tokens;
+  const int64_t repeats = blocks > 1 ? blocks : lengths.chunks();
   const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
-  shrunken.repeats = repeats <= (pairs ? kExactRepeatsStreamed : kExactRepeats)
+  // A ring's ops depend on how its positions' chunks lie to each other.
+  const bool small = repeats <= (pairs ? kExactRepeatsStreamed : kExactRepeats);
+  shrunken.repeats = small || s.parallel.ring > 1
                          ? Dimension::exact(repeats)
                          : Dimension::sampled(repeats, first, kRepeatSamples);
   shrunken.batches = Dimension::sampled(request.micro_batches, 1, 2);
@@ -141,7 +144,7 @@ void lower_samples(const StepRequest& request, ShrunkenPrograms& t) {
         small.model.layers = t.layers.samples[l];
         small.micro_batches = t.batches.samples[b];
         const Lengths lengths = sample_lengths(request, t, t.repeats.samples[r]);
-        small.sequence = lengths.sequence;
+        small.sequence = lengths.sequence * request.strategy.parallel.ring;
         small.strategy.block_tokens = lengths.block;
         ShrunkenProgram& sample = t.samples.emplace_back();
         sample.program = build_program(small);
@@ -178,7 +181,14 @@ std::string key_of(const StepRequest& r, const ShrunkenPrograms& t) {
   pack(r.model.tied_embeddings, 1);
   pack(static_cast<int>(r.dtype), 1);
   pack(t.repeats_blocks, 1);
+  // Of the degrees, only a ring's shapes the list; the others are sizes.
+  const Parallel& p = s.parallel;
+  pack(p.ulysses > 1, 1);
+  pack(p.ranks() > 1, 1);
+  pack(p.shards() > 1 ? p.zero : 0, 2);
+  pack(p.overlap, 1);
   put(choices);
+  put(p.ring);
   put(t.repeats_blocks ? s.block_tokens / s.chunk_tokens : 0);
   put(s.head_groups);
   put(kv_groups(r.model, lengths_of(s, r.sequence)));

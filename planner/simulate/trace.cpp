@@ -12,7 +12,8 @@
 namespace longspan {
 namespace {
 
-constexpr Stream kTracks[] = {Stream::compute, Stream::h2d, Stream::d2h, Stream::io, Stream::host};
+constexpr Stream kTracks[] = {Stream::compute, Stream::h2d,  Stream::d2h,
+                              Stream::io,      Stream::host, Stream::comm};
 
 // Events are written as they come: a step has hundreds of thousands of them, too many for a tree of
 // JSON values. Text from outside goes through `quoted`, which escapes.
@@ -26,9 +27,7 @@ class EventList {
     fmt::format_to(std::back_inserter(text_), text, std::forward<Args>(args)...);
     fmt::format_to(std::back_inserter(text_), ",\"pid\":{}}}", rank_);
   }
-  std::string finish() && {
-    return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" + std::move(text_) + "\n]}\n";
-  }
+  std::string text() && { return std::move(text_); }
 
  private:
   std::string text_;
@@ -44,10 +43,12 @@ std::string quoted(const std::string& text) {
 int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 double microseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e3; }
 
-void add_metadata(EventList& events, const std::string& process, int rank) {
+void add_metadata(EventList& events, const Program& program, const std::string& process, int rank) {
   events.add(R"("ph":"M","name":"process_name","args":{{"name":{}}})", quoted(process));
   events.add(R"("ph":"M","name":"process_sort_index","args":{{"sort_index":{}}})", rank);
+  const bool alone = program.strategy.parallel.ranks() == 1;
   for (const Stream stream : kTracks) {
+    if (stream == Stream::comm && alone) continue;
     const int tid = static_cast<int>(stream);
     events.add(R"("ph":"M","name":"thread_name","tid":{},"args":{{"name":{}}})", tid,
                quoted(std::string(name_of(stream))));
@@ -126,13 +127,18 @@ void add_memory(EventList& events, const Program& program, const Timeline& timel
 
 }  // namespace
 
-std::string perfetto_trace(const Program& program, const Timeline& timeline,
-                           const std::string& process, int rank) {
+std::string trace_events(const Program& program, const Timeline& timeline, const std::string& name,
+                         int rank) {
   EventList events(rank);
-  add_metadata(events, process, rank);
+  add_metadata(events, program, name, rank);
   add_spans(events, program, timeline);
   add_memory(events, program, timeline);
-  return std::move(events).finish();
+  return std::move(events).text();
+}
+
+std::string trace_document(std::span<const std::string> parts) {
+  return fmt::format("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{}\n]}}\n",
+                     fmt::join(parts.begin(), parts.end(), ",\n"));
 }
 
 }  // namespace longspan

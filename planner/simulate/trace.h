@@ -1,7 +1,8 @@
-// A timeline as a Perfetto (Chrome JSON) trace. Predicted and measured timelines of one program
-// give the same tracks: one per stream (compute, h2d, d2h, io, host), and memory counters per tier.
+// Timelines as a Perfetto (Chrome JSON) trace: one group of tracks per rank. Predicted and measured
+// timelines of one program give the same tracks: one per stream, and memory counters per tier.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "planner/program/program.h"
@@ -9,9 +10,13 @@
 
 namespace longspan {
 
-/// The trace as JSON text. `process` names the track group ("predicted", "measured"), `rank` is its
-/// process id. Spans on a track never overlap; memory counters follow the program's lifetimes.
-std::string perfetto_trace(const Program& program, const Timeline& timeline,
-                           const std::string& process, int rank = 0);
+/// One rank's part of a trace, as JSON text. `name` names the track group ("predicted", "measured
+/// rank 1"), `rank` is its process id. Spans on a track never overlap; memory counters follow the
+/// program's lifetimes.
+std::string trace_events(const Program& program, const Timeline& timeline, const std::string& name,
+                         int rank = 0);
+
+/// The whole trace, of the ranks' parts.
+std::string trace_document(std::span<const std::string> parts);
 
 }  // namespace longspan

@@ -61,9 +61,9 @@ bool bench_fast_path() {
       for (const std::string& preset : preset_names()) {
         strategies.push_back(make_preset(preset, model, sequence, 4096));
       }
-      strategies.push_back(everything_away(sequence, 4096));
-      strategies.push_back(everything_kept(sequence, 4096));
-      strategies.push_back(everything_away(sequence, sequence));
+      strategies.push_back(everything_away({{}, sequence, 4096}, {}));
+      strategies.push_back(everything_kept({{}, sequence, 4096}));
+      strategies.push_back(everything_away({{}, sequence, sequence}, {}));
       for (Strategy& s : strategies) {
         for (const int64_t tile : {256, 512, 1024, 2048, 4096}) {
           s.mlp_tile = s.loss_tile = tile;

@@ -18,8 +18,10 @@ namespace longspan::e2e {
 const std::string kHardware = LONGSPAN_SOURCE "/tests/e2e/fixtures/tiny-cpu.yaml";
 const std::string kGolden = LONGSPAN_SOURCE "/tests/golden";
 
-Command::Command(const std::vector<std::string>& arguments, int64_t file_limit_bytes) {
-  std::vector<std::string> words = {LONGSPAN_BINARY};
+Command::Command(const std::vector<std::string>& arguments, int64_t file_limit_bytes,
+                 const std::vector<std::string>& launcher) {
+  std::vector<std::string> words = launcher;
+  words.emplace_back(LONGSPAN_BINARY);
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
@@ -40,7 +42,7 @@ Command::Command(const std::vector<std::string>& arguments, int64_t file_limit_b
                        static_cast<rlim_t>(file_limit_bytes)};
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
-  ::execv(pointers[0], pointers.data());
+  ::execvp(pointers[0], pointers.data());
   ::_exit(127);
 }
 
@@ -128,6 +130,23 @@ std::string make_plan(const testing::TemporaryFolder& folder, const std::string&
                      {"--chunk", std::to_string(parse_tokens(sequence, "sequence") / 4)});
   }
   const Result result = longspan(arguments);
+  INFO(result.out << result.err);
+  REQUIRE(result.status == 0);
+  return path;
+}
+
+std::string make_ranks_plan(const testing::TemporaryFolder& folder, int ranks,
+                            const std::vector<std::string>& more, const std::string& sequence) {
+  std::string name = "plan-" + std::to_string(ranks);
+  for (const std::string& word : more) name += "-" + word;
+  const std::string path = folder.path() / (name + ".yaml");
+  const std::string machine = folder.file("machine-" + std::to_string(ranks) + ".yaml",
+                                          replaced(read_text(kHardware), "devices_per_node: 1",
+                                                   "devices_per_node: " + std::to_string(ranks)));
+  std::vector<std::string> words = {"plan",  "--model", "tiny-llama", "--hw", machine,
+                                    "--seq", sequence,  "-o",         path};
+  words.insert(words.end(), more.begin(), more.end());
+  const Result result = longspan(words);
   INFO(result.out << result.err);
   REQUIRE(result.status == 0);
   return path;

@@ -22,12 +22,15 @@ struct Result {
 /// every write beyond that size in a file fail, as on a full disk.
 class Command {
  public:
-  explicit Command(const std::vector<std::string>& arguments, int64_t file_limit_bytes = 0);
+  /// `launcher`: words in front of the program's own, for mpirun.
+  explicit Command(const std::vector<std::string>& arguments, int64_t file_limit_bytes = 0,
+                   const std::vector<std::string>& launcher = {});
   ~Command();
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
 
   void send(int signal) const;
+  pid_t process() const { return process_; }
   /// What it has written to standard output so far.
   std::string out_so_far() const;
   bool running();
@@ -63,6 +66,12 @@ extern const std::string kGolden;
 /// Writes a plan of tiny-llama for `sequence` tokens, by a preset with a chunk of a quarter.
 std::string make_plan(const testing::TemporaryFolder& folder, const std::string& sequence = "256",
                       const std::string& strategy = "fpdt");
+
+/// Writes a plan of tiny-llama on a machine of `ranks` devices like kHardware, with more words for
+/// `longspan plan`.
+std::string make_ranks_plan(const testing::TemporaryFolder& folder, int ranks,
+                            const std::vector<std::string>& more,
+                            const std::string& sequence = "256");
 
 /// Names of what lies in a folder, sorted.
 std::vector<std::string> names_in(const std::filesystem::path& folder);

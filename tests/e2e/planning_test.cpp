@@ -54,12 +54,28 @@ TEST_CASE("max-seq: more memory is a longer sequence, none is status 1") {
   CHECK(nothing.at("results")[0].at("shortfall_bytes") > 0);
 }
 
-TEST_CASE("max-seq says how many devices of a machine it uses") {
-  const json document = longspan_json({"max-seq", "--model", "tiny-llama", "--hw", "8xh100-80g",
-                                       "--strategy", "baseline", "--device-memory", "2GiB"});
-  CHECK_THAT(document.at("notes")[0].get<std::string>(), Contains("1 of them"));
-  check_refused(longspan({"max-seq", "--model", "tiny-llama", "--hw", "8xh100-80g", "--gpus", "8"}),
-                2, {"--gpus", "1 device"});
+TEST_CASE("max-seq uses all devices of a machine, or as many as it is told to") {
+  const auto ask = [](const char* devices) {
+    return longspan_json({"max-seq", "--model", "tiny-llama", "--hw", "8xh100-80g", "--strategy",
+                          "ulysses", "--device-memory", "2GiB", "--gpus", devices});
+  };
+  const json all = ask("0"), two = ask("2");
+  CHECK(all.at("devices") == 8);
+  CHECK(two.at("devices") == 2);
+  CHECK(two.at("hardware") == "2 of 8xh100-80g");
+  // Its 4 heads deal a sequence out to 4 ranks at most.
+  CHECK(all.at("results")[0].at("knobs").at("parallel").at("ulysses") == 4);
+  CHECK(all.at("results")[0].at("knobs").at("parallel").at("data") == 2);
+  CHECK(two.at("results")[0].at("knobs").at("parallel").at("ulysses") == 2);
+  CHECK(all.at("results")[0].at("sequence_tokens") > two.at("results")[0].at("sequence_tokens"));
+  const auto refused = [](std::vector<std::string> flags, std::vector<std::string> words) {
+    std::vector<std::string> command = {"max-seq", "--model", "tiny-llama", "--hw", "8xh100-80g"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    check_refused(longspan(command), 2, words);
+  };
+  refused({"--gpus", "9"}, {"8xh100-80g has 8 devices", "expected 1 to 8"});
+  refused({"--ulysses", "8"}, {"8 ranks", "ulysses 8", "4 heads"});
+  refused({"--zero", "4"}, {"--zero"});
 }
 
 TEST_CASE("plan: the search's answer fits, and is the same every time") {

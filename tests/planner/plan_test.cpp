@@ -138,8 +138,9 @@ TEST_CASE("what this version cannot run is refused by name") {
   // A newer plan may have keys we do not know; the version is the better message.
   check_refused("longspan_plan: 2\nnews: yes\n", {"version 2", "version 1"});
   check_refused(replaced(text, "longspan_plan: 1\n", ""), {"longspan_plan"});
-  check_refused(replaced(text, "ranks: 1", "ranks: 2"), {"ranks", "this version runs one rank"});
-  check_refused(replaced(text, "stages: 1", "stages: 4"), {"stages", "this version runs one rank"});
+  check_refused(replaced(text, "ranks: 1", "ranks: 2"), {"ranks", "product of the degrees, 1"});
+  check_refused(replaced(text, "stages: 1", "stages: 4"),
+                {"stages", "this version runs one stage"});
   check_refused(replaced(text, "dtype: float32", "dtype: bfloat16"), {"dtype", "bfloat16"});
 }
 

@@ -34,8 +34,14 @@ ModelSpec eight_layers() {
   return m;
 }
 
+SearchOptions chunks_of(int64_t tokens) {
+  SearchOptions options;
+  options.chunk_tokens = tokens;
+  return options;
+}
+
 Strategy streamed(int64_t sequence, int64_t chunk) {
-  Strategy s = everything_away(sequence, chunk);
+  Strategy s = everything_away({{}, sequence, chunk}, {});
   s.parameters = s.gradients = s.optimizer = Tier::device;
   return s;
 }
@@ -158,7 +164,7 @@ TEST_CASE("the search is deterministic, fits, and is at least as fast as any pre
   for (const std::string& preset : preset_names()) {
     INFO(preset);
     try {
-      const Plan plan = plan_preset(model, hw, preset, 8192, 1024);
+      const Plan plan = plan_preset(model, hw, preset, 8192, chunks_of(1024));
       CHECK(first.best.predicted.step_seconds <= 1.02 * plan.predicted.step_seconds);
     } catch (const Error& error) {
       CHECK(error.kind() == ErrorKind::no_fit);
@@ -170,8 +176,8 @@ TEST_CASE("what does not fit is refused with the shortfall") {
   const ModelSpec model = load_model("tiny-llama");
   const HardwareProfile hw = small_machine(1 * MiB, 4 * MiB);
   CHECK_THROWS_WITH(search(model, hw, 65536, {}), Catch::Contains("short by"));
-  CHECK_THROWS_WITH(plan_preset(model, hw, "baseline", 65536), Catch::Contains("short by"));
-  CHECK_THROWS_WITH(plan_preset(model, hw, "no-such", 65536), Catch::Contains("no-such"));
+  CHECK_THROWS_WITH(plan_preset(model, hw, "baseline", 65536, {}), Catch::Contains("short by"));
+  CHECK_THROWS_WITH(plan_preset(model, hw, "no-such", 65536, {}), Catch::Contains("no-such"));
 }
 
 }  // namespace longspan

@@ -17,6 +17,11 @@ namespace {
 
 using nlohmann::json;
 
+json events_of(const Program& program, const Timeline& timeline, const std::string& name, int rank) {
+  const std::string part = trace_events(program, timeline, name, rank);
+  return json::parse(trace_document({&part, 1})).at("traceEvents");
+}
+
 struct Traced {
   Program program;
   Layout layout;
@@ -39,7 +44,7 @@ struct Traced {
     for (size_t i = 0; i < program.shapes.size(); ++i) durations.push_back(1e-3 * (i + 1.0 / 3));
     const CostModel cost(hw, DType::float32);
     timeline = simulate(program, layout, durations, cost.interference());
-    events = json::parse(perfetto_trace(program, timeline, process, rank)).at("traceEvents");
+    events = events_of(program, timeline, process, rank);
   }
   std::vector<json> of_phase(const std::string& phase) const {
     std::vector<json> result;
@@ -126,7 +131,7 @@ TEST_CASE("a timeline without spans gives tracks and what persists, nothing else
   Traced trace;
   trace.timeline.spans.clear();
   trace.events =
-      json::parse(perfetto_trace(trace.program, trace.timeline, "empty")).at("traceEvents");
+      events_of(trace.program, trace.timeline, "empty", 0);
   CHECK(trace.of_phase("X").empty());
   CHECK(trace.of_phase("C").size() == kTierCount);
 }

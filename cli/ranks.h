@@ -1,0 +1,35 @@
+// Running a verb on the ranks of a plan: this process alone, threads of it, or processes that
+// mpirun or srun has started. One of them prints.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+
+namespace longspan::cli {
+
+/// One rank at work.
+struct RankPlace {
+  Communicator& comm;
+  int ranks_here = 1;  // how many share this machine's cores
+  bool speaks() const { return comm.rank() == 0; }
+};
+
+/// Runs `body` on every rank and returns the exit status. `local_ranks`: threads of this process; 0:
+/// what the launcher has started, or this process alone. Throws what a rank threw in agree(), or
+/// alone in its process; when another rank of several processes fails or vanishes, says so on
+/// standard error and ends all of them at once with the status of the error.
+int on_ranks(int64_t local_ranks, const std::function<void(const RankPlace&)>& body);
+
+/// Runs `part` on this rank and waits for the others to have run theirs. If it has thrown on any,
+/// throws on all of them, the same: the first such rank's error, with its number in front if not
+/// all have failed.
+void agree(Communicator& comm, const std::function<void()>& part);
+
+/// Whether any rank says yes; the same on all.
+bool any_rank(Communicator& comm, bool yes);
+
+}  // namespace longspan::cli

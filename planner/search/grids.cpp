@@ -1,0 +1,87 @@
+#include "planner/search/grids.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+
+namespace longspan {
+namespace {
+
+bool heads_allow(const Parallel& parallel, const ModelSpec& model) {
+  try {
+    // A length that every degree divides: only the heads can be in the way.
+    const int64_t granule = whole_granule(parallel);
+    validate(parallel, model, granule, granule / (parallel.ring > 1 ? 2 * parallel.ring : 1), "");
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::string describe(const ParallelChoice& choice) {
+  std::string text;
+  for (const auto& [value, flag] : {std::pair{choice.data, "data"}, std::pair{choice.ring, "ring"},
+                                    std::pair{choice.ulysses, "ulysses"}}) {
+    if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", flag, *value);
+  }
+  return text.empty() ? "any degrees" : text;
+}
+
+// How well a grid suits a preset: the larger, compared from the front, the better.
+using Rank = std::array<int64_t, 3>;
+Rank suitability(const std::string& preset, const Parallel& p) {
+  if (preset == "ring") return {-p.ulysses, p.ring, 0};
+  if (preset == "usp") return {std::min(p.ulysses, p.ring), -p.data, p.ulysses};
+  const bool deals_tokens =
+      preset == "ulysses" || preset == "alst" || preset == "upipe" || preset == "fpdt";
+  if (deals_tokens) return {-p.ring, p.ulysses, 0};
+  return {p.data, p.ulysses, 0};
+}
+
+}  // namespace
+
+int64_t whole_granule(const Parallel& parallel) {
+  return parallel.ulysses * (parallel.ring > 1 ? 2 * parallel.ring : 1);
+}
+
+std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
+                            const ParallelChoice& choice) {
+  const int64_t ranks = hw.devices();
+  const auto admits = [](const std::optional<int64_t>& fixed, int64_t degree) {
+    return !fixed || *fixed == degree;
+  };
+  std::vector<Parallel> found;
+  for (int64_t data = 1; data <= ranks; ++data) {
+    if (ranks % data != 0 || !admits(choice.data, data)) continue;
+    for (int64_t ring = 1; ring <= ranks / data; ++ring) {
+      if (ranks / data % ring != 0 || !admits(choice.ring, ring)) continue;
+      const int64_t ulysses = ranks / data / ring;
+      if (!admits(choice.ulysses, ulysses)) continue;
+      const Parallel parallel{data, ring, ulysses, choice.zero.value_or(0), choice.overlap};
+      if (heads_allow(parallel, model)) found.push_back(parallel);
+    }
+  }
+  if (found.empty()) {
+    throw bad_input(
+        "parallel: no grid of {} rank{} with {} suits {} ({} heads, {} K,V heads); the degrees' "
+        "product is the number of devices",
+        ranks, ranks == 1 ? "" : "s", describe(choice), model.name, model.heads, model.kv_heads);
+  }
+  return found;
+}
+
+Parallel preset_grid(const std::string& preset, const ModelSpec& model, const HardwareProfile& hw,
+                     const ParallelChoice& choice) {
+  const std::vector<Parallel> all = grids(model, hw, choice);
+  Parallel best = *std::max_element(
+      all.begin(), all.end(), [&](const Parallel& a, const Parallel& b) {
+        return suitability(preset, a) < suitability(preset, b);
+      });
+  if (!choice.zero && best.ranks() > 1 && preset != "baseline") best.zero = 3;
+  return best;
+}
+
+}  // namespace longspan

@@ -1,0 +1,37 @@
+// Which grids of ranks there are for a question, and which one a preset stands for.
+//
+// Internal to planner/search but for ParallelChoice, which is part of its options.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hwprofiles/hardware_profile.h"
+#include "planner/plan/parallel.h"
+
+namespace longspan {
+
+/// What the person who asks has fixed; the rest is a preset's or the search's to choose.
+struct ParallelChoice {
+  std::optional<int64_t> data, ring, ulysses, zero;
+  bool overlap = true;
+};
+
+/// All grids of as many ranks as the hardware has devices that the choice admits and the model's
+/// heads allow, each with the least ZeRO stage that the choice admits. Throws bad_input if there is
+/// none, saying what was fixed.
+std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
+                            const ParallelChoice& choice);
+
+/// The grid of a preset: what its published form uses, as far as heads and choice allow. Presets
+/// without sequence parallelism use data parallelism. ZeRO 3 for all but `baseline` (0).
+Parallel preset_grid(const std::string& preset, const ModelSpec& model, const HardwareProfile& hw,
+                     const ParallelChoice& choice);
+
+/// Every sequence that this grid deals out is a multiple of this many tokens, if it is in one chunk
+/// per position (of a ring: in two).
+int64_t whole_granule(const Parallel& parallel);
+
+}  // namespace longspan

@@ -1,0 +1,146 @@
+// Plans of several ranks, run as threads of one process: training, checkpoints, traces, and what is
+// said where plan and ranks do not match.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "tests/e2e/command.h"
+
+namespace longspan::e2e {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+using testing::TemporaryFolder;
+
+const std::vector<std::string> kGrids[] = {{"--ulysses", "4"},
+                                           {"--data", "4"},
+                                           {"--ring", "2", "--ulysses", "2"},
+                                           {"--data", "2", "--ulysses", "2", "--zero", "1"}};
+
+struct Trained {
+  json record;
+  std::string plan;
+};
+
+Trained train(const TemporaryFolder& folder, const std::string& plan, int64_t ranks,
+              std::vector<std::string> more = {}) {
+  const std::string record = folder.path() / "run.json";
+  std::vector<std::string> words = {"run", plan, "--lr", "1e-2", "-o", record};
+  if (ranks > 1) words.insert(words.end(), {"--local-ranks", std::to_string(ranks)});
+  words.insert(words.end(), more.begin(), more.end());
+  const Result result = longspan(words);
+  INFO(result.out << result.err);
+  REQUIRE(result.status == 0);
+  CHECK(result.err.empty());
+  return {json::parse(read_text(record)), plan};
+}
+
+std::vector<double> losses(const json& record) {
+  std::vector<double> values;
+  for (const json& step : record.at("steps")) values.push_back(step.at("loss"));
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("ranks train the numbers of one, in the memory and with the messages foretold") {
+  const TemporaryFolder folder;
+  // As many sequences per step on every grid: 4.
+  const auto sequences = [](const std::vector<std::string>& grid) {
+    return grid[0] == "--data" ? 4 / std::stoll(grid[1]) : 4;
+  };
+  const std::string alone =
+      make_ranks_plan(folder, 1, {"--micro-batches", "4", "--strategy", "checkpoint"});
+  const std::vector<double> expected = losses(train(folder, alone, 1, {"--steps", "3"}).record);
+  for (const std::vector<std::string>& grid : kGrids) {
+    std::vector<std::string> flags = grid;
+    flags.insert(flags.end(),
+                 {"--strategy", "checkpoint", "--micro-batches", std::to_string(sequences(grid))});
+    CAPTURE(flags);
+    const std::string plan = make_ranks_plan(folder, 4, flags);
+    const json record = train(folder, plan, 4, {"--steps", "3"}).record;
+    const std::vector<double> actual = losses(record);
+    REQUIRE(actual.size() == expected.size());
+    for (size_t i = 0; i < actual.size(); ++i)
+      CHECK(actual[i] == Approx(expected[i]).epsilon(1e-5));
+    CHECK(record.at("communicator") == "local");
+    for (const char* tier : {"device_bytes", "host_bytes", "nvme_bytes"}) {
+      CHECK(record.at("measured").at(tier) == record.at("predicted").at(tier));
+    }
+    REQUIRE(record.at("measured").at("ranks").size() == 4);
+    for (const json& rank : record.at("measured").at("ranks")) {
+      CHECK(rank.at("sent_bytes") > 0);
+      CHECK(rank.at("sent_bytes") == rank.at("predicted_sent_bytes"));
+    }
+  }
+}
+
+TEST_CASE("a checkpoint of ranks is whole, and another number of ranks goes on from it") {
+  const TemporaryFolder folder;
+  const std::string four = make_ranks_plan(folder, 4, {"--strategy", "fpdt", "--chunk", "64"});
+  const std::string two = make_ranks_plan(folder, 2, {"--strategy", "ring", "--zero", "0"});
+  const std::string one = make_ranks_plan(folder, 1, {"--strategy", "baseline"});
+  const auto file = [&](const std::string& name) { return (folder.path() / name).string(); };
+  const std::vector<double> through =
+      losses(train(folder, four, 4, {"--steps", "6", "--checkpoint", file("end")}).record);
+  train(folder, four, 4, {"--steps", "6", "--stop-after", "3", "--checkpoint", file("half")});
+
+  SECTION("the same ranks: bit for bit") {
+    const std::vector<double> rest =
+        losses(train(folder, four, 4,
+                     {"--steps", "6", "--resume", file("half"), "--checkpoint", file("again")})
+                   .record);
+    CHECK(rest == std::vector<double>(through.begin() + 3, through.end()));
+    CHECK(read_text(file("again")) == read_text(file("end")));
+  }
+  SECTION("others: the same training") {
+    for (const auto& [plan, ranks] : {std::pair{two, 2}, std::pair{one, 1}}) {
+      const std::vector<double> rest =
+          losses(train(folder, plan, ranks, {"--steps", "6", "--resume", file("half")}).record);
+      REQUIRE(rest.size() == 3);
+      for (size_t i = 0; i < 3; ++i) CHECK(rest[i] == Approx(through[i + 3]).epsilon(1e-5));
+    }
+  }
+}
+
+TEST_CASE("a trace has a group of tracks per rank") {
+  const TemporaryFolder folder;
+  const std::string plan = make_ranks_plan(folder, 4, {"--strategy", "fpdt", "--chunk", "64"});
+  const std::string trace = folder.path() / "trace.json";
+  train(folder, plan, 4, {"--steps", "1", "--trace", trace});
+  std::set<std::string> groups;
+  std::map<int, std::set<std::string>> tracks;
+  std::map<int, int64_t> exchanges;
+  const json document = json::parse(read_text(trace));
+  for (const json& event : document.at("traceEvents")) {
+    if (event["name"] == "process_name") groups.insert(event["args"]["name"]);
+    if (event["name"] == "thread_name") tracks[event["pid"]].insert(event["args"]["name"]);
+    if (event["ph"] == "X" && event["cat"] == "all_to_all") ++exchanges[event["pid"]];
+  }
+  CHECK(groups == std::set<std::string>{"measured rank 0", "measured rank 1", "measured rank 2",
+                                        "measured rank 3"});
+  REQUIRE(tracks.size() == 4);
+  REQUIRE(exchanges.size() == 4);
+  for (int rank = 0; rank < 4; ++rank) {
+    CHECK(tracks[rank].count("comm") == 1);
+    CHECK(exchanges[rank] == exchanges[0]);
+  }
+}
+
+TEST_CASE("ranks that do not match the plan are refused, with what would") {
+  const TemporaryFolder folder;
+  const std::string four = make_ranks_plan(folder, 4, {"--strategy", "ulysses"});
+  const std::string one = make_ranks_plan(folder, 1, {"--strategy", "baseline"});
+  check_refused(longspan({"run", four}), 2, {"4 ranks", "--local-ranks 4", "mpirun -n 4"});
+  check_refused(longspan({"run", four, "--local-ranks", "2"}), 2, {"4 ranks", "2 are started"});
+  check_refused(longspan({"run", one, "--local-ranks", "2"}), 2, {"1 rank,", "2 are started"});
+  check_refused(longspan({"run", four, "--local-ranks", "-1"}), 2, {"--local-ranks"});
+  // A mistake that all ranks meet is said once.
+  check_refused(longspan({"run", four, "--local-ranks", "4", "--data", "no-such-file"}), 2,
+                {"no-such-file"});
+  check_refused(longspan({"run", "no-such-plan", "--local-ranks", "4"}), 2, {"no-such-plan"});
+}
+
+}  // namespace longspan::e2e
