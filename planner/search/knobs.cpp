@@ -73,7 +73,8 @@ Strategy everything_away(const Shape& shape, std::optional<int64_t> zero) {
   return s;
 }
 
-std::vector<Knob> knobs(const Shape& shape, bool with_nvme, std::optional<int64_t> zero) {
+std::vector<Knob> knobs(const ModelSpec& model, const Shape& shape, bool with_nvme,
+                        std::optional<int64_t> zero) {
   std::vector<Knob> all;
   const int64_t share = shape.share, chunk = shape.chunk;
   const bool chunked = chunk < share;
@@ -132,6 +133,14 @@ std::vector<Knob> knobs(const Shape& shape, bool with_nvme, std::optional<int64_
                     [](Strategy& s) { s.backward_order = BackwardOrder::kv_outer; }}});
   }
   const int64_t ulysses = shape.grid.ulysses;
+  if (!chunked && shape.grid.ring == 1) {
+    Knob knob{"head_groups", {}};
+    for (int64_t groups = 1; groups <= model.heads / ulysses; ++groups) {
+      if (!heads_divide_into(model, ulysses, groups)) continue;
+      knob.values.push_back([=](Strategy& s) { s.head_groups = groups; });
+    }
+    all.push_back(std::move(knob));
+  }
   tile("loss_tile", &Strategy::loss_tile, share / ulysses);
   tile("mlp_tile", &Strategy::mlp_tile, share / ulysses);
   tile("projection_tile", &Strategy::projection_tile, chunk / ulysses);

@@ -133,6 +133,28 @@ TEST_CASE("random strategies lower to legal programs", "[property]") {
   }
 }
 
+TEST_CASE("groups of heads lower to legal programs on any number of ranks", "[property]") {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    StepRequest request = random_request(seed);
+    Strategy& s = request.strategy;
+    request.model.heads = 16;
+    request.model.kv_heads = int64_t{1} << seed % 5;
+    s.chunk_tokens = s.block_tokens = request.sequence;
+    const int64_t ulysses = int64_t{1} << seed / 5 % 4;
+    s.head_groups = std::min<int64_t>(16 / ulysses, int64_t{2} << seed % 3);
+    // Parameters on the host are whole on every rank, or shards to gather.
+    const int64_t zero = s.parameters == Tier::host ? 3 * (seed % 2) : seed % 4;
+    s.parallel = {1 + static_cast<int64_t>(seed % 2), 1, ulysses, zero, seed % 3 > 0};
+    INFO("seed " << seed << ", " << describe(s.parallel) << ", " << s.head_groups << " groups of "
+                 << request.model.kv_heads << " K,V heads");
+    const Program program = build_program(request);
+    const Layout layout = lay_out(program);
+    check_lifetimes(program);
+    check_placement(program, layout);
+    if (program.ops.size() < 1500) check_edges(program, layout);
+  }
+}
+
 TEST_CASE("the same request gives the same program and layout") {
   const StepRequest request = random_request(11);
   const Program a = build_program(request), b = build_program(request);
