@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdio>
+
 namespace longspan::cli {
 namespace {
 
@@ -33,6 +36,7 @@ Json strategy_json(const Strategy& s) {
           {"parallel", parallel_json(s.parallel)},
           {"chunk_tokens", s.chunk_tokens},
           {"block_tokens", s.block_tokens},
+          {"head_groups", s.head_groups},
           {"kv", name_of(s.kv)},
           {"idle", name_of(s.idle)},
           {"prefetch_depth", s.prefetch_depth},
@@ -66,6 +70,15 @@ Json plan_summary_json(const Plan& plan) {
   return {{"model", plan.model.name},         {"hardware", plan.hardware.name},
           {"sequence_tokens", plan.sequence}, {"micro_batches", plan.micro_batches},
           {"dtype", name_of(plan.dtype)},     {"strategy", strategy_json(plan.strategy)}};
+}
+
+int report_error(const std::string& message, int exit_status, bool json) {
+  std::string line = message;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  if (json) print_json({{"error", line}, {"exit_status", exit_status}});
+  std::fflush(stdout);
+  fmt::print(stderr, "longspan: {}\n", line);
+  return exit_status;
 }
 
 void print_json(const Json& document) {

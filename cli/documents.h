@@ -28,6 +28,10 @@ Json prediction_json(const Prediction& prediction);
 /// What a plan is about: model, hardware, lengths and knobs, but no figures.
 Json plan_summary_json(const Plan& plan);
 
+/// What went wrong, as one line on standard error, and for scripts a document on standard output.
+/// Returns the exit status.
+int report_error(const std::string& message, int exit_status, bool json);
+
 /// One document and a newline on standard output.
 void print_json(const Json& document);
 

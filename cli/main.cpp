@@ -18,19 +18,6 @@
 namespace longspan::cli {
 namespace {
 
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
-}
-
-int report(const std::string& message, int exit_status, bool json) {
-  const std::string line = one_line(message);
-  if (json) print_json({{"error", line}, {"exit_status", exit_status}});
-  std::fflush(stdout);
-  fmt::print(stderr, "longspan: {}\n", line);
-  return exit_status;
-}
-
 // The verb the user meant, if the first word is none; an empty string otherwise.
 std::string unknown_verb(const CLI::App& app, int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return {};
@@ -57,11 +44,11 @@ int run_action(const Invocation& invocation) {
     }
     return status;
   } catch (const Error& e) {
-    return report(e.what(), e.exit_status(), invocation.json);
+    return report_error(e.what(), e.exit_status(), invocation.json);
   } catch (const std::bad_alloc&) {
-    return report("out of memory", 3, invocation.json);
+    return report_error("out of memory", 3, invocation.json);
   } catch (const std::exception& e) {
-    return report(e.what(), 3, invocation.json);
+    return report_error(e.what(), 3, invocation.json);
   }
 }
 
@@ -91,14 +78,14 @@ int main(int argc, char** argv) {
   const bool json =
       std::any_of(argv, argv + argc, [](const char* word) { return !std::strcmp(word, "--json"); });
   if (const std::string message = unknown_verb(app, argc, argv); !message.empty()) {
-    return report(message, 2, json);
+    return report_error(message, 2, json);
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    return report(e.what() + help_hint(app), 2, json);
+    return report_error(e.what() + help_hint(app), 2, json);
   }
   return run_action(invocation);
 }

@@ -53,6 +53,7 @@ void print_knobs(const Plan& plan) {
   print_line("chunk",
              fmt::format("{} tokens ({} chunk{}), blocks of {}", format_tokens(s.chunk_tokens),
                          chunks, chunks == 1 ? "" : "s", format_tokens(s.block_tokens)));
+  if (s.head_groups > 1) print_line("heads", fmt::format("in {} groups", s.head_groups));
   print_line("keys, values", s.kv == Tier::device ? "resident on device" : "streamed from host");
   print_line("between uses", fmt::format("wait on {}", name_of(s.idle)));
   print_line("saved", saved_text(s));

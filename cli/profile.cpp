@@ -104,7 +104,7 @@ void add_profile(CLI::App& app, Invocation& invocation) {
   verb->callback([flags, &invocation] {
     invocation.action = [flags, &invocation] {
       const auto rank = [&](const RankPlace& here) { run_rank(*flags, here, invocation.json); };
-      return on_ranks(0, rank);
+      return on_ranks(0, invocation.json, rank);
     };
   });
 }

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "cli/documents.h"
 #include "engine/comm/collectives.h"
 #include "engine/comm/local.h"
 #include "engine/comm/mpi.h"
@@ -66,29 +67,25 @@ Verdict current_verdict() {
   abort_mpi(verdict.status);
 }
 
-int on_processes(const std::function<void(const RankPlace&)>& body) {
+int on_processes(bool json, const std::function<void(const RankPlace&)>& body) {
   MpiOptions options;
   options.on_lost = [](const std::string& message) {
     fmt::print(stderr, "longspan: {}\n", message);
     std::fflush(nullptr);
     abort_mpi(static_cast<int>(ErrorKind::failed));
   };
-  // Errors leave this scope by another door: unwinding a world means that it is lost.
-  std::optional<AgreedError> agreed;
-  {
-    MpiWorld world(options);
-    Communicator& comm = world.communicator();
-    try {
-      body({comm, world.local_size()});
-    } catch (const AgreedError& e) {
-      agreed = e;
-    } catch (...) {
-      if (comm.size() == 1) throw;
-      end_job(comm, current_verdict());
-    }
-    if (agreed && comm.rank() != 0) return agreed->exit_status();
+  MpiWorld world(options);
+  Communicator& comm = world.communicator();
+  try {
+    body({comm, world.local_size()});
+  } catch (const AgreedError& e) {
+    // Not thrown on: unwinding a world means that it is lost. And said before the world ends: the
+    // launcher kills what is left once a rank has ended with this status.
+    return comm.rank() == 0 ? report_error(e.what(), e.exit_status(), json) : e.exit_status();
+  } catch (...) {
+    if (comm.size() == 1) throw;
+    end_job(comm, current_verdict());
   }
-  if (agreed) throw Error(*agreed);
   return 0;
 }
 
@@ -107,9 +104,9 @@ int on_threads(int size, const std::function<void(const RankPlace&)>& body) {
 
 }  // namespace
 
-int on_ranks(int64_t local_ranks, const std::function<void(const RankPlace&)>& body) {
+int on_ranks(int64_t local_ranks, bool json, const std::function<void(const RankPlace&)>& body) {
   if (local_ranks > 0) return on_threads(static_cast<int>(local_ranks), body);
-  if (launched_by_mpi()) return on_processes(body);
+  if (launched_by_mpi()) return on_processes(json, body);
   SelfCommunicator alone;
   body({alone, 1});
   return 0;

@@ -18,11 +18,11 @@ struct RankPlace {
   bool speaks() const { return comm.rank() == 0; }
 };
 
-/// Runs `body` on every rank and returns the exit status. `local_ranks`: threads of this process; 0:
-/// what the launcher has started, or this process alone. Throws what a rank threw in agree(), or
-/// alone in its process; when another rank of several processes fails or vanishes, says so on
-/// standard error and ends all of them at once with the status of the error.
-int on_ranks(int64_t local_ranks, const std::function<void(const RankPlace&)>& body);
+/// Runs `body` on every rank and returns the exit status. `local_ranks`: threads of this process;
+/// 0: what the launcher has started, or this process alone. In one process an error is thrown. Of
+/// several, the first reports what they threw in agree(); when one fails elsewhere, or vanishes,
+/// whoever notices says so and ends all of them at once with the status of the error.
+int on_ranks(int64_t local_ranks, bool json, const std::function<void(const RankPlace&)>& body);
 
 /// Runs `part` on this rank and waits for the others to have run theirs. If it has thrown on any,
 /// throws on all of them, the same: the first such rank's error, with its number in front if not

@@ -84,8 +84,8 @@ void print_step(const StepReport& r) {
   std::fflush(stdout);
 }
 
-// Steps until done, or until somebody asks to stop; saves checkpoints on the way. All ranks take the
-// same turns.
+// Steps until done, or until somebody asks to stop; saves checkpoints on the way. All ranks take
+// the same turns.
 Outcome train(const Flags& flags, const RankPlace& here, Trainer& trainer, RunRecorder& recorder,
               bool prints) {
   Outcome outcome;
@@ -209,8 +209,9 @@ void check_ranks_present(const Plan& plan, const Flags& flags, const Communicato
   const int64_t ranks = plan.strategy.parallel.ranks();
   if (comm.size() == ranks) return;
   if (comm.name() == "self") {
-    throw bad_input("{}: the plan is for {} ranks: run it with --local-ranks {}, or as mpirun -n {}",
-                    flags.plan, ranks, ranks, ranks);
+    throw bad_input(
+        "{}: the plan is for {} ranks: run it with --local-ranks {}, or as mpirun -n {}",
+        flags.plan, ranks, ranks, ranks);
   }
   throw bad_input("{}: the plan is for {} rank{}, and {} {} started", flags.plan, ranks,
                   ranks == 1 ? "" : "s", comm.size(), comm.size() == 1 ? "is" : "are");
@@ -275,8 +276,8 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
   const auto arenas = trainer->executor().arena_bytes();
   int64_t arena_bytes = arenas[0] + arenas[1];
   if (here.comm.name() == "local") {
-    arena_bytes = static_cast<int64_t>(all_reduce_sum(here.comm, whole_world(here.comm),
-                                                      static_cast<double>(arena_bytes)));
+    arena_bytes = static_cast<int64_t>(
+        all_reduce_sum(here.comm, whole_world(here.comm), static_cast<double>(arena_bytes)));
   }
   if (!here.speaks()) return;
   const Json record = record_json(flags, plan, *trainer, recorder, outcome, here, arena_bytes);
@@ -294,7 +295,7 @@ int run(Flags flags, bool json) {
   flags.training.min_learning_rate =
       flags.min_learning_rate < 0 ? flags.training.learning_rate / 10 : flags.min_learning_rate;
   const InterruptGuard guard;
-  return on_ranks(flags.local_ranks,
+  return on_ranks(flags.local_ranks, json,
                   [&](const RankPlace& here) { run_rank(flags, here, json); });
 }
 
@@ -327,7 +328,8 @@ void add_run(CLI::App& app, Invocation& invocation) {
   verb->add_option("--seed", training.seed, "Seed of the initial weights");
   verb->add_option("--local-ranks", flags->local_ranks,
                    "Run the plan's ranks as threads of this process; else as mpirun started them");
-  verb->add_option("--threads", flags->threads, "Compute threads of a rank; 0: its share of the cores");
+  verb->add_option("--threads", flags->threads,
+                   "Compute threads of a rank; 0: its share of the cores");
   verb->add_option("--nvme-dir", flags->nvme_directory, "Folder of the file tier");
   verb->add_option("--trace", flags->trace, "Write the last step's timeline as a Perfetto trace");
   verb->add_option("-o,--output", flags->output, "Write everything measured as JSON");

@@ -31,6 +31,7 @@ struct Backward {
   float* dq;
   bool first_dkv;
   float *dk, *dv;
+  HeadRows rows;
 };
 
 // How many query tiles a piece has added to dq; the piece of the next keys waits for it.
@@ -101,15 +102,15 @@ class BackwardTile {
     const int64_t most = seen(tile, rows - 1);
     const int64_t width = round_up(most, kTileCols);
     const float to_base2 = kLog2E / std::sqrt(static_cast<float>(dim_));
-    gather_rows(tile, call_.q, to_base2, q_, ld_, cols_);
-    gather_rows(tile, call_.d_o, 1, do_, ld_, cols_);
+    gather_rows(tile, call_.q, call_.tiling.width, to_base2, q_, ld_, cols_);
+    gather_rows(tile, call_.d_o, call_.rows.o, 1, do_, ld_, cols_);
     tile_gemm<false>(rows, width, dim_, q_, ld_, 1, kt_, kLds, p_, kLds);
     tile_gemm<false>(rows, width, dim_, do_, ld_, 1, vt_, kLds, ds_, kLds);
     for (int64_t r = 0; r < rows; ++r) {
       float* p = p_ + r * kLds;
       float* ds = ds_ + r * kLds;
-      const float lse = call_.lse[tile.scalar(r)] * kLog2E;
-      const float delta = call_.delta[tile.scalar(r)];
+      const float lse = call_.lse[tile.scalar(r, call_.rows.lse)] * kLog2E;
+      const float delta = call_.delta[tile.scalar(r, call_.rows.delta)];
       std::fill(p + seen(tile, r), p + width, kNone);
       for (int64_t j = 0; j < width; j += kLanes) {
         const Vec value = exp2(load(p + j) - lse);
@@ -174,11 +175,16 @@ int64_t attention_backward_workspace(const ModelSpec& model) {
 void attention_backward(const BlockContext& context, const float* q, const float* k, const float* v,
                         const float* d_o, const float* lse, const float* delta, int64_t q0,
                         int64_t nq, int64_t k0, int64_t nk, bool first_dq, float* dq,
-                        bool first_dkv, float* dk, float* dv, float* workspace) {
+                        bool first_dkv, float* dk, float* dv, float* workspace, HeadRows rows) {
   const ModelSpec& model = *context.model;
-  const Backward call{
-      model, QueryTiling(model, kRows, nq), q, k, v, d_o, lse, delta, q0, k0, nk, dq, first_dkv, dk,
-      dv};
+  const Backward call{model,     QueryTiling(model, kRows, nq),
+                      q,         k,
+                      v,         d_o,
+                      lse,       delta,
+                      q0,        k0,
+                      nk,        dq,
+                      first_dkv, dk,
+                      dv,        rows.of(model)};
   if (first_dq) zero(*context.pool, dq, nq * model.attention_width());
   // The counters of a round: [kRound, Hkv], so that pieces handed out in order never wait for one
   // that has not begun.

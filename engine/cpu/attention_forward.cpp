@@ -23,6 +23,7 @@ struct Forward {
   int64_t q0, k0, nk;
   bool first;
   float *o, *lse;
+  HeadRows rows;
 };
 
 template <int64_t kCapacity>
@@ -51,14 +52,14 @@ class ForwardTile {
 
   void seed() {
     const float to_base2 = kLog2E / std::sqrt(static_cast<float>(dim_));
-    gather_rows(tile_, call_.q, to_base2, q_, ld_, dim_);
+    gather_rows(tile_, call_.q, call_.tiling.width, to_base2, q_, ld_, dim_);
     if (!call_.first) {
-      gather_rows(tile_, call_.o, 1, o_, ld_, cols_);
+      gather_rows(tile_, call_.o, call_.rows.o, 1, o_, ld_, cols_);
     } else {
       std::fill_n(o_, tile_.rows * ld_, 0.0F);
     }
     for (int64_t r = 0; r < tile_.rows; ++r) {
-      max_[r] = call_.first ? kNone : call_.lse[tile_.scalar(r)] * kLog2E;
+      max_[r] = call_.first ? kNone : call_.lse[tile_.scalar(r, call_.rows.lse)] * kLog2E;
       sum_[r] = call_.first ? 0 : 1;
     }
   }
@@ -116,11 +117,11 @@ class ForwardTile {
   void finish() {
     for (int64_t r = 0; r < tile_.rows; ++r) {
       const float inverse = sum_[r] == 0 ? 0 : 1 / sum_[r];
-      float* to = call_.o + tile_.element(r);
+      float* to = call_.o + tile_.element(r, call_.rows.o);
       for_lanes(dim_, [&](int64_t j, int64_t count) {
         store(to + j, load(o_ + r * ld_ + j) * inverse, count);
       });
-      call_.lse[tile_.scalar(r)] = (max_[r] + std::log2(sum_[r])) * kLn2;
+      call_.lse[tile_.scalar(r, call_.rows.lse)] = (max_[r] + std::log2(sum_[r])) * kLn2;
     }
   }
 
@@ -146,9 +147,10 @@ int64_t attention_forward_workspace(const ModelSpec&) { return 0; }
 
 void attention_forward(const BlockContext& context, const float* q, const float* k, const float* v,
                        int64_t q0, int64_t nq, int64_t k0, int64_t nk, bool first, float* o,
-                       float* lse, float* /*workspace*/) {
+                       float* lse, float* /*workspace*/, HeadRows rows) {
   const ModelSpec& model = *context.model;
-  const Forward call{model, QueryTiling(model, kRows, nq), q, k, v, q0, k0, nk, first, o, lse};
+  const Forward call{
+      model, QueryTiling(model, kRows, nq), q, k, v, q0, k0, nk, first, o, lse, rows.of(model)};
   const QueryTiling& tiling = call.tiling;
   const int64_t per_tile = model.kv_heads * tiling.shares;
   for_pieces(*context.pool, tiling.tiles * per_tile, [&](int64_t piece) {

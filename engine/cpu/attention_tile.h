@@ -22,7 +22,7 @@ inline constexpr int64_t kMaxTileHeads = 48;
 
 struct QueryTiling {
   QueryTiling(const ModelSpec& model, int64_t rows, int64_t nq)
-      : dim(model.head_dim), width(model.attention_width()), all_heads(model.heads) {
+      : dim(model.head_dim), width(model.attention_width()) {
     group = model.heads / model.kv_heads;
     shares = ceil_div(group, kMaxTileHeads);
     share = ceil_div(group, shares);
@@ -33,7 +33,6 @@ struct QueryTiling {
 
   int64_t dim;        // D
   int64_t width;      // A
-  int64_t all_heads;  // H
   int64_t group;      // query heads of a kv head
   int64_t shares;     // tiles a position's group is cut into
   int64_t share;      // heads in one of them (the last may have fewer)
@@ -51,12 +50,14 @@ struct QueryTile {
         heads(std::min(t.share, t.group - share * t.share)),
         rows(positions * heads) {}
 
-  /// Where row r begins in [nq, A] and in [nq, H].
-  int64_t element(int64_t r) const {
-    return (first + r / heads) * tiling.width + (head + r % heads) * tiling.dim;
+  /// Where row r begins in [nq, A], or in rows of `ld` elements that begin with these heads'.
+  int64_t element(int64_t r) const { return element(r, tiling.width); }
+  int64_t element(int64_t r, int64_t ld) const {
+    return (first + r / heads) * ld + (head + r % heads) * tiling.dim;
   }
-  int64_t scalar(int64_t r) const {
-    return (first + r / heads) * tiling.all_heads + head + r % heads;
+  /// Where row r is in [nq, H], of which `ld` elements are a row.
+  int64_t scalar(int64_t r, int64_t ld) const {
+    return (first + r / heads) * ld + head + r % heads;
   }
 
   const QueryTiling& tiling;
@@ -67,12 +68,12 @@ struct QueryTile {
   int64_t rows;
 };
 
-/// to[r, D] = factor * row r of the tile, zero up to `width`.
-inline void gather_rows(const QueryTile& tile, const float* from, float factor, float* to,
-                        int64_t ldt, int64_t width) {
+/// to[r, D] = factor * row r of the tile, zero up to `width`; `ld` as in QueryTile::element.
+inline void gather_rows(const QueryTile& tile, const float* from, int64_t ld, float factor,
+                        float* to, int64_t ldt, int64_t width) {
   const int64_t dim = tile.tiling.dim;
   for (int64_t r = 0; r < tile.rows; ++r) {
-    const float* source = from + tile.element(r);
+    const float* source = from + tile.element(r, ld);
     for_lanes(dim, [&](int64_t j, int64_t count) {
       store(to + r * ldt + j, load(source + j, count) * factor, count);
     });

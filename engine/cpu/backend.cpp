@@ -28,6 +28,17 @@ class BoundOp {
     return reinterpret_cast<float*>(pointers_[i] +
                                     program_.chunk_offset_bytes(op_.operands[i], chunk));
   }
+  /// Operand i of attention at the chunk and head group of the op; null where it is absent.
+  float* heads(int i) const {
+    return pointers_[i] == nullptr
+               ? nullptr
+               : at(i, op_.index) +
+                     program_.group_offset_bytes(op_.operands[i], op_.head_group) / 4;
+  }
+  /// Elements from one row of operand i to the next.
+  int64_t row(int i) const {
+    return program_.bytes.row[static_cast<int>(program_.buffers[op_.operands[i]].tensor)] / 4;
+  }
   int32_t* tokens(int i) const { return reinterpret_cast<int32_t*>(pointers_[i]); }
   double* scalar(int i) const { return reinterpret_cast<double*>(pointers_[i]); }
 
@@ -70,7 +81,8 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend(const Program& program, int threads, Communicator* comm)
       : model_(narrow_model(program.model, program.lengths.tensor)),
-        share_(share_of(model_, program.lengths.ulysses)),
+        share_(share_of(model_, program.lengths.head_shares())),
+        kv_groups_(kv_groups(model_, program.lengths)),
         units_(parameter_units(model_)),
         counted_(counted_elements(program)),
         comm_(comm),
@@ -85,18 +97,25 @@ class CpuBackend final : public Backend {
            const StepContext& context) override;
 
  private:
-  // The model as attention sees it: this rank's share of the heads.
-  static ModelSpec share_of(const ModelSpec& model, int64_t ulysses) {
+  // The model as attention sees it: a head group of this rank's share of the heads.
+  static ModelSpec share_of(const ModelSpec& model, int64_t shares) {
     ModelSpec share = model;
-    share.heads /= ulysses;
-    share.kv_heads = kv_heads_per_rank(model, ulysses);
+    share.heads /= shares;
+    share.kv_heads = kv_heads_per_rank(model, shares);
     return share;
+  }
+  // The heads of a group among all: those that each rank of the Ulysses group will attend with.
+  HeadGroup group_of(const Program& p, int64_t group) const {
+    const int64_t ranks = p.lengths.ulysses, kv_group = group * kv_groups_ / p.lengths.head_groups;
+    return {{ranks, group * share_.heads, share_.heads},
+            {std::min(ranks, model_.kv_heads), kv_group * share_.kv_heads, share_.kv_heads}};
   }
   void sum_of_squares_op(const Program& p, const Op& op, const BoundOp& b);
   void adamw_op(const Program& p, const Op& op, const BoundOp& b, ThreadPool& pool,
                 const StepContext& context);
 
   ModelSpec model_, share_;  // of this rank's layers, and of its attention
+  int64_t kv_groups_;
   std::vector<ParameterUnit> units_;
   std::array<std::vector<UnitRange>, 3> counted_;  // embedding, layer, head unit
   Communicator* comm_;
@@ -149,13 +168,13 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
       break;
     case OpKind::qkv_forward:
       qkv_forward(compute_, b.whole(0), b.at(1, index), b.shape().normed, own_chunk,
-                  first_own_token(p, index), tile(s.projection_tile, own_chunk), b.at(2, index),
-                  b.at(3, index), b.at(4, index), b.whole(5));
+                  first_own_token(p, index), tile(s.projection_tile, own_chunk), b.heads(2),
+                  b.heads(3), b.heads(4), b.whole(5), group_of(p, op.head_group));
       break;
     case OpKind::attention_forward:
       attention_forward(attention_, b.at(0, index), b.at(1, op.kv_first), b.at(2, op.kv_first),
-                        query, chunk, 0, kv_rows, b.shape().first, b.at(3, index), b.at(4, index),
-                        b.whole(5));
+                        query, chunk, 0, kv_rows, b.shape().first, b.heads(3), b.heads(4),
+                        b.whole(5), {b.row(3), b.row(4)});
       break;
     case OpKind::out_forward:
       out_forward(compute_, b.whole(0), b.whole(1), b.whole(2), block, b.whole(3));
@@ -189,14 +208,15 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
       break;
     case OpKind::attention_backward:
       attention_backward(attention_, b.at(0, index), b.at(1, op.kv_first), b.at(2, op.kv_first),
-                         b.at(3, index), b.at(4, index), b.at(5, index), query, chunk, 0, kv_rows,
-                         op.first_dq, b.at(6, index), op.first_dkv, b.at(7, op.kv_first),
-                         b.at(8, op.kv_first), b.whole(9));
+                         b.heads(3), b.heads(4), b.heads(5), query, chunk, 0, kv_rows, op.first_dq,
+                         b.at(6, index), op.first_dkv, b.at(7, op.kv_first), b.at(8, op.kv_first),
+                         b.whole(9), {b.row(3), b.row(4), b.row(5)});
       break;
     case OpKind::qkv_backward:
       qkv_backward(compute_, b.whole(0), b.at(1, index), b.shape().normed, own_chunk,
-                   first_own_token(p, index), tile(s.projection_tile, own_chunk), b.at(2, index),
-                   b.at(3, index), b.at(4, index), b.at(5, index), b.whole(6), b.whole(7));
+                   first_own_token(p, index), tile(s.projection_tile, own_chunk), b.heads(2),
+                   b.heads(3), b.heads(4), b.at(5, index), b.whole(6), b.whole(7),
+                   group_of(p, op.head_group));
       break;
     case OpKind::norm_backward:
       (b.shape().of_mlp ? norm2_backward : norm1_backward)(compute_, b.whole(0), b.whole(1),

@@ -44,11 +44,31 @@ struct BlockContext {
 /// the tiles of attention on the stack allow (512).
 BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool);
 
+/// Some heads of a model: `count` neighbours from `first` on in each of `runs` equal parts of them;
+/// count 0: all.
+struct HeadRuns {
+  int64_t runs = 1, first = 0, count = 0;
+};
+/// The heads a projection works on.
+struct HeadGroup {
+  HeadRuns q, kv;
+};
+
+/// Row lengths of o (or d_o), lse and delta in elements, where rows hold more heads than those at
+/// work; 0: they do not.
+struct HeadRows {
+  int64_t o = 0, lse = 0, delta = 0;
+  HeadRows of(const ModelSpec& model) const {
+    return {o > 0 ? o : model.attention_width(), lse > 0 ? lse : model.heads,
+            delta > 0 ? delta : model.heads};
+  }
+};
+
 /// Workspace of each block in floats, for n rows in tiles of t (t >= n means one tile of n rows).
 /// t*d
 int64_t qkv_forward_workspace(const ModelSpec&, int64_t n, int64_t tile);
-/// t*d; with qk_norm t*(d+A)
-int64_t qkv_backward_workspace(const ModelSpec&, int64_t n, int64_t tile);
+/// t*d; with qk_norm t*(d+A), A being the width of the query heads at work (0: all)
+int64_t qkv_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, int64_t q_heads = 0);
 /// t*(d+F+W); with saves_inner t*(d+F); partial: without d
 int64_t mlp_forward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool saves_inner,
                               bool partial = false);
@@ -80,15 +100,17 @@ void norm2_backward(const BlockContext&, const float* unit, const float* y, cons
                     int64_t n, float* dy, float* unit_gradient);
 
 /// q[n,A], k[n,G], v[n,G] = rope(qk_norm(norm1(x[n,d]) Wqkv^T + b)); rows sit at global positions
-/// position0 + row. With `normed`, x is norm1's output already.
+/// position0 + row. With `normed`, x is norm1's output already. Of a group of heads, A and G are
+/// its width; without k and v only q is projected.
 void qkv_forward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
-                 int64_t position0, int64_t tile, float* q, float* k, float* v, float* workspace);
+                 int64_t position0, int64_t tile, float* q, float* k, float* v, float* workspace,
+                 const HeadGroup& heads = {});
 /// From dq, dk, dv (overwritten): dx[n,d] += their gradient through rope, qk_norm, Wqkv and norm1;
 /// gradients of all those tensors. With `normed`, x is norm1's output h and dx[n,d] is *written*
-/// with the gradient of h (norm1_backward finishes the job).
+/// with the gradient of h (norm1_backward finishes the job). Groups of heads as in qkv_forward.
 void qkv_backward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
                   int64_t position0, int64_t tile, float* dq, float* dk, float* dv, float* dx,
-                  float* unit_gradient, float* workspace);
+                  float* unit_gradient, float* workspace, const HeadGroup& heads = {});
 
 /// Causal attention of queries at global positions [q0, q0+nq) over keys at [k0, k0+nk): the key at
 /// position p is visible to the query at position >= p; masked tiles are skipped. Scale 1/sqrt(D).
@@ -97,13 +119,13 @@ void qkv_backward(const BlockContext&, const float* unit, const float* x, bool n
 /// REQUIRES: with `first`, every query sees at least one key.
 void attention_forward(const BlockContext&, const float* q, const float* k, const float* v,
                        int64_t q0, int64_t nq, int64_t k0, int64_t nk, bool first, float* o,
-                       float* lse, float* workspace);
+                       float* lse, float* workspace, HeadRows rows = {});
 /// The backward of the same rectangle from the *global* lse and delta = rowsum(do*o) [nq,H]:
 /// dq[nq,A], dk[nk,G], dv[nk,G] are written where their first_ flag is set and += otherwise.
 void attention_backward(const BlockContext&, const float* q, const float* k, const float* v,
                         const float* d_o, const float* lse, const float* delta, int64_t q0,
                         int64_t nq, int64_t k0, int64_t nk, bool first_dq, float* dq,
-                        bool first_dkv, float* dk, float* dv, float* workspace);
+                        bool first_dkv, float* dk, float* dv, float* workspace, HeadRows rows = {});
 
 /// y[n,d] = x[n,d] + o[n,A] Wout^T (+ b). y may alias x. Without x the product alone is written:
 /// the part that one rank of a tensor group has in a sum.

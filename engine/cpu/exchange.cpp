@@ -1,6 +1,7 @@
 #include "engine/cpu/exchange.h"
 
 #include <algorithm>
+#include <cassert>
 #include <span>
 #include <vector>
 
@@ -23,14 +24,15 @@ Group group_of(const Program& p, const Op& op) {
 float* floats(std::byte* bytes) { return reinterpret_cast<float*>(bytes); }
 
 // One tensor of an all-to-all: its form with a rank's own tokens [rows, width] and its form with
-// all ranks' tokens [U * rows, share]. Where ranks outnumber K,V heads, `replicas` neighbours hold
-// the same share.
+// all ranks' tokens [U * rows, share]. Of each rank's columns of a row, the shares of other head
+// groups lie beside it: they begin `stride` apart. Where ranks outnumber K,V heads, `replicas`
+// neighbours hold the same share.
 struct Exchanged {
   float* own = nullptr;
   float* heads = nullptr;
-  int64_t width = 0, share = 0, replicas = 1;
+  int64_t width = 0, share = 0, stride = 0, replicas = 1;
 
-  int64_t column(int64_t rank) const { return rank / replicas * share; }
+  int64_t column(int64_t rank) const { return rank / replicas * stride; }
 };
 
 class AllToAll {
@@ -48,11 +50,15 @@ class AllToAll {
       Exchanged e;
       e.width = row_floats(p, op.operands[own]);
       e.share = row_floats(p, op.operands[heads]);
-      e.replicas = e.share * ranks_ / e.width;
-      e.own = at_chunk(p, op.operands[own], op.index, operands[own]);
+      const bool all_groups = holds_all_groups(p.buffers[op.operands[own]].tensor);
+      e.stride = e.share * (all_groups ? p.lengths.head_groups : 1);
+      e.replicas = e.stride * ranks_ / e.width;
+      e.own = at_chunk(p, op.operands[own], op.index, operands[own]) +
+              p.group_offset_bytes(op.operands[own], op.head_group) / 4;
       e.heads = at_chunk(p, op.operands[heads], op.index, operands[heads]);
       tensors_.push_back(e);
     }
+    assert(staged_bytes() <= p.bytes_of(op.operands[2 * kExchanged]));
   }
 
   // Everyone's share of our tokens goes out packed; our share of everyone's tokens comes in place.
@@ -106,6 +112,12 @@ class AllToAll {
   }
   static float* at_chunk(const Program& p, BufferId id, int64_t chunk, std::byte* buffer) {
     return floats(buffer + p.chunk_offset_bytes(id, chunk));
+  }
+  // Everything but what stays here.
+  int64_t staged_bytes() const {
+    int64_t row = 0;
+    for (const Exchanged& e : tensors_) row += e.share * 4;
+    return (ranks_ - 1) * rows_ * row;
   }
   float* block(const Exchanged& e, int64_t rank) const { return e.heads + rank * rows_ * e.share; }
   void send(int64_t peer, const float* data, const Exchanged& e) {

@@ -9,37 +9,67 @@ namespace longspan::cpu {
 namespace {
 
 // One of q, k, v: where its rows of the joint weight and bias are, and what follows the product.
+// They are `runs` runs of `run` rows, the first of each run `stride` after the one before.
 struct Part {
-  int64_t row;    // first row of the joint matrix
-  int64_t width;  // A or G
-  int64_t heads;  // H or Hkv
+  int64_t row;  // first row of the joint matrix
+  int64_t runs, run, stride;
+  int64_t heads;  // of all runs
   int64_t norm;   // offset of the q or k norm, -1 if none
   bool rotates;
+
+  int64_t width() const { return runs * run; }
 };
 
 struct Parts {
   Part q, k, v;
 };
 
-Parts parts_of(const BlockContext& context) {
+// Calls body(row of the joint matrix, column of the part) for each run of rows.
+template <class Body>
+void for_runs(const Part& part, Body&& body) {
+  for (int64_t i = 0; i < part.runs; ++i) body(part.row + i * part.stride, i * part.run);
+}
+
+Part part_of(const ModelSpec& model, int64_t row, int64_t all_heads, HeadRuns heads) {
+  if (heads.count == 0) heads = {1, 0, all_heads};
+  const int64_t stride = all_heads / heads.runs;
+  // Runs that follow each other closely are one.
+  if (heads.count == stride) heads = {1, 0, all_heads};
+  const int64_t dim = model.head_dim;
+  return {row + heads.first * dim,
+          heads.runs,
+          heads.count * dim,
+          stride * dim,
+          heads.runs * heads.count,
+          -1,
+          false};
+}
+
+Parts parts_of(const BlockContext& context, const HeadGroup& heads) {
   const ModelSpec& model = *context.model;
   const int64_t a = model.attention_width();
   const int64_t g = model.kv_width();
-  const bool rope = context.rope != nullptr;
-  return {{0, a, model.heads, context.layer.q_norm, rope},
-          {a, g, model.kv_heads, context.layer.k_norm, rope},
-          {a + g, g, model.kv_heads, -1, false}};
+  Parts parts{part_of(model, 0, model.heads, heads.q), part_of(model, a, model.kv_heads, heads.kv),
+              part_of(model, a + g, model.kv_heads, heads.kv)};
+  parts.q.norm = context.layer.q_norm;
+  parts.k.norm = context.layer.k_norm;
+  parts.q.rotates = parts.k.rotates = context.rope != nullptr;
+  return parts;
 }
 
 // to[n,width] = h W^T + b, before q/k norm and RoPE.
 void project(const BlockContext& context, const float* unit, const Part& part, const float* h,
              int64_t n, float* to) {
   const int64_t d = context.model->hidden;
-  const float* weight = unit + context.layer.qkv_weight + part.row * d;
-  gemm_nt(*context.pool, n, part.width, d, h, d, weight, d, Into::write, to, part.width);
-  if (context.layer.qkv_bias >= 0) {
-    add_bias(*context.pool, unit + context.layer.qkv_bias + part.row, n, part.width, to);
-  }
+  const float* weight = unit + context.layer.qkv_weight;
+  for_runs(part, [&](int64_t row, int64_t col) {
+    gemm_nt(*context.pool, n, part.run, d, h, d, weight + row * d, d, Into::write, to + col,
+            part.width());
+    if (context.layer.qkv_bias >= 0) {
+      add_bias(*context.pool, unit + context.layer.qkv_bias + row, n, part.run, to + col,
+               part.width());
+    }
+  });
 }
 
 void forward_part(const BlockContext& context, const float* unit, const Part& part, const float* h,
@@ -47,7 +77,7 @@ void forward_part(const BlockContext& context, const float* unit, const Part& pa
   const ModelSpec& model = *context.model;
   project(context, unit, part, h, n, to);
   if (part.norm >= 0) {
-    for_rows(*context.pool, n, part.width, [&](int64_t begin, int64_t end) {
+    for_rows(*context.pool, n, part.width(), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin * part.heads; i < end * part.heads; ++i) {
         head_norm_forward(unit + part.norm, model.norm_eps, model.head_dim,
                           to + i * model.head_dim);
@@ -66,16 +96,16 @@ void backward_head_norm(const BlockContext& context, const float* unit, const Pa
   const ModelSpec& model = *context.model;
   const int64_t dim = model.head_dim;
   project(context, unit, part, h, n, before);
-  for_rows(*context.pool, n, part.width, [&](int64_t begin, int64_t end) {
-    float* sum = before + begin * part.width;
+  for_rows(*context.pool, n, part.width(), [&](int64_t begin, int64_t end) {
+    float* sum = before + begin * part.width();
     for (int64_t i = begin * part.heads; i < end * part.heads; ++i) {
       float* head = before + i * dim;
       head_norm_backward(unit + part.norm, model.norm_eps, dim, head, dy + i * dim);
       if (head != sum) add_to(head, dim, sum);
     }
   });
-  for (int64_t row = 0; row < n; row += rows_per_piece(part.width)) {
-    add_to(before + row * part.width, dim, gradient);
+  for (int64_t row = 0; row < n; row += rows_per_piece(part.width())) {
+    add_to(before + row * part.width(), dim, gradient);
   }
 }
 
@@ -89,19 +119,24 @@ void backward_part(const BlockContext& context, const float* unit, const Part& p
   if (part.norm >= 0) {
     backward_head_norm(context, unit, part, h, n, dy, unit_gradient + part.norm, before);
   }
-  if (context.layer.qkv_bias >= 0) {
-    add_column_sums(*context.pool, dy, n, part.width,
-                    unit_gradient + context.layer.qkv_bias + part.row);
-  }
-  gemm_tn(*context.pool, part.width, d, n, dy, part.width, h, d, Into::add,
-          unit_gradient + context.layer.qkv_weight + part.row * d, d);
+  for_runs(part, [&](int64_t row, int64_t col) {
+    if (context.layer.qkv_bias >= 0) {
+      add_column_sums(*context.pool, dy + col, n, part.run,
+                      unit_gradient + context.layer.qkv_bias + row, part.width());
+    }
+    gemm_tn(*context.pool, part.run, d, n, dy + col, part.width(), h, d, Into::add,
+            unit_gradient + context.layer.qkv_weight + row * d, d);
+  });
 }
 
+// dh[n,d] = or += the gradient of h from one part.
 void backward_input(const BlockContext& context, const float* unit, const Part& part,
                     const float* dy, int64_t n, Into into, float* dh) {
   const int64_t d = context.model->hidden;
-  gemm_nn(*context.pool, n, d, part.width, dy, part.width,
-          unit + context.layer.qkv_weight + part.row * d, d, into, dh, d);
+  for_runs(part, [&](int64_t row, int64_t col) {
+    gemm_nn(*context.pool, n, d, part.run, dy + col, part.width(),
+            unit + context.layer.qkv_weight + row * d, d, col == 0 ? into : Into::add, dh, d);
+  });
 }
 
 }  // namespace
@@ -110,8 +145,9 @@ int64_t qkv_forward_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
   return checked_mul(std::min(n, tile), model.hidden, "qkv forward workspace");
 }
 
-int64_t qkv_backward_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
-  const int64_t before = model.qk_norm ? model.attention_width() : 0;
+int64_t qkv_backward_workspace(const ModelSpec& model, int64_t n, int64_t tile, int64_t q_heads) {
+  const int64_t heads = q_heads > 0 ? q_heads : model.heads;
+  const int64_t before = model.qk_norm ? heads * model.head_dim : 0;
   return checked_mul(std::min(n, tile), checked_add(model.hidden, before, "qkv backward workspace"),
                      "qkv backward workspace");
 }
@@ -131,9 +167,9 @@ void norm1_backward(const BlockContext& context, const float* unit, const float*
 
 void qkv_forward(const BlockContext& context, const float* unit, const float* x, bool normed,
                  int64_t n, int64_t position0, int64_t tile, float* q, float* k, float* v,
-                 float* workspace) {
+                 float* workspace, const HeadGroup& heads) {
   const int64_t d = context.model->hidden;
-  const Parts parts = parts_of(context);
+  const Parts parts = parts_of(context, heads);
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const float* h = x + row * d;
@@ -141,36 +177,48 @@ void qkv_forward(const BlockContext& context, const float* unit, const float* x,
       norm1_forward(context, unit, h, rows, workspace);
       h = workspace;
     }
-    forward_part(context, unit, parts.q, h, rows, position0 + row, q + row * parts.q.width);
-    forward_part(context, unit, parts.k, h, rows, position0 + row, k + row * parts.k.width);
-    forward_part(context, unit, parts.v, h, rows, position0 + row, v + row * parts.v.width);
+    const auto forward = [&](const Part& part, float* to) {
+      forward_part(context, unit, part, h, rows, position0 + row, to + row * part.width());
+    };
+    forward(parts.q, q);
+    if (k == nullptr) continue;
+    forward(parts.k, k);
+    forward(parts.v, v);
   }
 }
 
 void qkv_backward(const BlockContext& context, const float* unit, const float* x, bool normed,
                   int64_t n, int64_t position0, int64_t tile, float* dq, float* dk, float* dv,
-                  float* dx, float* unit_gradient, float* workspace) {
+                  float* dx, float* unit_gradient, float* workspace, const HeadGroup& heads) {
   const int64_t d = context.model->hidden;
-  const Parts parts = parts_of(context);
+  const Parts parts = parts_of(context, heads);
   float* before = workspace + std::min(n, tile) * d;
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
-    float* q = dq + row * parts.q.width;
-    float* k = dk + row * parts.k.width;
-    float* v = dv + row * parts.v.width;
     const float* h = x + row * d;
     if (!normed) {
       norm1_forward(context, unit, h, rows, workspace);
       h = workspace;
     }
-    backward_part(context, unit, parts.q, h, rows, position0 + row, q, unit_gradient, before);
-    backward_part(context, unit, parts.k, h, rows, position0 + row, k, unit_gradient, before);
-    backward_part(context, unit, parts.v, h, rows, position0 + row, v, unit_gradient, before);
+    const auto backward = [&](const Part& part, float* dy) {
+      backward_part(context, unit, part, h, rows, position0 + row, dy + row * part.width(),
+                    unit_gradient, before);
+    };
+    backward(parts.q, dq);
+    if (dk != nullptr) {
+      backward(parts.k, dk);
+      backward(parts.v, dv);
+    }
     // h is done with: the gradient of h takes its place.
     float* dh = normed ? dx + row * d : workspace;
-    backward_input(context, unit, parts.q, q, rows, Into::write, dh);
-    backward_input(context, unit, parts.k, k, rows, Into::add, dh);
-    backward_input(context, unit, parts.v, v, rows, Into::add, dh);
+    const auto input = [&](const Part& part, const float* dy, Into into) {
+      backward_input(context, unit, part, dy + row * part.width(), rows, into, dh);
+    };
+    input(parts.q, dq, Into::write);
+    if (dk != nullptr) {
+      input(parts.k, dk, Into::add);
+      input(parts.v, dv, Into::add);
+    }
     if (!normed) norm1_backward(context, unit, x + row * d, dh, rows, dx + row * d, unit_gradient);
   }
 }

@@ -60,9 +60,11 @@ inline void add_to(const float* x, int64_t n, float* y) {
   });
 }
 
-/// x[n, width] += bias[width] on every row.
-void add_bias(ThreadPool& pool, const float* bias, int64_t n, int64_t width, float* x);
-/// sums[width] += sum over the rows of x[n, width], rows in order.
-void add_column_sums(ThreadPool& pool, const float* x, int64_t n, int64_t width, float* sums);
+/// x[n, width] += bias[width] on every row. `ldx` is the length of a row of x, 0: width.
+void add_bias(ThreadPool& pool, const float* bias, int64_t n, int64_t width, float* x,
+              int64_t ldx = 0);
+/// sums[width] += sum over the rows of x[n, width], rows in order. `ldx` as above.
+void add_column_sums(ThreadPool& pool, const float* x, int64_t n, int64_t width, float* sums,
+                     int64_t ldx = 0);
 
 }  // namespace longspan::cpu

@@ -40,8 +40,9 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   const double c = static_cast<double>(p.lengths.chunk);
   const double dim = static_cast<double>(p.model.head_dim);
   const bool forward = shape.kind == OpKind::attention_forward;
-  const int64_t width = p.model.attention_width() / (p.lengths.ulysses * p.lengths.tensor);
-  const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(width);
+  const double per_pair =
+      (forward ? 4.0 : 10.0) *
+      static_cast<double>(p.model.attention_width() / (p.lengths.head_shares() * p.lengths.tensor));
   const double full_keys = c * (shape.kv_chunks - (shape.diagonal ? 1 : 0));
   if (full_keys > 0) {
     add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward, {c, full_keys, dim},
@@ -60,13 +61,13 @@ double exchanged_row_bytes(const Program& p, const OpShape& shape) {
   int64_t bytes = 0;
   switch (shape.tensor) {
     case Tensor::q_own:
-      bytes = row(Tensor::q) + 2 * row(Tensor::k);
+      bytes = row(Tensor::q) + (shape.queries_only ? 0 : 2 * row(Tensor::k));
       break;
-    case Tensor::d_o:
+    case Tensor::o:  // d_o, which has taken its place
       bytes = row(Tensor::d_o_heads) + row(Tensor::delta_heads);
       break;
     case Tensor::dq:
-      bytes = row(Tensor::dq) + 2 * row(Tensor::dk);
+      bytes = row(Tensor::dq) + (shape.queries_only ? 0 : 2 * row(Tensor::dk));
       break;
     default:
       bytes = row(Tensor::o_heads);
@@ -112,8 +113,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   Collector add(out);
   const ModelSpec& m = p.model;
   const int64_t tensor = p.lengths.tensor;  // which cuts the layers into narrow ones
-  const int64_t d = m.hidden, f = m.ffn / tensor;
-  const int64_t a = m.attention_width() / tensor, g = m.kv_width() / tensor;
+  const int64_t d = m.hidden, f = m.ffn / tensor, a = m.attention_width() / tensor;
   const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
   const int64_t own = p.lengths.own_block(), block = p.lengths.dense_block();
   const int64_t chunk = p.lengths.own_chunk();
@@ -121,6 +121,10 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   const RankGroup group = group_of(p, shape);
   const double stride = static_cast<double>(group.stride), ranks = static_cast<double>(group.size);
   const bool rope = m.positions == Positions::rope;
+  // Widths of the q, and of the k and v, that one op projects: a head group's.
+  const GroupHeads heads = group_heads(m, p.lengths);
+  const int64_t aq = heads.q / tensor * m.head_dim;
+  const int64_t g = shape.queries_only ? 0 : heads.kv / tensor * m.head_dim;
   const auto unit_bytes = [&] { return static_cast<double>(p.bytes[shape.tensor]); };
   const auto unit_count = [&] {  // float32 elements of a gradient or state unit
     return std::max<int64_t>(1, p.bytes[shape.tensor] / 4);
@@ -191,12 +195,11 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.tiles(chunk, shape.normed ? 0 : p.strategy.projection_tile);
       const int64_t t = add.rows();
       if (!shape.normed) add.elementwise(Kernel::norm_forward, t, d);
-      add.gemm(Kernel::gemm_nt, t, a, d);
-      add.gemm(Kernel::gemm_nt, t, g, d);
-      add.gemm(Kernel::gemm_nt, t, g, d);
-      if (m.qkv_bias) add.elementwise(Kernel::add, t, a + 2 * g);
-      if (m.qk_norm) add.elementwise(Kernel::norm_forward, t, a + g);
-      if (rope) add.elementwise(Kernel::rope, t, a + g);
+      add.gemm(Kernel::gemm_nt, t, aq, d);
+      for (int kv = 0; kv < (g > 0 ? 2 : 0); ++kv) add.gemm(Kernel::gemm_nt, t, g, d);
+      if (m.qkv_bias) add.elementwise(Kernel::add, t, aq + 2 * g);
+      if (m.qk_norm) add.elementwise(Kernel::norm_forward, t, aq + g);
+      if (rope) add.elementwise(Kernel::rope, t, aq + g);
       break;
     }
     case OpKind::qkv_backward: {
@@ -204,13 +207,14 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       const int64_t t = add.rows();
       if (!shape.normed) add.elementwise(Kernel::norm_forward, t, d);
       if (m.qk_norm) {
-        add.gemm(Kernel::gemm_nt, t, a, d);
-        add.gemm(Kernel::gemm_nt, t, g, d);
-        add.elementwise(Kernel::norm_backward, t, a + g);
+        add.gemm(Kernel::gemm_nt, t, aq, d);
+        if (g > 0) add.gemm(Kernel::gemm_nt, t, g, d);
+        add.elementwise(Kernel::norm_backward, t, aq + g);
       }
-      if (rope) add.elementwise(Kernel::rope, t, a + g);
-      if (m.qkv_bias) add.elementwise(Kernel::bias_gradient, t, a + 2 * g);
-      for (const int64_t n : {a, g, g}) {
+      if (rope) add.elementwise(Kernel::rope, t, aq + g);
+      if (m.qkv_bias) add.elementwise(Kernel::bias_gradient, t, aq + 2 * g);
+      for (const int64_t n : {aq, g, g}) {
+        if (n == 0) continue;
         add.gemm(Kernel::gemm_nn, t, d, n);
         add.gemm(Kernel::gemm_tn, n, d, t);
       }

@@ -12,8 +12,7 @@ namespace {
 std::string usable_degrees(const ModelSpec& model) {
   std::string list;
   for (int64_t degree = 1; degree <= model.heads; ++degree) {
-    if (model.heads % degree != 0) continue;
-    if (model.kv_heads % degree != 0 && degree % model.kv_heads != 0) continue;
+    if (!heads_divide_into(model, degree, 1)) continue;
     list += (list.empty() ? "" : ", ") + std::to_string(degree);
   }
   return list;
@@ -113,6 +112,12 @@ int64_t kv_heads_per_rank(const ModelSpec& model, int64_t ulysses) {
   return std::max<int64_t>(1, model.kv_heads / ulysses);
 }
 
+bool heads_divide_into(const ModelSpec& model, int64_t ulysses, int64_t groups) {
+  const int64_t shares = ulysses * groups;
+  return model.heads % shares == 0 &&
+         (model.kv_heads % shares == 0 || shares % model.kv_heads == 0);
+}
+
 void validate(const Parallel& p, const ModelSpec& model, int64_t sequence, int64_t chunk,
               const std::string& origin) {
   int64_t ranks = 1;
@@ -128,8 +133,7 @@ void validate(const Parallel& p, const ModelSpec& model, int64_t sequence, int64
   if (p.zero < 0 || p.zero > 3) {
     throw bad_input("{}: parallel.zero: expected 0 to 3, got {}", origin, p.zero);
   }
-  const bool kv_fit = model.kv_heads % p.ulysses == 0 || p.ulysses % model.kv_heads == 0;
-  if (model.heads % p.ulysses != 0 || !kv_fit) {
+  if (!heads_divide_into(model, p.ulysses, 1)) {
     throw bad_input(
         "{}: parallel.ulysses: {} does not divide the {} heads ({} K,V heads) of {}; try one of {}",
         origin, p.ulysses, model.heads, model.kv_heads, model.name, usable_degrees(model));

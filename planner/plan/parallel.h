@@ -81,6 +81,10 @@ int64_t global_chunk(const Parallel& parallel, int64_t ring, int64_t local);
 /// ranks than K,V heads (each is then held by several ranks).
 int64_t kv_heads_per_rank(const ModelSpec& model, int64_t ulysses);
 
+/// Whether a rank's share of the heads divides into that many groups, each with whole K,V heads or
+/// whole shares of one.
+bool heads_divide_into(const ModelSpec& model, int64_t ulysses, int64_t groups);
+
 /// Throws bad_input, prefixed by `origin`: degrees out of range, heads that the Ulysses degree does
 /// not divide, or heads and inner width that the tensor degree does not (says which degrees do), a
 /// sequence, chunk or number of chunks the degrees do not divide, degrees that do not go together.

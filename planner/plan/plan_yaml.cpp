@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kLongestSequence = int64_t{1} << 40;
 constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
+constexpr int64_t kMostHeadGroups = int64_t{1} << 20;
 constexpr std::pair<Tier, const char*> kPeakKeys[] = {
     {Tier::device, "device_bytes"}, {Tier::host, "host_bytes"}, {Tier::nvme, "nvme_bytes"}};
 
@@ -183,6 +184,7 @@ Strategy read_strategy(const YamlMap& yaml) {
   s.preset = yaml.text("preset");
   s.chunk_tokens = yaml.whole("chunk_tokens", 1, kLongestSequence);
   s.block_tokens = yaml.whole("block_tokens", 1, kLongestSequence);
+  if (yaml.has("head_groups")) s.head_groups = yaml.whole("head_groups", 1, kMostHeadGroups);
   s.kv = read_tier(yaml, "kv");
   s.idle = read_tier(yaml, "idle");
   s.prefetch_depth = yaml.whole("prefetch_depth", 0);
@@ -216,6 +218,7 @@ void write_strategy(YAML::Emitter& out, const Strategy& s) {
   field(out, "preset", s.preset);
   field(out, "chunk_tokens", s.chunk_tokens);
   field(out, "block_tokens", s.block_tokens);
+  field(out, "head_groups", s.head_groups);
   field(out, "kv", s.kv);
   field(out, "idle", s.idle);
   field(out, "prefetch_depth", s.prefetch_depth);

@@ -46,6 +46,45 @@ void check_tile(int64_t tile, const char* key, const std::string& origin) {
   if (tile < 0) throw bad_input("{}: {}: expected tokens >= 0, got {}", origin, key, tile);
 }
 
+// A group's heads are to a rank what a rank's are to all: the degrees that suit a Ulysses group of
+// G times as many ranks suit G groups.
+void check_head_groups(const Strategy& s, const ModelSpec& model, int64_t sequence,
+                       const std::string& origin) {
+  if (s.head_groups == 1) return;
+  const int64_t ulysses = s.parallel.ulysses;
+  if (s.head_groups < 1 || s.head_groups > model.heads ||
+      !heads_divide_into(model, ulysses, s.head_groups)) {
+    std::string list;
+    for (int64_t groups = 1; groups <= model.heads / ulysses; ++groups) {
+      if (!heads_divide_into(model, ulysses, groups)) continue;
+      list += (list.empty() ? "" : ", ") + std::to_string(groups);
+    }
+    throw bad_input(
+        "{}: head_groups: a rank's {} heads ({} K,V heads) of {} do not divide into {} groups; try "
+        "one of {}",
+        origin, model.heads / ulysses, kv_heads_per_rank(model, ulysses), model.name, s.head_groups,
+        list);
+  }
+  if (s.parallel.ring > 1) {
+    throw bad_input(
+        "{}: head_groups: groups of heads do not go around a ring; set head_groups to 1, or "
+        "parallel.ring to 1 and deal the sequence out with ulysses",
+        origin);
+  }
+  if (s.parallel.tensor > 1) {
+    throw bad_input(
+        "{}: head_groups: a tensor group has its heads dealt out already; set head_groups to 1, or "
+        "parallel.tensor to 1 and deal the sequence out with ulysses",
+        origin);
+  }
+  if (s.chunk_tokens != sequence) {
+    throw bad_input(
+        "{}: head_groups: groups of heads attend to the whole sequence at once; set chunk_tokens "
+        "to {}, or head_groups to 1",
+        origin, sequence);
+  }
+}
+
 }  // namespace
 
 std::string_view name_of(Tier tier) {
@@ -63,9 +102,10 @@ std::string_view name_of(BackwardOrder order) {
 }
 
 const std::vector<std::string>& preset_names() {
-  static const std::vector<std::string> names = {
-      "baseline", "checkpoint", "checkpoint-offload", "mst",  "ulysses",
-      "ring",     "usp",        "megatron-sp",        "alst", "fpdt"};
+  static const std::vector<std::string> names = {"baseline", "checkpoint",  "checkpoint-offload",
+                                                 "mst",      "ulysses",     "ring",
+                                                 "usp",      "megatron-sp", "alst",
+                                                 "upipe",    "fpdt"};
   return names;
 }
 
@@ -101,11 +141,16 @@ Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequ
     s.loss_tile = ceil_div(loss_rows, std::max<int64_t>(1, model.vocab / model.hidden));
     return s;
   }
-  if (name == "alst") {
+  if (name == "alst" || name == "upipe") {
     // TiledMLP cuts ceil(S/d) shards; tiled loss likewise; checkpoints go to the host.
     recompute_all_but_layer_input(s, Saved::host);
     s.mlp_tile = std::min(rows, model.hidden);
     s.loss_tile = std::min(loss_rows, model.hidden);
+    // UPipe (Untied Ulysses, arXiv 2602.21196): besides, every rank of the Ulysses group attends
+    // with one query head at a time. A ring and a tensor group have no groups of heads.
+    if (name == "upipe" && parallel.ring == 1 && parallel.tensor == 1) {
+      s.head_groups = std::max<int64_t>(1, model.heads / parallel.ulysses);
+    }
     return s;
   }
   if (name == "fpdt") {
@@ -157,6 +202,7 @@ void validate(const Strategy& s, const ModelSpec& model, int64_t sequence,
         "block_tokens to {}, got {}",
         origin, sequence, s.block_tokens);
   }
+  check_head_groups(s, model, sequence, origin);
   if (s.kv == Tier::nvme) throw bad_input("{}: kv: expected device or host, got nvme", origin);
   if (s.idle == Tier::nvme) throw bad_input("{}: idle: expected device or host, got nvme", origin);
   for (const auto& [value, key] : {std::pair{s.prefetch_depth, "prefetch_depth"},

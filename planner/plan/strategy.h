@@ -40,6 +40,8 @@ struct Strategy {
   int64_t chunk_tokens = 0;  // attention chunk c; divides S
   int64_t block_tokens = 0;  // rows that norms, residuals, output projection and MLP are held for
                              // at once: a multiple of c that divides a ring position's share of S
+  int64_t head_groups = 1;   // G: attention takes a rank's share of the heads in this many groups,
+                             // one after another; more than one need c = S
   Tier kv = Tier::device;  // K,V (and dK,dV) of the layer at work: resident, or streamed from host
   Tier idle = Tier::device;    // where residuals, queries and their gradients wait between uses
   int64_t prefetch_depth = 1;  // loads are issued this many compute ops before their use
@@ -70,7 +72,7 @@ std::string_view name_of(Saved);
 std::string_view name_of(BackwardOrder);
 
 /// Preset names in the order they are shown: baseline, checkpoint, checkpoint-offload, mst,
-/// ulysses, ring, usp, megatron-sp, alst, fpdt. ("auto" is the search, not a preset.)
+/// ulysses, ring, usp, megatron-sp, alst, upipe, fpdt. ("auto" is the search, not a preset.)
 const std::vector<std::string>& preset_names();
 
 /// True for presets that are `checkpoint` on a grid of their own, and so nothing else on one rank.

@@ -52,6 +52,7 @@ ProgramBuilder::Item ProgramBuilder::item_of(const OpShape& shape, int layer, in
   item.op.layer = layer;
   item.op.index = index;
   item.op.micro_batch = micro_batch_;
+  item.op.head_group = head_group_;
   add_operands(item.op, operands);
   return item;
 }
@@ -153,6 +154,7 @@ void ProgramBuilder::copy(BufferId source, BufferId destination, bool hoist) {
   item.op.layer = to.layer;
   item.op.index = program_.bytes[to.tensor] <= program_.bytes[from.tensor] ? to.index : from.index;
   item.op.micro_batch = micro_batch_;
+  item.op.head_group = head_group_;
   add_operands(item.op, {in(source), out(destination)});
   if (!hoist) {
     enqueue(std::move(item));

@@ -69,6 +69,8 @@ class ProgramBuilder {
   void release_after_window(BufferId buffer);
 
   void set_micro_batch(int micro_batch) { micro_batch_ = micro_batch; }
+  /// Of the ops to come.
+  void set_head_group(int group) { head_group_ = group; }
   /// Writes out what is still queued and closes the lifetimes. Call once.
   void finish();
 
@@ -95,6 +97,7 @@ class ProgramBuilder {
 
   Program& program_;
   int micro_batch_ = 0;
+  int head_group_ = 0;
   Fifo<Item> queue_;
   int64_t popped_ = 0;  // items taken from the queue so far
   int64_t queued_computes_ = 0;

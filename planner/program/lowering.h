@@ -4,7 +4,8 @@
 // chunk by chunk, emitting ops in the plainest order through a ProgramBuilder. Every knob of the
 // strategy acts here and nowhere else. lowering_forward.cpp, lowering_backward.cpp and
 // lowering_states.cpp hold the three parts of a step; lowering_exchange.cpp, lowering_ring.cpp and
-// lowering_tensor.cpp what it takes to spread one over ranks.
+// lowering_tensor.cpp what it takes to spread one over ranks; lowering_groups.cpp, as the ring's,
+// another way through attention.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@ namespace longspan {
 /// What one layer leaves behind for its backward, per block or per chunk.
 struct LayerSaved {
   std::vector<Parked> x, y, o, lse, inner;  // per block
-  std::vector<Parked> q, k, v;              // per chunk; k, v where they stream
+  std::vector<Parked> q, k, v;              // per chunk, or head group; k, v where they stream
   Parked k_all, v_all;                      // where they are resident
 };
 
@@ -60,6 +61,7 @@ class StepLowering {
   // --- lowering_forward.cpp
   void forward(int micro_batch);
   void forward_layer(int layer);
+  void forward_chunks(int layer);
   void open_block(int layer, int block, ForwardBlock& b);
   void close_block(int layer, int block, const ForwardBlock& b);
   Projections project_chunk(int layer, int chunk, BufferId x, bool normed, const KeyValues& kv);
@@ -73,6 +75,7 @@ class StepLowering {
   // --- lowering_backward.cpp
   void backward(int micro_batch);
   void backward_layer(int layer);
+  void backward_chunks(int layer);
   void restore_projections(int layer, KeyValues& kv, std::vector<Parked>& q);
   void backward_q_outer(int layer, KeyValues& kv, std::vector<Parked>& q);
   void backward_kv_outer(int layer, KeyValues& kv, std::vector<Parked>& q);
@@ -102,6 +105,25 @@ class StepLowering {
   void ring_attention_again(int layer, KeyValues& kv, std::vector<Parked>& q);
   /// Sends K,V (or their gradients) to the next position; what arrives is returned.
   Projections pass_on(int layer, BufferId k, BufferId v);
+
+  // --- lowering_groups.cpp
+  bool in_groups() const { return head_groups_ > 1; }
+  /// Groups with the same K,V are neighbours: the first of them has K,V made, the last lets go.
+  int kv_of(int group) const { return group / groups_per_kv_; }
+  bool opens_kv(int group) const { return group % groups_per_kv_ == 0; }
+  bool closes_kv(int group) const { return (group + 1) % groups_per_kv_ == 0; }
+  void forward_groups(int layer);
+  void backward_groups(int layer);
+  /// Attention of all groups into o and lse of the block.
+  void attend_groups(int layer, const ForwardBlock& b);
+  /// Restores the attention output where it was not saved.
+  void group_attention_again(int layer);
+  /// A group's projections on the device: saved ones, or from the layer's input `x`. `before` are
+  /// those of the group before.
+  Projections take_group(int layer, int group, BufferId x, const Projections& before);
+  /// Parks what was projected in forward as its policy says, and frees what was brought back.
+  void leave_group(int layer, int group, const Projections& p);
+  void drop_group(int layer, int group);
 
   // --- lowering_exchange.cpp
   bool exchanges_heads() const { return parallel_.ulysses > 1; }
@@ -181,6 +203,8 @@ class StepLowering {
     return chunks_ > 1 && idle_ == Tier::host ? Saved::host : Saved::keep;
   }
   bool streams_kv() const { return chunks_ > 1 && program_.strategy.kv == Tier::host; }
+  /// Gradients of K,V are one chunk's or head group's; otherwise all chunks add to the same.
+  bool parts_kv_gradients() const { return streams_kv() || in_groups(); }
   bool separate_norm() const { return chunks_per_block_ > 1 || deals_tokens(); }
 
   Program& program_;
@@ -189,6 +213,7 @@ class StepLowering {
   const Parallel& parallel_;
   Tier idle_;
   int layers_, chunks_, blocks_, chunks_per_block_;
+  int head_groups_, groups_per_kv_;
   int micro_batch_ = 0;
   bool last_micro_batch_ = false;
 

@@ -17,7 +17,20 @@ void StepLowering::backward_layer(int layer) {
   parameters(unit);
   if (layer > 0) prefetch_parameters(unit - 1);
   gradients(unit);
+  if (in_groups()) {
+    backward_groups(layer);
+  } else {
+    backward_chunks(layer);
+  }
+  for (auto* per_block : {&mine.x, &mine.y, &mine.o, &mine.lse, &mine.inner}) {
+    for (const Parked& parked : *per_block) builder_.drop(parked);
+  }
+  release_parameters(unit);
+  finish_gradients(unit);
+}
 
+void StepLowering::backward_chunks(int layer) {
+  LayerSaved& mine = saved_[layer];
   KeyValues kv;
   std::vector<Parked> q;
   if (saved(s_.qkv, layer) == Saved::recompute) {
@@ -52,11 +65,6 @@ void StepLowering::backward_layer(int layer) {
     builder_.drop(mine.k_all);
     builder_.drop(mine.v_all);
   }
-  for (auto* per_block : {&mine.x, &mine.y, &mine.o, &mine.lse, &mine.inner}) {
-    for (const Parked& parked : *per_block) builder_.drop(parked);
-  }
-  release_parameters(unit);
-  finish_gradients(unit);
 }
 
 void StepLowering::restore_projections(int layer, KeyValues& kv, std::vector<Parked>& q_parked) {
@@ -196,11 +204,14 @@ OutputGradient StepLowering::output_gradient(int layer, int chunk, const Backwar
 
 Projections StepLowering::own_gradients(int layer, int chunk, const Projections& d) {
   if (!exchanges_heads()) return d;
-  const Projections own{device(Tensor::dq_own, layer, chunk), device(Tensor::dk_own, layer, chunk),
-                        device(Tensor::dv_own, layer, chunk)};
+  Projections own{device(Tensor::dq_own, layer, chunk)};
+  if (d.k >= 0) {
+    own.k = device(Tensor::dk_own, layer, chunk);
+    own.v = device(Tensor::dv_own, layer, chunk);
+  }
   exchange(false, layer, chunk, {d.q, d.k, d.v}, {own.q, own.k, own.v});
   builder_.release_after_window(d.q);
-  if (streams_kv()) {
+  if (parts_kv_gradients() && d.k >= 0) {
     builder_.release_after_window(d.k);
     builder_.release_after_window(d.v);
   }
@@ -218,6 +229,7 @@ void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock
   const int unit = unit_of_layer(layer);
   OpShape op = shape(OpKind::qkv_backward);
   op.normed = b.h >= 0;
+  op.queries_only = d.k < 0;
   const BufferId workspace = device(Tensor::ws_qkv_backward, layer, chunk);
   builder_.compute(
       op, layer, chunk,
@@ -226,7 +238,7 @@ void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock
   builder_.release(workspace);
   builder_.release(d.q);
   // Resident gradients of keys and values stay for the chunks to come.
-  if (streams_kv() || exchanges_heads()) {
+  if (d.k >= 0 && (parts_kv_gradients() || exchanges_heads())) {
     builder_.release(d.k);
     builder_.release(d.v);
   }

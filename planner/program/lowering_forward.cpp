@@ -47,13 +47,18 @@ Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool n
   p.q = device(Tensor::q, layer, chunk);
   p.k = streams_kv() ? device(Tensor::k, layer, chunk) : kv.k_all;
   p.v = streams_kv() ? device(Tensor::v, layer, chunk) : kv.v_all;
+  const bool queries_only = p.k < 0;
   Projections own = p;
   if (exchanges_heads()) {
-    own = {device(Tensor::q_own, layer, chunk), device(Tensor::k_own, layer, chunk),
-           device(Tensor::v_own, layer, chunk)};
+    own.q = device(Tensor::q_own, layer, chunk);
+    if (!queries_only) {
+      own.k = device(Tensor::k_own, layer, chunk);
+      own.v = device(Tensor::v_own, layer, chunk);
+    }
   }
   OpShape op = shape(OpKind::qkv_forward);
   op.normed = normed;
+  op.queries_only = queries_only;
   const BufferId workspace = normed ? -1 : device(Tensor::ws_qkv_forward, layer, chunk);
   builder_.compute(op, layer, chunk,
                    {in(parameters(unit_of_layer(layer))), in(x), out(own.q), out(own.k), out(own.v),
@@ -61,7 +66,9 @@ Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool n
   if (workspace >= 0) builder_.release(workspace);
   if (exchanges_heads()) {
     exchange(true, layer, chunk, {own.q, own.k, own.v}, {p.q, p.k, p.v});
-    for (const BufferId id : {own.q, own.k, own.v}) builder_.release_after_window(id);
+    for (const BufferId id : {own.q, own.k, own.v}) {
+      if (id >= 0) builder_.release_after_window(id);
+    }
   }
   return p;
 }
@@ -146,6 +153,20 @@ void StepLowering::forward_layer(int layer) {
   const int unit = unit_of_layer(layer);
   parameters(unit);
   if (layer + 1 < layers_) prefetch_parameters(unit + 1);
+  for (auto* per_block :
+       {&saved_here.x, &saved_here.y, &saved_here.o, &saved_here.lse, &saved_here.inner}) {
+    per_block->resize(blocks_);
+  }
+  if (in_groups()) {
+    forward_groups(layer);
+  } else {
+    forward_chunks(layer);
+  }
+  release_parameters(unit);
+}
+
+void StepLowering::forward_chunks(int layer) {
+  LayerSaved& saved_here = saved_[layer];
   const Saved keep_qkv = saved(s_.qkv, layer);
 
   KeyValues kv;
@@ -156,10 +177,6 @@ void StepLowering::forward_layer(int layer) {
   kv.k.resize(chunks_);
   kv.v.resize(chunks_);
   saved_here.q.resize(chunks_);
-  for (auto* per_block :
-       {&saved_here.x, &saved_here.y, &saved_here.o, &saved_here.lse, &saved_here.inner}) {
-    per_block->resize(blocks_);
-  }
 
   std::vector<ForwardBlock> blocks(blocks_);
   std::vector<Projections> projections(chunks_);
@@ -218,7 +235,6 @@ void StepLowering::forward_layer(int layer) {
     saved_here.k_all = builder_.park(kv.k_all, keep_qkv);
     saved_here.v_all = builder_.park(kv.v_all, keep_qkv);
   }
-  release_parameters(unit);
 }
 
 void StepLowering::loss_stage() {

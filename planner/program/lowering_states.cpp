@@ -11,7 +11,9 @@ StepLowering::StepLowering(Program& program)
       layers_(static_cast<int>(program.model.layers)),
       chunks_(static_cast<int>(program.lengths.chunks())),
       blocks_(static_cast<int>(program.lengths.blocks())),
-      chunks_per_block_(static_cast<int>(program.lengths.block / program.lengths.chunk)) {}
+      chunks_per_block_(static_cast<int>(program.lengths.block / program.lengths.chunk)),
+      head_groups_(static_cast<int>(program.lengths.head_groups)),
+      groups_per_kv_(head_groups_ / static_cast<int>(kv_groups(program.model, program.lengths))) {}
 
 void StepLowering::run(const std::vector<Action>& actions) {
   create_states();

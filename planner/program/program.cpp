@@ -62,6 +62,13 @@ int64_t Program::chunk_offset_bytes(BufferId id, int64_t chunk) const {
          bytes.row[static_cast<int>(buffer.tensor)];
 }
 
+int64_t Program::group_offset_bytes(BufferId id, int64_t group) const {
+  const Tensor tensor = buffers[id].tensor;
+  if (!holds_all_groups(tensor)) return 0;
+  const int64_t shares = is_own(tensor) ? lengths.head_shares() : lengths.head_groups;
+  return group * (bytes.row[static_cast<int>(tensor)] / shares);
+}
+
 int64_t first_own_token(const Program& p, int64_t chunk) {
   const int64_t global = global_chunk(p.strategy.parallel, p.place.ring, chunk);
   return global * p.lengths.chunk + p.place.ulysses * p.lengths.own_chunk();
@@ -135,6 +142,7 @@ std::string describe(const Program& program, const Op& op) {
   if (shape.of_mlp) text += " mlp";
   if (op.layer >= 0) text += fmt::format(" L{}", op.layer);
   text += fmt::format(" {}", op.index);
+  if (op.head_group > 0) text += fmt::format(" h{}", op.head_group);
   if (shape.kv_chunks > 0) {
     text += fmt::format(" kv{}", op.kv_first);
     if (shape.kv_chunks > 1) text += fmt::format("..{}", op.kv_first + shape.kv_chunks - 1);

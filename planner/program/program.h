@@ -29,7 +29,8 @@ enum class OpKind : uint8_t {
   batch,          // tokens_all[w]                       (host stream: filled by the data source)
   embed_forward,  // params, tokens, x[w]
   norm_forward,   // params, x or y, h[w]
-  qkv_forward,    // params, x or h, q[w], k[w], v[w], workspace[w]
+  qkv_forward,  // params, x or h, q[w], k[w]?, v[w]?, workspace[w]   (one head group's; without k,
+                // v where it shares them with the group before)
   attention_forward,   // q, k, v, o[rw], lse[rw], workspace[w]
   out_forward,         // params, x?, o, y[w]                 (y may be x; partial: no x, part[w])
   mlp_forward,         // params, y, x[w], workspace[w], inner[w]?   (x may be y; partial: h, part)
@@ -40,8 +41,9 @@ enum class OpKind : uint8_t {
                        // dx of all tokens becomes the part of the gradient of h)
   out_backward,        // params, dx, o, d_o[w], delta[w], grads[rw]  (d_o may be o)
   attention_backward,  // q, k, v, d_o, lse, delta, dq[rw], dk[rw], dv[rw], workspace[w]
-  qkv_backward,        // params, x or h, dq[rw], dk[rw], dv[rw], dx[rw] or dh[w], grads[rw],
-                       // workspace[w]
+  qkv_backward,        // params, x or h, dq[rw], dk[rw]?, dv[rw]?, dx[rw] or dh[w], grads[rw],
+                       // workspace[w]                        (with dk, dv once the last head group
+                       // that shares them is done)
   norm_backward,       // params, x or y, dh, dx[rw], grads[rw]
   residual_backward,   // dx, grads[rw]                       (of the bias, where there is one)
   embed_backward,      // tokens, dx, grads[rw]
@@ -54,7 +56,7 @@ enum class OpKind : uint8_t {
   io_read,             // source, destination[w]              (nvme to host)
   io_write,            // source, destination[w]              (host to nvme)
   all_to_all,      // up to three sources, as many destinations[w], workspace[w]: one chunk's tokens
-                   // for heads, or heads for tokens, in the Ulysses group
+                   // for heads (of one head group), or heads for tokens, in the Ulysses group
   ring_shift,      // k, v, next k[w], next v[w]: to the ring's next rank, from the one before
   all_gather,      // shard, unit[w]                            (shard may be the unit itself); or
                    // own tokens', all tokens'[w] in the tensor group
@@ -84,6 +86,7 @@ struct OpShape {
   bool of_mlp = false;            // norm, residual: the MLP's, not attention's
   bool partial = false;  // out, mlp: one rank's part of a sum over its tensor group; neither norm,
                          // residual nor the bias that is added once
+  bool queries_only = false;  // qkv, all_to_all: of a head group without its K,V
   bool operator==(const OpShape&) const = default;
 };
 
@@ -100,6 +103,7 @@ struct Op {
   int32_t index = 0;     // block, chunk (of this ring position) or parameter unit it works on
   int32_t kv_first = 0;  // attention: first chunk of keys
   int32_t micro_batch = 0;
+  int32_t head_group = 0;  // around attention
   std::array<BufferId, kMaxOperands> operands{};
 };
 
@@ -140,6 +144,9 @@ struct Program {
   int64_t shard_offset_bytes(BufferId id) const;
   /// Where the rows of `chunk` begin in a buffer that has rows and covers it.
   int64_t chunk_offset_bytes(BufferId id, int64_t chunk) const;
+  /// Where the heads of a group begin among those of one rank, in every row of a buffer of
+  /// attention's; 0 where it holds one group's.
+  int64_t group_offset_bytes(BufferId id, int64_t group) const;
 };
 
 /// The token of the whole sequence at which the rows of `chunk` begin that this rank projects.

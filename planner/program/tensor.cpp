@@ -1,5 +1,8 @@
 #include "planner/program/tensor.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "base/units.h"
 #include "models/tensor_slices.h"
 #include "planner/program/workspace.h"
@@ -81,6 +84,7 @@ std::string_view name_of(Tensor tensor) {
                                                "attention backward workspace",
                                                "qkv backward workspace",
                                                "exchange workspace",
+                                               "exchange workspace",
                                                "reduction workspace",
                                                "reduction workspace",
                                                "reduction workspace",
@@ -125,6 +129,7 @@ bool is_scattered(Tensor tensor) {
       return false;
   }
 }
+bool holds_all_groups(Tensor tensor) { return tensor >= Tensor::o && tensor <= Tensor::delta; }
 
 bool is_state(Tensor tensor) { return tensor <= Tensor::grads_head_shard; }
 
@@ -144,21 +149,34 @@ int64_t Lengths::rows(Tensor t) const {
 }
 
 Lengths lengths_of(const Strategy& s, int64_t sequence) {
-  return {sequence / s.parallel.ring, s.block_tokens, s.chunk_tokens, s.parallel.ulysses,
-          s.parallel.tensor};
+  return {sequence / s.parallel.ring, s.block_tokens,    s.chunk_tokens,
+          s.parallel.ulysses,         s.parallel.tensor, s.head_groups};
+}
+
+GroupHeads group_heads(const ModelSpec& model, const Lengths& lengths) {
+  const int64_t kv_share = kv_heads_per_rank(model, lengths.head_shares());
+  return {model.heads / lengths.head_groups, std::min(model.kv_heads, lengths.ulysses * kv_share)};
+}
+
+int64_t kv_groups(const ModelSpec& model, const Lengths& lengths) {
+  return std::min(lengths.head_groups, kv_heads_per_rank(model, lengths.ulysses));
 }
 
 TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const Strategy& strategy,
                          DType dtype) {
-  const ModelSpec model = narrow_model(whole, lengths.tensor);
+  // Searches ask tens of thousands of times a second: a copy only where it differs.
+  const std::optional<ModelSpec> narrow =
+      lengths.tensor > 1 ? std::optional(narrow_model(whole, lengths.tensor)) : std::nullopt;
+  const ModelSpec& model = narrow ? *narrow : whole;
   TensorBytes table;
   const auto at = [&](Tensor t) -> int64_t& { return table.unit[static_cast<int>(t)]; };
   const int64_t act = size_of(dtype);  // activations
   constexpr int64_t f32 = 4;
-  const int64_t ulysses = lengths.ulysses;
-  const int64_t d = model.hidden, heads = model.heads;
-  const int64_t attention = model.attention_width(), kv = model.kv_width();
-  const int64_t kv_share = kv_heads_per_rank(model, ulysses) * model.head_dim;
+  const int64_t ulysses = lengths.ulysses, shares = lengths.head_shares();
+  const int64_t d = model.hidden, heads = model.heads, attention = model.attention_width();
+  const int64_t kv_share = kv_heads_per_rank(model, shares) * model.head_dim;
+  const GroupHeads group = group_heads(model, lengths);
+  const int64_t q_own_width = group.q * model.head_dim, kv_own_width = group.kv * model.head_dim;
   const int64_t inner_width = model.activation == Activation::swiglu ? 2 * model.ffn : model.ffn;
 
   const auto rows = [&](int64_t row_bytes, std::initializer_list<Tensor> tensors) {
@@ -172,15 +190,17 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   rows(kv_share * act, {k_all, v_all, k, v});
   rows(kv_share * f32, {dk_all, dv_all, dk, dv});
   rows(d * act, {x, y, dx, h, dh, h_own, sum_own, part, dx_all});
-  rows(attention * act, {o, d_o, q_own});
-  rows(attention / ulysses * act, {q, o_heads, d_o_heads});
+  rows(attention * act, {o, d_o});
+  rows(attention / shares * act, {q, o_heads, d_o_heads});
   rows(heads * f32, {delta_own});
-  rows(heads / ulysses * f32, {lse, delta, delta_heads});
+  rows(heads / ulysses * f32, {lse, delta});
+  rows(heads / shares * f32, {delta_heads});
   rows(inner_width * act, {inner});
-  rows(attention / ulysses * f32, {dq});
-  rows(kv * act, {k_own, v_own});
-  rows(attention * f32, {dq_own});
-  rows(kv * f32, {dk_own, dv_own});
+  rows(attention / shares * f32, {dq});
+  rows(q_own_width * act, {q_own});
+  rows(kv_own_width * act, {k_own, v_own});
+  rows(q_own_width * f32, {dq_own});
+  rows(kv_own_width * f32, {dk_own, dv_own});
 
   const auto set_units = [&](Tensor first, const std::array<int64_t, 3>& elements, int64_t bytes) {
     for (int i = 0; i < 3; ++i) {
@@ -213,6 +233,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   at(ws_attention_backward) = ws.attention_backward;
   at(ws_qkv_backward) = ws.qkv_backward;
   at(ws_exchange) = ws.exchange;
+  at(ws_exchange_queries) = ws.exchange_queries;
   at(ws_reduce) = ws.reduce;
   at(ws_scatter) = ws.scatter;
   at(ws_replicated) = ws.replicated;

@@ -7,13 +7,15 @@
 //
 // Around attention a rank of a Ulysses group holds all tokens of U's share of the heads, elsewhere
 // its own tokens with all heads; "_own" and "_heads" tell the two forms of one tensor apart.
+// Where heads are taken in groups, what is per chunk, and K,V with their gradients, holds the heads
+// of one group; what is per block those of all.
 //
 // A rank of a tensor group holds the residual and what the norms make of it for its own tokens, and
 // everything between for all tokens: there H, Hkv and W are its share of the model's (U is then 1).
 //
-// Legend: S a ring position's share of the sequence, b block, c chunk (tokens); U Ulysses degree, T
-// tensor degree; d hidden, A = H*D, G = Hkv*D, H heads, W inner width of the MLP, V vocabulary. G/U
-// is the width of at least one head.
+// Legend: S a ring position's share of the sequence, b block, c chunk (tokens); U Ulysses degree, P
+// = U times the head groups, T tensor degree; d hidden, A = H*D, G = Hkv*D, H heads, W inner width
+// of the MLP, V vocabulary. G/P is the width of at least one head.
 #pragma once
 
 #include <array>
@@ -55,9 +57,9 @@ enum class Tensor : uint8_t {
   // per sequence
   tokens_all,  // int32 [S/b, 2, b/UT]: inputs and labels of each block
   k_all,
-  v_all,  // [S, G/U]
+  v_all,  // [S, G/P]
   dk_all,
-  dv_all,  // float32 [S, G/U]
+  dv_all,  // float32 [S, G/P]
   // per block
   tokens,  // int32 [2, b/UT]
   x,
@@ -76,21 +78,21 @@ enum class Tensor : uint8_t {
   delta,  // float32 [b, H/U]
   inner,  // [b/U, W]
   // per chunk
-  q,  // [c, A/U]
+  q,  // [c, A/P]
   k,
-  v,   // [c, G/U]
-  dq,  // float32 [c, A/U]
+  v,   // [c, G/P]
+  dq,  // float32 [c, A/P]
   dk,
-  dv,  // float32 [c, G/U]
+  dv,  // float32 [c, G/P]
   o_heads,
-  d_o_heads,    // [c, A/U]
-  delta_heads,  // float32 [c, H/U]
-  q_own,        // [c/U, A]
+  d_o_heads,    // [c, A/P]
+  delta_heads,  // float32 [c, H/P]
+  q_own,        // [c/U, A*U/P]
   k_own,
-  v_own,   // [c/U, G]
-  dq_own,  // float32 [c/U, A]
+  v_own,   // [c/U, G*U/P], at most G
+  dq_own,  // float32 [c/U, A*U/P]
   dk_own,
-  dv_own,  // float32 [c/U, G]
+  dv_own,  // float32 [c/U, G*U/P], at most G
   // workspaces of ops, one kind each
   ws_qkv_forward,
   ws_attention_forward,
@@ -101,10 +103,11 @@ enum class Tensor : uint8_t {
   ws_mlp_backward_saved,
   ws_attention_backward,
   ws_qkv_backward,
-  ws_exchange,    // staging of an all-to-all
-  ws_reduce,      // pieces of other ranks on their way into a sum
-  ws_scatter,     // likewise, of activations in a tensor group
-  ws_replicated,  // gradients of what a tensor group holds alike, and pieces of other ranks
+  ws_exchange,          // staging of an all-to-all of q, k, v or their gradients
+  ws_exchange_queries,  // of one without K,V: q, o, d_o with delta, or dq
+  ws_reduce,            // pieces of other ranks on their way into a sum
+  ws_scatter,           // likewise, of activations in a tensor group
+  ws_replicated,        // gradients of what a tensor group holds alike, and pieces of other ranks
   // scalars
   loss,
   grad_norm,  // float64
@@ -122,6 +125,8 @@ Rows rows_of(Tensor);
 bool is_own(Tensor);
 /// True for tensors that a rank of a tensor group holds for its own tokens (1/T of the rows).
 bool is_scattered(Tensor);
+/// True for attention's tensors that hold the heads of all head groups, side by side.
+bool holds_all_groups(Tensor);
 /// Parameters, gradients and optimizer state.
 bool is_state(Tensor);
 
@@ -132,6 +137,7 @@ struct Lengths {
   int64_t chunk = 0;     // c
   int64_t ulysses = 1;   // U
   int64_t tensor = 1;    // T
+  int64_t head_groups = 1;
 
   int64_t chunks() const { return sequence / chunk; }
   int64_t blocks() const { return sequence / block; }
@@ -141,12 +147,23 @@ struct Lengths {
   /// Rows of a block's residual on a rank, and how many of them follow each other in the sequence.
   int64_t own_block() const { return dense_block() / tensor; }
   int64_t own_run() const { return tensor > 1 ? own_block() : own_chunk(); }
+  /// Parts the heads are cut into: one is what a rank attends with at a time.
+  int64_t head_shares() const { return ulysses * head_groups; }
   /// Rows of one unit of a tensor; 0 for tensors without rows.
   int64_t rows(Tensor t) const;
   /// Rows that one chunk has in a tensor.
   int64_t chunk_rows(Tensor t) const { return is_own(t) ? own_chunk() : chunk; }
 };
 Lengths lengths_of(const Strategy& strategy, int64_t sequence);
+
+/// Heads of one head group, those of all ranks together: what a rank projects of its own tokens.
+struct GroupHeads {
+  int64_t q = 0, kv = 0;
+};
+GroupHeads group_heads(const ModelSpec& model, const Lengths& lengths);
+/// How often the K,V heads change while the head groups pass: neighbouring groups share them where
+/// a rank has fewer K,V heads than groups.
+int64_t kv_groups(const ModelSpec& model, const Lengths& lengths);
 
 /// Bytes of one unit of every tensor.
 struct TensorBytes {

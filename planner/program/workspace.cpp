@@ -61,7 +61,8 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   const int64_t mlp_rows = tile_of(s.mlp_tile, lengths.dense_block());
   const int64_t loss_rows = tile_of(s.loss_tile, lengths.own_block());
   const int64_t ulysses = lengths.ulysses, tensor = lengths.tensor;
-  const int64_t kv_heads = kv_heads_per_rank(m, ulysses);
+  const int64_t kv_heads = kv_heads_per_rank(m, lengths.head_shares());
+  const int64_t q_width = group_heads(m, lengths).q * m.head_dim;
   const auto bytes = [&](int64_t rows, int64_t width) {
     return checked_mul(rows, checked_mul(width, act, "workspace"), "workspace");
   };
@@ -74,11 +75,15 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   ws.loss = bytes(loss_rows, 2 * d + m.vocab);
   ws.mlp_backward = bytes(mlp_rows, normed + w + f);
   ws.mlp_backward_saved = bytes(mlp_rows, normed + f);
-  ws.qkv_backward = bytes(qkv_rows, d + (m.qk_norm ? m.attention_width() : 0));
+  ws.qkv_backward = bytes(qkv_rows, d + (m.qk_norm ? q_width : 0));
   ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
   if (ulysses > 1) {
-    const int64_t width = m.attention_width() + 2 * ulysses * kv_heads * m.head_dim;
-    ws.exchange = checked_mul(lengths.own_chunk(), width * 4, "workspace");
+    const int64_t rows = checked_mul(ulysses - 1, lengths.own_chunk(), "workspace");
+    const int64_t q_share = q_width / ulysses, kv_share = kv_heads * m.head_dim;
+    const int64_t q_bytes = q_share * 4;  // dq is the widest
+    const int64_t d_o_bytes = q_share * act + m.heads / lengths.head_shares() * 4;
+    ws.exchange = checked_mul(rows, q_bytes + 2 * kv_share * 4, "workspace");
+    ws.exchange_queries = checked_mul(rows, std::max(q_bytes, d_o_bytes), "workspace");
   }
   const auto largest = [](const std::array<int64_t, 3>& elements) {
     return *std::max_element(elements.begin(), elements.end());

@@ -27,7 +27,9 @@ struct Workspaces {
   int64_t mlp_backward = 0, mlp_backward_saved = 0;
   int64_t attention_backward = 0;
   int64_t qkv_backward = 0;
-  int64_t exchange = 0;    // all-to-all: one chunk's queries, keys and values in float32
+  // All-to-all: what goes to, or comes from, the other ranks of a chunk's (or head group's)
+  // tensors.
+  int64_t exchange = 0, exchange_queries = 0;
   int64_t reduce = 0;      // pieces of the other ranks' gradients
   int64_t scatter = 0;     // pieces of the other ranks' parts of a sum of activations
   int64_t replicated = 0;  // a layer's replicated gradients, and pieces of the other ranks'

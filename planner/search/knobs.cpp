@@ -43,7 +43,8 @@ const std::vector<StatePlacement>& state_placements(bool with_nvme) {
 
 std::vector<StatePlacement> preset_placements(const std::string& preset, const Parallel& grid) {
   // Presets that offload activations may offload states too; the others keep them on the device.
-  const bool may_offload = preset == "checkpoint-offload" || preset == "alst" || preset == "fpdt";
+  const bool may_offload =
+      preset == "checkpoint-offload" || preset == "alst" || preset == "upipe" || preset == "fpdt";
   std::vector<StatePlacement> placements;
   for (const StatePlacement& p : state_placements(false)) {
     if (!may_offload && p.optimizer != Tier::device) break;
@@ -75,7 +76,8 @@ Strategy everything_away(const Shape& shape, std::optional<int64_t> zero) {
   return s;
 }
 
-std::vector<Knob> knobs(const Shape& shape, bool with_nvme, std::optional<int64_t> zero) {
+std::vector<Knob> knobs(const ModelSpec& model, const Shape& shape, bool with_nvme,
+                        std::optional<int64_t> zero) {
   std::vector<Knob> all;
   const int64_t share = shape.share, chunk = shape.chunk;
   const auto tiers = [&](const char* name, Tier Strategy::*field) {
@@ -133,6 +135,14 @@ std::vector<Knob> knobs(const Shape& shape, bool with_nvme, std::optional<int64_
                     [](Strategy& s) { s.backward_order = BackwardOrder::kv_outer; }}});
   }
   const int64_t ulysses = shape.grid.ulysses;
+  if (chunk == share && shape.grid.ring == 1 && shape.grid.tensor == 1) {
+    Knob knob{"head_groups", {}};
+    for (int64_t groups = 1; groups <= model.heads / ulysses; ++groups) {
+      if (!heads_divide_into(model, ulysses, groups)) continue;
+      knob.values.push_back([=](Strategy& s) { s.head_groups = groups; });
+    }
+    all.push_back(std::move(knob));
+  }
   tile("loss_tile", &Strategy::loss_tile, share / ulysses);
   tile("mlp_tile", &Strategy::mlp_tile, share / ulysses);
   tile("projection_tile", &Strategy::projection_tile, chunk / ulysses);

@@ -40,7 +40,8 @@ struct Shape {
 
 /// All knobs but the shape. Where the chunk is all of the share, knobs that only matter between
 /// chunks are left out; ZeRO is a knob unless `zero` fixes it.
-std::vector<Knob> knobs(const Shape& shape, bool with_nvme, std::optional<int64_t> zero);
+std::vector<Knob> knobs(const ModelSpec& model, const Shape& shape, bool with_nvme,
+                        std::optional<int64_t> zero);
 
 /// The corner of the space that keeps most on the device, and the one that keeps least.
 Strategy everything_kept(const Shape& shape);

@@ -223,7 +223,7 @@ Found longest_in(const Parallel& grid, Prober& prober, const ModelSpec& model,
   const auto improve = [&](Point best) {
     for (bool improved = true; improved;) {
       improved = false;
-      for (const Knob& knob : knobs(shape_at(best.chunk), with_nvme, zero)) {
+      for (const Knob& knob : knobs(model, shape_at(best.chunk), with_nvme, zero)) {
         for (const auto& set : knob.values) {
           Strategy changed = best.strategy;
           changed.chunk_tokens = best.chunk;

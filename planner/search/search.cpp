@@ -234,7 +234,7 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
     seen.clear();
     for (size_t i = 0; i < shapes.size(); ++i) {
       if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(shapes.size()));
-      const std::vector<Knob> space = knobs(shapes[i], with_nvme, zero);
+      const std::vector<Knob> space = knobs(model, shapes[i], with_nvme, zero);
       for (const Strategy& start : {everything_away(shapes[i], zero), everything_kept(shapes[i])}) {
         const Candidate found = descend(judge, start, space, options.objective, seen);
         if (found.score.overflow == 0) seen.push_back(found);

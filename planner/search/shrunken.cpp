@@ -135,8 +135,12 @@ Lengths sample_lengths(const StepRequest& request, const ShrunkenPrograms& shrun
                        int64_t repeats) {
   const Strategy& s = request.strategy;
   const int64_t rows = repeats * (shrunken.repeats_blocks ? s.block_tokens : s.chunk_tokens);
-  return {rows, shrunken.repeats_blocks ? s.block_tokens : rows, s.chunk_tokens, s.parallel.ulysses,
-          s.parallel.tensor};
+  return {rows,
+          shrunken.repeats_blocks ? s.block_tokens : rows,
+          s.chunk_tokens,
+          s.parallel.ulysses,
+          s.parallel.tensor,
+          s.head_groups};
 }
 
 void lower_samples(const StepRequest& request, ShrunkenPrograms& t) {
@@ -195,6 +199,8 @@ std::string key_of(const StepRequest& r, const ShrunkenPrograms& t) {
   put(choices);
   put(p.ring);
   put(t.repeats_blocks ? s.block_tokens / s.chunk_tokens : 0);
+  put(s.head_groups);
+  put(kv_groups(r.model, lengths_of(s, r.sequence)));
   for (const Dimension* d : {&t.layers, &t.repeats, &t.batches})
     put(10 * d->samples[d->count - 1] + d->count);
   if (is_fractional(s)) {

@@ -18,7 +18,7 @@ TEST_CASE("max-seq: each strategy, and the whole space at the end") {
   const std::vector<std::string> question = {"max-seq", "--model", "tiny-llama", "--hw", kHardware};
   const json document = longspan_json(question);
   const json& results = document.at("results");
-  REQUIRE(results.size() == 7);
+  REQUIRE(results.size() == 8);
   CHECK(results.back().at("strategy") == "auto");
   std::map<std::string, int64_t> lengths;
   for (const json& result : results) {
@@ -31,6 +31,7 @@ TEST_CASE("max-seq: each strategy, and the whole space at the end") {
   }
   CHECK(lengths["checkpoint"] > lengths["baseline"]);
   CHECK(lengths["mst"] > lengths["checkpoint"]);
+  CHECK(lengths["upipe"] > lengths["alst"]);
 
   const Result text = longspan(question);
   CHECK(text.status == 0);

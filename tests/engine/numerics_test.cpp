@@ -94,6 +94,16 @@ std::map<std::string, Strategy> knob_plans(int64_t sequence) {
   plans["whole, recomputed"] = whole;
   plans["whole, recomputed"].qkv.where = plans["whole, recomputed"].attention_out.where =
       Saved::recompute;
+  for (const Saved where : {Saved::keep, Saved::recompute, Saved::host, Saved::nvme}) {
+    Strategy s = whole;
+    s.head_groups = 2;
+    s.qkv.where = where;
+    s.attention_out.where = Saved::recompute;
+    plans[fmt::format("groups of heads: {}", name_of(where))] = s;
+  }
+  plans["groups of heads, half the layers"] = whole;
+  plans["groups of heads, half the layers"].head_groups = 2;
+  plans["groups of heads, half the layers"].qkv = {Saved::recompute, 0.5};
   plans["tiles"] = away;
   plans["tiles"].projection_tile = 5;
   plans["tiles"].mlp_tile = 7;

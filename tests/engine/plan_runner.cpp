@@ -184,6 +184,13 @@ StepCase random_case(uint64_t seed) {
       s.gradients = static_cast<Tier>(pick(2));
       s.parameters = static_cast<Tier>(pick(2));
   }
+  if (pick(3) == 0) {
+    // Groups of heads attend to the whole sequence at once.
+    s.chunk_tokens = s.block_tokens = c.sequence;
+    do {
+      s.head_groups = 1 + pick(c.model.heads);
+    } while (!heads_divide_into(c.model, 1, s.head_groups));
+  }
   return c;
 }
 

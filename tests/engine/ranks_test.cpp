@@ -85,6 +85,7 @@ void check_against_one_rank(const StepCase& step) {
   StepCase alone = step;
   alone.strategy.parallel = {};
   alone.strategy.block_tokens = alone.strategy.chunk_tokens;
+  alone.strategy.head_groups = 1;
   alone.micro_batches *= step.strategy.parallel.data;
   const StepOutcome expected = run_step(alone);
   const WorldOutcome world = run_world(step);
@@ -136,6 +137,22 @@ std::map<std::string, Strategy> strategies(int64_t chunk) {
   outer.block_tokens = 2 * chunk;
   outer.optimizer = outer.gradients = Tier::host;
   return {{"kept", kept}, {"away, q-outer", away}, {"away, kv-outer", outer}};
+}
+
+// What a head group leaves for its backward: all of it, nothing but the layer's input, or queries
+// and K,V on the host, from which attention runs again.
+std::map<std::string, Strategy> group_strategies(int64_t sequence) {
+  Strategy kept;
+  kept.chunk_tokens = kept.block_tokens = sequence;
+  Strategy recomputed = kept;
+  recomputed.layer_input.where = Saved::host;
+  recomputed.qkv.where = recomputed.attention_out.where = recomputed.mlp_input.where =
+      recomputed.mlp_inner.where = Saved::recompute;
+  recomputed.projection_tile = 3;
+  Strategy parked = recomputed;
+  parked.qkv.where = Saved::host;
+  parked.optimizer = Tier::host;
+  return {{"kept", kept}, {"recomputed", recomputed}, {"parked", parked}};
 }
 
 }  // namespace
@@ -232,6 +249,37 @@ TEST_CASE("a tensor group gives the numbers of one rank", "[ranks]") {
         step.micro_batches = 1 + zero % 2;
         step.threads = 1;
         INFO(step.model.name << ", " << describe(step.strategy.parallel) << ", " << name);
+        check_against_one_rank(step);
+      }
+    }
+  }
+}
+
+TEST_CASE("groups of heads give the numbers of one rank with all heads at once", "[ranks]") {
+  int64_t turn = 0;
+  for (const int64_t ulysses : {1, 2, 4, 8}) {
+    for (const int64_t groups : {2, 4, 8}) {
+      const int64_t shares = ulysses * groups, heads = shares > 16 ? shares : 2 * shares;
+      // As many K,V heads as queries; one for every two groups of all ranks; fewer than ranks.
+      const ModelSpec models[] = {
+          model_with_heads(small_gpt(), heads, heads),
+          model_with_heads(small_llama(), heads, shares / 2),
+          model_with_heads(small_qwen(), heads, std::max<int64_t>(1, ulysses / 2))};
+      // Every strategy meets every model, every stage of ZeRO, overlap and none, replicas and none.
+      for (const auto& [name, strategy] : group_strategies(16)) {
+        StepCase step;
+        step.model = models[(turn + turn / 3) % 3];
+        step.model.layers = 2;
+        step.model.head_dim = 8;
+        step.strategy = strategy;
+        step.strategy.head_groups = groups;
+        const int64_t data = turn % 5 == 0 && ulysses < 8 ? 2 : 1;
+        step.strategy.parallel = {data, 1, ulysses, turn % 4, turn % 8 < 5};
+        ++turn;
+        step.sequence = 16;
+        step.threads = 1;
+        INFO(step.model.name << ", " << step.model.kv_heads << " K,V heads, " << groups
+                             << " groups, " << describe(step.strategy.parallel) << ", " << name);
         check_against_one_rank(step);
       }
     }

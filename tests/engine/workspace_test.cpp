@@ -46,6 +46,18 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
             4 * cpu::mlp_backward_workspace(model, lengths.block, block, true, true));
       CHECK(ws.loss == 4 * cpu::loss_workspace(model, lengths.block, block));
     }
+    for (const int64_t groups : {2, 4}) {
+      Lengths lengths{4096, 4096, 4096};
+      lengths.head_groups = groups;
+      Strategy s;
+      s.chunk_tokens = s.block_tokens = lengths.chunk;
+      const Workspaces ws = workspaces(model, lengths, s, DType::float32);
+      CHECK(ws.qkv_backward ==
+            4 * cpu::qkv_backward_workspace(model, 4096, 4096, model.heads / groups));
+      ModelSpec share = model;
+      share.kv_heads = kv_heads_per_rank(model, groups);
+      CHECK(ws.attention_backward == 4 * cpu::attention_backward_workspace(share));
+    }
     const std::array<int64_t, 3> elements = unit_elements(model);
     const std::vector<ParameterUnit> units = parameter_units(model);
     CHECK(elements[0] == units.front().elements);

@@ -87,6 +87,16 @@ TEST_CASE("a plan survives writing and reading, and writes the same bytes again"
   }
 }
 
+TEST_CASE("a plan from before there were groups of heads has one") {
+  Plan plan = tiny_plan("upipe");
+  CHECK(parse_plan(write_plan(plan), "p.yaml").strategy.head_groups == plan.model.heads);
+  plan = tiny_plan("alst");
+  CHECK(parse_plan(replaced(write_plan(plan), "  head_groups: 1\n", ""), "p.yaml") == plan);
+  check_refused(replaced(write_plan(plan), "head_groups: 1", "head_groups: 0"), {"head_groups"});
+  check_refused(replaced(write_plan(plan), "head_groups: 1", "head_groups: 3"),
+                {"head_groups", "3 groups", "try one of 1, 2"});
+}
+
 TEST_CASE("a strategy survives by itself") {
   YAML::Emitter out;
   write_strategy(out, unusual());

@@ -143,6 +143,7 @@ TEST_CASE("random strategies lower to legal programs for every rank of a tensor 
     request.model.heads *= tensor;
     request.model.kv_heads *= tensor;
     Strategy& s = request.strategy;
+    s.head_groups = 1;
     s.block_tokens = request.sequence;
     s.parallel = {.data = data, .zero = static_cast<int64_t>(seed % 4), .tensor = tensor};
     s.parallel.overlap = seed % 5 != 0;
@@ -187,6 +188,28 @@ TEST_CASE("a tensor group's layers and residuals are shared, embedding and head 
   CHECK(shared[Tensor::params_layer] == 4 * units[1].elements);
 }
 
+TEST_CASE("groups of heads lower to legal programs on any number of ranks", "[property]") {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    StepRequest request = random_request(seed);
+    Strategy& s = request.strategy;
+    request.model.heads = 16;
+    request.model.kv_heads = int64_t{1} << seed % 5;
+    s.chunk_tokens = s.block_tokens = request.sequence;
+    const int64_t ulysses = int64_t{1} << seed / 5 % 4;
+    s.head_groups = std::min<int64_t>(16 / ulysses, int64_t{2} << seed % 3);
+    // Parameters on the host are whole on every rank, or shards to gather.
+    const int64_t zero = s.parameters == Tier::host ? 3 * (seed % 2) : seed % 4;
+    s.parallel = {1 + static_cast<int64_t>(seed % 2), 1, ulysses, zero, seed % 3 > 0};
+    INFO("seed " << seed << ", " << describe(s.parallel) << ", " << s.head_groups << " groups of "
+                 << request.model.kv_heads << " K,V heads");
+    const Program program = build_program(request);
+    const Layout layout = lay_out(program);
+    check_lifetimes(program);
+    check_placement(program, layout);
+    if (program.ops.size() < 1500) check_edges(program, layout);
+  }
+}
+
 TEST_CASE("the same request gives the same program and layout") {
   const StepRequest request = random_request(11);
   const Program a = build_program(request), b = build_program(request);
@@ -229,6 +252,40 @@ TEST_CASE("with everything chunked and offloaded, device memory does not grow wi
       CHECK(layout.live_bytes[1] > before[1] * 3 / 2);  // host: the sequence
     }
     before = layout.live_bytes;
+  }
+}
+
+TEST_CASE("device memory falls with the groups of heads, where queries are what is large") {
+  StepRequest request = random_request(1);
+  ModelSpec& m = request.model;
+  m.hidden = m.ffn = m.vocab = 16;
+  m.positions = Positions::rope;
+  m.norm = Norm::rmsnorm;
+  m.heads = 32;
+  m.head_dim = 16;
+  request.micro_batches = 1;
+  request.sequence = 4096;
+  for (const int64_t kv_heads : {32, 1}) {
+    m.kv_heads = kv_heads;
+    for (const auto& [ulysses, overlap] : {std::pair{1, true}, {2, true}, {4, true}, {4, false}}) {
+      const Parallel parallel{1, 1, ulysses, 0, overlap};
+      // Exchanges beside compute take two groups at a time.
+      const int64_t at_once = ulysses > 1 && overlap ? 2 : 1;
+      int64_t all_heads = 0, before = 0;
+      for (int64_t groups = 1; groups <= m.heads / ulysses; groups *= 2) {
+        INFO(kv_heads << " K,V heads, " << groups << " groups, " << describe(parallel));
+        request.strategy = make_preset("upipe", m, request.sequence, 0, parallel);
+        request.strategy.head_groups = groups;
+        const Layout layout = lay_out(build_program(request));
+        const int64_t peak = layout.arena_bytes[0];
+        if (groups == 1) all_heads = peak;
+        if (groups > at_once) CHECK(peak < before);
+        before = peak;
+      }
+      // What is left is attention's output, of all heads.
+      INFO(all_heads << " to " << before << ", " << describe(parallel));
+      CHECK(5 * before < 3 * all_heads);
+    }
   }
 }
 

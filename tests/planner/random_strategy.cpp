@@ -59,6 +59,13 @@ StepRequest random_request(uint64_t seed) {
   s.parameters = placement[0];
   s.gradients = placement[1];
   s.optimizer = placement[2];
+  if (pick(3) == 0) {
+    // Groups of heads attend to the whole sequence at once.
+    s.chunk_tokens = s.block_tokens = request.sequence;
+    do {
+      s.head_groups = 1 + pick(m.heads);
+    } while (!heads_divide_into(m, 1, s.head_groups));
+  }
   return request;
 }
 

@@ -111,6 +111,35 @@ TEST_CASE("ranks that hold the same slice are a group, and those that hold a lay
   CHECK(replica_group(rest, place_of(rest, 5)).index == 5);
 }
 
+TEST_CASE("groups of heads are whole shares of a rank's heads, over the whole sequence") {
+  const ModelSpec model = load_model("llama-3.1-8b");  // 32 heads, 8 K,V heads
+  const auto grouped = [&](int64_t groups, Parallel parallel = {}) {
+    Strategy s = make_preset("alst", model, 8192, 0, parallel);
+    s.head_groups = groups;
+    return s;
+  };
+  for (const int64_t groups : {1, 2, 4, 8, 16, 32}) {
+    CHECK_NOTHROW(validate(grouped(groups), model, 8192, "plan"));
+  }
+  for (const int64_t groups : {-1, 0, 3, 64}) {
+    CHECK_THROWS_WITH(
+        validate(grouped(groups), model, 8192, "plan"),
+        Catch::Contains("plan: head_groups") && Catch::EndsWith("1, 2, 4, 8, 16, 32"));
+  }
+  CHECK_THROWS_WITH(validate(grouped(8, {1, 1, 8}), model, 8192, "plan"),
+                    Catch::Contains("4 heads (1 K,V heads)") && Catch::EndsWith("1, 2, 4"));
+  CHECK_THROWS_WITH(validate(grouped(2, {1, 2, 1}), model, 8192, "plan"),
+                    Catch::Contains("head_groups") && Catch::Contains("parallel.ring to 1"));
+  Strategy s = grouped(2);
+  s.chunk_tokens = 1024;
+  CHECK_THROWS_WITH(validate(s, model, 8192, "plan"),
+                    Catch::Contains("head_groups") && Catch::Contains("chunk_tokens to 8192"));
+  // One head at a time on every rank.
+  CHECK(make_preset("upipe", model, 8192).head_groups == 32);
+  CHECK(make_preset("upipe", model, 8192, 0, {2, 1, 8}).head_groups == 4);
+  CHECK_NOTHROW(validate(make_preset("upipe", model, 8192, 0, {2, 1, 8}), model, 8192, "plan"));
+}
+
 TEST_CASE("one stage runs forward and backward of every microbatch, then the optimizer") {
   CHECK(to_string(single_stage_schedule(1)) == "0F0 0B0 OPTIMIZER");
   CHECK(to_string(single_stage_schedule(2)) == "0F0 0B0 0F1 0B1 OPTIMIZER");

@@ -214,6 +214,45 @@ TEST_CASE("keys that no query sees get zero gradients, and change nothing forwar
   CHECK(dv.floats() == Floats(30 * 16));
 }
 
+TEST_CASE("rows that hold other heads too change no bit, and nobody else's column") {
+  const ModelSpec model = attention_model(4, 2, 6);
+  const Inputs in(model, 70, 130, 1, 17);
+  const int64_t q0 = in.nk - in.nq, a = model.attention_width();
+  const cpu::HeadRows rows{a + 11, model.heads + 3, model.heads + 5};
+  ThreadPool pool(2);
+  const cpu::BlockContext context = cpu::make_block_context(model, pool);
+  const Result want = forward(pool, model, in, q0, {in.nk});
+  const Gradients gradients = backward(pool, model, in, want.lse, want.lse, q0, {in.nk});
+  const auto widened = [&](const Floats& x, int64_t width, int64_t row) {
+    Floats wide(in.nq * row, -3);
+    for (int64_t i = 0; i < in.nq; ++i) {
+      std::copy_n(x.begin() + i * width, width, wide.begin() + i * row);
+    }
+    return wide;
+  };
+  // In two parts, so that what is there is read as well.
+  Floats o(in.nq * rows.o, -3), lse(in.nq * rows.lse, -3);
+  const Result halves = forward(pool, model, in, q0, {60, 70});
+  for (const int64_t key : {0, 60}) {
+    const int64_t at = key * model.kv_width();
+    cpu::attention_forward(context, in.q.data(), in.k.data() + at, in.v.data() + at, q0, in.nq, key,
+                           key == 0 ? 60 : 70, key == 0, o.data(), lse.data(), nullptr, rows);
+  }
+  CHECK(o == widened(halves.o, a, rows.o));
+  CHECK(lse == widened(halves.lse, model.heads, rows.lse));
+
+  Floats dq(in.q.size()), dk(in.k.size()), dv(in.v.size());
+  Floats workspace(cpu::attention_backward_workspace(model));
+  cpu::attention_backward(context, in.q.data(), in.k.data(), in.v.data(),
+                          widened(in.d_o, a, rows.o).data(),
+                          widened(want.lse, model.heads, rows.lse).data(),
+                          widened(want.lse, model.heads, rows.delta).data(), q0, in.nq, 0, in.nk,
+                          true, dq.data(), true, dk.data(), dv.data(), workspace.data(), rows);
+  CHECK(dq == gradients.dq);
+  CHECK(dk == gradients.dk);
+  CHECK(dv == gradients.dv);
+}
+
 TEST_CASE("the bits of attention do not depend on the pool") {
   // 7000 keys are more than one round of key tiles.
   const bool long_keys = GENERATE(false, true);

@@ -177,6 +177,74 @@ TEST_CASE("qkv backward for every tile") {
   CHECK((dq.intact() && dk.intact() && dv.intact()));
 }
 
+TEST_CASE("groups of heads project, and differentiate, together what all heads do") {
+  // Two groups for each of two ranks; K,V heads that divide likewise, or one that they share.
+  ModelSpec grouped = llama(), multi = gpt2(), shared = scaled();
+  grouped.heads = multi.heads = multi.kv_heads = shared.heads = 8;
+  grouped.kv_heads = 4;
+  const ModelSpec spec = GENERATE_COPY(grouped, multi, shared);
+  const bool shares_kv = spec.kv_heads == 1;
+  const int64_t tile = GENERATE(int64_t{2}, int64_t{5});
+  CAPTURE(spec.name, tile);
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  Random random(33);
+  const int64_t n = 5, d = spec.hidden, dim = spec.head_dim;
+  const Floats x = random.normal(n * d), start = random.normal(n * d);
+  const int64_t a = spec.attention_width(), g = spec.kv_width();
+  const Floats gq = random.normal(n * a), gk = random.normal(n * g), gv = random.normal(n * g);
+  const float* unit = c.unit.data();
+
+  Floats q(n * a), k(n * g), v(n * g), workspace(cpu::qkv_backward_workspace(spec, n, tile));
+  cpu::qkv_forward(c.context, unit, x.data(), false, n, 7, tile, q.data(), k.data(), v.data(),
+                   workspace.data());
+  Floats dq = gq, dk = gk, dv = gv, dx = start, gradient(c.unit.size());
+  cpu::qkv_backward(c.context, unit, x.data(), false, n, 7, tile, dq.data(), dk.data(), dv.data(),
+                    dx.data(), gradient.data(), workspace.data());
+
+  // The columns of a group of [n, heads * D].
+  const auto part = [&](const Floats& all, int64_t heads, const cpu::HeadRuns& runs) {
+    Floats columns;
+    for (int64_t row = 0; row < n; ++row) {
+      for (int64_t run = 0; run < runs.runs; ++run) {
+        const auto from = all.begin() + (row * heads + run * heads / runs.runs + runs.first) * dim;
+        columns.insert(columns.end(), from, from + runs.count * dim);
+      }
+    }
+    return columns;
+  };
+  Floats dx_sum = start, gradient_sum(c.unit.size());
+  for (int64_t group = 0; group < 2; ++group) {
+    const int64_t kv = spec.kv_heads / 4;
+    const cpu::HeadGroup heads{
+        {2, 2 * group, 2}, shares_kv ? cpu::HeadRuns{1, 0, 1} : cpu::HeadRuns{2, kv * group, kv}};
+    const Floats part_k = part(k, spec.kv_heads, heads.kv),
+                 part_v = part(v, spec.kv_heads, heads.kv);
+    Guarded q_got(n * a / 2), k_got(part_k.size()), v_got(part_v.size());
+    const bool makes_kv = !shares_kv || group == 0;
+    Guarded scratch(cpu::qkv_backward_workspace(spec, n, tile, 4));
+    cpu::qkv_forward(c.context, unit, x.data(), false, n, 7, tile, q_got.data(),
+                     makes_kv ? k_got.data() : nullptr, makes_kv ? v_got.data() : nullptr,
+                     scratch.data(), heads);
+    CHECK(error_of(q_got.floats(), widen(part(q, 8, heads.q))) < kForwardError);
+    if (makes_kv) {
+      CHECK(error_of(k_got.floats(), widen(part_k)) < kForwardError);
+      CHECK(error_of(v_got.floats(), widen(part_v)) < kForwardError);
+    }
+    CHECK((q_got.intact() && k_got.intact() && v_got.intact()));
+
+    const bool has_dkv = !shares_kv || group == 1;
+    Guarded dq_part(part(gq, 8, heads.q));
+    Guarded dk_part(part(gk, spec.kv_heads, heads.kv)), dv_part(part(gv, spec.kv_heads, heads.kv));
+    cpu::qkv_backward(c.context, unit, x.data(), false, n, 7, tile, dq_part.data(),
+                      has_dkv ? dk_part.data() : nullptr, has_dkv ? dv_part.data() : nullptr,
+                      dx_sum.data(), gradient_sum.data(), scratch.data(), heads);
+    CHECK((scratch.intact() && dq_part.intact() && dk_part.intact() && dv_part.intact()));
+  }
+  CHECK(error_of(dx_sum, widen(dx)) < kForwardError);
+  CHECK(error_of(gradient_sum, widen(gradient)) < kForwardError);
+}
+
 TEST_CASE("the output projection, in place and not") {
   ModelSpec narrow_head = gpt2();
   ModelSpec wide_head = scaled();

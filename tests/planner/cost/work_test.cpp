@@ -87,6 +87,49 @@ TEST_CASE("the ops of a step without recomputation do exactly the model's FLOPs"
   }
 }
 
+TEST_CASE("groups of heads compute and send together what all heads do at once") {
+  ModelSpec wide = llama(), multi = gpt();
+  wide.heads = multi.heads = multi.kv_heads = 16;
+  for (const ModelSpec& model : {wide, multi}) {
+    for (const int64_t ulysses : {1, 2, 4}) {
+      const auto program = [&](int64_t groups) {
+        Strategy s = make_preset("baseline", model, 256, 0, {1, 1, ulysses});
+        s.head_groups = groups;
+        return program_of(model, s, 256);
+      };
+      const auto sent = [](const Program& p) {
+        int64_t bytes = 0;
+        for (const Op& op : p.ops) bytes += sent_bytes(p, op);
+        return bytes;
+      };
+      // What the cost model says of an exchange is what it sends.
+      const auto costed = [](const Program& p) {
+        double bytes = 0;
+        for (const Op& op : p.ops) {
+          if (op.kind != OpKind::all_to_all) continue;
+          const auto work = work_by_kernel(p, p.shapes[op.shape]);
+          CHECK(work.at(Kernel::exchange) == static_cast<double>(sent_bytes(p, op)));
+          bytes += work.at(Kernel::exchange);
+        }
+        return bytes;
+      };
+      const Program whole = program(1);
+      const double flops = model_flops(model, 256).step() / static_cast<double>(ulysses);
+      CHECK(model_share(whole) == Approx(flops).epsilon(1e-12));
+      for (int64_t groups = 2; groups <= 16 / ulysses; groups *= 2) {
+        INFO(model.kv_heads << " K,V heads, " << ulysses << " ranks, " << groups << " groups");
+        const Program grouped = program(groups);
+        CHECK(model_share(grouped) == Approx(flops).epsilon(1e-12));
+        CHECK(sent(grouped) == sent(whole));
+        CHECK(costed(grouped) == costed(whole));
+        // Every group norms its input again.
+        const OpShape qkv = shape_of(OpKind::qkv_forward);
+        CHECK(work_by_kernel(grouped, qkv)[Kernel::norm_forward] == 256.0 / ulysses * 64);
+      }
+    }
+  }
+}
+
 TEST_CASE("checkpointing adds one forward of every layer but its MLP's last product") {
   const ModelSpec model = llama();
   const int64_t s = 256;
