@@ -1,0 +1,224 @@
+// The numbers of ranks_test from ranks that are processes: `mpiexec -n 4 mpi_ranks_test`. Each
+// rank's step must end with the bits, the memory and the messages of the same rank as a thread, and
+// the threads with the numbers of one rank.
+//
+// First all plans run, then everybody checks: a failed check leaves nobody waiting, as there are no
+// messages among the checks. At the end the ranks agree on the outcome and rank 0 prints.
+#define CATCH_CONFIG_RUNNER
+#include <fmt/format.h>
+
+#include <bit>
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <sstream>
+
+#include "base/error.h"
+#include "engine/comm/collectives.h"
+#include "engine/comm/mpi.h"
+#include "tests/engine/world_runner.h"
+
+namespace longspan::testing {
+namespace {
+
+constexpr int kRanks = 4;
+
+struct Plan {
+  std::string name;
+  StepCase step;
+};
+
+// Every kind of parallelism that four ranks can have, and of each pair of them; over these, every
+// stage of ZeRO, overlap and none, and strategies that keep, stream and recompute.
+std::vector<Plan> make_plans() {
+  const ModelSpec gpt = model_with_heads(small_gpt(), 8, 8);
+  const ModelSpec llama = model_with_heads(small_llama(), 8, 2);
+  std::vector<Plan> plans;
+  const auto add = [&](const ModelSpec& model, const std::string& name, const Strategy& strategy,
+                       const Parallel& parallel, int64_t sequence) {
+    StepCase step;
+    step.model = model;
+    step.strategy = strategy;
+    step.strategy.parallel = parallel;
+    step.sequence = sequence;
+    step.micro_batches = 1 + static_cast<int64_t>(plans.size()) % 2;
+    step.threads = 1;
+    plans.push_back({fmt::format("{}, {}, overlap {}, {}", model.name, describe(parallel),
+                                 parallel.overlap ? "on" : "off", name),
+                     step});
+  };
+
+  const auto whole = strategies(16);
+  const auto on_sequence = [&](const ModelSpec& model, const std::string& name,
+                               const Parallel& parallel) {
+    add(model, name, whole.at(name), parallel, 64);
+  };
+  on_sequence(gpt, "kept", {.ulysses = 4, .zero = 0});
+  on_sequence(llama, "away, kv-outer", {.ulysses = 4, .zero = 3, .overlap = false});
+  on_sequence(llama, "away, q-outer", {.data = 4, .zero = 2});
+  on_sequence(gpt, "away, kv-outer", {.data = 4, .zero = 1, .overlap = false});
+  on_sequence(gpt, "away, q-outer", {.data = 2, .ulysses = 2, .zero = 1, .overlap = false});
+  on_sequence(llama, "away, kv-outer", {.data = 2, .ulysses = 2, .zero = 3});
+
+  // A ring works on a layer that lies on the device; what is saved of the others may leave it.
+  Strategy stored = whole.at("kept");
+  stored.layer_input.where = stored.attention_out.where = Saved::host;
+  stored.mlp_input.where = stored.mlp_inner.where = Saved::recompute;
+  const auto on_ring = [&](const ModelSpec& model, bool keep, const Parallel& parallel) {
+    add(model, keep ? "kept" : "stored", keep ? whole.at("kept") : stored, parallel,
+        16 * 2 * parallel.ring);
+  };
+  on_ring(llama, true, {.ring = 4, .zero = 1});
+  on_ring(gpt, false, {.ring = 4, .zero = 3, .overlap = false});
+  on_ring(llama, false, {.ring = 2, .ulysses = 2, .zero = 2});
+  on_ring(gpt, true, {.ring = 2, .ulysses = 2, .zero = 3, .overlap = false});
+  on_ring(gpt, true, {.data = 2, .ring = 2, .zero = 0, .overlap = false});
+  on_ring(llama, false, {.data = 2, .ring = 2, .zero = 1});
+
+  const ModelSpec llama_four = model_with_heads(small_llama(), 8, 4);
+  const auto tensor = tensor_strategies(16, 64);
+  const auto on_tensor = [&](const ModelSpec& model, const std::string& name,
+                             const Parallel& parallel) {
+    add(model, name, tensor.at(name), parallel, 64);
+  };
+  on_tensor(gpt, "away, q-outer", {.tensor = 4});
+  on_tensor(llama_four, "tiled, stored", {.overlap = false, .tensor = 4});
+  on_tensor(llama_four, "tiled, stored", {.data = 2, .zero = 3, .tensor = 2});
+  on_tensor(gpt, "kept", {.data = 2, .zero = 2, .overlap = false, .tensor = 2});
+
+  const auto groups = group_strategies(16);
+  const auto on_groups = [&](ModelSpec model, int64_t count, const std::string& name,
+                             const Parallel& parallel) {
+    model.layers = 2;
+    model.head_dim = 8;
+    Strategy strategy = groups.at(name);
+    strategy.head_groups = count;
+    add(model, fmt::format("{} head groups, {}", count, name), strategy, parallel, 16);
+  };
+  on_groups(model_with_heads(small_llama(), 16, 4), 2, "recomputed", {.ulysses = 4, .zero = 3});
+  on_groups(model_with_heads(small_gpt(), 16, 16), 4, "parked",
+            {.ulysses = 4, .zero = 1, .overlap = false});
+  on_groups(model_with_heads(small_llama(), 8, 2), 2, "kept", {.data = 2, .ulysses = 2, .zero = 2});
+  return plans;
+}
+
+// What this process ended with.
+struct RankOutcome {
+  StepOutcome step;
+  int64_t sent = 0;
+};
+
+struct Job {
+  int rank = 0;
+  std::vector<Plan> plans;
+  std::vector<RankOutcome> outcomes;  // of each plan
+} job;
+
+void run_plans(Communicator& comm) {
+  job.rank = comm.rank();
+  job.plans = make_plans();
+  for (const Plan& plan : job.plans) {
+    const int64_t before = comm.bytes_sent();
+    RankOutcome& outcome = job.outcomes.emplace_back();
+    outcome.step = run_step(plan.step, &comm);
+    outcome.sent = comm.bytes_sent() - before;
+  }
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+bool same_bits(double a, double b) {
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+}
+
+}  // namespace
+
+TEST_CASE("a rank that is a process ends with the bits of one that is a thread") {
+  for (size_t i = 0; i < job.plans.size(); ++i) {
+    const auto& [name, step] = job.plans[i];
+    INFO(name);
+    const StepOutcome& process = job.outcomes[i].step;
+    const WorldOutcome world = run_world(step);
+    const StepOutcome& thread = world.ranks.at(job.rank);
+    CHECK(job.outcomes[i].sent == world.sent[job.rank]);
+    CHECK(process.arena_bytes == thread.arena_bytes);
+    CHECK(process.high_water_bytes == thread.high_water_bytes);
+    INFO(fmt::format("loss {}, expected {}", process.loss, thread.loss));
+    CHECK(same_bits(process.loss, thread.loss));
+    INFO(fmt::format("gradient norm {}, expected {}", process.gradient_norm, thread.gradient_norm));
+    CHECK(same_bits(process.gradient_norm, thread.gradient_norm));
+    REQUIRE(process.gradients.size() == thread.gradients.size());
+    REQUIRE(process.parameters.size() == thread.parameters.size());
+    for (size_t unit = 0; unit < thread.gradients.size(); ++unit) {
+      INFO("unit " << unit);
+      CHECK(same_bits(process.gradients[unit], thread.gradients[unit]));
+      CHECK(same_bits(process.parameters[unit], thread.parameters[unit]));
+    }
+  }
+}
+
+TEST_CASE("these plans give the numbers of one rank") {
+  if (job.rank != 0) return;  // once is enough: it is about threads
+  for (const auto& [name, step] : job.plans) {
+    INFO(name);
+    check_against_one_rank(step);
+  }
+}
+
+namespace {
+
+// Runs the test cases and returns whether they passed, with what Catch says in `report`.
+bool run_checks(std::string& report) {
+  std::ostringstream text;
+  std::streambuf* const terminal = std::cout.rdbuf(text.rdbuf());
+  Catch::Session session;
+  session.configData().processName = "mpi_ranks_test";
+  session.configData().useColour = Catch::UseColour::No;  // it is not for this process's terminal
+  const int failures = session.run();
+  std::cout.rdbuf(terminal);
+  report = text.str();
+  return failures == 0;
+}
+
+int run() {
+  MpiOptions options;
+  options.on_lost = [](const std::string& message) {
+    std::fprintf(stderr, "lost: %s\n", message.c_str());
+    abort_mpi(static_cast<int>(ErrorKind::failed));
+  };
+  int rank = -1;
+  try {
+    MpiWorld world(options);
+    Communicator& comm = world.communicator();
+    rank = comm.rank();
+    if (comm.size() != kRanks) {
+      throw bad_input("{} ranks, expected {}: mpiexec -n {} mpi_ranks_test", comm.size(), kRanks,
+                      kRanks);
+    }
+    run_plans(comm);
+    std::string report;
+    const bool passed = run_checks(report);
+    const Group all = whole_world(comm);
+    const bool all_passed = all_reduce_sum(comm, all, passed ? 0 : 1) == 0;
+    if (passed && rank != 0) report.clear();
+    const std::vector<std::string> reports = gather(comm, all, report, 0);
+    // Before the world ends: the launcher kills what is left once a rank has ended in failure.
+    for (size_t i = 0; i < reports.size(); ++i) {
+      if (!reports[i].empty()) fmt::print("rank {}:\n{}", i, reports[i]);
+    }
+    std::fflush(stdout);
+    return all_passed ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "on rank %d: %s\n", rank, error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace longspan::testing
+
+int main() { return longspan::testing::run(); }

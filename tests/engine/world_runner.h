@@ -1,0 +1,46 @@
+// Runs one step of a plan of several ranks, as threads, and holds what they end with to one rank's
+// numbers: the part that ranks_test and mpi_ranks_test share, with the plans they try.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/engine/plan_runner.h"
+
+namespace longspan::testing {
+
+struct WorldOutcome {
+  std::vector<StepOutcome> ranks;
+  std::vector<int64_t> sent, predicted_sent;
+};
+
+/// One step of the case's ranks, each a thread of this process.
+WorldOutcome run_world(const StepCase& step);
+
+/// A unit of the model, put together from the slices of a tensor group, which must agree on what
+/// they hold alike. Checks that by Catch's CHECK, so only within a test case.
+std::vector<float> gathered(const StepCase& step, const WorldOutcome& world, size_t unit,
+                            std::vector<std::vector<float>> StepOutcome::*values);
+
+/// Checks that the case's ranks, as threads, end with the numbers of one rank alone within 1e-5,
+/// with the same bits when they run again, and in the memory and with the messages that were
+/// predicted. Only within a test case.
+void check_against_one_rank(const StepCase& step);
+
+ModelSpec model_with_heads(ModelSpec model, int64_t heads, int64_t kv_heads);
+
+/// Everything on the device ("kept"), everything away ("away, q-outer"), and the FPDT order of
+/// backward ("away, kv-outer").
+std::map<std::string, Strategy> strategies(int64_t chunk);
+
+/// The same for a tensor group, which has one block of the whole sequence; and "tiled, stored":
+/// one chunk in small tiles, with what is saved on host and disk and the states on the host.
+std::map<std::string, Strategy> tensor_strategies(int64_t chunk, int64_t sequence);
+
+/// What a head group leaves for its backward: all of it ("kept"), nothing but the layer's input
+/// ("recomputed"), or queries and K,V on the host, from which attention runs again ("parked").
+std::map<std::string, Strategy> group_strategies(int64_t sequence);
+
+}  // namespace longspan::testing
