@@ -7,7 +7,9 @@
 #define CATCH_CONFIG_RUNNER
 #include <fmt/format.h>
 
+#include <bit>
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -129,7 +131,9 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof(double)) == 0; }
+bool same_bits(double a, double b) {
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+}
 
 }  // namespace
 
