@@ -1,7 +1,7 @@
 // Many ranks: is the predicted step time right, and do exchanges hide behind compute?
 //
 //   ranks_bench [--ranks 2] [--rounds 5] [--seconds 10] [--no-check]     ranks as threads
-//   mpirun -n 2 ranks_bench ...                                          ranks as processes
+//   mpirun -n 2 --bind-to none ranks_bench ...                           ranks as processes
 //
 // Exit status 1 if a prediction is off by more than 25 %. For a machine that does little else, with
 // a core for each rank at least. As in prediction_bench, rounds of the profile and steps of the
