@@ -20,11 +20,11 @@ CLI::App* add_verb(CLI::App& app, Invocation& invocation, const std::string& nam
 struct HardwareFlags {
   std::string reference;
   std::string device_memory, host_memory, nvme_capacity;  // empty: as the profile says
-  int64_t gpus = 0;  // 0: all
+  int64_t gpus = 0;                                       // 0: all
 
   void add_to(CLI::App& verb);
-  /// What is used of the profile, with the overrides in place, their source the command line. Throws
-  /// bad_input.
+  /// What is used of the profile, with the overrides in place, their source the command line.
+  /// Throws bad_input.
   HardwareProfile load() const;
 };
 

@@ -74,9 +74,14 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
                                       model.name, hw.name, many ? "each rank with " : "",
                                       format_bytes(capacity[0]), format_bytes(capacity[1]),
                                       bytes_or_dash(capacity[2]))));
-  std::vector<Table::Column> columns = {{"strategy", false}, {"length"}, {"chunk"},
-                                        {"device"},          {"host"},   {"nvme"},
-                                        {"step"},            {"MFU"}};
+  std::vector<Table::Column> columns = {{"strategy", false},
+                                        {"length"},
+                                        {"chunk"},
+                                        {"device"},
+                                        {"host"},
+                                        {"nvme"},
+                                        {"step"},
+                                        {"MFU"}};
   if (many) columns.push_back({"ranks", false});
   columns.push_back({"limited by", false});
   Table table(columns);

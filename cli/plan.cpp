@@ -84,11 +84,16 @@ void print_pareto(const SearchResult& found) {
     const Prediction p = complete(plan);
     const Strategy& s = plan.strategy;
     const auto replicas = static_cast<double>(s.parallel.data);
-    std::vector<std::string> row = {
-        format_seconds(p.step_seconds / replicas), percent(p.mfu), bytes_or_dash(p.peak_bytes[0]),
-               bytes_or_dash(p.peak_bytes[1]), bytes_or_dash(p.peak_bytes[2]),
-               format_tokens(s.chunk_tokens), format_tokens(s.block_tokens),
-               std::string(name_of(s.kv)), std::string(name_of(s.optimizer)), saved_text(s)};
+    std::vector<std::string> row = {format_seconds(p.step_seconds / replicas),
+                                    percent(p.mfu),
+                                    bytes_or_dash(p.peak_bytes[0]),
+                                    bytes_or_dash(p.peak_bytes[1]),
+                                    bytes_or_dash(p.peak_bytes[2]),
+                                    format_tokens(s.chunk_tokens),
+                                    format_tokens(s.block_tokens),
+                                    std::string(name_of(s.kv)),
+                                    std::string(name_of(s.optimizer)),
+                                    saved_text(s)};
     if (many) row.push_back(degrees_of(s.parallel));
     table.add(std::move(row));
   }

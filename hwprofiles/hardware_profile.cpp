@@ -196,9 +196,11 @@ HardwareProfile with_devices(const HardwareProfile& hw, int64_t devices) {
   const int64_t per_node = hw.devices_per_node;
   if (devices < 1 || devices > hw.devices() || (devices > per_node && devices % per_node != 0)) {
     std::string expected = fmt::format("1 to {}", std::min(per_node, hw.devices()));
-    if (hw.nodes > 1) expected += fmt::format(", or a multiple of {} up to {}", per_node, hw.devices());
-    throw bad_input("{} has {} device{}: expected {}, got {}; counts before the name make more (8x{})",
-                    hw.name, hw.devices(), hw.devices() == 1 ? "" : "s", expected, devices, hw.name);
+    if (hw.nodes > 1)
+      expected += fmt::format(", or a multiple of {} up to {}", per_node, hw.devices());
+    throw bad_input(
+        "{} has {} device{}: expected {}, got {}; counts before the name make more (8x{})", hw.name,
+        hw.devices(), hw.devices() == 1 ? "" : "s", expected, devices, hw.name);
   }
   HardwareProfile used = hw;
   used.name = fmt::format("{} of {}", devices, hw.name);

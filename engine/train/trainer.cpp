@@ -22,8 +22,9 @@ Program checked_program(const Plan& plan, const Communicator* comm) {
   const int64_t ranks = plan.strategy.parallel.ranks();
   if (comm != nullptr) request.rank = comm->rank();
   if (const int64_t present = comm == nullptr ? 1 : comm->size(); present != ranks) {
-    throw bad_input("the plan is for {}, and {} {} there", longspan::describe(plan.strategy.parallel),
-                    present, present == 1 ? "is" : "are");
+    throw bad_input("the plan is for {}, and {} {} there",
+                    longspan::describe(plan.strategy.parallel), present,
+                    present == 1 ? "is" : "are");
   }
   return build_program(request);
 }
@@ -95,8 +96,8 @@ void Trainer::load_weights(const std::filesystem::path& path) {
 }
 
 void Trainer::save_checkpoint(const std::filesystem::path& path) const {
-  longspan::save_checkpoint(state_->executor, state_->plan.model, state_->steps_done,
-                            state_->comm, path);
+  longspan::save_checkpoint(state_->executor, state_->plan.model, state_->steps_done, state_->comm,
+                            path);
 }
 
 void Trainer::resume(const std::filesystem::path& path) {
@@ -136,7 +137,8 @@ StepReport Trainer::step() {
   report.learning_rate = context.learning_rate;
   RankFigures worst;
   for (const RankFigures& rank : exchange_figures(
-           s.comm, {s.timeline.step_seconds, s.executor.high_water_bytes(), {s.sent_bytes, sent}})) {
+           s.comm,
+           {s.timeline.step_seconds, s.executor.high_water_bytes(), {s.sent_bytes, sent}})) {
     worst.seconds = std::max(worst.seconds, rank.seconds);
     for (int tier = 0; tier < kTierCount; ++tier) {
       worst.peak_bytes[tier] = std::max(worst.peak_bytes[tier], rank.peak_bytes[tier]);

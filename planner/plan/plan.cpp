@@ -50,8 +50,7 @@ ModelSpec fit_positions(const ModelSpec& model, int64_t sequence) {
 
 Prediction prediction_of(const Plan& plan, double step_seconds,
                          const std::array<int64_t, kTierCount>& peak_bytes) {
-  const auto sequences =
-      static_cast<double>(plan.micro_batches * plan.strategy.parallel.data);
+  const auto sequences = static_cast<double>(plan.micro_batches * plan.strategy.parallel.data);
   // Devices that are one processor have one peak between them.
   const double peak = peak_flops(plan.hardware, plan.dtype) *
                       static_cast<double>(plan.hardware.devices()) /

@@ -46,7 +46,8 @@ struct Plan {
 StepRequest step_request(const Plan& plan);
 
 /// What the arenas of one rank may hold on this hardware: a device's capacity minus what is
-/// reserved, and the rank's share of its node's host memory and storage, as every device has a rank.
+/// reserved, and the rank's share of its node's host memory and storage, as every device has a
+/// rank.
 std::array<int64_t, kTierCount> capacities(const HardwareProfile& hw);
 
 /// The natural compute precision of a device: float32 on the cpu backend, bfloat16 on others.

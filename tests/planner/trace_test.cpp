@@ -17,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-json events_of(const Program& program, const Timeline& timeline, const std::string& name, int rank) {
+json events_of(const Program& program, const Timeline& timeline, const std::string& name,
+               int rank) {
   const std::string part = trace_events(program, timeline, name, rank);
   return json::parse(trace_document({&part, 1})).at("traceEvents");
 }
@@ -130,8 +131,7 @@ TEST_CASE("memory counters rise and fall within the arena and end with what pers
 TEST_CASE("a timeline without spans gives tracks and what persists, nothing else") {
   Traced trace;
   trace.timeline.spans.clear();
-  trace.events =
-      events_of(trace.program, trace.timeline, "empty", 0);
+  trace.events = events_of(trace.program, trace.timeline, "empty", 0);
   CHECK(trace.of_phase("X").empty());
   CHECK(trace.of_phase("C").size() == kTierCount);
 }
