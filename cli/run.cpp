@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <thread>
 
 #include "base/file.h"
+#include "base/processors.h"
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
@@ -219,8 +219,7 @@ void check_ranks_present(const Plan& plan, const Flags& flags, const Communicato
 
 int threads_per_rank(const Flags& flags, const RankPlace& here) {
   if (flags.threads > 0 || here.ranks_here == 1) return flags.threads;
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, cores / here.ranks_here);
+  return processor_share(here.ranks_here);
 }
 
 std::string trace_of_all(const RankPlace& here, const Trainer& trainer) {

@@ -22,23 +22,25 @@ void check(int code, const char* what) {
 }
 
 void Pause::wait() {
-  constexpr auto kYielding = std::chrono::microseconds(50);
-  constexpr int64_t kLongest_us = 200;
-  if (std::chrono::steady_clock::now() - begin_ < kYielding) {
+  using std::chrono::microseconds;
+  constexpr microseconds kYielding(200), kShortest(20), kLongest(5000);
+  constexpr int64_t kShare = 64;
+  const auto waited =
+      std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin_);
+  if (waited < kYielding) {
     std::this_thread::yield();
-    return;
+  } else {
+    std::this_thread::sleep_for(std::clamp(waited / kShare, kShortest, kLongest));
   }
-  std::this_thread::sleep_for(std::chrono::microseconds(sleep_us_));
-  sleep_us_ = std::min(sleep_us_ * 3 / 2, kLongest_us);
 }
 
 namespace {
 
 constexpr int kSizeTag = 1, kPayloadTag = 2;
-// MPI counts in int; and each segment that is done shows that it is worth looking for the next one
-// soon. Both ends of a message compute the same.
+// MPI counts in int; and it moves data only while somebody looks: a segment that is done says that
+// the next is under way, so that the looks stay close. Both ends of a message compute the same.
 int64_t segment_bytes(int64_t message_bytes) {
-  constexpr int64_t kSmallest = int64_t{8} << 20, kLargest = int64_t{1} << 30, kSegments = 256;
+  constexpr int64_t kSmallest = int64_t{1} << 18, kLargest = int64_t{1} << 30, kSegments = 256;
   return std::clamp(ceil_div(message_bytes, kSegments), kSmallest, kLargest);
 }
 
@@ -67,15 +69,17 @@ class MpiCommunicator final : public Communicator {
     try {
       post(sends, receives);
       Pause pause;
+      size_t sizes_missing = receives.size();
       while (true) {
-        const bool sizes_agree = check_sizes(receives);
+        const size_t sizes_left = check_sizes(receives);
         int done = 0;
         const int code = MPI_Testsome(static_cast<int>(payloads_.size()), payloads_.data(), &done,
                                       done_.data(), MPI_STATUSES_IGNORE);
         if (code != MPI_SUCCESS) check_sizes(receives);  // a better word for a message too long
         check(code, "exchange");
-        if (sizes_agree && done == MPI_UNDEFINED) return;  // nothing is left
-        if (done > 0) pause = Pause();
+        if (sizes_left == 0 && done == MPI_UNDEFINED) return;
+        if (done > 0 || sizes_left < sizes_missing) pause = Pause();  // a peer is at it
+        sizes_missing = sizes_left;
         liveness_.throw_if_lost();
         pause.wait();
       }
@@ -127,15 +131,15 @@ class MpiCommunicator final : public Communicator {
     done_.resize(payloads_.size());
   }
 
-  // Whether all sizes have come. Throws if one is not what is expected, and tells the sender.
-  bool check_sizes(std::span<const Receive> receives) {
-    bool all = true;
+  // How many sizes have not come. Throws if one is not what is expected, and tells the sender.
+  size_t check_sizes(std::span<const Receive> receives) {
+    size_t left = 0;
     for (size_t i = 0; i < receives.size(); ++i) {
       if (announced_[i] == kChecked) continue;
       int done = 0;
       check(MPI_Test(&sizes_in_[i], &done, MPI_STATUS_IGNORE), "exchange");
       if (done == 0) {
-        all = false;
+        ++left;
         continue;
       }
       if (announced_[i] != receives[i].bytes) {
@@ -146,7 +150,7 @@ class MpiCommunicator final : public Communicator {
       }
       announced_[i] = kChecked;
     }
-    return all;
+    return left;
   }
 
   static void cancel(MPI_Request& request) {

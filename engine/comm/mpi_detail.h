@@ -19,15 +19,15 @@ namespace longspan::mpi {
 /// Throws failed("MPI: <what>: <MPI's text>") unless the code is MPI_SUCCESS.
 void check(int code, const char* what);
 
-/// Between two looks at what has not come yet: offers the core to others for 50 us, then sleeps,
-/// from 20 us growing to 200 us. Spinning would take the core from the rank that is waited for.
+/// Between two looks at what has not come yet: offers the core to others for 200 us, then sleeps,
+/// for a 64th of the time waited so far, 5 ms at most. Spinning would take the core from the rank
+/// that is waited for.
 class Pause {
  public:
   void wait();
 
  private:
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  int64_t sleep_us_ = 20;
 };
 
 /// The beats of this process and what it has heard of lost ranks. Owns the watching thread.

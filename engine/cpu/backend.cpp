@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <thread>
 
 #include "base/error.h"
+#include "base/processors.h"
 #include "engine/cpu/blocks.h"
 #include "engine/cpu/exchange.h"
 #include "models/tensor_slices.h"
@@ -318,9 +318,7 @@ std::unique_ptr<Backend> make_backend(const Program& program, int compute_thread
     throw bad_input("dtype: the cpu backend computes in float32, the plan asks for {}",
                     name_of(program.dtype));
   }
-  const int threads = compute_threads > 0
-                          ? compute_threads
-                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = compute_threads > 0 ? compute_threads : bound_processors();
   return std::make_unique<CpuBackend>(program, threads, comm);
 }
 

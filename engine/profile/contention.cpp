@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/processors.h"
 #include "engine/cpu/gemm.h"
 #include "engine/profile/sampler.h"
 #include "engine/profile/transfers.h"
@@ -85,7 +86,7 @@ struct Together {
 // the answer the same on a machine that does other things too. Bandwidth shows as more processor
 // time for the same work.
 Together slow_down(const Loop& first, int threads, const Loop& second, double seconds) {
-  const double processors = std::max(1U, std::thread::hardware_concurrency());
+  const double processors = machine_processors();
   const double slice = seconds / (4 * kRounds);
   std::vector<double> first_efficiency, second_rate, second_share;
   for (int round = 0; round < kRounds; ++round) {

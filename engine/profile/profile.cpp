@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "base/error.h"
+#include "base/processors.h"
 #include "engine/comm/local.h"
 #include "engine/cpu/gemm.h"
 #include "engine/profile/contention.h"
@@ -84,12 +84,11 @@ HardwareProfile measure_machine(
     const ProfileOptions& options,
     const std::function<void(const std::string& what, double share)>& progress) {
   check(options);
+  const Unbound unbound;
   const auto show = [&](const std::string& what, double share) {
     if (progress) progress(what, share);
   };
-  const int threads = options.compute_threads > 0
-                          ? options.compute_threads
-                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = options.compute_threads > 0 ? options.compute_threads : machine_processors();
   const std::string processor = processor_name();
   const Figures figures(fmt::format("{}, {} thread{}", processor, threads, threads == 1 ? "" : "s"),
                         today());

@@ -29,8 +29,9 @@ struct ProfileOptions {
 void measure_fabric(HardwareProfile& hw, Communicator& comm, int ranks_here);
 
 /// Measures the fabric too, between two threads. Measures GEMM, attention, elementwise, copy and
-/// file rates against size, and how much compute and copies slow each other down. `progress`
-/// receives what is being measured and the share done.
+/// file rates against size, and how much compute and copies slow each other down; on all of the
+/// machine's processors, even where a launcher has bound this process to some. `progress` receives
+/// what is being measured and the share done.
 HardwareProfile measure_machine(
     const ProfileOptions& options,
     const std::function<void(const std::string& what, double share)>& progress);

@@ -72,15 +72,18 @@ double fallback_rate(const HardwareProfile& hw, Kernel kernel, DType dtype, doub
 }
 
 // How many times longer a kernel takes because all devices of a node are at work: on the cpu
-// backend they are one processor; else they share the drives, the links to the host and the host's
-// memory.
+// backend they are one processor, where a copy is one thread's work; they share the drives and the
+// host's memory, and where they are devices of their own the links to it.
 double sharing(const HardwareProfile& hw, Kernel kernel) {
   const auto devices = static_cast<double>(hw.devices_per_node);
-  if (devices == 1 || devices_per_processor(hw) > 1) return devices;
+  if (devices == 1) return 1;
+  const bool one_processor = devices_per_processor(hw) > 1;
   const auto copy = [&](const Figure& bandwidth) {
-    const auto on_link = static_cast<double>(hw.link.devices_sharing);
+    const double of_link = one_processor
+                               ? devices / static_cast<double>(hw.host.cores)
+                               : std::min(static_cast<double>(hw.link.devices_sharing), devices);
     const double of_memory = devices * bandwidth.value / hw.host.memory_bandwidth.value;
-    return std::max({1.0, std::min(on_link, devices), of_memory});
+    return std::max({1.0, of_link, of_memory});
   };
   switch (kernel) {
     case Kernel::copy_h2d:
@@ -91,7 +94,7 @@ double sharing(const HardwareProfile& hw, Kernel kernel) {
     case Kernel::io_write:
       return devices;
     default:
-      return 1;
+      return one_processor ? devices : 1;
   }
 }
 
@@ -193,7 +196,8 @@ CostModel::CostModel(const HardwareProfile& hw, DType dtype)
       node_fabric_(hw.node_fabric),
       cluster_fabric_(hw.cluster_fabric) {
   op_overhead_seconds_ = hw.device.op_overhead_seconds.value;
-  workers_ = static_cast<double>(hw.host.cores);
+  const auto cores = static_cast<double>(hw.host.cores);
+  workers_ = std::max(1.0, std::floor(cores / static_cast<double>(devices_per_processor(hw))));
   for (int i = 0; i < kKernelCount; ++i) {
     const Kernel kernel = static_cast<Kernel>(i);
     const RateTable* table = find_table(hw, kernel);
@@ -202,7 +206,7 @@ CostModel::CostModel(const HardwareProfile& hw, DType dtype)
       // The curve holds what the rate would be if all workers were busy to the end.
       RateTable even = *table;
       for (RatePoint& point : even.points) {
-        point.rate /= busy_share(table->block, workers_, point.shape[0], point.shape[1]);
+        point.rate /= busy_share(table->block, cores, point.shape[0], point.shape[1]);
       }
       curves_[i] = RateCurve(even);
     }

@@ -44,7 +44,7 @@ class CostModel {
   std::array<double, kKernelCount> fallback_{};
   std::array<double, kKernelCount> latency_{};
   std::array<std::array<double, 2>, kKernelCount> block_{};
-  double workers_ = 1;
+  double workers_ = 1;  // of a rank
   double exchange_seconds(const Primitive& primitive) const;
 
   double op_overhead_seconds_ = 0;

@@ -12,10 +12,10 @@
 #include <chrono>
 #include <filesystem>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "base/processors.h"
 #include "base/units.h"
 #include "engine/cpu/gemm.h"
 #include "engine/train/trainer.h"
@@ -159,7 +159,7 @@ bool bench_overlap(int threads, int steps) {
 
 int main(int argc, char** argv) {
   CLI::App app("Speed and overlap of the CPU engine");
-  int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  int threads = longspan::bound_processors();
   int steps = 3;
   app.add_option("--threads", threads, "compute threads");
   app.add_option("--steps", steps, "steps to take the median of");

@@ -8,47 +8,30 @@
 // machine that does little else: the column "others" says how many cores other processes used.
 //
 // Profile and plans take turns: before every round of the profile's timings each plan runs a step.
-// A virtual machine changes its speed by a third from one minute to the next; so it is the same
-// machine for both, as medians over the same minutes. With --profile the rounds are only steps.
+// With --profile the rounds are only steps.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <ctime>
-#include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iostream>
-#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "engine/profile/profile.h"
-#include "engine/train/trainer.h"
+#include "base/processors.h"
 #include "hwprofiles/catalog.h"
-#include "planner/cost/cost_model.h"
-#include "planner/simulate/simulate.h"
+#include "plan_steps.h"
 
 namespace {
 
 using namespace longspan;
+using namespace longspan::bench;
 
 constexpr double kMedianLimit = 0.10;
 constexpr double kWorstLimit = 0.25;
-
-struct Case {
-  std::string name;
-  ModelSpec model;
-  int64_t sequence;
-  Strategy strategy;
-  int64_t micro_batches = 1;
-};
 
 ModelSpec gpt() {
   ModelSpec m;
@@ -68,23 +51,9 @@ ModelSpec gpt() {
   return m;
 }
 
-ModelSpec llama() {
-  ModelSpec m;
-  m.name = "bench-llama";
-  m.layers = 2;
-  m.hidden = 512;
-  m.heads = 8;
-  m.kv_heads = 2;
-  m.head_dim = 64;
-  m.ffn = 1408;
-  m.vocab = 2048;
-  m.max_positions = 16384;
-  return m;
-}
-
-std::vector<Case> cases() {
-  std::vector<Case> list;
-  const ModelSpec g = gpt(), l = llama();
+std::vector<PlanCase> cases() {
+  std::vector<PlanCase> list;
+  const ModelSpec g = gpt(), l = small_llama(2);
   const auto preset = [](const ModelSpec& m, const char* name, int64_t s, int64_t chunk = 0) {
     return make_preset(name, m, s, chunk);
   };
@@ -142,31 +111,6 @@ std::vector<Case> cases() {
   return list;
 }
 
-// Seconds of processor time this process, and all processes together, have used so far.
-struct ProcessorTime {
-  double own = 0, all = 0;
-};
-ProcessorTime processor_time() {
-  ProcessorTime now;
-  timespec t{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  now.own = static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-  std::ifstream file("/proc/stat");
-  std::string word;
-  double user = 0, nice = 0, system = 0;
-  if (file >> word >> user >> nice >> system) {
-    now.all = (user + nice + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
-  }
-  return now;
-}
-
-double median_of(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v.size() % 2 == 1 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
-}
-
-using KindSeconds = std::array<double, kOpKindCount>;
-
 struct Flags {
   std::string profile, write, only;
   int rounds = 5;
@@ -174,128 +118,15 @@ struct Flags {
   bool kinds = false, no_check = false;
 };
 
-struct Step {
-  double seconds = 0;
-  double others = 0;  // cores that other processes used meanwhile
-  double own = 0;     // processor seconds of this process, per core
-  KindSeconds kinds{};
-};
-
-struct Outcome {
-  double predicted = 0, measured = 0, others = 0, own = 0;
-  KindSeconds predicted_kinds{}, measured_kinds{};
-  double error() const { return predicted / measured - 1; }
-};
-
-// Something to run on before the profile is there.
-HardwareProfile some_machine() {
-  constexpr double kPlenty = 64.0 * (int64_t{1} << 30);
-  HardwareProfile hw;
-  hw.name = "local";
-  hw.device.backend = "cpu";
-  hw.device.memory_bytes.value = hw.host.memory_bytes.value = hw.nvme.capacity_bytes.value =
-      kPlenty;
-  hw.host.cores = std::max(1U, std::thread::hardware_concurrency());
-  return hw;
-}
-
-// A plan that trains, a step per round.
-class Runner {
- public:
-  explicit Runner(const Case& c) : name_(c.name), plan_(plan_of(c)) {
-    program_ = build_program(step_request(plan_));
-    TrainingConfig config;
-    config.steps = 1000;
-    TrainerOptions options;
-    options.compute_threads = static_cast<int>(plan_.hardware.host.cores);
-    options.nvme_directory = std::filesystem::temp_directory_path();
-    trainer_ = std::make_unique<Trainer>(
-        plan_, config, open_tokens("synthetic", "auto", c.sequence, plan_.model.vocab), options);
-    trainer_->step();  // warms up
-  }
-
-  const std::string& name() const { return name_; }
-
-  void step() {
-    const ProcessorTime before = processor_time();
-    const double seconds = trainer_->step().measured.step_seconds;
-    const ProcessorTime after = processor_time();
-    const double others = (after.all - before.all - (after.own - before.own)) / seconds;
-    steps_.push_back({seconds, std::max(0.0, others),
-                      (after.own - before.own) / static_cast<double>(plan_.hardware.host.cores),
-                      seconds_by_kind(program_, trainer_->last_timeline())});
-  }
-
-  Outcome outcome(const HardwareProfile& hw) const {
-    Outcome outcome;
-    const CostModel cost(hw, plan_.dtype);
-    const Timeline expected =
-        simulate(program_, lay_out(program_), cost.durations(program_), cost.interference());
-    outcome.predicted = expected.step_seconds;
-    outcome.predicted_kinds = seconds_by_kind(program_, expected);
-    const auto over_steps = [&](auto&& value) {
-      std::vector<double> values;
-      for (const Step& step : steps_) values.push_back(value(step));
-      return median_of(values);
-    };
-    outcome.measured = over_steps([](const Step& step) { return step.seconds; });
-    outcome.others = over_steps([](const Step& step) { return step.others; });
-    outcome.own = over_steps([](const Step& step) { return step.own; });
-    for (int k = 0; k < kOpKindCount; ++k) {
-      outcome.measured_kinds[k] = over_steps([k](const Step& step) { return step.kinds[k]; });
-    }
-    return outcome;
-  }
-
- private:
-  static Plan plan_of(const Case& c) {
-    Plan plan;
-    plan.model = fit_positions(c.model, c.sequence);
-    plan.hardware = some_machine();
-    plan.sequence = c.sequence;
-    plan.micro_batches = c.micro_batches;
-    plan.dtype = DType::float32;
-    plan.strategy = c.strategy;
-    return plan;
-  }
-
-  std::string name_;
-  Plan plan_;
-  Program program_;
-  std::unique_ptr<Trainer> trainer_;
-  std::vector<Step> steps_;
-};
-
-int largest_difference(const Outcome& o) {
-  int worst = 0;
-  for (int k = 1; k < kOpKindCount; ++k) {
-    const auto off = [&](int i) { return std::abs(o.predicted_kinds[i] - o.measured_kinds[i]); };
-    if (off(k) > off(worst)) worst = k;
-  }
-  return worst;
-}
-
 // The profile, after at least flags.rounds rounds.
 HardwareProfile hardware(const Flags& flags, const std::function<void()>& round) {
   HardwareProfile hw;
-  int rounds = 0;
-  const auto next = [&] {
-    if (isatty(STDERR_FILENO)) fmt::print(stderr, "\rround {} ", rounds + 1);
-    round();
-    ++rounds;
-  };
-  if (!flags.profile.empty()) {
-    hw = load_hardware(flags.profile);
+  if (flags.profile.empty()) {
+    hw = measure_in_turns(flags.seconds, flags.rounds, round);
   } else {
-    ProfileOptions options;
-    options.nvme_directory = std::filesystem::temp_directory_path();
-    options.seconds_budget = flags.seconds;
-    options.between_rounds = next;
-    hw = measure_machine(options, {});
+    hw = load_hardware(flags.profile);
+    for (int i = 0; i < flags.rounds; ++i) round();
   }
-  while (rounds < flags.rounds) next();
-  if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r");
-  fmt::print("{} rounds\n", rounds);
   if (!flags.write.empty()) {
     YAML::Emitter out;
     write_hardware(out, hw);
@@ -311,31 +142,27 @@ HardwareProfile hardware(const Flags& flags, const std::function<void()>& round)
 }
 
 int run(const Flags& flags) {
-  std::vector<Runner> runners;
-  for (const Case& c : cases()) {
-    if (c.name.find(flags.only) != std::string::npos) runners.emplace_back(c);
+  const int threads = bound_processors();
+  std::vector<PlanSteps> plans;
+  for (const PlanCase& c : cases()) {
+    if (c.name.find(flags.only) != std::string::npos) plans.emplace_back(c, nullptr, threads);
   }
-  if (runners.empty()) throw bad_input("--only {}: no plan has that in its name", flags.only);
+  if (plans.empty()) throw bad_input("--only {}: no plan has that in its name", flags.only);
   const HardwareProfile hw = hardware(flags, [&] {
-    for (Runner& runner : runners) runner.step();
+    for (PlanSteps& plan : plans) plan.step();
   });
   fmt::print("{:42} {:>10} {:>10} {:>7} {:>10} {:>7}  {}\n", "plan", "predicted", "measured",
              "error", "own", "others", "largest difference");
   std::vector<double> errors;
-  for (const Runner& runner : runners) {
-    const Outcome o = runner.outcome(hw);
+  for (const PlanSteps& plan : plans) {
+    const Outcome o = plan.outcome(hw);
     errors.push_back(std::abs(o.error()));
-    const int k = largest_difference(o);
+    const OpKind kind = o.furthest_off();
+    const int k = static_cast<int>(kind);
     fmt::print("{:42} {:8.1f}ms {:8.1f}ms {:+6.1f}% {:8.1f}ms {:7.2f}  {} {:.1f} -> {:.1f} ms\n",
-               runner.name(), o.predicted * 1e3, o.measured * 1e3, o.error() * 100, o.own * 1e3,
-               o.others, name_of(static_cast<OpKind>(k)), o.predicted_kinds[k] * 1e3,
-               o.measured_kinds[k] * 1e3);
-    for (int i = 0; flags.kinds && i < kOpKindCount; ++i) {
-      if (o.measured_kinds[i] == 0) continue;
-      fmt::print("    {:20} {:8.2f} -> {:8.2f} ms  {:+6.1f}%\n", name_of(static_cast<OpKind>(i)),
-                 o.predicted_kinds[i] * 1e3, o.measured_kinds[i] * 1e3,
-                 (o.predicted_kinds[i] / o.measured_kinds[i] - 1) * 100);
-    }
+               plan.name(), o.predicted * 1e3, o.measured * 1e3, o.error() * 100, o.own * 1e3,
+               o.others, name_of(kind), o.predicted_kinds[k] * 1e3, o.measured_kinds[k] * 1e3);
+    if (flags.kinds) print_kinds(o);
     std::fflush(stdout);
   }
   const double middle = median_of(errors), worst = *std::max_element(errors.begin(), errors.end());

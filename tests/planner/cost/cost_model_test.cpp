@@ -82,6 +82,36 @@ TEST_CASE("a measured shape is predicted as it was measured, whatever its blocks
   CHECK(cost.seconds({Kernel::gemm_nn, {1000, 512, 64}, 70e9}) == Approx(1).epsilon(1e-4));
 }
 
+TEST_CASE("ranks on one processor share its cores, and leave none of them idle") {
+  HardwareProfile hw = cpu();  // two cores
+  RateTable t = table("FLOP/s", {{{768, 512, 64}, 100e9}});
+  t.block = {384, 512};
+  hw.rates["gemm_nt"] = t;
+  const double work = 2.0 * 384 * 512 * 64;
+  const Primitive one_block{Kernel::gemm_nt, {384, 512, 64}, work};
+  CHECK(CostModel(hw, DType::float32).seconds(one_block) == Approx(work / 50e9));
+  hw.devices_per_node = 2;  // each rank's core does a block at its full rate
+  CHECK(CostModel(hw, DType::float32).seconds(one_block) == Approx(work / 50e9));
+  hw.devices_per_node = 4;  // two ranks a core
+  CHECK(CostModel(hw, DType::float32).seconds(one_block) == Approx(2 * work / 50e9));
+}
+
+TEST_CASE("a copy is one thread's work, whoever else copies") {
+  HardwareProfile hw = cpu();  // two cores
+  hw.link.h2d_bandwidth.value = 4e9;
+  hw.link.latency_seconds.value = 0;
+  hw.host.memory_bandwidth.value = 1e12;
+  const auto seconds = [&](int64_t ranks) {
+    hw.devices_per_node = ranks;
+    return CostModel(hw, DType::float32).seconds({Kernel::copy_h2d, {4e9, 1, 1}, 4e9});
+  };
+  CHECK(seconds(1) == Approx(1));
+  CHECK(seconds(2) == Approx(1));
+  CHECK(seconds(4) == Approx(2));  // two threads a core
+  hw.host.memory_bandwidth.value = 5e9;
+  CHECK(seconds(2) == Approx(8.0 / 5));
+}
+
 TEST_CASE("without a table: a share of the peaks") {
   const HardwareProfile hw = cpu();
   const CostModel cost(hw, DType::float32);

@@ -1,0 +1,44 @@
+#include "base/processors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+namespace longspan {
+namespace {
+
+// More processors than a cpu_set_t counts: sched_getaffinity fails, and nothing is known of bonds.
+int bound_or(int otherwise) {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return otherwise;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+}  // namespace
+
+int bound_processors() {
+  return bound_or(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+}
+
+int machine_processors() {
+  const Unbound unbound;
+  return bound_processors();
+}
+
+int processor_share(int processes) {
+  return std::max(1, std::min(bound_processors(), machine_processors() / std::max(1, processes)));
+}
+
+// The system takes from the set what this process is not to have.
+Unbound::Unbound() {
+  if (sched_getaffinity(0, sizeof before_, &before_) != 0) return;
+  cpu_set_t all;
+  std::memset(&all, 0xff, sizeof all);
+  changed_ = sched_setaffinity(0, sizeof all, &all) == 0;
+}
+
+Unbound::~Unbound() {
+  if (changed_) sched_setaffinity(0, sizeof before_, &before_);
+}
+
+}  // namespace longspan

@@ -1,0 +1,188 @@
+#include "plan_steps.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+
+#include "base/processors.h"
+#include "engine/profile/profile.h"
+#include "planner/cost/cost_model.h"
+#include "planner/simulate/simulate.h"
+
+namespace longspan::bench {
+namespace {
+
+// Seconds of processor time this process, and all processes together, have used so far.
+struct ProcessorTime {
+  double own = 0, all = 0;
+};
+ProcessorTime processor_time() {
+  ProcessorTime now;
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  now.own = static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+  std::ifstream file("/proc/stat");
+  std::string word;
+  double user = 0, nice = 0, system = 0;
+  if (file >> word >> user >> nice >> system) {
+    now.all = (user + nice + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  }
+  return now;
+}
+
+// Share of the time in exchanges during which the compute stream was busy.
+double hidden_share(const Program& program, const Timeline& timeline) {
+  std::vector<Span> compute;
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    if (program.ops[i].stream == Stream::compute) compute.push_back(timeline.spans[i]);
+  }
+  double beside = 0, all = 0;
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    if (program.ops[i].stream != Stream::comm) continue;
+    const Span& span = timeline.spans[i];
+    all += span.end - span.start;
+    auto it = std::lower_bound(compute.begin(), compute.end(), span.start,
+                               [](const Span& c, double start) { return c.end < start; });
+    for (; it != compute.end() && it->start < span.end; ++it) {
+      beside += std::max(0.0, std::min(it->end, span.end) - std::max(it->start, span.start));
+    }
+  }
+  return all > 0 ? beside / all : 0;
+}
+
+// Something to run on before the profile is there.
+HardwareProfile some_machine(int64_t ranks) {
+  constexpr double kPlenty = 64.0 * (int64_t{1} << 30);
+  HardwareProfile hw;
+  hw.name = "local";
+  hw.devices_per_node = ranks;
+  hw.device.backend = "cpu";
+  hw.device.memory_bytes.value = hw.host.memory_bytes.value = hw.nvme.capacity_bytes.value =
+      kPlenty;
+  hw.host.cores = machine_processors();
+  return hw;
+}
+
+Plan plan_of(const PlanCase& c, int64_t ranks) {
+  Plan plan;
+  plan.model = fit_positions(c.model, c.sequence);
+  plan.hardware = some_machine(ranks);
+  plan.sequence = c.sequence;
+  plan.micro_batches = c.micro_batches;
+  plan.dtype = DType::float32;
+  plan.strategy = c.strategy;
+  return plan;
+}
+
+}  // namespace
+
+double median_of(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v.size() % 2 == 1 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
+}
+
+ModelSpec small_llama(int64_t kv_heads) {
+  ModelSpec m;
+  m.name = "bench-llama";
+  m.layers = 2;
+  m.hidden = 512;
+  m.heads = 8;
+  m.kv_heads = kv_heads;
+  m.head_dim = 64;
+  m.ffn = 1408;
+  m.vocab = 2048;
+  m.max_positions = 16384;
+  return m;
+}
+
+OpKind Outcome::furthest_off() const {
+  const auto off = [&](int k) { return std::abs(predicted_kinds[k] - measured_kinds[k]); };
+  int worst = 0;
+  for (int k = 1; k < kOpKindCount; ++k) {
+    if (off(k) > off(worst)) worst = k;
+  }
+  return static_cast<OpKind>(worst);
+}
+
+void print_kinds(const Outcome& o) {
+  for (int k = 0; k < kOpKindCount; ++k) {
+    if (o.measured_kinds[k] == 0) continue;
+    fmt::print("    {:20} {:8.2f} -> {:8.2f} ms  {:+6.1f}%\n", name_of(static_cast<OpKind>(k)),
+               o.predicted_kinds[k] * 1e3, o.measured_kinds[k] * 1e3,
+               (o.predicted_kinds[k] / o.measured_kinds[k] - 1) * 100);
+  }
+}
+
+PlanSteps::PlanSteps(const PlanCase& c, Communicator* comm, int threads)
+    : name_(c.name), threads_(threads), plan_(plan_of(c, comm == nullptr ? 1 : comm->size())) {
+  TrainingConfig config;
+  config.steps = 1000;
+  TrainerOptions options;
+  options.comm = comm;
+  options.compute_threads = threads;
+  options.nvme_directory = std::filesystem::temp_directory_path();
+  trainer_ = std::make_unique<Trainer>(
+      plan_, config, open_tokens("synthetic", "auto", c.sequence, plan_.model.vocab), options);
+  trainer_->step();
+}
+
+void PlanSteps::step() {
+  const ProcessorTime before = processor_time();
+  const double seconds = trainer_->step().measured.step_seconds;
+  const ProcessorTime after = processor_time();
+  const double own = after.own - before.own;
+  const Program& program = trainer_->executor().program();
+  steps_.push_back({.seconds = seconds,
+                    .others = std::max(0.0, (after.all - before.all - own) / seconds),
+                    .own = own / threads_,
+                    .hidden = hidden_share(program, trainer_->last_timeline()),
+                    .kinds = seconds_by_kind(program, trainer_->last_timeline())});
+}
+
+Outcome PlanSteps::outcome(const HardwareProfile& hw) const {
+  Outcome outcome;
+  const Program& program = trainer_->executor().program();
+  const CostModel cost(hw, plan_.dtype);
+  const Timeline expected =
+      simulate(program, lay_out(program), cost.durations(program), cost.interference());
+  outcome.predicted = expected.step_seconds;
+  outcome.predicted_kinds = seconds_by_kind(program, expected);
+  const auto over_steps = [&](auto&& value) {
+    std::vector<double> values;
+    for (const Step& step : steps_) values.push_back(value(step));
+    return median_of(values);
+  };
+  outcome.measured = over_steps([](const Step& step) { return step.seconds; });
+  outcome.hidden = over_steps([](const Step& step) { return step.hidden; });
+  outcome.others = over_steps([](const Step& step) { return step.others; });
+  outcome.own = over_steps([](const Step& step) { return step.own; });
+  for (int k = 0; k < kOpKindCount; ++k) {
+    outcome.measured_kinds[k] = over_steps([k](const Step& step) { return step.kinds[k]; });
+  }
+  return outcome;
+}
+
+HardwareProfile measure_in_turns(double seconds, int rounds, const std::function<void()>& round) {
+  int taken = 0;
+  const auto next = [&] {
+    if (isatty(STDERR_FILENO)) fmt::print(stderr, "\rround {} ", taken + 1);
+    round();
+    ++taken;
+  };
+  ProfileOptions options;
+  options.nvme_directory = std::filesystem::temp_directory_path();
+  options.seconds_budget = seconds;
+  options.between_rounds = next;
+  HardwareProfile hw = measure_machine(options, {});
+  while (taken < rounds) next();
+  if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r");
+  fmt::print("{} rounds\n", taken);
+  return hw;
+}
+
+}  // namespace longspan::bench
