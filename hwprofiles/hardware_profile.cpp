@@ -116,12 +116,22 @@ std::optional<std::string> points_problem(const std::vector<RatePoint>& points) 
   return std::nullopt;
 }
 
-std::optional<std::string> block_problem(const RateTable& table) {
-  for (const double extent : table.block) {
-    const bool known = table.block[0] != 0 || table.block[1] != 0;
-    if (!std::isfinite(extent) || (known && extent < 1)) {
-      return fmt::format("expected rows and columns >= 1, got {}", extent);
+std::optional<std::string> tiling_problem(const Tiling& tiling) {
+  for (const Tiling::Shape& shape : tiling.shapes) {
+    for (const double extent : {shape.rows, shape.columns}) {
+      if (!std::isfinite(extent) || extent < 1) {
+        return fmt::format("expected rows and columns >= 1, got {}", extent);
+      }
     }
+    if (!(shape.rate > 0 && shape.rate <= 1)) {
+      return fmt::format("expected a rate in (0, 1], got {}", shape.rate);
+    }
+  }
+  if (!(tiling.waited >= 0 && tiling.waited <= 1)) {
+    return fmt::format("expected waited in [0, 1], got {}", tiling.waited);
+  }
+  if (!std::isfinite(tiling.ramp) || tiling.ramp < 0) {
+    return fmt::format("expected a ramp >= 0, got {}", tiling.ramp);
   }
   return std::nullopt;
 }
@@ -142,7 +152,7 @@ std::optional<HardwareProblem> rates_problem(const HardwareProfile& hw) {
     if (auto what = source_problem(table.source)) return HardwareProblem{"rates", name, *what};
     if (auto what = date_problem(table.date)) return HardwareProblem{"rates", name, *what};
     if (auto what = points_problem(table.points)) return HardwareProblem{section, "points", *what};
-    if (auto what = block_problem(table)) return HardwareProblem{section, "block", *what};
+    if (auto what = tiling_problem(table.tiling)) return HardwareProblem{section, "tiling", *what};
   }
   return std::nullopt;
 }

@@ -29,6 +29,23 @@ struct RatePoint {
   bool operator==(const RatePoint&) const = default;
 };
 
+/// How a device's workers (cores, multiprocessors) share a product: its result in whole tiles, each
+/// one worker's.
+struct Tiling {
+  struct Shape {
+    double rows = 0, columns = 0;
+    double rate = 1;  // of a worker busy with such tiles, as a fraction of the best shape's
+    bool operator==(const Shape&) const = default;
+  };
+  std::vector<Shape> shapes;  // of which a product gets the best; none: it is shared evenly
+  int64_t workers = 0;        // 0: host.cores
+  bool padded = false;        // a tile that sticks out takes as long as a whole one
+  double waited = 1;  // how much of a last round without work for all is waited for, 0 to 1: less
+                      // where kernels cut the last tiles up
+  double ramp = 0;    // depth k a worker could have done in the time it takes to begin a tile
+  bool operator==(const Tiling&) const = default;
+};
+
 /// Rates of one kernel family. Families and their shapes:
 ///   gemm_nt, gemm_nn, gemm_tn (m, n, k)              FLOP/s; C[m,n], nt = A[m,k] B[n,k]^T
 ///   attention_forward, attention_backward (queries, keys, head_dim)
@@ -45,9 +62,7 @@ struct RateTable {
   std::string source;
   std::string date;
   std::vector<RatePoint> points;
-  /// Products: rows and columns of C that one of host.cores workers computes alone, so that C is
-  /// shared in whole blocks; 0: not known, work is shared evenly.
-  std::array<double, 2> block{0, 0};
+  Tiling tiling = {};  // of products
   bool operator==(const RateTable&) const = default;
 };
 

@@ -22,16 +22,27 @@ Figure read_figure(const YamlMap& yaml) {
   return figure;
 }
 
+Tiling read_tiling(const YamlMap& yaml) {
+  Tiling tiling;
+  for (const std::vector<double>& row : yaml.rows("shapes", 3)) {
+    tiling.shapes.push_back({row[0], row[1], row[2]});
+  }
+  if (yaml.has("workers")) tiling.workers = yaml.whole("workers", 1);
+  if (yaml.has("padded")) {
+    tiling.padded = yaml.one_of<bool>("padded", {{"true", true}, {"false", false}});
+  }
+  if (yaml.has("waited")) tiling.waited = yaml.real("waited");
+  if (yaml.has("ramp")) tiling.ramp = yaml.real("ramp");
+  yaml.finish();
+  return tiling;
+}
+
 RateTable read_rates(const YamlMap& yaml) {
   RateTable table;
   table.unit = yaml.text("unit");
   table.source = yaml.text("source");
   table.date = yaml.text("date");
-  if (yaml.has("block")) {
-    const YamlMap block = yaml.map("block");
-    table.block = {block.real("rows"), block.real("columns")};
-    block.finish();
-  }
+  if (yaml.has("tiling")) table.tiling = read_tiling(yaml.map("tiling"));
   for (const std::vector<double>& row : yaml.rows("points", 4)) {
     table.points.push_back({{row[0], row[1], row[2]}, row[3]});
   }
@@ -53,17 +64,27 @@ void write_figure(YAML::Emitter& out, const char* key, const Figure& figure) {
   out << YAML::EndMap;
 }
 
+void write_tiling(YAML::Emitter& out, const Tiling& tiling) {
+  out << YAML::Key << "tiling" << YAML::Value << YAML::Flow << YAML::BeginMap;
+  out << YAML::Key << "shapes" << YAML::Value << YAML::BeginSeq;
+  for (const Tiling::Shape& shape : tiling.shapes) {
+    out << YAML::BeginSeq << exact(shape.rows) << exact(shape.columns) << exact(shape.rate)
+        << YAML::EndSeq;
+  }
+  out << YAML::EndSeq;
+  if (tiling.workers > 0) field(out, "workers", tiling.workers);
+  if (tiling.padded) field(out, "padded", true);
+  if (tiling.waited != 1) field(out, "waited", exact(tiling.waited));
+  if (tiling.ramp != 0) field(out, "ramp", exact(tiling.ramp));
+  out << YAML::EndMap;
+}
+
 void write_rates(YAML::Emitter& out, const std::string& name, const RateTable& table) {
   out << YAML::Key << name << YAML::Value << YAML::BeginMap;
   field(out, "unit", table.unit);
   field(out, "source", table.source);
   field(out, "date", table.date);
-  if (table.block != std::array<double, 2>{}) {
-    out << YAML::Key << "block" << YAML::Value << YAML::Flow << YAML::BeginMap;
-    field(out, "rows", exact(table.block[0]));
-    field(out, "columns", exact(table.block[1]));
-    out << YAML::EndMap;
-  }
+  if (!table.tiling.shapes.empty()) write_tiling(out, table.tiling);
   out << YAML::Key << "points" << YAML::Value << YAML::BeginSeq;
   for (const RatePoint& point : table.points) {
     out << YAML::Flow << YAML::BeginSeq;

@@ -12,13 +12,10 @@
 namespace longspan::cpu {
 namespace {
 
-Group group_of(std::vector<int> ranks, int64_t index) {
-  return {std::move(ranks), static_cast<int>(index)};
-}
+Group members(const RankGroup& group) { return {ranks_of(group), static_cast<int>(group.index)}; }
 
 Group group_of(const Program& p, const Op& op) {
-  const RankGroup group = longspan::group_of(p, p.shapes[op.shape]);
-  return group_of(ranks_of(group), group.index);
+  return members(longspan::group_of(p, p.shapes[op.shape]));
 }
 
 float* floats(std::byte* bytes) { return reinterpret_cast<float*>(bytes); }
@@ -41,7 +38,7 @@ class AllToAll {
       : rows_(p.lengths.own_chunk()),
         ranks_(p.lengths.ulysses),
         rank_(p.place.ulysses),
-        group_(group_of(ulysses_group(p.strategy.parallel, p.place), p.place.ulysses)),
+        group_(members(ulysses_group(p.strategy.parallel, p.place))),
         staging_(floats(operands[2 * kExchanged])) {
     const bool to_heads = p.shapes[op.shape].to_heads;
     for (int i = 0; i < kExchanged; ++i) {
@@ -138,7 +135,7 @@ class AllToAll {
 };
 
 void ring_shift(Communicator& comm, const Program& p, const Op& op, const OperandPointers& at) {
-  const std::vector<int> ring = ring_group(p.strategy.parallel, p.place);
+  const std::vector<int> ring = ranks_of(ring_group(p.strategy.parallel, p.place));
   const size_t n = ring.size(), own = p.place.ring;
   const int next = ring[(own + 1) % n], previous = ring[(own + n - 1) % n];
   const int64_t k_bytes = p.bytes_of(op.operands[0]), v_bytes = p.bytes_of(op.operands[1]);

@@ -133,8 +133,8 @@ HardwareProfile measure_machine(
                                    100 * sampler.disturbed_share()));
     table.date = figures.date();
     if (family.starts_with("gemm")) {
-      table.block = {static_cast<double>(cpu::kGemmBlockRows),
-                     static_cast<double>(cpu::kGemmBlockCols)};
+      table.tiling.shapes = {
+          {static_cast<double>(cpu::kGemmBlockRows), static_cast<double>(cpu::kGemmBlockCols)}};
     }
   }
 

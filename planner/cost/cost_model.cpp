@@ -9,9 +9,6 @@ namespace {
 
 // Share of the peak an unmeasured GEMM, attention or memory pass is assumed to reach.
 constexpr double kAssumedEfficiency = 0.7;
-// Blocks are handed out one by one in the model up to this many rounds and workers.
-constexpr double kCountedRounds = 8;
-constexpr int kMaxCountedWorkers = 8;
 // B/s of a drive that is not there: its capacity refuses the plan, its time need only be a number.
 constexpr double kNoBandwidth = 1;
 
@@ -158,34 +155,6 @@ Interference make_interference(const HardwareProfile& hw) {
 
 }  // namespace
 
-double busy_share(const std::array<double, 2>& block, double workers, double rows, double columns) {
-  if (block[0] <= 0 || workers <= 1) return 1;
-  const double high = std::ceil(rows / block[0]), wide = std::ceil(columns / block[1]);
-  const double pieces = high * wide;
-  const double even = rows * columns / workers;
-  const double full = std::min(rows, block[0]) * std::min(columns, block[1]);
-  if (pieces <= 1) return 1 / workers;
-  if (pieces > kCountedRounds * workers || workers > kMaxCountedWorkers) {
-    // So many that the last round matters little: on average half a block is waited for, and never
-    // less time passes than a round of blocks takes.
-    const double rounds = std::ceil(pieces / workers);
-    if (rounds > kCountedRounds) return even / (even + full * (workers - 1) / (2 * workers));
-    return std::min(1.0, even / (rounds * full));
-  }
-  // Few: hand them out as the pool does, row by row, each to the worker that is free first.
-  std::array<double, kMaxCountedWorkers> load{};
-  const int n = static_cast<int>(workers);
-  for (double i = 0; i < high; ++i) {
-    const double part_rows = std::min(block[0], rows - i * block[0]);
-    for (double j = 0; j < wide; ++j) {
-      int free = 0;
-      for (int w = 1; w < n; ++w) free = load[w] < load[free] ? w : free;
-      load[free] += part_rows * std::min(block[1], columns - j * block[1]);
-    }
-  }
-  return even / *std::max_element(load.begin(), load.begin() + n);
-}
-
 double peak_flops(const HardwareProfile& hw, DType dtype) {
   const double half = hw.device.peak_flops_bfloat16.value;
   return dtype == DType::bfloat16 && half > 0 ? half : hw.device.peak_flops_float32.value;
@@ -197,16 +166,20 @@ CostModel::CostModel(const HardwareProfile& hw, DType dtype)
       cluster_fabric_(hw.cluster_fabric) {
   op_overhead_seconds_ = hw.device.op_overhead_seconds.value;
   const auto cores = static_cast<double>(hw.host.cores);
-  workers_ = std::max(1.0, std::floor(cores / static_cast<double>(devices_per_processor(hw))));
+  const double of_rank =
+      std::max(1.0, std::floor(cores / static_cast<double>(devices_per_processor(hw))));
   for (int i = 0; i < kKernelCount; ++i) {
     const Kernel kernel = static_cast<Kernel>(i);
     const RateTable* table = find_table(hw, kernel);
     if (table != nullptr) {
-      block_[i] = table->block;
       // The curve holds what the rate would be if all workers were busy to the end.
+      const auto own = static_cast<double>(table->tiling.workers);
+      workers_[i] = own > 0 ? own : of_rank;
+      tiling_[i] = table->tiling;
       RateTable even = *table;
       for (RatePoint& point : even.points) {
-        point.rate /= busy_share(table->block, cores, point.shape[0], point.shape[1]);
+        const auto [m, n, k] = point.shape;
+        point.rate /= tiled_share(table->tiling, own > 0 ? own : cores, {m, n, k});
       }
       curves_[i] = RateCurve(even);
     }
@@ -227,7 +200,9 @@ double CostModel::seconds(const Primitive& p) const {
   if (p.kernel == Kernel::exchange || p.kernel == Kernel::gather) return exchange_seconds(p);
   double rate =
       curves_[i].empty() ? fallback_[i] : curves_[i].at(p.shape[0], p.shape[1], p.shape[2]);
-  if (block_[i][0] > 0) rate *= busy_share(block_[i], workers_, p.shape[0], p.shape[1]);
+  if (!tiling_[i].shapes.empty()) {
+    rate *= tiled_share(tiling_[i], workers_[i], {p.shape[0], p.shape[1], p.shape[2], p.batch});
+  }
   return sharing_[i] * p.repeats * (latency_[i] + p.work / rate);
 }
 

@@ -9,6 +9,7 @@
 
 #include "hwprofiles/hardware_profile.h"
 #include "planner/cost/rate_curve.h"
+#include "planner/cost/tiling.h"
 #include "planner/cost/work.h"
 
 namespace longspan {
@@ -16,11 +17,6 @@ namespace longspan {
 /// Rate of each stream, as a fraction of alone, for every set of streams that are busy (bit s of
 /// the set: stream s).
 using Interference = std::array<std::array<double, kStreamCount>, 1 << kStreamCount>;
-
-/// How busy `workers` are on average while they compute a result of `rows` x `columns` in blocks of
-/// which each is one worker's: 1 if the blocks come out even, 1 / workers if there is one block.
-/// `block` {0, 0}: not known, 1.
-double busy_share(const std::array<double, 2>& block, double workers, double rows, double columns);
 
 /// FLOP/s of matrix products at this precision: what MFU is a fraction of. Where a device has no
 /// figure for bfloat16, its float32 one.
@@ -43,8 +39,8 @@ class CostModel {
   std::array<RateCurve, kKernelCount> curves_;
   std::array<double, kKernelCount> fallback_{};
   std::array<double, kKernelCount> latency_{};
-  std::array<std::array<double, 2>, kKernelCount> block_{};
-  double workers_ = 1;  // of a rank
+  std::array<Tiling, kKernelCount> tiling_;
+  std::array<double, kKernelCount> workers_{};  // that share a product of one rank
   double exchange_seconds(const Primitive& primitive) const;
 
   double op_overhead_seconds_ = 0;

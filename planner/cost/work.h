@@ -54,6 +54,7 @@ struct Primitive {
   std::array<double, 3> shape;  // for the rate table
   double work;                  // FLOP, elements or bytes, by the kernel's unit
   double repeats = 1;           // how often (tiles); a part of a tile counts as that part
+  double batch = 1;             // products of this shape side by side, all in `work`
 };
 
 /// Appends the primitives of one op of `shape` to `out` (cleared first).

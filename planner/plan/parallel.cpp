@@ -9,25 +9,18 @@
 namespace longspan {
 namespace {
 
-std::string usable_degrees(const ModelSpec& model) {
+// "1, 2, 4": the degrees up to `most` that fit.
+template <class Fits>
+std::string usable_degrees(int64_t most, Fits&& fits) {
   std::string list;
-  for (int64_t degree = 1; degree <= model.heads; ++degree) {
-    if (!heads_divide_into(model, degree, 1)) continue;
-    list += (list.empty() ? "" : ", ") + std::to_string(degree);
+  for (int64_t degree = 1; degree <= std::min(most, kMostRanks); ++degree) {
+    if (fits(degree)) list += (list.empty() ? "" : ", ") + std::to_string(degree);
   }
   return list;
 }
 
 bool fits_tensor(const ModelSpec& model, int64_t degree) {
   return model.heads % degree == 0 && model.kv_heads % degree == 0 && model.ffn % degree == 0;
-}
-
-std::string usable_tensor_degrees(const ModelSpec& model) {
-  std::string list;
-  for (int64_t degree = 1; degree <= std::min(model.kv_heads, kMostRanks); ++degree) {
-    if (fits_tensor(model, degree)) list += (list.empty() ? "" : ", ") + std::to_string(degree);
-  }
-  return list;
 }
 
 void validate_tensor(const Parallel& p, const ModelSpec& model, int64_t sequence,
@@ -44,7 +37,7 @@ void validate_tensor(const Parallel& p, const ModelSpec& model, int64_t sequence
         "{}: parallel.tensor: {} does not divide the {} heads, {} K,V heads and the inner width of "
         "{} of {}; try one of {}",
         origin, p.tensor, model.heads, model.kv_heads, model.ffn, model.name,
-        usable_tensor_degrees(model));
+        usable_degrees(model.kv_heads, [&](int64_t d) { return fits_tensor(model, d); }));
   }
   if (sequence % p.tensor != 0) {
     throw bad_input(
@@ -60,26 +53,6 @@ Place place_of(const Parallel& p, int64_t rank) {
           rank / p.ulysses % p.ring, rank % p.ulysses};
 }
 
-std::vector<int> ulysses_group(const Parallel& p, const Place& place) {
-  std::vector<int> ranks;
-  const int64_t first = place.rank - place.ulysses;
-  for (int64_t i = 0; i < p.ulysses; ++i) ranks.push_back(static_cast<int>(first + i));
-  return ranks;
-}
-
-std::vector<int> ring_group(const Parallel& p, const Place& place) {
-  std::vector<int> ranks;
-  const int64_t first = place.rank - place.ring * p.ulysses;
-  for (int64_t i = 0; i < p.ring; ++i) ranks.push_back(static_cast<int>(first + i * p.ulysses));
-  return ranks;
-}
-
-std::vector<int> whole_world(const Parallel& p) {
-  std::vector<int> ranks(p.ranks());
-  for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int>(i);
-  return ranks;
-}
-
 RankGroup world_group(const Parallel& p, const Place& place) {
   return {0, 1, p.ranks(), place.rank};
 }
@@ -87,6 +60,14 @@ RankGroup world_group(const Parallel& p, const Place& place) {
 RankGroup tensor_group(const Parallel& p, const Place& place) {
   const int64_t stride = p.sequence_ranks();
   return {place.rank - place.tensor * stride, stride, p.tensor, place.tensor};
+}
+
+RankGroup ring_group(const Parallel& p, const Place& place) {
+  return {place.rank - place.ring * p.ulysses, p.ulysses, p.ring, place.ring};
+}
+
+RankGroup ulysses_group(const Parallel& p, const Place& place) {
+  return {place.rank - place.ulysses, 1, p.ulysses, place.ulysses};
 }
 
 RankGroup replica_group(const Parallel& p, const Place& place) {
@@ -136,7 +117,8 @@ void validate(const Parallel& p, const ModelSpec& model, int64_t sequence, int64
   if (!heads_divide_into(model, p.ulysses, 1)) {
     throw bad_input(
         "{}: parallel.ulysses: {} does not divide the {} heads ({} K,V heads) of {}; try one of {}",
-        origin, p.ulysses, model.heads, model.kv_heads, model.name, usable_degrees(model));
+        origin, p.ulysses, model.heads, model.kv_heads, model.name,
+        usable_degrees(model.heads, [&](int64_t d) { return heads_divide_into(model, d, 1); }));
   }
   if (chunk % p.ulysses != 0) {
     throw bad_input("{}: parallel.ulysses: a chunk of {} tokens cannot be dealt out to {} ranks",

@@ -55,18 +55,16 @@ struct Place {
 /// REQUIRES: 0 <= rank < parallel.ranks().
 Place place_of(const Parallel& parallel, int64_t rank);
 
-/// World ranks that share all indices but the named one, in its order; `rank` is one of them.
-std::vector<int> ulysses_group(const Parallel& parallel, const Place& place);
-std::vector<int> ring_group(const Parallel& parallel, const Place& place);
-std::vector<int> whole_world(const Parallel& parallel);
-
 /// Some ranks of the world at equal distances, a given one among them.
 struct RankGroup {
   int64_t first = 0, stride = 1, size = 1;
   int64_t index = 0;  // of the given one
 };
 RankGroup world_group(const Parallel& parallel, const Place& place);
+/// Those that share all indices but the named one, in its order.
 RankGroup tensor_group(const Parallel& parallel, const Place& place);
+RankGroup ring_group(const Parallel& parallel, const Place& place);
+RankGroup ulysses_group(const Parallel& parallel, const Place& place);
 /// Those that hold the same parameters, which ZeRO shards among them: shard i is member i's.
 /// REQUIRES: as validate().
 RankGroup replica_group(const Parallel& parallel, const Place& place);

@@ -159,13 +159,19 @@ TEST_CASE("rate tables are checked") {
       {[](RateTable& t) { t.points[0].shape[2] = kInf; }, "row 0: expected shape numbers >= 1"},
       {[](RateTable& t) { t.points.push_back(t.points[0]); }, "row 1: the shape stands in"},
       {[](RateTable& t) {
-         t.block = {384, 0};
+         t.tiling.shapes = {{384, 0, 1}};
        },
-       "block: expected rows and columns >= 1, got 0"},
+       "tiling: expected rows and columns >= 1, got 0"},
       {[](RateTable& t) {
-         t.block = {kNan, 512};
+         t.tiling.shapes = {{kNan, 512, 1}};
        },
-       "block: expected rows and columns >= 1"},
+       "tiling: expected rows and columns >= 1"},
+      {[](RateTable& t) {
+         t.tiling.shapes = {{384, 512, 1.5}};
+       },
+       "tiling: expected a rate in (0, 1], got 1.5"},
+      {[](RateTable& t) { t.tiling.waited = 2; }, "tiling: expected waited in [0, 1], got 2"},
+      {[](RateTable& t) { t.tiling.ramp = -1; }, "tiling: expected a ramp >= 0, got -1"},
   };
   for (const Case& c : cases) {
     HardwareProfile hw = load_hardware("h100-80g");

@@ -107,7 +107,10 @@ TEST_CASE("ranks that hold the same slice are a group, and those that hold a lay
   CHECK(ranks_of(replica_group(parallel, place)) == std::vector<int>{2, 6, 10});
   CHECK(replica_group(parallel, place).index == 1);
   const Parallel rest{.data = 2, .ring = 2, .ulysses = 2};
-  CHECK(ranks_of(replica_group(rest, place_of(rest, 5))) == whole_world(rest));
+  CHECK(ranks_of(ring_group(rest, place_of(rest, 5))) == std::vector<int>{5, 7});
+  CHECK(ranks_of(ulysses_group(rest, place_of(rest, 5))) == std::vector<int>{4, 5});
+  CHECK(ranks_of(replica_group(rest, place_of(rest, 5))) ==
+        std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
   CHECK(replica_group(rest, place_of(rest, 5)).index == 5);
 }
 

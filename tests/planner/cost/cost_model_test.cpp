@@ -32,31 +32,6 @@ double rate(const CostModel& cost, std::initializer_list<Stream> busy, Stream st
 
 }  // namespace
 
-TEST_CASE("busy_share: blocks are handed to the worker that is free first") {
-  const std::array<double, 2> block{384, 512};
-  CHECK(busy_share({0, 0}, 2, 1000, 1000) == 1);
-  CHECK(busy_share(block, 1, 1000, 1000) == 1);
-  CHECK(busy_share(block, 2, 100, 100) == 0.5);            // one block, one worker
-  CHECK(busy_share(block, 2, 768, 512) == 1);              // two equal ones
-  CHECK(busy_share(block, 2, 1152, 512) == Approx(0.75));  // three: 2 + 1
-  // 384, 384, 232 rows: the small one follows the first.
-  CHECK(busy_share(block, 2, 1000, 256) == Approx(1000.0 / (2 * (384 + 232))));
-  CHECK(busy_share(block, 8, 768, 1024) == Approx(0.5));  // four blocks, eight workers
-  CHECK(busy_share(block, 4, 384, 1100) == Approx(1100.0 / (4 * 512)));
-}
-
-TEST_CASE("busy_share of many blocks nears 1 and never exceeds it") {
-  const std::array<double, 2> block{384, 512};
-  for (const double workers : {2.0, 6.0, 8.0, 64.0, 128.0}) {
-    CHECK(busy_share(block, workers, 1 << 20, 4096) > 0.98);
-    for (double rows = 100; rows < 1e6; rows *= 1.7) {
-      const double share = busy_share(block, workers, rows, 1536);
-      CHECK(share <= 1 + 1e-12);
-      CHECK(share >= 1 / workers - 1e-12);
-    }
-  }
-}
-
 TEST_CASE("a product's time follows its table, corrected for the blocks of its shape") {
   HardwareProfile hw = cpu();  // two cores
   RateTable t = table("FLOP/s", {{{768, 512, 64}, 100e9}});
@@ -64,7 +39,7 @@ TEST_CASE("a product's time follows its table, corrected for the blocks of its s
   const double work = 2.0 * 384 * 512 * 64;
   const Primitive one_block{Kernel::gemm_nt, {384, 512, 64}, work};
   CHECK(CostModel(hw, DType::float32).seconds(one_block) == Approx(work / 100e9));
-  hw.rates["gemm_nt"].block = {384, 512};
+  hw.rates["gemm_nt"].tiling.shapes = {{384, 512}};
   // Measured with both workers busy; one block keeps one of them busy.
   CHECK(CostModel(hw, DType::float32).seconds(one_block) == Approx(work / 50e9));
   Primitive tiles = one_block;
@@ -75,7 +50,7 @@ TEST_CASE("a product's time follows its table, corrected for the blocks of its s
 TEST_CASE("a measured shape is predicted as it was measured, whatever its blocks") {
   HardwareProfile hw = cpu();
   RateTable t = table("FLOP/s", {{{100, 512, 64}, 30e9}, {{1000, 512, 64}, 70e9}});
-  t.block = {384, 512};
+  t.tiling.shapes = {{384, 512}};
   hw.rates["gemm_nn"] = t;
   const CostModel cost(hw, DType::float32);
   CHECK(cost.seconds({Kernel::gemm_nn, {100, 512, 64}, 30e9}) == Approx(1).epsilon(1e-4));
@@ -85,7 +60,7 @@ TEST_CASE("a measured shape is predicted as it was measured, whatever its blocks
 TEST_CASE("ranks on one processor share its cores, and leave none of them idle") {
   HardwareProfile hw = cpu();  // two cores
   RateTable t = table("FLOP/s", {{{768, 512, 64}, 100e9}});
-  t.block = {384, 512};
+  t.tiling.shapes = {{384, 512}};
   hw.rates["gemm_nt"] = t;
   const double work = 2.0 * 384 * 512 * 64;
   const Primitive one_block{Kernel::gemm_nt, {384, 512, 64}, work};
