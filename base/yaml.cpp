@@ -132,14 +132,31 @@ YamlMap::YamlMap(YAML::Node node, std::string origin, std::string path)
   }
 }
 
+YamlMap YamlMap::over(const YamlMap& defaults) const {
+  YamlMap below = defaults;
+  below.known_ = known_;  // what is asked of either is known of both
+  YamlMap merged = *this;
+  merged.defaults_ = std::make_shared<const YamlMap>(std::move(below));
+  return merged;
+}
+
+int64_t YamlMap::line() const {
+  const YAML::Mark mark = node_.Mark();
+  return mark.is_null() ? 0 : mark.line + 1;
+}
+
+bool YamlMap::has_own(const std::string& key) const {
+  return static_cast<const YAML::Node&>(node_)[key].IsDefined();
+}
+
 bool YamlMap::has(const std::string& key) const {
   known_->insert(key);
-  return static_cast<const YAML::Node&>(node_)[key].IsDefined();
+  return has_own(key) || (defaults_ && defaults_->has(key));
 }
 
 YAML::Node YamlMap::child(const std::string& key) const {
   if (!has(key)) throw error(key, "missing");
-  return static_cast<const YAML::Node&>(node_)[key];
+  return has_own(key) ? static_cast<const YAML::Node&>(node_)[key] : defaults_->child(key);
 }
 
 std::string YamlMap::text(const std::string& key) const {
@@ -178,9 +195,11 @@ bool YamlMap::flag(const std::string& key) const {
 }
 
 YamlMap YamlMap::map(const std::string& key) const {
+  if (!has_own(key) && defaults_ && defaults_->has(key)) return defaults_->map(key);
   const YAML::Node node = child(key);
   if (!node.IsMap()) throw error(key, "expected a mapping (key: value lines), got " + shown(node));
-  return {node, origin_, path_.empty() ? key : path_ + "." + key};
+  const YamlMap own{node, origin_, path_.empty() ? key : path_ + "." + key};
+  return defaults_ && defaults_->has(key) ? own.over(defaults_->map(key)) : own;
 }
 
 std::vector<YamlMap> YamlMap::maps(const std::string& key) const {
@@ -256,9 +275,11 @@ void YamlMap::finish() const {
     const std::vector<std::string> known(known_->begin(), known_->end());
     throw error(key, "unknown key" + nearest_hint(key, known));
   }
+  if (defaults_) defaults_->finish();
 }
 
 Error YamlMap::error(const std::string& key, const std::string& what) const {
+  if (!has_own(key) && defaults_ && defaults_->has(key)) return defaults_->error(key, what);
   YAML::Mark mark = node_.Mark();
   for (const auto& pair : node_) {
     if (pair.first.Scalar() == key) mark = pair.first.Mark();

@@ -30,6 +30,13 @@ class YamlMap {
   static YamlMap parse(const std::string& text, const std::string& origin);
   YamlMap(YAML::Node node, std::string origin, std::string path);
 
+  /// This mapping laid over another: keys it lacks are taken from `defaults`, mappings that both
+  /// have are merged likewise, and an error names the place the value stands at. finish() answers
+  /// for the keys of both.
+  YamlMap over(const YamlMap& defaults) const;
+  /// Line of the file the mapping begins at, from 1; 0 where it is of no file.
+  int64_t line() const;
+
   bool has(const std::string& key) const;
   std::string text(const std::string& key) const;  ///< a non-empty scalar
   int64_t whole(const std::string& key, int64_t min, int64_t max = INT64_MAX) const;
@@ -56,7 +63,7 @@ class YamlMap {
     throw error(key, "expected one of " + list + ", got \"" + word + "\"");
   }
 
-  /// Every key of the mapping, in file order.
+  /// Every key of the mapping itself, in file order.
   std::vector<std::string> keys() const;
   /// Throws bad_input if the mapping holds a key that no getter or has() has named so far.
   void finish() const;
@@ -65,11 +72,13 @@ class YamlMap {
 
  private:
   YAML::Node child(const std::string& key) const;  // throws if missing
+  bool has_own(const std::string& key) const;
 
   YAML::Node node_;
   std::string origin_;
   std::string path_;
   std::shared_ptr<std::set<std::string>> known_ = std::make_shared<std::set<std::string>>();
+  std::shared_ptr<const YamlMap> defaults_;
 };
 
 }  // namespace longspan

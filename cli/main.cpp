@@ -71,6 +71,7 @@ int main(int argc, char** argv) {
   add_simulate(app, invocation);
   add_run(app, invocation);
   add_compare(app, invocation);
+  add_validate(app, invocation);
   add_profile(app, invocation);
   add_models(app, invocation);
   add_hw(app, invocation);

@@ -20,6 +20,7 @@ void add_explain(CLI::App& app, Invocation& invocation);
 void add_simulate(CLI::App& app, Invocation& invocation);
 void add_run(CLI::App& app, Invocation& invocation);
 void add_compare(CLI::App& app, Invocation& invocation);
+void add_validate(CLI::App& app, Invocation& invocation);
 void add_profile(CLI::App& app, Invocation& invocation);
 void add_models(CLI::App& app, Invocation& invocation);
 void add_hw(CLI::App& app, Invocation& invocation);

@@ -145,6 +145,39 @@ TEST_CASE("what would be lost or explode is refused") {
   CHECK_THROWS_AS(parse(std::string(100000, '[')), Error);
 }
 
+TEST_CASE("a mapping laid over another takes from it what it lacks") {
+  const YamlMap file = parse(
+      "defaults: {a: 1, b: two, deep: {x: 1, y: 2}, only: {z: 3}}\n"
+      "own: {b: three, deep: {y: 4}}\n");
+  const YamlMap own = file.map("own").over(file.map("defaults"));
+  CHECK(own.whole("a", 1) == 1);
+  CHECK(own.text("b") == "three");
+  CHECK(own.map("deep").whole("x", 1) == 1);
+  CHECK(own.map("deep").whole("y", 1) == 4);
+  CHECK(own.map("only").whole("z", 1) == 3);
+  CHECK_FALSE(own.has("c"));
+  own.finish();
+  // Errors name the place the value stands at, or that of the mapping that lacks it.
+  CHECK_THROWS_WITH(own.whole("a", 2), StartsWith("plan.yaml:1:12: defaults.a: expected"));
+  CHECK_THROWS_WITH(own.whole("b", 2), StartsWith("plan.yaml:2:7: own.b: expected"));
+  CHECK_THROWS_WITH(own.map("deep").whole("x", 2), StartsWith("plan.yaml:1:30: defaults.deep.x"));
+  CHECK_THROWS_WITH(own.text("c"), StartsWith("plan.yaml:2:6: own.c: missing"));
+  CHECK(own.line() == 2);
+}
+
+TEST_CASE("unknown keys are refused in a mapping and in the one below it") {
+  const YamlMap file = parse("defaults: {a: 1, depth: 2}\nown: {a: 3}\nodd: {a: 4, dept: 5}\n");
+  const YamlMap own = file.map("own").over(file.map("defaults"));
+  own.whole("a", 1);
+  CHECK_THROWS_WITH(own.finish(), StartsWith("plan.yaml:1:18: defaults.depth: unknown key"));
+  own.whole("depth", 1);
+  own.finish();
+  const YamlMap odd = file.map("odd").over(file.map("defaults"));
+  odd.whole("a", 1);
+  odd.whole("depth", 1);
+  CHECK_THROWS_WITH(odd.finish(), StartsWith("plan.yaml:3:13: odd.dept: unknown key"));
+}
+
 TEST_CASE("long and multi-line values stay one short line in messages") {
   const YamlMap yaml = parse("x: \"a\\nb" + std::string(5000, 'z') + "\"\n");
   try {

@@ -97,6 +97,7 @@ TEST_CASE("parameter counts are those published") {
       {"gpt2", 124439808},               // openai-community/gpt2
       {"llama-2-7b", 6738415616},        // meta-llama/Llama-2-7b-hf
       {"llama-2-13b", 13015864320},      // meta-llama/Llama-2-13b-hf
+      {"llama-2-70b", 68976648192},      // meta-llama/Llama-2-70b-hf
       {"llama-3.1-8b", 8030261248},      // meta-llama/Llama-3.1-8B
       {"llama-3.1-70b", 70553706496},    // meta-llama/Llama-3.1-70B
       {"llama-3.1-405b", 405853388800},  // meta-llama/Llama-3.1-405B

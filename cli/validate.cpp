@@ -1,0 +1,271 @@
+// longspan validate: how right are the predictions of published measurements?
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/nearest.h"
+#include "base/units.h"
+#include "cli/documents.h"
+#include "cli/inputs.h"
+#include "cli/terminal.h"
+#include "planner/reference/report.h"
+
+namespace longspan::cli {
+namespace {
+
+struct Flags {
+  std::string path;
+  std::string table;
+  bool cases = false;
+};
+
+struct Validated {
+  std::vector<ReferenceCase> cases;
+  std::vector<CasePrediction> predictions;
+  ValidationReport report;
+};
+
+std::vector<ReferenceCase> chosen_cases(const Flags& flags) {
+  std::vector<ReferenceCase> cases = read_cases(flags.path);
+  if (flags.table.empty()) return cases;
+  std::vector<std::string> tables;
+  for (const ReferenceCase& c : cases) {
+    if (tables.empty() || tables.back() != c.table) tables.push_back(c.table);
+  }
+  std::erase_if(cases, [&](const ReferenceCase& c) { return c.table != flags.table; });
+  if (cases.empty()) {
+    throw bad_input("--table: {} has no table \"{}\"{}", flags.path, flags.table,
+                    nearest_hint(flags.table, tables));
+  }
+  return cases;
+}
+
+Validated validate_cases(const Flags& flags) {
+  Validated v;
+  v.cases = chosen_cases(flags);
+  ProgressBar bar;
+  for (const ReferenceCase& c : v.cases) {
+    bar.show(c.table,
+             static_cast<double>(v.predictions.size()) / static_cast<double>(v.cases.size()));
+    v.predictions.push_back(c.left_out.empty() ? predict_case(c) : CasePrediction{});
+  }
+  v.report = make_report(v.cases, v.predictions);
+  return v;
+}
+
+std::string signed_percent(double share) { return fmt::format("{:+.1f} %", share * 100); }
+
+template <class T, class Format>
+std::string or_dash(const std::optional<T>& value, Format format) {
+  return value ? format(*value) : std::string("-");
+}
+
+// Text.
+
+void add_summary(Table& table, const std::string& name, const std::string& what,
+                 const ErrorSummary& errors) {
+  if (errors.count == 0) return;
+  table.add({name, what, fmt::format("{}", errors.count), percent(errors.median),
+             percent(errors.mean), signed_percent(errors.worst), signed_percent(errors.bias)});
+}
+
+void add_table(Table& table, const TableReport& t, const std::string& name) {
+  add_summary(table, name, "step time", t.step);
+  add_summary(table, name, "memory", t.peak);
+  add_summary(table, name, "longest sequence", t.longest);
+  for (const PeerErrors& peer : t.peers) {
+    add_summary(table, name, "step time, beside " + peer.name, peer.ours_step);
+    add_summary(table, name, "step time, " + peer.name, peer.peer_step);
+    add_summary(table, name, "memory, beside " + peer.name, peer.ours_peak);
+    add_summary(table, name, "memory, " + peer.name, peer.peer_peak);
+  }
+}
+
+void print_reasons(const char* heading, const std::map<std::string, int64_t>& reasons) {
+  if (reasons.empty()) return;
+  std::vector<std::pair<std::string, int64_t>> sorted(reasons.begin(), reasons.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  fmt::print("{}\n", bold(heading));
+  Table table({{"cases"}, {"reason", false}});
+  for (const auto& [reason, count] : sorted) table.add({fmt::format("{}", count), reason});
+  table.print();
+}
+
+void print_case_table(const Validated& v, const TableReport& of) {
+  fmt::print("{}\n  {}\n", bold(of.table), of.source);
+  Table table({{"case", false},
+               {"measured"},
+               {"predicted"},
+               {"error"},
+               {"memory"},
+               {"predicted"},
+               {"error"},
+               {"", false}});
+  for (size_t i = 0; i < v.cases.size(); ++i) {
+    const ReferenceCase& c = v.cases[i];
+    if (c.table != of.table) continue;
+    const CasePrediction& p = v.predictions[i];
+    const CaseErrors& e = v.report.cases[i];
+    std::string remark = !c.left_out.empty() ? "left out: " + c.left_out
+                         : !p.reason.empty() ? "not covered: " + p.reason
+                                             : std::string();
+    if (e.longest) {
+      remark =
+          fmt::format("longest {} predicted, {} trained: {}", format_tokens(*p.longest_sequence),
+                      format_tokens(c.sequence), signed_percent(*e.longest));
+    } else if (p.fits && *p.fits == c.measured.out_of_memory) {
+      remark = c.measured.out_of_memory ? "ran out of memory, predicted to fit"
+                                        : "trained, predicted not to fit";
+    }
+    table.add({c.name, or_dash(e.measured_step_seconds, format_seconds),
+               or_dash(p.step_seconds, format_seconds), or_dash(e.step, signed_percent),
+               or_dash(e.measured_peak_bytes, format_bytes), or_dash(p.peak_bytes, format_bytes),
+               or_dash(e.peak, signed_percent), remark});
+  }
+  table.print();
+}
+
+void print_text(const Validated& v, bool with_cases) {
+  const ValidationReport& report = v.report;
+  if (with_cases) {
+    for (const TableReport& table : report.tables) print_case_table(v, table);
+  }
+  fmt::print("{}\n", bold(fmt::format("Predicted against published: {} of {} cases in {} table{}",
+                                      report.overall.predicted, report.overall.cases,
+                                      report.tables.size(), report.tables.size() == 1 ? "" : "s")));
+  Table table({{"table", false},
+               {"of", false},
+               {"cases"},
+               {"median |error|"},
+               {"mean |error|"},
+               {"worst"},
+               {"bias"}});
+  for (const TableReport& t : report.tables) add_table(table, t, t.table);
+  if (report.tables.size() > 1) add_table(table, report.overall, "all");
+  table.print();
+  if (const FitCounts& fit = report.overall.fit; fit.total() > 0) {
+    fmt::print(
+        "Fits: {} trained as predicted, {} trained though predicted not to fit; {} ran out "
+        "of memory as predicted, {} though predicted to fit.\n",
+        fit.trained_fits, fit.trained_refused, fit.failed_refused, fit.failed_fits);
+  }
+  print_reasons("Not covered by the predictor", report.overall.not_covered);
+  print_reasons("Left out by the files", report.overall.left_out);
+}
+
+// JSON.
+
+template <class T>
+void put(Json& object, const char* key, const std::optional<T>& value) {
+  if (value) object[key] = *value;
+}
+
+Json summary_json(const ErrorSummary& errors) {
+  if (errors.count == 0) return {{"count", 0}};
+  return {{"count", errors.count},
+          {"median_absolute_error", errors.median},
+          {"mean_absolute_error", errors.mean},
+          {"worst_error", errors.worst},
+          {"bias", errors.bias}};
+}
+
+Json reasons_json(const std::map<std::string, int64_t>& reasons) {
+  Json list = Json::array();
+  for (const auto& [reason, count] : reasons)
+    list.push_back({{"reason", reason}, {"cases", count}});
+  return list;
+}
+
+void put_report(Json& object, const TableReport& t) {
+  object["cases"] = t.cases;
+  object["predicted"] = t.predicted;
+  object["step_time"] = summary_json(t.step);
+  object["memory"] = summary_json(t.peak);
+  object["longest_sequence"] = summary_json(t.longest);
+  object["fits"] = {{"trained_fits", t.fit.trained_fits},
+                    {"trained_refused", t.fit.trained_refused},
+                    {"failed_fits", t.fit.failed_fits},
+                    {"failed_refused", t.fit.failed_refused}};
+  Json peers = Json::array();
+  for (const PeerErrors& peer : t.peers) {
+    peers.push_back(
+        {{"name", peer.name},
+         {"step_time",
+          {{"ours", summary_json(peer.ours_step)}, {"peer", summary_json(peer.peer_step)}}},
+         {"memory",
+          {{"ours", summary_json(peer.ours_peak)}, {"peer", summary_json(peer.peer_peak)}}}});
+  }
+  object["peers"] = std::move(peers);
+  object["not_covered"] = reasons_json(t.not_covered);
+  object["left_out"] = reasons_json(t.left_out);
+}
+
+Json case_json(const ReferenceCase& c, const CasePrediction& p, const CaseErrors& e) {
+  Json object = {{"name", c.name}, {"line", c.line}};
+  put(object, "measured_step_seconds", e.measured_step_seconds);
+  put(object, "predicted_step_seconds", p.step_seconds);
+  put(object, "step_error", e.step);
+  put(object, "measured_peak_bytes", e.measured_peak_bytes);
+  put(object, "predicted_peak_bytes", p.peak_bytes);
+  put(object, "peak_error", e.peak);
+  if (c.measured.longest) object["measured_longest_tokens"] = c.sequence;
+  put(object, "predicted_longest_tokens", p.longest_sequence);
+  put(object, "longest_error", e.longest);
+  object["out_of_memory"] = c.measured.out_of_memory;
+  put(object, "predicted_to_fit", p.fits);
+  if (c.peer) object["peer"] = c.peer->name;
+  put(object, "peer_step_error", e.peer_step);
+  put(object, "peer_peak_error", e.peer_peak);
+  if (!p.reason.empty()) object["not_covered"] = p.reason;
+  if (!c.left_out.empty()) object["left_out"] = c.left_out;
+  return object;
+}
+
+Json document_of(const Validated& v, bool with_cases) {
+  Json tables = Json::array();
+  for (const TableReport& t : v.report.tables) {
+    Json object = {{"table", t.table}, {"file", t.file}, {"source", t.source}};
+    put_report(object, t);
+    if (with_cases) {
+      Json results = Json::array();
+      for (size_t i = 0; i < v.cases.size(); ++i) {
+        if (v.cases[i].table != t.table) continue;
+        results.push_back(case_json(v.cases[i], v.predictions[i], v.report.cases[i]));
+      }
+      object["results"] = std::move(results);
+    }
+    tables.push_back(std::move(object));
+  }
+  Json overall;
+  put_report(overall, v.report.overall);
+  return {{"tables", std::move(tables)}, {"overall", std::move(overall)}};
+}
+
+int run(const Flags& flags, bool json) {
+  const Validated v = validate_cases(flags);
+  if (json) {
+    print_json(document_of(v, flags.cases));
+  } else {
+    print_text(v, flags.cases);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_validate(CLI::App& app, Invocation& invocation) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* verb =
+      add_verb(app, invocation, "validate", "How right predictions of published measurements are",
+               "longspan validate tests/published --table torchtitan --cases");
+  verb->add_option("path", flags->path, "A file of cases, or a folder of them")->required();
+  verb->add_option("--table", flags->table, "Only the table of this name");
+  verb->add_flag("--cases", flags->cases, "Every case, not only each table's errors");
+  verb->callback([flags, &invocation] {
+    invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
+  });
+}
+
+}  // namespace longspan::cli

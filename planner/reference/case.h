@@ -1,0 +1,127 @@
+// A published measurement, with all that is needed to predict it: what was trained, on what, how it
+// was spread, and what was measured.
+//
+// Cases come in files (docs/validation.md): a table of one source, with defaults for what its rows
+// have in common. Reading is strict about the file and says where it is wrong; it resolves neither
+// hardware nor models of the catalogs, so a case can wait for either. Plain values, safe to share
+// between threads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "planner/reference/convention.h"
+
+namespace longspan {
+
+/// Their product, without `expert`, is the number of GPUs.
+struct CaseDegrees {
+  int64_t data = 1;
+  int64_t tensor = 1;
+  int64_t pipeline = 1;
+  /// A sequence is spread over ulysses x ring x all_gather GPUs, by the way its attention sees the
+  /// others' keys: all-to-all, travelling around, or gathered.
+  int64_t ulysses = 1;
+  int64_t ring = 1;
+  int64_t all_gather = 1;
+  int64_t expert = 1;  // experts are dealt out over this many of them
+  bool operator==(const CaseDegrees&) const = default;
+};
+
+enum class Recompute : uint8_t {
+  none,
+  selective,  // the scores of attention only (arXiv 2205.05198), or what the stack calls so
+  full,       // every layer from its input
+};
+
+/// Shares of what waits in host memory: one for each pipeline stage, or one for all; empty: none.
+struct CaseOffload {
+  std::vector<double> checkpoints, parameters, gradients, optimizer;
+  bool operator==(const CaseOffload&) const = default;
+};
+
+/// What the source reports, in base units and its own convention. Any of it; at least something.
+struct CaseMeasured {
+  std::optional<double> step_seconds;
+  std::optional<double> tokens_per_second;  // of all GPUs together
+  std::optional<double> tokens_per_second_per_gpu;
+  std::optional<double> model_flops_per_gpu;  // FLOP/s
+  std::optional<double> mfu;                  // a share, 0.55
+  /// Of the fullest GPU: tensors, what the allocator took for them, and all that is in use.
+  std::optional<int64_t> peak_allocated_bytes, peak_reserved_bytes, peak_device_bytes;
+  bool longest = false;        // the longest sequence that trained
+  bool out_of_memory = false;  // it did not train
+  bool operator==(const CaseMeasured&) const = default;
+};
+
+/// What another planner predicts of the same case.
+struct CasePeer {
+  std::string name;
+  std::optional<double> step_seconds;
+  std::optional<int64_t> peak_bytes;
+  bool operator==(const CasePeer&) const = default;
+};
+
+struct ReferenceCase {
+  std::string table, name, source;
+  std::string file;
+  int64_t line = 0;
+
+  std::string model;               // as written: a name of the file's models or of the catalog
+  std::optional<ModelSpec> shape;  // where the file has it
+  int64_t layers = 0;              // the model cut to this many; 0: as it is
+  std::string hardware;            // as load_hardware() takes it, without counts
+  int64_t gpus = 0;
+  int64_t gpus_per_node = 8;
+  std::string stack;      // one of case_stacks()
+  std::string precision;  // one of case_precisions()
+
+  int64_t sequence = 0;                // tokens
+  std::optional<int64_t> micro_batch;  // sequences; nothing: not published
+  int64_t global_batch = 0;            // sequences a step
+  CaseDegrees degrees;
+  bool sequence_parallel = false;     // Megatron's, within the tensor group
+  int64_t virtual_stages = 1;         // of each pipeline stage (interleaving)
+  int64_t zero = 0;                   // stage, over the data and sequence ranks
+  std::vector<int64_t> stage_layers;  // empty: alike
+  Recompute recompute = Recompute::none;
+  /// Layers of each stage that are recomputed in full while the others keep all; empty: all layers
+  /// as `recompute` says.
+  std::vector<int64_t> recompute_layers;
+  CaseOffload offload;
+  bool flash_attention = true;  // false: scores are stored
+  bool overlap = true;          // communication runs beside computation
+  int64_t chunk_tokens = 0;     // attention's, global; 0: whole
+  bool tiled_mlp = false;
+  bool tiled_loss = false;
+
+  FlopConvention convention;
+  CaseMeasured measured;
+  std::optional<CasePeer> peer;
+  /// Why the case takes no part, which may be that it contradicts itself; empty: it does.
+  std::string left_out;
+  std::string note;
+  bool operator==(const ReferenceCase&) const = default;
+};
+
+/// "cases.yaml:12", for messages.
+std::string place_of(const ReferenceCase& reference);
+
+const std::vector<std::string>& case_stacks();
+const std::vector<std::string>& case_precisions();
+
+/// The cases of one file's text, in its order; `origin` names it. Throws bad_input with file, line
+/// and reason: not YAML, a missing or unknown key, values out of range, degrees whose product is
+/// not the number of GPUs, a global batch that micro-batches and replicas do not divide, nothing
+/// measured, two cases of one name.
+std::vector<ReferenceCase> parse_cases(const std::string& text, const std::string& origin);
+
+/// Those of a file, or of every *.yaml directly in a folder, by file name. Throws bad_input as
+/// parse_cases(), and for a folder without any or two tables of one name.
+std::vector<ReferenceCase> read_cases(const std::filesystem::path& path);
+
+}  // namespace longspan

@@ -1,0 +1,337 @@
+// The file of published cases: docs/validation.md describes it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/file.h"
+#include "base/nearest.h"
+#include "base/units.h"
+#include "base/yaml.h"
+#include "models/catalog.h"
+#include "planner/reference/case.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kMostGpus = int64_t{1} << 20;
+
+int64_t whole_or(const YamlMap& yaml, const std::string& key, int64_t missing, int64_t min,
+                 int64_t max = INT64_MAX) {
+  return yaml.has(key) ? yaml.whole(key, min, max) : missing;
+}
+
+bool flag_or(const YamlMap& yaml, const std::string& key, bool missing) {
+  return yaml.has(key) ? yaml.flag(key) : missing;
+}
+
+std::string text_or_empty(const YamlMap& yaml, const std::string& key) {
+  return yaml.has(key) ? yaml.text(key) : std::string();
+}
+
+std::optional<double> positive(const YamlMap& yaml, const std::string& key, double unit = 1) {
+  if (!yaml.has(key)) return std::nullopt;
+  return yaml.real(key, 0) * unit;
+}
+
+std::optional<int64_t> bytes(const YamlMap& yaml, const std::string& key) {
+  if (!yaml.has(key)) return std::nullopt;
+  try {
+    return parse_bytes(yaml.text(key), "size");
+  } catch (const Error& e) {
+    throw yaml.error(key, e.what());
+  }
+}
+
+std::string known_word(const YamlMap& yaml, const std::string& key,
+                       const std::vector<std::string>& known) {
+  const std::string word = yaml.text(key);
+  if (std::find(known.begin(), known.end(), word) != known.end()) return word;
+  throw yaml.error(key, fmt::format("expected one of {}, got \"{}\"{}", fmt::join(known, ", "),
+                                    word, nearest_hint(word, known)));
+}
+
+// One value for each stage, or one for all of them.
+std::vector<double> per_stage(const YamlMap& yaml, const std::string& key, int64_t stages) {
+  if (!yaml.has(key)) return {};
+  const std::vector<double> values = yaml.reals(key);
+  const auto count = static_cast<int64_t>(values.size());
+  if (count != 1 && count != stages) {
+    throw yaml.error(key, fmt::format("expected one value, or one for each of {} pipeline stages, "
+                                      "got {}",
+                                      stages, count));
+  }
+  return values;
+}
+
+std::vector<double> shares(const YamlMap& yaml, const std::string& key, int64_t stages) {
+  const std::vector<double> values = per_stage(yaml, key, stages);
+  for (const double value : values) {
+    if (!(value >= 0 && value <= 1)) {
+      throw yaml.error(key, fmt::format("expected shares from 0 to 1, got {}", value));
+    }
+  }
+  return values;
+}
+
+std::vector<int64_t> layer_counts(const YamlMap& yaml, const std::string& key, int64_t stages) {
+  std::vector<int64_t> result;
+  for (const double value : per_stage(yaml, key, stages)) {
+    if (!(value >= 0 && value <= 16384) || value != std::floor(value)) {
+      throw yaml.error(key, fmt::format("expected numbers of layers, got {}", value));
+    }
+    result.push_back(static_cast<int64_t>(value));
+  }
+  return result;
+}
+
+FlopConvention read_convention(const YamlMap& yaml) {
+  FlopConvention c;
+  c.dense = yaml.one_of<DenseFlops>("dense", {{"products", DenseFlops::products},
+                                              {"parameters", DenseFlops::parameters},
+                                              {"non-embedding", DenseFlops::non_embedding}});
+  c.attention = yaml.one_of<AttentionFlops>(
+      "attention", {{"causal", AttentionFlops::causal}, {"full", AttentionFlops::full}});
+  c.recomputed = yaml.one_of<RecomputedFlops>("recomputed", {{"none", RecomputedFlops::none},
+                                                             {"layers", RecomputedFlops::layers},
+                                                             {"all", RecomputedFlops::all}});
+  c.peak_flops = positive(yaml, "peak_tflops", 1e12).value_or(0);
+  yaml.finish();
+  return c;
+}
+
+CaseMeasured read_measured(const YamlMap& yaml) {
+  CaseMeasured m;
+  m.step_seconds = positive(yaml, "step_time_s");
+  m.tokens_per_second = positive(yaml, "tokens_per_s");
+  m.tokens_per_second_per_gpu = positive(yaml, "tokens_per_s_per_gpu");
+  m.model_flops_per_gpu = positive(yaml, "model_tflops_per_gpu", 1e12);
+  m.mfu = positive(yaml, "mfu");
+  if (m.mfu && *m.mfu > 2) {
+    throw yaml.error("mfu", fmt::format("expected a share such as 0.55, got {}", *m.mfu));
+  }
+  m.peak_allocated_bytes = bytes(yaml, "peak_allocated");
+  m.peak_reserved_bytes = bytes(yaml, "peak_reserved");
+  m.peak_device_bytes = bytes(yaml, "peak_device");
+  m.longest = flag_or(yaml, "longest", false);
+  m.out_of_memory = flag_or(yaml, "out_of_memory", false);
+  yaml.finish();
+  return m;
+}
+
+CasePeer read_peer(const YamlMap& yaml) {
+  CasePeer peer;
+  peer.name = yaml.text("name");
+  peer.step_seconds = positive(yaml, "step_time_s");
+  peer.peak_bytes = bytes(yaml, "peak_memory");
+  yaml.finish();
+  if (!peer.step_seconds && !peer.peak_bytes) {
+    throw yaml.error("step_time_s", "missing, and so is peak_memory: a peer predicts either");
+  }
+  return peer;
+}
+
+CaseOffload read_offload(const YamlMap& yaml, int64_t stages) {
+  CaseOffload offload;
+  offload.checkpoints = shares(yaml, "checkpoints", stages);
+  offload.parameters = shares(yaml, "parameters", stages);
+  offload.gradients = shares(yaml, "gradients", stages);
+  offload.optimizer = shares(yaml, "optimizer", stages);
+  yaml.finish();
+  return offload;
+}
+
+void read_degrees(const YamlMap& yaml, ReferenceCase& c) {
+  const auto degree = [&yaml](const char* key) { return whole_or(yaml, key, 1, 1, kMostGpus); };
+  CaseDegrees& d = c.degrees;
+  d.tensor = degree("tensor");
+  d.pipeline = degree("pipeline");
+  d.ulysses = degree("ulysses");
+  d.ring = degree("ring");
+  d.all_gather = degree("all_gather");
+  d.expert = degree("expert");
+  int64_t product = 1;
+  for (const int64_t factor : {d.tensor, d.pipeline, d.ulysses, d.ring, d.all_gather}) {
+    product = checked_mul(product, factor, "degrees");
+  }
+  // Replicas are what the other degrees leave, and need not be said.
+  d.data = whole_or(yaml, "data", std::max<int64_t>(1, c.gpus / product), 1, kMostGpus);
+  if (c.left_out.empty() && checked_mul(product, d.data, "degrees") != c.gpus) {
+    throw yaml.error("gpus", fmt::format("the degrees take {} GPUs (data {} x tensor {} x pipeline "
+                                         "{} x ulysses {} x ring {} x all_gather {}), got {}",
+                                         product * d.data, d.data, d.tensor, d.pipeline, d.ulysses,
+                                         d.ring, d.all_gather, c.gpus));
+  }
+}
+
+void check_batch(const YamlMap& yaml, const ReferenceCase& c) {
+  const int64_t at_once =
+      checked_mul(c.micro_batch.value_or(1), c.degrees.data, "micro_batch x data");
+  if (!c.left_out.empty() || c.global_batch % at_once == 0) return;
+  throw yaml.error("global_batch",
+                   fmt::format("expected a multiple of {} (micro_batch {} x data {}), got {}",
+                               at_once, c.micro_batch.value_or(1), c.degrees.data, c.global_batch));
+}
+
+void check_measured(const YamlMap& yaml, const ReferenceCase& c) {
+  const CaseMeasured& m = c.measured;
+  const bool timed = m.step_seconds || m.tokens_per_second || m.tokens_per_second_per_gpu ||
+                     m.model_flops_per_gpu || m.mfu;
+  const bool memory = m.peak_allocated_bytes || m.peak_reserved_bytes || m.peak_device_bytes;
+  if (!timed && !memory && !m.longest && !m.out_of_memory) {
+    throw yaml.error("measured", "expected at least one figure, longest or out_of_memory");
+  }
+  if (m.out_of_memory && (timed || m.longest)) {
+    throw yaml.error("measured", "a run that ended out of memory has no time and no length");
+  }
+  if ((m.model_flops_per_gpu || m.mfu) && !yaml.has("flops")) {
+    throw yaml.error("flops", "missing: say what the source's FLOPs count (docs/validation.md)");
+  }
+  if (m.mfu && c.convention.peak_flops == 0) {
+    throw yaml.error("flops", "peak_tflops: missing: say which peak the mfu is a share of");
+  }
+}
+
+void read_run(const YamlMap& yaml, ReferenceCase& c) {
+  c.sequence = yaml.whole("sequence", 1);
+  if (yaml.has("micro_batch")) c.micro_batch = yaml.whole("micro_batch", 1);
+  c.global_batch = yaml.whole("global_batch", 1);
+  read_degrees(yaml, c);
+  const int64_t stages = c.degrees.pipeline;
+  c.sequence_parallel = flag_or(yaml, "sequence_parallel", false);
+  c.virtual_stages = whole_or(yaml, "virtual_stages", 1, 1, 1024);
+  c.zero = whole_or(yaml, "zero", 0, 0, 3);
+  c.stage_layers = layer_counts(yaml, "stage_layers", stages);
+  if (yaml.has("recompute")) {
+    c.recompute = yaml.one_of<Recompute>("recompute", {{"none", Recompute::none},
+                                                       {"selective", Recompute::selective},
+                                                       {"full", Recompute::full}});
+  }
+  c.recompute_layers = layer_counts(yaml, "recompute_layers", stages);
+  if (!c.recompute_layers.empty() && c.recompute != Recompute::full) {
+    throw yaml.error("recompute_layers", "expected with recompute: full only");
+  }
+  if (yaml.has("offload")) c.offload = read_offload(yaml.map("offload"), stages);
+  c.flash_attention = flag_or(yaml, "flash_attention", true);
+  c.overlap = flag_or(yaml, "overlap", true);
+  c.chunk_tokens = whole_or(yaml, "chunk", 0, 0);
+  c.tiled_mlp = flag_or(yaml, "tiled_mlp", false);
+  c.tiled_loss = flag_or(yaml, "tiled_loss", false);
+}
+
+ReferenceCase read_case(const YamlMap& yaml, const ReferenceCase& of_file,
+                        const std::map<std::string, ModelSpec>& models) {
+  ReferenceCase c = of_file;
+  c.line = yaml.line();
+  c.name = yaml.text("name");
+  c.model = yaml.text("model");
+  if (const auto it = models.find(c.model); it != models.end()) c.shape = it->second;
+  c.layers = whole_or(yaml, "layers", 0, 1, 16384);
+  c.left_out = text_or_empty(yaml, "left_out");
+  c.hardware = yaml.text("hardware");
+  c.gpus = yaml.whole("gpus", 1, kMostGpus);
+  c.gpus_per_node = whole_or(yaml, "gpus_per_node", 8, 1, 1024);
+  if (c.gpus > c.gpus_per_node && c.gpus % c.gpus_per_node != 0) {
+    throw yaml.error("gpus", fmt::format("expected whole nodes of {}, got {}; set gpus_per_node",
+                                         c.gpus_per_node, c.gpus));
+  }
+  c.stack = known_word(yaml, "stack", case_stacks());
+  c.precision = known_word(yaml, "precision", case_precisions());
+  read_run(yaml, c);
+  if (yaml.has("flops")) c.convention = read_convention(yaml.map("flops"));
+  c.measured = read_measured(yaml.map("measured"));
+  if (yaml.has("peer")) c.peer = read_peer(yaml.map("peer"));
+  c.note = text_or_empty(yaml, "note");
+  yaml.finish();
+  check_batch(yaml, c);
+  check_measured(yaml, c);
+  return c;
+}
+
+std::map<std::string, ModelSpec> read_models(const YamlMap& file) {
+  std::map<std::string, ModelSpec> models;
+  if (!file.has("models")) return models;
+  for (const YamlMap& own : file.maps("models")) {
+    const YamlMap yaml = file.has("model_defaults") ? own.over(file.map("model_defaults")) : own;
+    ModelSpec model = read_model(yaml);
+    if (!models.emplace(model.name, model).second) {
+      throw own.error("name", fmt::format("the model \"{}\" is given twice", model.name));
+    }
+  }
+  return models;
+}
+
+}  // namespace
+
+std::string place_of(const ReferenceCase& reference) {
+  return fmt::format("{}:{}", reference.file, reference.line);
+}
+
+const std::vector<std::string>& case_stacks() {
+  static const std::vector<std::string> stacks = {"alst",          "deepspeed",
+                                                  "easycontext",   "fpdt",
+                                                  "fsdp",          "llm-foundry",
+                                                  "longspan",      "megatron-bridge",
+                                                  "megatron-core", "megatron-deepspeed",
+                                                  "megatron-lm",   "megatron-lm-2021",
+                                                  "mist",          "nemo",
+                                                  "torchtitan"};
+  return stacks;
+}
+
+const std::vector<std::string>& case_precisions() {
+  static const std::vector<std::string> precisions = {"fp32", "fp16",  "bf16",
+                                                      "fp8",  "mxfp8", "nvfp4"};
+  return precisions;
+}
+
+std::vector<ReferenceCase> parse_cases(const std::string& text, const std::string& origin) {
+  const YamlMap file = YamlMap::parse(text, origin);
+  ReferenceCase of_file;
+  of_file.file = origin;
+  of_file.table = file.text("table");
+  of_file.source = file.text("source");
+  const std::map<std::string, ModelSpec> models = read_models(file);
+  const bool with_defaults = file.has("defaults");
+  std::vector<ReferenceCase> cases;
+  std::set<std::string> names;
+  for (const YamlMap& own : file.maps("cases")) {
+    const YamlMap yaml = with_defaults ? own.over(file.map("defaults")) : own;
+    cases.push_back(read_case(yaml, of_file, models));
+    if (!names.insert(cases.back().name).second) {
+      throw own.error("name", fmt::format("the case \"{}\" is given twice", cases.back().name));
+    }
+  }
+  if (cases.empty()) throw file.error("cases", "expected at least one case");
+  file.finish();
+  return cases;
+}
+
+std::vector<ReferenceCase> read_cases(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) return parse_cases(read_file(path), path.string());
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  }
+  if (files.empty()) {
+    throw bad_input("{}: expected files of cases (*.yaml), found none; see docs/validation.md",
+                    path.string());
+  }
+  std::sort(files.begin(), files.end());
+  std::vector<ReferenceCase> all;
+  std::map<std::string, std::string> file_of;
+  for (const std::filesystem::path& file : files) {
+    std::vector<ReferenceCase> cases = parse_cases(read_file(file), file.string());
+    const auto [it, is_new] = file_of.emplace(cases.front().table, file.string());
+    if (!is_new) {
+      throw bad_input("{}: the table \"{}\" is in {} already; give it another name", file.string(),
+                      cases.front().table, it->second);
+    }
+    std::move(cases.begin(), cases.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+}  // namespace longspan

@@ -1,0 +1,37 @@
+// From what a source reports to a step time, and back, in the source's own convention.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/reference/case.h"
+
+namespace longspan {
+
+/// The model of a case: its file's or the catalog's, cut to the layers the case says, its position
+/// table extended to the sequence. Throws bad_input if neither has it.
+ModelSpec model_of(const ReferenceCase& reference);
+
+/// The step time that one reported figure stands for.
+struct ImpliedStep {
+  std::string figure;  // its key in the file: "step_time_s", "mfu", ...
+  double seconds = 0;
+};
+
+/// One for each figure of speed, the most direct first: a time, tokens/s, FLOP/s, MFU. They agree
+/// as far as the source rounds. Figures that count FLOPs need the model: throws as model_of().
+std::vector<ImpliedStep> implied_steps(const ReferenceCase& reference);
+
+/// The first of implied_steps(); nothing where the case has no figure of speed. Throws as
+/// model_of(), but only where nothing but a figure in FLOPs is given.
+std::optional<double> measured_step_seconds(const ReferenceCase& reference);
+
+/// The memory to hold a prediction to: what was allocated, else reserved, else in use.
+std::optional<int64_t> measured_peak_bytes(const ReferenceCase& reference);
+
+/// The figures of speed that the source would have reported of a step of this time: those that its
+/// convention defines (no MFU without a peak). REQUIRES: step_seconds > 0. Throws as model_of().
+CaseMeasured restated(const ReferenceCase& reference, double step_seconds);
+
+}  // namespace longspan

@@ -1,0 +1,146 @@
+#include "planner/reference/predict.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "hwprofiles/catalog.h"
+#include "planner/plan/plan.h"
+#include "planner/reference/measure.h"
+#include "planner/search/evaluate.h"
+
+namespace longspan {
+namespace {
+
+CasePrediction not_covered(std::string reason) {
+  CasePrediction prediction;
+  prediction.reason = std::move(reason);
+  return prediction;
+}
+
+// Why a step program cannot be this run; empty if it can.
+std::string why_not(const ReferenceCase& c) {
+  if (c.degrees.pipeline > 1) return "pipeline stages";
+  if (c.degrees.expert > 1) return "mixture of experts";
+  if (c.degrees.all_gather > 1) return "keys and values gathered over the sequence ranks";
+  if (!c.micro_batch) return "micro-batch size not published";
+  if (*c.micro_batch > 1) return "several sequences in a micro-batch";
+  if (c.precision != "bf16" && c.precision != "fp16") return "precision " + c.precision;
+  if (!c.flash_attention) return "attention that stores its scores";
+  if (c.recompute == Recompute::selective) return "selective recomputation";
+  if (!c.recompute_layers.empty()) return "recomputation of some layers";
+  if (c.degrees.tensor > 1 && !c.sequence_parallel) return "tensor without sequence parallelism";
+  return {};
+}
+
+// One of 8xh100-80g and 4x8xh100-80g.
+std::string hardware_reference(const ReferenceCase& c) {
+  if (c.gpus <= c.gpus_per_node) return fmt::format("{}x{}", c.gpus, c.hardware);
+  return fmt::format("{}x{}x{}", c.gpus / c.gpus_per_node, c.gpus_per_node, c.hardware);
+}
+
+// A share of all layers as a policy. REQUIRES: one stage.
+Tier tier_of(const std::vector<double>& shares) {
+  return shares.empty() || shares.front() == 0 ? Tier::device : Tier::host;
+}
+
+Strategy strategy_of(const ReferenceCase& c, const ModelSpec& model, int64_t sequence) {
+  Parallel parallel;
+  parallel.data = c.degrees.data;
+  parallel.tensor = c.degrees.tensor;
+  parallel.ring = c.degrees.ring;
+  parallel.ulysses = c.degrees.ulysses;
+  parallel.zero = c.zero;
+  parallel.overlap = c.overlap;
+  const char* preset = c.chunk_tokens > 0               ? "fpdt"
+                       : c.recompute == Recompute::full ? "checkpoint"
+                                                        : "baseline";
+  Strategy s = make_preset(preset, model, sequence, std::min(c.chunk_tokens, sequence), parallel);
+  const Strategy tiled = make_preset("alst", model, sequence, 0, parallel);
+  if (c.chunk_tokens == 0 && c.tiled_mlp) s.mlp_tile = tiled.mlp_tile;
+  if (c.chunk_tokens == 0 && c.tiled_loss) s.loss_tile = tiled.loss_tile;
+  const std::vector<double>& checkpoints = c.offload.checkpoints;
+  if (tier_of(checkpoints) == Tier::host) s.layer_input = {Saved::host, checkpoints.front()};
+  s.parameters = tier_of(c.offload.parameters);
+  s.gradients = tier_of(c.offload.gradients);
+  s.optimizer = tier_of(c.offload.optimizer);
+  s.preset = "custom";
+  return s;
+}
+
+Plan plan_of(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
+             int64_t sequence) {
+  Plan plan;
+  plan.model = fit_positions(model, sequence);
+  plan.hardware = hw;
+  plan.sequence = sequence;
+  plan.micro_batches = c.global_batch / c.degrees.data;
+  plan.dtype = default_dtype(hw);
+  plan.strategy = strategy_of(c, plan.model, sequence);
+  validate(plan.strategy, plan.model, sequence, "case");
+  return plan;
+}
+
+bool fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes) {
+  const std::array<int64_t, kTierCount> capacity = capacities(plan.hardware);
+  return std::equal(peak_bytes.begin(), peak_bytes.end(), capacity.begin(), std::less_equal<>());
+}
+
+// The longest multiple of what the degrees and the chunk divide that fits, to within 2 %.
+int64_t longest_sequence(const ReferenceCase& c, const ModelSpec& model,
+                         const HardwareProfile& hw) {
+  const CaseDegrees& d = c.degrees;
+  const int64_t granule =
+      std::lcm(std::max<int64_t>(1, c.chunk_tokens), 256 * d.ulysses * 2 * d.ring * d.tensor);
+  const auto fits_at = [&](int64_t granules) {
+    const Plan plan = plan_of(c, model, hw, granules * granule);
+    return fits(plan, exact_peak_bytes(step_request(plan)));
+  };
+  constexpr int64_t kLongest = int64_t{1} << 27;
+  int64_t good = 0, bad = 1;
+  while (fits_at(bad) && bad * granule < kLongest) good = std::exchange(bad, 2 * bad);
+  while (bad - good > std::max<int64_t>(1, good / 50)) {
+    const int64_t middle = good + (bad - good) / 2;
+    (fits_at(middle) ? good : bad) = middle;
+  }
+  return good * granule;
+}
+
+}  // namespace
+
+CasePrediction predict_case(const ReferenceCase& reference) {
+  if (std::string reason = why_not(reference); !reason.empty()) return not_covered(reason);
+  HardwareProfile hw;
+  try {
+    hw = load_hardware(hardware_reference(reference));
+  } catch (const Error&) {
+    return not_covered("hardware " + reference.hardware);
+  }
+  ModelSpec model;
+  try {
+    model = model_of(reference);
+  } catch (const Error&) {
+    return not_covered("model " + reference.model);
+  }
+  try {
+    CasePrediction prediction;
+    const Plan plan = plan_of(reference, model, hw, reference.sequence);
+    const Prediction predicted = predict(plan);
+    prediction.step_seconds = predicted.step_seconds;
+    prediction.peak_bytes =
+        predicted.peak_bytes[0] + static_cast<int64_t>(hw.device.reserved_bytes.value);
+    prediction.fits = fits(plan, predicted.peak_bytes);
+    if (reference.measured.longest) {
+      prediction.longest_sequence = longest_sequence(reference, model, hw);
+    }
+    return prediction;
+  } catch (const Error& e) {
+    return not_covered(fmt::format("no such plan: {}", e.what()));
+  }
+}
+
+}  // namespace longspan

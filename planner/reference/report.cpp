@@ -1,0 +1,148 @@
+#include "planner/reference/report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "planner/reference/measure.h"
+
+namespace longspan {
+namespace {
+
+// What a table's summaries are made of.
+struct Collected {
+  struct Beside {
+    std::vector<double> ours_step, peer_step, ours_peak, peer_peak;
+  };
+  TableReport table;
+  std::vector<double> step, peak, longest;
+  std::map<std::string, Beside> peers;
+};
+
+template <class T>
+std::optional<double> error_of(const std::optional<T>& predicted,
+                               const std::optional<T>& measured) {
+  if (!predicted || !measured) return std::nullopt;
+  return static_cast<double>(*predicted) / static_cast<double>(*measured) - 1;
+}
+
+void append(std::vector<double>& errors, const std::optional<double>& error) {
+  if (error) errors.push_back(*error);
+}
+
+// The step time as measured, or nothing where only a figure in the FLOPs of an unknown model is.
+std::optional<double> step_or_nothing(const ReferenceCase& c) {
+  try {
+    return measured_step_seconds(c);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+CaseErrors errors_of(const ReferenceCase& c, const CasePrediction& p) {
+  CaseErrors errors;
+  errors.measured_step_seconds = step_or_nothing(c);
+  errors.measured_peak_bytes = measured_peak_bytes(c);
+  if (c.peer) {
+    errors.peer_step = error_of(c.peer->step_seconds, errors.measured_step_seconds);
+    errors.peer_peak = error_of(c.peer->peak_bytes, errors.measured_peak_bytes);
+  }
+  if (!c.left_out.empty()) return errors;
+  errors.step = error_of(p.step_seconds, errors.measured_step_seconds);
+  errors.peak = error_of(p.peak_bytes, errors.measured_peak_bytes);
+  if (c.measured.longest) errors.longest = error_of(p.longest_sequence, std::optional(c.sequence));
+  return errors;
+}
+
+void count_fit(FitCounts& fit, bool trained, bool fits) {
+  if (trained) ++(fits ? fit.trained_fits : fit.trained_refused);
+  if (!trained) ++(fits ? fit.failed_fits : fit.failed_refused);
+}
+
+void collect(Collected& into, const ReferenceCase& c, const CasePrediction& p,
+             const CaseErrors& errors) {
+  TableReport& table = into.table;
+  ++table.cases;
+  if (!c.left_out.empty()) {
+    ++table.left_out[c.left_out];
+    return;
+  }
+  if (!p.reason.empty()) {
+    ++table.not_covered[p.reason];
+    return;
+  }
+  ++table.predicted;
+  append(into.step, errors.step);
+  append(into.peak, errors.peak);
+  append(into.longest, errors.longest);
+  if (p.fits) count_fit(table.fit, !c.measured.out_of_memory, *p.fits);
+  if (!c.peer) return;
+  Collected::Beside& beside = into.peers[c.peer->name];
+  if (errors.step && errors.peer_step) {
+    beside.ours_step.push_back(*errors.step);
+    beside.peer_step.push_back(*errors.peer_step);
+  }
+  if (errors.peak && errors.peer_peak) {
+    beside.ours_peak.push_back(*errors.peak);
+    beside.peer_peak.push_back(*errors.peer_peak);
+  }
+}
+
+TableReport finished(Collected collected) {
+  TableReport table = std::move(collected.table);
+  table.step = summarize(collected.step);
+  table.peak = summarize(collected.peak);
+  table.longest = summarize(collected.longest);
+  for (const auto& [name, beside] : collected.peers) {
+    table.peers.push_back({name, summarize(beside.ours_step), summarize(beside.peer_step),
+                           summarize(beside.ours_peak), summarize(beside.peer_peak)});
+  }
+  return table;
+}
+
+}  // namespace
+
+ErrorSummary summarize(const std::vector<double>& errors) {
+  ErrorSummary summary;
+  if (errors.empty()) return summary;
+  std::vector<double> sizes;
+  for (const double error : errors) {
+    sizes.push_back(std::abs(error));
+    summary.mean += std::abs(error);
+    summary.bias += error;
+    if (std::abs(error) > std::abs(summary.worst)) summary.worst = error;
+  }
+  std::sort(sizes.begin(), sizes.end());
+  summary.count = static_cast<int64_t>(errors.size());
+  summary.mean /= static_cast<double>(errors.size());
+  summary.bias /= static_cast<double>(errors.size());
+  const size_t upper = sizes.size() / 2, lower = (sizes.size() - 1) / 2;
+  summary.median = (sizes[lower] + sizes[upper]) / 2;
+  return summary;
+}
+
+ValidationReport make_report(const std::vector<ReferenceCase>& cases,
+                             const std::vector<CasePrediction>& predictions) {
+  ValidationReport report;
+  std::vector<Collected> tables;
+  std::map<std::string, size_t> index_of;
+  Collected overall;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const ReferenceCase& c = cases[i];
+    const auto [it, is_new] = index_of.emplace(c.table, tables.size());
+    if (is_new) {
+      tables.emplace_back();
+      tables.back().table.table = c.table;
+      tables.back().table.file = c.file;
+      tables.back().table.source = c.source;
+    }
+    report.cases.push_back(errors_of(c, predictions[i]));
+    collect(tables[it->second], c, predictions[i], report.cases.back());
+    collect(overall, c, predictions[i], report.cases.back());
+  }
+  for (Collected& table : tables) report.tables.push_back(finished(std::move(table)));
+  report.overall = finished(std::move(overall));
+  return report;
+}
+
+}  // namespace longspan

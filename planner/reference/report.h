@@ -1,0 +1,72 @@
+// How right the predictions of published cases are.
+//
+// Errors are signed shares, predicted / measured - 1: below zero the prediction is too fast, too
+// small or too short. Every case is in the report: compared, left out by its file, or not covered
+// by the predictor, each with its reason. Pure functions of their arguments.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/reference/case.h"
+#include "planner/reference/predict.h"
+
+namespace longspan {
+
+struct ErrorSummary {
+  int64_t count = 0;
+  double median = 0;  // of |error|; of an even number the mean of the middle two
+  double mean = 0;    // of |error|
+  double worst = 0;   // the error that is largest without its sign, with it
+  double bias = 0;    // mean of the signed errors
+  bool operator==(const ErrorSummary&) const = default;
+};
+ErrorSummary summarize(const std::vector<double>& errors);
+
+/// One case; a figure is there where both sides have it.
+struct CaseErrors {
+  std::optional<double> measured_step_seconds;
+  std::optional<int64_t> measured_peak_bytes;
+  std::optional<double> step, peak, longest;
+  std::optional<double> peer_step, peer_peak;
+};
+
+/// Whether runs train, as measured and as predicted.
+struct FitCounts {
+  int64_t trained_fits = 0, trained_refused = 0;  // measured: it trained
+  int64_t failed_fits = 0, failed_refused = 0;    // measured: out of memory
+  int64_t total() const { return trained_fits + trained_refused + failed_fits + failed_refused; }
+  bool operator==(const FitCounts&) const = default;
+};
+
+/// Ours beside a peer's, over the cases that both predict.
+struct PeerErrors {
+  std::string name;
+  ErrorSummary ours_step, peer_step, ours_peak, peer_peak;
+};
+
+struct TableReport {
+  std::string table, file, source;
+  int64_t cases = 0;
+  int64_t predicted = 0;  // with a prediction of anything
+  ErrorSummary step, peak, longest;
+  FitCounts fit;
+  std::vector<PeerErrors> peers;               // by name
+  std::map<std::string, int64_t> left_out;     // by the file: reason, cases
+  std::map<std::string, int64_t> not_covered;  // by the predictor: reason, cases
+};
+
+struct ValidationReport {
+  std::vector<CaseErrors> cases;    // as given
+  std::vector<TableReport> tables;  // in the order of their first case
+  TableReport overall;              // of all tables; table, file and source are empty
+};
+
+/// REQUIRES: a prediction for each case. Those of cases that are left out are not read.
+ValidationReport make_report(const std::vector<ReferenceCase>& cases,
+                             const std::vector<CasePrediction>& predictions);
+
+}  // namespace longspan

@@ -1,0 +1,135 @@
+// The arithmetic of the report, by hand.
+#include "planner/reference/report.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+namespace longspan {
+namespace {
+
+ReferenceCase timed(const std::string& table, double step_seconds) {
+  ReferenceCase c;
+  c.table = table;
+  c.model = "tiny-llama";
+  c.gpus = c.global_batch = 1;
+  c.sequence = 1000;
+  c.measured.step_seconds = step_seconds;
+  return c;
+}
+
+CasePrediction predicted(double step_seconds) {
+  CasePrediction p;
+  p.step_seconds = step_seconds;
+  return p;
+}
+
+TEST_CASE("errors are summed up with and without their signs") {
+  CHECK(summarize({}) == ErrorSummary{});
+  const ErrorSummary even = summarize({0.1, -0.4, 0.2, -0.1});
+  CHECK(even.count == 4);
+  CHECK(even.median == Approx(0.15));
+  CHECK(even.mean == Approx(0.2));
+  CHECK(even.worst == Approx(-0.4));
+  CHECK(even.bias == Approx(-0.05));
+  CHECK(summarize({0.3, -0.1, 0.2}).median == Approx(0.2));
+}
+
+TEST_CASE("each table has its errors, and all of them together") {
+  const std::vector<ReferenceCase> cases = {timed("a", 2), timed("b", 10), timed("a", 4)};
+  const ValidationReport report = make_report(cases, {predicted(3), predicted(9), predicted(3)});
+  REQUIRE(report.tables.size() == 2);
+  CHECK(report.tables[0].table == "a");
+  CHECK(*report.cases[0].step == Approx(0.5));
+  CHECK(*report.cases[1].step == Approx(-0.1));
+  CHECK(*report.cases[2].step == Approx(-0.25));
+  CHECK(report.tables[0].step.count == 2);
+  CHECK(report.tables[0].step.bias == Approx(0.125));
+  CHECK(report.tables[1].step.median == Approx(0.1));
+  CHECK(report.overall.step.count == 3);
+  CHECK(report.overall.step.worst == Approx(0.5));
+  CHECK(report.overall.cases == 3);
+  CHECK(report.overall.predicted == 3);
+}
+
+TEST_CASE("memory and longest sequences have errors of their own") {
+  ReferenceCase c = timed("a", 1);
+  c.measured.peak_reserved_bytes = 1000;
+  c.measured.peak_allocated_bytes = 800;
+  CasePrediction p;
+  p.peak_bytes = 600;
+  p.longest_sequence = 1500;
+  CHECK(!make_report({c}, {p}).cases[0].longest);  // nobody said it was the longest
+  c.measured.longest = true;
+  const ValidationReport report = make_report({c}, {p});
+  CHECK(!report.cases[0].step);
+  CHECK(*report.cases[0].peak == Approx(-0.25));
+  CHECK(*report.cases[0].longest == Approx(0.5));
+  CHECK(report.overall.peak.count == 1);
+  CHECK(report.overall.longest.worst == Approx(0.5));
+}
+
+TEST_CASE("what trained and what was to fit are counted against each other") {
+  ReferenceCase trained = timed("a", 1), failed = timed("a", 1);
+  failed.measured = {};
+  failed.measured.out_of_memory = true;
+  CasePrediction fits = predicted(1), refused = predicted(1);
+  fits.fits = true;
+  refused.fits = false;
+  const ValidationReport report =
+      make_report({trained, trained, trained, trained, failed, failed, failed, trained},
+                  {fits, fits, fits, refused, fits, fits, refused, predicted(1)});
+  CHECK(report.overall.fit == FitCounts{3, 1, 2, 1});
+  CHECK(report.overall.fit.total() == 7);
+  CHECK(report.overall.step.count == 5);  // what failed has no time
+}
+
+TEST_CASE("cases left out and not covered are counted by their reasons") {
+  ReferenceCase left_out = timed("a", 1);
+  left_out.left_out = "odd";
+  CasePrediction none;
+  none.reason = "pipeline stages";
+  // The file's word counts: a prediction of a case that is left out is not read.
+  const ValidationReport report = make_report({left_out, left_out, timed("a", 1), timed("b", 1)},
+                                              {predicted(2), none, none, none});
+  CHECK(report.tables[0].left_out == std::map<std::string, int64_t>{{"odd", 2}});
+  CHECK(report.tables[0].not_covered == std::map<std::string, int64_t>{{"pipeline stages", 1}});
+  CHECK(report.overall.not_covered == std::map<std::string, int64_t>{{"pipeline stages", 2}});
+  CHECK(report.overall.step.count == 0);
+  CHECK(report.overall.predicted == 0);
+  CHECK(!report.cases[0].step);
+}
+
+TEST_CASE("a peer is compared over the cases that both predict") {
+  ReferenceCase one = timed("a", 10), two = timed("a", 10), three = timed("a", 10);
+  one.peer = CasePeer{"Other", 9.0, std::nullopt};
+  two.peer = CasePeer{"Other", 12.0, std::nullopt};
+  three.measured.peak_allocated_bytes = 100;
+  three.peer = CasePeer{"Other", std::nullopt, 110};
+  CasePrediction none;
+  none.reason = "pipeline stages";
+  CasePrediction memory;
+  memory.peak_bytes = 95;
+  const ValidationReport report = make_report({one, two, three}, {predicted(10.5), none, memory});
+  CHECK(*report.cases[1].peer_step == Approx(0.2));  // shown, but not in the comparison
+  REQUIRE(report.overall.peers.size() == 1);
+  const PeerErrors& peer = report.overall.peers[0];
+  CHECK(peer.name == "Other");
+  CHECK(peer.ours_step.count == 1);
+  CHECK(peer.ours_step.bias == Approx(0.05));
+  CHECK(peer.peer_step.bias == Approx(-0.1));
+  CHECK(peer.ours_peak.bias == Approx(-0.05));
+  CHECK(peer.peer_peak.bias == Approx(0.1));
+}
+
+// A row of SimuMax's published B200 table: its own errors are -9.27 % and -0.39 %.
+TEST_CASE("a peer's errors are those it publishes") {
+  ReferenceCase c = timed("simumax", 1.758);
+  c.measured.peak_allocated_bytes = static_cast<int64_t>(68.43 * (1 << 30));
+  c.peer = CasePeer{"SimuMax", 1.595, static_cast<int64_t>(68.16 * (1 << 30))};
+  const ValidationReport report = make_report({c}, {CasePrediction{}});
+  CHECK(std::abs(*report.cases[0].peer_step + 0.0927) < 0.00005);
+  CHECK(std::abs(*report.cases[0].peer_peak + 0.0039) < 0.00005);
+}
+
+}  // namespace
+}  // namespace longspan
