@@ -18,7 +18,7 @@ struct Family {
   const char* name;
   const char* unit;
 };
-constexpr std::array<Family, 24> kFamilies{{{"gemm_nt", "FLOP/s"},
+constexpr std::array<Family, 25> kFamilies{{{"gemm_nt", "FLOP/s"},
                                             {"gemm_nn", "FLOP/s"},
                                             {"gemm_tn", "FLOP/s"},
                                             {"attention_forward", "FLOP/s"},
@@ -38,6 +38,7 @@ constexpr std::array<Family, 24> kFamilies{{{"gemm_nt", "FLOP/s"},
                                             {"embed_backward", "element/s"},
                                             {"bias_gradient", "element/s"},
                                             {"add", "element/s"},
+                                            {"pass", "B/s"},
                                             {"copy_h2d", "B/s"},
                                             {"copy_d2h", "B/s"},
                                             {"io_read", "B/s"},

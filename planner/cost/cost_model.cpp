@@ -59,6 +59,8 @@ double fallback_rate(const HardwareProfile& hw, Kernel kernel, DType dtype, doub
       return std::max(kNoBandwidth, hw.nvme.read_bandwidth.value);
     case Kernel::io_write:
       return std::max(kNoBandwidth, hw.nvme.write_bandwidth.value);
+    case Kernel::pass:
+      return hw.device.memory_bandwidth.value;
     default: {
       // The optimizer's state is float32 whatever the activations are.
       const bool state = kernel == Kernel::adamw || kernel == Kernel::sumsq;
@@ -93,6 +95,13 @@ double sharing(const HardwareProfile& hw, Kernel kernel) {
     default:
       return one_processor ? devices : 1;
   }
+}
+
+// What the workers share of a kernel: the tiles of a product's result, the queries of attention.
+Product product_of(Kernel kernel, const std::array<double, 3>& shape, double batch) {
+  const auto [m, n, k] = shape;
+  if (kernel >= Kernel::attention_forward) return {m, 1, 1, batch};
+  return {m, n, k, batch};
 }
 
 int bit(Stream s) { return 1 << static_cast<int>(s); }
@@ -178,8 +187,8 @@ CostModel::CostModel(const HardwareProfile& hw, DType dtype)
       tiling_[i] = table->tiling;
       RateTable even = *table;
       for (RatePoint& point : even.points) {
-        const auto [m, n, k] = point.shape;
-        point.rate /= tiled_share(table->tiling, own > 0 ? own : cores, {m, n, k});
+        point.rate /=
+            tiled_share(table->tiling, own > 0 ? own : cores, product_of(kernel, point.shape, 1));
       }
       curves_[i] = RateCurve(even);
     }
@@ -201,7 +210,7 @@ double CostModel::seconds(const Primitive& p) const {
   double rate =
       curves_[i].empty() ? fallback_[i] : curves_[i].at(p.shape[0], p.shape[1], p.shape[2]);
   if (!tiling_[i].shapes.empty()) {
-    rate *= tiled_share(tiling_[i], workers_[i], {p.shape[0], p.shape[1], p.shape[2], p.batch});
+    rate *= tiled_share(tiling_[i], workers_[i], product_of(p.kernel, p.shape, p.batch));
   }
   return sharing_[i] * p.repeats * (latency_[i] + p.work / rate);
 }

@@ -99,6 +99,7 @@ std::string_view name_of(Kernel kernel) {
                                                "embed_backward",
                                                "bias_gradient",
                                                "add",
+                                               "pass",
                                                "copy_h2d",
                                                "copy_d2h",
                                                "io_read",

@@ -11,6 +11,9 @@
 #include "hwprofiles/catalog.h"
 #include "planner/plan/plan.h"
 #include "planner/reference/measure.h"
+#include "planner/reference/run_memory.h"
+#include "planner/reference/run_time.h"
+#include "planner/reference/stack.h"
 #include "planner/search/evaluate.h"
 
 namespace longspan {
@@ -22,8 +25,18 @@ CasePrediction not_covered(std::string reason) {
   return prediction;
 }
 
+// Why the model of a reference stack does not say; empty if it does.
+std::string why_not_stack(const ReferenceCase& c) {
+  if (c.degrees.expert > 1) return "mixture of experts";
+  if (!c.micro_batch) return "micro-batch size not published";
+  if (c.precision != "bf16" && c.precision != "fp16") return "precision " + c.precision;
+  if (c.chunk_tokens > 0) return "chunks of a reference stack";
+  if (c.offload != CaseOffload{}) return "offloads of a reference stack";
+  return {};
+}
+
 // Why a step program cannot be this run; empty if it can.
-std::string why_not(const ReferenceCase& c) {
+std::string why_not_plan(const ReferenceCase& c) {
   if (c.degrees.pipeline > 1) return "pipeline stages";
   if (c.degrees.expert > 1) return "mixture of experts";
   if (c.degrees.all_gather > 1) return "keys and values gathered over the sequence ranks";
@@ -110,10 +123,40 @@ int64_t longest_sequence(const ReferenceCase& c, const ModelSpec& model,
   return good * granule;
 }
 
+// As the plan of its knobs, run by Longspan.
+CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
+                            const HardwareProfile& hw) {
+  CasePrediction prediction;
+  const Plan plan = plan_of(c, model, hw, c.sequence);
+  const Prediction predicted = predict(plan);
+  prediction.step_seconds = predicted.step_seconds;
+  prediction.peak_bytes =
+      predicted.peak_bytes[0] + static_cast<int64_t>(hw.device.reserved_bytes.value);
+  prediction.fits = fits(plan, predicted.peak_bytes);
+  if (c.measured.longest) prediction.longest_sequence = longest_sequence(c, model, hw);
+  return prediction;
+}
+
+// As the software that it was measured with runs it.
+CasePrediction predict_stack(const ReferenceCase& c, const ModelSpec& model,
+                             const HardwareProfile& hw) {
+  CasePrediction prediction;
+  const Stack stack = load_stack(c.stack);
+  prediction.step_seconds = run_time(c, model, hw, stack).step();
+  const RunMemory memory = run_memory(c, model, stack);
+  prediction.peak_bytes = static_cast<int64_t>(memory.tensors());
+  prediction.fits = memory.tensors() * stack.reserved_share.value + stack.context_bytes.value <=
+                    hw.device.memory_bytes.value;
+  return prediction;
+}
+
 }  // namespace
 
 CasePrediction predict_case(const ReferenceCase& reference) {
-  if (std::string reason = why_not(reference); !reason.empty()) return not_covered(reason);
+  const std::vector<std::string> stacks = stack_names();
+  const bool known = std::find(stacks.begin(), stacks.end(), reference.stack) != stacks.end();
+  const std::string reason = known ? why_not_stack(reference) : why_not_plan(reference);
+  if (!reason.empty()) return not_covered(reason);
   HardwareProfile hw;
   try {
     hw = load_hardware(hardware_reference(reference));
@@ -127,17 +170,7 @@ CasePrediction predict_case(const ReferenceCase& reference) {
     return not_covered("model " + reference.model);
   }
   try {
-    CasePrediction prediction;
-    const Plan plan = plan_of(reference, model, hw, reference.sequence);
-    const Prediction predicted = predict(plan);
-    prediction.step_seconds = predicted.step_seconds;
-    prediction.peak_bytes =
-        predicted.peak_bytes[0] + static_cast<int64_t>(hw.device.reserved_bytes.value);
-    prediction.fits = fits(plan, predicted.peak_bytes);
-    if (reference.measured.longest) {
-      prediction.longest_sequence = longest_sequence(reference, model, hw);
-    }
-    return prediction;
+    return known ? predict_stack(reference, model, hw) : predict_plan(reference, model, hw);
   } catch (const Error& e) {
     return not_covered(fmt::format("no such plan: {}", e.what()));
   }

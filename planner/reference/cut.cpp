@@ -1,0 +1,49 @@
+#include "planner/reference/cut.h"
+
+#include <algorithm>
+
+namespace longspan {
+
+LayerShape layer_shape(const ReferenceCase& c) {
+  LayerShape shape;
+  shape.sequence = c.sequence;
+  shape.sequences = *c.micro_batch;
+  shape.tensor = c.degrees.tensor;
+  shape.sequence_parallel = c.sequence_parallel;
+  shape.context = c.degrees.ulysses * c.degrees.ring * c.degrees.all_gather;
+  shape.ulysses = c.degrees.ulysses;
+  shape.stored_scores = !c.flash_attention;
+  return shape;
+}
+
+double micro_batches(const ReferenceCase& c) {
+  return static_cast<double>(c.global_batch / (c.degrees.data * *c.micro_batch));
+}
+
+double layers_of(const ReferenceCase& c, const ModelSpec& model, int64_t stage) {
+  if (!c.stage_layers.empty()) return static_cast<double>(c.stage_layers[stage]);
+  return static_cast<double>(model.layers) / static_cast<double>(c.degrees.pipeline);
+}
+
+double recomputed_layers(const ReferenceCase& c, const ModelSpec& model, int64_t stage) {
+  const double layers = layers_of(c, model, stage);
+  if (c.recompute_layers.empty()) return c.recompute == Recompute::full ? layers : 0;
+  const size_t i = c.recompute_layers.size() == 1 ? 0 : static_cast<size_t>(stage);
+  return std::min(layers, static_cast<double>(c.recompute_layers[i]));
+}
+
+double rank_parameters(const ReferenceCase& c, const ModelSpec& model) {
+  const std::vector<ParameterUnit> units = parameter_units(model);
+  const auto tensor = static_cast<double>(c.degrees.tensor);
+  const auto layer = static_cast<double>(units[1].elements);
+  auto ends = static_cast<double>(units.front().elements);
+  if (c.degrees.pipeline == 1) ends += static_cast<double>(units.back().elements);
+  return (layer * layers_of(c, model, 0) + ends) / tensor;
+}
+
+double replicas(const ReferenceCase& c) {
+  return static_cast<double>(c.degrees.data * c.degrees.ulysses * c.degrees.ring *
+                             c.degrees.all_gather);
+}
+
+}  // namespace longspan

@@ -1,0 +1,20 @@
+// How a published run cuts a model: internal to planner/reference.
+#pragma once
+
+#include "planner/reference/case.h"
+#include "planner/reference/layer_work.h"
+
+namespace longspan {
+
+/// REQUIRES: the micro-batch is known.
+LayerShape layer_shape(const ReferenceCase& reference);
+double micro_batches(const ReferenceCase& reference);
+double layers_of(const ReferenceCase& reference, const ModelSpec& model, int64_t stage);
+/// Layers of a stage whose forward runs again.
+double recomputed_layers(const ReferenceCase& reference, const ModelSpec& model, int64_t stage);
+/// Parameters of one rank of the first stage.
+double rank_parameters(const ReferenceCase& reference, const ModelSpec& model);
+/// Ranks with the same parameters, over which ZeRO cuts their states.
+double replicas(const ReferenceCase& reference);
+
+}  // namespace longspan

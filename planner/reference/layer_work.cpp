@@ -1,0 +1,197 @@
+#include "planner/reference/layer_work.h"
+
+namespace longspan {
+namespace {
+
+constexpr double kBytes = 2;  // of an activation
+
+double number(int64_t value) { return static_cast<double>(value); }
+
+// Appends kernels to a list.
+class Kernels {
+ public:
+  explicit Kernels(std::vector<Primitive>& out) : out_(out) {}
+
+  void product(Kernel kernel, double m, double n, double k, double batch = 1) {
+    out_.push_back({kernel, {m, n, k}, 2 * m * n * k * batch, 1, batch});
+  }
+  // C = A W^T, and its gradients by A and by W.
+  void linear(double rows, double out, double in) { product(Kernel::gemm_nt, rows, out, in); }
+  void linear_backward(double rows, double out, double in) {
+    product(Kernel::gemm_nn, rows, in, out);
+    product(Kernel::gemm_tn, out, in, rows);
+  }
+  // `bytes` read and written by so many kernels.
+  void touch(double bytes, int kernels = 1) {
+    for (int i = 0; i < kernels; ++i) {
+      out_.push_back({Kernel::pass, {bytes / kernels, 1, 1}, bytes / kernels});
+    }
+  }
+
+ private:
+  std::vector<Primitive>& out_;
+};
+
+// An all-reduce, or an all-gather with a reduce-scatter, of `bytes` over a group of neighbours:
+// each is two passes in which every rank sends its share to all others.
+void all_reduce(std::vector<Primitive>& out, double bytes, double ranks, double stride = 1) {
+  if (ranks <= 1) return;
+  for (int pass = 0; pass < 2; ++pass) {
+    out.push_back({Kernel::gather, {bytes / ranks, stride, ranks}, bytes / ranks * (ranks - 1)});
+  }
+}
+
+// One layer's work as it is put together.
+class Layer {
+ public:
+  Layer(const ModelSpec& model, const Stack& stack, const LayerShape& shape)
+      : m_(model), stack_(stack), shape_(shape) {
+    rows_ = shape.tokens();
+    between_ = shape.sequence_parallel ? rows_ / t_ : rows_;
+  }
+
+  LayerWork work() {
+    forward();
+    backward();
+    exchanges();
+    return std::move(work_);
+  }
+
+ private:
+  void forward() {
+    Kernels k(work_.forward.kernels);
+    k.touch(kBytes * stack_.norm_passes.value * between_ * d_);
+    k.linear(rows_, a_ + 2 * g_, d_);
+    k.touch(kBytes * 2 * rows_ * (a_ + 2 * g_));  // biases, rotations, layouts
+    attention_forward(k);
+    if (shape_.stored_scores) {
+      Kernels again(work_.scores);
+      attention_forward(again);
+    }
+    k.linear(rows_, d_, a_);
+    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
+    k.touch(kBytes * stack_.norm_passes.value * between_ * d_);
+    k.linear(rows_, w_, d_);
+    k.touch(kBytes * stack_.activation_passes.value * rows_ * f_);
+    k.linear(rows_, d_, f_);
+    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
+  }
+
+  void backward() {
+    Kernels k(work_.backward.kernels);
+    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
+    k.linear_backward(rows_, d_, f_);
+    k.touch(kBytes * 2 * stack_.activation_passes.value * rows_ * f_);
+    k.linear_backward(rows_, w_, d_);
+    k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
+    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
+    k.linear_backward(rows_, d_, a_);
+    attention_backward(k);
+    k.touch(kBytes * 2 * rows_ * (a_ + 2 * g_));
+    k.linear_backward(rows_, a_ + 2 * g_, d_);
+    k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
+  }
+
+  // Of one rank: all of the sequence for its heads. A ring or a gather over the other context
+  // ranks leaves it an equal part of the pairs.
+  double heads() const { return number(m_.heads) / (t_ * number(shape_.ulysses)); }
+  double queries() const {
+    return number(shape_.sequence) * number(shape_.ulysses) / number(shape_.context);
+  }
+
+  void fused(Kernels&, std::vector<Primitive>& out, Kernel kernel, double products) const {
+    const double s = number(shape_.sequence), dim = number(m_.head_dim);
+    const double batch = heads() * number(shape_.sequences);
+    const double pairs = s * (s + 1) / 2 * (queries() / s);
+    out.push_back({kernel, {queries(), s, dim}, 2 * products * pairs * dim * batch, 1, batch});
+  }
+
+  void attention_forward(Kernels& k) {
+    const double s = number(shape_.sequence), dim = number(m_.head_dim);
+    const double batch = heads() * number(shape_.sequences);
+    if (!shape_.stored_scores) {
+      fused(k, work_.forward.kernels, Kernel::attention_forward_diagonal, 2);
+      return;
+    }
+    k.product(Kernel::gemm_nt, queries(), s, dim, batch);
+    k.touch(stack_.score_bytes_forward.value * queries() * s * batch, 2);
+    k.product(Kernel::gemm_nn, queries(), dim, s, batch);
+  }
+
+  void attention_backward(Kernels& k) {
+    const double s = number(shape_.sequence), dim = number(m_.head_dim);
+    const double batch = heads() * number(shape_.sequences);
+    if (!shape_.stored_scores) {
+      fused(k, work_.backward.kernels, Kernel::attention_backward_diagonal, 5);
+      return;
+    }
+    k.product(Kernel::gemm_nt, queries(), s, dim, batch);  // gradient of the scores
+    k.product(Kernel::gemm_tn, s, dim, queries(), batch);  // of the values
+    k.touch(stack_.score_bytes_backward.value * queries() * s * batch, 2);
+    k.product(Kernel::gemm_nn, queries(), dim, s, batch);  // of the queries
+    k.product(Kernel::gemm_tn, s, dim, queries(), batch);  // of the keys
+  }
+
+  void exchanges() {
+    const double bytes = kBytes * rows_ * d_;
+    for (Pass* pass : {&work_.forward, &work_.backward}) {
+      for (int half = 0; half < 2; ++half) all_reduce(pass->tensor, bytes, t_);
+    }
+    const double others = number(shape_.context / shape_.ulysses);
+    if (others > 1) {  // every rank gets the others' keys and values, and sends their gradients
+      const double own = kBytes * 2 * rows_ * g_;
+      const double stride = t_ * number(shape_.ulysses);
+      work_.forward.context.push_back({Kernel::gather, {own, stride, others}, own * (others - 1)});
+      for (int pass = 0; pass < 2; ++pass) {
+        work_.backward.context.push_back(
+            {Kernel::gather, {own, stride, others}, own * (others - 1)});
+      }
+    }
+    if (const double u = number(shape_.ulysses); u > 1) {
+      const double there = kBytes * rows_ * (a_ + 2 * g_) / u, back = kBytes * rows_ * a_ / u;
+      for (Pass* pass : {&work_.forward, &work_.backward}) {
+        for (const double each : {there, back}) {
+          pass->context.push_back({Kernel::exchange, {each, t_, u}, each * (u - 1)});
+        }
+      }
+    }
+  }
+
+  const ModelSpec& m_;
+  const Stack& stack_;
+  const LayerShape& shape_;
+  LayerWork work_;
+  const double t_ = number(shape_.tensor);
+  const double d_ = number(m_.hidden), f_ = number(m_.ffn) / t_;
+  const double w_ = m_.activation == Activation::swiglu ? 2 * f_ : f_;
+  const double a_ = number(m_.attention_width()) / t_, g_ = number(m_.kv_width()) / t_;
+  double rows_ = 0, between_ = 0;
+};
+
+}  // namespace
+
+LayerWork layer_work(const ModelSpec& model, const Stack& stack, const LayerShape& shape) {
+  return Layer(model, stack, shape).work();
+}
+
+EndsWork ends_work(const ModelSpec& model, const Stack& stack, const LayerShape& shape) {
+  const double rows = shape.tokens(), d = number(model.hidden), t = number(shape.tensor);
+  const double between = shape.sequence_parallel ? rows / t : rows;
+  // Megatron rounds the vocabulary up to a multiple of 128 on every rank; others gain nothing by
+  // it that shows.
+  const double v = number((model.vocab + 128 * shape.tensor - 1) / (128 * shape.tensor) * 128);
+  EndsWork ends;
+  Kernels embedding(ends.embedding.kernels);
+  embedding.touch(kBytes * 3 * rows * d, 2);     // rows of the table, positions
+  embedding.touch(kBytes * 3 * between * d, 2);  // dropout; backward
+  all_reduce(ends.embedding.tensor, kBytes * rows * d, t);
+  Kernels head(ends.head.kernels);
+  head.touch(kBytes * 3 * stack.norm_passes.value * between * d, 3);
+  head.linear(rows, v, d);
+  head.touch(stack.logit_bytes.value * rows * v, 4);
+  head.linear_backward(rows, v, d);
+  all_reduce(ends.head.tensor, kBytes * rows * d, t);
+  return ends;
+}
+
+}  // namespace longspan

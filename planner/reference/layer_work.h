@@ -1,0 +1,50 @@
+// What a reference implementation runs for one layer and one micro-batch on one GPU: products,
+// attention, passes over memory, exchanges; forward and backward. The same primitives and rates as
+// the step program's ops, without a program: it is somebody else's.
+#pragma once
+
+#include <vector>
+
+#include "models/model_spec.h"
+#include "planner/cost/work.h"
+#include "planner/reference/stack.h"
+
+namespace longspan {
+
+/// How a layer is cut.
+struct LayerShape {
+  int64_t sequence = 0;            // tokens
+  int64_t sequences = 1;           // in a micro-batch
+  int64_t tensor = 1;              // ranks that share heads and inner width
+  bool sequence_parallel = false;  // ... and the tokens in between
+  int64_t context = 1;             // ranks that share the tokens ...
+  int64_t ulysses = 1;             // ... of which so many exchange tokens for heads
+  bool stored_scores = false;      // attention without a fused kernel
+
+  /// Tokens of one rank between the exchanges of its tensor group.
+  double tokens() const {
+    return static_cast<double>(sequence * sequences) / static_cast<double>(context);
+  }
+};
+
+/// Kernels in their order, and exchanges by what may hide them.
+struct Pass {
+  std::vector<Primitive> kernels;
+  std::vector<Primitive> tensor, context;
+};
+
+struct LayerWork {
+  Pass forward;
+  Pass backward;                  // without recomputation
+  std::vector<Primitive> scores;  // forward kernels that selective recomputation runs again
+};
+
+LayerWork layer_work(const ModelSpec& model, const Stack& stack, const LayerShape& shape);
+
+/// The embedding and, after the last layer, norm, logits and loss; forward and backward together.
+struct EndsWork {
+  Pass embedding, head;
+};
+EndsWork ends_work(const ModelSpec& model, const Stack& stack, const LayerShape& shape);
+
+}  // namespace longspan

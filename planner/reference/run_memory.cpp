@@ -1,0 +1,68 @@
+#include "planner/reference/run_memory.h"
+
+#include <algorithm>
+
+#include "planner/reference/cut.h"
+
+namespace longspan {
+namespace {
+
+double number(int64_t value) { return static_cast<double>(value); }
+
+// Bytes that one layer saves for one micro-batch.
+struct LayerBytes {
+  double all = 0;
+  double scores = 0;  // of which selective recomputation spares so many
+  double input = 0;   // all that full recomputation keeps
+};
+
+LayerBytes saved(const ModelSpec& m, const LayerShape& shape) {
+  const double t = number(shape.tensor), rows = shape.tokens();
+  const double between = shape.sequence_parallel ? rows / t : rows;
+  const double d = number(m.hidden), f = number(m.ffn) / t;
+  const double w = m.activation == Activation::swiglu ? 2 * f : f;
+  const double a = number(m.attention_width()) / t, g = number(m.kv_width()) / t;
+  const double stored = shape.stored_scores ? 1 : 0;
+  LayerBytes s;
+  s.input = 2 * between * d;
+  // Scores after softmax, their dropout's mask and what it leaves; or one sum a row of them.
+  s.scores = number(m.heads) / t * number(shape.sequences) * number(shape.sequence) *
+             (stored > 0 ? 5 * number(shape.sequence) : 4) / number(shape.context);
+  const double norms = 2 * 2 * between * d, inputs = 2 * 2 * between * d;
+  const double masks = stored * 2 * between * d;  // of dropout, as old as unfused attention
+  s.all = norms + inputs + masks + 2 * rows * (a + 2 * g) + 2 * rows * a + 2 * rows * (w + f) +
+          s.scores;
+  return s;
+}
+
+}  // namespace
+
+RunMemory run_memory(const ReferenceCase& c, const ModelSpec& model, const Stack& stack) {
+  const LayerShape shape = layer_shape(c);
+  const LayerBytes layer = saved(model, shape);
+  const double layers = layers_of(c, model, 0), again = recomputed_layers(c, model, 0);
+  const double kept = c.recompute == Recompute::selective ? layer.all - layer.scores : layer.all;
+  const double of_stage = (layers - again) * kept + again * layer.input;
+  // What is recomputed is whole while its layer's backward runs.
+  double at_work = c.recompute == Recompute::selective ? layer.scores : 0;
+  if (again > 0) at_work = layer.all - layer.input;
+  // 1F1B: the first stage is a pipeline's depth ahead; interleaved, a little more (arXiv
+  // 2205.05198, section 4.2.3).
+  const double p = number(c.degrees.pipeline), v = number(c.virtual_stages);
+  const double ahead = v > 1 ? p + (p - 1) / v : p;
+
+  RunMemory memory;
+  const double parameters = rank_parameters(c, model), ranks = replicas(c);
+  const double whole = c.zero == 3 ? parameters / ranks : parameters;
+  memory.states =
+      whole * stack.parameter_state_bytes.value +
+      (c.zero > 0 ? parameters / ranks : parameters) * stack.optimizer_state_bytes.value;
+  memory.activations = of_stage * std::min(ahead, micro_batches(c)) + at_work;
+  if (c.degrees.pipeline == 1) {
+    const double vocab = number(model.vocab) / number(c.degrees.tensor);
+    memory.ends = 6 * shape.tokens() * vocab;  // logits in half and single precision
+  }
+  return memory;
+}
+
+}  // namespace longspan

@@ -1,0 +1,152 @@
+#include "planner/reference/run_time.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "planner/cost/cost_model.h"
+#include "planner/reference/cut.h"
+
+namespace longspan {
+namespace {
+
+double number(int64_t value) { return static_cast<double>(value); }
+
+// Seconds of one pass through a layer, or through an end of the model.
+struct Seconds {
+  double compute = 0, tensor = 0, context = 0;
+  double all() const { return compute + tensor + context; }
+  Seconds& operator+=(const Seconds& other) {
+    compute += other.compute;
+    tensor += other.tensor;
+    context += other.context;
+    return *this;
+  }
+  friend Seconds operator+(Seconds a, const Seconds& b) { return a += b; }
+  Seconds operator*(double times) const {
+    return {compute * times, tensor * times, context * times};
+  }
+};
+
+class Run {
+ public:
+  Run(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw, const Stack& stack)
+      : c_(c),
+        model_(model),
+        stack_(stack),
+        hw_(hw),
+        cost_(hw, c.precision == "fp32" ? DType::float32 : DType::bfloat16),
+        shape_(layer_shape(c)),
+        micro_batches_(micro_batches(c)),
+        parameters_(rank_parameters(c, model)),
+        replicas_(replicas(c)) {}
+
+  RunTime time() {
+    const LayerWork layer = layer_work(model_, stack_, shape_);
+    const EndsWork ends = ends_work(model_, stack_, shape_);
+    const Seconds forward = seconds(layer.forward), backward = seconds(layer.backward);
+    const Seconds scores = seconds({layer.scores, {}, {}});
+    const Seconds embedding = seconds(ends.embedding), head = seconds(ends.head);
+
+    // Of each stage, for one micro-batch.
+    const int64_t stages = c_.degrees.pipeline;
+    std::vector<Seconds> stage(stages);
+    for (int64_t i = 0; i < stages; ++i) {
+      const double layers = layers_of(c_, model_, i);
+      stage[i] = (forward + backward) * layers;
+      stage[i] += forward * recomputed_layers(c_, model_, i);
+      if (c_.recompute == Recompute::selective) stage[i] += scores * layers;
+    }
+    stage.front() += embedding;
+    stage.back() += head;
+    const Seconds& slowest = *std::max_element(
+        stage.begin(), stage.end(), [](const auto& a, const auto& b) { return a.all() < b.all(); });
+
+    RunTime time;
+    time.compute = slowest.compute * micro_batches_;
+    time.tensor = slowest.tensor * micro_batches_;
+    time.context = slowest.context * micro_batches_;
+    time.bubble = bubble(stage);
+    time.data = data(slowest.compute);
+    time.update = parameters_ / (c_.zero > 0 ? replicas_ : 1) * stack_.optimizer_bytes.value /
+                  (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
+    time.rest = stack_.step_s.value + micro_batches_ * stack_.micro_batch_s.value;
+    return time;
+  }
+
+ private:
+  // A device runs what the host has issued; whichever is slower sets the pace.
+  Seconds seconds(const Pass& pass) const {
+    Seconds s;
+    double device = 0;
+    for (const Primitive& p : pass.kernels) {
+      const double own = cost_.seconds(p);
+      device += (p.kernel == Kernel::pass ? own / stack_.pass_share.value : own) +
+                stack_.kernel_gap_s.value;
+    }
+    const double kernels = number(static_cast<int64_t>(pass.kernels.size()));
+    const double tensor = exchange(pass.tensor), context = exchange(pass.context);
+    s.tensor = std::max(tensor - stack_.tensor_hidden.value * device, 0.0);
+    s.context = std::max(context - stack_.context_hidden.value * device, 0.0);
+    s.compute = std::max(device, kernels * stack_.host_kernel_s.value - s.tensor - s.context);
+    return s;
+  }
+  double exchange(const Primitive& p) const { return cost_.seconds(p) + stack_.exchange_s.value; }
+  double exchange(const std::vector<Primitive>& primitives) const {
+    return std::accumulate(primitives.begin(), primitives.end(), 0.0,
+                           [&](double all, const Primitive& p) { return all + exchange(p); });
+  }
+
+  // 1F1B, interleaved v times: a micro-batch passes through all stages once before the slowest is
+  // always busy and once after, a v-th of a stage at a time (arXiv 2104.04473, section 2.2).
+  double bubble(const std::vector<Seconds>& stage) const {
+    const double p = number(c_.degrees.pipeline), v = number(c_.virtual_stages);
+    if (p <= 1) return 0;
+    double others = -std::max_element(stage.begin(), stage.end(), [](const auto& a, const auto& b) {
+                       return a.all() < b.all();
+                     })->all();
+    for (const Seconds& s : stage) others += s.all();
+    // Each rank of a tensor group sends its part of the activations (section 4.1 there).
+    const double bytes = 2 * shape_.tokens() * number(model_.hidden) / number(c_.degrees.tensor);
+    const double neighbours = number(c_.gpus) / p;
+    const double hop = stack_.stage_latency_s.value +
+                       cost_.seconds({Kernel::exchange, {bytes, neighbours, 2}, bytes});
+    return others / v + 2 * (p - 1 + micro_batches_ * (v - 1)) * hop + micro_batches_ * 2 * hop;
+  }
+
+  // Gradients are summed over the replicas, parameters gathered where they are cut up: in every
+  // micro-batch's forward and backward by ZeRO 3, else once in a step.
+  double data(double micro_batch_compute) const {
+    const double ranks = replicas_;
+    if (ranks <= 1) return 0;
+    const double stride = number(c_.degrees.tensor);
+    const auto pass = [&](double bytes) {
+      return exchange(
+          {Kernel::gather, {bytes / ranks, stride, ranks}, bytes / ranks * (ranks - 1)});
+    };
+    const double gradients = pass(parameters_ * stack_.gradient_bytes.value);
+    const double gathered = pass(parameters_ * 2);
+    const bool every_time = c_.zero == 3;
+    const double times = every_time ? micro_batches_ : 1;
+    const double all = every_time    ? times * (gradients + 2 * gathered)
+                       : c_.zero > 0 ? gradients + gathered
+                                     : 2 * gradients;
+    return std::max(0.0, all - stack_.data_hidden.value * times * micro_batch_compute);
+  }
+
+  const ReferenceCase& c_;
+  const ModelSpec& model_;
+  const Stack& stack_;
+  const HardwareProfile& hw_;
+  CostModel cost_;
+  LayerShape shape_;
+  double micro_batches_, parameters_, replicas_;
+};
+
+}  // namespace
+
+RunTime run_time(const ReferenceCase& reference, const ModelSpec& model, const HardwareProfile& hw,
+                 const Stack& stack) {
+  return Run(reference, model, hw, stack).time();
+}
+
+}  // namespace longspan

@@ -1,0 +1,26 @@
+// How long a step takes under a reference implementation: layers, stages, exchanges, update.
+#pragma once
+
+#include "hwprofiles/hardware_profile.h"
+#include "planner/reference/case.h"
+#include "planner/reference/stack.h"
+
+namespace longspan {
+
+/// Seconds of a step by what they go to; the rank of the slowest stage.
+struct RunTime {
+  double compute = 0;  // kernels, recomputation included, or the host that issues them
+  double tensor = 0;   // exchanges of the tensor group that nothing hides
+  double context = 0;  // likewise of keys and values
+  double data = 0;     // likewise of gradients and parameters
+  double bubble = 0;   // stages that wait for others
+  double update = 0;   // of the parameters
+  double rest = 0;     // what a step takes besides
+  double step() const { return compute + tensor + context + data + bubble + update + rest; }
+};
+
+/// REQUIRES: the case's micro-batch is known; hw has its GPUs; model is its dense model.
+RunTime run_time(const ReferenceCase& reference, const ModelSpec& model, const HardwareProfile& hw,
+                 const Stack& stack);
+
+}  // namespace longspan

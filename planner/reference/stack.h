@@ -1,0 +1,60 @@
+// The software that a published figure was measured with, as the habits that cost time or memory.
+//
+// The same model on the same machine takes half as long under one framework as under another.
+// A Stack names what makes the difference (how its host issues kernels, which exchanges it hides,
+// what it stores between forward and backward, what its allocator leaves unused), each term with
+// where its value comes from; nothing else of a prediction depends on who wrote the software.
+// Stacks are files in planner/reference/stacks, compiled in. Plain values, safe to share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace longspan {
+
+/// A habit's price. Sources begin with "paper: ", "code: ", "measured: ", "fitted: " (to which
+/// tables) or "assumption: ".
+struct StackTerm {
+  double value = 0;
+  std::string source;
+  bool operator==(const StackTerm&) const = default;
+};
+
+struct Stack {
+  std::string name;   // "megatron-lm"
+  std::string about;  // one sentence
+
+  // Time.
+  StackTerm kernel_gap_s;   // s a device idles between two kernels
+  StackTerm host_kernel_s;  // s the host takes to issue one: a layer takes no less than its kernels
+  StackTerm pass_share;     // 1: of the memory bandwidth that elementwise kernels reach
+  StackTerm norm_passes;    // tensors moved by a norm, forward; twice as many backward
+  StackTerm add_passes;     // by bias, dropout and residual addition together
+  StackTerm activation_passes;    // by bias and activation of the MLP, of its inner width
+  StackTerm score_bytes_forward;  // B moved for a score of attention, where scores are stored
+  StackTerm score_bytes_backward;
+  StackTerm logit_bytes;      // B moved for a logit by the loss, forward and backward
+  StackTerm optimizer_bytes;  // B moved for a parameter by an update
+  StackTerm exchange_s;       // s an exchange takes beyond the wire: to launch, to meet
+  StackTerm tensor_hidden;    // 1: share of the tensor group's exchanges that computation hides
+  StackTerm data_hidden;      // 1: likewise of gradients' and parameters' exchanges
+  StackTerm context_hidden;   // 1: likewise of keys' and values'
+  StackTerm stage_latency_s;  // s a stage waits for what the one before sends
+  StackTerm micro_batch_s;    // s a micro-batch takes besides: its data, the parts of its loss
+  StackTerm step_s;           // s a step takes besides: data, logging, the norm of the gradients
+  // Memory.
+  StackTerm parameter_state_bytes;  // B for a parameter on the device, not sharded by ZeRO 1
+  StackTerm optimizer_state_bytes;  // B for a parameter, sharded by it
+  StackTerm gradient_bytes;         // B for a gradient that ranks exchange
+  StackTerm context_bytes;          // B of CUDA context, libraries and collectives' buffers
+  StackTerm reserved_share;         // 1: what the allocator takes for a byte of tensors
+  bool operator==(const Stack&) const = default;
+};
+
+/// Names of the stacks, sorted.
+std::vector<std::string> stack_names();
+
+/// Throws bad_input for an unknown name, with the nearest known ones.
+Stack load_stack(const std::string& name);
+
+}  // namespace longspan
