@@ -144,7 +144,7 @@ void print_text(const Validated& v, bool with_cases) {
                {"bias"}});
   for (const TableReport& t : report.tables) add_table(table, t, t.table);
   if (report.tables.size() > 1) add_table(table, report.overall, "all");
-  table.print();
+  if (report.overall.predicted > 0) table.print();
   if (const FitCounts& fit = report.overall.fit; fit.total() > 0) {
     fmt::print(
         "Fits: {} trained as predicted, {} trained though predicted not to fit; {} ran out "

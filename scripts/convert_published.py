@@ -157,6 +157,17 @@ def length(tokens):
 
 # ---------------------------------------------------------------- the tables
 
+# arXiv 2506.13996, table 1: the time of an iteration of hours and minutes, and for those of seconds,
+# which are printed whole, the rate.
+ALST_TIMES = {
+    "run-h100-sp1-llama-8b-baseline.yml": dict(model_tflops_per_gpu=189.4),
+    "run-h100-sp32-llama-8b-baseline.yml": dict(model_tflops_per_gpu=393.6),
+    "run-h100-sp1-llama-8b.yml": dict(step_time_s=1010),
+    "run-h100-sp8-llama-8b.yml": dict(step_time_s=6455),
+    "run-h100-sp32-llama-8b.yml": dict(step_time_s=26709),
+}
+
+
 def alst(rows):
     models = {"meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b", "Qwen/Qwen3-32B": "qwen3-32b",
               "meta-llama/Llama-3.1-70B-Instruct": "llama-3.1-70b"}
@@ -173,7 +184,7 @@ def alst(rows):
         # Recipes without Ulysses keep sequence_parallel_size in the file, but the lengths and the
         # paper's rates are those of one sequence on each GPU.
         alone = "baseline" in r["recipe"] or "no-ulysses" in r["recipe"]
-        measured = {"longest": True}
+        measured = {"longest": True} | ALST_TIMES.get(r["recipe"], {})
         if r["reported_gpu_mem_gb"]:
             # see_memory_usage() divides by 2^30 and prints "GB"; NV is the driver's figure.
             measured["peak_device"] = r["reported_gpu_mem_gb"] + "GiB"
@@ -182,8 +193,11 @@ def alst(rows):
                     stack="alst", precision="bf16", sequence=int(r["max_seq_len"]), micro_batch=1,
                     global_batch=gpus if alone else 1, ulysses=1 if alone else gpus,
                     zero=int(r["zero_stage"]), recompute="full", offload=offload, tiled_mlp=r["tiled_mlp"] == "true",
-                    tiled_loss=r["liger_tiled_loss"] == "true", measured=measured)
+                    tiled_loss=r["liger_tiled_loss"] == "true",
+                    flops=flops("parameters", "full", "all", H100), measured=measured)
         notes = ["author: " + r["author_note"]] if r["author_note"] else []
+        if r["recipe"] in ALST_TIMES:
+            notes.append("speed: arXiv 2506.13996, table 1")
         if alone and gpus > 1:
             notes.append(f"the recipe says {gpus} sequence ranks, its length and name say none")
         if notes:

@@ -84,6 +84,20 @@ void check_ranks(const Plan& plan, const std::string& origin) {
                   ranks == 1 ? "" : "s", plan.hardware.name, devices, devices == 1 ? "" : "s");
 }
 
+void check_size(const Plan& plan, const std::string& origin) {
+  constexpr double kMostOps = 5e7;
+  const auto chunks = static_cast<double>(plan.sequence / plan.strategy.chunk_tokens);
+  const double per_layer = plan.strategy.kv == Tier::device ? 12 * chunks : chunks * chunks;
+  const double ops =
+      per_layer * static_cast<double>(plan.model.layers) * static_cast<double>(plan.micro_batches);
+  if (ops > kMostOps) {
+    throw bad_input(
+        "{}: strategy: chunk_tokens: chunks of {} cut the step into about {:.0e} ops, "
+        "more than {:.0e}; use a larger chunk",
+        origin, plan.strategy.chunk_tokens, ops, kMostOps);
+  }
+}
+
 void check_fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes) {
   const std::array<int64_t, kTierCount> capacity = capacities(plan.hardware);
   std::string message;

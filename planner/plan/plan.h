@@ -76,6 +76,11 @@ void check_fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_by
 /// Throws bad_input, prefixed by `origin`, unless the hardware has a device for each rank.
 void check_ranks(const Plan& plan, const std::string& origin);
 
+/// Throws bad_input, prefixed by `origin`, for a chunk so small, by a typing error, that the step
+/// has more ops than any machine holds: per layer and chunk there are at least a dozen, and where
+/// K,V stream one or more per pair of chunks. REQUIRES: as validate() of the strategy.
+void check_size(const Plan& plan, const std::string& origin);
+
 /// Reading: strict. A plan without a `predicted` block gets one from its knobs. Unknown keys,
 /// contradictions (chunk not dividing the sequence, a record that does not follow from the knobs, a
 /// device without the dtype) and newer versions throw bad_input with one line.

@@ -151,22 +151,6 @@ void check_record(const YamlMap& yaml, const Plan& plan) {
   }
 }
 
-// A typing error in the chunk must not ask for more ops than any machine holds. Per layer and chunk
-// there are at least a dozen ops, and where K,V stream one or more per pair of chunks.
-void check_size(const Plan& plan, const std::string& origin) {
-  constexpr double kMostOps = 5e7;
-  const auto chunks = static_cast<double>(plan.sequence / plan.strategy.chunk_tokens);
-  const double per_layer = plan.strategy.kv == Tier::device ? 12 * chunks : chunks * chunks;
-  const double ops =
-      per_layer * static_cast<double>(plan.model.layers) * static_cast<double>(plan.micro_batches);
-  if (ops > kMostOps) {
-    throw bad_input(
-        "{}: strategy: chunk_tokens: chunks of {} cut the step into about {:.0e} ops, "
-        "more than {:.0e}; use a larger chunk",
-        origin, plan.strategy.chunk_tokens, ops, kMostOps);
-  }
-}
-
 void check_dtype(const YamlMap& yaml, const Plan& plan) {
   const DeviceProfile& device = plan.hardware.device;
   const Figure& peak =

@@ -17,6 +17,8 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kMostGpus = int64_t{1} << 20;
+constexpr int64_t kMostSequences = int64_t{1} << 30;  // of a batch
+constexpr int64_t kMostTokens = int64_t{1} << 40;     // of a sequence
 
 int64_t whole_or(const YamlMap& yaml, const std::string& key, int64_t missing, int64_t min,
                  int64_t max = INT64_MAX) {
@@ -47,7 +49,7 @@ std::optional<int64_t> bytes(const YamlMap& yaml, const std::string& key) {
 
 std::string known_word(const YamlMap& yaml, const std::string& key,
                        const std::vector<std::string>& known) {
-  const std::string word = yaml.text(key);
+  std::string word = yaml.text(key);
   if (std::find(known.begin(), known.end(), word) != known.end()) return word;
   throw yaml.error(key, fmt::format("expected one of {}, got \"{}\"{}", fmt::join(known, ", "),
                                     word, nearest_hint(word, known)));
@@ -56,7 +58,7 @@ std::string known_word(const YamlMap& yaml, const std::string& key,
 // One value for each stage, or one for all of them.
 std::vector<double> per_stage(const YamlMap& yaml, const std::string& key, int64_t stages) {
   if (!yaml.has(key)) return {};
-  const std::vector<double> values = yaml.reals(key);
+  std::vector<double> values = yaml.reals(key);
   const auto count = static_cast<int64_t>(values.size());
   if (count != 1 && count != stages) {
     throw yaml.error(key, fmt::format("expected one value, or one for each of {} pipeline stages, "
@@ -67,7 +69,7 @@ std::vector<double> per_stage(const YamlMap& yaml, const std::string& key, int64
 }
 
 std::vector<double> shares(const YamlMap& yaml, const std::string& key, int64_t stages) {
-  const std::vector<double> values = per_stage(yaml, key, stages);
+  std::vector<double> values = per_stage(yaml, key, stages);
   for (const double value : values) {
     if (!(value >= 0 && value <= 1)) {
       throw yaml.error(key, fmt::format("expected shares from 0 to 1, got {}", value));
@@ -152,23 +154,25 @@ void read_degrees(const YamlMap& yaml, ReferenceCase& c) {
   d.ring = degree("ring");
   d.all_gather = degree("all_gather");
   d.expert = degree("expert");
-  int64_t product = 1;
+  // In floating point: five typing errors together may be beyond int64.
+  double others = 1;
   for (const int64_t factor : {d.tensor, d.pipeline, d.ulysses, d.ring, d.all_gather}) {
-    product = checked_mul(product, factor, "degrees");
+    others *= static_cast<double>(factor);
   }
   // Replicas are what the other degrees leave, and need not be said.
-  d.data = whole_or(yaml, "data", std::max<int64_t>(1, c.gpus / product), 1, kMostGpus);
-  if (c.left_out.empty() && checked_mul(product, d.data, "degrees") != c.gpus) {
+  const auto left = static_cast<int64_t>(static_cast<double>(c.gpus) / others);
+  d.data = whole_or(yaml, "data", std::max<int64_t>(1, left), 1, kMostGpus);
+  const double taken = others * static_cast<double>(d.data);
+  if (c.left_out.empty() && taken != static_cast<double>(c.gpus)) {
     throw yaml.error("gpus", fmt::format("the degrees take {} GPUs (data {} x tensor {} x pipeline "
                                          "{} x ulysses {} x ring {} x all_gather {}), got {}",
-                                         product * d.data, d.data, d.tensor, d.pipeline, d.ulysses,
-                                         d.ring, d.all_gather, c.gpus));
+                                         taken, d.data, d.tensor, d.pipeline, d.ulysses, d.ring,
+                                         d.all_gather, c.gpus));
   }
 }
 
 void check_batch(const YamlMap& yaml, const ReferenceCase& c) {
-  const int64_t at_once =
-      checked_mul(c.micro_batch.value_or(1), c.degrees.data, "micro_batch x data");
+  const int64_t at_once = c.micro_batch.value_or(1) * c.degrees.data;
   if (!c.left_out.empty() || c.global_batch % at_once == 0) return;
   throw yaml.error("global_batch",
                    fmt::format("expected a multiple of {} (micro_batch {} x data {}), got {}",
@@ -195,9 +199,9 @@ void check_measured(const YamlMap& yaml, const ReferenceCase& c) {
 }
 
 void read_run(const YamlMap& yaml, ReferenceCase& c) {
-  c.sequence = yaml.whole("sequence", 1);
-  if (yaml.has("micro_batch")) c.micro_batch = yaml.whole("micro_batch", 1);
-  c.global_batch = yaml.whole("global_batch", 1);
+  c.sequence = yaml.whole("sequence", 1, kMostTokens);
+  if (yaml.has("micro_batch")) c.micro_batch = yaml.whole("micro_batch", 1, kMostSequences);
+  c.global_batch = yaml.whole("global_batch", 1, kMostSequences);
   read_degrees(yaml, c);
   const int64_t stages = c.degrees.pipeline;
   c.sequence_parallel = flag_or(yaml, "sequence_parallel", false);
@@ -216,7 +220,7 @@ void read_run(const YamlMap& yaml, ReferenceCase& c) {
   if (yaml.has("offload")) c.offload = read_offload(yaml.map("offload"), stages);
   c.flash_attention = flag_or(yaml, "flash_attention", true);
   c.overlap = flag_or(yaml, "overlap", true);
-  c.chunk_tokens = whole_or(yaml, "chunk", 0, 0);
+  c.chunk_tokens = whole_or(yaml, "chunk", 0, 0, kMostTokens);
   c.tiled_mlp = flag_or(yaml, "tiled_mlp", false);
   c.tiled_loss = flag_or(yaml, "tiled_loss", false);
 }

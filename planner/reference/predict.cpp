@@ -94,7 +94,8 @@ Plan plan_of(const ReferenceCase& c, const ModelSpec& model, const HardwareProfi
   plan.micro_batches = c.global_batch / c.degrees.data;
   plan.dtype = default_dtype(hw);
   plan.strategy = strategy_of(c, plan.model, sequence);
-  validate(plan.strategy, plan.model, sequence, "case");
+  validate(plan.strategy, plan.model, sequence, "no such plan");
+  check_size(plan, "no such plan");
   return plan;
 }
 
@@ -172,7 +173,7 @@ CasePrediction predict_case(const ReferenceCase& reference) {
   try {
     return known ? predict_stack(reference, model, hw) : predict_plan(reference, model, hw);
   } catch (const Error& e) {
-    return not_covered(fmt::format("no such plan: {}", e.what()));
+    return not_covered(e.what());
   }
 }
 

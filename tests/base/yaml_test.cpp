@@ -160,7 +160,7 @@ TEST_CASE("a mapping laid over another takes from it what it lacks") {
   // Errors name the place the value stands at, or that of the mapping that lacks it.
   CHECK_THROWS_WITH(own.whole("a", 2), StartsWith("plan.yaml:1:12: defaults.a: expected"));
   CHECK_THROWS_WITH(own.whole("b", 2), StartsWith("plan.yaml:2:7: own.b: expected"));
-  CHECK_THROWS_WITH(own.map("deep").whole("x", 2), StartsWith("plan.yaml:1:30: defaults.deep.x"));
+  CHECK_THROWS_WITH(own.map("deep").whole("x", 2), StartsWith("plan.yaml:1:33: defaults.deep.x"));
   CHECK_THROWS_WITH(own.text("c"), StartsWith("plan.yaml:2:6: own.c: missing"));
   CHECK(own.line() == 2);
 }

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <tuple>
 
 #include "base/error.h"
 
@@ -80,6 +81,22 @@ TEST_CASE("what DeepSpeed-Ulysses and ALST count: four forwards of everything") 
   const double s = 3.8e6, parameters = 8030261248;
   CHECK(sequence_flops(model_of(c), c.sequence, c.convention) ==
         Approx(4 * (4 * s * s * 4096 * 32 + 2 * parameters * s)).epsilon(1e-12));
+}
+
+// Table 1 of arXiv 2506.13996: 3.8 million tokens on 8 GPUs take 1:47:35, 15.5 million on 32 take
+// 7:25:09, both at 590.6 TFLOP/s.
+TEST_CASE("ALST's times and rates are those of one step") {
+  for (const auto& [gpus, sequence, seconds] :
+       {std::tuple{8, 3'800'000, 6455.0}, std::tuple{32, 15'500'000, 26709.0}}) {
+    ReferenceCase c = example();
+    c.shape.reset();
+    c.model = "llama-3.1-8b";
+    c.gpus = gpus;
+    c.sequence = sequence;
+    c.global_batch = 1;
+    c.convention = {DenseFlops::parameters, AttentionFlops::full, RecomputedFlops::all, 989e12};
+    CHECK(*restated(c, seconds).model_flops_per_gpu == Approx(590.6e12).epsilon(0.0015));
+  }
 }
 
 TEST_CASE("torchtitan leaves the token table out, unless it is the output matrix too") {

@@ -97,6 +97,12 @@ TEST_CASE("what cannot be expressed comes back with its reason") {
   CHECK(reason([](auto& c) { c.model = "deepseek-v9"; }) == "model deepseek-v9");
   CHECK_THAT(reason([](auto& c) { c.degrees.ulysses = 3; }),
              Catch::Matchers::StartsWith("no such plan: ") && Catch::Matchers::Contains("heads"));
+  // A step of more ops than memory holds is refused before it is built.
+  CHECK_THAT(reason([](auto& c) {
+               c.sequence = int64_t{1} << 40;
+               c.chunk_tokens = 1024;
+             }),
+             Catch::Matchers::Contains("ops"));
 }
 
 }  // namespace
