@@ -137,6 +137,10 @@ bool YamlMap::has(const std::string& key) const {
   return static_cast<const YAML::Node&>(node_)[key].IsDefined();
 }
 
+bool YamlMap::has_map(const std::string& key) const {
+  return has(key) && static_cast<const YAML::Node&>(node_)[key].IsMap();
+}
+
 YAML::Node YamlMap::child(const std::string& key) const {
   if (!has(key)) throw error(key, "missing");
   return static_cast<const YAML::Node&>(node_)[key];

@@ -74,6 +74,19 @@ TEST_CASE("hw: the list and one of it") {
                     [](const auto& hw) { return hw["name"] == "h100-80g"; }));
   CHECK_THAT(longspan({"hw", "list"}).out, Contains("h100-80g"));
 
+  const auto nodes = longspan_json({"hw", "list"}).at("nodes");
+  const auto dgx = std::find_if(nodes.begin(), nodes.end(),
+                                [](const auto& node) { return node["name"] == "dgx-h100"; });
+  REQUIRE(dgx != nodes.end());
+  CHECK(dgx->at("devices") == 8);
+  CHECK(longspan_json({"hw", "show", "4xdgx-h100"}).at("nodes") == 4);
+  check_refused(longspan({"hw", "show", "9xh100-80g"}), 2, {"at most 8 devices", "dgx-h100"});
+
+  CHECK(longspan_json({"hw", "show", "h100-80g", "--attention", "flash3"}).at("attention_kernel") ==
+        "flash3");
+  check_refused(longspan({"hw", "show", "h100-80g", "--attention", "flash5"}), 2,
+                {"flash5", "cudnn, flash2, flash3"});
+
   const auto shown = longspan_json({"hw", "show", "2x8xh100-80g"});
   CHECK(shown.at("nodes") == 2);
   CHECK(shown.at("devices_per_node") == 8);
