@@ -75,7 +75,9 @@ const YamlMap& layer_with(const Layers& layers, const std::string& key) {
   const YamlMap* found = nullptr;
   for (const YamlMap& layer : layers) {
     // Every layer is asked, so that finish() knows the key in those that another one hides.
-    if (layer.has(key) && found == nullptr) found = &layer;
+    if (layer.has(key) && (found == nullptr || (!found->has_map(key) && layer.has_map(key)))) {
+      found = &layer;
+    }
   }
   return found == nullptr ? layers.front() : *found;
 }
@@ -95,8 +97,8 @@ Layers file_layers(const YamlMap& file) {
   if (naming.has("device") && !naming.has_map("device")) {
     Layers device{named_file(hardware_device_files(), naming, "device")};
     add_likes(hardware_device_files(), device);
-    for (const YamlMap& layer : device) layer.has("node");
-    layers.insert(layers.begin(), device.begin(), device.end());
+    layer_with(device, "node");  // where it is usually found does not matter here
+    layers.insert(layers.end(), device.begin(), device.end());
   }
   return layers;
 }

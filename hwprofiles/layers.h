@@ -19,8 +19,8 @@ namespace longspan {
 
 using Layers = std::vector<YamlMap>;  // the upper ones first, never empty
 
-/// The first of `layers` that has `key`, else the first of all, whose message is then the one that
-/// says the key is missing.
+/// The first of `layers` that has a mapping at `key` (a node's `device` may be but a name), else
+/// the first that has anything there, else the first of all, which then says that it is missing.
 const YamlMap& layer_with(const Layers& layers, const std::string& key);
 
 /// The layers of a file of the catalog, itself first, then what it is like; nothing if there is no
@@ -28,9 +28,9 @@ const YamlMap& layer_with(const Layers& layers, const std::string& key);
 std::optional<Layers> device_layers(const std::string& name);
 std::optional<Layers> node_layers(const std::string& name);
 
-/// The layers of a user's file: itself; the catalog's node it is `like`, if it says so; and the
-/// catalog's device it names, if `device` is a name and not a mapping. Throws bad_input if the
-/// catalog has no such files.
+/// The layers of a node, the catalog's or a user's file: itself, what it is `like`, and the device
+/// of the catalog that these name. A file that holds a whole profile is its only layer. Throws
+/// bad_input if the catalog has no such files.
 Layers file_layers(const YamlMap& file);
 
 /// The mapping at `path` in a device of the catalog, such as {"rates", "gemm_nt"}. Throws

@@ -231,6 +231,15 @@ TEST_CASE("a file may name what it takes from the catalog") {
   CHECK(mine.host == dgx.host);
   CHECK(mine.devices_per_node == 4);
 
+  // What the file says itself comes before the device it names.
+  mine = load(
+      "name: mine\nlike: dgx-h100\nattention_kernel: flash2\ncompute_under_io: {value: 0.5, unit: "
+      "\"1\", source: \"measured: here\", date: 2026-01-01}\n");
+  CHECK(mine.compute_under_io.value == 0.5);
+  CHECK(mine.rates.at("attention_forward") ==
+        dgx.attention_kernels.at("flash2").at("attention_forward"));
+  CHECK(mine.device == dgx.device);
+
   CHECK_THROWS_WITH(
       load("name: mine\nlike: dgx-h10\n"),
       Contains("mine.yaml:2:1: like: the catalog has no \"dgx-h10\"") && Contains("dgx-h100"));
