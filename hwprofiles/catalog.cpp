@@ -88,8 +88,8 @@ HardwareProfile load_layers(const Layers& layers, const std::string& node, Count
   if (hw.device.backend != "cpu" && counts.devices > hw.devices_per_node) {
     throw bad_input(
         "hardware \"{}\": expected at most {} devices, as many as a node {} has, got {}; for more "
-        "give nodes x devices x name",
-        reference, hw.devices_per_node, node, counts.devices);
+        "give nodes x devices x name (2x{}x{})",
+        reference, hw.devices_per_node, node, counts.devices, hw.devices_per_node, name);
   }
   apply_counts(counts, reference, hw);
   return hw;
