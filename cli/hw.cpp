@@ -1,14 +1,17 @@
 // longspan hw: what the hardware catalog holds, and what a profile says.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 
+#include "base/file.h"
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/hw_text.h"
 #include "cli/inputs.h"
 #include "cli/terminal.h"
 #include "hwprofiles/catalog.h"
+#include "hwprofiles/import_calculon.h"
 
 namespace longspan::cli {
 namespace {
@@ -96,6 +99,23 @@ int show(const std::string& reference, const std::string& attention, bool json) 
   return 0;
 }
 
+int import(const std::string& from, const std::string& to, bool json) {
+  const std::string name = std::filesystem::path(from).stem().string();
+  const HardwareProfile hw = import_calculon(read_file(from), from, name, today());
+  YAML::Emitter out;
+  write_hardware(out, hw);
+  write_file_atomically(to, std::string(out.c_str()) + "\n");
+  if (json) {
+    print_json({{"file", to}, {"name", hw.name}, {"devices", hw.devices()}});
+  } else {
+    fmt::print(
+        "{}: {} devices; every figure is marked as an assumption, look them over with\n"
+        "longspan hw show {}\n",
+        to, hw.devices(), to);
+  }
+  return 0;
+}
+
 }  // namespace
 
 void add_hw(CLI::App& app, Invocation& invocation) {
@@ -114,6 +134,16 @@ void add_hw(CLI::App& app, Invocation& invocation) {
                "longspan hw show 8xh100-80g");
   showing->add_option("hardware", *reference, "A catalog name, a YAML file, or local")->required();
   showing->add_option("--attention", *attention, "Its attention kernel (flash2, cudnn, ...)");
+  auto from = std::make_shared<std::string>();
+  auto to = std::make_shared<std::string>();
+  CLI::App* importing = add_verb(*verb, invocation, "import",
+                                 "Turn a hardware file of Calculon (systems/*.json) into a profile",
+                                 "longspan hw import a100_80g.json -o a100.yaml");
+  importing->add_option("file", *from, "The JSON file")->required();
+  importing->add_option("-o,--output", *to, "Where the profile goes")->required();
+  importing->callback([from, to, &invocation] {
+    invocation.action = [from, to, &invocation] { return import(*from, *to, invocation.json); };
+  });
   showing->callback([reference, attention, &invocation] {
     invocation.action = [reference, attention, &invocation] {
       return show(*reference, *attention, invocation.json);
