@@ -154,6 +154,10 @@ bool YamlMap::has(const std::string& key) const {
   return has_own(key) || (defaults_ && defaults_->has(key));
 }
 
+bool YamlMap::has_map(const std::string& key) const {
+  return has(key) && static_cast<const YAML::Node&>(node_)[key].IsMap();
+}
+
 YAML::Node YamlMap::child(const std::string& key) const {
   if (!has(key)) throw error(key, "missing");
   return has_own(key) ? static_cast<const YAML::Node&>(node_)[key] : defaults_->child(key);

@@ -38,6 +38,7 @@ class YamlMap {
   int64_t line() const;
 
   bool has(const std::string& key) const;
+  bool has_map(const std::string& key) const;      ///< the key is there and holds a mapping
   std::string text(const std::string& key) const;  ///< a non-empty scalar
   int64_t whole(const std::string& key, int64_t min, int64_t max = INT64_MAX) const;
   double real(const std::string& key, double min_exclusive = -1e300) const;  ///< finite

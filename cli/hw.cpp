@@ -1,47 +1,96 @@
 // longspan hw: what the hardware catalog holds, and what a profile says.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 
+#include "base/file.h"
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/hw_text.h"
 #include "cli/inputs.h"
 #include "cli/terminal.h"
 #include "hwprofiles/catalog.h"
+#include "hwprofiles/import_calculon.h"
 
 namespace longspan::cli {
 namespace {
 
-int list(bool json) {
-  Json profiles = Json::array();
-  Table table({{"hardware", false}, {"backend", false}, {"memory"}, {"peak"}, {"host memory"}});
-  for (const std::string& name : hardware_names()) {
+std::string attention_kernels(const HardwareProfile& hw) {
+  std::string list;
+  for (const auto& [kernel, tables] : hw.attention_kernels) {
+    list += (list.empty() ? "" : ", ") + kernel;
+    if (kernel == hw.attention_kernel && hw.attention_kernels.size() > 1) list += "*";
+  }
+  return list;
+}
+
+Json list_devices(Table& table) {
+  Json devices = Json::array();
+  for (const std::string& name : device_names()) {
     const HardwareProfile hw = load_hardware(name);
     const double peak =
         std::max(hw.device.peak_flops_float32.value, hw.device.peak_flops_bfloat16.value);
     const auto memory = static_cast<int64_t>(hw.device.memory_bytes.value);
-    const auto host = static_cast<int64_t>(hw.host.memory_bytes.value);
-    profiles.push_back({{"name", name},
-                        {"backend", hw.device.backend},
-                        {"device_memory_bytes", memory},
-                        {"peak_flops_per_second", peak},
-                        {"host_memory_bytes", host}});
+    Json kernels = Json::array();
+    for (const auto& [kernel, tables] : hw.attention_kernels) kernels.push_back(kernel);
+    devices.push_back({{"name", name},
+                       {"backend", hw.device.backend},
+                       {"device_memory_bytes", memory},
+                       {"peak_flops_per_second", peak},
+                       {"host_memory_bytes", static_cast<int64_t>(hw.host.memory_bytes.value)},
+                       {"attention_kernel", hw.attention_kernel},
+                       {"attention_kernels", std::move(kernels)},
+                       {"node", node_of(name)}});
     table.add({name, hw.device.backend, format_bytes(memory), format_rate(peak, "FLOP/s"),
-               format_bytes(host)});
+               attention_kernels(hw), node_of(name)});
   }
+  return devices;
+}
+
+Json list_nodes(Table& table) {
+  Json nodes = Json::array();
+  for (const std::string& name : node_names()) {
+    const HardwareProfile hw = load_hardware(name);
+    const auto host = static_cast<int64_t>(hw.host.memory_bytes.value);
+    const double node = hw.node_fabric.bandwidth.value, cluster = hw.cluster_fabric.bandwidth.value;
+    nodes.push_back({{"name", name},
+                     {"device", hw.device.name},
+                     {"devices", hw.devices_per_node},
+                     {"host_memory_bytes", host},
+                     {"node_bytes_per_second", node},
+                     {"cluster_bytes_per_second", cluster}});
+    table.add({name, fmt::format("{} x {}", hw.devices_per_node, hw.device.name),
+               format_bytes(host), format_rate(node, "B/s"), format_rate(cluster, "B/s")});
+  }
+  return nodes;
+}
+
+int list(bool json) {
+  Table devices({{"device", false},
+                 {"backend", false},
+                 {"memory"},
+                 {"peak"},
+                 {"attention", false},
+                 {"node", false}});
+  Table nodes({{"node", false}, {"devices", false}, {"host memory"}, {"inside"}, {"between"}});
+  Json device_list = list_devices(devices), node_list = list_nodes(nodes);
   if (json) {
-    print_json({{"hardware", std::move(profiles)}});
-  } else {
-    table.print();
-    fmt::print("Counts go in front: 8x{} is one node of 8, 2x8x{} two of them.\n",
-               hardware_names().front(), hardware_names().front());
+    print_json({{"hardware", std::move(device_list)}, {"nodes", std::move(node_list)}});
+    return 0;
   }
+  devices.print();
+  fmt::print("\n");
+  nodes.print();
+  fmt::print(
+      "Counts go in front: 8xh100-80g is one node of 8 devices, 2x8xh100-80g two of them,\n"
+      "4xdgx-h100 four nodes with all their devices. Rates between devices are per device.\n");
   return 0;
 }
 
-int show(const std::string& reference, bool json) {
-  const HardwareProfile hw = load_hardware(reference);
+int show(const std::string& reference, const std::string& attention, bool json) {
+  HardwareProfile hw = load_hardware(reference);
+  if (!attention.empty()) hw = with_attention_kernel(hw, attention);
   if (json) {
     print_json(hardware_json(hw));
   } else {
@@ -50,23 +99,55 @@ int show(const std::string& reference, bool json) {
   return 0;
 }
 
+int import(const std::string& from, const std::string& to, bool json) {
+  const std::string name = std::filesystem::path(from).stem().string();
+  const HardwareProfile hw = import_calculon(read_file(from), from, name, today());
+  YAML::Emitter out;
+  write_hardware(out, hw);
+  write_file_atomically(to, std::string(out.c_str()) + "\n");
+  if (json) {
+    print_json({{"file", to}, {"name", hw.name}, {"devices", hw.devices()}});
+  } else {
+    fmt::print(
+        "{}: {} devices; every figure is marked as an assumption, look them over with\n"
+        "longspan hw show {}\n",
+        to, hw.devices(), to);
+  }
+  return 0;
+}
+
 }  // namespace
 
 void add_hw(CLI::App& app, Invocation& invocation) {
   auto reference = std::make_shared<std::string>();
+  auto attention = std::make_shared<std::string>();
   CLI::App* verb = app.add_subcommand("hw", "The catalog of hardware");
   verb->require_subcommand(1);
   verb->footer("Example:\n  longspan hw show 8xh100-80g");
-  CLI::App* listing = add_verb(*verb, invocation, "list",
-                               "Names and sizes of the built-in profiles", "longspan hw list");
+  CLI::App* listing =
+      add_verb(*verb, invocation, "list", "Names and sizes of the built-in devices and nodes",
+               "longspan hw list");
   listing->callback(
       [&invocation] { invocation.action = [&invocation] { return list(invocation.json); }; });
   CLI::App* showing =
       add_verb(*verb, invocation, "show", "One profile: every figure and its source",
                "longspan hw show 8xh100-80g");
   showing->add_option("hardware", *reference, "A catalog name, a YAML file, or local")->required();
-  showing->callback([reference, &invocation] {
-    invocation.action = [reference, &invocation] { return show(*reference, invocation.json); };
+  showing->add_option("--attention", *attention, "Its attention kernel (flash2, cudnn, ...)");
+  auto from = std::make_shared<std::string>();
+  auto to = std::make_shared<std::string>();
+  CLI::App* importing = add_verb(*verb, invocation, "import",
+                                 "Turn a hardware file of Calculon (systems/*.json) into a profile",
+                                 "longspan hw import a100_80g.json -o a100.yaml");
+  importing->add_option("file", *from, "The JSON file")->required();
+  importing->add_option("-o,--output", *to, "Where the profile goes")->required();
+  importing->callback([from, to, &invocation] {
+    invocation.action = [from, to, &invocation] { return import(*from, *to, invocation.json); };
+  });
+  showing->callback([reference, attention, &invocation] {
+    invocation.action = [reference, attention, &invocation] {
+      return show(*reference, *attention, invocation.json);
+    };
   });
 }
 

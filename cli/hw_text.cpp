@@ -34,7 +34,9 @@ void print_hardware(const HardwareProfile& hw) {
   });
   figures.print();
   if (hw.rates.empty()) return;
-  fmt::print("{}\n", bold("Rates"));
+  const std::string kernel =
+      hw.attention_kernel.empty() ? "" : " (attention: " + hw.attention_kernel + ")";
+  fmt::print("{}\n", bold("Rates" + kernel));
   Table rates({{"kernel", false}, {"points"}, {"slowest"}, {"fastest"}, {"source", false}});
   for (const auto& [name, table] : hw.rates) {
     const auto [low, high] =
@@ -73,6 +75,7 @@ Json hardware_json(const HardwareProfile& hw) {
           {"device", hw.device.name},
           {"backend", hw.device.backend},
           {"host_cores", hw.host.cores},
+          {"attention_kernel", hw.attention_kernel},
           {"figures", std::move(figures)},
           {"rates", std::move(rates)}};
 }

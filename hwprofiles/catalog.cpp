@@ -5,16 +5,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <optional>
-#include <span>
 
-#include "base/embedded.h"
 #include "base/file.h"
 #include "base/nearest.h"
+#include "hwprofiles/layers.h"
 
 namespace longspan {
-
-/// The files of hwprofiles/catalog, sorted; defined by a source that the build writes.
-std::span<const EmbeddedFile> hardware_catalog_files();
 
 namespace {
 
@@ -50,41 +46,85 @@ int64_t parse_count(const std::string& text, const std::string& reference) {
   return count;
 }
 
-void apply_counts(const std::vector<std::string>& counts, const std::string& reference,
-                  HardwareProfile& hw) {
-  if (counts.empty()) return;
-  if (counts.size() > 2) {
+// What the counts of a reference ask for; a count that is not given is 0.
+struct Counts {
+  int64_t nodes = 0;
+  int64_t devices = 0;
+};
+
+// A single count is of devices, or of nodes where the name is a node's.
+Counts parse_counts(const std::vector<std::string>& texts, const std::string& reference,
+                    bool single_is_nodes) {
+  if (texts.size() > 2) {
     throw bad_input("hardware \"{}\": expected at most two counts, nodes x devices x name",
                     reference);
   }
+  Counts counts;
+  if (texts.empty()) return counts;
+  if (texts.size() == 2 || single_is_nodes) counts.nodes = parse_count(texts.front(), reference);
+  if (texts.size() == 2 || !single_is_nodes) counts.devices = parse_count(texts.back(), reference);
+  return counts;
+}
+
+void apply_counts(const Counts& counts, const std::string& reference, HardwareProfile& hw) {
+  if (counts.nodes == 0 && counts.devices == 0) return;
   const int64_t before = hw.devices_per_node;
-  hw.devices_per_node = parse_count(counts.back(), reference);
-  if (counts.size() == 2) hw.nodes = parse_count(counts.front(), reference);
+  if (counts.nodes > 0) hw.nodes = counts.nodes;
+  if (counts.devices > 0) hw.devices_per_node = counts.devices;
   hw.name = reference;
-  if (hw.device.backend == "cpu") {
+  if (hw.device.backend == "cpu" && counts.devices > 0) {
     // The devices are shares of one machine.
     Figure& memory = hw.device.memory_bytes;
     memory.value = std::floor(memory.value * static_cast<double>(before) /
                               static_cast<double>(hw.devices_per_node));
-    memory.source += ", shared by " + counts.back();
+    memory.source += fmt::format(", shared by {}", counts.devices);
   }
   validate(hw, "hardware \"" + reference + "\"");
 }
 
-std::optional<HardwareProfile> load_from_catalog(const std::string& reference) {
-  const Reference parts = take_apart(reference);
-  const auto files = hardware_catalog_files();
-  const auto file = std::find_if(files.begin(), files.end(),
-                                 [&](const EmbeddedFile& f) { return f.name == parts.name; });
-  if (file == files.end()) return std::nullopt;
-  HardwareProfile hw =
-      read_hardware(YamlMap::parse(std::string(file->text), "catalog hardware " + parts.name));
-  apply_counts(parts.counts, reference, hw);
+HardwareProfile load_layers(const Layers& layers, const std::string& node, Counts counts,
+                            const std::string& reference, const std::string& name) {
+  HardwareProfile hw = read_layers(layers, name);
+  if (hw.device.backend != "cpu" && counts.devices > hw.devices_per_node) {
+    throw bad_input(
+        "hardware \"{}\": expected at most {} devices, as many as a node {} has, got {}; for more "
+        "give nodes x devices x name (2x{}x{})",
+        reference, hw.devices_per_node, node, counts.devices, hw.devices_per_node, name);
+  }
+  apply_counts(counts, reference, hw);
   return hw;
 }
 
+std::optional<HardwareProfile> load_device(const Reference& parts, const std::string& reference) {
+  auto layers = device_layers(parts.name);
+  if (!layers) return std::nullopt;
+  const std::string node = layer_with(*layers, "node").text("node");  // and so known to all of them
+  const Layers below = node_layers(node).value();
+  layer_with(below, "device");  // another device may have been named there
+  layers->insert(layers->end(), below.begin(), below.end());
+  Counts counts = parse_counts(parts.counts, reference, false);
+  if (counts.devices == 0) counts.devices = 1;
+  return load_layers(*layers, node, counts, reference, parts.name);
+}
+
+std::optional<HardwareProfile> load_node(const Reference& parts, const std::string& reference) {
+  auto layers = node_layers(parts.name);
+  if (!layers) return std::nullopt;
+  if (!layer_with(*layers, "device").has("device")) {
+    std::string devices;
+    for (const std::string& device : device_names()) {
+      if (node_of(device) == parts.name) devices += (devices.empty() ? "" : ", ") + device;
+    }
+    throw bad_input("hardware \"{}\": this node is sold with different devices; name one of {}",
+                    reference, devices);
+  }
+  return load_layers(file_layers(layers->front()), parts.name,
+                     parse_counts(parts.counts, reference, true), reference, parts.name);
+}
+
 HardwareProfile load_file(const fs::path& path) {
-  return read_hardware(YamlMap::parse(read_file(path), path.string()));
+  const YamlMap yaml = YamlMap::parse(read_file(path), path.string());
+  return read_layers(file_layers(yaml), yaml.text("name"));
 }
 
 // The value of an environment variable, or empty if it is unset.
@@ -94,13 +134,6 @@ std::string environment(const char* name) {
 }
 
 }  // namespace
-
-std::vector<std::string> hardware_names() {
-  std::vector<std::string> names;
-  for (const EmbeddedFile& file : hardware_catalog_files()) names.emplace_back(file.name);
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 std::filesystem::path local_profile_path() {
   const std::string own = environment("LONGSPAN_LOCAL_PROFILE");
@@ -126,12 +159,14 @@ HardwareProfile load_hardware(const std::string& reference) {
           path.string());
     }
     HardwareProfile hw = load_file(path);
-    apply_counts(parts.counts, reference, hw);
+    apply_counts(parse_counts(parts.counts, reference, false), reference, hw);
     return hw;
   }
-  if (auto hw = load_from_catalog(reference)) return *hw;
+  if (auto hw = load_device(parts, reference)) return *hw;
+  if (auto hw = load_node(parts, reference)) return *hw;
   if (fs::exists(reference, error)) return load_file(reference);
-  std::vector<std::string> known = hardware_names();
+  std::vector<std::string> known = device_names();
+  for (const std::string& name : node_names()) known.push_back(name);
   known.emplace_back("local");
   const std::string hint = nearest_hint(parts.name, known);
   throw bad_input("hardware \"{}\": neither a catalog name nor a file{}", reference,

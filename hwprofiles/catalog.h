@@ -10,13 +10,29 @@
 
 namespace longspan {
 
-/// Names of the built-in profiles, sorted, without count prefixes ("h100-80g").
-std::vector<std::string> hardware_names();
+/// Names of the built-in devices and nodes, sorted ("h100-80g"; "dgx-h100"). A name is one or the
+/// other, never both. Nodes that are sold with different devices ("pcie4-server") are not among
+/// them: such a node is had by naming the device.
+std::vector<std::string> device_names();
+std::vector<std::string> node_names();
 
-/// `reference` is a catalog name with optional counts ("h100-80g", "8xh100-80g", "2x8xa100-80g":
-/// nodes x devices x device), a YAML file, or "local", likewise with counts. Devices of the cpu
-/// backend are shares of one machine: its device memory is divided by their number. Throws
-/// bad_input: unknown names list the nearest ones, "local" without a profile says to run
+/// The node that `device`, one of device_names(), is found in.
+std::string node_of(const std::string& device);
+
+/// `reference` is a name of the catalog with optional counts, a YAML file, or "local", likewise
+/// with counts:
+///
+///     h100-80g         one device, in the node it is usually found in
+///     8xh100-80g       devices of one such node
+///     2x8xh100-80g     nodes x devices
+///     dgx-h100         the node with all its devices
+///     4xdgx-h100       nodes; a node's name already says how many devices it has
+///     4x2xdgx-h100     nodes x devices
+///
+/// A node of the catalog holds so many devices, and more are refused; those of the cpu backend are
+/// shares of one machine, any number of them, and its device memory is divided by it. A file may
+/// hold the whole profile, or be a node that names what it takes from the catalog (layers.h).
+/// Throws bad_input: unknown names list the nearest ones, "local" without a profile says to run
 /// `longspan profile`.
 HardwareProfile load_hardware(const std::string& reference);
 
@@ -24,6 +40,7 @@ HardwareProfile load_hardware(const std::string& reference);
 /// ~/.config/longspan/local.yaml.
 std::filesystem::path local_profile_path();
 
+/// A profile of one layer, as plans hold it and as write_hardware() writes it.
 HardwareProfile read_hardware(const YamlMap& yaml);
 void write_hardware(YAML::Emitter& out, const HardwareProfile& hw);
 

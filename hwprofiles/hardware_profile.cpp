@@ -137,25 +137,57 @@ std::optional<std::string> tiling_problem(const Tiling& tiling) {
   return std::nullopt;
 }
 
+std::string kernel_list(const HardwareProfile& hw) {
+  std::string list;
+  for (const auto& [kernel, tables] : hw.attention_kernels) {
+    list += (list.empty() ? "" : ", ") + kernel;
+  }
+  return list.empty() ? "none" : list;
+}
+
+// What is wrong with a table that stands at `section`.`name`.
+std::optional<HardwareProblem> table_problem(const std::string& section, const std::string& name,
+                                             const RateTable& table) {
+  const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                    [&name](const Family& f) { return name == f.name; });
+  if (family == kFamilies.end()) {
+    std::vector<std::string> known;
+    for (const Family& f : kFamilies) known.emplace_back(f.name);
+    return HardwareProblem{section, name, "unknown kernel family" + nearest_hint(name, known)};
+  }
+  const std::string inside = section + "." + name;
+  if (auto what = unit_problem(table.unit, family->unit)) {
+    return HardwareProblem{section, name, *what};
+  }
+  if (auto what = source_problem(table.source)) return HardwareProblem{section, name, *what};
+  if (auto what = date_problem(table.date)) return HardwareProblem{section, name, *what};
+  if (auto what = points_problem(table.points)) return HardwareProblem{inside, "points", *what};
+  if (auto what = tiling_problem(table.tiling)) return HardwareProblem{inside, "tiling", *what};
+  return std::nullopt;
+}
+
+bool is_attention(const std::string& family) { return family.starts_with("attention_"); }
+
 std::optional<HardwareProblem> rates_problem(const HardwareProfile& hw) {
   for (const auto& [name, table] : hw.rates) {
-    const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(),
-                                      [&name = name](const Family& f) { return name == f.name; });
-    if (family == kFamilies.end()) {
-      std::vector<std::string> known;
-      for (const Family& f : kFamilies) known.emplace_back(f.name);
-      return HardwareProblem{"rates", name, "unknown kernel family" + nearest_hint(name, known)};
-    }
-    const std::string section = "rates." + name;
-    if (auto what = unit_problem(table.unit, family->unit)) {
-      return HardwareProblem{"rates", name, *what};
-    }
-    if (auto what = source_problem(table.source)) return HardwareProblem{"rates", name, *what};
-    if (auto what = date_problem(table.date)) return HardwareProblem{"rates", name, *what};
-    if (auto what = points_problem(table.points)) return HardwareProblem{section, "points", *what};
-    if (auto what = tiling_problem(table.tiling)) return HardwareProblem{section, "tiling", *what};
+    if (auto problem = table_problem("rates", name, table)) return problem;
   }
-  return std::nullopt;
+  for (const auto& [kernel, tables] : hw.attention_kernels) {
+    const std::string section = "attention_kernels." + kernel;
+    for (const auto& [name, table] : tables) {
+      if (auto problem = table_problem(section, name, table)) return problem;
+      if (!is_attention(name)) {
+        return HardwareProblem{section, name, "expected attention only; put it into rates"};
+      }
+    }
+  }
+  if (hw.attention_kernels.empty() ? hw.attention_kernel.empty()
+                                   : hw.attention_kernels.contains(hw.attention_kernel)) {
+    return std::nullopt;
+  }
+  return HardwareProblem{"", "attention_kernel",
+                         fmt::format("expected one of attention_kernels ({}), got \"{}\"",
+                                     kernel_list(hw), hw.attention_kernel.substr(0, 60))};
 }
 
 std::optional<HardwareProblem> count_problem(const char* section, const char* key, int64_t value,
@@ -176,10 +208,11 @@ std::optional<HardwareProblem> find_problem(const HardwareProfile& hw) {
   if (hw.device.name.empty()) {
     return HardwareProblem{"device", "name", "expected text, got nothing"};
   }
-  if (hw.device.backend != "cpu" && hw.device.backend != "cuda") {
+  const std::string& backend = hw.device.backend;
+  if (backend != "cpu" && backend != "cuda" && backend != "none") {
     return HardwareProblem{
         "device", "backend",
-        fmt::format("expected cpu or cuda, got \"{}\"", hw.device.backend.substr(0, 60))};
+        fmt::format("expected cpu, cuda or none, got \"{}\"", backend.substr(0, 60))};
   }
   if (auto problem = count_problem("host", "cores", hw.host.cores, 65536)) return problem;
   if (auto problem = count_problem("link", "devices_sharing", hw.link.devices_sharing, 1024)) {
@@ -218,6 +251,19 @@ HardwareProfile with_devices(const HardwareProfile& hw, int64_t devices) {
   used.nodes = std::max<int64_t>(1, devices / per_node);
   used.devices_per_node = devices / used.nodes;
   return used;
+}
+
+HardwareProfile with_attention_kernel(const HardwareProfile& hw, const std::string& kernel) {
+  const auto tables = hw.attention_kernels.find(kernel);
+  if (tables == hw.attention_kernels.end()) {
+    throw bad_input("{} has no attention kernel \"{}\": expected one of its own ({})", hw.name,
+                    kernel.substr(0, 60), kernel_list(hw));
+  }
+  HardwareProfile chosen = hw;
+  chosen.attention_kernel = kernel;
+  std::erase_if(chosen.rates, [](const auto& entry) { return is_attention(entry.first); });
+  chosen.rates.insert(tables->second.begin(), tables->second.end());
+  return chosen;
 }
 
 int64_t devices_per_processor(const HardwareProfile& hw) {

@@ -67,9 +67,11 @@ struct RateTable {
   bool operator==(const RateTable&) const = default;
 };
 
+using RateTables = std::map<std::string, RateTable>;  // by kernel family
+
 struct DeviceProfile {
   std::string name;
-  std::string backend;         // "cpu" or "cuda": the engine backend that can run it
+  std::string backend;         // "cpu", "cuda", or "none": the engine backend that can run it
   Figure memory_bytes;         // capacity of the device tier
   Figure reserved_bytes;       // taken by context and libraries before the first tensor
   Figure memory_bandwidth;     // B/s
@@ -125,7 +127,12 @@ struct HardwareProfile {
   Figure compute_under_io;
   Figure copy_under_compute;
   Figure io_under_compute;
-  std::map<std::string, RateTable> rates;  // by kernel family
+  RateTables rates;
+  /// Attention has several implementations, and which one a program links to is its own choice: the
+  /// tables of each that is known ("flash2", "flash3", "cudnn"; attention families only), and the
+  /// one whose tables stand in `rates`. Both are empty where a device has only one.
+  std::map<std::string, RateTables> attention_kernels;
+  std::string attention_kernel;
 
   int64_t devices() const { return nodes * devices_per_node; }
   bool operator==(const HardwareProfile&) const = default;
@@ -136,6 +143,10 @@ struct HardwareProfile {
 /// are there and the nodes are used evenly.
 HardwareProfile with_devices(const HardwareProfile& hw, int64_t devices);
 
+/// The profile with the attention tables of `kernel` in its rates. Throws bad_input naming the
+/// kernels there are, unless `kernel` is one of hw.attention_kernels.
+HardwareProfile with_attention_kernel(const HardwareProfile& hw, const std::string& kernel);
+
 /// How many devices are the same processor: on the cpu backend all of a node's. They share its
 /// time; its memory has been shared out (see load_hardware).
 int64_t devices_per_processor(const HardwareProfile& hw);
@@ -144,7 +155,7 @@ int64_t devices_per_processor(const HardwareProfile& hw);
 /// not finite or not positive where they must be (zero is allowed for reserved_bytes, latencies,
 /// op_overhead_seconds, peak_flops_bfloat16 and a missing NVMe tier; factors lie in (0, 1]),
 /// sources that do not say their kind, counts out of range, unknown kernel families, rate tables
-/// without points or with two points at one shape.
+/// without points or with two points at one shape, an attention kernel that has no tables.
 void validate(const HardwareProfile& hw, const std::string& origin);
 
 }  // namespace longspan

@@ -1,10 +1,13 @@
 // The YAML form of a hardware profile; docs/hardware_profile.md is its reference.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 
 #include "hwprofiles/catalog.h"
 #include "hwprofiles/figures.h"
+#include "hwprofiles/layers.h"
 
 namespace longspan {
 namespace {
@@ -37,7 +40,7 @@ Tiling read_tiling(const YamlMap& yaml) {
   return tiling;
 }
 
-RateTable read_rates(const YamlMap& yaml) {
+RateTable read_table(const YamlMap& yaml) {
   RateTable table;
   table.unit = yaml.text("unit");
   table.source = yaml.text("source");
@@ -48,6 +51,55 @@ RateTable read_rates(const YamlMap& yaml) {
   }
   yaml.finish();
   return table;
+}
+
+using Sections = std::map<std::string, YamlMap>;  // by dotted path, to find the line of a problem
+
+// The tables at `path`, that is `yaml`: its own, or all of those at the same place of a device of
+// the catalog, their rates scaled. What was measured on one device so lends the form of its curves
+// to a relative of which less is known.
+RateTables read_tables(const YamlMap& yaml, const std::vector<std::string>& path,
+                       Sections& sections) {
+  const std::string dotted = fmt::format("{}", fmt::join(path, "."));
+  sections.emplace(dotted, yaml);
+  RateTables tables;
+  if (yaml.has("like")) {
+    const YamlMap lender = device_map(yaml.text("like"), path, yaml, "like");
+    if (lender.has("like")) throw yaml.error("like", "expected a device with tables of its own");
+    for (const std::string& family : lender.keys()) {
+      RateTable table = read_table(lender.map(family));
+      table.source = yaml.text("source");
+      table.date = yaml.text("date");
+      if (yaml.has("workers")) table.tiling.workers = yaml.whole("workers", 1);
+      for (RatePoint& point : table.points) point.rate *= yaml.real("scale", 0);
+      tables[family] = std::move(table);
+      sections.emplace(dotted + "." + family, yaml);
+    }
+    return tables;
+  }
+  for (const std::string& family : yaml.keys()) {
+    const YamlMap table = yaml.map(family);
+    tables[family] = read_table(table);
+    sections.emplace(dotted + "." + family, table);
+  }
+  return tables;
+}
+
+void read_attention_kernels(const Layers& layers, HardwareProfile& hw, Sections& sections) {
+  const YamlMap& layer = layer_with(layers, "attention_kernels");
+  if (!layer.has("attention_kernels")) return;
+  const YamlMap kernels = layer.map("attention_kernels");
+  for (const std::string& kernel : kernels.keys()) {
+    hw.attention_kernels[kernel] =
+        read_tables(kernels.map(kernel), {"attention_kernels", kernel}, sections);
+  }
+  hw.attention_kernel = layer_with(layers, "attention_kernel").text("attention_kernel");
+  const bool chosen = std::any_of(hw.rates.begin(), hw.rates.end(), [](const auto& entry) {
+    return entry.first.starts_with("attention_");
+  });
+  if (!chosen && hw.attention_kernels.contains(hw.attention_kernel)) {
+    hw = with_attention_kernel(hw, hw.attention_kernel);
+  }
 }
 
 template <class T>
@@ -79,7 +131,7 @@ void write_tiling(YAML::Emitter& out, const Tiling& tiling) {
   out << YAML::EndMap;
 }
 
-void write_rates(YAML::Emitter& out, const std::string& name, const RateTable& table) {
+void write_table(YAML::Emitter& out, const std::string& name, const RateTable& table) {
   out << YAML::Key << name << YAML::Value << YAML::BeginMap;
   field(out, "unit", table.unit);
   field(out, "source", table.source);
@@ -92,6 +144,12 @@ void write_rates(YAML::Emitter& out, const std::string& name, const RateTable& t
     out << exact(point.rate) << YAML::EndSeq;
   }
   out << YAML::EndSeq << YAML::EndMap;
+}
+
+void write_tables(YAML::Emitter& out, const std::string& key, const RateTables& tables) {
+  out << YAML::Key << key << YAML::Value << YAML::BeginMap;
+  for (const auto& [name, table] : tables) write_table(out, name, table);
+  out << YAML::EndMap;
 }
 
 // The fields of a section that are not figures.
@@ -109,14 +167,22 @@ void write_plain_fields(YAML::Emitter& out, const HardwareProfile& hw, const std
 }  // namespace
 
 HardwareProfile read_hardware(const YamlMap& yaml) {
-  HardwareProfile hw;
-  hw.name = yaml.text("name");
-  hw.nodes = yaml.has("nodes") ? yaml.whole("nodes", 1) : 1;
-  hw.devices_per_node = yaml.has("devices_per_node") ? yaml.whole("devices_per_node", 1) : 1;
+  return read_layers({yaml}, yaml.text("name"));
+}
 
-  std::map<std::string, YamlMap> sections{{"", yaml}};
+HardwareProfile read_layers(const Layers& layers, const std::string& name) {
+  const auto count = [&](const char* key) {
+    const YamlMap& layer = layer_with(layers, key);
+    return layer.has(key) ? layer.whole(key, 1) : 1;
+  };
+  HardwareProfile hw;
+  hw.name = name;
+  hw.nodes = count("nodes");
+  hw.devices_per_node = count("devices_per_node");
+
+  Sections sections;
   for (const char* section : {"device", "host", "link", "nvme", "node_fabric", "cluster_fabric"}) {
-    sections.emplace(section, yaml.map(section));
+    sections.emplace(section, layer_with(layers, section).map(section));
   }
   hw.device.name = sections.at("device").text("name");
   hw.device.backend = sections.at("device").text("backend");
@@ -124,21 +190,20 @@ HardwareProfile read_hardware(const YamlMap& yaml) {
   if (sections.at("link").has("devices_sharing")) {
     hw.link.devices_sharing = sections.at("link").whole("devices_sharing", 1);
   }
+  const auto at = [&](const std::string& section, const std::string& key) -> const YamlMap& {
+    return section.empty() ? layer_with(layers, key) : sections.at(section);
+  };
   visit_figures(hw, [&](const FigureRule& rule, Figure& figure) {
-    figure = read_figure(sections.at(rule.section).map(rule.key));
+    figure = read_figure(at(rule.section, rule.key).map(rule.key));
   });
-  if (yaml.has("rates")) {
-    const YamlMap rates = yaml.map("rates");
-    sections.emplace("rates", rates);
-    for (const std::string& family : rates.keys()) {
-      const YamlMap table = rates.map(family);
-      hw.rates[family] = read_rates(table);
-      sections.emplace("rates." + family, table);
-    }
+  if (const YamlMap& layer = layer_with(layers, "rates"); layer.has("rates")) {
+    hw.rates = read_tables(layer.map("rates"), {"rates"}, sections);
   }
-  for (const auto& [name, section] : sections) section.finish();
+  read_attention_kernels(layers, hw, sections);
+  for (const YamlMap& layer : layers) layer.finish();
+  for (const auto& [path, section] : sections) section.finish();
   if (const auto problem = find_problem(hw)) {
-    throw sections.at(problem->section).error(problem->key, problem->what);
+    throw at(problem->section, problem->key).error(problem->key, problem->what);
   }
   return hw;
 }
@@ -160,9 +225,14 @@ void write_hardware(YAML::Emitter& out, const HardwareProfile& hw) {
     }
     write_figure(out, rule.key, figure);
   });
-  out << YAML::Key << "rates" << YAML::Value << YAML::BeginMap;
-  for (const auto& [name, table] : hw.rates) write_rates(out, name, table);
-  out << YAML::EndMap << YAML::EndMap;
+  write_tables(out, "rates", hw.rates);
+  if (!hw.attention_kernels.empty()) {
+    field(out, "attention_kernel", hw.attention_kernel);
+    out << YAML::Key << "attention_kernels" << YAML::Value << YAML::BeginMap;
+    for (const auto& [kernel, tables] : hw.attention_kernels) write_tables(out, kernel, tables);
+    out << YAML::EndMap;
+  }
+  out << YAML::EndMap;
 }
 
 }  // namespace longspan

@@ -189,7 +189,7 @@ def alst(rows):
             # see_memory_usage() divides by 2^30 and prints "GB"; NV is the driver's figure.
             measured["peak_device"] = r["reported_gpu_mem_gb"] + "GiB"
         case = dict(name=r["recipe"].removesuffix(".yml"), model=models[r["model"]],
-                    hardware={"h100": "p5", "h200": "h200-141g"}[r["gpu"]], gpus=gpus,
+                    hardware={"h100": "aws-p5", "h200": "h200-141g"}[r["gpu"]], gpus=gpus,
                     stack="alst", precision="bf16", sequence=int(r["max_seq_len"]), micro_batch=1,
                     global_batch=gpus if alone else 1, ulysses=1 if alone else gpus,
                     zero=int(r["zero_stage"]), recompute="full", offload=offload, tiled_mlp=r["tiled_mlp"] == "true",
@@ -243,7 +243,7 @@ def fpdt_figure(rows):
             measured["longest"] = True
         cases.append(dict(
             name=f"{r['model']} {r['method']} {length(sequence)}", model=models[r["model"]],
-            hardware="a100-4gpu-slow", gpus=gpus, gpus_per_node=4, stack="fpdt" if r["method"] ==
+            hardware="a100-80g-quad", gpus=gpus, gpus_per_node=4, stack="fpdt" if r["method"] ==
             "FPDT" else "megatron-deepspeed", precision="bf16", sequence=sequence, micro_batch=1,
             global_batch=1, **fpdt_run(r["method"], gpus),
             flops=flops("products", "full", "all", A100), measured=measured))
@@ -265,7 +265,7 @@ def fpdt_table(rows):
         words += [w for w, key in (("AC", "ac"), ("offload", "oc")) if on[key]]
         words += [f"ZeRO-{r['zero']}"] if r["zero"] != "0" else []
         cases.append(dict(
-            name=" ".join(words), model="llama-3.1-8b", hardware="a100-4gpu-slow", gpus=8,
+            name=" ".join(words), model="llama-3.1-8b", hardware="a100-80g-quad", gpus=8,
             gpus_per_node=4, stack="fpdt" if on["fpdt"] else "megatron-deepspeed",
             precision="bf16", sequence=int(r["max_len"]), micro_batch=1, global_batch=1, **run,
             flops=flops("products", "full", "all" if on["ac"] else "none", A100),
@@ -491,7 +491,7 @@ def mist(rows):
         peak = lambda key: str(max(int(x) for x in re.findall(r"(\d+) MB", r[key]))) + "MiB"
         case = dict(
             name=f"{r['family']} {r['size']}" + (" flash" if flash else ""), model=name,
-            hardware="l4-24g", gpus=int(r["nodes"]) * int(r["gpus_per_node"]), stack="mist",
+            hardware="l4", gpus=int(r["nodes"]) * int(r["gpus_per_node"]), stack="mist",
             precision="fp16", sequence=int(r["seq_len"]), micro_batch=micro,
             global_batch=int(r["global_batch"]), data=data, pipeline=len(stages),
             stage_layers=[int(x) for x in r["layers_per_stage"].split("|")], zero=optimizer,

@@ -50,10 +50,10 @@ std::string why_not_plan(const ReferenceCase& c) {
   return {};
 }
 
-// One of 8xh100-80g and 4x8xh100-80g.
+// "4x8xdgx-h100": nodes and devices of each.
 std::string hardware_reference(const ReferenceCase& c) {
-  if (c.gpus <= c.gpus_per_node) return fmt::format("{}x{}", c.gpus, c.hardware);
-  return fmt::format("{}x{}x{}", c.gpus / c.gpus_per_node, c.gpus_per_node, c.hardware);
+  const int64_t of_node = std::min(c.gpus, c.gpus_per_node);
+  return fmt::format("{}x{}x{}", c.gpus / of_node, of_node, c.hardware);
 }
 
 // A share of all layers as a policy. REQUIRES: one stage.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "base/file.h"
 #include "tests/e2e/command.h"
 
 namespace longspan::e2e {
@@ -74,6 +75,19 @@ TEST_CASE("hw: the list and one of it") {
                     [](const auto& hw) { return hw["name"] == "h100-80g"; }));
   CHECK_THAT(longspan({"hw", "list"}).out, Contains("h100-80g"));
 
+  const auto nodes = longspan_json({"hw", "list"}).at("nodes");
+  const auto dgx = std::find_if(nodes.begin(), nodes.end(),
+                                [](const auto& node) { return node["name"] == "dgx-h100"; });
+  REQUIRE(dgx != nodes.end());
+  CHECK(dgx->at("devices") == 8);
+  CHECK(longspan_json({"hw", "show", "4xdgx-h100"}).at("nodes") == 4);
+  check_refused(longspan({"hw", "show", "9xh100-80g"}), 2, {"at most 8 devices", "dgx-h100"});
+
+  CHECK(longspan_json({"hw", "show", "h100-80g", "--attention", "flash3"}).at("attention_kernel") ==
+        "flash3");
+  check_refused(longspan({"hw", "show", "h100-80g", "--attention", "flash5"}), 2,
+                {"flash5", "cudnn, flash2, flash3"});
+
   const auto shown = longspan_json({"hw", "show", "2x8xh100-80g"});
   CHECK(shown.at("nodes") == 2);
   CHECK(shown.at("devices_per_node") == 8);
@@ -81,6 +95,23 @@ TEST_CASE("hw: the list and one of it") {
   CHECK(tiny.at("figures").at("device").at("memory_bytes").at("value") == 64.0 * 1024 * 1024);
   CHECK(tiny.at("figures").at("host").at("memory_bytes").at("source") == "assumption: for tests");
   CHECK_THAT(longspan({"hw", "show", kHardware}).out, Contains("64.0 MiB"));
+}
+
+TEST_CASE("hw import: a file of Calculon's becomes one that --hw takes") {
+  const TemporaryFolder folder;
+  const std::string from = folder.path() / "theirs.json", to = folder.path() / "ours.yaml";
+  write_file_atomically(from, R"({
+    "matrix": {"float16": {"tflops": 312, "gflops_efficiency": [[128, 0.95], [0, 0.1]]}},
+    "vector": {"float16": {"tflops": 78, "gflops_efficiency": [[0, 0.1]]}},
+    "mem1": {"GiB": 80, "GBps": 2048, "MB_efficiency": [[100, 0.9]]},
+    "mem2": {"GiB": 512, "GBps": 32, "MB_efficiency": [[100, 0.95]]},
+    "networks": [{"bandwidth": 300, "efficiency": 0.65, "size": 8, "latency": 0.00001}]})");
+  CHECK(longspan_json({"hw", "import", from, "-o", to}).at("devices") == 8);
+  const auto shown = longspan_json({"hw", "show", to});
+  CHECK(shown.at("name") == "theirs");
+  CHECK(shown.at("figures").at("device").at("peak_flops_bfloat16").at("value") == 312e12);
+  check_refused(longspan({"hw", "import", to, "-o", from}), 2, {"matrix: missing"});
+  check_refused(longspan({"hw", "import", from}), 2, {"--output"});
 }
 
 TEST_CASE("profile measures this machine, and the result is a profile") {

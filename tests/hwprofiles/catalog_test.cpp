@@ -68,29 +68,11 @@ struct TemporaryFolder {
   }
 };
 
-TEST_CASE("the catalog has these devices, sorted") {
-  CHECK(hardware_names() ==
-        std::vector<std::string>{"a100-40g", "a100-80g", "cpu-example", "h100-80g", "h200-141g"});
-  for (const std::string& name : hardware_names()) CHECK(load_hardware(name).name == name);
-}
-
-TEST_CASE("figures of the catalog are in base units") {
-  const HardwareProfile hw = load_hardware("a100-80g");
-  CHECK(hw.device.backend == "cuda");
-  CHECK(hw.device.memory_bytes.value == 80.0 * (1 << 30));
-  CHECK(hw.device.peak_flops_bfloat16.value == 312e12);
-  CHECK(hw.link.h2d_bandwidth.value == 25e9);
-  CHECK(hw.host.memory_bytes.unit == "B");
-  const RateTable attention = load_hardware("h200-141g").rates.at("attention_backward");
-  REQUIRE(attention.points.size() == 5);
-  CHECK(attention.points[3].shape == std::array<double, 3>{16384, 16384, 128});
-  CHECK(attention.points[3].rate == 612e12);
-}
-
-TEST_CASE("counts before the name make nodes of devices") {
+TEST_CASE("counts before a device make nodes of devices") {
   const HardwareProfile one = load_hardware("h100-80g");
   CHECK(one.nodes == 1);
   CHECK(one.devices_per_node == 1);
+  CHECK(one.name == "h100-80g");
   const HardwareProfile node = load_hardware("8xh100-80g");
   CHECK(node.nodes == 1);
   CHECK(node.devices_per_node == 8);
@@ -105,6 +87,41 @@ TEST_CASE("counts before the name make nodes of devices") {
   CHECK(rest == one);
 }
 
+TEST_CASE("one count before a node makes nodes, two nodes of devices") {
+  HardwareProfile node = load_hardware("dgx-h100");
+  CHECK(node.name == "dgx-h100");
+  CHECK(node.nodes == 1);
+  CHECK(node.devices_per_node == 8);
+  const HardwareProfile four = load_hardware("4xdgx-h100");
+  CHECK(four.name == "4xdgx-h100");
+  CHECK(four.nodes == 4);
+  CHECK(four.devices_per_node == 8);
+  const HardwareProfile half = load_hardware("4x2xdgx-h100");
+  CHECK(half.nodes == 4);
+  CHECK(half.devices_per_node == 2);
+  // The node of a device is the same thing by another name.
+  node.name = "8xh100-80g";
+  CHECK(node == load_hardware("8xh100-80g"));
+}
+
+TEST_CASE("a node has no more devices than it has") {
+  CHECK_THROWS_WITH(load_hardware("16xh100-80g"),
+                    Contains("at most 8 devices, as many as a node dgx-h100 has, got 16") &&
+                        Contains("nodes x devices x name"));
+  CHECK_THROWS_WITH(load_hardware("2x9xdgx-h100"), Contains("at most 8 devices"));
+  CHECK_THROWS_WITH(load_hardware("5xgb200"), Contains("at most 4 devices"));
+  CHECK(load_hardware("4x72xgb200-nvl72").devices() == 288);
+  // Devices of the cpu backend are shares of a machine, any number of them.
+  CHECK(load_hardware("16xcpu-example").device.memory_bytes.value ==
+        load_hardware("cpu-example").device.memory_bytes.value / 16);
+}
+
+TEST_CASE("a node that is sold with different devices is had by naming one") {
+  CHECK(load_hardware("8xl40s").link == load_hardware("8xrtx-4090").link);
+  CHECK_THROWS_WITH(load_hardware("pcie4-server"),
+                    Contains("different devices") && Contains("l40s") && Contains("rtx-4090"));
+}
+
 TEST_CASE("bad references are refused with a hint") {
   CHECK_THROWS_WITH(load_hardware("h100-80gb"), Contains("did you mean \"h100-80g\""));
   CHECK_THROWS_WITH(load_hardware("8xh100"), Contains("\"h100-80g\""));
@@ -116,16 +133,22 @@ TEST_CASE("bad references are refused with a hint") {
   CHECK_THROWS_WITH(load_hardware("0xh100-80g"), Contains("expected counts > 0"));
   CHECK_THROWS_WITH(load_hardware("99999999999999999999xh100-80g"),
                     Contains("expected counts > 0"));
-  CHECK_THROWS_WITH(load_hardware("9999xh100-80g"),
-                    Contains("devices_per_node: expected a whole number from 1 to 1024"));
+  CHECK_THROWS_WITH(load_hardware("9999xh100-80g"), Contains("expected at most 8 devices"));
+  CHECK_THROWS_WITH(load_hardware("99999xdgx-h100"),
+                    Contains("nodes: expected a whole number from 1 to 65536"));
+  CHECK_THROWS_WITH(load_hardware("dgx-h10"), Contains("did you mean \"dgx-h100\""));
   CHECK_THROWS_WITH(load_hardware("2x2x2xh100-80g"), Contains("at most two counts"));
 }
 
 TEST_CASE("a profile written as YAML reads back the same, to the last bit") {
-  for (const std::string& name : hardware_names()) {
+  for (const std::string& name : device_names()) {
     INFO(name);
     const HardwareProfile hw = load_hardware(name);
     CHECK(read(written(hw)) == hw);
+    for (const auto& [kernel, tables] : hw.attention_kernels) {
+      const HardwareProfile chosen = with_attention_kernel(hw, kernel);
+      CHECK(read(written(chosen)) == chosen);
+    }
   }
   HardwareProfile odd = load_hardware("2x8xh100-80g");
   odd.name = "x: [\"y\"] # z";
@@ -136,6 +159,8 @@ TEST_CASE("a profile written as YAML reads back the same, to the last bit") {
   odd.rates["copy_h2d"] = {"B/s", "measured: here", "2024-02-29", {{{1.0 / 3 + 1, 1, 1}, 1e9 / 7}}};
   CHECK(read(written(odd)) == odd);
   odd.rates.clear();
+  odd.attention_kernels.clear();
+  odd.attention_kernel.clear();
   CHECK(read(written(odd)) == odd);
 }
 
@@ -144,8 +169,9 @@ TEST_CASE("what is wrong in a file is told with its line") {
   REQUIRE_NOTHROW(read(good));
   CHECK_THROWS_WITH(read(replaced(good, "name: cpu-example", "nam: x")),
                     StartsWith("hw.yaml:1:1: name: missing"));
-  CHECK_THROWS_WITH(read(replaced(good, "backend: cpu", "backend: tpu")),
-                    StartsWith("hw.yaml:6:3: device.backend: expected cpu or cuda, got \"tpu\""));
+  CHECK_THROWS_WITH(
+      read(replaced(good, "backend: cpu", "backend: tpu")),
+      StartsWith("hw.yaml:6:3: device.backend: expected cpu, cuda or none, got \"tpu\""));
   CHECK_THROWS_WITH(read(replaced(good, "value: 2147483648", "value: -1")),
                     StartsWith("hw.yaml:7:3: device.memory_bytes: value: expected a finite number "
                                "> 0, got -1"));
@@ -184,6 +210,82 @@ TEST_CASE("a file is read by its path") {
   write_file_atomically(folder.path / "bad.yaml", "name: [\n");
   CHECK_THROWS_WITH(load_hardware((folder.path / "bad.yaml").string()),
                     Contains("bad.yaml:2:1: not valid YAML"));
+}
+
+// A file of a user's own that says what differs from the catalog.
+TEST_CASE("a file may name what it takes from the catalog") {
+  const TemporaryFolder folder;
+  const auto load = [&](const std::string& text) {
+    write_file_atomically(folder.path / "mine.yaml", text);
+    return load_hardware((folder.path / "mine.yaml").string());
+  };
+  const HardwareProfile dgx = load_hardware("dgx-h100");
+  HardwareProfile mine = load("name: mine\nlike: dgx-h100\n");
+  CHECK(mine.name == "mine");
+  mine.name = dgx.name;
+  CHECK(mine == dgx);
+
+  mine = load("name: mine\nlike: dgx-h100\ndevice: h200-141g\ndevices_per_node: 4\n");
+  CHECK(mine.device == load_hardware("h200-141g").device);
+  CHECK(mine.rates == load_hardware("h200-141g").rates);
+  CHECK(mine.host == dgx.host);
+  CHECK(mine.devices_per_node == 4);
+
+  // What the file says itself comes before the device it names.
+  mine = load(
+      "name: mine\nlike: dgx-h100\nattention_kernel: flash2\ncompute_under_io: {value: 0.5, unit: "
+      "\"1\", source: \"measured: here\", date: 2026-01-01}\n");
+  CHECK(mine.compute_under_io.value == 0.5);
+  CHECK(mine.rates.at("attention_forward") ==
+        dgx.attention_kernels.at("flash2").at("attention_forward"));
+  CHECK(mine.device == dgx.device);
+
+  CHECK_THROWS_WITH(
+      load("name: mine\nlike: dgx-h10\n"),
+      Contains("mine.yaml:2:1: like: the catalog has no \"dgx-h10\"") && Contains("dgx-h100"));
+  CHECK_THROWS_WITH(
+      load("name: mine\nlike: dgx-h100\ndevice: h100-8g\n"),
+      Contains("mine.yaml:3:1: device: the catalog has no \"h100-8g\"") && Contains("h100-80g"));
+  CHECK_THROWS_WITH(load("like: dgx-h100\n"), Contains("mine.yaml:1:1: name: missing"));
+  CHECK_THROWS_WITH(load("name: mine\nlike: dgx-h100\nhots: 1\n"),
+                    Contains("mine.yaml:3:1: hots: unknown key"));
+  CHECK_THROWS_WITH(load("name: mine\ndevice: h100-80g\n"), Contains("host: missing"));
+}
+
+TEST_CASE("tables may be another device's, scaled") {
+  // Rates are the last but one of the sections that are written.
+  const std::string good = written(load_hardware("h100-80g"));
+  const size_t from = good.find("rates:"), to = good.find("attention_kernel:");
+  REQUIRE(from < to);
+  std::string text = good;
+  text.replace(from, to - from,
+               "rates: {like: a100-80g-pcie, scale: 2, source: \"assumption: twice\", date: "
+               "2026-01-01}\n");
+  const HardwareProfile hw = read(text), lender = load_hardware("a100-80g-pcie");
+  for (const char* family : {"gemm_nt", "gemm_nn", "gemm_tn"}) {
+    RateTable twice = lender.rates.at(family);
+    for (RatePoint& point : twice.points) point.rate *= 2;
+    twice.source = "assumption: twice";
+    twice.date = "2026-01-01";
+    CHECK(hw.rates.at(family) == twice);
+  }
+  // Attention was not among the lender's rates, so it is the kernel's that the file names.
+  CHECK(hw.rates.at("attention_forward") ==
+        hw.attention_kernels.at("cudnn").at("attention_forward"));
+
+  CHECK_THROWS_WITH(read(replaced(text, "scale: 2", "scale: 0")),
+                    Contains("rates.scale: expected a finite number > 0"));
+  CHECK_THROWS_WITH(read(replaced(text, "scale: 2", "scales: 2")),
+                    Contains("rates.scale: missing"));
+  CHECK_THROWS_WITH(read(replaced(text, "assumption: twice", "twice")),
+                    Contains("rates.gemm_nn: source: expected"));
+  CHECK_THROWS_WITH(read(replaced(text, "scale: 2", "scale: 1e300")),
+                    Contains("expected a rate > 0, got inf"));
+  CHECK_THROWS_WITH(read(replaced(text, "like: a100-80g-pcie", "like: a100-80g-pci")),
+                    Contains("rates.like: the catalog has no \"a100-80g-pci\""));
+  // The SXM board has borrowed its own curves.
+  CHECK_THROWS_WITH(read(replaced(text, "like: a100-80g-pcie", "like: a100-80g")),
+                    Contains("rates.like: expected a device with tables of its own"));
 }
 
 TEST_CASE("local is this machine's profile") {

@@ -47,12 +47,6 @@ int figure_count() {
   return count;
 }
 
-TEST_CASE("the catalog's profiles are valid") {
-  for (const std::string& name : hardware_names()) {
-    CHECK_NOTHROW(validate(load_hardware(name), name));
-  }
-}
-
 TEST_CASE("every figure needs unit, source, date and a sane value") {
   struct Case {
     std::function<void(Figure&)> spoil;
@@ -132,7 +126,7 @@ TEST_CASE("counts, names and sizes are checked") {
       {[](HardwareProfile& hw) { hw.link.devices_sharing = 0; }, "hw.yaml: link.devices_sharing: "},
       {[](HardwareProfile& hw) { hw.device.name = ""; }, "hw.yaml: device.name: "},
       {[](HardwareProfile& hw) { hw.device.backend = "rocm"; },
-       "expected cpu or cuda, got \"rocm\""},
+       "expected cpu, cuda or none, got \"rocm\""},
       {[](HardwareProfile& hw) { hw.device.reserved_bytes.value = 1e15; },
        "hw.yaml: device.reserved_bytes: expected less than memory_bytes"},
   };
@@ -141,6 +135,44 @@ TEST_CASE("counts, names and sizes are checked") {
     c.spoil(hw);
     CHECK_THAT(refusal(hw), Contains(c.complaint));
   }
+}
+
+TEST_CASE("an attention kernel brings its tables and nothing else") {
+  const HardwareProfile hw = load_hardware("h100-80g");
+  REQUIRE(hw.attention_kernel == "cudnn");
+  const HardwareProfile flash3 = with_attention_kernel(hw, "flash3");
+  CHECK(flash3.attention_kernel == "flash3");
+  for (const auto& [family, table] : hw.attention_kernels.at("flash3")) {
+    CHECK(flash3.rates.at(family) == table);
+  }
+  CHECK(flash3.rates.at("gemm_nt") == hw.rates.at("gemm_nt"));
+  CHECK(with_attention_kernel(flash3, "cudnn") == hw);
+
+  // The causal tables of one kernel do not stay behind with another that has none.
+  const HardwareProfile h200 = load_hardware("h200-141g");
+  REQUIRE(h200.rates.contains("attention_forward_diagonal"));
+  CHECK_FALSE(with_attention_kernel(h200, "flash2").rates.contains("attention_forward_diagonal"));
+
+  CHECK_THROWS_WITH(
+      with_attention_kernel(hw, "flash5"),
+      Contains("h100-80g has no attention kernel \"flash5\"") && Contains("cudnn, flash2, flash3"));
+  CHECK_THROWS_WITH(with_attention_kernel(load_hardware("cpu-example"), "cudnn"),
+                    Contains("(none)"));
+}
+
+TEST_CASE("attention kernels are checked like rates") {
+  HardwareProfile hw = load_hardware("h100-80g");
+  hw.attention_kernel = "flash5";
+  CHECK_THAT(
+      refusal(hw),
+      Contains("attention_kernel: expected one of attention_kernels (cudnn, flash2, flash3)"));
+  hw = load_hardware("h100-80g");
+  hw.attention_kernels.at("flash2").at("attention_forward").points[0].rate = 0;
+  CHECK_THAT(refusal(hw), StartsWith("hw.yaml: attention_kernels.flash2.attention_forward.points"));
+  hw = load_hardware("h100-80g");
+  hw.attention_kernels.at("flash2")["rope"] = {"element/s", "measured: x", "2026-01-01", {{}}};
+  hw.attention_kernels.at("flash2").at("rope").points[0].rate = 1;
+  CHECK_THAT(refusal(hw), Contains("attention_kernels.flash2.rope: expected attention only"));
 }
 
 TEST_CASE("rate tables are checked") {
@@ -157,7 +189,8 @@ TEST_CASE("rate tables are checked") {
       {[](RateTable& t) { t.points[0].rate = kNan; }, "row 0: expected a rate > 0"},
       {[](RateTable& t) { t.points[0].shape[1] = 0; }, "row 0: expected shape numbers >= 1"},
       {[](RateTable& t) { t.points[0].shape[2] = kInf; }, "row 0: expected shape numbers >= 1"},
-      {[](RateTable& t) { t.points.push_back(t.points[0]); }, "row 1: the shape stands in"},
+      {[](RateTable& t) { t.points.push_back(t.points[0]); },
+       ": the shape stands in the table twice"},
       {[](RateTable& t) {
          t.tiling.shapes = {{384, 0, 1}};
        },
