@@ -79,9 +79,7 @@ class Run {
     Seconds s;
     double device = 0;
     for (const Primitive& p : pass.kernels) {
-      const double own = cost_.seconds(p);
-      device += (p.kernel == Kernel::pass ? own / stack_.pass_share.value : own) +
-                stack_.kernel_gap_s.value;
+      device += cost_.seconds(p) / share(p.kernel) + stack_.kernel_gap_s.value;
     }
     const double kernels = number(static_cast<int64_t>(pass.kernels.size()));
     const double tensor = exchange(pass.tensor), context = exchange(pass.context);
@@ -89,6 +87,10 @@ class Run {
     s.context = std::max(context - stack_.context_hidden.value * device, 0.0);
     s.compute = std::max(device, kernels * stack_.host_kernel_s.value - s.tensor - s.context);
     return s;
+  }
+  double share(Kernel kernel) const {
+    if (kernel == Kernel::pass) return stack_.pass_share.value;
+    return kernel < Kernel::attention_forward ? stack_.product_share.value : 1;
   }
   double exchange(const Primitive& p) const { return cost_.seconds(p) + stack_.exchange_s.value; }
   double exchange(const std::vector<Primitive>& primitives) const {

@@ -27,6 +27,7 @@ struct Stack {
   // Time.
   StackTerm kernel_gap_s;   // s a device idles between two kernels
   StackTerm host_kernel_s;  // s the host takes to issue one: a layer takes no less than its kernels
+  StackTerm product_share;  // 1: of the device's measured products that its libraries reached
   StackTerm pass_share;     // 1: of the memory bandwidth that elementwise kernels reach
   StackTerm norm_passes;    // tensors moved by a norm, forward; twice as many backward
   StackTerm add_passes;     // by bias, dropout and residual addition together

@@ -1,0 +1,209 @@
+// What reference implementations take: layers, stages, exchanges, states, against closed forms.
+#include <catch2/catch.hpp>
+#include <numeric>
+
+#include "base/error.h"
+#include "hwprofiles/catalog.h"
+#include "planner/reference/layer_work.h"
+#include "planner/reference/run_memory.h"
+#include "planner/reference/run_time.h"
+#include "planner/reference/stack.h"
+
+namespace longspan {
+namespace {
+
+ModelSpec gpt_22b() {
+  ModelSpec m;
+  m.name = "gpt-22b";
+  m.layers = 48;
+  m.hidden = 6144;
+  m.heads = m.kv_heads = 64;
+  m.head_dim = 96;
+  m.ffn = 24576;
+  m.vocab = 51200;
+  m.max_positions = 2048;
+  m.norm = Norm::layernorm;
+  m.activation = Activation::gelu;
+  m.positions = Positions::learned;
+  m.qkv_bias = m.attention_out_bias = m.mlp_bias = m.tied_embeddings = true;
+  return m;
+}
+
+ReferenceCase case_22b() {
+  ReferenceCase c;
+  c.model = "gpt-22b";
+  c.shape = gpt_22b();
+  c.hardware = "selene";
+  c.gpus = 8;
+  c.stack = "megatron-lm";
+  c.precision = "fp16";
+  c.sequence = 2048;
+  c.micro_batch = 4;
+  c.global_batch = 4;
+  c.degrees.tensor = 8;
+  c.flash_attention = false;
+  return c;
+}
+
+double flops(const std::vector<Primitive>& kernels) {
+  return std::accumulate(kernels.begin(), kernels.end(), 0.0, [](double all, const Primitive& p) {
+    return counts_flops(p.kernel) ? all + p.work * p.repeats : all;
+  });
+}
+
+double step(const ReferenceCase& c, const Stack& stack) {
+  const HardwareProfile hw = load_hardware("4x8xselene");
+  return run_time(c, *c.shape, hw, stack).step();
+}
+
+TEST_CASE("every stack loads, under its own name") {
+  REQUIRE(!stack_names().empty());
+  for (const std::string& name : stack_names()) CHECK(load_stack(name).name == name);
+  CHECK_THROWS_WITH(load_stack("megatron-ml"), Catch::Contains("megatron-lm"));
+}
+
+TEST_CASE("a layer's products are the model's FLOPs, shared by its tensor group") {
+  const ModelSpec m = gpt_22b();
+  const Stack stack = load_stack("megatron-lm");
+  LayerShape shape;
+  shape.sequence = 2048;
+  shape.sequences = 3;
+  shape.stored_scores = true;
+  // 24 s b h^2 + 4 s^2 b h: arXiv 2104.04473, appendix; scores are whole squares.
+  const double s = 2048, b = 3, h = 6144;
+  const double forward = 24 * s * b * h * h + 4 * s * s * b * h;
+  for (const int64_t tensor : {1, 2, 8}) {
+    shape.tensor = tensor;
+    const LayerWork work = layer_work(m, stack, shape);
+    CHECK(flops(work.forward.kernels) * tensor == Approx(forward));
+    CHECK(flops(work.backward.kernels) * tensor == Approx(2 * forward));
+    CHECK(flops(work.scores) * tensor == Approx(4 * s * s * b * h));
+    CHECK(work.forward.tensor.size() == (tensor > 1 ? 4U : 0U));
+  }
+}
+
+TEST_CASE("a fused kernel computes the pairs a causal mask leaves, and again backward") {
+  const ModelSpec m = gpt_22b();
+  LayerShape shape;
+  shape.sequence = 4096;
+  const double s = 4096, h = 6144;
+  for (const int64_t ulysses : {1, 4}) {
+    for (const int64_t ring : {1, 2}) {
+      shape.ulysses = ulysses;
+      shape.context = ulysses * ring;
+      const LayerWork work = layer_work(m, load_stack("megatron-lm"), shape);
+      const double dense = 24 * s * h * h, pairs = s * (s + 1) / 2;
+      CHECK(flops(work.forward.kernels) * static_cast<double>(shape.context) ==
+            Approx(dense + 4 * pairs * h));
+      CHECK(flops(work.backward.kernels) * static_cast<double>(shape.context) ==
+            Approx(2 * dense + 10 * pairs * h));
+      CHECK(work.forward.context.size() == (ring > 1 ? 1U : 0U) + (ulysses > 1 ? 2U : 0U));
+    }
+  }
+}
+
+TEST_CASE("full recomputation takes a forward more, selective one the scores") {
+  ReferenceCase c = case_22b();
+  Stack stack = load_stack("megatron-lm");
+  const double none = step(c, stack);
+  c.recompute = Recompute::selective;
+  const double selective = step(c, stack);
+  c.recompute = Recompute::full;
+  const double full = step(c, stack);
+  CHECK(none < selective);
+  CHECK(selective < full);
+  CHECK(full / none > 1.25);
+  CHECK(full / none < 1.4);
+  c.recompute_layers = {24};  // half of them
+  CHECK(step(c, stack) == Approx((none + full) / 2).epsilon(1e-9));
+}
+
+TEST_CASE("stages wait for each other as 1F1B does, less where they are interleaved") {
+  ReferenceCase c = case_22b();
+  Stack stack = load_stack("megatron-lm");
+  stack.stage_latency_s.value = 0;
+  c.gpus = 32;
+  c.degrees.pipeline = 4;
+  c.micro_batch = 1;
+  c.global_batch = 16;
+  const HardwareProfile hw = load_hardware("4x8xselene");
+  const auto bubble_share = [&] {
+    const RunTime t = run_time(c, *c.shape, hw, stack);
+    return t.bubble / (t.compute + t.tensor);
+  };
+  // (p - 1) / m of the work, with ends that differ and hops that cost a little.
+  CHECK(bubble_share() == Approx(3.0 / 16).epsilon(0.15));
+  const double plain = bubble_share();
+  c.virtual_stages = 4;
+  CHECK(bubble_share() < plain / 2);
+}
+
+TEST_CASE("a slow host sets the pace of small layers and of no others") {
+  ReferenceCase c = case_22b();
+  Stack stack = load_stack("megatron-lm");
+  const double usual = step(c, stack);
+  stack.host_kernel_s.value = 0;
+  CHECK(step(c, stack) == Approx(usual));
+  stack.host_kernel_s.value = 1e-2;
+  CHECK(step(c, stack) > 2 * usual);
+}
+
+TEST_CASE("gradients of more replicas cost an exchange, unless it is hidden") {
+  ReferenceCase c = case_22b();
+  Stack stack = load_stack("megatron-lm");
+  const double one = step(c, stack);
+  c.gpus = 32;
+  c.degrees.data = 4;
+  c.global_batch = 16;
+  const double four = step(c, stack);
+  CHECK(four > one);
+  stack.data_hidden.value = 1;
+  CHECK(step(c, stack) == Approx(one));
+  stack.data_hidden.value = 0;
+  c.global_batch = 64;
+  const double once = step(c, stack);
+  c.zero = 3;  // gathers and scatters in every micro-batch
+  CHECK(step(c, stack) > once);
+}
+
+TEST_CASE("layers save what arXiv 2205.05198 counts") {
+  ReferenceCase c = case_22b();
+  const Stack stack = load_stack("megatron-lm");
+  const double s = 2048, b = 4, h = 6144, a = 64, t = 8, layers = 48;
+  const auto activations = [&] { return run_memory(c, *c.shape, stack).activations; };
+  CHECK(activations() == Approx(layers * s * b * h * (10 + 24 / t + 5 * a * s / (h * t))));
+  c.sequence_parallel = true;
+  CHECK(activations() == Approx(layers * s * b * h / t * (34 + 5 * a * s / h)));
+  const double scores = s * b * h / t * 5 * a * s / h;
+  c.recompute = Recompute::selective;  // and one layer's scores while it is at work
+  CHECK(activations() == Approx(layers * s * b * h / t * 34 + scores));
+  c.recompute = Recompute::full;
+  CHECK(activations() == Approx(layers * s * b * h / t * 2 + s * b * h / t * 32 + scores));
+  // The first of p stages holds p micro-batches, a p-th of the layers each.
+  c.recompute = Recompute::none;
+  c.gpus = 32;
+  c.degrees.pipeline = 4;
+  c.global_batch = 64;
+  CHECK(activations() == Approx(layers * s * b * h / t * (34 + 5 * a * s / h)));
+  c.virtual_stages = 3;
+  CHECK(activations() ==
+        Approx(layers * s * b * h / t * (34 + 5 * a * s / h) * (1 + 3.0 / (4 * 3))));
+}
+
+TEST_CASE("ZeRO divides the optimizer's states among replicas, and all of them at stage 3") {
+  ReferenceCase c = case_22b();
+  const Stack stack = load_stack("megatron-lm");
+  c.gpus = 32;
+  c.degrees.data = 4;
+  c.global_batch = 16;
+  const auto states = [&] { return run_memory(c, *c.shape, stack).states; };
+  const double parameters = static_cast<double>(parameter_count(*c.shape)) / 8;
+  CHECK(states() == Approx(18 * parameters));
+  c.zero = 1;
+  CHECK(states() == Approx((6 + 12.0 / 4) * parameters));
+  c.zero = 3;
+  CHECK(states() == Approx(18 * parameters / 4));
+}
+
+}  // namespace
+}  // namespace longspan
