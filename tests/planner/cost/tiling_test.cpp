@@ -1,6 +1,11 @@
 #include "planner/cost/tiling.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <vector>
+
+#include "hwprofiles/catalog.h"
 
 using namespace longspan;
 
@@ -67,4 +72,28 @@ TEST_CASE("beginning a tile takes as long as some depth of it") {
   const Tiling t = of_multiprocessors();
   const double deep = tiled_share(t, 108, {8192, 8192, 1 << 30});
   CHECK(tiled_share(t, 108, {8192, 8192, 188}) == Approx(deep / 2).epsilon(1e-6));
+}
+
+TEST_CASE("tiles explain the products measured on an A100 but for one factor") {
+  const HardwareProfile hw = load_hardware("a100-80g-pcie");
+  std::vector<double> full, plain;  // rates over shares, and as they are
+  for (const char* family : {"gemm_nt", "gemm_nn", "gemm_tn"}) {
+    const RateTable& table = hw.rates.at(family);
+    for (const RatePoint& point : table.points) {
+      const auto [m, n, k] = point.shape;
+      full.push_back(point.rate / tiled_share(table.tiling, 108, {m, n, k}));
+      plain.push_back(point.rate);
+    }
+  }
+  REQUIRE(full.size() > 60);
+  const auto spread = [](std::vector<double> rates) {
+    std::sort(rates.begin(), rates.end());
+    const double middle = rates[rates.size() / 2];
+    double sum = 0;
+    for (const double rate : rates) sum += std::abs(rate / middle - 1);
+    return sum / static_cast<double>(rates.size());
+  };
+  INFO(full.size() << " points: " << spread(full) << " of " << spread(plain));
+  CHECK(spread(full) < 0.045);
+  CHECK(spread(full) < 0.75 * spread(plain));
 }
