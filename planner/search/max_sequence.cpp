@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -67,34 +68,34 @@ class Prober {
     return low;
   }
 
-  /// The exact boundary: the returned count fits, one more does not (or is the cap). It is looked
-  /// for where the fast path says, with the packing that this family turns out to have. 0 if not
-  /// even one more than `beyond` granules fit.
-  int64_t longest_exact(const Family& family, int64_t beyond) {
-    Budget budget(hw_);
-    int64_t low = beyond,
-            high = family.most + 1;  // invariant: above beyond low fits; high does not
-    int64_t probe = longest_fast(budget, family, beyond), stride = 1;
-    if (probe == 0) probe = beyond + 1;
-    while (high - low > 1) {
-      const TierBytes bytes = exact(family, probe);
-      if (budget.overflow(bytes) == 0) {
-        low = probe;
-        probe = high <= family.most ? low + (high - low) / 2 : low + stride;
-      } else {
-        // Ask the fast path again, now that the loss is known: it lands close by.
-        const TierBytes live = fast_.peak_bytes(request(family, probe));
-        budget.learn(live, bytes);
-        budget_.learn(live, bytes);
-        high = probe;
-        probe = std::max(longest_fast(budget, family, low), low + 1);
-        if (probe >= high) probe = high - stride;
+  /// The exact boundary above `low` granules, which fit, and below `high`, which do not: the
+  /// returned count fits, one more does not. Packing is uneven, so there can be more than one: some
+  /// lengths on the way to `hoped`, the nearest last, are looked at too.
+  int64_t longest_exact(const Family& family, int64_t low, int64_t high, int64_t hoped) {
+    const auto fits = [&](int64_t n) { return budget_.overflow(exact(family, n)) == 0; };
+    const auto bisect = [&] {
+      while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        (fits(middle) ? low : high) = middle;
       }
-      stride *= 2;
-      probe = std::clamp(probe, low + 1, std::max(low + 1, high - 1));
+    };
+    bisect();
+    for (int64_t gap = (hoped - high) / 2; gap > 0; gap /= 2) {
+      if (gap < (hoped - high) / kLooks || !fits(high + gap)) continue;
+      low = high + gap;
+      high = std::min(high + 2 * gap, family.most + 1);
+      bisect();
+      break;
     }
-    return low > beyond ? low : 0;
+    return low;
   }
+
+  bool fits_exactly(const TierBytes& bytes) const { return budget_.overflow(bytes) == 0; }
+  TierBytes live(const Family& family, int64_t granules) {
+    return fast_.peak_bytes(request(family, granules));
+  }
+  /// What packing lost where a layout was larger than hoped, for all questions to come.
+  void learn(const TierBytes& live, const TierBytes& arenas) { budget_.learn(live, arenas); }
 
   StepRequest request(const Family& family, int64_t granules) const {
     StepRequest r;
@@ -122,6 +123,8 @@ class Prober {
   DType dtype() const { return dtype_; }
 
  private:
+  static constexpr int64_t kLooks = 16;
+
   struct Exact {
     int64_t sequence;
     Strategy strategy;
@@ -235,20 +238,44 @@ int64_t granules_in(const Found& found, const Family& family) {
   return found.sequence() / family.granule;
 }
 
-// Of what may be as long as this: the longest the exact way. One that packs badly may fall behind
-// the next, so as many are tried as could be longer than the best so far.
-Found exactly_longest(Prober& prober, const HardwareProfile& hw, std::vector<Found> found) {
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Found& a, const Found& b) { return a.sequence() > b.sequence(); });
-  const Budget unpacked(hw);
+// Of what may be as long as this: the longest the exact way. What is hoped to be longest is laid
+// out first; where that does not fit, it takes its place again with what its packing turned out to
+// lose.
+Found exactly_longest(Prober& prober, const HardwareProfile& hw, const std::vector<Found>& found) {
+  struct Hope {
+    Found found;
+    Budget budget;    // with this family's packing
+    int64_t hoped;    // granules, without any
+    int64_t refused;  // fewest granules known not to fit
+  };
+  std::vector<Hope> hopes;
+  for (const Found& f : found) {
+    hopes.push_back({{f.family, prober.longest_fast(Budget(hw), f.family)}, Budget(hw), 0, 0});
+    hopes.back().hoped = hopes.back().found.granules;
+    hopes.back().refused = f.family.most + 1;
+  }
   Found best = found.front();
   best.granules = 0;
-  for (size_t i = 0; i < found.size() && found[i].sequence() > best.sequence(); ++i) {
-    const Family& family = found[i].family;
+  while (true) {
+    const auto next = std::max_element(
+        hopes.begin(), hopes.end(),
+        [](const Hope& a, const Hope& b) { return a.found.sequence() < b.found.sequence(); });
+    if (next->found.sequence() <= best.sequence()) break;
+    const Family& family = next->found.family;
+    const int64_t granules = std::exchange(next->found.granules, 0);
+    const TierBytes bytes = prober.exact(family, granules);
+    if (prober.fits_exactly(bytes)) {
+      best = {family, prober.longest_exact(family, granules, next->refused, next->hoped)};
+      continue;
+    }
+    const TierBytes live = prober.live(family, granules);
+    next->budget.learn(live, bytes);
+    prober.learn(live, bytes);
+    next->refused = granules;
     const int64_t beyond = granules_in(best, family);
-    if (prober.longest_fast(unpacked, family, beyond) == 0) continue;
-    const Found next{family, prober.longest_exact(family, beyond)};
-    if (next.sequence() > best.sequence()) best = next;
+    const int64_t fast = prober.longest_fast(next->budget, family, beyond);
+    // Halfway where the fast path has given up, which it does for the worst packing it has seen.
+    next->found.granules = fast > 0 ? std::min(fast, granules - 1) : (beyond + granules) / 2;
   }
   return best;
 }
@@ -392,7 +419,7 @@ Found longest_auto(Prober& prober, const ModelSpec& model, const HardwareProfile
     improve(best, prober, model, options);
     found.push_back(best.found);
     const auto hoped = static_cast<double>(best.found.sequence());
-    const Found exact = exactly_longest(prober, hw, std::move(found));
+    const Found exact = exactly_longest(prober, hw, found);
     if (attempt == 0 || exact.sequence() > longest.sequence()) longest = exact;
     if (static_cast<double>(longest.sequence()) >= kHoped * hoped) break;
   }
@@ -402,13 +429,9 @@ Found longest_auto(Prober& prober, const ModelSpec& model, const HardwareProfile
 Found longest_of_preset(Prober& prober, const ModelSpec& model, const HardwareProfile& hw,
                         const std::string& preset, const MaxSequenceOptions& options) {
   const std::vector<Family> families = preset_families(model, hw, preset, options);
-  // From what the bound says is longest on, as long as that is longer than what was found.
   std::vector<Found> found;
-  for (const Family& family : families)
-    found.push_back({family, prober.longest_bound(prober.budget(), family, 0)});
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Found& a, const Found& b) { return a.sequence() > b.sequence(); });
-  return exactly_longest(prober, hw, std::move(found));
+  for (const Family& family : families) found.push_back({family, 0});
+  return exactly_longest(prober, hw, found);
 }
 
 }  // namespace
@@ -440,8 +463,9 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
     if (needed[tier] <= prober.limits()[tier]) continue;
     result.limit = static_cast<Limit>(tier + 1);
     result.shortfall_bytes = needed[tier] - prober.limits()[tier];
-    const Program refused = build_program(next);
-    result.would_lift = lift_for(refused, lay_out(refused), static_cast<Tier>(tier));
+    Layout refused;  // its arenas are all that is asked of it
+    refused.arena_bytes = needed;
+    result.would_lift = lift_for(build_program(next), refused, static_cast<Tier>(tier));
     break;
   }
   if (result.sequence == 0) return result;
