@@ -195,7 +195,8 @@ constexpr int kAttempts = 4;
 constexpr size_t kFinalists = 8;
 constexpr int kPerShape = 2;  // finalists of one grid and chunk size, so that they differ
 constexpr size_t kSimulatedGuesses = 64;
-constexpr size_t kDescents = 10;
+constexpr size_t kDescents = 24;
+constexpr int64_t kEnough = 800;  // simulated, after which no further descent is begun
 
 bool same_shape(const Shape& shape, const Strategy& s) {
   Parallel grid = s.parallel;
@@ -304,7 +305,9 @@ void simulate_best(Judge& judge, const std::vector<Space>& spaces,
     if (simulated.back().score.better_than(best.score, objective)) best = simulated.back();
   }
   const std::vector<Candidate> starts = finalists(simulated, objective, kDescents, 1);
+  const int64_t begin = judge.evaluations();
   for (const Candidate& start : starts) {
+    if (judge.evaluations() - begin >= kEnough) break;
     const auto space = std::find_if(spaces.begin(), spaces.end(), [&](const Space& candidate) {
       return same_shape(candidate.shape, start.strategy);
     });

@@ -7,13 +7,18 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kFirstLayers = 3;  // with a neighbour, and with one on both sides
+// Layers of the smaller sample: the first, the last, and one with a neighbour on both sides. More
+// where they are small, as what copies have fallen behind by builds up from layer to layer.
+constexpr int64_t kFewestLayers = 3;
+constexpr int64_t kSampleOps = 2000;
 constexpr int kLayerSamples = 2;
 constexpr int kRepeatSamples = 3;
-// Up to this many repeats nothing is shrunk along the sequence: the program of a few layers is
-// small enough, and where copies and compute are close to each other only the real extent tells.
+// Up to this many repeats nothing is shrunk along the sequence where time is asked for: the program
+// of a few layers is small enough, and where copies and compute are close to each other only the
+// real extent tells.
 constexpr int64_t kExactRepeats = 64;
-constexpr int64_t kExactRepeatsStreamed = 6;  // ops grow with pairs of chunks
+constexpr int64_t kExactPairedRepeats = 24;  // ops grow with pairs of chunks
+constexpr int64_t kExactRepeatsForMemory = 6;
 
 bool is_fractional(const Strategy& s) {
   for (const SavedPolicy* p :
@@ -25,6 +30,14 @@ bool is_fractional(const Strategy& s) {
 
 // How many units of every tensor are live at one moment.
 using LiveCounts = std::array<int16_t, kTensorCount>;
+
+// About how many ops one layer has in one step.
+int64_t ops_per_layer(const StepRequest& request, const Lengths& lengths, bool pairs) {
+  const int64_t chunks = lengths.chunks(), ring = request.strategy.parallel.ring;
+  const int64_t per_chunk = 15 + (ring > 1 ? 4 * ring : 0) + (pairs ? 4 * chunks : 0);
+  return request.micro_batches *
+         (20 + 12 * lengths.blocks() + per_chunk * chunks * lengths.head_groups);
+}
 
 bool dominates(const LiveCounts& a, const LiveCounts& b) {
   int less = 0;
@@ -153,17 +166,16 @@ ShrunkenPrograms dimensions_of(const StepRequest& request, bool with_time) {
   const Lengths lengths = lengths_of(s, request.sequence);
   const int64_t blocks = lengths.blocks();
   shrunken.repeats_blocks = blocks > 1;
-  // Layers that differ from each other are all kept.
-  shrunken.layers = is_fractional(s)
-                        ? Dimension::exact(request.model.layers)
-                        : Dimension::sampled(request.model.layers, kFirstLayers, kLayerSamples);
   // Buffers in flight are in the steady state once there are more repeats than the program looks
   // ahead and stores behind; exchanges that overlap hold a chunk more on either side.
   const int64_t exchanged = s.parallel.ulysses > 1 && s.parallel.overlap ? 2 : 0;
   const int64_t first = 2 + exchanged + std::max({int64_t{1}, s.prefetch_depth, s.offload_window});
   const int64_t repeats = blocks > 1 ? blocks : lengths.chunks();
   const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
-  const bool small = repeats <= (pairs || !with_time ? kExactRepeatsStreamed : kExactRepeats);
+  const int64_t exact = !with_time ? kExactRepeatsForMemory
+                        : pairs    ? kExactPairedRepeats
+                                   : kExactRepeats;
+  const bool small = repeats <= exact;
   // A ring's ops depend on how its positions' chunks lie to each other, of which each has an even
   // number; and some chunks can be dealt out to a tensor group, but not every chunk.
   const Parallel& p = s.parallel;
@@ -173,6 +185,12 @@ ShrunkenPrograms dimensions_of(const StepRequest& request, bool with_time) {
   shrunken.repeats = whole ? Dimension::exact(repeats)
                            : Dimension::sampled(repeats, ring ? round_up(from, 2) : from,
                                                 with_time ? kRepeatSamples : 2, ring ? 2 : 1);
+  // Layers that differ from each other are all kept.
+  const int64_t many = kSampleOps / ops_per_layer(request, lengths, pairs);
+  const int64_t layers = with_time ? std::max(kFewestLayers, many) : kFewestLayers;
+  shrunken.layers = is_fractional(s)
+                        ? Dimension::exact(request.model.layers)
+                        : Dimension::sampled(request.model.layers, layers, kLayerSamples);
   shrunken.batches = Dimension::sampled(request.micro_batches, 1, 2);
   return shrunken;
 }
