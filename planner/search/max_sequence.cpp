@@ -316,7 +316,6 @@ std::vector<Point> long_points(const Parallel& grid, const ModelSpec& model, boo
           // States are sharded as far as they can be.
           if (changed.parallel.zero != s.parallel.zero) continue;
           if (changed.qkv.where == Saved::keep || changed.qkv.where == Saved::nvme) continue;
-          if (changed.layer_input.where == Saved::keep) continue;
           more.push_back(changed);
         }
       }

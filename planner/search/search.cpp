@@ -305,13 +305,26 @@ void simulate_best(Judge& judge, const std::vector<Space>& spaces,
     if (simulated.back().score.better_than(best.score, objective)) best = simulated.back();
   }
   const std::vector<Candidate> starts = finalists(simulated, objective, kDescents, 1);
-  const int64_t begin = judge.evaluations();
+  // Where one guess leads is not where the corners of its shape do: those too, as far as there is
+  // time for them.
+  const int64_t enough = judge.evaluations() + kEnough;
+  const auto descend_from = [&](const Candidate& start, const Space& space) {
+    if (judge.evaluations() < enough) {
+      descend(start, space.knobs, objective, score, worth);
+    }
+  };
+  const auto space_of = [&](const Strategy& s) -> const Space& {
+    return *std::find_if(spaces.begin(), spaces.end(),
+                         [&](const Space& space) { return same_shape(space.shape, s); });
+  };
+  for (const Candidate& start : starts) descend_from(start, space_of(start.strategy));
   for (const Candidate& start : starts) {
-    if (judge.evaluations() - begin >= kEnough) break;
-    const auto space = std::find_if(spaces.begin(), spaces.end(), [&](const Space& candidate) {
-      return same_shape(candidate.shape, start.strategy);
-    });
-    descend(start, space->knobs, objective, score, worth);
+    const Space& space = space_of(start.strategy);
+    Strategy kept = everything_kept(space.shape);
+    Strategy away = everything_away(space.shape, start.strategy.parallel.zero);
+    for (const Strategy& corner : {away, kept}) {
+      if (judge.evaluations() < enough) descend_from({corner, score(corner)}, space);
+    }
   }
 }
 
