@@ -106,9 +106,8 @@ void print_text(const Flags& flags, const SearchResult& found) {
   print_prediction(found.best, found.best.predicted);
   if (!found.pareto.empty()) print_pareto(found);
   if (found.evaluated > 0) {
-    fmt::print("{} configurations in {}, {}\n", found.evaluated, format_seconds(found.seconds),
-               format_rate(static_cast<double>(found.evaluated) / std::max(1e-9, found.seconds),
-                           "configurations/s"));
+    fmt::print("{} configurations considered, {} of them simulated, in {}\n", found.considered,
+               found.evaluated, format_seconds(found.seconds));
   }
   if (flags.output.empty()) {
     fmt::print("The plan was not written; -o FILE writes it.\n");
@@ -135,6 +134,7 @@ int run(const Flags& flags, bool json) {
     document["predicted"] = prediction_json(found.best.predicted);
     document["capacity"] = tiers_json(capacities(hw));
     document["pareto"] = std::move(front);
+    document["considered"] = found.considered;
     document["evaluated"] = found.evaluated;
     document["search_seconds"] = found.seconds;
     document["file"] = flags.output.empty() ? Json() : Json(flags.output);

@@ -191,6 +191,30 @@ Layout lay_out(const Program& program) {
   return layout;
 }
 
+std::array<int64_t, kTierCount> arena_bytes_of(const Program& program) {
+  Layout layout;
+  Placement placement(program, layout);
+  std::vector<bool> allocated(program.buffers.size());
+  Waits nothing = kNoWaits;
+  size_t next_release = 0;
+  for (size_t position = 0; position < program.ops.size(); ++position) {
+    const Op& op = program.ops[position];
+    for (int i = 0; i < op.operand_count; ++i) {
+      const BufferId id = op.operands[i];
+      if (id < 0 || allocated[id] || program.buffers[id].persistent) continue;
+      allocated[id] = true;
+      placement.begin(id, nothing);
+    }
+    for (; next_release < program.releases.size(); ++next_release) {
+      const BufferId id = program.releases[next_release];
+      if (program.buffers[id].last_op > static_cast<int32_t>(position)) break;
+      placement.end(id, kNoWaits);
+    }
+  }
+  placement.finish();
+  return layout.arena_bytes;
+}
+
 std::vector<std::array<int64_t, kTierCount>> live_bytes_by_op(const Program& program) {
   std::vector<std::array<int64_t, kTierCount>> curve(program.ops.size());
   std::vector<std::array<int64_t, kTierCount>> delta(program.ops.size() + 1);

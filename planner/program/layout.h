@@ -45,6 +45,9 @@ struct Layout {
 /// Lays out `program`. REQUIRES: built by build_program.
 Layout lay_out(const Program& program);
 
+/// The arenas of lay_out(program) alone, in a fraction of its time: nothing is said of edges.
+std::array<int64_t, kTierCount> arena_bytes_of(const Program& program);
+
 /// Bytes live on each tier while each op runs, in program order: the memory curve.
 std::vector<std::array<int64_t, kTierCount>> live_bytes_by_op(const Program& program);
 

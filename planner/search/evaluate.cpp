@@ -17,7 +17,7 @@ TierBytes peak_of_positions(StepRequest request, int64_t first) {
   TierBytes peak{};
   for (int64_t position = first; position < parallel.ring; ++position) {
     request.rank = position * parallel.ulysses;
-    const TierBytes bytes = lay_out(build_program(request)).arena_bytes;
+    const TierBytes bytes = arena_bytes_of(build_program(request));
     for (int tier = 0; tier < kTierCount; ++tier) peak[tier] = std::max(peak[tier], bytes[tier]);
   }
   return peak;

@@ -13,23 +13,23 @@
 namespace longspan {
 namespace {
 
-// What is read off one sample, and how each grows with the repeats: peaks linearly, busy time as a
-// quadratic (pairs of chunks), and what a phase takes beyond its busiest stream linearly. Which
-// stream is the busiest is decided at the real size, where it may be another one than in the
-// sample.
+// What is read off one sample, and how each grows with the repeats: the peak of every kind of moment
+// linearly, busy time as a quadratic (pairs of chunks), and what a phase takes beyond its busiest
+// stream linearly. Which stream is the busiest, and which kind of moment is the peak, is decided at
+// the real size, where it may be another one than in the sample.
 struct Measures {
-  std::array<std::array<double, kTierCount>, phase_count> peak{};
+  struct Peak {
+    int kind;
+    std::array<double, kTierCount> bytes;
+  };
+  std::vector<Peak> peaks;  // by kind
   std::array<std::array<double, kStreamCount>, phase_count> busy{};
   std::array<double, phase_count> excess{}, sample_excess{};
   std::array<int, phase_count> busiest{};  // stream, in the largest sample
 
   template <class Visit>
-  static void each(Visit visit) {
+  static void each_time(Visit visit) {
     for (int phase = 0; phase < phase_count; ++phase) {
-      for (int tier = 0; tier < kTierCount; ++tier) {
-        visit(
-            [=](auto& m) -> auto& { return m.peak[phase][tier]; }, 2);
-      }
       for (int stream = 0; stream < kStreamCount; ++stream) {
         visit(
             [=](auto& m) -> auto& { return m.busy[phase][stream]; }, 3);
@@ -40,12 +40,34 @@ struct Measures {
   }
 };
 
+// Kinds that only some samples have (the ends of what is long enough to have a middle) are lines
+// through those that do.
+std::vector<Measures::Peak> fold_peaks(const Dimension& dimension,
+                                       const std::array<Measures, 3>& samples) {
+  const int last = dimension.count - 1;
+  std::vector<Measures::Peak> result = samples[last].peaks;
+  const std::vector<Measures::Peak>& before = samples[last - 1].peaks;
+  const double beyond = static_cast<double>(dimension.extent - dimension.samples[last]) /
+                        static_cast<double>(dimension.samples[last] - dimension.samples[last - 1]);
+  auto other = before.begin();
+  for (Measures::Peak& peak : result) {
+    while (other != before.end() && other->kind < peak.kind) ++other;
+    if (other == before.end() || other->kind != peak.kind) continue;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      peak.bytes[tier] += beyond * (peak.bytes[tier] - other->bytes[tier]);
+    }
+  }
+  return result;
+}
+
 // Folds the samples of one dimension into the values at its real extent.
-Measures fold(const Dimension& dimension, const std::array<Measures, 3>& samples, bool linear) {
-  if (dimension.count == 1) return samples[0];
+Measures fold(const Dimension& dimension, std::array<Measures, 3>& samples, bool linear) {
+  if (dimension.count == 1) return std::move(samples[0]);
   Measures result;
+  result.peaks = fold_peaks(dimension, samples);
   result.busiest = samples[dimension.count - 1].busiest;
-  Measures::each([&](auto field, int points) {
+  result.sample_excess = samples[dimension.count - 1].sample_excess;
+  Measures::each_time([&](auto field, int points) {
     std::array<double, 3> values{};
     for (int i = 0; i < dimension.count; ++i) values[i] = field(samples[i]);
     // Layers and microbatches repeat exactly: there everything is linear.
@@ -54,16 +76,39 @@ Measures fold(const Dimension& dimension, const std::array<Measures, 3>& samples
   return result;
 }
 
-double peak_of(const std::vector<LiveCounts>& moments, const TensorBytes& bytes) {
+double peak_of(const std::vector<Moment>& moments, const std::array<int64_t, kTensorCount>& unit) {
   int64_t peak = 0;
-  for (const LiveCounts& moment : moments) {
+  for (const Moment& moment : moments) {
     int64_t sum = 0;
-    for (int i = 0; i < kTensorCount; ++i) {
-      if (moment[i] != 0) sum += moment[i] * round_up(bytes.unit[i], kArenaAlignment);
-    }
+    for (const LiveUnits& live : moment) sum += live.units * unit[live.tensor];
     peak = std::max(peak, sum);
   }
   return static_cast<double>(peak);
+}
+
+std::vector<Measures::Peak> measure_peaks(const ShrunkenProgram& sample) {
+  std::array<int64_t, kTensorCount> unit;
+  for (int i = 0; i < kTensorCount; ++i) {
+    unit[i] = round_up(sample.program.bytes.unit[i], kArenaAlignment);
+  }
+  std::vector<Measures::Peak> peaks;
+  peaks.reserve(sample.moments.size());
+  for (const Moments& moments : sample.moments) {
+    Measures::Peak& peak = peaks.emplace_back(Measures::Peak{moments.kind, {}});
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      peak.bytes[tier] = peak_of(moments.of_tier[tier], unit);
+    }
+  }
+  return peaks;
+}
+
+const Layout& layout_of(ShrunkenProgram& sample) {
+  if (!sample.layout) {
+    sample.layout = lay_out(sample.program);
+    sample.program.buffers = {};
+    sample.program.releases = {};
+  }
+  return *sample.layout;
 }
 
 void measure_time(const ShrunkenProgram& sample, const Timeline& timeline, Measures& m) {
@@ -74,7 +119,7 @@ void measure_time(const ShrunkenProgram& sample, const Timeline& timeline, Measu
   }
   for (int stream = 0; stream < kStreamCount; ++stream) {
     int phase = 0;
-    for (const Queued& queued : sample.layout.streams[stream]) {
+    for (const Queued& queued : sample.layout->streams[stream]) {
       while (phase + 1 < phase_count && queued.op >= sample.first_op[phase + 1]) ++phase;
       const Span& span = timeline.spans[queued.op];
       m.busy[phase][stream] += span.end - span.start;
@@ -114,12 +159,12 @@ struct FastPath::State {
   std::unordered_map<std::string, ShrunkenPrograms> known;
   int64_t evaluations = 0;
 
-  ShrunkenPrograms& find(const StepRequest& request);
+  ShrunkenPrograms& find(const StepRequest& request, bool with_time);
   Measures measure(const StepRequest& request, bool with_time);
 };
 
-ShrunkenPrograms& FastPath::State::find(const StepRequest& request) {
-  ShrunkenPrograms wanted = dimensions_of(request);
+ShrunkenPrograms& FastPath::State::find(const StepRequest& request, bool with_time) {
+  ShrunkenPrograms wanted = dimensions_of(request, with_time);
   const auto [it, fresh] = known.try_emplace(key_of(request, wanted));
   ShrunkenPrograms& found = it->second;
   if (fresh) {
@@ -134,7 +179,7 @@ ShrunkenPrograms& FastPath::State::find(const StepRequest& request) {
 }
 
 Measures FastPath::State::measure(const StepRequest& request, bool with_time) {
-  ShrunkenPrograms& t = find(request);
+  ShrunkenPrograms& t = find(request, with_time);
   // Durations of all shapes, by repeat sample: a block's length follows from it unless blocks are
   // what repeats.
   std::array<std::vector<double>, 3> durations;
@@ -156,11 +201,7 @@ Measures FastPath::State::measure(const StepRequest& request, bool with_time) {
         program.bytes =
             tensor_bytes(program.model, program.lengths, program.strategy, program.dtype);
         Measures m;
-        for (int phase = 0; phase < phase_count; ++phase) {
-          for (int tier = 0; tier < kTierCount; ++tier) {
-            m.peak[phase][tier] = peak_of(sample->moments[phase][tier], program.bytes);
-          }
-        }
+        m.peaks = measure_peaks(*sample);
         if (with_time) {
           std::vector<double>& all = durations[t.repeats_blocks ? 0 : r];
           if (all.empty()) all = cost.durations(program, t.shapes);
@@ -168,19 +209,20 @@ Measures FastPath::State::measure(const StepRequest& request, bool with_time) {
           for (size_t i = 0; i < own_durations.size(); ++i) {
             own_durations[i] = all[sample->shapes[i]];
           }
-          measure_time(*sample,
-                       simulate(program, sample->layout, own_durations, cost.interference(), true),
-                       m);
+          measure_time(
+              *sample,
+              simulate(program, layout_of(*sample), own_durations, cost.interference(), true), m);
         }
-        by_repeat[r] = m;
+        by_repeat[r] = std::move(m);
       }
       by_layer[l] = fold(t.repeats, by_repeat, false);
     }
     by_batch[b] = fold(t.layers, by_layer, true);
   }
-  Measures result = fold(t.batches, by_batch, true);
   // Memory does not depend on how many microbatches come after the second.
-  if (t.batches.count > 1) result.peak = by_batch[t.batches.count - 1].peak;
+  std::vector<Measures::Peak> peaks = by_batch[t.batches.count - 1].peaks;
+  Measures result = fold(t.batches, by_batch, true);
+  result.peaks = std::move(peaks);
   return result;
 }
 
@@ -188,9 +230,9 @@ namespace {
 
 std::array<int64_t, kTierCount> peak_bytes_of(const Measures& m) {
   std::array<int64_t, kTierCount> bytes{};
-  for (const auto& phase : m.peak) {
+  for (const Measures::Peak& peak : m.peaks) {
     for (int tier = 0; tier < kTierCount; ++tier) {
-      bytes[tier] = std::max(bytes[tier], static_cast<int64_t>(std::llround(phase[tier])));
+      bytes[tier] = std::max(bytes[tier], static_cast<int64_t>(std::llround(peak.bytes[tier])));
     }
   }
   return bytes;

@@ -1,15 +1,17 @@
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/program/layout.h"
+#include "planner/search/bounds.h"
 #include "planner/search/budget.h"
 #include "planner/search/evaluate.h"
 #include "planner/search/fast_path.h"
 #include "planner/search/knobs.h"
+#include "planner/search/lift.h"
 #include "planner/search/search.h"
-#include "planner/simulate/analysis.h"
 
 namespace longspan {
 namespace {
@@ -32,43 +34,68 @@ class Prober {
         budget_(hw),
         micro_batches_(micro_batches) {}
 
-  /// The most granules that the fast path says fit, leaving room for what packing loses.
-  int64_t longest_fast(const Family& family) {
-    int64_t low = 0, high = 1;
-    while (high <= family.most && fits_fast(family, high)) {
-      low = high;
-      high *= 2;
+  /// Whether the bound leaves it possible that this many granules fit, with what packing loses.
+  bool may_fit(const Budget& budget, const Family& family, int64_t granules) const {
+    return granules <= family.most &&
+           budget.overflow_of_live(least_bytes(request(family, granules))) == 0;
+  }
+
+  /// The most granules that may fit, or 0 if not even one more than `beyond`.
+  int64_t longest_bound(const Budget& budget, const Family& family, int64_t beyond) const {
+    return longest(family, beyond,
+                   [&](int64_t granules) { return may_fit(budget, family, granules); });
+  }
+
+  /// The most granules that the fast path says fit, leaving room for what packing loses; or 0 if
+  /// not even one more than `beyond`.
+  int64_t longest_fast(const Budget& budget, const Family& family, int64_t beyond = 0) {
+    if (!may_fit(budget, family, beyond + 1) || !fits_fast(budget, family, beyond + 1)) return 0;
+    const int64_t most = longest_bound(budget, family, beyond);
+    int64_t low = beyond + 1, high = most + 1;
+    // The bound is close: look right below it first, then further and further away.
+    for (int64_t step = 1; high - low > 1; step *= 4) {
+      const int64_t probe = std::max(low + 1, high - step);
+      if (fits_fast(budget, family, probe)) {
+        low = probe;
+        break;
+      }
+      high = probe;
     }
-    high = std::min(high, family.most + 1);
     while (high - low > 1) {
       const int64_t middle = low + (high - low) / 2;
-      (fits_fast(family, middle) ? low : high) = middle;
+      (fits_fast(budget, family, middle) ? low : high) = middle;
     }
     return low;
   }
 
-  /// The exact boundary near `guess`: the returned count fits, one more does not (or is the cap).
-  int64_t longest_exact(const Family& family, int64_t guess) {
-    int64_t low = 0, high = family.most + 1;  // invariant: low fits (0: vacuous), high does not
-    int64_t probe = std::clamp<int64_t>(guess, 1, family.most);
-    int64_t stride = 1;
-    while (high - low > 1) {
-      const TierBytes bytes = exact(family, probe);
-      if (budget_.overflow(bytes) == 0) {
-        low = probe;
-        probe = high <= family.most ? low + (high - low) / 2 : low + stride;
-      } else {
-        // Ask the fast path again, now that the loss is known: it lands close by.
-        budget_.learn(fast_.peak_bytes(request(family, probe)), bytes);
-        high = probe;
-        probe = std::max(longest_fast(family), low + 1);
-        if (probe >= high) probe = high - stride;
+  /// The exact boundary above `low` granules, which fit, and below `high`, which do not: the
+  /// returned count fits, one more does not. Packing is uneven, so there can be more than one: some
+  /// lengths on the way to `hoped`, the nearest last, are looked at too.
+  int64_t longest_exact(const Family& family, int64_t low, int64_t high, int64_t hoped) {
+    const auto fits = [&](int64_t n) { return budget_.overflow(exact(family, n)) == 0; };
+    const auto bisect = [&] {
+      while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        (fits(middle) ? low : high) = middle;
       }
-      stride *= 2;
-      probe = std::clamp(probe, low + 1, std::max(low + 1, high - 1));
+    };
+    bisect();
+    for (int64_t gap = (hoped - high) / 2; gap > 0; gap /= 2) {
+      if (gap < (hoped - high) / kLooks || !fits(high + gap)) continue;
+      low = high + gap;
+      high = std::min(high + 2 * gap, family.most + 1);
+      bisect();
+      break;
     }
     return low;
   }
+
+  bool fits_exactly(const TierBytes& bytes) const { return budget_.overflow(bytes) == 0; }
+  TierBytes live(const Family& family, int64_t granules) {
+    return fast_.peak_bytes(request(family, granules));
+  }
+  /// What packing lost where a layout was larger than hoped, for all questions to come.
+  void learn(const TierBytes& live, const TierBytes& arenas) { budget_.learn(live, arenas); }
 
   StepRequest request(const Family& family, int64_t granules) const {
     StepRequest r;
@@ -79,18 +106,49 @@ class Prober {
     r.dtype = dtype_;
     return r;
   }
-  TierBytes exact(const Family& family, int64_t granules) const {
-    return exact_peak_bytes(request(family, granules));
+  TierBytes exact(const Family& family, int64_t granules) {
+    const StepRequest asked = request(family, granules);
+    for (const Exact& known : exact_) {
+      if (known.sequence == asked.sequence && known.strategy == asked.strategy) return known.bytes;
+    }
+    exact_.push_back({asked.sequence, asked.strategy, exact_peak_bytes(asked)});
+    return exact_.back().bytes;
   }
   double seconds(const Family& family, int64_t granules) {
     return fast_.evaluate(request(family, granules)).step_seconds;
   }
   const TierBytes& limits() const { return budget_.limits(); }
+  /// With what packing has lost anywhere so far.
+  const Budget& budget() const { return budget_; }
   DType dtype() const { return dtype_; }
 
  private:
-  bool fits_fast(const Family& family, int64_t granules) {
-    return budget_.overflow_of_live(fast_.peak_bytes(request(family, granules))) == 0;
+  static constexpr int64_t kLooks = 16;
+
+  struct Exact {
+    int64_t sequence;
+    Strategy strategy;
+    TierBytes bytes;
+  };
+
+  template <class Fits>
+  static int64_t longest(const Family& family, int64_t beyond, const Fits& fits) {
+    int64_t low = beyond, high = beyond + 1;
+    for (int64_t stride = 1; high <= family.most && fits(high); stride *= 2) {
+      low = high;
+      high += stride;
+    }
+    if (low == beyond) return 0;
+    high = std::min(high, family.most + 1);
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (fits(middle) ? low : high) = middle;
+    }
+    return low;
+  }
+
+  bool fits_fast(const Budget& budget, const Family& family, int64_t granules) {
+    return budget.overflow_of_live(fast_.peak_bytes(request(family, granules))) == 0;
   }
 
   const ModelSpec& model_;
@@ -100,6 +158,7 @@ class Prober {
   FastPath fast_;
   Budget budget_;
   int64_t micro_batches_;
+  std::vector<Exact> exact_;  // laid out so far
 };
 
 struct Found {
@@ -174,79 +233,131 @@ Family with_knobs(const Strategy& s, bool one_block, int64_t chunk, int64_t laye
   return chunked(at, chunk, s.parallel.ring, most_chunks(layers, s.kv == Tier::host), options);
 }
 
-// Of what the fast path found: the longest the exact way. One that packs badly may fall behind the
-// next, so as many are tried as could be longer than the best so far.
-Found exactly_longest(Prober& prober, std::vector<Found> found) {
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Found& a, const Found& b) { return a.sequence() > b.sequence(); });
+// Granules of a family that are not longer than what was found.
+int64_t granules_in(const Found& found, const Family& family) {
+  return found.sequence() / family.granule;
+}
+
+// Of what may be as long as this: the longest the exact way. What is hoped to be longest is laid
+// out first; where that does not fit, it takes its place again with what its packing turned out to
+// lose.
+Found exactly_longest(Prober& prober, const HardwareProfile& hw, const std::vector<Found>& found) {
+  struct Hope {
+    Found found;
+    Budget budget;    // with this family's packing
+    int64_t hoped;    // granules, without any
+    int64_t refused;  // fewest granules known not to fit
+  };
+  std::vector<Hope> hopes;
+  for (const Found& f : found) {
+    hopes.push_back({{f.family, prober.longest_fast(Budget(hw), f.family)}, Budget(hw), 0, 0});
+    hopes.back().hoped = hopes.back().found.granules;
+    hopes.back().refused = f.family.most + 1;
+  }
   Found best = found.front();
-  best.granules = prober.longest_exact(best.family, best.granules);
-  for (size_t i = 1; i < found.size() && found[i].sequence() > best.sequence(); ++i) {
-    // The loss in packing is better known by now.
-    Found next = found[i];
-    next.granules = prober.longest_fast(next.family);
-    if (next.sequence() <= best.sequence()) continue;
-    next.granules = prober.longest_exact(next.family, next.granules);
-    if (next.sequence() > best.sequence()) best = next;
+  best.granules = 0;
+  while (true) {
+    const auto next = std::max_element(
+        hopes.begin(), hopes.end(),
+        [](const Hope& a, const Hope& b) { return a.found.sequence() < b.found.sequence(); });
+    if (next->found.sequence() <= best.sequence()) break;
+    const Family& family = next->found.family;
+    const int64_t granules = std::exchange(next->found.granules, 0);
+    const TierBytes bytes = prober.exact(family, granules);
+    if (prober.fits_exactly(bytes)) {
+      best = {family, prober.longest_exact(family, granules, next->refused, next->hoped)};
+      continue;
+    }
+    const TierBytes live = prober.live(family, granules);
+    next->budget.learn(live, bytes);
+    prober.learn(live, bytes);
+    next->refused = granules;
+    const int64_t beyond = granules_in(best, family);
+    const int64_t fast = prober.longest_fast(next->budget, family, beyond);
+    // Halfway where the fast path has given up, which it does for the worst packing it has seen.
+    next->found.granules = fast > 0 ? std::min(fast, granules - 1) : (beyond + granules) / 2;
   }
   return best;
 }
 
-// The longest over all knobs in one grid: they are improved one at a time at one chunk size, then
-// carried to the others, then improved again at the best.
-Found longest_in(const Parallel& grid, Prober& prober, const ModelSpec& model,
-                 const MaxSequenceOptions& options) {
-  const bool with_nvme = prober.limits()[2] > 0;
-  const std::optional<int64_t> zero = options.parallel.zero;
-  const std::vector<int64_t> sizes = chunk_sizes(options, grid);
-  // Any length above one chunk stands for "chunked" when asking which knobs there are.
-  const auto shape_at = [&](int64_t chunk) { return Shape{grid, 2 * chunk, chunk}; };
-  struct Point {
-    Strategy strategy;
-    bool one_block = false;
-    int64_t chunk = 0;
-    Found found;
-  };
-  const auto probe = [&](const Strategy& s, bool one_block, int64_t chunk) {
-    Point p{s, one_block, chunk, {with_knobs(s, one_block, chunk, model.layers, options), 0}};
-    p.found.granules = prober.longest_fast(p.found.family);
-    return p;
-  };
-  const auto best_size = [&](const Point& from) {
-    Point best = from;
-    for (const int64_t chunk : sizes) {
-      const Point p = probe(from.strategy, from.one_block, chunk);
-      if (p.found.sequence() > best.found.sequence()) best = p;
-    }
-    return best;
-  };
-  const auto improve = [&](Point best) {
-    for (bool improved = true; improved;) {
-      improved = false;
-      for (const Knob& knob : knobs(model, shape_at(best.chunk), with_nvme, zero)) {
+bool decides_length(const std::string& knob) {
+  for (const char* name :
+       {"states", "layer_input", "qkv", "block", "kv", "idle", "backward_order"}) {
+    if (knob == name) return true;
+  }
+  return false;
+}
+
+// One configuration of every length, and the longest of it.
+struct Point {
+  Strategy strategy;
+  bool one_block = false;
+  int64_t chunk = 0;
+  Found found;
+};
+
+// The knobs that decide how long a sequence is, in a grid that deals it out: chunk and blocks,
+// where states, keys and values, idle tensors and what is saved wait, the order of the backward.
+// All else recomputes and takes the smallest tiles.
+std::vector<Point> long_points(const Parallel& grid, const ModelSpec& model, bool with_nvme,
+                               const MaxSequenceOptions& options) {
+  std::vector<Point> points;
+  for (const int64_t chunk : chunk_sizes(options, grid)) {
+    // Any length above one chunk stands for "chunked" when asking which knobs there are.
+    const Shape shape{grid, 2 * chunk, chunk};
+    std::vector<Strategy> all = {everything_away(shape, options.parallel.zero)};
+    for (const Knob& knob : knobs(model, shape, with_nvme, options.parallel.zero)) {
+      if (!decides_length(knob.name)) continue;
+      std::vector<Strategy> more;
+      for (const Strategy& s : all) {
         for (const auto& set : knob.values) {
-          Strategy changed = best.strategy;
-          changed.chunk_tokens = best.chunk;
-          changed.block_tokens = best.one_block ? 2 * best.chunk : best.chunk;
+          Strategy changed = s;
           set(changed);
-          const Point p = probe(changed, changed.block_tokens != best.chunk, best.chunk);
-          if (p.found.sequence() > best.found.sequence()) {
-            best = p;
-            improved = true;
-          }
+          // States are sharded as far as they can be.
+          if (changed.parallel.zero != s.parallel.zero) continue;
+          if (changed.qkv.where == Saved::keep || changed.qkv.where == Saved::nvme) continue;
+          more.push_back(changed);
         }
       }
+      all = std::move(more);
     }
-    return best;
-  };
-  const bool one_block = grid.tensor > 1;
-  Point best = best_size(probe(everything_away(shape_at(sizes[0]), zero), one_block, sizes[0]));
-  for (int round = 0; round < 2; ++round) {
-    const int64_t before = best.found.sequence();
-    best = best_size(improve(best));
-    if (best.found.sequence() == before) break;
+    for (const Strategy& s : all) {
+      const bool one_block = s.block_tokens != chunk;
+      points.push_back(
+          {s, one_block, chunk, {with_knobs(s, one_block, chunk, model.layers, options), 0}});
+    }
   }
-  return best.found;
+  return points;
+}
+
+// Goes on from a point by changing one knob at a time, or the chunk.
+void improve(Point& best, Prober& prober, const ModelSpec& model,
+             const MaxSequenceOptions& options) {
+  const bool with_nvme = prober.limits()[2] > 0;
+  const auto try_point = [&](const Strategy& s, bool one_block, int64_t chunk) {
+    Point p{s, one_block, chunk, {with_knobs(s, one_block, chunk, model.layers, options), 0}};
+    p.found.granules = prober.longest_fast(prober.budget(), p.found.family,
+                                           granules_in(best.found, p.found.family));
+    if (p.found.sequence() <= best.found.sequence()) return false;
+    best = p;
+    return true;
+  };
+  for (bool improved = true; improved;) {
+    improved = false;
+    const Shape shape{best.strategy.parallel, 2 * best.chunk, best.chunk};
+    for (const Knob& knob : knobs(model, shape, with_nvme, options.parallel.zero)) {
+      for (const auto& set : knob.values) {
+        Strategy changed = best.strategy;
+        changed.chunk_tokens = best.chunk;
+        changed.block_tokens = best.one_block ? 2 * best.chunk : best.chunk;
+        set(changed);
+        improved |= try_point(changed, changed.block_tokens != best.chunk, best.chunk);
+      }
+    }
+    for (const int64_t chunk : chunk_sizes(options, best.strategy.parallel)) {
+      improved |= try_point(best.strategy, best.one_block, chunk);
+    }
+  }
 }
 
 // The longest over the grids that deal a sequence out to as many ranks as the heads allow (fewer
@@ -264,78 +375,62 @@ Found longest_auto(Prober& prober, const ModelSpec& model, const HardwareProfile
     of_kind = std::min(of_kind, grid.data);
   }
   std::erase_if(candidates, [&](const Parallel& grid) { return grid.data > fewest[kind(grid)]; });
+  std::vector<Point> points;
+  for (const Parallel& grid : candidates) {
+    for (Point& point : long_points(grid, model, prober.limits()[2] > 0, options)) {
+      points.push_back(std::move(point));
+    }
+  }
   // Where packing loses much of what was hoped for, other knobs may be better: again, with room.
   constexpr int kAttempts = 3;
   constexpr double kHoped = 0.9;
-  Found best;
+  Found longest;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    std::vector<Found> found;
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(candidates.size()));
-      found.push_back(longest_in(candidates[i], prober, model, options));
+    // First by the bound alone, which says where to begin.
+    std::vector<Point> leaders;
+    Found by_bound = points.front().found;
+    by_bound.granules = 0;
+    for (const Point& point : points) {
+      const Family& family = point.found.family;
+      const int64_t beyond = granules_in(by_bound, family);
+      if (!prober.may_fit(prober.budget(), family, beyond + 1)) continue;
+      leaders.push_back(point);
+      by_bound = {family, prober.longest_bound(prober.budget(), family, beyond)};
     }
-    double hoped = 0;
-    for (const Found& f : found) hoped = std::max(hoped, static_cast<double>(f.sequence()));
-    const Found exact = exactly_longest(prober, std::move(found));
-    if (attempt == 0 || exact.sequence() > best.sequence()) best = exact;
-    if (static_cast<double>(best.sequence()) >= kHoped * hoped) break;
+    Point best = points.front();
+    best.found.granules = prober.longest_fast(prober.budget(), best.found.family);
+    std::vector<Found> found = {best.found};
+    const auto visit = [&](const Point& point) {
+      const Family& family = point.found.family;
+      const int64_t granules =
+          prober.longest_fast(prober.budget(), family, granules_in(best.found, family));
+      if (granules * family.granule <= best.found.sequence()) return;
+      best = point;
+      best.found.granules = granules;
+      found.push_back(best.found);
+    };
+    for (size_t i = leaders.size(); i-- > 0;) visit(leaders[i]);
+    for (size_t i = 0; i < points.size(); ++i) {
+      if (progress && i % 1024 == 0)
+        progress(static_cast<int64_t>(i), static_cast<int64_t>(points.size()));
+      visit(points[i]);
+    }
+    improve(best, prober, model, options);
+    found.push_back(best.found);
+    const auto hoped = static_cast<double>(best.found.sequence());
+    const Found exact = exactly_longest(prober, hw, found);
+    if (attempt == 0 || exact.sequence() > longest.sequence()) longest = exact;
+    if (static_cast<double>(longest.sequence()) >= kHoped * hoped) break;
   }
-  return best;
+  return longest;
 }
 
 Found longest_of_preset(Prober& prober, const ModelSpec& model, const HardwareProfile& hw,
-                        const std::string& preset, const MaxSequenceOptions& options,
-                        const Progress& progress) {
+                        const std::string& preset, const MaxSequenceOptions& options) {
   const std::vector<Family> families = preset_families(model, hw, preset, options);
   std::vector<Found> found;
-  for (size_t i = 0; i < families.size(); ++i) {
-    if (progress) progress(static_cast<int64_t>(i), static_cast<int64_t>(families.size()));
-    found.push_back({families[i], prober.longest_fast(families[i])});
-  }
-  return exactly_longest(prober, std::move(found));
-}
-
-std::string lift_for(const Program& program, const Layout& layout, Tier tier) {
-  Tensor largest = Tensor::count;
-  for (const PeakMemory& memory : memory_at_peak(program, layout)) {
-    if (memory.tier == tier) largest = memory.tensors.front().tensor;
-  }
-  const Strategy& s = program.strategy;
-  if (tier == Tier::nvme) return "a larger nvme capacity";
-  const bool is_state = largest <= Tensor::adam_v_head;
-  if (tier == Tier::host) {
-    if (is_state && s.optimizer == Tier::host)
-      return "optimizer state on nvme, or more host memory";
-    if (s.layer_input.where == Saved::host) return "layer inputs on nvme, or more host memory";
-    return "more host memory";
-  }
-  if (is_state) {
-    return s.parameters == Tier::host ? "a smaller model unit or a larger device"
-                                      : "parameters and optimizer on the host";
-  }
-  switch (largest) {
-    case Tensor::ws_loss:
-      return "tiles for logits+loss";
-    case Tensor::ws_mlp_forward:
-    case Tensor::ws_mlp_forward_saving:
-    case Tensor::ws_mlp_backward:
-    case Tensor::ws_mlp_backward_saved:
-      return "tiles for the MLP";
-    case Tensor::inner:
-      return "recomputing the MLP inner, or its offload";
-    case Tensor::ws_attention_forward:
-    case Tensor::ws_attention_backward:
-    case Tensor::ws_qkv_forward:
-    case Tensor::ws_qkv_backward:
-      return "tiles for the projections";
-    default:
-      break;
-  }
-  if (s.layer_input.where == Saved::keep) return "layer inputs offloaded to the host";
-  if (s.block_tokens == program.lengths.sequence) {
-    return "blocks for norms, residuals and projections (auto)";
-  }
-  return s.kv == Tier::device ? "keys and values streamed from the host" : "a smaller chunk";
+  for (const Family& family : families) found.push_back({family, 0});
+  return exactly_longest(prober, hw, found);
 }
 
 }  // namespace
@@ -352,9 +447,8 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   if (options.granule <= 0)
     throw bad_input("granule: expected tokens > 0, got {}", options.granule);
   Prober prober(model, hw, options.micro_batches);
-  const Found best = strategy == "auto"
-                         ? longest_auto(prober, model, hw, options, progress)
-                         : longest_of_preset(prober, model, hw, strategy, options, progress);
+  const Found best = strategy == "auto" ? longest_auto(prober, model, hw, options, progress)
+                                        : longest_of_preset(prober, model, hw, strategy, options);
 
   MaxSequence result;
   result.strategy = strategy;
@@ -362,14 +456,15 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   result.granule = best.family.granule;
 
   const StepRequest next = prober.request(best.family, best.granules + 1);
-  const TierBytes needed = exact_peak_bytes(next);
+  const TierBytes needed = prober.exact(best.family, best.granules + 1);
   result.refused = next.strategy;
   for (int tier = 0; tier < kTierCount; ++tier) {
     if (needed[tier] <= prober.limits()[tier]) continue;
     result.limit = static_cast<Limit>(tier + 1);
     result.shortfall_bytes = needed[tier] - prober.limits()[tier];
-    const Program refused = build_program(next);
-    result.would_lift = lift_for(refused, lay_out(refused), static_cast<Tier>(tier));
+    Layout refused;  // its arenas are all that is asked of it
+    refused.arena_bytes = needed;
+    result.would_lift = lift_for(build_program(next), refused, static_cast<Tier>(tier));
     break;
   }
   if (result.sequence == 0) return result;
@@ -383,8 +478,8 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   plan.dtype = at.dtype;
   plan.strategy = at.strategy;
   plan.created_by = "longspan " LONGSPAN_VERSION;
-  plan.predicted =
-      prediction_of(plan, prober.seconds(best.family, best.granules), exact_peak_bytes(at));
+  plan.predicted = prediction_of(plan, prober.seconds(best.family, best.granules),
+                                 prober.exact(best.family, best.granules));
   return result;
 }
 

@@ -65,7 +65,8 @@ struct SearchOptions {
 struct SearchResult {
   Plan best;
   std::vector<Plan> pareto;  // from fastest to smallest in device memory
-  int64_t evaluated = 0;     // configurations simulated
+  int64_t considered = 0;    // configurations whose bounds were computed
+  int64_t evaluated = 0;     // those of them that were simulated
   double seconds = 0;        // spent
 };
 

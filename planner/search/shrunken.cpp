@@ -2,16 +2,23 @@
 
 #include <algorithm>
 
+#include "base/units.h"
+
 namespace longspan {
 namespace {
 
-constexpr int64_t kFirstLayers = 2;  // with a neighbour, and with one on both sides
+// Layers of the smaller sample: the first, the last, and one with a neighbour on both sides. More
+// where they are small, as what copies have fallen behind by builds up from layer to layer.
+constexpr int64_t kFewestLayers = 3;
+constexpr int64_t kSampleOps = 2000;
 constexpr int kLayerSamples = 2;
 constexpr int kRepeatSamples = 3;
-// Up to this many repeats nothing is shrunk along the sequence: the program of a few layers is
-// small enough, and where copies and compute are close to each other only the real extent tells.
+// Up to this many repeats nothing is shrunk along the sequence where time is asked for: the program
+// of a few layers is small enough, and where copies and compute are close to each other only the
+// real extent tells.
 constexpr int64_t kExactRepeats = 64;
-constexpr int64_t kExactRepeatsStreamed = 6;  // ops grow with pairs of chunks
+constexpr int64_t kExactPairedRepeats = 24;  // ops grow with pairs of chunks
+constexpr int64_t kExactRepeatsForMemory = 6;
 
 bool is_fractional(const Strategy& s) {
   for (const SavedPolicy* p :
@@ -21,71 +28,120 @@ bool is_fractional(const Strategy& s) {
   return false;
 }
 
+// How many units of every tensor are live at one moment.
+using LiveCounts = std::array<int16_t, kTensorCount>;
+
+// About how many ops one layer has in one step.
+int64_t ops_per_layer(const StepRequest& request, const Lengths& lengths, bool pairs) {
+  const int64_t chunks = lengths.chunks(), ring = request.strategy.parallel.ring;
+  const int64_t per_chunk = 15 + (ring > 1 ? 4 * ring : 0) + (pairs ? 4 * chunks : 0);
+  return request.micro_batches *
+         (20 + 12 * lengths.blocks() + per_chunk * chunks * lengths.head_groups);
+}
+
 bool dominates(const LiveCounts& a, const LiveCounts& b) {
-  for (int t = 0; t < kTensorCount; ++t) {
-    if (a[t] < b[t]) return false;
-  }
-  return true;
+  int less = 0;
+  for (int t = 0; t < kTensorCount; ++t) less |= a[t] < b[t];
+  return less == 0;
 }
 
 void add_moment(std::vector<LiveCounts>& moments, const LiveCounts& moment) {
-  for (const LiveCounts& known : moments) {
-    if (dominates(known, moment)) return;
+  // Newest first: loops come back to what they had last.
+  for (size_t i = moments.size(); i-- > 0;) {
+    if (dominates(moments[i], moment)) return;
   }
   std::erase_if(moments, [&](const LiveCounts& known) { return dominates(moment, known); });
   moments.push_back(moment);
 }
 
+Moment compressed(const LiveCounts& counts) {
+  Moment moment;
+  for (int t = 0; t < kTensorCount; ++t) {
+    if (counts[t] != 0) moment.push_back({static_cast<uint8_t>(t), counts[t]});
+  }
+  return moment;
+}
+
+// The buffers whose lifetimes begin at (or end with) each op: those of op i are
+// ids[starts[i]] .. ids[starts[i + 1]].
+struct ByOp {
+  std::vector<int32_t> starts;
+  std::vector<BufferId> ids;
+
+  template <class OpOf>
+  ByOp(const Program& program, OpOf op_of)
+      : starts(program.ops.size() + 1), ids(program.buffers.size()) {
+    for (const Buffer& b : program.buffers) ++starts[op_of(b)];
+    int32_t sum = 0;
+    for (int32_t& start : starts) start = sum += start;
+    for (size_t i = program.buffers.size(); i-- > 0;) {
+      ids[--starts[op_of(program.buffers[i])]] = static_cast<BufferId>(i);
+    }
+  }
+};
+
+int kind_of_moment(const Op& op, int phase) {
+  return static_cast<int>(op.kind) * phase_count + phase;
+}
+
 void find_moments(ShrunkenProgram& sample) {
   const Program& program = sample.program;
+  const ByOp begins(program, [](const Buffer& b) { return b.first_op; });
+  const ByOp ends(program, [](const Buffer& b) { return std::max(b.first_op, b.last_op); });
   std::array<LiveCounts, kTierCount> live{};
-  std::vector<std::vector<BufferId>> begins(program.ops.size()), ends(program.ops.size());
-  for (size_t i = 0; i < program.buffers.size(); ++i) {
-    const Buffer& b = program.buffers[i];
-    begins[b.first_op].push_back(static_cast<BufferId>(i));
-    ends[std::max(b.first_op, b.last_op)].push_back(static_cast<BufferId>(i));
-  }
+  struct Found {
+    std::array<std::vector<LiveCounts>, kTierCount> moments;
+    std::array<int64_t, kTierCount> seen{};  // changes when this kind was last looked at
+  };
+  std::vector<Found> found(phase_count * kOpKindCount);
+  std::array<int64_t, kTierCount> changes{1, 1, 1};  // of what is live
   int phase = forward_phase;
-  std::array<bool, kTierCount> grown;
-  grown.fill(true);
+  const auto enter = [&](int next, size_t op) {
+    phase = next;
+    sample.first_op[phase] = static_cast<int32_t>(op);
+  };
   for (size_t i = 0; i < program.ops.size(); ++i) {
-    if (program.ops[i].kind == OpKind::loss && phase == forward_phase) {
-      phase = backward_phase;
-      sample.first_op[phase] = static_cast<int32_t>(i);
-      grown.fill(true);
-    }
-    if (program.ops[i].kind == OpKind::adamw && phase != update_phase) {
-      phase = update_phase;
-      sample.first_op[phase] = static_cast<int32_t>(i);
-      grown.fill(true);
-    }
-    for (const BufferId id : begins[i]) {
-      const Buffer& b = program.buffers[id];
+    const Op& op = program.ops[i];
+    if (op.kind == OpKind::loss && phase == forward_phase) enter(backward_phase, i);
+    if (op.kind == OpKind::adamw && phase != update_phase) enter(update_phase, i);
+    for (int32_t n = begins.starts[i]; n < begins.starts[i + 1]; ++n) {
+      const Buffer& b = program.buffers[begins.ids[n]];
       ++live[static_cast<int>(b.tier)][static_cast<int>(b.tensor)];
-      grown[static_cast<int>(b.tier)] = true;
+      ++changes[static_cast<int>(b.tier)];
     }
-    // A peak can only be where something begins and the next thing ends.
+    Found& of_kind = found[kind_of_moment(op, phase)];
     for (int tier = 0; tier < kTierCount; ++tier) {
-      if (grown[tier] && (!ends[i].empty() || i + 1 == program.ops.size())) {
-        add_moment(sample.moments[phase][tier], live[tier]);
-        grown[tier] = false;
+      if (of_kind.seen[tier] == changes[tier]) continue;
+      of_kind.seen[tier] = changes[tier];
+      add_moment(of_kind.moments[tier], live[tier]);
+    }
+    for (int32_t n = ends.starts[i]; n < ends.starts[i + 1]; ++n) {
+      const Buffer& b = program.buffers[ends.ids[n]];
+      --live[static_cast<int>(b.tier)][static_cast<int>(b.tensor)];
+      ++changes[static_cast<int>(b.tier)];
+    }
+  }
+  for (size_t kind = 0; kind < found.size(); ++kind) {
+    Moments moments{static_cast<int>(kind), {}};
+    bool any = false;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      for (const LiveCounts& counts : found[kind].moments[tier]) {
+        moments.of_tier[tier].push_back(compressed(counts));
+        any = true;
       }
     }
-    for (const BufferId id : ends[i]) {
-      const Buffer& b = program.buffers[id];
-      --live[static_cast<int>(b.tier)][static_cast<int>(b.tensor)];
-    }
+    if (any) sample.moments.push_back(std::move(moments));
   }
 }
 
 }  // namespace
 
-Dimension Dimension::sampled(int64_t extent, int64_t first, int samples) {
-  if (extent < first + samples) return exact(extent);
+Dimension Dimension::sampled(int64_t extent, int64_t first, int samples, int64_t stride) {
+  if (extent < first + samples * stride) return exact(extent);
   Dimension dimension;
   dimension.extent = extent;
   dimension.count = samples;
-  for (int i = 0; i < samples; ++i) dimension.samples[i] = first + i;
+  for (int i = 0; i < samples; ++i) dimension.samples[i] = first + i * stride;
   return dimension;
 }
 
@@ -104,29 +160,37 @@ double Dimension::extrapolate(const std::array<double, 3>& values, int points) c
   return sum;
 }
 
-ShrunkenPrograms dimensions_of(const StepRequest& request) {
+ShrunkenPrograms dimensions_of(const StepRequest& request, bool with_time) {
   const Strategy& s = request.strategy;
   ShrunkenPrograms shrunken;
   const Lengths lengths = lengths_of(s, request.sequence);
   const int64_t blocks = lengths.blocks();
   shrunken.repeats_blocks = blocks > 1;
-  // Layers that differ from each other are all kept.
-  shrunken.layers = is_fractional(s)
-                        ? Dimension::exact(request.model.layers)
-                        : Dimension::sampled(request.model.layers, kFirstLayers, kLayerSamples);
   // Buffers in flight are in the steady state once there are more repeats than the program looks
   // ahead and stores behind; exchanges that overlap hold a chunk more on either side.
   const int64_t exchanged = s.parallel.ulysses > 1 && s.parallel.overlap ? 2 : 0;
   const int64_t first = 2 + exchanged + std::max({int64_t{1}, s.prefetch_depth, s.offload_window});
   const int64_t repeats = blocks > 1 ? blocks : lengths.chunks();
   const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
-  // A ring's ops depend on how its positions' chunks lie to each other; and some chunks can be
-  // dealt out to a tensor group, but not every chunk.
-  const bool small = repeats <= (pairs ? kExactRepeatsStreamed : kExactRepeats);
+  const int64_t exact = !with_time ? kExactRepeatsForMemory
+                        : pairs    ? kExactPairedRepeats
+                                   : kExactRepeats;
+  const bool small = repeats <= exact;
+  // A ring's ops depend on how its positions' chunks lie to each other, of which each has an even
+  // number; and some chunks can be dealt out to a tensor group, but not every chunk.
   const Parallel& p = s.parallel;
-  shrunken.repeats = small || p.ring > 1 || s.chunk_tokens % p.tensor != 0
-                         ? Dimension::exact(repeats)
-                         : Dimension::sampled(repeats, first, kRepeatSamples);
+  const bool ring = p.ring > 1;
+  const bool whole = small || (ring && (with_time || blocks > 1)) || s.chunk_tokens % p.tensor != 0;
+  const int64_t from = with_time ? first : first + 3;  // two make a line, three a parabola
+  shrunken.repeats = whole ? Dimension::exact(repeats)
+                           : Dimension::sampled(repeats, ring ? round_up(from, 2) : from,
+                                                with_time ? kRepeatSamples : 2, ring ? 2 : 1);
+  // Layers that differ from each other are all kept.
+  const int64_t many = kSampleOps / ops_per_layer(request, lengths, pairs);
+  const int64_t layers = with_time ? std::max(kFewestLayers, many) : kFewestLayers;
+  shrunken.layers = is_fractional(s)
+                        ? Dimension::exact(request.model.layers)
+                        : Dimension::sampled(request.model.layers, layers, kLayerSamples);
   shrunken.batches = Dimension::sampled(request.micro_batches, 1, 2);
   return shrunken;
 }
@@ -155,7 +219,6 @@ void lower_samples(const StepRequest& request, ShrunkenPrograms& t) {
         small.strategy.block_tokens = lengths.block;
         ShrunkenProgram& sample = t.samples.emplace_back();
         sample.program = build_program(small);
-        sample.layout = lay_out(sample.program);
         find_moments(sample);
         for (const OpShape& shape : sample.program.shapes) {
           const auto it = std::find(t.shapes.begin(), t.shapes.end(), shape);

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,8 @@ struct Dimension {
   int count = 1;
 
   static Dimension exact(int64_t extent) { return {extent, {extent, 0, 0}, 1}; }
-  /// Sampled at first, first + 1, ... (`samples` of them).
-  static Dimension sampled(int64_t extent, int64_t first, int samples);
+  /// Sampled at first, first + stride, ... (`samples` of them).
+  static Dimension sampled(int64_t extent, int64_t first, int samples, int64_t stride = 1);
   /// The value at the real extent of the polynomial through the last `points` samples' values.
   double extrapolate(const std::array<double, 3>& values, int points) const;
 };
@@ -31,16 +32,28 @@ struct Dimension {
 /// Phases of a step differ in what binds them and in how their peaks grow.
 enum Phase { forward_phase, backward_phase, update_phase, phase_count };
 
-/// How many units of every tensor are live at one moment.
-using LiveCounts = std::array<int16_t, kTensorCount>;
+/// How many units of one tensor are live at a moment.
+struct LiveUnits {
+  uint8_t tensor;
+  int16_t units;
+};
+using Moment = std::vector<LiveUnits>;
+
+/// Moments of one kind: the same op in the same part of a step, at either end of the layers and of
+/// the repeats or within. Along a dimension a kind's peak is a straight line, while the largest of
+/// all peaks may be of one kind in a sample and of another at the real extent.
+struct Moments {
+  int kind = 0;
+  /// Those that no other of this kind exceeds in every tensor: the kind's peak is at one of them.
+  std::array<std::vector<Moment>, kTierCount> of_tier;
+};
 
 struct ShrunkenProgram {
-  Program program;
-  Layout layout;            // streams and waits
-  std::vector<int> shapes;  // index of each of the program's shapes in the template's list
+  Program program;               // its buffers are dropped once it is laid out
+  std::optional<Layout> layout;  // streams and waits; made when time is first asked for
+  std::vector<int> shapes;       // index of each of the program's shapes in the template's list
   std::array<int32_t, phase_count> first_op{};  // of each phase, in program order
-  /// Moments that no other moment of the phase exceeds in every tensor: the peak is at one of them.
-  std::array<std::array<std::vector<LiveCounts>, kTierCount>, phase_count> moments;
+  std::vector<Moments> moments;                 // by kind
 };
 
 /// All samples of one strategy.
@@ -51,8 +64,9 @@ struct ShrunkenPrograms {
   bool repeats_blocks = false;           // what repeats: blocks, or the chunks of the one block
 };
 
-/// The dimensions of a request, without any sample yet.
-ShrunkenPrograms dimensions_of(const StepRequest& request);
+/// The dimensions of a request, without any sample yet. Time depends on more of the repeats than
+/// memory does: samples for it are larger, and good for both.
+ShrunkenPrograms dimensions_of(const StepRequest& request, bool with_time);
 /// Lowers the samples.
 void lower_samples(const StepRequest& request, ShrunkenPrograms& shrunken);
 /// Everything the samples' lists depend on, and nothing else.

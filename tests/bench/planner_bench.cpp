@@ -1,9 +1,11 @@
 // How fast the planner is, on one core:
-//   max-seq   every preset and auto, for a small and a large model    (target: under a second each)
-//   plan      a search over the whole knob space                      (target: under a second each)
+//   max-seq   every preset and auto, for a small and a large model, and for one node of eight
+//                                                                     (target: under a second each)
+//   plan      a search over the whole knob space on one device        (target: under a second each)
+//             and on 64 of them                                       (target: under five seconds)
+//   bounds    configurations considered a second, over all knobs      (target: at least 1,000,000)
 //   fast path configurations simulated a second, over a sweep of sizes and tiles of every preset
-//   and
-//             of chunked plans                                        (target: at least 20,000)
+//             and of chunked plans                                    (target: at least 20,000)
 // Exit status 1 if a target is missed.
 #include <fmt/format.h>
 
@@ -13,6 +15,7 @@
 #include "base/units.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "planner/search/bounds.h"
 #include "planner/search/fast_path.h"
 #include "planner/search/knobs.h"
 #include "planner/search/search.h"
@@ -26,25 +29,62 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-bool bench_questions(const std::string& model_name, const std::string& hw_name) {
+bool bench_max_sequence(const std::string& model_name, const std::string& hw_name) {
   const ModelSpec model = load_model(model_name);
   const HardwareProfile hw = load_hardware(hw_name);
   std::vector<std::string> names = preset_names();
   names.push_back("auto");
-  const double max_seq = seconds_of([&] {
+  const double seconds = seconds_of([&] {
     for (const std::string& name : names) max_sequence(model, hw, name, {});
   });
   fmt::print("max-seq    {:14} {:12} {:>10} for {} strategies\n", model_name, hw_name,
-             format_seconds(max_seq), names.size());
-  bool good = max_seq < 1;
-  for (const int64_t sequence : {4096, 65536}) {
-    SearchResult result;
-    const double plan = seconds_of([&] { result = search(model, hw, sequence, {}); });
-    fmt::print("plan       {:14} {:12} {:>10} for {} tokens, {} configurations\n", model_name,
-               hw_name, format_seconds(plan), format_tokens(sequence), result.evaluated);
-    good = good && plan < 1;
-  }
-  return good;
+             format_seconds(seconds), names.size());
+  return seconds < 1;
+}
+
+bool bench_plan(const std::string& model_name, const std::string& hw_name, int64_t sequence,
+                double most_seconds) {
+  const ModelSpec model = load_model(model_name);
+  const HardwareProfile hw = load_hardware(hw_name);
+  SearchResult result;
+  const double seconds = seconds_of([&] { result = search(model, hw, sequence, {}); });
+  fmt::print("plan       {:14} {:12} {:>10} for {} tokens, {} considered, {} simulated\n",
+             model_name, hw_name, format_seconds(seconds), format_tokens(sequence),
+             result.considered, result.evaluated);
+  return seconds < most_seconds;
+}
+
+// Every value of every knob, in all pairs of knobs, on every grid of eight.
+bool bench_bounds() {
+  const ModelSpec model = load_model("llama-3.1-8b");
+  const HardwareProfile hw = load_hardware("8xh100-80g");
+  const CostModel cost(hw, DType::bfloat16);
+  const int64_t sequence = 1 << 20;
+  const StepRequest request{model, {}, sequence, 1, DType::bfloat16};
+  Bounds bounds(request, cost);
+  const double seconds = seconds_of([&] {
+    for (const Parallel& grid : grids(model, hw, {})) {
+      const Shape shape{grid, sequence / grid.ring, sequence / grid.ring / 16};
+      const std::vector<Knob> all = knobs(model, shape, true, {});
+      for (const Knob& a : all) {
+        for (const auto& set_a : a.values) {
+          Strategy first = everything_away(shape, {});
+          set_a(first);
+          for (const Knob& b : all) {
+            for (const auto& set_b : b.values) {
+              Strategy second = first;
+              set_b(second);
+              bounds.of(second);
+            }
+          }
+        }
+      }
+    }
+  });
+  const double rate = static_cast<double>(bounds.considered()) / seconds;
+  fmt::print("bounds     {} configurations: {}\n", bounds.considered(),
+             format_rate(rate, "configurations/s"));
+  return rate >= 1e6;
 }
 
 // Configurations a planner meets in one question: the same choices at many sizes.
@@ -91,8 +131,16 @@ bool bench_fast_path() {
 }  // namespace longspan
 
 int main() {
-  bool good = longspan::bench_questions("llama-3.1-8b", "h100-80g");
-  good = longspan::bench_questions("tiny-llama", "cpu-example") && good;
-  good = longspan::bench_fast_path() && good;
+  using namespace longspan;
+  bool good = bench_max_sequence("llama-3.1-8b", "h100-80g");
+  good = bench_max_sequence("tiny-llama", "cpu-example") && good;
+  good = bench_max_sequence("llama-3.1-8b", "8xh100-80g") && good;
+  for (const int64_t sequence : {4096, 65536}) {
+    good = bench_plan("llama-3.1-8b", "h100-80g", sequence, 1) && good;
+    good = bench_plan("tiny-llama", "cpu-example", sequence, 1) && good;
+  }
+  good = bench_plan("llama-3.1-70b", "8x8xh100-80g", 1 << 20, 5) && good;
+  good = bench_bounds() && good;
+  good = bench_fast_path() && good;
   return good ? 0 : 1;
 }

@@ -1,0 +1,57 @@
+// What of a strategy the bounds of time and of memory both ask for: internal to them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+#include "planner/program/program.h"
+
+namespace longspan {
+
+/// What of a strategy both bounds ask for.
+struct Facts {
+  Facts(const StepRequest& request, const Strategy& s, const Lengths& n)
+      : s(s),
+        layers(request.model.layers),
+        chunks(n.chunks()),
+        blocks(n.blocks()),
+        groups(n.head_groups),
+        sharded(s.parallel.shards() > 1),
+        gathers(sharded && s.parallel.zero == 3),
+        ring(s.parallel.ring > 1),
+        tensor(s.parallel.tensor > 1),
+        exchanges(s.parallel.ulysses > 1),
+        streams(chunks > 1 && s.kv == Tier::host),
+        // A ring and head groups have a backward of their own.
+        kv_outer(s.backward_order == BackwardOrder::kv_outer && !ring && groups == 1),
+        idle_block(blocks > 1 && s.idle == Tier::host),
+        idle_chunk(chunks > 1 && s.idle == Tier::host),
+        separate_norm(n.block > n.chunk || tensor) {}
+
+  /// Layers that a policy's `fraction` covers, of the first `layers` ones.
+  int64_t covered(const SavedPolicy& policy, int64_t of_first) const {
+    const double share = std::ceil(policy.fraction * static_cast<double>(layers));
+    return std::min(of_first, static_cast<int64_t>(share));
+  }
+
+  const Strategy& s;
+  int64_t layers, chunks, blocks, groups;
+  bool sharded, gathers, ring, tensor, exchanges, streams, kv_outer, idle_block, idle_chunk,
+      separate_norm;
+};
+
+/// Workspaces that depend on a tile.
+struct TileBytes {
+  int64_t projection, mlp_saved, mlp, loss;
+};
+
+TileBytes tile_bytes(const TensorBytes& bytes);
+
+/// The bound of memory, where the sizes of everything are known.
+std::array<int64_t, kTierCount> least_bytes(const StepRequest& request, const Strategy& strategy,
+                                            const Lengths& lengths, const TensorBytes& bytes,
+                                            const TileBytes& workspaces);
+
+}  // namespace longspan

@@ -1,0 +1,61 @@
+#include "tests/planner/random_plan.h"
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "base/error.h"
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/plan/plan.h"
+#include "planner/search/grids.h"
+#include "planner/search/knobs.h"
+
+namespace longspan::testing {
+namespace {
+
+template <class T>
+T one_of(std::mt19937_64& random, const std::vector<T>& values) {
+  return values[random() % values.size()];
+}
+
+bool is_valid(const StepRequest& request) {
+  try {
+    validate(request.strategy, request.model, request.sequence, "random");
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+RandomPlan random_plan(uint64_t seed) {
+  static const HardwareProfile machines[] = {load_hardware("h100-80g"), load_hardware("8xh100-80g"),
+                                             load_hardware("2x8xa100-40g")};
+  static const ModelSpec models[] = {load_model("llama-3.1-8b"), load_model("gpt-2.7b"),
+                                     load_model("qwen3-0.6b")};
+  std::mt19937_64 random(seed);
+  RandomPlan plan;
+  do {
+    plan.hw = machines[random() % 3];
+    StepRequest& request = plan.request;
+    request.model = models[random() % 3];
+    request.model.layers = one_of<int64_t>(random, {4, 6, 10, 16, 24});
+    request.dtype = default_dtype(plan.hw);
+    request.micro_batches = random() % 8 == 0 ? 3 : 1;
+    const Parallel grid = one_of(random, grids(request.model, plan.hw, {}));
+    const int64_t chunks = one_of<int64_t>(random, {1, 2, 4, 6, 8, 10, 12, 16, 24});
+    const int64_t chunk = one_of<int64_t>(random, {2048, 4096, 8192, 16384, 32768});
+    const Shape shape{grid, chunk * chunks, chunk};
+    request.sequence = shape.share * grid.ring;
+    request.model = fit_positions(request.model, request.sequence);
+    request.strategy = random() % 2 == 0 ? everything_away(shape, {}) : everything_kept(shape);
+    for (const Knob& knob : knobs(request.model, shape, plan.hw.nvme.capacity_bytes.value > 0, {})) {
+      knob.values[random() % knob.values.size()](request.strategy);
+    }
+  } while (!is_valid(plan.request));
+  return plan;
+}
+
+}  // namespace longspan::testing

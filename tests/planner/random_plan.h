@@ -1,0 +1,20 @@
+// Random plans on real machines and grids of ranks: what the search may meet, as far as a full
+// simulation of it stays small.
+#pragma once
+
+#include <cstdint>
+
+#include "hwprofiles/hardware_profile.h"
+#include "planner/program/program.h"
+
+namespace longspan::testing {
+
+struct RandomPlan {
+  HardwareProfile hw;
+  StepRequest request;
+};
+
+/// The same plan for the same seed. Its strategy is valid.
+RandomPlan random_plan(uint64_t seed);
+
+}  // namespace longspan::testing
