@@ -37,13 +37,14 @@ TEST_CASE("a measured profile is complete, valid and survives its file") {
     const auto kernel = static_cast<Kernel>(i);
     // One process has nobody to exchange with.
     if (kernel == Kernel::exchange || kernel == Kernel::gather) continue;
+    if (kernel == Kernel::pass) continue;  // of other implementations
     const std::string family(name_of(kernel));
     INFO(family);
     REQUIRE(hw.rates.count(family) == 1);
     CHECK(hw.rates.at(family).points.size() >= 4);
     CHECK(hw.rates.at(family).source.find("measured: ") == 0);
   }
-  CHECK(hw.rates.at("gemm_nt").block[0] > 0);
+  CHECK(hw.rates.at("gemm_nt").tiling.shapes.size() == 1);
 
   YAML::Emitter out;
   write_hardware(out, hw);

@@ -1,10 +1,14 @@
 // What reference implementations take: layers, stages, exchanges, states, against closed forms.
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <numeric>
 
 #include "base/error.h"
 #include "hwprofiles/catalog.h"
 #include "planner/reference/layer_work.h"
+#include "planner/reference/measure.h"
+#include "planner/reference/predict.h"
+#include "planner/reference/report.h"
 #include "planner/reference/run_memory.h"
 #include "planner/reference/run_time.h"
 #include "planner/reference/stack.h"
@@ -203,6 +207,30 @@ TEST_CASE("ZeRO divides the optimizer's states among replicas, and all of them a
   CHECK(states() == Approx((6 + 12.0 / 4) * parameters));
   c.zero = 3;
   CHECK(states() == Approx(18 * parameters / 4));
+}
+
+// Mean |error| of the step times, or of the peaks, of every `stride`-th case of a table.
+double mean_error(const char* table, size_t stride, bool memory = false) {
+  const std::vector<ReferenceCase> cases =
+      read_cases(std::filesystem::path(LONGSPAN_SOURCE) / "tests/published" / table);
+  std::vector<double> errors;
+  for (size_t i = 0; i < cases.size(); i += stride) {
+    const CasePrediction p = predict_case(cases[i]);
+    INFO(cases[i].name << ": " << p.reason);
+    REQUIRE(p.reason.empty());
+    errors.push_back(memory ? static_cast<double>(*p.peak_bytes) /
+                                      static_cast<double>(*measured_peak_bytes(cases[i])) -
+                                  1
+                            : *p.step_seconds / *measured_step_seconds(cases[i]) - 1);
+  }
+  return summarize(errors).mean;
+}
+
+TEST_CASE("published runs of the stacks are predicted as well as the documentation says") {
+  CHECK(mean_error("vtrain_single_node.yaml", 10) < 0.09);
+  CHECK(mean_error("vtrain_multi_node.yaml", 1) < 0.092);
+  CHECK(mean_error("megatron_recomputation_times.yaml", 1) < 0.036);
+  CHECK(mean_error("megatron_recomputation_memory.yaml", 1, true) < 0.04);
 }
 
 }  // namespace
