@@ -33,7 +33,7 @@ enum class Kernel : uint8_t {
   embed_forward,
   embed_backward,
   bias_gradient,
-  add,  // elements
+  add,   // elements
   pass,  // bytes read and written by any other elementwise kernel (bytes, 1, 1)
   copy_h2d,
   copy_d2h,

@@ -359,12 +359,17 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   if (best.score.overflow > 0) refuse(judge, hw, sequence, seen.empty() ? nearest : best);
 
   SearchResult result;
-  result.best = judge.plan(best.strategy);
-  result.best.predicted = prediction_of(result.best, best.score.step_seconds, best.score.bytes);
-  for (const Candidate& c : exact_front(judge, best, std::move(seen))) {
-    Plan& plan = result.pareto.emplace_back(judge.plan(c.strategy));
+  const auto plan_of = [&](const Candidate& c) {
+    Plan plan = judge.plan(c.strategy);
     plan.predicted = prediction_of(plan, c.score.step_seconds, c.score.bytes);
+    return plan;
+  };
+  for (const Candidate& c : exact_front(judge, best, std::move(seen))) {
+    result.pareto.push_back(plan_of(c));
+    // The fast path may have ranked a line of the front below the finalists.
+    if (c.score.better_than(best.score, options.objective)) best = c;
   }
+  result.best = plan_of(best);
   result.considered = judge.considered();
   result.evaluated = judge.evaluations();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -150,6 +150,7 @@ TEST_CASE("the search is deterministic, fits, and is at least as fast as any pre
   CHECK(first.evaluated == again.evaluated);
   CHECK_NOTHROW(check_fits(first.best, exact_peak_bytes(step_request(first.best))));
   REQUIRE_FALSE(first.pareto.empty());
+  CHECK(first.best.predicted.step_seconds <= first.pareto[0].predicted.step_seconds);
   for (size_t i = 1; i < first.pareto.size(); ++i) {
     CHECK(first.pareto[i].predicted.step_seconds >= first.pareto[i - 1].predicted.step_seconds);
     CHECK(first.pareto[i].predicted.peak_bytes[0] < first.pareto[i - 1].predicted.peak_bytes[0]);
