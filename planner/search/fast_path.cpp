@@ -13,10 +13,10 @@
 namespace longspan {
 namespace {
 
-// What is read off one sample, and how each grows with the repeats: the peak of every kind of moment
-// linearly, busy time as a quadratic (pairs of chunks), and what a phase takes beyond its busiest
-// stream linearly. Which stream is the busiest, and which kind of moment is the peak, is decided at
-// the real size, where it may be another one than in the sample.
+// What is read off one sample, and how each grows with the repeats: the peak of every kind of
+// moment linearly, busy time as a quadratic (pairs of chunks), and what a phase takes beyond its
+// busiest stream linearly. Which stream is the busiest, and which kind of moment is the peak, is
+// decided at the real size, where it may be another one than in the sample.
 struct Measures {
   struct Peak {
     int kind;

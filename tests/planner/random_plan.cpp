@@ -51,7 +51,8 @@ RandomPlan random_plan(uint64_t seed) {
     request.sequence = shape.share * grid.ring;
     request.model = fit_positions(request.model, request.sequence);
     request.strategy = random() % 2 == 0 ? everything_away(shape, {}) : everything_kept(shape);
-    for (const Knob& knob : knobs(request.model, shape, plan.hw.nvme.capacity_bytes.value > 0, {})) {
+    for (const Knob& knob :
+         knobs(request.model, shape, plan.hw.nvme.capacity_bytes.value > 0, {})) {
       knob.values[random() % knob.values.size()](request.strategy);
     }
   } while (!is_valid(plan.request));
