@@ -5,19 +5,13 @@
 #include <thread>
 
 namespace longspan {
-namespace {
 
 // More processors than a cpu_set_t counts: sched_getaffinity fails, and nothing is known of bonds.
-int bound_or(int otherwise) {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return otherwise;
-  return std::max(1, CPU_COUNT(&set));
-}
-
-}  // namespace
-
 int bound_processors() {
-  return bound_or(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  cpu_set_t set;
+  const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+  return std::max(1,
+                  known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 int machine_processors() {
