@@ -21,6 +21,12 @@ class Kernels {
     product(Kernel::gemm_nn, rows, in, out);
     product(Kernel::gemm_tn, out, in, rows);
   }
+  // So many products over the pairs that a causal mask leaves to these of the keys' queries.
+  void attention(Kernel kernel, double products, double queries, double keys, double dim,
+                 double batch) {
+    const double pairs = keys * (keys + 1) / 2 * (queries / keys);
+    out_.push_back({kernel, {queries, keys, dim}, 2 * products * pairs * dim * batch, 1, batch});
+  }
   // `bytes` read and written by so many kernels.
   void touch(double bytes, int kernels = 1) {
     for (int i = 0; i < kernels; ++i) {
@@ -45,10 +51,13 @@ void all_reduce(std::vector<Primitive>& out, double bytes, double ranks, double 
 class Layer {
  public:
   Layer(const ModelSpec& model, const Stack& stack, const LayerShape& shape)
-      : m_(model), stack_(stack), shape_(shape) {
-    rows_ = shape.tokens();
-    between_ = shape.sequence_parallel ? rows_ / t_ : rows_;
-  }
+      : stack_(stack),
+        shape_(shape),
+        widths_(layer_widths(model, shape)),
+        queries_(number(shape.sequence) * number(shape.ulysses) / number(shape.context)),
+        keys_(number(shape.sequence)),
+        dim_(number(model.head_dim)),
+        batch_(number(model.heads) / (t_ * number(shape.ulysses)) * number(shape.sequences)) {}
 
   LayerWork work() {
     forward();
@@ -63,11 +72,8 @@ class Layer {
     k.touch(kBytes * stack_.norm_passes.value * between_ * d_);
     k.linear(rows_, a_ + 2 * g_, d_);
     k.touch(kBytes * 2 * rows_ * (a_ + 2 * g_));  // biases, rotations, layouts
-    attention_forward(k);
-    if (shape_.stored_scores) {
-      Kernels again(work_.scores);
-      attention_forward(again);
-    }
+    attention_forward(work_.forward.kernels);
+    if (shape_.stored_scores) attention_forward(work_.scores);
     k.linear(rows_, d_, a_);
     k.touch(kBytes * stack_.add_passes.value * between_ * d_);
     k.touch(kBytes * stack_.norm_passes.value * between_ * d_);
@@ -86,50 +92,34 @@ class Layer {
     k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
     k.touch(kBytes * stack_.add_passes.value * between_ * d_);
     k.linear_backward(rows_, d_, a_);
-    attention_backward(k);
+    attention_backward(work_.backward.kernels);
     k.touch(kBytes * 2 * rows_ * (a_ + 2 * g_));
     k.linear_backward(rows_, a_ + 2 * g_, d_);
     k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
   }
 
-  // Of one rank: all of the sequence for its heads. A ring or a gather over the other context
-  // ranks leaves it an equal part of the pairs.
-  double heads() const { return number(m_.heads) / (t_ * number(shape_.ulysses)); }
-  double queries() const {
-    return number(shape_.sequence) * number(shape_.ulysses) / number(shape_.context);
-  }
-
-  void fused(Kernels&, std::vector<Primitive>& out, Kernel kernel, double products) const {
-    const double s = number(shape_.sequence), dim = number(m_.head_dim);
-    const double batch = heads() * number(shape_.sequences);
-    const double pairs = s * (s + 1) / 2 * (queries() / s);
-    out.push_back({kernel, {queries(), s, dim}, 2 * products * pairs * dim * batch, 1, batch});
-  }
-
-  void attention_forward(Kernels& k) {
-    const double s = number(shape_.sequence), dim = number(m_.head_dim);
-    const double batch = heads() * number(shape_.sequences);
+  void attention_forward(std::vector<Primitive>& out) {
+    Kernels k(out);
     if (!shape_.stored_scores) {
-      fused(k, work_.forward.kernels, Kernel::attention_forward_diagonal, 2);
+      k.attention(Kernel::attention_forward_diagonal, 2, queries_, keys_, dim_, batch_);
       return;
     }
-    k.product(Kernel::gemm_nt, queries(), s, dim, batch);
-    k.touch(stack_.score_bytes_forward.value * queries() * s * batch, 2);
-    k.product(Kernel::gemm_nn, queries(), dim, s, batch);
+    k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);
+    k.touch(stack_.score_bytes_forward.value * queries_ * keys_ * batch_, 2);
+    k.product(Kernel::gemm_nn, queries_, dim_, keys_, batch_);
   }
 
-  void attention_backward(Kernels& k) {
-    const double s = number(shape_.sequence), dim = number(m_.head_dim);
-    const double batch = heads() * number(shape_.sequences);
+  void attention_backward(std::vector<Primitive>& out) {
+    Kernels k(out);
     if (!shape_.stored_scores) {
-      fused(k, work_.backward.kernels, Kernel::attention_backward_diagonal, 5);
+      k.attention(Kernel::attention_backward_diagonal, 5, queries_, keys_, dim_, batch_);
       return;
     }
-    k.product(Kernel::gemm_nt, queries(), s, dim, batch);  // gradient of the scores
-    k.product(Kernel::gemm_tn, s, dim, queries(), batch);  // of the values
-    k.touch(stack_.score_bytes_backward.value * queries() * s * batch, 2);
-    k.product(Kernel::gemm_nn, queries(), dim, s, batch);  // of the queries
-    k.product(Kernel::gemm_tn, s, dim, queries(), batch);  // of the keys
+    k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);  // gradient of the scores
+    k.product(Kernel::gemm_tn, keys_, dim_, queries_, batch_);  // of the values
+    k.touch(stack_.score_bytes_backward.value * queries_ * keys_ * batch_, 2);
+    k.product(Kernel::gemm_nn, queries_, dim_, keys_, batch_);  // of the queries
+    k.product(Kernel::gemm_tn, keys_, dim_, queries_, batch_);  // of the keys
   }
 
   void exchanges() {
@@ -157,26 +147,42 @@ class Layer {
     }
   }
 
-  const ModelSpec& m_;
   const Stack& stack_;
   const LayerShape& shape_;
   LayerWork work_;
   const double t_ = number(shape_.tensor);
-  const double d_ = number(m_.hidden), f_ = number(m_.ffn) / t_;
-  const double w_ = m_.activation == Activation::swiglu ? 2 * f_ : f_;
-  const double a_ = number(m_.attention_width()) / t_, g_ = number(m_.kv_width()) / t_;
-  double rows_ = 0, between_ = 0;
+  const LayerWidths widths_;
+  const double rows_ = widths_.rows, between_ = widths_.between;
+  const double d_ = widths_.hidden, f_ = widths_.inner, w_ = widths_.gated;
+  const double a_ = widths_.queries, g_ = widths_.keys;
+  // Attention of one rank: all of the sequence for its heads. A ring or a gather over the other
+  // context ranks leaves it an equal part of the queries.
+  const double queries_, keys_, dim_, batch_;
 };
 
 }  // namespace
+
+LayerWidths layer_widths(const ModelSpec& m, const LayerShape& shape) {
+  const double tensor = number(shape.tensor);
+  LayerWidths widths;
+  widths.rows = shape.tokens();
+  widths.between = shape.sequence_parallel ? widths.rows / tensor : widths.rows;
+  widths.hidden = number(m.hidden);
+  widths.inner = number(m.ffn) / tensor;
+  widths.gated = m.activation == Activation::swiglu ? 2 * widths.inner : widths.inner;
+  widths.queries = number(m.attention_width()) / tensor;
+  widths.keys = number(m.kv_width()) / tensor;
+  return widths;
+}
 
 LayerWork layer_work(const ModelSpec& model, const Stack& stack, const LayerShape& shape) {
   return Layer(model, stack, shape).work();
 }
 
 EndsWork ends_work(const ModelSpec& model, const Stack& stack, const LayerShape& shape) {
-  const double rows = shape.tokens(), d = number(model.hidden), t = number(shape.tensor);
-  const double between = shape.sequence_parallel ? rows / t : rows;
+  const LayerWidths widths = layer_widths(model, shape);
+  const double rows = widths.rows, between = widths.between, d = widths.hidden;
+  const double t = number(shape.tensor);
   // Megatron rounds the vocabulary up to a multiple of 128 on every rank; others gain nothing by
   // it that shows.
   const double v = number((model.vocab + 128 * shape.tensor - 1) / (128 * shape.tensor) * 128);

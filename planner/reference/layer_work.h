@@ -27,6 +27,14 @@ struct LayerShape {
   }
 };
 
+/// Rows and widths on one rank.
+struct LayerWidths {
+  double rows = 0, between = 0;             // tokens in a layer's products, and in norms and sums
+  double hidden = 0, inner = 0, gated = 0;  // of the model, after and before the activation
+  double queries = 0, keys = 0;             // heads times their size
+};
+LayerWidths layer_widths(const ModelSpec& model, const LayerShape& shape);
+
 /// Kernels in their order, and exchanges by what may hide them.
 struct Pass {
   std::vector<Primitive> kernels;

@@ -17,17 +17,16 @@ struct LayerBytes {
 };
 
 LayerBytes saved(const ModelSpec& m, const LayerShape& shape) {
-  const double t = number(shape.tensor), rows = shape.tokens();
-  const double between = shape.sequence_parallel ? rows / t : rows;
-  const double d = number(m.hidden), f = number(m.ffn) / t;
-  const double w = m.activation == Activation::swiglu ? 2 * f : f;
-  const double a = number(m.attention_width()) / t, g = number(m.kv_width()) / t;
+  const LayerWidths widths = layer_widths(m, shape);
+  const double rows = widths.rows, between = widths.between, d = widths.hidden;
+  const double f = widths.inner, w = widths.gated, a = widths.queries, g = widths.keys;
   const double stored = shape.stored_scores ? 1 : 0;
   LayerBytes s;
   s.input = 2 * between * d;
   // Scores after softmax, their dropout's mask and what it leaves; or one sum a row of them.
-  s.scores = number(m.heads) / t * number(shape.sequences) * number(shape.sequence) *
-             (stored > 0 ? 5 * number(shape.sequence) : 4) / number(shape.context);
+  s.scores = number(m.heads) / number(shape.tensor) * number(shape.sequences) *
+             number(shape.sequence) * (stored > 0 ? 5 * number(shape.sequence) : 4) /
+             number(shape.context);
   const double norms = 2 * 2 * between * d, inputs = 2 * 2 * between * d;
   const double masks = stored * 2 * between * d;  // of dropout, as old as unfused attention
   s.all = norms + inputs + masks + 2 * rows * (a + 2 * g) + 2 * rows * a + 2 * rows * (w + f) +

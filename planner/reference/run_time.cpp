@@ -65,7 +65,7 @@ class Run {
     time.compute = slowest.compute * micro_batches_;
     time.tensor = slowest.tensor * micro_batches_;
     time.context = slowest.context * micro_batches_;
-    time.bubble = bubble(stage);
+    time.bubble = bubble(stage, slowest);
     time.data = data(slowest.compute);
     time.update = parameters_ / (c_.zero > 0 ? replicas_ : 1) * stack_.optimizer_bytes.value /
                   (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
@@ -100,12 +100,10 @@ class Run {
 
   // 1F1B, interleaved v times: a micro-batch passes through all stages once before the slowest is
   // always busy and once after, a v-th of a stage at a time (arXiv 2104.04473, section 2.2).
-  double bubble(const std::vector<Seconds>& stage) const {
+  double bubble(const std::vector<Seconds>& stage, const Seconds& slowest) const {
     const double p = number(c_.degrees.pipeline), v = number(c_.virtual_stages);
     if (p <= 1) return 0;
-    double others = -std::max_element(stage.begin(), stage.end(), [](const auto& a, const auto& b) {
-                       return a.all() < b.all();
-                     })->all();
+    double others = -slowest.all();
     for (const Seconds& s : stage) others += s.all();
     // Each rank of a tensor group sends its part of the activations (section 4.1 there).
     const double bytes = 2 * shape_.tokens() * number(model_.hidden) / number(c_.degrees.tensor);
