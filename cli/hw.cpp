@@ -102,9 +102,7 @@ int show(const std::string& reference, const std::string& attention, bool json) 
 int import(const std::string& from, const std::string& to, bool json) {
   const std::string name = std::filesystem::path(from).stem().string();
   const HardwareProfile hw = import_calculon(read_file(from), from, name, today());
-  YAML::Emitter out;
-  write_hardware(out, hw);
-  write_file_atomically(to, std::string(out.c_str()) + "\n");
+  save_hardware(to, hw);
   if (json) {
     print_json({{"file", to}, {"name", hw.name}, {"devices", hw.devices()}});
   } else {

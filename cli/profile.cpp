@@ -6,7 +6,6 @@
 #include <cmath>
 #include <memory>
 
-#include "base/file.h"
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/hw_text.h"
@@ -74,9 +73,7 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
   });
   if (here.comm.size() > 1) measure_fabric(hw, here.comm, here.ranks_here);
   if (!here.speaks()) return;
-  YAML::Emitter out;
-  write_hardware(out, hw);
-  write_file_atomically(path, std::string(out.c_str()) + "\n");
+  save_hardware(path, hw);
   if (json) {
     Json document = hardware_json(hw);
     document["file"] = path.string();

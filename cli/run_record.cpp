@@ -8,17 +8,15 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/median.h"
 
 namespace longspan::cli {
 namespace {
 
 // Of the steps after the first, if there are any.
-double median(const std::vector<double>& all) {
+double median_step(const std::vector<double>& all) {
   if (all.empty()) return 0;
-  std::vector<double> values(all.begin() + (all.size() > 1 ? 1 : 0), all.end());
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
+  return median({all.begin() + (all.size() > 1 ? 1 : 0), all.end()});
 }
 
 // Checked access to a document that anybody may have edited.
@@ -68,17 +66,17 @@ void RunRecorder::add(const StepReport& report, const Program& program, const Ti
 double RunRecorder::step_seconds() const {
   std::vector<double> seconds;
   for (const StepReport& step : steps_) seconds.push_back(step.measured.step_seconds);
-  return median(seconds);
+  return median_step(seconds);
 }
 
-double RunRecorder::overlapped_copy_seconds() const { return median(overlaps_); }
+double RunRecorder::overlapped_copy_seconds() const { return median_step(overlaps_); }
 
 std::array<double, kOpKindCount> RunRecorder::kind_seconds() const {
   std::array<double, kOpKindCount> result{};
   for (int kind = 0; kind < kOpKindCount; ++kind) {
     std::vector<double> seconds;
     for (const auto& step : kinds_) seconds.push_back(step[kind]);
-    result[kind] = median(seconds);
+    result[kind] = median_step(seconds);
   }
   return result;
 }

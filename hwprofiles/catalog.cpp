@@ -135,6 +135,12 @@ std::string environment(const char* name) {
 
 }  // namespace
 
+void save_hardware(const fs::path& path, const HardwareProfile& hw) {
+  YAML::Emitter out;
+  write_hardware(out, hw);
+  write_file_atomically(path, std::string(out.c_str()) + "\n");
+}
+
 std::filesystem::path local_profile_path() {
   const std::string own = environment("LONGSPAN_LOCAL_PROFILE");
   if (!own.empty()) return own;

@@ -43,5 +43,7 @@ std::filesystem::path local_profile_path();
 /// A profile of one layer, as plans hold it and as write_hardware() writes it.
 HardwareProfile read_hardware(const YamlMap& yaml);
 void write_hardware(YAML::Emitter& out, const HardwareProfile& hw);
+/// As a file of its own, whole or not at all. Throws failed where it cannot be written.
+void save_hardware(const std::filesystem::path& path, const HardwareProfile& hw);
 
 }  // namespace longspan

@@ -40,13 +40,6 @@ double waited_for_processor() {
   return nanoseconds * 1e-9;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
-
 Scratch::Ring::Ring(int64_t count)
     : arena(count * static_cast<int64_t>(sizeof(float)), "profile"), floats(count) {
   std::minstd_rand engine(1);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/median.h"
 #include "engine/runtime/arena.h"
 #include "hwprofiles/hardware_profile.h"
 
@@ -30,9 +31,6 @@ double timed(Body&& body) {
   body();
   return seconds_since(begin);
 }
-
-/// The middle of the values, half way between two. REQUIRES: not empty.
-double median(std::vector<double> values);
 
 /// Seconds the threads of this process have been ready to run and were not let, so far: what other
 /// processes took. 0 where the system does not say.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "planner/reference/measure.h"
 
 namespace longspan {
@@ -112,12 +113,10 @@ ErrorSummary summarize(const std::vector<double>& errors) {
     summary.bias += error;
     if (std::abs(error) > std::abs(summary.worst)) summary.worst = error;
   }
-  std::sort(sizes.begin(), sizes.end());
   summary.count = static_cast<int64_t>(errors.size());
   summary.mean /= static_cast<double>(errors.size());
   summary.bias /= static_cast<double>(errors.size());
-  const size_t upper = sizes.size() / 2, lower = (sizes.size() - 1) / 2;
-  summary.median = (sizes[lower] + sizes[upper]) / 2;
+  summary.median = median(std::move(sizes));
   return summary;
 }
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/median.h"
 #include "base/processors.h"
 #include "engine/profile/profile.h"
 #include "planner/cost/cost_model.h"
@@ -81,11 +82,6 @@ Plan plan_of(const PlanCase& c, int64_t ranks) {
 
 }  // namespace
 
-double median_of(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v.size() % 2 == 1 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
-}
-
 ModelSpec small_llama(int64_t kv_heads) {
   ModelSpec m;
   m.name = "bench-llama";
@@ -155,7 +151,7 @@ Outcome PlanSteps::outcome(const HardwareProfile& hw) const {
   const auto over_steps = [&](auto&& value) {
     std::vector<double> values;
     for (const Step& step : steps_) values.push_back(value(step));
-    return median_of(values);
+    return median(values);
   };
   outcome.measured = over_steps([](const Step& step) { return step.seconds; });
   outcome.hidden = over_steps([](const Step& step) { return step.hidden; });

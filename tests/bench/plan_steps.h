@@ -16,9 +16,6 @@ namespace longspan::bench {
 /// Seconds of every op kind.
 using KindSeconds = std::array<double, kOpKindCount>;
 
-/// The middle of the values, half way between two. REQUIRES: not empty.
-double median_of(std::vector<double> values);
-
 /// A small Llama for the CPU: two layers of 512, eight heads of 64.
 ModelSpec small_llama(int64_t kv_heads);
 

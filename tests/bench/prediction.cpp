@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/median.h"
 #include "base/processors.h"
 #include "hwprofiles/catalog.h"
 #include "plan_steps.h"
@@ -127,11 +127,7 @@ HardwareProfile hardware(const Flags& flags, const std::function<void()>& round)
     hw = load_hardware(flags.profile);
     for (int i = 0; i < flags.rounds; ++i) round();
   }
-  if (!flags.write.empty()) {
-    YAML::Emitter out;
-    write_hardware(out, hw);
-    write_file_atomically(flags.write, std::string(out.c_str()) + "\n");
-  }
+  if (!flags.write.empty()) save_hardware(flags.write, hw);
   fmt::print(
       "{}, {} threads, {:.1f} GFLOP/s; compute under copy {:.2f}, copy under compute {:.2f}, "
       "compute under I/O {:.2f}, I/O under compute {:.2f}, duplex {:.2f}, hand-over {:.0f} us\n",
@@ -165,7 +161,7 @@ int run(const Flags& flags) {
     if (flags.kinds) print_kinds(o);
     std::fflush(stdout);
   }
-  const double middle = median_of(errors), worst = *std::max_element(errors.begin(), errors.end());
+  const double middle = median(errors), worst = *std::max_element(errors.begin(), errors.end());
   fmt::print("{} plans: median error {:.1f} %, worst {:.1f} %\n", errors.size(), middle * 100,
              worst * 100);
   const bool good = middle <= kMedianLimit && worst <= kWorstLimit;
