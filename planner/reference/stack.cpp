@@ -61,10 +61,13 @@ StackTerm read_term(const YamlMap& yaml) {
 }
 
 Stack read_stack(const YamlMap& yaml) {
-  Stack stack;
+  const bool layered = yaml.has("like");
+  Stack stack = layered ? load_stack(yaml.text("like")) : Stack{};
   stack.name = yaml.text("name");
   stack.about = yaml.text("about");
-  for (const auto& [key, term] : kTerms) stack.*term = read_term(yaml.map(key));
+  for (const auto& [key, term] : kTerms) {
+    if (!layered || yaml.has(key)) stack.*term = read_term(yaml.map(key));
+  }
   yaml.finish();
   return stack;
 }

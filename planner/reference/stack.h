@@ -4,7 +4,8 @@
 // A Stack names what makes the difference (how its host issues kernels, which exchanges it hides,
 // what it stores between forward and backward, what its allocator leaves unused), each term with
 // where its value comes from; nothing else of a prediction depends on who wrote the software.
-// Stacks are files in planner/reference/stacks, compiled in. Plain values, safe to share.
+// Stacks are files in planner/reference/stacks, compiled in; one that is `like` another lists only
+// the terms that differ. Plain values, safe to share.
 #pragma once
 
 #include <string>
