@@ -44,11 +44,12 @@ std::vector<ReferenceCase> chosen_cases(const Flags& flags) {
 Validated validate_cases(const Flags& flags) {
   Validated v;
   v.cases = chosen_cases(flags);
+  CasePredictor predictor;
   ProgressBar bar;
   for (const ReferenceCase& c : v.cases) {
     bar.show(c.table,
              static_cast<double>(v.predictions.size()) / static_cast<double>(v.cases.size()));
-    v.predictions.push_back(c.left_out.empty() ? predict_case(c) : CasePrediction{});
+    v.predictions.push_back(c.left_out.empty() ? predictor.predict(c) : CasePrediction{});
   }
   v.report = make_report(v.cases, v.predictions);
   return v;

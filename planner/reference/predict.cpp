@@ -140,9 +140,8 @@ CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
 
 // As the software that it was measured with runs it.
 CasePrediction predict_stack(const ReferenceCase& c, const ModelSpec& model,
-                             const HardwareProfile& hw) {
+                             const HardwareProfile& hw, const Stack& stack) {
   CasePrediction prediction;
-  const Stack stack = load_stack(c.stack);
   prediction.step_seconds = run_time(c, model, hw, stack).step();
   const RunMemory memory = run_memory(c, model, stack);
   prediction.peak_bytes = static_cast<int64_t>(memory.tensors());
@@ -153,14 +152,37 @@ CasePrediction predict_stack(const ReferenceCase& c, const ModelSpec& model,
 
 }  // namespace
 
-CasePrediction predict_case(const ReferenceCase& reference) {
-  const std::vector<std::string> stacks = stack_names();
-  const bool known = std::find(stacks.begin(), stacks.end(), reference.stack) != stacks.end();
-  const std::string reason = known ? why_not_stack(reference) : why_not_plan(reference);
+const HardwareProfile& CasePredictor::hardware(const std::string& name) {
+  const auto it = hardware_.find(name);
+  return it != hardware_.end() ? it->second
+                               : hardware_.emplace(name, load_hardware(name)).first->second;
+}
+
+// Nothing for software without a file of terms.
+std::optional<Stack> CasePredictor::stack(const std::string& name) {
+  if (const auto it = stacks_.find(name); it != stacks_.end()) return it->second;
+  const std::vector<std::string> names = stack_names();
+  if (std::find(names.begin(), names.end(), name) == names.end()) return std::nullopt;
+  return stacks_.emplace(name, load_stack(name)).first->second;
+}
+
+CasePrediction CasePredictor::predict(const ReferenceCase& reference) {
+  return predict(reference, stack(reference.stack));
+}
+
+CasePrediction CasePredictor::predict_left_out(const ReferenceCase& reference) {
+  std::optional<Stack> known = stack(reference.stack);
+  if (known) known = without_table(*std::move(known), reference.table);
+  return predict(reference, known);
+}
+
+CasePrediction CasePredictor::predict(const ReferenceCase& reference,
+                                      const std::optional<Stack>& stack) {
+  const std::string reason = stack ? why_not_stack(reference) : why_not_plan(reference);
   if (!reason.empty()) return not_covered(reason);
-  HardwareProfile hw;
+  const HardwareProfile* hw = nullptr;
   try {
-    hw = load_hardware(hardware_reference(reference));
+    hw = &hardware(hardware_reference(reference));
   } catch (const Error&) {
     return not_covered("hardware " + reference.hardware);
   }
@@ -171,10 +193,15 @@ CasePrediction predict_case(const ReferenceCase& reference) {
     return not_covered("model " + reference.model);
   }
   try {
-    return known ? predict_stack(reference, model, hw) : predict_plan(reference, model, hw);
+    return stack ? predict_stack(reference, model, *hw, *stack)
+                 : predict_plan(reference, model, *hw);
   } catch (const Error& e) {
     return not_covered(e.what());
   }
+}
+
+CasePrediction predict_case(const ReferenceCase& reference) {
+  return CasePredictor().predict(reference);
 }
 
 }  // namespace longspan

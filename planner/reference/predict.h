@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
+#include "hwprofiles/hardware_profile.h"
 #include "planner/reference/case.h"
+#include "planner/reference/stack.h"
 
 namespace longspan {
 
@@ -19,10 +22,32 @@ struct CasePrediction {
   bool operator==(const CasePrediction&) const = default;
 };
 
-/// Predicts a case as the source describes it, from model, hardware and degrees alone: nothing of
-/// what was measured is read, except whether it is the longest sequence that is asked for. What
+/// Predicts cases, each as its source describes it, from model, hardware and degrees alone: nothing
+/// of what was measured is read, except whether it is the longest sequence that is asked for. What
 /// cannot be expressed is not approximated but comes back with its reason. Never throws for a case
-/// that parse_cases() accepted.
+/// that parse_cases() accepted. Keeps the hardware and the stacks that it has read, for the next
+/// case; used from one thread.
+class CasePredictor {
+ public:
+  CasePrediction predict(const ReferenceCase& reference);
+
+  /// Takes a stack of this name for the one of the catalog.
+  void use(const Stack& stack) { stacks_[stack.name] = stack; }
+
+  /// As if the case's own table had not been there: with what the terms that were fitted to it are
+  /// without it.
+  CasePrediction predict_left_out(const ReferenceCase& reference);
+
+ private:
+  CasePrediction predict(const ReferenceCase& reference, const std::optional<Stack>& stack);
+  const HardwareProfile& hardware(const std::string& name);
+  std::optional<Stack> stack(const std::string& name);
+
+  std::map<std::string, HardwareProfile> hardware_;
+  std::map<std::string, Stack> stacks_;
+};
+
+/// One case alone.
 CasePrediction predict_case(const ReferenceCase& reference);
 
 }  // namespace longspan

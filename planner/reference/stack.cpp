@@ -46,7 +46,7 @@ constexpr std::array<std::string_view, 5> kKinds{
     "paper: ", "code: ", "measured: ", "fitted: ", "assumption: "};
 
 StackTerm read_term(const YamlMap& yaml) {
-  StackTerm term{yaml.real("value"), yaml.text("source")};
+  StackTerm term{yaml.real("value"), yaml.text("source"), {}};
   if (term.value < 0) throw yaml.error("value", "expected a number >= 0");
   const bool known = std::any_of(kKinds.begin(), kKinds.end(), [&](std::string_view kind) {
     return term.source.starts_with(kind);
@@ -55,6 +55,11 @@ StackTerm read_term(const YamlMap& yaml) {
     throw yaml.error("source",
                      "expected one that begins with paper:, code:, measured:, fitted: or "
                      "assumption:");
+  }
+  if (term.source.starts_with("fitted: ")) {
+    const YamlMap without = yaml.map("without");
+    for (const std::string& table : without.keys()) term.without[table] = without.real(table);
+    without.finish();
   }
   yaml.finish();
   return term;
@@ -87,6 +92,23 @@ Stack load_stack(const std::string& name) {
     }
   }
   throw bad_input("stack \"{}\": unknown{}", name, nearest_hint(name, stack_names()));
+}
+
+StackTerm& term_of(Stack& stack, const std::string& key) {
+  std::vector<std::string> keys;
+  for (const auto& [name, member] : kTerms) {
+    if (name == key) return stack.*member;
+    keys.emplace_back(name);
+  }
+  throw bad_input("term \"{}\" of a stack: unknown{}", key, nearest_hint(key, keys));
+}
+
+Stack without_table(Stack stack, const std::string& table) {
+  for (const auto& [key, member] : kTerms) {
+    StackTerm& term = stack.*member;
+    if (const auto it = term.without.find(table); it != term.without.end()) term.value = it->second;
+  }
+  return stack;
 }
 
 }  // namespace longspan

@@ -8,16 +8,21 @@
 // the terms that differ. Plain values, safe to share.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
 namespace longspan {
 
-/// A habit's price. Sources begin with "paper: ", "code: ", "measured: ", "fitted: " (to which
-/// tables) or "assumption: ".
+/// A habit's price. Sources begin with "paper: ", "code: ", "measured: ", "fitted: " or
+/// "assumption: ".
 struct StackTerm {
   double value = 0;
   std::string source;
+  /// Of a fitted term: the tables of published cases that it was fitted to, each with the value the
+  /// term has where that table is left out: fitted to the others, or, where it is the only one,
+  /// what one would assume without any.
+  std::map<std::string, double> without;
   bool operator==(const StackTerm&) const = default;
 };
 
@@ -58,5 +63,11 @@ std::vector<std::string> stack_names();
 
 /// Throws bad_input for an unknown name, with the nearest known ones.
 Stack load_stack(const std::string& name);
+
+/// A term by its key in the file. Throws bad_input for an unknown one, with the nearest known.
+StackTerm& term_of(Stack& stack, const std::string& key);
+
+/// The stack as it would be if nothing had been fitted to `table`; itself if nothing was.
+Stack without_table(Stack stack, const std::string& table);
 
 }  // namespace longspan
