@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "planner/plan/fit.h"
+#include "planner/reference/range.h"
+
 namespace longspan::cli {
 namespace {
 
@@ -63,6 +66,17 @@ Json prediction_json(const Prediction& prediction) {
                  {"tokens_per_second", prediction.tokens_per_second},
                  {"mfu", prediction.mfu}};
   put_tiers(object, prediction.peak_bytes);
+  return object;
+}
+
+Json forecast_json(const HardwareProfile& hw, const Prediction& prediction) {
+  Json object = prediction_json(prediction);
+  const Range& range = step_range(hw);
+  object["step_seconds_range"] = {prediction.step_seconds * range.low,
+                                  prediction.step_seconds * range.high};
+  const FitVerdict verdict = fit_of(hw, prediction.peak_bytes);
+  object["verdict"] = name_of(verdict.fit);
+  if (!verdict.reason.empty()) object["verdict_reason"] = verdict.reason;
   return object;
 }
 

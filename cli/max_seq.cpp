@@ -43,7 +43,7 @@ Json result_json(const MaxSequence& result) {
                  {"would_lift", result.would_lift}};
   if (result.sequence > 0) {
     object["chunk_tokens"] = result.plan.strategy.chunk_tokens;
-    object["predicted"] = prediction_json(result.plan.predicted);
+    object["predicted"] = forecast_json(result.plan.hardware, result.plan.predicted);
     object["knobs"] = strategy_json(result.plan.strategy);
   }
   return object;

@@ -6,6 +6,8 @@
 
 #include "base/units.h"
 #include "cli/terminal.h"
+#include "planner/plan/fit.h"
+#include "planner/reference/range.h"
 
 namespace longspan::cli {
 namespace {
@@ -72,12 +74,20 @@ void print_prediction(const Plan& plan, const Prediction& prediction) {
   print_line("step", fmt::format("{}, {}, MFU {} (causal)", format_seconds(prediction.step_seconds),
                                  format_rate(prediction.tokens_per_second, "tokens/s"),
                                  percent(prediction.mfu)));
+  const Range& range = step_range(plan.hardware);
+  print_line("", fmt::format("{} to {} in nine of ten runs",
+                             format_seconds(prediction.step_seconds * range.low),
+                             format_seconds(prediction.step_seconds * range.high)));
   const std::array<int64_t, kTierCount> capacity = capacities(plan.hardware);
   for (int tier = 0; tier < kTierCount; ++tier) {
     if (prediction.peak_bytes[tier] == 0 && capacity[tier] == 0) continue;
     print_line(name_of(static_cast<Tier>(tier)),
                of_capacity(prediction.peak_bytes[tier], capacity[tier]));
   }
+  const FitVerdict verdict = fit_of(plan.hardware, prediction.peak_bytes);
+  print_line("memory", verdict.reason.empty()
+                           ? std::string(name_of(verdict.fit))
+                           : fmt::format("{}: {}", name_of(verdict.fit), verdict.reason));
 }
 
 }  // namespace longspan::cli

@@ -152,7 +152,7 @@ Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
           {"seed", flags.training.seed},
           {"stopped_early", outcome.stopped_early},
           {"checkpoint", outcome.checkpoint.empty() ? Json() : Json(outcome.checkpoint)},
-          {"predicted", prediction_json(plan.predicted)},
+          {"predicted", forecast_json(plan.hardware, plan.predicted)},
           {"measured", std::move(figures)},
           {"steps", std::move(steps)}};
 }

@@ -36,7 +36,7 @@ int run(const Flags& flags, bool json) {
       busy[std::string(name_of(static_cast<Stream>(stream)))] = s.timeline.busy_seconds[stream];
     }
     Json document = plan_summary_json(plan);
-    document["predicted"] = prediction_json(s.prediction);
+    document["predicted"] = forecast_json(plan.hardware, s.prediction);
     document["ops"] = s.program.ops.size();
     document["buffers"] = s.program.buffers.size();
     document["busy_seconds"] = std::move(busy);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/file.h"
 #include "base/nearest.h"
 #include "base/units.h"
 #include "cli/documents.h"
@@ -18,11 +19,12 @@ struct Flags {
   std::string path;
   std::string table;
   bool cases = false;
+  std::string ranges;  // where to write them
 };
 
 struct Validated {
   std::vector<ReferenceCase> cases;
-  std::vector<CasePrediction> predictions;
+  std::vector<CasePrediction> predictions, left_out;
   ValidationReport report;
 };
 
@@ -49,9 +51,12 @@ Validated validate_cases(const Flags& flags) {
   for (const ReferenceCase& c : v.cases) {
     bar.show(c.table,
              static_cast<double>(v.predictions.size()) / static_cast<double>(v.cases.size()));
-    v.predictions.push_back(c.left_out.empty() ? predictor.predict(c) : CasePrediction{});
+    const bool takes_part = c.left_out.empty();
+    v.predictions.push_back(takes_part ? predictor.predict(c) : CasePrediction{});
+    const bool fitted = takes_part && predictor.fitted_to(c);
+    v.left_out.push_back(fitted ? predictor.predict_left_out(c) : v.predictions.back());
   }
-  v.report = make_report(v.cases, v.predictions);
+  v.report = make_report(v.cases, v.predictions, v.left_out);
   return v;
 }
 
@@ -65,16 +70,29 @@ std::string or_dash(const std::optional<T>& value, Format format) {
 // Text.
 
 void add_summary(Table& table, const std::string& name, const std::string& what,
-                 const ErrorSummary& errors) {
+                 const ErrorSummary& errors, const LeftOut* left_out = nullptr) {
   if (errors.count == 0) return;
-  table.add({name, what, fmt::format("{}", errors.count), percent(errors.median),
-             percent(errors.mean), signed_percent(errors.worst), signed_percent(errors.bias)});
+  std::vector<std::string> row = {name,
+                                  what,
+                                  fmt::format("{}", errors.count),
+                                  percent(errors.median),
+                                  percent(errors.mean),
+                                  signed_percent(errors.worst),
+                                  signed_percent(errors.bias)};
+  if (left_out != nullptr) {
+    const auto count = static_cast<double>(left_out->errors.count);
+    row.push_back(percent(left_out->errors.mean));
+    row.push_back(percent(static_cast<double>(left_out->in_range) / count));
+  } else {
+    row.insert(row.end(), {"", ""});
+  }
+  table.add(std::move(row));
 }
 
 void add_table(Table& table, const TableReport& t, const std::string& name) {
-  add_summary(table, name, "step time", t.step);
-  add_summary(table, name, "memory", t.peak);
-  add_summary(table, name, "longest sequence", t.longest);
+  add_summary(table, name, "step time", t.step, &t.step_left_out);
+  add_summary(table, name, "memory", t.peak, &t.peak_left_out);
+  add_summary(table, name, "longest sequence", t.longest, &t.longest_left_out);
   for (const PeerErrors& peer : t.peers) {
     add_summary(table, name, "step time, beside " + peer.name, peer.ours_step);
     add_summary(table, name, "step time, " + peer.name, peer.peer_step);
@@ -142,7 +160,9 @@ void print_text(const Validated& v, bool with_cases) {
                {"median |error|"},
                {"mean |error|"},
                {"worst"},
-               {"bias"}});
+               {"bias"},
+               {"mean, left out"},
+               {"in range"}});
   for (const TableReport& t : report.tables) add_table(table, t, t.table);
   if (report.tables.size() > 1) add_table(table, report.overall, "all");
   if (report.overall.predicted > 0) table.print();
@@ -163,13 +183,18 @@ void put(Json& object, const char* key, const std::optional<T>& value) {
   if (value) object[key] = *value;
 }
 
-Json summary_json(const ErrorSummary& errors) {
+Json summary_json(const ErrorSummary& errors, const LeftOut* left_out = nullptr) {
   if (errors.count == 0) return {{"count", 0}};
-  return {{"count", errors.count},
-          {"median_absolute_error", errors.median},
-          {"mean_absolute_error", errors.mean},
-          {"worst_error", errors.worst},
-          {"bias", errors.bias}};
+  Json object = {{"count", errors.count},
+                 {"median_absolute_error", errors.median},
+                 {"mean_absolute_error", errors.mean},
+                 {"worst_error", errors.worst},
+                 {"bias", errors.bias}};
+  if (left_out != nullptr) {
+    object["left_out_mean_absolute_error"] = left_out->errors.mean;
+    object["in_range"] = left_out->in_range;
+  }
+  return object;
 }
 
 Json reasons_json(const std::map<std::string, int64_t>& reasons) {
@@ -182,9 +207,9 @@ Json reasons_json(const std::map<std::string, int64_t>& reasons) {
 void put_report(Json& object, const TableReport& t) {
   object["cases"] = t.cases;
   object["predicted"] = t.predicted;
-  object["step_time"] = summary_json(t.step);
-  object["memory"] = summary_json(t.peak);
-  object["longest_sequence"] = summary_json(t.longest);
+  object["step_time"] = summary_json(t.step, &t.step_left_out);
+  object["memory"] = summary_json(t.peak, &t.peak_left_out);
+  object["longest_sequence"] = summary_json(t.longest, &t.longest_left_out);
   object["fits"] = {{"trained_fits", t.fit.trained_fits},
                     {"trained_refused", t.fit.trained_refused},
                     {"failed_fits", t.fit.failed_fits},
@@ -208,12 +233,15 @@ Json case_json(const ReferenceCase& c, const CasePrediction& p, const CaseErrors
   put(object, "measured_step_seconds", e.measured_step_seconds);
   put(object, "predicted_step_seconds", p.step_seconds);
   put(object, "step_error", e.step);
+  put(object, "left_out_step_error", e.step_left_out);
   put(object, "measured_peak_bytes", e.measured_peak_bytes);
   put(object, "predicted_peak_bytes", p.peak_bytes);
   put(object, "peak_error", e.peak);
+  put(object, "left_out_peak_error", e.peak_left_out);
   if (c.measured.longest) object["measured_longest_tokens"] = c.sequence;
   put(object, "predicted_longest_tokens", p.longest_sequence);
   put(object, "longest_error", e.longest);
+  put(object, "left_out_longest_error", e.longest_left_out);
   object["out_of_memory"] = c.measured.out_of_memory;
   put(object, "predicted_to_fit", p.fits);
   if (c.peer) object["peer"] = c.peer->name;
@@ -245,7 +273,11 @@ Json document_of(const Validated& v, bool with_cases) {
 }
 
 int run(const Flags& flags, bool json) {
+  check_folder_of(flags.ranges, "--write-ranges");
   const Validated v = validate_cases(flags);
+  if (!flags.ranges.empty()) {
+    write_file_atomically(flags.ranges, write_ranges(ranges_of(v.cases, v.report)));
+  }
   if (json) {
     print_json(document_of(v, flags.cases));
   } else {
@@ -264,6 +296,8 @@ void add_validate(CLI::App& app, Invocation& invocation) {
   verb->add_option("path", flags->path, "A file of cases, or a folder of them")->required();
   verb->add_option("--table", flags->table, "Only the table of this name");
   verb->add_flag("--cases", flags->cases, "Every case, not only each table's errors");
+  verb->add_option("--write-ranges", flags->ranges,
+                   "Write where nine of ten measurements lie, as multiples of the prediction");
   verb->callback([flags, &invocation] {
     invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
   });

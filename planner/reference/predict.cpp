@@ -176,6 +176,11 @@ CasePrediction CasePredictor::predict_left_out(const ReferenceCase& reference) {
   return predict(reference, known);
 }
 
+bool CasePredictor::fitted_to(const ReferenceCase& reference) {
+  const std::optional<Stack> known = stack(reference.stack);
+  return known && without_table(*known, reference.table) != *known;
+}
+
 CasePrediction CasePredictor::predict(const ReferenceCase& reference,
                                       const std::optional<Stack>& stack) {
   const std::string reason = stack ? why_not_stack(reference) : why_not_plan(reference);

@@ -37,6 +37,8 @@ class CasePredictor {
   /// As if the case's own table had not been there: with what the terms that were fitted to it are
   /// without it.
   CasePrediction predict_left_out(const ReferenceCase& reference);
+  /// Whether any term was fitted to it; otherwise the two predictions are one.
+  bool fitted_to(const ReferenceCase& reference);
 
  private:
   CasePrediction predict(const ReferenceCase& reference, const std::optional<Stack>& stack);

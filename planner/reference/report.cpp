@@ -15,8 +15,20 @@ struct Collected {
   struct Beside {
     std::vector<double> ours_step, peer_step, ours_peak, peer_peak;
   };
+  // Errors without the table; how many measurements lie in the range.
+  struct Without {
+    std::vector<double> errors;
+    int64_t in_range = 0;
+    void append(const std::optional<double>& error, const Range& range) {
+      if (!error) return;
+      errors.push_back(*error);
+      if (range.holds(1 / (1 + *error))) ++in_range;
+    }
+    LeftOut summary() const { return {summarize(errors), in_range}; }
+  };
   TableReport table;
   std::vector<double> step, peak, longest;
+  Without step_without, peak_without, longest_without;
   std::map<std::string, Beside> peers;
 };
 
@@ -40,7 +52,8 @@ std::optional<double> step_or_nothing(const ReferenceCase& c) {
   }
 }
 
-CaseErrors errors_of(const ReferenceCase& c, const CasePrediction& p) {
+CaseErrors errors_of(const ReferenceCase& c, const CasePrediction& p,
+                     const CasePrediction& left_out) {
   CaseErrors errors;
   errors.measured_step_seconds = step_or_nothing(c);
   errors.measured_peak_bytes = measured_peak_bytes(c);
@@ -51,7 +64,12 @@ CaseErrors errors_of(const ReferenceCase& c, const CasePrediction& p) {
   if (!c.left_out.empty()) return errors;
   errors.step = error_of(p.step_seconds, errors.measured_step_seconds);
   errors.peak = error_of(p.peak_bytes, errors.measured_peak_bytes);
-  if (c.measured.longest) errors.longest = error_of(p.longest_sequence, std::optional(c.sequence));
+  errors.step_left_out = error_of(left_out.step_seconds, errors.measured_step_seconds);
+  errors.peak_left_out = error_of(left_out.peak_bytes, errors.measured_peak_bytes);
+  if (c.measured.longest) {
+    errors.longest = error_of(p.longest_sequence, std::optional(c.sequence));
+    errors.longest_left_out = error_of(left_out.longest_sequence, std::optional(c.sequence));
+  }
   return errors;
 }
 
@@ -61,7 +79,7 @@ void count_fit(FitCounts& fit, bool trained, bool fits) {
 }
 
 void collect(Collected& into, const ReferenceCase& c, const CasePrediction& p,
-             const CaseErrors& errors) {
+             const CaseErrors& errors, const Ranges& ranges) {
   TableReport& table = into.table;
   ++table.cases;
   if (!c.left_out.empty()) {
@@ -76,6 +94,9 @@ void collect(Collected& into, const ReferenceCase& c, const CasePrediction& p,
   append(into.step, errors.step);
   append(into.peak, errors.peak);
   append(into.longest, errors.longest);
+  into.step_without.append(errors.step_left_out, ranges.step.of(c.table));
+  into.peak_without.append(errors.peak_left_out, ranges.memory.of(c.table));
+  into.longest_without.append(errors.longest_left_out, ranges.longest.of(c.table));
   if (p.fits) count_fit(table.fit, !c.measured.out_of_memory, *p.fits);
   if (!c.peer) return;
   Collected::Beside& beside = into.peers[c.peer->name];
@@ -94,6 +115,9 @@ TableReport finished(Collected collected) {
   table.step = summarize(collected.step);
   table.peak = summarize(collected.peak);
   table.longest = summarize(collected.longest);
+  table.step_left_out = collected.step_without.summary();
+  table.peak_left_out = collected.peak_without.summary();
+  table.longest_left_out = collected.longest_without.summary();
   for (const auto& [name, beside] : collected.peers) {
     table.peers.push_back({name, summarize(beside.ours_step), summarize(beside.peer_step),
                            summarize(beside.ours_peak), summarize(beside.peer_peak)});
@@ -121,7 +145,8 @@ ErrorSummary summarize(const std::vector<double>& errors) {
 }
 
 ValidationReport make_report(const std::vector<ReferenceCase>& cases,
-                             const std::vector<CasePrediction>& predictions) {
+                             const std::vector<CasePrediction>& predictions,
+                             const std::vector<CasePrediction>& left_out, const Ranges& ranges) {
   ValidationReport report;
   std::vector<Collected> tables;
   std::map<std::string, size_t> index_of;
@@ -135,13 +160,27 @@ ValidationReport make_report(const std::vector<ReferenceCase>& cases,
       tables.back().table.file = c.file;
       tables.back().table.source = c.source;
     }
-    report.cases.push_back(errors_of(c, predictions[i]));
-    collect(tables[it->second], c, predictions[i], report.cases.back());
-    collect(overall, c, predictions[i], report.cases.back());
+    report.cases.push_back(errors_of(c, predictions[i], left_out[i]));
+    collect(tables[it->second], c, predictions[i], report.cases.back(), ranges);
+    collect(overall, c, predictions[i], report.cases.back(), ranges);
   }
   for (Collected& table : tables) report.tables.push_back(finished(std::move(table)));
   report.overall = finished(std::move(overall));
   return report;
+}
+
+Ranges ranges_of(const std::vector<ReferenceCase>& cases, const ValidationReport& report) {
+  Ratios step, memory, longest;
+  const auto put = [](Ratios& ratios, const std::string& table,
+                      const std::optional<double>& error) {
+    if (error) ratios[table].push_back(1 / (1 + *error));
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    put(step, cases[i].table, report.cases[i].step_left_out);
+    put(memory, cases[i].table, report.cases[i].peak_left_out);
+    put(longest, cases[i].table, report.cases[i].longest_left_out);
+  }
+  return {calibrate(step), calibrate(memory), calibrate(longest)};
 }
 
 }  // namespace longspan

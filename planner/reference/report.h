@@ -13,6 +13,7 @@
 
 #include "planner/reference/case.h"
 #include "planner/reference/predict.h"
+#include "planner/reference/range.h"
 
 namespace longspan {
 
@@ -31,6 +32,8 @@ struct CaseErrors {
   std::optional<double> measured_step_seconds;
   std::optional<int64_t> measured_peak_bytes;
   std::optional<double> step, peak, longest;
+  /// Likewise, predicted with nothing fitted to the case's table.
+  std::optional<double> step_left_out, peak_left_out, longest_left_out;
   std::optional<double> peer_step, peer_peak;
 };
 
@@ -48,11 +51,19 @@ struct PeerErrors {
   ErrorSummary ours_step, peer_step, ours_peak, peer_peak;
 };
 
+/// Errors of predictions with nothing fitted to the table, and how many measurements lie in the
+/// range that the other tables give such a prediction.
+struct LeftOut {
+  ErrorSummary errors;
+  int64_t in_range = 0;
+};
+
 struct TableReport {
   std::string table, file, source;
   int64_t cases = 0;
   int64_t predicted = 0;  // with a prediction of anything
   ErrorSummary step, peak, longest;
+  LeftOut step_left_out, peak_left_out, longest_left_out;
   FitCounts fit;
   std::vector<PeerErrors> peers;               // by name
   std::map<std::string, int64_t> left_out;     // by the file: reason, cases
@@ -65,8 +76,14 @@ struct ValidationReport {
   TableReport overall;              // of all tables; table, file and source are empty
 };
 
-/// REQUIRES: a prediction for each case. Those of cases that are left out are not read.
+/// REQUIRES: of both sorts a prediction for each case. Those of cases that are left out are not
+/// read.
 ValidationReport make_report(const std::vector<ReferenceCase>& cases,
-                             const std::vector<CasePrediction>& predictions);
+                             const std::vector<CasePrediction>& predictions,
+                             const std::vector<CasePrediction>& left_out,
+                             const Ranges& ranges = published_ranges());
+
+/// The ranges that a report of published tables gives.
+Ranges ranges_of(const std::vector<ReferenceCase>& cases, const ValidationReport& report);
 
 }  // namespace longspan

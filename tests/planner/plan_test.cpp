@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "planner/plan/fit.h"
 #include "planner/search/evaluate.h"
 
 namespace longspan {
@@ -212,6 +213,26 @@ TEST_CASE("check_fits: to the byte, naming every tier that is short") {
     CHECK_THAT(e.what(), Contains("host memory") && Contains("short by 5.00 MiB (5242880)"));
     CHECK_THAT(e.what(), !Contains("nvme"));
   }
+}
+
+TEST_CASE("a plan that needs what a profile only assumes to be there is at risk") {
+  HardwareProfile hw = load_hardware("8xh100-80g");
+  const std::array<int64_t, kTierCount> capacity = capacities(hw);
+  const auto reserved = static_cast<int64_t>(hw.device.reserved_bytes.value);
+  const auto fit = [&](int64_t device, int64_t host) { return fit_of(hw, {device, host, 0}); };
+  CHECK(fit(capacity[0] - reserved, 0).fit == Fit::fits);
+  CHECK(fit(capacity[0] - reserved, 0).reason.empty());
+  CHECK(fit(capacity[0] - reserved + 1, 0).fit == Fit::at_risk);
+  CHECK_THAT(fit(capacity[0], 0).reason, Contains("0 B of device memory are left"));
+  CHECK(fit(capacity[0] + 1, 0).fit == Fit::does_not_fit);
+  CHECK_THAT(fit(capacity[0] + 1, 0).reason, Contains("device memory is short by 1 B"));
+  CHECK(fit(0, capacity[1] / 100 * 94).fit == Fit::fits);
+  CHECK(fit(0, capacity[1] / 100 * 96).fit == Fit::at_risk);
+  // The worst of the tiers, and nothing at risk where the profile has measured.
+  CHECK(fit(capacity[0], capacity[1] + 1).fit == Fit::does_not_fit);
+  hw.device.reserved_bytes.source = hw.host.memory_bytes.source = "measured: on this machine";
+  CHECK(fit(capacity[0], capacity[1]).fit == Fit::fits);
+  CHECK(fit(capacity[0] + 1, 0).fit == Fit::does_not_fit);
 }
 
 TEST_CASE("a prediction is the exact evaluation, and MFU counts what it says") {

@@ -23,6 +23,12 @@ CasePrediction predicted(double step_seconds) {
   return p;
 }
 
+// Nothing is fitted to these tables.
+ValidationReport report_of(const std::vector<ReferenceCase>& cases,
+                           const std::vector<CasePrediction>& predictions) {
+  return make_report(cases, predictions, predictions);
+}
+
 TEST_CASE("errors are summed up with and without their signs") {
   CHECK(summarize({}) == ErrorSummary{});
   const ErrorSummary even = summarize({0.1, -0.4, 0.2, -0.1});
@@ -36,7 +42,7 @@ TEST_CASE("errors are summed up with and without their signs") {
 
 TEST_CASE("each table has its errors, and all of them together") {
   const std::vector<ReferenceCase> cases = {timed("a", 2), timed("b", 10), timed("a", 4)};
-  const ValidationReport report = make_report(cases, {predicted(3), predicted(9), predicted(3)});
+  const ValidationReport report = report_of(cases, {predicted(3), predicted(9), predicted(3)});
   REQUIRE(report.tables.size() == 2);
   CHECK(report.tables[0].table == "a");
   CHECK(*report.cases[0].step == Approx(0.5));
@@ -58,14 +64,34 @@ TEST_CASE("memory and longest sequences have errors of their own") {
   CasePrediction p;
   p.peak_bytes = 600;
   p.longest_sequence = 1500;
-  CHECK(!make_report({c}, {p}).cases[0].longest);  // nobody said it was the longest
+  CHECK(!report_of({c}, {p}).cases[0].longest);  // nobody said it was the longest
   c.measured.longest = true;
-  const ValidationReport report = make_report({c}, {p});
+  const ValidationReport report = report_of({c}, {p});
   CHECK(!report.cases[0].step);
   CHECK(*report.cases[0].peak == Approx(-0.25));
   CHECK(*report.cases[0].longest == Approx(0.5));
   CHECK(report.overall.peak.count == 1);
   CHECK(report.overall.longest.worst == Approx(0.5));
+}
+
+TEST_CASE("what was measured is in the range of a prediction without its table, or not") {
+  Ranges ranges;
+  ranges.step.all = {0.9, 1.2};
+  ranges.step.without["b"] = {0.5, 2};
+  const std::vector<ReferenceCase> cases = {timed("a", 1), timed("a", 1), timed("a", 1),
+                                            timed("b", 1)};
+  const std::vector<CasePrediction> fitted(4, predicted(1));
+  const ValidationReport report = make_report(
+      cases, fitted, {predicted(0.8), predicted(0.9), predicted(1.2), predicted(0.8)}, ranges);
+  CHECK(report.overall.step.mean == 0);
+  CHECK(report.tables[0].step_left_out.errors.mean == Approx(0.5 / 3));
+  CHECK(report.tables[0].step_left_out.in_range == 1);  // 1 / 0.9; not 1.25, not 1 / 1.2
+  CHECK(report.tables[1].step_left_out.in_range == 1);
+  CHECK(report.overall.step_left_out.in_range == 2);
+  const Ranges learned = ranges_of(cases, report);
+  CHECK(learned.step.cases == 4);
+  CHECK(learned.step.tables == 2);
+  CHECK(learned.step.without.at("a") == Range{1.25, 1.25});
 }
 
 TEST_CASE("what trained and what was to fit are counted against each other") {
@@ -76,8 +102,8 @@ TEST_CASE("what trained and what was to fit are counted against each other") {
   fits.fits = true;
   refused.fits = false;
   const ValidationReport report =
-      make_report({trained, trained, trained, trained, failed, failed, failed, trained},
-                  {fits, fits, fits, refused, fits, fits, refused, predicted(1)});
+      report_of({trained, trained, trained, trained, failed, failed, failed, trained},
+                {fits, fits, fits, refused, fits, fits, refused, predicted(1)});
   CHECK(report.overall.fit == FitCounts{3, 1, 2, 1});
   CHECK(report.overall.fit.total() == 7);
   CHECK(report.overall.step.count == 5);  // what failed has no time
@@ -89,8 +115,8 @@ TEST_CASE("cases left out and not covered are counted by their reasons") {
   CasePrediction none;
   none.reason = "pipeline stages";
   // The file's word counts: a prediction of a case that is left out is not read.
-  const ValidationReport report = make_report({left_out, left_out, timed("a", 1), timed("b", 1)},
-                                              {predicted(2), none, none, none});
+  const ValidationReport report = report_of({left_out, left_out, timed("a", 1), timed("b", 1)},
+                                            {predicted(2), none, none, none});
   CHECK(report.tables[0].left_out == std::map<std::string, int64_t>{{"odd", 2}});
   CHECK(report.tables[0].not_covered == std::map<std::string, int64_t>{{"pipeline stages", 1}});
   CHECK(report.overall.not_covered == std::map<std::string, int64_t>{{"pipeline stages", 2}});
@@ -109,7 +135,7 @@ TEST_CASE("a peer is compared over the cases that both predict") {
   none.reason = "pipeline stages";
   CasePrediction memory;
   memory.peak_bytes = 95;
-  const ValidationReport report = make_report({one, two, three}, {predicted(10.5), none, memory});
+  const ValidationReport report = report_of({one, two, three}, {predicted(10.5), none, memory});
   CHECK(*report.cases[1].peer_step == Approx(0.2));  // shown, but not in the comparison
   REQUIRE(report.overall.peers.size() == 1);
   const PeerErrors& peer = report.overall.peers[0];
@@ -126,7 +152,7 @@ TEST_CASE("a peer's errors are those it publishes") {
   ReferenceCase c = timed("simumax", 1.758);
   c.measured.peak_allocated_bytes = static_cast<int64_t>(68.43 * (1 << 30));
   c.peer = CasePeer{"SimuMax", 1.595, static_cast<int64_t>(68.16 * (1 << 30))};
-  const ValidationReport report = make_report({c}, {CasePrediction{}});
+  const ValidationReport report = report_of({c}, {CasePrediction{}});
   CHECK(std::abs(*report.cases[0].peer_step + 0.0927) < 0.00005);
   CHECK(std::abs(*report.cases[0].peer_peak + 0.0039) < 0.00005);
 }

@@ -1,0 +1,63 @@
+#include "planner/plan/fit.h"
+
+#include <fmt/format.h>
+
+#include "base/units.h"
+#include "planner/plan/plan.h"
+
+namespace longspan {
+namespace {
+
+constexpr double kHostShare = 0.05;  // of the host's memory that others may need
+
+bool measured(const Figure& figure) { return figure.source.starts_with("measured: "); }
+
+// Bytes beside a tier's arena that the profile does not know of for certain.
+std::array<int64_t, kTierCount> uncertain_bytes(const HardwareProfile& hw) {
+  const auto per_node = static_cast<double>(hw.devices_per_node);
+  std::array<int64_t, kTierCount> bytes{};
+  if (!measured(hw.device.reserved_bytes)) {
+    bytes[0] = static_cast<int64_t>(hw.device.reserved_bytes.value);
+  }
+  if (!measured(hw.host.memory_bytes)) {
+    bytes[1] = static_cast<int64_t>(hw.host.memory_bytes.value * kHostShare / per_node);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string_view name_of(Fit fit) {
+  switch (fit) {
+    case Fit::fits:
+      return "fits";
+    case Fit::at_risk:
+      return "at risk";
+    case Fit::does_not_fit:
+      return "does not fit";
+  }
+  return "";
+}
+
+FitVerdict fit_of(const HardwareProfile& hw, const std::array<int64_t, kTierCount>& peak_bytes) {
+  const std::array<int64_t, kTierCount> capacity = capacities(hw), uncertain = uncertain_bytes(hw);
+  FitVerdict verdict;
+  for (int i = 0; i < kTierCount; ++i) {
+    const std::string_view tier = name_of(static_cast<Tier>(i));
+    const int64_t left = capacity[i] - peak_bytes[i];
+    if (left < 0) {
+      return {Fit::does_not_fit,
+              fmt::format("{} memory is short by {}", tier, format_bytes(-left))};
+    }
+    if (left < uncertain[i] && peak_bytes[i] > 0 && verdict.fit == Fit::fits) {
+      verdict = {Fit::at_risk,
+                 fmt::format("{} of {} memory are left, and {} may take up to {} more than assumed",
+                             format_bytes(left), tier,
+                             i == 0 ? "context and libraries" : "others on the host",
+                             format_bytes(uncertain[i]))};
+    }
+  }
+  return verdict;
+}
+
+}  // namespace longspan

@@ -1,0 +1,154 @@
+#include "planner/reference/range.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "base/embedded.h"
+#include "base/error.h"
+#include "base/yaml.h"
+
+namespace longspan {
+
+/// The files of planner/reference/ranges; defined by a source that the build writes.
+std::span<const EmbeddedFile> range_files();
+
+namespace {
+
+constexpr double kOutside = 0.05;  // of the runs, at either end
+
+constexpr std::pair<const char*, CalibratedRange Ranges::*> kFigures[] = {
+    {"step_time", &Ranges::step}, {"memory", &Ranges::memory}, {"longest", &Ranges::longest}};
+
+// The value up to which `share` of the weight lies, half of its own weight included; between two
+// values, in proportion.
+double quantile(const std::vector<std::pair<double, double>>& sorted, double share) {
+  double before = 0, at = 0, value = sorted.front().first;
+  for (const auto& [next, weight] : sorted) {
+    const double middle = before + weight / 2;
+    if (middle >= share) {
+      return at == 0 ? next : value + (next - value) * (share - at) / (middle - at);
+    }
+    before += weight;
+    at = middle;
+    value = next;
+  }
+  return value;
+}
+
+Range read_range(const YamlMap& yaml) {
+  const Range range{yaml.real("low", 0), yaml.real("high", 0)};
+  if (range.low > range.high) throw yaml.error("high", "expected one that is not below low");
+  return range;
+}
+
+std::string text_of(const Range& range) {
+  return fmt::format("low: {:.3f}, high: {:.3f}", range.low, range.high);
+}
+
+Ranges load_ranges(std::string_view name) {
+  for (const EmbeddedFile& file : range_files()) {
+    if (file.name == name) {
+      return parse_ranges(std::string(file.text), fmt::format("ranges {}", name));
+    }
+  }
+  throw failed("no ranges \"{}\" in the library", name);
+}
+
+}  // namespace
+
+const Range& CalibratedRange::of(const std::string& table) const {
+  const auto it = without.find(table);
+  return it == without.end() ? all : it->second;
+}
+
+Range range_of(const Ratios& ratios) {
+  std::vector<std::pair<double, double>> sorted;  // ratio, weight
+  const auto tables = static_cast<double>(
+      std::count_if(ratios.begin(), ratios.end(), [](const auto& t) { return !t.second.empty(); }));
+  for (const auto& [table, of_table] : ratios) {
+    for (const double ratio : of_table) {
+      sorted.emplace_back(ratio, 1 / (tables * static_cast<double>(of_table.size())));
+    }
+  }
+  if (sorted.empty()) return {};
+  std::sort(sorted.begin(), sorted.end());
+  return {quantile(sorted, kOutside), quantile(sorted, 1 - kOutside)};
+}
+
+CalibratedRange calibrate(const Ratios& ratios) {
+  CalibratedRange calibrated;
+  calibrated.all = range_of(ratios);
+  for (const auto& [table, of_table] : ratios) {
+    if (of_table.empty()) continue;
+    ++calibrated.tables;
+    calibrated.cases += static_cast<int64_t>(of_table.size());
+    Ratios others = ratios;
+    others.erase(table);
+    calibrated.without[table] = range_of(others);
+  }
+  return calibrated;
+}
+
+std::string write_ranges(const Ranges& ranges) {
+  std::string text =
+      "# Where nine of ten measurements lie, as multiples of the prediction; and without each "
+      "table.\n# Written by `longspan validate tests/published --write-ranges FILE`.\n";
+  for (const auto& [key, figure] : kFigures) {
+    const CalibratedRange& range = ranges.*figure;
+    text += fmt::format("{}:\n  {{{}, cases: {}, tables: {},\n   without: {{", key,
+                        text_of(range.all), range.cases, range.tables);
+    const char* separator = "";
+    for (const auto& [table, without] : range.without) {
+      text += fmt::format("{}\n     {}: {{{}}}", separator, table, text_of(without));
+      separator = ",";
+    }
+    text += "}}\n";
+  }
+  return text;
+}
+
+Ranges parse_ranges(const std::string& text, const std::string& origin) {
+  const YamlMap yaml = YamlMap::parse(text, origin);
+  Ranges ranges;
+  for (const auto& [key, figure] : kFigures) {
+    const YamlMap map = yaml.map(key);
+    CalibratedRange& range = ranges.*figure;
+    range.all = read_range(map);
+    range.cases = map.whole("cases", 0);
+    range.tables = map.whole("tables", 0);
+    const YamlMap without = map.map("without");
+    for (const std::string& table : without.keys()) {
+      const YamlMap of_table = without.map(table);
+      range.without[table] = read_range(of_table);
+      of_table.finish();
+    }
+    without.finish();
+    map.finish();
+  }
+  yaml.finish();
+  return ranges;
+}
+
+const Ranges& published_ranges() {
+  static const Ranges ranges = load_ranges("published");
+  return ranges;
+}
+
+const Ranges& engine_ranges() {
+  static const Ranges ranges = load_ranges("engine");
+  return ranges;
+}
+
+const Range& step_range(const HardwareProfile& hw) {
+  const bool profiled = !hw.rates.empty() &&
+                        hw.device.op_overhead_seconds.source.starts_with("measured: ") &&
+                        std::all_of(hw.rates.begin(), hw.rates.end(), [](const auto& family) {
+                          return family.second.source.starts_with("measured: ");
+                        });
+  return (profiled ? engine_ranges() : published_ranges()).step.all;
+}
+
+}  // namespace longspan

@@ -1,0 +1,62 @@
+// How far measurements lie from predictions: the ranges that come with every prediction.
+//
+// A range holds what was measured in nine of ten published runs, as a multiple of what was
+// predicted. It is learned from the runs in tests/published with nothing fitted to the table a run
+// stands in, so that it says how right a prediction is of a run that nobody has measured yet. Every
+// table counts alike, however many rows it has: a new run is a new table, not a new row of an old
+// one. Plain values, safe to share.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hwprofiles/hardware_profile.h"
+
+namespace longspan {
+
+/// Multiples of what was predicted.
+struct Range {
+  double low = 1, high = 1;
+  bool holds(double measured_over_predicted) const {
+    return low <= measured_over_predicted && measured_over_predicted <= high;
+  }
+  bool operator==(const Range&) const = default;
+};
+
+/// Of one figure, from so many runs; and, for each table, what it is without that table.
+struct CalibratedRange {
+  Range all;
+  int64_t cases = 0, tables = 0;
+  std::map<std::string, Range> without;
+  /// What to expect of a run in this table, known or not.
+  const Range& of(const std::string& table) const;
+  bool operator==(const CalibratedRange&) const = default;
+};
+
+struct Ranges {
+  CalibratedRange step, memory, longest;
+  bool operator==(const Ranges&) const = default;
+};
+
+/// Those that come with the library, in planner/reference/ranges: of published runs, and of
+/// Longspan's own engine on machines that it has profiled.
+const Ranges& published_ranges();
+const Ranges& engine_ranges();
+
+/// Of the step time of a plan on this hardware: the engine's where every rate was measured there,
+/// else what published runs say of a machine and a software that nobody has timed yet.
+const Range& step_range(const HardwareProfile& hw);
+
+/// measured / predicted of the runs of each table, as predicted without it.
+using Ratios = std::map<std::string, std::vector<double>>;
+
+/// From the 5 % to the 95 % quantile, every table weighing 1; of no runs, [1, 1].
+Range range_of(const Ratios& ratios);
+CalibratedRange calibrate(const Ratios& ratios);
+
+/// The file's text, to three digits, and back. parse_ranges() throws bad_input with line and key.
+std::string write_ranges(const Ranges& ranges);
+Ranges parse_ranges(const std::string& text, const std::string& origin);
+
+}  // namespace longspan
