@@ -10,6 +10,7 @@
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/terminal.h"
+#include "planner/reference/measure.h"
 #include "planner/reference/report.h"
 
 namespace longspan::cli {
@@ -229,9 +230,21 @@ void put_report(Json& object, const TableReport& t) {
 }
 
 Json case_json(const ReferenceCase& c, const CasePrediction& p, const CaseErrors& e) {
-  Json object = {{"name", c.name}, {"line", c.line}};
+  Json object = {{"name", c.name},
+                 {"line", c.line},
+                 {"model", c.model},
+                 {"hardware", c.hardware},
+                 {"gpus", c.gpus},
+                 {"stack", c.stack},
+                 {"chunk_tokens", c.chunk_tokens},
+                 {"tensor", c.degrees.tensor},
+                 {"ulysses", c.degrees.ulysses},
+                 {"sequence_tokens", c.sequence}};
   put(object, "measured_step_seconds", e.measured_step_seconds);
   put(object, "predicted_step_seconds", p.step_seconds);
+  put(object, "measured_mfu", c.measured.mfu);
+  if (c.measured.mfu && p.step_seconds)
+    put(object, "predicted_mfu", restated(c, *p.step_seconds).mfu);
   put(object, "step_error", e.step);
   put(object, "left_out_step_error", e.step_left_out);
   put(object, "measured_peak_bytes", e.measured_peak_bytes);
