@@ -10,17 +10,27 @@ constexpr size_t kMaxFragments = 64;  // beyond this, neighbours forget their se
 }  // namespace
 
 int64_t ArenaAllocator::allocate(int64_t bytes, Waits& history) {
-  // The oldest exact fit, else the smallest run of adjacent fragments that is large enough.
+  // The oldest exact fit: in a loop there nearly always is one.
   size_t exact = fragments_.size();
+  int64_t oldest = INT64_MAX;
+  for (size_t i = 0; i < fragments_.size(); ++i) {
+    if (fragments_[i].bytes != bytes || fragments_[i].freed >= oldest) continue;
+    exact = i;
+    oldest = fragments_[i].freed;
+  }
+  if (exact != fragments_.size()) {
+    const int64_t offset = fragments_[exact].offset;
+    merge(history, fragments_[exact].history);
+    fragments_.erase(fragments_.begin() + static_cast<int64_t>(exact));
+    return offset;
+  }
+  // Else the smallest run of adjacent fragments that is large enough.
   size_t best = fragments_.size();
   int64_t best_run = INT64_MAX;
   size_t run_start = 0;
   int64_t run = 0;
   for (size_t i = 0; i < fragments_.size(); ++i) {
     const Fragment& f = fragments_[i];
-    if (f.bytes == bytes && (exact == fragments_.size() || f.freed < fragments_[exact].freed)) {
-      exact = i;
-    }
     if (run > 0 && fragments_[i - 1].offset + fragments_[i - 1].bytes == f.offset) {
       run += f.bytes;
     } else {
@@ -32,12 +42,6 @@ int64_t ArenaAllocator::allocate(int64_t bytes, Waits& history) {
       best_run = run;
       best = run_start;
     }
-  }
-  if (exact != fragments_.size()) {
-    const int64_t offset = fragments_[exact].offset;
-    merge(history, fragments_[exact].history);
-    fragments_.erase(fragments_.begin() + static_cast<int64_t>(exact));
-    return offset;
   }
   // No run is large enough: grow, starting in the free run that touches the top, if there is one.
   if (best == fragments_.size()) {

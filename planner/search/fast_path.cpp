@@ -13,10 +13,14 @@
 namespace longspan {
 namespace {
 
-// What is read off one sample, and how each grows with the repeats: the peak of every kind of
+// Of a layer's time, between the fastest and the slowest: with more, larger samples are taken.
+constexpr double kUneven = 0.003;
+
+// What is read off one sample, and how each grows: along the repeats the peak of every kind of
 // moment linearly, busy time as a quadratic (pairs of chunks), and what a phase takes beyond its
-// busiest stream linearly. Which stream is the busiest, and which kind of moment is the peak, is
-// decided at the real size, where it may be another one than in the sample.
+// busiest stream linearly; along layers and micro-batches, which repeat exactly, all of it
+// linearly. Which stream is the busiest, and which kind of moment is the peak, is decided at the
+// real size, where it may be another one than in the sample.
 struct Measures {
   struct Peak {
     int kind;
@@ -24,19 +28,14 @@ struct Measures {
   };
   std::vector<Peak> peaks;  // by kind
   std::array<std::array<double, kStreamCount>, phase_count> busy{};
-  std::array<double, phase_count> excess{}, sample_excess{};
-  std::array<int, phase_count> busiest{};  // stream, in the largest sample
+  std::array<double, phase_count> seconds{};
 
-  template <class Visit>
-  static void each_time(Visit visit) {
-    for (int phase = 0; phase < phase_count; ++phase) {
-      for (int stream = 0; stream < kStreamCount; ++stream) {
-        visit(
-            [=](auto& m) -> auto& { return m.busy[phase][stream]; }, 3);
-      }
-      visit(
-          [=](auto& m) -> auto& { return m.excess[phase]; }, 2);
-    }
+  double most_busy(int phase) const {
+    return *std::max_element(busy[phase].begin(), busy[phase].end());
+  }
+  int busiest(int phase) const {
+    return static_cast<int>(std::max_element(busy[phase].begin(), busy[phase].end()) -
+                            busy[phase].begin());
   }
 };
 
@@ -60,19 +59,51 @@ std::vector<Measures::Peak> fold_peaks(const Dimension& dimension,
   return result;
 }
 
-// Folds the samples of one dimension into the values at its real extent.
-Measures fold(const Dimension& dimension, std::array<Measures, 3>& samples, bool linear) {
+using Samples = std::array<Measures, 3>;
+
+// A figure of the samples at the real extent, by the polynomial through the last `points`.
+template <class Figure>
+double grown(const Dimension& dimension, const Samples& samples, int points, Figure figure) {
+  std::array<double, 3> values{};
+  for (int i = 0; i < dimension.count; ++i) values[i] = figure(samples[i]);
+  return dimension.extrapolate(values, points);
+}
+
+void fold_busy(const Dimension& dimension, const Samples& samples, int points, Measures& result) {
+  for (int phase = 0; phase < phase_count; ++phase) {
+    for (int stream = 0; stream < kStreamCount; ++stream) {
+      result.busy[phase][stream] = grown(dimension, samples, points,
+                                         [=](const Measures& m) { return m.busy[phase][stream]; });
+    }
+  }
+}
+
+// The samples along the sequence, folded into the values at its real extent.
+Measures fold_repeats(const Dimension& dimension, Samples& samples) {
+  if (dimension.count == 1) return std::move(samples[0]);
+  const Measures& last = samples[dimension.count - 1];
+  Measures result;
+  result.peaks = fold_peaks(dimension, samples);
+  fold_busy(dimension, samples, 3, result);
+  for (int phase = 0; phase < phase_count; ++phase) {
+    const auto excess = [=](const Measures& m) { return m.seconds[phase] - m.most_busy(phase); };
+    const bool same = result.busiest(phase) == last.busiest(phase);
+    result.seconds[phase] =
+        result.most_busy(phase) + (same ? grown(dimension, samples, 2, excess) : excess(last));
+  }
+  return result;
+}
+
+// Likewise of layers and of micro-batches.
+Measures fold_alike(const Dimension& dimension, Samples& samples) {
   if (dimension.count == 1) return std::move(samples[0]);
   Measures result;
   result.peaks = fold_peaks(dimension, samples);
-  result.busiest = samples[dimension.count - 1].busiest;
-  result.sample_excess = samples[dimension.count - 1].sample_excess;
-  Measures::each_time([&](auto field, int points) {
-    std::array<double, 3> values{};
-    for (int i = 0; i < dimension.count; ++i) values[i] = field(samples[i]);
-    // Layers and microbatches repeat exactly: there everything is linear.
-    field(result) = dimension.extrapolate(values, linear ? 2 : points);
-  });
+  fold_busy(dimension, samples, 2, result);
+  for (int phase = 0; phase < phase_count; ++phase) {
+    result.seconds[phase] =
+        grown(dimension, samples, 2, [=](const Measures& m) { return m.seconds[phase]; });
+  }
   return result;
 }
 
@@ -126,24 +157,52 @@ void measure_time(const ShrunkenProgram& sample, const Timeline& timeline, Measu
     }
   }
   for (int phase = 0; phase < phase_count; ++phase) {
-    const auto& busy = m.busy[phase];
-    const auto most = std::max_element(busy.begin(), busy.end());
-    m.busiest[phase] = static_cast<int>(most - busy.begin());
-    m.excess[phase] = m.sample_excess[phase] = begins[phase + 1] - begins[phase] - *most;
+    m.seconds[phase] = begins[phase + 1] - begins[phase];
   }
+}
+
+// Whether a layer within takes longer than another, forward or backward: then a few layers are no
+// good measure of many.
+bool layers_differ(const ShrunkenProgram& sample, const Timeline& timeline) {
+  struct Spread {
+    double least = 1e300, most = 0, sum = 0;
+    int64_t count = 0;
+  };
+  std::array<Spread, 2> spreads;  // upwards, downwards
+  const int64_t layers = sample.program.model.layers;
+  int layer = -1;
+  double begin = 0;
+  for (const Queued& queued : sample.layout->streams[static_cast<int>(Stream::compute)]) {
+    const int next = sample.program.ops[queued.op].layer;
+    if (next == layer || next < 0) continue;
+    const double now = timeline.spans[queued.op].start;
+    if (layer > 0 && layer < layers - 1 && std::abs(next - layer) == 1) {
+      Spread& spread = spreads[next < layer ? 1 : 0];
+      spread.least = std::min(spread.least, now - begin);
+      spread.most = std::max(spread.most, now - begin);
+      spread.sum += now - begin;
+      ++spread.count;
+    }
+    layer = next;
+    begin = now;
+  }
+  double apart = 0, mean = 0;
+  for (const Spread& spread : spreads) {
+    if (spread.count == 0) continue;
+    apart += spread.most - spread.least;
+    mean += spread.sum / static_cast<double>(spread.count);
+  }
+  return apart > kUneven * mean;
 }
 
 double step_seconds(const Measures& m) {
   double total = 0, serial = 0;
   std::array<double, kStreamCount> by_stream{};
   for (int phase = 0; phase < phase_count; ++phase) {
-    const auto& busy = m.busy[phase];
-    const auto most = std::max_element(busy.begin(), busy.end());
-    const bool same = static_cast<int>(most - busy.begin()) == m.busiest[phase];
-    total += *most + (same ? m.excess[phase] : m.sample_excess[phase]);
+    total += m.seconds[phase];
     for (int stream = 0; stream < kStreamCount; ++stream) {
-      by_stream[stream] += busy[stream];
-      serial += busy[stream];
+      by_stream[stream] += m.busy[phase][stream];
+      serial += m.busy[phase][stream];
     }
   }
   // No step is shorter than its busiest stream or longer than all streams one after another.
@@ -159,16 +218,16 @@ struct FastPath::State {
   std::unordered_map<std::string, ShrunkenPrograms> known;
   int64_t evaluations = 0;
 
-  ShrunkenPrograms& find(const StepRequest& request, bool with_time);
-  Measures measure(const StepRequest& request, bool with_time);
+  ShrunkenPrograms& find(const StepRequest& request, Purpose purpose);
+  Measures measure(const StepRequest& request, Purpose purpose);
 };
 
-ShrunkenPrograms& FastPath::State::find(const StepRequest& request, bool with_time) {
-  ShrunkenPrograms wanted = dimensions_of(request, with_time);
+ShrunkenPrograms& FastPath::State::find(const StepRequest& request, Purpose purpose) {
+  ShrunkenPrograms wanted = dimensions_of(request, purpose);
   const auto [it, fresh] = known.try_emplace(key_of(request, wanted));
   ShrunkenPrograms& found = it->second;
   if (fresh) {
-    lower_samples(request, wanted);
+    lower_samples(request, purpose, wanted);
     found = std::move(wanted);
   } else {
     found.layers.extent = wanted.layers.extent;
@@ -178,13 +237,15 @@ ShrunkenPrograms& FastPath::State::find(const StepRequest& request, bool with_ti
   return found;
 }
 
-Measures FastPath::State::measure(const StepRequest& request, bool with_time) {
-  ShrunkenPrograms& t = find(request, with_time);
+Measures FastPath::State::measure(const StepRequest& request, Purpose purpose) {
+  const bool with_time = purpose != Purpose::memory;
+  ShrunkenPrograms& t = find(request, purpose);
+  bool uneven = false;
   // Durations of all shapes, by repeat sample: a block's length follows from it unless blocks are
   // what repeats.
   std::array<std::vector<double>, 3> durations;
   std::vector<double> own_durations;
-  std::array<Measures, 3> by_batch{}, by_layer{}, by_repeat{};
+  Samples by_batch{}, by_layer{}, by_repeat{};
   auto sample = t.samples.begin();
   for (int b = 0; b < t.batches.count; ++b) {
     for (int l = 0; l < t.layers.count; ++l) {
@@ -209,19 +270,21 @@ Measures FastPath::State::measure(const StepRequest& request, bool with_time) {
           for (size_t i = 0; i < own_durations.size(); ++i) {
             own_durations[i] = all[sample->shapes[i]];
           }
-          measure_time(
-              *sample,
-              simulate(program, layout_of(*sample), own_durations, cost.interference(), true), m);
+          const Timeline timeline =
+              simulate(program, layout_of(*sample), own_durations, cost.interference(), true);
+          measure_time(*sample, timeline, m);
+          uneven |= t.layers.count > 1 && layers_differ(*sample, timeline);
         }
         by_repeat[r] = std::move(m);
       }
-      by_layer[l] = fold(t.repeats, by_repeat, false);
+      by_layer[l] = fold_repeats(t.repeats, by_repeat);
     }
-    by_batch[b] = fold(t.layers, by_layer, true);
+    by_batch[b] = fold_alike(t.layers, by_layer);
   }
   // Memory does not depend on how many microbatches come after the second.
   std::vector<Measures::Peak> peaks = by_batch[t.batches.count - 1].peaks;
-  Measures result = fold(t.batches, by_batch, true);
+  Measures result = fold_alike(t.batches, by_batch);
+  if (uneven && purpose == Purpose::time) result = measure(request, Purpose::uneven_time);
   result.peaks = std::move(peaks);
   return result;
 }
@@ -244,13 +307,13 @@ FastPath::FastPath(const CostModel& cost) : state_(std::make_unique<State>(cost)
 FastPath::~FastPath() = default;
 
 Evaluation FastPath::evaluate(const StepRequest& request) {
-  const Measures m = state_->measure(request, true);
+  const Measures m = state_->measure(request, Purpose::time);
   ++state_->evaluations;
   return {step_seconds(m), peak_bytes_of(m)};
 }
 
 std::array<int64_t, kTierCount> FastPath::peak_bytes(const StepRequest& request) {
-  return peak_bytes_of(state_->measure(request, false));
+  return peak_bytes_of(state_->measure(request, Purpose::memory));
 }
 
 int64_t FastPath::evaluations() const { return state_->evaluations; }

@@ -11,6 +11,14 @@ namespace {
 // where they are small, as what copies have fallen behind by builds up from layer to layer.
 constexpr int64_t kFewestLayers = 3;
 constexpr int64_t kSampleOps = 2000;
+// Samples are this far apart, and the model's layers a multiple of it from them: layers can take
+// turns. By twos, threes and fours where they differ from each other, as ops wait for a place in
+// memory; and the farther apart, the less a single layer's luck matters.
+constexpr int64_t kLayersApart = 2;
+constexpr int64_t kUnevenLayersApart = 12;
+// Programs of so few ops are not shrunk in their layers: it would gain nothing.
+constexpr int64_t kExactOps = 12000;
+constexpr int64_t kUnevenExactOps = 30000;
 constexpr int kLayerSamples = 2;
 constexpr int kRepeatSamples = 3;
 // Up to this many repeats nothing is shrunk along the sequence where time is asked for: the program
@@ -28,8 +36,9 @@ bool is_fractional(const Strategy& s) {
   return false;
 }
 
-// How many units of every tensor are live at one moment.
-using LiveCounts = std::array<int16_t, kTensorCount>;
+// How many units of every tensor are live at one moment. Whole vectors of them: comparing two is
+// where lowering spent most of its time.
+using LiveCounts = std::array<int16_t, (kTensorCount + 15) / 16 * 16>;
 
 // About how many ops one layer has in one step.
 int64_t ops_per_layer(const StepRequest& request, const Lengths& lengths, bool pairs) {
@@ -40,8 +49,8 @@ int64_t ops_per_layer(const StepRequest& request, const Lengths& lengths, bool p
 }
 
 bool dominates(const LiveCounts& a, const LiveCounts& b) {
-  int less = 0;
-  for (int t = 0; t < kTensorCount; ++t) less |= a[t] < b[t];
+  int16_t less = 0;
+  for (size_t t = 0; t < a.size(); ++t) less |= static_cast<int16_t>(a[t] < b[t]);
   return less == 0;
 }
 
@@ -84,6 +93,17 @@ int kind_of_moment(const Op& op, int phase) {
   return static_cast<int>(op.kind) * phase_count + phase;
 }
 
+void find_phases(ShrunkenProgram& sample) {
+  const std::vector<Op>& ops = sample.program.ops;
+  const auto first = [&](OpKind kind) {
+    return static_cast<int32_t>(
+        std::find_if(ops.begin(), ops.end(), [=](const Op& op) { return op.kind == kind; }) -
+        ops.begin());
+  };
+  sample.first_op[backward_phase] = first(OpKind::loss);
+  sample.first_op[update_phase] = first(OpKind::adamw);
+}
+
 void find_moments(ShrunkenProgram& sample) {
   const Program& program = sample.program;
   const ByOp begins(program, [](const Buffer& b) { return b.first_op; });
@@ -96,22 +116,23 @@ void find_moments(ShrunkenProgram& sample) {
   std::vector<Found> found(phase_count * kOpKindCount);
   std::array<int64_t, kTierCount> changes{1, 1, 1};  // of what is live
   int phase = forward_phase;
-  const auto enter = [&](int next, size_t op) {
-    phase = next;
-    sample.first_op[phase] = static_cast<int32_t>(op);
-  };
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
-    if (op.kind == OpKind::loss && phase == forward_phase) enter(backward_phase, i);
-    if (op.kind == OpKind::adamw && phase != update_phase) enter(update_phase, i);
+    while (phase + 1 < phase_count && static_cast<int32_t>(i) >= sample.first_op[phase + 1])
+      ++phase;
     for (int32_t n = begins.starts[i]; n < begins.starts[i + 1]; ++n) {
       const Buffer& b = program.buffers[begins.ids[n]];
       ++live[static_cast<int>(b.tier)][static_cast<int>(b.tensor)];
       ++changes[static_cast<int>(b.tier)];
     }
     Found& of_kind = found[kind_of_moment(op, phase)];
+    std::array<bool, kTierCount> falls{};
+    for (int32_t n = ends.starts[i]; n < ends.starts[i + 1]; ++n) {
+      falls[static_cast<int>(program.buffers[ends.ids[n]].tier)] = true;
+    }
     for (int tier = 0; tier < kTierCount; ++tier) {
-      if (of_kind.seen[tier] == changes[tier]) continue;
+      // Where nothing ends the next moment exceeds this one.
+      if (!falls[tier] || of_kind.seen[tier] == changes[tier]) continue;
       of_kind.seen[tier] = changes[tier];
       add_moment(of_kind.moments[tier], live[tier]);
     }
@@ -160,7 +181,8 @@ double Dimension::extrapolate(const std::array<double, 3>& values, int points) c
   return sum;
 }
 
-ShrunkenPrograms dimensions_of(const StepRequest& request, bool with_time) {
+ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
+  const bool with_time = purpose != Purpose::memory;
   const Strategy& s = request.strategy;
   ShrunkenPrograms shrunken;
   const Lengths lengths = lengths_of(s, request.sequence);
@@ -186,12 +208,22 @@ ShrunkenPrograms dimensions_of(const StepRequest& request, bool with_time) {
                            : Dimension::sampled(repeats, ring ? round_up(from, 2) : from,
                                                 with_time ? kRepeatSamples : 2, ring ? 2 : 1);
   // Layers that differ from each other are all kept.
-  const int64_t many = kSampleOps / ops_per_layer(request, lengths, pairs);
-  const int64_t layers = with_time ? std::max(kFewestLayers, many) : kFewestLayers;
-  shrunken.layers = is_fractional(s)
-                        ? Dimension::exact(request.model.layers)
-                        : Dimension::sampled(request.model.layers, layers, kLayerSamples);
-  shrunken.batches = Dimension::sampled(request.micro_batches, 1, 2);
+  const int64_t extent = request.model.layers, of_layer = ops_per_layer(request, lengths, pairs);
+  const bool uneven = purpose == Purpose::uneven_time;
+  const int64_t exact_ops = uneven ? kUnevenExactOps : kExactOps;
+  if (is_fractional(s) || (with_time && extent * of_layer <= exact_ops)) {
+    shrunken.layers = Dimension::exact(extent);
+  } else if (with_time) {
+    const int64_t period = uneven ? kUnevenLayersApart : kLayersApart;
+    const int64_t many = kSampleOps / of_layer / 2;
+    const int64_t fewest = std::max(kFewestLayers, many);
+    const int64_t apart = round_up(std::max<int64_t>(1, many), period);
+    shrunken.layers =
+        Dimension::sampled(extent, fewest + (extent - fewest) % period, kLayerSamples, apart);
+  } else {
+    shrunken.layers = Dimension::sampled(extent, kFewestLayers, kLayerSamples);
+  }
+  shrunken.batches = Dimension::sampled(request.micro_batches, with_time ? 2 : 1, 2);
   return shrunken;
 }
 
@@ -207,7 +239,7 @@ Lengths sample_lengths(const StepRequest& request, const ShrunkenPrograms& shrun
           s.head_groups};
 }
 
-void lower_samples(const StepRequest& request, ShrunkenPrograms& t) {
+void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms& t) {
   for (int b = 0; b < t.batches.count; ++b) {
     for (int l = 0; l < t.layers.count; ++l) {
       for (int r = 0; r < t.repeats.count; ++r) {
@@ -219,7 +251,8 @@ void lower_samples(const StepRequest& request, ShrunkenPrograms& t) {
         small.strategy.block_tokens = lengths.block;
         ShrunkenProgram& sample = t.samples.emplace_back();
         sample.program = build_program(small);
-        find_moments(sample);
+        find_phases(sample);
+        if (purpose != Purpose::uneven_time) find_moments(sample);
         for (const OpShape& shape : sample.program.shapes) {
           const auto it = std::find(t.shapes.begin(), t.shapes.end(), shape);
           sample.shapes.push_back(static_cast<int>(it - t.shapes.begin()));

@@ -64,11 +64,15 @@ struct ShrunkenPrograms {
   bool repeats_blocks = false;           // what repeats: blocks, or the chunks of the one block
 };
 
-/// The dimensions of a request, without any sample yet. Time depends on more of the repeats than
-/// memory does: samples for it are larger, and good for both.
-ShrunkenPrograms dimensions_of(const StepRequest& request, bool with_time);
-/// Lowers the samples.
-void lower_samples(const StepRequest& request, ShrunkenPrograms& shrunken);
+/// What samples are for. Time depends on more than memory does: samples for it are larger, and good
+/// for both; those for time that grows unevenly from layer to layer are larger still.
+enum class Purpose { memory, time, uneven_time };
+
+/// The dimensions of a request, without any sample yet.
+ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose);
+/// Lowers the samples. Those for uneven time have no moments: memory is even, and smaller samples
+/// tell it.
+void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms& shrunken);
 /// Everything the samples' lists depend on, and nothing else.
 std::string key_of(const StepRequest& request, const ShrunkenPrograms& dimensions);
 /// The lengths of a sample with `repeats` repeats.

@@ -10,9 +10,9 @@
 
 namespace longspan {
 
-TEST_CASE("most random plans take what the fast path says they do") {
+TEST_CASE("random plans take what the fast path says they do, within 1 %") {
   constexpr int kPlans = 200;
-  int times = 0, peaks = 0, tiers = 0;
+  int peaks = 0, tiers = 0;
   for (uint64_t seed = 1; seed <= kPlans; ++seed) {
     INFO("seed " << seed);
     const testing::RandomPlan plan = testing::random_plan(seed);
@@ -23,8 +23,7 @@ TEST_CASE("most random plans take what the fast path says they do") {
         simulate(program, layout, cost.durations(program), cost.interference(), false).step_seconds;
     const Evaluation quick = FastPath(cost).evaluate(plan.request);
     const double off = std::abs(quick.step_seconds / seconds - 1);
-    CHECK(off < 0.25);
-    times += off < 0.01;
+    CHECK(off < 0.01);
     for (int tier = 0; tier < kTierCount; ++tier) {
       const auto live = static_cast<double>(layout.live_bytes[tier]);
       if (live == 0) continue;
@@ -32,8 +31,6 @@ TEST_CASE("most random plans take what the fast path says they do") {
       peaks += std::abs(static_cast<double>(quick.peak_bytes[tier]) / live - 1) < 0.01;
     }
   }
-  // The rest are long programs whose copies fall behind: where that ends, a few layers do not say.
-  CHECK(times >= 0.75 * kPlans);
   CHECK(peaks >= 0.97 * tiers);
 }
 
