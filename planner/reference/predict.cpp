@@ -140,12 +140,18 @@ CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
 
 // As the software that it was measured with runs it.
 CasePrediction predict_stack(const ReferenceCase& c, const ModelSpec& model,
-                             const HardwareProfile& hw) {
+                             const HardwareProfile& usual) {
   CasePrediction prediction;
   const Stack stack = load_stack(c.stack);
+  const HardwareProfile hw =
+      stack.attention_kernel.empty() ? usual : with_attention_kernel(usual, stack.attention_kernel);
   prediction.step_seconds = run_time(c, model, hw, stack).step();
-  const RunMemory memory = run_memory(c, model, stack);
-  prediction.peak_bytes = static_cast<int64_t>(memory.tensors());
+  const RunMemory memory = run_memory(c, model, hw, stack);
+  // Of what the source gives: tensors, or what the allocator took for them.
+  const CaseMeasured& m = c.measured;
+  const bool reserved = m.peak_reserved_bytes && !m.peak_allocated_bytes;
+  prediction.peak_bytes =
+      static_cast<int64_t>(memory.tensors() * (reserved ? stack.reserved_share.value : 1));
   prediction.fits = memory.tensors() * stack.reserved_share.value + stack.context_bytes.value <=
                     hw.device.memory_bytes.value;
   return prediction;

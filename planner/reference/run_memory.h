@@ -2,6 +2,7 @@
 // between forward and backward, micro-batches in flight included.
 #pragma once
 
+#include "hwprofiles/hardware_profile.h"
 #include "planner/reference/case.h"
 #include "planner/reference/stack.h"
 
@@ -18,6 +19,7 @@ struct RunMemory {
 /// REQUIRES: as run_time(). Layers save what arXiv 2205.05198, section 4, counts for the GPT of
 /// Megatron-LM, written for any widths: 34 s b h + 5 a s^2 b bytes where a tensor group cuts
 /// nothing, MLP and heads are as wide as the model, and scores are stored.
-RunMemory run_memory(const ReferenceCase& reference, const ModelSpec& model, const Stack& stack);
+RunMemory run_memory(const ReferenceCase& reference, const ModelSpec& model,
+                     const HardwareProfile& hw, const Stack& stack);
 
 }  // namespace longspan
