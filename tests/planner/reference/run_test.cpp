@@ -332,6 +332,38 @@ TEST_CASE("a selection of products is run again, and what it keeps is what the r
   CHECK(activations(1) == Approx(activations(0)));  // its products are on no list
 }
 
+TEST_CASE("a tensor group gathers in fewer bits where its software casts before") {
+  const ModelSpec m = gpt_22b();
+  Stack stack = load_stack("torchtitan");
+  LayerShape shape;
+  shape.sequence = 4096;
+  shape.tensor = 8;
+  shape.sequence_parallel = true;
+  const auto sent = [&](const LayerShape& s) {
+    double bytes = 0;
+    for (const Primitive& p : layer_work(m, stack, s).forward.tensor) bytes += p.work;
+    return bytes;
+  };
+  const auto moved = [&] {
+    double bytes = 0;
+    for (const Primitive& p : layer_work(m, stack, shape).forward.kernels) {
+      if (p.kernel == Kernel::pass) bytes += p.work;
+    }
+    return bytes;
+  };
+  // Two gathers and two sums of all tokens, in which a rank has seven of eight parts to send.
+  const double tokens = 2.0 * 4096 * 6144;
+  CHECK(sent(shape) == Approx(4 * tokens * 7 / 8));
+  LayerShape low = shape;
+  low.precision.speed = 2;
+  stack.low_precision_gathers.value = 0.5;
+  CHECK(sent(low) == Approx(3 * tokens * 7 / 8));
+  stack.exchange_passes.value = 0;
+  const double contiguous = moved();
+  stack.exchange_passes.value = 2;
+  CHECK(moved() - contiguous == Approx(4 * 2 * tokens));
+}
+
 TEST_CASE("the last part of a sequence has nearly twice the average's attention") {
   const ModelSpec m = gpt_22b();
   Stack stack = load_stack("megatron-lm");
