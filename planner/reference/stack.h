@@ -59,7 +59,7 @@ struct Stack {
   StackTerm low_precision_share;      // 1: of a layer's products, below 16 bits where the case is
   StackTerm low_precision_rate;       // 1: of the speed that the device's peaks promise them
   StackTerm low_precision_gathers;  // 1: bytes of what a tensor group gathers, of those in 16 bits
-  StackTerm cast_bytes;             // B moved for an element of their operands, to cast it
+  StackTerm cast_bytes;  // B moved for an element of an operand of such products, to cast it
   // Memory.
   StackTerm parameter_state_bytes;  // B for a parameter on the device, not sharded by ZeRO 1
   StackTerm optimizer_state_bytes;  // B for a parameter, sharded by it
