@@ -10,40 +10,52 @@ double number(int64_t value) { return static_cast<double>(value); }
 // Appends kernels to a list.
 class Kernels {
  public:
-  explicit Kernels(std::vector<Primitive>& out) : out_(out) {}
+  explicit Kernels(std::vector<Primitive>& out, ProductPrecision precision = {})
+      : out_(out), precision_(precision) {}
 
-  void product(Kernel kernel, double m, double n, double k, double batch = 1) {
-    out_.push_back({kernel, {m, n, k}, 2 * m * n * k * batch, 1, batch});
+  void product(Kernel kernel, double m, double n, double k, double batch = 1, double speed = 1) {
+    out_.push_back({kernel, {m, n, k}, 2 * m * n * k * batch, 1, batch, speed});
   }
-  // C = A W^T, and its gradients by A and by W.
-  void linear(double rows, double out, double in) { product(Kernel::gemm_nt, rows, out, in); }
+  // C = A W^T, and its gradients by A and by W; below 16 bits with the casts of what is new: A and
+  // W, the gradient of C.
+  void linear(double rows, double out, double in) {
+    cast(rows * in + out * in);
+    product(Kernel::gemm_nt, rows, out, in, 1, precision_.speed);
+  }
   void linear_backward(double rows, double out, double in) {
-    product(Kernel::gemm_nn, rows, in, out);
-    product(Kernel::gemm_tn, out, in, rows);
+    cast(rows * out);
+    product(Kernel::gemm_nn, rows, in, out, 1, precision_.speed);
+    product(Kernel::gemm_tn, out, in, rows, 1, precision_.speed);
   }
   // So many products over the pairs that a causal mask leaves to these of the keys' queries.
+  // The slowest rank has so many times an equal share of them.
   void attention(Kernel kernel, double products, double queries, double keys, double dim,
-                 double batch) {
+                 double batch, double slowest) {
     const double pairs = keys * (keys + 1) / 2 * (queries / keys);
-    out_.push_back({kernel, {queries, keys, dim}, 2 * products * pairs * dim * batch, 1, batch});
+    out_.push_back(
+        {kernel, {queries, keys, dim}, 2 * products * pairs * dim * batch, slowest, batch});
   }
   // `bytes` read and written by so many kernels.
   void touch(double bytes, int kernels = 1) {
-    for (int i = 0; i < kernels; ++i) {
+    for (int i = 0; bytes > 0 && i < kernels; ++i) {
       out_.push_back({Kernel::pass, {bytes / kernels, 1, 1}, bytes / kernels});
     }
   }
 
  private:
+  void cast(double elements) { touch(precision_.cast_bytes * elements); }
   std::vector<Primitive>& out_;
+  ProductPrecision precision_;
 };
 
 // An all-reduce, or an all-gather with a reduce-scatter, of `bytes` over a group of neighbours:
-// each is two passes in which every rank sends its share to all others.
-void all_reduce(std::vector<Primitive>& out, double bytes, double ranks, double stride = 1) {
+// each is two passes in which every rank sends its share to all others, the gather `gathered` of
+// them.
+void all_reduce(std::vector<Primitive>& out, double bytes, double ranks, double gathered = 1) {
   if (ranks <= 1) return;
-  for (int pass = 0; pass < 2; ++pass) {
-    out.push_back({Kernel::gather, {bytes / ranks, stride, ranks}, bytes / ranks * (ranks - 1)});
+  for (const double share : {gathered, 1.0}) {
+    const double own = share * bytes / ranks;
+    out.push_back({Kernel::gather, {own, 1, ranks}, own * (ranks - 1)});
   }
 }
 
@@ -51,7 +63,8 @@ void all_reduce(std::vector<Primitive>& out, double bytes, double ranks, double 
 class Layer {
  public:
   Layer(const ModelSpec& model, const Stack& stack, const LayerShape& shape)
-      : stack_(stack),
+      : model_(model),
+        stack_(stack),
         shape_(shape),
         widths_(layer_widths(model, shape)),
         queries_(number(shape.sequence) * number(shape.ulysses) / number(shape.context)),
@@ -68,10 +81,11 @@ class Layer {
 
  private:
   void forward() {
-    Kernels k(work_.forward.kernels);
+    Kernels k(work_.forward.kernels, shape_.precision);
     k.touch(kBytes * stack_.norm_passes.value * between_ * d_);
     k.linear(rows_, a_ + 2 * g_, d_);
-    k.touch(kBytes * 2 * rows_ * (a_ + 2 * g_));  // biases, rotations, layouts
+    k.touch(kBytes * stack_.qkv_passes.value * rows_ *
+            (a_ + 2 * g_));  // biases, rotations, layouts
     attention_forward(work_.forward.kernels);
     if (shape_.stored_scores) attention_forward(work_.scores);
     k.linear(rows_, d_, a_);
@@ -84,24 +98,35 @@ class Layer {
   }
 
   void backward() {
-    Kernels k(work_.backward.kernels);
+    Kernels k(work_.backward.kernels, shape_.precision);
     k.touch(kBytes * stack_.add_passes.value * between_ * d_);
     k.linear_backward(rows_, d_, f_);
+    bias_gradient(k, model_.mlp_bias, d_ + w_);
     k.touch(kBytes * 2 * stack_.activation_passes.value * rows_ * f_);
     k.linear_backward(rows_, w_, d_);
     k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
     k.touch(kBytes * stack_.add_passes.value * between_ * d_);
     k.linear_backward(rows_, d_, a_);
+    bias_gradient(k, model_.attention_out_bias, d_);
     attention_backward(work_.backward.kernels);
-    k.touch(kBytes * 2 * rows_ * (a_ + 2 * g_));
+    k.touch(kBytes * stack_.qkv_passes.value * rows_ * (a_ + 2 * g_));
     k.linear_backward(rows_, a_ + 2 * g_, d_);
+    bias_gradient(k, model_.qkv_bias, a_ + 2 * g_);
     k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
   }
+
+  // Of one backward of a linear layer with so many outputs.
+  void bias_gradient(Kernels& k, bool has_bias, double out) {
+    if (has_bias) k.touch(kBytes * stack_.bias_passes.value * rows_ * out);
+  }
+
+  // Queries of the last of n equal parts see 2 - 1/n times as many keys as the average.
+  double slowest() const { return 1 + stack_.context_imbalance.value * (1 - queries_ / keys_); }
 
   void attention_forward(std::vector<Primitive>& out) {
     Kernels k(out);
     if (!shape_.stored_scores) {
-      k.attention(Kernel::attention_forward_diagonal, 2, queries_, keys_, dim_, batch_);
+      k.attention(Kernel::attention_forward_diagonal, 2, queries_, keys_, dim_, batch_, slowest());
       return;
     }
     k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);
@@ -112,7 +137,7 @@ class Layer {
   void attention_backward(std::vector<Primitive>& out) {
     Kernels k(out);
     if (!shape_.stored_scores) {
-      k.attention(Kernel::attention_backward_diagonal, 5, queries_, keys_, dim_, batch_);
+      k.attention(Kernel::attention_backward_diagonal, 5, queries_, keys_, dim_, batch_, slowest());
       return;
     }
     k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);  // gradient of the scores
@@ -124,8 +149,14 @@ class Layer {
 
   void exchanges() {
     const double bytes = kBytes * rows_ * d_;
+    const double gathered = shape_.precision.speed > 1 ? stack_.low_precision_gathers.value : 1;
     for (Pass* pass : {&work_.forward, &work_.backward}) {
-      for (int half = 0; half < 2; ++half) all_reduce(pass->tensor, bytes, t_);
+      for (int half = 0; half < 2; ++half) {
+        all_reduce(pass->tensor, bytes, t_, gathered);
+        if (t_ > 1) {
+          Kernels(pass->kernels).touch(stack_.exchange_passes.value * (gathered + 1) * bytes, 2);
+        }
+      }
     }
     const double others = number(shape_.context / shape_.ulysses);
     if (others > 1) {  // every rank gets the others' keys and values, and sends their gradients
@@ -147,6 +178,7 @@ class Layer {
     }
   }
 
+  const ModelSpec& model_;
   const Stack& stack_;
   const LayerShape& shape_;
   LayerWork work_;

@@ -29,7 +29,7 @@ CasePrediction not_covered(std::string reason) {
 std::string why_not_stack(const ReferenceCase& c) {
   if (c.degrees.expert > 1) return "mixture of experts";
   if (!c.micro_batch) return "micro-batch size not published";
-  if (c.precision != "bf16" && c.precision != "fp16") return "precision " + c.precision;
+  if (c.precision == "fp32") return "precision fp32";
   if (c.chunk_tokens > 0) return "chunks of a reference stack";
   if (c.offload != CaseOffload{}) return "offloads of a reference stack";
   return {};
@@ -140,11 +140,17 @@ CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
 
 // As the software that it was measured with runs it.
 CasePrediction predict_stack(const ReferenceCase& c, const ModelSpec& model,
-                             const HardwareProfile& hw, const Stack& stack) {
+                             const HardwareProfile& usual, const Stack& stack) {
   CasePrediction prediction;
+  const HardwareProfile hw =
+      stack.attention_kernel.empty() ? usual : with_attention_kernel(usual, stack.attention_kernel);
   prediction.step_seconds = run_time(c, model, hw, stack).step();
-  const RunMemory memory = run_memory(c, model, stack);
-  prediction.peak_bytes = static_cast<int64_t>(memory.tensors());
+  const RunMemory memory = run_memory(c, model, hw, stack);
+  // Of what the source gives: tensors, or what the allocator took for them.
+  const CaseMeasured& m = c.measured;
+  const bool reserved = m.peak_reserved_bytes && !m.peak_allocated_bytes;
+  prediction.peak_bytes =
+      static_cast<int64_t>(memory.tensors() * (reserved ? stack.reserved_share.value : 1));
   prediction.fits = memory.tensors() * stack.reserved_share.value + stack.context_bytes.value <=
                     hw.device.memory_bytes.value;
   return prediction;

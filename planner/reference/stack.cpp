@@ -24,6 +24,7 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"norm_passes", &Stack::norm_passes},
     {"add_passes", &Stack::add_passes},
     {"activation_passes", &Stack::activation_passes},
+    {"qkv_passes", &Stack::qkv_passes},
     {"score_bytes_forward", &Stack::score_bytes_forward},
     {"score_bytes_backward", &Stack::score_bytes_backward},
     {"logit_bytes", &Stack::logit_bytes},
@@ -32,12 +33,31 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"tensor_hidden", &Stack::tensor_hidden},
     {"data_hidden", &Stack::data_hidden},
     {"context_hidden", &Stack::context_hidden},
+    {"context_imbalance", &Stack::context_imbalance},
     {"stage_latency_s", &Stack::stage_latency_s},
     {"micro_batch_s", &Stack::micro_batch_s},
     {"step_s", &Stack::step_s},
+    {"exchange_passes", &Stack::exchange_passes},
+    {"bias_passes", &Stack::bias_passes},
+    {"shard_copy_bytes", &Stack::shard_copy_bytes},
+    {"exchange_toll", &Stack::exchange_toll},
+    {"selective_products", &Stack::selective_products},
+    {"selective_low_precision", &Stack::selective_low_precision},
+    {"selective_passes", &Stack::selective_passes},
+    {"low_precision_share", &Stack::low_precision_share},
+    {"low_precision_rate", &Stack::low_precision_rate},
+    {"low_precision_gathers", &Stack::low_precision_gathers},
+    {"cast_bytes", &Stack::cast_bytes},
     {"parameter_state_bytes", &Stack::parameter_state_bytes},
     {"optimizer_state_bytes", &Stack::optimizer_state_bytes},
     {"gradient_bytes", &Stack::gradient_bytes},
+    {"gradient_state_bytes", &Stack::gradient_state_bytes},
+    {"gathered_layers", &Stack::gathered_layers},
+    {"stage_tensors", &Stack::stage_tensors},
+    {"work_tensors", &Stack::work_tensors},
+    {"selective_kept", &Stack::selective_kept},
+    {"logit_state_bytes", &Stack::logit_state_bytes},
+    {"cut_logit_state_bytes", &Stack::cut_logit_state_bytes},
     {"context_bytes", &Stack::context_bytes},
     {"reserved_share", &Stack::reserved_share},
 };
@@ -70,6 +90,7 @@ Stack read_stack(const YamlMap& yaml) {
   Stack stack = layered ? load_stack(yaml.text("like")) : Stack{};
   stack.name = yaml.text("name");
   stack.about = yaml.text("about");
+  if (yaml.has("attention_kernel")) stack.attention_kernel = yaml.text("attention_kernel");
   for (const auto& [key, term] : kTerms) {
     if (!layered || yaml.has(key)) stack.*term = read_term(yaml.map(key));
   }
