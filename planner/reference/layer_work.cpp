@@ -127,6 +127,10 @@ class Layer {
     for (Pass* pass : {&work_.forward, &work_.backward}) {
       for (int half = 0; half < 2; ++half) all_reduce(pass->tensor, bytes, t_);
     }
+    // A product's input is kept for own tokens only, and gathered again for the weights' gradient.
+    for (int i = 0; shape_.sequence_parallel && i < static_cast<int>(stack_.regathers.value); ++i) {
+      work_.backward.tensor.push_back({Kernel::gather, {bytes / t_, 1, t_}, bytes / t_ * (t_ - 1)});
+    }
     const double others = number(shape_.context / shape_.ulysses);
     if (others > 1) {  // every rank gets the others' keys and values, and sends their gradients
       const double own = kBytes * 2 * rows_ * g_;
@@ -143,6 +147,9 @@ class Layer {
         for (const double each : {there, back}) {
           pass->context.push_back({Kernel::exchange, {each, t_, u}, each * (u - 1)});
         }
+        Kernels(pass->kernels)
+            .touch(stack_.context_copies.value * 2 * u * (there + back),
+                   stack_.context_copies.value > 0 ? 4 : 0);
       }
     }
   }

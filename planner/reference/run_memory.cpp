@@ -34,34 +34,92 @@ LayerBytes saved(const ModelSpec& m, const LayerShape& shape) {
   return s;
 }
 
+// The memory of one stage.
+class Stage {
+ public:
+  Stage(const ReferenceCase& c, const ModelSpec& model, const Stack& stack, int64_t index)
+      : c_(c),
+        model_(model),
+        stack_(stack),
+        index_(index),
+        shape_(layer_shape(c)),
+        widths_(layer_widths(model, shape_)),
+        layer_(saved(model, shape_)) {
+    const double exchanged = shape_.ulysses > 1 ? stack.exchanged_output_bytes.value : 0;
+    layer_.all += exchanged * widths_.rows * widths_.queries;
+  }
+
+  RunMemory memory() const {
+    RunMemory memory;
+    memory.states = states();
+    memory.activations = activations();
+    // The loss and its gradient are there before, and with one stage after, any layer's backward.
+    const double layer = flow() * (widths_.rows * widths_.gated + widths_.between * widths_.hidden);
+    memory.passing = stack_.workspace_bytes.value + placeholders() + std::max(layer, head());
+    if (last()) memory.ends = stack_.logit_state_bytes.value * shape_.tokens() * vocabulary();
+    return memory;
+  }
+
+ private:
+  bool last() const { return index_ == c_.degrees.pipeline - 1; }
+  double flow() const { return stack_.flow_bytes.value; }
+  double vocabulary() const { return number(model_.vocab) / number(shape_.tensor); }
+
+  double states() const {
+    const double parameters = rank_parameters(c_, model_, index_), ranks = replicas(c_);
+    const double whole = c_.zero == 3 ? parameters / ranks : parameters;
+    return whole * stack_.parameter_state_bytes.value +
+           (c_.zero > 0 ? parameters / ranks : parameters) * stack_.optimizer_state_bytes.value;
+  }
+
+  double activations() const {
+    const double layers = layers_of(c_, model_, index_);
+    const double again = recomputed_layers(c_, model_, index_);
+    const bool selective = c_.recompute == Recompute::selective;
+    const double kept = selective ? layer_.all - layer_.scores : layer_.all;
+    const double of_stage = (layers - again) * kept + again * layer_.input;
+    // What is recomputed is whole while its layer's backward runs.
+    double at_work = selective ? layer_.scores : 0;
+    if (again > 0) at_work = layer_.all - layer_.input;
+    // 1F1B: a stage is as many micro-batches ahead as there are stages from it on; interleaved,
+    // the first a little more (arXiv 2205.05198, section 4.2.3).
+    const double p = number(c_.degrees.pipeline), v = number(c_.virtual_stages);
+    const double ahead = p - number(index_) + (v > 1 ? (p - 1) / v : 0);
+    return of_stage * std::min(ahead, micro_batches(c_)) + at_work;
+  }
+
+  double placeholders() const {
+    const double layer = number(parameter_units(model_)[1].elements) / number(shape_.tensor);
+    return stack_.placeholder_bytes.value * layer;
+  }
+
+  // The head's backward: what its input is gathered to and the gradient of that, the final norm's
+  // input, output and gradient, and the weights' gradient.
+  double head() const {
+    if (!last()) return 0;
+    const bool gathered = shape_.sequence_parallel && shape_.tensor > 1;
+    return flow() * widths_.hidden * ((gathered ? 2 : 1) * widths_.rows + 3 * widths_.between) +
+           stack_.placeholder_bytes.value * vocabulary() * number(model_.hidden);
+  }
+
+  const ReferenceCase& c_;
+  const ModelSpec& model_;
+  const Stack& stack_;
+  const int64_t index_;
+  const LayerShape shape_;
+  const LayerWidths widths_;
+  LayerBytes layer_;
+};
+
 }  // namespace
 
 RunMemory run_memory(const ReferenceCase& c, const ModelSpec& model, const Stack& stack) {
-  const LayerShape shape = layer_shape(c);
-  const LayerBytes layer = saved(model, shape);
-  const double layers = layers_of(c, model, 0), again = recomputed_layers(c, model, 0);
-  const double kept = c.recompute == Recompute::selective ? layer.all - layer.scores : layer.all;
-  const double of_stage = (layers - again) * kept + again * layer.input;
-  // What is recomputed is whole while its layer's backward runs.
-  double at_work = c.recompute == Recompute::selective ? layer.scores : 0;
-  if (again > 0) at_work = layer.all - layer.input;
-  // 1F1B: the first stage is a pipeline's depth ahead; interleaved, a little more (arXiv
-  // 2205.05198, section 4.2.3).
-  const double p = number(c.degrees.pipeline), v = number(c.virtual_stages);
-  const double ahead = v > 1 ? p + (p - 1) / v : p;
-
-  RunMemory memory;
-  const double parameters = rank_parameters(c, model), ranks = replicas(c);
-  const double whole = c.zero == 3 ? parameters / ranks : parameters;
-  memory.states =
-      whole * stack.parameter_state_bytes.value +
-      (c.zero > 0 ? parameters / ranks : parameters) * stack.optimizer_state_bytes.value;
-  memory.activations = of_stage * std::min(ahead, micro_batches(c)) + at_work;
-  if (c.degrees.pipeline == 1) {
-    const double vocab = number(model.vocab) / number(c.degrees.tensor);
-    memory.ends = 6 * shape.tokens() * vocab;  // logits in half and single precision
+  RunMemory fullest;
+  for (int64_t stage = 0; stage < c.degrees.pipeline; ++stage) {
+    const RunMemory memory = Stage(c, model, stack, stage).memory();
+    if (memory.tensors() > fullest.tensors()) fullest = memory;
   }
-  return memory;
+  return fullest;
 }
 
 }  // namespace longspan

@@ -67,8 +67,10 @@ class Run {
     time.context = slowest.context * micro_batches_;
     time.bubble = bubble(stage, slowest);
     time.data = data(slowest.compute);
-    time.update = parameters_ / (c_.zero > 0 ? replicas_ : 1) * stack_.optimizer_bytes.value /
-                  (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
+    const double moved =
+        parameters_ * (stack_.gradient_touch_bytes.value +
+                       stack_.optimizer_bytes.value / (c_.zero > 0 ? replicas_ : 1));
+    time.update = moved / (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     time.rest = stack_.step_s.value + micro_batches_ * stack_.micro_batch_s.value;
     return time;
   }
@@ -92,7 +94,10 @@ class Run {
     if (kernel == Kernel::pass) return stack_.pass_share.value;
     return kernel < Kernel::attention_forward ? stack_.product_share.value : 1;
   }
-  double exchange(const Primitive& p) const { return cost_.seconds(p) + stack_.exchange_s.value; }
+  double exchange(const Primitive& p) const {
+    const double further = p.shape[2] - 1;  // ranks of its group
+    return cost_.seconds(p) + stack_.exchange_s.value + further * stack_.exchange_rank_s.value;
+  }
   double exchange(const std::vector<Primitive>& primitives) const {
     return std::accumulate(primitives.begin(), primitives.end(), 0.0,
                            [&](double all, const Primitive& p) { return all + exchange(p); });

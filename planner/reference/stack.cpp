@@ -35,11 +35,20 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"stage_latency_s", &Stack::stage_latency_s},
     {"micro_batch_s", &Stack::micro_batch_s},
     {"step_s", &Stack::step_s},
+    {"exchange_rank_s", &Stack::exchange_rank_s},
+    {"regathers", &Stack::regathers},
+    {"context_copies", &Stack::context_copies},
+    {"gradient_touch_bytes", &Stack::gradient_touch_bytes},
     {"parameter_state_bytes", &Stack::parameter_state_bytes},
     {"optimizer_state_bytes", &Stack::optimizer_state_bytes},
     {"gradient_bytes", &Stack::gradient_bytes},
     {"context_bytes", &Stack::context_bytes},
     {"reserved_share", &Stack::reserved_share},
+    {"logit_state_bytes", &Stack::logit_state_bytes},
+    {"placeholder_bytes", &Stack::placeholder_bytes},
+    {"flow_bytes", &Stack::flow_bytes},
+    {"exchanged_output_bytes", &Stack::exchanged_output_bytes},
+    {"workspace_bytes", &Stack::workspace_bytes},
 };
 
 constexpr std::array<std::string_view, 5> kKinds{

@@ -44,12 +44,24 @@ struct Stack {
   StackTerm stage_latency_s;  // s a stage waits for what the one before sends
   StackTerm micro_batch_s;    // s a micro-batch takes besides: its data, the parts of its loss
   StackTerm step_s;           // s a step takes besides: data, logging, the norm of the gradients
+  StackTerm exchange_rank_s;  // s more of an exchange for each rank of its group beyond the first
+  StackTerm regathers;        // gathers that a layer's backward repeats, where tokens are cut up in
+                              // the tensor group, and does not hide: 0 to 2
+  StackTerm context_copies;   // copies of what heads and tokens are exchanged for, each way
+  StackTerm gradient_touch_bytes;  // B moved for a gradient on every rank before the update
   // Memory.
-  StackTerm parameter_state_bytes;  // B for a parameter on the device, not sharded by ZeRO 1
-  StackTerm optimizer_state_bytes;  // B for a parameter, sharded by it
-  StackTerm gradient_bytes;         // B for a gradient that ranks exchange
-  StackTerm context_bytes;          // B of CUDA context, libraries and collectives' buffers
-  StackTerm reserved_share;         // 1: what the allocator takes for a byte of tensors
+  StackTerm parameter_state_bytes;   // B for a parameter on the device, not sharded by ZeRO 1
+  StackTerm optimizer_state_bytes;   // B for a parameter, sharded by it
+  StackTerm gradient_bytes;          // B for a gradient that ranks exchange
+  StackTerm context_bytes;           // B of CUDA context, libraries and collectives' buffers
+  StackTerm reserved_share;          // 1: what the allocator takes for a byte of tensors
+  StackTerm logit_state_bytes;       // B for a logit between the loss and its gradient
+  StackTerm placeholder_bytes;       // B for a weight: gradients that stand in for those summed in
+                                     // place, one for each shape of a layer, one of the head's
+  StackTerm flow_bytes;              // B for an element of the gradients that backward hands on
+  StackTerm exchanged_output_bytes;  // B for an element of attention's output kept once more where
+                                     // heads are exchanged for tokens
+  StackTerm workspace_bytes;         // B of libraries' workspaces among the tensors
   bool operator==(const Stack&) const = default;
 };
 
