@@ -29,6 +29,7 @@ void print_hardware(const HardwareProfile& hw) {
                               hw.device.name, hw.device.backend, hw.host.cores)));
   Table figures({{"figure", false}, {"value"}, {"source", false}, {"date", false}});
   visit_figures(hw, [&](const FigureRule& rule, const Figure& figure) {
+    if (is_missing(rule, figure)) return;
     const std::string dot = *rule.section == '\0' ? "" : ".";
     figures.add({rule.section + dot + rule.key, value_text(figure), figure.source, figure.date});
   });
@@ -52,6 +53,7 @@ void print_hardware(const HardwareProfile& hw) {
 Json hardware_json(const HardwareProfile& hw) {
   Json figures = Json::object();
   visit_figures(hw, [&](const FigureRule& rule, const Figure& figure) {
+    if (is_missing(rule, figure)) return;
     Json& section = *rule.section == '\0' ? figures : figures[rule.section];
     section[rule.key] = {{"value", figure.value},
                          {"unit", figure.unit},

@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-enum class Range { positive, zero_allowed, fraction };
+enum class Range { positive, zero_allowed, fraction, optional };
 
 struct FigureRule {
   const char* section;  // "" at the top level
@@ -18,17 +18,25 @@ struct FigureRule {
   Range range;
 };
 
+/// Whether the figure is one that may be missing, and is.
+inline bool is_missing(const FigureRule& rule, const Figure& figure) {
+  return rule.range == Range::optional && figure == Figure{};
+}
+
 /// Calls visit(rule, figure) for every figure of `hw` (const or not), in the order of the file.
 template <class Profile, class Visit>
 void visit_figures(Profile& hw, const Visit& visit) {
   const auto positive = Range::positive;
   const auto zero = Range::zero_allowed;
   const auto fraction = Range::fraction;
+  const auto optional = Range::optional;
   visit({"device", "memory_bytes", "B", positive}, hw.device.memory_bytes);
   visit({"device", "reserved_bytes", "B", zero}, hw.device.reserved_bytes);
   visit({"device", "memory_bandwidth", "B/s", positive}, hw.device.memory_bandwidth);
   visit({"device", "peak_flops_float32", "FLOP/s", positive}, hw.device.peak_flops_float32);
   visit({"device", "peak_flops_bfloat16", "FLOP/s", zero}, hw.device.peak_flops_bfloat16);
+  visit({"device", "peak_flops_float8", "FLOP/s", optional}, hw.device.peak_flops_float8);
+  visit({"device", "peak_flops_float4", "FLOP/s", optional}, hw.device.peak_flops_float4);
   visit({"device", "op_overhead_seconds", "s", zero}, hw.device.op_overhead_seconds);
   visit({"host", "memory_bytes", "B", positive}, hw.host.memory_bytes);
   visit({"host", "memory_bandwidth", "B/s", positive}, hw.host.memory_bandwidth);

@@ -79,11 +79,12 @@ std::optional<std::string> unit_problem(const std::string& unit, const char* exp
 }
 
 std::optional<std::string> value_problem(double value, Range range) {
-  const bool in_range = range == Range::positive       ? value > 0
+  const bool positive = range == Range::positive || range == Range::optional;
+  const bool in_range = positive                       ? value > 0
                         : range == Range::zero_allowed ? value >= 0
                                                        : value > 0 && value <= 1;
   if (std::isfinite(value) && in_range && value <= kLargest) return std::nullopt;
-  const char* expected = range == Range::positive       ? "a finite number > 0"
+  const char* expected = positive                       ? "a finite number > 0"
                          : range == Range::zero_allowed ? "a finite number >= 0"
                                                         : "a fraction in (0, 1]";
   return fmt::format("value: expected {}{}, got {}", expected,
@@ -220,7 +221,7 @@ std::optional<HardwareProblem> find_problem(const HardwareProfile& hw) {
   }
   std::optional<HardwareProblem> found;
   visit_figures(hw, [&](const FigureRule& rule, const Figure& figure) {
-    if (found) return;
+    if (found || is_missing(rule, figure)) return;
     if (auto what = figure_problem(figure, rule)) {
       found = HardwareProblem{rule.section, rule.key, *what};
     }

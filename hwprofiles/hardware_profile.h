@@ -77,6 +77,8 @@ struct DeviceProfile {
   Figure memory_bandwidth;     // B/s
   Figure peak_flops_float32;   // FLOP/s, matrix peak at this precision
   Figure peak_flops_bfloat16;  // FLOP/s; value 0 where the device has none
+  Figure peak_flops_float8;    // FLOP/s; of products in so many bits ...
+  Figure peak_flops_float4;    // ... and all of it empty where it is not known
   Figure op_overhead_seconds;  // launch or dispatch cost of one op
   bool operator==(const DeviceProfile&) const = default;
 };

@@ -194,7 +194,9 @@ HardwareProfile read_layers(const Layers& layers, const std::string& name) {
     return section.empty() ? layer_with(layers, key) : sections.at(section);
   };
   visit_figures(hw, [&](const FigureRule& rule, Figure& figure) {
-    figure = read_figure(at(rule.section, rule.key).map(rule.key));
+    const YamlMap& section = at(rule.section, rule.key);
+    if (rule.range == Range::optional && !section.has(rule.key)) return;
+    figure = read_figure(section.map(rule.key));
   });
   if (const YamlMap& layer = layer_with(layers, "rates"); layer.has("rates")) {
     hw.rates = read_tables(layer.map("rates"), {"rates"}, sections);
@@ -215,6 +217,7 @@ void write_hardware(YAML::Emitter& out, const HardwareProfile& hw) {
   field(out, "devices_per_node", hw.devices_per_node);
   std::string open;
   visit_figures(hw, [&](const FigureRule& rule, const Figure& figure) {
+    if (is_missing(rule, figure)) return;
     if (rule.section != open) {
       if (!open.empty()) out << YAML::EndMap;
       open = rule.section;

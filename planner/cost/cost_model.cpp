@@ -212,7 +212,7 @@ double CostModel::seconds(const Primitive& p) const {
   if (!tiling_[i].shapes.empty()) {
     rate *= tiled_share(tiling_[i], workers_[i], product_of(p.kernel, p.shape, p.batch));
   }
-  return sharing_[i] * p.repeats * (latency_[i] + p.work / rate);
+  return sharing_[i] * p.repeats * (latency_[i] + p.work / (rate * p.speed));
 }
 
 // Latency and bandwidth of the fabrics (the alpha-beta model). A group's neighbours are `stride`

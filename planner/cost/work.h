@@ -56,6 +56,7 @@ struct Primitive {
   double work;                  // FLOP, elements or bytes, by the kernel's unit
   double repeats = 1;           // how often (tiles); a part of a tile counts as that part
   double batch = 1;             // products of this shape side by side, all in `work`
+  double speed = 1;             // times the table's rate: of products in fewer bits than its own
 };
 
 /// Appends the primitives of one op of `shape` to `out` (cleared first).

@@ -10,16 +10,22 @@ double number(int64_t value) { return static_cast<double>(value); }
 // Appends kernels to a list.
 class Kernels {
  public:
-  explicit Kernels(std::vector<Primitive>& out) : out_(out) {}
+  explicit Kernels(std::vector<Primitive>& out, ProductPrecision precision = {})
+      : out_(out), precision_(precision) {}
 
-  void product(Kernel kernel, double m, double n, double k, double batch = 1) {
-    out_.push_back({kernel, {m, n, k}, 2 * m * n * k * batch, 1, batch});
+  void product(Kernel kernel, double m, double n, double k, double batch = 1, double speed = 1) {
+    out_.push_back({kernel, {m, n, k}, 2 * m * n * k * batch, 1, batch, speed});
   }
-  // C = A W^T, and its gradients by A and by W.
-  void linear(double rows, double out, double in) { product(Kernel::gemm_nt, rows, out, in); }
+  // C = A W^T, and its gradients by A and by W; below 16 bits with the casts of what is new: A and
+  // W, the gradient of C.
+  void linear(double rows, double out, double in) {
+    cast(rows * in + out * in);
+    product(Kernel::gemm_nt, rows, out, in, 1, precision_.speed);
+  }
   void linear_backward(double rows, double out, double in) {
-    product(Kernel::gemm_nn, rows, in, out);
-    product(Kernel::gemm_tn, out, in, rows);
+    cast(rows * out);
+    product(Kernel::gemm_nn, rows, in, out, 1, precision_.speed);
+    product(Kernel::gemm_tn, out, in, rows, 1, precision_.speed);
   }
   // So many products over the pairs that a causal mask leaves to these of the keys' queries.
   void attention(Kernel kernel, double products, double queries, double keys, double dim,
@@ -35,7 +41,11 @@ class Kernels {
   }
 
  private:
+  void cast(double elements) {
+    if (precision_.cast_bytes > 0) touch(precision_.cast_bytes * elements);
+  }
   std::vector<Primitive>& out_;
+  ProductPrecision precision_;
 };
 
 // An all-reduce, or an all-gather with a reduce-scatter, of `bytes` over a group of neighbours:
@@ -68,7 +78,7 @@ class Layer {
 
  private:
   void forward() {
-    Kernels k(work_.forward.kernels);
+    Kernels k(work_.forward.kernels, shape_.precision);
     k.touch(kBytes * stack_.norm_passes.value * between_ * d_);
     k.linear(rows_, a_ + 2 * g_, d_);
     k.touch(kBytes * 2 * rows_ * (a_ + 2 * g_));  // biases, rotations, layouts
@@ -84,7 +94,7 @@ class Layer {
   }
 
   void backward() {
-    Kernels k(work_.backward.kernels);
+    Kernels k(work_.backward.kernels, shape_.precision);
     k.touch(kBytes * stack_.add_passes.value * between_ * d_);
     k.linear_backward(rows_, d_, f_);
     k.touch(kBytes * 2 * stack_.activation_passes.value * rows_ * f_);

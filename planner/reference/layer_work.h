@@ -7,6 +7,7 @@
 
 #include "models/model_spec.h"
 #include "planner/cost/work.h"
+#include "planner/reference/product_precision.h"
 #include "planner/reference/stack.h"
 
 namespace longspan {
@@ -20,6 +21,7 @@ struct LayerShape {
   int64_t context = 1;             // ranks that share the tokens ...
   int64_t ulysses = 1;             // ... of which so many exchange tokens for heads
   bool stored_scores = false;      // attention without a fused kernel
+  ProductPrecision precision;      // of products with parameters
 
   /// Tokens of one rank between the exchanges of its tensor group.
   double tokens() const {

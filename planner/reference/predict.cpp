@@ -29,7 +29,7 @@ CasePrediction not_covered(std::string reason) {
 std::string why_not_stack(const ReferenceCase& c) {
   if (c.degrees.expert > 1) return "mixture of experts";
   if (!c.micro_batch) return "micro-batch size not published";
-  if (c.precision != "bf16" && c.precision != "fp16") return "precision " + c.precision;
+  if (c.precision == "fp32") return "precision fp32";
   if (c.chunk_tokens > 0) return "chunks of a reference stack";
   if (c.offload != CaseOffload{}) return "offloads of a reference stack";
   return {};

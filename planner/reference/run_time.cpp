@@ -38,7 +38,9 @@ class Run {
         shape_(layer_shape(c)),
         micro_batches_(micro_batches(c)),
         parameters_(rank_parameters(c, model)),
-        replicas_(replicas(c)) {}
+        replicas_(replicas(c)) {
+    shape_.precision = product_precision(c.precision, hw, stack);
+  }
 
   RunTime time() {
     const LayerWork layer = layer_work(model_, stack_, shape_);

@@ -44,6 +44,9 @@ struct Stack {
   StackTerm stage_latency_s;  // s a stage waits for what the one before sends
   StackTerm micro_batch_s;    // s a micro-batch takes besides: its data, the parts of its loss
   StackTerm step_s;           // s a step takes besides: data, logging, the norm of the gradients
+  StackTerm low_precision_share;  // 1: of a layer's products, below 16 bits where the case is
+  StackTerm low_precision_rate;   // 1: of the speed that the device's peaks promise them
+  StackTerm cast_bytes;           // B moved for an element of their operands, to cast it
   StackTerm exchange_rank_s;  // s more of an exchange for each rank of its group beyond the first
   StackTerm regathers;        // gathers that a layer's backward repeats, where tokens are cut up in
                               // the tensor group, and does not hide: 0 to 2

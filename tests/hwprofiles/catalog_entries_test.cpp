@@ -62,6 +62,13 @@ TEST_CASE("figures of the catalog are of the size such machines have") {
     // Matrix units are why one buys these; sparsity would double the quotient.
     CHECK(device.peak_flops_bfloat16.value > 1.5 * device.peak_flops_float32.value);
     CHECK(device.peak_flops_bfloat16.value < 35 * device.peak_flops_float32.value);
+    // Half the bits are twice the rate, at least, where there are units for them.
+    for (const auto& [wide, narrow] :
+         {std::pair{device.peak_flops_bfloat16.value, device.peak_flops_float8.value},
+          std::pair{device.peak_flops_float8.value, device.peak_flops_float4.value}}) {
+      if (narrow > 0) CHECK(narrow / wide == Approx(2).epsilon(0.51));
+      if (narrow > 0) CHECK(narrow / wide >= 1.99);
+    }
     CHECK(hw.host.memory_bytes.value > 100 * kGb * static_cast<double>(hw.devices_per_node) / 2);
     CHECK(hw.host.memory_bandwidth.value > 100 * kGb);
     CHECK(hw.link.h2d_bandwidth.value > 10 * kGb);

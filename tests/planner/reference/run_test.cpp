@@ -8,6 +8,7 @@
 #include "planner/reference/layer_work.h"
 #include "planner/reference/measure.h"
 #include "planner/reference/predict.h"
+#include "planner/reference/product_precision.h"
 #include "planner/reference/report.h"
 #include "planner/reference/run_memory.h"
 #include "planner/reference/run_time.h"
@@ -168,6 +169,39 @@ TEST_CASE("gradients of more replicas cost an exchange, unless it is hidden") {
   const double once = step(c, stack);
   c.zero = 3;  // gathers and scatters in every micro-batch
   CHECK(step(c, stack) > once);
+}
+
+TEST_CASE("fewer bits speed up the products with parameters, and cost casts") {
+  const HardwareProfile hw = load_hardware("8xb200");
+  Stack stack = load_stack("megatron-lm");
+  stack.low_precision_rate.value = stack.low_precision_share.value = 1;
+  CHECK(product_precision("bf16", hw, stack).speed == 1);
+  CHECK(product_precision("bf16", hw, stack).cast_bytes == 0);
+  CHECK(product_precision("fp8", hw, stack).speed == Approx(2));
+  CHECK(product_precision("nvfp4", hw, stack).speed == Approx(4));
+  stack.low_precision_share.value = 0.5;  // Amdahl
+  CHECK(product_precision("mxfp8", hw, stack).speed == Approx(1 / (0.5 / 2 + 0.5)));
+  CHECK_THROWS_WITH(product_precision("nvfp4", load_hardware("h100-80g"), stack),
+                    Catch::Contains("peak_flops_float4"));
+
+  ReferenceCase c = case_22b();
+  c.flash_attention = true;
+  c.sequence = 128;  // next to no attention
+  c.micro_batch = 64;
+  c.global_batch = 64;
+  stack.low_precision_share.value = 1;
+  stack.pass_share.value = 1e6;
+  stack.kernel_gap_s.value = stack.host_kernel_s.value = stack.step_s.value = 0;
+  stack.optimizer_bytes.value = stack.exchange_s.value = 0;
+  c.degrees.tensor = 1;
+  const auto compute = [&] { return run_time(c, *c.shape, hw, stack).compute; };
+  const double half = compute();
+  c.precision = "fp8";
+  CHECK(half / compute() == Approx(2).epsilon(0.05));  // the head stays in 16 bits
+  stack.pass_share.value = 0.8;
+  const double cast = compute();
+  stack.cast_bytes.value = 0;
+  CHECK(cast > compute());
 }
 
 TEST_CASE("layers save what arXiv 2205.05198 counts") {

@@ -1,0 +1,22 @@
+#include "planner/reference/product_precision.h"
+
+#include "base/error.h"
+
+namespace longspan {
+
+ProductPrecision product_precision(const std::string& precision, const HardwareProfile& hw,
+                                   const Stack& stack) {
+  const bool four = precision == "nvfp4";
+  if (!four && precision != "fp8" && precision != "mxfp8") return {};
+  const Figure& peak = four ? hw.device.peak_flops_float4 : hw.device.peak_flops_float8;
+  if (peak.value <= 0) {
+    throw bad_input("{} has no peak_flops_{}, which precision {} needs", hw.device.name,
+                    four ? "float4" : "float8", precision);
+  }
+  const double faster =
+      peak.value / hw.device.peak_flops_bfloat16.value * stack.low_precision_rate.value;
+  const double share = stack.low_precision_share.value;
+  return {1 / (share / faster + 1 - share), share * stack.cast_bytes.value};
+}
+
+}  // namespace longspan

@@ -1,0 +1,23 @@
+// Products below 16 bits: how much faster they are, and what it costs to cast their operands.
+#pragma once
+
+#include <string>
+
+#include "hwprofiles/hardware_profile.h"
+#include "planner/reference/stack.h"
+
+namespace longspan {
+
+struct ProductPrecision {
+  double speed = 1;       // times the rate of the same product in 16 bits
+  double cast_bytes = 0;  // B moved to cast one element of an operand
+};
+
+/// Of a layer's products with parameters, by a case's `precision` (one of case_precisions()). The
+/// curve of 16 bits is scaled by the quotient of the device's peaks, the stack's share of it, and
+/// the share of the products that run so at all. Throws bad_input where the device has no peak at
+/// these bits.
+ProductPrecision product_precision(const std::string& precision, const HardwareProfile& hw,
+                                   const Stack& stack);
+
+}  // namespace longspan
