@@ -19,7 +19,7 @@ class Kernels {
   // C = A W^T, and its gradients by A and by W; below 16 bits with the casts of what is new: A and
   // W, the gradient of C.
   void linear(double rows, double out, double in) {
-    cast(rows * in + out * in);
+    cast(rows * in + precision_.weight_casts * out * in);
     product(Kernel::gemm_nt, rows, out, in, 1, precision_.speed);
   }
   void linear_backward(double rows, double out, double in) {

@@ -122,4 +122,9 @@ RunMemory run_memory(const ReferenceCase& c, const ModelSpec& model, const Stack
   return fullest;
 }
 
+bool fits(const RunMemory& memory, const Stack& stack, const HardwareProfile& hw) {
+  return memory.tensors() * stack.reserved_share.value + stack.context_bytes.value <=
+         hw.device.memory_bytes.value;
+}
+
 }  // namespace longspan

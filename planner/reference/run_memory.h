@@ -2,6 +2,7 @@
 // between forward and backward, micro-batches in flight included.
 #pragma once
 
+#include "hwprofiles/hardware_profile.h"
 #include "planner/reference/case.h"
 #include "planner/reference/stack.h"
 
@@ -24,5 +25,8 @@ struct RunMemory {
 /// keys and values, attention's output, and the MLP's inner width before and after the activation
 /// are what Transformer Engine saves, too.
 RunMemory run_memory(const ReferenceCase& reference, const ModelSpec& model, const Stack& stack);
+
+/// With what the allocator and the context take besides.
+bool fits(const RunMemory& memory, const Stack& stack, const HardwareProfile& hw);
 
 }  // namespace longspan

@@ -70,7 +70,7 @@ class Run {
     time.bubble = bubble(stage, slowest);
     time.data = data(slowest.compute);
     const double moved =
-        parameters_ * (stack_.gradient_touch_bytes.value +
+        parameters_ * (stack_.gradient_touch_bytes.value / (c_.zero > 1 ? replicas_ : 1) +
                        stack_.optimizer_bytes.value / (c_.zero > 0 ? replicas_ : 1));
     time.update = moved / (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     time.rest = stack_.step_s.value + micro_batches_ * stack_.micro_batch_s.value;
@@ -137,7 +137,8 @@ class Run {
     const double all = every_time    ? times * (gradients + 2 * gathered)
                        : c_.zero > 0 ? gradients + gathered
                                      : 2 * gradients;
-    return std::max(0.0, all - stack_.data_hidden.value * times * micro_batch_compute);
+    const double hidden = std::min(all, stack_.data_hidden.value * times * micro_batch_compute);
+    return all - hidden * (1 - stack_.exchange_toll.value);
   }
 
   const ReferenceCase& c_;

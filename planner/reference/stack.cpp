@@ -41,6 +41,9 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"exchange_rank_s", &Stack::exchange_rank_s},
     {"regathers", &Stack::regathers},
     {"context_copies", &Stack::context_copies},
+    {"exchange_toll", &Stack::exchange_toll},
+    {"block_cast_bytes", &Stack::block_cast_bytes},
+    {"weight_casts", &Stack::weight_casts},
     {"gradient_touch_bytes", &Stack::gradient_touch_bytes},
     {"parameter_state_bytes", &Stack::parameter_state_bytes},
     {"optimizer_state_bytes", &Stack::optimizer_state_bytes},
@@ -77,6 +80,7 @@ Stack read_stack(const YamlMap& yaml) {
   Stack stack = layered ? load_stack(yaml.text("like")) : Stack{};
   stack.name = yaml.text("name");
   stack.about = yaml.text("about");
+  if (yaml.has("attention_kernel")) stack.attention_kernel = yaml.text("attention_kernel");
   for (const auto& [key, term] : kTerms) {
     if (!layered || yaml.has(key)) stack.*term = read_term(yaml.map(key));
   }

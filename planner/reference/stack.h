@@ -24,6 +24,8 @@ struct StackTerm {
 struct Stack {
   std::string name;   // "megatron-lm"
   std::string about;  // one sentence
+  /// Implementation of attention, as hardware profiles call them; empty: the device's usual one.
+  std::string attention_kernel;
 
   // Time.
   StackTerm kernel_gap_s;   // s a device idles between two kernels
@@ -51,6 +53,9 @@ struct Stack {
   StackTerm regathers;        // gathers that a layer's backward repeats, where tokens are cut up in
                               // the tensor group, and does not hide: 0 to 2
   StackTerm context_copies;   // copies of what heads and tokens are exchanged for, each way
+  StackTerm exchange_toll;    // 1: what computation loses of a hidden exchange of data
+  StackTerm block_cast_bytes;  // B moved besides for an element whose block has its own scale
+  StackTerm weight_casts;      // 1: of micro-batches, those that cast weights anew and not the step
   StackTerm gradient_touch_bytes;  // B moved for a gradient on every rank before the update
   // Memory.
   StackTerm parameter_state_bytes;   // B for a parameter on the device, not sharded by ZeRO 1
