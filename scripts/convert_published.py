@@ -292,7 +292,8 @@ def llm_foundry(table, hardware, precision, peak):
             cases.append(dict(
                 name=f"{r['model']} {length(int(r['seqlen_t']))} x {r['microbatchsize']} "
                      f"on {gpus}" + (" AC" if checkpoint else ""),
-                model=name, hardware=hardware, gpus=gpus, stack="llm-foundry", precision=precision,
+                model=name, hardware=hardware, gpus=gpus, stack="llm-foundry" +
+                ("-pure" if r["mp_mode"] == "PURE" else ""), precision=precision,
                 sequence=int(r["seqlen_t"]), micro_batch=int(r["microbatchsize"]),
                 global_batch=int(r["globalbatchsize"]), zero=zero, **offload,
                 recompute="full" if checkpoint else "none",
@@ -565,6 +566,19 @@ def torchtitan_flops(r):
                  peak)
 
 
+LLAMA_LAYERS = {"llama3.1-8B": 32, "llama3-8B": 32, "llama3.1-70B": 80, "llama3-70B": 80,
+                "llama3.1-405B": 126, "llama2-7B": 32, "llama2-13B": 40, "llama2-70B": 80}
+
+
+def torchtitan_stack(r):
+    """By technique; A100 rows and the plain ones of December 2024 are not compiled."""
+    technique = r["technique"].lower()
+    if "compile" not in technique and "float8" not in technique and r["table"] != "perf.md-405B":
+        return "torchtitan-eager"
+    return ("torchtitan" + ("-rowwise" if "rowwise" in technique else "") +
+            ("-async-tp" if "asynctp" in technique else ""))
+
+
 def torchtitan(rows):
     models = {"llama3.1-8B": "llama-3.1-8b", "llama3-8B": "llama-3.1-8b",
               "llama3.1-70B": "llama-3.1-70b", "llama3-70B": "llama-3.1-70b",
@@ -590,12 +604,14 @@ def torchtitan(rows):
         case = dict(
             name=f"{r['table']} {r['model']} {length(n['seq_len'])} on {n['num_gpus']}: "
                  f"{r['technique']}, recompute {r['activation_ckpt']}",
-            model=models[r["model"]], hardware=hardware, gpus=n["num_gpus"], stack="torchtitan",
+            model=models[r["model"]], hardware=hardware, gpus=n["num_gpus"], stack=torchtitan_stack(r),
             precision="fp8" if float8 else "bf16", sequence=n["seq_len"],
             micro_batch=n["local_batch"] // n["pp"], global_batch=n["global_batch"],
             tensor=n["tp"], pipeline=n["pp"], all_gather=n["cp"], data=n["fsdp"],
             sequence_parallel=n["tp"] > 1, zero=3, recompute=r["activation_ckpt"].split("(")[0]
             .split(" ")[0], flops=torchtitan_flops(r), measured=measured, note=note)
+        if r["activation_ckpt"] == "selective layer":  # every second one
+            case |= dict(recompute="full", recompute_layers=[LLAMA_LAYERS[r["model"]] // 2])
         cases.append(case)
     return "torchtitan", unique(cases), ()
 

@@ -12,6 +12,7 @@
 #include "base/yaml.h"
 #include "models/catalog.h"
 #include "planner/reference/case.h"
+#include "planner/reference/stack.h"
 
 namespace longspan {
 namespace {
@@ -274,14 +275,16 @@ std::string place_of(const ReferenceCase& reference) {
 }
 
 const std::vector<std::string>& case_stacks() {
-  static const std::vector<std::string> stacks = {"alst",          "deepspeed",
-                                                  "easycontext",   "fpdt",
-                                                  "fsdp",          "llm-foundry",
-                                                  "longspan",      "megatron-bridge",
-                                                  "megatron-core", "megatron-deepspeed",
-                                                  "megatron-lm",   "megatron-lm-2021",
-                                                  "mist",          "nemo",
-                                                  "torchtitan"};
+  // Those that have a file of terms, and others.
+  static const std::vector<std::string> stacks = [] {
+    std::vector<std::string> names{"alst",     "deepspeed",       "easycontext",   "fpdt", "fsdp",
+                                   "longspan", "megatron-bridge", "megatron-core", "mist", "nemo"};
+    const std::vector<std::string> files = stack_names();
+    names.insert(names.end(), files.begin(), files.end());
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    return names;
+  }();
   return stacks;
 }
 

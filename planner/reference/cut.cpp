@@ -22,12 +22,7 @@ double micro_batches(const ReferenceCase& c) {
 
 double layers_of(const ReferenceCase& c, const ModelSpec& model, int64_t stage) {
   if (!c.stage_layers.empty()) return static_cast<double>(c.stage_layers[stage]);
-  const int64_t stages = c.degrees.pipeline;
-  if (model.layers % stages != 0 && (model.layers + 2) % stages == 0) {
-    const bool end = stage == 0 || stage == stages - 1;
-    return static_cast<double>((model.layers + 2) / stages - (end ? 1 : 0));
-  }
-  return static_cast<double>(model.layers) / static_cast<double>(stages);
+  return static_cast<double>(model.layers) / static_cast<double>(c.degrees.pipeline);
 }
 
 double recomputed_layers(const ReferenceCase& c, const ModelSpec& model, int64_t stage) {

@@ -9,8 +9,6 @@ namespace longspan {
 /// REQUIRES: the micro-batch is known.
 LayerShape layer_shape(const ReferenceCase& reference);
 double micro_batches(const ReferenceCase& reference);
-/// Where layers do not divide over the stages but would with two more, the embedding and the head
-/// count as a layer each: why Llama 3.1 405B has 126 (arXiv 2407.21783, section 3.3.2).
 double layers_of(const ReferenceCase& reference, const ModelSpec& model, int64_t stage);
 /// Layers of a stage whose forward runs again.
 double recomputed_layers(const ReferenceCase& reference, const ModelSpec& model, int64_t stage);

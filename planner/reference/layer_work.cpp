@@ -28,22 +28,22 @@ class Kernels {
     product(Kernel::gemm_tn, out, in, rows, 1, precision_.speed);
   }
   // So many products over the pairs that a causal mask leaves to these of the keys' queries.
+  // The slowest rank has so many times an equal share of them.
   void attention(Kernel kernel, double products, double queries, double keys, double dim,
-                 double batch) {
+                 double batch, double slowest) {
     const double pairs = keys * (keys + 1) / 2 * (queries / keys);
-    out_.push_back({kernel, {queries, keys, dim}, 2 * products * pairs * dim * batch, 1, batch});
+    out_.push_back(
+        {kernel, {queries, keys, dim}, 2 * products * pairs * dim * batch, slowest, batch});
   }
   // `bytes` read and written by so many kernels.
   void touch(double bytes, int kernels = 1) {
-    for (int i = 0; i < kernels; ++i) {
+    for (int i = 0; bytes > 0 && i < kernels; ++i) {
       out_.push_back({Kernel::pass, {bytes / kernels, 1, 1}, bytes / kernels});
     }
   }
 
  private:
-  void cast(double elements) {
-    if (precision_.cast_bytes > 0) touch(precision_.cast_bytes * elements);
-  }
+  void cast(double elements) { touch(precision_.cast_bytes * elements); }
   std::vector<Primitive>& out_;
   ProductPrecision precision_;
 };
@@ -61,7 +61,8 @@ void all_reduce(std::vector<Primitive>& out, double bytes, double ranks, double 
 class Layer {
  public:
   Layer(const ModelSpec& model, const Stack& stack, const LayerShape& shape)
-      : stack_(stack),
+      : model_(model),
+        stack_(stack),
         shape_(shape),
         widths_(layer_widths(model, shape)),
         queries_(number(shape.sequence) * number(shape.ulysses) / number(shape.context)),
@@ -81,7 +82,8 @@ class Layer {
     Kernels k(work_.forward.kernels, shape_.precision);
     k.touch(kBytes * stack_.norm_passes.value * between_ * d_);
     k.linear(rows_, a_ + 2 * g_, d_);
-    k.touch(kBytes * 2 * rows_ * (a_ + 2 * g_));  // biases, rotations, layouts
+    k.touch(kBytes * stack_.qkv_passes.value * rows_ *
+            (a_ + 2 * g_));  // biases, rotations, layouts
     attention_forward(work_.forward.kernels);
     if (shape_.stored_scores) attention_forward(work_.scores);
     k.linear(rows_, d_, a_);
@@ -97,21 +99,32 @@ class Layer {
     Kernels k(work_.backward.kernels, shape_.precision);
     k.touch(kBytes * stack_.add_passes.value * between_ * d_);
     k.linear_backward(rows_, d_, f_);
+    bias_gradient(k, model_.mlp_bias, d_ + w_);
     k.touch(kBytes * 2 * stack_.activation_passes.value * rows_ * f_);
     k.linear_backward(rows_, w_, d_);
     k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
     k.touch(kBytes * stack_.add_passes.value * between_ * d_);
     k.linear_backward(rows_, d_, a_);
+    bias_gradient(k, model_.attention_out_bias, d_);
     attention_backward(work_.backward.kernels);
-    k.touch(kBytes * 2 * rows_ * (a_ + 2 * g_));
+    k.touch(kBytes * stack_.qkv_passes.value * rows_ * (a_ + 2 * g_));
     k.linear_backward(rows_, a_ + 2 * g_, d_);
+    bias_gradient(k, model_.qkv_bias, a_ + 2 * g_);
     k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
   }
+
+  // Of one backward of a linear layer with so many outputs.
+  void bias_gradient(Kernels& k, bool has_bias, double out) {
+    if (has_bias) k.touch(kBytes * stack_.bias_passes.value * rows_ * out);
+  }
+
+  // Queries of the last of n equal parts see 2 - 1/n times as many keys as the average.
+  double slowest() const { return 1 + stack_.context_imbalance.value * (1 - queries_ / keys_); }
 
   void attention_forward(std::vector<Primitive>& out) {
     Kernels k(out);
     if (!shape_.stored_scores) {
-      k.attention(Kernel::attention_forward_diagonal, 2, queries_, keys_, dim_, batch_);
+      k.attention(Kernel::attention_forward_diagonal, 2, queries_, keys_, dim_, batch_, slowest());
       return;
     }
     k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);
@@ -122,7 +135,7 @@ class Layer {
   void attention_backward(std::vector<Primitive>& out) {
     Kernels k(out);
     if (!shape_.stored_scores) {
-      k.attention(Kernel::attention_backward_diagonal, 5, queries_, keys_, dim_, batch_);
+      k.attention(Kernel::attention_backward_diagonal, 5, queries_, keys_, dim_, batch_, slowest());
       return;
     }
     k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);  // gradient of the scores
@@ -164,6 +177,7 @@ class Layer {
     }
   }
 
+  const ModelSpec& model_;
   const Stack& stack_;
   const LayerShape& shape_;
   LayerWork work_;

@@ -150,10 +150,14 @@ CasePrediction predict_stack(const ReferenceCase& reference, const ModelSpec& mo
   }
   const HardwareProfile hw =
       stack.attention_kernel.empty() ? usual : with_attention_kernel(usual, stack.attention_kernel);
-  const ReferenceCase c = with_micro_batch(reference, model, hw, stack);
+  const ReferenceCase c = with_layout(reference, model, hw, stack);
   prediction.step_seconds = run_time(c, model, hw, stack).step();
-  const RunMemory memory = run_memory(c, model, stack);
-  prediction.peak_bytes = static_cast<int64_t>(memory.tensors());
+  const RunMemory memory = run_memory(c, model, hw, stack);
+  // Of what the source gives: tensors, or what the allocator took for them.
+  const CaseMeasured& m = c.measured;
+  const bool reserved = m.peak_reserved_bytes && !m.peak_allocated_bytes;
+  prediction.peak_bytes =
+      static_cast<int64_t>(memory.tensors() * (reserved ? stack.reserved_share.value : 1));
   prediction.fits = fits(memory, stack, hw);
   return prediction;
 }

@@ -14,9 +14,10 @@ struct LayerBytes {
   double all = 0;
   double scores = 0;  // of which selective recomputation spares so many
   double input = 0;   // all that full recomputation keeps
+  double chosen = 0;  // kept where the selection is of products and attention
 };
 
-LayerBytes saved(const ModelSpec& m, const LayerShape& shape) {
+LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape) {
   const LayerWidths widths = layer_widths(m, shape);
   const double rows = widths.rows, between = widths.between, d = widths.hidden;
   const double f = widths.inner, w = widths.gated, a = widths.queries, g = widths.keys;
@@ -31,20 +32,43 @@ LayerBytes saved(const ModelSpec& m, const LayerShape& shape) {
   const double masks = stored * 2 * between * d;  // of dropout, as old as unfused attention
   s.all = norms + inputs + masks + 2 * rows * (a + 2 * g) + 2 * rows * a + 2 * rows * (w + f) +
           s.scores;
+  const double outputs = 2 * rows * (a + 2 * g + w) + 2 * 2 * between * d;
+  s.chosen = s.input + 2 * rows * a + s.scores +
+             (shape.precision.speed > 1 ? 0 : stack.selective_kept.value) * outputs;
   return s;
+}
+
+// Gathered parameters and gradients that are not cut up yet, where FSDP keeps the states. A
+// pipeline keeps all that it has gathered for the micro-batches to come, and sums their gradients
+// before it cuts them up; else there are the ends of the model and the layers at work.
+double gathered_bytes(const ReferenceCase& c, const ModelSpec& model, const Stack& stack,
+                      int64_t stage) {
+  const double window = stack.gathered_layers.value;
+  if (c.zero < 3 || window <= 0) return 0;
+  const double parameters = rank_parameters(c, model, stage);
+  if (c.degrees.pipeline > 1) return parameters * (2 + stack.gradient_bytes.value);
+  const double layer = number(parameter_units(model)[1].elements) / number(c.degrees.tensor);
+  return 2 * (parameters - layer * (layers_of(c, model, stage) - window));
+}
+
+LayerShape precise_shape(const ReferenceCase& c, const HardwareProfile& hw, const Stack& stack) {
+  LayerShape shape = layer_shape(c);
+  shape.precision = product_precision(c.precision, hw, stack);
+  return shape;
 }
 
 // The memory of one stage.
 class Stage {
  public:
-  Stage(const ReferenceCase& c, const ModelSpec& model, const Stack& stack, int64_t index)
+  Stage(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
+        const Stack& stack, int64_t index)
       : c_(c),
         model_(model),
         stack_(stack),
         index_(index),
-        shape_(layer_shape(c)),
+        shape_(precise_shape(c, hw, stack)),
         widths_(layer_widths(model, shape_)),
-        layer_(saved(model, shape_)) {
+        layer_(saved(model, stack, shape_)) {
     const double exchanged = shape_.ulysses > 1 ? stack.exchanged_output_bytes.value : 0;
     layer_.all += exchanged * widths_.rows * widths_.queries;
   }
@@ -56,7 +80,12 @@ class Stage {
     // The loss and its gradient are there before, and with one stage after, any layer's backward.
     const double layer = flow() * (widths_.rows * widths_.gated + widths_.between * widths_.hidden);
     memory.passing = stack_.workspace_bytes.value + placeholders() + std::max(layer, head());
-    if (last()) memory.ends = stack_.logit_state_bytes.value * shape_.tokens() * vocabulary();
+    if (last()) {
+      const double logit = stack_.logit_state_bytes.value +
+                           (shape_.tensor > 1 ? stack_.cut_logit_state_bytes.value : 0);
+      // They are gone before the last layer's backward.
+      memory.ends = std::max(0.0, logit * shape_.tokens() * vocabulary() - at_work());
+    }
     return memory;
   }
 
@@ -68,24 +97,42 @@ class Stage {
   double states() const {
     const double parameters = rank_parameters(c_, model_, index_), ranks = replicas(c_);
     const double whole = c_.zero == 3 ? parameters / ranks : parameters;
-    return whole * stack_.parameter_state_bytes.value +
-           (c_.zero > 0 ? parameters / ranks : parameters) * stack_.optimizer_state_bytes.value;
+    // Gradients wait for those of other micro-batches.
+    const double waiting = micro_batches(c_) > 1 ? stack_.gradient_state_bytes.value : 0;
+    return whole * (stack_.parameter_state_bytes.value + waiting) +
+           (c_.zero > 0 ? parameters / ranks : parameters) * stack_.optimizer_state_bytes.value +
+           gathered_bytes(c_, model_, stack_, index_);
+  }
+
+  // Of layers that are recomputed: what is whole while one of them runs backward.
+  bool selective() const { return c_.recompute == Recompute::selective; }
+  bool chosen() const { return stack_.selective_passes.value > 0; }
+  double at_work() const {
+    double bytes = 0;
+    if (selective()) bytes = chosen() ? layer_.all - layer_.chosen : layer_.scores;
+    if (recomputed_layers(c_, model_, index_) > 0) {
+      bytes =
+          layer_.all - layer_.input + stack_.work_tensors.value * 2 * widths_.rows * widths_.hidden;
+    }
+    if (c_.degrees.all_gather > 1) {  // keys and values of all, for all heads, and their gradients
+      bytes += 2 * 2 * 2 * number(c_.sequence) * widths_.queries;
+    }
+    return bytes;
   }
 
   double activations() const {
     const double layers = layers_of(c_, model_, index_);
     const double again = recomputed_layers(c_, model_, index_);
-    const bool selective = c_.recompute == Recompute::selective;
-    const double kept = selective ? layer_.all - layer_.scores : layer_.all;
-    const double of_stage = (layers - again) * kept + again * layer_.input;
-    // What is recomputed is whole while its layer's backward runs.
-    double at_work = selective ? layer_.scores : 0;
-    if (again > 0) at_work = layer_.all - layer_.input;
+    const double kept = !selective() ? layer_.all
+                        : chosen()   ? layer_.chosen
+                                     : layer_.all - layer_.scores;
+    const double boundary = c_.degrees.pipeline > 1 ? stack_.stage_tensors.value * layer_.input : 0;
+    const double of_stage = (layers - again) * kept + again * layer_.input + boundary;
     // 1F1B: a stage is as many micro-batches ahead as there are stages from it on; interleaved,
     // the first a little more (arXiv 2205.05198, section 4.2.3).
     const double p = number(c_.degrees.pipeline), v = number(c_.virtual_stages);
     const double ahead = p - number(index_) + (v > 1 ? (p - 1) / v : 0);
-    return of_stage * std::min(ahead, micro_batches(c_)) + at_work;
+    return of_stage * std::min(ahead, micro_batches(c_)) + at_work();
   }
 
   double placeholders() const {
@@ -113,10 +160,11 @@ class Stage {
 
 }  // namespace
 
-RunMemory run_memory(const ReferenceCase& c, const ModelSpec& model, const Stack& stack) {
+RunMemory run_memory(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
+                     const Stack& stack) {
   RunMemory fullest;
   for (int64_t stage = 0; stage < c.degrees.pipeline; ++stage) {
-    const RunMemory memory = Stage(c, model, stack, stage).memory();
+    const RunMemory memory = Stage(c, model, hw, stack, stage).memory();
     if (memory.tensors() > fullest.tensors()) fullest = memory;
   }
   return fullest;

@@ -24,7 +24,8 @@ struct RunMemory {
 /// same list has a number a row of scores, and no masks: inputs of norms and products, queries,
 /// keys and values, attention's output, and the MLP's inner width before and after the activation
 /// are what Transformer Engine saves, too.
-RunMemory run_memory(const ReferenceCase& reference, const ModelSpec& model, const Stack& stack);
+RunMemory run_memory(const ReferenceCase& reference, const ModelSpec& model,
+                     const HardwareProfile& hw, const Stack& stack);
 
 /// With what the allocator and the context take besides.
 bool fits(const RunMemory& memory, const Stack& stack, const HardwareProfile& hw);

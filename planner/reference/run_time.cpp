@@ -46,7 +46,7 @@ class Run {
     const LayerWork layer = layer_work(model_, stack_, shape_);
     const EndsWork ends = ends_work(model_, stack_, shape_);
     const Seconds forward = seconds(layer.forward), backward = seconds(layer.backward);
-    const Seconds scores = seconds({layer.scores, {}, {}});
+    const Seconds selective = seconds(selective_pass(layer));
     const Seconds embedding = seconds(ends.embedding), head = seconds(ends.head);
 
     // Of each stage, for one micro-batch.
@@ -56,7 +56,7 @@ class Run {
       const double layers = layers_of(c_, model_, i);
       stage[i] = (forward + backward) * layers;
       stage[i] += forward * recomputed_layers(c_, model_, i);
-      if (c_.recompute == Recompute::selective) stage[i] += scores * layers;
+      if (c_.recompute == Recompute::selective) stage[i] += selective * layers;
     }
     stage.front() += embedding;
     stage.back() += head;
@@ -68,7 +68,11 @@ class Run {
     time.tensor = slowest.tensor * micro_batches_;
     time.context = slowest.context * micro_batches_;
     time.bubble = bubble(stage, slowest);
-    time.data = data(slowest.compute);
+    const double again = recomputed_layers(c_, model_, 0) / layers_of(c_, model_, 0);
+    const double selected = c_.recompute == Recompute::selective ? selective.all() : 0;
+    time.data = c_.zero >= 2 ? data_by_layers(forward.all(),
+                                              backward.all() + again * forward.all() + selected)
+                             : data(slowest.compute);
     const double moved =
         parameters_ * (stack_.gradient_touch_bytes.value / (c_.zero > 1 ? replicas_ : 1) +
                        stack_.optimizer_bytes.value / (c_.zero > 0 ? replicas_ : 1));
@@ -120,25 +124,65 @@ class Run {
     return others / v + 2 * (p - 1 + micro_batches_ * (v - 1)) * hop + micro_batches_ * 2 * hop;
   }
 
-  // Gradients are summed over the replicas, parameters gathered where they are cut up: in every
-  // micro-batch's forward and backward by ZeRO 3, else once in a step.
+  // What selective recomputation runs again: scores of attention, and what else the stack says.
+  Pass selective_pass(const LayerWork& layer) const {
+    Pass pass{layer.scores, {}, {}};
+    const double products = shape_.precision.speed > 1 ? stack_.selective_low_precision.value
+                                                       : stack_.selective_products.value;
+    for (Primitive p : layer.forward.kernels) {
+      p.repeats *= p.kernel == Kernel::pass               ? stack_.selective_passes.value
+                   : p.kernel < Kernel::attention_forward ? products
+                                                          : 0;
+      if (p.repeats > 0) pass.kernels.push_back(p);
+    }
+    // The gathers of a tensor group's products, not the sums behind them.
+    for (size_t i = 0; products > 0 && i < layer.forward.tensor.size(); i += 2) {
+      pass.tensor.push_back(layer.forward.tensor[i]);
+    }
+    return pass;
+  }
+
+  // Gradients are summed over the replicas, parameters gathered where their states are cut up.
   double data(double micro_batch_compute) const {
-    const double ranks = replicas_;
-    if (ranks <= 1) return 0;
-    const double stride = number(c_.degrees.tensor);
-    const auto pass = [&](double bytes) {
-      return exchange(
-          {Kernel::gather, {bytes / ranks, stride, ranks}, bytes / ranks * (ranks - 1)});
-    };
-    const double gradients = pass(parameters_ * stack_.gradient_bytes.value);
-    const double gathered = pass(parameters_ * 2);
-    const bool every_time = c_.zero == 3;
-    const double times = every_time ? micro_batches_ : 1;
-    const double all = every_time    ? times * (gradients + 2 * gathered)
-                       : c_.zero > 0 ? gradients + gathered
-                                     : 2 * gradients;
-    const double hidden = std::min(all, stack_.data_hidden.value * times * micro_batch_compute);
-    return all - hidden * (1 - stack_.exchange_toll.value);
+    if (replicas_ <= 1) return 0;
+    const double gradients = replica_pass(parameters_ * stack_.gradient_bytes.value);
+    const double gathered = replica_pass(parameters_ * 2);
+    const double all = c_.zero > 0 ? gradients + gathered : 2 * gradients;
+    return beside(all, micro_batch_compute);
+  }
+
+  // Where gradients are cut up (ZeRO 2), or parameters as well (ZeRO 3), each layer has exchanges
+  // of its own in every micro-batch: parameters are gathered beside the forward of the layer
+  // before, in ZeRO 3 once more in backward, and gradients are summed beside the next backward. So
+  // a pass hides what its own computation is long enough for, and the ends' exchanges have none
+  // beside them. A pipeline would repeat that for every micro-batch of every stage, and keeps its
+  // parameters instead.
+  double data_by_layers(double forward, double backward) const {
+    if (replicas_ <= 1) return 0;
+    const bool kept = c_.degrees.pipeline > 1;
+    const double layers = layers_of(c_, model_, 0);
+    const double layer = number(parameter_units(model_)[1].elements) / number(shape_.tensor);
+    const double ends = parameters_ - layer * layers;
+    const double gather = replica_pass(layer * 2);
+    const double sum = replica_pass(layer * stack_.gradient_bytes.value);
+    const double of_layer =
+        beside(gather, forward) + beside(sum + (c_.zero == 3 && !kept ? gather : 0), backward);
+    const double of_ends =
+        replica_pass(ends * 2) + replica_pass(ends * stack_.gradient_bytes.value);
+    const double copies = parameters_ * stack_.shard_copy_bytes.value /
+                          (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
+    return (kept ? 1 : micro_batches_) * (layers * of_layer + of_ends + copies);
+  }
+  // What an exchange adds to a computation beside it.
+  double beside(double exchange, double computation) const {
+    const double hidden = std::min(exchange, stack_.data_hidden.value * computation);
+    return exchange - hidden * (1 - stack_.exchange_toll.value);
+  }
+  // All-gather or reduce-scatter of `bytes` over the replicas.
+  double replica_pass(double bytes) const {
+    const double own = bytes / replicas_;
+    return exchange(
+        {Kernel::gather, {own, number(c_.degrees.tensor), replicas_}, own * (replicas_ - 1)});
   }
 
   const ReferenceCase& c_;

@@ -35,35 +35,55 @@ struct Stack {
   StackTerm norm_passes;    // tensors moved by a norm, forward; twice as many backward
   StackTerm add_passes;     // by bias, dropout and residual addition together
   StackTerm activation_passes;    // by bias and activation of the MLP, of its inner width
+  StackTerm qkv_passes;           // by biases, rotations and layouts of queries, keys and values
   StackTerm score_bytes_forward;  // B moved for a score of attention, where scores are stored
   StackTerm score_bytes_backward;
-  StackTerm logit_bytes;      // B moved for a logit by the loss, forward and backward
-  StackTerm optimizer_bytes;  // B moved for a parameter by an update
-  StackTerm exchange_s;       // s an exchange takes beyond the wire: to launch, to meet
-  StackTerm tensor_hidden;    // 1: share of the tensor group's exchanges that computation hides
-  StackTerm data_hidden;      // 1: likewise of gradients' and parameters' exchanges
-  StackTerm context_hidden;   // 1: likewise of keys' and values'
-  StackTerm stage_latency_s;  // s a stage waits for what the one before sends
-  StackTerm micro_batch_s;    // s a micro-batch takes besides: its data, the parts of its loss
-  StackTerm step_s;           // s a step takes besides: data, logging, the norm of the gradients
-  StackTerm low_precision_share;  // 1: of a layer's products, below 16 bits where the case is
-  StackTerm low_precision_rate;   // 1: of the speed that the device's peaks promise them
-  StackTerm cast_bytes;           // B moved for an element of their operands, to cast it
+  StackTerm logit_bytes;        // B moved for a logit by the loss, forward and backward
+  StackTerm optimizer_bytes;    // B moved for a parameter by an update
+  StackTerm exchange_s;         // s an exchange takes beyond the wire: to launch, to meet
+  StackTerm tensor_hidden;      // 1: share of the tensor group's exchanges that computation hides
+  StackTerm data_hidden;        // 1: likewise of gradients' and parameters' exchanges
+  StackTerm context_hidden;     // 1: likewise of keys' and values'
+  StackTerm context_imbalance;  // 1: of the pairs a mask leaves to the last part of a sequence, how
+                                // much stays with its rank: 0 where parts are dealt out evenly
+  StackTerm stage_latency_s;    // s a stage waits for what the one before sends
+  StackTerm micro_batch_s;      // s a micro-batch takes besides: its data, the parts of its loss
+  StackTerm step_s;             // s a step takes besides: data, logging, the norm of the gradients
+  StackTerm bias_passes;        // tensors read by the sums of biases' gradients, backward
+  StackTerm shard_copy_bytes;  // B moved for a parameter in a micro-batch, to lay out the exchanges
+  StackTerm exchange_toll;     // 1: what computation loses of a hidden exchange of data
+  StackTerm selective_products;  // 1: of the products' work, run again by selective recomputation
+  StackTerm selective_low_precision;  // 1: of products below 16 bits instead
+  StackTerm selective_passes;         // 1: of the elementwise kernels, likewise
+  StackTerm low_precision_share;      // 1: of a layer's products, below 16 bits where the case is
+  StackTerm low_precision_rate;       // 1: of the speed that the device's peaks promise them
+  StackTerm cast_bytes;               // B moved for an element of their operands, to cast it
+  StackTerm ends_as_layers;   // layers that embedding and head each count as when stages are cut,
+                              // where layers alone do not divide: 0 or 1
   StackTerm exchange_rank_s;  // s more of an exchange for each rank of its group beyond the first
   StackTerm regathers;        // gathers that a layer's backward repeats, where tokens are cut up in
                               // the tensor group, and does not hide: 0 to 2
   StackTerm context_copies;   // copies of what heads and tokens are exchanged for, each way
-  StackTerm exchange_toll;    // 1: what computation loses of a hidden exchange of data
   StackTerm block_cast_bytes;  // B moved besides for an element whose block has its own scale
   StackTerm weight_casts;      // 1: of micro-batches, those that cast weights anew and not the step
   StackTerm gradient_touch_bytes;  // B moved for a gradient on every rank before the update
   // Memory.
-  StackTerm parameter_state_bytes;   // B for a parameter on the device, not sharded by ZeRO 1
-  StackTerm optimizer_state_bytes;   // B for a parameter, sharded by it
-  StackTerm gradient_bytes;          // B for a gradient that ranks exchange
+  StackTerm parameter_state_bytes;  // B for a parameter on the device, not sharded by ZeRO 1
+  StackTerm optimizer_state_bytes;  // B for a parameter, sharded by it
+  StackTerm gradient_bytes;         // B for a gradient that ranks exchange
+  StackTerm gradient_state_bytes;  // B for a gradient that waits for other micro-batches', if it is
+                                   // not in parameter_state_bytes
+  StackTerm gathered_layers;       // layers whose parameters FSDP has gathered at a time; 0: it is
+                                   // not what cuts them up
+  StackTerm stage_tensors;         // of a stage's ends, kept for a micro-batch in flight besides
+                                   // its input
+  StackTerm work_tensors;          // of the hidden size, of all tokens of a tensor group, that a
+                                   // recomputed layer's backward holds besides what it saves
+  StackTerm selective_kept;        // 1: of the products' outputs, by a selection of products
+  StackTerm logit_state_bytes;     // B for a logit while the loss is at work
+  StackTerm cut_logit_state_bytes;   // B besides where the vocabulary is cut up
   StackTerm context_bytes;           // B of CUDA context, libraries and collectives' buffers
   StackTerm reserved_share;          // 1: what the allocator takes for a byte of tensors
-  StackTerm logit_state_bytes;       // B for a logit between the loss and its gradient
   StackTerm placeholder_bytes;       // B for a weight: gradients that stand in for those summed in
                                      // place, one for each shape of a layer, one of the head's
   StackTerm flow_bytes;              // B for an element of the gradients that backward hands on

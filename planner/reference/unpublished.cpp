@@ -17,12 +17,24 @@ bool interleaves(const ReferenceCase& c, const ModelSpec& model, int64_t virtual
          c.global_batch / (c.degrees.data * *c.micro_batch) % stages == 0;
 }
 
+ReferenceCase with_stage_layers(const ReferenceCase& reference, const ModelSpec& model,
+                                const Stack& stack) {
+  ReferenceCase c = reference;
+  const int64_t stages = c.degrees.pipeline, layers = model.layers + 2;
+  const bool divides = model.layers % stages == 0 || layers % stages != 0;
+  if (stack.ends_as_layers.value <= 0 || !c.stage_layers.empty() || divides) return c;
+  c.stage_layers.assign(static_cast<size_t>(stages), layers / stages);
+  --c.stage_layers.front();
+  --c.stage_layers.back();
+  return c;
+}
+
 }  // namespace
 
-ReferenceCase with_micro_batch(const ReferenceCase& reference, const ModelSpec& model,
-                               const HardwareProfile& hw, const Stack& stack) {
-  if (reference.micro_batch) return reference;
-  ReferenceCase tried = reference;
+ReferenceCase with_layout(const ReferenceCase& reference, const ModelSpec& model,
+                          const HardwareProfile& hw, const Stack& stack) {
+  ReferenceCase tried = with_stage_layers(reference, model, stack);
+  if (reference.micro_batch) return tried;
   tried.micro_batch = 1;
   tried.virtual_stages = 1;
   ReferenceCase best = tried;
@@ -33,7 +45,7 @@ ReferenceCase with_micro_batch(const ReferenceCase& reference, const ModelSpec& 
     for (int64_t virtual_stages = 1; virtual_stages <= model.layers; ++virtual_stages) {
       if (!interleaves(tried, model, virtual_stages)) continue;
       tried.virtual_stages = virtual_stages;
-      if (!fits(run_memory(tried, model, stack), stack, hw)) continue;
+      if (!fits(run_memory(tried, model, hw, stack), stack, hw)) continue;
       const double seconds = run_time(tried, model, hw, stack).step();
       if (seconds < least) {
         least = seconds;

@@ -163,9 +163,9 @@ TEST_CASE("an attention kernel brings its tables and nothing else") {
   REQUIRE(h200.rates.contains("attention_forward_diagonal"));
   CHECK_FALSE(with_attention_kernel(h200, "flash2").rates.contains("attention_forward_diagonal"));
 
-  CHECK_THROWS_WITH(
-      with_attention_kernel(hw, "flash5"),
-      Contains("h100-80g has no attention kernel \"flash5\"") && Contains("cudnn, flash2, flash3"));
+  CHECK_THROWS_WITH(with_attention_kernel(hw, "flash5"),
+                    Contains("h100-80g has no attention kernel \"flash5\"") &&
+                        Contains("cudnn, flash1, flash2, flash3"));
   CHECK_THROWS_WITH(with_attention_kernel(load_hardware("cpu-example"), "cudnn"),
                     Contains("(none)"));
 }
@@ -175,7 +175,8 @@ TEST_CASE("attention kernels are checked like rates") {
   hw.attention_kernel = "flash5";
   CHECK_THAT(
       refusal(hw),
-      Contains("attention_kernel: expected one of attention_kernels (cudnn, flash2, flash3)"));
+      Contains(
+          "attention_kernel: expected one of attention_kernels (cudnn, flash1, flash2, flash3)"));
   hw = load_hardware("h100-80g");
   hw.attention_kernels.at("flash2").at("attention_forward").points[0].rate = 0;
   CHECK_THAT(refusal(hw), StartsWith("hw.yaml: attention_kernels.flash2.attention_forward.points"));

@@ -46,7 +46,9 @@ TEST_CASE("Transformer Engine saves what its products, norms and attention read 
   const ModelSpec model = model_70b();
   const Stack stack = load_stack("megatron-core");
   const double s = 4096, d = 8192, a = 8192, g = 1024, f = 28672, heads = 64;
-  const auto activations = [&] { return run_memory(c, model, stack).activations; };
+  const auto activations = [&] {
+    return run_memory(c, model, load_hardware("dgx-b200"), stack).activations;
+  };
   // In halves: inputs of two norms and of two products, q, k and v, attention's output, gate and
   // up, what the down product reads; in single precision a sum of every row of scores.
   const double wide = 2 * s * (a + 2 * g + a + 3 * f) + 4 * s * heads, narrow = 2 * s * 4 * d;
@@ -67,13 +69,13 @@ TEST_CASE("the fullest stage is the first by what is in flight, or the last by i
   const Stack stack = load_stack("megatron-core");
   c.degrees.data = 4;
   c.degrees.pipeline = 2;
-  CHECK(run_memory(c, model, stack).ends == 0);
+  CHECK(run_memory(c, model, load_hardware("dgx-b200"), stack).ends == 0);
   model.layers = 2;
-  const RunMemory last = run_memory(c, model, stack);
+  const RunMemory last = run_memory(c, model, load_hardware("dgx-b200"), stack);
   CHECK(last.ends == Approx(2.0 * 4096 * 128256));
   // One stage has both ends' parameters.
   c.degrees.pipeline = 1;
-  CHECK(run_memory(c, model, stack).states > last.states);
+  CHECK(run_memory(c, model, load_hardware("dgx-b200"), stack).states > last.states);
 }
 
 TEST_CASE("two layers too few for the stages make room for the embedding and the head") {
@@ -81,14 +83,27 @@ TEST_CASE("two layers too few for the stages make room for the embedding and the
   ModelSpec model = model_70b();
   model.layers = 126;
   c.degrees.pipeline = 16;
-  CHECK(layers_of(c, model, 0) == 7);
-  CHECK(layers_of(c, model, 8) == 8);
-  CHECK(layers_of(c, model, 15) == 7);
+  const HardwareProfile hw = load_hardware("dgx-b200");
+  const auto layers = [&](const char* stack) {
+    return with_layout(c, model, hw, load_stack(stack)).stage_layers;
+  };
+  CHECK(layers("megatron-core").empty());
+  std::vector<int64_t> expected(16, 8);
+  expected.front() = expected.back() = 7;
+  CHECK(layers("megatron-bridge") == expected);
   c.degrees.pipeline = 2;
-  CHECK(layers_of(c, model, 0) == 63);
-  double parameters = 0;
-  for (int64_t i = 0; i < 2; ++i) parameters += rank_parameters(c, model, i);
-  CHECK(parameters == Approx(static_cast<double>(parameter_count(model))));
+  CHECK(layers("megatron-bridge").empty());
+}
+
+TEST_CASE("stages share the parameters of the model") {
+  ReferenceCase c = case_70b();
+  const ModelSpec model = model_70b();
+  for (const int64_t stages : {1, 2, 3, 4}) {
+    c.degrees.pipeline = stages;
+    double parameters = 0;
+    for (int64_t i = 0; i < stages; ++i) parameters += rank_parameters(c, model, i);
+    CHECK(parameters == Approx(static_cast<double>(parameter_count(model))));
+  }
 }
 
 TEST_CASE("gathers that backward repeats and ranks of a group cost time") {
@@ -140,12 +155,12 @@ TEST_CASE("an unpublished micro-batch is the fastest that fits") {
   const ModelSpec model = model_70b();
   const Stack stack = load_stack("megatron-core");
   const HardwareProfile hw = load_hardware("dgx-b200");
-  CHECK(with_micro_batch(c, model, hw, stack) == c);
+  CHECK(with_layout(c, model, hw, stack) == c);
   c.micro_batch.reset();
   c.global_batch = 64;
   c.degrees.data = 4;
   c.degrees.pipeline = 2;
-  const ReferenceCase chosen = with_micro_batch(c, model, hw, stack);
+  const ReferenceCase chosen = with_layout(c, model, hw, stack);
   double best = std::numeric_limits<double>::infinity();
   for (const int64_t micro : {1, 2, 4, 8, 16}) {
     for (const int64_t interleaved : {1, 2, 3, 6}) {
@@ -153,7 +168,7 @@ TEST_CASE("an unpublished micro-batch is the fastest that fits") {
       tried.micro_batch = micro;
       tried.virtual_stages = interleaved;
       if (interleaved > 1 && 16 / micro % 2 != 0) continue;
-      if (fits(run_memory(tried, model, stack), stack, hw)) {
+      if (fits(run_memory(tried, model, hw, stack), stack, hw)) {
         best = std::min(best, run_time(tried, model, hw, stack).step());
       }
     }
@@ -162,7 +177,7 @@ TEST_CASE("an unpublished micro-batch is the fastest that fits") {
   CHECK(predict_case(c).step_seconds == Approx(best));
   HardwareProfile small = hw;
   small.device.memory_bytes.value = 1e9;
-  CHECK(*with_micro_batch(c, model, small, stack).micro_batch == 1);
+  CHECK(*with_layout(c, model, small, stack).micro_batch == 1);
 }
 
 TEST_CASE("a device's own speedup goes before its peaks, blocks of their own scale cost casts") {
