@@ -151,7 +151,8 @@ class Layer {
       for (int half = 0; half < 2; ++half) all_reduce(pass->tensor, bytes, t_);
     }
     // A product's input is kept for own tokens only, and gathered again for the weights' gradient.
-    for (int i = 0; shape_.sequence_parallel && i < static_cast<int>(stack_.regathers.value); ++i) {
+    const bool cut_up = shape_.sequence_parallel && shape_.tensor > 1;
+    for (int i = 0; cut_up && i < static_cast<int>(stack_.regathers.value); ++i) {
       work_.backward.tensor.push_back({Kernel::gather, {bytes / t_, 1, t_}, bytes / t_ * (t_ - 1)});
     }
     const double others = number(shape_.context / shape_.ulysses);
@@ -170,9 +171,8 @@ class Layer {
         for (const double each : {there, back}) {
           pass->context.push_back({Kernel::exchange, {each, t_, u}, each * (u - 1)});
         }
-        Kernels(pass->kernels)
-            .touch(stack_.context_copies.value * 2 * u * (there + back),
-                   stack_.context_copies.value > 0 ? 4 : 0);
+        // Each copy reads and writes, of q, k, v and the output.
+        Kernels(pass->kernels).touch(stack_.context_copies.value * 2 * u * (there + back), 4);
       }
     }
   }

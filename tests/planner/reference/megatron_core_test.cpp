@@ -123,6 +123,40 @@ TEST_CASE("gathers that backward repeats and ranks of a group cost time") {
   CHECK(both - none == Approx(32 * 12 * 2 * each).epsilon(1e-3));
   stack.exchange_rank_s.value = 0;
   CHECK(step(c, model, stack) < none);
+  c.degrees.data = 8;
+  c.degrees.tensor = 1;  // nothing is cut up
+  const double alone = step(c, model, stack);
+  stack.regathers.value = 2;
+  CHECK(step(c, model, stack) == alone);
+}
+
+TEST_CASE("an exchange of heads for tokens costs copies besides") {
+  ReferenceCase c = case_70b();
+  c.degrees.data = 1;
+  c.degrees.ulysses = 8;
+  const ModelSpec model = model_70b();
+  Stack stack = load_stack("megatron-core");
+  stack.kernel_gap_s.value = 0;
+  const double copied = step(c, model, stack);
+  const double copies = stack.context_copies.value;
+  stack.context_copies.value = 0;
+  // Forward and backward, queries, keys, values and the output are read and written.
+  const double bytes = copies * 2 * 2 * (2 * 512.0 * (8192 + 2 * 1024 + 8192));
+  CHECK(copied - step(c, model, stack) ==
+        Approx(32 * 12 * bytes / (8e12 * stack.pass_share.value)).epsilon(1e-3));
+}
+
+TEST_CASE("every rank passes over its whole buffer of gradients") {
+  ReferenceCase c = case_70b();
+  const ModelSpec model = model_70b();
+  Stack stack = load_stack("megatron-core");
+  const HardwareProfile hw = load_hardware("dgx-b200");
+  const double update = run_time(c, model, hw, stack).update;
+  const double bytes = stack.gradient_touch_bytes.value;
+  stack.gradient_touch_bytes.value = 0;
+  CHECK(update - run_time(c, model, hw, stack).update ==
+        Approx(bytes * static_cast<double>(parameter_count(model)) /
+               (8e12 * stack.pass_share.value)));
 }
 
 TEST_CASE("a run without overlap hides nothing") {
