@@ -289,8 +289,11 @@ def llm_foundry(table, hardware, precision, peak):
             offload = dict(offload={"checkpoints": [1]}) if r["activation_cpuoffload"] in (
                 "True", "true") else {}
             gpus = int(r["num_gpus"])
+            # Its micro-batches need not divide a batch; the last is then smaller.
+            uneven = int(r["globalbatchsize"]) % (gpus * int(r["microbatchsize"])) != 0
+            left_out = dict(left_out="micro-batches of different sizes") if uneven else {}
             cases.append(dict(
-                name=f"{r['model']} {length(int(r['seqlen_t']))} x {r['microbatchsize']} "
+                **left_out, name=f"{r['model']} {length(int(r['seqlen_t']))} x {r['microbatchsize']} "
                      f"on {gpus}" + (" AC" if checkpoint else ""),
                 model=name, hardware=hardware, gpus=gpus, stack="llm-foundry" +
                 ("-pure" if r["mp_mode"] == "PURE" else ""), precision=precision,

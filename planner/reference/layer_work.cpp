@@ -49,11 +49,13 @@ class Kernels {
 };
 
 // An all-reduce, or an all-gather with a reduce-scatter, of `bytes` over a group of neighbours:
-// each is two passes in which every rank sends its share to all others.
-void all_reduce(std::vector<Primitive>& out, double bytes, double ranks, double stride = 1) {
+// each is two passes in which every rank sends its share to all others, the gather `gathered` of
+// them.
+void all_reduce(std::vector<Primitive>& out, double bytes, double ranks, double gathered = 1) {
   if (ranks <= 1) return;
-  for (int pass = 0; pass < 2; ++pass) {
-    out.push_back({Kernel::gather, {bytes / ranks, stride, ranks}, bytes / ranks * (ranks - 1)});
+  for (const double share : {gathered, 1.0}) {
+    const double own = share * bytes / ranks;
+    out.push_back({Kernel::gather, {own, 1, ranks}, own * (ranks - 1)});
   }
 }
 
@@ -147,8 +149,14 @@ class Layer {
 
   void exchanges() {
     const double bytes = kBytes * rows_ * d_;
+    const double gathered = shape_.precision.speed > 1 ? stack_.low_precision_gathers.value : 1;
     for (Pass* pass : {&work_.forward, &work_.backward}) {
-      for (int half = 0; half < 2; ++half) all_reduce(pass->tensor, bytes, t_);
+      for (int half = 0; half < 2; ++half) {
+        all_reduce(pass->tensor, bytes, t_, gathered);
+        if (t_ > 1) {
+          Kernels(pass->kernels).touch(stack_.exchange_passes.value * (gathered + 1) * bytes, 2);
+        }
+      }
     }
     // A product's input is kept for own tokens only, and gathered again for the weights' gradient.
     const bool cut_up = shape_.sequence_parallel && shape_.tensor > 1;

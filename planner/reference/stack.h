@@ -49,6 +49,7 @@ struct Stack {
   StackTerm stage_latency_s;    // s a stage waits for what the one before sends
   StackTerm micro_batch_s;      // s a micro-batch takes besides: its data, the parts of its loss
   StackTerm step_s;             // s a step takes besides: data, logging, the norm of the gradients
+  StackTerm exchange_passes;    // tensors moved to lay out what a tensor group gathers or sums
   StackTerm bias_passes;        // tensors read by the sums of biases' gradients, backward
   StackTerm shard_copy_bytes;  // B moved for a parameter in a micro-batch, to lay out the exchanges
   StackTerm exchange_toll;     // 1: what computation loses of a hidden exchange of data
@@ -57,7 +58,8 @@ struct Stack {
   StackTerm selective_passes;         // 1: of the elementwise kernels, likewise
   StackTerm low_precision_share;      // 1: of a layer's products, below 16 bits where the case is
   StackTerm low_precision_rate;       // 1: of the speed that the device's peaks promise them
-  StackTerm cast_bytes;               // B moved for an element of their operands, to cast it
+  StackTerm low_precision_gathers;  // 1: bytes of what a tensor group gathers, of those in 16 bits
+  StackTerm cast_bytes;             // B moved for an element of their operands, to cast it
   StackTerm ends_as_layers;   // layers that embedding and head each count as when stages are cut,
                               // where layers alone do not divide: 0 or 1
   StackTerm exchange_rank_s;  // s more of an exchange for each rank of its group beyond the first
