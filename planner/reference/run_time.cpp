@@ -102,7 +102,8 @@ class Run {
   }
   double exchange(const Primitive& p) const {
     const double further = p.shape[2] - 1;  // ranks of its group
-    return cost_.seconds(p) + stack_.exchange_s.value + further * stack_.exchange_rank_s.value;
+    return cost_.seconds(p) / stack_.exchange_share.value + stack_.exchange_s.value +
+           further * stack_.exchange_rank_s.value;
   }
   double exchange(const std::vector<Primitive>& primitives) const {
     return std::accumulate(primitives.begin(), primitives.end(), 0.0,

@@ -49,6 +49,7 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"low_precision_gathers", &Stack::low_precision_gathers},
     {"cast_bytes", &Stack::cast_bytes},
     {"ends_as_layers", &Stack::ends_as_layers},
+    {"exchange_share", &Stack::exchange_share},
     {"exchange_rank_s", &Stack::exchange_rank_s},
     {"regathers", &Stack::regathers},
     {"context_copies", &Stack::context_copies},

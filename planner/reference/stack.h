@@ -62,6 +62,7 @@ struct Stack {
   StackTerm cast_bytes;             // B moved for an element of their operands, to cast it
   StackTerm ends_as_layers;   // layers that embedding and head each count as when stages are cut,
                               // where layers alone do not divide: 0 or 1
+  StackTerm exchange_share;   // 1: of the fabrics' bandwidth that exchanges reach
   StackTerm exchange_rank_s;  // s more of an exchange for each rank of its group beyond the first
   StackTerm regathers;        // gathers that a layer's backward repeats, where tokens are cut up in
                               // the tensor group, and does not hide: 0 to 2

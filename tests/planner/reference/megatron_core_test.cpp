@@ -186,6 +186,17 @@ TEST_CASE("what a hidden exchange of data costs computation is the toll") {
   CHECK(data() == 0);
 }
 
+TEST_CASE("an exchange takes as long as the share of the fabric it reaches says") {
+  ReferenceCase c = case_70b();
+  const ModelSpec model = model_70b();
+  Stack stack = load_stack("megatron-core");
+  stack.data_hidden.value = stack.exchange_s.value = stack.exchange_rank_s.value = 0;
+  const HardwareProfile hw = load_hardware("dgx-b200");
+  const double all = run_time(c, model, hw, stack).data;
+  stack.exchange_share.value = 0.25;
+  CHECK(run_time(c, model, hw, stack).data == Approx(4 * all));
+}
+
 TEST_CASE("an unpublished micro-batch is the fastest that fits") {
   ReferenceCase c = case_70b();
   const ModelSpec model = model_70b();
