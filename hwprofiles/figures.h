@@ -37,6 +37,8 @@ void visit_figures(Profile& hw, const Visit& visit) {
   visit({"device", "peak_flops_bfloat16", "FLOP/s", zero}, hw.device.peak_flops_bfloat16);
   visit({"device", "peak_flops_float8", "FLOP/s", optional}, hw.device.peak_flops_float8);
   visit({"device", "peak_flops_float4", "FLOP/s", optional}, hw.device.peak_flops_float4);
+  visit({"device", "speedup_float8", "1", optional}, hw.device.speedup_float8);
+  visit({"device", "speedup_float4", "1", optional}, hw.device.speedup_float4);
   visit({"device", "op_overhead_seconds", "s", zero}, hw.device.op_overhead_seconds);
   visit({"host", "memory_bytes", "B", positive}, hw.host.memory_bytes);
   visit({"host", "memory_bandwidth", "B/s", positive}, hw.host.memory_bandwidth);

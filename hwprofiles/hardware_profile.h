@@ -79,6 +79,8 @@ struct DeviceProfile {
   Figure peak_flops_bfloat16;  // FLOP/s; value 0 where the device has none
   Figure peak_flops_float8;    // FLOP/s; of products in so many bits ...
   Figure peak_flops_float4;    // ... and all of it empty where it is not known
+  Figure speedup_float8;       // 1: of products below 16 bits over those of `rates`, where that ...
+  Figure speedup_float4;       // ... is known apart from the peaks; may be empty, too
   Figure op_overhead_seconds;  // launch or dispatch cost of one op
   bool operator==(const DeviceProfile&) const = default;
 };

@@ -533,7 +533,9 @@ def nemo(rows):
 
 
 def simumax(rows):
-    models = {"llama3-70b": "llama-3.1-70b", "llama3-405b": "llama-3.1-405b",
+    # Its 405B has the 16 key and value heads of the first release (configs/models).
+    largest = llama("llama-3-405b-kv16", 126, 16384, 128, 53248, 128256, 8192) | dict(kv_heads=16)
+    models = {"llama3-70b": "llama-3.1-70b", "llama3-405b": largest["name"],
               "llama3-8b": "llama-3.1-8b"}
     cases = []
     for r in rows:
@@ -557,7 +559,7 @@ def simumax(rows):
     for case in cases:
         case["note"] = ("sequence parallelism beside tensor parallelism and a sharded optimizer "
                         "are assumed")
-    return "simumax-b200", cases, ()
+    return "simumax-b200", cases, [largest]
 
 
 def torchtitan_flops(r):

@@ -32,13 +32,16 @@ double recomputed_layers(const ReferenceCase& c, const ModelSpec& model, int64_t
   return std::min(layers, static_cast<double>(c.recompute_layers[i]));
 }
 
-double rank_parameters(const ReferenceCase& c, const ModelSpec& model) {
+double rank_parameters(const ReferenceCase& c, const ModelSpec& model, int64_t stage) {
   const std::vector<ParameterUnit> units = parameter_units(model);
   const auto tensor = static_cast<double>(c.degrees.tensor);
   const auto layer = static_cast<double>(units[1].elements);
-  auto ends = static_cast<double>(units.front().elements);
-  if (c.degrees.pipeline == 1) ends += static_cast<double>(units.back().elements);
-  return (layer * layers_of(c, model, 0) + ends) / tensor;
+  const bool first = stage == 0, last = stage == c.degrees.pipeline - 1;
+  double ends = first ? static_cast<double>(units.front().elements) : 0;
+  if (last) ends += static_cast<double>(units.back().elements);
+  if (last && !first && model.tied_embeddings)
+    ends += static_cast<double>(model.vocab * model.hidden);
+  return (layer * layers_of(c, model, stage) + ends) / tensor;
 }
 
 double replicas(const ReferenceCase& c) {

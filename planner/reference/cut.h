@@ -12,8 +12,9 @@ double micro_batches(const ReferenceCase& reference);
 double layers_of(const ReferenceCase& reference, const ModelSpec& model, int64_t stage);
 /// Layers of a stage whose forward runs again.
 double recomputed_layers(const ReferenceCase& reference, const ModelSpec& model, int64_t stage);
-/// Parameters of one rank of the first stage.
-double rank_parameters(const ReferenceCase& reference, const ModelSpec& model);
+/// Parameters of one rank of a stage. The last of several has its own copy of a token table that
+/// the head shares.
+double rank_parameters(const ReferenceCase& reference, const ModelSpec& model, int64_t stage = 0);
 /// Ranks with the same parameters, over which ZeRO cuts their states.
 double replicas(const ReferenceCase& reference);
 

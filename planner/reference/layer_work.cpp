@@ -19,7 +19,7 @@ class Kernels {
   // C = A W^T, and its gradients by A and by W; below 16 bits with the casts of what is new: A and
   // W, the gradient of C.
   void linear(double rows, double out, double in) {
-    cast(rows * in + out * in);
+    cast(rows * in + precision_.weight_casts * out * in);
     product(Kernel::gemm_nt, rows, out, in, 1, precision_.speed);
   }
   void linear_backward(double rows, double out, double in) {
@@ -158,6 +158,11 @@ class Layer {
         }
       }
     }
+    // A product's input is kept for own tokens only, and gathered again for the weights' gradient.
+    const bool cut_up = shape_.sequence_parallel && shape_.tensor > 1;
+    for (int i = 0; cut_up && i < static_cast<int>(stack_.regathers.value); ++i) {
+      work_.backward.tensor.push_back({Kernel::gather, {bytes / t_, 1, t_}, bytes / t_ * (t_ - 1)});
+    }
     const double others = number(shape_.context / shape_.ulysses);
     if (others > 1) {  // every rank gets the others' keys and values, and sends their gradients
       const double own = kBytes * 2 * rows_ * g_;
@@ -174,6 +179,8 @@ class Layer {
         for (const double each : {there, back}) {
           pass->context.push_back({Kernel::exchange, {each, t_, u}, each * (u - 1)});
         }
+        // Each copy reads and writes, of q, k, v and the output.
+        Kernels(pass->kernels).touch(stack_.context_copies.value * 2 * u * (there + back), 4);
       }
     }
   }

@@ -14,6 +14,7 @@
 #include "planner/reference/run_memory.h"
 #include "planner/reference/run_time.h"
 #include "planner/reference/stack.h"
+#include "planner/reference/unpublished.h"
 #include "planner/search/evaluate.h"
 
 namespace longspan {
@@ -28,7 +29,6 @@ CasePrediction not_covered(std::string reason) {
 // Why the model of a reference stack does not say; empty if it does.
 std::string why_not_stack(const ReferenceCase& c) {
   if (c.degrees.expert > 1) return "mixture of experts";
-  if (!c.micro_batch) return "micro-batch size not published";
   if (c.precision == "fp32") return "precision fp32";
   if (c.chunk_tokens > 0) return "chunks of a reference stack";
   if (c.offload != CaseOffload{}) return "offloads of a reference stack";
@@ -139,11 +139,17 @@ CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
 }
 
 // As the software that it was measured with runs it.
-CasePrediction predict_stack(const ReferenceCase& c, const ModelSpec& model,
-                             const HardwareProfile& usual, const Stack& stack) {
+CasePrediction predict_stack(const ReferenceCase& reference, const ModelSpec& model,
+                             const HardwareProfile& usual, Stack stack) {
   CasePrediction prediction;
+  if (!reference.overlap) {
+    for (StackTerm* hidden : {&stack.tensor_hidden, &stack.data_hidden, &stack.context_hidden}) {
+      hidden->value = 0;
+    }
+  }
   const HardwareProfile hw =
       stack.attention_kernel.empty() ? usual : with_attention_kernel(usual, stack.attention_kernel);
+  const ReferenceCase c = with_layout(reference, model, hw, stack);
   prediction.step_seconds = run_time(c, model, hw, stack).step();
   const RunMemory memory = run_memory(c, model, hw, stack);
   // Of what the source gives: tensors, or what the allocator took for them.
@@ -151,8 +157,7 @@ CasePrediction predict_stack(const ReferenceCase& c, const ModelSpec& model,
   const bool reserved = m.peak_reserved_bytes && !m.peak_allocated_bytes;
   prediction.peak_bytes =
       static_cast<int64_t>(memory.tensors() * (reserved ? stack.reserved_share.value : 1));
-  prediction.fits = memory.tensors() * stack.reserved_share.value + stack.context_bytes.value <=
-                    hw.device.memory_bytes.value;
+  prediction.fits = fits(memory, stack, hw);
   return prediction;
 }
 

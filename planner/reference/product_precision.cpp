@@ -13,10 +13,14 @@ ProductPrecision product_precision(const std::string& precision, const HardwareP
     throw bad_input("{} has no peak_flops_{}, which precision {} needs", hw.device.name,
                     four ? "float4" : "float8", precision);
   }
-  const double faster =
+  const Figure& known = four ? hw.device.speedup_float4 : hw.device.speedup_float8;
+  const double of_peaks =
       peak.value / hw.device.peak_flops_bfloat16.value * stack.low_precision_rate.value;
+  const double faster = known.value > 0 ? known.value : of_peaks;
   const double share = stack.low_precision_share.value;
-  return {1 / (share / faster + 1 - share), share * stack.cast_bytes.value};
+  const double blocks = precision == "fp8" ? 0 : stack.block_cast_bytes.value;
+  return {1 / (share / faster + 1 - share), share * (stack.cast_bytes.value + blocks),
+          stack.weight_casts.value};
 }
 
 }  // namespace longspan

@@ -41,63 +41,138 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
 // Gathered parameters and gradients that are not cut up yet, where FSDP keeps the states. A
 // pipeline keeps all that it has gathered for the micro-batches to come, and sums their gradients
 // before it cuts them up; else there are the ends of the model and the layers at work.
-double gathered_bytes(const ReferenceCase& c, const ModelSpec& model, const Stack& stack) {
+double gathered_bytes(const ReferenceCase& c, const ModelSpec& model, const Stack& stack,
+                      int64_t stage) {
   const double window = stack.gathered_layers.value;
   if (c.zero < 3 || window <= 0) return 0;
-  const double parameters = rank_parameters(c, model);
+  const double parameters = rank_parameters(c, model, stage);
   if (c.degrees.pipeline > 1) return parameters * (2 + stack.gradient_bytes.value);
   const double layer = number(parameter_units(model)[1].elements) / number(c.degrees.tensor);
-  return 2 * (parameters - layer * (layers_of(c, model, 0) - window));
+  return 2 * (parameters - layer * (layers_of(c, model, stage) - window));
 }
+
+LayerShape precise_shape(const ReferenceCase& c, const HardwareProfile& hw, const Stack& stack) {
+  LayerShape shape = layer_shape(c);
+  shape.precision = product_precision(c.precision, hw, stack);
+  return shape;
+}
+
+// The memory of one stage.
+class Stage {
+ public:
+  Stage(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
+        const Stack& stack, int64_t index)
+      : c_(c),
+        model_(model),
+        stack_(stack),
+        index_(index),
+        shape_(precise_shape(c, hw, stack)),
+        widths_(layer_widths(model, shape_)),
+        layer_(saved(model, stack, shape_)) {
+    const double exchanged = shape_.ulysses > 1 ? stack.exchanged_output_bytes.value : 0;
+    layer_.all += exchanged * widths_.rows * widths_.queries;
+  }
+
+  RunMemory memory() const {
+    RunMemory memory;
+    memory.states = states();
+    memory.activations = activations();
+    // The loss and its gradient are there before, and with one stage after, any layer's backward.
+    const double layer = flow() * (widths_.rows * widths_.gated + widths_.between * widths_.hidden);
+    memory.passing = stack_.workspace_bytes.value + placeholders() + std::max(layer, head());
+    if (last()) {
+      const double logit = stack_.logit_state_bytes.value +
+                           (shape_.tensor > 1 ? stack_.cut_logit_state_bytes.value : 0);
+      // They are gone before the last layer's backward.
+      memory.ends = std::max(0.0, logit * shape_.tokens() * vocabulary() - at_work());
+    }
+    return memory;
+  }
+
+ private:
+  bool last() const { return index_ == c_.degrees.pipeline - 1; }
+  double flow() const { return stack_.flow_bytes.value; }
+  double vocabulary() const { return number(model_.vocab) / number(shape_.tensor); }
+
+  double states() const {
+    const double parameters = rank_parameters(c_, model_, index_), ranks = replicas(c_);
+    const double whole = c_.zero == 3 ? parameters / ranks : parameters;
+    // Gradients wait for those of other micro-batches.
+    const double waiting = micro_batches(c_) > 1 ? stack_.gradient_state_bytes.value : 0;
+    return whole * (stack_.parameter_state_bytes.value + waiting) +
+           (c_.zero > 0 ? parameters / ranks : parameters) * stack_.optimizer_state_bytes.value +
+           gathered_bytes(c_, model_, stack_, index_);
+  }
+
+  // Of layers that are recomputed: what is whole while one of them runs backward.
+  bool selective() const { return c_.recompute == Recompute::selective; }
+  bool chosen() const { return stack_.selective_passes.value > 0; }
+  double at_work() const {
+    double bytes = 0;
+    if (selective()) bytes = chosen() ? layer_.all - layer_.chosen : layer_.scores;
+    if (recomputed_layers(c_, model_, index_) > 0) {
+      bytes =
+          layer_.all - layer_.input + stack_.work_tensors.value * 2 * widths_.rows * widths_.hidden;
+    }
+    if (c_.degrees.all_gather > 1) {  // keys and values of all, for all heads, and their gradients
+      bytes += 2 * 2 * 2 * number(c_.sequence) * widths_.queries;
+    }
+    return bytes;
+  }
+
+  double activations() const {
+    const double layers = layers_of(c_, model_, index_);
+    const double again = recomputed_layers(c_, model_, index_);
+    const double kept = !selective() ? layer_.all
+                        : chosen()   ? layer_.chosen
+                                     : layer_.all - layer_.scores;
+    const double boundary = c_.degrees.pipeline > 1 ? stack_.stage_tensors.value * layer_.input : 0;
+    const double of_stage = (layers - again) * kept + again * layer_.input + boundary;
+    // 1F1B: a stage is as many micro-batches ahead as there are stages from it on; interleaved,
+    // the first a little more (arXiv 2205.05198, section 4.2.3).
+    const double p = number(c_.degrees.pipeline), v = number(c_.virtual_stages);
+    const double ahead = p - number(index_) + (v > 1 ? (p - 1) / v : 0);
+    return of_stage * std::min(ahead, micro_batches(c_)) + at_work();
+  }
+
+  double placeholders() const {
+    const double layer = number(parameter_units(model_)[1].elements) / number(shape_.tensor);
+    return stack_.placeholder_bytes.value * layer;
+  }
+
+  // The head's backward: what its input is gathered to and the gradient of that, the final norm's
+  // input, output and gradient, and the weights' gradient.
+  double head() const {
+    if (!last()) return 0;
+    const bool gathered = shape_.sequence_parallel && shape_.tensor > 1;
+    return flow() * widths_.hidden * ((gathered ? 2 : 1) * widths_.rows + 3 * widths_.between) +
+           stack_.placeholder_bytes.value * vocabulary() * number(model_.hidden);
+  }
+
+  const ReferenceCase& c_;
+  const ModelSpec& model_;
+  const Stack& stack_;
+  const int64_t index_;
+  const LayerShape shape_;
+  const LayerWidths widths_;
+  LayerBytes layer_;
+};
 
 }  // namespace
 
 RunMemory run_memory(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
                      const Stack& stack) {
-  LayerShape shape = layer_shape(c);
-  shape.precision = product_precision(c.precision, hw, stack);
-  const LayerBytes layer = saved(model, stack, shape);
-  const double layers = layers_of(c, model, 0), again = recomputed_layers(c, model, 0);
-  const bool chosen = stack.selective_passes.value > 0;
-  const double kept = c.recompute != Recompute::selective ? layer.all
-                      : chosen                            ? layer.chosen
-                                                          : layer.all - layer.scores;
-  const double of_stage = (layers - again) * kept + again * layer.input;
-  // What is recomputed is whole while its layer's backward runs.
-  double at_work = c.recompute != Recompute::selective ? 0
-                   : chosen                            ? layer.all - layer.chosen
-                                                       : layer.scores;
-  if (again > 0) {
-    const LayerWidths widths = layer_widths(model, shape);
-    at_work = layer.all - layer.input + stack.work_tensors.value * 2 * widths.rows * widths.hidden;
+  RunMemory fullest;
+  for (int64_t stage = 0; stage < c.degrees.pipeline; ++stage) {
+    const RunMemory memory = Stage(c, model, hw, stack, stage).memory();
+    if (memory.tensors() > fullest.tensors()) fullest = memory;
   }
-  if (c.degrees.all_gather > 1) {  // keys and values of all, for all heads, and their gradients
-    at_work += 2 * 2 * 2 * number(c.sequence) * layer_widths(model, shape).queries;
-  }
-  // 1F1B: the first stage is a pipeline's depth ahead; interleaved, a little more (arXiv
-  // 2205.05198, section 4.2.3).
-  const double p = number(c.degrees.pipeline), v = number(c.virtual_stages);
-  const double ahead = v > 1 ? p + (p - 1) / v : p;
+  return fullest;
+}
 
-  RunMemory memory;
-  const double parameters = rank_parameters(c, model), ranks = replicas(c);
-  const double whole = c.zero == 3 ? parameters / ranks : parameters;
-  memory.states =
-      whole * stack.parameter_state_bytes.value +
-      (c.zero > 0 ? parameters / ranks : parameters) * stack.optimizer_state_bytes.value;
-  memory.states += gathered_bytes(c, model, stack);
-  // Gradients that wait for those of other micro-batches.
-  if (micro_batches(c) > 1) memory.states += whole * stack.gradient_state_bytes.value;
-  const double boundary = c.degrees.pipeline > 1 ? stack.stage_tensors.value * layer.input : 0;
-  memory.activations = (of_stage + boundary) * std::min(ahead, micro_batches(c)) + at_work;
-  if (c.degrees.pipeline == 1) {
-    const double vocab = number(model.vocab) / number(c.degrees.tensor);
-    const double bytes = stack.logit_state_bytes.value +
-                         (c.degrees.tensor > 1 ? stack.cut_logit_state_bytes.value : 0);
-    // They are gone before the last layer's backward.
-    memory.ends = std::max(0.0, bytes * shape.tokens() * vocab - at_work);
-  }
-  return memory;
+bool fits(const RunMemory& memory, const Stack& stack, const HardwareProfile& hw) {
+  return memory.tensors() * stack.reserved_share.value + stack.context_bytes.value <=
+         hw.device.memory_bytes.value;
 }
 
 }  // namespace longspan

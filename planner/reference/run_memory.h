@@ -8,19 +8,27 @@
 
 namespace longspan {
 
-/// Bytes of tensors on the first stage, which has the most micro-batches in flight.
+/// Bytes of tensors on the fullest stage: the first has the most micro-batches in flight, the last
+/// the logits.
 struct RunMemory {
   double states = 0;       // parameters, gradients, optimizer; what of them FSDP has gathered
   double activations = 0;  // saved by the layers
-  double ends = 0;         // embedding and loss, where the first stage is the last too
-  double tensors() const { return states + activations + ends; }
+  double ends = 0;         // of embedding and loss
+  double passing = 0;      // gradients on their way, and what stands in for those of weights
+  double tensors() const { return states + activations + ends + passing; }
 };
 
 /// REQUIRES: as run_time(). Layers save what arXiv 2205.05198, section 4, counts for the GPT of
 /// Megatron-LM, written for any widths: 34 s b h + 5 a s^2 b bytes where a tensor group cuts
 /// nothing, MLP and heads are as wide as the model, and scores are stored. The loss has gone when
 /// the last layer's backward begins, so of both only the larger counts.
+/// With a fused kernel the same list has a number a row of scores, and no masks: inputs of norms and
+/// products, queries, keys and values, attention's output, and the MLP's inner width before and
+/// after the activation are what Transformer Engine saves, too.
 RunMemory run_memory(const ReferenceCase& reference, const ModelSpec& model,
                      const HardwareProfile& hw, const Stack& stack);
+
+/// With what the allocator and the context take besides.
+bool fits(const RunMemory& memory, const Stack& stack, const HardwareProfile& hw);
 
 }  // namespace longspan

@@ -73,8 +73,10 @@ class Run {
     time.data = c_.zero >= 2 ? data_by_layers(forward.all(),
                                               backward.all() + again * forward.all() + selected)
                              : data(slowest.compute);
-    time.update = parameters_ / (c_.zero > 0 ? replicas_ : 1) * stack_.optimizer_bytes.value /
-                  (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
+    const double moved =
+        parameters_ * (stack_.gradient_touch_bytes.value / (c_.zero > 1 ? replicas_ : 1) +
+                       stack_.optimizer_bytes.value / (c_.zero > 0 ? replicas_ : 1));
+    time.update = moved / (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     time.rest = stack_.step_s.value + micro_batches_ * stack_.micro_batch_s.value;
     return time;
   }
@@ -98,7 +100,11 @@ class Run {
     if (kernel == Kernel::pass) return stack_.pass_share.value;
     return kernel < Kernel::attention_forward ? stack_.product_share.value : 1;
   }
-  double exchange(const Primitive& p) const { return cost_.seconds(p) + stack_.exchange_s.value; }
+  double exchange(const Primitive& p) const {
+    const double further = p.shape[2] - 1;  // ranks of its group
+    return cost_.seconds(p) / stack_.exchange_share.value + stack_.exchange_s.value +
+           further * stack_.exchange_rank_s.value;
+  }
   double exchange(const std::vector<Primitive>& primitives) const {
     return std::accumulate(primitives.begin(), primitives.end(), 0.0,
                            [&](double all, const Primitive& p) { return all + exchange(p); });
@@ -143,7 +149,7 @@ class Run {
     const double gradients = replica_pass(parameters_ * stack_.gradient_bytes.value);
     const double gathered = replica_pass(parameters_ * 2);
     const double all = c_.zero > 0 ? gradients + gathered : 2 * gradients;
-    return std::max(0.0, all - stack_.data_hidden.value * micro_batch_compute);
+    return beside(all, micro_batch_compute);
   }
 
   // Where gradients are cut up (ZeRO 2), or parameters as well (ZeRO 3), each layer has exchanges

@@ -48,6 +48,14 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"low_precision_rate", &Stack::low_precision_rate},
     {"low_precision_gathers", &Stack::low_precision_gathers},
     {"cast_bytes", &Stack::cast_bytes},
+    {"ends_as_layers", &Stack::ends_as_layers},
+    {"exchange_share", &Stack::exchange_share},
+    {"exchange_rank_s", &Stack::exchange_rank_s},
+    {"regathers", &Stack::regathers},
+    {"context_copies", &Stack::context_copies},
+    {"block_cast_bytes", &Stack::block_cast_bytes},
+    {"weight_casts", &Stack::weight_casts},
+    {"gradient_touch_bytes", &Stack::gradient_touch_bytes},
     {"parameter_state_bytes", &Stack::parameter_state_bytes},
     {"optimizer_state_bytes", &Stack::optimizer_state_bytes},
     {"gradient_bytes", &Stack::gradient_bytes},
@@ -60,6 +68,10 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"cut_logit_state_bytes", &Stack::cut_logit_state_bytes},
     {"context_bytes", &Stack::context_bytes},
     {"reserved_share", &Stack::reserved_share},
+    {"placeholder_bytes", &Stack::placeholder_bytes},
+    {"flow_bytes", &Stack::flow_bytes},
+    {"exchanged_output_bytes", &Stack::exchanged_output_bytes},
+    {"workspace_bytes", &Stack::workspace_bytes},
 };
 
 constexpr std::array<std::string_view, 5> kKinds{

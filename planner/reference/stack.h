@@ -57,14 +57,24 @@ struct Stack {
   StackTerm exchange_passes;    // tensors moved to lay out what a tensor group gathers or sums
   StackTerm bias_passes;        // tensors read by the sums of biases' gradients, backward
   StackTerm shard_copy_bytes;  // B moved for a parameter in a micro-batch, to lay out the exchanges
-  StackTerm exchange_toll;     // 1: what computation loses of an exchange of ZeRO 2 or 3 beside it
+  StackTerm exchange_toll;     // 1: what computation loses of a hidden exchange of data
   StackTerm selective_products;  // 1: of the products' work, run again by selective recomputation
   StackTerm selective_low_precision;  // 1: of products below 16 bits instead
   StackTerm selective_passes;         // 1: of the elementwise kernels, likewise
   StackTerm low_precision_share;      // 1: of a layer's products, below 16 bits where the case is
   StackTerm low_precision_rate;       // 1: of the speed that the device's peaks promise them
   StackTerm low_precision_gathers;  // 1: bytes of what a tensor group gathers, of those in 16 bits
-  StackTerm cast_bytes;  // B moved for an element of an operand of such products, to cast it
+  StackTerm cast_bytes;             // B moved for an element of their operands, to cast it
+  StackTerm ends_as_layers;   // layers that embedding and head each count as when stages are cut,
+                              // where layers alone do not divide: 0 or 1
+  StackTerm exchange_share;   // 1: of the fabrics' bandwidth that exchanges reach
+  StackTerm exchange_rank_s;  // s more of an exchange for each rank of its group beyond the first
+  StackTerm regathers;        // gathers that a layer's backward repeats, where tokens are cut up in
+                              // the tensor group, and does not hide: 0 to 2
+  StackTerm context_copies;   // copies of what heads and tokens are exchanged for, each way
+  StackTerm block_cast_bytes;  // B moved besides for an element whose block has its own scale
+  StackTerm weight_casts;      // 1: of micro-batches, those that cast weights anew and not the step
+  StackTerm gradient_touch_bytes;  // B moved for a gradient on every rank before the update
   // Memory.
   StackTerm parameter_state_bytes;  // B for a parameter on the device, not sharded by ZeRO 1
   StackTerm optimizer_state_bytes;  // B for a parameter, sharded by it
@@ -79,9 +89,15 @@ struct Stack {
                                    // recomputed layer's backward holds besides what it saves
   StackTerm selective_kept;        // 1: of the products' outputs, by a selection of products
   StackTerm logit_state_bytes;     // B for a logit while the loss is at work
-  StackTerm cut_logit_state_bytes;  // B besides where the vocabulary is cut up
-  StackTerm context_bytes;          // B of CUDA context, libraries and collectives' buffers
-  StackTerm reserved_share;         // 1: what the allocator takes for a byte of tensors
+  StackTerm cut_logit_state_bytes;   // B besides where the vocabulary is cut up
+  StackTerm context_bytes;           // B of CUDA context, libraries and collectives' buffers
+  StackTerm reserved_share;          // 1: what the allocator takes for a byte of tensors
+  StackTerm placeholder_bytes;       // B for a weight: gradients that stand in for those summed in
+                                     // place, one for each shape of a layer, one of the head's
+  StackTerm flow_bytes;              // B for an element of the gradients that backward hands on
+  StackTerm exchanged_output_bytes;  // B for an element of attention's output kept once more where
+                                     // heads are exchanged for tokens
+  StackTerm workspace_bytes;         // B of libraries' workspaces among the tensors
   bool operator==(const Stack&) const = default;
 };
 

@@ -160,6 +160,8 @@ TEST_CASE("what the makers say of a whole system") {
   CHECK(total("dgx-b200", memory) == Approx(1440e9).epsilon(0.08));
   CHECK(total("gb200-nvl72", bfloat16) == Approx(180e15));
   CHECK(total("gb200-nvl72", memory) == Approx(13.4e12).epsilon(0.08));
+  CHECK(total("gb300-nvl72", bfloat16) == Approx(180e15));
+  CHECK(total("gb300-nvl72", memory) == Approx(20e12).epsilon(0.08));
   CHECK(total("mi300x-8gpu", bfloat16) == Approx(10.4e15).epsilon(0.01));
   CHECK(total("dgx-h100", network) == Approx(3200e9 / 8));
   CHECK(total("aws-p4d", network) == Approx(400e9 / 8));

@@ -172,7 +172,8 @@ TEST_CASE("gradients of more replicas cost an exchange, unless it is hidden") {
 }
 
 TEST_CASE("fewer bits speed up the products with parameters, and cost casts") {
-  const HardwareProfile hw = load_hardware("8xb200");
+  HardwareProfile hw = load_hardware("8xb200");
+  hw.device.speedup_float8 = hw.device.speedup_float4 = {};  // by the peaks
   Stack stack = load_stack("megatron-lm");
   stack.low_precision_rate.value = stack.low_precision_share.value = 1;
   CHECK(product_precision("bf16", hw, stack).speed == 1);
@@ -403,6 +404,7 @@ double mean_error(const char* table, size_t stride, bool memory = false) {
       read_cases(std::filesystem::path(LONGSPAN_SOURCE) / "tests/published" / table);
   std::vector<double> errors;
   for (size_t i = 0; i < cases.size(); i += stride) {
+    if (!cases[i].left_out.empty()) continue;
     const CasePrediction p = predict_case(cases[i]);
     INFO(cases[i].name << ": " << p.reason);
     REQUIRE(p.reason.empty());
@@ -427,6 +429,13 @@ TEST_CASE("published runs of the stacks are predicted as well as the documentati
   CHECK(mean_error("llm_foundry_h100_fp8.yaml", 1) < 0.048);
   CHECK(mean_error("torchtitan.yaml", 1) < 0.052);
   CHECK(mean_error("torchtitan.yaml", 1, true) < 0.036);
+  CHECK(mean_error("ptdp_weak_scaling.yaml", 1) < 0.04);
+  CHECK(mean_error("ptdp_zero_3.yaml", 1) < 0.035);
+  CHECK(mean_error("simumax_b200.yaml", 1) < 0.038);
+  CHECK(mean_error("simumax_b200.yaml", 1, true) < 0.001);
+  CHECK(mean_error("megatron_bridge.yaml", 1) < 0.057);
+  CHECK(mean_error("megatron_h100_weak_scaling.yaml", 1) < 0.115);
+  CHECK(mean_error("nemo_long_sequence.yaml", 1) < 0.055);
 }
 
 }  // namespace

@@ -1,0 +1,59 @@
+#include "planner/reference/unpublished.h"
+
+#include <limits>
+
+#include "planner/reference/run_memory.h"
+#include "planner/reference/run_time.h"
+
+namespace longspan {
+namespace {
+
+// Megatron interleaves whole layers, and micro-batches in rounds of as many as there are stages
+// (arXiv 2104.04473, section 2.2).
+bool interleaves(const ReferenceCase& c, const ModelSpec& model, int64_t virtual_stages) {
+  if (virtual_stages == 1) return true;
+  const int64_t stages = c.degrees.pipeline;
+  return stages > 1 && model.layers % (stages * virtual_stages) == 0 &&
+         c.global_batch / (c.degrees.data * *c.micro_batch) % stages == 0;
+}
+
+ReferenceCase with_stage_layers(const ReferenceCase& reference, const ModelSpec& model,
+                                const Stack& stack) {
+  ReferenceCase c = reference;
+  const int64_t stages = c.degrees.pipeline, layers = model.layers + 2;
+  const bool divides = model.layers % stages == 0 || layers % stages != 0;
+  if (stack.ends_as_layers.value <= 0 || !c.stage_layers.empty() || divides) return c;
+  c.stage_layers.assign(static_cast<size_t>(stages), layers / stages);
+  --c.stage_layers.front();
+  --c.stage_layers.back();
+  return c;
+}
+
+}  // namespace
+
+ReferenceCase with_layout(const ReferenceCase& reference, const ModelSpec& model,
+                          const HardwareProfile& hw, const Stack& stack) {
+  ReferenceCase tried = with_stage_layers(reference, model, stack);
+  if (reference.micro_batch) return tried;
+  tried.micro_batch = 1;
+  tried.virtual_stages = 1;
+  ReferenceCase best = tried;
+  double least = std::numeric_limits<double>::infinity();
+  const int64_t batch = reference.global_batch / reference.degrees.data;
+  for (int64_t micro = 1; batch % micro == 0; micro *= 2) {
+    tried.micro_batch = micro;
+    for (int64_t virtual_stages = 1; virtual_stages <= model.layers; ++virtual_stages) {
+      if (!interleaves(tried, model, virtual_stages)) continue;
+      tried.virtual_stages = virtual_stages;
+      if (!fits(run_memory(tried, model, hw, stack), stack, hw)) continue;
+      const double seconds = run_time(tried, model, hw, stack).step();
+      if (seconds < least) {
+        least = seconds;
+        best = tried;
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace longspan
