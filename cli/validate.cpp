@@ -72,6 +72,7 @@ void add_summary(Table& table, const std::string& name, const std::string& what,
 
 void add_table(Table& table, const TableReport& t, const std::string& name) {
   add_summary(table, name, "step time", t.step);
+  add_summary(table, name, "MFU, points", t.mfu);
   add_summary(table, name, "memory", t.peak);
   add_summary(table, name, "longest sequence", t.longest);
   for (const PeerErrors& peer : t.peers) {
@@ -182,6 +183,7 @@ void put_report(Json& object, const TableReport& t) {
   object["cases"] = t.cases;
   object["predicted"] = t.predicted;
   object["step_time"] = summary_json(t.step);
+  object["mfu"] = summary_json(t.mfu);
   object["memory"] = summary_json(t.peak);
   object["longest_sequence"] = summary_json(t.longest);
   object["fits"] = {{"trained_fits", t.fit.trained_fits},
@@ -207,6 +209,7 @@ Json case_json(const ReferenceCase& c, const CasePrediction& p, const CaseErrors
   put(object, "measured_step_seconds", e.measured_step_seconds);
   put(object, "predicted_step_seconds", p.step_seconds);
   put(object, "step_error", e.step);
+  put(object, "mfu_error", e.mfu);
   put(object, "measured_peak_bytes", e.measured_peak_bytes);
   put(object, "predicted_peak_bytes", p.peak_bytes);
   put(object, "peak_error", e.peak);

@@ -274,13 +274,22 @@ std::string place_of(const ReferenceCase& reference) {
 }
 
 const std::vector<std::string>& case_stacks() {
-  static const std::vector<std::string> stacks = {"alst",          "deepspeed",
-                                                  "easycontext",   "fpdt",
-                                                  "fsdp",          "llm-foundry",
-                                                  "longspan",      "megatron-bridge",
-                                                  "megatron-core", "megatron-deepspeed",
-                                                  "megatron-lm",   "megatron-lm-2021",
-                                                  "mist",          "nemo",
+  static const std::vector<std::string> stacks = {"alst",
+                                                  "alst-flash3",
+                                                  "deepspeed",
+                                                  "easycontext",
+                                                  "fpdt",
+                                                  "fsdp",
+                                                  "llm-foundry",
+                                                  "longspan",
+                                                  "megatron-bridge",
+                                                  "megatron-core",
+                                                  "megatron-deepspeed",
+                                                  "megatron-deepspeed-2024",
+                                                  "megatron-lm",
+                                                  "megatron-lm-2021",
+                                                  "mist",
+                                                  "nemo",
                                                   "torchtitan"};
   return stacks;
 }

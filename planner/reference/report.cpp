@@ -16,7 +16,7 @@ struct Collected {
     std::vector<double> ours_step, peer_step, ours_peak, peer_peak;
   };
   TableReport table;
-  std::vector<double> step, peak, longest;
+  std::vector<double> step, peak, longest, mfu;
   std::map<std::string, Beside> peers;
 };
 
@@ -51,6 +51,9 @@ CaseErrors errors_of(const ReferenceCase& c, const CasePrediction& p) {
   if (!c.left_out.empty()) return errors;
   errors.step = error_of(p.step_seconds, errors.measured_step_seconds);
   errors.peak = error_of(p.peak_bytes, errors.measured_peak_bytes);
+  if (errors.step && c.measured.mfu) {
+    errors.mfu = *restated(c, *p.step_seconds).mfu - *c.measured.mfu;
+  }
   if (c.measured.longest) errors.longest = error_of(p.longest_sequence, std::optional(c.sequence));
   return errors;
 }
@@ -76,6 +79,7 @@ void collect(Collected& into, const ReferenceCase& c, const CasePrediction& p,
   append(into.step, errors.step);
   append(into.peak, errors.peak);
   append(into.longest, errors.longest);
+  append(into.mfu, errors.mfu);
   if (p.fits) count_fit(table.fit, !c.measured.out_of_memory, *p.fits);
   if (!c.peer) return;
   Collected::Beside& beside = into.peers[c.peer->name];
@@ -94,6 +98,7 @@ TableReport finished(Collected collected) {
   table.step = summarize(collected.step);
   table.peak = summarize(collected.peak);
   table.longest = summarize(collected.longest);
+  table.mfu = summarize(collected.mfu);
   for (const auto& [name, beside] : collected.peers) {
     table.peers.push_back({name, summarize(beside.ours_step), summarize(beside.peer_step),
                            summarize(beside.ours_peak), summarize(beside.peer_peak)});

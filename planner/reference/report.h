@@ -31,6 +31,7 @@ struct CaseErrors {
   std::optional<double> measured_step_seconds;
   std::optional<int64_t> measured_peak_bytes;
   std::optional<double> step, peak, longest;
+  std::optional<double> mfu;  // predicted - measured: 0.01 is a percentage point
   std::optional<double> peer_step, peer_peak;
 };
 
@@ -52,7 +53,7 @@ struct TableReport {
   std::string table, file, source;
   int64_t cases = 0;
   int64_t predicted = 0;  // with a prediction of anything
-  ErrorSummary step, peak, longest;
+  ErrorSummary step, peak, longest, mfu;
   FitCounts fit;
   std::vector<PeerErrors> peers;               // by name
   std::map<std::string, int64_t> left_out;     // by the file: reason, cases

@@ -11,7 +11,7 @@ namespace longspan {
 struct RunMemory {
   double states = 0;       // parameters, gradients, optimizer
   double activations = 0;  // saved by the layers
-  double ends = 0;         // embedding and loss, where the first stage is the last too
+  double ends = 0;  // what the loss takes more than a layer at work, where the first stage is last
   double tensors() const { return states + activations + ends; }
 };
 

@@ -1,10 +1,12 @@
 #include "planner/reference/run_time.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "planner/cost/cost_model.h"
 #include "planner/reference/cut.h"
+#include "planner/reference/run_host.h"
 
 namespace longspan {
 namespace {
@@ -45,6 +47,7 @@ class Run {
     const EndsWork ends = ends_work(model_, stack_, shape_);
     const Seconds forward = seconds(layer.forward), backward = seconds(layer.backward);
     const Seconds scores = seconds({layer.scores, {}, {}});
+    const Seconds tiles = seconds({layer.mlp, {}, {}}) * stack_.tiled_mlp_again.value;
     const Seconds embedding = seconds(ends.embedding), head = seconds(ends.head);
 
     // Of each stage, for one micro-batch.
@@ -55,6 +58,7 @@ class Run {
       stage[i] = (forward + backward) * layers;
       stage[i] += forward * recomputed_layers(c_, model_, i);
       if (c_.recompute == Recompute::selective) stage[i] += scores * layers;
+      if (c_.tiled_mlp) stage[i] += tiles * layers;
     }
     stage.front() += embedding;
     stage.back() += head;
@@ -67,8 +71,11 @@ class Run {
     time.context = slowest.context * micro_batches_;
     time.bubble = bubble(stage, slowest);
     time.data = data(slowest.compute);
-    time.update = parameters_ / (c_.zero > 0 ? replicas_ : 1) * stack_.optimizer_bytes.value /
+    const double here = 1 - offloaded(c_.offload.optimizer, 0);
+    time.update = here * parameters_ / (c_.zero > 0 ? replicas_ : 1) *
+                  stack_.optimizer_bytes.value /
                   (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
+    time.host = host_seconds(c_, hw_, stack_, host_traffic(c_, model_, stack_), time.compute);
     time.rest = stack_.step_s.value + micro_batches_ * stack_.micro_batch_s.value;
     return time;
   }
@@ -79,7 +86,7 @@ class Run {
     Seconds s;
     double device = 0;
     for (const Primitive& p : pass.kernels) {
-      device += cost_.seconds(p) / share(p.kernel) + stack_.kernel_gap_s.value;
+      device += cost_.seconds(p) / share(p) + stack_.kernel_gap_s.value;
     }
     const double kernels = number(static_cast<int64_t>(pass.kernels.size()));
     const double tensor = exchange(pass.tensor), context = exchange(pass.context);
@@ -88,11 +95,26 @@ class Run {
     s.compute = std::max(device, kernels * stack_.host_kernel_s.value - s.tensor - s.context);
     return s;
   }
-  double share(Kernel kernel) const {
-    if (kernel == Kernel::pass) return stack_.pass_share.value;
-    return kernel < Kernel::attention_forward ? stack_.product_share.value : 1;
+  double share(const Primitive& p) const {
+    if (p.kernel == Kernel::pass) return stack_.pass_share.value;
+    if (p.kernel < Kernel::attention_forward) return stack_.product_share.value;
+    return stack_.attention_share.value / head_cost(p.shape[2]);
   }
-  double exchange(const Primitive& p) const { return cost_.seconds(p) + stack_.exchange_s.value; }
+  // What a FLOP of a head takes against one of a head of 128 columns, which attention was measured
+  // with: kernels round columns up to 32, and the softmax of a pair costs the same for few as for
+  // many.
+  double head_cost(double columns) const {
+    const double softmax = stack_.attention_head_cost.value;
+    if (softmax == 0) return 1;
+    return (std::ceil(columns / 32) * 32 + softmax) / columns / ((128 + softmax) / 128);
+  }
+  double exchange(const Primitive& p) const {
+    // A gather's members in other nodes send what its ring passes on from node to node.
+    const bool between =
+        p.kernel == Kernel::gather && p.shape[1] * p.shape[2] > number(hw_.devices_per_node);
+    return cost_.seconds(p) / (between ? stack_.cluster_gather_share.value : 1) +
+           stack_.exchange_s.value;
+  }
   double exchange(const std::vector<Primitive>& primitives) const {
     return std::accumulate(primitives.begin(), primitives.end(), 0.0,
                            [&](double all, const Primitive& p) { return all + exchange(p); });

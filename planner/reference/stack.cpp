@@ -35,11 +35,30 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"stage_latency_s", &Stack::stage_latency_s},
     {"micro_batch_s", &Stack::micro_batch_s},
     {"step_s", &Stack::step_s},
+    {"attention_share", &Stack::attention_share},
+    {"attention_head_cost", &Stack::attention_head_cost},
+    {"tiled_mlp_again", &Stack::tiled_mlp_again},
+    {"cluster_gather_share", &Stack::cluster_gather_share},
+    {"copy_share", &Stack::copy_share},
+    {"copy_hidden", &Stack::copy_hidden},
+    {"host_update_bytes", &Stack::host_update_bytes},
     {"parameter_state_bytes", &Stack::parameter_state_bytes},
     {"optimizer_state_bytes", &Stack::optimizer_state_bytes},
     {"gradient_bytes", &Stack::gradient_bytes},
     {"context_bytes", &Stack::context_bytes},
     {"reserved_share", &Stack::reserved_share},
+    {"score_saved_bytes", &Stack::score_saved_bytes},
+    {"logit_saved_bytes", &Stack::logit_saved_bytes},
+    {"loss_work", &Stack::loss_work},
+    {"hidden_work", &Stack::hidden_work},
+    {"inner_work", &Stack::inner_work},
+    {"attention_work", &Stack::attention_work},
+    {"exchange_work", &Stack::exchange_work},
+    {"gathered_bytes", &Stack::gathered_bytes},
+    {"exchange_buffer_bytes", &Stack::exchange_buffer_bytes},
+    {"kernel_elements", &Stack::kernel_elements},
+    {"host_state_bytes", &Stack::host_state_bytes},
+    {"host_reserved_bytes", &Stack::host_reserved_bytes},
 };
 
 constexpr std::array<std::string_view, 5> kKinds{
@@ -65,6 +84,7 @@ Stack read_stack(const YamlMap& yaml) {
   Stack stack = layered ? load_stack(yaml.text("like")) : Stack{};
   stack.name = yaml.text("name");
   stack.about = yaml.text("about");
+  if (yaml.has("attention_kernel")) stack.attention_kernel = yaml.text("attention_kernel");
   for (const auto& [key, term] : kTerms) {
     if (!layered || yaml.has(key)) stack.*term = read_term(yaml.map(key));
   }
