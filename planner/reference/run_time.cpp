@@ -109,11 +109,10 @@ class Run {
     return (std::ceil(columns / 32) * 32 + softmax) / columns / ((128 + softmax) / 128);
   }
   double exchange(const Primitive& p) const {
-    // A gather's members in other nodes send what its ring passes on from node to node.
-    const bool between =
-        p.kernel == Kernel::gather && p.shape[1] * p.shape[2] > number(hw_.devices_per_node);
-    return cost_.seconds(p) / (between ? stack_.cluster_gather_share.value : 1) +
-           stack_.exchange_s.value;
+    const bool between = p.shape[1] * p.shape[2] > number(hw_.devices_per_node);
+    const StackTerm& reached =
+        p.kernel == Kernel::gather ? stack_.cluster_gather_share : stack_.cluster_exchange_share;
+    return cost_.seconds(p) / (between ? reached.value : 1) + stack_.exchange_s.value;
   }
   double exchange(const std::vector<Primitive>& primitives) const {
     return std::accumulate(primitives.begin(), primitives.end(), 0.0,

@@ -39,6 +39,7 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"attention_head_cost", &Stack::attention_head_cost},
     {"tiled_mlp_again", &Stack::tiled_mlp_again},
     {"cluster_gather_share", &Stack::cluster_gather_share},
+    {"cluster_exchange_share", &Stack::cluster_exchange_share},
     {"copy_share", &Stack::copy_share},
     {"copy_hidden", &Stack::copy_hidden},
     {"host_update_bytes", &Stack::host_update_bytes},

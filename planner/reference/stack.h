@@ -49,10 +49,11 @@ struct Stack {
   StackTerm attention_head_cost;  // columns of a head that a pair's softmax takes as long as, where
                                   // heads are not of 128; 0: attention's rate is that of any head
   StackTerm tiled_mlp_again;      // forwards that the tiles of an MLP run again backward
-  StackTerm cluster_gather_share;  // 1: of the fabric between nodes that gathers reach
-  StackTerm copy_share;            // 1: of the link to the host that copies of tensors reach
-  StackTerm copy_hidden;           // 1: share of these copies' time that computation hides
-  StackTerm host_update_bytes;     // B moved in host memory for a parameter that is updated there
+  StackTerm cluster_gather_share;    // 1: of the fabric between nodes that gathers reach
+  StackTerm cluster_exchange_share;  // 1: likewise exchanges of all with all
+  StackTerm copy_share;              // 1: of the link to the host that copies of tensors reach
+  StackTerm copy_hidden;             // 1: share of these copies' time that computation hides
+  StackTerm host_update_bytes;       // B moved in host memory for a parameter that is updated there
   // Memory.
   StackTerm parameter_state_bytes;  // B for a parameter on the device, not sharded by ZeRO 1
   StackTerm optimizer_state_bytes;  // B for a parameter, sharded by it

@@ -142,6 +142,25 @@ TEST_CASE("heads that are not of 128 columns cost what the stack says") {
   CHECK(run_time(c, model, hw, stack).compute > 1.8 * softmax);
 }
 
+TEST_CASE("a share of the fabric between nodes slows what crosses it, and only that") {
+  ReferenceCase c = case_8b();
+  const ModelSpec model = model_8b();
+  Stack stack = load_stack("alst");
+  stack.context_hidden.value = stack.data_hidden.value = 0;
+  const auto exchanged = [&](const char* hardware) {
+    const RunTime time = run_time(c, model, load_hardware(hardware), stack);
+    return std::pair(time.context, time.data);
+  };
+  const auto inside = exchanged("8xaws-p5"), across = exchanged("2x4xaws-p5");
+  stack.cluster_exchange_share.value = 0.5;
+  CHECK(exchanged("8xaws-p5") == inside);
+  CHECK(exchanged("2x4xaws-p5").first > 1.9 * across.first);
+  CHECK(exchanged("2x4xaws-p5").second == across.second);
+  stack.cluster_gather_share.value = 0.5;
+  CHECK(exchanged("8xaws-p5") == inside);
+  CHECK(exchanged("2x4xaws-p5").second > 1.9 * across.second);
+}
+
 TEST_CASE("the longest multiple is found") {
   const auto up_to = [](int64_t most) { return [=](int64_t tokens) { return tokens <= most; }; };
   CHECK(longest_multiple(256, 1000, up_to(255)) == 0);
@@ -192,7 +211,7 @@ TEST_CASE("published runs of long sequences are predicted as well as the documen
   CHECK(alst.longest.mean < 0.1);
   CHECK(alst.longest.median < 0.08);
   const TableReport figure = errors_of("fpdt_figure_4.yaml");
-  CHECK(figure.step.mean < 0.05);
+  CHECK(figure.step.mean < 0.044);
   CHECK(figure.longest.mean < 0.45);
   CHECK(figure.mfu.median < 0.011);
   CHECK(figure.mfu.mean < 0.014);
