@@ -1,6 +1,7 @@
 #include "planner/reference/run_host.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "planner/cost/cost_model.h"
 #include "planner/reference/cut.h"

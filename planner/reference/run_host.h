@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// Of one rank; bytes are exact, whatever the copies take.
+/// Of one rank of the first stage; bytes are exact, whatever the copies take.
 struct HostTraffic {
   double down = 0, up = 0;  // bytes a step, device to host and back
   double updated = 0;       // parameters that its host updates
@@ -25,8 +25,8 @@ HostTraffic host_traffic(const ReferenceCase& reference, const ModelSpec& model,
 double host_seconds(const ReferenceCase& reference, const HardwareProfile& hw, const Stack& stack,
                     const HostTraffic& traffic, double compute_seconds);
 
-/// Bytes of a node's host memory that the run takes, besides the stack's host_reserved_bytes.
-/// REQUIRES: as host_traffic().
+/// Bytes of host memory that a node of the first stage's ranks takes, besides the stack's
+/// host_reserved_bytes. REQUIRES: as host_traffic().
 double host_bytes(const ReferenceCase& reference, const ModelSpec& model, const Stack& stack);
 
 /// Share of a stage's `shares` (one for each stage, or one for all; empty: none) that waits there.
