@@ -92,6 +92,7 @@ void add_summary(Table& table, const std::string& name, const std::string& what,
 
 void add_table(Table& table, const TableReport& t, const std::string& name) {
   add_summary(table, name, "step time", t.step, &t.step_left_out);
+  add_summary(table, name, "MFU, points", t.mfu);
   add_summary(table, name, "memory", t.peak, &t.peak_left_out);
   add_summary(table, name, "longest sequence", t.longest, &t.longest_left_out);
   for (const PeerErrors& peer : t.peers) {
@@ -209,6 +210,7 @@ void put_report(Json& object, const TableReport& t) {
   object["cases"] = t.cases;
   object["predicted"] = t.predicted;
   object["step_time"] = summary_json(t.step, &t.step_left_out);
+  object["mfu"] = summary_json(t.mfu);
   object["memory"] = summary_json(t.peak, &t.peak_left_out);
   object["longest_sequence"] = summary_json(t.longest, &t.longest_left_out);
   object["fits"] = {{"trained_fits", t.fit.trained_fits},
@@ -247,6 +249,7 @@ Json case_json(const ReferenceCase& c, const CasePrediction& p, const CaseErrors
     put(object, "predicted_mfu", restated(c, *p.step_seconds).mfu);
   put(object, "step_error", e.step);
   put(object, "left_out_step_error", e.step_left_out);
+  put(object, "mfu_error", e.mfu);
   put(object, "measured_peak_bytes", e.measured_peak_bytes);
   put(object, "predicted_peak_bytes", p.peak_bytes);
   put(object, "peak_error", e.peak);

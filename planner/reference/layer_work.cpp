@@ -91,10 +91,16 @@ class Layer {
     k.linear(rows_, d_, a_);
     k.touch(kBytes * stack_.add_passes.value * between_ * d_);
     k.touch(kBytes * stack_.norm_passes.value * between_ * d_);
+    mlp_forward(work_.forward.kernels);
+    mlp_forward(work_.mlp);
+    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
+  }
+
+  void mlp_forward(std::vector<Primitive>& out) {
+    Kernels k(out, shape_.precision);
     k.linear(rows_, w_, d_);
     k.touch(kBytes * stack_.activation_passes.value * rows_ * f_);
     k.linear(rows_, d_, f_);
-    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
   }
 
   void backward() {

@@ -47,6 +47,7 @@ struct LayerWork {
   Pass forward;
   Pass backward;                  // without recomputation
   std::vector<Primitive> scores;  // forward kernels that selective recomputation runs again
+  std::vector<Primitive> mlp;     // those that tiles of the MLP do
 };
 
 LayerWork layer_work(const ModelSpec& model, const Stack& stack, const LayerShape& shape);

@@ -10,7 +10,10 @@
 #include "base/units.h"
 #include "hwprofiles/catalog.h"
 #include "planner/plan/plan.h"
+#include "planner/reference/cut.h"
+#include "planner/reference/longest.h"
 #include "planner/reference/measure.h"
+#include "planner/reference/run_host.h"
 #include "planner/reference/run_memory.h"
 #include "planner/reference/run_time.h"
 #include "planner/reference/stack.h"
@@ -30,8 +33,6 @@ CasePrediction not_covered(std::string reason) {
 std::string why_not_stack(const ReferenceCase& c) {
   if (c.degrees.expert > 1) return "mixture of experts";
   if (c.precision == "fp32") return "precision fp32";
-  if (c.chunk_tokens > 0) return "chunks of a reference stack";
-  if (c.offload != CaseOffload{}) return "offloads of a reference stack";
   return {};
 }
 
@@ -104,24 +105,10 @@ bool fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes) {
   return std::equal(peak_bytes.begin(), peak_bytes.end(), capacity.begin(), std::less_equal<>());
 }
 
-// The longest multiple of what the degrees and the chunk divide that fits, to within 2 %.
-int64_t longest_sequence(const ReferenceCase& c, const ModelSpec& model,
-                         const HardwareProfile& hw) {
+// What the degrees and the chunk divide.
+int64_t granule_of(const ReferenceCase& c) {
   const CaseDegrees& d = c.degrees;
-  const int64_t granule =
-      std::lcm(std::max<int64_t>(1, c.chunk_tokens), 256 * d.ulysses * 2 * d.ring * d.tensor);
-  const auto fits_at = [&](int64_t granules) {
-    const Plan plan = plan_of(c, model, hw, granules * granule);
-    return fits(plan, exact_peak_bytes(step_request(plan)));
-  };
-  constexpr int64_t kLongest = int64_t{1} << 27;
-  int64_t good = 0, bad = 1;
-  while (fits_at(bad) && bad * granule < kLongest) good = std::exchange(bad, 2 * bad);
-  while (bad - good > std::max<int64_t>(1, good / 50)) {
-    const int64_t middle = good + (bad - good) / 2;
-    (fits_at(middle) ? good : bad) = middle;
-  }
-  return good * granule;
+  return std::lcm(std::max<int64_t>(1, c.chunk_tokens), 256 * d.ulysses * 2 * d.ring * d.tensor);
 }
 
 // As the plan of its knobs, run by Longspan.
@@ -134,30 +121,58 @@ CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
   prediction.peak_bytes =
       predicted.peak_bytes[0] + static_cast<int64_t>(hw.device.reserved_bytes.value);
   prediction.fits = fits(plan, predicted.peak_bytes);
-  if (c.measured.longest) prediction.longest_sequence = longest_sequence(c, model, hw);
+  if (c.measured.longest) {
+    prediction.longest_sequence = longest_multiple(granule_of(c), 50, [&](int64_t tokens) {
+      const Plan longer = plan_of(c, model, hw, tokens);
+      return fits(longer, exact_peak_bytes(step_request(longer)));
+    });
+  }
   return prediction;
+}
+
+// Whether a run has room on the devices and their hosts, in elements that its kernels can address.
+bool stack_fits(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
+                const Stack& stack) {
+  const double host = host_bytes(c, model, stack) + stack.host_reserved_bytes.value;
+  const double widest = static_cast<double>(std::max(model.hidden, model.attention_width()));
+  const double elements = layer_shape(c).tokens() * widest;
+  const double addressed = stack.kernel_elements.value;
+  return fits(run_memory(c, model, hw, stack), stack, hw) && host <= hw.host.memory_bytes.value &&
+         (addressed == 0 || elements <= addressed);
+}
+
+// Bytes as the case has measured them: tensors, what the allocator takes for them, or all.
+double measured_kind(const ReferenceCase& c, const Stack& stack, double tensors) {
+  if (c.measured.peak_allocated_bytes) return tensors;
+  const double reserved = tensors * stack.reserved_share.value;
+  if (c.measured.peak_reserved_bytes) return reserved;
+  return c.measured.peak_device_bytes ? reserved + stack.context_bytes.value : tensors;
 }
 
 // As the software that it was measured with runs it.
 CasePrediction predict_stack(const ReferenceCase& reference, const ModelSpec& model,
-                             const HardwareProfile& usual, Stack stack) {
+                             const HardwareProfile& of_case, Stack stack) {
   CasePrediction prediction;
   if (!reference.overlap) {
     for (StackTerm* hidden : {&stack.tensor_hidden, &stack.data_hidden, &stack.context_hidden}) {
       hidden->value = 0;
     }
   }
+  const bool named = of_case.attention_kernels.contains(stack.attention_kernel);
   const HardwareProfile hw =
-      stack.attention_kernel.empty() ? usual : with_attention_kernel(usual, stack.attention_kernel);
+      named ? with_attention_kernel(of_case, stack.attention_kernel) : of_case;
   const ReferenceCase c = with_layout(reference, model, hw, stack);
   prediction.step_seconds = run_time(c, model, hw, stack).step();
-  const RunMemory memory = run_memory(c, model, hw, stack);
-  // Of what the source gives: tensors, or what the allocator took for them.
-  const CaseMeasured& m = c.measured;
-  const bool reserved = m.peak_reserved_bytes && !m.peak_allocated_bytes;
   prediction.peak_bytes =
-      static_cast<int64_t>(memory.tensors() * (reserved ? stack.reserved_share.value : 1));
-  prediction.fits = fits(memory, stack, hw);
+      static_cast<int64_t>(measured_kind(c, stack, run_memory(c, model, hw, stack).tensors()));
+  prediction.fits = stack_fits(c, model, hw, stack);
+  if (c.measured.longest) {
+    ReferenceCase longer = c;
+    prediction.longest_sequence = longest_multiple(granule_of(c), 1000, [&](int64_t tokens) {
+      longer.sequence = tokens;
+      return stack_fits(longer, fit_positions(model, tokens), hw, stack);
+    });
+  }
   return prediction;
 }
 

@@ -27,7 +27,7 @@ struct Collected {
     LeftOut summary() const { return {summarize(errors), in_range}; }
   };
   TableReport table;
-  std::vector<double> step, peak, longest;
+  std::vector<double> step, peak, longest, mfu;
   Without step_without, peak_without, longest_without;
   std::map<std::string, Beside> peers;
 };
@@ -66,6 +66,9 @@ CaseErrors errors_of(const ReferenceCase& c, const CasePrediction& p,
   errors.peak = error_of(p.peak_bytes, errors.measured_peak_bytes);
   errors.step_left_out = error_of(left_out.step_seconds, errors.measured_step_seconds);
   errors.peak_left_out = error_of(left_out.peak_bytes, errors.measured_peak_bytes);
+  if (errors.step && c.measured.mfu) {
+    errors.mfu = *restated(c, *p.step_seconds).mfu - *c.measured.mfu;
+  }
   if (c.measured.longest) {
     errors.longest = error_of(p.longest_sequence, std::optional(c.sequence));
     errors.longest_left_out = error_of(left_out.longest_sequence, std::optional(c.sequence));
@@ -97,6 +100,7 @@ void collect(Collected& into, const ReferenceCase& c, const CasePrediction& p,
   into.step_without.append(errors.step_left_out, ranges.step.of(c.table));
   into.peak_without.append(errors.peak_left_out, ranges.memory.of(c.table));
   into.longest_without.append(errors.longest_left_out, ranges.longest.of(c.table));
+  append(into.mfu, errors.mfu);
   if (p.fits) count_fit(table.fit, !c.measured.out_of_memory, *p.fits);
   if (!c.peer) return;
   Collected::Beside& beside = into.peers[c.peer->name];
@@ -118,6 +122,7 @@ TableReport finished(Collected collected) {
   table.step_left_out = collected.step_without.summary();
   table.peak_left_out = collected.peak_without.summary();
   table.longest_left_out = collected.longest_without.summary();
+  table.mfu = summarize(collected.mfu);
   for (const auto& [name, beside] : collected.peers) {
     table.peers.push_back({name, summarize(beside.ours_step), summarize(beside.peer_step),
                            summarize(beside.ours_peak), summarize(beside.peer_peak)});

@@ -34,6 +34,7 @@ struct CaseErrors {
   std::optional<double> step, peak, longest;
   /// Likewise, predicted with nothing fitted to the case's table.
   std::optional<double> step_left_out, peak_left_out, longest_left_out;
+  std::optional<double> mfu;  // predicted - measured: 0.01 is a percentage point
   std::optional<double> peer_step, peer_peak;
 };
 
@@ -62,7 +63,7 @@ struct TableReport {
   std::string table, file, source;
   int64_t cases = 0;
   int64_t predicted = 0;  // with a prediction of anything
-  ErrorSummary step, peak, longest;
+  ErrorSummary step, peak, longest, mfu;
   LeftOut step_left_out, peak_left_out, longest_left_out;
   FitCounts fit;
   std::vector<PeerErrors> peers;               // by name

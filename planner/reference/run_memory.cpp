@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "planner/reference/cut.h"
+#include "planner/reference/run_host.h"
+#include "planner/reference/work_memory.h"
 
 namespace longspan {
 namespace {
@@ -24,9 +26,10 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
   const double stored = shape.stored_scores ? 1 : 0;
   LayerBytes s;
   s.input = 2 * between * d;
-  // Scores after softmax, their dropout's mask and what it leaves; or one sum a row of them.
+  // Scores as the stack keeps them, or one sum of a row of them.
   s.scores = number(m.heads) / number(shape.tensor) * number(shape.sequences) *
-             number(shape.sequence) * (stored > 0 ? 5 * number(shape.sequence) : 4) /
+             number(shape.sequence) *
+             (stored > 0 ? stack.score_saved_bytes.value * number(shape.sequence) : 4) /
              number(shape.context);
   const double norms = 2 * 2 * between * d, inputs = 2 * 2 * between * d;
   const double masks = stored * 2 * between * d;  // of dropout, as old as unfused attention
@@ -80,12 +83,8 @@ class Stage {
     // The loss and its gradient are there before, and with one stage after, any layer's backward.
     const double layer = flow() * (widths_.rows * widths_.gated + widths_.between * widths_.hidden);
     memory.passing = stack_.workspace_bytes.value + placeholders() + std::max(layer, head());
-    if (last()) {
-      const double logit = stack_.logit_state_bytes.value +
-                           (shape_.tensor > 1 ? stack_.cut_logit_state_bytes.value : 0);
-      // They are gone before the last layer's backward.
-      memory.ends = std::max(0.0, logit * shape_.tokens() * vocabulary() - at_work());
-    }
+    // The loss is over when the last layer's backward begins.
+    if (last()) memory.ends = std::max(0.0, loss_work_bytes(c_, model_, stack_) - at_work());
     return memory;
   }
 
@@ -94,14 +93,24 @@ class Stage {
   double flow() const { return stack_.flow_bytes.value; }
   double vocabulary() const { return number(model_.vocab) / number(shape_.tensor); }
 
+  double here(const std::vector<double>& shares) const { return 1 - offloaded(shares, index_); }
+
   double states() const {
     const double parameters = rank_parameters(c_, model_, index_), ranks = replicas(c_);
     const double whole = c_.zero == 3 ? parameters / ranks : parameters;
+    const double cut = c_.zero > 0 ? parameters / ranks : parameters;
+    const double of_parameter = std::min(2.0, stack_.parameter_state_bytes.value);
+    const double of_gradient = stack_.parameter_state_bytes.value - of_parameter;
     // Gradients wait for those of other micro-batches.
     const double waiting = micro_batches(c_) > 1 ? stack_.gradient_state_bytes.value : 0;
-    return whole * (stack_.parameter_state_bytes.value + waiting) +
-           (c_.zero > 0 ? parameters / ranks : parameters) * stack_.optimizer_state_bytes.value +
-           gathered_bytes(c_, model_, stack_, index_);
+    double bytes = whole * of_parameter * here(c_.offload.parameters) +
+                   (c_.zero == 2 ? cut : whole) * of_gradient * here(c_.offload.gradients) +
+                   whole * waiting +
+                   cut * stack_.optimizer_state_bytes.value * here(c_.offload.optimizer) +
+                   gathered_bytes(c_, model_, stack_, index_);
+    if (c_.zero == 3) bytes += stack_.gathered_bytes.value;
+    if (shape_.ulysses > 1) bytes += stack_.exchange_buffer_bytes.value;
+    return bytes;
   }
 
   // Of layers that are recomputed: what is whole while one of them runs backward.
@@ -111,8 +120,9 @@ class Stage {
     double bytes = 0;
     if (selective()) bytes = chosen() ? layer_.all - layer_.chosen : layer_.scores;
     if (recomputed_layers(c_, model_, index_) > 0) {
-      bytes =
-          layer_.all - layer_.input + stack_.work_tensors.value * 2 * widths_.rows * widths_.hidden;
+      bytes = layer_work_bytes(c_, model_, stack_, layer_.all - layer_.input) +
+              stack_.work_tensors.value * 2 * widths_.rows * widths_.hidden +
+              offloaded(c_.offload.checkpoints, index_) * layer_.input;  // has come back
     }
     if (c_.degrees.all_gather > 1) {  // keys and values of all, for all heads, and their gradients
       bytes += 2 * 2 * 2 * number(c_.sequence) * widths_.queries;
@@ -127,7 +137,8 @@ class Stage {
                         : chosen()   ? layer_.chosen
                                      : layer_.all - layer_.scores;
     const double boundary = c_.degrees.pipeline > 1 ? stack_.stage_tensors.value * layer_.input : 0;
-    const double of_stage = (layers - again) * kept + again * layer_.input + boundary;
+    const double of_stage =
+        (layers - again) * kept + again * layer_.input * here(c_.offload.checkpoints) + boundary;
     // 1F1B: a stage is as many micro-batches ahead as there are stages from it on; interleaved,
     // the first a little more (arXiv 2205.05198, section 4.2.3).
     const double p = number(c_.degrees.pipeline), v = number(c_.virtual_stages);

@@ -1,10 +1,12 @@
 #include "planner/reference/run_time.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "planner/cost/cost_model.h"
 #include "planner/reference/cut.h"
+#include "planner/reference/run_host.h"
 
 namespace longspan {
 namespace {
@@ -47,6 +49,7 @@ class Run {
     const EndsWork ends = ends_work(model_, stack_, shape_);
     const Seconds forward = seconds(layer.forward), backward = seconds(layer.backward);
     const Seconds selective = seconds(selective_pass(layer));
+    const Seconds tiles = seconds({layer.mlp, {}, {}}) * stack_.tiled_mlp_again.value;
     const Seconds embedding = seconds(ends.embedding), head = seconds(ends.head);
 
     // Of each stage, for one micro-batch.
@@ -57,6 +60,7 @@ class Run {
       stage[i] = (forward + backward) * layers;
       stage[i] += forward * recomputed_layers(c_, model_, i);
       if (c_.recompute == Recompute::selective) stage[i] += selective * layers;
+      if (c_.tiled_mlp) stage[i] += tiles * layers;
     }
     stage.front() += embedding;
     stage.back() += head;
@@ -73,10 +77,12 @@ class Run {
     time.data = c_.zero >= 2 ? data_by_layers(forward.all(),
                                               backward.all() + again * forward.all() + selected)
                              : data(slowest.compute);
+    const double here = 1 - offloaded(c_.offload.optimizer, 0);
     const double moved =
         parameters_ * (stack_.gradient_touch_bytes.value / (c_.zero > 1 ? replicas_ : 1) +
-                       stack_.optimizer_bytes.value / (c_.zero > 0 ? replicas_ : 1));
+                       here * stack_.optimizer_bytes.value / (c_.zero > 0 ? replicas_ : 1));
     time.update = moved / (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
+    time.host = host_seconds(c_, hw_, stack_, host_traffic(c_, model_, stack_), time.compute);
     time.rest = stack_.step_s.value + micro_batches_ * stack_.micro_batch_s.value;
     return time;
   }
@@ -87,7 +93,7 @@ class Run {
     Seconds s;
     double device = 0;
     for (const Primitive& p : pass.kernels) {
-      device += cost_.seconds(p) / share(p.kernel) + stack_.kernel_gap_s.value;
+      device += cost_.seconds(p) / share(p) + stack_.kernel_gap_s.value;
     }
     const double kernels = number(static_cast<int64_t>(pass.kernels.size()));
     const double tensor = exchange(pass.tensor), context = exchange(pass.context);
@@ -96,13 +102,26 @@ class Run {
     s.compute = std::max(device, kernels * stack_.host_kernel_s.value - s.tensor - s.context);
     return s;
   }
-  double share(Kernel kernel) const {
-    if (kernel == Kernel::pass) return stack_.pass_share.value;
-    return kernel < Kernel::attention_forward ? stack_.product_share.value : 1;
+  double share(const Primitive& p) const {
+    if (p.kernel == Kernel::pass) return stack_.pass_share.value;
+    if (p.kernel < Kernel::attention_forward) return stack_.product_share.value;
+    return stack_.attention_share.value / head_cost(p.shape[2]);
+  }
+  // What a FLOP of a head takes against one of a head of 128 columns, which attention was measured
+  // with: kernels round columns up to 32, and the softmax of a pair costs the same for few as for
+  // many.
+  double head_cost(double columns) const {
+    const double softmax = stack_.attention_head_cost.value;
+    if (softmax == 0) return 1;
+    return (std::ceil(columns / 32) * 32 + softmax) / columns / ((128 + softmax) / 128);
   }
   double exchange(const Primitive& p) const {
+    const bool between = p.shape[1] * p.shape[2] > number(hw_.devices_per_node);
+    const StackTerm& reached =
+        p.kernel == Kernel::gather ? stack_.cluster_gather_share : stack_.cluster_exchange_share;
+    const double share = stack_.exchange_share.value * (between ? reached.value : 1);
     const double further = p.shape[2] - 1;  // ranks of its group
-    return cost_.seconds(p) / stack_.exchange_share.value + stack_.exchange_s.value +
+    return cost_.seconds(p) / share + stack_.exchange_s.value +
            further * stack_.exchange_rank_s.value;
   }
   double exchange(const std::vector<Primitive>& primitives) const {

@@ -15,8 +15,9 @@ struct RunTime {
   double data = 0;     // likewise of gradients and parameters
   double bubble = 0;   // stages that wait for others
   double update = 0;   // of the parameters
+  double host = 0;     // copies to and from the host that nothing hides, and the update there
   double rest = 0;     // what a step takes besides
-  double step() const { return compute + tensor + context + data + bubble + update + rest; }
+  double step() const { return compute + tensor + context + data + bubble + update + host + rest; }
 };
 
 /// REQUIRES: the case's micro-batch is known; hw has its GPUs; model is its dense model.

@@ -27,10 +27,9 @@ struct StackTerm {
 };
 
 struct Stack {
-  std::string name;   // "megatron-lm"
-  std::string about;  // one sentence
-  /// Implementation of attention, as hardware profiles call them; empty: the device's usual one.
-  std::string attention_kernel;
+  std::string name;              // "megatron-lm"
+  std::string about;             // one sentence
+  std::string attention_kernel;  // "flash2", where the hardware has its tables; empty: its own
 
   // Time.
   StackTerm kernel_gap_s;   // s a device idles between two kernels
@@ -75,6 +74,15 @@ struct Stack {
   StackTerm block_cast_bytes;  // B moved besides for an element whose block has its own scale
   StackTerm weight_casts;      // 1: of micro-batches, those that cast weights anew and not the step
   StackTerm gradient_touch_bytes;  // B moved for a gradient on every rank before the update
+  StackTerm attention_share;  // 1: of the device's measured attention that whole sequences reach
+  StackTerm attention_head_cost;  // columns of a head that a pair's softmax takes as long as, where
+                                  // heads are not of 128; 0: attention's rate is that of any head
+  StackTerm tiled_mlp_again;      // forwards that the tiles of an MLP run again backward
+  StackTerm cluster_gather_share;    // 1: of the fabric between nodes that gathers reach
+  StackTerm cluster_exchange_share;  // 1: likewise exchanges of all with all
+  StackTerm copy_share;              // 1: of the link to the host that copies of tensors reach
+  StackTerm copy_hidden;             // 1: share of these copies' time that computation hides
+  StackTerm host_update_bytes;       // B moved in host memory for a parameter that is updated there
   // Memory.
   StackTerm parameter_state_bytes;  // B for a parameter on the device, not sharded by ZeRO 1
   StackTerm optimizer_state_bytes;  // B for a parameter, sharded by it
@@ -98,6 +106,17 @@ struct Stack {
   StackTerm exchanged_output_bytes;  // B for an element of attention's output kept once more where
                                      // heads are exchanged for tokens
   StackTerm workspace_bytes;         // B of libraries' workspaces among the tensors
+  StackTerm score_saved_bytes;       // B kept for a score of attention, where scores are stored
+  StackTerm loss_work;               // tensors of hidden width that are held meanwhile
+  StackTerm hidden_work;     // tensors of hidden width that a layer at work holds, unless saved
+  StackTerm inner_work;      // of the MLP's inner width that its backward holds, unless saved
+  StackTerm attention_work;  // of the queries' width, likewise of attention's backward
+  StackTerm exchange_work;   // of the queries' width, where ranks exchange tokens for heads
+  StackTerm gathered_bytes;  // B of gathered parameters and buckets at a time, with ZeRO 3
+  StackTerm exchange_buffer_bytes;  // B of buffers of a group that exchanges tokens for heads
+  StackTerm kernel_elements;        // elements of a tensor that kernels can address; 0: any
+  StackTerm host_state_bytes;       // B in host memory for a parameter whose optimizer is there
+  StackTerm host_reserved_bytes;    // B of a node's host memory that processes and system take
   bool operator==(const Stack&) const = default;
 };
 

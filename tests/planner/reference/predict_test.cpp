@@ -16,7 +16,7 @@ ReferenceCase covered() {
   c.layers = 2;
   c.hardware = "h100-80g";
   c.gpus = 4;
-  c.stack = "alst";
+  c.stack = "longspan";
   c.precision = "bf16";
   c.sequence = 16384;
   c.micro_batch = 1;

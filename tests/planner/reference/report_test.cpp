@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "planner/reference/measure.h"
+
 namespace longspan {
 namespace {
 
@@ -55,6 +57,17 @@ TEST_CASE("each table has its errors, and all of them together") {
   CHECK(report.overall.step.worst == Approx(0.5));
   CHECK(report.overall.cases == 3);
   CHECK(report.overall.predicted == 3);
+}
+
+TEST_CASE("the error of an MFU is its difference") {
+  ReferenceCase c = timed("a", 4);
+  c.convention.peak_flops = 1e12;
+  c.measured.mfu = restated(c, 4).mfu;
+  const ValidationReport report = report_of({c}, {predicted(2)});
+  CHECK(*report.cases[0].mfu == Approx(*c.measured.mfu));
+  CHECK(report.tables[0].mfu.count == 1);
+  CHECK(report.tables[0].mfu.bias == Approx(*c.measured.mfu));
+  CHECK(report_of({timed("a", 4)}, {predicted(2)}).overall.mfu.count == 0);
 }
 
 TEST_CASE("memory and longest sequences have errors of their own") {

@@ -1,0 +1,35 @@
+// What a run keeps in host memory, and what moving it takes: checkpoints that wait there for the
+// backward, chunks of attention's tensors, parameters that are fetched for every pass, and an
+// optimizer that runs there.
+#pragma once
+
+#include "hwprofiles/hardware_profile.h"
+#include "planner/reference/case.h"
+#include "planner/reference/stack.h"
+
+namespace longspan {
+
+/// Of one rank of the first stage; bytes are exact, whatever the copies take.
+struct HostTraffic {
+  double down = 0, up = 0;  // bytes a step, device to host and back
+  double updated = 0;       // parameters that its host updates
+};
+
+/// REQUIRES: the case's micro-batch is known; model is its dense model.
+HostTraffic host_traffic(const ReferenceCase& reference, const ModelSpec& model,
+                         const Stack& stack);
+
+/// Seconds a step waits for the host: for copies that `compute_seconds` of it do not hide, one
+/// direction after the other, and for the update, in which all ranks of a node share its memory.
+/// REQUIRES: as host_traffic(); hw has the case's GPUs.
+double host_seconds(const ReferenceCase& reference, const HardwareProfile& hw, const Stack& stack,
+                    const HostTraffic& traffic, double compute_seconds);
+
+/// Bytes of host memory that a node of the first stage's ranks takes, besides the stack's
+/// host_reserved_bytes. REQUIRES: as host_traffic().
+double host_bytes(const ReferenceCase& reference, const ModelSpec& model, const Stack& stack);
+
+/// Share of a stage's `shares` (one for each stage, or one for all; empty: none) that waits there.
+double offloaded(const std::vector<double>& shares, int64_t stage);
+
+}  // namespace longspan

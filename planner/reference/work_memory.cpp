@@ -1,0 +1,47 @@
+#include "planner/reference/work_memory.h"
+
+#include <algorithm>
+
+#include "planner/reference/cut.h"
+
+namespace longspan {
+namespace {
+
+constexpr double kBytes = 2;  // of an activation
+
+double number(int64_t value) { return static_cast<double>(value); }
+
+}  // namespace
+
+double layer_work_bytes(const ReferenceCase& c, const ModelSpec& model, const Stack& stack,
+                        double saved) {
+  const LayerShape shape = layer_shape(c);
+  const LayerWidths w = layer_widths(model, shape);
+  const double hidden = kBytes * w.between * w.hidden, inner = kBytes * w.rows * w.inner;
+  const double queries = kBytes * w.rows * w.queries, keys = kBytes * w.rows * w.keys;
+  // Attention in chunks leaves queries, keys and its output on the host, but for one chunk.
+  const double chunk =
+      c.chunk_tokens > 0 ? std::min(1.0, number(c.chunk_tokens) / number(c.sequence)) : 1;
+  const double in_mlp = kBytes * w.rows * (w.gated + w.inner);
+  double rest = saved - in_mlp - (1 - chunk) * (2 * queries + 2 * keys);
+  rest += stack.hidden_work.value * hidden;
+  // A tile of the MLP is as small as one likes; the gradient of its input is whole.
+  const double mlp = c.tiled_mlp ? hidden : in_mlp + stack.inner_work.value * inner;
+  const double exchanged = shape.ulysses > 1 ? stack.exchange_work.value * queries : 0;
+  // By then the second norm's input and output are gone.
+  const double attention = chunk * stack.attention_work.value * queries - 2 * hidden;
+  return rest + chunk * exchanged + std::max(mlp, attention);
+}
+
+double loss_work_bytes(const ReferenceCase& c, const ModelSpec& model, const Stack& stack) {
+  const LayerShape shape = layer_shape(c);
+  const double rows = shape.tokens();
+  // Fused losses cut rows so that a tile of logits is no larger than the hidden states.
+  const double columns = number(c.tiled_loss ? std::min(model.hidden, model.vocab) : model.vocab);
+  const double hidden = kBytes * layer_widths(model, shape).between * number(model.hidden);
+  const double of_logit =
+      stack.logit_state_bytes.value + (shape.tensor > 1 ? stack.cut_logit_state_bytes.value : 0);
+  return of_logit * rows * columns / number(shape.tensor) + stack.loss_work.value * hidden;
+}
+
+}  // namespace longspan

@@ -1,0 +1,261 @@
+// Long sequences under reference implementations: what waits on the host, what a GPU holds at work,
+// the longest sequence, and how far the published runs are off.
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/plan/plan.h"
+#include "planner/reference/cut.h"
+#include "planner/reference/longest.h"
+#include "planner/reference/predict.h"
+#include "planner/reference/report.h"
+#include "planner/reference/run_host.h"
+#include "planner/reference/run_memory.h"
+#include "planner/reference/run_time.h"
+#include "planner/reference/work_memory.h"
+
+namespace longspan {
+namespace {
+
+// Llama-3.1-8B on eight GPUs of a node that share 1M tokens.
+ReferenceCase case_8b() {
+  ReferenceCase c;
+  c.model = "llama-3.1-8b";
+  c.hardware = "aws-p5";
+  c.gpus = 8;
+  c.stack = "alst";
+  c.precision = "bf16";
+  c.sequence = 1 << 20;
+  c.micro_batch = 1;
+  c.global_batch = 1;
+  c.degrees.ulysses = 8;
+  c.zero = 3;
+  c.recompute = Recompute::full;
+  return c;
+}
+
+ModelSpec model_8b() { return fit_positions(load_model("llama-3.1-8b"), 1 << 27); }
+
+RunMemory memory(const ReferenceCase& c) {
+  return run_memory(c, model_8b(), load_hardware("aws-p5"), load_stack(c.stack));
+}
+
+double host(const ReferenceCase& c) { return host_bytes(c, model_8b(), load_stack(c.stack)); }
+
+TEST_CASE("offloaded checkpoints leave the devices for their host, byte by byte") {
+  ReferenceCase c = case_8b();
+  const double before = memory(c).activations, host_before = host(c);
+  c.offload.checkpoints = {1};
+  const double input = 2.0 * (1 << 20) / 8 * 4096;  // of a layer, on one GPU; one is there at work
+  CHECK(before - memory(c).activations == Approx(31 * input));
+  CHECK(host(c) - host_before == Approx(8 * 32 * input));
+  const HostTraffic traffic = host_traffic(c, model_8b(), load_stack("alst"));
+  CHECK(traffic.down == Approx(32 * input));
+  CHECK(traffic.up == traffic.down);
+  c.offload.checkpoints = {0.5};
+  CHECK(host(c) - host_before == Approx(8 * 16 * input));
+}
+
+TEST_CASE("an offloaded optimizer leaves the devices, and its host updates") {
+  ReferenceCase c = case_8b();
+  const Stack stack = load_stack("alst");
+  const double parameters = static_cast<double>(parameter_count(model_8b()));
+  const double before = memory(c).states;
+  c.offload.optimizer = {1};
+  CHECK(before - memory(c).states ==
+        Approx(parameters / 8 * stack.optimizer_state_bytes.value).epsilon(1e-6));
+  CHECK(host(c) == Approx(parameters * stack.host_state_bytes.value).epsilon(1e-6));
+  c.offload.gradients = c.offload.parameters = {1};
+  CHECK(memory(c).states == Approx(stack.gathered_bytes.value + stack.exchange_buffer_bytes.value));
+
+  const HardwareProfile hw = load_hardware("8xaws-p5");
+  const double on_host = run_time(c, model_8b(), hw, stack).host;
+  CHECK(on_host > parameters * stack.host_update_bytes.value / hw.host.memory_bandwidth.value);
+  c.offload = {};
+  CHECK(run_time(c, model_8b(), hw, stack).host == 0);
+}
+
+TEST_CASE("memory grows with the sequence, and tiles and offloads never add to it") {
+  for (const std::string stack : {"alst", "fpdt", "megatron-deepspeed-2024", "easycontext"}) {
+    CAPTURE(stack);
+    ReferenceCase c = case_8b();
+    c.stack = stack;
+    double shorter = 0;
+    for (c.sequence = 1 << 16; c.sequence <= 1 << 22; c.sequence *= 2) {
+      c.tiled_mlp = c.tiled_loss = false;
+      c.offload = {};
+      const double plain = memory(c).tensors();
+      CHECK(plain > shorter);
+      shorter = plain;
+      c.tiled_mlp = true;
+      const double tiled = memory(c).tensors();
+      CHECK(tiled <= plain);
+      c.tiled_loss = true;
+      const double both = memory(c).tensors();
+      CHECK(both <= tiled);
+      c.offload.checkpoints = {1};
+      const double offloaded = memory(c).tensors();
+      CHECK(offloaded < both);
+      c.chunk_tokens = 65536;
+      CHECK(memory(c).tensors() <= offloaded);
+      c.chunk_tokens = 0;
+    }
+  }
+}
+
+TEST_CASE("an MLP at work holds its inner width unless it is in tiles") {
+  ReferenceCase c = case_8b();
+  Stack stack = load_stack("megatron-lm");
+  const double saved = 1e12;
+  CHECK(layer_work_bytes(c, model_8b(), stack, saved) == saved);
+  c.tiled_mlp = true;  // all but the gradient of its input
+  const double row = 2.0 * (1 << 20) / 8;
+  CHECK(saved - layer_work_bytes(c, model_8b(), stack, saved) == Approx(row * (3 * 14336 - 4096)));
+  c.tiled_mlp = false;
+  stack.inner_work.value = 1;
+  CHECK(layer_work_bytes(c, model_8b(), stack, saved) - saved == Approx(row * 14336));
+}
+
+TEST_CASE("chunks of attention go to the host in every forward and come back") {
+  ReferenceCase c = case_8b();
+  c.stack = "fpdt";
+  c.chunk_tokens = 65536;
+  const Stack stack = load_stack("fpdt");
+  const double row = 2.0 * (1 << 20) / 8, forward = row * (4096 + 2 * 4096 + 2 * 1024);
+  const HostTraffic traffic = host_traffic(c, model_8b(), stack);
+  CHECK(traffic.down == Approx(32 * (2 * forward + row * 3 * 4096)));
+  CHECK(traffic.up == Approx(32 * (forward + row * 3 * 4096)));
+}
+
+TEST_CASE("heads that are not of 128 columns cost what the stack says") {
+  ReferenceCase c = case_8b();
+  ModelSpec model = model_8b();
+  model.heads = model.kv_heads = 64;
+  model.head_dim = 64;
+  const HardwareProfile hw = load_hardware("8xaws-p5");
+  Stack stack = load_stack("alst");
+  const double alike = run_time(c, model, hw, stack).compute;
+  stack.attention_head_cost.value = 64;  // (64 + 64) / 64 against (128 + 64) / 128
+  const double softmax = run_time(c, model, hw, stack).compute;
+  CHECK(softmax / alike > 1.2);
+  CHECK(softmax / alike < 4.0 / 3 + 1e-9);
+  stack.attention_share.value = 0.5;
+  CHECK(run_time(c, model, hw, stack).compute > 1.8 * softmax);
+}
+
+TEST_CASE("a share of the fabric between nodes slows what crosses it, and only that") {
+  ReferenceCase c = case_8b();
+  const ModelSpec model = model_8b();
+  Stack stack = load_stack("alst");
+  stack.context_hidden.value = stack.data_hidden.value = 0;
+  const auto exchanged = [&](const char* hardware) {
+    const RunTime time = run_time(c, model, load_hardware(hardware), stack);
+    return std::pair(time.context, time.data);
+  };
+  const auto inside = exchanged("8xaws-p5"), across = exchanged("2x4xaws-p5");
+  stack.cluster_exchange_share.value = 0.5;
+  CHECK(exchanged("8xaws-p5") == inside);
+  CHECK(exchanged("2x4xaws-p5").first > 1.9 * across.first);
+  CHECK(exchanged("2x4xaws-p5").second == across.second);
+  stack.cluster_gather_share.value = 0.5;
+  CHECK(exchanged("8xaws-p5") == inside);
+  CHECK(exchanged("2x4xaws-p5").second > 1.9 * across.second);
+}
+
+TEST_CASE("the longest multiple is found") {
+  const auto up_to = [](int64_t most) { return [=](int64_t tokens) { return tokens <= most; }; };
+  CHECK(longest_multiple(256, 1000, up_to(255)) == 0);
+  CHECK(longest_multiple(256, 1000, up_to(256)) == 256);
+  CHECK(longest_multiple(256, 1 << 20, up_to(1'000'000)) == 999'936);
+  CHECK(longest_multiple(256, 1 << 20, [](int64_t) { return true; }) <= int64_t{1} << 27);
+}
+
+TEST_CASE("the longest sequence of a stack fits; devices, hosts and kernels end it") {
+  ReferenceCase c = case_8b();
+  c.tiled_mlp = c.tiled_loss = true;
+  c.offload.optimizer = c.offload.gradients = c.offload.checkpoints = {1};
+  c.measured.longest = true;
+  const int64_t longest = *predict_case(c).longest_sequence;
+  c.measured.longest = false;
+  c.sequence = longest;
+  CHECK(predict_case(c).fits == true);
+  c.sequence += c.sequence / 50 / 4096 * 4096;
+  CHECK(predict_case(c).fits == false);
+  // 32 bits address 2^19 rows of 4096, on a GPU that has memory for more.
+  c.measured.longest = true;
+  c.hardware = "h200-141g";
+  c.gpus = 1;
+  c.degrees.ulysses = 1;
+  c.offload.parameters = {1};
+  CHECK(*predict_case(c).longest_sequence == 1 << 19);
+  c.stack = "alst-flash3";
+  CHECK(*predict_case(c).longest_sequence > 1 << 20);
+}
+
+// The errors of a published table.
+TableReport errors_of(const char* table) {
+  const std::vector<ReferenceCase> cases =
+      read_cases(std::filesystem::path(LONGSPAN_SOURCE) / "tests/published" / table);
+  std::vector<CasePrediction> predictions;
+  for (const ReferenceCase& c : cases) {
+    predictions.push_back(predict_case(c));
+    INFO(c.name << ": " << predictions.back().reason);
+    CHECK(predictions.back().reason.empty());
+  }
+  return make_report(cases, predictions, predictions).tables.at(0);
+}
+
+TEST_CASE("published runs of long sequences are predicted as well as the documentation says") {
+  const TableReport alst = errors_of("alst.yaml");
+  CHECK(alst.step.mean < 0.02);
+  CHECK(alst.peak.mean < 0.012);
+  CHECK(alst.longest.mean < 0.1);
+  CHECK(alst.longest.median < 0.08);
+  const TableReport figure = errors_of("fpdt_figure_4.yaml");
+  CHECK(figure.step.mean < 0.044);
+  CHECK(figure.longest.mean < 0.45);
+  CHECK(figure.mfu.median < 0.011);
+  CHECK(figure.mfu.mean < 0.014);
+  const TableReport ablation = errors_of("fpdt_ablation.yaml");
+  CHECK(ablation.step.mean < 0.13);
+  CHECK(ablation.peak.mean < 0.08);
+  CHECK(ablation.longest.mean < 0.45);
+  CHECK(errors_of("easycontext.yaml").step.mean < 0.02);
+  const TableReport mist = errors_of("mist_l4.yaml");
+  CHECK(mist.step.mean < 0.035);
+  CHECK(mist.peak.mean < 0.022);
+}
+
+TEST_CASE("ALST's ablation is predicted in its order") {
+  const std::vector<ReferenceCase> cases =
+      read_cases(std::filesystem::path(LONGSPAN_SOURCE) / "tests/published/alst.yaml");
+  int64_t before = 0;
+  for (const char* step : {"no-ulysses-no-liger-no-extras", "no-ulysses-yes-liger-no-extras",
+                           "no-mlp-no-act-offload", "yes-mlp", "yes-act-offload", "llama-8b"}) {
+    for (const ReferenceCase& c : cases) {
+      if (!c.name.starts_with("run-h100-sp8-llama-8b") || !c.name.ends_with(step)) continue;
+      const int64_t longest = *predict_case(c).longest_sequence;
+      CAPTURE(c.name, longest);
+      CHECK(longest > before);
+      before = longest;
+    }
+  }
+  CHECK(before > 3'000'000);
+}
+
+TEST_CASE("FPDT's maxima lie in the power of two that trained") {
+  for (const char* table : {"fpdt_figure_4.yaml", "fpdt_ablation.yaml"}) {
+    for (const ReferenceCase& c :
+         read_cases(std::filesystem::path(LONGSPAN_SOURCE) / "tests/published" / table)) {
+      if (!c.measured.longest) continue;
+      const int64_t longest = *predict_case(c).longest_sequence;
+      CAPTURE(c.name, longest);
+      CHECK(longest >= c.sequence);
+      CHECK(longest < 2 * c.sequence);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longspan
