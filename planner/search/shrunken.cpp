@@ -28,8 +28,10 @@ bool is_fractional(const Strategy& s) {
   return false;
 }
 
-// How many units of every tensor are live at one moment.
-using LiveCounts = std::array<int16_t, kTensorCount>;
+// How many units of every tensor are live at one moment; padded, so that all of them are compared
+// in a few vector instructions.
+constexpr int kPaddedTensors = (kTensorCount + 15) / 16 * 16;
+using LiveCounts = std::array<int16_t, kPaddedTensors>;
 
 // About how many ops one layer has in one step.
 int64_t ops_per_layer(const StepRequest& request, const Lengths& lengths, bool pairs) {
@@ -41,7 +43,7 @@ int64_t ops_per_layer(const StepRequest& request, const Lengths& lengths, bool p
 
 bool dominates(const LiveCounts& a, const LiveCounts& b) {
   int less = 0;
-  for (int t = 0; t < kTensorCount; ++t) less |= a[t] < b[t];
+  for (int t = 0; t < kPaddedTensors; ++t) less |= a[t] < b[t];
   return less == 0;
 }
 
