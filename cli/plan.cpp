@@ -1,6 +1,7 @@
 // longspan plan: the best plan for a length, or one preset's, as a file.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/file.h"
@@ -134,10 +135,18 @@ void print_front(const Sweep& found) {
   table.print();
 }
 
+// The last ones had most devices, and so came closest.
 void print_refusals(const Sweep& found) {
+  constexpr size_t kLines = 6;
+  std::vector<const Answer*> refused;
   for (const Answer& answer : found.answers) {
-    if (answer.plan) continue;
-    fmt::print("  {} on {}: {}\n", format_tokens(answer.sequence), answer.devices, answer.refusal);
+    if (!answer.plan) refused.push_back(&answer);
+  }
+  const size_t hidden = refused.size() - std::min(refused.size(), kLines);
+  if (hidden > 0) fmt::print("  {} questions more are refused; --json has them\n", hidden);
+  for (size_t i = hidden; i < refused.size(); ++i) {
+    fmt::print("  {} on {}: {}\n", format_tokens(refused[i]->sequence), refused[i]->devices,
+               refused[i]->refusal);
   }
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -19,10 +18,10 @@ constexpr int kHost = static_cast<int>(Tier::host), kDevice = static_cast<int>(T
 int64_t devices_of(const Plan& plan) { return plan.hardware.devices(); }
 int64_t bytes_of(const Plan& plan, int tier) { return plan.predicted.peak_bytes[tier]; }
 
-// "host -60 %": how much less of it than the other, if it is worth saying.
+// ", host -60 %": how much less of it than the other, if that is worth saying.
 std::string saving(const char* what, int64_t bytes, int64_t than) {
   const double change = static_cast<double>(bytes) / std::max(1.0, static_cast<double>(than)) - 1;
-  return std::abs(change) < kSlack ? "" : fmt::format(", {} {:+.0f} %", what, 100 * change);
+  return change > -kSlack ? "" : fmt::format(", {} {:.0f} %", what, 100 * change);
 }
 
 struct Row {
