@@ -1,4 +1,5 @@
-// longspan explain: where a plan's time and memory go, what limits it, what would help.
+// longspan explain: where a plan's time and memory go, what limits it, what turning a knob would
+// do.
 #include <fmt/format.h>
 
 #include <memory>
@@ -8,6 +9,7 @@
 #include "cli/inputs.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
+#include "planner/search/verdict.h"
 #include "planner/simulate/analysis.h"
 
 namespace longspan::cli {
@@ -62,6 +64,74 @@ void print_memory(const Plan& plan, const Simulated& s) {
   }
 }
 
+constexpr size_t kTellingLines = 12;
+
+// What turning one knob would do, and what is in the way.
+struct Neighbours {
+  NeighbourJudge judge;
+  std::vector<Verdict> verdicts;
+
+  explicit Neighbours(const Plan& plan) : judge(plan) {
+    ProgressBar bar;
+    verdicts = judge.verdicts([&](int64_t done, int64_t total) {
+      bar.show("looking around", static_cast<double>(done) / static_cast<double>(total));
+    });
+  }
+  std::vector<size_t> shown(bool all) const {
+    return most_telling(verdicts, all ? verdicts.size() : kTellingLines);
+  }
+};
+
+std::string verdict_text(const Verdict& verdict) {
+  if (verdict.faster()) return "faster";
+  if (verdict.obstacle == Obstacle::none) return "allowed";
+  return fmt::format("rejected: {}", name_of(verdict.obstacle));
+}
+
+void print_neighbours(const Neighbours& around, bool all) {
+  fmt::print("{}\n", bold("One knob turned"));
+  Table table({{"knob", false},
+               {"from", false},
+               {"to", false},
+               {"verdict", false},
+               {"by", false},
+               {"what would lift it", false}});
+  const std::vector<size_t> shown = around.shown(all);
+  for (const size_t i : shown) {
+    const Verdict& v = around.verdicts[i];
+    const std::string lift = around.judge.lift(v);
+    table.add({v.neighbour.knob, v.neighbour.from, v.neighbour.to, verdict_text(v), v.reason,
+               lift.empty() ? "-" : lift});
+  }
+  table.print();
+  if (shown.size() < around.verdicts.size()) {
+    fmt::print("  {} of {} neighbours; --all shows the others\n", shown.size(),
+               around.verdicts.size());
+  }
+  fmt::print("  {}\n", summary_of(around.verdicts));
+}
+
+Json neighbours_json(const Neighbours& around) {
+  Json list = Json::array();
+  for (const Verdict& v : around.verdicts) {
+    Json entry = {{"knob", v.neighbour.knob},
+                  {"from", v.neighbour.from},
+                  {"to", v.neighbour.to},
+                  {"verdict", v.faster()                     ? "faster"
+                              : v.obstacle == Obstacle::none ? "allowed"
+                                                             : "rejected"},
+                  {"limit", name_of(v.obstacle)},
+                  {"by", v.reason},
+                  {"short_bytes", tiers_json(v.short_bytes)},
+                  {"peak_bytes", tiers_json(v.peak_bytes)},
+                  {"lift", around.judge.lift(v)},
+                  {"strategy", strategy_json(v.neighbour.strategy)}};
+    if (v.fits()) entry["seconds_slower_per_sequence"] = v.seconds_slower;
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
 Json document_of(const Plan& plan, const Simulated& s) {
   Json kinds = Json::array();
   for (const KindTime& kind : time_by_kind(s.program, s.timeline)) {
@@ -99,7 +169,7 @@ Json document_of(const Plan& plan, const Simulated& s) {
   }
   const Diagnosis diagnosis = diagnose(plan, s);
   Json document = plan_summary_json(plan);
-  document["predicted"] = prediction_json(s.prediction);
+  document["predicted"] = forecast_json(plan.hardware, s.prediction);
   document["capacity"] = tiers_json(capacities(plan.hardware));
   document["op_kinds"] = std::move(kinds);
   document["streams"] = std::move(streams);
@@ -111,11 +181,15 @@ Json document_of(const Plan& plan, const Simulated& s) {
   return document;
 }
 
-int run(const std::string& path, bool json) {
+int run(const std::string& path, bool all, bool json) {
   const Plan plan = read_plan(path);
   const Simulated simulated = simulate_plan(plan);
+  const Neighbours around(plan);
   if (json) {
-    print_json(document_of(plan, simulated));
+    Json document = document_of(plan, simulated);
+    document["neighbours"] = neighbours_json(around);
+    document["neighbours_say"] = summary_of(around.verdicts);
+    print_json(document);
     return 0;
   }
   fmt::print("{}\n", bold(headline(plan)));
@@ -127,6 +201,7 @@ int run(const std::string& path, bool json) {
   fmt::print("{}\n  {}\n", bold("What limits it"), diagnosis.limit);
   if (!diagnosis.suggestions.empty()) fmt::print("{}\n", bold("What would help"));
   for (const std::string& suggestion : diagnosis.suggestions) fmt::print("  {}\n", suggestion);
+  print_neighbours(around, all);
   return 0;
 }
 
@@ -134,12 +209,14 @@ int run(const std::string& path, bool json) {
 
 void add_explain(CLI::App& app, Invocation& invocation) {
   auto path = std::make_shared<std::string>();
+  auto all = std::make_shared<bool>(false);
   CLI::App* verb = add_verb(app, invocation, "explain",
                             "Where a plan's time and memory go, what limits it, what would help",
                             "longspan explain plan.yaml");
   verb->add_option("plan", *path, "The plan's file")->required();
-  verb->callback([path, &invocation] {
-    invocation.action = [path, &invocation] { return run(*path, invocation.json); };
+  verb->add_flag("--all", *all, "Show every neighbour of the plan, not the most telling ones");
+  verb->callback([path, all, &invocation] {
+    invocation.action = [path, all, &invocation] { return run(*path, *all, invocation.json); };
   });
 }
 

@@ -1,5 +1,6 @@
 #include "cli/inputs.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/error.h"
@@ -62,6 +63,18 @@ ParallelChoice ParallelFlags::load() const {
   ParallelChoice result = choice;
   result.overlap = !no_overlap;
   return result;
+}
+
+std::vector<int64_t> parse_lengths(const std::string& text, const char* what) {
+  std::vector<int64_t> lengths;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    lengths.push_back(parse_tokens(text.substr(begin, end - begin), what));
+    begin = end + 1;
+  }
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  return lengths;
 }
 
 void check_folder_of(const std::filesystem::path& path, const char* flag) {

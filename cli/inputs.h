@@ -37,6 +37,9 @@ struct ParallelFlags {
   ParallelChoice load() const;
 };
 
+/// Lengths from "64K,1M": ascending, none twice. Throws bad_input naming `what`, as parse_tokens().
+std::vector<int64_t> parse_lengths(const std::string& text, const char* what);
+
 /// Throws bad_input if the folder a file is to be written to does not exist; better now than after
 /// hours of work. An empty path is none.
 void check_folder_of(const std::filesystem::path& path, const char* flag);

@@ -1,6 +1,7 @@
 // longspan plan: the best plan for a length, or one preset's, as a file.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/file.h"
@@ -10,7 +11,7 @@
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
 #include "models/catalog.h"
-#include "planner/search/search.h"
+#include "planner/search/sweep.h"
 
 namespace longspan::cli {
 namespace {
@@ -19,7 +20,9 @@ struct Flags {
   std::string model;
   HardwareFlags hardware;
   ParallelFlags parallel;
-  std::string sequence;
+  std::string sequences;
+  int64_t max_gpus = 0;  // 0: not asked for
+  std::string min_gpus_for;
   std::string strategy = "auto";
   std::string chunk;
   std::string objective = "throughput";
@@ -27,84 +30,162 @@ struct Flags {
   std::string output;
 };
 
-SearchResult find_plan(const Flags& flags, const ModelSpec& model, const HardwareProfile& hw) {
-  const int64_t sequence = parse_tokens(flags.sequence, "--seq");
-  const int64_t chunk = flags.chunk.empty() ? 0 : parse_tokens(flags.chunk, "--chunk");
+void check_together(const Flags& flags) {
+  const bool fewest = !flags.min_gpus_for.empty();
+  if (fewest && !flags.sequences.empty()) {
+    throw bad_input("--min-gpus-for: {} is the length already; leave --seq out",
+                    flags.min_gpus_for);
+  }
+  if (!fewest && flags.sequences.empty()) {
+    throw bad_input(
+        "--seq: missing; expected a length (128K), several (64K,128K), or --min-gpus-for");
+  }
+  if (flags.max_gpus < 0) {
+    throw bad_input("--max-gpus: expected a number >= 1, got {}", flags.max_gpus);
+  }
+  if (flags.hardware.gpus > 0 && (fewest || flags.max_gpus > 0)) {
+    throw bad_input("{}: --gpus {} fixes the number of devices; leave one of them out",
+                    fewest ? "--min-gpus-for" : "--max-gpus", flags.hardware.gpus);
+  }
   if (flags.micro_batches < 1) {
     throw bad_input("--micro-batches: expected a number >= 1, got {}", flags.micro_batches);
   }
-  SearchOptions options;
-  options.objective = flags.objective == "memory" ? Objective::memory : Objective::throughput;
-  options.chunk_tokens = chunk;
-  options.micro_batches = flags.micro_batches;
-  options.parallel = flags.parallel.load();
-  if (chunk > 0) {
-    // The strategy's own check, for a chunk the user chose: it names the nearest that divide.
-    Strategy probe;
-    probe.chunk_tokens = probe.block_tokens = chunk;
-    validate(probe, model, sequence, "--chunk");
-  }
-  if (flags.strategy != "auto") {
-    if (chunk > 0 && !is_chunked_preset(flags.strategy)) {
-      make_preset(flags.strategy, model, sequence);  // an unknown name is the better message
-      throw bad_input("--chunk: strategy {} does not chunk attention; leave --chunk out",
-                      flags.strategy);
-    }
-    SearchResult result;
-    result.best = plan_preset(model, hw, flags.strategy, sequence, options);
-    return result;
+}
+
+SweepOptions options_of(const Flags& flags) {
+  SweepOptions options;
+  options.strategy = flags.strategy;
+  options.search.objective = flags.objective == "memory"        ? Objective::memory
+                             : flags.objective == "host-memory" ? Objective::host_memory
+                                                                : Objective::throughput;
+  if (!flags.chunk.empty()) options.search.chunk_tokens = parse_tokens(flags.chunk, "--chunk");
+  options.search.micro_batches = flags.micro_batches;
+  options.search.parallel = flags.parallel.load();
+  return options;
+}
+
+// Checks a chunk the user chose: the strategy's own check names the nearest that divide.
+void check_chunk(const Flags& flags, const ModelSpec& model, int64_t chunk, int64_t sequence) {
+  if (chunk == 0) return;
+  Strategy probe;
+  probe.chunk_tokens = probe.block_tokens = chunk;
+  validate(probe, model, sequence, "--chunk");
+  if (flags.strategy == "auto" || is_chunked_preset(flags.strategy)) return;
+  make_preset(flags.strategy, model, sequence);  // an unknown name is the better message
+  throw bad_input("--chunk: strategy {} does not chunk attention; leave --chunk out",
+                  flags.strategy);
+}
+
+Sweep find_plans(const Flags& flags, const ModelSpec& model, const HardwareProfile& hw) {
+  const bool fewest = !flags.min_gpus_for.empty();
+  const std::vector<int64_t> sequences =
+      fewest ? std::vector<int64_t>{parse_tokens(flags.min_gpus_for, "--min-gpus-for")}
+             : parse_lengths(flags.sequences, "--seq");
+  const SweepOptions options = options_of(flags);
+  for (const int64_t sequence : sequences) {
+    check_chunk(flags, model, options.search.chunk_tokens, sequence);
   }
   ProgressBar bar;
-  return search(model, hw, sequence, options, [&](int64_t done, int64_t total) {
+  const auto progress = [&](int64_t done, int64_t total) {
     bar.show("searching", total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0);
-  });
-}
-
-// The search fills in what it ranks by, time and memory; rate and MFU follow from them.
-Prediction complete(const Plan& plan) {
-  return prediction_of(plan, plan.predicted.step_seconds, plan.predicted.peak_bytes);
-}
-
-void print_pareto(const SearchResult& found) {
-  fmt::print("{}\n", bold("From the fastest to the smallest in device memory"));
-  const bool many = found.best.strategy.parallel.ranks() > 1;
-  std::vector<Table::Column> columns = {{many ? "step/sequence" : "step"},
-                                        {"MFU"},
-                                        {"device"},
-                                        {"host"},
-                                        {"nvme"},
-                                        {"chunk"},
-                                        {"block"},
-                                        {"kv", false},
-                                        {"optimizer", false},
-                                        {"saved", false}};
-  if (many) columns.push_back({"ranks", false});
-  Table table(columns);
-  for (const Plan& plan : found.pareto) {
-    const Prediction p = complete(plan);
-    const Strategy& s = plan.strategy;
-    const auto replicas = static_cast<double>(s.parallel.data);
-    std::vector<std::string> row = {format_seconds(p.step_seconds / replicas),
-                                    percent(p.mfu),
-                                    bytes_or_dash(p.peak_bytes[0]),
-                                    bytes_or_dash(p.peak_bytes[1]),
-                                    bytes_or_dash(p.peak_bytes[2]),
-                                    format_tokens(s.chunk_tokens),
-                                    format_tokens(s.block_tokens),
-                                    std::string(name_of(s.kv)),
-                                    std::string(name_of(s.optimizer)),
-                                    saved_text(s)};
-    if (many) row.push_back(degrees_of(s.parallel));
-    table.add(std::move(row));
+  };
+  const int64_t most = flags.max_gpus > 0 ? flags.max_gpus : hw.devices();
+  if (fewest) {
+    return fewest_devices(model, hw, sequences[0], device_counts(hw, most), options, progress);
   }
+  const std::vector<int64_t> devices =
+      flags.max_gpus > 0 ? doubling(device_counts(hw, most)) : std::vector<int64_t>{most};
+  return sweep(model, hw, sequences, devices, options, progress);
+}
+
+double rate_per_device(const Plan& plan) {
+  return plan.predicted.tokens_per_second / static_cast<double>(plan.hardware.devices());
+}
+
+double seconds_per_sequence(const Plan& plan) {
+  return plan.predicted.step_seconds / static_cast<double>(plan.strategy.parallel.data);
+}
+
+std::vector<Table::Column> plan_columns() {
+  return {{"length"}, {"GPUs"}, {"step/sequence"}, {"tokens/s"}, {"a GPU"},        {"MFU"},
+          {"device"}, {"host"}, {"nvme"},          {"chunk"},    {"ranks", false}, {"why", false}};
+}
+
+std::vector<std::string> plan_row(const Plan& plan, const std::string& why) {
+  const Prediction& p = plan.predicted;
+  return {format_tokens(plan.sequence),
+          fmt::format("{}", plan.hardware.devices()),
+          format_seconds(seconds_per_sequence(plan)),
+          format_rate(p.tokens_per_second, ""),
+          format_rate(rate_per_device(plan), ""),
+          percent(p.mfu),
+          bytes_or_dash(p.peak_bytes[0]),
+          bytes_or_dash(p.peak_bytes[1]),
+          bytes_or_dash(p.peak_bytes[2]),
+          format_tokens(plan.strategy.chunk_tokens),
+          plan.strategy.parallel.ranks() > 1 ? degrees_of(plan.strategy.parallel) : "1",
+          why};
+}
+
+void print_front(const Sweep& found) {
+  fmt::print("{}\n", bold("Plans that no other beats in everything (tokens/s, length, GPUs, host "
+                          "and device memory)"));
+  Table table(plan_columns());
+  for (const FrontPoint& point : found.front) table.add(plan_row(point.plan, point.because));
   table.print();
 }
 
-void print_text(const Flags& flags, const SearchResult& found) {
+// The last ones had most devices, and so came closest.
+void print_refusals(const Sweep& found) {
+  constexpr size_t kLines = 6;
+  std::vector<const Answer*> refused;
+  for (const Answer& answer : found.answers) {
+    if (!answer.plan) refused.push_back(&answer);
+  }
+  const size_t hidden = refused.size() - std::min(refused.size(), kLines);
+  if (hidden > 0) fmt::print("  {} questions more are refused; --json has them\n", hidden);
+  for (size_t i = hidden; i < refused.size(); ++i) {
+    fmt::print("  {} on {}: {}\n", format_tokens(refused[i]->sequence), refused[i]->devices,
+               refused[i]->refusal);
+  }
+}
+
+Json front_json(const Sweep& found) {
+  Json front = Json::array();
+  for (const FrontPoint& point : found.front) {
+    front.push_back({{"sequence_tokens", point.plan.sequence},
+                     {"devices", point.plan.hardware.devices()},
+                     {"because", point.because},
+                     {"predicted", forecast_json(point.plan.hardware, point.plan.predicted)},
+                     {"tokens_per_second_per_device", rate_per_device(point.plan)},
+                     {"strategy", strategy_json(point.plan.strategy)}});
+  }
+  return front;
+}
+
+Json answers_json(const Sweep& found) {
+  Json answers = Json::array();
+  for (const Answer& answer : found.answers) {
+    Json entry = {{"sequence_tokens", answer.sequence}, {"devices", answer.devices}};
+    if (answer.plan) {
+      entry["predicted"] = forecast_json(answer.plan->hardware, answer.plan->predicted);
+      entry["tokens_per_second_per_device"] = rate_per_device(*answer.plan);
+    } else {
+      entry["refusal"] = answer.refusal;
+    }
+    answers.push_back(std::move(entry));
+  }
+  return answers;
+}
+
+void print_text(const Flags& flags, const Sweep& found) {
   fmt::print("{}\n", bold(headline(found.best)));
   print_knobs(found.best);
   print_prediction(found.best, found.best.predicted);
-  if (!found.pareto.empty()) print_pareto(found);
+  const std::string why = why_so_many(found);
+  if (!why.empty()) fmt::print("{}\n  {}\n", bold("Why so many devices"), why);
+  if (!found.front.empty()) print_front(found);
+  print_refusals(found);
   if (found.evaluated > 0) {
     fmt::print("{} configurations considered, {} of them simulated, in {}\n", found.considered,
                found.evaluated, format_seconds(found.seconds));
@@ -117,23 +198,22 @@ void print_text(const Flags& flags, const SearchResult& found) {
 }
 
 int run(const Flags& flags, bool json) {
+  check_together(flags);
   check_folder_of(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
-  SearchResult found = find_plan(flags, model, hw);
+  Sweep found = find_plans(flags, model, hw);
   found.best.created_by = version_text() + " plan";
   if (!flags.output.empty()) write_file_atomically(flags.output, write_plan(found.best));
 
   if (json) {
-    Json front = Json::array();
-    for (const Plan& plan : found.pareto) {
-      front.push_back({{"predicted", prediction_json(complete(plan))},
-                       {"strategy", strategy_json(plan.strategy)}});
-    }
     Json document = plan_summary_json(found.best);
-    document["predicted"] = prediction_json(found.best.predicted);
-    document["capacity"] = tiers_json(capacities(hw));
-    document["pareto"] = std::move(front);
+    document["devices"] = found.best.hardware.devices();
+    document["predicted"] = forecast_json(found.best.hardware, found.best.predicted);
+    document["capacity"] = tiers_json(capacities(found.best.hardware));
+    document["pareto"] = front_json(found);
+    document["answers"] = answers_json(found);
+    document["why_so_many_devices"] = why_so_many(found);
     document["considered"] = found.considered;
     document["evaluated"] = found.evaluated;
     document["search_seconds"] = found.seconds;
@@ -157,12 +237,17 @@ void add_plan(CLI::App& app, Invocation& invocation) {
       ->required();
   flags->hardware.add_to(*verb);
   flags->parallel.add_to(*verb);
-  verb->add_option("--seq", flags->sequence, "Sequence length, e.g. 128K")->required();
+  verb->add_option("--seq", flags->sequences,
+                   "Sequence length, e.g. 128K; or several to compare, e.g. 64K,128K,256K");
+  verb->add_option("--max-gpus", flags->max_gpus,
+                   "At most so many devices: the best number of them, and what others would give");
+  verb->add_option("--min-gpus-for", flags->min_gpus_for,
+                   "A length: the fewest devices that train it, and the best plan on them");
   verb->add_option("--strategy", flags->strategy, "A preset, or auto (search)");
   verb->add_option("--chunk", flags->chunk, "Attention chunk; must divide the length");
   verb->add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step");
   verb->add_option("--objective", flags->objective, "What auto looks for")
-      ->check(CLI::IsMember({"throughput", "memory"}));
+      ->check(CLI::IsMember({"throughput", "memory", "host-memory"}));
   verb->add_option("-o,--output", flags->output, "Where the plan is written");
   verb->callback([flags, &invocation] {
     invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };

@@ -10,13 +10,20 @@ namespace {
 
 using TierBytes = std::array<int64_t, kTierCount>;
 
-// The largest arenas among the positions of a ring from `first` on; all other indices of the grid
-// leave the program's shape alone.
-TierBytes peak_of_positions(StepRequest request, int64_t first) {
+constexpr int64_t kFewPositions = 16;  // of which all are looked at
+constexpr int64_t kSomePositions = 4;  // at least so many of more
+constexpr int64_t kOps = 1'000'000;    // laid out in well under a second
+
+// Of all indices of the grid only a ring's position changes the program's shape: a position has as
+// many steps with the keys of those before it as there are, and then those behind it. Arenas of
+// positions differ by what packing makes of that, a few percent and in no order, so all of a ring
+// are laid out; of a large one evenly spaced positions, the first and the last among them.
+TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak) {
   const Parallel& parallel = request.strategy.parallel;
-  TierBytes peak{};
-  for (int64_t position = first; position < parallel.ring; ++position) {
-    request.rank = position * parallel.ulysses;
+  const int64_t ring = parallel.ring;
+  const int64_t looks = ring <= kFewPositions ? ring : std::clamp(kOps / ops, kSomePositions, ring);
+  for (int64_t look = 1; look < looks; ++look) {
+    request.rank = look * (ring - 1) / (looks - 1) * parallel.ulysses;
     const TierBytes bytes = arena_bytes_of(build_program(request));
     for (int tier = 0; tier < kTierCount; ++tier) peak[tier] = std::max(peak[tier], bytes[tier]);
   }
@@ -32,13 +39,25 @@ Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
   const Layout layout = lay_out(program);
   const Timeline timeline =
       simulate(program, layout, cost.durations(program), cost.interference(), false);
-  Evaluation result{timeline.step_seconds, peak_of_positions(request, 1)};
-  for (int tier = 0; tier < kTierCount; ++tier) {
-    result.peak_bytes[tier] = std::max(result.peak_bytes[tier], layout.arena_bytes[tier]);
-  }
-  return result;
+  return {
+      timeline.step_seconds,
+      with_other_positions(request, static_cast<int64_t>(program.ops.size()), layout.arena_bytes)};
 }
 
-TierBytes exact_peak_bytes(const StepRequest& request) { return peak_of_positions(request, 0); }
+double exact_seconds(const StepRequest& request, const CostModel& cost) {
+  StepRequest first = request;
+  first.rank = 0;
+  const Program program = build_program(first);
+  return simulate(program, lay_out(program), cost.durations(program), cost.interference(), false)
+      .step_seconds;
+}
+
+TierBytes exact_peak_bytes(const StepRequest& request) {
+  StepRequest first = request;
+  first.rank = 0;
+  const Program program = build_program(first);
+  return with_other_positions(request, static_cast<int64_t>(program.ops.size()),
+                              arena_bytes_of(program));
+}
 
 }  // namespace longspan

@@ -18,8 +18,13 @@ struct Evaluation {
 };
 
 /// The time is that of the first rank, the memory that of whichever rank needs most of a tier:
-/// ranks differ in what of a ring they see, and so in how buffers pack. `request.rank` is not read.
+/// ranks differ in what of a ring they see, and so in how buffers pack. Of a ring of more than 16
+/// positions as many are laid out, evenly spaced, as together have a million ops, and at least
+/// four. `request.rank` is not read.
 Evaluation evaluate(const StepRequest& request, const CostModel& cost);
+
+/// Time only, likewise of the first rank.
+double exact_seconds(const StepRequest& request, const CostModel& cost);
 
 /// Memory only (no simulation), likewise over all ranks.
 std::array<int64_t, kTierCount> exact_peak_bytes(const StepRequest& request);

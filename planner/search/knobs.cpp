@@ -20,6 +20,14 @@ bool has_blocks(const Shape& shape) { return shape.chunk < shape.share && shape.
 // Parameters off the device are whole on every rank, or gathered from shards.
 bool parameters_may_leave(const Parallel& p) { return p.shards() == 1 || p.zero == 3; }
 
+bool decides_memory(const std::string& knob) {
+  for (const char* name :
+       {"states", "layer_input", "qkv", "block", "kv", "idle", "backward_order"}) {
+    if (knob == name) return true;
+  }
+  return false;
+}
+
 std::vector<int64_t> zero_stages(const Parallel& grid, std::optional<int64_t> fixed) {
   if (fixed) return {*fixed};
   if (grid.ranks() == 1) return {0};
@@ -153,6 +161,26 @@ std::vector<Knob> knobs(const ModelSpec& model, const Shape& shape, bool with_nv
       knob.values.push_back([field = field, depth](Strategy& s) { s.*field = depth; });
     }
     all.push_back(std::move(knob));
+  }
+  return all;
+}
+
+std::vector<Strategy> lean_strategies(const ModelSpec& model, const Shape& shape, bool with_nvme,
+                                      std::optional<int64_t> zero) {
+  std::vector<Strategy> all = {everything_away(shape, zero)};
+  for (const Knob& knob : knobs(model, shape, with_nvme, zero)) {
+    if (!decides_memory(knob.name)) continue;
+    std::vector<Strategy> more;
+    for (const Strategy& s : all) {
+      for (const auto& set : knob.values) {
+        Strategy changed = s;
+        set(changed);
+        if (changed.parallel.zero != s.parallel.zero) continue;
+        if (changed.qkv.where == Saved::keep || changed.qkv.where == Saved::nvme) continue;
+        more.push_back(std::move(changed));
+      }
+    }
+    all = std::move(more);
   }
   return all;
 }

@@ -47,6 +47,13 @@ std::vector<Knob> knobs(const ModelSpec& model, const Shape& shape, bool with_nv
 Strategy everything_kept(const Shape& shape);
 Strategy everything_away(const Shape& shape, std::optional<int64_t> zero);
 
+/// What may need least memory: every combination of the knobs that decide how much is held, which
+/// are where states, keys and values, idle tensors and what is saved wait, blocks, and the order
+/// of the backward. All else recomputes and takes the smallest tiles; states are sharded as far as
+/// they can be.
+std::vector<Strategy> lean_strategies(const ModelSpec& model, const Shape& shape, bool with_nvme,
+                                      std::optional<int64_t> zero);
+
 /// Chunk counts worth trying: few enough that a program stays small.
 int64_t most_chunks(int64_t layers, bool streams_kv);
 

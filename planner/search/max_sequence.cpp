@@ -280,14 +280,6 @@ Found exactly_longest(Prober& prober, const HardwareProfile& hw, const std::vect
   return best;
 }
 
-bool decides_length(const std::string& knob) {
-  for (const char* name :
-       {"states", "layer_input", "qkv", "block", "kv", "idle", "backward_order"}) {
-    if (knob == name) return true;
-  }
-  return false;
-}
-
 // One configuration of every length, and the longest of it.
 struct Point {
   Strategy strategy;
@@ -296,32 +288,14 @@ struct Point {
   Found found;
 };
 
-// The knobs that decide how long a sequence is, in a grid that deals it out: chunk and blocks,
-// where states, keys and values, idle tensors and what is saved wait, the order of the backward.
-// All else recomputes and takes the smallest tiles.
+// What may need least memory, in a grid that deals a sequence out.
 std::vector<Point> long_points(const Parallel& grid, const ModelSpec& model, bool with_nvme,
                                const MaxSequenceOptions& options) {
   std::vector<Point> points;
   for (const int64_t chunk : chunk_sizes(options, grid)) {
     // Any length above one chunk stands for "chunked" when asking which knobs there are.
     const Shape shape{grid, 2 * chunk, chunk};
-    std::vector<Strategy> all = {everything_away(shape, options.parallel.zero)};
-    for (const Knob& knob : knobs(model, shape, with_nvme, options.parallel.zero)) {
-      if (!decides_length(knob.name)) continue;
-      std::vector<Strategy> more;
-      for (const Strategy& s : all) {
-        for (const auto& set : knob.values) {
-          Strategy changed = s;
-          set(changed);
-          // States are sharded as far as they can be.
-          if (changed.parallel.zero != s.parallel.zero) continue;
-          if (changed.qkv.where == Saved::keep || changed.qkv.where == Saved::nvme) continue;
-          more.push_back(changed);
-        }
-      }
-      all = std::move(more);
-    }
-    for (const Strategy& s : all) {
+    for (const Strategy& s : lean_strategies(model, shape, with_nvme, options.parallel.zero)) {
       const bool one_block = s.block_tokens != chunk;
       points.push_back(
           {s, one_block, chunk, {with_knobs(s, one_block, chunk, model.layers, options), 0}});

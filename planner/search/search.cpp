@@ -7,118 +7,19 @@
 
 #include "base/error.h"
 #include "base/units.h"
-#include "planner/search/bounds.h"
-#include "planner/search/budget.h"
-#include "planner/search/evaluate.h"
-#include "planner/search/fast_path.h"
+#include "planner/search/front.h"
+#include "planner/search/judge.h"
 #include "planner/search/knobs.h"
+#include "planner/search/neighbours.h"
 
 namespace longspan {
 namespace {
 
-// What is needed to judge configurations of one question.
-class Judge {
- public:
-  Judge(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence, int64_t micro_batches)
-      : hw_(hw), dtype_(default_dtype(hw)), cost_(hw, dtype_), fast_(cost_), budget_(hw) {
-    request_.model = fit_positions(model, sequence);
-    request_.sequence = sequence;
-    request_.micro_batches = micro_batches;
-    request_.dtype = dtype_;
-    bounds_.emplace(request_, cost_);
-  }
-
-  struct Score {
-    double overflow = 0;  // how far beyond the capacities, relative; 0: fits
-    double step_seconds = 0;
-    double seconds = 0;  // per sequence: data replicas train several at once
-    TierBytes bytes{};
-    bool better_than(const Score& other, Objective objective) const {
-      if (overflow > 0 || other.overflow > 0) return overflow < other.overflow;
-      if (objective == Objective::memory && bytes[0] != other.bytes[0]) {
-        return bytes[0] < other.bytes[0];
-      }
-      return seconds < other.seconds;
-    }
-  };
-
-  /// At least this, in plain arithmetic.
-  Score bound(const Strategy& strategy) {
-    const Bound b = bounds_->of(strategy);
-    return score_of(strategy, budget_.overflow_of_live(b.peak_bytes),
-                    {b.step_seconds, b.peak_bytes});
-  }
-
-  /// A guess that ranks what has not been simulated: streams never overlap to the last.
-  Score guess(const Strategy& strategy) {
-    const Bound b = bounds_->of(strategy);
-    const double seconds = b.step_seconds + kUnhidden * (b.busy_seconds - b.step_seconds);
-    return score_of(strategy, budget_.overflow_of_live(b.peak_bytes), {seconds, b.peak_bytes});
-  }
-
-  Score score(const Strategy& strategy) {
-    request_.strategy = strategy;
-    const Evaluation e = fast_.evaluate(request_);
-    return score_of(strategy, budget_.overflow_of_live(e.peak_bytes), e);
-  }
-
-  /// The exact way. Where that does not fit although the fast path said so, the loss in packing is
-  /// remembered, so that the next round leaves room for it.
-  Score exact(const Strategy& strategy) {
-    const auto known = std::find_if(exact_.begin(), exact_.end(),
-                                    [&](const auto& entry) { return entry.first == strategy; });
-    if (known != exact_.end()) {
-      return score_of(strategy, budget_.overflow(known->second.peak_bytes), known->second);
-    }
-    request_.strategy = strategy;
-    const Evaluation e = evaluate(request_, cost_);
-    exact_.emplace_back(strategy, e);
-    budget_.learn(fast_.peak_bytes(request_), e.peak_bytes);
-    return score_of(strategy, budget_.overflow(e.peak_bytes), e);
-  }
-  Plan plan(const Strategy& strategy) const {
-    Plan plan;
-    plan.model = request_.model;
-    plan.hardware = hw_;
-    plan.sequence = request_.sequence;
-    plan.micro_batches = request_.micro_batches;
-    plan.dtype = dtype_;
-    plan.strategy = strategy;
-    plan.created_by = "longspan " LONGSPAN_VERSION;
-    return plan;
-  }
-  const TierBytes& limits() const { return budget_.limits(); }
-  int64_t considered() const { return bounds_->considered(); }
-  int64_t evaluations() const { return fast_.evaluations(); }
-
- private:
-  static constexpr double kUnhidden = 0.03;
-
-  static Score score_of(const Strategy& strategy, double overflow, const Evaluation& e) {
-    const auto replicas = static_cast<double>(strategy.parallel.data);
-    return {overflow, e.step_seconds, e.step_seconds / replicas, e.peak_bytes};
-  }
-
-  const HardwareProfile& hw_;
-  DType dtype_;
-  CostModel cost_;
-  FastPath fast_;
-  Budget budget_;
-  StepRequest request_;
-  std::optional<Bounds> bounds_;
-  std::vector<std::pair<Strategy, Evaluation>> exact_;  // known so far
-};
-
-struct Candidate {
-  Strategy strategy;
-  Judge::Score score;
-};
-
 // Changes one knob at a time, for the better, until no single change helps. `worth` says whether a
 // changed strategy may be better than the best so far, `score` how good it is.
-template <class Score, class Worth>
+template <class ScoreOf, class Worth>
 Candidate descend(Candidate best, const std::vector<Knob>& space, Objective objective,
-                  const Score& score, const Worth& worth) {
+                  const ScoreOf& score, const Worth& worth) {
   for (bool improved = true; improved;) {
     improved = false;
     for (const Knob& knob : space) {
@@ -127,7 +28,7 @@ Candidate descend(Candidate best, const std::vector<Knob>& space, Objective obje
         Strategy changed = from;
         set(changed);
         if (changed == from || !worth(changed, best)) continue;
-        const Judge::Score value = score(changed);
+        const Score value = score(changed);
         if (!value.better_than(best.score, objective)) continue;
         best = {std::move(changed), value};
         improved = true;
@@ -173,35 +74,40 @@ struct Space {
   std::vector<Knob> knobs;
 };
 
-// Of everything that fitted: those no other beats in both time and device memory.
-std::vector<Candidate> pareto_front(std::vector<Candidate> seen) {
-  std::sort(seen.begin(), seen.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.score.seconds != b.score.seconds) return a.score.seconds < b.score.seconds;
-    return a.score.bytes[0] < b.score.bytes[0];
-  });
-  std::vector<Candidate> front;
+// Of everything that fitted: those no other beats in time, host memory and device memory, the
+// fastest first.
+std::vector<Candidate> pareto_front(const std::vector<Candidate>& seen) {
+  constexpr double kSlack = 0.02;  // a point that saves less is not worth a line
+  std::vector<Costs> costs;
   for (const Candidate& c : seen) {
-    // A point that saves less than 2% of memory is not worth a line.
-    if (front.empty() || static_cast<double>(c.score.bytes[0]) <
-                             0.98 * static_cast<double>(front.back().score.bytes[0])) {
-      front.push_back(c);
-    }
+    costs.push_back({c.score.seconds, static_cast<double>(c.score.bytes[1]),
+                     static_cast<double>(c.score.bytes[0])});
   }
+  std::vector<Candidate> front;
+  for (const size_t i : non_dominated(costs, kSlack)) front.push_back(seen[i]);
   return front;
 }
 
-constexpr size_t kFrontLines = 10;
 constexpr int kAttempts = 4;
 constexpr size_t kFinalists = 8;
 constexpr int kPerShape = 2;  // finalists of one grid and chunk size, so that they differ
 constexpr size_t kSimulatedGuesses = 64;
 constexpr size_t kDescents = 24;
-constexpr int64_t kEnough = 800;  // simulated, after which no further descent is begun
+constexpr int64_t kEnough = 800;      // simulated, after which no further descent is begun
+constexpr int64_t kEnoughLean = 100;  // likewise for each end of the front
+constexpr size_t kLeanLooks = 60;     // layouts of what may need least memory
+constexpr size_t kPromising = 10;     // neighbours of the best that are simulated whole ...
+constexpr int64_t kLooks = 24;        // ... and all of them together
 
 bool same_shape(const Shape& shape, const Strategy& s) {
   Parallel grid = s.parallel;
   grid.zero = shape.grid.zero;
   return grid == shape.grid && s.chunk_tokens == shape.chunk;
+}
+
+const Space& space_of(const std::vector<Space>& spaces, const Strategy& s) {
+  return *std::find_if(spaces.begin(), spaces.end(),
+                       [&](const Space& space) { return same_shape(space.shape, s); });
 }
 
 // The best of what was seen, a few of each shape: the fast path ranks them nearly right, and the
@@ -232,19 +138,26 @@ std::vector<Candidate> finalists(std::vector<Candidate> seen, Objective objectiv
   return chosen;
 }
 
-// The front that is shown: evenly thinned, and measured the exact way, so that no line promises
-// what the best plan beside it does not keep.
+// The front that is shown: its ends and some between, measured the exact way, so that no line
+// promises what the best plan beside it does not keep.
 std::vector<Candidate> exact_front(Judge& judge, const Candidate& best,
-                                   std::vector<Candidate> seen) {
-  std::vector<Candidate> front = pareto_front(std::move(seen));
+                                   const std::vector<Candidate>& seen, size_t lines) {
+  const std::vector<Candidate> front = pareto_front(seen);
+  std::vector<size_t> shown;
+  for (const int tier : {1, 0}) {
+    const auto least =
+        std::min_element(front.begin(), front.end(), [&](const Candidate& a, const Candidate& b) {
+          return a.score.bytes[tier] < b.score.bytes[tier];
+        });
+    shown.push_back(static_cast<size_t>(least - front.begin()));
+  }
+  for (size_t i = 0; i + 2 < lines; ++i) shown.push_back(i * front.size() / (lines - 2));
   std::vector<Candidate> exact = {best};
-  const size_t lines = std::min(kFrontLines, front.size());
-  for (size_t i = 0; i < lines; ++i) {
-    const Strategy& strategy = front[i * front.size() / lines].strategy;
-    const Candidate c{strategy, judge.exact(strategy)};
+  for (const size_t i : shown) {
+    const Candidate c{front[i].strategy, judge.exact(front[i].strategy)};
     if (c.score.overflow == 0) exact.push_back(c);
   }
-  return pareto_front(std::move(exact));
+  return pareto_front(exact);
 }
 
 [[noreturn]] void refuse(const Judge& judge, const HardwareProfile& hw, int64_t sequence,
@@ -313,19 +226,136 @@ void simulate_best(Judge& judge, const std::vector<Space>& spaces,
       descend(start, space.knobs, objective, score, worth);
     }
   };
-  const auto space_of = [&](const Strategy& s) -> const Space& {
-    return *std::find_if(spaces.begin(), spaces.end(),
-                         [&](const Space& space) { return same_shape(space.shape, s); });
-  };
-  for (const Candidate& start : starts) descend_from(start, space_of(start.strategy));
+  for (const Candidate& start : starts) descend_from(start, space_of(spaces, start.strategy));
   for (const Candidate& start : starts) {
-    const Space& space = space_of(start.strategy);
+    const Space& space = space_of(spaces, start.strategy);
     Strategy kept = everything_kept(space.shape);
     Strategy away = everything_away(space.shape, start.strategy.parallel.zero);
     for (const Strategy& corner : {away, kept}) {
       if (judge.evaluations() < enough) descend_from({corner, score(corner)}, space);
     }
   }
+}
+
+// Nothing fits if not even what may need least memory does, in the arithmetic of bounds. Returns
+// the nearest miss, or nothing if something may fit.
+std::optional<Candidate> proven_miss(Judge& judge, const ModelSpec& model,
+                                     const std::vector<Space>& spaces,
+                                     const std::optional<int64_t>& zero) {
+  Candidate nearest;
+  nearest.score.overflow = 1e300;
+  for (const Space& space : spaces) {
+    for (const Strategy& s : lean_strategies(model, space.shape, judge.limits()[2] > 0, zero)) {
+      const Score score = judge.bound(s);
+      if (score.overflow == 0) return std::nullopt;
+      if (score.overflow < nearest.score.overflow) nearest = {s, score};
+    }
+  }
+  return nearest;
+}
+
+// What the search has not found may still be there where memory is short to the last percent, as
+// packing is uneven. Of what may need least memory: the first that fits the exact way, those with
+// most room by their bounds looked at first; or what misses by least.
+Candidate leanest(Judge& judge, const ModelSpec& model, int64_t sequence,
+                  const std::vector<Space>& spaces, const std::optional<int64_t>& zero) {
+  struct Hope {
+    Strategy strategy;
+    double filled;  // of the tier with least room, at least
+  };
+  std::vector<Hope> hopes;
+  for (const Space& space : spaces) {
+    for (Strategy& s : lean_strategies(model, space.shape, judge.limits()[2] > 0, zero)) {
+      const double filled = judge.filled(s);
+      if (filled <= 1) hopes.push_back({std::move(s), filled});
+    }
+  }
+  std::stable_sort(hopes.begin(), hopes.end(),
+                   [](const Hope& a, const Hope& b) { return a.filled < b.filled; });
+  Candidate best;
+  best.score.overflow = 1e300;
+  for (size_t i = 0; i < std::min(hopes.size(), kLeanLooks) && best.score.overflow > 0; ++i) {
+    try {
+      validate(hopes[i].strategy, model, sequence, "");
+    } catch (const Error&) {
+      continue;
+    }
+    const Candidate c{hopes[i].strategy, judge.exact(hopes[i].strategy)};
+    if (c.score.overflow < best.score.overflow) best = c;
+  }
+  return best;
+}
+
+// From the best towards each end of the front: less memory, at whatever price in time.
+void search_lean(Judge& judge, const std::vector<Knob>& space, const Candidate& best,
+                 std::vector<Candidate>& seen) {
+  for (const Objective objective : {Objective::host_memory, Objective::memory}) {
+    const int64_t enough = judge.evaluations() + kEnoughLean;
+    const auto score = [&](const Strategy& s) {
+      const Score value = judge.score(s);
+      if (value.overflow == 0) seen.push_back({s, value});
+      return value;
+    };
+    const auto worth = [&](const Strategy& s, const Candidate& than) {
+      return judge.evaluations() < enough && judge.bound(s).better_than(than.score, objective);
+    };
+    descend({best.strategy, score(best.strategy)}, space, objective, score, worth);
+  }
+}
+
+bool admits(const SearchOptions& options, const Strategy& s, const ModelSpec& model,
+            int64_t sequence) {
+  const ParallelChoice& choice = options.parallel;
+  const Parallel& p = s.parallel;
+  for (const auto& [fixed, degree] :
+       {std::pair{choice.data, p.data}, std::pair{choice.tensor, p.tensor},
+        std::pair{choice.ring, p.ring}, std::pair{choice.ulysses, p.ulysses},
+        std::pair{choice.zero, p.zero}}) {
+    if (fixed && *fixed != degree) return false;
+  }
+  if (choice.overlap != p.overlap) return false;
+  if (options.chunk_tokens > 0 && options.chunk_tokens != s.chunk_tokens) return false;
+  if (sequence / p.ring / s.chunk_tokens > most_chunks(model.layers, true)) return false;
+  try {
+    validate(s, model, sequence, "");
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Goes on from the best to a neighbour of it as long as one is better, so that whoever looks around
+// a plan (verdict.h) does not find what the search has missed. The fast path says which neighbours
+// may be better, the exact way whether they are. What fits is added to `seen`.
+Candidate polish(Judge& judge, const ModelSpec& model, int64_t sequence, Candidate best,
+                 const SearchOptions& options, std::vector<Candidate>& seen) {
+  int64_t looks = kLooks;
+  for (bool improved = true; improved && looks > 0;) {
+    improved = false;
+    std::vector<Candidate> promising;
+    for (const Neighbour& n : neighbours(best.strategy, sequence, judge.limits()[2] > 0)) {
+      if (!admits(options, n.strategy, model, sequence)) continue;
+      if (!judge.bound(n.strategy).better_than(best.score, options.objective)) continue;
+      const Candidate c{n.strategy, judge.score(n.strategy)};
+      if (c.score.overflow > 0) continue;
+      promising.push_back(c);
+      seen.push_back(c);
+    }
+    for (const Candidate& c : finalists(promising, options.objective, kPromising, kPromising)) {
+      if (looks-- == 0) break;
+      // Memory of all positions of a ring takes longer than time: that is looked at first.
+      if (options.objective == Objective::throughput &&
+          judge.exact_seconds(c.strategy) >= best.score.seconds) {
+        continue;
+      }
+      const Candidate exact{c.strategy, judge.exact(c.strategy)};
+      if (!exact.score.better_than(best.score, options.objective)) continue;
+      best = exact;
+      improved = true;
+      break;
+    }
+  }
+  return best;
 }
 
 }  // namespace
@@ -341,6 +371,9 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
     spaces.push_back({shape, knobs(model, shape, with_nvme, zero)});
   }
 
+  if (const std::optional<Candidate> miss = proven_miss(judge, model, spaces, zero)) {
+    refuse(judge, hw, sequence, {miss->strategy, judge.score(miss->strategy)});
+  }
   std::vector<Candidate> seen;
   Candidate best, nearest;
   best.score.overflow = nearest.score.overflow = 1e300;
@@ -356,7 +389,16 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
       if (exact.score.better_than(best.score, options.objective)) best = exact;
     }
   }
-  if (best.score.overflow > 0) refuse(judge, hw, sequence, seen.empty() ? nearest : best);
+  if (best.score.overflow > 0) {
+    best = leanest(judge, model, sequence, spaces, zero);
+    if (best.score.overflow > 0)
+      refuse(judge, hw, sequence, best.score.overflow < 1e300 ? best : nearest);
+    seen.push_back(best);
+  }
+  best = polish(judge, model, sequence, std::move(best), options, seen);
+  const Parallel& grid = best.strategy.parallel;
+  const Shape shape{grid, sequence / grid.ring, best.strategy.chunk_tokens};
+  search_lean(judge, knobs(model, shape, with_nvme, zero), best, seen);
 
   SearchResult result;
   const auto plan_of = [&](const Candidate& c) {
@@ -364,7 +406,7 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
     plan.predicted = prediction_of(plan, c.score.step_seconds, c.score.bytes);
     return plan;
   };
-  for (const Candidate& c : exact_front(judge, best, std::move(seen))) {
+  for (const Candidate& c : exact_front(judge, best, seen, options.front_lines)) {
     result.pareto.push_back(plan_of(c));
     // The fast path may have ranked a line of the front below the finalists.
     if (c.score.better_than(best.score, options.objective)) best = c;
@@ -388,7 +430,7 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
     strategy.parameters = placement.parameters;
     strategy.gradients = placement.gradients;
     strategy.optimizer = placement.optimizer;
-    const Judge::Score score = judge.exact(strategy);
+    const Score score = judge.exact(strategy);
     bytes = score.bytes;
     if (score.overflow > 0) continue;
     Plan plan = judge.plan(strategy);

@@ -52,19 +52,21 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
                          const std::string& strategy, const MaxSequenceOptions& options,
                          const Progress& progress = {});
 
-/// Tokens per second of all ranks together; or device memory, and tokens per second between equals.
-enum class Objective { throughput, memory };
+/// Tokens per second of all ranks together; or the memory of a device, or of the host, and tokens
+/// per second between equals.
+enum class Objective { throughput, memory, host_memory };
 
 struct SearchOptions {
   Objective objective = Objective::throughput;
   int64_t chunk_tokens = 0;  // fixes the chunk; 0: search
   int64_t micro_batches = 1;
   ParallelChoice parallel;
+  size_t front_lines = 8;  // plans of the front that are measured the exact way, at least 3
 };
 
 struct SearchResult {
   Plan best;
-  std::vector<Plan> pareto;  // from fastest to smallest in device memory
+  std::vector<Plan> pareto;  // no other beats in time, host and device memory; the fastest first
   int64_t considered = 0;    // configurations whose bounds were computed
   int64_t evaluated = 0;     // those of them that were simulated
   double seconds = 0;        // spent

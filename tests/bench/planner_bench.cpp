@@ -2,7 +2,7 @@
 //   max-seq   every preset and auto, for a small and a large model, and for one node of eight
 //                                                                     (target: under a second each)
 //   plan      a search over the whole knob space on one device        (target: under a second each)
-//             and on 64 of them                                       (target: under five seconds)
+//             and on 64 and 1,024 of them                             (target: under five seconds)
 //   bounds    configurations considered a second, over all knobs      (target: at least 1,000,000)
 //   fast path configurations simulated a second, over a sweep of sizes and tiles of every preset
 //             and of chunked plans                                    (target: at least 20,000)
@@ -140,6 +140,7 @@ int main() {
     good = bench_plan("tiny-llama", "cpu-example", sequence, 1) && good;
   }
   good = bench_plan("llama-3.1-70b", "8x8xh100-80g", 1 << 20, 5) && good;
+  good = bench_plan("llama-3.1-70b", "128x8xh100-80g", 1 << 20, 5) && good;
   good = bench_bounds() && good;
   good = bench_fast_path() && good;
   return good ? 0 : 1;

@@ -113,6 +113,79 @@ TEST_CASE("plan: a preset at a length, and one that does not fit") {
   CHECK_FALSE(std::filesystem::exists(path));
 }
 
+TEST_CASE("plan: at most so many devices, the fewest for a length, and several lengths") {
+  const std::vector<std::string> question = {
+      "plan", "--model", "tiny-llama", "--hw", "2x4xh100-80g", "--device-memory", "2GiB"};
+  const auto ask = [&](std::vector<std::string> more, int status = 0) {
+    more.insert(more.begin(), question.begin(), question.end());
+    return longspan_json(more, status);
+  };
+  const json most = ask({"--seq", "64K", "--max-gpus", "4"});
+  CHECK(most.at("devices") == 4);
+  REQUIRE(most.at("answers").size() == 3);
+  double rate = 0;
+  for (const json& answer : most.at("answers")) {
+    CAPTURE(answer.dump());
+    const double next = answer.at("predicted").at("tokens_per_second");
+    CHECK(next > rate);
+    CHECK(answer.at("tokens_per_second_per_device").get<double>() *
+              answer.at("devices").get<double>() ==
+          Approx(next));
+    rate = next;
+  }
+  CHECK(most.at("predicted").at("tokens_per_second") == rate);
+  CHECK_THAT(most.at("why_so_many_devices").get<std::string>(), Contains("4 devices; 2 give"));
+  std::set<int64_t> counts;
+  for (const json& point : most.at("pareto")) {
+    counts.insert(point.at("devices").get<int64_t>());
+    CHECK_FALSE(point.at("because").get<std::string>().empty());
+  }
+  CHECK(counts == std::set<int64_t>{1, 2, 4});
+
+  std::vector<std::string> fewest = {"--min-gpus-for",  "1M",  "--host-memory", "64MiB",
+                                     "--nvme-capacity", "1MiB"};
+  const json found = ask(fewest);
+  const int64_t devices = found.at("devices");
+  CHECK(devices > 1);
+  CHECK(found.at("sequence_tokens") == 1048576);
+  const json& answers = found.at("answers");
+  CHECK(answers.back().at("devices") == devices);
+  for (size_t i = 0; i + 1 < answers.size(); ++i) {
+    CHECK_THAT(answers[i].at("refusal").get<std::string>(), Contains("short by"));
+  }
+  fewest.insert(fewest.end(), {"--max-gpus", answers[answers.size() - 2].at("devices").dump()});
+  CHECK_THAT(ask(fewest, 1).at("error").get<std::string>(), Contains("short by"));
+
+  const json lengths = ask({"--seq", "16K,4K", "--gpus", "2"});
+  CHECK(lengths.at("sequence_tokens") == 16384);
+  CHECK(lengths.at("answers").size() == 2);
+  CHECK(lengths.at("answers")[0].at("sequence_tokens") == 4096);
+}
+
+TEST_CASE("explain: what one knob would do, and that the search's plan is not beaten") {
+  const TemporaryFolder folder;
+  const std::string best = folder.path() / "best.yaml";
+  longspan_json({"plan", "--model", "tiny-llama", "--hw", kHardware, "--seq", "4K", "-o", best});
+  const json of_best = longspan_json({"explain", best});
+  CHECK_THAT(of_best.at("neighbours_say").get<std::string>(), Contains("No neighbour is faster"));
+  const json document = longspan_json({"explain", make_plan(folder)});
+  int rejected = 0;
+  for (const json& n : document.at("neighbours")) {
+    CAPTURE(n.dump());
+    const std::string verdict = n.at("verdict"), limit = n.at("limit");
+    CHECK((verdict == "rejected") == (limit != "none"));
+    CHECK_FALSE(n.at("by").get<std::string>().empty());
+    rejected += verdict == "rejected";
+    if (limit == "device memory") CHECK(n.at("short_bytes").at("device_bytes") > 0);
+  }
+  CHECK(rejected > 0);
+  const Result few = longspan({"explain", make_plan(folder)});
+  const Result all = longspan({"explain", make_plan(folder), "--all"});
+  CHECK_THAT(few.out, Contains("One knob turned") && Contains("--all shows the others"));
+  CHECK_THAT(all.out, Contains("One knob turned") && !Contains("--all shows"));
+  CHECK(all.out.size() > few.out.size());
+}
+
 TEST_CASE("explain: times add up to the streams, tensors to the peak") {
   const TemporaryFolder folder;
   const std::string plan = make_plan(folder);

@@ -127,6 +127,15 @@ TEST_CASE("flags are checked") {
   check_refused(plan({"--seq", "0"}), 2, {"--seq"});
   check_refused(plan({"--seq", "4k"}), 2, {"--seq", "4k"});
   check_refused(plan({"--seq", "99999999999999999999"}), 2, {"--seq", "too large"});
+  check_refused(plan({"--seq", "1K,"}), 2, {"--seq"});
+  check_refused(plan({}), 2, {"--seq", "--min-gpus-for"});
+  check_refused(plan({"--seq", "1K", "--min-gpus-for", "2K"}), 2, {"--min-gpus-for", "--seq"});
+  check_refused(plan({"--min-gpus-for", "long"}), 2, {"--min-gpus-for", "long"});
+  check_refused(plan({"--min-gpus-for", "2K", "--gpus", "1"}), 2, {"--min-gpus-for", "--gpus"});
+  check_refused(plan({"--seq", "1K", "--max-gpus", "1", "--gpus", "1"}), 2,
+                {"--max-gpus", "--gpus"});
+  check_refused(plan({"--seq", "1K", "--max-gpus", "2"}), 2, {"1 device", "got 2"});
+  check_refused(plan({"--seq", "1K", "--max-gpus", "-1"}), 2, {"--max-gpus"});
   check_refused(plan({"--seq", "1K", "--device-memory", "0"}), 2, {"--device-memory"});
   check_refused(plan({"--seq", "1K", "--host-memory", "-1GiB"}), 2, {"--host-memory"});
   check_refused(plan({"--seq", "1K", "--device-memory", "80GiBs"}), 2, {"--device-memory"});

@@ -1,0 +1,141 @@
+#include "planner/search/front.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "base/units.h"
+
+namespace longspan {
+namespace {
+
+constexpr double kSlack = 0.02;  // less than that is no reason to show another plan
+constexpr int kHost = static_cast<int>(Tier::host), kDevice = static_cast<int>(Tier::device);
+
+int64_t devices_of(const Plan& plan) { return plan.hardware.devices(); }
+int64_t bytes_of(const Plan& plan, int tier) { return plan.predicted.peak_bytes[tier]; }
+
+// ", host -60 %": how much less of it than the other, if that is worth saying.
+std::string saving(const char* what, int64_t bytes, int64_t than) {
+  const double change = static_cast<double>(bytes) / std::max(1.0, static_cast<double>(than)) - 1;
+  return change > -kSlack ? "" : fmt::format(", {} {:.0f} %", what, 100 * change);
+}
+
+struct Row {
+  const Plan* plan;
+  int rank = 2;  // 0: the fastest of its length and devices; 1: the least of something there
+  std::string because;
+};
+
+void add_reason(Row& row, const std::string& reason) {
+  row.because += (row.because.empty() ? "" : ", ") + reason;
+}
+
+// Begin to end: the rows of one length and number of devices, the fastest first.
+void name_reasons(std::vector<Row>::iterator begin, std::vector<Row>::iterator end) {
+  const Plan& fastest = *begin->plan;
+  begin->rank = 0;
+  if (end - begin == 1) return;
+  for (const auto& [tier, reason] :
+       {std::pair{kHost, "least host memory"}, std::pair{kDevice, "least device memory"}}) {
+    const auto least = std::min_element(begin, end, [tier = tier](const Row& a, const Row& b) {
+      return bytes_of(*a.plan, tier) < bytes_of(*b.plan, tier);
+    });
+    least->rank = std::min(least->rank, 1);
+    add_reason(*least, reason);
+  }
+  for (auto row = begin + 1; row != end; ++row) {
+    const double slower = costs_of(*row->plan)[0] / costs_of(fastest)[0] - 1;
+    add_reason(
+        *row,
+        fmt::format("{:.1f} % slower{}{}", 100 * slower,
+                    saving("host", bytes_of(*row->plan, kHost), bytes_of(fastest, kHost)),
+                    saving("device", bytes_of(*row->plan, kDevice), bytes_of(fastest, kDevice))));
+  }
+}
+
+// Of all fastest ones, what they are the fastest of and, where that is the reason, the extreme.
+void name_extremes(std::vector<Row>& rows) {
+  if (rows.empty()) return;
+  const auto [shortest, longest] = std::minmax_element(
+      rows.begin(), rows.end(),
+      [](const Row& a, const Row& b) { return a.plan->sequence < b.plan->sequence; });
+  const auto [fewest, most] = std::minmax_element(
+      rows.begin(), rows.end(),
+      [](const Row& a, const Row& b) { return devices_of(*a.plan) < devices_of(*b.plan); });
+  const int64_t long_tokens = longest->plan->sequence, few = devices_of(*fewest->plan);
+  const bool lengths = shortest->plan->sequence != long_tokens;
+  const bool counts = few != devices_of(*most->plan);
+  for (Row& row : rows) {
+    if (row.rank != 0) continue;
+    std::string text = "fastest";
+    if (lengths) text += fmt::format(" at {}", format_tokens(row.plan->sequence));
+    if (counts) text += fmt::format(" on {}", devices_of(*row.plan));
+    if (lengths && row.plan->sequence == long_tokens) text += ", longest";
+    if (counts && devices_of(*row.plan) == few) text += ", fewest GPUs";
+    row.because = text + (row.because.empty() ? "" : ", ") + row.because;
+  }
+}
+
+}  // namespace
+
+std::vector<size_t> non_dominated(const std::vector<Costs>& rows, double slack) {
+  std::vector<size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  // A row can only be beaten by one before it in this order, and that by one that is kept.
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return rows[a] < rows[b]; });
+  std::vector<size_t> kept;
+  for (const size_t i : order) {
+    const bool beaten = std::any_of(kept.begin(), kept.end(), [&](size_t k) {
+      return std::equal(rows[k].begin(), rows[k].end(), rows[i].begin(),
+                        [&](double a, double b) { return a <= (1 + slack) * b; });
+    });
+    if (!beaten) kept.push_back(i);
+  }
+  return kept;
+}
+
+Costs costs_of(const Plan& plan) {
+  return {1 / plan.predicted.tokens_per_second, 1 / static_cast<double>(plan.sequence),
+          static_cast<double>(devices_of(plan)), static_cast<double>(bytes_of(plan, kHost)),
+          static_cast<double>(bytes_of(plan, kDevice))};
+}
+
+std::vector<FrontPoint> front_of(const std::vector<Plan>& plans, size_t lines) {
+  std::vector<Costs> costs;
+  for (const Plan& plan : plans) costs.push_back(costs_of(plan));
+  std::vector<Row> rows;
+  for (const size_t i : non_dominated(costs, kSlack)) rows.push_back({&plans[i], 2, ""});
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
+    const auto key = [](const Row& row) {
+      return std::tuple(row.plan->sequence, devices_of(*row.plan), costs_of(*row.plan)[0]);
+    };
+    return key(a) < key(b);
+  });
+  const auto same_question = [](const Row& a, const Row& b) {
+    return a.plan->sequence == b.plan->sequence && devices_of(*a.plan) == devices_of(*b.plan);
+  };
+  for (auto begin = rows.begin(); begin != rows.end();) {
+    const auto end = std::find_if(begin, rows.end(),
+                                  [&](const Row& row) { return !same_question(row, *begin); });
+    name_reasons(begin, end);
+    begin = end;
+  }
+  name_extremes(rows);
+
+  // The least telling rows go first, of those the last.
+  for (int rank = 2; rank > 0; --rank) {
+    for (size_t i = rows.size(); i-- > 0 && rows.size() > lines;) {
+      if (rows[i].rank == rank) rows.erase(rows.begin() + static_cast<int64_t>(i));
+    }
+  }
+  std::vector<FrontPoint> front;
+  for (const Row& row : rows) front.push_back({*row.plan, row.because});
+  return front;
+}
+
+}  // namespace longspan

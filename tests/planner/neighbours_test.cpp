@@ -1,0 +1,265 @@
+// Neighbours differ by one knob, and what is said of each of them is true.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/search/evaluate.h"
+#include "planner/search/search.h"
+#include "planner/search/verdict.h"
+#include "tests/planner/random_plan.h"
+
+namespace longspan {
+namespace {
+
+int64_t largest_chunk(const Strategy& s, int64_t sequence) {
+  return sequence / (s.parallel.ring > 1 ? 2 * s.parallel.ring : 1);
+}
+
+// Knobs that two strategies differ by. A chunk that is all there can be, and one block of all
+// there is, are the same knob setting on another grid; blocks are counted in chunks.
+int differences(const Strategy& a, const Strategy& b, int64_t sequence) {
+  const Parallel &p = a.parallel, &q = b.parallel;
+  const auto largest = [&](const Strategy& s) {
+    return s.chunk_tokens == largest_chunk(s, sequence);
+  };
+  const auto whole = [&](const Strategy& s) {
+    return s.block_tokens == sequence / s.parallel.ring;
+  };
+  const auto per_block = [](const Strategy& s) { return s.block_tokens / s.chunk_tokens; };
+  int count = std::tie(p.data, p.tensor, p.ring, p.ulysses) !=
+              std::tie(q.data, q.tensor, q.ring, q.ulysses);
+  count += p.zero != q.zero;
+  count += p.overlap != q.overlap;
+  count += a.chunk_tokens != b.chunk_tokens && !(p != q && largest(a) && largest(b));
+  count += per_block(a) != per_block(b) && !(whole(a) && whole(b));
+  count += a.head_groups != b.head_groups;
+  count += a.kv != b.kv;
+  count += a.idle != b.idle;
+  count += a.prefetch_depth != b.prefetch_depth;
+  count += a.offload_window != b.offload_window;
+  count += a.backward_order != b.backward_order;
+  count += a.layer_input != b.layer_input;
+  count += a.qkv != b.qkv;
+  count += a.attention_out != b.attention_out;
+  count += a.mlp_input != b.mlp_input;
+  count += a.mlp_inner != b.mlp_inner;
+  count += a.projection_tile != b.projection_tile;
+  count += a.mlp_tile != b.mlp_tile;
+  count += a.loss_tile != b.loss_tile;
+  count += a.parameters != b.parameters;
+  count += a.gradients != b.gradients;
+  count += a.optimizer != b.optimizer;
+  return count;
+}
+
+ModelSpec small_model() {
+  ModelSpec m = load_model("tiny-llama");
+  m.layers = 4;
+  m.hidden = 256;
+  m.heads = 8;
+  m.kv_heads = 4;
+  m.head_dim = 32;
+  m.ffn = 688;
+  m.vocab = 8192;
+  return m;
+}
+
+HardwareProfile machine(int64_t devices, int64_t device_bytes, int64_t host_bytes) {
+  HardwareProfile hw = load_hardware("cpu-example");
+  hw.device.backend = "none";  // devices of their own
+  hw.device.peak_flops_bfloat16 = hw.device.peak_flops_float32;
+  hw.device.memory_bytes.value = static_cast<double>(device_bytes);
+  hw.device.reserved_bytes.value = 0;
+  hw.host.memory_bytes.value = static_cast<double>(host_bytes);
+  hw.devices_per_node = devices;
+  hw.nvme.capacity_bytes.value = 0;
+  return hw;
+}
+
+Plan plan_of(const Strategy& strategy, int64_t sequence, const HardwareProfile& hw) {
+  Plan plan;
+  plan.model = small_model();
+  plan.hardware = hw;
+  plan.sequence = sequence;
+  plan.dtype = default_dtype(hw);
+  plan.strategy = strategy;
+  return plan;
+}
+
+bool fits(const std::array<int64_t, kTierCount>& bytes, const HardwareProfile& hw) {
+  const auto limits = capacities(hw);
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (bytes[tier] > limits[tier]) return false;
+  }
+  return true;
+}
+
+constexpr int64_t MiB = int64_t{1} << 20;
+
+}  // namespace
+
+TEST_CASE("neighbours differ by one knob, and are all different") {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    const testing::RandomPlan plan = testing::random_plan(seed);
+    const StepRequest& r = plan.request;
+    const std::vector<Neighbour> all = neighbours(r.strategy, r.sequence, true);
+    CHECK(all.size() > 15);
+    for (size_t i = 0; i < all.size(); ++i) {
+      INFO(all[i].knob << ": " << all[i].from << " to " << all[i].to);
+      CHECK(differences(r.strategy, all[i].strategy, r.sequence) == 1);
+      CHECK(all[i].strategy.parallel.ranks() == r.strategy.parallel.ranks());
+      CHECK(all[i].from != all[i].to);
+      for (size_t j = 0; j < i; ++j) CHECK_FALSE(all[i].strategy == all[j].strategy);
+    }
+    const std::vector<Neighbour> again = neighbours(r.strategy, r.sequence, true);
+    REQUIRE(again.size() == all.size());
+    for (size_t i = 0; i < all.size(); ++i) CHECK(again[i].strategy == all[i].strategy);
+  }
+}
+
+TEST_CASE("what is turned back is the plan again") {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const testing::RandomPlan plan = testing::random_plan(seed);
+    const StepRequest& r = plan.request;
+    for (const Neighbour& n : neighbours(r.strategy, r.sequence, true)) {
+      // Policies, tiers and stages; sizes need not be powers of two.
+      if (!n.knob.starts_with("saved.") && !n.knob.starts_with("states.")) continue;
+      INFO(seed << " " << n.knob << " " << n.to);
+      const std::vector<Neighbour> back = neighbours(n.strategy, r.sequence, true);
+      CHECK(std::any_of(back.begin(), back.end(),
+                        [&](const Neighbour& b) { return b.strategy == r.strategy; }));
+    }
+  }
+}
+
+TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds slower") {
+  const int64_t sequence = 8192;
+  std::set<Obstacle> met;
+  int lifted = 0;
+  for (const int64_t devices : {1, 4}) {
+    for (const int64_t device_bytes : {24 * MiB, 48 * MiB}) {
+      const HardwareProfile hw = machine(devices, device_bytes, devices * 64 * MiB);
+      Plan plan;
+      try {
+        plan = search(small_model(), hw, sequence, {}).best;
+      } catch (const Error&) {
+        continue;
+      }
+      const NeighbourJudge judge(plan);
+      const CostModel cost(hw, plan.dtype);
+      const std::vector<Verdict> verdicts = judge.verdicts();
+      REQUIRE(verdicts.size() > 15);
+      for (const Verdict& v : verdicts) {
+        INFO(devices << " devices, " << v.neighbour.knob << " " << v.neighbour.to << ": "
+                     << name_of(v.obstacle) << " " << v.reason);
+        met.insert(v.obstacle);
+        Plan changed = plan;
+        changed.strategy = v.neighbour.strategy;
+        if (v.obstacle == Obstacle::heads || v.obstacle == Obstacle::divisibility ||
+            v.obstacle == Obstacle::rules) {
+          CHECK_FALSE(v.reason.empty());
+          CHECK_THROWS_AS(validate(changed.strategy, changed.model, sequence, ""), Error);
+          continue;
+        }
+        const Evaluation exact = evaluate(step_request(changed), cost);
+        CHECK(v.peak_bytes == exact.peak_bytes);
+        CHECK(v.fits() == fits(exact.peak_bytes, hw));
+        if (v.fits()) {
+          const double slower =
+              exact.step_seconds / static_cast<double>(changed.strategy.parallel.data) -
+              judge.seconds();
+          if (v.seconds_slower != 0) {
+            CHECK(v.seconds_slower == Approx(slower).margin(1e-9 * judge.seconds()));
+          } else {
+            CHECK(std::abs(slower) <= 0.005 * judge.seconds());
+          }
+          CHECK((v.seconds_slower > 0) == (v.obstacle != Obstacle::none));
+          continue;
+        }
+        // So many bytes more are enough, and one less is not.
+        for (const int64_t less : {0, 1}) {
+          HardwareProfile larger = hw;
+          for (const auto& [figure, tier, shared] :
+               {std::tuple{&larger.device.memory_bytes, 0, int64_t{1}},
+                {&larger.host.memory_bytes, 1, devices}}) {
+            const int64_t missing = v.short_bytes[tier];
+            if (missing > 0) figure->value += static_cast<double>((missing - less) * shared);
+          }
+          CHECK(fits(exact.peak_bytes, larger) == (less == 0));
+        }
+        // A second knob that is said to lift it does.
+        const std::string lift = judge.lift(v);
+        CHECK_FALSE(lift.empty());
+        for (const Neighbour& n : neighbours(v.neighbour.strategy, sequence, false)) {
+          if (!lift.starts_with(n.knob + ": " + n.to + " (")) continue;
+          StepRequest request = step_request(plan);
+          request.strategy = n.strategy;
+          CHECK(fits(exact_peak_bytes(request), hw));
+          ++lifted;
+        }
+      }
+    }
+  }
+  CHECK(met.contains(Obstacle::none));
+  CHECK(met.contains(Obstacle::device_memory));
+  CHECK(met.contains(Obstacle::rules));
+  CHECK(lifted > 0);
+}
+
+TEST_CASE("heads that cannot be dealt out are counted") {
+  Strategy s = make_preset("ulysses", small_model(), 8192, 0, {2, 1, 8, 3});
+  const NeighbourJudge judge(plan_of(s, 8192, machine(16, 1024 * MiB, 16384 * MiB)));
+  bool found = false;
+  for (const Verdict& v : judge.verdicts()) {
+    if (v.obstacle != Obstacle::heads || v.neighbour.strategy.parallel.ulysses != 16) continue;
+    CHECK(v.reason == "8 heads over 16 ranks");
+    CHECK_THAT(judge.lift(v), Catch::Contains("1, 2, 4, 8"));
+    found = true;
+  }
+  CHECK(found);
+}
+
+TEST_CASE("a slow link is what is in the way of offloading, a slow network of exchanges") {
+  const int64_t sequence = 4096;
+  HardwareProfile hw = machine(2, 4096 * MiB, 8192 * MiB);
+  hw.link.h2d_bandwidth.value = hw.link.d2h_bandwidth.value = 1e7;
+  hw.rates.erase("copy_h2d");
+  hw.rates.erase("copy_d2h");
+  hw.node_fabric.bandwidth.value = 1e7;
+  Strategy s = make_preset("baseline", small_model(), sequence, 0, {2, 1, 1, 0});
+  const Plan plan = plan_of(s, sequence, hw);
+  bool offload = false, exchange = false;
+  for (const Verdict& v : NeighbourJudge(plan).verdicts()) {
+    if (v.neighbour.knob == "saved.mlp_inner" && v.neighbour.to == "host") {
+      CHECK(v.obstacle == Obstacle::pcie_time);
+      offload = true;
+    }
+    if (v.neighbour.strategy.parallel.ring == 2) {
+      CHECK(v.obstacle == Obstacle::network_time);
+      exchange = true;
+    }
+    if (v.neighbour.knob == "saved.attention_out" && v.neighbour.to == "recompute") {
+      CHECK(v.obstacle == Obstacle::compute_time);
+    }
+  }
+  CHECK(offload);
+  CHECK(exchange);
+}
+
+TEST_CASE("a plan that a neighbour beats is called so, and the search's is not") {
+  const HardwareProfile hw = machine(1, 1024 * MiB, 4096 * MiB);
+  const Plan slow = plan_of(make_preset("checkpoint", small_model(), 4096), 4096, hw);
+  const std::vector<Verdict> verdicts = NeighbourJudge(slow).verdicts();
+  CHECK_THAT(summary_of(verdicts), Catch::Contains("not the best"));
+  const std::vector<size_t> telling = most_telling(verdicts, 8);
+  REQUIRE(telling.size() == 8);
+  CHECK(verdicts[telling[0]].faster());
+  const Plan best = search(small_model(), hw, 4096, {}).best;
+  CHECK_THAT(summary_of(NeighbourJudge(best).verdicts()),
+             Catch::Contains("No neighbour is faster"));
+}
+
+}  // namespace longspan
