@@ -219,7 +219,8 @@ struct FastPath::State {
   int64_t evaluations = 0;
 
   ShrunkenPrograms& find(const StepRequest& request, Purpose purpose);
-  Measures measure(const StepRequest& request, Purpose purpose);
+  /// `uneven` is set if layers were seen to differ.
+  Measures measure(const StepRequest& request, Purpose purpose, bool& uneven);
 };
 
 ShrunkenPrograms& FastPath::State::find(const StepRequest& request, Purpose purpose) {
@@ -237,10 +238,9 @@ ShrunkenPrograms& FastPath::State::find(const StepRequest& request, Purpose purp
   return found;
 }
 
-Measures FastPath::State::measure(const StepRequest& request, Purpose purpose) {
+Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, bool& uneven) {
   const bool with_time = purpose != Purpose::memory;
   ShrunkenPrograms& t = find(request, purpose);
-  bool uneven = false;
   // Durations of all shapes, by repeat sample: a block's length follows from it unless blocks are
   // what repeats.
   std::array<std::vector<double>, 3> durations;
@@ -284,7 +284,6 @@ Measures FastPath::State::measure(const StepRequest& request, Purpose purpose) {
   // Memory does not depend on how many microbatches come after the second.
   std::vector<Measures::Peak> peaks = by_batch[t.batches.count - 1].peaks;
   Measures result = fold_alike(t.batches, by_batch);
-  if (uneven && purpose == Purpose::time) result = measure(request, Purpose::uneven_time);
   result.peaks = std::move(peaks);
   return result;
 }
@@ -307,13 +306,24 @@ FastPath::FastPath(const CostModel& cost) : state_(std::make_unique<State>(cost)
 FastPath::~FastPath() = default;
 
 Evaluation FastPath::evaluate(const StepRequest& request) {
-  const Measures m = state_->measure(request, Purpose::time);
+  return evaluate(request, [](const Evaluation&) { return true; });
+}
+
+Evaluation FastPath::evaluate(const StepRequest& request,
+                              const std::function<bool(const Evaluation&)>& worth) {
   ++state_->evaluations;
-  return {step_seconds(m), peak_bytes_of(m)};
+  bool uneven = false;
+  const Measures first = state_->measure(request, Purpose::time, uneven);
+  Evaluation evaluation{step_seconds(first), peak_bytes_of(first)};
+  if (uneven && worth(evaluation)) {
+    evaluation.step_seconds = step_seconds(state_->measure(request, Purpose::uneven_time, uneven));
+  }
+  return evaluation;
 }
 
 std::array<int64_t, kTierCount> FastPath::peak_bytes(const StepRequest& request) {
-  return peak_bytes_of(state_->measure(request, Purpose::memory));
+  bool uneven = false;
+  return peak_bytes_of(state_->measure(request, Purpose::memory, uneven));
 }
 
 int64_t FastPath::evaluations() const { return state_->evaluations; }

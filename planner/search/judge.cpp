@@ -6,6 +6,8 @@ namespace longspan {
 namespace {
 
 constexpr double kUnhidden = 0.03;
+// A rough time this much longer than the best so far is not worth a second look.
+constexpr double kRough = 1.0;
 
 StepRequest request_of(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                        int64_t micro_batches) {
@@ -67,8 +69,15 @@ Score Judge::guess(const Strategy& strategy) {
 
 Score Judge::score(const Strategy& strategy) {
   request_.strategy = strategy;
-  const Evaluation e = fast_.evaluate(request_);
-  return score_of(strategy, budget_.overflow_of_live(e.peak_bytes), e);
+  const auto scored = [&](const Evaluation& e) {
+    return score_of(strategy, budget_.overflow_of_live(e.peak_bytes), e);
+  };
+  const Score score = scored(fast_.evaluate(request_, [&](const Evaluation& e) {
+    const Score rough = scored(e);
+    return rough.overflow == 0 && rough.seconds < kRough * least_seconds_;
+  }));
+  if (score.overflow == 0) least_seconds_ = std::min(least_seconds_, score.seconds);
+  return score;
 }
 
 Score Judge::exact(const Strategy& strategy) {

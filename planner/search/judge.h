@@ -43,7 +43,7 @@ class Judge {
   double filled(const Strategy& strategy);
   /// A guess that ranks what has not been simulated: streams never overlap to the last.
   Score guess(const Strategy& strategy);
-  /// By the fast path.
+  /// By the fast path; more roughly where something better was scored before.
   Score score(const Strategy& strategy);
   /// The exact way. Where that does not fit although the fast path said so, the loss in packing is
   /// remembered, so that the next round leaves room for it.
@@ -64,6 +64,7 @@ class Judge {
   FastPath fast_;
   Bounds bounds_;
   Budget budget_;
+  double least_seconds_ = 1e300;  // per sequence, of what fitted by the fast path
   std::vector<std::pair<Strategy, Evaluation>> exact_;  // known so far
 };
 

@@ -16,6 +16,7 @@ constexpr int64_t kSampleOps = 2000;
 // memory; and the farther apart, the less a single layer's luck matters.
 constexpr int64_t kLayersApart = 2;
 constexpr int64_t kUnevenLayersApart = 12;
+constexpr int64_t kUnevenPeriod = 6;
 // Programs of so few ops are not shrunk in their layers: it would gain nothing.
 constexpr int64_t kExactOps = 12000;
 constexpr int64_t kUnevenExactOps = 30000;
@@ -214,10 +215,11 @@ ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
   if (is_fractional(s) || (with_time && extent * of_layer <= exact_ops)) {
     shrunken.layers = Dimension::exact(extent);
   } else if (with_time) {
-    const int64_t period = uneven ? kUnevenLayersApart : kLayersApart;
+    const int64_t period = uneven ? kUnevenPeriod : kLayersApart;
     const int64_t many = kSampleOps / of_layer / 2;
     const int64_t fewest = std::max(kFewestLayers, many);
-    const int64_t apart = round_up(std::max<int64_t>(1, many), period);
+    const int64_t apart =
+        round_up(std::max(uneven ? kUnevenLayersApart : kLayersApart, many), period);
     shrunken.layers =
         Dimension::sampled(extent, fewest + (extent - fewest) % period, kLayerSamples, apart);
   } else {
