@@ -171,8 +171,9 @@ void print_text(const Validated& v, bool with_cases) {
   if (const FitCounts& fit = report.overall.fit; fit.total() > 0) {
     fmt::print(
         "Fits: {} trained as predicted, {} trained though predicted not to fit; {} ran out "
-        "of memory as predicted, {} though predicted to fit.\n",
-        fit.trained_fits, fit.trained_refused, fit.failed_refused, fit.failed_fits);
+        "of memory as predicted, {} though predicted to fit. Of these, {} are said to be at "
+        "risk.\n",
+        fit.trained_fits, fit.trained_refused, fit.failed_refused, fit.failed_fits, fit.at_risk);
   }
   print_reasons("Not covered by the predictor", report.overall.not_covered);
   print_reasons("Left out by the files", report.overall.left_out);
@@ -215,6 +216,7 @@ void put_report(Json& object, const TableReport& t) {
   object["longest_sequence"] = summary_json(t.longest, &t.longest_left_out);
   object["fits"] = {{"trained_fits", t.fit.trained_fits},
                     {"trained_refused", t.fit.trained_refused},
+                    {"at_risk", t.fit.at_risk},
                     {"failed_fits", t.fit.failed_fits},
                     {"failed_refused", t.fit.failed_refused}};
   Json peers = Json::array();
@@ -260,6 +262,11 @@ Json case_json(const ReferenceCase& c, const CasePrediction& p, const CaseErrors
   put(object, "left_out_longest_error", e.longest_left_out);
   object["out_of_memory"] = c.measured.out_of_memory;
   put(object, "predicted_to_fit", p.fits);
+  if (p.verdict) object["verdict"] = name_of(*p.verdict);
+  if (p.step_seconds && e.step_left_out) {
+    const Range& range = published_ranges().step.of(c.table);
+    object["step_seconds_range"] = {*p.step_seconds * range.low, *p.step_seconds * range.high};
+  }
   if (c.peer) object["peer"] = c.peer->name;
   put(object, "peer_step_error", e.peer_step);
   put(object, "peer_peak_error", e.peer_peak);

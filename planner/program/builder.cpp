@@ -6,11 +6,7 @@
 namespace longspan {
 
 ProgramBuilder::ProgramBuilder(Program& program)
-    : program_(program), shapes_by_kind_(kOpKindCount) {
-  constexpr size_t kUsual = 8192;  // few programs of a search have more: not to move ops again
-  program_.ops.reserve(kUsual);
-  program_.buffers.reserve(kUsual);
-}
+    : program_(program), shapes_by_kind_(kOpKindCount) {}
 
 BufferId ProgramBuilder::create(Tensor tensor, Tier tier, int layer, int index, bool persistent) {
   Buffer buffer;

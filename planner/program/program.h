@@ -181,6 +181,9 @@ struct StepRequest {
   int64_t rank = 0;  // whose program
 };
 
+/// About how many ops a layer has in the step.
+int64_t about_ops_of_layer(const StepRequest& request);
+
 /// Lowers a step to its program: the actions of the schedule, layer by layer, chunk by chunk.
 /// Deterministic. Throws bad_input where the strategy contradicts the length (validate()).
 Program build_program(const StepRequest& request);

@@ -13,6 +13,7 @@
 #include "planner/reference/cut.h"
 #include "planner/reference/longest.h"
 #include "planner/reference/measure.h"
+#include "planner/reference/range.h"
 #include "planner/reference/run_host.h"
 #include "planner/reference/run_memory.h"
 #include "planner/reference/run_time.h"
@@ -121,6 +122,7 @@ CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
   prediction.peak_bytes =
       predicted.peak_bytes[0] + static_cast<int64_t>(hw.device.reserved_bytes.value);
   prediction.fits = fits(plan, predicted.peak_bytes);
+  prediction.verdict = fit_of(hw, predicted.peak_bytes).fit;
   if (c.measured.longest) {
     prediction.longest_sequence = longest_multiple(granule_of(c), 50, [&](int64_t tokens) {
       const Plan longer = plan_of(c, model, hw, tokens);
@@ -130,14 +132,16 @@ CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
   return prediction;
 }
 
-// Whether a run has room on the devices and their hosts, in elements that its kernels can address.
+// Whether a run has room on the devices, if it takes so many times the memory that is predicted,
+// and on their hosts, in elements that its kernels can address.
 bool stack_fits(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
-                const Stack& stack) {
+                const Stack& stack, double memory_share = 1) {
   const double host = host_bytes(c, model, stack) + stack.host_reserved_bytes.value;
   const double widest = static_cast<double>(std::max(model.hidden, model.attention_width()));
   const double elements = layer_shape(c).tokens() * widest;
   const double addressed = stack.kernel_elements.value;
-  return fits(run_memory(c, model, hw, stack), stack, hw) && host <= hw.host.memory_bytes.value &&
+  const double device = memory_share * device_bytes(run_memory(c, model, hw, stack), stack);
+  return device <= hw.device.memory_bytes.value && host <= hw.host.memory_bytes.value &&
          (addressed == 0 || elements <= addressed);
 }
 
@@ -166,6 +170,10 @@ CasePrediction predict_stack(const ReferenceCase& reference, const ModelSpec& mo
   prediction.peak_bytes =
       static_cast<int64_t>(measured_kind(c, stack, run_memory(c, model, hw, stack).tensors()));
   prediction.fits = stack_fits(c, model, hw, stack);
+  const Range& range = published_ranges().memory.of(c.table);
+  prediction.verdict = stack_fits(c, model, hw, stack, range.high)  ? Fit::fits
+                       : stack_fits(c, model, hw, stack, range.low) ? Fit::at_risk
+                                                                    : Fit::does_not_fit;
   if (c.measured.longest) {
     ReferenceCase longer = c;
     prediction.longest_sequence = longest_multiple(granule_of(c), 1000, [&](int64_t tokens) {

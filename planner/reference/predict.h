@@ -7,6 +7,7 @@
 #include <string>
 
 #include "hwprofiles/hardware_profile.h"
+#include "planner/plan/fit.h"
 #include "planner/reference/case.h"
 #include "planner/reference/stack.h"
 
@@ -15,8 +16,10 @@ namespace longspan {
 /// What could be predicted, or why nothing was.
 struct CasePrediction {
   std::optional<double> step_seconds;
-  std::optional<int64_t> peak_bytes;        // of the fullest GPU's memory
-  std::optional<bool> fits;                 // into the GPU and its share of the host
+  std::optional<int64_t> peak_bytes;  // of the fullest GPU's memory
+  std::optional<bool> fits;           // into the GPU and its share of the host
+  /// At risk: some of the memories that the range allows fit, and some do not (range.h).
+  std::optional<Fit> verdict;
   std::optional<int64_t> longest_sequence;  // tokens; of cases that ask for it
   std::string reason;  // not covered because of: "pipeline stages"; empty: it is
   bool operator==(const CasePrediction&) const = default;

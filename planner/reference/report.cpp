@@ -102,6 +102,7 @@ void collect(Collected& into, const ReferenceCase& c, const CasePrediction& p,
   into.longest_without.append(errors.longest_left_out, ranges.longest.of(c.table));
   append(into.mfu, errors.mfu);
   if (p.fits) count_fit(table.fit, !c.measured.out_of_memory, *p.fits);
+  if (p.verdict == Fit::at_risk) ++table.fit.at_risk;
   if (!c.peer) return;
   Collected::Beside& beside = into.peers[c.peer->name];
   if (errors.step && errors.peer_step) {

@@ -42,6 +42,7 @@ struct CaseErrors {
 struct FitCounts {
   int64_t trained_fits = 0, trained_refused = 0;  // measured: it trained
   int64_t failed_fits = 0, failed_refused = 0;    // measured: out of memory
+  int64_t at_risk = 0;                            // of all of these
   int64_t total() const { return trained_fits + trained_refused + failed_fits + failed_refused; }
   bool operator==(const FitCounts&) const = default;
 };

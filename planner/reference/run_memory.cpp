@@ -181,9 +181,8 @@ RunMemory run_memory(const ReferenceCase& c, const ModelSpec& model, const Hardw
   return fullest;
 }
 
-bool fits(const RunMemory& memory, const Stack& stack, const HardwareProfile& hw) {
-  return memory.tensors() * stack.reserved_share.value + stack.context_bytes.value <=
-         hw.device.memory_bytes.value;
+double device_bytes(const RunMemory& memory, const Stack& stack) {
+  return memory.tensors() * stack.reserved_share.value + stack.context_bytes.value;
 }
 
 }  // namespace longspan

@@ -22,13 +22,13 @@ struct RunMemory {
 /// Megatron-LM, written for any widths: 34 s b h + 5 a s^2 b bytes where a tensor group cuts
 /// nothing, MLP and heads are as wide as the model, and scores are stored. The loss has gone when
 /// the last layer's backward begins, so of both only the larger counts.
-/// With a fused kernel the same list has a number a row of scores, and no masks: inputs of norms and
-/// products, queries, keys and values, attention's output, and the MLP's inner width before and
+/// With a fused kernel the same list has a number a row of scores, and no masks: inputs of norms
+/// and products, queries, keys and values, attention's output, and the MLP's inner width before and
 /// after the activation are what Transformer Engine saves, too.
 RunMemory run_memory(const ReferenceCase& reference, const ModelSpec& model,
                      const HardwareProfile& hw, const Stack& stack);
 
-/// With what the allocator and the context take besides.
-bool fits(const RunMemory& memory, const Stack& stack, const HardwareProfile& hw);
+/// All that such a GPU has in use: what the allocator takes for the tensors, context and libraries.
+double device_bytes(const RunMemory& memory, const Stack& stack);
 
 }  // namespace longspan

@@ -45,7 +45,8 @@ ReferenceCase with_layout(const ReferenceCase& reference, const ModelSpec& model
     for (int64_t virtual_stages = 1; virtual_stages <= model.layers; ++virtual_stages) {
       if (!interleaves(tried, model, virtual_stages)) continue;
       tried.virtual_stages = virtual_stages;
-      if (!fits(run_memory(tried, model, hw, stack), stack, hw)) continue;
+      const double bytes = device_bytes(run_memory(tried, model, hw, stack), stack);
+      if (bytes > hw.device.memory_bytes.value) continue;
       const double seconds = run_time(tried, model, hw, stack).step();
       if (seconds < least) {
         least = seconds;

@@ -41,14 +41,6 @@ bool is_fractional(const Strategy& s) {
 // where lowering spent most of its time.
 using LiveCounts = std::array<int16_t, (kTensorCount + 15) / 16 * 16>;
 
-// About how many ops one layer has in one step.
-int64_t ops_per_layer(const StepRequest& request, const Lengths& lengths, bool pairs) {
-  const int64_t chunks = lengths.chunks(), ring = request.strategy.parallel.ring;
-  const int64_t per_chunk = 15 + (ring > 1 ? 4 * ring : 0) + (pairs ? 4 * chunks : 0);
-  return request.micro_batches *
-         (20 + 12 * lengths.blocks() + per_chunk * chunks * lengths.head_groups);
-}
-
 bool dominates(const LiveCounts& a, const LiveCounts& b) {
   int16_t less = 0;
   for (size_t t = 0; t < a.size(); ++t) less |= static_cast<int16_t>(a[t] < b[t]);
@@ -209,7 +201,7 @@ ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
                            : Dimension::sampled(repeats, ring ? round_up(from, 2) : from,
                                                 with_time ? kRepeatSamples : 2, ring ? 2 : 1);
   // Layers that differ from each other are all kept.
-  const int64_t extent = request.model.layers, of_layer = ops_per_layer(request, lengths, pairs);
+  const int64_t extent = request.model.layers, of_layer = about_ops_of_layer(request);
   const bool uneven = purpose == Purpose::uneven_time;
   const int64_t exact_ops = uneven ? kUnevenExactOps : kExactOps;
   if (is_fractional(s) || (with_time && extent * of_layer <= exact_ops)) {

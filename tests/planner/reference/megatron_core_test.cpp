@@ -215,7 +215,8 @@ TEST_CASE("an unpublished micro-batch is the fastest that fits") {
       tried.micro_batch = micro;
       tried.virtual_stages = interleaved;
       if (interleaved > 1 && 16 / micro % 2 != 0) continue;
-      if (fits(run_memory(tried, model, hw, stack), stack, hw)) {
+      if (device_bytes(run_memory(tried, model, hw, stack), stack) <=
+          hw.device.memory_bytes.value) {
         best = std::min(best, run_time(tried, model, hw, stack).step());
       }
     }
