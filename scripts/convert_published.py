@@ -190,7 +190,7 @@ def alst(rows):
             measured["peak_device"] = r["reported_gpu_mem_gb"] + "GiB"
         case = dict(name=r["recipe"].removesuffix(".yml"), model=models[r["model"]],
                     hardware={"h100": "aws-p5", "h200": "h200-141g"}[r["gpu"]], gpus=gpus,
-                    stack="alst-flash3" if r["attn"] == "flash_attention_3" else "alst",
+                    stack={"flash_attention_2": "alst", "flash_attention_3": "alst-flash3", "sdpa": "alst-sdpa"}[r["attn"]],
                     precision="bf16", sequence=int(r["max_seq_len"]), micro_batch=1,
                     global_batch=gpus if alone else 1, ulysses=1 if alone else gpus,
                     zero=int(r["zero_stage"]), recompute="full", offload=offload, tiled_mlp=r["tiled_mlp"] == "true",

@@ -1,6 +1,7 @@
 #include "planner/reference/run_host.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "planner/cost/cost_model.h"
@@ -40,6 +41,11 @@ ChunkBytes chunk_bytes(const ReferenceCase& c, const ModelSpec& model) {
 // Parameters of one rank as ZeRO cuts them up.
 double shard(const ReferenceCase& c, const ModelSpec& model) {
   return rank_parameters(c, model) / (c.zero > 0 ? replicas(c) : 1);
+}
+
+// PyTorch allocates pinned memory in powers of two.
+double pinned(double bytes) {
+  return bytes > 0 ? static_cast<double>(std::bit_ceil(static_cast<uint64_t>(bytes))) : 0;
 }
 
 }  // namespace
@@ -86,10 +92,12 @@ double host_bytes(const ReferenceCase& c, const ModelSpec& model, const Stack& s
   const double own = shard(c, model);
   const double states = offloaded(c.offload.parameters, 0) * 2 +
                         offloaded(c.offload.optimizer, 0) * stack.host_state_bytes.value;
+  // ZeRO 3 stores a rank's gradients in one buffer, too, before they are widened.
+  const double gradients = c.zero == 3 ? pinned(offloaded(c.offload.gradients, 0) * own * 2) : 0;
   const double ranks = number(std::min(c.gpus, c.gpus_per_node));
   const ChunkBytes chunks = chunk_bytes(c, model);  // of the layer at work
-  return ranks *
-         (checkpoint_bytes(c, model) + chunks.forward + chunks.backward_down + own * states);
+  return ranks * (checkpoint_bytes(c, model) + chunks.forward + chunks.backward_down +
+                  own * states + gradients);
 }
 
 }  // namespace longspan

@@ -109,6 +109,7 @@ class Stage {
                    cut * stack_.optimizer_state_bytes.value * here(c_.offload.optimizer) +
                    gathered_bytes(c_, model_, stack_, index_);
     if (c_.zero == 3) bytes += stack_.gathered_bytes.value;
+    if (c_.zero > 0 && ranks > 1) bytes += stack_.group_buffer_bytes.value;
     if (shape_.ulysses > 1) bytes += stack_.exchange_buffer_bytes.value;
     return bytes;
   }

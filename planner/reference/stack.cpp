@@ -87,6 +87,8 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"attention_work", &Stack::attention_work},
     {"exchange_work", &Stack::exchange_work},
     {"gathered_bytes", &Stack::gathered_bytes},
+    {"expanded_keys", &Stack::expanded_keys},
+    {"group_buffer_bytes", &Stack::group_buffer_bytes},
     {"exchange_buffer_bytes", &Stack::exchange_buffer_bytes},
     {"kernel_elements", &Stack::kernel_elements},
     {"host_state_bytes", &Stack::host_state_bytes},

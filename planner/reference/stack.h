@@ -113,6 +113,9 @@ struct Stack {
   StackTerm attention_work;  // of the queries' width, likewise of attention's backward
   StackTerm exchange_work;   // of the queries' width, where ranks exchange tokens for heads
   StackTerm gathered_bytes;  // B of gathered parameters and buckets at a time, with ZeRO 3
+  StackTerm expanded_keys;   // keys' tensors copied for every query head, kept until attention's
+                             // backward
+  StackTerm group_buffer_bytes;     // B of buffers of a group that shares states by ZeRO
   StackTerm exchange_buffer_bytes;  // B of buffers of a group that exchanges tokens for heads
   StackTerm kernel_elements;        // elements of a tensor that kernels can address; 0: any
   StackTerm host_state_bytes;       // B in host memory for a parameter whose optimizer is there

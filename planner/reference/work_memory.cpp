@@ -11,6 +11,13 @@ constexpr double kBytes = 2;  // of an activation
 
 double number(int64_t value) { return static_cast<double>(value); }
 
+// Tiles of an MLP have as many rows as the model is wide (DeepSpeed's TiledMLP). Besides a tile,
+// the gradient of the input is whole, and the weights' are summed until the last tile.
+double tiled_mlp_bytes(const ModelSpec& model, const LayerWidths& w, double whole) {
+  const double tile = std::min(1.0, number(model.hidden) / w.rows) * whole;
+  return tile + kBytes * (w.between * w.hidden + w.hidden * (w.gated + w.inner));
+}
+
 }  // namespace
 
 double layer_work_bytes(const ReferenceCase& c, const ModelSpec& model, const Stack& stack,
@@ -25,11 +32,12 @@ double layer_work_bytes(const ReferenceCase& c, const ModelSpec& model, const St
   const double in_mlp = kBytes * w.rows * (w.gated + w.inner);
   double rest = saved - in_mlp - (1 - chunk) * (2 * queries + 2 * keys);
   rest += stack.hidden_work.value * hidden;
-  // A tile of the MLP is as small as one likes; the gradient of its input is whole.
-  const double mlp = c.tiled_mlp ? hidden : in_mlp + stack.inner_work.value * inner;
+  const double whole_mlp = in_mlp + stack.inner_work.value * inner;
+  const double mlp = c.tiled_mlp ? tiled_mlp_bytes(model, w, whole_mlp) : whole_mlp;
   const double exchanged = shape.ulysses > 1 ? stack.exchange_work.value * queries : 0;
   // By then the second norm's input and output are gone.
-  const double attention = chunk * stack.attention_work.value * queries - 2 * hidden;
+  const double expanded = stack.expanded_keys.value * (queries - keys);
+  const double attention = chunk * (stack.attention_work.value * queries + expanded) - 2 * hidden;
   return rest + chunk * exchanged + std::max(mlp, attention);
 }
 

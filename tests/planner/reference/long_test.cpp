@@ -67,7 +67,11 @@ TEST_CASE("an offloaded optimizer leaves the devices, and its host updates") {
         Approx(parameters / 8 * stack.optimizer_state_bytes.value).epsilon(1e-6));
   CHECK(host(c) == Approx(parameters * stack.host_state_bytes.value).epsilon(1e-6));
   c.offload.gradients = c.offload.parameters = {1};
-  CHECK(memory(c).states == Approx(stack.gathered_bytes.value + stack.exchange_buffer_bytes.value));
+  CHECK(memory(c).states == Approx(stack.gathered_bytes.value + stack.group_buffer_bytes.value +
+                                   stack.exchange_buffer_bytes.value));
+  // 2 GB of a rank's gradients are pinned in 2^31 bytes.
+  const double held = parameters * (2 + stack.host_state_bytes.value);
+  CHECK(host(c) - held == Approx(8.0 * (int64_t{1} << 31)));
 
   const HardwareProfile hw = load_hardware("8xaws-p5");
   const double on_host = run_time(c, model_8b(), hw, stack).host;
@@ -109,12 +113,24 @@ TEST_CASE("an MLP at work holds its inner width unless it is in tiles") {
   Stack stack = load_stack("megatron-lm");
   const double saved = 1e12;
   CHECK(layer_work_bytes(c, model_8b(), stack, saved) == saved);
-  c.tiled_mlp = true;  // all but the gradient of its input
+  c.tiled_mlp = true;  // 4096 of 131072 rows, gradients of all inputs and of the weights
   const double row = 2.0 * (1 << 20) / 8;
-  CHECK(saved - layer_work_bytes(c, model_8b(), stack, saved) == Approx(row * (3 * 14336 - 4096)));
+  const double tiled = row * (3 * 14336 / 32.0 + 4096) + 2.0 * 3 * 4096 * 14336;
+  CHECK(saved - layer_work_bytes(c, model_8b(), stack, saved) == Approx(row * 3 * 14336 - tiled));
   c.tiled_mlp = false;
   stack.inner_work.value = 1;
   CHECK(layer_work_bytes(c, model_8b(), stack, saved) - saved == Approx(row * 14336));
+}
+
+TEST_CASE("keys copied for every query head are held by attention's backward") {
+  ReferenceCase c = case_8b();
+  c.tiled_mlp = true;
+  const Stack fused = load_stack("alst");
+  Stack copied = fused;
+  copied.expanded_keys.value = 2;
+  const double more =
+      layer_work_bytes(c, model_8b(), copied, 1e12) - layer_work_bytes(c, model_8b(), fused, 1e12);
+  CHECK(more == Approx(2 * 2.0 * (1 << 20) / 8 * (4096 - 1024)));
 }
 
 TEST_CASE("chunks of attention go to the host in every forward and come back") {
@@ -210,8 +226,8 @@ TEST_CASE("published runs of long sequences are predicted as well as the documen
   const TableReport alst = errors_of("alst.yaml");
   CHECK(alst.step.mean < 0.02);
   CHECK(alst.peak.mean < 0.012);
-  CHECK(alst.longest.mean < 0.1);
-  CHECK(alst.longest.median < 0.08);
+  CHECK(alst.longest.mean < 0.075);
+  CHECK(alst.longest.median < 0.06);
   const TableReport figure = errors_of("fpdt_figure_4.yaml");
   CHECK(figure.step.mean < 0.044);
   CHECK(figure.longest.mean < 0.45);
@@ -219,12 +235,27 @@ TEST_CASE("published runs of long sequences are predicted as well as the documen
   CHECK(figure.mfu.mean < 0.014);
   const TableReport ablation = errors_of("fpdt_ablation.yaml");
   CHECK(ablation.step.mean < 0.13);
-  CHECK(ablation.peak.mean < 0.08);
+  CHECK(ablation.peak.mean < 0.075);
   CHECK(ablation.longest.mean < 0.45);
   CHECK(errors_of("easycontext.yaml").step.mean < 0.02);
   const TableReport mist = errors_of("mist_l4.yaml");
   CHECK(mist.step.mean < 0.035);
   CHECK(mist.peak.mean < 0.022);
+}
+
+TEST_CASE("ALST's lengths are predicted within a tenth, but for two that nothing known limits") {
+  int far = 0;
+  for (const ReferenceCase& c :
+       read_cases(std::filesystem::path(LONGSPAN_SOURCE) / "tests/published/alst.yaml")) {
+    if (!c.measured.longest) continue;
+    const auto longest = static_cast<double>(*predict_case(c).longest_sequence);
+    const double error = longest / static_cast<double>(c.sequence) - 1;
+    CAPTURE(c.name, error);
+    CHECK(error > -0.1);
+    CHECK(error < 0.3);
+    far += error > 0.1 ? 1 : 0;
+  }
+  CHECK(far <= 2);
 }
 
 TEST_CASE("ALST's ablation is predicted in its order") {
