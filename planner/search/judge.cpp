@@ -6,8 +6,6 @@ namespace longspan {
 namespace {
 
 constexpr double kUnhidden = 0.03;
-// A rough time this much longer than the best so far is not worth a second look.
-constexpr double kRough = 1.0;
 
 StepRequest request_of(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                        int64_t micro_batches) {
@@ -74,7 +72,8 @@ Score Judge::score(const Strategy& strategy) {
   };
   const Score score = scored(fast_.evaluate(request_, [&](const Evaluation& e) {
     const Score rough = scored(e);
-    return rough.overflow == 0 && rough.seconds < kRough * least_seconds_;
+    // What is slower at first sight may be better by less than the fast path can tell.
+    return rough.overflow == 0 && rough.seconds < least_seconds_;
   }));
   if (score.overflow == 0) least_seconds_ = std::min(least_seconds_, score.seconds);
   return score;

@@ -19,7 +19,7 @@ constexpr int64_t kUnevenLayersApart = 12;
 constexpr int64_t kUnevenPeriod = 6;
 // Programs of so few ops are not shrunk in their layers: it would gain nothing.
 constexpr int64_t kExactOps = 12000;
-constexpr int64_t kUnevenExactOps = 30000;
+constexpr int64_t kUnevenExactOps = 15000;
 constexpr int kLayerSamples = 2;
 constexpr int kRepeatSamples = 3;
 // Up to this many repeats nothing is shrunk along the sequence where time is asked for: the program
