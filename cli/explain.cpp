@@ -11,6 +11,7 @@
 #include "cli/terminal.h"
 #include "planner/search/verdict.h"
 #include "planner/simulate/analysis.h"
+#include "planner/simulate/unmeasured.h"
 
 namespace longspan::cli {
 namespace {
@@ -132,6 +133,40 @@ Json neighbours_json(const Neighbours& around) {
   return list;
 }
 
+// "4096 x 128 x 1".
+std::string shape_text(const std::array<double, 3>& shape) {
+  return fmt::format("{:.0f} x {:.0f} x {:.0f}", shape[0], shape[1], shape[2]);
+}
+
+void print_unmeasured(const Plan& plan, const Simulated& s) {
+  constexpr double kTelling = 0.001;  // of the step
+  std::vector<UnmeasuredKernel> kernels = unmeasured_kernels(plan, s.program);
+  std::erase_if(kernels, [&](const UnmeasuredKernel& kernel) {
+    return kernel.seconds < kTelling * s.timeline.step_seconds;
+  });
+  if (kernels.empty()) return;
+  fmt::print("{}\n", bold("Rates that were not measured"));
+  Table table({{"kernel", false}, {"of the step"}, {"shape"}, {"rate taken", false}});
+  for (const UnmeasuredKernel& kernel : kernels) {
+    table.add(
+        {std::string(name_of(kernel.kernel)), percent(kernel.seconds / s.timeline.step_seconds),
+         shape_text(kernel.shape),
+         kernel.has_table ? "of the nearest shape measured" : "a share of the device's peak"});
+  }
+  table.print();
+}
+
+Json unmeasured_json(const Plan& plan, const Simulated& s) {
+  Json list = Json::array();
+  for (const UnmeasuredKernel& kernel : unmeasured_kernels(plan, s.program)) {
+    list.push_back({{"kernel", name_of(kernel.kernel)},
+                    {"seconds", kernel.seconds},
+                    {"shape", kernel.shape},
+                    {"has_table", kernel.has_table}});
+  }
+  return list;
+}
+
 Json document_of(const Plan& plan, const Simulated& s) {
   Json kinds = Json::array();
   for (const KindTime& kind : time_by_kind(s.program, s.timeline)) {
@@ -176,6 +211,7 @@ Json document_of(const Plan& plan, const Simulated& s) {
   document["overlapped_copy_seconds"] = overlapped_copy_seconds(s.program, s.timeline);
   document["compute_waits"] = std::move(waits);
   document["memory"] = std::move(tiers);
+  document["unmeasured"] = unmeasured_json(plan, s);
   document["limit"] = diagnosis.limit;
   document["suggestions"] = diagnosis.suggestions;
   return document;
@@ -197,6 +233,7 @@ int run(const std::string& path, bool all, bool json) {
   print_prediction(plan, simulated.prediction);
   print_time(simulated);
   print_memory(plan, simulated);
+  print_unmeasured(plan, simulated);
   const Diagnosis diagnosis = diagnose(plan, simulated);
   fmt::print("{}\n  {}\n", bold("What limits it"), diagnosis.limit);
   if (!diagnosis.suggestions.empty()) fmt::print("{}\n", bold("What would help"));

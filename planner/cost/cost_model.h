@@ -33,6 +33,12 @@ class CostModel {
   /// The same for any list of shapes over the program's model and lengths.
   std::vector<double> durations(const Program& program, const std::vector<OpShape>& shapes) const;
   double seconds(const Primitive& primitive) const;
+  /// Whether the profile has rates of the kernel, and of this shape: else that of the nearest edge
+  /// is taken, or a share of the peak.
+  bool has_table(Kernel kernel) const { return !curves_[static_cast<int>(kernel)].empty(); }
+  bool measured(const Primitive& primitive) const {
+    return curves_[static_cast<int>(primitive.kernel)].covers(primitive.shape);
+  }
   const Interference& interference() const { return interference_; }
 
  private:

@@ -40,6 +40,16 @@ double RateCurve::at(double a, double b, double c) const {
   return std::exp(gridded_ ? on_grid(x) : scattered(x));
 }
 
+bool RateCurve::covers(const std::array<double, 3>& shape) const {
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<float>& axis = axes_[i];
+    if (axis.size() < 2) continue;
+    const float x = std::log2(static_cast<float>(shape[i]));
+    if (x < axis.front() || x > axis.back()) return false;
+  }
+  return !empty();
+}
+
 float RateCurve::on_grid(const std::array<float, 3>& x) const {
   std::array<size_t, 3> low{}, step{};  // of the cell's corner in points_, and to its next one
   std::array<float, 3> t{};

@@ -19,6 +19,8 @@ class RateCurve {
   bool empty() const { return points_.empty(); }
   /// The rate at `shape`, in the table's unit. REQUIRES: !empty(), shape positive.
   double at(double a, double b = 1, double c = 1) const;
+  /// Whether `shape` lies within what was measured, along every axis with more than one value.
+  bool covers(const std::array<double, 3>& shape) const;
 
  private:
   struct Point {

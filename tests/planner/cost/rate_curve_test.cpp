@@ -55,6 +55,21 @@ TEST_CASE("outside the grid the nearest edge holds") {
   CHECK(curve.at(1e9, 1e9, 1e9) == Approx(power_law(256, 32, 4)).epsilon(1e-4));
 }
 
+TEST_CASE("a curve covers what lies between its points, along axes with more than one value") {
+  RateTable table;
+  for (const double rows : {16.0, 64.0}) {
+    for (const double width : {8.0, 32.0}) table.points.push_back({{rows, width, 1}, 1});
+  }
+  const RateCurve curve(table);
+  CHECK(curve.covers({16, 8, 1}));
+  CHECK(curve.covers({64, 32, 1}));
+  CHECK(curve.covers({20, 9, 1000}));
+  CHECK(!curve.covers({15, 9, 1}));
+  CHECK(!curve.covers({65, 9, 1}));
+  CHECK(!curve.covers({20, 33, 1}));
+  CHECK(!RateCurve().covers({1, 1, 1}));
+}
+
 TEST_CASE("a table over one coordinate ignores the others") {
   RateTable table;
   table.points = {{{1024, 1, 1}, 1e9}, {{4096, 1, 1}, 4e9}};
