@@ -132,17 +132,27 @@ CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
   return prediction;
 }
 
-// Whether a run has room on the devices, if it takes so many times the memory that is predicted,
-// and on their hosts, in elements that its kernels can address.
-bool stack_fits(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
-                const Stack& stack, double memory_share = 1) {
-  const double host = host_bytes(c, model, stack) + stack.host_reserved_bytes.value;
+// What a run asks of its devices and hosts.
+struct StackNeeds {
+  double tensors = 0;     // B on the fullest device, of which ...
+  double device = 0;      // ... so many are in use
+  double host = 0;        // B of a node
+  bool addressed = true;  // its kernels can address their tensors
+  /// If it takes so many times the device memory that is predicted.
+  bool fit(const HardwareProfile& hw, double memory_share = 1) const {
+    return addressed && memory_share * device <= hw.device.memory_bytes.value &&
+           host <= hw.host.memory_bytes.value;
+  }
+};
+
+StackNeeds needs_of(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
+                    const Stack& stack) {
+  const RunMemory memory = run_memory(c, model, hw, stack);
   const double widest = static_cast<double>(std::max(model.hidden, model.attention_width()));
-  const double elements = layer_shape(c).tokens() * widest;
-  const double addressed = stack.kernel_elements.value;
-  const double device = memory_share * device_bytes(run_memory(c, model, hw, stack), stack);
-  return device <= hw.device.memory_bytes.value && host <= hw.host.memory_bytes.value &&
-         (addressed == 0 || elements <= addressed);
+  const double most = stack.kernel_elements.value;
+  return {memory.tensors(), device_bytes(memory, stack),
+          host_bytes(c, model, stack) + stack.host_reserved_bytes.value,
+          most == 0 || layer_shape(c).tokens() * widest <= most};
 }
 
 // Bytes as the case has measured them: tensors, what the allocator takes for them, or all.
@@ -167,18 +177,18 @@ CasePrediction predict_stack(const ReferenceCase& reference, const ModelSpec& mo
       named ? with_attention_kernel(of_case, stack.attention_kernel) : of_case;
   const ReferenceCase c = with_layout(reference, model, hw, stack);
   prediction.step_seconds = run_time(c, model, hw, stack).step();
-  prediction.peak_bytes =
-      static_cast<int64_t>(measured_kind(c, stack, run_memory(c, model, hw, stack).tensors()));
-  prediction.fits = stack_fits(c, model, hw, stack);
+  const StackNeeds needs = needs_of(c, model, hw, stack);
+  prediction.peak_bytes = static_cast<int64_t>(measured_kind(c, stack, needs.tensors));
+  prediction.fits = needs.fit(hw);
   const Range& range = published_ranges().memory.of(c.table);
-  prediction.verdict = stack_fits(c, model, hw, stack, range.high)  ? Fit::fits
-                       : stack_fits(c, model, hw, stack, range.low) ? Fit::at_risk
-                                                                    : Fit::does_not_fit;
+  prediction.verdict = needs.fit(hw, range.high)  ? Fit::fits
+                       : needs.fit(hw, range.low) ? Fit::at_risk
+                                                  : Fit::does_not_fit;
   if (c.measured.longest) {
     ReferenceCase longer = c;
     prediction.longest_sequence = longest_multiple(granule_of(c), 1000, [&](int64_t tokens) {
       longer.sequence = tokens;
-      return stack_fits(longer, fit_positions(model, tokens), hw, stack);
+      return needs_of(longer, fit_positions(model, tokens), hw, stack).fit(hw);
     });
   }
   return prediction;
@@ -193,11 +203,11 @@ const HardwareProfile& CasePredictor::hardware(const std::string& name) {
 }
 
 // Nothing for software without a file of terms.
-std::optional<Stack> CasePredictor::stack(const std::string& name) {
-  if (const auto it = stacks_.find(name); it != stacks_.end()) return it->second;
+const Stack* CasePredictor::stack(const std::string& name) {
+  if (const auto it = stacks_.find(name); it != stacks_.end()) return &it->second;
   const std::vector<std::string> names = stack_names();
-  if (std::find(names.begin(), names.end(), name) == names.end()) return std::nullopt;
-  return stacks_.emplace(name, load_stack(name)).first->second;
+  if (std::find(names.begin(), names.end(), name) == names.end()) return nullptr;
+  return &stacks_.emplace(name, load_stack(name)).first->second;
 }
 
 CasePrediction CasePredictor::predict(const ReferenceCase& reference) {
@@ -205,19 +215,19 @@ CasePrediction CasePredictor::predict(const ReferenceCase& reference) {
 }
 
 CasePrediction CasePredictor::predict_left_out(const ReferenceCase& reference) {
-  std::optional<Stack> known = stack(reference.stack);
-  if (known) known = without_table(*std::move(known), reference.table);
-  return predict(reference, known);
+  const Stack* known = stack(reference.stack);
+  if (known == nullptr) return predict(reference, known);
+  const Stack without = without_table(*known, reference.table);
+  return predict(reference, &without);
 }
 
 bool CasePredictor::fitted_to(const ReferenceCase& reference) {
-  const std::optional<Stack> known = stack(reference.stack);
-  return known && without_table(*known, reference.table) != *known;
+  const Stack* known = stack(reference.stack);
+  return known != nullptr && without_table(*known, reference.table) != *known;
 }
 
-CasePrediction CasePredictor::predict(const ReferenceCase& reference,
-                                      const std::optional<Stack>& stack) {
-  const std::string reason = stack ? why_not_stack(reference) : why_not_plan(reference);
+CasePrediction CasePredictor::predict(const ReferenceCase& reference, const Stack* stack) {
+  const std::string reason = stack != nullptr ? why_not_stack(reference) : why_not_plan(reference);
   if (!reason.empty()) return not_covered(reason);
   const HardwareProfile* hw = nullptr;
   try {
@@ -232,8 +242,8 @@ CasePrediction CasePredictor::predict(const ReferenceCase& reference,
     return not_covered("model " + reference.model);
   }
   try {
-    return stack ? predict_stack(reference, model, *hw, *stack)
-                 : predict_plan(reference, model, *hw);
+    return stack != nullptr ? predict_stack(reference, model, *hw, *stack)
+                            : predict_plan(reference, model, *hw);
   } catch (const Error& e) {
     return not_covered(e.what());
   }

@@ -44,9 +44,10 @@ class CasePredictor {
   bool fitted_to(const ReferenceCase& reference);
 
  private:
-  CasePrediction predict(const ReferenceCase& reference, const std::optional<Stack>& stack);
+  /// Without a stack: as a plan.
+  CasePrediction predict(const ReferenceCase& reference, const Stack* stack);
   const HardwareProfile& hardware(const std::string& name);
-  std::optional<Stack> stack(const std::string& name);
+  const Stack* stack(const std::string& name);
 
   std::map<std::string, HardwareProfile> hardware_;
   std::map<std::string, Stack> stacks_;

@@ -10,6 +10,9 @@
 namespace longspan {
 namespace {
 
+// measured / predicted, of the error predicted / measured - 1.
+double ratio_of(double error) { return 1 / (1 + error); }
+
 // What a table's summaries are made of.
 struct Collected {
   struct Beside {
@@ -22,7 +25,7 @@ struct Collected {
     void append(const std::optional<double>& error, const Range& range) {
       if (!error) return;
       errors.push_back(*error);
-      if (range.holds(1 / (1 + *error))) ++in_range;
+      if (range.holds(ratio_of(*error))) ++in_range;
     }
     LeftOut summary() const { return {summarize(errors), in_range}; }
   };
@@ -179,7 +182,7 @@ Ranges ranges_of(const std::vector<ReferenceCase>& cases, const ValidationReport
   Ratios step, memory, longest;
   const auto put = [](Ratios& ratios, const std::string& table,
                       const std::optional<double>& error) {
-    if (error) ratios[table].push_back(1 / (1 + *error));
+    if (error) ratios[table].push_back(ratio_of(*error));
   };
   for (size_t i = 0; i < cases.size(); ++i) {
     put(step, cases[i].table, report.cases[i].step_left_out);

@@ -9,6 +9,7 @@
 #include "planner/search/search.h"
 #include "planner/search/verdict.h"
 #include "tests/planner/random_plan.h"
+#include "tests/planner/small_machine.h"
 
 namespace longspan {
 namespace {
@@ -64,18 +65,6 @@ ModelSpec small_model() {
   m.ffn = 688;
   m.vocab = 8192;
   return m;
-}
-
-HardwareProfile machine(int64_t devices, int64_t device_bytes, int64_t host_bytes) {
-  HardwareProfile hw = load_hardware("cpu-example");
-  hw.device.backend = "none";  // devices of their own
-  hw.device.peak_flops_bfloat16 = hw.device.peak_flops_float32;
-  hw.device.memory_bytes.value = static_cast<double>(device_bytes);
-  hw.device.reserved_bytes.value = 0;
-  hw.host.memory_bytes.value = static_cast<double>(host_bytes);
-  hw.devices_per_node = devices;
-  hw.nvme.capacity_bytes.value = 0;
-  return hw;
 }
 
 Plan plan_of(const Strategy& strategy, int64_t sequence, const HardwareProfile& hw) {
@@ -141,7 +130,8 @@ TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds
   int lifted = 0;
   for (const int64_t devices : {1, 4}) {
     for (const int64_t device_bytes : {24 * MiB, 48 * MiB}) {
-      const HardwareProfile hw = machine(devices, device_bytes, devices * 64 * MiB);
+      const HardwareProfile hw =
+          testing::small_machine(1, devices, device_bytes, devices * 64 * MiB);
       Plan plan;
       try {
         plan = search(small_model(), hw, sequence, {}).best;
@@ -211,7 +201,8 @@ TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds
 
 TEST_CASE("heads that cannot be dealt out are counted") {
   Strategy s = make_preset("ulysses", small_model(), 8192, 0, {2, 1, 8, 3});
-  const NeighbourJudge judge(plan_of(s, 8192, machine(16, 1024 * MiB, 16384 * MiB)));
+  const NeighbourJudge judge(
+      plan_of(s, 8192, testing::small_machine(1, 16, 1024 * MiB, 16384 * MiB)));
   bool found = false;
   for (const Verdict& v : judge.verdicts()) {
     if (v.obstacle != Obstacle::heads || v.neighbour.strategy.parallel.ulysses != 16) continue;
@@ -224,7 +215,7 @@ TEST_CASE("heads that cannot be dealt out are counted") {
 
 TEST_CASE("a slow link is what is in the way of offloading, a slow network of exchanges") {
   const int64_t sequence = 4096;
-  HardwareProfile hw = machine(2, 4096 * MiB, 8192 * MiB);
+  HardwareProfile hw = testing::small_machine(1, 2, 4096 * MiB, 8192 * MiB);
   hw.link.h2d_bandwidth.value = hw.link.d2h_bandwidth.value = 1e7;
   hw.rates.erase("copy_h2d");
   hw.rates.erase("copy_d2h");
@@ -250,7 +241,7 @@ TEST_CASE("a slow link is what is in the way of offloading, a slow network of ex
 }
 
 TEST_CASE("a plan that a neighbour beats is called so, and the search's is not") {
-  const HardwareProfile hw = machine(1, 1024 * MiB, 4096 * MiB);
+  const HardwareProfile hw = testing::small_machine(1, 1, 1024 * MiB, 4096 * MiB);
   const Plan slow = plan_of(make_preset("checkpoint", small_model(), 4096), 4096, hw);
   const std::vector<Verdict> verdicts = NeighbourJudge(slow).verdicts();
   CHECK_THAT(summary_of(verdicts), Catch::Contains("not the best"));

@@ -10,6 +10,7 @@
 #include "planner/search/evaluate.h"
 #include "planner/search/knobs.h"
 #include "planner/search/sweep.h"
+#include "tests/planner/small_machine.h"
 
 namespace longspan {
 namespace {
@@ -25,19 +26,6 @@ ModelSpec small_model() {
   m.head_dim = 32;
   m.ffn = 688;
   return m;
-}
-
-HardwareProfile machine(int64_t nodes, int64_t per_node, int64_t device_bytes, int64_t host_bytes) {
-  HardwareProfile hw = load_hardware("cpu-example");
-  hw.device.backend = "none";  // devices of their own
-  hw.device.peak_flops_bfloat16 = hw.device.peak_flops_float32;
-  hw.device.memory_bytes.value = static_cast<double>(device_bytes);
-  hw.device.reserved_bytes.value = 0;
-  hw.host.memory_bytes.value = static_cast<double>(host_bytes);
-  hw.nodes = nodes;
-  hw.devices_per_node = per_node;
-  hw.nvme.capacity_bytes.value = 0;
-  return hw;
 }
 
 // As the definition says it.
@@ -107,7 +95,7 @@ TEST_CASE("jobs take divisors of a node, or whole nodes") {
 
 TEST_CASE("a sweep takes the best of its answers, and its front has no beaten plan") {
   const ModelSpec model = small_model();
-  const HardwareProfile hw = machine(2, 4, 24 * MiB, 400 * MiB);
+  const HardwareProfile hw = testing::small_machine(2, 4, 24 * MiB, 400 * MiB);
   const std::vector<int64_t> lengths = {2048, 8192}, counts = {2, 8};
   const Sweep found = sweep(model, hw, lengths, counts, {});
   REQUIRE(found.answers.size() == 4);
@@ -143,7 +131,7 @@ TEST_CASE("a sweep takes the best of its answers, and its front has no beaten pl
 
 TEST_CASE("nothing of a small space beats the front") {
   const ModelSpec model = small_model();
-  const HardwareProfile hw = machine(1, 1, 40 * MiB, 200 * MiB);
+  const HardwareProfile hw = testing::small_machine(1, 1, 40 * MiB, 200 * MiB);
   const int64_t sequence = 4096;
   SweepOptions options;
   options.search.chunk_tokens = 1024;
@@ -184,7 +172,7 @@ TEST_CASE("nothing of a small space beats the front") {
 TEST_CASE("the fewest devices: a plan fits them, and nothing fits the next smaller count") {
   const ModelSpec model = small_model();
   const int64_t sequence = 16384;
-  const HardwareProfile hw = machine(4, 2, 16 * MiB, 64 * MiB);
+  const HardwareProfile hw = testing::small_machine(4, 2, 16 * MiB, 64 * MiB);
   const std::vector<int64_t> counts = device_counts(hw, 8);
   CHECK(counts == std::vector<int64_t>{1, 2, 4, 6, 8});
   const Sweep found = fewest_devices(model, hw, sequence, counts, {});
@@ -220,8 +208,9 @@ TEST_CASE("the fewest devices: a plan fits them, and nothing fits the next small
       }
     }
   }
-  CHECK_THROWS_WITH(fewest_devices(model, machine(1, 1, 2 * MiB, 4 * MiB), sequence, {1}, {}),
-                    Catch::Contains("short by"));
+  CHECK_THROWS_WITH(
+      fewest_devices(model, testing::small_machine(1, 1, 2 * MiB, 4 * MiB), sequence, {1}, {}),
+      Catch::Contains("short by"));
 }
 
 TEST_CASE("what is fixed holds for every number of devices") {
@@ -229,13 +218,14 @@ TEST_CASE("what is fixed holds for every number of devices") {
   SweepOptions options;
   options.search.parallel.ulysses = 4;
   const Sweep found =
-      sweep(model, machine(1, 8, 256 * MiB, 4096 * MiB), {4096}, {1, 4, 8}, options);
+      sweep(model, testing::small_machine(1, 8, 256 * MiB, 4096 * MiB), {4096}, {1, 4, 8}, options);
   CHECK_THAT(found.answers[0].refusal, Catch::Contains("ulysses 4"));
   CHECK(found.answers[1].plan->strategy.parallel.ulysses == 4);
   CHECK(found.answers[2].plan->strategy.parallel.ulysses == 4);
   options.strategy = "no-such";
-  CHECK_THROWS_WITH(sweep(model, machine(1, 8, 256 * MiB, 4096 * MiB), {4096}, {4, 8}, options),
-                    Catch::Contains("no-such"));
+  CHECK_THROWS_WITH(
+      sweep(model, testing::small_machine(1, 8, 256 * MiB, 4096 * MiB), {4096}, {4, 8}, options),
+      Catch::Contains("no-such"));
 }
 
 }  // namespace longspan

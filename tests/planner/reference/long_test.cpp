@@ -213,9 +213,10 @@ TEST_CASE("the longest sequence of a stack fits; devices, hosts and kernels end 
 TableReport errors_of(const char* table) {
   const std::vector<ReferenceCase> cases =
       read_cases(std::filesystem::path(LONGSPAN_SOURCE) / "tests/published" / table);
+  CasePredictor predictor;
   std::vector<CasePrediction> predictions;
   for (const ReferenceCase& c : cases) {
-    predictions.push_back(predict_case(c));
+    predictions.push_back(predictor.predict(c));
     INFO(c.name << ": " << predictions.back().reason);
     CHECK(predictions.back().reason.empty());
   }

@@ -402,10 +402,11 @@ TEST_CASE("FSDP holds the parameters it has gathered, in a pipeline all of them"
 double mean_error(const char* table, size_t stride, bool memory = false) {
   const std::vector<ReferenceCase> cases =
       read_cases(std::filesystem::path(LONGSPAN_SOURCE) / "tests/published" / table);
+  CasePredictor predictor;
   std::vector<double> errors;
   for (size_t i = 0; i < cases.size(); i += stride) {
     if (!cases[i].left_out.empty()) continue;
-    const CasePrediction p = predict_case(cases[i]);
+    const CasePrediction p = predictor.predict(cases[i]);
     INFO(cases[i].name << ": " << p.reason);
     REQUIRE(p.reason.empty());
     if (memory && !measured_peak_bytes(cases[i])) continue;
