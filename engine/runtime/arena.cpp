@@ -62,6 +62,14 @@ void MemoryArena::poison() {
   if (bytes_ > 0) std::memset(data_, 0xFF, bytes_);
 }
 
+void MemoryArena::read(int64_t offset, void* out, int64_t bytes) const {
+  std::memcpy(out, data_ + offset, bytes);
+}
+
+void MemoryArena::write(int64_t offset, const void* data, int64_t bytes) {
+  std::memcpy(data_ + offset, data, bytes);
+}
+
 FileArena::FileArena(int64_t bytes, const std::filesystem::path& directory)
     : bytes_(bytes), directory_(directory) {
   struct statvfs disk {};
