@@ -32,10 +32,13 @@ class Arena {
   Arena() = default;
 };
 
+/// Throws no_fit if the system has not got `bytes` available, naming `what`, the size and the
+/// shortfall.
+void refuse_unless_available(int64_t bytes, const char* what);
+
 class MemoryArena final : public Arena {
  public:
-  /// Maps and touches `bytes`. Throws no_fit if the system has not got that much available, naming
-  /// `what`, the size and the shortfall.
+  /// Maps and touches `bytes`. Throws as refuse_unless_available().
   MemoryArena(int64_t bytes, const char* what);
   ~MemoryArena() override;
 

@@ -1,7 +1,6 @@
 // Attention without a library.
 #include <cmath>
 
-#include "base/error.h"
 #include "engine/cuda/attention.h"
 #include "engine/cuda/launch.h"
 
@@ -129,10 +128,8 @@ void with_dim(int64_t head_dim, Body body) {
     body.template operator()<64>();
   } else if (head_dim <= 128) {
     body.template operator()<128>();
-  } else if (head_dim <= 256) {
-    body.template operator()<256>();
   } else {
-    throw bad_input("cuda backend: head_dim is {}, at most 256 is supported", head_dim);
+    body.template operator()<256>();
   }
 }
 
