@@ -6,10 +6,8 @@ set(LONGSPAN_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/longspan)
 set(LONGSPAN_INCLUDE_DIR ${CMAKE_INSTALL_INCLUDEDIR}/longspan)
 
 # Headers include each other by their path from the root of the tree, so they keep it.
-set(longspan_header_exclusions PATTERN "catalog" EXCLUDE PATTERN "mpi_detail.h" EXCLUDE)
-if(NOT LONGSPAN_CUDA)
-  list(APPEND longspan_header_exclusions PATTERN "cuda" EXCLUDE)
-endif()
+set(longspan_header_exclusions PATTERN "catalog" EXCLUDE PATTERN "mpi_detail.h" EXCLUDE
+    PATTERN "cuda_error.h" EXCLUDE PATTERN "libraries.h" EXCLUDE) # these need the toolkit's own
 foreach(folder base models hwprofiles planner engine)
   install(
     DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}

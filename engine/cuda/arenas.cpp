@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/processors.h"
 #include "base/units.h"
-#include "engine/cuda/error.h"
+#include "engine/cuda/cuda_error.h"
 
 namespace longspan::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include "engine/cuda/attention_plans.h"
 #include "engine/cuda/attention_workspace.h"
 #include "engine/cuda/kernels/attention_glue.h"
-#include "engine/cuda/error.h"
+#include "engine/cuda/cuda_error.h"
 #include "engine/cuda/libraries.h"
 
 namespace longspan::cuda {

@@ -11,7 +11,7 @@
 #include "engine/cuda/queue.h"
 
 #if defined(__CUDACC__)
-#include "engine/cuda/error.h"
+#include "engine/cuda/cuda_error.h"
 #else
 #include <functional>
 #endif

@@ -1,6 +1,6 @@
 #include "engine/cuda/memory.h"
 
-#include "engine/cuda/error.h"
+#include "engine/cuda/cuda_error.h"
 
 namespace longspan::cuda {
 

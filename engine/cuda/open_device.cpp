@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "engine/cuda/arenas.h"
-#include "engine/cuda/error.h"
+#include "engine/cuda/cuda_error.h"
 #include "engine/cuda/libraries.h"
 
 namespace longspan::cuda {

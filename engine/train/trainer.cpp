@@ -7,17 +7,14 @@
 
 #include "base/error.h"
 #include "engine/comm/collectives.h"
-#include "engine/cpu/backend.h"
+#include "engine/train/machine_backend.h"
 #include "engine/train/states.h"
 
 namespace longspan {
 namespace {
 
 Program checked_program(const Plan& plan, const Communicator* comm) {
-  if (plan.hardware.device.backend != "cpu") {
-    throw bad_input("hardware {}: this build runs the cpu backend, the plan asks for {}",
-                    plan.hardware.name, plan.hardware.device.backend);
-  }
+  check_backend(plan.hardware);
   StepRequest request = step_request(plan);
   const int64_t ranks = plan.strategy.parallel.ranks();
   if (comm != nullptr) request.rank = comm->rank();
@@ -68,15 +65,15 @@ struct Trainer::State {
         data(std::move(source)),
         comm(options.comm),
         sent_bytes(sum_of_sent_bytes(program)),
-        backend(cpu::make_backend(program, options.compute_threads, options.comm)),
-        executor(std::move(program), *backend, executor_options(plan, options)) {}
+        machine(plan.hardware, program, options.compute_threads, options.comm),
+        executor(std::move(program), machine.backend(), executor_options(plan, options)) {}
 
   Plan plan;
   TrainingConfig config;
   std::shared_ptr<const TokenSource> data;
   Communicator* comm;  // null: no other ranks
   int64_t sent_bytes;  // of a step, as predicted
-  std::unique_ptr<Backend> backend;
+  MachineBackend machine;
   Executor executor;
   Timeline timeline;
   int64_t steps_done = 0;

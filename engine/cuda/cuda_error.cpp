@@ -1,4 +1,4 @@
-#include "engine/cuda/error.h"
+#include "engine/cuda/cuda_error.h"
 
 #include "base/error.h"
 

@@ -1,0 +1,31 @@
+// The backend that a plan's hardware names, on this machine.
+#pragma once
+
+#include <memory>
+
+#include "engine/comm/communicator.h"
+#include "engine/cuda/device.h"
+#include "engine/runtime/backend.h"
+#include "hwprofiles/hardware_profile.h"
+
+namespace longspan {
+
+/// Throws before anything is built: bad_input if no backend runs this hardware, failed if it is a
+/// GPU's and none is usable here, with the reason.
+void check_backend(const HardwareProfile& hardware);
+
+/// A backend with the device it works on, if any.
+class MachineBackend {
+ public:
+  /// As cpu::make_backend() and cuda::make_backend(). REQUIRES: check_backend() has passed.
+  MachineBackend(const HardwareProfile& hardware, const Program& program, int threads,
+                 Communicator* comm);
+
+  Backend& backend() const { return *backend_; }
+
+ private:
+  std::unique_ptr<cuda::Device> device_;  // outlives the backend
+  std::unique_ptr<Backend> backend_;
+};
+
+}  // namespace longspan
