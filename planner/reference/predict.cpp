@@ -138,9 +138,9 @@ struct StackNeeds {
   double device = 0;      // ... so many are in use
   double host = 0;        // B of a node
   bool addressed = true;  // its kernels can address their tensors
-  /// If it takes so many times the device memory that is predicted.
-  bool fit(const HardwareProfile& hw, double memory_share = 1) const {
-    return addressed && memory_share * device <= hw.device.memory_bytes.value &&
+  /// If it takes so many times the device memory that is predicted, and leaves some free.
+  bool fit(const HardwareProfile& hw, double memory_share = 1, double spare_bytes = 0) const {
+    return addressed && memory_share * device + spare_bytes <= hw.device.memory_bytes.value &&
            host <= hw.host.memory_bytes.value;
   }
 };
@@ -188,7 +188,8 @@ CasePrediction predict_stack(const ReferenceCase& reference, const ModelSpec& mo
     ReferenceCase longer = c;
     prediction.longest_sequence = longest_multiple(granule_of(c), 1000, [&](int64_t tokens) {
       longer.sequence = tokens;
-      return needs_of(longer, fit_positions(model, tokens), hw, stack).fit(hw);
+      return needs_of(longer, fit_positions(model, tokens), hw, stack)
+          .fit(hw, 1, stack.spare_bytes.value);
     });
   }
   return prediction;

@@ -93,6 +93,11 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"kernel_elements", &Stack::kernel_elements},
     {"host_state_bytes", &Stack::host_state_bytes},
     {"host_reserved_bytes", &Stack::host_reserved_bytes},
+    {"live_parameters", &Stack::live_parameters},
+    {"spare_bytes", &Stack::spare_bytes},
+    {"whole_logit_state_bytes", &Stack::whole_logit_state_bytes},
+    {"tensor_loss_work", &Stack::tensor_loss_work},
+    {"exchanged_norm_inputs", &Stack::exchanged_norm_inputs},
 };
 
 constexpr std::array<std::string_view, 5> kKinds{

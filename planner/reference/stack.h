@@ -120,6 +120,13 @@ struct Stack {
   StackTerm kernel_elements;        // elements of a tensor that kernels can address; 0: any
   StackTerm host_state_bytes;       // B in host memory for a parameter whose optimizer is there
   StackTerm host_reserved_bytes;    // B of a node's host memory that processes and system take
+  StackTerm live_parameters;  // that ZeRO 3 gathers ahead of use, in gathered_bytes; the head,
+                              // which a fused loss keeps gathered, and a layer at work can be more
+  StackTerm spare_bytes;      // B of a device that the longest sequences leave free
+  StackTerm whole_logit_state_bytes;  // B for a logit besides where the vocabulary is not cut up
+  StackTerm tensor_loss_work;       // in a tensor group, tensors of hidden width besides loss_work
+  StackTerm exchanged_norm_inputs;  // 1: of the inputs of norms, kept where heads are exchanged
+                                    // for tokens
   bool operator==(const Stack&) const = default;
 };
 
