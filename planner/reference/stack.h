@@ -14,15 +14,22 @@
 
 namespace longspan {
 
+/// A value of a term that owes nothing to some table.
+struct TermWithout {
+  double value = 0;
+  std::vector<std::string> fitted_to;  // tables of published cases; empty: assumed
+  bool operator==(const TermWithout&) const = default;
+};
+
 /// A habit's price. Sources begin with "paper: ", "code: ", "measured: ", "fitted: " or
 /// "assumption: ".
 struct StackTerm {
   double value = 0;
   std::string source;
   /// Of a fitted term: the tables of published cases that it was fitted to, each with the value the
-  /// term has where that table is left out: fitted to the others, or, where it is the only one,
-  /// what one would assume without any.
-  std::map<std::string, double> without;
+  /// term has where that table is left out: fitted to other tables, or, where they say nothing
+  /// about it, what one would assume without any.
+  std::map<std::string, TermWithout> without;
   bool operator==(const StackTerm&) const = default;
 };
 
@@ -136,8 +143,12 @@ std::vector<std::string> stack_names();
 /// Throws bad_input for an unknown name, with the nearest known ones.
 Stack load_stack(const std::string& name);
 
+/// Keys of a stack's terms, in the order of the struct.
+std::vector<std::string> term_keys();
+
 /// A term by its key in the file. Throws bad_input for an unknown one, with the nearest known.
 StackTerm& term_of(Stack& stack, const std::string& key);
+const StackTerm& term_of(const Stack& stack, const std::string& key);
 
 /// The stack as it would be if nothing had been fitted to `table`; itself if nothing was.
 Stack without_table(Stack stack, const std::string& table);
