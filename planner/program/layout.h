@@ -45,8 +45,15 @@ struct Layout {
 /// Lays out `program`. REQUIRES: built by build_program.
 Layout lay_out(const Program& program);
 
-/// The arenas of lay_out(program) alone, in a fraction of its time: nothing is said of edges.
-std::array<int64_t, kTierCount> arena_bytes_of(const Program& program);
+struct Arenas {
+  std::array<int64_t, kTierCount> bytes{};
+  /// What takes most of a tier at the first op at its peak; Tensor::count where it is empty.
+  std::array<Tensor, kTierCount> largest{Tensor::count, Tensor::count, Tensor::count};
+  int64_t ops = 0;  // of the program
+};
+/// The arenas of lay_out(build_program(request)), in a fraction of their time: neither the list nor
+/// its edges are made. Throws as build_program() does.
+Arenas arenas_of(const StepRequest& request);
 
 /// Bytes live on each tier while each op runs, in program order: the memory curve.
 std::vector<std::array<int64_t, kTierCount>> live_bytes_by_op(const Program& program);

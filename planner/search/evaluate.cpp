@@ -24,7 +24,7 @@ TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak)
   const int64_t looks = ring <= kFewPositions ? ring : std::clamp(kOps / ops, kSomePositions, ring);
   for (int64_t look = 1; look < looks; ++look) {
     request.rank = look * (ring - 1) / (looks - 1) * parallel.ulysses;
-    const TierBytes bytes = arena_bytes_of(build_program(request));
+    const TierBytes bytes = arenas_of(request).bytes;
     for (int tier = 0; tier < kTierCount; ++tier) peak[tier] = std::max(peak[tier], bytes[tier]);
   }
   return peak;
@@ -52,12 +52,14 @@ double exact_seconds(const StepRequest& request, const CostModel& cost) {
       .step_seconds;
 }
 
-TierBytes exact_peak_bytes(const StepRequest& request) {
+Arenas exact_arenas(const StepRequest& request) {
   StepRequest first = request;
   first.rank = 0;
-  const Program program = build_program(first);
-  return with_other_positions(request, static_cast<int64_t>(program.ops.size()),
-                              arena_bytes_of(program));
+  Arenas arenas = arenas_of(first);
+  arenas.bytes = with_other_positions(request, arenas.ops, arenas.bytes);
+  return arenas;
 }
+
+TierBytes exact_peak_bytes(const StepRequest& request) { return exact_arenas(request).bytes; }
 
 }  // namespace longspan

@@ -72,7 +72,7 @@ class Prober {
   /// returned count fits, one more does not. Packing is uneven, so there can be more than one: some
   /// lengths on the way to `hoped`, the nearest last, are looked at too.
   int64_t longest_exact(const Family& family, int64_t low, int64_t high, int64_t hoped) {
-    const auto fits = [&](int64_t n) { return budget_.overflow(exact(family, n)) == 0; };
+    const auto fits = [&](int64_t n) { return budget_.overflow(exact(family, n).bytes) == 0; };
     const auto bisect = [&] {
       while (high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
@@ -106,13 +106,13 @@ class Prober {
     r.dtype = dtype_;
     return r;
   }
-  TierBytes exact(const Family& family, int64_t granules) {
+  Arenas exact(const Family& family, int64_t granules) {
     const StepRequest asked = request(family, granules);
     for (const Exact& known : exact_) {
-      if (known.sequence == asked.sequence && known.strategy == asked.strategy) return known.bytes;
+      if (known.sequence == asked.sequence && known.strategy == asked.strategy) return known.arenas;
     }
-    exact_.push_back({asked.sequence, asked.strategy, exact_peak_bytes(asked)});
-    return exact_.back().bytes;
+    exact_.push_back({asked.sequence, asked.strategy, exact_arenas(asked)});
+    return exact_.back().arenas;
   }
   double seconds(const Family& family, int64_t granules) {
     return fast_.evaluate(request(family, granules)).step_seconds;
@@ -128,7 +128,7 @@ class Prober {
   struct Exact {
     int64_t sequence;
     Strategy strategy;
-    TierBytes bytes;
+    Arenas arenas;
   };
 
   template <class Fits>
@@ -263,7 +263,7 @@ Found exactly_longest(Prober& prober, const HardwareProfile& hw, const std::vect
     if (next->found.sequence() <= best.sequence()) break;
     const Family& family = next->found.family;
     const int64_t granules = std::exchange(next->found.granules, 0);
-    const TierBytes bytes = prober.exact(family, granules);
+    const TierBytes bytes = prober.exact(family, granules).bytes;
     if (prober.fits_exactly(bytes)) {
       best = {family, prober.longest_exact(family, granules, next->refused, next->hoped)};
       continue;
@@ -430,15 +430,13 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   result.granule = best.family.granule;
 
   const StepRequest next = prober.request(best.family, best.granules + 1);
-  const TierBytes needed = prober.exact(best.family, best.granules + 1);
+  const Arenas needed = prober.exact(best.family, best.granules + 1);
   result.refused = next.strategy;
   for (int tier = 0; tier < kTierCount; ++tier) {
-    if (needed[tier] <= prober.limits()[tier]) continue;
+    if (needed.bytes[tier] <= prober.limits()[tier]) continue;
     result.limit = static_cast<Limit>(tier + 1);
-    result.shortfall_bytes = needed[tier] - prober.limits()[tier];
-    Layout refused;  // its arenas are all that is asked of it
-    refused.arena_bytes = needed;
-    result.would_lift = lift_for(build_program(next), refused, static_cast<Tier>(tier));
+    result.shortfall_bytes = needed.bytes[tier] - prober.limits()[tier];
+    result.would_lift = lift_for(next, needed.largest[tier], static_cast<Tier>(tier));
     break;
   }
   if (result.sequence == 0) return result;
@@ -453,7 +451,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   plan.strategy = at.strategy;
   plan.created_by = "longspan " LONGSPAN_VERSION;
   plan.predicted = prediction_of(plan, prober.seconds(best.family, best.granules),
-                                 prober.exact(best.family, best.granules));
+                                 prober.exact(best.family, best.granules).bytes);
   return result;
 }
 

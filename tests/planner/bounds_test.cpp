@@ -30,7 +30,7 @@ void check_bound(const StepRequest& request, const HardwareProfile& hw) {
   CHECK(bound.step_seconds >= 0.05 * seconds);  // and says something
   CHECK(bound.step_seconds <= bound.busy_seconds * (1 + kRounding));
   CHECK(bound.peak_bytes == least_bytes(request));
-  CHECK(arena_bytes_of(program) == layout.arena_bytes);
+  CHECK(arenas_of(request).bytes == layout.arena_bytes);
   for (int tier = 0; tier < kTierCount; ++tier) {
     INFO("tier " << tier);
     CHECK(bound.peak_bytes[tier] <= layout.live_bytes[tier]);
