@@ -11,7 +11,15 @@ ProgramBuilder::ProgramBuilder(Program& program, LifetimeWatcher* watcher)
 }
 
 BufferId ProgramBuilder::create(Tensor tensor, Tier tier, int layer, int index, bool persistent) {
-  program_.buffers.push_back({tensor, tier, persistent, layer, index, -1, -1});
+  const Buffer buffer{tensor, tier, persistent, layer, index, -1, -1};
+  if (!ended_.empty()) {
+    const BufferId id = ended_.back();
+    ended_.pop_back();
+    program_.buffers[id] = buffer;
+    last_writer_[id] = -1;
+    return id;
+  }
+  program_.buffers.push_back(buffer);
   last_writer_.push_back(-1);
   return static_cast<BufferId>(program_.buffers.size()) - 1;
 }
@@ -131,6 +139,7 @@ void ProgramBuilder::end_lifetime(BufferId id) {
     program_.releases.push_back(id);
   } else {
     watcher_->ends(id, buffer);
+    ended_.push_back(id);
   }
 }
 

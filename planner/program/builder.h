@@ -48,7 +48,8 @@ class LifetimeWatcher {
 
 class ProgramBuilder {
  public:
-  /// With a watcher, neither ops nor shapes nor releases are written to the program.
+  /// With a watcher, neither ops nor shapes nor releases are written to the program, and of its
+  /// buffers those that are alive.
   explicit ProgramBuilder(Program& program, LifetimeWatcher* watcher = nullptr);
 
   BufferId create(Tensor tensor, Tier tier, int layer, int index, bool persistent = false);
@@ -121,7 +122,8 @@ class ProgramBuilder {
   int64_t computes_ = 0;  // compute ops emitted so far
   Fifo<Deferred> deferred_;
   std::vector<int64_t>
-      last_writer_;  // per buffer: sequence number of the queued item that writes it
+      last_writer_;              // per buffer: sequence number of the queued item that writes it
+  std::vector<BufferId> ended_;  // with a watcher, whose ids others take over
   std::vector<std::vector<int>> shapes_by_kind_;
   std::array<int, 256> met_;  // shapes met last, by a hash of them; -1: none
 };

@@ -34,9 +34,12 @@ struct Queued {
   Waits waits{};
 };
 
+/// All streams' queues, in order; position is the ordinal.
+using Queues = std::array<std::vector<Queued>, kStreamCount>;
+
 struct Layout {
   std::vector<int64_t> offsets;  // per buffer, bytes from the start of its tier's arena
-  std::array<std::vector<Queued>, kStreamCount> streams;  // in order; position is the ordinal
+  Queues streams;
   std::array<int64_t, kTierCount> arena_bytes{};
   /// Largest sum of live buffers at any op: what a perfect packing would need.
   std::array<int64_t, kTierCount> live_bytes{};
