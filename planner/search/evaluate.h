@@ -27,7 +27,9 @@ Evaluation evaluate(const StepRequest& request, const CostModel& cost);
 double exact_seconds(const StepRequest& request, const CostModel& cost);
 
 /// Memory only (no simulation), likewise over all ranks: what is the largest is the first rank's.
-Arenas exact_arenas(const StepRequest& request);
+/// With limits, no further rank is looked at once one exceeds them.
+Arenas exact_arenas(const StepRequest& request,
+                    const std::array<int64_t, kTierCount>* limits = nullptr);
 std::array<int64_t, kTierCount> exact_peak_bytes(const StepRequest& request);
 
 }  // namespace longspan
