@@ -1,12 +1,12 @@
 # One interface target carries the flags that every file of the project is compiled with. The
 # instruction set is the same everywhere: Eigen's inline code must not differ between objects.
 add_library(longspan_options INTERFACE)
-target_compile_options(longspan_options INTERFACE -Wall -Wextra -Wpedantic)
+target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>)
 if(LONGSPAN_ARCH)
-  target_compile_options(longspan_options INTERFACE -march=${LONGSPAN_ARCH})
+  target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${LONGSPAN_ARCH}>)
 endif()
 if(LONGSPAN_WERROR)
-  target_compile_options(longspan_options INTERFACE -Werror)
+  target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 if(LONGSPAN_SANITIZE)
   target_compile_options(longspan_options INTERFACE -fsanitize=${LONGSPAN_SANITIZE}

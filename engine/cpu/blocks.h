@@ -15,21 +15,11 @@
 #include <memory>
 
 #include "engine/cpu/thread_pool.h"
+#include "engine/runtime/heads.h"
+#include "engine/runtime/layer_offsets.h"
 #include "models/model_spec.h"
 
 namespace longspan::cpu {
-
-/// Offsets (elements) of a layer's tensors inside its parameter unit; -1 where the model has none.
-/// The q, k, v weights are one [A+2G, d] matrix; gate and up are one [W, d] matrix.
-struct LayerOffsets {
-  int64_t norm1_weight = -1, norm1_bias = -1;
-  int64_t qkv_weight = -1, qkv_bias = -1;
-  int64_t q_norm = -1, k_norm = -1;
-  int64_t out_weight = -1, out_bias = -1;
-  int64_t norm2_weight = -1, norm2_bias = -1;
-  int64_t up_weight = -1, up_bias = -1;
-  int64_t down_weight = -1, down_bias = -1;
-};
 
 class Rope;
 
@@ -43,26 +33,6 @@ struct BlockContext {
 /// The model and the pool must outlive the context. Throws bad_input where a head is wider than
 /// the tiles of attention on the stack allow (512).
 BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool);
-
-/// Some heads of a model: `count` neighbours from `first` on in each of `runs` equal parts of them;
-/// count 0: all.
-struct HeadRuns {
-  int64_t runs = 1, first = 0, count = 0;
-};
-/// The heads a projection works on.
-struct HeadGroup {
-  HeadRuns q, kv;
-};
-
-/// Row lengths of o (or d_o), lse and delta in elements, where rows hold more heads than those at
-/// work; 0: they do not.
-struct HeadRows {
-  int64_t o = 0, lse = 0, delta = 0;
-  HeadRows of(const ModelSpec& model) const {
-    return {o > 0 ? o : model.attention_width(), lse > 0 ? lse : model.heads,
-            delta > 0 ? delta : model.heads};
-  }
-};
 
 /// Workspace of each block in floats, for n rows in tiles of t (t >= n means one tile of n rows).
 /// t*d

@@ -30,14 +30,18 @@ int64_t available_memory_bytes() {
 
 }  // namespace
 
-MemoryArena::MemoryArena(int64_t bytes, const char* what) : bytes_(bytes) {
-  if (bytes == 0) return;
+void refuse_unless_available(int64_t bytes, const char* what) {
   const int64_t available = available_memory_bytes();
   if (available >= 0 && bytes > available) {
     throw no_fit("{} memory: the plan's peak is {}, this machine has {} available, short by {}",
                  what, format_bytes(bytes), format_bytes(available),
                  format_bytes(bytes - available));
   }
+}
+
+MemoryArena::MemoryArena(int64_t bytes, const char* what) : bytes_(bytes) {
+  if (bytes == 0) return;
+  refuse_unless_available(bytes, what);
   const int64_t page = sysconf(_SC_PAGESIZE);
   // The data ends where the guard page begins (up to the arena's alignment), so that the first byte
   // past the plan's peak is not there.
@@ -60,6 +64,14 @@ MemoryArena::~MemoryArena() {
 
 void MemoryArena::poison() {
   if (bytes_ > 0) std::memset(data_, 0xFF, bytes_);
+}
+
+void MemoryArena::read(int64_t offset, void* out, int64_t bytes) const {
+  std::memcpy(out, data_ + offset, bytes);
+}
+
+void MemoryArena::write(int64_t offset, const void* data, int64_t bytes) {
+  std::memcpy(data_ + offset, data, bytes);
 }
 
 FileArena::FileArena(int64_t bytes, const std::filesystem::path& directory)

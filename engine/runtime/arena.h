@@ -1,7 +1,8 @@
 // The memory of a step: one arena per tier, taken once, exactly as large as the plan says.
 //
-// Device and host arenas of the CPU backend are anonymous mappings with an inaccessible page right
-// behind them; the nvme tier is a file. Arenas own their memory and release it on destruction.
+// Whose memory it is, is the backend's affair (Arena); the CPU backend's device and host arenas are
+// anonymous mappings with an inaccessible page right behind them (MemoryArena); the nvme tier is a
+// file (FileArena). Arenas own their memory and release it on destruction.
 #pragma once
 
 #include <cstddef>
@@ -10,19 +11,42 @@
 
 namespace longspan {
 
-class MemoryArena {
+/// The memory of the device or the host tier. Used by the thread that runs steps, between them.
+class Arena {
  public:
-  /// Maps and touches `bytes`. Throws no_fit if the system has not got that much available, naming
-  /// `what`, the size and the shortfall.
-  MemoryArena(int64_t bytes, const char* what);
-  ~MemoryArena();
-  MemoryArena(const MemoryArena&) = delete;
-  MemoryArena& operator=(const MemoryArena&) = delete;
+  virtual ~Arena() = default;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
 
-  std::byte* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
-  /// Fills every byte with 0xFF: a NaN in float32, so that reading what nobody wrote shows.
-  void poison();
+  /// Where it begins, for the backend's ops; the host may not be able to follow the pointer.
+  virtual std::byte* data() const = 0;
+  virtual int64_t bytes() const = 0;
+  /// Fills every byte with 0xFF: a NaN in float32 and in bfloat16, so that reading what nobody
+  /// wrote shows.
+  virtual void poison() = 0;
+  /// Copies `bytes` at `offset` out of, or into, the arena; done on return.
+  virtual void read(int64_t offset, void* out, int64_t bytes) const = 0;
+  virtual void write(int64_t offset, const void* data, int64_t bytes) = 0;
+
+ protected:
+  Arena() = default;
+};
+
+/// Throws no_fit if the system has not got `bytes` available, naming `what`, the size and the
+/// shortfall.
+void refuse_unless_available(int64_t bytes, const char* what);
+
+class MemoryArena final : public Arena {
+ public:
+  /// Maps and touches `bytes`. Throws as refuse_unless_available().
+  MemoryArena(int64_t bytes, const char* what);
+  ~MemoryArena() override;
+
+  std::byte* data() const override { return data_; }
+  int64_t bytes() const override { return bytes_; }
+  void poison() override;
+  void read(int64_t offset, void* out, int64_t bytes) const override;
+  void write(int64_t offset, const void* data, int64_t bytes) override;
 
  private:
   std::byte* data_ = nullptr;

@@ -1,13 +1,20 @@
-// What a backend must do: run one op of a program on memory it is handed.
+// What a backend must do: take the memory of its tiers, and run one op of a program on it.
+//
+// Two kinds of backend there are. One is done with an op when run() returns: the CPU. The other
+// only puts the op on a queue of a device and returns at once; how its queues wait for each other,
+// without the host waiting for any of them, is what Queues is for.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "engine/runtime/arena.h"
 #include "planner/program/program.h"
+#include "planner/simulate/timeline.h"
 
 namespace longspan {
 
@@ -26,15 +33,47 @@ struct StepContext {
 /// Operand i of an op: where its buffer begins; null where the operand is absent or in a file.
 using OperandPointers = std::array<std::byte*, kMaxOperands>;
 
+/// The queues of a device: one for each stream whose ops are put on a queue instead of being run by
+/// the calling thread. A stream's functions are called from that stream's thread, concurrently for
+/// different streams; begin(), finish() and span_of() from the thread that runs the step.
+///
+/// Op n of a queue is the one between the calls started(queue, n) and submitted(queue, n).
+class Queues {
+ public:
+  virtual ~Queues() = default;
+  /// Whether the ops of `stream` are put on a queue.
+  virtual bool has(Stream stream) const = 0;
+
+  /// A step begins, of at most `ops[s]` ops on stream s. Nothing is on any queue.
+  virtual void begin(const std::array<int32_t, kStreamCount>& ops) = 0;
+  virtual void started(Stream queue, int32_t n) = 0;
+  virtual void submitted(Stream queue, int32_t n) = 0;
+
+  /// What is put on `queue` from now on waits until op n of `other` is done; the host does not.
+  /// REQUIRES: submitted(other, n) has returned.
+  virtual void wait(Stream queue, Stream other, int32_t n) = 0;
+  /// The calling thread waits until op n of `other` is done. REQUIRES: as wait().
+  virtual void synchronize(Stream other, int32_t n) = 0;
+
+  /// Waits until every queue is empty, and throws what went wrong on any of them since begin().
+  virtual void finish() = 0;
+  /// When op n of a queue ran, in seconds since begin(). REQUIRES: finish() has returned.
+  virtual Span span_of(Stream queue, int32_t n) const = 0;
+};
+
 /// A backend runs ops of the compute, comm, host, h2d and d2h streams (file I/O is the runtime's
 /// own). It is called from one thread per stream, concurrently for different streams, and must be
-/// done with the op when it returns.
+/// done with the op when it returns, unless it has a queue for the op's stream.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;
+  /// Memory for the device or the host tier, zeroed. Throws no_fit if there is not that much.
+  virtual std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes);
   virtual void run(const Program& program, const Op& op, const OperandPointers& operands,
                    const StepContext& context) = 0;
+  /// Null where every op is done when run() returns. Belongs to the backend.
+  virtual Queues* queues() { return nullptr; }
 };
 
 }  // namespace longspan

@@ -22,6 +22,16 @@ double seconds_between(Clock::time_point a, Clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
 }
 
+std::array<int32_t, kStreamCount> ops_of_streams(const Layout& layout) {
+  std::array<int32_t, kStreamCount> counts{};
+  for (int stream = 0; stream < kStreamCount; ++stream) {
+    counts[stream] = static_cast<int32_t>(layout.streams[stream].size());
+  }
+  return counts;
+}
+
+}  // namespace
+
 // How far each stream is: the one thing the streams' threads share during a step. A counter only
 // grows; after a failure every counter is at its end, so that nobody waits for ever.
 class StreamProgress {
@@ -62,12 +72,11 @@ class StreamProgress {
   std::exception_ptr error_;
 };
 
-constexpr const char* kTierNames[] = {"device", "host", "nvme"};
-
-}  // namespace
-
 Executor::Executor(Program program, Backend& backend, const ExecutorOptions& options)
-    : program_(std::move(program)), layout_(lay_out(program_)), backend_(backend) {
+    : program_(std::move(program)),
+      layout_(lay_out(program_)),
+      backend_(backend),
+      queues_(backend.queues()) {
   for (int tier = 0; tier < kTierCount; ++tier) {
     if (layout_.arena_bytes[tier] > options.capacity_bytes[tier]) {
       throw no_fit("{}", describe_shortfall(static_cast<Tier>(tier), layout_.arena_bytes[tier],
@@ -75,7 +84,7 @@ Executor::Executor(Program program, Backend& backend, const ExecutorOptions& opt
     }
   }
   for (int tier = 0; tier < 2; ++tier) {
-    memory_[tier] = std::make_unique<MemoryArena>(layout_.arena_bytes[tier], kTierNames[tier]);
+    memory_[tier] = backend.take_memory(static_cast<Tier>(tier), layout_.arena_bytes[tier]);
     if (options.poison) memory_[tier]->poison();
   }
   if (layout_.arena_bytes[2] > 0) {
@@ -116,30 +125,49 @@ void Executor::touch(const Op& op, std::array<int64_t, kTierCount>& high_water) 
   }
 }
 
+// Returns when the op of `stream` that has these waits may be run, or put on the stream's queue. An
+// op that another queue has is waited for by the queue where this stream has one.
+void Executor::await(int stream, const Waits& waits, StreamProgress& progress) {
+  const bool queued = queues_ != nullptr && queues_->has(static_cast<Stream>(stream));
+  for (int i = 0; i < kStreamCount; ++i) {
+    if (waits[i] < 0) continue;
+    progress.wait_for(i, waits[i]);
+    const Stream other = static_cast<Stream>(i);
+    if (progress.failed() || queues_ == nullptr || !queues_->has(other)) continue;
+    if (queued) {
+      queues_->wait(static_cast<Stream>(stream), other, waits[i]);
+    } else {
+      queues_->synchronize(other, waits[i]);
+    }
+  }
+}
+
 Timeline Executor::run(const StepContext& context) {
   Timeline timeline;
   timeline.spans.resize(program_.ops.size());
   StreamProgress progress;
   std::array<std::array<int64_t, kTierCount>, kStreamCount> high_water{};
+  if (queues_ != nullptr) queues_->begin(ops_of_streams(layout_));
   const Clock::time_point begin = Clock::now();
 
   const auto run_stream = [&](int stream) {
     try {
       const std::vector<Queued>& queue = layout_.streams[stream];
+      const Stream name = static_cast<Stream>(stream);
+      const bool queued = queues_ != nullptr && queues_->has(name);
       for (size_t i = 0; i < queue.size() && !progress.failed(); ++i) {
-        const Queued& next = queue[i];
-        const Op& op = program_.ops[next.op];
-        for (int other = 0; other < kStreamCount; ++other) {
-          if (next.waits[other] >= 0) progress.wait_for(other, next.waits[other]);
-        }
+        const Op& op = program_.ops[queue[i].op];
+        const auto n = static_cast<int32_t>(i);
+        await(stream, queue[i].waits, progress);
         if (progress.failed()) return;
         const Clock::time_point start = Clock::now();
+        if (queued) queues_->started(name, n);
         run_op(op, context);
-        const Clock::time_point end = Clock::now();
+        if (queued) queues_->submitted(name, n);
+        timeline.spans[queue[i].op] = {seconds_between(begin, start),
+                                       seconds_between(begin, Clock::now())};
         touch(op, high_water[stream]);
-        timeline.spans[next.op] = {seconds_between(begin, start), seconds_between(begin, end)};
-        timeline.busy_seconds[stream] += seconds_between(start, end);
-        progress.complete(stream, static_cast<int32_t>(i));
+        progress.complete(stream, n);
       }
     } catch (...) {
       progress.fail(std::current_exception());
@@ -153,12 +181,26 @@ Timeline Executor::run(const StepContext& context) {
     }
     run_stream(static_cast<int>(Stream::compute));
   }
+  if (queues_ != nullptr) {
+    try {
+      queues_->finish();
+    } catch (...) {
+      progress.fail(std::current_exception());
+    }
+  }
   progress.rethrow();
-
   timeline.step_seconds = seconds_between(begin, Clock::now());
-  for (const auto& marks : high_water) {
+
+  for (int stream = 0; stream < kStreamCount; ++stream) {
+    const std::vector<Queued>& queue = layout_.streams[stream];
+    const bool queued = queues_ != nullptr && queues_->has(static_cast<Stream>(stream));
+    for (size_t i = 0; i < queue.size(); ++i) {
+      Span& span = timeline.spans[queue[i].op];
+      if (queued) span = queues_->span_of(static_cast<Stream>(stream), static_cast<int32_t>(i));
+      timeline.busy_seconds[stream] += span.end - span.start;
+    }
     for (int tier = 0; tier < kTierCount; ++tier) {
-      high_water_[tier] = std::max(high_water_[tier], marks[tier]);
+      high_water_[tier] = std::max(high_water_[tier], high_water[stream][tier]);
     }
   }
   timeline.peak_bytes = high_water_;
@@ -167,6 +209,7 @@ Timeline Executor::run(const StepContext& context) {
 
 void Executor::run_in_random_order(const StepContext& context, uint64_t seed) {
   std::mt19937_64 random(seed);
+  if (queues_ != nullptr) queues_->begin(ops_of_streams(layout_));
   std::array<int32_t, kStreamCount> done{};
   for (size_t left = program_.ops.size(); left > 0; --left) {
     std::array<int, kStreamCount> ready{};
@@ -181,29 +224,37 @@ void Executor::run_in_random_order(const StepContext& context, uint64_t seed) {
     if (n_ready == 0) throw failed("executor: the program makes no progress");
     const int stream = ready[random() % n_ready];
     const Op& op = program_.ops[layout_.streams[stream][done[stream]].op];
+    const Stream name = static_cast<Stream>(stream);
+    const bool queued = queues_ != nullptr && queues_->has(name);
+    if (queued) queues_->started(name, done[stream]);
     run_op(op, context);
+    if (queued) {
+      queues_->submitted(name, done[stream]);
+      queues_->synchronize(name, done[stream]);
+    }
     touch(op, high_water_);
     ++done[stream];
   }
+  if (queues_ != nullptr) queues_->finish();
 }
 
 void Executor::read(BufferId buffer, void* out) const {
   const Tier tier = program_.buffers[buffer].tier;
+  const int64_t offset = layout_.offsets[buffer], bytes = program_.bytes_of(buffer);
   if (tier == Tier::nvme) {
-    file_->read(layout_.offsets[buffer], out, program_.bytes_of(buffer));
+    file_->read(offset, out, bytes);
   } else {
-    std::memcpy(out, memory_[static_cast<int>(tier)]->data() + layout_.offsets[buffer],
-                program_.bytes_of(buffer));
+    memory_[static_cast<int>(tier)]->read(offset, out, bytes);
   }
 }
 
 void Executor::write(BufferId buffer, const void* data) {
   const Tier tier = program_.buffers[buffer].tier;
+  const int64_t offset = layout_.offsets[buffer], bytes = program_.bytes_of(buffer);
   if (tier == Tier::nvme) {
-    file_->write(layout_.offsets[buffer], data, program_.bytes_of(buffer));
+    file_->write(offset, data, bytes);
   } else {
-    std::memcpy(memory_[static_cast<int>(tier)]->data() + layout_.offsets[buffer], data,
-                program_.bytes_of(buffer));
+    memory_[static_cast<int>(tier)]->write(offset, data, bytes);
   }
 }
 

@@ -1,8 +1,11 @@
 // Execution of a step program: the second of its two readers.
 //
 // One thread per stream runs that stream's ops in order; before each op it waits for the ops on
-// other streams that the layout names, and for nothing else. Arenas are taken once, on
-// construction, after their sizes have been held against the capacities.
+// other streams that the layout names, and for nothing else. Where the backend has queues, the
+// thread of such a stream only submits: the waits become waits of queues for each other, and only
+// streams that the host itself works for (file I/O, the data source) ever make a thread wait for
+// the device. Arenas are taken once, on construction, after their sizes have been held against the
+// capacities.
 #pragma once
 
 #include <array>
@@ -25,6 +28,8 @@ struct ExecutorOptions {
   std::filesystem::path nvme_directory = ".";
   bool poison = false;  // fill the arenas with NaN first (tests)
 };
+
+class StreamProgress;
 
 class Executor {
  public:
@@ -55,13 +60,15 @@ class Executor {
   std::array<int64_t, kTierCount> arena_bytes() const { return layout_.arena_bytes; }
 
  private:
+  void await(int stream, const Waits& waits, StreamProgress& progress);
   void run_op(const Op& op, const StepContext& context);
   void touch(const Op& op, std::array<int64_t, kTierCount>& high_water) const;
 
   Program program_;
   Layout layout_;
   Backend& backend_;
-  std::array<std::unique_ptr<MemoryArena>, 2> memory_;  // device, host
+  Queues* queues_;
+  std::array<std::unique_ptr<Arena>, 2> memory_;  // device, host
   std::unique_ptr<FileArena> file_;
   std::array<int64_t, kTierCount> high_water_{};
 };

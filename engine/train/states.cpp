@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bfloat16.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "engine/comm/collectives.h"
@@ -69,6 +70,15 @@ std::vector<float> slice_of(const Program& program, int unit, const std::vector<
   return slice;
 }
 
+// Whether a state's buffer is what the kernels read, in a compute type narrower than float.
+bool held_narrow(const Program& program, BufferId buffer) {
+  const Tensor tensor = program.buffers[buffer].tensor;
+  const bool read_by_kernels =
+      tensor <= Tensor::params_head ||
+      (tensor >= Tensor::params_embedding_shard && tensor <= Tensor::params_head_shard);
+  return program.dtype == DType::bfloat16 && read_by_kernels;
+}
+
 // Writes what a buffer holds of a unit of the model: this rank's slice, or its shard of that;
 // padding is zero.
 void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& whole) {
@@ -77,7 +87,8 @@ void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& w
   const std::vector<float> slice =
       sliced ? slice_of(program, program.buffers[buffer].index, whole) : std::vector<float>{};
   const std::vector<float>& values = sliced ? slice : whole;
-  const int64_t held = program.bytes_of(buffer) / 4;
+  const bool narrowed = held_narrow(program, buffer);
+  const int64_t held = program.bytes_of(buffer) / (narrowed ? 2 : 4);
   const auto elements = static_cast<int64_t>(values.size());
   const int64_t shard = replica_group(program.strategy.parallel, program.place).index;
   const int64_t first = held < elements ? shard * held : 0;
@@ -85,7 +96,13 @@ void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& w
   if (first < elements) {
     std::copy_n(values.begin() + first, std::min(held, elements - first), part.begin());
   }
-  executor.write(buffer, part.data());
+  if (narrowed) {
+    std::vector<bfloat16> rounded(held);
+    std::transform(part.begin(), part.end(), rounded.begin(), narrow);
+    executor.write(buffer, rounded.data());
+  } else {
+    executor.write(buffer, part.data());
+  }
 }
 
 void transpose(const float* in, int64_t rows, int64_t columns, float* out) {

@@ -5,58 +5,12 @@
 #include <catch2/catch.hpp>
 #include <map>
 
-#include "planner/program/layout.h"
-#include "tests/engine/plan_runner.h"
-#include "tests/reference/fp.h"
-#include "tests/reference/reference.h"
+#include "tests/engine/plan_reference.h"
 
 namespace longspan::testing {
 namespace {
 
 constexpr double kTolerance = 1e-5;  // relative, norm-wise
-
-reference::Result reference_step(const StepCase& step) {
-  std::vector<std::vector<double>> weights;
-  for (const std::vector<float>& unit : case_weights(step)) {
-    weights.emplace_back(unit.begin(), unit.end());
-  }
-  reference::Result sum;
-  for (int64_t m = 0; m < step.micro_batches; ++m) {
-    const reference::Result one =
-        reference::forward_backward(step.model, weights, case_tokens(step, m));
-    const double share = 1.0 / static_cast<double>(step.micro_batches);
-    sum.loss += one.loss * share;
-    sum.gradients.resize(one.gradients.size());
-    for (size_t unit = 0; unit < one.gradients.size(); ++unit) {
-      sum.gradients[unit].resize(one.gradients[unit].size());
-      for (size_t i = 0; i < one.gradients[unit].size(); ++i) {
-        sum.gradients[unit][i] += share * one.gradients[unit][i];
-      }
-    }
-  }
-  return sum;
-}
-
-void check_against_reference(const StepCase& step) {
-  const StepOutcome outcome = run_step(step);
-  const reference::Result expected = reference_step(step);
-  CHECK(outcome.loss == Approx(expected.loss).epsilon(kTolerance));
-  const std::vector<ParameterUnit> units = parameter_units(step.model);
-  for (size_t unit = 0; unit < units.size(); ++unit) {
-    REQUIRE(outcome.gradients[unit].size() == expected.gradients[unit].size());
-    for (const ParameterTensor& tensor : units[unit].tensors) {
-      INFO(tensor.name);
-      const double error = reference::relative_error(
-          outcome.gradients[unit].data() + tensor.offset,
-          expected.gradients[unit].data() + tensor.offset, tensor.elements);
-      CHECK(error <= kTolerance);
-    }
-  }
-  for (int tier = 0; tier < kTierCount; ++tier) {
-    INFO("tier " << tier);
-    CHECK(outcome.high_water_bytes[tier] == outcome.arena_bytes[tier]);
-  }
-}
 
 // Sixteen plans and more, each about one knob; every knob has a plan where it matters.
 std::map<std::string, Strategy> knob_plans(int64_t sequence) {
@@ -138,7 +92,7 @@ TEST_CASE("every knob gives the numbers of the reference", "[numerics]") {
       step.sequence = 96;
       step.strategy = strategy;
       step.micro_batches = 1;
-      check_against_reference(step);
+      check_against_reference(step, kTolerance);
     }
   }
 }
@@ -152,7 +106,7 @@ TEST_CASE("every preset gives the numbers of the reference", "[numerics]") {
       step.sequence = 128;
       step.micro_batches = 2;
       step.strategy = make_preset(preset, model, 128, 32);
-      check_against_reference(step);
+      check_against_reference(step, kTolerance);
     }
   }
 }
@@ -162,7 +116,7 @@ TEST_CASE("random legal plans give the numbers of the reference", "[numerics][pr
     const StepCase step = random_case(seed);
     INFO("seed " << seed << ", " << step.model.name << ", " << step.sequence << " tokens");
     REQUIRE_NOTHROW(validate(step.strategy, step.model, step.sequence, "random"));
-    check_against_reference(step);
+    check_against_reference(step, kTolerance);
   }
 }
 

@@ -38,8 +38,10 @@ std::vector<std::vector<float>> case_weights(const StepCase& step) {
 
 StepOutcome run_step(const StepCase& step, Communicator* comm) {
   Program program = build_program({step.model, step.strategy, step.sequence, step.micro_batches,
-                                   DType::float32, comm == nullptr ? 0 : comm->rank()});
-  const auto backend = cpu::make_backend(program, step.threads, comm);
+                                   step.dtype, comm == nullptr ? 0 : comm->rank()});
+  const std::unique_ptr<Backend> backend = step.make_backend
+                                               ? step.make_backend(program)
+                                               : cpu::make_backend(program, step.threads, comm);
   ExecutorOptions options;
   options.poison = true;
   options.nvme_directory = std::filesystem::temp_directory_path();

@@ -1,13 +1,16 @@
-// Runs one step of a plan on the CPU engine and hands back everything there is to check: loss,
-// every gradient, updated parameters, and what the arenas saw.
+// Runs one step of a plan, on the CPU engine unless told otherwise, and hands back everything there
+// is to check: loss, every gradient, updated parameters, and what the arenas saw.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "engine/comm/communicator.h"
+#include "engine/runtime/backend.h"
 #include "models/model_spec.h"
 #include "planner/plan/strategy.h"
 #include "planner/program/tensor.h"
@@ -23,6 +26,9 @@ struct StepCase {
   int threads = 2;
   uint64_t seed = 7;                     // of the weights and the tokens
   std::optional<uint64_t> random_order;  // run on one thread in this random legal order
+  DType dtype = DType::float32;
+  /// What runs it; empty: the CPU backend.
+  std::function<std::unique_ptr<Backend>(const Program&)> make_backend;
 };
 
 struct StepOutcome {

@@ -1,0 +1,71 @@
+// Attention of one rectangle of queries and keys, forward and backward, and the libraries' and our
+// own ways of doing it. What a rectangle means is said in engine/cpu/blocks.h: the key at position
+// p is visible to the query at position >= p, log-sum-exps are global and natural.
+//
+// Legend: nq queries, nk keys, H query heads, Hkv key/value heads, D head dim, A = H*D, G = Hkv*D.
+// T is float or bfloat16.
+#pragma once
+
+#include "engine/cuda/element.h"
+#include "engine/cuda/queue.h"
+#include "engine/runtime/heads.h"
+
+namespace longspan::cuda {
+
+struct AttentionShape {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t queries = 0, keys = 0;
+  /// Position of the first query less that of the first key: keys [0, offset + i] are visible to
+  /// query i. At least keys - 1: none is masked.
+  int64_t offset = 0;
+  HeadRows rows;  // none of them 0
+
+  bool masks() const { return offset < keys - 1; }
+  float scale() const;  // 1/sqrt(D)
+};
+
+/// o[nq,A], lse[nq,H]: written with `first`, otherwise the new keys are merged into them.
+template <class T>
+struct AttentionForward {
+  AttentionShape shape;
+  const T* q;
+  const T* k;
+  const T* v;
+  bool first;
+  T* o;
+  float* lse;
+  std::byte* workspace;
+};
+
+/// dq[nq,A], dk[nk,G], dv[nk,G]: written where their first_ flag is set and += otherwise.
+template <class T>
+struct AttentionBackward {
+  AttentionShape shape;
+  const T* q;
+  const T* k;
+  const T* v;
+  const T* d_o;
+  const float* lse;
+  const float* delta;
+  bool first_dq, first_dkv;
+  float* dq;
+  float* dk;
+  float* dv;
+  std::byte* workspace;
+};
+
+/// The fastest way there is for this shape.
+template <class T>
+void attention_forward(const Queue&, const AttentionForward<T>&);
+template <class T>
+void attention_backward(const Queue&, const AttentionBackward<T>&);
+
+/// Our own kernels, for any architecture: one thread for a query (dk, dv: a key) of a head, all in
+/// float. Slow; the check of the fast ones, and what is left where these do not apply. They need no
+/// workspace. REQUIRES: head_dim at most 256.
+template <class T>
+void attention_forward_plain(const Queue&, const AttentionForward<T>&);
+template <class T>
+void attention_backward_plain(const Queue&, const AttentionBackward<T>&);
+
+}  // namespace longspan::cuda

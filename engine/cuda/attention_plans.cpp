@@ -1,0 +1,18 @@
+#include "engine/cuda/attention_plans.h"
+
+namespace longspan::cuda {
+
+AttentionKey key_of(const AttentionShape& s, bool backward, bool deterministic) {
+  return {backward,   s.masks(),  backward && deterministic, s.heads, s.kv_heads,
+          s.head_dim, s.queries, s.keys,                    s.rows.o};
+}
+
+bool fits_library(const AttentionShape& s, bool backward) {
+  const int64_t widest = backward ? 128 : 256;  // on every architecture; Hopper takes more
+  const bool aligned = s.head_dim % 8 == 0 && s.rows.o % 8 == 0;
+  const bool known_mask = !s.masks() || s.offset == s.keys - s.queries;
+  return aligned && s.head_dim <= widest && known_mask && s.queries > 1 &&
+         (!s.masks() || s.queries <= s.keys);
+}
+
+}  // namespace longspan::cuda

@@ -1,0 +1,151 @@
+#include "engine/cuda/backend.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/processors.h"
+#include "engine/cpu/blocks.h"
+#include "engine/cuda/blocks.h"
+#include "engine/cuda/kernels/optimizer.h"
+#include "engine/cuda/memory.h"
+#include "engine/runtime/dispatch.h"
+
+namespace longspan::cuda {
+namespace {
+
+template <class T>
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const Program& program, Device& device, int host_threads)
+      : step_(program),
+        device_(device),
+        blocks_(step_, device.queue(Stream::compute)),
+        host_pool_(host_threads) {}
+
+  std::string name() const override { return "cuda"; }
+  std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
+    return device_.take_memory(tier, bytes);
+  }
+  Queues* queues() override { return &device_.queues(); }
+  void run(const Program& program, const Op& op, const OperandPointers& pointers,
+           const StepContext& context) override;
+
+ private:
+  void adamw_on_device(const Program& p, const Op& op, const BoundOp& b,
+                       const StepContext& context);
+  void adamw_on_host(const Program& p, const Op& op, const BoundOp& b, const StepContext& context);
+
+  StepShape step_;
+  Device& device_;
+  Blocks<T> blocks_;
+  ThreadPool host_pool_;
+};
+
+template <class T>
+void CudaBackend<T>::run(const Program& p, const Op& op, const OperandPointers& pointers,
+                         const StepContext& context) {
+  const BoundOp b(p, op, pointers);
+  switch (op.kind) {
+    case OpKind::batch:
+      fill_tokens(p, op, b.whole<int32_t>(0), context);
+      return;
+    case OpKind::copy_h2d:
+    case OpKind::copy_d2h: {
+      const CopyRange range = copy_range(p, op);
+      copy_bytes(device_.queue(op.stream), pointers[0] + range.from_bytes, range.bytes,
+                 pointers[1] + range.to_bytes);
+      return;
+    }
+    case OpKind::sum_of_squares:
+      for (const UnitRange& range : step_.counted(p, op)) {
+        sum_of_squares(device_.queue(op.stream), b.whole<float>(0) + range.begin,
+                       range.end - range.begin, b.whole<double>(1));
+      }
+      return;
+    case OpKind::adamw:
+      if (op.stream == Stream::host) {
+        adamw_on_host(p, op, b, context);
+      } else {
+        adamw_on_device(p, op, b, context);
+      }
+      return;
+    default:
+      if (!run_block<T>(blocks_, step_, p, op, pointers)) {
+        throw failed("cuda backend: {} is not its op", name_of(op.kind));
+      }
+  }
+}
+
+// An operand at this rank's shard of its unit; null where it is absent.
+template <class E>
+E* shard(const Program& p, const Op& op, const BoundOp& b, int i) {
+  if (i >= op.operand_count || op.operands[i] < 0) return nullptr;
+  return b.whole<E>(i) + p.shard_offset_bytes(op.operands[i]) / static_cast<int64_t>(sizeof(E));
+}
+
+template <class T>
+void CudaBackend<T>::adamw_on_device(const Program& p, const Op& op, const BoundOp& b,
+                                     const StepContext& context) {
+  const double t = static_cast<double>(context.step);
+  AdamWStep step;
+  step.beta1 = static_cast<float>(context.beta1);
+  step.beta2 = static_cast<float>(context.beta2);
+  step.rate = static_cast<float>(context.learning_rate / (1 - std::pow(context.beta1, t)));
+  step.root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(context.beta2, t)));
+  step.epsilon = static_cast<float>(context.epsilon);
+  step.clip_norm = context.clip_norm;
+  float* grads = shard<float>(p, op, b, 0);
+  float* values = shard<float>(p, op, b, 4);
+  bfloat16* narrowed = shard<bfloat16>(p, op, b, 5);
+  for (const StepShape::Update& update : step_.updates(p, op)) {
+    const double decay = update.decays ? context.weight_decay : 0;
+    step.keep = static_cast<float>(1 - context.learning_rate * decay);
+    adamw(device_.queue(op.stream), step, b.whole<double>(1), grads + update.first, update.count,
+          values + update.first, shard<float>(p, op, b, 2) + update.first,
+          shard<float>(p, op, b, 3) + update.first,
+          narrowed == nullptr ? nullptr : narrowed + update.first);
+  }
+}
+
+template <class T>
+void CudaBackend<T>::adamw_on_host(const Program& p, const Op& op, const BoundOp& b,
+                                   const StepContext& context) {
+  cpu::AdamWStep step;
+  step.learning_rate = context.learning_rate;
+  step.beta1 = context.beta1;
+  step.beta2 = context.beta2;
+  step.epsilon = context.epsilon;
+  step.step = context.step;
+  const double norm = std::sqrt(*b.whole<double>(1));
+  if (!std::isfinite(norm)) throw failed("step {}: the gradient norm is not finite", context.step);
+  if (context.clip_norm > 0 && norm > context.clip_norm) {
+    step.gradient_scale = context.clip_norm / norm;
+  }
+  float* values = shard<float>(p, op, b, 4);
+  bfloat16* narrowed = shard<bfloat16>(p, op, b, 5);
+  for (const StepShape::Update& update : step_.updates(p, op)) {
+    step.weight_decay = update.decays ? context.weight_decay : 0;
+    cpu::adamw(host_pool_, step, shard<float>(p, op, b, 0) + update.first, update.count,
+               values + update.first, shard<float>(p, op, b, 2) + update.first,
+               shard<float>(p, op, b, 3) + update.first);
+    if (narrowed == nullptr) continue;
+    for (int64_t i = update.first; i < update.first + update.count; ++i) {
+      narrowed[i] = narrow(values[i]);
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const Program& program, Device& device, int host_threads) {
+  if (const int64_t ranks = program.strategy.parallel.ranks(); ranks != 1) {
+    throw bad_input("cuda backend: the plan is for {} ranks, this build runs one", ranks);
+  }
+  const int threads = host_threads > 0 ? host_threads : bound_processors();
+  if (program.dtype == DType::bfloat16) {
+    return std::make_unique<CudaBackend<bfloat16>>(program, device, threads);
+  }
+  return std::make_unique<CudaBackend<float>>(program, device, threads);
+}
+
+}  // namespace longspan::cuda

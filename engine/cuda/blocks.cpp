@@ -1,0 +1,428 @@
+#include "engine/cuda/blocks.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "engine/cuda/gemm.h"
+#include "engine/cuda/kernels/activation.h"
+#include "engine/cuda/kernels/embedding.h"
+#include "engine/cuda/kernels/loss.h"
+#include "engine/cuda/kernels/rows.h"
+#include "engine/cuda/memory.h"
+
+namespace longspan::cuda {
+namespace {
+
+int64_t inner_width(const ModelSpec& model) {
+  return model.activation == Activation::swiglu ? 2 * model.ffn : model.ffn;
+}
+
+// A gradient in float becomes an operand of products: in T, in its own place, where its rows are
+// narrowed_stride() elements of T apart.
+int64_t narrowed_stride(float, int64_t width) { return width; }
+int64_t narrowed_stride(bfloat16, int64_t width) { return 2 * width; }
+void narrow_rows(const Queue&, float, float*, int64_t, int64_t) {}
+void narrow_rows(const Queue& queue, bfloat16, float* x, int64_t n, int64_t width) {
+  narrow_in_place(queue, x, n, width);
+}
+
+// Elements offset from a unit's or gradient's beginning; null where there is no such tensor.
+template <class Float>
+Float* tensor(Float* unit, int64_t offset) {
+  return offset < 0 ? nullptr : unit + offset;
+}
+
+}  // namespace
+
+// Where the rows of one of q, k, v in the joint weight and bias are, and what follows the product.
+// They are `runs` runs of `run` rows, the first of each run `stride` after the one before.
+template <class T>
+struct Blocks<T>::Part {
+  int64_t row;  // first row of the joint matrix
+  int64_t runs, run, stride;
+  int64_t heads;  // of all runs
+  int64_t norm;   // offset of the q or k norm, -1 if none
+  bool rotates;
+
+  int64_t width() const { return runs * run; }
+  template <class Body>
+  void for_runs(Body&& body) const {
+    for (int64_t i = 0; i < runs; ++i) body(row + i * stride, i * run);
+  }
+};
+
+template <class T>
+struct Blocks<T>::Parts {
+  Part q, k, v;
+};
+
+template <class T>
+Blocks<T>::Blocks(const StepShape& step, const Queue& queue)
+    : step_(step), model_(step.model()), queue_(queue), at_(layer_offsets(step.model())) {
+  if (model_.head_dim > kMaxHeadDim) {
+    throw bad_input("cuda backend: head_dim of {} is {}, at most {} is supported", model_.name,
+                    model_.head_dim, kMaxHeadDim);
+  }
+  rope_ = rope_table(model_);
+}
+
+template <class T>
+NormKind Blocks<T>::norm_kind() const {
+  return {model_.norm == Norm::layernorm, static_cast<float>(model_.norm_eps), model_.hidden};
+}
+
+template <class T>
+template <class Float>
+NormTensors<Float> Blocks<T>::norm_tensors(Float* unit, bool of_mlp) const {
+  return {tensor(unit, of_mlp ? at_.norm2_weight : at_.norm1_weight),
+          tensor(unit, of_mlp ? at_.norm2_bias : at_.norm1_bias)};
+}
+
+// --- embedding ---
+
+template <class T>
+void Blocks<T>::embed_forward(const T* unit, const int32_t* tokens, int64_t n, int64_t position0,
+                              T* x) {
+  const int64_t table = model_.vocab * model_.hidden;
+  const bool learned = model_.positions == Positions::learned;
+  cuda::embed_forward<T>(queue_,
+                         {unit, learned ? unit + table : nullptr, model_.vocab, model_.hidden},
+                         tokens, n, position0, x);
+}
+
+template <class T>
+void Blocks<T>::embed_backward(const int32_t* tokens, const T* dx, int64_t n, int64_t position0,
+                               float* unit_gradient) {
+  const int64_t table = model_.vocab * model_.hidden;
+  const bool learned = model_.positions == Positions::learned;
+  cuda::embed_backward<T>(
+      queue_, tokens, dx, n, position0,
+      {unit_gradient, learned ? unit_gradient + table : nullptr, model_.vocab, model_.hidden});
+}
+
+// --- norms ---
+
+template <class T>
+void Blocks<T>::norm_forward(const T* unit, bool of_mlp, const T* x, int64_t n, T* h) {
+  cuda::norm_forward<T>(queue_, norm_kind(), norm_tensors(unit, of_mlp), x, n, h);
+}
+
+template <class T>
+void Blocks<T>::norm_backward(const T* unit, bool of_mlp, const T* x, const T* dh, int64_t n, T* dx,
+                              float* unit_gradient) {
+  cuda::norm_backward<T>(queue_, norm_kind(), norm_tensors(unit, of_mlp), x, dh, n, true, dx,
+                         norm_tensors(unit_gradient, of_mlp));
+}
+
+// --- projections of queries, keys and values ---
+
+template <class T>
+typename Blocks<T>::Parts Blocks<T>::parts_of(const HeadGroup& heads) const {
+  const auto part = [&](int64_t row, int64_t all_heads, HeadRuns runs, int64_t norm, bool rotates) {
+    if (runs.count == 0) runs = {1, 0, all_heads};
+    const int64_t stride = all_heads / runs.runs, dim = model_.head_dim;
+    // Runs that follow each other closely are one.
+    if (runs.count == stride) runs = {1, 0, all_heads};
+    return Part{row + runs.first * dim, runs.runs, runs.count * dim, stride * dim,
+                runs.runs * runs.count, norm,      rotates};
+  };
+  const int64_t a = model_.attention_width(), g = model_.kv_width();
+  const bool rotates = model_.positions == Positions::rope;
+  return {part(0, model_.heads, heads.q, at_.q_norm, rotates),
+          part(a, model_.kv_heads, heads.kv, at_.k_norm, rotates),
+          part(a + g, model_.kv_heads, heads.kv, -1, false)};
+}
+
+// to[n,width] = h W^T + b, before q/k norm and RoPE.
+template <class T>
+void Blocks<T>::project(const T* unit, const Part& part, const T* h, int64_t n, T* to) {
+  const int64_t d = model_.hidden;
+  part.for_runs([&](int64_t row, int64_t col) {
+    gemm_nt(queue_, n, part.run, d, h, d, unit + at_.qkv_weight + row * d, d, Into::write, to + col,
+            part.width());
+    if (at_.qkv_bias >= 0) {
+      add_bias(queue_, unit + at_.qkv_bias + row, n, part.run, to + col, part.width());
+    }
+  });
+}
+
+template <class T>
+void Blocks<T>::forward_part(const T* unit, const Part& part, const T* h, int64_t n,
+                             int64_t position, T* to) {
+  project(unit, part, h, n, to);
+  if (part.norm >= 0) {
+    head_norm_forward(queue_, unit + part.norm, static_cast<float>(model_.norm_eps), n * part.heads,
+                      model_.head_dim, to);
+  }
+  if (part.rotates) rotate(queue_, rope_, n, position, part.heads, false, to);
+}
+
+template <class T>
+void Blocks<T>::qkv_forward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
+                            int64_t tile, T* q, T* k, T* v, T* workspace, const HeadGroup& heads) {
+  const Parts parts = parts_of(heads);
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    const T* h = x + row * model_.hidden;
+    if (!normed) {
+      norm_forward(unit, false, h, rows, workspace);
+      h = workspace;
+    }
+    const auto forward = [&](const Part& part, T* to) {
+      forward_part(unit, part, h, rows, position0 + row, to + row * part.width());
+    };
+    forward(parts.q, q);
+    if (k == nullptr) continue;
+    forward(parts.k, k);
+    forward(parts.v, v);
+  }
+}
+
+// From dy[n,width], which is left in T, the gradients of one part's tensors.
+template <class T>
+void Blocks<T>::backward_part(const T* unit, const Part& part, const T* h, int64_t n,
+                              int64_t position, float* dy, float* unit_gradient, T* before) {
+  const int64_t d = model_.hidden;
+  if (part.rotates) rotate(queue_, rope_, n, position, part.heads, true, dy);
+  if (part.norm >= 0) {
+    project(unit, part, h, n, before);
+    head_norm_backward(queue_, unit + part.norm, static_cast<float>(model_.norm_eps),
+                       n * part.heads, model_.head_dim, before, dy, unit_gradient + part.norm);
+  }
+  narrow_rows(queue_, T{}, dy, n, part.width());
+  const T* g = reinterpret_cast<const T*>(dy);
+  const int64_t stride = narrowed_stride(T{}, part.width());
+  part.for_runs([&](int64_t row, int64_t col) {
+    if (at_.qkv_bias >= 0) {
+      add_column_sums(queue_, g + col, n, part.run, stride, unit_gradient + at_.qkv_bias + row);
+    }
+    gemm_tn(queue_, part.run, d, n, g + col, stride, h, d, Into::add,
+            unit_gradient + at_.qkv_weight + row * d, d);
+  });
+}
+
+// dh[n,d] = or += the gradient of h from one part's dy, in T by now.
+template <class T>
+void Blocks<T>::backward_input(const T* unit, const Part& part, const float* dy, int64_t n,
+                               bool add, T* dh) {
+  const int64_t d = model_.hidden;
+  const T* g = reinterpret_cast<const T*>(dy);
+  const int64_t stride = narrowed_stride(T{}, part.width());
+  part.for_runs([&](int64_t row, int64_t col) {
+    gemm_nn(queue_, n, d, part.run, g + col, stride, unit + at_.qkv_weight + row * d, d,
+            add || col > 0 ? Into::add : Into::write, dh, d);
+  });
+}
+
+template <class T>
+void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
+                             int64_t tile, float* dq, float* dk, float* dv, T* dx,
+                             float* unit_gradient, T* workspace, const HeadGroup& heads) {
+  const int64_t d = model_.hidden;
+  const Parts parts = parts_of(heads);
+  T* before = workspace + std::min(n, tile) * d;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    const T* h = x + row * d;
+    if (!normed) {
+      norm_forward(unit, false, h, rows, workspace);
+      h = workspace;
+    }
+    const auto backward = [&](const Part& part, float* dy) {
+      backward_part(unit, part, h, rows, position0 + row, dy + row * part.width(), unit_gradient,
+                    before);
+    };
+    backward(parts.q, dq);
+    if (dk != nullptr) {
+      backward(parts.k, dk);
+      backward(parts.v, dv);
+    }
+    // h is done with: the gradient of h takes its place.
+    T* dh = normed ? dx + row * d : workspace;
+    const auto input = [&](const Part& part, const float* dy, bool add) {
+      backward_input(unit, part, dy + row * part.width(), rows, add, dh);
+    };
+    input(parts.q, dq, false);
+    if (dk != nullptr) {
+      input(parts.k, dk, true);
+      input(parts.v, dv, true);
+    }
+    if (!normed) norm_backward(unit, false, x + row * d, dh, rows, dx + row * d, unit_gradient);
+  }
+}
+
+// --- attention ---
+
+template <class T>
+AttentionShape Blocks<T>::rectangle(int64_t q0, int64_t nq, int64_t k0, int64_t nk,
+                                    HeadRows rows) const {
+  const ModelSpec& share = step_.attention();
+  return {share.heads, share.kv_heads, share.head_dim, nq, nk, q0 - k0, rows.of(share)};
+}
+
+template <class T>
+void Blocks<T>::attention_forward(const T* q, const T* k, const T* v, int64_t q0, int64_t nq,
+                                  int64_t k0, int64_t nk, bool first, T* o, float* lse,
+                                  T* workspace, HeadRows rows) {
+  cuda::attention_forward<T>(queue_, {rectangle(q0, nq, k0, nk, rows), q, k, v, first, o, lse,
+                                      reinterpret_cast<std::byte*>(workspace)});
+}
+
+template <class T>
+void Blocks<T>::attention_backward(const T* q, const T* k, const T* v, const T* d_o,
+                                   const float* lse, const float* delta, int64_t q0, int64_t nq,
+                                   int64_t k0, int64_t nk, bool first_dq, float* dq, bool first_dkv,
+                                   float* dk, float* dv, T* workspace, HeadRows rows) {
+  cuda::attention_backward<T>(
+      queue_, {rectangle(q0, nq, k0, nk, rows), q, k, v, d_o, lse, delta, first_dq, first_dkv, dq,
+               dk, dv, reinterpret_cast<std::byte*>(workspace)});
+}
+
+// --- output projection, residual ---
+
+template <class T>
+void Blocks<T>::out_forward(const T* unit, const T* x, const T* o, int64_t n, T* y) {
+  const int64_t d = model_.hidden, a = model_.attention_width();
+  if (x != nullptr && y != x) copy_rows(queue_, x, d, n, d, y, d);
+  gemm_nt(queue_, n, d, a, o, a, unit + at_.out_weight, a, x == nullptr ? Into::write : Into::add,
+          y, d);
+  if (x != nullptr && at_.out_bias >= 0) add_bias(queue_, unit + at_.out_bias, n, d, y, d);
+}
+
+template <class T>
+void Blocks<T>::out_backward(const T* unit, const T* dy, const T* o, int64_t n, T* d_o,
+                             float* delta, float* unit_gradient, bool partial) {
+  const int64_t d = model_.hidden, a = model_.attention_width();
+  // First what needs the whole of o, which d_o may replace.
+  gemm_tn(queue_, d, a, n, dy, d, o, a, Into::add, unit_gradient + at_.out_weight, a);
+  if (!partial && at_.out_bias >= 0) {
+    add_column_sums(queue_, dy, n, d, d, unit_gradient + at_.out_bias);
+  }
+  // Rows of d_o are formed in scratch, as delta needs them beside those of o.
+  T* rows_of_d_o = reinterpret_cast<T*>(queue_.scratch);
+  const int64_t tile = std::min(n, kScratchBytes / (a * static_cast<int64_t>(sizeof(T))));
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    gemm_nn(queue_, rows, a, d, dy + row * d, d, unit + at_.out_weight, a, Into::write, rows_of_d_o,
+            a);
+    head_products(queue_, rows_of_d_o, o + row * a, rows, model_.heads, model_.head_dim,
+                  delta + row * model_.heads);
+    copy_rows(queue_, rows_of_d_o, a, rows, a, d_o + row * a, a);
+  }
+}
+
+template <class T>
+void Blocks<T>::residual_forward(const T* unit, bool of_mlp, const T* x, const T* sum, int64_t n,
+                                 T* y) {
+  const int64_t d = model_.hidden, bias = of_mlp ? at_.down_bias : at_.out_bias;
+  add_rows(queue_, x, sum, n * d, y);
+  if (bias >= 0) add_bias(queue_, unit + bias, n, d, y, d);
+}
+
+template <class T>
+void Blocks<T>::residual_backward(bool of_mlp, const T* dy, int64_t n, float* unit_gradient) {
+  const int64_t d = model_.hidden, bias = of_mlp ? at_.down_bias : at_.out_bias;
+  add_column_sums(queue_, dy, n, d, d, unit_gradient + bias);
+}
+
+// --- feed-forward ---
+
+template <class T>
+void Blocks<T>::up_forward(const T* unit, const T* h, int64_t n, T* inner) {
+  const int64_t d = model_.hidden, w = inner_width(model_);
+  gemm_nt(queue_, n, w, d, h, d, unit + at_.up_weight, d, Into::write, inner, w);
+  if (at_.up_bias >= 0) add_bias(queue_, unit + at_.up_bias, n, w, inner, w);
+}
+
+template <class T>
+void Blocks<T>::mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
+                            T* workspace, bool partial) {
+  const int64_t d = model_.hidden, f = model_.ffn, w = inner_width(model_);
+  T* normed = workspace;
+  T* act = normed + (partial ? 0 : std::min(n, tile) * d);
+  T* own_inner = act + std::min(n, tile) * f;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    const T* from = y + row * d;
+    T* to = out + row * d;
+    T* z = inner != nullptr ? inner + row * w : own_inner;
+    if (!partial) norm_forward(unit, true, from, rows, normed);
+    up_forward(unit, partial ? from : normed, rows, z);
+    activate(queue_, model_.activation, rows, f, z, act);
+    if (!partial && to != from) copy_rows(queue_, from, d, rows, d, to, d);
+    gemm_nt(queue_, rows, d, f, act, f, unit + at_.down_weight, f,
+            partial ? Into::write : Into::add, to, d);
+    if (!partial && at_.down_bias >= 0) add_bias(queue_, unit + at_.down_bias, rows, d, to, d);
+  }
+}
+
+template <class T>
+void Blocks<T>::mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
+                             float* unit_gradient, T* workspace, bool partial) {
+  const int64_t d = model_.hidden, f = model_.ffn, w = inner_width(model_);
+  T* normed = workspace;                                    // [t,d], then its gradient
+  T* act = normed + (partial ? 0 : std::min(n, tile) * d);  // [t,F], then its gradient
+  T* own_inner = act + std::min(n, tile) * f;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    const T* from = y + row * d;
+    T* g = dy + row * d;
+    T* z = inner != nullptr ? inner + row * w : own_inner;
+    if (!partial) norm_forward(unit, true, from, rows, normed);
+    const T* h = partial ? from : normed;
+    if (inner == nullptr) up_forward(unit, h, rows, z);
+    activate(queue_, model_.activation, rows, f, z, act);
+    gemm_tn(queue_, d, f, rows, g, d, act, f, Into::add, unit_gradient + at_.down_weight, f);
+    if (!partial && at_.down_bias >= 0) {
+      add_column_sums(queue_, g, rows, d, d, unit_gradient + at_.down_bias);
+    }
+    gemm_nn(queue_, rows, f, d, g, d, unit + at_.down_weight, f, Into::write, act, f);
+    activate_backward(queue_, model_.activation, rows, f, act, z);
+    gemm_tn(queue_, w, d, rows, z, w, h, d, Into::add, unit_gradient + at_.up_weight, d);
+    if (at_.up_bias >= 0) add_column_sums(queue_, z, rows, w, w, unit_gradient + at_.up_bias);
+    gemm_nn(queue_, rows, d, w, z, w, unit + at_.up_weight, d, Into::write, partial ? g : normed,
+            d);
+    if (!partial) norm_backward(unit, true, from, normed, rows, g, unit_gradient);
+  }
+}
+
+// --- loss ---
+
+template <class T>
+void Blocks<T>::loss_forward_backward(const T* head, const T* output, const T* x,
+                                      const int32_t* labels, int64_t n, int64_t tile, double scale,
+                                      double* loss, T* dx, float* head_gradient,
+                                      float* output_gradient, T* workspace) {
+  const int64_t d = model_.hidden, vocab = model_.vocab;
+  const int64_t bias = model_.norm == Norm::layernorm ? d : -1;
+  T* h = workspace;
+  T* dh = h + std::min(n, tile) * d;
+  T* logits = dh + std::min(n, tile) * d;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    cuda::norm_forward<T>(queue_, norm_kind(), {head, tensor(head, bias)}, x + row * d, rows, h);
+    gemm_nt(queue_, rows, vocab, d, h, d, output, d, Into::write, logits, vocab);
+    cross_entropy(queue_, labels + row, rows, vocab, scale, logits, loss);
+    gemm_tn(queue_, vocab, d, rows, logits, vocab, h, d, Into::add, output_gradient, d);
+    gemm_nn(queue_, rows, d, vocab, logits, vocab, output, d, Into::write, dh, d);
+    cuda::norm_backward<T>(queue_, norm_kind(), {head, tensor(head, bias)}, x + row * d, dh, rows,
+                           false, dx + row * d, {head_gradient, tensor(head_gradient, bias)});
+  }
+}
+
+// --- sums ---
+
+template <class T>
+void Blocks<T>::add(const float* part, int64_t n, float* sum) {
+  cuda::add(queue_, part, n, sum);
+}
+
+template <class T>
+void Blocks<T>::zero(std::byte* x, int64_t bytes) {
+  zero_bytes(queue_, x, bytes);
+}
+
+template class Blocks<float>;
+template class Blocks<bfloat16>;
+
+}  // namespace longspan::cuda

@@ -1,0 +1,81 @@
+// The transformer's building blocks on the device: what each op kind is in kernels and products.
+//
+// They compute what the functions of the same names in engine/cpu/blocks.h do, which say what the
+// arguments are and what may alias; T is what activations and parameters are held in, float or
+// bfloat16, and accumulators are float in either case. Everything is put on one queue and nothing
+// waits for it. A Blocks belongs to its backend; one thread at a time.
+#pragma once
+
+#include "engine/cuda/attention.h"
+#include "engine/cuda/kernels/norm.h"
+#include "engine/cuda/kernels/rope.h"
+#include "engine/cuda/queue.h"
+#include "engine/runtime/dispatch.h"
+#include "engine/runtime/layer_offsets.h"
+
+namespace longspan::cuda {
+
+template <class T>
+class Blocks {
+ public:
+  /// Both must outlive the blocks. Throws bad_input where a head is wider than the kernels take.
+  Blocks(const StepShape& step, const Queue& queue);
+
+  void embed_forward(const T* unit, const int32_t* tokens, int64_t n, int64_t position0, T* x);
+  void embed_backward(const int32_t* tokens, const T* dx, int64_t n, int64_t position0,
+                      float* unit_gradient);
+  void norm_forward(const T* unit, bool of_mlp, const T* x, int64_t n, T* h);
+  void norm_backward(const T* unit, bool of_mlp, const T* x, const T* dh, int64_t n, T* dx,
+                     float* unit_gradient);
+  void qkv_forward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
+                   int64_t tile, T* q, T* k, T* v, T* workspace, const HeadGroup& heads);
+  /// dq, dk, dv are left in T, each row in the first half of where its floats were.
+  void qkv_backward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
+                    int64_t tile, float* dq, float* dk, float* dv, T* dx, float* unit_gradient,
+                    T* workspace, const HeadGroup& heads);
+  void attention_forward(const T* q, const T* k, const T* v, int64_t q0, int64_t nq, int64_t k0,
+                         int64_t nk, bool first, T* o, float* lse, T* workspace, HeadRows rows);
+  void attention_backward(const T* q, const T* k, const T* v, const T* d_o, const float* lse,
+                          const float* delta, int64_t q0, int64_t nq, int64_t k0, int64_t nk,
+                          bool first_dq, float* dq, bool first_dkv, float* dk, float* dv,
+                          T* workspace, HeadRows rows);
+  void out_forward(const T* unit, const T* x, const T* o, int64_t n, T* y);
+  void out_backward(const T* unit, const T* dy, const T* o, int64_t n, T* d_o, float* delta,
+                    float* unit_gradient, bool partial);
+  void residual_forward(const T* unit, bool of_mlp, const T* x, const T* sum, int64_t n, T* y);
+  void residual_backward(bool of_mlp, const T* dy, int64_t n, float* unit_gradient);
+  void mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
+                   T* workspace, bool partial);
+  void mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
+                    float* unit_gradient, T* workspace, bool partial);
+  void loss_forward_backward(const T* head, const T* output, const T* x, const int32_t* labels,
+                             int64_t n, int64_t tile, double scale, double* loss, T* dx,
+                             float* head_gradient, float* output_gradient, T* workspace);
+  void add(const float* part, int64_t n, float* sum);
+  void zero(std::byte* x, int64_t bytes);
+
+ private:
+  struct Part;   // one of q, k, v
+  struct Parts;  // all of them
+  Parts parts_of(const HeadGroup& heads) const;
+  void project(const T* unit, const Part& part, const T* h, int64_t n, T* to);
+  void forward_part(const T* unit, const Part& part, const T* h, int64_t n, int64_t position,
+                    T* to);
+  void backward_part(const T* unit, const Part& part, const T* h, int64_t n, int64_t position,
+                     float* dy, float* unit_gradient, T* before);
+  void backward_input(const T* unit, const Part& part, const float* dy, int64_t n, bool add, T* dh);
+  void up_forward(const T* unit, const T* h, int64_t n, T* inner);
+  AttentionShape rectangle(int64_t q0, int64_t nq, int64_t k0, int64_t nk, HeadRows rows) const;
+
+  NormKind norm_kind() const;
+  template <class Float>
+  NormTensors<Float> norm_tensors(Float* unit, bool of_mlp) const;
+
+  const StepShape& step_;
+  const ModelSpec& model_;
+  const Queue& queue_;
+  LayerOffsets at_;
+  RopeTable rope_;
+};
+
+}  // namespace longspan::cuda

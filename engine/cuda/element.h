@@ -1,0 +1,45 @@
+// What device memory holds: float, or bfloat16. Arithmetic is always in float; a value is widened
+// where it is read and rounded to nearest even where it is written.
+//
+// Device code here is compiled twice: by the CUDA compiler for the GPU, and by the host's compiler
+// for the tests that run the same kernels on a processor. LONGSPAN_DEVICE marks functions that
+// kernels call, LONGSPAN_BODY the lambdas that are kernels' bodies.
+#pragma once
+
+#include "base/bfloat16.h"
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#define LONGSPAN_DEVICE __host__ __device__
+#define LONGSPAN_BODY __device__
+#else
+#define LONGSPAN_DEVICE
+#define LONGSPAN_BODY
+#endif
+
+namespace longspan::cuda {
+
+LONGSPAN_DEVICE inline float to_float(float x) { return x; }
+LONGSPAN_DEVICE inline float to_float(bfloat16 x) { return widen(x); }
+
+template <class T>
+LONGSPAN_DEVICE T from_float(float x);
+
+template <>
+LONGSPAN_DEVICE inline float from_float<float>(float x) {
+  return x;
+}
+
+template <>
+LONGSPAN_DEVICE inline bfloat16 from_float<bfloat16>(float x) {
+#if defined(__CUDA_ARCH__)
+  return {static_cast<__nv_bfloat16_raw>(__float2bfloat16_rn(x)).x};  // one instruction
+#else
+  return narrow(x);
+#endif
+}
+
+/// Neither infinite nor NaN.
+LONGSPAN_DEVICE inline bool finite(double x) { return x - x == 0; }
+
+}  // namespace longspan::cuda

@@ -1,0 +1,29 @@
+// Matrix products, row-major, with float accumulation whatever the operands are held in.
+//
+// (T, C) is (float, float), (bfloat16, bfloat16) or (bfloat16, float): the last for gradients of
+// parameters. A pointer and a row length lda, ldb, ldc (elements) per matrix. The CUDA build does
+// them with cuBLASLt; the tests' host build with loops.
+#pragma once
+
+#include "engine/cuda/element.h"
+#include "engine/cuda/queue.h"
+
+namespace longspan::cuda {
+
+/// Whether a product replaces C or is added to it.
+enum class Into { write, add };
+
+/// C[m,n] (+)= A[m,k] B[n,k]^T: a linear layer with its [out, in] weight.
+template <class T, class C>
+void gemm_nt(const Queue&, int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b,
+             int64_t ldb, Into into, C* c, int64_t ldc);
+/// C[m,n] (+)= A[m,k] B[k,n]: the gradient of a linear layer's input.
+template <class T, class C>
+void gemm_nn(const Queue&, int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b,
+             int64_t ldb, Into into, C* c, int64_t ldc);
+/// C[m,n] (+)= A[k,m]^T B[k,n]: the gradient of a linear layer's weight.
+template <class T, class C>
+void gemm_tn(const Queue&, int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b,
+             int64_t ldb, Into into, C* c, int64_t ldc);
+
+}  // namespace longspan::cuda

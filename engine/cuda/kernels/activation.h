@@ -1,0 +1,21 @@
+// SwiGLU and GELU (the tanh form of GPT-2), forward and backward.
+//
+// Legend: n rows, F ffn width, W = 2F under SwiGLU (gate | up) and F under GELU. T is float or
+// bfloat16.
+#pragma once
+
+#include "engine/cuda/element.h"
+#include "engine/cuda/queue.h"
+#include "models/model_spec.h"
+
+namespace longspan::cuda {
+
+/// act[n,F] = f(inner[n,W]).
+template <class T>
+void activate(const Queue&, Activation, int64_t n, int64_t ffn, const T* inner, T* act);
+
+/// inner[n,W] becomes its own gradient, from d_act[n,F].
+template <class T>
+void activate_backward(const Queue&, Activation, int64_t n, int64_t ffn, const T* d_act, T* inner);
+
+}  // namespace longspan::cuda

@@ -1,0 +1,160 @@
+// Attention without a library.
+#include <cmath>
+
+#include "engine/cuda/attention.h"
+#include "engine/cuda/launch.h"
+
+namespace longspan::cuda {
+namespace {
+
+// Neighbouring threads have neighbouring queries of one head: they read the same keys.
+template <int kDim, class T>
+void forward(const Queue& queue, const AttentionForward<T>& call) {
+  const AttentionShape s = call.shape;
+  const float scale = s.scale();
+  for_each(queue, s.queries * s.heads, [=] LONGSPAN_BODY(int64_t at) {
+    const int64_t head = at / s.queries, i = at % s.queries;
+    const int64_t kv_width = s.kv_heads * s.head_dim;
+    const int64_t kv_column = head / (s.heads / s.kv_heads) * s.head_dim;
+    const int dim = static_cast<int>(s.head_dim);
+    const T* query = call.q + (i * s.heads + head) * s.head_dim;
+    T* out = call.o + i * s.rows.o + head * s.head_dim;
+    float& lse = call.lse[i * s.rows.lse + head];
+    float q[kDim], o[kDim];
+    for (int j = 0; j < kDim; ++j) q[j] = j < dim ? to_float(query[j]) * scale : 0;
+    float top = -INFINITY, sum = 0;
+    for (int j = 0; j < kDim; ++j) o[j] = call.first || j >= dim ? 0 : to_float(out[j]);
+    if (!call.first) {
+      top = lse;
+      sum = 1;
+    }
+    const int64_t visible = s.offset + i + 1 < s.keys ? s.offset + i + 1 : s.keys;
+    for (int64_t key = 0; key < visible; ++key) {
+      const T* k = call.k + key * kv_width + kv_column;
+      const T* v = call.v + key * kv_width + kv_column;
+      float score = 0;
+      for (int j = 0; j < dim; ++j) score += q[j] * to_float(k[j]);
+      if (score > top) {
+        const float shrink = expf(top - score);
+        for (int j = 0; j < dim; ++j) o[j] *= shrink;
+        sum *= shrink;
+        top = score;
+      }
+      const float p = expf(score - top);
+      sum += p;
+      for (int j = 0; j < dim; ++j) o[j] += p * to_float(v[j]);
+    }
+    for (int j = 0; j < dim; ++j) out[j] = from_float<T>(o[j] / sum);
+    lse = top + logf(sum);
+  });
+}
+
+template <int kDim, class T>
+void backward_queries(const Queue& queue, const AttentionBackward<T>& call) {
+  const AttentionShape s = call.shape;
+  const float scale = s.scale();
+  for_each(queue, s.queries * s.heads, [=] LONGSPAN_BODY(int64_t at) {
+    const int64_t head = at / s.queries, i = at % s.queries;
+    const int64_t kv_width = s.kv_heads * s.head_dim;
+    const int64_t kv_column = head / (s.heads / s.kv_heads) * s.head_dim;
+    const int dim = static_cast<int>(s.head_dim);
+    const T* q = call.q + (i * s.heads + head) * s.head_dim;
+    const T* d_o = call.d_o + i * s.rows.o + head * s.head_dim;
+    const float lse = call.lse[i * s.rows.lse + head];
+    const float delta = call.delta[i * s.rows.delta + head];
+    float sums[kDim];
+    for (int j = 0; j < kDim; ++j) sums[j] = 0;
+    const int64_t visible = s.offset + i + 1 < s.keys ? s.offset + i + 1 : s.keys;
+    for (int64_t key = 0; key < visible; ++key) {
+      const T* k = call.k + key * kv_width + kv_column;
+      const T* v = call.v + key * kv_width + kv_column;
+      float score = 0, dp = 0;
+      for (int j = 0; j < dim; ++j) {
+        score += to_float(q[j]) * to_float(k[j]);
+        dp += to_float(d_o[j]) * to_float(v[j]);
+      }
+      const float ds = expf(score * scale - lse) * (dp - delta);
+      for (int j = 0; j < dim; ++j) sums[j] += ds * to_float(k[j]);
+    }
+    float* dq = call.dq + (i * s.heads + head) * s.head_dim;
+    for (int j = 0; j < dim; ++j) dq[j] = (call.first_dq ? 0 : dq[j]) + scale * sums[j];
+  });
+}
+
+template <int kDim, class T>
+void backward_keys(const Queue& queue, const AttentionBackward<T>& call) {
+  const AttentionShape s = call.shape;
+  const float scale = s.scale();
+  for_each(queue, s.keys * s.kv_heads, [=] LONGSPAN_BODY(int64_t at) {
+    const int64_t kv_head = at / s.keys, key = at % s.keys;
+    const int64_t group = s.heads / s.kv_heads;
+    const int64_t kv_at = (key * s.kv_heads + kv_head) * s.head_dim;
+    const int dim = static_cast<int>(s.head_dim);
+    const T* k = call.k + kv_at;
+    const T* v = call.v + kv_at;
+    float k_sums[kDim], v_sums[kDim];
+    for (int j = 0; j < kDim; ++j) k_sums[j] = v_sums[j] = 0;
+    const int64_t first = key > s.offset ? key - s.offset : 0;  // the first query that sees it
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      for (int64_t i = first; i < s.queries; ++i) {
+        const T* q = call.q + (i * s.heads + head) * s.head_dim;
+        const T* d_o = call.d_o + i * s.rows.o + head * s.head_dim;
+        float score = 0, dp = 0;
+        for (int j = 0; j < dim; ++j) {
+          score += to_float(q[j]) * to_float(k[j]);
+          dp += to_float(d_o[j]) * to_float(v[j]);
+        }
+        const float p = expf(score * scale - call.lse[i * s.rows.lse + head]);
+        const float ds = p * (dp - call.delta[i * s.rows.delta + head]);
+        for (int j = 0; j < dim; ++j) {
+          k_sums[j] += ds * to_float(q[j]);
+          v_sums[j] += p * to_float(d_o[j]);
+        }
+      }
+    }
+    float* dk = call.dk + kv_at;
+    float* dv = call.dv + kv_at;
+    for (int j = 0; j < dim; ++j) {
+      dk[j] = (call.first_dkv ? 0 : dk[j]) + scale * k_sums[j];
+      dv[j] = (call.first_dkv ? 0 : dv[j]) + v_sums[j];
+    }
+  });
+}
+
+// Calls body with the least of the sizes kernels are compiled for that holds a head.
+template <class Body>
+void with_dim(int64_t head_dim, Body body) {
+  if (head_dim <= 64) {
+    body.template operator()<64>();
+  } else if (head_dim <= 128) {
+    body.template operator()<128>();
+  } else {
+    body.template operator()<256>();
+  }
+}
+
+}  // namespace
+
+float AttentionShape::scale() const {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+}
+
+template <class T>
+void attention_forward_plain(const Queue& queue, const AttentionForward<T>& call) {
+  with_dim(call.shape.head_dim, [&]<int kDim> { forward<kDim>(queue, call); });
+}
+
+template <class T>
+void attention_backward_plain(const Queue& queue, const AttentionBackward<T>& call) {
+  with_dim(call.shape.head_dim, [&]<int kDim> {
+    backward_queries<kDim>(queue, call);
+    backward_keys<kDim>(queue, call);
+  });
+}
+
+template void attention_forward_plain(const Queue&, const AttentionForward<float>&);
+template void attention_forward_plain(const Queue&, const AttentionForward<bfloat16>&);
+template void attention_backward_plain(const Queue&, const AttentionBackward<float>&);
+template void attention_backward_plain(const Queue&, const AttentionBackward<bfloat16>&);
+
+}  // namespace longspan::cuda

@@ -1,0 +1,30 @@
+// Between our layouts and those of a library's attention; see attention_workspace.h.
+#pragma once
+
+#include "engine/cuda/element.h"
+#include "engine/cuda/queue.h"
+
+namespace longspan::cuda {
+
+/// lse[n, heads], rows `stride` elements apart, = statistics[heads, n]; and the way back.
+void spread_statistics(const Queue&, const float* statistics, int64_t n, int64_t heads, float* lse,
+                       int64_t stride);
+void gather_statistics(const Queue&, const float* lse, int64_t stride, int64_t n, int64_t heads,
+                       float* statistics);
+
+/// Merges partial[n, heads * dim] with its statistics[heads, n] into o and lse, both with rows
+/// `o_stride` and `lse_stride` apart, in the max-shifted form: never exp of a positive difference.
+void merge_partial(const Queue&, const bfloat16* partial, const float* statistics, int64_t n,
+                   int64_t heads, int64_t dim, bfloat16* o, int64_t o_stride, float* lse,
+                   int64_t lse_stride);
+
+/// An output[n, heads * dim] whose products with d_o are delta: d_o * delta / |d_o|^2, head by head.
+/// By Cauchy and Schwarz it is never longer than the true output.
+void output_from_delta(const Queue&, const bfloat16* d_o, int64_t o_stride, const float* delta,
+                       int64_t delta_stride, int64_t n, int64_t heads, int64_t dim,
+                       bfloat16* output);
+
+/// sum[n] = (first: 0, otherwise sum) + part.
+void accumulate(const Queue&, const bfloat16* part, int64_t n, bool first, float* sum);
+
+}  // namespace longspan::cuda

@@ -1,0 +1,57 @@
+#include "engine/cuda/kernels/embedding.h"
+
+#include "engine/cuda/launch.h"
+
+namespace longspan::cuda {
+
+template <class T>
+void embed_forward(const Queue& queue, EmbeddingTables<const T> tables, const int32_t* tokens,
+                   int64_t n, int64_t position0, T* x) {
+  Fault* fault = queue.fault;
+  const int64_t d = tables.hidden;
+  for_each(queue, n * d, [=] LONGSPAN_BODY(int64_t i) {
+    const int64_t row = i / d, j = i % d;
+    const int32_t token = tokens[row];
+    if (token < 0 || token >= tables.vocab) {
+      if (j == 0) *fault = {Fault::Kind::token, token};
+      x[i] = from_float<T>(0);
+      return;
+    }
+    float value = to_float(tables.tokens[token * d + j]);
+    if (tables.positions != nullptr) value += to_float(tables.positions[(position0 + row) * d + j]);
+    x[i] = from_float<T>(value);
+  });
+}
+
+template <class T>
+void embed_backward(const Queue& queue, const int32_t* tokens, const T* dx, int64_t n,
+                    int64_t position0, EmbeddingTables<float> gradients) {
+  const int64_t d = gradients.hidden;
+  // The team of a token's first row adds up all rows of that token; the others' have nothing to do.
+  for_each_row(queue, n, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
+    const int32_t token = tokens[row];
+    if (gradients.positions != nullptr) {
+      float* to = gradients.positions + (position0 + row) * d;
+      for (int64_t j = team.rank(); j < d; j += team.size()) to[j] += to_float(dx[row * d + j]);
+    }
+    float earlier = 0;
+    for (int64_t i = team.rank(); i < row; i += team.size()) earlier += tokens[i] == token;
+    if (team.sum(earlier) > 0 || token < 0 || token >= gradients.vocab) return;
+    float* to = gradients.tokens + token * d;
+    for (int64_t i = row; i < n; ++i) {
+      if (tokens[i] != token) continue;
+      for (int64_t j = team.rank(); j < d; j += team.size()) to[j] += to_float(dx[i * d + j]);
+    }
+  });
+}
+
+template void embed_forward(const Queue&, EmbeddingTables<const float>, const int32_t*, int64_t,
+                            int64_t, float*);
+template void embed_forward(const Queue&, EmbeddingTables<const bfloat16>, const int32_t*, int64_t,
+                            int64_t, bfloat16*);
+template void embed_backward(const Queue&, const int32_t*, const float*, int64_t, int64_t,
+                             EmbeddingTables<float>);
+template void embed_backward(const Queue&, const int32_t*, const bfloat16*, int64_t, int64_t,
+                             EmbeddingTables<float>);
+
+}  // namespace longspan::cuda

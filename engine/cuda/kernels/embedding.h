@@ -1,0 +1,27 @@
+// The token (and position) tables, forward and backward. T is float or bfloat16.
+#pragma once
+
+#include "engine/cuda/element.h"
+#include "engine/cuda/queue.h"
+
+namespace longspan::cuda {
+
+/// The tables of an embedding unit: tokens [V,d], positions [.,d] or null.
+template <class T>
+struct EmbeddingTables {
+  T* tokens = nullptr;
+  T* positions = nullptr;
+  int64_t vocab = 0, hidden = 0;
+};
+
+/// x[n,d] = tokens[token] (+ positions[position0 + row]). A token outside [0, V) is a fault.
+template <class T>
+void embed_forward(const Queue&, EmbeddingTables<const T>, const int32_t* tokens, int64_t n,
+                   int64_t position0, T* x);
+
+/// Gradients of the tables += the rows of dx[n,d], equal tokens in the order of their rows.
+template <class T>
+void embed_backward(const Queue&, const int32_t* tokens, const T* dx, int64_t n, int64_t position0,
+                    EmbeddingTables<float> gradients);
+
+}  // namespace longspan::cuda

@@ -1,0 +1,63 @@
+#include "engine/cuda/kernels/loss.h"
+
+#include <cmath>
+
+#include "engine/cuda/kernels/sums.cuh"
+#include "engine/cuda/launch.h"
+
+namespace longspan::cuda {
+namespace {
+
+// The rows' losses wait behind the scratch of their sum: rows beyond these are another round.
+constexpr int64_t kRoundRows = 4 * 1024 * 1024;
+static_assert(kSumBytes + kRoundRows * static_cast<int64_t>(sizeof(float)) <= kScratchBytes);
+
+}  // namespace
+
+template <class T>
+void cross_entropy(const Queue& queue, const int32_t* labels, int64_t n, int64_t vocab,
+                   double scale, T* logits, double* loss) {
+  float* losses = reinterpret_cast<float*>(queue.scratch + kSumBytes);
+  Fault* fault = queue.fault;
+  const float factor = static_cast<float>(scale);
+  for (int64_t first = 0; first < n; first += kRoundRows) {
+    const int64_t rows = std::min(kRoundRows, n - first);
+    const int32_t* wanted = labels + first;
+    T* x = logits + first * vocab;
+    for_each_row(queue, rows, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
+      T* const at = x + row * vocab;
+      const int32_t label = wanted[row];
+      const bool valid = label >= 0 && label < vocab;
+      float top = -INFINITY;
+      for (int64_t j = team.rank(); j < vocab; j += team.size()) top = fmaxf(top, to_float(at[j]));
+      top = team.max(top);
+      float sum = 0;
+      for (int64_t j = team.rank(); j < vocab; j += team.size()) {
+        sum += expf(to_float(at[j]) - top);
+      }
+      // Every member has read the label's logit before the sum is known, and so before any writes.
+      const float logit = valid ? to_float(at[label]) : 0;
+      sum = team.sum(sum);
+      for (int64_t j = team.rank(); j < vocab; j += team.size()) {
+        const float p = expf(to_float(at[j]) - top) / sum;
+        at[j] = from_float<T>(factor * (j == label ? p - 1 : p));
+      }
+      if (team.rank() != 0) return;
+      losses[row] = logf(sum) + (top - logit);
+      if (!valid) *fault = {Fault::Kind::label, label};
+    });
+    add_sum(
+        queue, rows, queue.scratch,
+        [=] LONGSPAN_BODY(int64_t i) { return static_cast<double>(losses[i]); }, scale, loss);
+  }
+  for_each(queue, 1, [=] LONGSPAN_BODY(int64_t) {
+    if (!finite(*loss) && fault->kind == Fault::Kind::none) *fault = {Fault::Kind::loss, 0};
+  });
+}
+
+template void cross_entropy(const Queue&, const int32_t*, int64_t, int64_t, double, float*,
+                            double*);
+template void cross_entropy(const Queue&, const int32_t*, int64_t, int64_t, double, bfloat16*,
+                            double*);
+
+}  // namespace longspan::cuda

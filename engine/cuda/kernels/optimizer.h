@@ -1,0 +1,28 @@
+// AdamW and the gradient norm, elementwise over parameter units.
+#pragma once
+
+#include "engine/cuda/element.h"
+#include "engine/cuda/queue.h"
+
+namespace longspan::cuda {
+
+/// *sum += the sum of g[i]^2, in double.
+void sum_of_squares(const Queue&, const float* g, int64_t n, double* sum);
+
+/// One AdamW update (bias-corrected moments, decoupled weight decay), with the constants already
+/// worked out for its step.
+struct AdamWStep {
+  float beta1 = 0, beta2 = 0;
+  float rate = 0;        // learning rate / (1 - beta1^t)
+  float root_scale = 1;  // 1 / sqrt(1 - beta2^t)
+  float epsilon = 0;
+  float keep = 1;  // 1 - learning rate * weight decay
+  double clip_norm = 0;
+};
+
+/// p, m, v[n] from g[n] times what clips the norm of all gradients, *norm_squared; `narrowed`,
+/// where not null, is p rounded. A norm that is not finite is a fault, and nothing is updated.
+void adamw(const Queue&, const AdamWStep&, const double* norm_squared, const float* g, int64_t n,
+           float* p, float* m, float* v, bfloat16* narrowed);
+
+}  // namespace longspan::cuda

@@ -1,0 +1,40 @@
+// Elementwise passes over rows: biases, residuals, copies, and the narrowing of accumulators.
+// T is float or bfloat16.
+#pragma once
+
+#include "engine/cuda/element.h"
+#include "engine/cuda/queue.h"
+
+namespace longspan::cuda {
+
+/// x[n, width], rows `stride` elements apart, += bias[width].
+template <class T>
+void add_bias(const Queue&, const T* bias, int64_t n, int64_t width, T* x, int64_t stride);
+
+/// y = x + sum, n elements. y may be x.
+template <class T>
+void add_rows(const Queue&, const T* x, const T* sum, int64_t n, T* y);
+
+/// sum += part, n elements.
+void add(const Queue&, const float* part, int64_t n, float* sum);
+
+/// sums[width] += the sums of the columns of x[n, width], rows `stride` elements apart.
+template <class T>
+void add_column_sums(const Queue&, const T* x, int64_t n, int64_t width, int64_t stride,
+                     float* sums);
+
+/// Rounds x[n, width] where it lies: row i's elements become the first `width` of the 2 * width
+/// bfloat16 that its floats took.
+void narrow_in_place(const Queue&, float* x, int64_t n, int64_t width);
+
+/// to[n, width] = from, rows `to_stride` and `from_stride` elements apart, widened or rounded.
+template <class From, class To>
+void copy_rows(const Queue&, const From* from, int64_t from_stride, int64_t n, int64_t width,
+               To* to, int64_t to_stride);
+
+/// delta[n, heads] = the sums over each head of a[n, heads * dim] * b.
+template <class T>
+void head_products(const Queue&, const T* a, const T* b, int64_t n, int64_t heads, int64_t dim,
+                   float* delta);
+
+}  // namespace longspan::cuda

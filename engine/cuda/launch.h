@@ -1,0 +1,122 @@
+// How kernels are written: as a body for one element, or for one row by a team of threads. On the
+// device a team is a thread block; compiled for the host it is a single thread, and bodies run one
+// after another. Bodies must not depend on the order in which they run, nor on the size of a team
+// beyond rounding. Sums within a team are in a fixed order, so results repeat bit for bit.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engine/cuda/element.h"
+#include "engine/cuda/queue.h"
+
+#if defined(__CUDACC__)
+#include "engine/cuda/error.h"
+#else
+#include <functional>
+#endif
+
+namespace longspan::cuda {
+
+#if defined(__CUDACC__)
+
+inline constexpr int kTeamThreads = 256;
+
+class Team {
+ public:
+  __device__ explicit Team(float* shared) : shared_(shared) {}
+  __device__ int rank() const { return static_cast<int>(threadIdx.x); }
+  __device__ int size() const { return static_cast<int>(blockDim.x); }
+  __device__ void sync() const { __syncthreads(); }
+  /// The sum, or the largest, of all members' values, to every member.
+  __device__ float sum(float x) const {
+    return reduce(x, [](float a, float b) { return a + b; });
+  }
+  __device__ float max(float x) const {
+    return reduce(x, [](float a, float b) { return fmaxf(a, b); });
+  }
+
+ private:
+  template <class Combine>
+  __device__ float reduce(float x, Combine combine) const {
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+      x = combine(x, __shfl_xor_sync(0xFFFFFFFFU, x, lanes));
+    }
+    __syncthreads();  // what the last reduction left may still be read
+    if (threadIdx.x % 32 == 0) shared_[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = shared_[0];
+    for (int warp = 1; warp < size() / 32; ++warp) x = combine(x, shared_[warp]);
+    return x;
+  }
+
+  float* shared_;
+};
+
+template <class Body>
+__global__ void __launch_bounds__(kTeamThreads) run_each(Body body, int64_t n) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+       i += stride) {
+    body(i);
+  }
+}
+
+template <class Body>
+__global__ void __launch_bounds__(kTeamThreads) run_teams(Body body, int64_t n) {
+  __shared__ float shared[kTeamThreads / 32];
+  const Team team(shared);
+  for (int64_t row = blockIdx.x; row < n; row += gridDim.x) body(team, row);
+}
+
+/// body(i) for i in [0, n).
+template <class Body>
+void for_each(const Queue& queue, int64_t n, Body body) {
+  if (n == 0) return;
+  const int64_t blocks = std::min<int64_t>((n + kTeamThreads - 1) / kTeamThreads, 1 << 20);
+  run_each<<<static_cast<unsigned>(blocks), kTeamThreads, 0,
+             static_cast<cudaStream_t>(queue.stream)>>>(body, n);
+  check(cudaGetLastError(), "launch");
+}
+
+/// body(team, row) for row in [0, n).
+template <class Body>
+void for_each_row(const Queue& queue, int64_t n, Body body) {
+  if (n == 0) return;
+  const int64_t blocks = std::min<int64_t>(n, 1 << 20);
+  run_teams<<<static_cast<unsigned>(blocks), kTeamThreads, 0,
+              static_cast<cudaStream_t>(queue.stream)>>>(body, n);
+  check(cudaGetLastError(), "launch");
+}
+
+#else
+
+class Team {
+ public:
+  int rank() const { return 0; }
+  int size() const { return 1; }
+  void sync() const {}
+  float sum(float x) const { return x; }
+  float max(float x) const { return x; }
+};
+
+/// Puts work on a queue of the host build's own device.
+void submit(const Queue& queue, std::function<void()> work);
+
+template <class Body>
+void for_each(const Queue& queue, int64_t n, Body body) {
+  submit(queue, [=] {
+    for (int64_t i = 0; i < n; ++i) body(i);
+  });
+}
+
+template <class Body>
+void for_each_row(const Queue& queue, int64_t n, Body body) {
+  submit(queue, [=] {
+    for (int64_t row = 0; row < n; ++row) body(Team(), row);
+  });
+}
+
+#endif
+
+}  // namespace longspan::cuda

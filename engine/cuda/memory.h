@@ -1,0 +1,13 @@
+// Moving bytes on a queue.
+#pragma once
+
+#include "engine/cuda/queue.h"
+
+namespace longspan::cuda {
+
+/// Copies between device and (pinned) host memory, or within either.
+void copy_bytes(const Queue&, const std::byte* from, int64_t bytes, std::byte* to);
+
+void zero_bytes(const Queue&, std::byte* x, int64_t bytes);
+
+}  // namespace longspan::cuda

@@ -1,0 +1,166 @@
+#include "engine/cuda/open_device.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/cuda/arenas.h"
+#include "engine/cuda/error.h"
+#include "engine/cuda/libraries.h"
+
+namespace longspan::cuda {
+namespace {
+
+constexpr int kOldestMajor = 8;  // bfloat16 products: Ampere
+
+using OwnedStream = Handle<cudaStream_t, cudaStreamDestroy>;
+using OwnedEvent = Handle<cudaEvent_t, cudaEventDestroy>;
+
+// An op's two marks on its queue.
+struct Marks {
+  OwnedEvent start, end;
+};
+
+class CudaDevice final : public Device, public Queues {
+ public:
+  explicit CudaDevice(int index) : index_(index) {
+    use();
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, index), "device");
+    name_ = properties.name;
+    check(cudaHostAlloc(reinterpret_cast<void**>(&fault_), sizeof *fault_, cudaHostAllocMapped),
+          "fault word");
+    *fault_ = {};
+    check(cudaEventCreate(begin_.out()), "event");
+    for (int i = 0; i < kStreamCount; ++i) {
+      const Stream stream = static_cast<Stream>(i);
+      if (!has(stream)) continue;
+      check(cudaStreamCreateWithFlags(streams_[i].out(), cudaStreamNonBlocking), "stream");
+      queues_[i].stream = streams_[i].get();
+      queues_[i].fault = fault_;
+    }
+    Queue& compute = queue(Stream::compute);
+    libraries_ = std::make_unique<Libraries>(streams_[at(Stream::compute)].get());
+    compute.libraries = libraries_.get();
+    check(cudaMalloc(reinterpret_cast<void**>(&compute.scratch), kScratchBytes), "scratch");
+  }
+  ~CudaDevice() override {
+    (void)cudaSetDevice(index_);
+    (void)cudaDeviceSynchronize();
+    (void)cudaFree(queue(Stream::compute).scratch);
+    (void)cudaFreeHost(fault_);
+  }
+
+  std::string name() const override { return name_; }
+  std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
+    use();
+    return tier == Tier::device ? take_device_memory(bytes) : take_pinned_memory(bytes);
+  }
+  Queue& queue(Stream stream) override { return queues_[at(stream)]; }
+  Queues& queues() override { return *this; }
+
+  bool has(Stream stream) const override {
+    return stream == Stream::compute || stream == Stream::h2d || stream == Stream::d2h ||
+           stream == Stream::comm;
+  }
+
+  // Events are made once, for the longest step so far. Recorded on one queue, the first mark is the
+  // beginning of time for all: the others wait for it.
+  void begin(const std::array<int32_t, kStreamCount>& ops) override {
+    use();
+    *fault_ = {};
+    for (int i = 0; i < kStreamCount; ++i) {
+      if (!has(static_cast<Stream>(i))) continue;
+      for (auto n = static_cast<int32_t>(marks_[i].size()); n < ops[i]; ++n) {
+        Marks& marks = marks_[i].emplace_back();
+        check(cudaEventCreate(marks.start.out()), "event");
+        check(cudaEventCreate(marks.end.out()), "event");
+      }
+    }
+    check(cudaEventRecord(begin_.get(), streams_[at(Stream::compute)].get()), "event");
+    for (const OwnedStream& stream : streams_) {
+      if (stream.get() != nullptr) {
+        check(cudaStreamWaitEvent(stream.get(), begin_.get(), 0), "wait");
+      }
+    }
+  }
+  void started(Stream queue, int32_t n) override {
+    use();
+    record(marks_[at(queue)][n].start, queue);
+  }
+  void submitted(Stream queue, int32_t n) override { record(marks_[at(queue)][n].end, queue); }
+  void wait(Stream queue, Stream other, int32_t n) override {
+    use();
+    check(cudaStreamWaitEvent(streams_[at(queue)].get(), marks_[at(other)][n].end.get(), 0),
+          "wait");
+  }
+  void synchronize(Stream other, int32_t n) override {
+    use();
+    check(cudaEventSynchronize(marks_[at(other)][n].end.get()), "synchronize");
+  }
+  void finish() override {
+    use();
+    for (const OwnedStream& stream : streams_) {
+      if (stream.get() != nullptr) check(cudaStreamSynchronize(stream.get()), "step");
+    }
+    throw_fault(*fault_);
+  }
+  Span span_of(Stream queue, int32_t n) const override {
+    const Marks& marks = marks_[at(queue)][n];
+    return {seconds_to(marks.start), seconds_to(marks.end)};
+  }
+
+ private:
+  static int at(Stream stream) { return static_cast<int>(stream); }
+  // The current device is each thread's own.
+  void use() const { check(cudaSetDevice(index_), "device"); }
+  void record(const OwnedEvent& event, Stream queue) {
+    check(cudaEventRecord(event.get(), streams_[at(queue)].get()), "event");
+  }
+  double seconds_to(const OwnedEvent& event) const {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, begin_.get(), event.get()), "elapsed time");
+    return milliseconds / 1e3;
+  }
+
+  int index_;
+  std::string name_;
+  Fault* fault_ = nullptr;
+  OwnedEvent begin_;
+  std::array<OwnedStream, kStreamCount> streams_;
+  std::array<Queue, kStreamCount> queues_;
+  std::array<std::vector<Marks>, kStreamCount> marks_;
+  std::unique_ptr<Libraries> libraries_;
+};
+
+// Why this device is of no use; empty if it is.
+std::string why_not(int index) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) return cudaGetErrorString(status);
+  if (index >= count) return fmt::format("there is no device {}, there are {}", index, count);
+  cudaDeviceProp properties;
+  if (const cudaError_t read = cudaGetDeviceProperties(&properties, index); read != cudaSuccess) {
+    return cudaGetErrorString(read);
+  }
+  if (properties.major < kOldestMajor) {
+    return fmt::format("{} is of compute capability {}.{}, at least {}.0 is needed",
+                       properties.name, properties.major, properties.minor, kOldestMajor);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string why_unavailable() { return why_not(0); }
+
+std::unique_ptr<Device> open_device(int index) {
+  if (const std::string reason = why_not(index); !reason.empty()) {
+    throw failed("no GPU is usable: {}", reason);
+  }
+  return std::make_unique<CudaDevice>(index);
+}
+
+}  // namespace longspan::cuda

@@ -1,0 +1,96 @@
+#include "engine/runtime/dispatch.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kUnitEnd = std::numeric_limits<int64_t>::max();
+
+// The model as attention sees it: a head group of this rank's share of the heads.
+ModelSpec share_of(const ModelSpec& model, int64_t shares) {
+  ModelSpec share = model;
+  share.heads /= shares;
+  share.kv_heads = kv_heads_per_rank(model, shares);
+  return share;
+}
+
+std::array<std::vector<UnitRange>, 3> counted_elements(const Program& program) {
+  const std::vector<UnitRange> all{{0, kUnitEnd}};
+  if (program.place.tensor == 0) return {all, all, all};
+  std::vector<UnitRange> layer;
+  int64_t next = 0;
+  for (const UnitRange& skipped : replicated_in_layer(program.model, program.lengths.tensor)) {
+    if (next < skipped.begin) layer.push_back({next, skipped.begin});
+    next = skipped.end;
+  }
+  layer.push_back({next, kUnitEnd});
+  return {std::vector<UnitRange>{}, layer, std::vector<UnitRange>{}};
+}
+
+// Where in its unit this rank's shard of `elements` begins; where there are none it is all of it.
+int64_t first_of_shard(const Program& p, int64_t elements) {
+  const Parallel& parallel = p.strategy.parallel;
+  return parallel.shards() > 1 ? replica_group(parallel, p.place).index * elements : 0;
+}
+
+}  // namespace
+
+CopyRange copy_range(const Program& program, const Op& op) {
+  const BufferId from = op.operands[0], to = op.operands[1];
+  const int64_t bytes = std::min(program.bytes_of(from), program.bytes_of(to));
+  const auto offset = [&](BufferId larger) -> int64_t {
+    if (program.bytes_of(larger) == bytes) return 0;
+    if (is_state(program.buffers[larger].tensor)) return program.shard_offset_bytes(larger);
+    return program.buffers[larger == from ? to : from].index * bytes;
+  };
+  return {offset(from), offset(to), bytes};
+}
+
+StepShape::StepShape(const Program& program)
+    : model_(narrow_model(program.model, program.lengths.tensor)),
+      share_(share_of(model_, program.lengths.head_shares())),
+      kv_groups_(kv_groups(model_, program.lengths)),
+      units_(parameter_units(model_)),
+      counted_(counted_elements(program)) {}
+
+HeadGroup StepShape::group_of(const Program& p, int64_t group) const {
+  const int64_t ranks = p.lengths.ulysses, kv_group = group * kv_groups_ / p.lengths.head_groups;
+  return {{ranks, group * share_.heads, share_.heads},
+          {std::min(ranks, model_.kv_heads), kv_group * share_.kv_heads, share_.kv_heads}};
+}
+
+std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const {
+  const int64_t held = p.bytes_of(op.operands[0]) / 4, begin = first_of_shard(p, held);
+  std::vector<UnitRange> ranges;
+  for (const UnitRange& counted : counted_[static_cast<int>(units_[op.index].kind)]) {
+    const int64_t first = std::max(counted.begin, begin) - begin;
+    const int64_t last = std::min(counted.end, begin + held) - begin;
+    if (first < last) ranges.push_back({first, last});
+  }
+  return ranges;
+}
+
+std::vector<StepShape::Update> StepShape::updates(const Program& p, const Op& op) const {
+  const int64_t shard = p.bytes_of(op.operands[2]) / 4, begin = first_of_shard(p, shard);
+  std::vector<Update> updates;
+  for (const ParameterTensor& tensor : units_[op.index].tensors) {
+    const int64_t first = std::max(tensor.offset, begin) - begin;
+    const int64_t last = std::min(tensor.offset + tensor.elements, begin + shard) - begin;
+    if (first < last) updates.push_back({first, last - first, tensor.decays});
+  }
+  return updates;
+}
+
+void fill_tokens(const Program& p, const Op& op, int32_t* tokens, const StepContext& context) {
+  const int64_t rows = p.lengths.own_block(), part = p.lengths.own_run();
+  int64_t run = 0;
+  for (int64_t block = 0; block < p.lengths.blocks(); ++block) {
+    int32_t* inputs = tokens + block * 2 * rows;
+    for (int64_t row = 0; row < rows; row += part, ++run) {
+      const int64_t first = first_token_of_run(p, run);
+      context.fill_tokens(op.micro_batch, first, part, inputs + row);
+      context.fill_tokens(op.micro_batch, first + 1, part, inputs + rows + row);
+    }
+  }
+}
+
+}  // namespace longspan

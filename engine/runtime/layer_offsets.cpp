@@ -1,0 +1,56 @@
+#include "engine/runtime/layer_offsets.h"
+
+#include "base/error.h"
+
+namespace longspan {
+namespace {
+
+// Walks the tensors of a layer unit in the order parameter_units documents.
+class Cursor {
+ public:
+  int64_t take(int64_t elements, bool present = true) {
+    if (!present) return -1;
+    const int64_t offset = next_;
+    next_ += elements;
+    return offset;
+  }
+  int64_t end() const { return next_; }
+
+ private:
+  int64_t next_ = 0;
+};
+
+}  // namespace
+
+LayerOffsets layer_offsets(const ModelSpec& model) {
+  const int64_t d = model.hidden;
+  const int64_t qkv = model.attention_width() + 2 * model.kv_width();
+  const int64_t w = model.activation == Activation::swiglu ? 2 * model.ffn : model.ffn;
+  const bool norm_bias = model.norm == Norm::layernorm;
+  Cursor cursor;
+  LayerOffsets at;
+  at.norm1_weight = cursor.take(d);
+  at.norm1_bias = cursor.take(d, norm_bias);
+  at.qkv_weight = cursor.take(qkv * d);
+  at.qkv_bias = cursor.take(qkv, model.qkv_bias);
+  at.q_norm = cursor.take(model.head_dim, model.qk_norm);
+  at.k_norm = cursor.take(model.head_dim, model.qk_norm);
+  at.out_weight = cursor.take(d * model.attention_width());
+  at.out_bias = cursor.take(d, model.attention_out_bias);
+  at.norm2_weight = cursor.take(d);
+  at.norm2_bias = cursor.take(d, norm_bias);
+  at.up_weight = cursor.take(w * d);
+  at.up_bias = cursor.take(w, model.mlp_bias);
+  at.down_weight = cursor.take(d * model.ffn);
+  at.down_bias = cursor.take(d, model.mlp_bias);
+
+  for (const ParameterUnit& unit : parameter_units(model)) {
+    if (unit.kind == ParameterUnit::Kind::layer && unit.elements != cursor.end()) {
+      throw bad_input("a layer of {} has {} parameters, the blocks know of {}; check its biases",
+                      model.name, unit.elements, cursor.end());
+    }
+  }
+  return at;
+}
+
+}  // namespace longspan

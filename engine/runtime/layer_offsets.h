@@ -1,0 +1,25 @@
+// Where a layer's tensors lie inside its parameter unit.
+#pragma once
+
+#include <cstdint>
+
+#include "models/model_spec.h"
+
+namespace longspan {
+
+/// Offsets in elements; -1 where the model has none. The q, k, v weights are one [A+2G, d] matrix;
+/// gate and up are one [W, d] matrix.
+struct LayerOffsets {
+  int64_t norm1_weight = -1, norm1_bias = -1;
+  int64_t qkv_weight = -1, qkv_bias = -1;
+  int64_t q_norm = -1, k_norm = -1;
+  int64_t out_weight = -1, out_bias = -1;
+  int64_t norm2_weight = -1, norm2_bias = -1;
+  int64_t up_weight = -1, up_bias = -1;
+  int64_t down_weight = -1, down_bias = -1;
+};
+
+/// Throws bad_input if a layer of the model has other parameters than the blocks know of.
+LayerOffsets layer_offsets(const ModelSpec& model);
+
+}  // namespace longspan

@@ -1,0 +1,155 @@
+#include "tests/engine/cuda/host_device.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "base/error.h"
+#include "engine/cuda/fault.h"
+#include "engine/cuda/launch.h"
+
+namespace longspan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// One queue: a thread that does what was submitted, one thing after another.
+class Worker {
+ public:
+  explicit Worker(bool lag, int seed) : random_(seed), lag_(lag), thread_([this] { loop(); }) {}
+  ~Worker() {
+    {
+      const std::lock_guard lock(mutex_);
+      stops_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  void submit(std::function<void()> work) {
+    {
+      const std::lock_guard lock(mutex_);
+      work_.push_back(std::move(work));
+      idle_ = false;
+    }
+    changed_.notify_all();
+  }
+  void drain() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return idle_; });
+  }
+
+ private:
+  void loop() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stops_ || !work_.empty(); });
+      if (work_.empty()) return;
+      const std::function<void()> work = std::move(work_.front());
+      work_.pop_front();
+      lock.unlock();
+      if (lag_ && random_() % 8 == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(random_() % 200));
+      }
+      work();
+      lock.lock();
+      if (work_.empty()) idle_ = true;
+      changed_.notify_all();
+    }
+  }
+
+  std::mt19937 random_;
+  bool lag_, stops_ = false, idle_ = true;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> work_;
+  std::jthread thread_;
+};
+
+class HostDevice final : public cuda::Device, public Queues {
+ public:
+  explicit HostDevice(bool lag) {
+    for (int i = 0; i < kStreamCount; ++i) {
+      if (!has(static_cast<Stream>(i))) continue;
+      workers_[i] = std::make_unique<Worker>(lag, i);
+      scratch_[i].resize(cuda::kScratchBytes);
+      queues_[i] = {workers_[i].get(), nullptr, &fault_, scratch_[i].data()};
+    }
+  }
+  ~HostDevice() override {
+    for (auto& worker : workers_) worker.reset();  // before what their work touches
+  }
+
+  std::string name() const override { return "host"; }
+  std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
+    return std::make_unique<MemoryArena>(bytes, tier == Tier::device ? "device" : "host");
+  }
+  cuda::Queue& queue(Stream stream) override { return queues_[static_cast<int>(stream)]; }
+  Queues& queues() override { return *this; }
+
+  bool has(Stream stream) const override {
+    return stream == Stream::compute || stream == Stream::h2d || stream == Stream::d2h ||
+           stream == Stream::comm;
+  }
+  void begin(const std::array<int32_t, kStreamCount>& ops) override {
+    fault_ = {};
+    done_ = {};
+    begin_ = Clock::now();
+    for (int i = 0; i < kStreamCount; ++i) spans_[i].assign(ops[i], {});
+  }
+  void started(Stream queue, int32_t n) override {
+    on(queue).submit([this, queue, n] { spans_[index(queue)][n].start = now(); });
+  }
+  void submitted(Stream queue, int32_t n) override {
+    on(queue).submit([this, queue, n] {
+      spans_[index(queue)][n].end = now();
+      const std::lock_guard lock(mutex_);
+      done_[index(queue)] = n + 1;
+      changed_.notify_all();
+    });
+  }
+  void wait(Stream queue, Stream other, int32_t n) override {
+    on(queue).submit([this, other, n] { synchronize(other, n); });
+  }
+  void synchronize(Stream other, int32_t n) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_[index(other)] > n; });
+  }
+  void finish() override {
+    for (auto& worker : workers_) {
+      if (worker) worker->drain();
+    }
+    cuda::throw_fault(fault_);
+  }
+  Span span_of(Stream queue, int32_t n) const override { return spans_[index(queue)][n]; }
+
+ private:
+  static int index(Stream stream) { return static_cast<int>(stream); }
+  Worker& on(Stream stream) { return *workers_[index(stream)]; }
+  double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+  std::array<cuda::Queue, kStreamCount> queues_;
+  std::array<std::vector<std::byte>, kStreamCount> scratch_;
+  cuda::Fault fault_;
+  Clock::time_point begin_;
+  std::array<std::vector<Span>, kStreamCount> spans_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::array<int32_t, kStreamCount> done_{};
+  std::array<std::unique_ptr<Worker>, kStreamCount> workers_;
+};
+
+}  // namespace
+
+void cuda::submit(const Queue& queue, std::function<void()> work) {
+  static_cast<Worker*>(queue.stream)->submit(std::move(work));
+}
+
+std::unique_ptr<cuda::Device> testing::make_host_device(bool lag) {
+  return std::make_unique<HostDevice>(lag);
+}
+
+}  // namespace longspan

@@ -1,0 +1,59 @@
+// The CUDA backend's steps, its kernels run on the host: the numbers of the reference, in float and
+// in bfloat16, and the same bits however its queues lag behind each other.
+#include <catch2/catch.hpp>
+
+#include "engine/cuda/backend.h"
+#include "tests/engine/cuda/host_device.h"
+#include "tests/engine/plan_reference.h"
+
+namespace longspan::testing {
+namespace {
+
+StepCase cuda_case(uint64_t seed, cuda::Device& device) {
+  StepCase step = random_case(seed);
+  step.make_backend = [&device](const Program& program) {
+    return cuda::make_backend(program, device, 2);
+  };
+  return step;
+}
+
+}  // namespace
+
+TEST_CASE("random legal plans give the numbers of the reference on the device", "[cuda]") {
+  const auto device = make_host_device(false);
+  for (uint64_t seed = 201; seed <= 230; ++seed) {
+    StepCase step = cuda_case(seed, *device);
+    step.random_order = seed;
+    INFO("seed " << seed << ", " << step.model.name << ", " << step.sequence << " tokens");
+    check_against_reference(step, 1e-5);
+  }
+}
+
+TEST_CASE("in bfloat16 the numbers of the reference to its precision", "[cuda]") {
+  const auto device = make_host_device(false);
+  for (uint64_t seed = 231; seed <= 250; ++seed) {
+    StepCase step = cuda_case(seed, *device);
+    step.dtype = DType::bfloat16;
+    step.random_order = seed;
+    INFO("seed " << seed << ", " << step.model.name << ", " << step.sequence << " tokens");
+    check_against_reference(step, 2e-2);
+  }
+}
+
+TEST_CASE("queues that lag change no bit", "[cuda][property]") {
+  const auto device = make_host_device(true);
+  for (uint64_t seed = 251; seed <= 262; ++seed) {
+    StepCase step = cuda_case(seed, *device);
+    step.dtype = seed % 2 == 0 ? DType::bfloat16 : DType::float32;
+    INFO("seed " << seed);
+    step.random_order = seed;
+    const StepOutcome ordered = run_step(step);
+    step.random_order.reset();
+    const StepOutcome lagging = run_step(step);
+    CHECK(lagging.loss == ordered.loss);
+    CHECK(lagging.gradient_norm == ordered.gradient_norm);
+    CHECK(lagging.parameters == ordered.parameters);
+  }
+}
+
+}  // namespace longspan::testing

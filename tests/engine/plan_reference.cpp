@@ -1,0 +1,66 @@
+#include "tests/engine/plan_reference.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/bfloat16.h"
+#include "tests/reference/fp.h"
+#include "tests/reference/reference.h"
+
+namespace longspan::testing {
+namespace {
+
+reference::Result reference_step(const StepCase& step) {
+  std::vector<std::vector<double>> weights;
+  for (const std::vector<float>& unit : case_weights(step)) {
+    std::vector<double>& values = weights.emplace_back(unit.begin(), unit.end());
+    if (step.dtype == DType::float32) continue;
+    // What the kernels are given is rounded; how they go on from there is what is compared.
+    for (double& value : values) value = widen(narrow(static_cast<float>(value)));
+  }
+  reference::Result sum;
+  for (int64_t m = 0; m < step.micro_batches; ++m) {
+    const reference::Result one =
+        reference::forward_backward(step.model, weights, case_tokens(step, m));
+    const double share = 1.0 / static_cast<double>(step.micro_batches);
+    sum.loss += one.loss * share;
+    sum.gradients.resize(one.gradients.size());
+    for (size_t unit = 0; unit < one.gradients.size(); ++unit) {
+      sum.gradients[unit].resize(one.gradients[unit].size());
+      for (size_t i = 0; i < one.gradients[unit].size(); ++i) {
+        sum.gradients[unit][i] += share * one.gradients[unit][i];
+      }
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+void check_against_reference(const StepCase& step, double tolerance) {
+  const StepOutcome outcome = run_step(step);
+  const reference::Result expected = reference_step(step);
+  CHECK(outcome.loss == Approx(expected.loss).epsilon(tolerance));
+  const std::vector<ParameterUnit> units = parameter_units(step.model);
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    REQUIRE(outcome.gradients[unit].size() == expected.gradients[unit].size());
+    const auto check = [&](int64_t first, int64_t count) {
+      CHECK(reference::relative_error(outcome.gradients[unit].data() + first,
+                                      expected.gradients[unit].data() + first, count) <= tolerance);
+    };
+    if (step.dtype != DType::float32) {
+      INFO("unit " << unit);
+      check(0, units[unit].elements);
+      continue;
+    }
+    for (const ParameterTensor& tensor : units[unit].tensors) {
+      INFO(tensor.name);
+      check(tensor.offset, tensor.elements);
+    }
+  }
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    INFO("tier " << tier);
+    CHECK(outcome.high_water_bytes[tier] == outcome.arena_bytes[tier]);
+  }
+}
+
+}  // namespace longspan::testing
