@@ -52,14 +52,15 @@ Json result_json(const MaxSequence& result) {
 void add_row(Table& table, const MaxSequence& result, bool many) {
   std::vector<std::string> row = {result.strategy};
   if (result.sequence == 0) {
-    row.insert(row.end(), {"none", "-", "-", "-", "-", "-", "-"});
+    row.insert(row.end(), {"none", "-", "-", "-", "-", "-", "-", "-"});
     if (many) row.emplace_back("-");
   } else {
     const Prediction& p = result.plan.predicted;
     row.insert(row.end(),
                {format_tokens(result.sequence), format_tokens(result.plan.strategy.chunk_tokens),
                 bytes_or_dash(p.peak_bytes[0]), bytes_or_dash(p.peak_bytes[1]),
-                bytes_or_dash(p.peak_bytes[2]), format_seconds(p.step_seconds), percent(p.mfu)});
+                bytes_or_dash(p.peak_bytes[2]), format_seconds(p.step_seconds),
+                step_range_text(result.plan.hardware, p.step_seconds), percent(p.mfu)});
     if (many) row.push_back(degrees_of(result.plan.strategy.parallel));
   }
   row.emplace_back(name_of(result.limit));
@@ -74,14 +75,9 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
                                       model.name, hw.name, many ? "each rank with " : "",
                                       format_bytes(capacity[0]), format_bytes(capacity[1]),
                                       bytes_or_dash(capacity[2]))));
-  std::vector<Table::Column> columns = {{"strategy", false},
-                                        {"length"},
-                                        {"chunk"},
-                                        {"device"},
-                                        {"host"},
-                                        {"nvme"},
-                                        {"step"},
-                                        {"MFU"}};
+  std::vector<Table::Column> columns = {
+      {"strategy", false}, {"length"}, {"chunk"}, {"device"}, {"host"}, {"nvme"}, {"step"},
+      {"nine of ten"},     {"MFU"}};
   if (many) columns.push_back({"ranks", false});
   columns.push_back({"limited by", false});
   Table table(columns);

@@ -29,6 +29,19 @@ std::string of_capacity(int64_t bytes, int64_t capacity_bytes) {
                      percent(share));
 }
 
+std::string step_range_text(const HardwareProfile& hw, double step_seconds) {
+  const Range& range = step_range(hw);
+  std::string low = format_seconds(step_seconds * range.low);
+  const std::string high = format_seconds(step_seconds * range.high);
+  // A unit that both have is said once: "8.54 s", but not "1 h 03 min", has one word of it.
+  const size_t unit = low.find(' ');
+  if (low.rfind(' ') == unit && high.find(' ') == high.rfind(' ') &&
+      high.ends_with(low.substr(unit))) {
+    low.resize(unit);
+  }
+  return low + " to " + high;
+}
+
 std::string saved_text(const Strategy& s) {
   std::string text;
   for (const auto& [name, policy] :
@@ -74,10 +87,7 @@ void print_prediction(const Plan& plan, const Prediction& prediction) {
   print_line("step", fmt::format("{}, {}, MFU {} (causal)", format_seconds(prediction.step_seconds),
                                  format_rate(prediction.tokens_per_second, "tokens/s"),
                                  percent(prediction.mfu)));
-  const Range& range = step_range(plan.hardware);
-  print_line("", fmt::format("{} to {} in nine of ten runs",
-                             format_seconds(prediction.step_seconds * range.low),
-                             format_seconds(prediction.step_seconds * range.high)));
+  print_line("", step_range_text(plan.hardware, prediction.step_seconds) + " in nine of ten runs");
   const std::array<int64_t, kTierCount> capacity = capacities(plan.hardware);
   for (int tier = 0; tier < kTierCount; ++tier) {
     if (prediction.peak_bytes[tier] == 0 && capacity[tier] == 0) continue;

@@ -13,6 +13,43 @@ if(LONGSPAN_SANITIZE)
                                                    -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(longspan_options INTERFACE -fsanitize=${LONGSPAN_SANITIZE})
 endif()
+if(LONGSPAN_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(longspan_options INTERFACE -fpch-preprocess)  # what ccache needs
+endif()
+
+# Headers from outside the project that most files include are compiled once (LONGSPAN_PCH): the
+# larger part of compiling a file was reading them. The compiler wants the same flags where such
+# headers are made and where they are used, so libraries (-fPIC) and programs (-fPIE) have their
+# own. No header of the project is among them, and every file includes what it uses: builds with
+# LONGSPAN_PCH off (release) and scripts/lint hold it to that. Not for the program in cli/: CLI11 costs
+# its time as code that every file has of it, precompiled or not.
+set(LONGSPAN_PCH_HEADERS
+    <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <map> <memory> <optional> <set>
+    <string> <string_view> <utility> <vector> <fmt/format.h>)
+
+# longspan_precompile(TARGET NAME KIND LIBRARY|EXECUTABLE LINK ... HEADERS ...): the first call with a
+# NAME makes the headers of that name, as a target of that kind; the others use them.
+function(longspan_precompile target)
+  cmake_parse_arguments(ARG "" "NAME" "KIND;LINK;HEADERS;OPTIONS" ${ARGN})
+  if(NOT LONGSPAN_PCH)
+    return()
+  endif()
+  set(made longspan_headers_${ARG_NAME})
+  if(NOT TARGET ${made})
+    set(source ${PROJECT_BINARY_DIR}/${made}.cpp)
+    if(ARG_KIND STREQUAL "LIBRARY")
+      file(CONFIGURE OUTPUT ${source} CONTENT "")
+      add_library(${made} STATIC ${source})
+    else()
+      file(CONFIGURE OUTPUT ${source} CONTENT "int main() {}\n")
+      add_executable(${made} ${source})
+    endif()
+    target_link_libraries(${made} PRIVATE longspan_options fmt::fmt ${ARG_LINK})
+    target_compile_options(${made} PRIVATE ${ARG_OPTIONS})
+    target_precompile_headers(${made} PRIVATE ${LONGSPAN_PCH_HEADERS} ${ARG_HEADERS})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${made})
+endfunction()
 
 # longspan_library(NAME subject SOURCES ... LINK ...): a static library longspan_<subject>, exported
 # as longspan::<subject>, whose headers are included by their path from the root of the tree.
@@ -28,5 +65,6 @@ function(longspan_library subject)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK}
                                          $<BUILD_INTERFACE:longspan_options>)
+  longspan_precompile(${target} NAME library KIND LIBRARY)
   install(TARGETS ${target} EXPORT longspan-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()

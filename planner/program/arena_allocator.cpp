@@ -9,48 +9,54 @@ constexpr size_t kMaxFragments = 64;  // beyond this, neighbours forget their se
 
 }  // namespace
 
-int64_t ArenaAllocator::allocate(int64_t bytes, Waits& history) {
+void ArenaAllocator::erase(size_t begin, size_t end) {
+  const auto from = static_cast<int64_t>(begin), to = static_cast<int64_t>(end);
+  fragments_.erase(fragments_.begin() + from, fragments_.begin() + to);
+  if (!histories_.empty()) histories_.erase(histories_.begin() + from, histories_.begin() + to);
+}
+
+int64_t ArenaAllocator::allocate(int64_t bytes, Waits* history) {
   // The oldest exact fit: in a loop there nearly always is one.
-  size_t exact = fragments_.size();
+  const size_t n = fragments_.size();
+  size_t exact = n;
   int64_t oldest = INT64_MAX;
-  for (size_t i = 0; i < fragments_.size(); ++i) {
+  for (size_t i = 0; i < n; ++i) {
     if (fragments_[i].bytes != bytes || fragments_[i].freed >= oldest) continue;
     exact = i;
     oldest = fragments_[i].freed;
   }
-  if (exact != fragments_.size()) {
+  if (exact != n) {
     const int64_t offset = fragments_[exact].offset;
-    merge(history, fragments_[exact].history);
-    fragments_.erase(fragments_.begin() + static_cast<int64_t>(exact));
+    inherit(history, exact);
+    erase(exact, exact + 1);
     return offset;
   }
   // Else the smallest run of adjacent fragments that is large enough.
-  size_t best = fragments_.size();
+  size_t best = n;
   int64_t best_run = INT64_MAX;
   size_t run_start = 0;
   int64_t run = 0;
-  for (size_t i = 0; i < fragments_.size(); ++i) {
+  for (size_t i = 0; i < n; ++i) {
     const Fragment& f = fragments_[i];
-    if (run > 0 && fragments_[i - 1].offset + fragments_[i - 1].bytes == f.offset) {
+    if (i > 0 && fragments_[i - 1].end() == f.offset) {
       run += f.bytes;
     } else {
       run_start = i;
       run = f.bytes;
     }
-    const bool ends = i + 1 == fragments_.size() || fragments_[i + 1].offset != f.offset + f.bytes;
+    const bool ends = i + 1 == n || fragments_[i + 1].offset != f.end();
     if (ends && run >= bytes && run < best_run) {
       best_run = run;
       best = run_start;
     }
   }
   // No run is large enough: grow, starting in the free run that touches the top, if there is one.
-  if (best == fragments_.size()) {
-    const bool touches_top =
-        !fragments_.empty() && fragments_.back().offset + fragments_.back().bytes == top_;
-    best = touches_top ? run_start : fragments_.size();
+  if (best == n) {
+    const bool touches_top = n > 0 && fragments_.back().end() == top_;
+    const size_t from = touches_top ? run_start : n;
     const int64_t offset = touches_top ? fragments_[run_start].offset : top_;
-    for (size_t i = best; i < fragments_.size(); ++i) merge(history, fragments_[i].history);
-    fragments_.resize(best);
+    for (size_t i = from; i < n; ++i) inherit(history, i);
+    erase(from, n);
     top_ = offset + bytes;
     return offset;
   }
@@ -59,7 +65,7 @@ int64_t ArenaAllocator::allocate(int64_t bytes, Waits& history) {
   size_t end = best;
   while (left > 0) {
     Fragment& f = fragments_[end];
-    merge(history, f.history);
+    inherit(history, end);
     if (f.bytes > left) {
       f.offset += left;
       f.bytes -= left;
@@ -68,32 +74,36 @@ int64_t ArenaAllocator::allocate(int64_t bytes, Waits& history) {
     left -= f.bytes;
     ++end;
   }
-  fragments_.erase(fragments_.begin() + static_cast<int64_t>(best),
-                   fragments_.begin() + static_cast<int64_t>(end));
+  erase(best, end);
   return offset;
 }
 
-void ArenaAllocator::free(int64_t offset, int64_t bytes, const Waits& history) {
-  const auto after = std::find_if(fragments_.begin(), fragments_.end(),
-                                  [&](const Fragment& f) { return f.offset > offset; });
-  fragments_.insert(after, {offset, bytes, clock_++, history});
+void ArenaAllocator::free(int64_t offset, int64_t bytes, const Waits* history) {
+  const auto after = std::upper_bound(fragments_.begin(), fragments_.end(), offset,
+                                      [](int64_t o, const Fragment& f) { return o < f.offset; });
+  if (history != nullptr) {
+    histories_.insert(histories_.begin() + (after - fragments_.begin()), *history);
+  }
+  fragments_.insert(after, {offset, bytes, clock_++});
   if (fragments_.size() > kMaxFragments) coalesce();
 }
 
 void ArenaAllocator::coalesce() {
+  const bool with_histories = !histories_.empty();
   size_t kept = 0;
   for (size_t i = 1; i < fragments_.size(); ++i) {
     Fragment& last = fragments_[kept];
     const Fragment& f = fragments_[i];
-    if (last.offset + last.bytes == f.offset) {
+    if (last.end() == f.offset) {
       last.bytes += f.bytes;
       last.freed = std::max(last.freed, f.freed);
-      merge(last.history, f.history);
-    } else {
-      fragments_[++kept] = f;
+      if (with_histories) merge(histories_[kept], histories_[i]);
+      continue;
     }
+    fragments_[++kept] = f;
+    if (with_histories) histories_[kept] = histories_[i];
   }
-  fragments_.resize(kept + 1);
+  erase(kept + 1, fragments_.size());
 }
 
 }  // namespace longspan

@@ -24,9 +24,10 @@ inline void merge(Waits& into, const Waits& from) {
 class ArenaAllocator {
  public:
   /// Offset of `bytes` (a multiple of kArenaAlignment, > 0); `history` is merged with the last
-  /// accesses of the memory handed out.
-  int64_t allocate(int64_t bytes, Waits& history);
-  void free(int64_t offset, int64_t bytes, const Waits& history);
+  /// accesses of the memory handed out. Who asks for sizes alone gives no history, neither here nor
+  /// to free().
+  int64_t allocate(int64_t bytes, Waits* history);
+  void free(int64_t offset, int64_t bytes, const Waits* history);
   int64_t top() const { return top_; }  // bytes ever needed
 
  private:
@@ -34,11 +35,17 @@ class ArenaAllocator {
     int64_t offset;
     int64_t bytes;
     int64_t freed;  // age: smaller is older
-    Waits history;
+    int64_t end() const { return offset + bytes; }
   };
+  void inherit(Waits* history, size_t fragment) const {
+    if (history != nullptr) merge(*history, histories_[fragment]);
+  }
+  void erase(size_t begin, size_t end);
   void coalesce();
 
   std::vector<Fragment> fragments_;  // free, by offset, not overlapping
+  std::vector<Waits> histories_;     // of each, where they are given: apart, as looking for a size
+                                     // is the hottest loop of a layout
   int64_t top_ = 0;
   int64_t clock_ = 0;
 };

@@ -5,67 +5,73 @@
 
 namespace longspan {
 
-ProgramBuilder::ProgramBuilder(Program& program)
-    : program_(program), shapes_by_kind_(kOpKindCount) {}
+ProgramBuilder::ProgramBuilder(Program& program, LifetimeWatcher* watcher)
+    : program_(program), watcher_(watcher), shapes_by_kind_(kOpKindCount) {
+  met_.fill(-1);
+}
 
 BufferId ProgramBuilder::create(Tensor tensor, Tier tier, int layer, int index, bool persistent) {
-  Buffer buffer;
-  buffer.tensor = tensor;
-  buffer.tier = tier;
-  buffer.persistent = persistent;
-  buffer.layer = layer;
-  buffer.index = index;
+  const Buffer buffer{tensor, tier, persistent, layer, index, -1, -1};
+  if (!ended_.empty()) {
+    const BufferId id = ended_.back();
+    ended_.pop_back();
+    program_.buffers[id] = buffer;
+    last_writer_[id] = -1;
+    return id;
+  }
   program_.buffers.push_back(buffer);
   last_writer_.push_back(-1);
   return static_cast<BufferId>(program_.buffers.size()) - 1;
 }
 
 int ProgramBuilder::shape_index(const OpShape& shape) {
+  const auto hash = 31 * static_cast<unsigned>(shape.kind) + static_cast<unsigned>(shape.tensor) +
+                    2 * static_cast<unsigned>(shape.kv_chunks) + (shape.diagonal ? 1 : 0);
+  int& met = met_[hash % met_.size()];
+  if (met >= 0 && program_.shapes[met] == shape) return met;
   std::vector<int>& known = shapes_by_kind_[static_cast<int>(shape.kind)];
-  // Newest first: loops repeat the shapes they used last.
-  for (auto it = known.rbegin(); it != known.rend(); ++it) {
-    if (program_.shapes[*it] == shape) return *it;
-  }
+  const auto it = std::find_if(known.rbegin(), known.rend(),
+                               [&](int i) { return program_.shapes[i] == shape; });
+  if (it != known.rend()) return met = *it;
   program_.shapes.push_back(shape);
   known.push_back(static_cast<int>(program_.shapes.size()) - 1);
-  return known.back();
+  return met = known.back();
 }
 
-void ProgramBuilder::add_operands(Op& op, std::initializer_list<Operand> operands) {
+void ProgramBuilder::fill(Op& op, const OpShape& shape, int layer, int index, Stream stream,
+                          std::initializer_list<Operand> operands) {
+  assert(operands.size() <= kMaxOperands);
+  op.operand_count = 0;
+  if (watcher_ == nullptr) {  // lifetimes follow from the operands alone
+    op = Op{};
+    op.kind = shape.kind;
+    op.stream = stream;
+    op.shape = shape_index(shape);
+    op.layer = layer;
+    op.index = index;
+    op.micro_batch = micro_batch_;
+    op.head_group = head_group_;
+  }
   for (const Operand& operand : operands) {
-    assert(op.operand_count < kMaxOperands);
     const int i = op.operand_count++;
     op.operands[i] = operand.id;
     if (operand.id < 0) continue;
-    op.reads |= operand.reads ? 1u << i : 0u;
-    op.writes |= operand.writes ? 1u << i : 0u;
+    op.reads |= static_cast<uint16_t>(operand.reads << i);
+    op.writes |= static_cast<uint16_t>(operand.writes << i);
   }
-}
-
-ProgramBuilder::Item ProgramBuilder::item_of(const OpShape& shape, int layer, int index,
-                                             Stream stream,
-                                             std::initializer_list<Operand> operands) {
-  Item item;
-  item.op.kind = shape.kind;
-  item.op.stream = stream;
-  item.op.shape = shape_index(shape);
-  item.op.layer = layer;
-  item.op.index = index;
-  item.op.micro_batch = micro_batch_;
-  item.op.head_group = head_group_;
-  add_operands(item.op, operands);
-  return item;
 }
 
 void ProgramBuilder::communicate(const OpShape& shape, int layer, int index,
                                  std::initializer_list<Operand> operands, bool hoist) {
   const bool overlap = program_.strategy.parallel.overlap;
-  Item item = item_of(shape, layer, index, overlap ? Stream::comm : Stream::compute, operands);
-  if (hoist && overlap) {
-    issue_ahead(item.op, operands.begin()->id);
-  } else {
-    enqueue(std::move(item));
+  const Stream stream = overlap ? Stream::comm : Stream::compute;
+  if (!hoist || !overlap) {
+    enqueue(shape, layer, index, stream, operands, false);
+    return;
   }
+  Op op;
+  fill(op, shape, layer, index, stream, operands);
+  issue_ahead(op, operands.begin()->id);
 }
 
 void ProgramBuilder::issue_ahead(const Op& op, BufferId source) {
@@ -76,35 +82,33 @@ void ProgramBuilder::issue_ahead(const Op& op, BufferId source) {
 
 Op& ProgramBuilder::compute(const OpShape& shape, int layer, int index,
                             std::initializer_list<Operand> operands, Stream stream) {
-  Item item = item_of(shape, layer, index, stream, operands);
-  item.computes = true;
-  enqueue(std::move(item));
+  // Tensors whose store has had its window of compute ops give their memory back now.
+  for (; !deferred_.empty() && deferred_.front().due <= computes_; deferred_.pop_front()) {
+    release(deferred_.front().buffer);
+  }
+  ++computes_;
+  ++queued_computes_;
+  enqueue(shape, layer, index, stream, operands, true);
   // Make room first, so that the reference handed out stays in the queue until the next call.
   while (queued_computes_ > std::max<int64_t>(1, program_.strategy.prefetch_depth)) pop();
   return queue_.back().op;
 }
 
-void ProgramBuilder::enqueue(Item&& item) {
-  if (item.computes) {
-    // Tensors whose store has had its window of compute ops give their memory back now.
-    while (!deferred_.empty() && deferred_.front().due <= computes_) {
-      Item release;
-      release.release = deferred_.front().buffer;
-      queue_.push_back(release);
-      deferred_.pop_front();
-    }
-    ++computes_;
-    ++queued_computes_;
-  }
+Op& ProgramBuilder::enqueue(const OpShape& shape, int layer, int index, Stream stream,
+                            std::initializer_list<Operand> operands, bool computes) {
   const int64_t sequence = popped_ + static_cast<int64_t>(queue_.size());
-  for (int i = 0; item.release < 0 && i < item.op.operand_count; ++i) {
-    if (item.op.writes >> i & 1) last_writer_[item.op.operands[i]] = sequence;
+  for (const Operand& operand : operands) {
+    if (operand.writes && operand.id >= 0) last_writer_[operand.id] = sequence;
   }
-  queue_.push_back(std::move(item));
+  Item& item = queue_.push();
+  item.release = -1;
+  item.computes = computes;
+  fill(item.op, shape, layer, index, stream, operands);
+  return item.op;
 }
 
 void ProgramBuilder::pop() {
-  Item& item = queue_.front();
+  const Item& item = queue_.front();
   if (item.release >= 0) {
     end_lifetime(item.release);
   } else {
@@ -116,18 +120,27 @@ void ProgramBuilder::pop() {
 }
 
 void ProgramBuilder::append(const Op& op) {
-  const int32_t position = static_cast<int32_t>(program_.ops.size());
   for (int i = 0; i < op.operand_count; ++i) {
-    if (op.operands[i] < 0) continue;
-    Buffer& buffer = program_.buffers[op.operands[i]];
-    if (buffer.first_op < 0) buffer.first_op = position;
+    const BufferId id = op.operands[i];
+    if (id < 0) continue;
+    Buffer& buffer = program_.buffers[id];
+    if (buffer.first_op >= 0) continue;
+    buffer.first_op = ops_;
+    if (watcher_ != nullptr && !buffer.persistent) watcher_->begins(id, buffer);
   }
-  program_.ops.push_back(op);
+  if (watcher_ == nullptr) program_.ops.push_back(op);
+  ++ops_;
 }
 
 void ProgramBuilder::end_lifetime(BufferId id) {
-  program_.buffers[id].last_op = static_cast<int32_t>(program_.ops.size()) - 1;
-  program_.releases.push_back(id);
+  Buffer& buffer = program_.buffers[id];
+  buffer.last_op = ops_ - 1;
+  if (watcher_ == nullptr) {
+    program_.releases.push_back(id);
+  } else {
+    watcher_->ends(id, buffer);
+    ended_.push_back(id);
+  }
 }
 
 void ProgramBuilder::copy(BufferId source, BufferId destination, bool hoist) {
@@ -145,22 +158,16 @@ void ProgramBuilder::copy(BufferId source, BufferId destination, bool hoist) {
     stream = Stream::io;
   }
   // Between units of different extent (one block of all tokens) the smaller one is what moves.
-  shape.tensor = program_.bytes[to.tensor] <= program_.bytes[from.tensor] ? to.tensor : from.tensor;
-
-  Item item;
-  item.op.kind = shape.kind;
-  item.op.stream = stream;
-  item.op.shape = shape_index(shape);
-  item.op.layer = to.layer;
-  item.op.index = program_.bytes[to.tensor] <= program_.bytes[from.tensor] ? to.index : from.index;
-  item.op.micro_batch = micro_batch_;
-  item.op.head_group = head_group_;
-  add_operands(item.op, {in(source), out(destination)});
+  const bool smaller = program_.bytes[to.tensor] <= program_.bytes[from.tensor];
+  shape.tensor = smaller ? to.tensor : from.tensor;
+  const int index = smaller ? to.index : from.index;
   if (!hoist) {
-    enqueue(std::move(item));
+    enqueue(shape, to.layer, index, stream, {in(source), out(destination)}, false);
     return;
   }
-  issue_ahead(item.op, source);
+  Op op;
+  fill(op, shape, to.layer, index, stream, {in(source), out(destination)});
+  issue_ahead(op, source);
 }
 
 Parked ProgramBuilder::save(BufferId buffer, Saved where) {
@@ -226,9 +233,9 @@ void ProgramBuilder::drop(const Parked& parked) {
 }
 
 void ProgramBuilder::release(BufferId buffer) {
-  Item item;
+  Item& item = queue_.push();
   item.release = buffer;
-  enqueue(std::move(item));
+  item.computes = false;
 }
 
 void ProgramBuilder::release_after_window(BufferId buffer) {
@@ -236,13 +243,9 @@ void ProgramBuilder::release_after_window(BufferId buffer) {
 }
 
 void ProgramBuilder::finish() {
-  for (; !deferred_.empty(); deferred_.pop_front()) {
-    Item release;
-    release.release = deferred_.front().buffer;
-    queue_.push_back(release);
-  }
+  for (; !deferred_.empty(); deferred_.pop_front()) release(deferred_.front().buffer);
   while (!queue_.empty()) pop();
-  const int32_t last = static_cast<int32_t>(program_.ops.size()) - 1;
+  const int32_t last = ops_ - 1;
   for (Buffer& buffer : program_.buffers) {
     if (buffer.persistent) {
       buffer.first_op = 0;

@@ -6,8 +6,12 @@
 // load is issued `prefetch_depth` compute ops before its use (but never before the store it reads
 // from). A stored buffer keeps its memory for `offload_window` compute ops more, so that the copy
 // can overlap them. Double buffering is nothing but the lifetimes that follow.
+//
+// Who wants to know memory alone can watch lifetimes begin and end as ops go by; the list itself is
+// then not kept.
 #pragma once
 
+#include <array>
 #include <initializer_list>
 #include <vector>
 
@@ -34,9 +38,19 @@ inline Operand in(BufferId id) { return {id, true, false}; }
 inline Operand out(BufferId id) { return {id, false, true}; }
 inline Operand inout(BufferId id) { return {id, true, true}; }
 
+/// Is told of the lifetimes of all buffers that do not live between steps, in program order.
+class LifetimeWatcher {
+ public:
+  virtual ~LifetimeWatcher() = default;
+  virtual void begins(BufferId id, const Buffer& buffer) = 0;
+  virtual void ends(BufferId id, const Buffer& buffer) = 0;
+};
+
 class ProgramBuilder {
  public:
-  explicit ProgramBuilder(Program& program);
+  /// With a watcher, neither ops nor shapes nor releases are written to the program, and of its
+  /// buffers those that are alive.
+  explicit ProgramBuilder(Program& program, LifetimeWatcher* watcher = nullptr);
 
   BufferId create(Tensor tensor, Tier tier, int layer, int index, bool persistent = false);
 
@@ -73,12 +87,14 @@ class ProgramBuilder {
   void set_head_group(int group) { head_group_ = group; }
   /// Writes out what is still queued and closes the lifetimes. Call once.
   void finish();
+  int64_t ops() const { return ops_; }  // written so far
 
  private:
+  // Slots of the queue are used again and again, so `op` is only meant where `release` is not.
   struct Item {
-    Op op;
-    BufferId release = -1;  // >= 0: not an op
+    BufferId release = -1;  // >= 0: the end of a lifetime, else an op
     bool computes = false;
+    Op op;
   };
   struct Deferred {
     int64_t due;
@@ -86,26 +102,30 @@ class ProgramBuilder {
   };
 
   int shape_index(const OpShape& shape);
-  Item item_of(const OpShape& shape, int layer, int index, Stream stream,
-               std::initializer_list<Operand> operands);
-  static void add_operands(Op& op, std::initializer_list<Operand> operands);
-  void enqueue(Item&& item);
+  void fill(Op& op, const OpShape& shape, int layer, int index, Stream stream,
+            std::initializer_list<Operand> operands);
+  Op& enqueue(const OpShape& shape, int layer, int index, Stream stream,
+              std::initializer_list<Operand> operands, bool computes);
   void issue_ahead(const Op& op, BufferId source);
   void pop();
   void append(const Op& op);
   void end_lifetime(BufferId buffer);
 
   Program& program_;
+  LifetimeWatcher* watcher_;
   int micro_batch_ = 0;
   int head_group_ = 0;
+  int32_t ops_ = 0;
   Fifo<Item> queue_;
   int64_t popped_ = 0;  // items taken from the queue so far
   int64_t queued_computes_ = 0;
   int64_t computes_ = 0;  // compute ops emitted so far
   Fifo<Deferred> deferred_;
   std::vector<int64_t>
-      last_writer_;  // per buffer: sequence number of the queued item that writes it
+      last_writer_;              // per buffer: sequence number of the queued item that writes it
+  std::vector<BufferId> ended_;  // with a watcher, whose ids others take over
   std::vector<std::vector<int>> shapes_by_kind_;
+  std::array<int, 256> met_;  // shapes met last, by a hash of them; -1: none
 };
 
 }  // namespace longspan

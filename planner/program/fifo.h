@@ -1,5 +1,5 @@
-// A queue in one growing block of memory: internal to planner/program, where queues are short and
-// their pushes and pops are the hottest loop of lowering.
+// A queue that reuses its slots, a ring of them that grows as needed: internal to planner/program,
+// where queues are short and their pushes and pops are the hottest loop of lowering.
 #pragma once
 
 #include <cstddef>
@@ -11,22 +11,31 @@ namespace longspan {
 template <class T>
 class Fifo {
  public:
-  bool empty() const { return head_ == items_.size(); }
-  size_t size() const { return items_.size() - head_; }
-  T& front() { return items_[head_]; }
-  T& back() { return items_.back(); }
-  void push_back(T item) { items_.push_back(std::move(item)); }
-  void pop_front() {
-    if (++head_ < kSlack || 2 * head_ < items_.size()) return;
-    items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(head_));
-    head_ = 0;
+  bool empty() const { return head_ == tail_; }
+  size_t size() const { return tail_ - head_; }
+  T& front() { return slots_[head_ & mask()]; }
+  T& back() { return slots_[(tail_ - 1) & mask()]; }
+  /// A slot at the end, with whatever an earlier item has left in it.
+  T& push() {
+    if (size() == slots_.size()) grow();
+    return slots_[tail_++ & mask()];
   }
+  void push_back(const T& item) { push() = item; }
+  void pop_front() { ++head_; }
 
  private:
-  static constexpr size_t kSlack = 32;  // dead items tolerated before the rest moves up
+  size_t mask() const { return slots_.size() - 1; }  // slots are a power of two
+  void grow() {
+    std::vector<T> larger(2 * slots_.size());
+    const size_t count = size();
+    for (size_t i = 0; i < count; ++i) larger[i] = std::move(slots_[(head_ + i) & mask()]);
+    slots_ = std::move(larger);
+    head_ = 0;
+    tail_ = count;
+  }
 
-  std::vector<T> items_;
-  size_t head_ = 0;
+  std::vector<T> slots_ = std::vector<T>(32);
+  size_t head_ = 0, tail_ = 0;  // ever popped, ever pushed
 };
 
 }  // namespace longspan

@@ -84,7 +84,7 @@ class Placement {
     const int64_t bytes = padded(program_.bytes[b.tensor]);
     const int tier = static_cast<int>(b.tier);
     if (bytes > 0) {
-      layout_.offsets[id] = persistent_[tier] + allocators_[tier].allocate(bytes, history);
+      layout_.offsets[id] = persistent_[tier] + allocators_[tier].allocate(bytes, &history);
     }
     live_[tier] += bytes;
     layout_.live_bytes[tier] = std::max(layout_.live_bytes[tier], live_[tier]);
@@ -94,7 +94,7 @@ class Placement {
     const int64_t bytes = padded(program_.bytes[b.tensor]);
     const int tier = static_cast<int>(b.tier);
     if (bytes > 0) {
-      allocators_[tier].free(layout_.offsets[id] - persistent_[tier], bytes, history);
+      allocators_[tier].free(layout_.offsets[id] - persistent_[tier], bytes, &history);
     }
     live_[tier] -= bytes;
   }
@@ -189,30 +189,6 @@ Layout lay_out(const Program& program) {
   }
   placement.finish();
   return layout;
-}
-
-std::array<int64_t, kTierCount> arena_bytes_of(const Program& program) {
-  Layout layout;
-  Placement placement(program, layout);
-  std::vector<bool> allocated(program.buffers.size());
-  Waits nothing = kNoWaits;
-  size_t next_release = 0;
-  for (size_t position = 0; position < program.ops.size(); ++position) {
-    const Op& op = program.ops[position];
-    for (int i = 0; i < op.operand_count; ++i) {
-      const BufferId id = op.operands[i];
-      if (id < 0 || allocated[id] || program.buffers[id].persistent) continue;
-      allocated[id] = true;
-      placement.begin(id, nothing);
-    }
-    for (; next_release < program.releases.size(); ++next_release) {
-      const BufferId id = program.releases[next_release];
-      if (program.buffers[id].last_op > static_cast<int32_t>(position)) break;
-      placement.end(id, kNoWaits);
-    }
-  }
-  placement.finish();
-  return layout.arena_bytes;
 }
 
 std::vector<std::array<int64_t, kTierCount>> live_bytes_by_op(const Program& program) {

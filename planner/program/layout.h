@@ -34,9 +34,12 @@ struct Queued {
   Waits waits{};
 };
 
+/// All streams' queues, in order; position is the ordinal.
+using Queues = std::array<std::vector<Queued>, kStreamCount>;
+
 struct Layout {
   std::vector<int64_t> offsets;  // per buffer, bytes from the start of its tier's arena
-  std::array<std::vector<Queued>, kStreamCount> streams;  // in order; position is the ordinal
+  Queues streams;
   std::array<int64_t, kTierCount> arena_bytes{};
   /// Largest sum of live buffers at any op: what a perfect packing would need.
   std::array<int64_t, kTierCount> live_bytes{};
@@ -45,8 +48,15 @@ struct Layout {
 /// Lays out `program`. REQUIRES: built by build_program.
 Layout lay_out(const Program& program);
 
-/// The arenas of lay_out(program) alone, in a fraction of its time: nothing is said of edges.
-std::array<int64_t, kTierCount> arena_bytes_of(const Program& program);
+struct Arenas {
+  std::array<int64_t, kTierCount> bytes{};
+  /// What takes most of a tier at the first op at its peak; Tensor::count where it is empty.
+  std::array<Tensor, kTierCount> largest{Tensor::count, Tensor::count, Tensor::count};
+  int64_t ops = 0;  // of the program
+};
+/// The arenas of lay_out(build_program(request)), in a fraction of their time: neither the list nor
+/// its edges are made. Throws as build_program() does.
+Arenas arenas_of(const StepRequest& request);
 
 /// Bytes live on each tier while each op runs, in program order: the memory curve.
 std::vector<std::array<int64_t, kTierCount>> live_bytes_by_op(const Program& program);

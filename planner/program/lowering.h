@@ -54,8 +54,9 @@ struct BackwardBlock {
 
 class StepLowering {
  public:
-  explicit StepLowering(Program& program);
+  explicit StepLowering(Program& program, LifetimeWatcher* watcher = nullptr);
   void run(const std::vector<Action>& actions);
+  int64_t ops() const { return builder_.ops(); }
 
  private:
   // --- lowering_forward.cpp

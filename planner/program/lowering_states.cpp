@@ -4,9 +4,9 @@
 
 namespace longspan {
 
-StepLowering::StepLowering(Program& program)
+StepLowering::StepLowering(Program& program, LifetimeWatcher* watcher)
     : program_(program),
-      builder_(program),
+      builder_(program, watcher),
       s_(program.strategy),
       parallel_(program.strategy.parallel),
       idle_(program.strategy.idle),
@@ -268,33 +268,6 @@ void StepLowering::update(int unit, BufferId norm) {
     builder_.release_after_window(m);
     builder_.release_after_window(v);
   }
-}
-
-int64_t about_ops_of_layer(const StepRequest& request) {
-  const Strategy& s = request.strategy;
-  const Lengths lengths = lengths_of(s, request.sequence);
-  const int64_t chunks = lengths.chunks(), ring = s.parallel.ring;
-  const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
-  const int64_t per_chunk = 15 + (ring > 1 ? 4 * ring : 0) + (pairs ? 4 * chunks : 0);
-  return request.micro_batches *
-         (20 + 12 * lengths.blocks() + per_chunk * chunks * lengths.head_groups);
-}
-
-Program build_program(const StepRequest& request) {
-  validate(request.strategy, request.model, request.sequence, "strategy");
-  Program program;
-  program.model = request.model;
-  program.strategy = request.strategy;
-  program.lengths = lengths_of(request.strategy, request.sequence);
-  program.place = place_of(request.strategy.parallel, request.rank);
-  program.dtype = request.dtype;
-  program.micro_batches = request.micro_batches;
-  program.bytes = tensor_bytes(request.model, program.lengths, request.strategy, request.dtype);
-  // Moving what there is each time it grows is a tenth of all lowering.
-  constexpr int64_t kMost = int64_t{1} << 22;
-  program.ops.reserve(std::min(kMost, request.model.layers * about_ops_of_layer(request)));
-  StepLowering(program).run(single_stage_schedule(request.micro_batches));
-  return program;
 }
 
 }  // namespace longspan

@@ -12,6 +12,56 @@ namespace {
 
 constexpr int64_t kShardAlignment = 64;  // elements
 
+constexpr Rows row_kind(Tensor tensor) {
+  if (tensor >= Tensor::tokens_all && tensor <= Tensor::dv_all) return Rows::sequence;
+  if (tensor >= Tensor::tokens && tensor <= Tensor::inner) return Rows::block;
+  if (tensor >= Tensor::q && tensor <= Tensor::dv_own) return Rows::chunk;
+  return Rows::none;
+}
+
+constexpr bool has_own_rows(Tensor tensor) {
+  switch (tensor) {
+    case Tensor::k_all:
+    case Tensor::v_all:
+    case Tensor::dk_all:
+    case Tensor::dv_all:
+    case Tensor::lse:
+    case Tensor::delta:
+      return false;
+    default:
+      return row_kind(tensor) != Rows::none && (tensor < Tensor::q || tensor > Tensor::delta_heads);
+  }
+}
+
+constexpr bool has_scattered_rows(Tensor tensor) {
+  switch (tensor) {
+    case Tensor::tokens_all:
+    case Tensor::tokens:
+    case Tensor::x:
+    case Tensor::y:
+    case Tensor::dx:
+    case Tensor::h_own:
+    case Tensor::sum_own:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// A table, as searches ask of all tensors tens of thousands of times a second.
+struct RowKind {
+  Rows rows;
+  bool own, scattered;
+};
+constexpr auto kRowKinds = [] {
+  std::array<RowKind, kTensorCount> kinds{};
+  for (int i = 0; i < kTensorCount; ++i) {
+    const auto t = static_cast<Tensor>(i);
+    kinds[i] = {row_kind(t), has_own_rows(t), has_scattered_rows(t)};
+  }
+  return kinds;
+}();
+
 }  // namespace
 
 std::string_view name_of(DType dtype) { return dtype == DType::float32 ? "float32" : "bfloat16"; }
@@ -94,58 +144,19 @@ std::string_view name_of(Tensor tensor) {
   return names[static_cast<int>(tensor)];
 }
 
-Rows rows_of(Tensor tensor) {
-  if (tensor >= Tensor::tokens_all && tensor <= Tensor::dv_all) return Rows::sequence;
-  if (tensor >= Tensor::tokens && tensor <= Tensor::inner) return Rows::block;
-  if (tensor >= Tensor::q && tensor <= Tensor::dv_own) return Rows::chunk;
-  return Rows::none;
-}
-
-bool is_own(Tensor tensor) {
-  switch (tensor) {
-    case Tensor::k_all:
-    case Tensor::v_all:
-    case Tensor::dk_all:
-    case Tensor::dv_all:
-    case Tensor::lse:
-    case Tensor::delta:
-      return false;
-    default:
-      return rows_of(tensor) != Rows::none && (tensor < Tensor::q || tensor > Tensor::delta_heads);
-  }
-}
-
-bool is_scattered(Tensor tensor) {
-  switch (tensor) {
-    case Tensor::tokens_all:
-    case Tensor::tokens:
-    case Tensor::x:
-    case Tensor::y:
-    case Tensor::dx:
-    case Tensor::h_own:
-    case Tensor::sum_own:
-      return true;
-    default:
-      return false;
-  }
-}
+Rows rows_of(Tensor tensor) { return row_kind(tensor); }
+bool is_own(Tensor tensor) { return kRowKinds[static_cast<int>(tensor)].own; }
+bool is_scattered(Tensor tensor) { return kRowKinds[static_cast<int>(tensor)].scattered; }
 bool holds_all_groups(Tensor tensor) { return tensor >= Tensor::o && tensor <= Tensor::delta; }
 
 bool is_state(Tensor tensor) { return tensor <= Tensor::grads_head_shard; }
 
 int64_t Lengths::rows(Tensor t) const {
-  const int64_t share = (is_own(t) ? ulysses : 1) * (is_scattered(t) ? tensor : 1);
-  switch (rows_of(t)) {
-    case Rows::sequence:
-      return sequence / share;
-    case Rows::block:
-      return block / share;
-    case Rows::chunk:
-      return chunk / share;
-    case Rows::none:
-      break;
-  }
-  return 0;
+  const RowKind kind = kRowKinds[static_cast<int>(t)];
+  const int64_t of_kind[] = {0, sequence, block, chunk};
+  const int64_t whole = of_kind[static_cast<int>(kind.rows)];
+  const int64_t share = (kind.own ? ulysses : 1) * (kind.scattered ? tensor : 1);
+  return share == 1 ? whole : whole / share;  // to divide takes longer than all else
 }
 
 Lengths lengths_of(const Strategy& s, int64_t sequence) {

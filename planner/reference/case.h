@@ -53,7 +53,9 @@ struct CaseMeasured {
   std::optional<double> mfu;                  // a share, 0.55
   /// Of the fullest GPU: tensors, what the allocator took for them, and all that is in use.
   std::optional<int64_t> peak_allocated_bytes, peak_reserved_bytes, peak_device_bytes;
-  bool longest = false;        // the longest sequence that trained
+  bool longest = false;  // the longest sequence that trained
+  /// Of the longest: the next length that was tried, which did not train. Nothing: not known.
+  std::optional<int64_t> longest_below;
   bool out_of_memory = false;  // it did not train
   bool operator==(const CaseMeasured&) const = default;
 };

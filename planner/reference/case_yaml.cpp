@@ -105,7 +105,8 @@ FlopConvention read_convention(const YamlMap& yaml) {
   return c;
 }
 
-CaseMeasured read_measured(const YamlMap& yaml) {
+// Of a sequence of so many tokens.
+CaseMeasured read_measured(const YamlMap& yaml, int64_t sequence) {
   CaseMeasured m;
   m.step_seconds = positive(yaml, "step_time_s");
   m.tokens_per_second = positive(yaml, "tokens_per_s");
@@ -119,6 +120,10 @@ CaseMeasured read_measured(const YamlMap& yaml) {
   m.peak_reserved_bytes = bytes(yaml, "peak_reserved");
   m.peak_device_bytes = bytes(yaml, "peak_device");
   m.longest = flag_or(yaml, "longest", false);
+  if (yaml.has("longest_below")) {
+    if (!m.longest) throw yaml.error("longest_below", "expected with longest: true only");
+    m.longest_below = yaml.whole("longest_below", sequence + 1, kMostTokens);
+  }
   m.out_of_memory = flag_or(yaml, "out_of_memory", false);
   yaml.finish();
   return m;
@@ -246,7 +251,7 @@ ReferenceCase read_case(const YamlMap& yaml, const ReferenceCase& of_file,
   c.precision = known_word(yaml, "precision", case_precisions());
   read_run(yaml, c);
   if (yaml.has("flops")) c.convention = read_convention(yaml.map("flops"));
-  c.measured = read_measured(yaml.map("measured"));
+  c.measured = read_measured(yaml.map("measured"), c.sequence);
   if (yaml.has("peer")) c.peer = read_peer(yaml.map("peer"));
   c.note = text_or_empty(yaml, "note");
   yaml.finish();

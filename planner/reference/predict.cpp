@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -124,10 +125,14 @@ CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
   prediction.fits = fits(plan, predicted.peak_bytes);
   prediction.verdict = fit_of(hw, predicted.peak_bytes).fit;
   if (c.measured.longest) {
-    prediction.longest_sequence = longest_multiple(granule_of(c), 50, [&](int64_t tokens) {
-      const Plan longer = plan_of(c, model, hw, tokens);
-      return fits(longer, exact_peak_bytes(step_request(longer)));
-    });
+    const auto longest = [&](const std::set<Fit>& verdicts) {
+      return longest_multiple(granule_of(c), 50, [&](int64_t tokens) {
+        const Plan longer = plan_of(c, model, hw, tokens);
+        return verdicts.contains(fit_of(hw, exact_peak_bytes(step_request(longer))).fit);
+      });
+    };
+    prediction.longest_sequence = longest({Fit::fits, Fit::at_risk});
+    prediction.longest_range = {longest({Fit::fits}), *prediction.longest_sequence};
   }
   return prediction;
 }
@@ -138,10 +143,11 @@ struct StackNeeds {
   double device = 0;      // ... so many are in use
   double host = 0;        // B of a node
   bool addressed = true;  // its kernels can address their tensors
-  /// If it takes so many times the device memory that is predicted.
-  bool fit(const HardwareProfile& hw, double memory_share = 1) const {
-    return addressed && memory_share * device <= hw.device.memory_bytes.value &&
-           host <= hw.host.memory_bytes.value;
+  /// If it takes so many times the memory that is predicted, on the device and on the host, and
+  /// leaves some of the device's free.
+  bool fit(const HardwareProfile& hw, double memory_share = 1, double spare_bytes = 0) const {
+    return addressed && memory_share * device + spare_bytes <= hw.device.memory_bytes.value &&
+           memory_share * host <= hw.host.memory_bytes.value;
   }
 };
 
@@ -185,11 +191,16 @@ CasePrediction predict_stack(const ReferenceCase& reference, const ModelSpec& mo
                        : needs.fit(hw, range.low) ? Fit::at_risk
                                                   : Fit::does_not_fit;
   if (c.measured.longest) {
-    ReferenceCase longer = c;
-    prediction.longest_sequence = longest_multiple(granule_of(c), 1000, [&](int64_t tokens) {
-      longer.sequence = tokens;
-      return needs_of(longer, fit_positions(model, tokens), hw, stack).fit(hw);
-    });
+    const auto longest = [&](double memory_share) {
+      ReferenceCase longer = c;
+      return longest_multiple(granule_of(c), 1000, [&](int64_t tokens) {
+        longer.sequence = tokens;
+        return needs_of(longer, fit_positions(model, tokens), hw, stack)
+            .fit(hw, memory_share, stack.spare_bytes.value);
+      });
+    };
+    prediction.longest_sequence = longest(1);
+    prediction.longest_range = {longest(range.high), longest(range.low)};
   }
   return prediction;
 }

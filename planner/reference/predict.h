@@ -13,6 +13,12 @@
 
 namespace longspan {
 
+/// Tokens.
+struct LengthRange {
+  int64_t low = 0, high = 0;
+  bool operator==(const LengthRange&) const = default;
+};
+
 /// What could be predicted, or why nothing was.
 struct CasePrediction {
   std::optional<double> step_seconds;
@@ -21,6 +27,8 @@ struct CasePrediction {
   /// At risk: some of the memories that the range allows fit, and some do not (range.h).
   std::optional<Fit> verdict;
   std::optional<int64_t> longest_sequence;  // tokens; of cases that ask for it
+  /// The longest at the ends of the memory that the range allows.
+  std::optional<LengthRange> longest_range;
   std::string reason;  // not covered because of: "pipeline stages"; empty: it is
   bool operator==(const CasePrediction&) const = default;
 };

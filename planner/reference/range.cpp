@@ -17,10 +17,12 @@ std::span<const EmbeddedFile> range_files();
 
 namespace {
 
-constexpr double kOutside = 0.05;  // of the runs, at either end
+constexpr double kTail = 0.05;  // of the runs outside, at either end
+constexpr double kTailStep = 0.005;
+constexpr double kCovered = 0.85;  // at least, of the runs by ranges that others give
 
 constexpr std::pair<const char*, CalibratedRange Ranges::*> kFigures[] = {
-    {"step_time", &Ranges::step}, {"memory", &Ranges::memory}, {"longest", &Ranges::longest}};
+    {"step_time", &Ranges::step}, {"memory", &Ranges::memory}};
 
 // The value up to which `share` of the weight lies, half of its own weight included; between two
 // values, in proportion.
@@ -64,7 +66,7 @@ const Range& CalibratedRange::of(const std::string& table) const {
   return it == without.end() ? all : it->second;
 }
 
-Range range_of(const Ratios& ratios) {
+Range range_of(const Ratios& ratios, double tail) {
   std::vector<std::pair<double, double>> sorted;  // ratio, weight
   const auto tables = static_cast<double>(
       std::count_if(ratios.begin(), ratios.end(), [](const auto& t) { return !t.second.empty(); }));
@@ -75,19 +77,44 @@ Range range_of(const Ratios& ratios) {
   }
   if (sorted.empty()) return {};
   std::sort(sorted.begin(), sorted.end());
-  return {quantile(sorted, kOutside), quantile(sorted, 1 - kOutside)};
+  return {quantile(sorted, tail), quantile(sorted, 1 - tail)};
 }
 
-CalibratedRange calibrate(const Ratios& ratios) {
+namespace {
+
+CalibratedRange calibrated_with(const Ratios& ratios, double tail) {
   CalibratedRange calibrated;
-  calibrated.all = range_of(ratios);
+  calibrated.all = range_of(ratios, tail);
   for (const auto& [table, of_table] : ratios) {
     if (of_table.empty()) continue;
     ++calibrated.tables;
     calibrated.cases += static_cast<int64_t>(of_table.size());
     Ratios others = ratios;
     others.erase(table);
-    calibrated.without[table] = range_of(others);
+    calibrated.without[table] = range_of(others, tail);
+  }
+  return calibrated;
+}
+
+// Of all values, those in the range without their own table.
+double covered(const CalibratedRange& calibrated, const Ratios& ratios) {
+  int64_t inside = 0;
+  for (const auto& [table, of_table] : ratios) {
+    inside += std::count_if(of_table.begin(), of_table.end(), [&, &name = table](double ratio) {
+      return calibrated.of(name).holds(ratio);
+    });
+  }
+  return static_cast<double>(inside) / static_cast<double>(calibrated.cases);
+}
+
+}  // namespace
+
+CalibratedRange calibrate(const Ratios& ratios) {
+  CalibratedRange calibrated = calibrated_with(ratios, kTail);
+  for (double tail = kTail; calibrated.tables > 1 && tail > 0;) {
+    if (covered(calibrated, ratios) >= kCovered) break;
+    tail = std::max(0.0, tail - kTailStep);
+    calibrated = calibrated_with(ratios, tail);
   }
   return calibrated;
 }

@@ -35,7 +35,7 @@ struct CalibratedRange {
 };
 
 struct Ranges {
-  CalibratedRange step, memory, longest;
+  CalibratedRange step, memory;
   bool operator==(const Ranges&) const = default;
 };
 
@@ -51,8 +51,12 @@ const Range& step_range(const HardwareProfile& hw);
 /// measured / predicted of the runs of each table, as predicted without it.
 using Ratios = std::map<std::string, std::vector<double>>;
 
-/// From the 5 % to the 95 % quantile, every table weighing 1; of no runs, [1, 1].
-Range range_of(const Ratios& ratios);
+/// From the `tail` to the 1 - `tail` quantile, every table weighing 1; of no runs, [1, 1].
+/// REQUIRES: 0 <= tail < 0.5.
+Range range_of(const Ratios& ratios, double tail = 0.05);
+
+/// With a twentieth outside at either end; or, where the ranges that the other tables give would
+/// hold less than 85 % of the runs, with as much less as it takes.
 CalibratedRange calibrate(const Ratios& ratios);
 
 /// The file's text, to three digits, and back. parse_ranges() throws bad_input with line and key.

@@ -22,10 +22,13 @@ struct Collected {
   struct Without {
     std::vector<double> errors;
     int64_t in_range = 0;
-    void append(const std::optional<double>& error, const Range& range) {
+    void append(const std::optional<double>& error, bool within) {
       if (!error) return;
       errors.push_back(*error);
-      if (range.holds(ratio_of(*error))) ++in_range;
+      if (within) ++in_range;
+    }
+    void append(const std::optional<double>& error, const Range& range) {
+      append(error, error && range.holds(ratio_of(*error)));
     }
     LeftOut summary() const { return {summarize(errors), in_range}; }
   };
@@ -40,6 +43,22 @@ std::optional<double> error_of(const std::optional<T>& predicted,
                                const std::optional<T>& measured) {
   if (!predicted || !measured) return std::nullopt;
   return static_cast<double>(*predicted) / static_cast<double>(*measured) - 1;
+}
+
+// The last length that may be the longest: just short of the one that did not train.
+int64_t last_possible(const ReferenceCase& c) {
+  return c.measured.longest_below.value_or(c.sequence + 1) - 1;
+}
+
+std::optional<double> length_error(const CasePrediction& p, const ReferenceCase& c) {
+  const std::optional<int64_t> predicted = p.longest_sequence;
+  if (!predicted) return std::nullopt;
+  return error_of(predicted, std::optional(std::clamp(*predicted, c.sequence, last_possible(c))));
+}
+
+std::optional<bool> length_in_range(const CasePrediction& p, const ReferenceCase& c) {
+  if (!p.longest_range) return std::nullopt;
+  return p.longest_range->low <= last_possible(c) && c.sequence <= p.longest_range->high;
 }
 
 void append(std::vector<double>& errors, const std::optional<double>& error) {
@@ -73,8 +92,9 @@ CaseErrors errors_of(const ReferenceCase& c, const CasePrediction& p,
     errors.mfu = *restated(c, *p.step_seconds).mfu - *c.measured.mfu;
   }
   if (c.measured.longest) {
-    errors.longest = error_of(p.longest_sequence, std::optional(c.sequence));
-    errors.longest_left_out = error_of(left_out.longest_sequence, std::optional(c.sequence));
+    errors.longest = length_error(p, c);
+    errors.longest_left_out = length_error(left_out, c);
+    errors.longest_in_range = length_in_range(left_out, c);
   }
   return errors;
 }
@@ -102,7 +122,7 @@ void collect(Collected& into, const ReferenceCase& c, const CasePrediction& p,
   append(into.longest, errors.longest);
   into.step_without.append(errors.step_left_out, ranges.step.of(c.table));
   into.peak_without.append(errors.peak_left_out, ranges.memory.of(c.table));
-  into.longest_without.append(errors.longest_left_out, ranges.longest.of(c.table));
+  into.longest_without.append(errors.longest_left_out, errors.longest_in_range.value_or(false));
   append(into.mfu, errors.mfu);
   if (p.fits) count_fit(table.fit, !c.measured.out_of_memory, *p.fits);
   if (p.verdict == Fit::at_risk) ++table.fit.at_risk;
@@ -179,7 +199,7 @@ ValidationReport make_report(const std::vector<ReferenceCase>& cases,
 }
 
 Ranges ranges_of(const std::vector<ReferenceCase>& cases, const ValidationReport& report) {
-  Ratios step, memory, longest;
+  Ratios step, memory;
   const auto put = [](Ratios& ratios, const std::string& table,
                       const std::optional<double>& error) {
     if (error) ratios[table].push_back(ratio_of(*error));
@@ -187,9 +207,8 @@ Ranges ranges_of(const std::vector<ReferenceCase>& cases, const ValidationReport
   for (size_t i = 0; i < cases.size(); ++i) {
     put(step, cases[i].table, report.cases[i].step_left_out);
     put(memory, cases[i].table, report.cases[i].peak_left_out);
-    put(longest, cases[i].table, report.cases[i].longest_left_out);
   }
-  return {calibrate(step), calibrate(memory), calibrate(longest)};
+  return {calibrate(step), calibrate(memory)};
 }
 
 }  // namespace longspan

@@ -1,8 +1,10 @@
 // How right the predictions of published cases are.
 //
 // Errors are signed shares, predicted / measured - 1: below zero the prediction is too fast, too
-// small or too short. Every case is in the report: compared, left out by its file, or not covered
-// by the predictor, each with its reason. Pure functions of their arguments.
+// small or too short. The longest sequence that trained says only that the true one is below the
+// next that was tried: its error is that to the nearest length in between, and in range is what
+// has such a length in its range. Every case is in the report: compared, left out by its file, or
+// not covered by the predictor, each with its reason. Pure functions of their arguments.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +36,8 @@ struct CaseErrors {
   std::optional<double> step, peak, longest;
   /// Likewise, predicted with nothing fitted to the case's table.
   std::optional<double> step_left_out, peak_left_out, longest_left_out;
+  /// Whether the range of the longest sequence, predicted likewise, has one that the source allows.
+  std::optional<bool> longest_in_range;
   std::optional<double> mfu;  // predicted - measured: 0.01 is a percentage point
   std::optional<double> peer_step, peer_peak;
 };

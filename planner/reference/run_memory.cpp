@@ -31,10 +31,13 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
              number(shape.sequence) *
              (stored > 0 ? stack.score_saved_bytes.value * number(shape.sequence) : 4) /
              number(shape.context);
-  const double norms = 2 * 2 * between * d, inputs = 2 * 2 * between * d;
+  // Norms that save their outputs, which the products save anyway, do without their inputs.
+  const double kept = shape.ulysses > 1 ? stack.exchanged_norm_inputs.value : 1;
+  const double norms = kept * 2 * 2 * between * d, inputs = 2 * 2 * between * d;
   const double masks = stored * 2 * between * d;  // of dropout, as old as unfused attention
   s.all = norms + inputs + masks + 2 * rows * (a + 2 * g) + 2 * rows * a + 2 * rows * (w + f) +
           s.scores;
+  if (m.qk_norm) s.all += 2 * rows * (a + g);
   const double outputs = 2 * rows * (a + 2 * g + w) + 2 * 2 * between * d;
   s.chosen = s.input + 2 * rows * a + s.scores +
              (shape.precision.speed > 1 ? 0 : stack.selective_kept.value) * outputs;
@@ -108,10 +111,18 @@ class Stage {
                    whole * waiting +
                    cut * stack_.optimizer_state_bytes.value * here(c_.offload.optimizer) +
                    gathered_bytes(c_, model_, stack_, index_);
-    if (c_.zero == 3) bytes += stack_.gathered_bytes.value;
+    if (c_.zero == 3) bytes += stack_.gathered_bytes.value + beyond_live();
     if (c_.zero > 0 && ranks > 1) bytes += stack_.group_buffer_bytes.value;
     if (shape_.ulysses > 1) bytes += stack_.exchange_buffer_bytes.value;
     return bytes;
+  }
+
+  // Of parameters in use, what is more than ZeRO 3 would gather ahead.
+  double beyond_live() const {
+    const double live = stack_.live_parameters.value;
+    if (live == 0) return 0;
+    const double head = number(model_.vocab * model_.hidden);
+    return 2 * std::max(0.0, head + number(parameter_units(model_)[1].elements) - live);
   }
 
   // Of layers that are recomputed: what is whole while one of them runs backward.

@@ -93,10 +93,28 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"kernel_elements", &Stack::kernel_elements},
     {"host_state_bytes", &Stack::host_state_bytes},
     {"host_reserved_bytes", &Stack::host_reserved_bytes},
+    {"live_parameters", &Stack::live_parameters},
+    {"spare_bytes", &Stack::spare_bytes},
+    {"whole_logit_state_bytes", &Stack::whole_logit_state_bytes},
+    {"tensor_loss_work", &Stack::tensor_loss_work},
+    {"exchanged_norm_inputs", &Stack::exchanged_norm_inputs},
 };
 
 constexpr std::array<std::string_view, 5> kKinds{
     "paper: ", "code: ", "measured: ", "fitted: ", "assumption: "};
+
+// A number, which is assumed, or {value, fitted_to}.
+TermWithout read_without(const YamlMap& yaml, const std::string& table) {
+  if (!yaml.has_map(table)) return {yaml.real(table), {}};
+  const YamlMap of_table = yaml.map(table);
+  TermWithout without{of_table.real("value"), of_table.texts("fitted_to")};
+  if (std::find(without.fitted_to.begin(), without.fitted_to.end(), table) !=
+      without.fitted_to.end()) {
+    throw of_table.error("fitted_to", "expected tables other than " + table);
+  }
+  of_table.finish();
+  return without;
+}
 
 StackTerm read_term(const YamlMap& yaml) {
   StackTerm term{yaml.real("value"), yaml.text("source"), {}};
@@ -111,7 +129,9 @@ StackTerm read_term(const YamlMap& yaml) {
   }
   if (term.source.starts_with("fitted: ")) {
     const YamlMap without = yaml.map("without");
-    for (const std::string& table : without.keys()) term.without[table] = without.real(table);
+    for (const std::string& table : without.keys()) {
+      term.without[table] = read_without(without, table);
+    }
     without.finish();
   }
   yaml.finish();
@@ -148,19 +168,28 @@ Stack load_stack(const std::string& name) {
   throw bad_input("stack \"{}\": unknown{}", name, nearest_hint(name, stack_names()));
 }
 
-StackTerm& term_of(Stack& stack, const std::string& key) {
+std::vector<std::string> term_keys() {
   std::vector<std::string> keys;
+  for (const auto& [name, member] : kTerms) keys.emplace_back(name);
+  return keys;
+}
+
+const StackTerm& term_of(const Stack& stack, const std::string& key) {
   for (const auto& [name, member] : kTerms) {
     if (name == key) return stack.*member;
-    keys.emplace_back(name);
   }
-  throw bad_input("term \"{}\" of a stack: unknown{}", key, nearest_hint(key, keys));
+  throw bad_input("term \"{}\" of a stack: unknown{}", key, nearest_hint(key, term_keys()));
+}
+
+StackTerm& term_of(Stack& stack, const std::string& key) {
+  return const_cast<StackTerm&>(term_of(std::as_const(stack), key));
 }
 
 Stack without_table(Stack stack, const std::string& table) {
   for (const auto& [key, member] : kTerms) {
     StackTerm& term = stack.*member;
-    if (const auto it = term.without.find(table); it != term.without.end()) term.value = it->second;
+    if (const auto it = term.without.find(table); it != term.without.end())
+      term.value = it->second.value;
   }
   return stack;
 }

@@ -14,15 +14,22 @@
 
 namespace longspan {
 
+/// A value of a term that owes nothing to some table.
+struct TermWithout {
+  double value = 0;
+  std::vector<std::string> fitted_to;  // tables of published cases; empty: assumed
+  bool operator==(const TermWithout&) const = default;
+};
+
 /// A habit's price. Sources begin with "paper: ", "code: ", "measured: ", "fitted: " or
 /// "assumption: ".
 struct StackTerm {
   double value = 0;
   std::string source;
   /// Of a fitted term: the tables of published cases that it was fitted to, each with the value the
-  /// term has where that table is left out: fitted to the others, or, where it is the only one,
-  /// what one would assume without any.
-  std::map<std::string, double> without;
+  /// term has where that table is left out: fitted to other tables, or, where they say nothing
+  /// about it, what one would assume without any.
+  std::map<std::string, TermWithout> without;
   bool operator==(const StackTerm&) const = default;
 };
 
@@ -120,6 +127,13 @@ struct Stack {
   StackTerm kernel_elements;        // elements of a tensor that kernels can address; 0: any
   StackTerm host_state_bytes;       // B in host memory for a parameter whose optimizer is there
   StackTerm host_reserved_bytes;    // B of a node's host memory that processes and system take
+  StackTerm live_parameters;  // that ZeRO 3 gathers ahead of use, in gathered_bytes; the head,
+                              // which a fused loss keeps gathered, and a layer at work can be more
+  StackTerm spare_bytes;      // B of a device that the longest sequences leave free
+  StackTerm whole_logit_state_bytes;  // B for a logit besides where the vocabulary is not cut up
+  StackTerm tensor_loss_work;       // in a tensor group, tensors of hidden width besides loss_work
+  StackTerm exchanged_norm_inputs;  // 1: of the inputs of norms, kept where heads are exchanged
+                                    // for tokens
   bool operator==(const Stack&) const = default;
 };
 
@@ -129,8 +143,12 @@ std::vector<std::string> stack_names();
 /// Throws bad_input for an unknown name, with the nearest known ones.
 Stack load_stack(const std::string& name);
 
+/// Keys of a stack's terms, in the order of the struct.
+std::vector<std::string> term_keys();
+
 /// A term by its key in the file. Throws bad_input for an unknown one, with the nearest known.
 StackTerm& term_of(Stack& stack, const std::string& key);
+const StackTerm& term_of(const Stack& stack, const std::string& key);
 
 /// The stack as it would be if nothing had been fitted to `table`; itself if nothing was.
 Stack without_table(Stack stack, const std::string& table);

@@ -47,9 +47,12 @@ double loss_work_bytes(const ReferenceCase& c, const ModelSpec& model, const Sta
   // Fused losses cut rows so that a tile of logits is no larger than the hidden states.
   const double columns = number(c.tiled_loss ? std::min(model.hidden, model.vocab) : model.vocab);
   const double hidden = kBytes * layer_widths(model, shape).between * number(model.hidden);
+  const bool cut = shape.tensor > 1;
   const double of_logit =
-      stack.logit_state_bytes.value + (shape.tensor > 1 ? stack.cut_logit_state_bytes.value : 0);
-  return of_logit * rows * columns / number(shape.tensor) + stack.loss_work.value * hidden;
+      stack.logit_state_bytes.value +
+      (cut ? stack.cut_logit_state_bytes.value : stack.whole_logit_state_bytes.value);
+  const double tensors = stack.loss_work.value + (cut ? stack.tensor_loss_work.value : 0);
+  return of_logit * rows * columns / number(shape.tensor) + tensors * hidden;
 }
 
 }  // namespace longspan

@@ -18,13 +18,20 @@ constexpr int64_t kOps = 1'000'000;    // laid out in well under a second
 // many steps with the keys of those before it as there are, and then those behind it. Arenas of
 // positions differ by what packing makes of that, a few percent and in no order, so all of a ring
 // are laid out; of a large one evenly spaced positions, the first and the last among them.
-TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak) {
+TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
+                               const TierBytes* limits = nullptr) {
   const Parallel& parallel = request.strategy.parallel;
   const int64_t ring = parallel.ring;
   const int64_t looks = ring <= kFewPositions ? ring : std::clamp(kOps / ops, kSomePositions, ring);
-  for (int64_t look = 1; look < looks; ++look) {
+  const auto exceeds = [&] {
+    for (int tier = 0; limits != nullptr && tier < kTierCount; ++tier) {
+      if (peak[tier] > (*limits)[tier]) return true;
+    }
+    return false;
+  };
+  for (int64_t look = 1; look < looks && !exceeds(); ++look) {
     request.rank = look * (ring - 1) / (looks - 1) * parallel.ulysses;
-    const TierBytes bytes = arena_bytes_of(build_program(request));
+    const TierBytes bytes = arenas_of(request).bytes;
     for (int tier = 0; tier < kTierCount; ++tier) peak[tier] = std::max(peak[tier], bytes[tier]);
   }
   return peak;
@@ -52,12 +59,14 @@ double exact_seconds(const StepRequest& request, const CostModel& cost) {
       .step_seconds;
 }
 
-TierBytes exact_peak_bytes(const StepRequest& request) {
+Arenas exact_arenas(const StepRequest& request, const TierBytes* limits) {
   StepRequest first = request;
   first.rank = 0;
-  const Program program = build_program(first);
-  return with_other_positions(request, static_cast<int64_t>(program.ops.size()),
-                              arena_bytes_of(program));
+  Arenas arenas = arenas_of(first);
+  arenas.bytes = with_other_positions(request, arenas.ops, arenas.bytes, limits);
+  return arenas;
 }
+
+TierBytes exact_peak_bytes(const StepRequest& request) { return exact_arenas(request).bytes; }
 
 }  // namespace longspan

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "planner/cost/cost_model.h"
-#include "planner/program/program.h"
+#include "planner/program/layout.h"
 
 namespace longspan {
 
@@ -26,7 +26,10 @@ Evaluation evaluate(const StepRequest& request, const CostModel& cost);
 /// Time only, likewise of the first rank.
 double exact_seconds(const StepRequest& request, const CostModel& cost);
 
-/// Memory only (no simulation), likewise over all ranks.
+/// Memory only (no simulation), likewise over all ranks: what is the largest is the first rank's.
+/// With limits, no further rank is looked at once one exceeds them.
+Arenas exact_arenas(const StepRequest& request,
+                    const std::array<int64_t, kTierCount>* limits = nullptr);
 std::array<int64_t, kTierCount> exact_peak_bytes(const StepRequest& request);
 
 }  // namespace longspan

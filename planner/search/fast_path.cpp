@@ -133,27 +133,45 @@ std::vector<Measures::Peak> measure_peaks(const ShrunkenProgram& sample) {
   return peaks;
 }
 
-const Layout& layout_of(ShrunkenProgram& sample) {
-  if (!sample.layout) {
-    sample.layout = lay_out(sample.program);
-    sample.program.buffers = {};
-    sample.program.releases = {};
+// The chains of a sample: of one phase each, on the compute stream of one layer each.
+const Chains& chains_of(ShrunkenProgram& sample) {
+  if (sample.chains) return *sample.chains;
+  const std::vector<Op>& ops = sample.program.ops;
+  const auto phase = [&](int32_t op) {
+    int of_op = 0;
+    while (of_op + 1 < phase_count && op >= sample.first_op[of_op + 1]) ++of_op;
+    return of_op;
+  };
+  Layout layout = lay_out(sample.program);
+  for (std::vector<Queued>& queue : layout.streams) {
+    for (Queued& op : queue) op.shape = sample.shapes[op.shape];
   }
-  return *sample.layout;
+  sample.chains = chains_of(layout.streams, [&](int32_t before, int32_t after) {
+    const Op& op = ops[after];
+    return phase(before) != phase(after) ||
+           (op.stream == Stream::compute && op.layer != ops[before].layer);
+  });
+  for (const int32_t op : sample.chains->first_ops) {
+    sample.phase_of_chain.push_back(static_cast<uint8_t>(phase(op)));
+    sample.layer_of_chain.push_back(ops[op].layer);
+  }
+  sample.program.buffers = {};
+  sample.program.releases = {};
+  sample.program.ops = {};
+  return *sample.chains;
 }
 
 void measure_time(const ShrunkenProgram& sample, const Timeline& timeline, Measures& m) {
   std::array<double, phase_count + 1> begins{};
   begins[phase_count] = timeline.step_seconds;
-  for (int phase = 1; phase < phase_count; ++phase) {
-    begins[phase] = timeline.spans[sample.first_op[phase]].start;
-  }
   for (int stream = 0; stream < kStreamCount; ++stream) {
-    int phase = 0;
-    for (const Queued& queued : sample.layout->streams[stream]) {
-      while (phase + 1 < phase_count && queued.op >= sample.first_op[phase + 1]) ++phase;
-      const Span& span = timeline.spans[queued.op];
+    for (const Queued& chain : sample.chains->queues[stream]) {
+      const int phase = sample.phase_of_chain[chain.op];
+      const Span& span = timeline.spans[chain.op];
       m.busy[phase][stream] += span.end - span.start;
+      if (phase > 0 && sample.chains->first_ops[chain.op] == sample.first_op[phase]) {
+        begins[phase] = span.start;
+      }
     }
   }
   for (int phase = 0; phase < phase_count; ++phase) {
@@ -172,10 +190,10 @@ bool layers_differ(const ShrunkenProgram& sample, const Timeline& timeline) {
   const int64_t layers = sample.program.model.layers;
   int layer = -1;
   double begin = 0;
-  for (const Queued& queued : sample.layout->streams[static_cast<int>(Stream::compute)]) {
-    const int next = sample.program.ops[queued.op].layer;
+  for (const Queued& chain : sample.chains->queues[static_cast<int>(Stream::compute)]) {
+    const int next = sample.layer_of_chain[chain.op];
     if (next == layer || next < 0) continue;
-    const double now = timeline.spans[queued.op].start;
+    const double now = timeline.spans[chain.op].start;
     if (layer > 0 && layer < layers - 1 && std::abs(next - layer) == 1) {
       Spread& spread = spreads[next < layer ? 1 : 0];
       spread.least = std::min(spread.least, now - begin);
@@ -244,7 +262,6 @@ Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, b
   // Durations of all shapes, by repeat sample: a block's length follows from it unless blocks are
   // what repeats.
   std::array<std::vector<double>, 3> durations;
-  std::vector<double> own_durations;
   Samples by_batch{}, by_layer{}, by_repeat{};
   auto sample = t.samples.begin();
   for (int b = 0; b < t.batches.count; ++b) {
@@ -266,12 +283,9 @@ Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, b
         if (with_time) {
           std::vector<double>& all = durations[t.repeats_blocks ? 0 : r];
           if (all.empty()) all = cost.durations(program, t.shapes);
-          own_durations.resize(sample->shapes.size());
-          for (size_t i = 0; i < own_durations.size(); ++i) {
-            own_durations[i] = all[sample->shapes[i]];
-          }
+          const Chains& chains = chains_of(*sample);
           const Timeline timeline =
-              simulate(program, layout_of(*sample), own_durations, cost.interference(), true);
+              simulate(chains.queues, durations_of(chains, all), cost.interference());
           measure_time(*sample, timeline, m);
           uneven |= t.layers.count > 1 && layers_differ(*sample, timeline);
         }

@@ -1,15 +1,9 @@
 #include "planner/search/lift.h"
 
-#include "planner/simulate/analysis.h"
-
 namespace longspan {
 
-std::string lift_for(const Program& program, const Layout& layout, Tier tier) {
-  Tensor largest = Tensor::count;
-  for (const PeakMemory& memory : memory_at_peak(program, layout)) {
-    if (memory.tier == tier) largest = memory.tensors.front().tensor;
-  }
-  const Strategy& s = program.strategy;
+std::string lift_for(const StepRequest& refused, Tensor largest, Tier tier) {
+  const Strategy& s = refused.strategy;
   if (tier == Tier::nvme) return "a larger nvme capacity";
   const bool is_state = largest <= Tensor::adam_v_head;
   if (tier == Tier::host) {
@@ -41,7 +35,7 @@ std::string lift_for(const Program& program, const Layout& layout, Tier tier) {
       break;
   }
   if (s.layer_input.where == Saved::keep) return "layer inputs offloaded to the host";
-  if (s.block_tokens == program.lengths.sequence) {
+  if (s.block_tokens == lengths_of(s, refused.sequence).sequence) {
     return "blocks for norms, residuals and projections (auto)";
   }
   return s.kv == Tier::device ? "keys and values streamed from the host" : "a smaller chunk";

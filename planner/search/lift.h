@@ -3,12 +3,12 @@
 
 #include <string>
 
-#include "planner/program/layout.h"
+#include "planner/program/program.h"
 
 namespace longspan {
 
-/// One change that lifts the limit of `tier`, as a part of a sentence: it follows from what holds
-/// most of the tier at the peak of the refused program.
-std::string lift_for(const Program& program, const Layout& layout, Tier tier);
+/// One change that lifts the limit of `tier`, as a part of a sentence: it follows from `largest`,
+/// which holds most of the tier at the peak of the refused program.
+std::string lift_for(const StepRequest& refused, Tensor largest, Tier tier);
 
 }  // namespace longspan

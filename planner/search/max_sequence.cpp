@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <utility>
 
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/program/layout.h"
+#include "planner/search/bound_facts.h"
 #include "planner/search/bounds.h"
 #include "planner/search/budget.h"
 #include "planner/search/evaluate.h"
@@ -35,13 +37,17 @@ class Prober {
         micro_batches_(micro_batches) {}
 
   /// Whether the bound leaves it possible that this many granules fit, with what packing loses.
-  bool may_fit(const Budget& budget, const Family& family, int64_t granules) const {
-    return granules <= family.most &&
-           budget.overflow_of_live(least_bytes(request(family, granules))) == 0;
+  bool may_fit(const Budget& budget, const Family& family, int64_t granules) {
+    if (granules > family.most) return false;
+    const StepRequest asked = request(family, granules);
+    const Lengths lengths = lengths_of(asked.strategy, asked.sequence);
+    const TensorBytes& bytes = bytes_of(asked, lengths);
+    return budget.overflow_of_live(
+               least_bytes(asked, asked.strategy, lengths, bytes, tile_bytes(bytes))) == 0;
   }
 
   /// The most granules that may fit, or 0 if not even one more than `beyond`.
-  int64_t longest_bound(const Budget& budget, const Family& family, int64_t beyond) const {
+  int64_t longest_bound(const Budget& budget, const Family& family, int64_t beyond) {
     return longest(family, beyond,
                    [&](int64_t granules) { return may_fit(budget, family, granules); });
   }
@@ -72,7 +78,9 @@ class Prober {
   /// returned count fits, one more does not. Packing is uneven, so there can be more than one: some
   /// lengths on the way to `hoped`, the nearest last, are looked at too.
   int64_t longest_exact(const Family& family, int64_t low, int64_t high, int64_t hoped) {
-    const auto fits = [&](int64_t n) { return budget_.overflow(exact(family, n)) == 0; };
+    const auto fits = [&](int64_t n) {
+      return budget_.overflow(laid_out(family, n, &budget_.limits()).bytes) == 0;
+    };
     const auto bisect = [&] {
       while (high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
@@ -106,13 +114,8 @@ class Prober {
     r.dtype = dtype_;
     return r;
   }
-  TierBytes exact(const Family& family, int64_t granules) {
-    const StepRequest asked = request(family, granules);
-    for (const Exact& known : exact_) {
-      if (known.sequence == asked.sequence && known.strategy == asked.strategy) return known.bytes;
-    }
-    exact_.push_back({asked.sequence, asked.strategy, exact_peak_bytes(asked)});
-    return exact_.back().bytes;
+  Arenas exact(const Family& family, int64_t granules) {
+    return laid_out(family, granules, nullptr);
   }
   double seconds(const Family& family, int64_t granules) {
     return fast_.evaluate(request(family, granules)).step_seconds;
@@ -128,8 +131,43 @@ class Prober {
   struct Exact {
     int64_t sequence;
     Strategy strategy;
-    TierBytes bytes;
+    Arenas arenas;
+    bool whole;  // over all ranks, not only up to one that does not fit
   };
+  struct Sizes {
+    StepRequest request;
+    TensorBytes bytes;
+  };
+
+  // With limits, only so far that it is known whether the answer is within them.
+  Arenas laid_out(const Family& family, int64_t granules, const TierBytes* limits) {
+    const StepRequest asked = request(family, granules);
+    for (const Exact& known : exact_) {
+      if (known.sequence != asked.sequence || known.strategy != asked.strategy) continue;
+      if (known.whole || limits != nullptr) return known.arenas;
+    }
+    const Arenas arenas = exact_arenas(asked, limits);
+    const bool whole = limits == nullptr || fits_exactly(arenas.bytes);
+    exact_.push_back({asked.sequence, asked.strategy, arenas, whole});
+    return arenas;
+  }
+
+  // Strategies of one shape are asked about one after another, and have the same sizes.
+  const TensorBytes& bytes_of(const StepRequest& asked, const Lengths& lengths) {
+    const auto same = [&](const Sizes& known) {
+      const Strategy &a = known.request.strategy, &b = asked.strategy;
+      return known.request.sequence == asked.sequence && a.parallel == b.parallel &&
+             a.block_tokens == b.block_tokens && a.chunk_tokens == b.chunk_tokens &&
+             a.head_groups == b.head_groups && a.projection_tile == b.projection_tile &&
+             a.mlp_tile == b.mlp_tile && a.loss_tile == b.loss_tile;
+    };
+    for (const Sizes& known : sizes_) {
+      if (same(known)) return known.bytes;
+    }
+    Sizes& oldest = sizes_[next_size_++ % sizes_.size()];
+    oldest = {asked, tensor_bytes(asked.model, lengths, asked.strategy, asked.dtype)};
+    return oldest.bytes;
+  }
 
   template <class Fits>
   static int64_t longest(const Family& family, int64_t beyond, const Fits& fits) {
@@ -159,6 +197,8 @@ class Prober {
   Budget budget_;
   int64_t micro_batches_;
   std::vector<Exact> exact_;  // laid out so far
+  std::array<Sizes, 4> sizes_;
+  size_t next_size_ = 0;
 };
 
 struct Found {
@@ -263,7 +303,7 @@ Found exactly_longest(Prober& prober, const HardwareProfile& hw, const std::vect
     if (next->found.sequence() <= best.sequence()) break;
     const Family& family = next->found.family;
     const int64_t granules = std::exchange(next->found.granules, 0);
-    const TierBytes bytes = prober.exact(family, granules);
+    const TierBytes bytes = prober.exact(family, granules).bytes;
     if (prober.fits_exactly(bytes)) {
       best = {family, prober.longest_exact(family, granules, next->refused, next->hoped)};
       continue;
@@ -430,15 +470,13 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   result.granule = best.family.granule;
 
   const StepRequest next = prober.request(best.family, best.granules + 1);
-  const TierBytes needed = prober.exact(best.family, best.granules + 1);
+  const Arenas needed = prober.exact(best.family, best.granules + 1);
   result.refused = next.strategy;
   for (int tier = 0; tier < kTierCount; ++tier) {
-    if (needed[tier] <= prober.limits()[tier]) continue;
+    if (needed.bytes[tier] <= prober.limits()[tier]) continue;
     result.limit = static_cast<Limit>(tier + 1);
-    result.shortfall_bytes = needed[tier] - prober.limits()[tier];
-    Layout refused;  // its arenas are all that is asked of it
-    refused.arena_bytes = needed;
-    result.would_lift = lift_for(build_program(next), refused, static_cast<Tier>(tier));
+    result.shortfall_bytes = needed.bytes[tier] - prober.limits()[tier];
+    result.would_lift = lift_for(next, needed.largest[tier], static_cast<Tier>(tier));
     break;
   }
   if (result.sequence == 0) return result;
@@ -453,7 +491,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   plan.strategy = at.strategy;
   plan.created_by = "longspan " LONGSPAN_VERSION;
   plan.predicted = prediction_of(plan, prober.seconds(best.family, best.granules),
-                                 prober.exact(best.family, best.granules));
+                                 prober.exact(best.family, best.granules).bytes);
   return result;
 }
 

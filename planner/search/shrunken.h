@@ -12,6 +12,7 @@
 
 #include "planner/cost/cost_model.h"
 #include "planner/program/layout.h"
+#include "planner/simulate/chains.h"
 
 namespace longspan {
 
@@ -49,9 +50,11 @@ struct Moments {
 };
 
 struct ShrunkenProgram {
-  Program program;               // its buffers are dropped once it is laid out
-  std::optional<Layout> layout;  // streams and waits; made when time is first asked for
-  std::vector<int> shapes;       // index of each of the program's shapes in the template's list
+  Program program;               // its list is dropped once it is laid out
+  std::optional<Chains> chains;  // made when time is first asked for
+  std::vector<uint8_t> phase_of_chain;
+  std::vector<int32_t> layer_of_chain;
+  std::vector<int> shapes;  // index of each of the program's shapes in the template's list
   std::array<int32_t, phase_count> first_op{};  // of each phase, in program order
   std::vector<Moments> moments;                 // by kind
 };

@@ -6,23 +6,30 @@
 
 namespace longspan {
 
-Timeline simulate(const Program& program, const Layout& layout,
-                  const std::vector<double>& durations, const Interference& interference,
-                  bool keep_spans) {
-  Timeline timeline;
+Timeline simulate(const Program&, const Layout& layout, const std::vector<double>& durations,
+                  const Interference& interference, bool keep_spans) {
+  Timeline timeline = simulate(layout.streams, durations, interference, keep_spans);
   timeline.peak_bytes = layout.arena_bytes;
-  if (keep_spans) timeline.spans.resize(program.ops.size());
+  return timeline;
+}
+
+Timeline simulate(const Queues& queues, const std::vector<double>& durations,
+                  const Interference& interference, bool keep_spans) {
+  Timeline timeline;
+  size_t total = 0;
+  for (const std::vector<Queued>& queue : queues) total += queue.size();
+  if (keep_spans) timeline.spans.resize(total);
 
   std::array<int32_t, kStreamCount> done{};  // ops completed per stream; also the next to start
   std::array<double, kStreamCount> remaining{}, started{};
   unsigned busy = 0, blocked = 0;  // streams running an op; streams whose next op waits
   double now = 0;
-  size_t left = program.ops.size();
+  size_t left = total;
 
   const auto start_next = [&](int s) {
     blocked &= ~(1U << s);
-    if (done[s] == static_cast<int32_t>(layout.streams[s].size())) return;
-    const Queued& next = layout.streams[s][done[s]];
+    if (done[s] == static_cast<int32_t>(queues[s].size())) return;
+    const Queued& next = queues[s][done[s]];
     for (unsigned set = next.wait_set; set != 0; set &= set - 1) {
       const int other = std::countr_zero(set);
       if (next.waits[other] >= done[other]) {
@@ -38,8 +45,7 @@ Timeline simulate(const Program& program, const Layout& layout,
 
   while (left > 0) {
     if (busy == 0) {
-      throw failed("simulate: the program makes no progress after {} ops",
-                   program.ops.size() - left);
+      throw failed("simulate: the program makes no progress after {} ops", total - left);
     }
     // Run until the first of the busy streams' ops ends.
     const std::array<double, kStreamCount>& rate = interference[busy];
@@ -60,14 +66,14 @@ Timeline simulate(const Program& program, const Layout& layout,
     }
     busy &= ~(1U << first);
     timeline.busy_seconds[first] += now - started[first];
-    const Queued& ended = layout.streams[first][done[first]];
+    const Queued& ended = queues[first][done[first]];
     if (keep_spans) timeline.spans[ended.op] = {started[first], now};
     ++done[first];
     --left;
     start_next(first);
     for (unsigned set = blocked; set != 0; set &= set - 1) {
       const int s = std::countr_zero(set);
-      if (layout.streams[s][done[s]].wait_set >> first & 1) start_next(s);
+      if (queues[s][done[s]].wait_set >> first & 1) start_next(s);
     }
   }
   timeline.step_seconds = now;

@@ -19,4 +19,9 @@ Timeline simulate(const Program& program, const Layout& layout,
                   const std::vector<double>& durations, const Interference& interference,
                   bool keep_spans = true);
 
+/// The same of any queues: `durations` are by Queued::shape, spans by Queued::op, which counts from
+/// 0 over all queues. Arenas are not known.
+Timeline simulate(const Queues& queues, const std::vector<double>& durations,
+                  const Interference& interference, bool keep_spans = true);
+
 }  // namespace longspan

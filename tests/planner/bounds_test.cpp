@@ -9,6 +9,7 @@
 #include "planner/search/evaluate.h"
 #include "planner/search/knobs.h"
 #include "planner/search/search.h"
+#include "planner/simulate/analysis.h"
 #include "planner/simulate/simulate.h"
 #include "tests/planner/random_plan.h"
 #include "tests/planner/random_strategy.h"
@@ -30,7 +31,12 @@ void check_bound(const StepRequest& request, const HardwareProfile& hw) {
   CHECK(bound.step_seconds >= 0.05 * seconds);  // and says something
   CHECK(bound.step_seconds <= bound.busy_seconds * (1 + kRounding));
   CHECK(bound.peak_bytes == least_bytes(request));
-  CHECK(arena_bytes_of(program) == layout.arena_bytes);
+  const Arenas arenas = arenas_of(request);
+  CHECK(arenas.bytes == layout.arena_bytes);
+  CHECK(arenas.ops == static_cast<int64_t>(program.ops.size()));
+  for (const PeakMemory& memory : memory_at_peak(program, layout)) {
+    CHECK(arenas.largest[static_cast<int>(memory.tier)] == memory.tensors.front().tensor);
+  }
   for (int tier = 0; tier < kTierCount; ++tier) {
     INFO("tier " << tier);
     CHECK(bound.peak_bytes[tier] <= layout.live_bytes[tier]);

@@ -1,8 +1,11 @@
 #include "planner/simulate/simulate.h"
 
+#include <bit>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <numeric>
 
+#include "planner/simulate/chains.h"
 #include "tests/planner/random_strategy.h"
 
 namespace longspan::testing {
@@ -82,6 +85,39 @@ TEST_CASE("interference only ever slows down, and spans of a stream do not overl
       }
     }
   }
+}
+
+TEST_CASE("chains take as long as their ops, and begin when the first of them does", "[property]") {
+  constexpr double kRounding = 1e-9;  // sums of durations, in another order
+  Interference interference = no_interference();
+  for (unsigned busy = 0; busy < interference.size(); ++busy) {
+    interference[busy].fill(1 / (1 + 0.1 * std::popcount(busy)));
+  }
+  size_t ops = 0, chains_in_all = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    INFO("seed " << seed);
+    const Program program = build_program(random_request(seed));
+    const Layout layout = lay_out(program);
+    const std::vector<double> durations = unit_durations(program);
+    const Chains chains = chains_of(layout.streams, [&](int32_t before, int32_t after) {
+      return program.ops[before].layer != program.ops[after].layer;
+    });
+    const Timeline whole = simulate(program, layout, durations, interference);
+    const Timeline timeline =
+        simulate(chains.queues, durations_of(chains, durations), interference);
+    const double close = kRounding * whole.step_seconds;
+    CHECK(std::abs(timeline.step_seconds - whole.step_seconds) <= close);
+    REQUIRE(timeline.spans.size() == chains.first_ops.size());
+    for (size_t i = 0; i < chains.first_ops.size(); ++i) {
+      REQUIRE(std::abs(timeline.spans[i].start - whole.spans[chains.first_ops[i]].start) <= close);
+    }
+    for (int s = 0; s < kStreamCount; ++s) {
+      CHECK(std::abs(timeline.busy_seconds[s] - whole.busy_seconds[s]) <= close);
+    }
+    ops += program.ops.size();
+    chains_in_all += chains.first_ops.size();
+  }
+  CHECK(chains_in_all < ops);
 }
 
 TEST_CASE("copies that fit under compute cost nothing") {

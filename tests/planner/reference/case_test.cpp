@@ -56,7 +56,8 @@ cases:
     tiled_mlp: true
     tiled_loss: true
     flops: {attention: causal}
-    measured: {step_time_s: 2.5, tokens_per_s: 52428.8, peak_reserved: 80GB, longest: true}
+    measured: {step_time_s: 2.5, tokens_per_s: 52428.8, peak_reserved: 80GB, longest: true,
+               longest_below: 16384}
     peer: {name: Other, step_time_s: 2, peak_memory: 60GiB}
     left_out: because
     note: a remark
@@ -131,6 +132,7 @@ TEST_CASE("every key of a case is read") {
   CHECK(c.measured.tokens_per_second == 52428.8);
   CHECK(c.measured.peak_reserved_bytes == 80'000'000'000);
   CHECK(c.measured.longest);
+  CHECK(c.measured.longest_below == 16384);
   CHECK(c.peer == CasePeer{"Other", 2.0, int64_t{60} << 30});
   CHECK(c.left_out == "because");
   CHECK(c.note == "a remark");
@@ -181,10 +183,15 @@ TEST_CASE("a malformed file is refused with the line and the reason") {
       {"mfu: 0.5", "mfu: 50", "cases.yaml:16:", {"share such as 0.55"}},
       {"mfu: 0.5, peak_allocated: 70.5GiB", "", "cases.yaml:16:", {"at least one figure"}},
       {"mfu: 0.5, ", "mfu: 0.5, out_of_memory: true, ", "cases.yaml:16:", {"out of memory"}},
+      {"mfu: 0.5, ", "mfu: 0.5, longest_below: 9000, ", "cases.yaml:16:", {"longest: true"}},
+      {"mfu: 0.5, ",
+       "mfu: 0.5, longest: true, longest_below: 4096, ",
+       "cases.yaml:16:",
+       {"longest_below", "4096"}},
       {"70.5GiB", "70.5 gigs", "cases.yaml:16:", {"peak_allocated", "70.5 gigs"}},
       {", peak_tflops: 312", "", "cases.yaml:14:", {"flops", "peak_tflops"}},
       {"name: everything", "name: plain", "cases.yaml:17:", {"\"plain\"", "twice"}},
-      {"step_time_s: 2, peak_memory: 60GiB", "", "cases.yaml:43:", {"peer", "peak_memory"}},
+      {"step_time_s: 2, peak_memory: 60GiB", "", "cases.yaml:44:", {"peer", "peak_memory"}},
       {"positions: learned", "positions: known", "cases.yaml:5:", {"positions", "known"}},
   };
   for (const Edit& edit : edits) {

@@ -133,6 +133,61 @@ TEST_CASE("keys copied for every query head are held by attention's backward") {
   CHECK(more == Approx(2 * 2.0 * (1 << 20) / 8 * (4096 - 1024)));
 }
 
+TEST_CASE("a head and a layer that are more than ZeRO 3 gathers ahead are there nevertheless") {
+  ReferenceCase c = case_8b();
+  const ModelSpec model = model_8b();  // 525e6 of the head, 218e6 of a layer
+  const HardwareProfile hw = load_hardware("aws-p5");
+  Stack stack = load_stack("alst");
+  const double within = run_memory(c, model, hw, stack).states;
+  stack.live_parameters.value = 5e8;
+  const double head = 128256.0 * 4096, layer = 4096.0 * (2 * 4096 + 2 * 1024 + 3 * 14336 + 2);
+  CHECK(run_memory(c, model, hw, stack).states - within == Approx(2 * (head + layer - 5e8)));
+  stack.live_parameters.value = 0;  // not how its parameters are gathered
+  CHECK(run_memory(c, model, hw, stack).states == Approx(within));
+}
+
+TEST_CASE("norms of queries and keys save what they are applied to") {
+  ReferenceCase c = case_8b();
+  c.recompute = Recompute::none;
+  ModelSpec model = model_8b();
+  const HardwareProfile hw = load_hardware("aws-p5");
+  const Stack stack = load_stack("megatron-lm");
+  const double without = run_memory(c, model, hw, stack).activations;
+  model.qk_norm = true;
+  CHECK(run_memory(c, model, hw, stack).activations - without ==
+        Approx(32 * 2.0 * (1 << 20) / 8 * (4096 + 1024)));
+}
+
+TEST_CASE("norms keep their inputs as the stack says, where heads are exchanged for tokens") {
+  ReferenceCase c = case_8b();
+  c.recompute = Recompute::none;
+  const ModelSpec model = model_8b();
+  const HardwareProfile hw = load_hardware("aws-p5");
+  Stack stack = load_stack("megatron-lm");
+  const auto saved = [&] { return run_memory(c, model, hw, stack).activations; };
+  const double inputs = saved();
+  stack.exchanged_norm_inputs.value = 0;
+  CHECK(inputs - saved() == Approx(32 * 2 * 2.0 * (1 << 20) / 8 * 4096));
+  c.degrees.ulysses = 1;
+  c.degrees.ring = 8;
+  CHECK(saved() == Approx(inputs));
+}
+
+TEST_CASE("a loss holds what its cut or whole vocabulary makes it hold") {
+  ReferenceCase c = case_8b();
+  const ModelSpec model = model_8b();
+  Stack stack = load_stack("megatron-lm");
+  const double whole = loss_work_bytes(c, model, stack), rows = (1 << 20) / 8.0;
+  stack.whole_logit_state_bytes.value = 4;
+  CHECK(loss_work_bytes(c, model, stack) - whole == Approx(4 * rows * 128256));
+  c.degrees.tensor = 8;
+  c.degrees.ulysses = 1;
+  const double cut = loss_work_bytes(c, model, stack);
+  CHECK(cut == Approx(whole));  // an eighth of the columns of eight times the rows
+  stack.tensor_loss_work.value = 1;
+  CHECK(loss_work_bytes(c, model, stack) - cut == Approx(2.0 * (1 << 20) * 4096));
+}
+
 TEST_CASE("chunks of attention go to the host in every forward and come back") {
   ReferenceCase c = case_8b();
   c.stack = "fpdt";
@@ -196,7 +251,13 @@ TEST_CASE("the longest sequence of a stack fits; devices, hosts and kernels end 
   c.measured.longest = false;
   c.sequence = longest;
   CHECK(predict_case(c).fits == true);
-  c.sequence += c.sequence / 50 / 4096 * 4096;
+  // Longer ones use what the longest leaves free, and then do not fit.
+  const double spare = load_stack("alst").spare_bytes.value;
+  CHECK(spare > 0);
+  const double all = load_hardware("aws-p5").device.memory_bytes.value;
+  c.measured.peak_device_bytes = 1;  // what is asked for
+  CHECK(static_cast<double>(*predict_case(c).peak_bytes) <= all - spare);
+  c.sequence += c.sequence / 15 / 4096 * 4096;
   CHECK(predict_case(c).fits == false);
   // 32 bits address 2^19 rows of 4096, on a GPU that has memory for more.
   c.measured.longest = true;
@@ -227,21 +288,42 @@ TEST_CASE("published runs of long sequences are predicted as well as the documen
   const TableReport alst = errors_of("alst.yaml");
   CHECK(alst.step.mean < 0.02);
   CHECK(alst.peak.mean < 0.012);
-  CHECK(alst.longest.mean < 0.075);
-  CHECK(alst.longest.median < 0.06);
+  CHECK(alst.longest.mean < 0.04);
+  CHECK(alst.longest.median < 0.016);
   const TableReport figure = errors_of("fpdt_figure_4.yaml");
   CHECK(figure.step.mean < 0.044);
-  CHECK(figure.longest.mean < 0.45);
+  CHECK(figure.longest.mean == 0);
   CHECK(figure.mfu.median < 0.011);
   CHECK(figure.mfu.mean < 0.014);
   const TableReport ablation = errors_of("fpdt_ablation.yaml");
   CHECK(ablation.step.mean < 0.13);
-  CHECK(ablation.peak.mean < 0.075);
-  CHECK(ablation.longest.mean < 0.45);
+  CHECK(ablation.peak.mean < 0.038);
+  CHECK(ablation.longest.mean == 0);
   CHECK(errors_of("easycontext.yaml").step.mean < 0.02);
   const TableReport mist = errors_of("mist_l4.yaml");
   CHECK(mist.step.mean < 0.035);
   CHECK(mist.peak.mean < 0.022);
+}
+
+TEST_CASE("the range of a longest sequence ends where that of memory fills a device or a host") {
+  ReferenceCase c = case_8b();
+  c.tiled_mlp = c.tiled_loss = true;
+  c.offload.optimizer = c.offload.gradients = {1};
+  c.measured.longest = true;
+  const CasePrediction p = predict_case(c);
+  REQUIRE(p.longest_range);
+  CHECK(p.longest_range->low < *p.longest_sequence);
+  CHECK(p.longest_range->high > *p.longest_sequence);
+  c.measured.longest = false;
+  const auto verdict_at = [&c](int64_t tokens) {
+    c.sequence = tokens;
+    return *predict_case(c).verdict;
+  };
+  const int64_t little = *p.longest_sequence / 50 / 4096 * 4096;
+  CHECK(verdict_at(p.longest_range->low) == Fit::fits);
+  CHECK(verdict_at(p.longest_range->low + little) == Fit::at_risk);
+  CHECK(verdict_at(p.longest_range->high) == Fit::at_risk);
+  CHECK(verdict_at(p.longest_range->high + little) == Fit::does_not_fit);
 }
 
 TEST_CASE("ALST's lengths are predicted within a tenth, but for two that nothing known limits") {
@@ -253,7 +335,7 @@ TEST_CASE("ALST's lengths are predicted within a tenth, but for two that nothing
     const double error = longest / static_cast<double>(c.sequence) - 1;
     CAPTURE(c.name, error);
     CHECK(error > -0.1);
-    CHECK(error < 0.3);
+    CHECK(error < 0.2);
     far += error > 0.1 ? 1 : 0;
   }
   CHECK(far <= 2);
@@ -283,6 +365,7 @@ TEST_CASE("FPDT's maxima lie in the power of two that trained") {
       if (!c.measured.longest) continue;
       const int64_t longest = *predict_case(c).longest_sequence;
       CAPTURE(c.name, longest);
+      CHECK(c.measured.longest_below == 2 * c.sequence);
       CHECK(longest >= c.sequence);
       CHECK(longest < 2 * c.sequence);
     }

@@ -87,6 +87,44 @@ TEST_CASE("memory and longest sequences have errors of their own") {
   CHECK(report.overall.longest.worst == Approx(0.5));
 }
 
+// 2000 trained, and the next that was tried did not: the true one is anywhere in between.
+TEST_CASE("the error of a longest sequence is its distance from what it may be") {
+  ReferenceCase c = timed("a", 1);
+  c.sequence = 2000;
+  c.measured.longest = true;
+  CasePrediction p;
+  const auto error = [&](int64_t longest) {
+    p.longest_sequence = longest;
+    return *report_of({c}, {p}).cases[0].longest;
+  };
+  CHECK(error(2500) == Approx(0.25));
+  c.measured.longest_below = 4001;
+  CHECK(error(1500) == Approx(-0.25));
+  CHECK(error(2000) == 0);
+  CHECK(error(4000) == 0);
+  CHECK(error(5000) == Approx(0.25));
+}
+
+TEST_CASE("a range of lengths holds a longest sequence that it may be") {
+  ReferenceCase c = timed("a", 1);
+  c.sequence = 2000;
+  c.measured.longest = true;
+  CasePrediction p;
+  p.longest_sequence = 3000;
+  const auto in_range = [&](std::optional<LengthRange> range) {
+    p.longest_range = range;
+    return report_of({c}, {p}).overall.longest_left_out.in_range == 1;
+  };
+  CHECK(!in_range(std::nullopt));
+  CHECK(in_range(LengthRange{1000, 2000}));
+  CHECK(!in_range(LengthRange{1000, 1999}));
+  CHECK(!in_range(LengthRange{2001, 9000}));
+  c.measured.longest_below = 4000;
+  CHECK(in_range(LengthRange{2001, 9000}));
+  CHECK(in_range(LengthRange{3999, 9000}));
+  CHECK(!in_range(LengthRange{4000, 9000}));
+}
+
 TEST_CASE("what was measured is in the range of a prediction without its table, or not") {
   Ranges ranges;
   ranges.step.all = {0.9, 1.2};
