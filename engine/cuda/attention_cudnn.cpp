@@ -105,12 +105,12 @@ struct AttentionPlan {
 class AttentionPlans {
  public:
   explicit AttentionPlans(cudaStream_t stream) {
-    if (cudnnCreate(&handle_) != CUDNN_STATUS_SUCCESS ||
-        cudnnSetStream(handle_, stream) != CUDNN_STATUS_SUCCESS) {
+    if (fe::detail::create_handle(&handle_) != CUDNN_STATUS_SUCCESS ||
+        fe::detail::set_stream(handle_, stream) != CUDNN_STATUS_SUCCESS) {
       throw failed("cudnn: {}", "the library does not start");
     }
   }
-  ~AttentionPlans() { (void)cudnnDestroy(handle_); }
+  ~AttentionPlans() { (void)fe::detail::destroy_handle(handle_); }
   AttentionPlans(const AttentionPlans&) = delete;
   AttentionPlans& operator=(const AttentionPlans&) = delete;
 
