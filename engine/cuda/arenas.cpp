@@ -53,8 +53,8 @@ class DeviceArena final : public Arena {
 // Pages are given by the processor that touches them first; many at once are much faster than one.
 void touch(std::byte* data, int64_t bytes) {
   constexpr int64_t kPiece = int64_t{64} << 20;
-  const int threads = static_cast<int>(
-      std::clamp<int64_t>(ceil_div(bytes, kPiece), 1, bound_processors()));
+  const int threads =
+      static_cast<int>(std::clamp<int64_t>(ceil_div(bytes, kPiece), 1, bound_processors()));
   std::vector<std::jthread> workers;
   for (int i = 0; i < threads; ++i) {
     workers.emplace_back([=] {

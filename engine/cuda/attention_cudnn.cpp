@@ -8,8 +8,8 @@
 #include "engine/cuda/attention.h"
 #include "engine/cuda/attention_plans.h"
 #include "engine/cuda/attention_workspace.h"
-#include "engine/cuda/kernels/attention_glue.h"
 #include "engine/cuda/cuda_error.h"
+#include "engine/cuda/kernels/attention_glue.h"
 #include "engine/cuda/libraries.h"
 
 namespace longspan::cuda {
@@ -76,9 +76,9 @@ fe::graph::Graph make_graph(const AttentionKey& key) {
   fe::graph::Tensor_attributes given;
   statistics_of(given);
   const auto statistics = graph.tensor(given);
-  auto options = fe::graph::SDPA_backward_attributes()
-                     .set_attn_scale(scale)
-                     .set_deterministic_algorithm(key.deterministic);
+  auto options =
+      fe::graph::SDPA_backward_attributes().set_attn_scale(scale).set_deterministic_algorithm(
+          key.deterministic);
   set_mask(key, options);
   auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, o, d_o, statistics, options);
   output(dq, kDQ, key.heads, key.queries, q_row);
@@ -118,9 +118,10 @@ class AttentionPlans {
            void* workspace) {
     AttentionPlan& plan = plans_.get(key, [&] { return build(key); });
     if (plan.workspace_bytes > room) {
-      throw failed("cudnn: attention of {} queries and {} keys asks for {} bytes of workspace, the "
-                   "plan has {}",
-                   key.queries, key.keys, plan.workspace_bytes, room);
+      throw failed(
+          "cudnn: attention of {} queries and {} keys asks for {} bytes of workspace, the "
+          "plan has {}",
+          key.queries, key.keys, plan.workspace_bytes, room);
     }
     check_graph(plan.graph.execute(handle_, operands, workspace), "attention");
   }

@@ -3,8 +3,9 @@
 namespace longspan::cuda {
 
 AttentionKey key_of(const AttentionShape& s, bool backward, bool deterministic) {
-  return {backward,   s.masks(),  backward && deterministic, s.heads, s.kv_heads,
-          s.head_dim, s.queries, s.keys,                    s.rows.o};
+  return {backward,  s.masks(),  backward && deterministic,
+          s.heads,   s.kv_heads, s.head_dim,
+          s.queries, s.keys,     s.rows.o};
 }
 
 bool fits_library(const AttentionShape& s, bool backward) {

@@ -15,8 +15,8 @@ namespace longspan::cuda {
 /// Byte offsets; each part is aligned to kPartBytes.
 inline constexpr int64_t kPartBytes = 256;
 
-/// What the library may ask for itself: float accumulators of dq, a row's sums, and keys' gradients for
-/// every query head. A plan that asks for more is not used.
+/// What the library may ask for itself: float accumulators of dq, a row's sums, and keys' gradients
+/// for every query head. A plan that asks for more is not used.
 int64_t library_bytes(const AttentionShape& shape, bool backward);
 
 struct ForwardWorkspace {
@@ -35,8 +35,8 @@ struct BackwardWorkspace {
 };
 BackwardWorkspace backward_workspace(const AttentionShape& shape);
 
-/// Of the backward, keys are taken in parts of at most as many as there are queries: workspace is then
-/// of the size of a chunk, however many chunks of keys are on the device.
+/// Of the backward, keys are taken in parts of at most as many as there are queries: workspace is
+/// then of the size of a chunk, however many chunks of keys are on the device.
 AttentionShape part_of_keys(const AttentionShape& shape, int64_t first);
 
 }  // namespace longspan::cuda

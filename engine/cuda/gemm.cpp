@@ -17,9 +17,9 @@ void check_blas(cublasStatus_t status, const char* what) {
 template <class T>
 constexpr cudaDataType kType = std::is_same_v<T, float> ? CUDA_R_32F : CUDA_R_16BF;
 
-// The library's matrices are column-major. Row-major C[m,n] is its C^T, [n,m], so the operands change
-// places: X is our B and Y our A, each as it lies in memory, transposed where that is not [n,k] or
-// [k,m].
+// The library's matrices are column-major. Row-major C[m,n] is its C^T, [n,m], so the operands
+// change places: X is our B and Y our A, each as it lies in memory, transposed where that is not
+// [n,k] or [k,m].
 struct Product {
   int64_t m, n, k;
   bool transpose_x, transpose_y;
@@ -60,10 +60,10 @@ GemmPlan make_plan(const Libraries& libraries, const Product& p, cudaDataType in
   Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
   check_blas(cublasLtMatmulPreferenceCreate(preference.out()), "preference");
   const uint64_t workspace = kGemmWorkspaceBytes;
-  check_blas(cublasLtMatmulPreferenceSetAttribute(preference.get(),
-                                                  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                  &workspace, sizeof workspace),
-             "workspace");
+  check_blas(
+      cublasLtMatmulPreferenceSetAttribute(
+          preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace),
+      "workspace");
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -88,11 +88,17 @@ template <class T, class C>
 void multiply(const Queue& queue, Product p, const T* x, const T* y, C* c) {
   Libraries& libraries = *queue.libraries;
   p.alignment = alignment_of(x, y, c);
-  const GemmKey key{p.m,   p.n,   p.k,   p.transpose_x + 2 * p.transpose_y + 4 * p.adds,
-                    p.ldx, p.ldy, p.ldc, p.alignment,
+  const GemmKey key{p.m,
+                    p.n,
+                    p.k,
+                    p.transpose_x + 2 * p.transpose_y + 4 * p.adds,
+                    p.ldx,
+                    p.ldy,
+                    p.ldc,
+                    p.alignment,
                     kType<T> * 64 + kType<C>};
-  const GemmPlan& plan = libraries.gemms().get(
-      key, [&] { return make_plan(libraries, p, kType<T>, kType<C>); });
+  const GemmPlan& plan =
+      libraries.gemms().get(key, [&] { return make_plan(libraries, p, kType<T>, kType<C>); });
   const float alpha = 1, beta = p.adds ? 1 : 0;
   check_blas(cublasLtMatmul(libraries.blas(), plan.operation.get(), &alpha, x, plan.a.get(), y,
                             plan.b.get(), &beta, c, plan.c.get(), c, plan.c.get(), &plan.algorithm,

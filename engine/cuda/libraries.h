@@ -1,5 +1,5 @@
-// The vendor's libraries on one queue: handles, the workspace their kernels share, and the plans they
-// have made. Only the CUDA build knows this; everything else sees gemm.h and attention.h.
+// The vendor's libraries on one queue: handles, the workspace their kernels share, and the plans
+// they have made. Only the CUDA build knows this; everything else sees gemm.h and attention.h.
 #pragma once
 
 #include <cublasLt.h>

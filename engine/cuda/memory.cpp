@@ -5,9 +5,9 @@
 namespace longspan::cuda {
 
 void copy_bytes(const Queue& queue, const std::byte* from, int64_t bytes, std::byte* to) {
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault,
-                        static_cast<cudaStream_t>(queue.stream)),
-        "copy");
+  check(
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(queue.stream)),
+      "copy");
 }
 
 void zero_bytes(const Queue& queue, std::byte* x, int64_t bytes) {

@@ -8,12 +8,12 @@
 
 namespace longspan::cuda {
 
-/// Why no GPU can be used here: the build has no CUDA, no driver, no device, or one too old. Empty if
-/// there is one.
+/// Why no GPU can be used here: the build has no CUDA, no driver, no device, or one too old. Empty
+/// if there is one.
 std::string why_unavailable();
 
-/// Device `index` of this process, made current in every thread that uses it. Throws failed with the
-/// reason if it cannot be used.
+/// Device `index` of this process, made current in every thread that uses it. Throws failed with
+/// the reason if it cannot be used.
 std::unique_ptr<Device> open_device(int index);
 
 }  // namespace longspan::cuda

@@ -1,5 +1,5 @@
-// What a library has worked out for a shape, kept: finding an algorithm or building a plan takes the
-// host from microseconds to seconds, and a step asks for the same few shapes again and again.
+// What a library has worked out for a shape, kept: finding an algorithm or building a plan takes
+// the host from microseconds to seconds, and a step asks for the same few shapes again and again.
 #pragma once
 
 #include <cstdint>
