@@ -218,7 +218,7 @@ TEST_CASE("rows that hold other heads too change no bit, and nobody else's colum
   const ModelSpec model = attention_model(4, 2, 6);
   const Inputs in(model, 70, 130, 1, 17);
   const int64_t q0 = in.nk - in.nq, a = model.attention_width();
-  const cpu::HeadRows rows{a + 11, model.heads + 3, model.heads + 5};
+  const HeadRows rows{a + 11, model.heads + 3, model.heads + 5};
   ThreadPool pool(2);
   const cpu::BlockContext context = cpu::make_block_context(model, pool);
   const Result want = forward(pool, model, in, q0, {in.nk});

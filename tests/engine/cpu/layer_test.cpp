@@ -40,7 +40,7 @@ ModelSpec wide_model() {
 TEST_CASE("offsets of a layer fill the unit that the models library lays out") {
   const ModelSpec model = GENERATE(llama(), gpt2(), scaled());
   ThreadPool pool(1);
-  const cpu::LayerOffsets at = make_block_context(model, pool).layer;
+  const LayerOffsets at = make_block_context(model, pool).layer;
   std::vector<int64_t> offsets;
   const ParameterUnit unit = parameter_units(model).at(1);
   for (const ParameterTensor& tensor : unit.tensors) {
@@ -203,7 +203,7 @@ TEST_CASE("groups of heads project, and differentiate, together what all heads d
                     dx.data(), gradient.data(), workspace.data());
 
   // The columns of a group of [n, heads * D].
-  const auto part = [&](const Floats& all, int64_t heads, const cpu::HeadRuns& runs) {
+  const auto part = [&](const Floats& all, int64_t heads, const HeadRuns& runs) {
     Floats columns;
     for (int64_t row = 0; row < n; ++row) {
       for (int64_t run = 0; run < runs.runs; ++run) {
@@ -216,8 +216,8 @@ TEST_CASE("groups of heads project, and differentiate, together what all heads d
   Floats dx_sum = start, gradient_sum(c.unit.size());
   for (int64_t group = 0; group < 2; ++group) {
     const int64_t kv = spec.kv_heads / 4;
-    const cpu::HeadGroup heads{
-        {2, 2 * group, 2}, shares_kv ? cpu::HeadRuns{1, 0, 1} : cpu::HeadRuns{2, kv * group, kv}};
+    const HeadGroup heads{
+        {2, 2 * group, 2}, shares_kv ? HeadRuns{1, 0, 1} : HeadRuns{2, kv * group, kv}};
     const Floats part_k = part(k, spec.kv_heads, heads.kv),
                  part_v = part(v, spec.kv_heads, heads.kv);
     Guarded q_got(n * a / 2), k_got(part_k.size()), v_got(part_v.size());

@@ -16,7 +16,7 @@ using Doubles = std::vector<double>;
 /// A parameter unit and where its tensors are.
 struct Layer {
   const ModelSpec& model;
-  const cpu::LayerOffsets& at;
+  const LayerOffsets& at;
   const Doubles& unit;
 };
 
