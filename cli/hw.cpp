@@ -116,37 +116,25 @@ int import(const std::string& from, const std::string& to, bool json) {
 
 }  // namespace
 
-void add_hw(CLI::App& app, Invocation& invocation) {
+void add_hw(Verb& program) {
   auto reference = std::make_shared<std::string>();
   auto attention = std::make_shared<std::string>();
-  CLI::App* verb = app.add_subcommand("hw", "The catalog of hardware");
-  verb->require_subcommand(1);
-  verb->footer("Example:\n  longspan hw show 8xh100-80g");
-  CLI::App* listing =
-      add_verb(*verb, invocation, "list", "Names and sizes of the built-in devices and nodes",
-               "longspan hw list");
-  listing->callback(
-      [&invocation] { invocation.action = [&invocation] { return list(invocation.json); }; });
-  CLI::App* showing =
-      add_verb(*verb, invocation, "show", "One profile: every figure and its source",
-               "longspan hw show 8xh100-80g");
-  showing->add_option("hardware", *reference, "A catalog name, a YAML file, or local")->required();
-  showing->add_option("--attention", *attention, "Its attention kernel (flash2, cudnn, ...)");
+  Verb group = program.add_group("hw", "The catalog of hardware", "longspan hw show 8xh100-80g");
+  group.add_verb("list", "Names and sizes of the built-in devices and nodes", "longspan hw list")
+      .runs(list);
+  Verb showing = group.add_verb("show", "One profile: every figure and its source",
+                                "longspan hw show 8xh100-80g");
+  showing.add_option("hardware", *reference, "A catalog name, a YAML file, or local").required();
+  showing.add_option("--attention", *attention, "Its attention kernel (flash2, cudnn, ...)");
+  showing.runs([=](bool json) { return show(*reference, *attention, json); });
   auto from = std::make_shared<std::string>();
   auto to = std::make_shared<std::string>();
-  CLI::App* importing = add_verb(*verb, invocation, "import",
-                                 "Turn a hardware file of Calculon (systems/*.json) into a profile",
-                                 "longspan hw import a100_80g.json -o a100.yaml");
-  importing->add_option("file", *from, "The JSON file")->required();
-  importing->add_option("-o,--output", *to, "Where the profile goes")->required();
-  importing->callback([from, to, &invocation] {
-    invocation.action = [from, to, &invocation] { return import(*from, *to, invocation.json); };
-  });
-  showing->callback([reference, attention, &invocation] {
-    invocation.action = [reference, attention, &invocation] {
-      return show(*reference, *attention, invocation.json);
-    };
-  });
+  Verb importing =
+      group.add_verb("import", "Turn a hardware file of Calculon (systems/*.json) into a profile",
+                     "longspan hw import a100_80g.json -o a100.yaml");
+  importing.add_option("file", *from, "The JSON file").required();
+  importing.add_option("-o,--output", *to, "Where the profile goes").required();
+  importing.runs([=](bool json) { return import(*from, *to, json); });
 }
 
 }  // namespace longspan::cli
