@@ -27,40 +27,39 @@ std::string attention_kernels(const HardwareProfile& hw) {
 
 Json list_devices(Table& table) {
   Json devices = Json::array();
-  for (const std::string& name : device_names()) {
-    const HardwareProfile hw = load_hardware(name);
+  for (const HardwareProfile& hw : load_hardware(device_names())) {
+    const std::string node = node_of(hw.name);
     const double peak =
         std::max(hw.device.peak_flops_float32.value, hw.device.peak_flops_bfloat16.value);
     const auto memory = static_cast<int64_t>(hw.device.memory_bytes.value);
     Json kernels = Json::array();
     for (const auto& [kernel, tables] : hw.attention_kernels) kernels.push_back(kernel);
-    devices.push_back({{"name", name},
+    devices.push_back({{"name", hw.name},
                        {"backend", hw.device.backend},
                        {"device_memory_bytes", memory},
                        {"peak_flops_per_second", peak},
                        {"host_memory_bytes", static_cast<int64_t>(hw.host.memory_bytes.value)},
                        {"attention_kernel", hw.attention_kernel},
                        {"attention_kernels", std::move(kernels)},
-                       {"node", node_of(name)}});
-    table.add({name, hw.device.backend, format_bytes(memory), format_rate(peak, "FLOP/s"),
-               attention_kernels(hw), node_of(name)});
+                       {"node", node}});
+    table.add({hw.name, hw.device.backend, format_bytes(memory), format_rate(peak, "FLOP/s"),
+               attention_kernels(hw), node});
   }
   return devices;
 }
 
 Json list_nodes(Table& table) {
   Json nodes = Json::array();
-  for (const std::string& name : node_names()) {
-    const HardwareProfile hw = load_hardware(name);
+  for (const HardwareProfile& hw : load_hardware(node_names())) {
     const auto host = static_cast<int64_t>(hw.host.memory_bytes.value);
     const double node = hw.node_fabric.bandwidth.value, cluster = hw.cluster_fabric.bandwidth.value;
-    nodes.push_back({{"name", name},
+    nodes.push_back({{"name", hw.name},
                      {"device", hw.device.name},
                      {"devices", hw.devices_per_node},
                      {"host_memory_bytes", host},
                      {"node_bytes_per_second", node},
                      {"cluster_bytes_per_second", cluster}});
-    table.add({name, fmt::format("{} x {}", hw.devices_per_node, hw.device.name),
+    table.add({hw.name, fmt::format("{} x {}", hw.devices_per_node, hw.device.name),
                format_bytes(host), format_rate(node, "B/s"), format_rate(cluster, "B/s")});
   }
   return nodes;
