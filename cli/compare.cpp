@@ -164,17 +164,15 @@ int run(const Flags& flags, bool json) {
 
 }  // namespace
 
-void add_compare(CLI::App& app, Invocation& invocation) {
+void add_compare(Verb& program) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb = add_verb(app, invocation, "compare", "Predicted against measured, op by op",
-                            "longspan compare plan.yaml run.json --tolerance 10%");
-  verb->add_option("plan", flags->plan, "The plan's file")->required();
-  verb->add_option("run", flags->run, "What longspan run -o wrote")->required();
-  verb->add_option("--tolerance", flags->tolerance,
-                   "Largest error of the step time that is no failure");
-  verb->callback([flags, &invocation] {
-    invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
-  });
+  Verb verb = program.add_verb("compare", "Predicted against measured, op by op",
+                               "longspan compare plan.yaml run.json --tolerance 10%");
+  verb.add_option("plan", flags->plan, "The plan's file").required();
+  verb.add_option("run", flags->run, "What longspan run -o wrote").required();
+  verb.add_option("--tolerance", flags->tolerance,
+                  "Largest error of the step time that is no failure");
+  verb.runs([flags](bool json) { return run(*flags, json); });
 }
 
 }  // namespace longspan::cli

@@ -244,17 +244,15 @@ int run(const std::string& path, bool all, bool json) {
 
 }  // namespace
 
-void add_explain(CLI::App& app, Invocation& invocation) {
+void add_explain(Verb& program) {
   auto path = std::make_shared<std::string>();
   auto all = std::make_shared<bool>(false);
-  CLI::App* verb = add_verb(app, invocation, "explain",
-                            "Where a plan's time and memory go, what limits it, what would help",
-                            "longspan explain plan.yaml");
-  verb->add_option("plan", *path, "The plan's file")->required();
-  verb->add_flag("--all", *all, "Show every neighbour of the plan, not the most telling ones");
-  verb->callback([path, all, &invocation] {
-    invocation.action = [path, all, &invocation] { return run(*path, *all, invocation.json); };
-  });
+  Verb verb = program.add_verb("explain",
+                               "Where a plan's time and memory go, what limits it, what would help",
+                               "longspan explain plan.yaml");
+  verb.add_option("plan", *path, "The plan's file").required();
+  verb.add_flag("--all", *all, "Show every neighbour of the plan, not the most telling ones");
+  verb.runs([path, all](bool json) { return run(*path, *all, json); });
 }
 
 }  // namespace longspan::cli

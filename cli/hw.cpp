@@ -27,40 +27,39 @@ std::string attention_kernels(const HardwareProfile& hw) {
 
 Json list_devices(Table& table) {
   Json devices = Json::array();
-  for (const std::string& name : device_names()) {
-    const HardwareProfile hw = load_hardware(name);
+  for (const HardwareProfile& hw : load_hardware(device_names())) {
+    const std::string node = node_of(hw.name);
     const double peak =
         std::max(hw.device.peak_flops_float32.value, hw.device.peak_flops_bfloat16.value);
     const auto memory = static_cast<int64_t>(hw.device.memory_bytes.value);
     Json kernels = Json::array();
     for (const auto& [kernel, tables] : hw.attention_kernels) kernels.push_back(kernel);
-    devices.push_back({{"name", name},
+    devices.push_back({{"name", hw.name},
                        {"backend", hw.device.backend},
                        {"device_memory_bytes", memory},
                        {"peak_flops_per_second", peak},
                        {"host_memory_bytes", static_cast<int64_t>(hw.host.memory_bytes.value)},
                        {"attention_kernel", hw.attention_kernel},
                        {"attention_kernels", std::move(kernels)},
-                       {"node", node_of(name)}});
-    table.add({name, hw.device.backend, format_bytes(memory), format_rate(peak, "FLOP/s"),
-               attention_kernels(hw), node_of(name)});
+                       {"node", node}});
+    table.add({hw.name, hw.device.backend, format_bytes(memory), format_rate(peak, "FLOP/s"),
+               attention_kernels(hw), node});
   }
   return devices;
 }
 
 Json list_nodes(Table& table) {
   Json nodes = Json::array();
-  for (const std::string& name : node_names()) {
-    const HardwareProfile hw = load_hardware(name);
+  for (const HardwareProfile& hw : load_hardware(node_names())) {
     const auto host = static_cast<int64_t>(hw.host.memory_bytes.value);
     const double node = hw.node_fabric.bandwidth.value, cluster = hw.cluster_fabric.bandwidth.value;
-    nodes.push_back({{"name", name},
+    nodes.push_back({{"name", hw.name},
                      {"device", hw.device.name},
                      {"devices", hw.devices_per_node},
                      {"host_memory_bytes", host},
                      {"node_bytes_per_second", node},
                      {"cluster_bytes_per_second", cluster}});
-    table.add({name, fmt::format("{} x {}", hw.devices_per_node, hw.device.name),
+    table.add({hw.name, fmt::format("{} x {}", hw.devices_per_node, hw.device.name),
                format_bytes(host), format_rate(node, "B/s"), format_rate(cluster, "B/s")});
   }
   return nodes;
@@ -116,37 +115,25 @@ int import(const std::string& from, const std::string& to, bool json) {
 
 }  // namespace
 
-void add_hw(CLI::App& app, Invocation& invocation) {
+void add_hw(Verb& program) {
   auto reference = std::make_shared<std::string>();
   auto attention = std::make_shared<std::string>();
-  CLI::App* verb = app.add_subcommand("hw", "The catalog of hardware");
-  verb->require_subcommand(1);
-  verb->footer("Example:\n  longspan hw show 8xh100-80g");
-  CLI::App* listing =
-      add_verb(*verb, invocation, "list", "Names and sizes of the built-in devices and nodes",
-               "longspan hw list");
-  listing->callback(
-      [&invocation] { invocation.action = [&invocation] { return list(invocation.json); }; });
-  CLI::App* showing =
-      add_verb(*verb, invocation, "show", "One profile: every figure and its source",
-               "longspan hw show 8xh100-80g");
-  showing->add_option("hardware", *reference, "A catalog name, a YAML file, or local")->required();
-  showing->add_option("--attention", *attention, "Its attention kernel (flash2, cudnn, ...)");
+  Verb group = program.add_group("hw", "The catalog of hardware", "longspan hw show 8xh100-80g");
+  group.add_verb("list", "Names and sizes of the built-in devices and nodes", "longspan hw list")
+      .runs(list);
+  Verb showing = group.add_verb("show", "One profile: every figure and its source",
+                                "longspan hw show 8xh100-80g");
+  showing.add_option("hardware", *reference, "A catalog name, a YAML file, or local").required();
+  showing.add_option("--attention", *attention, "Its attention kernel (flash2, cudnn, ...)");
+  showing.runs([=](bool json) { return show(*reference, *attention, json); });
   auto from = std::make_shared<std::string>();
   auto to = std::make_shared<std::string>();
-  CLI::App* importing = add_verb(*verb, invocation, "import",
-                                 "Turn a hardware file of Calculon (systems/*.json) into a profile",
-                                 "longspan hw import a100_80g.json -o a100.yaml");
-  importing->add_option("file", *from, "The JSON file")->required();
-  importing->add_option("-o,--output", *to, "Where the profile goes")->required();
-  importing->callback([from, to, &invocation] {
-    invocation.action = [from, to, &invocation] { return import(*from, *to, invocation.json); };
-  });
-  showing->callback([reference, attention, &invocation] {
-    invocation.action = [reference, attention, &invocation] {
-      return show(*reference, *attention, invocation.json);
-    };
-  });
+  Verb importing =
+      group.add_verb("import", "Turn a hardware file of Calculon (systems/*.json) into a profile",
+                     "longspan hw import a100_80g.json -o a100.yaml");
+  importing.add_option("file", *from, "The JSON file").required();
+  importing.add_option("-o,--output", *to, "Where the profile goes").required();
+  importing.runs([=](bool json) { return import(*from, *to, json); });
 }
 
 }  // namespace longspan::cli

@@ -18,19 +18,11 @@ void override_figure(Figure& figure, const std::string& text, const char* flag) 
 
 }  // namespace
 
-CLI::App* add_verb(CLI::App& app, Invocation& invocation, const std::string& name,
-                   const std::string& description, const std::string& example) {
-  CLI::App* verb = app.add_subcommand(name, description);
-  verb->add_flag("--json", invocation.json, "Print one JSON document instead of text");
-  verb->footer("Example:\n  " + example);
-  return verb;
-}
-
-void HardwareFlags::add_to(CLI::App& verb) {
+void HardwareFlags::add_to(Verb& verb) {
   verb.add_option("--hw", reference,
                   "Hardware: a catalog name with optional counts (8xh100-80g), a YAML file, or "
                   "local (see longspan profile)")
-      ->required();
+      .required();
   verb.add_option("--device-memory", device_memory, "Memory of a device, e.g. 64MiB");
   verb.add_option("--host-memory", host_memory, "Memory of a node's host, e.g. 1GiB");
   verb.add_option("--nvme-capacity", nvme_capacity, "File storage of a node, e.g. 1TiB");
@@ -45,16 +37,15 @@ HardwareProfile HardwareFlags::load() const {
   return hw;
 }
 
-void ParallelFlags::add_to(CLI::App& verb) {
+void ParallelFlags::add_to(Verb& verb) {
   const auto degree = [&](const char* flag, std::optional<int64_t>& value, const char* what) {
-    verb.add_option(flag, value, what)->check(CLI::Range(int64_t{1}, kMostRanks));
+    verb.add_option(flag, value, what).within(1, kMostRanks);
   };
   degree("--data", choice.data, "Replicas that train on sequences of their own");
   degree("--tensor", choice.tensor, "Ranks that every layer is cut up for (Megatron's TP-SP)");
   degree("--ring", choice.ring, "Ranks that keys and values travel around");
   degree("--ulysses", choice.ulysses, "Ranks that exchange tokens for heads");
-  verb.add_option("--zero", choice.zero, "ZeRO stage of parameters' states, 0 to 3")
-      ->check(CLI::Range(0, 3));
+  verb.add_option("--zero", choice.zero, "ZeRO stage of parameters' states, 0 to 3").within(0, 3);
   verb.add_flag("--no-overlap", no_overlap,
                 "Let compute wait for every exchange, as the published implementations do");
 }

@@ -1,7 +1,6 @@
 // Flags that several verbs share, and what they stand for.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -12,17 +11,13 @@
 
 namespace longspan::cli {
 
-/// A subcommand with --json and an example at the end of its help.
-CLI::App* add_verb(CLI::App& app, Invocation& invocation, const std::string& name,
-                   const std::string& description, const std::string& example);
-
 /// --hw and what overrides its figures. Lives as long as the parse and the action.
 struct HardwareFlags {
   std::string reference;
   std::string device_memory, host_memory, nvme_capacity;  // empty: as the profile says
   int64_t gpus = 0;                                       // 0: all
 
-  void add_to(CLI::App& verb);
+  void add_to(Verb& verb);
   /// What is used of the profile, with the overrides in place, their source the command line.
   /// Throws bad_input.
   HardwareProfile load() const;
@@ -33,7 +28,7 @@ struct ParallelFlags {
   ParallelChoice choice;
   bool no_overlap = false;
 
-  void add_to(CLI::App& verb);
+  void add_to(Verb& verb);
   ParallelChoice load() const;
 };
 

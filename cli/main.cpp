@@ -11,34 +11,15 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "base/nearest.h"
 #include "cli/documents.h"
 #include "cli/verbs.h"
 
 namespace longspan::cli {
 namespace {
 
-// The verb the user meant, if the first word is none; an empty string otherwise.
-std::string unknown_verb(const CLI::App& app, int argc, char** argv) {
-  if (argc < 2 || argv[1][0] == '-') return {};
-  std::vector<std::string> verbs;
-  for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
-  if (std::find(verbs.begin(), verbs.end(), argv[1]) != verbs.end()) return {};
-  return fmt::format("unknown verb \"{}\"{}; see longspan --help", argv[1],
-                     nearest_hint(argv[1], verbs));
-}
-
-// The verb's own help, if the line got that far.
-std::string help_hint(const CLI::App& app) {
-  for (const CLI::App* verb : app.get_subcommands()) {
-    return "; see longspan " + verb->get_name() + " --help";
-  }
-  return "; see longspan --help";
-}
-
 int run_action(const Invocation& invocation) {
   try {
-    const int status = invocation.action();
+    const int status = invocation.action(invocation.json);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       throw failed("cannot write standard output: {}", std::strerror(errno));
     }
@@ -53,40 +34,33 @@ int run_action(const Invocation& invocation) {
 }
 
 int main(int argc, char** argv) {
-  CLI::App app(
+  CommandLine line(
+      "longspan",
       "How long a sequence fits on this hardware, which plan trains it fastest, and was the "
       "prediction right?",
-      "longspan");
-  app.set_version_flag("--version", version_text());
-  app.require_subcommand(1);
-  app.option_defaults()->always_capture_default();  // shown in the help of every verb
-  app.footer(
+      version_text(),
       "Lengths read 65536, 512K or 2M; sizes 64MiB, 80GiB or 80GB.\n"
       "Exit status: 0 done; 1 the answer is no; 2 bad input; 3 failed while running.\n"
       "Example:\n  longspan max-seq --model llama-3.1-8b --hw h100-80g");
-  Invocation invocation;
-  add_max_seq(app, invocation);
-  add_plan(app, invocation);
-  add_explain(app, invocation);
-  add_simulate(app, invocation);
-  add_run(app, invocation);
-  add_compare(app, invocation);
-  add_validate(app, invocation);
-  add_profile(app, invocation);
-  add_models(app, invocation);
-  add_hw(app, invocation);
+  Verb program = line.program();
+  add_max_seq(program);
+  add_plan(program);
+  add_explain(program);
+  add_simulate(program);
+  add_run(program);
+  add_compare(program);
+  add_validate(program);
+  add_profile(program);
+  add_models(program);
+  add_hw(program);
 
-  const bool json =
-      std::any_of(argv, argv + argc, [](const char* word) { return !std::strcmp(word, "--json"); });
-  if (const std::string message = unknown_verb(app, argc, argv); !message.empty()) {
-    return report_error(message, 2, json);
-  }
+  Invocation invocation;
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    return report_error(e.what() + help_hint(app), 2, json);
+    invocation = line.parse(argc, argv);
+  } catch (const Error& e) {
+    const bool json = std::any_of(argv, argv + argc,
+                                  [](const char* word) { return !std::strcmp(word, "--json"); });
+    return report_error(e.what(), e.exit_status(), json);
   }
   return run_action(invocation);
 }

@@ -148,24 +148,22 @@ int run(const Flags& flags, bool json) {
 
 }  // namespace
 
-void add_max_seq(CLI::App& app, Invocation& invocation) {
+void add_max_seq(Verb& program) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb =
-      add_verb(app, invocation, "max-seq", "How long a sequence fits, for each strategy",
-               "longspan max-seq --model llama-3.1-8b --hw h100-80g --strategy fpdt");
-  verb->add_option("--model", flags->model,
-                   "Model: a catalog name, a YAML file, or a Hugging Face config.json or folder")
-      ->required();
-  flags->hardware.add_to(*verb);
-  flags->parallel.add_to(*verb);
-  verb->add_option("--strategy", flags->strategy,
-                   "A preset, auto (the whole space of knobs), or all");
-  verb->add_option("--granule", flags->granule, "Step in which unchunked strategies grow");
-  verb->add_option("--chunk", flags->chunk, "Attention chunk of chunked strategies; else the best");
-  verb->add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step");
-  verb->callback([flags, &invocation] {
-    invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
-  });
+  Verb verb =
+      program.add_verb("max-seq", "How long a sequence fits, for each strategy",
+                       "longspan max-seq --model llama-3.1-8b --hw h100-80g --strategy fpdt");
+  verb.add_option("--model", flags->model,
+                  "Model: a catalog name, a YAML file, or a Hugging Face config.json or folder")
+      .required();
+  flags->hardware.add_to(verb);
+  flags->parallel.add_to(verb);
+  verb.add_option("--strategy", flags->strategy,
+                  "A preset, auto (the whole space of knobs), or all");
+  verb.add_option("--granule", flags->granule, "Step in which unchunked strategies grow");
+  verb.add_option("--chunk", flags->chunk, "Attention chunk of chunked strategies; else the best");
+  verb.add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step");
+  verb.runs([flags](bool json) { return run(*flags, json); });
 }
 
 }  // namespace longspan::cli

@@ -128,22 +128,17 @@ int show(const std::string& reference, bool json) {
 
 }  // namespace
 
-void add_models(CLI::App& app, Invocation& invocation) {
+void add_models(Verb& program) {
   auto reference = std::make_shared<std::string>();
-  CLI::App* verb = app.add_subcommand("models", "The catalog of models");
-  verb->require_subcommand(1);
-  verb->footer("Example:\n  longspan models show llama-3.1-8b");
-  CLI::App* listing = add_verb(*verb, invocation, "list", "Names and sizes of the built-in models",
-                               "longspan models list");
-  listing->callback(
-      [&invocation] { invocation.action = [&invocation] { return list(invocation.json); }; });
-  CLI::App* showing = add_verb(*verb, invocation, "show", "One model: shape, parameters, FLOPs",
-                               "longspan models show llama-3.1-8b");
-  showing->add_option("model", *reference, "A catalog name, a YAML file, or a config.json")
-      ->required();
-  showing->callback([reference, &invocation] {
-    invocation.action = [reference, &invocation] { return show(*reference, invocation.json); };
-  });
+  Verb group =
+      program.add_group("models", "The catalog of models", "longspan models show llama-3.1-8b");
+  group.add_verb("list", "Names and sizes of the built-in models", "longspan models list")
+      .runs(list);
+  Verb showing = group.add_verb("show", "One model: shape, parameters, FLOPs",
+                                "longspan models show llama-3.1-8b");
+  showing.add_option("model", *reference, "A catalog name, a YAML file, or a config.json")
+      .required();
+  showing.runs([reference](bool json) { return show(*reference, json); });
 }
 
 }  // namespace longspan::cli

@@ -227,31 +227,29 @@ int run(const Flags& flags, bool json) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, Invocation& invocation) {
+void add_plan(Verb& program) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb =
-      add_verb(app, invocation, "plan", "The best plan for a length, or one strategy's",
-               "longspan plan --model llama-3.1-8b --hw h100-80g --seq 128K -o plan.yaml");
-  verb->add_option("--model", flags->model,
-                   "Model: a catalog name, a YAML file, or a Hugging Face config.json or folder")
-      ->required();
-  flags->hardware.add_to(*verb);
-  flags->parallel.add_to(*verb);
-  verb->add_option("--seq", flags->sequences,
-                   "Sequence length, e.g. 128K; or several to compare, e.g. 64K,128K,256K");
-  verb->add_option("--max-gpus", flags->max_gpus,
-                   "At most so many devices: the best number of them, and what others would give");
-  verb->add_option("--min-gpus-for", flags->min_gpus_for,
-                   "A length: the fewest devices that train it, and the best plan on them");
-  verb->add_option("--strategy", flags->strategy, "A preset, or auto (search)");
-  verb->add_option("--chunk", flags->chunk, "Attention chunk; must divide the length");
-  verb->add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step");
-  verb->add_option("--objective", flags->objective, "What auto looks for")
-      ->check(CLI::IsMember({"throughput", "memory", "host-memory"}));
-  verb->add_option("-o,--output", flags->output, "Where the plan is written");
-  verb->callback([flags, &invocation] {
-    invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
-  });
+  Verb verb =
+      program.add_verb("plan", "The best plan for a length, or one strategy's",
+                       "longspan plan --model llama-3.1-8b --hw h100-80g --seq 128K -o plan.yaml");
+  verb.add_option("--model", flags->model,
+                  "Model: a catalog name, a YAML file, or a Hugging Face config.json or folder")
+      .required();
+  flags->hardware.add_to(verb);
+  flags->parallel.add_to(verb);
+  verb.add_option("--seq", flags->sequences,
+                  "Sequence length, e.g. 128K; or several to compare, e.g. 64K,128K,256K");
+  verb.add_option("--max-gpus", flags->max_gpus,
+                  "At most so many devices: the best number of them, and what others would give");
+  verb.add_option("--min-gpus-for", flags->min_gpus_for,
+                  "A length: the fewest devices that train it, and the best plan on them");
+  verb.add_option("--strategy", flags->strategy, "A preset, or auto (search)");
+  verb.add_option("--chunk", flags->chunk, "Attention chunk; must divide the length");
+  verb.add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step");
+  verb.add_option("--objective", flags->objective, "What auto looks for")
+      .one_of({"throughput", "memory", "host-memory"});
+  verb.add_option("-o,--output", flags->output, "Where the plan is written");
+  verb.runs([flags](bool json) { return run(*flags, json); });
 }
 
 }  // namespace longspan::cli

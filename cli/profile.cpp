@@ -86,23 +86,21 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
 
 }  // namespace
 
-void add_profile(CLI::App& app, Invocation& invocation) {
+void add_profile(Verb& program) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb = add_verb(app, invocation, "profile", "Measure this machine",
-                            "longspan profile -o machine.yaml --device-memory 2GiB");
-  verb->add_option("-o,--output", flags->output,
-                   "Where the profile is written (default: what --hw local reads)");
-  verb->add_option("--threads", flags->options.compute_threads, "Compute threads; 0: all cores");
-  verb->add_option("--device-memory", flags->device_memory,
-                   "Memory of the device tier (default: 40 % of what is available)");
-  verb->add_option("--host-memory", flags->host_memory, "Memory of the host tier (likewise)");
-  verb->add_option("--nvme-dir", flags->nvme_directory, "Folder where file rates are measured");
-  verb->add_option("--seconds", flags->options.seconds_budget, "Time to spend, about");
-  verb->callback([flags, &invocation] {
-    invocation.action = [flags, &invocation] {
-      const auto rank = [&](const RankPlace& here) { run_rank(*flags, here, invocation.json); };
-      return on_ranks(0, invocation.json, rank);
-    };
+  Verb verb = program.add_verb("profile", "Measure this machine",
+                               "longspan profile -o machine.yaml --device-memory 2GiB");
+  verb.add_option("-o,--output", flags->output,
+                  "Where the profile is written (default: what --hw local reads)");
+  verb.add_option("--threads", flags->options.compute_threads, "Compute threads; 0: all cores");
+  verb.add_option("--device-memory", flags->device_memory,
+                  "Memory of the device tier (default: 40 % of what is available)");
+  verb.add_option("--host-memory", flags->host_memory, "Memory of the host tier (likewise)");
+  verb.add_option("--nvme-dir", flags->nvme_directory, "Folder where file rates are measured");
+  verb.add_option("--seconds", flags->options.seconds_budget, "Time to spend, about");
+  verb.runs([flags](bool json) {
+    const auto rank = [&](const RankPlace& here) { run_rank(*flags, here, json); };
+    return on_ranks(0, json, rank);
   });
 }
 

@@ -300,41 +300,39 @@ int run(Flags flags, bool json) {
 
 }  // namespace
 
-void add_run(CLI::App& app, Invocation& invocation) {
+void add_run(Verb& program) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb =
-      add_verb(app, invocation, "run", "Train by a plan and measure",
-               "longspan run plan.yaml --steps 20 --data examples/opticks.txt -o run.json");
+  Verb verb =
+      program.add_verb("run", "Train by a plan and measure",
+                       "longspan run plan.yaml --steps 20 --data examples/opticks.txt -o run.json");
   TrainingConfig& training = flags->training;
-  verb->add_option("plan", flags->plan, "The plan's file")->required();
-  verb->add_option("--steps", training.steps, "Optimizer steps in all, resumed ones included");
-  verb->add_option("--data", flags->data, "A token file, or synthetic");
-  verb->add_option("--format", flags->format, "text, uint16, uint32 or auto (by the name)");
-  verb->add_option("--weights", flags->weights, "Initial weights: a Hugging Face folder or file");
-  verb->add_option("--checkpoint", flags->checkpoint, "Where checkpoints are written");
-  verb->add_option("--checkpoint-every", flags->checkpoint_every,
-                   "Steps between checkpoints; 0: only at the end");
-  verb->add_option("--resume", flags->resume, "Go on from a checkpoint");
-  verb->add_option("--stop-after", flags->stop_after,
-                   "Stop and save after this many steps of this run, as if interrupted; 0: do not");
-  verb->add_option("--lr", training.learning_rate, "Learning rate at its peak");
-  verb->add_option("--min-lr", flags->min_learning_rate, "Learning rate at the end of the cosine")
-      ->check(CLI::NonNegativeNumber)
-      ->default_str("a tenth of --lr");
-  verb->add_option("--warmup", training.warmup_steps, "Steps of linear warmup");
-  verb->add_option("--weight-decay", training.weight_decay, "AdamW's weight decay");
-  verb->add_option("--clip", training.clip_norm, "Gradient norm to clip to; 0: do not");
-  verb->add_option("--seed", training.seed, "Seed of the initial weights");
-  verb->add_option("--local-ranks", flags->local_ranks,
-                   "Run the plan's ranks as threads of this process; else as mpirun started them");
-  verb->add_option("--threads", flags->threads,
-                   "Compute threads of a rank; 0: its share of the cores");
-  verb->add_option("--nvme-dir", flags->nvme_directory, "Folder of the file tier");
-  verb->add_option("--trace", flags->trace, "Write the last step's timeline as a Perfetto trace");
-  verb->add_option("-o,--output", flags->output, "Write everything measured as JSON");
-  verb->callback([flags, &invocation] {
-    invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
-  });
+  verb.add_option("plan", flags->plan, "The plan's file").required();
+  verb.add_option("--steps", training.steps, "Optimizer steps in all, resumed ones included");
+  verb.add_option("--data", flags->data, "A token file, or synthetic");
+  verb.add_option("--format", flags->format, "text, uint16, uint32 or auto (by the name)");
+  verb.add_option("--weights", flags->weights, "Initial weights: a Hugging Face folder or file");
+  verb.add_option("--checkpoint", flags->checkpoint, "Where checkpoints are written");
+  verb.add_option("--checkpoint-every", flags->checkpoint_every,
+                  "Steps between checkpoints; 0: only at the end");
+  verb.add_option("--resume", flags->resume, "Go on from a checkpoint");
+  verb.add_option("--stop-after", flags->stop_after,
+                  "Stop and save after this many steps of this run, as if interrupted; 0: do not");
+  verb.add_option("--lr", training.learning_rate, "Learning rate at its peak");
+  verb.add_option("--min-lr", flags->min_learning_rate, "Learning rate at the end of the cosine")
+      .not_negative()
+      .shown_default("a tenth of --lr");
+  verb.add_option("--warmup", training.warmup_steps, "Steps of linear warmup");
+  verb.add_option("--weight-decay", training.weight_decay, "AdamW's weight decay");
+  verb.add_option("--clip", training.clip_norm, "Gradient norm to clip to; 0: do not");
+  verb.add_option("--seed", training.seed, "Seed of the initial weights");
+  verb.add_option("--local-ranks", flags->local_ranks,
+                  "Run the plan's ranks as threads of this process; else as mpirun started them");
+  verb.add_option("--threads", flags->threads,
+                  "Compute threads of a rank; 0: its share of the cores");
+  verb.add_option("--nvme-dir", flags->nvme_directory, "Folder of the file tier");
+  verb.add_option("--trace", flags->trace, "Write the last step's timeline as a Perfetto trace");
+  verb.add_option("-o,--output", flags->output, "Write everything measured as JSON");
+  verb.runs([flags](bool json) { return run(*flags, json); });
 }
 
 }  // namespace longspan::cli

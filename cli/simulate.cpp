@@ -64,15 +64,13 @@ int run(const Flags& flags, bool json) {
 
 }  // namespace
 
-void add_simulate(CLI::App& app, Invocation& invocation) {
+void add_simulate(Verb& program) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb = add_verb(app, invocation, "simulate", "The predicted timeline of one step",
-                            "longspan simulate plan.yaml --trace predicted.json");
-  verb->add_option("plan", flags->plan, "The plan's file")->required();
-  verb->add_option("--trace", flags->trace, "Write the timeline as a Perfetto trace");
-  verb->callback([flags, &invocation] {
-    invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
-  });
+  Verb verb = program.add_verb("simulate", "The predicted timeline of one step",
+                               "longspan simulate plan.yaml --trace predicted.json");
+  verb.add_option("plan", flags->plan, "The plan's file").required();
+  verb.add_option("--trace", flags->trace, "Write the timeline as a Perfetto trace");
+  verb.runs([flags](bool json) { return run(*flags, json); });
 }
 
 }  // namespace longspan::cli

@@ -56,19 +56,16 @@ int run(const Flags& flags, bool json) {
 
 }  // namespace
 
-void add_validate(CLI::App& app, Invocation& invocation) {
+void add_validate(Verb& program) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb =
-      add_verb(app, invocation, "validate", "How right predictions of published measurements are",
-               "longspan validate tests/published --table torchtitan --cases");
-  verb->add_option("path", flags->path, "A file of cases, or a folder of them")->required();
-  verb->add_option("--table", flags->table, "Only the table of this name");
-  verb->add_flag("--cases", flags->cases, "Every case, not only each table's errors");
-  verb->add_option("--write-ranges", flags->ranges,
-                   "Write where nine of ten measurements lie, as multiples of the prediction");
-  verb->callback([flags, &invocation] {
-    invocation.action = [flags, &invocation] { return run(*flags, invocation.json); };
-  });
+  Verb verb = program.add_verb("validate", "How right predictions of published measurements are",
+                               "longspan validate tests/published --table torchtitan --cases");
+  verb.add_option("path", flags->path, "A file of cases, or a folder of them").required();
+  verb.add_option("--table", flags->table, "Only the table of this name");
+  verb.add_flag("--cases", flags->cases, "Every case, not only each table's errors");
+  verb.add_option("--write-ranges", flags->ranges,
+                  "Write where nine of ten measurements lie, as multiples of the prediction");
+  verb.runs([flags](bool json) { return run(*flags, json); });
 }
 
 }  // namespace longspan::cli

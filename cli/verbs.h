@@ -2,27 +2,19 @@
 // parsed.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <functional>
+#include "cli/arguments.h"
 
 namespace longspan::cli {
 
-/// What the arguments asked for. The chosen verb fills `action`, which returns the exit status and
-/// throws Error; main() runs it after parsing.
-struct Invocation {
-  bool json = false;
-  std::function<int()> action;
-};
-
-void add_max_seq(CLI::App& app, Invocation& invocation);
-void add_plan(CLI::App& app, Invocation& invocation);
-void add_explain(CLI::App& app, Invocation& invocation);
-void add_simulate(CLI::App& app, Invocation& invocation);
-void add_run(CLI::App& app, Invocation& invocation);
-void add_compare(CLI::App& app, Invocation& invocation);
-void add_validate(CLI::App& app, Invocation& invocation);
-void add_profile(CLI::App& app, Invocation& invocation);
-void add_models(CLI::App& app, Invocation& invocation);
-void add_hw(CLI::App& app, Invocation& invocation);
+void add_max_seq(Verb& program);
+void add_plan(Verb& program);
+void add_explain(Verb& program);
+void add_simulate(Verb& program);
+void add_run(Verb& program);
+void add_compare(Verb& program);
+void add_validate(Verb& program);
+void add_profile(Verb& program);
+void add_models(Verb& program);
+void add_hw(Verb& program);
 
 }  // namespace longspan::cli

@@ -21,8 +21,7 @@ endif()
 # larger part of compiling a file was reading them. The compiler wants the same flags where such
 # headers are made and where they are used, so libraries (-fPIC) and programs (-fPIE) have their
 # own. No header of the project is among them, and every file includes what it uses: builds with
-# LONGSPAN_PCH off (release) and scripts/lint hold it to that. Not for the program in cli/: CLI11 costs
-# its time as code that every file has of it, precompiled or not.
+# LONGSPAN_PCH off (release) and scripts/lint hold it to that. The program in cli/ does without.
 set(LONGSPAN_PCH_HEADERS
     <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <map> <memory> <optional> <set>
     <string> <string_view> <utility> <vector> <fmt/format.h>)

@@ -82,9 +82,9 @@ void apply_counts(const Counts& counts, const std::string& reference, HardwarePr
   validate(hw, "hardware \"" + reference + "\"");
 }
 
-HardwareProfile load_layers(const Layers& layers, const std::string& node, Counts counts,
-                            const std::string& reference, const std::string& name) {
-  HardwareProfile hw = read_layers(layers, name);
+HardwareProfile load_layers(CatalogFiles& files, const Layers& layers, const std::string& node,
+                            Counts counts, const std::string& reference, const std::string& name) {
+  HardwareProfile hw = read_layers(files, layers, name);
   if (hw.device.backend != "cpu" && counts.devices > hw.devices_per_node) {
     throw bad_input(
         "hardware \"{}\": expected at most {} devices, as many as a node {} has, got {}; for more "
@@ -95,20 +95,22 @@ HardwareProfile load_layers(const Layers& layers, const std::string& node, Count
   return hw;
 }
 
-std::optional<HardwareProfile> load_device(const Reference& parts, const std::string& reference) {
-  auto layers = device_layers(parts.name);
+std::optional<HardwareProfile> load_device(CatalogFiles& files, const Reference& parts,
+                                           const std::string& reference) {
+  auto layers = device_layers(files, parts.name);
   if (!layers) return std::nullopt;
   const std::string node = layer_with(*layers, "node").text("node");  // and so known to all of them
-  const Layers below = node_layers(node).value();
+  const Layers below = node_layers(files, node).value();
   layer_with(below, "device");  // another device may have been named there
   layers->insert(layers->end(), below.begin(), below.end());
   Counts counts = parse_counts(parts.counts, reference, false);
   if (counts.devices == 0) counts.devices = 1;
-  return load_layers(*layers, node, counts, reference, parts.name);
+  return load_layers(files, *layers, node, counts, reference, parts.name);
 }
 
-std::optional<HardwareProfile> load_node(const Reference& parts, const std::string& reference) {
-  auto layers = node_layers(parts.name);
+std::optional<HardwareProfile> load_node(CatalogFiles& files, const Reference& parts,
+                                         const std::string& reference) {
+  auto layers = node_layers(files, parts.name);
   if (!layers) return std::nullopt;
   if (!layer_with(*layers, "device").has("device")) {
     std::string devices;
@@ -118,19 +120,44 @@ std::optional<HardwareProfile> load_node(const Reference& parts, const std::stri
     throw bad_input("hardware \"{}\": this node is sold with different devices; name one of {}",
                     reference, devices);
   }
-  return load_layers(file_layers(layers->front()), parts.name,
+  return load_layers(files, file_layers(files, layers->front()), parts.name,
                      parse_counts(parts.counts, reference, true), reference, parts.name);
 }
 
-HardwareProfile load_file(const fs::path& path) {
+HardwareProfile load_file(CatalogFiles& files, const fs::path& path) {
   const YamlMap yaml = YamlMap::parse(read_file(path), path.string());
-  return read_layers(file_layers(yaml), yaml.text("name"));
+  return read_layers(files, file_layers(files, yaml), yaml.text("name"));
 }
 
 // The value of an environment variable, or empty if it is unset.
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? std::string() : value;
+}
+
+HardwareProfile load(CatalogFiles& files, const std::string& reference) {
+  std::error_code error;
+  const Reference parts = take_apart(reference);
+  if (parts.name == "local") {
+    const fs::path path = local_profile_path();
+    if (!fs::exists(path, error)) {
+      throw bad_input(
+          "hardware \"local\": no profile of this machine at {}; run `longspan profile` to make it",
+          path.string());
+    }
+    HardwareProfile hw = load_file(files, path);
+    apply_counts(parse_counts(parts.counts, reference, false), reference, hw);
+    return hw;
+  }
+  if (auto hw = load_device(files, parts, reference)) return *hw;
+  if (auto hw = load_node(files, parts, reference)) return *hw;
+  if (fs::exists(reference, error)) return load_file(files, reference);
+  std::vector<std::string> known = device_names();
+  for (const std::string& name : node_names()) known.push_back(name);
+  known.emplace_back("local");
+  const std::string hint = nearest_hint(parts.name, known);
+  throw bad_input("hardware \"{}\": neither a catalog name nor a file{}", reference,
+                  hint.empty() ? "; `longspan hw list` shows the catalog" : hint);
 }
 
 }  // namespace
@@ -155,28 +182,16 @@ std::filesystem::path local_profile_path() {
 }
 
 HardwareProfile load_hardware(const std::string& reference) {
-  std::error_code error;
-  const Reference parts = take_apart(reference);
-  if (parts.name == "local") {
-    const fs::path path = local_profile_path();
-    if (!fs::exists(path, error)) {
-      throw bad_input(
-          "hardware \"local\": no profile of this machine at {}; run `longspan profile` to make it",
-          path.string());
-    }
-    HardwareProfile hw = load_file(path);
-    apply_counts(parse_counts(parts.counts, reference, false), reference, hw);
-    return hw;
-  }
-  if (auto hw = load_device(parts, reference)) return *hw;
-  if (auto hw = load_node(parts, reference)) return *hw;
-  if (fs::exists(reference, error)) return load_file(reference);
-  std::vector<std::string> known = device_names();
-  for (const std::string& name : node_names()) known.push_back(name);
-  known.emplace_back("local");
-  const std::string hint = nearest_hint(parts.name, known);
-  throw bad_input("hardware \"{}\": neither a catalog name nor a file{}", reference,
-                  hint.empty() ? "; `longspan hw list` shows the catalog" : hint);
+  CatalogFiles files;
+  return load(files, reference);
+}
+
+std::vector<HardwareProfile> load_hardware(const std::vector<std::string>& references) {
+  CatalogFiles files;
+  std::vector<HardwareProfile> profiles;
+  profiles.reserve(references.size());
+  for (const std::string& reference : references) profiles.push_back(load(files, reference));
+  return profiles;
 }
 
 }  // namespace longspan

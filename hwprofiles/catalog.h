@@ -35,6 +35,8 @@ std::string node_of(const std::string& device);
 /// Throws bad_input: unknown names list the nearest ones, "local" without a profile says to run
 /// `longspan profile`.
 HardwareProfile load_hardware(const std::string& reference);
+/// The same of several, in their order; each file of the catalog is read once for all of them.
+std::vector<HardwareProfile> load_hardware(const std::vector<std::string>& references);
 
 /// Where `local` lives: $LONGSPAN_LOCAL_PROFILE, else $XDG_CONFIG_HOME/longspan/local.yaml, else
 /// ~/.config/longspan/local.yaml.

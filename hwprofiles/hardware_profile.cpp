@@ -153,6 +153,7 @@ std::optional<HardwareProblem> table_problem(const std::string& section, const s
                                     [&name](const Family& f) { return name == f.name; });
   if (family == kFamilies.end()) {
     std::vector<std::string> known;
+    known.reserve(kFamilies.size());
     for (const Family& f : kFamilies) known.emplace_back(f.name);
     return HardwareProblem{section, name, "unknown kernel family" + nearest_hint(name, known)};
   }

@@ -58,13 +58,13 @@ using Sections = std::map<std::string, YamlMap>;  // by dotted path, to find the
 // The tables at `path`, that is `yaml`: its own, or all of those at the same place of a device of
 // the catalog, their rates scaled. What was measured on one device so lends the form of its curves
 // to a relative of which less is known.
-RateTables read_tables(const YamlMap& yaml, const std::vector<std::string>& path,
-                       Sections& sections) {
+RateTables read_tables(CatalogFiles& files, const YamlMap& yaml,
+                       const std::vector<std::string>& path, Sections& sections) {
   const std::string dotted = fmt::format("{}", fmt::join(path, "."));
   sections.emplace(dotted, yaml);
   RateTables tables;
   if (yaml.has("like")) {
-    const YamlMap lender = device_map(yaml.text("like"), path, yaml, "like");
+    const YamlMap lender = device_map(files, yaml.text("like"), path, yaml, "like");
     if (lender.has("like")) throw yaml.error("like", "expected a device with tables of its own");
     for (const std::string& family : lender.keys()) {
       RateTable table = read_table(lender.map(family));
@@ -73,25 +73,26 @@ RateTables read_tables(const YamlMap& yaml, const std::vector<std::string>& path
       if (yaml.has("workers")) table.tiling.workers = yaml.whole("workers", 1);
       for (RatePoint& point : table.points) point.rate *= yaml.real("scale", 0);
       tables[family] = std::move(table);
-      sections.emplace(dotted + "." + family, yaml);
+      sections.emplace(fmt::format("{}.{}", dotted, family), yaml);
     }
     return tables;
   }
   for (const std::string& family : yaml.keys()) {
     const YamlMap table = yaml.map(family);
     tables[family] = read_table(table);
-    sections.emplace(dotted + "." + family, table);
+    sections.emplace(fmt::format("{}.{}", dotted, family), table);
   }
   return tables;
 }
 
-void read_attention_kernels(const Layers& layers, HardwareProfile& hw, Sections& sections) {
+void read_attention_kernels(CatalogFiles& files, const Layers& layers, HardwareProfile& hw,
+                            Sections& sections) {
   const YamlMap& layer = layer_with(layers, "attention_kernels");
   if (!layer.has("attention_kernels")) return;
   const YamlMap kernels = layer.map("attention_kernels");
   for (const std::string& kernel : kernels.keys()) {
     hw.attention_kernels[kernel] =
-        read_tables(kernels.map(kernel), {"attention_kernels", kernel}, sections);
+        read_tables(files, kernels.map(kernel), {"attention_kernels", kernel}, sections);
   }
   hw.attention_kernel = layer_with(layers, "attention_kernel").text("attention_kernel");
   const bool chosen = std::any_of(hw.rates.begin(), hw.rates.end(), [](const auto& entry) {
@@ -167,10 +168,11 @@ void write_plain_fields(YAML::Emitter& out, const HardwareProfile& hw, const std
 }  // namespace
 
 HardwareProfile read_hardware(const YamlMap& yaml) {
-  return read_layers({yaml}, yaml.text("name"));
+  CatalogFiles files;
+  return read_layers(files, {yaml}, yaml.text("name"));
 }
 
-HardwareProfile read_layers(const Layers& layers, const std::string& name) {
+HardwareProfile read_layers(CatalogFiles& files, const Layers& layers, const std::string& name) {
   const auto count = [&](const char* key) {
     const YamlMap& layer = layer_with(layers, key);
     return layer.has(key) ? layer.whole(key, 1) : 1;
@@ -199,9 +201,9 @@ HardwareProfile read_layers(const Layers& layers, const std::string& name) {
     figure = read_figure(section.map(rule.key));
   });
   if (const YamlMap& layer = layer_with(layers, "rates"); layer.has("rates")) {
-    hw.rates = read_tables(layer.map("rates"), {"rates"}, sections);
+    hw.rates = read_tables(files, layer.map("rates"), {"rates"}, sections);
   }
-  read_attention_kernels(layers, hw, sections);
+  read_attention_kernels(files, layers, hw, sections);
   for (const YamlMap& layer : layers) layer.finish();
   for (const auto& [path, section] : sections) section.finish();
   if (const auto problem = find_problem(hw)) {

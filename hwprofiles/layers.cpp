@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 
-#include "base/embedded.h"
 #include "base/nearest.h"
 #include "hwprofiles/catalog.h"
 
@@ -15,60 +14,76 @@ std::span<const EmbeddedFile> hardware_node_files();
 
 namespace {
 
-using Files = std::span<const EmbeddedFile>;
+using Folder = std::span<const EmbeddedFile>;
 
-std::vector<std::string> names_of(Files files) {
+std::vector<std::string> names_of(Folder folder) {
   std::vector<std::string> names;
-  for (const EmbeddedFile& file : files) names.emplace_back(file.name);
+  for (const EmbeddedFile& file : folder) names.emplace_back(file.name);
   std::sort(names.begin(), names.end());
   return names;
 }
 
-std::optional<YamlMap> find_file(Files files, const std::string& name) {
-  const auto file = std::find_if(files.begin(), files.end(),
+std::optional<YamlMap> find_file(CatalogFiles& files, Folder folder, const std::string& name) {
+  const auto file = std::find_if(folder.begin(), folder.end(),
                                  [&](const EmbeddedFile& f) { return f.name == name; });
-  if (file == files.end()) return std::nullopt;
-  return YamlMap::parse(std::string(file->text), "catalog hardware " + name);
+  if (file == folder.end()) return std::nullopt;
+  return files.parsed(*file);
 }
 
 // The file that `key` of `asking` names.
-YamlMap named_file(Files files, const YamlMap& asking, const std::string& key) {
+YamlMap named_file(CatalogFiles& files, Folder folder, const YamlMap& asking,
+                   const std::string& key) {
   const std::string name = asking.text(key);
-  if (auto file = find_file(files, name)) return *file;
+  if (auto file = find_file(files, folder, name)) return *file;
   throw asking.error(key, "the catalog has no \"" + name.substr(0, 60) + "\" to take here" +
-                              nearest_hint(name, names_of(files)));
+                              nearest_hint(name, names_of(folder)));
 }
 
 // Adds what the last of `layers` is like, and what that is like, and so on.
-void add_likes(Files files, Layers& layers) {
+void add_likes(CatalogFiles& files, Folder folder, Layers& layers) {
   while (layers.back().has("like")) {
     if (layers.size() > 8) throw layers.back().error("like", "expected an end to what it is like");
-    layers.push_back(named_file(files, layers.back(), "like"));
+    layers.push_back(named_file(files, folder, layers.back(), "like"));
   }
 }
 
-std::optional<Layers> layers_of(Files files, const std::string& name) {
-  const auto file = find_file(files, name);
+std::optional<Layers> layers_of(CatalogFiles& files, Folder folder, const std::string& name) {
+  const auto file = find_file(files, folder, name);
   if (!file) return std::nullopt;
   Layers layers{*file};
-  add_likes(files, layers);
+  add_likes(files, folder, layers);
   return layers;
 }
 
+// By recursion: assigning a YAML::Node to another changes what all copies of the latter stand for.
+YamlMap map_at(const YamlMap& map, std::span<const std::string> path) {
+  return path.empty() ? map : map_at(map.map(path.front()), path.subspan(1));
+}
+
 }  // namespace
+
+const YamlMap& CatalogFiles::parsed(const EmbeddedFile& file) {
+  const auto known = maps_.find(file.text.data());
+  if (known != maps_.end()) return known->second;
+  const std::string origin = "catalog hardware " + std::string(file.name);
+  return maps_.emplace(file.text.data(), YamlMap::parse(std::string(file.text), origin))
+      .first->second;
+}
 
 std::vector<std::string> device_names() { return names_of(hardware_device_files()); }
 
 std::vector<std::string> node_names() {
   std::vector<std::string> names = names_of(hardware_node_files());
-  std::erase_if(names, [](const std::string& name) {
-    return !layer_with(node_layers(name).value(), "device").has("device");
+  CatalogFiles files;
+  std::erase_if(names, [&](const std::string& name) {
+    return !layer_with(node_layers(files, name).value(), "device").has("device");
   });
   return names;
 }
 
 std::string node_of(const std::string& device) {
-  return layer_with(device_layers(device).value(), "node").text("node");
+  CatalogFiles files;
+  return layer_with(device_layers(files, device).value(), "node").text("node");
 }
 
 const YamlMap& layer_with(const Layers& layers, const std::string& key) {
@@ -82,34 +97,33 @@ const YamlMap& layer_with(const Layers& layers, const std::string& key) {
   return found == nullptr ? layers.front() : *found;
 }
 
-std::optional<Layers> device_layers(const std::string& name) {
-  return layers_of(hardware_device_files(), name);
+std::optional<Layers> device_layers(CatalogFiles& files, const std::string& name) {
+  return layers_of(files, hardware_device_files(), name);
 }
 
-std::optional<Layers> node_layers(const std::string& name) {
-  return layers_of(hardware_node_files(), name);
+std::optional<Layers> node_layers(CatalogFiles& files, const std::string& name) {
+  return layers_of(files, hardware_node_files(), name);
 }
 
-Layers file_layers(const YamlMap& file) {
+Layers file_layers(CatalogFiles& files, const YamlMap& file) {
   Layers layers{file};
-  add_likes(hardware_node_files(), layers);
+  add_likes(files, hardware_node_files(), layers);
   const YamlMap& naming = layer_with(layers, "device");
   if (naming.has("device") && !naming.has_map("device")) {
-    Layers device{named_file(hardware_device_files(), naming, "device")};
-    add_likes(hardware_device_files(), device);
+    Layers device{named_file(files, hardware_device_files(), naming, "device")};
+    add_likes(files, hardware_device_files(), device);
     layer_with(device, "node");  // where it is usually found does not matter here
     layers.insert(layers.end(), device.begin(), device.end());
   }
   return layers;
 }
 
-YamlMap device_map(const std::string& device, const std::vector<std::string>& path,
-                   const YamlMap& asking, const std::string& key) {
-  const auto layers = device_layers(device);
-  if (!layers) named_file(hardware_device_files(), asking, key);  // says what is there
-  YamlMap at = layer_with(*layers, path.front());
-  for (const std::string& step : path) at = at.map(step);
-  return at;
+YamlMap device_map(CatalogFiles& files, const std::string& device,
+                   const std::vector<std::string>& path, const YamlMap& asking,
+                   const std::string& key) {
+  const auto layers = device_layers(files, device);
+  if (!layers) named_file(files, hardware_device_files(), asking, key);  // says what is there
+  return map_at(layer_with(*layers, path.front()), path);
 }
 
 }  // namespace longspan

@@ -8,10 +8,12 @@
 // `device` it is sold with, if it is sold with one.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/embedded.h"
 #include "base/yaml.h"
 #include "hwprofiles/hardware_profile.h"
 
@@ -19,26 +21,39 @@ namespace longspan {
 
 using Layers = std::vector<YamlMap>;  // the upper ones first, never empty
 
+/// Files of the catalog, each parsed when it is first asked for: many devices take figures from the
+/// same few. Lives as long as one question about the catalog; not thread-safe.
+class CatalogFiles {
+ public:
+  /// What is returned for one file shares what has been asked of it, so finish() refuses the keys
+  /// that nobody has asked any of them for.
+  const YamlMap& parsed(const EmbeddedFile& file);
+
+ private:
+  std::map<const char*, YamlMap> maps_;  // by where the text begins
+};
+
 /// The first of `layers` that has a mapping at `key` (a node's `device` may be but a name), else
 /// the first that has anything there, else the first of all, which then says that it is missing.
 const YamlMap& layer_with(const Layers& layers, const std::string& key);
 
 /// The layers of a file of the catalog, itself first, then what it is like; nothing if there is no
 /// such file.
-std::optional<Layers> device_layers(const std::string& name);
-std::optional<Layers> node_layers(const std::string& name);
+std::optional<Layers> device_layers(CatalogFiles& files, const std::string& name);
+std::optional<Layers> node_layers(CatalogFiles& files, const std::string& name);
 
 /// The layers of a node, the catalog's or a user's file: itself, what it is `like`, and the device
 /// of the catalog that these name. A file that holds a whole profile is its only layer. Throws
 /// bad_input if the catalog has no such files.
-Layers file_layers(const YamlMap& file);
+Layers file_layers(CatalogFiles& files, const YamlMap& file);
 
 /// The mapping at `path` in a device of the catalog, such as {"rates", "gemm_nt"}. Throws
 /// bad_input, at `key` of `asking`, if the catalog has no such device.
-YamlMap device_map(const std::string& device, const std::vector<std::string>& path,
-                   const YamlMap& asking, const std::string& key);
+YamlMap device_map(CatalogFiles& files, const std::string& device,
+                   const std::vector<std::string>& path, const YamlMap& asking,
+                   const std::string& key);
 
 /// Reads and validates the profile called `name`. Throws bad_input with file, line and key.
-HardwareProfile read_layers(const Layers& layers, const std::string& name);
+HardwareProfile read_layers(CatalogFiles& files, const Layers& layers, const std::string& name);
 
 }  // namespace longspan

@@ -33,11 +33,15 @@ TEST_CASE("names are sorted, and no node has a device's") {
 }
 
 TEST_CASE("every entry loads under its name and is valid") {
-  for (const std::string& name : all_names()) {
-    INFO(name);
-    const HardwareProfile hw = load_hardware(name);
-    CHECK(hw.name == name);
-    CHECK_NOTHROW(validate(hw, name));
+  const std::vector<std::string> names = all_names();
+  const std::vector<HardwareProfile> together = load_hardware(names);
+  REQUIRE(together.size() == names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    INFO(names[i]);
+    const HardwareProfile hw = load_hardware(names[i]);
+    CHECK(hw.name == names[i]);
+    CHECK_NOTHROW(validate(hw, names[i]));
+    CHECK(together[i] == hw);  // what was read for one is as good for another
   }
 }
 
@@ -50,9 +54,8 @@ TEST_CASE("a device lives in a node that takes it") {
 }
 
 TEST_CASE("figures of the catalog are of the size such machines have") {
-  for (const std::string& name : all_names()) {
-    INFO(name);
-    const HardwareProfile hw = load_hardware(name);
+  for (const HardwareProfile& hw : load_hardware(all_names())) {
+    INFO(hw.name);
     if (!is_accelerator(hw)) continue;
     const DeviceProfile& device = hw.device;
     CHECK(device.memory_bytes.value > 10 * kGb);
@@ -81,13 +84,12 @@ TEST_CASE("figures of the catalog are of the size such machines have") {
 }
 
 TEST_CASE("no table is faster than its device can be") {
-  for (const std::string& name : device_names()) {
-    const HardwareProfile hw = load_hardware(name);
+  for (const HardwareProfile& hw : load_hardware(device_names())) {
     if (!is_accelerator(hw)) continue;
     const double peak = hw.device.peak_flops_bfloat16.value;
     const auto check = [&](const RateTables& tables) {
       for (const auto& [family, table] : tables) {
-        INFO(name << " " << family);
+        INFO(hw.name << " " << family);
         if (table.unit != "FLOP/s") continue;
         for (const RatePoint& point : table.points) {
           // Consumer cards run above the clock that their nominal peak is for.
@@ -102,9 +104,8 @@ TEST_CASE("no table is faster than its device can be") {
 }
 
 TEST_CASE("every accelerator has curves for products and attention") {
-  for (const std::string& name : device_names()) {
-    INFO(name);
-    const HardwareProfile hw = load_hardware(name);
+  for (const HardwareProfile& hw : load_hardware(device_names())) {
+    INFO(hw.name);
     for (const char* family : {"gemm_nt", "gemm_nn", "gemm_tn"}) CHECK(hw.rates.contains(family));
     if (!is_accelerator(hw)) continue;
     CHECK(hw.attention_kernels.contains(hw.attention_kernel));

@@ -141,9 +141,8 @@ TEST_CASE("bad references are refused with a hint") {
 }
 
 TEST_CASE("a profile written as YAML reads back the same, to the last bit") {
-  for (const std::string& name : device_names()) {
-    INFO(name);
-    const HardwareProfile hw = load_hardware(name);
+  for (const HardwareProfile& hw : load_hardware(device_names())) {
+    INFO(hw.name);
     CHECK(read(written(hw)) == hw);
     for (const auto& [kernel, tables] : hw.attention_kernels) {
       const HardwareProfile chosen = with_attention_kernel(hw, kernel);

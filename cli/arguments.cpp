@@ -1,0 +1,123 @@
+#include "cli/arguments.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "base/nearest.h"
+
+namespace longspan::cli {
+namespace {
+
+void end_with_example(CLI::App& app, const std::string& example) {
+  app.footer("Example:\n  " + example);
+}
+
+// Refuses a first word that is not a verb.
+void check_verb(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
+  if (std::find(verbs.begin(), verbs.end(), argv[1]) != verbs.end()) return;
+  throw bad_input("unknown verb \"{}\"{}; see longspan --help", argv[1],
+                  nearest_hint(argv[1], verbs));
+}
+
+// The verb's own help, if the line got that far.
+std::string help_hint(const CLI::App& app) {
+  for (const CLI::App* verb : app.get_subcommands()) {
+    return "; see " + app.get_name() + " " + verb->get_name() + " --help";
+  }
+  return "; see " + app.get_name() + " --help";
+}
+
+}  // namespace
+
+Option& Option::required() {
+  option_->required();
+  return *this;
+}
+
+Option& Option::within(int64_t lowest, int64_t highest) {
+  option_->check(CLI::Range(lowest, highest));
+  return *this;
+}
+
+Option& Option::not_negative() {
+  option_->check(CLI::NonNegativeNumber);
+  return *this;
+}
+
+Option& Option::one_of(const std::vector<std::string>& words) {
+  option_->check(CLI::IsMember(words));
+  return *this;
+}
+
+Option& Option::shown_default(const std::string& text) {
+  option_->default_str(text);
+  return *this;
+}
+
+Verb Verb::add_verb(const std::string& name, const std::string& description,
+                    const std::string& example) {
+  CLI::App* verb = app_->add_subcommand(name, description);
+  verb->add_flag("--json", invocation_->json, "Print one JSON document instead of text");
+  end_with_example(*verb, example);
+  return {*verb, *invocation_};
+}
+
+Verb Verb::add_group(const std::string& name, const std::string& description,
+                     const std::string& example) {
+  CLI::App* group = app_->add_subcommand(name, description);
+  group->require_subcommand(1);
+  end_with_example(*group, example);
+  return {*group, *invocation_};
+}
+
+template <class Value>
+Option Verb::add_option(const std::string& flags, Value& variable, const std::string& description) {
+  return Option(*app_->add_option(flags, variable, description));
+}
+template Option Verb::add_option(const std::string&, std::string&, const std::string&);
+template Option Verb::add_option(const std::string&, int&, const std::string&);
+template Option Verb::add_option(const std::string&, int64_t&, const std::string&);
+template Option Verb::add_option(const std::string&, uint64_t&, const std::string&);
+template Option Verb::add_option(const std::string&, double&, const std::string&);
+template Option Verb::add_option(const std::string&, std::optional<int64_t>&, const std::string&);
+
+void Verb::add_flag(const std::string& flags, bool& variable, const std::string& description) {
+  app_->add_flag(flags, variable, description);
+}
+
+void Verb::runs(std::function<int(bool json)> action) {
+  app_->callback(
+      [invocation = invocation_, action = std::move(action)] { invocation->action = action; });
+}
+
+CommandLine::CommandLine(const std::string& name, const std::string& description,
+                         const std::string& version, const std::string& footer)
+    : app_(std::make_unique<CLI::App>(description, name)) {
+  app_->set_version_flag("--version", version);
+  app_->require_subcommand(1);
+  app_->option_defaults()->always_capture_default();  // shown in the help of every verb
+  app_->footer(footer);
+}
+
+CommandLine::~CommandLine() = default;
+
+Verb CommandLine::program() { return {*app_, invocation_}; }
+
+Invocation CommandLine::parse(int argc, char** argv) {
+  check_verb(*app_, argc, argv);
+  try {
+    app_->parse(argc, argv);
+  } catch (const CLI::Success& asked) {
+    invocation_.action = [this, asked](bool /*json*/) { return app_->exit(asked); };
+  } catch (const CLI::ParseError& e) {
+    throw bad_input("{}{}", e.what(), help_hint(*app_));
+  }
+  return invocation_;
+}
+
+}  // namespace longspan::cli

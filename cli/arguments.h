@@ -1,0 +1,94 @@
+// The command line: a program, its verbs, and the options and flags of each.
+//
+// A thin face of CLI11, whose headers only arguments.cpp includes: they cost every file that reads
+// them several seconds of compiling. A Verb and an Option are handles to what the CommandLine owns.
+// The variables that options are bound to are the caller's, written by parse(), and shown as
+// defaults in the help with the value that they have when they are bound; they must outlive
+// parse().
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace longspan::cli {
+
+/// What the arguments asked for. `action` gets whether --json was given, returns the exit status
+/// and throws Error.
+struct Invocation {
+  bool json = false;
+  std::function<int(bool json)> action;
+};
+
+/// Restrictions of one option; each returns the option itself. Values that break them are refused
+/// by parse().
+class Option {
+ public:
+  explicit Option(CLI::Option& option) : option_(&option) {}
+
+  Option& required();
+  /// A whole number, `lowest` <= it <= `highest`.
+  Option& within(int64_t lowest, int64_t highest);
+  Option& not_negative();
+  Option& one_of(const std::vector<std::string>& words);
+  /// What the help shows for the default, where the variable's value does not say it.
+  Option& shown_default(const std::string& text);
+
+ private:
+  CLI::Option* option_;
+};
+
+/// A verb, or the program that has verbs.
+class Verb {
+ public:
+  Verb(CLI::App& app, Invocation& invocation) : app_(&app), invocation_(&invocation) {}
+
+  /// A verb below this one, with --json and an example at the end of its help.
+  Verb add_verb(const std::string& name, const std::string& description,
+                const std::string& example);
+  /// A verb below this one that does nothing itself: one of its own verbs must follow.
+  Verb add_group(const std::string& name, const std::string& description,
+                 const std::string& example);
+
+  /// `flags` as in "--output", "-o,--output", or "plan" for an argument known by its place. `Value`
+  /// is std::string, int, int64_t, uint64_t, double, or an optional int64_t.
+  template <class Value>
+  Option add_option(const std::string& flags, Value& variable, const std::string& description);
+  void add_flag(const std::string& flags, bool& variable, const std::string& description);
+
+  /// What is to be done where the arguments chose this verb; it must not be a group.
+  void runs(std::function<int(bool json)> action);
+
+ private:
+  CLI::App* app_;
+  Invocation* invocation_;
+};
+
+/// The program itself. parse() is called once, after all verbs are there.
+class CommandLine {
+ public:
+  /// `version` is what --version prints, `footer` the end of the program's own help.
+  CommandLine(const std::string& name, const std::string& description, const std::string& version,
+              const std::string& footer);
+  ~CommandLine();
+
+  /// Handle to add verbs to.
+  Verb program();
+
+  /// The action is the verb's, or prints what --help and --version ask for. Throws bad_input for
+  /// arguments that no verb takes, with the nearest verbs or the help to read.
+  Invocation parse(int argc, char** argv);
+
+ private:
+  std::unique_ptr<CLI::App> app_;
+  Invocation invocation_;
+};
+
+}  // namespace longspan::cli
