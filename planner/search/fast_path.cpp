@@ -151,9 +151,19 @@ const Chains& chains_of(ShrunkenProgram& sample) {
     return phase(before) != phase(after) ||
            (op.stream == Stream::compute && op.layer != ops[before].layer);
   });
-  for (const int32_t op : sample.chains->first_ops) {
-    sample.phase_of_chain.push_back(static_cast<uint8_t>(phase(op)));
-    sample.layer_of_chain.push_back(ops[op].layer);
+  const std::vector<int32_t>& first_ops = sample.chains->first_ops;
+  for (const int32_t op : first_ops) sample.layer_of_chain.push_back(ops[op].layer);
+  // Chains are numbered stream by stream, and no stream turns back to an earlier phase.
+  int32_t chain = 0, end = 0;
+  for (int s = 0; s < kStreamCount; ++s) {
+    end += static_cast<int32_t>(sample.chains->queues[s].size());
+    for (int p = 0; p < phase_count; ++p) {
+      sample.first_chain[s][p] = chain;
+      for (; chain < end && phase(first_ops[chain]) == p; ++chain) {
+        if (first_ops[chain] == sample.first_op[p]) sample.opening[p] = chain;
+      }
+    }
+    sample.first_chain[s][phase_count] = chain;
   }
   sample.program.buffers = {};
   sample.program.releases = {};
@@ -162,20 +172,19 @@ const Chains& chains_of(ShrunkenProgram& sample) {
 }
 
 void measure_time(const ShrunkenProgram& sample, const Timeline& timeline, Measures& m) {
-  std::array<double, phase_count + 1> begins{};
-  begins[phase_count] = timeline.step_seconds;
-  for (int stream = 0; stream < kStreamCount; ++stream) {
-    for (const Queued& chain : sample.chains->queues[stream]) {
-      const int phase = sample.phase_of_chain[chain.op];
-      const Span& span = timeline.spans[chain.op];
-      m.busy[phase][stream] += span.end - span.start;
-      if (phase > 0 && sample.chains->first_ops[chain.op] == sample.first_op[phase]) {
-        begins[phase] = span.start;
-      }
-    }
-  }
   for (int phase = 0; phase < phase_count; ++phase) {
-    m.seconds[phase] = begins[phase + 1] - begins[phase];
+    for (int stream = 0; stream < kStreamCount; ++stream) {
+      const auto& first = sample.first_chain[stream];
+      double busy = 0;
+      for (int32_t chain = first[phase]; chain < first[phase + 1]; ++chain) {
+        busy += timeline.spans[chain].end - timeline.spans[chain].start;
+      }
+      m.busy[phase][stream] = busy;
+    }
+    const double begin = phase == 0 ? 0 : timeline.spans[sample.opening[phase]].start;
+    const double end = phase + 1 == phase_count ? timeline.step_seconds
+                                                : timeline.spans[sample.opening[phase + 1]].start;
+    m.seconds[phase] = end - begin;
   }
 }
 
@@ -237,8 +246,12 @@ struct FastPath::State {
   int64_t evaluations = 0;
 
   ShrunkenPrograms& find(const StepRequest& request, Purpose purpose);
-  /// `uneven` is set if layers were seen to differ.
-  Measures measure(const StepRequest& request, Purpose purpose, bool& uneven);
+  /// `uneven` is set if layers were seen to differ. With `whether_even` the time is not wanted if
+  /// they do: it is left at 0 of the samples that come after.
+  Measures measure(const StepRequest& request, Purpose purpose, bool& uneven,
+                   bool whether_even = false);
+  Evaluation evaluate(const StepRequest& request,
+                      const std::function<bool(const Evaluation&)>& worth);
 };
 
 ShrunkenPrograms& FastPath::State::find(const StepRequest& request, Purpose purpose) {
@@ -256,7 +269,8 @@ ShrunkenPrograms& FastPath::State::find(const StepRequest& request, Purpose purp
   return found;
 }
 
-Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, bool& uneven) {
+Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, bool& uneven,
+                                  bool whether_even) {
   const bool with_time = purpose != Purpose::memory;
   ShrunkenPrograms& t = find(request, purpose);
   // Durations of all shapes, by repeat sample: a block's length follows from it unless blocks are
@@ -280,7 +294,7 @@ Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, b
             tensor_bytes(program.model, program.lengths, program.strategy, program.dtype);
         Measures m;
         m.peaks = measure_peaks(*sample);
-        if (with_time) {
+        if (with_time && !(uneven && whether_even)) {
           std::vector<double>& all = durations[t.repeats_blocks ? 0 : r];
           if (all.empty()) all = cost.durations(program, t.shapes);
           const Chains& chains = chains_of(*sample);
@@ -319,20 +333,25 @@ std::array<int64_t, kTierCount> peak_bytes_of(const Measures& m) {
 FastPath::FastPath(const CostModel& cost) : state_(std::make_unique<State>(cost)) {}
 FastPath::~FastPath() = default;
 
+Evaluation FastPath::State::evaluate(const StepRequest& request,
+                                     const std::function<bool(const Evaluation&)>& worth) {
+  ++evaluations;
+  bool uneven = false;
+  const Measures first = measure(request, Purpose::time, uneven, !worth);
+  Evaluation evaluation{step_seconds(first), peak_bytes_of(first)};
+  if (uneven && (!worth || worth(evaluation))) {
+    evaluation.step_seconds = step_seconds(measure(request, Purpose::uneven_time, uneven));
+  }
+  return evaluation;
+}
+
 Evaluation FastPath::evaluate(const StepRequest& request) {
-  return evaluate(request, [](const Evaluation&) { return true; });
+  return state_->evaluate(request, nullptr);
 }
 
 Evaluation FastPath::evaluate(const StepRequest& request,
                               const std::function<bool(const Evaluation&)>& worth) {
-  ++state_->evaluations;
-  bool uneven = false;
-  const Measures first = state_->measure(request, Purpose::time, uneven);
-  Evaluation evaluation{step_seconds(first), peak_bytes_of(first)};
-  if (uneven && worth(evaluation)) {
-    evaluation.step_seconds = step_seconds(state_->measure(request, Purpose::uneven_time, uneven));
-  }
-  return evaluation;
+  return state_->evaluate(request, worth);
 }
 
 std::array<int64_t, kTierCount> FastPath::peak_bytes(const StepRequest& request) {

@@ -52,7 +52,9 @@ struct Moments {
 struct ShrunkenProgram {
   Program program;               // its list is dropped once it is laid out
   std::optional<Chains> chains;  // made when time is first asked for
-  std::vector<uint8_t> phase_of_chain;
+  /// Of stream s in phase p: the chains first_chain[s][p] .. first_chain[s][p + 1].
+  std::array<std::array<int32_t, phase_count + 1>, kStreamCount> first_chain{};
+  std::array<int32_t, phase_count> opening{};  // the chain each phase begins with
   std::vector<int32_t> layer_of_chain;
   std::vector<int> shapes;  // index of each of the program's shapes in the template's list
   std::array<int32_t, phase_count> first_op{};  // of each phase, in program order

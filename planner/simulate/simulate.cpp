@@ -22,18 +22,21 @@ Timeline simulate(const Queues& queues, const std::vector<double>& durations,
 
   std::array<int32_t, kStreamCount> done{};  // ops completed per stream; also the next to start
   std::array<double, kStreamCount> remaining{}, started{};
-  unsigned busy = 0, blocked = 0;  // streams running an op; streams whose next op waits
+  unsigned busy = 0;  // streams running an op
+  // Of a stream whose next op waits, one it waits for, and until so many ops of that are done.
+  std::array<unsigned, kStreamCount> waiters{};  // streams that wait for this one
+  std::array<int32_t, kStreamCount> until{};
   double now = 0;
   size_t left = total;
 
   const auto start_next = [&](int s) {
-    blocked &= ~(1U << s);
     if (done[s] == static_cast<int32_t>(queues[s].size())) return;
     const Queued& next = queues[s][done[s]];
     for (unsigned set = next.wait_set; set != 0; set &= set - 1) {
       const int other = std::countr_zero(set);
       if (next.waits[other] >= done[other]) {
-        blocked |= 1U << s;
+        waiters[other] |= 1U << s;
+        until[s] = next.waits[other] + 1;
         return;
       }
     }
@@ -66,14 +69,15 @@ Timeline simulate(const Queues& queues, const std::vector<double>& durations,
     }
     busy &= ~(1U << first);
     timeline.busy_seconds[first] += now - started[first];
-    const Queued& ended = queues[first][done[first]];
-    if (keep_spans) timeline.spans[ended.op] = {started[first], now};
+    if (keep_spans) timeline.spans[queues[first][done[first]].op] = {started[first], now};
     ++done[first];
     --left;
     start_next(first);
-    for (unsigned set = blocked; set != 0; set &= set - 1) {
+    for (unsigned set = waiters[first]; set != 0; set &= set - 1) {
       const int s = std::countr_zero(set);
-      if (queues[s][done[s]].wait_set >> first & 1) start_next(s);
+      if (done[first] < until[s]) continue;
+      waiters[first] &= ~(1U << s);
+      start_next(s);
     }
   }
   timeline.step_seconds = now;
