@@ -1,5 +1,6 @@
 // cuDNN's fused attention through its frontend. The one file that includes it.
 #include <cudnn_frontend.h>
+#include <dlfcn.h>
 
 #include <type_traits>
 #include <unordered_map>
@@ -11,6 +12,9 @@
 #include "engine/cuda/cuda_error.h"
 #include "engine/cuda/kernels/attention_glue.h"
 #include "engine/cuda/libraries.h"
+
+// What the frontend asks its users for when it is to open the library at run time.
+void* cudnn_frontend::cudnn_dlhandle = nullptr;
 
 namespace longspan::cuda {
 namespace {
@@ -89,7 +93,14 @@ fe::graph::Graph make_graph(const AttentionKey& key) {
 
 }  // namespace
 
+bool open_library() {
+  static void* const opened = dlopen("libcudnn.so.9", RTLD_NOW);
+  fe::cudnn_dlhandle = opened;
+  return opened != nullptr;
+}
+
 std::string why_refused(const AttentionKey& key, int compute_capability) {
+  if (!open_library()) return "libcudnn.so.9 is not to be found";
   fe::graph::Graph graph = make_graph(key);
   graph.set_sm_version(compute_capability);
   if (auto status = graph.validate(); status.is_bad()) return status.get_message();
@@ -105,6 +116,7 @@ struct AttentionPlan {
 class AttentionPlans {
  public:
   explicit AttentionPlans(cudaStream_t stream) {
+    if (!open_library()) throw failed("cudnn: {}", "libcudnn.so.9 is not to be found");
     if (fe::detail::create_handle(&handle_) != CUDNN_STATUS_SUCCESS ||
         fe::detail::set_stream(handle_, stream) != CUDNN_STATUS_SUCCESS) {
       throw failed("cudnn: {}", "the library does not start");
