@@ -3,8 +3,9 @@
 namespace longspan::cuda {
 
 AttentionKey key_of(const AttentionShape& s, bool backward, bool deterministic) {
-  return {backward,   s.masks(),  backward && deterministic, s.heads, s.kv_heads,
-          s.head_dim, s.queries, s.keys,                    s.rows.o};
+  return {backward,  s.masks(),  backward && deterministic,
+          s.heads,   s.kv_heads, s.head_dim,
+          s.queries, s.keys,     s.rows.o};
 }
 
 bool fits_library(const AttentionShape& s, bool backward) {
@@ -13,6 +14,13 @@ bool fits_library(const AttentionShape& s, bool backward) {
   const bool known_mask = !s.masks() || s.offset == s.keys - s.queries;
   return aligned && s.head_dim <= widest && known_mask && s.queries > 1 &&
          (!s.masks() || s.queries <= s.keys);
+}
+
+AttentionShape part_of_keys(const AttentionShape& shape, int64_t first) {
+  AttentionShape part = shape;
+  part.keys = keys_at_once(shape.queries, shape.keys - first);
+  part.offset = shape.offset - first;
+  return part;
 }
 
 }  // namespace longspan::cuda

@@ -13,8 +13,8 @@
 
 namespace longspan::cuda {
 
-/// All that a plan depends on. Of masks there are two: none, and the causal one whose last query sees
-/// the last key.
+/// All that a plan depends on. Of masks there are two: none, and the causal one whose last query
+/// sees the last key.
 struct AttentionKey {
   bool backward = false;
   bool masks = false;
@@ -28,12 +28,15 @@ struct AttentionKey {
 /// The key of a shape; `deterministic` matters to the backward alone.
 AttentionKey key_of(const AttentionShape& shape, bool backward, bool deterministic);
 
-/// Whether cuDNN's attention of bfloat16 can be asked about at all: widths it takes, and no mask but
-/// the two.
+/// Whether cuDNN's attention of bfloat16 can be asked about at all: widths it takes, and no mask
+/// but the two.
 bool fits_library(const AttentionShape& shape, bool backward);
 
-/// What the frontend says of the shape on this compute capability (80, 90, 100), without a GPU: empty,
-/// or why it refuses. That it accepts is necessary, not sufficient.
+/// The keys from `first` on that one call of the backward takes.
+AttentionShape part_of_keys(const AttentionShape& shape, int64_t first);
+
+/// What the frontend says of the shape on this compute capability (80, 90, 100), without a GPU:
+/// empty, or why it refuses. That it accepts is necessary, not sufficient.
 std::string why_refused(const AttentionKey& key, int compute_capability);
 
 }  // namespace longspan::cuda

@@ -26,7 +26,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
     return device_.take_memory(tier, bytes);
   }
-  Queues* queues() override { return &device_.queues(); }
+  DeviceQueues* queues() override { return &device_.queues(); }
   void run(const Program& program, const Op& op, const OperandPointers& pointers,
            const StepContext& context) override;
 

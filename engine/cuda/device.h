@@ -21,8 +21,9 @@ class Device {
   virtual std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) = 0;
   /// REQUIRES: queues().has(stream).
   virtual Queue& queue(Stream stream) = 0;
-  /// Queues of the compute, h2d, d2h and comm streams; finish() also throws what kernels found.
-  virtual Queues& queues() = 0;
+  /// DeviceQueues of the compute, h2d, d2h and comm streams; finish() also throws what kernels
+  /// found.
+  virtual DeviceQueues& queues() = 0;
 };
 
 }  // namespace longspan::cuda

@@ -23,7 +23,7 @@ struct Marks {
   OwnedEvent start, end;
 };
 
-class CudaDevice final : public Device, public Queues {
+class CudaDevice final : public Device, public DeviceQueues {
  public:
   explicit CudaDevice(int index) : index_(index) {
     use();
@@ -59,7 +59,7 @@ class CudaDevice final : public Device, public Queues {
     return tier == Tier::device ? take_device_memory(bytes) : take_pinned_memory(bytes);
   }
   Queue& queue(Stream stream) override { return queues_[at(stream)]; }
-  Queues& queues() override { return *this; }
+  DeviceQueues& queues() override { return *this; }
 
   bool has(Stream stream) const override {
     return stream == Stream::compute || stream == Stream::h2d || stream == Stream::d2h ||

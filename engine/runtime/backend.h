@@ -2,7 +2,7 @@
 //
 // Two kinds of backend there are. One is done with an op when run() returns: the CPU. The other
 // only puts the op on a queue of a device and returns at once; how its queues wait for each other,
-// without the host waiting for any of them, is what Queues is for.
+// without the host waiting for any of them, is what DeviceQueues is for.
 #pragma once
 
 #include <array>
@@ -38,9 +38,9 @@ using OperandPointers = std::array<std::byte*, kMaxOperands>;
 /// different streams; begin(), finish() and span_of() from the thread that runs the step.
 ///
 /// Op n of a queue is the one between the calls started(queue, n) and submitted(queue, n).
-class Queues {
+class DeviceQueues {
  public:
-  virtual ~Queues() = default;
+  virtual ~DeviceQueues() = default;
   /// Whether the ops of `stream` are put on a queue.
   virtual bool has(Stream stream) const = 0;
 
@@ -73,7 +73,7 @@ class Backend {
   virtual void run(const Program& program, const Op& op, const OperandPointers& operands,
                    const StepContext& context) = 0;
   /// Null where every op is done when run() returns. Belongs to the backend.
-  virtual Queues* queues() { return nullptr; }
+  virtual DeviceQueues* queues() { return nullptr; }
 };
 
 }  // namespace longspan

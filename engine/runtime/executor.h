@@ -67,7 +67,7 @@ class Executor {
   Program program_;
   Layout layout_;
   Backend& backend_;
-  Queues* queues_;
+  DeviceQueues* queues_;
   std::array<std::unique_ptr<Arena>, 2> memory_;  // device, host
   std::unique_ptr<FileArena> file_;
   std::array<int64_t, kTierCount> high_water_{};

@@ -69,7 +69,7 @@ class Worker {
   std::jthread thread_;
 };
 
-class HostDevice final : public cuda::Device, public Queues {
+class HostDevice final : public cuda::Device, public DeviceQueues {
  public:
   explicit HostDevice(bool lag) {
     for (int i = 0; i < kStreamCount; ++i) {
@@ -88,7 +88,7 @@ class HostDevice final : public cuda::Device, public Queues {
     return std::make_unique<MemoryArena>(bytes, tier == Tier::device ? "device" : "host");
   }
   cuda::Queue& queue(Stream stream) override { return queues_[static_cast<int>(stream)]; }
-  Queues& queues() override { return *this; }
+  DeviceQueues& queues() override { return *this; }
 
   bool has(Stream stream) const override {
     return stream == Stream::compute || stream == Stream::h2d || stream == Stream::d2h ||
