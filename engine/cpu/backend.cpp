@@ -25,7 +25,7 @@ struct Blocks {
   void qkv_forward(auto... args) { cpu::qkv_forward(layer, args...); }
   void attention_forward(const float* q, const float* k, const float* v, int64_t q0, int64_t nq,
                          int64_t k0, int64_t nk, bool first, float* o, float* lse, float* workspace,
-                         HeadRows rows) {
+                         float* /*o_sum: o is float*/, HeadRows rows) {
     cpu::attention_forward(attention, q, k, v, q0, nq, k0, nk, first, o, lse, workspace, rows);
   }
   void out_forward(auto... args) { cpu::out_forward(layer, args...); }

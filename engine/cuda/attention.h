@@ -9,6 +9,7 @@
 #include "engine/cuda/element.h"
 #include "engine/cuda/queue.h"
 #include "engine/runtime/heads.h"
+#include "planner/program/attention_workspace.h"
 
 namespace longspan::cuda {
 
@@ -22,9 +23,11 @@ struct AttentionShape {
 
   bool masks() const { return offset < keys - 1; }
   float scale() const;  // 1/sqrt(D)
+  AttentionCall call() const { return {heads, kv_heads, head_dim, queries, keys}; }
 };
 
-/// o[nq,A], lse[nq,H]: written with `first`, otherwise the new keys are merged into them.
+/// o[nq,A], lse[nq,H]: written with `first`, otherwise the new keys are merged into them. With
+/// sum[nq,A], that takes the place of o, and o is what it rounds to; or absent, with keys to come.
 template <class T>
 struct AttentionForward {
   AttentionShape shape;
@@ -32,9 +35,10 @@ struct AttentionForward {
   const T* k;
   const T* v;
   bool first;
-  T* o;
+  T* o;  // may be null where sum is not
   float* lse;
   std::byte* workspace;
+  float* sum;  // may be null; its rows follow each other
 };
 
 /// dq[nq,A], dk[nk,G], dv[nk,G]: written where their first_ flag is set and += otherwise.

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "engine/cuda/attention.h"
 #include "engine/cuda/attention_plans.h"
-#include "engine/cuda/attention_workspace.h"
 #include "engine/cuda/cuda_error.h"
 #include "engine/cuda/kernels/attention_glue.h"
 #include "engine/cuda/libraries.h"
@@ -168,24 +167,25 @@ template <class T>
 void attention_forward(const Queue& queue, const AttentionForward<T>& call) {
   if constexpr (std::is_same_v<T, bfloat16>) {
     const AttentionShape& s = call.shape;
-    if (fits_library(s, false)) {
-      const ForwardWorkspace at = forward_workspace(s);
+    const bool into_sum = call.sum != nullptr;
+    if (fits_library(s, false) && (call.first || into_sum)) {
+      const AttentionForwardWorkspace at = attention_forward_workspace(s.call(), into_sum);
       float* statistics = reinterpret_cast<float*>(call.workspace + at.statistics);
       bfloat16* partial = reinterpret_cast<bfloat16*>(call.workspace + at.partial);
       AttentionShape called = s;
-      if (!call.first) called.rows.o = s.heads * s.head_dim;
-      queue.libraries->attention().run(key_of(called, false, false), library_bytes(s, false),
+      if (into_sum) called.rows.o = s.heads * s.head_dim;
+      queue.libraries->attention().run(key_of(called, false, false), at.library_bytes,
                                        {{kQ, const_cast<T*>(call.q)},
                                         {kK, const_cast<T*>(call.k)},
                                         {kV, const_cast<T*>(call.v)},
-                                        {kO, call.first ? call.o : partial},
+                                        {kO, into_sum ? partial : call.o},
                                         {kStatistics, statistics}},
                                        call.workspace + at.library);
-      if (call.first) {
-        spread_statistics(queue, statistics, s.queries, s.heads, call.lse, s.rows.lse);
+      if (into_sum) {
+        merge_partial(queue, partial, statistics, s.queries, s.heads, s.head_dim, call.first,
+                      call.sum, call.o, s.rows.o, call.lse, s.rows.lse);
       } else {
-        merge_partial(queue, partial, statistics, s.queries, s.heads, s.head_dim, call.o, s.rows.o,
-                      call.lse, s.rows.lse);
+        spread_statistics(queue, statistics, s.queries, s.heads, call.lse, s.rows.lse);
       }
       return;
     }
@@ -199,7 +199,7 @@ void attention_backward(const Queue& queue, const AttentionBackward<T>& call) {
     const AttentionShape& s = call.shape;
     if (fits_library(s, true)) {
       const int64_t kv_row = s.kv_heads * s.head_dim, queries = s.queries * s.heads * s.head_dim;
-      const BackwardWorkspace at = backward_workspace(part_of_keys(s, 0));
+      const AttentionBackwardWorkspace at = attention_backward_workspace(part_of_keys(s, 0).call());
       const auto part = [&]<class P>(int64_t offset, P*) {
         return reinterpret_cast<P*>(call.workspace + offset);
       };
@@ -212,7 +212,7 @@ void attention_backward(const Queue& queue, const AttentionBackward<T>& call) {
                         s.head_dim, output);
       for (int64_t first = 0; first < s.keys; first += s.queries) {
         const AttentionShape keys = part_of_keys(s, first);
-        queue.libraries->attention().run(key_of(keys, true, false), library_bytes(keys, true),
+        queue.libraries->attention().run(key_of(keys, true, false), at.library_bytes,
                                          {{kQ, const_cast<T*>(call.q)},
                                           {kK, const_cast<T*>(call.k + first * kv_row)},
                                           {kV, const_cast<T*>(call.v + first * kv_row)},

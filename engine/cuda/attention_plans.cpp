@@ -16,4 +16,11 @@ bool fits_library(const AttentionShape& s, bool backward) {
          (!s.masks() || s.queries <= s.keys);
 }
 
+AttentionShape part_of_keys(const AttentionShape& shape, int64_t first) {
+  AttentionShape part = shape;
+  part.keys = keys_at_once(shape.queries, shape.keys - first);
+  part.offset = shape.offset - first;
+  return part;
+}
+
 }  // namespace longspan::cuda

@@ -32,6 +32,9 @@ AttentionKey key_of(const AttentionShape& shape, bool backward, bool determinist
 /// but the two.
 bool fits_library(const AttentionShape& shape, bool backward);
 
+/// The keys from `first` on that one call of the backward takes.
+AttentionShape part_of_keys(const AttentionShape& shape, int64_t first);
+
 /// What the frontend says of the shape on this compute capability (80, 90, 100), without a GPU:
 /// empty, or why it refuses. That it accepts is necessary, not sufficient.
 std::string why_refused(const AttentionKey& key, int compute_capability);

@@ -263,9 +263,9 @@ AttentionShape Blocks<T>::rectangle(int64_t q0, int64_t nq, int64_t k0, int64_t 
 template <class T>
 void Blocks<T>::attention_forward(const T* q, const T* k, const T* v, int64_t q0, int64_t nq,
                                   int64_t k0, int64_t nk, bool first, T* o, float* lse,
-                                  T* workspace, HeadRows rows) {
+                                  T* workspace, float* o_sum, HeadRows rows) {
   cuda::attention_forward<T>(queue_, {rectangle(q0, nq, k0, nk, rows), q, k, v, first, o, lse,
-                                      reinterpret_cast<std::byte*>(workspace)});
+                                      reinterpret_cast<std::byte*>(workspace), o_sum});
 }
 
 template <class T>

@@ -34,7 +34,8 @@ class Blocks {
                     int64_t tile, float* dq, float* dk, float* dv, T* dx, float* unit_gradient,
                     T* workspace, const HeadGroup& heads);
   void attention_forward(const T* q, const T* k, const T* v, int64_t q0, int64_t nq, int64_t k0,
-                         int64_t nk, bool first, T* o, float* lse, T* workspace, HeadRows rows);
+                         int64_t nk, bool first, T* o, float* lse, T* workspace, float* o_sum,
+                         HeadRows rows);
   void attention_backward(const T* q, const T* k, const T* v, const T* d_o, const float* lse,
                           const float* delta, int64_t q0, int64_t nq, int64_t k0, int64_t nk,
                           bool first_dq, float* dq, bool first_dkv, float* dk, float* dv,

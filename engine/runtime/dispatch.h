@@ -3,8 +3,9 @@
 //
 // A backend's blocks are a class with one function per op kind, named and ordered as in
 // engine/cpu/blocks.h, which also says what each of them computes. Element is what activations and
-// parameters are held in; where that is not float, these are float all the same: lse, delta, dq,
-// dk, dv, gradients of parameters, and the optimizer's states.
+// parameters are held in; where that is not float, these are float all the same: lse, delta, o_sum,
+// dq, dk, dv, gradients of parameters, and the optimizer's states. o_sum is given to
+// attention_forward only there (see OpKind).
 #pragma once
 
 #include <algorithm>
@@ -46,9 +47,10 @@ class BoundOp {
                                 program_.chunk_offset_bytes(op_.operands[i], op_.index) +
                                 program_.group_offset_bytes(op_.operands[i], op_.head_group));
   }
-  /// Elements from one row of operand i to the next.
+  /// Elements from one row of operand i to the next; 0 where it is absent.
   template <class T>
   int64_t row(int i) const {
+    if (op_.operands[i] < 0) return 0;
     return program_.bytes.row[static_cast<int>(program_.buffers[op_.operands[i]].tensor)] /
            static_cast<int64_t>(sizeof(T));
   }
@@ -139,7 +141,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     case OpKind::attention_forward:
       blocks.attention_forward(b.at<E>(0, index), b.at<E>(1, op.kv_first), b.at<E>(2, op.kv_first),
                                query, chunk, 0, kv_rows, b.shape().first, b.heads<E>(3),
-                               b.heads<F>(4), b.whole<E>(5), {b.row<E>(3), b.row<F>(4)});
+                               b.heads<F>(4), b.whole<E>(5), b.heads<F>(6),
+                               {b.row<E>(3), b.row<F>(4)});
       return true;
     case OpKind::out_forward:
       blocks.out_forward(b.whole<E>(0), b.whole<E>(1), b.whole<E>(2), block, b.whole<E>(3));

@@ -11,8 +11,9 @@ void check_backend(const HardwareProfile& hardware) {
   const std::string& backend = hardware.device.backend;
   if (backend == "cpu") return;
   if (backend != "cuda") {
-    throw bad_input("hardware {}: the engine has no backend for it ({}); it can be planned for only",
-                    hardware.name, backend);
+    throw bad_input(
+        "hardware {}: the engine has no backend for it ({}); it can be planned for only",
+        hardware.name, backend);
   }
   if (const std::string reason = cuda::why_unavailable(); !reason.empty()) {
     throw failed("hardware {}: no GPU is usable here: {}; plan and simulate work without one",

@@ -35,14 +35,14 @@ class Collector {
 
 // A call over several chunks of keys is a rectangle in which every pair is visible and, where the
 // last chunk is the query's own, a triangle; they run at different rates. Forward does two products
-// per pair and element (QK^T, PV), backward five.
+// per pair and element (QK^T, PV), backward five. An output that is merged into a float sum is read
+// once more and the sum read and written: the bytes of two `add`s of narrow numbers.
 void attention(const Program& p, const OpShape& shape, Collector& add) {
   const double c = static_cast<double>(p.lengths.chunk);
   const double dim = static_cast<double>(p.model.head_dim);
   const bool forward = shape.kind == OpKind::attention_forward;
-  const double per_pair =
-      (forward ? 4.0 : 10.0) *
-      static_cast<double>(p.model.attention_width() / (p.lengths.head_shares() * p.lengths.tensor));
+  const int64_t width = p.model.attention_width() / (p.lengths.head_shares() * p.lengths.tensor);
+  const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(width);
   const double full_keys = c * (shape.kv_chunks - (shape.diagonal ? 1 : 0));
   if (full_keys > 0) {
     add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward, {c, full_keys, dim},
@@ -51,6 +51,10 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   if (shape.diagonal) {
     add.whole(forward ? Kernel::attention_forward_diagonal : Kernel::attention_backward_diagonal,
               {c, c, dim}, per_pair * (c * (c + 1) / 2));
+  }
+  if (shape.into_sum) {
+    add.tiles(p.lengths.chunk, 0);
+    for (int i = 0; i < 2; ++i) add.elementwise(Kernel::add, p.lengths.chunk, width);
   }
 }
 

@@ -40,6 +40,12 @@ struct ForwardBlock {
   BufferId x = -1, h = -1, o = -1, lse = -1;
 };
 
+/// Where attention of a query chunk puts what it finds: o, or, where its keys come in several ops
+/// and are summed in float, `sum`, of which the last op makes o.
+struct AttentionOutput {
+  BufferId o = -1, lse = -1, sum = -1;
+};
+
 /// What the backward of attention needs of its output: of a block, or of one chunk where heads are
 /// exchanged (lse is then still the block's).
 struct OutputGradient {
@@ -66,8 +72,11 @@ class StepLowering {
   void open_block(int layer, int block, ForwardBlock& b);
   void close_block(int layer, int block, const ForwardBlock& b);
   Projections project_chunk(int layer, int chunk, BufferId x, bool normed, const KeyValues& kv);
-  void attend(int layer, int chunk, int first_kv, int count, bool diagonal, bool first, BufferId q,
-              BufferId k, BufferId v, BufferId o, BufferId lse);
+  /// One rectangle of it. `first`, `last`: of the ops of this query chunk.
+  void attend(int layer, int chunk, int first_kv, int count, bool diagonal, bool first, bool last,
+              const Projections& p, const AttentionOutput& to);
+  /// The output of a query chunk whose keys come in `ops` ops.
+  AttentionOutput attention_output(int layer, int chunk, int64_t ops, BufferId o, BufferId lse);
   /// Attention of a chunk over itself and all before it; o is the block's, in own tokens.
   void attend_chunk(int layer, int chunk, const KeyValues& kv, const Projections& own, BufferId o,
                     BufferId lse);

@@ -73,33 +73,49 @@ Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool n
   return p;
 }
 
+AttentionOutput StepLowering::attention_output(int layer, int chunk, int64_t ops, BufferId o,
+                                               BufferId lse) {
+  const bool sums = ops > 1 && sums_attention(s_, program_.lengths, program_.dtype);
+  return {o, lse, sums ? device(Tensor::o_sum, layer, chunk) : -1};
+}
+
 void StepLowering::attend(int layer, int chunk, int first_kv, int count, bool diagonal, bool first,
-                          BufferId q, BufferId k, BufferId v, BufferId o, BufferId lse) {
+                          bool last, const Projections& p, const AttentionOutput& to) {
   OpShape op = shape(OpKind::attention_forward);
   op.kv_chunks = count;
   op.diagonal = diagonal;
   op.first = first;
+  op.into_sum = to.sum >= 0;
   const BufferId workspace = device(Tensor::ws_attention_forward, layer, chunk);
+  const Operand o = !op.into_sum ? Operand{to.o, !first, true} : last ? out(to.o) : Operand{};
   builder_
       .compute(op, layer, chunk,
-               {in(q), in(k), in(v), {o, !first, true}, {lse, !first, true}, out(workspace)})
+               {in(p.q),
+                in(p.k),
+                in(p.v),
+                o,
+                {to.lse, !first, true},
+                out(workspace),
+                {to.sum, !first, true}})
       .kv_first = first_kv;
   builder_.release(workspace);
+  if (op.into_sum && last) builder_.release(to.sum);
 }
 
 void StepLowering::attend_chunk(int layer, int chunk, const KeyValues& kv, const Projections& own,
                                 BufferId o, BufferId lse) {
   const BufferId out = exchanges_heads() ? device(Tensor::o_heads, layer, chunk) : o;
   if (!streams_kv()) {
-    attend(layer, chunk, 0, chunk + 1, true, true, own.q, kv.k_all, kv.v_all, out, lse);
+    attend(layer, chunk, 0, chunk + 1, true, true, true, {own.q, kv.k_all, kv.v_all}, {out, lse});
   } else {
+    const AttentionOutput to = attention_output(layer, chunk, chunk + 1, out, lse);
     for (int j = 0; j < chunk; ++j) {
       const BufferId kj = builder_.fetch(kv.k[j]), vj = builder_.fetch(kv.v[j]);
-      attend(layer, chunk, j, 1, false, j == 0, own.q, kj, vj, out, lse);
+      attend(layer, chunk, j, 1, false, j == 0, false, {own.q, kj, vj}, to);
       builder_.release_fetched(kv.k[j], kj);
       builder_.release_fetched(kv.v[j], vj);
     }
-    attend(layer, chunk, chunk, 1, true, chunk == 0, own.q, own.k, own.v, out, lse);
+    attend(layer, chunk, chunk, 1, true, chunk == 0, true, own, to);
   }
   if (exchanges_heads()) {
     exchange(false, layer, chunk, {out, -1, -1}, {o, -1, -1});

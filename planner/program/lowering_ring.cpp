@@ -23,18 +23,30 @@ int visible_chunks(const Parallel& parallel, int64_t own, int64_t chunk, int64_t
 void StepLowering::attend_ring(int layer, const std::vector<BufferId>& q, const KeyValues& kv,
                                const std::vector<ForwardBlock>& blocks) {
   const int64_t positions = parallel_.ring, own = program_.place.ring;
-  std::vector<BufferId> o(chunks_);
+  const auto source_at = [&](int64_t step) { return (own - step + positions) % positions; };
+  const auto visible = [&](int chunk, int64_t step) {
+    return visible_chunks(parallel_, own, chunk, source_at(step), chunks_);
+  };
+  std::vector<AttentionOutput> to(chunks_);
+  std::vector<int64_t> last(chunks_);  // the last step that has keys for a chunk
   for (int i = 0; i < chunks_; ++i) {
-    o[i] = exchanges_heads() ? device(Tensor::o_heads, layer, i) : blocks[block_of(i)].o;
+    int64_t ops = 0;
+    for (int64_t step = 0; step < positions; ++step) {
+      if (visible(i, step) == 0) continue;
+      last[i] = step;
+      ++ops;
+    }
+    const ForwardBlock& b = blocks[block_of(i)];
+    to[i] = attention_output(layer, i, ops,
+                             exchanges_heads() ? device(Tensor::o_heads, layer, i) : b.o, b.lse);
   }
   BufferId k = kv.k_all, v = kv.v_all;
   for (int64_t step = 0; step < positions; ++step) {
-    const int64_t source = (own - step + positions) % positions;
     const Projections next = step + 1 < positions ? pass_on(layer, k, v) : Projections{};
     for (int i = 0; i < chunks_; ++i) {
-      const int count = visible_chunks(parallel_, own, i, source, chunks_);
+      const int count = visible(i, step);
       if (count == 0) continue;
-      attend(layer, i, 0, count, step == 0, step == 0, q[i], k, v, o[i], blocks[block_of(i)].lse);
+      attend(layer, i, 0, count, step == 0, step == 0, step == last[i], {q[i], k, v}, to[i]);
     }
     if (step > 0) {
       builder_.release(k);
@@ -45,8 +57,8 @@ void StepLowering::attend_ring(int layer, const std::vector<BufferId>& q, const 
   }
   if (!exchanges_heads()) return;
   for (int i = 0; i < chunks_; ++i) {
-    exchange(false, layer, i, {o[i], -1, -1}, {blocks[block_of(i)].o, -1, -1});
-    builder_.release_after_window(o[i]);
+    exchange(false, layer, i, {to[i].o, -1, -1}, {blocks[block_of(i)].o, -1, -1});
+    builder_.release_after_window(to[i].o);
   }
 }
 

@@ -31,15 +31,16 @@ enum class OpKind : uint8_t {
   norm_forward,   // params, x or y, h[w]
   qkv_forward,  // params, x or h, q[w], k[w]?, v[w]?, workspace[w]   (one head group's; without k,
                 // v where it shares them with the group before)
-  attention_forward,   // q, k, v, o[rw], lse[rw], workspace[w]
-  out_forward,         // params, x?, o, y[w]                 (y may be x; partial: no x, part[w])
-  mlp_forward,         // params, y, x[w], workspace[w], inner[w]?   (x may be y; partial: h, part)
-  residual_forward,    // params, x, sum, y[w]                (y may be x)
-  loss,                // params head, params output, x, tokens, loss[rw], dx[w], grads head[rw],
-                       // grads output[rw], workspace[w]      (dx may be x)
-  mlp_backward,        // params, y, dx[rw], grads[rw], workspace[w], inner[rw]?  (partial: h, and
-                       // dx of all tokens becomes the part of the gradient of h)
-  out_backward,        // params, dx, o, d_o[w], delta[w], grads[rw]  (d_o may be o)
+  attention_forward,  // q, k, v, o[rw]?, lse[rw], workspace[w], o_sum[rw]?   (where a query chunk's
+                      // keys come in several ops and o_sum takes them; the last has o[w], too)
+  out_forward,        // params, x?, o, y[w]                 (y may be x; partial: no x, part[w])
+  mlp_forward,        // params, y, x[w], workspace[w], inner[w]?   (x may be y; partial: h, part)
+  residual_forward,   // params, x, sum, y[w]                (y may be x)
+  loss,               // params head, params output, x, tokens, loss[rw], dx[w], grads head[rw],
+                      // grads output[rw], workspace[w]      (dx may be x)
+  mlp_backward,       // params, y, dx[rw], grads[rw], workspace[w], inner[rw]?  (partial: h, and
+                      // dx of all tokens becomes the part of the gradient of h)
+  out_backward,       // params, dx, o, d_o[w], delta[w], grads[rw]  (d_o may be o)
   attention_backward,  // q, k, v, d_o, lse, delta, dq[rw], dk[rw], dv[rw], workspace[w]
   qkv_backward,        // params, x or h, dq[rw], dk[rw]?, dv[rw]?, dx[rw] or dh[w], grads[rw],
                        // workspace[w]                        (with dk, dv once the last head group
@@ -80,6 +81,7 @@ struct OpShape {
   int32_t kv_chunks = 0;          // attention: chunks of keys ...
   bool diagonal = false;          // ... of which the last is the query's own
   bool first = false;             // attention: nothing to merge with
+  bool into_sum = false;          // attention_forward: o_sum is given
   bool saves_inner = false;       // mlp: inner is written (forward) or given (backward)
   bool normed = false;            // qkv: the norm is a separate op
   bool to_heads = false;          // all_to_all: from tokens to heads

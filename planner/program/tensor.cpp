@@ -117,6 +117,7 @@ std::string_view name_of(Tensor tensor) {
                                                "dv",
                                                "o",
                                                "d_o",
+                                               "o sum",
                                                "delta",
                                                "q",
                                                "k",
@@ -164,6 +165,11 @@ Lengths lengths_of(const Strategy& s, int64_t sequence) {
           s.parallel.ulysses,         s.parallel.tensor, s.head_groups};
 }
 
+bool sums_attention(const Strategy& s, const Lengths& lengths, DType dtype) {
+  const bool streams = s.kv == Tier::host && lengths.chunks() > 1;
+  return dtype != DType::float32 && (streams || s.parallel.ring > 1);
+}
+
 GroupHeads group_heads(const ModelSpec& model, const Lengths& lengths) {
   const int64_t kv_share = kv_heads_per_rank(model, lengths.head_shares());
   return {model.heads / lengths.head_groups, std::min(model.kv_heads, lengths.ulysses * kv_share)};
@@ -207,7 +213,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   rows(heads / ulysses * f32, {lse, delta});
   rows(heads / shares * f32, {delta_heads});
   rows(inner_width * act, {inner});
-  rows(attention / shares * f32, {dq});
+  rows(attention / shares * f32, {dq, o_sum});
   rows(q_own_width * act, {q_own});
   rows(kv_own_width * act, {k_own, v_own});
   rows(q_own_width * f32, {dq_own});

@@ -86,6 +86,7 @@ enum class Tensor : uint8_t {
   dv,  // float32 [c, G/P]
   o_heads,
   d_o_heads,    // [c, A/P]
+  o_sum,        // float32 [c, A/P], where sums_attention()
   delta_heads,  // float32 [c, H/P]
   q_own,        // [c/U, A*U/P]
   k_own,
@@ -155,6 +156,10 @@ struct Lengths {
   int64_t chunk_rows(Tensor t) const { return is_own(t) ? own_chunk() : chunk; }
 };
 Lengths lengths_of(const Strategy& strategy, int64_t sequence);
+
+/// True where the output of a query chunk may come from several ops, as keys stream or travel
+/// around a ring, and activations are narrower than the float32 that it is then summed in (o_sum).
+bool sums_attention(const Strategy& strategy, const Lengths& lengths, DType dtype);
 
 /// Heads of one head group, those of all ranks together: what a rank projects of its own tokens.
 struct GroupHeads {

@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "planner/program/attention_workspace.h"
 
 namespace longspan {
 namespace {
 
-// The backward of attention keeps this many progress counters for every kv head.
+// In float32, on the CPU, attention's backward keeps this many progress counters for every kv head.
 constexpr int64_t kAttentionBackwardCounters = 64;
 // A reduction takes pieces of at most this size from each of the other ranks at a time.
 constexpr int64_t kReducePiece = 256 * 1024;
@@ -76,7 +77,16 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   ws.mlp_backward = bytes(mlp_rows, normed + w + f);
   ws.mlp_backward_saved = bytes(mlp_rows, normed + f);
   ws.qkv_backward = bytes(qkv_rows, d + (m.qk_norm ? q_width : 0));
-  ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
+  if (dtype == DType::float32) {
+    ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
+  } else {
+    const int64_t keys = keys_at_once(lengths.chunk, lengths.sequence);
+    const AttentionCall call{m.heads / lengths.head_shares(), kv_heads, m.head_dim, lengths.chunk,
+                             keys};
+    ws.attention_forward =
+        attention_forward_workspace(call, sums_attention(s, lengths, dtype)).bytes();
+    ws.attention_backward = attention_backward_workspace(call).bytes();
+  }
   if (ulysses > 1) {
     const int64_t rows = checked_mul(ulysses - 1, lengths.own_chunk(), "workspace");
     const int64_t q_share = q_width / ulysses, kv_share = kv_heads * m.head_dim;

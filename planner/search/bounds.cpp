@@ -54,10 +54,11 @@ OpShape shape_of(OpKind kind, Tensor tensor = Tensor::count) {
   return shape;
 }
 
-OpShape attention_of(OpKind kind, int64_t kv_chunks, bool diagonal) {
+OpShape attention_of(OpKind kind, int64_t kv_chunks, bool diagonal, bool sums = false) {
   OpShape shape = shape_of(kind);
   shape.kv_chunks = static_cast<int32_t>(kv_chunks);
   shape.diagonal = diagonal;
+  shape.into_sum = sums && kind == OpKind::attention_forward;
   return shape;
 }
 
@@ -119,6 +120,7 @@ Table& Bounds::State::table_of(const Strategy& s) {
 // Attention of one layer over all that this rank's chunks see.
 double Bounds::State::attention(const Table& t, OpKind kind) const {
   const int64_t chunks = t.program.lengths.chunks(), positions = t.parallel.ring;
+  const bool narrow = request.dtype != DType::float32;
   std::vector<OpShape> shapes;
   for (int64_t step = 0; step < positions; ++step) {
     const int64_t source = (positions - step) % positions;
@@ -129,7 +131,9 @@ double Bounds::State::attention(const Table& t, OpKind kind) const {
         for (count = 0; count < chunks && global_chunk(t.parallel, source, count) <= query;)
           ++count;
       }
-      if (count > 0) shapes.push_back(attention_of(kind, count, step == 0));
+      // The very first chunk of the sequence sees itself alone.
+      const bool sums = narrow && positions > 1 && i > 0;
+      if (count > 0) shapes.push_back(attention_of(kind, count, step == 0, sums));
     }
   }
   double sum = 0;
@@ -159,8 +163,13 @@ void Bounds::State::fill(Table& t) const {
   all.attention_backward = attention(t, attention_backward);
   const auto n = static_cast<double>(t.program.lengths.chunks());
   const auto pairs = [&](OpKind kind) {
-    double sum = n * seconds(t, attention_of(kind, 1, true));
-    if (n > 1) sum += n * (n - 1) / 2 * seconds(t, attention_of(kind, 1, false));
+    // All but the first chunk see several.
+    const bool sums = request.dtype != DType::float32;
+    double sum = seconds(t, attention_of(kind, 1, true));
+    if (n > 1) {
+      sum += (n - 1) * seconds(t, attention_of(kind, 1, true, sums)) +
+             n * (n - 1) / 2 * seconds(t, attention_of(kind, 1, false, sums));
+    }
     return sum;
   };
   all.attention_forward_pairs = pairs(attention_forward);

@@ -36,6 +36,18 @@ reference::Result reference_step(const StepCase& step) {
 
 }  // namespace
 
+std::vector<double> gradient_errors(const StepCase& step) {
+  const StepOutcome outcome = run_step(step);
+  const reference::Result expected = reference_step(step);
+  std::vector<double> errors;
+  for (size_t unit = 0; unit < expected.gradients.size(); ++unit) {
+    errors.push_back(reference::relative_error(outcome.gradients[unit].data(),
+                                               expected.gradients[unit].data(),
+                                               expected.gradients[unit].size()));
+  }
+  return errors;
+}
+
 void check_against_reference(const StepCase& step, double tolerance) {
   const StepOutcome outcome = run_step(step);
   const reference::Result expected = reference_step(step);

@@ -11,4 +11,7 @@ namespace longspan::testing {
 /// rank.
 void check_against_reference(const StepCase& step, double tolerance);
 
+/// How far the gradients of every unit are off: relative, norm-wise. REQUIRES: one rank.
+std::vector<double> gradient_errors(const StepCase& step);
+
 }  // namespace longspan::testing

@@ -2,8 +2,10 @@
 // touched outside its lifetime, buffers that live together do not overlap, and the edges suffice.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <set>
 
+#include "models/catalog.h"
 #include "models/tensor_slices.h"
 #include "planner/program/layout.h"
 #include "tests/planner/random_strategy.h"
@@ -311,6 +313,57 @@ TEST_CASE("a kept tensor costs no copies and a recomputed one no memory") {
   request.strategy.layer_input.where = Saved::nvme;
   CHECK(count(OpKind::io_write) == layers);
   CHECK(count(OpKind::io_read) == layers);
+}
+
+TEST_CASE("where keys come in several ops, a narrow output is summed in float until the last") {
+  ModelSpec model = load_model("tiny-llama");
+  model.layers = 2;
+  Strategy streams = make_preset("fpdt", model, 4096, 512);
+  const Strategy resident = make_preset("baseline", model, 4096);
+  const Strategy ring = make_preset("ring", model, 4096, 0, {1, 4, 1});
+  for (const Strategy& s : {streams, resident, ring}) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      for (const int64_t rank : {0, 3}) {
+        if (rank >= s.parallel.ranks()) continue;
+        INFO(s.preset << " " << name_of(dtype) << " rank " << rank);
+        const Program p = build_program({model, s, 4096, 1, dtype, rank});
+        // The ops of one query chunk are those from a `first` one on.
+        std::map<std::pair<int, int>, std::vector<const Op*>> of_chunk;
+        int64_t several = 0;
+        const auto check = [&](const std::vector<const Op*>& ops) {
+          several += ops.size() > 1 ? 1 : 0;
+          const bool sums = ops.size() > 1 && dtype == DType::bfloat16;
+          for (const Op* op : ops) {
+            const bool last = op == ops.back();
+            CHECK(p.shapes[op->shape].into_sum == sums);
+            CHECK((op->operands[3] >= 0) == (!sums || last));
+            CHECK((op->operands[6] >= 0) == sums);
+            if (!sums) continue;
+            const BufferId sum = op->operands[6];
+            CHECK(sum == ops[0]->operands[6]);
+            CHECK(p.bytes_of(sum) == 4 * p.lengths.chunk * model.attention_width());
+            CHECK(&p.ops[p.buffers[sum].first_op] == ops[0]);
+            // Copies that were issued ahead may follow the last of them, nothing that computes.
+            const Op* end = &p.ops[p.buffers[sum].last_op];
+            CHECK(end >= ops.back());
+            CHECK(std::none_of(ops.back() + 1, end + 1,
+                               [](const Op& o) { return o.stream == Stream::compute; }));
+          }
+        };
+        for (const Op& op : p.ops) {
+          if (op.kind != OpKind::attention_forward) continue;
+          std::vector<const Op*>& ops = of_chunk[{op.layer, op.index}];
+          if (p.shapes[op.shape].first && !ops.empty()) {
+            check(ops);
+            ops.clear();
+          }
+          ops.push_back(&op);
+        }
+        for (const auto& [key, ops] : of_chunk) check(ops);
+        CHECK((several > 0) == (s.preset != "baseline"));
+      }
+    }
+  }
 }
 
 TEST_CASE("units are as large as the parameters they hold") {

@@ -18,13 +18,15 @@ void forward(const Queue& queue, const AttentionForward<T>& call) {
     const int64_t kv_column = head / (s.heads / s.kv_heads) * s.head_dim;
     const int dim = static_cast<int>(s.head_dim);
     const T* query = call.q + (i * s.heads + head) * s.head_dim;
-    T* out = call.o + i * s.rows.o + head * s.head_dim;
+    T* out = call.o == nullptr ? nullptr : call.o + i * s.rows.o + head * s.head_dim;
+    float* total = call.sum == nullptr ? nullptr : call.sum + (i * s.heads + head) * s.head_dim;
     float& lse = call.lse[i * s.rows.lse + head];
     float q[kDim], o[kDim];
     for (int j = 0; j < kDim; ++j) q[j] = j < dim ? to_float(query[j]) * scale : 0;
     float top = -INFINITY, sum = 0;
-    for (int j = 0; j < kDim; ++j) o[j] = call.first || j >= dim ? 0 : to_float(out[j]);
+    for (int j = 0; j < kDim; ++j) o[j] = 0;
     if (!call.first) {
+      for (int j = 0; j < dim; ++j) o[j] = total != nullptr ? total[j] : to_float(out[j]);
       top = lse;
       sum = 1;
     }
@@ -44,7 +46,11 @@ void forward(const Queue& queue, const AttentionForward<T>& call) {
       sum += p;
       for (int j = 0; j < dim; ++j) o[j] += p * to_float(v[j]);
     }
-    for (int j = 0; j < dim; ++j) out[j] = from_float<T>(o[j] / sum);
+    for (int j = 0; j < dim; ++j) {
+      const float value = o[j] / sum;
+      if (total != nullptr) total[j] = value;
+      if (out != nullptr) out[j] = from_float<T>(value);
+    }
     lse = top + logf(sum);
   });
 }

@@ -23,19 +23,26 @@ void gather_statistics(const Queue& queue, const float* lse, int64_t stride, int
 }
 
 void merge_partial(const Queue& queue, const bfloat16* partial, const float* statistics, int64_t n,
-                   int64_t heads, int64_t dim, bfloat16* o, int64_t o_stride, float* lse,
-                   int64_t lse_stride) {
+                   int64_t heads, int64_t dim, bool first, float* sum, bfloat16* o,
+                   int64_t o_stride, float* lse, int64_t lse_stride) {
   const int64_t width = heads * dim;
   for_each(queue, n * width, [=] LONGSPAN_BODY(int64_t at) {
     const int64_t row = at / width, j = at % width, head = j / dim;
-    const float a = lse[row * lse_stride + head], b = statistics[head * n + row];
-    const float top = fmaxf(a, b);
-    if (top == -INFINITY) return;
-    const float weight_a = expf(a - top), weight_b = expf(b - top);
-    bfloat16& value = o[row * o_stride + j];
-    value = from_float<bfloat16>((weight_a * to_float(value) + weight_b * to_float(partial[at])) /
-                                 (weight_a + weight_b));
+    float value = to_float(partial[at]);
+    if (!first) {
+      const float a = lse[row * lse_stride + head], b = statistics[head * n + row];
+      const float top = fmaxf(a, b);
+      const float weight_a = expf(a - top), weight_b = expf(b - top);
+      value = top == -INFINITY ? sum[at]
+                               : (weight_a * sum[at] + weight_b * value) / (weight_a + weight_b);
+    }
+    sum[at] = value;
+    if (o != nullptr) o[row * o_stride + j] = from_float<bfloat16>(value);
   });
+  if (first) {
+    spread_statistics(queue, statistics, n, heads, lse, lse_stride);
+    return;
+  }
   for_each(queue, n * heads, [=] LONGSPAN_BODY(int64_t at) {
     const int64_t row = at / heads, head = at % heads;
     float& value = lse[row * lse_stride + head];
@@ -60,9 +67,8 @@ void output_from_delta(const Queue& queue, const bfloat16* d_o, int64_t o_stride
 }
 
 void accumulate(const Queue& queue, const bfloat16* part, int64_t n, bool first, float* sum) {
-  for_each(queue, n, [=] LONGSPAN_BODY(int64_t i) {
-    sum[i] = (first ? 0 : sum[i]) + to_float(part[i]);
-  });
+  for_each(queue, n,
+           [=] LONGSPAN_BODY(int64_t i) { sum[i] = (first ? 0 : sum[i]) + to_float(part[i]); });
 }
 
 }  // namespace longspan::cuda

@@ -1,4 +1,5 @@
-// Between our layouts and those of a library's attention; see attention_workspace.h.
+// Between our layouts and those of a library's attention; see
+// planner/program/attention_workspace.h.
 #pragma once
 
 #include "engine/cuda/element.h"
@@ -12,14 +13,15 @@ void spread_statistics(const Queue&, const float* statistics, int64_t n, int64_t
 void gather_statistics(const Queue&, const float* lse, int64_t stride, int64_t n, int64_t heads,
                        float* statistics);
 
-/// Merges partial[n, heads * dim] with its statistics[heads, n] into o and lse, both with rows
-/// `o_stride` and `lse_stride` apart, in the max-shifted form: never exp of a positive difference.
+/// Merges partial[n, heads * dim] with its statistics[heads, n] into sum[n, heads * dim] and lse,
+/// whose rows are `lse_stride` apart, in the max-shifted form: never exp of a positive difference;
+/// with `first` both are written. o, rows `o_stride` apart, is what the sum rounds to; may be null.
 void merge_partial(const Queue&, const bfloat16* partial, const float* statistics, int64_t n,
-                   int64_t heads, int64_t dim, bfloat16* o, int64_t o_stride, float* lse,
-                   int64_t lse_stride);
+                   int64_t heads, int64_t dim, bool first, float* sum, bfloat16* o,
+                   int64_t o_stride, float* lse, int64_t lse_stride);
 
-/// An output[n, heads * dim] whose products with d_o are delta: d_o * delta / |d_o|^2, head by head.
-/// By Cauchy and Schwarz it is never longer than the true output.
+/// An output[n, heads * dim] whose products with d_o are delta: d_o * delta / |d_o|^2, head by
+/// head. By Cauchy and Schwarz it is never longer than the true output.
 void output_from_delta(const Queue&, const bfloat16* d_o, int64_t o_stride, const float* delta,
                        int64_t delta_stride, int64_t n, int64_t heads, int64_t dim,
                        bfloat16* output);

@@ -216,8 +216,8 @@ TEST_CASE("groups of heads project, and differentiate, together what all heads d
   Floats dx_sum = start, gradient_sum(c.unit.size());
   for (int64_t group = 0; group < 2; ++group) {
     const int64_t kv = spec.kv_heads / 4;
-    const HeadGroup heads{
-        {2, 2 * group, 2}, shares_kv ? HeadRuns{1, 0, 1} : HeadRuns{2, kv * group, kv}};
+    const HeadGroup heads{{2, 2 * group, 2},
+                          shares_kv ? HeadRuns{1, 0, 1} : HeadRuns{2, kv * group, kv}};
     const Floats part_k = part(k, spec.kv_heads, heads.kv),
                  part_v = part(v, spec.kv_heads, heads.kv);
     Guarded q_got(n * a / 2), k_got(part_k.size()), v_got(part_v.size());

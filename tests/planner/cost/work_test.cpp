@@ -161,6 +161,16 @@ TEST_CASE("attention is split into the rectangle before the diagonal and the tri
   CHECK(work[1].shape == std::array<double, 3>{64, 64, 16});
   CHECK(work[1].work == 4.0 * 64 * (64 * 65 / 2));
 
+  // Merged into a float sum: one narrow value read, two wide ones read and written.
+  op.into_sum = true;
+  work_of(program, op, work);
+  REQUIRE(work.size() == 4);
+  for (const int i : {2, 3}) {
+    CHECK(work[i].kernel == Kernel::add);
+    CHECK(work[i].work == 64.0 * 64);
+  }
+  op.into_sum = false;
+
   op.kind = OpKind::attention_backward;
   op.diagonal = false;
   work_of(program, op, work);

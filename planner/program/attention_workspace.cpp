@@ -1,0 +1,64 @@
+#include "planner/program/attention_workspace.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+
+namespace longspan {
+namespace {
+
+// What the library may ask for beside what its kernels are known to keep. A plan of its that asks
+// for more than it is given is not used.
+constexpr int64_t kLibrarySlack = int64_t{1} << 20;
+
+int64_t product(int64_t a, int64_t b) { return checked_mul(a, b, "attention workspace"); }
+
+// Hands out parts one behind the other.
+class Parts {
+ public:
+  int64_t take(int64_t rows, int64_t row_bytes) {
+    const int64_t offset = next_;
+    const int64_t bytes = round_up(product(rows, row_bytes), kAttentionPartBytes);
+    next_ = checked_add(next_, bytes, "attention workspace");
+    return offset;
+  }
+  int64_t end() const { return next_; }
+
+ private:
+  int64_t next_ = 0;
+};
+
+}  // namespace
+
+AttentionForwardWorkspace attention_forward_workspace(const AttentionCall& c, bool into_sum) {
+  Parts parts;
+  AttentionForwardWorkspace ws;
+  ws.statistics = parts.take(c.queries, 4 * c.heads);
+  ws.partial = parts.take(into_sum ? c.queries : 0, 2 * product(c.heads, c.head_dim));
+  ws.library = parts.end();
+  ws.library_bytes = kLibrarySlack;
+  return ws;
+}
+
+AttentionBackwardWorkspace attention_backward_workspace(const AttentionCall& c) {
+  const int64_t q_width = product(c.heads, c.head_dim);
+  const int64_t kv_width = product(c.kv_heads, c.head_dim);
+  Parts parts;
+  AttentionBackwardWorkspace ws;
+  ws.statistics = parts.take(c.queries, 4 * c.heads);
+  ws.output = parts.take(c.queries, 2 * q_width);
+  ws.dq = parts.take(c.queries, 2 * q_width);
+  ws.dk = parts.take(c.keys, 2 * kv_width);
+  ws.dv = parts.take(c.keys, 2 * kv_width);
+  ws.library = parts.end();
+  const int64_t of_queries = product(c.queries, 4 * q_width + 8 * c.heads);
+  const int64_t of_keys = product(c.keys, 4 * q_width);
+  ws.library_bytes =
+      checked_add(kLibrarySlack, checked_add(of_queries, of_keys, "attention workspace"),
+                  "attention workspace");
+  return ws;
+}
+
+int64_t keys_at_once(int64_t queries, int64_t keys_left) { return std::min(queries, keys_left); }
+
+}  // namespace longspan

@@ -1,0 +1,49 @@
+// What a GPU library's fused attention needs around it, where activations are bfloat16: how an op's
+// workspace is laid out on the device. The planner sizes workspaces by it, the CUDA backend cuts
+// them up by it. Pure arithmetic; throws bad_input where a size overflows.
+//
+// The library works head by head, [H, nq] for what is per query and head, where ours is [nq, H]; it
+// hands out bfloat16, where our accumulators are float; and it derives delta from the attention's
+// output, where we have delta alone. What stands between lies in the workspace.
+#pragma once
+
+#include <cstdint>
+
+namespace longspan {
+
+/// One call of the library. Legend: nq queries, nk keys, H heads, Hkv key/value heads, D head dim,
+/// A = H*D, G = Hkv*D.
+struct AttentionCall {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t queries = 0, keys = 0;
+};
+
+/// Parts of a workspace, as byte offsets: each begins at a multiple of this.
+inline constexpr int64_t kAttentionPartBytes = 256;
+
+struct AttentionForwardWorkspace {
+  int64_t statistics = 0;  // float [H, nq]
+  int64_t partial = 0;     // bfloat16 [nq, A], to be merged into a sum; none without one
+  int64_t library = 0;     // the rest is the library's own
+  int64_t library_bytes = 0;
+  int64_t bytes() const { return library + library_bytes; }
+};
+/// `into_sum`: keys arrive in several calls, whose outputs are merged.
+AttentionForwardWorkspace attention_forward_workspace(const AttentionCall& call, bool into_sum);
+
+struct AttentionBackwardWorkspace {
+  int64_t statistics = 0;  // float [H, nq]
+  int64_t output = 0;      // bfloat16 [nq, A], whose products with d_o are delta
+  int64_t dq = 0;          // bfloat16 [nq, A]
+  int64_t dk = 0, dv = 0;  // bfloat16 [nk, G]
+  int64_t library = 0;     // its float sums of dq, a row's sums, and keys' gradients of every head
+  int64_t library_bytes = 0;
+  int64_t bytes() const { return library + library_bytes; }
+};
+AttentionBackwardWorkspace attention_backward_workspace(const AttentionCall& call);
+
+/// Keys one call of the backward takes, of those left: at most as many as there are queries, so
+/// that the workspace is of a chunk's size, however many chunks of keys are on the device.
+int64_t keys_at_once(int64_t queries, int64_t keys_left);
+
+}  // namespace longspan
