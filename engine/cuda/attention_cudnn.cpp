@@ -48,7 +48,9 @@ fe::graph::Graph make_graph(const AttentionKey& key) {
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
   const int64_t q_row = key.heads * key.head_dim, kv_row = key.kv_heads * key.head_dim;
-  const float scale = AttentionShape{.head_dim = key.head_dim}.scale();
+  AttentionShape shape;
+  shape.head_dim = key.head_dim;
+  const float scale = shape.scale();
   const auto q = graph.tensor(attributes(kQ, key.heads, key.queries, key.head_dim, q_row));
   const auto k = graph.tensor(attributes(kK, key.kv_heads, key.keys, key.head_dim, kv_row));
   const auto v = graph.tensor(attributes(kV, key.kv_heads, key.keys, key.head_dim, kv_row));
