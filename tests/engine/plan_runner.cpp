@@ -57,6 +57,8 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
   outcome.gradients.resize(weights.size());
   executor.before_op = [&](const Op& op) {
     if (op.kind != OpKind::adamw) return;
+    // A device may still be working on them, unless ops are waited for one by one.
+    if (backend->queues() != nullptr && !step.random_order) return;
     std::vector<float>& gradient = outcome.gradients[op.index];
     gradient.resize(p.bytes_of(op.operands[0]) / 4);
     executor.read(op.operands[0], gradient.data());

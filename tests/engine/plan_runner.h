@@ -34,7 +34,7 @@ struct StepCase {
 struct StepOutcome {
   double loss = 0;
   double gradient_norm = 0;
-  std::vector<std::vector<float>> gradients;   // per unit
+  std::vector<std::vector<float>> gradients;   // per unit; empty of a device's queues run freely
   std::vector<std::vector<float>> parameters;  // per unit, after one AdamW update
   std::array<int64_t, kTierCount> arena_bytes{};
   std::array<int64_t, kTierCount> high_water_bytes{};
