@@ -42,8 +42,11 @@ void set_mask(const AttentionKey& key, Options& options) {
       .set_diagonal_band_right_bound(0);
 }
 
-fe::graph::Graph make_graph(const AttentionKey& key) {
+// For the device at hand, or for a compute capability where there is none; it has to be known
+// before anything else is.
+fe::graph::Graph make_graph(const AttentionKey& key, int compute_capability = 0) {
   fe::graph::Graph graph;
+  if (compute_capability > 0) graph.set_sm_version(compute_capability);
   graph.set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -102,8 +105,7 @@ bool open_library() {
 
 std::string why_refused(const AttentionKey& key, int compute_capability) {
   if (!open_library()) return "libcudnn.so.9 is not to be found";
-  fe::graph::Graph graph = make_graph(key);
-  graph.set_sm_version(compute_capability);
+  fe::graph::Graph graph = make_graph(key, compute_capability);
   if (auto status = graph.validate(); status.is_bad()) return status.get_message();
   auto status = graph.build_operation_graph(nullptr);
   return status.is_bad() ? status.get_message() : std::string();
