@@ -16,7 +16,7 @@ void check_backend(const HardwareProfile& hardware) {
         hardware.name, backend);
   }
   if (const std::string reason = cuda::why_unavailable(); !reason.empty()) {
-    throw failed("hardware {}: no GPU is usable here: {}; plan and simulate work without one",
+    throw failed("hardware {}: the cuda backend has no GPU here: {}; plan and simulate need none",
                  hardware.name, reason);
   }
 }

@@ -288,8 +288,8 @@ TEST_CASE("published runs of long sequences are predicted as well as the documen
   const TableReport alst = errors_of("alst.yaml");
   CHECK(alst.step.mean < 0.02);
   CHECK(alst.peak.mean < 0.012);
-  CHECK(alst.longest.mean < 0.04);
-  CHECK(alst.longest.median < 0.016);
+  CHECK(alst.longest.mean < 0.034);
+  CHECK(alst.longest.median < 0.022);
   const TableReport figure = errors_of("fpdt_figure_4.yaml");
   CHECK(figure.step.mean < 0.044);
   CHECK(figure.longest.mean == 0);
@@ -307,6 +307,7 @@ TEST_CASE("published runs of long sequences are predicted as well as the documen
 
 TEST_CASE("the range of a longest sequence ends where that of memory fills a device or a host") {
   ReferenceCase c = case_8b();
+  c.stack = "deepspeed";  // ALST's own longest ones leave some memory free
   c.tiled_mlp = c.tiled_loss = true;
   c.offload.optimizer = c.offload.gradients = {1};
   c.measured.longest = true;
