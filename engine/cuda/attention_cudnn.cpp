@@ -178,13 +178,13 @@ void attention_forward(const Queue& queue, const AttentionForward<T>& call) {
       bfloat16* partial = reinterpret_cast<bfloat16*>(call.workspace + at.partial);
       AttentionShape called = s;
       if (into_sum) called.rows.o = s.heads * s.head_dim;
-      queue.libraries->attention().run(key_of(called, false, false), at.library_bytes,
+      queue.libraries->attention().run(key_of(called, false, false), at.inside_bytes,
                                        {{kQ, const_cast<T*>(call.q)},
                                         {kK, const_cast<T*>(call.k)},
                                         {kV, const_cast<T*>(call.v)},
                                         {kO, into_sum ? partial : call.o},
                                         {kStatistics, statistics}},
-                                       call.workspace + at.library);
+                                       call.workspace + at.inside);
       if (into_sum) {
         merge_partial(queue, partial, statistics, s.queries, s.heads, s.head_dim, call.first,
                       call.sum, call.o, s.rows.o, call.lse, s.rows.lse);
@@ -216,7 +216,7 @@ void attention_backward(const Queue& queue, const AttentionBackward<T>& call) {
                         s.head_dim, output);
       for (int64_t first = 0; first < s.keys; first += s.queries) {
         const AttentionShape keys = part_of_keys(s, first);
-        queue.libraries->attention().run(key_of(keys, true, false), at.library_bytes,
+        queue.libraries->attention().run(key_of(keys, true, false), at.inside_bytes,
                                          {{kQ, const_cast<T*>(call.q)},
                                           {kK, const_cast<T*>(call.k + first * kv_row)},
                                           {kV, const_cast<T*>(call.v + first * kv_row)},
@@ -226,7 +226,7 @@ void attention_backward(const Queue& queue, const AttentionBackward<T>& call) {
                                           {kDQ, dq},
                                           {kDK, dk},
                                           {kDV, dv}},
-                                         call.workspace + at.library);
+                                         call.workspace + at.inside);
         accumulate(queue, dq, queries, call.first_dq && first == 0, call.dq);
         accumulate(queue, dk, keys.keys * kv_row, call.first_dkv, call.dk + first * kv_row);
         accumulate(queue, dv, keys.keys * kv_row, call.first_dkv, call.dv + first * kv_row);

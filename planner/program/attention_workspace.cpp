@@ -35,8 +35,8 @@ AttentionForwardWorkspace attention_forward_workspace(const AttentionCall& c, bo
   AttentionForwardWorkspace ws;
   ws.statistics = parts.take(c.queries, 4 * c.heads);
   ws.partial = parts.take(into_sum ? c.queries : 0, 2 * product(c.heads, c.head_dim));
-  ws.library = parts.end();
-  ws.library_bytes = kLibrarySlack;
+  ws.inside = parts.end();
+  ws.inside_bytes = kLibrarySlack;
   return ws;
 }
 
@@ -50,10 +50,10 @@ AttentionBackwardWorkspace attention_backward_workspace(const AttentionCall& c) 
   ws.dq = parts.take(c.queries, 2 * q_width);
   ws.dk = parts.take(c.keys, 2 * kv_width);
   ws.dv = parts.take(c.keys, 2 * kv_width);
-  ws.library = parts.end();
+  ws.inside = parts.end();
   const int64_t of_queries = product(c.queries, 4 * q_width + 8 * c.heads);
   const int64_t of_keys = product(c.keys, 4 * q_width);
-  ws.library_bytes =
+  ws.inside_bytes =
       checked_add(kLibrarySlack, checked_add(of_queries, of_keys, "attention workspace"),
                   "attention workspace");
   return ws;

@@ -24,9 +24,9 @@ inline constexpr int64_t kAttentionPartBytes = 256;
 struct AttentionForwardWorkspace {
   int64_t statistics = 0;  // float [H, nq]
   int64_t partial = 0;     // bfloat16 [nq, A], to be merged into a sum; none without one
-  int64_t library = 0;     // the rest is the library's own
-  int64_t library_bytes = 0;
-  int64_t bytes() const { return library + library_bytes; }
+  int64_t inside = 0;      // the rest is the library's own
+  int64_t inside_bytes = 0;
+  int64_t bytes() const { return inside + inside_bytes; }
 };
 /// `into_sum`: keys arrive in several calls, whose outputs are merged.
 AttentionForwardWorkspace attention_forward_workspace(const AttentionCall& call, bool into_sum);
@@ -36,9 +36,9 @@ struct AttentionBackwardWorkspace {
   int64_t output = 0;      // bfloat16 [nq, A], whose products with d_o are delta
   int64_t dq = 0;          // bfloat16 [nq, A]
   int64_t dk = 0, dv = 0;  // bfloat16 [nk, G]
-  int64_t library = 0;     // its float sums of dq, a row's sums, and keys' gradients of every head
-  int64_t library_bytes = 0;
-  int64_t bytes() const { return library + library_bytes; }
+  int64_t inside = 0;      // its float sums of dq, a row's sums, and keys' gradients of every head
+  int64_t inside_bytes = 0;
+  int64_t bytes() const { return inside + inside_bytes; }
 };
 AttentionBackwardWorkspace attention_backward_workspace(const AttentionCall& call);
 

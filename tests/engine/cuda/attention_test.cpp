@@ -63,18 +63,18 @@ TEST_CASE("the parts of a workspace lie behind each other", "[cuda]") {
   const AttentionCall call{6, 2, 16, 10, 20};
   constexpr int64_t kSlack = 1 << 20;
   const AttentionForwardWorkspace direct = attention_forward_workspace(call, false);
-  CHECK(direct.library == 256);  // 4 * 10 * 6 bytes of statistics
+  CHECK(direct.inside == 256);  // 4 * 10 * 6 bytes of statistics
   CHECK(direct.bytes() == 256 + kSlack);
   const AttentionForwardWorkspace merged = attention_forward_workspace(call, true);
   CHECK(merged.partial == 256);
-  CHECK(merged.library == 256 + 2048);  // 2 * 10 * 96 bytes, rounded up
+  CHECK(merged.inside == 256 + 2048);  // 2 * 10 * 96 bytes, rounded up
   const AttentionBackwardWorkspace ws = attention_backward_workspace(call);
   CHECK(ws.output == 256);
   CHECK(ws.dq == ws.output + 2048);
   CHECK(ws.dk == ws.dq + 2048);
   CHECK(ws.dv == ws.dk + 1280);  // 2 * 20 * 32
-  CHECK(ws.library == ws.dv + 1280);
-  CHECK(ws.library_bytes == kSlack + 10 * (4 * 96 + 8 * 6) + 20 * 4 * 96);
+  CHECK(ws.inside == ws.dv + 1280);
+  CHECK(ws.inside_bytes == kSlack + 10 * (4 * 96 + 8 * 6) + 20 * 4 * 96);
 }
 
 TEST_CASE("outputs over parts of the keys merge into that over all of them", "[cuda]") {
