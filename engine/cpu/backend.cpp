@@ -1,6 +1,5 @@
 #include "engine/cpu/backend.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -110,17 +109,7 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
 
 void CpuBackend::adamw_op(const Program& p, const Op& op, const BoundOp& b, ThreadPool& pool,
                           const StepContext& context) {
-  AdamWStep step;
-  step.learning_rate = context.learning_rate;
-  step.beta1 = context.beta1;
-  step.beta2 = context.beta2;
-  step.epsilon = context.epsilon;
-  step.step = context.step;
-  const double norm = std::sqrt(*b.whole<double>(1));
-  if (!std::isfinite(norm)) throw failed("step {}: the gradient norm is not finite", context.step);
-  if (context.clip_norm > 0 && norm > context.clip_norm) {
-    step.gradient_scale = context.clip_norm / norm;
-  }
+  AdamWStep step = adamw_step(context, *b.whole<double>(1));
   const auto slice = [&](int i) {
     return b.whole<float>(i) + p.shard_offset_bytes(op.operands[i]) / 4;
   };

@@ -19,6 +19,10 @@
 #include "engine/runtime/layer_offsets.h"
 #include "models/model_spec.h"
 
+namespace longspan {
+struct StepContext;
+}
+
 namespace longspan::cpu {
 
 class Rope;
@@ -146,6 +150,9 @@ struct AdamWStep {
   int64_t step = 1;           // 1 for the first update
   double gradient_scale = 1;  // clipping factor, applied to g first
 };
+/// What a step asks of its updates but for the decay, which differs from tensor to tensor. Throws
+/// failed where the gradients' norm, of which this is the square, is not finite.
+AdamWStep adamw_step(const StepContext& context, double squared_norm);
 void adamw(ThreadPool&, const AdamWStep&, const float* g, int64_t n, float* p, float* m, float* v);
 
 void zero(ThreadPool&, float* x, int64_t n);

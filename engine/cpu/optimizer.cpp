@@ -2,8 +2,10 @@
 #include <array>
 #include <cmath>
 
+#include "base/error.h"
 #include "engine/cpu/blocks.h"
 #include "engine/cpu/rows.h"
+#include "engine/runtime/backend.h"
 
 namespace longspan::cpu {
 namespace {
@@ -25,6 +27,21 @@ double square_sum(const float* g, int64_t n) {
 }
 
 }  // namespace
+
+AdamWStep adamw_step(const StepContext& context, double squared_norm) {
+  const double norm = std::sqrt(squared_norm);
+  if (!std::isfinite(norm)) throw failed("step {}: the gradient norm is not finite", context.step);
+  AdamWStep step;
+  step.learning_rate = context.learning_rate;
+  step.beta1 = context.beta1;
+  step.beta2 = context.beta2;
+  step.epsilon = context.epsilon;
+  step.step = context.step;
+  if (context.clip_norm > 0 && norm > context.clip_norm) {
+    step.gradient_scale = context.clip_norm / norm;
+  }
+  return step;
+}
 
 void sum_of_squares(ThreadPool& pool, const float* g, int64_t n, double* sum) {
   std::array<double, kRoundPieces> partial;

@@ -1,9 +1,9 @@
 #include "engine/cpu/rope.h"
 
 #include <cmath>
-#include <numbers>
 
 #include "engine/cpu/rows.h"
+#include "engine/runtime/rope_frequencies.h"
 
 namespace longspan::cpu {
 namespace {
@@ -11,24 +11,10 @@ namespace {
 // Frequencies handled together, so that their cosines lie on the stack for any head width.
 constexpr int64_t kFrequencies = 64;
 
-// Llama 3.1: long waves are slowed down by `factor`, short ones kept, those between interpolated.
-double scaled(double frequency, const Llama3RopeScaling& s) {
-  const double wavelength = 2 * std::numbers::pi / frequency;
-  const double turns = static_cast<double>(s.original_max_positions) / wavelength;
-  if (turns > s.high_freq_factor) return frequency;
-  if (turns < s.low_freq_factor) return frequency / s.factor;
-  const double smooth = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
-  return (1 - smooth) * frequency / s.factor + smooth * frequency;
-}
-
 }  // namespace
 
-Rope::Rope(const ModelSpec& model) : half_(model.head_dim / 2) {
-  for (int64_t i = 0; i < half_; ++i) {
-    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(model.head_dim);
-    const double frequency = std::pow(model.rope_theta, -exponent);
-    frequency_.push_back(model.rope_scaling ? scaled(frequency, *model.rope_scaling) : frequency);
-  }
+Rope::Rope(const ModelSpec& model)
+    : half_(model.head_dim / 2), frequency_(rope_frequencies(model)) {
   for (int64_t p = 0; p < kAnchor; ++p) {
     for (const double frequency : frequency_) {
       cos_.push_back(std::cos(static_cast<double>(p) * frequency));

@@ -110,17 +110,7 @@ void CudaBackend<T>::adamw_on_device(const Program& p, const Op& op, const Bound
 template <class T>
 void CudaBackend<T>::adamw_on_host(const Program& p, const Op& op, const BoundOp& b,
                                    const StepContext& context) {
-  cpu::AdamWStep step;
-  step.learning_rate = context.learning_rate;
-  step.beta1 = context.beta1;
-  step.beta2 = context.beta2;
-  step.epsilon = context.epsilon;
-  step.step = context.step;
-  const double norm = std::sqrt(*b.whole<double>(1));
-  if (!std::isfinite(norm)) throw failed("step {}: the gradient norm is not finite", context.step);
-  if (context.clip_norm > 0 && norm > context.clip_norm) {
-    step.gradient_scale = context.clip_norm / norm;
-  }
+  cpu::AdamWStep step = cpu::adamw_step(context, *b.whole<double>(1));
   float* values = shard<float>(p, op, b, 4);
   bfloat16* narrowed = shard<bfloat16>(p, op, b, 5);
   for (const StepShape::Update& update : step_.updates(p, op)) {

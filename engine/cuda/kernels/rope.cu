@@ -1,33 +1,19 @@
 #include "engine/cuda/kernels/rope.h"
 
+#include <algorithm>
 #include <cmath>
-#include <numbers>
+#include <vector>
 
 #include "engine/cuda/launch.h"
+#include "engine/runtime/rope_frequencies.h"
 
 namespace longspan::cuda {
-namespace {
-
-double scaled(double frequency, const Llama3RopeScaling& s) {
-  const double wavelength = 2 * std::numbers::pi / frequency;
-  const double turns = static_cast<double>(s.original_max_positions) / wavelength;
-  if (turns > s.high_freq_factor) return frequency;
-  if (turns < s.low_freq_factor) return frequency / s.factor;
-  const double smooth = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
-  return (1 - smooth) * frequency / s.factor + smooth * frequency;
-}
-
-}  // namespace
-
 RopeTable rope_table(const ModelSpec& model) {
   RopeTable table;
   if (model.positions != Positions::rope) return table;
   table.half = model.head_dim / 2;
-  for (int64_t i = 0; i < table.half; ++i) {
-    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(model.head_dim);
-    const double frequency = std::pow(model.rope_theta, -exponent);
-    table.frequency[i] = model.rope_scaling ? scaled(frequency, *model.rope_scaling) : frequency;
-  }
+  const std::vector<double> frequencies = rope_frequencies(model);
+  std::copy(frequencies.begin(), frequencies.end(), table.frequency);
   return table;
 }
 
