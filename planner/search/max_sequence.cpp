@@ -147,7 +147,8 @@ class Prober {
       if (known.whole || limits != nullptr) return known.arenas;
     }
     const Arenas arenas = exact_arenas(asked, limits);
-    const bool whole = limits == nullptr || fits_exactly(arenas.bytes);
+    const bool whole =
+        limits == nullptr || asked.strategy.parallel.ring == 1 || fits_exactly(arenas.bytes);
     exact_.push_back({asked.sequence, asked.strategy, arenas, whole});
     return arenas;
   }
@@ -470,14 +471,16 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   result.granule = best.family.granule;
 
   const StepRequest next = prober.request(best.family, best.granules + 1);
-  const Arenas needed = prober.exact(best.family, best.granules + 1);
   result.refused = next.strategy;
-  for (int tier = 0; tier < kTierCount; ++tier) {
-    if (needed.bytes[tier] <= prober.limits()[tier]) continue;
-    result.limit = static_cast<Limit>(tier + 1);
-    result.shortfall_bytes = needed.bytes[tier] - prober.limits()[tier];
-    result.would_lift = lift_for(next, needed.largest[tier], static_cast<Tier>(tier));
-    break;
+  if (best.granules < best.family.most) {  // else it is not memory that stops the next
+    const Arenas needed = prober.exact(best.family, best.granules + 1);
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      if (needed.bytes[tier] <= prober.limits()[tier]) continue;
+      result.limit = static_cast<Limit>(tier + 1);
+      result.shortfall_bytes = needed.bytes[tier] - prober.limits()[tier];
+      result.would_lift = lift_for(next, needed.largest[tier], static_cast<Tier>(tier));
+      break;
+    }
   }
   if (result.sequence == 0) return result;
 
