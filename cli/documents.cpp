@@ -45,6 +45,7 @@ Json strategy_json(const Strategy& s) {
           {"prefetch_depth", s.prefetch_depth},
           {"offload_window", s.offload_window},
           {"backward_order", name_of(s.backward_order)},
+          {"deterministic", s.deterministic},
           {"saved",
            {{"layer_input", saved_json(s.layer_input)},
             {"qkv", saved_json(s.qkv)},

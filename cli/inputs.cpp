@@ -56,6 +56,11 @@ ParallelChoice ParallelFlags::load() const {
   return result;
 }
 
+void add_deterministic_flag(Verb& verb, bool& value) {
+  verb.add_flag("--deterministic", value,
+                "The same bits from run to run on a GPU too: attention's backward is then slower");
+}
+
 std::vector<int64_t> parse_lengths(const std::string& text, const char* what) {
   std::vector<int64_t> lengths;
   for (size_t begin = 0; begin <= text.size();) {

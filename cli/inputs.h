@@ -32,6 +32,9 @@ struct ParallelFlags {
   ParallelChoice load() const;
 };
 
+/// --deterministic.
+void add_deterministic_flag(Verb& verb, bool& value);
+
 /// Lengths from "64K,1M": ascending, none twice. Throws bad_input naming `what`, as parse_tokens().
 std::vector<int64_t> parse_lengths(const std::string& text, const char* what);
 

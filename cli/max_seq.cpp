@@ -23,6 +23,7 @@ struct Flags {
   std::string granule = "256";
   std::string chunk;
   int64_t micro_batches = 1;
+  bool deterministic = false;
 };
 
 MaxSequenceOptions options_of(const Flags& flags) {
@@ -30,6 +31,7 @@ MaxSequenceOptions options_of(const Flags& flags) {
   options.granule = parse_tokens(flags.granule, "--granule");
   if (!flags.chunk.empty()) options.chunk_tokens = parse_tokens(flags.chunk, "--chunk");
   options.micro_batches = flags.micro_batches;
+  options.deterministic = flags.deterministic;
   options.parallel = flags.parallel.load();
   return options;
 }
@@ -163,6 +165,7 @@ void add_max_seq(Verb& program) {
   verb.add_option("--granule", flags->granule, "Step in which unchunked strategies grow");
   verb.add_option("--chunk", flags->chunk, "Attention chunk of chunked strategies; else the best");
   verb.add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step");
+  add_deterministic_flag(verb, flags->deterministic);
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

@@ -27,6 +27,7 @@ struct Flags {
   std::string chunk;
   std::string objective = "throughput";
   int64_t micro_batches = 1;
+  bool deterministic = false;
   std::string output;
 };
 
@@ -60,6 +61,7 @@ SweepOptions options_of(const Flags& flags) {
                                                                 : Objective::throughput;
   if (!flags.chunk.empty()) options.search.chunk_tokens = parse_tokens(flags.chunk, "--chunk");
   options.search.micro_batches = flags.micro_batches;
+  options.search.deterministic = flags.deterministic;
   options.search.parallel = flags.parallel.load();
   return options;
 }
@@ -246,6 +248,7 @@ void add_plan(Verb& program) {
   verb.add_option("--strategy", flags->strategy, "A preset, or auto (search)");
   verb.add_option("--chunk", flags->chunk, "Attention chunk; must divide the length");
   verb.add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step");
+  add_deterministic_flag(verb, flags->deterministic);
   verb.add_option("--objective", flags->objective, "What auto looks for")
       .one_of({"throughput", "memory", "host-memory"});
   verb.add_option("-o,--output", flags->output, "Where the plan is written");

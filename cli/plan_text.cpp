@@ -72,9 +72,10 @@ void print_knobs(const Plan& plan) {
   print_line("keys, values", s.kv == Tier::device ? "resident on device" : "streamed from host");
   print_line("between uses", fmt::format("wait on {}", name_of(s.idle)));
   print_line("saved", saved_text(s));
-  print_line("backward",
-             fmt::format("{}, prefetch {}, offload window {}", name_of(s.backward_order),
-                         s.prefetch_depth, s.offload_window));
+  print_line(
+      "backward",
+      fmt::format("{}{}, prefetch {}, offload window {}", name_of(s.backward_order),
+                  s.deterministic ? ", deterministic" : "", s.prefetch_depth, s.offload_window));
   print_line("tiles", fmt::format("projection {}, mlp {}, loss {}", tile_text(s.projection_tile),
                                   tile_text(s.mlp_tile), tile_text(s.loss_tile)));
   print_line("states",

@@ -23,7 +23,9 @@ struct AttentionShape {
 
   bool masks() const { return offset < keys - 1; }
   float scale() const;  // 1/sqrt(D)
-  AttentionCall call() const { return {heads, kv_heads, head_dim, queries, keys}; }
+  AttentionCall call(bool deterministic = false) const {
+    return {heads, kv_heads, head_dim, queries, keys, deterministic};
+  }
 };
 
 /// o[nq,A], lse[nq,H]: written with `first`, otherwise the new keys are merged into them. With
@@ -56,6 +58,7 @@ struct AttentionBackward {
   float* dk;
   float* dv;
   std::byte* workspace;
+  bool deterministic = false;  // the same bits each time; our own kernels always are
 };
 
 /// The fastest way there is for this shape.

@@ -1,15 +1,14 @@
-// cuDNN's fused attention through its frontend. The one file that includes it.
+// cuDNN's fused attention through its frontend. The one file that includes it, and that makes the
+// libraries of a queue.
 #include <cudnn_frontend.h>
 #include <dlfcn.h>
 
-#include <type_traits>
 #include <unordered_map>
 
 #include "base/error.h"
-#include "engine/cuda/attention.h"
 #include "engine/cuda/attention_plans.h"
 #include "engine/cuda/cuda_error.h"
-#include "engine/cuda/kernels/attention_glue.h"
+#include "engine/cuda/fused_attention.h"
 #include "engine/cuda/libraries.h"
 
 // What the frontend asks its users for when it is to open the library at run time.
@@ -129,8 +128,8 @@ class AttentionPlans {
   AttentionPlans(const AttentionPlans&) = delete;
   AttentionPlans& operator=(const AttentionPlans&) = delete;
 
-  void run(const AttentionKey& key, int64_t room, std::unordered_map<int64_t, void*> operands,
-           void* workspace) {
+  void run(const AttentionKey& key, std::unordered_map<int64_t, void*>& operands, void* workspace,
+           int64_t room) {
     AttentionPlan& plan = plans_.get(key, [&] { return build(key); });
     if (plan.workspace_bytes > room) {
       throw failed(
@@ -167,79 +166,14 @@ Libraries::Libraries(cudaStream_t stream)
 
 Libraries::~Libraries() { (void)cudaFree(workspace_); }
 
-template <class T>
-void attention_forward(const Queue& queue, const AttentionForward<T>& call) {
-  if constexpr (std::is_same_v<T, bfloat16>) {
-    const AttentionShape& s = call.shape;
-    const bool into_sum = call.sum != nullptr;
-    if (fits_library(s, false) && (call.first || into_sum)) {
-      const AttentionForwardWorkspace at = attention_forward_workspace(s.call(), into_sum);
-      float* statistics = reinterpret_cast<float*>(call.workspace + at.statistics);
-      bfloat16* partial = reinterpret_cast<bfloat16*>(call.workspace + at.partial);
-      AttentionShape called = s;
-      if (into_sum) called.rows.o = s.heads * s.head_dim;
-      queue.libraries->attention().run(key_of(called, false, false), at.inside_bytes,
-                                       {{kQ, const_cast<T*>(call.q)},
-                                        {kK, const_cast<T*>(call.k)},
-                                        {kV, const_cast<T*>(call.v)},
-                                        {kO, into_sum ? partial : call.o},
-                                        {kStatistics, statistics}},
-                                       call.workspace + at.inside);
-      if (into_sum) {
-        merge_partial(queue, partial, statistics, s.queries, s.heads, s.head_dim, call.first,
-                      call.sum, call.o, s.rows.o, call.lse, s.rows.lse);
-      } else {
-        spread_statistics(queue, statistics, s.queries, s.heads, call.lse, s.rows.lse);
-      }
-      return;
-    }
+void run_fused_attention(const Queue& queue, const AttentionKey& key, const FusedOperands& x) {
+  const auto given = [](const auto* p) { return const_cast<void*>(static_cast<const void*>(p)); };
+  std::unordered_map<int64_t, void*> operands = {
+      {kQ, given(x.q)}, {kK, given(x.k)}, {kV, given(x.v)}, {kO, x.o}, {kStatistics, x.statistics}};
+  if (key.backward) {
+    operands.insert({{kDO, given(x.d_o)}, {kDQ, x.dq}, {kDK, x.dk}, {kDV, x.dv}});
   }
-  attention_forward_plain(queue, call);
+  queue.libraries->attention().run(key, operands, x.workspace, x.workspace_bytes);
 }
-
-template <class T>
-void attention_backward(const Queue& queue, const AttentionBackward<T>& call) {
-  if constexpr (std::is_same_v<T, bfloat16>) {
-    const AttentionShape& s = call.shape;
-    if (fits_library(s, true)) {
-      const int64_t kv_row = s.kv_heads * s.head_dim, queries = s.queries * s.heads * s.head_dim;
-      const AttentionBackwardWorkspace at = attention_backward_workspace(part_of_keys(s, 0).call());
-      const auto part = [&]<class P>(int64_t offset, P*) {
-        return reinterpret_cast<P*>(call.workspace + offset);
-      };
-      float* statistics = part(at.statistics, static_cast<float*>(nullptr));
-      bfloat16* const none = nullptr;
-      bfloat16* output = part(at.output, none);
-      bfloat16 *dq = part(at.dq, none), *dk = part(at.dk, none), *dv = part(at.dv, none);
-      gather_statistics(queue, call.lse, s.rows.lse, s.queries, s.heads, statistics);
-      output_from_delta(queue, call.d_o, s.rows.o, call.delta, s.rows.delta, s.queries, s.heads,
-                        s.head_dim, output);
-      for (int64_t first = 0; first < s.keys; first += s.queries) {
-        const AttentionShape keys = part_of_keys(s, first);
-        queue.libraries->attention().run(key_of(keys, true, false), at.inside_bytes,
-                                         {{kQ, const_cast<T*>(call.q)},
-                                          {kK, const_cast<T*>(call.k + first * kv_row)},
-                                          {kV, const_cast<T*>(call.v + first * kv_row)},
-                                          {kO, output},
-                                          {kDO, const_cast<T*>(call.d_o)},
-                                          {kStatistics, statistics},
-                                          {kDQ, dq},
-                                          {kDK, dk},
-                                          {kDV, dv}},
-                                         call.workspace + at.inside);
-        accumulate(queue, dq, queries, call.first_dq && first == 0, call.dq);
-        accumulate(queue, dk, keys.keys * kv_row, call.first_dkv, call.dk + first * kv_row);
-        accumulate(queue, dv, keys.keys * kv_row, call.first_dkv, call.dv + first * kv_row);
-      }
-      return;
-    }
-  }
-  attention_backward_plain(queue, call);
-}
-
-template void attention_forward(const Queue&, const AttentionForward<float>&);
-template void attention_forward(const Queue&, const AttentionForward<bfloat16>&);
-template void attention_backward(const Queue&, const AttentionBackward<float>&);
-template void attention_backward(const Queue&, const AttentionBackward<bfloat16>&);
 
 }  // namespace longspan::cuda

@@ -1,5 +1,7 @@
 #include "engine/cuda/attention_plans.h"
 
+#include <algorithm>
+
 namespace longspan::cuda {
 
 AttentionKey key_of(const AttentionShape& s, bool backward, bool deterministic) {
@@ -16,9 +18,18 @@ bool fits_library(const AttentionShape& s, bool backward) {
          (!s.masks() || s.queries <= s.keys);
 }
 
-AttentionShape part_of_keys(const AttentionShape& shape, int64_t first) {
+AttentionShape part_of_queries(const AttentionShape& shape, int64_t first, int64_t n) {
   AttentionShape part = shape;
-  part.keys = keys_at_once(shape.queries, shape.keys - first);
+  part.queries = n;
+  part.offset = shape.offset + first;
+  part.keys = std::min(shape.keys, part.offset + n);
+  return part;
+}
+
+AttentionShape part_of_keys(const AttentionShape& shape, int64_t first, int64_t most) {
+  const int64_t seen_by_all = shape.masks() ? shape.keys - shape.queries : shape.keys;
+  AttentionShape part = shape;
+  part.keys = first < seen_by_all ? std::min(most, seen_by_all - first) : shape.keys - first;
   part.offset = shape.offset - first;
   return part;
 }

@@ -32,8 +32,12 @@ AttentionKey key_of(const AttentionShape& shape, bool backward, bool determinist
 /// but the two.
 bool fits_library(const AttentionShape& shape, bool backward);
 
-/// The keys from `first` on that one call of the backward takes.
-AttentionShape part_of_keys(const AttentionShape& shape, int64_t first);
+/// n queries from `first` on, with the keys that any of them sees.
+AttentionShape part_of_queries(const AttentionShape& shape, int64_t first, int64_t n);
+
+/// The keys from `first` on that one call of the backward takes: those that all queries see, `most`
+/// at a time, and then the square that the mask cuts. REQUIRES: fits_library(shape).
+AttentionShape part_of_keys(const AttentionShape& shape, int64_t first, int64_t most);
 
 /// What the frontend says of the shape on this compute capability (80, 90, 100), without a GPU:
 /// empty, or why it refuses. That it accepts is necessary, not sufficient.

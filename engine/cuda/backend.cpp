@@ -19,7 +19,7 @@ class CudaBackend final : public Backend {
   CudaBackend(const Program& program, Device& device, int host_threads)
       : step_(program),
         device_(device),
-        blocks_(step_, device.queue(Stream::compute)),
+        blocks_(step_, device.queue(Stream::compute), program.strategy.deterministic),
         host_pool_(host_threads) {}
 
   std::string name() const override { return "cuda"; }

@@ -57,8 +57,12 @@ struct Blocks<T>::Parts {
 };
 
 template <class T>
-Blocks<T>::Blocks(const StepShape& step, const Queue& queue)
-    : step_(step), model_(step.model()), queue_(queue), at_(layer_offsets(step.model())) {
+Blocks<T>::Blocks(const StepShape& step, const Queue& queue, bool deterministic)
+    : step_(step),
+      model_(step.model()),
+      queue_(queue),
+      deterministic_(deterministic),
+      at_(layer_offsets(step.model())) {
   if (model_.head_dim > kMaxHeadDim) {
     throw bad_input("cuda backend: head_dim of {} is {}, at most {} is supported", model_.name,
                     model_.head_dim, kMaxHeadDim);
@@ -275,7 +279,7 @@ void Blocks<T>::attention_backward(const T* q, const T* k, const T* v, const T* 
                                    float* dk, float* dv, T* workspace, HeadRows rows) {
   cuda::attention_backward<T>(
       queue_, {rectangle(q0, nq, k0, nk, rows), q, k, v, d_o, lse, delta, first_dq, first_dkv, dq,
-               dk, dv, reinterpret_cast<std::byte*>(workspace)});
+               dk, dv, reinterpret_cast<std::byte*>(workspace), deterministic_});
 }
 
 // --- output projection, residual ---

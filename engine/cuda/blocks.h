@@ -18,8 +18,9 @@ namespace longspan::cuda {
 template <class T>
 class Blocks {
  public:
-  /// Both must outlive the blocks. Throws bad_input where a head is wider than the kernels take.
-  Blocks(const StepShape& step, const Queue& queue);
+  /// `deterministic`: attention's backward too. Both others must outlive the blocks. Throws
+  /// bad_input where a head is wider than the kernels take.
+  Blocks(const StepShape& step, const Queue& queue, bool deterministic);
 
   void embed_forward(const T* unit, const int32_t* tokens, int64_t n, int64_t position0, T* x);
   void embed_backward(const int32_t* tokens, const T* dx, int64_t n, int64_t position0,
@@ -75,6 +76,7 @@ class Blocks {
   const StepShape& step_;
   const ModelSpec& model_;
   const Queue& queue_;
+  bool deterministic_;
   LayerOffsets at_;
   RopeTable rope_;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "planner/program/attention_workspace.h"
+
 namespace longspan {
 namespace {
 
@@ -24,7 +26,10 @@ class Collector {
     out_.push_back({kernel, {a, b, 1}, a * b, repeats_});
   }
   void whole(Kernel kernel, std::array<double, 3> shape, double work) {
-    out_.push_back({kernel, shape, work, 1});
+    repeated(kernel, shape, work, 1);
+  }
+  void repeated(Kernel kernel, std::array<double, 3> shape, double work, double repeats) {
+    if (repeats > 0) out_.push_back({kernel, shape, work, repeats});
   }
 
  private:
@@ -32,6 +37,25 @@ class Collector {
   int64_t rows_ = 0;
   double repeats_ = 1;
 };
+
+// In tiles (backward_tile()), each of whose calls also writes out and reads again the gradients of
+// the scores of all its pairs and heads, 2 bytes each.
+void deterministic_backward(const Program& p, const OpShape& shape, int64_t width, Collector& add) {
+  const double c = static_cast<double>(p.lengths.chunk);
+  const double dim = static_cast<double>(p.model.head_dim);
+  const AttentionCall tile = backward_tile(
+      {width / p.model.head_dim, 1, p.model.head_dim, p.lengths.chunk, p.lengths.chunk, true});
+  const double side = static_cast<double>(tile.queries), tiles = c / side;
+  const double per_pair = 10.0 * static_cast<double>(width);
+  const double triangles = shape.diagonal ? tiles : 0;
+  const double squares = tiles * tiles * (shape.kv_chunks - (shape.diagonal ? 1 : 0)) +
+                         (shape.diagonal ? tiles * (tiles - 1) / 2 : 0);
+  add.repeated(Kernel::attention_backward, {side, side, dim}, per_pair * side * side, squares);
+  add.repeated(Kernel::attention_backward_diagonal, {side, side, dim},
+               per_pair * (side * (side + 1) / 2), triangles);
+  const double scores = 4.0 * static_cast<double>(tile.heads) * side * side;
+  add.repeated(Kernel::pass, {scores, 1, 1}, scores, squares + triangles);
+}
 
 // A call over several chunks of keys is a rectangle in which every pair is visible and, where the
 // last chunk is the query's own, a triangle; they run at different rates. Forward does two products
@@ -44,6 +68,10 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   const int64_t width = p.model.attention_width() / (p.lengths.head_shares() * p.lengths.tensor);
   const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(width);
   const double full_keys = c * (shape.kv_chunks - (shape.diagonal ? 1 : 0));
+  if (!forward && p.strategy.deterministic && p.dtype == DType::bfloat16) {
+    deterministic_backward(p, shape, width, add);
+    return;
+  }
   if (full_keys > 0) {
     add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward, {c, full_keys, dim},
               per_pair * c * full_keys);

@@ -176,6 +176,8 @@ Strategy read_strategy(const YamlMap& yaml) {
   s.backward_order = yaml.one_of<BackwardOrder>(
       "backward_order",
       {{"kv-outer", BackwardOrder::kv_outer}, {"q-outer", BackwardOrder::q_outer}});
+  if (yaml.has("deterministic"))
+    s.deterministic = yaml.one_of<bool>("deterministic", {{"true", true}, {"false", false}});
   const YamlMap saved = yaml.map("saved");
   s.layer_input = read_saved(saved, "layer_input");
   s.qkv = read_saved(saved, "qkv");
@@ -208,6 +210,7 @@ void write_strategy(YAML::Emitter& out, const Strategy& s) {
   field(out, "prefetch_depth", s.prefetch_depth);
   field(out, "offload_window", s.offload_window);
   field(out, "backward_order", std::string(name_of(s.backward_order)));
+  field(out, "deterministic", s.deterministic);
   out << YAML::Key << "saved" << YAML::Value << YAML::BeginMap;
   write_saved(out, "layer_input", s.layer_input);
   write_saved(out, "qkv", s.qkv);

@@ -47,6 +47,7 @@ struct Strategy {
   int64_t prefetch_depth = 1;  // loads are issued this many compute ops before their use
   int64_t offload_window = 1;  // a stored tensor keeps its memory for this many compute ops more
   BackwardOrder backward_order = BackwardOrder::q_outer;
+  bool deterministic = false;  // a GPU library's attention backward gives the same bits each time
 
   SavedPolicy layer_input;    // [S, d] per layer; keep, host or nvme
   SavedPolicy qkv;            // queries, keys, values after RoPE

@@ -10,8 +10,19 @@ namespace {
 // What the library may ask for beside what its kernels are known to keep. A plan of its that asks
 // for more than it is given is not used.
 constexpr int64_t kLibrarySlack = int64_t{1} << 20;
+// cuDNN's deterministic backward (9.19) writes the gradients of all scores out, rows and columns
+// rounded up to 64: 64 GiB at 16K tokens and 128 heads, by NVIDIA's own benchmark results.
+constexpr int64_t kScoresRounding = 64;
+constexpr int64_t kScoresBytes = int64_t{1} << 30;
+constexpr int64_t kLongestDeterministic = 8192;
 
 int64_t product(int64_t a, int64_t b) { return checked_mul(a, b, "attention workspace"); }
+
+int64_t scores_bytes(const AttentionCall& c) {
+  if (!c.deterministic) return 0;
+  return product(2 * c.heads,
+                 product(round_up(c.queries, kScoresRounding), round_up(c.keys, kScoresRounding)));
+}
 
 // Hands out parts one behind the other.
 class Parts {
@@ -53,12 +64,25 @@ AttentionBackwardWorkspace attention_backward_workspace(const AttentionCall& c) 
   ws.inside = parts.end();
   const int64_t of_queries = product(c.queries, 4 * q_width + 8 * c.heads);
   const int64_t of_keys = product(c.keys, 4 * q_width);
-  ws.inside_bytes =
-      checked_add(kLibrarySlack, checked_add(of_queries, of_keys, "attention workspace"),
-                  "attention workspace");
+  ws.inside_bytes = kLibrarySlack;
+  for (const int64_t bytes : {of_queries, of_keys, scores_bytes(c)}) {
+    ws.inside_bytes = checked_add(ws.inside_bytes, bytes, "attention workspace");
+  }
   return ws;
 }
 
-int64_t keys_at_once(int64_t queries, int64_t keys_left) { return std::min(queries, keys_left); }
+AttentionCall backward_tile(const AttentionCall& whole) {
+  AttentionCall tile = whole;
+  if (whole.deterministic) {
+    int64_t side = kLongestDeterministic;
+    while (side > kScoresRounding && 2 * whole.heads * side * side > kScoresBytes) {
+      side -= kScoresRounding;
+    }
+    // As many tiles as that takes, and all of (nearly) one size.
+    tile.queries = ceil_div(whole.queries, ceil_div(whole.queries, side));
+  }
+  tile.keys = std::min(tile.queries, whole.keys);
+  return tile;
+}
 
 }  // namespace longspan

@@ -16,6 +16,7 @@ namespace longspan {
 struct AttentionCall {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t queries = 0, keys = 0;
+  bool deterministic = false;  // of a backward: the same bits each time
 };
 
 /// Parts of a workspace, as byte offsets: each begins at a multiple of this.
@@ -36,14 +37,17 @@ struct AttentionBackwardWorkspace {
   int64_t output = 0;      // bfloat16 [nq, A], whose products with d_o are delta
   int64_t dq = 0;          // bfloat16 [nq, A]
   int64_t dk = 0, dv = 0;  // bfloat16 [nk, G]
-  int64_t inside = 0;      // its float sums of dq, a row's sums, and keys' gradients of every head
+  int64_t inside = 0;      // its float sums of dq, a row's sums, keys' gradients of every head, and
+                           // bfloat16 [H, nq, nk] of scores' gradients where it is deterministic
   int64_t inside_bytes = 0;
   int64_t bytes() const { return inside + inside_bytes; }
 };
 AttentionBackwardWorkspace attention_backward_workspace(const AttentionCall& call);
 
-/// Keys one call of the backward takes, of those left: at most as many as there are queries, so
-/// that the workspace is of a chunk's size, however many chunks of keys are on the device.
-int64_t keys_at_once(int64_t queries, int64_t keys_left);
+/// The largest call that a backward over `whole` is done with. It takes at most as many keys as
+/// queries, so that the workspace is of a chunk's size however many chunks of keys are on the
+/// device; and where it is deterministic, tiles of as many queries as keep the gradients of all
+/// scores of a tile, 2*H*nq*nk bytes, within 1 GiB, and of at most 8192.
+AttentionCall backward_tile(const AttentionCall& whole);
 
 }  // namespace longspan

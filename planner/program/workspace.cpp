@@ -80,12 +80,15 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   if (dtype == DType::float32) {
     ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
   } else {
-    const int64_t keys = keys_at_once(lengths.chunk, lengths.sequence);
-    const AttentionCall call{m.heads / lengths.head_shares(), kv_heads, m.head_dim, lengths.chunk,
-                             keys};
+    const AttentionCall call{m.heads / lengths.head_shares(),
+                             kv_heads,
+                             m.head_dim,
+                             lengths.chunk,
+                             lengths.sequence,
+                             s.deterministic};
     ws.attention_forward =
         attention_forward_workspace(call, sums_attention(s, lengths, dtype)).bytes();
-    ws.attention_backward = attention_backward_workspace(call).bytes();
+    ws.attention_backward = attention_backward_workspace(backward_tile(call)).bytes();
   }
   if (ulysses > 1) {
     const int64_t rows = checked_mul(ulysses - 1, lengths.own_chunk(), "workspace");

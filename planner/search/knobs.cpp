@@ -67,6 +67,7 @@ Strategy everything_kept(const Shape& shape) {
   s.parallel = shape.grid;
   s.chunk_tokens = shape.chunk;
   s.block_tokens = shape.share;
+  s.deterministic = shape.deterministic;
   return s;
 }
 

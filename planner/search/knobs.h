@@ -35,6 +35,7 @@ struct Shape {
   Parallel grid;
   int64_t share = 0;  // tokens; S where there is no ring
   int64_t chunk = 0;
+  bool deterministic = false;  // not a knob: asked for, or not
   bool operator==(const Shape&) const = default;
 };
 

@@ -243,8 +243,10 @@ std::vector<Family> preset_families(const ModelSpec& model, const HardwareProfil
   std::vector<Family> families;
   const Parallel grid = preset_grid(preset, model, hw, options.parallel);
   for (const StatePlacement& placement : preset_placements(preset, grid)) {
-    const auto strategy = [model, preset, grid, placement](int64_t sequence, int64_t chunk) {
+    const auto strategy = [model, preset, grid, placement, deterministic = options.deterministic](
+                              int64_t sequence, int64_t chunk) {
       Strategy s = make_preset(preset, model, sequence, chunk, grid);
+      s.deterministic = deterministic;
       s.parameters = placement.parameters;
       s.gradients = placement.gradients;
       s.optimizer = placement.optimizer;
@@ -335,7 +337,7 @@ std::vector<Point> long_points(const Parallel& grid, const ModelSpec& model, boo
   std::vector<Point> points;
   for (const int64_t chunk : chunk_sizes(options, grid)) {
     // Any length above one chunk stands for "chunked" when asking which knobs there are.
-    const Shape shape{grid, 2 * chunk, chunk};
+    const Shape shape{grid, 2 * chunk, chunk, options.deterministic};
     for (const Strategy& s : lean_strategies(model, shape, with_nvme, options.parallel.zero)) {
       const bool one_block = s.block_tokens != chunk;
       points.push_back(
@@ -359,7 +361,7 @@ void improve(Point& best, Prober& prober, const ModelSpec& model,
   };
   for (bool improved = true; improved;) {
     improved = false;
-    const Shape shape{best.strategy.parallel, 2 * best.chunk, best.chunk};
+    const Shape shape{best.strategy.parallel, 2 * best.chunk, best.chunk, options.deterministic};
     for (const Knob& knob : knobs(model, shape, with_nvme, options.parallel.zero)) {
       for (const auto& set : knob.values) {
         Strategy changed = best.strategy;

@@ -37,6 +37,9 @@ class Neighbourhood {
     count("prefetch_depth", &Strategy::prefetch_depth);
     count("offload_window", &Strategy::offload_window);
     backward_order();
+    // The other way round nobody would gain anything.
+    add("deterministic", "true", "false", own_.deterministic,
+        [](Strategy& s) { s.deterministic = false; });
     saved("saved.layer_input", &Strategy::layer_input, false);
     saved("saved.qkv", &Strategy::qkv, true);
     saved("saved.attention_out", &Strategy::attention_out, true);

@@ -46,7 +46,7 @@ std::vector<Shape> shapes_of(const ModelSpec& model, const HardwareProfile& hw, 
   const std::vector<Parallel> all = grids(model, hw, options.parallel);
   for (const Parallel& grid : all) {
     const auto add = [&](int64_t chunk) {
-      const Shape shape{grid, sequence / grid.ring, chunk};
+      const Shape shape{grid, sequence / grid.ring, chunk, options.deterministic};
       const int64_t unit = chunk * (grid.ring > 1 ? 2 * grid.ring : 1);
       if (sequence % unit != 0 || chunk % grid.ulysses != 0) return;
       if (sequence % grid.tensor == 0) shapes.push_back(shape);
@@ -313,7 +313,7 @@ bool admits(const SearchOptions& options, const Strategy& s, const ModelSpec& mo
         std::pair{choice.zero, p.zero}}) {
     if (fixed && *fixed != degree) return false;
   }
-  if (choice.overlap != p.overlap) return false;
+  if (choice.overlap != p.overlap || options.deterministic != s.deterministic) return false;
   if (options.chunk_tokens > 0 && options.chunk_tokens != s.chunk_tokens) return false;
   if (sequence / p.ring / s.chunk_tokens > most_chunks(model.layers, true)) return false;
   try {
@@ -397,7 +397,7 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   }
   best = polish(judge, model, sequence, std::move(best), options, seen);
   const Parallel& grid = best.strategy.parallel;
-  const Shape shape{grid, sequence / grid.ring, best.strategy.chunk_tokens};
+  const Shape shape{grid, sequence / grid.ring, best.strategy.chunk_tokens, options.deterministic};
   search_lean(judge, knobs(model, shape, with_nvme, zero), best, seen);
 
   SearchResult result;
@@ -423,6 +423,7 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
   Judge judge(model, hw, sequence, options.micro_batches);
   const Parallel grid = preset_grid(preset, model, hw, options.parallel);
   Strategy strategy = make_preset(preset, model, sequence, options.chunk_tokens, grid);
+  strategy.deterministic = options.deterministic;
   validate(strategy, model, sequence, preset);
   const auto placements = preset_placements(preset, grid);
   TierBytes bytes{};

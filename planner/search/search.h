@@ -42,6 +42,7 @@ struct MaxSequenceOptions {
   int64_t chunk_tokens = 0;  // fixes the chunk of chunked presets; 0: the best power of two
   int64_t longest = int64_t{1} << 27;  // do not look beyond
   int64_t micro_batches = 1;
+  bool deterministic = false;  // Strategy::deterministic of every plan
   ParallelChoice parallel;
 };
 
@@ -60,6 +61,7 @@ struct SearchOptions {
   Objective objective = Objective::throughput;
   int64_t chunk_tokens = 0;  // fixes the chunk; 0: search
   int64_t micro_batches = 1;
+  bool deterministic = false;  // Strategy::deterministic of every plan
   ParallelChoice parallel;
   size_t front_lines = 8;  // plans of the front that are measured the exact way, at least 3
 };

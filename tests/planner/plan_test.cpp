@@ -36,6 +36,7 @@ Strategy unusual() {
   s.prefetch_depth = 3;
   s.offload_window = 2;
   s.backward_order = BackwardOrder::kv_outer;
+  s.deterministic = true;
   s.layer_input = {Saved::host, 1.0 / 3};
   s.qkv = {Saved::nvme, 1};
   s.attention_out = {Saved::keep, 0.5};
@@ -96,6 +97,15 @@ TEST_CASE("a plan from before there were groups of heads has one") {
   check_refused(replaced(write_plan(plan), "head_groups: 1", "head_groups: 0"), {"head_groups"});
   check_refused(replaced(write_plan(plan), "head_groups: 1", "head_groups: 3"),
                 {"head_groups", "3 groups", "try one of 1, 2"});
+}
+
+TEST_CASE("a plan from before there was a choice of determinism has made none") {
+  const Plan plan = tiny_plan();
+  const std::string text = write_plan(plan);
+  CHECK(parse_plan(replaced(text, "  deterministic: false\n", ""), "p.yaml") == plan);
+  CHECK(parse_plan(replaced(text, "deterministic: false", "deterministic: true"), "p.yaml")
+            .strategy.deterministic);
+  check_refused(replaced(text, "deterministic: false", "deterministic: maybe"), {"deterministic"});
 }
 
 TEST_CASE("a strategy survives by itself") {

@@ -169,6 +169,25 @@ TEST_CASE("the search is deterministic, fits, and is at least as fast as any pre
   }
 }
 
+TEST_CASE("plans are as deterministic as was asked for, and pay for it") {
+  const ModelSpec model = eight_layers();
+  const HardwareProfile hw = load_hardware("h200-141g");
+  SearchOptions options;
+  const SearchResult free = search(model, hw, 32768, options);
+  options.deterministic = true;
+  const SearchResult bound = search(model, hw, 32768, options);
+  CHECK_FALSE(free.best.strategy.deterministic);
+  CHECK(bound.best.strategy.deterministic);
+  for (const Plan& plan : bound.pareto) CHECK(plan.strategy.deterministic);
+  CHECK(bound.best.predicted.step_seconds > free.best.predicted.step_seconds);
+  CHECK(plan_preset(model, hw, "fpdt", 32768, options).strategy.deterministic);
+  MaxSequenceOptions longest;
+  longest.deterministic = true;
+  longest.longest = 1 << 16;
+  CHECK(max_sequence(model, hw, "alst", longest).plan.strategy.deterministic);
+  CHECK(max_sequence(model, hw, "auto", longest).plan.strategy.deterministic);
+}
+
 TEST_CASE("what does not fit is refused with the shortfall") {
   const ModelSpec model = load_model("tiny-llama");
   const HardwareProfile hw = small_machine(1 * MiB, 4 * MiB);

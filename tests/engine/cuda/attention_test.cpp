@@ -4,9 +4,11 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "engine/cuda/attention_plans.h"
+#include "engine/cuda/fused_attention.h"
 #include "engine/cuda/kernels/attention_glue.h"
 #include "models/catalog.h"
 #include "planner/program/workspace.h"
@@ -30,6 +32,7 @@ AttentionShape shape_of(const ModelSpec& model, const Lengths& lengths, int64_t 
 }  // namespace
 
 TEST_CASE("workspaces of attention are what the backend cuts up", "[cuda]") {
+  const bool deterministic = GENERATE(false, true);
   for (const char* name : {"tiny-gpt", "llama-3.1-8b"}) {
     const ModelSpec model = load_model(name);
     for (const int64_t shares : {1, 2, 4}) {
@@ -38,6 +41,7 @@ TEST_CASE("workspaces of attention are what the backend cuts up", "[cuda]") {
         const Lengths lengths{8192, 1024, 1024, shares};
         Strategy s;
         s.chunk_tokens = s.block_tokens = lengths.chunk;
+        s.deterministic = deterministic;
         s.parallel.ulysses = shares;
         s.kv = streams ? Tier::host : Tier::device;
         const Workspaces declared = workspaces(model, lengths, s, DType::bfloat16);
@@ -45,11 +49,13 @@ TEST_CASE("workspaces of attention are what the backend cuts up", "[cuda]") {
         for (int64_t keys = lengths.chunk; keys <= lengths.sequence; keys += lengths.chunk) {
           const AttentionShape shape = shape_of(model, lengths, keys);
           forward = std::max(forward, attention_forward_workspace(shape.call(), streams).bytes());
-          for (int64_t first = 0; first < keys; first += shape.queries) {
-            const AttentionShape part = part_of_keys(shape, first);
+          const AttentionCall tile = backward_tile(shape.call(deterministic));
+          for (int64_t first = 0; first < keys;) {
+            const AttentionShape part = part_of_keys(shape, first, tile.keys);
             CHECK(part.keys + first <= keys);
-            backward = std::max(backward, attention_backward_workspace(part.call()).bytes());
+            first += part.keys;
           }
+          backward = std::max(backward, attention_backward_workspace(tile).bytes());
         }
         CHECK(declared.attention_forward == forward);
         CHECK(declared.attention_backward == backward);
@@ -140,6 +146,123 @@ TEST_CASE("outputs over parts of the keys merge into that over all of them", "[c
   for (int64_t i = 0; i < kQueries * kHeads; ++i) {
     CHECK(lse[i] == Approx(want_lse[i]).epsilon(1e-5));
     CHECK(glued_lse[i] == Approx(want_lse[i]).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("a backward in tiles is the backward", "[cuda]") {
+  const auto seed = GENERATE(range(0, 40));
+  std::mt19937 random(seed);
+  const auto pick = [&](int64_t from, int64_t to) {
+    return std::uniform_int_distribution<int64_t>(from, to)(random);
+  };
+  AttentionShape shape;
+  shape.kv_heads = pick(1, 2);
+  shape.heads = shape.kv_heads * pick(1, 3);
+  shape.head_dim = 8 * pick(1, 2);
+  shape.queries = pick(2, 40);
+  shape.keys = shape.queries + pick(0, 60);
+  shape.offset = pick(0, 1) == 0 ? shape.keys - shape.queries : shape.keys;
+  shape.rows.o = shape.heads * shape.head_dim + 8 * pick(0, 1);
+  shape.rows.lse = shape.rows.delta = shape.heads + pick(0, 1);
+  AttentionCall tile = shape.call(true);
+  tile.queries = (shape.queries + 3) / 4 + pick(0, 9);
+  tile.keys = tile.queries;
+  INFO("seed " << seed << ": " << shape.queries << " queries, " << shape.keys << " keys"
+               << (shape.masks() ? ", masked" : "") << ", tiles of " << tile.queries);
+  REQUIRE(fits_library(shape, true));
+
+  std::normal_distribution<float> normal;
+  const auto draw = [&](int64_t n) {
+    std::vector<bfloat16> values(n);
+    for (bfloat16& value : values) value = narrow(normal(random));
+    return values;
+  };
+  const int64_t q_row = shape.heads * shape.head_dim, kv_row = shape.kv_heads * shape.head_dim;
+  const std::vector<bfloat16> q = draw(shape.queries * q_row), k = draw(shape.keys * kv_row),
+                              v = draw(shape.keys * kv_row),
+                              d_o = draw(shape.queries * shape.rows.o);
+  std::vector<bfloat16> o(shape.queries * shape.rows.o);
+  std::vector<float> lse(shape.queries * shape.rows.lse), delta(shape.queries * shape.rows.delta);
+  const auto device = testing::make_host_device(false);
+  device->queues().begin({});
+  const Queue& queue = device->queue(Stream::compute);
+  attention_forward_plain<bfloat16>(
+      queue, {shape, q.data(), k.data(), v.data(), true, o.data(), lse.data(), nullptr, nullptr});
+  device->queues().finish();
+  device->queues().begin({});
+  for (int64_t i = 0; i < shape.queries; ++i) {
+    for (int64_t head = 0; head < shape.heads; ++head) {
+      float& sum = delta[i * shape.rows.delta + head];
+      for (int64_t e = 0; e < shape.head_dim; ++e) {
+        const int64_t at = i * shape.rows.o + head * shape.head_dim + e;
+        sum += widen(o[at]) * widen(d_o[at]);
+      }
+    }
+  }
+
+  struct Gradients {
+    std::vector<float> dq, dk, dv;
+  };
+  // What is written first is poisoned, what is added to is not 0.
+  const bool first_dq = pick(0, 1) == 0, first_dkv = pick(0, 1) == 0;
+  const auto begun = [&](bool first, int64_t n) {
+    return std::vector<float>(n, first ? std::numeric_limits<float>::quiet_NaN() : 0.25F);
+  };
+  const Gradients before{begun(first_dq, shape.queries * q_row), begun(first_dkv, k.size()),
+                         begun(first_dkv, k.size())};
+  Gradients want = before, got = before;
+  std::vector<std::byte> workspace(attention_backward_workspace(tile).bytes());
+  const auto call_into = [&](Gradients& gradients) {
+    return AttentionBackward<bfloat16>{shape,
+                                       q.data(),
+                                       k.data(),
+                                       v.data(),
+                                       d_o.data(),
+                                       lse.data(),
+                                       delta.data(),
+                                       first_dq,
+                                       first_dkv,
+                                       gradients.dq.data(),
+                                       gradients.dk.data(),
+                                       gradients.dv.data(),
+                                       workspace.data(),
+                                       true};
+  };
+  attention_backward_plain<bfloat16>(queue, call_into(want));
+  fused_backward(queue, call_into(got), tile);
+  device->queues().finish();
+
+  const auto error = [](const std::vector<float>& a, const std::vector<float>& b) {
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      difference += std::pow(a[i] - b[i], 2);
+      norm += std::pow(b[i], 2);
+    }
+    return std::sqrt(difference / norm);
+  };
+  // Roundings to eight bits: of the output that stands for delta, and of every part's gradients.
+  constexpr double kRoundings = 3 * 0x1p-9;
+  CHECK(error(got.dq, want.dq) <= kRoundings);
+  CHECK(error(got.dk, want.dk) <= kRoundings);
+  CHECK(error(got.dv, want.dv) <= kRoundings);
+}
+
+TEST_CASE("tiles of a deterministic backward keep the scores' gradients within a gibibyte",
+          "[cuda]") {
+  const auto tile = [](int64_t heads, int64_t queries) {
+    return backward_tile({heads, heads, 128, queries, 65536, true});
+  };
+  CHECK(tile(8, 65536).queries == 8192);
+  CHECK(tile(8, 4096).queries == 4096);
+  CHECK(tile(8, 12288).queries == 6144);
+  CHECK(tile(32, 65536).queries == 4096);
+  for (const int64_t heads : {1, 5, 8, 32, 40, 64, 128}) {
+    const AttentionCall with = tile(heads, 65536);
+    AttentionCall without = with;
+    without.deterministic = false;
+    CHECK(attention_backward_workspace(with).bytes() -
+              attention_backward_workspace(without).bytes() <=
+          (int64_t{1} << 30));
   }
 }
 

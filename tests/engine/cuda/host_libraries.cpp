@@ -2,7 +2,6 @@
 // the loops', the roundings are where the libraries have them.
 #include <cstring>
 
-#include "engine/cuda/attention.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/launch.h"
 #include "engine/cuda/memory.h"
@@ -62,20 +61,6 @@ template void gemm_nn(const Queue&, int64_t, int64_t, int64_t, const bfloat16*, 
                       const bfloat16*, int64_t, Into, bfloat16*, int64_t);
 template void gemm_tn(const Queue&, int64_t, int64_t, int64_t, const bfloat16*, int64_t,
                       const bfloat16*, int64_t, Into, float*, int64_t);
-
-template <class T>
-void attention_forward(const Queue& queue, const AttentionForward<T>& call) {
-  attention_forward_plain(queue, call);
-}
-template <class T>
-void attention_backward(const Queue& queue, const AttentionBackward<T>& call) {
-  attention_backward_plain(queue, call);
-}
-
-template void attention_forward(const Queue&, const AttentionForward<float>&);
-template void attention_forward(const Queue&, const AttentionForward<bfloat16>&);
-template void attention_backward(const Queue&, const AttentionBackward<float>&);
-template void attention_backward(const Queue&, const AttentionBackward<bfloat16>&);
 
 void copy_bytes(const Queue& queue, const std::byte* from, int64_t bytes, std::byte* to) {
   submit(queue, [=] { std::memcpy(to, from, bytes); });

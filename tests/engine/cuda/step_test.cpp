@@ -34,6 +34,7 @@ TEST_CASE("in bfloat16 the numbers of the reference to its precision", "[cuda]")
   for (uint64_t seed = 231; seed <= 250; ++seed) {
     StepCase step = cuda_case(seed, *device);
     step.dtype = DType::bfloat16;
+    step.strategy.deterministic = seed % 2 == 0;
     step.random_order = seed;
     INFO("seed " << seed << ", " << step.model.name << ", " << step.sequence << " tokens");
     check_against_reference(step, 2e-2);

@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "models/catalog.h"
+
 using namespace longspan;
 
 namespace {
@@ -177,6 +179,39 @@ TEST_CASE("attention is split into the rectangle before the diagonal and the tri
   REQUIRE(work.size() == 1);
   CHECK(work[0].kernel == Kernel::attention_backward);
   CHECK(work[0].work == 10.0 * 64 * 64 * 192);
+}
+
+TEST_CASE("a deterministic backward is as many FLOP in tiles, and moves the scores' gradients") {
+  const ModelSpec model = load_model("llama-3.1-8b");  // 32 heads: tiles of 4096
+  constexpr double kChunk = 16384, kTile = 4096, kWidth = 4096;
+  Strategy s = make_preset("fpdt", model, 65536, 16384);
+  Program program = program_of(model, s, 65536);
+  program.dtype = DType::bfloat16;
+  OpShape op = shape_of(OpKind::attention_backward);
+  op.kv_chunks = 2;
+  op.diagonal = true;
+  const auto flops = [](const std::vector<Primitive>& work) {
+    double sum = 0;
+    for (const Primitive& p : work) sum += counts_flops(p.kernel) ? p.work * p.repeats : 0;
+    return sum;
+  };
+  std::vector<Primitive> plain, work;
+  work_of(program, op, plain);
+  program.strategy.deterministic = true;
+  work_of(program, op, work);
+  REQUIRE(work.size() == 3);
+  CHECK(flops(work) == Approx(flops(plain)).epsilon(1e-12));
+  CHECK(flops(plain) == Approx(10 * kWidth * (kChunk * kChunk + kChunk * (kChunk + 1) / 2)));
+  CHECK(work[0].shape == std::array<double, 3>{kTile, kTile, 128});
+  CHECK(work[1].repeats == kChunk / kTile);
+  // Of 4 x 4 tiles of the first chunk of keys all, of the second 6 and 4 on the diagonal.
+  CHECK(work[2].kernel == Kernel::pass);
+  CHECK(work[2].repeats == 16 + 6 + 4);
+  CHECK(work[2].work == 4.0 * 32 * kTile * kTile);
+
+  program.dtype = DType::float32;  // by our own kernels, whose bits are the same each time
+  work_of(program, op, work);
+  CHECK(work.size() == plain.size());
 }
 
 TEST_CASE("tiles repeat the products at the tile's rows, a part of a tile as that part") {

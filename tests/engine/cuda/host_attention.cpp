@@ -1,0 +1,104 @@
+// What the CUDA build takes from cuDNN, in plain loops: its layouts, its roundings, and that it
+// derives delta from the output it is given.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "engine/cuda/fused_attention.h"
+#include "engine/cuda/launch.h"
+
+namespace longspan::cuda {
+namespace {
+
+// One query row of one head against all keys it sees.
+class Row {
+ public:
+  Row(const AttentionKey& key, const FusedOperands& x, int64_t head, int64_t i)
+      : key_(key),
+        x_(x),
+        kv_row_(key.kv_heads * key.head_dim),
+        kv_column_(head / (key.heads / key.kv_heads) * key.head_dim),
+        q_(x.q + (i * key.heads + head) * key.head_dim),
+        visible_(key.masks ? key.keys - key.queries + i + 1 : key.keys) {}
+
+  int64_t visible() const { return visible_; }
+  int64_t kv_at(int64_t j) const { return j * kv_row_ + kv_column_; }
+  const bfloat16* q() const { return q_; }
+  double score(int64_t j) const {
+    return dot(q_, x_.k + kv_at(j)) / std::sqrt(static_cast<double>(key_.head_dim));
+  }
+  double dot(const bfloat16* a, const bfloat16* b) const {
+    double sum = 0;
+    for (int64_t e = 0; e < key_.head_dim; ++e) sum += double{widen(a[e])} * widen(b[e]);
+    return sum;
+  }
+
+ private:
+  const AttentionKey& key_;
+  const FusedOperands& x_;
+  int64_t kv_row_, kv_column_;
+  const bfloat16* q_;
+  int64_t visible_;
+};
+
+void forward(const AttentionKey& key, const FusedOperands& x) {
+  for (int64_t head = 0; head < key.heads; ++head) {
+    for (int64_t i = 0; i < key.queries; ++i) {
+      const Row row(key, x, head, i);
+      double top = -std::numeric_limits<double>::infinity(), total = 0;
+      for (int64_t j = 0; j < row.visible(); ++j) top = std::max(top, row.score(j));
+      std::vector<double> out(key.head_dim);
+      for (int64_t j = 0; j < row.visible(); ++j) {
+        const double p = std::exp(row.score(j) - top);
+        total += p;
+        for (int64_t e = 0; e < key.head_dim; ++e) out[e] += p * widen(x.v[row.kv_at(j) + e]);
+      }
+      bfloat16* o = x.o + i * key.o_row + head * key.head_dim;
+      for (int64_t e = 0; e < key.head_dim; ++e) o[e] = narrow(static_cast<float>(out[e] / total));
+      x.statistics[head * key.queries + i] = static_cast<float>(top + std::log(total));
+    }
+  }
+}
+
+void backward(const AttentionKey& key, const FusedOperands& x) {
+  const int64_t kv_elements = key.keys * key.kv_heads * key.head_dim;
+  const double scale = 1 / std::sqrt(static_cast<double>(key.head_dim));
+  std::vector<double> dk(kv_elements), dv(kv_elements);
+  for (int64_t head = 0; head < key.heads; ++head) {
+    for (int64_t i = 0; i < key.queries; ++i) {
+      const Row row(key, x, head, i);
+      const int64_t at = (i * key.heads + head) * key.head_dim;
+      const bfloat16* d_o = x.d_o + i * key.o_row + head * key.head_dim;
+      const double delta = row.dot(d_o, x.o + at);
+      std::vector<double> dq(key.head_dim);
+      for (int64_t j = 0; j < row.visible(); ++j) {
+        const int64_t kv = row.kv_at(j);
+        const double p = std::exp(row.score(j) - x.statistics[head * key.queries + i]);
+        const double ds = p * (row.dot(d_o, x.v + kv) - delta) * scale;
+        for (int64_t e = 0; e < key.head_dim; ++e) {
+          dq[e] += ds * widen(x.k[kv + e]);
+          dk[kv + e] += ds * widen(row.q()[e]);
+          dv[kv + e] += p * widen(d_o[e]);
+        }
+      }
+      for (int64_t e = 0; e < key.head_dim; ++e) x.dq[at + e] = narrow(static_cast<float>(dq[e]));
+    }
+  }
+  for (int64_t n = 0; n < kv_elements; ++n) {
+    x.dk[n] = narrow(static_cast<float>(dk[n]));
+    x.dv[n] = narrow(static_cast<float>(dv[n]));
+  }
+}
+
+}  // namespace
+
+void run_fused_attention(const Queue& queue, const AttentionKey& key, const FusedOperands& x) {
+  submit(queue, [=] {
+    // A library may leave anything there.
+    std::memset(x.workspace, 0xff, static_cast<size_t>(x.workspace_bytes));
+    key.backward ? backward(key, x) : forward(key, x);
+  });
+}
+
+}  // namespace longspan::cuda
