@@ -121,9 +121,9 @@ StepReport Trainer::step() {
     const int64_t sample = (s.steps_done * plan.micro_batches + micro_batch) * replicas + replica;
     s.data->sample(sample, plan.sequence, first, count, tokens);
   };
-  const int64_t sent_before = s.comm == nullptr ? 0 : s.comm->bytes_sent();
+  const int64_t sent_before = s.machine.backend().sent_bytes();
   s.timeline = s.executor.run(context);
-  const int64_t sent = s.comm == nullptr ? 0 : s.comm->bytes_sent() - sent_before;
+  const int64_t sent = s.machine.backend().sent_bytes() - sent_before;
   ++s.steps_done;
 
   StepReport report;
