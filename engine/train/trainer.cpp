@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/comm/agreement.h"
 #include "engine/comm/collectives.h"
 #include "engine/train/machine_backend.h"
 #include "engine/train/states.h"
@@ -13,8 +14,12 @@
 namespace longspan {
 namespace {
 
-Program checked_program(const Plan& plan, const Communicator* comm) {
-  check_backend(plan.hardware);
+Program checked_program(const Plan& plan, Communicator* comm) {
+  if (comm == nullptr) {
+    check_backend(plan.hardware);
+  } else {
+    agree(*comm, [&] { check_backend(plan.hardware); });
+  }
   StepRequest request = step_request(plan);
   const int64_t ranks = plan.strategy.parallel.ranks();
   if (comm != nullptr) request.rank = comm->rank();
