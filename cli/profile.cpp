@@ -12,6 +12,7 @@
 #include "cli/inputs.h"
 #include "cli/ranks.h"
 #include "cli/terminal.h"
+#include "engine/comm/agreement.h"
 #include "hwprofiles/catalog.h"
 
 namespace longspan::cli {

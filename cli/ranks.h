@@ -24,11 +24,6 @@ struct RankPlace {
 /// whoever notices says so and ends all of them at once with the status of the error.
 int on_ranks(int64_t local_ranks, bool json, const std::function<void(const RankPlace&)>& body);
 
-/// Runs `part` on this rank and waits for the others to have run theirs. If it has thrown on any,
-/// throws on all of them, the same: the first such rank's error, with its number in front if not
-/// all have failed.
-void agree(Communicator& comm, const std::function<void()>& part);
-
 /// Whether any rank says yes; the same on all.
 bool any_rank(Communicator& comm, bool yes);
 

@@ -15,6 +15,7 @@
 #include "cli/ranks.h"
 #include "cli/run_record.h"
 #include "cli/terminal.h"
+#include "engine/comm/agreement.h"
 #include "engine/comm/collectives.h"
 #include "engine/train/trainer.h"
 #include "planner/simulate/trace.h"
@@ -235,19 +236,22 @@ std::string trace_of_all(const RankPlace& here, const Trainer& trainer) {
 // One rank of the run.
 void run_rank(const Flags& flags, const RankPlace& here, bool json) {
   Plan plan;
+  std::shared_ptr<const TokenSource> tokens;
   std::unique_ptr<Trainer> trainer;
   agree(here.comm, [&] {
     check(flags);
     plan = read_plan(flags.plan);
     check_fits(plan, plan.predicted.peak_bytes);
     check_ranks_present(plan, flags, here.comm);
+    tokens = open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab);
+  });
+  // Only now: trainers of several ranks talk to each other.
+  agree(here.comm, [&] {
     TrainerOptions options;
     options.compute_threads = threads_per_rank(flags, here);
     options.nvme_directory = flags.nvme_directory;
     options.comm = &here.comm;
-    trainer = std::make_unique<Trainer>(
-        plan, flags.training,
-        open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab), options);
+    trainer = std::make_unique<Trainer>(plan, flags.training, tokens, options);
     if (!flags.weights.empty()) trainer->load_weights(flags.weights);
     if (!flags.resume.empty()) {
       trainer->resume(flags.resume);

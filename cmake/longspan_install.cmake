@@ -7,7 +7,8 @@ set(LONGSPAN_INCLUDE_DIR ${CMAKE_INSTALL_INCLUDEDIR}/longspan)
 
 # Headers include each other by their path from the root of the tree, so they keep it.
 set(longspan_header_exclusions PATTERN "catalog" EXCLUDE PATTERN "mpi_detail.h" EXCLUDE
-    PATTERN "cuda_error.h" EXCLUDE PATTERN "libraries.h" EXCLUDE) # these need the toolkit's own
+    PATTERN "cuda_error.h" EXCLUDE PATTERN "libraries.h" EXCLUDE
+    PATTERN "nccl_communicators.h" EXCLUDE) # these need the toolkit's own
 foreach(folder base models hwprofiles planner engine)
   install(
     DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}

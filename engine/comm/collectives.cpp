@@ -33,17 +33,6 @@ void copy(std::span<const std::byte> from, std::byte* to) {
   if (!from.empty() && from.data() != to) std::memmove(to, from.data(), from.size());
 }
 
-// The share [begin, end) that a member of n has of `count` floats.
-struct Share {
-  int64_t begin, end;
-};
-Share share_of(int64_t count, int member, int n) {
-  // count * member / n without its overflow
-  const int64_t each = count / n, rest = count % n;
-  const auto cut = [&](int64_t i) { return each * i + rest * i / n; };
-  return {cut(member), cut(member + 1)};
-}
-
 // sum[i] = parts[0][i] + parts[1][i] + ... in that order. `sum` may be one of the parts: a block is
 // read from all of them before it is written.
 void add_in_order(const std::vector<const float*>& parts, int64_t count, float* sum) {
@@ -91,13 +80,13 @@ void reduce_shares(Communicator& comm, const Group& group, const float* data, in
       return {begin, std::min(begin + segment, share.end)};
     };
     const Share own = rest_of(group.index);
-    const int64_t own_floats = own.end - own.begin;
+    const int64_t own_floats = own.count();
     parts[group.index] = data + own.begin;
     float* piece = reinterpret_cast<float*>(workspace.data());
     for_each_peer(group, [&](int peer) {
       const Share theirs = rest_of(peer);
-      sends.push_back({group.ranks[peer], bytes_of(data + theirs.begin),
-                       (theirs.end - theirs.begin) * kFloatBytes});
+      sends.push_back(
+          {group.ranks[peer], bytes_of(data + theirs.begin), theirs.count() * kFloatBytes});
       receives.push_back({group.ranks[peer], bytes_of(piece), own_floats * kFloatBytes});
       parts[peer] = piece;
       piece += segment;
@@ -108,6 +97,13 @@ void reduce_shares(Communicator& comm, const Group& group, const float* data, in
 }
 
 }  // namespace
+
+Share share_of(int64_t count, int member, int n) {
+  // count * member / n without its overflow
+  const int64_t each = count / n, rest = count % n;
+  const auto cut = [&](int64_t i) { return each * i + rest * i / n; };
+  return {cut(member), cut(member + 1)};
+}
 
 void all_to_all(Communicator& comm, const Group& group,
                 std::span<const std::span<const std::byte>> send,
@@ -171,10 +167,9 @@ void all_reduce(Communicator& comm, const Group& group, float* data, int64_t cou
   std::vector<Receive> receives;
   for_each_peer(group, [&](int peer) {
     const Share theirs = share_of(count, peer, n);
-    sends.push_back(
-        {group.ranks[peer], bytes_of(data + own.begin), (own.end - own.begin) * kFloatBytes});
-    receives.push_back({group.ranks[peer], bytes_of(data + theirs.begin),
-                        (theirs.end - theirs.begin) * kFloatBytes});
+    sends.push_back({group.ranks[peer], bytes_of(data + own.begin), own.count() * kFloatBytes});
+    receives.push_back(
+        {group.ranks[peer], bytes_of(data + theirs.begin), theirs.count() * kFloatBytes});
   });
   comm.exchange(sends, receives);
 }

@@ -55,6 +55,13 @@ int64_t reduce_workspace_bytes(int group_size, int64_t shard_bytes);
 void all_reduce(Communicator& comm, const Group& group, float* data, int64_t count,
                 std::span<std::byte> workspace);
 
+/// Elements [begin, end) of `count`: the share that member `member` of n sums in all_reduce().
+struct Share {
+  int64_t begin = 0, end = 0;
+  int64_t count() const { return end - begin; }
+};
+Share share_of(int64_t count, int member, int n);
+
 /// The sum over the members of a double, in their order. Sends 8 * (n-1) bytes.
 double all_reduce_sum(Communicator& comm, const Group& group, double value);
 

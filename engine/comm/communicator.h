@@ -2,8 +2,9 @@
 //
 // A rank is a thread (local.h), a process (mpi.h), or all there is (self.h). Whatever moves bytes
 // between ranks is built on one call, exchange(): collectives.h on top, and below it one small
-// class per way of moving them. Buffers are host memory; device memory will come with NCCL behind
-// this same interface. A communicator belongs to its world, which must outlive its users.
+// class per way of moving them. Buffers are host memory; what lies in a GPU's moves by
+// engine/cuda/device_ranks.h, which finds its peers through one of these. A communicator belongs to
+// its world, which must outlive its users.
 #pragma once
 
 #include <atomic>
@@ -54,6 +55,10 @@ class Communicator {
   /// failed("rank 2 failed: <reason>") within about a second. The first rank to be lost is the one
   /// that others hear of. Safe from any thread.
   virtual void abandon(const std::string& reason) noexcept = 0;
+
+  /// Throws what the next exchange would, if a rank is lost already: for those that wait for
+  /// something else that a lost rank will never do. Safe from any thread.
+  virtual void throw_if_lost() const = 0;
 
  protected:
   Communicator(int rank, int size) : rank_(rank), size_(size) {}

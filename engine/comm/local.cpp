@@ -63,6 +63,11 @@ class LocalCommunicator final : public Communicator {
     for (std::condition_variable& news : world_.news) news.notify_all();
   }
 
+  void throw_if_lost() const override {
+    const std::lock_guard lock(world_.mutex);
+    if (world_.lost) throw failed("{}", *world_.lost);
+  }
+
  private:
   using Lock = std::unique_lock<std::mutex>;
 

@@ -63,6 +63,8 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
+  void throw_if_lost() const override { liveness_.throw_if_lost(); }
+
  private:
   void move(std::span<const Send> sends, std::span<const Receive> receives) override {
     liveness_.throw_if_lost();

@@ -10,6 +10,7 @@ class SelfCommunicator final : public Communicator {
   SelfCommunicator() : Communicator(0, 1) {}
   std::string_view name() const override;
   void abandon(const std::string& reason) noexcept override;  ///< there is nobody to tell
+  void throw_if_lost() const override {}
 
  private:
   void move(std::span<const Send> sends, std::span<const Receive> receives) override;

@@ -1,6 +1,7 @@
 #include "engine/cpu/backend.h"
 
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "base/processors.h"
@@ -63,9 +64,12 @@ void copy(const Program& program, const Op& op, const OperandPointers& pointers)
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const Program& program, int threads, Communicator* comm)
-      : step_(program), comm_(comm), pool_(threads), host_pool_(threads), blocks_(step_, pool_) {}
+      : step_(program), comm_(comm), pool_(threads), host_pool_(threads), blocks_(step_, pool_) {
+    if (comm != nullptr) ranks_.emplace(*comm);
+  }
 
   std::string name() const override { return "cpu"; }
+  int64_t sent_bytes() const override { return comm_ == nullptr ? 0 : comm_->bytes_sent(); }
   void run(const Program& program, const Op& op, const OperandPointers& pointers,
            const StepContext& context) override;
 
@@ -75,6 +79,7 @@ class CpuBackend final : public Backend {
 
   StepShape step_;
   Communicator* comm_;
+  std::optional<HostExchange> ranks_;
   ThreadPool pool_;       // the compute stream's
   ThreadPool host_pool_;  // the host stream's: AdamW where the optimizer lives on the host
   Blocks blocks_;
@@ -103,7 +108,7 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
       break;
     default:
       if (!is_exchange(op.kind)) throw failed("cpu backend: {} is not its op", name_of(op.kind));
-      run_exchange(*comm_, p, op, pointers);
+      run_exchange(*ranks_, p, op, pointers);
   }
 }
 

@@ -1,20 +1,34 @@
-// The ops of a program that talk to other ranks, on the CPU: what moves is host memory, packed into
-// the op's workspace where a peer's part does not lie in one piece.
+// Exchanges between ranks on the CPU: what moves is host memory, and a call returns when it is
+// done.
 //
-// Sums over ranks are in rank order, so the bits do not depend on timing. Called from one thread at
-// a time; the communicator belongs to the caller.
+// Sums over ranks are in rank order, so the bits do not depend on timing.
 #pragma once
 
 #include "engine/comm/communicator.h"
-#include "engine/runtime/backend.h"
+#include "engine/runtime/exchange.h"
 
 namespace longspan::cpu {
 
-/// True for the kinds run_exchange() knows.
-bool is_exchange(OpKind kind);
+class HostExchange final : public RankExchange {
+ public:
+  /// `comm` must outlive it.
+  explicit HostExchange(Communicator& comm) : comm_(comm) {}
 
-/// Throws Error(failed) if a rank is lost meanwhile.
-void run_exchange(Communicator& comm, const Program& program, const Op& op,
-                  const OperandPointers& operands);
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
+  void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) override;
+  /// REQUIRES: float32.
+  void reduce_scatter(const Group& group, DType type, const std::byte* parts, int64_t count,
+                      std::byte* sum, std::span<std::byte> workspace) override;
+  void all_reduce(const Group& group, float* data, int64_t count,
+                  std::span<std::byte> workspace) override;
+  void all_reduce(const Group& group, double* scalar) override;
+  void copy_rows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t width,
+                 std::byte* to, int64_t to_stride) override;
+  void add_rows(const float* from, int64_t from_stride, int64_t rows, int64_t width, float* to,
+                int64_t to_stride) override;
+
+ private:
+  Communicator& comm_;
+};
 
 }  // namespace longspan::cpu

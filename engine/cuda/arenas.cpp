@@ -29,14 +29,14 @@ class DeviceArena final : public Arena {
                    format_bytes(bytes), format_bytes(static_cast<int64_t>(available)),
                    format_bytes(std::max<int64_t>(0, bytes - static_cast<int64_t>(available))));
     }
-    check(cudaMemset(data_, 0, bytes), "zero");
+    fill(0);
   }
   ~DeviceArena() override { (void)cudaFree(data_); }
 
   std::byte* data() const override { return static_cast<std::byte*>(data_); }
   int64_t bytes() const override { return bytes_; }
   void poison() override {
-    if (bytes_ > 0) check(cudaMemset(data_, 0xFF, bytes_), "poison");
+    if (bytes_ > 0) fill(0xFF);
   }
   void read(int64_t offset, void* out, int64_t bytes) const override {
     check(cudaMemcpy(out, data() + offset, bytes, cudaMemcpyDeviceToHost), "read");
@@ -46,6 +46,12 @@ class DeviceArena final : public Arena {
   }
 
  private:
+  // Waited for: queues run beside the stream that this is on.
+  void fill(int value) {
+    check(cudaMemset(data_, value, bytes_), "fill");
+    check(cudaStreamSynchronize(nullptr), "fill");
+  }
+
   void* data_ = nullptr;
   int64_t bytes_;
 };

@@ -1,6 +1,7 @@
 #include "engine/cuda/backend.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/processors.h"
@@ -9,6 +10,7 @@
 #include "engine/cuda/kernels/optimizer.h"
 #include "engine/cuda/memory.h"
 #include "engine/runtime/dispatch.h"
+#include "engine/runtime/exchange.h"
 
 namespace longspan::cuda {
 namespace {
@@ -16,17 +18,23 @@ namespace {
 template <class T>
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(const Program& program, Device& device, int host_threads)
+  CudaBackend(const Program& program, Device& device, int host_threads,
+              std::unique_ptr<DeviceRanks> ranks)
       : step_(program),
         device_(device),
+        ranks_(std::move(ranks)),
         blocks_(step_, device.queue(Stream::compute), program.strategy.deterministic),
-        host_pool_(host_threads) {}
+        host_pool_(host_threads) {
+    if (ranks_ != nullptr) device_.watch([this] { ranks_->check(); });
+  }
+  ~CudaBackend() override { device_.watch({}); }
 
   std::string name() const override { return "cuda"; }
   std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
     return device_.take_memory(tier, bytes);
   }
   DeviceQueues* queues() override { return &device_.queues(); }
+  int64_t sent_bytes() const override { return ranks_ == nullptr ? 0 : ranks_->sent_bytes(); }
   void run(const Program& program, const Op& op, const OperandPointers& pointers,
            const StepContext& context) override;
 
@@ -37,6 +45,7 @@ class CudaBackend final : public Backend {
 
   StepShape step_;
   Device& device_;
+  std::unique_ptr<DeviceRanks> ranks_;
   Blocks<T> blocks_;
   ThreadPool host_pool_;
 };
@@ -70,7 +79,9 @@ void CudaBackend<T>::run(const Program& p, const Op& op, const OperandPointers& 
       }
       return;
     default:
-      if (!run_block<T>(blocks_, step_, p, op, pointers)) {
+      if (is_exchange(op.kind)) {
+        run_exchange(*ranks_, p, op, pointers);
+      } else if (!run_block<T>(blocks_, step_, p, op, pointers)) {
         throw failed("cuda backend: {} is not its op", name_of(op.kind));
       }
   }
@@ -127,15 +138,16 @@ void CudaBackend<T>::adamw_on_host(const Program& p, const Op& op, const BoundOp
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(const Program& program, Device& device, int host_threads) {
-  if (const int64_t ranks = program.strategy.parallel.ranks(); ranks != 1) {
-    throw bad_input("cuda backend: the plan is for {} ranks, this build runs one", ranks);
+std::unique_ptr<Backend> make_backend(const Program& program, Device& device, int host_threads,
+                                      std::unique_ptr<DeviceRanks> ranks) {
+  if (const int64_t wanted = program.strategy.parallel.ranks(); wanted > 1 && ranks == nullptr) {
+    throw bad_input("cuda backend: the plan is for {} ranks, and one runs", wanted);
   }
   const int threads = host_threads > 0 ? host_threads : bound_processors();
   if (program.dtype == DType::bfloat16) {
-    return std::make_unique<CudaBackend<bfloat16>>(program, device, threads);
+    return std::make_unique<CudaBackend<bfloat16>>(program, device, threads, std::move(ranks));
   }
-  return std::make_unique<CudaBackend<float>>(program, device, threads);
+  return std::make_unique<CudaBackend<float>>(program, device, threads, std::move(ranks));
 }
 
 }  // namespace longspan::cuda

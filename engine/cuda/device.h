@@ -4,6 +4,7 @@
 // kernels on a processor. A Device outlives the backends, arenas and queues that are its own.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -24,6 +25,11 @@ class Device {
   /// DeviceQueues of the compute, h2d, d2h and comm streams; finish() also throws what kernels
   /// found.
   virtual DeviceQueues& queues() = 0;
+  /// From now on `check` is called again and again, by any thread, while that waits for the device,
+  /// and at the end of every step.
+  /// What it throws is thrown once the wait is over, so it must have seen to it that it ends.
+  /// Empty: nothing is called. REQUIRES: no step is running.
+  virtual void watch(std::function<void()> check) = 0;
 };
 
 }  // namespace longspan::cuda

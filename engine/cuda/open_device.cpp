@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <chrono>
+#include <exception>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -60,6 +63,7 @@ class CudaDevice final : public Device, public DeviceQueues {
   }
   Queue& queue(Stream stream) override { return queues_[at(stream)]; }
   DeviceQueues& queues() override { return *this; }
+  void watch(std::function<void()> check) override { watch_ = std::move(check); }
 
   bool has(Stream stream) const override {
     return stream == Stream::compute || stream == Stream::h2d || stream == Stream::d2h ||
@@ -98,13 +102,24 @@ class CudaDevice final : public Device, public DeviceQueues {
   }
   void synchronize(Stream other, int32_t n) override {
     use();
-    check(cudaEventSynchronize(marks_[at(other)][n].end.get()), "synchronize");
+    const cudaEvent_t end = marks_[at(other)][n].end.get();
+    await([=] { return cudaEventQuery(end); }, [=] { return cudaEventSynchronize(end); });
   }
   void finish() override {
     use();
-    for (const OwnedStream& stream : streams_) {
-      if (stream.get() != nullptr) check(cudaStreamSynchronize(stream.get()), "step");
+    std::exception_ptr error;  // thrown when all queues are empty
+    for (const OwnedStream& owned : streams_) {
+      const cudaStream_t stream = owned.get();
+      if (stream == nullptr) continue;
+      try {
+        await([=] { return cudaStreamQuery(stream); },
+              [=] { return cudaStreamSynchronize(stream); });
+      } catch (...) {
+        if (!error) error = std::current_exception();
+      }
     }
+    if (error) std::rethrow_exception(error);
+    if (watch_) watch_();  // for what was too quick to be waited for
     throw_fault(*fault_);
   }
   Span span_of(Stream queue, int32_t n) const override {
@@ -116,6 +131,27 @@ class CudaDevice final : public Device, public DeviceQueues {
   static int at(Stream stream) { return static_cast<int>(stream); }
   // The current device is each thread's own.
   void use() const { check(cudaSetDevice(index_), "device"); }
+  // Waits for the device: in the runtime's own way, or looking about meanwhile.
+  template <class Query, class Wait>
+  void await(Query query, Wait wait) const {
+    if (!watch_) {
+      check(wait(), "step");
+      return;
+    }
+    constexpr std::chrono::microseconds kPause{20};
+    cudaError_t status = query();
+    for (; status == cudaErrorNotReady; status = query()) {
+      (void)cudaGetLastError();  // no error, but remembered as one
+      try {
+        watch_();
+      } catch (...) {
+        (void)wait();
+        throw;
+      }
+      std::this_thread::sleep_for(kPause);
+    }
+    check(status, "step");
+  }
   void record(const OwnedEvent& event, Stream queue) {
     check(cudaEventRecord(event.get(), streams_[at(queue)].get()), "event");
   }
@@ -127,6 +163,7 @@ class CudaDevice final : public Device, public DeviceQueues {
 
   int index_;
   std::string name_;
+  std::function<void()> watch_;
   Fault* fault_ = nullptr;
   OwnedEvent begin_;
   std::array<OwnedStream, kStreamCount> streams_;
@@ -155,6 +192,21 @@ std::string why_not(int index) {
 }  // namespace
 
 std::string why_unavailable() { return why_not(0); }
+
+std::vector<std::string> device_ids() {
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "devices");
+  std::vector<std::string> ids;
+  for (int index = 0; index < count; ++index) {
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, index), "device");
+    std::string& id = ids.emplace_back("GPU-");
+    for (const char byte : properties.uuid.bytes) {
+      id += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    }
+  }
+  return ids;
+}
 
 std::unique_ptr<Device> open_device(int index) {
   if (const std::string reason = why_not(index); !reason.empty()) {

@@ -7,11 +7,21 @@ namespace longspan::cuda {
 
 std::string why_unavailable() { return "this build has no CUDA backend (preset cuda has)"; }
 
+std::vector<std::string> device_ids() { return {}; }
+
+std::unique_ptr<DeviceRanks> make_local_ranks(Communicator&, const Parallel&, Device&) {
+  throw failed("no GPU is usable: {}", why_unavailable());
+}
+
+std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator&, const Parallel&, Device&) {
+  throw failed("no GPU is usable: {}", why_unavailable());
+}
+
 std::unique_ptr<Device> open_device(int) {
   throw failed("no GPU is usable: {}", why_unavailable());
 }
 
-std::unique_ptr<Backend> make_backend(const Program&, Device&, int) {
+std::unique_ptr<Backend> make_backend(const Program&, Device&, int, std::unique_ptr<DeviceRanks>) {
   throw failed("no GPU is usable: {}", why_unavailable());
 }
 

@@ -72,6 +72,8 @@ class Backend {
   virtual std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes);
   virtual void run(const Program& program, const Op& op, const OperandPointers& operands,
                    const StepContext& context) = 0;
+  /// Payload that this rank has sent to others so far, by whatever carries it. 0 of one rank.
+  virtual int64_t sent_bytes() const { return 0; }
   /// Null where every op is done when run() returns. Belongs to the backend.
   virtual DeviceQueues* queues() { return nullptr; }
 };

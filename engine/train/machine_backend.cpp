@@ -1,9 +1,13 @@
 #include "engine/train/machine_backend.h"
 
+#include <utility>
+
 #include "base/error.h"
+#include "engine/comm/agreement.h"
 #include "engine/cpu/backend.h"
 #include "engine/cuda/backend.h"
 #include "engine/cuda/open_device.h"
+#include "engine/cuda/rank_device.h"
 
 namespace longspan {
 
@@ -24,11 +28,29 @@ void check_backend(const HardwareProfile& hardware) {
 MachineBackend::MachineBackend(const HardwareProfile& hardware, const Program& program, int threads,
                                Communicator* comm) {
   if (hardware.device.backend == "cuda") {
-    device_ = cuda::open_device(0);
-    backend_ = cuda::make_backend(program, *device_, threads);
+    open_gpu(program, threads, comm);
   } else {
     backend_ = cpu::make_backend(program, threads, comm);
   }
+}
+
+// Ranks that are threads share the first GPU; processes have one each. What fails on one rank fails
+// on all: none waits for the others in NCCL's start.
+void MachineBackend::open_gpu(const Program& program, int threads, Communicator* comm) {
+  std::unique_ptr<cuda::DeviceRanks> ranks;
+  if (comm == nullptr || comm->size() == 1) {
+    device_ = cuda::open_device(0);
+  } else if (comm->name() == "local") {
+    agree(*comm, [&] { device_ = cuda::open_device(0); });
+    ranks = cuda::make_local_ranks(*comm, program.strategy.parallel, *device_);
+  } else {
+    cuda::HostDevices here{cuda::host_name(), {}};
+    agree(*comm, [&] { here.ids = cuda::device_ids(); });
+    const int index = cuda::device_of_rank(*comm, here);
+    agree(*comm, [&] { device_ = cuda::open_device(index); });
+    ranks = cuda::make_nccl_ranks(*comm, program.strategy.parallel, *device_);
+  }
+  backend_ = cuda::make_backend(program, *device_, threads, std::move(ranks));
 }
 
 }  // namespace longspan

@@ -17,13 +17,18 @@ void check_backend(const HardwareProfile& hardware);
 /// A backend with the device it works on, if any.
 class MachineBackend {
  public:
-  /// As cpu::make_backend() and cuda::make_backend(). REQUIRES: check_backend() has passed.
+  /// As cpu::make_backend() and cuda::make_backend(), called by all ranks. Of several ranks on
+  /// GPUs, threads share one, and processes have one each: what fails on one rank then fails on all
+  /// (AgreedError), as where a host has fewer GPUs than ranks. REQUIRES: check_backend() has passed
+  /// on all.
   MachineBackend(const HardwareProfile& hardware, const Program& program, int threads,
                  Communicator* comm);
 
   Backend& backend() const { return *backend_; }
 
  private:
+  void open_gpu(const Program& program, int threads, Communicator* comm);
+
   std::unique_ptr<cuda::Device> device_;  // outlives the backend
   std::unique_ptr<Backend> backend_;
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/comm/agreement.h"
 #include "engine/comm/collectives.h"
 #include "engine/train/machine_backend.h"
 #include "engine/train/states.h"
@@ -13,8 +14,12 @@
 namespace longspan {
 namespace {
 
-Program checked_program(const Plan& plan, const Communicator* comm) {
-  check_backend(plan.hardware);
+Program checked_program(const Plan& plan, Communicator* comm) {
+  if (comm == nullptr) {
+    check_backend(plan.hardware);
+  } else {
+    agree(*comm, [&] { check_backend(plan.hardware); });
+  }
   StepRequest request = step_request(plan);
   const int64_t ranks = plan.strategy.parallel.ranks();
   if (comm != nullptr) request.rank = comm->rank();
@@ -121,9 +126,9 @@ StepReport Trainer::step() {
     const int64_t sample = (s.steps_done * plan.micro_batches + micro_batch) * replicas + replica;
     s.data->sample(sample, plan.sequence, first, count, tokens);
   };
-  const int64_t sent_before = s.comm == nullptr ? 0 : s.comm->bytes_sent();
+  const int64_t sent_before = s.machine.backend().sent_bytes();
   s.timeline = s.executor.run(context);
-  const int64_t sent = s.comm == nullptr ? 0 : s.comm->bytes_sent() - sent_before;
+  const int64_t sent = s.machine.backend().sent_bytes() - sent_before;
   ++s.steps_done;
 
   StepReport report;

@@ -40,7 +40,7 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
   Program program = build_program({step.model, step.strategy, step.sequence, step.micro_batches,
                                    step.dtype, comm == nullptr ? 0 : comm->rank()});
   const std::unique_ptr<Backend> backend = step.make_backend
-                                               ? step.make_backend(program)
+                                               ? step.make_backend(program, comm)
                                                : cpu::make_backend(program, step.threads, comm);
   ExecutorOptions options;
   options.poison = true;
@@ -73,8 +73,9 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
     const std::vector<int32_t> all = case_tokens(step, micro_batch * replicas + p.place.data);
     std::copy_n(all.begin() + first, count, tokens);
   };
+  const int64_t sent_before = backend->sent_bytes();
   if (step.random_order) {
-    executor.run_in_random_order(context, *step.random_order);
+    executor.run_in_random_order(context, *step.random_order + p.place.rank);
   } else {
     executor.run(context);
   }
@@ -85,6 +86,7 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
         outcome.parameters.emplace_back(p.bytes_of(p.parameters[unit]) / 4);
     executor.read(p.parameters[unit], values.data());
   }
+  outcome.sent_bytes = backend->sent_bytes() - sent_before;
   outcome.arena_bytes = executor.arena_bytes();
   outcome.high_water_bytes = executor.high_water_bytes();
   return outcome;

@@ -25,10 +25,10 @@ struct StepCase {
   int64_t micro_batches = 1;
   int threads = 2;
   uint64_t seed = 7;                     // of the weights and the tokens
-  std::optional<uint64_t> random_order;  // run on one thread in this random legal order
+  std::optional<uint64_t> random_order;  // run on one thread in a random legal order
   DType dtype = DType::float32;
-  /// What runs it; empty: the CPU backend.
-  std::function<std::unique_ptr<Backend>(const Program&)> make_backend;
+  /// What runs it, of several ranks with their communicator; empty: the CPU backend.
+  std::function<std::unique_ptr<Backend>(const Program&, Communicator*)> make_backend;
 };
 
 struct StepOutcome {
@@ -38,6 +38,7 @@ struct StepOutcome {
   std::vector<std::vector<float>> parameters;  // per unit, after one AdamW update
   std::array<int64_t, kTierCount> arena_bytes{};
   std::array<int64_t, kTierCount> high_water_bytes{};
+  int64_t sent_bytes = 0;  // to other ranks
 };
 
 /// The tokens of one microbatch: S + 1 ids.

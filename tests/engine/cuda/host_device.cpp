@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <random>
@@ -11,11 +12,35 @@
 #include "base/error.h"
 #include "engine/cuda/fault.h"
 #include "engine/cuda/launch.h"
+#include "engine/cuda/mark.h"
 
 namespace longspan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Waits for `reached`, looking about meanwhile.
+template <class Reached>
+void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
+           const std::function<void()>& watch, const Reached& reached) {
+  constexpr std::chrono::milliseconds kPause{1};
+  while (!reached()) {
+    if (!watch) {
+      changed.wait(lock);
+      continue;
+    }
+    changed.wait_for(lock, kPause);
+    lock.unlock();
+    try {
+      watch();
+    } catch (...) {
+      lock.lock();
+      changed.wait(lock, reached);
+      throw;
+    }
+    lock.lock();
+  }
+}
 
 // One queue: a thread that does what was submitted, one thing after another.
 class Worker {
@@ -37,9 +62,9 @@ class Worker {
     }
     changed_.notify_all();
   }
-  void drain() {
+  void drain(const std::function<void()>& watch) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return idle_; });
+    await(lock, changed_, watch, [&] { return idle_; });
   }
 
  private:
@@ -75,8 +100,8 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
     for (int i = 0; i < kStreamCount; ++i) {
       if (!has(static_cast<Stream>(i))) continue;
       workers_[i] = std::make_unique<Worker>(lag, i);
-      scratch_[i].resize(cuda::kScratchBytes);
-      queues_[i] = {workers_[i].get(), nullptr, &fault_, scratch_[i].data()};
+      scratch_[i] = std::make_unique_for_overwrite<std::byte[]>(cuda::kScratchBytes);
+      queues_[i] = {workers_[i].get(), nullptr, &fault_, scratch_[i].get()};
     }
   }
   ~HostDevice() override {
@@ -89,6 +114,7 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
   }
   cuda::Queue& queue(Stream stream) override { return queues_[static_cast<int>(stream)]; }
   DeviceQueues& queues() override { return *this; }
+  void watch(std::function<void()> check) override { watch_ = std::move(check); }
 
   bool has(Stream stream) const override {
     return stream == Stream::compute || stream == Stream::h2d || stream == Stream::d2h ||
@@ -112,28 +138,38 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
     });
   }
   void wait(Stream queue, Stream other, int32_t n) override {
-    on(queue).submit([this, other, n] { synchronize(other, n); });
+    on(queue).submit([this, other, n] { pass(other, n, {}); });
   }
-  void synchronize(Stream other, int32_t n) override {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_[index(other)] > n; });
-  }
+  void synchronize(Stream other, int32_t n) override { pass(other, n, watch_); }
   void finish() override {
+    std::exception_ptr error;
     for (auto& worker : workers_) {
-      if (worker) worker->drain();
+      if (!worker) continue;
+      try {
+        worker->drain(watch_);
+      } catch (...) {
+        if (!error) error = std::current_exception();
+      }
     }
+    if (error) std::rethrow_exception(error);
+    if (watch_) watch_();  // for what was too quick to be waited for
     cuda::throw_fault(fault_);
   }
   Span span_of(Stream queue, int32_t n) const override { return spans_[index(queue)][n]; }
 
  private:
+  void pass(Stream other, int32_t n, const std::function<void()>& watch) {
+    std::unique_lock lock(mutex_);
+    await(lock, changed_, watch, [&] { return done_[index(other)] > n; });
+  }
   static int index(Stream stream) { return static_cast<int>(stream); }
   Worker& on(Stream stream) { return *workers_[index(stream)]; }
   double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
   std::array<cuda::Queue, kStreamCount> queues_;
-  std::array<std::vector<std::byte>, kStreamCount> scratch_;
+  std::array<std::unique_ptr<std::byte[]>, kStreamCount> scratch_;
   cuda::Fault fault_;
+  std::function<void()> watch_;
   Clock::time_point begin_;
   std::array<std::vector<Span>, kStreamCount> spans_;
   std::mutex mutex_;
@@ -146,6 +182,34 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
 
 void cuda::submit(const Queue& queue, std::function<void()> work) {
   static_cast<Worker*>(queue.stream)->submit(std::move(work));
+}
+
+struct cuda::Mark::Event {
+  struct Passed {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool yes = false;
+  };
+  std::shared_ptr<Passed> last;  // where it was set last
+};
+
+cuda::Mark::Mark() : event_(std::make_unique<Event>()) {}
+cuda::Mark::~Mark() = default;
+
+void cuda::Mark::set(const Queue& queue) {
+  event_->last = std::make_shared<Event::Passed>();
+  submit(queue, [passed = event_->last] {
+    const std::lock_guard lock(passed->mutex);
+    passed->yes = true;
+    passed->changed.notify_all();
+  });
+}
+
+void cuda::Mark::make_wait(const Queue& queue) const {
+  submit(queue, [passed = event_->last] {
+    std::unique_lock lock(passed->mutex);
+    passed->changed.wait(lock, [&] { return passed->yes; });
+  });
 }
 
 std::unique_ptr<cuda::Device> testing::make_host_device(bool lag) {

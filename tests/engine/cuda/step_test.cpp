@@ -11,7 +11,7 @@ namespace {
 
 StepCase cuda_case(uint64_t seed, cuda::Device& device) {
   StepCase step = random_case(seed);
-  step.make_backend = [&device](const Program& program) {
+  step.make_backend = [&device](const Program& program, Communicator*) {
     return cuda::make_backend(program, device, 2);
   };
   return step;
@@ -52,7 +52,7 @@ TEST_CASE("in bfloat16 the error does not grow with the chunks that keys stream 
     step.random_order = 1;
     step.sequence = 512;
     step.dtype = DType::bfloat16;
-    step.make_backend = [&device](const Program& program) {
+    step.make_backend = [&device](const Program& program, Communicator*) {
       return cuda::make_backend(program, *device, 2);
     };
     const auto errors = [&](int64_t chunk) {

@@ -1,0 +1,231 @@
+// Ranks that are threads sharing a GPU: what one sends another copies from where it lies.
+//
+// An exchange has two meetings of the threads, by messages of the communicator. At the first,
+// everybody says where its data is, behind a mark on its queue; the receivers' queues wait for the
+// marks and copy. At the second, everybody has submitted its copies, behind a mark for each rank it
+// copied from, whose queue waits for that: what was sent may then be overwritten. So threads wait
+// for threads to have submitted, and queues for queues.
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/bfloat16.h"
+#include "base/error.h"
+#include "engine/comm/collectives.h"
+#include "engine/cuda/device_ranks.h"
+#include "engine/cuda/kernels/exchange.h"
+#include "engine/cuda/mark.h"
+#include "engine/cuda/memory.h"
+
+namespace longspan::cuda {
+namespace {
+
+// What a rank shows the others. A mark is set again only after whoever waits for it has made its
+// queue wait: `ready` is waited for between an exchange's meetings, `taken[r]` before rank r comes
+// to the first meeting of its next exchange with this rank.
+struct Marks {
+  explicit Marks(int ranks) : taken(ranks) {}
+  Mark ready;               // what this rank sends is there
+  std::vector<Mark> taken;  // what it has from each other rank is copied
+};
+
+class LocalRanks final : public DeviceRanks {
+ public:
+  LocalRanks(Communicator& comm, const Parallel& parallel, Device& device)
+      : DeviceRanks(parallel, device),
+        comm_(comm),
+        own_(std::make_shared<Marks>(comm.size())),
+        scalars_(device.take_memory(Tier::device, comm.size() * sizeof(double))) {
+    // Shared, as a rank that fails leaves while others may still look at its marks.
+    const std::shared_ptr<Marks>* own = &own_;
+    std::vector<const std::shared_ptr<Marks>*> all(comm.size());
+    const Group world = whole_world(comm_);
+    longspan::all_gather(comm_, world, std::as_bytes(std::span(&own, 1)),
+                         reinterpret_cast<std::byte*>(all.data()));
+    for (const std::shared_ptr<Marks>* marks : all) marks_.push_back(*marks);
+    barrier(comm_, world);
+  }
+
+  void check() override { comm_.throw_if_lost(); }
+
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override {
+    trade(sends, receives, [&](const std::vector<const std::byte*>& from) {
+      for (size_t i = 0; i < receives.size(); ++i) {
+        copy_bytes(queue(), from[i], receives[i].bytes, receives[i].data);
+      }
+    });
+  }
+
+  void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) override {
+    const auto bytes = static_cast<int64_t>(shard.size());
+    std::byte* own = out + group.index * bytes;
+    if (own != shard.data()) copy_bytes(queue(), shard.data(), bytes, own);
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    for_peers(group, [&](int peer) {
+      sends.push_back({group.ranks[peer], shard.data(), bytes});
+      receives.push_back({group.ranks[peer], out + peer * bytes, bytes});
+    });
+    exchange(sends, receives);
+  }
+
+  void reduce_scatter(const Group& group, DType type, const std::byte* parts, int64_t count,
+                      std::byte* sum, std::span<std::byte> /*workspace*/) override {
+    const int n = group.size();
+    if (count % n != 0) {
+      throw bad_input("reduce_scatter: {} elements do not divide by {} members", count, n);
+    }
+    const auto shares = [&](int member) {
+      return Share{count / n * member, count / n * (member + 1)};
+    };
+    if (type == DType::float32) {
+      sum_shares(group, reinterpret_cast<const float*>(parts), shares,
+                 reinterpret_cast<float*>(sum));
+    } else {
+      sum_shares(group, reinterpret_cast<const bfloat16*>(parts), shares,
+                 reinterpret_cast<bfloat16*>(sum));
+    }
+  }
+
+  void all_reduce(const Group& group, float* data, int64_t count,
+                  std::span<std::byte> /*workspace*/) override {
+    const auto shares = [&](int member) { return share_of(count, member, group.size()); };
+    const Share own = shares(group.index);
+    sum_shares(group, data, shares, data + own.begin);
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    for_peers(group, [&](int peer) {
+      const Share theirs = shares(peer);
+      sends.push_back({group.ranks[peer], bytes_at(data + own.begin), own.count() * 4});
+      receives.push_back({group.ranks[peer], bytes_at(data + theirs.begin), theirs.count() * 4});
+    });
+    exchange(sends, receives);
+  }
+
+  void all_reduce(const Group& group, double* scalar) override {
+    double* all = reinterpret_cast<double*>(scalars_->data());
+    all_gather(group, std::as_bytes(std::span(scalar, 1)), bytes_at(all));
+    Parts<double> parts;
+    for (; parts.count < group.size(); ++parts.count) parts.at[parts.count] = all + parts.count;
+    sum_parts(queue(), parts, 1, scalar);
+  }
+
+ private:
+  // Where one rank's message to another lies.
+  struct Offer {
+    const std::byte* data = nullptr;
+    int64_t bytes = 0;
+  };
+
+  template <class T>
+  static std::byte* bytes_at(T* data) {
+    return reinterpret_cast<std::byte*>(data);
+  }
+
+  template <class Body>
+  static void for_peers(const Group& group, const Body& body) {
+    for (int step = 1; step < group.size(); ++step) body((group.index + step) % group.size());
+  }
+
+  // sum = everybody's elements of this rank's share.
+  template <class T, class Shares>
+  void sum_shares(const Group& group, const T* data, const Shares& shares, T* sum) {
+    const Share own = shares(group.index);
+    const int64_t own_bytes = own.count() * static_cast<int64_t>(sizeof(T));
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    std::vector<int> peers;
+    for_peers(group, [&](int peer) {
+      const Share theirs = shares(peer);
+      sends.push_back({group.ranks[peer], reinterpret_cast<const std::byte*>(data + theirs.begin),
+                       theirs.count() * static_cast<int64_t>(sizeof(T))});
+      receives.push_back({group.ranks[peer], nullptr, own_bytes});
+      peers.push_back(peer);
+    });
+    trade(sends, receives, [&](const std::vector<const std::byte*>& from) {
+      Parts<T> parts;
+      parts.count = group.size();
+      parts.at[group.index] = data + own.begin;
+      for (size_t i = 0; i < from.size(); ++i) {
+        parts.at[peers[i]] = reinterpret_cast<const T*>(from[i]);
+      }
+      sum_parts(queue(), parts, own.count(), sum);
+    });
+  }
+
+  // take(from) puts on the queue what reads message i of the receives where its sender has it.
+  template <class Take>
+  void trade(std::span<const Send> sends, std::span<const Receive> receives, const Take& take) {
+    own_->ready.set(queue());
+    const std::vector<Offer> offers = first_meeting(sends, receives);
+    const std::vector<int> sources = peers_of(receives);
+    for (const int source : sources) marks_[source]->ready.make_wait(queue());
+    std::vector<const std::byte*> from;
+    for (const Offer& offer : offers) from.push_back(offer.data);
+    take(from);
+    for (const int source : sources) own_->taken[source].set(queue());
+    const std::vector<int> destinations = peers_of(sends);
+    second_meeting(sources, destinations);
+    for (const int peer : destinations) marks_[peer]->taken[comm_.rank()].make_wait(queue());
+    for (const Send& send : sends) count_sent(send.bytes);
+  }
+
+  std::vector<Offer> first_meeting(std::span<const Send> sends, std::span<const Receive> receives) {
+    std::vector<Offer> own, theirs(receives.size());
+    for (const Send& send : sends) own.push_back({send.data, send.bytes});
+    std::vector<Send> out;
+    std::vector<Receive> in;
+    for (size_t i = 0; i < sends.size(); ++i) {
+      out.push_back({sends[i].peer, bytes_at(&own[i]), sizeof(Offer)});
+    }
+    for (size_t i = 0; i < receives.size(); ++i) {
+      in.push_back({receives[i].peer, bytes_at(&theirs[i]), sizeof(Offer)});
+    }
+    comm_.exchange(out, in);
+    for (size_t i = 0; i < receives.size(); ++i) {
+      if (theirs[i].bytes == receives[i].bytes) continue;
+      throw failed("{}", describe_mismatch(receives[i].peer, theirs[i].bytes, comm_.rank(),
+                                           receives[i].bytes));
+    }
+    return theirs;
+  }
+
+  void second_meeting(const std::vector<int>& sources, const std::vector<int>& destinations) {
+    std::vector<Send> out;
+    std::vector<Receive> in;
+    for (const int peer : sources) out.push_back({peer, nullptr, 0});
+    for (const int peer : destinations) in.push_back({peer, nullptr, 0});
+    comm_.exchange(out, in);
+  }
+
+  // Each once.
+  template <class Message>
+  static std::vector<int> peers_of(std::span<const Message> messages) {
+    std::vector<int> peers;
+    for (const Message& message : messages) {
+      if (std::find(peers.begin(), peers.end(), message.peer) == peers.end()) {
+        peers.push_back(message.peer);
+      }
+    }
+    return peers;
+  }
+
+  Communicator& comm_;
+  std::shared_ptr<Marks> own_;
+  std::vector<std::shared_ptr<Marks>> marks_;  // of every rank
+  std::unique_ptr<Arena> scalars_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceRanks> make_local_ranks(Communicator& comm, const Parallel& parallel,
+                                              Device& device) {
+  if (comm.size() > kMostParts) {
+    throw bad_input("cuda backend: {} ranks share one GPU, expected at most {}", comm.size(),
+                    kMostParts);
+  }
+  return std::make_unique<LocalRanks>(comm, parallel, device);
+}
+
+}  // namespace longspan::cuda

@@ -1,0 +1,239 @@
+#include "engine/runtime/exchange.h"
+
+#include <cassert>
+#include <vector>
+
+#include "base/error.h"
+#include "models/tensor_slices.h"
+
+namespace longspan {
+namespace {
+
+Group members(const RankGroup& group) { return {ranks_of(group), static_cast<int>(group.index)}; }
+
+Group group_of(const Program& p, const Op& op) {
+  return members(longspan::group_of(p, p.shapes[op.shape]));
+}
+
+float* floats(std::byte* bytes) { return reinterpret_cast<float*>(bytes); }
+const float* floats(const std::byte* bytes) { return reinterpret_cast<const float*>(bytes); }
+
+// One tensor of an all-to-all: its form with a rank's own tokens [rows, width] and its form with
+// all ranks' tokens [U * rows, share], in bytes. Of each rank's columns of a row, the shares of
+// other head groups lie beside it: they begin `stride` apart. Where ranks outnumber K,V heads,
+// `replicas` neighbours hold the same share.
+struct Exchanged {
+  std::byte* own = nullptr;
+  std::byte* heads = nullptr;
+  int64_t width = 0, share = 0, stride = 0, replicas = 1;
+
+  int64_t column(int64_t rank) const { return rank / replicas * stride; }
+};
+
+class AllToAll {
+ public:
+  AllToAll(const Program& p, const Op& op, const OperandPointers& operands)
+      : rows_(p.lengths.own_chunk()),
+        ranks_(p.lengths.ulysses),
+        rank_(p.place.ulysses),
+        group_(members(ulysses_group(p.strategy.parallel, p.place))),
+        staging_(operands[2 * kExchanged]) {
+    const bool to_heads = p.shapes[op.shape].to_heads;
+    for (int i = 0; i < kExchanged; ++i) {
+      const int own = to_heads ? i : kExchanged + i, heads = to_heads ? kExchanged + i : i;
+      if (op.operands[own] < 0) continue;
+      Exchanged e;
+      e.width = row_bytes(p, op.operands[own]);
+      e.share = row_bytes(p, op.operands[heads]);
+      const bool all_groups = holds_all_groups(p.buffers[op.operands[own]].tensor);
+      e.stride = e.share * (all_groups ? p.lengths.head_groups : 1);
+      e.replicas = e.stride * ranks_ / e.width;
+      e.own = at_chunk(p, op.operands[own], op.index, operands[own]) +
+              p.group_offset_bytes(op.operands[own], op.head_group);
+      e.heads = at_chunk(p, op.operands[heads], op.index, operands[heads]);
+      tensors_.push_back(e);
+    }
+    assert(staged_bytes() <= p.bytes_of(op.operands[2 * kExchanged]));
+  }
+
+  // Everyone's share of our tokens goes out packed; our share of everyone's tokens comes in place.
+  void to_heads(RankExchange& ranks) {
+    std::byte* next = staging_;
+    for (const Exchanged& e : tensors_) {
+      for (int64_t peer = 0; peer < ranks_; ++peer) {
+        std::byte* target = peer == rank_ ? block(e, peer) : next;
+        ranks.copy_rows(e.own + e.column(peer), e.width, rows_, e.share, target, e.share);
+        if (peer == rank_) continue;
+        send(peer, next, e);
+        receive(peer, block(e, peer), e);
+        next += rows_ * e.share;
+      }
+    }
+    ranks.exchange(sends_, receives_);
+  }
+
+  // Everyone's tokens of our share go out in place; what comes is unpacked, and replicas summed:
+  // those are gradients, so floats.
+  void to_tokens(RankExchange& ranks) {
+    std::byte* next = staging_;
+    for (const Exchanged& e : tensors_) {
+      for (int64_t peer = 0; peer < ranks_; ++peer) {
+        if (peer == rank_) continue;
+        send(peer, block(e, peer), e);
+        receive(peer, next, e);
+        next += rows_ * e.share;
+      }
+    }
+    ranks.exchange(sends_, receives_);
+    next = staging_;
+    for (const Exchanged& e : tensors_) {
+      for (int64_t peer = 0; peer < ranks_; ++peer) {
+        const std::byte* from = peer == rank_ ? block(e, peer) : next;
+        if (peer != rank_) next += rows_ * e.share;
+        std::byte* to = e.own + e.column(peer);
+        if (peer % e.replicas == 0) {
+          ranks.copy_rows(from, e.share, rows_, e.share, to, e.width);
+        } else {
+          ranks.add_rows(floats(from), e.share / 4, rows_, e.share / 4, floats(to), e.width / 4);
+        }
+      }
+    }
+  }
+
+ private:
+  static int64_t row_bytes(const Program& p, BufferId id) {
+    return p.bytes.row[static_cast<int>(p.buffers[id].tensor)];
+  }
+  static std::byte* at_chunk(const Program& p, BufferId id, int64_t chunk, std::byte* buffer) {
+    return buffer + p.chunk_offset_bytes(id, chunk);
+  }
+  // Everything but what stays here.
+  int64_t staged_bytes() const {
+    int64_t row = 0;
+    for (const Exchanged& e : tensors_) row += e.share;
+    return (ranks_ - 1) * rows_ * row;
+  }
+  std::byte* block(const Exchanged& e, int64_t rank) const {
+    return e.heads + rank * rows_ * e.share;
+  }
+  void send(int64_t peer, const std::byte* data, const Exchanged& e) {
+    sends_.push_back({group_.ranks[peer], data, rows_ * e.share});
+  }
+  void receive(int64_t peer, std::byte* data, const Exchanged& e) {
+    receives_.push_back({group_.ranks[peer], data, rows_ * e.share});
+  }
+
+  int64_t rows_, ranks_, rank_;
+  Group group_;
+  std::byte* staging_;
+  std::vector<Exchanged> tensors_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+};
+
+void ring_shift(RankExchange& ranks, const Program& p, const Op& op, const OperandPointers& at) {
+  const std::vector<int> ring = ranks_of(ring_group(p.strategy.parallel, p.place));
+  const size_t n = ring.size(), own = p.place.ring;
+  const int next = ring[(own + 1) % n], previous = ring[(own + n - 1) % n];
+  const int64_t k_bytes = p.bytes_of(op.operands[0]), v_bytes = p.bytes_of(op.operands[1]);
+  ranks.exchange(std::vector<Send>{{next, at[0], k_bytes}, {next, at[1], v_bytes}},
+                 std::vector<Receive>{{previous, at[2], k_bytes}, {previous, at[3], v_bytes}});
+}
+
+std::span<std::byte> workspace_of(const Program& p, const Op& op, const OperandPointers& at,
+                                  int i) {
+  return {at[i], static_cast<size_t>(p.bytes_of(op.operands[i]))};
+}
+
+void all_gather(RankExchange& ranks, const Program& p, const Op& op, const OperandPointers& at) {
+  const int64_t shard = p.bytes[p.shapes[op.shape].tensor];
+  ranks.all_gather(group_of(p, op),
+                   {at[0] + p.shard_offset_bytes(op.operands[0]), static_cast<size_t>(shard)},
+                   at[1]);
+}
+
+void reduce_scatter(RankExchange& ranks, const Program& p, const Op& op,
+                    const OperandPointers& at) {
+  const OpShape& shape = p.shapes[op.shape];
+  const DType type = is_state(shape.tensor) ? DType::float32 : p.dtype;
+  const Group group = group_of(p, op);
+  const int64_t whole = p.bytes_of(op.operands[0]), shard = p.bytes_of(op.operands[1]);
+  // What is added to the shard is summed in its own place, which nobody needs any more.
+  std::byte* sum = shape.first ? at[1] : at[0] + group.index * shard;
+  ranks.reduce_scatter(group, type, at[0], whole / size_of(type), sum, workspace_of(p, op, at, 2));
+  if (shape.first) return;
+  ranks.add_rows(floats(sum), shard / 4, 1, shard / 4, floats(at[1]), shard / 4);
+}
+
+void all_reduce(RankExchange& ranks, const Program& p, const Op& op, const OperandPointers& at) {
+  const Group group = group_of(p, op);
+  if (is_state(p.shapes[op.shape].tensor)) {
+    ranks.all_reduce(group, floats(at[0]), p.bytes_of(op.operands[0]) / 4,
+                     workspace_of(p, op, at, 1));
+  } else {
+    ranks.all_reduce(group, reinterpret_cast<double*>(at[0]));
+  }
+}
+
+// What a layer's ranks hold alike lies between what they do not: packed into the workspace, summed
+// in one exchange, and put back.
+void sum_replicated(RankExchange& ranks, const Program& p, const Op& op,
+                    const OperandPointers& at) {
+  const OpShape& shape = p.shapes[op.shape];
+  const Group group = group_of(p, op);
+  const int64_t count = replicated_gradients(p, shape);
+  const std::span<std::byte> workspace = workspace_of(p, op, at, 1);
+  if (shape.tensor != Tensor::grads_layer) {
+    ranks.all_reduce(group, floats(at[0]), count, workspace);
+    return;
+  }
+  const std::vector<UnitRange> ranges = replicated_in_layer(p.model, p.lengths.tensor);
+  const auto copy = [&](const std::byte* from, const UnitRange& r, std::byte* to) {
+    const int64_t bytes = (r.end - r.begin) * 4;
+    ranks.copy_rows(from, bytes, 1, bytes, to, bytes);
+    return bytes;
+  };
+  std::byte* packed = workspace.data();
+  for (const UnitRange& r : ranges) packed += copy(at[0] + r.begin * 4, r, packed);
+  ranks.all_reduce(group, floats(workspace.data()), count, workspace.subspan(count * 4));
+  packed = workspace.data();
+  for (const UnitRange& r : ranges) packed += copy(packed, r, at[0] + r.begin * 4);
+}
+
+}  // namespace
+
+bool is_exchange(OpKind kind) { return kind >= OpKind::all_to_all && kind < OpKind::count; }
+
+void run_exchange(RankExchange& ranks, const Program& p, const Op& op,
+                  const OperandPointers& operands) {
+  switch (op.kind) {
+    case OpKind::all_to_all: {
+      AllToAll exchange(p, op, operands);
+      if (p.shapes[op.shape].to_heads) {
+        exchange.to_heads(ranks);
+      } else {
+        exchange.to_tokens(ranks);
+      }
+      break;
+    }
+    case OpKind::ring_shift:
+      ring_shift(ranks, p, op, operands);
+      break;
+    case OpKind::all_gather:
+      all_gather(ranks, p, op, operands);
+      break;
+    case OpKind::reduce_scatter:
+      reduce_scatter(ranks, p, op, operands);
+      break;
+    case OpKind::all_reduce:
+      all_reduce(ranks, p, op, operands);
+      break;
+    case OpKind::sum_replicated:
+      sum_replicated(ranks, p, op, operands);
+      break;
+    default:
+      throw failed("{} exchanges nothing", name_of(op.kind));
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,227 @@
+#include "tests/engine/cuda/device_world.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <random>
+#include <utility>
+
+#include "base/bfloat16.h"
+#include "base/error.h"
+#include "engine/comm/collectives.h"
+#include "engine/comm/local.h"
+
+namespace longspan::testing {
+namespace {
+
+constexpr int kRanks = 4;
+
+// A backend that fails at the `nth` op of the comm stream.
+class FailingBackend final : public Backend {
+ public:
+  FailingBackend(std::unique_ptr<Backend> backend, int nth)
+      : backend_(std::move(backend)), left_(nth) {}
+  std::string name() const override { return backend_->name(); }
+  std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
+    return backend_->take_memory(tier, bytes);
+  }
+  DeviceQueues* queues() override { return backend_->queues(); }
+  void run(const Program& program, const Op& op, const OperandPointers& operands,
+           const StepContext& context) override {
+    if (op.stream == Stream::comm && left_-- == 0) throw failed("out of luck");
+    backend_->run(program, op, operands, context);
+  }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::atomic<int> left_;
+};
+
+NamedCase named(const ModelSpec& model, int64_t sequence, Strategy strategy,
+                const std::string& knobs, const Parallel& parallel) {
+  NamedCase c;
+  c.step.model = model;
+  c.step.sequence = sequence;
+  c.step.strategy = std::move(strategy);
+  c.step.strategy.parallel = parallel;
+  c.step.micro_batches = 1 + parallel.zero % 2;
+  c.step.threads = 1;
+  c.name = fmt::format("{}, {}, {}", model.name, describe(parallel), knobs);
+  return c;
+}
+
+}  // namespace
+
+DeviceWorld::DeviceWorld(int ranks, bool lag, MakeRanks make_ranks)
+    : make_ranks_(std::move(make_ranks)) {
+  for (int rank = 0; rank < ranks; ++rank) devices_.push_back(make_host_device(lag));
+}
+
+std::unique_ptr<Backend> DeviceWorld::backend(const Program& program, Communicator* comm) {
+  const int rank = comm == nullptr ? 0 : comm->rank();
+  return cuda::make_backend(program, device(rank), 1,
+                            comm == nullptr ? nullptr : ranks(*comm, program.strategy.parallel));
+}
+
+std::vector<NamedCase> exchanging_cases() {
+  const ModelSpec gpt = model_with_heads(small_gpt(), 8, 8);
+  const ModelSpec llama = model_with_heads(small_llama(), 8, 2);
+  const ModelSpec qwen = model_with_heads(small_qwen(), 8, 8);
+  std::vector<NamedCase> cases;
+  const auto add = [&](const ModelSpec& model, const std::string& knobs, const Parallel& parallel) {
+    cases.push_back(named(model, parallel.ring > 1 ? 16 * 2 * parallel.ring : 64,
+                          strategies(16)[knobs], knobs, parallel));
+  };
+  add(gpt, "away, q-outer", {.ulysses = 2});
+  add(llama, "away, kv-outer", {.ulysses = 4, .zero = 1});  // more ranks than K,V heads
+  add(gpt, "kept", {.ulysses = 4, .zero = 3, .overlap = false});
+  add(llama, "kept", {.ring = 2, .zero = 2});
+  add(gpt, "kept", {.ring = 4});
+  add(llama, "kept", {.ring = 2, .ulysses = 2, .zero = 3});
+  add(gpt, "away, kv-outer", {.data = 2, .ulysses = 2, .zero = 2});
+  add(llama, "kept", {.data = 4});
+  for (const auto& [knobs, data, tensor, zero] : {std::tuple{"kept", 1, 2, 0},
+                                                  {"tiled, stored", 1, 4, 0},
+                                                  {"away, kv-outer", 2, 2, 3},
+                                                  {"away, q-outer", 2, 2, 1},
+                                                  {"kept", 2, 2, 0}}) {
+    Strategy strategy = tensor_strategies(16, 64)[knobs];
+    if (zero == 1) strategy.parameters = Tier::device;
+    cases.push_back(named(cases.size() % 2 == 0 ? qwen : gpt, 64, strategy, knobs,
+                          {.data = data, .zero = zero, .tensor = tensor}));
+  }
+  for (const auto& [knobs, data, ulysses, zero] :
+       {std::tuple{"recomputed", 1, 4, 3}, {"parked", 2, 2, 2}}) {
+    Strategy strategy = group_strategies(16)[knobs];
+    strategy.head_groups = 2;
+    cases.push_back(named(model_with_heads(small_llama(), 16, 4), 16, strategy, knobs,
+                          {.data = data, .ulysses = ulysses, .zero = zero}));
+  }
+  return cases;
+}
+
+void check_numbers(const MakeRanks& make_ranks) {
+  DeviceWorld world(kRanks, false, make_ranks);
+  uint64_t seed = 300;
+  for (NamedCase& c : exchanging_cases()) {
+    c.step.make_backend = [&](const Program& p, Communicator* comm) {
+      return world.backend(p, comm);
+    };
+    c.step.random_order = ++seed;
+    INFO(c.name);
+    check_against_one_rank(c.step);
+    c.step.dtype = DType::bfloat16;
+    check_against_one_rank(c.step, 2e-2);
+  }
+}
+
+void check_lagging_queues(const MakeRanks& make_ranks) {
+  DeviceWorld world(kRanks, true, make_ranks);
+  uint64_t seed = 330;
+  for (NamedCase& c : exchanging_cases()) {
+    c.step.make_backend = [&](const Program& p, Communicator* comm) {
+      return world.backend(p, comm);
+    };
+    c.step.random_order = ++seed;
+    if (seed % 2 == 0) c.step.dtype = DType::bfloat16;
+    INFO(c.name);
+    const WorldOutcome ordered = run_world(c.step);
+    c.step.random_order.reset();
+    const WorldOutcome lagging = run_world(c.step);
+    CHECK(lagging.sent == lagging.predicted_sent);
+    for (size_t rank = 0; rank < ordered.ranks.size(); ++rank) {
+      CHECK(lagging.ranks[rank].loss == ordered.ranks[rank].loss);
+      CHECK(lagging.ranks[rank].gradient_norm == ordered.ranks[rank].gradient_norm);
+      CHECK(lagging.ranks[rank].parameters == ordered.ranks[rank].parameters);
+    }
+  }
+}
+
+void check_exchanges(const MakeRanks& make_ranks, bool in_rank_order) {
+  const double tolerance = in_rank_order ? 0 : kRanks * 0x1p-23;
+  constexpr int64_t kCount = 4 * 37;
+  DeviceWorld devices(kRanks, true, make_ranks);
+  std::array<bool, kRanks> right{};
+  run_local_ranks(kRanks, [&](Communicator& comm) {
+    const int rank = comm.rank();
+    const auto ranks = devices.ranks(comm, Parallel{.data = kRanks});
+    const auto finish = [&] { devices.device(rank).queues().finish(); };
+    devices.device(rank).queues().begin({});
+    const Group world = whole_world(comm);
+    std::mt19937 random(rank + 1);
+    std::vector<float> own(kCount);
+    for (float& x : own) x = std::uniform_real_distribution<float>(0.5F, 2)(random);
+    std::vector<std::byte> workspace(1 << 16);
+    bool good = true;
+    const auto near = [&](double x, double expected) {
+      good &= std::abs(x - expected) <= tolerance * std::abs(expected);
+    };
+
+    std::vector<float> expected = own, all = own;
+    all_reduce(comm, world, expected.data(), kCount, workspace);
+    ranks->all_reduce(world, all.data(), kCount, {});
+    finish();
+    for (int64_t i = 0; i < kCount; ++i) near(all[i], expected[i]);
+
+    // A shard in the place of its own part, and away from it.
+    std::vector<float> parts = own, shard(kCount / kRanks);
+    float* place = parts.data() + rank * (kCount / kRanks);
+    for (float* sum : {shard.data(), place}) {
+      ranks->reduce_scatter(world, DType::float32, reinterpret_cast<std::byte*>(parts.data()),
+                            kCount, reinterpret_cast<std::byte*>(sum), {});
+      finish();
+      for (int64_t i = 0; i < kCount / kRanks; ++i) {
+        near(sum[i], expected[rank * (kCount / kRanks) + i]);
+      }
+    }
+
+    std::vector<float> gathered(kCount);
+    ranks->all_gather(world, std::as_bytes(std::span(shard)),
+                      reinterpret_cast<std::byte*>(gathered.data()));
+    finish();
+    for (int64_t i = 0; i < kCount; ++i) near(gathered[i], expected[i]);
+
+    double scalar = own[0];
+    const double total = all_reduce_sum(comm, world, scalar);
+    ranks->all_reduce(world, &scalar);
+    finish();
+    good &= std::abs(scalar - total) <= (in_rank_order ? 0 : 1e-15 * total);
+
+    // Two messages each way with both neighbours, of different sizes.
+    const int next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
+    std::vector<float> in(8);
+    const auto bytes = [](float* data) { return reinterpret_cast<std::byte*>(data); };
+    const std::vector<Send> sends{{next, bytes(own.data()), 4},
+                                  {before, bytes(own.data() + 1), 8},
+                                  {next, bytes(own.data() + 3), 12}};
+    const std::vector<Receive> receives{{next, bytes(in.data() + 4), 8},
+                                        {before, bytes(in.data()), 4},
+                                        {before, bytes(in.data() + 1), 12}};
+    ranks->exchange(sends, receives);
+    finish();
+    std::mt19937 other(before + 1);
+    std::vector<float> theirs(6);
+    for (float& x : theirs) x = std::uniform_real_distribution<float>(0.5F, 2)(other);
+    good &= in[0] == theirs[0] && in[1] == theirs[3] && in[2] == theirs[4] && in[3] == theirs[5];
+    other.seed(next + 1);
+    for (float& x : theirs) x = std::uniform_real_distribution<float>(0.5F, 2)(other);
+    good &= in[4] == theirs[1] && in[5] == theirs[2];
+    right[rank] = good;
+  });
+  for (const bool good : right) CHECK(good);
+}
+
+void check_failure(const MakeRanks& make_ranks) {
+  DeviceWorld world(kRanks, true, make_ranks);
+  NamedCase c = named(model_with_heads(small_gpt(), 8, 8), 64, strategies(16)["away, kv-outer"],
+                      "away, kv-outer", {.ulysses = 4, .zero = 3});
+  for (const int nth : {0, 5, 20}) {
+    c.step.make_backend = [&](const Program& p, Communicator* comm) -> std::unique_ptr<Backend> {
+      std::unique_ptr<Backend> backend = world.backend(p, comm);
+      if (comm->rank() != 2) return backend;
+      return std::make_unique<FailingBackend>(std::move(backend), nth);
+    };
+    CHECK_THROWS_WITH(run_world(c.step), "rank 2: out of luck");
+  }
+}
+
+}  // namespace longspan::testing

@@ -1,0 +1,70 @@
+// Ranks that go by NCCL, over an NCCL that is none: which of its functions are called for what, in
+// which order and in pairs, and that all ranks end when one fails.
+#include <nccl.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+
+#include "engine/comm/local.h"
+#include "tests/engine/cuda/device_world.h"
+#include "tests/engine/cuda/fake_nccl.h"
+
+namespace longspan::testing {
+namespace {
+
+void start(int ranks) {
+  DeviceWorld world(ranks, false, cuda::make_nccl_ranks);
+  run_local_ranks(ranks, [&](Communicator& comm) { world.ranks(comm, Parallel{.data = ranks}); });
+}
+
+}  // namespace
+
+TEST_CASE("ranks by NCCL exchange what ranks on the host do", "[cuda]") {
+  for (int turn = 0; turn < 10; ++turn) check_exchanges(cuda::make_nccl_ranks, false);
+  CHECK(nccl_communicators() == 0);
+}
+
+TEST_CASE("ranks by NCCL give the numbers of one", "[cuda]") {
+  check_numbers(cuda::make_nccl_ranks);
+  CHECK(nccl_communicators() == 0);
+}
+
+TEST_CASE("queues of ranks by NCCL that lag change no bit", "[cuda]") {
+  check_lagging_queues(cuda::make_nccl_ranks);
+}
+
+TEST_CASE("a rank that fails ends those that wait for it in NCCL", "[cuda]") {
+  check_failure(cuda::make_nccl_ranks);
+  CHECK(nccl_communicators() == 0);
+}
+
+TEST_CASE("what NCCL finds wrong on the device ends the step", "[cuda]") {
+  DeviceWorld world(2, true, cuda::make_nccl_ranks);
+  const auto exchange = [&](Communicator& comm) {
+    const int peer = 1 - comm.rank();
+    cuda::Device& device = world.device(comm.rank());
+    const auto ranks = world.ranks(comm, Parallel{.data = 2});
+    device.watch([&] { ranks->check(); });
+    device.queues().begin({});
+    std::array<std::byte, 8> own{}, theirs{};
+    ranks->exchange(std::array{Send{peer, own.data(), 8}},
+                    std::array{Receive{peer, theirs.data(), comm.rank() == 0 ? 4 : 8}});
+    device.queues().finish();
+  };
+  CHECK_THROWS_WITH(run_local_ranks(2, exchange), Catch::Contains("NCCL: a fake failure"));
+  for (int rank = 0; rank < 2; ++rank) world.device(rank).watch({});
+  CHECK(nccl_communicators() == 0);
+}
+
+TEST_CASE("where NCCL does not start on one rank it starts on none", "[cuda]") {
+  const FakeNccl fake(NCCL_VERSION_CODE, 1);
+  CHECK_THROWS_WITH(start(3), Catch::Contains("rank 1: NCCL: start: a fake failure"));
+  CHECK(nccl_communicators() == 0);
+}
+
+TEST_CASE("an older NCCL than the build's is refused", "[cuda]") {
+  const FakeNccl fake(21805, -1);
+  CHECK_THROWS_WITH(start(2), Catch::Contains("version 21805 is installed"));
+}
+
+}  // namespace longspan::testing
