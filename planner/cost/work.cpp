@@ -23,8 +23,8 @@ class Collector {
     const double a = static_cast<double>(rows), b = static_cast<double>(width);
     out_.push_back({kernel, {a, b, 1}, a * b, repeats_});
   }
-  void whole(Kernel kernel, std::array<double, 3> shape, double work) {
-    out_.push_back({kernel, shape, work, 1});
+  void whole(Kernel kernel, std::array<double, 3> shape, double work, double batch = 1) {
+    out_.push_back({kernel, shape, work, 1, batch});
   }
 
  private:
@@ -43,14 +43,15 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   const bool forward = shape.kind == OpKind::attention_forward;
   const int64_t width = p.model.attention_width() / (p.lengths.head_shares() * p.lengths.tensor);
   const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(width);
+  const auto heads = static_cast<double>(width / p.model.head_dim);  // side by side
   const double full_keys = c * (shape.kv_chunks - (shape.diagonal ? 1 : 0));
   if (full_keys > 0) {
     add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward, {c, full_keys, dim},
-              per_pair * c * full_keys);
+              per_pair * c * full_keys, heads);
   }
   if (shape.diagonal) {
     add.whole(forward ? Kernel::attention_forward_diagonal : Kernel::attention_backward_diagonal,
-              {c, c, dim}, per_pair * (c * (c + 1) / 2));
+              {c, c, dim}, per_pair * (c * (c + 1) / 2), heads);
   }
   if (shape.into_sum) {
     add.tiles(p.lengths.chunk, 0);
