@@ -118,6 +118,11 @@ Outcome train(const Flags& flags, const RankPlace& here, Trainer& trainer, RunRe
   return outcome;
 }
 
+// Of the device: the plan's arena, and what the profile knows to stand beside it.
+int64_t predicted_in_use(const Plan& plan) {
+  return plan.predicted.peak_bytes[0] + overhead_bytes(plan.hardware);
+}
+
 Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
                  const RunRecorder& recorder, const Outcome& outcome, const RankPlace& here,
                  int64_t arena_bytes) {
@@ -137,6 +142,9 @@ Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
   figures["op_kind_seconds"] = std::move(kinds);
   figures["arena_memory_bytes"] = arena_bytes;
   figures["process_peak_bytes"] = process_peak_bytes();
+  if (const auto in_use = trainer.device_bytes_in_use()) {
+    figures["device_in_use"] = {{"predicted_bytes", predicted_in_use(plan)}, {"bytes", *in_use}};
+  }
   Json traffic = Json::array();
   for (const Traffic& rank : recorder.steps().back().traffic) {
     traffic.push_back({{"predicted_sent_bytes", rank.predicted}, {"sent_bytes", rank.measured}});
@@ -190,6 +198,12 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
     table.add({std::string(name_of(static_cast<Tier>(tier))) + " bytes",
                fmt::format("{}", expected), fmt::format("{}", actual),
                expected == actual ? "equal" : "DIFFERENT"});
+  }
+  if (const auto in_use = trainer.device_bytes_in_use()) {
+    const int64_t expected = predicted_in_use(plan);
+    table.add(
+        {"device bytes in use", fmt::format("{}", expected), fmt::format("{}", *in_use),
+         fmt::format("{:.3f}", static_cast<double>(*in_use) / static_cast<double>(expected))});
   }
   add_traffic(table, recorder.steps().back().traffic);
   table.print();

@@ -22,6 +22,8 @@ class MachineBackend {
                  Communicator* comm);
 
   Backend& backend() const { return *backend_; }
+  /// What it works on; null on the cpu.
+  const cuda::Device* device() const { return device_.get(); }
 
  private:
   std::unique_ptr<cuda::Device> device_;  // outlives the backend
