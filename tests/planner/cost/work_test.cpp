@@ -67,6 +67,7 @@ OpShape shape_of(OpKind kind) {
 
 TEST_CASE("attention's heads are at work side by side") {
   Strategy strategy;
+  strategy.chunk_tokens = strategy.block_tokens = 16;
   for (const int64_t ulysses : {1, 2}) {
     strategy.parallel.ulysses = ulysses;
     const Program program = program_of(llama(), strategy, 64);
