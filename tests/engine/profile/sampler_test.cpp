@@ -51,13 +51,23 @@ TEST_CASE("parts whose turn comes late are left out whole, the first never") {
     sampler.add("loss", {1, 1, 1}, 1, sample(0));
     sampler.begin_optional();
     sampler.add("zero", {1, 1, 1}, 1, sample(0));
-    sampler.measure(budget, kNothing, kSilent);
+    // Where there is time for years, three rounds must do.
+    int rounds = 0;
+    try {
+      sampler.measure(
+          budget,
+          [&] {
+            if (++rounds > 3) throw rounds;
+          },
+          kSilent);
+    } catch (int) {
+    }
     std::vector<std::string> names;
     for (const auto& [family, table] : sampler.tables()) names.push_back(family);
     return names;
   };
   CHECK(families(0.03) == std::vector<std::string>{"add"});
-  CHECK(families(2) == std::vector<std::string>{"add", "loss", "rope", "zero"});
+  CHECK(families(1e8) == std::vector<std::string>{"add", "loss", "rope", "zero"});
 }
 
 TEST_CASE("a warm-up runs the first sample of each family, once") {
