@@ -20,6 +20,13 @@ std::string value_text(const Figure& figure) {
   return fmt::format("{:.3g}", figure.value);
 }
 
+Json figure_json(const Figure& figure) {
+  return {{"value", figure.value},
+          {"unit", figure.unit},
+          {"source", figure.source},
+          {"date", figure.date}};
+}
+
 }  // namespace
 
 void print_hardware(const HardwareProfile& hw) {
@@ -33,6 +40,9 @@ void print_hardware(const HardwareProfile& hw) {
     const std::string dot = *rule.section == '\0' ? "" : ".";
     figures.add({rule.section + dot + rule.key, value_text(figure), figure.source, figure.date});
   });
+  for (const auto& [name, term] : hw.device.overhead) {
+    figures.add({"device.overhead." + name, value_text(term), term.source, term.date});
+  }
   figures.print();
   if (hw.rates.empty()) return;
   const std::string kernel =
@@ -55,11 +65,11 @@ Json hardware_json(const HardwareProfile& hw) {
   visit_figures(hw, [&](const FigureRule& rule, const Figure& figure) {
     if (is_missing(rule, figure)) return;
     Json& section = *rule.section == '\0' ? figures : figures[rule.section];
-    section[rule.key] = {{"value", figure.value},
-                         {"unit", figure.unit},
-                         {"source", figure.source},
-                         {"date", figure.date}};
+    section[rule.key] = figure_json(figure);
   });
+  for (const auto& [name, term] : hw.device.overhead) {
+    figures["device"]["overhead"][name] = figure_json(term);
+  }
   Json rates = Json::object();
   for (const auto& [name, table] : hw.rates) {
     Json points = Json::array();

@@ -13,13 +13,19 @@
 #include "cli/ranks.h"
 #include "cli/terminal.h"
 #include "engine/comm/agreement.h"
+#include "engine/cuda/open_device.h"
 #include "hwprofiles/catalog.h"
 
 namespace longspan::cli {
 namespace {
 
+// Seconds to spend where nobody says: building a library's plans takes a GPU's profile part of it.
+constexpr double kSeconds = 60, kSecondsOnGpu = 150;
+
 struct Flags {
+  std::string backend = "auto";
   ProfileOptions options;
+  double seconds = 0;
   std::string device_memory;
   std::string host_memory;
   std::string nvme_directory = ".";
@@ -41,8 +47,13 @@ std::filesystem::path output_path(const Flags& flags) {
   return path;
 }
 
-ProfileOptions options_of(const Flags& flags) {
+bool measures_gpu(const Flags& flags) {
+  return flags.backend == "cuda" || (flags.backend == "auto" && cuda::why_unavailable().empty());
+}
+
+ProfileOptions options_of(const Flags& flags, bool gpu) {
   ProfileOptions options = flags.options;
+  options.seconds_budget = flags.seconds != 0 ? flags.seconds : gpu ? kSecondsOnGpu : kSeconds;
   if (options.compute_threads < 0) {
     throw bad_input("--threads: expected >= 0, got {}", options.compute_threads);
   }
@@ -64,15 +75,17 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
   ProfileOptions options;
   std::filesystem::path path;
   HardwareProfile hw;
+  const bool gpu = measures_gpu(flags);
   agree(here.comm, [&] {
     if (!here.speaks()) return;
-    options = options_of(flags);
+    options = options_of(flags, gpu);
     path = output_path(flags);
     ProgressBar bar;
-    hw = measure_machine(options,
-                         [&](const std::string& what, double share) { bar.show(what, share); });
+    const auto progress = [&](const std::string& what, double share) { bar.show(what, share); };
+    hw = gpu ? measure_gpu(options, progress) : measure_machine(options, progress);
   });
-  if (here.comm.size() > 1) measure_fabric(hw, here.comm, here.ranks_here);
+  // What ranks exchange through the host says nothing about GPUs.
+  if (here.comm.size() > 1 && !gpu) measure_fabric(hw, here.comm, here.ranks_here);
   if (!here.speaks()) return;
   save_hardware(path, hw);
   if (json) {
@@ -93,12 +106,17 @@ void add_profile(Verb& program) {
                                "longspan profile -o machine.yaml --device-memory 2GiB");
   verb.add_option("-o,--output", flags->output,
                   "Where the profile is written (default: what --hw local reads)");
+  verb.add_option("--backend", flags->backend,
+                  "What is measured: cpu, cuda (the first GPU), or auto (a GPU if one is usable)")
+      .one_of({"auto", "cpu", "cuda"});
   verb.add_option("--threads", flags->options.compute_threads, "Compute threads; 0: all cores");
   verb.add_option("--device-memory", flags->device_memory,
-                  "Memory of the device tier (default: 40 % of what is available)");
-  verb.add_option("--host-memory", flags->host_memory, "Memory of the host tier (likewise)");
+                  "Memory of the device tier (default: 40 % of what is available, all of a GPU's)");
+  verb.add_option(
+      "--host-memory", flags->host_memory,
+      "Memory of the host tier (default: 40 % of what is available, beside a GPU 80 %)");
   verb.add_option("--nvme-dir", flags->nvme_directory, "Folder where file rates are measured");
-  verb.add_option("--seconds", flags->options.seconds_budget, "Time to spend, about");
+  verb.add_option("--seconds", flags->seconds, "Time to spend, about; 0: 60, on a GPU 150");
   verb.runs([flags](bool json) {
     const auto rank = [&](const RankPlace& here) { run_rank(*flags, here, json); };
     return on_ranks(0, json, rank);

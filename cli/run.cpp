@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "base/file.h"
 #include "base/processors.h"
@@ -39,6 +40,12 @@ struct Flags {
   std::string nvme_directory = ".";
   std::string trace;
   std::string output;
+};
+
+// What the run takes of memories.
+struct Taken {
+  int64_t arena_bytes = 0;               // on device and host, of all ranks in this process
+  std::optional<int64_t> device_in_use;  // where that is one rank's device
 };
 
 struct Outcome {
@@ -119,9 +126,14 @@ Outcome train(const Flags& flags, const RankPlace& here, Trainer& trainer, RunRe
   return outcome;
 }
 
+// Of the device: the plan's arena, and what the profile knows to stand beside it.
+int64_t predicted_in_use(const Plan& plan) {
+  return plan.predicted.peak_bytes[0] + overhead_bytes(plan.hardware);
+}
+
 Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
                  const RunRecorder& recorder, const Outcome& outcome, const RankPlace& here,
-                 int64_t arena_bytes) {
+                 const Taken& taken) {
   Json steps = Json::array();
   for (const StepReport& report : recorder.steps()) steps.push_back(step_json(report));
   const Prediction measured = prediction_of(plan, recorder.step_seconds(), recorder.peak_bytes());
@@ -136,8 +148,12 @@ Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
   figures.update(prediction_json(measured));
   figures["overlapped_copy_seconds"] = recorder.overlapped_copy_seconds();
   figures["op_kind_seconds"] = std::move(kinds);
-  figures["arena_memory_bytes"] = arena_bytes;
+  figures["arena_memory_bytes"] = taken.arena_bytes;
   figures["process_peak_bytes"] = process_peak_bytes();
+  if (taken.device_in_use) {
+    figures["device_in_use"] = {{"predicted_bytes", predicted_in_use(plan)},
+                                {"bytes", *taken.device_in_use}};
+  }
   Json traffic = Json::array();
   for (const Traffic& rank : recorder.steps().back().traffic) {
     traffic.push_back({{"predicted_sent_bytes", rank.predicted}, {"sent_bytes", rank.measured}});
@@ -175,7 +191,7 @@ void add_traffic(Table& table, const std::vector<Traffic>& traffic) {
 }
 
 void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
-                   const RunRecorder& recorder, const Outcome& outcome, int64_t arena_bytes) {
+                   const RunRecorder& recorder, const Outcome& outcome, const Taken& taken) {
   const Prediction& predicted = plan.predicted;
   const Prediction measured = prediction_of(plan, recorder.step_seconds(), recorder.peak_bytes());
   fmt::print("{}\n", bold("Predicted against measured (median step after the first)"));
@@ -192,10 +208,16 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
                fmt::format("{}", expected), fmt::format("{}", actual),
                expected == actual ? "equal" : "DIFFERENT"});
   }
+  if (taken.device_in_use) {
+    const auto expected = static_cast<double>(predicted_in_use(plan));
+    table.add({"device bytes in use", fmt::format("{:.0f}", expected),
+               fmt::format("{}", *taken.device_in_use),
+               fmt::format("{:.3f}", static_cast<double>(*taken.device_in_use) / expected)});
+  }
   add_traffic(table, recorder.steps().back().traffic);
   table.print();
   fmt::print("  the process took {} of memory at most, {} of it arenas\n",
-             format_bytes(process_peak_bytes()), format_bytes(arena_bytes));
+             format_bytes(process_peak_bytes()), format_bytes(taken.arena_bytes));
   if (outcome.stopped_early) {
     fmt::print("Stopped after step {} of {}; --resume {} goes on from there.\n",
                trainer.steps_done(), flags.training.steps, outcome.checkpoint);
@@ -277,19 +299,21 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
   const std::string trace = flags.trace.empty() ? "" : trace_of_all(here, *trainer);
   // A rank's arenas, or those of all where they are in one process.
   const auto arenas = trainer->executor().arena_bytes();
-  int64_t arena_bytes = arenas[0] + arenas[1];
+  Taken taken{arenas[0] + arenas[1], std::nullopt};
   if (here.comm.name() == "local") {
-    arena_bytes = static_cast<int64_t>(
-        all_reduce_sum(here.comm, whole_world(here.comm), static_cast<double>(arena_bytes)));
+    taken.arena_bytes = static_cast<int64_t>(
+        all_reduce_sum(here.comm, whole_world(here.comm), static_cast<double>(taken.arena_bytes)));
+  } else {
+    taken.device_in_use = trainer->device_bytes_in_use();
   }
   if (!here.speaks()) return;
-  const Json record = record_json(flags, plan, *trainer, recorder, outcome, here, arena_bytes);
+  const Json record = record_json(flags, plan, *trainer, recorder, outcome, here, taken);
   if (!flags.output.empty()) write_file_atomically(flags.output, record.dump(1) + "\n");
   if (!flags.trace.empty()) write_file_atomically(flags.trace, trace);
   if (json) {
     print_json(record);
   } else {
-    print_outcome(flags, plan, *trainer, recorder, outcome, arena_bytes);
+    print_outcome(flags, plan, *trainer, recorder, outcome, taken);
     if (!flags.trace.empty()) fmt::print("Wrote {} (the last step)\n", flags.trace);
   }
 }

@@ -192,6 +192,22 @@ std::optional<HardwareProblem> rates_problem(const HardwareProfile& hw) {
                                      kernel_list(hw), hw.attention_kernel.substr(0, 60))};
 }
 
+std::optional<HardwareProblem> overhead_problem(const HardwareProfile& hw) {
+  double sum = 0;
+  for (const auto& [name, term] : hw.device.overhead) {
+    const FigureRule rule{"device.overhead", name.c_str(), "B", Range::zero_allowed};
+    if (auto what = figure_problem(term, rule)) {
+      return HardwareProblem{"device.overhead", name, *what};
+    }
+    sum += term.value;
+  }
+  if (sum <= hw.device.reserved_bytes.value) return std::nullopt;
+  return HardwareProblem{"device", "overhead",
+                         fmt::format("expected terms that add up to at most reserved_bytes ({}), "
+                                     "got {}",
+                                     hw.device.reserved_bytes.value, sum)};
+}
+
 std::optional<HardwareProblem> count_problem(const char* section, const char* key, int64_t value,
                                              int64_t max) {
   if (value >= 1 && value <= max) return std::nullopt;
@@ -234,7 +250,14 @@ std::optional<HardwareProblem> find_problem(const HardwareProfile& hw) {
         fmt::format("expected less than memory_bytes ({}), got {}", hw.device.memory_bytes.value,
                     hw.device.reserved_bytes.value)};
   }
+  if (auto problem = overhead_problem(hw)) return problem;
   return rates_problem(hw);
+}
+
+int64_t overhead_bytes(const HardwareProfile& hw) {
+  double bytes = 0;
+  for (const auto& [name, term] : hw.device.overhead) bytes += term.value;
+  return static_cast<int64_t>(bytes);
 }
 
 HardwareProfile with_devices(const HardwareProfile& hw, int64_t devices) {

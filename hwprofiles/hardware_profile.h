@@ -82,6 +82,9 @@ struct DeviceProfile {
   Figure speedup_float8;       // 1: of products below 16 bits over those of `rates`, where that ...
   Figure speedup_float4;       // ... is known apart from the peaks; may be empty, too
   Figure op_overhead_seconds;  // launch or dispatch cost of one op
+  /// What is in use beside the arena while a plan runs, by name ("context", "scratch"); may be
+  /// empty. At most reserved_bytes together: that also holds what must stay free.
+  std::map<std::string, Figure> overhead;
   bool operator==(const DeviceProfile&) const = default;
 };
 
@@ -151,6 +154,10 @@ HardwareProfile with_devices(const HardwareProfile& hw, int64_t devices);
 /// kernels there are, unless `kernel` is one of hw.attention_kernels.
 HardwareProfile with_attention_kernel(const HardwareProfile& hw, const std::string& kernel);
 
+/// Bytes of all terms of device.overhead together: what a device has in use beside its arena. 0
+/// where the profile does not name them.
+int64_t overhead_bytes(const HardwareProfile& hw);
+
 /// How many devices are the same processor: on the cpu backend all of a node's. They share its
 /// time; its memory has been shared out (see load_hardware).
 int64_t devices_per_processor(const HardwareProfile& hw);
@@ -158,8 +165,9 @@ int64_t devices_per_processor(const HardwareProfile& hw);
 /// Throws bad_input naming `origin` and the field: missing figures, wrong units, values that are
 /// not finite or not positive where they must be (zero is allowed for reserved_bytes, latencies,
 /// op_overhead_seconds, peak_flops_bfloat16 and a missing NVMe tier; factors lie in (0, 1]),
-/// sources that do not say their kind, counts out of range, unknown kernel families, rate tables
-/// without points or with two points at one shape, an attention kernel that has no tables.
+/// sources that do not say their kind, overheads above reserved_bytes, counts out of range, unknown
+/// kernel families, rate tables without points or with two points at one shape, an attention kernel
+/// that has no tables.
 void validate(const HardwareProfile& hw, const std::string& origin);
 
 }  // namespace longspan

@@ -153,11 +153,19 @@ void write_tables(YAML::Emitter& out, const std::string& key, const RateTables& 
   out << YAML::EndMap;
 }
 
-// The fields of a section that are not figures.
+void write_overhead(YAML::Emitter& out, const std::map<std::string, Figure>& terms) {
+  if (terms.empty()) return;
+  out << YAML::Key << "overhead" << YAML::Value << YAML::BeginMap;
+  for (const auto& [name, term] : terms) write_figure(out, name.c_str(), term);
+  out << YAML::EndMap;
+}
+
+// The fields of a section that are not figures every profile has.
 void write_plain_fields(YAML::Emitter& out, const HardwareProfile& hw, const std::string& section) {
   if (section == "device") {
     field(out, "name", hw.device.name);
     field(out, "backend", hw.device.backend);
+    write_overhead(out, hw.device.overhead);
   } else if (section == "host") {
     field(out, "cores", hw.host.cores);
   } else if (section == "link") {
@@ -189,6 +197,13 @@ HardwareProfile read_layers(CatalogFiles& files, const Layers& layers, const std
   hw.device.name = sections.at("device").text("name");
   hw.device.backend = sections.at("device").text("backend");
   hw.host.cores = sections.at("host").whole("cores", 1);
+  if (sections.at("device").has("overhead")) {
+    const YamlMap terms = sections.at("device").map("overhead");
+    for (const std::string& term : terms.keys()) {
+      hw.device.overhead[term] = read_figure(terms.map(term));
+    }
+    sections.emplace("device.overhead", terms);
+  }
   if (sections.at("link").has("devices_sharing")) {
     hw.link.devices_sharing = sections.at("link").whole("devices_sharing", 1);
   }

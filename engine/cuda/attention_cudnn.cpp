@@ -156,12 +156,20 @@ class AttentionPlans {
   PlanCache<AttentionKey, AttentionPlan> plans_;
 };
 
-Libraries::Libraries(cudaStream_t stream)
+int64_t cublaslt_version() { return static_cast<int64_t>(cublasLtGetVersion()); }
+
+int64_t cudnn_version() {
+  return open_library() ? static_cast<int64_t>(fe::detail::get_backend_version()) : 0;
+}
+
+Libraries::Libraries(cudaStream_t stream, const std::function<void(const char*)>& opened)
     : stream_(stream), attention_(std::make_unique<AttentionPlans>(stream)) {
+  opened("cudnn");
   if (cublasLtCreate(blas_.out()) != CUBLAS_STATUS_SUCCESS) {
     throw failed("cublasLt: {}", "the library does not start");
   }
   check(cudaMalloc(&workspace_, kGemmWorkspaceBytes), "workspace of products");
+  opened("cublaslt");
 }
 
 Libraries::~Libraries() { (void)cudaFree(workspace_); }

@@ -9,6 +9,7 @@
 #include "engine/cuda/blocks.h"
 #include "engine/cuda/kernels/optimizer.h"
 #include "engine/cuda/memory.h"
+#include "engine/cuda/ranges.h"
 #include "engine/runtime/dispatch.h"
 #include "engine/runtime/exchange.h"
 
@@ -53,6 +54,7 @@ class CudaBackend final : public Backend {
 template <class T>
 void CudaBackend<T>::run(const Program& p, const Op& op, const OperandPointers& pointers,
                          const StepContext& context) {
+  const NamedRange range(name_of(op.kind));
   const BoundOp b(p, op, pointers);
   switch (op.kind) {
     case OpKind::batch:

@@ -75,6 +75,11 @@ LONGSPAN_FORWARD(cublasLtMatmul,
 
 #undef LONGSPAN_FORWARD
 
+size_t cublasLtGetVersion() {
+  static auto* const function = find(&cublasLtGetVersion, "cublasLtGetVersion");
+  return function();
+}
+
 const char* cublasLtGetStatusString(cublasStatus_t status) {
   static auto* const function = find(&cublasLtGetStatusString, "cublasLtGetStatusString");
   return function(status);

@@ -5,18 +5,44 @@
 #pragma once
 
 #include <functional>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/cuda/queue.h"
 #include "engine/runtime/backend.h"
 
 namespace longspan::cuda {
 
+/// What stands behind figures that are measured on a device.
+struct DeviceFacts {
+  std::string software;    // "driver 580.82.07, CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0"
+  int64_t processors = 1;  // multiprocessors, which share a kernel's work
+  int64_t devices = 1;     // this machine has
+};
+
+/// Of a device's memory. In use is what any process has taken.
+struct DeviceMemory {
+  int64_t total_bytes = 0;
+  int64_t used_bytes = 0;
+};
+
+/// What one step of opening a device has taken of its memory, before any arena.
+struct MemoryTerm {
+  std::string name;  // as it stands in a hardware profile's device.overhead
+  std::string what;  // it is
+  int64_t bytes = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;  ///< e.g. "NVIDIA H200"
+  virtual DeviceFacts facts() const = 0;
+  virtual DeviceMemory memory() const = 0;
+  /// The first of them, "context", includes what other processes had taken before.
+  virtual const std::vector<MemoryTerm>& opening() const = 0;
   /// As Backend::take_memory(); host memory is such that copies to and from it need no help of the
   /// host.
   virtual std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) = 0;

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "engine/cuda/handle.h"
@@ -28,10 +29,15 @@ struct GemmPlan {
 
 class AttentionPlans;  // attention_cudnn.cpp
 
+/// Versions as the libraries number them: 10000 * major + 100 * minor + patch.
+int64_t cublaslt_version();
+int64_t cudnn_version();
+
 class Libraries {
  public:
-  /// Takes the workspace on the current device. Throws failed if a library does not start.
-  explicit Libraries(cudaStream_t stream);
+  /// Takes the workspace on the current device; calls opened() with a library's name as each is
+  /// there with all it takes. Throws failed if a library does not start.
+  Libraries(cudaStream_t stream, const std::function<void(const char* library)>& opened);
   ~Libraries();
   Libraries(const Libraries&) = delete;
   Libraries& operator=(const Libraries&) = delete;

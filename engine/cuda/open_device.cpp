@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <exception>
 #include <thread>
+#include <fstream>
 #include <vector>
 
 #include "base/error.h"
@@ -26,6 +28,35 @@ struct Marks {
   OwnedEvent start, end;
 };
 
+DeviceMemory memory_of_current_device() {
+  size_t available = 0, total = 0;
+  check(cudaMemGetInfo(&available, &total), "free memory");
+  return {static_cast<int64_t>(total), static_cast<int64_t>(total - available)};
+}
+
+// What the driver calls itself; empty where the system does not say.
+std::string driver_name() {
+  std::string version;
+  std::ifstream("/sys/module/nvidia/version") >> version;
+  return version;
+}
+
+std::string software_of_current_device() {
+  int api = 0, runtime = 0;
+  check(cudaDriverGetVersion(&api), "driver version");
+  check(cudaRuntimeGetVersion(&runtime), "runtime version");
+  const auto cuda = [](int version) {
+    return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+  };
+  const auto library = [](int64_t version) {
+    return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  };
+  const std::string driver = driver_name();
+  return fmt::format("driver {}, CUDA {}, cuBLASLt {}, cuDNN {}",
+                     driver.empty() ? "for CUDA " + cuda(api) : driver, cuda(runtime),
+                     library(cublaslt_version()), library(cudnn_version()));
+}
+
 class CudaDevice final : public Device, public DeviceQueues {
  public:
   explicit CudaDevice(int index) : index_(index) {
@@ -33,6 +64,7 @@ class CudaDevice final : public Device, public DeviceQueues {
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, index), "device");
     name_ = properties.name;
+    processors_ = properties.multiProcessorCount;
     check(cudaHostAlloc(reinterpret_cast<void**>(&fault_), sizeof *fault_, cudaHostAllocMapped),
           "fault word");
     *fault_ = {};
@@ -44,10 +76,14 @@ class CudaDevice final : public Device, public DeviceQueues {
       queues_[i].stream = streams_[i].get();
       queues_[i].fault = fault_;
     }
+    note("context", "context and queues, and what other processes had taken");
     Queue& compute = queue(Stream::compute);
-    libraries_ = std::make_unique<Libraries>(streams_[at(Stream::compute)].get());
+    libraries_ = std::make_unique<Libraries>(
+        streams_[at(Stream::compute)].get(),
+        [&](const char* library) { note(library, "the library's handle and workspace"); });
     compute.libraries = libraries_.get();
     check(cudaMalloc(reinterpret_cast<void**>(&compute.scratch), kScratchBytes), "scratch");
+    note("scratch", "the scratch of the compute queue");
   }
   ~CudaDevice() override {
     (void)cudaSetDevice(index_);
@@ -57,6 +93,17 @@ class CudaDevice final : public Device, public DeviceQueues {
   }
 
   std::string name() const override { return name_; }
+  DeviceFacts facts() const override {
+    use();
+    int devices = 1;
+    check(cudaGetDeviceCount(&devices), "devices");
+    return {software_of_current_device(), processors_, devices};
+  }
+  DeviceMemory memory() const override {
+    use();
+    return memory_of_current_device();
+  }
+  const std::vector<MemoryTerm>& opening() const override { return opening_; }
   std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
     use();
     return tier == Tier::device ? take_device_memory(bytes) : take_pinned_memory(bytes);
@@ -155,6 +202,12 @@ class CudaDevice final : public Device, public DeviceQueues {
   void record(const OwnedEvent& event, Stream queue) {
     check(cudaEventRecord(event.get(), streams_[at(queue)].get()), "event");
   }
+  // What has been taken since the last note.
+  void note(const char* name, const char* what) {
+    int64_t taken = memory().used_bytes;
+    for (const MemoryTerm& before : opening_) taken -= before.bytes;
+    opening_.push_back({name, what, std::max<int64_t>(0, taken)});
+  }
   double seconds_to(const OwnedEvent& event) const {
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, begin_.get(), event.get()), "elapsed time");
@@ -164,6 +217,8 @@ class CudaDevice final : public Device, public DeviceQueues {
   int index_;
   std::string name_;
   std::function<void()> watch_;
+  int64_t processors_ = 1;
+  std::vector<MemoryTerm> opening_;
   Fault* fault_ = nullptr;
   OwnedEvent begin_;
   std::array<OwnedStream, kStreamCount> streams_;

@@ -9,6 +9,7 @@
 #include "engine/cpu/norm.h"
 #include "engine/cpu/rope.h"
 #include "engine/cpu/rows.h"
+#include "engine/profile/hashed_tokens.h"
 
 namespace longspan {
 namespace {
@@ -40,15 +41,6 @@ struct Model {
 std::shared_ptr<Model> row_model(ThreadPool& pool, int64_t hidden, int64_t ffn) {
   const int64_t dim = std::min<int64_t>(hidden, 64);
   return std::make_shared<Model>(pool, hidden, hidden / dim, dim, ffn);
-}
-
-std::shared_ptr<std::vector<int32_t>> some_tokens(int64_t count) {
-  auto tokens = std::make_shared<std::vector<int32_t>>(count);
-  // A multiplicative hash: spread over the vocabulary, the same every time.
-  for (int64_t i = 0; i < count; ++i) {
-    (*tokens)[i] = static_cast<int32_t>((static_cast<uint64_t>(i) * 2654435761U >> 7) % kVocab);
-  }
-  return tokens;
 }
 
 std::array<double, 3> shape_of(int64_t a, int64_t b = 1, int64_t c = 1) {
@@ -193,7 +185,7 @@ void add_plain_rows(Sampler& sampler, ThreadPool& pool, Scratch& scratch, int64_
     return timed(
         [&] { model->context.rope->rotate(pool, rows, 0, heads, cpu::Rope::Turn::forward, x); });
   });
-  const auto tokens = some_tokens(rows);
+  const auto tokens = std::make_shared<std::vector<int32_t>>(hashed_tokens(rows, kVocab));
   add("embed_forward", [=, &scratch] {
     const float* table = scratch.in(kVocab * width);
     float* x = scratch.out(count);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "base/processors.h"
 #include "engine/comm/local.h"
 #include "engine/cpu/gemm.h"
@@ -12,60 +11,14 @@
 #include "engine/profile/fabric.h"
 #include "engine/profile/kernels.h"
 #include "engine/profile/machine.h"
+#include "engine/profile/measured.h"
 #include "engine/profile/transfers.h"
 
 namespace longspan {
 namespace {
 
 constexpr double kMemoryShare = 0.4;       // of what is available, for each of device and host
-constexpr double kDiskShare = 0.5;         // of what is free
 constexpr double kContentionShare = 0.15;  // of the time to spend
-
-// Figures of one profile: same date, sources that name the machine.
-class Figures {
- public:
-  Figures(std::string machine, std::string date)
-      : machine_(std::move(machine)), date_(std::move(date)) {}
-  Figure measured(double value, const char* unit, const std::string& how) const {
-    return {value, unit, source(how), date_};
-  }
-  Figure assumed(double value, const char* unit, const std::string& why) const {
-    return {value, unit, "assumption: " + why, date_};
-  }
-  std::string source(const std::string& how) const { return "measured: " + how + ", " + machine_; }
-  const std::string& date() const { return date_; }
-
- private:
-  std::string machine_, date_;
-};
-
-double best_rate(const std::map<std::string, RateTable>& rates,
-                 std::initializer_list<const char*> families) {
-  double best = 0;
-  for (const char* family : families) {
-    for (const RatePoint& point : rates.at(family).points) best = std::max(best, point.rate);
-  }
-  return best;
-}
-
-void check(const ProfileOptions& options) {
-  if (options.compute_threads < 0) {
-    throw bad_input("profile: compute_threads: expected a number >= 0, got {}",
-                    options.compute_threads);
-  }
-  if (options.device_memory_bytes < 0 || options.host_memory_bytes < 0) {
-    throw bad_input("profile: memory: expected bytes >= 0");
-  }
-  if (!(options.seconds_budget > 0)) {
-    throw bad_input("profile: seconds_budget: expected a number > 0, got {}",
-                    options.seconds_budget);
-  }
-}
-
-int64_t capacity(int64_t wanted, int64_t available) {
-  if (wanted > 0) return wanted;
-  return std::max<int64_t>(1, static_cast<int64_t>(kMemoryShare * static_cast<double>(available)));
-}
 
 }  // namespace
 
@@ -93,7 +46,6 @@ HardwareProfile measure_machine(
   const Figures figures(fmt::format("{}, {} thread{}", processor, threads, threads == 1 ? "" : "s"),
                         today());
   const int64_t memory = available_memory_bytes();
-  const int64_t disk = free_disk_bytes(options.nvme_directory);
 
   HardwareProfile hw;
   hw.name = "local";
@@ -142,9 +94,8 @@ HardwareProfile measure_machine(
   const double hand_over = measure_hand_over();
   const double h2d = best_rate(hw.rates, {"copy_h2d"}), d2h = best_rate(hw.rates, {"copy_d2h"});
   const char* by_copying = "copying 64 MiB";
-  hw.device.memory_bytes = figures.measured(
-      static_cast<double>(capacity(options.device_memory_bytes, memory)), "B",
-      options.device_memory_bytes > 0 ? "as asked for" : "40 % of the memory that was available");
+  hw.device.memory_bytes =
+      memory_capacity(figures, options.device_memory_bytes, kMemoryShare, memory);
   hw.device.reserved_bytes = figures.assumed(0, "B", "the device tier is one arena of its size");
   hw.device.memory_bandwidth = figures.measured(bandwidth, "B/s", by_copying);
   hw.device.peak_flops_float32 =
@@ -154,21 +105,13 @@ HardwareProfile measure_machine(
       figures.assumed(0, "FLOP/s", "the cpu backend computes in float32");
   hw.device.op_overhead_seconds =
       figures.measured(measure_op_overhead(), "s", "clocks and progress around one op");
-  hw.host.memory_bytes = figures.measured(
-      static_cast<double>(capacity(options.host_memory_bytes, memory)), "B",
-      options.host_memory_bytes > 0 ? "as asked for" : "40 % of the memory that was available");
+  hw.host.memory_bytes = memory_capacity(figures, options.host_memory_bytes, kMemoryShare, memory);
   hw.host.memory_bandwidth = figures.measured(bandwidth, "B/s", by_copying);
   hw.link.h2d_bandwidth = figures.measured(h2d, "B/s", "memcpy by one thread");
   hw.link.d2h_bandwidth = figures.measured(d2h, "B/s", "memcpy by one thread");
   hw.link.duplex_factor = figures.measured(contention.duplex, "1", "two threads copying");
   hw.link.latency_seconds = figures.measured(hand_over, "s", "waking the thread of another stream");
-  hw.nvme.capacity_bytes = figures.measured(kDiskShare * static_cast<double>(disk), "B",
-                                            "half of what is free in the folder of the file tier");
-  hw.nvme.read_bandwidth = figures.measured(best_rate(hw.rates, {"io_read"}), "B/s",
-                                            "pread, through the system's page cache");
-  hw.nvme.write_bandwidth = figures.measured(best_rate(hw.rates, {"io_write"}), "B/s",
-                                             "pwrite, through the system's page cache");
-  hw.nvme.latency_seconds = figures.measured(hand_over, "s", "waking the thread of another stream");
+  add_file_figures(hw, figures, options, hand_over);
   hw.cluster_fabric.bandwidth = figures.assumed(std::min(h2d, d2h), "B/s", "one node; as a link");
   hw.cluster_fabric.latency_seconds = figures.assumed(hand_over, "s", "one node; as a link");
   run_local_ranks(2, [&](Communicator& comm) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -63,20 +64,40 @@ int64_t Scratch::stretch(int64_t count) {
 Scratch::Scratch() : in_(kRingFloats), out_(kRingFloats) {}
 void Scratch::refresh() { std::copy_n(in_.arena.data(), in_.arena.bytes(), out_.arena.data()); }
 
+void Sampler::add(std::string family, std::array<double, 3> shape, double work, TimedRuns run) {
+  samples_.push_back({std::move(family), shape, work, std::move(run), parts_});
+}
+
 void Sampler::add(std::string family, std::array<double, 3> shape, double work,
                   std::function<double()> run) {
-  samples_.push_back({std::move(family), shape, work, std::move(run)});
+  add(std::move(family), shape, work, [run = std::move(run)](int repeats) {
+    double seconds = 0;
+    for (int i = 0; i < repeats; ++i) seconds += run();
+    return seconds;
+  });
+}
+
+void Sampler::warm_up() {
+  std::set<std::string> seen;
+  for (const Sample& sample : samples_) {
+    if (seen.insert(sample.family).second) sample.run(1);
+  }
 }
 
 void Sampler::measure(double budget, const std::function<void()>& between,
                       const std::function<void(const std::string&, double)>& progress) {
   std::vector<int> repeats(samples_.size(), 1);
   double spent_seconds = 0, round_seconds = 0;  // on rounds that are over; on the last of them
+  int parts = 0;                                // there is time for, counted in the first round
   for (int round = 0; round < kLeastRounds || spent_seconds + round_seconds < budget; ++round) {
     between();
     const Clock::time_point round_begin = Clock::now();
     for (size_t i = 0; i < samples_.size(); ++i) {
       Sample& sample = samples_[i];
+      if (round == 0 && sample.part == parts + 1 && seconds_since(round_begin) < budget / 2) {
+        parts = sample.part;
+      }
+      if (sample.part > parts) continue;
       // What is left is the larger of the budget and the rounds that must be.
       const double by_rounds =
           (round + static_cast<double>(i) / static_cast<double>(samples_.size())) / kLeastRounds;
@@ -84,9 +105,7 @@ void Sampler::measure(double budget, const std::function<void()>& between,
                std::min(by_rounds, (spent_seconds + seconds_since(round_begin)) / budget));
       const double waited = waited_for_processor();
       const Clock::time_point start = Clock::now();
-      double spent = 0;
-      for (int r = 0; r < repeats[i]; ++r) spent += sample.run();
-      const double once = spent / repeats[i];
+      const double once = sample.run(repeats[i]) / repeats[i];
       const bool disturbed = waited_for_processor() - waited > kDisturbance * seconds_since(start);
       if (round == 0) {
         repeats[i] = std::clamp(static_cast<int>(kLeastSeconds / std::max(once, 1e-9)), 1, 1000);
@@ -105,6 +124,7 @@ void Sampler::measure(double budget, const std::function<void()>& between,
 std::map<std::string, RateTable> Sampler::tables() const {
   std::map<std::string, RateTable> tables;
   for (const Sample& sample : samples_) {
+    if (sample.seconds.empty()) continue;
     RateTable& table = tables[sample.family];
     table.unit = unit_of(sample.family);
     const bool choose = disturbed_share() < kMostDisturbed && !sample.undisturbed.empty();

@@ -2,6 +2,9 @@
 // on until the time is spent, so that a disturbance meets all points alike and the median drops it.
 // Timings during which the process waited for a processor are left out, unless most are such: then
 // the machine is busy with other things all the time, and a step would meet the same.
+//
+// What is timed, and by which clock, is the samples' affair: the CPU's kernels are timed one by one
+// by the host's clock, a device's many at a time by marks on its queues.
 // Internal to engine/profile; used from one thread.
 #pragma once
 
@@ -63,31 +66,44 @@ class Scratch {
   Ring in_, out_;
 };
 
-/// One point of a rate table: `run` does `work` once and returns the seconds that count.
+/// Does what is timed so many times and returns the seconds that count, of all of them.
+using TimedRuns = std::function<double(int repeats)>;
+
+/// One point of a rate table: `run` does `work` as often as it is told.
 struct Sample {
   std::string family;
   std::array<double, 3> shape{1, 1, 1};
   double work = 0;
-  std::function<double()> run;
+  TimedRuns run;
+  int part = 0;                          // see begin_optional()
   std::vector<double> seconds = {};      // one per round, of a single run
   std::vector<double> undisturbed = {};  // those of them that no other process was in the way of
 };
 
 class Sampler {
  public:
+  void add(std::string family, std::array<double, 3> shape, double work, TimedRuns run);
+  /// Of what is timed run by run.
   void add(std::string family, std::array<double, 3> shape, double work,
            std::function<double()> run);
+  /// What is added from here on, to the next such call, is one part: all of it is left out if half
+  /// of the time is spent before its turn comes, and so are the parts behind it.
+  void begin_optional() { ++parts_; }
+
+  /// Runs the first sample of each family once, so that what they load is loaded.
+  void warm_up();
   /// Runs every sample in at least two rounds, of which the first warms up, and on until `budget`
   /// seconds are spent. `between` runs before each round, in time that is not counted.
   void measure(double budget, const std::function<void()>& between,
                const std::function<void(const std::string& what, double share)>& progress);
-  /// The tables, without source and date.
+  /// The tables of what was measured, without source and date.
   std::map<std::string, RateTable> tables() const;
   /// Share of the timings in which this process waited for a processor.
   double disturbed_share() const;
 
  private:
   std::vector<Sample> samples_;
+  int parts_ = 0;
 };
 
 }  // namespace longspan

@@ -25,6 +25,8 @@ class MachineBackend {
                  Communicator* comm);
 
   Backend& backend() const { return *backend_; }
+  /// What it works on; null on the cpu.
+  const cuda::Device* device() const { return device_.get(); }
 
  private:
   void open_gpu(const Program& program, int threads, Communicator* comm);

@@ -155,6 +155,11 @@ int64_t Trainer::steps_done() const { return state_->steps_done; }
 const Timeline& Trainer::last_timeline() const { return state_->timeline; }
 const Executor& Trainer::executor() const { return state_->executor; }
 Executor& Trainer::executor() { return state_->executor; }
+std::optional<int64_t> Trainer::device_bytes_in_use() const {
+  const cuda::Device* device = state_->machine.device();
+  if (device == nullptr) return std::nullopt;
+  return device->memory().used_bytes;
+}
 const TrainingConfig& Trainer::config() const { return state_->config; }
 
 }  // namespace longspan

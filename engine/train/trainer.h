@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,9 @@ class Trainer {
   const Executor& executor() const;
   Executor& executor();
   const TrainingConfig& config() const;
+  /// Bytes in use on the device, by this process and all others; nothing where the machine does not
+  /// tell the device's memory from the host's.
+  std::optional<int64_t> device_bytes_in_use() const;
 
  private:
   struct State;

@@ -25,11 +25,12 @@ class Collector {
     const double a = static_cast<double>(rows), b = static_cast<double>(width);
     out_.push_back({kernel, {a, b, 1}, a * b, repeats_});
   }
-  void whole(Kernel kernel, std::array<double, 3> shape, double work) {
-    repeated(kernel, shape, work, 1);
+  void whole(Kernel kernel, std::array<double, 3> shape, double work, double batch = 1) {
+    repeated(kernel, shape, work, 1, batch);
   }
-  void repeated(Kernel kernel, std::array<double, 3> shape, double work, double repeats) {
-    if (repeats > 0) out_.push_back({kernel, shape, work, repeats});
+  void repeated(Kernel kernel, std::array<double, 3> shape, double work, double repeats,
+                double batch = 1) {
+    if (repeats > 0) out_.push_back({kernel, shape, work, repeats, batch});
   }
 
  private:
@@ -50,9 +51,10 @@ void deterministic_backward(const Program& p, const OpShape& shape, int64_t widt
   const double triangles = shape.diagonal ? tiles : 0;
   const double squares = tiles * tiles * (shape.kv_chunks - (shape.diagonal ? 1 : 0)) +
                          (shape.diagonal ? tiles * (tiles - 1) / 2 : 0);
-  add.repeated(Kernel::attention_backward, {side, side, dim}, per_pair * side * side, squares);
+  add.repeated(Kernel::attention_backward, {side, side, dim}, per_pair * side * side, squares,
+               static_cast<double>(tile.heads));
   add.repeated(Kernel::attention_backward_diagonal, {side, side, dim},
-               per_pair * (side * (side + 1) / 2), triangles);
+               per_pair * (side * (side + 1) / 2), triangles, static_cast<double>(tile.heads));
   const double scores = 4.0 * static_cast<double>(tile.heads) * side * side;
   add.repeated(Kernel::pass, {scores, 1, 1}, scores, squares + triangles);
 }
@@ -67,6 +69,7 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   const bool forward = shape.kind == OpKind::attention_forward;
   const int64_t width = p.model.attention_width() / (p.lengths.head_shares() * p.lengths.tensor);
   const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(width);
+  const auto heads = static_cast<double>(width / p.model.head_dim);  // side by side
   const double full_keys = c * (shape.kv_chunks - (shape.diagonal ? 1 : 0));
   if (!forward && p.strategy.deterministic && p.dtype == DType::bfloat16) {
     deterministic_backward(p, shape, width, add);
@@ -74,11 +77,11 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   }
   if (full_keys > 0) {
     add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward, {c, full_keys, dim},
-              per_pair * c * full_keys);
+              per_pair * c * full_keys, heads);
   }
   if (shape.diagonal) {
     add.whole(forward ? Kernel::attention_forward_diagonal : Kernel::attention_backward_diagonal,
-              {c, c, dim}, per_pair * (c * (c + 1) / 2));
+              {c, c, dim}, per_pair * (c * (c + 1) / 2), heads);
   }
   if (shape.into_sum) {
     add.tiles(p.lengths.chunk, 0);

@@ -117,17 +117,30 @@ TEST_CASE("hw import: a file of Calculon's becomes one that --hw takes") {
 TEST_CASE("profile measures this machine, and the result is a profile") {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "machine.yaml";
-  const auto document =
-      longspan_json({"profile", "-o", path, "--seconds", "2", "--device-memory", "64MiB",
-                     "--host-memory", "256MiB", "--nvme-dir", folder.path(), "--threads", "1"});
+  const auto document = longspan_json({"profile", "--backend", "cpu", "-o", path, "--seconds", "2",
+                                       "--device-memory", "64MiB", "--host-memory", "256MiB",
+                                       "--nvme-dir", folder.path(), "--threads", "1"});
   CHECK(document.at("file") == path);
   CHECK(document.at("figures").at("device").at("memory_bytes").at("value") == 64.0 * 1024 * 1024);
   CHECK(longspan_json({"hw", "show", path}).at("name") == document.at("name"));
   CHECK(names_in(folder.path()) == std::vector<std::string>{"machine.yaml"});
   check_refused(longspan({"profile", "--seconds", "-1", "-o", path}), 2, {"--seconds"});
+  check_refused(longspan({"profile", "--backend", "gpu", "-o", path}), 2, {"--backend", "cuda"});
   check_refused(longspan({"profile", "--seconds", "nan", "-o", path}), 2, {"--seconds"});
   check_refused(longspan({"profile", "-o", folder.path() / "no" / "such.yaml"}), 2,
                 {"there is no folder"});
+}
+
+TEST_CASE("profile of a GPU where there is none says why, in one line") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "gpu.yaml";
+  const Result result = longspan({"profile", "--backend", "cuda", "--seconds", "1", "-o", path});
+  if (result.status == 0) {  // there is one
+    CHECK(longspan_json({"hw", "show", path}).at("backend") == "cuda");
+    return;
+  }
+  check_refused(result, 3, {"no GPU is usable: "});
+  CHECK(names_in(folder.path()).empty());
 }
 
 }  // namespace

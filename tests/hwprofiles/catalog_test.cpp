@@ -189,6 +189,16 @@ TEST_CASE("what is wrong in a file is told with its line") {
   CHECK_THROWS_WITH(read(replaced(good, "date: 2026", "day: 2026")), Contains("date: missing"));
   CHECK_THROWS_WITH(read(replaced(good, "  reserved_bytes", "  reservd_bytes")),
                     Contains("device.reserved_bytes: missing"));
+  const std::string named =
+      replaced(good, "  reserved_bytes",
+               "  overhead:\n    context: {value: 0, unit: B, source: \"assumption: none\", date: "
+               "2026-11-22}\n  reserved_bytes");
+  CHECK(read(named).device.overhead.at("context").source == "assumption: none");
+  CHECK(read(written(read(named))) == read(named));
+  CHECK_THROWS_WITH(read(replaced(named, "context: {value: 0", "context: {value: 1e99")),
+                    Contains("device.overhead.context: value: expected"));
+  CHECK_THROWS_WITH(read(replaced(named, "context: {value: 0", "context: {valu: 0")),
+                    Contains("device.overhead.context.value: missing"));
   CHECK_THROWS_WITH(read(good + "\nnotes: hello\n"), Contains("notes: unknown key"));
   CHECK_THROWS_WITH(read(replaced(good, "  cores: 2", "  cores: 2\n  core: 3")),
                     Contains("host.core: unknown key; did you mean \"cores\"?"));

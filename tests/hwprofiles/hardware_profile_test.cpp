@@ -96,6 +96,7 @@ TEST_CASE("zero is a value only where it means none") {
   int index = 0;
   visit_figures(model, [&](const FigureRule& rule, const Figure&) {
     HardwareProfile hw = load_hardware("b200");
+    hw.device.overhead.clear();  // more than nothing is reserved for
     const std::string name = spoil_figure(hw, index++, [](Figure& f) { f.value = 0; });
     INFO(name);
     const std::string key = rule.key;
@@ -119,6 +120,25 @@ TEST_CASE("factors are fractions") {
   hw.link.duplex_factor.value = 1.01;
   CHECK_THAT(refusal(hw),
              Contains("link.duplex_factor: value: expected a fraction in (0, 1], got 1.01"));
+}
+
+TEST_CASE("overheads are bytes with a source, and no more than is reserved") {
+  HardwareProfile hw = load_hardware("h100-80g");
+  REQUIRE(hw.device.overhead.size() == 3);
+  CHECK(refusal(hw) == "accepted");
+  CHECK(overhead_bytes(hw) == 550'000'000 + (32 << 20) + (64 << 20));
+  hw.device.overhead["context"].unit = "GiB";
+  CHECK_THAT(refusal(hw), StartsWith("hw.yaml: device.overhead.context: unit: expected B"));
+  hw.device.overhead["context"].unit = "B";
+  hw.device.overhead["context"].value = -1;
+  CHECK_THAT(refusal(hw), StartsWith("hw.yaml: device.overhead.context: value: expected"));
+  hw.device.overhead["context"].value = hw.device.reserved_bytes.value - (32 << 20) - (64 << 20);
+  CHECK(refusal(hw) == "accepted");
+  hw.device.overhead["context"].value += 1;
+  CHECK_THAT(refusal(hw), StartsWith("hw.yaml: device.overhead: expected terms that add up"));
+  hw.device.overhead.clear();
+  CHECK(refusal(hw) == "accepted");
+  CHECK(overhead_bytes(hw) == 0);
 }
 
 TEST_CASE("counts, names and sizes are checked") {

@@ -109,7 +109,15 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
   }
 
   std::string name() const override { return "host"; }
+  cuda::DeviceFacts facts() const override { return {"driver 1.2, CUDA 3.4", 1, 2}; }
+  cuda::DeviceMemory memory() const override {
+    cuda::DeviceMemory memory{testing::kHostDeviceBytes, taken_};
+    for (const cuda::MemoryTerm& term : opening_) memory.used_bytes += term.bytes;
+    return memory;
+  }
+  const std::vector<cuda::MemoryTerm>& opening() const override { return opening_; }
   std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
+    if (tier == Tier::device) taken_ += bytes;
     return std::make_unique<MemoryArena>(bytes, tier == Tier::device ? "device" : "host");
   }
   cuda::Queue& queue(Stream stream) override { return queues_[static_cast<int>(stream)]; }
@@ -166,6 +174,9 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
   Worker& on(Stream stream) { return *workers_[index(stream)]; }
   double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
+  const std::vector<cuda::MemoryTerm> opening_{{"context", "of a device that is none", 300 << 20},
+                                               {"scratch", "likewise", cuda::kScratchBytes}};
+  int64_t taken_ = 0;  // by all arenas there ever were
   std::array<cuda::Queue, kStreamCount> queues_;
   std::array<std::unique_ptr<std::byte[]>, kStreamCount> scratch_;
   cuda::Fault fault_;

@@ -3,13 +3,23 @@
 // wait that is missing shows as a wrong number, as it would on a GPU.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "engine/cuda/device.h"
 
 namespace longspan::testing {
 
+/// Memory that it says to have.
+inline constexpr int64_t kHostDeviceBytes = int64_t{2} << 30;
+
 /// With `lag`, every queue sleeps a random moment before each piece of its work.
 std::unique_ptr<cuda::Device> make_host_device(bool lag);
+
+/// The ranges (engine/cuda/ranges.h) that threads have opened since the last call, in their order.
+/// Fails the test if one is still open.
+std::vector<std::string> take_ranges();
 
 }  // namespace longspan::testing

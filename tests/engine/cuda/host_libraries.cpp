@@ -1,10 +1,17 @@
 // What the CUDA build takes from the vendor's libraries, in plain loops: the order of the sums is
 // the loops', the roundings are where the libraries have them.
+#include <catch2/catch.hpp>
 #include <cstring>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/launch.h"
 #include "engine/cuda/memory.h"
+#include "engine/cuda/ranges.h"
+#include "tests/engine/cuda/host_device.h"
 
 namespace longspan::cuda {
 namespace {
@@ -62,6 +69,30 @@ template void gemm_nn(const Queue&, int64_t, int64_t, int64_t, const bfloat16*, 
 template void gemm_tn(const Queue&, int64_t, int64_t, int64_t, const bfloat16*, int64_t,
                       const bfloat16*, int64_t, Into, float*, int64_t);
 
+namespace {
+
+struct Ranges {
+  std::mutex mutex;
+  std::vector<std::string> names;
+  int open = 0;
+};
+Ranges& ranges() {
+  static Ranges all;
+  return all;
+}
+
+}  // namespace
+
+NamedRange::NamedRange(std::string_view name) {
+  const std::lock_guard lock(ranges().mutex);
+  ranges().names.emplace_back(name);
+  ++ranges().open;
+}
+NamedRange::~NamedRange() {
+  const std::lock_guard lock(ranges().mutex);
+  --ranges().open;
+}
+
 void copy_bytes(const Queue& queue, const std::byte* from, int64_t bytes, std::byte* to) {
   submit(queue, [=] { std::memcpy(to, from, bytes); });
 }
@@ -71,3 +102,9 @@ void zero_bytes(const Queue& queue, std::byte* x, int64_t bytes) {
 }
 
 }  // namespace longspan::cuda
+
+std::vector<std::string> longspan::testing::take_ranges() {
+  const std::lock_guard lock(cuda::ranges().mutex);
+  CHECK(cuda::ranges().open == 0);
+  return std::exchange(cuda::ranges().names, {});
+}

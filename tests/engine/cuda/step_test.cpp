@@ -1,5 +1,6 @@
 // The CUDA backend's steps, its kernels run on the host: the numbers of the reference, in float and
 // in bfloat16, and the same bits however its queues lag behind each other.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "engine/cuda/backend.h"
@@ -67,6 +68,25 @@ TEST_CASE("in bfloat16 the error does not grow with the chunks that keys stream 
       CHECK(many[unit] <= 1.05 * few[unit]);
     }
   }
+}
+
+TEST_CASE("every op is a range of its name for profilers", "[cuda]") {
+  const auto device = make_host_device(false);
+  StepCase step = cuda_case(270, *device);
+  std::vector<std::string> submitted;  // by the backend: file I/O is the runtime's
+  step.make_backend = [&](const Program& program) {
+    for (const Op& op : program.ops) {
+      if (op.stream != Stream::io) submitted.emplace_back(name_of(op.kind));
+    }
+    return cuda::make_backend(program, *device, 2);
+  };
+  step.random_order.reset();
+  (void)take_ranges();
+  run_step(step);
+  std::vector<std::string> ranges = take_ranges();
+  std::sort(ranges.begin(), ranges.end());
+  std::sort(submitted.begin(), submitted.end());
+  CHECK(ranges == submitted);
 }
 
 TEST_CASE("queues that lag change no bit", "[cuda][property]") {

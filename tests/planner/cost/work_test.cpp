@@ -67,6 +67,24 @@ OpShape shape_of(OpKind kind) {
 
 }  // namespace
 
+TEST_CASE("attention's heads are at work side by side") {
+  Strategy strategy;
+  strategy.chunk_tokens = strategy.block_tokens = 16;
+  for (const int64_t ulysses : {1, 2}) {
+    strategy.parallel.ulysses = ulysses;
+    const Program program = program_of(llama(), strategy, 64);
+    for (const OpKind kind : {OpKind::attention_forward, OpKind::attention_backward}) {
+      OpShape shape = shape_of(kind);
+      shape.kv_chunks = 3;
+      shape.diagonal = true;
+      std::vector<Primitive> work;
+      work_of(program, shape, work);
+      REQUIRE(work.size() == 2);  // a rectangle and a triangle
+      for (const Primitive& p : work) CHECK(p.batch == 4.0 / static_cast<double>(ulysses));
+    }
+  }
+}
+
 TEST_CASE("the ops of a step without recomputation do exactly the model's FLOPs") {
   for (const ModelSpec& model : {llama(), gpt()}) {
     const double expected = model_flops(model, 256).step();

@@ -1,0 +1,14 @@
+// Measuring how a device's queues slow each other down, and the host's file I/O beside them.
+// Internal to engine/profile.
+#pragma once
+
+#include "engine/profile/contention.h"
+#include "engine/profile/device_kernels.h"
+
+namespace longspan {
+
+/// Products beside copies, copies beside each other, and file I/O beside products. Takes about a
+/// second on a GPU.
+Contention measure_contention(DeviceBench& bench, FileArena& file);
+
+}  // namespace longspan

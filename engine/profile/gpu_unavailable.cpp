@@ -1,0 +1,13 @@
+// A build without CUDA.
+#include "base/error.h"
+#include "engine/cuda/open_device.h"
+#include "engine/profile/profile.h"
+
+namespace longspan {
+
+HardwareProfile measure_gpu(const ProfileOptions&,
+                            const std::function<void(const std::string& what, double share)>&) {
+  throw failed("no GPU is usable: {}", cuda::why_unavailable());
+}
+
+}  // namespace longspan

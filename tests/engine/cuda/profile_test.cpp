@@ -1,0 +1,206 @@
+// What `longspan profile` measures on a GPU, measured on the host device: times mean nothing there,
+// but which kernels run, what becomes of their figures, and what a plan makes of them does.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <random>
+
+#include "base/error.h"
+#include "engine/profile/device_attention.h"
+#include "engine/profile/device_profile.h"
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/cost/cost_model.h"
+#include "planner/cost/tiling.h"
+#include "planner/search/search.h"
+#include "tests/engine/cuda/host_device.h"
+#include "tests/engine/train/temporary_folder.h"
+
+namespace longspan::testing {
+namespace {
+
+DeviceGrid small_grid() {
+  DeviceGrid grid;
+  grid.product_rows = {8, 32};
+  grid.product_widths = {16, 32};
+  grid.chunks = {8, 16};
+  grid.more_chunks = {32};
+  grid.head_dim = 16;
+  grid.other_head_dim = 8;
+  grid.heads = 4;
+  grid.kv_heads = 2;
+  grid.heads_tried = {1, 2, 4, 6};
+  grid.heads_chunks = {16};
+  grid.rows = {8, 32};
+  grid.widths = {16, 32};
+  grid.loss_rows = {8};
+  grid.vocabularies = {4096, 8192};
+  grid.states = {64, 4096};
+  grid.copies = {4096, 1 << 20};
+  grid.contended_product = 64;
+  grid.contended_copy = 1 << 20;
+  grid.in_bytes = 8 << 20;
+  grid.out_bytes = 16 << 20;
+  return grid;
+}
+
+ProfileOptions quick() {
+  ProfileOptions options;
+  options.compute_threads = 1;
+  options.nvme_directory = std::filesystem::temp_directory_path();
+  options.seconds_budget = 30;
+  return options;
+}
+
+HardwareProfile measured_once() {
+  static const HardwareProfile hw = [] {
+    const auto device = make_host_device(false);
+    ProfileOptions options = quick();
+    options.seconds_budget = 10;  // enough for all parts, but on a busy machine
+    return measure_device(*device, options, small_grid(), {});
+  }();
+  return hw;
+}
+
+}  // namespace
+
+TEST_CASE("a device's profile is complete, says what stands behind it, and survives its file") {
+  const HardwareProfile hw = measured_once();
+  CHECK_NOTHROW(validate(hw, "test"));
+  CHECK(hw.device.backend == "cuda");
+  CHECK(hw.device.name == "host");
+  CHECK(hw.devices_per_node == 2);
+  for (int i = 0; i < kKernelCount; ++i) {
+    const auto kernel = static_cast<Kernel>(i);
+    if (kernel == Kernel::exchange || kernel == Kernel::gather) continue;  // the fabric's
+    if (kernel == Kernel::pass) continue;  // of other implementations
+    const std::string family(name_of(kernel));
+    INFO(family);
+    REQUIRE(hw.rates.contains(family));
+    const RateTable& table = hw.rates.at(family);
+    CHECK(table.points.size() >= 2);
+    CHECK(table.source.starts_with("measured: "));
+    // Device and versions.
+    CHECK(table.source.find("host, driver 1.2, CUDA 3.4") != std::string::npos);
+    CHECK(table.date == hw.device.memory_bandwidth.date);
+  }
+  for (const auto& [name, table] : hw.rates) {
+    CHECK(name.find(' ') == std::string::npos);  // what heads were told by is no family
+  }
+  // Grids, so that interpolation is theirs: products of 2 x 2 x 2 shapes.
+  CHECK(hw.rates.at("gemm_nt").points.size() == 8);
+  CHECK(hw.rates.at("gemm_tn").points.size() == 8);
+  CHECK(hw.rates.at("attention_forward").tiling.padded);
+  CHECK(hw.rates.at("attention_backward_diagonal").tiling.workers == 1);
+  CHECK(hw.rates.at("gemm_nt").tiling.shapes.empty());
+
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "gpu.yaml";
+  save_hardware(path, hw);
+  CHECK(load_hardware(path) == hw);
+}
+
+TEST_CASE("a device's memory is its arena's but for terms that have names") {
+  const HardwareProfile hw = measured_once();
+  CHECK(hw.device.memory_bytes.value == kHostDeviceBytes);
+  REQUIRE(hw.device.overhead.size() == 3);
+  CHECK(hw.device.overhead.at("context").value == 300 << 20);
+  CHECK(hw.device.overhead.at("scratch").value == cuda::kScratchBytes);
+  CHECK(hw.device.overhead.at("kernels").value == 0);  // a host loads none
+  CHECK(overhead_bytes(hw) == (300 << 20) + cuda::kScratchBytes);
+  CHECK(hw.device.reserved_bytes.value > static_cast<double>(overhead_bytes(hw)));
+
+  const auto device = make_host_device(false);
+  ProfileOptions options = quick();
+  options.seconds_budget = 0.5;
+  options.device_memory_bytes = 256 << 20;
+  const HardwareProfile asked = measure_device(*device, options, small_grid(), {});
+  CHECK(capacities(asked)[0] == 256 << 20);
+  options.device_memory_bytes = kHostDeviceBytes;  // context and libraries are in the way
+  CHECK_THROWS_AS(measure_device(*device, options, small_grid(), {}), Error);
+}
+
+TEST_CASE("where time is short what matters least is left out") {
+  const auto device = make_host_device(false);
+  ProfileOptions options = quick();
+  options.seconds_budget = 1e-3;
+  double last = 0;
+  const HardwareProfile hw =
+      measure_device(*device, options, small_grid(), [&](const std::string& what, double share) {
+        CHECK(share >= last);
+        CHECK(share <= 1);
+        CHECK_FALSE(what.empty());
+        last = share;
+      });
+  CHECK(last == 1);
+  // The first chunks, of the first width of heads: rectangles and triangles.
+  CHECK(hw.rates.at("attention_forward").points.size() == 4);
+  CHECK(hw.rates.at("attention_backward_diagonal").points.size() == 2);
+  // With more time the other chunks too, and with more still the other width: each whole or not.
+  const RateTables longer = measured_once().rates;
+  const std::pair points{longer.at("attention_forward").points.size(),
+                         longer.at("attention_backward_diagonal").points.size()};
+  const std::pair<size_t, size_t> none{4, 2}, chunks{9, 3}, all{18, 6};
+  CHECK((points == none || points == chunks || points == all));
+}
+
+TEST_CASE("shapes that a device's memory does not hold are left out") {
+  const auto device = make_host_device(false);
+  ProfileOptions options = quick();
+  options.seconds_budget = 1e-3;
+  DeviceGrid grid = small_grid();
+  grid.vocabularies.push_back(int64_t{1} << 30);
+  const HardwareProfile hw = measure_device(*device, options, grid, {});
+  CHECK(hw.rates.at("loss").points.size() == 2);
+}
+
+TEST_CASE("a plan can be made with a measured device") {
+  HardwareProfile hw = measured_once();
+  hw.devices_per_node = 1;
+  const Plan plan = search(load_model("tiny-llama"), hw, 4096, {}).best;
+  CHECK(plan.dtype == DType::bfloat16);
+  CHECK(plan.predicted.step_seconds > 0);
+  CHECK(plan.predicted.peak_bytes[0] <= capacities(hw)[0]);
+}
+
+TEST_CASE("how attention is shared between processors is found from a few heads' rates") {
+  Tiling truth;
+  truth.shapes = {{128, 1, 1}};
+  truth.workers = 132;
+  truth.padded = true;
+  truth.waited = 0.75;
+  std::vector<HeadsRate> rates;
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> noise(0.999, 1.001);
+  for (int shape = 0; shape < 3; ++shape) {
+    const double queries = 1024 << (2 * shape);
+    for (const double heads : {1, 2, 4, 8, 16, 32}) {
+      const double share = tiled_share(truth, 132, {queries, 1, 1, heads});
+      rates.push_back({shape, queries, heads, 1e14 * (shape + 1) * share * noise(random)});
+    }
+  }
+  const HeadsTiling fit = fit_heads(rates, 132);
+  CHECK(fit.tiling == truth);
+  CHECK(fit.worst < 0.003);
+
+  // A table of eight heads then predicts eight heads as they were measured, and others as shared.
+  RateTable table;
+  table.unit = "FLOP/s";
+  table.source = "measured: by hand";
+  table.date = "2026-11-22";
+  table.points = {{{4096, 4096, 128}, 5e14}};
+  share_by_heads(table, fit.tiling, 8);
+  HardwareProfile hw = load_hardware("h100-80g");
+  hw.rates = {{"attention_forward", table}};
+  const CostModel cost(hw, DType::bfloat16);
+  const auto seconds = [&](double heads) {
+    return cost.seconds({Kernel::attention_forward, {4096, 4096, 128}, 5e14, 1, heads});
+  };
+  CHECK(seconds(8) == Approx(1).epsilon(1e-4));
+  const double share = tiled_share(truth, 132, {4096, 1, 1, 8});
+  CHECK(seconds(1) == Approx(share / tiled_share(truth, 132, {4096, 1, 1, 1})).epsilon(1e-4));
+}
+
+}  // namespace longspan::testing
