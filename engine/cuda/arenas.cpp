@@ -17,6 +17,10 @@
 namespace longspan::cuda {
 namespace {
 
+// Sets and copies of pageable memory may return before the device is done, and the queues' streams do
+// not wait for the stream these are on.
+void wait_for_default_stream() { check(cudaStreamSynchronize(cudaStreamLegacy), "device memory"); }
+
 class DeviceArena final : public Arena {
  public:
   explicit DeviceArena(int64_t bytes) : bytes_(bytes) {
@@ -30,19 +34,23 @@ class DeviceArena final : public Arena {
                    format_bytes(std::max<int64_t>(0, bytes - static_cast<int64_t>(available))));
     }
     check(cudaMemset(data_, 0, bytes), "zero");
+    wait_for_default_stream();
   }
   ~DeviceArena() override { (void)cudaFree(data_); }
 
   std::byte* data() const override { return static_cast<std::byte*>(data_); }
   int64_t bytes() const override { return bytes_; }
   void poison() override {
-    if (bytes_ > 0) check(cudaMemset(data_, 0xFF, bytes_), "poison");
+    if (bytes_ == 0) return;
+    check(cudaMemset(data_, 0xFF, bytes_), "poison");
+    wait_for_default_stream();
   }
   void read(int64_t offset, void* out, int64_t bytes) const override {
     check(cudaMemcpy(out, data() + offset, bytes, cudaMemcpyDeviceToHost), "read");
   }
   void write(int64_t offset, const void* data, int64_t bytes) override {
     check(cudaMemcpy(this->data() + offset, data, bytes, cudaMemcpyHostToDevice), "write");
+    wait_for_default_stream();
   }
 
  private:
