@@ -17,6 +17,10 @@
 namespace longspan::cuda {
 namespace {
 
+// Sets and copies of pageable memory may return before the device is done, and the queues' streams
+// do not wait for the stream these are on.
+void wait_for_default_stream() { check(cudaStreamSynchronize(cudaStreamLegacy), "device memory"); }
+
 class DeviceArena final : public Arena {
  public:
   explicit DeviceArena(int64_t bytes) : bytes_(bytes) {
@@ -43,13 +47,13 @@ class DeviceArena final : public Arena {
   }
   void write(int64_t offset, const void* data, int64_t bytes) override {
     check(cudaMemcpy(this->data() + offset, data, bytes, cudaMemcpyHostToDevice), "write");
+    wait_for_default_stream();
   }
 
  private:
-  // Waited for: queues run beside the stream that this is on.
   void fill(int value) {
     check(cudaMemset(data_, value, bytes_), "fill");
-    check(cudaStreamSynchronize(nullptr), "fill");
+    wait_for_default_stream();
   }
 
   void* data_ = nullptr;

@@ -1,8 +1,11 @@
 #include "tests/engine/plan_runner.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <random>
 
+#include "base/bfloat16.h"
 #include "engine/cpu/backend.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/optimizer.h"
@@ -28,8 +31,12 @@ std::vector<std::vector<float>> case_weights(const StepCase& step) {
       for (int64_t i = 0; i < tensor.elements; ++i) {
         const double uniform = static_cast<double>(random() >> 11) * 0x1p-53 * 2 - 1;
         const double center = tensor.init == ParameterTensor::Init::ones ? 1 : 0;
-        values[tensor.offset + i] = static_cast<float>(center + uniform * (vector ? 0.3 : 0.2));
+        values[tensor.offset + i] =
+            static_cast<float>(center + uniform * (vector ? 0.3 : step.weight_spread));
       }
+    }
+    if (step.rounded_weights) {
+      for (float& value : values) value = widen(narrow(value));
     }
     weights.push_back(std::move(values));
   }
@@ -55,10 +62,10 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
 
   StepOutcome outcome;
   outcome.gradients.resize(weights.size());
+  // A device may still be working on them, unless ops are waited for one by one.
+  const bool waits = backend->queues() == nullptr || step.random_order;
   executor.before_op = [&](const Op& op) {
-    if (op.kind != OpKind::adamw) return;
-    // A device may still be working on them, unless ops are waited for one by one.
-    if (backend->queues() != nullptr && !step.random_order) return;
+    if (op.kind != OpKind::adamw || !waits) return;
     std::vector<float>& gradient = outcome.gradients[op.index];
     gradient.resize(p.bytes_of(op.operands[0]) / 4);
     executor.read(op.operands[0], gradient.data());
@@ -85,6 +92,14 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
     std::vector<float>& values =
         outcome.parameters.emplace_back(p.bytes_of(p.parameters[unit]) / 4);
     executor.read(p.parameters[unit], values.data());
+    if (waits) continue;
+    // After one step from zero the first moment is (1 - beta1) of the clipped gradient.
+    const double norm = std::sqrt(outcome.gradient_norm);
+    const double kept = (1 - context.beta1) * std::min(1.0, context.clip_norm / norm);
+    std::vector<float>& gradient = outcome.gradients[unit];
+    gradient.resize(p.bytes_of(p.adam_m[unit]) / 4);
+    executor.read(p.adam_m[unit], gradient.data());
+    for (float& value : gradient) value = static_cast<float>(value / kept);
   }
   outcome.sent_bytes = backend->sent_bytes() - sent_before;
   outcome.arena_bytes = executor.arena_bytes();

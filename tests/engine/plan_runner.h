@@ -27,6 +27,8 @@ struct StepCase {
   uint64_t seed = 7;                     // of the weights and the tokens
   std::optional<uint64_t> random_order;  // run on one thread in a random legal order
   DType dtype = DType::float32;
+  double weight_spread = 0.2;    // of matrices: uniform in +- this
+  bool rounded_weights = false;  // to bfloat16, whatever the dtype
   /// What runs it, of several ranks with their communicator; empty: the CPU backend.
   std::function<std::unique_ptr<Backend>(const Program&, Communicator*)> make_backend;
 };
@@ -34,7 +36,7 @@ struct StepCase {
 struct StepOutcome {
   double loss = 0;
   double gradient_norm = 0;
-  std::vector<std::vector<float>> gradients;   // per unit; empty of a device's queues run freely
+  std::vector<std::vector<float>> gradients;   // per unit
   std::vector<std::vector<float>> parameters;  // per unit, after one AdamW update
   std::array<int64_t, kTierCount> arena_bytes{};
   std::array<int64_t, kTierCount> high_water_bytes{};

@@ -1,0 +1,61 @@
+// What the checks run on: the GPU, the driver, and the versions of the libraries as they are found
+// here. A library that is not found fails the case that needs it, not this one.
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include <catch2/catch.hpp>
+
+#include "engine/cuda/open_device.h"
+#include "tests/gpu/figures.h"
+
+namespace longspan::testing {
+namespace {
+
+// What a library's function of this name says of its version.
+template <class Function, class Call>
+void library_version(const char* name, const char* file, const char* function, Call call) {
+  void* library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return figure(name, std::string("not found: ") + dlerror());
+  void* symbol = dlsym(library, function);
+  if (symbol == nullptr) return figure(name, std::string("has no ") + function);
+  figure(name, std::to_string(call(reinterpret_cast<Function*>(symbol))));
+}
+
+std::string cuda_version(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+}  // namespace
+
+TEST_CASE("a GPU is there and these are its libraries", "[environment]") {
+  const std::string reason = cuda::why_unavailable();
+  if (!reason.empty()) figure("no GPU is usable", reason);
+  library_version<size_t()>("cuBLASLt", "libcublasLt.so.13", "cublasLtGetVersion",
+                            [](auto* function) { return function(); });
+  library_version<size_t()>("cuDNN", "libcudnn.so.9", "cudnnGetVersion",
+                            [](auto* function) { return function(); });
+  library_version<int(int*)>("NCCL", "libnccl.so.2", "ncclGetVersion", [](auto* function) {
+    int version = 0;
+    return function(&version) == 0 ? version : -1;
+  });
+  int runtime = 0, driver = 0;
+  REQUIRE(cudaRuntimeGetVersion(&runtime) == cudaSuccess);
+  figure("CUDA runtime", cuda_version(runtime));
+  if (cudaDriverGetVersion(&driver) == cudaSuccess) {
+    figure("CUDA of the driver", cuda_version(driver));
+  }
+  INFO("no GPU is usable: " << reason);
+  REQUIRE(reason.empty());
+  cudaDeviceProp properties;
+  REQUIRE(cudaGetDeviceProperties(&properties, 0) == cudaSuccess);
+  figure("GPU", std::string(properties.name));
+  figure("compute capability",
+         std::to_string(properties.major) + "." + std::to_string(properties.minor));
+  figure("multiprocessors", properties.multiProcessorCount, "1");
+  figure("device memory", static_cast<double>(properties.totalGlobalMem), "B");
+  size_t available = 0, total = 0;
+  REQUIRE(cudaMemGetInfo(&available, &total) == cudaSuccess);
+  figure("device memory taken with a context alone", static_cast<double>(total - available), "B");
+}
+
+}  // namespace longspan::testing

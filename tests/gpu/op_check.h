@@ -1,0 +1,40 @@
+// Runs the ops of a program one by one on a backend under test and on the CPU engine, and compares
+// what each of them writes.
+//
+// Both get the same inputs, which are what a step has there: the CPU engine's results so far, in
+// float32, rounded where the backend under test holds bfloat16. So an op answers for its own error
+// alone, and every kind is seen in all the forms that plans give it. Whatever an op writes without
+// reading it is NaN before, and so is all memory around its operands that it is given.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "planner/program/program.h"
+#include "tests/engine/plan_runner.h"
+
+namespace longspan::testing {
+
+struct OpReport {
+  /// One line for each operand that came out wrong: too far off, left unwritten, or written where
+  /// the op has no business.
+  std::vector<std::string> faults;
+  /// The largest error of each op kind: relative, norm-wise, of one operand of one op.
+  std::map<std::string, double> worst;
+  int64_t ops = 0;
+};
+
+/// One step of the case on the backend that case.make_backend() makes. Files are memory here, and
+/// what an op leaves without meaning (workspaces, gradients that it has used up) is not looked at.
+/// REQUIRES: one rank.
+OpReport check_ops(const StepCase& step);
+
+/// Bounds of the error of a single op, norm-wise. In float32 what sums of thousands come to. In
+/// bfloat16 a rounding is off by at most 2^-8 and by 1.7e-3 in the mean, and those in a row add up
+/// like the sides of right angles: 4e-3 is five of them; 5e-3 is eight, for the blocks that hold
+/// what is between a norm, a product, a bias and an activation (or a rotation) in bfloat16.
+double op_tolerance(DType dtype, OpKind kind);
+
+}  // namespace longspan::testing
