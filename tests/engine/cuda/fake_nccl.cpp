@@ -37,10 +37,11 @@ struct Message {
 
 // What the ranks of a communicator share. Everything in it is under the one mutex.
 struct Clique {
-  explicit Clique(int n) : size(n), given(n), mailboxes(n * n) {}
+  explicit Clique(int n) : size(n), aborted(n), given(n), mailboxes(n * n) {}
 
   int size, joined = 0;
-  bool aborted = false, mismatched = false;
+  bool mismatched = false;
+  std::vector<bool> aborted;  // by each rank, which ends what is its own only
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<const void*> given;  // by each rank, to the collective that is under way
@@ -49,16 +50,17 @@ struct Clique {
   std::vector<std::deque<Message*>> mailboxes;                       // by source and destination
   std::map<std::pair<int64_t, int>, std::shared_ptr<Clique>> parts;  // by split and color
 
-  // Until all ranks have come here. False if the communicator is aborted.
-  bool meet(std::unique_lock<std::mutex>& lock) {
+  // Until all ranks have come here. False if this rank has aborted.
+  bool meet(std::unique_lock<std::mutex>& lock, int rank) {
     const int64_t mine = round;
     if (++arrived == size) {
       arrived = 0;
       ++round;
       changed.notify_all();
     }
-    changed.wait(lock, [&] { return aborted || round != mine; });
-    return !aborted;
+    changed.wait(lock, [&] { return aborted[rank] || round != mine; });
+    if (round == mine) --arrived;
+    return !aborted[rank];
   }
 };
 
@@ -150,12 +152,14 @@ ncclResult_t collective(ncclComm* comm, cudaStream_t stream, const void* from, v
     std::vector<std::byte> result(result_bytes);
     std::unique_lock lock(clique->mutex);
     clique->given[rank] = from;
-    if (!clique->meet(lock)) return;
-    const std::vector<const void*> given = clique->given;
-    lock.unlock();
-    make(given, result.data());
-    lock.lock();
-    if (!clique->meet(lock)) return;
+    if (!clique->meet(lock, rank)) return;
+    // What a rank that has aborted showed is there no longer.
+    if (std::find(clique->aborted.begin(), clique->aborted.end(), true) != clique->aborted.end()) {
+      clique->changed.wait(lock, [&] { return clique->aborted[rank]; });
+      return;
+    }
+    make(clique->given, result.data());
+    if (!clique->meet(lock, rank)) return;
     lock.unlock();
     std::memcpy(to, result.data(), result_bytes);
   });
@@ -209,6 +213,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
   comm->unsubmitted.push_back([=, &part = *part, clique = clique] {
     const std::lock_guard known(clique->mutex);
     clique->given.resize(clique->size);
+    clique->aborted.resize(clique->size);
     clique->mailboxes.resize(static_cast<size_t>(clique->size) * clique->size);
     part = new ncclComm(clique, key);
   });
@@ -239,7 +244,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   {
     const std::lock_guard lock(comm->clique->mutex);
-    comm->clique->aborted = true;
+    comm->clique->aborted[comm->rank] = true;
     comm->clique->changed.notify_all();
   }
   delete comm;
@@ -277,9 +282,10 @@ ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int p
     clique->mailboxes[rank * clique->size + peer].push_back(message.get());
     clique->changed.notify_all();
   });
-  group.waits.push_back([=, clique = comm->clique] {
+  group.waits.push_back([=, clique = comm->clique, rank = comm->rank] {
     std::unique_lock lock(clique->mutex);
-    clique->changed.wait(lock, [&] { return clique->aborted || message->taken; });
+    clique->changed.wait(lock, [&] { return clique->aborted[rank] || message->taken; });
+    if (!message->taken) std::erase(clique->mailboxes[rank * clique->size + peer], message.get());
   });
   return ncclSuccess;
 }
@@ -290,8 +296,8 @@ ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, n
   group.receives.push_back([=, clique = comm->clique, rank = comm->rank] {
     std::unique_lock lock(clique->mutex);
     std::deque<Message*>& mailbox = clique->mailboxes[peer * clique->size + rank];
-    clique->changed.wait(lock, [&] { return clique->aborted || !mailbox.empty(); });
-    if (clique->aborted) return;
+    clique->changed.wait(lock, [&] { return clique->aborted[rank] || !mailbox.empty(); });
+    if (clique->aborted[rank]) return;
     Message* message = mailbox.front();
     mailbox.pop_front();
     if (message->bytes == count * size_of(type)) {
