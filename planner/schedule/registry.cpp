@@ -1,0 +1,102 @@
+#include "planner/schedule/registry.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/nearest.h"
+#include "planner/schedule/families/families.h"
+
+namespace longspan {
+namespace {
+
+constexpr auto kFamilies = std::to_array<ScheduleFamily>({
+    {.name = "gpipe",
+     .summary = "all forwards, then all backwards",
+     .source = "GPipe, arXiv 1811.06965",
+     .generate = gpipe},
+    {.name = "1f1b",
+     .summary = "a forward and a backward in turns: as many microbatches in flight as ranks",
+     .source = "PipeDream-Flush, arXiv 2006.09503",
+     .generate = one_forward_one_backward},
+    {.name = "interleaved-1f1b",
+     .summary = "1f1b over several chunks of layers on each rank",
+     .source = "Megatron-LM, arXiv 2104.04473",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 0,
+     .grouped = true,
+     .generate = interleaved_1f1b},
+    {.name = "bfs",
+     .summary = "all microbatches through a chunk of layers before the next chunk",
+     .source = "Breadth-First Pipeline Parallelism, arXiv 2211.05953; PyTorch's LoopedBFS",
+     .most_virtual_stages = 0,
+     .generate = breadth_first},
+    {.name = "kfkb",
+     .summary = "1f1b of groups of microbatches, to hide messages",
+     .source = "Ada-Grouper, arXiv 2303.01675",
+     .grouped = true,
+     .generate = kfkb},
+    {.name = "zb-h1",
+     .summary = "1f1b with gradients of weights moved into bubbles, in 1f1b's memory",
+     .source = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241",
+     .generate = zb_h1},
+    {.name = "zb-h2",
+     .summary = "no bubble where F = I = W, in twice 1f1b's memory",
+     .source = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241",
+     .generate = zb_h2},
+    {.name = "terapipe",
+     .summary = "all forwards of slices of sequences, then all backwards",
+     .source = "TeraPipe, arXiv 2102.07988",
+     .sliced = true,
+     .generate = terapipe},
+    {.name = "seq1f1b",
+     .summary = "1f1b of slices of sequences: smaller bubbles and less memory",
+     .source = "Seq1F1B, arXiv 2406.03488",
+     .sliced = true,
+     .generate = seq1f1b},
+    {.name = "seq1f1b-i",
+     .summary = "seq1f1b over several chunks of layers on each rank",
+     .source = "Seq1F1B, arXiv 2406.03488",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 0,
+     .sliced = true,
+     .generate = seq1f1b_interleaved},
+});
+
+void check_count(std::string_view name, std::string_view what, int32_t count, int32_t least,
+                 int32_t most) {
+  if (count >= least && (most == 0 || count <= most)) return;
+  if (least == most) throw bad_input("{} takes {} {}; got {}", name, least, what, count);
+  throw bad_input("{} takes {} or more {}; got {}", name, least, what, count);
+}
+
+}  // namespace
+
+std::span<const ScheduleFamily> schedule_families() { return kFamilies; }
+
+const ScheduleFamily& schedule_family(std::string_view name) {
+  const auto found = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                  [&](const ScheduleFamily& f) { return f.name == name; });
+  if (found != kFamilies.end()) return *found;
+  std::vector<std::string> names;
+  for (const ScheduleFamily& family : kFamilies) names.emplace_back(family.name);
+  throw bad_input("unknown schedule \"{}\"{}", name, nearest_hint(std::string(name), names));
+}
+
+Schedule make_schedule(const ScheduleFamily& family, const ScheduleRequest& request) {
+  check_count(family.name, "ranks", request.ranks, 1, 0);
+  check_count(family.name, "microbatches", request.micro_batches, 1, 0);
+  check_count(family.name, "virtual stages", request.virtual_stages, family.least_virtual_stages,
+              family.most_virtual_stages);
+  check_count(family.name, "slices", request.slices, 1, family.sliced ? 0 : 1);
+  check_count(family.name, "microbatches in a group", request.group, 0, 0);
+  if (request.group != 0 && !family.grouped) {
+    throw bad_input("{} has no groups of microbatches; leave the group out", family.name);
+  }
+  if (request.memory_limit < 0) throw bad_input("a memory limit cannot be negative");
+  return family.generate(request);
+}
+
+}  // namespace longspan

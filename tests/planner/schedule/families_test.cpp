@@ -1,0 +1,189 @@
+// Every family over random sizes: valid always, and the closed forms where they are known.
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "planner/schedule/check.h"
+#include "tests/planner/schedule/schedules.h"
+
+namespace longspan {
+namespace {
+
+using testing::Asked;
+using testing::bubble_of;
+using testing::timing_of;
+
+std::mt19937_64& dice() {
+  static std::mt19937_64 random(7);
+  return random;
+}
+
+int32_t between(int32_t least, int32_t most) {
+  return least + static_cast<int32_t>(dice()() % static_cast<uint64_t>(most - least + 1));
+}
+
+// Times of a kind that bubbles' formulas hold for: W no longer than F or I.
+Asked random_asked(int32_t least_ranks = 2) {
+  Asked asked;
+  asked.ranks = between(least_ranks, 9);
+  asked.micro_batches = asked.ranks * between(2, 5);
+  asked.forward = between(8, 12);
+  asked.input = between(8, 12);
+  asked.weight = between(1, 8);
+  return asked;
+}
+
+double all(const Asked& a) { return a.forward + a.input + a.weight; }
+
+}  // namespace
+
+TEST_CASE("every family gives valid schedules, whatever the sizes") {
+  for (const ScheduleFamily& family : schedule_families()) {
+    INFO(family.name);
+    int made = 0;
+    for (int round = 0; round < 300; ++round) {
+      Asked asked;
+      asked.ranks = between(1, 9);
+      asked.micro_batches = between(1, 40);
+      const int32_t most = family.most_virtual_stages == 0 ? 5 : family.most_virtual_stages;
+      asked.virtual_stages = between(family.least_virtual_stages, most);
+      if (family.sliced) asked.slices = between(1, 6);
+      if (family.grouped) asked.group = between(0, 12);
+      asked.forward = between(1, 9);
+      asked.input = between(1, 9);
+      asked.weight = between(1, 9);
+      asked.communication = between(0, 2);
+      const ScheduleRequest request = testing::request_of(asked);
+      CAPTURE(asked.ranks, asked.micro_batches, asked.virtual_stages, asked.slices, asked.group);
+      Schedule schedule;
+      try {
+        schedule = make_schedule(family, request);
+      } catch (const std::exception&) {
+        continue;  // refused: not for every number of microbatches
+      }
+      ++made;
+      CHECK(first_fault(schedule, request.costs).value_or("none") == "none");
+    }
+    CHECK(made >= 30);
+  }
+}
+
+TEST_CASE("GPipe, 1F1B and kFkB: the bubble is (p-1)(F+B)") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    a.group = between(1, 4);
+    CAPTURE(a.ranks, a.micro_batches, a.group);
+    CHECK(bubble_of("kfkb", a) == Approx((a.ranks - 1) * all(a)));
+    for (int32_t r = 0; r < a.ranks; ++r) {
+      CHECK(timing_of("kfkb", a).ranks[r].peak_memory ==
+            std::min(a.micro_batches, a.group * (a.ranks - r)));
+    }
+    a.group = 0;
+    CHECK(bubble_of("gpipe", a) == Approx((a.ranks - 1) * all(a)));
+    CHECK(bubble_of("1f1b", a) == Approx((a.ranks - 1) * all(a)));
+    CHECK(timing_of("1f1b", a).bubble_rate ==
+          Approx((a.ranks - 1.0) / (a.micro_batches + a.ranks - 1)));
+    CHECK(timing_of("gpipe", a).peak_memory() == a.micro_batches);
+    for (int32_t r = 0; r < a.ranks; ++r) {
+      CHECK(timing_of("1f1b", a).ranks[r].peak_memory == a.ranks - r);
+    }
+  }
+}
+
+TEST_CASE("messages cost 1F1B and interleaved 1F1B what the closed forms say") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks;
+    a.communication = 0.25;
+    CAPTURE(p, a.micro_batches);
+    CHECK(
+        bubble_of("1f1b", a) ==
+        Approx((p - 1) * all(a) + 2 * a.communication * ((p - 1) * (a.micro_batches / p + 1) - 1)));
+    a.virtual_stages = between(2, 4);
+    const double v = a.virtual_stages;
+    CHECK(bubble_of("interleaved-1f1b", a) ==
+          Approx((p - 1) * all(a) / v + (2 * p * v - 2) * a.communication));
+  }
+}
+
+TEST_CASE("messages are hidden by groups of kFkB that are long enough") {
+  // p = 8, m = 32, F = 1, B = 2: thresholds and bubbles by the rules.
+  const auto bubble = [](int32_t k, double c) {
+    return bubble_of("kfkb", {.ranks = 8, .micro_batches = 32, .group = k, .communication = c});
+  };
+  CHECK(bubble(1, 0.5) == Approx(55));
+  CHECK(bubble(2, 0.5) == Approx(28));
+  CHECK(bubble(4, 0.5) == Approx(28));
+  CHECK(bubble(1, 1) == Approx(89));
+  CHECK(bubble(2, 1) == Approx(35));
+  CHECK(bubble(4, 1) == Approx(35));
+  CHECK(bubble(1, 2) == Approx(157));
+  CHECK(bubble(2, 2) == Approx(62));
+  CHECK(bubble(4, 2) == Approx(49));
+  for (const auto& [k, c] : {std::pair{2, 1.5}, {3, 3.0}, {4, 4.5}}) {
+    CHECK(bubble(k, c) == Approx(7 * (3 + 2 * c)));
+    CHECK(bubble(k, c + 0.25) > 7 * (3 + 2 * (c + 0.25)) + 0.01);
+  }
+}
+
+TEST_CASE("chunks divide the bubble") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks, v = a.virtual_stages = between(2, 4);
+    CAPTURE(p, v, a.micro_batches);
+    CHECK(bubble_of("interleaved-1f1b", a) == Approx((p - 1) * all(a) / v));
+    for (int32_t r = 0; r < p; ++r) {
+      CHECK(timing_of("interleaved-1f1b", a).ranks[r].peak_memory ==
+            (v - 1) * p + 2 * (p - 1 - r) + 1);
+    }
+    a.micro_batches = a.ranks + between(0, 20);
+    CHECK(bubble_of("bfs", a) == Approx((p - 1) * all(a) / v));
+    CHECK(timing_of("bfs", a).peak_memory() == a.micro_batches * v);
+  }
+}
+
+TEST_CASE("ZB-H1 and ZB-H2: bubbles of (p-1)(F+I-W) and (p-1)(F+I-2W)") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    a.forward = a.input = between(8, 12);
+    const int32_t p = a.ranks;
+    CAPTURE(p, a.micro_batches, a.forward, a.weight);
+    CHECK(bubble_of("zb-h1", a) == Approx((p - 1) * (a.forward + a.input - a.weight)));
+    CHECK(bubble_of("zb-h2", a) == Approx((p - 1) * (a.forward + a.input - 2 * a.weight)));
+    CHECK(timing_of("zb-h1", a).peak_memory() == p);
+    CHECK(timing_of("zb-h2", a).peak_memory() == std::min(2 * p - 1, a.micro_batches));
+  }
+  // Memory with less of it held for W: device r (from 0) has (p-r) M_B + r M_W, and (2p-2r-1) M_B +
+  // 2r M_W in ZB-H2.
+  ScheduleRequest request = testing::request_of({.ranks = 6, .micro_batches = 24});
+  request.costs.memory[0] = {.activations = 100, .for_weights = 37};
+  const ScheduleTiming h1 =
+      simulate(make_schedule(schedule_family("zb-h1"), request), request.costs);
+  const ScheduleTiming h2 =
+      simulate(make_schedule(schedule_family("zb-h2"), request), request.costs);
+  for (int32_t r = 0; r < 6; ++r) {
+    CHECK(h1.ranks[r].peak_memory == (6 - r) * 100 + r * 37);
+    CHECK(h2.ranks[r].peak_memory == (2 * 6 - 2 * r - 1) * 100 + 2 * r * 37);
+  }
+}
+
+TEST_CASE("Seq1F1B: bubble (p-1)(F+B)/s, memory (p-r+s-1)/s microbatches") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks, s = a.slices = between(1, 6);
+    CAPTURE(p, s, a.micro_batches);
+    CHECK(bubble_of("seq1f1b", a) == Approx((p - 1) * all(a) / s));
+    CHECK(timing_of("seq1f1b", a).bubble_rate == Approx((p - 1.0) / (s * a.micro_batches + p - 1)));
+    for (int32_t r = 0; r < p; ++r) {
+      CHECK(timing_of("seq1f1b", a).ranks[r].peak_memory == p - r + s - 1);
+    }
+    CHECK(bubble_of("terapipe", a) == Approx((p - 1) * all(a) / s));
+    CHECK(timing_of("terapipe", a).peak_memory() == s * a.micro_batches);
+    // p units at a time, where that is whole microbatches.
+    const int32_t v = a.virtual_stages = between(2, 4);
+    while (p % a.slices != 0) --a.slices;
+    CHECK(bubble_of("seq1f1b-i", a) == Approx((p - 1) * all(a) / (v * a.slices)));
+    CHECK(timing_of("seq1f1b-i", a).ranks[0].peak_memory == (v - 1) * p + 2 * (p - 1) + a.slices);
+  }
+}
+
+}  // namespace longspan
