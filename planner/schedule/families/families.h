@@ -16,6 +16,7 @@ Schedule breadth_first(const ScheduleRequest& request);
 Schedule kfkb(const ScheduleRequest& request);
 Schedule zb_h1(const ScheduleRequest& request);
 Schedule zb_h2(const ScheduleRequest& request);
+Schedule zb_auto(const ScheduleRequest& request);
 Schedule seq1f1b(const ScheduleRequest& request);
 Schedule seq1f1b_interleaved(const ScheduleRequest& request);
 Schedule terapipe(const ScheduleRequest& request);
