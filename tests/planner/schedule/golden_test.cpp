@@ -80,4 +80,39 @@ TEST_CASE("Zero Bubble, table 5: interleaved 1F1B, p messages apart") {
   }
 }
 
+// What the open scheduler of Pipeline Parallelism with Controllable Memory (arXiv 2405.15362) makes
+// of F = I = W: the bubble in passes of a chunk, the peak in chunks of a microbatch.
+TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of equal passes") {
+  struct Row {
+    int32_t ranks, micro_batches;
+    double half_bubble, min_bubble;
+    int64_t half_peak, min_peak;
+  };
+  for (const Row& row : {Row{4, 8, 5, 11, 6, 4}, Row{8, 16, 17, 27, 10, 8},
+                         Row{8, 32, 17, 27, 10, 8}, Row{16, 64, 41, 59, 18, 12}}) {
+    Asked asked{.ranks = row.ranks, .micro_batches = row.micro_batches, .virtual_stages = 2};
+    asked.memory_limit = 2 * row.ranks;
+    CAPTURE(row.ranks, row.micro_batches);
+    CHECK(bubble_of("zb-v", asked) == 0);
+    CHECK(timing_of("zb-v", asked).peak_memory() == 2 * row.ranks);
+    CHECK(2 * bubble_of("v-half", asked) == row.half_bubble);
+    CHECK(timing_of("v-half", asked).peak_memory() == row.half_peak);
+    CHECK(2 * bubble_of("v-min", asked) == row.min_bubble);
+    CHECK(timing_of("v-min", asked).peak_memory() == row.min_peak);
+  }
+}
+
+// The same code's rates where they differ: a chunk's F 1, I 1.1, W 0.8, messages 0.02.
+TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of unequal passes") {
+  Asked asked{.ranks = 8, .micro_batches = 32, .virtual_stages = 2};
+  asked.forward = 2;
+  asked.input = 2.2;
+  asked.weight = 1.6;
+  asked.communication = 0.02;
+  asked.memory_limit = 16;
+  CHECK(timing_of("zb-v", asked).bubble_rate == to_four(.0223));
+  CHECK(timing_of("v-half", asked).bubble_rate == to_four(.1050));
+  CHECK(timing_of("v-min", asked).bubble_rate == to_four(.2341));
+}
+
 }  // namespace longspan
