@@ -143,7 +143,7 @@ class Linker {
     const Kind recv = forward ? Kind::recv_forward : Kind::recv_backward;
     const int32_t received = index_.find(recv, a.stage, a, a.slice);
     if (received < 0) return wait(a, kind, stage, a.slice);
-    linked_.waits.push_back({received, true});
+    linked_.waits.push_back({received, false});
     const Kind send = forward ? Kind::send_forward : Kind::send_backward;
     const int32_t sent = index_.find(send, stage, a, a.slice);
     if (sent < 0) missing(linked_.actions[received], send, stage, a.slice);
