@@ -28,7 +28,7 @@ class Simulation {
         unfinished_(linked.actions.size()) {
     timing_.starts.resize(linked.actions.size());
     timing_.ends.assign(linked.actions.size(), -1);
-    timing_.ranks.resize(next_.size());
+    timing_.ranks.assign(next_.size(), {.end = -1});
   }
 
   ScheduleTiming run() {
@@ -91,15 +91,18 @@ class Simulation {
     }
     const double taken = longest + (sum - longest) * (1 - costs_.hidden);
     RankTiming& own = timing_.ranks[rank];
-    if (begin == linked_.first_of_rank[rank]) own.start = start;
-    own.end = free_at_[rank] = start + taken;
+    free_at_[rank] = start + taken;
+    if (is_compute(linked_.actions[begin].kind)) {
+      if (own.end < 0) own.start = start;
+      own.end = free_at_[rank];
+    }
     own.busy += taken;
     next_[rank] = end;
     unfinished_ -= end - begin;
     for (int32_t i = begin; i < end; ++i) {
       if (!is_copy(linked_.actions[i].kind)) {
         timing_.starts[i] = start;
-        timing_.ends[i] = own.end;
+        timing_.ends[i] = free_at_[rank];
       }
       for (int32_t waiting = std::exchange(waiting_for_[i], -1); waiting >= 0;) {
         const int32_t following = next_waiting_[waiting];
@@ -113,6 +116,7 @@ class Simulation {
     double busy = 0;
     for (int32_t rank = 0; rank < ranks(); ++rank) {
       RankTiming& own = timing_.ranks[rank];
+      own.end = std::max(own.end, own.start);  // where it computes nothing
       timing_.cost = std::max(timing_.cost, own.span());
       timing_.makespan = std::max(timing_.makespan, own.end);
       busy += own.busy;

@@ -8,8 +8,9 @@
 //     sending takes no time of a rank, and links are never contended;
 //   * copies run beside the list, in order of being asked for, one at a time on a channel, which
 //     neighbouring ranks may share;
-//   * a step costs the longest span of a rank, from the start of its first action to the end of its
-//     last (the optimizer needs no barrier between ranks); the makespan is given beside it;
+//   * a step costs the longest span of a rank, from the start of its first computation to the end
+//   of
+//     its last (the optimizer needs no barrier between ranks); the makespan is given beside it;
 //   * the bubble rate is the share of that cost in which ranks compute nothing, mean over ranks.
 // Linking is what costs; a schedule linked once can be timed with many costs. Pure functions; safe
 // from any thread.
@@ -24,8 +25,8 @@
 namespace longspan {
 
 struct RankTiming {
-  double start = 0;  ///< of its first action
-  double end = 0;    ///< of its last
+  double start = 0;  ///< of its first action that computes
+  double end = 0;    ///< of its last such
   double busy = 0;   ///< of which it computed
   int64_t peak_memory = 0;
   int32_t peak_action = -1;  ///< the action at which it is reached first
