@@ -20,10 +20,14 @@ Schedule zb_auto(const ScheduleRequest& request);
 Schedule zb_v(const ScheduleRequest& request);
 Schedule v_half(const ScheduleRequest& request);
 Schedule v_min(const ScheduleRequest& request);
+Schedule v_adaptive(const ScheduleRequest& request);
 Schedule dual_pipe(const ScheduleRequest& request);
 Schedule dual_pipe_v(const ScheduleRequest& request);
 Schedule seq1f1b(const ScheduleRequest& request);
 Schedule seq1f1b_interleaved(const ScheduleRequest& request);
+Schedule slimpipe(const ScheduleRequest& request);
+Schedule grouped_interleaved(const ScheduleRequest& request);
+Schedule half_grouped_interleaved(const ScheduleRequest& request);
 Schedule terapipe(const ScheduleRequest& request);
 
 }  // namespace longspan

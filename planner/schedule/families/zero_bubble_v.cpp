@@ -177,9 +177,12 @@ class Greedy {
                (own.done(kForwardUp) <= above.done(kForwardUp) &&
                 above.done(kForwardUp) < request_.micro_batches);
       };
-      while (behind()) {
+      for (int32_t in_vain = 0; behind(); ++in_vain) {
+        if (in_vain == 2) return false;  // memory has kept the ranks before from going ahead
         for (int32_t j = count() - 1; j >= i; --j) {
-          if (can(j, pass)) put(j, pass);
+          if (!can(j, pass)) continue;
+          put(j, pass);
+          in_vain = -1;
         }
         pass = pass == kForwardDown ? kForwardUp : kForwardDown;
       }

@@ -46,7 +46,7 @@ TEST_CASE("every family gives valid schedules, whatever the sizes") {
       asked.micro_batches = between(1, 40);
       const int32_t most = family.most_virtual_stages == 0 ? 5 : family.most_virtual_stages;
       asked.virtual_stages = between(family.least_virtual_stages, most);
-      if (family.sliced) asked.slices = between(1, 6);
+      if (family.sliced) asked.slices = between(1, 2) == 1 ? between(1, 6) : asked.ranks;
       if (family.grouped) asked.group = between(0, 12);
       asked.forward = between(1, 9);
       asked.input = between(1, 9);
@@ -183,6 +183,75 @@ TEST_CASE("Seq1F1B: bubble (p-1)(F+B)/s, memory (p-r+s-1)/s microbatches") {
     while (p % a.slices != 0) --a.slices;
     CHECK(bubble_of("seq1f1b-i", a) == Approx((p - 1) * all(a) / (v * a.slices)));
     CHECK(timing_of("seq1f1b-i", a).ranks[0].peak_memory == (v - 1) * p + 2 * (p - 1) + a.slices);
+  }
+}
+
+TEST_CASE("SlimPipe: a microbatch's share and 2(p-1) slices, bubble (p-1)(F+B)/(nv)") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks, v = a.virtual_stages = between(1, 3);
+    const int32_t n = a.slices = p * between(1, 2);
+    CAPTURE(p, v, n, a.micro_batches);
+    CHECK(bubble_of("slimpipe", a) == Approx((p - 1) * all(a) / (n * v)));
+    CHECK(timing_of("slimpipe", a).peak_memory() == n * v + 2 * (p - 1));
+  }
+}
+
+TEST_CASE("GIS: bubble (p-1)(F+I)/v, p v chunks; GIS-H: (g(v-1)+p) chunks") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    a.forward = a.input = a.weight = between(1, 9);
+    const int32_t p = a.ranks, v = a.virtual_stages = between(2, 4);
+    CAPTURE(p, v, a.micro_batches);
+    CHECK(bubble_of("gis", a) == Approx((p - 1) * 2 * a.forward / v));
+    CHECK(timing_of("gis", a).peak_memory() == p * v);
+    const int32_t g = (p + 1) / 2;
+    a.micro_batches = g * between(4, 9);
+    CHECK(timing_of("gis-h", a).peak_memory() == g * (v - 1) + p);
+    CHECK(bubble_of("gis-h", a) == Approx(((p - 1) * 2 + (v - 1) * (p - g)) * a.forward / v));
+  }
+}
+
+TEST_CASE("families that arrange themselves under a memory limit stay below it") {
+  for (const ScheduleFamily& family : schedule_families()) {
+    if (!family.limited) continue;
+    INFO(family.name);
+    int made = 0;
+    for (int round = 0; round < 60; ++round) {
+      Asked asked;
+      asked.ranks = between(2, 8);
+      asked.micro_batches = between(1, 30);
+      asked.virtual_stages = family.least_virtual_stages;
+      asked.forward = between(1, 9);
+      asked.input = between(1, 9);
+      asked.weight = between(1, 9);
+      asked.memory_limit = asked.virtual_stages * between(1, 2 * asked.ranks);
+      const ScheduleRequest request = testing::request_of(asked);
+      CAPTURE(asked.ranks, asked.micro_batches, asked.memory_limit);
+      try {
+        const Schedule schedule = make_schedule(family, request);
+        ++made;
+        const auto fault = first_fault(schedule, request.costs, asked.memory_limit);
+        CHECK(fault.value_or("none") == "none");
+      } catch (const std::exception& e) {
+        CHECK_THAT(e.what(), Catch::Contains("memory limit"));
+      }
+    }
+    CHECK(made >= 20);
+  }
+}
+
+TEST_CASE("more memory never makes v-adaptive slower, and it reaches V-Min and ZB-V") {
+  for (const int32_t ranks : {4, 6, 8}) {
+    Asked asked{.ranks = ranks, .micro_batches = 4 * ranks, .virtual_stages = 2};
+    double before = timing_of("v-min", asked).cost;
+    for (asked.memory_limit = timing_of("v-min", asked).peak_memory();
+         asked.memory_limit <= 2 * ranks; ++asked.memory_limit) {
+      const double cost = timing_of("v-adaptive", asked).cost;
+      CHECK(cost <= before);
+      before = cost;
+    }
+    CHECK(before == 3 * asked.micro_batches);
   }
 }
 
