@@ -13,7 +13,7 @@ namespace longspan {
 
 /// Lines of `width` characters or less: "F0" and its microbatch where an action is wide enough, its
 /// letter alone where not, the rest of it filled with "=" (F), "#" (B), "+" (I), "-" (W), ":" for
-/// what else computes; "." idles. REQUIRES: width >= 20.
+/// what else computes; "." idles. REQUIRES: width >= 12.
 std::string text_picture(const Schedule& schedule, const LinkedActions& linked,
                          const ScheduleTiming& timing, int32_t width);
 

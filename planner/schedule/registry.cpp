@@ -123,6 +123,12 @@ constexpr auto kFamilies = std::to_array<ScheduleFamily>({
      .least_virtual_stages = 2,
      .most_virtual_stages = 0,
      .generate = half_grouped_interleaved},
+    {.name = "stp",
+     .summary = "stages in a V, computations braided to hide tensor parallelism's exchanges",
+     .source = "Synergistic Tensor and Pipeline Parallelism, arXiv 2510.27257",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 2,
+     .generate = braided},
 });
 
 void check_count(std::string_view name, std::string_view what, int32_t count, int32_t least,

@@ -212,6 +212,23 @@ TEST_CASE("GIS: bubble (p-1)(F+I)/v, p v chunks; GIS-H: (g(v-1)+p) chunks") {
   }
 }
 
+// Its authors' 3p counts what waits for I; what stays for W comes on top, and one chunk more, since
+// a forward takes its memory before the backward that it is braided with gives back its own.
+TEST_CASE("STP: bubble (p-1)(F+I-W) chunks, 3p chunks on a rank") {
+  for (int round = 0; round < 20; ++round) {
+    Asked a = random_asked();
+    a.virtual_stages = 2;
+    a.micro_batches = 3 * a.ranks + between(0, 20);
+    a.forward = a.input = a.weight = between(1, 5);
+    CAPTURE(a.ranks, a.micro_batches);
+    CHECK(2 * bubble_of("stp", a) == Approx((a.ranks - 1) * a.forward));
+    ScheduleRequest request = testing::request_of(a);
+    request.costs.memory[0].for_weights = 0;
+    const Schedule schedule = make_schedule(schedule_family("stp"), request);
+    CHECK(simulate(schedule, request.costs).peak_memory() == 3 * a.ranks + 1);
+  }
+}
+
 TEST_CASE("families that arrange themselves under a memory limit stay below it") {
   for (const ScheduleFamily& family : schedule_families()) {
     if (!family.limited) continue;
