@@ -221,6 +221,12 @@ void add_schedule(Verb& program) {
       .not_negative();
   verb.add_option("--backward-weight", times.weight, "Time of its gradients of weights")
       .not_negative();
+  verb.add_option("--vocabulary-forward", times.vocabulary_forward,
+                  "Time of a rank's share of the output layer, where it is cut over ranks")
+      .not_negative();
+  verb.add_option("--vocabulary-backward", times.vocabulary_backward,
+                  "Time of its gradients, where it is cut over ranks")
+      .not_negative();
   verb.add_option("--comm", flags->task.communication, "Time of a message between ranks")
       .not_negative();
   verb.add_option("--hidden", flags->task.hidden,

@@ -47,6 +47,25 @@ class Units {
     }
   }
 
+  // S and T: both on every rank of every microbatch and slice, or nowhere.
+  void check_vocabulary() const {
+    const int64_t wanted = int64_t{s_.micro_batches} * s_.slices;
+    bool any = false;
+    for (const bool count : {true, false}) {
+      for (size_t rank = 0; rank < s_.ranks.size(); ++rank) {
+        int64_t forwards = 0, backwards = 0;
+        for (const Action& a : s_.ranks[rank]) {
+          forwards += a.kind == Kind::vocabulary_forward;
+          backwards += a.kind == Kind::vocabulary_backward;
+        }
+        any |= forwards + backwards > 0;
+        if (count || !any || (forwards == wanted && backwards == wanted)) continue;
+        throw bad_input("rank {} does {} S and {} T of the vocabulary; expected {} of each", rank,
+                        forwards, backwards, wanted);
+      }
+    }
+  }
+
   void check() {
     for (int32_t stage = 0; stage < s_.all_stages(); ++stage) {
       for (int32_t m = 0; m < s_.micro_batches; ++m) {
@@ -112,6 +131,7 @@ std::optional<std::string> first_fault(const Schedule& schedule, const ScheduleC
     Units units(schedule);
     units.count();
     units.check();
+    units.check_vocabulary();
     const LinkedActions linked = link(schedule);
     const ScheduleTiming timing = simulate(schedule, linked, costs);
     for (size_t rank = 0; memory_limit > 0 && rank < timing.ranks.size(); ++rank) {

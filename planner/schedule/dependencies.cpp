@@ -106,7 +106,12 @@ class Linker {
       case Kind::backward_input:
         wait(a, Kind::forward, a.stage, a.slice);
         if (a.slice + 1 < s_.slices) wait(a, Kind::backward_input, a.stage, a.slice + 1);
-        if (!s_.is_last(a.stage)) receive(a, Kind::backward_input, a.stage + 1);
+        if (!s_.is_last(a.stage)) {
+          receive(a, Kind::backward_input, a.stage + 1);
+        } else if (index_.any(Kind::vocabulary_forward)) {
+          wait_for_all(
+              a, s_.input_gradient_in_t ? Kind::vocabulary_backward : Kind::vocabulary_forward);
+        }
         wait_if_any(a, Kind::recompute);
         wait_if_any(a, Kind::reload);
         break;
@@ -128,9 +133,7 @@ class Linker {
         wait(a, Kind::forward, s_.stages - 1, a.slice);
         break;
       case Kind::vocabulary_backward:
-        for (size_t rank = 0; rank < s_.ranks.size(); ++rank) {
-          wait(a, Kind::vocabulary_forward, static_cast<int32_t>(rank), a.slice);
-        }
+        wait_for_all(a, Kind::vocabulary_forward);
         break;
       default:
         break;
@@ -154,6 +157,13 @@ class Linker {
     const int32_t found = index_.find(kind, stage, a, slice);
     if (found < 0) missing(a, kind, stage, slice);
     linked_.waits.push_back({found, found < begin_ || found >= end_});
+  }
+
+  // The ranks' shares of the vocabulary.
+  void wait_for_all(const Action& a, Kind kind) {
+    for (size_t rank = 0; rank < s_.ranks.size(); ++rank) {
+      wait(a, kind, static_cast<int32_t>(rank), a.slice);
+    }
   }
 
   void wait_if_any(const Action& a, Kind kind) {

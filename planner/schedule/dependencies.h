@@ -5,7 +5,9 @@
 //   W            : its I
 //   R            : its F; I and B wait for it
 //   offload      : its F; reload waits for it, and I and B for reload
-//   S            : F of the last stage;  T: every rank's S
+//   S            : F of the last stage;  T: every rank's S; I and B of the last stage where there
+//   is
+//                  a cut vocabulary: every rank's S, or every rank's T if the schedule says so
 // An exchange that is written out stands between: F waits for RECV_F and the SEND_F it belongs to;
 // the message is on its way from the latter on, whenever the former is asked for. That a rank does
 // its list in order is not written down here. Pure functions, safe from any thread.

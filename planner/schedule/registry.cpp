@@ -129,6 +129,14 @@ constexpr auto kFamilies = std::to_array<ScheduleFamily>({
      .least_virtual_stages = 2,
      .most_virtual_stages = 2,
      .generate = braided},
+    {.name = "1f1b-vocab-1",
+     .summary = "1f1b with the output layer cut over all ranks, p+2 microbatches in flight",
+     .source = "Vocabulary Parallelism, arXiv 2411.05288, algorithm 1",
+     .generate = vocabulary_1},
+    {.name = "1f1b-vocab-2",
+     .summary = "the same with the gradient of the output from S, p+1 in flight",
+     .source = "Vocabulary Parallelism, arXiv 2411.05288, algorithm 2",
+     .generate = vocabulary_2},
 });
 
 void check_count(std::string_view name, std::string_view what, int32_t count, int32_t least,

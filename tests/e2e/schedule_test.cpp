@@ -35,10 +35,11 @@ TEST_CASE("schedule: the picture, the drawing and the CSV") {
   const TemporaryFolder folder;
   const std::string svg = (folder.path() / "p.svg").string();
   const std::string csv = (folder.path() / "p.csv").string();
-  const Result result = longspan(asked("zb-h1", {"--svg", svg, "--csv", csv, "--exchanges"}));
+  const Result result =
+      longspan(asked("zb-h1", {"--svg", svg, "--csv", csv, "--exchanges", "--width", "400"}));
   CHECK(result.status == 0);
   CHECK_THAT(result.out, Contains("zb-h1 of 8 ranks and 24 microbatches: bubble rate 0.0886"));
-  CHECK_THAT(result.out, Contains("\n0  F0F1F2F3"));
+  CHECK_THAT(result.out, Contains("\n0  F0=F1=F2="));
   CHECK_THAT(read_file(svg), Contains("</svg>"));
   const PipelineCsv read = read_pipeline_csv(read_file(csv), csv);
   CHECK(read.schedule.ranks.size() == 8);

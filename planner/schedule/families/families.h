@@ -24,6 +24,8 @@ Schedule v_adaptive(const ScheduleRequest& request);
 Schedule dual_pipe(const ScheduleRequest& request);
 Schedule dual_pipe_v(const ScheduleRequest& request);
 Schedule braided(const ScheduleRequest& request);
+Schedule vocabulary_1(const ScheduleRequest& request);
+Schedule vocabulary_2(const ScheduleRequest& request);
 Schedule seq1f1b(const ScheduleRequest& request);
 Schedule seq1f1b_interleaved(const ScheduleRequest& request);
 Schedule slimpipe(const ScheduleRequest& request);

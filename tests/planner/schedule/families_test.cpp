@@ -229,6 +229,38 @@ TEST_CASE("STP: bubble (p-1)(F+I-W) chunks, 3p chunks on a rank") {
   }
 }
 
+TEST_CASE("a cut vocabulary: p+2 and p+1 microbatches in flight, and no bubble once it is full") {
+  for (const int32_t p : {2, 4, 8}) {
+    for (const auto& [name, more] : {std::pair{"1f1b-vocab-1", 2}, {"1f1b-vocab-2", 1}}) {
+      INFO(name << " of " << p);
+      const auto cost = [&, name = name, more = more](int32_t micro_batches) {
+        ScheduleRequest request = testing::request_of(
+            {.ranks = p, .micro_batches = micro_batches, .communication = 0.01});
+        request.costs.times[0].vocabulary_forward = 0.5;
+        request.costs.times[0].vocabulary_backward = 0.5;
+        const Schedule s = make_schedule(schedule_family(name), request);
+        CHECK(first_fault(s, request.costs).value_or("none") == "none");
+        const ScheduleTiming timing = simulate(s, request.costs);
+        for (int32_t rank = 0; rank < p; ++rank) {
+          CHECK(timing.ranks[rank].peak_memory <= p - rank + more);
+        }
+        CHECK(timing.peak_memory() == p + more);
+        return timing.cost;
+      };
+      // A microbatch takes F + I + W + S + T of every rank, and no more.
+      CHECK(cost(16 * p) - cost(12 * p) == Approx(4 * p * 4.0).epsilon(0.01));
+    }
+  }
+  // What the check says of a list without them.
+  const ScheduleRequest request = testing::request_of({.ranks = 2, .micro_batches = 2});
+  Schedule s = make_schedule(schedule_family("1f1b-vocab-2"), request);
+  std::erase_if(s.ranks[1], [](const Action& a) {
+    return a.kind == ActionKind::vocabulary_backward && a.micro_batch == 1;
+  });
+  CHECK(first_fault(s, request.costs).value_or("none") ==
+        "rank 1 does 2 S and 1 T of the vocabulary; expected 2 of each");
+}
+
 TEST_CASE("families that arrange themselves under a memory limit stay below it") {
   for (const ScheduleFamily& family : schedule_families()) {
     if (!family.limited) continue;
