@@ -29,11 +29,17 @@ std::vector<ScheduleChoice> choices_of(const ScheduleFamily& family, int32_t ran
   return choices;
 }
 
+// F, B, I: what passes activations or their gradients on.
+constexpr ActionKind kLastOfStages = ActionKind::backward_input;
+
 double messages_of(const TimedSchedule& timed) {
   int64_t count = 0;
   for (size_t i = 0; i < timed.linked.actions.size(); ++i) {
     if (!is_compute(timed.linked.actions[i].kind)) continue;
-    for (const Wait& wait : timed.linked.waits_of(static_cast<int32_t>(i))) count += wait.delayed;
+    for (const Wait& wait : timed.linked.waits_of(static_cast<int32_t>(i))) {
+      // What S passes on are a few numbers per token.
+      count += wait.delayed && timed.linked.actions[wait.action].kind <= kLastOfStages;
+    }
   }
   return static_cast<double>(count) / timed.schedule.slices /
          static_cast<double>(timed.schedule.ranks.size());

@@ -7,27 +7,32 @@
 //   wait.
 //
 // The order is a greedy list: whoever can start first does its next action, with p-r+1 or p-r+2
-// microbatches in flight on rank r. Of what could start at once forwards go before S before
-// backwards before T: of the orders of the four that were tried the one without a bubble in the
-// steady part with both algorithms, and with the shortest ends.
+// microbatches in flight on rank r. Which of the four goes first where several could start at once
+// is tried in some orders, of which the cheapest is taken.
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
+#include "planner/schedule/timing.h"
 
 namespace longspan {
 namespace {
 
 using Kind = ActionKind;
 
+// By pass (forward, S, backward, T), its place among those that could start at once.
+using Order = std::array<int, 4>;
+
 class GreedyList {
  public:
-  GreedyList(const ScheduleRequest& request, int32_t algorithm)
+  GreedyList(const ScheduleRequest& request, int32_t algorithm, const Order& order)
       : request_(request),
+        order_(order),
         algorithm_(algorithm),
         schedule_(empty_schedule(request, request.ranks)),
         ranks_(request.ranks) {
@@ -41,7 +46,7 @@ class GreedyList {
 
   Schedule run() {
     while (const auto next = first()) {
-      const auto [start, pass, rank] = *next;
+      const auto [start, place, rank, pass] = *next;
       Rank& own = ranks_[rank];
       static constexpr Kind kKinds[] = {Kind::forward, Kind::vocabulary_forward, Kind::backward,
                                         Kind::vocabulary_backward};
@@ -54,7 +59,7 @@ class GreedyList {
 
  private:
   enum Pass { kForward, kSoftmax, kBackward, kGradient };
-  using Candidate = std::tuple<double, Pass, int32_t>;  // start, pass, rank
+  using Candidate = std::tuple<double, int, int32_t, Pass>;  // start, place in the order, rank
 
   struct Rank {
     std::array<double, 4> times;
@@ -69,7 +74,7 @@ class GreedyList {
       for (const Pass pass : {kForward, kSoftmax, kBackward, kGradient}) {
         const std::optional<double> ready = input_of(rank, pass);
         if (!ready) continue;
-        const Candidate candidate{std::max(ranks_[rank].free, *ready), pass, rank};
+        const Candidate candidate{std::max(ranks_[rank].free, *ready), order_[pass], rank, pass};
         if (!best || candidate < *best) best = candidate;
       }
     }
@@ -116,14 +121,31 @@ class GreedyList {
   }
 
   const ScheduleRequest& request_;
+  Order order_;
   int32_t algorithm_;
   Schedule schedule_;
   std::vector<Rank> ranks_;
 };
 
+// With long S and T the first is without a bubble in the steady part, with short ones the others.
+constexpr Order kOrders[] = {{0, 1, 2, 3}, {2, 0, 3, 1}, {2, 0, 1, 3}, {3, 0, 2, 1}};
+
+Schedule cheapest(const ScheduleRequest& request, int32_t algorithm) {
+  Schedule best;
+  double least = 0;
+  for (const Order& order : kOrders) {
+    Schedule made = GreedyList(request, algorithm, order).run();
+    const double cost = simulate(made, request.costs).cost;
+    if (!best.ranks.empty() && cost >= least) continue;
+    best = std::move(made);
+    least = cost;
+  }
+  return best;
+}
+
 }  // namespace
 
-Schedule vocabulary_1(const ScheduleRequest& request) { return GreedyList(request, 1).run(); }
-Schedule vocabulary_2(const ScheduleRequest& request) { return GreedyList(request, 2).run(); }
+Schedule vocabulary_1(const ScheduleRequest& request) { return cheapest(request, 1); }
+Schedule vocabulary_2(const ScheduleRequest& request) { return cheapest(request, 2); }
 
 }  // namespace longspan

@@ -251,6 +251,12 @@ TEST_CASE("a cut vocabulary: p+2 and p+1 microbatches in flight, and no bubble o
       CHECK(cost(16 * p) - cost(12 * p) == Approx(4 * p * 4.0).epsilon(0.01));
     }
   }
+  // Where S and T take no time it is 1F1B.
+  for (const int32_t p : {2, 4, 8}) {
+    const Asked asked{.ranks = p, .micro_batches = 6 * p};
+    CHECK(timing_of("1f1b-vocab-1", asked).cost <= timing_of("1f1b", asked).cost + 1e-9);
+    CHECK(timing_of("1f1b-vocab-2", asked).cost <= timing_of("1f1b", asked).cost + 1e-9);
+  }
   // What the check says of a list without them.
   const ScheduleRequest request = testing::request_of({.ranks = 2, .micro_batches = 2});
   Schedule s = make_schedule(schedule_family("1f1b-vocab-2"), request);
