@@ -139,6 +139,9 @@ constexpr auto kFamilies = std::to_array<ScheduleFamily>({
      .generate = vocabulary_2},
 });
 
+// Lists of more would take gigabytes.
+constexpr double kMostForwards = 1 << 24;
+
 void check_count(std::string_view name, std::string_view what, int32_t count, int32_t least,
                  int32_t most) {
   if (count >= least && (most == 0 || count <= most)) return;
@@ -170,6 +173,12 @@ Schedule make_schedule(const ScheduleFamily& family, const ScheduleRequest& requ
     throw bad_input("{} has no groups of microbatches; leave the group out", family.name);
   }
   if (request.memory_limit < 0) throw bad_input("a memory limit cannot be negative");
+  const double forwards = static_cast<double>(request.ranks) * request.virtual_stages *
+                          request.micro_batches * request.slices;
+  if (forwards > kMostForwards) {
+    throw bad_input("{} of {:.3g} forwards is too long; try fewer microbatches or ranks",
+                    family.name, forwards);
+  }
   return family.generate(request);
 }
 

@@ -76,6 +76,8 @@ TEST_CASE("families refuse numbers that they cannot do, and say which they can")
   CHECK_THROWS_WITH(schedule_of("1f1b", {.micro_batches = 0}),
                     "1f1b takes 1 or more microbatches; got 0");
   CHECK_THROWS_WITH(schedule_of("1f1b", {.slices = 2}), "1f1b takes 1 slices; got 2");
+  CHECK_THROWS_WITH(schedule_of("1f1b", {.ranks = 4096, .micro_batches = 1000000}),
+                    Catch::Contains("4.1e+09 forwards is too long"));
   CHECK_THROWS_WITH(schedule_of("gpipe", {.group = 2}), Catch::Contains("no groups"));
   CHECK_THROWS_WITH(
       schedule_of("interleaved-1f1b", {.ranks = 4, .micro_batches = 9, .virtual_stages = 2}),
