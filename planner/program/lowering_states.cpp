@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/error.h"
 #include "planner/program/lowering.h"
 
 namespace longspan {
@@ -30,6 +31,9 @@ void StepLowering::run(const std::vector<Action>& actions) {
       case ActionKind::optimizer:
         optimizer();
         break;
+      default:
+        throw bad_input("{} in the schedule cannot be lowered yet; one stage does F, B, OPTIMIZER",
+                        to_string(action));
     }
   }
   builder_.finish();
