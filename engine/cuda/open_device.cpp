@@ -6,8 +6,8 @@
 #include <array>
 #include <chrono>
 #include <exception>
-#include <thread>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
