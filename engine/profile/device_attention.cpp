@@ -5,7 +5,6 @@
 #include <map>
 
 #include "engine/cuda/attention.h"
-#include "engine/cuda/attention_plans.h"
 #include "planner/cost/tiling.h"
 
 namespace longspan {

@@ -74,7 +74,7 @@ TEST_CASE("every op is a range of its name for profilers", "[cuda]") {
   const auto device = make_host_device(false);
   StepCase step = cuda_case(270, *device);
   std::vector<std::string> submitted;  // by the backend: file I/O is the runtime's
-  step.make_backend = [&](const Program& program) {
+  step.make_backend = [&](const Program& program, Communicator*) {
     for (const Op& op : program.ops) {
       if (op.stream != Stream::io) submitted.emplace_back(name_of(op.kind));
     }
