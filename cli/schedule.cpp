@@ -227,6 +227,10 @@ void add_schedule(Verb& program) {
   verb.add_option("--vocabulary-backward", times.vocabulary_backward,
                   "Time of its gradients, where it is cut over ranks")
       .not_negative();
+  verb.add_option("--offload", times.offload,
+                  "Time of copying a microbatch's activations of a rank to the host")
+      .not_negative();
+  verb.add_option("--reload", times.reload, "Time of copying them back").not_negative();
   verb.add_option("--comm", flags->task.communication, "Time of a message between ranks")
       .not_negative();
   verb.add_option("--hidden", flags->task.hidden,

@@ -20,8 +20,8 @@ struct StageTimes {
   double recompute = 1;
   double vocabulary_forward = 0;   ///< S, of one rank's share
   double vocabulary_backward = 0;  ///< T
-  double offload = 0;              ///< on the copy channel, not on the rank
-  double reload = 0;
+  double offload = 1;              ///< on the copy channel, not on the rank
+  double reload = 1;
 };
 
 /// What one microbatch holds on one stage.

@@ -31,6 +31,8 @@ Schedule seq1f1b_interleaved(const ScheduleRequest& request);
 Schedule slimpipe(const ScheduleRequest& request);
 Schedule grouped_interleaved(const ScheduleRequest& request);
 Schedule half_grouped_interleaved(const ScheduleRequest& request);
+Schedule half_offloaded(const ScheduleRequest& request);
+Schedule fully_offloaded(const ScheduleRequest& request);
 Schedule terapipe(const ScheduleRequest& request);
 
 }  // namespace longspan

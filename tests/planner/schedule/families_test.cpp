@@ -251,6 +251,43 @@ TEST_CASE("GIS: bubble (p-1)(F+I)/v, p v chunks; GIS-H: (g(v-1)+p) chunks") {
   }
 }
 
+// PipeOffload's table 1: (v+2)/8v and O(1/vd) of the whole model's activations, which are p v
+// chunks; bubbles less than 1F1B's. Its chunks' copies are discrete: three on their way, three not
+// worth it.
+TEST_CASE("PO-H: (v+2) p / 8 chunks and a few; PO-F: a few, whatever the sizes") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks = 2 * between(1, 6), v = a.virtual_stages = 2 * between(1, 4);
+    a.micro_batches = p * between(2, 5);
+    a.forward = a.input = a.weight = 3;
+    a.copy = between(1, 4);  // there and back in no more than F + I + W
+    CAPTURE(p, v, a.micro_batches, a.copy);
+    CHECK(timing_of("po-h", a).peak_memory() <= (v + 2) * p / 8 + 5);
+    CHECK(timing_of("po-f", a).peak_memory() <= 6);
+    for (const char* name : {"po-h", "po-f"}) {
+      CHECK(bubble_of(name, a) < (p - 1) * all(a));
+    }
+  }
+  // Copies that take longer than computation hold it up: by k where all leaves, k/2 and more where
+  // half does.
+  for (const int32_t ranks_per_channel : {1, 2}) {
+    Asked a{.ranks = 8, .micro_batches = 64, .virtual_stages = 4};
+    a.copy = 4.5;
+    const auto per_microbatch = [&](const char* name) {
+      const auto cost = [&](int32_t micro_batches) {
+        a.micro_batches = micro_batches;
+        ScheduleRequest request = testing::request_of(a);
+        request.costs.ranks_per_channel = ranks_per_channel;
+        return simulate(make_schedule(schedule_family(name), request), request.costs).cost;
+      };
+      return (cost(256) - cost(128)) / 128;
+    };
+    CHECK(per_microbatch("po-f") == Approx(9 * ranks_per_channel).epsilon(0.01));
+    CHECK(per_microbatch("po-h") >= 4.5 * ranks_per_channel);
+    CHECK(per_microbatch("po-h") < 0.7 * per_microbatch("po-f"));
+  }
+}
+
 // Its authors' 3p counts what waits for I; what stays for W comes on top, and one chunk more, since
 // a forward takes its memory before the backward that it is braided with gives back its own.
 TEST_CASE("STP: bubble (p-1)(F+I-W) chunks, 3p chunks on a rank") {
