@@ -62,6 +62,11 @@ ScheduleCosts uniform_costs(int32_t virtual_stages, const StageTimes& rank,
 /// How long `action` takes, alone. REQUIRES: costs that check_costs() lets pass.
 double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action);
 
+/// Which part of what may leave with OFFLOAD does, 0 to 1: all of it, or in a schedule with
+/// adaptive offload min(1, F of the next slice / OFFLOAD of all of this one), SPPO's
+/// (arXiv 2503.10377) rule.
+double part_offloaded(const Schedule& schedule, const ScheduleCosts& costs, const Action& action);
+
 /// `whole`, of which the action's slice has its part; the parts add up exactly.
 int64_t slice_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action,
                  int64_t whole);

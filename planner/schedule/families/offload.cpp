@@ -11,9 +11,6 @@ namespace {
 
 using Kind = ActionKind;
 
-// Forwards between a unit's own and its backward for which it is not worth leaving.
-constexpr int kTooFew = 3;
-
 bool is_gradient(Kind kind) { return kind == Kind::backward || kind == Kind::backward_input; }
 
 Action copy_of(const Action& unit, Kind kind) {
@@ -30,7 +27,8 @@ struct Away {
   std::vector<std::optional<size_t>> returned;  // by action, the forward
 };
 
-Away away_of(const std::vector<Action>& list, const std::function<bool(const Action&)>& leaves) {
+Away away_of(const std::vector<Action>& list, int worth,
+             const std::function<bool(const Action&)>& leaves) {
   Away away{std::vector<bool>(list.size()), std::vector<std::optional<size_t>>(list.size())};
   std::map<std::tuple<int32_t, int32_t, int32_t>, std::pair<size_t, int>> alive;
   int forwards = 0;
@@ -43,7 +41,7 @@ Away away_of(const std::vector<Action>& list, const std::function<bool(const Act
       if (own == alive.end()) continue;
       const auto [forward, number] = own->second;
       alive.erase(own);
-      if (forwards - number < kTooFew) continue;
+      if (forwards - number < worth) continue;
       away.leaves[forward] = true;
       away.returned[i] = forward;
     }
@@ -86,9 +84,10 @@ std::vector<Action> with_copies(const std::vector<Action>& list, const Away& awa
 
 }  // namespace
 
-void offload(Schedule& schedule, const std::function<bool(const Action& forward)>& leaves) {
+void offload(Schedule& schedule, int worth,
+             const std::function<bool(const Action& forward)>& leaves) {
   for (std::vector<Action>& list : schedule.ranks) {
-    list = with_copies(list, away_of(list, leaves));
+    list = with_copies(list, away_of(list, worth, leaves));
   }
 }
 

@@ -16,6 +16,9 @@
 namespace longspan {
 namespace {
 
+// Forwards behind its own for which a chunk's activations leave: three ways there and back.
+constexpr int kWorth = 3;
+
 // Chunks and microbatches in the order of their units: which have one, from the first on.
 class Evenly {
  public:
@@ -61,7 +64,7 @@ Schedule evenly_repeated(const ScheduleRequest& request, int32_t away) {
       });
     }
   }
-  offload(schedule, [&](const Action& f) { return f.stage / p < away; });
+  offload(schedule, kWorth, [&](const Action& f) { return f.stage / p < away; });
   return schedule;
 }
 

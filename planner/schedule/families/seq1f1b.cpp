@@ -8,9 +8,12 @@
 //   whole microbatches here, since backward begins with their last slices: where s does not divide
 //   p, the next larger groups of which there are equal ones (groups of p would wait for
 //   themselves). TeraPipe (arXiv 2102.07988): all forwards of slices, then all backwards.
+//   SPPO (arXiv 2503.10377): Seq1F1B with as much of each slice offloaded as the next one's forward
+//   hides, so that bubbles stay what they were.
 #include "base/error.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
+#include "planner/schedule/families/offload.h"
 
 namespace longspan {
 namespace {
@@ -43,6 +46,13 @@ Schedule seq1f1b(const ScheduleRequest& request) {
                                        in_order(request, ActionKind::backward, rank),
                                        request.ranks - 2 - rank + request.slices);
   }
+  return schedule;
+}
+
+Schedule sppo(const ScheduleRequest& request) {
+  Schedule schedule = seq1f1b(request);
+  schedule.adaptive_offload = true;
+  offload(schedule, 1, [](const Action&) { return true; });
   return schedule;
 }
 

@@ -225,6 +225,34 @@ TEST_CASE("Seq1F1B: bubble (p-1)(F+B)/s, memory (p-r+s-1)/s microbatches") {
   }
 }
 
+// SPPO, section 4: M_i = M_(i-1) + A_i - a A_(i-1) after the forward of slice i, where a is the
+// part of a slice that leaves while the next is computed.
+TEST_CASE("SPPO: the bubble of Seq1F1B however slow copies are, and its recurrence of memory") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks, s = a.slices = between(3, 12);
+    a.input = 2 * a.forward + between(0, 4);  // room for the first two reloads, one after another
+    a.copy = between(1, 40);
+    CAPTURE(p, s, a.micro_batches, a.copy);
+    CHECK(bubble_of("sppo", a) == Approx((p - 1) * all(a) / s));
+    CHECK(timing_of("sppo", a).peak_memory() <= timing_of("seq1f1b", a).peak_memory());
+
+    a.micro_batches = 1;
+    ScheduleRequest request = testing::request_of(a);
+    const int64_t slice = 100000;
+    request.costs.memory[0] = {slice * s, slice * s, 0, slice * s};
+    const auto away = static_cast<int64_t>(slice * std::min(1.0, a.forward / a.copy));
+    int64_t held = slice, most = slice;  // M_0
+    for (int32_t i = 1; i < s; ++i) {
+      most = std::max(most, held + slice);  // while slice i is computed
+      held += slice - away;
+    }
+    const Schedule schedule = make_schedule(schedule_family("sppo"), request);
+    const ScheduleTiming timing = simulate(schedule, request.costs);
+    CHECK(std::abs(timing.ranks[0].peak_memory - most) <= s);
+  }
+}
+
 TEST_CASE("SlimPipe: a microbatch's share and 2(p-1) slices, bubble (p-1)(F+B)/(nv)") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
