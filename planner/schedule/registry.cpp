@@ -104,6 +104,13 @@ constexpr auto kFamilies = std::to_array<ScheduleFamily>({
      .most_virtual_stages = 0,
      .sliced = true,
      .generate = seq1f1b_interleaved},
+    {.name = "chunkflow",
+     .summary =
+         "seq1f1b that keeps the last slices of a sequence (group) and computes others twice",
+     .source = "ChunkFlow, arXiv 2503.02356",
+     .sliced = true,
+     .grouped = true,
+     .generate = chunk_flow},
     {.name = "sppo",
      .summary = "seq1f1b that offloads of each slice what the next one's forward hides",
      .source = "SPPO, arXiv 2503.10377",

@@ -253,6 +253,35 @@ TEST_CASE("SPPO: the bubble of Seq1F1B however slow copies are, and its recurren
   }
 }
 
+TEST_CASE("ChunkFlow: K slices on one rank whatever the length, the others' forwards twice") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked(1);
+    const int32_t n = a.slices = between(1, 9), kept = a.group = between(1, 9);
+    CAPTURE(a.ranks, a.micro_batches, n, kept);
+    const ScheduleTiming timing = timing_of("chunkflow", a);
+    const double twice = std::max(0, n - kept) * a.forward / n;
+    for (const RankTiming& rank : timing.ranks) {
+      CHECK(rank.busy == Approx(a.micro_batches * (all(a) + twice)));
+    }
+    Asked plain = a;
+    plain.group = 0;
+    if (kept >= n) {
+      CHECK(timing.cost == timing_of("seq1f1b", plain).cost);
+      CHECK(timing.peak_memory() == timing_of("seq1f1b", plain).peak_memory());
+    }
+    CHECK(timing.peak_memory() <= timing_of("seq1f1b", plain).peak_memory());
+    plain.ranks = a.ranks = 1;
+    CHECK(timing_of("chunkflow", a).peak_memory() == std::min(n, kept));
+    // What stays of the others.
+    ScheduleRequest request = testing::request_of(a);
+    request.costs.memory[0].activations = request.costs.memory[0].for_weights = 100 * n;
+    request.costs.memory[0].checkpoint = 7 * n;
+    const Schedule s = make_schedule(schedule_family("chunkflow"), request);
+    CHECK(simulate(s, request.costs).peak_memory() ==
+          100 * std::min(n, kept) + 7 * std::max(0, n - kept));
+  }
+}
+
 TEST_CASE("SlimPipe: a microbatch's share and 2(p-1) slices, bubble (p-1)(F+B)/(nv)") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
