@@ -10,6 +10,7 @@
 #include "cli/terminal.h"
 #include "planner/schedule/check.h"
 #include "planner/schedule/compare.h"
+#include "planner/schedule/gathering.h"
 #include "planner/schedule/picture.h"
 #include "planner/schedule/pytorch_csv.h"
 
@@ -22,7 +23,7 @@ struct Flags {
   ScheduleChoice choice;
   PipelineTask task;
   int width = 118;
-  bool exchanges = false;
+  bool exchanges = false, gathering = false;
   std::string svg, csv;
 };
 
@@ -134,7 +135,9 @@ int show(const Flags& flags, bool json) {
     write_file_atomically(flags.svg, svg_picture(timed.schedule, timed.linked, timing, title));
   }
   if (!flags.csv.empty()) {
-    const Schedule written = flags.exchanges ? with_exchanges(timed.schedule) : timed.schedule;
+    Schedule written = timed.schedule;
+    if (flags.gathering) written = with_gathering(written);
+    if (flags.exchanges || flags.gathering) written = with_exchanges(written);
     write_file_atomically(flags.csv, write_pipeline_csv(pipeline_csv_of(written)));
   }
   if (json) {
@@ -227,6 +230,10 @@ void add_schedule(Verb& program) {
   verb.add_option("--vocabulary-backward", times.vocabulary_backward,
                   "Time of its gradients, where it is cut over ranks")
       .not_negative();
+  verb.add_option("--offload", times.offload,
+                  "Time of copying a microbatch's activations of a rank to the host")
+      .not_negative();
+  verb.add_option("--reload", times.reload, "Time of copying them back").not_negative();
   verb.add_option("--comm", flags->task.communication, "Time of a message between ranks")
       .not_negative();
   verb.add_option("--hidden", flags->task.hidden,
@@ -243,6 +250,8 @@ void add_schedule(Verb& program) {
   verb.add_option("--svg", flags->svg, "Write the picture as SVG");
   verb.add_option("--csv", flags->csv, "Write the schedule as PyTorch's CSV");
   verb.add_flag("--exchanges", flags->exchanges, "In the CSV, write exchanges out");
+  verb.add_flag("--gathering", flags->gathering,
+                "In the CSV, write exchanges out and when parameters are gathered");
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

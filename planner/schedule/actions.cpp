@@ -9,9 +9,9 @@ namespace longspan {
 namespace {
 
 constexpr std::array<std::string_view, kActionKindCount> kWords = {
-    "F",      "B",       "I",       "W",           "R",        "S",
-    "T",      "SEND_F",  "RECV_F",  "SEND_B",      "RECV_B",   "OFFLOAD",
-    "RELOAD", "UNSHARD", "RESHARD", "REDUCE_GRAD", "OPTIMIZER"};
+    "F",     "B",      "I",       "W",       "R",           "S",
+    "T",     "SEND_F", "RECV_F",  "SEND_B",  "RECV_B",      "OFFLOAD",
+    "AWAIT", "RELOAD", "UNSHARD", "RESHARD", "REDUCE_GRAD", "OPTIMIZER"};
 
 }  // namespace
 

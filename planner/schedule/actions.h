@@ -28,6 +28,7 @@ enum class ActionKind : uint8_t {
   send_backward,        ///< SEND_B
   recv_backward,        ///< RECV_B
   offload,              ///< what F has kept goes to the host
+  await_offload,        ///< the rank goes on when its memory is free
   reload,               ///< and comes back
   unshard,              ///< the stage's parameters are gathered
   reshard,              ///< and given up again

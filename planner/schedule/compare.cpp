@@ -71,10 +71,11 @@ TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& ta
   r.slices = choice.slices > 0 ? choice.slices : family.sliced ? task.ranks : 1;
   r.group = choice.group;
   const auto whole = static_cast<double>(parts_of(r));
-  r.costs = uniform_costs(
-      r.virtual_stages, task.times,
-      {.activations = parts_of(r), .for_weights = std::llround(whole * task.kept_for_weights)},
-      task.communication);
+  r.costs = uniform_costs(r.virtual_stages, task.times,
+                          {.activations = parts_of(r),
+                           .for_weights = std::llround(whole * task.kept_for_weights),
+                           .offloaded = parts_of(r)},
+                          task.communication);
   r.costs.hidden = task.hidden;
   r.memory_limit = std::llround(whole * task.memory_limit);
   timed.schedule = make_schedule(family, r);

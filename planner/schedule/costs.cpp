@@ -1,5 +1,6 @@
 #include "planner/schedule/costs.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -12,9 +13,15 @@ const T& by_stage(const std::vector<T>& table, const Schedule& schedule, int32_t
   return table.size() == 1 ? table[0] : table[stage % schedule.stages];
 }
 
-size_t share_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
+size_t place_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
   const auto slices = static_cast<size_t>(schedule.slices);
   return action.slice + (costs.shares.size() == slices ? 0 : slices * action.micro_batch);
+}
+
+SliceShare share_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
+  if (!costs.shares.empty()) return costs.shares[place_of(schedule, costs, action)];
+  const double part = 1.0 / schedule.slices;
+  return {part, part, part};
 }
 
 void check_number(double value, const char* what) {
@@ -52,14 +59,22 @@ ScheduleCosts uniform_costs(int32_t virtual_stages, const StageTimes& rank,
   return {{stage}, {part}, {}, communication};
 }
 
+double part_offloaded(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
+  if (!schedule.adaptive_offload) return 1;
+  Action next{ActionKind::forward, action.stage, action.micro_batch, action.slice + 1};
+  if (next.slice == schedule.slices) {
+    next.slice = 0;
+    next.micro_batch = std::min(action.micro_batch + 1, schedule.micro_batches - 1);
+  }
+  const double whole =
+      costs.times_of(schedule, action.stage).offload * share_of(schedule, costs, action).weight;
+  const double hidden = duration_of(schedule, costs, next);
+  return hidden >= whole ? 1 : hidden / whole;
+}
+
 double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
   const StageTimes& t = costs.times_of(schedule, action.stage);
-  SliceShare share;
-  if (!costs.shares.empty()) {
-    share = costs.shares[share_of(schedule, costs, action)];
-  } else if (schedule.slices > 1) {
-    share.forward = share.input = share.weight = 1.0 / schedule.slices;
-  }
+  const SliceShare share = share_of(schedule, costs, action);
   switch (action.kind) {
     case ActionKind::forward:
       return t.forward * share.forward;
@@ -76,9 +91,9 @@ double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const A
     case ActionKind::vocabulary_backward:
       return t.vocabulary_backward * share.weight;
     case ActionKind::offload:
-      return t.offload * share.weight;
+      return t.offload * share.weight * part_offloaded(schedule, costs, action);
     case ActionKind::reload:
-      return t.reload * share.weight;
+      return t.reload * share.weight * part_offloaded(schedule, costs, action);
     default:
       return 0;  // exchanges run beside the rank's list; what waits for one waits `communication`
   }
@@ -89,7 +104,7 @@ int64_t slice_of(const Schedule& schedule, const ScheduleCosts& costs, const Act
   if (schedule.slices == 1) return whole;
   int64_t before = action.slice, own = 1, all = schedule.slices;
   if (!costs.shares.empty()) {
-    const size_t first = share_of(schedule, costs, action) - action.slice;
+    const size_t first = place_of(schedule, costs, action) - action.slice;
     before = all = 0;
     for (int32_t slice = 0; slice < schedule.slices; ++slice) {
       const int64_t tokens = costs.shares[first + slice].tokens;

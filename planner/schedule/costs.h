@@ -20,8 +20,8 @@ struct StageTimes {
   double recompute = 1;
   double vocabulary_forward = 0;   ///< S, of one rank's share
   double vocabulary_backward = 0;  ///< T
-  double offload = 0;              ///< on the copy channel, not on the rank
-  double reload = 0;
+  double offload = 1;              ///< on the copy channel, not on the rank
+  double reload = 1;
 };
 
 /// What one microbatch holds on one stage.
@@ -61,6 +61,11 @@ ScheduleCosts uniform_costs(int32_t virtual_stages, const StageTimes& rank,
 
 /// How long `action` takes, alone. REQUIRES: costs that check_costs() lets pass.
 double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action);
+
+/// Which part of what may leave with OFFLOAD does, 0 to 1: all of it, or in a schedule with
+/// adaptive offload min(1, F of the next slice / OFFLOAD of all of this one), SPPO's
+/// (arXiv 2503.10377) rule.
+double part_offloaded(const Schedule& schedule, const ScheduleCosts& costs, const Action& action);
 
 /// `whole`, of which the action's slice has its part; the parts add up exactly.
 int64_t slice_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action,

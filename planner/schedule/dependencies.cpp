@@ -123,6 +123,7 @@ class Linker {
       case Kind::send_forward:
         wait(a, Kind::forward, a.stage, a.slice);
         break;
+      case Kind::await_offload:
       case Kind::reload:
         wait(a, Kind::offload, a.stage, a.slice);
         break;

@@ -4,7 +4,7 @@
 //   I, B         : I or B of the stage behind it, F of its own, and of the slice behind it
 //   W            : its I
 //   R            : its F; I and B wait for it
-//   offload      : its F; reload waits for it, and I and B for reload
+//   offload      : its F; AWAIT and reload wait for it, and I and B for reload
 //   S            : F of the last stage;  T: every rank's S; I and B of the last stage where there
 //   is
 //                  a cut vocabulary: every rank's S, or every rank's T if the schedule says so

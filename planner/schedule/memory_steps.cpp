@@ -54,6 +54,10 @@ std::pair<int64_t, int32_t> peak_memory(const Schedule& schedule, const LinkedAc
     if (!has_micro_batch(a.kind)) continue;
     const StageMemory& m = costs.memory_of(schedule, a.stage);
     const auto part = [&](int64_t whole) { return slice_of(schedule, costs, a, whole); };
+    const auto away = [&] {
+      return static_cast<int64_t>(static_cast<double>(part(m.offloaded)) *
+                                  part_offloaded(schedule, costs, a));
+    };
     switch (a.kind) {
       case Kind::forward: {
         const bool again = !recomputed.empty() && recomputed.contains(unit_of(schedule, a));
@@ -73,10 +77,10 @@ std::pair<int64_t, int32_t> peak_memory(const Schedule& schedule, const LinkedAc
         change(ends[i], -part(m.activations), i);
         break;
       case Kind::offload:
-        change(ends[i], -part(m.offloaded), i);
+        change(ends[i], -away(), i);
         break;
       case Kind::reload:
-        change(starts[i], part(m.offloaded), i);
+        change(starts[i], away(), i);
         break;
       default:
         break;

@@ -13,7 +13,7 @@ struct ScheduleRequest {
   int32_t micro_batches = 1;   ///< of a step, of all pipes together
   int32_t slices = 1;
   /// Microbatches that go through a stage together, where a family has such groups; 0: its own
-  /// choice.
+  /// choice. ChunkFlow's K, slices that are kept, is of these.
   int32_t group = 0;
   /// Looked at by families that arrange actions by their times; the others are the same for all.
   ScheduleCosts costs = {};

@@ -22,6 +22,8 @@ struct Schedule {
   int32_t slices = 1;         ///< of a microbatch's sequence
   /// Where the vocabulary is cut: the last stage's backward waits for every T, not only every S.
   bool input_gradient_in_t = false;
+  /// Of a slice only so much is offloaded as the forward of the next one hides.
+  bool adaptive_offload = false;
   std::vector<std::vector<Action>> ranks;
 
   /// Whether there are a stage, a microbatch and a slice of the action's numbers.

@@ -59,6 +59,8 @@ class Simulation {
     const int32_t begin = next_[rank];
     if (begin == end_of(rank)) return;
     double start = free_at_[rank];
+    // A rank asks for a copy and goes on; that it comes after what it needs is its channel's order.
+    const bool asks = is_copy(linked_.actions[begin].kind);
     const int32_t first = linked_.first_wait[begin];
     const int32_t last = linked_.first_wait[end_of_group(begin)];
     for (int32_t i = first; i < last; ++i) {
@@ -69,7 +71,7 @@ class Simulation {
         waiting_for_[wait.action] = rank;
         return;
       }
-      start = std::max(start, wait.delayed ? end + costs_.communication : end);
+      if (!asks) start = std::max(start, wait.delayed ? end + costs_.communication : end);
     }
     ready_.push({start, rank});
   }

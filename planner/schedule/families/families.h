@@ -27,10 +27,14 @@ Schedule braided(const ScheduleRequest& request);
 Schedule vocabulary_1(const ScheduleRequest& request);
 Schedule vocabulary_2(const ScheduleRequest& request);
 Schedule seq1f1b(const ScheduleRequest& request);
+Schedule chunk_flow(const ScheduleRequest& request);
+Schedule sppo(const ScheduleRequest& request);
 Schedule seq1f1b_interleaved(const ScheduleRequest& request);
 Schedule slimpipe(const ScheduleRequest& request);
 Schedule grouped_interleaved(const ScheduleRequest& request);
 Schedule half_grouped_interleaved(const ScheduleRequest& request);
+Schedule half_offloaded(const ScheduleRequest& request);
+Schedule fully_offloaded(const ScheduleRequest& request);
 Schedule terapipe(const ScheduleRequest& request);
 
 }  // namespace longspan

@@ -8,9 +8,17 @@
 //   whole microbatches here, since backward begins with their last slices: where s does not divide
 //   p, the next larger groups of which there are equal ones (groups of p would wait for
 //   themselves). TeraPipe (arXiv 2102.07988): all forwards of slices, then all backwards.
+//   SPPO (arXiv 2503.10377): Seq1F1B with as much of each slice offloaded as the next one's forward
+//   hides, so that bubbles stay what they were. ChunkFlow (arXiv 2503.02356): Seq1F1B that keeps
+//   the last K slices of a sequence; of those before only keys, values and the input stay, and
+//   their forward runs again right in front of their backward.
+#include <algorithm>
+#include <utility>
+
 #include "base/error.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
+#include "planner/schedule/families/offload.h"
 
 namespace longspan {
 namespace {
@@ -42,6 +50,30 @@ Schedule seq1f1b(const ScheduleRequest& request) {
     schedule.ranks[rank] = one_and_one(in_order(request, ActionKind::forward, rank),
                                        in_order(request, ActionKind::backward, rank),
                                        request.ranks - 2 - rank + request.slices);
+  }
+  return schedule;
+}
+
+Schedule sppo(const ScheduleRequest& request) {
+  Schedule schedule = seq1f1b(request);
+  schedule.adaptive_offload = true;
+  offload(schedule, 1, [](const Action&) { return true; });
+  return schedule;
+}
+
+Schedule chunk_flow(const ScheduleRequest& request) {
+  Schedule schedule = seq1f1b(request);
+  const int32_t again = request.slices - std::max(1, request.group);  // the first so many
+  for (ActionList& list : schedule.ranks) {
+    ActionList recomputed;
+    recomputed.reserve(list.size() + list.size() / 2);
+    for (Action a : list) {
+      if (a.kind == ActionKind::backward && a.slice < again) {
+        recomputed.push_back({ActionKind::recompute, a.stage, a.micro_batch, a.slice});
+      }
+      recomputed.push_back(a);
+    }
+    list = std::move(recomputed);
   }
   return schedule;
 }

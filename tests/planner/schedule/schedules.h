@@ -16,6 +16,7 @@ struct Asked {
   int32_t slices = 1;
   int32_t group = 0;
   double forward = 1, input = 1, weight = 1, communication = 0;
+  double copy = 1;           // to the host, and as long back
   int64_t memory_limit = 0;  // in parts: a rank's microbatch has virtual_stages * slices of them
 };
 
@@ -28,8 +29,11 @@ inline ScheduleRequest request_of(const Asked& asked) {
                                 {.forward = asked.forward,
                                  .input = asked.input,
                                  .weight = asked.weight,
-                                 .recompute = asked.forward},
-                                {.activations = parts, .for_weights = parts}, asked.communication);
+                                 .recompute = asked.forward,
+                                 .offload = asked.copy,
+                                 .reload = asked.copy},
+                                {.activations = parts, .for_weights = parts, .offloaded = parts},
+                                asked.communication);
   return request;
 }
 
