@@ -59,10 +59,30 @@ void output_from_delta(const Queue& queue, const bfloat16* d_o, int64_t o_stride
     const int64_t row = at / heads, head = at % heads;
     const bfloat16* from = d_o + row * o_stride + head * dim;
     bfloat16* to = output + (row * heads + head) * dim;
-    float squares = 0;
-    for (int64_t j = 0; j < dim; ++j) squares += to_float(from[j]) * to_float(from[j]);
-    const float factor = squares > 0 ? delta[row * delta_stride + head] / squares : 0;
-    for (int64_t j = 0; j < dim; ++j) to[j] = from_float<bfloat16>(to_float(from[j]) * factor);
+    const float wanted = delta[row * delta_stride + head];
+    float squares = 0, largest = 0;
+    for (int64_t j = 0; j < dim; ++j) {
+      const float x = to_float(from[j]);
+      squares += x * x;
+      largest = fmaxf(largest, fabsf(x));
+    }
+    const float factor = squares > 0 ? wanted / squares : 0;
+    // What rounding has lost of the product is given to one element, a small one: its own rounding
+    // is then lost in the product.
+    int64_t small = -1;
+    float smallest = largest, product = 0;
+    for (int64_t j = 0; j < dim; ++j) {
+      const float x = to_float(from[j]);
+      to[j] = from_float<bfloat16>(x * factor);
+      product += x * to_float(to[j]);
+      if (fabsf(x) > smallest || fabsf(x) * 64 < largest) continue;
+      small = j;
+      smallest = fabsf(x);
+    }
+    if (squares > 0) {
+      const float x = to_float(from[small]);
+      to[small] = from_float<bfloat16>(to_float(to[small]) + (wanted - product) / x);
+    }
   });
 }
 

@@ -20,8 +20,9 @@ void merge_partial(const Queue&, const bfloat16* partial, const float* statistic
                    int64_t heads, int64_t dim, bool first, float* sum, bfloat16* o,
                    int64_t o_stride, float* lse, int64_t lse_stride);
 
-/// An output[n, heads * dim] whose products with d_o are delta: d_o * delta / |d_o|^2, head by
-/// head. By Cauchy and Schwarz it is never longer than the true output.
+/// An output[n, heads * dim] whose products with d_o are delta, to 2^-12 of it or better: d_o *
+/// delta / |d_o|^2, head by head, but for one element. By Cauchy and Schwarz it is hardly longer
+/// than the true output.
 void output_from_delta(const Queue&, const bfloat16* d_o, int64_t o_stride, const float* delta,
                        int64_t delta_stride, int64_t n, int64_t heads, int64_t dim,
                        bfloat16* output);

@@ -149,6 +149,34 @@ TEST_CASE("outputs over parts of the keys merge into that over all of them", "[c
   }
 }
 
+TEST_CASE("an output made from delta gives it back", "[cuda]") {
+  constexpr int64_t kRows = 50, kHeads = 3;
+  const int64_t dim = GENERATE(8, 64, 128), stride = kHeads * dim + 8, delta_stride = kHeads + 1;
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  std::vector<bfloat16> d_o(kRows * stride), output(kRows * kHeads * dim);
+  std::vector<float> delta(kRows * delta_stride);
+  for (bfloat16& x : d_o) x = narrow(normal(random));
+  for (float& x : delta) x = normal(random);
+  for (int64_t j = 0; j < dim; ++j) d_o[j] = narrow(0.0F);  // a row that nothing depends on
+  const auto device = testing::make_host_device(false);
+  device->queues().begin({});
+  output_from_delta(device->queue(Stream::compute), d_o.data(), stride, delta.data(), delta_stride,
+                    kRows, kHeads, dim, output.data());
+  device->queues().finish();
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t head = 0; head < kHeads; ++head) {
+      double product = 0;
+      for (int64_t j = 0; j < dim; ++j) {
+        product += double{widen(d_o[row * stride + head * dim + j])} *
+                   widen(output[(row * kHeads + head) * dim + j]);
+      }
+      const double wanted = row + head == 0 ? 0 : delta[row * delta_stride + head];
+      CHECK(product == Approx(wanted).epsilon(0x1p-12).margin(1e-12));
+    }
+  }
+}
+
 TEST_CASE("a backward in tiles is the backward", "[cuda]") {
   const auto seed = GENERATE(range(0, 40));
   std::mt19937 random(seed);
