@@ -25,7 +25,8 @@ TEST_CASE("ranks by NCCL exchange what ranks on the host do", "[cuda]") {
 }
 
 TEST_CASE("ranks by NCCL give the numbers of one", "[cuda]") {
-  check_numbers(cuda::make_nccl_ranks);
+  check_numbers(cuda::make_nccl_ranks, DType::float32, exchanging_cases());
+  check_numbers(cuda::make_nccl_ranks, DType::bfloat16, exchanging_cases());
   CHECK(nccl_communicators() == 0);
 }
 
