@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
   add_profile(program);
   add_models(program);
   add_hw(program);
+  add_schedule(program);
 
   Invocation invocation;
   try {

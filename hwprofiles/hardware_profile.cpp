@@ -18,7 +18,7 @@ struct Family {
   const char* name;
   const char* unit;
 };
-constexpr std::array<Family, 25> kFamilies{{{"gemm_nt", "FLOP/s"},
+constexpr std::array<Family, 26> kFamilies{{{"gemm_nt", "FLOP/s"},
                                             {"gemm_nn", "FLOP/s"},
                                             {"gemm_tn", "FLOP/s"},
                                             {"attention_forward", "FLOP/s"},
@@ -32,6 +32,7 @@ constexpr std::array<Family, 25> kFamilies{{{"gemm_nt", "FLOP/s"},
                                             {"activation_backward", "element/s"},
                                             {"loss", "element/s"},
                                             {"adamw", "element/s"},
+                                            {"adamw_host", "element/s"},
                                             {"sumsq", "element/s"},
                                             {"zero", "element/s"},
                                             {"embed_forward", "element/s"},

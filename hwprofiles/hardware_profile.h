@@ -54,7 +54,8 @@ struct Tiling {
 ///                                                    FLOP/s of the pairs a causal mask leaves
 ///   elementwise kernels (rows, width, 1)             element/s
 ///     norm_forward, norm_backward, rope, activation_forward, activation_backward, loss, adamw,
-///     sumsq, zero, embed_forward, embed_backward, bias_gradient, add
+///     adamw_host (by the processor of a device that is none), sumsq, zero, embed_forward,
+///     embed_backward, bias_gradient, add
 ///   pass (bytes, 1, 1)                               B/s read and written by elementwise kernels
 ///   copy_h2d, copy_d2h, io_read, io_write (bytes, 1, 1)  B/s
 /// `unit` is FLOP/s, element/s or B/s accordingly.

@@ -4,8 +4,8 @@
 // kernels on a processor. A Device outlives the backends, arenas and queues that are its own.
 #pragma once
 
-#include <functional>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>

@@ -24,6 +24,7 @@ double passes(Kernel kernel) {
     case Kernel::loss:
       return 3;
     case Kernel::adamw:
+    case Kernel::adamw_host:
       return 7;
     case Kernel::zero:
     case Kernel::sumsq:
@@ -45,6 +46,9 @@ const RateTable* find_table(const HardwareProfile& hw, Kernel kernel) {
   if (table == hw.rates.end() && kernel == Kernel::attention_backward_diagonal) {
     table = hw.rates.find(std::string(name_of(Kernel::attention_backward)));
   }
+  if (table == hw.rates.end() && kernel == Kernel::adamw_host && hw.device.backend == "cpu") {
+    table = hw.rates.find(std::string(name_of(Kernel::adamw)));
+  }
   return table == hw.rates.end() ? nullptr : &table->second;
 }
 
@@ -63,9 +67,12 @@ double fallback_rate(const HardwareProfile& hw, Kernel kernel, DType dtype, doub
       return hw.device.memory_bandwidth.value;
     default: {
       // The optimizer's state is float32 whatever the activations are.
-      const bool state = kernel == Kernel::adamw || kernel == Kernel::sumsq;
+      const bool on_host = kernel == Kernel::adamw_host && hw.device.backend != "cpu";
+      const bool state = on_host || kernel == Kernel::adamw || kernel == Kernel::adamw_host ||
+                         kernel == Kernel::sumsq;
       const double bytes = state ? 4.0 : static_cast<double>(size_of(dtype));
-      return kAssumedEfficiency * hw.device.memory_bandwidth.value / (bytes * passes(kernel));
+      const Figure& bandwidth = on_host ? hw.host.memory_bandwidth : hw.device.memory_bandwidth;
+      return kAssumedEfficiency * bandwidth.value / (bytes * passes(kernel));
     }
   }
 }
@@ -91,6 +98,7 @@ double sharing(const HardwareProfile& hw, Kernel kernel) {
       return copy(hw.link.d2h_bandwidth);
     case Kernel::io_read:
     case Kernel::io_write:
+    case Kernel::adamw_host:
       return devices;
     default:
       return one_processor ? devices : 1;

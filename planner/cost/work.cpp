@@ -128,6 +128,7 @@ std::string_view name_of(Kernel kernel) {
                                                "activation_backward",
                                                "loss",
                                                "adamw",
+                                               "adamw_host",
                                                "sumsq",
                                                "zero",
                                                "embed_forward",
@@ -324,7 +325,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       break;
     case OpKind::adamw:
       add.tiles(unit_count(), 0);
-      add.elementwise(Kernel::adamw, unit_count(), 1);
+      add.elementwise(shape.on_host ? Kernel::adamw_host : Kernel::adamw, unit_count(), 1);
       break;
     case OpKind::copy_h2d:
       add.whole(Kernel::copy_h2d, {unit_bytes(), 1, 1}, unit_bytes());

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/cost/cost_model.h"
-#include "planner/search/evaluate.h"
+#include "planner/simulate/evaluate.h"
 
 namespace longspan {
 namespace {

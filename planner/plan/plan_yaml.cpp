@@ -7,7 +7,7 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/plan/plan.h"
-#include "planner/search/evaluate.h"
+#include "planner/simulate/evaluate.h"
 
 namespace longspan {
 namespace {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/error.h"
 #include "planner/program/lowering.h"
 
 namespace longspan {
@@ -30,6 +31,9 @@ void StepLowering::run(const std::vector<Action>& actions) {
       case ActionKind::optimizer:
         optimizer();
         break;
+      default:
+        throw bad_input("{} in the schedule cannot be lowered yet; one stage does F, B, OPTIMIZER",
+                        to_string(action));
     }
   }
   builder_.finish();
@@ -249,7 +253,9 @@ void StepLowering::update(int unit, BufferId norm) {
   const bool beside = s_.parameters != update_tier;
   BufferId narrowed = -1;
   if (half) narrowed = beside ? builder_.create(parameter_tensor, Tier::host, layer, unit) : home;
-  builder_.compute(shape(OpKind::adamw, gradient_tensor), layer, unit,
+  OpShape update = shape(OpKind::adamw, gradient_tensor);
+  update.on_host = !on_device;
+  builder_.compute(update, layer, unit,
                    {in(grads), in(norm), inout(m), inout(v), inout(masters_[unit]), out(narrowed)},
                    on_device ? Stream::compute : Stream::host);
   builder_.release(grads);

@@ -89,6 +89,7 @@ struct OpShape {
   bool partial = false;  // out, mlp: one rank's part of a sum over its tensor group; neither norm,
                          // residual nor the bias that is added once
   bool queries_only = false;  // qkv, all_to_all: of a head group without its K,V
+  bool on_host = false;       // adamw: by the processor, on its own memory
   bool operator==(const OpShape&) const = default;
 };
 

@@ -20,7 +20,7 @@
 #include "planner/reference/run_time.h"
 #include "planner/reference/stack.h"
 #include "planner/reference/unpublished.h"
-#include "planner/search/evaluate.h"
+#include "planner/simulate/evaluate.h"
 
 namespace longspan {
 namespace {

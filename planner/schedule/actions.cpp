@@ -2,7 +2,30 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 namespace longspan {
+namespace {
+
+constexpr std::array<std::string_view, kActionKindCount> kWords = {
+    "F",      "B",       "I",       "W",           "R",        "S",
+    "T",      "SEND_F",  "RECV_F",  "SEND_B",      "RECV_B",   "OFFLOAD",
+    "RELOAD", "UNSHARD", "RESHARD", "REDUCE_GRAD", "OPTIMIZER"};
+
+}  // namespace
+
+bool is_compute(ActionKind kind) { return kind <= ActionKind::vocabulary_backward; }
+
+bool has_micro_batch(ActionKind kind) { return kind < ActionKind::unshard; }
+
+std::string_view word_of(ActionKind kind) { return kWords[static_cast<size_t>(kind)]; }
+
+std::optional<ActionKind> kind_of(std::string_view word) {
+  const auto found = std::find(kWords.begin(), kWords.end(), word);
+  if (found == kWords.end()) return std::nullopt;
+  return static_cast<ActionKind>(found - kWords.begin());
+}
 
 std::vector<Action> single_stage_schedule(int64_t micro_batches) {
   std::vector<Action> actions;
@@ -15,21 +38,23 @@ std::vector<Action> single_stage_schedule(int64_t micro_batches) {
   return actions;
 }
 
-std::string to_string(const std::vector<Action>& actions) {
+std::string to_string(const Action& action, int32_t slices) {
+  if (action.kind == ActionKind::optimizer) return std::string(word_of(action.kind));
+  if (!has_micro_batch(action.kind)) return fmt::format("{}{}", action.stage, word_of(action.kind));
+  std::string text = fmt::format("{}{}{}", action.stage, word_of(action.kind), action.micro_batch);
+  if (slices > 1) text += fmt::format(".{}", action.slice);
+  return text;
+}
+
+std::string to_string(const std::vector<Action>& actions, int32_t slices) {
   std::string text;
+  bool joined = false;  // the action before this one runs with it
   for (const Action& action : actions) {
-    if (!text.empty()) text += ' ';
-    switch (action.kind) {
-      case ActionKind::forward:
-        text += fmt::format("{}F{}", action.stage, action.micro_batch);
-        break;
-      case ActionKind::backward:
-        text += fmt::format("{}B{}", action.stage, action.micro_batch);
-        break;
-      case ActionKind::optimizer:
-        text += "OPTIMIZER";
-        break;
-    }
+    if (!text.empty()) text += joined ? ";" : " ";
+    if (action.with_next && !joined) text += '(';
+    text += to_string(action, slices);
+    if (joined && !action.with_next) text += ")OVERLAP_F_B";
+    joined = action.with_next;
   }
   return text;
 }

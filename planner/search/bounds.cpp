@@ -19,7 +19,8 @@ struct Seconds {
   double q_exchange, q_exchange_only, o_exchange, d_o_exchange, dq_exchange, dq_exchange_only;
   double kv_shift, dkv_shift;
   double tokens_gather, tokens_scatter;  // of a tensor group
-  std::array<double, 3> adamw, sum_of_squares, parameters_gather, gradients_reduce;  // by unit kind
+  std::array<double, 3> adamw, adamw_host, sum_of_squares, parameters_gather,
+      gradients_reduce;  // by unit kind
 };
 
 struct TileSeconds {
@@ -210,6 +211,9 @@ void Bounds::State::fill(Table& t) const {
     };
     const Tensor gradient = unit(sharded ? Tensor::grads_embedding_shard : Tensor::grads_embedding);
     all.adamw[kind] = of(adamw, gradient);
+    OpShape on_host = shape_of(adamw, gradient);
+    on_host.on_host = true;
+    all.adamw_host[kind] = seconds(t, on_host);
     all.sum_of_squares[kind] = of(sum_of_squares, gradient);
     if (sharded) {
       all.parameters_gather[kind] = of(all_gather, unit(Tensor::params_embedding_shard));
@@ -447,7 +451,11 @@ void Bounds::State::count_states(const Facts& f, const Table& t, Busy& busy) con
       busy[Stream::d2h] += n * one.d2h[gradient];
     }
     busy[Stream::compute] += n * one.sum_of_squares[kind];
-    busy.after_norm(on_device ? Stream::compute : Stream::host, n * one.adamw[kind]);
+    if (on_device) {
+      busy.after_norm(Stream::compute, n * one.adamw[kind]);
+    } else {
+      busy.after_norm(Stream::host, n * one.adamw_host[kind]);
+    }
     if (beside) {
       busy.after_norm(Stream::h2d,
                       n * one.h2d[at(f.sharded ? params_embedding_shard : params_embedding)]);

@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "planner/cost/cost_model.h"
-#include "planner/search/evaluate.h"
+#include "planner/simulate/evaluate.h"
 
 namespace longspan {
 

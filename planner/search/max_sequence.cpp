@@ -9,11 +9,11 @@
 #include "planner/search/bound_facts.h"
 #include "planner/search/bounds.h"
 #include "planner/search/budget.h"
-#include "planner/search/evaluate.h"
 #include "planner/search/fast_path.h"
 #include "planner/search/knobs.h"
 #include "planner/search/lift.h"
 #include "planner/search/search.h"
+#include "planner/simulate/evaluate.h"
 
 namespace longspan {
 namespace {

@@ -10,9 +10,9 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/search/bounds.h"
-#include "planner/search/evaluate.h"
 #include "planner/search/knobs.h"
 #include "planner/simulate/analysis.h"
+#include "planner/simulate/evaluate.h"
 #include "planner/simulate/simulate.h"
 
 namespace longspan {

@@ -11,8 +11,9 @@ namespace {
 using Catch::Matchers::Contains;
 using testing::TemporaryFolder;
 
-const std::vector<std::string> kVerbs = {"max-seq", "plan",    "explain", "simulate", "run",
-                                         "compare", "profile", "models",  "hw",       "validate"};
+const std::vector<std::string> kVerbs = {"max-seq", "plan",     "explain", "simulate",
+                                         "run",     "compare",  "profile", "models",
+                                         "hw",      "validate", "schedule"};
 
 TEST_CASE("the program says its version and what it can do") {
   CHECK_THAT(longspan({"--version"}).out, Catch::Matchers::StartsWith("longspan 0."));

@@ -6,9 +6,9 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/program/layout.h"
-#include "planner/search/evaluate.h"
 #include "planner/search/fast_path.h"
 #include "planner/search/search.h"
+#include "planner/simulate/evaluate.h"
 
 namespace longspan {
 namespace {

@@ -7,9 +7,9 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/search/bounds.h"
-#include "planner/search/evaluate.h"
 #include "planner/search/knobs.h"
 #include "planner/search/sweep.h"
+#include "planner/simulate/evaluate.h"
 #include "tests/planner/small_machine.h"
 
 namespace longspan {

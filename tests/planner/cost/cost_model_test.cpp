@@ -100,6 +100,29 @@ TEST_CASE("without a table: a share of the peaks") {
   CHECK(cost.seconds({Kernel::zero, {64, 1, 1}, 0}) == 0);
 }
 
+TEST_CASE("an optimizer on the host takes the host's bandwidth, which the devices share") {
+  HardwareProfile hw = load_hardware("h100-80g");
+  const double elements = hw.host.memory_bandwidth.value / (4 * 7);
+  const auto seconds = [&](Kernel kernel) {
+    return CostModel(hw, DType::bfloat16).seconds({kernel, {64, 1, 1}, elements});
+  };
+  hw.devices_per_node = 1;
+  CHECK(seconds(Kernel::adamw_host) == Approx(1 / 0.7));
+  CHECK(seconds(Kernel::adamw) < 0.5);
+  hw.devices_per_node = 8;
+  CHECK(seconds(Kernel::adamw_host) == Approx(8 / 0.7));
+  RateTable table;
+  table.unit = "element/s";
+  table.points = {{{64, 1, 1}, elements}};
+  hw.rates["adamw_host"] = table;
+  CHECK(seconds(Kernel::adamw_host) == Approx(8));
+
+  // The processor's own device is its host.
+  hw = cpu();
+  hw.rates["adamw"] = table;
+  CHECK(seconds(Kernel::adamw_host) == seconds(Kernel::adamw));
+}
+
 TEST_CASE("copies take the link's bandwidth and a hand-over each") {
   const HardwareProfile hw = cpu();
   const CostModel cost(hw, DType::float32);

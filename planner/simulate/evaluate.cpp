@@ -1,4 +1,4 @@
-#include "planner/search/evaluate.h"
+#include "planner/simulate/evaluate.h"
 
 #include <algorithm>
 

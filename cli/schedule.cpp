@@ -1,0 +1,249 @@
+// longspan schedule: one pipeline schedule timed and drawn, or all of them compared.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/documents.h"
+#include "cli/inputs.h"
+#include "cli/terminal.h"
+#include "planner/schedule/check.h"
+#include "planner/schedule/compare.h"
+#include "planner/schedule/picture.h"
+#include "planner/schedule/pytorch_csv.h"
+
+namespace longspan::cli {
+namespace {
+
+struct Flags {
+  std::string name;
+  int stages = 0, micro_batches = 0;
+  ScheduleChoice choice;
+  PipelineTask task;
+  int width = 118;
+  bool exchanges = false;
+  std::string svg, csv;
+};
+
+std::string needs_of(const ScheduleFamily& family) {
+  std::string needs;
+  const auto add = [&](const std::string& need) { needs += (needs.empty() ? "" : ", ") + need; };
+  if (family.most_virtual_stages == 0) {
+    add(fmt::format("virtual stages from {}", family.least_virtual_stages));
+  } else if (family.most_virtual_stages > 1) {
+    add(fmt::format("{} virtual stages", family.most_virtual_stages));
+  }
+  if (family.sliced) add("slices");
+  if (family.grouped) add("group");
+  if (family.limited) add("memory limit");
+  return needs;
+}
+
+int list(bool json) {
+  if (json) {
+    Json families = Json::array();
+    for (const ScheduleFamily& f : schedule_families()) {
+      families.push_back({{"name", f.name},
+                          {"summary", f.summary},
+                          {"source", f.source},
+                          {"least_virtual_stages", f.least_virtual_stages},
+                          {"most_virtual_stages",
+                           f.most_virtual_stages == 0 ? Json() : Json(f.most_virtual_stages)},
+                          {"sliced", f.sliced},
+                          {"grouped", f.grouped},
+                          {"arranged_under_memory_limit", f.limited}});
+    }
+    print_json({{"schedules", std::move(families)}});
+    return 0;
+  }
+  Table table({{"schedule", false}, {"takes", false}, {"what it is", false}, {"source", false}});
+  for (const ScheduleFamily& f : schedule_families()) {
+    table.add({std::string(f.name), needs_of(f), std::string(f.summary), std::string(f.source)});
+  }
+  table.print();
+  return 0;
+}
+
+std::string choice_text(const ScheduleFamily& family, const ScheduleChoice& choice) {
+  std::string text;
+  if (family.most_virtual_stages == 0) text += fmt::format("virtual {} ", choice.virtual_stages);
+  if (family.sliced) text += fmt::format("slices {} ", choice.slices);
+  if (family.grouped && choice.group > 0) text += fmt::format("group {} ", choice.group);
+  if (!text.empty()) text.pop_back();
+  return text;
+}
+
+int compare(const Flags& flags, bool json) {
+  const std::vector<Compared> all = compare_schedules(flags.task);
+  if (json) {
+    Json rows = Json::array();
+    for (const Compared& c : all) {
+      Json row = {{"schedule", c.family->name}, {"source", c.family->source}};
+      if (!c.refusal.empty()) {
+        row["refused"] = c.refusal;
+      } else {
+        row["virtual_stages"] = c.choice.virtual_stages;
+        row["slices"] = c.choice.slices;
+        row["group"] = c.choice.group;
+        row["cost"] = c.cost;
+        row["bubble_rate"] = c.bubble_rate;
+        row["peak_memory_microbatches"] = c.microbatches_held;
+        row["messages"] = c.messages;
+      }
+      rows.push_back(std::move(row));
+    }
+    print_json({{"stages", flags.stages},
+                {"microbatches", flags.micro_batches},
+                {"schedules", std::move(rows)}});
+    return 0;
+  }
+  fmt::print("{}\n", bold(fmt::format("Pipeline schedules of {} ranks and {} microbatches, the "
+                                      "fastest first; memory in microbatches of a rank",
+                                      flags.stages, flags.micro_batches)));
+  Table table({{"schedule", false},
+               {"choice", false},
+               {"cost"},
+               {"bubble rate"},
+               {"peak memory"},
+               {"messages"}});
+  for (const Compared& c : all) {
+    if (!c.refusal.empty()) continue;
+    table.add({std::string(c.family->name), choice_text(*c.family, c.choice),
+               fmt::format("{:.6g}", c.cost), fmt::format("{:.4f}", c.bubble_rate),
+               fmt::format("{:.4g}", c.microbatches_held), fmt::format("{:.4g}", c.messages)});
+  }
+  table.print();
+  for (const Compared& c : all) {
+    if (!c.refusal.empty()) fmt::print("  {}: {}\n", c.family->name, c.refusal);
+  }
+  return 0;
+}
+
+int show(const Flags& flags, bool json) {
+  const TimedSchedule timed = time_schedule(schedule_family(flags.name), flags.task, flags.choice);
+  const ScheduleTiming& timing = timed.timing;
+  if (const auto fault =
+          first_fault(timed.schedule, timed.request.costs, timed.request.memory_limit)) {
+    throw failed("{} made a schedule that is none: {}", flags.name, *fault);
+  }
+  const std::string title =
+      fmt::format("{} of {} ranks and {} microbatches: bubble rate {:.4f}", flags.name,
+                  flags.stages, flags.micro_batches, timing.bubble_rate);
+  if (!flags.svg.empty()) {
+    write_file_atomically(flags.svg, svg_picture(timed.schedule, timed.linked, timing, title));
+  }
+  if (!flags.csv.empty()) {
+    const Schedule written = flags.exchanges ? with_exchanges(timed.schedule) : timed.schedule;
+    write_file_atomically(flags.csv, write_pipeline_csv(pipeline_csv_of(written)));
+  }
+  if (json) {
+    Json ranks = Json::array();
+    for (size_t rank = 0; rank < timing.ranks.size(); ++rank) {
+      const RankTiming& own = timing.ranks[rank];
+      ranks.push_back(
+          {{"start", own.start},
+           {"end", own.end},
+           {"busy", own.busy},
+           {"peak_memory_microbatches", timed.microbatches_held(static_cast<int32_t>(rank))},
+           {"actions", timed.schedule.ranks[rank].size()}});
+    }
+    print_json({{"schedule", flags.name},
+                {"stages", flags.stages},
+                {"microbatches", flags.micro_batches},
+                {"virtual_stages", timed.request.virtual_stages},
+                {"slices", timed.request.slices},
+                {"bubble_rate", timing.bubble_rate},
+                {"cost", timing.cost},
+                {"makespan", timing.makespan},
+                {"peak_memory_microbatches", timed.most_microbatches_held()},
+                {"messages", timed.messages},
+                {"ranks", std::move(ranks)},
+                {"source", timed.family->source}});
+    return 0;
+  }
+  fmt::print("{}\n", bold(title));
+  fmt::print("{}", text_picture(timed.schedule, timed.linked, timing, flags.width));
+  fmt::print(
+      "  {:<16}{:.6g}, the longest span of a rank ({:.6g} from the first start to the last "
+      "end)\n",
+      "cost", timing.cost, timing.makespan);
+  std::string held;
+  for (int32_t rank = 0; rank < timed.request.ranks; ++rank) {
+    held += fmt::format(" {:.4g}", timed.microbatches_held(rank));
+  }
+  fmt::print("  {:<16}{} microbatches by rank\n", "peak memory", held.substr(1));
+  fmt::print("  {:<16}{:.4g} of a microbatch's activations sent by a rank, mean\n", "messages",
+             timed.messages);
+  for (const std::string& path : {flags.svg, flags.csv}) {
+    if (!path.empty()) fmt::print("Wrote {}\n", path);
+  }
+  return 0;
+}
+
+int run(Flags flags, bool json) {
+  if (flags.name == "list") return list(json);
+  check_folder_of(flags.svg, "--svg");
+  check_folder_of(flags.csv, "--csv");
+  if (flags.stages < 1 || flags.micro_batches < 1) {
+    throw bad_input("a schedule has --stages and --microbatches, 1 or more of each");
+  }
+  flags.task.ranks = flags.stages;
+  flags.task.micro_batches = flags.micro_batches;
+  flags.task.times.recompute = flags.task.times.forward;
+  return flags.name == "compare" ? compare(flags, json) : show(flags, json);
+}
+
+}  // namespace
+
+void add_schedule(Verb& program) {
+  auto flags = std::make_shared<Flags>();
+  Verb verb = program.add_verb("schedule", "Pipeline schedules: one of them, or all compared",
+                               "longspan schedule zb-h1 --stages 4 --microbatches 8 --svg zb.svg");
+  verb.add_option("name", flags->name, "A schedule, or \"list\", or \"compare\"").required();
+  verb.add_option("--stages", flags->stages, "Ranks of the pipeline").within(0, 4096);
+  verb.add_option("--microbatches", flags->micro_batches, "Microbatches of a step")
+      .within(0, 1 << 20);
+  verb.add_option("--virtual", flags->choice.virtual_stages, "Stages of each rank")
+      .within(0, 1024)
+      .shown_default("as few as the schedule takes");
+  verb.add_option("--slices", flags->choice.slices,
+                  "Slices of a sequence, all of which take equally long")
+      .within(0, 4096)
+      .shown_default("as many as ranks, where there are any");
+  verb.add_option("--group", flags->choice.group, "Microbatches that go through a stage together")
+      .within(0, 1 << 20)
+      .shown_default("the schedule's own choice");
+  StageTimes& times = flags->task.times;
+  verb.add_option("--forward", times.forward, "Time of a microbatch's forward on a rank")
+      .not_negative();
+  verb.add_option("--backward-input", times.input, "Time of its gradients of inputs")
+      .not_negative();
+  verb.add_option("--backward-weight", times.weight, "Time of its gradients of weights")
+      .not_negative();
+  verb.add_option("--vocabulary-forward", times.vocabulary_forward,
+                  "Time of a rank's share of the output layer, where it is cut over ranks")
+      .not_negative();
+  verb.add_option("--vocabulary-backward", times.vocabulary_backward,
+                  "Time of its gradients, where it is cut over ranks")
+      .not_negative();
+  verb.add_option("--comm", flags->task.communication, "Time of a message between ranks")
+      .not_negative();
+  verb.add_option("--hidden", flags->task.hidden,
+                  "Part of the shorter action that is hidden where two run as one, 0 to 1")
+      .not_negative();
+  verb.add_option("--weight-memory", flags->task.kept_for_weights,
+                  "Part of activations that stays for gradients of weights, 0 to 1")
+      .not_negative();
+  verb.add_option("--memory-limit", flags->task.memory_limit,
+                  "Most microbatches whose activations a rank may hold")
+      .not_negative()
+      .shown_default("none");
+  verb.add_option("--width", flags->width, "Columns of the picture").within(20, 10000);
+  verb.add_option("--svg", flags->svg, "Write the picture as SVG");
+  verb.add_option("--csv", flags->csv, "Write the schedule as PyTorch's CSV");
+  verb.add_flag("--exchanges", flags->exchanges, "In the CSV, write exchanges out");
+  verb.runs([flags](bool json) { return run(*flags, json); });
+}
+
+}  // namespace longspan::cli

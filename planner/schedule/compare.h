@@ -1,0 +1,61 @@
+// All families of schedules for the same ranks, microbatches and costs, the fastest first.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/schedule/registry.h"
+#include "planner/schedule/timing.h"
+
+namespace longspan {
+
+/// What every schedule is to do: times and memory of one microbatch on all stages of a rank.
+struct PipelineTask {
+  int32_t ranks = 1;
+  int32_t micro_batches = 1;
+  StageTimes times = {};
+  /// What of a microbatch's activations W needs, 0 to 1.
+  double kept_for_weights = 1;
+  double communication = 0;
+  double hidden = 0;        ///< in pairs, as in ScheduleCosts
+  double memory_limit = 0;  ///< in microbatches of a rank; 0: any
+};
+
+/// A point in a family: what its generator takes beside the task. 0 is the family's own choice.
+struct ScheduleChoice {
+  int32_t virtual_stages = 0;
+  int32_t slices = 0;
+  int32_t group = 0;
+};
+
+/// One schedule, timed. Memory is in microbatches: what one holds on all stages of one rank.
+struct TimedSchedule {
+  const ScheduleFamily* family = nullptr;
+  ScheduleRequest request;
+  Schedule schedule;
+  LinkedActions linked;
+  ScheduleTiming timing;
+  /// Messages between ranks, as activations of one microbatch at one boundary, mean over ranks.
+  double messages = 0;
+
+  double microbatches_held(int32_t rank) const;
+  double most_microbatches_held() const;
+};
+
+/// Throws bad_input for what the family does not take.
+TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& task,
+                            const ScheduleChoice& choice);
+
+struct Compared {
+  const ScheduleFamily* family = nullptr;
+  ScheduleChoice choice;
+  double cost = 0, bubble_rate = 0, microbatches_held = 0, messages = 0;
+  std::string refusal;  ///< why there is none; empty where there is
+};
+
+/// One entry for each family: of the choices that stay within memory the cheapest. First those that
+/// there are, by cost; then those that there are not.
+std::vector<Compared> compare_schedules(const PipelineTask& task);
+
+}  // namespace longspan

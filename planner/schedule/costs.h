@@ -1,0 +1,73 @@
+// What the actions of a schedule take: time on the rank, memory from one action to another.
+//
+// Times are in any unit, the same for all; memory is counted in bytes, or in any unit that makes it
+// whole. Both are given for one microbatch on one stage, and shared out to the slices of its
+// sequence. Plain values; safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/schedule/schedule.h"
+
+namespace longspan {
+
+/// Times of one microbatch on one stage.
+struct StageTimes {
+  double forward = 1;
+  double input = 1;   ///< I; B takes input + weight
+  double weight = 1;  ///< W
+  double recompute = 1;
+  double vocabulary_forward = 0;   ///< S, of one rank's share
+  double vocabulary_backward = 0;  ///< T
+  double offload = 0;              ///< on the copy channel, not on the rank
+  double reload = 0;
+};
+
+/// What one microbatch holds on one stage.
+struct StageMemory {
+  int64_t activations = 1;  ///< from the start of F to the end of I, or of B
+  int64_t for_weights = 1;  ///< what of them stays from I to the end of W
+  int64_t checkpoint = 0;   ///< what F keeps where R follows; R makes it `activations`
+  int64_t offloaded = 0;    ///< what of them leaves with OFFLOAD and returns with RELOAD
+};
+
+/// A slice's part of its microbatch. Attention makes later slices cost more than their tokens.
+struct SliceShare {
+  double forward = 1;
+  double input = 1;
+  double weight = 1;
+  int64_t tokens = 1;  ///< memory is shared out in proportion
+};
+
+struct ScheduleCosts {
+  std::vector<StageTimes> times = {{}};    ///< by stage of a pipe, or one for all
+  std::vector<StageMemory> memory = {{}};  ///< likewise
+  std::vector<SliceShare> shares;  ///< by slice, or by microbatch and slice; none: equal parts
+  double communication = 0;        ///< from the end of an action to what needs it on another rank
+  /// How much of the shorter actions is hidden by the longest where actions run as one, 0 to 1.
+  double hidden = 0;
+  int32_t ranks_per_channel = 1;  ///< neighbours that share a copy channel to their host
+
+  const StageTimes& times_of(const Schedule& schedule, int32_t stage) const;
+  const StageMemory& memory_of(const Schedule& schedule, int32_t stage) const;
+};
+
+/// The same on every rank: `rank` is what one microbatch takes on all stages of one rank, and
+/// `memory` what it holds there; a stage has its part of that. REQUIRES: `memory` divides by the
+/// virtual stages.
+ScheduleCosts uniform_costs(int32_t virtual_stages, const StageTimes& rank,
+                            const StageMemory& memory, double communication);
+
+/// How long `action` takes, alone. REQUIRES: costs that check_costs() lets pass.
+double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action);
+
+/// `whole`, of which the action's slice has its part; the parts add up exactly.
+int64_t slice_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action,
+                 int64_t whole);
+
+/// Throws bad_input where the tables are not as long as the schedule wants them, or where a number
+/// is negative or no number.
+void check_costs(const Schedule& schedule, const ScheduleCosts& costs);
+
+}  // namespace longspan

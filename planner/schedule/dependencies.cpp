@@ -1,0 +1,195 @@
+#include "planner/schedule/dependencies.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+
+namespace longspan {
+namespace {
+
+using Kind = ActionKind;
+
+// I and B are one to whoever waits for the gradient of a stage's input.
+Kind product_of(Kind kind) { return kind == Kind::backward ? Kind::backward_input : kind; }
+
+// Numbers of actions by what they are.
+class Index {
+ public:
+  explicit Index(const Schedule& s)
+      : s_(s), places_(std::max<int64_t>(s.all_stages(), static_cast<int64_t>(s.ranks.size()))) {}
+
+  void add(const Action& action, int32_t number, size_t rank) {
+    if (action.stage < 0 || action.stage >= places_ || action.micro_batch < 0 ||
+        action.micro_batch >= s_.micro_batches || action.slice < 0 || action.slice >= s_.slices) {
+      throw bad_input(
+          "{} on rank {} is outside the schedule's {} stages, {} microbatches and {} slices",
+          to_string(action, s_.slices), rank, s_.all_stages(), s_.micro_batches, s_.slices);
+    }
+    std::vector<int32_t>& table = tables_[static_cast<size_t>(product_of(action.kind))];
+    if (table.empty()) table.assign(places_ * s_.micro_batches * s_.slices, -1);
+    int32_t& slot = table[place(action.stage, action.micro_batch, action.slice)];
+    if (slot >= 0) {
+      throw bad_input("{} on rank {} is there already; expected each once",
+                      to_string(action, s_.slices), rank);
+    }
+    slot = number;
+  }
+
+  bool any(Kind kind) const { return !tables_[static_cast<size_t>(kind)].empty(); }
+
+  /// -1 where there is none.
+  int32_t find(Kind kind, int32_t stage, const Action& of, int32_t slice) const {
+    const std::vector<int32_t>& table = tables_[static_cast<size_t>(kind)];
+    return table.empty() ? -1 : table[place(stage, of.micro_batch, slice)];
+  }
+
+ private:
+  int64_t place(int64_t stage, int64_t micro_batch, int64_t slice) const {
+    return (stage * s_.micro_batches + micro_batch) * s_.slices + slice;
+  }
+
+  const Schedule& s_;
+  int64_t places_;
+  std::array<std::vector<int32_t>, kActionKindCount> tables_;
+};
+
+class Linker {
+ public:
+  explicit Linker(const Schedule& schedule) : s_(schedule), index_(schedule) {
+    int64_t count = 0;
+    for (const std::vector<Action>& list : s_.ranks) count += static_cast<int64_t>(list.size());
+    if (count > std::numeric_limits<int32_t>::max() / 4) {
+      throw bad_input("a schedule of {} actions is too long; try fewer microbatches", count);
+    }
+    linked_.actions.reserve(count);
+    for (size_t rank = 0; rank < s_.ranks.size(); ++rank) {
+      linked_.first_of_rank.push_back(static_cast<int32_t>(linked_.actions.size()));
+      for (const Action& action : s_.ranks[rank]) {
+        const auto number = static_cast<int32_t>(linked_.actions.size());
+        if (has_micro_batch(action.kind)) index_.add(action, number, rank);
+        linked_.actions.push_back(action);
+      }
+      if (!s_.ranks[rank].empty() && s_.ranks[rank].back().with_next) {
+        throw bad_input("the last action of rank {} runs with a next one; there is none", rank);
+      }
+    }
+    linked_.first_of_rank.push_back(static_cast<int32_t>(count));
+  }
+
+  LinkedActions run() {
+    linked_.first_wait.reserve(linked_.actions.size() + 1);
+    linked_.waits.reserve(2 * linked_.actions.size());
+    for (size_t rank = 0; rank < s_.ranks.size(); ++rank) {
+      begin_ = linked_.first_of_rank[rank];
+      end_ = linked_.first_of_rank[rank + 1];
+      for (int32_t number = begin_; number < end_; ++number) {
+        linked_.first_wait.push_back(static_cast<int32_t>(linked_.waits.size()));
+        number_ = number;
+        add_waits(linked_.actions[number]);
+      }
+    }
+    linked_.first_wait.push_back(static_cast<int32_t>(linked_.waits.size()));
+    return std::move(linked_);
+  }
+
+ private:
+  void add_waits(const Action& a) {
+    switch (a.kind) {
+      case Kind::forward:
+        if (a.slice > 0) wait(a, Kind::forward, a.stage, a.slice - 1);
+        if (!s_.is_first(a.stage)) receive(a, Kind::forward, a.stage - 1);
+        break;
+      case Kind::backward:
+      case Kind::backward_input:
+        wait(a, Kind::forward, a.stage, a.slice);
+        if (a.slice + 1 < s_.slices) wait(a, Kind::backward_input, a.stage, a.slice + 1);
+        if (!s_.is_last(a.stage)) {
+          receive(a, Kind::backward_input, a.stage + 1);
+        } else if (index_.any(Kind::vocabulary_forward)) {
+          wait_for_all(
+              a, s_.input_gradient_in_t ? Kind::vocabulary_backward : Kind::vocabulary_forward);
+        }
+        wait_if_any(a, Kind::recompute);
+        wait_if_any(a, Kind::reload);
+        break;
+      case Kind::backward_weight:
+        wait(a, Kind::backward_input, a.stage, a.slice);
+        break;
+      case Kind::recompute:
+      case Kind::offload:
+      case Kind::send_forward:
+        wait(a, Kind::forward, a.stage, a.slice);
+        break;
+      case Kind::reload:
+        wait(a, Kind::offload, a.stage, a.slice);
+        break;
+      case Kind::send_backward:
+        wait(a, Kind::backward_input, a.stage, a.slice);
+        break;
+      case Kind::vocabulary_forward:
+        wait(a, Kind::forward, s_.stages - 1, a.slice);
+        break;
+      case Kind::vocabulary_backward:
+        wait_for_all(a, Kind::vocabulary_forward);
+        break;
+      default:
+        break;
+    }
+  }
+
+  // What `a` takes from `stage`, which may be sent and received explicitly.
+  void receive(const Action& a, Kind kind, int32_t stage) {
+    const bool forward = kind == Kind::forward;
+    const Kind recv = forward ? Kind::recv_forward : Kind::recv_backward;
+    const int32_t received = index_.find(recv, a.stage, a, a.slice);
+    if (received < 0) return wait(a, kind, stage, a.slice);
+    linked_.waits.push_back({received, false});
+    const Kind send = forward ? Kind::send_forward : Kind::send_backward;
+    const int32_t sent = index_.find(send, stage, a, a.slice);
+    if (sent < 0) missing(linked_.actions[received], send, stage, a.slice);
+    linked_.waits.push_back({sent, true});
+  }
+
+  void wait(const Action& a, Kind kind, int32_t stage, int32_t slice) {
+    const int32_t found = index_.find(kind, stage, a, slice);
+    if (found < 0) missing(a, kind, stage, slice);
+    linked_.waits.push_back({found, found < begin_ || found >= end_});
+  }
+
+  // The ranks' shares of the vocabulary.
+  void wait_for_all(const Action& a, Kind kind) {
+    for (size_t rank = 0; rank < s_.ranks.size(); ++rank) {
+      wait(a, kind, static_cast<int32_t>(rank), a.slice);
+    }
+  }
+
+  void wait_if_any(const Action& a, Kind kind) {
+    const int32_t found = index_.find(kind, a.stage, a, a.slice);
+    if (found >= 0) linked_.waits.push_back({found, false});
+  }
+
+  [[noreturn]] void missing(const Action& a, Kind kind, int32_t stage, int32_t slice) const {
+    const Action needed{kind, stage, a.micro_batch, slice};
+    throw bad_input("{} on rank {} needs {}, which is in no list", to_string(a, s_.slices),
+                    linked_.rank_of(number_), to_string(needed, s_.slices));
+  }
+
+  const Schedule& s_;
+  Index index_;
+  LinkedActions linked_;
+  int32_t number_ = 0, begin_ = 0, end_ = 0;  // of the action that is linked, and its rank's
+};
+
+}  // namespace
+
+int32_t LinkedActions::rank_of(int32_t action) const {
+  const auto after = std::upper_bound(first_of_rank.begin(), first_of_rank.end(), action);
+  return static_cast<int32_t>(after - first_of_rank.begin()) - 1;
+}
+
+LinkedActions link(const Schedule& schedule) { return Linker(schedule).run(); }
+
+}  // namespace longspan

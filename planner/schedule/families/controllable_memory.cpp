@@ -1,0 +1,116 @@
+// V-Min, V-Half and what lies between (Pipeline Parallelism with Controllable Memory, arXiv
+// 2405.15362): building blocks whose microbatches live shorter than those of ZB-V, and take that
+// much less memory.
+//
+// A block goes down the ranks in steps of `down` slots and up in steps of `up`: a microbatch lives
+// about (down + up) slots per rank, of which each six cost one microbatch of memory. V-Min steps 1
+// and 1, a third of 1F1B's memory; V-Half 2 and 1, half of it; ZB-V 4 and 2, as much as 1F1B.
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "planner/schedule/families/building_block.h"
+#include "planner/schedule/families/families.h"
+#include "planner/schedule/timing.h"
+
+namespace longspan {
+namespace {
+
+// Repeated every six slots, no two passes of a rank meet.
+bool repeats(const BuildingBlock& block) {
+  for (const std::array<int32_t, 4>& passes : block) {
+    unsigned taken = 0;
+    for (const int32_t slot : passes) {
+      if (taken & 1U << slot % 6) return false;
+      taken |= 1U << slot % 6;
+    }
+  }
+  return true;
+}
+
+// The block of these steps that repeats and is done soonest: passes follow each other at once but
+// for a few free slots where the way turns. None where no free slots help.
+std::optional<BuildingBlock> block_of(int32_t ranks, int32_t down, int32_t up) {
+  std::optional<BuildingBlock> best;
+  int32_t least = 0;
+  for (int32_t free = 0; free < 6 * 6 * 6; ++free) {
+    const int32_t at_end = free % 6, at_start = free / 6 % 6, at_end_again = free / 36;
+    if (best && at_end + at_start + at_end_again >= least) continue;
+    BuildingBlock block(ranks);
+    int32_t slot = 0;
+    const auto go_down = [&](VPass pass) {
+      for (int32_t i = 0; i < ranks; ++i) block[i][pass] = slot + down * i;
+      slot += down * (ranks - 1) + 1;
+    };
+    const auto go_up = [&](VPass pass) {
+      for (int32_t i = ranks - 1; i >= 0; --i) block[i][pass] = slot + up * (ranks - 1 - i);
+      slot += up * (ranks - 1) + 1;
+    };
+    go_down(kForwardDown);
+    slot += at_end;
+    go_up(kForwardUp);
+    slot += at_start;
+    go_down(kInputDown);
+    slot += at_end_again;
+    go_up(kInputUp);
+    if (!repeats(block)) continue;
+    best = std::move(block);
+    least = at_end + at_start + at_end_again;
+  }
+  return best;
+}
+
+}  // namespace
+
+// The paper's tables 8 and 9 say where the free slots of these two are.
+Schedule v_min(const ScheduleRequest& request) {
+  const int32_t p = request.ranks, later = p % 3 == 0 ? 2 : 0;
+  BuildingBlock block;
+  for (int32_t i = 0; i < p; ++i) {
+    block.push_back({i, 2 * p - 1 - i, 2 * p + later + i, 4 * p + later - 1 - i});
+  }
+  return repeat(request, block);
+}
+
+Schedule v_half(const ScheduleRequest& request) {
+  const int32_t p = request.ranks, later = p % 2 == 0 ? 3 : 0;
+  BuildingBlock block;
+  for (int32_t i = 0; i < p; ++i) {
+    block.push_back({2 * i, 3 * p - 2 - i, 3 * p + later + 2 * i - 1, 6 * p + later - 2 - i});
+  }
+  return repeat(request, block);
+}
+
+Schedule v_adaptive(const ScheduleRequest& request) {
+  std::optional<Schedule> best;
+  double least = 0;
+  int64_t lowest = 0;  // of all blocks' peaks
+  const auto consider = [&](Schedule schedule) {
+    const ScheduleTiming timing = simulate(schedule, request.costs);
+    if (lowest == 0 || timing.peak_memory() < lowest) lowest = timing.peak_memory();
+    if (request.memory_limit > 0 && timing.peak_memory() > request.memory_limit) return;
+    if (best && timing.cost >= least) return;
+    best = std::move(schedule);
+    least = timing.cost;
+  };
+  consider(v_min(request));
+  consider(v_half(request));
+  // Steps of five in all do not repeat where ranks are many; more than six are longer for nothing.
+  for (const auto& [down, up] : {std::pair{1, 2}, {2, 2}, {3, 1}, {1, 3}, {3, 3}, {4, 2}, {2, 4}}) {
+    if (const auto block = block_of(request.ranks, down, up)) consider(repeat(request, *block));
+  }
+  try {
+    consider(zb_v(request));
+  } catch (const Error&) {
+    // It wants more memory than there is; there are others.
+  }
+  if (!best) {
+    throw bad_input(
+        "v-adaptive cannot keep {} ranks within a memory limit of {}; its smallest block holds {}",
+        request.ranks, request.memory_limit, lowest);
+  }
+  return *std::move(best);
+}
+
+}  // namespace longspan

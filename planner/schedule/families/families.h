@@ -1,0 +1,36 @@
+// One function for each family of schedules: internal to planner/schedule, whose registry names
+// them.
+//
+// Each gets a request whose numbers are positive and within what its row of the registry takes, and
+// throws bad_input for what else it cannot do.
+#pragma once
+
+#include "planner/schedule/request.h"
+
+namespace longspan {
+
+Schedule gpipe(const ScheduleRequest& request);
+Schedule one_forward_one_backward(const ScheduleRequest& request);
+Schedule interleaved_1f1b(const ScheduleRequest& request);
+Schedule breadth_first(const ScheduleRequest& request);
+Schedule kfkb(const ScheduleRequest& request);
+Schedule zb_h1(const ScheduleRequest& request);
+Schedule zb_h2(const ScheduleRequest& request);
+Schedule zb_auto(const ScheduleRequest& request);
+Schedule zb_v(const ScheduleRequest& request);
+Schedule v_half(const ScheduleRequest& request);
+Schedule v_min(const ScheduleRequest& request);
+Schedule v_adaptive(const ScheduleRequest& request);
+Schedule dual_pipe(const ScheduleRequest& request);
+Schedule dual_pipe_v(const ScheduleRequest& request);
+Schedule braided(const ScheduleRequest& request);
+Schedule vocabulary_1(const ScheduleRequest& request);
+Schedule vocabulary_2(const ScheduleRequest& request);
+Schedule seq1f1b(const ScheduleRequest& request);
+Schedule seq1f1b_interleaved(const ScheduleRequest& request);
+Schedule slimpipe(const ScheduleRequest& request);
+Schedule grouped_interleaved(const ScheduleRequest& request);
+Schedule half_grouped_interleaved(const ScheduleRequest& request);
+Schedule terapipe(const ScheduleRequest& request);
+
+}  // namespace longspan

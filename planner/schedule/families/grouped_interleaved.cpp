@@ -1,0 +1,51 @@
+// GIS, grouped interleaved scheduling (PipeOffload, arXiv 2503.01328): interleaved 1F1B whose
+// backward is split, so that a stage's gradient goes on before those of its weights are done. The
+// first backward needs to wait for p-r-1 forwards less: a rank holds p v chunks at most, the bubble
+// is (p-1)(F+I)/v.
+//
+//   GIS-H goes on with groups of g = p/2 microbatches instead of p: g (v-1) + p chunks, for bubbles
+//   of p-g chunks more in every but the first chunk of the warm-up.
+#include "base/error.h"
+#include "planner/schedule/families/families.h"
+#include "planner/schedule/families/lists.h"
+
+namespace longspan {
+namespace {
+
+Schedule of_groups(const ScheduleRequest& request, int32_t group) {
+  const int32_t p = request.ranks, v = request.virtual_stages;
+  Schedule schedule = empty_schedule(request, p * v);
+  for (int32_t rank = 0; rank < p; ++rank) {
+    std::vector<ActionList> forwards, backwards;
+    for (int32_t chunk = 0; chunk < v; ++chunk) {
+      forwards.push_back(
+          in_order(request, ActionKind::forward, looped_stage(request, rank, chunk)));
+      backwards.push_back(
+          in_order(request, ActionKind::backward, looped_stage(request, rank, v - 1 - chunk)));
+    }
+    const int64_t warm_up = int64_t{v - 1} * group + p - 1 - rank;
+    schedule.ranks[rank] = with_delayed_weights(
+        one_and_one(in_turns(forwards, group), in_turns(backwards, group), warm_up), 0);
+  }
+  return schedule;
+}
+
+}  // namespace
+
+Schedule grouped_interleaved(const ScheduleRequest& request) {
+  const int32_t p = request.ranks;
+  if (request.group == 0) return of_groups(request, equal_groups("gis", request.micro_batches, p));
+  if (request.group < (p + 1) / 2 || request.micro_batches % request.group != 0) {
+    throw bad_input(
+        "gis of {} ranks takes groups of {} microbatches or more that divide the {} there are; got "
+        "{}",
+        p, (p + 1) / 2, request.micro_batches, request.group);
+  }
+  return of_groups(request, request.group);
+}
+
+Schedule half_grouped_interleaved(const ScheduleRequest& request) {
+  return of_groups(request, equal_groups("gis-h", request.micro_batches, (request.ranks + 1) / 2));
+}
+
+}  // namespace longspan

@@ -1,0 +1,51 @@
+// Interleaved 1F1B (Megatron-LM, arXiv 2104.04473): v chunks of layers on each rank, dealt round
+// robin, in groups of N microbatches: a group goes through a rank's first chunk, then its second.
+// Bubble (p-1)(F+B)/v for v times the messages.
+//
+// N is the request's group; without one it is as in PyTorch, the ranks' number where that divides
+// the microbatches and else the next larger number that does.
+#include <algorithm>
+
+#include "base/error.h"
+#include "planner/schedule/families/families.h"
+#include "planner/schedule/families/lists.h"
+
+namespace longspan {
+namespace {
+
+int32_t group_of(const ScheduleRequest& request) {
+  const int32_t m = request.micro_batches;
+  if (request.group > 0) {
+    const int32_t rest = m % request.group;
+    if (request.group < request.ranks || (rest > 0 && rest < request.ranks)) {
+      throw bad_input(
+          "interleaved-1f1b takes groups of {} microbatches or more, of which {} leave none or as "
+          "many; got {}",
+          request.ranks, m, request.group);
+    }
+    return request.group;
+  }
+  return equal_groups("interleaved-1f1b", m, request.ranks);
+}
+
+}  // namespace
+
+Schedule interleaved_1f1b(const ScheduleRequest& request) {
+  const int32_t p = request.ranks, v = request.virtual_stages, group = group_of(request);
+  Schedule schedule = empty_schedule(request, p * v);
+  for (int32_t rank = 0; rank < p; ++rank) {
+    std::vector<ActionList> forwards, backwards;
+    for (int32_t chunk = 0; chunk < v; ++chunk) {
+      forwards.push_back(
+          in_order(request, ActionKind::forward, looped_stage(request, rank, chunk)));
+      backwards.push_back(
+          in_order(request, ActionKind::backward, looped_stage(request, rank, v - 1 - chunk)));
+    }
+    const int64_t warm_up = int64_t{v - 1} * group + 2 * (p - 1 - rank);
+    schedule.ranks[rank] =
+        one_and_one(in_turns(forwards, group), in_turns(backwards, group), warm_up);
+  }
+  return schedule;
+}
+
+}  // namespace longspan

@@ -1,0 +1,34 @@
+// kFkB (Ada-Grouper, arXiv 2303.01675): 1F1B of groups of k microbatches. The bubble is 1F1B's, but
+// messages of one microbatch travel while the others of its group compute; k times the memory.
+// Where k does not divide the microbatches the last group is smaller. Without a group of the
+// request's k = 2.
+#include <algorithm>
+
+#include "planner/schedule/families/families.h"
+#include "planner/schedule/families/lists.h"
+
+namespace longspan {
+
+Schedule kfkb(const ScheduleRequest& request) {
+  const int32_t k = request.group > 0 ? request.group : 2;
+  const int32_t m = request.micro_batches, groups = (m + k - 1) / k;
+  Schedule schedule = empty_schedule(request, request.ranks);
+  for (int32_t rank = 0; rank < request.ranks; ++rank) {
+    ActionList& list = schedule.ranks[rank];
+    const auto add = [&](const Action& group) {
+      for (int32_t i = group.micro_batch * k; i < std::min(m, (group.micro_batch + 1) * k); ++i) {
+        list.push_back({group.kind, rank, i});
+      }
+    };
+    ScheduleRequest of_groups = request;
+    of_groups.micro_batches = groups;
+    for (const Action& group :
+         one_and_one(in_order(of_groups, ActionKind::forward, rank),
+                     in_order(of_groups, ActionKind::backward, rank), request.ranks - 1 - rank)) {
+      add(group);
+    }
+  }
+  return schedule;
+}
+
+}  // namespace longspan

@@ -1,0 +1,91 @@
+#include "planner/schedule/families/lists.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace longspan {
+
+Schedule empty_schedule(const ScheduleRequest& request, int32_t stages) {
+  Schedule schedule;
+  schedule.stages = stages;
+  schedule.micro_batches = request.micro_batches;
+  schedule.slices = request.slices;
+  schedule.ranks.resize(request.ranks);
+  return schedule;
+}
+
+int32_t looped_stage(const ScheduleRequest& request, int32_t rank, int32_t chunk) {
+  return chunk * request.ranks + rank;
+}
+
+int32_t v_stage(const ScheduleRequest& request, int32_t rank, int32_t chunk) {
+  return chunk == 0 ? rank : 2 * request.ranks - 1 - rank;
+}
+
+ActionList in_order(const ScheduleRequest& request, ActionKind kind, int32_t stage) {
+  const bool forward = kind == ActionKind::forward;
+  ActionList list;
+  list.reserve(int64_t{request.micro_batches} * request.slices);
+  for (int32_t m = 0; m < request.micro_batches; ++m) {
+    for (int32_t i = 0; i < request.slices; ++i) {
+      list.push_back({kind, stage, m, forward ? i : request.slices - 1 - i});
+    }
+  }
+  return list;
+}
+
+ActionList in_turns(std::span<const ActionList> lists, int32_t group) {
+  ActionList merged;
+  const auto count = static_cast<int64_t>(lists[0].size());
+  merged.reserve(count * lists.size());
+  for (int64_t begin = 0; begin < count; begin += group) {
+    const int64_t end = std::min(begin + group, count);
+    for (const ActionList& list : lists) {
+      merged.insert(merged.end(), list.begin() + begin, list.begin() + end);
+    }
+  }
+  return merged;
+}
+
+int32_t equal_groups(std::string_view family, int32_t micro_batches, int32_t least) {
+  const int32_t groups = std::max(1, micro_batches / least);
+  if (micro_batches % groups == 0) return micro_batches / groups;
+  throw bad_input("{} cannot deal {} microbatches to {} equal groups; try a multiple of {}", family,
+                  micro_batches, groups, least);
+}
+
+ActionList one_and_one(std::span<const Action> forwards, std::span<const Action> backwards,
+                       int64_t warm_up) {
+  const size_t first = std::min<size_t>(warm_up, forwards.size());
+  ActionList list(forwards.begin(), forwards.begin() + first);
+  list.reserve(2 * forwards.size());
+  size_t backward = 0;
+  for (size_t forward = first; forward < forwards.size(); ++forward) {
+    list.push_back(forwards[forward]);
+    list.push_back(backwards[backward++]);
+  }
+  list.insert(list.end(), backwards.begin() + backward, backwards.end());
+  return list;
+}
+
+ActionList with_delayed_weights(const ActionList& list, int32_t delay) {
+  ActionList split, weights;
+  split.reserve(2 * list.size());
+  size_t done = 0;
+  for (Action action : list) {
+    if (action.kind != ActionKind::backward) {
+      split.push_back(action);
+      continue;
+    }
+    action.kind = ActionKind::backward_input;
+    split.push_back(action);
+    action.kind = ActionKind::backward_weight;
+    weights.push_back(action);
+    if (weights.size() > done + delay) split.push_back(weights[done++]);
+  }
+  split.insert(split.end(), weights.begin() + done, weights.end());
+  return split;
+}
+
+}  // namespace longspan

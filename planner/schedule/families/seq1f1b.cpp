@@ -1,0 +1,76 @@
+// Schedules whose unit is a slice of a sequence. A slice's forward attends to the keys of the
+// slices before it, so forwards of a microbatch go from the first slice to the last and backwards,
+// which add to the gradients of those keys, from the last to the first.
+//
+//   Seq1F1B (arXiv 2406.03488): 1F1B of slices with p-r-2+s forwards first, since the first
+//   backward is that of a microbatch's last slice. Bubble (p-1)(F+B)/s, memory (p-r+s-1)/s
+//   microbatches. Seq1F1B-I: the same of interleaved 1F1B, slices in groups of p. A group holds
+//   whole microbatches here, since backward begins with their last slices: where s does not divide
+//   p, the next larger groups of which there are equal ones (groups of p would wait for
+//   themselves). TeraPipe (arXiv 2102.07988): all forwards of slices, then all backwards.
+#include "base/error.h"
+#include "planner/schedule/families/families.h"
+#include "planner/schedule/families/lists.h"
+
+namespace longspan {
+namespace {
+
+// Interleaved 1F1B of slices, `group` of them through a chunk at a time.
+Schedule interleaved_slices(const ScheduleRequest& request, int32_t group) {
+  const int32_t p = request.ranks, v = request.virtual_stages;
+  Schedule schedule = empty_schedule(request, p * v);
+  for (int32_t rank = 0; rank < p; ++rank) {
+    std::vector<ActionList> forwards, backwards;
+    for (int32_t chunk = 0; chunk < v; ++chunk) {
+      forwards.push_back(
+          in_order(request, ActionKind::forward, looped_stage(request, rank, chunk)));
+      backwards.push_back(
+          in_order(request, ActionKind::backward, looped_stage(request, rank, v - 1 - chunk)));
+    }
+    const int64_t warm_up = int64_t{v - 1} * group + 2 * (p - 1 - rank) + request.slices - 1;
+    schedule.ranks[rank] =
+        one_and_one(in_turns(forwards, group), in_turns(backwards, group), warm_up);
+  }
+  return schedule;
+}
+
+}  // namespace
+
+Schedule seq1f1b(const ScheduleRequest& request) {
+  Schedule schedule = empty_schedule(request, request.ranks);
+  for (int32_t rank = 0; rank < request.ranks; ++rank) {
+    schedule.ranks[rank] = one_and_one(in_order(request, ActionKind::forward, rank),
+                                       in_order(request, ActionKind::backward, rank),
+                                       request.ranks - 2 - rank + request.slices);
+  }
+  return schedule;
+}
+
+Schedule seq1f1b_interleaved(const ScheduleRequest& request) {
+  const int32_t whole =
+      (request.ranks + request.slices - 1) / request.slices;  // microbatches with p slices
+  return interleaved_slices(
+      request, equal_groups("seq1f1b-i", request.micro_batches, whole) * request.slices);
+}
+
+Schedule slimpipe(const ScheduleRequest& request) {
+  if (request.slices % request.ranks != 0) {
+    throw bad_input(
+        "slimpipe cuts a sequence into a multiple of the ranks, so that all of them work on one "
+        "microbatch; got {} slices and {} ranks",
+        request.slices, request.ranks);
+  }
+  return interleaved_slices(request, request.slices);
+}
+
+Schedule terapipe(const ScheduleRequest& request) {
+  Schedule schedule = empty_schedule(request, request.ranks);
+  for (int32_t rank = 0; rank < request.ranks; ++rank) {
+    schedule.ranks[rank] = one_and_one(in_order(request, ActionKind::forward, rank),
+                                       in_order(request, ActionKind::backward, rank),
+                                       int64_t{request.micro_batches} * request.slices);
+  }
+  return schedule;
+}
+
+}  // namespace longspan

@@ -1,0 +1,30 @@
+// ZB-H1 and ZB-H2 (Zero Bubble Pipeline Parallelism, arXiv 2401.10241): the backward is split, so
+// that gradients of inputs go on at once and those of weights fill what would be bubbles.
+//
+//   ZB-H1: p-1-r forwards first, W of a microbatch r backwards late: 1F1B's memory,
+//          bubble (p-1)(F+I-W).
+//   ZB-H2: twice as many forwards first, W 2r backwards late: bubble (p-1)(F+I-2W).
+#include "planner/schedule/families/families.h"
+#include "planner/schedule/families/lists.h"
+
+namespace longspan {
+namespace {
+
+Schedule handcrafted(const ScheduleRequest& request, int32_t times) {
+  Schedule schedule = empty_schedule(request, request.ranks);
+  for (int32_t rank = 0; rank < request.ranks; ++rank) {
+    schedule.ranks[rank] =
+        with_delayed_weights(one_and_one(in_order(request, ActionKind::forward, rank),
+                                         in_order(request, ActionKind::backward, rank),
+                                         times * (request.ranks - 1 - rank)),
+                             times * rank);
+  }
+  return schedule;
+}
+
+}  // namespace
+
+Schedule zb_h1(const ScheduleRequest& request) { return handcrafted(request, 1); }
+Schedule zb_h2(const ScheduleRequest& request) { return handcrafted(request, 2); }
+
+}  // namespace longspan

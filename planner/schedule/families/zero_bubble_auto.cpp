@@ -1,0 +1,225 @@
+// ZB automatic (Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3.1; its authors' open
+// scheduler): a heuristic that knows times, messages and a memory limit.
+//
+// Microbatch by microbatch, each stage gets one forward and one backward, as soon as they can run.
+// While it waits for one, it does gradients of weights that are due: those that fit into the wait
+// always, one that does not where the wait would make its bubbles the longest of all stages'.
+// Before the first backward, as many forwards as fit into the wait and into memory; gradients of
+// weights are done earlier where memory is at its limit. Three choices are open, and all eight
+// combinations are tried: the cheapest is taken.
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "base/error.h"
+#include "planner/schedule/families/families.h"
+#include "planner/schedule/families/lists.h"
+#include "planner/schedule/timing.h"
+
+namespace longspan {
+namespace {
+
+using Kind = ActionKind;
+
+struct Choices {
+  bool late_first_backward;  // a forward may delay the first backward
+  bool backwards_first;      // a forward waits where the next stage has two to do already
+  bool fill_harmless;        // W into a wait that makes no bubble the longest, though it delays
+};
+
+class Heuristic {
+ public:
+  Heuristic(const ScheduleRequest& request, const Choices& choices)
+      : request_(request),
+        choices_(choices),
+        schedule_(empty_schedule(request, request.ranks)),
+        stages_(request.ranks) {
+    for (int32_t stage = 0; stage < request.ranks; ++stage) {
+      const StageTimes& t = request.costs.times_of(schedule_, stage);
+      stages_[stage].times = {t.forward, t.input, t.weight};
+      stages_[stage].memory = request.costs.memory_of(schedule_, stage);
+      for (auto& ends : stages_[stage].ends) ends.reserve(request.micro_batches);
+    }
+  }
+
+  // None where the memory limit is too low.
+  std::optional<Schedule> run() {
+    begin();
+    for (int32_t m = 1; m < request_.micro_batches; ++m) {
+      if (!forward_round()) return std::nullopt;
+      backward_round();
+    }
+    for (int32_t stage = 0; stage < count(); ++stage) weights(stage, stages_[stage].done(kInput));
+    return std::move(schedule_);
+  }
+
+ private:
+  enum Pass { kForward, kInput, kWeight };
+
+  struct Stage {
+    std::array<double, 3> times;
+    StageMemory memory;
+    std::array<std::vector<double>, 3> ends;  // by pass, of every microbatch
+    double free = 0, bubble = 0;
+    int64_t held = 0;
+
+    int32_t done(Pass pass) const { return static_cast<int32_t>(ends[pass].size()); }
+    bool weight_due() const { return done(kWeight) < done(kInput); }
+  };
+
+  int32_t count() const { return request_.ranks; }
+  bool fits(int64_t bytes) const {
+    return request_.memory_limit == 0 || bytes <= request_.memory_limit;
+  }
+  double longest_bubble() const {
+    double longest = 0;
+    for (const Stage& stage : stages_) longest = std::max(longest, stage.bubble);
+    return longest;
+  }
+
+  // When the input of the stage's next pass is there; 0 where it comes from nobody.
+  double arrival(int32_t stage, Pass pass) const {
+    const int32_t from = pass == kForward ? stage - 1 : stage + 1;
+    if (pass == kWeight || from < 0 || from >= count()) return 0;
+    return stages_[from].ends[pass][stages_[stage].done(pass)] + request_.costs.communication;
+  }
+
+  void put(int32_t number, Pass pass) {
+    static constexpr Kind kKinds[] = {Kind::forward, Kind::backward_input, Kind::backward_weight};
+    Stage& stage = stages_[number];
+    const double start = std::max(stage.free, arrival(number, pass));
+    if (stage.done(kForward) > 0) stage.bubble += start - stage.free;
+    schedule_.ranks[number].push_back({kKinds[pass], number, stage.done(pass)});
+    stage.free = start + stage.times[pass];
+    stage.ends[pass].push_back(stage.free);
+    const StageMemory& m = stage.memory;
+    const int64_t taken[] = {m.activations, m.for_weights - m.activations, -m.for_weights};
+    stage.held += taken[pass];
+  }
+
+  void weights(int32_t stage, int32_t up_to) {
+    while (stages_[stage].done(kWeight) < up_to) put(stage, kWeight);
+  }
+
+  // Gradients of weights while the stage waits for the input of its next pass.
+  void fill_wait(int32_t number, Pass pass) {
+    const Stage& stage = stages_[number];
+    const double until = arrival(number, pass);
+    while (stage.weight_due() && stage.free + stage.times[kWeight] <= until) put(number, kWeight);
+    if (!stage.weight_due() || stage.free >= until) return;
+    const bool harmless = until - stage.free <= longest_bubble() - stage.bubble;
+    if (!harmless || choices_.fill_harmless) put(number, kWeight);
+  }
+
+  // The first microbatch down and up, and the forwards that fit in between.
+  void begin() {
+    for (int32_t stage = 0; stage < count(); ++stage) put(stage, kForward);
+    std::vector<int32_t> more(count(), 0);
+    double backward = stages_.back().free + stages_.back().times[kInput];  // of the stage behind
+    for (int32_t number = count() - 2; number >= 0; --number) {
+      const Stage& stage = stages_[number];
+      const double until = backward + request_.costs.communication;
+      double time = stage.free;
+      while (1 + more[number] < request_.micro_batches &&
+             fits(stage.held + (more[number] + 1) * stage.memory.activations)) {
+        const double after = time + stage.times[kForward];
+        if (choices_.late_first_backward ? time >= until : after > until) break;
+        time = after;
+        ++more[number];
+      }
+      backward = std::max(time, until) + stage.times[kInput];
+    }
+    // A stage is ahead of the next one by a forward at least, while there are forwards.
+    for (int32_t number = 0; number < count(); ++number) {
+      while (number > 0 && more[number] > 0 && more[number] >= more[number - 1] &&
+             1 + more[number] < request_.micro_batches) {
+        --more[number];
+      }
+      for (int32_t i = 0; i < more[number]; ++i) put(number, kForward);
+    }
+    for (int32_t number = count() - 1; number >= 0; --number) put(number, kInput);
+  }
+
+  // Whether the stage's next forward had better wait for the stage behind it, which has two to do.
+  bool postponed(int32_t number) const {
+    if (!choices_.backwards_first || number + 1 >= count()) return false;
+    const Stage &stage = stages_[number], &next = stages_[number + 1];
+    if (stage.done(kForward) < next.done(kForward) + 2) return false;
+    const double needed =
+        next.free + next.times[kForward] + next.times[kInput] + request_.costs.communication;
+    if (stage.free >= needed) return true;
+    double after = stage.free + stage.times[kForward];
+    int64_t held = stage.held + stage.memory.activations;
+    for (int32_t w = stage.done(kWeight); !fits(held) && w < stage.done(kInput); ++w) {
+      after += stage.times[kWeight];
+      held -= stage.memory.for_weights;
+    }
+    if (after <= needed) return false;
+    return needed - stage.free <= longest_bubble() - stage.bubble;
+  }
+
+  bool forward_round() {
+    std::vector<bool> wanted(count());
+    for (int32_t number = 0; number < count(); ++number) {
+      wanted[number] =
+          stages_[number].done(kForward) < request_.micro_batches && !postponed(number);
+    }
+    for (int32_t number = count() - 2; number >= 0; --number) {
+      if (!wanted[number + 1]) wanted[number] = false;
+    }
+    for (int32_t number = 0; number < count(); ++number) {
+      if (!wanted[number]) continue;
+      const Stage& stage = stages_[number];
+      while (!fits(stage.held + stage.memory.activations)) {
+        if (!stage.weight_due()) return false;
+        put(number, kWeight);
+      }
+      if (number > 0) fill_wait(number, kForward);
+      put(number, kForward);
+    }
+    return true;
+  }
+
+  void backward_round() {
+    for (int32_t number = count() - 1; number >= 0; --number) {
+      const Stage& stage = stages_[number];
+      if (number + 1 < count()) fill_wait(number, kInput);
+      // Nothing waits for the first stage's last backwards.
+      if (number == 0 && stage.done(kForward) == request_.micro_batches) {
+        weights(number, stage.done(kInput));
+      }
+      put(number, kInput);
+    }
+  }
+
+  const ScheduleRequest& request_;
+  Choices choices_;
+  Schedule schedule_;
+  std::vector<Stage> stages_;
+};
+
+}  // namespace
+
+Schedule zb_auto(const ScheduleRequest& request) {
+  std::optional<Schedule> best;
+  double least = 0;
+  for (int choice = 0; choice < 8; ++choice) {
+    const Choices choices{(choice & 4) == 0, (choice & 2) == 0, (choice & 1) == 0};
+    std::optional<Schedule> made = Heuristic(request, choices).run();
+    if (!made) continue;
+    const double cost = simulate(*made, request.costs).cost;
+    if (!best || cost < least) {
+      best = std::move(made);
+      least = cost;
+    }
+  }
+  if (!best) {
+    throw bad_input(
+        "zb-auto cannot keep {} ranks within a memory limit of {}; it takes about what {} "
+        "microbatches hold",
+        request.ranks, request.memory_limit, request.ranks);
+  }
+  return *std::move(best);
+}
+
+}  // namespace longspan

@@ -1,0 +1,266 @@
+// ZB-V (Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6; its authors' open
+// scheduler): two stages on each rank in a V, so that a microbatch's backward begins where its
+// forward ends, and no bubble where F = I = W in 1F1B's memory, the same on every rank.
+//
+// Greedy, with times, messages and a memory limit: as many forwards as fit before the first
+// backward, then a backward and a forward of each rank in turns, of whichever of its two stages can
+// go on. Gradients of weights fill waits as in zb-auto, here measured against the bubbles of a run
+// before; of four combinations of choices the cheapest is taken.
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "planner/schedule/families/building_block.h"
+#include "planner/schedule/families/families.h"
+#include "planner/schedule/families/lists.h"
+#include "planner/schedule/timing.h"
+
+namespace longspan {
+namespace {
+
+using Kind = ActionKind;
+
+struct Choices {
+  bool fill_before_forwards;  // W into a wait for a forward though it delays
+  bool fill_before_inputs;    // and into one for a gradient on the way down
+};
+
+struct Attempt {
+  Schedule schedule;
+  std::vector<double> bubbles;  // by rank
+  double longest_bubble() const { return *std::max_element(bubbles.begin(), bubbles.end()); }
+};
+
+class Greedy {
+ public:
+  /// `approved`: bubbles of a run before, by rank, or nothing.
+  Greedy(const ScheduleRequest& request, const Choices& choices, std::vector<double> approved)
+      : request_(request),
+        choices_(choices),
+        approved_(std::move(approved)),
+        schedule_(empty_schedule(request, 2 * request.ranks)),
+        ranks_(request.ranks) {
+    for (int32_t i = 0; i < count(); ++i) {
+      for (int32_t chunk = 0; chunk < 2; ++chunk) {
+        const int32_t stage = v_stage(request, i, chunk);
+        ranks_[i].times[chunk] = request.costs.times_of(schedule_, stage);
+        ranks_[i].memory[chunk] = request.costs.memory_of(schedule_, stage);
+      }
+    }
+  }
+
+  // None where the memory limit is too low.
+  std::optional<Attempt> run() {
+    if (!begin()) return std::nullopt;
+    for (int32_t round = 0; round < 2 * request_.micro_batches; ++round) {
+      input_round();
+      if (!forward_round()) return std::nullopt;
+    }
+    Attempt attempt;
+    for (int32_t i = 0; i < count(); ++i) {
+      while (!ranks_[i].due.empty()) put_weight(i);
+      attempt.bubbles.push_back(ranks_[i].bubble);
+    }
+    attempt.schedule = std::move(schedule_);
+    return attempt;
+  }
+
+ private:
+  struct Rank {
+    std::array<StageTimes, 2> times;
+    std::array<StageMemory, 2> memory;
+    std::array<std::vector<double>, 4> ends;      // by VPass, of every microbatch
+    std::deque<std::pair<int32_t, int32_t>> due;  // chunk and microbatch of weights
+    double free = 0, bubble = 0;
+    int64_t held = 0;
+
+    int32_t done(int pass) const { return static_cast<int32_t>(ends[pass].size()); }
+    int32_t forwards() const { return done(kForwardDown) + done(kForwardUp); }
+  };
+
+  static int32_t chunk_of(int pass) { return pass == kForwardUp || pass == kInputDown ? 1 : 0; }
+  static bool goes_down(int pass) { return pass == kForwardDown || pass == kInputDown; }
+
+  int32_t count() const { return request_.ranks; }
+  bool fits(int64_t bytes) const {
+    return request_.memory_limit == 0 || bytes <= request_.memory_limit;
+  }
+
+  // The rank that the pass comes from; outside of 0 .. count - 1 where it comes from the same rank.
+  int32_t before(int32_t i, int pass) const { return goes_down(pass) ? i - 1 : i + 1; }
+  bool turns(int32_t i, int pass) const {
+    return before(i, pass) < 0 || before(i, pass) >= count();
+  }
+
+  // Whether the input of the rank's next `pass` is there, or will be at a time that is known.
+  bool can(int32_t i, int pass) const {
+    const Rank& own = ranks_[i];
+    if (own.done(pass) >= request_.micro_batches) return false;
+    if (pass > 0 && own.done(pass - 1) <= own.done(pass)) return false;
+    return turns(i, pass) || ranks_[before(i, pass)].done(pass) > own.done(pass);
+  }
+
+  double arrival(int32_t i, int pass) const {
+    if (turns(i, pass)) return 0;
+    return ranks_[before(i, pass)].ends[pass][ranks_[i].done(pass)] + request_.costs.communication;
+  }
+
+  // How long a bubble is nobody's loss: the longest of all, or what a run before left to this rank.
+  double harmless(int32_t i) const {
+    double longest = 0;
+    for (const Rank& rank : ranks_) longest = std::max(longest, rank.bubble);
+    if (!approved_.empty()) {
+      const double most = *std::max_element(approved_.begin(), approved_.end());
+      longest = std::max(longest, most - approved_[i]);
+    }
+    return longest - ranks_[i].bubble;
+  }
+
+  void put(int32_t i, int pass) {
+    Rank& own = ranks_[i];
+    const int32_t chunk = chunk_of(pass), m = own.done(pass);
+    const bool forward = pass == kForwardDown || pass == kForwardUp;
+    const double start = std::max(own.free, arrival(i, pass));
+    if (own.done(kForwardDown) > 0) own.bubble += start - own.free;
+    own.free = start + (forward ? own.times[chunk].forward : own.times[chunk].input);
+    own.ends[pass].push_back(own.free);
+    const StageMemory& memory = own.memory[chunk];
+    own.held += forward ? memory.activations : memory.for_weights - memory.activations;
+    if (!forward) own.due.emplace_back(chunk, m);
+    schedule_.ranks[i].push_back(
+        {forward ? Kind::forward : Kind::backward_input, v_stage(request_, i, chunk), m});
+  }
+
+  void put_weight(int32_t i) {
+    Rank& own = ranks_[i];
+    const auto [chunk, m] = own.due.front();
+    own.due.pop_front();
+    own.free += own.times[chunk].weight;
+    own.held -= own.memory[chunk].for_weights;
+    schedule_.ranks[i].push_back({Kind::backward_weight, v_stage(request_, i, chunk), m});
+  }
+
+  void fill_wait(int32_t i, int pass, bool though_it_delays) {
+    if (turns(i, pass)) return;
+    const Rank& own = ranks_[i];
+    const double until = arrival(i, pass);
+    const auto next = [&] { return own.times[own.due.front().first].weight; };
+    while (!own.due.empty() && until >= own.free + next()) put_weight(i);
+    if (though_it_delays && !own.due.empty() && until - own.free > harmless(i)) put_weight(i);
+  }
+
+  // Forwards before the first backward. None of them waits for memory.
+  bool begin() {
+    for (int32_t i = 0; i < count(); ++i) put(i, kForwardDown);
+    for (int32_t i = count() - 1; i >= 0; --i) {
+      const Rank& own = ranks_[i];
+      const auto fills_wait = [&] {
+        const int64_t needed = own.memory[0].activations * (2 + 2 * int64_t{i});
+        return fits(own.held + needed) &&
+               own.free + own.times[0].forward <= arrival(i, kForwardUp) &&
+               own.done(kForwardDown) < request_.micro_batches;
+      };
+      while (i + 1 < count() && fills_wait()) {
+        for (int32_t j = 0; j <= i; ++j) put(j, kForwardDown);
+      }
+      put(i, kForwardUp);
+    }
+    // Later ranks catch up with those before them, whose backward comes later.
+    int pass = kForwardDown;
+    for (int32_t i = 1; i < count(); ++i) {
+      const Rank &own = ranks_[i], &above = ranks_[i - 1];
+      const auto behind = [&] {
+        return own.forwards() < above.forwards() ||
+               (own.done(kForwardUp) <= above.done(kForwardUp) &&
+                above.done(kForwardUp) < request_.micro_batches);
+      };
+      for (int32_t in_vain = 0; behind(); ++in_vain) {
+        if (in_vain == 2) return false;  // memory has kept the ranks before from going ahead
+        for (int32_t j = count() - 1; j >= i; --j) {
+          if (!can(j, pass)) continue;
+          put(j, pass);
+          in_vain = -1;
+        }
+        pass = pass == kForwardDown ? kForwardUp : kForwardDown;
+      }
+    }
+    return std::all_of(ranks_.begin(), ranks_.end(), [&](const Rank& r) { return fits(r.held); });
+  }
+
+  void input_round() {
+    std::vector<int32_t> down, up;
+    for (int32_t i = 0; i < count(); ++i) {
+      const Rank& own = ranks_[i];
+      const bool goes_up = own.done(kInputUp) < own.done(kInputDown) &&
+                           (i + 1 == count() || own.done(kInputDown) >= request_.micro_batches ||
+                            ranks_[i + 1].done(kInputUp) > own.done(kInputUp));
+      (goes_up ? up : down).push_back(i);
+    }
+    for (auto i = up.rbegin(); i != up.rend(); ++i) {
+      fill_wait(*i, kInputUp, true);
+      put(*i, kInputUp);
+    }
+    for (const int32_t i : down) {
+      fill_wait(i, kInputDown, choices_.fill_before_inputs);
+      put(i, kInputDown);
+    }
+  }
+
+  bool forward_round() {
+    for (int32_t i = 0; i < count(); ++i) {
+      const bool up = can(i, kForwardUp);
+      if (!up && !can(i, kForwardDown)) continue;
+      const int pass = up ? kForwardUp : kForwardDown;
+      const Rank& own = ranks_[i];
+      while (!fits(own.held + own.memory[chunk_of(pass)].activations)) {
+        if (own.due.empty()) return false;
+        put_weight(i);
+      }
+      fill_wait(i, pass, choices_.fill_before_forwards);
+      put(i, pass);
+    }
+    return true;
+  }
+
+  const ScheduleRequest& request_;
+  Choices choices_;
+  std::vector<double> approved_;
+  Schedule schedule_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace
+
+Schedule zb_v(const ScheduleRequest& request) {
+  std::optional<Schedule> best;
+  double least = 0;
+  for (int choice = 0; choice < 4; ++choice) {
+    const Choices choices{(choice & 1) == 0, (choice & 2) == 0};
+    std::vector<double> approved;
+    // A run's bubbles are what the next one may have, as long as that shortens the longest.
+    for (double longest = -1;;) {
+      std::optional<Attempt> attempt = Greedy(request, choices, approved).run();
+      if (!attempt) break;
+      const double cost = simulate(attempt->schedule, request.costs).cost;
+      if (!best || cost < least) {
+        best = std::move(attempt->schedule);
+        least = cost;
+      }
+      if (longest >= 0 && attempt->longest_bubble() >= longest) break;
+      longest = attempt->longest_bubble();
+      approved = std::move(attempt->bubbles);
+    }
+  }
+  if (!best) {
+    throw bad_input(
+        "zb-v cannot keep {} ranks within a memory limit of {}; it takes about what {} "
+        "microbatches hold on a rank",
+        request.ranks, request.memory_limit, request.ranks);
+  }
+  return *std::move(best);
+}
+
+}  // namespace longspan

@@ -1,0 +1,185 @@
+#include "planner/schedule/registry.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/nearest.h"
+#include "planner/schedule/families/families.h"
+
+namespace longspan {
+namespace {
+
+constexpr auto kFamilies = std::to_array<ScheduleFamily>({
+    {.name = "gpipe",
+     .summary = "all forwards, then all backwards",
+     .source = "GPipe, arXiv 1811.06965",
+     .generate = gpipe},
+    {.name = "1f1b",
+     .summary = "a forward and a backward in turns: as many microbatches in flight as ranks",
+     .source = "PipeDream-Flush, arXiv 2006.09503",
+     .generate = one_forward_one_backward},
+    {.name = "interleaved-1f1b",
+     .summary = "1f1b over several chunks of layers on each rank",
+     .source = "Megatron-LM, arXiv 2104.04473",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 0,
+     .grouped = true,
+     .generate = interleaved_1f1b},
+    {.name = "bfs",
+     .summary = "all microbatches through a chunk of layers before the next chunk",
+     .source = "Breadth-First Pipeline Parallelism, arXiv 2211.05953; PyTorch's LoopedBFS",
+     .most_virtual_stages = 0,
+     .generate = breadth_first},
+    {.name = "kfkb",
+     .summary = "1f1b of groups of microbatches, to hide messages",
+     .source = "Ada-Grouper, arXiv 2303.01675",
+     .grouped = true,
+     .generate = kfkb},
+    {.name = "zb-h1",
+     .summary = "1f1b with gradients of weights moved into bubbles, in 1f1b's memory",
+     .source = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241",
+     .generate = zb_h1},
+    {.name = "zb-h2",
+     .summary = "no bubble where F = I = W, in twice 1f1b's memory",
+     .source = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241",
+     .generate = zb_h2},
+    {.name = "zb-auto",
+     .summary = "gradients of weights into bubbles, arranged by times under a memory limit",
+     .source = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, and its authors' scheduler",
+     .limited = true,
+     .generate = zb_auto},
+    {.name = "zb-v",
+     .summary = "stages in a V: no bubble where F = I = W, in 1f1b's memory on every rank",
+     .source = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241, and its authors' scheduler",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 2,
+     .limited = true,
+     .generate = zb_v},
+    {.name = "v-half",
+     .summary = "stages in a V, half of 1f1b's memory",
+     .source = "Pipeline Parallelism with Controllable Memory, arXiv 2405.15362",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 2,
+     .generate = v_half},
+    {.name = "v-min",
+     .summary = "stages in a V, a third of 1f1b's memory",
+     .source = "Pipeline Parallelism with Controllable Memory, arXiv 2405.15362",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 2,
+     .generate = v_min},
+    {.name = "v-adaptive",
+     .summary = "stages in a V: the fastest of v-min to zb-v and between within a memory limit",
+     .source = "Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, section 4",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 2,
+     .limited = true,
+     .generate = v_adaptive},
+    {.name = "dualpipe",
+     .summary = "two copies of the model fed from both ends, forwards and backwards in pairs",
+     .source = "DeepSeek-V3, arXiv 2412.19437; DualPipe's README",
+     .generate = dual_pipe},
+    {.name = "dualpipe-v",
+     .summary = "dualpipe folded to a V: one copy, forwards and backwards in pairs",
+     .source = "DualPipe's README; PyTorch's DualPipeV",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 2,
+     .generate = dual_pipe_v},
+    {.name = "terapipe",
+     .summary = "all forwards of slices of sequences, then all backwards",
+     .source = "TeraPipe, arXiv 2102.07988",
+     .sliced = true,
+     .generate = terapipe},
+    {.name = "seq1f1b",
+     .summary = "1f1b of slices of sequences: smaller bubbles and less memory",
+     .source = "Seq1F1B, arXiv 2406.03488",
+     .sliced = true,
+     .generate = seq1f1b},
+    {.name = "seq1f1b-i",
+     .summary = "seq1f1b over several chunks of layers on each rank",
+     .source = "Seq1F1B, arXiv 2406.03488",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 0,
+     .sliced = true,
+     .generate = seq1f1b_interleaved},
+    {.name = "slimpipe",
+     .summary = "seq1f1b-i of as many slices as ranks or more: memory falls with every rank",
+     .source = "SlimPipe, arXiv 2504.14519",
+     .most_virtual_stages = 0,
+     .sliced = true,
+     .generate = slimpipe},
+    {.name = "gis",
+     .summary = "interleaved-1f1b with the backward split: p chunks less memory",
+     .source = "PipeOffload, arXiv 2503.01328",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 0,
+     .grouped = true,
+     .generate = grouped_interleaved},
+    {.name = "gis-h",
+     .summary = "gis in groups of half the ranks: about half of 1f1b's memory",
+     .source = "PipeOffload, arXiv 2503.01328",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 0,
+     .generate = half_grouped_interleaved},
+    {.name = "stp",
+     .summary = "stages in a V, computations braided to hide tensor parallelism's exchanges",
+     .source = "Synergistic Tensor and Pipeline Parallelism, arXiv 2510.27257",
+     .least_virtual_stages = 2,
+     .most_virtual_stages = 2,
+     .generate = braided},
+    {.name = "1f1b-vocab-1",
+     .summary = "1f1b with the output layer cut over all ranks, p+2 microbatches in flight",
+     .source = "Vocabulary Parallelism, arXiv 2411.05288, algorithm 1",
+     .generate = vocabulary_1},
+    {.name = "1f1b-vocab-2",
+     .summary = "the same with the gradient of the output from S, p+1 in flight",
+     .source = "Vocabulary Parallelism, arXiv 2411.05288, algorithm 2",
+     .generate = vocabulary_2},
+});
+
+// Lists of more would take gigabytes.
+constexpr double kMostForwards = 1 << 24;
+
+void check_count(std::string_view name, std::string_view what, int32_t count, int32_t least,
+                 int32_t most) {
+  if (count >= least && (most == 0 || count <= most)) return;
+  if (least == most) throw bad_input("{} takes {} {}; got {}", name, least, what, count);
+  throw bad_input("{} takes {} or more {}; got {}", name, least, what, count);
+}
+
+}  // namespace
+
+std::span<const ScheduleFamily> schedule_families() { return kFamilies; }
+
+const ScheduleFamily& schedule_family(std::string_view name) {
+  const auto found = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                  [&](const ScheduleFamily& f) { return f.name == name; });
+  if (found != kFamilies.end()) return *found;
+  std::vector<std::string> names;
+  for (const ScheduleFamily& family : kFamilies) names.emplace_back(family.name);
+  throw bad_input("unknown schedule \"{}\"{}", name, nearest_hint(std::string(name), names));
+}
+
+Schedule make_schedule(const ScheduleFamily& family, const ScheduleRequest& request) {
+  check_count(family.name, "ranks", request.ranks, 1, 0);
+  check_count(family.name, "microbatches", request.micro_batches, 1, 0);
+  check_count(family.name, "virtual stages", request.virtual_stages, family.least_virtual_stages,
+              family.most_virtual_stages);
+  check_count(family.name, "slices", request.slices, 1, family.sliced ? 0 : 1);
+  check_count(family.name, "microbatches in a group", request.group, 0, 0);
+  if (request.group != 0 && !family.grouped) {
+    throw bad_input("{} has no groups of microbatches; leave the group out", family.name);
+  }
+  if (request.memory_limit < 0) throw bad_input("a memory limit cannot be negative");
+  const double forwards = static_cast<double>(request.ranks) * request.virtual_stages *
+                          request.micro_batches * request.slices;
+  if (forwards > kMostForwards) {
+    throw bad_input("{} of {:.3g} forwards is too long; try fewer microbatches or ranks",
+                    family.name, forwards);
+  }
+  return family.generate(request);
+}
+
+}  // namespace longspan

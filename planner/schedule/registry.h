@@ -1,0 +1,35 @@
+// All families of schedules, by name: what each needs, and where its definition comes from.
+//
+// Whoever lists, compares or searches schedules reads this table; nothing else knows their names.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "planner/schedule/request.h"
+
+namespace longspan {
+
+struct ScheduleFamily {
+  std::string_view name;
+  std::string_view summary;  ///< one line
+  std::string_view source;   ///< of the definition
+  int32_t least_virtual_stages = 1;
+  int32_t most_virtual_stages = 1;  ///< 0: as many as wanted
+  bool sliced = false;              ///< takes more than one slice
+  bool grouped = false;             ///< takes ScheduleRequest::group
+  bool limited = false;             ///< arranges itself under ScheduleRequest::memory_limit
+  /// Throws bad_input where there is no such schedule, with the numbers for which there is.
+  Schedule (*generate)(const ScheduleRequest& request) = nullptr;
+};
+
+/// In the order in which people came to them.
+std::span<const ScheduleFamily> schedule_families();
+
+/// Throws bad_input naming the nearest for a name that there is none of.
+const ScheduleFamily& schedule_family(std::string_view name);
+
+/// The family's schedule for `request`. Throws bad_input for numbers that the family does not take.
+Schedule make_schedule(const ScheduleFamily& family, const ScheduleRequest& request);
+
+}  // namespace longspan

@@ -1,0 +1,182 @@
+#include "planner/schedule/timing.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "planner/schedule/memory_steps.h"
+
+namespace longspan {
+namespace {
+
+bool is_copy(ActionKind kind) { return kind == ActionKind::offload || kind == ActionKind::reload; }
+
+class Simulation {
+ public:
+  Simulation(const Schedule& schedule, const LinkedActions& linked, const ScheduleCosts& costs)
+      : s_(schedule),
+        linked_(linked),
+        costs_(costs),
+        next_(linked.first_of_rank.begin(), linked.first_of_rank.end() - 1),
+        free_at_(next_.size(), 0),
+        waiting_for_(linked.actions.size(), -1),
+        next_waiting_(next_.size(), -1),
+        channel_free_((next_.size() - 1) / costs.ranks_per_channel + 1, 0),
+        unfinished_(linked.actions.size()) {
+    timing_.starts.resize(linked.actions.size());
+    timing_.ends.assign(linked.actions.size(), -1);
+    timing_.ranks.assign(next_.size(), {.end = -1});
+  }
+
+  ScheduleTiming run() {
+    for (int32_t rank = 0; rank < ranks(); ++rank) prepare(rank);
+    while (!ready_.empty()) {
+      const auto [start, rank] = ready_.top();
+      ready_.pop();
+      execute(rank, start);
+      prepare(rank);
+    }
+    if (unfinished_ > 0) throw_deadlock();
+    summarise();
+    return std::move(timing_);
+  }
+
+ private:
+  int32_t ranks() const { return static_cast<int32_t>(next_.size()); }
+  int32_t end_of(int32_t rank) const { return linked_.first_of_rank[rank + 1]; }
+
+  // One behind the last action that runs as one with this one.
+  int32_t end_of_group(int32_t action) const {
+    while (linked_.actions[action].with_next) ++action;
+    return action + 1;
+  }
+
+  // Puts the rank's next action where its start is known, or where what it waits for is.
+  void prepare(int32_t rank) {
+    const int32_t begin = next_[rank];
+    if (begin == end_of(rank)) return;
+    double start = free_at_[rank];
+    const int32_t first = linked_.first_wait[begin];
+    const int32_t last = linked_.first_wait[end_of_group(begin)];
+    for (int32_t i = first; i < last; ++i) {
+      const Wait& wait = linked_.waits[i];
+      const double end = timing_.ends[wait.action];
+      if (end < 0) {
+        next_waiting_[rank] = waiting_for_[wait.action];
+        waiting_for_[wait.action] = rank;
+        return;
+      }
+      start = std::max(start, wait.delayed ? end + costs_.communication : end);
+    }
+    ready_.push({start, rank});
+  }
+
+  // Ranks are taken in the order of their starts, so copies come to their channel in time's order.
+  void execute(int32_t rank, double start) {
+    const int32_t begin = next_[rank], end = end_of_group(begin);
+    double longest = 0, sum = 0;
+    for (int32_t i = begin; i < end; ++i) {
+      const double duration = duration_of(s_, costs_, linked_.actions[i]);
+      if (is_copy(linked_.actions[i].kind)) {
+        double& channel = channel_free_[rank / costs_.ranks_per_channel];
+        timing_.starts[i] = std::max(start, channel);
+        channel = timing_.ends[i] = timing_.starts[i] + duration;
+      } else {
+        longest = std::max(longest, duration);
+        sum += duration;
+      }
+    }
+    const double taken = longest + (sum - longest) * (1 - costs_.hidden);
+    RankTiming& own = timing_.ranks[rank];
+    free_at_[rank] = start + taken;
+    if (is_compute(linked_.actions[begin].kind)) {
+      if (own.end < 0) own.start = start;
+      own.end = free_at_[rank];
+    }
+    own.busy += taken;
+    next_[rank] = end;
+    unfinished_ -= end - begin;
+    for (int32_t i = begin; i < end; ++i) {
+      if (!is_copy(linked_.actions[i].kind)) {
+        timing_.starts[i] = start;
+        timing_.ends[i] = free_at_[rank];
+      }
+      for (int32_t waiting = std::exchange(waiting_for_[i], -1); waiting >= 0;) {
+        const int32_t following = next_waiting_[waiting];
+        prepare(waiting);
+        waiting = following;
+      }
+    }
+  }
+
+  void summarise() {
+    double busy = 0;
+    for (int32_t rank = 0; rank < ranks(); ++rank) {
+      RankTiming& own = timing_.ranks[rank];
+      own.end = std::max(own.end, own.start);  // where it computes nothing
+      timing_.cost = std::max(timing_.cost, own.span());
+      timing_.makespan = std::max(timing_.makespan, own.end);
+      busy += own.busy;
+      std::tie(own.peak_memory, own.peak_action) =
+          peak_memory(s_, linked_, costs_, timing_.starts, timing_.ends, rank);
+    }
+    if (timing_.cost > 0) timing_.bubble_rate = 1 - busy / (ranks() * timing_.cost);
+  }
+
+  [[noreturn]] void throw_deadlock() const {
+    std::string text;
+    for (int32_t rank = 0, told = 0; rank < ranks() && told < 3; ++rank) {
+      if (next_[rank] == end_of(rank)) continue;
+      const int32_t first = linked_.first_wait[next_[rank]];
+      const int32_t last = linked_.first_wait[end_of_group(next_[rank])];
+      for (int32_t i = first; i < last; ++i) {
+        const int32_t awaited = linked_.waits[i].action;
+        if (timing_.ends[awaited] >= 0) continue;
+        text +=
+            fmt::format("{}rank {} is at {} and waits for {} of rank {}", told++ ? ", " : "", rank,
+                        to_string(linked_.actions[next_[rank]], s_.slices),
+                        to_string(linked_.actions[awaited], s_.slices), linked_.rank_of(awaited));
+        break;
+      }
+    }
+    throw bad_input("the schedule never ends: {}", text);
+  }
+
+  const Schedule& s_;
+  const LinkedActions& linked_;
+  const ScheduleCosts& costs_;
+  ScheduleTiming timing_;
+  std::vector<int32_t> next_;    // by rank, its next action
+  std::vector<double> free_at_;  // by rank, the end of the one before
+  // Ranks that wait for an action: the last that came, by action, and who was there before, by
+  // rank.
+  std::vector<int32_t> waiting_for_, next_waiting_;
+  std::vector<double> channel_free_;
+  size_t unfinished_;
+  using Start = std::pair<double, int32_t>;  // and the rank
+  std::priority_queue<Start, std::vector<Start>, std::greater<>> ready_;
+};
+
+}  // namespace
+
+int64_t ScheduleTiming::peak_memory() const {
+  int64_t most = 0;
+  for (const RankTiming& rank : ranks) most = std::max(most, rank.peak_memory);
+  return most;
+}
+
+ScheduleTiming simulate(const Schedule& schedule, const LinkedActions& linked,
+                        const ScheduleCosts& costs) {
+  check_costs(schedule, costs);
+  if (schedule.ranks.empty()) throw bad_input("a schedule of no ranks has no times");
+  return Simulation(schedule, linked, costs).run();
+}
+
+ScheduleTiming simulate(const Schedule& schedule, const ScheduleCosts& costs) {
+  return simulate(schedule, link(schedule), costs);
+}
+
+}  // namespace longspan

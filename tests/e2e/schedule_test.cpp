@@ -1,0 +1,69 @@
+// longspan schedule: one, all, and what it refuses.
+#include <catch2/catch.hpp>
+
+#include "base/file.h"
+#include "planner/schedule/pytorch_csv.h"
+#include "tests/e2e/command.h"
+
+namespace longspan::e2e {
+namespace {
+
+using Catch::Matchers::Contains;
+using testing::TemporaryFolder;
+
+std::vector<std::string> asked(const std::string& name, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words = {"schedule", name, "--stages", "8", "--microbatches", "24"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+}  // namespace
+
+TEST_CASE("schedule: Zero Bubble's table 5, row 1") {
+  const std::vector<std::string> times = {
+      "--forward",         "18.522", "--backward-input", "18.086",
+      "--backward-weight", "9.337",  "--comm",           "0.601"};
+  const auto rate = [&](const std::string& name) {
+    return longspan_json(asked(name, times)).at("bubble_rate").get<double>();
+  };
+  CHECK(rate("1f1b") == Approx(.2431).margin(0.00005).epsilon(0));
+  CHECK(rate("zb-h1") == Approx(.1585).margin(0.00005).epsilon(0));
+  CHECK(rate("zb-h2") == Approx(.1083).margin(0.00005).epsilon(0));
+}
+
+TEST_CASE("schedule: the picture, the drawing and the CSV") {
+  const TemporaryFolder folder;
+  const std::string svg = (folder.path() / "p.svg").string();
+  const std::string csv = (folder.path() / "p.csv").string();
+  const Result result =
+      longspan(asked("zb-h1", {"--svg", svg, "--csv", csv, "--exchanges", "--width", "400"}));
+  CHECK(result.status == 0);
+  CHECK_THAT(result.out, Contains("zb-h1 of 8 ranks and 24 microbatches: bubble rate 0.0886"));
+  CHECK_THAT(result.out, Contains("\n0  F0=F1=F2="));
+  CHECK_THAT(read_file(svg), Contains("</svg>"));
+  const PipelineCsv read = read_pipeline_csv(read_file(csv), csv);
+  CHECK(read.schedule.ranks.size() == 8);
+  CHECK(read.schedule.micro_batches == 24);
+  CHECK_THAT(read_file(csv), Contains("0SEND_F0"));
+}
+
+TEST_CASE("schedule compare and schedule list have every family") {
+  const auto list = longspan_json({"schedule", "list"}).at("schedules");
+  const auto compared = longspan_json(asked("compare", {"--memory-limit", "8"})).at("schedules");
+  CHECK(list.size() == compared.size());
+  CHECK(compared[0].at("peak_memory_microbatches") <= 8);
+  CHECK(compared.back().contains("refused"));
+  CHECK(longspan({"schedule", "list"}).status == 0);
+  CHECK_THAT(longspan(asked("compare")).out, Contains("seq1f1b-i"));
+}
+
+TEST_CASE("schedule refuses in one line") {
+  check_refused(longspan(asked("1f1")), 2, {"unknown schedule \"1f1\"", "1f1b"});
+  check_refused(longspan({"schedule", "1f1b"}), 2, {"--stages", "--microbatches"});
+  check_refused(longspan(asked("1f1b", {"--virtual", "2"})), 2, {"1f1b takes 1 virtual stages"});
+  check_refused(longspan(asked("1f1b", {"--memory-limit", "7.5"})), 1,
+                {"holds 8 microbatches", "7.5"});
+  check_refused(longspan(asked("dualpipe", {"--csv", "/dev/null"})), 2, {"one copy"});
+}
+
+}  // namespace longspan::e2e

@@ -1,0 +1,87 @@
+// Each fault is found, and said in a line.
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "planner/schedule/check.h"
+#include "tests/planner/schedule/schedules.h"
+
+namespace longspan {
+namespace {
+
+using Kind = ActionKind;
+
+std::string fault(const Schedule& s, int64_t memory_limit = 0) {
+  return first_fault(s, {}, memory_limit).value_or("none");
+}
+
+}  // namespace
+
+TEST_CASE("the first fault of a schedule is named") {
+  Schedule s = testing::schedule_of("zb-h1", {.ranks = 2, .micro_batches = 3});
+  REQUIRE(fault(s) == "none");
+  std::vector<Action>& list = s.ranks[1];  // 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
+  SECTION("something is missing") {
+    list.erase(list.begin() + 4);
+    CHECK(fault(s) == "1W0 is missing");
+    list.erase(list.begin() + 1);
+    CHECK(fault(s) == "1B0 is missing (or I and W in its place)");
+    list.erase(list.begin());
+    CHECK(fault(s) == "1F0 is missing");
+  }
+  SECTION("something is there twice") {
+    list.push_back({Kind::forward, 1, 2});
+    CHECK(fault(s) == "1F2 on rank 1 is there already; expected each once");
+  }
+  SECTION("both B and I, or B and W") {
+    list.push_back({Kind::backward, 1, 0});
+    CHECK(fault(s) == "1W0 is there beside 1B0, of which it is a part");
+  }
+  SECTION("of another stage") {
+    list[0].stage = 2;
+    CHECK(fault(s) ==
+          "2F0 on rank 1 is outside the schedule's 2 stages, 3 microbatches and 1 slices");
+    list[0].stage = 0;
+    CHECK(fault(s) == "0F0 is on rank 1, but stage 0 is on rank 0");
+  }
+  SECTION("W before its I") {
+    std::swap(list[1], list[4]);
+    CHECK(fault(s) ==
+          "the schedule never ends: rank 0 is at 0I0 and waits for 1I0 of rank 1, "
+          "rank 1 is at 1W0 and waits for 1I0 of rank 1");
+  }
+  SECTION("ranks that wait for each other") {
+    std::swap(s.ranks[0][0], s.ranks[0][2]);
+    CHECK(fault(s).find("the schedule never ends: rank 0 is at ") == 0);
+  }
+  SECTION("what is sent and not received") {
+    s.ranks[0].push_back({Kind::send_forward, 0, 1});
+    CHECK(fault(s) == "0SEND_F1 is there without 1RECV_F1");
+    list.insert(list.begin(), {Kind::recv_forward, 1, 1});
+    s.ranks[0].pop_back();
+    CHECK(fault(s) == "1RECV_F1 is there without 0SEND_F1");
+  }
+  SECTION("too much memory") {
+    CHECK(fault(s, 2) == "none");
+    CHECK(fault(s, 1) == "rank 0 holds 2 at 0F1; the limit is 1");
+  }
+}
+
+TEST_CASE("families refuse numbers that they cannot do, and say which they can") {
+  using testing::schedule_of;
+  CHECK_THROWS_WITH(schedule_of("1f1", {}), Catch::Contains("did you mean \"1f1b\""));
+  CHECK_THROWS_WITH(schedule_of("1f1b", {.virtual_stages = 2}),
+                    "1f1b takes 1 virtual stages; got 2");
+  CHECK_THROWS_WITH(schedule_of("interleaved-1f1b", {}),
+                    "interleaved-1f1b takes 2 or more virtual stages; got 1");
+  CHECK_THROWS_WITH(schedule_of("1f1b", {.micro_batches = 0}),
+                    "1f1b takes 1 or more microbatches; got 0");
+  CHECK_THROWS_WITH(schedule_of("1f1b", {.slices = 2}), "1f1b takes 1 slices; got 2");
+  CHECK_THROWS_WITH(schedule_of("1f1b", {.ranks = 4096, .micro_batches = 1000000}),
+                    Catch::Contains("4.1e+09 forwards is too long"));
+  CHECK_THROWS_WITH(schedule_of("gpipe", {.group = 2}), Catch::Contains("no groups"));
+  CHECK_THROWS_WITH(
+      schedule_of("interleaved-1f1b", {.ranks = 4, .micro_batches = 9, .virtual_stages = 2}),
+      Catch::Contains("try a multiple of 4"));
+}
+
+}  // namespace longspan

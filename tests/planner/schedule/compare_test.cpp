@@ -1,0 +1,108 @@
+// One schedule of a family with the family's own choices, all of them ranked, and drawn.
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "planner/schedule/compare.h"
+#include "planner/schedule/picture.h"
+
+namespace longspan {
+namespace {
+
+size_t count(const std::string& text, const std::string& word) {
+  size_t found = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a family's schedule, its memory and its messages in microbatches") {
+  PipelineTask task{.ranks = 4, .micro_batches = 8};
+  const TimedSchedule plain = time_schedule(schedule_family("1f1b"), task, {});
+  CHECK(plain.timing.bubble_rate == Approx(3.0 / 11));
+  CHECK(plain.most_microbatches_held() == 4);
+  CHECK(plain.microbatches_held(3) == 1);
+  CHECK(plain.messages == Approx(2 * 3 * 8 / 4.0));  // three boundaries, both ways
+  const TimedSchedule sliced = time_schedule(schedule_family("seq1f1b"), task, {.slices = 4});
+  CHECK(sliced.most_microbatches_held() == Approx(7.0 / 4));
+  CHECK(sliced.messages == Approx(plain.messages));
+  const TimedSchedule chunks =
+      time_schedule(schedule_family("interleaved-1f1b"), task, {.virtual_stages = 2});
+  CHECK(chunks.messages == Approx(2 * 7 * 8 / 4.0));
+  const TimedSchedule folded = time_schedule(schedule_family("v-half"), task, {});
+  CHECK(folded.messages == Approx(2 * 6 * 8 / 4.0));  // none where the V turns
+  // W keeps half of what F has made.
+  task.kept_for_weights = 0.5;
+  CHECK(time_schedule(schedule_family("zb-h1"), task, {}).microbatches_held(3) == Approx(2.5));
+}
+
+TEST_CASE("what does not fit into memory is a no") {
+  const PipelineTask task{.ranks = 4, .micro_batches = 8, .memory_limit = 3.9};
+  try {
+    time_schedule(schedule_family("1f1b"), task, {});
+    FAIL("it does not fit");
+  } catch (const Error& e) {
+    CHECK(e.kind() == ErrorKind::no_fit);
+    CHECK(std::string(e.what()) ==
+          "1f1b of 4 ranks holds 4 microbatches at its peak; the limit is 3.9");
+  }
+}
+
+TEST_CASE("compared: every family once, the fastest first, what there is not last") {
+  PipelineTask task{.ranks = 4, .micro_batches = 12};
+  task.communication = 0.05;
+  for (const double limit : {0.0, 4.0, 2.0}) {
+    task.memory_limit = limit;
+    const std::vector<Compared> all = compare_schedules(task);
+    CHECK(all.size() == schedule_families().size());
+    for (size_t i = 0; i < all.size(); ++i) {
+      INFO(all[i].family->name << " within " << limit);
+      if (!all[i].refusal.empty()) {
+        CHECK((i + 1 == all.size() || !all[i + 1].refusal.empty()));
+        continue;
+      }
+      if (i > 0) CHECK(all[i].cost >= all[i - 1].cost);
+      if (limit > 0) CHECK(all[i].microbatches_held <= limit);
+      const TimedSchedule again = time_schedule(*all[i].family, task, all[i].choice);
+      CHECK(again.timing.cost == all[i].cost);
+    }
+    const auto of = [&](std::string_view name) {
+      return *std::find_if(all.begin(), all.end(),
+                           [&](const Compared& c) { return c.family->name == name; });
+    };
+    CHECK(of("gpipe").refusal.empty() == (limit == 0));
+    CHECK(of("1f1b").refusal.empty() == (limit != 2));
+    CHECK(of("v-half").refusal.empty() == (limit != 2));
+    CHECK(of("v-min").refusal.empty());
+  }
+}
+
+TEST_CASE("a picture shows every rank, aligned") {
+  const TimedSchedule t =
+      time_schedule(schedule_family("1f1b"), {.ranks = 2, .micro_batches = 2}, {});
+  CHECK(text_picture(t.schedule, t.linked, t.timing, 100) ==
+        "0  F0F1....B0##..B1##\n"
+        "1  ..F0B0##F1B1##....\n");
+  // Where it is narrow, numbers only where there is room.
+  CHECK(text_picture(t.schedule, t.linked, t.timing, 12) ==
+        "0  FF..B0.B1\n"
+        "1  .FB0FB1..\n");
+  const TimedSchedule v =
+      time_schedule(schedule_family("zb-v"), {.ranks = 2, .micro_batches = 4}, {});
+  const std::string picture = text_picture(v.schedule, v.linked, v.timing, 100);
+  for (const char* word : {"F0", "f0", "I0", "i0", "W0", "w0"}) CHECK(count(picture, word) == 2);
+}
+
+TEST_CASE("a drawing has a field for every computation, and its labels") {
+  const TimedSchedule t =
+      time_schedule(schedule_family("zb-h1"), {.ranks = 3, .micro_batches = 4}, {});
+  const std::string svg = svg_picture(t.schedule, t.linked, t.timing, "a < b & c");
+  CHECK(svg.find("<svg ") == 0);
+  CHECK(svg.find("a &lt; b &amp; c") != std::string::npos);
+  CHECK(count(svg, "<rect ") == 1 + 3 * 3 * 4 + 3);  // the page, computations, the legend
+  CHECK(count(svg, ">rank ") == 3);
+  CHECK(svg.substr(svg.size() - 7) == "</svg>\n");
+}
+
+}  // namespace longspan

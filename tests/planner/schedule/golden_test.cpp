@@ -1,0 +1,143 @@
+// Published figures, and figures of published code, to their last decimal.
+#include <catch2/catch.hpp>
+
+#include "planner/schedule/check.h"
+#include "planner/schedule/pytorch_csv.h"
+#include "tests/planner/schedule/pytorch_files.h"
+#include "tests/planner/schedule/schedules.h"
+
+namespace longspan {
+namespace {
+
+using testing::Asked;
+using testing::bubble_of;
+using testing::timing_of;
+
+// Zero Bubble Pipeline Parallelism (arXiv 2401.10241), table 9: milliseconds profiled on 8 A100;
+// table 5: bubble rates of these.
+struct Profiled {
+  int32_t micro_batches, chunks;
+  double forward, input, weight, communication;
+  double of_1f1b, of_interleaved, of_h1, of_h2, of_1p, of_2p;
+};
+constexpr Profiled kTable5[] = {
+    {24, 3, 18.522, 18.086, 9.337, 0.601, .2431, .1055, .1585, .1083, .1585, .0433},
+    {32, 3, 18.513, 18.086, 9.331, 0.626, .1985, .0818, .1242, .0837, .1242, .0039},
+    {64, 3, 18.546, 18.097, 9.321, 0.762, .1240, .0443, .0674, .0444, .0674, .0026},
+    {24, 4, 29.718, 29.444, 19.927, 0.527, .2347, .0808, .1323, .0698, .1323, .0029},
+    {32, 4, 29.802, 29.428, 19.530, 0.577, .1898, .0628, .1045, .0559, .1045, .0022},
+    {64, 4, 29.935, 29.621, 19.388, 0.535, .1091, .0320, .0554, .0294, .0554, .0010},
+};
+
+Asked asked_of(const Profiled& row) {
+  return {.ranks = 8,
+          .micro_batches = row.micro_batches,
+          .forward = row.forward,
+          .input = row.input,
+          .weight = row.weight,
+          .communication = row.communication};
+}
+
+// Half of the last published decimal.
+Approx to_four(double value) { return Approx(value).margin(0.00005).epsilon(0); }
+
+}  // namespace
+
+TEST_CASE("Zero Bubble, table 5: 1F1B, ZB-H1 and ZB-H2") {
+  for (const Profiled& row : kTable5) {
+    CHECK(timing_of("1f1b", asked_of(row)).bubble_rate == to_four(row.of_1f1b));
+    CHECK(timing_of("zb-h1", asked_of(row)).bubble_rate == to_four(row.of_h1));
+    CHECK(timing_of("zb-h2", asked_of(row)).bubble_rate == to_four(row.of_h2));
+  }
+}
+
+// Memory of the models: of a layer's activations, 34 h + 5 a s bytes per token, 32 h stay for W
+// (section 3.1); 1.5B has h 2304, a 24, and 6.2B h 4096, a 32, both s 1024.
+TEST_CASE("Zero Bubble, table 5: ZB-1p and ZB-2p by the automatic schedule") {
+  for (const Profiled& row : kTable5) {
+    const int64_t h = row.chunks == 3 ? 2304 : 4096, a = row.chunks == 3 ? 24 : 32;
+    ScheduleRequest request = testing::request_of(asked_of(row));
+    const int64_t activations = 34 * h + 5 * a * 1024;
+    request.costs.memory[0] = {.activations = activations, .for_weights = 32 * h};
+    const auto rate = [&](int64_t microbatches) {
+      request.memory_limit = microbatches * activations;
+      const Schedule schedule = make_schedule(schedule_family("zb-auto"), request);
+      CHECK(first_fault(schedule, request.costs, request.memory_limit).value_or("none") == "none");
+      return simulate(schedule, request.costs).bubble_rate;
+    };
+    CHECK(rate(8) == to_four(row.of_1p));
+    CHECK(rate(16) == to_four(row.of_2p));
+  }
+}
+
+// The table's interleaved 1F1B lacks p messages of Megatron's order as the rules time it, for a
+// reason that is not known; taken away, the figures agree.
+TEST_CASE("Zero Bubble, table 5: interleaved 1F1B, p messages apart") {
+  for (const Profiled& row : kTable5) {
+    Asked asked = asked_of(row);
+    asked.virtual_stages = row.chunks;
+    const double cost = timing_of("interleaved-1f1b", asked).cost - 8 * row.communication;
+    const double work = row.micro_batches * (row.forward + row.input + row.weight);
+    CHECK(1 - work / cost == to_four(row.of_interleaved));
+  }
+}
+
+// What the open scheduler of Pipeline Parallelism with Controllable Memory (arXiv 2405.15362) makes
+// of F = I = W: the bubble in passes of a chunk, the peak in chunks of a microbatch.
+TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of equal passes") {
+  struct Row {
+    int32_t ranks, micro_batches;
+    double half_bubble, min_bubble;
+    int64_t half_peak, min_peak;
+  };
+  for (const Row& row : {Row{4, 8, 5, 11, 6, 4}, Row{8, 16, 17, 27, 10, 8},
+                         Row{8, 32, 17, 27, 10, 8}, Row{16, 64, 41, 59, 18, 12}}) {
+    Asked asked{.ranks = row.ranks, .micro_batches = row.micro_batches, .virtual_stages = 2};
+    asked.memory_limit = 2 * row.ranks;
+    CAPTURE(row.ranks, row.micro_batches);
+    CHECK(bubble_of("zb-v", asked) == 0);
+    CHECK(timing_of("zb-v", asked).peak_memory() == 2 * row.ranks);
+    CHECK(2 * bubble_of("v-half", asked) == row.half_bubble);
+    CHECK(timing_of("v-half", asked).peak_memory() == row.half_peak);
+    CHECK(2 * bubble_of("v-min", asked) == row.min_bubble);
+    CHECK(timing_of("v-min", asked).peak_memory() == row.min_peak);
+  }
+}
+
+// The same code's rates where they differ: a chunk's F 1, I 1.1, W 0.8, messages 0.02.
+TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of unequal passes") {
+  Asked asked{.ranks = 8, .micro_batches = 32, .virtual_stages = 2};
+  asked.forward = 2;
+  asked.input = 2.2;
+  asked.weight = 1.6;
+  asked.communication = 0.02;
+  asked.memory_limit = 16;
+  CHECK(timing_of("zb-v", asked).bubble_rate == to_four(.0223));
+  CHECK(timing_of("v-half", asked).bubble_rate == to_four(.1050));
+  CHECK(timing_of("v-min", asked).bubble_rate == to_four(.2341));
+}
+
+// DualPipe's README: with s stages in the way of a microbatch the bubble is (s/2-1)(F&B + B - 3W),
+// and s + 1 stages' activations are held on every rank. Here F = I = W = 1 and F&B = 3.
+TEST_CASE("DualPipe and DualPipeV: the README's bubble and memory") {
+  for (const int32_t stages : {4, 8, 16}) {
+    CAPTURE(stages);
+    const double bubble = (stages / 2 - 1) * (3 + 2 - 3);
+    const Asked both{.ranks = stages, .micro_batches = 3 * stages};
+    CHECK(bubble_of("dualpipe", both) == bubble);
+    const Asked folded{.ranks = stages / 2, .micro_batches = 2 * stages, .virtual_stages = 2};
+    CHECK(2 * bubble_of("dualpipe-v", folded) == bubble);
+    for (int32_t rank = 0; rank < stages; ++rank) {
+      CHECK(timing_of("dualpipe", both).ranks[rank].peak_memory == stages + 1);
+      CHECK(timing_of("dualpipe-v", folded).ranks[rank / 2].peak_memory == stages + 1);
+    }
+  }
+}
+
+TEST_CASE("DualPipeV: the lists that PyTorch makes for 4 ranks and 10 microbatches") {
+  const Schedule schedule =
+      testing::schedule_of("dualpipe-v", {.ranks = 4, .micro_batches = 10, .virtual_stages = 2});
+  CHECK(schedule.ranks == read_pipeline_csv(testing::kDualPipeV, "its file").schedule.ranks);
+}
+
+}  // namespace longspan

@@ -1,0 +1,51 @@
+// Schedules as tests ask for them.
+#pragma once
+
+#include <string_view>
+
+#include "planner/schedule/registry.h"
+#include "planner/schedule/timing.h"
+
+namespace longspan::testing {
+
+/// Times and memory of one microbatch on all stages of one rank, the same for every rank.
+struct Asked {
+  int32_t ranks = 4;
+  int32_t micro_batches = 8;
+  int32_t virtual_stages = 1;
+  int32_t slices = 1;
+  int32_t group = 0;
+  double forward = 1, input = 1, weight = 1, communication = 0;
+  int64_t memory_limit = 0;  // in parts: a rank's microbatch has virtual_stages * slices of them
+};
+
+inline ScheduleRequest request_of(const Asked& asked) {
+  ScheduleRequest request{asked.ranks,       asked.virtual_stages, asked.micro_batches,
+                          asked.slices,      asked.group,          {},
+                          asked.memory_limit};
+  const int64_t parts = int64_t{asked.virtual_stages} * asked.slices;
+  request.costs = uniform_costs(asked.virtual_stages,
+                                {.forward = asked.forward,
+                                 .input = asked.input,
+                                 .weight = asked.weight,
+                                 .recompute = asked.forward},
+                                {.activations = parts, .for_weights = parts}, asked.communication);
+  return request;
+}
+
+inline Schedule schedule_of(std::string_view name, const Asked& asked) {
+  return make_schedule(schedule_family(name), request_of(asked));
+}
+
+inline ScheduleTiming timing_of(std::string_view name, const Asked& asked) {
+  const ScheduleRequest request = request_of(asked);
+  return simulate(make_schedule(schedule_family(name), request), request.costs);
+}
+
+/// What of the cost is no computation of one microbatch after another: cost - m (F + I + W).
+inline double bubble_of(std::string_view name, const Asked& asked) {
+  return timing_of(name, asked).cost -
+         asked.micro_batches * (asked.forward + asked.input + asked.weight);
+}
+
+}  // namespace longspan::testing

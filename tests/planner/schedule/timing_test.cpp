@@ -1,0 +1,171 @@
+// The simulation against schedules timed by hand, and against a plain one that asks every action
+// over and over.
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "planner/schedule/timing.h"
+#include "tests/planner/schedule/schedules.h"
+
+namespace longspan {
+namespace {
+
+using Kind = ActionKind;
+
+// Starts by relaxation: every action as early as all it waits for and the one before it allow.
+std::vector<double> plain_ends(const Schedule& s, const ScheduleCosts& costs) {
+  const LinkedActions linked = link(s);
+  std::vector<double> ends(linked.actions.size(), 0);
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t rank = 0; rank < s.ranks.size(); ++rank) {
+      double free = 0;
+      for (int32_t i = linked.first_of_rank[rank]; i < linked.first_of_rank[rank + 1]; ++i) {
+        double start = free;
+        for (const Wait& w : linked.waits_of(i)) {
+          start = std::max(start, ends[w.action] + (w.delayed ? costs.communication : 0));
+        }
+        free = start + duration_of(s, costs, linked.actions[i]);
+        changed |= free != ends[i];
+        ends[i] = free;
+      }
+    }
+  }
+  return ends;
+}
+
+}  // namespace
+
+TEST_CASE("two stages and two microbatches, by hand") {
+  // Rank 0: F0 0-1, F1 1-2, B0 5.5-7.5, B1 8.5-10.5; rank 1: F0 1.5-2.5, B0 2.5-4.5 (sent at 5),
+  // F1 4.5-5.5, B1 5.5-7.5 (sent at 8).
+  const ScheduleTiming t =
+      testing::timing_of("1f1b", {.ranks = 2, .micro_batches = 2, .communication = 0.5});
+  CHECK(t.starts == std::vector<double>{0, 1, 5, 8, 1.5, 2.5, 4.5, 5.5});
+  CHECK(t.ends == std::vector<double>{1, 2, 7, 10, 2.5, 4.5, 5.5, 7.5});
+  CHECK(t.cost == 10);
+  CHECK(t.makespan == 10);
+  CHECK(t.bubble_rate == Approx(0.4));
+  CHECK(t.ranks[1].span() == 6);
+  CHECK(t.ranks[0].peak_memory == 2);
+  CHECK(t.ranks[1].peak_memory == 1);
+  CHECK(t.ranks[0].peak_action == 1);
+}
+
+TEST_CASE("exchanges that are written out change nothing") {
+  Schedule s = testing::schedule_of("1f1b", {.ranks = 2, .micro_batches = 2});
+  ScheduleCosts costs;
+  costs.communication = 0.5;
+  const double cost = simulate(s, costs).cost;
+  s.ranks[0] = {{Kind::forward, 0, 0},       {Kind::send_forward, 0, 0},  {Kind::forward, 0, 1},
+                {Kind::send_forward, 0, 1},  {Kind::recv_backward, 0, 0}, {Kind::backward, 0, 0},
+                {Kind::recv_backward, 0, 1}, {Kind::backward, 0, 1}};
+  s.ranks[1] = {{Kind::recv_forward, 1, 0}, {Kind::forward, 1, 0},       {Kind::recv_forward, 1, 1},
+                {Kind::backward, 1, 0},     {Kind::send_backward, 1, 0}, {Kind::forward, 1, 1},
+                {Kind::backward, 1, 1},     {Kind::send_backward, 1, 1}};
+  const ScheduleTiming t = simulate(s, costs);
+  CHECK(t.cost == cost);
+}
+
+TEST_CASE("actions that run as one start and end together, the shorter hidden") {
+  Schedule s;
+  s.micro_batches = 2;
+  s.ranks = {{{Kind::forward, 0, 0},
+              {Kind::forward, 0, 1, 0, true},
+              {Kind::backward, 0, 0},
+              {Kind::backward, 0, 1}}};
+  ScheduleCosts costs;
+  CHECK(simulate(s, costs).cost == 6);
+  costs.hidden = 0.5;
+  const ScheduleTiming t = simulate(s, costs);
+  CHECK(t.starts == std::vector<double>{0, 1, 1, 3.5});
+  CHECK(t.ends == std::vector<double>{1, 3.5, 3.5, 5.5});
+}
+
+TEST_CASE("copies run beside the list and take turns on a channel") {
+  // One stage on each of two independent pipes; both ranks offload at 1 on the same channel.
+  Schedule s;
+  s.pipes = 2;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    s.ranks.push_back({{Kind::forward, rank, 0},
+                       {Kind::offload, rank, 0},
+                       {Kind::reload, rank, 0},
+                       {Kind::backward, rank, 0}});
+  }
+  ScheduleCosts costs;
+  costs.times[0] = {.forward = 1, .input = 1, .weight = 1, .offload = 2, .reload = 1};
+  costs.memory[0] = {.activations = 10, .for_weights = 10, .offloaded = 8};
+  SECTION("own channels") {
+    const ScheduleTiming t = simulate(s, costs);
+    CHECK(t.ends == std::vector<double>{1, 3, 4, 6, 1, 3, 4, 6});
+  }
+  SECTION("a shared one") {
+    costs.ranks_per_channel = 2;
+    const ScheduleTiming t = simulate(s, costs);
+    CHECK(t.ends == std::vector<double>{1, 3, 6, 8, 1, 5, 7, 9});
+    CHECK(t.ranks[0].peak_memory == 10);
+  }
+}
+
+TEST_CASE("recomputed forwards hold a checkpoint until they run again") {
+  Schedule s;
+  s.micro_batches = 2;
+  s.ranks = {{{Kind::forward, 0, 0},
+              {Kind::forward, 0, 1},
+              {Kind::recompute, 0, 0},
+              {Kind::backward, 0, 0},
+              {Kind::recompute, 0, 1},
+              {Kind::backward, 0, 1}}};
+  ScheduleCosts costs;
+  costs.memory[0] = {.activations = 10, .for_weights = 10, .checkpoint = 1};
+  const ScheduleTiming t = simulate(s, costs);
+  CHECK(t.cost == 8);
+  CHECK(t.ranks[0].peak_memory == 11);
+  CHECK(t.ranks[0].peak_action == 2);
+}
+
+TEST_CASE("slices have their part of time, and parts of memory add up") {
+  Schedule s;
+  s.slices = 3;
+  ScheduleCosts costs;
+  costs.shares = {{0.2, 0.3, 0.4, 5}, {0.3, 0.3, 0.3, 4}, {0.5, 0.4, 0.3, 4}};
+  int64_t all = 0;
+  for (int32_t slice = 0; slice < 3; ++slice) {
+    all += slice_of(s, costs, {Kind::forward, 0, 0, slice}, 1000);
+  }
+  CHECK(all == 1000);
+  CHECK(slice_of(s, costs, {Kind::forward, 0, 0, 0}, 1000) == 384);
+  CHECK(duration_of(s, costs, {Kind::backward, 0, 0, 2}) == Approx(0.7));
+}
+
+TEST_CASE("random schedules with random times: as a plain simulation has them") {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 100; ++round) {
+    for (const ScheduleFamily& family : schedule_families()) {
+      const auto p = static_cast<int32_t>(2 + 2 * (random() % 3));
+      testing::Asked asked{.ranks = p,
+                           .micro_batches = 2 * p * static_cast<int32_t>(2 + random() % 2)};
+      asked.virtual_stages = family.least_virtual_stages;
+      if (family.sliced) asked.slices = random() % 2 ? p : 2 * p;
+      ScheduleRequest request = testing::request_of(asked);
+      const Schedule s = make_schedule(family, request);
+      request.costs.times.assign(s.stages, {});
+      for (StageTimes& t : request.costs.times) {
+        for (double* time : {&t.forward, &t.input, &t.weight}) {
+          *time = static_cast<double>(1 + random() % 9);
+        }
+      }
+      request.costs.communication = static_cast<double>(random() % 3);
+      INFO(family.name);
+      if (std::any_of(s.ranks.begin(), s.ranks.end(), [](const std::vector<Action>& list) {
+            return std::any_of(list.begin(), list.end(),
+                               [](const Action& a) { return a.with_next; });
+          })) {
+        continue;  // the plain one does an action at a time
+      }
+      const ScheduleTiming timing = simulate(s, request.costs);  // ends, so the plain one does
+      CHECK(timing.ends == plain_ends(s, request.costs));
+    }
+  }
+}
+
+}  // namespace longspan
