@@ -59,7 +59,7 @@ void add_backward(Sampler& sampler, DeviceBench& bench, const std::string& famil
   DeviceScratch& scratch = bench.scratch;
   const int64_t q = s.queries * s.heads * s.head_dim, k = s.keys * s.kv_heads * s.head_dim;
   const int64_t lse = s.queries * s.heads;
-  const int64_t workspace = attention_backward_workspace(part_of_keys(s, 0).call()).bytes();
+  const int64_t workspace = attention_backward_workspace(backward_tile(s.call())).bytes();
   if (!scratch.holds(kHalf * (2 * q + 2 * k) + 2 * kFloat * lse,
                      kFloat * (q + 2 * k) + workspace)) {
     return;

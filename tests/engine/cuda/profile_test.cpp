@@ -38,6 +38,7 @@ DeviceGrid small_grid() {
   grid.loss_rows = {8};
   grid.vocabularies = {4096, 8192};
   grid.states = {64, 4096};
+  grid.host_states = {64, 4096};
   grid.copies = {4096, 1 << 20};
   grid.contended_product = 64;
   grid.contended_copy = 1 << 20;
