@@ -126,9 +126,12 @@ Outcome train(const Flags& flags, const RankPlace& here, Trainer& trainer, RunRe
   return outcome;
 }
 
-// Of the device: the plan's arena, and what the profile knows to stand beside it.
+// Of the device: the plan's arena, and what the profile knows to stand beside it; NCCL only where
+// there are ranks to exchange with.
 int64_t predicted_in_use(const Plan& plan) {
-  return plan.predicted.peak_bytes[0] + overhead_bytes(plan.hardware);
+  HardwareProfile hardware = plan.hardware;
+  if (plan.strategy.parallel.ranks() == 1) hardware.device.overhead.erase("nccl");
+  return plan.predicted.peak_bytes[0] + overhead_bytes(hardware);
 }
 
 Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,

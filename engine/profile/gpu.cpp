@@ -1,5 +1,7 @@
 // A build with CUDA.
 #include "engine/cuda/open_device.h"
+#include "engine/cuda/rank_device.h"
+#include "engine/profile/device_fabric.h"
 #include "engine/profile/device_profile.h"
 
 namespace longspan {
@@ -22,6 +24,12 @@ HardwareProfile measure_gpu(
     const std::function<void(const std::string& what, double share)>& progress) {
   const std::unique_ptr<cuda::Device> device = cuda::open_device(0);
   return measure_device(*device, options, grid_for(*device), progress);
+}
+
+void measure_gpu_fabric(HardwareProfile& hw, Communicator& comm, int ranks_here,
+                        const ProfileOptions& options) {
+  const std::unique_ptr<cuda::Device> device = cuda::open_rank_device(comm);
+  measure_device_fabric(hw, comm, ranks_here, options, {}, *device, cuda::make_nccl_ranks);
 }
 
 }  // namespace longspan
