@@ -75,17 +75,20 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
   ProfileOptions options;
   std::filesystem::path path;
   HardwareProfile hw;
-  const bool gpu = measures_gpu(flags);
+  const bool gpu = any_rank(here.comm, measures_gpu(flags));
   agree(here.comm, [&] {
-    if (!here.speaks()) return;
     options = options_of(flags, gpu);
+    if (!here.speaks()) return;
     path = output_path(flags);
     ProgressBar bar;
     const auto progress = [&](const std::string& what, double share) { bar.show(what, share); };
     hw = gpu ? measure_gpu(options, progress) : measure_machine(options, progress);
   });
-  // What ranks exchange through the host says nothing about GPUs.
-  if (here.comm.size() > 1 && !gpu) measure_fabric(hw, here.comm, here.ranks_here);
+  if (here.comm.size() > 1 && gpu) {
+    measure_gpu_fabric(hw, here.comm, here.ranks_here, options);
+  } else if (here.comm.size() > 1) {
+    measure_fabric(hw, here.comm, here.ranks_here);
+  }
   if (!here.speaks()) return;
   save_hardware(path, hw);
   if (json) {

@@ -126,9 +126,12 @@ Outcome train(const Flags& flags, const RankPlace& here, Trainer& trainer, RunRe
   return outcome;
 }
 
-// Of the device: the plan's arena, and what the profile knows to stand beside it.
+// Of the device: the plan's arena, and what the profile knows to stand beside it; NCCL only where
+// there are ranks to exchange with.
 int64_t predicted_in_use(const Plan& plan) {
-  return plan.predicted.peak_bytes[0] + overhead_bytes(plan.hardware);
+  HardwareProfile hardware = plan.hardware;
+  if (plan.strategy.parallel.ranks() == 1) hardware.device.overhead.erase("nccl");
+  return plan.predicted.peak_bytes[0] + overhead_bytes(hardware);
 }
 
 Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
@@ -159,12 +162,14 @@ Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
     traffic.push_back({{"predicted_sent_bytes", rank.predicted}, {"sent_bytes", rank.measured}});
   }
   figures["ranks"] = std::move(traffic);
+  const std::optional<std::string> device = trainer.device_text();
   return {{"longspan_run", 1},
           {"created_by", version_text() + " run"},
           {"plan_file", flags.plan},
           {"plan", plan_summary_json(plan)},
           {"ranks", here.comm.size()},
           {"communicator", here.comm.name()},
+          {"device", device ? Json(*device) : Json()},
           {"data", flags.data},
           {"seed", flags.training.seed},
           {"stopped_early", outcome.stopped_early},
@@ -290,6 +295,7 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
       fmt::print("  {}, by {}\n", describe(plan.strategy.parallel),
                  here.comm.name() == "local" ? "threads of this process" : "MPI");
     }
+    if (const auto device = trainer->device_text()) fmt::print("  on {}\n", *device);
     fmt::print("  predicted: {} a step, MFU {}\n", format_seconds(plan.predicted.step_seconds),
                percent(plan.predicted.mfu));
   }

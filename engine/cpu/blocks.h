@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/bfloat16.h"
 #include "engine/cpu/thread_pool.h"
 #include "engine/runtime/heads.h"
 #include "engine/runtime/layer_offsets.h"
@@ -153,7 +154,9 @@ struct AdamWStep {
 /// What a step asks of its updates but for the decay, which differs from tensor to tensor. Throws
 /// failed where the gradients' norm, of which this is the square, is not finite.
 AdamWStep adamw_step(const StepContext& context, double squared_norm);
-void adamw(ThreadPool&, const AdamWStep&, const float* g, int64_t n, float* p, float* m, float* v);
+/// narrowed[n], where there is one, becomes what p rounds to.
+void adamw(ThreadPool&, const AdamWStep&, const float* g, int64_t n, float* p, float* m, float* v,
+           bfloat16* narrowed = nullptr);
 
 void zero(ThreadPool&, float* x, int64_t n);
 

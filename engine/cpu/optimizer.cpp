@@ -57,7 +57,7 @@ void sum_of_squares(ThreadPool& pool, const float* g, int64_t n, double* sum) {
 }
 
 void adamw(ThreadPool& pool, const AdamWStep& s, const float* g, int64_t n, float* p, float* m,
-           float* v) {
+           float* v, bfloat16* narrowed) {
   const double t = static_cast<double>(s.step);
   const float scale = static_cast<float>(s.gradient_scale);
   const float beta1 = static_cast<float>(s.beta1);
@@ -79,6 +79,8 @@ void adamw(ThreadPool& pool, const AdamWStep& s, const float* g, int64_t n, floa
       store(v + i, square, count);
       store(p + i, keep * load(p + i, count) - step, count);
     });
+    if (narrowed == nullptr) return;
+    for (int64_t i = begin; i < end; ++i) narrowed[i] = narrow(p[i]);
   });
 }
 

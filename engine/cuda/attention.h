@@ -61,7 +61,7 @@ struct AttentionBackward {
   bool deterministic = false;  // the same bits each time; our own kernels always are
 };
 
-/// The fastest way there is for this shape.
+/// The fastest way there is for this shape, on this queue.
 template <class T>
 void attention_forward(const Queue&, const AttentionForward<T>&);
 template <class T>

@@ -117,8 +117,8 @@ struct AttentionPlan {
 
 class AttentionPlans {
  public:
+  /// REQUIRES: the library has been opened.
   explicit AttentionPlans(cudaStream_t stream) {
-    if (!open_library()) throw failed("cudnn: {}", "libcudnn.so.9 is not to be found");
     if (fe::detail::create_handle(&handle_) != CUDNN_STATUS_SUCCESS ||
         fe::detail::set_stream(handle_, stream) != CUDNN_STATUS_SUCCESS) {
       throw failed("cudnn: {}", "the library does not start");
@@ -163,8 +163,11 @@ int64_t cudnn_version() {
 }
 
 Libraries::Libraries(cudaStream_t stream, const std::function<void(const char*)>& opened)
-    : stream_(stream), attention_(std::make_unique<AttentionPlans>(stream)) {
-  opened("cudnn");
+    : stream_(stream) {
+  if (open_library()) {
+    attention_ = std::make_unique<AttentionPlans>(stream);
+    opened("cudnn");
+  }
   if (cublasLtCreate(blas_.out()) != CUBLAS_STATUS_SUCCESS) {
     throw failed("cublasLt: {}", "the library does not start");
   }

@@ -93,7 +93,8 @@ void fused_backward(const Queue& queue, const AttentionBackward<bfloat16>& call,
 template <class T>
 void attention_forward(const Queue& queue, const AttentionForward<T>& call) {
   if constexpr (std::is_same_v<T, bfloat16>) {
-    if (fits_library(call.shape, false) && (call.first || call.sum != nullptr)) {
+    if (queue.has_fused_attention && fits_library(call.shape, false) &&
+        (call.first || call.sum != nullptr)) {
       fused_forward(queue, call);
       return;
     }
@@ -104,7 +105,7 @@ void attention_forward(const Queue& queue, const AttentionForward<T>& call) {
 template <class T>
 void attention_backward(const Queue& queue, const AttentionBackward<T>& call) {
   if constexpr (std::is_same_v<T, bfloat16>) {
-    if (fits_library(call.shape, true)) {
+    if (queue.has_fused_attention && fits_library(call.shape, true)) {
       fused_backward(queue, call, backward_tile(call.shape.call(call.deterministic)));
       return;
     }

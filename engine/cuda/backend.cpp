@@ -130,11 +130,8 @@ void CudaBackend<T>::adamw_on_host(const Program& p, const Op& op, const BoundOp
     step.weight_decay = update.decays ? context.weight_decay : 0;
     cpu::adamw(host_pool_, step, shard<float>(p, op, b, 0) + update.first, update.count,
                values + update.first, shard<float>(p, op, b, 2) + update.first,
-               shard<float>(p, op, b, 3) + update.first);
-    if (narrowed == nullptr) continue;
-    for (int64_t i = update.first; i < update.first + update.count; ++i) {
-      narrowed[i] = narrow(values[i]);
-    }
+               shard<float>(p, op, b, 3) + update.first,
+               narrowed == nullptr ? nullptr : narrowed + update.first);
   }
 }
 

@@ -11,7 +11,12 @@ namespace {
 void* library() {
   static void* const opened = [] {
     void* handle = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) throw longspan::failed("cuda: cannot open libcublasLt: {}", dlerror());
+    if (handle == nullptr) {
+      throw longspan::failed(
+          "cuda: products need cuBLASLt, and libcublasLt.so.13 cannot be opened ({}); install "
+          "libcublas of CUDA 13 or set LD_LIBRARY_PATH",
+          dlerror());
+    }
     return handle;
   }();
   return opened;

@@ -24,8 +24,8 @@ struct FusedOperands {
   int64_t workspace_bytes = 0;
 };
 
-/// REQUIRES: fits_library() said yes to the key's shape. Throws failed if the library wants more
-/// workspace than there is, or fails.
+/// REQUIRES: the queue has fused attention, and fits_library() said yes to the key's shape. Throws
+/// failed if the library wants more workspace than there is, or fails.
 void run_fused_attention(const Queue&, const AttentionKey& key, const FusedOperands& operands);
 
 /// attention_backward() of such a shape by calls of at most this size; the workspace is the tile's.

@@ -31,12 +31,13 @@ class AttentionPlans;  // attention_cudnn.cpp
 
 /// Versions as the libraries number them: 10000 * major + 100 * minor + patch.
 int64_t cublaslt_version();
-int64_t cudnn_version();
+int64_t cudnn_version();  // 0 where it is not to be found
 
 class Libraries {
  public:
   /// Takes the workspace on the current device; calls opened() with a library's name as each is
-  /// there with all it takes. Throws failed if a library does not start.
+  /// there with all it takes. Throws failed if a library does not start, or is not to be found,
+  /// but for cuDNN, without which our own kernels do its work.
   Libraries(cudaStream_t stream, const std::function<void(const char* library)>& opened);
   ~Libraries();
   Libraries(const Libraries&) = delete;
@@ -46,6 +47,8 @@ class Libraries {
   cublasLtHandle_t blas() const { return blas_.get(); }
   void* workspace() const { return workspace_; }
   PlanCache<GemmKey, GemmPlan>& gemms() { return gemms_; }
+  bool has_attention() const { return attention_ != nullptr; }
+  /// REQUIRES: has_attention().
   AttentionPlans& attention() { return *attention_; }
 
  private:

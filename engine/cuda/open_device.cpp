@@ -52,9 +52,12 @@ std::string software_of_current_device() {
     return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
   };
   const std::string driver = driver_name();
-  return fmt::format("driver {}, CUDA {}, cuBLASLt {}, cuDNN {}",
+  const int64_t cudnn = cudnn_version();
+  return fmt::format("driver {}, CUDA {}, cuBLASLt {}, {}",
                      driver.empty() ? "for CUDA " + cuda(api) : driver, cuda(runtime),
-                     library(cublaslt_version()), library(cudnn_version()));
+                     library(cublaslt_version()),
+                     cudnn > 0 ? "cuDNN " + library(cudnn)
+                               : "no cuDNN (own kernels for attention, which are slow)");
 }
 
 class CudaDevice final : public Device, public DeviceQueues {
@@ -82,6 +85,7 @@ class CudaDevice final : public Device, public DeviceQueues {
         streams_[at(Stream::compute)].get(),
         [&](const char* library) { note(library, "the library's handle and workspace"); });
     compute.libraries = libraries_.get();
+    compute.has_fused_attention = libraries_->has_attention();
     check(cudaMalloc(reinterpret_cast<void**>(&compute.scratch), kScratchBytes), "scratch");
     note("scratch", "the scratch of the compute queue");
   }

@@ -20,6 +20,8 @@ struct Queue {
   /// Scratch of kernels that run one after another on this queue; not part of any arena but of what
   /// the backend takes besides them, see kScratchBytes.
   std::byte* scratch = nullptr;
+  /// Whether a library's attention can be had here; without it all of it is our own kernels' work.
+  bool has_fused_attention = false;
 };
 
 /// Bytes of a queue's scratch: partial sums of columns, statistics of rows, rows that cannot be

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "engine/comm/agreement.h"
 #include "engine/comm/collectives.h"
+#include "engine/cuda/open_device.h"
 
 namespace longspan::cuda {
 namespace {
@@ -52,6 +53,15 @@ int device_of_rank(Communicator& comm, const HostDevices& here) {
         first - taken.begin(), comm.rank());
   });
   return static_cast<int>(device);
+}
+
+std::unique_ptr<Device> open_rank_device(Communicator& comm) {
+  HostDevices here{host_name(), {}};
+  agree(comm, [&] { here.ids = device_ids(); });
+  const int index = device_of_rank(comm, here);
+  std::unique_ptr<Device> device;
+  agree(comm, [&] { device = open_device(index); });
+  return device;
 }
 
 }  // namespace longspan::cuda

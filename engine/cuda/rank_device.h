@@ -1,10 +1,12 @@
 // Which GPU a rank takes where ranks have one each.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/comm/communicator.h"
+#include "engine/cuda/device.h"
 
 namespace longspan::cuda {
 
@@ -22,5 +24,9 @@ int device_of_rank(Communicator& comm, const HostDevices& here);
 
 /// This host, as HostDevices has it.
 std::string host_name();
+
+/// The GPU of this rank. Called by all ranks. Throws AgreedError as device_of_rank(), or if a
+/// rank's cannot be opened.
+std::unique_ptr<Device> open_rank_device(Communicator& comm);
 
 }  // namespace longspan::cuda

@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "engine/profile/device_attention.h"
 #include "engine/profile/device_contention.h"
+#include "engine/profile/device_optimizer.h"
 #include "engine/profile/machine.h"
 #include "engine/profile/measured.h"
 #include "engine/profile/transfers.h"
@@ -158,10 +159,12 @@ HardwareProfile measure_device(
   FileArena file(io_file_bytes(), options.nvme_directory);
   DeviceBench bench(device, grid);
   Scratch host_scratch;
+  ThreadPool pool(threads);
   Sampler sampler, by_heads;
   add_product_samples(sampler, bench);
   add_row_samples(sampler, bench);
   add_state_samples(sampler, bench);
+  add_host_optimizer_samples(sampler, bench, pool);
   add_copy_samples(sampler, bench);
   add_io_samples(sampler, host_scratch, file);
   add_attention_samples(sampler, bench);
@@ -196,8 +199,10 @@ HardwareProfile measure_device(
   for (auto& [family, table] : hw.rates) {
     const std::string how = family.starts_with("attention") ? "the engine's own kernels" + sharing
                             : family.starts_with("io")      ? "pread and pwrite"
-                            : family.starts_with("copy")    ? "copies of pinned memory"
-                                                            : "the engine's own kernels";
+                            : family == "adamw_host"
+                                ? fmt::format("the processor's kernel, {} threads", threads)
+                            : family.starts_with("copy") ? "copies of pinned memory"
+                                                         : "the engine's own kernels";
     table.source = figures.source(how);
     table.date = figures.date();
   }

@@ -27,10 +27,12 @@ struct DeviceGrid {
   std::vector<int64_t> widths{1024, 4096, 16384};
   std::vector<int64_t> loss_rows{256, 2048, 8192};
   std::vector<int64_t> vocabularies{32768, 131072};
-  std::vector<int64_t> states{1 << 16, 1 << 20, 1 << 24, 1 << 27};           // elements
+  std::vector<int64_t> states{1 << 16, 1 << 20, 1 << 24, 1 << 27};  // elements
+  std::vector<int64_t> host_states{1 << 16, 1 << 20, 1 << 25};      // of an optimizer on the host
   std::vector<int64_t> copies{1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28};  // bytes
   int64_t contended_product = 8192;           // rows and columns of the products beside copies
   int64_t contended_copy = int64_t{1} << 26;  // bytes
+  int64_t exchanged = int64_t{32} << 20;      // bytes to each other rank: all bandwidth
   int64_t in_bytes = int64_t{2} << 30, out_bytes = int64_t{4} << 30;  // of the scratch, at most
 };
 

@@ -39,6 +39,13 @@ double seconds_of(Communicator& comm, int64_t bytes) {
 
 }  // namespace
 
+void add_fabric(HardwareProfile& hw, const Figures& figures, const FabricRates& rates,
+                bool one_node, const std::string& how) {
+  FabricProfile& fabric = one_node ? hw.node_fabric : hw.cluster_fabric;
+  fabric.bandwidth = figures.measured(rates.bandwidth, "B/s", how);
+  fabric.latency_seconds = figures.measured(rates.latency_seconds, "s", how);
+}
+
 FabricRates measure_exchange(Communicator& comm, bool share_processor) {
   // Ranks that share a processor take that many times as long as each alone would.
   const double sharing = share_processor ? comm.size() : 1;

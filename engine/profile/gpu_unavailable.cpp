@@ -10,4 +10,8 @@ HardwareProfile measure_gpu(const ProfileOptions&,
   throw failed("no GPU is usable: {}", cuda::why_unavailable());
 }
 
+void measure_gpu_fabric(HardwareProfile&, Communicator&, int, const ProfileOptions&) {
+  throw failed("no GPU is usable: {}", cuda::why_unavailable());
+}
+
 }  // namespace longspan

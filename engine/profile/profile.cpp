@@ -28,9 +28,7 @@ void measure_fabric(HardwareProfile& hw, Communicator& comm, int ranks_here) {
   const Figures figures(hw.device.name, today());
   const std::string how = fmt::format("an all-to-all of {} ranks ({})", comm.size(),
                                       comm.name() == "local" ? "threads" : "MPI");
-  FabricProfile& fabric = one_node ? hw.node_fabric : hw.cluster_fabric;
-  fabric.bandwidth = figures.measured(rates.bandwidth, "B/s", how);
-  fabric.latency_seconds = figures.measured(rates.latency_seconds, "s", how);
+  add_fabric(hw, figures, rates, one_node, how);
 }
 
 HardwareProfile measure_machine(

@@ -45,4 +45,11 @@ HardwareProfile measure_gpu(
     const ProfileOptions& options,
     const std::function<void(const std::string& what, double share)>& progress);
 
+/// As measure_fabric(), of ranks that each take a GPU of their host, by NCCL; and what NCCL takes
+/// of device memory (device.overhead, "nccl"), which is reserved from then on. hw is a profile that
+/// measure_gpu() has made with the same options, on the first rank at least; the other ranks' say
+/// nothing of use. Throws AgreedError where a rank has no GPU of its own, or NCCL does not start.
+void measure_gpu_fabric(HardwareProfile& hw, Communicator& comm, int ranks_here,
+                        const ProfileOptions& options);
+
 }  // namespace longspan

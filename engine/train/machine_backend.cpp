@@ -44,10 +44,7 @@ void MachineBackend::open_gpu(const Program& program, int threads, Communicator*
     agree(*comm, [&] { device_ = cuda::open_device(0); });
     ranks = cuda::make_local_ranks(*comm, program.strategy.parallel, *device_);
   } else {
-    cuda::HostDevices here{cuda::host_name(), {}};
-    agree(*comm, [&] { here.ids = cuda::device_ids(); });
-    const int index = cuda::device_of_rank(*comm, here);
-    agree(*comm, [&] { device_ = cuda::open_device(index); });
+    device_ = cuda::open_rank_device(*comm);
     ranks = cuda::make_nccl_ranks(*comm, program.strategy.parallel, *device_);
   }
   backend_ = cuda::make_backend(program, *device_, threads, std::move(ranks));

@@ -160,6 +160,11 @@ std::optional<int64_t> Trainer::device_bytes_in_use() const {
   if (device == nullptr) return std::nullopt;
   return device->memory().used_bytes;
 }
+std::optional<std::string> Trainer::device_text() const {
+  const cuda::Device* device = state_->machine.device();
+  if (device == nullptr) return std::nullopt;
+  return device->name() + ", " + device->facts().software;
+}
 const TrainingConfig& Trainer::config() const { return state_->config; }
 
 }  // namespace longspan

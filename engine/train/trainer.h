@@ -73,6 +73,8 @@ class Trainer {
   /// Bytes in use on the device, by this process and all others; nothing where the machine does not
   /// tell the device's memory from the host's.
   std::optional<int64_t> device_bytes_in_use() const;
+  /// The device, its driver and its libraries; nothing where steps run on the processor.
+  std::optional<std::string> device_text() const;
 
  private:
   struct State;

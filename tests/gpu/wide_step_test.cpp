@@ -89,20 +89,37 @@ TEST_CASE("wide random plans give the gradients of the CPU engine", "[steps]") {
 
 TEST_CASE("a step gives the same bits again", "[determinism]") {
   const auto device = open_under_test();
-  StepCase step = preset_case();
-  step.strategy = make_preset("fpdt", step.model, step.sequence, step.strategy.chunk_tokens);
-  for (const DType dtype : {DType::float32, DType::bfloat16}) {
-    INFO(name_of(dtype));
-    const StepCase tested = on_device(step, *device, dtype);
-    const StepOutcome first = run_step(tested);
+  for (const auto& [dtype, deterministic] :
+       {std::pair{DType::float32, false}, {DType::bfloat16, true}, {DType::bfloat16, false}}) {
+    StepCase step = on_device(preset_case(), *device, dtype);
+    step.strategy = make_preset("fpdt", step.model, step.sequence, step.strategy.chunk_tokens);
+    step.strategy.deterministic = deterministic;
+    const std::string name = std::string(name_of(dtype)) + (deterministic ? ", deterministic" : "");
+    INFO(name);
+    const StepOutcome first = run_step(step);
     bool same = true;
     for (int again = 0; again < 3; ++again) {
-      const StepOutcome other = run_step(tested);
+      const StepOutcome other = run_step(step);
       CHECK(other.loss == first.loss);
       same &= other.gradients == first.gradients && other.parameters == first.parameters;
     }
-    figure(std::string(name_of(dtype)) + ", gradients repeat bit for bit", same ? "yes" : "no");
-    if (repeats_bits(dtype)) CHECK(same);
+    figure(name + ", gradients repeat bit for bit", same ? "yes" : "no");
+    if (deterministic || repeats_bits(dtype)) CHECK(same);
+  }
+}
+
+TEST_CASE("deterministic wide plans give the same bits of all gradients again", "[determinism]") {
+  const auto device = open_under_test();
+  const int64_t cases = on_gpu() ? 12 : 2;
+  for (uint64_t seed = 7000 * base_seed(); seed < 7000 * base_seed() + cases; ++seed) {
+    StepCase step = on_device(widened(random_case(seed), wide()), *device, DType::bfloat16);
+    step.strategy.deterministic = true;
+    INFO("seed " << seed << ", " << step.model.name << ", " << step.sequence << " tokens");
+    const StepOutcome first = run_step(step), again = run_step(step);
+    CHECK(again.loss == first.loss);
+    CHECK(again.gradient_norm == first.gradient_norm);
+    CHECK(again.gradients == first.gradients);
+    CHECK(again.parameters == first.parameters);
   }
 }
 

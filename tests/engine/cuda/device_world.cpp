@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "engine/comm/collectives.h"
 #include "engine/comm/local.h"
+#include "engine/cpu/backend.h"
+#include "tests/gpu/under_test.h"
 
 namespace longspan::testing {
 namespace {
@@ -36,6 +38,26 @@ class FailingBackend final : public Backend {
   std::atomic<int> left_;
 };
 
+// Numbers in the device's memory.
+template <class T>
+class OnDevice {
+ public:
+  OnDevice(cuda::Device& device, const std::vector<T>& values)
+      : arena_(device.take_memory(Tier::device, std::ssize(values) * sizeof(T))) {
+    arena_->write(0, values.data(), arena_->bytes());
+  }
+  std::byte* bytes() const { return arena_->data(); }
+  T* data() const { return reinterpret_cast<T*>(bytes()); }
+  std::vector<T> read() const {
+    std::vector<T> values(arena_->bytes() / sizeof(T));
+    arena_->read(0, values.data(), arena_->bytes());
+    return values;
+  }
+
+ private:
+  std::unique_ptr<Arena> arena_;
+};
+
 NamedCase named(const ModelSpec& model, int64_t sequence, Strategy strategy,
                 const std::string& knobs, const Parallel& parallel) {
   NamedCase c;
@@ -53,7 +75,7 @@ NamedCase named(const ModelSpec& model, int64_t sequence, Strategy strategy,
 
 DeviceWorld::DeviceWorld(int ranks, bool lag, MakeRanks make_ranks)
     : make_ranks_(std::move(make_ranks)) {
-  for (int rank = 0; rank < ranks; ++rank) devices_.push_back(make_host_device(lag));
+  for (int rank = 0; rank < ranks; ++rank) devices_.push_back(open_under_test(lag));
 }
 
 std::unique_ptr<Backend> DeviceWorld::backend(const Program& program, Communicator* comm) {
@@ -99,18 +121,19 @@ std::vector<NamedCase> exchanging_cases() {
   return cases;
 }
 
-void check_numbers(const MakeRanks& make_ranks) {
+void check_numbers(const MakeRanks& make_ranks, DType dtype, const std::vector<NamedCase>& cases) {
   DeviceWorld world(kRanks, false, make_ranks);
   uint64_t seed = 300;
-  for (NamedCase& c : exchanging_cases()) {
+  for (NamedCase c : cases) {
+    c.step.dtype = dtype;
+    c.step.strategy.deterministic = !repeats_bits(dtype);
+    c.step.random_order = ++seed;
     c.step.make_backend = [&](const Program& p, Communicator* comm) {
+      if (comm == nullptr && dtype == DType::float32) return cpu::make_backend(p, 2, nullptr);
       return world.backend(p, comm);
     };
-    c.step.random_order = ++seed;
     INFO(c.name);
-    check_against_one_rank(c.step);
-    c.step.dtype = DType::bfloat16;
-    check_against_one_rank(c.step, 2e-2);
+    check_against_one_rank(c.step, dtype == DType::float32 ? 1e-5 : 2e-2);
   }
 }
 
@@ -123,6 +146,7 @@ void check_lagging_queues(const MakeRanks& make_ranks) {
     };
     c.step.random_order = ++seed;
     if (seed % 2 == 0) c.step.dtype = DType::bfloat16;
+    c.step.strategy.deterministic = !repeats_bits(c.step.dtype);
     INFO(c.name);
     const WorldOutcome ordered = run_world(c.step);
     c.step.random_order.reset();
@@ -156,48 +180,54 @@ void check_exchanges(const MakeRanks& make_ranks, bool in_rank_order) {
       good &= std::abs(x - expected) <= tolerance * std::abs(expected);
     };
 
-    std::vector<float> expected = own, all = own;
+    cuda::Device& device = devices.device(rank);
+    std::vector<float> expected = own;
     all_reduce(comm, world, expected.data(), kCount, workspace);
+    const OnDevice<float> all(device, own);
     ranks->all_reduce(world, all.data(), kCount, {});
     finish();
-    for (int64_t i = 0; i < kCount; ++i) near(all[i], expected[i]);
+    const std::vector<float> sums = all.read();
+    for (int64_t i = 0; i < kCount; ++i) near(sums[i], expected[i]);
 
-    // A shard in the place of its own part, and away from it.
-    std::vector<float> parts = own, shard(kCount / kRanks);
-    float* place = parts.data() + rank * (kCount / kRanks);
-    for (float* sum : {shard.data(), place}) {
-      ranks->reduce_scatter(world, DType::float32, reinterpret_cast<std::byte*>(parts.data()),
-                            kCount, reinterpret_cast<std::byte*>(sum), {});
+    // A shard away from its own part's place, and in it.
+    constexpr int64_t kShare = kCount / kRanks;
+    const OnDevice<float> parts(device, own), shard(device, std::vector<float>(kShare));
+    for (const bool in_place : {false, true}) {
+      float* sum = in_place ? parts.data() + rank * kShare : shard.data();
+      ranks->reduce_scatter(world, DType::float32, parts.bytes(), kCount,
+                            reinterpret_cast<std::byte*>(sum), {});
       finish();
-      for (int64_t i = 0; i < kCount / kRanks; ++i) {
-        near(sum[i], expected[rank * (kCount / kRanks) + i]);
+      const std::vector<float> got = in_place ? parts.read() : shard.read();
+      for (int64_t i = 0; i < kShare; ++i) {
+        near(got[(in_place ? rank * kShare : 0) + i], expected[rank * kShare + i]);
       }
     }
 
-    std::vector<float> gathered(kCount);
-    ranks->all_gather(world, std::as_bytes(std::span(shard)),
-                      reinterpret_cast<std::byte*>(gathered.data()));
+    const OnDevice<float> gathered(device, std::vector<float>(kCount));
+    ranks->all_gather(world, {shard.bytes(), 4 * kShare}, gathered.bytes());
     finish();
-    for (int64_t i = 0; i < kCount; ++i) near(gathered[i], expected[i]);
+    const std::vector<float> whole = gathered.read();
+    for (int64_t i = 0; i < kCount; ++i) near(whole[i], expected[i]);
 
-    double scalar = own[0];
-    const double total = all_reduce_sum(comm, world, scalar);
-    ranks->all_reduce(world, &scalar);
+    const double total = all_reduce_sum(comm, world, own[0]);
+    const OnDevice<double> scalar(device, {own[0]});
+    ranks->all_reduce(world, scalar.data());
     finish();
-    good &= std::abs(scalar - total) <= (in_rank_order ? 0 : 1e-15 * total);
+    good &= std::abs(scalar.read()[0] - total) <= (in_rank_order ? 0 : 1e-15 * total);
 
     // Two messages each way with both neighbours, of different sizes.
     const int next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
-    std::vector<float> in(8);
+    const OnDevice<float> out(device, own), into(device, std::vector<float>(8));
     const auto bytes = [](float* data) { return reinterpret_cast<std::byte*>(data); };
-    const std::vector<Send> sends{{next, bytes(own.data()), 4},
-                                  {before, bytes(own.data() + 1), 8},
-                                  {next, bytes(own.data() + 3), 12}};
-    const std::vector<Receive> receives{{next, bytes(in.data() + 4), 8},
-                                        {before, bytes(in.data()), 4},
-                                        {before, bytes(in.data() + 1), 12}};
+    const std::vector<Send> sends{{next, bytes(out.data()), 4},
+                                  {before, bytes(out.data() + 1), 8},
+                                  {next, bytes(out.data() + 3), 12}};
+    const std::vector<Receive> receives{{next, bytes(into.data() + 4), 8},
+                                        {before, bytes(into.data()), 4},
+                                        {before, bytes(into.data() + 1), 12}};
     ranks->exchange(sends, receives);
     finish();
+    const std::vector<float> in = into.read();
     std::mt19937 other(before + 1);
     std::vector<float> theirs(6);
     for (float& x : theirs) x = std::uniform_real_distribution<float>(0.5F, 2)(other);

@@ -1,4 +1,5 @@
-// Worlds of ranks with host devices: what the tests of local ranks and of NCCL's share.
+// Worlds of ranks with a device each, of the kind under test (tests/gpu/under_test.h): what the
+// tests of local ranks and of NCCL's share, and those on a GPU.
 #pragma once
 
 #include <functional>
@@ -6,7 +7,7 @@
 #include <vector>
 
 #include "engine/cuda/backend.h"
-#include "tests/engine/cuda/host_device.h"
+#include "engine/cuda/device_ranks.h"
 #include "tests/engine/world_runner.h"
 
 namespace longspan::testing {
@@ -38,9 +39,10 @@ struct NamedCase {
 };
 std::vector<NamedCase> exchanging_cases();
 
-/// Holds all of them to one rank's numbers, in float and in bfloat16, their programs run in random
-/// legal orders; and steps whose queues lag to the same bits.
-void check_numbers(const MakeRanks& make_ranks);
+/// Holds the cases, their programs run in random legal orders, to one rank's numbers: in float32
+/// the CPU engine's, in bfloat16 the device's own. Each runs twice, to the same bits.
+void check_numbers(const MakeRanks& make_ranks, DType dtype, const std::vector<NamedCase>& cases);
+/// The exchanging cases, whose queues lag, to the bits of their ops one by one.
 void check_lagging_queues(const MakeRanks& make_ranks);
 
 /// The exchanges one by one against those of host memory: with the same bits where sums are in rank

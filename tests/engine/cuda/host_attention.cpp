@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/cuda/fused_attention.h"
 #include "engine/cuda/launch.h"
 
@@ -94,6 +95,7 @@ void backward(const AttentionKey& key, const FusedOperands& x) {
 }  // namespace
 
 void run_fused_attention(const Queue& queue, const AttentionKey& key, const FusedOperands& x) {
+  if (!queue.has_fused_attention) throw failed("there is no library");
   submit(queue, [=] {
     // A library may leave anything there.
     std::memset(x.workspace, 0xff, static_cast<size_t>(x.workspace_bytes));

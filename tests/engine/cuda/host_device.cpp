@@ -101,7 +101,7 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
       if (!has(static_cast<Stream>(i))) continue;
       workers_[i] = std::make_unique<Worker>(lag, i);
       scratch_[i] = std::make_unique_for_overwrite<std::byte[]>(cuda::kScratchBytes);
-      queues_[i] = {workers_[i].get(), nullptr, &fault_, scratch_[i].get()};
+      queues_[i] = {workers_[i].get(), nullptr, &fault_, scratch_[i].get(), true};
     }
   }
   ~HostDevice() override {

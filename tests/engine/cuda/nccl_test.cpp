@@ -6,8 +6,10 @@
 #include <catch2/catch.hpp>
 
 #include "engine/comm/local.h"
+#include "engine/profile/device_fabric.h"
 #include "tests/engine/cuda/device_world.h"
 #include "tests/engine/cuda/fake_nccl.h"
+#include "tests/engine/cuda/host_device.h"
 
 namespace longspan::testing {
 namespace {
@@ -25,7 +27,8 @@ TEST_CASE("ranks by NCCL exchange what ranks on the host do", "[cuda]") {
 }
 
 TEST_CASE("ranks by NCCL give the numbers of one", "[cuda]") {
-  check_numbers(cuda::make_nccl_ranks);
+  check_numbers(cuda::make_nccl_ranks, DType::float32, exchanging_cases());
+  check_numbers(cuda::make_nccl_ranks, DType::bfloat16, exchanging_cases());
   CHECK(nccl_communicators() == 0);
 }
 
@@ -54,6 +57,23 @@ TEST_CASE("what NCCL finds wrong on the device ends the step", "[cuda]") {
   CHECK_THROWS_WITH(run_local_ranks(2, exchange), Catch::Contains("NCCL: a fake failure"));
   for (int rank = 0; rank < 2; ++rank) world.device(rank).watch({});
   CHECK(nccl_communicators() == 0);
+}
+
+TEST_CASE("a profile's fabric is measured by NCCL", "[cuda]") {
+  DeviceGrid grid;
+  grid.exchanged = 1 << 16;
+  std::array<HardwareProfile, 3> profiles;
+  run_local_ranks(3, [&](Communicator& comm) {
+    const auto device = make_host_device(false);
+    measure_device_fabric(profiles[comm.rank()], comm, 1, {}, grid, *device, cuda::make_nccl_ranks);
+  });
+  CHECK(nccl_communicators() == 0);
+  for (const HardwareProfile& hw : profiles) {
+    CHECK(hw.cluster_fabric == profiles[0].cluster_fabric);  // the slowest rank's
+    CHECK(hw.cluster_fabric.bandwidth.value > 0);
+    CHECK(hw.node_fabric.bandwidth.value == 0);
+    CHECK(hw.device.overhead.contains("nccl"));
+  }
 }
 
 TEST_CASE("where NCCL does not start on one rank it starts on none", "[cuda]") {

@@ -8,7 +8,9 @@
 #include <random>
 
 #include "base/error.h"
+#include "engine/comm/local.h"
 #include "engine/profile/device_attention.h"
+#include "engine/profile/device_fabric.h"
 #include "engine/profile/device_profile.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
@@ -38,6 +40,7 @@ DeviceGrid small_grid() {
   grid.loss_rows = {8};
   grid.vocabularies = {4096, 8192};
   grid.states = {64, 4096};
+  grid.host_states = {64, 4096};
   grid.copies = {4096, 1 << 20};
   grid.contended_product = 64;
   grid.contended_copy = 1 << 20;
@@ -120,6 +123,43 @@ TEST_CASE("a device's memory is its arena's but for terms that have names") {
   CHECK(capacities(asked)[0] == 256 << 20);
   options.device_memory_bytes = kHostDeviceBytes;  // context and libraries are in the way
   CHECK_THROWS_AS(measure_device(*device, options, small_grid(), {}), Error);
+}
+
+TEST_CASE("ranks with devices measure what is between them, and what their transport takes") {
+  constexpr int kRanks = 3;
+  constexpr int64_t kTaken = 5 << 20;
+  DeviceGrid grid = small_grid();
+  grid.exchanged = 1 << 20;
+  ProfileOptions options;
+  options.device_memory_bytes = 256 << 20;
+  const HardwareProfile before = measured_once();
+  // Of the second rank's device more is taken: that is what all of them must reserve.
+  const auto make_ranks = [](Communicator& comm, const Parallel& parallel, cuda::Device& device) {
+    (void)device.take_memory(Tier::device, comm.rank() == 1 ? kTaken : 4096);
+    return cuda::make_local_ranks(comm, parallel, device);
+  };
+  for (const int ranks_here : {kRanks, 1}) {
+    HardwareProfile hw = before;
+    run_local_ranks(kRanks, [&](Communicator& comm) {
+      const auto device = make_host_device(false);
+      HardwareProfile own = comm.rank() == 0 ? before : HardwareProfile{};
+      measure_device_fabric(own, comm, ranks_here, options, grid, *device, make_ranks);
+      if (comm.rank() == 0) hw = own;
+    });
+    CHECK_NOTHROW(validate(hw, "test"));
+    const bool one_node = ranks_here == kRanks;
+    const FabricProfile& measured = one_node ? hw.node_fabric : hw.cluster_fabric;
+    const FabricProfile& other = one_node ? hw.cluster_fabric : hw.node_fabric;
+    CHECK(measured.bandwidth.source.starts_with("measured: an all-to-all of 3 ranks"));
+    CHECK(measured.latency_seconds.value > 0);
+    CHECK(other == (one_node ? before.cluster_fabric : before.node_fabric));
+    const auto taken = static_cast<int64_t>(hw.device.overhead.at("nccl").value);
+    CHECK(taken >= kTaken);
+    CHECK(taken <= kTaken + 4096);  // what local ranks take themselves
+    CHECK(overhead_bytes(hw) == overhead_bytes(before) + taken);
+    CHECK(capacities(hw)[0] == capacities(before)[0]);  // as asked for
+    CHECK(hw.devices_per_node == std::max<int64_t>(before.devices_per_node, ranks_here));
+  }
 }
 
 TEST_CASE("where time is short what matters least is left out") {

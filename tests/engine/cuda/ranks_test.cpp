@@ -4,6 +4,7 @@
 
 #include "engine/comm/local.h"
 #include "tests/engine/cuda/device_world.h"
+#include "tests/engine/cuda/host_device.h"
 
 namespace longspan::testing {
 TEST_CASE("local ranks of a device exchange what ranks on the host do, bit for bit", "[cuda]") {
@@ -11,7 +12,8 @@ TEST_CASE("local ranks of a device exchange what ranks on the host do, bit for b
 }
 
 TEST_CASE("local ranks of a device give the numbers of one", "[cuda]") {
-  check_numbers(cuda::make_local_ranks);
+  check_numbers(cuda::make_local_ranks, DType::float32, exchanging_cases());
+  check_numbers(cuda::make_local_ranks, DType::bfloat16, exchanging_cases());
 }
 
 TEST_CASE("queues of local ranks that lag change no bit", "[cuda]") {
