@@ -330,7 +330,6 @@ OpReport check_ops(const StepCase& step) { return Checker(step).run(); }
 
 double op_tolerance(DType dtype, OpKind kind) {
   if (dtype == DType::float32) return 1e-5;
-  if (kind == OpKind::attention_backward) return 1e-2;
   const bool is_long = kind == OpKind::qkv_forward || kind == OpKind::qkv_backward ||
                        kind == OpKind::mlp_forward || kind == OpKind::mlp_backward;
   return is_long ? 5e-3 : 4e-3;
