@@ -14,7 +14,6 @@
 // A DeviceRanks belongs to its backend. One thread at a time, except check() and sent_bytes().
 #pragma once
 
-#include <atomic>
 #include <memory>
 
 #include "engine/comm/communicator.h"
@@ -30,22 +29,7 @@ class DeviceRanks : public RankExchange {
   virtual void check() = 0;
   /// Payload sent to other ranks by what has been put on the queue so far, counted as if every part
   /// went straight to where it is needed.
-  int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
-
-  void copy_rows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t width,
-                 std::byte* to, int64_t to_stride) final;
-  void add_rows(const float* from, int64_t from_stride, int64_t rows, int64_t width, float* to,
-                int64_t to_stride) final;
-
- protected:
-  DeviceRanks(const Parallel& parallel, Device& device)
-      : queue_(device.queue(parallel.overlap ? Stream::comm : Stream::compute)) {}
-  const Queue& queue() const { return queue_; }
-  void count_sent(int64_t bytes) { sent_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
-
- private:
-  const Queue& queue_;
-  std::atomic<int64_t> sent_bytes_{0};
+  virtual int64_t sent_bytes() const = 0;
 };
 
 /// For ranks that are threads sharing one GPU, each with a Device of its own on it. Called by all

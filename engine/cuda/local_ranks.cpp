@@ -13,10 +13,10 @@
 #include "base/bfloat16.h"
 #include "base/error.h"
 #include "engine/comm/collectives.h"
-#include "engine/cuda/device_ranks.h"
 #include "engine/cuda/kernels/exchange.h"
 #include "engine/cuda/mark.h"
 #include "engine/cuda/memory.h"
+#include "engine/cuda/queue_ranks.h"
 
 namespace longspan::cuda {
 namespace {
@@ -30,10 +30,10 @@ struct Marks {
   std::vector<Mark> taken;  // what it has from each other rank is copied
 };
 
-class LocalRanks final : public DeviceRanks {
+class LocalRanks final : public QueueRanks {
  public:
   LocalRanks(Communicator& comm, const Parallel& parallel, Device& device)
-      : DeviceRanks(parallel, device),
+      : QueueRanks(parallel, device),
         comm_(comm),
         own_(std::make_shared<Marks>(comm.size())),
         scalars_(device.take_memory(Tier::device, comm.size() * sizeof(double))) {

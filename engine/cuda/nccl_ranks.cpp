@@ -1,16 +1,16 @@
 // Ranks with a GPU each: what they exchange is NCCL's to move.
 #include "engine/comm/collectives.h"
-#include "engine/cuda/device_ranks.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/nccl_communicators.h"
+#include "engine/cuda/queue_ranks.h"
 
 namespace longspan::cuda {
 namespace {
 
-class NcclRanks final : public DeviceRanks {
+class NcclRanks final : public QueueRanks {
  public:
   NcclRanks(Communicator& comm, const Parallel& parallel, Device& device)
-      : DeviceRanks(parallel, device),
+      : QueueRanks(parallel, device),
         stream_(static_cast<cudaStream_t>(queue().stream)),
         world_(whole_world(comm)),
         communicators_(comm, parallel) {}
