@@ -85,6 +85,8 @@ template Option Verb::add_option(const std::string&, int64_t&, const std::string
 template Option Verb::add_option(const std::string&, uint64_t&, const std::string&);
 template Option Verb::add_option(const std::string&, double&, const std::string&);
 template Option Verb::add_option(const std::string&, std::optional<int64_t>&, const std::string&);
+template Option Verb::add_option(const std::string&, std::optional<std::string>&,
+                                 const std::string&);
 
 void Verb::add_flag(const std::string& flags, bool& variable, const std::string& description) {
   app_->add_flag(flags, variable, description);

@@ -45,6 +45,12 @@ void ParallelFlags::add_to(Verb& verb) {
   degree("--tensor", choice.tensor, "Ranks that every layer is cut up for (Megatron's TP-SP)");
   degree("--ring", choice.ring, "Ranks that keys and values travel around");
   degree("--ulysses", choice.ulysses, "Ranks that exchange tokens for heads");
+  degree("--pipeline", choice.pipeline, "Stages of a pipeline; 1: none. Not given: the best");
+  verb.add_option("--schedule", choice.schedule, "A pipeline's, of those `schedule list` shows");
+  verb.add_option("--virtual", choice.virtual_stages, "Stages on each rank of a pipeline")
+      .within(1, kMostRanks);
+  verb.add_option("--slices", choice.slices, "Parts of a sequence that pass a pipeline one by one")
+      .within(1, kMostRanks);
   verb.add_option("--zero", choice.zero, "ZeRO stage of parameters' states, 0 to 3").within(0, 3);
   verb.add_flag("--no-overlap", no_overlap,
                 "Let compute wait for every exchange, as the published implementations do");

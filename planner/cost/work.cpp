@@ -187,6 +187,12 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.whole(Kernel::exchange, {bytes, static_cast<double>(parallel.ulysses), 2}, bytes);
       break;
     }
+    case OpKind::send:
+      add.whole(Kernel::exchange, {unit_bytes(), static_cast<double>(parallel.ranks()), 2},
+                unit_bytes());
+      break;
+    case OpKind::receive:  // while the other side sends
+      break;
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
       add.whole(Kernel::gather, {unit_bytes(), stride, ranks}, unit_bytes() * (ranks - 1));

@@ -54,7 +54,7 @@ Place place_of(const Parallel& p, int64_t rank) {
 }
 
 RankGroup world_group(const Parallel& p, const Place& place) {
-  return {0, 1, p.ranks(), place.rank};
+  return {0, 1, p.stage_ranks(), place.rank};
 }
 
 RankGroup tensor_group(const Parallel& p, const Place& place) {
@@ -102,7 +102,8 @@ bool heads_divide_into(const ModelSpec& model, int64_t ulysses, int64_t groups) 
 void validate(const Parallel& p, const ModelSpec& model, int64_t sequence, int64_t chunk,
               const std::string& origin) {
   int64_t ranks = 1;
-  for (const auto& [degree, key] : {std::pair{p.data, "data"}, std::pair{p.tensor, "tensor"},
+  for (const auto& [degree, key] : {std::pair{p.pipeline.stages, "pipeline"},
+                                    std::pair{p.data, "data"}, std::pair{p.tensor, "tensor"},
                                     std::pair{p.ring, "ring"}, std::pair{p.ulysses, "ulysses"}}) {
     if (degree < 1 || degree > kMostRanks) {
       throw bad_input("{}: parallel.{}: expected 1 to {} ranks, got {}", origin, key, kMostRanks,
@@ -131,10 +132,11 @@ void validate(const Parallel& p, const ModelSpec& model, int64_t sequence, int64
         origin, sequence, 2 * p.ring, chunk, p.ring);
   }
   validate_tensor(p, model, sequence, origin);
+  validate(p.pipeline, model, sequence, origin);
 }
 
 std::string degrees_of(const Parallel& p) {
-  std::string text;
+  std::string text = describe(p.pipeline);
   for (const auto& [degree, name] : {std::pair{p.data, "data"}, std::pair{p.tensor, "tensor"},
                                      std::pair{p.ring, "ring"}, std::pair{p.ulysses, "ulysses"}}) {
     if (degree > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);

@@ -2,6 +2,7 @@
 //
 // A rank has a place in a grid of data x tensor x ring x ulysses; the last index runs fastest, so
 // that the ranks that talk most are neighbours, and lie on one node where the node is large enough.
+// Of a pipeline every stage has such a grid, one after another; what follows is of one of them.
 //
 // - data: replicas that train on their own sequences;
 // - tensor: every layer's heads and inner width are dealt out, and the tokens of all that lies
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "models/model_spec.h"
+#include "planner/plan/pipeline.h"
 
 namespace longspan {
 
@@ -37,22 +39,25 @@ struct Parallel {
   /// > 1: neither ring nor ulysses, and one block of the whole sequence.
   int64_t tensor = 1;
 
-  int64_t ranks() const { return data * tensor * ring * ulysses; }
+  Pipeline pipeline = {};
+
+  int64_t ranks() const { return pipeline.stages * stage_ranks(); }
+  int64_t stage_ranks() const { return data * tensor * ring * ulysses; }
   int64_t sequence_ranks() const { return ring * ulysses; }
   /// Ranks that hold the same parameters.
-  int64_t replicas() const { return ranks() / tensor; }
+  int64_t replicas() const { return data * ring * ulysses; }
   /// States are cut into this many shards.
   int64_t shards() const { return zero > 0 ? replicas() : 1; }
   bool operator==(const Parallel&) const = default;
 };
 
-/// Where a rank stands in the grid.
+/// Where a rank stands in the grid of its stage.
 struct Place {
   int64_t rank = 0;
   int64_t data = 0, tensor = 0, ring = 0, ulysses = 0;
   bool operator==(const Place&) const = default;
 };
-/// REQUIRES: 0 <= rank < parallel.ranks().
+/// REQUIRES: 0 <= rank < parallel.stage_ranks().
 Place place_of(const Parallel& parallel, int64_t rank);
 
 /// Some ranks of the world at equal distances, a given one among them.

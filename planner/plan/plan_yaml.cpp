@@ -7,6 +7,7 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/plan/plan.h"
+#include "planner/schedule/registry.h"
 #include "planner/simulate/evaluate.h"
 
 namespace longspan {
@@ -89,6 +90,36 @@ void check_version(const YamlMap& yaml, const std::string& origin) {
   }
 }
 
+Pipeline read_pipeline(const YamlMap& yaml) {
+  Pipeline pipeline;
+  pipeline.stages = yaml.whole("stages", 2, kMostRanks);
+  const std::string schedule = yaml.text("schedule");
+  try {
+    pipeline.schedule = schedule_family(schedule).name;
+  } catch (const Error& e) {
+    throw yaml.error("schedule", e.what());
+  }
+  if (yaml.has("virtual_stages")) {
+    pipeline.virtual_stages = yaml.whole("virtual_stages", 1, kMostRanks);
+  }
+  if (yaml.has("slices")) pipeline.slices = yaml.whole("slices", 1, kMostRanks);
+  if (yaml.has("split")) {
+    pipeline.equal_work = yaml.one_of<bool>("split", {{"tokens", false}, {"work", true}});
+  }
+  yaml.finish();
+  return pipeline;
+}
+
+void write_pipeline(YAML::Emitter& out, const Pipeline& pipeline) {
+  out << YAML::Flow << YAML::BeginMap;
+  field(out, "stages", pipeline.stages);
+  field(out, "schedule", std::string(pipeline.schedule));
+  field(out, "virtual_stages", pipeline.virtual_stages);
+  field(out, "slices", pipeline.slices);
+  field(out, "split", pipeline.equal_work ? "work" : "tokens");
+  out << YAML::EndMap;
+}
+
 // Degrees that are left out are 1; the product is written beside them for people, and must agree.
 Parallel read_parallel(const YamlMap& yaml) {
   Parallel parallel;
@@ -101,12 +132,14 @@ Parallel read_parallel(const YamlMap& yaml) {
   if (yaml.has("zero")) parallel.zero = yaml.whole("zero", 0, 3);
   if (yaml.has("overlap"))
     parallel.overlap = yaml.one_of<bool>("overlap", {{"true", true}, {"false", false}});
+  if (yaml.has("pipeline")) parallel.pipeline = read_pipeline(yaml.map("pipeline"));
   if (const int64_t ranks = yaml.whole("ranks", 1); ranks != parallel.ranks()) {
     throw yaml.error(
         "ranks", fmt::format("{} is not the product of the degrees, {}", ranks, parallel.ranks()));
   }
-  if (const int64_t stages = yaml.whole("stages", 1); stages != 1) {
-    throw yaml.error("stages", fmt::format("this version runs one stage, got {}", stages));
+  if (const int64_t stages = yaml.whole("stages", 1); stages != parallel.pipeline.stages) {
+    throw yaml.error("stages", fmt::format("expected {}, as the pipeline has, got {}",
+                                           parallel.pipeline.stages, stages));
   }
   yaml.finish();
   return parallel;
@@ -115,13 +148,17 @@ Parallel read_parallel(const YamlMap& yaml) {
 void write_parallel(YAML::Emitter& out, const Parallel& parallel) {
   out << YAML::Flow << YAML::BeginMap;
   field(out, "ranks", parallel.ranks());
-  field(out, "stages", 1);
+  field(out, "stages", parallel.pipeline.stages);
   field(out, "data", parallel.data);
   field(out, "tensor", parallel.tensor);
   field(out, "ring", parallel.ring);
   field(out, "ulysses", parallel.ulysses);
   field(out, "zero", parallel.zero);
   field(out, "overlap", parallel.overlap);
+  if (parallel.pipeline.stages > 1) {
+    out << YAML::Key << "pipeline" << YAML::Value;
+    write_pipeline(out, parallel.pipeline);
+  }
   out << YAML::EndMap;
 }
 
@@ -140,7 +177,11 @@ Prediction read_prediction(const YamlMap& yaml) {
 // The record of memory must be what the knobs lay out to: both are exact, so a difference means
 // that somebody edited one and not the other.
 void check_record(const YamlMap& yaml, const Plan& plan) {
-  const std::array<int64_t, kTierCount> actual = exact_peak_bytes(step_request(plan));
+  // A pipeline's memory follows from its schedule, which may follow from times.
+  const std::array<int64_t, kTierCount> actual =
+      plan.strategy.parallel.pipeline.stages > 1
+          ? evaluate(step_request(plan), CostModel(plan.hardware, plan.dtype)).peak_bytes
+          : exact_peak_bytes(step_request(plan));
   for (const auto& [tier, key] : kPeakKeys) {
     const int64_t recorded = plan.predicted.peak_bytes[static_cast<int>(tier)];
     const int64_t laid_out = actual[static_cast<int>(tier)];

@@ -85,6 +85,30 @@ void check_head_groups(const Strategy& s, const ModelSpec& model, int64_t sequen
   }
 }
 
+// A slice passes all layers of a stage before the next one comes: what a layer knows of the slices
+// before stays on the device, and so do the stage's parameters and their gradients.
+void check_slices(const Strategy& s, int64_t sequence, const std::string& origin) {
+  const int64_t slices = s.parallel.pipeline.slices;
+  if (slices == 1) return;
+  const auto needs = [&](bool holds, const char* key, const char* expected) {
+    if (holds) return;
+    throw bad_input("{}: {}: expected {} where a pipeline passes slices of sequences", origin, key,
+                    expected);
+  };
+  needs(s.parallel.ring == 1, "parallel.ring", "1");
+  needs(s.parallel.zero < 3, "parallel.zero", "0 to 2");
+  needs(s.head_groups == 1, "head_groups", "1");
+  needs(s.kv == Tier::device, "kv", "device");
+  needs(s.idle == Tier::device, "idle", "device");
+  needs(s.qkv.where == Saved::keep, "saved.qkv", "keep");
+  needs(s.parameters == Tier::device, "states.parameters", "device");
+  needs(s.gradients == Tier::device, "states.gradients", "device");
+  if (s.parallel.tensor == 1 && sequence / slices % s.block_tokens != 0) {
+    throw bad_input("{}: pipeline.slices: slices of {} tokens are no multiple of the block of {}",
+                    origin, sequence / slices, s.block_tokens);
+  }
+}
+
 }  // namespace
 
 std::string_view name_of(Tier tier) {
@@ -202,6 +226,7 @@ void validate(const Strategy& s, const ModelSpec& model, int64_t sequence,
         "block_tokens to {}, got {}",
         origin, sequence, s.block_tokens);
   }
+  check_slices(s, sequence, origin);
   check_head_groups(s, model, sequence, origin);
   if (s.kv == Tier::nvme) throw bad_input("{}: kv: expected device or host, got nvme", origin);
   if (s.idle == Tier::nvme) throw bad_input("{}: idle: expected device or host, got nvme", origin);

@@ -57,6 +57,7 @@ struct Arenas {
 /// The arenas of lay_out(build_program(request)), in a fraction of their time: neither the list nor
 /// its edges are made. Throws as build_program() does.
 Arenas arenas_of(const StepRequest& request);
+Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank);
 
 /// Bytes live on each tier while each op runs, in program order: the memory curve.
 std::vector<std::array<int64_t, kTierCount>> live_bytes_by_op(const Program& program);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/units.h"
 #include "planner/program/arena_allocator.h"
 
@@ -22,9 +23,13 @@ namespace {
 
 // All of a program but its list.
 Program empty_program(const StepRequest& request) {
+  if (request.strategy.parallel.pipeline.stages > 1) {
+    throw bad_input("strategy: a pipeline has a program for each of its ranks, not one for all");
+  }
   validate(request.strategy, request.model, request.sequence, "strategy");
   Program program;
   program.model = request.model;
+  program.ends = request.ends;
   program.strategy = request.strategy;
   program.lengths = lengths_of(request.strategy, request.sequence);
   program.place = place_of(request.strategy.parallel, request.rank);
@@ -102,21 +107,36 @@ class ArenaWalk final : public LifetimeWatcher {
 
 }  // namespace
 
-Program build_program(const StepRequest& request) {
+namespace {
+
+RankOfPipeline whole_model(const StepRequest& request) {
+  return {{{0, 0, static_cast<int>(request.model.layers), request.ends}},
+          single_stage_schedule(request.micro_batches)};
+}
+
+}  // namespace
+
+Program build_program(const StepRequest& request, const RankOfPipeline& rank) {
   Program program = empty_program(request);
   // Moving what there is each time it grows is a tenth of all lowering.
   constexpr int64_t kMost = int64_t{1} << 22;
   program.ops.reserve(std::min(kMost, request.model.layers * about_ops_of_layer(request)));
-  StepLowering(program).run(single_stage_schedule(request.micro_batches));
+  StepLowering(program, rank).run();
   return program;
 }
 
-Arenas arenas_of(const StepRequest& request) {
+Program build_program(const StepRequest& request) {
+  return build_program(request, whole_model(request));
+}
+
+Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank) {
   Program program = empty_program(request);
   ArenaWalk walk(program.bytes);
-  StepLowering lowering(program, &walk);
-  lowering.run(single_stage_schedule(request.micro_batches));
+  StepLowering lowering(program, rank, &walk);
+  lowering.run();
   return walk.finish(program.buffers, lowering.ops());
 }
+
+Arenas arenas_of(const StepRequest& request) { return arenas_of(request, whole_model(request)); }
 
 }  // namespace longspan

@@ -24,6 +24,15 @@ struct LayerSaved {
   Parked k_all, v_all;                      // where they are resident
 };
 
+/// A microbatch between its forward and its backward on a stage.
+struct InFlight {
+  int32_t stage = 0;
+  int micro_batch = 0;
+  BufferId tokens_all = -1;
+  std::vector<Parked> gradient;
+  std::vector<LayerSaved> saved;
+};
+
 /// K and V of one layer while it is at work: resident, or one pair of parked chunks each.
 struct KeyValues {
   BufferId k_all = -1, v_all = -1;
@@ -60,13 +69,14 @@ struct BackwardBlock {
 
 class StepLowering {
  public:
-  explicit StepLowering(Program& program, LifetimeWatcher* watcher = nullptr);
-  void run(const std::vector<Action>& actions);
+  /// `rank` must outlive this object.
+  StepLowering(Program& program, const RankOfPipeline& rank, LifetimeWatcher* watcher = nullptr);
+  void run();
   int64_t ops() const { return builder_.ops(); }
 
  private:
   // --- lowering_forward.cpp
-  void forward(int micro_batch);
+  void forward(const StageLayers& stage, int micro_batch);
   void forward_layer(int layer);
   void forward_chunks(int layer);
   void open_block(int layer, int block, ForwardBlock& b);
@@ -80,10 +90,22 @@ class StepLowering {
   /// Attention of a chunk over itself and all before it; o is the block's, in own tokens.
   void attend_chunk(int layer, int chunk, const KeyValues& kv, const Projections& own, BufferId o,
                     BufferId lse);
+  void embedding();
   void loss_stage();
 
+  // --- lowering_pipeline.cpp
+  void receive_residual(int layer);
+  void send_residual();
+  void receive_gradient(int layer);
+  void send_gradient();
+  /// The stage that an action is on, as one of this rank's.
+  const StageLayers& stage_of(const Action& action) const;
+  /// What a microbatch has left behind on a stage, put away until its backward; and back again.
+  void put_away(const StageLayers& stage, int micro_batch);
+  void take_up(const StageLayers& stage, int micro_batch);
+
   // --- lowering_backward.cpp
-  void backward(int micro_batch);
+  void backward(const StageLayers& stage, int micro_batch);
   void backward_layer(int layer);
   void backward_chunks(int layer);
   void restore_projections(int layer, KeyValues& kv, std::vector<Parked>& q);
@@ -189,6 +211,13 @@ class StepLowering {
     return program_.model.tied_embeddings ? embedding_unit() : head_unit();
   }
   int units() const { return head_unit() + 1; }
+  /// Of a stage that is last and not first, a tied table is a copy.
+  bool has_unit(int unit) const {
+    if (unit == embedding_unit()) {
+      return program_.ends.first || (program_.ends.last && program_.model.tied_embeddings);
+    }
+    return unit != head_unit() || program_.ends.last;
+  }
   int unit_kind(int unit) const { return unit == 0 ? 0 : unit == head_unit() ? 2 : 1; }
   static Tensor of_unit(Tensor first, int kind) {
     return static_cast<Tensor>(static_cast<int>(first) + kind);
@@ -221,13 +250,16 @@ class StepLowering {
   ProgramBuilder builder_;
   const Strategy& s_;
   const Parallel& parallel_;
+  const RankOfPipeline& rank_;
   Tier idle_;
   int layers_, chunks_, blocks_, chunks_per_block_;
   int head_groups_, groups_per_kv_;
-  int micro_batch_ = 0;
-  bool last_micro_batch_ = false;
+  bool last_micro_batch_ = false;               // of its stage, forward or backward
+  std::array<std::vector<int64_t>, 2> passed_;  // microbatches, by stage: forward, backward
+  std::vector<InFlight> in_flight_;
 
-  // Between stages of a step.
+  // Of the microbatch at work.
+  const StageLayers* stage_ = nullptr;
   BufferId tokens_all_ = -1;
   std::vector<Parked> residual_;   // per block: x of the layer to come
   std::vector<Parked> gradient_;   // per block: dx of the layer to come

@@ -4,18 +4,26 @@
 
 namespace longspan {
 
-void StepLowering::backward(int micro_batch) {
+void StepLowering::backward(const StageLayers& stage, int micro_batch) {
+  stage_ = &stage;
+  take_up(stage, micro_batch);
+  last_micro_batch_ = ++passed_[1][&stage - rank_.stages.data()] == program_.micro_batches;
   builder_.set_micro_batch(micro_batch);
-  for (int layer = layers_ - 1; layer >= 0; --layer) backward_layer(layer);
-  embedding_backward();
-  builder_.release(tokens_all_);
+  if (!stage.ends.last) receive_gradient(stage.end - 1);
+  for (int layer = stage.end - 1; layer >= stage.first; --layer) backward_layer(layer);
+  if (stage.ends.first) {
+    embedding_backward();
+  } else {
+    send_gradient();
+  }
+  if (tokens_all_ >= 0) builder_.release(tokens_all_);
 }
 
 void StepLowering::backward_layer(int layer) {
   LayerSaved& mine = saved_[layer];
   const int unit = unit_of_layer(layer);
   parameters(unit);
-  if (layer > 0) prefetch_parameters(unit - 1);
+  if (layer > stage_->first) prefetch_parameters(unit - 1);
   gradients(unit);
   if (in_groups()) {
     backward_groups(layer);

@@ -16,17 +16,34 @@ BufferId StepLowering::load_tokens(int block) {
   return tokens;
 }
 
-void StepLowering::forward(int micro_batch) {
-  micro_batch_ = micro_batch;
-  last_micro_batch_ = micro_batch + 1 == program_.micro_batches;
+void StepLowering::forward(const StageLayers& stage, int micro_batch) {
+  stage_ = &stage;
+  last_micro_batch_ = ++passed_[0][&stage - rank_.stages.data()] == program_.micro_batches;
   builder_.set_micro_batch(micro_batch);
   saved_.assign(layers_, {});
   residual_.assign(blocks_, {});
   gradient_.assign(blocks_, {});
 
-  tokens_all_ = builder_.create(Tensor::tokens_all, Tier::host, -1, 0);
-  builder_.compute(shape(OpKind::batch), -1, micro_batch, {out(tokens_all_)}, Stream::host);
+  tokens_all_ = -1;
+  if (stage.ends.first || stage.ends.last) {
+    tokens_all_ = builder_.create(Tensor::tokens_all, Tier::host, -1, 0);
+    builder_.compute(shape(OpKind::batch), -1, micro_batch, {out(tokens_all_)}, Stream::host);
+  }
+  if (stage.ends.first) {
+    embedding();
+  } else {
+    receive_residual(stage.first);
+  }
+  for (int layer = stage.first; layer < stage.end; ++layer) forward_layer(layer);
+  if (stage.ends.last) {
+    loss_stage();
+  } else {
+    send_residual();
+  }
+  put_away(stage, micro_batch);
+}
 
+void StepLowering::embedding() {
   const BufferId table = parameters(embedding_unit());
   for (int block = 0; block < blocks_; ++block) {
     const BufferId tokens = load_tokens(block);
@@ -36,9 +53,6 @@ void StepLowering::forward(int micro_batch) {
     residual_[block] = builder_.park(x, idle_block());
   }
   release_parameters(embedding_unit());
-
-  for (int layer = 0; layer < layers_; ++layer) forward_layer(layer);
-  loss_stage();
 }
 
 Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool normed,
@@ -168,7 +182,7 @@ void StepLowering::forward_layer(int layer) {
   LayerSaved& saved_here = saved_[layer];
   const int unit = unit_of_layer(layer);
   parameters(unit);
-  if (layer + 1 < layers_) prefetch_parameters(unit + 1);
+  if (layer + 1 < stage_->end) prefetch_parameters(unit + 1);
   for (auto* per_block :
        {&saved_here.x, &saved_here.y, &saved_here.o, &saved_here.lse, &saved_here.inner}) {
     per_block->resize(blocks_);
@@ -273,7 +287,12 @@ void StepLowering::loss_stage() {
   release_parameters(head_unit());
   if (output_unit() != head_unit()) release_parameters(output_unit());
   finish_gradients(head_unit());
-  if (output_unit() != head_unit()) store_gradients(output_unit());
+  if (output_unit() == head_unit()) return;
+  if (program_.ends.first) {
+    store_gradients(output_unit());  // to which embedding_backward() will add
+  } else {
+    finish_gradients(output_unit());
+  }
 }
 
 }  // namespace longspan

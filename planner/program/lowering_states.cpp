@@ -5,11 +5,12 @@
 
 namespace longspan {
 
-StepLowering::StepLowering(Program& program, LifetimeWatcher* watcher)
+StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, LifetimeWatcher* watcher)
     : program_(program),
       builder_(program, watcher),
       s_(program.strategy),
       parallel_(program.strategy.parallel),
+      rank_(rank),
       idle_(program.strategy.idle),
       layers_(static_cast<int>(program.model.layers)),
       chunks_(static_cast<int>(program.lengths.chunks())),
@@ -18,21 +19,22 @@ StepLowering::StepLowering(Program& program, LifetimeWatcher* watcher)
       head_groups_(static_cast<int>(program.lengths.head_groups)),
       groups_per_kv_(head_groups_ / static_cast<int>(kv_groups(program.model, program.lengths))) {}
 
-void StepLowering::run(const std::vector<Action>& actions) {
+void StepLowering::run() {
   create_states();
-  for (const Action& action : actions) {
+  for (std::vector<int64_t>& passed : passed_) passed.assign(rank_.stages.size(), 0);
+  for (const Action& action : rank_.actions) {
     switch (action.kind) {
       case ActionKind::forward:
-        forward(action.micro_batch);
+        forward(stage_of(action), action.micro_batch);
         break;
       case ActionKind::backward:
-        backward(action.micro_batch);
+        backward(stage_of(action), action.micro_batch);
         break;
       case ActionKind::optimizer:
         optimizer();
         break;
       default:
-        throw bad_input("{} in the schedule cannot be lowered yet; one stage does F, B, OPTIMIZER",
+        throw bad_input("{} in the schedule cannot be lowered yet; F, B and OPTIMIZER can",
                         to_string(action));
     }
   }
@@ -58,6 +60,7 @@ void StepLowering::create_states() {
   const Tensor home =
       gathers_parameters() ? Tensor::params_embedding_shard : Tensor::params_embedding;
   for (int unit = 0; unit < n; ++unit) {
+    if (!has_unit(unit)) continue;
     parameter_homes_[unit] = persistent(home, unit, s_.parameters);
     if (parameters_stay()) working_[unit] = parameter_homes_[unit];
     // In float32 the copy on the optimizer's side is the master itself.
@@ -216,7 +219,9 @@ void StepLowering::optimizer() {
     norm = builder_.create(Tensor::grad_norm, Tier::host, -1, 0);
     builder_.copy(program_.grad_norm, norm, false);
   }
-  for (int unit = 0; unit < units(); ++unit) update(unit, norm);
+  for (int unit = 0; unit < units(); ++unit) {
+    if (has_unit(unit)) update(unit, norm);
+  }
   if (!on_device) builder_.release(norm);
 }
 

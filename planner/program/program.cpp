@@ -41,7 +41,9 @@ std::string_view name_of(OpKind kind) {
                                                "all_gather",
                                                "reduce_scatter",
                                                "all_reduce",
-                                               "sum_replicated"};
+                                               "sum_replicated",
+                                               "send",
+                                               "receive"};
   static_assert(std::size(names) == kOpKindCount);
   return names[static_cast<int>(kind)];
 }
@@ -130,9 +132,23 @@ int64_t sent_bytes(const Program& p, const Op& op) {
       return summed_everywhere(operand_bytes(0) / 4);
     case OpKind::sum_replicated:
       return summed_everywhere(replicated_gradients(p, shape));
+    case OpKind::send:
+      return operand_bytes(0);
     default:
       return 0;
   }
+}
+
+size_t first_backward_op(const Program& program) {
+  const std::vector<Op>& ops = program.ops;
+  bool received = false;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].kind == OpKind::loss) return i;
+    received |= ops[i].kind == OpKind::receive && program.shapes[ops[i].shape].tensor == Tensor::dx;
+    const bool computes = ops[i].stream == Stream::compute && ops[i].kind < OpKind::all_to_all;
+    if (received && computes) return i;
+  }
+  return ops.size();
 }
 
 std::string describe(const Program& program, const Op& op) {

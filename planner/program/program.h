@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "planner/program/tensor.h"
+#include "planner/schedule/actions.h"
 
 namespace longspan {
 
@@ -65,6 +66,8 @@ enum class OpKind : uint8_t {
                    // or part, sum[w], workspace[w] in the tensor group
   all_reduce,      // grads[rw], workspace[w]; or loss[rw] or grad_norm[rw]
   sum_replicated,  // grads[rw], workspace[w]: of what the tensor group holds alike, the sum
+  send,     // x or dx: to the same place in the next stage of the pipeline, or the one before
+  receive,  // x[w] or dx[w]: from there
   count
 };
 inline constexpr int kOpKindCount = static_cast<int>(OpKind::count);
@@ -120,8 +123,25 @@ struct Buffer {
   int32_t last_op = -1;   // ... to after last_op
 };
 
+/// What of a model a program is of beside its layers: the embedding before the first of them, the
+/// loss behind the last. Where it is not, residuals are received and sent.
+struct Ends {
+  bool first = true;
+  bool last = true;
+  bool operator==(const Ends&) const = default;
+};
+
+/// One of the stages of a pipeline that a rank has: of the layers of its program those from `first`
+/// to before `end`.
+struct StageLayers {
+  int32_t stage = 0;
+  int first = 0, end = 0;
+  Ends ends;
+};
+
 struct Program {
-  ModelSpec model;
+  ModelSpec model;  // with as many layers as the program has
+  Ends ends;
   Strategy strategy;
   Lengths lengths;
   Place place;  // of the rank whose program this is
@@ -171,17 +191,22 @@ int64_t replicated_gradients(const Program& program, const OpShape& shape);
 /// Bytes this rank sends to others in one run of an op; 0 for ops that do not communicate.
 int64_t sent_bytes(const Program& program, const Op& op);
 
+/// The op with which the first backward begins to compute: the loss, or what follows on the
+/// gradient that the next stage sends.
+size_t first_backward_op(const Program& program);
+
 /// "attention_forward L3 c2 kv0": what traces and messages call an op.
 std::string describe(const Program& program, const Op& op);
 
 /// What is asked of lowering.
 struct StepRequest {
-  ModelSpec model;
+  ModelSpec model;  // of a stage: with the stage's layers
   Strategy strategy;
   int64_t sequence = 0;
   int64_t micro_batches = 1;
   DType dtype = DType::float32;
   int64_t rank = 0;  // whose program
+  Ends ends = {};
 };
 
 /// About how many ops a layer has in the step.
@@ -190,5 +215,14 @@ int64_t about_ops_of_layer(const StepRequest& request);
 /// Lowers a step to its program: the actions of the schedule, layer by layer, chunk by chunk.
 /// Deterministic. Throws bad_input where the strategy contradicts the length (validate()).
 Program build_program(const StepRequest& request);
+
+/// What a rank of a pipeline does: its stages, which together have the request's layers and ends,
+/// and its list of F, B and OPTIMIZER, in which every microbatch passes every stage.
+struct RankOfPipeline {
+  std::vector<StageLayers> stages;
+  std::vector<Action> actions;
+};
+/// The same of a rank of a pipeline. Throws bad_input for actions that cannot be lowered.
+Program build_program(const StepRequest& request, const RankOfPipeline& rank);
 
 }  // namespace longspan

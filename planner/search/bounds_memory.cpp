@@ -3,6 +3,7 @@
 
 #include "base/units.h"
 #include "planner/program/layout.h"
+#include "planner/program/saved_bytes.h"
 #include "planner/search/bound_facts.h"
 #include "planner/search/bounds.h"
 
@@ -10,8 +11,6 @@ namespace longspan {
 namespace {
 
 using TierBytes = std::array<int64_t, kTierCount>;
-
-int tier_of(Saved where) { return where == Saved::host ? 1 : where == Saved::nvme ? 2 : 0; }
 
 /// The bytes of one unit, as they are laid out.
 struct Units {
@@ -22,27 +21,8 @@ struct Units {
   }
 };
 
-// What the layers before `of_first` have left for their backward.
-void add_saved(const Facts& f, const Units& unit, int64_t kv_units, int64_t of_first,
-               TierBytes& sum) {
-  const auto add = [&](const SavedPolicy& policy, int64_t bytes) {
-    const int64_t away = f.covered(policy, of_first);
-    sum[0] += (of_first - away) * bytes;
-    if (policy.where != Saved::recompute) sum[tier_of(policy.where)] += away * bytes;
-  };
-  add(f.s.layer_input, f.blocks * unit(Tensor::x));
-  add(f.s.attention_out, f.blocks * (unit(Tensor::o) + unit(Tensor::lse)));
-  add(f.s.mlp_input, f.blocks * unit(Tensor::y));
-  add(f.s.mlp_inner, f.blocks * unit(Tensor::inner));
-  add(f.s.qkv, f.chunks * f.groups * unit(Tensor::q));
-  if (!f.streams) {
-    add(f.s.qkv, kv_units * 2 * unit(Tensor::k_all));
-  } else {
-    // Streamed keys and values stay where they are, on the host.
-    const int64_t kept =
-        f.s.qkv.where == Saved::recompute ? of_first - f.covered(f.s.qkv, of_first) : of_first;
-    sum[1] += kept * f.chunks * 2 * unit(Tensor::k);
-  }
+void add(const TierBytes& more, TierBytes& sum) {
+  for (int tier = 0; tier < kTierCount; ++tier) sum[tier] += more[tier];
 }
 
 }  // namespace
@@ -53,6 +33,9 @@ TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengt
   const Facts f(request, s, lengths);
   const Units unit{bytes};
   const int64_t kv_units = kv_groups(request.model, lengths);
+  const auto saved_of = [&](int64_t layers) {
+    return saved_bytes(request.model, s, lengths, bytes, kv_units, layers);
+  };
   const int host = 1;
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
   const int64_t of_kind[3] = {1, f.layers, 1};
@@ -91,7 +74,7 @@ TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengt
   const int output = tied ? 0 : 2;
   // The first block's loss.
   TierBytes end{};
-  add_saved(f, unit, kv_units, f.layers, end);
+  add(saved_of(f.layers), end);
   end[f.idle_block ? host : 0] += f.blocks * unit(x);
   if (f.idle_block) end[0] += unit(x);
   end[host] += unit(tokens_all);
@@ -102,7 +85,7 @@ TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengt
   // A layer's backward, after `before` layers have left theirs and `after` are done.
   const auto layer = [&](int64_t before, int64_t after) {
     TierBytes sum{};
-    add_saved(f, unit, kv_units, before, sum);
+    add(saved_of(before), sum);
     sum[host] += unit(tokens_all);
     if (s.gradients == Tier::device) {
       const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;

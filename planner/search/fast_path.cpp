@@ -338,9 +338,11 @@ Evaluation FastPath::State::evaluate(const StepRequest& request,
   ++evaluations;
   bool uneven = false;
   const Measures first = measure(request, Purpose::time, uneven, !worth);
-  Evaluation evaluation{step_seconds(first), peak_bytes_of(first)};
+  Evaluation evaluation{step_seconds(first), peak_bytes_of(first), first.seconds[forward_phase]};
   if (uneven && (!worth || worth(evaluation))) {
-    evaluation.step_seconds = step_seconds(measure(request, Purpose::uneven_time, uneven));
+    const Measures more = measure(request, Purpose::uneven_time, uneven);
+    evaluation.step_seconds = step_seconds(more);
+    evaluation.forward_seconds = more.seconds[forward_phase];
   }
   return evaluation;
 }

@@ -51,7 +51,10 @@ int64_t whole_granule(const Parallel& parallel) {
 
 std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
                             const ParallelChoice& choice) {
-  const int64_t ranks = hw.devices();
+  return grids(model, hw.devices(), choice);
+}
+
+std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const ParallelChoice& choice) {
   const auto admits = [](const std::optional<int64_t>& fixed, int64_t degree) {
     return !fixed || *fixed == degree;
   };

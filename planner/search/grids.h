@@ -17,6 +17,16 @@ namespace longspan {
 struct ParallelChoice {
   std::optional<int64_t> data, tensor, ring, ulysses, zero;
   bool overlap = true;
+  /// 1: no pipeline; more: only pipelines of so many stages. Not fixed: whatever is best.
+  std::optional<int64_t> pipeline;
+  std::optional<std::string> schedule;  // of a pipeline; likewise what follows
+  std::optional<int64_t> virtual_stages, slices;
+
+  /// Whether plans with and without a pipeline are asked for.
+  bool admits_flat() const { return pipeline.value_or(1) == 1 && !of_pipeline(); }
+  bool admits_pipelines() const { return pipeline.value_or(2) > 1; }
+  /// Something only a pipeline has is fixed.
+  bool of_pipeline() const { return schedule || virtual_stages || slices; }
 };
 
 /// All grids of as many ranks as the hardware has devices that the choice admits and the model's
@@ -24,6 +34,8 @@ struct ParallelChoice {
 /// none, saying what was fixed.
 std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
                             const ParallelChoice& choice);
+/// The same of `ranks` ranks: those of one stage.
+std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const ParallelChoice& choice);
 
 /// The grid of a preset: what its published form uses, as far as heads and choice allow. Presets
 /// without sequence parallelism use data parallelism. ZeRO 3 for all but `baseline` (0) and

@@ -12,6 +12,8 @@
 #include "planner/search/fast_path.h"
 #include "planner/search/knobs.h"
 #include "planner/search/lift.h"
+#include "planner/search/pipelines.h"
+#include "planner/search/pipelines.h"
 #include "planner/search/search.h"
 #include "planner/simulate/evaluate.h"
 
@@ -458,11 +460,48 @@ std::string_view name_of(Limit limit) {
   return names[static_cast<int>(limit)];
 }
 
+namespace {
+
+MaxSequence longest_with_pipeline(const ModelSpec& model, const HardwareProfile& hw,
+                                  const MaxSequenceOptions& options) {
+  PipelineJudge judge(model, hw, options.micro_batches);
+  const LongestPipeline longest = longest_pipeline(judge, model, hw, options);
+  MaxSequence result;
+  result.strategy = "auto";
+  result.sequence = longest.sequence;
+  result.granule = longest.granule;
+  result.refused = longest.refused;
+  if (longest.sequence == 0) return result;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    const int64_t missing = longest.refused_score.bytes[tier] - judge.limits()[tier];
+    if (missing <= 0) continue;
+    result.limit = static_cast<Limit>(tier + 1);
+    result.shortfall_bytes = missing;
+    break;
+  }
+  result.plan = judge.plan(longest.strategy, longest.sequence);
+  result.plan.predicted =
+      prediction_of(result.plan, longest.score.step_seconds, longest.score.bytes);
+  return result;
+}
+
+}  // namespace
+
 MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
                          const std::string& strategy, const MaxSequenceOptions& options,
                          const Progress& progress) {
   if (options.granule <= 0)
     throw bad_input("granule: expected tokens > 0, got {}", options.granule);
+  const ParallelChoice& choice = options.parallel;
+  std::optional<MaxSequence> piped;
+  if (strategy == "auto" && choice.admits_pipelines() && hw.devices() > 1 &&
+      (choice.pipeline || hw.device.backend != "cpu")) {
+    piped = longest_with_pipeline(model, hw, options);
+  }
+  if (!choice.admits_flat()) {
+    if (piped) return *piped;
+    throw bad_input("--pipeline: pipelines are for strategy auto, on two devices or more");
+  }
   Prober prober(model, hw, options.micro_batches);
   const Found best = strategy == "auto" ? longest_auto(prober, model, hw, options, progress)
                                         : longest_of_preset(prober, model, hw, strategy, options);
@@ -484,6 +523,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
       break;
     }
   }
+  if (piped && piped->sequence > result.sequence) return *piped;
   if (result.sequence == 0) return result;
 
   const StepRequest at = prober.request(best.family, best.granules);

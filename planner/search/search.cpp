@@ -7,36 +7,15 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/search/descend.h"
 #include "planner/search/front.h"
 #include "planner/search/judge.h"
 #include "planner/search/knobs.h"
 #include "planner/search/neighbours.h"
+#include "planner/search/pipelines.h"
 
 namespace longspan {
 namespace {
-
-// Changes one knob at a time, for the better, until no single change helps. `worth` says whether a
-// changed strategy may be better than the best so far, `score` how good it is.
-template <class ScoreOf, class Worth>
-Candidate descend(Candidate best, const std::vector<Knob>& space, Objective objective,
-                  const ScoreOf& score, const Worth& worth) {
-  for (bool improved = true; improved;) {
-    improved = false;
-    for (const Knob& knob : space) {
-      const Strategy from = best.strategy;
-      for (const auto& set : knob.values) {
-        Strategy changed = from;
-        set(changed);
-        if (changed == from || !worth(changed, best)) continue;
-        const Score value = score(changed);
-        if (!value.better_than(best.score, objective)) continue;
-        best = {std::move(changed), value};
-        improved = true;
-      }
-    }
-  }
-  return best;
-}
 
 // The grids and chunks that deal the sequence out evenly.
 std::vector<Shape> shapes_of(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
@@ -360,9 +339,11 @@ Candidate polish(Judge& judge, const ModelSpec& model, int64_t sequence, Candida
 
 }  // namespace
 
-SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
-                    const SearchOptions& options, const Progress& progress) {
-  const auto begin = std::chrono::steady_clock::now();
+namespace {
+
+// The whole knob space but for pipelines.
+SearchResult search_flat(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
+                         const SearchOptions& options, const Progress& progress) {
   Judge judge(model, hw, sequence, options.micro_batches);
   const bool with_nvme = judge.limits()[2] > 0;
   const std::optional<int64_t> zero = options.parallel.zero;
@@ -414,12 +395,107 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   result.best = plan_of(best);
   result.considered = judge.considered();
   result.evaluated = judge.evaluations();
+  return result;
+}
+
+SearchResult search_piped(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
+                          const SearchOptions& options) {
+  PipelineJudge judge(model, hw, options.micro_batches);
+  const PipelinesFound found = search_pipelines(judge, model, hw, sequence, options);
+  if (found.fitting.empty()) {
+    for (int tier = 0; found.nearest && tier < kTierCount; ++tier) {
+      const int64_t bytes = found.nearest->score.bytes[tier];
+      if (bytes <= judge.limits()[tier]) continue;
+      throw no_fit("no plan with a pipeline fits {} tokens on {}; nearest: {}",
+                   format_tokens(sequence), hw.name,
+                   describe_shortfall(static_cast<Tier>(tier), bytes, judge.limits()[tier]));
+    }
+    throw no_fit("no plan with a pipeline fits {} tokens on {}", format_tokens(sequence), hw.name);
+  }
+  SearchResult result;
+  const auto plan_of = [&](const Candidate& c) {
+    Plan plan = judge.plan(c.strategy, sequence);
+    plan.predicted = prediction_of(plan, c.score.step_seconds, c.score.bytes);
+    return plan;
+  };
+  for (const Candidate& c : pareto_front(found.fitting)) result.pareto.push_back(plan_of(c));
+  result.best = plan_of(found.fitting.front());
+  result.considered = judge.considered();
+  result.evaluated = judge.evaluations();
+  return result;
+}
+
+double seconds_per_sequence(const Plan& plan) {
+  return plan.predicted.step_seconds / static_cast<double>(plan.strategy.parallel.data);
+}
+
+Score score_of(const Plan& plan) {
+  return {0, plan.predicted.step_seconds, seconds_per_sequence(plan), plan.predicted.peak_bytes};
+}
+
+// The engine runs what it plans for; it runs no pipelines on processors, where they gain nothing.
+bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice) {
+  if (!choice.admits_pipelines() || hw.devices() < 2) return false;
+  return choice.pipeline || choice.of_pipeline() || hw.device.backend != "cpu";
+}
+
+// Both together: the better of them first, the other beside it.
+SearchResult joined(std::optional<SearchResult> flat, std::optional<SearchResult> piped,
+                    Objective objective) {
+  if (!flat || !piped) return flat ? std::move(*flat) : std::move(*piped);
+  const bool piped_wins = score_of(piped->best).better_than(score_of(flat->best), objective);
+  SearchResult result = std::move(piped_wins ? *piped : *flat);
+  SearchResult& other = piped_wins ? *flat : *piped;
+  result.rival = other.best;
+  result.considered += other.considered;
+  result.evaluated += other.evaluated;
+  std::vector<Plan> plans = std::move(result.pareto);
+  plans.insert(plans.end(), other.pareto.begin(), other.pareto.end());
+  std::vector<Costs> costs;
+  for (const Plan& plan : plans) {
+    costs.push_back({seconds_per_sequence(plan), static_cast<double>(plan.predicted.peak_bytes[1]),
+                     static_cast<double>(plan.predicted.peak_bytes[0])});
+  }
+  result.pareto.clear();
+  for (const size_t i : non_dominated(costs, 0.02)) result.pareto.push_back(plans[i]);
+  return result;
+}
+
+}  // namespace
+
+SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
+                    const SearchOptions& options, const Progress& progress) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::optional<SearchResult> flat, piped;
+  std::optional<Error> refused;
+  if (options.parallel.admits_flat()) {
+    try {
+      flat = search_flat(model, hw, sequence, options, progress);
+    } catch (const Error& error) {
+      if (!may_pipe(hw, options.parallel)) throw;
+      refused = error;
+    }
+  }
+  if (may_pipe(hw, options.parallel)) {
+    try {
+      piped = search_piped(model, hw, sequence, options);
+    } catch (const Error& error) {
+      if (!flat) throw refused ? *refused : error;
+    }
+  } else if (!flat) {
+    throw bad_input("--pipeline: {} has {} device{}; a pipeline needs two or more", hw.name,
+                    hw.devices(), hw.devices() == 1 ? "" : "s");
+  }
+  SearchResult result = joined(std::move(flat), std::move(piped), options.objective);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
 }
 
 Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::string& preset,
                  int64_t sequence, const SearchOptions& options) {
+  if (options.parallel.pipeline.value_or(1) > 1 || options.parallel.of_pipeline()) {
+    throw bad_input("--pipeline: pipelines are planned by strategy auto; {} has none", preset);
+  }
   Judge judge(model, hw, sequence, options.micro_batches);
   const Parallel grid = preset_grid(preset, model, hw, options.parallel);
   Strategy strategy = make_preset(preset, model, sequence, options.chunk_tokens, grid);

@@ -68,10 +68,11 @@ struct SearchOptions {
 
 struct SearchResult {
   Plan best;
-  std::vector<Plan> pareto;  // no other beats in time, host and device memory; the fastest first
-  int64_t considered = 0;    // configurations whose bounds were computed
-  int64_t evaluated = 0;     // those of them that were simulated
-  double seconds = 0;        // spent
+  std::vector<Plan> pareto;   // no other beats in time, host and device memory; the fastest first
+  std::optional<Plan> rival;  // the best with a pipeline where `best` has none, or the other way
+  int64_t considered = 0;     // configurations whose bounds were computed
+  int64_t evaluated = 0;      // those of them that were simulated
+  double seconds = 0;         // spent
 };
 
 /// The best plan for a length over the whole knob space. Throws no_fit if nothing fits, with the

@@ -88,13 +88,10 @@ int kind_of_moment(const Op& op, int phase) {
 
 void find_phases(ShrunkenProgram& sample) {
   const std::vector<Op>& ops = sample.program.ops;
-  const auto first = [&](OpKind kind) {
-    return static_cast<int32_t>(
-        std::find_if(ops.begin(), ops.end(), [=](const Op& op) { return op.kind == kind; }) -
-        ops.begin());
-  };
-  sample.first_op[backward_phase] = first(OpKind::loss);
-  sample.first_op[update_phase] = first(OpKind::adamw);
+  sample.first_op[backward_phase] = static_cast<int32_t>(first_backward_op(sample.program));
+  sample.first_op[update_phase] = static_cast<int32_t>(
+      std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::adamw; }) -
+      ops.begin());
 }
 
 void find_moments(ShrunkenProgram& sample) {
@@ -286,6 +283,8 @@ std::string key_of(const StepRequest& r, const ShrunkenPrograms& t) {
   pack(p.replicas() > 1, 1);
   pack(p.shards() > 1 ? p.zero : 0, 2);
   pack(p.overlap, 1);
+  pack(r.ends.first, 1);
+  pack(r.ends.last, 1);
   put(choices);
   put(p.ring);
   put(t.repeats_blocks ? s.block_tokens / s.chunk_tokens : 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "planner/pipeline/pipeline_step.h"
 #include "planner/program/layout.h"
 #include "planner/simulate/simulate.h"
 
@@ -37,26 +38,39 @@ TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
   return peak;
 }
 
-}  // namespace
-
-Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
+// Of one rank's program; memory of that rank alone.
+Evaluation evaluate_first(const StepRequest& request, const CostModel& cost, int64_t& ops) {
   StepRequest first = request;
   first.rank = 0;
   const Program program = build_program(first);
   const Layout layout = lay_out(program);
-  const Timeline timeline =
-      simulate(program, layout, cost.durations(program), cost.interference(), false);
-  return {
-      timeline.step_seconds,
-      with_other_positions(request, static_cast<int64_t>(program.ops.size()), layout.arena_bytes)};
+  const Timeline timeline = simulate(program, layout, cost.durations(program), cost.interference());
+  ops = static_cast<int64_t>(program.ops.size());
+  return {timeline.step_seconds, layout.arena_bytes,
+          timeline.spans[first_backward_op(program)].start};
+}
+
+bool is_pipeline(const StepRequest& request) {
+  return request.strategy.parallel.pipeline.stages > 1;
+}
+
+}  // namespace
+
+Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
+  if (is_pipeline(request)) {
+    const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
+    return evaluate_pipeline(request, cost, evaluate_stage, RankMemory::laid_out).whole;
+  }
+  int64_t ops = 0;
+  Evaluation evaluation = evaluate_first(request, cost, ops);
+  evaluation.peak_bytes = with_other_positions(request, ops, evaluation.peak_bytes);
+  return evaluation;
 }
 
 double exact_seconds(const StepRequest& request, const CostModel& cost) {
-  StepRequest first = request;
-  first.rank = 0;
-  const Program program = build_program(first);
-  return simulate(program, lay_out(program), cost.durations(program), cost.interference(), false)
-      .step_seconds;
+  if (is_pipeline(request)) return evaluate(request, cost).step_seconds;
+  int64_t ops = 0;
+  return evaluate_first(request, cost, ops).step_seconds;
 }
 
 Arenas exact_arenas(const StepRequest& request, const TierBytes* limits) {

@@ -15,6 +15,7 @@ namespace longspan {
 struct Evaluation {
   double step_seconds = 0;
   std::array<int64_t, kTierCount> peak_bytes{};
+  double forward_seconds = 0;  // until the first microbatch's backward begins to compute
 };
 
 /// The time is that of the first rank, the memory that of whichever rank needs most of a tier:

@@ -1,0 +1,352 @@
+#include "planner/pipeline/pipeline_step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "planner/pipeline/rank_program.h"
+#include "planner/program/layout.h"
+#include "planner/program/saved_bytes.h"
+#include "planner/schedule/registry.h"
+#include "planner/schedule/slice_split.h"
+
+namespace longspan {
+namespace {
+
+using TierBytes = std::array<int64_t, kTierCount>;
+
+// Units that a microbatch's memory on a layer of a rank is counted in.
+constexpr int64_t kParts = 10000;
+
+bool cuts_vocabulary(const Pipeline& pipeline) {
+  return pipeline.schedule.find("-vocab-") != std::string_view::npos;
+}
+
+// Of a pipeline's stages, as they are asked for again and again.
+class Stages {
+ public:
+  Stages(const StepRequest& request, const EvaluateStage& evaluate)
+      : pipeline_(request.strategy.parallel.pipeline),
+        evaluate_(evaluate),
+        stage_(request),
+        layers_(layers_of_stages(request.model, pipeline_)) {
+    stage_.strategy.parallel.pipeline = {};
+    stage_.rank = 0;
+    // Rank r of a looped pipeline has stages r, r + p, ...; of a V others, but no more layers.
+    for (int64_t r = 0; r < pipeline_.stages; ++r) {
+      int64_t of_rank = 0;
+      for (int64_t v = 0; v < pipeline_.virtual_stages; ++v) {
+        of_rank += layers_[static_cast<size_t>(r + v * pipeline_.stages)];
+      }
+      rank_layers_ = std::max(rank_layers_, of_rank);
+    }
+    rank_layers_ = std::max(rank_layers_, pipeline_.virtual_stages * layers_[layers_.size() / 2]);
+    stage_.model.layers = rank_layers_;
+  }
+
+  const Pipeline& pipeline() const { return pipeline_; }
+  int64_t rank_layers() const { return rank_layers_; }
+  int64_t layers_of(int64_t stage) const { return layers_[static_cast<size_t>(stage)]; }
+  const StepRequest& request() const { return stage_; }
+
+  /// The largest rank's program, with these ends.
+  Evaluation whole_sequence(Ends ends, int64_t micro_batches) const {
+    StepRequest request = stage_;
+    request.ends = ends;
+    request.micro_batches = micro_batches;
+    return evaluate_(request);
+  }
+
+  /// The same on one slice.
+  StepRequest slice(Ends ends) const {
+    StepRequest request = stage_;
+    request.ends = ends;
+    request.micro_batches = 2;  // gradients stay from the first to the second
+    request.sequence /= pipeline_.slices;
+    Strategy& s = request.strategy;
+    s.block_tokens = std::min(s.block_tokens, request.sequence);
+    s.chunk_tokens = std::min(s.chunk_tokens, request.sequence);
+    return request;
+  }
+  Evaluation of_slice(Ends ends) const { return evaluate_(slice(ends)); }
+
+ private:
+  Pipeline pipeline_;
+  const EvaluateStage& evaluate_;
+  StepRequest stage_;
+  std::vector<int64_t> layers_;
+  int64_t rank_layers_ = 0;
+};
+
+constexpr Ends kMiddle = {false, false};
+
+// Seconds of a microbatch on all layers of the largest rank, and at the ends.
+struct Times {
+  double forward = 0, backward = 0;
+  double embedding = 0, embedding_backward = 0, loss = 0;
+  double rest = 0;
+};
+
+struct Phases {
+  double forward = 0, backward = 0, rest = 0;
+};
+
+Phases phases_of(const Stages& stages, Ends ends) {
+  const Evaluation one = stages.whole_sequence(ends, 1), two = stages.whole_sequence(ends, 2);
+  const double each = two.step_seconds - one.step_seconds;
+  Phases phases;
+  phases.forward = std::min(one.forward_seconds, each);
+  phases.backward = each - phases.forward;
+  phases.rest = std::max(0.0, one.step_seconds - each);
+  return phases;
+}
+
+Times times_of(const Stages& stages) {
+  const Phases middle = phases_of(stages, kMiddle);
+  const Phases first = phases_of(stages, {true, false}), last = phases_of(stages, {false, true});
+  Times t;
+  t.forward = middle.forward;
+  t.backward = middle.backward;
+  t.embedding = std::max(0.0, first.forward - middle.forward);
+  t.embedding_backward = std::max(0.0, first.backward - middle.backward);
+  t.loss = std::max(0.0, last.forward + last.backward - middle.forward - middle.backward);
+  t.rest = cuts_vocabulary(stages.pipeline()) ? middle.rest
+                                              : std::max({middle.rest, first.rest, last.rest});
+  return t;
+}
+
+// What of a layer's work knows of other tokens, per pair of them, and what does not, per token.
+TokenCost token_cost_of(const ModelSpec& model, int64_t sequence) {
+  ModelSpec layer = model;
+  layer.layers = 1;
+  const ModelFlops one = model_flops(layer, sequence);
+  layer.layers = 2;
+  const ModelFlops two = model_flops(layer, sequence);
+  const auto tokens = static_cast<double>(sequence);
+  return {std::llround((two.dense_forward - one.dense_forward) / tokens),
+          4 * model.attention_width()};
+}
+
+// How many times the forward's products are done again before a backward.
+double recomputed_share(const Strategy& s) {
+  double share = 0;
+  for (const SavedPolicy* p : {&s.qkv, &s.mlp_input, &s.mlp_inner}) {
+    if (p->where == Saved::recompute) share += p->fraction / 3;
+  }
+  return share;
+}
+
+// The schedule's costs, in seconds, and in parts of a microbatch's memory.
+ScheduleCosts costs_of(const StepRequest& request, const Stages& stages, const Times& t,
+                       double message) {
+  const Pipeline& p = stages.pipeline();
+  const int64_t count = p.stages * p.virtual_stages;
+  const ModelFlops flops = model_flops(request.model, request.sequence);
+  const double dense = flops.dense_forward / (flops.dense_forward + flops.attention_forward);
+  const bool cut = cuts_vocabulary(p);
+  ScheduleCosts costs;
+  costs.times.clear();
+  costs.memory.clear();
+  for (int64_t stage = 0; stage < count; ++stage) {
+    const double share =
+        static_cast<double>(stages.layers_of(stage)) / static_cast<double>(stages.rank_layers());
+    // The gradients of weights are as many products as the forward has with them.
+    StageTimes times;
+    times.forward = share * t.forward;
+    times.weight = std::min(dense * times.forward, share * t.backward);
+    times.input = share * t.backward - times.weight;
+    times.recompute = times.forward;
+    if (stage == 0 && !cut) {
+      times.forward += t.embedding;
+      times.weight += t.embedding_backward;
+    }
+    if (stage == count - 1 && !cut) times.input += t.loss;
+    if (cut) {
+      // One product forward and two back; every rank has its share of them.
+      times.vocabulary_forward = t.loss / 3 / static_cast<double>(p.stages);
+      times.vocabulary_backward = 2 * times.vocabulary_forward;
+    }
+    costs.times.push_back(times);
+    const int64_t parts = kParts * p.slices * stages.layers_of(stage);
+    costs.memory.push_back({.activations = parts, .for_weights = parts});
+  }
+  costs.shares = pipeline_shares(request);
+  costs.communication = message;
+  return costs;
+}
+
+double message_seconds(const StepRequest& request, const CostModel& cost) {
+  const Parallel& parallel = request.strategy.parallel;
+  const int64_t rows =
+      request.sequence / parallel.sequence_ranks() / parallel.tensor / parallel.pipeline.slices;
+  const double bytes = static_cast<double>(rows * request.model.hidden * size_of(request.dtype));
+  return cost.seconds(
+      {Kernel::exchange, {bytes, static_cast<double>(parallel.stage_ranks()), 2}, bytes});
+}
+
+// Parameters and their states of embedding and output layer, where all ranks have a share.
+TierBytes vocabulary_states(const StepRequest& stage, int64_t shares) {
+  const Strategy& s = stage.strategy;
+  const TensorBytes bytes =
+      tensor_bytes(stage.model, lengths_of(s, stage.sequence), s, stage.dtype);
+  const bool sharded = s.parallel.shards() > 1;
+  const Tier update = s.optimizer == Tier::device ? Tier::device : Tier::host;
+  TierBytes sum{};
+  const auto add = [&](Tensor first, Tier tier) {
+    for (const int kind : {0, 2}) {
+      sum[static_cast<int>(tier)] += bytes[static_cast<Tensor>(static_cast<int>(first) + kind)];
+    }
+  };
+  add(sharded && s.parallel.zero == 3 ? Tensor::params_embedding_shard : Tensor::params_embedding,
+      s.parameters);
+  if (stage.dtype != DType::float32) add(Tensor::master_embedding, update);
+  add(Tensor::adam_m_embedding, s.optimizer);
+  add(Tensor::adam_v_embedding, s.optimizer);
+  add(sharded && s.parallel.zero >= 2 ? Tensor::grads_embedding_shard : Tensor::grads_embedding,
+      s.gradients);
+  for (int64_t& tier : sum) tier = round_up(ceil_div(tier, shares), kArenaAlignment);
+  return sum;
+}
+
+// What lies on a rank with these ends while one slice is at work, and what each in flight leaves.
+class Memory {
+ public:
+  explicit Memory(const Stages& stages) : stages_(stages) {
+    const Pipeline& p = stages.pipeline();
+    kept_ = saved_bytes(stages.slice(kMiddle));
+    if (p.slices > 1) {
+      const TensorBytes whole = bytes_of(stages.request()), slice = bytes_of(stages.slice(kMiddle));
+      const auto of_layer = [](const TensorBytes& b) {
+        return b[Tensor::dk_all] + b[Tensor::dv_all];
+      };
+      gradients_ = stages.rank_layers() * of_layer(whole) - of_layer(slice);
+    }
+    if (cuts_vocabulary(p)) vocabulary_ = vocabulary_states(stages.request(), p.stages);
+    cut_ = cuts_vocabulary(p);
+  }
+
+  TierBytes peak(Ends ends, double held) {
+    TierBytes bytes = at_work(cut_ ? kMiddle : ends);
+    const double others = held * static_cast<double>(stages_.pipeline().slices) - 1;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      bytes[tier] += std::llround(std::max(0.0, others) * static_cast<double>(kept_[tier]));
+      bytes[tier] += vocabulary_[tier];
+    }
+    bytes[0] += gradients_;
+    return bytes;
+  }
+
+ private:
+  static TensorBytes bytes_of(const StepRequest& r) {
+    return tensor_bytes(r.model, lengths_of(r.strategy, r.sequence), r.strategy, r.dtype);
+  }
+  const TierBytes& at_work(Ends ends) {
+    for (const auto& [known, bytes] : known_) {
+      if (known == ends) return bytes;
+    }
+    return known_.emplace_back(ends, stages_.of_slice(ends).peak_bytes).second;
+  }
+
+  const Stages& stages_;
+  TierBytes kept_{}, vocabulary_{};
+  int64_t gradients_ = 0;
+  bool cut_ = false;
+  std::vector<std::pair<Ends, TierBytes>> known_;
+};
+
+bool can_be_laid_out(const Schedule& schedule) {
+  return schedule.slices == 1 &&
+         std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
+           return std::all_of(actions.begin(), actions.end(), [](const Action& action) {
+             return action.kind == ActionKind::forward || action.kind == ActionKind::backward ||
+                    action.kind == ActionKind::optimizer;
+           });
+         });
+}
+
+void check_split(const Schedule& schedule, const Strategy& s) {
+  if (!splits_backward(schedule)) return;
+  for (const SavedPolicy* p : {&s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    if (p->where != Saved::recompute) continue;
+    throw bad_input(
+        "pipeline.schedule: {} does the gradients of weights later, so nothing may be recomputed: "
+        "set saved.* to keep, host or nvme, or take 1f1b or seq1f1b",
+        s.parallel.pipeline.schedule);
+  }
+}
+
+}  // namespace
+
+std::vector<SliceShare> pipeline_shares(const StepRequest& request) {
+  const Pipeline& p = request.strategy.parallel.pipeline;
+  if (p.slices == 1) return {};
+  const TokenCost cost = token_cost_of(request.model, request.sequence);
+  const int64_t multiple = request.strategy.parallel.tensor * request.strategy.parallel.ulysses;
+  const auto slices = static_cast<int32_t>(p.slices);
+  const std::vector<int64_t> lengths =
+      p.equal_work ? equal_time_slices(request.sequence, slices, multiple, cost)
+                   : equal_token_slices(request.sequence, slices, multiple);
+  const SavedPolicy& out = request.strategy.attention_out;
+  const double again = out.where == Saved::recompute ? out.fraction : 0;
+  return slice_shares(lengths, cost, 1 + recomputed_share(request.strategy), 2.5 + again);
+}
+
+bool splits_backward(const Schedule& schedule) {
+  const std::vector<Action>& list = schedule.ranks[0];
+  return std::any_of(list.begin(), list.end(), [](const Action& action) {
+    return action.kind == ActionKind::backward_weight;
+  });
+}
+
+PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost,
+                               const EvaluateStage& evaluate_stage, RankMemory rank_memory) {
+  const Stages stages(request, evaluate_stage);
+  const Pipeline& p = stages.pipeline();
+  const Times times = times_of(stages);
+
+  PipelineStep step;
+  step.forward_seconds = times.forward;
+  step.backward_seconds = times.backward;
+  step.rest_seconds = times.rest;
+  step.message_seconds = message_seconds(request, cost);
+
+  ScheduleRequest wanted;
+  wanted.ranks = static_cast<int32_t>(p.stages);
+  wanted.virtual_stages = static_cast<int32_t>(p.virtual_stages);
+  wanted.micro_batches = static_cast<int32_t>(request.micro_batches);
+  wanted.slices = static_cast<int32_t>(p.slices);
+  wanted.costs = costs_of(request, stages, times, step.message_seconds);
+  const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
+  check_split(schedule, request.strategy);
+  const ScheduleTiming timing = simulate(schedule, wanted.costs);
+  step.bubble_rate = timing.bubble_rate;
+  step.whole.step_seconds = timing.cost + times.rest;
+
+  const bool lays_out = rank_memory == RankMemory::laid_out && can_be_laid_out(schedule);
+  Memory memory(stages);
+  const auto parts = static_cast<double>(kParts * p.slices * stages.rank_layers());
+  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+    Ends ends = kMiddle;
+    for (const Action& action : schedule.ranks[r]) {
+      if (action.kind != ActionKind::forward) continue;
+      ends.first |= schedule.is_first(action.stage);
+      ends.last |= schedule.is_last(action.stage);
+    }
+    PipelineRank& rank = step.ranks.emplace_back();
+    rank.busy_seconds = timing.ranks[r].busy;
+    rank.microbatches_held = static_cast<double>(timing.ranks[r].peak_memory) / parts;
+    if (lays_out) {
+      const RankProgram own = rank_program(request, schedule, r);
+      rank.peak_bytes = arenas_of(own.request, own.rank).bytes;
+    } else {
+      rank.peak_bytes = memory.peak(ends, rank.microbatches_held);
+    }
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      step.whole.peak_bytes[tier] = std::max(step.whole.peak_bytes[tier], rank.peak_bytes[tier]);
+    }
+  }
+  return step;
+}
+
+}  // namespace longspan

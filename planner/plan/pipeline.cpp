@@ -1,0 +1,96 @@
+#include "planner/plan/pipeline.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "planner/schedule/registry.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kMostSlices = 4096;
+
+// Offloading and recomputation are knobs of the strategy, and copies of the model are not planned.
+constexpr std::array<std::string_view, 7> kNotPlanned = {"dualpipe", "chunkflow", "sppo", "po-h",
+                                                         "po-f",     "stp",       "kfkb"};
+
+bool is_planned(std::string_view name) {
+  return std::find(kNotPlanned.begin(), kNotPlanned.end(), name) == kNotPlanned.end();
+}
+
+}  // namespace
+
+std::vector<std::string_view> plannable_schedules() {
+  std::vector<std::string_view> names;
+  for (const ScheduleFamily& family : schedule_families()) {
+    if (is_planned(family.name)) names.push_back(family.name);
+  }
+  return names;
+}
+
+std::vector<int64_t> layers_of_stages(const ModelSpec& model, const Pipeline& pipeline) {
+  const int64_t stages = pipeline.stages * pipeline.virtual_stages;
+  std::vector<int64_t> layers(static_cast<size_t>(stages), model.layers / stages);
+  // The ends have the embedding and the loss beside their layers.
+  const int64_t more = model.layers % stages;
+  const int64_t first = std::max<int64_t>(0, std::min<int64_t>(1, stages - more));
+  for (int64_t i = 0; i < more; ++i) ++layers[static_cast<size_t>(first + i)];
+  return layers;
+}
+
+void validate(const Pipeline& p, const ModelSpec& model, int64_t sequence,
+              const std::string& origin) {
+  if (p.stages < 1) {
+    throw bad_input("{}: pipeline.stages: expected a number >= 1, got {}", origin, p.stages);
+  }
+  if (p.stages == 1) {
+    if (p == Pipeline{}) return;
+    throw bad_input("{}: pipeline: a schedule, virtual stages and slices need 2 stages or more",
+                    origin);
+  }
+  const ScheduleFamily& family = schedule_family(p.schedule);
+  if (!is_planned(p.schedule)) {
+    throw bad_input("{}: pipeline.schedule: {} is simulated alone, not planned with; try one of {}",
+                    origin, p.schedule, fmt::join(plannable_schedules(), ", "));
+  }
+  const int64_t most = family.most_virtual_stages;
+  if (p.virtual_stages < family.least_virtual_stages || (most > 0 && p.virtual_stages > most)) {
+    throw bad_input("{}: pipeline.virtual_stages: {} takes {}{}, got {}", origin, p.schedule,
+                    family.least_virtual_stages,
+                    most == 0                            ? " or more"
+                    : most > family.least_virtual_stages ? fmt::format(" to {}", most)
+                                                         : "",
+                    p.virtual_stages);
+  }
+  // Divided, as the product may overflow.
+  if (p.virtual_stages > model.layers / p.stages) {
+    throw bad_input(
+        "{}: pipeline.stages: {} times {} virtual stages are more than the {} layers "
+        "of {}",
+        origin, p.stages, p.virtual_stages, model.layers, model.name);
+  }
+  if (p.slices < 1 || p.slices > kMostSlices || (p.slices > 1 && !family.sliced)) {
+    throw bad_input("{}: pipeline.slices: {} takes {}, got {}", origin, p.schedule,
+                    family.sliced ? fmt::format("1 to {}", kMostSlices) : "1", p.slices);
+  }
+  if (sequence % p.slices != 0) {
+    throw bad_input("{}: pipeline.slices: {} slices do not divide {} tokens", origin, p.slices,
+                    sequence);
+  }
+}
+
+std::string describe(const Pipeline& p) {
+  if (p.stages == 1) return "";
+  std::string text = fmt::format("pipeline {} ({}", p.stages, p.schedule);
+  if (p.virtual_stages > 1) text += fmt::format(", {} virtual stages", p.virtual_stages);
+  if (p.slices > 1) {
+    text += fmt::format(", {} slices{}", p.slices, p.equal_work ? " of equal work" : "");
+  }
+  return text + ")";
+}
+
+}  // namespace longspan

@@ -1,0 +1,46 @@
+// How a model's layers are dealt out to the stages of a pipeline, and in which order microbatches
+// and the slices of their sequences pass them.
+//
+// A pipeline is the outermost way to spread a step: each of its ranks stands for a whole grid of
+// data x tensor x ring x ulysses (parallel.h), that of one stage. Its schedule is one of
+// planner/schedule, by name; schedules that cut the vocabulary (1f1b-vocab-1, 1f1b-vocab-2) deal
+// embedding and output layer out to all stages, the others leave them at the ends.
+// A Pipeline is a plain value, part of a Parallel.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/model_spec.h"
+
+namespace longspan {
+
+struct Pipeline {
+  int64_t stages = 1;                  ///< p: ranks of a pipeline; 1: none
+  std::string_view schedule = "1f1b";  ///< ScheduleFamily::name, which lives as long as the program
+  int64_t virtual_stages = 1;          ///< on each rank
+  int64_t slices = 1;                  ///< of a sequence
+  bool equal_work = false;  ///< slices take equally long, rather than equally many tokens
+
+  bool operator==(const Pipeline&) const = default;
+};
+
+/// Schedules that a plan may name: those that neither offload by themselves, nor copy the model,
+/// nor know of other things that a step program has its own knobs for.
+std::vector<std::string_view> plannable_schedules();
+
+/// Layers of each of the stages * virtual_stages stages of a model, first to last: as equal as may
+/// be, the first and the last with the fewer.
+std::vector<int64_t> layers_of_stages(const ModelSpec& model, const Pipeline& pipeline);
+
+/// Throws bad_input, prefixed by `origin`: a schedule that is unknown or takes other numbers, more
+/// stages than layers, slices that the sequence does not divide into.
+void validate(const Pipeline& pipeline, const ModelSpec& model, int64_t sequence,
+              const std::string& origin);
+
+/// "pipeline 8 (seq1f1b, 16 slices)"; empty for one stage.
+std::string describe(const Pipeline& pipeline);
+
+}  // namespace longspan

@@ -1,0 +1,53 @@
+#include "planner/program/saved_bytes.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/units.h"
+#include "planner/program/layout.h"
+
+namespace longspan {
+namespace {
+
+int tier_of(Saved where) { return where == Saved::host ? 1 : where == Saved::nvme ? 2 : 0; }
+
+}  // namespace
+
+std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strategy& s,
+                                            const Lengths& lengths, const TensorBytes& bytes,
+                                            int64_t kv_units, int64_t layers) {
+  std::array<int64_t, kTierCount> sum{};
+  const auto unit = [&](Tensor t) { return round_up(bytes[t], kArenaAlignment); };
+  const auto covered = [&](const SavedPolicy& policy) {
+    const double share = std::ceil(policy.fraction * static_cast<double>(model.layers));
+    return std::min(layers, static_cast<int64_t>(share));
+  };
+  const auto add = [&](const SavedPolicy& policy, int64_t of_layer) {
+    const int64_t away = covered(policy);
+    sum[0] += (layers - away) * of_layer;
+    if (policy.where != Saved::recompute) sum[tier_of(policy.where)] += away * of_layer;
+  };
+  const int64_t blocks = lengths.blocks(), chunks = lengths.chunks();
+  add(s.layer_input, blocks * unit(Tensor::x));
+  add(s.attention_out, blocks * (unit(Tensor::o) + unit(Tensor::lse)));
+  add(s.mlp_input, blocks * unit(Tensor::y));
+  add(s.mlp_inner, blocks * unit(Tensor::inner));
+  add(s.qkv, chunks * lengths.head_groups * unit(Tensor::q));
+  if (chunks == 1 || s.kv != Tier::host) {
+    add(s.qkv, kv_units * 2 * unit(Tensor::k_all));
+  } else {
+    // Streamed keys and values stay where they are, on the host.
+    const int64_t kept = s.qkv.where == Saved::recompute ? layers - covered(s.qkv) : layers;
+    sum[1] += kept * chunks * 2 * unit(Tensor::k);
+  }
+  return sum;
+}
+
+std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request) {
+  const Lengths lengths = lengths_of(request.strategy, request.sequence);
+  const TensorBytes bytes = tensor_bytes(request.model, lengths, request.strategy, request.dtype);
+  return saved_bytes(request.model, request.strategy, lengths, bytes,
+                     kv_groups(request.model, lengths), request.model.layers);
+}
+
+}  // namespace longspan

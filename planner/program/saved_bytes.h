@@ -1,0 +1,20 @@
+// What layers leave behind for their backward: the memory that a microbatch holds between its
+// forward and its backward. Pure arithmetic; safe from any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "planner/program/program.h"
+
+namespace longspan {
+
+/// What the first `layers` of a model's layers have left when their forward is over, on each tier,
+/// as it is laid out. `kv_units`: kv_groups().
+std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strategy& strategy,
+                                            const Lengths& lengths, const TensorBytes& bytes,
+                                            int64_t kv_units, int64_t layers);
+/// The same of all layers of a program.
+std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request);
+
+}  // namespace longspan

@@ -1,0 +1,208 @@
+#include "planner/search/pipeline_judge.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "planner/program/saved_bytes.h"
+#include "planner/schedule/registry.h"
+#include "planner/schedule/timing.h"
+
+namespace longspan {
+namespace {
+
+constexpr double kUnhidden = 0.03;  // as in judge.cpp
+constexpr double kNever = 1e9;      // overflow of what is not allowed
+constexpr int64_t kParts = 10000;   // of a microbatch on a stage
+
+bool recomputes(const Strategy& s) {
+  for (const SavedPolicy* p : {&s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    if (p->where == Saved::recompute) return true;
+  }
+  return false;
+}
+
+// A slice stays where it is between layers (check_slices() in strategy.cpp says why).
+bool suits_slices(const Strategy& s) {
+  return s.parallel.ring == 1 && s.parallel.zero < 3 && s.head_groups == 1 &&
+         s.kv == Tier::device && s.idle == Tier::device && s.qkv.where == Saved::keep &&
+         s.parameters == Tier::device && s.gradients == Tier::device;
+}
+
+bool suits_states(const Strategy& s) {
+  const bool whole = s.parallel.shards() == 1 || s.parallel.zero == 3;
+  return (s.parameters == Tier::device || whole) &&
+         (s.optimizer != Tier::device ||
+          (s.parameters == Tier::device && s.gradients == Tier::device));
+}
+
+}  // namespace
+
+// Bounds of a stage's microbatch: its time with one and with two of them, and the memory of a
+// slice.
+struct PipelineJudge::StageBounds {
+  StageBounds(const StepRequest& one, const StepRequest& two, const StepRequest& slice,
+              const CostModel& cost)
+      : layers(one.model.layers),
+        sequence(one.sequence),
+        slices(one.sequence / slice.sequence),
+        of_one(one, cost),
+        of_two(two, cost),
+        of_slice(slice, cost) {}
+  int64_t layers, sequence, slices;
+  Bounds of_one, of_two, of_slice;
+};
+
+PipelineJudge::PipelineJudge(const ModelSpec& model, const HardwareProfile& hw,
+                             int64_t micro_batches)
+    : hw_(hw),
+      model_(model),
+      micro_batches_(micro_batches),
+      dtype_(default_dtype(hw)),
+      cost_(hw, dtype_),
+      fast_(cost_),
+      budget_(hw) {}
+PipelineJudge::~PipelineJudge() = default;
+
+StepRequest PipelineJudge::request_of(const Strategy& strategy, int64_t sequence) const {
+  StepRequest request;
+  request.model = fit_positions(model_, sequence);
+  request.strategy = strategy;
+  request.sequence = sequence;
+  request.micro_batches = micro_batches_;
+  request.dtype = dtype_;
+  return request;
+}
+
+const PipelineJudge::Order& PipelineJudge::order_of(const Pipeline& p, int64_t sequence) {
+  const auto [it, fresh] = orders_.try_emplace({p.stages, p.schedule, p.virtual_stages, p.slices,
+                                                p.equal_work, p.slices > 1 ? sequence : 0});
+  Order& order = it->second;
+  if (!fresh) return order;
+  ScheduleRequest wanted;
+  wanted.ranks = static_cast<int32_t>(p.stages);
+  wanted.virtual_stages = static_cast<int32_t>(p.virtual_stages);
+  wanted.micro_batches = static_cast<int32_t>(micro_batches_);
+  wanted.slices = static_cast<int32_t>(p.slices);
+  const int64_t parts = kParts * p.slices * p.virtual_stages;
+  wanted.costs =
+      uniform_costs(wanted.virtual_stages, {}, {.activations = parts, .for_weights = parts}, 0);
+  Strategy probe;
+  probe.parallel.pipeline = p;
+  wanted.costs.shares = pipeline_shares(request_of(probe, sequence));
+  try {
+    const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
+    const ScheduleTiming timing = simulate(schedule, wanted.costs);
+    order.splits = splits_backward(schedule);
+    order.cost = timing.cost / 3;  // F, I and W of a microbatch take 1 each
+    order.held = static_cast<double>(timing.peak_memory()) / static_cast<double>(parts);
+  } catch (const Error&) {
+    order.possible = false;
+  }
+  return order;
+}
+
+PipelineJudge::StageBounds& PipelineJudge::bounds_of(int64_t layers, int64_t sequence,
+                                                     int64_t slices) {
+  for (const auto& known : bounds_) {
+    if (known->layers == layers && known->sequence == sequence && known->slices == slices) {
+      return *known;
+    }
+  }
+  constexpr size_t kMost = 64;
+  if (bounds_.size() == kMost) bounds_.erase(bounds_.begin());
+  StepRequest one = request_of({}, sequence);
+  one.model.layers = layers;
+  one.micro_batches = 1;
+  StepRequest two = one;
+  two.micro_batches = 2;
+  StepRequest slice = one;
+  slice.sequence = sequence / slices;
+  return *bounds_.emplace_back(std::make_unique<StageBounds>(one, two, slice, cost_));
+}
+
+double PipelineJudge::overflow(const TierBytes& bytes, bool live) const {
+  return live ? budget_.overflow_of_live(bytes) : budget_.overflow(bytes);
+}
+
+bool PipelineJudge::allows(const Strategy& s) {
+  const Pipeline& p = s.parallel.pipeline;
+  if (!suits_states(s) || (p.slices > 1 && !suits_slices(s))) return false;
+  return true;
+}
+
+Score PipelineJudge::guess(const Strategy& strategy, int64_t sequence) {
+  ++considered_;
+  Score score;
+  score.overflow = kNever;
+  if (!allows(strategy)) return score;
+  const Pipeline pipeline = strategy.parallel.pipeline;
+  const Order& order = order_of(pipeline, sequence);
+  if (!order.possible || (order.splits && recomputes(strategy))) return score;
+
+  Strategy s = strategy;
+  s.parallel.pipeline = {};
+  // The loss is where the longest rank is, so the bounds of a whole small model are about right.
+  const int64_t layers = (model_.layers + pipeline.stages - 1) / pipeline.stages;
+  StageBounds& bounds = bounds_of(layers, sequence, pipeline.slices);
+  const auto guessed = [](const Bound& b) {
+    return b.step_seconds + kUnhidden * (b.busy_seconds - b.step_seconds);
+  };
+  const double one = guessed(bounds.of_one.of(s)), two = guessed(bounds.of_two.of(s));
+  score.step_seconds = order.cost * (two - one) + std::max(0.0, 2 * one - two);
+  score.seconds = score.step_seconds / static_cast<double>(s.parallel.data);
+
+  StepRequest slice = request_of(s, sequence / pipeline.slices);
+  slice.model.layers = layers;
+  slice.strategy.chunk_tokens = std::min(s.chunk_tokens, slice.sequence);
+  slice.strategy.block_tokens = std::min(s.block_tokens, slice.sequence);
+  const Lengths lengths = lengths_of(slice.strategy, slice.sequence);
+  const TensorBytes bytes = tensor_bytes(slice.model, lengths, slice.strategy, dtype_);
+  const TierBytes kept = saved_bytes(slice.model, slice.strategy, lengths, bytes,
+                                     kv_groups(slice.model, lengths), layers);
+  score.bytes = bounds.of_slice.of(slice.strategy).peak_bytes;
+  const double others = order.held * static_cast<double>(pipeline.slices) - 1;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    score.bytes[tier] += std::llround(std::max(0.0, others) * static_cast<double>(kept[tier]));
+  }
+  if (pipeline.slices > 1) {
+    score.bytes[0] +=
+        (layers * pipeline.slices - 1) * (bytes[Tensor::dk_all] + bytes[Tensor::dv_all]);
+  }
+  // No rank but that of two stages has both embedding and head.
+  if (s.parameters == Tier::device) score.bytes[0] -= bytes[Tensor::params_head];
+  score.overflow = overflow(score.bytes, true);
+  return score;
+}
+
+Score PipelineJudge::score(const Strategy& strategy, int64_t sequence) {
+  ++evaluations_;
+  const StepRequest request = request_of(strategy, sequence);
+  const Evaluation e =
+      evaluate_pipeline(
+          request, cost_, [&](const StepRequest& stage) { return fast_.evaluate(stage); },
+          RankMemory::summed)
+          .whole;
+  return {overflow(e.peak_bytes, true), e.step_seconds,
+          e.step_seconds / static_cast<double>(strategy.parallel.data), e.peak_bytes};
+}
+
+Score PipelineJudge::exact(const Strategy& strategy, int64_t sequence) {
+  const Evaluation e = evaluate(request_of(strategy, sequence), cost_);
+  return {overflow(e.peak_bytes, false), e.step_seconds,
+          e.step_seconds / static_cast<double>(strategy.parallel.data), e.peak_bytes};
+}
+
+Plan PipelineJudge::plan(const Strategy& strategy, int64_t sequence) const {
+  Plan plan;
+  plan.model = fit_positions(model_, sequence);
+  plan.hardware = hw_;
+  plan.sequence = sequence;
+  plan.micro_batches = micro_batches_;
+  plan.dtype = dtype_;
+  plan.strategy = strategy;
+  plan.created_by = "longspan " LONGSPAN_VERSION;
+  return plan;
+}
+
+}  // namespace longspan

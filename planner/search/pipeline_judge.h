@@ -1,0 +1,66 @@
+// How good a pipeline is: by a guess from bounds, by the fast path, and the exact way.
+//
+// What judge.h is to strategies without a pipeline this is to those with one. A guess takes the
+// time of a stage from the bounds of a model of its layers, the bubble and what is in flight from
+// the schedule with equal stages, which is simulated once for each of its numbers.
+// Internal to planner/search. One per question; not thread-safe.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "planner/pipeline/pipeline_step.h"
+#include "planner/search/judge.h"
+
+namespace longspan {
+
+class PipelineJudge {
+ public:
+  /// `hw` must outlive this object.
+  PipelineJudge(const ModelSpec& model, const HardwareProfile& hw, int64_t micro_batches);
+  PipelineJudge(const PipelineJudge&) = delete;
+  PipelineJudge& operator=(const PipelineJudge&) = delete;
+  ~PipelineJudge();
+
+  /// Knobs that go together; what validate() checks of numbers is the caller's.
+  bool allows(const Strategy& strategy);
+  /// Ranks what has not been simulated. Infinitely bad where allows() does not hold.
+  Score guess(const Strategy& strategy, int64_t sequence);
+  Score score(const Strategy& strategy, int64_t sequence);
+  Score exact(const Strategy& strategy, int64_t sequence);
+
+  /// Without its prediction.
+  Plan plan(const Strategy& strategy, int64_t sequence) const;
+  const TierBytes& limits() const { return budget_.limits(); }
+  int64_t considered() const { return considered_; }
+  int64_t evaluations() const { return evaluations_; }
+
+ private:
+  /// A schedule of stages that are alike, in microbatches of a rank.
+  struct Order {
+    bool possible = true;  // it takes these numbers
+    bool splits = false;   // gradients of weights come later
+    double cost = 0, held = 0;
+  };
+  struct StageBounds;
+
+  StepRequest request_of(const Strategy& strategy, int64_t sequence) const;
+  const Order& order_of(const Pipeline& pipeline, int64_t sequence);
+  StageBounds& bounds_of(int64_t layers, int64_t sequence, int64_t slices);
+  double overflow(const TierBytes& bytes, bool live) const;
+
+  const HardwareProfile& hw_;
+  ModelSpec model_;
+  int64_t micro_batches_;
+  DType dtype_;
+  CostModel cost_;
+  FastPath fast_;
+  Budget budget_;
+  int64_t considered_ = 0, evaluations_ = 0;
+  std::map<std::tuple<int64_t, std::string_view, int64_t, int64_t, bool, int64_t>, Order> orders_;
+  std::vector<std::unique_ptr<StageBounds>> bounds_;
+};
+
+}  // namespace longspan

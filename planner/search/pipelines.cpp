@@ -1,0 +1,384 @@
+#include "planner/search/pipelines.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "planner/schedule/registry.h"
+#include "planner/search/descend.h"
+
+namespace longspan {
+namespace {
+
+constexpr std::array<int64_t, 8> kSlices = {1, 2, 4, 8, 16, 32, 64, 128};
+constexpr std::array<int64_t, 3> kChunks = {1, 4, 16};  // of a sequence that is not sliced
+constexpr int64_t kMostPasses = 512;                    // of slices through a stage in a step
+constexpr size_t kScored = 24, kOfOneKind = 3;          // by the fast path
+constexpr size_t kDescents = 2;
+constexpr int64_t kEnough = 80;  // scores, after which none is begun
+constexpr size_t kExact = 6;
+constexpr int kAttempts = 3;
+
+// Stages that begin and end where nodes do, or share one evenly.
+bool suits_nodes(int64_t ranks, int64_t per_node) {
+  return ranks % per_node == 0 || per_node % ranks == 0;
+}
+
+std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile& hw,
+                                  const ParallelChoice& choice) {
+  if (choice.schedule) schedule_family(*choice.schedule);  // says which are near an unknown name
+  std::vector<Parallel> all;
+  for (int64_t stages = 2; stages <= std::min(hw.devices(), model.layers); ++stages) {
+    if (hw.devices() % stages != 0 || choice.pipeline.value_or(stages) != stages) continue;
+    const int64_t ranks = hw.devices() / stages;
+    if (!suits_nodes(ranks, hw.devices_per_node)) continue;
+    try {
+      for (Parallel grid : grids(model, ranks, choice)) {
+        // A ring is for what heads cannot be dealt out to; stages are another way to that.
+        if (grid.ring > 1 && !choice.ring) continue;
+        grid.pipeline.stages = stages;
+        if (grid.replicas() > 1 && !choice.zero) grid.zero = 1;
+        all.push_back(grid);
+      }
+    } catch (const Error&) {  // no grid of so few ranks: other numbers of stages may have one
+    }
+  }
+  return all;
+}
+
+// The schedules of so many slices, with their virtual stages.
+std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& model,
+                                   const ParallelChoice& choice) {
+  std::vector<Pipeline> all;
+  for (const std::string_view name : plannable_schedules()) {
+    const ScheduleFamily& family = schedule_family(name);
+    if (choice.schedule ? *choice.schedule != name : family.limited) continue;
+    if (family.sliced != (pipeline.slices > 1)) continue;
+    const int64_t most = family.most_virtual_stages == 0 ? 4 : family.most_virtual_stages;
+    for (int64_t v = family.least_virtual_stages; v <= most; v *= 2) {
+      if (choice.virtual_stages.value_or(v) != v || v * pipeline.stages > model.layers) continue;
+      for (const bool equal_work : {false, true}) {
+        if (equal_work && (pipeline.slices == 1 || name != "seq1f1b")) continue;
+        all.push_back({pipeline.stages, name, v, pipeline.slices, equal_work});
+      }
+    }
+  }
+  return all;
+}
+
+// The ways to cut a sequence on a grid: whole, in chunks, in slices.
+std::vector<Shape> shapes_of(Parallel grid, int64_t sequence, int64_t micro_batches,
+                             const ParallelChoice& choice, int64_t chunk_tokens,
+                             bool deterministic) {
+  std::vector<Shape> shapes;
+  const auto add = [&](int64_t chunk) {
+    if (chunk_tokens > 0 && chunk != chunk_tokens) return;
+    const int64_t unit = chunk * (grid.ring > 1 ? 2 * grid.ring : 1);
+    if (sequence % unit == 0 && chunk % (grid.ulysses * grid.tensor) == 0) {
+      shapes.push_back({grid, sequence / grid.ring, chunk, deterministic});
+    }
+  };
+  for (const int64_t slices : kSlices) {
+    if (choice.slices.value_or(slices) != slices || sequence % slices != 0) continue;
+    if (slices > 1 && (grid.ring > 1 || slices * micro_batches > kMostPasses)) continue;
+    if (sequence / slices % (grid.ulysses * grid.tensor) != 0) continue;
+    grid.pipeline.slices = slices;
+    if (slices > 1) {
+      add(grid.tensor > 1 ? sequence : sequence / slices);
+      continue;
+    }
+    for (const int64_t chunks : kChunks) {
+      const int64_t parts = chunks * (grid.ring > 1 ? 2 * grid.ring : 1);
+      if (chunks > 1 && grid.tensor > 1) continue;
+      if (sequence % parts == 0) add(sequence / parts);
+    }
+  }
+  return shapes;
+}
+
+// Of a sliced sequence a block is a slice: with more of it at a time nothing is gained.
+Strategy start_of(const Shape& shape, const std::optional<int64_t>& zero, bool away) {
+  Strategy s = away ? everything_away(shape, zero) : everything_kept(shape);
+  if (shape.grid.tensor == 1) s.block_tokens = shape.chunk;
+  if (shape.grid.pipeline.slices == 1) return s;
+  s.kv = s.idle = s.parameters = s.gradients = Tier::device;
+  s.qkv.where = Saved::keep;
+  s.parallel.zero = shape.grid.zero;
+  return s;
+}
+
+std::vector<Knob> pipeline_knobs(const ModelSpec& model, const Shape& shape,
+                                 const ParallelChoice& choice) {
+  std::vector<Knob> space = knobs(model, shape, false, choice.zero);
+  // The exact way follows; these move little.
+  std::erase_if(space, [&](const Knob& knob) {
+    return knob.name == "offload_window" || knob.name == "prefetch_depth" ||
+           knob.name == "head_groups" || (knob.name == "block" && shape.grid.pipeline.slices > 1);
+  });
+  Knob schedule{"schedule", {}};
+  for (const Pipeline& pipeline : schedules_of(shape.grid.pipeline, model, choice)) {
+    schedule.values.push_back([pipeline](Strategy& s) { s.parallel.pipeline = pipeline; });
+  }
+  space.insert(space.begin(), std::move(schedule));
+  return space;
+}
+
+struct Space {
+  Shape shape;
+  std::vector<Knob> knobs;
+};
+
+bool same_kind(const Strategy& a, const Strategy& b) {
+  const Parallel &p = a.parallel, &q = b.parallel;
+  return p.pipeline.stages == q.pipeline.stages && p.pipeline.slices == q.pipeline.slices &&
+         p.tensor == q.tensor;
+}
+
+std::vector<Candidate> guess_all(PipelineJudge& judge, const std::vector<Space>& spaces,
+                                 int64_t sequence, const SearchOptions& options) {
+  std::vector<Candidate> found;
+  const auto guess = [&](const Strategy& s) { return judge.guess(s, sequence); };
+  const auto worth = [](const Strategy&, const Candidate&) { return true; };
+  for (const Space& space : spaces) {
+    for (const bool away : {false, true}) {
+      Strategy start = start_of(space.shape, options.parallel.zero, away);
+      // The first schedule that takes these numbers, so that there is something to go on from.
+      Candidate from{start, guess(start)};
+      for (const auto& set : space.knobs.front().values) {
+        Strategy changed = start;
+        set(changed);
+        const Score score = guess(changed);
+        if (score.better_than(from.score, options.objective)) from = {changed, score};
+      }
+      found.push_back(descend(from, space.knobs, options.objective, guess, worth));
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [&](const Candidate& a, const Candidate& b) {
+    return a.score.better_than(b.score, options.objective);
+  });
+  return found;
+}
+
+// By the fast path: the best guesses, a few of each kind, and what a descent from the best finds.
+std::vector<Candidate> score_best(PipelineJudge& judge, const std::vector<Space>& spaces,
+                                  const std::vector<Candidate>& guessed, int64_t sequence,
+                                  const SearchOptions& options) {
+  std::vector<Candidate> scored;
+  const auto score = [&](const Strategy& s) {
+    scored.push_back({s, judge.score(s, sequence)});
+    return scored.back().score;
+  };
+  for (const Candidate& c : guessed) {
+    if (scored.size() == kScored) break;
+    const auto alike = std::count_if(scored.begin(), scored.end(), [&](const Candidate& other) {
+      return same_kind(c.strategy, other.strategy);
+    });
+    const bool known = std::any_of(scored.begin(), scored.end(), [&](const Candidate& other) {
+      return c.strategy == other.strategy;
+    });
+    if (known || alike >= static_cast<int64_t>(kOfOneKind)) continue;
+    score(c.strategy);
+  }
+  const auto better = [&](const Candidate& a, const Candidate& b) {
+    return a.score.better_than(b.score, options.objective);
+  };
+  std::stable_sort(scored.begin(), scored.end(), better);
+  const std::vector<Candidate> starts(
+      scored.begin(), scored.begin() + static_cast<int64_t>(std::min(kDescents, scored.size())));
+  const int64_t enough = judge.evaluations() + kEnough;
+  for (const Candidate& start : starts) {
+    Parallel grid = start.strategy.parallel;
+    const auto space = std::find_if(spaces.begin(), spaces.end(), [&](const Space& s) {
+      Parallel other = s.shape.grid;
+      other.zero = grid.zero;
+      other.pipeline = grid.pipeline;
+      return other == grid && s.shape.grid.pipeline.stages == grid.pipeline.stages &&
+             s.shape.grid.pipeline.slices == grid.pipeline.slices &&
+             s.shape.chunk == start.strategy.chunk_tokens;
+    });
+    const double ratio = start.score.seconds / judge.guess(start.strategy, sequence).seconds;
+    const auto worth = [&](const Strategy& s, const Candidate& than) {
+      if (judge.evaluations() >= enough) return false;
+      Score guess = judge.guess(s, sequence);
+      if (guess.overflow > 0) return false;
+      guess.seconds *= ratio;
+      return guess.better_than(than.score, options.objective);
+    };
+    descend(start, space->knobs, options.objective, score, worth);
+  }
+  std::stable_sort(scored.begin(), scored.end(), better);
+  return scored;
+}
+
+std::vector<Space> spaces_of(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
+                             const SearchOptions& options) {
+  std::vector<Space> spaces;
+  for (const Parallel& grid : stage_grids(model, hw, options.parallel)) {
+    for (const Shape& shape : shapes_of(grid, sequence, options.micro_batches, options.parallel,
+                                        options.chunk_tokens, options.deterministic)) {
+      Space space{shape, pipeline_knobs(model, shape, options.parallel)};
+      if (!space.knobs.front().values.empty()) spaces.push_back(std::move(space));
+    }
+  }
+  return spaces;
+}
+
+}  // namespace
+
+PipelinesFound search_pipelines(PipelineJudge& judge, const ModelSpec& model,
+                                const HardwareProfile& hw, int64_t sequence,
+                                const SearchOptions& options) {
+  const std::vector<Space> spaces = spaces_of(model, hw, sequence, options);
+  if (spaces.empty()) {
+    throw bad_input(
+        "pipeline: no pipeline of what was asked for suits {} tokens of {} ({} layers) on {} "
+        "devices; leave some of --pipeline, --schedule, --virtual and --slices out",
+        sequence, model.name, model.layers, hw.devices());
+  }
+  PipelinesFound result;
+  // As in search(): exact memory can exceed the sums by what packing loses.
+  for (int attempt = 0; attempt < kAttempts && result.fitting.empty(); ++attempt) {
+    const std::vector<Candidate> guessed = guess_all(judge, spaces, sequence, options);
+    size_t looked = 0;
+    for (const Candidate& c : score_best(judge, spaces, guessed, sequence, options)) {
+      if (looked == kExact) break;
+      if (c.score.overflow > 0 && looked > 0) break;
+      try {
+        validate(c.strategy, model, sequence, "");
+      } catch (const Error&) {
+        continue;
+      }
+      ++looked;
+      const Candidate exact{c.strategy, judge.exact(c.strategy, sequence)};
+      if (exact.score.overflow == 0) {
+        result.fitting.push_back(exact);
+      } else if (!result.nearest || exact.score.overflow < result.nearest->score.overflow) {
+        result.nearest = exact;
+      }
+    }
+  }
+  std::stable_sort(result.fitting.begin(), result.fitting.end(),
+                   [&](const Candidate& a, const Candidate& b) {
+                     return a.score.better_than(b.score, options.objective);
+                   });
+  return result;
+}
+
+namespace {
+
+// Lengths come in multiples of this, so that slices and chunks are whole.
+int64_t granule_of(const Parallel& grid, int64_t least) {
+  const int64_t whole =
+      grid.pipeline.slices * grid.tensor * grid.ulysses * (grid.ring > 1 ? 2 * grid.ring : 1);
+  return (least + whole - 1) / whole * whole;
+}
+
+struct Hope {
+  Strategy strategy;  // of any length: chunk and block are set by at_length()
+  int64_t chunks = 1;
+  int64_t granule = 0, sequence = 0;
+};
+
+Strategy at_length(const Hope& hope, int64_t sequence) {
+  Strategy s = hope.strategy;
+  const int64_t share = sequence / s.parallel.ring;
+  const int64_t slices = s.parallel.tensor > 1 ? 1 : s.parallel.pipeline.slices;
+  s.chunk_tokens = s.block_tokens = share / slices / hope.chunks;
+  if (s.parallel.tensor > 1) s.chunk_tokens = s.block_tokens = sequence;
+  return s;
+}
+
+// What takes least memory on a grid: states, saved tensors and tiles at the far end.
+std::vector<Hope> hopes_of(const Parallel& grid, const ModelSpec& model,
+                           const MaxSequenceOptions& options) {
+  std::vector<Hope> hopes;
+  for (const int64_t slices : kSlices) {
+    if (options.parallel.slices.value_or(slices) != slices) continue;
+    if (slices > 1 && (grid.ring > 1 || slices * options.micro_batches > kMostPasses)) continue;
+    Parallel sliced = grid;
+    sliced.pipeline.slices = slices;
+    for (const Pipeline& pipeline : schedules_of(sliced.pipeline, model, options.parallel)) {
+      for (const int64_t chunks : kChunks) {
+        if (chunks > 1 && (slices > 1 || grid.tensor > 1 || grid.ring > 1)) continue;
+        Shape shape{sliced, 1 << 20, (1 << 20) / chunks, options.deterministic};
+        shape.grid.pipeline = pipeline;
+        Strategy away = start_of(shape, options.parallel.zero, true);
+        if (slices > 1 && away.parallel.shards() > 1)
+          away.parallel.zero = options.parallel.zero.value_or(2);
+        const int64_t granule = granule_of(shape.grid, 4096 * chunks);
+        hopes.push_back({away, chunks, granule, 0});
+        Strategy kept_out = away;
+        kept_out.attention_out.where = Saved::host;
+        hopes.push_back({kept_out, chunks, granule, 0});
+      }
+    }
+  }
+  return hopes;
+}
+
+template <class Fits>
+int64_t longest_multiple(int64_t granule, int64_t low, int64_t high, const Fits& fits) {
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle * granule) ? low : high) = middle;
+  }
+  return low * granule;
+}
+
+}  // namespace
+
+LongestPipeline longest_pipeline(PipelineJudge& judge, const ModelSpec& model,
+                                 const HardwareProfile& hw, const MaxSequenceOptions& options) {
+  constexpr size_t kLooks = 4;
+  std::vector<Hope> hopes;
+  for (const Parallel& grid : stage_grids(model, hw, options.parallel)) {
+    if (grid.data > 1 && !options.parallel.data) continue;  // fewer ranks would share a sequence
+    for (Hope& hope : hopes_of(grid, model, options)) hopes.push_back(std::move(hope));
+  }
+  int64_t best = 0;
+  for (Hope& hope : hopes) {
+    const auto fits = [&](int64_t sequence) {
+      return judge.guess(at_length(hope, sequence), sequence).overflow == 0;
+    };
+    const int64_t beyond = best / hope.granule;  // only what is longer is of interest
+    if (!fits((beyond + 1) * hope.granule)) continue;
+    hope.sequence =
+        longest_multiple(hope.granule, beyond + 1, options.longest / hope.granule + 1, fits);
+    best = hope.sequence;
+  }
+  std::stable_sort(hopes.begin(), hopes.end(),
+                   [](const Hope& a, const Hope& b) { return a.sequence > b.sequence; });
+  LongestPipeline longest;
+  for (size_t i = 0; i < std::min(kLooks, hopes.size()); ++i) {
+    const Hope& hope = hopes[i];
+    if (hope.sequence <= longest.sequence) break;
+    const auto fits = [&](int64_t sequence) {
+      const Strategy s = at_length(hope, sequence);
+      validate(s, model, sequence, "max-seq");
+      return judge.exact(s, sequence).overflow == 0;
+    };
+    // The guess is within a few percent: from there on by halves of what is left.
+    int64_t high = hope.sequence / hope.granule + 1;
+    const int64_t low = std::max<int64_t>(longest.sequence / hope.granule, 0);
+    int64_t from = low;
+    for (int64_t step = std::max<int64_t>(1, high / 32); high - step > low; step *= 2) {
+      if (fits((high - step) * hope.granule)) {
+        from = high - step;
+        break;
+      }
+      high -= step;
+    }
+    if (from == low) continue;
+    const int64_t sequence = longest_multiple(hope.granule, from, high, fits);
+    if (sequence <= longest.sequence) continue;
+    longest.sequence = sequence;
+    longest.granule = hope.granule;
+    longest.strategy = at_length(hope, sequence);
+    longest.score = judge.exact(longest.strategy, sequence);
+    longest.refused = at_length(hope, sequence + hope.granule);
+    longest.refused_score = judge.exact(longest.refused, sequence + hope.granule);
+  }
+  return longest;
+}
+
+}  // namespace longspan

@@ -1,0 +1,183 @@
+// Pipelines by their stages' programs: against whole lists laid out for every rank, and against
+// what must hold of any pipeline.
+#include "planner/pipeline/pipeline_step.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/pipeline/rank_program.h"
+#include "planner/plan/plan.h"
+#include "planner/program/layout.h"
+#include "planner/program/saved_bytes.h"
+#include "planner/schedule/registry.h"
+#include "tests/planner/random_strategy.h"
+
+namespace longspan {
+namespace {
+
+StepRequest small_request(int64_t stages, std::string_view schedule, int64_t virtual_stages,
+                          int64_t micro_batches) {
+  StepRequest request;
+  request.model = load_model("qwen3-0.6b");
+  request.sequence = 8192;
+  request.micro_batches = micro_batches;
+  request.dtype = DType::bfloat16;
+  Parallel parallel;
+  parallel.data = 2;
+  parallel.zero = 1;
+  request.strategy = make_preset("checkpoint", request.model, request.sequence, 0, parallel);
+  request.strategy.loss_tile = 1024;
+  request.strategy.parallel.pipeline = {stages, schedule, virtual_stages, 1, false};
+  return request;
+}
+
+PipelineStep step_of(const StepRequest& request, RankMemory memory) {
+  const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
+  const auto stage = [&](const StepRequest& r) { return evaluate(r, cost); };
+  return evaluate_pipeline(request, cost, stage, memory);
+}
+PipelineStep exact_step(const StepRequest& r) { return step_of(r, RankMemory::laid_out); }
+PipelineStep summed_step(const StepRequest& r) { return step_of(r, RankMemory::summed); }
+
+}  // namespace
+
+TEST_CASE("stages of a model have its layers and its parameters between them") {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    StepRequest request = testing::random_request(seed);
+    request.strategy.parallel.pipeline = {};
+    const int64_t layers = request.model.layers = 2 + static_cast<int64_t>(seed % 5);
+    const auto persistent = [&](Ends ends, int64_t count) {
+      StepRequest stage = request;
+      stage.ends = ends;
+      stage.model.layers = count;
+      const Program program = build_program(stage);
+      std::array<int64_t, kTierCount> bytes{};
+      for (const Buffer& b : program.buffers) {
+        if (b.persistent && is_state(b.tensor)) {
+          bytes[static_cast<int>(b.tier)] += program.bytes[b.tensor];
+        }
+      }
+      return bytes;
+    };
+    const auto whole = persistent({}, layers), first = persistent({true, false}, 1),
+               last = persistent({false, true}, layers - 1);
+    INFO("seed " << seed);
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      if (request.model.tied_embeddings) {
+        CHECK(first[tier] + last[tier] >= whole[tier]);  // the last has a copy of the table
+      } else {
+        CHECK(first[tier] + last[tier] == whole[tier]);
+      }
+    }
+  }
+}
+
+TEST_CASE("what layers leave for their backward is what lies there between") {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    StepRequest request = testing::random_request(seed);
+    request.micro_batches = 1;
+    const Program program = build_program(request);
+    const auto border = static_cast<int32_t>(first_backward_op(program));
+    std::array<int64_t, kTierCount> crossing{};
+    for (const Buffer& b : program.buffers) {
+      const bool of_layer = b.layer >= 0 && b.layer < request.model.layers;
+      if (b.persistent || is_state(b.tensor) || !of_layer) continue;
+      if (b.first_op < border && b.last_op > border) {
+        const int64_t bytes = program.bytes[b.tensor];
+        crossing[static_cast<int>(b.tier)] +=
+            (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+      }
+    }
+    INFO("seed " << seed);
+    // What is still being stored, and what is fetched ahead, comes on top.
+    const auto saved = saved_bytes(request);
+    for (int tier = 0; tier < kTierCount; ++tier) CHECK(crossing[tier] >= saved[tier]);
+  }
+}
+
+TEST_CASE("a rank's memory is that of its whole list laid out") {
+  for (const auto& [stages, schedule, virtual_stages] : {std::tuple{int64_t{2}, "1f1b", int64_t{1}},
+                                                         {4, "1f1b", 1},
+                                                         {4, "gpipe", 1},
+                                                         {2, "interleaved-1f1b", 2},
+                                                         {4, "interleaved-1f1b", 2},
+                                                         {2, "bfs", 4},
+                                                         {8, "1f1b", 1}}) {
+    StepRequest request = small_request(stages, schedule, virtual_stages, 8);
+    request.model.layers = 16;
+    INFO(schedule << " " << stages << " x " << virtual_stages);
+    const PipelineStep exact = exact_step(request);
+    const PipelineStep summed = summed_step(request);
+    ScheduleRequest wanted;
+    wanted.ranks = static_cast<int32_t>(stages);
+    wanted.virtual_stages = static_cast<int32_t>(virtual_stages);
+    wanted.micro_batches = 8;
+    const Schedule made = make_schedule(schedule_family(schedule), wanted);
+    for (size_t rank = 0; rank < made.ranks.size(); ++rank) {
+      const RankProgram own = rank_program(request, made, rank);
+      const Layout layout = lay_out(build_program(own.request, own.rank));
+      INFO("rank " << rank);
+      CHECK(exact.ranks[rank].peak_bytes == layout.arena_bytes);
+      // The sum is what lives there, but where all forwards come before any gradient: then more.
+      const double ratio = static_cast<double>(summed.ranks[rank].peak_bytes[0]) /
+                           static_cast<double>(layout.live_bytes[0]);
+      CHECK(ratio > 0.97);
+      if (std::string_view(schedule) == "1f1b") CHECK(ratio < 1.05);
+    }
+  }
+}
+
+TEST_CASE("time and memory of a pipeline follow its schedule") {
+  const PipelineStep step = exact_step(small_request(4, "1f1b", 1, 16));
+  // 1f1b: rank r holds p - r microbatches, and 3 of 19 slots are empty where stages are alike.
+  for (size_t rank = 0; rank < 4; ++rank) {
+    CHECK(step.ranks[rank].microbatches_held == Approx(4 - static_cast<double>(rank)));
+  }
+  CHECK(step.whole.step_seconds >= 16 * (step.forward_seconds + step.backward_seconds));
+  CHECK(step.bubble_rate > 3.0 / 19);
+  CHECK(step.bubble_rate < 0.5);
+
+  const PipelineStep interleaved = exact_step(small_request(4, "interleaved-1f1b", 2, 16));
+  CHECK(interleaved.bubble_rate < step.bubble_rate);
+  CHECK(interleaved.whole.peak_bytes[0] > step.whole.peak_bytes[0]);
+}
+
+TEST_CASE("slices take less memory than whole sequences, and smaller bubbles") {
+  StepRequest request = small_request(4, "seq1f1b", 1, 4);
+  request.model = load_model("llama-3.1-8b");
+  request.sequence = 131072;
+  Strategy& s = request.strategy;
+  s = make_preset("checkpoint", request.model, request.sequence, 0, s.parallel);
+  s.parallel = small_request(4, "seq1f1b", 1, 4).strategy.parallel;
+  s.loss_tile = 1024;
+  s.qkv = {Saved::keep, 1};
+  const auto with_slices = [&](int64_t slices) {
+    StepRequest sliced = request;
+    sliced.strategy.parallel.pipeline.slices = slices;
+    sliced.strategy.chunk_tokens = sliced.strategy.block_tokens = request.sequence / slices;
+    validate(sliced.strategy, sliced.model, sliced.sequence, "test");
+    return exact_step(sliced);
+  };
+  const PipelineStep whole = with_slices(1), four = with_slices(4), sixteen = with_slices(16);
+  CHECK(four.bubble_rate < whole.bubble_rate);
+  CHECK(four.whole.peak_bytes[0] < whole.whole.peak_bytes[0]);
+  CHECK(sixteen.whole.peak_bytes[0] < four.whole.peak_bytes[0]);
+  // In flight on the first rank: p - 1 slices more than a microbatch, of s slices each.
+  CHECK(four.ranks[0].microbatches_held == Approx((4 + 3) / 4.0).epsilon(0.3));
+}
+
+TEST_CASE("a cut vocabulary leaves no rank with all of the output layer") {
+  const PipelineStep ends = exact_step(small_request(4, "1f1b", 1, 8));
+  const PipelineStep cut = exact_step(small_request(4, "1f1b-vocab-1", 1, 8));
+  CHECK(cut.ranks[3].peak_bytes[0] < ends.ranks[3].peak_bytes[0]);
+  CHECK(cut.ranks[0].busy_seconds == Approx(cut.ranks[3].busy_seconds).epsilon(0.01));
+}
+
+TEST_CASE("what splits the backward does not recompute") {
+  CHECK_THROWS_WITH(exact_step(small_request(4, "zb-h1", 1, 8)),
+                    Catch::Matchers::Contains("nothing may be recomputed"));
+}
+
+}  // namespace longspan
