@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <thread>
-#include <vector>
+#include <optional>
 
 #include "base/error.h"
-#include "base/processors.h"
+#include "base/numa.h"
 #include "base/units.h"
 #include "engine/cuda/cuda_error.h"
 
@@ -60,19 +59,16 @@ class DeviceArena final : public Arena {
   int64_t bytes_;
 };
 
-// Pages are given by the processor that touches them first; many at once are much faster than one.
-void touch(std::byte* data, int64_t bytes) {
-  constexpr int64_t kPiece = int64_t{64} << 20;
-  const int threads =
-      static_cast<int>(std::clamp<int64_t>(ceil_div(bytes, kPiece), 1, bound_processors()));
-  std::vector<std::jthread> workers;
-  for (int i = 0; i < threads; ++i) {
-    workers.emplace_back([=] {
-      for (int64_t at = i * kPiece; at < bytes; at += threads * kPiece) {
-        std::memset(data + at, 0, std::min(kPiece, bytes - at));
-      }
-    });
+// The NUMA node that the current device is near, if any.
+std::optional<int> numa_node_of_current_device() {
+  int device = 0;
+  char address[32];  // domain:bus:device.function
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetPCIBusId(address, sizeof address, device) != cudaSuccess) {
+    (void)cudaGetLastError();  // it has been heard of
+    return std::nullopt;
   }
+  return numa_node_of_device(address);
 }
 
 class PinnedArena final : public Arena {
@@ -87,7 +83,7 @@ class PinnedArena final : public Arena {
     }
     data_ = static_cast<std::byte*>(base);
     (void)madvise(base, mapped_, MADV_HUGEPAGE);  // a hint
-    touch(data_, mapped_);
+    touch_first(data_, mapped_, numa_node_of_current_device());
     const cudaError_t status = cudaHostRegister(data_, mapped_, cudaHostRegisterPortable);
     if (status != cudaSuccess) {
       munmap(data_, mapped_);

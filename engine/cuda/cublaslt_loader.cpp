@@ -1,74 +1,51 @@
-// cuBLASLt's functions, opened when the first of them is called: the library takes a hundred
-// megabytes from the moment it is loaded, and most of what this program is asked needs none of it.
-// Each function here has the name of the library's own and hands its arguments on.
+// cuBLASLt's functions, handed on to the library that is opened when the first of them is called.
 #include <cublasLt.h>
-#include <dlfcn.h>
 
-#include "base/error.h"
+#include "engine/cuda/opened_library.h"
 
 namespace {
 
-void* library() {
-  static void* const opened = [] {
-    void* handle = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) {
-      throw longspan::failed(
-          "cuda: products need cuBLASLt, and libcublasLt.so.13 cannot be opened ({}); install "
-          "libcublas of CUDA 13 or set LD_LIBRARY_PATH",
-          dlerror());
-    }
-    return handle;
-  }();
+const longspan::cuda::OpenedLibrary& library() {
+  static const longspan::cuda::OpenedLibrary opened("libcublasLt.so.13", "products need cuBLASLt",
+                                                    "install libcublas of CUDA 13");
   return opened;
-}
-
-// The library's function of this name.
-template <class Function>
-Function* find(Function*, const char* name) {
-  void* symbol = dlsym(library(), name);
-  if (symbol == nullptr) throw longspan::failed("cuda: libcublasLt has no {}", name);
-  return reinterpret_cast<Function*>(symbol);
 }
 
 }  // namespace
 
-#define LONGSPAN_FORWARD(name, parameters, ...)       \
-  cublasStatus_t name parameters {                    \
-    static auto* const function = find(&name, #name); \
-    return function(__VA_ARGS__);                     \
-  }
-
-LONGSPAN_FORWARD(cublasLtCreate, (cublasLtHandle_t * handle), handle)
-LONGSPAN_FORWARD(cublasLtDestroy, (cublasLtHandle_t handle), handle)
-LONGSPAN_FORWARD(cublasLtMatmulDescCreate,
+LONGSPAN_FORWARD(cublasStatus_t, cublasLtCreate, (cublasLtHandle_t * handle), handle)
+LONGSPAN_FORWARD(cublasStatus_t, cublasLtDestroy, (cublasLtHandle_t handle), handle)
+LONGSPAN_FORWARD(cublasStatus_t, cublasLtMatmulDescCreate,
                  (cublasLtMatmulDesc_t * operation, cublasComputeType_t compute,
                   cudaDataType_t scale),
                  operation, compute, scale)
-LONGSPAN_FORWARD(cublasLtMatmulDescDestroy, (cublasLtMatmulDesc_t operation), operation)
-LONGSPAN_FORWARD(cublasLtMatmulDescSetAttribute,
+LONGSPAN_FORWARD(cublasStatus_t, cublasLtMatmulDescDestroy, (cublasLtMatmulDesc_t operation),
+                 operation)
+LONGSPAN_FORWARD(cublasStatus_t, cublasLtMatmulDescSetAttribute,
                  (cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute,
                   const void* value, size_t bytes),
                  operation, attribute, value, bytes)
-LONGSPAN_FORWARD(cublasLtMatrixLayoutCreate,
+LONGSPAN_FORWARD(cublasStatus_t, cublasLtMatrixLayoutCreate,
                  (cublasLtMatrixLayout_t * layout, cudaDataType type, uint64_t rows,
                   uint64_t columns, int64_t stride),
                  layout, type, rows, columns, stride)
-LONGSPAN_FORWARD(cublasLtMatrixLayoutDestroy, (cublasLtMatrixLayout_t layout), layout)
-LONGSPAN_FORWARD(cublasLtMatmulPreferenceCreate, (cublasLtMatmulPreference_t * preference),
-                 preference)
-LONGSPAN_FORWARD(cublasLtMatmulPreferenceDestroy, (cublasLtMatmulPreference_t preference),
-                 preference)
-LONGSPAN_FORWARD(cublasLtMatmulPreferenceSetAttribute,
+LONGSPAN_FORWARD(cublasStatus_t, cublasLtMatrixLayoutDestroy, (cublasLtMatrixLayout_t layout),
+                 layout)
+LONGSPAN_FORWARD(cublasStatus_t, cublasLtMatmulPreferenceCreate,
+                 (cublasLtMatmulPreference_t * preference), preference)
+LONGSPAN_FORWARD(cublasStatus_t, cublasLtMatmulPreferenceDestroy,
+                 (cublasLtMatmulPreference_t preference), preference)
+LONGSPAN_FORWARD(cublasStatus_t, cublasLtMatmulPreferenceSetAttribute,
                  (cublasLtMatmulPreference_t preference,
                   cublasLtMatmulPreferenceAttributes_t attribute, const void* value, size_t bytes),
                  preference, attribute, value, bytes)
-LONGSPAN_FORWARD(cublasLtMatmulAlgoGetHeuristic,
+LONGSPAN_FORWARD(cublasStatus_t, cublasLtMatmulAlgoGetHeuristic,
                  (cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                   cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                   cublasLtMatmulPreference_t preference, int wanted,
                   cublasLtMatmulHeuristicResult_t results[], int* found),
                  handle, operation, a, b, c, d, preference, wanted, results, found)
-LONGSPAN_FORWARD(cublasLtMatmul,
+LONGSPAN_FORWARD(cublasStatus_t, cublasLtMatmul,
                  (cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha,
                   const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                   cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
@@ -77,15 +54,5 @@ LONGSPAN_FORWARD(cublasLtMatmul,
                   cudaStream_t stream),
                  handle, operation, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout,
                  algorithm, workspace, workspace_bytes, stream)
-
-#undef LONGSPAN_FORWARD
-
-size_t cublasLtGetVersion() {
-  static auto* const function = find(&cublasLtGetVersion, "cublasLtGetVersion");
-  return function();
-}
-
-const char* cublasLtGetStatusString(cublasStatus_t status) {
-  static auto* const function = find(&cublasLtGetStatusString, "cublasLtGetStatusString");
-  return function(status);
-}
+LONGSPAN_FORWARD(size_t, cublasLtGetVersion, ())
+LONGSPAN_FORWARD(const char*, cublasLtGetStatusString, (cublasStatus_t status), status)

@@ -1,41 +1,17 @@
-// NCCL's functions, opened when the first of them is called, as cublaslt_loader.cpp does it and
-// why.
-#include <dlfcn.h>
+// NCCL's functions, handed on to the library that is opened when the first of them is called.
 #include <nccl.h>
 
-#include "base/error.h"
+#include "engine/cuda/opened_library.h"
 
 namespace {
 
-void* library() {
-  static void* const opened = [] {
-    void* handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) {
-      throw longspan::failed(
-          "cuda: several GPUs need NCCL, and libnccl cannot be opened ({}); install libnccl2 or "
-          "set LD_LIBRARY_PATH",
-          dlerror());
-    }
-    return handle;
-  }();
+const longspan::cuda::OpenedLibrary& library() {
+  static const longspan::cuda::OpenedLibrary opened("libnccl.so.2", "several GPUs need NCCL",
+                                                    "install libnccl2");
   return opened;
 }
 
-// The library's function of this name.
-template <class Function>
-Function* find(Function*, const char* name) {
-  void* symbol = dlsym(library(), name);
-  if (symbol == nullptr) throw longspan::failed("cuda: libnccl has no {}", name);
-  return reinterpret_cast<Function*>(symbol);
-}
-
 }  // namespace
-
-#define LONGSPAN_FORWARD(result, name, parameters, ...) \
-  result name parameters {                              \
-    static auto* const function = find(&name, #name);   \
-    return function(__VA_ARGS__);                       \
-  }
 
 LONGSPAN_FORWARD(ncclResult_t, ncclGetVersion, (int* version), version)
 LONGSPAN_FORWARD(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * id), id)
@@ -73,5 +49,3 @@ LONGSPAN_FORWARD(ncclResult_t, ncclAllReduce,
                  (const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
                   ncclComm_t comm, cudaStream_t stream),
                  from, to, count, type, op, comm, stream)
-
-#undef LONGSPAN_FORWARD

@@ -37,6 +37,11 @@ double passes(Kernel kernel) {
   }
 }
 
+// The kernel that runs where one is asked for: a processor has no host beside it.
+Kernel run_as(const HardwareProfile& hw, Kernel kernel) {
+  return kernel == Kernel::adamw_host && hw.device.backend == "cpu" ? Kernel::adamw : kernel;
+}
+
 // The table of a family, or the one that stands in for it.
 const RateTable* find_table(const HardwareProfile& hw, Kernel kernel) {
   auto table = hw.rates.find(std::string(name_of(kernel)));
@@ -45,9 +50,6 @@ const RateTable* find_table(const HardwareProfile& hw, Kernel kernel) {
   }
   if (table == hw.rates.end() && kernel == Kernel::attention_backward_diagonal) {
     table = hw.rates.find(std::string(name_of(Kernel::attention_backward)));
-  }
-  if (table == hw.rates.end() && kernel == Kernel::adamw_host && hw.device.backend == "cpu") {
-    table = hw.rates.find(std::string(name_of(Kernel::adamw)));
   }
   return table == hw.rates.end() ? nullptr : &table->second;
 }
@@ -67,9 +69,8 @@ double fallback_rate(const HardwareProfile& hw, Kernel kernel, DType dtype, doub
       return hw.device.memory_bandwidth.value;
     default: {
       // The optimizer's state is float32 whatever the activations are.
-      const bool on_host = kernel == Kernel::adamw_host && hw.device.backend != "cpu";
-      const bool state = on_host || kernel == Kernel::adamw || kernel == Kernel::adamw_host ||
-                         kernel == Kernel::sumsq;
+      const bool on_host = kernel == Kernel::adamw_host;
+      const bool state = on_host || kernel == Kernel::adamw || kernel == Kernel::sumsq;
       const double bytes = state ? 4.0 : static_cast<double>(size_of(dtype));
       const Figure& bandwidth = on_host ? hw.host.memory_bandwidth : hw.device.memory_bandwidth;
       return kAssumedEfficiency * bandwidth.value / (bytes * passes(kernel));
@@ -186,7 +187,7 @@ CostModel::CostModel(const HardwareProfile& hw, DType dtype)
   const double of_rank =
       std::max(1.0, std::floor(cores / static_cast<double>(devices_per_processor(hw))));
   for (int i = 0; i < kKernelCount; ++i) {
-    const Kernel kernel = static_cast<Kernel>(i);
+    const Kernel kernel = run_as(hw, static_cast<Kernel>(i));
     const RateTable* table = find_table(hw, kernel);
     if (table != nullptr) {
       // The curve holds what the rate would be if all workers were busy to the end.

@@ -6,61 +6,47 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <stdexcept>
 
 #include "base/error.h"
+#include "tests/base/temporary_folder.h"
 
 namespace longspan {
 namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
+using testing::TemporaryFolder;
 
-// A fresh folder that goes away with its contents.
-struct TemporaryFolder {
-  fs::path path;
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "longspan-test-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
+std::vector<std::string> names_in(const TemporaryFolder& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
+    names.push_back(entry.path().filename().string());
   }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  std::vector<std::string> names() const {
-    std::vector<std::string> result;
-    for (const auto& entry : fs::directory_iterator(path)) {
-      result.push_back(entry.path().filename().string());
-    }
-    std::sort(result.begin(), result.end());
-    return result;
-  }
-};
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 TEST_CASE("what is written is read back, byte for byte") {
   const TemporaryFolder folder;
   std::string bytes(300000, '\0');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7);
-  write_file_atomically(folder.path / "a", bytes);
-  CHECK(read_file(folder.path / "a") == bytes);
-  write_file_atomically(folder.path / "a", "short");
-  CHECK(read_file(folder.path / "a") == "short");
-  write_file_atomically(folder.path / "a", "");
-  CHECK(read_file(folder.path / "a").empty());
-  CHECK(folder.names() == std::vector<std::string>{"a"});
+  write_file_atomically(folder.path() / "a", bytes);
+  CHECK(read_file(folder.path() / "a") == bytes);
+  write_file_atomically(folder.path() / "a", "short");
+  CHECK(read_file(folder.path() / "a") == "short");
+  write_file_atomically(folder.path() / "a", "");
+  CHECK(read_file(folder.path() / "a").empty());
+  CHECK(names_in(folder) == std::vector<std::string>{"a"});
 }
 
 TEST_CASE("an unreadable file is named with the reason") {
   const TemporaryFolder folder;
-  CHECK_THROWS_WITH(read_file(folder.path / "none"),
+  CHECK_THROWS_WITH(read_file(folder.path() / "none"),
                     Contains("none") && Contains("No such file or directory"));
-  CHECK_THROWS_WITH(read_file(folder.path), Contains("Is a directory"));
+  CHECK_THROWS_WITH(read_file(folder.path()), Contains("Is a directory"));
   try {
-    read_file(folder.path / "none");
+    read_file(folder.path() / "none");
   } catch (const Error& e) {
     CHECK(e.kind() == ErrorKind::bad_input);
   }
@@ -68,7 +54,7 @@ TEST_CASE("an unreadable file is named with the reason") {
 
 TEST_CASE("a write that fails keeps the old file and leaves no temporary") {
   const TemporaryFolder folder;
-  const fs::path path = folder.path / "plan.yaml";
+  const fs::path path = folder.path() / "plan.yaml";
   write_file_atomically(path, "old");
   SECTION("the writer throws half way") {
     CHECK_THROWS_AS(write_file_atomically(path,
@@ -91,18 +77,18 @@ TEST_CASE("a write that fails keeps the old file and leaves no temporary") {
                       Contains("plan.yaml") && Contains("No space left on device"));
   }
   CHECK(read_file(path) == "old");
-  CHECK(folder.names() == std::vector<std::string>{"plan.yaml"});
+  CHECK(names_in(folder) == std::vector<std::string>{"plan.yaml"});
 }
 
 TEST_CASE("a writer that fails leaves no new file either") {
   const TemporaryFolder folder;
-  CHECK_THROWS(write_file_atomically(folder.path / "new", [](int) { throw 1; }));
-  CHECK(folder.names().empty());
+  CHECK_THROWS(write_file_atomically(folder.path() / "new", [](int) { throw 1; }));
+  CHECK(names_in(folder).empty());
 }
 
 TEST_CASE("the target is the old file until the writer is done") {
   const TemporaryFolder folder;
-  const fs::path path = folder.path / "a";
+  const fs::path path = folder.path() / "a";
   write_file_atomically(path, "old");
   write_file_atomically(path, [&](int fd) {
     write_all(fd, "new", 3, path);
@@ -113,11 +99,11 @@ TEST_CASE("the target is the old file until the writer is done") {
 
 TEST_CASE("failures to write say why") {
   const TemporaryFolder folder;
-  CHECK_THROWS_WITH(write_file_atomically(folder.path / "no" / "a", "x"),
+  CHECK_THROWS_WITH(write_file_atomically(folder.path() / "no" / "a", "x"),
                     Contains("No such file or directory"));
-  CHECK_THROWS_WITH(write_file_atomically(folder.path, "x"), Contains("Is a directory"));
+  CHECK_THROWS_WITH(write_file_atomically(folder.path(), "x"), Contains("Is a directory"));
   try {
-    write_file_atomically(folder.path / "no" / "a", "x");
+    write_file_atomically(folder.path() / "no" / "a", "x");
   } catch (const Error& e) {
     CHECK(e.kind() == ErrorKind::failed);
   }
@@ -132,14 +118,14 @@ TEST_CASE("a device is written, not replaced") {
 
 TEST_CASE("links and permissions survive") {
   const TemporaryFolder folder;
-  write_file_atomically(folder.path / "real", "old");
-  REQUIRE(::chmod((folder.path / "real").c_str(), 0600) == 0);
-  fs::create_symlink("real", folder.path / "link");
-  write_file_atomically(folder.path / "link", "new");
-  CHECK(fs::is_symlink(folder.path / "link"));
-  CHECK(read_file(folder.path / "real") == "new");
+  write_file_atomically(folder.path() / "real", "old");
+  REQUIRE(::chmod((folder.path() / "real").c_str(), 0600) == 0);
+  fs::create_symlink("real", folder.path() / "link");
+  write_file_atomically(folder.path() / "link", "new");
+  CHECK(fs::is_symlink(folder.path() / "link"));
+  CHECK(read_file(folder.path() / "real") == "new");
   struct stat status {};
-  REQUIRE(::stat((folder.path / "real").c_str(), &status) == 0);
+  REQUIRE(::stat((folder.path() / "real").c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0600);
 }
 

@@ -9,7 +9,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <random>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "engine/train/trainer.h"
 #include "hwprofiles/catalog.h"
 #include "planner/cost/work.h"
+#include "tests/bench/seconds_of.h"
 
 namespace longspan {
 namespace {
@@ -37,10 +37,9 @@ double gemm_rate(int threads) {
   std::vector<float> a(n * n, 0.5F), b(n * n, 0.25F), c(n * n);
   std::vector<double> rates;
   for (int i = 0; i < 9; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    cpu::gemm_nn(pool, n, n, n, a.data(), n, b.data(), n, cpu::Into::write, c.data(), n);
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = seconds_of([&] {
+      cpu::gemm_nn(pool, n, n, n, a.data(), n, b.data(), n, cpu::Into::write, c.data(), n);
+    });
     if (i > 1) rates.push_back(2.0 * n * n * n / seconds);
   }
   return median(rates);

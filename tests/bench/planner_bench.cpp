@@ -9,9 +9,6 @@
 // Exit status 1 if a target is missed.
 #include <fmt/format.h>
 
-#include <chrono>
-#include <functional>
-
 #include "base/units.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
@@ -19,15 +16,10 @@
 #include "planner/search/fast_path.h"
 #include "planner/search/knobs.h"
 #include "planner/search/search.h"
+#include "tests/bench/seconds_of.h"
 
 namespace longspan {
 namespace {
-
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 bool bench_max_sequence(const std::string& model_name, const std::string& hw_name) {
   const ModelSpec model = load_model(model_name);

@@ -5,20 +5,14 @@
 // Exit status 1 if a target is missed.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <functional>
 
 #include "base/units.h"
 #include "planner/schedule/compare.h"
+#include "tests/bench/seconds_of.h"
 
 namespace longspan {
 namespace {
-
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 bool bench_timing(const char* name) {
   const PipelineTask task{.ranks = 16, .micro_batches = 512};

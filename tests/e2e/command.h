@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/engine/train/temporary_folder.h"
+#include "tests/base/temporary_folder.h"
 
 namespace longspan::e2e {
 

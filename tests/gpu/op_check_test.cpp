@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "engine/cuda/backend.h"
+#include "tests/engine/forwarding_backend.h"
 #include "tests/gpu/under_test.h"
 
 namespace longspan::testing {
@@ -20,24 +21,19 @@ enum class Harm {
 };
 
 // The backend under test, which does ops of one kind wrong. Host memory only.
-class HarmfulBackend final : public Backend {
+class HarmfulBackend final : public ForwardingBackend {
  public:
   HarmfulBackend(std::unique_ptr<Backend> backend, OpKind kind, Harm harm)
-      : backend_(std::move(backend)), kind_(kind), harm_(harm) {}
+      : ForwardingBackend(std::move(backend)), kind_(kind), harm_(harm) {}
 
-  std::string name() const override { return backend_->name(); }
-  std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
-    return backend_->take_memory(tier, bytes);
-  }
-  DeviceQueues* queues() override { return backend_->queues(); }
   void run(const Program& program, const Op& op, const OperandPointers& operands,
            const StepContext& context) override {
-    if (op.kind != kind_) return backend_->run(program, op, operands, context);
+    if (op.kind != kind_) return ForwardingBackend::run(program, op, operands, context);
     if (harm_ == Harm::leaves_out) return;
-    backend_->run(program, op, operands, context);
-    if (harm_ == Harm::runs_twice) backend_->run(program, op, operands, context);
+    ForwardingBackend::run(program, op, operands, context);
+    if (harm_ == Harm::runs_twice) ForwardingBackend::run(program, op, operands, context);
     if (harm_ < Harm::rounds) return;
-    if (backend_->queues()->has(op.stream)) wait(op);
+    if (queues()->has(op.stream)) wait(op);
     for (int i = 0; i < op.operand_count; ++i) {
       if (op.operands[i] < 0) continue;
       const bool writes = (op.writes >> i & 1) != 0;
@@ -55,11 +51,10 @@ class HarmfulBackend final : public Backend {
  private:
   // Until the queue has done what it was given.
   void wait(const Op& op) {
-    backend_->queues()->submitted(op.stream, 0);
-    backend_->queues()->synchronize(op.stream, 0);
+    queues()->submitted(op.stream, 0);
+    queues()->synchronize(op.stream, 0);
   }
 
-  std::unique_ptr<Backend> backend_;
   OpKind kind_;
   Harm harm_;
 };

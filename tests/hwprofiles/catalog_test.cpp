@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "tests/base/temporary_folder.h"
 
 namespace longspan {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
+using testing::TemporaryFolder;
 
 std::string written(const HardwareProfile& hw) {
   YAML::Emitter out;
@@ -51,21 +53,6 @@ class ScopedVariable {
  private:
   const char* name_;
   std::optional<std::string> old_;
-};
-
-struct TemporaryFolder {
-  fs::path path;
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "longspan-hw-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
 };
 
 TEST_CASE("counts before a device make nodes of devices") {
@@ -214,10 +201,10 @@ TEST_CASE("what is wrong in a file is told with its line") {
 TEST_CASE("a file is read by its path") {
   const TemporaryFolder folder;
   const HardwareProfile hw = load_hardware("8xh100-80g");
-  write_file_atomically(folder.path / "8xmine.yaml", written(hw));
-  CHECK(load_hardware((folder.path / "8xmine.yaml").string()) == hw);
-  write_file_atomically(folder.path / "bad.yaml", "name: [\n");
-  CHECK_THROWS_WITH(load_hardware((folder.path / "bad.yaml").string()),
+  write_file_atomically(folder.path() / "8xmine.yaml", written(hw));
+  CHECK(load_hardware((folder.path() / "8xmine.yaml").string()) == hw);
+  write_file_atomically(folder.path() / "bad.yaml", "name: [\n");
+  CHECK_THROWS_WITH(load_hardware((folder.path() / "bad.yaml").string()),
                     Contains("bad.yaml:2:1: not valid YAML"));
 }
 
@@ -225,8 +212,8 @@ TEST_CASE("a file is read by its path") {
 TEST_CASE("a file may name what it takes from the catalog") {
   const TemporaryFolder folder;
   const auto load = [&](const std::string& text) {
-    write_file_atomically(folder.path / "mine.yaml", text);
-    return load_hardware((folder.path / "mine.yaml").string());
+    write_file_atomically(folder.path() / "mine.yaml", text);
+    return load_hardware((folder.path() / "mine.yaml").string());
   };
   const HardwareProfile dgx = load_hardware("dgx-h100");
   HardwareProfile mine = load("name: mine\nlike: dgx-h100\n");
@@ -300,9 +287,9 @@ TEST_CASE("tables may be another device's, scaled") {
 TEST_CASE("local is this machine's profile") {
   const TemporaryFolder folder;
   const ScopedVariable own("LONGSPAN_LOCAL_PROFILE", "");
-  const ScopedVariable config("XDG_CONFIG_HOME", folder.path.string());
+  const ScopedVariable config("XDG_CONFIG_HOME", folder.path().string());
   const ScopedVariable home("HOME", "/home/someone");
-  CHECK(local_profile_path() == folder.path / "longspan" / "local.yaml");
+  CHECK(local_profile_path() == folder.path() / "longspan" / "local.yaml");
   CHECK_THROWS_WITH(load_hardware("local"), Contains("local.yaml") && Contains("longspan profile"));
   {
     const ScopedVariable none("XDG_CONFIG_HOME", "");
@@ -310,10 +297,10 @@ TEST_CASE("local is this machine's profile") {
     const ScopedVariable homeless("HOME", "");
     CHECK_THROWS_WITH(local_profile_path(), Contains("LONGSPAN_LOCAL_PROFILE"));
   }
-  const ScopedVariable named("LONGSPAN_LOCAL_PROFILE", (folder.path / "p.yaml").string());
-  CHECK(local_profile_path() == folder.path / "p.yaml");
+  const ScopedVariable named("LONGSPAN_LOCAL_PROFILE", (folder.path() / "p.yaml").string());
+  CHECK(local_profile_path() == folder.path() / "p.yaml");
   const HardwareProfile hw = load_hardware("cpu-example");
-  write_file_atomically(folder.path / "p.yaml", written(hw));
+  write_file_atomically(folder.path() / "p.yaml", written(hw));
   CHECK(load_hardware("local") == hw);
 }
 

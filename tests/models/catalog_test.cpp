@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <filesystem>
 
 #include "base/file.h"
+#include "tests/base/temporary_folder.h"
 
 namespace longspan {
 namespace {
@@ -107,9 +107,8 @@ TEST_CASE("an unknown name gives the nearest ones") {
 }
 
 TEST_CASE("files and folders are read by what they hold") {
-  std::string folder_name = (fs::temp_directory_path() / "longspan-models-XXXXXX").string();
-  REQUIRE(::mkdtemp(folder_name.data()) != nullptr);
-  const fs::path folder = folder_name;
+  const testing::TemporaryFolder temporary;
+  const fs::path& folder = temporary.path();
   const ModelSpec model = load_model("tiny-llama");
   CHECK_THROWS_WITH(load_model(folder.string()), Contains("has no config.json"));
   write_file_atomically(folder / "m.yaml", written(model));
@@ -120,7 +119,6 @@ TEST_CASE("files and folders are read by what they hold") {
   CHECK(load_model(folder.string()) == model);
   CHECK_THROWS_WITH(load_model((folder / "bad.yaml").string()),
                     Contains("bad.yaml:2:1: not valid"));
-  fs::remove_all(folder);
 }
 
 }  // namespace

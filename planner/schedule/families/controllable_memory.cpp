@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "planner/schedule/families/building_block.h"
+#include "planner/schedule/families/cheapest.h"
 #include "planner/schedule/families/families.h"
-#include "planner/schedule/timing.h"
 
 namespace longspan {
 namespace {
@@ -83,32 +83,24 @@ Schedule v_half(const ScheduleRequest& request) {
 }
 
 Schedule v_adaptive(const ScheduleRequest& request) {
-  std::optional<Schedule> best;
-  double least = 0;
-  int64_t lowest = 0;  // of all blocks' peaks
-  const auto consider = [&](Schedule schedule) {
-    const ScheduleTiming timing = simulate(schedule, request.costs);
-    if (lowest == 0 || timing.peak_memory() < lowest) lowest = timing.peak_memory();
-    if (request.memory_limit > 0 && timing.peak_memory() > request.memory_limit) return;
-    if (best && timing.cost >= least) return;
-    best = std::move(schedule);
-    least = timing.cost;
-  };
-  consider(v_min(request));
-  consider(v_half(request));
+  Cheapest cheapest(request.costs, request.memory_limit);
+  cheapest.offer(v_min(request));
+  cheapest.offer(v_half(request));
   // Steps of five in all do not repeat where ranks are many; more than six are longer for nothing.
   for (const auto& [down, up] : {std::pair{1, 2}, {2, 2}, {3, 1}, {1, 3}, {3, 3}, {4, 2}, {2, 4}}) {
-    if (const auto block = block_of(request.ranks, down, up)) consider(repeat(request, *block));
+    const std::optional<BuildingBlock> block = block_of(request.ranks, down, up);
+    if (block) cheapest.offer(repeat(request, *block));
   }
   try {
-    consider(zb_v(request));
+    cheapest.offer(zb_v(request));
   } catch (const Error&) {
     // It wants more memory than there is; there are others.
   }
+  std::optional<Schedule> best = cheapest.take();
   if (!best) {
     throw bad_input(
         "v-adaptive cannot keep {} ranks within a memory limit of {}; its smallest block holds {}",
-        request.ranks, request.memory_limit, lowest);
+        request.ranks, request.memory_limit, cheapest.least_memory());
   }
   return *std::move(best);
 }

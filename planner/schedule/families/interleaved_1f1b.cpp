@@ -4,8 +4,6 @@
 //
 // N is the request's group; without one it is as in PyTorch, the ranks' number where that divides
 // the microbatches and else the next larger number that does.
-#include <algorithm>
-
 #include "base/error.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
@@ -31,19 +29,10 @@ int32_t group_of(const ScheduleRequest& request) {
 }  // namespace
 
 Schedule interleaved_1f1b(const ScheduleRequest& request) {
-  const int32_t p = request.ranks, v = request.virtual_stages, group = group_of(request);
-  Schedule schedule = empty_schedule(request, p * v);
+  const int32_t p = request.ranks, group = group_of(request);
+  Schedule schedule = empty_schedule(request, p * request.virtual_stages);
   for (int32_t rank = 0; rank < p; ++rank) {
-    std::vector<ActionList> forwards, backwards;
-    for (int32_t chunk = 0; chunk < v; ++chunk) {
-      forwards.push_back(
-          in_order(request, ActionKind::forward, looped_stage(request, rank, chunk)));
-      backwards.push_back(
-          in_order(request, ActionKind::backward, looped_stage(request, rank, v - 1 - chunk)));
-    }
-    const int64_t warm_up = int64_t{v - 1} * group + 2 * (p - 1 - rank);
-    schedule.ranks[rank] =
-        one_and_one(in_turns(forwards, group), in_turns(backwards, group), warm_up);
+    schedule.ranks[rank] = looped_one_and_one(request, rank, group, 2 * (p - 1 - rank));
   }
   return schedule;
 }

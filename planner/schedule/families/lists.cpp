@@ -69,6 +69,19 @@ ActionList one_and_one(std::span<const Action> forwards, std::span<const Action>
   return list;
 }
 
+ActionList looped_one_and_one(const ScheduleRequest& request, int32_t rank, int32_t group,
+                              int64_t ahead) {
+  const int32_t v = request.virtual_stages;
+  std::vector<ActionList> forwards, backwards;
+  for (int32_t chunk = 0; chunk < v; ++chunk) {
+    forwards.push_back(in_order(request, ActionKind::forward, looped_stage(request, rank, chunk)));
+    backwards.push_back(
+        in_order(request, ActionKind::backward, looped_stage(request, rank, v - 1 - chunk)));
+  }
+  return one_and_one(in_turns(forwards, group), in_turns(backwards, group),
+                     int64_t{v - 1} * group + ahead);
+}
+
 ActionList with_delayed_weights(const ActionList& list, int32_t delay) {
   ActionList split, weights;
   split.reserve(2 * list.size());

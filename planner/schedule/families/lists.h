@@ -38,6 +38,12 @@ int32_t equal_groups(std::string_view family, int32_t micro_batches, int32_t lea
 ActionList one_and_one(std::span<const Action> forwards, std::span<const Action> backwards,
                        int64_t warm_up);
 
+/// 1F1B of a rank whose chunks are dealt round robin. `group` slices (or whole microbatches) go
+/// through its first chunk, then its second; backwards through the last chunk first. `ahead`
+/// forwards of the last chunk run before those that take turns with backwards.
+ActionList looped_one_and_one(const ScheduleRequest& request, int32_t rank, int32_t group,
+                              int64_t ahead);
+
 /// B of `list` taken apart: I where it was, and W after the I of `delay` backwards more; what is
 /// left of W comes last.
 ActionList with_delayed_weights(const ActionList& list, int32_t delay);

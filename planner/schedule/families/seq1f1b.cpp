@@ -25,19 +25,11 @@ namespace {
 
 // Interleaved 1F1B of slices, `group` of them through a chunk at a time.
 Schedule interleaved_slices(const ScheduleRequest& request, int32_t group) {
-  const int32_t p = request.ranks, v = request.virtual_stages;
-  Schedule schedule = empty_schedule(request, p * v);
+  const int32_t p = request.ranks;
+  Schedule schedule = empty_schedule(request, p * request.virtual_stages);
   for (int32_t rank = 0; rank < p; ++rank) {
-    std::vector<ActionList> forwards, backwards;
-    for (int32_t chunk = 0; chunk < v; ++chunk) {
-      forwards.push_back(
-          in_order(request, ActionKind::forward, looped_stage(request, rank, chunk)));
-      backwards.push_back(
-          in_order(request, ActionKind::backward, looped_stage(request, rank, v - 1 - chunk)));
-    }
-    const int64_t warm_up = int64_t{v - 1} * group + 2 * (p - 1 - rank) + request.slices - 1;
     schedule.ranks[rank] =
-        one_and_one(in_turns(forwards, group), in_turns(backwards, group), warm_up);
+        looped_one_and_one(request, rank, group, 2 * (p - 1 - rank) + request.slices - 1);
   }
   return schedule;
 }

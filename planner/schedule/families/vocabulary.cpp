@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "planner/schedule/families/cheapest.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
-#include "planner/schedule/timing.h"
 
 namespace longspan {
 namespace {
@@ -130,22 +130,15 @@ class GreedyList {
 // With long S and T the first is without a bubble in the steady part, with short ones the others.
 constexpr Order kOrders[] = {{0, 1, 2, 3}, {2, 0, 3, 1}, {2, 0, 1, 3}, {3, 0, 2, 1}};
 
-Schedule cheapest(const ScheduleRequest& request, int32_t algorithm) {
-  Schedule best;
-  double least = 0;
-  for (const Order& order : kOrders) {
-    Schedule made = GreedyList(request, algorithm, order).run();
-    const double cost = simulate(made, request.costs).cost;
-    if (!best.ranks.empty() && cost >= least) continue;
-    best = std::move(made);
-    least = cost;
-  }
-  return best;
+Schedule in_cheapest_order(const ScheduleRequest& request, int32_t algorithm) {
+  Cheapest cheapest(request.costs);
+  for (const Order& order : kOrders) cheapest.offer(GreedyList(request, algorithm, order).run());
+  return cheapest.take().value();
 }
 
 }  // namespace
 
-Schedule vocabulary_1(const ScheduleRequest& request) { return cheapest(request, 1); }
-Schedule vocabulary_2(const ScheduleRequest& request) { return cheapest(request, 2); }
+Schedule vocabulary_1(const ScheduleRequest& request) { return in_cheapest_order(request, 1); }
+Schedule vocabulary_2(const ScheduleRequest& request) { return in_cheapest_order(request, 2); }
 
 }  // namespace longspan

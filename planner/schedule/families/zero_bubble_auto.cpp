@@ -12,9 +12,9 @@
 #include <optional>
 
 #include "base/error.h"
+#include "planner/schedule/families/cheapest.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
-#include "planner/schedule/timing.h"
 
 namespace longspan {
 namespace {
@@ -201,18 +201,13 @@ class Heuristic {
 }  // namespace
 
 Schedule zb_auto(const ScheduleRequest& request) {
-  std::optional<Schedule> best;
-  double least = 0;
+  Cheapest cheapest(request.costs);
   for (int choice = 0; choice < 8; ++choice) {
     const Choices choices{(choice & 4) == 0, (choice & 2) == 0, (choice & 1) == 0};
     std::optional<Schedule> made = Heuristic(request, choices).run();
-    if (!made) continue;
-    const double cost = simulate(*made, request.costs).cost;
-    if (!best || cost < least) {
-      best = std::move(made);
-      least = cost;
-    }
+    if (made) cheapest.offer(*std::move(made));
   }
+  std::optional<Schedule> best = cheapest.take();
   if (!best) {
     throw bad_input(
         "zb-auto cannot keep {} ranks within a memory limit of {}; it takes about what {} "

@@ -14,9 +14,9 @@
 
 #include "base/error.h"
 #include "planner/schedule/families/building_block.h"
+#include "planner/schedule/families/cheapest.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
-#include "planner/schedule/timing.h"
 
 namespace longspan {
 namespace {
@@ -235,8 +235,7 @@ class Greedy {
 }  // namespace
 
 Schedule zb_v(const ScheduleRequest& request) {
-  std::optional<Schedule> best;
-  double least = 0;
+  Cheapest cheapest(request.costs);
   for (int choice = 0; choice < 4; ++choice) {
     const Choices choices{(choice & 1) == 0, (choice & 2) == 0};
     std::vector<double> approved;
@@ -244,16 +243,13 @@ Schedule zb_v(const ScheduleRequest& request) {
     for (double longest = -1;;) {
       std::optional<Attempt> attempt = Greedy(request, choices, approved).run();
       if (!attempt) break;
-      const double cost = simulate(attempt->schedule, request.costs).cost;
-      if (!best || cost < least) {
-        best = std::move(attempt->schedule);
-        least = cost;
-      }
+      cheapest.offer(std::move(attempt->schedule));
       if (longest >= 0 && attempt->longest_bubble() >= longest) break;
       longest = attempt->longest_bubble();
       approved = std::move(attempt->bubbles);
     }
   }
+  std::optional<Schedule> best = cheapest.take();
   if (!best) {
     throw bad_input(
         "zb-v cannot keep {} ranks within a memory limit of {}; it takes about what {} "

@@ -10,6 +10,7 @@
 #include "engine/comm/collectives.h"
 #include "engine/comm/local.h"
 #include "engine/cpu/backend.h"
+#include "tests/engine/forwarding_backend.h"
 #include "tests/gpu/under_test.h"
 
 namespace longspan::testing {
@@ -18,23 +19,17 @@ namespace {
 constexpr int kRanks = 4;
 
 // A backend that fails at the `nth` op of the comm stream.
-class FailingBackend final : public Backend {
+class FailingBackend final : public ForwardingBackend {
  public:
   FailingBackend(std::unique_ptr<Backend> backend, int nth)
-      : backend_(std::move(backend)), left_(nth) {}
-  std::string name() const override { return backend_->name(); }
-  std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
-    return backend_->take_memory(tier, bytes);
-  }
-  DeviceQueues* queues() override { return backend_->queues(); }
+      : ForwardingBackend(std::move(backend)), left_(nth) {}
   void run(const Program& program, const Op& op, const OperandPointers& operands,
            const StepContext& context) override {
     if (op.stream == Stream::comm && left_-- == 0) throw failed("out of luck");
-    backend_->run(program, op, operands, context);
+    ForwardingBackend::run(program, op, operands, context);
   }
 
  private:
-  std::unique_ptr<Backend> backend_;
   std::atomic<int> left_;
 };
 

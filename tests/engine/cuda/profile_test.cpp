@@ -17,8 +17,8 @@
 #include "planner/cost/cost_model.h"
 #include "planner/cost/tiling.h"
 #include "planner/search/search.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/engine/cuda/host_device.h"
-#include "tests/engine/train/temporary_folder.h"
 
 namespace longspan::testing {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tests/engine/train/temporary_folder.h"
+#include "tests/base/temporary_folder.h"
 
 namespace longspan {
 namespace {

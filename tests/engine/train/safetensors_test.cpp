@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "tests/engine/train/temporary_folder.h"
+#include "tests/base/temporary_folder.h"
 
 namespace longspan {
 namespace {

@@ -28,9 +28,10 @@ class TemporaryFolder {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Writes `bytes` to `name` inside and returns its path.
+  /// Writes `bytes` to `name` inside, in folders of their own if it says so; returns its path.
   std::filesystem::path file(const std::string& name, std::string_view bytes) const {
     const std::filesystem::path path = path_ / name;
+    std::filesystem::create_directories(path.parent_path());
     std::ofstream out(path, std::ios::binary);
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     out.close();

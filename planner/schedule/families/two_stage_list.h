@@ -1,0 +1,48 @@
+// The list of a rank with two stages, as families write it: internal to planner/schedule.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "planner/schedule/families/lists.h"
+
+namespace longspan {
+
+/// Microbatches go through either stage in order, and gradients of weights that were put off are
+/// done in the order of their inputs' gradients, whatever the stage. A stage is meant by 0 or 1,
+/// its place in the constructor.
+class TwoStageList {
+ public:
+  TwoStageList(int32_t first, int32_t second) : stages_{first, second} {}
+
+  /// F of the stage's next microbatch, run as one with the action after it where `with_next`.
+  void forward(int stage, bool with_next = false) {
+    list_.push_back({ActionKind::forward, stages_[stage], forwards_[stage]++, 0, with_next});
+  }
+  void backward(int stage) { add_backward(ActionKind::backward, stage); }
+  /// I; its W comes with a weight() later.
+  void input(int stage) {
+    add_backward(ActionKind::backward_input, stage);
+    weights_.push_back(list_.back());
+  }
+  /// W of the first input() that has had none. REQUIRES: there is one.
+  void weight() {
+    list_.push_back(weights_[weights_done_++]);
+    list_.back().kind = ActionKind::backward_weight;
+  }
+
+  ActionList take() { return std::move(list_); }
+
+ private:
+  void add_backward(ActionKind kind, int stage) {
+    list_.push_back({kind, stages_[stage], backwards_[stage]++});
+  }
+
+  int32_t stages_[2];
+  int32_t forwards_[2] = {0, 0}, backwards_[2] = {0, 0};
+  ActionList list_, weights_;
+  size_t weights_done_ = 0;
+};
+
+}  // namespace longspan

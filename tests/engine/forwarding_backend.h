@@ -1,0 +1,31 @@
+// A backend that does everything by another one: what tests of failures and faults derive from.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "engine/runtime/backend.h"
+
+namespace longspan::testing {
+
+class ForwardingBackend : public Backend {
+ public:
+  explicit ForwardingBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+
+  std::string name() const override { return backend_->name(); }
+  std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
+    return backend_->take_memory(tier, bytes);
+  }
+  void run(const Program& program, const Op& op, const OperandPointers& operands,
+           const StepContext& context) override {
+    backend_->run(program, op, operands, context);
+  }
+  int64_t sent_bytes() const override { return backend_->sent_bytes(); }
+  DeviceQueues* queues() override { return backend_->queues(); }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+};
+
+}  // namespace longspan::testing
