@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -23,77 +25,69 @@ bool cuts_vocabulary(const Pipeline& pipeline) {
   return pipeline.schedule.find("-vocab-") != std::string_view::npos;
 }
 
-// Of a pipeline's stages, as they are asked for again and again.
+constexpr Ends kMiddle = {false, false};
+
+// The largest rank of a pipeline: as many layers as any has, whatever its schedule deals out.
+int64_t most_layers(const std::vector<int64_t>& layers, const Pipeline& p) {
+  int64_t most = p.virtual_stages * layers[layers.size() / 2];
+  for (int64_t r = 0; r < p.stages; ++r) {
+    int64_t of_rank = 0;
+    for (int64_t v = 0; v < p.virtual_stages; ++v) {
+      of_rank += layers[static_cast<size_t>(r + v * p.stages)];
+    }
+    most = std::max(most, of_rank);
+  }
+  return most;
+}
+
+// Evaluations of the largest rank's program on one slice, each asked for once.
 class Stages {
  public:
   Stages(const StepRequest& request, const EvaluateStage& evaluate)
       : pipeline_(request.strategy.parallel.pipeline),
         evaluate_(evaluate),
-        stage_(request),
-        layers_(layers_of_stages(request.model, pipeline_)) {
-    stage_.strategy.parallel.pipeline = {};
-    stage_.rank = 0;
-    // Rank r of a looped pipeline has stages r, r + p, ...; of a V others, but no more layers.
-    for (int64_t r = 0; r < pipeline_.stages; ++r) {
-      int64_t of_rank = 0;
-      for (int64_t v = 0; v < pipeline_.virtual_stages; ++v) {
-        of_rank += layers_[static_cast<size_t>(r + v * pipeline_.stages)];
-      }
-      rank_layers_ = std::max(rank_layers_, of_rank);
-    }
-    rank_layers_ = std::max(rank_layers_, pipeline_.virtual_stages * layers_[layers_.size() / 2]);
-    stage_.model.layers = rank_layers_;
-  }
+        layers_(layers_of_stages(request.model, pipeline_)),
+        rank_layers_(most_layers(layers_, pipeline_)),
+        slice_(slice_request(request, rank_layers_)) {}
 
   const Pipeline& pipeline() const { return pipeline_; }
   int64_t rank_layers() const { return rank_layers_; }
   int64_t layers_of(int64_t stage) const { return layers_[static_cast<size_t>(stage)]; }
-  const StepRequest& request() const { return stage_; }
+  const StepRequest& slice() const { return slice_; }
 
-  /// The largest rank's program, with these ends.
-  Evaluation whole_sequence(Ends ends, int64_t micro_batches) const {
-    StepRequest request = stage_;
+  const Evaluation& evaluation(Ends ends, int64_t micro_batches) {
+    for (const Known& known : known_) {
+      if (known.ends == ends && known.micro_batches == micro_batches) return known.evaluation;
+    }
+    StepRequest request = slice_;
     request.ends = ends;
     request.micro_batches = micro_batches;
-    return evaluate_(request);
+    known_.push_back({ends, micro_batches, evaluate_(request)});
+    return known_.back().evaluation;
   }
-
-  /// The same on one slice.
-  StepRequest slice(Ends ends) const {
-    StepRequest request = stage_;
-    request.ends = ends;
-    request.micro_batches = 2;  // gradients stay from the first to the second
-    request.sequence /= pipeline_.slices;
-    Strategy& s = request.strategy;
-    s.block_tokens = std::min(s.block_tokens, request.sequence);
-    s.chunk_tokens = std::min(s.chunk_tokens, request.sequence);
-    return request;
-  }
-  Evaluation of_slice(Ends ends) const { return evaluate_(slice(ends)); }
 
  private:
+  struct Known {
+    Ends ends;
+    int64_t micro_batches;
+    Evaluation evaluation;
+  };
+
   Pipeline pipeline_;
   const EvaluateStage& evaluate_;
-  StepRequest stage_;
   std::vector<int64_t> layers_;
-  int64_t rank_layers_ = 0;
+  int64_t rank_layers_;
+  StepRequest slice_;
+  std::deque<Known> known_;  // references stay
 };
 
-constexpr Ends kMiddle = {false, false};
-
-// Seconds of a microbatch on all layers of the largest rank, and at the ends.
-struct Times {
-  double forward = 0, backward = 0;
-  double embedding = 0, embedding_backward = 0, loss = 0;
-  double rest = 0;
-};
-
+// Seconds of a slice among others on all layers of the largest rank, and of a step besides.
 struct Phases {
   double forward = 0, backward = 0, rest = 0;
 };
 
-Phases phases_of(const Stages& stages, Ends ends) {
-  const Evaluation one = stages.whole_sequence(ends, 1), two = stages.whole_sequence(ends, 2);
+Phases phases_of(Stages& stages, Ends ends) {
+  const Evaluation &one = stages.evaluation(ends, 1), &two = stages.evaluation(ends, 2);
   const double each = two.step_seconds - one.step_seconds;
   Phases phases;
   phases.forward = std::min(one.forward_seconds, each);
@@ -102,17 +96,44 @@ Phases phases_of(const Stages& stages, Ends ends) {
   return phases;
 }
 
-Times times_of(const Stages& stages) {
+// Seconds of a microbatch on all layers of the largest rank, and at the ends.
+struct Times {
+  double forward = 0, backward = 0;
+  double embedding = 0, embedding_backward = 0, loss = 0;
+  double rest = 0;
+  std::vector<SliceShare> shares;
+};
+
+// How much of attention's forward is done again before a backward.
+double attention_again(const Strategy& s) {
+  return s.attention_out.where == Saved::recompute ? s.attention_out.fraction : 0;
+}
+
+Times times_of(Stages& stages, const EarlierSlices& earlier) {
   const Phases middle = phases_of(stages, kMiddle);
   const Phases first = phases_of(stages, {true, false}), last = phases_of(stages, {false, true});
+  const auto slices = static_cast<double>(stages.pipeline().slices);
+  const auto layers = static_cast<double>(stages.rank_layers());
+  const double again = attention_again(stages.slice().strategy);
   Times t;
-  t.forward = middle.forward;
-  t.backward = middle.backward;
-  t.embedding = std::max(0.0, first.forward - middle.forward);
-  t.embedding_backward = std::max(0.0, first.backward - middle.backward);
-  t.loss = std::max(0.0, last.forward + last.backward - middle.forward - middle.backward);
+  t.forward = slices * middle.forward + layers * earlier.all_forward();
+  t.backward =
+      slices * middle.backward + layers * (earlier.all_backward() + again * earlier.all_forward());
+  t.embedding = slices * std::max(0.0, first.forward - middle.forward);
+  t.embedding_backward = slices * std::max(0.0, first.backward - middle.backward);
+  t.loss = slices * std::max(0.0, last.forward + last.backward - middle.forward - middle.backward);
   t.rest = cuts_vocabulary(stages.pipeline()) ? middle.rest
                                               : std::max({middle.rest, first.rest, last.rest});
+  for (size_t j = 0; j < earlier.forward.size(); ++j) {
+    const double forward = middle.forward + layers * earlier.forward[j];
+    const double backward =
+        middle.backward + layers * (earlier.backward[j] + again * earlier.forward[j]);
+    // Gradients of weights know of no other tokens.
+    const double weight = std::min(middle.forward, middle.backward);
+    const double input = t.backward - slices * weight;
+    t.shares.push_back({forward / t.forward, input > 0 ? (backward - weight) / input : 1 / slices,
+                        1 / slices, stages.slice().sequence});
+  }
   return t;
 }
 
@@ -171,7 +192,7 @@ ScheduleCosts costs_of(const StepRequest& request, const Stages& stages, const T
     const int64_t parts = kParts * p.slices * stages.layers_of(stage);
     costs.memory.push_back({.activations = parts, .for_weights = parts});
   }
-  costs.shares = pipeline_shares(request);
+  costs.shares = p.equal_work ? pipeline_shares(request) : t.shares;
   costs.communication = message;
   return costs;
 }
@@ -212,22 +233,23 @@ TierBytes vocabulary_states(const StepRequest& stage, int64_t shares) {
 // What lies on a rank with these ends while one slice is at work, and what each in flight leaves.
 class Memory {
  public:
-  explicit Memory(const Stages& stages) : stages_(stages) {
+  explicit Memory(Stages& stages) : stages_(stages) {
     const Pipeline& p = stages.pipeline();
-    kept_ = saved_bytes(stages.slice(kMiddle));
+    kept_ = saved_bytes(stages.slice());
     if (p.slices > 1) {
-      const TensorBytes whole = bytes_of(stages.request()), slice = bytes_of(stages.slice(kMiddle));
+      const TensorBytes slice = bytes_of(stages.slice());
       const auto of_layer = [](const TensorBytes& b) {
         return b[Tensor::dk_all] + b[Tensor::dv_all];
       };
-      gradients_ = stages.rank_layers() * of_layer(whole) - of_layer(slice);
+      gradients_ = (stages.rank_layers() * p.slices - 1) * of_layer(slice);
     }
-    if (cuts_vocabulary(p)) vocabulary_ = vocabulary_states(stages.request(), p.stages);
+    if (cuts_vocabulary(p)) vocabulary_ = vocabulary_states(stages.slice(), p.stages);
     cut_ = cuts_vocabulary(p);
   }
 
   TierBytes peak(Ends ends, double held) {
-    TierBytes bytes = at_work(cut_ ? kMiddle : ends);
+    // Of two microbatches: gradients stay from the first to the second.
+    TierBytes bytes = stages_.evaluation(cut_ ? kMiddle : ends, 2).peak_bytes;
     const double others = held * static_cast<double>(stages_.pipeline().slices) - 1;
     for (int tier = 0; tier < kTierCount; ++tier) {
       bytes[tier] += std::llround(std::max(0.0, others) * static_cast<double>(kept_[tier]));
@@ -241,18 +263,11 @@ class Memory {
   static TensorBytes bytes_of(const StepRequest& r) {
     return tensor_bytes(r.model, lengths_of(r.strategy, r.sequence), r.strategy, r.dtype);
   }
-  const TierBytes& at_work(Ends ends) {
-    for (const auto& [known, bytes] : known_) {
-      if (known == ends) return bytes;
-    }
-    return known_.emplace_back(ends, stages_.of_slice(ends).peak_bytes).second;
-  }
 
-  const Stages& stages_;
+  Stages& stages_;
   TierBytes kept_{}, vocabulary_{};
   int64_t gradients_ = 0;
   bool cut_ = false;
-  std::vector<std::pair<Ends, TierBytes>> known_;
 };
 
 bool can_be_laid_out(const Schedule& schedule) {
@@ -287,9 +302,47 @@ std::vector<SliceShare> pipeline_shares(const StepRequest& request) {
   const std::vector<int64_t> lengths =
       p.equal_work ? equal_time_slices(request.sequence, slices, multiple, cost)
                    : equal_token_slices(request.sequence, slices, multiple);
-  const SavedPolicy& out = request.strategy.attention_out;
-  const double again = out.where == Saved::recompute ? out.fraction : 0;
-  return slice_shares(lengths, cost, 1 + recomputed_share(request.strategy), 2.5 + again);
+  return slice_shares(lengths, cost, 1 + recomputed_share(request.strategy),
+                      2.5 + attention_again(request.strategy));
+}
+
+double EarlierSlices::all_forward() const {
+  return std::accumulate(forward.begin(), forward.end(), 0.0);
+}
+double EarlierSlices::all_backward() const {
+  return std::accumulate(backward.begin(), backward.end(), 0.0);
+}
+
+EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const CostModel& cost) {
+  StepRequest whole = slice;  // the slice as one chunk
+  whole.strategy.chunk_tokens = whole.strategy.block_tokens = slice.sequence;
+  const Program program = empty_program(whole);
+  EarlierSlices earlier;
+  for (const OpKind kind : {OpKind::attention_forward, OpKind::attention_backward}) {
+    std::vector<OpShape> shapes(static_cast<size_t>(slices));
+    for (size_t j = 0; j < shapes.size(); ++j) {
+      shapes[j].kind = kind;
+      shapes[j].kv_chunks = static_cast<int32_t>(j) + 1;
+      shapes[j].diagonal = true;
+    }
+    std::vector<double> seconds = cost.durations(program, shapes);
+    const double alone = seconds.front();
+    for (double& each : seconds) each -= alone;
+    (kind == OpKind::attention_forward ? earlier.forward : earlier.backward) = std::move(seconds);
+  }
+  return earlier;
+}
+
+StepRequest slice_request(const StepRequest& request, int64_t layers) {
+  StepRequest slice = request;
+  slice.strategy.parallel.pipeline = {};
+  slice.rank = 0;
+  slice.model.layers = layers;
+  slice.sequence /= request.strategy.parallel.pipeline.slices;
+  Strategy& s = slice.strategy;
+  s.block_tokens = std::min(s.block_tokens, slice.sequence);
+  s.chunk_tokens = std::min(s.chunk_tokens, slice.sequence);
+  return slice;
 }
 
 bool splits_backward(const Schedule& schedule) {
@@ -301,9 +354,11 @@ bool splits_backward(const Schedule& schedule) {
 
 PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost,
                                const EvaluateStage& evaluate_stage, RankMemory rank_memory) {
-  const Stages stages(request, evaluate_stage);
+  Stages stages(request, evaluate_stage);
   const Pipeline& p = stages.pipeline();
-  const Times times = times_of(stages);
+  EarlierSlices earlier;
+  if (p.slices > 1) earlier = earlier_slices(stages.slice(), p.slices, cost);
+  const Times times = times_of(stages, earlier);
 
   PipelineStep step;
   step.forward_seconds = times.forward;

@@ -8,9 +8,9 @@
 // is that of its program with one microbatch at a time, and what the others that the schedule has
 // in flight have left there for their backward, which is plain arithmetic (saved_bytes()).
 //
-// Of slices of a sequence a rank holds a slice's program and, for every slice in flight, what it
-// has left, keys and values among it; gradients of these add up for the whole sequence in all
-// layers at once.
+// Of slices of a sequence the program is that of one slice, to which attention to the slices before
+// is added. A rank holds that program and, for every slice in flight, what it has left, keys and
+// values among it; gradients of these add up for the whole sequence in all layers at once.
 //
 // That sum knows neither what packing loses nor that gradients come after all forwards in some
 // schedules; lists that can be lowered are laid out where the answer is to be exact.
@@ -62,8 +62,19 @@ enum class RankMemory { summed, laid_out };
 PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost,
                                const EvaluateStage& evaluate_stage, RankMemory memory);
 
-/// The slices' parts of a microbatch; none for whole sequences. REQUIRES: the request names a
-/// pipeline whose slices divide the sequence.
+/// Seconds that one layer of a rank attends to the slices before, by slice, forward and backward.
+struct EarlierSlices {
+  std::vector<double> forward, backward;
+  double all_forward() const;
+  double all_backward() const;
+};
+/// `slice` is of one of `slices` equal slices, without the pipeline.
+EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const CostModel& cost);
+/// The request of one slice of a pipeline's stage with so many layers, without the pipeline.
+StepRequest slice_request(const StepRequest& request, int64_t layers);
+
+/// The slices' parts of a microbatch by the model's FLOP; none for whole sequences. REQUIRES: the
+/// request names a pipeline whose slices divide the sequence.
 std::vector<SliceShare> pipeline_shares(const StepRequest& request);
 
 /// Whether the gradients of weights are actions of their own.

@@ -19,9 +19,6 @@ int64_t about_ops_of_layer(const StepRequest& request) {
          (20 + 12 * lengths.blocks() + per_chunk * chunks * lengths.head_groups);
 }
 
-namespace {
-
-// All of a program but its list.
 Program empty_program(const StepRequest& request) {
   if (request.strategy.parallel.pipeline.stages > 1) {
     throw bad_input("strategy: a pipeline has a program for each of its ranks, not one for all");
@@ -38,6 +35,8 @@ Program empty_program(const StepRequest& request) {
   program.bytes = tensor_bytes(request.model, program.lengths, request.strategy, request.dtype);
   return program;
 }
+
+namespace {
 
 // Lays arenas out while lifetimes pass by.
 class ArenaWalk final : public LifetimeWatcher {

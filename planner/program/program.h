@@ -212,6 +212,9 @@ struct StepRequest {
 /// About how many ops a layer has in the step.
 int64_t about_ops_of_layer(const StepRequest& request);
 
+/// All of a program but its list, which is what op costs are asked of.
+Program empty_program(const StepRequest& request);
+
 /// Lowers a step to its program: the actions of the schedule, layer by layer, chunk by chunk.
 /// Deterministic. Throws bad_input where the strategy contradicts the length (validate()).
 Program build_program(const StepRequest& request);

@@ -38,19 +38,12 @@ bool suits_states(const Strategy& s) {
 
 }  // namespace
 
-// Bounds of a stage's microbatch: its time with one and with two of them, and the memory of a
-// slice.
+// Bounds of slices on a stage: one of them, and two.
 struct PipelineJudge::StageBounds {
-  StageBounds(const StepRequest& one, const StepRequest& two, const StepRequest& slice,
-              const CostModel& cost)
-      : layers(one.model.layers),
-        sequence(one.sequence),
-        slices(one.sequence / slice.sequence),
-        of_one(one, cost),
-        of_two(two, cost),
-        of_slice(slice, cost) {}
-  int64_t layers, sequence, slices;
-  Bounds of_one, of_two, of_slice;
+  StageBounds(const StepRequest& one, const StepRequest& two, const CostModel& cost)
+      : layers(one.model.layers), sequence(one.sequence), of_one(one, cost), of_two(two, cost) {}
+  int64_t layers, sequence;
+  Bounds of_one, of_two;
 };
 
 PipelineJudge::PipelineJudge(const ModelSpec& model, const HardwareProfile& hw,
@@ -102,12 +95,9 @@ const PipelineJudge::Order& PipelineJudge::order_of(const Pipeline& p, int64_t s
   return order;
 }
 
-PipelineJudge::StageBounds& PipelineJudge::bounds_of(int64_t layers, int64_t sequence,
-                                                     int64_t slices) {
-  for (const auto& known : bounds_) {
-    if (known->layers == layers && known->sequence == sequence && known->slices == slices) {
-      return *known;
-    }
+PipelineJudge::StageBounds& PipelineJudge::bounds_of(int64_t layers, int64_t sequence) {
+  for (size_t i = bounds_.size(); i-- > 0;) {
+    if (bounds_[i]->layers == layers && bounds_[i]->sequence == sequence) return *bounds_[i];
   }
   constexpr size_t kMost = 64;
   if (bounds_.size() == kMost) bounds_.erase(bounds_.begin());
@@ -116,9 +106,18 @@ PipelineJudge::StageBounds& PipelineJudge::bounds_of(int64_t layers, int64_t seq
   one.micro_batches = 1;
   StepRequest two = one;
   two.micro_batches = 2;
-  StepRequest slice = one;
-  slice.sequence = sequence / slices;
-  return *bounds_.emplace_back(std::make_unique<StageBounds>(one, two, slice, cost_));
+  return *bounds_.emplace_back(std::make_unique<StageBounds>(one, two, cost_));
+}
+
+const std::array<double, 2>& PipelineJudge::attention_of(const StepRequest& slice, int64_t slices) {
+  const Parallel& p = slice.strategy.parallel;
+  const auto [it, fresh] = attention_.try_emplace(
+      {slice.sequence, slices, p.ulysses, p.tensor, slice.strategy.deterministic});
+  if (fresh) {
+    const EarlierSlices earlier = earlier_slices(slice, slices, cost_);
+    it->second = {earlier.all_forward(), earlier.all_backward()};
+  }
+  return it->second;
 }
 
 double PipelineJudge::overflow(const TierBytes& bytes, bool live) const {
@@ -140,28 +139,32 @@ Score PipelineJudge::guess(const Strategy& strategy, int64_t sequence) {
   const Order& order = order_of(pipeline, sequence);
   if (!order.possible || (order.splits && recomputes(strategy))) return score;
 
-  Strategy s = strategy;
-  s.parallel.pipeline = {};
   // The loss is where the longest rank is, so the bounds of a whole small model are about right.
   const int64_t layers = (model_.layers + pipeline.stages - 1) / pipeline.stages;
-  StageBounds& bounds = bounds_of(layers, sequence, pipeline.slices);
+  const auto slices = static_cast<double>(pipeline.slices);
+  const StepRequest slice = slice_request(request_of(strategy, sequence), layers);
+  const Strategy& s = slice.strategy;
+  StageBounds& bounds = bounds_of(layers, slice.sequence);
   const auto guessed = [](const Bound& b) {
     return b.step_seconds + kUnhidden * (b.busy_seconds - b.step_seconds);
   };
-  const double one = guessed(bounds.of_one.of(s)), two = guessed(bounds.of_two.of(s));
-  score.step_seconds = order.cost * (two - one) + std::max(0.0, 2 * one - two);
+  const Bound of_two = bounds.of_two.of(s);
+  const double one = guessed(bounds.of_one.of(s)), two = guessed(of_two);
+  double each = slices * (two - one);
+  if (pipeline.slices > 1) {
+    const auto& [forward, backward] = attention_of(slice, pipeline.slices);
+    const double again = s.attention_out.where == Saved::recompute ? 2 : 1;
+    each += static_cast<double>(layers) * (again * forward + backward);
+  }
+  score.step_seconds = order.cost * each + std::max(0.0, 2 * one - two);
   score.seconds = score.step_seconds / static_cast<double>(s.parallel.data);
 
-  StepRequest slice = request_of(s, sequence / pipeline.slices);
-  slice.model.layers = layers;
-  slice.strategy.chunk_tokens = std::min(s.chunk_tokens, slice.sequence);
-  slice.strategy.block_tokens = std::min(s.block_tokens, slice.sequence);
-  const Lengths lengths = lengths_of(slice.strategy, slice.sequence);
-  const TensorBytes bytes = tensor_bytes(slice.model, lengths, slice.strategy, dtype_);
-  const TierBytes kept = saved_bytes(slice.model, slice.strategy, lengths, bytes,
-                                     kv_groups(slice.model, lengths), layers);
-  score.bytes = bounds.of_slice.of(slice.strategy).peak_bytes;
-  const double others = order.held * static_cast<double>(pipeline.slices) - 1;
+  const Lengths lengths = lengths_of(s, slice.sequence);
+  const TensorBytes bytes = tensor_bytes(slice.model, lengths, s, dtype_);
+  const TierBytes kept =
+      saved_bytes(slice.model, s, lengths, bytes, kv_groups(slice.model, lengths), layers);
+  score.bytes = of_two.peak_bytes;
+  const double others = order.held * slices - 1;
   for (int tier = 0; tier < kTierCount; ++tier) {
     score.bytes[tier] += std::llround(std::max(0.0, others) * static_cast<double>(kept[tier]));
   }

@@ -48,7 +48,9 @@ class PipelineJudge {
 
   StepRequest request_of(const Strategy& strategy, int64_t sequence) const;
   const Order& order_of(const Pipeline& pipeline, int64_t sequence);
-  StageBounds& bounds_of(int64_t layers, int64_t sequence, int64_t slices);
+  StageBounds& bounds_of(int64_t layers, int64_t sequence);
+  /// Seconds a layer attends to earlier slices, forward and backward.
+  const std::array<double, 2>& attention_of(const StepRequest& slice, int64_t slices);
   double overflow(const TierBytes& bytes, bool live) const;
 
   const HardwareProfile& hw_;
@@ -60,6 +62,7 @@ class PipelineJudge {
   Budget budget_;
   int64_t considered_ = 0, evaluations_ = 0;
   std::map<std::tuple<int64_t, std::string_view, int64_t, int64_t, bool, int64_t>, Order> orders_;
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool>, std::array<double, 2>> attention_;
   std::vector<std::unique_ptr<StageBounds>> bounds_;
 };
 
