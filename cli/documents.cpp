@@ -16,8 +16,17 @@ Json saved_json(const SavedPolicy& policy) {
 }
 
 Json parallel_json(const Parallel& p) {
-  return {{"ranks", p.ranks()},   {"data", p.data}, {"tensor", p.tensor},  {"ring", p.ring},
-          {"ulysses", p.ulysses}, {"zero", p.zero}, {"overlap", p.overlap}};
+  Json object = {{"ranks", p.ranks()},   {"data", p.data}, {"tensor", p.tensor},  {"ring", p.ring},
+                 {"ulysses", p.ulysses}, {"zero", p.zero}, {"overlap", p.overlap}};
+  const Pipeline& pipeline = p.pipeline;
+  if (pipeline.stages > 1) {
+    object["pipeline"] = {{"stages", pipeline.stages},
+                          {"schedule", pipeline.schedule},
+                          {"virtual_stages", pipeline.virtual_stages},
+                          {"slices", pipeline.slices},
+                          {"split", pipeline.equal_work ? "work" : "tokens"}};
+  }
+  return object;
 }
 
 }  // namespace

@@ -2,11 +2,13 @@
 // do.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
+#include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
 #include "planner/search/verdict.h"
@@ -185,7 +187,7 @@ Json document_of(const Plan& plan, const Simulated& s) {
                        {"busy_seconds", s.timeline.busy_seconds[stream]}});
   }
   Json waits = Json::array();
-  for (const Wait& wait : compute_waits(s)) {
+  for (const ComputeWait& wait : compute_waits(s)) {
     waits.push_back(
         {{"stream", name_of(wait.stream)}, {"for", wait.what}, {"seconds", wait.seconds}});
   }
@@ -217,8 +219,35 @@ Json document_of(const Plan& plan, const Simulated& s) {
   return document;
 }
 
+int explain_pipeline(const Plan& plan, bool json) {
+  const PipelineStep step = pipeline_step(plan);
+  const auto slowest = std::max_element(
+      step.ranks.begin(), step.ranks.end(),
+      [](const PipelineRank& a, const PipelineRank& b) { return a.busy_seconds < b.busy_seconds; });
+  const std::string limit = fmt::format(
+      "rank {} is busy longest, {} of {}; ranks are idle {} of the schedule, {} comes after it",
+      slowest - step.ranks.begin(), format_seconds(slowest->busy_seconds),
+      format_seconds(step.whole.step_seconds), percent(step.bubble_rate),
+      format_seconds(step.rest_seconds));
+  if (json) {
+    Json document = plan_summary_json(plan);
+    document["predicted"] = forecast_json(plan.hardware, plan.predicted);
+    document["pipeline"] = pipeline_json(step);
+    document["limit"] = limit;
+    print_json(document);
+    return 0;
+  }
+  fmt::print("{}\n", bold(headline(plan)));
+  print_knobs(plan);
+  print_prediction(plan, plan.predicted);
+  print_pipeline(plan);
+  fmt::print("{}\n  {}\n", bold("What limits it"), limit);
+  return 0;
+}
+
 int run(const std::string& path, bool all, bool json) {
   const Plan plan = read_plan(path);
+  if (plan.strategy.parallel.pipeline.stages > 1) return explain_pipeline(plan, json);
   const Simulated simulated = simulate_plan(plan);
   const Neighbours around(plan);
   if (json) {

@@ -42,7 +42,8 @@ Json result_json(const MaxSequence& result) {
                  {"granule_tokens", result.granule},
                  {"limited_by", name_of(result.limit)},
                  {"shortfall_bytes", result.shortfall_bytes},
-                 {"would_lift", result.would_lift}};
+                 {"would_lift", result.would_lift},
+                 {"beside", result.beside}};
   if (result.sequence > 0) {
     object["chunk_tokens"] = result.plan.strategy.chunk_tokens;
     object["predicted"] = forecast_json(result.plan.hardware, result.plan.predicted);
@@ -85,6 +86,9 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   Table table(columns);
   for (const MaxSequence& result : results) add_row(table, result, many);
   table.print();
+  for (const MaxSequence& result : results) {
+    if (!result.beside.empty()) fmt::print("  {}: {}\n", result.strategy, result.beside);
+  }
   fmt::print("{}\n", bold("What would lift the limit"));
   for (const MaxSequence& result : results) {
     if (result.would_lift.empty()) continue;
@@ -105,7 +109,9 @@ int run(const Flags& flags, bool json) {
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
   std::vector<std::string> strategies;
-  if (flags.strategy != "all") {
+  if (flags.strategy == "all" && !options.parallel.admits_flat()) {
+    strategies = {"auto"};  // no preset has a pipeline
+  } else if (flags.strategy != "all") {
     strategies = {flags.strategy};
   } else {
     // On one device, presets that are a grid are checkpoint by another name.

@@ -8,9 +8,11 @@
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
+#include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
 #include "models/catalog.h"
+#include "planner/search/rival.h"
 #include "planner/search/sweep.h"
 
 namespace longspan::cli {
@@ -180,10 +182,14 @@ Json answers_json(const Sweep& found) {
   return answers;
 }
 
-void print_text(const Flags& flags, const Sweep& found) {
+void print_text(const Flags& flags, const Sweep& found, const std::string& why_chosen) {
   fmt::print("{}\n", bold(headline(found.best)));
   print_knobs(found.best);
   print_prediction(found.best, found.best.predicted);
+  if (found.best.strategy.parallel.pipeline.stages > 1) print_pipeline(found.best);
+  if (!why_chosen.empty()) {
+    fmt::print("{}\n  {}\n", bold("With and without a pipeline"), why_chosen);
+  }
   const std::string why = why_so_many(found);
   if (!why.empty()) fmt::print("{}\n  {}\n", bold("Why so many devices"), why);
   if (!found.front.empty()) print_front(found);
@@ -205,6 +211,8 @@ int run(const Flags& flags, bool json) {
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
   Sweep found = find_plans(flags, model, hw);
+  const Plan* rival = rival_of_best(found);
+  const std::string why = rival == nullptr ? "" : why_chosen(found.best, *rival);
   found.best.created_by = version_text() + " plan";
   if (!flags.output.empty()) write_file_atomically(flags.output, write_plan(found.best));
 
@@ -215,6 +223,11 @@ int run(const Flags& flags, bool json) {
     document["capacity"] = tiers_json(capacities(found.best.hardware));
     document["pareto"] = front_json(found);
     document["answers"] = answers_json(found);
+    if (rival != nullptr) {
+      document["rival"] = {{"strategy", strategy_json(rival->strategy)},
+                           {"predicted", forecast_json(rival->hardware, rival->predicted)},
+                           {"why", why}};
+    }
     document["why_so_many_devices"] = why_so_many(found);
     document["considered"] = found.considered;
     document["evaluated"] = found.evaluated;
@@ -222,7 +235,7 @@ int run(const Flags& flags, bool json) {
     document["file"] = flags.output.empty() ? Json() : Json(flags.output);
     print_json(document);
   } else {
-    print_text(flags, found);
+    print_text(flags, found, why);
   }
   return 0;
 }

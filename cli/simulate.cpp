@@ -3,10 +3,12 @@
 
 #include <memory>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
+#include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
 #include "planner/simulate/analysis.h"
@@ -20,9 +22,31 @@ struct Flags {
   std::string trace;
 };
 
+// Of a pipeline the schedule is what is simulated, with the times of its stages' programs.
+int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
+  if (!flags.trace.empty()) {
+    throw bad_input(
+        "--trace: a plan with a pipeline has a program for each rank and no trace yet; "
+        "`longspan schedule {} --svg FILE` draws its schedule",
+        plan.strategy.parallel.pipeline.schedule);
+  }
+  if (json) {
+    Json document = plan_summary_json(plan);
+    document["predicted"] = forecast_json(plan.hardware, plan.predicted);
+    document["pipeline"] = pipeline_json(pipeline_step(plan));
+    print_json(document);
+    return 0;
+  }
+  fmt::print("{}\n", bold(headline(plan)));
+  print_prediction(plan, plan.predicted);
+  print_pipeline(plan);
+  return 0;
+}
+
 int run(const Flags& flags, bool json) {
   check_folder_of(flags.trace, "--trace");
   const Plan plan = read_plan(flags.plan);
+  if (plan.strategy.parallel.pipeline.stages > 1) return run_pipeline(flags, plan, json);
   const Simulated s = simulate_plan(plan);
   if (!flags.trace.empty()) {
     const std::string events = trace_events(s.program, s.timeline, "predicted");

@@ -306,6 +306,12 @@ std::vector<SliceShare> pipeline_shares(const StepRequest& request) {
                       2.5 + attention_again(request.strategy));
 }
 
+PipelineStep pipeline_step(const Plan& plan) {
+  const CostModel cost(plan.hardware, plan.dtype);
+  const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
+  return evaluate_pipeline(step_request(plan), cost, evaluate_stage, RankMemory::laid_out);
+}
+
 double EarlierSlices::all_forward() const {
   return std::accumulate(forward.begin(), forward.end(), 0.0);
 }

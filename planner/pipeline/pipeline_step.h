@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "planner/cost/cost_model.h"
+#include "planner/plan/plan.h"
 #include "planner/program/program.h"
 #include "planner/schedule/timing.h"
 #include "planner/simulate/evaluate.h"
@@ -61,6 +62,9 @@ enum class RankMemory { summed, laid_out };
 /// that recomputes.
 PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost,
                                const EvaluateStage& evaluate_stage, RankMemory memory);
+
+/// The exact step of a plan with a pipeline. Throws as above.
+PipelineStep pipeline_step(const Plan& plan);
 
 /// Seconds that one layer of a rank attends to the slices before, by slice, forward and backward.
 struct EarlierSlices {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -12,7 +14,6 @@
 #include "planner/search/fast_path.h"
 #include "planner/search/knobs.h"
 #include "planner/search/lift.h"
-#include "planner/search/pipelines.h"
 #include "planner/search/pipelines.h"
 #include "planner/search/search.h"
 #include "planner/simulate/evaluate.h"
@@ -485,6 +486,21 @@ MaxSequence longest_with_pipeline(const ModelSpec& model, const HardwareProfile&
   return result;
 }
 
+// "a pipeline: pipeline 8 (...) holds 10 of 80 layers a rank; without one 2.1M tokens fit"
+std::string beside_each_other(const MaxSequence& piped, const MaxSequence& flat, bool piped_wins) {
+  if (piped.sequence == 0) return "no pipeline fits";
+  const Pipeline& pipeline = piped.plan.strategy.parallel.pipeline;
+  const int64_t layers = piped.plan.model.layers;
+  const std::string share = fmt::format("{}: {} of {} layers on a rank", describe(pipeline),
+                                        (layers + pipeline.stages - 1) / pipeline.stages, layers);
+  if (piped_wins) {
+    return fmt::format("longest with {}; without a pipeline {} tokens fit", share,
+                       flat.sequence == 0 ? "no" : format_tokens(flat.sequence));
+  }
+  return fmt::format("longest without a pipeline; with {} {} tokens fit", share,
+                     format_tokens(piped.sequence));
+}
+
 }  // namespace
 
 MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
@@ -523,7 +539,13 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
       break;
     }
   }
-  if (piped && piped->sequence > result.sequence) return *piped;
+  if (piped) {
+    const bool wins = piped->sequence > result.sequence;
+    const std::string beside = beside_each_other(*piped, result, wins);
+    if (wins) result = std::move(*piped);
+    result.beside = beside;
+    if (wins) return result;
+  }
   if (result.sequence == 0) return result;
 
   const StepRequest at = prober.request(best.family, best.granules);

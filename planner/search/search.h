@@ -33,6 +33,7 @@ struct MaxSequence {
   Limit limit = Limit::none;    // what stopped the next granule ...
   int64_t shortfall_bytes = 0;  // ... and by how much
   std::string would_lift;       // one change that lifts the limit, as a sentence
+  std::string beside;           // what is longest with a pipeline, or without; empty if not asked
   Plan plan;                    // for `sequence`, with its prediction
   Strategy refused;             // its knobs at sequence + granule
 };

@@ -34,6 +34,8 @@ class Questions {
         result_.evaluated += found.evaluated;
         plans_.insert(plans_.end(), found.pareto.begin(), found.pareto.end());
         answer.plan = std::move(found.best);
+        answer.rival = std::move(found.rival);
+        if (answer.rival) complete(*answer.rival);
       } else {
         answer.plan = plan_preset(model_, used, options_.strategy, sequence, options_.search);
       }
@@ -149,6 +151,13 @@ Sweep fewest_devices(const ModelSpec& model, const HardwareProfile& hw, int64_t 
     if (questions.ask(sequence, count)) break;
   }
   return questions.finish();
+}
+
+const Plan* rival_of_best(const Sweep& sweep) {
+  for (const Answer& answer : sweep.answers) {
+    if (answer.plan == sweep.best) return answer.rival ? &*answer.rival : nullptr;
+  }
+  return nullptr;
 }
 
 std::string why_so_many(const Sweep& sweep) {

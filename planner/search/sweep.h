@@ -29,8 +29,9 @@ struct SweepOptions {
 /// To one length on so many devices.
 struct Answer {
   int64_t sequence = 0, devices = 0;
-  std::optional<Plan> plan;  // the best by the objective, or none:
-  std::string refusal;       // why
+  std::optional<Plan> plan;        // the best by the objective, or none:
+  std::string refusal;             // why
+  std::optional<Plan> rival = {};  // SearchResult::rival
 };
 
 struct Sweep {
@@ -56,6 +57,9 @@ Sweep sweep(const ModelSpec& model, const HardwareProfile& hw,
 Sweep fewest_devices(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                      const std::vector<int64_t>& devices, const SweepOptions& options,
                      const Progress& progress = {});
+
+/// The best plan's answer's rival, if it has one.
+const Plan* rival_of_best(const Sweep& sweep);
 
 /// One sentence on the number of devices of the best plan: what the next fewer and the next more of
 /// those asked about would give, or why they give nothing. Empty if there was one number only.

@@ -99,7 +99,7 @@ std::array<double, kObstacleCount> parts_of(const Simulated& s, const CostModel&
     add(resource_of(s.program.ops[queued.op]), alone[queued.shape]);
     add(Obstacle::pcie_time, span.end - span.start - alone[queued.shape]);
   }
-  for (const Wait& wait : compute_waits(s)) add(resource_of(wait.stream), wait.seconds);
+  for (const ComputeWait& wait : compute_waits(s)) add(resource_of(wait.stream), wait.seconds);
   return parts;
 }
 

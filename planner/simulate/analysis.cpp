@@ -80,7 +80,7 @@ std::vector<KindTime> time_by_kind(const Program& program, const Timeline& timel
   return result;
 }
 
-std::vector<Wait> compute_waits(const Simulated& s) {
+std::vector<ComputeWait> compute_waits(const Simulated& s) {
   std::map<std::pair<Stream, std::string>, double> waits;
   const auto add = [&](int32_t op, double seconds) {
     waits[{s.program.ops[op].stream, what_of(s.program, s.program.ops[op])}] += seconds;
@@ -98,10 +98,10 @@ std::vector<Wait> compute_waits(const Simulated& s) {
     add(static_cast<int32_t>(last - s.timeline.spans.begin()),
         s.timeline.step_seconds - free_since);
   }
-  std::vector<Wait> result;
+  std::vector<ComputeWait> result;
   for (const auto& [key, seconds] : waits) result.push_back({key.first, key.second, seconds});
   std::stable_sort(result.begin(), result.end(),
-                   [](const Wait& a, const Wait& b) { return a.seconds > b.seconds; });
+                   [](const ComputeWait& a, const ComputeWait& b) { return a.seconds > b.seconds; });
   return result;
 }
 
@@ -192,7 +192,7 @@ std::string device_knob(Tensor tensor, const Strategy& s, bool chunked) {
   }
 }
 
-std::string time_suggestion(const Wait& wait) {
+std::string time_suggestion(const ComputeWait& wait) {
   switch (wait.stream) {
     case Stream::h2d:
       return "load earlier (prefetch_depth), use larger chunks, or keep that tensor on device";
@@ -211,7 +211,7 @@ Diagnosis diagnose(const Plan& plan, const Simulated& s) {
   Diagnosis result;
   const double step = s.timeline.step_seconds;
   const double busy = s.timeline.busy_seconds[static_cast<int>(Stream::compute)] / step;
-  const std::vector<Wait> waits = compute_waits(s);
+  const std::vector<ComputeWait> waits = compute_waits(s);
   constexpr double kWorthMentioning = 0.03;  // of the step
   if (!waits.empty() && waits.front().seconds > kWorthMentioning * step) {
     result.limit = fmt::format(

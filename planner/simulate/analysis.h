@@ -32,13 +32,13 @@ struct KindTime {
 std::vector<KindTime> time_by_kind(const Program& program, const Timeline& timeline);
 
 /// Time in which the compute stream had nothing to do, by what it waited for.
-struct Wait {
+struct ComputeWait {
   Stream stream;  // where the op ran that compute waited for
   std::string what;
   double seconds = 0;
 };
 /// The longest first. What remains after the last compute op counts too.
-std::vector<Wait> compute_waits(const Simulated& simulated);
+std::vector<ComputeWait> compute_waits(const Simulated& simulated);
 
 struct TensorMemory {
   Tensor tensor;

@@ -151,7 +151,7 @@ TEST_CASE("what this version cannot run is refused by name") {
   check_refused(replaced(text, "longspan_plan: 1\n", ""), {"longspan_plan"});
   check_refused(replaced(text, "ranks: 1", "ranks: 2"), {"ranks", "product of the degrees, 1"});
   check_refused(replaced(text, "stages: 1", "stages: 4"),
-                {"stages", "this version runs one stage"});
+                {"stages", "expected 1, as the pipeline has, got 4"});
   check_refused(replaced(text, "dtype: float32", "dtype: bfloat16"), {"dtype", "bfloat16"});
 }
 
