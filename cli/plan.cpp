@@ -211,8 +211,10 @@ int run(const Flags& flags, bool json) {
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
   Sweep found = find_plans(flags, model, hw);
-  const Plan* rival = rival_of_best(found);
-  const std::string why = rival == nullptr ? "" : why_chosen(found.best, *rival);
+  const Answer* answer = answer_of_best(found);
+  const Plan* rival = answer != nullptr && answer->rival ? &*answer->rival : nullptr;
+  std::string why = answer != nullptr ? answer->no_rival : "";
+  if (rival != nullptr) why = why_chosen(found.best, *rival);
   found.best.created_by = version_text() + " plan";
   if (!flags.output.empty()) write_file_atomically(flags.output, write_plan(found.best));
 
@@ -225,9 +227,9 @@ int run(const Flags& flags, bool json) {
     document["answers"] = answers_json(found);
     if (rival != nullptr) {
       document["rival"] = {{"strategy", strategy_json(rival->strategy)},
-                           {"predicted", forecast_json(rival->hardware, rival->predicted)},
-                           {"why", why}};
+                           {"predicted", forecast_json(rival->hardware, rival->predicted)}};
     }
+    document["with_and_without_a_pipeline"] = why;
     document["why_so_many_devices"] = why_so_many(found);
     document["considered"] = found.considered;
     document["evaluated"] = found.evaluated;

@@ -234,6 +234,12 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
 
 // How a plan of several ranks is run, for somebody who has not.
 void check_ranks_present(const Plan& plan, const Flags& flags, const Communicator& comm) {
+  if (const Pipeline& pipeline = plan.strategy.parallel.pipeline; pipeline.stages > 1) {
+    throw bad_input(
+        "{}: the plan has a {}: pipelines are planned and simulated, the engine does not "
+        "run them yet; `plan --pipeline 1` makes a plan without",
+        flags.plan, describe(pipeline));
+  }
   const int64_t ranks = plan.strategy.parallel.ranks();
   if (comm.size() == ranks) return;
   if (comm.name() == "self") {

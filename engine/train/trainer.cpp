@@ -15,12 +15,6 @@ namespace longspan {
 namespace {
 
 Program checked_program(const Plan& plan, Communicator* comm) {
-  if (const Pipeline& pipeline = plan.strategy.parallel.pipeline; pipeline.stages > 1) {
-    throw bad_input(
-        "the plan has a {}: pipelines are planned and simulated, the engine does not run them yet; "
-        "plan with --pipeline 1",
-        longspan::describe(pipeline));
-  }
   if (comm == nullptr) {
     check_backend(plan.hardware);
   } else {

@@ -235,7 +235,7 @@ class Memory {
  public:
   explicit Memory(Stages& stages) : stages_(stages) {
     const Pipeline& p = stages.pipeline();
-    kept_ = saved_bytes(stages.slice());
+    kept_ = kept_of_slice(stages.slice(), p.slices);
     if (p.slices > 1) {
       const TensorBytes slice = bytes_of(stages.slice());
       const auto of_layer = [](const TensorBytes& b) {
@@ -337,6 +337,20 @@ EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const Cos
     (kind == OpKind::attention_forward ? earlier.forward : earlier.backward) = std::move(seconds);
   }
   return earlier;
+}
+
+TierBytes kept_of_slice(const StepRequest& slice, int64_t slices) {
+  const Strategy& s = slice.strategy;
+  const Lengths lengths = lengths_of(s, slice.sequence);
+  const TensorBytes bytes = tensor_bytes(slice.model, lengths, s, slice.dtype);
+  const int64_t kv_units = kv_groups(slice.model, lengths), layers = slice.model.layers;
+  TierBytes kept = saved_bytes(slice.model, s, lengths, bytes, kv_units, layers);
+  if (slices > 1 && s.qkv.where != Saved::keep) {
+    const double away = std::ceil(s.qkv.fraction * static_cast<double>(layers));
+    kept[0] +=
+        static_cast<int64_t>(away) * kv_units * 2 * round_up(bytes[Tensor::k_all], kArenaAlignment);
+  }
+  return kept;
 }
 
 StepRequest slice_request(const StepRequest& request, int64_t layers) {

@@ -74,6 +74,10 @@ struct EarlierSlices {
 };
 /// `slice` is of one of `slices` equal slices, without the pipeline.
 EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const CostModel& cost);
+/// What a slice leaves on a rank for its backward, and for the slices behind it: keys and values
+/// stay on the device, whatever becomes of the rest. `slice` is of one of `slices`.
+std::array<int64_t, kTierCount> kept_of_slice(const StepRequest& slice, int64_t slices);
+
 /// The request of one slice of a pipeline's stage with so many layers, without the pipeline.
 StepRequest slice_request(const StepRequest& request, int64_t layers);
 

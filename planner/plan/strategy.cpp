@@ -100,7 +100,6 @@ void check_slices(const Strategy& s, int64_t sequence, const std::string& origin
   needs(s.head_groups == 1, "head_groups", "1");
   needs(s.kv == Tier::device, "kv", "device");
   needs(s.idle == Tier::device, "idle", "device");
-  needs(s.qkv.where == Saved::keep, "saved.qkv", "keep");
   needs(s.parameters == Tier::device, "states.parameters", "device");
   needs(s.gradients == Tier::device, "states.gradients", "device");
   if (s.parallel.tensor == 1 && sequence / slices % s.block_tokens != 0) {

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "planner/program/saved_bytes.h"
 #include "planner/schedule/registry.h"
 #include "planner/schedule/timing.h"
 
@@ -25,8 +24,8 @@ bool recomputes(const Strategy& s) {
 // A slice stays where it is between layers (check_slices() in strategy.cpp says why).
 bool suits_slices(const Strategy& s) {
   return s.parallel.ring == 1 && s.parallel.zero < 3 && s.head_groups == 1 &&
-         s.kv == Tier::device && s.idle == Tier::device && s.qkv.where == Saved::keep &&
-         s.parameters == Tier::device && s.gradients == Tier::device;
+         s.kv == Tier::device && s.idle == Tier::device && s.parameters == Tier::device &&
+         s.gradients == Tier::device;
 }
 
 bool suits_states(const Strategy& s) {
@@ -161,8 +160,7 @@ Score PipelineJudge::guess(const Strategy& strategy, int64_t sequence) {
 
   const Lengths lengths = lengths_of(s, slice.sequence);
   const TensorBytes bytes = tensor_bytes(slice.model, lengths, s, dtype_);
-  const TierBytes kept =
-      saved_bytes(slice.model, s, lengths, bytes, kv_groups(slice.model, lengths), layers);
+  const TierBytes kept = kept_of_slice(slice, pipeline.slices);
   score.bytes = of_two.peak_bytes;
   const double others = order.held * slices - 1;
   for (int tier = 0; tier < kTierCount; ++tier) {

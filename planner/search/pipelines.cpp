@@ -108,7 +108,6 @@ Strategy start_of(const Shape& shape, const std::optional<int64_t>& zero, bool a
   if (shape.grid.tensor == 1) s.block_tokens = shape.chunk;
   if (shape.grid.pipeline.slices == 1) return s;
   s.kv = s.idle = s.parameters = s.gradients = Tier::device;
-  s.qkv.where = Saved::keep;
   s.parallel.zero = shape.grid.zero;
   return s;
 }

@@ -481,6 +481,7 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
       piped = search_piped(model, hw, sequence, options);
     } catch (const Error& error) {
       if (!flat) throw refused ? *refused : error;
+      flat->no_rival = error.what();
     }
   } else if (!flat) {
     throw bad_input("--pipeline: {} has {} device{}; a pipeline needs two or more", hw.name,

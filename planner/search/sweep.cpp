@@ -35,6 +35,7 @@ class Questions {
         plans_.insert(plans_.end(), found.pareto.begin(), found.pareto.end());
         answer.plan = std::move(found.best);
         answer.rival = std::move(found.rival);
+        answer.no_rival = std::move(found.no_rival);
         if (answer.rival) complete(*answer.rival);
       } else {
         answer.plan = plan_preset(model_, used, options_.strategy, sequence, options_.search);
@@ -153,9 +154,9 @@ Sweep fewest_devices(const ModelSpec& model, const HardwareProfile& hw, int64_t 
   return questions.finish();
 }
 
-const Plan* rival_of_best(const Sweep& sweep) {
+const Answer* answer_of_best(const Sweep& sweep) {
   for (const Answer& answer : sweep.answers) {
-    if (answer.plan == sweep.best) return answer.rival ? &*answer.rival : nullptr;
+    if (answer.plan == sweep.best) return &answer;
   }
   return nullptr;
 }

@@ -32,6 +32,7 @@ struct Answer {
   std::optional<Plan> plan;        // the best by the objective, or none:
   std::string refusal;             // why
   std::optional<Plan> rival = {};  // SearchResult::rival
+  std::string no_rival = {};       // likewise
 };
 
 struct Sweep {
@@ -58,8 +59,8 @@ Sweep fewest_devices(const ModelSpec& model, const HardwareProfile& hw, int64_t 
                      const std::vector<int64_t>& devices, const SweepOptions& options,
                      const Progress& progress = {});
 
-/// The best plan's answer's rival, if it has one.
-const Plan* rival_of_best(const Sweep& sweep);
+/// The best plan's answer; null if it is among none.
+const Answer* answer_of_best(const Sweep& sweep);
 
 /// One sentence on the number of devices of the best plan: what the next fewer and the next more of
 /// those asked about would give, or why they give nothing. Empty if there was one number only.

@@ -1,0 +1,111 @@
+// Pipelines in the search: what it answers is what the exact way says, and can be written and read.
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/pipeline/pipeline_step.h"
+#include "planner/search/rival.h"
+#include "planner/search/search.h"
+
+namespace longspan {
+namespace {
+
+using Catch::Matchers::Contains;
+
+SearchOptions with_stages(int64_t stages) {
+  SearchOptions options;
+  options.parallel.pipeline = stages;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a pipeline that the search finds is what its knobs say, on file and off it") {
+  const ModelSpec model = load_model("llama-3.1-8b");
+  const HardwareProfile hw = load_hardware("8xh100-80g");
+  for (const int64_t stages : {2, 4, 8}) {
+    INFO(stages << " stages");
+    const SearchResult found = search(model, hw, 131072, with_stages(stages));
+    const Plan& best = found.best;
+    CHECK(best.strategy.parallel.pipeline.stages == stages);
+    CHECK(best.strategy.parallel.ranks() == 8);
+    CHECK(predict(best) == best.predicted);
+    check_fits(best, best.predicted.peak_bytes);
+    const Plan again = parse_plan(write_plan(best), "test");
+    CHECK(again == best);
+    const PipelineStep step = pipeline_step(best);
+    CHECK(step.ranks.size() == static_cast<size_t>(stages));
+    CHECK(step.whole.step_seconds == best.predicted.step_seconds);
+  }
+}
+
+TEST_CASE("with more microbatches a pipeline is idle less") {
+  const ModelSpec model = load_model("llama-3.1-8b");
+  const HardwareProfile hw = load_hardware("8xh100-80g");
+  SearchOptions options = with_stages(4);
+  options.parallel.schedule = "1f1b";
+  double before = 1;
+  for (const int64_t micro_batches : {4, 16, 64}) {
+    options.micro_batches = micro_batches;
+    const PipelineStep step = pipeline_step(search(model, hw, 16384, options).best);
+    CHECK(step.bubble_rate < before);
+    before = step.bubble_rate;
+  }
+}
+
+TEST_CASE("both kinds are looked at, and the better one wins") {
+  const ModelSpec model = load_model("llama-3.1-70b");
+  const HardwareProfile hw = load_hardware("2x8xh100-80g");
+  SearchOptions options;
+  options.micro_batches = 8;
+  const SearchResult both = search(model, hw, 65536, options);
+  options.parallel.pipeline = 1;
+  const SearchResult flat = search(model, hw, 65536, options);
+  CHECK(flat.best.strategy.parallel.pipeline.stages == 1);
+  const auto rate = [](const Plan& plan) {
+    return static_cast<double>(plan.strategy.parallel.data) / plan.predicted.step_seconds;
+  };
+  REQUIRE(both.rival);
+  CHECK(rate(both.best) >= rate(*both.rival));
+  const bool piped = both.best.strategy.parallel.pipeline.stages > 1;
+  CHECK(piped != (both.rival->strategy.parallel.pipeline.stages > 1));
+  CHECK_THAT(why_chosen(both.best, *both.rival),
+             Contains("pipeline ") && Contains("idle") && Contains("takes"));
+  CHECK(rate(both.best) >= rate(flat.best));
+}
+
+TEST_CASE("the longest sequence of a pipeline fits, and one granule more does not") {
+  const ModelSpec model = load_model("llama-3.1-8b");
+  const HardwareProfile hw = load_hardware("4xa100-40g");
+  MaxSequenceOptions options;
+  options.parallel.pipeline = 4;
+  const MaxSequence longest = max_sequence(model, hw, "auto", options);
+  REQUIRE(longest.sequence > 0);
+  CHECK(longest.plan.strategy.parallel.pipeline.stages == 4);
+  CHECK(predict(longest.plan) == longest.plan.predicted);
+  check_fits(longest.plan, longest.plan.predicted.peak_bytes);
+  Plan next = longest.plan;
+  next.sequence += longest.granule;
+  next.strategy = longest.refused;
+  CHECK_THROWS_AS(check_fits(next, predict(next).peak_bytes), Error);
+}
+
+TEST_CASE("what there is no pipeline of is refused in one line") {
+  const ModelSpec model = load_model("llama-3.1-8b");
+  const HardwareProfile hw = load_hardware("8xh100-80g");
+  CHECK_THROWS_WITH(search(model, hw, 131072, with_stages(3)), Contains("no pipeline of what"));
+  SearchOptions options = with_stages(4);
+  options.parallel.schedule = "sq1f1b";
+  CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("seq1f1b"));
+  CHECK_THROWS_WITH(plan_preset(model, hw, "fpdt", 131072, with_stages(4)),
+                    Contains("planned by strategy auto"));
+  const HardwareProfile one = load_hardware("h100-80g");
+  CHECK_THROWS_WITH(search(model, one, 131072, with_stages(2)), Contains("needs two or more"));
+
+  Plan plan = search(model, hw, 131072, with_stages(4)).best;
+  plan.strategy.parallel.pipeline.schedule = "dualpipe";
+  CHECK_THROWS_WITH(parse_plan(write_plan(plan), "test"), Contains("simulated alone"));
+}
+
+}  // namespace longspan
