@@ -176,22 +176,25 @@ Score PipelineJudge::guess(const Strategy& strategy, int64_t sequence) {
   return score;
 }
 
+Evaluation PipelineJudge::summed(const StepRequest& request) {
+  const auto stage = [&](const StepRequest& of_stage) { return fast_.evaluate(of_stage); };
+  return evaluate_pipeline(request, cost_, stage, RankMemory::summed).whole;
+}
+
 Score PipelineJudge::score(const Strategy& strategy, int64_t sequence) {
   ++evaluations_;
-  const StepRequest request = request_of(strategy, sequence);
-  const Evaluation e =
-      evaluate_pipeline(
-          request, cost_, [&](const StepRequest& stage) { return fast_.evaluate(stage); },
-          RankMemory::summed)
-          .whole;
+  const Evaluation e = summed(request_of(strategy, sequence));
   return {overflow(e.peak_bytes, true), e.step_seconds,
           e.step_seconds / static_cast<double>(strategy.parallel.data), e.peak_bytes};
 }
 
 Score PipelineJudge::exact(const Strategy& strategy, int64_t sequence) {
-  const Evaluation e = evaluate(request_of(strategy, sequence), cost_);
-  return {overflow(e.peak_bytes, false), e.step_seconds,
-          e.step_seconds / static_cast<double>(strategy.parallel.data), e.peak_bytes};
+  const StepRequest request = request_of(strategy, sequence);
+  const Evaluation e = evaluate(request, cost_);
+  const double beyond = overflow(e.peak_bytes, false);
+  if (beyond > 0) budget_.learn(summed(request).peak_bytes, e.peak_bytes);
+  return {beyond, e.step_seconds, e.step_seconds / static_cast<double>(strategy.parallel.data),
+          e.peak_bytes};
 }
 
 Plan PipelineJudge::plan(const Strategy& strategy, int64_t sequence) const {

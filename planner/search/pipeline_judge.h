@@ -29,6 +29,7 @@ class PipelineJudge {
   /// Ranks what has not been simulated. Infinitely bad where allows() does not hold.
   Score guess(const Strategy& strategy, int64_t sequence);
   Score score(const Strategy& strategy, int64_t sequence);
+  /// Where that does not fit, the loss in packing is remembered, as Judge::exact() does.
   Score exact(const Strategy& strategy, int64_t sequence);
 
   /// Without its prediction.
@@ -46,6 +47,8 @@ class PipelineJudge {
   };
   struct StageBounds;
 
+  /// By the fast path, memory by arithmetic.
+  Evaluation summed(const StepRequest& request);
   StepRequest request_of(const Strategy& strategy, int64_t sequence) const;
   const Order& order_of(const Pipeline& pipeline, int64_t sequence);
   StageBounds& bounds_of(int64_t layers, int64_t sequence);
