@@ -239,6 +239,9 @@ void add_schedule(Verb& program) {
   verb.add_option("--hidden", flags->task.hidden,
                   "Part of the shorter action that is hidden where two run as one, 0 to 1")
       .not_negative();
+  verb.add_option("--attention", flags->task.attention,
+                  "Part of a forward that is attention, where it is told from the rest, 0 to 1")
+      .not_negative();
   verb.add_option("--weight-memory", flags->task.kept_for_weights,
                   "Part of activations that stays for gradients of weights, 0 to 1")
       .not_negative();

@@ -33,16 +33,22 @@ std::vector<ScheduleChoice> choices_of(const ScheduleFamily& family, int32_t ran
 constexpr ActionKind kLastOfStages = ActionKind::backward_input;
 
 double messages_of(const TimedSchedule& timed) {
-  int64_t count = 0;
+  constexpr double kToAttention = 4, kFromAttention = 2;
+  const bool apart = timed.family->attention_apart;
+  double sum = 0;
   for (size_t i = 0; i < timed.linked.actions.size(); ++i) {
-    if (!is_compute(timed.linked.actions[i].kind)) continue;
+    const Action& a = timed.linked.actions[i];
+    if (!is_compute(a.kind)) continue;
     for (const Wait& wait : timed.linked.waits_of(static_cast<int32_t>(i))) {
+      const Action& from = timed.linked.actions[wait.action];
       // What S passes on are a few numbers per token.
-      count += wait.delayed && timed.linked.actions[wait.action].kind <= kLastOfStages;
+      if (!wait.delayed || from.kind > kLastOfStages || from.stage == a.stage) continue;
+      const bool to_attention = std::max(a.stage, from.stage) % 2 == 1;
+      const double size = !apart ? 1 : to_attention ? kToAttention : kFromAttention;
+      sum += size / a.ways / from.ways;
     }
   }
-  return static_cast<double>(count) / timed.schedule.slices /
-         static_cast<double>(timed.schedule.ranks.size());
+  return sum / timed.schedule.slices / static_cast<double>(timed.schedule.ranks.size());
 }
 
 }  // namespace
@@ -61,6 +67,9 @@ TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& ta
   if (!(task.kept_for_weights >= 0 && task.kept_for_weights <= 1)) {
     throw bad_input("a part of activations is between 0 and 1; got {}", task.kept_for_weights);
   }
+  if (!(task.attention >= 0 && task.attention <= 1)) {
+    throw bad_input("attention's part of a forward is between 0 and 1; got {}", task.attention);
+  }
   TimedSchedule timed;
   timed.family = &family;
   ScheduleRequest& r = timed.request;
@@ -71,11 +80,13 @@ TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& ta
   r.slices = choice.slices > 0 ? choice.slices : family.sliced ? task.ranks : 1;
   r.group = choice.group;
   const auto whole = static_cast<double>(parts_of(r));
-  r.costs = uniform_costs(r.virtual_stages, task.times,
-                          {.activations = parts_of(r),
+  const StageMemory memory{.activations = parts_of(r),
                            .for_weights = std::llround(whole * task.kept_for_weights),
-                           .offloaded = parts_of(r)},
-                          task.communication);
+                           .offloaded = parts_of(r)};
+  r.costs = family.attention_apart
+                ? attention_apart_costs(r.ranks, r.virtual_stages, task.times, memory,
+                                        task.communication, task.attention)
+                : uniform_costs(r.virtual_stages, task.times, memory, task.communication);
   r.costs.hidden = task.hidden;
   r.memory_limit = std::llround(whole * task.memory_limit);
   timed.schedule = make_schedule(family, r);

@@ -19,6 +19,7 @@ struct PipelineTask {
   double kept_for_weights = 1;
   double communication = 0;
   double hidden = 0;        ///< in pairs, as in ScheduleCosts
+  double attention = 0.5;   ///< its part of a forward, where it is told from the rest, 0 to 1
   double memory_limit = 0;  ///< in microbatches of a rank; 0: any
 };
 
@@ -36,7 +37,8 @@ struct TimedSchedule {
   Schedule schedule;
   LinkedActions linked;
   ScheduleTiming timing;
-  /// Messages between ranks, as activations of one microbatch at one boundary, mean over ranks.
+  /// Messages between stages on different ranks, as activations of one microbatch at one boundary,
+  /// mean over ranks. To attention go q, k, v and the residual, from it its output and that.
   double messages = 0;
 
   double microbatches_held(int32_t rank) const;

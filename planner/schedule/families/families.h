@@ -20,6 +20,8 @@ Schedule zb_auto(const ScheduleRequest& request);
 Schedule zb_v(const ScheduleRequest& request);
 Schedule v_half(const ScheduleRequest& request);
 Schedule v_min(const ScheduleRequest& request);
+Schedule v_half_vocabulary_1(const ScheduleRequest& request);
+Schedule v_half_vocabulary_2(const ScheduleRequest& request);
 Schedule v_adaptive(const ScheduleRequest& request);
 Schedule dual_pipe(const ScheduleRequest& request);
 Schedule dual_pipe_v(const ScheduleRequest& request);
@@ -29,12 +31,16 @@ Schedule vocabulary_2(const ScheduleRequest& request);
 Schedule seq1f1b(const ScheduleRequest& request);
 Schedule chunk_flow(const ScheduleRequest& request);
 Schedule sppo(const ScheduleRequest& request);
+Schedule multiplexed_sppo(const ScheduleRequest& request);
 Schedule seq1f1b_interleaved(const ScheduleRequest& request);
 Schedule slimpipe(const ScheduleRequest& request);
 Schedule grouped_interleaved(const ScheduleRequest& request);
 Schedule half_grouped_interleaved(const ScheduleRequest& request);
 Schedule half_offloaded(const ScheduleRequest& request);
 Schedule fully_offloaded(const ScheduleRequest& request);
+Schedule chronos(const ScheduleRequest& request);
+Schedule chronos_recomputed(const ScheduleRequest& request);
 Schedule terapipe(const ScheduleRequest& request);
+Schedule helix(const ScheduleRequest& request);
 
 }  // namespace longspan

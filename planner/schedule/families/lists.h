@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -41,5 +42,9 @@ ActionList one_and_one(std::span<const Action> forwards, std::span<const Action>
 /// B of `list` taken apart: I where it was, and W after the I of `delay` backwards more; what is
 /// left of W comes last.
 ActionList with_delayed_weights(const ActionList& list, int32_t delay);
+
+/// Writes R in front of each backward of `schedule` that `again` says yes to: its forward has kept
+/// its input only.
+void recompute(Schedule& schedule, const std::function<bool(const Action& backward)>& again);
 
 }  // namespace longspan

@@ -2,7 +2,9 @@
 #include <catch2/catch.hpp>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
+#include <tuple>
 
 #include "base/error.h"
 #include "planner/schedule/check.h"
@@ -58,6 +60,8 @@ bool takes(std::string_view family, const Asked& a) {
   if (family == "dualpipe-v") return m >= 2 * p;
   if (family == "stp") return m >= 3 * p;
   if (family == "slimpipe") return a.slices % p == 0;
+  if (family == "sppo-msp") return a.slices >= p;
+  if (family == "helixpipe") return m % (p * std::max(1, a.group)) == 0;
   if (family == "seq1f1b-i") return in_equal_groups(m, (p + a.slices - 1) / a.slices);
   return true;
 }
@@ -83,7 +87,7 @@ TEST_CASE("every family gives valid schedules, whatever the sizes") {
     for (int round = 0; round < 300; ++round) {
       Asked asked;
       asked.ranks = between(1, 9);
-      asked.micro_batches = between(1, 40);
+      asked.micro_batches = between(0, 1) == 0 ? between(1, 40) : asked.ranks * between(1, 8);
       const int32_t most = family.most_virtual_stages == 0 ? 5 : family.most_virtual_stages;
       asked.virtual_stages = between(family.least_virtual_stages, most);
       if (family.sliced) asked.slices = between(1, 2) == 1 ? between(1, 6) : asked.ranks;
@@ -253,6 +257,116 @@ TEST_CASE("SPPO: the bubble of Seq1F1B however slow copies are, and its recurren
   }
 }
 
+// What is cut over ranks makes them busy unequally: of p ranks the middle one does most, left of it
+// 1 - 1/(p-k) slices of every stage k to it, right of it 1 - 1/(k+1) of every stage k from it.
+TEST_CASE("SPPO with multiplexed ends: less than two thirds of a slice of bubble, whatever p") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks, n = a.slices = p + between(0, 20);
+    a.micro_batches = between(1, 4);
+    a.copy = 0;
+    CAPTURE(p, n, a.micro_batches);
+    double most = 0;
+    for (int32_t r = 0; r < p; ++r) {
+      double work = n - p + 1;
+      for (int32_t k = 0; k <= r; ++k) work += 1 - 1.0 / (p - k);
+      for (int32_t k = r; k < p; ++k) work += 1 - 1.0 / (k + 1);
+      most = std::max(most, work);
+    }
+    CHECK(most - n < 2.0 / 3);
+    CHECK(bubble_of("sppo-msp", a) ==
+          Approx(a.micro_batches * (most - n) * all(a) / n).margin(1e-9));
+    // Nothing is lost on the way to another rank: what ranks do adds up.
+    double busy = 0;
+    for (const RankTiming& rank : timing_of("sppo-msp", a).ranks) busy += rank.busy;
+    CHECK(busy == Approx(p * a.micro_batches * all(a)));
+  }
+}
+
+// The ranges of SPPO's text for 4 stages and 8 subsequences: which a stage does with those behind
+// it, alone, and with those before it.
+TEST_CASE("SPPO's multiplexed ends: its example of 4 stages and 8 subsequences") {
+  const Schedule s =
+      testing::schedule_of("sppo-msp", {.ranks = 4, .micro_batches = 1, .slices = 8});
+  const int32_t left[] = {3, 2, 1, 0}, steady[] = {8, 7, 6, 5};  // the first that is not of it
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    std::set<std::tuple<int32_t, int32_t, int32_t>> expected, found;  // stage, slice, ways
+    for (int32_t stage = 0; stage < 4; ++stage) {
+      for (int32_t slice = 0; slice < 8; ++slice) {
+        if (slice < left[stage]) {
+          if (rank >= stage) expected.insert({stage, slice, 4 - stage});
+        } else if (slice >= steady[stage]) {
+          if (rank <= stage) expected.insert({stage, slice, stage + 1});
+        } else if (rank == stage) {
+          expected.insert({stage, slice, 1});
+        }
+      }
+    }
+    for (const Action& a : s.ranks[rank]) {
+      if (a.kind == ActionKind::forward) found.insert({a.stage, a.slice, a.ways});
+    }
+    CHECK(found == expected);
+  }
+}
+
+TEST_CASE("HelixPipe: filling waits for what has parameters, not for attention") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks, v = a.virtual_stages = between(1, 3);
+    a.group = between(1, 2);
+    a.micro_batches = p * a.group * between(1, 4);
+    const double share = between(1, 9) / 10.0;
+    ScheduleRequest request = testing::request_of(a);
+    const StageTimes rank{a.forward, a.input, a.weight};
+    request.costs = attention_apart_costs(p, v, rank, {340 * v, 340 * v}, 0, share);
+    const Schedule s = make_schedule(schedule_family("helixpipe"), request);
+    const ScheduleTiming timing = simulate(s, request.costs);
+    CAPTURE(p, v, a.group, a.micro_batches, share);
+    // Of one layer; attention's gradients take twice its forward, of as much as the rest together.
+    const double in_gradients = 2 * share / (1 + share);
+    const double parameters =
+        (a.forward * (1 - share) + a.input * (1 - in_gradients) + a.weight) / v;
+    const double bubble = timing.cost - a.micro_batches * all(a);
+    if (a.group == 1) CHECK(bubble == Approx((p - 1) * parameters));
+    // A fold waits for the other one, but for what attention fills.
+    CHECK(bubble >= (p - 1) * parameters - 1e-6);
+    CHECK(bubble <= (2 * p - 3) * parameters + 1e-6);
+    // All microbatches' activations, shared out evenly but for the ends of the model.
+    for (const RankTiming& r : timing.ranks) {
+      CHECK(r.busy <= a.micro_batches * all(a) + 1e-6);
+      CHECK(r.peak_memory == 340 * v * a.micro_batches);
+    }
+  }
+}
+
+TEST_CASE("HelixPipe: a second fold hides messages") {
+  const auto cost = [](int32_t fold, double communication) {
+    ScheduleRequest request =
+        testing::request_of({.ranks = 4, .micro_batches = 16, .virtual_stages = 4, .group = fold});
+    request.costs = attention_apart_costs(4, 4, {}, {1360, 1360}, communication, 0.5);
+    return simulate(make_schedule(schedule_family("helixpipe"), request), request.costs).cost;
+  };
+  CHECK(cost(2, 0.1) - cost(2, 0) < 0.5 * (cost(1, 0.1) - cost(1, 0)));
+}
+
+TEST_CASE("Chronos: 1F1B's bubble; of its memory 3/4, and 1/4 with the shallow half recomputed") {
+  for (const int32_t p : {4, 8, 16}) {
+    for (const int32_t rounds : {3, 6, 12}) {
+      const Asked a{.ranks = p, .micro_batches = p * rounds, .virtual_stages = 2};
+      CAPTURE(p, rounds);
+      CHECK(bubble_of("chronos", a) == Approx((p - 1) * all(a)));
+      CHECK(timing_of("chronos", a).peak_memory() == 3 * 2 * p / 4 + 1);
+      const ScheduleTiming again = timing_of("chronos-recomp", a);
+      CHECK(again.peak_memory() == 2 * p / 4 + 1);
+      for (const RankTiming& rank : again.ranks) {
+        CHECK(rank.busy == Approx(a.micro_batches * (all(a) + a.forward / 2)));
+      }
+      // A little of every round is lost, since chunks take unequally long.
+      CHECK(again.cost - again.ranks[0].busy < (p - 1 + rounds) * all(a));
+    }
+  }
+}
+
 TEST_CASE("ChunkFlow: K slices on one rank whatever the length, the others' forwards twice") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked(1);
@@ -398,6 +512,32 @@ TEST_CASE("a cut vocabulary: p+2 and p+1 microbatches in flight, and no bubble o
   });
   CHECK(first_fault(s, request.costs).value_or("none") ==
         "rank 1 does 2 S and 1 T of the vocabulary; expected 2 of each");
+}
+
+TEST_CASE("a cut vocabulary in V-Half: two microbatches and one more, no bubble once it is full") {
+  for (const int32_t p : {2, 3, 4, 5, 8}) {
+    for (const auto& [name, more] : {std::pair{"v-half-vocab-1", 2}, {"v-half-vocab-2", 1}}) {
+      for (const double part : {0.1, 0.5, 1.5}) {
+        INFO(name << " of " << p << ", S and T " << part);
+        const auto timing = [&, name = name](const char* of, int32_t micro_batches) {
+          ScheduleRequest request = testing::request_of({.ranks = p,
+                                                         .micro_batches = micro_batches,
+                                                         .virtual_stages = 2,
+                                                         .communication = 0.01});
+          request.costs.times[0].vocabulary_forward = part;
+          request.costs.times[0].vocabulary_backward = part;
+          const Schedule s = make_schedule(schedule_family(of), request);
+          CHECK(first_fault(s, request.costs).value_or("none") == "none");
+          return simulate(s, request.costs);
+        };
+        // Chunks, of which a rank's microbatch has two.
+        CHECK(timing(name, 16 * p).peak_memory() ==
+              timing("v-half", 16 * p).peak_memory() + 2 * more);
+        CHECK(timing(name, 16 * p).cost - timing(name, 12 * p).cost ==
+              Approx(4 * p * (3 + 2 * part)).epsilon(1e-6));
+      }
+    }
+  }
 }
 
 TEST_CASE("families that arrange themselves under a memory limit stay below it") {
