@@ -18,6 +18,7 @@ Schedule zb_h1(const ScheduleRequest& request);
 Schedule zb_h2(const ScheduleRequest& request);
 Schedule zb_auto(const ScheduleRequest& request);
 Schedule zb_v(const ScheduleRequest& request);
+Schedule zb_v_static(const ScheduleRequest& request);
 Schedule v_half(const ScheduleRequest& request);
 Schedule v_min(const ScheduleRequest& request);
 Schedule v_half_vocabulary_1(const ScheduleRequest& request);
