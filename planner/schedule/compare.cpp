@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/units.h"
+#include "planner/schedule/slice_split.h"
 
 namespace longspan {
 namespace {
@@ -27,6 +29,21 @@ std::vector<ScheduleChoice> choices_of(const ScheduleFamily& family, int32_t ran
     }
   }
   return choices;
+}
+
+// `attention` of a forward is pairs of a query and a key, the rest tokens.
+std::vector<SliceShare> shares_of(const PipelineTask& task, int32_t slices) {
+  const int64_t tokens = task.sequence_tokens;
+  if (tokens < 1) {
+    throw bad_input("where to cut depends on the length of a sequence; say how many tokens it has");
+  }
+  constexpr double kWhole = 1000;
+  const TokenCost cost{checked_mul(tokens, std::llround(kWhole * (1 - task.attention)), "work"),
+                       std::llround(2 * kWhole * task.attention)};
+  const std::vector<int64_t> lengths = task.split == SliceSplit::equal_tokens
+                                           ? equal_token_slices(tokens, slices, 1)
+                                           : equal_time_slices(tokens, slices, 1, cost);
+  return slice_shares(lengths, cost);
 }
 
 // F, B, I: what passes activations or their gradients on.
@@ -62,8 +79,20 @@ double TimedSchedule::most_microbatches_held() const {
   return static_cast<double>(timing.peak_memory()) / static_cast<double>(parts_of(request));
 }
 
-TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& task,
-                            const ScheduleChoice& choice) {
+namespace {
+
+// A second and more of simulation.
+constexpr size_t kMostActionsCompared = 1'000'000;
+
+size_t actions_of(const Schedule& schedule) {
+  size_t count = 0;
+  for (const std::vector<Action>& list : schedule.ranks) count += list.size();
+  return count;
+}
+
+// All but the times.
+TimedSchedule untimed(const ScheduleFamily& family, const PipelineTask& task,
+                      const ScheduleChoice& choice) {
   if (!(task.kept_for_weights >= 0 && task.kept_for_weights <= 1)) {
     throw bad_input("a part of activations is between 0 and 1; got {}", task.kept_for_weights);
   }
@@ -88,15 +117,31 @@ TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& ta
                                         task.communication, task.attention)
                 : uniform_costs(r.virtual_stages, task.times, memory, task.communication);
   r.costs.hidden = task.hidden;
+  if (r.slices > 1 && task.split != SliceSplit::equal_times) {
+    r.costs.shares = shares_of(task, r.slices);
+  }
   r.memory_limit = std::llround(whole * task.memory_limit);
   timed.schedule = make_schedule(family, r);
+  return timed;
+}
+
+void time(TimedSchedule& timed, const PipelineTask& task) {
+  const ScheduleRequest& r = timed.request;
   timed.linked = link(timed.schedule);
   timed.timing = simulate(timed.schedule, timed.linked, r.costs);
   timed.messages = messages_of(timed);
   if (r.memory_limit > 0 && timed.timing.peak_memory() > r.memory_limit) {
     throw no_fit("{} of {} ranks holds {:.4g} microbatches at its peak; the limit is {:.4g}",
-                 family.name, r.ranks, timed.most_microbatches_held(), task.memory_limit);
+                 timed.family->name, r.ranks, timed.most_microbatches_held(), task.memory_limit);
   }
+}
+
+}  // namespace
+
+TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& task,
+                            const ScheduleChoice& choice) {
+  TimedSchedule timed = untimed(family, task, choice);
+  time(timed, task);
   return timed;
 }
 
@@ -107,7 +152,12 @@ std::vector<Compared> compare_schedules(const PipelineTask& task) {
     best.family = &family;
     for (const ScheduleChoice& choice : choices_of(family, task.ranks)) {
       try {
-        const TimedSchedule timed = time_schedule(family, task, choice);
+        TimedSchedule timed = untimed(family, task, choice);
+        if (const size_t actions = actions_of(timed.schedule); actions > kMostActionsCompared) {
+          throw bad_input("{:.2g} actions are too many to compare in passing; ask for it by name",
+                          static_cast<double>(actions));
+        }
+        time(timed, task);
         if (best.cost > 0 && timed.timing.cost >= best.cost) continue;
         best = {&family,
                 choice,
@@ -117,7 +167,7 @@ std::vector<Compared> compare_schedules(const PipelineTask& task) {
                 timed.messages,
                 {}};
       } catch (const Error& e) {
-        if (best.cost == 0 && best.refusal.empty()) best.refusal = e.what();
+        if (best.cost == 0) best.refusal = e.what();
       }
     }
     all.push_back(std::move(best));
