@@ -78,8 +78,7 @@ Schedule helix(const ScheduleRequest& request) {
   const int32_t fold = request.group > 0 ? request.group : m % (2 * p) == 0 ? 2 : 1;
   if (m % (p * fold) != 0) {
     throw bad_input(
-        "helixpipe takes {} microbatches for each of {} ranks at a time, which have to divide all; "
-        "got {} microbatches",
+        "helixpipe takes a multiple of {} microbatches, {} for each of {} ranks; got {}", p * fold,
         fold, p, m);
   }
   Schedule schedule = empty_schedule(request, 2 * p * request.virtual_stages + 1);
