@@ -16,6 +16,7 @@ Schedule breadth_first(const ScheduleRequest& request);
 Schedule kfkb(const ScheduleRequest& request);
 Schedule zb_h1(const ScheduleRequest& request);
 Schedule zb_h2(const ScheduleRequest& request);
+Schedule interleaved_zero_bubble(const ScheduleRequest& request);
 Schedule zb_auto(const ScheduleRequest& request);
 Schedule zb_v(const ScheduleRequest& request);
 Schedule zb_v_static(const ScheduleRequest& request);

@@ -30,6 +30,7 @@ bool takes(std::string_view family, const Asked& a) {
     const int32_t rest = a.group > 0 ? m % a.group : 0;
     return a.group > 0 ? a.group >= p && (rest == 0 || rest >= p) : in_equal_groups(m, p);
   }
+  if (family == "interleaved-zb") return in_equal_groups(m, p);
   if (family == "gis") {
     return a.group > 0 ? a.group >= half && m % a.group == 0 : in_equal_groups(m, p);
   }
@@ -171,6 +172,11 @@ TEST_CASE("ZB-H1 and ZB-H2: bubbles of (p-1)(F+I-W) and (p-1)(F+I-2W)") {
     CHECK(bubble_of("zb-h1", a) == Approx((p - 1) * (a.forward + a.input - a.weight)));
     CHECK(bubble_of("zb-h2", a) == Approx((p - 1) * (a.forward + a.input - 2 * a.weight)));
     CHECK(timing_of("zb-h1", a).peak_memory() == p);
+    Asked chunks = a;
+    const int32_t v = chunks.virtual_stages = between(2, 4);
+    CHECK(bubble_of("interleaved-zb", chunks) ==
+          Approx((p - 1) * (a.forward + a.input - a.weight) / v));
+    CHECK(timing_of("interleaved-zb", chunks).peak_memory() == p * v);
     CHECK(timing_of("zb-h2", a).peak_memory() == std::min(2 * p - 1, a.micro_batches));
   }
   // Memory with less of it held for W: device r (from 0) has (p-r) M_B + r M_W, and (2p-2r-1) M_B +

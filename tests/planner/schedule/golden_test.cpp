@@ -225,6 +225,12 @@ TEST_CASE("DualPipe and DualPipeV: the README's bubble and memory") {
   }
 }
 
+TEST_CASE("interleaved-zb: the lists that PyTorch makes for 2 ranks, 2 chunks and 8 microbatches") {
+  const Schedule schedule =
+      testing::schedule_of("interleaved-zb", {.ranks = 2, .micro_batches = 8, .virtual_stages = 2});
+  CHECK(schedule.ranks == read_pipeline_csv(testing::kCompute, "its file").schedule.ranks);
+}
+
 TEST_CASE("DualPipeV: the lists that PyTorch makes for 4 ranks and 10 microbatches") {
   const Schedule schedule =
       testing::schedule_of("dualpipe-v", {.ranks = 4, .micro_batches = 10, .virtual_stages = 2});
