@@ -86,7 +86,7 @@ Schedule v_min(const ScheduleRequest& request) {
 
 Schedule v_half(const ScheduleRequest& request) { return repeat(request, half_block(request, 0)); }
 
-// With the output layer cut over all ranks (Vocabulary Parallelism, arXiv 2411.05288, section 5) a
+// With the output layer cut over all ranks (Vocabulary Parallelism, arXiv 2411.05288) a
 // microbatch turns back two repetitions later, or one where S gives the gradient already.
 Schedule v_half_vocabulary_1(const ScheduleRequest& request) {
   return with_cut_vocabulary(repeat(request, half_block(request, 2)), request.costs, true);

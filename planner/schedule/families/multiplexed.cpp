@@ -1,6 +1,6 @@
-// SPPO's multiplexed ends (arXiv 2503.10377, section 5): where a pipeline fills and where it
-// drains, a slice is cut once more, over the ranks that would idle, as Megatron's sequence
-// parallelism cuts a sequence.
+// SPPO's multiplexed ends (arXiv 2503.10377, multiplexed sequence partition): where a pipeline
+// fills and where it drains, a slice is cut once more, over the ranks that would idle, as
+// Megatron's sequence parallelism cuts a sequence.
 //
 //   Of N slices, stage i does the first p-1-i together with ranks i+1 .. p-1, which have nothing
 //   to do yet, and the last i together with ranks 0 .. i-1, which are through; those between it

@@ -155,7 +155,7 @@ TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of unequal passes") {
 }
 
 // Zero Bubble, table 12's setting: with m <= p 1F1B takes (m+p-1)(F+B+W), the others (m+p-1)(F+B)
-// and one W. Section 4: with memory for k microbatches a first stage's bubble is at least
+// and one W. Its bound: with memory for k microbatches a first stage's bubble is at least
 // (p-1)(B+2c) + (p-k)F.
 TEST_CASE("Zero Bubble: few microbatches, and what memory a bubble costs") {
   for (const auto& [p, m] : {std::pair{8, 2}, {8, 4}, {8, 8}, {16, 4}, {16, 16}, {5, 3}}) {
