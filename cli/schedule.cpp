@@ -1,12 +1,15 @@
 // longspan schedule: one pipeline schedule timed and drawn, or all of them compared.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
+#include "cli/measured_pipeline.h"
 #include "cli/terminal.h"
 #include "planner/schedule/check.h"
 #include "planner/schedule/compare.h"
@@ -24,7 +27,8 @@ struct Flags {
   PipelineTask task;
   int width = 118;
   bool exchanges = false, gathering = false;
-  std::string svg, csv;
+  MeasuredFlags measured;
+  std::string svg, csv, split, sequence;
 };
 
 std::string needs_of(const ScheduleFamily& family) {
@@ -121,6 +125,13 @@ int compare(const Flags& flags, bool json) {
   return 0;
 }
 
+// None where slices were not cut from tokens.
+std::vector<int64_t> slice_tokens(const TimedSchedule& timed) {
+  std::vector<int64_t> tokens;
+  for (const SliceShare& share : timed.request.costs.shares) tokens.push_back(share.tokens);
+  return tokens;
+}
+
 int show(const Flags& flags, bool json) {
   const TimedSchedule timed = time_schedule(schedule_family(flags.name), flags.task, flags.choice);
   const ScheduleTiming& timing = timed.timing;
@@ -156,6 +167,7 @@ int show(const Flags& flags, bool json) {
                 {"microbatches", flags.micro_batches},
                 {"virtual_stages", timed.request.virtual_stages},
                 {"slices", timed.request.slices},
+                {"slice_tokens", slice_tokens(timed)},
                 {"bubble_rate", timing.bubble_rate},
                 {"cost", timing.cost},
                 {"makespan", timing.makespan},
@@ -176,6 +188,9 @@ int show(const Flags& flags, bool json) {
     held += fmt::format(" {:.4g}", timed.microbatches_held(rank));
   }
   fmt::print("  {:<16}{} microbatches by rank\n", "peak memory", held.substr(1));
+  if (const std::vector<int64_t> tokens = slice_tokens(timed); !tokens.empty()) {
+    fmt::print("  {:<16}{} tokens\n", "slices", fmt::join(tokens, " "));
+  }
   fmt::print("  {:<16}{:.4g} of a microbatch's activations sent by a rank, mean\n", "messages",
              timed.messages);
   for (const std::string& path : {flags.svg, flags.csv}) {
@@ -186,6 +201,16 @@ int show(const Flags& flags, bool json) {
 
 int run(Flags flags, bool json) {
   if (flags.name == "list") return list(json);
+  if (flags.name == "measured") {
+    flags.measured.communication = flags.task.communication;
+    flags.measured.width = flags.width;
+    flags.measured.svg = flags.svg;
+    return show_measured(flags.measured, json);
+  }
+  if (!flags.measured.folder.empty()) {
+    throw bad_input("schedule {} takes no folder; did you mean schedule measured {}?", flags.name,
+                    flags.measured.folder);
+  }
   check_folder_of(flags.svg, "--svg");
   check_folder_of(flags.csv, "--csv");
   if (flags.stages < 1 || flags.micro_batches < 1) {
@@ -193,6 +218,11 @@ int run(Flags flags, bool json) {
   }
   flags.task.ranks = flags.stages;
   flags.task.micro_batches = flags.micro_batches;
+  if (!flags.split.empty()) {
+    if (flags.sequence.empty()) throw bad_input("--split needs --sequence, in tokens");
+    flags.task.split = flags.split == "equal" ? SliceSplit::equal_tokens : SliceSplit::equal_work;
+    flags.task.sequence_tokens = parse_tokens(flags.sequence, "--sequence");
+  }
   flags.task.times.recompute = flags.task.times.forward;
   return flags.name == "compare" ? compare(flags, json) : show(flags, json);
 }
@@ -203,17 +233,29 @@ void add_schedule(Verb& program) {
   auto flags = std::make_shared<Flags>();
   Verb verb = program.add_verb("schedule", "Pipeline schedules: one of them, or all compared",
                                "longspan schedule zb-h1 --stages 4 --microbatches 8 --svg zb.svg");
-  verb.add_option("name", flags->name, "A schedule, or \"list\", or \"compare\"").required();
+  verb.add_option("name", flags->name, "A schedule, or \"list\", \"compare\", \"measured\"")
+      .required();
+  verb.add_option(
+      "folder", flags->measured.folder,
+      "Of \"measured\", a trace as AMD's Primus writes it: config.json, pp_rank_0.json ...");
+  verb.add_option("--iteration", flags->measured.iteration, "Of the trace")
+      .shown_default("the one that took the median time");
+  verb.add_option("--against", flags->measured.against,
+                  "Simulate this schedule with the trace's median times beside it");
   verb.add_option("--stages", flags->stages, "Ranks of the pipeline").within(0, 4096);
   verb.add_option("--microbatches", flags->micro_batches, "Microbatches of a step")
       .within(0, 1 << 20);
   verb.add_option("--virtual", flags->choice.virtual_stages, "Stages of each rank")
       .within(0, 1024)
       .shown_default("as few as the schedule takes");
-  verb.add_option("--slices", flags->choice.slices,
-                  "Slices of a sequence, all of which take equally long")
+  verb.add_option("--slices", flags->choice.slices, "Slices of a sequence")
       .within(0, 4096)
       .shown_default("as many as ranks, where there are any");
+  verb.add_option("--split", flags->split,
+                  "Cut a sequence into slices of equal tokens (equal) or equal work (equal-flop)")
+      .one_of({"equal", "equal-flop"})
+      .shown_default("slices take equally long, whatever that needs");
+  verb.add_option("--sequence", flags->sequence, "Tokens of a sequence, where it is split");
   verb.add_option("--group", flags->choice.group, "Microbatches that go through a stage together")
       .within(0, 1 << 20)
       .shown_default("the schedule's own choice");
@@ -238,6 +280,9 @@ void add_schedule(Verb& program) {
       .not_negative();
   verb.add_option("--hidden", flags->task.hidden,
                   "Part of the shorter action that is hidden where two run as one, 0 to 1")
+      .not_negative();
+  verb.add_option("--attention", flags->task.attention,
+                  "Part of a forward that is attention, where it is told from the rest, 0 to 1")
       .not_negative();
   verb.add_option("--weight-memory", flags->task.kept_for_weights,
                   "Part of activations that stays for gradients of weights, 0 to 1")

@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 
 #include "base/error.h"
 #include "planner/schedule/registry.h"
@@ -14,12 +14,14 @@ namespace {
 
 constexpr int64_t kMostSlices = 4096;
 
-// Offloading and recomputation are knobs of the strategy, and copies of the model are not planned.
-constexpr std::array<std::string_view, 7> kNotPlanned = {"dualpipe", "chunkflow", "sppo", "po-h",
-                                                         "po-f",     "stp",       "kfkb"};
+// Offloading and recomputation are knobs of the strategy, and neither copies of the model nor
+// layers whose parts are on several ranks are planned.
+constexpr std::string_view kNotPlanned[] = {"dualpipe", "chunkflow", "chronos-recomp", "helixpipe",
+                                            "sppo",     "sppo-msp",  "po-h",           "po-f",
+                                            "stp",      "kfkb"};
 
 bool is_planned(std::string_view name) {
-  return std::find(kNotPlanned.begin(), kNotPlanned.end(), name) == kNotPlanned.end();
+  return std::find(std::begin(kNotPlanned), std::end(kNotPlanned), name) == std::end(kNotPlanned);
 }
 
 }  // namespace

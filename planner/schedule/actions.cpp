@@ -43,6 +43,7 @@ std::string to_string(const Action& action, int32_t slices) {
   if (!has_micro_batch(action.kind)) return fmt::format("{}{}", action.stage, word_of(action.kind));
   std::string text = fmt::format("{}{}{}", action.stage, word_of(action.kind), action.micro_batch);
   if (slices > 1) text += fmt::format(".{}", action.slice);
+  if (action.ways > 1) text += fmt::format("/{}", action.ways);
   return text;
 }
 

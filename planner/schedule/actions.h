@@ -43,6 +43,7 @@ struct Action {
   int32_t micro_batch = 0;
   int32_t slice = 0;
   bool with_next = false;  ///< runs beside the action that follows it, as one
+  int32_t ways = 1;        ///< ranks that have it in their lists, each for an equal part of it
   bool operator==(const Action&) const = default;
 };
 
@@ -62,7 +63,8 @@ std::optional<ActionKind> kind_of(std::string_view word);
 /// One stage on one rank: F0 B0 F1 B1 ... then the optimizer. REQUIRES: micro_batches >= 1.
 std::vector<Action> single_stage_schedule(int64_t micro_batches);
 
-/// "2F3": stage, kind, microbatch; "2F3.1" with the slice where schedules have `slices` > 1.
+/// "2F3": stage, kind, microbatch; "2F3.1" with the slice where schedules have `slices` > 1;
+/// "2F3/4" for one of four parts.
 std::string to_string(const Action& action, int32_t slices = 1);
 
 /// "0F0 0B0 0F1 0B1 OPTIMIZER"; actions that run as one are "(0F1;0B0)OVERLAP_F_B".

@@ -38,7 +38,7 @@ class Units {
         }
         int32_t& home = ranks_[a.stage];
         if (home < 0) home = static_cast<int32_t>(rank);
-        if (home != static_cast<int32_t>(rank)) {
+        if (home != static_cast<int32_t>(rank) && !s_.moving_stages) {
           throw bad_input("{} is on rank {}, but stage {} is on rank {}", to_string(a, s_.slices),
                           rank, a.stage, home);
         }

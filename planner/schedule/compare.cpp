@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/units.h"
+#include "planner/schedule/slice_split.h"
 
 namespace longspan {
 namespace {
@@ -29,20 +31,41 @@ std::vector<ScheduleChoice> choices_of(const ScheduleFamily& family, int32_t ran
   return choices;
 }
 
+// `attention` of a forward is pairs of a query and a key, the rest tokens.
+std::vector<SliceShare> shares_of(const PipelineTask& task, int32_t slices) {
+  const int64_t tokens = task.sequence_tokens;
+  if (tokens < 1) {
+    throw bad_input("where to cut depends on the length of a sequence; say how many tokens it has");
+  }
+  constexpr double kWhole = 1000;
+  const TokenCost cost{checked_mul(tokens, std::llround(kWhole * (1 - task.attention)), "work"),
+                       std::llround(2 * kWhole * task.attention)};
+  const std::vector<int64_t> lengths = task.split == SliceSplit::equal_tokens
+                                           ? equal_token_slices(tokens, slices, 1)
+                                           : equal_time_slices(tokens, slices, 1, cost);
+  return slice_shares(lengths, cost);
+}
+
 // F, B, I: what passes activations or their gradients on.
 constexpr ActionKind kLastOfStages = ActionKind::backward_input;
 
 double messages_of(const TimedSchedule& timed) {
-  int64_t count = 0;
+  constexpr double kToAttention = 4, kFromAttention = 2;
+  const bool apart = timed.family->attention_apart;
+  double sum = 0;
   for (size_t i = 0; i < timed.linked.actions.size(); ++i) {
-    if (!is_compute(timed.linked.actions[i].kind)) continue;
+    const Action& a = timed.linked.actions[i];
+    if (!is_compute(a.kind)) continue;
     for (const Wait& wait : timed.linked.waits_of(static_cast<int32_t>(i))) {
+      const Action& from = timed.linked.actions[wait.action];
       // What S passes on are a few numbers per token.
-      count += wait.delayed && timed.linked.actions[wait.action].kind <= kLastOfStages;
+      if (!wait.delayed || from.kind > kLastOfStages || from.stage == a.stage) continue;
+      const bool to_attention = std::max(a.stage, from.stage) % 2 == 1;
+      const double size = !apart ? 1 : to_attention ? kToAttention : kFromAttention;
+      sum += size / a.ways / from.ways;
     }
   }
-  return static_cast<double>(count) / timed.schedule.slices /
-         static_cast<double>(timed.schedule.ranks.size());
+  return sum / timed.schedule.slices / static_cast<double>(timed.schedule.ranks.size());
 }
 
 }  // namespace
@@ -56,10 +79,25 @@ double TimedSchedule::most_microbatches_held() const {
   return static_cast<double>(timing.peak_memory()) / static_cast<double>(parts_of(request));
 }
 
-TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& task,
-                            const ScheduleChoice& choice) {
+namespace {
+
+// A second and more of simulation.
+constexpr size_t kMostActionsCompared = 1'000'000;
+
+size_t actions_of(const Schedule& schedule) {
+  size_t count = 0;
+  for (const std::vector<Action>& list : schedule.ranks) count += list.size();
+  return count;
+}
+
+// All but the times.
+TimedSchedule untimed(const ScheduleFamily& family, const PipelineTask& task,
+                      const ScheduleChoice& choice) {
   if (!(task.kept_for_weights >= 0 && task.kept_for_weights <= 1)) {
     throw bad_input("a part of activations is between 0 and 1; got {}", task.kept_for_weights);
+  }
+  if (!(task.attention >= 0 && task.attention <= 1)) {
+    throw bad_input("attention's part of a forward is between 0 and 1; got {}", task.attention);
   }
   TimedSchedule timed;
   timed.family = &family;
@@ -71,21 +109,39 @@ TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& ta
   r.slices = choice.slices > 0 ? choice.slices : family.sliced ? task.ranks : 1;
   r.group = choice.group;
   const auto whole = static_cast<double>(parts_of(r));
-  r.costs = uniform_costs(r.virtual_stages, task.times,
-                          {.activations = parts_of(r),
+  const StageMemory memory{.activations = parts_of(r),
                            .for_weights = std::llround(whole * task.kept_for_weights),
-                           .offloaded = parts_of(r)},
-                          task.communication);
+                           .offloaded = parts_of(r)};
+  r.costs = family.attention_apart
+                ? attention_apart_costs(r.ranks, r.virtual_stages, task.times, memory,
+                                        task.communication, task.attention)
+                : uniform_costs(r.virtual_stages, task.times, memory, task.communication);
   r.costs.hidden = task.hidden;
+  if (r.slices > 1 && task.split != SliceSplit::equal_times) {
+    r.costs.shares = shares_of(task, r.slices);
+  }
   r.memory_limit = std::llround(whole * task.memory_limit);
   timed.schedule = make_schedule(family, r);
+  return timed;
+}
+
+void time(TimedSchedule& timed, const PipelineTask& task) {
+  const ScheduleRequest& r = timed.request;
   timed.linked = link(timed.schedule);
   timed.timing = simulate(timed.schedule, timed.linked, r.costs);
   timed.messages = messages_of(timed);
   if (r.memory_limit > 0 && timed.timing.peak_memory() > r.memory_limit) {
     throw no_fit("{} of {} ranks holds {:.4g} microbatches at its peak; the limit is {:.4g}",
-                 family.name, r.ranks, timed.most_microbatches_held(), task.memory_limit);
+                 timed.family->name, r.ranks, timed.most_microbatches_held(), task.memory_limit);
   }
+}
+
+}  // namespace
+
+TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& task,
+                            const ScheduleChoice& choice) {
+  TimedSchedule timed = untimed(family, task, choice);
+  time(timed, task);
   return timed;
 }
 
@@ -96,7 +152,12 @@ std::vector<Compared> compare_schedules(const PipelineTask& task) {
     best.family = &family;
     for (const ScheduleChoice& choice : choices_of(family, task.ranks)) {
       try {
-        const TimedSchedule timed = time_schedule(family, task, choice);
+        TimedSchedule timed = untimed(family, task, choice);
+        if (const size_t actions = actions_of(timed.schedule); actions > kMostActionsCompared) {
+          throw bad_input("{:.2g} actions are too many to compare in passing; ask for it by name",
+                          static_cast<double>(actions));
+        }
+        time(timed, task);
         if (best.cost > 0 && timed.timing.cost >= best.cost) continue;
         best = {&family,
                 choice,
@@ -106,7 +167,7 @@ std::vector<Compared> compare_schedules(const PipelineTask& task) {
                 timed.messages,
                 {}};
       } catch (const Error& e) {
-        if (best.cost == 0 && best.refusal.empty()) best.refusal = e.what();
+        if (best.cost == 0) best.refusal = e.what();
       }
     }
     all.push_back(std::move(best));

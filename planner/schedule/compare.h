@@ -10,6 +10,13 @@
 
 namespace longspan {
 
+/// Where sequences are cut into slices.
+enum class SliceSplit {
+  equal_times,   ///< all slices take equally long, whatever that needs
+  equal_tokens,  ///< the later ones take longer, by what attention has to look back at
+  equal_work,    ///< lengths of equal forwards, as near as tokens allow (slice_split.h)
+};
+
 /// What every schedule is to do: times and memory of one microbatch on all stages of a rank.
 struct PipelineTask {
   int32_t ranks = 1;
@@ -19,7 +26,10 @@ struct PipelineTask {
   double kept_for_weights = 1;
   double communication = 0;
   double hidden = 0;        ///< in pairs, as in ScheduleCosts
+  double attention = 0.5;   ///< its part of a forward, where it is told from the rest, 0 to 1
   double memory_limit = 0;  ///< in microbatches of a rank; 0: any
+  SliceSplit split = SliceSplit::equal_times;
+  int64_t sequence_tokens = 0;  ///< of a microbatch's sequence, where the split asks for it
 };
 
 /// A point in a family: what its generator takes beside the task. 0 is the family's own choice.
@@ -36,7 +46,8 @@ struct TimedSchedule {
   Schedule schedule;
   LinkedActions linked;
   ScheduleTiming timing;
-  /// Messages between ranks, as activations of one microbatch at one boundary, mean over ranks.
+  /// Messages between stages on different ranks, as activations of one microbatch at one boundary,
+  /// mean over ranks. To attention go q, k, v and the residual, from it its output and that.
   double messages = 0;
 
   double microbatches_held(int32_t rank) const;
@@ -55,7 +66,8 @@ struct Compared {
 };
 
 /// One entry for each family: of the choices that stay within memory the cheapest. First those that
-/// there are, by cost; then those that there are not.
+/// there are, by cost; then those that there are not. Schedules of more than a million actions are
+/// not among them.
 std::vector<Compared> compare_schedules(const PipelineTask& task);
 
 }  // namespace longspan

@@ -59,6 +59,40 @@ ScheduleCosts uniform_costs(int32_t virtual_stages, const StageTimes& rank,
   return {{stage}, {part}, {}, communication};
 }
 
+ScheduleCosts attention_apart_costs(int32_t ranks, int32_t layers, const StageTimes& rank,
+                                    const StageMemory& memory, double communication,
+                                    double attention) {
+  constexpr double kTimeBefore = 3.0 / 12;
+  constexpr int64_t kMemoryBefore = 4, kMemoryOfAttention = 6, kMemoryOfAll = 34;
+  const ScheduleCosts layer = uniform_costs(layers, rank, memory, communication);
+  const StageTimes& whole = layer.times[0];
+  const StageMemory& held = layer.memory[0];
+  const double in_gradients = 2 * attention / (1 + attention);
+  const auto times = [&](double linear, double attended) {
+    StageTimes t;
+    t.forward = whole.forward * (linear * (1 - attention) + attended * attention);
+    t.recompute = whole.recompute * (linear * (1 - attention) + attended * attention);
+    t.input = whole.input * (linear * (1 - in_gradients) + attended * in_gradients);
+    t.weight = whole.weight * linear;
+    return t;
+  };
+  const int64_t before = held.activations * kMemoryBefore / kMemoryOfAll;
+  const int64_t attended = held.activations * kMemoryOfAttention / kMemoryOfAll;
+  const int64_t behind = held.activations - before - attended;
+  const auto memory_of = [](int64_t kept) { return StageMemory{kept, kept}; };
+  ScheduleCosts costs = layer;
+  costs.times = {times(kTimeBefore, 0)};
+  costs.memory = {memory_of(before)};
+  for (int32_t i = 1; i <= ranks * layers; ++i) {
+    const bool last = i == ranks * layers;
+    costs.times.push_back(times(0, 1));
+    costs.memory.push_back(memory_of(attended));
+    costs.times.push_back(times(last ? 1 - kTimeBefore : 1, 0));
+    costs.memory.push_back(memory_of(last ? behind : behind + before));
+  }
+  return costs;
+}
+
 double part_offloaded(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
   if (!schedule.adaptive_offload) return 1;
   Action next{ActionKind::forward, action.stage, action.micro_batch, action.slice + 1};
@@ -73,6 +107,11 @@ double part_offloaded(const Schedule& schedule, const ScheduleCosts& costs, cons
 }
 
 double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
+  if (action.ways > 1) {
+    Action whole = action;
+    whole.ways = 1;
+    return duration_of(schedule, costs, whole) / action.ways;
+  }
   const StageTimes& t = costs.times_of(schedule, action.stage);
   const SliceShare share = share_of(schedule, costs, action);
   switch (action.kind) {
@@ -101,6 +140,11 @@ double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const A
 
 int64_t slice_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action,
                  int64_t whole) {
+  if (action.ways > 1) {
+    Action all = action;
+    all.ways = 1;
+    return (slice_of(schedule, costs, all, whole) + action.ways - 1) / action.ways;
+  }
   if (schedule.slices == 1) return whole;
   int64_t before = action.slice, own = 1, all = schedule.slices;
   if (!costs.shares.empty()) {

@@ -59,6 +59,16 @@ struct ScheduleCosts {
 ScheduleCosts uniform_costs(int32_t virtual_stages, const StageTimes& rank,
                             const StageMemory& memory, double communication);
 
+/// The same where attention of every layer is a stage of its own (HelixPipe): of `layers` on each
+/// of `ranks`, stages 0, 2, 4 ... are what lies between two attentions, 1, 3, 5 ... attention,
+/// which is the part `attention` of a forward and knows of no gradients of weights. Its gradients
+/// take twice its forward, those of inputs of all else as long as theirs. What a layer keeps is
+/// shared out as in arXiv 2205.05198 (34 sbh: 4 before attention, 6 for q, k and v), time of what
+/// has parameters by its products (12 h^2 per token: 3 before attention).
+ScheduleCosts attention_apart_costs(int32_t ranks, int32_t layers, const StageTimes& rank,
+                                    const StageMemory& memory, double communication,
+                                    double attention);
+
 /// How long `action` takes, alone. REQUIRES: costs that check_costs() lets pass.
 double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action);
 
@@ -67,7 +77,8 @@ double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const A
 /// (arXiv 2503.10377) rule.
 double part_offloaded(const Schedule& schedule, const ScheduleCosts& costs, const Action& action);
 
-/// `whole`, of which the action's slice has its part; the parts add up exactly.
+/// `whole`, of which the action's slice has its part; slices add up exactly, and what is shared
+/// between ranks is rounded up for each.
 int64_t slice_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action,
                  int64_t whole);
 

@@ -31,11 +31,21 @@ class Index {
     std::vector<int32_t>& table = tables_[static_cast<size_t>(product_of(action.kind))];
     if (table.empty()) table.assign(places_ * s_.micro_batches * s_.slices, -1);
     int32_t& slot = table[place(action.stage, action.micro_batch, action.slice)];
-    if (slot >= 0) {
+    if (slot >= 0 && action.ways == 1) {
       throw bad_input("{} on rank {} is there already; expected each once",
                       to_string(action, s_.slices), rank);
     }
+    if (action.ways > 1) {
+      other_part_.resize(number + 1, -1);
+      other_part_[number] = slot;
+    }
     slot = number;
+  }
+
+  /// Another part of what the action is a part of, each once from what find() gave on; -1 after
+  /// all.
+  int32_t other_part(int32_t number) const {
+    return number < static_cast<int32_t>(other_part_.size()) ? other_part_[number] : -1;
   }
 
   bool any(Kind kind) const { return !tables_[static_cast<size_t>(kind)].empty(); }
@@ -54,6 +64,7 @@ class Index {
   const Schedule& s_;
   int64_t places_;
   std::array<std::vector<int32_t>, kActionKindCount> tables_;
+  std::vector<int32_t> other_part_;  // by action
 };
 
 class Linker {
@@ -104,7 +115,7 @@ class Linker {
         break;
       case Kind::backward:
       case Kind::backward_input:
-        wait(a, Kind::forward, a.stage, a.slice);
+        wait_for_own(a, Kind::forward);
         if (a.slice + 1 < s_.slices) wait(a, Kind::backward_input, a.stage, a.slice + 1);
         if (!s_.is_last(a.stage)) {
           receive(a, Kind::backward_input, a.stage + 1);
@@ -112,23 +123,23 @@ class Linker {
           wait_for_all(
               a, s_.input_gradient_in_t ? Kind::vocabulary_backward : Kind::vocabulary_forward);
         }
-        wait_if_any(a, Kind::recompute);
-        wait_if_any(a, Kind::reload);
+        wait_for_own_if_any(a, Kind::recompute);
+        wait_for_own_if_any(a, Kind::reload);
         break;
       case Kind::backward_weight:
-        wait(a, Kind::backward_input, a.stage, a.slice);
+        wait_for_own(a, Kind::backward_input);
         break;
       case Kind::recompute:
       case Kind::offload:
       case Kind::send_forward:
-        wait(a, Kind::forward, a.stage, a.slice);
+        wait_for_own(a, Kind::forward);
         break;
       case Kind::await_offload:
       case Kind::reload:
-        wait(a, Kind::offload, a.stage, a.slice);
+        wait_for_own(a, Kind::offload);
         break;
       case Kind::send_backward:
-        wait(a, Kind::backward_input, a.stage, a.slice);
+        wait_for_own(a, Kind::backward_input);
         break;
       case Kind::vocabulary_forward:
         wait(a, Kind::forward, s_.stages - 1, a.slice);
@@ -154,10 +165,31 @@ class Linker {
     linked_.waits.push_back({sent, true});
   }
 
+  // For all parts of it.
   void wait(const Action& a, Kind kind, int32_t stage, int32_t slice) {
-    const int32_t found = index_.find(kind, stage, a, slice);
+    int32_t found = index_.find(kind, stage, a, slice), parts = 0;
     if (found < 0) missing(a, kind, stage, slice);
-    linked_.waits.push_back({found, found < begin_ || found >= end_});
+    const int32_t ways = linked_.actions[found].ways;
+    for (; found >= 0; found = index_.other_part(found), ++parts) {
+      linked_.waits.push_back({found, found < begin_ || found >= end_});
+    }
+    if (parts != ways) {
+      throw bad_input("{} is in {} lists; expected it in {}",
+                      to_string({kind, stage, a.micro_batch, slice}, s_.slices), parts, ways);
+    }
+  }
+
+  // For what the same rank has done of the same microbatch and slice.
+  void wait_for_own(const Action& a, Kind kind) {
+    int32_t found = index_.find(kind, a.stage, a, a.slice);
+    if (found < 0) missing(a, kind, a.stage, a.slice);
+    while (found >= 0 && (found < begin_ || found >= end_)) found = index_.other_part(found);
+    if (found < 0) {
+      throw bad_input("{} on rank {} needs {} of the same rank, which is on another",
+                      to_string(a, s_.slices), linked_.rank_of(number_),
+                      to_string({kind, a.stage, a.micro_batch, a.slice}, s_.slices));
+    }
+    linked_.waits.push_back({found, false});
   }
 
   // The ranks' shares of the vocabulary.
@@ -167,9 +199,8 @@ class Linker {
     }
   }
 
-  void wait_if_any(const Action& a, Kind kind) {
-    const int32_t found = index_.find(kind, a.stage, a, a.slice);
-    if (found >= 0) linked_.waits.push_back({found, false});
+  void wait_for_own_if_any(const Action& a, Kind kind) {
+    if (index_.find(kind, a.stage, a, a.slice) >= 0) wait_for_own(a, kind);
   }
 
   [[noreturn]] void missing(const Action& a, Kind kind, int32_t stage, int32_t slice) const {

@@ -8,9 +8,11 @@
 //   S            : F of the last stage;  T: every rank's S; I and B of the last stage where there
 //   is
 //                  a cut vocabulary: every rank's S, or every rank's T if the schedule says so
-// An exchange that is written out stands between: F waits for RECV_F and the SEND_F it belongs to;
-// the message is on its way from the latter on, whenever the former is asked for. That a rank does
-// its list in order is not written down here. Pure functions, safe from any thread.
+// Where ranks share an action, whoever waits for it waits for all parts; what else a rank does of
+// the same microbatch and slice waits for its own part. An exchange that is written out stands
+// between: F waits for RECV_F and the SEND_F it belongs to; the message is on its way from the
+// latter on, whenever the former is asked for. That a rank does its list in order is not written
+// down here. Pure functions, safe from any thread.
 #pragma once
 
 #include <cstdint>

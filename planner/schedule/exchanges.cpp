@@ -20,6 +20,12 @@ bool has_exchanges(const Schedule& s) {
   });
 }
 
+void check_stages_stay(const Schedule& s) {
+  if (s.moving_stages) {
+    throw bad_input("a CSV has each stage on one rank; this schedule's stages are on several");
+  }
+}
+
 // Runs `schedule` in steps of one action, or one group, for each rank: what it waits for was done
 // in an earlier step. `visit(rank, begin, end, step)` gets the actions as they come.
 template <class Visit>
@@ -56,6 +62,7 @@ PipelineCsv pipeline_csv_of(const Schedule& schedule) {
   if (schedule.pipes > 1) {
     throw bad_input("a CSV knows one copy of the model; the schedule has {}", schedule.pipes);
   }
+  check_stages_stay(schedule);
   PipelineCsv csv;
   csv.schedule = schedule;
   for (const std::vector<Action>& list : schedule.ranks) csv.idle.emplace_back(list.size() + 1, 0);
@@ -71,6 +78,7 @@ PipelineCsv pipeline_csv_of(const Schedule& schedule) {
 
 Schedule with_exchanges(const Schedule& schedule) {
   if (has_exchanges(schedule)) throw bad_input("the schedule's exchanges are written out already");
+  check_stages_stay(schedule);
   const LinkedActions linked = link(schedule);
   std::vector<int32_t> rank_of(schedule.all_stages(), -1);
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {

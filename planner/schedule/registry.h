@@ -18,7 +18,9 @@ struct ScheduleFamily {
   int32_t most_virtual_stages = 1;  ///< 0: as many as wanted
   bool sliced = false;              ///< takes more than one slice
   bool grouped = false;             ///< takes ScheduleRequest::group
-  bool limited = false;             ///< arranges itself under ScheduleRequest::memory_limit
+  /// Attention is a stage of its own; costs are attention_apart_costs().
+  bool attention_apart = false;
+  bool limited = false;  ///< arranges itself under ScheduleRequest::memory_limit
   /// Throws bad_input where there is no such schedule, with the numbers for which there is.
   Schedule (*generate)(const ScheduleRequest& request) = nullptr;
 };

@@ -24,6 +24,9 @@ struct Schedule {
   bool input_gradient_in_t = false;
   /// Of a slice only so much is offloaded as the forward of the next one hides.
   bool adaptive_offload = false;
+  /// Ranks do stages whose parameters are not theirs: of one stage, microbatches and slices may be
+  /// on different ranks, and parts of them.
+  bool moving_stages = false;
   std::vector<std::vector<Action>> ranks;
 
   /// Whether there are a stage, a microbatch and a slice of the action's numbers.

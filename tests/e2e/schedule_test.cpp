@@ -1,5 +1,9 @@
 // longspan schedule: one, all, and what it refuses.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <iterator>
+#include <sstream>
 
 #include "base/file.h"
 #include "planner/schedule/pytorch_csv.h"
@@ -55,6 +59,67 @@ TEST_CASE("schedule compare and schedule list have every family") {
   CHECK(compared.back().contains("refused"));
   CHECK(longspan({"schedule", "list"}).status == 0);
   CHECK_THAT(longspan(asked("compare")).out, Contains("seq1f1b-i"));
+}
+
+TEST_CASE("schedule: where a sequence is cut") {
+  const auto cut = [](const std::string& split) {
+    return longspan_json(asked(
+        "seq1f1b", {"--slices", "4", "--attention", "0.5", "--split", split, "--sequence", "64K"}));
+  };
+  CHECK(cut("equal").at("slice_tokens") == std::vector<int64_t>(4, 16384));
+  const std::vector<int64_t> lengths = cut("equal-flop").at("slice_tokens");
+  CHECK(std::is_sorted(lengths.rbegin(), lengths.rend()));
+  CHECK(cut("equal-flop").at("bubble_rate") < cut("equal").at("bubble_rate"));
+  check_refused(longspan(asked("seq1f1b", {"--split", "equal"})), 2, {"--sequence"});
+  check_refused(longspan(asked("seq1f1b", {"--split", "half"})), 2, {"--split"});
+}
+
+TEST_CASE("schedule measured: a trace beside the schedule that it is of") {
+  // Two ranks and two microbatches of 1F1B, F 10 ms and B 20 ms.
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  folder.file("config.json", R"({"pp_size": 2, "vp_size": 1, "num_mbs": 2, "train_iters": 8})");
+  folder.file("pp_rank_0.json",
+              R"({"7": {"total": 100, "memory": 20.5, "fwd_start": [1, 11], "fwd_end": [11, 21],)"
+              R"( "bwd_start": [41, 71], "bwd_end": [61, 91]}})");
+  folder.file("pp_rank_1.json",
+              R"({"7": {"total": 100, "memory": 12, "fwd_start": [11, 41], "fwd_end": [21, 51],)"
+              R"( "bwd_start": [21, 51], "bwd_end": [41, 71]}})");
+  const auto json = longspan_json({"schedule", "measured", path, "--against", "1f1b"});
+  CHECK(json.at("cost_ms") == 90);
+  CHECK(json.at("bubble_rate").get<double>() == Approx(1.0 / 3));
+  CHECK(json.at("ranks")[0].at("memory_bytes") == 20500000000);
+  CHECK(json.at("ranks")[1].at("idle_of_total").get<double>() == Approx(0.4));
+  CHECK(json.at("simulated").at("cost_error").get<double>() == Approx(0).margin(1e-12));
+  const std::string svg = (folder.path() / "p.svg").string();
+  const Result result =
+      longspan({"schedule", "measured", path, "--iteration", "7", "--svg", svg, "--width", "60"});
+  CHECK(result.status == 0);
+  CHECK_THAT(result.out, Contains("iteration 7 of 2 ranks and 2 microbatches, measured"));
+  CHECK_THAT(result.out, Contains("20.5 12.0 GB by rank"));
+  CHECK_THAT(read_file(svg), Contains("</svg>"));
+  check_refused(longspan({"schedule", "measured", path, "--iteration", "8"}), 2,
+                {"iteration 8 is not in the trace", "7"});
+  check_refused(longspan({"schedule", "measured"}), 2, {"the folder of a trace"});
+  check_refused(longspan({"schedule", "1f1b", path}), 2, {"takes no folder"});
+}
+
+// docs/schedules.md shows what the command prints, indented. Where this fails, put what it prints
+// now into the page.
+TEST_CASE("schedule compare: the page of schedules has what it prints, and every family") {
+  const std::string page = read_file(std::filesystem::path(LONGSPAN_SOURCE) / "docs/schedules.md");
+  const std::string command = "schedule compare --stages 8 --microbatches 32 --comm 0.02";
+  CHECK_THAT(page, Contains("`longspan " + command + "`"));
+  std::istringstream words(command);
+  const Result result = longspan({std::istream_iterator<std::string>(words), {}});
+  std::istringstream lines(result.out);
+  std::string indented;
+  for (std::string line; std::getline(lines, line);) indented += "    " + line + "\n";
+  INFO(indented);
+  CHECK(page.find("\n\n" + indented + "\n") != std::string::npos);
+  for (const auto& family : longspan_json({"schedule", "list"}).at("schedules")) {
+    CHECK_THAT(page, Contains("`" + family.at("name").get<std::string>() + "`"));
+  }
 }
 
 TEST_CASE("schedule refuses in one line") {

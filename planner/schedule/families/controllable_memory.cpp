@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "planner/schedule/families/building_block.h"
 #include "planner/schedule/families/cheapest.h"
+#include "planner/schedule/families/cut_vocabulary.h"
 #include "planner/schedule/families/families.h"
 
 namespace longspan {
@@ -61,6 +62,16 @@ std::optional<BuildingBlock> block_of(int32_t ranks, int32_t down, int32_t up) {
   return best;
 }
 
+// V-Half's, whose way back begins so many repetitions later than it could.
+BuildingBlock half_block(const ScheduleRequest& request, int32_t repetitions) {
+  const int32_t p = request.ranks, later = (p % 2 == 0 ? 3 : 0) + 6 * repetitions;
+  BuildingBlock block;
+  for (int32_t i = 0; i < p; ++i) {
+    block.push_back({2 * i, 3 * p - 2 - i, 3 * p + later + 2 * i - 1, 6 * p + later - 2 - i});
+  }
+  return block;
+}
+
 }  // namespace
 
 // The paper's tables 8 and 9 say where the free slots of these two are.
@@ -73,13 +84,15 @@ Schedule v_min(const ScheduleRequest& request) {
   return repeat(request, block);
 }
 
-Schedule v_half(const ScheduleRequest& request) {
-  const int32_t p = request.ranks, later = p % 2 == 0 ? 3 : 0;
-  BuildingBlock block;
-  for (int32_t i = 0; i < p; ++i) {
-    block.push_back({2 * i, 3 * p - 2 - i, 3 * p + later + 2 * i - 1, 6 * p + later - 2 - i});
-  }
-  return repeat(request, block);
+Schedule v_half(const ScheduleRequest& request) { return repeat(request, half_block(request, 0)); }
+
+// With the output layer cut over all ranks (Vocabulary Parallelism, arXiv 2411.05288) a
+// microbatch turns back two repetitions later, or one where S gives the gradient already.
+Schedule v_half_vocabulary_1(const ScheduleRequest& request) {
+  return with_cut_vocabulary(repeat(request, half_block(request, 2)), request.costs, true);
+}
+Schedule v_half_vocabulary_2(const ScheduleRequest& request) {
+  return with_cut_vocabulary(repeat(request, half_block(request, 1)), request.costs, false);
 }
 
 Schedule v_adaptive(const ScheduleRequest& request) {

@@ -1,6 +1,7 @@
 #include "planner/schedule/families/lists.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -99,6 +100,22 @@ ActionList with_delayed_weights(const ActionList& list, int32_t delay) {
   }
   split.insert(split.end(), weights.begin() + done, weights.end());
   return split;
+}
+
+void recompute(Schedule& schedule, const std::function<bool(const Action& backward)>& again) {
+  for (ActionList& list : schedule.ranks) {
+    ActionList recomputed;
+    recomputed.reserve(list.size() + list.size() / 2);
+    for (const Action& a : list) {
+      const bool first = a.kind == ActionKind::backward || a.kind == ActionKind::backward_input;
+      if (first && again(a)) {
+        recomputed.push_back(a);
+        recomputed.back().kind = ActionKind::recompute;
+      }
+      recomputed.push_back(a);
+    }
+    list = std::move(recomputed);
+  }
 }
 
 }  // namespace longspan

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -47,5 +48,9 @@ ActionList looped_one_and_one(const ScheduleRequest& request, int32_t rank, int3
 /// B of `list` taken apart: I where it was, and W after the I of `delay` backwards more; what is
 /// left of W comes last.
 ActionList with_delayed_weights(const ActionList& list, int32_t delay);
+
+/// Writes R in front of each backward of `schedule` that `again` says yes to: its forward has kept
+/// its input only.
+void recompute(Schedule& schedule, const std::function<bool(const Action& backward)>& again);
 
 }  // namespace longspan

@@ -14,7 +14,7 @@ using Kind = ActionKind;
 bool is_gradient(Kind kind) { return kind == Kind::backward || kind == Kind::backward_input; }
 
 Action copy_of(const Action& unit, Kind kind) {
-  return {kind, unit.stage, unit.micro_batch, unit.slice};
+  return {kind, unit.stage, unit.micro_batch, unit.slice, false, unit.ways};
 }
 
 std::tuple<int32_t, int32_t, int32_t> unit_of(const Action& a) {

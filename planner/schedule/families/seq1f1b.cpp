@@ -13,7 +13,6 @@
 //   the last K slices of a sequence; of those before only keys, values and the input stay, and
 //   their forward runs again right in front of their backward.
 #include <algorithm>
-#include <utility>
 
 #include "base/error.h"
 #include "planner/schedule/families/families.h"
@@ -56,17 +55,7 @@ Schedule sppo(const ScheduleRequest& request) {
 Schedule chunk_flow(const ScheduleRequest& request) {
   Schedule schedule = seq1f1b(request);
   const int32_t again = request.slices - std::max(1, request.group);  // the first so many
-  for (ActionList& list : schedule.ranks) {
-    ActionList recomputed;
-    recomputed.reserve(list.size() + list.size() / 2);
-    for (Action a : list) {
-      if (a.kind == ActionKind::backward && a.slice < again) {
-        recomputed.push_back({ActionKind::recompute, a.stage, a.micro_batch, a.slice});
-      }
-      recomputed.push_back(a);
-    }
-    list = std::move(recomputed);
-  }
+  recompute(schedule, [&](const Action& backward) { return backward.slice < again; });
   return schedule;
 }
 

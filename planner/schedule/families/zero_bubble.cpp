@@ -4,6 +4,8 @@
 //   ZB-H1: p-1-r forwards first, W of a microbatch r backwards late: 1F1B's memory,
 //          bubble (p-1)(F+I-W).
 //   ZB-H2: twice as many forwards first, W 2r backwards late: bubble (p-1)(F+I-2W).
+//   Interleaved (PyTorch's InterleavedZeroBubble): ZB-H1 over v chunks dealt round robin, in groups
+//   as in interleaved 1F1B: (v-1) of them and p-1-r forwards first, W r backwards late.
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
 
@@ -23,6 +25,26 @@ Schedule handcrafted(const ScheduleRequest& request, int32_t times) {
 }
 
 }  // namespace
+
+Schedule interleaved_zero_bubble(const ScheduleRequest& request) {
+  const int32_t p = request.ranks, v = request.virtual_stages;
+  const int32_t group = equal_groups("interleaved-zb", request.micro_batches, p);
+  Schedule schedule = empty_schedule(request, p * v);
+  for (int32_t rank = 0; rank < p; ++rank) {
+    std::vector<ActionList> forwards, backwards;
+    for (int32_t chunk = 0; chunk < v; ++chunk) {
+      forwards.push_back(
+          in_order(request, ActionKind::forward, looped_stage(request, rank, chunk)));
+      backwards.push_back(
+          in_order(request, ActionKind::backward, looped_stage(request, rank, v - 1 - chunk)));
+    }
+    schedule.ranks[rank] =
+        with_delayed_weights(one_and_one(in_turns(forwards, group), in_turns(backwards, group),
+                                         int64_t{v - 1} * group + p - 1 - rank),
+                             rank);
+  }
+  return schedule;
+}
 
 Schedule zb_h1(const ScheduleRequest& request) { return handcrafted(request, 1); }
 Schedule zb_h2(const ScheduleRequest& request) { return handcrafted(request, 2); }

@@ -66,6 +66,26 @@ TEST_CASE("the first fault of a schedule is named") {
   }
 }
 
+TEST_CASE("what ranks share is there in as many parts as it says, backwards where its forward is") {
+  Schedule s = testing::schedule_of("sppo-msp", {.ranks = 2, .micro_batches = 1, .slices = 2});
+  std::erase_if(s.ranks[0], [](const Action& a) { return !is_compute(a.kind); });
+  std::erase_if(s.ranks[1], [](const Action& a) { return !is_compute(a.kind); });
+  REQUIRE(to_string(s.ranks[1], 2) == "0F0.0/2 1F0.0 1F0.1/2 1B0.1/2 1B0.0 0B0.0/2");
+  REQUIRE(fault(s) == "none");
+  SECTION("a part is missing") {
+    s.ranks[1].erase(s.ranks[1].begin());
+    CHECK(fault(s) == "0F0.0 is in 1 lists; expected it in 2");
+  }
+  SECTION("of a stage of another rank") {
+    s.moving_stages = false;
+    CHECK(fault(s) == "0F0.0/2 is on rank 1, but stage 0 is on rank 0");
+  }
+  SECTION("a backward elsewhere") {
+    std::swap(s.ranks[0][1], s.ranks[1][1]);
+    CHECK(fault(s) == "0B0.1 on rank 0 needs 0F0.1 of the same rank, which is on another");
+  }
+}
+
 TEST_CASE("families refuse numbers that they cannot do, and say which they can") {
   using testing::schedule_of;
   CHECK_THROWS_WITH(schedule_of("1f1", {}), Catch::Contains("did you mean \"1f1b\""));

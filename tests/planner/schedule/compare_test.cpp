@@ -1,6 +1,7 @@
 // One schedule of a family with the family's own choices, all of them ranked, and drawn.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "base/error.h"
 #include "planner/schedule/compare.h"
@@ -35,6 +36,33 @@ TEST_CASE("a family's schedule, its memory and its messages in microbatches") {
   // W keeps half of what F has made.
   task.kept_for_weights = 0.5;
   CHECK(time_schedule(schedule_family("zb-h1"), task, {}).microbatches_held(3) == Approx(2.5));
+}
+
+TEST_CASE("slices of equal tokens wait for the last one, slices of equal work do not") {
+  PipelineTask task{.ranks = 8, .micro_batches = 16};
+  task.attention = 0.5;
+  task.sequence_tokens = 65536;
+  const ScheduleChoice choice{.slices = 4};
+  const auto timed = [&](SliceSplit split) {
+    task.split = split;
+    return time_schedule(schedule_family("seq1f1b"), task, choice);
+  };
+  const TimedSchedule ideal = timed(SliceSplit::equal_times), work = timed(SliceSplit::equal_work);
+  const TimedSchedule tokens = timed(SliceSplit::equal_tokens);
+  CHECK(ideal.timing.bubble_rate == Approx(7.0 / 71));
+  CHECK(tokens.timing.bubble_rate > 0.2);
+  // Forwards are equal; gradients have twice the attention, and those of weights none.
+  CHECK(work.timing.bubble_rate > ideal.timing.bubble_rate);
+  CHECK(work.timing.bubble_rate < (ideal.timing.bubble_rate + tokens.timing.bubble_rate) / 2);
+  // Of attention as long as the rest, S slices up to b take (b/S + b^2/S^2) / 2: the first of four
+  // is (sqrt(3) - 1) / 2 of all.
+  const SliceShare& first = work.request.costs.shares[0];
+  CHECK(static_cast<double>(first.tokens) / 65536 == Approx((std::sqrt(3.0) - 1) / 2).margin(1e-3));
+  CHECK(first.forward == Approx(0.25).margin(1e-3));
+  // The first slices are held longest, and they are the largest.
+  CHECK(work.most_microbatches_held() > ideal.most_microbatches_held());
+  task.sequence_tokens = 0;
+  CHECK_THROWS_WITH(timed(SliceSplit::equal_work), Catch::Contains("how many tokens"));
 }
 
 TEST_CASE("what does not fit into memory is a no") {
@@ -75,6 +103,14 @@ TEST_CASE("compared: every family once, the fastest first, what there is not las
     CHECK(of("1f1b").refusal.empty() == (limit != 2));
     CHECK(of("v-half").refusal.empty() == (limit != 2));
     CHECK(of("v-min").refusal.empty());
+  }
+}
+
+TEST_CASE("compared: what would take long is left to be asked for by name") {
+  const std::vector<Compared> all = compare_schedules({.ranks = 16, .micro_batches = 100});
+  for (const Compared& c : all) {
+    if (c.family->name == "sppo-msp") CHECK_THAT(c.refusal, Catch::Contains("ask for it by name"));
+    if (c.family->name == "seq1f1b") CHECK(c.refusal.empty());
   }
 }
 

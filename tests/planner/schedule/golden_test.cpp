@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "planner/schedule/check.h"
+#include "planner/schedule/compare.h"
 #include "planner/schedule/pytorch_csv.h"
 #include "tests/planner/schedule/pytorch_files.h"
 #include "tests/planner/schedule/schedules.h"
@@ -89,9 +90,11 @@ TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of equal passes") {
     int32_t ranks, micro_batches;
     double half_bubble, min_bubble;
     int64_t half_peak, min_peak;
+    double half_rate, min_rate;
   };
-  for (const Row& row : {Row{4, 8, 5, 11, 6, 4}, Row{8, 16, 17, 27, 10, 8},
-                         Row{8, 32, 17, 27, 10, 8}, Row{16, 64, 41, 59, 18, 12}}) {
+  for (const Row& row :
+       {Row{4, 8, 5, 11, 6, 4, .0943, .1864}, Row{8, 16, 17, 27, 10, 8, .1504, .2195},
+        Row{8, 32, 17, 27, 10, 8, .0813, .1233}, Row{16, 64, 41, 59, 18, 12, .0965, .1332}}) {
     Asked asked{.ranks = row.ranks, .micro_batches = row.micro_batches, .virtual_stages = 2};
     asked.memory_limit = 2 * row.ranks;
     CAPTURE(row.ranks, row.micro_batches);
@@ -101,6 +104,40 @@ TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of equal passes") {
     CHECK(timing_of("v-half", asked).peak_memory() == row.half_peak);
     CHECK(2 * bubble_of("v-min", asked) == row.min_bubble);
     CHECK(timing_of("v-min", asked).peak_memory() == row.min_peak);
+    CHECK(2 * bubble_of("1f1b", {row.ranks, row.micro_batches}) == 6 * (row.ranks - 1));
+    CHECK(timing_of("zb-v", asked).bubble_rate == 0);
+    CHECK(timing_of("v-half", asked).bubble_rate == to_four(row.half_rate));
+    CHECK(timing_of("v-min", asked).bubble_rate == to_four(row.min_rate));
+    // ZB-V's memory is the same on all ranks.
+    for (const RankTiming& rank : timing_of("zb-v", asked).ranks) {
+      CHECK(rank.peak_memory == 2 * row.ranks);
+    }
+  }
+}
+
+// The paper's table 1: bubbles of about 6 d, 4 d and 3 d passes of a chunk in 1F1B, V-Min and
+// V-Half, which is what every rank more costs. Its README: activations of 1, 1, 2, 1, 1/2 and 1/3
+// of 1F1B's for 1F1B, ZB-1P, ZB-2P, ZB-V, V-Half and V-Min (of many ranks), and messages of 2 for
+// the three in V.
+TEST_CASE("Controllable Memory: what every rank more costs, and each schedule's share of memory") {
+  const auto bubble = [](const char* name, int32_t ranks, int32_t virtual_stages) {
+    return 2 * bubble_of(name, {ranks, 6 * ranks, virtual_stages});
+  };
+  CHECK(bubble("1f1b", 20, 1) - bubble("1f1b", 8, 1) == 6 * 12);
+  CHECK(bubble("v-min", 20, 2) - bubble("v-min", 8, 2) == 4 * 12);
+  CHECK(bubble("v-half", 20, 2) - bubble("v-half", 8, 2) == 3 * 12);
+  const int32_t many = 48;
+  const PipelineTask task{.ranks = many, .micro_batches = 3 * many};
+  const TimedSchedule plain = time_schedule(schedule_family("1f1b"), task, {});
+  for (const auto& [name, part, messages] : {std::tuple{"zb-h1", 1.0, 1.0},
+                                             {"zb-h2", 2.0, 1.0},
+                                             {"zb-v-static", 1.0, 2.0},
+                                             {"v-half", 0.5, 2.0},
+                                             {"v-min", 1.0 / 3, 2.0}}) {
+    const TimedSchedule timed = time_schedule(schedule_family(name), task, {});
+    INFO(name);
+    CHECK(timed.most_microbatches_held() / many == Approx(part).margin(1.5 / many));
+    CHECK(timed.messages / plain.messages == Approx(messages));
   }
 }
 
@@ -115,6 +152,60 @@ TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of unequal passes") {
   CHECK(timing_of("zb-v", asked).bubble_rate == to_four(.0223));
   CHECK(timing_of("v-half", asked).bubble_rate == to_four(.1050));
   CHECK(timing_of("v-min", asked).bubble_rate == to_four(.2341));
+}
+
+// Zero Bubble, table 12's setting: with m <= p 1F1B takes (m+p-1)(F+B+W), the others (m+p-1)(F+B)
+// and one W. Its bound: with memory for k microbatches a first stage's bubble is at least
+// (p-1)(B+2c) + (p-k)F.
+TEST_CASE("Zero Bubble: few microbatches, and what memory a bubble costs") {
+  for (const auto& [p, m] : {std::pair{8, 2}, {8, 4}, {8, 8}, {16, 4}, {16, 16}, {5, 3}}) {
+    const Asked asked{.ranks = p, .micro_batches = m, .forward = 5, .input = 6, .weight = 3};
+    CHECK(timing_of("1f1b", asked).cost == (m + p - 1) * 14);
+    for (const char* name : {"zb-h1", "zb-h2", "zb-auto"}) {
+      CHECK(timing_of(name, asked).cost == (m + p - 1) * 11 + 3);
+    }
+  }
+  Asked asked{.ranks = 8, .micro_batches = 40, .forward = 5, .input = 6, .weight = 3};
+  asked.communication = 0.25;
+  for (const char* name : {"zb-auto", "zb-h1", "zb-h2"}) {
+    for (asked.memory_limit = 8; asked.memory_limit <= 20; ++asked.memory_limit) {
+      const ScheduleTiming timing = timing_of(name, asked);
+      const auto first = static_cast<double>(timing.ranks[0].peak_memory);
+      CHECK(timing.ranks[0].span() - timing.ranks[0].busy >= 7 * 6.5 + (8 - first) * 5 - 40 * 3);
+      CHECK(timing.cost - 40 * 14 >= std::min(0.0, 7 * 6.5 + (8 - first) * 5));
+    }
+  }
+}
+
+// Formulas of Primus (its pipeline documentation) for F = I = W: (p-1)/(mv+p-1) interleaved,
+// (p-1)/(p-1+6m) for the static ZB-V, which counts all time from the first start to the last end;
+// of ZB-1P it has an approximation, (p-1)/(3(m+p-1)), of what is (p-1)/(3m+p-1).
+TEST_CASE("Primus: rates of interleaved 1F1B, ZB-1P and the static ZB-V") {
+  for (const auto& [p, m, v] : {std::tuple{4, 8, 2}, {8, 16, 2}, {8, 64, 4}, {5, 20, 3}}) {
+    CAPTURE(p, m, v);
+    const Asked chunks{.ranks = p, .micro_batches = m, .virtual_stages = v};
+    CHECK(timing_of("interleaved-1f1b", chunks).bubble_rate == Approx((p - 1.0) / (m * v + p - 1)));
+    CHECK(timing_of("zb-h1", {.ranks = p, .micro_batches = m}).bubble_rate ==
+          Approx((p - 1.0) / (3 * m + p - 1)));
+    const Asked folded{.ranks = p, .micro_batches = m, .virtual_stages = 2};
+    const ScheduleTiming v_static = timing_of("zb-v-static", folded);
+    CHECK(v_static.bubble_rate == 0);
+    CHECK(1 - 3 * m / v_static.makespan == Approx((p - 1.0) / (p - 1 + 6 * m)));
+    CHECK(timing_of("zb-v-static", folded).peak_memory() == 2 * p);
+  }
+}
+
+// ChunkFlow (arXiv 2503.02356), its example of four sequences on four stages: 1F1B idles 42.8% of
+// equal lengths, 57.14% of these, of 4, 2, 1 and 1 parts.
+TEST_CASE("ChunkFlow: 1F1B of sequences of unequal lengths") {
+  ScheduleRequest request = testing::request_of({.ranks = 4, .micro_batches = 4});
+  const Schedule schedule = make_schedule(schedule_family("1f1b"), request);
+  CHECK(simulate(schedule, request.costs).bubble_rate == Approx(3.0 / 7));
+  for (const int64_t length : {4, 2, 1, 1}) {
+    const auto part = static_cast<double>(length);
+    request.costs.shares.push_back({part, part, part, length});
+  }
+  CHECK(simulate(schedule, request.costs).bubble_rate == to_four(.5714));
 }
 
 // DualPipe's README: with s stages in the way of a microbatch the bubble is (s/2-1)(F&B + B - 3W),
@@ -132,6 +223,12 @@ TEST_CASE("DualPipe and DualPipeV: the README's bubble and memory") {
       CHECK(timing_of("dualpipe-v", folded).ranks[rank / 2].peak_memory == stages + 1);
     }
   }
+}
+
+TEST_CASE("interleaved-zb: the lists that PyTorch makes for 2 ranks, 2 chunks and 8 microbatches") {
+  const Schedule schedule =
+      testing::schedule_of("interleaved-zb", {.ranks = 2, .micro_batches = 8, .virtual_stages = 2});
+  CHECK(schedule.ranks == read_pipeline_csv(testing::kCompute, "its file").schedule.ranks);
 }
 
 TEST_CASE("DualPipeV: the lists that PyTorch makes for 4 ranks and 10 microbatches") {

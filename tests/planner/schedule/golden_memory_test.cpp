@@ -1,0 +1,137 @@
+// Published peaks of memory against what the schedules hold: as many decimals as are published,
+// where one or two figures of a row give the size of a part and the rest follow.
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "tests/planner/schedule/schedules.h"
+
+namespace longspan {
+namespace {
+
+using testing::Asked;
+
+// What ranks hold at most, in layers of a microbatch: `layers` of each stage, one less on the first
+// stage and on the last, where the embedding and the head are one each.
+double layers_held(const char* name, const Asked& asked, int64_t layers) {
+  ScheduleRequest request = testing::request_of(asked);
+  const Schedule schedule = make_schedule(schedule_family(name), request);
+  request.costs.memory.assign(schedule.stages, {layers, layers});
+  for (StageMemory* end : {&request.costs.memory.front(), &request.costs.memory.back()}) {
+    *end = {layers - 1, layers - 1};
+  }
+  return static_cast<double>(simulate(schedule, request.costs).peak_memory());
+}
+
+// Whether `expected` is what `held` comes to, where `of_held` came to `of_expected`: each of the
+// two figures is within `rounding` of what it is.
+void check_in_proportion(double held, double expected, double of_held, double of_expected,
+                         double rounding) {
+  const double part = held / of_held;
+  CAPTURE(part * of_expected, expected);
+  CHECK(std::abs(part * of_expected - expected) <= rounding * (1 + part) + 1e-9);
+}
+
+}  // namespace
+
+// A 2.7B model of 32 layers with linear attention on 8 ranks (DeltaNet's repository): GB by slices
+// 1, 2, 4, 8; none where there is not enough memory. The first two that there are of a length say
+// what a microbatch takes and what does not change with slices; all else of the length follows.
+TEST_CASE("Seq1F1B: memory measured on 8 ranks by the number of slices, within 2%") {
+  struct Row {
+    double of_slices[2][4];  // of 16 and of 32 microbatches; 0: out of memory
+  };
+  constexpr Row kRows[] = {{{{68.7, 42.3, 28.9, 22.2}, {69.0, 42.6, 28.9, 22.1}}},
+                           {{{0, 59.3, 39.2, 29.1}, {0, 59.3, 39.2, 29.1}}},
+                           {{{0, 76.2, 49.6, 36.2}, {0, 76.2, 49.6, 36.2}}}};
+  const auto held = [](int which, int i) {
+    const int32_t slices = 1 << i;
+    const Asked asked{.ranks = 8, .micro_batches = 16 << which, .slices = slices};
+    return static_cast<double>(testing::timing_of("seq1f1b", asked).peak_memory()) / slices;
+  };
+  for (const Row& row : kRows) {
+    const int first = row.of_slices[0][0] > 0 ? 0 : 1;
+    const double most = row.of_slices[0][first], less = row.of_slices[0][first + 1];
+    const double microbatch = (most - less) / (held(0, first) - held(0, first + 1));
+    const double rest = most - held(0, first) * microbatch;
+    for (int which = 0; which < 2; ++which) {
+      for (int i = first; i < 4; ++i) {
+        CAPTURE(most, which, i);
+        CHECK(rest + held(which, i) * microbatch == Approx(row.of_slices[which][i]).epsilon(0.02));
+      }
+    }
+  }
+}
+
+// PipeOffload (arXiv 2503.01328), figure 15, read off in whole GB: activations of GPT-like models
+// with one layer on a chunk. The schedules with offloading are measured 2 to 4 chunks above theirs.
+TEST_CASE("PipeOffload: activations of 1F1B, interleaved 1F1B, GIS and GIS-H") {
+  struct Row {
+    int32_t ranks, chunks, micro_batches;
+    double of_1f1b, interleaved, gis, gis_h;  // 0: out of memory
+  };
+  constexpr Row kRows[] = {{8, 5, 64, 12, 15, 13, 8},    {8, 5, 64, 24, 30, 27, 16},
+                           {8, 5, 64, 48, 0, 0, 32},     {16, 3, 128, 18, 24, 19, 13},
+                           {16, 3, 128, 37, 49, 38, 25}, {32, 2, 256, 33, 49, 34, 25}};
+  for (const Row& row : kRows) {
+    CAPTURE(row.ranks, row.of_1f1b);
+    const double plain =
+        layers_held("1f1b", {.ranks = row.ranks, .micro_batches = row.micro_batches}, row.chunks);
+    const Asked chunks{
+        .ranks = row.ranks, .micro_batches = row.micro_batches, .virtual_stages = row.chunks};
+    for (const auto& [name, measured] :
+         {std::pair{"interleaved-1f1b", row.interleaved}, {"gis", row.gis}, {"gis-h", row.gis_h}}) {
+      if (measured == 0) continue;
+      INFO(name);
+      check_in_proportion(layers_held(name, chunks, 1), measured, plain, row.of_1f1b, 0.5);
+    }
+  }
+}
+
+// Pipeline Parallelism with Controllable Memory (arXiv 2405.15362), figure 7, read off to 1 GB:
+// activations of models of 30 layers on 16 ranks and 46 on 24. (On 32 ranks V-Min reads 15 where
+// 13.5 follow, and interleaved 1F1B 46 where 52.5 do.)
+TEST_CASE("Controllable Memory: activations of the family") {
+  struct Row {
+    int32_t ranks, micro_batches;
+    double of_1f1b, v_min, v_half, v_zb, zb_1p, zb_2p, interleaved;
+  };
+  for (const Row& row :
+       {Row{16, 64, 23, 10, 14, 23, 25, 48, 36}, Row{24, 96, 20, 8, 12, 21, 22, 42, 30}}) {
+    CAPTURE(row.ranks);
+    const Asked whole{.ranks = row.ranks, .micro_batches = row.micro_batches};
+    Asked folded = whole;
+    folded.virtual_stages = 2;
+    const double plain = layers_held("1f1b", whole, 2);
+    const auto check = [&](double held, double measured) {
+      check_in_proportion(held, measured, plain, row.of_1f1b, 1);
+    };
+    check(layers_held("v-min", folded, 1), row.v_min);
+    check(layers_held("v-half", folded, 1), row.v_half);
+    check(layers_held("zb-v-static", folded, 1), row.v_zb);
+    check(layers_held("zb-h1", whole, 2), row.zb_1p);
+    check(layers_held("zb-h2", whole, 2), row.zb_2p);
+    check(layers_held("interleaved-1f1b", folded, 1), row.interleaved);
+  }
+}
+
+// ChunkFlow (arXiv 2503.02356): peak GiB by the size of a chunk (2K, 4K, 8K tokens) with K = 1,
+// whatever the length of the longest sequence: 32K of context, and 256K, whose keys and values are
+// held besides. Two sizes give the third.
+TEST_CASE("ChunkFlow: memory grows with the chunk, not with the sequence") {
+  const auto held = [](int32_t chunks, int64_t tokens) {
+    ScheduleRequest request =
+        testing::request_of({.ranks = 1, .micro_batches = 2, .slices = chunks, .group = 1});
+    request.costs.memory[0].activations = request.costs.memory[0].for_weights = chunks * tokens;
+    const Schedule s = make_schedule(schedule_family("chunkflow"), request);
+    return static_cast<double>(simulate(s, request.costs).peak_memory());
+  };
+  for (const auto& [context, small, middle, large, error] :
+       {std::tuple{32, 41.6, 47.5, 59.3, 0.15}, {256, 45.6, 50.8, 63.8, 2.7}}) {
+    CAPTURE(context);
+    const double a = held(context / 2, 2048), b = held(context / 4, 4096);
+    const double token = (middle - small) / (b - a);
+    CHECK(middle + (held(context / 8, 8192) - b) * token == Approx(large).margin(error).epsilon(0));
+  }
+}
+
+}  // namespace longspan
