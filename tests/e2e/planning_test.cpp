@@ -54,6 +54,50 @@ TEST_CASE("max-seq: more memory is a longer sequence, none is status 1") {
   CHECK(nothing.at("results")[0].at("shortfall_bytes") > 0);
 }
 
+TEST_CASE("plan: a pipeline is planned, written, simulated and explained, and not run") {
+  TemporaryFolder folder;
+  const std::string file = folder.path() / "plan.yaml";
+  const json planned =
+      longspan_json({"plan", "--model", "llama-3.1-8b", "--hw", "8xh100-80g", "--seq", "64K",
+                     "--pipeline", "4", "--schedule", "seq1f1b", "-o", file});
+  const json& pipeline = planned.at("strategy").at("parallel").at("pipeline");
+  CHECK(pipeline.at("stages") == 4);
+  CHECK(pipeline.at("schedule") == "seq1f1b");
+  CHECK(pipeline.at("slices") > 1);
+  CHECK(planned.at("strategy").at("parallel").at("ranks") == 8);
+
+  const json simulated = longspan_json({"simulate", file});
+  CHECK(simulated.at("predicted").at("step_seconds") == planned.at("predicted").at("step_seconds"));
+  CHECK(simulated.at("pipeline").at("ranks").size() == 4);
+  const Result explained = longspan({"explain", file});
+  CHECK(explained.status == 0);
+  CHECK_THAT(explained.out, Contains("microbatches held") && Contains("What limits it"));
+  check_refused(longspan({"run", file}), 2,
+                {"pipeline 4 (seq1f1b", "does not run", "--pipeline 1"});
+  check_refused(longspan({"simulate", file, "--trace", folder.path() / "t.json"}), 2,
+                {"--trace", "--svg"});
+}
+
+TEST_CASE("plan and max-seq: with and without a pipeline") {
+  const std::vector<std::string> question = {"--model", "llama-3.1-8b", "--hw", "4xh100-80g"};
+  const auto ask = [&](std::vector<std::string> words) {
+    words.insert(words.end(), question.begin(), question.end());
+    return words;
+  };
+  const Result both = longspan(ask({"plan", "--seq", "64K", "--micro-batches", "4"}));
+  CHECK(both.status == 0);
+  CHECK_THAT(both.out, Contains("With and without a pipeline"));
+  const json flat = longspan_json(ask({"plan", "--seq", "64K", "--pipeline", "1"}));
+  CHECK(flat.at("with_and_without_a_pipeline") == "");
+  CHECK_FALSE(flat.at("strategy").at("parallel").contains("pipeline"));
+  const json longest = longspan_json(ask({"max-seq", "--strategy", "auto"}));
+  CHECK_THAT(longest.at("results")[0].at("beside").get<std::string>(), Contains("pipeline"));
+  check_refused(longspan(ask({"plan", "--seq", "64K", "--pipeline", "3"})), 2,
+                {"no pipeline", "4 devices"});
+  check_refused(longspan(ask({"plan", "--seq", "64K", "--pipeline", "2", "--strategy", "fpdt"})), 2,
+                {"--pipeline", "fpdt"});
+}
+
 TEST_CASE("max-seq uses all devices of a machine, or as many as it is told to") {
   const auto ask = [](const char* devices) {
     return longspan_json({"max-seq", "--model", "tiny-llama", "--hw", "8xh100-80g", "--strategy",

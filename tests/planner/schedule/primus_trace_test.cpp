@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "tests/engine/train/temporary_folder.h"
+#include "tests/base/temporary_folder.h"
 #include "tests/planner/schedule/schedules.h"
 
 namespace longspan {
