@@ -113,6 +113,11 @@ MilpSolution solve(const Milp& milp, const SolverLimits& limits, std::span<const
   Cbc_setParameter(model.get(), "timeMode", "elapsed");
   Cbc_setParameter(model.get(), "randomSeed", "1");
   Cbc_setParameter(model.get(), "randomCbcSeed", "1");
+  if (!limits.cuts) {
+    for (const char* kind : {"cuts", "preprocess", "heuristics"}) {
+      Cbc_setParameter(model.get(), kind, "off");
+    }
+  }
   Cbc_setMaximumSeconds(model.get(), limits.seconds);
   Cbc_setMaximumNodes(model.get(), static_cast<int>(std::clamp<int64_t>(
                                        limits.nodes, 0, std::numeric_limits<int>::max())));
@@ -137,6 +142,8 @@ MilpSolution solve(const Milp& milp, const SolverLimits& limits, std::span<const
       solution.objective += milp.columns[i].price * solution.values[i];
     }
   }
+  // Where the search is done, what it has not looked at has no bound.
+  if (solution.stop == Stop::optimal) solution.bound = solution.objective;
   return solution;
 }
 

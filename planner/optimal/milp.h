@@ -43,6 +43,9 @@ struct Milp {
 struct SolverLimits {
   int64_t nodes = 2000;  ///< of the search tree; the answer does not depend on the machine
   double seconds = 60;   ///< the second guard
+  /// Whether the solver looks for cuts, a smaller programme and solutions by its own means before
+  /// it branches: a gain unless the programme is tight already.
+  bool cuts = true;
 };
 
 enum class Stop {

@@ -1,6 +1,7 @@
 #include "planner/optimal/opt_pipe.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/error.h"
@@ -12,12 +13,13 @@
 
 namespace longspan {
 namespace {
-
 using Kind = ActionKind;
 
-// Above these the solver finds nothing within limits that anyone would wait for.
-constexpr int64_t kMostActions = 1200;
-constexpr int64_t kMostBinaries = 6000;
+// Above these the rows are too many to be written down, and the whole programme is too much for the
+// solver.
+constexpr int64_t kMostActions = 600;
+constexpr int64_t kMostBinaries = 1000;
+constexpr int64_t kWindowNodes = 100;
 
 bool is_copy(Kind kind) {
   return kind == Kind::offload || kind == Kind::await_offload || kind == Kind::reload;
@@ -42,26 +44,6 @@ Schedule plain(const Schedule& schedule, bool copies) {
   return made;
 }
 
-void check_start(const Schedule& schedule) {
-  if (schedule.pipes > 1) {
-    throw bad_input("the order of a schedule that is fed from both ends cannot be optimised");
-  }
-  if (schedule.adaptive_offload) {
-    throw bad_input("the order of a schedule that offloads parts of slices cannot be optimised");
-  }
-  for (const std::vector<Action>& list : schedule.ranks) {
-    for (const Action& a : list) {
-      const bool known = a.kind == Kind::forward || a.kind == Kind::backward ||
-                         a.kind == Kind::backward_input || a.kind == Kind::backward_weight ||
-                         is_copy(a.kind);
-      if (!known) {
-        throw bad_input("the order of {} cannot be optimised; expected forwards and backwards",
-                        to_string(a, schedule.slices));
-      }
-    }
-  }
-}
-
 bool takes(const ScheduleFamily& family, const ScheduleRequest& request) {
   return request.virtual_stages >= family.least_virtual_stages &&
          (family.most_virtual_stages == 0 ||
@@ -75,7 +57,7 @@ std::optional<Schedule> made_by(const ScheduleFamily& family, const ScheduleRequ
                                 bool copies) {
   try {
     Schedule schedule = make_schedule(family, request);
-    check_start(schedule);
+    if (!can_be_reordered(schedule)) return std::nullopt;
     if (copies) {
       schedule = plain(schedule, false);
       constexpr int kWorth = 4;  // forwards: so that it is away for a while
@@ -88,7 +70,74 @@ std::optional<Schedule> made_by(const ScheduleFamily& family, const ScheduleRequ
   }
 }
 
+// What is left of limits, over several programmes.
+class Budget {
+ public:
+  explicit Budget(const SolverLimits& limits) : limits_(limits) {}
+
+  bool spent() const { return left(1).nodes <= 0 || left(1).seconds <= 0; }
+  SolverLimits left(int64_t most_nodes) const {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin_;
+    SolverLimits left = limits_;
+    left.nodes = std::min(limits_.nodes - nodes_, most_nodes);
+    left.seconds = limits_.seconds - passed.count();
+    left.cuts = false;  // the rows of an OrderModel are what cuts would be
+    return left;
+  }
+  int64_t nodes() const { return nodes_; }
+  void spend(const MilpSolution& solution) { nodes_ += std::max<int64_t>(solution.nodes, 1); }
+
+ private:
+  SolverLimits limits_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  int64_t nodes_ = 0;
+};
+
+// Takes what a solution says, where it is faster.
+bool take(OptimalSchedule& best, const OrderModel& model, const MilpSolution& solution,
+          const ScheduleCosts& costs, int64_t memory_limit) {
+  if (solution.values.empty()) return false;
+  Schedule made = model.schedule_of(solution.values);
+  if (first_fault(made, costs, memory_limit)) return false;
+  const double cost = simulate(made, costs).cost;
+  if (cost >= best.cost * (1 - 1e-9)) return false;
+  best.schedule = std::move(made);
+  best.cost = cost;
+  return true;
+}
+
+// The order within a window of time, what is before and behind it as it is: windows one after
+// another, from the first to the last, until none of them has anything better.
+void improve_windows(OptimalSchedule& best, const OrderModel& model, const ScheduleCosts& costs,
+                     int64_t memory_limit, Budget& budget, double parts) {
+  const double width = best.cost / parts;
+  for (bool improved = true; improved;) {
+    improved = false;
+    const double makespan = simulate(best.schedule, costs).makespan;
+    for (double from = 0; from + width / 2 < makespan && !budget.spent(); from += width / 2) {
+      const Milp window = model.within(best.schedule, costs, from, from + width);
+      const MilpSolution solution =
+          solve(window, budget.left(kWindowNodes), model.choices_of(best.schedule));
+      budget.spend(solution);
+      improved |= take(best, model, solution, costs, memory_limit);
+    }
+  }
+}
+
 }  // namespace
+
+bool can_be_reordered(const Schedule& schedule) {
+  if (schedule.pipes > 1 || schedule.adaptive_offload) return false;
+  for (const std::vector<Action>& list : schedule.ranks) {
+    for (const Action& a : list) {
+      const bool known = a.kind == Kind::forward || a.kind == Kind::backward ||
+                         a.kind == Kind::backward_input || a.kind == Kind::backward_weight ||
+                         is_copy(a.kind);
+      if (!known) return false;
+    }
+  }
+  return true;
+}
 
 NamedSchedule best_of_families(const ScheduleRequest& request) {
   std::optional<NamedSchedule> best;
@@ -120,23 +169,28 @@ NamedSchedule best_of_families(const ScheduleRequest& request) {
 
 OptimalSchedule reorder(const NamedSchedule& start, const ScheduleCosts& costs,
                         int64_t memory_limit, const SolverLimits& limits) {
-  check_start(start.schedule);
+  if (!can_be_reordered(start.schedule)) {
+    throw bad_input(
+        "the order of {} cannot be optimised; expected forwards and backwards of one "
+        "pipe, and copies of whole activations",
+        start.name);
+  }
   if (const auto fault = first_fault(start.schedule, costs, memory_limit)) {
     throw bad_input("{} is no schedule to begin with: {}", start.name, *fault);
   }
   OptimalSchedule best;
   best.start = start.name;
-  const auto take = [&](Schedule made) {
+  const auto consider = [&](Schedule made) {
     const double cost = simulate(made, costs).cost;
     if (best.schedule.ranks.empty() || cost < best.cost) {
       best.cost = cost;
       best.schedule = std::move(made);
     }
   };
-  take(start.schedule);
+  consider(start.schedule);
   best.start_cost = best.cost;
   if (Schedule split = plain(start.schedule, true); !first_fault(split, costs, memory_limit)) {
-    take(std::move(split));
+    consider(std::move(split));
   }
   const Schedule actions = plain(start.schedule, false);
   const LinkedActions linked = link(actions);
@@ -145,22 +199,31 @@ OptimalSchedule reorder(const NamedSchedule& start, const ScheduleCosts& costs,
   const OrderModel model(actions, linked, costs, memory_limit, best.cost * (1 + 1e-9), true);
   best.bound = std::min(model.bound(), best.cost);
   best.binaries = model.milp().whole_columns();
-  if (best.bound >= best.cost) {
+  if (best.bound >= best.cost * (1 - 1e-9)) {
     best.stop = Stop::optimal;
     return best;
   }
-  if (best.binaries > kMostBinaries) return best;
-  const MilpSolution solution = solve(model.milp(), limits, model.choices_of(best.schedule));
-  best.stop = solution.stop;
-  best.nodes = solution.nodes;
-  if (!solution.values.empty()) {
-    Schedule made = model.schedule_of(solution.values);
-    if (!first_fault(made, costs, memory_limit)) take(std::move(made));
+  Budget budget(limits);
+  const auto actions_in_all = static_cast<double>(linked.actions.size());
+  for (const double in_window : {16.0, 32.0}) {
+    improve_windows(best, model, costs, memory_limit, budget,
+                    std::max(2.0, actions_in_all / in_window));
   }
-  // Without a solution within the start's span there is none that is faster.
-  const double bound =
-      solution.stop == Stop::infeasible ? best.cost : model.time_of(solution.bound);
-  best.bound = std::clamp(bound, best.bound, best.cost);
+  best.nodes = budget.nodes();
+  best.bound = std::min(best.bound, best.cost);
+  if (budget.spent()) best.stop = budget.left(1).nodes <= 0 ? Stop::nodes : Stop::seconds;
+  if (budget.spent() || best.binaries > kMostBinaries) return best;
+  const MilpSolution solution =
+      solve(model.milp(), budget.left(limits.nodes), model.choices_of(best.schedule));
+  budget.spend(solution);
+  take(best, model, solution, costs, memory_limit);
+  best.stop = solution.stop;
+  best.nodes = budget.nodes();
+  // Without a solution within the span there is none that is faster; nor is there beside the
+  // optimum.
+  const bool done = solution.stop == Stop::optimal || solution.stop == Stop::infeasible;
+  const double bound = done ? best.cost : model.time_of(solution.bound);
+  best.bound = std::clamp(bound, std::min(best.bound, best.cost), best.cost);
   return best;
 }
 

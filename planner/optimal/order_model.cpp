@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "planner/schedule/families/offload.h"
+#include "planner/schedule/timing.h"
 
 namespace longspan {
 namespace {
@@ -202,33 +203,68 @@ void OrderModel::add_loads(int32_t rank) {
   }
 }
 
-std::vector<Term> OrderModel::choices_of(const Schedule& other) const {
-  std::vector<Term> choices;
-  std::map<std::tuple<Kind, int32_t, int32_t, int32_t>, size_t> places;
-  const auto place = [&](Kind kind, const Action& a) {
-    const auto found = places.find({kind, a.stage, a.micro_batch, a.slice});
-    return found == places.end() ? std::numeric_limits<size_t>::max() : found->second;
-  };
-  for (const std::vector<Action>& list : other.ranks) {
-    for (const Action& a : list) {
-      const size_t number = places.size();
-      places[{a.kind, a.stage, a.micro_batch, a.slice}] = number;
-    }
+OrderModel::Places OrderModel::places_of(const LinkedActions& other) const {
+  Places places;
+  for (size_t i = 0; i < other.actions.size(); ++i) {
+    const Action& a = other.actions[i];
+    places[{a.kind, a.stage, a.micro_batch, a.slice}] = static_cast<int32_t>(i);
   }
+  return places;
+}
+
+std::vector<Term> OrderModel::choices_of(const Schedule& other) const {
+  const Places places = places_of(link(other));
+  std::vector<Term> choices;
+  const auto place = [&](const Action& a) {
+    return places.at({a.kind, a.stage, a.micro_batch, a.slice});
+  };
   for (int32_t rank = 0; rank < ranks(); ++rank) {
     for (int32_t a = begin(rank); a < end(rank); ++a) {
       for (int32_t b = a + 1; b < end(rank); ++b) {
         if (column_of(a, b) < 0) continue;
-        const Action &x = linked_.actions[a], &y = linked_.actions[b];
-        choices.push_back({column_of(a, b), place(x.kind, x) < place(y.kind, y) ? 1.0 : 0.0});
+        const bool before = place(linked_.actions[a]) < place(linked_.actions[b]);
+        choices.push_back({column_of(a, b), before ? 1.0 : 0.0});
       }
     }
     for (const Copy& copy : copies_[rank]) {
-      const size_t at = place(Kind::offload, linked_.actions[copy.forward]);
-      choices.push_back({copy.taken, at < places.size() ? 1.0 : 0.0});
+      const Action& a = linked_.actions[copy.forward];
+      const bool taken = places.contains({Kind::offload, a.stage, a.micro_batch, a.slice});
+      choices.push_back({copy.taken, taken ? 1.0 : 0.0});
     }
   }
   return choices;
+}
+
+Milp OrderModel::within(const Schedule& other, const ScheduleCosts& costs, double from,
+                        double to) const {
+  const LinkedActions linked = link(other);
+  const ScheduleTiming timing = simulate(other, linked, costs);
+  const Places places = places_of(linked);
+  const auto inside = [&](int32_t number) {
+    const Action& a = linked_.actions[number];
+    const int32_t place = places.at({a.kind, a.stage, a.micro_batch, a.slice});
+    return timing.ends[place] > from && timing.starts[place] < to;
+  };
+  Milp made = milp_;
+  const auto fix = [&](const Term& choice) {
+    made.columns[choice.column].lower = made.columns[choice.column].upper = choice.factor;
+  };
+  for (const Term& choice : choices_of(other)) fix(choice);
+  for (int32_t rank = 0; rank < ranks(); ++rank) {
+    for (int32_t a = begin(rank); a < end(rank); ++a) {
+      for (int32_t b = a + 1; b < end(rank); ++b) {
+        if (column_of(a, b) < 0 || !inside(a) || !inside(b)) continue;
+        made.columns[column_of(a, b)].lower = 0;
+        made.columns[column_of(a, b)].upper = 1;
+      }
+    }
+    for (const Copy& copy : copies_[rank]) {
+      if (!inside(copy.forward)) continue;
+      made.columns[copy.taken].lower = 0;
+      made.columns[copy.taken].upper = 1;
+    }
+  }
+  return made;
 }
 
 Schedule OrderModel::schedule_of(const std::vector<double>& values) const {

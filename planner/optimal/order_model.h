@@ -16,6 +16,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "planner/optimal/milp.h"
@@ -48,6 +50,9 @@ class OrderModel {
   /// The order of `other`'s lists and its copies, as a solution to begin with: columns and their
   /// values. REQUIRES: the actions are those of the schedule, copies apart.
   std::vector<Term> choices_of(const Schedule& other) const;
+  /// milp() with the order of two actions, and what leaves, as it is in `other`, unless both run
+  /// between the times `from` and `to` there.
+  Milp within(const Schedule& other, const ScheduleCosts& costs, double from, double to) const;
   /// What a solution's values mean.
   Schedule schedule_of(const std::vector<double>& values) const;
 
@@ -69,6 +74,10 @@ class OrderModel {
     Sum& add(double factor, const Choice& choice);
   };
 
+  // Of an action, as its kind, stage, microbatch and slice, its number in another schedule.
+  using Places = std::map<std::tuple<ActionKind, int32_t, int32_t, int32_t>, int32_t>;
+
+  Places places_of(const LinkedActions& other) const;
   int32_t ranks() const { return static_cast<int32_t>(schedule_.ranks.size()); }
   int32_t begin(int32_t rank) const { return linked_.first_of_rank[rank]; }
   int32_t end(int32_t rank) const { return linked_.first_of_rank[rank + 1]; }
