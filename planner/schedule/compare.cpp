@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 
@@ -56,14 +57,12 @@ double TimedSchedule::most_microbatches_held() const {
   return static_cast<double>(timing.peak_memory()) / static_cast<double>(parts_of(request));
 }
 
-TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& task,
-                            const ScheduleChoice& choice) {
+ScheduleRequest request_of(const ScheduleFamily& family, const PipelineTask& task,
+                           const ScheduleChoice& choice) {
   if (!(task.kept_for_weights >= 0 && task.kept_for_weights <= 1)) {
     throw bad_input("a part of activations is between 0 and 1; got {}", task.kept_for_weights);
   }
-  TimedSchedule timed;
-  timed.family = &family;
-  ScheduleRequest& r = timed.request;
+  ScheduleRequest r;
   r.ranks = task.ranks;
   r.micro_batches = task.micro_batches;
   r.virtual_stages =
@@ -78,15 +77,32 @@ TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& ta
                           task.communication);
   r.costs.hidden = task.hidden;
   r.memory_limit = std::llround(whole * task.memory_limit);
-  timed.schedule = make_schedule(family, r);
+  return r;
+}
+
+TimedSchedule timed_answer(const ScheduleFamily& family, ScheduleRequest request,
+                           Schedule schedule) {
+  TimedSchedule timed;
+  timed.family = &family;
+  timed.request = std::move(request);
+  timed.schedule = std::move(schedule);
+  const ScheduleRequest& r = timed.request;
   timed.linked = link(timed.schedule);
   timed.timing = simulate(timed.schedule, timed.linked, r.costs);
   timed.messages = messages_of(timed);
   if (r.memory_limit > 0 && timed.timing.peak_memory() > r.memory_limit) {
     throw no_fit("{} of {} ranks holds {:.4g} microbatches at its peak; the limit is {:.4g}",
-                 family.name, r.ranks, timed.most_microbatches_held(), task.memory_limit);
+                 family.name, r.ranks, timed.most_microbatches_held(),
+                 static_cast<double>(r.memory_limit) / static_cast<double>(parts_of(r)));
   }
   return timed;
+}
+
+TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& task,
+                            const ScheduleChoice& choice) {
+  ScheduleRequest request = request_of(family, task, choice);
+  Schedule schedule = make_schedule(family, request);
+  return timed_answer(family, std::move(request), std::move(schedule));
 }
 
 std::vector<Compared> compare_schedules(const PipelineTask& task) {

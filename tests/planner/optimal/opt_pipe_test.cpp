@@ -175,4 +175,72 @@ TEST_CASE("the optimum of all orders and all offloads") {
   CHECK(offloaded > 0);
 }
 
+TEST_CASE("in a third less memory than 1f1b's, faster than every family, and the same again") {
+  ScheduleRequest request;
+  request.ranks = 3;
+  request.micro_batches = 6;
+  request.costs = uniform_costs(
+      1, {}, {.activations = 10, .for_weights = 5, .checkpoint = 0, .offloaded = 0}, 0.1);
+  request.memory_limit = 20;
+  const NamedSchedule start = best_of_families(request);
+  const OptimalSchedule made = opt_pipe(request, kLimits);
+  check_sound(made, request);
+  CHECK(made.start == start.name);
+  CHECK(made.cost < 0.95 * start.cost);
+  const OptimalSchedule again = opt_pipe(request, kLimits);
+  CHECK(again.schedule.ranks == made.schedule.ranks);
+  CHECK(again.bound == made.bound);
+  CHECK(again.nodes == made.nodes);
+}
+
+TEST_CASE("any placement of the families, never worse, whatever the limit of nodes") {
+  for (const int32_t virtual_stages : {1, 2}) {
+    for (const int64_t nodes : {0, 20}) {
+      INFO(virtual_stages << " virtual stages, " << nodes << " nodes");
+      ScheduleRequest request;
+      request.ranks = 2;
+      request.virtual_stages = virtual_stages;
+      request.micro_batches = 4;
+      request.costs =
+          uniform_costs(virtual_stages, {.forward = 1, .input = 1.3, .weight = 0.8},
+                        {.activations = 4, .for_weights = 2, .checkpoint = 0, .offloaded = 4}, 0.1);
+      request.memory_limit = 6;
+      const OptimalSchedule made = opt_pipe(request, {.nodes = nodes, .seconds = 1e6});
+      check_sound(made, request);
+      CHECK(made.stop.has_value());
+    }
+  }
+}
+
+TEST_CASE("what is too large comes back as it is, and says so") {
+  ScheduleRequest request;
+  request.ranks = 16;
+  request.micro_batches = 128;
+  const OptimalSchedule made = opt_pipe(request, kLimits);
+  CHECK(!made.stop);
+  CHECK(made.cost == made.start_cost);
+  CHECK(made.nodes == 0);
+}
+
+TEST_CASE("what cannot be ordered is refused in one line") {
+  ScheduleRequest request;
+  request.ranks = 4;
+  request.micro_batches = 8;
+  const Schedule both_ends = make_schedule(schedule_family("dualpipe"), request);
+  CHECK(!can_be_reordered(both_ends));
+  CHECK_THROWS_WITH(reorder({"dualpipe", both_ends}, request.costs, 0, kLimits),
+                    Catch::Matchers::Contains("the order of dualpipe cannot be optimised"));
+  const Schedule gpipe = make_schedule(schedule_family("gpipe"), request);
+  CHECK_THROWS_WITH(reorder({"gpipe", gpipe}, request.costs, 4, kLimits),
+                    Catch::Matchers::Contains("rank 0 holds 8 at 0F7"));
+  request.costs.memory = {{.activations = 8, .for_weights = 4}};
+  request.memory_limit = 7;
+  try {
+    opt_pipe(request, kLimits);
+    FAIL("it does not fit");
+  } catch (const Error& e) {
+    CHECK(e.kind() == ErrorKind::no_fit);
+  }
+}
+
 }  // namespace longspan
