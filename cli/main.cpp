@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   add_models(program);
   add_hw(program);
   add_schedule(program);
+  add_assign(program);
 
   Invocation invocation;
   try {

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -10,6 +11,7 @@
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/measured_pipeline.h"
+#include "cli/optimal_schedule.h"
 #include "cli/terminal.h"
 #include "planner/schedule/check.h"
 #include "planner/schedule/compare.h"
@@ -25,6 +27,7 @@ struct Flags {
   int stages = 0, micro_batches = 0;
   ScheduleChoice choice;
   PipelineTask task;
+  OptimalFlags optimal;
   int width = 118;
   bool exchanges = false, gathering = false;
   MeasuredFlags measured;
@@ -45,26 +48,31 @@ std::string needs_of(const ScheduleFamily& family) {
   return needs;
 }
 
+Json row_of(const ScheduleFamily& f) {
+  return {
+      {"name", f.name},
+      {"summary", f.summary},
+      {"source", f.source},
+      {"least_virtual_stages", f.least_virtual_stages},
+      {"most_virtual_stages", f.most_virtual_stages == 0 ? Json() : Json(f.most_virtual_stages)},
+      {"sliced", f.sliced},
+      {"grouped", f.grouped},
+      {"arranged_under_memory_limit", f.limited}};
+}
+
 int list(bool json) {
   if (json) {
-    Json families = Json::array();
-    for (const ScheduleFamily& f : schedule_families()) {
-      families.push_back({{"name", f.name},
-                          {"summary", f.summary},
-                          {"source", f.source},
-                          {"least_virtual_stages", f.least_virtual_stages},
-                          {"most_virtual_stages",
-                           f.most_virtual_stages == 0 ? Json() : Json(f.most_virtual_stages)},
-                          {"sliced", f.sliced},
-                          {"grouped", f.grouped},
-                          {"arranged_under_memory_limit", f.limited}});
-    }
-    print_json({{"schedules", std::move(families)}});
+    Json families = Json::array(), optimised = Json::array();
+    for (const ScheduleFamily& f : schedule_families()) families.push_back(row_of(f));
+    for (const ScheduleFamily& f : optimal_families()) optimised.push_back(row_of(f));
+    print_json({{"schedules", std::move(families)}, {"optimised", std::move(optimised)}});
     return 0;
   }
   Table table({{"schedule", false}, {"takes", false}, {"what it is", false}, {"source", false}});
-  for (const ScheduleFamily& f : schedule_families()) {
-    table.add({std::string(f.name), needs_of(f), std::string(f.summary), std::string(f.source)});
+  for (const auto& families : {schedule_families(), optimal_families()}) {
+    for (const ScheduleFamily& f : families) {
+      table.add({std::string(f.name), needs_of(f), std::string(f.summary), std::string(f.source)});
+    }
   }
   table.print();
   return 0;
@@ -132,8 +140,42 @@ std::vector<int64_t> slice_tokens(const TimedSchedule& timed) {
   return tokens;
 }
 
+// Where the solver began, how it ended, and where layers were cut.
+void add_solver(Json& answer, const OptimalAnswer& optimal) {
+  const OptimalSchedule& r = optimal.result;
+  answer["solver"] = {{"start", r.start},  {"start_cost", r.start_cost}, {"bound", r.bound},
+                      {"gap", r.gap()},    {"nodes", r.nodes},           {"binaries", r.binaries},
+                      {"end", end_text(r)}};
+  if (!optimal.plan) return;
+  answer["virtual_stages"] = optimal.plan->virtual_stages;
+  answer["layers_end"] = optimal.plan->ends;
+  answer["even_cost"] = optimal.plan->even_cost;
+}
+
+void print_solver(const OptimalAnswer& optimal) {
+  const OptimalSchedule& r = optimal.result;
+  fmt::print("  {:<16}from {} at {:.6g}; {}\n", "solver", r.start, r.start_cost, end_text(r));
+  if (!optimal.plan) return;
+  std::string layers;
+  int64_t begin = 0;
+  for (const int64_t end : optimal.plan->ends) {
+    layers += fmt::format(" {}", end - begin);
+    begin = end;
+  }
+  fmt::print("  {:<16}{} by stage, {} on a rank; in equal numbers {}\n", "layers", layers.substr(1),
+             optimal.plan->virtual_stages,
+             optimal.plan->even_cost > 0 ? fmt::format("{:.6g}", optimal.plan->even_cost)
+                                         : std::string("nothing fits"));
+}
+
 int show(const Flags& flags, bool json) {
-  const TimedSchedule timed = time_schedule(schedule_family(flags.name), flags.task, flags.choice);
+  std::optional<OptimalAnswer> optimal;
+  if (const ScheduleFamily* family = optimal_family(flags.name)) {
+    optimal = make_optimal(*family, flags.task, flags.choice, flags.optimal);
+  }
+  const TimedSchedule timed =
+      optimal ? optimal->timed
+              : time_schedule(schedule_family(flags.name), flags.task, flags.choice);
   const ScheduleTiming& timing = timed.timing;
   if (const auto fault =
           first_fault(timed.schedule, timed.request.costs, timed.request.memory_limit)) {
@@ -162,19 +204,21 @@ int show(const Flags& flags, bool json) {
            {"peak_memory_microbatches", timed.microbatches_held(static_cast<int32_t>(rank))},
            {"actions", timed.schedule.ranks[rank].size()}});
     }
-    print_json({{"schedule", flags.name},
-                {"stages", flags.stages},
-                {"microbatches", flags.micro_batches},
-                {"virtual_stages", timed.request.virtual_stages},
-                {"slices", timed.request.slices},
-                {"slice_tokens", slice_tokens(timed)},
-                {"bubble_rate", timing.bubble_rate},
-                {"cost", timing.cost},
-                {"makespan", timing.makespan},
-                {"peak_memory_microbatches", timed.most_microbatches_held()},
-                {"messages", timed.messages},
-                {"ranks", std::move(ranks)},
-                {"source", timed.family->source}});
+    Json answer = {{"schedule", flags.name},
+                   {"stages", flags.stages},
+                   {"microbatches", flags.micro_batches},
+                   {"virtual_stages", timed.request.virtual_stages},
+                   {"slices", timed.request.slices},
+                   {"slice_tokens", slice_tokens(timed)},
+                   {"bubble_rate", timing.bubble_rate},
+                   {"cost", timing.cost},
+                   {"makespan", timing.makespan},
+                   {"peak_memory_microbatches", timed.most_microbatches_held()},
+                   {"messages", timed.messages},
+                   {"ranks", std::move(ranks)},
+                   {"source", timed.family->source}};
+    if (optimal) add_solver(answer, *optimal);
+    print_json(answer);
     return 0;
   }
   fmt::print("{}\n", bold(title));
@@ -193,6 +237,7 @@ int show(const Flags& flags, bool json) {
   }
   fmt::print("  {:<16}{:.4g} of a microbatch's activations sent by a rank, mean\n", "messages",
              timed.messages);
+  if (optimal) print_solver(*optimal);
   for (const std::string& path : {flags.svg, flags.csv}) {
     if (!path.empty()) fmt::print("Wrote {}\n", path);
   }
@@ -291,6 +336,18 @@ void add_schedule(Verb& program) {
                   "Most microbatches whose activations a rank may hold")
       .not_negative()
       .shown_default("none");
+  OptimalFlags& optimal = flags->optimal;
+  verb.add_option("--time-limit", optimal.seconds, "optpipe, adaptis: most seconds of the solver")
+      .not_negative();
+  verb.add_option("--node-limit", optimal.nodes, "optpipe, adaptis: most nodes of its search")
+      .within(0, 1 << 30);
+  verb.add_option("--layers", optimal.layers,
+                  "adaptis: layers, all alike, whose times add up to a rank's")
+      .within(0, 4096)
+      .shown_default("four for each rank");
+  verb.add_option("--embedding", optimal.embedding, "adaptis: time of an embedding, in layers")
+      .not_negative();
+  verb.add_option("--head", optimal.head, "adaptis: time of a head, in layers").not_negative();
   verb.add_option("--width", flags->width, "Columns of the picture").within(20, 10000);
   verb.add_option("--svg", flags->svg, "Write the picture as SVG");
   verb.add_option("--csv", flags->csv, "Write the schedule as PyTorch's CSV");

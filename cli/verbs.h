@@ -10,6 +10,7 @@ void add_max_seq(Verb& program);
 void add_plan(Verb& program);
 void add_explain(Verb& program);
 void add_schedule(Verb& program);
+void add_assign(Verb& program);
 void add_simulate(Verb& program);
 void add_run(Verb& program);
 void add_compare(Verb& program);

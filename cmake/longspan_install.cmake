@@ -31,6 +31,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/longspan-config-version.c
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/longspan-config.cmake
               ${PROJECT_BINARY_DIR}/longspan-config-version.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/FindCBC.cmake
         DESTINATION ${LONGSPAN_CMAKE_DIR})
 
 if(TARGET longspan)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -79,29 +80,15 @@ double TimedSchedule::most_microbatches_held() const {
   return static_cast<double>(timing.peak_memory()) / static_cast<double>(parts_of(request));
 }
 
-namespace {
-
-// A second and more of simulation.
-constexpr size_t kMostActionsCompared = 1'000'000;
-
-size_t actions_of(const Schedule& schedule) {
-  size_t count = 0;
-  for (const std::vector<Action>& list : schedule.ranks) count += list.size();
-  return count;
-}
-
-// All but the times.
-TimedSchedule untimed(const ScheduleFamily& family, const PipelineTask& task,
-                      const ScheduleChoice& choice) {
+ScheduleRequest request_of(const ScheduleFamily& family, const PipelineTask& task,
+                           const ScheduleChoice& choice) {
   if (!(task.kept_for_weights >= 0 && task.kept_for_weights <= 1)) {
     throw bad_input("a part of activations is between 0 and 1; got {}", task.kept_for_weights);
   }
   if (!(task.attention >= 0 && task.attention <= 1)) {
     throw bad_input("attention's part of a forward is between 0 and 1; got {}", task.attention);
   }
-  TimedSchedule timed;
-  timed.family = &family;
-  ScheduleRequest& r = timed.request;
+  ScheduleRequest r;
   r.ranks = task.ranks;
   r.micro_batches = task.micro_batches;
   r.virtual_stages =
@@ -121,28 +108,62 @@ TimedSchedule untimed(const ScheduleFamily& family, const PipelineTask& task,
     r.costs.shares = shares_of(task, r.slices);
   }
   r.memory_limit = std::llround(whole * task.memory_limit);
-  timed.schedule = make_schedule(family, r);
+  return r;
+}
+
+namespace {
+
+// A second and more of simulation.
+constexpr size_t kMostActionsCompared = 1'000'000;
+
+size_t actions_of(const Schedule& schedule) {
+  size_t count = 0;
+  for (const std::vector<Action>& list : schedule.ranks) count += list.size();
+  return count;
+}
+
+// All but the times.
+TimedSchedule untimed(const ScheduleFamily& family, ScheduleRequest request, Schedule schedule) {
+  TimedSchedule timed;
+  timed.family = &family;
+  timed.request = std::move(request);
+  timed.schedule = std::move(schedule);
   return timed;
 }
 
-void time(TimedSchedule& timed, const PipelineTask& task) {
+TimedSchedule untimed(const ScheduleFamily& family, const PipelineTask& task,
+                      const ScheduleChoice& choice) {
+  ScheduleRequest request = request_of(family, task, choice);
+  Schedule schedule = make_schedule(family, request);
+  return untimed(family, std::move(request), std::move(schedule));
+}
+
+void time(TimedSchedule& timed) {
   const ScheduleRequest& r = timed.request;
   timed.linked = link(timed.schedule);
   timed.timing = simulate(timed.schedule, timed.linked, r.costs);
   timed.messages = messages_of(timed);
   if (r.memory_limit > 0 && timed.timing.peak_memory() > r.memory_limit) {
     throw no_fit("{} of {} ranks holds {:.4g} microbatches at its peak; the limit is {:.4g}",
-                 timed.family->name, r.ranks, timed.most_microbatches_held(), task.memory_limit);
+                 timed.family->name, r.ranks, timed.most_microbatches_held(),
+                 static_cast<double>(r.memory_limit) / static_cast<double>(parts_of(r)));
   }
 }
 
 }  // namespace
 
+TimedSchedule timed_answer(const ScheduleFamily& family, ScheduleRequest request,
+                           Schedule schedule) {
+  TimedSchedule timed = untimed(family, std::move(request), std::move(schedule));
+  time(timed);
+  return timed;
+}
+
 TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& task,
                             const ScheduleChoice& choice) {
-  TimedSchedule timed = untimed(family, task, choice);
-  time(timed, task);
-  return timed;
+  ScheduleRequest request = request_of(family, task, choice);
+  Schedule schedule = make_schedule(family, request);
+  return timed_answer(family, std::move(request), std::move(schedule));
 }
 
 std::vector<Compared> compare_schedules(const PipelineTask& task) {
@@ -157,7 +178,7 @@ std::vector<Compared> compare_schedules(const PipelineTask& task) {
           throw bad_input("{:.2g} actions are too many to compare in passing; ask for it by name",
                           static_cast<double>(actions));
         }
-        time(timed, task);
+        time(timed);
         if (best.cost > 0 && timed.timing.cost >= best.cost) continue;
         best = {&family,
                 choice,

@@ -54,7 +54,16 @@ struct TimedSchedule {
   double most_microbatches_held() const;
 };
 
-/// Throws bad_input for what the family does not take.
+/// What the task and a choice ask of a family: a microbatch's memory is counted in parts that make
+/// stages and slices whole. Throws bad_input for a task that makes no sense.
+ScheduleRequest request_of(const ScheduleFamily& family, const PipelineTask& task,
+                           const ScheduleChoice& choice);
+
+/// `schedule` as an answer to `request`, whoever made it. Throws no_fit where it exceeds memory.
+TimedSchedule timed_answer(const ScheduleFamily& family, ScheduleRequest request,
+                           Schedule schedule);
+
+/// What the family makes of it. Throws bad_input for what the family does not take.
 TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& task,
                             const ScheduleChoice& choice);
 

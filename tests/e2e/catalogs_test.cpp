@@ -13,7 +13,7 @@ using testing::TemporaryFolder;
 
 const std::vector<std::string> kVerbs = {"max-seq", "plan",     "explain", "simulate",
                                          "run",     "compare",  "profile", "models",
-                                         "hw",      "validate", "schedule"};
+                                         "hw",      "validate", "schedule", "assign"};
 
 TEST_CASE("the program says its version and what it can do") {
   CHECK_THAT(longspan({"--version"}).out, Catch::Matchers::StartsWith("longspan 0."));

@@ -1,0 +1,105 @@
+#include "cli/optimal_schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "cli/solving.h"
+#include "cli/terminal.h"
+
+namespace longspan::cli {
+namespace {
+
+constexpr auto kFamilies = std::to_array<ScheduleFamily>({
+    {.name = "optpipe",
+     .summary = "order and offload by a solver, from the best of all others",
+     .source = "OptPipe, arXiv 2510.05186",
+     .most_virtual_stages = 0,
+     .limited = true},
+    {.name = "adaptis",
+     .summary = "layers cut, stages placed and lists ordered together, for layers not alike",
+     .source = "AdaPtis, arXiv 2509.23722",
+     .limited = true},
+});
+
+// Parts that memory of a microbatch on a rank is counted in.
+constexpr double kParts = 1e6;
+
+AdaptisRequest layers_of(const PipelineTask& task, const OptimalFlags& flags) {
+  AdaptisRequest request;
+  request.ranks = task.ranks;
+  request.micro_batches = task.micro_batches;
+  request.communication = task.communication;
+  request.memory_limit = std::llround(kParts * task.memory_limit);
+  request.limits = {.nodes = flags.nodes, .seconds = flags.seconds};
+  const int layers = flags.layers > 0 ? flags.layers : 4 * task.ranks;
+  const double part = static_cast<double>(task.ranks) / layers;
+  const int64_t activations = std::llround(kParts * part);
+  const LayerCosts layer{task.times.forward * part, task.times.input * part,
+                         task.times.weight * part, activations,
+                         std::llround(kParts * part * task.kept_for_weights)};
+  const auto end = [&](double times) {
+    request.layers.push_back(
+        {layer.forward * times, layer.input * times, layer.weight * times, 0, 0});
+  };
+  if (flags.embedding > 0) end(flags.embedding);
+  request.layers.insert(request.layers.end(), layers, layer);
+  if (flags.head > 0) end(flags.head);
+  return request;
+}
+
+}  // namespace
+
+std::span<const ScheduleFamily> optimal_families() { return kFamilies; }
+
+const ScheduleFamily* optimal_family(const std::string& name) {
+  const auto found = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                  [&](const ScheduleFamily& f) { return f.name == name; });
+  return found == kFamilies.end() ? nullptr : &*found;
+}
+
+OptimalAnswer make_optimal(const ScheduleFamily& family, const PipelineTask& task,
+                           const ScheduleChoice& choice, const OptimalFlags& flags) {
+  if (choice.slices > 1)
+    throw bad_input("{} takes whole sequences; leave --slices out", family.name);
+  OptimalAnswer answer;
+  ScheduleRequest request = request_of(family, task, choice);
+  if (family.name == "optpipe") {
+    const SolverLimits limits{.nodes = flags.nodes, .seconds = flags.seconds};
+    answer.result = with_progress(flags.seconds, [&] { return opt_pipe(request, limits); });
+  } else {
+    if (choice.virtual_stages > 0) {
+      throw bad_input("adaptis chooses virtual stages itself; leave --virtual out");
+    }
+    const AdaptisRequest asked = layers_of(task, flags);
+    answer.plan = with_progress(flags.seconds, [&] { return adaptis(asked); });
+    answer.result = answer.plan->schedule;
+    // Memory as kParts counts it, in the parts of the request.
+    request.costs = answer.plan->costs;
+    const double scale = 1e4 / kParts;
+    for (StageMemory& memory : request.costs.memory) {
+      for (int64_t* held : {&memory.activations, &memory.for_weights}) {
+        *held = static_cast<int64_t>(std::floor(static_cast<double>(*held) * scale));
+      }
+    }
+  }
+  answer.timed = timed_answer(family, std::move(request), answer.result.schedule);
+  return answer;
+}
+
+std::string end_text(const OptimalSchedule& result) {
+  const std::string gap = fmt::format("at most {} above the best order", percent(result.gap()));
+  if (!result.stop) return fmt::format("too large to be solved whole; {}", gap);
+  switch (*result.stop) {
+    case Stop::nodes:
+      return fmt::format("stopped by the limit of nodes; {}", gap);
+    case Stop::seconds:
+      return fmt::format("stopped by the time limit; {}", gap);
+    default:
+      return "proven the best order";
+  }
+}
+
+}  // namespace longspan::cli

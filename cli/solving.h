@@ -1,0 +1,25 @@
+// Waiting for a solver, with a bar on a terminal that fills towards its time limit.
+#pragma once
+
+#include <chrono>
+#include <future>
+#include <utility>
+
+#include "cli/terminal.h"
+
+namespace longspan::cli {
+
+/// What `solve` returns or throws; it runs on a thread of its own meanwhile.
+template <class Solve>
+auto with_progress(double seconds, Solve&& solve) {
+  ProgressBar bar;
+  auto answer = std::async(std::launch::async, std::forward<Solve>(solve));
+  const auto begin = std::chrono::steady_clock::now();
+  while (answer.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+    bar.show("solving", seconds > 0 ? passed.count() / seconds : 1);
+  }
+  return answer.get();
+}
+
+}  // namespace longspan::cli
