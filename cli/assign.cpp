@@ -81,10 +81,14 @@ std::vector<GroupSize> sizes_of(const std::string& text, int ranks) {
 
 const char* word_of(Stop stop) {
   switch (stop) {
-    case Stop::nodes: return "node limit";
-    case Stop::seconds: return "time limit";
-    case Stop::infeasible: return "lengths rounded up do not fit";
-    default: return "optimal";
+    case Stop::nodes:
+      return "node limit";
+    case Stop::seconds:
+      return "time limit";
+    case Stop::infeasible:
+      return "lengths rounded up do not fit";
+    default:
+      return "optimal";
   }
 }
 
@@ -126,9 +130,9 @@ int run(Flags flags, bool json) {
                 {"source", "FlexSP, arXiv 2412.01523"}});
     return 0;
   }
-  fmt::print("{}\n", bold(fmt::format("{} sequences on {} ranks: time {:.6g} in {} microbatches",
-                                      lengths.size(), flags.ranks, made.time,
-                                      made.micro_batches.size())));
+  fmt::print("{}\n",
+             bold(fmt::format("{} sequences on {} ranks: time {:.6g} in {} microbatches",
+                              lengths.size(), flags.ranks, made.time, made.micro_batches.size())));
   Table table({{"microbatch"}, {"ranks"}, {"time"}, {"sequences", false}, {"solver", false}});
   for (size_t i = 0; i < made.micro_batches.size(); ++i) {
     const MicroBatch& batch = made.micro_batches[i];
@@ -148,10 +152,10 @@ int run(Flags flags, bool json) {
 void add_assign(Verb& program) {
   auto flags = std::make_shared<Flags>();
   flags->options.limits = {.nodes = 2000, .seconds = 10};
-  Verb verb = program.add_verb(
-      "assign", "Sequences of mixed lengths to sequence-parallel groups of ranks",
-      "longspan assign 64K,16K*4,2K*40 --ranks 8 --groups 1,2:0.01,4:0.02,8:0.03 "
-      "--quadratic 1e-5 --memory-limit 16384");
+  Verb verb =
+      program.add_verb("assign", "Sequences of mixed lengths to sequence-parallel groups of ranks",
+                       "longspan assign 64K,16K*4,2K*40 --ranks 8 --groups 1,2:0.01,4:0.02,8:0.03 "
+                       "--quadratic 1e-5 --memory-limit 16384");
   verb.add_option("lengths", flags->lengths, "Lengths, as 64K,4K*12").required();
   verb.add_option("--ranks", flags->ranks, "Ranks of all groups").within(0, 4096);
   verb.add_option("--groups", flags->groups,
