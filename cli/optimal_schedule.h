@@ -15,7 +15,7 @@ namespace longspan::cli {
 struct OptimalFlags {
   double seconds = 60;
   int64_t nodes = 2000;
-  int layers = 0;                 ///< 0: four for each rank
+  int layers = 0;                  ///< 0: four for each rank
   double embedding = 0, head = 0;  ///< in layers' times
 };
 

@@ -100,8 +100,9 @@ std::vector<ComputeWait> compute_waits(const Simulated& s) {
   }
   std::vector<ComputeWait> result;
   for (const auto& [key, seconds] : waits) result.push_back({key.first, key.second, seconds});
-  std::stable_sort(result.begin(), result.end(),
-                   [](const ComputeWait& a, const ComputeWait& b) { return a.seconds > b.seconds; });
+  std::stable_sort(result.begin(), result.end(), [](const ComputeWait& a, const ComputeWait& b) {
+    return a.seconds > b.seconds;
+  });
   return result;
 }
 

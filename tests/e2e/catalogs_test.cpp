@@ -11,8 +11,8 @@ namespace {
 using Catch::Matchers::Contains;
 using testing::TemporaryFolder;
 
-const std::vector<std::string> kVerbs = {"max-seq", "plan",     "explain", "simulate",
-                                         "run",     "compare",  "profile", "models",
+const std::vector<std::string> kVerbs = {"max-seq", "plan",     "explain",  "simulate",
+                                         "run",     "compare",  "profile",  "models",
                                          "hw",      "validate", "schedule", "assign"};
 
 TEST_CASE("the program says its version and what it can do") {
