@@ -168,6 +168,35 @@ TEST_CASE("slices take less memory than whole sequences, and smaller bubbles") {
   CHECK(four.ranks[0].microbatches_held == Approx((4 + 3) / 4.0).epsilon(0.3));
 }
 
+TEST_CASE("the slices of a sequence take together what it takes in as many chunks") {
+  for (const Saved attention_out : {Saved::keep, Saved::recompute}) {
+    StepRequest request = small_request(4, "seq1f1b", 1, 2);
+    request.model = load_model("llama-3.1-8b");
+    request.sequence = 65536;
+    const Parallel parallel = request.strategy.parallel;
+    Strategy& s = request.strategy;
+    s = make_preset("checkpoint", request.model, request.sequence, 0, parallel);
+    s.parallel = parallel;
+    s.parallel.pipeline.slices = 8;
+    s.attention_out.where = attention_out;
+    s.qkv.where = Saved::keep;
+    s.chunk_tokens = s.block_tokens = request.sequence / 8;
+    const PipelineStep sliced = exact_step(request);
+
+    StepRequest stage = request;
+    stage.strategy.parallel.pipeline = {};
+    stage.model.layers = 8;
+    stage.ends = {false, false};
+    const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
+    const auto seconds = [&](int64_t micro_batches) {
+      stage.micro_batches = micro_batches;
+      return evaluate(stage, cost).step_seconds;
+    };
+    const double chunked = seconds(2) - seconds(1);
+    CHECK(sliced.forward_seconds + sliced.backward_seconds == Approx(chunked).epsilon(0.01));
+  }
+}
+
 TEST_CASE("a cut vocabulary leaves no rank with all of the output layer") {
   const PipelineStep ends = exact_step(small_request(4, "1f1b", 1, 8));
   const PipelineStep cut = exact_step(small_request(4, "1f1b-vocab-1", 1, 8));
