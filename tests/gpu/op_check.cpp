@@ -330,9 +330,7 @@ OpReport check_ops(const StepCase& step) { return Checker(step).run(); }
 
 double op_tolerance(DType dtype, OpKind kind) {
   if (dtype == DType::float32) return 1e-5;
-  const bool is_long = kind == OpKind::qkv_forward || kind == OpKind::qkv_backward ||
-                       kind == OpKind::mlp_forward || kind == OpKind::mlp_backward;
-  return is_long ? 5e-3 : 4e-3;
+  return kind == OpKind::mlp_backward ? 5e-3 : 4e-3;
 }
 
 }  // namespace longspan::testing

@@ -33,8 +33,8 @@ OpReport check_ops(const StepCase& step);
 
 /// Bounds of the error of a single op, norm-wise. In float32 what sums of thousands come to. In
 /// bfloat16 a rounding is off by at most 2^-8 and by 1.7e-3 in the mean, and those in a row add up
-/// like the sides of right angles: 4e-3 is five of them; 5e-3 is eight, for the blocks that hold
-/// what is between a norm, a product, a bias and an activation (or a rotation) in bfloat16.
+/// like the sides of right angles: 4e-3 is five of them. The gradients of the MLP's weights come
+/// after eight (norm, inner width twice, activation, its gradient, ...), which is 5e-3.
 double op_tolerance(DType dtype, OpKind kind);
 
 }  // namespace longspan::testing
