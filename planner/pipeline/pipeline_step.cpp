@@ -137,16 +137,17 @@ Times times_of(Stages& stages, const EarlierSlices& earlier) {
   return t;
 }
 
-// What of a layer's work knows of other tokens, per pair of them, and what does not, per token.
+// What a layer does for a token beside attention, in units of a pair of a query and a key: small
+// numbers, as slices of millions of tokens are counted exactly.
 TokenCost token_cost_of(const ModelSpec& model, int64_t sequence) {
   ModelSpec layer = model;
   layer.layers = 1;
   const ModelFlops one = model_flops(layer, sequence);
   layer.layers = 2;
   const ModelFlops two = model_flops(layer, sequence);
-  const auto tokens = static_cast<double>(sequence);
-  return {std::llround((two.dense_forward - one.dense_forward) / tokens),
-          4 * model.attention_width()};
+  const double of_token = (two.dense_forward - one.dense_forward) / static_cast<double>(sequence);
+  const auto of_pair = static_cast<double>(4 * model.attention_width());
+  return {std::max<int64_t>(1, std::llround(of_token / of_pair)), 1};
 }
 
 // How many times the forward's products are done again before a backward.

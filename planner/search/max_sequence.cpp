@@ -463,10 +463,11 @@ std::string_view name_of(Limit limit) {
 
 namespace {
 
+// Sequence 0 if none is longer than `beyond`.
 MaxSequence longest_with_pipeline(const ModelSpec& model, const HardwareProfile& hw,
-                                  const MaxSequenceOptions& options) {
+                                  const MaxSequenceOptions& options, int64_t beyond) {
   PipelineJudge judge(model, hw, options.micro_batches);
-  const LongestPipeline longest = longest_pipeline(judge, model, hw, options);
+  const LongestPipeline longest = longest_pipeline(judge, model, hw, options, beyond);
   MaxSequence result;
   result.strategy = "auto";
   result.sequence = longest.sequence;
@@ -486,19 +487,13 @@ MaxSequence longest_with_pipeline(const ModelSpec& model, const HardwareProfile&
   return result;
 }
 
-// "a pipeline: pipeline 8 (...) holds 10 of 80 layers a rank; without one 2.1M tokens fit"
-std::string beside_each_other(const MaxSequence& piped, const MaxSequence& flat, bool piped_wins) {
-  if (piped.sequence == 0) return "no pipeline fits";
+// "longest with pipeline 8 (...): 10 of 80 layers on a rank; without a pipeline 2.1M tokens fit"
+std::string why_longer(const MaxSequence& piped, const MaxSequence& flat) {
   const Pipeline& pipeline = piped.plan.strategy.parallel.pipeline;
   const int64_t layers = piped.plan.model.layers;
-  const std::string share = fmt::format("{}: {} of {} layers on a rank", describe(pipeline),
-                                        (layers + pipeline.stages - 1) / pipeline.stages, layers);
-  if (piped_wins) {
-    return fmt::format("longest with {}; without a pipeline {} tokens fit", share,
-                       flat.sequence == 0 ? "no" : format_tokens(flat.sequence));
-  }
-  return fmt::format("longest without a pipeline; with {} {} tokens fit", share,
-                     format_tokens(piped.sequence));
+  return fmt::format("longest with {}: {} of {} layers on a rank; without a pipeline {} tokens fit",
+                     describe(pipeline), (layers + pipeline.stages - 1) / pipeline.stages, layers,
+                     flat.sequence == 0 ? "no" : format_tokens(flat.sequence));
 }
 
 }  // namespace
@@ -509,13 +504,10 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   if (options.granule <= 0)
     throw bad_input("granule: expected tokens > 0, got {}", options.granule);
   const ParallelChoice& choice = options.parallel;
-  std::optional<MaxSequence> piped;
-  if (strategy == "auto" && choice.admits_pipelines() && hw.devices() > 1 &&
-      (choice.pipeline || hw.device.backend != "cpu")) {
-    piped = longest_with_pipeline(model, hw, options);
-  }
+  const bool pipes = strategy == "auto" && choice.admits_pipelines() && hw.devices() > 1 &&
+                     (choice.pipeline || hw.device.backend != "cpu");
   if (!choice.admits_flat()) {
-    if (piped) return *piped;
+    if (pipes) return longest_with_pipeline(model, hw, options, 0);
     throw bad_input("--pipeline: pipelines are for strategy auto, on two devices or more");
   }
   Prober prober(model, hw, options.micro_batches);
@@ -539,12 +531,13 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
       break;
     }
   }
-  if (piped) {
-    const bool wins = piped->sequence > result.sequence;
-    const std::string beside = beside_each_other(*piped, result, wins);
-    if (wins) result = std::move(*piped);
-    result.beside = beside;
-    if (wins) return result;
+  if (pipes) {
+    MaxSequence piped = longest_with_pipeline(model, hw, options, result.sequence);
+    if (piped.sequence > result.sequence) {
+      piped.beside = why_longer(piped, result);
+      return piped;
+    }
+    result.beside = "longest without a pipeline: with none more fits";
   }
   if (result.sequence == 0) return result;
 

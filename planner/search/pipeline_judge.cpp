@@ -81,8 +81,8 @@ const PipelineJudge::Order& PipelineJudge::order_of(const Pipeline& p, int64_t s
       uniform_costs(wanted.virtual_stages, {}, {.activations = parts, .for_weights = parts}, 0);
   Strategy probe;
   probe.parallel.pipeline = p;
-  wanted.costs.shares = pipeline_shares(request_of(probe, sequence));
   try {
+    wanted.costs.shares = pipeline_shares(request_of(probe, sequence));
     const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = splits_backward(schedule);

@@ -333,22 +333,23 @@ int64_t longest_multiple(int64_t granule, int64_t low, int64_t high, const Fits&
 }  // namespace
 
 LongestPipeline longest_pipeline(PipelineJudge& judge, const ModelSpec& model,
-                                 const HardwareProfile& hw, const MaxSequenceOptions& options) {
+                                 const HardwareProfile& hw, const MaxSequenceOptions& options,
+                                 int64_t beyond) {
   constexpr size_t kLooks = 4;
   std::vector<Hope> hopes;
   for (const Parallel& grid : stage_grids(model, hw, options.parallel)) {
     if (grid.data > 1 && !options.parallel.data) continue;  // fewer ranks would share a sequence
     for (Hope& hope : hopes_of(grid, model, options)) hopes.push_back(std::move(hope));
   }
-  int64_t best = 0;
+  int64_t best = beyond;
   for (Hope& hope : hopes) {
     const auto fits = [&](int64_t sequence) {
       return judge.guess(at_length(hope, sequence), sequence).overflow == 0;
     };
-    const int64_t beyond = best / hope.granule;  // only what is longer is of interest
-    if (!fits((beyond + 1) * hope.granule)) continue;
+    const int64_t low = best / hope.granule;  // only what is longer is of interest
+    if (!fits((low + 1) * hope.granule)) continue;
     hope.sequence =
-        longest_multiple(hope.granule, beyond + 1, options.longest / hope.granule + 1, fits);
+        longest_multiple(hope.granule, low + 1, options.longest / hope.granule + 1, fits);
     best = hope.sequence;
   }
   std::stable_sort(hopes.begin(), hopes.end(),
@@ -356,7 +357,7 @@ LongestPipeline longest_pipeline(PipelineJudge& judge, const ModelSpec& model,
   LongestPipeline longest;
   for (size_t i = 0; i < std::min(kLooks, hopes.size()); ++i) {
     const Hope& hope = hopes[i];
-    if (hope.sequence <= longest.sequence) break;
+    if (hope.sequence <= std::max(longest.sequence, beyond)) break;
     const auto fits = [&](int64_t sequence) {
       const Strategy s = at_length(hope, sequence);
       validate(s, model, sequence, "max-seq");
@@ -364,7 +365,7 @@ LongestPipeline longest_pipeline(PipelineJudge& judge, const ModelSpec& model,
     };
     // The guess is within a few percent: from there on by halves of what is left.
     int64_t high = hope.sequence / hope.granule + 1;
-    const int64_t low = std::max<int64_t>(longest.sequence / hope.granule, 0);
+    const int64_t low = std::max(longest.sequence, beyond) / hope.granule;
     int64_t from = low;
     for (int64_t step = std::max<int64_t>(1, high / 32); high - step > low; step *= 2) {
       if (fits((high - step) * hope.granule)) {

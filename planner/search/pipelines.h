@@ -24,14 +24,15 @@ PipelinesFound search_pipelines(PipelineJudge& judge, const ModelSpec& model,
                                 const HardwareProfile& hw, int64_t sequence,
                                 const SearchOptions& options);
 
-/// The longest sequence of any pipeline.
+/// The longest sequence of any pipeline, if it is longer than `beyond`.
 struct LongestPipeline {
-  int64_t sequence = 0;  // 0: none
+  int64_t sequence = 0;  // 0: none is
   int64_t granule = 0;   // sequence + granule does not fit
   Strategy strategy, refused;
   Score score, refused_score;
 };
 LongestPipeline longest_pipeline(PipelineJudge& judge, const ModelSpec& model,
-                                 const HardwareProfile& hw, const MaxSequenceOptions& options);
+                                 const HardwareProfile& hw, const MaxSequenceOptions& options,
+                                 int64_t beyond);
 
 }  // namespace longspan
