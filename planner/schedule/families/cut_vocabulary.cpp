@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "planner/schedule/dependencies.h"
 #include "planner/schedule/families/cheapest.h"
 
 namespace longspan {

@@ -1,0 +1,120 @@
+#include "planner/reference/run_pipeline.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "planner/reference/run_memory.h"
+#include "planner/schedule/registry.h"
+#include "planner/schedule/slice_split.h"
+#include "planner/schedule/timing.h"
+
+namespace longspan {
+namespace {
+
+// Units that a micro-batch's slice is counted in on a layer.
+constexpr double kParts = 10000;
+
+// The rank of every stage.
+std::vector<int64_t> ranks_of_stages(const Schedule& schedule) {
+  std::vector<int64_t> ranks(static_cast<size_t>(schedule.all_stages()));
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    for (const Action& action : schedule.ranks[rank]) {
+      if (action.kind == ActionKind::forward)
+        ranks[static_cast<size_t>(action.stage)] = static_cast<int64_t>(rank);
+    }
+  }
+  return ranks;
+}
+
+ScheduleRequest request_of(const ReferenceCase& c) {
+  ScheduleRequest request;
+  request.ranks = static_cast<int32_t>(c.degrees.pipeline);
+  request.virtual_stages = static_cast<int32_t>(c.virtual_stages);
+  request.micro_batches = static_cast<int32_t>(micro_batches(c));
+  request.slices = static_cast<int32_t>(c.slices);
+  return request;
+}
+
+// What of a layer's activations the gradients of weights need: inputs of products, and the
+// gradients of their outputs, which have come in place of the rest.
+double share_for_weights(const ReferenceCase& c, const ModelSpec& model, const Stack& stack) {
+  const LayerShape shape = layer_shape(c);
+  const LayerWidths w = layer_widths(model, shape);
+  const double bytes =
+      2 * w.rows * (3 * w.hidden + w.hidden + 2 * w.queries + 2 * w.keys + w.inner + w.gated);
+  return std::min(1.0, bytes / saved_layer_bytes(model, stack, shape));
+}
+
+// Slices that take equally long; none where all of the same tokens do.
+std::vector<SliceShare> shares_of(const ReferenceCase& c, const ModelSpec& model,
+                                  const Stack& stack) {
+  if (c.slices == 1 || stack.attention_window.value > 0) return {};
+  const TokenCost cost = token_cost(1, model.hidden, model.heads, model.head_dim, model.ffn);
+  return slice_shares(
+      equal_time_slices(c.sequence, static_cast<int32_t>(c.slices), c.degrees.tensor, cost), cost);
+}
+
+}  // namespace
+
+RunPipeline run_pipeline(const ReferenceCase& c, const ModelSpec& model, const Stack& stack,
+                         const MicroBatchSeconds& seconds) {
+  const ScheduleFamily& family = schedule_family(c.schedule);
+  ScheduleRequest request = request_of(c);
+  const std::vector<int64_t> ranks = ranks_of_stages(make_schedule(family, request));
+  const auto v = static_cast<double>(c.virtual_stages), slices = static_cast<double>(c.slices);
+  const double for_weights = share_for_weights(c, model, stack);
+  const bool cut = cuts_vocabulary(c);
+
+  ScheduleCosts costs;
+  costs.times.clear();
+  costs.memory.clear();
+  for (size_t stage = 0; stage < ranks.size(); ++stage) {
+    const double layers = layers_of(c, model, ranks[stage]) / v;
+    const double again = recomputed_layers(c, model, ranks[stage]) / v;
+    StageTimes times;
+    times.forward = layers * seconds.layer.forward + slices * seconds.besides / 2;
+    times.input =
+        layers * seconds.layer.input + again * seconds.recomputed + slices * seconds.besides / 2;
+    times.weight = layers * seconds.layer.weight;
+    if (stage == 0) times.forward += seconds.embedding;
+    // Of the head's three products of one size, one is the forward's and one the weights'.
+    if (cut) {
+      times.vocabulary_forward = seconds.head / 3;
+      times.vocabulary_backward = seconds.head - times.vocabulary_forward;
+    } else if (stage + 1 == ranks.size()) {
+      times.forward += seconds.head / 3;
+      times.input += seconds.head / 3;
+      times.weight += seconds.head / 3;
+    }
+    costs.times.push_back(times);
+    const double parts = kParts * slices * layers;
+    costs.memory.push_back(
+        {.activations = std::llround(parts), .for_weights = std::llround(for_weights * parts)});
+  }
+  costs.shares = shares_of(c, model, stack);
+  costs.communication = seconds.hop;
+
+  double most_layers = 0;
+  for (int64_t rank = 0; rank < c.degrees.pipeline; ++rank) {
+    most_layers = std::max(most_layers, layers_of(c, model, rank));
+  }
+  request.costs = costs;
+  request.memory_limit = std::llround(c.in_flight * kParts * slices * most_layers);
+  const Schedule schedule = make_schedule(family, request);
+  const ScheduleTiming timing = simulate(schedule, costs);
+
+  RunPipeline run;
+  run.seconds = timing.cost;
+  run.ends.resize(schedule.ranks.size());
+  run.ends[static_cast<size_t>(ranks.front())].first = true;
+  run.ends[static_cast<size_t>(ranks.back())].last = true;
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    run.busy = std::max(run.busy, timing.ranks[rank].busy);
+    const double of_one = kParts * slices * layers_of(c, model, static_cast<int64_t>(rank));
+    const auto peak = static_cast<double>(timing.ranks[rank].peak_memory);
+    run.held.push_back(of_one > 0 ? peak / of_one : 0);
+  }
+  return run;
+}
+
+}  // namespace longspan
