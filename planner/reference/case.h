@@ -94,7 +94,7 @@ struct ReferenceCase {
   int64_t slices = 1;    // of a sequence, each an action of its own
   double in_flight = 0;  // micro-batches that a rank has memory for, of schedules that ask; 0: any
   int64_t zero = 0;      // stage, over the data and sequence ranks
-  std::vector<int64_t> stage_layers;  // empty: alike
+  std::vector<int64_t> stage_layers;  // of a rank, or of every virtual stage; empty: alike
   Recompute recompute = Recompute::none;
   /// Layers of each stage that are recomputed in full while the others keep all; empty: all layers
   /// as `recompute` says.

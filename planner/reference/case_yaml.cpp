@@ -240,8 +240,10 @@ void read_run(const YamlMap& yaml, ReferenceCase& c) {
   c.sequence_parallel = flag_or(yaml, "sequence_parallel", false);
   c.virtual_stages = whole_or(yaml, "virtual_stages", 1, 1, 1024);
   read_schedule(yaml, c);
+  const bool every = !c.schedule.empty() && yaml.has("stage_layers") &&
+                     static_cast<int64_t>(yaml.reals("stage_layers").size()) != stages;
+  c.stage_layers = layer_counts(yaml, "stage_layers", every ? stages * c.virtual_stages : stages);
   c.zero = whole_or(yaml, "zero", 0, 0, 3);
-  c.stage_layers = layer_counts(yaml, "stage_layers", stages);
   if (yaml.has("recompute")) {
     c.recompute = yaml.one_of<Recompute>("recompute", {{"none", Recompute::none},
                                                        {"selective", Recompute::selective},

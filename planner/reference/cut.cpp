@@ -21,7 +21,9 @@ double micro_batches(const ReferenceCase& c) {
 }
 
 double layers_of(const ReferenceCase& c, const ModelSpec& model, int64_t stage) {
-  if (!c.stage_layers.empty()) return static_cast<double>(c.stage_layers[stage]);
+  const auto ranks = static_cast<size_t>(c.degrees.pipeline);
+  if (!c.stage_layers.empty() && c.stage_layers.size() <= ranks)
+    return static_cast<double>(c.stage_layers[stage]);
   return static_cast<double>(model.layers) / static_cast<double>(c.degrees.pipeline);
 }
 

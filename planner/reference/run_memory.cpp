@@ -202,15 +202,19 @@ class Stage {
 RunMemory run_memory(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
                      const Stack& stack) {
   RunPipeline pipeline;
+  ReferenceCase by_rank = c;
   if (!c.schedule.empty()) {
     pipeline = run_pipeline(c, model, stack, micro_batch_seconds(c, model, hw, stack));
+    if (c.stage_layers.size() > pipeline.layers.size()) {
+      by_rank.stage_layers.assign(pipeline.layers.begin(), pipeline.layers.end());
+    }
   }
   RunMemory fullest;
   for (int64_t stage = 0; stage < c.degrees.pipeline; ++stage) {
     const auto i = static_cast<size_t>(stage);
     const bool scheduled = !c.schedule.empty();
     const RunMemory memory =
-        Stage(c, model, hw, stack, stage, scheduled ? pipeline.ends[i] : ends_of(c, stage),
+        Stage(by_rank, model, hw, stack, stage, scheduled ? pipeline.ends[i] : ends_of(c, stage),
               scheduled ? std::optional(pipeline.held[i]) : std::nullopt)
             .memory();
     if (memory.tensors() > fullest.tensors()) fullest = memory;

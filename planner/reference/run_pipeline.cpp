@@ -11,7 +11,8 @@
 namespace longspan {
 namespace {
 
-// Units that a micro-batch's slice is counted in on a layer.
+// Units that a micro-batch's slice is counted in on a rank, however many layers that has: limits
+// of memory are told in micro-batches.
 constexpr double kParts = 10000;
 
 // The rank of every stage.
@@ -24,6 +25,13 @@ std::vector<int64_t> ranks_of_stages(const Schedule& schedule) {
     }
   }
   return ranks;
+}
+
+// Layers of a stage: as the case says of every stage, or an equal part of its rank's.
+double layers_of_stage(const ReferenceCase& c, const ModelSpec& model,
+                       const std::vector<int64_t>& ranks, size_t stage) {
+  if (c.stage_layers.size() == ranks.size()) return static_cast<double>(c.stage_layers[stage]);
+  return layers_of(c, model, ranks[stage]) / static_cast<double>(c.virtual_stages);
 }
 
 ScheduleRequest request_of(const ReferenceCase& c) {
@@ -65,11 +73,15 @@ RunPipeline run_pipeline(const ReferenceCase& c, const ModelSpec& model, const S
   const double for_weights = share_for_weights(c, model, stack);
   const bool cut = cuts_vocabulary(c);
 
+  RunPipeline run;
+  run.layers.resize(static_cast<size_t>(c.degrees.pipeline));
   ScheduleCosts costs;
   costs.times.clear();
   costs.memory.clear();
   for (size_t stage = 0; stage < ranks.size(); ++stage) {
-    const double layers = layers_of(c, model, ranks[stage]) / v;
+    const auto rank = static_cast<size_t>(ranks[stage]);
+    const double layers = layers_of_stage(c, model, ranks, stage);
+    run.layers[rank] += layers;
     const double again = recomputed_layers(c, model, ranks[stage]) / v;
     StageTimes times;
     times.forward = layers * seconds.layer.forward + slices * seconds.besides / 2;
@@ -87,32 +99,25 @@ RunPipeline run_pipeline(const ReferenceCase& c, const ModelSpec& model, const S
       times.weight += seconds.head / 3;
     }
     costs.times.push_back(times);
-    const double parts = kParts * slices * layers;
+    const double parts = kParts * slices / v;
     costs.memory.push_back(
         {.activations = std::llround(parts), .for_weights = std::llround(for_weights * parts)});
   }
   costs.shares = shares_of(c, model, stack);
   costs.communication = seconds.hop;
 
-  double most_layers = 0;
-  for (int64_t rank = 0; rank < c.degrees.pipeline; ++rank) {
-    most_layers = std::max(most_layers, layers_of(c, model, rank));
-  }
   request.costs = costs;
-  request.memory_limit = std::llround(c.in_flight * kParts * slices * most_layers);
+  request.memory_limit = std::llround(c.in_flight * kParts * slices);
   const Schedule schedule = make_schedule(family, request);
   const ScheduleTiming timing = simulate(schedule, costs);
 
-  RunPipeline run;
   run.seconds = timing.cost;
   run.ends.resize(schedule.ranks.size());
   run.ends[static_cast<size_t>(ranks.front())].first = true;
   run.ends[static_cast<size_t>(ranks.back())].last = true;
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     run.busy = std::max(run.busy, timing.ranks[rank].busy);
-    const double of_one = kParts * slices * layers_of(c, model, static_cast<int64_t>(rank));
-    const auto peak = static_cast<double>(timing.ranks[rank].peak_memory);
-    run.held.push_back(of_one > 0 ? peak / of_one : 0);
+    run.held.push_back(static_cast<double>(timing.ranks[rank].peak_memory) / (kParts * slices));
   }
   return run;
 }

@@ -29,6 +29,7 @@ struct RunPipeline {
   double busy = 0;           // of which the busiest rank computes
   std::vector<double> held;  // micro-batches that a rank holds at its peak, slices as parts of them
   std::vector<ModelEnds> ends;  // of a rank
+  std::vector<double> layers;   // of a rank
 };
 
 /// REQUIRES: the case names a schedule and its micro-batch is known. Throws bad_input where there
