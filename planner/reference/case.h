@@ -86,10 +86,15 @@ struct ReferenceCase {
   std::optional<int64_t> micro_batch;  // sequences; nothing: not published
   int64_t global_batch = 0;            // sequences a step
   CaseDegrees degrees;
-  bool sequence_parallel = false;     // Megatron's, within the tensor group
-  int64_t virtual_stages = 1;         // of each pipeline stage (interleaving)
-  int64_t zero = 0;                   // stage, over the data and sequence ranks
-  std::vector<int64_t> stage_layers;  // empty: alike
+  bool sequence_parallel = false;  // Megatron's, within the tensor group
+  int64_t virtual_stages = 1;      // of each pipeline stage (interleaving)
+  /// A schedule of planner/schedule, simulated exactly; empty: 1F1B, interleaved where there are
+  /// virtual stages, by its closed form.
+  std::string schedule;
+  int64_t slices = 1;    // of a sequence, each an action of its own
+  double in_flight = 0;  // micro-batches that a rank has memory for, of schedules that ask; 0: any
+  int64_t zero = 0;      // stage, over the data and sequence ranks
+  std::vector<int64_t> stage_layers;  // of a rank, or of every virtual stage; empty: alike
   Recompute recompute = Recompute::none;
   /// Layers of each stage that are recomputed in full while the others keep all; empty: all layers
   /// as `recompute` says.

@@ -13,6 +13,7 @@
 #include "models/catalog.h"
 #include "planner/reference/case.h"
 #include "planner/reference/stack.h"
+#include "planner/schedule/registry.h"
 
 namespace longspan {
 namespace {
@@ -204,6 +205,32 @@ void check_measured(const YamlMap& yaml, const ReferenceCase& c) {
   }
 }
 
+void read_schedule(const YamlMap& yaml, ReferenceCase& c) {
+  if (!yaml.has("schedule")) {
+    for (const char* key : {"slices", "in_flight"}) {
+      if (yaml.has(key)) throw yaml.error(key, "expected with a schedule only");
+    }
+    return;
+  }
+  std::vector<std::string> names;
+  for (const ScheduleFamily& family : schedule_families()) names.emplace_back(family.name);
+  c.schedule = known_word(yaml, "schedule", names);
+  const ScheduleFamily& family = schedule_family(c.schedule);
+  if (c.degrees.pipeline == 1) throw yaml.error("schedule", "expected with pipeline stages");
+  const int64_t most = family.most_virtual_stages;
+  if (c.virtual_stages < family.least_virtual_stages || (most > 0 && c.virtual_stages > most)) {
+    throw yaml.error(
+        "virtual_stages",
+        fmt::format("{} takes {} or more and {}, got {}", c.schedule, family.least_virtual_stages,
+                    most > 0 ? fmt::format("at most {}", most) : "any number", c.virtual_stages));
+  }
+  c.slices = whole_or(yaml, "slices", 1, 1, family.sliced ? 65536 : 1);
+  if (yaml.has("in_flight")) {
+    if (!family.limited) throw yaml.error("in_flight", c.schedule + " does not ask for memory");
+    c.in_flight = yaml.real("in_flight", 0);
+  }
+}
+
 void read_run(const YamlMap& yaml, ReferenceCase& c) {
   c.sequence = yaml.whole("sequence", 1, kMostTokens);
   if (yaml.has("micro_batch")) c.micro_batch = yaml.whole("micro_batch", 1, kMostSequences);
@@ -212,8 +239,11 @@ void read_run(const YamlMap& yaml, ReferenceCase& c) {
   const int64_t stages = c.degrees.pipeline;
   c.sequence_parallel = flag_or(yaml, "sequence_parallel", false);
   c.virtual_stages = whole_or(yaml, "virtual_stages", 1, 1, 1024);
+  read_schedule(yaml, c);
+  const bool every = !c.schedule.empty() && yaml.has("stage_layers") &&
+                     static_cast<int64_t>(yaml.reals("stage_layers").size()) != stages;
+  c.stage_layers = layer_counts(yaml, "stage_layers", every ? stages * c.virtual_stages : stages);
   c.zero = whole_or(yaml, "zero", 0, 0, 3);
-  c.stage_layers = layer_counts(yaml, "stage_layers", stages);
   if (yaml.has("recompute")) {
     c.recompute = yaml.one_of<Recompute>("recompute", {{"none", Recompute::none},
                                                        {"selective", Recompute::selective},

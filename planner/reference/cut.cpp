@@ -21,7 +21,9 @@ double micro_batches(const ReferenceCase& c) {
 }
 
 double layers_of(const ReferenceCase& c, const ModelSpec& model, int64_t stage) {
-  if (!c.stage_layers.empty()) return static_cast<double>(c.stage_layers[stage]);
+  const auto ranks = static_cast<size_t>(c.degrees.pipeline);
+  if (!c.stage_layers.empty() && c.stage_layers.size() <= ranks)
+    return static_cast<double>(c.stage_layers[stage]);
   return static_cast<double>(model.layers) / static_cast<double>(c.degrees.pipeline);
 }
 
@@ -32,11 +34,29 @@ double recomputed_layers(const ReferenceCase& c, const ModelSpec& model, int64_t
   return std::min(layers, static_cast<double>(c.recompute_layers[i]));
 }
 
+bool cuts_vocabulary(const ReferenceCase& c) {
+  return c.schedule.find("-vocab-") != std::string::npos;
+}
+
+ModelEnds ends_of(const ReferenceCase& c, int64_t stage) {
+  return {stage == 0, stage == c.degrees.pipeline - 1};
+}
+
 double rank_parameters(const ReferenceCase& c, const ModelSpec& model, int64_t stage) {
+  return rank_parameters(c, model, stage, ends_of(c, stage));
+}
+
+double rank_parameters(const ReferenceCase& c, const ModelSpec& model, int64_t stage,
+                       const ModelEnds& ends_here) {
   const std::vector<ParameterUnit> units = parameter_units(model);
   const auto tensor = static_cast<double>(c.degrees.tensor);
   const auto layer = static_cast<double>(units[1].elements);
-  const bool first = stage == 0, last = stage == c.degrees.pipeline - 1;
+  if (cuts_vocabulary(c)) {
+    const auto ends = static_cast<double>(units.front().elements + units.back().elements);
+    const double own = layer * layers_of(c, model, stage);
+    return (own + ends / static_cast<double>(c.degrees.pipeline)) / tensor;
+  }
+  const auto [first, last] = ends_here;
   double ends = first ? static_cast<double>(units.front().elements) : 0;
   if (last) ends += static_cast<double>(units.back().elements);
   if (last && !first && model.tied_embeddings)

@@ -12,9 +12,19 @@ double micro_batches(const ReferenceCase& reference);
 double layers_of(const ReferenceCase& reference, const ModelSpec& model, int64_t stage);
 /// Layers of a stage whose forward runs again.
 double recomputed_layers(const ReferenceCase& reference, const ModelSpec& model, int64_t stage);
+/// Which ends of the model a rank of the pipeline has.
+struct ModelEnds {
+  bool first = false, last = false;
+};
+/// Those of a rank where a case names no schedule.
+ModelEnds ends_of(const ReferenceCase& reference, int64_t rank);
+/// Whether the schedule's name says that embedding and output layer are shared out to all ranks.
+bool cuts_vocabulary(const ReferenceCase& reference);
 /// Parameters of one rank of a stage. The last of several has its own copy of a token table that
 /// the head shares.
 double rank_parameters(const ReferenceCase& reference, const ModelSpec& model, int64_t stage = 0);
+double rank_parameters(const ReferenceCase& reference, const ModelSpec& model, int64_t stage,
+                       const ModelEnds& ends_here);
 /// Ranks with the same parameters, over which ZeRO cuts their states.
 double replicas(const ReferenceCase& reference);
 

@@ -1,5 +1,7 @@
 #include "planner/reference/layer_work.h"
 
+#include <algorithm>
+
 namespace longspan {
 namespace {
 
@@ -29,9 +31,11 @@ class Kernels {
   }
   // So many products over the pairs that a causal mask leaves to these of the keys' queries.
   // The slowest rank has so many times an equal share of them.
+  // Where attention is linear in the length, a query sees no more than a window of them.
   void attention(Kernel kernel, double products, double queries, double keys, double dim,
-                 double batch, double slowest) {
-    const double pairs = keys * (keys + 1) / 2 * (queries / keys);
+                 double batch, double slowest, double window) {
+    const double all = keys * (keys + 1) / 2 * (queries / keys);
+    const double pairs = window > 0 ? std::min(all, window * queries) : all;
     out_.push_back(
         {kernel, {queries, keys, dim}, 2 * products * pairs * dim * batch, slowest, batch});
   }
@@ -119,6 +123,10 @@ class Layer {
     k.linear_backward(rows_, a_ + 2 * g_, d_);
     bias_gradient(k, model_.qkv_bias, a_ + 2 * g_);
     k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
+    for (const Primitive& p : work_.backward.kernels) {
+      // Attention's own products are of many heads at once.
+      if (p.kernel == Kernel::gemm_tn && p.batch == 1) work_.weights.kernels.push_back(p);
+    }
   }
 
   // Of one backward of a linear layer with so many outputs.
@@ -132,7 +140,8 @@ class Layer {
   void attention_forward(std::vector<Primitive>& out) {
     Kernels k(out);
     if (!shape_.stored_scores) {
-      k.attention(Kernel::attention_forward_diagonal, 2, queries_, keys_, dim_, batch_, slowest());
+      k.attention(Kernel::attention_forward_diagonal, 2, queries_, keys_, dim_, batch_, slowest(),
+                  stack_.attention_window.value);
       return;
     }
     k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);
@@ -143,7 +152,8 @@ class Layer {
   void attention_backward(std::vector<Primitive>& out) {
     Kernels k(out);
     if (!shape_.stored_scores) {
-      k.attention(Kernel::attention_backward_diagonal, 5, queries_, keys_, dim_, batch_, slowest());
+      k.attention(Kernel::attention_backward_diagonal, 5, queries_, keys_, dim_, batch_, slowest(),
+                  stack_.attention_window.value);
       return;
     }
     k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);  // gradient of the scores

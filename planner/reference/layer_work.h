@@ -48,6 +48,7 @@ struct LayerWork {
   Pass backward;                  // without recomputation
   std::vector<Primitive> scores;  // forward kernels that selective recomputation runs again
   std::vector<Primitive> mlp;     // those that tiles of the MLP do
+  Pass weights;                   // of backward, what only the weights' gradients need
 };
 
 LayerWork layer_work(const ModelSpec& model, const Stack& stack, const LayerShape& shape);

@@ -1,9 +1,12 @@
 #include "planner/reference/run_memory.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "planner/reference/cut.h"
 #include "planner/reference/run_host.h"
+#include "planner/reference/run_pipeline.h"
+#include "planner/reference/run_time.h"
 #include "planner/reference/work_memory.h"
 
 namespace longspan {
@@ -34,9 +37,11 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
   // Norms that save their outputs, which the products save anyway, do without their inputs.
   const double kept = shape.ulysses > 1 ? stack.exchanged_norm_inputs.value : 1;
   const double norms = kept * 2 * 2 * between * d, inputs = 2 * 2 * between * d;
-  const double masks = stored * 2 * between * d;  // of dropout, as old as unfused attention
+  // Of dropout, as old as unfused attention; with a fused kernel some have them still.
+  const double masks = (stored > 0 ? 2 : stack.dropout_masks.value) * between * d;
   s.all = norms + inputs + masks + 2 * rows * (a + 2 * g) + 2 * rows * a + 2 * rows * (w + f) +
           s.scores;
+  s.all += stack.mixer_tensors.value * 2 * rows * a;
   if (m.qk_norm) s.all += 2 * rows * (a + g);
   const double outputs = 2 * rows * (a + 2 * g + w) + 2 * 2 * between * d;
   s.chosen = s.input + 2 * rows * a + s.scores +
@@ -66,9 +71,12 @@ LayerShape precise_shape(const ReferenceCase& c, const HardwareProfile& hw, cons
 // The memory of one stage.
 class Stage {
  public:
+  /// `held`: micro-batches in flight; nothing: as 1F1B has them.
   Stage(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
-        const Stack& stack, int64_t index)
-      : c_(c),
+        const Stack& stack, int64_t index, const ModelEnds& ends, std::optional<double> held)
+      : ends_(ends),
+        held_(held),
+        c_(c),
         model_(model),
         stack_(stack),
         index_(index),
@@ -87,19 +95,24 @@ class Stage {
     const double layer = flow() * (widths_.rows * widths_.gated + widths_.between * widths_.hidden);
     memory.passing = stack_.workspace_bytes.value + placeholders() + std::max(layer, head());
     // The loss is over when the last layer's backward begins.
-    if (last()) memory.ends = std::max(0.0, loss_work_bytes(c_, model_, stack_) - at_work());
+    const double ranks = cuts_vocabulary(c_) ? number(c_.degrees.pipeline) : 1;
+    if (last()) {
+      const double loss = loss_work_bytes(c_, model_, stack_) / number(c_.slices);
+      memory.ends = std::max(0.0, loss / ranks - at_work());
+    }
     return memory;
   }
 
  private:
-  bool last() const { return index_ == c_.degrees.pipeline - 1; }
+  // Of a vocabulary that is cut every rank has a part.
+  bool last() const { return ends_.last || cuts_vocabulary(c_); }
   double flow() const { return stack_.flow_bytes.value; }
   double vocabulary() const { return number(model_.vocab) / number(shape_.tensor); }
 
   double here(const std::vector<double>& shares) const { return 1 - offloaded(shares, index_); }
 
   double states() const {
-    const double parameters = rank_parameters(c_, model_, index_), ranks = replicas(c_);
+    const double parameters = rank_parameters(c_, model_, index_, ends_), ranks = replicas(c_);
     const double whole = c_.zero == 3 ? parameters / ranks : parameters;
     const double cut = c_.zero > 0 ? parameters / ranks : parameters;
     const double of_parameter = std::min(2.0, stack_.parameter_state_bytes.value);
@@ -151,6 +164,7 @@ class Stage {
     const double boundary = c_.degrees.pipeline > 1 ? stack_.stage_tensors.value * layer_.input : 0;
     const double of_stage =
         (layers - again) * kept + again * layer_.input * here(c_.offload.checkpoints) + boundary;
+    if (held_) return of_stage * *held_ + at_work();
     // 1F1B: a stage is as many micro-batches ahead as there are stages from it on; interleaved,
     // the first a little more (arXiv 2205.05198, section 4.2.3).
     const double p = number(c_.degrees.pipeline), v = number(c_.virtual_stages);
@@ -172,6 +186,8 @@ class Stage {
            stack_.placeholder_bytes.value * vocabulary() * number(model_.hidden);
   }
 
+  const ModelEnds ends_;
+  const std::optional<double> held_;
   const ReferenceCase& c_;
   const ModelSpec& model_;
   const Stack& stack_;
@@ -185,12 +201,29 @@ class Stage {
 
 RunMemory run_memory(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
                      const Stack& stack) {
+  RunPipeline pipeline;
+  ReferenceCase by_rank = c;
+  if (!c.schedule.empty()) {
+    pipeline = run_pipeline(c, model, stack, micro_batch_seconds(c, model, hw, stack));
+    if (c.stage_layers.size() > pipeline.layers.size()) {
+      by_rank.stage_layers.assign(pipeline.layers.begin(), pipeline.layers.end());
+    }
+  }
   RunMemory fullest;
   for (int64_t stage = 0; stage < c.degrees.pipeline; ++stage) {
-    const RunMemory memory = Stage(c, model, hw, stack, stage).memory();
+    const auto i = static_cast<size_t>(stage);
+    const bool scheduled = !c.schedule.empty();
+    const RunMemory memory =
+        Stage(by_rank, model, hw, stack, stage, scheduled ? pipeline.ends[i] : ends_of(c, stage),
+              scheduled ? std::optional(pipeline.held[i]) : std::nullopt)
+            .memory();
     if (memory.tensors() > fullest.tensors()) fullest = memory;
   }
   return fullest;
+}
+
+double saved_layer_bytes(const ModelSpec& model, const Stack& stack, const LayerShape& shape) {
+  return saved(model, stack, shape).all;
 }
 
 double device_bytes(const RunMemory& memory, const Stack& stack) {

@@ -4,6 +4,7 @@
 
 #include "hwprofiles/hardware_profile.h"
 #include "planner/reference/case.h"
+#include "planner/reference/layer_work.h"
 #include "planner/reference/stack.h"
 
 namespace longspan {
@@ -27,6 +28,9 @@ struct RunMemory {
 /// after the activation are what Transformer Engine saves, too.
 RunMemory run_memory(const ReferenceCase& reference, const ModelSpec& model,
                      const HardwareProfile& hw, const Stack& stack);
+
+/// Bytes that one layer saves for one micro-batch, nothing recomputed.
+double saved_layer_bytes(const ModelSpec& model, const Stack& stack, const LayerShape& shape);
 
 /// All that such a GPU has in use: what the allocator takes for the tensors, context and libraries.
 double device_bytes(const RunMemory& memory, const Stack& stack);

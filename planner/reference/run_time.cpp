@@ -44,6 +44,33 @@ class Run {
     shape_.precision = product_precision(c.precision, hw, stack);
   }
 
+  MicroBatchSeconds micro_batch() const {
+    const double slices = number(c_.slices);
+    LayerShape cut = shape_;
+    cut.sequence /= c_.slices;
+    const LayerWork whole = layer_work(model_, stack_, shape_);
+    const LayerWork slice = layer_work(model_, stack_, cut);
+    const double forward = seconds(sliced(slice.forward, whole.forward)).all() * slices;
+    const double backward = seconds(sliced(slice.backward, whole.backward)).all() * slices;
+    ModelSpec of_rank = model_;
+    if (cuts_vocabulary(c_))
+      of_rank.vocab = (model_.vocab + c_.degrees.pipeline - 1) / c_.degrees.pipeline;
+    const EndsWork ends = ends_work(of_rank, stack_, cut);
+    MicroBatchSeconds result;
+    result.layer.forward = forward;
+    result.layer.weight = std::min(device_seconds(slice.weights) * slices, backward);
+    result.layer.input = backward - result.layer.weight;
+    if (c_.recompute == Recompute::selective) {
+      result.layer.input += seconds(selective_pass(slice)).all() * slices;
+    }
+    result.recomputed = forward;
+    result.embedding = seconds(ends.embedding).all() * slices;
+    result.head = seconds(ends.head).all() * slices;
+    result.besides = stack_.micro_batch_s.value;
+    result.hop = hop(slices);
+    return result;
+  }
+
   RunTime time() {
     const LayerWork layer = layer_work(model_, stack_, shape_);
     const EndsWork ends = ends_work(model_, stack_, shape_);
@@ -71,7 +98,14 @@ class Run {
     time.compute = slowest.compute * micro_batches_;
     time.tensor = slowest.tensor * micro_batches_;
     time.context = slowest.context * micro_batches_;
-    time.bubble = bubble(stage, slowest);
+    if (c_.schedule.empty()) {
+      time.bubble = bubble(stage, slowest);
+    } else {
+      const RunPipeline pipeline = run_pipeline(c_, model_, stack_, micro_batch());
+      time.compute = pipeline.busy;
+      time.bubble = pipeline.seconds - pipeline.busy;
+      time.tensor = time.context = 0;
+    }
     const double again = recomputed_layers(c_, model_, 0) / layers_of(c_, model_, 0);
     const double selected = c_.recompute == Recompute::selective ? selective.all() : 0;
     time.data = c_.zero >= 2 ? data_by_layers(forward.all(),
@@ -83,18 +117,34 @@ class Run {
                        here * stack_.optimizer_bytes.value / (c_.zero > 0 ? replicas_ : 1));
     time.update = moved / (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     time.host = host_seconds(c_, hw_, stack_, host_traffic(c_, model_, stack_), time.compute);
-    time.rest = stack_.step_s.value + micro_batches_ * stack_.micro_batch_s.value;
+    time.rest = stack_.step_s.value;
+    if (c_.schedule.empty()) time.rest += micro_batches_ * stack_.micro_batch_s.value;
     return time;
   }
 
  private:
-  // A device runs what the host has issued; whichever is slower sets the pace.
-  Seconds seconds(const Pass& pass) const {
-    Seconds s;
+  // A slice's kernels, of attention its equal part of what the whole sequence takes.
+  Pass sliced(Pass slice, const Pass& whole) const {
+    for (size_t i = 0; i < slice.kernels.size(); ++i) {
+      const Kernel kernel = slice.kernels[i].kernel;
+      if (kernel < Kernel::attention_forward || kernel == Kernel::pass) continue;
+      slice.kernels[i] = whole.kernels[i];
+      slice.kernels[i].repeats /= number(c_.slices);
+    }
+    return slice;
+  }
+  double device_seconds(const Pass& pass) const {
     double device = 0;
     for (const Primitive& p : pass.kernels) {
       device += cost_.seconds(p) / share(p) + stack_.kernel_gap_s.value;
     }
+    return device;
+  }
+
+  // A device runs what the host has issued; whichever is slower sets the pace.
+  Seconds seconds(const Pass& pass) const {
+    Seconds s;
+    const double device = device_seconds(pass);
     const double kernels = number(static_cast<int64_t>(pass.kernels.size()));
     const double tensor = exchange(pass.tensor), context = exchange(pass.context);
     s.tensor = std::max(tensor - stack_.tensor_hidden.value * device, 0.0);
@@ -136,12 +186,17 @@ class Run {
     if (p <= 1) return 0;
     double others = -slowest.all();
     for (const Seconds& s : stage) others += s.all();
-    // Each rank of a tensor group sends its part of the activations (section 4.1 there).
-    const double bytes = 2 * shape_.tokens() * number(model_.hidden) / number(c_.degrees.tensor);
-    const double neighbours = number(c_.gpus) / p;
-    const double hop = stack_.stage_latency_s.value +
-                       cost_.seconds({Kernel::exchange, {bytes, neighbours, 2}, bytes});
-    return others / v + 2 * (p - 1 + micro_batches_ * (v - 1)) * hop + micro_batches_ * 2 * hop;
+    const double each = hop(1);
+    return others / v + 2 * (p - 1 + micro_batches_ * (v - 1)) * each + micro_batches_ * 2 * each;
+  }
+  // What one of so many slices takes from stage to stage. Each rank of a tensor group sends its
+  // part of the activations (section 4.1 there).
+  double hop(double slices) const {
+    const double bytes =
+        2 * shape_.tokens() / slices * number(model_.hidden) / number(c_.degrees.tensor);
+    const double neighbours = number(c_.gpus) / number(c_.degrees.pipeline);
+    return stack_.stage_latency_s.value +
+           cost_.seconds({Kernel::exchange, {bytes, neighbours, 2}, bytes});
   }
 
   // What selective recomputation runs again: scores of attention, and what else the stack says.
@@ -215,6 +270,11 @@ class Run {
 };
 
 }  // namespace
+
+MicroBatchSeconds micro_batch_seconds(const ReferenceCase& reference, const ModelSpec& model,
+                                      const HardwareProfile& hw, const Stack& stack) {
+  return Run(reference, model, hw, stack).micro_batch();
+}
 
 RunTime run_time(const ReferenceCase& reference, const ModelSpec& model, const HardwareProfile& hw,
                  const Stack& stack) {

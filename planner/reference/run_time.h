@@ -3,6 +3,7 @@
 
 #include "hwprofiles/hardware_profile.h"
 #include "planner/reference/case.h"
+#include "planner/reference/run_pipeline.h"
 #include "planner/reference/stack.h"
 
 namespace longspan {
@@ -20,7 +21,13 @@ struct RunTime {
   double step() const { return compute + tensor + context + data + bubble + update + host + rest; }
 };
 
-/// REQUIRES: the case's micro-batch is known; hw has its GPUs; model is its dense model.
+/// What a micro-batch of a case that names a schedule takes. REQUIRES: as run_time().
+MicroBatchSeconds micro_batch_seconds(const ReferenceCase& reference, const ModelSpec& model,
+                                      const HardwareProfile& hw, const Stack& stack);
+
+/// Where the case names a schedule, `compute` has the exchanges of the busiest rank, and `bubble`
+/// the rest of the schedule's time. REQUIRES: the case's micro-batch is known; hw has its GPUs;
+/// model is its dense model.
 RunTime run_time(const ReferenceCase& reference, const ModelSpec& model, const HardwareProfile& hw,
                  const Stack& stack);
 

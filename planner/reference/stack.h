@@ -84,6 +84,8 @@ struct Stack {
   StackTerm attention_share;  // 1: of the device's measured attention that whole sequences reach
   StackTerm attention_head_cost;  // columns of a head that a pair's softmax takes as long as, where
                                   // heads are not of 128; 0: attention's rate is that of any head
+  StackTerm attention_window;     // keys that a query attends to, where attention is linear in the
+                                  // length; 0: all
   StackTerm tiled_mlp_again;      // forwards that the tiles of an MLP run again backward
   StackTerm cluster_gather_share;    // 1: of the fabric between nodes that gathers reach
   StackTerm cluster_exchange_share;  // 1: likewise exchanges of all with all
@@ -114,7 +116,11 @@ struct Stack {
                                      // heads are exchanged for tokens
   StackTerm workspace_bytes;         // B of libraries' workspaces among the tensors
   StackTerm score_saved_bytes;       // B kept for a score of attention, where scores are stored
-  StackTerm loss_work;               // tensors of hidden width that are held meanwhile
+  StackTerm dropout_masks;   // of the hidden width, B of a token, that a layer of fused attention
+                             // keeps
+  StackTerm mixer_tensors;   // of the queries' width, that a layer keeps between queries, keys,
+                             // values and attention's output
+  StackTerm loss_work;       // tensors of hidden width that are held meanwhile
   StackTerm hidden_work;     // tensors of hidden width that a layer at work holds, unless saved
   StackTerm inner_work;      // of the MLP's inner width that its backward holds, unless saved
   StackTerm attention_work;  // of the queries' width, likewise of attention's backward
