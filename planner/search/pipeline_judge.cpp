@@ -11,7 +11,6 @@ namespace longspan {
 namespace {
 
 constexpr double kUnhidden = 0.03;  // as in judge.cpp
-constexpr double kNever = 1e9;      // overflow of what is not allowed
 constexpr int64_t kParts = 10000;   // of a microbatch on a stage
 
 bool recomputes(const Strategy& s) {
@@ -123,18 +122,12 @@ double PipelineJudge::overflow(const TierBytes& bytes, bool live) const {
   return live ? budget_.overflow_of_live(bytes) : budget_.overflow(bytes);
 }
 
-bool PipelineJudge::allows(const Strategy& s) {
-  const Pipeline& p = s.parallel.pipeline;
-  if (!suits_states(s) || (p.slices > 1 && !suits_slices(s))) return false;
-  return true;
-}
-
 Score PipelineJudge::guess(const Strategy& strategy, int64_t sequence) {
   ++considered_;
   Score score;
-  score.overflow = kNever;
-  if (!allows(strategy)) return score;
+  score.overflow = kImpossible;
   const Pipeline pipeline = strategy.parallel.pipeline;
+  if (!suits_states(strategy) || (pipeline.slices > 1 && !suits_slices(strategy))) return score;
   const Order& order = order_of(pipeline, sequence);
   if (!order.possible || (order.splits && recomputes(strategy))) return score;
 

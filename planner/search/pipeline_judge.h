@@ -24,9 +24,11 @@ class PipelineJudge {
   PipelineJudge& operator=(const PipelineJudge&) = delete;
   ~PipelineJudge();
 
-  /// Knobs that go together; what validate() checks of numbers is the caller's.
-  bool allows(const Strategy& strategy);
-  /// Ranks what has not been simulated. Infinitely bad where allows() does not hold.
+  /// Score::overflow of what there is not: knobs that do not go together, a schedule that does not
+  /// take these numbers. What validate() checks of lengths is the caller's.
+  static constexpr double kImpossible = 1e9;
+
+  /// Ranks what has not been simulated.
   Score guess(const Strategy& strategy, int64_t sequence);
   Score score(const Strategy& strategy, int64_t sequence);
   /// Where that does not fit, the loss in packing is remembered, as Judge::exact() does.

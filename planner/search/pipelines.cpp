@@ -158,6 +158,8 @@ std::vector<Candidate> guess_all(PipelineJudge& judge, const std::vector<Space>&
       found.push_back(descend(from, space.knobs, options.objective, guess, worth));
     }
   }
+  std::erase_if(found,
+                [](const Candidate& c) { return c.score.overflow >= PipelineJudge::kImpossible; });
   std::stable_sort(found.begin(), found.end(), [&](const Candidate& a, const Candidate& b) {
     return a.score.better_than(b.score, options.objective);
   });
@@ -244,6 +246,12 @@ PipelinesFound search_pipelines(PipelineJudge& judge, const ModelSpec& model,
   // As in search(): exact memory can exceed the sums by what packing loses.
   for (int attempt = 0; attempt < kAttempts && result.fitting.empty(); ++attempt) {
     const std::vector<Candidate> guessed = guess_all(judge, spaces, sequence, options);
+    if (guessed.empty()) {
+      throw bad_input(
+          "pipeline: no schedule of what was asked for takes {} microbatch{}; change "
+          "--micro-batches, or leave --schedule, --virtual or --slices out",
+          options.micro_batches, options.micro_batches == 1 ? "" : "es");
+    }
     size_t looked = 0;
     for (const Candidate& c : score_best(judge, spaces, guessed, sequence, options)) {
       if (looked == kExact) break;

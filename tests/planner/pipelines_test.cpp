@@ -100,6 +100,9 @@ TEST_CASE("what there is no pipeline of is refused in one line") {
   CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("seq1f1b"));
   CHECK_THROWS_WITH(plan_preset(model, hw, "fpdt", 131072, with_stages(4)),
                     Contains("planned by strategy auto"));
+  options.parallel.schedule = "dualpipe-v";
+  options.micro_batches = 3;
+  CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("takes 3 microbatches"));
   const HardwareProfile one = load_hardware("h100-80g");
   CHECK_THROWS_WITH(search(model, one, 131072, with_stages(2)), Contains("needs two or more"));
 
