@@ -146,20 +146,20 @@ std::vector<Candidate> guess_all(PipelineJudge& judge, const std::vector<Space>&
   const auto worth = [](const Strategy&, const Candidate&) { return true; };
   for (const Space& space : spaces) {
     for (const bool away : {false, true}) {
-      Strategy start = start_of(space.shape, options.parallel.zero, away);
-      // The first schedule that takes these numbers, so that there is something to go on from.
-      Candidate from{start, guess(start)};
+      const Strategy start = start_of(space.shape, options.parallel.zero, away);
+      // The best schedule of those asked for is where to go on from.
+      Candidate from{start, {}};
+      from.score.overflow = PipelineJudge::kImpossible;
       for (const auto& set : space.knobs.front().values) {
         Strategy changed = start;
         set(changed);
         const Score score = guess(changed);
         if (score.better_than(from.score, options.objective)) from = {changed, score};
       }
+      if (from.score.overflow >= PipelineJudge::kImpossible) continue;
       found.push_back(descend(from, space.knobs, options.objective, guess, worth));
     }
   }
-  std::erase_if(found,
-                [](const Candidate& c) { return c.score.overflow >= PipelineJudge::kImpossible; });
   std::stable_sort(found.begin(), found.end(), [&](const Candidate& a, const Candidate& b) {
     return a.score.better_than(b.score, options.objective);
   });

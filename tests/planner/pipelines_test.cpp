@@ -48,7 +48,9 @@ TEST_CASE("with more microbatches a pipeline is idle less") {
   double before = 1;
   for (const int64_t micro_batches : {4, 16, 64}) {
     options.micro_batches = micro_batches;
-    const PipelineStep step = pipeline_step(search(model, hw, 16384, options).best);
+    const Plan best = search(model, hw, 16384, options).best;
+    CHECK(best.strategy.parallel.pipeline.schedule == "1f1b");
+    const PipelineStep step = pipeline_step(best);
     CHECK(step.bubble_rate < before);
     before = step.bubble_rate;
   }
