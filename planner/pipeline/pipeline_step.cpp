@@ -354,15 +354,19 @@ TierBytes kept_of_slice(const StepRequest& slice, int64_t slices) {
   return kept;
 }
 
+void cut_to_slice(StepRequest& request) {
+  Strategy& s = request.strategy;
+  request.sequence /= s.parallel.pipeline.slices;
+  s.parallel.pipeline = {};
+  s.block_tokens = std::min(s.block_tokens, request.sequence);
+  s.chunk_tokens = std::min(s.chunk_tokens, request.sequence);
+  request.rank = 0;
+}
+
 StepRequest slice_request(const StepRequest& request, int64_t layers) {
   StepRequest slice = request;
-  slice.strategy.parallel.pipeline = {};
-  slice.rank = 0;
   slice.model.layers = layers;
-  slice.sequence /= request.strategy.parallel.pipeline.slices;
-  Strategy& s = slice.strategy;
-  s.block_tokens = std::min(s.block_tokens, slice.sequence);
-  s.chunk_tokens = std::min(s.chunk_tokens, slice.sequence);
+  cut_to_slice(slice);
   return slice;
 }
 

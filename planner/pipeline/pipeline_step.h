@@ -80,6 +80,8 @@ std::array<int64_t, kTierCount> kept_of_slice(const StepRequest& slice, int64_t 
 
 /// The request of one slice of a pipeline's stage with so many layers, without the pipeline.
 StepRequest slice_request(const StepRequest& request, int64_t layers);
+/// The same of a request that has those layers already.
+void cut_to_slice(StepRequest& request);
 
 /// The slices' parts of a microbatch by the model's FLOP; none for whole sequences. REQUIRES: the
 /// request names a pipeline whose slices divide the sequence.

@@ -52,7 +52,9 @@ PipelineJudge::PipelineJudge(const ModelSpec& model, const HardwareProfile& hw,
       dtype_(default_dtype(hw)),
       cost_(hw, dtype_),
       fast_(cost_),
-      budget_(hw) {}
+      budget_(hw) {
+  slice_.dtype = dtype_;
+}
 PipelineJudge::~PipelineJudge() = default;
 
 StepRequest PipelineJudge::request_of(const Strategy& strategy, int64_t sequence) const {
@@ -122,6 +124,19 @@ double PipelineJudge::overflow(const TierBytes& bytes, bool live) const {
   return live ? budget_.overflow_of_live(bytes) : budget_.overflow(bytes);
 }
 
+const StepRequest& PipelineJudge::slice_of(const Strategy& strategy, int64_t layers,
+                                           int64_t sequence) {
+  if (slice_model_ != std::pair{layers, sequence}) {
+    slice_.model = fit_positions(model_, sequence);
+    slice_.model.layers = layers;
+    slice_model_ = {layers, sequence};
+  }
+  slice_.strategy = strategy;
+  slice_.sequence = sequence;
+  cut_to_slice(slice_);
+  return slice_;
+}
+
 Score PipelineJudge::guess(const Strategy& strategy, int64_t sequence) {
   ++considered_;
   Score score;
@@ -134,7 +149,7 @@ Score PipelineJudge::guess(const Strategy& strategy, int64_t sequence) {
   // The loss is where the longest rank is, so the bounds of a whole small model are about right.
   const int64_t layers = (model_.layers + pipeline.stages - 1) / pipeline.stages;
   const auto slices = static_cast<double>(pipeline.slices);
-  const StepRequest slice = slice_request(request_of(strategy, sequence), layers);
+  const StepRequest& slice = slice_of(strategy, layers, sequence);
   const Strategy& s = slice.strategy;
   StageBounds& bounds = bounds_of(layers, slice.sequence);
   const auto guessed = [](const Bound& b) {

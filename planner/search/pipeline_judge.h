@@ -52,6 +52,8 @@ class PipelineJudge {
   /// By the fast path, memory by arithmetic.
   Evaluation summed(const StepRequest& request);
   StepRequest request_of(const Strategy& strategy, int64_t sequence) const;
+  /// As slice_request(), in place: guesses are many, and a model is large. Until the next call.
+  const StepRequest& slice_of(const Strategy& strategy, int64_t layers, int64_t sequence);
   const Order& order_of(const Pipeline& pipeline, int64_t sequence);
   StageBounds& bounds_of(int64_t layers, int64_t sequence);
   /// Seconds a layer attends to earlier slices, forward and backward.
@@ -66,6 +68,8 @@ class PipelineJudge {
   FastPath fast_;
   Budget budget_;
   int64_t considered_ = 0, evaluations_ = 0;
+  StepRequest slice_;
+  std::pair<int64_t, int64_t> slice_model_{0, 0};  // layers and sequence of its model
   std::map<std::tuple<int64_t, std::string_view, int64_t, int64_t, bool, int64_t>, Order> orders_;
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool>, std::array<double, 2>> attention_;
   std::vector<std::unique_ptr<StageBounds>> bounds_;

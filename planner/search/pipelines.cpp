@@ -16,7 +16,7 @@ constexpr int64_t kMostPasses = 512;                    // of slices through a s
 constexpr size_t kScored = 24, kOfOneKind = 3;          // by the fast path
 constexpr size_t kDescents = 2;
 constexpr int64_t kEnough = 80;  // scores, after which none is begun
-constexpr size_t kExact = 6;
+constexpr size_t kExact = 4;
 constexpr int kAttempts = 3;
 
 // Stages that begin and end where nodes do, or share one evenly.
