@@ -4,7 +4,6 @@
 #include <chrono>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -39,15 +38,10 @@ Ends even_cut(int64_t layers, int64_t stages) {
 }
 
 int64_t most_resident(const Schedule& schedule, const std::vector<int64_t>& resident) {
-  int64_t most = 0;
-  for (const std::vector<Action>& list : schedule.ranks) {
-    std::set<int32_t> stages;
-    for (const Action& a : list) stages.insert(a.stage);
-    int64_t held = 0;
-    for (const int32_t stage : stages) held += resident[stage];
-    most = std::max(most, held);
-  }
-  return most;
+  std::vector<int64_t> held(schedule.ranks.size(), 0);
+  const std::vector<int32_t> ranks = schedule.ranks_of_stages();
+  for (size_t stage = 0; stage < ranks.size(); ++stage) held[ranks[stage]] += resident[stage];
+  return *std::max_element(held.begin(), held.end());
 }
 
 // Microbatches whose activations a stage has at once.

@@ -22,7 +22,7 @@ using TierBytes = std::array<int64_t, kTierCount>;
 constexpr int64_t kParts = 10000;
 
 bool cuts_vocabulary(const Pipeline& pipeline) {
-  return pipeline.schedule.find("-vocab-") != std::string_view::npos;
+  return schedule_family(pipeline.schedule).cuts_vocabulary;
 }
 
 constexpr Ends kMiddle = {false, false};
@@ -406,13 +406,10 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   const bool lays_out = rank_memory == RankMemory::laid_out && can_be_laid_out(schedule);
   Memory memory(stages);
   const auto parts = static_cast<double>(kParts * p.slices * stages.rank_layers());
+  const std::vector<int32_t> ranks = schedule.ranks_of_stages();
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
-    Ends ends = kMiddle;
-    for (const Action& action : schedule.ranks[r]) {
-      if (action.kind != ActionKind::forward) continue;
-      ends.first |= schedule.is_first(action.stage);
-      ends.last |= schedule.is_last(action.stage);
-    }
+    const auto rank_number = static_cast<int32_t>(r);
+    const Ends ends = {ranks.front() == rank_number, ranks.back() == rank_number};
     PipelineRank& rank = step.ranks.emplace_back();
     rank.busy_seconds = timing.ranks[r].busy;
     rank.microbatches_held = static_cast<double>(timing.ranks[r].peak_memory) / parts;

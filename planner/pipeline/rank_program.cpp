@@ -1,22 +1,18 @@
 #include "planner/pipeline/rank_program.h"
 
-#include <set>
-
 namespace longspan {
 
 RankProgram rank_program(const StepRequest& request, const Schedule& schedule, size_t rank) {
   const std::vector<int64_t> layers =
       layers_of_stages(request.model, request.strategy.parallel.pipeline);
   RankProgram result{request, {{}, schedule.ranks[rank]}};
-  std::set<int32_t> numbers;
-  for (const Action& action : schedule.ranks[rank]) {
-    if (action.kind == ActionKind::forward) numbers.insert(action.stage);
-  }
   StepRequest& own = result.request;
   own.strategy.parallel.pipeline = {};
   own.ends = {false, false};
   int first = 0;
-  for (const int32_t number : numbers) {
+  const std::vector<int32_t> ranks = schedule.ranks_of_stages();
+  for (int32_t number = 0; number < schedule.all_stages(); ++number) {
+    if (ranks[number] != static_cast<int32_t>(rank)) continue;
     const Ends ends = {schedule.is_first(number), schedule.is_last(number)};
     const int end = first + static_cast<int>(layers[static_cast<size_t>(number)]);
     result.rank.stages.push_back({number, first, end, ends});

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "base/error.h"
 #include "planner/schedule/registry.h"
@@ -14,22 +13,12 @@ namespace {
 
 constexpr int64_t kMostSlices = 4096;
 
-// Offloading and recomputation are knobs of the strategy, and neither copies of the model nor
-// layers whose parts are on several ranks are planned.
-constexpr std::string_view kNotPlanned[] = {"dualpipe", "chunkflow", "chronos-recomp", "helixpipe",
-                                            "sppo",     "sppo-msp",  "po-h",           "po-f",
-                                            "stp",      "kfkb"};
-
-bool is_planned(std::string_view name) {
-  return std::find(std::begin(kNotPlanned), std::end(kNotPlanned), name) == std::end(kNotPlanned);
-}
-
 }  // namespace
 
 std::vector<std::string_view> plannable_schedules() {
   std::vector<std::string_view> names;
   for (const ScheduleFamily& family : schedule_families()) {
-    if (is_planned(family.name)) names.push_back(family.name);
+    if (!family.alone) names.push_back(family.name);
   }
   return names;
 }
@@ -55,12 +44,12 @@ void validate(const Pipeline& p, const ModelSpec& model, int64_t sequence,
                     origin);
   }
   const ScheduleFamily& family = schedule_family(p.schedule);
-  if (!is_planned(p.schedule)) {
+  if (family.alone) {
     throw bad_input("{}: pipeline.schedule: {} is simulated alone, not planned with; try one of {}",
                     origin, p.schedule, fmt::join(plannable_schedules(), ", "));
   }
-  const int64_t most = family.most_virtual_stages;
-  if (p.virtual_stages < family.least_virtual_stages || (most > 0 && p.virtual_stages > most)) {
+  if (!takes_virtual_stages(family, p.virtual_stages)) {
+    const int64_t most = family.most_virtual_stages;
     throw bad_input("{}: pipeline.virtual_stages: {} takes {}{}, got {}", origin, p.schedule,
                     family.least_virtual_stages,
                     most == 0                            ? " or more"

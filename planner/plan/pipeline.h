@@ -27,8 +27,7 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
-/// Schedules that a plan may name: those that neither offload by themselves, nor copy the model,
-/// nor know of other things that a step program has its own knobs for.
+/// Schedules that a plan may name: all that are not ScheduleFamily::alone.
 std::vector<std::string_view> plannable_schedules();
 
 /// Layers of each of the stages * virtual_stages stages of a model, first to last: as equal as may

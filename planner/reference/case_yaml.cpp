@@ -217,8 +217,8 @@ void read_schedule(const YamlMap& yaml, ReferenceCase& c) {
   c.schedule = known_word(yaml, "schedule", names);
   const ScheduleFamily& family = schedule_family(c.schedule);
   if (c.degrees.pipeline == 1) throw yaml.error("schedule", "expected with pipeline stages");
-  const int64_t most = family.most_virtual_stages;
-  if (c.virtual_stages < family.least_virtual_stages || (most > 0 && c.virtual_stages > most)) {
+  if (!takes_virtual_stages(family, c.virtual_stages)) {
+    const int64_t most = family.most_virtual_stages;
     throw yaml.error(
         "virtual_stages",
         fmt::format("{} takes {} or more and {}, got {}", c.schedule, family.least_virtual_stages,

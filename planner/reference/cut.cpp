@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "planner/schedule/registry.h"
+
 namespace longspan {
 
 LayerShape layer_shape(const ReferenceCase& c) {
@@ -35,7 +37,7 @@ double recomputed_layers(const ReferenceCase& c, const ModelSpec& model, int64_t
 }
 
 bool cuts_vocabulary(const ReferenceCase& c) {
-  return c.schedule.find("-vocab-") != std::string::npos;
+  return !c.schedule.empty() && schedule_family(c.schedule).cuts_vocabulary;
 }
 
 ModelEnds ends_of(const ReferenceCase& c, int64_t stage) {

@@ -18,7 +18,7 @@ struct ModelEnds {
 };
 /// Those of a rank where a case names no schedule.
 ModelEnds ends_of(const ReferenceCase& reference, int64_t rank);
-/// Whether the schedule's name says that embedding and output layer are shared out to all ranks.
+/// Whether the case's schedule shares embedding and output layer out to all ranks.
 bool cuts_vocabulary(const ReferenceCase& reference);
 /// Parameters of one rank of a stage. The last of several has its own copy of a token table that
 /// the head shares.

@@ -15,21 +15,9 @@ namespace {
 // of memory are told in micro-batches.
 constexpr double kParts = 10000;
 
-// The rank of every stage.
-std::vector<int64_t> ranks_of_stages(const Schedule& schedule) {
-  std::vector<int64_t> ranks(static_cast<size_t>(schedule.all_stages()));
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    for (const Action& action : schedule.ranks[rank]) {
-      if (action.kind == ActionKind::forward)
-        ranks[static_cast<size_t>(action.stage)] = static_cast<int64_t>(rank);
-    }
-  }
-  return ranks;
-}
-
 // Layers of a stage: as the case says of every stage, or an equal part of its rank's.
 double layers_of_stage(const ReferenceCase& c, const ModelSpec& model,
-                       const std::vector<int64_t>& ranks, size_t stage) {
+                       const std::vector<int32_t>& ranks, size_t stage) {
   if (c.stage_layers.size() == ranks.size()) return static_cast<double>(c.stage_layers[stage]);
   return layers_of(c, model, ranks[stage]) / static_cast<double>(c.virtual_stages);
 }
@@ -68,7 +56,7 @@ RunPipeline run_pipeline(const ReferenceCase& c, const ModelSpec& model, const S
                          const MicroBatchSeconds& seconds) {
   const ScheduleFamily& family = schedule_family(c.schedule);
   ScheduleRequest request = request_of(c);
-  const std::vector<int64_t> ranks = ranks_of_stages(make_schedule(family, request));
+  const std::vector<int32_t> ranks = make_schedule(family, request).ranks_of_stages();
   const auto v = static_cast<double>(c.virtual_stages), slices = static_cast<double>(c.slices);
   const double for_weights = share_for_weights(c, model, stack);
   const bool cut = cuts_vocabulary(c);

@@ -1,8 +1,8 @@
 // A published run whose case names a pipeline schedule: the schedule itself, every action
 // simulated, in place of the closed form of its bubble and of the micro-batches in flight.
 //
-// Which stages a rank has follows from the schedule. Where its name says that the vocabulary is
-// cut, embedding and output layer are shared out to all ranks. Pure functions; safe from any
+// Which stages a rank has follows from the schedule. Where it cuts the vocabulary, embedding and
+// output layer are shared out to all ranks. Pure functions; safe from any
 // thread.
 #pragma once
 

@@ -15,17 +15,6 @@ namespace {
 
 using Kind = ActionKind;
 
-// By stage, the rank that holds it.
-std::vector<int32_t> ranks_of(const Schedule& s) {
-  std::vector<int32_t> ranks(s.all_stages(), 0);
-  for (size_t rank = 0; rank < s.ranks.size(); ++rank) {
-    for (const Action& a : s.ranks[rank]) {
-      if (a.kind == Kind::forward) ranks[a.stage] = static_cast<int32_t>(rank);
-    }
-  }
-  return ranks;
-}
-
 std::vector<StageTimes> medians_of(const MeasuredStep& step) {
   std::map<std::pair<int32_t, Kind>, std::vector<double>> durations;
   for (size_t i = 0; i < step.linked.actions.size(); ++i) {
@@ -107,7 +96,8 @@ Resimulated resimulate(const MeasuredPipeline& pipeline, const MeasuredStep& ste
                     family.name);
   }
   const std::vector<StageTimes> measured = medians_of(step);
-  const std::vector<int32_t> ranks = ranks_of(layout), before = ranks_of(step.schedule);
+  const std::vector<int32_t> ranks = layout.ranks_of_stages();
+  const std::vector<int32_t> before = step.schedule.ranks_of_stages();
   if (ranks == before) {
     request.costs.times = measured;
   } else {

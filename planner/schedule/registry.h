@@ -20,7 +20,12 @@ struct ScheduleFamily {
   bool grouped = false;             ///< takes ScheduleRequest::group
   /// Attention is a stage of its own; costs are attention_apart_costs().
   bool attention_apart = false;
-  bool limited = false;  ///< arranges itself under ScheduleRequest::memory_limit
+  bool limited = false;          ///< arranges itself under ScheduleRequest::memory_limit
+  bool cuts_vocabulary = false;  ///< all ranks have a share of embedding and output layer
+  /// Not for plans: it offloads or recomputes by itself, waits for messages in groups, copies the
+  /// model, or has parts of a layer on several ranks.
+  bool alone = false;
+  bool outdone = false;  ///< another is as fast in less memory: for those who ask for it
   /// Throws bad_input where there is no such schedule, with the numbers for which there is.
   Schedule (*generate)(const ScheduleRequest& request) = nullptr;
 };
@@ -30,6 +35,9 @@ std::span<const ScheduleFamily> schedule_families();
 
 /// Throws bad_input naming the nearest for a name that there is none of.
 const ScheduleFamily& schedule_family(std::string_view name);
+
+/// Whether ranks may have so many stages each.
+bool takes_virtual_stages(const ScheduleFamily& family, int64_t count);
 
 /// The family's schedule for `request`. Throws bad_input for numbers that the family does not take.
 Schedule make_schedule(const ScheduleFamily& family, const ScheduleRequest& request);

@@ -37,6 +37,8 @@ struct Schedule {
   int32_t all_stages() const { return stages * pipes; }
   bool is_first(int32_t stage) const { return stage % stages == 0; }
   bool is_last(int32_t stage) const { return stage % stages == stages - 1; }
+  /// By stage, the rank that has its forwards. REQUIRES: stages do not move.
+  std::vector<int32_t> ranks_of_stages() const;
 };
 
 }  // namespace longspan

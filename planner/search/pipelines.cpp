@@ -46,19 +46,14 @@ std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile&
   return all;
 }
 
-// Schedules that others beat in memory and are no slower than, and those that arrange themselves
-// under a limit that a plan does not give, are for those who ask for them.
-bool is_tried(const ScheduleFamily& family) {
-  return !family.limited && family.name != "gpipe" && family.name != "terapipe";
-}
-
-// The schedules of so many slices, with their virtual stages.
+// The schedules of so many slices, with their virtual stages. Those that arrange themselves under a
+// limit, which a plan does not give, are for those who ask for them, too.
 std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& model,
                                    const ParallelChoice& choice) {
   std::vector<Pipeline> all;
   for (const std::string_view name : plannable_schedules()) {
     const ScheduleFamily& family = schedule_family(name);
-    if (choice.schedule ? *choice.schedule != name : !is_tried(family)) continue;
+    if (choice.schedule ? *choice.schedule != name : family.limited || family.outdone) continue;
     if (family.sliced != (pipeline.slices > 1)) continue;
     const int64_t most = family.most_virtual_stages == 0 ? 4 : family.most_virtual_stages;
     for (int64_t v = family.least_virtual_stages; v <= most; v *= 2) {
