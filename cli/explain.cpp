@@ -240,14 +240,14 @@ int explain_pipeline(const Plan& plan, bool json) {
   fmt::print("{}\n", bold(headline(plan)));
   print_knobs(plan);
   print_prediction(plan, plan.predicted);
-  print_pipeline(plan);
+  print_pipeline(plan, step);
   fmt::print("{}\n  {}\n", bold("What limits it"), limit);
   return 0;
 }
 
 int run(const std::string& path, bool all, bool json) {
   const Plan plan = read_plan(path);
-  if (plan.strategy.parallel.pipeline.stages > 1) return explain_pipeline(plan, json);
+  if (plan.strategy.parallel.has_pipeline()) return explain_pipeline(plan, json);
   const Simulated simulated = simulate_plan(plan);
   const Neighbours around(plan);
   if (json) {

@@ -8,8 +8,7 @@
 
 namespace longspan::cli {
 
-void print_pipeline(const Plan& plan) {
-  const PipelineStep step = pipeline_step(plan);
+void print_pipeline(const Plan& plan, const PipelineStep& step) {
   const Pipeline& pipeline = plan.strategy.parallel.pipeline;
   fmt::print("{}\n", bold("Pipeline"));
   fmt::print(

@@ -7,7 +7,7 @@
 namespace longspan::cli {
 
 /// Its stages' times and what every rank does and holds, on standard output.
-void print_pipeline(const Plan& plan);
+void print_pipeline(const Plan& plan, const PipelineStep& step);
 Json pipeline_json(const PipelineStep& step);
 
 }  // namespace longspan::cli

@@ -30,23 +30,24 @@ int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
         "`longspan schedule {} --svg FILE` draws its schedule",
         plan.strategy.parallel.pipeline.schedule);
   }
+  const PipelineStep step = pipeline_step(plan);
   if (json) {
     Json document = plan_summary_json(plan);
     document["predicted"] = forecast_json(plan.hardware, plan.predicted);
-    document["pipeline"] = pipeline_json(pipeline_step(plan));
+    document["pipeline"] = pipeline_json(step);
     print_json(document);
     return 0;
   }
   fmt::print("{}\n", bold(headline(plan)));
   print_prediction(plan, plan.predicted);
-  print_pipeline(plan);
+  print_pipeline(plan, step);
   return 0;
 }
 
 int run(const Flags& flags, bool json) {
   check_folder_of(flags.trace, "--trace");
   const Plan plan = read_plan(flags.plan);
-  if (plan.strategy.parallel.pipeline.stages > 1) return run_pipeline(flags, plan, json);
+  if (plan.strategy.parallel.has_pipeline()) return run_pipeline(flags, plan, json);
   const Simulated s = simulate_plan(plan);
   if (!flags.trace.empty()) {
     const std::string events = trace_events(s.program, s.timeline, "predicted");

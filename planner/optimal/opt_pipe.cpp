@@ -127,7 +127,7 @@ void improve_windows(OptimalSchedule& best, const OrderModel& model, const Sched
 }  // namespace
 
 bool can_be_reordered(const Schedule& schedule) {
-  if (schedule.pipes > 1 || schedule.adaptive_offload) return false;
+  if (schedule.pipes > 1 || schedule.adaptive_offload || schedule.moving_stages) return false;
   for (const std::vector<Action>& list : schedule.ranks) {
     for (const Action& a : list) {
       const bool known = a.kind == Kind::forward || a.kind == Kind::backward ||

@@ -42,8 +42,8 @@ struct NamedSchedule {
 /// offloaded, the fastest within the memory limit. Throws no_fit where there is none.
 NamedSchedule best_of_families(const ScheduleRequest& request);
 
-/// Whether the order is one that reorder() takes: forwards and backwards of one pipe, and copies of
-/// whole activations.
+/// Whether the order is one that reorder() takes: forwards and backwards of one pipe whose stages
+/// stay on a rank, and copies of whole activations.
 bool can_be_reordered(const Schedule& schedule);
 
 /// The order that `start` could have. Its backwards are taken apart to I and W; it may offload.

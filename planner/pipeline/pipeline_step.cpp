@@ -207,11 +207,14 @@ double message_seconds(const StepRequest& request, const CostModel& cost) {
       {Kernel::exchange, {bytes, static_cast<double>(parallel.stage_ranks()), 2}, bytes});
 }
 
+TensorBytes bytes_of(const StepRequest& r) {
+  return tensor_bytes(r.model, lengths_of(r.strategy, r.sequence), r.strategy, r.dtype);
+}
+
 // Parameters and their states of embedding and output layer, where all ranks have a share.
 TierBytes vocabulary_states(const StepRequest& stage, int64_t shares) {
   const Strategy& s = stage.strategy;
-  const TensorBytes bytes =
-      tensor_bytes(stage.model, lengths_of(s, stage.sequence), s, stage.dtype);
+  const TensorBytes bytes = bytes_of(stage);
   const bool sharded = s.parallel.shards() > 1;
   const Tier update = s.optimizer == Tier::device ? Tier::device : Tier::host;
   TierBytes sum{};
@@ -234,41 +237,26 @@ TierBytes vocabulary_states(const StepRequest& stage, int64_t shares) {
 // What lies on a rank with these ends while one slice is at work, and what each in flight leaves.
 class Memory {
  public:
-  explicit Memory(Stages& stages) : stages_(stages) {
-    const Pipeline& p = stages.pipeline();
-    kept_ = kept_of_slice(stages.slice(), p.slices);
-    if (p.slices > 1) {
-      const TensorBytes slice = bytes_of(stages.slice());
-      const auto of_layer = [](const TensorBytes& b) {
-        return b[Tensor::dk_all] + b[Tensor::dv_all];
-      };
-      gradients_ = (stages.rank_layers() * p.slices - 1) * of_layer(slice);
-    }
-    if (cuts_vocabulary(p)) vocabulary_ = vocabulary_states(stages.slice(), p.stages);
-    cut_ = cuts_vocabulary(p);
+  explicit Memory(Stages& stages)
+      : stages_(stages),
+        slices_(stages.slice(), bytes_of(stages.slice()), stages.pipeline().slices),
+        cut_(cuts_vocabulary(stages.pipeline())) {
+    if (cut_) vocabulary_ = vocabulary_states(stages.slice(), stages.pipeline().stages);
   }
 
   TierBytes peak(Ends ends, double held) {
     // Of two microbatches: gradients stay from the first to the second.
     TierBytes bytes = stages_.evaluation(cut_ ? kMiddle : ends, 2).peak_bytes;
-    const double others = held * static_cast<double>(stages_.pipeline().slices) - 1;
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      bytes[tier] += std::llround(std::max(0.0, others) * static_cast<double>(kept_[tier]));
-      bytes[tier] += vocabulary_[tier];
-    }
-    bytes[0] += gradients_;
+    slices_.add(held, bytes);
+    for (int tier = 0; tier < kTierCount; ++tier) bytes[tier] += vocabulary_[tier];
     return bytes;
   }
 
  private:
-  static TensorBytes bytes_of(const StepRequest& r) {
-    return tensor_bytes(r.model, lengths_of(r.strategy, r.sequence), r.strategy, r.dtype);
-  }
-
   Stages& stages_;
-  TierBytes kept_{}, vocabulary_{};
-  int64_t gradients_ = 0;
-  bool cut_ = false;
+  SlicesInFlight slices_;
+  TierBytes vocabulary_{};
+  bool cut_;
 };
 
 bool can_be_laid_out(const Schedule& schedule) {
@@ -282,14 +270,11 @@ bool can_be_laid_out(const Schedule& schedule) {
 }
 
 void check_split(const Schedule& schedule, const Strategy& s) {
-  if (!splits_backward(schedule)) return;
-  for (const SavedPolicy* p : {&s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
-    if (p->where != Saved::recompute) continue;
-    throw bad_input(
-        "pipeline.schedule: {} does the gradients of weights later, so nothing may be recomputed: "
-        "set saved.* to keep, host or nvme, or take 1f1b or seq1f1b",
-        s.parallel.pipeline.schedule);
-  }
+  if (!splits_backward(schedule) || !recomputes(s)) return;
+  throw bad_input(
+      "pipeline.schedule: {} does the gradients of weights later, so nothing may be recomputed: "
+      "set saved.* to keep, host or nvme, or take 1f1b or seq1f1b",
+      s.parallel.pipeline.schedule);
 }
 
 }  // namespace
@@ -340,18 +325,27 @@ EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const Cos
   return earlier;
 }
 
-TierBytes kept_of_slice(const StepRequest& slice, int64_t slices) {
+SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& bytes, int64_t slices)
+    : slices_(slices) {
   const Strategy& s = slice.strategy;
   const Lengths lengths = lengths_of(s, slice.sequence);
-  const TensorBytes bytes = tensor_bytes(slice.model, lengths, s, slice.dtype);
   const int64_t kv_units = kv_groups(slice.model, lengths), layers = slice.model.layers;
-  TierBytes kept = saved_bytes(slice.model, s, lengths, bytes, kv_units, layers);
-  if (slices > 1 && s.qkv.where != Saved::keep) {
+  kept_ = saved_bytes(slice.model, s, lengths, bytes, kv_units, layers);
+  if (slices == 1) return;
+  if (s.qkv.where != Saved::keep) {
     const double away = std::ceil(s.qkv.fraction * static_cast<double>(layers));
-    kept[0] +=
+    kept_[0] +=
         static_cast<int64_t>(away) * kv_units * 2 * round_up(bytes[Tensor::k_all], kArenaAlignment);
   }
-  return kept;
+  gradients_ = (layers * slices - 1) * (bytes[Tensor::dk_all] + bytes[Tensor::dv_all]);
+}
+
+void SlicesInFlight::add(double held, TierBytes& bytes) const {
+  const double others = std::max(0.0, held * static_cast<double>(slices_) - 1);
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    bytes[tier] += std::llround(others * static_cast<double>(kept_[tier]));
+  }
+  bytes[0] += gradients_;
 }
 
 void cut_to_slice(StepRequest& request) {

@@ -74,9 +74,21 @@ struct EarlierSlices {
 };
 /// `slice` is of one of `slices` equal slices, without the pipeline.
 EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const CostModel& cost);
-/// What a slice leaves on a rank for its backward, and for the slices behind it: keys and values
-/// stay on the device, whatever becomes of the rest. `slice` is of one of `slices`.
-std::array<int64_t, kTierCount> kept_of_slice(const StepRequest& slice, int64_t slices);
+/// What slices leave on a rank for their backward, and for the slices behind them: keys and values
+/// stay on the device, whatever becomes of the rest, and so do the gradients of a whole sequence's.
+class SlicesInFlight {
+ public:
+  /// `slice` is of one of `slices`, `bytes` of its program.
+  SlicesInFlight(const StepRequest& slice, const TensorBytes& bytes, int64_t slices);
+  /// Adds to the memory of one slice's program what there is besides with so many microbatches
+  /// held, by parts.
+  void add(double held, std::array<int64_t, kTierCount>& bytes) const;
+
+ private:
+  int64_t slices_;
+  std::array<int64_t, kTierCount> kept_{};
+  int64_t gradients_ = 0;
+};
 
 /// The request of one slice of a pipeline's stage with so many layers, without the pipeline.
 StepRequest slice_request(const StepRequest& request, int64_t layers);

@@ -41,6 +41,7 @@ struct Parallel {
 
   Pipeline pipeline = {};
 
+  bool has_pipeline() const { return pipeline.stages > 1; }
   int64_t ranks() const { return pipeline.stages * stage_ranks(); }
   int64_t stage_ranks() const { return data * tensor * ring * ulysses; }
   int64_t sequence_ranks() const { return ring * ulysses; }

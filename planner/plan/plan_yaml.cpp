@@ -155,7 +155,7 @@ void write_parallel(YAML::Emitter& out, const Parallel& parallel) {
   field(out, "ulysses", parallel.ulysses);
   field(out, "zero", parallel.zero);
   field(out, "overlap", parallel.overlap);
-  if (parallel.pipeline.stages > 1) {
+  if (parallel.has_pipeline()) {
     out << YAML::Key << "pipeline" << YAML::Value;
     write_pipeline(out, parallel.pipeline);
   }
@@ -179,7 +179,7 @@ Prediction read_prediction(const YamlMap& yaml) {
 void check_record(const YamlMap& yaml, const Plan& plan) {
   // A pipeline's memory follows from its schedule, which may follow from times.
   const std::array<int64_t, kTierCount> actual =
-      plan.strategy.parallel.pipeline.stages > 1
+      plan.strategy.parallel.has_pipeline()
           ? evaluate(step_request(plan), CostModel(plan.hardware, plan.dtype)).peak_bytes
           : exact_peak_bytes(step_request(plan));
   for (const auto& [tier, key] : kPeakKeys) {

@@ -85,23 +85,13 @@ void check_head_groups(const Strategy& s, const ModelSpec& model, int64_t sequen
   }
 }
 
-// A slice passes all layers of a stage before the next one comes: what a layer knows of the slices
-// before stays on the device, and so do the stage's parameters and their gradients.
 void check_slices(const Strategy& s, int64_t sequence, const std::string& origin) {
   const int64_t slices = s.parallel.pipeline.slices;
   if (slices == 1) return;
-  const auto needs = [&](bool holds, const char* key, const char* expected) {
-    if (holds) return;
-    throw bad_input("{}: {}: expected {} where a pipeline passes slices of sequences", origin, key,
-                    expected);
-  };
-  needs(s.parallel.ring == 1, "parallel.ring", "1");
-  needs(s.parallel.zero < 3, "parallel.zero", "0 to 2");
-  needs(s.head_groups == 1, "head_groups", "1");
-  needs(s.kv == Tier::device, "kv", "device");
-  needs(s.idle == Tier::device, "idle", "device");
-  needs(s.parameters == Tier::device, "states.parameters", "device");
-  needs(s.gradients == Tier::device, "states.gradients", "device");
+  if (const std::optional<KnobRule> rule = against_slices(s)) {
+    throw bad_input("{}: {}: expected {} where a pipeline passes slices of sequences", origin,
+                    rule->key, rule->expected);
+  }
   if (s.parallel.tensor == 1 && sequence / slices % s.block_tokens != 0) {
     throw bad_input("{}: pipeline.slices: slices of {} tokens are no multiple of the block of {}",
                     origin, sequence / slices, s.block_tokens);
@@ -122,6 +112,26 @@ std::string_view name_of(Saved saved) {
 
 std::string_view name_of(BackwardOrder order) {
   return order == BackwardOrder::kv_outer ? "kv-outer" : "q-outer";
+}
+
+bool recomputes(const Strategy& s) {
+  for (const SavedPolicy* p : {&s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    if (p->where == Saved::recompute) return true;
+  }
+  return false;
+}
+
+// A slice passes all layers of a stage before the next one comes: what a layer knows of the slices
+// before stays on the device, and so do the stage's parameters and their gradients.
+std::optional<KnobRule> against_slices(const Strategy& s) {
+  if (s.parallel.ring > 1) return KnobRule{"parallel.ring", "1"};
+  if (s.parallel.zero == 3) return KnobRule{"parallel.zero", "0 to 2"};
+  if (s.head_groups > 1) return KnobRule{"head_groups", "1"};
+  if (s.kv != Tier::device) return KnobRule{"kv", "device"};
+  if (s.idle != Tier::device) return KnobRule{"idle", "device"};
+  if (s.parameters != Tier::device) return KnobRule{"states.parameters", "device"};
+  if (s.gradients != Tier::device) return KnobRule{"states.gradients", "device"};
+  return {};
 }
 
 const std::vector<std::string>& preset_names() {

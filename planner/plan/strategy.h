@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,6 +72,16 @@ struct Strategy {
 std::string_view name_of(Tier);
 std::string_view name_of(Saved);
 std::string_view name_of(BackwardOrder);
+
+/// Whether anything is done again for its backward.
+bool recomputes(const Strategy& strategy);
+
+/// The first knob that does not go with slices of sequences in a pipeline, and what it has to be.
+struct KnobRule {
+  const char* key;
+  const char* expected;
+};
+std::optional<KnobRule> against_slices(const Strategy& strategy);
 
 /// Preset names in the order they are shown: baseline, checkpoint, checkpoint-offload, mst,
 /// ulysses, ring, usp, megatron-sp, alst, upipe, fpdt. ("auto" is the search, not a preset.)

@@ -20,7 +20,7 @@ int64_t about_ops_of_layer(const StepRequest& request) {
 }
 
 Program empty_program(const StepRequest& request) {
-  if (request.strategy.parallel.pipeline.stages > 1) {
+  if (request.strategy.parallel.has_pipeline()) {
     throw bad_input("strategy: a pipeline has a program for each of its ranks, not one for all");
   }
   validate(request.strategy, request.model, request.sequence, "strategy");

@@ -94,10 +94,9 @@ class StepLowering {
   void loss_stage();
 
   // --- lowering_pipeline.cpp
-  void receive_residual(int layer);
-  void send_residual();
-  void receive_gradient(int layer);
-  void send_gradient();
+  /// All blocks of the residual (x) or its gradient (dx), from or to a neighbour.
+  void receive(Tensor what, int layer, std::vector<Parked>& blocks);
+  void send(Tensor what, std::vector<Parked>& blocks);
   /// The stage that an action is on, as one of this rank's.
   const StageLayers& stage_of(const Action& action) const;
   /// What a microbatch has left behind on a stage, put away until its backward; and back again.

@@ -9,12 +9,12 @@ void StepLowering::backward(const StageLayers& stage, int micro_batch) {
   take_up(stage, micro_batch);
   last_micro_batch_ = ++passed_[1][&stage - rank_.stages.data()] == program_.micro_batches;
   builder_.set_micro_batch(micro_batch);
-  if (!stage.ends.last) receive_gradient(stage.end - 1);
+  if (!stage.ends.last) receive(Tensor::dx, stage.end - 1, gradient_);
   for (int layer = stage.end - 1; layer >= stage.first; --layer) backward_layer(layer);
   if (stage.ends.first) {
     embedding_backward();
   } else {
-    send_gradient();
+    send(Tensor::dx, gradient_);
   }
   if (tokens_all_ >= 0) builder_.release(tokens_all_);
 }

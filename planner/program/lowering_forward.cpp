@@ -32,13 +32,13 @@ void StepLowering::forward(const StageLayers& stage, int micro_batch) {
   if (stage.ends.first) {
     embedding();
   } else {
-    receive_residual(stage.first);
+    receive(Tensor::x, stage.first, residual_);
   }
   for (int layer = stage.first; layer < stage.end; ++layer) forward_layer(layer);
   if (stage.ends.last) {
     loss_stage();
   } else {
-    send_residual();
+    send(Tensor::x, residual_);
   }
   put_away(stage, micro_batch);
 }

@@ -8,37 +8,22 @@
 
 namespace longspan {
 
-void StepLowering::receive_residual(int layer) {
-  for (int block = 0; block < blocks_; ++block) {
-    const BufferId x = device(Tensor::x, layer, block);
-    builder_.communicate(shape(OpKind::receive, Tensor::x), -1, block, {out(x)});
-    residual_[block] = builder_.park(x, idle_block());
+void StepLowering::receive(Tensor what, int layer, std::vector<Parked>& blocks) {
+  for (int i = 0; i < blocks_; ++i) {
+    // Gradients are asked for from the last block on.
+    const int block = what == Tensor::x ? i : blocks_ - 1 - i;
+    const BufferId arrived = device(what, layer, block);
+    builder_.communicate(shape(OpKind::receive, what), -1, block, {out(arrived)});
+    blocks[block] = builder_.park(arrived, idle_block());
   }
 }
 
-void StepLowering::send_residual() {
+void StepLowering::send(Tensor what, std::vector<Parked>& blocks) {
   for (int block = 0; block < blocks_; ++block) {
-    const BufferId x = builder_.fetch(residual_[block]);
-    builder_.communicate(shape(OpKind::send, Tensor::x), -1, block, {in(x)});
-    builder_.release_fetched(residual_[block], x);
-    builder_.drop(residual_[block]);
-  }
-}
-
-void StepLowering::receive_gradient(int layer) {
-  for (int block = blocks_ - 1; block >= 0; --block) {
-    const BufferId dx = device(Tensor::dx, layer, block);
-    builder_.communicate(shape(OpKind::receive, Tensor::dx), -1, block, {out(dx)});
-    gradient_[block] = builder_.park(dx, idle_block());
-  }
-}
-
-void StepLowering::send_gradient() {
-  for (int block = 0; block < blocks_; ++block) {
-    const BufferId dx = builder_.fetch(gradient_[block]);
-    builder_.communicate(shape(OpKind::send, Tensor::dx), -1, block, {in(dx)});
-    builder_.release_fetched(gradient_[block], dx);
-    builder_.drop(gradient_[block]);
+    const BufferId leaving = builder_.fetch(blocks[block]);
+    builder_.communicate(shape(OpKind::send, what), -1, block, {in(leaving)});
+    builder_.release_fetched(blocks[block], leaving);
+    builder_.drop(blocks[block]);
   }
 }
 

@@ -161,9 +161,9 @@ TimedSchedule timed_answer(const ScheduleFamily& family, ScheduleRequest request
 
 TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& task,
                             const ScheduleChoice& choice) {
-  ScheduleRequest request = request_of(family, task, choice);
-  Schedule schedule = make_schedule(family, request);
-  return timed_answer(family, std::move(request), std::move(schedule));
+  TimedSchedule timed = untimed(family, task, choice);
+  time(timed);
+  return timed;
 }
 
 std::vector<Compared> compare_schedules(const PipelineTask& task) {

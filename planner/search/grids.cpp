@@ -49,6 +49,11 @@ int64_t whole_granule(const Parallel& parallel) {
   return parallel.tensor * parallel.ulysses * (parallel.ring > 1 ? 2 * parallel.ring : 1);
 }
 
+bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice) {
+  if (!choice.admits_pipelines() || hw.devices() < 2) return false;
+  return choice.pipeline || choice.of_pipeline() || hw.device.backend != "cpu";
+}
+
 std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
                             const ParallelChoice& choice) {
   return grids(model, hw.devices(), choice);

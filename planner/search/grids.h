@@ -29,6 +29,10 @@ struct ParallelChoice {
   bool of_pipeline() const { return schedule || virtual_stages || slices; }
 };
 
+/// Whether pipelines are looked at. The engine runs what it plans for; it runs no pipelines on
+/// processors, where they gain nothing: there they are for those who ask.
+bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice);
+
 /// All grids of as many ranks as the hardware has devices that the choice admits and the model's
 /// heads allow, each with the least ZeRO stage that the choice admits. Throws bad_input if there is
 /// none, saying what was fixed.

@@ -7,6 +7,8 @@ namespace {
 
 constexpr double kUnhidden = 0.03;
 
+}  // namespace
+
 StepRequest request_of(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                        int64_t micro_batches) {
   StepRequest request;
@@ -22,7 +24,21 @@ Score score_of(const Strategy& strategy, double overflow, const Evaluation& e) {
   return {overflow, e.step_seconds, e.step_seconds / replicas, e.peak_bytes};
 }
 
-}  // namespace
+double guessed_seconds(const Bound& b) {
+  return b.step_seconds + kUnhidden * (b.busy_seconds - b.step_seconds);
+}
+
+Plan plan_of(const StepRequest& request, const HardwareProfile& hw) {
+  Plan plan;
+  plan.model = request.model;
+  plan.hardware = hw;
+  plan.sequence = request.sequence;
+  plan.micro_batches = request.micro_batches;
+  plan.dtype = request.dtype;
+  plan.strategy = request.strategy;
+  plan.created_by = "longspan " LONGSPAN_VERSION;
+  return plan;
+}
 
 bool Score::better_than(const Score& other, Objective objective) const {
   if (overflow > 0 || other.overflow > 0) return overflow < other.overflow;
@@ -61,8 +77,8 @@ double Judge::filled(const Strategy& strategy) {
 
 Score Judge::guess(const Strategy& strategy) {
   const Bound b = bounds_.of(strategy);
-  const double seconds = b.step_seconds + kUnhidden * (b.busy_seconds - b.step_seconds);
-  return score_of(strategy, budget_.overflow_of_live(b.peak_bytes), {seconds, b.peak_bytes});
+  return score_of(strategy, budget_.overflow_of_live(b.peak_bytes),
+                  {guessed_seconds(b), b.peak_bytes});
 }
 
 Score Judge::score(const Strategy& strategy) {
@@ -98,15 +114,9 @@ double Judge::exact_seconds(const Strategy& strategy) {
 }
 
 Plan Judge::plan(const Strategy& strategy) const {
-  Plan plan;
-  plan.model = request_.model;
-  plan.hardware = hw_;
-  plan.sequence = request_.sequence;
-  plan.micro_batches = request_.micro_batches;
-  plan.dtype = request_.dtype;
-  plan.strategy = strategy;
-  plan.created_by = "longspan " LONGSPAN_VERSION;
-  return plan;
+  StepRequest request = request_;
+  request.strategy = strategy;
+  return plan_of(request, hw_);
 }
 
 }  // namespace longspan

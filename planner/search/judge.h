@@ -30,6 +30,15 @@ struct Candidate {
   Score score;
 };
 
+/// Of a question, but for its strategy.
+StepRequest request_of(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
+                       int64_t micro_batches);
+Score score_of(const Strategy& strategy, double overflow, const Evaluation& evaluation);
+/// What a step is likely to take, whose streams never overlap to the last.
+double guessed_seconds(const Bound& bound);
+/// Without its prediction.
+Plan plan_of(const StepRequest& request, const HardwareProfile& hw);
+
 class Judge {
  public:
   /// `hw` must outlive this object.
@@ -41,7 +50,7 @@ class Judge {
   Score bound(const Strategy& strategy);
   /// Of the tier that has least room, the share that is filled at least.
   double filled(const Strategy& strategy);
-  /// A guess that ranks what has not been simulated: streams never overlap to the last.
+  /// A guess that ranks what has not been simulated.
   Score guess(const Strategy& strategy);
   /// By the fast path; more roughly where something better was scored before.
   Score score(const Strategy& strategy);

@@ -504,8 +504,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   if (options.granule <= 0)
     throw bad_input("granule: expected tokens > 0, got {}", options.granule);
   const ParallelChoice& choice = options.parallel;
-  const bool pipes = strategy == "auto" && choice.admits_pipelines() && hw.devices() > 1 &&
-                     (choice.pipeline || hw.device.backend != "cpu");
+  const bool pipes = strategy == "auto" && may_pipe(hw, choice);
   if (!choice.admits_flat()) {
     if (pipes) return longest_with_pipeline(model, hw, options, 0);
     throw bad_input("--pipeline: pipelines are for strategy auto, on two devices or more");
@@ -541,15 +540,8 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   }
   if (result.sequence == 0) return result;
 
-  const StepRequest at = prober.request(best.family, best.granules);
   Plan& plan = result.plan;
-  plan.model = at.model;
-  plan.hardware = hw;
-  plan.sequence = at.sequence;
-  plan.micro_batches = at.micro_batches;
-  plan.dtype = at.dtype;
-  plan.strategy = at.strategy;
-  plan.created_by = "longspan " LONGSPAN_VERSION;
+  plan = plan_of(prober.request(best.family, best.granules), hw);
   plan.predicted = prediction_of(plan, prober.seconds(best.family, best.granules),
                                  prober.exact(best.family, best.granules).bytes);
   return result;

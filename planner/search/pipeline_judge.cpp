@@ -10,29 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr double kUnhidden = 0.03;  // as in judge.cpp
-constexpr int64_t kParts = 10000;   // of a microbatch on a stage
-
-bool recomputes(const Strategy& s) {
-  for (const SavedPolicy* p : {&s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
-    if (p->where == Saved::recompute) return true;
-  }
-  return false;
-}
-
-// A slice stays where it is between layers (check_slices() in strategy.cpp says why).
-bool suits_slices(const Strategy& s) {
-  return s.parallel.ring == 1 && s.parallel.zero < 3 && s.head_groups == 1 &&
-         s.kv == Tier::device && s.idle == Tier::device && s.parameters == Tier::device &&
-         s.gradients == Tier::device;
-}
-
-bool suits_states(const Strategy& s) {
-  const bool whole = s.parallel.shards() == 1 || s.parallel.zero == 3;
-  return (s.parameters == Tier::device || whole) &&
-         (s.optimizer != Tier::device ||
-          (s.parameters == Tier::device && s.gradients == Tier::device));
-}
+constexpr int64_t kParts = 10000;  // of a microbatch on a stage
 
 }  // namespace
 
@@ -58,12 +36,8 @@ PipelineJudge::PipelineJudge(const ModelSpec& model, const HardwareProfile& hw,
 PipelineJudge::~PipelineJudge() = default;
 
 StepRequest PipelineJudge::request_of(const Strategy& strategy, int64_t sequence) const {
-  StepRequest request;
-  request.model = fit_positions(model_, sequence);
+  StepRequest request = longspan::request_of(model_, hw_, sequence, micro_batches_);
   request.strategy = strategy;
-  request.sequence = sequence;
-  request.micro_batches = micro_batches_;
-  request.dtype = dtype_;
   return request;
 }
 
@@ -120,10 +94,6 @@ const std::array<double, 2>& PipelineJudge::attention_of(const StepRequest& slic
   return it->second;
 }
 
-double PipelineJudge::overflow(const TierBytes& bytes, bool live) const {
-  return live ? budget_.overflow_of_live(bytes) : budget_.overflow(bytes);
-}
-
 const StepRequest& PipelineJudge::slice_of(const Strategy& strategy, int64_t layers,
                                            int64_t sequence) {
   if (slice_model_ != std::pair{layers, sequence}) {
@@ -142,7 +112,7 @@ Score PipelineJudge::guess(const Strategy& strategy, int64_t sequence) {
   Score score;
   score.overflow = kImpossible;
   const Pipeline pipeline = strategy.parallel.pipeline;
-  if (!suits_states(strategy) || (pipeline.slices > 1 && !suits_slices(strategy))) return score;
+  if (pipeline.slices > 1 && against_slices(strategy)) return score;
   const Order& order = order_of(pipeline, sequence);
   if (!order.possible || (order.splits && recomputes(strategy))) return score;
 
@@ -152,11 +122,8 @@ Score PipelineJudge::guess(const Strategy& strategy, int64_t sequence) {
   const StepRequest& slice = slice_of(strategy, layers, sequence);
   const Strategy& s = slice.strategy;
   StageBounds& bounds = bounds_of(layers, slice.sequence);
-  const auto guessed = [](const Bound& b) {
-    return b.step_seconds + kUnhidden * (b.busy_seconds - b.step_seconds);
-  };
   const Bound of_two = bounds.of_two.of(s);
-  const double one = guessed(bounds.of_one.of(s)), two = guessed(of_two);
+  const double one = guessed_seconds(bounds.of_one.of(s)), two = guessed_seconds(of_two);
   double each = slices * (two - one);
   if (pipeline.slices > 1) {
     const auto& [forward, backward] = attention_of(slice, pipeline.slices);
@@ -166,21 +133,12 @@ Score PipelineJudge::guess(const Strategy& strategy, int64_t sequence) {
   score.step_seconds = order.cost * each + std::max(0.0, 2 * one - two);
   score.seconds = score.step_seconds / static_cast<double>(s.parallel.data);
 
-  const Lengths lengths = lengths_of(s, slice.sequence);
-  const TensorBytes bytes = tensor_bytes(slice.model, lengths, s, dtype_);
-  const TierBytes kept = kept_of_slice(slice, pipeline.slices);
+  const TensorBytes bytes = tensor_bytes(slice.model, lengths_of(s, slice.sequence), s, dtype_);
   score.bytes = of_two.peak_bytes;
-  const double others = order.held * slices - 1;
-  for (int tier = 0; tier < kTierCount; ++tier) {
-    score.bytes[tier] += std::llround(std::max(0.0, others) * static_cast<double>(kept[tier]));
-  }
-  if (pipeline.slices > 1) {
-    score.bytes[0] +=
-        (layers * pipeline.slices - 1) * (bytes[Tensor::dk_all] + bytes[Tensor::dv_all]);
-  }
+  SlicesInFlight(slice, bytes, pipeline.slices).add(order.held, score.bytes);
   // No rank but that of two stages has both embedding and head.
   if (s.parameters == Tier::device) score.bytes[0] -= bytes[Tensor::params_head];
-  score.overflow = overflow(score.bytes, true);
+  score.overflow = budget_.overflow_of_live(score.bytes);
   return score;
 }
 
@@ -192,29 +150,19 @@ Evaluation PipelineJudge::summed(const StepRequest& request) {
 Score PipelineJudge::score(const Strategy& strategy, int64_t sequence) {
   ++evaluations_;
   const Evaluation e = summed(request_of(strategy, sequence));
-  return {overflow(e.peak_bytes, true), e.step_seconds,
-          e.step_seconds / static_cast<double>(strategy.parallel.data), e.peak_bytes};
+  return score_of(strategy, budget_.overflow_of_live(e.peak_bytes), e);
 }
 
 Score PipelineJudge::exact(const Strategy& strategy, int64_t sequence) {
   const StepRequest request = request_of(strategy, sequence);
   const Evaluation e = evaluate(request, cost_);
-  const double beyond = overflow(e.peak_bytes, false);
+  const double beyond = budget_.overflow(e.peak_bytes);
   if (beyond > 0) budget_.learn(summed(request).peak_bytes, e.peak_bytes);
-  return {beyond, e.step_seconds, e.step_seconds / static_cast<double>(strategy.parallel.data),
-          e.peak_bytes};
+  return score_of(strategy, beyond, e);
 }
 
 Plan PipelineJudge::plan(const Strategy& strategy, int64_t sequence) const {
-  Plan plan;
-  plan.model = fit_positions(model_, sequence);
-  plan.hardware = hw_;
-  plan.sequence = sequence;
-  plan.micro_batches = micro_batches_;
-  plan.dtype = dtype_;
-  plan.strategy = strategy;
-  plan.created_by = "longspan " LONGSPAN_VERSION;
-  return plan;
+  return plan_of(request_of(strategy, sequence), hw_);
 }
 
 }  // namespace longspan

@@ -58,7 +58,6 @@ class PipelineJudge {
   StageBounds& bounds_of(int64_t layers, int64_t sequence);
   /// Seconds a layer attends to earlier slices, forward and backward.
   const std::array<double, 2>& attention_of(const StepRequest& slice, int64_t slices);
-  double overflow(const TierBytes& bytes, bool live) const;
 
   const HardwareProfile& hw_;
   ModelSpec model_;

@@ -13,7 +13,7 @@
 namespace longspan {
 namespace {
 
-bool has_pipeline(const Plan& plan) { return plan.strategy.parallel.pipeline.stages > 1; }
+bool has_pipeline(const Plan& plan) { return plan.strategy.parallel.has_pipeline(); }
 
 double seconds_per_sequence(const Plan& plan) {
   return plan.predicted.step_seconds / static_cast<double>(plan.strategy.parallel.data);

@@ -139,15 +139,15 @@ std::vector<Candidate> exact_front(Judge& judge, const Candidate& best,
   return pareto_front(exact);
 }
 
-[[noreturn]] void refuse(const Judge& judge, const HardwareProfile& hw, int64_t sequence,
-                         const Candidate& nearest) {
+// `what`: "plan", "plan with a pipeline".
+[[noreturn]] void refuse(const char* what, const TierBytes& limits, const HardwareProfile& hw,
+                         int64_t sequence, const TierBytes& nearest) {
   for (int tier = 0; tier < kTierCount; ++tier) {
-    if (nearest.score.bytes[tier] <= judge.limits()[tier]) continue;
-    throw no_fit("no plan for {} tokens fits {}; nearest: {}", format_tokens(sequence), hw.name,
-                 describe_shortfall(static_cast<Tier>(tier), nearest.score.bytes[tier],
-                                    judge.limits()[tier]));
+    if (nearest[tier] <= limits[tier]) continue;
+    throw no_fit("no {} for {} tokens fits {}; nearest: {}", what, format_tokens(sequence), hw.name,
+                 describe_shortfall(static_cast<Tier>(tier), nearest[tier], limits[tier]));
   }
-  throw no_fit("no plan for {} tokens fits {}", format_tokens(sequence), hw.name);
+  throw no_fit("no {} for {} tokens fits {}", what, format_tokens(sequence), hw.name);
 }
 
 // The best guesses of every shape, from the best on: in arithmetic alone, from both corners.
@@ -353,7 +353,7 @@ SearchResult search_flat(const ModelSpec& model, const HardwareProfile& hw, int6
   }
 
   if (const std::optional<Candidate> miss = proven_miss(judge, model, spaces, zero)) {
-    refuse(judge, hw, sequence, {miss->strategy, judge.score(miss->strategy)});
+    refuse("plan", judge.limits(), hw, sequence, judge.score(miss->strategy).bytes);
   }
   std::vector<Candidate> seen;
   Candidate best, nearest;
@@ -372,8 +372,10 @@ SearchResult search_flat(const ModelSpec& model, const HardwareProfile& hw, int6
   }
   if (best.score.overflow > 0) {
     best = leanest(judge, model, sequence, spaces, zero);
-    if (best.score.overflow > 0)
-      refuse(judge, hw, sequence, best.score.overflow < 1e300 ? best : nearest);
+    if (best.score.overflow > 0) {
+      const Candidate& miss = best.score.overflow < 1e300 ? best : nearest;
+      refuse("plan", judge.limits(), hw, sequence, miss.score.bytes);
+    }
     seen.push_back(best);
   }
   best = polish(judge, model, sequence, std::move(best), options, seen);
@@ -403,14 +405,8 @@ SearchResult search_piped(const ModelSpec& model, const HardwareProfile& hw, int
   PipelineJudge judge(model, hw, options.micro_batches);
   const PipelinesFound found = search_pipelines(judge, model, hw, sequence, options);
   if (found.fitting.empty()) {
-    for (int tier = 0; found.nearest && tier < kTierCount; ++tier) {
-      const int64_t bytes = found.nearest->score.bytes[tier];
-      if (bytes <= judge.limits()[tier]) continue;
-      throw no_fit("no plan with a pipeline fits {} tokens on {}; nearest: {}",
-                   format_tokens(sequence), hw.name,
-                   describe_shortfall(static_cast<Tier>(tier), bytes, judge.limits()[tier]));
-    }
-    throw no_fit("no plan with a pipeline fits {} tokens on {}", format_tokens(sequence), hw.name);
+    refuse("plan with a pipeline", judge.limits(), hw, sequence,
+           found.nearest ? found.nearest->score.bytes : TierBytes{});
   }
   SearchResult result;
   const auto plan_of = [&](const Candidate& c) {
@@ -431,12 +427,6 @@ double seconds_per_sequence(const Plan& plan) {
 
 Score score_of(const Plan& plan) {
   return {0, plan.predicted.step_seconds, seconds_per_sequence(plan), plan.predicted.peak_bytes};
-}
-
-// The engine runs what it plans for; it runs no pipelines on processors, where they gain nothing.
-bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice) {
-  if (!choice.admits_pipelines() || hw.devices() < 2) return false;
-  return choice.pipeline || choice.of_pipeline() || hw.device.backend != "cpu";
 }
 
 // Both together: the better of them first, the other beside it.

@@ -50,14 +50,10 @@ Evaluation evaluate_first(const StepRequest& request, const CostModel& cost, int
           timeline.spans[first_backward_op(program)].start};
 }
 
-bool is_pipeline(const StepRequest& request) {
-  return request.strategy.parallel.pipeline.stages > 1;
-}
-
 }  // namespace
 
 Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
-  if (is_pipeline(request)) {
+  if (request.strategy.parallel.has_pipeline()) {
     const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
     return evaluate_pipeline(request, cost, evaluate_stage, RankMemory::laid_out).whole;
   }
@@ -68,7 +64,7 @@ Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
 }
 
 double exact_seconds(const StepRequest& request, const CostModel& cost) {
-  if (is_pipeline(request)) return evaluate(request, cost).step_seconds;
+  if (request.strategy.parallel.has_pipeline()) return evaluate(request, cost).step_seconds;
   int64_t ops = 0;
   return evaluate_first(request, cost, ops).step_seconds;
 }

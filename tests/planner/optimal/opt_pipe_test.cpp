@@ -230,6 +230,10 @@ TEST_CASE("what cannot be ordered is refused in one line") {
   CHECK(!can_be_reordered(both_ends));
   CHECK_THROWS_WITH(reorder({"dualpipe", both_ends}, request.costs, 0, kLimits),
                     Catch::Matchers::Contains("the order of dualpipe cannot be optimised"));
+  ScheduleRequest apart = request;
+  apart.virtual_stages = schedule_family("helixpipe").least_virtual_stages;
+  apart.costs = attention_apart_costs(apart.ranks, apart.virtual_stages, {}, {}, 0, 0.5);
+  CHECK(!can_be_reordered(make_schedule(schedule_family("helixpipe"), apart)));
   const Schedule gpipe = make_schedule(schedule_family("gpipe"), request);
   CHECK_THROWS_WITH(reorder({"gpipe", gpipe}, request.costs, 4, kLimits),
                     Catch::Matchers::Contains("rank 0 holds 8 at 0F7"));
