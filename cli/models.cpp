@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/units.h"
@@ -19,15 +20,51 @@ double flops_per_token(const ModelSpec& model, int64_t sequence) {
   return model_flops(model, sequence).step() / static_cast<double>(sequence);
 }
 
+// "layers 20 to 24: 5 without attention, ffn 53248, on half of the tokens"
+std::string describe(const LayerRun& run, int64_t first, const ModelSpec& model) {
+  std::string text = run.layers == 1
+                         ? fmt::format("layer {}", first)
+                         : fmt::format("layers {} to {}", first, first + run.layers - 1);
+  std::string what;
+  if (!run.attention) what += ", without attention";
+  if (run.ffn != model.ffn) what += fmt::format(", ffn {}", run.ffn);
+  if (run.tokens < 1) what += fmt::format(", on {} of the tokens", percent(run.tokens));
+  return text + (what.empty() ? ", plain" : what);
+}
+
+// The first layer of each run, which stands for the others.
+std::vector<int64_t> first_layers(const ModelSpec& model) {
+  std::vector<int64_t> first;
+  int64_t layer = 0;
+  for (const LayerRun& run : layer_runs(model)) {
+    first.push_back(layer);
+    layer += run.layers;
+  }
+  return first;
+}
+
+bool stands_for_others(const ParameterUnit& unit, const std::vector<int64_t>& first) {
+  return unit.kind != ParameterUnit::Kind::layer ||
+         std::binary_search(first.begin(), first.end(), unit.layer);
+}
+
 Json model_json(const ModelSpec& model) {
   Json lengths = Json::array();
   for (const int64_t length : kShownLengths) {
     lengths.push_back(
         {{"sequence_tokens", length}, {"step_flops_per_token", flops_per_token(model, length)}});
   }
+  const std::vector<int64_t> first = first_layers(model);
+  Json runs = Json::array();
+  for (const LayerRun& run : layer_runs(model)) {
+    runs.push_back({{"layers", run.layers},
+                    {"attention", run.attention},
+                    {"ffn", run.ffn},
+                    {"tokens", run.tokens}});
+  }
   Json units = Json::array();
   for (const ParameterUnit& unit : parameter_units(model)) {
-    if (unit.kind == ParameterUnit::Kind::layer && unit.layer > 0) continue;  // all alike
+    if (!stands_for_others(unit, first)) continue;
     Json tensors = Json::array();
     for (const ParameterTensor& tensor : unit.tensors) {
       tensors.push_back({{"name", tensor.name}, {"shape", tensor.shape}});
@@ -35,10 +72,12 @@ Json model_json(const ModelSpec& model) {
     const char* kind = unit.kind == ParameterUnit::Kind::embedding ? "embedding"
                        : unit.kind == ParameterUnit::Kind::layer   ? "layer"
                                                                    : "head";
-    units.push_back({{"unit", kind},
-                     {"count", unit.kind == ParameterUnit::Kind::layer ? model.layers : 1},
-                     {"parameters", unit.elements},
-                     {"tensors", std::move(tensors)}});
+    units.push_back(
+        {{"unit", kind},
+         {"count",
+          unit.kind == ParameterUnit::Kind::layer ? run_of_layer(model, unit.layer).layers : 1},
+         {"parameters", unit.elements},
+         {"tensors", std::move(tensors)}});
   }
   return {{"name", model.name},
           {"layers", model.layers},
@@ -53,6 +92,7 @@ Json model_json(const ModelSpec& model) {
           {"norm", model.norm == Norm::rmsnorm ? "rmsnorm" : "layernorm"},
           {"activation", model.activation == Activation::swiglu ? "swiglu" : "gelu"},
           {"tied_embeddings", model.tied_embeddings},
+          {"runs", std::move(runs)},
           {"parameters", parameter_count(model)},
           {"lengths", std::move(lengths)},
           {"units", std::move(units)}};
@@ -103,6 +143,10 @@ int show(const std::string& reference, bool json) {
              model.activation == Activation::swiglu ? "swiglu" : "gelu",
              model.tied_embeddings ? ", tied embeddings" : "");
   fmt::print("  {} parameters\n", parameter_count(model));
+  const std::vector<int64_t> first = first_layers(model);
+  for (size_t i = 0; !model.uniform() && i < first.size(); ++i) {
+    fmt::print("  {}\n", describe(model.runs[i], first[i], model));
+  }
   fmt::print("{}\n", bold("FLOPs of a training step per token (causal, no recomputation)"));
   Table flops({{"length"}, {"FLOP/token"}});
   for (const int64_t length : kShownLengths) {
@@ -112,11 +156,12 @@ int show(const std::string& reference, bool json) {
   fmt::print("{}\n", bold("Parameters, by the units they move in"));
   Table units({{"unit", false}, {"tensor", false}, {"shape", false}, {"elements"}});
   for (const ParameterUnit& unit : parameter_units(model)) {
-    if (unit.kind == ParameterUnit::Kind::layer && unit.layer > 0) continue;
-    const std::string name = unit.kind == ParameterUnit::Kind::embedding ? "embedding"
-                             : unit.kind == ParameterUnit::Kind::layer
-                                 ? fmt::format("layer (1 of {})", model.layers)
-                                 : "head";
+    if (!stands_for_others(unit, first)) continue;
+    const std::string name =
+        unit.kind == ParameterUnit::Kind::embedding ? "embedding"
+        : unit.kind == ParameterUnit::Kind::layer
+            ? fmt::format("layer (1 of {})", run_of_layer(model, unit.layer).layers)
+            : "head";
     for (const ParameterTensor& tensor : unit.tensors) {
       units.add({name, tensor.name, fmt::format("[{}]", fmt::join(tensor.shape, ", ")),
                  fmt::format("{}", tensor.elements)});

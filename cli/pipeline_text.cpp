@@ -17,7 +17,7 @@ void print_pipeline(const Plan& plan, const PipelineStep& step) {
       format_seconds(step.forward_seconds), format_seconds(step.backward_seconds),
       format_seconds(step.message_seconds), percent(step.bubble_rate));
   Table table({{"rank"}, {"layers", false}, {"busy"}, {"microbatches held"}, {"device"}, {"host"}});
-  const std::vector<int64_t> layers = layers_of_stages(plan.model, pipeline);
+  const std::vector<int64_t> layers = layers_of_stages(plan.model, pipeline, plan.sequence);
   // Of many ranks the first, the last and some between say what there is to see.
   const auto count = static_cast<int64_t>(step.ranks.size());
   constexpr int64_t kMost = 16;

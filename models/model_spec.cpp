@@ -1,6 +1,7 @@
 #include "models/model_spec.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -59,6 +60,29 @@ std::optional<ModelProblem> find_rope_problem(const ModelSpec& model) {
   return check_count({"rope_scaling.original_max_positions", scaling.original_max_positions});
 }
 
+std::optional<ModelProblem> find_runs_problem(const ModelSpec& model) {
+  if (model.uniform()) return std::nullopt;
+  if (model.runs.front().tokens < 1 || model.runs.back().tokens < 1) {
+    return ModelProblem{"runs", "the first and the last work on all tokens; set their tokens to 1"};
+  }
+  int64_t layers = 0;
+  for (const LayerRun& run : model.runs) {
+    for (const Count& count :
+         {Count{"runs.layers", run.layers, kMaxLayers}, Count{"runs.ffn", run.ffn}}) {
+      if (auto problem = check_count(count)) return problem;
+    }
+    if (!(run.tokens > 0 && run.tokens <= 1)) {
+      return ModelProblem{"runs.tokens",
+                          fmt::format("expected a share in (0, 1], got {}", run.tokens)};
+    }
+    layers += run.layers;
+  }
+  if (layers == model.layers) return std::nullopt;
+  return ModelProblem{"runs",
+                      fmt::format("expected {} layers in all, as many as the model has, got {}",
+                                  model.layers, layers)};
+}
+
 }  // namespace
 
 std::optional<ModelProblem> find_problem(const ModelSpec& model) {
@@ -76,6 +100,7 @@ std::optional<ModelProblem> find_problem(const ModelSpec& model) {
   }
   if (auto problem = check_positive({"norm_eps", model.norm_eps})) return problem;
   if (auto problem = find_rope_problem(model)) return problem;
+  if (auto problem = find_runs_problem(model)) return problem;
   if (model.mlp_bias && model.activation == Activation::swiglu) {
     return ModelProblem{"mlp_bias",
                         "biases in a SwiGLU MLP are not supported; expected false, got true"};
@@ -95,14 +120,18 @@ void validate(const ModelSpec& model, const std::string& origin) {
 }
 
 int64_t parameter_count(const ModelSpec& model) {
-  // The layers are alike: one of them stands for all, so the cost does not grow with their number.
-  ModelSpec one_layer = model;
-  one_layer.layers = 1;
   int64_t total = 0;
-  for (const ParameterUnit& unit : parameter_units(one_layer)) {
-    const bool layer = unit.kind == ParameterUnit::Kind::layer;
-    const int64_t elements = checked_mul(unit.elements, layer ? model.layers : 1, "parameters");
-    total = checked_add(total, elements, "parameters");
+  bool ends = true;  // are counted once
+  for (LayerRun run : layer_runs(model)) {
+    // Layers of a run are alike: one stands for all, so the cost does not grow with their number.
+    const int64_t layers = std::exchange(run.layers, 1);
+    for (const ParameterUnit& unit : parameter_units(model_of_run(model, run))) {
+      const bool layer = unit.kind == ParameterUnit::Kind::layer;
+      if (!layer && !ends) continue;
+      const int64_t elements = checked_mul(unit.elements, layer ? layers : 1, "parameters");
+      total = checked_add(total, elements, "parameters");
+    }
+    ends = false;
   }
   return total;
 }

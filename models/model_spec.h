@@ -2,8 +2,10 @@
 //
 // One description covers the GPT-2 family (LayerNorm, GELU, learned positions, biases) and the
 // Llama family (RMSNorm, SwiGLU, RoPE, grouped-query attention, Qwen3's q/k norms): a model is a
-// set of independent features, not a class. Values are plain and immutable by convention; safe to
-// share between threads.
+// set of independent features, not a class. Its layers are alike, or come in runs that are: some
+// have lost their attention and been fused to wider ones (FFN Fusion, arXiv 2503.18908), some work
+// on a part of the tokens (SUBLLM, arXiv 2406.06571). Values are plain and immutable by convention;
+// safe to share between threads.
 //
 // Legend: L layers, d hidden, H query heads, Hkv key/value heads, D head dim, A = H*D, G = Hkv*D,
 // F ffn width, V vocabulary, S sequence.
@@ -29,6 +31,21 @@ struct Llama3RopeScaling {
   bool operator==(const Llama3RopeScaling&) const = default;
 };
 
+/// Layers in a row that are alike.
+struct LayerRun {
+  int64_t layers = 0;
+  bool attention = true;  // without: a norm and the MLP alone
+  int64_t ffn = 0;        // F of these
+  /// Share of the sequence that they work on, in (0, 1]: where a run has fewer tokens than the one
+  /// before, a part is sampled, and the others pass it by until a run has as many again.
+  double tokens = 1;
+  bool operator==(const LayerRun&) const = default;
+  /// Whether layers of both are alike.
+  bool like(const LayerRun& other) const {
+    return attention == other.attention && ffn == other.ffn && tokens == other.tokens;
+  }
+};
+
 struct ModelSpec {
   std::string name;
   int64_t layers = 0;         // L
@@ -50,7 +67,11 @@ struct ModelSpec {
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm over D on every q and k head before RoPE (Qwen3)
   bool tied_embeddings = false;
+  bool attention = true;       // false in model_of_run() of layers without
+  std::vector<LayerRun> runs;  // first to last, L layers in all; none: all alike, as said above
 
+  /// One program's worth: layers that all are alike.
+  bool uniform() const { return runs.empty(); }
   int64_t attention_width() const { return heads * head_dim; }  // A
   int64_t kv_width() const { return kv_heads * head_dim; }      // G
   bool operator==(const ModelSpec&) const = default;
@@ -58,8 +79,27 @@ struct ModelSpec {
 
 /// Throws bad_input, naming `origin` and the field, unless the spec can be trained as it stands:
 /// every count > 0 and < 2^40 (layers <= 16384), kv_heads divides heads, even head_dim under rope,
-/// finite numbers > 0, no biases in a SwiGLU MLP, and a parameter_count() that fits int64.
+/// finite numbers > 0, no biases in a SwiGLU MLP, runs that add up to L with widths > 0 and shares
+/// in (0, 1], and a parameter_count() that fits int64.
 void validate(const ModelSpec& model, const std::string& origin);
+
+/// The runs of any model: of a uniform one a single run.
+std::vector<LayerRun> layer_runs(const ModelSpec& model);
+/// The uniform model of one run's layers. Its share of the tokens is the caller's to take.
+ModelSpec model_of_run(const ModelSpec& model, const LayerRun& run);
+/// The run that a layer is of. REQUIRES: 0 <= layer < L.
+LayerRun run_of_layer(const ModelSpec& model, int64_t layer);
+/// Tokens of a sequence that a run works on: its share, rounded down to `multiple`s, at least one.
+int64_t tokens_of_run(const LayerRun& run, int64_t sequence, int64_t multiple = 1);
+/// Runs of the same kind as one, with their layers together, in the order in which they first come.
+std::vector<LayerRun> layer_kinds(const ModelSpec& model);
+/// By run, how many hidden states of the sequence's tokens pass it by, as shares of the sequence:
+/// what the runs around it worked on and one behind it needs again.
+std::vector<double> passing_shares(const std::vector<LayerRun>& runs);
+
+/// Consecutive layers without attention, as they are once fused: all but the last become one of
+/// their widths' sum; the last stays alone (arXiv 2503.18908). Other runs come back as they are.
+std::vector<LayerRun> fuse(const std::vector<LayerRun>& runs);
 
 /// One tensor of a parameter unit. Matrices are stored [out, in] row-major whatever the file holds.
 struct ParameterTensor {
@@ -83,13 +123,13 @@ struct ParameterUnit {
 
 /// The units of the model: embedding, layer 0 .. L-1, head (final norm, and the output matrix
 /// unless tied). Inside a layer the order is: norm1 weight [bias], q, k, v weights [A+2G, d] back
-/// to back, [q, k, v biases], [q_norm, k_norm], out weight [d, A] [bias], norm2 weight [bias], then
-/// SwiGLU: gate, up [F, d] each, down [d, F]; GELU: up [F, d] [bias], down [d, F] [bias].
-/// Embedding: token table [V, d] [, position table [max_positions, d]].
-/// Head: norm weight [bias], then the output matrix [V, d] unless tied_embeddings.
-/// Norms have a bias when they are LayerNorms. Models that are GPT-2 in every feature but sizes
-/// (learned positions, LayerNorm, GELU, no q/k norm) take GPT-2's names, where q, k and v are one
-/// tensor c_attn; all others take Llama's.
+/// to back, [q, k, v biases], [q_norm, k_norm], out weight [d, A] [bias], norm2 weight [bias]
+/// (without attention, from norm2 on), then SwiGLU: gate, up [F, d] each, down [d, F]; GELU: up [F,
+/// d] [bias], down [d, F] [bias]. Embedding: token table [V, d] [, position table [max_positions,
+/// d]]. Head: norm weight [bias], then the output matrix [V, d] unless tied_embeddings. Norms have
+/// a bias when they are LayerNorms. Models that are GPT-2 in every feature but sizes (learned
+/// positions, LayerNorm, GELU, no q/k norm) take GPT-2's names, where q, k and v are one tensor
+/// c_attn; all others take Llama's.
 std::vector<ParameterUnit> parameter_units(const ModelSpec& model);
 
 /// Exact number of trained parameters.

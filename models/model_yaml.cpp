@@ -25,6 +25,34 @@ Llama3RopeScaling read_scaling(const YamlMap& yaml) {
   return scaling;
 }
 
+// [{layers: 30}, {layers: 6, attention: false, fused: true}, {layers: 8, tokens: 0.5}]: what a run
+// does not say is the model's, whose layers are counted before any are fused.
+void read_runs(const YamlMap& whole, ModelSpec& model) {
+  int64_t layers = 0;
+  for (const YamlMap& yaml : whole.maps("runs")) {
+    LayerRun run;
+    run.layers = yaml.whole("layers", 1, model.layers);
+    layers += run.layers;
+    run.attention = !yaml.has("attention") || yaml.flag("attention");
+    run.ffn = yaml.has("ffn") ? yaml.whole("ffn", 1) : model.ffn;
+    if (yaml.has("tokens")) run.tokens = yaml.real("tokens", 0);
+    const bool fused = flag_or_false(yaml, "fused");
+    if (fused && run.attention) {
+      throw yaml.error("fused", "only layers without attention can be fused; set attention: false");
+    }
+    yaml.finish();
+    const std::vector<LayerRun> all = fused ? fuse({run}) : std::vector<LayerRun>{run};
+    model.runs.insert(model.runs.end(), all.begin(), all.end());
+  }
+  if (layers != model.layers) {
+    throw whole.error("runs", fmt::format("expected {} layers in all, as many as the model has, "
+                                          "got {}",
+                                          model.layers, layers));
+  }
+  model.layers = 0;
+  for (const LayerRun& run : model.runs) model.layers += run.layers;
+}
+
 }  // namespace
 
 ModelSpec read_model(const YamlMap& yaml) {
@@ -62,6 +90,7 @@ ModelSpec read_model(const YamlMap& yaml) {
   model.mlp_bias = flag_or_false(yaml, "mlp_bias");
   model.qk_norm = flag_or_false(yaml, "qk_norm");
   model.tied_embeddings = flag_or_false(yaml, "tied_embeddings");
+  if (yaml.has("runs")) read_runs(yaml, model);
   yaml.finish();
   if (const auto problem = find_problem(model)) throw yaml.error(problem->field, problem->what);
   return model;
@@ -101,6 +130,18 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   field("mlp_bias", model.mlp_bias);
   field("qk_norm", model.qk_norm);
   field("tied_embeddings", model.tied_embeddings);
+  if (!model.uniform()) {
+    out << YAML::Key << "runs" << YAML::Value << YAML::BeginSeq;
+    for (const LayerRun& run : model.runs) {
+      out << YAML::Flow << YAML::BeginMap;
+      field("layers", run.layers);
+      field("attention", run.attention);
+      field("ffn", run.ffn);
+      field("tokens", exact(run.tokens));
+      out << YAML::EndMap;
+    }
+    out << YAML::EndSeq;
+  }
   out << YAML::EndMap;
 }
 

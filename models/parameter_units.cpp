@@ -100,11 +100,13 @@ ParameterUnit layer_unit(const ModelSpec& model, const Names& names, int64_t ind
   UnitBuilder unit(ParameterUnit::Kind::layer, index);
   const std::string prefix = names.layer(index);
   const bool gpt2 = names.gpt2;
-  unit.norm(prefix + names.norm1(), model);
-  add_qkv(unit, model, prefix, gpt2);
-  const int64_t a = checked_mul(model.heads, model.head_dim, "heads * head_dim");
-  unit.matrix(prefix + names.out(), model.hidden, a, Init::residual_normal, gpt2);
-  if (model.attention_out_bias) unit.bias(prefix + names.out(), model.hidden);
+  if (model.attention) {
+    unit.norm(prefix + names.norm1(), model);
+    add_qkv(unit, model, prefix, gpt2);
+    const int64_t a = checked_mul(model.heads, model.head_dim, "heads * head_dim");
+    unit.matrix(prefix + names.out(), model.hidden, a, Init::residual_normal, gpt2);
+    if (model.attention_out_bias) unit.bias(prefix + names.out(), model.hidden);
+  }
   unit.norm(prefix + names.norm2(), model);
   if (model.activation == Activation::swiglu) {
     unit.matrix(prefix + "mlp.gate_proj", model.ffn, model.hidden);
@@ -129,7 +131,11 @@ std::vector<ParameterUnit> parameter_units(const ModelSpec& model) {
   }
   units.push_back(embedding.take());
 
-  for (int64_t i = 0; i < model.layers; ++i) units.push_back(layer_unit(model, names, i));
+  int64_t layer = 0;
+  for (const LayerRun& run : layer_runs(model)) {
+    const ModelSpec alike = model_of_run(model, run);
+    for (int64_t i = 0; i < run.layers; ++i) units.push_back(layer_unit(alike, names, layer++));
+  }
 
   UnitBuilder head(ParameterUnit::Kind::head, -1);
   head.norm(names.final_norm(), model);

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
+#include <initializer_list>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/pipeline/rank_program.h"
+#include "planner/pipeline/stage_programs.h"
 #include "planner/program/layout.h"
 #include "planner/program/saved_bytes.h"
 #include "planner/schedule/registry.h"
@@ -27,67 +28,14 @@ bool cuts_vocabulary(const Pipeline& pipeline) {
 
 constexpr Ends kMiddle = {false, false};
 
-// The largest rank of a pipeline: as many layers as any has, whatever its schedule deals out.
-int64_t most_layers(const std::vector<int64_t>& layers, const Pipeline& p) {
-  int64_t most = p.virtual_stages * layers[layers.size() / 2];
-  for (int64_t r = 0; r < p.stages; ++r) {
-    int64_t of_rank = 0;
-    for (int64_t v = 0; v < p.virtual_stages; ++v) {
-      of_rank += layers[static_cast<size_t>(r + v * p.stages)];
-    }
-    most = std::max(most, of_rank);
-  }
-  return most;
-}
-
-// Evaluations of the largest rank's program on one slice, each asked for once.
-class Stages {
- public:
-  Stages(const StepRequest& request, const EvaluateStage& evaluate)
-      : pipeline_(request.strategy.parallel.pipeline),
-        evaluate_(evaluate),
-        layers_(layers_of_stages(request.model, pipeline_)),
-        rank_layers_(most_layers(layers_, pipeline_)),
-        slice_(slice_request(request, rank_layers_)) {}
-
-  const Pipeline& pipeline() const { return pipeline_; }
-  int64_t rank_layers() const { return rank_layers_; }
-  int64_t layers_of(int64_t stage) const { return layers_[static_cast<size_t>(stage)]; }
-  const StepRequest& slice() const { return slice_; }
-
-  const Evaluation& evaluation(Ends ends, int64_t micro_batches) {
-    for (const Known& known : known_) {
-      if (known.ends == ends && known.micro_batches == micro_batches) return known.evaluation;
-    }
-    StepRequest request = slice_;
-    request.ends = ends;
-    request.micro_batches = micro_batches;
-    known_.push_back({ends, micro_batches, evaluate_(request)});
-    return known_.back().evaluation;
-  }
-
- private:
-  struct Known {
-    Ends ends;
-    int64_t micro_batches;
-    Evaluation evaluation;
-  };
-
-  Pipeline pipeline_;
-  const EvaluateStage& evaluate_;
-  std::vector<int64_t> layers_;
-  int64_t rank_layers_;
-  StepRequest slice_;
-  std::deque<Known> known_;  // references stay
-};
-
-// Seconds of a slice among others on all layers of the largest rank, and of a step besides.
+// Seconds of a slice among others on all layers of a kind's program, and of a step besides.
 struct Phases {
   double forward = 0, backward = 0, rest = 0;
 };
 
-Phases phases_of(Stages& stages, Ends ends) {
-  const Evaluation &one = stages.evaluation(ends, 1), &two = stages.evaluation(ends, 2);
+Phases phases_of(StagePrograms& programs, size_t kind, Ends ends) {
+  const Evaluation& one = programs.evaluation(kind, ends, 1);
+  const Evaluation& two = programs.evaluation(kind, ends, 2);
   const double each = two.step_seconds - one.step_seconds;
   Phases phases;
   phases.forward = std::min(one.forward_seconds, each);
@@ -96,11 +44,16 @@ Phases phases_of(Stages& stages, Ends ends) {
   return phases;
 }
 
-// Seconds of a microbatch on all layers of the largest rank, and at the ends.
+// Seconds of a microbatch on a layer of one kind, and the layer's part of a step's rest.
+struct LayerTimes {
+  double forward = 0, backward = 0, rest = 0;
+};
+
+// Of layers, and at the ends.
 struct Times {
-  double forward = 0, backward = 0;
+  std::vector<LayerTimes> layer;  // by kind
   double embedding = 0, embedding_backward = 0, loss = 0;
-  double rest = 0;
+  double rest = 0;  // of the ends, beside that of layers
   std::vector<SliceShare> shares;
 };
 
@@ -109,44 +62,75 @@ double attention_again(const Strategy& s) {
   return s.attention_out.where == Saved::recompute ? s.attention_out.fraction : 0;
 }
 
-Times times_of(Stages& stages, const EarlierSlices& earlier) {
-  const Phases middle = phases_of(stages, kMiddle);
-  const Phases first = phases_of(stages, {true, false}), last = phases_of(stages, {false, true});
-  const auto slices = static_cast<double>(stages.pipeline().slices);
-  const auto layers = static_cast<double>(stages.rank_layers());
-  const double again = attention_again(stages.slice().strategy);
+// The slices' parts of a microbatch on all layers of the model.
+std::vector<SliceShare> measured_shares(StagePrograms& programs, const std::vector<LayerRun>& kinds,
+                                        const std::vector<EarlierSlices>& earlier) {
+  const auto slices = static_cast<size_t>(programs.pipeline().slices);
+  const double again = attention_again(programs.slice(0).strategy);
+  std::vector<double> forward(slices, 0), input(slices, 0);
+  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+    const Phases middle = phases_of(programs, kind, kMiddle);
+    const auto layers = static_cast<double>(kinds[kind].layers);
+    const double part = layers / static_cast<double>(programs.layers(kind));
+    // Gradients of weights know of no other tokens.
+    const double weight = std::min(middle.forward, middle.backward);
+    for (size_t j = 0; j < slices; ++j) {
+      const EarlierSlices& e = earlier[kind];
+      forward[j] += part * middle.forward + layers * e.forward[j];
+      input[j] +=
+          part * (middle.backward - weight) + layers * (e.backward[j] + again * e.forward[j]);
+    }
+  }
+  const double all_forward = std::accumulate(forward.begin(), forward.end(), 0.0);
+  const double all_input = std::accumulate(input.begin(), input.end(), 0.0);
+  const double equal = 1 / static_cast<double>(slices);
+  std::vector<SliceShare> shares;
+  for (size_t j = 0; j < slices; ++j) {
+    shares.push_back({forward[j] / all_forward, all_input > 0 ? input[j] / all_input : equal, equal,
+                      programs.slice(0).sequence});
+  }
+  return shares;
+}
+
+Times times_of(StagePrograms& programs, const std::vector<LayerRun>& kinds, const CostModel& cost) {
+  const int64_t count = programs.pipeline().slices;
+  const auto slices = static_cast<double>(count);
+  const double again = attention_again(programs.slice(0).strategy);
   Times t;
-  t.forward = slices * middle.forward + layers * earlier.all_forward();
-  t.backward =
-      slices * middle.backward + layers * (earlier.all_backward() + again * earlier.all_forward());
+  std::vector<EarlierSlices> earlier;
+  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+    earlier.push_back(earlier_slices(programs.slice(kind), count, cost));
+    const Phases middle = phases_of(programs, kind, kMiddle);
+    const auto layers = static_cast<double>(programs.layers(kind));
+    const EarlierSlices& e = earlier.back();
+    t.layer.push_back(
+        {slices * middle.forward / layers + e.all_forward(),
+         slices * middle.backward / layers + e.all_backward() + again * e.all_forward(),
+         middle.rest / layers});
+  }
+  const Phases middle = phases_of(programs, 0, kMiddle);
+  const Phases first = phases_of(programs, 0, {true, false});
+  const Phases last = phases_of(programs, 0, {false, true});
   t.embedding = slices * std::max(0.0, first.forward - middle.forward);
   t.embedding_backward = slices * std::max(0.0, first.backward - middle.backward);
   t.loss = slices * std::max(0.0, last.forward + last.backward - middle.forward - middle.backward);
-  t.rest = cuts_vocabulary(stages.pipeline()) ? middle.rest
-                                              : std::max({middle.rest, first.rest, last.rest});
-  for (size_t j = 0; j < earlier.forward.size(); ++j) {
-    const double forward = middle.forward + layers * earlier.forward[j];
-    const double backward =
-        middle.backward + layers * (earlier.backward[j] + again * earlier.forward[j]);
-    // Gradients of weights know of no other tokens.
-    const double weight = std::min(middle.forward, middle.backward);
-    const double input = t.backward - slices * weight;
-    t.shares.push_back({forward / t.forward, input > 0 ? (backward - weight) / input : 1 / slices,
-                        1 / slices, stages.slice().sequence});
+  if (!cuts_vocabulary(programs.pipeline())) {
+    t.rest = std::max({0.0, first.rest - middle.rest, last.rest - middle.rest});
   }
+  if (count > 1) t.shares = measured_shares(programs, kinds, earlier);
   return t;
 }
 
 // What a layer does for a token beside attention, in units of a pair of a query and a key: small
 // numbers, as slices of millions of tokens are counted exactly.
 TokenCost token_cost_of(const ModelSpec& model, int64_t sequence) {
-  ModelSpec layer = model;
-  layer.layers = 1;
-  const ModelFlops one = model_flops(layer, sequence);
-  layer.layers = 2;
-  const ModelFlops two = model_flops(layer, sequence);
-  const double of_token = (two.dense_forward - one.dense_forward) / static_cast<double>(sequence);
-  const auto of_pair = static_cast<double>(4 * model.attention_width());
+  ModelSpec layers = model;
+  layers.vocab = 0;
+  const ModelFlops flops = model_flops(layers, sequence);
+  const auto tokens = static_cast<double>(sequence);
+  const double of_token = flops.dense_forward / tokens;
+  const double of_pair = flops.attention_forward / (tokens * (tokens + 1) / 2);
+  if (of_pair == 0) return {1, 0};
   return {std::max<int64_t>(1, std::llround(of_token / of_pair)), 1};
 }
 
@@ -159,10 +143,43 @@ double recomputed_share(const Strategy& s) {
   return share;
 }
 
-// The schedule's costs, in seconds, and in parts of a microbatch's memory.
-ScheduleCosts costs_of(const StepRequest& request, const Stages& stages, const Times& t,
-                       double message) {
-  const Pipeline& p = stages.pipeline();
+// Layers of every kind: on a stage, or on all stages of a rank.
+using LayersByKind = std::vector<int64_t>;
+
+LayersByKind layers_on_stage(const StagePrograms& programs, int64_t stage) {
+  LayersByKind layers;
+  for (size_t kind = 0; kind < programs.kinds(); ++kind) {
+    layers.push_back(programs.layers_on(stage, kind));
+  }
+  return layers;
+}
+
+// Of a value for a layer of every kind, what some layers come to.
+template <class Value>
+double sum_over(const LayersByKind& layers, const Value& value_of) {
+  double sum = 0;
+  for (size_t kind = 0; kind < layers.size(); ++kind) {
+    sum += static_cast<double>(layers[kind]) * value_of(kind);
+  }
+  return sum;
+}
+
+// `sequences` hidden states of every token, from one stage to the next.
+double message_seconds(const StepRequest& request, const CostModel& cost, double sequences) {
+  const Parallel& parallel = request.strategy.parallel;
+  const int64_t rows =
+      request.sequence / parallel.sequence_ranks() / parallel.tensor / parallel.pipeline.slices;
+  const double bytes =
+      sequences * static_cast<double>(rows * request.model.hidden * size_of(request.dtype));
+  return cost.seconds(
+      {Kernel::exchange, {bytes, static_cast<double>(parallel.stage_ranks()), 2}, bytes});
+}
+
+// The schedule's costs, in seconds, and in parts of a microbatch's memory on a layer of the kind
+// that keeps most, of which `kept` says the others' part.
+ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs, const Times& t,
+                       const std::vector<double>& kept, const CostModel& cost) {
+  const Pipeline& p = programs.pipeline();
   const int64_t count = p.stages * p.virtual_stages;
   const ModelFlops flops = model_flops(request.model, request.sequence);
   const double dense = flops.dense_forward / (flops.dense_forward + flops.attention_forward);
@@ -171,13 +188,13 @@ ScheduleCosts costs_of(const StepRequest& request, const Stages& stages, const T
   costs.times.clear();
   costs.memory.clear();
   for (int64_t stage = 0; stage < count; ++stage) {
-    const double share =
-        static_cast<double>(stages.layers_of(stage)) / static_cast<double>(stages.rank_layers());
+    const LayersByKind layers = layers_on_stage(programs, stage);
+    const double backward = sum_over(layers, [&](size_t k) { return t.layer[k].backward; });
     // The gradients of weights are as many products as the forward has with them.
     StageTimes times;
-    times.forward = share * t.forward;
-    times.weight = std::min(dense * times.forward, share * t.backward);
-    times.input = share * t.backward - times.weight;
+    times.forward = sum_over(layers, [&](size_t k) { return t.layer[k].forward; });
+    times.weight = std::min(dense * times.forward, backward);
+    times.input = backward - times.weight;
     times.recompute = times.forward;
     if (stage == 0 && !cut) {
       times.forward += t.embedding;
@@ -190,37 +207,30 @@ ScheduleCosts costs_of(const StepRequest& request, const Stages& stages, const T
       times.vocabulary_backward = 2 * times.vocabulary_forward;
     }
     costs.times.push_back(times);
-    const int64_t parts = kParts * p.slices * stages.layers_of(stage);
+    const double share = sum_over(layers, [&](size_t k) { return kept[k]; });
+    const int64_t parts = std::llround(static_cast<double>(kParts * p.slices) * share);
     costs.memory.push_back({.activations = parts, .for_weights = parts});
+    costs.messages.push_back(message_seconds(request, cost, programs.passed_on(stage)));
   }
   costs.shares = p.equal_work ? pipeline_shares(request) : t.shares;
-  costs.communication = message;
+  costs.communication = *std::max_element(costs.messages.begin(), costs.messages.end());
   return costs;
-}
-
-double message_seconds(const StepRequest& request, const CostModel& cost) {
-  const Parallel& parallel = request.strategy.parallel;
-  const int64_t rows =
-      request.sequence / parallel.sequence_ranks() / parallel.tensor / parallel.pipeline.slices;
-  const double bytes = static_cast<double>(rows * request.model.hidden * size_of(request.dtype));
-  return cost.seconds(
-      {Kernel::exchange, {bytes, static_cast<double>(parallel.stage_ranks()), 2}, bytes});
 }
 
 TensorBytes bytes_of(const StepRequest& r) {
   return tensor_bytes(r.model, lengths_of(r.strategy, r.sequence), r.strategy, r.dtype);
 }
 
-// Parameters and their states of embedding and output layer, where all ranks have a share.
-TierBytes vocabulary_states(const StepRequest& stage, int64_t shares) {
+// Parameters and their states of units of these kinds, one of each.
+TierBytes unit_states(const StepRequest& stage, std::initializer_list<int> units) {
   const Strategy& s = stage.strategy;
   const TensorBytes bytes = bytes_of(stage);
   const bool sharded = s.parallel.shards() > 1;
   const Tier update = s.optimizer == Tier::device ? Tier::device : Tier::host;
   TierBytes sum{};
   const auto add = [&](Tensor first, Tier tier) {
-    for (const int kind : {0, 2}) {
-      sum[static_cast<int>(tier)] += bytes[static_cast<Tensor>(static_cast<int>(first) + kind)];
+    for (const int unit : units) {
+      sum[static_cast<int>(tier)] += bytes[static_cast<Tensor>(static_cast<int>(first) + unit)];
     }
   };
   add(sharded && s.parallel.zero == 3 ? Tensor::params_embedding_shard : Tensor::params_embedding,
@@ -230,31 +240,91 @@ TierBytes vocabulary_states(const StepRequest& stage, int64_t shares) {
   add(Tensor::adam_v_embedding, s.optimizer);
   add(sharded && s.parallel.zero >= 2 ? Tensor::grads_embedding_shard : Tensor::grads_embedding,
       s.gradients);
-  for (int64_t& tier : sum) tier = round_up(ceil_div(tier, shares), kArenaAlignment);
   return sum;
 }
 
-// What lies on a rank with these ends while one slice is at work, and what each in flight leaves.
+// What lies on a rank while one slice is at work, and what each in flight leaves.
 class Memory {
  public:
-  explicit Memory(Stages& stages)
-      : stages_(stages),
-        slices_(stages.slice(), bytes_of(stages.slice()), stages.pipeline().slices),
-        cut_(cuts_vocabulary(stages.pipeline())) {
-    if (cut_) vocabulary_ = vocabulary_states(stages.slice(), stages.pipeline().stages);
+  explicit Memory(StagePrograms& programs)
+      : programs_(programs), cut_(cuts_vocabulary(programs.pipeline())) {
+    const int64_t slices = programs.pipeline().slices;
+    for (size_t kind = 0; kind < programs.kinds(); ++kind) {
+      const StepRequest& slice = programs.slice(kind);
+      Kind& own = kinds_.emplace_back(SlicesInFlight(slice, bytes_of(slice), slices));
+      const TierBytes states = unit_states(slice, {1});
+      // Of two microbatches: gradients stay from the first to the second.
+      const TierBytes peak = programs.evaluation(kind, kMiddle, 2).peak_bytes;
+      const auto layers = static_cast<double>(programs.layers(kind));
+      for (int tier = 0; tier < kTierCount; ++tier) {
+        own.lasting[tier] = static_cast<double>(states[tier]) +
+                            static_cast<double>(own.slices.kept()[tier]) / layers;
+        own.passing[tier] = static_cast<double>(peak[tier]) - layers * own.lasting[tier];
+      }
+    }
+    if (!cut_) return;
+    vocabulary_ = unit_states(programs.slice(0), {0, 2});
+    for (int64_t& tier : vocabulary_) {
+      tier = round_up(ceil_div(tier, programs.pipeline().stages), kArenaAlignment);
+    }
   }
 
-  TierBytes peak(Ends ends, double held) {
-    // Of two microbatches: gradients stay from the first to the second.
-    TierBytes bytes = stages_.evaluation(cut_ ? kMiddle : ends, 2).peak_bytes;
-    slices_.add(held, bytes);
-    for (int tier = 0; tier < kTierCount; ++tier) bytes[tier] += vocabulary_[tier];
-    return bytes;
+  // What a layer of each kind keeps of a microbatch on all tiers, as parts of the most that one
+  // keeps.
+  std::vector<double> kept_parts() const {
+    std::vector<double> parts;
+    for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+      const TierBytes& kept = kinds_[kind].slices.kept();
+      parts.push_back(static_cast<double>(std::accumulate(kept.begin(), kept.end(), int64_t{0})) /
+                      static_cast<double>(programs_.layers(kind)));
+    }
+    const double most = *std::max_element(parts.begin(), parts.end());
+    for (double& part : parts) part = most > 0 ? part / most : 1;
+    return parts;
+  }
+
+  // With so many microbatches held, of the rank's own layers. `passing`: hidden states that pass
+  // by the rank's layers, in sequences.
+  TierBytes peak(const LayersByKind& layers, Ends ends, double held, double passing) {
+    const Pipeline& p = programs_.pipeline();
+    const StepRequest& first = programs_.slice(0);
+    std::array<double, kTierCount> bytes{}, largest{};
+    SlicesInFlight slices(p.slices);
+    for (size_t kind = 0; kind < layers.size(); ++kind) {
+      if (layers[kind] == 0) continue;
+      const Kind& own = kinds_[kind];
+      for (int tier = 0; tier < kTierCount; ++tier) {
+        bytes[tier] += static_cast<double>(layers[kind]) * own.lasting[tier];
+        largest[tier] = std::max(largest[tier], own.passing[tier]);
+      }
+      slices.include(own.slices, static_cast<double>(layers[kind]) /
+                                     static_cast<double>(programs_.layers(kind)));
+    }
+    const TierBytes &with = programs_.evaluation(0, cut_ ? kMiddle : ends, 2).peak_bytes,
+                    &without = programs_.evaluation(0, kMiddle, 2).peak_bytes;
+    TierBytes sum{};
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      sum[tier] = std::llround(bytes[tier] + largest[tier]) + with[tier] - without[tier] +
+                  vocabulary_[tier];
+    }
+    const Parallel& parallel = first.strategy.parallel;
+    const int64_t rows = first.sequence / parallel.sequence_ranks() / parallel.tensor;
+    sum[static_cast<int>(first.strategy.idle)] += std::llround(
+        passing * static_cast<double>(rows * first.model.hidden * size_of(first.dtype)));
+    slices.add(held, sum);
+    return sum;
   }
 
  private:
-  Stages& stages_;
-  SlicesInFlight slices_;
+  struct Kind {
+    explicit Kind(const SlicesInFlight& in_flight) : slices(in_flight) {}
+    SlicesInFlight slices;                     // of all layers of its program
+    std::array<double, kTierCount> lasting{};  // of a layer: states, and one slice's
+    std::array<double, kTierCount> passing{};  // while layers are at work
+  };
+
+  StagePrograms& programs_;
+  std::vector<Kind> kinds_;
   TierBytes vocabulary_{};
   bool cut_;
 };
@@ -306,6 +376,8 @@ double EarlierSlices::all_backward() const {
 }
 
 EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const CostModel& cost) {
+  const std::vector<double> none(static_cast<size_t>(slices), 0);
+  if (slices == 1 || !slice.model.attention) return {none, none};
   StepRequest whole = slice;  // the slice as one chunk
   whole.strategy.chunk_tokens = whole.strategy.block_tokens = slice.sequence;
   const Program program = empty_program(whole);
@@ -340,6 +412,13 @@ SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& byte
   gradients_ = (layers * slices - 1) * (bytes[Tensor::dk_all] + bytes[Tensor::dv_all]);
 }
 
+void SlicesInFlight::include(const SlicesInFlight& other, double part) {
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    kept_[tier] += std::llround(part * static_cast<double>(other.kept_[tier]));
+  }
+  gradients_ += std::llround(part * static_cast<double>(other.gradients_));
+}
+
 void SlicesInFlight::add(double held, TierBytes& bytes) const {
   const double others = std::max(0.0, held * static_cast<double>(slices_) - 1);
   for (int tier = 0; tier < kTierCount; ++tier) {
@@ -357,13 +436,6 @@ void cut_to_slice(StepRequest& request) {
   request.rank = 0;
 }
 
-StepRequest slice_request(const StepRequest& request, int64_t layers) {
-  StepRequest slice = request;
-  slice.model.layers = layers;
-  cut_to_slice(slice);
-  return slice;
-}
-
 bool splits_backward(const Schedule& schedule) {
   const std::vector<Action>& list = schedule.ranks[0];
   return std::any_of(list.begin(), list.end(), [](const Action& action) {
@@ -373,45 +445,66 @@ bool splits_backward(const Schedule& schedule) {
 
 PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost,
                                const EvaluateStage& evaluate_stage, RankMemory rank_memory) {
-  Stages stages(request, evaluate_stage);
-  const Pipeline& p = stages.pipeline();
-  EarlierSlices earlier;
-  if (p.slices > 1) earlier = earlier_slices(stages.slice(), p.slices, cost);
-  const Times times = times_of(stages, earlier);
-
-  PipelineStep step;
-  step.forward_seconds = times.forward;
-  step.backward_seconds = times.backward;
-  step.rest_seconds = times.rest;
-  step.message_seconds = message_seconds(request, cost);
+  StagePrograms programs(request, evaluate_stage);
+  const Pipeline& p = programs.pipeline();
+  const Times times = times_of(programs, layer_kinds(request.model), cost);
+  Memory memory(programs);
+  const std::vector<double> kept = memory.kept_parts();
 
   ScheduleRequest wanted;
   wanted.ranks = static_cast<int32_t>(p.stages);
   wanted.virtual_stages = static_cast<int32_t>(p.virtual_stages);
   wanted.micro_batches = static_cast<int32_t>(request.micro_batches);
   wanted.slices = static_cast<int32_t>(p.slices);
-  wanted.costs = costs_of(request, stages, times, step.message_seconds);
+  wanted.costs = costs_of(request, programs, times, kept, cost);
   const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
   check_split(schedule, request.strategy);
   const ScheduleTiming timing = simulate(schedule, wanted.costs);
-  step.bubble_rate = timing.bubble_rate;
-  step.whole.step_seconds = timing.cost + times.rest;
 
-  const bool lays_out = rank_memory == RankMemory::laid_out && can_be_laid_out(schedule);
-  Memory memory(stages);
-  const auto parts = static_cast<double>(kParts * p.slices * stages.rank_layers());
   const std::vector<int32_t> ranks = schedule.ranks_of_stages();
+  std::vector<LayersByKind> layers(schedule.ranks.size(), LayersByKind(programs.kinds(), 0));
+  std::vector<double> passing(schedule.ranks.size(), 0);
+  for (size_t stage = 0; stage < ranks.size(); ++stage) {
+    const auto rank = static_cast<size_t>(ranks[stage]);
+    const auto number = static_cast<int64_t>(stage);
+    const LayersByKind own = layers_on_stage(programs, number);
+    for (size_t kind = 0; kind < own.size(); ++kind) layers[rank][kind] += own[kind];
+    passing[rank] = std::max(passing[rank], programs.passing(number));
+  }
+
+  PipelineStep step;
+  double most_kept = 0;
+  for (const LayersByKind& own : layers) {
+    const auto largest = [&](double& most, const auto& value_of) {
+      most = std::max(most, sum_over(own, value_of));
+    };
+    largest(step.forward_seconds, [&](size_t k) { return times.layer[k].forward; });
+    largest(step.backward_seconds, [&](size_t k) { return times.layer[k].backward; });
+    largest(step.rest_seconds, [&](size_t k) { return times.layer[k].rest; });
+    largest(most_kept, [&](size_t k) { return kept[k]; });
+  }
+  step.rest_seconds += times.rest;
+  step.message_seconds = wanted.costs.communication;
+  step.bubble_rate = timing.bubble_rate;
+  step.whole.step_seconds = timing.cost + step.rest_seconds;
+
+  const bool lays_out =
+      rank_memory == RankMemory::laid_out && request.model.uniform() && can_be_laid_out(schedule);
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
-    const auto rank_number = static_cast<int32_t>(r);
-    const Ends ends = {ranks.front() == rank_number, ranks.back() == rank_number};
+    const auto number = static_cast<int32_t>(r);
     PipelineRank& rank = step.ranks.emplace_back();
+    rank.layers = std::accumulate(layers[r].begin(), layers[r].end(), int64_t{0});
     rank.busy_seconds = timing.ranks[r].busy;
-    rank.microbatches_held = static_cast<double>(timing.ranks[r].peak_memory) / parts;
+    const double held =
+        static_cast<double>(timing.ranks[r].peak_memory) / static_cast<double>(kParts * p.slices);
+    rank.microbatches_held = held / most_kept;
     if (lays_out) {
       const RankProgram own = rank_program(request, schedule, r);
       rank.peak_bytes = arenas_of(own.request, own.rank).bytes;
     } else {
-      rank.peak_bytes = memory.peak(ends, rank.microbatches_held);
+      const Ends ends = {ranks.front() == number, ranks.back() == number};
+      const double own_kept = sum_over(layers[r], [&](size_t k) { return kept[k]; });
+      rank.peak_bytes = memory.peak(layers[r], ends, held / own_kept, passing[r]);
     }
     for (int tier = 0; tier < kTierCount; ++tier) {
       step.whole.peak_bytes[tier] = std::max(step.whole.peak_bytes[tier], rank.peak_bytes[tier]);

@@ -34,6 +34,7 @@ namespace longspan {
 
 /// What one rank of a pipeline does and holds.
 struct PipelineRank {
+  int64_t layers = 0;
   double busy_seconds = 0;
   double microbatches_held = 0;  // at its peak, of as many layers as the largest rank's
   std::array<int64_t, kTierCount> peak_bytes{};
@@ -78,8 +79,13 @@ EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const Cos
 /// stay on the device, whatever becomes of the rest, and so do the gradients of a whole sequence's.
 class SlicesInFlight {
  public:
+  explicit SlicesInFlight(int64_t slices) : slices_(slices) {}
   /// `slice` is of one of `slices`, `bytes` of its program.
   SlicesInFlight(const StepRequest& slice, const TensorBytes& bytes, int64_t slices);
+  /// A part of what another's layers leave.
+  void include(const SlicesInFlight& other, double part);
+  /// Of one slice.
+  const std::array<int64_t, kTierCount>& kept() const { return kept_; }
   /// Adds to the memory of one slice's program what there is besides with so many microbatches
   /// held, by parts.
   void add(double held, std::array<int64_t, kTierCount>& bytes) const;
@@ -90,9 +96,7 @@ class SlicesInFlight {
   int64_t gradients_ = 0;
 };
 
-/// The request of one slice of a pipeline's stage with so many layers, without the pipeline.
-StepRequest slice_request(const StepRequest& request, int64_t layers);
-/// The same of a request that has those layers already.
+/// Makes a request of the layers of a stage one of a slice, without the pipeline.
 void cut_to_slice(StepRequest& request);
 
 /// The slices' parts of a microbatch by the model's FLOP; none for whole sequences. REQUIRES: the

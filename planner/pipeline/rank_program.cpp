@@ -4,7 +4,7 @@ namespace longspan {
 
 RankProgram rank_program(const StepRequest& request, const Schedule& schedule, size_t rank) {
   const std::vector<int64_t> layers =
-      layers_of_stages(request.model, request.strategy.parallel.pipeline);
+      layers_of_stages(request.model, request.strategy.parallel.pipeline, request.sequence);
   RankProgram result{request, {{}, schedule.ranks[rank]}};
   StepRequest& own = result.request;
   own.strategy.parallel.pipeline = {};

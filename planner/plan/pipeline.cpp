@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "planner/schedule/registry.h"
@@ -12,6 +14,53 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kMostSlices = 4096;
+
+// FLOPs of every layer's forward.
+std::vector<double> work_of_layers(const ModelSpec& model, int64_t sequence) {
+  std::vector<double> work;
+  for (const LayerRun& run : layer_runs(model)) {
+    ModelSpec alike = model_of_run(model, run);
+    alike.layers = 1;
+    alike.vocab = 0;
+    const ModelFlops flops = model_flops(alike, tokens_of_run(run, sequence));
+    work.insert(work.end(), static_cast<size_t>(run.layers),
+                flops.dense_forward + flops.attention_forward);
+  }
+  return work;
+}
+
+// As many consecutive layers for each stage as stay within `most`, and one at least; nothing where
+// the last stage would exceed it.
+std::optional<std::vector<int64_t>> cut_within(const std::vector<double>& work, int64_t stages,
+                                               double most) {
+  const auto layers = static_cast<int64_t>(work.size());
+  std::vector<int64_t> cut;
+  int64_t next = 0;
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    const int64_t first = next, behind = stages - stage - 1;  // stages that need a layer each
+    double sum = work[static_cast<size_t>(next++)];
+    while (next < layers - behind && sum + work[static_cast<size_t>(next)] <= most) {
+      sum += work[static_cast<size_t>(next++)];
+    }
+    cut.push_back(next - first);
+  }
+  if (next < layers) return std::nullopt;
+  return cut;
+}
+
+// The largest stage's work is the sum of some layers in a row: halving finds it within rounding.
+std::vector<int64_t> cut_evenly(const std::vector<double>& work, int64_t stages) {
+  constexpr int kHalvings = 60;
+  double low = 0, high = std::accumulate(work.begin(), work.end(), 0.0);
+  std::vector<int64_t> best = *cut_within(work, stages, high);
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = (low + high) / 2;
+    const std::optional<std::vector<int64_t>> cut = cut_within(work, stages, middle);
+    (cut ? high : low) = middle;
+    if (cut) best = *cut;
+  }
+  return best;
+}
 
 }  // namespace
 
@@ -23,8 +72,10 @@ std::vector<std::string_view> plannable_schedules() {
   return names;
 }
 
-std::vector<int64_t> layers_of_stages(const ModelSpec& model, const Pipeline& pipeline) {
+std::vector<int64_t> layers_of_stages(const ModelSpec& model, const Pipeline& pipeline,
+                                      int64_t sequence) {
   const int64_t stages = pipeline.stages * pipeline.virtual_stages;
+  if (!model.uniform()) return cut_evenly(work_of_layers(model, sequence), stages);
   std::vector<int64_t> layers(static_cast<size_t>(stages), model.layers / stages);
   // The ends have the embedding and the loss beside their layers.
   const int64_t more = model.layers % stages;

@@ -31,8 +31,10 @@ struct Pipeline {
 std::vector<std::string_view> plannable_schedules();
 
 /// Layers of each of the stages * virtual_stages stages of a model, first to last: as equal as may
-/// be, the first and the last with the fewer.
-std::vector<int64_t> layers_of_stages(const ModelSpec& model, const Pipeline& pipeline);
+/// be, the first and the last with the fewer; where layers differ, so that the stage with most
+/// FLOPs on a sequence has as few as may be.
+std::vector<int64_t> layers_of_stages(const ModelSpec& model, const Pipeline& pipeline,
+                                      int64_t sequence);
 
 /// Throws bad_input, prefixed by `origin`: a schedule that is unknown or takes other numbers, more
 /// stages than layers, slices that the sequence does not divide into.

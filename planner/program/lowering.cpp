@@ -23,6 +23,10 @@ Program empty_program(const StepRequest& request) {
   if (request.strategy.parallel.has_pipeline()) {
     throw bad_input("strategy: a pipeline has a program for each of its ranks, not one for all");
   }
+  if (!request.model.uniform()) {
+    throw bad_input("{}: layers that differ have a program for each kind, not one for all",
+                    request.model.name);
+  }
   validate(request.strategy, request.model, request.sequence, "strategy");
   Program program;
   program.model = request.model;

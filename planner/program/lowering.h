@@ -79,7 +79,14 @@ class StepLowering {
   void forward(const StageLayers& stage, int micro_batch);
   void forward_layer(int layer);
   void forward_chunks(int layer);
+  /// Of a layer that is a norm and the MLP alone: y is its input, saved as a layer's input is.
+  void forward_without_attention(int layer);
   void open_block(int layer, int block, ForwardBlock& b);
+  /// The layer's input, saved as its policy says.
+  BufferId open_residual(int layer, int block);
+  /// The MLP of y; `inner` comes back where it is saved.
+  BufferId mlp_forward(int layer, int block, BufferId y, BufferId next);
+  void leave_block(int layer, int block, BufferId next, BufferId inner);
   void close_block(int layer, int block, const ForwardBlock& b);
   Projections project_chunk(int layer, int chunk, BufferId x, bool normed, const KeyValues& kv);
   /// One rectangle of it. `first`, `last`: of the ops of this query chunk.
@@ -106,6 +113,7 @@ class StepLowering {
   // --- lowering_backward.cpp
   void backward(const StageLayers& stage, int micro_batch);
   void backward_layer(int layer);
+  void backward_without_attention(int layer);
   void backward_chunks(int layer);
   void restore_projections(int layer, KeyValues& kv, std::vector<Parked>& q);
   void backward_q_outer(int layer, KeyValues& kv, std::vector<Parked>& q);
@@ -124,6 +132,10 @@ class StepLowering {
   Projections own_gradients(int layer, int chunk, const Projections& d);
   void norm_again(int layer, int block, BackwardBlock& b);
   void backward_projection(int layer, int chunk, const BackwardBlock& b, const Projections& d);
+  /// Gradients of a block's MLP, from what its forward saved of it.
+  void mlp_backward(int layer, int block, BufferId y, BufferId dx);
+  /// The gradient that came from the layer behind is used up.
+  void drop_gradient(int block);
   void close_backward(int layer, int block, const BackwardBlock& b);
   void embedding_backward();
 

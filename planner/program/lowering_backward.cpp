@@ -25,7 +25,9 @@ void StepLowering::backward_layer(int layer) {
   parameters(unit);
   if (layer > stage_->first) prefetch_parameters(unit - 1);
   gradients(unit);
-  if (in_groups()) {
+  if (!program_.model.attention) {
+    backward_without_attention(layer);
+  } else if (in_groups()) {
     backward_groups(layer);
   } else {
     backward_chunks(layer);
@@ -35,6 +37,17 @@ void StepLowering::backward_layer(int layer) {
   }
   release_parameters(unit);
   finish_gradients(unit);
+}
+
+void StepLowering::backward_without_attention(int layer) {
+  for (int block = blocks_ - 1; block >= 0; --block) {
+    BackwardBlock b;
+    b.x = builder_.fetch(saved_[layer].x[block]);
+    b.dx = builder_.fetch(gradient_[block]);
+    mlp_backward(layer, block, b.x, b.dx);
+    drop_gradient(block);
+    close_backward(layer, block, b);
+  }
 }
 
 void StepLowering::backward_chunks(int layer) {
@@ -144,14 +157,7 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
   }
 
   g.dx = builder_.fetch(gradient_[block]);
-  const bool inner_saved = !mine.inner[block].empty();
-  const BufferId inner = inner_saved ? builder_.fetch(mine.inner[block]) : -1;
-  mlp_gradient(layer, block, y, g.dx, inner);
-  if (inner_saved) {
-    builder_.release_fetched(mine.inner[block], inner);
-    builder_.drop(mine.inner[block]);
-    mine.inner[block] = {};
-  }
+  mlp_backward(layer, block, y, g.dx);
   if (y_saved) {
     builder_.release_fetched(mine.y[block], y);
     builder_.drop(mine.y[block]);
@@ -170,9 +176,24 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
     if (parked->file >= 0) builder_.release(parked->file);
     *parked = {};
   }
+  drop_gradient(block);
+  return g;
+}
+
+void StepLowering::mlp_backward(int layer, int block, BufferId y, BufferId dx) {
+  Parked& saved_inner = saved_[layer].inner[block];
+  const bool inner_saved = !saved_inner.empty();
+  const BufferId inner = inner_saved ? builder_.fetch(saved_inner) : -1;
+  mlp_gradient(layer, block, y, dx, inner);
+  if (!inner_saved) return;
+  builder_.release_fetched(saved_inner, inner);
+  builder_.drop(saved_inner);
+  saved_inner = {};
+}
+
+void StepLowering::drop_gradient(int block) {
   if (gradient_[block].host >= 0) builder_.release(gradient_[block].host);
   gradient_[block] = {};
-  return g;
 }
 
 void StepLowering::attention_gradient(int layer, int q_chunk, int kv_first, int kv_count,

@@ -138,28 +138,32 @@ void StepLowering::attend_chunk(int layer, int chunk, const KeyValues& kv, const
 }
 
 void StepLowering::open_block(int layer, int block, ForwardBlock& b) {
-  LayerSaved& saved_here = saved_[layer];
-  const Saved keep_x = saved(s_.layer_input, layer);
-  const Parked waiting = residual_[block];
-  b.x = builder_.fetch(waiting);
-  // A residual that waits on the host is the saved layer input already.
-  if (keep_x == Saved::keep) {
-    saved_here.x[block].device = b.x;
-    if (waiting.host >= 0) builder_.release(waiting.host);
-  } else if (waiting.host >= 0) {
-    saved_here.x[block] = builder_.keep_on_host(waiting.host, keep_x);
-  } else {
-    saved_here.x[block] = builder_.save(b.x, keep_x);
-  }
+  b.x = open_residual(layer, block);
   if (separate_norm()) b.h = norm(layer, block, b.x, false);
   b.o = device(Tensor::o, layer, block);
   b.lse = device(Tensor::lse, layer, block);
 }
 
+BufferId StepLowering::open_residual(int layer, int block) {
+  LayerSaved& saved_here = saved_[layer];
+  const Saved keep_x = saved(s_.layer_input, layer);
+  const Parked waiting = residual_[block];
+  const BufferId x = builder_.fetch(waiting);
+  // A residual that waits on the host is the saved layer input already.
+  if (keep_x == Saved::keep) {
+    saved_here.x[block].device = x;
+    if (waiting.host >= 0) builder_.release(waiting.host);
+  } else if (waiting.host >= 0) {
+    saved_here.x[block] = builder_.keep_on_host(waiting.host, keep_x);
+  } else {
+    saved_here.x[block] = builder_.save(x, keep_x);
+  }
+  return x;
+}
+
 void StepLowering::close_block(int layer, int block, const ForwardBlock& b) {
   LayerSaved& saved_here = saved_[layer];
   const Saved keep_o = saved(s_.attention_out, layer), keep_y = saved(s_.mlp_input, layer);
-  const Saved keep_inner = saved(s_.mlp_inner, layer);
 
   // The residual is updated in place wherever nobody needs the old value any more.
   const bool y_in_place = saved(s_.layer_input, layer) != Saved::keep;
@@ -170,12 +174,32 @@ void StepLowering::close_block(int layer, int block, const ForwardBlock& b) {
 
   const bool next_in_place = keep_y == Saved::recompute;
   const BufferId next = next_in_place ? y : device(Tensor::x, layer + 1, block);
-  const bool saves_inner = keep_inner != Saved::recompute;
+  const BufferId inner = mlp_forward(layer, block, y, next);
+  if (!next_in_place) saved_here.y[block] = builder_.park(y, keep_y);
+  leave_block(layer, block, next, inner);
+}
+
+BufferId StepLowering::mlp_forward(int layer, int block, BufferId y, BufferId next) {
+  const bool saves_inner = saved(s_.mlp_inner, layer) != Saved::recompute;
   const BufferId inner = saves_inner ? device(Tensor::inner, layer, block) : -1;
   mlp(layer, block, y, next, inner);
-  if (!next_in_place) saved_here.y[block] = builder_.park(y, keep_y);
-  if (saves_inner) saved_here.inner[block] = builder_.park(inner, keep_inner);
+  return inner;
+}
+
+void StepLowering::leave_block(int layer, int block, BufferId next, BufferId inner) {
+  if (inner >= 0) {
+    saved_[layer].inner[block] = builder_.park(inner, saved(s_.mlp_inner, layer));
+  }
   residual_[block] = builder_.park(next, idle_block());
+}
+
+void StepLowering::forward_without_attention(int layer) {
+  for (int block = 0; block < blocks_; ++block) {
+    const BufferId x = open_residual(layer, block);
+    const bool in_place = saved(s_.layer_input, layer) != Saved::keep;
+    const BufferId next = in_place ? x : device(Tensor::x, layer + 1, block);
+    leave_block(layer, block, next, mlp_forward(layer, block, x, next));
+  }
 }
 
 void StepLowering::forward_layer(int layer) {
@@ -187,7 +211,9 @@ void StepLowering::forward_layer(int layer) {
        {&saved_here.x, &saved_here.y, &saved_here.o, &saved_here.lse, &saved_here.inner}) {
     per_block->resize(blocks_);
   }
-  if (in_groups()) {
+  if (!program_.model.attention) {
+    forward_without_attention(layer);
+  } else if (in_groups()) {
     forward_groups(layer);
   } else {
     forward_chunks(layer);

@@ -219,6 +219,15 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   rows(q_own_width * f32, {dq_own});
   rows(kv_own_width * f32, {dk_own, dv_own});
 
+  if (!model.attention) {
+    for (const Tensor t :
+         {k_all, v_all, k,     v,       dk_all,    dv_all,    dk,     dv,    y,
+          o,     d_o,   q,     o_heads, d_o_heads, delta_own, lse,    delta, delta_heads,
+          dq,    o_sum, q_own, k_own,   v_own,     dq_own,    dk_own, dv_own}) {
+      at(t) = table.row[static_cast<int>(t)] = 0;
+    }
+  }
+
   const auto set_units = [&](Tensor first, const std::array<int64_t, 3>& elements, int64_t bytes) {
     for (int i = 0; i < 3; ++i) {
       table.unit[static_cast<int>(first) + i] = checked_mul(elements[i], bytes, name_of(first));

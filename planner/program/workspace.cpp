@@ -34,10 +34,13 @@ std::array<int64_t, 3> unit_elements(const ModelSpec& m) {
 
   const int64_t attention = m.attention_width(), qkv = attention + 2 * m.kv_width();
   const int64_t inner = m.activation == Activation::swiglu ? 2 * m.ffn : m.ffn;
-  int64_t layer = 2 * norm + mul(qkv + attention, m.hidden) + mul(inner + m.ffn, m.hidden);
-  if (m.qkv_bias) layer += qkv;
-  if (m.qk_norm) layer += 2 * m.head_dim;
-  if (m.attention_out_bias) layer += m.hidden;
+  int64_t layer = norm + mul(inner + m.ffn, m.hidden);
+  if (m.attention) {
+    layer += norm + mul(qkv + attention, m.hidden);
+    if (m.qkv_bias) layer += qkv;
+    if (m.qk_norm) layer += 2 * m.head_dim;
+    if (m.attention_out_bias) layer += m.hidden;
+  }
   if (m.mlp_bias) layer += inner + m.hidden;
 
   const int64_t head = norm + (m.tied_embeddings ? 0 : table);
@@ -47,9 +50,12 @@ std::array<int64_t, 3> unit_elements(const ModelSpec& m) {
 std::array<int64_t, 3> replicated_elements(const ModelSpec& m) {
   const std::array<int64_t, 3> all = unit_elements(m);
   const int64_t norm = m.norm == Norm::layernorm ? 2 * m.hidden : m.hidden;
-  int64_t layer = 2 * norm;
-  if (m.qk_norm) layer += 2 * m.head_dim;
-  if (m.attention_out_bias) layer += m.hidden;
+  int64_t layer = norm;
+  if (m.attention) {
+    layer += norm;
+    if (m.qk_norm) layer += 2 * m.head_dim;
+    if (m.attention_out_bias) layer += m.hidden;
+  }
   if (m.mlp_bias) layer += m.hidden;
   return {all[0], layer, all[2]};
 }

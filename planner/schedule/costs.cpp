@@ -56,7 +56,11 @@ ScheduleCosts uniform_costs(int32_t virtual_stages, const StageTimes& rank,
   }
   const StageMemory part{memory.activations / virtual_stages, memory.for_weights / virtual_stages,
                          memory.checkpoint / virtual_stages, memory.offloaded / virtual_stages};
-  return {{stage}, {part}, {}, communication};
+  ScheduleCosts costs;
+  costs.times = {stage};
+  costs.memory = {part};
+  costs.communication = communication;
+  return costs;
 }
 
 ScheduleCosts attention_apart_costs(int32_t ranks, int32_t layers, const StageTimes& rank,
@@ -172,6 +176,10 @@ void check_costs(const Schedule& schedule, const ScheduleCosts& costs) {
                 int64_t{schedule.micro_batches} * schedule.slices, "slices");
   }
   check_number(costs.communication, "communication time");
+  if (!costs.messages.empty()) {
+    check_count(costs.messages.size(), schedule.all_stages(), schedule.all_stages(), "messages");
+    for (const double message : costs.messages) check_number(message, "communication time");
+  }
   check_number(costs.hidden, "share hidden in overlapped pairs");
   if (costs.hidden > 1) throw bad_input("no more than all (1) can be hidden in overlapped pairs");
   if (costs.ranks_per_channel < 1) throw bad_input("a copy channel serves at least one rank");

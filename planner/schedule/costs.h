@@ -5,6 +5,7 @@
 // sequence. Plain values; safe from any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -45,12 +46,19 @@ struct ScheduleCosts {
   std::vector<StageMemory> memory = {{}};  ///< likewise
   std::vector<SliceShare> shares;  ///< by slice, or by microbatch and slice; none: equal parts
   double communication = 0;        ///< from the end of an action to what needs it on another rank
+  /// The same by stage of a pipe, for what it passes to the next one and gets back; none: all
+  /// alike.
+  std::vector<double> messages;
   /// How much of the shorter actions is hidden by the longest where actions run as one, 0 to 1.
   double hidden = 0;
   int32_t ranks_per_channel = 1;  ///< neighbours that share a copy channel to their host
 
   const StageTimes& times_of(const Schedule& schedule, int32_t stage) const;
   const StageMemory& memory_of(const Schedule& schedule, int32_t stage) const;
+  /// What a message between two stages takes.
+  double message(int32_t from, int32_t to) const {
+    return messages.empty() ? communication : messages[static_cast<size_t>(std::min(from, to))];
+  }
 };
 
 /// The same on every rank: `rank` is what one microbatch takes on all stages of one rank, and

@@ -54,6 +54,10 @@ class Simulation {
     return action + 1;
   }
 
+  double delay(int32_t from, int32_t to) const {
+    return costs_.message(linked_.actions[from].stage, linked_.actions[to].stage);
+  }
+
   // Puts the rank's next action where its start is known, or where what it waits for is.
   void prepare(int32_t rank) {
     const int32_t begin = next_[rank];
@@ -61,17 +65,16 @@ class Simulation {
     double start = free_at_[rank];
     // A rank asks for a copy and goes on; that it comes after what it needs is its channel's order.
     const bool asks = is_copy(linked_.actions[begin].kind);
-    const int32_t first = linked_.first_wait[begin];
-    const int32_t last = linked_.first_wait[end_of_group(begin)];
-    for (int32_t i = first; i < last; ++i) {
-      const Wait& wait = linked_.waits[i];
-      const double end = timing_.ends[wait.action];
-      if (end < 0) {
-        next_waiting_[rank] = waiting_for_[wait.action];
-        waiting_for_[wait.action] = rank;
-        return;
+    for (int32_t action = begin, last = end_of_group(begin); action < last; ++action) {
+      for (const Wait& wait : linked_.waits_of(action)) {
+        const double end = timing_.ends[wait.action];
+        if (end < 0) {
+          next_waiting_[rank] = waiting_for_[wait.action];
+          waiting_for_[wait.action] = rank;
+          return;
+        }
+        if (!asks) start = std::max(start, wait.delayed ? end + delay(wait.action, action) : end);
       }
-      if (!asks) start = std::max(start, wait.delayed ? end + costs_.communication : end);
     }
     ready_.push({start, rank});
   }

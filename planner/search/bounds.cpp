@@ -272,10 +272,16 @@ void Bounds::State::count_compute(const Facts& f, Table& t, Busy& busy) const {
   const double attend_back =
       f.streams || f.kv_outer ? one.attention_backward_pairs : groups * one.attention_backward;
   double sum = blocks * (one.embed_forward + head[0] + one.embed_backward);
-  sum += layers * (projection + projection_back + attend + attend_back +
-                   blocks * (one.out_forward + one.out_backward + inner[0]));
+  sum += layers * blocks * inner[0];
   sum +=
       blocks * (recomputed(s.mlp_inner) * inner[1] + (layers - recomputed(s.mlp_inner)) * inner[2]);
+  if (!request.model.attention) {
+    if (f.tensor) sum += blocks * layers * (2 * one.norm_forward + one.norm_backward);
+    busy[Stream::compute] += static_cast<double>(request.micro_batches) * sum;
+    return;
+  }
+  sum += layers * (projection + projection_back + attend + attend_back +
+                   blocks * (one.out_forward + one.out_backward));
   sum += recomputed(s.qkv) * projection + recomputed(s.attention_out) * attend +
          recomputed(s.mlp_input) * blocks * one.out_forward;
   if (f.separate_norm) {
@@ -399,7 +405,8 @@ void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) 
   const auto recomputed = [&](const SavedPolicy& policy) {
     return policy.where == Saved::recompute ? static_cast<double>(f.covered(policy, f.layers)) : 0;
   };
-  if (f.exchanges) {
+  const bool attends = request.model.attention;
+  if (f.exchanges && attends) {
     const auto groups = static_cast<double>(f.groups);
     const double kv =
         f.groups > 1 ? static_cast<double>(kv_groups(request.model, t.program.lengths)) : 1;
@@ -409,15 +416,16 @@ void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) 
            (layers * (q + dq + groups * (one.o_exchange + one.d_o_exchange)) +
             recomputed(s.qkv) * q + recomputed(s.attention_out) * groups * one.o_exchange);
   }
-  if (f.ring) {
+  if (f.ring && attends) {
     const double shifts = static_cast<double>(t.parallel.ring - 1);
     sum += one.kv_shift * shifts * (2 * layers + recomputed(s.attention_out)) +
            one.dkv_shift * (shifts + 1) * layers;
   }
   if (f.tensor) {
     // Attention and the MLP gather what they take and deal out what they give, twice in backward.
-    sum += layers * (2 * one.tokens_gather + 2 * one.tokens_scatter) +
-           layers * (4 * one.tokens_gather + 2 * one.tokens_scatter);
+    const double sublayers = attends ? 2 : 1;
+    sum += layers * sublayers *
+           (one.tokens_gather + one.tokens_scatter + 2 * one.tokens_gather + one.tokens_scatter);
   }
   const Stream stream = t.parallel.overlap ? Stream::comm : Stream::compute;
   busy[stream] += static_cast<double>(request.micro_batches) * sum;

@@ -273,6 +273,7 @@ std::string key_of(const StepRequest& r, const ShrunkenPrograms& t) {
   }
   for (const Tier tier : {s.parameters, s.gradients, s.optimizer}) pack(static_cast<int>(tier), 2);
   pack(r.model.tied_embeddings, 1);
+  pack(r.model.attention, 1);
   pack(static_cast<int>(r.dtype), 1);
   pack(t.repeats_blocks, 1);
   // Of the degrees, only a ring's shapes the list; the others are sizes.

@@ -1,0 +1,61 @@
+// The step programs that the costs of a pipeline's stages are made of. Internal to
+// planner/pipeline.
+//
+// Layers of one kind on the rank that has most of them are a program, of a model with just these
+// layers; where all layers are alike there is one kind. Programs are evaluated when they are first
+// asked for, each once. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "planner/pipeline/pipeline_step.h"
+
+namespace longspan {
+
+class StagePrograms {
+ public:
+  /// `evaluate` must outlive this object.
+  StagePrograms(const StepRequest& request, const EvaluateStage& evaluate);
+
+  const Pipeline& pipeline() const { return pipeline_; }
+  size_t kinds() const { return kinds_.size(); }
+  /// Of the kind's program.
+  const StepRequest& slice(size_t kind) const { return kinds_[kind].slice; }
+  int64_t layers(size_t kind) const { return slice(kind).model.layers; }
+  /// Layers of a kind on one stage.
+  int64_t layers_on(int64_t stage, size_t kind) const {
+    return kinds_[kind].on_stage[static_cast<size_t>(stage)];
+  }
+  /// Hidden states that leave a stage for the next one, in sequences: those of tokens that the
+  /// layers there pass by come along.
+  double passed_on(int64_t stage) const { return passed_on_[static_cast<size_t>(stage)]; }
+  /// Of those, what passes by a stage's layers at most.
+  double passing(int64_t stage) const { return passing_[static_cast<size_t>(stage)]; }
+
+  /// Of a slice among others. The first kind works on all tokens, and stands for all at the ends.
+  const Evaluation& evaluation(size_t kind, Ends ends, int64_t micro_batches);
+
+ private:
+  struct Known {
+    Ends ends;
+    int64_t micro_batches;
+    Evaluation evaluation;
+  };
+  struct Kind {
+    StepRequest slice;
+    std::vector<int64_t> on_stage;
+    std::deque<Known> known;  // references stay
+  };
+
+  Pipeline pipeline_;
+  const EvaluateStage& evaluate_;
+  std::vector<Kind> kinds_;
+  std::vector<double> passed_on_, passing_;
+};
+
+/// The request of one slice on layers of one kind, `run` with their number, without the pipeline.
+StepRequest slice_request(const StepRequest& request, const LayerRun& run);
+
+}  // namespace longspan
