@@ -247,7 +247,7 @@ int explain_pipeline(const Plan& plan, bool json) {
 
 int run(const std::string& path, bool all, bool json) {
   const Plan plan = read_plan(path);
-  if (plan.strategy.parallel.has_pipeline()) return explain_pipeline(plan, json);
+  if (!is_one_program(plan.model, plan.strategy)) return explain_pipeline(plan, json);
   const Simulated simulated = simulate_plan(plan);
   const Neighbours around(plan);
   if (json) {

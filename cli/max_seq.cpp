@@ -91,13 +91,12 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   }
   fmt::print("{}\n", bold("What would lift the limit"));
   for (const MaxSequence& result : results) {
-    if (result.would_lift.empty()) continue;
-    const std::string shortfall =
-        result.shortfall_bytes > 0
-            ? fmt::format("{} tokens more lack {}; ", format_tokens(result.granule),
-                          format_bytes(result.shortfall_bytes))
-            : std::string();
-    fmt::print("  {}: {}{}\n", result.strategy, shortfall, result.would_lift);
+    std::string line = result.would_lift;
+    if (result.shortfall_bytes > 0) {
+      line = fmt::format("{} tokens more lack {}{}{}", format_tokens(result.granule),
+                         format_bytes(result.shortfall_bytes), line.empty() ? "" : "; ", line);
+    }
+    if (!line.empty()) fmt::print("  {}: {}\n", result.strategy, line);
   }
 }
 
@@ -109,8 +108,8 @@ int run(const Flags& flags, bool json) {
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
   std::vector<std::string> strategies;
-  if (flags.strategy == "all" && !options.parallel.admits_flat()) {
-    strategies = {"auto"};  // no preset has a pipeline
+  if (flags.strategy == "all" && (!options.parallel.admits_flat() || !model.uniform())) {
+    strategies = {"auto"};  // presets have no pipeline, and one program
   } else if (flags.strategy != "all") {
     strategies = {flags.strategy};
   } else {

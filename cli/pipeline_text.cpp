@@ -9,15 +9,12 @@
 namespace longspan::cli {
 
 void print_pipeline(const Plan& plan, const PipelineStep& step) {
-  const Pipeline& pipeline = plan.strategy.parallel.pipeline;
-  fmt::print("{}\n", bold("Pipeline"));
-  fmt::print(
-      "  a microbatch takes a rank {} forward and {} backward, a message {}; idle {} of the "
-      "schedule\n",
-      format_seconds(step.forward_seconds), format_seconds(step.backward_seconds),
-      format_seconds(step.message_seconds), percent(step.bubble_rate));
-  Table table({{"rank"}, {"layers", false}, {"busy"}, {"microbatches held"}, {"device"}, {"host"}});
-  const std::vector<int64_t> layers = layers_of_stages(plan.model, pipeline, plan.sequence);
+  fmt::print("{}\n", bold(plan.strategy.parallel.has_pipeline() ? "Pipeline" : "Stage by stage"));
+  fmt::print("  a microbatch takes a rank {} forward and {} backward{}; idle {} of the schedule\n",
+             format_seconds(step.forward_seconds), format_seconds(step.backward_seconds),
+             step.message_seconds > 0 ? ", a message " + format_seconds(step.message_seconds) : "",
+             percent(step.bubble_rate));
+  Table table({{"rank"}, {"layers"}, {"busy"}, {"microbatches held"}, {"device"}, {"host"}});
   // Of many ranks the first, the last and some between say what there is to see.
   const auto count = static_cast<int64_t>(step.ranks.size());
   constexpr int64_t kMost = 16;
@@ -25,11 +22,7 @@ void print_pipeline(const Plan& plan, const PipelineStep& step) {
   for (int64_t rank = 0; rank < count; ++rank) {
     if (rank % apart != 0 && rank + 1 != count) continue;
     const PipelineRank& r = step.ranks[static_cast<size_t>(rank)];
-    const std::string of_stages =
-        pipeline.virtual_stages == 1
-            ? fmt::format("{}", layers[static_cast<size_t>(rank)])
-            : fmt::format("{} x {}", pipeline.virtual_stages, layers[layers.size() / 2]);
-    table.add({fmt::format("{}", rank), of_stages, format_seconds(r.busy_seconds),
+    table.add({fmt::format("{}", rank), fmt::format("{}", r.layers), format_seconds(r.busy_seconds),
                fmt::format("{:.2f}", r.microbatches_held), bytes_or_dash(r.peak_bytes[0]),
                bytes_or_dash(r.peak_bytes[1])});
   }
@@ -39,7 +32,8 @@ void print_pipeline(const Plan& plan, const PipelineStep& step) {
 Json pipeline_json(const PipelineStep& step) {
   Json ranks = Json::array();
   for (const PipelineRank& rank : step.ranks) {
-    Json entry = {{"busy_seconds", rank.busy_seconds},
+    Json entry = {{"layers", rank.layers},
+                  {"busy_seconds", rank.busy_seconds},
                   {"microbatches_held", rank.microbatches_held}};
     put_tiers(entry, rank.peak_bytes);
     ranks.push_back(std::move(entry));

@@ -186,7 +186,7 @@ void print_text(const Flags& flags, const Sweep& found, const std::string& why_c
   fmt::print("{}\n", bold(headline(found.best)));
   print_knobs(found.best);
   print_prediction(found.best, found.best.predicted);
-  if (found.best.strategy.parallel.has_pipeline())
+  if (!is_one_program(found.best.model, found.best.strategy))
     print_pipeline(found.best, pipeline_step(found.best));
   if (!why_chosen.empty()) {
     fmt::print("{}\n  {}\n", bold("With and without a pipeline"), why_chosen);

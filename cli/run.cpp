@@ -240,6 +240,12 @@ void check_ranks_present(const Plan& plan, const Flags& flags, const Communicato
         "run them yet; `plan --pipeline 1` makes a plan without",
         flags.plan, describe(pipeline));
   }
+  if (!plan.model.uniform()) {
+    throw bad_input(
+        "{}: the layers of {} differ: such models are planned and simulated, the engine trains "
+        "those whose layers are alike; try explain or simulate",
+        flags.plan, plan.model.name);
+  }
   const int64_t ranks = plan.strategy.parallel.ranks();
   if (comm.size() == ranks) return;
   if (comm.name() == "self") {

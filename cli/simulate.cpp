@@ -47,7 +47,7 @@ int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
 int run(const Flags& flags, bool json) {
   check_folder_of(flags.trace, "--trace");
   const Plan plan = read_plan(flags.plan);
-  if (plan.strategy.parallel.has_pipeline()) return run_pipeline(flags, plan, json);
+  if (!is_one_program(plan.model, plan.strategy)) return run_pipeline(flags, plan, json);
   const Simulated s = simulate_plan(plan);
   if (!flags.trace.empty()) {
     const std::string events = trace_events(s.program, s.timeline, "predicted");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
@@ -53,7 +54,6 @@ struct LayerTimes {
 struct Times {
   std::vector<LayerTimes> layer;  // by kind
   double embedding = 0, embedding_backward = 0, loss = 0;
-  double rest = 0;  // of the ends, beside that of layers
   std::vector<SliceShare> shares;
 };
 
@@ -114,9 +114,6 @@ Times times_of(StagePrograms& programs, const std::vector<LayerRun>& kinds, cons
   t.embedding = slices * std::max(0.0, first.forward - middle.forward);
   t.embedding_backward = slices * std::max(0.0, first.backward - middle.backward);
   t.loss = slices * std::max(0.0, last.forward + last.backward - middle.forward - middle.backward);
-  if (!cuts_vocabulary(programs.pipeline())) {
-    t.rest = std::max({0.0, first.rest - middle.rest, last.rest - middle.rest});
-  }
   if (count > 1) t.shares = measured_shares(programs, kinds, earlier);
   return t;
 }
@@ -221,8 +218,10 @@ TensorBytes bytes_of(const StepRequest& r) {
   return tensor_bytes(r.model, lengths_of(r.strategy, r.sequence), r.strategy, r.dtype);
 }
 
-// Parameters and their states of units of these kinds, one of each.
-TierBytes unit_states(const StepRequest& stage, std::initializer_list<int> units) {
+// Parameters and their states of units of these kinds, one of each. Gradients that are shards in
+// the end are whole until then where there are several microbatches to sum.
+TierBytes unit_states(const StepRequest& stage, int64_t microbatches,
+                      std::initializer_list<int> units) {
   const Strategy& s = stage.strategy;
   const TensorBytes bytes = bytes_of(stage);
   const bool sharded = s.parallel.shards() > 1;
@@ -238,23 +237,34 @@ TierBytes unit_states(const StepRequest& stage, std::initializer_list<int> units
   if (stage.dtype != DType::float32) add(Tensor::master_embedding, update);
   add(Tensor::adam_m_embedding, s.optimizer);
   add(Tensor::adam_v_embedding, s.optimizer);
-  add(sharded && s.parallel.zero >= 2 ? Tensor::grads_embedding_shard : Tensor::grads_embedding,
-      s.gradients);
+  const bool shards = sharded && (microbatches == 1 || s.parallel.zero >= 2);
+  add(shards ? Tensor::grads_embedding_shard : Tensor::grads_embedding, s.gradients);
   return sum;
+}
+
+// Of a step's rest, that of the ends: beside that of layers.
+double rest_of_ends(StagePrograms& programs, const std::vector<int32_t>& ranks) {
+  if (cuts_vocabulary(programs.pipeline())) return 0;
+  const auto rest = [&](Ends ends) { return phases_of(programs, 0, ends).rest; };
+  const double with = ranks.front() == ranks.back()
+                          ? rest({true, true})
+                          : std::max(rest({true, false}), rest({false, true}));
+  return std::max(0.0, with - rest(kMiddle));
 }
 
 // What lies on a rank while one slice is at work, and what each in flight leaves.
 class Memory {
  public:
-  explicit Memory(StagePrograms& programs)
-      : programs_(programs), cut_(cuts_vocabulary(programs.pipeline())) {
+  Memory(StagePrograms& programs, int64_t microbatches)
+      : programs_(programs),
+        microbatches_(std::min<int64_t>(2, microbatches)),
+        cut_(cuts_vocabulary(programs.pipeline())) {
     const int64_t slices = programs.pipeline().slices;
     for (size_t kind = 0; kind < programs.kinds(); ++kind) {
       const StepRequest& slice = programs.slice(kind);
       Kind& own = kinds_.emplace_back(SlicesInFlight(slice, bytes_of(slice), slices));
-      const TierBytes states = unit_states(slice, {1});
-      // Of two microbatches: gradients stay from the first to the second.
-      const TierBytes peak = programs.evaluation(kind, kMiddle, 2).peak_bytes;
+      const TierBytes states = unit_states(slice, microbatches_, {1});
+      const TierBytes peak = programs.evaluation(kind, kMiddle, microbatches_).peak_bytes;
       const auto layers = static_cast<double>(programs.layers(kind));
       for (int tier = 0; tier < kTierCount; ++tier) {
         own.lasting[tier] = static_cast<double>(states[tier]) +
@@ -263,7 +273,7 @@ class Memory {
       }
     }
     if (!cut_) return;
-    vocabulary_ = unit_states(programs.slice(0), {0, 2});
+    vocabulary_ = unit_states(programs.slice(0), microbatches_, {0, 2});
     for (int64_t& tier : vocabulary_) {
       tier = round_up(ceil_div(tier, programs.pipeline().stages), kArenaAlignment);
     }
@@ -288,7 +298,8 @@ class Memory {
   TierBytes peak(const LayersByKind& layers, Ends ends, double held, double passing) {
     const Pipeline& p = programs_.pipeline();
     const StepRequest& first = programs_.slice(0);
-    std::array<double, kTierCount> bytes{}, largest{};
+    std::array<double, kTierCount> bytes{}, largest;
+    largest.fill(-std::numeric_limits<double>::infinity());
     SlicesInFlight slices(p.slices);
     for (size_t kind = 0; kind < layers.size(); ++kind) {
       if (layers[kind] == 0) continue;
@@ -300,8 +311,10 @@ class Memory {
       slices.include(own.slices, static_cast<double>(layers[kind]) /
                                      static_cast<double>(programs_.layers(kind)));
     }
-    const TierBytes &with = programs_.evaluation(0, cut_ ? kMiddle : ends, 2).peak_bytes,
-                    &without = programs_.evaluation(0, kMiddle, 2).peak_bytes;
+    const auto peak_of = [&](Ends at) -> const TierBytes& {
+      return programs_.evaluation(0, at, microbatches_).peak_bytes;
+    };
+    const TierBytes &with = peak_of(cut_ ? kMiddle : ends), &without = peak_of(kMiddle);
     TierBytes sum{};
     for (int tier = 0; tier < kTierCount; ++tier) {
       sum[tier] = std::llround(bytes[tier] + largest[tier]) + with[tier] - without[tier] +
@@ -324,6 +337,7 @@ class Memory {
   };
 
   StagePrograms& programs_;
+  int64_t microbatches_;  // gradients stay from the first of two to the second
   std::vector<Kind> kinds_;
   TierBytes vocabulary_{};
   bool cut_;
@@ -427,13 +441,21 @@ void SlicesInFlight::add(double held, TierBytes& bytes) const {
   bytes[0] += gradients_;
 }
 
-void cut_to_slice(StepRequest& request) {
+void cut_to_slice(StepRequest& request, const LayerRun& run) {
   Strategy& s = request.strategy;
   request.sequence /= s.parallel.pipeline.slices;
   s.parallel.pipeline = {};
   s.block_tokens = std::min(s.block_tokens, request.sequence);
   s.chunk_tokens = std::min(s.chunk_tokens, request.sequence);
   request.rank = 0;
+  if (run.tokens == 1) return;
+  // As many chunks and blocks, of fewer tokens each.
+  const int64_t chunks = request.sequence / s.chunk_tokens;
+  const int64_t chunks_of_block = s.block_tokens / s.chunk_tokens;
+  request.sequence =
+      tokens_of_run(run, request.sequence, chunks * s.parallel.ulysses * s.parallel.tensor);
+  s.chunk_tokens = request.sequence / chunks;
+  s.block_tokens = s.chunk_tokens * chunks_of_block;
 }
 
 bool splits_backward(const Schedule& schedule) {
@@ -448,7 +470,7 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   StagePrograms programs(request, evaluate_stage);
   const Pipeline& p = programs.pipeline();
   const Times times = times_of(programs, layer_kinds(request.model), cost);
-  Memory memory(programs);
+  Memory memory(programs, request.micro_batches * p.slices);
   const std::vector<double> kept = memory.kept_parts();
 
   ScheduleRequest wanted;
@@ -483,8 +505,8 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
     largest(step.rest_seconds, [&](size_t k) { return times.layer[k].rest; });
     largest(most_kept, [&](size_t k) { return kept[k]; });
   }
-  step.rest_seconds += times.rest;
-  step.message_seconds = wanted.costs.communication;
+  step.rest_seconds += rest_of_ends(programs, ranks);
+  if (p.stages > 1) step.message_seconds = wanted.costs.communication;
   step.bubble_rate = timing.bubble_rate;
   step.whole.step_seconds = timing.cost + step.rest_seconds;
 

@@ -12,6 +12,12 @@
 // is added. A rank holds that program and, for every slice in flight, what it has left, keys and
 // values among it; gradients of these add up for the whole sequence in all layers at once.
 //
+// A model whose layers differ (ModelSpec::runs) has a program for each kind of them, even where all
+// are on one rank. A stage takes the sum of what its layers take in theirs; a rank holds what
+// theirs last hold, and what the one at work holds besides. What samples tokens, and brings those
+// that passed by together with the others, is not counted in time; those that pass by are memory,
+// and go along from stage to stage.
+//
 // That sum knows neither what packing loses nor that gradients come after all forwards in some
 // schedules; lists that can be lowered are laid out where the answer is to be exact.
 //
@@ -96,8 +102,9 @@ class SlicesInFlight {
   int64_t gradients_ = 0;
 };
 
-/// Makes a request of the layers of a stage one of a slice, without the pipeline.
-void cut_to_slice(StepRequest& request);
+/// Makes a request of the layers of a stage one of a slice, without the pipeline, and of the run's
+/// share of its tokens.
+void cut_to_slice(StepRequest& request, const LayerRun& run);
 
 /// The slices' parts of a microbatch by the model's FLOP; none for whole sequences. REQUIRES: the
 /// request names a pipeline whose slices divide the sequence.

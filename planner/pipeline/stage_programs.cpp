@@ -71,16 +71,7 @@ const Evaluation& StagePrograms::evaluation(size_t kind, Ends ends, int64_t micr
 StepRequest slice_request(const StepRequest& request, const LayerRun& run) {
   StepRequest slice = request;
   slice.model = model_of_run(request.model, run);
-  cut_to_slice(slice);
-  if (run.tokens == 1) return slice;
-  // As many chunks and blocks, of fewer tokens each.
-  Strategy& s = slice.strategy;
-  const int64_t chunks = slice.sequence / s.chunk_tokens;
-  const int64_t chunks_of_block = s.block_tokens / s.chunk_tokens;
-  slice.sequence =
-      tokens_of_run(run, slice.sequence, chunks * s.parallel.ulysses * s.parallel.tensor);
-  s.chunk_tokens = slice.sequence / chunks;
-  s.block_tokens = s.chunk_tokens * chunks_of_block;
+  cut_to_slice(slice, run);
   return slice;
 }
 

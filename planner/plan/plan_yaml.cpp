@@ -179,9 +179,9 @@ Prediction read_prediction(const YamlMap& yaml) {
 void check_record(const YamlMap& yaml, const Plan& plan) {
   // A pipeline's memory follows from its schedule, which may follow from times.
   const std::array<int64_t, kTierCount> actual =
-      plan.strategy.parallel.has_pipeline()
-          ? evaluate(step_request(plan), CostModel(plan.hardware, plan.dtype)).peak_bytes
-          : exact_peak_bytes(step_request(plan));
+      is_one_program(plan.model, plan.strategy)
+          ? exact_peak_bytes(step_request(plan))
+          : evaluate(step_request(plan), CostModel(plan.hardware, plan.dtype)).peak_bytes;
   for (const auto& [tier, key] : kPeakKeys) {
     const int64_t recorded = plan.predicted.peak_bytes[static_cast<int>(tier)];
     const int64_t laid_out = actual[static_cast<int>(tier)];

@@ -209,6 +209,12 @@ struct StepRequest {
   Ends ends = {};
 };
 
+/// Whether the step is one program, to be listed, traced and run: a pipeline has one for each rank,
+/// a model whose layers differ one for each kind of them.
+inline bool is_one_program(const ModelSpec& model, const Strategy& strategy) {
+  return model.uniform() && !strategy.parallel.has_pipeline();
+}
+
 /// About how many ops a layer has in the step.
 int64_t about_ops_of_layer(const StepRequest& request);
 

@@ -268,25 +268,24 @@ void Bounds::State::count_compute(const Facts& f, Table& t, Busy& busy) const {
       tile(t, t.loss, s.loss_tile, &Strategy::loss_tile,
            {loss, shape_of(OpKind::embed_forward), shape_of(OpKind::embed_backward)});
 
+  const bool attends = request.model.attention;
   const double attend = f.streams ? one.attention_forward_pairs : groups * one.attention_forward;
   const double attend_back =
       f.streams || f.kv_outer ? one.attention_backward_pairs : groups * one.attention_backward;
+  const double around = attends ? one.out_forward + one.out_backward : 0;
   double sum = blocks * (one.embed_forward + head[0] + one.embed_backward);
-  sum += layers * blocks * inner[0];
+  sum += layers * ((attends ? projection + projection_back + attend + attend_back : 0) +
+                   blocks * (around + inner[0]));
   sum +=
       blocks * (recomputed(s.mlp_inner) * inner[1] + (layers - recomputed(s.mlp_inner)) * inner[2]);
-  if (!request.model.attention) {
-    if (f.tensor) sum += blocks * layers * (2 * one.norm_forward + one.norm_backward);
-    busy[Stream::compute] += static_cast<double>(request.micro_batches) * sum;
-    return;
+  if (attends) {
+    sum += recomputed(s.qkv) * projection + recomputed(s.attention_out) * attend +
+           recomputed(s.mlp_input) * blocks * one.out_forward;
   }
-  sum += layers * (projection + projection_back + attend + attend_back +
-                   blocks * (one.out_forward + one.out_backward));
-  sum += recomputed(s.qkv) * projection + recomputed(s.attention_out) * attend +
-         recomputed(s.mlp_input) * blocks * one.out_forward;
-  if (f.separate_norm) {
+  // Of the MLP's, only a tensor group's is an op of its own.
+  if (attends ? f.separate_norm : f.tensor) {
     sum += blocks * (layers * (2 * one.norm_forward + one.norm_backward) +
-                     recomputed(s.qkv) * one.norm_forward);
+                     (attends ? recomputed(s.qkv) * one.norm_forward : 0));
   }
   busy[Stream::compute] += static_cast<double>(request.micro_batches) * sum;
 }
@@ -319,9 +318,11 @@ void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) cons
   };
   back(tokens, 3 * blocks);
   double input_loads = blocks;
-  if (s.qkv.where == Saved::recompute && s.qkv.fraction == 1 && f.groups == 1)
-    input_loads += blocks;
-  if (f.kv_outer) input_loads += blocks;
+  if (request.model.attention) {
+    if (s.qkv.where == Saved::recompute && s.qkv.fraction == 1 && f.groups == 1)
+      input_loads += blocks;
+    if (f.kv_outer) input_loads += blocks;
+  }
   saved(s.layer_input, x, f.idle_block ? 0 : blocks, blocks, input_loads);
   for (const Tensor tensor : {o, lse}) saved(s.attention_out, tensor, blocks, blocks, blocks);
   saved(s.mlp_input, y, blocks, blocks, blocks);
@@ -348,7 +349,7 @@ void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) cons
   if (f.idle_block) {
     out(x, 2 * blocks * (layers + 1));
     back(x, blocks * (2 * layers + 2));
-    if (f.kv_outer) {
+    if (f.kv_outer && request.model.attention) {
       out(dx, blocks * layers);
       back(dx, blocks * layers);
     }
@@ -424,8 +425,8 @@ void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) 
   if (f.tensor) {
     // Attention and the MLP gather what they take and deal out what they give, twice in backward.
     const double sublayers = attends ? 2 : 1;
-    sum += layers * sublayers *
-           (one.tokens_gather + one.tokens_scatter + 2 * one.tokens_gather + one.tokens_scatter);
+    sum += layers * (sublayers * one.tokens_gather + sublayers * one.tokens_scatter) +
+           layers * (2 * sublayers * one.tokens_gather + sublayers * one.tokens_scatter);
   }
   const Stream stream = t.parallel.overlap ? Stream::comm : Stream::compute;
   busy[stream] += static_cast<double>(request.micro_batches) * sum;

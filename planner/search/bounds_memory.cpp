@@ -105,6 +105,7 @@ TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengt
     const bool keeps_queries = s.qkv.where == Saved::recompute && !f.idle_chunk && f.groups == 1;
     if (keeps_queries) mlp[0] += f.chunks * unit(q);
     at(mlp);
+    if (!request.model.attention) return;
 
     // Its attention.
     TierBytes attention = sum;

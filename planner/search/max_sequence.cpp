@@ -504,6 +504,11 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   if (options.granule <= 0)
     throw bad_input("granule: expected tokens > 0, got {}", options.granule);
   const ParallelChoice& choice = options.parallel;
+  if (!model.uniform()) {
+    if (strategy == "auto") return longest_with_pipeline(model, hw, options, 0);
+    throw bad_input("--strategy: {}, whose layers differ, is planned by strategy auto; got {}",
+                    model.name, strategy);
+  }
   const bool pipes = strategy == "auto" && may_pipe(hw, choice);
   if (!choice.admits_flat()) {
     if (pipes) return longest_with_pipeline(model, hw, options, 0);

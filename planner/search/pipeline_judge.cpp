@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "planner/schedule/registry.h"
 #include "planner/schedule/timing.h"
 
@@ -16,8 +17,13 @@ constexpr int64_t kParts = 10000;  // of a microbatch on a stage
 
 // Bounds of slices on a stage: one of them, and two.
 struct PipelineJudge::StageBounds {
-  StageBounds(const StepRequest& one, const StepRequest& two, const CostModel& cost)
-      : layers(one.model.layers), sequence(one.sequence), of_one(one, cost), of_two(two, cost) {}
+  StageBounds(size_t of_kind, const StepRequest& one, const StepRequest& two, const CostModel& cost)
+      : kind(of_kind),
+        layers(one.model.layers),
+        sequence(one.sequence),
+        of_one(one, cost),
+        of_two(two, cost) {}
+  size_t kind;
   int64_t layers, sequence;
   Bounds of_one, of_two;
 };
@@ -26,12 +32,14 @@ PipelineJudge::PipelineJudge(const ModelSpec& model, const HardwareProfile& hw,
                              int64_t micro_batches)
     : hw_(hw),
       model_(model),
+      kinds_(layer_kinds(model)),
+      slices_(kinds_.size()),
       micro_batches_(micro_batches),
       dtype_(default_dtype(hw)),
       cost_(hw, dtype_),
       fast_(cost_),
       budget_(hw) {
-  slice_.dtype = dtype_;
+  for (KindSlice& kind : slices_) kind.request.dtype = dtype_;
 }
 PipelineJudge::~PipelineJudge() = default;
 
@@ -69,18 +77,34 @@ const PipelineJudge::Order& PipelineJudge::order_of(const Pipeline& p, int64_t s
   return order;
 }
 
-PipelineJudge::StageBounds& PipelineJudge::bounds_of(int64_t layers, int64_t sequence) {
+PipelineJudge::StageBounds& PipelineJudge::bounds_of(size_t kind, int64_t layers,
+                                                     int64_t sequence) {
   for (size_t i = bounds_.size(); i-- > 0;) {
-    if (bounds_[i]->layers == layers && bounds_[i]->sequence == sequence) return *bounds_[i];
+    const StageBounds& known = *bounds_[i];
+    if (known.kind == kind && known.layers == layers && known.sequence == sequence) {
+      return *bounds_[i];
+    }
   }
   constexpr size_t kMost = 64;
   if (bounds_.size() == kMost) bounds_.erase(bounds_.begin());
   StepRequest one = request_of({}, sequence);
+  one.model = model_of_run(one.model, kinds_[kind]);
   one.model.layers = layers;
   one.micro_batches = 1;
   StepRequest two = one;
   two.micro_batches = 2;
-  return *bounds_.emplace_back(std::make_unique<StageBounds>(one, two, cost_));
+  return *bounds_.emplace_back(std::make_unique<StageBounds>(kind, one, two, cost_));
+}
+
+PipelineJudge::Guessed PipelineJudge::guessed(size_t kind, int64_t layers,
+                                              const StepRequest& slice) {
+  StageBounds& bounds = bounds_of(kind, layers, slice.sequence);
+  const Bound of_two = bounds.of_two.of(slice.strategy);
+  Guessed g{guessed_seconds(bounds.of_one.of(slice.strategy)), guessed_seconds(of_two), {}};
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    g.bytes[tier] = static_cast<double>(of_two.peak_bytes[tier]);
+  }
+  return g;
 }
 
 const std::array<double, 2>& PipelineJudge::attention_of(const StepRequest& slice, int64_t slices) {
@@ -94,17 +118,18 @@ const std::array<double, 2>& PipelineJudge::attention_of(const StepRequest& slic
   return it->second;
 }
 
-const StepRequest& PipelineJudge::slice_of(const Strategy& strategy, int64_t layers,
+const StepRequest& PipelineJudge::slice_of(const Strategy& strategy, size_t kind, int64_t layers,
                                            int64_t sequence) {
-  if (slice_model_ != std::pair{layers, sequence}) {
-    slice_.model = fit_positions(model_, sequence);
-    slice_.model.layers = layers;
-    slice_model_ = {layers, sequence};
+  KindSlice& own = slices_[kind];
+  if (own.layers != layers || own.sequence != sequence) {
+    own.request.model = model_of_run(fit_positions(model_, sequence), kinds_[kind]);
+    own.request.model.layers = own.layers = layers;
+    own.sequence = sequence;
   }
-  slice_.strategy = strategy;
-  slice_.sequence = sequence;
-  cut_to_slice(slice_);
-  return slice_;
+  own.request.strategy = strategy;
+  own.request.sequence = sequence;
+  cut_to_slice(own.request, kinds_[kind]);
+  return own.request;
 }
 
 Score PipelineJudge::guess(const Strategy& strategy, int64_t sequence) {
@@ -116,28 +141,39 @@ Score PipelineJudge::guess(const Strategy& strategy, int64_t sequence) {
   const Order& order = order_of(pipeline, sequence);
   if (!order.possible || (order.splits && recomputes(strategy))) return score;
 
-  // The loss is where the longest rank is, so the bounds of a whole small model are about right.
-  const int64_t layers = (model_.layers + pipeline.stages - 1) / pipeline.stages;
+  // The loss is where the longest rank is, so the bounds of a whole small model are about right. It
+  // is of the first kind's layers; others add what one more of theirs does.
   const auto slices = static_cast<double>(pipeline.slices);
-  const StepRequest& slice = slice_of(strategy, layers, sequence);
-  const Strategy& s = slice.strategy;
-  StageBounds& bounds = bounds_of(layers, slice.sequence);
-  const Bound of_two = bounds.of_two.of(s);
-  const double one = guessed_seconds(bounds.of_one.of(s)), two = guessed_seconds(of_two);
-  double each = slices * (two - one);
-  if (pipeline.slices > 1) {
+  Guessed sum;
+  SlicesInFlight in_flight(pipeline.slices);
+  double earlier = 0;
+  int64_t head = 0;
+  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+    const int64_t layers = ceil_div(kinds_[kind].layers, pipeline.stages);
+    const StepRequest& slice = slice_of(strategy, kind, layers, sequence);
+    const Strategy& s = slice.strategy;
+    if (kind == 0) {
+      sum = guessed(kind, layers, slice);
+    } else {
+      sum.add(guessed(kind, 2, slice), static_cast<double>(layers));
+      sum.add(guessed(kind, 1, slice), -static_cast<double>(layers));
+    }
+    const TensorBytes bytes = tensor_bytes(slice.model, lengths_of(s, slice.sequence), s, dtype_);
+    in_flight.include(SlicesInFlight(slice, bytes, pipeline.slices), 1);
+    if (kind == 0) head = bytes[Tensor::params_head];
+    if (pipeline.slices == 1 || !slice.model.attention) continue;
     const auto& [forward, backward] = attention_of(slice, pipeline.slices);
     const double again = s.attention_out.where == Saved::recompute ? 2 : 1;
-    each += static_cast<double>(layers) * (again * forward + backward);
+    earlier += static_cast<double>(layers) * (again * forward + backward);
   }
-  score.step_seconds = order.cost * each + std::max(0.0, 2 * one - two);
-  score.seconds = score.step_seconds / static_cast<double>(s.parallel.data);
+  const double each = slices * (sum.two - sum.one) + earlier;
+  score.step_seconds = order.cost * each + std::max(0.0, 2 * sum.one - sum.two);
+  score.seconds = score.step_seconds / static_cast<double>(strategy.parallel.data);
 
-  const TensorBytes bytes = tensor_bytes(slice.model, lengths_of(s, slice.sequence), s, dtype_);
-  score.bytes = of_two.peak_bytes;
-  SlicesInFlight(slice, bytes, pipeline.slices).add(order.held, score.bytes);
+  for (int tier = 0; tier < kTierCount; ++tier) score.bytes[tier] = std::llround(sum.bytes[tier]);
+  in_flight.add(order.held, score.bytes);
   // No rank but that of two stages has both embedding and head.
-  if (s.parameters == Tier::device) score.bytes[0] -= bytes[Tensor::params_head];
+  if (strategy.parameters == Tier::device) score.bytes[0] -= head;
   score.overflow = budget_.overflow_of_live(score.bytes);
   return score;
 }

@@ -2,7 +2,8 @@
 //
 // What judge.h is to strategies without a pipeline this is to those with one. A guess takes the
 // time of a stage from the bounds of a model of its layers, the bubble and what is in flight from
-// the schedule with equal stages, which is simulated once for each of its numbers.
+// the schedule with equal stages, which is simulated once for each of its numbers. A model whose
+// layers differ has no single program even on one stage, so it is judged here, too.
 // Internal to planner/search. One per question; not thread-safe.
 #pragma once
 
@@ -48,27 +49,44 @@ class PipelineJudge {
     double cost = 0, held = 0;
   };
   struct StageBounds;
+  /// Of one slice and of two, of bounds.
+  struct Guessed {
+    double one = 0, two = 0;
+    std::array<double, kTierCount> bytes{};
+    void add(const Guessed& other, double times) {
+      one += times * other.one;
+      two += times * other.two;
+      for (int tier = 0; tier < kTierCount; ++tier) bytes[tier] += times * other.bytes[tier];
+    }
+  };
+  /// A request that is changed in place, with the numbers that its model was made for.
+  struct KindSlice {
+    StepRequest request;
+    int64_t layers = 0, sequence = 0;
+  };
 
   /// By the fast path, memory by arithmetic.
   Evaluation summed(const StepRequest& request);
   StepRequest request_of(const Strategy& strategy, int64_t sequence) const;
   /// As slice_request(), in place: guesses are many, and a model is large. Until the next call.
-  const StepRequest& slice_of(const Strategy& strategy, int64_t layers, int64_t sequence);
+  const StepRequest& slice_of(const Strategy& strategy, size_t kind, int64_t layers,
+                              int64_t sequence);
+  Guessed guessed(size_t kind, int64_t layers, const StepRequest& slice);
   const Order& order_of(const Pipeline& pipeline, int64_t sequence);
-  StageBounds& bounds_of(int64_t layers, int64_t sequence);
+  StageBounds& bounds_of(size_t kind, int64_t layers, int64_t sequence);
   /// Seconds a layer attends to earlier slices, forward and backward.
   const std::array<double, 2>& attention_of(const StepRequest& slice, int64_t slices);
 
   const HardwareProfile& hw_;
   ModelSpec model_;
+  std::vector<LayerRun> kinds_;
+  std::vector<KindSlice> slices_;  // by kind
   int64_t micro_batches_;
   DType dtype_;
   CostModel cost_;
   FastPath fast_;
   Budget budget_;
   int64_t considered_ = 0, evaluations_ = 0;
-  StepRequest slice_;
-  std::pair<int64_t, int64_t> slice_model_{0, 0};  // layers and sequence of its model
   std::map<std::tuple<int64_t, std::string_view, int64_t, int64_t, bool, int64_t>, Order> orders_;
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool>, std::array<double, 2>> attention_;
   std::vector<std::unique_ptr<StageBounds>> bounds_;

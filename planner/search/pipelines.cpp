@@ -28,7 +28,9 @@ std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile&
                                   const ParallelChoice& choice) {
   if (choice.schedule) schedule_family(*choice.schedule);  // says which are near an unknown name
   std::vector<Parallel> all;
-  for (int64_t stages = 2; stages <= std::min(hw.devices(), model.layers); ++stages) {
+  const int64_t fewest = model.uniform() ? 2 : 1;
+  for (int64_t stages = fewest; stages <= std::min(hw.devices(), model.layers); ++stages) {
+    if (stages == 1 && choice.of_pipeline()) continue;
     if (hw.devices() % stages != 0 || choice.pipeline.value_or(stages) != stages) continue;
     const int64_t ranks = hw.devices() / stages;
     if (!suits_nodes(ranks, hw.devices_per_node)) continue;
@@ -50,6 +52,7 @@ std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile&
 // limit, which a plan does not give, are for those who ask for them, too.
 std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& model,
                                    const ParallelChoice& choice) {
+  if (pipeline.stages == 1) return {Pipeline{}};
   std::vector<Pipeline> all;
   for (const std::string_view name : plannable_schedules()) {
     const ScheduleFamily& family = schedule_family(name);
@@ -81,6 +84,7 @@ std::vector<Shape> shapes_of(Parallel grid, int64_t sequence, int64_t micro_batc
   };
   for (const int64_t slices : kSlices) {
     if (choice.slices.value_or(slices) != slices || sequence % slices != 0) continue;
+    if (slices > 1 && grid.pipeline.stages == 1) continue;
     if (slices > 1 && (grid.ring > 1 || slices * micro_batches > kMostPasses)) continue;
     if (sequence / slices % (grid.ulysses * grid.tensor) != 0) continue;
     grid.pipeline.slices = slices;
@@ -302,6 +306,7 @@ std::vector<Hope> hopes_of(const Parallel& grid, const ModelSpec& model,
   std::vector<Hope> hopes;
   for (const int64_t slices : kSlices) {
     if (options.parallel.slices.value_or(slices) != slices) continue;
+    if (slices > 1 && grid.pipeline.stages == 1) continue;
     if (slices > 1 && (grid.ring > 1 || slices * options.micro_batches > kMostPasses)) continue;
     Parallel sliced = grid;
     sliced.pipeline.slices = slices;

@@ -1,4 +1,5 @@
 // Plans with a pipeline: the space of stages, schedules and slices around that of the other knobs.
+// Of a model whose layers differ one stage is among them.
 //
 // For every number of stages, grid of a stage and number of slices the knobs of knobs.h and the
 // schedule are descended through by guesses; what is guessed best is evaluated by the fast path,

@@ -405,7 +405,7 @@ SearchResult search_piped(const ModelSpec& model, const HardwareProfile& hw, int
   PipelineJudge judge(model, hw, options.micro_batches);
   const PipelinesFound found = search_pipelines(judge, model, hw, sequence, options);
   if (found.fitting.empty()) {
-    refuse("plan with a pipeline", judge.limits(), hw, sequence,
+    refuse(model.uniform() ? "plan with a pipeline" : "plan", judge.limits(), hw, sequence,
            found.nearest ? found.nearest->score.bytes : TierBytes{});
   }
   SearchResult result;
@@ -458,15 +458,17 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   const auto begin = std::chrono::steady_clock::now();
   std::optional<SearchResult> flat, piped;
   std::optional<Error> refused;
-  if (options.parallel.admits_flat()) {
+  // Models whose layers differ are judged as pipelines are, of one stage and of more.
+  const bool pipes = !model.uniform() || may_pipe(hw, options.parallel);
+  if (options.parallel.admits_flat() && model.uniform()) {
     try {
       flat = search_flat(model, hw, sequence, options, progress);
     } catch (const Error& error) {
-      if (!may_pipe(hw, options.parallel)) throw;
+      if (!pipes) throw;
       refused = error;
     }
   }
-  if (may_pipe(hw, options.parallel)) {
+  if (pipes) {
     try {
       piped = search_piped(model, hw, sequence, options);
     } catch (const Error& error) {
@@ -486,6 +488,10 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
                  int64_t sequence, const SearchOptions& options) {
   if (options.parallel.pipeline.value_or(1) > 1 || options.parallel.of_pipeline()) {
     throw bad_input("--pipeline: pipelines are planned by strategy auto; {} has none", preset);
+  }
+  if (!model.uniform()) {
+    throw bad_input("--strategy: {}, whose layers differ, is planned by strategy auto; got {}",
+                    model.name, preset);
   }
   Judge judge(model, hw, sequence, options.micro_batches);
   const Parallel grid = preset_grid(preset, model, hw, options.parallel);

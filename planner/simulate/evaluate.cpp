@@ -53,7 +53,7 @@ Evaluation evaluate_first(const StepRequest& request, const CostModel& cost, int
 }  // namespace
 
 Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
-  if (request.strategy.parallel.has_pipeline()) {
+  if (!is_one_program(request.model, request.strategy)) {
     const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
     return evaluate_pipeline(request, cost, evaluate_stage, RankMemory::laid_out).whole;
   }
@@ -64,7 +64,7 @@ Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
 }
 
 double exact_seconds(const StepRequest& request, const CostModel& cost) {
-  if (request.strategy.parallel.has_pipeline()) return evaluate(request, cost).step_seconds;
+  if (!is_one_program(request.model, request.strategy)) return evaluate(request, cost).step_seconds;
   int64_t ops = 0;
   return evaluate_first(request, cost, ops).step_seconds;
 }

@@ -1,0 +1,263 @@
+// Models whose layers differ, from lowering to the search: against what is known of models whose
+// layers do not.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "base/error.h"
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/pipeline/pipeline_step.h"
+#include "planner/pipeline/stage_programs.h"
+#include "planner/schedule/registry.h"
+#include "planner/search/bounds.h"
+#include "planner/search/fast_path.h"
+#include "planner/search/search.h"
+#include "planner/simulate/simulate.h"
+#include "tests/planner/random_plan.h"
+
+namespace longspan {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// The same model as near as two kinds of layers can be.
+ModelSpec in_runs(ModelSpec model) {
+  const int64_t first = (model.layers + 1) / 2, next = model.ffn + 8;
+  model.runs = {{first, true, model.ffn, 1}, {model.layers - first, true, next, 1}};
+  return model;
+}
+
+ModelSpec with_runs(const char* name, std::vector<LayerRun> runs) {
+  ModelSpec model = load_model(name);
+  model.layers = 0;
+  for (const LayerRun& run : runs) model.layers += run.layers;
+  model.runs = std::move(runs);
+  validate(model, "test");
+  return model;
+}
+
+StepRequest request_of(const ModelSpec& model, int64_t sequence, const Parallel& parallel) {
+  StepRequest request{model, {}, sequence, 4, DType::bfloat16};
+  request.strategy = make_preset("checkpoint", model, sequence, 0, parallel);
+  request.strategy.loss_tile = 1024;
+  return request;
+}
+
+Evaluation evaluated(const StepRequest& request) {
+  return evaluate(request, CostModel(load_hardware("8xh100-80g"), request.dtype));
+}
+
+int64_t count_of(const Program& program, OpKind kind) {
+  int64_t count = 0;
+  for (const Op& op : program.ops) count += op.kind == kind;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("layers without attention: legal bounds, and the fast path on every kind of plan") {
+  int close = 0;
+  constexpr int kPlans = 60;
+  for (uint64_t seed = 1; seed <= kPlans; ++seed) {
+    INFO("seed " << seed);
+    testing::RandomPlan plan = testing::random_plan(seed);
+    plan.request.model.attention = false;
+    const CostModel cost(plan.hw, plan.request.dtype);
+    const Program program = build_program(plan.request);
+    CHECK(count_of(program, OpKind::attention_forward) == 0);
+    CHECK(count_of(program, OpKind::qkv_backward) == 0);
+    CHECK(count_of(program, OpKind::mlp_forward) > 0);
+    const Layout layout = lay_out(program);
+    const double seconds =
+        simulate(program, layout, cost.durations(program), cost.interference(), false).step_seconds;
+    const Bound bound = Bounds(plan.request, cost).of(plan.request.strategy);
+    CHECK(bound.step_seconds <= seconds * (1 + 1e-9));
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      CHECK(bound.peak_bytes[tier] <= layout.live_bytes[tier]);
+    }
+    CHECK(arenas_of(plan.request).bytes == layout.arena_bytes);
+    const Evaluation quick = FastPath(cost).evaluate(plan.request);
+    close += std::abs(quick.step_seconds / seconds - 1) < 0.01;
+  }
+  CHECK(close == kPlans);
+}
+
+TEST_CASE("a model in runs takes about what it takes as one program") {
+  // The sums do not know what copies of one kind of layer hide behind the other's work.
+  int times = 0, close_times = 0, tiers = 0, close_tiers = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    INFO("seed " << seed);
+    const testing::RandomPlan plan = testing::random_plan(seed);
+    if (plan.request.strategy.parallel.ring > 1) continue;
+    const CostModel cost(plan.hw, plan.request.dtype);
+    StepRequest request = plan.request;
+    request.model.layers = std::max<int64_t>(4, request.model.layers);
+    const Evaluation whole = evaluate(request, cost);
+    request.model = in_runs(request.model);
+    const Evaluation composed = evaluate(request, cost);
+    const double off = std::abs(composed.step_seconds / whole.step_seconds - 1);
+    CHECK(off < 0.2);
+    ++times;
+    close_times += off < 0.03;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      const auto bytes = static_cast<double>(whole.peak_bytes[tier]);
+      if (bytes < 1 << 20) continue;
+      const double tier_off = std::abs(static_cast<double>(composed.peak_bytes[tier]) / bytes - 1);
+      CHECK(tier_off < 0.2);
+      ++tiers;
+      close_tiers += tier_off < 0.03;
+    }
+  }
+  CHECK(times >= 40);
+  CHECK(close_times >= 0.75 * times);
+  CHECK(close_tiers > 0.8 * tiers);
+}
+
+TEST_CASE("fused layers have fewer sums over a tensor group, and take less time") {
+  const int64_t ffn = load_model("llama-3.1-70b").ffn;
+  const std::vector<LayerRun> runs = {{4, true, ffn, 1}, {8, false, ffn, 1}, {4, true, ffn, 1}};
+  const Parallel tensor8 = {.tensor = 8};
+  const auto step = [&](const std::vector<LayerRun>& layers) {
+    return evaluated(request_of(with_runs("llama-3.1-70b", layers), 4096, tensor8)).step_seconds;
+  };
+  CHECK(step(fuse(runs)) < step(runs));
+
+  // Six layers' sums and gathers are gone: a layer's forward has one of each.
+  StepRequest apart = request_of(load_model("llama-3.1-70b"), 4096, tensor8);
+  apart.micro_batches = 1;
+  apart.model.attention = false;
+  StepRequest fused = apart;
+  apart.model.layers = 7;
+  fused.model.layers = 1;
+  fused.model.ffn = 7 * ffn;
+  const auto scatters = [](const StepRequest& request) {
+    return count_of(build_program(request), OpKind::reduce_scatter);
+  };
+  CHECK(scatters(apart) == 7 * scatters(fused));
+}
+
+TEST_CASE("a run on half of the tokens costs what half of the tokens cost") {
+  const ModelSpec full = in_runs(load_model("qwen3-0.6b"));
+  ModelSpec half = full;
+  half.layers = 28;
+  half.runs = {{2, true, half.ffn, 1}, {24, true, half.ffn, 0.5}, {2, true, half.ffn, 1}};
+  const Evaluation all = evaluated(request_of(full, 65536, {})),
+                   sampled = evaluated(request_of(half, 65536, {}));
+  CHECK(sampled.step_seconds < 0.6 * all.step_seconds);
+  CHECK(sampled.peak_bytes[0] < all.peak_bytes[0]);
+
+  // In bytes: on each layer's tokens alone, and one residual that passes by.
+  const StepRequest request = request_of(half, 65536, {});
+  const EvaluateStage none = [](const StepRequest&) { return Evaluation{}; };
+  const StagePrograms programs(request, none);
+  REQUIRE(programs.kinds() == 2);
+  CHECK(programs.slice(0).sequence == 65536);
+  CHECK(programs.slice(1).sequence == 32768);
+  CHECK(programs.layers(0) == 4);
+  CHECK(programs.layers(1) == 24);
+  CHECK(programs.passing(0) == 1);
+}
+
+TEST_CASE("stages have as much work as may be, not as many layers") {
+  const int64_t ffn = load_model("llama-3.1-8b").ffn;
+  const ModelSpec model = with_runs(
+      "llama-3.1-8b",
+      {{8, true, ffn, 1}, {16, true, ffn, 0.25}, {1, false, 8 * ffn, 1}, {3, true, ffn, 1}});
+  constexpr int64_t kSequence = 65536;
+  std::vector<double> work;
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    const LayerRun run = run_of_layer(model, layer);
+    ModelSpec alone = model_of_run(model, run);
+    alone.layers = 1;
+    alone.vocab = 0;
+    const ModelFlops flops = model_flops(alone, tokens_of_run(run, kSequence));
+    work.push_back(flops.dense_forward + flops.attention_forward);
+  }
+  const auto largest = [&](const std::vector<int64_t>& cut) {
+    double most = 0;
+    size_t next = 0;
+    for (const int64_t layers : cut) {
+      double sum = 0;
+      for (int64_t i = 0; i < layers; ++i) sum += work[next++];
+      most = std::max(most, sum);
+    }
+    CHECK(next == work.size());
+    return most;
+  };
+  // Of three stages all cuts.
+  const auto count = static_cast<int64_t>(work.size());
+  double best = 1e300;
+  for (int64_t a = 1; a < count - 1; ++a) {
+    for (int64_t b = 1; a + b < count; ++b) best = std::min(best, largest({a, b, count - a - b}));
+  }
+  const std::vector<int64_t> cut = layers_of_stages(model, {3, "1f1b", 1, 1, false}, kSequence);
+  CHECK(largest(cut) <= best * (1 + 1e-9));
+  for (const int64_t stages : {2, 4, 7, 14, 28}) {
+    const std::vector<int64_t> some =
+        layers_of_stages(model, {stages, "1f1b", 1, 1, false}, kSequence);
+    CHECK(some.size() == static_cast<size_t>(stages));
+    CHECK(*std::min_element(some.begin(), some.end()) >= 1);
+    CHECK(largest(some) > 0);
+  }
+}
+
+TEST_CASE("what passes by goes along from stage to stage, and takes its time") {
+  // 1 -> 0.5 -> 1 over four stages: inside, half of the tokens, and all that pass by.
+  const int64_t ffn = load_model("qwen3-0.6b").ffn;
+  const ModelSpec model =
+      with_runs("qwen3-0.6b", {{4, true, ffn, 1}, {16, true, ffn, 0.5}, {4, true, ffn, 1}});
+  StepRequest request = request_of(model, 16384, {});
+  request.strategy.parallel.pipeline = {4, "1f1b", 1, 1, false};
+  const EvaluateStage none = [](const StepRequest&) { return Evaluation{}; };
+  const StagePrograms programs(request, none);
+  int64_t layer = 0;
+  for (int64_t stage = 0; stage < 3; ++stage) {
+    layer += programs.layers_on(stage, 0) + programs.layers_on(stage, 1);
+    INFO("after layer " << layer);
+    CHECK(programs.passed_on(stage) == (layer > 4 && layer < 20 ? 1.5 : 1.0));
+  }
+
+  // The schedule's exact times: of two stages, messages of 1 and of 3.
+  const ScheduleFamily& family = schedule_family("1f1b");
+  ScheduleRequest wanted;
+  wanted.ranks = 3;
+  wanted.micro_batches = 1;
+  const Schedule schedule = make_schedule(family, wanted);
+  ScheduleCosts costs;
+  costs.messages = {1, 3, 0};
+  // Three forwards, three backwards of input and weight, and each message both ways.
+  CHECK(simulate(schedule, costs).makespan == Approx(3 + 6 + 2 * (1 + 3)));
+}
+
+TEST_CASE("layers that differ are searched on one stage and on more") {
+  const int64_t ffn = load_model("llama-3.1-8b").ffn;
+  const ModelSpec model = with_runs(
+      "llama-3.1-8b",
+      {{12, true, ffn, 1}, {1, false, 7 * ffn, 1}, {1, false, ffn, 1}, {12, true, ffn, 1}});
+  const HardwareProfile hw = load_hardware("8xh100-80g");
+  SearchOptions options;
+  options.micro_batches = 8;
+  const SearchResult any = search(model, hw, 131072, options);
+  CHECK(evaluate(step_request(any.best), CostModel(hw, any.best.dtype)).peak_bytes ==
+        any.best.predicted.peak_bytes);
+  options.parallel.pipeline = 1;
+  const SearchResult flat = search(model, hw, 131072, options);
+  CHECK_FALSE(flat.best.strategy.parallel.has_pipeline());
+  options.parallel.pipeline = 4;
+  const SearchResult piped = search(model, hw, 131072, options);
+  CHECK(piped.best.strategy.parallel.pipeline.stages == 4);
+  for (const SearchResult* other : {&flat, &piped}) {
+    CHECK(any.best.predicted.tokens_per_second >= other->best.predicted.tokens_per_second * 0.99);
+  }
+  CHECK(parse_plan(write_plan(piped.best), "test").model == model);
+
+  const MaxSequence longest = max_sequence(model, hw, "auto", {});
+  const MaxSequence plain = max_sequence(in_runs(load_model("llama-3.1-8b")), hw, "auto", {});
+  CHECK(longest.sequence > plain.sequence);  // six layers' inputs fewer, no keys of eight
+  CHECK_THROWS_WITH(max_sequence(model, hw, "alst", {}), Contains("strategy auto"));
+  CHECK_THROWS_WITH(plan_preset(model, hw, "fpdt", 131072, {}), Contains("strategy auto"));
+  CHECK_THROWS_WITH(build_program(request_of(model, 4096, {})), Contains("layers that differ"));
+}
+
+}  // namespace longspan
