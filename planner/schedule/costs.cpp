@@ -172,6 +172,7 @@ void check_costs(const Schedule& schedule, const ScheduleCosts& costs) {
                 int64_t{schedule.micro_batches} * schedule.slices, "slices");
   }
   check_number(costs.communication, "communication time");
+  check_number(costs.sending, "time that sending stops a rank");
   check_number(costs.hidden, "share hidden in overlapped pairs");
   if (costs.hidden > 1) throw bad_input("no more than all (1) can be hidden in overlapped pairs");
   if (costs.ranks_per_channel < 1) throw bad_input("a copy channel serves at least one rank");

@@ -45,6 +45,7 @@ struct ScheduleCosts {
   std::vector<StageMemory> memory = {{}};  ///< likewise
   std::vector<SliceShare> shares;  ///< by slice, or by microbatch and slice; none: equal parts
   double communication = 0;        ///< from the end of an action to what needs it on another rank
+  double sending = 0;  ///< how long a rank stops behind an action that another rank needs
   /// How much of the shorter actions is hidden by the longest where actions run as one, 0 to 1.
   double hidden = 0;
   int32_t ranks_per_channel = 1;  ///< neighbours that share a copy channel to their host
