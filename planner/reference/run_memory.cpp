@@ -106,7 +106,8 @@ class Stage {
  private:
   // Of a vocabulary that is cut every rank has a part.
   bool last() const { return ends_.last || cuts_vocabulary(c_); }
-  double flow() const { return stack_.flow_bytes.value; }
+  // Of a micro-batch, whose backward is at work on one slice.
+  double flow() const { return stack_.flow_bytes.value / number(c_.slices); }
   double vocabulary() const { return number(model_.vocab) / number(shape_.tensor); }
 
   double here(const std::vector<double>& shares) const { return 1 - offloaded(shares, index_); }

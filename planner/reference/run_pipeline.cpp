@@ -93,6 +93,7 @@ RunPipeline run_pipeline(const ReferenceCase& c, const ModelSpec& model, const S
   }
   costs.shares = shares_of(c, model, stack);
   costs.communication = seconds.hop;
+  costs.sending = seconds.stop;
 
   request.costs = costs;
   request.memory_limit = std::llround(c.in_flight * kParts * slices);

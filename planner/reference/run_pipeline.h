@@ -22,6 +22,7 @@ struct MicroBatchSeconds {
   double embedding = 0, head = 0;  // forward and backward; the head's of one rank where it is cut
   double besides = 0;              // of a slice on a stage, whatever the stage has
   double hop = 0;                  // from the end of a slice's action to the next stage
+  double stop = 0;                 // of the rank that sends it
 };
 
 struct RunPipeline {

@@ -68,6 +68,7 @@ class Run {
     result.head = seconds(ends.head).all() * slices;
     result.besides = stack_.micro_batch_s.value;
     result.hop = hop(slices);
+    result.stop = stack_.message_stop.value * result.hop;
     return result;
   }
 
@@ -196,7 +197,8 @@ class Run {
         2 * shape_.tokens() / slices * number(model_.hidden) / number(c_.degrees.tensor);
     const double neighbours = number(c_.gpus) / number(c_.degrees.pipeline);
     return stack_.stage_latency_s.value +
-           cost_.seconds({Kernel::exchange, {bytes, neighbours, 2}, bytes});
+           cost_.seconds({Kernel::exchange, {bytes, neighbours, 2}, bytes}) /
+               stack_.message_share.value;
   }
 
   // What selective recomputation runs again: scores of attention, and what else the stack says.

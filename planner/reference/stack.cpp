@@ -35,6 +35,8 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"context_hidden", &Stack::context_hidden},
     {"context_imbalance", &Stack::context_imbalance},
     {"stage_latency_s", &Stack::stage_latency_s},
+    {"message_share", &Stack::message_share},
+    {"message_stop", &Stack::message_stop},
     {"micro_batch_s", &Stack::micro_batch_s},
     {"step_s", &Stack::step_s},
     {"exchange_passes", &Stack::exchange_passes},

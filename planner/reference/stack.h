@@ -58,6 +58,8 @@ struct Stack {
   StackTerm context_imbalance;  // 1: of the pairs a mask leaves to the last part of a sequence, how
                                 // much stays with its rank: 0 where parts are dealt out evenly
   StackTerm stage_latency_s;    // s a stage waits for what the one before sends
+  StackTerm message_share;      // 1: of the fabric's bandwidth that stages' messages reach
+  StackTerm message_stop;       // 1: of a message's time, how long the rank that sends it stops
   StackTerm micro_batch_s;      // s a micro-batch takes besides: its data, the parts of its loss
   StackTerm step_s;             // s a step takes besides: data, logging, the norm of the gradients
   StackTerm exchange_passes;    // tensors moved to lay out what a tensor group gathers or sums

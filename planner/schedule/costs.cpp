@@ -180,6 +180,7 @@ void check_costs(const Schedule& schedule, const ScheduleCosts& costs) {
     check_count(costs.messages.size(), schedule.all_stages(), schedule.all_stages(), "messages");
     for (const double message : costs.messages) check_number(message, "communication time");
   }
+  check_number(costs.sending, "time that sending stops a rank");
   check_number(costs.hidden, "share hidden in overlapped pairs");
   if (costs.hidden > 1) throw bad_input("no more than all (1) can be hidden in overlapped pairs");
   if (costs.ranks_per_channel < 1) throw bad_input("a copy channel serves at least one rank");

@@ -49,6 +49,7 @@ struct ScheduleCosts {
   /// The same by stage of a pipe, for what it passes to the next one and gets back; none: all
   /// alike.
   std::vector<double> messages;
+  double sending = 0;  ///< how long a rank stops behind an action that another rank needs
   /// How much of the shorter actions is hidden by the longest where actions run as one, 0 to 1.
   double hidden = 0;
   int32_t ranks_per_channel = 1;  ///< neighbours that share a copy channel to their host

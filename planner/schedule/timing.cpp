@@ -25,7 +25,11 @@ class Simulation {
         waiting_for_(linked.actions.size(), -1),
         next_waiting_(next_.size(), -1),
         channel_free_((next_.size() - 1) / costs.ranks_per_channel + 1, 0),
+        sent_(costs.sending > 0 ? linked.actions.size() : 0),
         unfinished_(linked.actions.size()) {
+    for (const Wait& wait : linked.waits) {
+      if (wait.delayed && !sent_.empty()) sent_[wait.action] = true;
+    }
     timing_.starts.resize(linked.actions.size());
     timing_.ends.assign(linked.actions.size(), -1);
     timing_.ranks.assign(next_.size(), {.end = -1});
@@ -96,10 +100,13 @@ class Simulation {
     }
     const double taken = longest + (sum - longest) * (1 - costs_.hidden);
     RankTiming& own = timing_.ranks[rank];
-    free_at_[rank] = start + taken;
+    const double done = free_at_[rank] = start + taken;
+    for (int32_t i = begin; i < end && !sent_.empty(); ++i) {
+      if (sent_[i]) free_at_[rank] += costs_.sending;
+    }
     if (is_compute(linked_.actions[begin].kind)) {
       if (own.end < 0) own.start = start;
-      own.end = free_at_[rank];
+      own.end = done;
     }
     own.busy += taken;
     next_[rank] = end;
@@ -107,7 +114,7 @@ class Simulation {
     for (int32_t i = begin; i < end; ++i) {
       if (!is_copy(linked_.actions[i].kind)) {
         timing_.starts[i] = start;
-        timing_.ends[i] = free_at_[rank];
+        timing_.ends[i] = done;
       }
       for (int32_t waiting = std::exchange(waiting_for_[i], -1); waiting >= 0;) {
         const int32_t following = next_waiting_[waiting];
@@ -155,11 +162,12 @@ class Simulation {
   const ScheduleCosts& costs_;
   ScheduleTiming timing_;
   std::vector<int32_t> next_;    // by rank, its next action
-  std::vector<double> free_at_;  // by rank, the end of the one before
+  std::vector<double> free_at_;  // by rank, the end of the one before, and of sending it
   // Ranks that wait for an action: the last that came, by action, and who was there before, by
   // rank.
   std::vector<int32_t> waiting_for_, next_waiting_;
   std::vector<double> channel_free_;
+  std::vector<bool> sent_;  // by action, whether another rank needs it; none where that is free
   size_t unfinished_;
   using Start = std::pair<double, int32_t>;  // and the rank
   std::priority_queue<Start, std::vector<Start>, std::greater<>> ready_;

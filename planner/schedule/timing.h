@@ -5,7 +5,9 @@
 //     together;
 //   * an action starts when all it waits for is done, `communication` later what is on another
 //   rank;
-//     sending takes no time of a rank, and links are never contended;
+//     links are never contended;
+//   * sending takes no time of a rank (`sending` of the costs is 0 in those rates), or stops it for
+//     so long before its next action;
 //   * copies run beside the list, in order of being asked for, one at a time on a channel, which
 //     neighbouring ranks may share; the rank waits for one where it needs what comes back, and at
 //     AWAIT;

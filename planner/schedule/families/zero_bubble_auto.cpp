@@ -44,7 +44,7 @@ class Heuristic {
 
   // None where the memory limit is too low.
   std::optional<Schedule> run() {
-    begin();
+    if (!begin()) return std::nullopt;
     for (int32_t m = 1; m < request_.micro_batches; ++m) {
       if (!forward_round()) return std::nullopt;
       backward_round();
@@ -112,8 +112,11 @@ class Heuristic {
   }
 
   // The first microbatch down and up, and the forwards that fit in between.
-  void begin() {
-    for (int32_t stage = 0; stage < count(); ++stage) put(stage, kForward);
+  bool begin() {
+    for (int32_t stage = 0; stage < count(); ++stage) {
+      if (!fits(stages_[stage].memory.activations)) return false;
+      put(stage, kForward);
+    }
     std::vector<int32_t> more(count(), 0);
     double backward = stages_.back().free + stages_.back().times[kInput];  // of the stage behind
     for (int32_t number = count() - 2; number >= 0; --number) {
@@ -131,13 +134,13 @@ class Heuristic {
     }
     // A stage is ahead of the next one by a forward at least, while there are forwards.
     for (int32_t number = 0; number < count(); ++number) {
-      while (number > 0 && more[number] > 0 && more[number] >= more[number - 1] &&
-             1 + more[number] < request_.micro_batches) {
-        --more[number];
+      if (number > 0 && 1 + more[number - 1] < request_.micro_batches) {
+        more[number] = std::min(more[number], std::max(0, more[number - 1] - 1));
       }
       for (int32_t i = 0; i < more[number]; ++i) put(number, kForward);
     }
     for (int32_t number = count() - 1; number >= 0; --number) put(number, kInput);
+    return true;
   }
 
   // Whether the stage's next forward had better wait for the stage behind it, which has two to do.

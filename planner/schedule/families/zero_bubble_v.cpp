@@ -55,12 +55,13 @@ class Greedy {
   // None where the memory limit is too low.
   std::optional<Attempt> run() {
     if (!begin()) return std::nullopt;
-    for (int32_t round = 0; round < 2 * request_.micro_batches; ++round) {
-      input_round();
-      if (!forward_round()) return std::nullopt;
+    for (bool goes_on = true; goes_on;) {
+      goes_on = input_round();
+      goes_on |= forward_round();
     }
     Attempt attempt;
     for (int32_t i = 0; i < count(); ++i) {
+      if (ranks_[i].done(kInputUp) < request_.micro_batches) return std::nullopt;
       while (!ranks_[i].due.empty()) put_weight(i);
       attempt.bubbles.push_back(ranks_[i].bubble);
     }
@@ -87,6 +88,11 @@ class Greedy {
   int32_t count() const { return request_.ranks; }
   bool fits(int64_t bytes) const {
     return request_.memory_limit == 0 || bytes <= request_.memory_limit;
+  }
+
+  // What the rank holds from its next forward on.
+  int64_t memory_after(int32_t i, int pass) const {
+    return ranks_[i].held + ranks_[i].memory[chunk_of(pass)].activations;
   }
 
   // The rank that the pass comes from; outside of 0 .. count - 1 where it comes from the same rank.
@@ -157,10 +163,15 @@ class Greedy {
     for (int32_t i = 0; i < count(); ++i) put(i, kForwardDown);
     for (int32_t i = count() - 1; i >= 0; --i) {
       const Rank& own = ranks_[i];
+      const auto has_memory = [&](int32_t j) {
+        const auto& [down, up] = ranks_[j].memory;
+        return fits(ranks_[j].held + (down.activations + up.activations) * (1 + int64_t{j}));
+      };
       const auto fills_wait = [&] {
-        const int64_t needed = own.memory[0].activations * (2 + 2 * int64_t{i});
-        return fits(own.held + needed) &&
-               own.free + own.times[0].forward <= arrival(i, kForwardUp) &&
+        for (int32_t j = 0; j <= i; ++j) {
+          if (!has_memory(j)) return false;
+        }
+        return own.free + own.times[0].forward <= arrival(i, kForwardUp) &&
                own.done(kForwardDown) < request_.micro_batches;
       };
       while (i + 1 < count() && fills_wait()) {
@@ -177,10 +188,11 @@ class Greedy {
                (own.done(kForwardUp) <= above.done(kForwardUp) &&
                 above.done(kForwardUp) < request_.micro_batches);
       };
-      for (int32_t in_vain = 0; behind(); ++in_vain) {
-        if (in_vain == 2) return false;  // memory has kept the ranks before from going ahead
+      // Those before may have too little ahead to catch up with: by memory, or as their forward is
+      // the longest.
+      for (int32_t in_vain = 0; behind() && in_vain < 2; ++in_vain) {
         for (int32_t j = count() - 1; j >= i; --j) {
-          if (!can(j, pass)) continue;
+          if (!can(j, pass) || !fits(memory_after(j, pass))) continue;
           put(j, pass);
           in_vain = -1;
         }
@@ -190,7 +202,8 @@ class Greedy {
     return std::all_of(ranks_.begin(), ranks_.end(), [&](const Rank& r) { return fits(r.held); });
   }
 
-  void input_round() {
+  // One backward on each rank that has one to do: whether there was any.
+  bool input_round() {
     std::vector<int32_t> down, up;
     for (int32_t i = 0; i < count(); ++i) {
       const Rank& own = ranks_[i];
@@ -199,30 +212,33 @@ class Greedy {
                             ranks_[i + 1].done(kInputUp) > own.done(kInputUp));
       (goes_up ? up : down).push_back(i);
     }
-    for (auto i = up.rbegin(); i != up.rend(); ++i) {
-      fill_wait(*i, kInputUp, true);
-      put(*i, kInputUp);
-    }
-    for (const int32_t i : down) {
-      fill_wait(i, kInputDown, choices_.fill_before_inputs);
-      put(i, kInputDown);
-    }
+    bool any = false;
+    const auto put_if_can = [&](int32_t i, int pass, bool though_it_delays) {
+      if (!can(i, pass)) return;
+      fill_wait(i, pass, though_it_delays);
+      put(i, pass);
+      any = true;
+    };
+    for (auto i = up.rbegin(); i != up.rend(); ++i) put_if_can(*i, kInputUp, true);
+    for (const int32_t i : down) put_if_can(i, kInputDown, choices_.fill_before_inputs);
+    return any;
   }
 
+  // One forward on each rank that has one to do and memory for it: whether there was any.
   bool forward_round() {
+    bool any = false;
     for (int32_t i = 0; i < count(); ++i) {
       const bool up = can(i, kForwardUp);
       if (!up && !can(i, kForwardDown)) continue;
       const int pass = up ? kForwardUp : kForwardDown;
       const Rank& own = ranks_[i];
-      while (!fits(own.held + own.memory[chunk_of(pass)].activations)) {
-        if (own.due.empty()) return false;
-        put_weight(i);
-      }
+      while (!fits(memory_after(i, pass)) && !own.due.empty()) put_weight(i);
+      if (!fits(memory_after(i, pass))) continue;
       fill_wait(i, pass, choices_.fill_before_forwards);
       put(i, pass);
+      any = true;
     }
-    return true;
+    return any;
   }
 
   const ScheduleRequest& request_;

@@ -33,25 +33,29 @@ std::vector<Predicted> predicted(const std::string& file) {
 // "1.5b, m=24" of "zb-2p, 1.5b, m=24".
 std::string setting(const std::string& name) { return name.substr(name.find(", ") + 2); }
 
-TEST_CASE("what zero bubbles gain over 1F1B is what was measured, in the mean within 3 %") {
+// Two are 5.8 and 6.0 % off: docs/validation.md says which, and why.
+TEST_CASE("what zero bubbles gain over 1F1B is what was measured, 43 of 45 within 5 %") {
   const std::vector<Predicted> all = predicted("zero_bubble.yaml");
   std::map<std::string, Predicted> plain;
   for (const Predicted& p : all) {
     if (p.reference.schedule == "1f1b") plain[setting(p.reference.name)] = p;
   }
   double sum = 0;
-  int64_t count = 0;
+  int64_t count = 0, near = 0;
   for (const Predicted& p : all) {
     if (p.reference.schedule == "1f1b") continue;
     const Predicted& beside = plain.at(setting(p.reference.name));
     const double gain = beside.measured / p.measured, expected = beside.seconds / p.seconds;
     CAPTURE(p.reference.name, gain, expected);
-    CHECK(std::abs(expected / gain - 1) < 0.08);
-    sum += std::abs(expected / gain - 1);
+    const double error = std::abs(expected / gain - 1);
+    CHECK(error < 0.065);
+    near += error < 0.05;
+    sum += error;
     ++count;
   }
-  CHECK(count > 40);
-  CHECK(sum / static_cast<double>(count) < 0.03);
+  CHECK(count == 45);
+  CHECK(near >= 43);
+  CHECK(sum / static_cast<double>(count) < 0.02);
 }
 
 TEST_CASE("numbers of slices are ranked as measured, where they are 2 % apart") {
@@ -70,7 +74,7 @@ TEST_CASE("numbers of slices are ranked as measured, where they are 2 % apart") 
   CHECK(pairs > 10);
 }
 
-TEST_CASE("memory of slices is as measured within 2.5 %, in the mean within 2 %") {
+TEST_CASE("memory of slices is as measured within 2 %, in the mean within 1 %") {
   CasePredictor predictor;
   double sum = 0;
   int64_t count = 0;
@@ -81,12 +85,12 @@ TEST_CASE("memory of slices is as measured within 2.5 %, in the mean within 2 %"
     const double error =
         static_cast<double>(*predictor.predict(c).peak_bytes) / static_cast<double>(*measured) - 1;
     CAPTURE(c.name, error);
-    CHECK(std::abs(error) < 0.025);
+    CHECK(std::abs(error) < 0.02);
     sum += std::abs(error);
     ++count;
   }
   REQUIRE(count > 15);
-  CHECK(sum / static_cast<double>(count) < 0.02);
+  CHECK(sum / static_cast<double>(count) < 0.01);
 }
 
 TEST_CASE("keys of a schedule are refused where they say nothing") {

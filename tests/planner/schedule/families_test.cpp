@@ -57,6 +57,40 @@ std::optional<Schedule> make_if_taken(const ScheduleFamily& family, const Schedu
   }
 }
 
+Asked random_sizes(const ScheduleFamily& family) {
+  Asked asked;
+  asked.ranks = between(1, 9);
+  asked.micro_batches = between(0, 1) == 0 ? between(1, 40) : asked.ranks * between(1, 8);
+  const int32_t most = family.most_virtual_stages == 0 ? 5 : family.most_virtual_stages;
+  asked.virtual_stages = between(family.least_virtual_stages, most);
+  if (family.sliced) asked.slices = between(1, 2) == 1 ? between(1, 6) : asked.ranks;
+  if (family.grouped) asked.group = between(0, 12);
+  return asked;
+}
+
+// Any times and memory of every stage and slice, from nothing to many times those of another.
+ScheduleCosts unlike_costs(int32_t stages, int32_t slices) {
+  const auto time = [] { return between(0, 4) == 0 ? between(0, 200) : between(10, 20); };
+  ScheduleCosts costs;
+  costs.times.clear();
+  costs.memory.clear();
+  costs.communication = 0.5 * between(0, 20);
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    StageTimes t;
+    for (double* each : {&t.forward, &t.input, &t.weight, &t.recompute, &t.vocabulary_forward,
+                         &t.vocabulary_backward, &t.offload, &t.reload}) {
+      *each = time();
+    }
+    costs.times.push_back(t);
+    const int64_t held = between(1, 20);
+    costs.memory.push_back({held, between(0, static_cast<int32_t>(held)), 0, held});
+  }
+  for (int32_t slice = 0; slice < slices; ++slice) {
+    costs.shares.push_back({0.1 * between(0, 9), 0.1 * between(0, 9), 0.1, between(1, 9)});
+  }
+  return costs;
+}
+
 }  // namespace
 
 TEST_CASE("every family gives valid schedules, whatever the sizes") {
@@ -64,13 +98,7 @@ TEST_CASE("every family gives valid schedules, whatever the sizes") {
     INFO(family.name);
     int made = 0;
     for (int round = 0; round < 300; ++round) {
-      Asked asked;
-      asked.ranks = between(1, 9);
-      asked.micro_batches = between(0, 1) == 0 ? between(1, 40) : asked.ranks * between(1, 8);
-      const int32_t most = family.most_virtual_stages == 0 ? 5 : family.most_virtual_stages;
-      asked.virtual_stages = between(family.least_virtual_stages, most);
-      if (family.sliced) asked.slices = between(1, 2) == 1 ? between(1, 6) : asked.ranks;
-      if (family.grouped) asked.group = between(0, 12);
+      Asked asked = random_sizes(family);
       asked.forward = between(1, 9);
       asked.input = between(1, 9);
       asked.weight = between(1, 9);
@@ -84,6 +112,40 @@ TEST_CASE("every family gives valid schedules, whatever the sizes") {
       if (!schedule) continue;
       ++made;
       CHECK(first_fault(*schedule, request.costs).value_or("none") == "none");
+    }
+    CHECK(made >= 30);
+  }
+}
+
+// Stages of a model are not alike: the first has the embedding, the last the loss, and layers may
+// be cut unevenly.
+TEST_CASE("every family gives valid schedules, however unlike the stages") {
+  for (const ScheduleFamily& family : schedule_families()) {
+    INFO(family.name);
+    int made = 0;
+    for (int round = 0; round < 300; ++round) {
+      const Asked asked = random_sizes(family);
+      ScheduleRequest request = testing::request_of(asked);
+      const int32_t chunks = asked.ranks * asked.virtual_stages;
+      request.costs = unlike_costs(family.attention_apart ? 2 * chunks + 1 : chunks, asked.slices);
+      if (family.limited) request.memory_limit = between(0, 1) * between(1, 100 * asked.ranks);
+      CAPTURE(asked.ranks, asked.micro_batches, asked.virtual_stages, asked.slices, asked.group,
+              request.memory_limit);
+      std::string refusal;
+      const auto schedule = make_if_taken(family, request, refusal);
+      INFO(refusal);
+      if (!schedule) {
+        if (!takes(family.name, asked)) continue;
+        int64_t most = 0;
+        for (const StageMemory& m : request.costs.memory) most = std::max(most, m.activations);
+        CHECK(request.memory_limit > 0);
+        CHECK(request.memory_limit < chunks * most);  // what is enough for 1F1B
+        CHECK_THAT(refusal, Catch::Contains("memory limit"));
+        continue;
+      }
+      ++made;
+      const auto fault = first_fault(*schedule, request.costs, request.memory_limit);
+      CHECK(fault.value_or("none") == "none");
     }
     CHECK(made >= 30);
   }

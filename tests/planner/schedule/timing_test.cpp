@@ -54,6 +54,20 @@ TEST_CASE("two stages and two microbatches, by hand") {
   CHECK(t.ranks[0].peak_action == 1);
 }
 
+TEST_CASE("a rank stops behind what it sends, by hand") {
+  // Rank 0: F0 0-1, F1 1.5-2.5, B0 5-7, B1 8.5-10.5; rank 1: F0 1.5-2.5, B0 2.5-4.5 (sent till 5),
+  // F1 5-6, B1 6-8 (sent till 8.5, which is not of its span).
+  ScheduleRequest request =
+      testing::request_of({.ranks = 2, .micro_batches = 2, .communication = 0.5});
+  request.costs.sending = 0.5;
+  const ScheduleTiming t = simulate(make_schedule(schedule_family("1f1b"), request), request.costs);
+  CHECK(t.starts == std::vector<double>{0, 1.5, 5, 8.5, 1.5, 2.5, 5, 6});
+  CHECK(t.ends == std::vector<double>{1, 2.5, 7, 10.5, 2.5, 4.5, 6, 8});
+  CHECK(t.cost == 10.5);
+  CHECK(t.ranks[1].span() == 6.5);
+  CHECK(t.ranks[0].busy == 6);
+}
+
 TEST_CASE("exchanges that are written out change nothing") {
   Schedule s = testing::schedule_of("1f1b", {.ranks = 2, .micro_batches = 2});
   ScheduleCosts costs;
