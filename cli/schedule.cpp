@@ -1,7 +1,9 @@
-// longspan schedule: one pipeline schedule timed and drawn, or all of them compared.
+// longspan schedule: one pipeline schedule timed and drawn, a family's or a file's, or all
+// compared.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -29,7 +31,7 @@ struct Flags {
   PipelineTask task;
   OptimalFlags optimal;
   int width = 118;
-  bool exchanges = false, gathering = false;
+  bool exchanges = false, gathering = false, no_waits = false;
   MeasuredFlags measured;
   std::string svg, csv, split, sequence;
 };
@@ -168,14 +170,54 @@ void print_solver(const OptimalAnswer& optimal) {
                                          : std::string("nothing fits"));
 }
 
+// A name that is a file's.
+bool is_file(const std::string& name) { return std::filesystem::path(name).extension() == ".csv"; }
+
+// A schedule somebody else made, with what it has of everything.
+TimedSchedule time_file(const Flags& flags, const PipelineCsv& csv, const ScheduleFamily& family) {
+  const auto ranks = static_cast<int32_t>(csv.schedule.ranks.size());
+  if (const auto fault = first_fault(csv.schedule, {})) {
+    throw bad_input("{}: {}", flags.name, *fault);
+  }
+  std::vector<int32_t> stages_of(ranks, 0);
+  for (const int32_t rank : csv.schedule.ranks_of_stages()) ++stages_of[rank];
+  for (int32_t rank = 1; rank < ranks; ++rank) {
+    if (stages_of[rank] == stages_of[0]) continue;
+    throw bad_input("{}: rank {} has {} stages and rank 0 {}; expected as many on every rank",
+                    flags.name, rank, stages_of[rank], stages_of[0]);
+  }
+  PipelineTask task = flags.task;
+  task.ranks = ranks;
+  task.micro_batches = csv.schedule.micro_batches;
+  const ScheduleChoice choice{.virtual_stages = stages_of[0], .slices = csv.schedule.slices};
+  return timed_answer(family, request_of(family, task, choice), csv.schedule);
+}
+
+// What --csv writes: a file as it was read, unless more is asked for.
+PipelineCsv written_csv(const Flags& flags, const Schedule& schedule,
+                        const std::optional<PipelineCsv>& read) {
+  if (read && !flags.exchanges && !flags.gathering && !flags.no_waits) return *read;
+  Schedule written = schedule;
+  if (flags.gathering) written = with_gathering(written);
+  if (flags.exchanges || flags.gathering) written = with_exchanges(written);
+  if (flags.no_waits) written = without_waits(written);
+  return pipeline_csv_of(written);
+}
+
 int show(const Flags& flags, bool json) {
   std::optional<OptimalAnswer> optimal;
-  if (const ScheduleFamily* family = optimal_family(flags.name)) {
+  std::optional<PipelineCsv> read;
+  TimedSchedule timed;
+  const ScheduleFamily of_file{.name = flags.name, .summary = "", .source = "PyTorch's CSV"};
+  if (is_file(flags.name)) {
+    read = read_pipeline_csv(read_file(flags.name), flags.name);
+    timed = time_file(flags, *read, of_file);
+  } else if (const ScheduleFamily* family = optimal_family(flags.name)) {
     optimal = make_optimal(*family, flags.task, flags.choice, flags.optimal);
+    timed = optimal->timed;
+  } else {
+    timed = time_schedule(schedule_family(flags.name), flags.task, flags.choice);
   }
-  const TimedSchedule timed =
-      optimal ? optimal->timed
-              : time_schedule(schedule_family(flags.name), flags.task, flags.choice);
   const ScheduleTiming& timing = timed.timing;
   if (const auto fault =
           first_fault(timed.schedule, timed.request.costs, timed.request.memory_limit)) {
@@ -183,15 +225,12 @@ int show(const Flags& flags, bool json) {
   }
   const std::string title =
       fmt::format("{} of {} ranks and {} microbatches: bubble rate {:.4f}", flags.name,
-                  flags.stages, flags.micro_batches, timing.bubble_rate);
+                  timed.request.ranks, timed.request.micro_batches, timing.bubble_rate);
   if (!flags.svg.empty()) {
     write_file_atomically(flags.svg, svg_picture(timed.schedule, timed.linked, timing, title));
   }
   if (!flags.csv.empty()) {
-    Schedule written = timed.schedule;
-    if (flags.gathering) written = with_gathering(written);
-    if (flags.exchanges || flags.gathering) written = with_exchanges(written);
-    write_file_atomically(flags.csv, write_pipeline_csv(pipeline_csv_of(written)));
+    write_file_atomically(flags.csv, write_pipeline_csv(written_csv(flags, timed.schedule, read)));
   }
   if (json) {
     Json ranks = Json::array();
@@ -205,8 +244,8 @@ int show(const Flags& flags, bool json) {
            {"actions", timed.schedule.ranks[rank].size()}});
     }
     Json answer = {{"schedule", flags.name},
-                   {"stages", flags.stages},
-                   {"microbatches", flags.micro_batches},
+                   {"stages", timed.request.ranks},
+                   {"microbatches", timed.request.micro_batches},
                    {"virtual_stages", timed.request.virtual_stages},
                    {"slices", timed.request.slices},
                    {"slice_tokens", slice_tokens(timed)},
@@ -258,7 +297,16 @@ int run(Flags flags, bool json) {
   }
   check_folder_of(flags.svg, "--svg");
   check_folder_of(flags.csv, "--csv");
-  if (flags.stages < 1 || flags.micro_batches < 1) {
+  if (is_file(flags.name)) {
+    const ScheduleChoice& choice = flags.choice;
+    if (flags.stages > 0 || flags.micro_batches > 0 || choice.virtual_stages > 0 ||
+        choice.slices > 0 || choice.group > 0) {
+      throw bad_input(
+          "{} says itself how many there are of everything; leave out --stages, --microbatches, "
+          "--virtual, --slices and --group",
+          flags.name);
+    }
+  } else if (flags.stages < 1 || flags.micro_batches < 1) {
     throw bad_input("a schedule has --stages and --microbatches, 1 or more of each");
   }
   flags.task.ranks = flags.stages;
@@ -278,7 +326,9 @@ void add_schedule(Verb& program) {
   auto flags = std::make_shared<Flags>();
   Verb verb = program.add_verb("schedule", "Pipeline schedules: one of them, or all compared",
                                "longspan schedule zb-h1 --stages 4 --microbatches 8 --svg zb.svg");
-  verb.add_option("name", flags->name, "A schedule, or \"list\", \"compare\", \"measured\"")
+  verb.add_option(
+          "name", flags->name,
+          "A schedule, or its file in PyTorch's CSV, or \"list\", \"compare\", \"measured\"")
       .required();
   verb.add_option(
       "folder", flags->measured.folder,
@@ -354,6 +404,8 @@ void add_schedule(Verb& program) {
   verb.add_flag("--exchanges", flags->exchanges, "In the CSV, write exchanges out");
   verb.add_flag("--gathering", flags->gathering,
                 "In the CSV, write exchanges out and when parameters are gathered");
+  verb.add_flag("--no-waits", flags->no_waits,
+                "In the CSV, no waits for what is sent or summed, for PyTorch before 2.15");
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

@@ -9,9 +9,11 @@ namespace longspan {
 namespace {
 
 constexpr std::array<std::string_view, kActionKindCount> kWords = {
-    "F",     "B",      "I",       "W",       "R",           "S",
-    "T",     "SEND_F", "RECV_F",  "SEND_B",  "RECV_B",      "OFFLOAD",
-    "AWAIT", "RELOAD", "UNSHARD", "RESHARD", "REDUCE_GRAD", "OPTIMIZER"};
+    "F",        "B",           "I",           "W",           "R",
+    "S",        "T",           "SEND_F",      "RECV_F",      "SEND_B",
+    "RECV_B",   "WAIT_SEND_F", "WAIT_SEND_B", "OFFLOAD",     "AWAIT",
+    "RELOAD",   "UNSHARD",     "RESHARD",     "REDUCE_GRAD", "WAIT_REDUCE_GRAD",
+    "OPTIMIZER"};
 
 }  // namespace
 
@@ -41,8 +43,9 @@ std::vector<Action> single_stage_schedule(int64_t micro_batches) {
 std::string to_string(const Action& action, int32_t slices) {
   if (action.kind == ActionKind::optimizer) return std::string(word_of(action.kind));
   if (!has_micro_batch(action.kind)) return fmt::format("{}{}", action.stage, word_of(action.kind));
-  std::string text = fmt::format("{}{}{}", action.stage, word_of(action.kind), action.micro_batch);
+  std::string text = fmt::format("{}", action.stage);
   if (slices > 1) text += fmt::format(".{}", action.slice);
+  text += fmt::format("{}{}", word_of(action.kind), action.micro_batch);
   if (action.ways > 1) text += fmt::format("/{}", action.ways);
   return text;
 }

@@ -27,12 +27,15 @@ enum class ActionKind : uint8_t {
   recv_forward,         ///< RECV_F, named after the stage that receives
   send_backward,        ///< SEND_B
   recv_backward,        ///< RECV_B
+  wait_send_forward,    ///< WAIT_SEND_F: the stage's SEND_F has been received, its memory is free
+  wait_send_backward,   ///< WAIT_SEND_B
   offload,              ///< what F has kept goes to the host
   await_offload,        ///< the rank goes on when its memory is free
   reload,               ///< and comes back
   unshard,              ///< the stage's parameters are gathered
   reshard,              ///< and given up again
   reduce_grad,          ///< the stage's gradients are summed over data replicas
+  wait_reduce_grad,     ///< the rank goes on when they are
   optimizer,
 };
 inline constexpr int kActionKindCount = static_cast<int>(ActionKind::optimizer) + 1;
@@ -50,8 +53,7 @@ struct Action {
 /// F, I, W, B, R, S, T: what occupies the rank's compute units.
 bool is_compute(ActionKind kind);
 
-/// Whether actions of this kind belong to a microbatch; UNSHARD, RESHARD, REDUCE_GRAD and OPTIMIZER
-/// do not.
+/// Whether actions of this kind belong to a microbatch; UNSHARD and what follows it do not.
 bool has_micro_batch(ActionKind kind);
 
 /// "F", "SEND_F", ...: the word of the grammar.
@@ -63,8 +65,8 @@ std::optional<ActionKind> kind_of(std::string_view word);
 /// One stage on one rank: F0 B0 F1 B1 ... then the optimizer. REQUIRES: micro_batches >= 1.
 std::vector<Action> single_stage_schedule(int64_t micro_batches);
 
-/// "2F3": stage, kind, microbatch; "2F3.1" with the slice where schedules have `slices` > 1;
-/// "2F3/4" for one of four parts.
+/// "2F3": stage, kind, microbatch; "2.1F3" with slice 1 of it where schedules have `slices` > 1
+/// (behind the microbatch PyTorch would pass over it); "2F3/4" for one of four parts.
 std::string to_string(const Action& action, int32_t slices = 1);
 
 /// "0F0 0B0 0F1 0B1 OPTIMIZER"; actions that run as one are "(0F1;0B0)OVERLAP_F_B".

@@ -123,11 +123,21 @@ class Units {
   std::vector<int32_t> ranks_;  // by stage
 };
 
+// Numbers far beyond what is there, which no table should be made for.
+void check_numbers(const Schedule& s) {
+  int64_t actions = 0;
+  for (const std::vector<Action>& list : s.ranks) actions += static_cast<int64_t>(list.size());
+  if (int64_t{s.all_stages()} * s.micro_batches * s.slices <= actions) return;
+  throw bad_input("{} actions are too few for {} stages, {} microbatches and {} slices", actions,
+                  s.all_stages(), s.micro_batches, s.slices);
+}
+
 }  // namespace
 
 std::optional<std::string> first_fault(const Schedule& schedule, const ScheduleCosts& costs,
                                        int64_t memory_limit) {
   try {
+    check_numbers(schedule);
     Units units(schedule);
     units.count();
     units.check();

@@ -47,8 +47,11 @@ std::vector<SliceShare> shares_of(const PipelineTask& task, int32_t slices) {
   return slice_shares(lengths, cost);
 }
 
-// F, B, I: what passes activations or their gradients on.
-constexpr ActionKind kLastOfStages = ActionKind::backward_input;
+// What passes activations or their gradients on.
+bool passes_on(ActionKind kind) {
+  return kind <= ActionKind::backward_input || kind == ActionKind::send_forward ||
+         kind == ActionKind::send_backward;
+}
 
 double messages_of(const TimedSchedule& timed) {
   constexpr double kToAttention = 4, kFromAttention = 2;
@@ -60,7 +63,7 @@ double messages_of(const TimedSchedule& timed) {
     for (const Wait& wait : timed.linked.waits_of(static_cast<int32_t>(i))) {
       const Action& from = timed.linked.actions[wait.action];
       // What S passes on are a few numbers per token.
-      if (!wait.delayed || from.kind > kLastOfStages || from.stage == a.stage) continue;
+      if (!wait.delayed || !passes_on(from.kind) || from.stage == a.stage) continue;
       const bool to_attention = std::max(a.stage, from.stage) % 2 == 1;
       const double size = !apart ? 1 : to_attention ? kToAttention : kFromAttention;
       sum += size / a.ways / from.ways;

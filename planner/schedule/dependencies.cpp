@@ -141,6 +141,12 @@ class Linker {
       case Kind::send_backward:
         wait_for_own(a, Kind::backward_input);
         break;
+      case Kind::wait_send_forward:
+        await_sent(a, Kind::send_forward, Kind::recv_forward, a.stage + 1);
+        break;
+      case Kind::wait_send_backward:
+        await_sent(a, Kind::send_backward, Kind::recv_backward, a.stage - 1);
+        break;
       case Kind::vocabulary_forward:
         wait(a, Kind::forward, s_.stages - 1, a.slice);
         break;
@@ -163,6 +169,16 @@ class Linker {
     const int32_t sent = index_.find(send, stage, a, a.slice);
     if (sent < 0) missing(linked_.actions[received], send, stage, a.slice);
     linked_.waits.push_back({sent, true});
+  }
+
+  // Until it has been on its way, and the other rank has asked for it.
+  void await_sent(const Action& a, Kind send, Kind recv, int32_t receiver) {
+    wait_for_own(a, send);
+    linked_.waits.back().delayed = true;
+    if (receiver < 0 || receiver >= s_.all_stages()) missing(a, recv, receiver, a.slice);
+    const int32_t received = index_.find(recv, receiver, a, a.slice);
+    if (received < 0) missing(a, recv, receiver, a.slice);
+    linked_.waits.push_back({received, false});
   }
 
   // For all parts of it.

@@ -11,8 +11,9 @@
 // Where ranks share an action, whoever waits for it waits for all parts; what else a rank does of
 // the same microbatch and slice waits for its own part. An exchange that is written out stands
 // between: F waits for RECV_F and the SEND_F it belongs to; the message is on its way from the
-// latter on, whenever the former is asked for. That a rank does its list in order is not written
-// down here. Pure functions, safe from any thread.
+// latter on, whenever the former is asked for, and WAIT_SEND_F waits for its end and for RECV_F.
+// That a rank does its list in order is not written down here. Pure functions, safe from any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ namespace longspan {
 
 struct Wait {
   int32_t action;
-  bool delayed;  ///< what is waited for comes from another rank: it takes the communication time
+  bool delayed;  ///< there is a message between ranks behind it: it takes the communication time
 };
 
 /// A schedule's actions, numbered rank after rank, with what each waits for.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "base/error.h"
 
@@ -13,16 +12,43 @@ using Kind = ActionKind;
 
 bool needs_parameters(Kind kind) { return kind <= Kind::recompute; }
 
-// By action the first `most` stages of what comes from there on, in the order in which they do.
-std::vector<std::vector<int32_t>> next_stages(const std::vector<Action>& list, int32_t most) {
-  std::vector<std::vector<int32_t>> next(list.size() + 1);
-  for (size_t i = list.size(); i-- > 0;) {
-    std::vector<int32_t>& stages = next[i];
-    stages = next[i + 1];
-    if (!needs_parameters(list[i].kind)) continue;
-    std::erase(stages, list[i].stage);
-    stages.insert(stages.begin(), list[i].stage);
-    if (static_cast<int32_t>(stages.size()) > most) stages.pop_back();
+// What of a list runs as one, from `begin` to `end`.
+struct Group {
+  size_t begin, end;
+};
+
+std::vector<Group> groups_of(const std::vector<Action>& list) {
+  std::vector<Group> groups;
+  for (size_t begin = 0; begin < list.size();) {
+    size_t end = begin;
+    while (list[end++].with_next) {
+    }
+    groups.push_back({begin, end});
+    begin = end;
+  }
+  return groups;
+}
+
+// By group the `most` stages that come next from there on, in the order in which they do, and those
+// that run as one with the last of them.
+std::vector<std::vector<int32_t>> next_stages(const std::vector<Action>& list,
+                                              const std::vector<Group>& groups, size_t most) {
+  struct Coming {
+    int32_t stage;
+    size_t group;
+  };
+  std::vector<Coming> coming;
+  std::vector<std::vector<int32_t>> next(groups.size());
+  for (size_t g = groups.size(); g-- > 0;) {
+    for (size_t i = groups[g].end; i-- > groups[g].begin;) {
+      if (!needs_parameters(list[i].kind)) continue;
+      std::erase_if(coming, [&](const Coming& c) { return c.stage == list[i].stage; });
+      coming.insert(coming.begin(), {list[i].stage, g});
+    }
+    for (size_t i = 0; i < coming.size(); ++i) {
+      if (i >= most && coming[i].group != coming[i - 1].group) break;
+      next[g].push_back(coming[i].stage);
+    }
   }
   return next;
 }
@@ -32,7 +58,8 @@ bool contains(const std::vector<int32_t>& stages, int32_t stage) {
 }
 
 std::vector<Action> gathered(const std::vector<Action>& list, int32_t most) {
-  const std::vector<std::vector<int32_t>> next = next_stages(list, most);
+  const std::vector<Group> groups = groups_of(list);
+  const std::vector<std::vector<int32_t>> next = next_stages(list, groups, most);
   std::map<int32_t, size_t> last;  // by stage, its last action that makes gradients
   for (size_t i = 0; i < list.size(); ++i) {
     const Kind kind = list[i].kind;
@@ -40,30 +67,29 @@ std::vector<Action> gathered(const std::vector<Action>& list, int32_t most) {
   }
   std::vector<Action> written;
   written.reserve(2 * list.size());
-  std::set<int32_t> whole;
-  for (size_t begin = 0; begin < list.size();) {
-    size_t end = begin;
-    while (list[end++].with_next) {
-    }
+  std::vector<int32_t> whole;  // stages, in the order in which they were gathered
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const auto [begin, end] = groups[g];
     if (std::any_of(list.begin() + begin, list.begin() + end,
                     [](const Action& a) { return needs_parameters(a.kind); })) {
       std::erase_if(whole, [&](int32_t stage) {
-        if (contains(next[begin], stage)) return false;
+        if (contains(next[g], stage)) return false;
         written.push_back({Kind::reshard, stage});
         return true;
       });
-      for (const int32_t stage : next[begin]) {
-        if (whole.insert(stage).second) written.push_back({Kind::unshard, stage});
+      for (const int32_t stage : next[g]) {
+        if (contains(whole, stage)) continue;
+        whole.push_back(stage);
+        written.push_back({Kind::unshard, stage});
       }
     }
     written.insert(written.end(), list.begin() + begin, list.begin() + end);
     for (size_t i = begin; i < end; ++i) {
       const auto found = last.find(list[i].stage);
-      if (found != last.end() && found->second == i) {
-        written.push_back({Kind::reduce_grad, list[i].stage});
-      }
+      if (found == last.end() || found->second != i) continue;
+      written.push_back({Kind::reduce_grad, list[i].stage});
+      written.push_back({Kind::wait_reduce_grad, list[i].stage});
     }
-    begin = end;
   }
   for (const int32_t stage : whole) written.push_back({Kind::reshard, stage});
   return written;

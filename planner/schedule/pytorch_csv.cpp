@@ -80,22 +80,20 @@ class Reader {
   Cell read_action(std::string_view text) const {
     Cell cell;
     cell.action.stage = number(text);
+    const bool sliced = !text.empty() && text.front() == '.';
+    if (sliced) {
+      text.remove_prefix(1);
+      cell.action.slice = number(text);
+    }
     const auto end =
         std::find_if(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
     cell.word = text.substr(0, end - text.begin());
     text.remove_prefix(cell.word.size());
     const std::optional<Kind> kind = kind_of(cell.word);
     if (!kind && cell.word != "BW") refuse();
-    if (kind && !has_micro_batch(*kind)) {
-      if (!text.empty()) refuse();
-      return cell;
-    }
-    cell.action.micro_batch = number(text);
-    if (!text.empty() && text.front() == '.') {
-      text.remove_prefix(1);
-      cell.action.slice = number(text);
-    }
-    if (!text.empty()) refuse();
+    const bool of_micro_batch = !kind || has_micro_batch(*kind);
+    if (of_micro_batch) cell.action.micro_batch = number(text);
+    if (!text.empty() || (sliced && !of_micro_batch)) refuse();
     return cell;
   }
 

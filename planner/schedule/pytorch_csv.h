@@ -7,8 +7,12 @@
 // halves. In files of 2024 BW is the whole, and B and W the halves; PyTorch now reads their B as
 // the whole and drops the microbatch of "2BW0" without a word. A file with BW, or with W and no I,
 // is taken for the old dialect. What PyTorch has no word for (slices, recomputation, ...) is
-// written in the words of actions.h, with slices as "2F0.1"; PyTorch does not read those. Pure
-// functions; safe from any thread.
+// written in the words of actions.h, slices as in "2.1F0", so that PyTorch refuses such a file:
+// it reads a cell as far as it makes sense, and "2F0.1" as 2F0.
+//
+// Exchanges: PyTorch 2.15 wants a WAIT_SEND_F or WAIT_SEND_B for everything sent, and a
+// WAIT_REDUCE_GRAD for every REDUCE_GRAD; versions that know no waits refuse them. Pure functions;
+// safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +48,14 @@ std::string write_pipeline_csv(const PipelineCsv& csv);
 PipelineCsv pipeline_csv_of(const Schedule& schedule);
 
 /// `schedule` with SEND and RECV written out between ranks, each behind what it sends, and in front
-/// of what needs it at the moment it is sent, so that no order of sending can block. Throws
-/// bad_input where there are exchanges already, or where ranks wait for each other.
+/// of what needs it at the moment it is sent, so that no order of sending can block; a sent forward
+/// is waited for behind its stage's backward, what else is sent at the end. With with_gathering()
+/// before it this is PyTorch's own lowering, action for action. Throws bad_input where there are
+/// exchanges already, or where ranks wait for each other.
 Schedule with_exchanges(const Schedule& schedule);
+
+/// For versions of PyTorch that know no WAIT_SEND_F, WAIT_SEND_B and WAIT_REDUCE_GRAD: without
+/// them.
+Schedule without_waits(Schedule schedule);
 
 }  // namespace longspan

@@ -51,6 +51,69 @@ TEST_CASE("schedule: the picture, the drawing and the CSV") {
   CHECK_THAT(read_file(csv), Contains("0SEND_F0"));
 }
 
+TEST_CASE("schedule: a file's schedule is timed as it was, and written as it was read") {
+  const TemporaryFolder folder;
+  const auto path = [&](const std::string& name) { return (folder.path() / name).string(); };
+  const std::vector<std::string> costs = {"--comm", "0.3", "--backward-weight", "2"};
+  const auto with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), costs.begin(), costs.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  for (const char* name : {"zb-h1", "interleaved-zb", "dualpipe-v", "1f1b-vocab-2"}) {
+    INFO(name);
+    const auto made = longspan_json(with(asked(name), {"--csv", path("a.csv")}));
+    for (const char* flag : {"--exchanges", "--gathering", ""}) {
+      std::vector<std::string> lower = {"--csv", path("b.csv")};
+      if (*flag != 0) lower.emplace_back(flag);
+      auto read = longspan_json(with({"schedule", path("a.csv")}, lower));
+      for (const char* key : {"stages", "microbatches", "virtual_stages", "cost", "bubble_rate",
+                              "peak_memory_microbatches", "messages"}) {
+        INFO(key);
+        CHECK(read.at(key) == made.at(key));
+      }
+      read = longspan_json(with({"schedule", path("b.csv")}, {"--csv", path("c.csv")}));
+      CHECK(read.at("cost") == made.at("cost"));
+      CHECK(read.at("messages") == made.at("messages"));
+      CHECK(read_file(path("c.csv")) == read_file(path("b.csv")));
+    }
+    CHECK(read_file(path("b.csv")) == read_file(path("a.csv")));
+  }
+  const Result shown = longspan({"schedule", path("a.csv"), "--svg", path("a.svg")});
+  CHECK_THAT(shown.out, Contains("a.csv of 8 ranks and 24 microbatches: bubble rate"));
+  CHECK_THAT(read_file(path("a.svg")), Contains("</svg>"));
+
+  CHECK(longspan(asked("1f1b", {"--gathering", "--csv", path("w.csv")})).status == 0);
+  CHECK_THAT(read_file(path("w.csv")), Contains("0WAIT_SEND_F0") && Contains("0WAIT_REDUCE_GRAD"));
+  CHECK(longspan({"schedule", path("w.csv"), "--no-waits", "--csv", path("n.csv")}).status == 0);
+  CHECK_THAT(read_file(path("n.csv")), Contains("0SEND_F0") && !Contains("WAIT"));
+}
+
+TEST_CASE("schedule refuses a file that is no schedule") {
+  const TemporaryFolder folder;
+  folder.file("word.csv", "0F0,0B0\n1F0,1Q0\n");
+  folder.file("order.csv", "0F0,0B0\n1B0,1F0\n");
+  folder.file("half.csv", "0F0,0B0\n1F0\n");
+  folder.file("far.csv", "0F0,0B1048576\n");
+  folder.file("odd.csv", "0F0,2F0,2B0,0B0\n1F0,1B0\n");
+  folder.file("lowered.csv", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
+  const auto refused = [&](const std::string& name, const std::vector<std::string>& texts,
+                           const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {"schedule", (folder.path() / name).string()};
+    words.insert(words.end(), more.begin(), more.end());
+    check_refused(longspan(words), 2, texts);
+  };
+  refused("none.csv", {"none.csv"});
+  refused("word.csv", {"word.csv: line 2, cell 2: \"1Q0\" is no action"});
+  refused("order.csv", {"order.csv: the schedule never ends"});
+  refused("half.csv", {"half.csv: 1B0 is missing"});
+  refused("far.csv", {"far.csv: 2 actions are too few"});
+  refused("odd.csv", {"odd.csv: rank 1 has 1 stages and rank 0 2"});
+  refused("lowered.csv", {"written out already"},
+          {"--exchanges", "--csv", (folder.path() / "x.csv").string()});
+  refused("lowered.csv", {"leave out --stages"}, {"--microbatches", "8"});
+}
+
 TEST_CASE("schedule compare and schedule list have every family") {
   const auto list = longspan_json({"schedule", "list"}).at("schedules");
   const auto compared = longspan_json(asked("compare", {"--memory-limit", "8"})).at("schedules");

@@ -10,8 +10,8 @@ TEST_CASE("actions are written as PyTorch writes them") {
   CHECK(to_string(Action{ActionKind::send_forward, 2, 0}) == "2SEND_F0");
   CHECK(to_string(Action{ActionKind::unshard, 1}) == "1UNSHARD");
   CHECK(to_string(Action{ActionKind::reduce_grad, 0, 5}) == "0REDUCE_GRAD");
-  CHECK(to_string(Action{ActionKind::forward, 2, 3, 1}, 4) == "2F3.1");
-  CHECK(to_string(Action{ActionKind::forward, 2, 3, 0}, 4) == "2F3.0");
+  CHECK(to_string(Action{ActionKind::forward, 2, 3, 1}, 4) == "2.1F3");
+  CHECK(to_string(Action{ActionKind::forward, 2, 3, 0}, 4) == "2.0F3");
   const std::vector<Action> pair = {{ActionKind::forward, 0, 7, 0, true},
                                     {ActionKind::backward, 7, 3},
                                     {ActionKind::forward, 0, 8}};

@@ -1,8 +1,10 @@
 // Each fault is found, and said in a line.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
 #include "planner/schedule/check.h"
+#include "planner/schedule/pytorch_csv.h"
 #include "tests/planner/schedule/schedules.h"
 
 namespace longspan {
@@ -60,6 +62,25 @@ TEST_CASE("the first fault of a schedule is named") {
     s.ranks[0].pop_back();
     CHECK(fault(s) == "1RECV_F1 is there without 0SEND_F1");
   }
+  SECTION("a wait for what is not sent, or cannot be received yet") {
+    s.ranks[0].push_back({Kind::wait_send_forward, 0, 1});
+    CHECK(fault(s) == "0WAIT_SEND_F1 on rank 0 needs 0SEND_F1, which is in no list");
+    s = with_exchanges(testing::schedule_of("1f1b", {.ranks = 2, .micro_batches = 2}));
+    REQUIRE(fault(s) == "none");
+    std::vector<Action>& sends = s.ranks[1];
+    const auto sent = std::find(sends.begin(), sends.end(), Action{Kind::send_backward, 1, 0});
+    REQUIRE(sent != sends.end());
+    sends.erase(std::find(sends.begin(), sends.end(), Action{Kind::wait_send_backward, 1, 0}));
+    sends.insert(sent + 1, {Kind::wait_send_backward, 1, 0});
+    CHECK(fault(s) == "none");
+    std::swap(*sent, *(sent + 1));
+    CHECK(fault(s).find("the schedule never ends: ") == 0);
+  }
+  SECTION("a number far beyond what is there") {
+    list[0].micro_batch = 1 << 20;
+    s.micro_batches = (1 << 20) + 1;
+    CHECK(fault(s) == "18 actions are too few for 2 stages, 1048577 microbatches and 1 slices");
+  }
   SECTION("too much memory") {
     CHECK(fault(s, 2) == "none");
     CHECK(fault(s, 1) == "rank 0 holds 2 at 0F1; the limit is 1");
@@ -70,19 +91,19 @@ TEST_CASE("what ranks share is there in as many parts as it says, backwards wher
   Schedule s = testing::schedule_of("sppo-msp", {.ranks = 2, .micro_batches = 1, .slices = 2});
   std::erase_if(s.ranks[0], [](const Action& a) { return !is_compute(a.kind); });
   std::erase_if(s.ranks[1], [](const Action& a) { return !is_compute(a.kind); });
-  REQUIRE(to_string(s.ranks[1], 2) == "0F0.0/2 1F0.0 1F0.1/2 1B0.1/2 1B0.0 0B0.0/2");
+  REQUIRE(to_string(s.ranks[1], 2) == "0.0F0/2 1.0F0 1.1F0/2 1.1B0/2 1.0B0 0.0B0/2");
   REQUIRE(fault(s) == "none");
   SECTION("a part is missing") {
     s.ranks[1].erase(s.ranks[1].begin());
-    CHECK(fault(s) == "0F0.0 is in 1 lists; expected it in 2");
+    CHECK(fault(s) == "0.0F0 is in 1 lists; expected it in 2");
   }
   SECTION("of a stage of another rank") {
     s.moving_stages = false;
-    CHECK(fault(s) == "0F0.0/2 is on rank 1, but stage 0 is on rank 0");
+    CHECK(fault(s) == "0.0F0/2 is on rank 1, but stage 0 is on rank 0");
   }
   SECTION("a backward elsewhere") {
     std::swap(s.ranks[0][1], s.ranks[1][1]);
-    CHECK(fault(s) == "0B0.1 on rank 0 needs 0F0.1 of the same rank, which is on another");
+    CHECK(fault(s) == "0.1B0 on rank 0 needs 0.1F0 of the same rank, which is on another");
   }
 }
 

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "planner/schedule/check.h"
+#include "planner/schedule/gathering.h"
 #include "planner/schedule/pytorch_csv.h"
 #include "tests/planner/schedule/pytorch_files.h"
 #include "tests/planner/schedule/schedules.h"
@@ -17,6 +18,11 @@ std::string with_carriage_returns(std::string_view text) {
   }
   return crlf;
 }
+
+// As PyTorch's lowering writes it (2.15): GPipe, two ranks, one microbatch.
+constexpr std::string_view kWaits =
+    "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\r\n"
+    "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD,1RESHARD,1WAIT_SEND_B0\r\n";
 
 }  // namespace
 
@@ -57,8 +63,9 @@ TEST_CASE("dialects are told apart, and not mixed") {
 TEST_CASE("what is no action is refused with its place") {
   CHECK_THROWS_WITH(read_pipeline_csv("0F0,0B0\n1F0,,1Q0\n", "f.csv"),
                     Catch::StartsWith("f.csv: line 2, cell 3: \"1Q0\" is no action"));
-  for (const char* text : {"F0\n", "0F\n", "0UNSHARD1\n", "(0F0;1B0)\n", "(0F0;1B0OVERLAP_F_B\n",
-                           "-1F0\n", "0F0 \n", "99999999F0\n", "0F0.\n", "()OVERLAP_F_B\n"}) {
+  for (const char* text :
+       {"F0\n", "0F\n", "0UNSHARD1\n", "(0F0;1B0)\n", "(0F0;1B0OVERLAP_F_B\n", "-1F0\n", "0F0 \n",
+        "99999999F0\n", "0.F0\n", "0F0.1\n", "0.1UNSHARD\n", "()OVERLAP_F_B\n"}) {
     CHECK_THROWS_WITH(read_pipeline_csv(text, "f"), Catch::Contains("cell 1"));
   }
   CHECK_THROWS_WITH(read_pipeline_csv("", "f"), Catch::Contains("no rank's actions"));
@@ -103,8 +110,26 @@ TEST_CASE("columns keep ranks aligned") {
 TEST_CASE("an exchange is written in front of what needs it") {
   const Schedule s = with_exchanges(testing::schedule_of("1f1b", {.ranks = 2, .micro_batches = 2}));
   CHECK(write_pipeline_csv(pipeline_csv_of(s)) ==
-        "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
-        "1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n");
+        "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0WAIT_SEND_F0,0RECV_B1,0B1,0WAIT_SEND_F1\n"
+        "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1WAIT_SEND_B0,1WAIT_SEND_B1\n");
+}
+
+TEST_CASE("waits are read and written, made as PyTorch makes them, and left out for older ones") {
+  const PipelineCsv csv = read_pipeline_csv(kWaits, "file");
+  CHECK(write_pipeline_csv(csv) == kWaits);
+  CHECK(first_fault(csv.schedule, {}).value_or("none") == "none");
+  const Schedule plain = testing::schedule_of("gpipe", {.ranks = 2, .micro_batches = 1});
+  const Schedule made = with_exchanges(with_gathering(plain));
+  CHECK(made.ranks == csv.schedule.ranks);
+  CHECK(write_pipeline_csv(pipeline_csv_of(without_waits(made))).find("WAIT") == std::string::npos);
+  CHECK(without_waits(with_exchanges(plain)).ranks[0].size() == 4);
+}
+
+TEST_CASE("slices are written so that PyTorch refuses them") {
+  const Schedule s = testing::schedule_of("seq1f1b", {.ranks = 1, .micro_batches = 1, .slices = 2});
+  const std::string text = write_pipeline_csv(pipeline_csv_of(s));
+  CHECK(text == "0.0F0,0.1F0,0.1B0,0.0B0\n");
+  CHECK(read_pipeline_csv(text, "ours").schedule.ranks == s.ranks);
 }
 
 }  // namespace longspan
