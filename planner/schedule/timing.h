@@ -6,9 +6,9 @@
 //   * an action starts when all it waits for is done, `communication` later what is on another
 //   rank;
 //     sending takes no time of a rank, and links are never contended;
-//   * copies run beside the list, in order of being asked for, one at a time on a channel, which
-//     neighbouring ranks may share; the rank waits for one where it needs what comes back, and at
-//     AWAIT;
+//   * copies run beside the list, in order of being asked for, one at a time on a channel, or one
+//     each way, which neighbouring ranks may share; the rank waits for one where it needs what
+//     comes back, and at AWAIT;
 //   * a step costs the longest span of a rank, from the start of its first computation to the end
 //   of
 //     its last (the optimizer needs no barrier between ranks); the makespan is given beside it;
