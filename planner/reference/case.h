@@ -41,6 +41,8 @@ enum class Recompute : uint8_t {
 /// Shares of what waits in host memory: one for each pipeline stage, or one for all; empty: none.
 struct CaseOffload {
   std::vector<double> checkpoints, parameters, gradients, optimizer;
+  /// Of all that layers keep; of cases that name a schedule.
+  std::vector<double> activations;
   bool operator==(const CaseOffload&) const = default;
 };
 

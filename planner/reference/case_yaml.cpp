@@ -148,6 +148,7 @@ CaseOffload read_offload(const YamlMap& yaml, int64_t stages) {
   offload.parameters = shares(yaml, "parameters", stages);
   offload.gradients = shares(yaml, "gradients", stages);
   offload.optimizer = shares(yaml, "optimizer", stages);
+  offload.activations = shares(yaml, "activations", stages);
   yaml.finish();
   return offload;
 }
@@ -254,6 +255,9 @@ void read_run(const YamlMap& yaml, ReferenceCase& c) {
     throw yaml.error("recompute_layers", "expected with recompute: full only");
   }
   if (yaml.has("offload")) c.offload = read_offload(yaml.map("offload"), stages);
+  if (!c.offload.activations.empty() && c.schedule.empty()) {
+    throw yaml.error("offload", "activations: expected with a schedule only");
+  }
   c.flash_attention = flag_or(yaml, "flash_attention", true);
   c.overlap = flag_or(yaml, "overlap", true);
   c.chunk_tokens = whole_or(yaml, "chunk", 0, 0, kMostTokens);

@@ -119,7 +119,7 @@ TEST_CASE("every key of a case is read") {
   CHECK(c.stage_layers == std::vector<int64_t>{3, 1});
   CHECK(c.recompute == Recompute::full);
   CHECK(c.recompute_layers == std::vector<int64_t>{2, 0});
-  CHECK(c.offload == CaseOffload{{1}, {}, {}, {0.125, 0.5}});
+  CHECK(c.offload == CaseOffload{{1}, {}, {}, {0.125, 0.5}, {}});
   CHECK(!c.flash_attention);
   CHECK(!c.overlap);
   CHECK(c.chunk_tokens == 1024);
