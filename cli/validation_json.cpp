@@ -38,6 +38,7 @@ void put_report(Json& object, const TableReport& t) {
   object["mfu"] = summary_json(t.mfu);
   object["memory"] = summary_json(t.peak, &t.peak_left_out);
   object["longest_sequence"] = summary_json(t.longest, &t.longest_left_out);
+  object["speedup"] = summary_json(t.speedup);
   object["fits"] = {{"trained_fits", t.fit.trained_fits},
                     {"trained_refused", t.fit.trained_refused},
                     {"at_risk", t.fit.at_risk},
@@ -55,6 +56,7 @@ void put_report(Json& object, const TableReport& t) {
   object["peers"] = std::move(peers);
   object["not_covered"] = reasons_json(t.not_covered);
   object["left_out"] = reasons_json(t.left_out);
+  object["assumed"] = reasons_json(t.assumed);
 }
 
 Json case_json(const ReferenceCase& c, const CasePrediction& p, const CaseErrors& e) {
@@ -88,6 +90,12 @@ Json case_json(const ReferenceCase& c, const CasePrediction& p, const CaseErrors
   }
   put(object, "longest_error", e.longest);
   put(object, "left_out_longest_error", e.longest_left_out);
+  if (const auto& speedup = c.measured.speedup) {
+    object["speedup_over"] = speedup->over;
+    object["measured_speedup"] = {speedup->low, speedup->high};
+  }
+  put(object, "predicted_speedup", e.predicted_speedup);
+  put(object, "speedup_error", e.speedup);
   object["out_of_memory"] = c.measured.out_of_memory;
   put(object, "predicted_to_fit", p.fits);
   if (p.verdict) object["verdict"] = name_of(*p.verdict);
@@ -100,7 +108,26 @@ Json case_json(const ReferenceCase& c, const CasePrediction& p, const CaseErrors
   put(object, "peer_peak_error", e.peer_peak);
   if (!p.reason.empty()) object["not_covered"] = p.reason;
   if (!c.left_out.empty()) object["left_out"] = c.left_out;
+  if (!c.assumed.empty()) object["assumed"] = c.assumed;
   return object;
+}
+
+Json report_json(const TableReport& t) {
+  Json object;
+  put_report(object, t);
+  return object;
+}
+
+Json table_json(const TableReport& t) {
+  Json object = {{"table", t.table}, {"file", t.file}, {"source", t.source}};
+  put_report(object, t);
+  return object;
+}
+
+Json table_reports_json(const std::vector<TableReport>& reports) {
+  Json list = Json::array();
+  for (const TableReport& t : reports) list.push_back(table_json(t));
+  return list;
 }
 
 }  // namespace
@@ -108,8 +135,7 @@ Json case_json(const ReferenceCase& c, const CasePrediction& p, const CaseErrors
 Json validation_json(const Validation& v, bool with_cases) {
   Json tables = Json::array();
   for (const TableReport& t : v.report.tables) {
-    Json object = {{"table", t.table}, {"file", t.file}, {"source", t.source}};
-    put_report(object, t);
+    Json object = table_json(t);
     if (with_cases) {
       Json results = Json::array();
       for (size_t i = 0; i < v.cases.size(); ++i) {
@@ -120,9 +146,11 @@ Json validation_json(const Validation& v, bool with_cases) {
     }
     tables.push_back(std::move(object));
   }
-  Json overall;
-  put_report(overall, v.report.overall);
-  return {{"tables", std::move(tables)}, {"overall", std::move(overall)}};
+  return {{"tables", std::move(tables)},
+          {"overall", report_json(v.report.overall)},
+          {"assumed",
+           {{"tables", table_reports_json(v.report.assumed_tables)},
+            {"overall", report_json(v.report.assumed_overall)}}}};
 }
 
 }  // namespace longspan::cli

@@ -42,6 +42,7 @@ void add_table(Table& table, const TableReport& t, const std::string& name) {
   add_summary(table, name, "MFU, points", t.mfu);
   add_summary(table, name, "memory", t.peak, &t.peak_left_out);
   add_summary(table, name, "longest sequence", t.longest, &t.longest_left_out);
+  add_summary(table, name, "speed-up", t.speedup);
   for (const PeerErrors& peer : t.peers) {
     add_summary(table, name, "step time, beside " + peer.name, peer.ours_step);
     add_summary(table, name, "step time, " + peer.name, peer.peer_step);
@@ -73,6 +74,23 @@ std::string longest_text(const ReferenceCase& c, const CasePrediction& p, double
                      range, format_tokens(c.sequence), failed, signed_percent(error));
 }
 
+std::string speedup_text(const CaseSpeedup& measured, const CaseErrors& e) {
+  const std::string range = measured.low < measured.high
+                                ? fmt::format("{:g} to {:g}", measured.low, measured.high)
+                                : fmt::format("{:g}", measured.low);
+  return fmt::format("{:.2f} times the speed of \"{}\" predicted, {} measured: {}",
+                     *e.predicted_speedup, measured.over, range, signed_percent(*e.speedup));
+}
+
+void print_fits(const char* of, const FitCounts& fit) {
+  if (fit.total() == 0) return;
+  fmt::print(
+      "{}: {} trained as predicted, {} trained though predicted not to fit; {} ran out "
+      "of memory as predicted, {} though predicted to fit. Of these, {} are said to be at "
+      "risk.\n",
+      of, fit.trained_fits, fit.trained_refused, fit.failed_refused, fit.failed_fits, fit.at_risk);
+}
+
 void print_case_table(const Validation& v, const TableReport& of) {
   fmt::print("{}\n  {}\n", bold(of.table), of.source);
   Table table({{"case", false},
@@ -93,10 +111,13 @@ void print_case_table(const Validation& v, const TableReport& of) {
                                              : std::string();
     if (e.longest) {
       remark = longest_text(c, p, *e.longest);
+    } else if (e.speedup) {
+      remark = speedup_text(*c.measured.speedup, e);
     } else if (p.fits && *p.fits == c.measured.out_of_memory) {
       remark = c.measured.out_of_memory ? "ran out of memory, predicted to fit"
                                         : "trained, predicted not to fit";
     }
+    if (!c.assumed.empty()) remark = remark.empty() ? "assumed" : "assumed; " + remark;
     table.add({c.name, or_dash(e.measured_step_seconds, format_seconds),
                or_dash(p.step_seconds, format_seconds), or_dash(e.step, signed_percent),
                or_dash(e.measured_peak_bytes, format_bytes), or_dash(p.peak_bytes, format_bytes),
@@ -126,16 +147,20 @@ void print_validation(const Validation& v, bool with_cases) {
                {"in range"}});
   for (const TableReport& t : report.tables) add_table(table, t, t.table);
   if (report.tables.size() > 1) add_table(table, report.overall, "all");
-  if (report.overall.predicted > 0) table.print();
-  if (const FitCounts& fit = report.overall.fit; fit.total() > 0) {
-    fmt::print(
-        "Fits: {} trained as predicted, {} trained though predicted not to fit; {} ran out "
-        "of memory as predicted, {} though predicted to fit. Of these, {} are said to be at "
-        "risk.\n",
-        fit.trained_fits, fit.trained_refused, fit.failed_refused, fit.failed_fits, fit.at_risk);
+  for (const TableReport& t : report.assumed_tables) add_table(table, t, t.table + ", assumed");
+  const TableReport& assumed = report.assumed_overall;
+  if (report.assumed_tables.size() > 1) add_table(table, assumed, "all, assumed");
+  if (report.overall.predicted + assumed.predicted > 0) table.print();
+  print_fits("Fits", report.overall.fit);
+  if (assumed.cases > 0) {
+    fmt::print("Apart from these, {} of {} cases are predicted of which something is assumed.\n",
+               assumed.predicted, assumed.cases);
   }
+  print_fits("Fits, assumed", assumed.fit);
   print_reasons("Not covered by the predictor", report.overall.not_covered);
+  print_reasons("Not covered by the predictor, assumed", assumed.not_covered);
   print_reasons("Left out by the files", report.overall.left_out);
+  print_reasons("Assumed by the files", assumed.assumed);
 }
 
 }  // namespace longspan::cli

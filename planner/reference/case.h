@@ -41,7 +41,16 @@ enum class Recompute : uint8_t {
 /// Shares of what waits in host memory: one for each pipeline stage, or one for all; empty: none.
 struct CaseOffload {
   std::vector<double> checkpoints, parameters, gradients, optimizer;
+  /// Of all that layers keep; of cases that name a schedule.
+  std::vector<double> activations;
   bool operator==(const CaseOffload&) const = default;
+};
+
+/// So many times the speed of another case of the table; `low` is `high` where the source is exact.
+struct CaseSpeedup {
+  std::string over;  // the other's name
+  double low = 0, high = 0;
+  bool operator==(const CaseSpeedup&) const = default;
 };
 
 /// What the source reports, in base units and its own convention. Any of it; at least something.
@@ -51,12 +60,14 @@ struct CaseMeasured {
   std::optional<double> tokens_per_second_per_gpu;
   std::optional<double> model_flops_per_gpu;  // FLOP/s
   std::optional<double> mfu;                  // a share, 0.55
+  std::optional<CaseSpeedup> speedup;
   /// Of the fullest GPU: tensors, what the allocator took for them, and all that is in use.
   std::optional<int64_t> peak_allocated_bytes, peak_reserved_bytes, peak_device_bytes;
   bool longest = false;  // the longest sequence that trained
   /// Of the longest: the next length that was tried, which did not train. Nothing: not known.
   std::optional<int64_t> longest_below;
   bool out_of_memory = false;  // it did not train
+  bool trained = false;        // it did, which is all that is said
   bool operator==(const CaseMeasured&) const = default;
 };
 
@@ -111,6 +122,9 @@ struct ReferenceCase {
   std::optional<CasePeer> peer;
   /// Why the case takes no part, which may be that it contradicts itself; empty: it does.
   std::string left_out;
+  /// What of the case its source does not say and somebody has judged instead; empty: nothing. Such
+  /// cases are predicted and reported, apart from the others.
+  std::string assumed;
   std::string note;
   bool operator==(const ReferenceCase&) const = default;
 };
@@ -124,7 +138,8 @@ const std::vector<std::string>& case_precisions();
 /// The cases of one file's text, in its order; `origin` names it. Throws bad_input with file, line
 /// and reason: not YAML, a missing or unknown key, values out of range, degrees whose product is
 /// not the number of GPUs, a global batch that micro-batches and replicas do not divide, nothing
-/// measured, two cases of one name.
+/// measured, a speed-up over no other case on as many GPUs, or over one of which something is
+/// assumed by a case that assumes nothing, two cases of one name.
 std::vector<ReferenceCase> parse_cases(const std::string& text, const std::string& origin);
 
 /// Those of a file, or of every *.yaml directly in a folder, by file name. Throws bad_input as

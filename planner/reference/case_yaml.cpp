@@ -106,6 +106,19 @@ FlopConvention read_convention(const YamlMap& yaml) {
   return c;
 }
 
+CaseSpeedup read_speedup(const YamlMap& yaml) {
+  CaseSpeedup speedup;
+  speedup.over = yaml.text("over");
+  const std::vector<double> times = yaml.reals("times");
+  const bool ordered =
+      !times.empty() && times.size() <= 2 && 0 < times.front() && times.front() <= times.back();
+  if (!ordered) throw yaml.error("times", "expected one number, or the least and the most");
+  speedup.low = times.front();
+  speedup.high = times.back();
+  yaml.finish();
+  return speedup;
+}
+
 // Of a sequence of so many tokens.
 CaseMeasured read_measured(const YamlMap& yaml, int64_t sequence) {
   CaseMeasured m;
@@ -117,6 +130,7 @@ CaseMeasured read_measured(const YamlMap& yaml, int64_t sequence) {
   if (m.mfu && *m.mfu > 2) {
     throw yaml.error("mfu", fmt::format("expected a share such as 0.55, got {}", *m.mfu));
   }
+  if (yaml.has("speedup")) m.speedup = read_speedup(yaml.map("speedup"));
   m.peak_allocated_bytes = bytes(yaml, "peak_allocated");
   m.peak_reserved_bytes = bytes(yaml, "peak_reserved");
   m.peak_device_bytes = bytes(yaml, "peak_device");
@@ -126,6 +140,7 @@ CaseMeasured read_measured(const YamlMap& yaml, int64_t sequence) {
     m.longest_below = yaml.whole("longest_below", sequence + 1, kMostTokens);
   }
   m.out_of_memory = flag_or(yaml, "out_of_memory", false);
+  m.trained = flag_or(yaml, "trained", false);
   yaml.finish();
   return m;
 }
@@ -148,6 +163,7 @@ CaseOffload read_offload(const YamlMap& yaml, int64_t stages) {
   offload.parameters = shares(yaml, "parameters", stages);
   offload.gradients = shares(yaml, "gradients", stages);
   offload.optimizer = shares(yaml, "optimizer", stages);
+  offload.activations = shares(yaml, "activations", stages);
   yaml.finish();
   return offload;
 }
@@ -189,10 +205,10 @@ void check_batch(const YamlMap& yaml, const ReferenceCase& c) {
 void check_measured(const YamlMap& yaml, const ReferenceCase& c) {
   const CaseMeasured& m = c.measured;
   const bool timed = m.step_seconds || m.tokens_per_second || m.tokens_per_second_per_gpu ||
-                     m.model_flops_per_gpu || m.mfu;
+                     m.model_flops_per_gpu || m.mfu || m.speedup || m.trained;
   const bool memory = m.peak_allocated_bytes || m.peak_reserved_bytes || m.peak_device_bytes;
   if (!timed && !memory && !m.longest && !m.out_of_memory) {
-    throw yaml.error("measured", "expected at least one figure, longest or out_of_memory");
+    throw yaml.error("measured", "expected at least one figure, longest, trained or out_of_memory");
   }
   if (m.out_of_memory && (timed || m.longest)) {
     throw yaml.error("measured", "a run that ended out of memory has no time and no length");
@@ -254,6 +270,9 @@ void read_run(const YamlMap& yaml, ReferenceCase& c) {
     throw yaml.error("recompute_layers", "expected with recompute: full only");
   }
   if (yaml.has("offload")) c.offload = read_offload(yaml.map("offload"), stages);
+  if (!c.offload.activations.empty() && c.schedule.empty()) {
+    throw yaml.error("offload", "activations: expected with a schedule only");
+  }
   c.flash_attention = flag_or(yaml, "flash_attention", true);
   c.overlap = flag_or(yaml, "overlap", true);
   c.chunk_tokens = whole_or(yaml, "chunk", 0, 0, kMostTokens);
@@ -270,6 +289,7 @@ ReferenceCase read_case(const YamlMap& yaml, const ReferenceCase& of_file,
   if (const auto it = models.find(c.model); it != models.end()) c.shape = it->second;
   c.layers = whole_or(yaml, "layers", 0, 1, 16384);
   c.left_out = text_or_empty(yaml, "left_out");
+  c.assumed = text_or_empty(yaml, "assumed");
   c.hardware = yaml.text("hardware");
   c.gpus = yaml.whole("gpus", 1, kMostGpus);
   c.gpus_per_node = whole_or(yaml, "gpus_per_node", 8, 1, 1024);
@@ -288,6 +308,30 @@ ReferenceCase read_case(const YamlMap& yaml, const ReferenceCase& of_file,
   check_batch(yaml, c);
   check_measured(yaml, c);
   return c;
+}
+
+// The run that a speed-up is over must be there, on as many GPUs, and be predicted; what is assumed
+// of it is assumed of the speed-up.
+void check_speedup(const YamlMap& yaml, const ReferenceCase& c,
+                   const std::vector<ReferenceCase>& cases) {
+  if (!c.measured.speedup || !c.left_out.empty()) return;
+  const std::string& over = c.measured.speedup->over;
+  std::vector<std::string> names;
+  for (const ReferenceCase& other : cases) {
+    if (other.gpus != c.gpus || !other.left_out.empty() || other.name == c.name) continue;
+    if (other.name == over && !other.assumed.empty() && c.assumed.empty()) {
+      throw yaml.error("measured",
+                       fmt::format("speedup: \"{}\" assumes something, and so does what is "
+                                   "over it: say `assumed` here too",
+                                   over));
+    }
+    if (other.name == over) return;
+    names.push_back(other.name);
+  }
+  throw yaml.error(
+      "measured", fmt::format("speedup: expected one over another case on {} GPUs that takes part, "
+                              "got \"{}\"{}",
+                              c.gpus, over, nearest_hint(over, names)));
 }
 
 std::map<std::string, ModelSpec> read_models(const YamlMap& file) {
@@ -346,6 +390,8 @@ std::vector<ReferenceCase> parse_cases(const std::string& text, const std::strin
     }
   }
   if (cases.empty()) throw file.error("cases", "expected at least one case");
+  const std::vector<YamlMap> owns = file.maps("cases");
+  for (size_t i = 0; i < cases.size(); ++i) check_speedup(owns[i], cases[i], cases);
   file.finish();
   return cases;
 }

@@ -156,8 +156,9 @@ StackNeeds needs_of(const ReferenceCase& c, const ModelSpec& model, const Hardwa
   const RunMemory memory = run_memory(c, model, hw, stack);
   const double widest = static_cast<double>(std::max(model.hidden, model.attention_width()));
   const double most = stack.kernel_elements.value;
+  const auto ranks = static_cast<double>(std::min(c.gpus, c.gpus_per_node));
   return {memory.tensors(), device_bytes(memory, stack),
-          host_bytes(c, model, stack) + stack.host_reserved_bytes.value,
+          host_bytes(c, model, stack) + ranks * memory.away + stack.host_reserved_bytes.value,
           most == 0 || layer_shape(c).tokens() * widest <= most};
 }
 

@@ -33,7 +33,7 @@ struct Collected {
     LeftOut summary() const { return {summarize(errors), in_range}; }
   };
   TableReport table;
-  std::vector<double> step, peak, longest, mfu;
+  std::vector<double> step, peak, longest, mfu, speedup;
   Without step_without, peak_without, longest_without;
   std::map<std::string, Beside> peers;
 };
@@ -99,6 +99,21 @@ CaseErrors errors_of(const ReferenceCase& c, const CasePrediction& p,
   return errors;
 }
 
+double tokens_per_second(const ReferenceCase& c, double step_seconds) {
+  return *restated(c, step_seconds).tokens_per_second;
+}
+
+// REQUIRES: the case has a speed-up that was measured.
+void compare_speedup(CaseErrors& errors, const ReferenceCase& c, const CasePrediction& p,
+                     const ReferenceCase& base, const CasePrediction& of_base) {
+  if (!p.step_seconds || !of_base.step_seconds) return;
+  const double predicted =
+      tokens_per_second(c, *p.step_seconds) / tokens_per_second(base, *of_base.step_seconds);
+  const CaseSpeedup& measured = *c.measured.speedup;
+  errors.predicted_speedup = predicted;
+  errors.speedup = predicted / std::clamp(predicted, measured.low, measured.high) - 1;
+}
+
 void count_fit(FitCounts& fit, bool trained, bool fits) {
   if (trained) ++(fits ? fit.trained_fits : fit.trained_refused);
   if (!trained) ++(fits ? fit.failed_fits : fit.failed_refused);
@@ -112,6 +127,7 @@ void collect(Collected& into, const ReferenceCase& c, const CasePrediction& p,
     ++table.left_out[c.left_out];
     return;
   }
+  if (!c.assumed.empty()) ++table.assumed[c.assumed];
   if (!p.reason.empty()) {
     ++table.not_covered[p.reason];
     return;
@@ -124,6 +140,7 @@ void collect(Collected& into, const ReferenceCase& c, const CasePrediction& p,
   into.peak_without.append(errors.peak_left_out, ranges.memory.of(c.table));
   into.longest_without.append(errors.longest_left_out, errors.longest_in_range.value_or(false));
   append(into.mfu, errors.mfu);
+  append(into.speedup, errors.speedup);
   if (p.fits) count_fit(table.fit, !c.measured.out_of_memory, *p.fits);
   if (p.verdict == Fit::at_risk) ++table.fit.at_risk;
   if (!c.peer) return;
@@ -147,12 +164,36 @@ TableReport finished(Collected collected) {
   table.peak_left_out = collected.peak_without.summary();
   table.longest_left_out = collected.longest_without.summary();
   table.mfu = summarize(collected.mfu);
+  table.speedup = summarize(collected.speedup);
   for (const auto& [name, beside] : collected.peers) {
     table.peers.push_back({name, summarize(beside.ours_step), summarize(beside.peer_step),
                            summarize(beside.ours_peak), summarize(beside.peer_peak)});
   }
   return table;
 }
+
+std::vector<TableReport> finished(std::vector<Collected> tables) {
+  std::vector<TableReport> reports;
+  for (Collected& table : tables) reports.push_back(finished(std::move(table)));
+  return reports;
+}
+
+// Tables in the order of their first case, and all together.
+struct Tables {
+  std::vector<Collected> tables;
+  std::map<std::string, size_t> index_of;
+  Collected overall;
+  Collected& of(const ReferenceCase& c) {
+    const auto [it, is_new] = index_of.emplace(c.table, tables.size());
+    if (is_new) {
+      TableReport& table = tables.emplace_back().table;
+      table.table = c.table;
+      table.file = c.file;
+      table.source = c.source;
+    }
+    return tables[it->second];
+  }
+};
 
 }  // namespace
 
@@ -177,24 +218,26 @@ ValidationReport make_report(const std::vector<ReferenceCase>& cases,
                              const std::vector<CasePrediction>& predictions,
                              const std::vector<CasePrediction>& left_out, const Ranges& ranges) {
   ValidationReport report;
-  std::vector<Collected> tables;
-  std::map<std::string, size_t> index_of;
-  Collected overall;
+  Tables counted, assumed;
+  std::map<std::pair<std::string, std::string>, size_t> case_of;
+  for (size_t i = 0; i < cases.size(); ++i) case_of[{cases[i].table, cases[i].name}] = i;
   for (size_t i = 0; i < cases.size(); ++i) {
     const ReferenceCase& c = cases[i];
-    const auto [it, is_new] = index_of.emplace(c.table, tables.size());
-    if (is_new) {
-      tables.emplace_back();
-      tables.back().table.table = c.table;
-      tables.back().table.file = c.file;
-      tables.back().table.source = c.source;
+    CaseErrors errors = errors_of(c, predictions[i], left_out[i]);
+    if (const auto& speedup = c.measured.speedup; speedup && c.left_out.empty()) {
+      const size_t base = case_of.at({c.table, speedup->over});
+      compare_speedup(errors, c, predictions[i], cases[base], predictions[base]);
     }
-    report.cases.push_back(errors_of(c, predictions[i], left_out[i]));
-    collect(tables[it->second], c, predictions[i], report.cases.back(), ranges);
-    collect(overall, c, predictions[i], report.cases.back(), ranges);
+    report.cases.push_back(errors);
+    counted.of(c);
+    Tables& tables = c.assumed.empty() || !c.left_out.empty() ? counted : assumed;
+    collect(tables.of(c), c, predictions[i], errors, ranges);
+    collect(tables.overall, c, predictions[i], errors, ranges);
   }
-  for (Collected& table : tables) report.tables.push_back(finished(std::move(table)));
-  report.overall = finished(std::move(overall));
+  report.tables = finished(std::move(counted.tables));
+  report.overall = finished(std::move(counted.overall));
+  report.assumed_tables = finished(std::move(assumed.tables));
+  report.assumed_overall = finished(std::move(assumed.overall));
   return report;
 }
 
@@ -205,6 +248,7 @@ Ranges ranges_of(const std::vector<ReferenceCase>& cases, const ValidationReport
     if (error) ratios[table].push_back(ratio_of(*error));
   };
   for (size_t i = 0; i < cases.size(); ++i) {
+    if (!cases[i].assumed.empty()) continue;
     put(step, cases[i].table, report.cases[i].step_left_out);
     put(memory, cases[i].table, report.cases[i].peak_left_out);
   }

@@ -3,8 +3,11 @@
 // Errors are signed shares, predicted / measured - 1: below zero the prediction is too fast, too
 // small or too short. The longest sequence that trained says only that the true one is below the
 // next that was tried: its error is that to the nearest length in between, and in range is what
-// has such a length in its range. Every case is in the report: compared, left out by its file, or
-// not covered by the predictor, each with its reason. Pure functions of their arguments.
+// has such a length in its range. A speed-up that is printed as a range is off by its distance from
+// it. Every case is in the report: compared, left out by its file, or not covered by the predictor,
+// each with its reason. Cases of which something is assumed are summed up apart, so that no error
+// of a run that is described stands beside one of a run that somebody has guessed. Pure functions
+// of their arguments.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +42,7 @@ struct CaseErrors {
   /// Whether the range of the longest sequence, predicted likewise, has one that the source allows.
   std::optional<bool> longest_in_range;
   std::optional<double> mfu;  // predicted - measured: 0.01 is a percentage point
+  std::optional<double> predicted_speedup, speedup;  // over another case; its error
   std::optional<double> peer_step, peer_peak;
 };
 
@@ -68,11 +72,12 @@ struct TableReport {
   std::string table, file, source;
   int64_t cases = 0;
   int64_t predicted = 0;  // with a prediction of anything
-  ErrorSummary step, peak, longest, mfu;
+  ErrorSummary step, peak, longest, mfu, speedup;
   LeftOut step_left_out, peak_left_out, longest_left_out;
   FitCounts fit;
   std::vector<PeerErrors> peers;               // by name
   std::map<std::string, int64_t> left_out;     // by the file: reason, cases
+  std::map<std::string, int64_t> assumed;      // by the file: what, cases
   std::map<std::string, int64_t> not_covered;  // by the predictor: reason, cases
 };
 
@@ -80,6 +85,10 @@ struct ValidationReport {
   std::vector<CaseErrors> cases;    // as given
   std::vector<TableReport> tables;  // in the order of their first case
   TableReport overall;              // of all tables; table, file and source are empty
+  /// Likewise of the cases of which something is assumed, which are not among those above; only of
+  /// tables that have such.
+  std::vector<TableReport> assumed_tables;
+  TableReport assumed_overall;
 };
 
 /// REQUIRES: of both sorts a prediction for each case. Those of cases that are left out are not
@@ -89,7 +98,7 @@ ValidationReport make_report(const std::vector<ReferenceCase>& cases,
                              const std::vector<CasePrediction>& left_out,
                              const Ranges& ranges = published_ranges());
 
-/// The ranges that a report of published tables gives.
+/// The ranges that a report of published tables gives; cases with assumptions have no part in them.
 Ranges ranges_of(const std::vector<ReferenceCase>& cases, const ValidationReport& report);
 
 }  // namespace longspan

@@ -41,8 +41,13 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
   const double masks = (stored > 0 ? 2 : stack.dropout_masks.value) * between * d;
   s.all = norms + inputs + masks + 2 * rows * (a + 2 * g) + 2 * rows * a + 2 * rows * (w + f) +
           s.scores;
-  s.all += stack.mixer_tensors.value * 2 * rows * a;
+  const double between_kernels = stack.activation_tensors.value * 2 * rows * f;
+  s.all += stack.mixer_tensors.value * 2 * rows * a + between_kernels;
   if (m.qk_norm) s.all += 2 * rows * (a + g);
+  if (stack.selective_products.value == 0) {  // outputs of norms and of the activation run again
+    s.chosen = s.all - inputs - 2 * rows * f - between_kernels;
+    return s;
+  }
   const double outputs = 2 * rows * (a + 2 * g + w) + 2 * 2 * between * d;
   s.chosen = s.input + 2 * rows * a + s.scores +
              (shape.precision.speed > 1 ? 0 : stack.selective_kept.value) * outputs;
@@ -85,6 +90,18 @@ class Stage {
         layer_(saved(model, stack, shape_)) {
     const double exchanged = shape_.ulysses > 1 ? stack.exchanged_output_bytes.value : 0;
     layer_.all += exchanged * widths_.rows * widths_.queries;
+  }
+
+  // Bytes of one micro-batch between forward and backward.
+  double kept() const {
+    const double layers = layers_of(c_, model_, index_);
+    const double again = recomputed_layers(c_, model_, index_);
+    const double whole = !selective() ? layer_.all
+                         : chosen()   ? layer_.chosen
+                                      : layer_.all - layer_.scores;
+    const double boundary = c_.degrees.pipeline > 1 ? stack_.stage_tensors.value * layer_.input : 0;
+    return (layers - again) * whole + again * layer_.input * here(c_.offload.checkpoints) +
+           boundary;
   }
 
   RunMemory memory() const {
@@ -157,14 +174,7 @@ class Stage {
   }
 
   double activations() const {
-    const double layers = layers_of(c_, model_, index_);
-    const double again = recomputed_layers(c_, model_, index_);
-    const double kept = !selective() ? layer_.all
-                        : chosen()   ? layer_.chosen
-                                     : layer_.all - layer_.scores;
-    const double boundary = c_.degrees.pipeline > 1 ? stack_.stage_tensors.value * layer_.input : 0;
-    const double of_stage =
-        (layers - again) * kept + again * layer_.input * here(c_.offload.checkpoints) + boundary;
+    const double of_stage = kept();
     if (held_) return of_stage * *held_ + at_work();
     // 1F1B: a stage is as many micro-batches ahead as there are stages from it on; interleaved,
     // the first a little more (arXiv 2205.05198, section 4.2.3).
@@ -214,10 +224,11 @@ RunMemory run_memory(const ReferenceCase& c, const ModelSpec& model, const Hardw
   for (int64_t stage = 0; stage < c.degrees.pipeline; ++stage) {
     const auto i = static_cast<size_t>(stage);
     const bool scheduled = !c.schedule.empty();
-    const RunMemory memory =
-        Stage(by_rank, model, hw, stack, stage, scheduled ? pipeline.ends[i] : ends_of(c, stage),
-              scheduled ? std::optional(pipeline.held[i]) : std::nullopt)
-            .memory();
+    const Stage of_rank(by_rank, model, hw, stack, stage,
+                        scheduled ? pipeline.ends[i] : ends_of(c, stage),
+                        scheduled ? std::optional(pipeline.held[i]) : std::nullopt);
+    RunMemory memory = of_rank.memory();
+    if (scheduled) memory.away = of_rank.kept() * pipeline.away[i];
     if (memory.tensors() > fullest.tensors()) fullest = memory;
   }
   return fullest;
@@ -225,6 +236,11 @@ RunMemory run_memory(const ReferenceCase& c, const ModelSpec& model, const Hardw
 
 double saved_layer_bytes(const ModelSpec& model, const Stack& stack, const LayerShape& shape) {
   return saved(model, stack, shape).all;
+}
+
+double kept_layer_bytes(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
+                        const Stack& stack) {
+  return Stage(c, model, hw, stack, 0, {}, 1).kept() / std::max(1.0, layers_of(c, model, 0));
 }
 
 double device_bytes(const RunMemory& memory, const Stack& stack) {

@@ -16,6 +16,7 @@ struct RunMemory {
   double activations = 0;  // saved by the layers
   double ends = 0;         // of embedding and loss
   double passing = 0;      // gradients on their way, and what stands in for those of weights
+  double away = 0;         // of activations, at most, on the host instead
   double tensors() const { return states + activations + ends + passing; }
 };
 
@@ -31,6 +32,11 @@ RunMemory run_memory(const ReferenceCase& reference, const ModelSpec& model,
 
 /// Bytes that one layer saves for one micro-batch, nothing recomputed.
 double saved_layer_bytes(const ModelSpec& model, const Stack& stack, const LayerShape& shape);
+
+/// Bytes that a layer of the first stage keeps for one micro-batch as the case recomputes, in the
+/// mean. REQUIRES: as run_time().
+double kept_layer_bytes(const ReferenceCase& reference, const ModelSpec& model,
+                        const HardwareProfile& hw, const Stack& stack);
 
 /// All that such a GPU has in use: what the allocator takes for the tensors, context and libraries.
 double device_bytes(const RunMemory& memory, const Stack& stack);

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
+#include "planner/reference/run_host.h"
 #include "planner/reference/run_memory.h"
+#include "planner/schedule/families/offload.h"
 #include "planner/schedule/registry.h"
 #include "planner/schedule/slice_split.h"
 #include "planner/schedule/timing.h"
@@ -50,13 +53,53 @@ std::vector<SliceShare> shares_of(const ReferenceCase& c, const ModelSpec& model
       equal_time_slices(c.sequence, static_cast<int32_t>(c.slices), c.degrees.tensor, cost), cost);
 }
 
+// By stage, the rank that holds its parameters: each its own where stages move to others for a
+// while.
+std::vector<int32_t> ranks_of(const Schedule& schedule) {
+  if (!schedule.moving_stages) return schedule.ranks_of_stages();
+  std::vector<int32_t> ranks(static_cast<size_t>(schedule.stages));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+bool offloads(const Schedule& schedule) {
+  return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [](const Action& a) { return a.kind == ActionKind::offload; });
+  });
+}
+
+// Of a rank's activations: the case's share, or all that may where the schedule decides.
+double share_that_leaves(const ReferenceCase& c, bool copies, int64_t rank) {
+  if (!copies) return 0;
+  return c.offload.activations.empty() ? 1 : offloaded(c.offload.activations, rank);
+}
+
+// The family's schedule, with the copies that the case adds to it.
+Schedule schedule_of(const ReferenceCase& c, const ScheduleRequest& request) {
+  Schedule schedule = make_schedule(schedule_family(c.schedule), request);
+  if (c.offload.activations.empty() || offloads(schedule)) return schedule;
+  offload(schedule, 1, [](const Action&) { return true; });
+  return schedule;
+}
+
+// Micro-batches that each rank holds at its peak, slices as parts of them.
+std::vector<double> held(const ScheduleTiming& timing, double slices) {
+  std::vector<double> result;
+  for (const RankTiming& rank : timing.ranks) {
+    result.push_back(static_cast<double>(rank.peak_memory) / (kParts * slices));
+  }
+  return result;
+}
+
 }  // namespace
 
 RunPipeline run_pipeline(const ReferenceCase& c, const ModelSpec& model, const Stack& stack,
                          const MicroBatchSeconds& seconds) {
-  const ScheduleFamily& family = schedule_family(c.schedule);
   ScheduleRequest request = request_of(c);
-  const std::vector<int32_t> ranks = make_schedule(family, request).ranks_of_stages();
+  const Schedule plain = schedule_of(c, request);
+  const std::vector<int32_t> ranks = ranks_of(plain);
+  const bool copies = offloads(plain);
   const auto v = static_cast<double>(c.virtual_stages), slices = static_cast<double>(c.slices);
   const double for_weights = share_for_weights(c, model, stack);
   const bool cut = cuts_vocabulary(c);
@@ -86,27 +129,38 @@ RunPipeline run_pipeline(const ReferenceCase& c, const ModelSpec& model, const S
       times.input += seconds.head / 3;
       times.weight += seconds.head / 3;
     }
+    const double leaves = share_that_leaves(c, copies, ranks[stage]);
+    times.offload = leaves * layers * seconds.offload;
+    times.reload = leaves * layers * seconds.reload;
     costs.times.push_back(times);
     const double parts = kParts * slices / v;
-    costs.memory.push_back(
-        {.activations = std::llround(parts), .for_weights = std::llround(for_weights * parts)});
+    costs.memory.push_back({.activations = std::llround(parts),
+                            .for_weights = std::llround(for_weights * parts),
+                            .offloaded = std::llround(leaves * parts)});
   }
   costs.shares = shares_of(c, model, stack);
   costs.communication = seconds.hop;
   costs.sending = seconds.stop;
+  costs.both_ways = true;
 
   request.costs = costs;
   request.memory_limit = std::llround(c.in_flight * kParts * slices);
-  const Schedule schedule = make_schedule(family, request);
+  const Schedule schedule = schedule_of(c, request);
   const ScheduleTiming timing = simulate(schedule, costs);
 
   run.seconds = timing.cost;
   run.ends.resize(schedule.ranks.size());
   run.ends[static_cast<size_t>(ranks.front())].first = true;
   run.ends[static_cast<size_t>(ranks.back())].last = true;
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    run.busy = std::max(run.busy, timing.ranks[rank].busy);
-    run.held.push_back(static_cast<double>(timing.ranks[rank].peak_memory) / (kParts * slices));
+  for (const RankTiming& rank : timing.ranks) run.busy = std::max(run.busy, rank.busy);
+  run.held = held(timing, slices);
+  run.away.resize(run.held.size());
+  if (copies) {
+    for (StageMemory& memory : costs.memory) memory.offloaded = 0;
+    run.away = held(simulate(schedule, costs), slices);
+    for (size_t rank = 0; rank < run.away.size(); ++rank) {
+      run.away[rank] *= share_that_leaves(c, copies, static_cast<int64_t>(rank));
+    }
   }
   return run;
 }

@@ -2,8 +2,9 @@
 // simulated, in place of the closed form of its bubble and of the micro-batches in flight.
 //
 // Which stages a rank has follows from the schedule. Where it cuts the vocabulary, embedding and
-// output layer are shared out to all ranks. Pure functions; safe from any
-// thread.
+// output layer are shared out to all ranks. Of activations the case's share leaves after every
+// forward, or all that may where the schedule offloads by itself and the case names no share. Pure
+// functions; safe from any thread.
 #pragma once
 
 #include <vector>
@@ -23,12 +24,14 @@ struct MicroBatchSeconds {
   double besides = 0;              // of a slice on a stage, whatever the stage has
   double hop = 0;                  // from the end of a slice's action to the next stage
   double stop = 0;                 // of the rank that sends it
+  double offload = 0, reload = 0;  // of all that a layer keeps, on the link
 };
 
 struct RunPipeline {
   double seconds = 0;        // from the first action to the last of the rank that takes longest
   double busy = 0;           // of which the busiest rank computes
   std::vector<double> held;  // micro-batches that a rank holds at its peak, slices as parts of them
+  std::vector<double> away;  // at most, of these on its host
   std::vector<ModelEnds> ends;  // of a rank
   std::vector<double> layers;   // of a rank
 };

@@ -7,6 +7,7 @@
 #include "planner/cost/cost_model.h"
 #include "planner/reference/cut.h"
 #include "planner/reference/run_host.h"
+#include "planner/reference/run_memory.h"
 
 namespace longspan {
 namespace {
@@ -69,6 +70,9 @@ class Run {
     result.besides = stack_.micro_batch_s.value;
     result.hop = hop(slices);
     result.stop = stack_.message_stop.value * result.hop;
+    const double kept = kept_layer_bytes(c_, model_, hw_, stack_);
+    result.offload = copy(Kernel::copy_d2h, kept);
+    result.reload = copy(Kernel::copy_h2d, kept);
     return result;
   }
 
@@ -124,6 +128,13 @@ class Run {
   }
 
  private:
+  // Several micro-batches keep both directions of the link at work, one alone first this, then
+  // that.
+  double copy(Kernel kernel, double bytes) const {
+    const double beside = micro_batches_ > 1 ? hw_.link.duplex_factor.value : 1;
+    return cost_.seconds({kernel, {bytes, 1, 1}, bytes / (stack_.copy_share.value * beside)});
+  }
+
   // A slice's kernels, of attention its equal part of what the whole sequence takes.
   Pass sliced(Pass slice, const Pass& whole) const {
     for (size_t i = 0; i < slice.kernels.size(); ++i) {

@@ -103,6 +103,7 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"whole_logit_state_bytes", &Stack::whole_logit_state_bytes},
     {"tensor_loss_work", &Stack::tensor_loss_work},
     {"exchanged_norm_inputs", &Stack::exchanged_norm_inputs},
+    {"activation_tensors", &Stack::activation_tensors},
 };
 
 constexpr std::array<std::string_view, 5> kKinds{

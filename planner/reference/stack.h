@@ -142,6 +142,8 @@ struct Stack {
   StackTerm tensor_loss_work;       // in a tensor group, tensors of hidden width besides loss_work
   StackTerm exchanged_norm_inputs;  // 1: of the inputs of norms, kept where heads are exchanged
                                     // for tokens
+  StackTerm activation_tensors;  // of the MLP's inner width, that an activation of several kernels
+                                 // keeps between them
   bool operator==(const Stack&) const = default;
 };
 

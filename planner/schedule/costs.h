@@ -53,6 +53,7 @@ struct ScheduleCosts {
   /// How much of the shorter actions is hidden by the longest where actions run as one, 0 to 1.
   double hidden = 0;
   int32_t ranks_per_channel = 1;  ///< neighbours that share a copy channel to their host
+  bool both_ways = false;         ///< a channel offloads and reloads at once
 
   const StageTimes& times_of(const Schedule& schedule, int32_t stage) const;
   const StageMemory& memory_of(const Schedule& schedule, int32_t stage) const;

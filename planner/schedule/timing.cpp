@@ -24,7 +24,7 @@ class Simulation {
         free_at_(next_.size(), 0),
         waiting_for_(linked.actions.size(), -1),
         next_waiting_(next_.size(), -1),
-        channel_free_((next_.size() - 1) / costs.ranks_per_channel + 1, 0),
+        channel_free_(2 * ((next_.size() - 1) / costs.ranks_per_channel + 1), 0),
         sent_(costs.sending > 0 ? linked.actions.size() : 0),
         unfinished_(linked.actions.size()) {
     for (const Wait& wait : linked.waits) {
@@ -62,12 +62,26 @@ class Simulation {
     return costs_.message(linked_.actions[from].stage, linked_.actions[to].stage);
   }
 
+  // What copies back is the second of each channel's two ways, if it has two.
+  size_t channel_of(int32_t rank, ActionKind kind) const {
+    const bool second = costs_.both_ways && kind == ActionKind::reload;
+    return 2 * static_cast<size_t>(rank / costs_.ranks_per_channel) + (second ? 1 : 0);
+  }
+
+  double end_of_waits(int32_t action) const {
+    double end = 0;
+    for (const Wait& wait : linked_.waits_of(action)) {
+      end = std::max(end, timing_.ends[wait.action]);
+    }
+    return end;
+  }
+
   // Puts the rank's next action where its start is known, or where what it waits for is.
   void prepare(int32_t rank) {
     const int32_t begin = next_[rank];
     if (begin == end_of(rank)) return;
     double start = free_at_[rank];
-    // A rank asks for a copy and goes on; that it comes after what it needs is its channel's order.
+    // A rank asks for a copy and goes on; it is the copy that waits.
     const bool asks = is_copy(linked_.actions[begin].kind);
     for (int32_t action = begin, last = end_of_group(begin); action < last; ++action) {
       for (const Wait& wait : linked_.waits_of(action)) {
@@ -90,8 +104,8 @@ class Simulation {
     for (int32_t i = begin; i < end; ++i) {
       const double duration = duration_of(s_, costs_, linked_.actions[i]);
       if (is_copy(linked_.actions[i].kind)) {
-        double& channel = channel_free_[rank / costs_.ranks_per_channel];
-        timing_.starts[i] = std::max(start, channel);
+        double& channel = channel_free_[channel_of(rank, linked_.actions[i].kind)];
+        timing_.starts[i] = std::max({start, channel, end_of_waits(i)});
         channel = timing_.ends[i] = timing_.starts[i] + duration;
       } else {
         longest = std::max(longest, duration);

@@ -8,9 +8,9 @@
 //     links are never contended;
 //   * sending takes no time of a rank (`sending` of the costs is 0 in those rates), or stops it for
 //     so long before its next action;
-//   * copies run beside the list, in order of being asked for, one at a time on a channel, which
-//     neighbouring ranks may share; the rank waits for one where it needs what comes back, and at
-//     AWAIT;
+//   * copies run beside the list, in order of being asked for, one at a time on a channel, or one
+//     each way, which neighbouring ranks may share; the rank waits for one where it needs what
+//     comes back, and at AWAIT;
 //   * a step costs the longest span of a rank, from the start of its first computation to the end
 //   of
 //     its last (the optimizer needs no barrier between ranks); the makespan is given beside it;

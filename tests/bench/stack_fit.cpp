@@ -138,7 +138,7 @@ class Fit {
 std::map<std::string, Target> targets_of(const Flags& flags) {
   std::map<std::string, Target> targets;
   for (const ReferenceCase& c : read_cases(flags.path)) {
-    if (!c.left_out.empty() || c.measured.out_of_memory) continue;
+    if (!c.left_out.empty() || !c.assumed.empty() || c.measured.out_of_memory) continue;
     if (std::find(flags.tables.begin(), flags.tables.end(), c.table) == flags.tables.end())
       continue;
     const std::optional<double> seconds = measured_step_seconds(c);

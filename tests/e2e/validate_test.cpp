@@ -65,6 +65,37 @@ TEST_CASE("validate --json has the same figures") {
   CHECK_FALSE(longspan_json({"validate", path}).at("tables")[0].contains("results"));
 }
 
+TEST_CASE("validate shows apart what is assumed, and what one case is to another") {
+  const std::string more =
+      "  - {name: faster, assumed: the batch, sequence: 1024, global_batch: 4,\n"
+      "     measured: {step_time_s: 500, speedup: {over: timed, times: [1.5, 2.5]}}}\n";
+  const TemporaryFolder folder;
+  const std::string path = folder.file("cases.yaml", kCases + more);
+  const Result result = longspan({"validate", path, "--cases"});
+  CHECK(result.status == 0);
+  for (const char* text :
+       {"2 of 4 cases in 1 table", "small, assumed", "speed-up", "Fits, assumed: 1 trained",
+        "1 of 1 cases are predicted of which something is assumed", "Assumed by the files",
+        "times the speed of \"timed\" predicted, 1.5 to 2.5 measured: "}) {
+    CHECK_THAT(result.out, Contains(text));
+  }
+  const auto document = longspan_json({"validate", path, "--cases"});
+  CHECK(document.at("tables")[0].at("step_time").at("count") == 1);
+  CHECK(document.at("overall").at("cases") == 4);
+  const auto& assumed = document.at("assumed").at("overall");
+  CHECK(assumed.at("step_time").at("count") == 1);
+  CHECK(assumed.at("speedup").at("count") == 1);
+  CHECK(assumed.at("assumed")[0].at("reason") == "the batch");
+  CHECK(document.at("assumed").at("tables")[0].at("table") == "small");
+  const auto& faster = document.at("tables")[0].at("results")[4];
+  CHECK(faster.at("assumed") == "the batch");
+  CHECK(faster.at("measured_speedup") == nlohmann::json::array({1.5, 2.5}));
+  CHECK(faster.at("predicted_speedup").get<double>() > 0);
+  check_refused(longspan({"validate", folder.file("odd.yaml", replaced(kCases + more, "over: timed",
+                                                                       "over: times"))}),
+                2, {"odd.yaml:", "speedup", "\"times\"", "did you mean \"timed\"?"});
+}
+
 TEST_CASE("validate takes a folder and one table of it") {
   const TemporaryFolder folder;
   folder.file("a.yaml", kCases);

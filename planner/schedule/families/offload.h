@@ -1,5 +1,4 @@
-// Activations that are away on the host between their forward and their backward: internal to
-// planner/schedule.
+// Activations that are away on the host between their forward and their backward.
 #pragma once
 
 #include <functional>

@@ -119,7 +119,7 @@ TEST_CASE("every key of a case is read") {
   CHECK(c.stage_layers == std::vector<int64_t>{3, 1});
   CHECK(c.recompute == Recompute::full);
   CHECK(c.recompute_layers == std::vector<int64_t>{2, 0});
-  CHECK(c.offload == CaseOffload{{1}, {}, {}, {0.125, 0.5}});
+  CHECK(c.offload == CaseOffload{{1}, {}, {}, {0.125, 0.5}, {}});
   CHECK(!c.flash_attention);
   CHECK(!c.overlap);
   CHECK(c.chunk_tokens == 1024);
@@ -201,6 +201,40 @@ TEST_CASE("a malformed file is refused with the line and the reason") {
     for (const std::string& text : edit.says) CHECK_THAT(message, Contains(text));
     CHECK_THAT(message, !Contains("\n"));
   }
+}
+
+TEST_CASE("a speed-up is over another case, by one number or two") {
+  const auto with = [](const std::string& speedup) {
+    return kFile +
+           "  - {name: faster, micro_batch: 2, assumed: the batch, measured: {speedup: " + speedup +
+           "}}\n";
+  };
+  const ReferenceCase c = parse_cases(with("{over: plain, times: [1.5]}"), "cases.yaml").at(2);
+  CHECK(c.measured.speedup == CaseSpeedup{"plain", 1.5, 1.5});
+  CHECK(c.assumed == "the batch");
+  CHECK(parse_cases(with("{over: plain, times: [1.5, 2]}"), "cases.yaml").at(2).measured.speedup ==
+        CaseSpeedup{"plain", 1.5, 2});
+  CHECK_THAT(refusal(with("{over: plan, times: [1.5]}")),
+             StartsWith("cases.yaml:47") && Contains("did you mean \"plain\"?"));
+  // Not on as many GPUs, left out, itself.
+  CHECK_THAT(refusal(with("{over: everything, times: [1.5]}")), Contains("8 GPUs"));
+  CHECK_THAT(refusal(with("{over: faster, times: [1.5]}")), Contains("another case"));
+  CHECK_THAT(refusal(with("{over: plain, times: [2, 1.5]}")), Contains("the least and the most"));
+  CHECK_THAT(refusal(with("{over: plain, times: [0]}")), Contains("times"));
+  // What is over a guess is one.
+  const std::string guessed = replaced(with("{over: plain, times: [1.5]}"), "{name: plain,",
+                                       "{name: plain, assumed: the batch,");
+  CHECK(refusal(guessed) == "(accepted)");
+  CHECK_THAT(refusal(replaced(guessed, "micro_batch: 2, assumed: the batch,", "micro_batch: 2,")),
+             Contains("`assumed`"));
+}
+
+TEST_CASE("that a run trained can be all that is said of it") {
+  const std::string measured = "measured: {mfu: 0.5, peak_allocated: 70.5GiB}";
+  const std::string text = replaced(kFile, measured, "measured: {trained: true}");
+  CHECK(parse_cases(text, "cases.yaml").at(0).measured.trained);
+  CHECK_THAT(refusal(replaced(kFile, measured, "measured: {trained: true, out_of_memory: true}")),
+             Contains("out of memory"));
 }
 
 TEST_CASE("a case that is left out may contradict itself") {

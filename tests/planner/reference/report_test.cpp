@@ -145,6 +145,47 @@ TEST_CASE("what was measured is in the range of a prediction without its table, 
   CHECK(learned.step.without.at("a") == Range{1.25, 1.25});
 }
 
+TEST_CASE("a speed-up is predicted by two predictions, and off by its distance from a range") {
+  ReferenceCase base = timed("a", 1), fast = timed("a", 1);
+  base.name = "base";
+  fast.name = "fast";
+  base.measured = {};
+  fast.measured = {};
+  fast.global_batch = 2;  // twice the tokens
+  const auto error = [&](double low, double high) {
+    fast.measured.speedup = {"base", low, high};
+    return report_of({fast, base}, {predicted(4), predicted(3)});  // 1.5 times as fast
+  };
+  CHECK(*error(1.2, 1.2).cases[0].predicted_speedup == Approx(1.5));
+  CHECK(*error(1.2, 1.2).cases[0].speedup == Approx(0.25));
+  CHECK(*error(2, 3).cases[0].speedup == Approx(-0.25));
+  CHECK(*error(1, 1.25).cases[0].speedup == Approx(0.2));
+  CHECK(error(1, 2).overall.speedup.count == 1);
+  CHECK(error(1, 2).overall.speedup.worst == 0);
+  CHECK(!error(1, 2).cases[1].speedup);
+}
+
+TEST_CASE("cases of which something is assumed are summed up apart, and make no ranges") {
+  std::vector<ReferenceCase> cases = {timed("a", 1), timed("a", 1), timed("b", 1), timed("b", 1)};
+  cases[1].assumed = cases[2].assumed = cases[3].assumed = "the batch";
+  cases[3].left_out = "odd";
+  const ValidationReport report =
+      report_of(cases, {predicted(1.1), predicted(3), predicted(2), predicted(1)});
+  REQUIRE(report.tables.size() == 2);
+  CHECK(report.overall.cases == 2);
+  CHECK(report.overall.step.count == 1);
+  CHECK(report.overall.step.worst == Approx(0.1));
+  CHECK(report.overall.left_out.at("odd") == 1);  // said once, with all others
+  CHECK(report.tables[1].step.count == 0);
+  REQUIRE(report.assumed_tables.size() == 2);
+  CHECK(report.assumed_tables[0].step.worst == Approx(2));
+  CHECK(report.assumed_overall.cases == 2);
+  CHECK(report.assumed_overall.step.mean == Approx(1.5));
+  CHECK(report.assumed_overall.assumed.at("the batch") == 2);
+  CHECK(*report.cases[1].step == Approx(2));
+  CHECK(ranges_of(cases, report).step.cases == 1);
+}
+
 TEST_CASE("what trained and what was to fit are counted against each other") {
   ReferenceCase trained = timed("a", 1), failed = timed("a", 1);
   failed.measured = {};

@@ -124,6 +124,26 @@ TEST_CASE("copies run beside the list and take turns on a channel") {
   }
 }
 
+TEST_CASE("a channel of two ways offloads while it reloads, but nothing that has not left") {
+  Schedule s;
+  s.micro_batches = 2;
+  s.ranks = {{{Kind::forward, 0, 0},
+              {Kind::offload, 0, 0},
+              {Kind::forward, 0, 1},
+              {Kind::offload, 0, 1},
+              {Kind::reload, 0, 0},
+              {Kind::backward, 0, 0},
+              {Kind::reload, 0, 1},
+              {Kind::backward, 0, 1}}};
+  ScheduleCosts costs;
+  costs.times[0] = {.forward = 1, .input = 1, .weight = 1, .offload = 4, .reload = 1};
+  costs.memory[0] = {.activations = 10, .for_weights = 10, .offloaded = 8};
+  CHECK(simulate(s, costs).ends == std::vector<double>{1, 5, 2, 9, 10, 12, 13, 15});
+  costs.both_ways = true;
+  // The first is back at 6, beside the second's way out until 9.
+  CHECK(simulate(s, costs).ends == std::vector<double>{1, 5, 2, 9, 6, 8, 10, 12});
+}
+
 TEST_CASE("a rank waits where the list says so for memory that an offload gives back") {
   Schedule s;
   s.micro_batches = 2;
