@@ -234,17 +234,17 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
 
 // How a plan of several ranks is run, for somebody who has not.
 void check_ranks_present(const Plan& plan, const Flags& flags, const Communicator& comm) {
-  if (const Pipeline& pipeline = plan.strategy.parallel.pipeline; pipeline.stages > 1) {
-    throw bad_input(
-        "{}: the plan has a {}: pipelines are planned and simulated, the engine does not "
-        "run them yet; `plan --pipeline 1` makes a plan without",
-        flags.plan, describe(pipeline));
-  }
   if (!plan.model.uniform()) {
     throw bad_input(
         "{}: the layers of {} differ: such models are planned and simulated, the engine trains "
         "those whose layers are alike; try explain or simulate",
         flags.plan, plan.model.name);
+  }
+  if (const Pipeline& pipeline = plan.strategy.parallel.pipeline; pipeline.stages > 1) {
+    throw bad_input(
+        "{}: the plan has a {}: pipelines are planned and simulated, the engine does not "
+        "run them yet; `plan --pipeline 1` makes a plan without",
+        flags.plan, describe(pipeline));
   }
   const int64_t ranks = plan.strategy.parallel.ranks();
   if (comm.size() == ranks) return;

@@ -24,6 +24,12 @@ struct Flags {
 
 // Of a pipeline the schedule is what is simulated, with the times of its stages' programs.
 int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
+  if (!flags.trace.empty() && !plan.model.uniform()) {
+    throw bad_input(
+        "--trace: {}, whose layers differ, has a program for each kind of them, and no "
+        "trace of the step yet",
+        plan.model.name);
+  }
   if (!flags.trace.empty()) {
     throw bad_input(
         "--trace: a plan with a pipeline has a program for each rank and no trace yet; "

@@ -78,6 +78,49 @@ TEST_CASE("plan: a pipeline is planned, written, simulated and explained, and no
                 {"--trace", "--svg"});
 }
 
+TEST_CASE("models whose layers differ are shown, planned, simulated and explained, and not run") {
+  TemporaryFolder folder;
+  const std::string file = folder.path() / "plan.yaml";
+  const std::string model = folder.file(
+      "model.yaml",
+      "name: fused\nlayers: 24\nhidden: 1024\nheads: 16\nkv_heads: 8\nffn: 3072\nvocab: 32000\n"
+      "max_positions: 65536\nnorm: rmsnorm\nactivation: swiglu\npositions: rope\nnorm_eps: 1e-5\n"
+      "rope_theta: 10000\nruns:\n  - {layers: 8}\n  - {layers: 6, attention: false, fused: true}\n"
+      "  - {layers: 6, tokens: 0.5}\n  - {layers: 4}\n");
+  const json shown = longspan_json({"models", "show", model});
+  CHECK(shown.at("layers") == 20);
+  CHECK(shown.at("runs").size() == 5);
+  CHECK(shown.at("runs")[1].at("ffn") == 5 * 3072);
+  CHECK(shown.at("units").size() == 7);  // both ends, and a layer of each run
+  CHECK_THAT(longspan({"models", "show", model}).out,
+             Contains("layer 8, without attention, ffn 15360") &&
+                 Contains("layers 10 to 15, on 50.0 % of the tokens"));
+  for (const char* stages : {"1", "2"}) {
+    const json planned =
+        longspan_json({"plan", "--model", model, "--hw", "4xh100-80g", "--seq", "64K",
+                       "--micro-batches", "4", "--pipeline", stages, "-o", file});
+    const json simulated = longspan_json({"simulate", file});
+    CHECK(simulated.at("predicted").at("step_seconds") ==
+          planned.at("predicted").at("step_seconds"));
+    int64_t layers = 0;
+    for (const json& rank : simulated.at("pipeline").at("ranks")) {
+      layers += rank.at("layers").get<int64_t>();
+    }
+    CHECK(layers == 20);
+    CHECK_THAT(longspan({"explain", file}).out, Contains("What limits it"));
+    check_refused(longspan({"run", file}), 2, {"layers of fused differ", "simulate"});
+    check_refused(longspan({"simulate", file, "--trace", folder.path() / "t.json"}), 2,
+                  {"--trace", "fused"});
+  }
+  const json longest = longspan_json({"max-seq", "--model", model, "--hw", "4xh100-80g"});
+  REQUIRE(longest.at("results").size() == 1);
+  CHECK(longest.at("results")[0].at("strategy") == "auto");
+  CHECK(longest.at("results")[0].at("sequence_tokens") > 65536);
+  check_refused(longspan({"plan", "--model", model, "--hw", "4xh100-80g", "--seq", "64K",
+                          "--strategy", "fpdt"}),
+                2, {"--strategy", "fused", "auto"});
+}
+
 TEST_CASE("plan and max-seq: with and without a pipeline") {
   const std::vector<std::string> question = {"--model", "llama-3.1-8b", "--hw", "4xh100-80g"};
   const auto ask = [&](std::vector<std::string> words) {
