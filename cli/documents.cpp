@@ -25,6 +25,7 @@ Json parallel_json(const Parallel& p) {
                           {"virtual_stages", pipeline.virtual_stages},
                           {"slices", pipeline.slices},
                           {"split", pipeline.equal_work ? "work" : "tokens"}};
+    if (pipeline.in_flight > 0) object["pipeline"]["in_flight"] = pipeline.in_flight;
   }
   return object;
 }

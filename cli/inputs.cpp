@@ -49,6 +49,10 @@ void ParallelFlags::add_to(Verb& verb) {
   verb.add_option("--schedule", choice.schedule, "A pipeline's, of those `schedule list` shows");
   verb.add_option("--virtual", choice.virtual_stages, "Stages on each rank of a pipeline")
       .within(1, kMostRanks);
+  verb.add_option("--in-flight", choice.in_flight,
+                  "Most microbatches a rank holds, of schedules that fill memory (zb-auto, zb-v, "
+                  "v-adaptive)")
+      .within(0, kMostRanks);
   verb.add_option("--slices", choice.slices, "Parts of a sequence that pass a pipeline one by one")
       .within(1, kMostRanks);
   verb.add_option("--zero", choice.zero, "ZeRO stage of parameters' states, 0 to 3").within(0, 3);

@@ -479,6 +479,9 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   wanted.micro_batches = static_cast<int32_t>(request.micro_batches);
   wanted.slices = static_cast<int32_t>(p.slices);
   wanted.costs = costs_of(request, programs, times, kept, cost);
+  int64_t of_all_stages = 0;
+  for (const StageMemory& stage : wanted.costs.memory) of_all_stages += stage.activations;
+  wanted.memory_limit = p.in_flight * ceil_div(of_all_stages, p.stages);
   const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
   check_split(schedule, request.strategy);
   const ScheduleTiming timing = simulate(schedule, wanted.costs);

@@ -119,6 +119,10 @@ void validate(const Pipeline& p, const ModelSpec& model, int64_t sequence,
     throw bad_input("{}: pipeline.slices: {} takes {}, got {}", origin, p.schedule,
                     family.sliced ? fmt::format("1 to {}", kMostSlices) : "1", p.slices);
   }
+  if (p.in_flight < 0 || (p.in_flight > 0 && !family.limited)) {
+    throw bad_input("{}: pipeline.in_flight: {} takes {}, got {}", origin, p.schedule,
+                    family.limited ? "a number >= 0" : "none", p.in_flight);
+  }
   if (sequence % p.slices != 0) {
     throw bad_input("{}: pipeline.slices: {} slices do not divide {} tokens", origin, p.slices,
                     sequence);
@@ -132,6 +136,7 @@ std::string describe(const Pipeline& p) {
   if (p.slices > 1) {
     text += fmt::format(", {} slices{}", p.slices, p.equal_work ? " of equal work" : "");
   }
+  if (p.in_flight > 0) text += fmt::format(", at most {} in flight", p.in_flight);
   return text + ")";
 }
 

@@ -23,6 +23,9 @@ struct Pipeline {
   int64_t virtual_stages = 1;          ///< on each rank
   int64_t slices = 1;                  ///< of a sequence
   bool equal_work = false;  ///< slices take equally long, rather than equally many tokens
+  /// Most microbatches whose activations a rank may hold, where the schedule arranges itself within
+  /// memory; 0: it takes what it likes.
+  int64_t in_flight = 0;
 
   bool operator==(const Pipeline&) const = default;
 };

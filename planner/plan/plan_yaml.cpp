@@ -106,6 +106,7 @@ Pipeline read_pipeline(const YamlMap& yaml) {
   if (yaml.has("split")) {
     pipeline.equal_work = yaml.one_of<bool>("split", {{"tokens", false}, {"work", true}});
   }
+  if (yaml.has("in_flight")) pipeline.in_flight = yaml.whole("in_flight", 0, kMostRanks);
   yaml.finish();
   return pipeline;
 }
@@ -117,6 +118,7 @@ void write_pipeline(YAML::Emitter& out, const Pipeline& pipeline) {
   field(out, "virtual_stages", pipeline.virtual_stages);
   field(out, "slices", pipeline.slices);
   field(out, "split", pipeline.equal_work ? "work" : "tokens");
+  if (pipeline.in_flight > 0) field(out, "in_flight", pipeline.in_flight);
   out << YAML::EndMap;
 }
 

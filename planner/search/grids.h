@@ -20,13 +20,13 @@ struct ParallelChoice {
   /// 1: no pipeline; more: only pipelines of so many stages. Not fixed: whatever is best.
   std::optional<int64_t> pipeline;
   std::optional<std::string> schedule;  // of a pipeline; likewise what follows
-  std::optional<int64_t> virtual_stages, slices;
+  std::optional<int64_t> virtual_stages, slices, in_flight;
 
   /// Whether plans with and without a pipeline are asked for.
   bool admits_flat() const { return pipeline.value_or(1) == 1 && !of_pipeline(); }
   bool admits_pipelines() const { return pipeline.value_or(2) > 1; }
   /// Something only a pipeline has is fixed.
-  bool of_pipeline() const { return schedule || virtual_stages || slices; }
+  bool of_pipeline() const { return schedule || virtual_stages || slices || in_flight; }
 };
 
 /// Whether pipelines are looked at. The engine runs what it plans for; it runs no pipelines on

@@ -50,8 +50,9 @@ StepRequest PipelineJudge::request_of(const Strategy& strategy, int64_t sequence
 }
 
 const PipelineJudge::Order& PipelineJudge::order_of(const Pipeline& p, int64_t sequence) {
-  const auto [it, fresh] = orders_.try_emplace({p.stages, p.schedule, p.virtual_stages, p.slices,
-                                                p.equal_work, p.slices > 1 ? sequence : 0});
+  const auto [it, fresh] =
+      orders_.try_emplace({p.stages, p.schedule, p.virtual_stages, p.slices, p.equal_work,
+                           p.in_flight, p.slices > 1 ? sequence : 0});
   Order& order = it->second;
   if (!fresh) return order;
   ScheduleRequest wanted;
@@ -62,6 +63,7 @@ const PipelineJudge::Order& PipelineJudge::order_of(const Pipeline& p, int64_t s
   const int64_t parts = kParts * p.slices * p.virtual_stages;
   wanted.costs =
       uniform_costs(wanted.virtual_stages, {}, {.activations = parts, .for_weights = parts}, 0);
+  wanted.memory_limit = p.in_flight * parts;
   Strategy probe;
   probe.parallel.pipeline = p;
   try {

@@ -87,7 +87,8 @@ class PipelineJudge {
   FastPath fast_;
   Budget budget_;
   int64_t considered_ = 0, evaluations_ = 0;
-  std::map<std::tuple<int64_t, std::string_view, int64_t, int64_t, bool, int64_t>, Order> orders_;
+  std::map<std::tuple<int64_t, std::string_view, int64_t, int64_t, bool, int64_t, int64_t>, Order>
+      orders_;
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool>, std::array<double, 2>> attention_;
   std::vector<std::unique_ptr<StageBounds>> bounds_;
 };

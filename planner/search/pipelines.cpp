@@ -48,22 +48,36 @@ std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile&
   return all;
 }
 
-// The schedules of so many slices, with their virtual stages. Those that arrange themselves under a
-// limit, which a plan does not give, are for those who ask for them, too.
+// How many microbatches a rank may hold in a schedule that arranges itself within memory: any
+// number, and from twice 1F1B's down.
+std::vector<int64_t> limits_of(const ScheduleFamily& family, int64_t stages,
+                               const ParallelChoice& choice) {
+  if (!family.limited) return {0};
+  if (choice.in_flight) return {*choice.in_flight};
+  return {0, 2 * stages, (3 * stages + 1) / 2, stages, (stages + 1) / 2};
+}
+
+// The schedules of so many slices, with their virtual stages. Those that arrange themselves within
+// memory are for those who ask for them: they take long to make.
 std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& model,
                                    const ParallelChoice& choice) {
   if (pipeline.stages == 1) return {Pipeline{}};
   std::vector<Pipeline> all;
   for (const std::string_view name : plannable_schedules()) {
     const ScheduleFamily& family = schedule_family(name);
-    if (choice.schedule ? *choice.schedule != name : family.limited || family.outdone) continue;
-    if (family.sliced != (pipeline.slices > 1)) continue;
+    const bool asked = choice.in_flight && family.limited;
+    if (choice.schedule ? *choice.schedule != name : !asked && (family.limited || family.outdone)) {
+      continue;
+    }
+    if (family.sliced != (pipeline.slices > 1) || (choice.in_flight && !family.limited)) continue;
     const int64_t most = family.most_virtual_stages == 0 ? 4 : family.most_virtual_stages;
     for (int64_t v = family.least_virtual_stages; v <= most; v *= 2) {
       if (choice.virtual_stages.value_or(v) != v || v * pipeline.stages > model.layers) continue;
       for (const bool equal_work : {false, true}) {
         if (equal_work && (pipeline.slices == 1 || name != "seq1f1b")) continue;
-        all.push_back({pipeline.stages, name, v, pipeline.slices, equal_work});
+        for (const int64_t in_flight : limits_of(family, pipeline.stages, choice)) {
+          all.push_back({pipeline.stages, name, v, pipeline.slices, equal_work, in_flight});
+        }
       }
     }
   }
@@ -238,7 +252,7 @@ PipelinesFound search_pipelines(PipelineJudge& judge, const ModelSpec& model,
   if (spaces.empty()) {
     throw bad_input(
         "pipeline: no pipeline of what was asked for suits {} tokens of {} ({} layers) on {} "
-        "devices; leave some of --pipeline, --schedule, --virtual and --slices out",
+        "devices; leave some of --pipeline, --schedule, --virtual, --slices and --in-flight out",
         sequence, model.name, model.layers, hw.devices());
   }
   PipelinesFound result;
@@ -248,7 +262,7 @@ PipelinesFound search_pipelines(PipelineJudge& judge, const ModelSpec& model,
     if (guessed.empty()) {
       throw bad_input(
           "pipeline: no schedule of what was asked for takes {} microbatch{}; change "
-          "--micro-batches, or leave --schedule, --virtual or --slices out",
+          "--micro-batches, or leave --schedule, --virtual, --slices or --in-flight out",
           options.micro_batches, options.micro_batches == 1 ? "" : "es");
     }
     size_t looked = 0;

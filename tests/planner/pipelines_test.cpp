@@ -93,6 +93,36 @@ TEST_CASE("the longest sequence of a pipeline fits, and one granule more does no
   CHECK_THROWS_AS(check_fits(next, predict(next).peak_bytes), Error);
 }
 
+TEST_CASE("schedules that arrange themselves within memory get a limit that fits") {
+  const ModelSpec model = load_model("llama-3.1-8b");
+  const HardwareProfile hw = load_hardware("4xh100-80g");
+  SearchOptions options;
+  options.micro_batches = 12;
+  options.parallel.pipeline = 4;
+  options.parallel.schedule = "zb-v";
+  const auto held = [](const Plan& plan) {
+    double most = 0;
+    for (const PipelineRank& rank : pipeline_step(plan).ranks) {
+      most = std::max(most, rank.microbatches_held);
+    }
+    return most;
+  };
+  for (const int64_t limit : {4, 6}) {
+    options.parallel.in_flight = limit;
+    const Plan plan = search(model, hw, 8192, options).best;
+    CHECK(plan.strategy.parallel.pipeline.in_flight == limit);
+    CHECK(held(plan) <= static_cast<double>(limit));
+    CHECK(parse_plan(write_plan(plan), "test").strategy == plan.strategy);
+  }
+  // Left open, the search finds a limit where there is no room for any number.
+  options.parallel.in_flight = {};
+  const Plan open = search(model, hw, 32768, options).best;
+  CHECK(open.strategy.parallel.pipeline.schedule == "zb-v");
+  options.parallel.schedule = "1f1b";
+  options.parallel.in_flight = 4;
+  CHECK_THROWS_WITH(search(model, hw, 8192, options), Contains("--in-flight"));
+}
+
 TEST_CASE("what there is no pipeline of is refused in one line") {
   const ModelSpec model = load_model("llama-3.1-8b");
   const HardwareProfile hw = load_hardware("8xh100-80g");
