@@ -22,8 +22,7 @@
 // schedules; lists that can be lowered are laid out where the answer is to be exact.
 //
 // Where the backward is split, W is taken to need all that F has left. Where the vocabulary is cut,
-// every rank has its share of embedding and output layer. Layers that do not divide evenly are
-// counted as the largest stage's in memory, and exactly in time.
+// every rank has its share of embedding and output layer.
 // Pure functions; safe from any thread.
 #pragma once
 
@@ -72,43 +71,6 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
 
 /// The exact step of a plan with a pipeline. Throws as above.
 PipelineStep pipeline_step(const Plan& plan);
-
-/// Seconds that one layer of a rank attends to the slices before, by slice, forward and backward.
-struct EarlierSlices {
-  std::vector<double> forward, backward;
-  double all_forward() const;
-  double all_backward() const;
-};
-/// `slice` is of one of `slices` equal slices, without the pipeline.
-EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const CostModel& cost);
-/// What slices leave on a rank for their backward, and for the slices behind them: keys and values
-/// stay on the device, whatever becomes of the rest, and so do the gradients of a whole sequence's.
-class SlicesInFlight {
- public:
-  explicit SlicesInFlight(int64_t slices) : slices_(slices) {}
-  /// `slice` is of one of `slices`, `bytes` of its program.
-  SlicesInFlight(const StepRequest& slice, const TensorBytes& bytes, int64_t slices);
-  /// A part of what another's layers leave.
-  void include(const SlicesInFlight& other, double part);
-  /// Of one slice.
-  const std::array<int64_t, kTierCount>& kept() const { return kept_; }
-  /// Adds to the memory of one slice's program what there is besides with so many microbatches
-  /// held, by parts.
-  void add(double held, std::array<int64_t, kTierCount>& bytes) const;
-
- private:
-  int64_t slices_;
-  std::array<int64_t, kTierCount> kept_{};
-  int64_t gradients_ = 0;
-};
-
-/// Makes a request of the layers of a stage one of a slice, without the pipeline, and of the run's
-/// share of its tokens.
-void cut_to_slice(StepRequest& request, const LayerRun& run);
-
-/// The slices' parts of a microbatch by the model's FLOP; none for whole sequences. REQUIRES: the
-/// request names a pipeline whose slices divide the sequence.
-std::vector<SliceShare> pipeline_shares(const StepRequest& request);
 
 /// Whether the gradients of weights are actions of their own.
 bool splits_backward(const Schedule& schedule);

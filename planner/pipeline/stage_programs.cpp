@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "planner/pipeline/slices.h"
+#include "planner/schedule/registry.h"
+
 namespace longspan {
 namespace {
 
@@ -19,6 +22,10 @@ int64_t most_on_a_rank(const std::vector<int64_t>& on_stage, const Pipeline& p) 
 }
 
 }  // namespace
+
+bool cuts_vocabulary(const Pipeline& pipeline) {
+  return schedule_family(pipeline.schedule).cuts_vocabulary;
+}
 
 StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& evaluate)
     : pipeline_(request.strategy.parallel.pipeline), evaluate_(evaluate) {

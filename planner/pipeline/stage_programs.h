@@ -14,6 +14,11 @@
 
 namespace longspan {
 
+/// Of a stage that has neither embedding nor loss.
+inline constexpr Ends kMiddle = {false, false};
+/// Whether all ranks have a share of embedding and output layer.
+bool cuts_vocabulary(const Pipeline& pipeline);
+
 class StagePrograms {
  public:
   /// `evaluate` must outlive this object.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "planner/pipeline/pipeline_step.h"
+#include "planner/pipeline/slices.h"
 #include "planner/search/judge.h"
 
 namespace longspan {

@@ -1,0 +1,116 @@
+#include "planner/pipeline/rank_memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <numeric>
+
+#include "base/units.h"
+#include "planner/program/layout.h"
+
+namespace longspan {
+namespace {
+
+using TierBytes = std::array<int64_t, kTierCount>;
+
+TensorBytes bytes_of(const StepRequest& r) {
+  return tensor_bytes(r.model, lengths_of(r.strategy, r.sequence), r.strategy, r.dtype);
+}
+
+// Parameters and their states of units of these kinds, one of each. Gradients that are shards in
+// the end are whole until then where there are several microbatches to sum.
+TierBytes unit_states(const StepRequest& stage, int64_t microbatches,
+                      std::initializer_list<int> units) {
+  const Strategy& s = stage.strategy;
+  const TensorBytes bytes = bytes_of(stage);
+  const bool sharded = s.parallel.shards() > 1;
+  const Tier update = s.optimizer == Tier::device ? Tier::device : Tier::host;
+  TierBytes sum{};
+  const auto add = [&](Tensor first, Tier tier) {
+    for (const int unit : units) {
+      sum[static_cast<int>(tier)] += bytes[static_cast<Tensor>(static_cast<int>(first) + unit)];
+    }
+  };
+  add(sharded && s.parallel.zero == 3 ? Tensor::params_embedding_shard : Tensor::params_embedding,
+      s.parameters);
+  if (stage.dtype != DType::float32) add(Tensor::master_embedding, update);
+  add(Tensor::adam_m_embedding, s.optimizer);
+  add(Tensor::adam_v_embedding, s.optimizer);
+  const bool shards = sharded && (microbatches == 1 || s.parallel.zero >= 2);
+  add(shards ? Tensor::grads_embedding_shard : Tensor::grads_embedding, s.gradients);
+  return sum;
+}
+
+}  // namespace
+
+RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
+    : programs_(programs),
+      microbatches_(std::min<int64_t>(2, slices_of_step)),
+      cut_(cuts_vocabulary(programs.pipeline())) {
+  const int64_t slices = programs.pipeline().slices;
+  for (size_t kind = 0; kind < programs.kinds(); ++kind) {
+    const StepRequest& slice = programs.slice(kind);
+    Kind& own = kinds_.emplace_back(Kind{SlicesInFlight(slice, bytes_of(slice), slices)});
+    const TierBytes states = unit_states(slice, microbatches_, {1});
+    const TierBytes peak = programs.evaluation(kind, kMiddle, microbatches_).peak_bytes;
+    const auto layers = static_cast<double>(programs.layers(kind));
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      own.lasting[tier] =
+          static_cast<double>(states[tier]) + static_cast<double>(own.slices.kept()[tier]) / layers;
+      own.passing[tier] = static_cast<double>(peak[tier]) - layers * own.lasting[tier];
+    }
+  }
+  if (!cut_) return;
+  vocabulary_ = unit_states(programs.slice(0), microbatches_, {0, 2});
+  for (int64_t& tier : vocabulary_) {
+    tier = round_up(ceil_div(tier, programs.pipeline().stages), kArenaAlignment);
+  }
+}
+
+std::vector<double> RankBytes::kept_parts() const {
+  std::vector<double> parts;
+  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+    const TierBytes& kept = kinds_[kind].slices.kept();
+    parts.push_back(static_cast<double>(std::accumulate(kept.begin(), kept.end(), int64_t{0})) /
+                    static_cast<double>(programs_.layers(kind)));
+  }
+  const double most = *std::max_element(parts.begin(), parts.end());
+  for (double& part : parts) part = most > 0 ? part / most : 1;
+  return parts;
+}
+
+TierBytes RankBytes::peak(const LayersByKind& layers, Ends ends, double held, double passing) {
+  const Pipeline& p = programs_.pipeline();
+  const StepRequest& first = programs_.slice(0);
+  std::array<double, kTierCount> bytes{}, largest;
+  largest.fill(-std::numeric_limits<double>::infinity());
+  SlicesInFlight slices(p.slices);
+  for (size_t kind = 0; kind < layers.size(); ++kind) {
+    if (layers[kind] == 0) continue;
+    const Kind& own = kinds_[kind];
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      bytes[tier] += static_cast<double>(layers[kind]) * own.lasting[tier];
+      largest[tier] = std::max(largest[tier], own.passing[tier]);
+    }
+    slices.include(own.slices,
+                   static_cast<double>(layers[kind]) / static_cast<double>(programs_.layers(kind)));
+  }
+  const auto peak_of = [&](Ends at) -> const TierBytes& {
+    return programs_.evaluation(0, at, microbatches_).peak_bytes;
+  };
+  const TierBytes &with = peak_of(cut_ ? kMiddle : ends), &without = peak_of(kMiddle);
+  TierBytes sum{};
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    sum[tier] =
+        std::llround(bytes[tier] + largest[tier]) + with[tier] - without[tier] + vocabulary_[tier];
+  }
+  const Parallel& parallel = first.strategy.parallel;
+  const int64_t rows = first.sequence / parallel.sequence_ranks() / parallel.tensor;
+  sum[static_cast<int>(first.strategy.idle)] +=
+      std::llround(passing * static_cast<double>(rows * first.model.hidden * size_of(first.dtype)));
+  slices.add(held, sum);
+  return sum;
+}
+
+}  // namespace longspan

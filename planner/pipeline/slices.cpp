@@ -1,0 +1,134 @@
+#include "planner/pipeline/slices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/units.h"
+#include "planner/program/layout.h"
+#include "planner/program/saved_bytes.h"
+#include "planner/schedule/slice_split.h"
+
+namespace longspan {
+namespace {
+
+using TierBytes = std::array<int64_t, kTierCount>;
+
+// What a layer does for a token beside attention, in units of a pair of a query and a key: small
+// numbers, as slices of millions of tokens are counted exactly.
+TokenCost token_cost_of(const ModelSpec& model, int64_t sequence) {
+  ModelSpec layers = model;
+  layers.vocab = 0;
+  const ModelFlops flops = model_flops(layers, sequence);
+  const auto tokens = static_cast<double>(sequence);
+  const double of_token = flops.dense_forward / tokens;
+  const double of_pair = flops.attention_forward / (tokens * (tokens + 1) / 2);
+  if (of_pair == 0) return {1, 0};
+  return {std::max<int64_t>(1, std::llround(of_token / of_pair)), 1};
+}
+
+// How many times the forward's products are done again before a backward.
+double recomputed_share(const Strategy& s) {
+  double share = 0;
+  for (const SavedPolicy* p : {&s.qkv, &s.mlp_input, &s.mlp_inner}) {
+    if (p->where == Saved::recompute) share += p->fraction / 3;
+  }
+  return share;
+}
+
+}  // namespace
+
+double attention_again(const Strategy& s) {
+  return s.attention_out.where == Saved::recompute ? s.attention_out.fraction : 0;
+}
+
+std::vector<SliceShare> pipeline_shares(const StepRequest& request) {
+  const Pipeline& p = request.strategy.parallel.pipeline;
+  if (p.slices == 1) return {};
+  const TokenCost cost = token_cost_of(request.model, request.sequence);
+  const int64_t multiple = request.strategy.parallel.tensor * request.strategy.parallel.ulysses;
+  const auto slices = static_cast<int32_t>(p.slices);
+  const std::vector<int64_t> lengths =
+      p.equal_work ? equal_time_slices(request.sequence, slices, multiple, cost)
+                   : equal_token_slices(request.sequence, slices, multiple);
+  return slice_shares(lengths, cost, 1 + recomputed_share(request.strategy),
+                      2.5 + attention_again(request.strategy));
+}
+
+double EarlierSlices::all_forward() const {
+  return std::accumulate(forward.begin(), forward.end(), 0.0);
+}
+double EarlierSlices::all_backward() const {
+  return std::accumulate(backward.begin(), backward.end(), 0.0);
+}
+
+EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const CostModel& cost) {
+  const std::vector<double> none(static_cast<size_t>(slices), 0);
+  if (slices == 1 || !slice.model.attention) return {none, none};
+  StepRequest whole = slice;  // the slice as one chunk
+  whole.strategy.chunk_tokens = whole.strategy.block_tokens = slice.sequence;
+  const Program program = empty_program(whole);
+  EarlierSlices earlier;
+  for (const OpKind kind : {OpKind::attention_forward, OpKind::attention_backward}) {
+    std::vector<OpShape> shapes(static_cast<size_t>(slices));
+    for (size_t j = 0; j < shapes.size(); ++j) {
+      shapes[j].kind = kind;
+      shapes[j].kv_chunks = static_cast<int32_t>(j) + 1;
+      shapes[j].diagonal = true;
+    }
+    std::vector<double> seconds = cost.durations(program, shapes);
+    const double alone = seconds.front();
+    for (double& each : seconds) each -= alone;
+    (kind == OpKind::attention_forward ? earlier.forward : earlier.backward) = std::move(seconds);
+  }
+  return earlier;
+}
+
+SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& bytes, int64_t slices)
+    : slices_(slices) {
+  const Strategy& s = slice.strategy;
+  const Lengths lengths = lengths_of(s, slice.sequence);
+  const int64_t kv_units = kv_groups(slice.model, lengths), layers = slice.model.layers;
+  kept_ = saved_bytes(slice.model, s, lengths, bytes, kv_units, layers);
+  if (slices == 1) return;
+  if (s.qkv.where != Saved::keep) {
+    const double away = std::ceil(s.qkv.fraction * static_cast<double>(layers));
+    kept_[0] +=
+        static_cast<int64_t>(away) * kv_units * 2 * round_up(bytes[Tensor::k_all], kArenaAlignment);
+  }
+  gradients_ = (layers * slices - 1) * (bytes[Tensor::dk_all] + bytes[Tensor::dv_all]);
+}
+
+void SlicesInFlight::include(const SlicesInFlight& other, double part) {
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    kept_[tier] += std::llround(part * static_cast<double>(other.kept_[tier]));
+  }
+  gradients_ += std::llround(part * static_cast<double>(other.gradients_));
+}
+
+void SlicesInFlight::add(double held, TierBytes& bytes) const {
+  const double others = std::max(0.0, held * static_cast<double>(slices_) - 1);
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    bytes[tier] += std::llround(others * static_cast<double>(kept_[tier]));
+  }
+  bytes[0] += gradients_;
+}
+
+void cut_to_slice(StepRequest& request, const LayerRun& run) {
+  Strategy& s = request.strategy;
+  request.sequence /= s.parallel.pipeline.slices;
+  s.parallel.pipeline = {};
+  s.block_tokens = std::min(s.block_tokens, request.sequence);
+  s.chunk_tokens = std::min(s.chunk_tokens, request.sequence);
+  request.rank = 0;
+  if (run.tokens == 1) return;
+  // As many chunks and blocks, of fewer tokens each.
+  const int64_t chunks = request.sequence / s.chunk_tokens;
+  const int64_t chunks_of_block = s.block_tokens / s.chunk_tokens;
+  request.sequence =
+      tokens_of_run(run, request.sequence, chunks * s.parallel.ulysses * s.parallel.tensor);
+  s.chunk_tokens = request.sequence / chunks;
+  s.block_tokens = s.chunk_tokens * chunks_of_block;
+}
+
+}  // namespace longspan

@@ -1,0 +1,95 @@
+#include "planner/pipeline/stage_times.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "planner/pipeline/slices.h"
+
+namespace longspan {
+namespace {
+
+// Seconds of a slice among others on all layers of a kind's program, and of a step besides.
+struct Phases {
+  double forward = 0, backward = 0, rest = 0;
+};
+
+Phases phases_of(StagePrograms& programs, size_t kind, Ends ends) {
+  const Evaluation& one = programs.evaluation(kind, ends, 1);
+  const Evaluation& two = programs.evaluation(kind, ends, 2);
+  const double each = two.step_seconds - one.step_seconds;
+  Phases phases;
+  phases.forward = std::min(one.forward_seconds, each);
+  phases.backward = each - phases.forward;
+  phases.rest = std::max(0.0, one.step_seconds - each);
+  return phases;
+}
+
+// The slices' parts of a microbatch on all layers of the model.
+std::vector<SliceShare> measured_shares(StagePrograms& programs, const std::vector<LayerRun>& kinds,
+                                        const std::vector<EarlierSlices>& earlier) {
+  const auto slices = static_cast<size_t>(programs.pipeline().slices);
+  const double again = attention_again(programs.slice(0).strategy);
+  std::vector<double> forward(slices, 0), input(slices, 0);
+  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+    const Phases middle = phases_of(programs, kind, kMiddle);
+    const auto layers = static_cast<double>(kinds[kind].layers);
+    const double part = layers / static_cast<double>(programs.layers(kind));
+    // Gradients of weights know of no other tokens.
+    const double weight = std::min(middle.forward, middle.backward);
+    for (size_t j = 0; j < slices; ++j) {
+      const EarlierSlices& e = earlier[kind];
+      forward[j] += part * middle.forward + layers * e.forward[j];
+      input[j] +=
+          part * (middle.backward - weight) + layers * (e.backward[j] + again * e.forward[j]);
+    }
+  }
+  const double all_forward = std::accumulate(forward.begin(), forward.end(), 0.0);
+  const double all_input = std::accumulate(input.begin(), input.end(), 0.0);
+  const double equal = 1 / static_cast<double>(slices);
+  std::vector<SliceShare> shares;
+  for (size_t j = 0; j < slices; ++j) {
+    shares.push_back({forward[j] / all_forward, all_input > 0 ? input[j] / all_input : equal, equal,
+                      programs.slice(0).sequence});
+  }
+  return shares;
+}
+
+}  // namespace
+
+LayerAndEndTimes times_of(StagePrograms& programs, const std::vector<LayerRun>& kinds,
+                          const CostModel& cost) {
+  const int64_t count = programs.pipeline().slices;
+  const auto slices = static_cast<double>(count);
+  const double again = attention_again(programs.slice(0).strategy);
+  LayerAndEndTimes t;
+  std::vector<EarlierSlices> earlier;
+  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+    earlier.push_back(earlier_slices(programs.slice(kind), count, cost));
+    const Phases middle = phases_of(programs, kind, kMiddle);
+    const auto layers = static_cast<double>(programs.layers(kind));
+    const EarlierSlices& e = earlier.back();
+    t.layer.push_back(
+        {slices * middle.forward / layers + e.all_forward(),
+         slices * middle.backward / layers + e.all_backward() + again * e.all_forward(),
+         middle.rest / layers});
+  }
+  const Phases middle = phases_of(programs, 0, kMiddle);
+  const Phases first = phases_of(programs, 0, {true, false});
+  const Phases last = phases_of(programs, 0, {false, true});
+  t.embedding = slices * std::max(0.0, first.forward - middle.forward);
+  t.embedding_backward = slices * std::max(0.0, first.backward - middle.backward);
+  t.loss = slices * std::max(0.0, last.forward + last.backward - middle.forward - middle.backward);
+  if (count > 1) t.shares = measured_shares(programs, kinds, earlier);
+  return t;
+}
+
+double rest_of_ends(StagePrograms& programs, const std::vector<int32_t>& ranks) {
+  if (cuts_vocabulary(programs.pipeline())) return 0;
+  const auto rest = [&](Ends ends) { return phases_of(programs, 0, ends).rest; };
+  const double with = ranks.front() == ranks.back()
+                          ? rest({true, true})
+                          : std::max(rest({true, false}), rest({false, true}));
+  return std::max(0.0, with - rest(kMiddle));
+}
+
+}  // namespace longspan

@@ -1,0 +1,34 @@
+// What a microbatch takes on a pipeline's layers and at its ends. Internal to planner/pipeline.
+//
+// Simulated with one microbatch and with two, a program gives the time of a forward and of a
+// backward among others, and what a step takes besides.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/pipeline/stage_programs.h"
+#include "planner/schedule/costs.h"
+
+namespace longspan {
+
+/// Seconds of a microbatch on a layer of one kind, and the layer's part of a step's rest.
+struct LayerTimes {
+  double forward = 0, backward = 0, rest = 0;
+};
+
+/// Of layers, and at the ends.
+struct LayerAndEndTimes {
+  std::vector<LayerTimes> layer;  // by kind
+  double embedding = 0, embedding_backward = 0, loss = 0;
+  std::vector<SliceShare> shares;  // of slices by what they take; none for whole sequences
+};
+
+/// `kinds` are the model's.
+LayerAndEndTimes times_of(StagePrograms& programs, const std::vector<LayerRun>& kinds,
+                          const CostModel& cost);
+
+/// Of a step's rest, that of the ends, on the ranks of the stages: beside that of layers.
+double rest_of_ends(StagePrograms& programs, const std::vector<int32_t>& ranks);
+
+}  // namespace longspan
