@@ -11,9 +11,10 @@ namespace longspan {
 namespace {
 
 constexpr std::array<int64_t, 8> kSlices = {1, 2, 4, 8, 16, 32, 64, 128};
-constexpr std::array<int64_t, 3> kChunks = {1, 4, 16};  // of a sequence that is not sliced
-constexpr int64_t kMostPasses = 512;                    // of slices through a stage in a step
-constexpr size_t kScored = 24, kOfOneKind = 3;          // by the fast path
+constexpr std::array<int64_t, 4> kChunks = {1, 4, 16, 64};  // of a sequence that is not sliced
+constexpr int64_t kMostPipedChunks = 16;                    // stages are another way to less memory
+constexpr int64_t kMostPasses = 512;                        // of slices through a stage in a step
+constexpr size_t kScored = 24, kOfOneKind = 3;              // by the fast path
 constexpr size_t kDescents = 2;
 constexpr int64_t kEnough = 80;  // scores, after which none is begun
 constexpr size_t kExact = 4;
@@ -107,6 +108,7 @@ std::vector<Shape> shapes_of(Parallel grid, int64_t sequence, int64_t micro_batc
       continue;
     }
     for (const int64_t chunks : kChunks) {
+      if (chunks > kMostPipedChunks && grid.pipeline.stages > 1) continue;
       const int64_t parts = chunks * (grid.ring > 1 ? 2 * grid.ring : 1);
       if (chunks > 1 && grid.tensor > 1) continue;
       if (sequence % parts == 0) add(sequence / parts);
@@ -326,6 +328,7 @@ std::vector<Hope> hopes_of(const Parallel& grid, const ModelSpec& model,
     sliced.pipeline.slices = slices;
     for (const Pipeline& pipeline : schedules_of(sliced.pipeline, model, options.parallel)) {
       for (const int64_t chunks : kChunks) {
+        if (chunks > kMostPipedChunks && grid.pipeline.stages > 1) continue;
         if (chunks > 1 && (slices > 1 || grid.tensor > 1 || grid.ring > 1)) continue;
         Shape shape{sliced, 1 << 20, (1 << 20) / chunks, options.deterministic};
         shape.grid.pipeline = pipeline;
