@@ -249,7 +249,12 @@ EndsWork ends_work(const ModelSpec& model, const Stack& stack, const LayerShape&
   Kernels head(ends.head.kernels);
   head.touch(kBytes * 3 * stack.norm_passes.value * between * d, 3);
   head.linear(rows, v, d);
-  head.touch(stack.logit_bytes.value * rows * v, 4);
+  const double gathered = t > 1 ? stack.gathered_logits.value : 0;
+  head.touch(stack.logit_bytes.value * rows * v * (1 + gathered * (t - 1)), 4);
+  if (gathered > 0) {
+    const double own = gathered * kBytes * rows * v;
+    ends.head.tensor.push_back({Kernel::gather, {own, 1, t}, own * (t - 1)});
+  }
   head.linear_backward(rows, v, d);
   all_reduce(ends.head.tensor, kBytes * rows * d, t);
   return ends;

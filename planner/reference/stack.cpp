@@ -104,6 +104,7 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"tensor_loss_work", &Stack::tensor_loss_work},
     {"exchanged_norm_inputs", &Stack::exchanged_norm_inputs},
     {"activation_tensors", &Stack::activation_tensors},
+    {"gathered_logits", &Stack::gathered_logits},
 };
 
 constexpr std::array<std::string_view, 5> kKinds{

@@ -144,6 +144,8 @@ struct Stack {
                                     // for tokens
   StackTerm activation_tensors;  // of the MLP's inner width, that an activation of several kernels
                                  // keeps between them
+  StackTerm gathered_logits;  // 1: of logits that a tensor group cuts, those gathered on every rank
+                              // for the loss
   bool operator==(const Stack&) const = default;
 };
 

@@ -52,7 +52,9 @@ double loss_work_bytes(const ReferenceCase& c, const ModelSpec& model, const Sta
       stack.logit_state_bytes.value +
       (cut ? stack.cut_logit_state_bytes.value : stack.whole_logit_state_bytes.value);
   const double tensors = stack.loss_work.value + (cut ? stack.tensor_loss_work.value : 0);
-  return of_logit * rows * columns / number(shape.tensor) + tensors * hidden;
+  const double gathered = stack.gathered_logits.value;
+  const double here = gathered + (1 - gathered) / number(shape.tensor);
+  return of_logit * rows * columns * here + tensors * hidden;
 }
 
 }  // namespace longspan

@@ -186,6 +186,9 @@ TEST_CASE("a loss holds what its cut or whole vocabulary makes it hold") {
   CHECK(cut == Approx(whole));  // an eighth of the columns of eight times the rows
   stack.tensor_loss_work.value = 1;
   CHECK(loss_work_bytes(c, model, stack) - cut == Approx(2.0 * (1 << 20) * 4096));
+  stack.tensor_loss_work.value = 0;
+  stack.gathered_logits.value = 1;
+  CHECK(loss_work_bytes(c, model, stack) == Approx(8 * cut));
 }
 
 TEST_CASE("chunks of attention go to the host in every forward and come back") {

@@ -225,6 +225,28 @@ TEST_CASE("what SPPO's multiplexed ends gain over it is as published within 6 %"
   }
 }
 
+TEST_CASE("layouts that trained are predicted to fit, and of 24 others all but two not to") {
+  CasePredictor predictor;
+  int64_t trained = 0, others = 0, wrong = 0;
+  for (const ReferenceCase& c :
+       read_cases(LONGSPAN_SOURCE "/tests/published/parallelization_layouts.yaml")) {
+    const CasePrediction prediction = predictor.predict(c);
+    CAPTURE(c.name, prediction.reason);
+    REQUIRE(prediction.fits);
+    if (!c.measured.out_of_memory) {
+      ++trained;
+      CHECK(*prediction.fits);
+      continue;
+    }
+    ++others;
+    wrong += *prediction.fits ? 1 : 0;
+    if (c.assumed.empty()) CHECK_FALSE(*prediction.fits);
+  }
+  CHECK(trained == 19);
+  CHECK(others == 24);
+  CHECK(wrong == 2);
+}
+
 TEST_CASE("keys of a schedule are refused where they say nothing") {
   const std::string head =
       "table: t\nsource: \"a source that is long enough\"\ncases:\n"

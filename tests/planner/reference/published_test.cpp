@@ -88,7 +88,8 @@ TEST_CASE("the figures of a row agree") {
         ++bridge;
         bridge_apart += apart > rounded + 0.001 ? 1 : 0;
       } else {
-        CHECK(apart < rounded + 0.0001);
+        // Times and MFUs that are means over steps, each of its own, are up to 0.2 % apart.
+        CHECK(apart < rounded + (c.table == "parallelization-layouts" ? 0.002 : 0.0001));
       }
     }
   }

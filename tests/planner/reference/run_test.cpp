@@ -87,6 +87,31 @@ TEST_CASE("a layer's products are the model's FLOPs, shared by its tensor group"
   }
 }
 
+TEST_CASE("a tensor group that gathers its logits has the whole loss on every rank") {
+  const ModelSpec m = gpt_22b();
+  Stack stack = load_stack("megatron-lm");
+  LayerShape shape;
+  shape.sequence = 2048;
+  shape.tensor = 8;
+  const auto passes = [&] {
+    double bytes = 0;
+    for (const Primitive& p : ends_work(m, stack, shape).head.kernels) {
+      if (p.kernel == Kernel::pass) bytes += p.shape[0] * p.repeats;
+    }
+    return bytes;
+  };
+  const double cut = passes();
+  const size_t exchanges = ends_work(m, stack, shape).head.tensor.size();
+  stack.gathered_logits.value = 1;
+  const double part = 2048.0 * 51200 / 8;
+  CHECK(passes() - cut == Approx(7 * stack.logit_bytes.value * part));
+  const std::vector<Primitive> gathered = ends_work(m, stack, shape).head.tensor;
+  REQUIRE(gathered.size() == exchanges + 1);
+  CHECK(gathered.front().shape[0] == Approx(2 * part));
+  shape.tensor = 1;
+  CHECK(ends_work(m, stack, shape).head.tensor.empty());
+}
+
 TEST_CASE("a fused kernel computes the pairs a causal mask leaves, and again backward") {
   const ModelSpec m = gpt_22b();
   LayerShape shape;
