@@ -32,4 +32,28 @@ Candidate descend(Candidate best, const std::vector<Knob>& space, Objective obje
   return best;
 }
 
+// The same with two knobs at a time, once: what one change alone makes worse may pay with another.
+template <class ScoreOf>
+Candidate improve_by_pairs(Candidate best, const std::vector<Knob>& space, Objective objective,
+                           const ScoreOf& score) {
+  const Strategy from = best.strategy;
+  for (size_t i = 0; i < space.size(); ++i) {
+    for (const auto& set : space[i].values) {
+      Strategy one = from;
+      set(one);
+      if (one == from) continue;
+      for (size_t j = i + 1; j < space.size(); ++j) {
+        for (const auto& also : space[j].values) {
+          Strategy both = one;
+          also(both);
+          if (both == one) continue;
+          const Score value = score(both);
+          if (value.better_than(best.score, objective)) best = {std::move(both), value};
+        }
+      }
+    }
+  }
+  return best;
+}
+
 }  // namespace longspan

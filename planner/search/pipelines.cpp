@@ -14,8 +14,9 @@ constexpr std::array<int64_t, 8> kSlices = {1, 2, 4, 8, 16, 32, 64, 128};
 constexpr std::array<int64_t, 4> kChunks = {1, 4, 16, 64};  // of a sequence that is not sliced
 constexpr int64_t kMostPipedChunks = 16;                    // stages are another way to less memory
 constexpr int64_t kMostPasses = 512;                        // of slices through a stage in a step
-constexpr size_t kScored = 24, kOfOneKind = 3;              // by the fast path
+constexpr size_t kScored = 48, kOfOneKind = 4;              // by the fast path
 constexpr size_t kDescents = 2;
+constexpr size_t kPaired = 6;    // guesses that are looked around in pairs of knobs
 constexpr int64_t kEnough = 80;  // scores, after which none is begun
 constexpr size_t kExact = 4;
 constexpr int kAttempts = 3;
@@ -117,9 +118,19 @@ std::vector<Shape> shapes_of(Parallel grid, int64_t sequence, int64_t micro_batc
   return shapes;
 }
 
+// Where descents begin: everything on the device, nothing there that can be elsewhere or done
+// again, and nothing done again, which is what schedules that split the backward need.
+enum class Corner { kept, away, offloaded };
+
 // Of a sliced sequence a block is a slice: with more of it at a time nothing is gained.
-Strategy start_of(const Shape& shape, const std::optional<int64_t>& zero, bool away) {
-  Strategy s = away ? everything_away(shape, zero) : everything_kept(shape);
+Strategy start_of(const Shape& shape, const std::optional<int64_t>& zero, Corner corner) {
+  Strategy s = corner == Corner::away ? everything_away(shape, zero) : everything_kept(shape);
+  if (corner == Corner::offloaded) {
+    for (SavedPolicy* saved :
+         {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+      saved->where = Saved::host;
+    }
+  }
   if (shape.grid.tensor == 1) s.block_tokens = shape.chunk;
   if (shape.grid.pipeline.slices == 1) return s;
   s.kv = s.idle = s.parameters = s.gradients = Tier::device;
@@ -151,7 +162,20 @@ struct Space {
 bool same_kind(const Strategy& a, const Strategy& b) {
   const Parallel &p = a.parallel, &q = b.parallel;
   return p.pipeline.stages == q.pipeline.stages && p.pipeline.slices == q.pipeline.slices &&
-         p.tensor == q.tensor;
+         p.tensor == q.tensor && p.data == q.data;
+}
+
+// The one that a strategy was found in.
+const Space& space_of(const std::vector<Space>& spaces, const Strategy& strategy) {
+  const Parallel& grid = strategy.parallel;
+  return *std::find_if(spaces.begin(), spaces.end(), [&](const Space& s) {
+    Parallel other = s.shape.grid;
+    other.zero = grid.zero;
+    other.pipeline = grid.pipeline;
+    return other == grid && s.shape.grid.pipeline.stages == grid.pipeline.stages &&
+           s.shape.grid.pipeline.slices == grid.pipeline.slices &&
+           s.shape.chunk == strategy.chunk_tokens;
+  });
 }
 
 std::vector<Candidate> guess_all(PipelineJudge& judge, const std::vector<Space>& spaces,
@@ -160,8 +184,8 @@ std::vector<Candidate> guess_all(PipelineJudge& judge, const std::vector<Space>&
   const auto guess = [&](const Strategy& s) { return judge.guess(s, sequence); };
   const auto worth = [](const Strategy&, const Candidate&) { return true; };
   for (const Space& space : spaces) {
-    for (const bool away : {false, true}) {
-      const Strategy start = start_of(space.shape, options.parallel.zero, away);
+    for (const Corner corner : {Corner::kept, Corner::away, Corner::offloaded}) {
+      const Strategy start = start_of(space.shape, options.parallel.zero, corner);
       // The best schedule of those asked for is where to go on from.
       Candidate from{start, {}};
       from.score.overflow = PipelineJudge::kImpossible;
@@ -175,9 +199,22 @@ std::vector<Candidate> guess_all(PipelineJudge& judge, const std::vector<Space>&
       found.push_back(descend(from, space.knobs, options.objective, guess, worth));
     }
   }
-  std::stable_sort(found.begin(), found.end(), [&](const Candidate& a, const Candidate& b) {
+  const auto better = [&](const Candidate& a, const Candidate& b) {
     return a.score.better_than(b.score, options.objective);
-  });
+  };
+  std::stable_sort(found.begin(), found.end(), better);
+  for (size_t i = 0, count = std::min(kPaired, found.size()); i < count; ++i) {
+    const std::vector<Knob>& knobs = space_of(spaces, found[i].strategy).knobs;
+    Candidate best = found[i];
+    for (bool improved = true; improved;) {
+      const Candidate next = improve_by_pairs(best, knobs, options.objective, guess);
+      improved = next.score.better_than(best.score, options.objective);
+      if (improved) best = descend(next, knobs, options.objective, guess, worth);
+    }
+    // Beside what it began with: guesses are guesses.
+    found.push_back(best);
+  }
+  std::stable_sort(found.begin(), found.end(), better);
   return found;
 }
 
@@ -209,15 +246,6 @@ std::vector<Candidate> score_best(PipelineJudge& judge, const std::vector<Space>
       scored.begin(), scored.begin() + static_cast<int64_t>(std::min(kDescents, scored.size())));
   const int64_t enough = judge.evaluations() + kEnough;
   for (const Candidate& start : starts) {
-    Parallel grid = start.strategy.parallel;
-    const auto space = std::find_if(spaces.begin(), spaces.end(), [&](const Space& s) {
-      Parallel other = s.shape.grid;
-      other.zero = grid.zero;
-      other.pipeline = grid.pipeline;
-      return other == grid && s.shape.grid.pipeline.stages == grid.pipeline.stages &&
-             s.shape.grid.pipeline.slices == grid.pipeline.slices &&
-             s.shape.chunk == start.strategy.chunk_tokens;
-    });
     const double ratio = start.score.seconds / judge.guess(start.strategy, sequence).seconds;
     const auto worth = [&](const Strategy& s, const Candidate& than) {
       if (judge.evaluations() >= enough) return false;
@@ -226,7 +254,7 @@ std::vector<Candidate> score_best(PipelineJudge& judge, const std::vector<Space>
       guess.seconds *= ratio;
       return guess.better_than(than.score, options.objective);
     };
-    descend(start, space->knobs, options.objective, score, worth);
+    descend(start, space_of(spaces, start.strategy).knobs, options.objective, score, worth);
   }
   std::stable_sort(scored.begin(), scored.end(), better);
   return scored;
@@ -332,7 +360,7 @@ std::vector<Hope> hopes_of(const Parallel& grid, const ModelSpec& model,
         if (chunks > 1 && (slices > 1 || grid.tensor > 1 || grid.ring > 1)) continue;
         Shape shape{sliced, 1 << 20, (1 << 20) / chunks, options.deterministic};
         shape.grid.pipeline = pipeline;
-        Strategy away = start_of(shape, options.parallel.zero, true);
+        Strategy away = start_of(shape, options.parallel.zero, Corner::away);
         if (slices > 1 && away.parallel.shards() > 1)
           away.parallel.zero = options.parallel.zero.value_or(2);
         const int64_t granule = granule_of(shape.grid, 4096 * chunks);
