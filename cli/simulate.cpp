@@ -3,7 +3,6 @@
 
 #include <memory>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
 #include "cli/documents.h"
@@ -11,6 +10,7 @@
 #include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
+#include "planner/pipeline/pipeline_trace.h"
 #include "planner/simulate/analysis.h"
 #include "planner/simulate/trace.h"
 
@@ -22,31 +22,28 @@ struct Flags {
   std::string trace;
 };
 
+void print_trace_file(const Flags& flags) {
+  if (!flags.trace.empty()) {
+    fmt::print("Wrote {}; it opens in ui.perfetto.dev\n", flags.trace);
+  }
+}
+
 // Of a pipeline the schedule is what is simulated, with the times of its stages' programs.
 int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
-  if (!flags.trace.empty() && !plan.model.uniform()) {
-    throw bad_input(
-        "--trace: {}, whose layers differ, has a program for each kind of them, and no "
-        "trace of the step yet",
-        plan.model.name);
-  }
-  if (!flags.trace.empty()) {
-    throw bad_input(
-        "--trace: a plan with a pipeline has a program for each rank and no trace yet; "
-        "`longspan schedule {} --svg FILE` draws its schedule",
-        plan.strategy.parallel.pipeline.schedule);
-  }
   const PipelineStep step = pipeline_step(plan);
+  if (!flags.trace.empty()) write_file_atomically(flags.trace, pipeline_trace(step));
   if (json) {
     Json document = plan_summary_json(plan);
     document["predicted"] = forecast_json(plan.hardware, plan.predicted);
     document["pipeline"] = pipeline_json(step);
+    document["trace"] = flags.trace.empty() ? Json() : Json(flags.trace);
     print_json(document);
     return 0;
   }
   fmt::print("{}\n", bold(headline(plan)));
   print_prediction(plan, plan.predicted);
   print_pipeline(plan, step);
+  print_trace_file(flags);
   return 0;
 }
 
@@ -87,9 +84,7 @@ int run(const Flags& flags, bool json) {
                percent(s.timeline.busy_seconds[stream] / s.timeline.step_seconds));
   }
   fmt::print("  {:<16}{} beside compute\n", "copies", format_seconds(overlapped));
-  if (!flags.trace.empty()) {
-    fmt::print("Wrote {}; it opens in ui.perfetto.dev\n", flags.trace);
-  }
+  print_trace_file(flags);
   return 0;
 }
 

@@ -142,7 +142,11 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   wanted.memory_limit = p.in_flight * ceil_div(of_all_stages, p.stages);
   const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
   check_split(schedule, request.strategy);
-  const ScheduleTiming timing = simulate(schedule, wanted.costs);
+  PipelineStep step;
+  step.slices = schedule.slices;
+  step.linked = link(schedule);
+  step.timing = simulate(schedule, step.linked, wanted.costs);
+  const ScheduleTiming& timing = step.timing;
 
   const std::vector<int32_t> ranks = schedule.ranks_of_stages();
   std::vector<LayersByKind> layers(schedule.ranks.size(), LayersByKind(programs.kinds(), 0));
@@ -155,7 +159,6 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
     passing[rank] = std::max(passing[rank], programs.passing(number));
   }
 
-  PipelineStep step;
   double most_kept = 0;
   for (const LayersByKind& own : layers) {
     const auto largest = [&](double& most, const auto& value_of) {

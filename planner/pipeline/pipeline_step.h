@@ -53,6 +53,9 @@ struct PipelineStep {
   double rest_seconds = 0;     // of a step: the last reductions and the update
   double bubble_rate = 0;
   std::vector<PipelineRank> ranks;
+  LinkedActions linked;   // of the schedule, whose times are
+  ScheduleTiming timing;  // these
+  int32_t slices = 1;
 };
 
 /// Evaluates a stage's program: request.strategy.parallel has no pipeline, the model the stage's
