@@ -20,7 +20,7 @@ double flops_per_token(const ModelSpec& model, int64_t sequence) {
   return model_flops(model, sequence).step() / static_cast<double>(sequence);
 }
 
-// "layers 20 to 24: 5 without attention, ffn 53248, on half of the tokens"
+// "layers 20 to 24, without attention, ffn 53248, on 50.0 % of the tokens"
 std::string describe(const LayerRun& run, int64_t first, const ModelSpec& model) {
   std::string text = run.layers == 1
                          ? fmt::format("layer {}", first)
