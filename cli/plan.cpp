@@ -106,10 +106,6 @@ double rate_per_device(const Plan& plan) {
   return plan.predicted.tokens_per_second / static_cast<double>(plan.hardware.devices());
 }
 
-double seconds_per_sequence(const Plan& plan) {
-  return plan.predicted.step_seconds / static_cast<double>(plan.strategy.parallel.data);
-}
-
 std::vector<Table::Column> plan_columns() {
   return {{"length"}, {"GPUs"}, {"step/sequence"}, {"tokens/s"}, {"a GPU"},        {"MFU"},
           {"device"}, {"host"}, {"nvme"},          {"chunk"},    {"ranks", false}, {"why", false}};

@@ -127,7 +127,7 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
                                const EvaluateStage& evaluate_stage, RankMemory rank_memory) {
   StagePrograms programs(request, evaluate_stage);
   const Pipeline& p = programs.pipeline();
-  const LayerAndEndTimes times = times_of(programs, layer_kinds(request.model), cost);
+  const LayerAndEndTimes times = times_of(programs, cost);
   RankBytes memory(programs, request.micro_batches * p.slices);
   const std::vector<double> kept = memory.kept_parts();
 

@@ -57,6 +57,7 @@ StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& ev
     passed_on_.push_back(shares[from] + runs[from].tokens);
   }
   for (size_t i = 0; i < kinds.size(); ++i) {
+    kinds_[i].in_model = kinds[i].layers;
     LayerRun of_rank = kinds[i];
     of_rank.layers = most_on_a_rank(kinds_[i].on_stage, pipeline_);
     kinds_[i].slice = slice_request(request, of_rank);

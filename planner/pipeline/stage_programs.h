@@ -29,6 +29,8 @@ class StagePrograms {
   /// Of the kind's program.
   const StepRequest& slice(size_t kind) const { return kinds_[kind].slice; }
   int64_t layers(size_t kind) const { return slice(kind).model.layers; }
+  /// Layers of a kind in the whole model.
+  int64_t all_layers(size_t kind) const { return kinds_[kind].in_model; }
   /// Layers of a kind on one stage.
   int64_t layers_on(int64_t stage, size_t kind) const {
     return kinds_[kind].on_stage[static_cast<size_t>(stage)];
@@ -50,6 +52,7 @@ class StagePrograms {
   };
   struct Kind {
     StepRequest slice;
+    int64_t in_model = 0;
     std::vector<int64_t> on_stage;
     std::deque<Known> known;  // references stay
   };

@@ -25,14 +25,14 @@ Phases phases_of(StagePrograms& programs, size_t kind, Ends ends) {
 }
 
 // The slices' parts of a microbatch on all layers of the model.
-std::vector<SliceShare> measured_shares(StagePrograms& programs, const std::vector<LayerRun>& kinds,
+std::vector<SliceShare> measured_shares(StagePrograms& programs,
                                         const std::vector<EarlierSlices>& earlier) {
   const auto slices = static_cast<size_t>(programs.pipeline().slices);
   const double again = attention_again(programs.slice(0).strategy);
   std::vector<double> forward(slices, 0), input(slices, 0);
-  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+  for (size_t kind = 0; kind < programs.kinds(); ++kind) {
     const Phases middle = phases_of(programs, kind, kMiddle);
-    const auto layers = static_cast<double>(kinds[kind].layers);
+    const auto layers = static_cast<double>(programs.all_layers(kind));
     const double part = layers / static_cast<double>(programs.layers(kind));
     // Gradients of weights know of no other tokens.
     const double weight = std::min(middle.forward, middle.backward);
@@ -56,14 +56,13 @@ std::vector<SliceShare> measured_shares(StagePrograms& programs, const std::vect
 
 }  // namespace
 
-LayerAndEndTimes times_of(StagePrograms& programs, const std::vector<LayerRun>& kinds,
-                          const CostModel& cost) {
+LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost) {
   const int64_t count = programs.pipeline().slices;
   const auto slices = static_cast<double>(count);
   const double again = attention_again(programs.slice(0).strategy);
   LayerAndEndTimes t;
   std::vector<EarlierSlices> earlier;
-  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+  for (size_t kind = 0; kind < programs.kinds(); ++kind) {
     earlier.push_back(earlier_slices(programs.slice(kind), count, cost));
     const Phases middle = phases_of(programs, kind, kMiddle);
     const auto layers = static_cast<double>(programs.layers(kind));
@@ -79,7 +78,7 @@ LayerAndEndTimes times_of(StagePrograms& programs, const std::vector<LayerRun>& 
   t.embedding = slices * std::max(0.0, first.forward - middle.forward);
   t.embedding_backward = slices * std::max(0.0, first.backward - middle.backward);
   t.loss = slices * std::max(0.0, last.forward + last.backward - middle.forward - middle.backward);
-  if (count > 1) t.shares = measured_shares(programs, kinds, earlier);
+  if (count > 1) t.shares = measured_shares(programs, earlier);
   return t;
 }
 

@@ -24,9 +24,7 @@ struct LayerAndEndTimes {
   std::vector<SliceShare> shares;  // of slices by what they take; none for whole sequences
 };
 
-/// `kinds` are the model's.
-LayerAndEndTimes times_of(StagePrograms& programs, const std::vector<LayerRun>& kinds,
-                          const CostModel& cost);
+LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost);
 
 /// Of a step's rest, that of the ends, on the ranks of the stages: beside that of layers.
 double rest_of_ends(StagePrograms& programs, const std::vector<int32_t>& ranks);

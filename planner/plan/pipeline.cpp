@@ -48,7 +48,9 @@ std::optional<std::vector<int64_t>> cut_within(const std::vector<double>& work, 
   return cut;
 }
 
-// The largest stage's work is the sum of some layers in a row: halving finds it within rounding.
+// The largest stage's work is the sum of some layers in a row: halving finds it within rounding. A
+// pipeline is cut each time it is evaluated, so not by planner/optimal's cut_line(), which takes
+// any price of a piece and time by the square of the layers.
 std::vector<int64_t> cut_evenly(const std::vector<double>& work, int64_t stages) {
   constexpr int kHalvings = 60;
   double low = 0, high = std::accumulate(work.begin(), work.end(), 0.0);

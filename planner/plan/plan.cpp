@@ -63,6 +63,10 @@ Prediction prediction_of(const Plan& plan, double step_seconds,
   return prediction;
 }
 
+double seconds_per_sequence(const Plan& plan) {
+  return plan.predicted.step_seconds / static_cast<double>(plan.strategy.parallel.data);
+}
+
 Prediction predict(const Plan& plan) {
   const Evaluation e = evaluate(step_request(plan), CostModel(plan.hardware, plan.dtype));
   return prediction_of(plan, e.step_seconds, e.peak_bytes);

@@ -61,6 +61,9 @@ ModelSpec fit_positions(const ModelSpec& model, int64_t sequence);
 Prediction prediction_of(const Plan& plan, double step_seconds,
                          const std::array<int64_t, kTierCount>& peak_bytes);
 
+/// What was predicted, of one sequence: data replicas train several in a step.
+double seconds_per_sequence(const Plan& plan);
+
 /// Builds, lays out and simulates the plan; fills `predicted`. Throws bad_input if the plan
 /// contradicts itself.
 Prediction predict(const Plan& plan);

@@ -86,6 +86,32 @@ std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& mo
   return all;
 }
 
+// Numbers of slices that a stage's grid may pass on, of those asked for.
+std::vector<int64_t> slice_counts(const Parallel& grid, int64_t micro_batches,
+                                  const ParallelChoice& choice) {
+  std::vector<int64_t> counts;
+  for (const int64_t slices : kSlices) {
+    if (choice.slices.value_or(slices) != slices) continue;
+    const bool may_slice = grid.pipeline.stages > 1 && grid.ring == 1;
+    if (slices == 1 || (may_slice && slices * micro_batches <= kMostPasses)) {
+      counts.push_back(slices);
+    }
+  }
+  return counts;
+}
+
+// Numbers of chunks that a sequence which is not sliced may be cut into.
+std::vector<int64_t> chunk_counts(const Parallel& grid) {
+  std::vector<int64_t> counts;
+  for (const int64_t chunks : kChunks) {
+    const bool piped = grid.pipeline.stages > 1;
+    if (chunks == 1 || (grid.tensor == 1 && !(piped && chunks > kMostPipedChunks))) {
+      counts.push_back(chunks);
+    }
+  }
+  return counts;
+}
+
 // The ways to cut a sequence on a grid: whole, in chunks, in slices.
 std::vector<Shape> shapes_of(Parallel grid, int64_t sequence, int64_t micro_batches,
                              const ParallelChoice& choice, int64_t chunk_tokens,
@@ -98,20 +124,16 @@ std::vector<Shape> shapes_of(Parallel grid, int64_t sequence, int64_t micro_batc
       shapes.push_back({grid, sequence / grid.ring, chunk, deterministic});
     }
   };
-  for (const int64_t slices : kSlices) {
-    if (choice.slices.value_or(slices) != slices || sequence % slices != 0) continue;
-    if (slices > 1 && grid.pipeline.stages == 1) continue;
-    if (slices > 1 && (grid.ring > 1 || slices * micro_batches > kMostPasses)) continue;
+  for (const int64_t slices : slice_counts(grid, micro_batches, choice)) {
+    if (sequence % slices != 0) continue;
     if (sequence / slices % (grid.ulysses * grid.tensor) != 0) continue;
     grid.pipeline.slices = slices;
     if (slices > 1) {
       add(grid.tensor > 1 ? sequence : sequence / slices);
       continue;
     }
-    for (const int64_t chunks : kChunks) {
-      if (chunks > kMostPipedChunks && grid.pipeline.stages > 1) continue;
+    for (const int64_t chunks : chunk_counts(grid)) {
       const int64_t parts = chunks * (grid.ring > 1 ? 2 * grid.ring : 1);
-      if (chunks > 1 && grid.tensor > 1) continue;
       if (sequence % parts == 0) add(sequence / parts);
     }
   }
@@ -348,16 +370,12 @@ Strategy at_length(const Hope& hope, int64_t sequence) {
 std::vector<Hope> hopes_of(const Parallel& grid, const ModelSpec& model,
                            const MaxSequenceOptions& options) {
   std::vector<Hope> hopes;
-  for (const int64_t slices : kSlices) {
-    if (options.parallel.slices.value_or(slices) != slices) continue;
-    if (slices > 1 && grid.pipeline.stages == 1) continue;
-    if (slices > 1 && (grid.ring > 1 || slices * options.micro_batches > kMostPasses)) continue;
+  for (const int64_t slices : slice_counts(grid, options.micro_batches, options.parallel)) {
     Parallel sliced = grid;
     sliced.pipeline.slices = slices;
     for (const Pipeline& pipeline : schedules_of(sliced.pipeline, model, options.parallel)) {
-      for (const int64_t chunks : kChunks) {
-        if (chunks > kMostPipedChunks && grid.pipeline.stages > 1) continue;
-        if (chunks > 1 && (slices > 1 || grid.tensor > 1 || grid.ring > 1)) continue;
+      for (const int64_t chunks : chunk_counts(grid)) {
+        if (chunks > 1 && (slices > 1 || grid.ring > 1)) continue;
         Shape shape{sliced, 1 << 20, (1 << 20) / chunks, options.deterministic};
         shape.grid.pipeline = pipeline;
         Strategy away = start_of(shape, options.parallel.zero, Corner::away);

@@ -15,10 +15,6 @@ namespace {
 
 bool has_pipeline(const Plan& plan) { return plan.strategy.parallel.has_pipeline(); }
 
-double seconds_per_sequence(const Plan& plan) {
-  return plan.predicted.step_seconds / static_cast<double>(plan.strategy.parallel.data);
-}
-
 // "it waits 3.1 % of its step for comm, 1.0 % for d2h"
 std::string waits_of(const Plan& plan) {
   constexpr double kLeast = 0.001;  // of a step

@@ -421,10 +421,6 @@ SearchResult search_piped(const ModelSpec& model, const HardwareProfile& hw, int
   return result;
 }
 
-double seconds_per_sequence(const Plan& plan) {
-  return plan.predicted.step_seconds / static_cast<double>(plan.strategy.parallel.data);
-}
-
 Score score_of(const Plan& plan) {
   return {0, plan.predicted.step_seconds, seconds_per_sequence(plan), plan.predicted.peak_bytes};
 }
