@@ -107,8 +107,10 @@ class Run {
       time.bubble = bubble(stage, slowest);
     } else {
       const RunPipeline pipeline = run_pipeline(c_, model_, stack_, micro_batch());
-      time.compute = pipeline.busy;
-      time.bubble = pipeline.seconds - pipeline.busy;
+      const double idle = 1 - pipeline.busy / pipeline.seconds;
+      const double faster = 1 - stack_.idle_speedup.value * idle;
+      time.compute = faster * pipeline.busy;
+      time.bubble = faster * (pipeline.seconds - pipeline.busy);
       time.tensor = time.context = 0;
     }
     const double again = recomputed_layers(c_, model_, 0) / layers_of(c_, model_, 0);

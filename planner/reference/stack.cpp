@@ -37,6 +37,7 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"stage_latency_s", &Stack::stage_latency_s},
     {"message_share", &Stack::message_share},
     {"message_stop", &Stack::message_stop},
+    {"idle_speedup", &Stack::idle_speedup},
     {"micro_batch_s", &Stack::micro_batch_s},
     {"step_s", &Stack::step_s},
     {"exchange_passes", &Stack::exchange_passes},

@@ -60,6 +60,8 @@ struct Stack {
   StackTerm stage_latency_s;    // s a stage waits for what the one before sends
   StackTerm message_share;      // 1: of the fabric's bandwidth that stages' messages reach
   StackTerm message_stop;       // 1: of a message's time, how long the rank that sends it stops
+  StackTerm idle_speedup;       // 1: of a pipeline's work, how much shorter it is the more its
+                                // busiest rank idles, of all time: clocks under a limit of power
   StackTerm micro_batch_s;      // s a micro-batch takes besides: its data, the parts of its loss
   StackTerm step_s;             // s a step takes besides: data, logging, the norm of the gradients
   StackTerm exchange_passes;    // tensors moved to lay out what a tensor group gathers or sums

@@ -5,9 +5,11 @@
 //               --tables vtrain-single-node,vtrain-multi-node
 //     stack_fit tests/published --stack megatron-deepspeed-2024 --terms product_share,step_s
 //               --tables fpdt-ablation --without fpdt-figure-4
+//     stack_fit tests/published --stack sail-megatron --terms idle_speedup --tables zero-bubble
+//               --cases 1f1b, --relative
 //
 // --without begins with what the stacks are without a table: what is found from others is then a
-// value that owes it nothing.
+// value that owes it nothing. --relative judges only how runs of one model on as many GPUs differ.
 // Minimised is the mean over the tables of the mean |log(predicted / measured)|, term by term in a
 // few sweeps, and a little for the distance from --start, what one would assume without any table:
 // so a term about which the tables say nothing stays there. Stacks that inherit a term from this
@@ -18,6 +20,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "planner/reference/measure.h"
@@ -27,11 +31,11 @@ namespace longspan {
 namespace {
 
 struct Flags {
-  std::string path, stack, without;
+  std::string path, stack, without, cases;
   std::vector<std::string> terms, tables;
   std::vector<double> start;
   double hold = 0.01;
-  bool memory = false;
+  bool memory = false, relative = false;
   int64_t sweeps = 3;
 };
 
@@ -55,16 +59,23 @@ class Fit {
   double error(const std::string& table, const std::vector<double>& values) {
     set(values);
     const Target& target = targets_.at(table);
-    double sum = 0;
-    int64_t count = 0;
+    std::map<std::pair<std::string, int64_t>, std::vector<double>> logs;  // by model and GPUs
     for (size_t i = 0; i < target.cases.size(); ++i) {
-      const CasePrediction p = predictor_.predict(target.cases[i]);
+      const ReferenceCase& c = target.cases[i];
+      const CasePrediction p = predictor_.predict(c);
       if (!(flags_.memory ? p.peak_bytes.has_value() : p.step_seconds.has_value())) continue;
       const double predicted = flags_.memory ? static_cast<double>(*p.peak_bytes) : *p.step_seconds;
-      sum += std::abs(std::log(predicted / target.measured[i]));
-      ++count;
+      logs[{c.model, c.gpus}].push_back(std::log(predicted / target.measured[i]));
     }
-    return count > 0 ? sum / static_cast<double>(count) : 0;
+    double sum = 0, count = 0;
+    for (const auto& [run, of_run] : logs) {
+      const auto n = static_cast<double>(of_run.size());
+      const double offset =
+          flags_.relative ? std::accumulate(of_run.begin(), of_run.end(), 0.0) / n : 0;
+      for (const double log : of_run) sum += std::abs(log - offset);
+      count += n;
+    }
+    return count > 0 ? sum / count : 0;
   }
 
   std::vector<double> start() {
@@ -139,6 +150,7 @@ std::map<std::string, Target> targets_of(const Flags& flags) {
   std::map<std::string, Target> targets;
   for (const ReferenceCase& c : read_cases(flags.path)) {
     if (!c.left_out.empty() || !c.assumed.empty() || c.measured.out_of_memory) continue;
+    if (!c.name.starts_with(flags.cases)) continue;
     if (std::find(flags.tables.begin(), flags.tables.end(), c.table) == flags.tables.end())
       continue;
     const std::optional<double> seconds = measured_step_seconds(c);
@@ -192,10 +204,12 @@ int main(int argc, char** argv) {
   app.add_option("--stack", flags.stack, "The stack whose terms they are")->required();
   app.add_option("--terms", flags.terms, "Keys of the stack's file")->required()->delimiter(',');
   app.add_option("--tables", flags.tables, "Tables to fit to")->required()->delimiter(',');
+  app.add_option("--cases", flags.cases, "Only those whose names begin with this");
   app.add_option("--without", flags.without, "A table that nothing may be fitted to");
   app.add_option("--start", flags.start, "Values to begin at; else those of the file")
       ->delimiter(',');
   app.add_option("--hold", flags.hold, "What a factor e away from the start costs, in error");
+  app.add_flag("--relative", flags.relative, "Up to one factor for each model and number of GPUs");
   app.add_flag("--memory", flags.memory, "Fit memory, not time");
   app.add_option("--sweeps", flags.sweeps, "Over all terms");
   CLI11_PARSE(app, argc, argv);

@@ -1,4 +1,5 @@
 // Published pipelines: what the simulated schedules of their cases must show beside single errors.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -37,29 +38,44 @@ std::vector<Predicted> predicted(const std::string& file) {
 // "1.5b, m=24" of "zb-2p, 1.5b, m=24".
 std::string setting(const std::string& name) { return name.substr(name.find(", ") + 2); }
 
-// Two are 5.8 and 6.0 % off: docs/validation.md says which, and why.
-TEST_CASE("what zero bubbles gain over 1F1B is what was measured, 43 of 45 within 5 %") {
+// No term is fitted to a gain: how much faster ranks are the more they idle, rows of 1F1B tell.
+TEST_CASE("what zero bubbles gain over 1F1B is what was measured within 5 %, mean 1.5 %") {
   const std::vector<Predicted> all = predicted("zero_bubble.yaml");
   std::map<std::string, Predicted> plain;
   for (const Predicted& p : all) {
     if (p.reference.schedule == "1f1b") plain[setting(p.reference.name)] = p;
   }
   double sum = 0;
-  int64_t count = 0, near = 0;
+  int64_t count = 0;
   for (const Predicted& p : all) {
     if (p.reference.schedule == "1f1b") continue;
     const Predicted& beside = plain.at(setting(p.reference.name));
     const double gain = beside.measured / p.measured, expected = beside.seconds / p.seconds;
     CAPTURE(p.reference.name, gain, expected);
     const double error = std::abs(expected / gain - 1);
-    CHECK(error < 0.065);
-    near += error < 0.05;
+    CHECK(error < 0.05);
     sum += error;
     ++count;
   }
-  CHECK(count == 45);
-  CHECK(near >= 43);
-  CHECK(sum / static_cast<double>(count) < 0.02);
+  CHECK(count == 54);
+  CHECK(sum / static_cast<double>(count) < 0.015);
+}
+
+TEST_CASE("steps of 1F1B that mostly idle are as far off as busy ones of the same model") {
+  std::map<std::pair<std::string, int64_t>, std::pair<double, double>> errors;  // least and most
+  for (const Predicted& p : predicted("zero_bubble.yaml")) {
+    if (p.reference.schedule != "1f1b") continue;
+    const double error = p.seconds / p.measured;
+    const auto [it, first] =
+        errors.try_emplace({p.reference.model, p.reference.gpus}, error, error);
+    auto& [least, most] = it->second;
+    least = std::min(least, error), most = std::max(most, error);
+  }
+  CHECK(errors.size() == 6);
+  for (const auto& [run, range] : errors) {
+    CAPTURE(run.first, run.second);
+    CHECK(range.second - range.first < 0.02);
+  }
 }
 
 TEST_CASE("numbers of slices are ranked as measured, where they are 2 % apart") {
