@@ -38,7 +38,25 @@ TEST_CASE("Seq1F1B: bubble (p-1)(F+B)/s, memory (p-r+s-1)/s microbatches") {
     const int32_t v = a.virtual_stages = between(2, 4);
     while (p % a.slices != 0) --a.slices;
     CHECK(bubble_of("seq1f1b-i", a) == Approx((p - 1) * all(a) / (v * a.slices)));
-    CHECK(timing_of("seq1f1b-i", a).ranks[0].peak_memory == (v - 1) * p + 2 * (p - 1) + a.slices);
+    for (int32_t r = 0; r < p; ++r) {
+      CHECK(timing_of("seq1f1b-i", a).ranks[r].peak_memory ==
+            (v - 1) * p + 2 * (p - 1 - r) + a.slices);
+    }
+  }
+}
+
+TEST_CASE("Seq1F1B and SPPO of few microbatches: one sequence takes (p-1+s)/s of its time") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks, s = a.slices = between(1, 6), m = a.micro_batches = between(1, p);
+    CAPTURE(p, s, m);
+    CHECK(bubble_of("seq1f1b", a) == Approx((p - 1) * all(a) / s));
+    for (int32_t r = 0; r < p; ++r) {
+      CHECK(timing_of("seq1f1b", a).ranks[r].peak_memory == std::min(m * s, p - r + s - 1));
+    }
+    a.micro_batches = 1;
+    a.copy = 0;
+    CHECK(timing_of("sppo", a).cost == Approx((p - 1 + s) * all(a) / s));
   }
 }
 

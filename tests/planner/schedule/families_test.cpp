@@ -173,6 +173,29 @@ TEST_CASE("GPipe, 1F1B and kFkB: the bubble is (p-1)(F+B)") {
   }
 }
 
+TEST_CASE(
+    "1F1B of any number of microbatches, interleaved 1F1B of as many as ranks and in groups") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks, m = a.micro_batches = between(1, 3 * p);
+    CAPTURE(p, m);
+    CHECK(timing_of("1f1b", a).bubble_rate == Approx((p - 1.0) / (m + p - 1)));
+    for (int32_t r = 0; r < p; ++r) {
+      CHECK(timing_of("1f1b", a).ranks[r].peak_memory == std::min(m, p - r));
+    }
+    const int32_t v = a.virtual_stages = between(2, 4);
+    a.micro_batches = p;
+    CHECK(bubble_of("interleaved-1f1b", a) == Approx((p - 1) * all(a) / v));
+    // Megatron's schedule table: warm-up of 2 (p-1-r) + (v-1) N.
+    const int32_t n = a.group = p + between(0, 4);
+    a.micro_batches = n * between(2, 4);
+    for (int32_t r = 0; r < p; ++r) {
+      CHECK(timing_of("interleaved-1f1b", a).ranks[r].peak_memory ==
+            std::min(a.micro_batches * v, (v - 1) * n + 2 * (p - 1 - r) + 1));
+    }
+  }
+}
+
 TEST_CASE("messages cost 1F1B and interleaved 1F1B what the closed forms say") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
@@ -207,6 +230,14 @@ TEST_CASE("messages are hidden by groups of kFkB that are long enough") {
     CHECK(bubble(k, c) == Approx(7 * (3 + 2 * c)));
     CHECK(bubble(k, c + 0.25) > 7 * (3 + 2 * (c + 0.25)) + 0.01);
   }
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    a.group = between(2, 5);
+    a.micro_batches = a.group * between(2 * a.ranks, 4 * a.ranks);
+    a.communication = (a.group - 1) * all(a) / 2 * 0.25 * between(0, 4);
+    CAPTURE(a.ranks, a.micro_batches, a.group, a.communication);
+    CHECK(bubble_of("kfkb", a) == Approx((a.ranks - 1) * (all(a) + 2 * a.communication)));
+  }
 }
 
 TEST_CASE("chunks divide the bubble") {
@@ -225,36 +256,6 @@ TEST_CASE("chunks divide the bubble") {
   }
 }
 
-TEST_CASE("ZB-H1 and ZB-H2: bubbles of (p-1)(F+I-W) and (p-1)(F+I-2W)") {
-  for (int round = 0; round < 50; ++round) {
-    Asked a = random_asked();
-    a.forward = a.input = between(8, 12);
-    const int32_t p = a.ranks;
-    CAPTURE(p, a.micro_batches, a.forward, a.weight);
-    CHECK(bubble_of("zb-h1", a) == Approx((p - 1) * (a.forward + a.input - a.weight)));
-    CHECK(bubble_of("zb-h2", a) == Approx((p - 1) * (a.forward + a.input - 2 * a.weight)));
-    CHECK(timing_of("zb-h1", a).peak_memory() == p);
-    Asked chunks = a;
-    const int32_t v = chunks.virtual_stages = between(2, 4);
-    CHECK(bubble_of("interleaved-zb", chunks) ==
-          Approx((p - 1) * (a.forward + a.input - a.weight) / v));
-    CHECK(timing_of("interleaved-zb", chunks).peak_memory() == p * v);
-    CHECK(timing_of("zb-h2", a).peak_memory() == std::min(2 * p - 1, a.micro_batches));
-  }
-  // Memory with less of it held for W: device r (from 0) has (p-r) M_B + r M_W, and (2p-2r-1) M_B +
-  // 2r M_W in ZB-H2.
-  ScheduleRequest request = testing::request_of({.ranks = 6, .micro_batches = 24});
-  request.costs.memory[0] = {.activations = 100, .for_weights = 37};
-  const ScheduleTiming h1 =
-      simulate(make_schedule(schedule_family("zb-h1"), request), request.costs);
-  const ScheduleTiming h2 =
-      simulate(make_schedule(schedule_family("zb-h2"), request), request.costs);
-  for (int32_t r = 0; r < 6; ++r) {
-    CHECK(h1.ranks[r].peak_memory == (6 - r) * 100 + r * 37);
-    CHECK(h2.ranks[r].peak_memory == (2 * 6 - 2 * r - 1) * 100 + 2 * r * 37);
-  }
-}
-
 TEST_CASE("Chronos: 1F1B's bubble; of its memory 3/4, and 1/4 with the shallow half recomputed") {
   for (const int32_t p : {4, 8, 16}) {
     for (const int32_t rounds : {3, 6, 12}) {
@@ -270,21 +271,6 @@ TEST_CASE("Chronos: 1F1B's bubble; of its memory 3/4, and 1/4 with the shallow h
       // A little of every round is lost, since chunks take unequally long.
       CHECK(again.cost - again.ranks[0].busy < (p - 1 + rounds) * all(a));
     }
-  }
-}
-
-TEST_CASE("GIS: bubble (p-1)(F+I)/v, p v chunks; GIS-H: (g(v-1)+p) chunks") {
-  for (int round = 0; round < 50; ++round) {
-    Asked a = random_asked();
-    a.forward = a.input = a.weight = between(1, 9);
-    const int32_t p = a.ranks, v = a.virtual_stages = between(2, 4);
-    CAPTURE(p, v, a.micro_batches);
-    CHECK(bubble_of("gis", a) == Approx((p - 1) * 2 * a.forward / v));
-    CHECK(timing_of("gis", a).peak_memory() == p * v);
-    const int32_t g = (p + 1) / 2;
-    a.micro_batches = g * between(4, 9);
-    CHECK(timing_of("gis-h", a).peak_memory() == g * (v - 1) + p);
-    CHECK(bubble_of("gis-h", a) == Approx(((p - 1) * 2 + (v - 1) * (p - g)) * a.forward / v));
   }
 }
 
@@ -325,23 +311,6 @@ TEST_CASE("PO-H: (v+2) p / 8 chunks and a few; PO-F: a few, whatever the sizes")
   }
 }
 
-// Its authors' 3p counts what waits for I; what stays for W comes on top, and one chunk more, since
-// a forward takes its memory before the backward that it is braided with gives back its own.
-TEST_CASE("STP: bubble (p-1)(F+I-W) chunks, 3p chunks on a rank") {
-  for (int round = 0; round < 20; ++round) {
-    Asked a = random_asked();
-    a.virtual_stages = 2;
-    a.micro_batches = 3 * a.ranks + between(0, 20);
-    a.forward = a.input = a.weight = between(1, 5);
-    CAPTURE(a.ranks, a.micro_batches);
-    CHECK(2 * bubble_of("stp", a) == Approx((a.ranks - 1) * a.forward));
-    ScheduleRequest request = testing::request_of(a);
-    request.costs.memory[0].for_weights = 0;
-    const Schedule schedule = make_schedule(schedule_family("stp"), request);
-    CHECK(simulate(schedule, request.costs).peak_memory() == 3 * a.ranks + 1);
-  }
-}
-
 TEST_CASE("families that arrange themselves under a memory limit stay below it") {
   for (const ScheduleFamily& family : schedule_families()) {
     if (!family.limited) continue;
@@ -372,20 +341,6 @@ TEST_CASE("families that arrange themselves under a memory limit stay below it")
       }
     }
     CHECK(made >= 20);
-  }
-}
-
-TEST_CASE("more memory never makes v-adaptive slower, and it reaches V-Min and ZB-V") {
-  for (const int32_t ranks : {4, 6, 8}) {
-    Asked asked{.ranks = ranks, .micro_batches = 4 * ranks, .virtual_stages = 2};
-    double before = timing_of("v-min", asked).cost;
-    for (asked.memory_limit = timing_of("v-min", asked).peak_memory();
-         asked.memory_limit <= 2 * ranks; ++asked.memory_limit) {
-      const double cost = timing_of("v-adaptive", asked).cost;
-      CHECK(cost <= before);
-      before = cost;
-    }
-    CHECK(before == 3 * asked.micro_batches);
   }
 }
 

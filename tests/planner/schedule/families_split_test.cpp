@@ -1,0 +1,192 @@
+// Closed forms of families that split backward or fold stages, over random sizes.
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "tests/planner/schedule/random_sizes.h"
+
+namespace longspan {
+namespace {
+
+using testing::Asked;
+using testing::between;
+using testing::bubble_of;
+using testing::random_asked;
+using testing::timing_of;
+
+// What the formulas of most folded schedules ask for: I as long as F, W no longer.
+Asked random_even(int32_t least_ranks = 2) {
+  Asked asked = random_asked(least_ranks);
+  asked.forward = asked.input = between(8, 12);
+  return asked;
+}
+
+}  // namespace
+
+TEST_CASE("ZB-H1 and ZB-H2: bubbles of (p-1)(F+I-W) and (p-1)(F+I-2W)") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks;
+    CAPTURE(p, a.micro_batches, a.forward, a.input, a.weight);
+    CHECK(bubble_of("zb-h1", a) == Approx((p - 1) * (a.forward + a.input - a.weight)));
+    CHECK(bubble_of("zb-h2", a) == Approx((p - 1) * (a.forward + a.input - 2 * a.weight)));
+    Asked chunks = a;
+    const int32_t v = chunks.virtual_stages = between(2, 4);
+    CHECK(bubble_of("interleaved-zb", chunks) ==
+          Approx((p - 1) * (a.forward + a.input - a.weight) / v));
+    CHECK(timing_of("interleaved-zb", chunks).peak_memory() == p * v);
+    // Memory with less of it held for W: device r (from 0) has (p-r) M_B + r M_W, and (2p-2r-1) M_B
+    // + 2r M_W in ZB-H2.
+    ScheduleRequest request = testing::request_of(a);
+    const int64_t kept = between(0, 100);
+    request.costs.memory[0] = {.activations = 100, .for_weights = kept};
+    const auto peaks = [&](const char* name) {
+      return simulate(make_schedule(schedule_family(name), request), request.costs).ranks;
+    };
+    const auto h1 = peaks("zb-h1"), h2 = peaks("zb-h2");
+    for (int32_t r = 0; r < p; ++r) {
+      CHECK(h1[r].peak_memory == (p - r) * 100 + r * kept);
+      CHECK(h2[r].peak_memory == (2 * p - 2 * r - 1) * 100 + 2 * r * kept);
+    }
+  }
+}
+
+// Zero Bubble, table 12's setting: with m <= p 1F1B takes (m+p-1)(F+I+W), the others (m+p-1)(F+I)
+// and one W.
+TEST_CASE("few microbatches: all but one W is hidden") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks, m = a.micro_batches = between(1, p);
+    CAPTURE(p, m, a.forward, a.input, a.weight);
+    CHECK(timing_of("1f1b", a).cost == Approx((m + p - 1) * testing::all(a)));
+    for (const char* name : {"zb-h1", "zb-h2", "zb-auto"}) {
+      CHECK(timing_of(name, a).cost == Approx((m + p - 1) * (a.forward + a.input) + a.weight));
+    }
+  }
+}
+
+// The cost is every rank's own span: a parallelogram's ranks begin, and end, (p-1)(F+c) apart.
+TEST_CASE("schedules without bubbles: the makespan is (p-1)(F+c) longer") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    a.micro_batches = a.ranks * between(3, 5);
+    a.input = a.weight = a.forward;
+    CAPTURE(a.ranks, a.micro_batches, a.forward);
+    CHECK(bubble_of("zb-h2", a) == Approx(0).margin(1e-9));
+    a.communication = 0.25 * between(0, 4);
+    CHECK(timing_of("zb-h2", a).makespan - a.micro_batches * testing::all(a) ==
+          Approx((a.ranks - 1) * (a.forward + a.communication)));
+    a.memory_limit = 2 * a.ranks;
+    CHECK(timing_of("zb-auto", a).makespan - a.micro_batches * testing::all(a) ==
+          Approx((a.ranks - 1) * (a.forward + a.communication)));
+  }
+}
+
+TEST_CASE(
+    "ZB-V: no bubble of equal passes, (p-1)(F+I-2W) chunks of others, 2p chunks on all ranks") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_even();
+    const int32_t p = a.ranks;
+    a.virtual_stages = 2;
+    CAPTURE(p, a.micro_batches, a.forward, a.weight);
+    CHECK(2 * bubble_of("zb-v-static", a) ==
+          Approx((p - 1) * (a.forward + a.input - 2 * a.weight)).margin(1e-9));
+    a.weight = a.forward;
+    a.memory_limit = 2 * p;
+    for (const char* name : {"zb-v", "zb-v-static"}) {
+      const ScheduleTiming timing = timing_of(name, a);
+      CHECK(timing.bubble_rate == Approx(0).margin(1e-12));
+      for (const RankTiming& rank : timing.ranks) CHECK(rank.peak_memory == 2 * p);
+    }
+  }
+}
+
+// PipeOffload, table 1, and its groups of g: extra bubbles of (p-g)(v-1) chunks.
+TEST_CASE("GIS: bubble (p-1)(F+I)/v, p v chunks; in groups of g less memory and more bubble") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_asked();
+    const int32_t p = a.ranks, v = a.virtual_stages = between(2, 4);
+    CAPTURE(p, v, a.micro_batches, a.forward, a.input, a.weight);
+    CHECK(bubble_of("gis", a) == Approx((p - 1) * (a.forward + a.input) / v));
+    CHECK(timing_of("gis", a).peak_memory() == p * v);
+    a.input = a.weight = a.forward;
+    const int32_t half = (p + 1) / 2, g = a.group = between(half, p);
+    a.micro_batches = g * between(4, 9);
+    CAPTURE(g);
+    CHECK(timing_of("gis", a).peak_memory() == g * (v - 1) + p);
+    CHECK(bubble_of("gis", a) == Approx(((p - 1) * 2 + (v - 1) * (p - g)) * a.forward / v));
+  }
+}
+
+TEST_CASE("GIS-H: ((p-1)(F+I) + (v-1)p/2 (F+I-W))/v, and half the ranks' groups in memory") {
+  for (int round = 0; round < 50; ++round) {
+    Asked a = random_even();
+    const int32_t p = a.ranks, v = a.virtual_stages = between(2, 4), g = (p + 1) / 2;
+    a.micro_batches = g * between(4, 9);
+    CAPTURE(p, v, a.micro_batches, a.forward, a.weight);
+    CHECK(timing_of("gis-h", a).peak_memory() == g * (v - 1) + p);
+    const double both = a.forward + a.input;
+    if (p % 2 == 0) {
+      CHECK(bubble_of("gis-h", a) ==
+            Approx(((p - 1) * both + (v - 1) * (p / 2) * (both - a.weight)) / v));
+    }
+    a.weight = a.forward;
+    CHECK(bubble_of("gis-h", a) == Approx(((p - 1) * 2 + (v - 1) * (p - g)) * a.forward / v));
+  }
+}
+
+// DualPipe's README: (s/2-1)(F&B + B - 3W) with s stages in the way of a microbatch, where nothing
+// of F&B is hidden; s + 1 stages' activations on every rank.
+TEST_CASE("DualPipe and DualPipeV: bubble of (s/2-1)(F + 2I - W), s + 1 stages in memory") {
+  for (int round = 0; round < 30; ++round) {
+    Asked a = random_even();
+    const auto bubble = [&](int32_t stages) {
+      return (stages / 2 - 1) * (a.forward + 2 * a.input - a.weight);
+    };
+    const auto check_memory = [](const ScheduleTiming& timing, int64_t most) {
+      for (const RankTiming& rank : timing.ranks) CHECK(rank.peak_memory == most);
+    };
+    a.ranks = 2 * between(1, 6);
+    a.micro_batches = 2 * a.ranks + 2 * between(0, 10);
+    CAPTURE(a.ranks, a.micro_batches, a.forward, a.weight);
+    CHECK(bubble_of("dualpipe", a) == Approx(bubble(a.ranks)).margin(1e-9));
+    check_memory(timing_of("dualpipe", a), a.ranks + 1);
+    a.virtual_stages = 2;
+    CHECK(2 * bubble_of("dualpipe-v", a) == Approx(bubble(2 * a.ranks)).margin(1e-9));
+    check_memory(timing_of("dualpipe-v", a), 2 * a.ranks + 1);
+  }
+}
+
+// Its authors' (p-1)(F+I-W) holds where W is as long as F: a shorter one leaves a braided block of
+// F and W that much emptier, twice. Their 3p chunks count what waits for I; what stays for W comes
+// on top, and one chunk more, since a forward takes its memory before the backward that it is
+// braided with gives back its own.
+TEST_CASE("STP: bubble (p-1)(F+I-W + 2(F-W)) chunks, 3p chunks on a rank") {
+  for (int round = 0; round < 20; ++round) {
+    Asked a = random_even();
+    a.virtual_stages = 2;
+    a.micro_batches = 3 * a.ranks + between(0, 20);
+    CAPTURE(a.ranks, a.micro_batches, a.forward, a.weight);
+    CHECK(2 * bubble_of("stp", a) ==
+          Approx((a.ranks - 1) * (a.forward + a.input - a.weight + 2 * (a.forward - a.weight))));
+    ScheduleRequest request = testing::request_of(a);
+    request.costs.memory[0].for_weights = 0;
+    const Schedule schedule = make_schedule(schedule_family("stp"), request);
+    CHECK(simulate(schedule, request.costs).peak_memory() == 3 * a.ranks + 1);
+  }
+}
+
+TEST_CASE("more memory never makes v-adaptive slower, and it reaches V-Min and ZB-V") {
+  for (const int32_t ranks : {4, 6, 8}) {
+    Asked asked{.ranks = ranks, .micro_batches = 4 * ranks, .virtual_stages = 2};
+    double before = timing_of("v-min", asked).cost;
+    for (asked.memory_limit = timing_of("v-min", asked).peak_memory();
+         asked.memory_limit <= 2 * ranks; ++asked.memory_limit) {
+      const double cost = timing_of("v-adaptive", asked).cost;
+      CHECK(cost <= before);
+      before = cost;
+    }
+    CHECK(before == 3 * asked.micro_batches);
+  }
+}
+
+}  // namespace longspan
