@@ -45,7 +45,17 @@ Option& Option::within(int64_t lowest, int64_t highest) {
 }
 
 Option& Option::not_negative() {
-  option_->check(CLI::NonNegativeNumber);
+  // Nor so large that sums over a schedule were no numbers any more.
+  constexpr double kMost = 1e15;
+  option_->check(CLI::Validator(
+      [](const std::string& text) {
+        double value = 0;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        return number && value >= 0 && value <= kMost
+                   ? std::string()
+                   : "expected a number from 0 to 1e15, not " + text;
+      },
+      "NONNEGATIVE"));
   return *this;
 }
 

@@ -32,7 +32,7 @@ AdaptisRequest layers_of(const PipelineTask& task, const OptimalFlags& flags) {
   request.ranks = task.ranks;
   request.micro_batches = task.micro_batches;
   request.communication = task.communication;
-  request.memory_limit = std::llround(kParts * task.memory_limit);
+  request.memory_limit = limit_in_parts(task.memory_limit, kParts);
   request.limits = {.nodes = flags.nodes, .seconds = flags.seconds};
   const int layers = flags.layers > 0 ? flags.layers : 4 * task.ranks;
   const double part = static_cast<double>(task.ranks) / layers;
@@ -90,7 +90,9 @@ OptimalAnswer make_optimal(const ScheduleFamily& family, const PipelineTask& tas
 }
 
 std::string end_text(const OptimalSchedule& result) {
-  const std::string gap = fmt::format("at most {} above the best order", percent(result.gap()));
+  const std::optional<double> most = result.gap();
+  const std::string gap =
+      most ? fmt::format("at most {} above the best order", percent(*most)) : "no bound is known";
   if (!result.stop) return fmt::format("too large to be solved whole; {}", gap);
   switch (*result.stop) {
     case Stop::nodes:

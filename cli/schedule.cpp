@@ -2,6 +2,7 @@
 // compared.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <algorithm>
 
 #include <filesystem>
 #include <memory>
@@ -91,6 +92,8 @@ std::string choice_text(const ScheduleFamily& family, const ScheduleChoice& choi
 
 int compare(const Flags& flags, bool json) {
   const std::vector<Compared> all = compare_schedules(flags.task);
+  const bool any =
+      std::any_of(all.begin(), all.end(), [](const Compared& c) { return c.refusal.empty(); });
   if (json) {
     Json rows = Json::array();
     for (const Compared& c : all) {
@@ -111,7 +114,7 @@ int compare(const Flags& flags, bool json) {
     print_json({{"stages", flags.stages},
                 {"microbatches", flags.micro_batches},
                 {"schedules", std::move(rows)}});
-    return 0;
+    return any ? 0 : 1;
   }
   fmt::print("{}\n", bold(fmt::format("Pipeline schedules of {} ranks and {} microbatches, the "
                                       "fastest first; memory in microbatches of a rank",
@@ -132,7 +135,7 @@ int compare(const Flags& flags, bool json) {
   for (const Compared& c : all) {
     if (!c.refusal.empty()) fmt::print("  {}: {}\n", c.family->name, c.refusal);
   }
-  return 0;
+  return any ? 0 : 1;
 }
 
 // None where slices were not cut from tokens.
@@ -145,8 +148,9 @@ std::vector<int64_t> slice_tokens(const TimedSchedule& timed) {
 // Where the solver began, how it ended, and where layers were cut.
 void add_solver(Json& answer, const OptimalAnswer& optimal) {
   const OptimalSchedule& r = optimal.result;
-  answer["solver"] = {{"start", r.start},  {"start_cost", r.start_cost}, {"bound", r.bound},
-                      {"gap", r.gap()},    {"nodes", r.nodes},           {"binaries", r.binaries},
+  answer["solver"] = {{"start", r.start},  {"start_cost", r.start_cost},
+                      {"bound", r.bound},  {"gap", r.gap() ? Json(*r.gap()) : Json()},
+                      {"nodes", r.nodes},  {"binaries", r.binaries},
                       {"end", end_text(r)}};
   if (!optimal.plan) return;
   answer["virtual_stages"] = optimal.plan->virtual_stages;
@@ -283,7 +287,25 @@ int show(const Flags& flags, bool json) {
   return 0;
 }
 
+// A file that would not be written is not to be asked for in vain.
+void check_files(const Flags& flags) {
+  const bool drawn = flags.name != "list" && flags.name != "compare";
+  if (!flags.svg.empty() && !drawn) {
+    throw bad_input("--svg: schedule {} draws none; name one schedule", flags.name);
+  }
+  if (!flags.csv.empty() && (!drawn || flags.name == "measured")) {
+    throw bad_input("--csv: schedule {} makes no lists; name one schedule", flags.name);
+  }
+  if (flags.csv.empty() && (flags.exchanges || flags.gathering || flags.no_waits)) {
+    throw bad_input("--exchanges, --gathering and --no-waits say how --csv FILE is written");
+  }
+  if (!flags.svg.empty() && flags.svg == flags.csv) {
+    throw bad_input("--svg and --csv: expected two files, got {} twice", flags.svg);
+  }
+}
+
 int run(Flags flags, bool json) {
+  check_files(flags);
   if (flags.name == "list") return list(json);
   if (flags.name == "measured") {
     flags.measured.communication = flags.task.communication;

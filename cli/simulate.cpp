@@ -1,7 +1,9 @@
 // longspan simulate: the predicted timeline of one step of a plan.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "base/file.h"
 #include "base/units.h"
@@ -49,6 +51,10 @@ int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
 
 int run(const Flags& flags, bool json) {
   check_folder_of(flags.trace, "--trace");
+  std::error_code none;
+  if (!flags.trace.empty() && std::filesystem::equivalent(flags.trace, flags.plan, none)) {
+    throw bad_input("--trace: {} is the plan; name another file", flags.trace);
+  }
   const Plan plan = read_plan(flags.plan);
   if (!is_one_program(plan.model, plan.strategy)) return run_pipeline(flags, plan, json);
   const Simulated s = simulate_plan(plan);

@@ -28,7 +28,10 @@ struct OptimalSchedule {
   std::optional<Stop> stop;  ///< what ended the search; none: too large to be solved whole
   int64_t nodes = 0, binaries = 0;
 
-  double gap() const { return cost > 0 ? 1 - bound / cost : 0; }
+  /// By how much of the best order's cost this one may be above it; none where no bound is known.
+  std::optional<double> gap() const {
+    return bound > 0 ? std::optional<double>(cost / bound - 1) : std::nullopt;
+  }
 };
 
 /// A schedule with a name.

@@ -83,6 +83,11 @@ double TimedSchedule::most_microbatches_held() const {
   return static_cast<double>(timing.peak_memory()) / static_cast<double>(parts_of(request));
 }
 
+int64_t limit_in_parts(double micro_batches, double parts) {
+  if (micro_batches <= 0) return 0;
+  return std::llround(std::clamp(micro_batches * parts, 1.0, 1e18));
+}
+
 ScheduleRequest request_of(const ScheduleFamily& family, const PipelineTask& task,
                            const ScheduleChoice& choice) {
   if (!(task.kept_for_weights >= 0 && task.kept_for_weights <= 1)) {
@@ -110,7 +115,7 @@ ScheduleRequest request_of(const ScheduleFamily& family, const PipelineTask& tas
   if (r.slices > 1 && task.split != SliceSplit::equal_times) {
     r.costs.shares = shares_of(task, r.slices);
   }
-  r.memory_limit = std::llround(whole * task.memory_limit);
+  r.memory_limit = limit_in_parts(task.memory_limit, whole);
   return r;
 }
 

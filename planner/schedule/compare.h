@@ -32,6 +32,10 @@ struct PipelineTask {
   int64_t sequence_tokens = 0;  ///< of a microbatch's sequence, where the split asks for it
 };
 
+/// A limit of so many microbatches, as schedules count memory: in `parts` of one. Of more than none
+/// it is never 0, which would be no limit.
+int64_t limit_in_parts(double micro_batches, double parts);
+
 /// A point in a family: what its generator takes beside the task. 0 is the family's own choice.
 struct ScheduleChoice {
   int32_t virtual_stages = 0;

@@ -1,5 +1,7 @@
 #include "planner/search/pipelines.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -144,14 +146,15 @@ std::vector<Shape> shapes_of(Parallel grid, int64_t sequence, int64_t micro_batc
 // again, and nothing done again, which is what schedules that split the backward need.
 enum class Corner { kept, away, offloaded };
 
+std::array<SavedPolicy*, 5> saved_of(Strategy& s) {
+  return {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner};
+}
+
 // Of a sliced sequence a block is a slice: with more of it at a time nothing is gained.
 Strategy start_of(const Shape& shape, const std::optional<int64_t>& zero, Corner corner) {
   Strategy s = corner == Corner::away ? everything_away(shape, zero) : everything_kept(shape);
   if (corner == Corner::offloaded) {
-    for (SavedPolicy* saved :
-         {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
-      saved->where = Saved::host;
-    }
+    for (SavedPolicy* saved : saved_of(s)) saved->where = Saved::host;
   }
   if (shape.grid.tensor == 1) s.block_tokens = shape.chunk;
   if (shape.grid.pipeline.slices == 1) return s;
@@ -295,6 +298,21 @@ std::vector<Space> spaces_of(const ModelSpec& model, const HardwareProfile& hw, 
   return spaces;
 }
 
+Error none_suits(const std::string& length, const ModelSpec& model, const HardwareProfile& hw) {
+  return bad_input(
+      "pipeline: no pipeline of what was asked for suits {}{} ({} layers) on {} devices; leave "
+      "some "
+      "of --pipeline, --schedule, --virtual, --slices and --in-flight out",
+      length, model.name, model.layers, hw.devices());
+}
+
+Error none_takes(int64_t micro_batches) {
+  return bad_input(
+      "pipeline: no schedule of what was asked for takes {} microbatch{}; change --micro-batches, "
+      "or leave --schedule, --virtual, --slices or --in-flight out",
+      micro_batches, micro_batches == 1 ? "" : "es");
+}
+
 }  // namespace
 
 PipelinesFound search_pipelines(PipelineJudge& judge, const ModelSpec& model,
@@ -302,20 +320,14 @@ PipelinesFound search_pipelines(PipelineJudge& judge, const ModelSpec& model,
                                 const SearchOptions& options) {
   const std::vector<Space> spaces = spaces_of(model, hw, sequence, options);
   if (spaces.empty()) {
-    throw bad_input(
-        "pipeline: no pipeline of what was asked for suits {} tokens of {} ({} layers) on {} "
-        "devices; leave some of --pipeline, --schedule, --virtual, --slices and --in-flight out",
-        sequence, model.name, model.layers, hw.devices());
+    throw none_suits(fmt::format("{} tokens of ", sequence), model, hw);
   }
   PipelinesFound result;
   // As in search(): exact memory can exceed the sums by what packing loses.
   for (int attempt = 0; attempt < kAttempts && result.fitting.empty(); ++attempt) {
     const std::vector<Candidate> guessed = guess_all(judge, spaces, sequence, options);
     if (guessed.empty()) {
-      throw bad_input(
-          "pipeline: no schedule of what was asked for takes {} microbatch{}; change "
-          "--micro-batches, or leave --schedule, --virtual, --slices or --in-flight out",
-          options.micro_batches, options.micro_batches == 1 ? "" : "es");
+      throw none_takes(options.micro_batches);
     }
     size_t looked = 0;
     for (const Candidate& c : score_best(judge, spaces, guessed, sequence, options)) {
@@ -386,6 +398,12 @@ std::vector<Hope> hopes_of(const Parallel& grid, const ModelSpec& model,
         Strategy kept_out = away;
         kept_out.attention_out.where = Saved::host;
         hopes.push_back({kept_out, chunks, granule, 0});
+        // Nothing done again, for schedules that split the backward.
+        for (const Saved where : {Saved::host, Saved::keep}) {
+          Strategy whole = away;
+          for (SavedPolicy* saved : saved_of(whole)) saved->where = where;
+          hopes.push_back({whole, chunks, granule, 0});
+        }
       }
     }
   }
@@ -412,17 +430,24 @@ LongestPipeline longest_pipeline(PipelineJudge& judge, const ModelSpec& model,
     if (grid.data > 1 && !options.parallel.data) continue;  // fewer ranks would share a sequence
     for (Hope& hope : hopes_of(grid, model, options)) hopes.push_back(std::move(hope));
   }
+  const bool asked = !options.parallel.admits_flat();
+  if (asked && hopes.empty()) throw none_suits("", model, hw);
+  bool possible = false;
   int64_t best = beyond;
   for (Hope& hope : hopes) {
     const auto fits = [&](int64_t sequence) {
       return judge.guess(at_length(hope, sequence), sequence).overflow == 0;
     };
     const int64_t low = best / hope.granule;  // only what is longer is of interest
-    if (!fits((low + 1) * hope.granule)) continue;
+    const int64_t next = (low + 1) * hope.granule;
+    const double overflow = judge.guess(at_length(hope, next), next).overflow;
+    possible |= overflow < PipelineJudge::kImpossible;
+    if (overflow > 0) continue;
     hope.sequence =
         longest_multiple(hope.granule, low + 1, options.longest / hope.granule + 1, fits);
     best = hope.sequence;
   }
+  if (asked && !possible) throw none_takes(options.micro_batches);
   std::stable_sort(hopes.begin(), hopes.end(),
                    [](const Hope& a, const Hope& b) { return a.sequence > b.sequence; });
   LongestPipeline longest;

@@ -25,7 +25,8 @@ PipelinesFound search_pipelines(PipelineJudge& judge, const ModelSpec& model,
                                 const HardwareProfile& hw, int64_t sequence,
                                 const SearchOptions& options);
 
-/// The longest sequence of any pipeline, if it is longer than `beyond`.
+/// The longest sequence of any pipeline, if it is longer than `beyond`. Throws bad_input where only
+/// pipelines are asked for and the choice admits none on this hardware.
 struct LongestPipeline {
   int64_t sequence = 0;  // 0: none is
   int64_t granule = 0;   // sequence + granule does not fit

@@ -155,6 +155,25 @@ TEST_CASE("plan and max-seq: with and without a pipeline") {
                 {"--pipeline", "fpdt"});
 }
 
+TEST_CASE("max-seq: schedules that split the backward fit, and what plan refuses it refuses") {
+  const auto ask = [](const std::vector<std::string>& more) {
+    std::vector<std::string> command = {"max-seq", "--model",    "llama-3.1-8b",
+                                        "--hw",    "8xh100-80g", "--micro-batches",
+                                        "8",       "--pipeline", "4"};
+    command.insert(command.end(), more.begin(), more.end());
+    return command;
+  };
+  for (const char* schedule : {"zb-h1", "v-half", "zb-v", "gis"}) {
+    CAPTURE(schedule);
+    const json longest = longspan_json(ask({"--schedule", schedule}));
+    CHECK(longest.at("results").back().at("sequence_tokens") >= 128 * 1024);
+  }
+  check_refused(longspan(ask({"--schedule", "sppo"})), 2, {"--schedule"});
+  check_refused(longspan({"max-seq", "--model", "llama-3.1-8b", "--hw", "8xh100-80g",
+                          "--micro-batches", "3", "--schedule", "dualpipe-v"}),
+                2, {"takes 3 microbatches"});
+}
+
 TEST_CASE("max-seq uses all devices of a machine, or as many as it is told to") {
   const auto ask = [](const char* devices) {
     return longspan_json({"max-seq", "--model", "tiny-llama", "--hw", "8xh100-80g", "--strategy",

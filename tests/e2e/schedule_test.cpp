@@ -195,7 +195,9 @@ TEST_CASE("schedule optpipe and adaptis say where the solver began and how it en
   };
   const auto order = longspan_json(with("optpipe", {"--memory-limit", "2", "--comm", "0.1"}));
   CHECK(order.at("cost") <= order.at("solver").at("start_cost"));
-  CHECK(order.at("solver").at("bound") <= order.at("cost"));
+  const double bound = order.at("solver").at("bound"), cost = order.at("cost");
+  CHECK(bound <= cost);
+  CHECK(order.at("solver").at("gap").get<double>() == Approx(cost / bound - 1).margin(1e-12));
   CHECK(order.at("peak_memory_microbatches") <= 2);
   const auto cut = longspan_json(with("adaptis", {"--layers", "6", "--head", "2"}));
   CHECK(cut.at("layers_end").back() == 7);
@@ -231,6 +233,16 @@ TEST_CASE("schedule refuses in one line") {
   check_refused(longspan(asked("1f1b", {"--memory-limit", "7.5"})), 1,
                 {"holds 8 microbatches", "7.5"});
   check_refused(longspan(asked("dualpipe", {"--csv", "/dev/null"})), 2, {"one copy"});
+  for (const char* word : {"nan", "1e300", "-1", "x"}) {
+    check_refused(longspan(asked("1f1b", {"--forward", word})), 2, {"--forward", word});
+  }
+  // However little it is, it is a limit; and however much.
+  check_refused(longspan(asked("1f1b", {"--memory-limit", "1e-9"})), 1, {"holds 8 microbatches"});
+  CHECK(longspan(asked("1f1b", {"--memory-limit", "1e15"})).status == 0);
+  CHECK(longspan(asked("compare", {"--memory-limit", "0.001"})).status == 1);
+  check_refused(longspan(asked("compare", {"--svg", "x.svg"})), 2, {"--svg"});
+  check_refused(longspan(asked("1f1b", {"--svg", "x", "--csv", "x"})), 2, {"two files"});
+  check_refused(longspan(asked("1f1b", {"--exchanges"})), 2, {"--csv FILE"});
 }
 
 }  // namespace longspan::e2e
