@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "base/error.h"
 #include "planner/schedule/registry.h"
@@ -61,6 +62,18 @@ std::vector<int64_t> limits_of(const ScheduleFamily& family, int64_t stages,
   return {0, 2 * stages, (3 * stages + 1) / 2, stages, (stages + 1) / 2};
 }
 
+// Two and four, or what is asked for, of what the family takes.
+std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const ParallelChoice& choice) {
+  const int64_t least = family.least_virtual_stages, most = family.most_virtual_stages;
+  if (choice.virtual_stages) {
+    const int64_t v = *choice.virtual_stages;
+    return v >= least && (most == 0 || v <= most) ? std::vector{v} : std::vector<int64_t>{};
+  }
+  std::vector<int64_t> all;
+  for (int64_t v = least; v <= (most == 0 ? 4 : most); v *= 2) all.push_back(v);
+  return all;
+}
+
 // The schedules of so many slices, with their virtual stages. Those that arrange themselves within
 // memory are for those who ask for them: they take long to make.
 std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& model,
@@ -74,9 +87,8 @@ std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& mo
       continue;
     }
     if (family.sliced != (pipeline.slices > 1) || (choice.in_flight && !family.limited)) continue;
-    const int64_t most = family.most_virtual_stages == 0 ? 4 : family.most_virtual_stages;
-    for (int64_t v = family.least_virtual_stages; v <= most; v *= 2) {
-      if (choice.virtual_stages.value_or(v) != v || v * pipeline.stages > model.layers) continue;
+    for (const int64_t v : virtual_stages_of(family, choice)) {
+      if (v * pipeline.stages > model.layers) continue;
       for (const bool equal_work : {false, true}) {
         if (equal_work && (pipeline.slices == 1 || name != "seq1f1b")) continue;
         for (const int64_t in_flight : limits_of(family, pipeline.stages, choice)) {
@@ -91,9 +103,9 @@ std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& mo
 // Numbers of slices that a stage's grid may pass on, of those asked for.
 std::vector<int64_t> slice_counts(const Parallel& grid, int64_t micro_batches,
                                   const ParallelChoice& choice) {
-  std::vector<int64_t> counts;
-  for (const int64_t slices : kSlices) {
-    if (choice.slices.value_or(slices) != slices) continue;
+  std::vector<int64_t> counts, open(std::begin(kSlices), std::end(kSlices));
+  if (choice.slices) open = {*choice.slices};
+  for (const int64_t slices : open) {
     const bool may_slice = grid.pipeline.stages > 1 && grid.ring == 1;
     if (slices == 1 || (may_slice && slices * micro_batches <= kMostPasses)) {
       counts.push_back(slices);

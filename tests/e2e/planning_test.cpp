@@ -155,6 +155,18 @@ TEST_CASE("plan and max-seq: with and without a pipeline") {
                 {"--pipeline", "fpdt"});
 }
 
+TEST_CASE("plan: any numbers of virtual stages and slices that are asked for") {
+  const auto pipeline_of = [](const std::vector<std::string>& more) {
+    std::vector<std::string> command = {
+        "plan", "--model", "llama-3.1-8b", "--hw", "8xh100-80g", "--pipeline", "4"};
+    command.insert(command.end(), more.begin(), more.end());
+    return longspan_json(command).at("strategy").at("parallel").at("pipeline");
+  };
+  CHECK(pipeline_of({"--seq", "96K", "--slices", "6"}).at("slices") == 6);
+  CHECK(pipeline_of({"--seq", "64K", "--virtual", "3", "--micro-batches", "8"})
+            .at("virtual_stages") == 3);
+}
+
 TEST_CASE("max-seq: schedules that split the backward fit, and what plan refuses it refuses") {
   const auto ask = [](const std::vector<std::string>& more) {
     std::vector<std::string> command = {"max-seq", "--model",    "llama-3.1-8b",
