@@ -45,7 +45,7 @@ Option& Option::within(int64_t lowest, int64_t highest) {
 }
 
 Option& Option::not_negative() {
-  // Nor so large that sums over a schedule were no numbers any more.
+  // Nor so large that sums over a schedule were no numbers any more. CLI::Range lets NaN pass.
   constexpr double kMost = 1e15;
   option_->check(CLI::Validator(
       [](const std::string& text) {

@@ -2,8 +2,8 @@
 // compared.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "planner/simulate/trace.h"
@@ -11,14 +10,10 @@
 namespace longspan {
 namespace {
 
-// Rounded before durations are taken, so that spans that touch still touch.
-double microseconds(double seconds) {
-  return static_cast<double>(std::llround(seconds * 1e9)) / 1e3;
-}
-
 std::string span(const std::string& name, size_t rank, double start, double end) {
+  const TraceSpan times = trace_span(start, end);
   return fmt::format(R"({{"ph":"X","name":"{}","pid":0,"tid":{},"ts":{:.3f},"dur":{:.3f}}})", name,
-                     rank, microseconds(start), microseconds(end) - microseconds(start));
+                     rank, times.start, times.duration);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 
 #include "base/error.h"
 #include "planner/schedule/registry.h"
@@ -103,10 +102,10 @@ std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& mo
 // Numbers of slices that a stage's grid may pass on, of those asked for.
 std::vector<int64_t> slice_counts(const Parallel& grid, int64_t micro_batches,
                                   const ParallelChoice& choice) {
-  std::vector<int64_t> counts, open(std::begin(kSlices), std::end(kSlices));
-  if (choice.slices) open = {*choice.slices};
-  for (const int64_t slices : open) {
-    const bool may_slice = grid.pipeline.stages > 1 && grid.ring == 1;
+  const bool may_slice = grid.pipeline.stages > 1 && grid.ring == 1;
+  std::vector<int64_t> counts;
+  for (const int64_t slices :
+       choice.slices ? std::vector{*choice.slices} : std::vector(kSlices.begin(), kSlices.end())) {
     if (slices == 1 || (may_slice && slices * micro_batches <= kMostPasses)) {
       counts.push_back(slices);
     }
@@ -313,8 +312,7 @@ std::vector<Space> spaces_of(const ModelSpec& model, const HardwareProfile& hw, 
 Error none_suits(const std::string& length, const ModelSpec& model, const HardwareProfile& hw) {
   return bad_input(
       "pipeline: no pipeline of what was asked for suits {}{} ({} layers) on {} devices; leave "
-      "some "
-      "of --pipeline, --schedule, --virtual, --slices and --in-flight out",
+      "some of --pipeline, --schedule, --virtual, --slices and --in-flight out",
       length, model.name, model.layers, hw.devices());
 }
 
@@ -447,16 +445,15 @@ LongestPipeline longest_pipeline(PipelineJudge& judge, const ModelSpec& model,
   bool possible = false;
   int64_t best = beyond;
   for (Hope& hope : hopes) {
-    const auto fits = [&](int64_t sequence) {
-      return judge.guess(at_length(hope, sequence), sequence).overflow == 0;
+    const auto overflow = [&](int64_t sequence) {
+      return judge.guess(at_length(hope, sequence), sequence).overflow;
     };
     const int64_t low = best / hope.granule;  // only what is longer is of interest
-    const int64_t next = (low + 1) * hope.granule;
-    const double overflow = judge.guess(at_length(hope, next), next).overflow;
-    possible |= overflow < PipelineJudge::kImpossible;
-    if (overflow > 0) continue;
-    hope.sequence =
-        longest_multiple(hope.granule, low + 1, options.longest / hope.granule + 1, fits);
+    const double of_next = overflow((low + 1) * hope.granule);
+    possible |= of_next < PipelineJudge::kImpossible;
+    if (of_next > 0) continue;
+    hope.sequence = longest_multiple(hope.granule, low + 1, options.longest / hope.granule + 1,
+                                     [&](int64_t sequence) { return overflow(sequence) == 0; });
     best = hope.sequence;
   }
   if (asked && !possible) throw none_takes(options.micro_batches);

@@ -38,8 +38,6 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-// Moments are rounded to the file's resolution before durations are taken, so that spans that touch
-// still touch, and never overlap.
 int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 double microseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e3; }
 
@@ -60,13 +58,11 @@ void add_metadata(EventList& events, const Program& program, const std::string& 
 void add_spans(EventList& events, const Program& program, const Timeline& timeline) {
   for (size_t i = 0; i < timeline.spans.size(); ++i) {
     const Op& op = program.ops[i];
-    const int64_t start = nanoseconds(timeline.spans[i].start);
-    const int64_t end = std::max(start, nanoseconds(timeline.spans[i].end));
+    const TraceSpan span = trace_span(timeline.spans[i].start, timeline.spans[i].end);
     events.add(R"("ph":"X","name":{},"cat":"{}","tid":{},"ts":{:.3f},"dur":{:.3f},)"
                R"("args":{{"op":{},"layer":{},"index":{},"micro_batch":{}}})",
                quoted(describe(program, op)), name_of(op.kind), static_cast<int>(op.stream),
-               microseconds(start), microseconds(end - start), i, op.layer, op.index,
-               op.micro_batch);
+               span.start, span.duration, i, op.layer, op.index, op.micro_batch);
   }
 }
 
@@ -126,6 +122,11 @@ void add_memory(EventList& events, const Program& program, const Timeline& timel
 }
 
 }  // namespace
+
+TraceSpan trace_span(double start, double end) {
+  const int64_t from = nanoseconds(start), to = std::max(from, nanoseconds(end));
+  return {microseconds(from), microseconds(to - from)};
+}
 
 std::string trace_events(const Program& program, const Timeline& timeline, const std::string& name,
                          int rank) {

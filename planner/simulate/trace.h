@@ -16,6 +16,14 @@ namespace longspan {
 std::string trace_events(const Program& program, const Timeline& timeline, const std::string& name,
                          int rank = 0);
 
+/// Microseconds of a span as a trace has them.
+struct TraceSpan {
+  double start = 0, duration = 0;
+};
+/// Of moments in seconds. They are rounded to the file's resolution before the duration is taken,
+/// so that spans that touch still touch, and never overlap.
+TraceSpan trace_span(double start, double end);
+
 /// The whole trace, of the ranks' parts.
 std::string trace_document(std::span<const std::string> parts);
 

@@ -1,11 +1,10 @@
 // Published peaks of memory against what the schedules hold: as many decimals as are published,
 // where one or two figures of a row give the size of a part and the rest follow.
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
 #include <tuple>
-#include <vector>
 
+#include "planner/schedule/compare.h"
 #include "tests/planner/schedule/schedules.h"
 
 namespace longspan {
@@ -34,13 +33,10 @@ void check_in_proportion(double held, double expected, double of_held, double of
   CHECK(std::abs(part * of_expected - expected) <= rounding + of_rounding * part + 1e-9);
 }
 
-// Microbatches that each rank holds at its peak.
-std::vector<double> microbatches_held(const char* name, const Asked& asked) {
-  std::vector<double> held;
-  for (const RankTiming& rank : testing::timing_of(name, asked).ranks) {
-    held.push_back(static_cast<double>(rank.peak_memory) / (asked.virtual_stages * asked.slices));
-  }
-  return held;
+// Of so many microbatches that with more of them no more are held; 16 on 8 ranks.
+TimedSchedule of_ranks(const char* name, int32_t ranks, int32_t virtual_stages = 1) {
+  return time_schedule(schedule_family(name), {.ranks = ranks, .micro_batches = 2 * ranks},
+                       {.virtual_stages = virtual_stages});
 }
 
 }  // namespace
@@ -171,16 +167,17 @@ TEST_CASE("Controllable Memory: activations of the family") {
 TEST_CASE("Primus: memory of every rank of 1F1B and interleaved 1F1B") {
   constexpr double kPlain[] = {104.3, 95.6, 88.1, 80.3, 73.2, 65.9, 58.1, 52.2};
   constexpr double kFolded[] = {130.6, 122.3, 115.4, 108.5, 101.0, 93.1, 85.2, 78.4};
-  const auto plain = microbatches_held("1f1b", {.ranks = 8, .micro_batches = 16});
-  const auto folded =
-      microbatches_held("interleaved-1f1b", {.ranks = 8, .micro_batches = 16, .virtual_stages = 2});
-  const double microbatch = (kPlain[1] - kPlain[6]) / (plain[1] - plain[6]);
-  const double rest = kPlain[1] - plain[1] * microbatch;
+  const TimedSchedule plain = of_ranks("1f1b", 8), folded = of_ranks("interleaved-1f1b", 8, 2);
+  const double microbatch =
+      (kPlain[1] - kPlain[6]) / (plain.microbatches_held(1) - plain.microbatches_held(6));
+  const double rest = kPlain[1] - plain.microbatches_held(1) * microbatch;
   for (int rank = 0; rank < 8; ++rank) {
     const bool inner = rank > 0 && rank < 7;
     CAPTURE(rank);
-    CHECK(rest + plain[rank] * microbatch == Approx(kPlain[rank]).epsilon(inner ? 0.01 : 0.035));
-    CHECK(rest + folded[rank] * microbatch == Approx(kFolded[rank]).epsilon(inner ? 0.02 : 0.035));
+    CHECK(rest + plain.microbatches_held(rank) * microbatch ==
+          Approx(kPlain[rank]).epsilon(inner ? 0.01 : 0.035));
+    CHECK(rest + folded.microbatches_held(rank) * microbatch ==
+          Approx(kFolded[rank]).epsilon(inner ? 0.02 : 0.035));
   }
 }
 
@@ -189,9 +186,7 @@ TEST_CASE("Primus: memory of every rank of 1F1B and interleaved 1F1B") {
 // microbatch takes and what else; in a V the first rank has both ends, which ZB-V says.
 TEST_CASE("Primus: the family's memory on MI300 and MI355") {
   const auto held = [](const char* name, int32_t ranks, int32_t virtual_stages) {
-    const auto all = microbatches_held(
-        name, {.ranks = ranks, .micro_batches = 4 * ranks, .virtual_stages = virtual_stages});
-    return *std::max_element(all.begin(), all.end());
+    return of_ranks(name, ranks, virtual_stages).most_microbatches_held();
   };
   const double microbatch = (21.40 - 16.26) / (held("interleaved-1f1b", 8, 2) - held("1f1b", 8, 1));
   CHECK(16.26 + (held("zb-h1", 8, 1) - held("1f1b", 8, 1)) * microbatch ==
