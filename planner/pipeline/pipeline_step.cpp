@@ -47,11 +47,24 @@ double message_seconds(const StepRequest& request, const CostModel& cost, double
       {Kernel::exchange, {bytes, static_cast<double>(parallel.stage_ranks()), 2}, bytes});
 }
 
-// The schedule's costs, in seconds, and in parts of a microbatch's memory on a layer of the kind
-// that keeps most, of which `kept` says the others' part.
+// What microbatches hold on every stage: parts of the memory of one on a layer of the kind that
+// keeps most, of which `kept` says the others' part.
+std::vector<StageMemory> memory_of_stages(const StagePrograms& programs,
+                                          const std::vector<double>& kept) {
+  const Pipeline& p = programs.pipeline();
+  std::vector<StageMemory> memory;
+  for (int64_t stage = 0; stage < p.stages * p.virtual_stages; ++stage) {
+    const double share =
+        sum_over(layers_on_stage(programs, stage), [&](size_t k) { return kept[k]; });
+    const int64_t parts = std::llround(static_cast<double>(kParts * p.slices) * share);
+    memory.push_back({.activations = parts, .for_weights = parts});
+  }
+  return memory;
+}
+
+// The schedule's costs in seconds.
 ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs,
-                       const LayerAndEndTimes& t, const std::vector<double>& kept,
-                       const CostModel& cost) {
+                       const LayerAndEndTimes& t, const CostModel& cost) {
   const Pipeline& p = programs.pipeline();
   const int64_t count = p.stages * p.virtual_stages;
   const ModelFlops flops = model_flops(request.model, request.sequence);
@@ -59,7 +72,6 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
   const bool cut = cuts_vocabulary(p);
   ScheduleCosts costs;
   costs.times.clear();
-  costs.memory.clear();
   for (int64_t stage = 0; stage < count; ++stage) {
     const LayersByKind layers = layers_on_stage(programs, stage);
     const double backward = sum_over(layers, [&](size_t k) { return t.layer[k].backward; });
@@ -80,9 +92,6 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
       times.vocabulary_backward = 2 * times.vocabulary_forward;
     }
     costs.times.push_back(times);
-    const double share = sum_over(layers, [&](size_t k) { return kept[k]; });
-    const int64_t parts = std::llround(static_cast<double>(kParts * p.slices) * share);
-    costs.memory.push_back({.activations = parts, .for_weights = parts});
     costs.messages.push_back(message_seconds(request, cost, programs.passed_on(stage)));
   }
   costs.shares = p.equal_work ? pipeline_shares(request) : t.shares;
@@ -90,8 +99,8 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
   return costs;
 }
 
-bool can_be_laid_out(const Schedule& schedule) {
-  return schedule.slices == 1 &&
+bool can_be_laid_out(const ModelSpec& model, const Schedule& schedule) {
+  return model.uniform() && schedule.slices == 1 &&
          std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
            return std::all_of(actions.begin(), actions.end(), [](const Action& action) {
              return action.kind == ActionKind::forward || action.kind == ActionKind::backward ||
@@ -99,6 +108,56 @@ bool can_be_laid_out(const Schedule& schedule) {
            });
          });
 }
+
+std::array<int64_t, kTierCount> arenas_of_rank(const StepRequest& request, const Schedule& schedule,
+                                               size_t rank) {
+  const RankProgram own = rank_program(request, schedule, rank);
+  return arenas_of(own.request, own.rank).bytes;
+}
+
+// Costs are the caller's to set.
+ScheduleRequest schedule_request(const StepRequest& request) {
+  const Pipeline& p = request.strategy.parallel.pipeline;
+  ScheduleRequest wanted;
+  wanted.ranks = static_cast<int32_t>(p.stages);
+  wanted.virtual_stages = static_cast<int32_t>(p.virtual_stages);
+  wanted.micro_batches = static_cast<int32_t>(request.micro_batches);
+  wanted.slices = static_cast<int32_t>(p.slices);
+  return wanted;
+}
+
+// Of all layers on a rank, in memory of a microbatch on one of those that keep most.
+double held_on(const ScheduleTiming& timing, size_t rank, int64_t slices) {
+  return static_cast<double>(timing.ranks[rank].peak_memory) / static_cast<double>(kParts * slices);
+}
+
+// What ranks have of the model.
+struct RanksShares {
+  RanksShares(const StagePrograms& programs, const Schedule& schedule)
+      : of_stages(schedule.ranks_of_stages()),
+        layers(schedule.ranks.size(), LayersByKind(programs.kinds(), 0)),
+        passing(schedule.ranks.size(), 0) {
+    for (size_t stage = 0; stage < of_stages.size(); ++stage) {
+      const auto rank = static_cast<size_t>(of_stages[stage]);
+      const auto number = static_cast<int64_t>(stage);
+      const LayersByKind own = layers_on_stage(programs, number);
+      for (size_t kind = 0; kind < own.size(); ++kind) layers[rank][kind] += own[kind];
+      passing[rank] = std::max(passing[rank], programs.passing(number));
+    }
+  }
+
+  std::array<int64_t, kTierCount> peak(size_t rank, RankBytes& memory,
+                                       const std::vector<double>& kept, double held) const {
+    const auto number = static_cast<int32_t>(rank);
+    const Ends ends = {of_stages.front() == number, of_stages.back() == number};
+    const double own_kept = sum_over(layers[rank], [&](size_t k) { return kept[k]; });
+    return memory.peak(layers[rank], ends, held / own_kept, passing[rank]);
+  }
+
+  std::vector<int32_t> of_stages;
+  std::vector<LayersByKind> layers;
+  std::vector<double> passing;  // hidden states by the rank's layers, in sequences
+};
 
 void check_split(const Schedule& schedule, const Strategy& s) {
   if (!splits_backward(schedule) || !recomputes(s)) return;
@@ -116,6 +175,40 @@ PipelineStep pipeline_step(const Plan& plan) {
   return evaluate_pipeline(step_request(plan), cost, evaluate_stage, RankMemory::laid_out);
 }
 
+std::optional<std::array<int64_t, kTierCount>> peak_without_times(const StepRequest& request) {
+  const Pipeline& p = request.strategy.parallel.pipeline;
+  const ScheduleFamily& family = schedule_family(p.schedule);
+  if (family.limited) return std::nullopt;
+  const Schedule schedule = make_schedule(family, schedule_request(request));
+  check_split(schedule, request.strategy);
+  std::array<int64_t, kTierCount> most{};
+  const auto include = [&](const std::array<int64_t, kTierCount>& bytes) {
+    for (int tier = 0; tier < kTierCount; ++tier) most[tier] = std::max(most[tier], bytes[tier]);
+  };
+  if (can_be_laid_out(request.model, schedule)) {
+    for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+      include(arenas_of_rank(request, schedule, r));
+    }
+    return most;
+  }
+  const EvaluateStage of_stage = [](const StepRequest& stage) {
+    return Evaluation{.peak_bytes = exact_peak_bytes(stage)};
+  };
+  StagePrograms programs(request, of_stage);
+  RankBytes memory(programs, request.micro_batches * p.slices);
+  const std::vector<double> kept = memory.kept_parts();
+  // Each rank has its list, so what it holds does not depend on when.
+  ScheduleCosts costs;
+  costs.memory = memory_of_stages(programs, kept);
+  costs.shares = pipeline_shares(request);
+  const ScheduleTiming timing = simulate(schedule, costs);
+  const RanksShares shares(programs, schedule);
+  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+    include(shares.peak(r, memory, kept, held_on(timing, r, p.slices)));
+  }
+  return most;
+}
+
 bool splits_backward(const Schedule& schedule) {
   const std::vector<Action>& list = schedule.ranks[0];
   return std::any_of(list.begin(), list.end(), [](const Action& action) {
@@ -131,12 +224,9 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   RankBytes memory(programs, request.micro_batches * p.slices);
   const std::vector<double> kept = memory.kept_parts();
 
-  ScheduleRequest wanted;
-  wanted.ranks = static_cast<int32_t>(p.stages);
-  wanted.virtual_stages = static_cast<int32_t>(p.virtual_stages);
-  wanted.micro_batches = static_cast<int32_t>(request.micro_batches);
-  wanted.slices = static_cast<int32_t>(p.slices);
-  wanted.costs = costs_of(request, programs, times, kept, cost);
+  ScheduleRequest wanted = schedule_request(request);
+  wanted.costs = costs_of(request, programs, times, cost);
+  wanted.costs.memory = memory_of_stages(programs, kept);
   int64_t of_all_stages = 0;
   for (const StageMemory& stage : wanted.costs.memory) of_all_stages += stage.activations;
   wanted.memory_limit = p.in_flight * ceil_div(of_all_stages, p.stages);
@@ -148,19 +238,9 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   step.timing = simulate(schedule, step.linked, wanted.costs);
   const ScheduleTiming& timing = step.timing;
 
-  const std::vector<int32_t> ranks = schedule.ranks_of_stages();
-  std::vector<LayersByKind> layers(schedule.ranks.size(), LayersByKind(programs.kinds(), 0));
-  std::vector<double> passing(schedule.ranks.size(), 0);
-  for (size_t stage = 0; stage < ranks.size(); ++stage) {
-    const auto rank = static_cast<size_t>(ranks[stage]);
-    const auto number = static_cast<int64_t>(stage);
-    const LayersByKind own = layers_on_stage(programs, number);
-    for (size_t kind = 0; kind < own.size(); ++kind) layers[rank][kind] += own[kind];
-    passing[rank] = std::max(passing[rank], programs.passing(number));
-  }
-
+  const RanksShares shares(programs, schedule);
   double most_kept = 0;
-  for (const LayersByKind& own : layers) {
+  for (const LayersByKind& own : shares.layers) {
     const auto largest = [&](double& most, const auto& value_of) {
       most = std::max(most, sum_over(own, value_of));
     };
@@ -169,29 +249,20 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
     largest(step.rest_seconds, [&](size_t k) { return times.layer[k].rest; });
     largest(most_kept, [&](size_t k) { return kept[k]; });
   }
-  step.rest_seconds += rest_of_ends(programs, ranks);
+  step.rest_seconds += rest_of_ends(programs, shares.of_stages);
   if (p.stages > 1) step.message_seconds = wanted.costs.communication;
   step.bubble_rate = timing.bubble_rate;
   step.whole.step_seconds = timing.cost + step.rest_seconds;
 
   const bool lays_out =
-      rank_memory == RankMemory::laid_out && request.model.uniform() && can_be_laid_out(schedule);
+      rank_memory == RankMemory::laid_out && can_be_laid_out(request.model, schedule);
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
-    const auto number = static_cast<int32_t>(r);
     PipelineRank& rank = step.ranks.emplace_back();
-    rank.layers = std::accumulate(layers[r].begin(), layers[r].end(), int64_t{0});
+    rank.layers = std::accumulate(shares.layers[r].begin(), shares.layers[r].end(), int64_t{0});
     rank.busy_seconds = timing.ranks[r].busy;
-    const double held =
-        static_cast<double>(timing.ranks[r].peak_memory) / static_cast<double>(kParts * p.slices);
-    rank.microbatches_held = held / most_kept;
-    if (lays_out) {
-      const RankProgram own = rank_program(request, schedule, r);
-      rank.peak_bytes = arenas_of(own.request, own.rank).bytes;
-    } else {
-      const Ends ends = {ranks.front() == number, ranks.back() == number};
-      const double own_kept = sum_over(layers[r], [&](size_t k) { return kept[k]; });
-      rank.peak_bytes = memory.peak(layers[r], ends, held / own_kept, passing[r]);
-    }
+    rank.microbatches_held = held_on(timing, r, p.slices) / most_kept;
+    rank.peak_bytes = lays_out ? arenas_of_rank(request, schedule, r)
+                               : shares.peak(r, memory, kept, held_on(timing, r, p.slices));
     for (int tier = 0; tier < kTierCount; ++tier) {
       step.whole.peak_bytes[tier] = std::max(step.whole.peak_bytes[tier], rank.peak_bytes[tier]);
     }

@@ -27,6 +27,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "planner/cost/cost_model.h"
@@ -71,6 +72,10 @@ enum class RankMemory { summed, laid_out };
 /// that recomputes.
 PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost,
                                const EvaluateStage& evaluate_stage, RankMemory memory);
+
+/// The memory alone, the exact way: that is known sooner than a step is. None for
+/// schedules that ask for times. REQUIRES and throws: as above.
+std::optional<std::array<int64_t, kTierCount>> peak_without_times(const StepRequest& request);
 
 /// The exact step of a plan with a pipeline. Throws as above.
 PipelineStep pipeline_step(const Plan& plan);

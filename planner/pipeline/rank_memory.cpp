@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
 #include <numeric>
 
@@ -18,12 +17,11 @@ TensorBytes bytes_of(const StepRequest& r) {
   return tensor_bytes(r.model, lengths_of(r.strategy, r.sequence), r.strategy, r.dtype);
 }
 
-// Parameters and their states of units of these kinds, one of each. Gradients that are shards in
-// the end are whole until then where there are several microbatches to sum.
-TierBytes unit_states(const StepRequest& stage, int64_t microbatches,
+}  // namespace
+
+TierBytes unit_states(const StepRequest& stage, const TensorBytes& bytes, int64_t microbatches,
                       std::initializer_list<int> units) {
   const Strategy& s = stage.strategy;
-  const TensorBytes bytes = bytes_of(stage);
   const bool sharded = s.parallel.shards() > 1;
   const Tier update = s.optimizer == Tier::device ? Tier::device : Tier::host;
   TierBytes sum{};
@@ -42,8 +40,6 @@ TierBytes unit_states(const StepRequest& stage, int64_t microbatches,
   return sum;
 }
 
-}  // namespace
-
 RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
     : programs_(programs),
       microbatches_(std::min<int64_t>(2, slices_of_step)),
@@ -51,8 +47,9 @@ RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
   const int64_t slices = programs.pipeline().slices;
   for (size_t kind = 0; kind < programs.kinds(); ++kind) {
     const StepRequest& slice = programs.slice(kind);
-    Kind& own = kinds_.emplace_back(Kind{SlicesInFlight(slice, bytes_of(slice), slices)});
-    const TierBytes states = unit_states(slice, microbatches_, {1});
+    const TensorBytes bytes = bytes_of(slice);
+    Kind& own = kinds_.emplace_back(Kind{SlicesInFlight(slice, bytes, slices)});
+    const TierBytes states = unit_states(slice, bytes, microbatches_, {1});
     const TierBytes peak = programs.evaluation(kind, kMiddle, microbatches_).peak_bytes;
     const auto layers = static_cast<double>(programs.layers(kind));
     for (int tier = 0; tier < kTierCount; ++tier) {
@@ -62,7 +59,8 @@ RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
     }
   }
   if (!cut_) return;
-  vocabulary_ = unit_states(programs.slice(0), microbatches_, {0, 2});
+  const StepRequest& first = programs.slice(0);
+  vocabulary_ = unit_states(first, bytes_of(first), microbatches_, {0, 2});
   for (int64_t& tier : vocabulary_) {
     tier = round_up(ceil_div(tier, programs.pipeline().stages), kArenaAlignment);
   }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "planner/pipeline/slices.h"
@@ -15,6 +16,12 @@ namespace longspan {
 
 /// Numbers of layers of every kind: on a stage, or on all stages of a rank.
 using LayersByKind = std::vector<int64_t>;
+
+/// Parameters and their states of units of these kinds (0: embedding, 1: a layer, 2: head), one of
+/// each. Gradients that are shards in the end are whole until then where there are several
+/// microbatches to sum.
+std::array<int64_t, kTierCount> unit_states(const StepRequest& stage, const TensorBytes& bytes,
+                                            int64_t microbatches, std::initializer_list<int> units);
 
 class RankBytes {
  public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "planner/search/bound_busy.h"
 #include "planner/search/bound_facts.h"
 
 namespace longspan {
@@ -36,16 +37,6 @@ struct Table {
   Seconds seconds{};
   TileBytes row{};  // bytes of a tile's row
   std::vector<TileSeconds> projection, mlp, loss;
-};
-
-// Busy seconds of every stream.
-struct Busy {
-  std::array<double, kStreamCount> total{}, update{};
-  double& operator[](Stream s) { return total[static_cast<int>(s)]; }
-  void after_norm(Stream s, double seconds) {
-    total[static_cast<int>(s)] += seconds;
-    update[static_cast<int>(s)] += seconds;
-  }
 };
 
 OpShape shape_of(OpKind kind, Tensor tensor = Tensor::count) {
@@ -272,10 +263,12 @@ void Bounds::State::count_compute(const Facts& f, Table& t, Busy& busy) const {
   const double attend = f.streams ? one.attention_forward_pairs : groups * one.attention_forward;
   const double attend_back =
       f.streams || f.kv_outer ? one.attention_backward_pairs : groups * one.attention_backward;
-  const double around = attends ? one.out_forward + one.out_backward : 0;
-  double sum = blocks * (one.embed_forward + head[0] + one.embed_backward);
-  sum += layers * ((attends ? projection + projection_back + attend + attend_back : 0) +
-                   blocks * (around + inner[0]));
+  double sum = blocks * (head[0] + one.embed_backward);
+  double forwards = blocks * one.embed_forward + layers * blocks * inner[0];
+  if (attends) {
+    forwards += layers * (projection + attend + blocks * one.out_forward);
+    sum += layers * (projection_back + attend_back + blocks * one.out_backward);
+  }
   sum +=
       blocks * (recomputed(s.mlp_inner) * inner[1] + (layers - recomputed(s.mlp_inner)) * inner[2]);
   if (attends) {
@@ -284,10 +277,14 @@ void Bounds::State::count_compute(const Facts& f, Table& t, Busy& busy) const {
   }
   // Of the MLP's, only a tensor group's is an op of its own.
   if (attends ? f.separate_norm : f.tensor) {
-    sum += blocks * (layers * (2 * one.norm_forward + one.norm_backward) +
+    forwards += blocks * layers * one.norm_forward;
+    sum += blocks * (layers * (one.norm_forward + one.norm_backward) +
                      (attends ? recomputed(s.qkv) * one.norm_forward : 0));
   }
-  busy[Stream::compute] += static_cast<double>(request.micro_batches) * sum;
+  const auto steps = static_cast<double>(request.micro_batches);
+  busy.loss = blocks * head[0];
+  busy.in_forward(Stream::compute, steps * forwards);
+  busy[Stream::compute] += steps * sum;
 }
 
 // What is saved and brought back, and residuals that wait between layers.
@@ -299,7 +296,7 @@ void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) cons
   const auto blocks = static_cast<double>(f.blocks), chunks = static_cast<double>(f.chunks);
   const auto layers = static_cast<double>(f.layers);
   const auto out = [&](Tensor tensor, double units) {
-    busy[Stream::d2h] += steps * units * one.d2h[static_cast<int>(tensor)];
+    busy.in_forward(Stream::d2h, steps * units * one.d2h[static_cast<int>(tensor)]);
   };
   const auto back = [&](Tensor tensor, double units) {
     busy[Stream::h2d] += steps * units * one.h2d[static_cast<int>(tensor)];
@@ -311,9 +308,8 @@ void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) cons
     out(tensor, n * stores);
     back(tensor, n * loads);
     if (policy.where == Saved::nvme) {
-      busy[Stream::io] += steps * n *
-                          (units * one.write[static_cast<int>(tensor)] +
-                           loads * one.read[static_cast<int>(tensor)]);
+      busy.in_forward(Stream::io, steps * n * units * one.write[static_cast<int>(tensor)]);
+      busy[Stream::io] += steps * n * loads * one.read[static_cast<int>(tensor)];
     }
   };
   back(tokens, 3 * blocks);
@@ -334,7 +330,7 @@ void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) cons
     saved(s.qkv, q, chunks, chunks, loads);
     if (s.qkv.where == Saved::recompute && f.idle_chunk) {
       const auto n = static_cast<double>(f.covered(s.qkv, f.layers));
-      out(q, n * chunks);
+      busy[Stream::d2h] += steps * n * chunks * one.d2h[static_cast<int>(q)];
       back(q, n * loads);
     }
     if (!f.streams) {
@@ -347,11 +343,14 @@ void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) cons
     for (const Tensor tensor : {k_all, v_all}) saved(s.qkv, tensor, kv, kv, kv);
   }
   if (f.idle_block) {
-    out(x, 2 * blocks * (layers + 1));
-    back(x, blocks * (2 * layers + 2));
-    if (f.kv_outer && request.model.attention) {
-      out(dx, blocks * layers);
-      back(dx, blocks * layers);
+    for (const auto& [stream, copy] :
+         {std::pair{Stream::d2h, &one.d2h}, std::pair{Stream::h2d, &one.h2d}}) {
+      const double seconds = steps * blocks * (layers + 1) * (*copy)[static_cast<int>(x)];
+      busy.in_forward(stream, seconds);
+      busy[stream] += seconds;
+      if (f.kv_outer && request.model.attention) {
+        busy[stream] += steps * blocks * layers * (*copy)[static_cast<int>(dx)];
+      }
     }
   }
 }
@@ -374,8 +373,10 @@ void Bounds::State::count_pairs(const Facts& f, const Table& t, Busy& busy) cons
     const bool all_recomputed = s.qkv.where == Saved::recompute && s.qkv.fraction == 1;
     const bool all_again =
         s.attention_out.where == Saved::recompute && s.attention_out.fraction == 1;
-    out(k, 2 * (n - 1 + (all_recomputed ? n : 1)));
-    back(k, 2 * (below + (all_again ? below + n : 0) + (f.kv_outer ? n : below + n)));
+    busy.in_forward(Stream::d2h, steps * 2 * (n - 1) * one.d2h[static_cast<int>(k)]);
+    busy.in_forward(Stream::h2d, steps * 2 * below * one.h2d[static_cast<int>(k)]);
+    out(k, 2 * (all_recomputed ? n : 1));
+    back(k, 2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)));
     if (!f.kv_outer) {
       out(dk, 2 * below);
       back(dk, 2 * below);
@@ -401,7 +402,7 @@ void Bounds::State::count_pairs(const Facts& f, const Table& t, Busy& busy) cons
 void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) const {
   const Seconds& one = t.seconds;
   const Strategy& s = f.s;
-  double sum = 0;
+  double forwards = 0, sum = 0, waited = 0, waited_forward = 0;
   const auto layers = static_cast<double>(f.layers);
   const auto recomputed = [&](const SavedPolicy& policy) {
     return policy.where == Saved::recompute ? static_cast<double>(f.covered(policy, f.layers)) : 0;
@@ -413,23 +414,39 @@ void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) 
         f.groups > 1 ? static_cast<double>(kv_groups(request.model, t.program.lengths)) : 1;
     const double q = kv * one.q_exchange + (groups - kv) * one.q_exchange_only;
     const double dq = kv * one.dq_exchange + (groups - kv) * one.dq_exchange_only;
-    sum += static_cast<double>(f.chunks) *
-           (layers * (q + dq + groups * (one.o_exchange + one.d_o_exchange)) +
-            recomputed(s.qkv) * q + recomputed(s.attention_out) * groups * one.o_exchange);
+    const auto chunks = static_cast<double>(f.chunks);
+    forwards += chunks * layers * (q + groups * one.o_exchange);
+    sum += chunks * (layers * (dq + groups * one.d_o_exchange) + recomputed(s.qkv) * q +
+                     recomputed(s.attention_out) * groups * one.o_exchange);
+    // Another chunk or group of heads is what there is to do meanwhile.
+    if (f.chunks == 1 && f.groups == 1) {
+      waited = sum;
+      waited_forward = forwards;
+    }
   }
   if (f.ring && attends) {
     const double shifts = static_cast<double>(t.parallel.ring - 1);
-    sum += one.kv_shift * shifts * (2 * layers + recomputed(s.attention_out)) +
+    forwards += one.kv_shift * shifts * layers;
+    sum += one.kv_shift * shifts * (layers + recomputed(s.attention_out)) +
            one.dkv_shift * (shifts + 1) * layers;
   }
   if (f.tensor) {
     // Attention and the MLP gather what they take and deal out what they give, twice in backward.
     const double sublayers = attends ? 2 : 1;
-    sum += layers * (sublayers * one.tokens_gather + sublayers * one.tokens_scatter) +
-           layers * (2 * sublayers * one.tokens_gather + sublayers * one.tokens_scatter);
+    const double once = layers * sublayers * (one.tokens_gather + one.tokens_scatter);
+    const double twice = once + layers * sublayers * one.tokens_gather;
+    forwards += once;
+    waited_forward += once;
+    sum += twice;
+    waited += twice;
   }
   const Stream stream = t.parallel.overlap ? Stream::comm : Stream::compute;
-  busy[stream] += static_cast<double>(request.micro_batches) * sum;
+  const auto steps = static_cast<double>(request.micro_batches);
+  busy.in_forward(stream, steps * forwards);
+  busy[stream] += steps * sum;
+  if (stream == Stream::compute) return;
+  busy.waited += steps * (waited + waited_forward);
+  busy.waited_forward += steps * waited_forward;
 }
 
 // Parameters on their way to the layers, gradients on their way back, and the update.
@@ -446,20 +463,20 @@ void Bounds::State::count_states(const Facts& f, const Table& t, Busy& busy) con
     const auto at = [&](Tensor first) { return static_cast<int>(first) + kind; };
     const double n = of_kind[kind];
     // A layer's are used twice a microbatch, and need not stay in between.
-    const double uses = steps * n * (kind == 1 ? 2 : 1);
-    if (f.gathers) busy[comm] += uses * one.parameters_gather[kind];
+    const auto use = [&](Stream stream, double seconds) {
+      busy.in_forward(stream, steps * n * seconds);
+      if (kind == 1) busy[stream] += steps * n * seconds;
+    };
+    if (f.gathers) use(comm, one.parameters_gather[kind]);
     if (s.parameters != Tier::device) {
-      busy[Stream::h2d] +=
-          uses * one.h2d[at(f.gathers ? params_embedding_shard : params_embedding)];
+      use(Stream::h2d, one.h2d[at(f.gathers ? params_embedding_shard : params_embedding)]);
     }
-    busy[comm] += n * one.gradients_reduce[kind];
+    busy.once_a_step(comm, n * one.gradients_reduce[kind]);
     const int gradient = at(f.sharded ? grads_embedding_shard : grads_embedding);
-    if (s.gradients != Tier::device) {
-      busy[Stream::d2h] += n * one.d2h[gradient];
-    } else if (!on_device) {
-      busy[Stream::d2h] += n * one.d2h[gradient];
+    if (s.gradients != Tier::device || !on_device) {
+      busy.once_a_step(Stream::d2h, n * one.d2h[gradient]);
     }
-    busy[Stream::compute] += n * one.sum_of_squares[kind];
+    busy.once_a_step(Stream::compute, n * one.sum_of_squares[kind]);
     if (on_device) {
       busy.after_norm(Stream::compute, n * one.adamw[kind]);
     } else {
@@ -471,7 +488,7 @@ void Bounds::State::count_states(const Facts& f, const Table& t, Busy& busy) con
     }
     if (f.sharded && !f.gathers) busy.after_norm(comm, n * one.parameters_gather[kind]);
     if (s.optimizer == Tier::nvme) {
-      busy[Stream::io] += 2 * n * one.read[at(adam_m_embedding)];
+      busy.once_a_step(Stream::io, 2 * n * one.read[at(adam_m_embedding)]);
       busy.after_norm(Stream::io, 2 * n * one.write[at(adam_m_embedding)]);
     }
   }
@@ -482,6 +499,10 @@ Bounds::Bounds(const StepRequest& request, const CostModel& cost)
 Bounds::~Bounds() = default;
 
 int64_t Bounds::considered() const { return state_->considered; }
+
+const TensorBytes& Bounds::tensors(const Strategy& strategy) {
+  return state_->table_of(strategy).program.bytes;
+}
 
 Bound Bounds::of(const Strategy& strategy) {
   State& state = *state_;
@@ -500,10 +521,12 @@ Bound Bounds::of(const Strategy& strategy) {
   const int compute = static_cast<int>(Stream::compute);
   const double before_update = busy.total[compute] - busy.update[compute];
   for (int stream = 0; stream < kStreamCount; ++stream) {
-    bound.busy_seconds += busy.total[stream];
     bound.step_seconds =
         std::max({bound.step_seconds, busy.total[stream], before_update + busy.update[stream]});
   }
+  bound.likely_seconds = std::max(bound.step_seconds, busy.likely_step());
+  bound.loss_each = busy.loss;
+  bound.likely_each = busy.likely_microbatches() / static_cast<double>(state.request.micro_batches);
   const TileBytes ws = {t.row.projection * tile_rows(strategy.projection_tile, lengths.own_chunk()),
                         t.row.mlp_saved * tile_rows(strategy.mlp_tile, lengths.dense_block()),
                         t.row.mlp * tile_rows(strategy.mlp_tile, lengths.dense_block()),

@@ -26,9 +26,11 @@ namespace longspan {
 
 struct Bound {
   double step_seconds = 0;  // at least
-  /// What all streams together are busy for: of two configurations with the same bound the one with
-  /// less is likely to come closer to it.
-  double busy_seconds = 0;
+  /// No bounds but likely: forward, backward and update one after the other, each as long as its
+  /// busiest stream, where compute waits for exchanges that nothing else is there to hide. Of a
+  /// step, and of what every microbatch adds to it.
+  double likely_seconds = 0, likely_each = 0;
+  double loss_each = 0;                          // of a microbatch, that compute is at the loss
   std::array<int64_t, kTierCount> peak_bytes{};  // at least, of the arenas
 };
 
@@ -45,6 +47,8 @@ class Bounds {
 
   /// REQUIRES: the strategy is valid for the length.
   Bound of(const Strategy& strategy);
+  /// Sizes of what does not depend on a tile. REQUIRES: as of(). Until the next call.
+  const TensorBytes& tensors(const Strategy& strategy);
   int64_t considered() const;  // calls of of() so far
 
  private:

@@ -43,7 +43,7 @@ TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengt
   // As create_states().
   TierBytes persistent{};
   const int update = s.optimizer == Tier::device ? 0 : host;
-  int64_t gradients = 0, whole_gradients = 0;  // of all units, complete
+  int64_t gradients = 0;  // of all units, complete
   for (int kind = 0; kind < 3; ++kind) {
     const int64_t n = of_kind[kind];
     persistent[static_cast<int>(s.parameters)] +=
@@ -56,7 +56,6 @@ TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengt
     persistent[static_cast<int>(s.optimizer)] +=
         n * (unit(adam_m_embedding, kind) + unit(adam_v_embedding, kind));
     gradients += n * unit(f.sharded ? grads_embedding_shard : grads_embedding, kind);
-    whole_gradients += n * unit(grads_embedding, kind);
   }
   TierBytes peak = persistent;
   const auto at = [&](const TierBytes& sum) {
@@ -70,6 +69,13 @@ TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengt
   complete[static_cast<int>(s.gradients)] = gradients;
   at(complete);
 
+  // Between microbatches gradients wait whole where only the last one's are dealt out; on the
+  // device those are the ones that are worked on.
+  const bool several = request.micro_batches > 1;
+  const bool whole = !f.sharded || s.parallel.zero < 2;
+  const bool apart = !whole || s.gradients != Tier::device;
+  const Tensor waiting = whole ? grads_embedding : grads_embedding_shard;
+
   const bool loads = s.parameters != Tier::device || f.gathers;
   const int output = tied ? 0 : 2;
   // The first block's loss.
@@ -80,9 +86,16 @@ TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengt
   end[host] += unit(tokens_all);
   end[0] += unit(tokens) + ws.loss + unit(grads_head) + (tied ? unit(grads_embedding) : 0);
   if (loads) end[0] += unit(params_head) + (tied ? unit(params_embedding) : 0);
+  if (several) {
+    int64_t& waits = end[static_cast<int>(s.gradients)];
+    waits += f.layers * unit(waiting, 1);
+    if (apart || !tied) waits += unit(waiting, 0);
+    if (apart) waits += unit(waiting, 2);
+  }
   at(end);
 
-  // A layer's backward, after `before` layers have left theirs and `after` are done.
+  // A layer's backward in the last microbatch, after `before` layers have left what they save and
+  // `after` are done.
   const auto layer = [&](int64_t before, int64_t after) {
     TierBytes sum{};
     add(saved_of(before), sum);
@@ -90,6 +103,11 @@ TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengt
     if (s.gradients == Tier::device) {
       const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;
       sum[0] += after * unit(done, 1) + unit(done, output);
+    }
+    if (several) {
+      int64_t& waits = sum[static_cast<int>(s.gradients)];
+      waits += before * unit(waiting, 1);
+      if (!tied) waits += unit(waiting, 0);
     }
     sum[0] += unit(grads_layer) + (loads ? unit(params_layer) : 0);
 

@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace longspan {
-namespace {
-
-constexpr double kUnhidden = 0.03;
-
-}  // namespace
-
 StepRequest request_of(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                        int64_t micro_batches) {
   StepRequest request;
@@ -22,10 +16,6 @@ StepRequest request_of(const ModelSpec& model, const HardwareProfile& hw, int64_
 Score score_of(const Strategy& strategy, double overflow, const Evaluation& e) {
   const auto replicas = static_cast<double>(strategy.parallel.data);
   return {overflow, e.step_seconds, e.step_seconds / replicas, e.peak_bytes};
-}
-
-double guessed_seconds(const Bound& b) {
-  return b.step_seconds + kUnhidden * (b.busy_seconds - b.step_seconds);
 }
 
 Plan plan_of(const StepRequest& request, const HardwareProfile& hw) {
@@ -78,7 +68,7 @@ double Judge::filled(const Strategy& strategy) {
 Score Judge::guess(const Strategy& strategy) {
   const Bound b = bounds_.of(strategy);
   return score_of(strategy, budget_.overflow_of_live(b.peak_bytes),
-                  {guessed_seconds(b), b.peak_bytes});
+                  {b.likely_seconds, b.peak_bytes});
 }
 
 Score Judge::score(const Strategy& strategy) {

@@ -34,8 +34,6 @@ struct Candidate {
 StepRequest request_of(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                        int64_t micro_batches);
 Score score_of(const Strategy& strategy, double overflow, const Evaluation& evaluation);
-/// What a step is likely to take, whose streams never overlap to the last.
-double guessed_seconds(const Bound& bound);
 /// Without its prediction.
 Plan plan_of(const StepRequest& request, const HardwareProfile& hw);
 

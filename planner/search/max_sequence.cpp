@@ -14,7 +14,7 @@
 #include "planner/search/fast_path.h"
 #include "planner/search/knobs.h"
 #include "planner/search/lift.h"
-#include "planner/search/pipelines.h"
+#include "planner/search/longest_pipeline.h"
 #include "planner/search/search.h"
 #include "planner/simulate/evaluate.h"
 
@@ -465,9 +465,10 @@ namespace {
 
 // Sequence 0 if none is longer than `beyond`.
 MaxSequence longest_with_pipeline(const ModelSpec& model, const HardwareProfile& hw,
-                                  const MaxSequenceOptions& options, int64_t beyond) {
+                                  const MaxSequenceOptions& options, int64_t beyond,
+                                  const Progress& progress) {
   PipelineJudge judge(model, hw, options.micro_batches);
-  const LongestPipeline longest = longest_pipeline(judge, model, hw, options, beyond);
+  const LongestPipeline longest = longest_pipeline(judge, model, hw, options, beyond, progress);
   MaxSequence result;
   result.strategy = "auto";
   result.sequence = longest.sequence;
@@ -475,7 +476,7 @@ MaxSequence longest_with_pipeline(const ModelSpec& model, const HardwareProfile&
   result.refused = longest.refused;
   if (longest.sequence == 0) return result;
   for (int tier = 0; tier < kTierCount; ++tier) {
-    const int64_t missing = longest.refused_score.bytes[tier] - judge.limits()[tier];
+    const int64_t missing = longest.refused_bytes[tier] - judge.limits()[tier];
     if (missing <= 0) continue;
     result.limit = static_cast<Limit>(tier + 1);
     result.shortfall_bytes = missing;
@@ -505,13 +506,13 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
     throw bad_input("granule: expected tokens > 0, got {}", options.granule);
   const ParallelChoice& choice = options.parallel;
   if (!model.uniform()) {
-    if (strategy == "auto") return longest_with_pipeline(model, hw, options, 0);
+    if (strategy == "auto") return longest_with_pipeline(model, hw, options, 0, progress);
     throw bad_input("--strategy: {}, whose layers differ, is planned by strategy auto; got {}",
                     model.name, strategy);
   }
   const bool pipes = strategy == "auto" && may_pipe(hw, choice);
   if (!choice.admits_flat()) {
-    if (pipes) return longest_with_pipeline(model, hw, options, 0);
+    if (pipes) return longest_with_pipeline(model, hw, options, 0, progress);
     throw bad_input("--pipeline: pipelines are for strategy auto, on two devices or more");
   }
   Prober prober(model, hw, options.micro_batches);
@@ -536,7 +537,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
     }
   }
   if (pipes) {
-    MaxSequence piped = longest_with_pipeline(model, hw, options, result.sequence);
+    MaxSequence piped = longest_with_pipeline(model, hw, options, result.sequence, progress);
     if (piped.sequence > result.sequence) {
       piped.beside = why_longer(piped, result);
       return piped;

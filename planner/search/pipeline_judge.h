@@ -7,13 +7,16 @@
 // Internal to planner/search. One per question; not thread-safe.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "planner/pipeline/pipeline_step.h"
 #include "planner/pipeline/slices.h"
+#include "planner/schedule/costs.h"
 #include "planner/search/judge.h"
 
 namespace longspan {
@@ -30,15 +33,22 @@ class PipelineJudge {
   /// take these numbers. What validate() checks of lengths is the caller's.
   static constexpr double kImpossible = 1e9;
 
-  /// Ranks what has not been simulated.
-  Score guess(const Strategy& strategy, int64_t sequence);
+  /// Ranks what has not been simulated. It fits with `room` times as much memory.
+  Score guess(const Strategy& strategy, int64_t sequence, double room = 1);
   Score score(const Strategy& strategy, int64_t sequence);
-  /// Where that does not fit, the loss in packing is remembered, as Judge::exact() does.
+  /// Where that does not fit, the loss in packing is remembered, as Judge::exact() does, and times
+  /// may be left out.
   Score exact(const Strategy& strategy, int64_t sequence);
+
+  /// What exact() says of memory, sooner; nothing is remembered.
+  TierBytes exact_bytes(const Strategy& strategy, int64_t sequence) const;
 
   /// Without its prediction.
   Plan plan(const Strategy& strategy, int64_t sequence) const;
   const TierBytes& limits() const { return budget_.limits(); }
+  const Budget& budget() const { return budget_; }
+  /// Of layers, a program each to evaluate.
+  size_t kinds() const { return kinds_.size(); }
   int64_t considered() const { return considered_; }
   int64_t evaluations() const { return evaluations_; }
 
@@ -50,13 +60,14 @@ class PipelineJudge {
     double cost = 0, held = 0;
   };
   struct StageBounds;
-  /// Of one slice and of two, of bounds.
+  /// From bounds: what each slice takes, that the loss takes of it, and a step besides.
   struct Guessed {
-    double one = 0, two = 0;
+    double each = 0, loss = 0, rest = 0;
     std::array<double, kTierCount> bytes{};
     void add(const Guessed& other, double times) {
-      one += times * other.one;
-      two += times * other.two;
+      each += times * other.each;
+      loss += times * other.loss;
+      rest += times * other.rest;
       for (int tier = 0; tier < kTierCount; ++tier) bytes[tier] += times * other.bytes[tier];
     }
   };
@@ -68,13 +79,20 @@ class PipelineJudge {
 
   /// By the fast path, memory by arithmetic.
   Evaluation summed(const StepRequest& request);
+  /// Of layers of a stage, by the fast path, not again for another schedule. Until the next call.
+  const Evaluation& of_stage(const StepRequest& request);
   StepRequest request_of(const Strategy& strategy, int64_t sequence) const;
   /// As slice_request(), in place: guesses are many, and a model is large. Until the next call.
   const StepRequest& slice_of(const Strategy& strategy, size_t kind, int64_t layers,
                               int64_t sequence);
-  Guessed guessed(size_t kind, int64_t layers, const StepRequest& slice);
+  Guessed guessed(StageBounds& bounds, const Strategy& strategy);
+  /// Of a forward, the part that is no attention, in parts: one order is for lengths that are
+  /// alike.
+  static constexpr int64_t kDenseParts = 16;
+  int64_t dense_parts(int64_t sequence) const;
+  static StageTimes times_of(int64_t dense_parts);
   const Order& order_of(const Pipeline& pipeline, int64_t sequence);
-  StageBounds& bounds_of(size_t kind, int64_t layers, int64_t sequence);
+  StageBounds& bounds_of(size_t kind, int64_t layers, int64_t sequence, int64_t slices);
   /// Seconds a layer attends to earlier slices, forward and backward.
   const std::array<double, 2>& attention_of(const StepRequest& slice, int64_t slices);
 
@@ -88,10 +106,12 @@ class PipelineJudge {
   FastPath fast_;
   Budget budget_;
   int64_t considered_ = 0, evaluations_ = 0;
-  std::map<std::tuple<int64_t, std::string_view, int64_t, int64_t, bool, int64_t, int64_t>, Order>
+  std::map<std::tuple<int64_t, std::string_view, int64_t, int64_t, bool, int64_t, int64_t, int64_t>,
+           Order>
       orders_;
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool>, std::array<double, 2>> attention_;
   std::vector<std::unique_ptr<StageBounds>> bounds_;
+  std::deque<std::pair<StepRequest, Evaluation>> stages_;  // known last
 };
 
 }  // namespace longspan

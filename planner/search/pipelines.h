@@ -23,18 +23,6 @@ struct PipelinesFound {
 /// Throws bad_input where the choice admits no pipeline on this hardware.
 PipelinesFound search_pipelines(PipelineJudge& judge, const ModelSpec& model,
                                 const HardwareProfile& hw, int64_t sequence,
-                                const SearchOptions& options);
-
-/// The longest sequence of any pipeline, if it is longer than `beyond`.
-struct LongestPipeline {
-  int64_t sequence = 0;  // 0: none is
-  int64_t granule = 0;   // sequence + granule does not fit
-  Strategy strategy, refused;
-  Score score, refused_score;
-};
-/// Throws bad_input where only pipelines are asked for and the choice admits none on this hardware.
-LongestPipeline longest_pipeline(PipelineJudge& judge, const ModelSpec& model,
-                                 const HardwareProfile& hw, const MaxSequenceOptions& options,
-                                 int64_t beyond);
+                                const SearchOptions& options, const Progress& progress);
 
 }  // namespace longspan

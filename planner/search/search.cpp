@@ -401,9 +401,9 @@ SearchResult search_flat(const ModelSpec& model, const HardwareProfile& hw, int6
 }
 
 SearchResult search_piped(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
-                          const SearchOptions& options) {
+                          const SearchOptions& options, const Progress& progress) {
   PipelineJudge judge(model, hw, options.micro_batches);
-  const PipelinesFound found = search_pipelines(judge, model, hw, sequence, options);
+  const PipelinesFound found = search_pipelines(judge, model, hw, sequence, options, progress);
   if (found.fitting.empty()) {
     refuse(model.uniform() ? "plan with a pipeline" : "plan", judge.limits(), hw, sequence,
            found.nearest ? found.nearest->score.bytes : TierBytes{});
@@ -466,7 +466,7 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   }
   if (pipes) {
     try {
-      piped = search_piped(model, hw, sequence, options);
+      piped = search_piped(model, hw, sequence, options, progress);
     } catch (const Error& error) {
       if (!flat) throw refused ? *refused : error;
       flat->no_rival = error.what();

@@ -29,7 +29,7 @@ void check_bound(const StepRequest& request, const HardwareProfile& hw) {
   const Bound bound = Bounds(request, cost).of(request.strategy);
   CHECK(bound.step_seconds <= seconds * (1 + kRounding));
   CHECK(bound.step_seconds >= 0.05 * seconds);  // and says something
-  CHECK(bound.step_seconds <= bound.busy_seconds * (1 + kRounding));
+  CHECK(bound.step_seconds <= bound.likely_seconds);
   CHECK(bound.peak_bytes == least_bytes(request));
   const Arenas arenas = arenas_of(request);
   CHECK(arenas.bytes == layout.arena_bytes);

@@ -252,8 +252,11 @@ TEST_CASE("layers that differ are searched on one stage and on more") {
   }
   CHECK(parse_plan(write_plan(piped.best), "test").model == model);
 
-  const MaxSequence longest = max_sequence(model, hw, "auto", {});
-  const MaxSequence plain = max_sequence(in_runs(load_model("llama-3.1-8b")), hw, "auto", {});
+  HardwareProfile without_storage = hw;  // where inputs wait on the host
+  without_storage.nvme.capacity_bytes.value = 0;
+  const ModelSpec all_alike = in_runs(load_model("llama-3.1-8b"));
+  const MaxSequence longest = max_sequence(model, without_storage, "auto", {});
+  const MaxSequence plain = max_sequence(all_alike, without_storage, "auto", {});
   CHECK(longest.sequence > plain.sequence);  // six layers' inputs fewer, no keys of eight
   CHECK_THROWS_WITH(max_sequence(model, hw, "alst", {}), Contains("strategy auto"));
   CHECK_THROWS_WITH(plan_preset(model, hw, "fpdt", 131072, {}), Contains("strategy auto"));

@@ -1,5 +1,6 @@
 // Pipelines in the search: what it answers is what the exact way says, and can be written and read.
 #include <catch2/catch.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "hwprofiles/catalog.h"
@@ -91,6 +92,80 @@ TEST_CASE("the longest sequence of a pipeline fits, and one granule more does no
   next.sequence += longest.granule;
   next.strategy = longest.refused;
   CHECK_THROWS_AS(check_fits(next, predict(next).peak_bytes), Error);
+}
+
+TEST_CASE("no plan is much longer than what is said to be the longest") {
+  // Packing is uneven, so a plan may be a little longer than the boundary that was found.
+  constexpr double kUneven = 1.1;
+  const ModelSpec model = load_model("qwen3-0.6b");
+  const HardwareProfile stored = load_hardware("4xrtx-4090");
+  HardwareProfile bare = stored;
+  bare.nvme.capacity_bytes.value = 0;
+  for (const auto& [hw, stages] : {std::pair{stored, 4}, std::pair{bare, 2}}) {
+    INFO(stages << " stages");
+    MaxSequenceOptions options;
+    options.parallel.pipeline = stages;
+    const MaxSequence longest = max_sequence(model, hw, "auto", options);
+    REQUIRE(longest.sequence > 0);
+    REQUIRE(longest.limit != Limit::none);
+    const Plan plan = search(model, hw, longest.sequence, with_stages(stages)).best;
+    CHECK(plan.sequence == longest.sequence);
+    for (const double factor : {kUneven, 2.0}) {
+      // Of 64 Ki tokens, so that all ways to cut are open.
+      const auto parts =
+          static_cast<int64_t>(factor * static_cast<double>(longest.sequence) / 65536 + 1);
+      CHECK_THROWS_AS(search(model, hw, parts * 65536, with_stages(stages)), Error);
+    }
+  }
+}
+
+TEST_CASE("a chunk that is asked for is what the longest sequence is cut into") {
+  const ModelSpec model = load_model("qwen3-0.6b");
+  const HardwareProfile hw = load_hardware("4xrtx-4090");
+  for (const int64_t chunk : {4096, 24576}) {
+    MaxSequenceOptions options;
+    options.chunk_tokens = chunk;
+    options.parallel.pipeline = 2;
+    const MaxSequence longest = max_sequence(model, hw, "auto", options);
+    REQUIRE(longest.sequence > 0);
+    CHECK(longest.plan.strategy.chunk_tokens == chunk);
+    SearchOptions same = with_stages(2);
+    same.chunk_tokens = chunk;
+    CHECK(search(model, hw, longest.sequence, same).best.strategy.chunk_tokens == chunk);
+  }
+}
+
+TEST_CASE("what is found when a part of the answer is named is found without, too") {
+  constexpr double kClose = 1.03;
+  struct Question {
+    const char *model, *hardware;
+    int64_t sequence, micro_batches;
+    std::optional<int64_t> stages;
+    const char* schedule;
+    int64_t of_stages, in_flight;
+  };
+  for (const Question& q :
+       {Question{"llama-3.1-70b", "4x8xaws-p4de", 16384, 32, {}, "gis", 2, 0},
+        {"llama-3.1-70b", "4x8xaws-p4de", 16384, 32, {}, "interleaved-zb", 4, 0},
+        {"llama-3.1-70b", "8x8xh100-80g", 65536, 16, 4, "interleaved-zb", 4, 0},
+        {"llama-3.1-70b", "8x8xh100-80g", 32768, 32, {}, "gis-h", 2, 0},
+        {"qwen3-32b", "4x8xh100-80g", 262144, 4, 2, "seq1f1b", 2, 0},
+        {"llama-3.1-8b", "2x8xh100-80g", 131072, 16, {}, "v-adaptive", 4, 4},
+        {"llama-3.1-8b", "2x8xh100-80g", 131072, 16, {}, "zb-v", 4, 4}}) {
+    INFO(q.model << ' ' << q.sequence << ' ' << q.schedule);
+    const ModelSpec model = load_model(q.model);
+    const HardwareProfile hw = load_hardware(q.hardware);
+    SearchOptions options;
+    options.micro_batches = q.micro_batches;
+    options.parallel.pipeline = q.stages;
+    if (q.in_flight > 0) options.parallel.schedule = q.schedule;
+    const Plan open = search(model, hw, q.sequence, options).best;
+    options.parallel.pipeline = q.of_stages;
+    options.parallel.schedule = q.schedule;
+    if (q.in_flight > 0) options.parallel.in_flight = q.in_flight;
+    const Plan named = search(model, hw, q.sequence, options).best;
+    CHECK(open.predicted.tokens_per_second * kClose >= named.predicted.tokens_per_second);
+  }
 }
 
 TEST_CASE("schedules that arrange themselves within memory get a limit that fits") {

@@ -1,0 +1,158 @@
+#include "planner/search/pipeline_space.h"
+
+#include <algorithm>
+
+#include "planner/schedule/registry.h"
+
+namespace longspan {
+namespace {
+
+constexpr std::array<int64_t, 8> kSlices = {1, 2, 4, 8, 16, 32, 64, 128};
+constexpr std::array<int64_t, 4> kChunks = {1, 4, 16, 64};  // of a sequence that is not sliced
+constexpr int64_t kMostPipedChunks = 16;                    // stages are another way to less memory
+constexpr int64_t kMostPasses = 512;                        // of slices through a stage in a step
+
+// Stages that begin and end where nodes do, or share one evenly.
+bool suits_nodes(int64_t ranks, int64_t per_node) {
+  return ranks % per_node == 0 || per_node % ranks == 0;
+}
+
+// How many microbatches a rank may hold in a schedule that arranges itself within memory: any
+// number, and from twice 1F1B's down.
+std::vector<int64_t> limits_of(const ScheduleFamily& family, int64_t stages,
+                               const ParallelChoice& choice) {
+  if (!family.limited) return {0};
+  if (choice.in_flight) return {*choice.in_flight};
+  return {0, 2 * stages, (3 * stages + 1) / 2, stages, (stages + 1) / 2};
+}
+
+// Two and four, or what is asked for, of what the family takes.
+std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const ParallelChoice& choice) {
+  const int64_t least = family.least_virtual_stages, most = family.most_virtual_stages;
+  if (choice.virtual_stages) {
+    const int64_t v = *choice.virtual_stages;
+    return v >= least && (most == 0 || v <= most) ? std::vector{v} : std::vector<int64_t>{};
+  }
+  std::vector<int64_t> all;
+  for (int64_t v = least; v <= (most == 0 ? 4 : most); v *= 2) all.push_back(v);
+  return all;
+}
+
+}  // namespace
+
+std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile& hw,
+                                  const ParallelChoice& choice) {
+  if (choice.schedule) schedule_family(*choice.schedule);  // says which are near an unknown name
+  std::vector<Parallel> all;
+  const int64_t fewest = model.uniform() ? 2 : 1;
+  for (int64_t stages = fewest; stages <= std::min(hw.devices(), model.layers); ++stages) {
+    if (stages == 1 && choice.of_pipeline()) continue;
+    if (hw.devices() % stages != 0 || choice.pipeline.value_or(stages) != stages) continue;
+    const int64_t ranks = hw.devices() / stages;
+    if (!suits_nodes(ranks, hw.devices_per_node)) continue;
+    try {
+      for (Parallel grid : grids(model, ranks, choice)) {
+        // A ring is for what heads cannot be dealt out to; stages are another way to that.
+        if (grid.ring > 1 && !choice.ring) continue;
+        grid.pipeline.stages = stages;
+        if (grid.replicas() > 1 && !choice.zero) grid.zero = 1;
+        all.push_back(grid);
+      }
+    } catch (const Error&) {  // no grid of so few ranks: other numbers of stages may have one
+    }
+  }
+  return all;
+}
+
+std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& model,
+                                   const ParallelChoice& choice) {
+  if (pipeline.stages == 1) return {Pipeline{}};
+  std::vector<Pipeline> all;
+  for (const std::string_view name : plannable_schedules()) {
+    const ScheduleFamily& family = schedule_family(name);
+    const bool asked = choice.in_flight && family.limited;
+    if (choice.schedule ? *choice.schedule != name : !asked && (family.limited || family.outdone)) {
+      continue;
+    }
+    if (family.sliced != (pipeline.slices > 1) || (choice.in_flight && !family.limited)) continue;
+    for (const int64_t v : virtual_stages_of(family, choice)) {
+      if (v * pipeline.stages > model.layers) continue;
+      for (const bool equal_work : {false, true}) {
+        if (equal_work && (pipeline.slices == 1 || name != "seq1f1b")) continue;
+        for (const int64_t in_flight : limits_of(family, pipeline.stages, choice)) {
+          all.push_back({pipeline.stages, name, v, pipeline.slices, equal_work, in_flight});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<int64_t> slice_counts(const Parallel& grid, int64_t micro_batches,
+                                  const ParallelChoice& choice) {
+  const bool may_slice = grid.pipeline.stages > 1 && grid.ring == 1;
+  std::vector<int64_t> counts;
+  for (const int64_t slices :
+       choice.slices ? std::vector{*choice.slices} : std::vector(kSlices.begin(), kSlices.end())) {
+    if (slices == 1 || (may_slice && slices * micro_batches <= kMostPasses)) {
+      counts.push_back(slices);
+    }
+  }
+  return counts;
+}
+
+int64_t most_chunks(const Parallel& grid) { return grid.tensor > 1 ? 1 : kChunks.back(); }
+
+std::vector<int64_t> chunk_counts(const Parallel& grid) {
+  std::vector<int64_t> counts;
+  for (const int64_t chunks : kChunks) {
+    const bool piped = grid.pipeline.stages > 1;
+    if (chunks > most_chunks(grid) || (piped && chunks > kMostPipedChunks)) continue;
+    counts.push_back(chunks);
+  }
+  return counts;
+}
+
+std::array<SavedPolicy*, 5> saved_of(Strategy& s) {
+  return {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner};
+}
+
+// Of a sliced sequence a block is a slice: with more of it at a time nothing is gained.
+Strategy corner_of(const Shape& shape, const std::optional<int64_t>& zero, Corner corner) {
+  Strategy s = corner == Corner::away ? everything_away(shape, zero) : everything_kept(shape);
+  if (corner == Corner::offloaded) {
+    for (SavedPolicy* saved : saved_of(s)) saved->where = Saved::host;
+  }
+  if (shape.grid.tensor == 1) s.block_tokens = shape.chunk;
+  if (shape.grid.pipeline.slices == 1) return s;
+  s.kv = s.idle = s.parameters = s.gradients = Tier::device;
+  s.parallel.zero = shape.grid.zero;
+  return s;
+}
+
+std::vector<Knob> pipeline_knobs(const ModelSpec& model, const Shape& shape, bool with_nvme,
+                                 const ParallelChoice& choice) {
+  std::vector<Knob> space = knobs(model, shape, with_nvme, choice.zero);
+  // The exact way follows; these move little.
+  std::erase_if(space, [&](const Knob& knob) {
+    return knob.name == "offload_window" || knob.name == "prefetch_depth" ||
+           knob.name == "head_groups" || (knob.name == "block" && shape.grid.pipeline.slices > 1);
+  });
+  return space;
+}
+
+Error none_suits(const std::string& length, const ModelSpec& model, const HardwareProfile& hw) {
+  return bad_input(
+      "pipeline: no pipeline of what was asked for suits {}{} ({} layers) on {} devices; leave "
+      "some of --pipeline, --schedule, --virtual, --slices and --in-flight out",
+      length, model.name, model.layers, hw.devices());
+}
+
+Error none_takes(int64_t micro_batches) {
+  return bad_input(
+      "pipeline: no schedule of what was asked for takes {} microbatch{}; change --micro-batches, "
+      "or leave --schedule, --virtual, --slices or --in-flight out",
+      micro_batches, micro_batches == 1 ? "" : "es");
+}
+
+}  // namespace longspan

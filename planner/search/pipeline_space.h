@@ -1,0 +1,53 @@
+// The space that pipelines are searched in: stages, the grid of a stage, schedules, and the ways to
+// cut a sequence; and where descents through the knobs of one of them begin. Internal to
+// planner/search.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "hwprofiles/hardware_profile.h"
+#include "planner/search/grids.h"
+#include "planner/search/knobs.h"
+
+namespace longspan {
+
+/// Grids of a stage for every number of stages that the choice admits; of a model whose layers
+/// differ one stage is among them. Throws bad_input for a schedule that there is none of.
+std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile& hw,
+                                  const ParallelChoice& choice);
+
+/// The schedules for a number of stages and slices, each with its virtual stages. Those that
+/// arrange themselves within memory are for those who ask for them: they take long to make.
+std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& model,
+                                   const ParallelChoice& choice);
+
+/// Numbers of slices that a stage's grid may pass on, of those asked for.
+std::vector<int64_t> slice_counts(const Parallel& grid, int64_t micro_batches,
+                                  const ParallelChoice& choice);
+
+/// Numbers of chunks that a rank's share of a sequence which is not sliced may be cut into, and the
+/// most where the size of a chunk is asked for.
+std::vector<int64_t> chunk_counts(const Parallel& grid);
+int64_t most_chunks(const Parallel& grid);
+
+/// Where descents begin: everything on the device, nothing there that can be elsewhere or done
+/// again, and nothing done again, which is what schedules that split the backward need.
+enum class Corner { kept, away, offloaded };
+inline constexpr Corner kCorners[] = {Corner::kept, Corner::away, Corner::offloaded};
+Strategy corner_of(const Shape& shape, const std::optional<int64_t>& zero, Corner corner);
+std::array<SavedPolicy*, 5> saved_of(Strategy& strategy);
+
+/// The knobs of a shape whose grid names slices, the schedule aside.
+std::vector<Knob> pipeline_knobs(const ModelSpec& model, const Shape& shape, bool with_nvme,
+                                 const ParallelChoice& choice);
+
+/// What is refused, of "1M tokens of " a model or of any length of it: a choice that admits no
+/// pipeline on the hardware, and schedules that do not take so many microbatches.
+Error none_suits(const std::string& length, const ModelSpec& model, const HardwareProfile& hw);
+Error none_takes(int64_t micro_batches);
+
+}  // namespace longspan
