@@ -14,6 +14,7 @@
 #include "planner/schedule/families/cheapest.h"
 #include "planner/schedule/families/cut_vocabulary.h"
 #include "planner/schedule/families/families.h"
+#include "planner/schedule/families/lists.h"
 
 namespace longspan {
 namespace {
@@ -111,9 +112,13 @@ Schedule v_adaptive(const ScheduleRequest& request) {
   }
   std::optional<Schedule> best = cheapest.take();
   if (!best) {
-    throw bad_input(
-        "v-adaptive cannot keep {} ranks within a memory limit of {}; its smallest block holds {}",
-        request.ranks, request.memory_limit, cheapest.least_memory());
+    const int64_t held = held_by_microbatch(request, 2, v_stage);
+    throw no_fit(
+        "v-adaptive cannot keep {} ranks within a memory limit of {:.4g} microbatches on each; its "
+        "smallest "
+        "block holds {:.4g}",
+        request.ranks, in_microbatches(request.memory_limit, held),
+        in_microbatches(cheapest.least_memory(), held));
   }
   return *std::move(best);
 }

@@ -24,6 +24,19 @@ int32_t v_stage(const ScheduleRequest& request, int32_t rank, int32_t chunk) {
   return chunk == 0 ? rank : 2 * request.ranks - 1 - rank;
 }
 
+int64_t held_by_microbatch(const ScheduleRequest& request, int32_t chunks, StageOf stage_of) {
+  const Schedule schedule = empty_schedule(request, request.ranks * chunks);
+  int64_t most = 0;
+  for (int32_t rank = 0; rank < request.ranks; ++rank) {
+    int64_t held = 0;
+    for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+      held += request.costs.memory_of(schedule, stage_of(request, rank, chunk)).activations;
+    }
+    most = std::max(most, held);
+  }
+  return most;
+}
+
 ActionList in_order(const ScheduleRequest& request, ActionKind kind, int32_t stage) {
   const bool forward = kind == ActionKind::forward;
   ActionList list;

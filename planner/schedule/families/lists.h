@@ -1,6 +1,7 @@
 // What generators of schedules are made of: internal to planner/schedule.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -21,6 +22,16 @@ int32_t looped_stage(const ScheduleRequest& request, int32_t rank, int32_t chunk
 
 /// Chunk 0 or 1 of a rank: down and up again, so that rank 0 has the first stage and the last.
 int32_t v_stage(const ScheduleRequest& request, int32_t rank, int32_t chunk);
+
+/// The most that one microbatch holds on all `chunks` of a rank, of which `stage_of` says the
+/// stage, in the unit of the request's costs.
+using StageOf = int32_t (*)(const ScheduleRequest& request, int32_t rank, int32_t chunk);
+int64_t held_by_microbatch(const ScheduleRequest& request, int32_t chunks, StageOf stage_of);
+
+/// Memory as messages name it, of what one microbatch holds.
+inline double in_microbatches(int64_t memory, int64_t held) {
+  return static_cast<double>(memory) / static_cast<double>(std::max<int64_t>(1, held));
+}
 
 /// A stage's actions of one kind for all microbatches in order, slices in order or, for `kind`s of
 /// backward, from the last to the first.

@@ -201,21 +201,48 @@ class Heuristic {
   std::vector<Stage> stages_;
 };
 
+// As many forwards as memory allows, then as many backwards, and so on: where the heuristic has too
+// little memory to keep all ranks busy, this wastes less. `at_once`: W right behind its I.
+Schedule in_batches(const ScheduleRequest& request, int32_t batch, bool at_once) {
+  Schedule schedule = empty_schedule(request, request.ranks);
+  for (int32_t stage = 0; stage < request.ranks; ++stage) {
+    std::vector<Action>& list = schedule.ranks[stage];
+    for (int32_t first = 0; first < request.micro_batches; first += batch) {
+      const int32_t end = std::min(first + batch, request.micro_batches);
+      for (int32_t m = first; m < end; ++m) list.push_back({Kind::forward, stage, m});
+      for (int32_t m = first; m < end; ++m) {
+        list.push_back({Kind::backward_input, stage, m});
+        if (at_once) list.push_back({Kind::backward_weight, stage, m});
+      }
+      for (int32_t m = first; m < end && !at_once; ++m) {
+        list.push_back({Kind::backward_weight, stage, m});
+      }
+    }
+  }
+  return schedule;
+}
+
 }  // namespace
 
 Schedule zb_auto(const ScheduleRequest& request) {
-  Cheapest cheapest(request.costs);
+  Cheapest cheapest(request.costs, request.memory_limit);
   for (int choice = 0; choice < 8; ++choice) {
     const Choices choices{(choice & 4) == 0, (choice & 2) == 0, (choice & 1) == 0};
     std::optional<Schedule> made = Heuristic(request, choices).run();
     if (made) cheapest.offer(*std::move(made));
   }
+  const int64_t held = held_by_microbatch(request, 1, looped_stage);
+  const int64_t batch = held > 0 ? request.memory_limit / held : 0;
+  if (batch > 0 && batch < request.micro_batches) {
+    for (const bool at_once : {true, false}) {
+      cheapest.offer(in_batches(request, static_cast<int32_t>(batch), at_once));
+    }
+  }
   std::optional<Schedule> best = cheapest.take();
   if (!best) {
-    throw bad_input(
-        "zb-auto cannot keep {} ranks within a memory limit of {}; it takes about what {} "
-        "microbatches hold",
-        request.ranks, request.memory_limit, request.ranks);
+    throw no_fit(
+        "zb-auto cannot keep {} ranks within a memory limit of {:.4g} microbatches; it takes one",
+        request.ranks, in_microbatches(request.memory_limit, held));
   }
   return *std::move(best);
 }

@@ -250,8 +250,10 @@ class Greedy {
 
 }  // namespace
 
-Schedule zb_v(const ScheduleRequest& request) {
-  Cheapest cheapest(request.costs);
+namespace {
+
+// The four combinations of choices within a memory limit.
+void offer_all(const ScheduleRequest& request, Cheapest& cheapest) {
   for (int choice = 0; choice < 4; ++choice) {
     const Choices choices{(choice & 1) == 0, (choice & 2) == 0};
     std::vector<double> approved;
@@ -265,12 +267,27 @@ Schedule zb_v(const ScheduleRequest& request) {
       approved = std::move(attempt->bubbles);
     }
   }
+}
+
+}  // namespace
+
+Schedule zb_v(const ScheduleRequest& request) {
+  Cheapest cheapest(request.costs);
+  // With more memory the greedy runs further ahead, which does not always pay.
+  const int64_t held = held_by_microbatch(request, 2, v_stage);
+  for (const int64_t quarters : {4, 5, 6, 7, 8}) {
+    ScheduleRequest less = request;
+    less.memory_limit = held * request.ranks * quarters / 4;
+    if (request.memory_limit > 0 && less.memory_limit >= request.memory_limit) break;
+    offer_all(less, cheapest);
+  }
+  offer_all(request, cheapest);
   std::optional<Schedule> best = cheapest.take();
   if (!best) {
-    throw bad_input(
-        "zb-v cannot keep {} ranks within a memory limit of {}; it takes about what {} "
-        "microbatches hold on a rank",
-        request.ranks, request.memory_limit, request.ranks);
+    throw no_fit(
+        "zb-v cannot keep {} ranks within a memory limit of {:.4g} microbatches on each; it takes "
+        "about {}",
+        request.ranks, in_microbatches(request.memory_limit, held), request.ranks);
   }
   return *std::move(best);
 }

@@ -189,4 +189,45 @@ TEST_CASE("more memory never makes v-adaptive slower, and it reaches V-Min and Z
   }
 }
 
+TEST_CASE(
+    "nor do unequal times, or weights that need less, make schedules slower with more memory") {
+  for (int i = 0; i < 12; ++i) {
+    Asked asked = random_even();
+    asked.ranks = between(3, 8);
+    asked.micro_batches = 2 * asked.ranks;
+    asked.virtual_stages = 2;
+    asked.input = 0.5 + 0.25 * between(0, 8);
+    asked.weight = 0.25 * between(1, 6);
+    ScheduleRequest request = testing::request_of(asked);
+    // Two stages of a rank; weights need a part of it.
+    request.costs.memory = {{.activations = 8, .for_weights = between(2, 8)}};
+    for (const char* name : {"zb-v", "v-adaptive"}) {
+      CAPTURE(name, asked.ranks, asked.input, asked.weight, request.costs.memory[0].for_weights);
+      double before = 1e300;
+      for (const int32_t quarters : {4, 5, 6, 7, 8, 0}) {
+        request.memory_limit = int64_t{16} * asked.ranks * quarters / 4;
+        const Schedule schedule = make_schedule(schedule_family(name), request);
+        const double cost = simulate(schedule, request.costs).cost;
+        CHECK(cost <= before);
+        before = cost;
+      }
+    }
+  }
+}
+
+TEST_CASE("zb-auto in little memory is no slower than batches of GPipe that fill it") {
+  for (const auto& [ranks, micro_batches, limit] :
+       {std::tuple{16, 128, 12}, {8, 32, 3}, {4, 16, 2}, {4, 9, 4}}) {
+    CAPTURE(ranks, micro_batches, limit);
+    Asked asked{.ranks = ranks, .micro_batches = micro_batches};
+    asked.memory_limit = limit;
+    // A batch goes down and up again before the next is done.
+    const int batches = (micro_batches + limit - 1) / limit;
+    const double flushed = 3.0 * (micro_batches + batches * (ranks - 1));
+    const ScheduleTiming timing = timing_of("zb-auto", asked);
+    CHECK(timing.cost <= flushed);
+    CHECK(timing.peak_memory() <= limit);
+  }
+}
+
 }  // namespace longspan

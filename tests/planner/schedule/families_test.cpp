@@ -45,14 +45,16 @@ bool takes(std::string_view family, const Asked& a) {
   return true;
 }
 
-// Whether there is the schedule; one that is refused is bad input and nothing else.
+// Whether there is the schedule; one that is refused is bad input, or what no limit leaves room
+// for.
 std::optional<Schedule> make_if_taken(const ScheduleFamily& family, const ScheduleRequest& request,
                                       std::string& refusal) {
   try {
     return make_schedule(family, request);
   } catch (const Error& e) {
-    CHECK(e.kind() == ErrorKind::bad_input);
     refusal = e.what();
+    const bool no_room = refusal.find("memory limit") != std::string::npos;
+    CHECK(e.kind() == (no_room ? ErrorKind::no_fit : ErrorKind::bad_input));
     return std::nullopt;
   }
 }
