@@ -102,9 +102,6 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
 
 int run(const Flags& flags, bool json) {
   const MaxSequenceOptions options = options_of(flags);
-  if (flags.micro_batches < 1) {
-    throw bad_input("--micro-batches: expected a number >= 1, got {}", flags.micro_batches);
-  }
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
   std::vector<std::string> strategies;
@@ -169,7 +166,8 @@ void add_max_seq(Verb& program) {
                   "A preset, auto (the whole space of knobs), or all");
   verb.add_option("--granule", flags->granule, "Step in which unchunked strategies grow");
   verb.add_option("--chunk", flags->chunk, "Attention chunk of chunked strategies; else the best");
-  verb.add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step");
+  verb.add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step")
+      .within(1, 4096);
   add_deterministic_flag(verb, flags->deterministic);
   verb.runs([flags](bool json) { return run(*flags, json); });
 }

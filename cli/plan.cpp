@@ -50,9 +50,6 @@ void check_together(const Flags& flags) {
     throw bad_input("{}: --gpus {} fixes the number of devices; leave one of them out",
                     fewest ? "--min-gpus-for" : "--max-gpus", flags.hardware.gpus);
   }
-  if (flags.micro_batches < 1) {
-    throw bad_input("--micro-batches: expected a number >= 1, got {}", flags.micro_batches);
-  }
 }
 
 SweepOptions options_of(const Flags& flags) {
@@ -259,7 +256,8 @@ void add_plan(Verb& program) {
                   "A length: the fewest devices that train it, and the best plan on them");
   verb.add_option("--strategy", flags->strategy, "A preset, or auto (search)");
   verb.add_option("--chunk", flags->chunk, "Attention chunk; must divide the length");
-  verb.add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step");
+  verb.add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step")
+      .within(1, 4096);
   add_deterministic_flag(verb, flags->deterministic);
   verb.add_option("--objective", flags->objective, "What auto looks for")
       .one_of({"throughput", "memory", "host-memory"});

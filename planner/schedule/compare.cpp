@@ -130,6 +130,18 @@ size_t actions_of(const Schedule& schedule) {
   return count;
 }
 
+// A forward and a backward of every slice on every stage.
+size_t least_actions_of(const ScheduleRequest& r) {
+  return size_t{2} * static_cast<size_t>(r.ranks) * static_cast<size_t>(r.virtual_stages) *
+         static_cast<size_t>(r.micro_batches) * static_cast<size_t>(r.slices);
+}
+
+void check_few(size_t actions) {
+  if (actions <= kMostActionsCompared) return;
+  throw bad_input("{:.2g} actions are too many to compare in passing; ask for it by name",
+                  static_cast<double>(actions));
+}
+
 // All but the times.
 TimedSchedule untimed(const ScheduleFamily& family, ScheduleRequest request, Schedule schedule) {
   TimedSchedule timed;
@@ -181,11 +193,10 @@ std::vector<Compared> compare_schedules(const PipelineTask& task) {
     best.family = &family;
     for (const ScheduleChoice& choice : choices_of(family, task.ranks)) {
       try {
+        // Lists may be longer than so many: they are not made where these are too many already.
+        check_few(least_actions_of(request_of(family, task, choice)));
         TimedSchedule timed = untimed(family, task, choice);
-        if (const size_t actions = actions_of(timed.schedule); actions > kMostActionsCompared) {
-          throw bad_input("{:.2g} actions are too many to compare in passing; ask for it by name",
-                          static_cast<double>(actions));
-        }
+        check_few(actions_of(timed.schedule));
         time(timed);
         if (best.cost > 0 && timed.timing.cost >= best.cost) continue;
         best = {&family,

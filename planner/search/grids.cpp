@@ -1,11 +1,13 @@
 #include "planner/search/grids.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 
 #include "base/error.h"
+#include "planner/schedule/registry.h"
 
 namespace longspan {
 namespace {
@@ -52,6 +54,26 @@ int64_t whole_granule(const Parallel& parallel) {
 bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice) {
   if (!choice.admits_pipelines() || hw.devices() < 2) return false;
   return choice.pipeline || choice.of_pipeline() || hw.device.backend != "cpu";
+}
+
+void check_choice(const ParallelChoice& choice) {
+  if (choice.schedule) {
+    const ScheduleFamily& family = schedule_family(*choice.schedule);  // or says which are near
+    if (family.alone) {
+      throw bad_input("--schedule: {} is simulated alone, not planned with; try one of {}",
+                      *choice.schedule, fmt::join(plannable_schedules(), ", "));
+    }
+  }
+  if (choice.pipeline == 1 && choice.of_pipeline()) {
+    throw bad_input(
+        "--pipeline: one stage has no schedule, virtual stages, slices or microbatches in flight; "
+        "leave them out, or ask for 2 stages or more");
+  }
+  if (choice.slices.value_or(1) > 1 && choice.zero == 3) {
+    throw bad_input(
+        "--zero: where slices of sequences are passed on, states are whole or dealt out "
+        "by stages 0 to 2; got 3");
+  }
 }
 
 std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,

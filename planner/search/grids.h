@@ -33,6 +33,10 @@ struct ParallelChoice {
 /// processors, where they gain nothing: there they are for those who ask.
 bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice);
 
+/// Throws bad_input for parts of the choice that contradict each other whatever the model and the
+/// hardware are, and for schedules that there are none of or that are not planned with.
+void check_choice(const ParallelChoice& choice);
+
 /// All grids of as many ranks as the hardware has devices that the choice admits and the model's
 /// heads allow, each with the least ZeRO stage that the choice admits. Throws bad_input if there is
 /// none, saying what was fixed.

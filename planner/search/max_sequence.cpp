@@ -505,6 +505,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   if (options.granule <= 0)
     throw bad_input("granule: expected tokens > 0, got {}", options.granule);
   const ParallelChoice& choice = options.parallel;
+  check_choice(choice);
   if (!model.uniform()) {
     if (strategy == "auto") return longest_with_pipeline(model, hw, options, 0, progress);
     throw bad_input("--strategy: {}, whose layers differ, is planned by strategy auto; got {}",

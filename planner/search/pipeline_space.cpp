@@ -42,7 +42,7 @@ std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const Paral
 
 std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile& hw,
                                   const ParallelChoice& choice) {
-  if (choice.schedule) schedule_family(*choice.schedule);  // says which are near an unknown name
+  const std::vector<LayerRun> kinds = layer_kinds(model);
   std::vector<Parallel> all;
   const int64_t fewest = model.uniform() ? 2 : 1;
   for (int64_t stages = fewest; stages <= std::min(hw.devices(), model.layers); ++stages) {
@@ -54,6 +54,8 @@ std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile&
       for (Parallel grid : grids(model, ranks, choice)) {
         // A ring is for what heads cannot be dealt out to; stages are another way to that.
         if (grid.ring > 1 && !choice.ring) continue;
+        const auto cuts = [&](const LayerRun& kind) { return kind.ffn % grid.tensor == 0; };
+        if (!std::all_of(kinds.begin(), kinds.end(), cuts)) continue;
         grid.pipeline.stages = stages;
         if (grid.replicas() > 1 && !choice.zero) grid.zero = 1;
         all.push_back(grid);

@@ -16,7 +16,7 @@
 namespace longspan {
 
 /// Grids of a stage for every number of stages that the choice admits; of a model whose layers
-/// differ one stage is among them. Throws bad_input for a schedule that there is none of.
+/// differ one stage is among them.
 std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile& hw,
                                   const ParallelChoice& choice);
 

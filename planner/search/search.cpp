@@ -452,6 +452,7 @@ SearchResult joined(std::optional<SearchResult> flat, std::optional<SearchResult
 SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                     const SearchOptions& options, const Progress& progress) {
   const auto begin = std::chrono::steady_clock::now();
+  check_choice(options.parallel);
   std::optional<SearchResult> flat, piped;
   std::optional<Error> refused;
   // Models whose layers differ are judged as pipelines are, of one stage and of more.

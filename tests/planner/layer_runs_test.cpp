@@ -258,6 +258,10 @@ TEST_CASE("layers that differ are searched on one stage and on more") {
   const MaxSequence longest = max_sequence(model, without_storage, "auto", {});
   const MaxSequence plain = max_sequence(all_alike, without_storage, "auto", {});
   CHECK(longest.sequence > plain.sequence);  // six layers' inputs fewer, no keys of eight
+  // Widths that no tensor group cuts up: other grids do.
+  const ModelSpec odd =
+      with_runs("qwen3-0.6b", {{4, true, 3071, 1}, {16, true, 3072, 1}, {4, true, 3071, 1}});
+  CHECK(search(odd, hw, 65536, {}).best.strategy.parallel.tensor == 1);
   CHECK_THROWS_WITH(max_sequence(model, hw, "alst", {}), Contains("strategy auto"));
   CHECK_THROWS_WITH(plan_preset(model, hw, "fpdt", 131072, {}), Contains("strategy auto"));
   CHECK_THROWS_WITH(build_program(request_of(model, 4096, {})), Contains("layers that differ"));

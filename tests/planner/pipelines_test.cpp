@@ -207,6 +207,16 @@ TEST_CASE("what there is no pipeline of is refused in one line") {
   CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("seq1f1b"));
   CHECK_THROWS_WITH(plan_preset(model, hw, "fpdt", 131072, with_stages(4)),
                     Contains("planned by strategy auto"));
+  options.parallel.schedule = "stp";
+  CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("simulated alone"));
+  options = with_stages(1);
+  options.parallel.schedule = "1f1b";
+  CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("one stage has no schedule"));
+  options = with_stages(4);
+  options.parallel.slices = 16;
+  options.parallel.zero = 3;
+  CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("--zero"));
+  options = with_stages(4);
   options.parallel.schedule = "dualpipe-v";
   options.micro_batches = 3;
   CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("takes 3 microbatches"));
