@@ -1,17 +1,19 @@
 #include "planner/search/longest_pipeline.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "planner/search/pipeline_hopes.h"
 #include "planner/search/pipeline_space.h"
 
 namespace longspan {
 namespace {
 
-constexpr int64_t kFinest = 1024;  // tokens a chunk grows by
-constexpr size_t kImproved = 4;    // hopes that are gone on from
-constexpr size_t kLooks = 16;      // at hopes, the exact way
+constexpr size_t kImproved = 4;  // hopes that are gone on from
+constexpr size_t kLooks = 16;    // at hopes, the exact way
 // Ops that are laid out for looks at hopes, and as many at what lies beside the longest, after
 // which none is begun: a few seconds.
 constexpr int64_t kEnoughOps = 10'000'000;
@@ -21,112 +23,6 @@ constexpr int kRounds = 6;               // of one, until its packing is known
 constexpr double kNear = 0.3;            // too much of a tier, of what may yet be made to fit
 // Bounds are low in memory, so what they say fits may not; but not by more than this.
 constexpr double kGuessed = 0.9;
-
-// A way to cut sequences of any length, with all other knobs. Lengths are multiples of `granule`.
-struct Hope {
-  Strategy strategy;                     // chunk and block are set by at_length()
-  int64_t chunks = 1, chunk_tokens = 0;  // as many chunks, or of this size
-  bool one_block = false;
-  int64_t granule = 1, most = 1;  // granules, a cap that is not about memory
-  int64_t sequence = 0;           // the longest that is guessed to fit
-};
-
-Strategy at_length(const Hope& hope, int64_t sequence) {
-  Strategy s = hope.strategy;
-  const Parallel& p = s.parallel;
-  const int64_t share = sequence / p.ring;
-  const int64_t parts = hope.chunks * (p.ring > 1 ? 2 : 1);
-  s.chunk_tokens = hope.chunk_tokens;
-  if (hope.chunk_tokens == 0) {
-    s.chunk_tokens = p.tensor > 1 ? sequence : share / p.pipeline.slices / parts;
-  }
-  s.block_tokens = hope.one_block ? share : s.chunk_tokens;
-  return s;
-}
-
-// The ways to cut sequences on a grid that names slices.
-std::vector<Hope> cuts_of(const Parallel& grid, const MaxSequenceOptions& options) {
-  const int64_t slices = grid.pipeline.slices, rings = grid.ring > 1 ? 2 * grid.ring : 1;
-  const int64_t dealt = grid.ulysses * grid.tensor;
-  std::vector<Hope> cuts;
-  const auto add = [&](int64_t chunks) {
-    const int64_t parts = slices * chunks * rings, whole = parts * dealt;
-    Hope& cut = cuts.emplace_back();
-    cut.chunks = chunks;
-    cut.granule = (parts * kFinest + whole - 1) / whole * whole;
-    cut.most = options.longest / cut.granule;
-  };
-  if (const int64_t chunk = options.chunk_tokens; chunk > 0) {
-    if (chunk % (slices * dealt) != 0 && (slices > 1 && grid.tensor > 1)) return {};
-    if (chunk % dealt != 0) return {};
-    // A tensor group has one chunk, a slice is one: those are of one length.
-    Hope& cut = cuts.emplace_back();
-    cut.chunk_tokens = chunk;
-    cut.granule = chunk * (grid.tensor > 1 ? 1 : slices) * rings;
-    cut.most = slices > 1 ? 1 : most_chunks(grid);
-    cut.most = std::min(cut.most, options.longest / cut.granule);
-    return cuts;
-  }
-  if (slices > 1) {
-    add(1);
-  } else {
-    for (const int64_t chunks : chunk_counts(grid)) add(chunks);
-  }
-  return cuts;
-}
-
-// What may need least memory on a grid: every combination of the knobs that decide how much is
-// held; and nothing done again, for schedules that split the backward.
-std::vector<Strategy> lean_of(const Shape& shape, const ModelSpec& model, bool with_nvme,
-                              const std::optional<int64_t>& asked) {
-  std::optional<int64_t> zero = asked;
-  const bool sliced = shape.grid.pipeline.slices > 1;
-  if (sliced && !zero) zero = shape.grid.replicas() > 1 ? 2 : 0;
-  std::vector<Strategy> lean = lean_strategies(model, shape, with_nvme, zero);
-  const size_t recomputing = lean.size();
-  for (size_t i = 0; i < recomputing; ++i) {
-    if (lean[i].layer_input.where == Saved::keep) continue;
-    for (const Saved where : {Saved::keep, Saved::host, Saved::nvme}) {
-      if (where == Saved::nvme && !with_nvme) continue;
-      Strategy whole = lean[i];
-      for (SavedPolicy* saved : saved_of(whole)) saved->where = where;
-      lean.push_back(std::move(whole));
-    }
-  }
-  if (sliced) {
-    std::erase_if(lean, [](const Strategy& s) { return against_slices(s).has_value(); });
-  }
-  return lean;
-}
-
-std::vector<Hope> hopes_of(const Parallel& grid, const ModelSpec& model, bool with_nvme,
-                           const MaxSequenceOptions& options) {
-  std::vector<Hope> hopes;
-  for (const int64_t slices : slice_counts(grid, options.micro_batches, options.parallel)) {
-    Parallel sliced = grid;
-    sliced.pipeline.slices = slices;
-    const std::vector<Pipeline> schedules = schedules_of(sliced.pipeline, model, options.parallel);
-    if (schedules.empty()) continue;
-    for (const Hope& cut : cuts_of(sliced, options)) {
-      if (cut.most < 1) continue;
-      // Two granules stand for any length when asking which knobs there are.
-      Hope probe = cut;
-      probe.strategy.parallel = sliced;
-      const int64_t length = 2 * cut.granule;
-      const int64_t chunk = at_length(probe, length).chunk_tokens;
-      const Shape shape{sliced, length / grid.ring, chunk, options.deterministic};
-      for (const Strategy& lean : lean_of(shape, model, with_nvme, options.parallel.zero)) {
-        for (const Pipeline& pipeline : schedules) {
-          Hope& hope = hopes.emplace_back(cut);
-          hope.strategy = lean;
-          hope.strategy.parallel.pipeline = pipeline;
-          hope.one_block = slices == 1 && lean.block_tokens > chunk;
-        }
-      }
-    }
-  }
-  return hopes;
-}
 
 // Granules that fit, `step` or less below some that do not, from `low` on, which fits, and below
 // `high`, which does not.
@@ -417,22 +313,6 @@ class Longest {
 
 }  // namespace
 
-namespace {
-
-std::vector<Hope> all_hopes(const PipelineJudge& judge, const ModelSpec& model,
-                            const HardwareProfile& hw, const MaxSequenceOptions& options) {
-  std::vector<Hope> hopes;
-  for (const Parallel& grid : stage_grids(model, hw, options.parallel)) {
-    if (grid.data > 1 && !options.parallel.data) continue;  // fewer ranks would share a sequence
-    for (Hope& hope : hopes_of(grid, model, judge.limits()[2] > 0, options)) {
-      hopes.push_back(std::move(hope));
-    }
-  }
-  return hopes;
-}
-
-}  // namespace
-
 std::optional<Strategy> leanest_pipeline(PipelineJudge& judge, const ModelSpec& model,
                                          const HardwareProfile& hw, int64_t sequence,
                                          const SearchOptions& options) {
@@ -442,7 +322,7 @@ std::optional<Strategy> leanest_pipeline(PipelineJudge& judge, const ModelSpec& 
   of_length.micro_batches = options.micro_batches;
   of_length.deterministic = options.deterministic;
   of_length.parallel = options.parallel;
-  std::vector<Hope> hopes = all_hopes(judge, model, hw, of_length);
+  std::vector<Hope> hopes = pipeline_hopes(model, hw, judge.limits()[2] > 0, of_length);
   const Progress untold;
   Longest longest(judge, model, hw, of_length, untold);
   std::optional<Strategy> nearest = longest.nearest(hopes, sequence);
@@ -458,7 +338,7 @@ std::optional<Strategy> leanest_pipeline(PipelineJudge& judge, const ModelSpec& 
 LongestPipeline longest_pipeline(PipelineJudge& judge, const ModelSpec& model,
                                  const HardwareProfile& hw, const MaxSequenceOptions& options,
                                  int64_t beyond, const Progress& progress) {
-  std::vector<Hope> hopes = all_hopes(judge, model, hw, options);
+  std::vector<Hope> hopes = pipeline_hopes(model, hw, judge.limits()[2] > 0, options);
   const bool asked = !options.parallel.admits_flat();
   if (asked && hopes.empty()) throw none_suits("", model, hw);
   Longest longest(judge, model, hw, options, progress);

@@ -231,13 +231,35 @@ Evaluation PipelineJudge::summed(const StepRequest& request) {
   return evaluate_pipeline(request, cost_, stage, RankMemory::summed).whole;
 }
 
+namespace {
+
+// A schedule that takes stages that are alike may not take those there are.
+template <class Judged>
+Score if_possible(const Judged& judged) {
+  try {
+    return judged();
+  } catch (const Error&) {
+    Score score;
+    score.overflow = PipelineJudge::kImpossible;
+    return score;
+  }
+}
+
+}  // namespace
+
 Score PipelineJudge::score(const Strategy& strategy, int64_t sequence) {
   ++evaluations_;
-  const Evaluation e = summed(request_of(strategy, sequence));
-  return score_of(strategy, budget_.overflow_of_live(e.peak_bytes), e);
+  return if_possible([&] {
+    const Evaluation e = summed(request_of(strategy, sequence));
+    return score_of(strategy, budget_.overflow_of_live(e.peak_bytes), e);
+  });
 }
 
 Score PipelineJudge::exact(const Strategy& strategy, int64_t sequence) {
+  return if_possible([&] { return exactly(strategy, sequence); });
+}
+
+Score PipelineJudge::exactly(const Strategy& strategy, int64_t sequence) {
   const StepRequest request = request_of(strategy, sequence);
   const auto refused = [&](const TierBytes& bytes) {
     const double beyond = budget_.overflow(bytes);
@@ -254,8 +276,14 @@ Score PipelineJudge::exact(const Strategy& strategy, int64_t sequence) {
 
 TierBytes PipelineJudge::exact_bytes(const Strategy& strategy, int64_t sequence) const {
   const StepRequest request = request_of(strategy, sequence);
-  if (const std::optional<TierBytes> peak = peak_without_times(request)) return *peak;
-  return evaluate(request, cost_).peak_bytes;
+  try {
+    if (const std::optional<TierBytes> peak = peak_without_times(request)) return *peak;
+    return evaluate(request, cost_).peak_bytes;
+  } catch (const Error&) {
+    TierBytes too_many = limits();
+    for (int64_t& tier : too_many) tier = 2 * std::max<int64_t>(1, tier);
+    return too_many;
+  }
 }
 
 Plan PipelineJudge::plan(const Strategy& strategy, int64_t sequence) const {

@@ -40,7 +40,8 @@ class PipelineJudge {
   /// may be left out.
   Score exact(const Strategy& strategy, int64_t sequence);
 
-  /// What exact() says of memory, sooner; nothing is remembered.
+  /// What exact() says of memory, sooner; nothing is remembered. More than there is where the
+  /// schedule does not take the stages.
   TierBytes exact_bytes(const Strategy& strategy, int64_t sequence) const;
 
   /// Without its prediction.
@@ -77,6 +78,7 @@ class PipelineJudge {
     int64_t layers = 0, sequence = 0;
   };
 
+  Score exactly(const Strategy& strategy, int64_t sequence);
   /// By the fast path, memory by arithmetic.
   Evaluation summed(const StepRequest& request);
   /// Of layers of a stage, by the fast path, not again for another schedule. Until the next call.
