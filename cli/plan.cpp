@@ -217,6 +217,9 @@ int run(const Flags& flags, bool json) {
     document["devices"] = found.best.hardware.devices();
     document["predicted"] = forecast_json(found.best.hardware, found.best.predicted);
     document["capacity"] = tiers_json(capacities(found.best.hardware));
+    if (!is_one_program(found.best.model, found.best.strategy)) {
+      document["pipeline"] = pipeline_json(pipeline_step(found.best));
+    }
     document["pareto"] = front_json(found);
     document["answers"] = answers_json(found);
     if (rival != nullptr) {

@@ -329,6 +329,9 @@ int run(Flags flags, bool json) {
           flags.name);
     }
   } else if (flags.stages < 1 || flags.micro_batches < 1) {
+    if (flags.name != "compare" && optimal_family(flags.name) == nullptr) {
+      schedule_family(flags.name);  // or says which are near
+    }
     throw bad_input("a schedule has --stages and --microbatches, 1 or more of each");
   }
   flags.task.ranks = flags.stages;

@@ -70,6 +70,7 @@ TEST_CASE("plan: a pipeline is planned, written, simulated and explained, and no
   const json simulated = longspan_json({"simulate", file});
   CHECK(simulated.at("predicted").at("step_seconds") == planned.at("predicted").at("step_seconds"));
   CHECK(simulated.at("pipeline").at("ranks").size() == 4);
+  CHECK(simulated.at("pipeline") == planned.at("pipeline"));
   const Result explained = longspan({"explain", file});
   CHECK(explained.status == 0);
   CHECK_THAT(explained.out, Contains("microbatches held") && Contains("What limits it"));
