@@ -242,6 +242,9 @@ int explain_pipeline(const Plan& plan, bool json) {
   print_prediction(plan, plan.predicted);
   print_pipeline(plan, step);
   fmt::print("{}\n  {}\n", bold("What limits it"), limit);
+  fmt::print(
+      "  (What turning one knob would do is looked at for plans of one program; of a pipeline "
+      "plan says it\n  with that knob fixed.)\n");
   return 0;
 }
 
