@@ -265,7 +265,8 @@ class Longest {
   }
 
   bool fits(const Hope& hope, int64_t granules) {
-    return judge_.budget().overflow(exact_bytes(hope, granules)) == 0;
+    const int64_t sequence = granules * hope.granule;
+    return missing(at_length(hope, sequence), sequence) == 0;
   }
 
   bool may_fit(const Hope& hope, int64_t sequence) {

@@ -31,7 +31,7 @@ std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const Paral
   const int64_t least = family.least_virtual_stages, most = family.most_virtual_stages;
   if (choice.virtual_stages) {
     const int64_t v = *choice.virtual_stages;
-    return v >= least && (most == 0 || v <= most) ? std::vector{v} : std::vector<int64_t>{};
+    return takes_virtual_stages(family, v) ? std::vector{v} : std::vector<int64_t>{};
   }
   std::vector<int64_t> all;
   for (int64_t v = least; v <= (most == 0 ? 4 : most); v *= 2) all.push_back(v);
