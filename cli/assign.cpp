@@ -10,7 +10,7 @@
 #include "cli/documents.h"
 #include "cli/solving.h"
 #include "cli/verbs.h"
-#include "planner/optimal/sequence_groups.h"
+#include "planner/schedule/solver/sequence_groups.h"
 
 namespace longspan::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "cli/plan_text.h"
 #include "cli/run_record.h"
 #include "cli/terminal.h"
-#include "planner/simulate/analysis.h"
+#include "planner/explain/analysis.h"
 
 namespace longspan::cli {
 namespace {

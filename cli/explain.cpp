@@ -11,9 +11,9 @@
 #include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
-#include "planner/search/verdict.h"
-#include "planner/simulate/analysis.h"
-#include "planner/simulate/unmeasured.h"
+#include "planner/explain/analysis.h"
+#include "planner/explain/unmeasured.h"
+#include "planner/explain/verdict.h"
 
 namespace longspan::cli {
 namespace {

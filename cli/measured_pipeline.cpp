@@ -7,8 +7,8 @@
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/terminal.h"
-#include "planner/schedule/picture.h"
-#include "planner/schedule/primus_trace.h"
+#include "planner/schedule/io/picture.h"
+#include "planner/schedule/io/primus_trace.h"
 
 namespace longspan::cli {
 namespace {

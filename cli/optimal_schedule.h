@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "planner/optimal/adaptis.h"
 #include "planner/schedule/compare.h"
+#include "planner/schedule/solver/adaptis.h"
 
 namespace longspan::cli {
 

@@ -12,7 +12,7 @@
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
 #include "models/catalog.h"
-#include "planner/search/rival.h"
+#include "planner/explain/rival.h"
 #include "planner/search/sweep.h"
 
 namespace longspan::cli {

@@ -19,8 +19,8 @@
 #include "planner/schedule/check.h"
 #include "planner/schedule/compare.h"
 #include "planner/schedule/gathering.h"
-#include "planner/schedule/picture.h"
-#include "planner/schedule/pytorch_csv.h"
+#include "planner/schedule/io/picture.h"
+#include "planner/schedule/io/pytorch_csv.h"
 
 namespace longspan::cli {
 namespace {

@@ -12,8 +12,8 @@
 #include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
+#include "planner/explain/analysis.h"
 #include "planner/pipeline/pipeline_trace.h"
-#include "planner/simulate/analysis.h"
 #include "planner/simulate/trace.h"
 
 namespace longspan::cli {

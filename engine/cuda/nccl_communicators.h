@@ -14,7 +14,7 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/group.h"
-#include "planner/plan/parallel.h"
+#include "planner/strategy/parallel.h"
 
 namespace longspan::cuda {
 

@@ -31,10 +31,10 @@
 #include <vector>
 
 #include "planner/cost/cost_model.h"
+#include "planner/evaluate/evaluate.h"
 #include "planner/plan/plan.h"
 #include "planner/program/program.h"
 #include "planner/schedule/timing.h"
-#include "planner/simulate/evaluate.h"
 
 namespace longspan {
 

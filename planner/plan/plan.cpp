@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/cost/cost_model.h"
-#include "planner/simulate/evaluate.h"
+#include "planner/evaluate/evaluate.h"
 
 namespace longspan {
 namespace {

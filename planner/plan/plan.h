@@ -15,8 +15,8 @@
 #include "base/yaml.h"
 #include "hwprofiles/hardware_profile.h"
 #include "models/model_spec.h"
-#include "planner/plan/strategy.h"
 #include "planner/program/program.h"
+#include "planner/strategy/strategy.h"
 
 namespace longspan {
 

@@ -6,9 +6,9 @@
 #include "base/units.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "planner/evaluate/evaluate.h"
 #include "planner/plan/plan.h"
 #include "planner/schedule/registry.h"
-#include "planner/simulate/evaluate.h"
 
 namespace longspan {
 namespace {

@@ -23,7 +23,7 @@
 #include <string_view>
 
 #include "models/model_spec.h"
-#include "planner/plan/strategy.h"
+#include "planner/strategy/strategy.h"
 
 namespace longspan {
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "hwprofiles/catalog.h"
+#include "planner/evaluate/evaluate.h"
 #include "planner/plan/plan.h"
 #include "planner/reference/cut.h"
 #include "planner/reference/longest.h"
@@ -20,7 +21,6 @@
 #include "planner/reference/run_time.h"
 #include "planner/reference/stack.h"
 #include "planner/reference/unpublished.h"
-#include "planner/simulate/evaluate.h"
 
 namespace longspan {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "planner/search/judge.h"
+#include "planner/evaluate/judge.h"
 #include "planner/search/knobs.h"
 
 namespace longspan {

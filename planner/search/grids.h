@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "hwprofiles/hardware_profile.h"
-#include "planner/plan/parallel.h"
+#include "planner/strategy/parallel.h"
 
 namespace longspan {
 

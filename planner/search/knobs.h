@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/plan/strategy.h"
+#include "planner/strategy/strategy.h"
 
 namespace longspan {
 

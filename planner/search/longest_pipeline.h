@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "planner/search/pipeline_judge.h"
+#include "planner/evaluate/pipeline_judge.h"
 #include "planner/search/search.h"
 
 namespace longspan {

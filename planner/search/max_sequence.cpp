@@ -7,16 +7,16 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/evaluate/bound_facts.h"
+#include "planner/evaluate/bounds.h"
+#include "planner/evaluate/budget.h"
+#include "planner/evaluate/evaluate.h"
+#include "planner/evaluate/fast_path.h"
+#include "planner/explain/lift.h"
 #include "planner/program/layout.h"
-#include "planner/search/bound_facts.h"
-#include "planner/search/bounds.h"
-#include "planner/search/budget.h"
-#include "planner/search/fast_path.h"
 #include "planner/search/knobs.h"
-#include "planner/search/lift.h"
 #include "planner/search/longest_pipeline.h"
 #include "planner/search/search.h"
-#include "planner/simulate/evaluate.h"
 
 namespace longspan {
 namespace {

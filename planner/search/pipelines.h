@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "planner/search/pipeline_judge.h"
+#include "planner/evaluate/pipeline_judge.h"
 #include "planner/search/search.h"
 
 namespace longspan {

@@ -7,11 +7,11 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/evaluate/judge.h"
+#include "planner/explain/neighbours.h"
 #include "planner/search/descend.h"
 #include "planner/search/front.h"
-#include "planner/search/judge.h"
 #include "planner/search/knobs.h"
-#include "planner/search/neighbours.h"
 #include "planner/search/pipelines.h"
 
 namespace longspan {

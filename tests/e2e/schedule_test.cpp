@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "planner/schedule/pytorch_csv.h"
+#include "planner/schedule/io/pytorch_csv.h"
 #include "tests/e2e/command.h"
 
 namespace longspan::e2e {

@@ -12,9 +12,9 @@
 #include "engine/comm/communicator.h"
 #include "engine/runtime/backend.h"
 #include "models/model_spec.h"
-#include "planner/plan/strategy.h"
 #include "planner/program/tensor.h"
 #include "planner/simulate/timeline.h"
+#include "planner/strategy/strategy.h"
 
 namespace longspan::testing {
 

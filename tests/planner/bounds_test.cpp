@@ -1,15 +1,15 @@
 // Bounds are bounds: no program takes less time or memory, and no search loses its winner to one.
-#include "planner/search/bounds.h"
+#include "planner/evaluate/bounds.h"
 
 #include <catch2/catch.hpp>
 
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "planner/evaluate/evaluate.h"
+#include "planner/explain/analysis.h"
 #include "planner/program/layout.h"
 #include "planner/search/knobs.h"
 #include "planner/search/search.h"
-#include "planner/simulate/analysis.h"
-#include "planner/simulate/evaluate.h"
 #include "planner/simulate/simulate.h"
 #include "tests/planner/random_plan.h"
 #include "tests/planner/random_strategy.h"

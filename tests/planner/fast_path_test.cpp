@@ -1,5 +1,5 @@
 // How close the fast path comes to the full simulation, on random plans of every kind.
-#include "planner/search/fast_path.h"
+#include "planner/evaluate/fast_path.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -5,9 +5,9 @@
 #include "base/error.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "planner/evaluate/evaluate.h"
+#include "planner/explain/verdict.h"
 #include "planner/search/search.h"
-#include "planner/search/verdict.h"
-#include "planner/simulate/evaluate.h"
 #include "tests/planner/random_plan.h"
 #include "tests/planner/small_machine.h"
 

@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "planner/explain/rival.h"
 #include "planner/pipeline/pipeline_step.h"
-#include "planner/search/rival.h"
 #include "planner/search/search.h"
 
 namespace longspan {

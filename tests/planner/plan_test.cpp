@@ -5,8 +5,8 @@
 #include "base/file.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "planner/evaluate/evaluate.h"
 #include "planner/plan/fit.h"
-#include "planner/simulate/evaluate.h"
 
 namespace longspan {
 namespace {

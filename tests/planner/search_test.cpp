@@ -5,10 +5,10 @@
 #include "base/error.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
-#include "planner/search/fast_path.h"
+#include "planner/evaluate/evaluate.h"
+#include "planner/evaluate/fast_path.h"
 #include "planner/search/knobs.h"
 #include "planner/search/search.h"
-#include "planner/simulate/evaluate.h"
 
 namespace longspan {
 namespace {

@@ -1,4 +1,4 @@
-#include "planner/plan/strategy.h"
+#include "planner/strategy/strategy.h"
 
 #include <catch2/catch.hpp>
 

@@ -6,10 +6,10 @@
 #include "base/error.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
-#include "planner/search/bounds.h"
+#include "planner/evaluate/bounds.h"
+#include "planner/evaluate/evaluate.h"
 #include "planner/search/knobs.h"
 #include "planner/search/sweep.h"
-#include "planner/simulate/evaluate.h"
 #include "tests/planner/small_machine.h"
 
 namespace longspan {

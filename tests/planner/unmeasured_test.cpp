@@ -1,5 +1,5 @@
 // What a prediction rests on that nobody has measured.
-#include "planner/simulate/unmeasured.h"
+#include "planner/explain/unmeasured.h"
 
 #include <catch2/catch.hpp>
 #include <set>

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "planner/schedule/check.h"
-#include "planner/schedule/pytorch_csv.h"
+#include "planner/schedule/io/pytorch_csv.h"
 #include "tests/planner/schedule/schedules.h"
 
 namespace longspan {

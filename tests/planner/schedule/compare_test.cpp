@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "planner/schedule/compare.h"
-#include "planner/schedule/picture.h"
+#include "planner/schedule/io/picture.h"
 
 namespace longspan {
 namespace {

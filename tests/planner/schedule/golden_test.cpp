@@ -4,7 +4,7 @@
 
 #include "planner/schedule/check.h"
 #include "planner/schedule/compare.h"
-#include "planner/schedule/pytorch_csv.h"
+#include "planner/schedule/io/pytorch_csv.h"
 #include "tests/planner/schedule/pytorch_files.h"
 #include "tests/planner/schedule/random_sizes.h"
 

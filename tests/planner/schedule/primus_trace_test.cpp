@@ -1,5 +1,5 @@
 // Traces that are written from simulated schedules come back as those, whatever the schedule.
-#include "planner/schedule/primus_trace.h"
+#include "planner/schedule/io/primus_trace.h"
 
 #include <fmt/format.h>
 

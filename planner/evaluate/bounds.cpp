@@ -1,0 +1,538 @@
+#include "planner/evaluate/bounds.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "planner/evaluate/bound_busy.h"
+#include "planner/evaluate/bound_facts.h"
+
+namespace longspan {
+namespace {
+
+int64_t tile_rows(int64_t tile, int64_t rows) { return tile > 0 ? std::min(tile, rows) : rows; }
+
+// Seconds of an op that does not depend on a tile.
+struct Seconds {
+  double embed_forward, embed_backward, out_forward, out_backward, norm_forward, norm_backward;
+  double attention_forward, attention_backward;  // of all chunks: resident keys and values, q-outer
+  double attention_forward_pairs, attention_backward_pairs;  // a pair of chunks at a time
+  std::array<double, kTensorCount> h2d, d2h, read, write;    // one unit
+  double q_exchange, q_exchange_only, o_exchange, d_o_exchange, dq_exchange, dq_exchange_only;
+  double kv_shift, dkv_shift;
+  double tokens_gather, tokens_scatter;  // of a tensor group
+  std::array<double, 3> adamw, adamw_host, sum_of_squares, parameters_gather,
+      gradients_reduce;  // by unit kind
+};
+
+struct TileSeconds {
+  int64_t tile;
+  std::array<double, 3> seconds;
+};
+
+// What depends on the chunk, block, head groups and grid of a strategy.
+struct Table {
+  int64_t chunk, block, head_groups;
+  Parallel parallel;
+  Program program;  // without ops: what the cost model asks of one
+  Seconds seconds{};
+  TileBytes row{};  // bytes of a tile's row
+  std::vector<TileSeconds> projection, mlp, loss;
+};
+
+OpShape shape_of(OpKind kind, Tensor tensor = Tensor::count) {
+  OpShape shape;
+  shape.kind = kind;
+  shape.tensor = tensor;
+  return shape;
+}
+
+OpShape attention_of(OpKind kind, int64_t kv_chunks, bool diagonal, bool sums = false) {
+  OpShape shape = shape_of(kind);
+  shape.kv_chunks = static_cast<int32_t>(kv_chunks);
+  shape.diagonal = diagonal;
+  shape.into_sum = sums && kind == OpKind::attention_forward;
+  return shape;
+}
+
+}  // namespace
+
+struct Bounds::State {
+  StepRequest request;
+  const CostModel& cost;
+  std::vector<std::unique_ptr<Table>> tables;
+  int64_t considered = 0;
+
+  double seconds(const Table& t, const OpShape& shape) const {
+    return cost.durations(t.program, {shape})[0];
+  }
+  Table& table_of(const Strategy& s);
+  void fill(Table& t) const;
+  double attention(const Table& t, OpKind kind) const;
+  const std::array<double, 3>& tile(Table& t, std::vector<TileSeconds>& known, int64_t tile,
+                                    int64_t Strategy::*knob,
+                                    const std::array<OpShape, 3>& shapes) const;
+  void count_states(const Facts& f, const Table& t, Busy& busy) const;
+  void count_saved(const Facts& f, const Table& t, Busy& busy) const;
+  void count_compute(const Facts& f, Table& t, Busy& busy) const;
+  void count_pairs(const Facts& f, const Table& t, Busy& busy) const;
+  void count_exchanges(const Facts& f, const Table& t, Busy& busy) const;
+};
+
+Table& Bounds::State::table_of(const Strategy& s) {
+  for (size_t i = tables.size(); i-- > 0;) {
+    Table& t = *tables[i];
+    if (t.chunk == s.chunk_tokens && t.block == s.block_tokens && t.head_groups == s.head_groups &&
+        t.parallel == s.parallel) {
+      return t;
+    }
+  }
+  // A search goes from shape to shape and does not come back to many.
+  constexpr size_t kMostTables = 24;
+  if (tables.size() == kMostTables) tables.erase(tables.begin());
+  tables.push_back(std::make_unique<Table>());
+  Table& t = *tables.back();
+  t.chunk = s.chunk_tokens;
+  t.block = s.block_tokens;
+  t.head_groups = s.head_groups;
+  t.parallel = s.parallel;
+  t.program.model = request.model;
+  t.program.strategy = s;
+  t.program.lengths = lengths_of(s, request.sequence);
+  t.program.place = place_of(s.parallel, 0);
+  t.program.dtype = request.dtype;
+  t.program.micro_batches = request.micro_batches;
+  Strategy tiled = s;
+  tiled.projection_tile = tiled.mlp_tile = tiled.loss_tile = 1;
+  t.row = tile_bytes(tensor_bytes(request.model, t.program.lengths, tiled, request.dtype));
+  t.program.bytes = tensor_bytes(request.model, t.program.lengths, s, request.dtype);
+  fill(t);
+  return t;
+}
+
+// Attention of one layer over all that this rank's chunks see.
+double Bounds::State::attention(const Table& t, OpKind kind) const {
+  const int64_t chunks = t.program.lengths.chunks(), positions = t.parallel.ring;
+  const bool narrow = request.dtype != DType::float32;
+  std::vector<OpShape> shapes;
+  for (int64_t step = 0; step < positions; ++step) {
+    const int64_t source = (positions - step) % positions;
+    for (int64_t i = 0; i < chunks; ++i) {
+      int64_t count = i + 1;
+      if (positions > 1) {
+        const int64_t query = global_chunk(t.parallel, 0, i);
+        for (count = 0; count < chunks && global_chunk(t.parallel, source, count) <= query;)
+          ++count;
+      }
+      // The very first chunk of the sequence sees itself alone.
+      const bool sums = narrow && positions > 1 && i > 0;
+      if (count > 0) shapes.push_back(attention_of(kind, count, step == 0, sums));
+    }
+  }
+  double sum = 0;
+  for (const double each : cost.durations(t.program, shapes)) sum += each;
+  return sum;
+}
+
+void Bounds::State::fill(Table& t) const {
+  using enum OpKind;
+  Seconds& all = t.seconds;
+  const auto of = [&](OpKind kind, Tensor tensor = Tensor::count) {
+    return seconds(t, shape_of(kind, tensor));
+  };
+  const bool deals_tokens = t.parallel.tensor > 1;
+  const auto part = [&](OpKind kind) {
+    OpShape shape = shape_of(kind);
+    shape.partial = deals_tokens;
+    return seconds(t, shape);
+  };
+  all.embed_forward = of(embed_forward);
+  all.embed_backward = of(embed_backward);
+  all.norm_forward = of(norm_forward);
+  all.norm_backward = of(norm_backward);
+  all.out_forward = part(out_forward);
+  all.out_backward = part(out_backward);
+  all.attention_forward = attention(t, attention_forward);
+  all.attention_backward = attention(t, attention_backward);
+  const auto n = static_cast<double>(t.program.lengths.chunks());
+  const auto pairs = [&](OpKind kind) {
+    // All but the first chunk see several.
+    const bool sums = request.dtype != DType::float32;
+    double sum = seconds(t, attention_of(kind, 1, true));
+    if (n > 1) {
+      sum += (n - 1) * seconds(t, attention_of(kind, 1, true, sums)) +
+             n * (n - 1) / 2 * seconds(t, attention_of(kind, 1, false, sums));
+    }
+    return sum;
+  };
+  all.attention_forward_pairs = pairs(attention_forward);
+  all.attention_backward_pairs = pairs(attention_backward);
+  for (int i = 0; i < kTensorCount; ++i) {
+    const Tensor tensor = static_cast<Tensor>(i);
+    if (t.program.bytes[tensor] == 0) continue;
+    all.h2d[i] = of(copy_h2d, tensor);
+    all.d2h[i] = of(copy_d2h, tensor);
+    all.read[i] = of(io_read, tensor);
+    all.write[i] = of(io_write, tensor);
+  }
+  if (t.parallel.ulysses > 1) {
+    const auto exchange = [&](Tensor tensor, bool queries_only = false) {
+      OpShape shape = shape_of(all_to_all, tensor);
+      shape.queries_only = queries_only;
+      return seconds(t, shape);
+    };
+    all.q_exchange = exchange(Tensor::q_own);
+    all.q_exchange_only = exchange(Tensor::q_own, true);
+    all.o_exchange = exchange(Tensor::o_heads);
+    all.d_o_exchange = exchange(Tensor::o);
+    all.dq_exchange = exchange(Tensor::dq);
+    all.dq_exchange_only = exchange(Tensor::dq, true);
+  }
+  if (t.parallel.ring > 1) {
+    all.kv_shift = of(ring_shift, Tensor::k_all);
+    all.dkv_shift = of(ring_shift, Tensor::dk_all);
+  }
+  if (deals_tokens) {
+    all.tokens_gather = of(all_gather, Tensor::h_own);
+    all.tokens_scatter = of(reduce_scatter, Tensor::sum_own);
+  }
+  const bool sharded = t.parallel.shards() > 1;
+  for (int kind = 0; kind < 3; ++kind) {
+    const auto unit = [&](Tensor first) {
+      return static_cast<Tensor>(static_cast<int>(first) + kind);
+    };
+    const Tensor gradient = unit(sharded ? Tensor::grads_embedding_shard : Tensor::grads_embedding);
+    all.adamw[kind] = of(adamw, gradient);
+    OpShape on_host = shape_of(adamw, gradient);
+    on_host.on_host = true;
+    all.adamw_host[kind] = seconds(t, on_host);
+    all.sum_of_squares[kind] = of(sum_of_squares, gradient);
+    if (sharded) {
+      all.parameters_gather[kind] = of(all_gather, unit(Tensor::params_embedding_shard));
+      all.gradients_reduce[kind] = of(reduce_scatter, gradient);
+    } else if (t.parallel.replicas() > 1) {
+      all.gradients_reduce[kind] = of(all_reduce, gradient);
+    }
+  }
+}
+
+const std::array<double, 3>& Bounds::State::tile(Table& t, std::vector<TileSeconds>& known,
+                                                 int64_t rows, int64_t Strategy::*knob,
+                                                 const std::array<OpShape, 3>& shapes) const {
+  for (const TileSeconds& entry : known) {
+    if (entry.tile == rows) return entry.seconds;
+  }
+  t.program.strategy.*knob = rows;
+  TileSeconds& entry = known.emplace_back(TileSeconds{rows, {}});
+  for (size_t i = 0; i < shapes.size(); ++i) entry.seconds[i] = seconds(t, shapes[i]);
+  return entry.seconds;
+}
+
+void Bounds::State::count_compute(const Facts& f, Table& t, Busy& busy) const {
+  const Seconds& one = t.seconds;
+  const Strategy& s = f.s;
+  const auto layers = static_cast<double>(f.layers), blocks = static_cast<double>(f.blocks);
+  const auto chunks = static_cast<double>(f.chunks), groups = static_cast<double>(f.groups);
+  const auto recomputed = [&](const SavedPolicy& policy) {
+    return policy.where == Saved::recompute ? static_cast<double>(f.covered(policy, f.layers)) : 0;
+  };
+  OpShape forward = shape_of(OpKind::qkv_forward), backward = shape_of(OpKind::qkv_backward);
+  forward.normed = backward.normed = f.separate_norm;
+  OpShape queries = forward, queries_back = backward;
+  queries.queries_only = queries_back.queries_only = true;
+  // Groups that share keys and values project them once.
+  const double kv =
+      f.groups > 1 ? static_cast<double>(kv_groups(request.model, t.program.lengths)) : groups;
+  const std::array<double, 3>& project = tile(
+      t, t.projection, s.projection_tile, &Strategy::projection_tile, {forward, backward, queries});
+  const double projection = chunks * (kv * project[0] + (groups - kv) * project[2]);
+  const double projection_back =
+      chunks * groups * (groups > kv ? kv / groups * project[1] : project[1]);
+
+  OpShape mlp = shape_of(OpKind::mlp_forward), mlp_back = shape_of(OpKind::mlp_backward);
+  mlp.partial = mlp_back.partial = f.tensor;
+  OpShape mlp_back_saved = mlp_back;
+  mlp_back_saved.saves_inner = true;
+  const std::array<double, 3>& inner =
+      tile(t, t.mlp, s.mlp_tile, &Strategy::mlp_tile, {mlp, mlp_back, mlp_back_saved});
+  const OpShape loss = shape_of(OpKind::loss);
+  const std::array<double, 3>& head =
+      tile(t, t.loss, s.loss_tile, &Strategy::loss_tile,
+           {loss, shape_of(OpKind::embed_forward), shape_of(OpKind::embed_backward)});
+
+  const bool attends = request.model.attention;
+  const double attend = f.streams ? one.attention_forward_pairs : groups * one.attention_forward;
+  const double attend_back =
+      f.streams || f.kv_outer ? one.attention_backward_pairs : groups * one.attention_backward;
+  double sum = blocks * (head[0] + one.embed_backward);
+  double forwards = blocks * one.embed_forward + layers * blocks * inner[0];
+  if (attends) {
+    forwards += layers * (projection + attend + blocks * one.out_forward);
+    sum += layers * (projection_back + attend_back + blocks * one.out_backward);
+  }
+  sum +=
+      blocks * (recomputed(s.mlp_inner) * inner[1] + (layers - recomputed(s.mlp_inner)) * inner[2]);
+  if (attends) {
+    sum += recomputed(s.qkv) * projection + recomputed(s.attention_out) * attend +
+           recomputed(s.mlp_input) * blocks * one.out_forward;
+  }
+  // Of the MLP's, only a tensor group's is an op of its own.
+  if (attends ? f.separate_norm : f.tensor) {
+    forwards += blocks * layers * one.norm_forward;
+    sum += blocks * (layers * (one.norm_forward + one.norm_backward) +
+                     (attends ? recomputed(s.qkv) * one.norm_forward : 0));
+  }
+  const auto steps = static_cast<double>(request.micro_batches);
+  busy.loss = blocks * head[0];
+  busy.in_forward(Stream::compute, steps * forwards);
+  busy[Stream::compute] += steps * sum;
+}
+
+// What is saved and brought back, and residuals that wait between layers.
+void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) const {
+  using enum Tensor;
+  const Seconds& one = t.seconds;
+  const Strategy& s = f.s;
+  const auto steps = static_cast<double>(request.micro_batches);
+  const auto blocks = static_cast<double>(f.blocks), chunks = static_cast<double>(f.chunks);
+  const auto layers = static_cast<double>(f.layers);
+  const auto out = [&](Tensor tensor, double units) {
+    busy.in_forward(Stream::d2h, steps * units * one.d2h[static_cast<int>(tensor)]);
+  };
+  const auto back = [&](Tensor tensor, double units) {
+    busy[Stream::h2d] += steps * units * one.h2d[static_cast<int>(tensor)];
+  };
+  const auto saved = [&](const SavedPolicy& policy, Tensor tensor, double stores, double units,
+                         double loads) {
+    if (policy.where != Saved::host && policy.where != Saved::nvme) return;
+    const auto n = static_cast<double>(f.covered(policy, f.layers));
+    out(tensor, n * stores);
+    back(tensor, n * loads);
+    if (policy.where == Saved::nvme) {
+      busy.in_forward(Stream::io, steps * n * units * one.write[static_cast<int>(tensor)]);
+      busy[Stream::io] += steps * n * loads * one.read[static_cast<int>(tensor)];
+    }
+  };
+  back(tokens, 3 * blocks);
+  double input_loads = blocks;
+  if (request.model.attention) {
+    if (s.qkv.where == Saved::recompute && s.qkv.fraction == 1 && f.groups == 1)
+      input_loads += blocks;
+    if (f.kv_outer) input_loads += blocks;
+  }
+  saved(s.layer_input, x, f.idle_block ? 0 : blocks, blocks, input_loads);
+  for (const Tensor tensor : {o, lse}) saved(s.attention_out, tensor, blocks, blocks, blocks);
+  saved(s.mlp_input, y, blocks, blocks, blocks);
+  saved(s.mlp_inner, inner, blocks, blocks, blocks);
+  if (f.groups == 1) {
+    const double pairs = chunks * (chunks + 1) / 2;
+    double loads = f.kv_outer ? pairs : chunks;
+    if (s.attention_out.where == Saved::recompute && s.attention_out.fraction == 1) loads += chunks;
+    saved(s.qkv, q, chunks, chunks, loads);
+    if (s.qkv.where == Saved::recompute && f.idle_chunk) {
+      const auto n = static_cast<double>(f.covered(s.qkv, f.layers));
+      busy[Stream::d2h] += steps * n * chunks * one.d2h[static_cast<int>(q)];
+      back(q, n * loads);
+    }
+    if (!f.streams) {
+      for (const Tensor tensor : {k_all, v_all}) saved(s.qkv, tensor, 1, 1, 1);
+    }
+  } else {
+    const auto groups = static_cast<double>(f.groups);
+    const auto kv = static_cast<double>(kv_groups(request.model, t.program.lengths));
+    saved(s.qkv, q, groups, groups, groups);
+    for (const Tensor tensor : {k_all, v_all}) saved(s.qkv, tensor, kv, kv, kv);
+  }
+  if (f.idle_block) {
+    for (const auto& [stream, copy] :
+         {std::pair{Stream::d2h, &one.d2h}, std::pair{Stream::h2d, &one.h2d}}) {
+      const double seconds = steps * blocks * (layers + 1) * (*copy)[static_cast<int>(x)];
+      busy.in_forward(stream, seconds);
+      busy[stream] += seconds;
+      if (f.kv_outer && request.model.attention) {
+        busy[stream] += steps * blocks * layers * (*copy)[static_cast<int>(dx)];
+      }
+    }
+  }
+}
+
+// Keys and values that stream, and what streams past them where they are outermost.
+void Bounds::State::count_pairs(const Facts& f, const Table& t, Busy& busy) const {
+  using enum Tensor;
+  const Seconds& one = t.seconds;
+  const Strategy& s = f.s;
+  const auto steps = static_cast<double>(request.micro_batches * f.layers);
+  const auto n = static_cast<double>(f.chunks);
+  const double below = n * (n - 1) / 2;  // pairs of different chunks
+  const auto out = [&](Tensor tensor, double units) {
+    busy[Stream::d2h] += steps * units * one.d2h[static_cast<int>(tensor)];
+  };
+  const auto back = [&](Tensor tensor, double units) {
+    busy[Stream::h2d] += steps * units * one.h2d[static_cast<int>(tensor)];
+  };
+  if (f.streams) {
+    const bool all_recomputed = s.qkv.where == Saved::recompute && s.qkv.fraction == 1;
+    const bool all_again =
+        s.attention_out.where == Saved::recompute && s.attention_out.fraction == 1;
+    busy.in_forward(Stream::d2h, steps * 2 * (n - 1) * one.d2h[static_cast<int>(k)]);
+    busy.in_forward(Stream::h2d, steps * 2 * below * one.h2d[static_cast<int>(k)]);
+    out(k, 2 * (all_recomputed ? n : 1));
+    back(k, 2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)));
+    if (!f.kv_outer) {
+      out(dk, 2 * below);
+      back(dk, 2 * below);
+    }
+  }
+  if (f.kv_outer && f.idle_chunk) {
+    out(dq, below);
+    back(dq, below);
+    if (f.exchanges) {
+      for (const Tensor tensor : {d_o_heads, delta_heads}) {
+        out(tensor, n);
+        back(tensor, below + n);
+      }
+    } else if (f.idle_block) {
+      for (const Tensor tensor : {o, delta}) {
+        out(tensor, static_cast<double>(f.blocks));
+        back(tensor, below + n);
+      }
+    }
+  }
+}
+
+void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) const {
+  const Seconds& one = t.seconds;
+  const Strategy& s = f.s;
+  double forwards = 0, sum = 0, waited = 0, waited_forward = 0;
+  const auto layers = static_cast<double>(f.layers);
+  const auto recomputed = [&](const SavedPolicy& policy) {
+    return policy.where == Saved::recompute ? static_cast<double>(f.covered(policy, f.layers)) : 0;
+  };
+  const bool attends = request.model.attention;
+  if (f.exchanges && attends) {
+    const auto groups = static_cast<double>(f.groups);
+    const double kv =
+        f.groups > 1 ? static_cast<double>(kv_groups(request.model, t.program.lengths)) : 1;
+    const double q = kv * one.q_exchange + (groups - kv) * one.q_exchange_only;
+    const double dq = kv * one.dq_exchange + (groups - kv) * one.dq_exchange_only;
+    const auto chunks = static_cast<double>(f.chunks);
+    forwards += chunks * layers * (q + groups * one.o_exchange);
+    sum += chunks * (layers * (dq + groups * one.d_o_exchange) + recomputed(s.qkv) * q +
+                     recomputed(s.attention_out) * groups * one.o_exchange);
+    // Another chunk or group of heads is what there is to do meanwhile.
+    if (f.chunks == 1 && f.groups == 1) {
+      waited = sum;
+      waited_forward = forwards;
+    }
+  }
+  if (f.ring && attends) {
+    const double shifts = static_cast<double>(t.parallel.ring - 1);
+    forwards += one.kv_shift * shifts * layers;
+    sum += one.kv_shift * shifts * (layers + recomputed(s.attention_out)) +
+           one.dkv_shift * (shifts + 1) * layers;
+  }
+  if (f.tensor) {
+    // Attention and the MLP gather what they take and deal out what they give, twice in backward.
+    const double sublayers = attends ? 2 : 1;
+    const double once = layers * sublayers * (one.tokens_gather + one.tokens_scatter);
+    const double twice = once + layers * sublayers * one.tokens_gather;
+    forwards += once;
+    waited_forward += once;
+    sum += twice;
+    waited += twice;
+  }
+  const Stream stream = t.parallel.overlap ? Stream::comm : Stream::compute;
+  const auto steps = static_cast<double>(request.micro_batches);
+  busy.in_forward(stream, steps * forwards);
+  busy[stream] += steps * sum;
+  if (stream == Stream::compute) return;
+  busy.waited += steps * (waited + waited_forward);
+  busy.waited_forward += steps * waited_forward;
+}
+
+// Parameters on their way to the layers, gradients on their way back, and the update.
+void Bounds::State::count_states(const Facts& f, const Table& t, Busy& busy) const {
+  using enum Tensor;
+  const Seconds& one = t.seconds;
+  const Strategy& s = f.s;
+  const auto steps = static_cast<double>(request.micro_batches);
+  const bool on_device = s.optimizer == Tier::device;
+  const bool beside = s.parameters != (on_device ? Tier::device : Tier::host);
+  const Stream comm = t.parallel.overlap ? Stream::comm : Stream::compute;
+  const double of_kind[3] = {1, static_cast<double>(f.layers), 1};
+  for (int kind = 0; kind < 3; ++kind) {
+    const auto at = [&](Tensor first) { return static_cast<int>(first) + kind; };
+    const double n = of_kind[kind];
+    // A layer's are used twice a microbatch, and need not stay in between.
+    const auto use = [&](Stream stream, double seconds) {
+      busy.in_forward(stream, steps * n * seconds);
+      if (kind == 1) busy[stream] += steps * n * seconds;
+    };
+    if (f.gathers) use(comm, one.parameters_gather[kind]);
+    if (s.parameters != Tier::device) {
+      use(Stream::h2d, one.h2d[at(f.gathers ? params_embedding_shard : params_embedding)]);
+    }
+    busy.once_a_step(comm, n * one.gradients_reduce[kind]);
+    const int gradient = at(f.sharded ? grads_embedding_shard : grads_embedding);
+    if (s.gradients != Tier::device || !on_device) {
+      busy.once_a_step(Stream::d2h, n * one.d2h[gradient]);
+    }
+    busy.once_a_step(Stream::compute, n * one.sum_of_squares[kind]);
+    if (on_device) {
+      busy.after_norm(Stream::compute, n * one.adamw[kind]);
+    } else {
+      busy.after_norm(Stream::host, n * one.adamw_host[kind]);
+    }
+    if (beside) {
+      busy.after_norm(Stream::h2d,
+                      n * one.h2d[at(f.sharded ? params_embedding_shard : params_embedding)]);
+    }
+    if (f.sharded && !f.gathers) busy.after_norm(comm, n * one.parameters_gather[kind]);
+    if (s.optimizer == Tier::nvme) {
+      busy.once_a_step(Stream::io, 2 * n * one.read[at(adam_m_embedding)]);
+      busy.after_norm(Stream::io, 2 * n * one.write[at(adam_m_embedding)]);
+    }
+  }
+}
+
+Bounds::Bounds(const StepRequest& request, const CostModel& cost)
+    : state_(std::make_unique<State>(State{request, cost, {}, 0})) {}
+Bounds::~Bounds() = default;
+
+int64_t Bounds::considered() const { return state_->considered; }
+
+const TensorBytes& Bounds::tensors(const Strategy& strategy) {
+  return state_->table_of(strategy).program.bytes;
+}
+
+Bound Bounds::of(const Strategy& strategy) {
+  State& state = *state_;
+  ++state.considered;
+  Table& t = state.table_of(strategy);
+  const Lengths& lengths = t.program.lengths;
+  const Facts facts(state.request, strategy, lengths);
+  Busy busy;
+  state.count_compute(facts, t, busy);
+  state.count_states(facts, t, busy);
+  state.count_saved(facts, t, busy);
+  state.count_pairs(facts, t, busy);
+  state.count_exchanges(facts, t, busy);
+
+  Bound bound;
+  const int compute = static_cast<int>(Stream::compute);
+  const double before_update = busy.total[compute] - busy.update[compute];
+  for (int stream = 0; stream < kStreamCount; ++stream) {
+    bound.step_seconds =
+        std::max({bound.step_seconds, busy.total[stream], before_update + busy.update[stream]});
+  }
+  bound.likely_seconds = std::max(bound.step_seconds, busy.likely_step());
+  bound.loss_each = busy.loss;
+  bound.likely_each = busy.likely_microbatches() / static_cast<double>(state.request.micro_batches);
+  const TileBytes ws = {t.row.projection * tile_rows(strategy.projection_tile, lengths.own_chunk()),
+                        t.row.mlp_saved * tile_rows(strategy.mlp_tile, lengths.dense_block()),
+                        t.row.mlp * tile_rows(strategy.mlp_tile, lengths.dense_block()),
+                        t.row.loss * tile_rows(strategy.loss_tile, lengths.own_block())};
+  bound.peak_bytes = least_bytes(state.request, strategy, lengths, t.program.bytes, ws);
+  return bound;
+}
+
+}  // namespace longspan

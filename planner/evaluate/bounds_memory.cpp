@@ -1,0 +1,158 @@
+// The bound of memory: sums of what must be live at the ops where peaks are. See bounds.h.
+#include <algorithm>
+
+#include "base/units.h"
+#include "planner/evaluate/bound_facts.h"
+#include "planner/evaluate/bounds.h"
+#include "planner/program/layout.h"
+#include "planner/program/saved_bytes.h"
+
+namespace longspan {
+namespace {
+
+using TierBytes = std::array<int64_t, kTierCount>;
+
+/// The bytes of one unit, as they are laid out.
+struct Units {
+  const TensorBytes& bytes;
+  int64_t operator()(Tensor t) const { return round_up(bytes[t], kArenaAlignment); }
+  int64_t operator()(Tensor first, int kind) const {
+    return (*this)(static_cast<Tensor>(static_cast<int>(first) + kind));
+  }
+};
+
+void add(const TierBytes& more, TierBytes& sum) {
+  for (int tier = 0; tier < kTierCount; ++tier) sum[tier] += more[tier];
+}
+
+}  // namespace
+
+TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengths& lengths,
+                      const TensorBytes& bytes, const TileBytes& ws) {
+  using enum Tensor;
+  const Facts f(request, s, lengths);
+  const Units unit{bytes};
+  const int64_t kv_units = kv_groups(request.model, lengths);
+  const auto saved_of = [&](int64_t layers) {
+    return saved_bytes(request.model, s, lengths, bytes, kv_units, layers);
+  };
+  const int host = 1;
+  const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
+  const int64_t of_kind[3] = {1, f.layers, 1};
+
+  // As create_states().
+  TierBytes persistent{};
+  const int update = s.optimizer == Tier::device ? 0 : host;
+  int64_t gradients = 0;  // of all units, complete
+  for (int kind = 0; kind < 3; ++kind) {
+    const int64_t n = of_kind[kind];
+    persistent[static_cast<int>(s.parameters)] +=
+        n * unit(f.gathers ? params_embedding_shard : params_embedding, kind);
+    if (half) {
+      persistent[update] += n * unit(master_embedding, kind);
+    } else if (update != static_cast<int>(s.parameters)) {
+      persistent[update] += n * unit(f.sharded ? params_embedding_shard : params_embedding, kind);
+    }
+    persistent[static_cast<int>(s.optimizer)] +=
+        n * (unit(adam_m_embedding, kind) + unit(adam_v_embedding, kind));
+    gradients += n * unit(f.sharded ? grads_embedding_shard : grads_embedding, kind);
+  }
+  TierBytes peak = persistent;
+  const auto at = [&](const TierBytes& sum) {
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      peak[tier] = std::max(peak[tier], persistent[tier] + sum[tier]);
+    }
+  };
+
+  // The gradients of all units, when the last is complete.
+  TierBytes complete{};
+  complete[static_cast<int>(s.gradients)] = gradients;
+  at(complete);
+
+  // Between microbatches gradients wait whole where only the last one's are dealt out; on the
+  // device those are the ones that are worked on.
+  const bool several = request.micro_batches > 1;
+  const bool whole = !f.sharded || s.parallel.zero < 2;
+  const bool apart = !whole || s.gradients != Tier::device;
+  const Tensor waiting = whole ? grads_embedding : grads_embedding_shard;
+
+  const bool loads = s.parameters != Tier::device || f.gathers;
+  const int output = tied ? 0 : 2;
+  // The first block's loss.
+  TierBytes end{};
+  add(saved_of(f.layers), end);
+  end[f.idle_block ? host : 0] += f.blocks * unit(x);
+  if (f.idle_block) end[0] += unit(x);
+  end[host] += unit(tokens_all);
+  end[0] += unit(tokens) + ws.loss + unit(grads_head) + (tied ? unit(grads_embedding) : 0);
+  if (loads) end[0] += unit(params_head) + (tied ? unit(params_embedding) : 0);
+  if (several) {
+    int64_t& waits = end[static_cast<int>(s.gradients)];
+    waits += f.layers * unit(waiting, 1);
+    if (apart || !tied) waits += unit(waiting, 0);
+    if (apart) waits += unit(waiting, 2);
+  }
+  at(end);
+
+  // A layer's backward in the last microbatch, after `before` layers have left what they save and
+  // `after` are done.
+  const auto layer = [&](int64_t before, int64_t after) {
+    TierBytes sum{};
+    add(saved_of(before), sum);
+    sum[host] += unit(tokens_all);
+    if (s.gradients == Tier::device) {
+      const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;
+      sum[0] += after * unit(done, 1) + unit(done, output);
+    }
+    if (several) {
+      int64_t& waits = sum[static_cast<int>(s.gradients)];
+      waits += before * unit(waiting, 1);
+      if (!tied) waits += unit(waiting, 0);
+    }
+    sum[0] += unit(grads_layer) + (loads ? unit(params_layer) : 0);
+
+    // Its MLP: the layer's input, what attention left, the residual and its gradient.
+    TierBytes mlp = sum;
+    const bool inner_saved = s.mlp_inner.where != Saved::recompute;
+    mlp[f.idle_block ? host : 0] += f.blocks * unit(dx);
+    if (f.idle_block) mlp[0] += unit(dx);
+    mlp[0] += unit(x) + unit(o) + unit(lse) + unit(y);
+    mlp[0] +=
+        inner_saved ? ws.mlp_saved + unit(inner) : std::min(ws.mlp, ws.mlp_saved + unit(inner));
+    if (!f.streams && f.groups == 1) mlp[0] += 2 * unit(k_all);
+    const bool keeps_queries = s.qkv.where == Saved::recompute && !f.idle_chunk && f.groups == 1;
+    if (keeps_queries) mlp[0] += f.chunks * unit(q);
+    at(mlp);
+    if (!request.model.attention) return;
+
+    // Its attention.
+    TierBytes attention = sum;
+    attention[0] += unit(q) + unit(dq) + unit(lse) + unit(ws_attention_backward);
+    attention[0] += f.exchanges ? unit(d_o_heads) + unit(delta_heads) : unit(d_o) + unit(delta);
+    attention[0] += f.streams ? 2 * (unit(k) + unit(dk)) : 2 * (unit(k_all) + unit(dk_all));
+    if (f.ring) {
+      attention[0] +=
+          f.blocks * (unit(x) + unit(dx)) + f.chunks * (unit(q) + unit(dq)) - (unit(q) + unit(dq));
+    } else if (!f.kv_outer) {
+      attention[0] += unit(x) + unit(dx);
+      if (keeps_queries) attention[0] += (f.chunks - 1) * unit(q);
+    }
+    at(attention);
+  };
+  layer(f.layers - 1, 0);
+  layer(0, f.layers - 1);
+  return peak;
+}
+
+TileBytes tile_bytes(const TensorBytes& bytes) {
+  return {bytes[Tensor::ws_qkv_backward], bytes[Tensor::ws_mlp_backward_saved],
+          bytes[Tensor::ws_mlp_backward], bytes[Tensor::ws_loss]};
+}
+
+std::array<int64_t, kTierCount> least_bytes(const StepRequest& request) {
+  const Lengths lengths = lengths_of(request.strategy, request.sequence);
+  const TensorBytes bytes = tensor_bytes(request.model, lengths, request.strategy, request.dtype);
+  return least_bytes(request, request.strategy, lengths, bytes, tile_bytes(bytes));
+}
+
+}  // namespace longspan

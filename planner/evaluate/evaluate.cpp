@@ -1,0 +1,82 @@
+#include "planner/evaluate/evaluate.h"
+
+#include <algorithm>
+
+#include "planner/pipeline/pipeline_step.h"
+#include "planner/program/layout.h"
+#include "planner/simulate/simulate.h"
+
+namespace longspan {
+namespace {
+
+using TierBytes = std::array<int64_t, kTierCount>;
+
+constexpr int64_t kFewPositions = 16;  // of which all are looked at
+constexpr int64_t kSomePositions = 4;  // at least so many of more
+constexpr int64_t kOps = 1'000'000;    // laid out in well under a second
+
+// Of all indices of the grid only a ring's position changes the program's shape: a position has as
+// many steps with the keys of those before it as there are, and then those behind it. Arenas of
+// positions differ by what packing makes of that, a few percent and in no order, so all of a ring
+// are laid out; of a large one evenly spaced positions, the first and the last among them.
+TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
+                               const TierBytes* limits = nullptr) {
+  const Parallel& parallel = request.strategy.parallel;
+  const int64_t ring = parallel.ring;
+  const int64_t looks = ring <= kFewPositions ? ring : std::clamp(kOps / ops, kSomePositions, ring);
+  const auto exceeds = [&] {
+    for (int tier = 0; limits != nullptr && tier < kTierCount; ++tier) {
+      if (peak[tier] > (*limits)[tier]) return true;
+    }
+    return false;
+  };
+  for (int64_t look = 1; look < looks && !exceeds(); ++look) {
+    request.rank = look * (ring - 1) / (looks - 1) * parallel.ulysses;
+    const TierBytes bytes = arenas_of(request).bytes;
+    for (int tier = 0; tier < kTierCount; ++tier) peak[tier] = std::max(peak[tier], bytes[tier]);
+  }
+  return peak;
+}
+
+// Of one rank's program; memory of that rank alone.
+Evaluation evaluate_first(const StepRequest& request, const CostModel& cost, int64_t& ops) {
+  StepRequest first = request;
+  first.rank = 0;
+  const Program program = build_program(first);
+  const Layout layout = lay_out(program);
+  const Timeline timeline = simulate(program, layout, cost.durations(program), cost.interference());
+  ops = static_cast<int64_t>(program.ops.size());
+  return {timeline.step_seconds, layout.arena_bytes,
+          timeline.spans[first_backward_op(program)].start};
+}
+
+}  // namespace
+
+Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
+  if (!is_one_program(request.model, request.strategy)) {
+    const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
+    return evaluate_pipeline(request, cost, evaluate_stage, RankMemory::laid_out).whole;
+  }
+  int64_t ops = 0;
+  Evaluation evaluation = evaluate_first(request, cost, ops);
+  evaluation.peak_bytes = with_other_positions(request, ops, evaluation.peak_bytes);
+  return evaluation;
+}
+
+double exact_seconds(const StepRequest& request, const CostModel& cost) {
+  if (!is_one_program(request.model, request.strategy)) return evaluate(request, cost).step_seconds;
+  int64_t ops = 0;
+  return evaluate_first(request, cost, ops).step_seconds;
+}
+
+Arenas exact_arenas(const StepRequest& request, const TierBytes* limits) {
+  StepRequest first = request;
+  first.rank = 0;
+  Arenas arenas = arenas_of(first);
+  arenas.bytes = with_other_positions(request, arenas.ops, arenas.bytes, limits);
+  return arenas;
+}
+
+TierBytes exact_peak_bytes(const StepRequest& request) { return exact_arenas(request).bytes; }
+
+}  // namespace longspan

@@ -1,0 +1,366 @@
+#include "planner/evaluate/fast_path.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/units.h"
+#include "planner/evaluate/shrunken.h"
+#include "planner/simulate/simulate.h"
+
+namespace longspan {
+namespace {
+
+// Of a layer's time, between the fastest and the slowest: with more, larger samples are taken.
+constexpr double kUneven = 0.003;
+
+// What is read off one sample, and how each grows: along the repeats the peak of every kind of
+// moment linearly, busy time as a quadratic (pairs of chunks), and what a phase takes beyond its
+// busiest stream linearly; along layers and micro-batches, which repeat exactly, all of it
+// linearly. Which stream is the busiest, and which kind of moment is the peak, is decided at the
+// real size, where it may be another one than in the sample.
+struct Measures {
+  struct Peak {
+    int kind;
+    std::array<double, kTierCount> bytes;
+  };
+  std::vector<Peak> peaks;  // by kind
+  std::array<std::array<double, kStreamCount>, phase_count> busy{};
+  std::array<double, phase_count> seconds{};
+
+  double most_busy(int phase) const {
+    return *std::max_element(busy[phase].begin(), busy[phase].end());
+  }
+  int busiest(int phase) const {
+    return static_cast<int>(std::max_element(busy[phase].begin(), busy[phase].end()) -
+                            busy[phase].begin());
+  }
+};
+
+// Kinds that only some samples have (the ends of what is long enough to have a middle) are lines
+// through those that do.
+std::vector<Measures::Peak> fold_peaks(const Dimension& dimension,
+                                       const std::array<Measures, 3>& samples) {
+  const int last = dimension.count - 1;
+  std::vector<Measures::Peak> result = samples[last].peaks;
+  const std::vector<Measures::Peak>& before = samples[last - 1].peaks;
+  const double beyond = static_cast<double>(dimension.extent - dimension.samples[last]) /
+                        static_cast<double>(dimension.samples[last] - dimension.samples[last - 1]);
+  auto other = before.begin();
+  for (Measures::Peak& peak : result) {
+    while (other != before.end() && other->kind < peak.kind) ++other;
+    if (other == before.end() || other->kind != peak.kind) continue;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      peak.bytes[tier] += beyond * (peak.bytes[tier] - other->bytes[tier]);
+    }
+  }
+  return result;
+}
+
+using Samples = std::array<Measures, 3>;
+
+// A figure of the samples at the real extent, by the polynomial through the last `points`.
+template <class Figure>
+double grown(const Dimension& dimension, const Samples& samples, int points, Figure figure) {
+  std::array<double, 3> values{};
+  for (int i = 0; i < dimension.count; ++i) values[i] = figure(samples[i]);
+  return dimension.extrapolate(values, points);
+}
+
+void fold_busy(const Dimension& dimension, const Samples& samples, int points, Measures& result) {
+  for (int phase = 0; phase < phase_count; ++phase) {
+    for (int stream = 0; stream < kStreamCount; ++stream) {
+      result.busy[phase][stream] = grown(dimension, samples, points,
+                                         [=](const Measures& m) { return m.busy[phase][stream]; });
+    }
+  }
+}
+
+// The samples along the sequence, folded into the values at its real extent.
+Measures fold_repeats(const Dimension& dimension, Samples& samples) {
+  if (dimension.count == 1) return std::move(samples[0]);
+  const Measures& last = samples[dimension.count - 1];
+  Measures result;
+  result.peaks = fold_peaks(dimension, samples);
+  fold_busy(dimension, samples, 3, result);
+  for (int phase = 0; phase < phase_count; ++phase) {
+    const auto excess = [=](const Measures& m) { return m.seconds[phase] - m.most_busy(phase); };
+    const bool same = result.busiest(phase) == last.busiest(phase);
+    result.seconds[phase] =
+        result.most_busy(phase) + (same ? grown(dimension, samples, 2, excess) : excess(last));
+  }
+  return result;
+}
+
+// Likewise of layers and of micro-batches.
+Measures fold_alike(const Dimension& dimension, Samples& samples) {
+  if (dimension.count == 1) return std::move(samples[0]);
+  Measures result;
+  result.peaks = fold_peaks(dimension, samples);
+  fold_busy(dimension, samples, 2, result);
+  for (int phase = 0; phase < phase_count; ++phase) {
+    result.seconds[phase] =
+        grown(dimension, samples, 2, [=](const Measures& m) { return m.seconds[phase]; });
+  }
+  return result;
+}
+
+double peak_of(const std::vector<Moment>& moments, const std::array<int64_t, kTensorCount>& unit) {
+  int64_t peak = 0;
+  for (const Moment& moment : moments) {
+    int64_t sum = 0;
+    for (const LiveUnits& live : moment) sum += live.units * unit[live.tensor];
+    peak = std::max(peak, sum);
+  }
+  return static_cast<double>(peak);
+}
+
+std::vector<Measures::Peak> measure_peaks(const ShrunkenProgram& sample) {
+  std::array<int64_t, kTensorCount> unit;
+  for (int i = 0; i < kTensorCount; ++i) {
+    unit[i] = round_up(sample.program.bytes.unit[i], kArenaAlignment);
+  }
+  std::vector<Measures::Peak> peaks;
+  peaks.reserve(sample.moments.size());
+  for (const Moments& moments : sample.moments) {
+    Measures::Peak& peak = peaks.emplace_back(Measures::Peak{moments.kind, {}});
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      peak.bytes[tier] = peak_of(moments.of_tier[tier], unit);
+    }
+  }
+  return peaks;
+}
+
+// The chains of a sample: of one phase each, on the compute stream of one layer each.
+const Chains& chains_of(ShrunkenProgram& sample) {
+  if (sample.chains) return *sample.chains;
+  const std::vector<Op>& ops = sample.program.ops;
+  const auto phase = [&](int32_t op) {
+    int of_op = 0;
+    while (of_op + 1 < phase_count && op >= sample.first_op[of_op + 1]) ++of_op;
+    return of_op;
+  };
+  Layout layout = lay_out(sample.program);
+  for (std::vector<Queued>& queue : layout.streams) {
+    for (Queued& op : queue) op.shape = sample.shapes[op.shape];
+  }
+  sample.chains = chains_of(layout.streams, [&](int32_t before, int32_t after) {
+    const Op& op = ops[after];
+    return phase(before) != phase(after) ||
+           (op.stream == Stream::compute && op.layer != ops[before].layer);
+  });
+  const std::vector<int32_t>& first_ops = sample.chains->first_ops;
+  for (const int32_t op : first_ops) sample.layer_of_chain.push_back(ops[op].layer);
+  // Chains are numbered stream by stream, and no stream turns back to an earlier phase.
+  int32_t chain = 0, end = 0;
+  for (int s = 0; s < kStreamCount; ++s) {
+    end += static_cast<int32_t>(sample.chains->queues[s].size());
+    for (int p = 0; p < phase_count; ++p) {
+      sample.first_chain[s][p] = chain;
+      for (; chain < end && phase(first_ops[chain]) == p; ++chain) {
+        if (first_ops[chain] == sample.first_op[p]) sample.opening[p] = chain;
+      }
+    }
+    sample.first_chain[s][phase_count] = chain;
+  }
+  sample.program.buffers = {};
+  sample.program.releases = {};
+  sample.program.ops = {};
+  return *sample.chains;
+}
+
+void measure_time(const ShrunkenProgram& sample, const Timeline& timeline, Measures& m) {
+  for (int phase = 0; phase < phase_count; ++phase) {
+    for (int stream = 0; stream < kStreamCount; ++stream) {
+      const auto& first = sample.first_chain[stream];
+      double busy = 0;
+      for (int32_t chain = first[phase]; chain < first[phase + 1]; ++chain) {
+        busy += timeline.spans[chain].end - timeline.spans[chain].start;
+      }
+      m.busy[phase][stream] = busy;
+    }
+    const double begin = phase == 0 ? 0 : timeline.spans[sample.opening[phase]].start;
+    const double end = phase + 1 == phase_count ? timeline.step_seconds
+                                                : timeline.spans[sample.opening[phase + 1]].start;
+    m.seconds[phase] = end - begin;
+  }
+}
+
+// Whether a layer within takes longer than another, forward or backward: then a few layers are no
+// good measure of many.
+bool layers_differ(const ShrunkenProgram& sample, const Timeline& timeline) {
+  struct Spread {
+    double least = 1e300, most = 0, sum = 0;
+    int64_t count = 0;
+  };
+  std::array<Spread, 2> spreads;  // upwards, downwards
+  const int64_t layers = sample.program.model.layers;
+  int layer = -1;
+  double begin = 0;
+  for (const Queued& chain : sample.chains->queues[static_cast<int>(Stream::compute)]) {
+    const int next = sample.layer_of_chain[chain.op];
+    if (next == layer || next < 0) continue;
+    const double now = timeline.spans[chain.op].start;
+    if (layer > 0 && layer < layers - 1 && std::abs(next - layer) == 1) {
+      Spread& spread = spreads[next < layer ? 1 : 0];
+      spread.least = std::min(spread.least, now - begin);
+      spread.most = std::max(spread.most, now - begin);
+      spread.sum += now - begin;
+      ++spread.count;
+    }
+    layer = next;
+    begin = now;
+  }
+  double apart = 0, mean = 0;
+  for (const Spread& spread : spreads) {
+    if (spread.count == 0) continue;
+    apart += spread.most - spread.least;
+    mean += spread.sum / static_cast<double>(spread.count);
+  }
+  return apart > kUneven * mean;
+}
+
+double step_seconds(const Measures& m) {
+  double total = 0, serial = 0;
+  std::array<double, kStreamCount> by_stream{};
+  for (int phase = 0; phase < phase_count; ++phase) {
+    total += m.seconds[phase];
+    for (int stream = 0; stream < kStreamCount; ++stream) {
+      by_stream[stream] += m.busy[phase][stream];
+      serial += m.busy[phase][stream];
+    }
+  }
+  // No step is shorter than its busiest stream or longer than all streams one after another.
+  return std::clamp(total, *std::max_element(by_stream.begin(), by_stream.end()), serial);
+}
+
+}  // namespace
+
+struct FastPath::State {
+  explicit State(const CostModel& cost) : cost(cost) {}
+
+  const CostModel& cost;
+  std::unordered_map<std::string, ShrunkenPrograms> known;
+  int64_t evaluations = 0;
+
+  ShrunkenPrograms& find(const StepRequest& request, Purpose purpose);
+  /// `uneven` is set if layers were seen to differ. With `whether_even` the time is not wanted if
+  /// they do: it is left at 0 of the samples that come after.
+  Measures measure(const StepRequest& request, Purpose purpose, bool& uneven,
+                   bool whether_even = false);
+  Evaluation evaluate(const StepRequest& request,
+                      const std::function<bool(const Evaluation&)>& worth);
+};
+
+ShrunkenPrograms& FastPath::State::find(const StepRequest& request, Purpose purpose) {
+  ShrunkenPrograms wanted = dimensions_of(request, purpose);
+  const auto [it, fresh] = known.try_emplace(key_of(request, wanted));
+  ShrunkenPrograms& found = it->second;
+  if (fresh) {
+    lower_samples(request, purpose, wanted);
+    found = std::move(wanted);
+  } else {
+    found.layers.extent = wanted.layers.extent;
+    found.repeats.extent = wanted.repeats.extent;
+    found.batches.extent = wanted.batches.extent;
+  }
+  return found;
+}
+
+Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, bool& uneven,
+                                  bool whether_even) {
+  const bool with_time = purpose != Purpose::memory;
+  ShrunkenPrograms& t = find(request, purpose);
+  // Durations of all shapes, by repeat sample: a block's length follows from it unless blocks are
+  // what repeats.
+  std::array<std::vector<double>, 3> durations;
+  Samples by_batch{}, by_layer{}, by_repeat{};
+  auto sample = t.samples.begin();
+  for (int b = 0; b < t.batches.count; ++b) {
+    for (int l = 0; l < t.layers.count; ++l) {
+      for (int r = 0; r < t.repeats.count; ++r, ++sample) {
+        Program& program = sample->program;
+        const int64_t layers = program.model.layers;
+        program.model = request.model;
+        program.model.layers = layers;
+        program.strategy.parallel = request.strategy.parallel;
+        program.lengths = sample_lengths(request, t, t.repeats.samples[r]);
+        program.strategy.projection_tile = request.strategy.projection_tile;
+        program.strategy.mlp_tile = request.strategy.mlp_tile;
+        program.strategy.loss_tile = request.strategy.loss_tile;
+        program.bytes =
+            tensor_bytes(program.model, program.lengths, program.strategy, program.dtype);
+        Measures m;
+        m.peaks = measure_peaks(*sample);
+        if (with_time && !(uneven && whether_even)) {
+          std::vector<double>& all = durations[t.repeats_blocks ? 0 : r];
+          if (all.empty()) all = cost.durations(program, t.shapes);
+          const Chains& chains = chains_of(*sample);
+          const Timeline timeline =
+              simulate(chains.queues, durations_of(chains, all), cost.interference());
+          measure_time(*sample, timeline, m);
+          uneven |= t.layers.count > 1 && layers_differ(*sample, timeline);
+        }
+        by_repeat[r] = std::move(m);
+      }
+      by_layer[l] = fold_repeats(t.repeats, by_repeat);
+    }
+    by_batch[b] = fold_alike(t.layers, by_layer);
+  }
+  // Memory does not depend on how many microbatches come after the second.
+  std::vector<Measures::Peak> peaks = by_batch[t.batches.count - 1].peaks;
+  Measures result = fold_alike(t.batches, by_batch);
+  result.peaks = std::move(peaks);
+  return result;
+}
+
+namespace {
+
+std::array<int64_t, kTierCount> peak_bytes_of(const Measures& m) {
+  std::array<int64_t, kTierCount> bytes{};
+  for (const Measures::Peak& peak : m.peaks) {
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      bytes[tier] = std::max(bytes[tier], static_cast<int64_t>(std::llround(peak.bytes[tier])));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+FastPath::FastPath(const CostModel& cost) : state_(std::make_unique<State>(cost)) {}
+FastPath::~FastPath() = default;
+
+Evaluation FastPath::State::evaluate(const StepRequest& request,
+                                     const std::function<bool(const Evaluation&)>& worth) {
+  ++evaluations;
+  bool uneven = false;
+  const Measures first = measure(request, Purpose::time, uneven, !worth);
+  Evaluation evaluation{step_seconds(first), peak_bytes_of(first), first.seconds[forward_phase]};
+  if (uneven && (!worth || worth(evaluation))) {
+    const Measures more = measure(request, Purpose::uneven_time, uneven);
+    evaluation.step_seconds = step_seconds(more);
+    evaluation.forward_seconds = more.seconds[forward_phase];
+  }
+  return evaluation;
+}
+
+Evaluation FastPath::evaluate(const StepRequest& request) {
+  return state_->evaluate(request, nullptr);
+}
+
+Evaluation FastPath::evaluate(const StepRequest& request,
+                              const std::function<bool(const Evaluation&)>& worth) {
+  return state_->evaluate(request, worth);
+}
+
+std::array<int64_t, kTierCount> FastPath::peak_bytes(const StepRequest& request) {
+  bool uneven = false;
+  return peak_bytes_of(state_->measure(request, Purpose::memory, uneven));
+}
+
+int64_t FastPath::evaluations() const { return state_->evaluations; }
+
+}  // namespace longspan

@@ -1,0 +1,43 @@
+// What a configuration costs: the way a search can afford, tens of thousands a second.
+//
+// A program is periodic in its layers and in its chunks. So a strategy is lowered a few times for a
+// shrunken model (two and three layers, a few chunks) and extrapolated: memory is linear in layers
+// and in chunks, time linear in layers and quadratic in chunks. The shrunken programs depend only
+// on the strategy's choices, not on any size, so they are built once and then only re-measured: op
+// durations and buffer sizes are tables beside the program. Tests hold all of it to the exact way.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "planner/cost/cost_model.h"
+#include "planner/evaluate/evaluate.h"
+
+namespace longspan {
+
+/// Keeps the shrunken programs of the strategies it has met. Not thread-safe: one per search
+/// thread.
+class FastPath {
+ public:
+  /// `cost` must outlive this object.
+  explicit FastPath(const CostModel& cost);
+  ~FastPath();
+
+  /// Predicted time, and the largest sum of live buffers per tier: the arena is that plus what
+  /// packing loses (a few percent).
+  Evaluation evaluate(const StepRequest& request);
+  /// Where layers differ from each other in time, a first look at a few of them may be 20 % off:
+  /// `worth` says of it whether to look at more.
+  Evaluation evaluate(const StepRequest& request,
+                      const std::function<bool(const Evaluation&)>& worth);
+  std::array<int64_t, kTierCount> peak_bytes(const StepRequest& request);
+
+  int64_t evaluations() const;  // simulated so far
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,305 @@
+#include "planner/evaluate/shrunken.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+
+namespace longspan {
+namespace {
+
+// Layers of the smaller sample: the first, the last, and one with a neighbour on both sides. More
+// where they are small, as what copies have fallen behind by builds up from layer to layer.
+constexpr int64_t kFewestLayers = 3;
+constexpr int64_t kSampleOps = 2000;
+// Samples are this far apart, and the model's layers a multiple of it from them: layers can take
+// turns. By twos, threes and fours where they differ from each other, as ops wait for a place in
+// memory; and the farther apart, the less a single layer's luck matters.
+constexpr int64_t kLayersApart = 2;
+constexpr int64_t kUnevenLayersApart = 12;
+constexpr int64_t kUnevenPeriod = 6;
+// Programs of so few ops are not shrunk in their layers: it would gain nothing.
+constexpr int64_t kExactOps = 12000;
+constexpr int64_t kUnevenExactOps = 15000;
+constexpr int kLayerSamples = 2;
+constexpr int kRepeatSamples = 3;
+// Up to this many repeats nothing is shrunk along the sequence where time is asked for: the program
+// of a few layers is small enough, and where copies and compute are close to each other only the
+// real extent tells.
+constexpr int64_t kExactRepeats = 64;
+constexpr int64_t kExactPairedRepeats = 24;  // ops grow with pairs of chunks
+constexpr int64_t kExactRepeatsForMemory = 6;
+
+bool is_fractional(const Strategy& s) {
+  for (const SavedPolicy* p :
+       {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    if (p->fraction < 1) return true;
+  }
+  return false;
+}
+
+// How many units of every tensor are live at one moment. Whole vectors of them: comparing two is
+// where lowering spent most of its time.
+using LiveCounts = std::array<int16_t, (kTensorCount + 15) / 16 * 16>;
+
+bool dominates(const LiveCounts& a, const LiveCounts& b) {
+  int16_t less = 0;
+  for (size_t t = 0; t < a.size(); ++t) less |= static_cast<int16_t>(a[t] < b[t]);
+  return less == 0;
+}
+
+void add_moment(std::vector<LiveCounts>& moments, const LiveCounts& moment) {
+  // Newest first: loops come back to what they had last.
+  for (size_t i = moments.size(); i-- > 0;) {
+    if (dominates(moments[i], moment)) return;
+  }
+  std::erase_if(moments, [&](const LiveCounts& known) { return dominates(moment, known); });
+  moments.push_back(moment);
+}
+
+Moment compressed(const LiveCounts& counts) {
+  Moment moment;
+  for (int t = 0; t < kTensorCount; ++t) {
+    if (counts[t] != 0) moment.push_back({static_cast<uint8_t>(t), counts[t]});
+  }
+  return moment;
+}
+
+// The buffers whose lifetimes begin at (or end with) each op: those of op i are
+// ids[starts[i]] .. ids[starts[i + 1]].
+struct ByOp {
+  std::vector<int32_t> starts;
+  std::vector<BufferId> ids;
+
+  template <class OpOf>
+  ByOp(const Program& program, OpOf op_of)
+      : starts(program.ops.size() + 1), ids(program.buffers.size()) {
+    for (const Buffer& b : program.buffers) ++starts[op_of(b)];
+    int32_t sum = 0;
+    for (int32_t& start : starts) start = sum += start;
+    for (size_t i = program.buffers.size(); i-- > 0;) {
+      ids[--starts[op_of(program.buffers[i])]] = static_cast<BufferId>(i);
+    }
+  }
+};
+
+int kind_of_moment(const Op& op, int phase) {
+  return static_cast<int>(op.kind) * phase_count + phase;
+}
+
+void find_phases(ShrunkenProgram& sample) {
+  const std::vector<Op>& ops = sample.program.ops;
+  sample.first_op[backward_phase] = static_cast<int32_t>(first_backward_op(sample.program));
+  sample.first_op[update_phase] = static_cast<int32_t>(
+      std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::adamw; }) -
+      ops.begin());
+}
+
+void find_moments(ShrunkenProgram& sample) {
+  const Program& program = sample.program;
+  const ByOp begins(program, [](const Buffer& b) { return b.first_op; });
+  const ByOp ends(program, [](const Buffer& b) { return std::max(b.first_op, b.last_op); });
+  std::array<LiveCounts, kTierCount> live{};
+  struct Found {
+    std::array<std::vector<LiveCounts>, kTierCount> moments;
+    std::array<int64_t, kTierCount> seen{};  // changes when this kind was last looked at
+  };
+  std::vector<Found> found(phase_count * kOpKindCount);
+  std::array<int64_t, kTierCount> changes{1, 1, 1};  // of what is live
+  int phase = forward_phase;
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
+    while (phase + 1 < phase_count && static_cast<int32_t>(i) >= sample.first_op[phase + 1])
+      ++phase;
+    for (int32_t n = begins.starts[i]; n < begins.starts[i + 1]; ++n) {
+      const Buffer& b = program.buffers[begins.ids[n]];
+      ++live[static_cast<int>(b.tier)][static_cast<int>(b.tensor)];
+      ++changes[static_cast<int>(b.tier)];
+    }
+    Found& of_kind = found[kind_of_moment(op, phase)];
+    std::array<bool, kTierCount> falls{};
+    for (int32_t n = ends.starts[i]; n < ends.starts[i + 1]; ++n) {
+      falls[static_cast<int>(program.buffers[ends.ids[n]].tier)] = true;
+    }
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      // Where nothing ends the next moment exceeds this one.
+      if (!falls[tier] || of_kind.seen[tier] == changes[tier]) continue;
+      of_kind.seen[tier] = changes[tier];
+      add_moment(of_kind.moments[tier], live[tier]);
+    }
+    for (int32_t n = ends.starts[i]; n < ends.starts[i + 1]; ++n) {
+      const Buffer& b = program.buffers[ends.ids[n]];
+      --live[static_cast<int>(b.tier)][static_cast<int>(b.tensor)];
+      ++changes[static_cast<int>(b.tier)];
+    }
+  }
+  for (size_t kind = 0; kind < found.size(); ++kind) {
+    Moments moments{static_cast<int>(kind), {}};
+    bool any = false;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      for (const LiveCounts& counts : found[kind].moments[tier]) {
+        moments.of_tier[tier].push_back(compressed(counts));
+        any = true;
+      }
+    }
+    if (any) sample.moments.push_back(std::move(moments));
+  }
+}
+
+}  // namespace
+
+Dimension Dimension::sampled(int64_t extent, int64_t first, int samples, int64_t stride) {
+  if (extent < first + samples * stride) return exact(extent);
+  Dimension dimension;
+  dimension.extent = extent;
+  dimension.count = samples;
+  for (int i = 0; i < samples; ++i) dimension.samples[i] = first + i * stride;
+  return dimension;
+}
+
+double Dimension::extrapolate(const std::array<double, 3>& values, int points) const {
+  const int first = std::max(0, count - points);
+  double sum = 0;
+  for (int i = first; i < count; ++i) {
+    double weight = 1;
+    for (int j = first; j < count; ++j) {
+      if (j == i) continue;
+      weight *=
+          static_cast<double>(extent - samples[j]) / static_cast<double>(samples[i] - samples[j]);
+    }
+    sum += weight * values[i];
+  }
+  return sum;
+}
+
+ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
+  const bool with_time = purpose != Purpose::memory;
+  const Strategy& s = request.strategy;
+  ShrunkenPrograms shrunken;
+  const Lengths lengths = lengths_of(s, request.sequence);
+  const int64_t blocks = lengths.blocks();
+  shrunken.repeats_blocks = blocks > 1;
+  // Buffers in flight are in the steady state once there are more repeats than the program looks
+  // ahead and stores behind; exchanges that overlap hold a chunk more on either side.
+  const int64_t exchanged = s.parallel.ulysses > 1 && s.parallel.overlap ? 2 : 0;
+  const int64_t first = 2 + exchanged + std::max({int64_t{1}, s.prefetch_depth, s.offload_window});
+  const int64_t repeats = blocks > 1 ? blocks : lengths.chunks();
+  const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
+  const int64_t exact = !with_time ? kExactRepeatsForMemory
+                        : pairs    ? kExactPairedRepeats
+                                   : kExactRepeats;
+  const bool small = repeats <= exact;
+  // A ring's ops depend on how its positions' chunks lie to each other, of which each has an even
+  // number; and some chunks can be dealt out to a tensor group, but not every chunk.
+  const Parallel& p = s.parallel;
+  const bool ring = p.ring > 1;
+  const bool whole = small || (ring && (with_time || blocks > 1)) || s.chunk_tokens % p.tensor != 0;
+  const int64_t from = with_time ? first : first + 3;  // two make a line, three a parabola
+  shrunken.repeats = whole ? Dimension::exact(repeats)
+                           : Dimension::sampled(repeats, ring ? round_up(from, 2) : from,
+                                                with_time ? kRepeatSamples : 2, ring ? 2 : 1);
+  // Layers that differ from each other are all kept.
+  const int64_t extent = request.model.layers, of_layer = about_ops_of_layer(request);
+  const bool uneven = purpose == Purpose::uneven_time;
+  const int64_t exact_ops = uneven ? kUnevenExactOps : kExactOps;
+  if (is_fractional(s) || (with_time && extent * of_layer <= exact_ops)) {
+    shrunken.layers = Dimension::exact(extent);
+  } else if (with_time) {
+    const int64_t period = uneven ? kUnevenPeriod : kLayersApart;
+    const int64_t many = kSampleOps / of_layer / 2;
+    const int64_t fewest = std::max(kFewestLayers, many);
+    const int64_t apart =
+        round_up(std::max(uneven ? kUnevenLayersApart : kLayersApart, many), period);
+    shrunken.layers =
+        Dimension::sampled(extent, fewest + (extent - fewest) % period, kLayerSamples, apart);
+  } else {
+    shrunken.layers = Dimension::sampled(extent, kFewestLayers, kLayerSamples);
+  }
+  shrunken.batches = Dimension::sampled(request.micro_batches, with_time ? 2 : 1, 2);
+  return shrunken;
+}
+
+Lengths sample_lengths(const StepRequest& request, const ShrunkenPrograms& shrunken,
+                       int64_t repeats) {
+  const Strategy& s = request.strategy;
+  const int64_t rows = repeats * (shrunken.repeats_blocks ? s.block_tokens : s.chunk_tokens);
+  return {rows,
+          shrunken.repeats_blocks ? s.block_tokens : rows,
+          s.chunk_tokens,
+          s.parallel.ulysses,
+          s.parallel.tensor,
+          s.head_groups};
+}
+
+void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms& t) {
+  for (int b = 0; b < t.batches.count; ++b) {
+    for (int l = 0; l < t.layers.count; ++l) {
+      for (int r = 0; r < t.repeats.count; ++r) {
+        StepRequest small = request;
+        small.model.layers = t.layers.samples[l];
+        small.micro_batches = t.batches.samples[b];
+        const Lengths lengths = sample_lengths(request, t, t.repeats.samples[r]);
+        small.sequence = lengths.sequence * request.strategy.parallel.ring;
+        small.strategy.block_tokens = lengths.block;
+        ShrunkenProgram& sample = t.samples.emplace_back();
+        sample.program = build_program(small);
+        find_phases(sample);
+        if (purpose != Purpose::uneven_time) find_moments(sample);
+        for (const OpShape& shape : sample.program.shapes) {
+          const auto it = std::find(t.shapes.begin(), t.shapes.end(), shape);
+          sample.shapes.push_back(static_cast<int>(it - t.shapes.begin()));
+          if (it == t.shapes.end()) t.shapes.push_back(shape);
+        }
+      }
+    }
+  }
+}
+
+std::string key_of(const StepRequest& r, const ShrunkenPrograms& t) {
+  std::string key;
+  const auto put = [&](int64_t value) {
+    key.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  const Strategy& s = r.strategy;
+  int64_t choices = 0;
+  const auto pack = [&](int64_t value, int bits) { choices = choices << bits | value; };
+  pack(static_cast<int>(s.kv), 2);
+  pack(static_cast<int>(s.idle), 2);
+  pack(s.prefetch_depth, 7);
+  pack(s.offload_window, 7);
+  pack(static_cast<int>(s.backward_order), 1);
+  for (const SavedPolicy* p :
+       {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    pack(static_cast<int>(p->where), 2);
+  }
+  for (const Tier tier : {s.parameters, s.gradients, s.optimizer}) pack(static_cast<int>(tier), 2);
+  pack(r.model.tied_embeddings, 1);
+  pack(r.model.attention, 1);
+  pack(static_cast<int>(r.dtype), 1);
+  pack(t.repeats_blocks, 1);
+  // Of the degrees, only a ring's shapes the list; the others are sizes.
+  const Parallel& p = s.parallel;
+  pack(p.ulysses > 1, 1);
+  pack(p.tensor > 1, 1);
+  pack(p.ranks() > 1, 1);
+  pack(p.replicas() > 1, 1);
+  pack(p.shards() > 1 ? p.zero : 0, 2);
+  pack(p.overlap, 1);
+  pack(r.ends.first, 1);
+  pack(r.ends.last, 1);
+  put(choices);
+  put(p.ring);
+  put(t.repeats_blocks ? s.block_tokens / s.chunk_tokens : 0);
+  put(s.head_groups);
+  put(kv_groups(r.model, lengths_of(s, r.sequence)));
+  for (const Dimension* d : {&t.layers, &t.repeats, &t.batches})
+    put(10 * d->samples[d->count - 1] + d->count);
+  if (is_fractional(s)) {
+    for (const SavedPolicy* p :
+         {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+      put(static_cast<int64_t>(p->fraction * 1e9));
+    }
+  }
+  return key;
+}
+
+}  // namespace longspan

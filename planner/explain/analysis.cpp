@@ -1,0 +1,258 @@
+#include "planner/explain/analysis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/units.h"
+#include "planner/cost/cost_model.h"
+#include "planner/cost/work.h"
+#include "planner/simulate/simulate.h"
+
+namespace longspan {
+
+Simulated simulate_plan(const Plan& plan) {
+  Simulated result;
+  result.program = build_program(step_request(plan));
+  result.layout = lay_out(result.program);
+  const CostModel cost(plan.hardware, plan.dtype);
+  result.timeline = simulate(result.program, result.layout, cost.durations(result.program),
+                             cost.interference(), true);
+  result.prediction = prediction_of(plan, result.timeline.step_seconds, result.layout.arena_bytes);
+  return result;
+}
+
+namespace {
+
+bool is_copy(OpKind kind) {
+  return kind == OpKind::copy_h2d || kind == OpKind::copy_d2h || kind == OpKind::io_read ||
+         kind == OpKind::io_write;
+}
+
+// Of the ops that `op` waited for, the one that ended last; -1 if it waited for none.
+int32_t blocker_of(const Simulated& s, const Queued& op) {
+  int32_t blocker = -1;
+  for (int stream = 0; stream < kStreamCount; ++stream) {
+    const int32_t ordinal = op.waits[stream];
+    if (ordinal < 0) continue;
+    const int32_t candidate = s.layout.streams[stream][ordinal].op;
+    if (blocker < 0 || s.timeline.spans[candidate].end > s.timeline.spans[blocker].end) {
+      blocker = candidate;
+    }
+  }
+  return blocker;
+}
+
+std::string what_of(const Program& program, const Op& op) {
+  std::string text(name_of(op.kind));
+  if (op.kind >= OpKind::zero) {
+    text += fmt::format(" of {}", name_of(program.shapes[op.shape].tensor));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<KindTime> time_by_kind(const Program& program, const Timeline& timeline) {
+  std::vector<double> flops(program.shapes.size());
+  for (size_t i = 0; i < flops.size(); ++i) flops[i] = flops_of(program, program.shapes[i]);
+  std::array<KindTime, kOpKindCount> kinds{};
+  const std::array<double, kOpKindCount> seconds = seconds_by_kind(program, timeline);
+  for (const Op& op : program.ops) {
+    KindTime& kind = kinds[static_cast<int>(op.kind)];
+    ++kind.count;
+    kind.flops += flops[op.shape];
+    if (is_copy(op.kind)) {
+      kind.bytes += static_cast<double>(program.bytes[program.shapes[op.shape].tensor]);
+    }
+  }
+  std::vector<KindTime> result;
+  for (int k = 0; k < kOpKindCount; ++k) {
+    if (kinds[k].count == 0) continue;
+    kinds[k].kind = static_cast<OpKind>(k);
+    kinds[k].seconds = seconds[k];
+    result.push_back(kinds[k]);
+  }
+  std::stable_sort(result.begin(), result.end(),
+                   [](const KindTime& a, const KindTime& b) { return a.seconds > b.seconds; });
+  return result;
+}
+
+std::vector<ComputeWait> compute_waits(const Simulated& s) {
+  std::map<std::pair<Stream, std::string>, double> waits;
+  const auto add = [&](int32_t op, double seconds) {
+    waits[{s.program.ops[op].stream, what_of(s.program, s.program.ops[op])}] += seconds;
+  };
+  double free_since = 0;
+  for (const Queued& queued : s.layout.streams[static_cast<int>(Stream::compute)]) {
+    const Span& span = s.timeline.spans[queued.op];
+    const int32_t blocker = blocker_of(s, queued);
+    if (span.start > free_since && blocker >= 0) add(blocker, span.start - free_since);
+    free_since = span.end;
+  }
+  if (s.timeline.step_seconds > free_since && !s.timeline.spans.empty()) {
+    const auto last = std::max_element(s.timeline.spans.begin(), s.timeline.spans.end(),
+                                       [](const Span& a, const Span& b) { return a.end < b.end; });
+    add(static_cast<int32_t>(last - s.timeline.spans.begin()),
+        s.timeline.step_seconds - free_since);
+  }
+  std::vector<ComputeWait> result;
+  for (const auto& [key, seconds] : waits) result.push_back({key.first, key.second, seconds});
+  std::stable_sort(result.begin(), result.end(), [](const ComputeWait& a, const ComputeWait& b) {
+    return a.seconds > b.seconds;
+  });
+  return result;
+}
+
+std::vector<PeakMemory> memory_at_peak(const Program& program, const Layout& layout) {
+  const auto curve = live_bytes_by_op(program);
+  std::vector<PeakMemory> result;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (layout.arena_bytes[tier] == 0) continue;
+    const auto peak =
+        std::max_element(curve.begin(), curve.end(),
+                         [&](const auto& a, const auto& b) { return a[tier] < b[tier]; });
+    const auto position = static_cast<int32_t>(peak - curve.begin());
+    std::map<Tensor, TensorMemory> tensors;
+    PeakMemory memory;
+    memory.tier = static_cast<Tier>(tier);
+    memory.arena_bytes = layout.arena_bytes[tier];
+    memory.op = describe(program, program.ops[position]);
+    for (size_t b = 0; b < program.buffers.size(); ++b) {
+      const Buffer& buffer = program.buffers[b];
+      if (static_cast<int>(buffer.tier) != tier) continue;
+      const bool alive = buffer.first_op >= 0 && buffer.first_op <= position &&
+                         std::max(buffer.first_op, buffer.last_op) >= position;
+      if (!buffer.persistent && !alive) continue;
+      TensorMemory& entry = tensors[buffer.tensor];
+      entry.tensor = buffer.tensor;
+      const int64_t bytes = round_up(program.bytes_of(static_cast<BufferId>(b)), kArenaAlignment);
+      ++entry.count;
+      entry.bytes += bytes;
+      memory.live_bytes += bytes;
+    }
+    for (const auto& [tensor, entry] : tensors) {
+      if (entry.bytes > 0) memory.tensors.push_back(entry);
+    }
+    std::stable_sort(
+        memory.tensors.begin(), memory.tensors.end(),
+        [](const TensorMemory& a, const TensorMemory& b) { return a.bytes > b.bytes; });
+    result.push_back(std::move(memory));
+  }
+  return result;
+}
+
+namespace {
+
+bool between(Tensor tensor, Tensor first, Tensor last) { return tensor >= first && tensor <= last; }
+
+// Which knob shrinks a tensor's share of the device; empty if none is left to turn.
+std::string device_knob(Tensor tensor, const Strategy& s, bool chunked) {
+  if (between(tensor, Tensor::adam_m_embedding, Tensor::adam_v_head) ||
+      between(tensor, Tensor::master_embedding, Tensor::master_head)) {
+    return s.optimizer == Tier::device ? "move the optimizer state to host (states.optimizer: host)"
+                                       : "";
+  }
+  if (between(tensor, Tensor::grads_embedding, Tensor::grads_head)) {
+    return s.gradients == Tier::device ? "move the gradients to host (states.gradients: host)" : "";
+  }
+  if (between(tensor, Tensor::params_embedding, Tensor::params_head)) {
+    return s.parameters == Tier::device
+               ? "stream the parameters from host (states.parameters: host)"
+               : "";
+  }
+  switch (tensor) {
+    case Tensor::ws_loss:
+      return "use a smaller tile for the logits (tiles.loss)";
+    case Tensor::ws_mlp_forward:
+    case Tensor::ws_mlp_forward_saving:
+    case Tensor::ws_mlp_backward:
+    case Tensor::ws_mlp_backward_saved:
+      return "use a smaller tile in the MLP (tiles.mlp)";
+    case Tensor::ws_qkv_forward:
+    case Tensor::ws_qkv_backward:
+      return "use a smaller tile in the projections (tiles.projection)";
+    case Tensor::inner:
+      return s.mlp_inner.where == Saved::keep ? "recompute the MLP's inner tensor "
+                                                "(saved.mlp_inner: recompute)"
+                                              : "use a smaller block (block_tokens)";
+    case Tensor::x:
+      return s.layer_input.where == Saved::keep
+                 ? "offload the layer inputs (saved.layer_input: host)"
+                 : "use a smaller block (block_tokens)";
+    case Tensor::k_all:
+    case Tensor::v_all:
+    case Tensor::dk_all:
+    case Tensor::dv_all:
+      return s.kv == Tier::device ? "stream keys and values from host (kv: host)" : "";
+    default:
+      return chunked ? "use a smaller chunk or block (chunk_tokens, block_tokens)"
+                     : "cut the sequence into chunks (chunk_tokens)";
+  }
+}
+
+std::string time_suggestion(const ComputeWait& wait) {
+  switch (wait.stream) {
+    case Stream::h2d:
+      return "load earlier (prefetch_depth), use larger chunks, or keep that tensor on device";
+    case Stream::d2h:
+      return "let stores take longer (offload_window), or keep that tensor on device";
+    case Stream::io:
+      return "keep that tensor on host instead of in a file, or use faster storage";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+Diagnosis diagnose(const Plan& plan, const Simulated& s) {
+  Diagnosis result;
+  const double step = s.timeline.step_seconds;
+  const double busy = s.timeline.busy_seconds[static_cast<int>(Stream::compute)] / step;
+  const std::vector<ComputeWait> waits = compute_waits(s);
+  constexpr double kWorthMentioning = 0.03;  // of the step
+  if (!waits.empty() && waits.front().seconds > kWorthMentioning * step) {
+    result.limit = fmt::format(
+        "compute waits during {:.1f} % of the step, the longest for {} on the {} stream ({:.1f} %)",
+        100 * (1 - busy), waits.front().what, name_of(waits.front().stream),
+        100 * waits.front().seconds / step);
+    std::string suggestion = time_suggestion(waits.front());
+    if (!suggestion.empty()) result.suggestions.push_back("time: " + suggestion);
+  } else {
+    const std::vector<KindTime> kinds = time_by_kind(s.program, s.timeline);
+    const auto longest = std::find_if(kinds.begin(), kinds.end(),
+                                      [](const KindTime& k) { return !is_copy(k.kind); });
+    result.limit = fmt::format(
+        "compute is the limit: it is busy during {:.1f} % of the step, {:.1f} "
+        "% of it in {}",
+        100 * busy, 100 * longest->seconds / step, name_of(longest->kind));
+    const Strategy& saved = plan.strategy;
+    if (saved.attention_out.where == Saved::recompute) {
+      result.suggestions.emplace_back(
+          "time: save the attention output instead of running attention again "
+          "(saved.attention_out: host)");
+    } else if (saved.qkv.where == Saved::recompute || saved.mlp_inner.where == Saved::recompute) {
+      result.suggestions.emplace_back(
+          "time: save more instead of recomputing it (saved.qkv, saved.mlp_inner), where memory "
+          "allows");
+    }
+  }
+  const bool chunked = plan.strategy.chunk_tokens < plan.sequence;
+  for (const PeakMemory& memory : memory_at_peak(s.program, s.layout)) {
+    if (memory.tier != Tier::device) continue;
+    for (const TensorMemory& tensor : memory.tensors) {
+      const std::string knob = device_knob(tensor.tensor, plan.strategy, chunked);
+      if (knob.empty()) continue;
+      result.suggestions.push_back(fmt::format(
+          "device memory: {} ({} is {:.1f} % of the peak)", knob, name_of(tensor.tensor),
+          100 * static_cast<double>(tensor.bytes) / static_cast<double>(memory.live_bytes)));
+      break;
+    }
+  }
+  return result;
+}
+
+}  // namespace longspan

@@ -1,0 +1,66 @@
+#include "planner/explain/rival.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/units.h"
+#include "planner/explain/analysis.h"
+#include "planner/pipeline/pipeline_step.h"
+
+namespace longspan {
+namespace {
+
+bool has_pipeline(const Plan& plan) { return plan.strategy.parallel.has_pipeline(); }
+
+// "it waits 3.1 % of its step for comm, 1.0 % for d2h"
+std::string waits_of(const Plan& plan) {
+  constexpr double kLeast = 0.001;  // of a step
+  std::array<double, kStreamCount> seconds{};
+  for (const ComputeWait& wait : compute_waits(simulate_plan(plan))) {
+    seconds[static_cast<int>(wait.stream)] += wait.seconds;
+  }
+  std::string text;
+  for (int stream = 0; stream < kStreamCount; ++stream) {
+    const double share = seconds[stream] / plan.predicted.step_seconds;
+    if (share < kLeast || static_cast<Stream>(stream) == Stream::compute) continue;
+    text += fmt::format("{}{:.1f} %{} for {}", text.empty() ? "" : ", ", 100 * share,
+                        text.empty() ? " of its step" : "", name_of(static_cast<Stream>(stream)));
+  }
+  return text.empty() ? "it waits for nothing" : "it waits " + text;
+}
+
+std::string bubbles_of(const Plan& plan) {
+  const PipelineStep step = pipeline_step(plan);
+  double busy = 0;
+  for (const PipelineRank& rank : step.ranks) busy = std::max(busy, rank.busy_seconds);
+  return fmt::format("a rank is busy for up to {} of it, and idle {:.1f} % of the schedule",
+                     format_seconds(busy / static_cast<double>(plan.strategy.parallel.data)),
+                     100 * step.bubble_rate);
+}
+
+std::string account_of(const Plan& plan) {
+  return has_pipeline(plan) ? bubbles_of(plan) : waits_of(plan);
+}
+
+}  // namespace
+
+std::string why_chosen(const Plan& best, const Plan& rival) {
+  const Plan& piped = has_pipeline(best) ? best : rival;
+  const double own = seconds_per_sequence(best), other = seconds_per_sequence(rival);
+  const std::string apart =
+      fmt::format("{:.1f} % {}", 100 * std::abs(other / own - 1), other >= own ? "more" : "less");
+  const char* without = "the best plan without";
+  const std::string kind = describe(piped.strategy.parallel.pipeline);
+  if (has_pipeline(best)) {
+    return fmt::format("{} takes {} a sequence: {}; {} one takes {}: {}", kind, format_seconds(own),
+                       account_of(best), without, apart, account_of(rival));
+  }
+  return fmt::format("{} one takes {} a sequence: {}; {} takes {}: {}", without,
+                     format_seconds(own), account_of(best), degrees_of(rival.strategy.parallel),
+                     apart, account_of(rival));
+}
+
+}  // namespace longspan

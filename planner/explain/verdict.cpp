@@ -1,0 +1,353 @@
+#include "planner/explain/verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "planner/evaluate/bounds.h"
+#include "planner/evaluate/evaluate.h"
+#include "planner/explain/analysis.h"
+#include "planner/search/knobs.h"
+#include "planner/simulate/simulate.h"
+
+namespace longspan {
+namespace {
+
+constexpr double kSame = 5e-3;  // of the step: no prediction tells less apart
+constexpr size_t kTries = 6;    // layouts that are looked at for one lift
+
+Obstacle resource_of(Stream stream) {
+  switch (stream) {
+    case Stream::h2d:
+    case Stream::d2h:
+      return Obstacle::pcie_time;
+    case Stream::io:
+      return Obstacle::storage_time;
+    case Stream::host:
+      return Obstacle::host_time;
+    case Stream::comm:
+      return Obstacle::network_time;
+    default:
+      return Obstacle::compute_time;
+  }
+}
+
+// Exchanges that do not overlap run on the compute stream.
+Obstacle resource_of(const Op& op) {
+  return op.kind >= OpKind::all_to_all ? Obstacle::network_time : resource_of(op.stream);
+}
+
+// A message of the house says what is wrong and, after a semicolon, what to try.
+std::pair<std::string, std::string> split_advice(const std::string& message) {
+  const size_t at = message.find("; ");
+  if (at == std::string::npos) return {message, ""};
+  return {message.substr(0, at), message.substr(at + 2)};
+}
+
+// Without the key in front and the value that was got: both stand beside it.
+std::string bare(const std::string& reason) {
+  const size_t key = reason.find(": ");
+  const size_t from = key == std::string::npos ? 0 : key + 2;
+  return reason.substr(from, reason.find(", got ") - from);
+}
+
+// What heads are in the way of the strategy, if any.
+std::string heads_in_the_way(const ModelSpec& model, const Strategy& s) {
+  const auto over = [](int64_t heads, const char* kind, int64_t shares, const char* what) {
+    return fmt::format("{} {}heads over {} {}", heads, kind, shares, what);
+  };
+  const Parallel& p = s.parallel;
+  if (p.tensor > 1 && model.heads % p.tensor != 0) return over(model.heads, "", p.tensor, "ranks");
+  if (p.tensor > 1 && model.kv_heads % p.tensor != 0) {
+    return over(model.kv_heads, "K,V ", p.tensor, "ranks");
+  }
+  if (!heads_divide_into(model, p.ulysses, 1)) {
+    const bool queries = model.heads % p.ulysses != 0;
+    return over(queries ? model.heads : model.kv_heads, queries ? "" : "K,V ", p.ulysses, "ranks");
+  }
+  if (!heads_divide_into(model, p.ulysses, s.head_groups)) {
+    return over(model.heads / p.ulysses, "", s.head_groups, "groups");
+  }
+  return "";
+}
+
+bool deals_out_evenly(const Strategy& s, int64_t sequence) {
+  const Parallel& p = s.parallel;
+  const int64_t share = sequence / p.ring;
+  return s.chunk_tokens > 0 && sequence % s.chunk_tokens == 0 && s.chunk_tokens % p.ulysses == 0 &&
+         (p.ring == 1 || sequence % (2 * p.ring * s.chunk_tokens) == 0) &&
+         sequence % p.tensor == 0 && s.block_tokens > 0 && share % s.block_tokens == 0 &&
+         s.block_tokens % s.chunk_tokens == 0;
+}
+
+// A step's seconds by what they went to: compute itself; where it was slowed down, the copies
+// beside it; and what it waited for on other streams.
+std::array<double, kObstacleCount> parts_of(const Simulated& s, const CostModel& cost,
+                                            double sequences) {
+  std::array<double, kObstacleCount> parts{};
+  const auto add = [&](Obstacle resource, double seconds) {
+    parts[static_cast<int>(resource)] += seconds / sequences;
+  };
+  const std::vector<double> alone = cost.durations(s.program);
+  for (const Queued& queued : s.layout.streams[static_cast<int>(Stream::compute)]) {
+    const Span& span = s.timeline.spans[queued.op];
+    add(resource_of(s.program.ops[queued.op]), alone[queued.shape]);
+    add(Obstacle::pcie_time, span.end - span.start - alone[queued.shape]);
+  }
+  for (const ComputeWait& wait : compute_waits(s)) add(resource_of(wait.stream), wait.seconds);
+  return parts;
+}
+
+const char* machine_part(Obstacle resource) {
+  switch (resource) {
+    case Obstacle::pcie_time:
+      return "a PCIe link";
+    case Obstacle::network_time:
+      return "a network";
+    case Obstacle::storage_time:
+      return "a file tier";
+    case Obstacle::host_time:
+      return "a host processor";
+    default:
+      return "a device";
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(Obstacle obstacle) {
+  constexpr std::array<std::string_view, kObstacleCount> names = {
+      "none",          "heads",        "divisibility",  "rules",
+      "device memory", "host memory",  "nvme capacity", "compute time",
+      "PCIe time",     "network time", "storage time",  "host time"};
+  return names[static_cast<int>(obstacle)];
+}
+
+NeighbourJudge::NeighbourJudge(const Plan& plan)
+    : plan_(plan), capacity_(capacities(plan.hardware)), cost_(plan.hardware, plan.dtype) {
+  const Simulated own = simulate_plan(plan);
+  const auto sequences = static_cast<double>(plan.strategy.parallel.data);
+  seconds_ = own.timeline.step_seconds / sequences;
+  parts_ = parts_of(own, cost_, sequences);
+}
+
+StepRequest NeighbourJudge::request_of(const Strategy& strategy) const {
+  StepRequest request = step_request(plan_);
+  request.strategy = strategy;
+  return request;
+}
+
+// Why the strategy cannot be a plan's at all.
+bool NeighbourJudge::is_invalid(Verdict& verdict) const {
+  const Strategy& s = verdict.neighbour.strategy;
+  std::string message;
+  try {
+    validate(s, plan_.model, plan_.sequence, "");
+  } catch (const Error& error) {
+    message = std::string(error.what()).substr(2);  // without ": " of no origin
+  }
+  if (message.empty()) {
+    const int64_t chunks = plan_.sequence / s.parallel.ring / s.chunk_tokens;
+    const int64_t most = most_chunks(plan_.model.layers, s.kv == Tier::host);
+    const int64_t own = plan_.sequence / plan_.strategy.parallel.ring / plan_.strategy.chunk_tokens;
+    if (chunks <= std::max(most, own)) return false;
+    message = fmt::format("{} chunks, more than are looked at; a larger chunk", chunks);
+  }
+  std::tie(verdict.reason, verdict.lift) = split_advice(message);
+  verdict.reason = bare(verdict.reason);
+  verdict.obstacle = Obstacle::rules;
+  const std::string heads = heads_in_the_way(plan_.model, s);
+  if (!heads.empty()) {
+    verdict.obstacle = Obstacle::heads;
+    verdict.reason = heads;
+  } else if (!deals_out_evenly(s, plan_.sequence)) {
+    verdict.obstacle = Obstacle::divisibility;
+  }
+  return true;
+}
+
+Verdict NeighbourJudge::verdict_of(const Neighbour& neighbour) const {
+  Verdict verdict;
+  verdict.neighbour = neighbour;
+  if (is_invalid(verdict)) return verdict;
+
+  Plan changed = plan_;
+  changed.strategy = neighbour.strategy;
+  verdict.peak_bytes = exact_peak_bytes(step_request(changed));
+  for (int tier = kTierCount - 1; tier >= 0; --tier) {
+    const int64_t missing = verdict.peak_bytes[tier] - capacity_[tier];
+    if (missing <= 0) continue;
+    verdict.short_bytes[tier] = missing;
+    verdict.obstacle = static_cast<Obstacle>(static_cast<int>(Obstacle::device_memory) + tier);
+    verdict.reason = fmt::format("short by {}{}{}", format_bytes(missing),
+                                 verdict.reason.empty() ? "" : "; and ", verdict.reason);
+  }
+  if (verdict.obstacle != Obstacle::none) return verdict;
+
+  const Simulated simulated = simulate_plan(changed);
+  const auto sequences = static_cast<double>(neighbour.strategy.parallel.data);
+  verdict.seconds_slower = simulated.timeline.step_seconds / sequences - seconds_;
+  if (std::abs(verdict.seconds_slower) <= kSame * seconds_) {
+    verdict.seconds_slower = 0;
+    verdict.reason = "as fast";
+  } else if (verdict.seconds_slower < 0) {
+    verdict.reason = format_seconds(-verdict.seconds_slower) + " faster";
+  } else {
+    verdict.reason = format_seconds(verdict.seconds_slower) + " slower";
+    const Parts parts = parts_of(simulated, cost_, sequences);
+    Parts more{};
+    for (size_t i = 0; i < parts.size(); ++i) more[i] = parts[i] - parts_[i];
+    verdict.obstacle =
+        static_cast<Obstacle>(std::max_element(more.begin(), more.end()) - more.begin());
+  }
+  return verdict;
+}
+
+std::vector<Verdict> NeighbourJudge::verdicts(const Progress& progress) const {
+  const std::vector<Neighbour> all =
+      neighbours(plan_.strategy, plan_.sequence, capacity_[static_cast<int>(Tier::nvme)] > 0);
+  std::vector<Verdict> result;
+  for (const Neighbour& neighbour : all) {
+    if (progress) {
+      progress(static_cast<int64_t>(result.size()), static_cast<int64_t>(all.size()));
+    }
+    result.push_back(verdict_of(neighbour));
+  }
+  return result;
+}
+
+// Bounds say which second changes may fit, and in which order to look at them.
+std::string NeighbourJudge::one_more_knob(const Verdict& verdict) const {
+  const Strategy& from = verdict.neighbour.strategy;
+  struct Change {
+    Neighbour neighbour;
+    double seconds;
+  };
+  std::vector<Change> changes;
+  Bounds bounds(request_of(from), cost_);
+  for (Neighbour& n : neighbours(from, plan_.sequence, capacity_[2] > 0)) {
+    Verdict valid;
+    valid.neighbour = n;
+    if (n.knob == verdict.neighbour.knob || is_invalid(valid)) continue;
+    const Bound bound = bounds.of(n.strategy);
+    bool may_fit = true;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      may_fit &= bound.peak_bytes[tier] <= capacity_[tier];
+    }
+    const auto sequences = static_cast<double>(n.strategy.parallel.data);
+    if (may_fit) changes.push_back({std::move(n), bound.step_seconds / sequences});
+  }
+  std::stable_sort(changes.begin(), changes.end(),
+                   [](const Change& a, const Change& b) { return a.seconds < b.seconds; });
+  changes.resize(std::min(changes.size(), kTries));
+  for (const Change& change : changes) {
+    const auto bytes = exact_peak_bytes(request_of(change.neighbour.strategy));
+    bool fits = true;
+    for (int tier = 0; tier < kTierCount; ++tier) fits &= bytes[tier] <= capacity_[tier];
+    if (!fits) continue;
+    const int tier = static_cast<int>(verdict.obstacle) - static_cast<int>(Obstacle::device_memory);
+    return fmt::format("{}: {} ({} {})", change.neighbour.knob, change.neighbour.to,
+                       name_of(static_cast<Tier>(tier)), format_bytes(bytes[tier]));
+  }
+  return "";
+}
+
+// The least of a few factors that the resource's ops would have to be faster by.
+std::string NeighbourJudge::faster_resource(const Verdict& verdict) const {
+  const StepRequest request = request_of(verdict.neighbour.strategy);
+  const Program program = build_program(request);
+  const Layout layout = lay_out(program);
+  const std::vector<double> alone = cost_.durations(program);
+  std::vector<bool> concerned(alone.size());
+  for (const Op& op : program.ops) {
+    if (resource_of(op) == verdict.obstacle) concerned[op.shape] = true;
+  }
+  const double goal = (1 + kSame) * seconds_ * static_cast<double>(request.strategy.parallel.data);
+  const auto is_enough = [&](double factor) {
+    std::vector<double> durations = alone;
+    for (size_t i = 0; i < durations.size(); ++i) {
+      if (concerned[i]) durations[i] /= factor;
+    }
+    return simulate(program, layout, durations, cost_.interference(), false).step_seconds <= goal;
+  };
+  constexpr std::array<double, 6> factors = {1.25, 1.5, 2, 3, 4, 8};
+  const auto enough = std::partition_point(factors.begin(), factors.end(),
+                                           [&](double factor) { return !is_enough(factor); });
+  if (enough == factors.end()) return "";
+  return fmt::format("{} {} times as fast", machine_part(verdict.obstacle), *enough);
+}
+
+std::string NeighbourJudge::lift(const Verdict& verdict) const {
+  if (verdict.obstacle == Obstacle::none) return "";
+  if (!verdict.lift.empty() || verdict.obstacle <= Obstacle::rules) return verdict.lift;
+  if (verdict.obstacle >= Obstacle::compute_time) return faster_resource(verdict);
+  std::string knob = one_more_knob(verdict);
+  if (!knob.empty()) return knob;
+  std::string capacity;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (verdict.short_bytes[tier] == 0) continue;
+    capacity +=
+        fmt::format("{}{} of {} memory", capacity.empty() ? "" : " and ",
+                    format_bytes(verdict.peak_bytes[tier]), name_of(static_cast<Tier>(tier)));
+  }
+  return capacity;
+}
+
+std::vector<size_t> most_telling(const std::vector<Verdict>& verdicts, size_t lines) {
+  std::vector<size_t> order(verdicts.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto distance = [&](size_t i) {
+    const Verdict& v = verdicts[i];
+    const double bytes = static_cast<double>(
+        std::accumulate(v.short_bytes.begin(), v.short_bytes.end(), int64_t{0}));
+    return bytes > 0 ? bytes : v.seconds_slower;
+  };
+  // Each one's place among those with the same obstacle; the faster ones have a place of their own.
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return distance(a) < distance(b); });
+  std::array<int64_t, kObstacleCount + 1> taken{};
+  std::vector<std::pair<int64_t, size_t>> ranked;
+  for (const size_t i : order) {
+    const Verdict& v = verdicts[i];
+    ranked.push_back({taken[v.faster() ? kObstacleCount : static_cast<int>(v.obstacle)]++, i});
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  ranked.resize(std::min(ranked.size(), lines));
+  std::stable_sort(ranked.begin(), ranked.end(), [&](const auto& a, const auto& b) {
+    const auto key = [&](size_t i) {
+      return std::pair(verdicts[i].obstacle, !verdicts[i].faster());
+    };
+    return key(a.second) < key(b.second);
+  });
+  std::vector<size_t> chosen;
+  for (const auto& entry : ranked) chosen.push_back(entry.second);
+  return chosen;
+}
+
+std::string summary_of(const std::vector<Verdict>& verdicts) {
+  int64_t as_fast = 0, slower = 0, too_large = 0, impossible = 0;
+  const Verdict* fastest = nullptr;
+  for (const Verdict& v : verdicts) {
+    if (v.faster() && (fastest == nullptr || v.seconds_slower < fastest->seconds_slower)) {
+      fastest = &v;
+    }
+    as_fast += v.obstacle == Obstacle::none && !v.faster();
+    slower += v.obstacle >= Obstacle::compute_time;
+    too_large += !v.fits() && v.obstacle >= Obstacle::device_memory;
+    impossible += !v.fits() && v.obstacle < Obstacle::device_memory;
+  }
+  const std::string others =
+      fmt::format("{} as fast, {} slower, {} that do not fit, {} that cannot be", as_fast, slower,
+                  too_large, impossible);
+  if (fastest == nullptr) return "No neighbour is faster: " + others;
+  return fmt::format("This plan is not the best: {} {} is {}; besides {}", fastest->neighbour.knob,
+                     fastest->neighbour.to, fastest->reason, others);
+}
+
+}  // namespace longspan

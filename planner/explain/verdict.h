@@ -1,0 +1,99 @@
+// What becomes of a plan when one knob is turned, and which limit is in the way.
+//
+// Every neighbour is judged the exact way: laid out on all ranks and, where it fits, simulated. A
+// neighbour that would be slower is rejected by the resource that its step gained most seconds on:
+// a step is what its compute takes, plus what compute waits for on every other stream, so the
+// difference of two steps is a sum over resources. Steps of different numbers of data replicas are
+// compared per sequence.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "planner/cost/cost_model.h"
+#include "planner/explain/neighbours.h"
+#include "planner/plan/plan.h"
+#include "planner/search/search.h"
+
+namespace longspan {
+
+enum class Obstacle {
+  none,           // it fits, and is as fast as the plan or faster
+  heads,          // they cannot be dealt out to so many ranks or groups
+  divisibility,   // the sequence or a chunk cannot
+  rules,          // knobs that do not go together, or more ops than are looked at
+  device_memory,  // capacities: it does not fit
+  host_memory,
+  nvme_capacity,
+  compute_time,  // resources: it fits and is slower
+  pcie_time,
+  network_time,
+  storage_time,
+  host_time,  // of the host's processor
+};
+inline constexpr int kObstacleCount = static_cast<int>(Obstacle::host_time) + 1;
+std::string_view name_of(Obstacle);
+
+struct Verdict {
+  Neighbour neighbour;
+  Obstacle obstacle = Obstacle::none;
+  std::string reason;  // by how much: "short by 3.2 GiB", "4.1 s slower", "64 heads over 128 ranks"
+  std::array<int64_t, kTierCount> peak_bytes{};   // 0 where it cannot be laid out
+  std::array<int64_t, kTierCount> short_bytes{};  // beyond the capacities
+  double seconds_slower = 0;                      // per sequence; negative: faster
+  std::string lift;  // one change that lifts the limit; empty if not asked for, or if none does
+
+  bool fits() const { return obstacle == Obstacle::none || obstacle >= Obstacle::compute_time; }
+  bool faster() const { return obstacle == Obstacle::none && seconds_slower < 0; }
+};
+
+/// Judges the neighbours of one plan. Keeps what that takes; not thread-safe.
+class NeighbourJudge {
+ public:
+  /// Lays out and simulates the plan. REQUIRES: it is valid; it need not fit.
+  explicit NeighbourJudge(const Plan& plan);
+
+  /// Of all neighbours, in their order, without lifts. A difference of less than half a
+  /// percent of the step counts as none: no prediction tells that apart.
+  std::vector<Verdict> verdicts(const Progress& progress = {}) const;
+
+  /// One change that lifts the verdict's limit, as a part of a sentence:
+  /// - memory: one more knob with which it fits (laid out to be sure), the fastest by its bound;
+  ///   else the capacity it needs;
+  /// - time: how much faster the resource would have to be for it to be even, up to 8 times;
+  /// - heads, divisibility, rules: what the check itself says to try.
+  /// Empty where nothing is in the way, or nothing that is known of helps.
+  std::string lift(const Verdict& verdict) const;
+
+  double seconds() const { return seconds_; }  // of the plan, per sequence
+
+ private:
+  /// Compute's own seconds, and those it waits for every resource; by Obstacle, per sequence.
+  using Parts = std::array<double, kObstacleCount>;
+
+  Verdict verdict_of(const Neighbour& neighbour) const;
+  bool is_invalid(Verdict& verdict) const;
+  std::string one_more_knob(const Verdict& verdict) const;
+  std::string faster_resource(const Verdict& verdict) const;
+  StepRequest request_of(const Strategy& strategy) const;
+
+  Plan plan_;
+  std::array<int64_t, kTierCount> capacity_;
+  CostModel cost_;
+  Parts parts_{};
+  double seconds_ = 0;
+};
+
+/// The verdicts that say most, at most `lines` of them and in the order of obstacles: of those that
+/// are faster than the plan and of every obstacle in turn the fastest, or the one that is closest
+/// to being lifted. Indices into `verdicts`.
+std::vector<size_t> most_telling(const std::vector<Verdict>& verdicts, size_t lines);
+
+/// One sentence: whether a neighbour is faster, and so the plan not the best; how many are not, and
+/// why.
+std::string summary_of(const std::vector<Verdict>& verdicts);
+
+}  // namespace longspan

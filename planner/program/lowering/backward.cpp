@@ -1,0 +1,495 @@
+#include <algorithm>
+
+#include "planner/program/lowering/lowering.h"
+
+namespace longspan {
+
+void StepLowering::backward(const StageLayers& stage, int micro_batch) {
+  stage_ = &stage;
+  take_up(stage, micro_batch);
+  last_micro_batch_ = ++passed_[1][&stage - rank_.stages.data()] == program_.micro_batches;
+  builder_.set_micro_batch(micro_batch);
+  if (!stage.ends.last) receive(Tensor::dx, stage.end - 1, gradient_);
+  for (int layer = stage.end - 1; layer >= stage.first; --layer) backward_layer(layer);
+  if (stage.ends.first) {
+    embedding_backward();
+  } else {
+    send(Tensor::dx, gradient_);
+  }
+  if (tokens_all_ >= 0) builder_.release(tokens_all_);
+}
+
+void StepLowering::backward_layer(int layer) {
+  LayerSaved& mine = saved_[layer];
+  const int unit = unit_of_layer(layer);
+  parameters(unit);
+  if (layer > stage_->first) prefetch_parameters(unit - 1);
+  gradients(unit);
+  if (!program_.model.attention) {
+    backward_without_attention(layer);
+  } else if (in_groups()) {
+    backward_groups(layer);
+  } else {
+    backward_chunks(layer);
+  }
+  for (auto* per_block : {&mine.x, &mine.y, &mine.o, &mine.lse, &mine.inner}) {
+    for (const Parked& parked : *per_block) builder_.drop(parked);
+  }
+  release_parameters(unit);
+  finish_gradients(unit);
+}
+
+void StepLowering::backward_without_attention(int layer) {
+  for (int block = blocks_ - 1; block >= 0; --block) {
+    BackwardBlock b;
+    b.x = builder_.fetch(saved_[layer].x[block]);
+    b.dx = builder_.fetch(gradient_[block]);
+    mlp_backward(layer, block, b.x, b.dx);
+    drop_gradient(block);
+    close_backward(layer, block, b);
+  }
+}
+
+void StepLowering::backward_chunks(int layer) {
+  LayerSaved& mine = saved_[layer];
+  KeyValues kv;
+  std::vector<Parked> q;
+  if (saved(s_.qkv, layer) == Saved::recompute) {
+    restore_projections(layer, kv, q);
+  } else {
+    q = mine.q;
+    kv.k = mine.k;
+    kv.v = mine.v;
+    kv.k.resize(chunks_);
+    kv.v.resize(chunks_);
+    if (!streams_kv()) {
+      kv.k_all = builder_.fetch(mine.k_all);
+      kv.v_all = builder_.fetch(mine.v_all);
+    }
+  }
+
+  if (rings()) {
+    backward_ring(layer, kv, q);
+  } else if (s_.backward_order == BackwardOrder::q_outer) {
+    backward_q_outer(layer, kv, q);
+  } else {
+    backward_kv_outer(layer, kv, q);
+  }
+
+  for (int chunk = 0; chunk < chunks_; ++chunk) {
+    for (const Parked* parked : {&q[chunk], &kv.k[chunk], &kv.v[chunk]}) builder_.drop(*parked);
+  }
+  if (!streams_kv()) {
+    // Recomputed ones were never parked, so this frees them too.
+    builder_.release_fetched(mine.k_all, kv.k_all);
+    builder_.release_fetched(mine.v_all, kv.v_all);
+    builder_.drop(mine.k_all);
+    builder_.drop(mine.v_all);
+  }
+}
+
+void StepLowering::restore_projections(int layer, KeyValues& kv, std::vector<Parked>& q_parked) {
+  LayerSaved& mine = saved_[layer];
+  q_parked.resize(chunks_);
+  kv.k.resize(chunks_);
+  kv.v.resize(chunks_);
+  if (!streams_kv()) {
+    kv.k_all = device(Tensor::k_all, layer, 0);
+    kv.v_all = device(Tensor::v_all, layer, 0);
+  }
+  for (int block = 0; block < blocks_; ++block) {
+    const BufferId x = builder_.fetch(mine.x[block]);
+    const BufferId h = separate_norm() ? norm(layer, block, x, false) : -1;
+    for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
+      const Projections p = project_chunk(layer, chunk, h >= 0 ? h : x, h >= 0, kv);
+      q_parked[chunk] = builder_.park(p.q, idle_chunk());
+      if (streams_kv()) {
+        kv.k[chunk] = builder_.park(p.k, Saved::host);
+        kv.v[chunk] = builder_.park(p.v, Saved::host);
+      }
+    }
+    if (h >= 0) builder_.release(h);
+    builder_.release_fetched(mine.x[block], x);
+  }
+}
+
+void StepLowering::recompute_attention(int layer, int block, KeyValues& kv, std::vector<Parked>& q,
+                                       BufferId o, BufferId lse) {
+  for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
+    Projections p;
+    p.q = builder_.fetch(q[chunk]);
+    if (streams_kv()) {
+      p.k = builder_.fetch(kv.k[chunk]);
+      p.v = builder_.fetch(kv.v[chunk]);
+    }
+    attend_chunk(layer, chunk, kv, p, o, lse);
+    if (streams_kv()) {
+      builder_.release_fetched(kv.k[chunk], p.k);
+      builder_.release_fetched(kv.v[chunk], p.v);
+    }
+    builder_.release_fetched(q[chunk], p.q);
+  }
+}
+
+BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
+                                          std::vector<Parked>& q) {
+  LayerSaved& mine = saved_[layer];
+  BackwardBlock g;
+  g.x = builder_.fetch(mine.x[block]);
+
+  BufferId o = -1;
+  if (!mine.o[block].empty()) {
+    o = builder_.fetch(mine.o[block]);
+    g.out.lse = builder_.fetch(mine.lse[block]);
+  } else {
+    o = device(Tensor::o, layer, block);
+    g.out.lse = device(Tensor::lse, layer, block);
+    recompute_attention(layer, block, kv, q, o, g.out.lse);
+  }
+
+  BufferId y = -1;
+  const bool y_saved = !mine.y[block].empty();
+  if (y_saved) {
+    y = builder_.fetch(mine.y[block]);
+  } else {
+    y = device(Tensor::y, layer, block);
+    project_out(layer, block, g.x, o, y);
+  }
+
+  g.dx = builder_.fetch(gradient_[block]);
+  mlp_backward(layer, block, y, g.dx);
+  if (y_saved) {
+    builder_.release_fetched(mine.y[block], y);
+    builder_.drop(mine.y[block]);
+    mine.y[block] = {};
+  } else {
+    builder_.release(y);
+  }
+
+  // d_o takes the place of o; nobody needs o once delta is known.
+  g.out.delta = device(exchanges_heads() ? Tensor::delta_own : Tensor::delta, layer, block);
+  g.out.d_o = o;
+  project_out_gradient(layer, block, g.dx, o, g.out.delta);
+  // What was kept on the device is consumed here; copies elsewhere go with it.
+  for (auto* parked : {&mine.o[block], &mine.lse[block]}) {
+    if (parked->host >= 0) builder_.release(parked->host);
+    if (parked->file >= 0) builder_.release(parked->file);
+    *parked = {};
+  }
+  drop_gradient(block);
+  return g;
+}
+
+void StepLowering::mlp_backward(int layer, int block, BufferId y, BufferId dx) {
+  Parked& saved_inner = saved_[layer].inner[block];
+  const bool inner_saved = !saved_inner.empty();
+  const BufferId inner = inner_saved ? builder_.fetch(saved_inner) : -1;
+  mlp_gradient(layer, block, y, dx, inner);
+  if (!inner_saved) return;
+  builder_.release_fetched(saved_inner, inner);
+  builder_.drop(saved_inner);
+  saved_inner = {};
+}
+
+void StepLowering::drop_gradient(int block) {
+  if (gradient_[block].host >= 0) builder_.release(gradient_[block].host);
+  gradient_[block] = {};
+}
+
+void StepLowering::attention_gradient(int layer, int q_chunk, int kv_first, int kv_count,
+                                      bool diagonal, bool first_dq, bool first_dkv,
+                                      const Projections& p, const OutputGradient& g,
+                                      const Projections& d) {
+  OpShape op = shape(OpKind::attention_backward);
+  op.kv_chunks = kv_count;
+  op.diagonal = diagonal;
+  const BufferId workspace = device(Tensor::ws_attention_backward, layer, q_chunk);
+  Op& emitted = builder_.compute(op, layer, q_chunk,
+                                 {in(p.q),
+                                  in(p.k),
+                                  in(p.v),
+                                  in(g.d_o),
+                                  in(g.lse),
+                                  in(g.delta),
+                                  {d.q, !first_dq, true},
+                                  {d.k, !first_dkv, true},
+                                  {d.v, !first_dkv, true},
+                                  out(workspace)});
+  emitted.kv_first = kv_first;
+  emitted.first_dq = first_dq;
+  emitted.first_dkv = first_dkv;
+  builder_.release(workspace);
+}
+
+OutputGradient StepLowering::output_gradient(int layer, int chunk, const BackwardBlock& b) {
+  if (!exchanges_heads()) return b.out;
+  OutputGradient g;
+  g.d_o = device(Tensor::d_o_heads, layer, chunk);
+  g.delta = device(Tensor::delta_heads, layer, chunk);
+  g.lse = b.out.lse;
+  exchange(true, layer, chunk, {b.out.d_o, b.out.delta, -1}, {g.d_o, g.delta, -1});
+  return g;
+}
+
+Projections StepLowering::own_gradients(int layer, int chunk, const Projections& d) {
+  if (!exchanges_heads()) return d;
+  Projections own{device(Tensor::dq_own, layer, chunk)};
+  if (d.k >= 0) {
+    own.k = device(Tensor::dk_own, layer, chunk);
+    own.v = device(Tensor::dv_own, layer, chunk);
+  }
+  exchange(false, layer, chunk, {d.q, d.k, d.v}, {own.q, own.k, own.v});
+  builder_.release_after_window(d.q);
+  if (parts_kv_gradients() && d.k >= 0) {
+    builder_.release_after_window(d.k);
+    builder_.release_after_window(d.v);
+  }
+  return own;
+}
+
+void StepLowering::norm_again(int layer, int block, BackwardBlock& b) {
+  if (!separate_norm()) return;
+  b.h = norm(layer, block, b.x, false);
+  b.dh = device(Tensor::dh, layer, block);
+}
+
+void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock& b,
+                                       const Projections& d) {
+  const int unit = unit_of_layer(layer);
+  OpShape op = shape(OpKind::qkv_backward);
+  op.normed = b.h >= 0;
+  op.queries_only = d.k < 0;
+  const BufferId workspace = device(Tensor::ws_qkv_backward, layer, chunk);
+  builder_.compute(
+      op, layer, chunk,
+      {in(parameters(unit)), in(op.normed ? b.h : b.x), inout(d.q), inout(d.k), inout(d.v),
+       op.normed ? out(b.dh) : inout(b.dx), inout(gradients(unit)), out(workspace)});
+  builder_.release(workspace);
+  builder_.release(d.q);
+  // Resident gradients of keys and values stay for the chunks to come.
+  if (d.k >= 0 && (parts_kv_gradients() || exchanges_heads())) {
+    builder_.release(d.k);
+    builder_.release(d.v);
+  }
+}
+
+void StepLowering::close_backward(int layer, int block, const BackwardBlock& b) {
+  LayerSaved& mine = saved_[layer];
+  if (b.h >= 0) {
+    norm_gradient(layer, block, b.x, b.dh, b.dx, false);
+    builder_.release(b.h);
+    builder_.release(b.dh);
+  }
+  builder_.release_fetched(mine.x[block], b.x);
+  builder_.drop(mine.x[block]);
+  mine.x[block] = {};
+  gradient_[block] = builder_.park(b.dx, idle_block());
+}
+
+void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked>& q) {
+  const int last = chunks_ - 1;
+  Projections d_all;
+  if (!streams_kv()) {
+    d_all.k = device(Tensor::dk_all, layer, 0);
+    d_all.v = device(Tensor::dv_all, layer, 0);
+  }
+  std::vector<Parked> dk(chunks_), dv(chunks_);
+  std::vector<BackwardBlock> blocks(blocks_);
+  std::vector<OutputGradient> output(chunks_);
+  std::vector<Projections> gradients_of(chunks_);
+
+  const auto open = [&](int i) {
+    BackwardBlock& b = blocks[block_of(i)];
+    if ((i + 1) % chunks_per_block_ == 0) {
+      b = open_backward(layer, block_of(i), kv, q);
+      norm_again(layer, block_of(i), b);
+    }
+    output[i] = output_gradient(layer, i, b);
+    if (exchanges_heads() && i % chunks_per_block_ == 0) {
+      builder_.release_after_window(b.out.d_o);
+      builder_.release_after_window(b.out.delta);
+    }
+  };
+  const auto attend_back = [&](int i) {
+    Projections p{builder_.fetch(q[i]), kv.k_all, kv.v_all};
+    Projections d{device(Tensor::dq, layer, i), d_all.k, d_all.v};
+    if (!streams_kv()) {
+      attention_gradient(layer, i, 0, i + 1, true, true, i == last, p, output[i], d);
+    } else {
+      for (int j = 0; j <= i; ++j) {
+        p.k = builder_.fetch(kv.k[j]);
+        p.v = builder_.fetch(kv.v[j]);
+        const bool first = i == last;
+        d.k = first ? device(Tensor::dk, layer, j) : builder_.fetch(dk[j]);
+        d.v = first ? device(Tensor::dv, layer, j) : builder_.fetch(dv[j]);
+        if (!first) {
+          builder_.release(dk[j].host);
+          builder_.release(dv[j].host);
+        }
+        attention_gradient(layer, i, j, 1, j == i, j == 0, first, p, output[i], d);
+        builder_.release_fetched(kv.k[j], p.k);
+        builder_.release_fetched(kv.v[j], p.v);
+        if (j < i) {
+          dk[j] = builder_.park(d.k, Saved::host);
+          dv[j] = builder_.park(d.v, Saved::host);
+        }
+      }
+    }
+    builder_.release_fetched(q[i], p.q);
+    // Chunk i is neither query nor key for what is still to come.
+    for (Parked* done : {&q[i], &kv.k[i], &kv.v[i]}) {
+      builder_.drop(*done);
+      *done = {};
+    }
+    release_output_gradient(i, blocks[block_of(i)], output[i]);
+    gradients_of[i] = own_gradients(layer, i, d);
+  };
+  const auto project_back = [&](int i) {
+    const BackwardBlock& b = blocks[block_of(i)];
+    backward_projection(layer, i, b, gradients_of[i]);
+    if (i % chunks_per_block_ == 0) close_backward(layer, block_of(i), b);
+  };
+
+  // From the last query chunk to the first: when chunk i has been a query, nobody after it sees
+  // keys i, so dk_i and dv_i are final and the projection's backward can follow at once.
+  int opened = chunks_;
+  for (int i = last; i >= 0; --i) {
+    while (opened > std::max(0, i - ahead())) open(--opened);
+    attend_back(i);
+    if (i + ahead() <= last) project_back(i + ahead());
+  }
+  for (int i = std::min(ahead(), chunks_) - 1; i >= 0; --i) project_back(i);
+  if (!streams_kv()) {
+    builder_.release(d_all.k);
+    builder_.release(d_all.v);
+  }
+}
+
+// The output gradients of a block's last chunk go when all of its chunks have been queries.
+void StepLowering::release_output_gradient(int chunk, const BackwardBlock& b,
+                                           const OutputGradient& g) {
+  if (exchanges_heads()) {
+    builder_.release(g.d_o);
+    builder_.release(g.delta);
+  }
+  if (chunk % chunks_per_block_ != 0) return;
+  if (!exchanges_heads()) {
+    builder_.release(b.out.d_o);
+    builder_.release(b.out.delta);
+  }
+  builder_.release(b.out.lse);
+}
+
+void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parked>& q) {
+  // First every block up to d_o: the inner loop below meets all queries from j on. What waits is
+  // held per block, or per chunk where it has been exchanged.
+  struct Waiting {
+    Parked d_o, delta;
+  };
+  std::vector<Waiting> waiting(exchanges_heads() ? chunks_ : blocks_);
+  std::vector<Parked> dx(blocks_), lse(blocks_);
+  const auto waits_at = [&](int chunk) { return exchanges_heads() ? chunk : block_of(chunk); };
+  for (int block = 0; block < blocks_; ++block) {
+    const BackwardBlock b = open_backward(layer, block, kv, q);
+    builder_.release_fetched(saved_[layer].x[block], b.x);
+    dx[block] = builder_.park(b.dx, idle_block());
+    lse[block] = builder_.park(b.out.lse, idle_block());
+    if (!exchanges_heads()) {
+      waiting[block] = {builder_.park(b.out.d_o, idle_block()),
+                        builder_.park(b.out.delta, idle_block())};
+      continue;
+    }
+    for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
+      const OutputGradient g = output_gradient(layer, chunk, b);
+      waiting[chunk] = {builder_.park(g.d_o, idle_chunk()), builder_.park(g.delta, idle_chunk())};
+    }
+    builder_.release_after_window(b.out.d_o);
+    builder_.release_after_window(b.out.delta);
+  }
+
+  Projections d_all;
+  if (!streams_kv()) {
+    d_all.k = device(Tensor::dk_all, layer, 0);
+    d_all.v = device(Tensor::dv_all, layer, 0);
+  }
+  std::vector<Parked> dq(chunks_);
+  std::vector<BackwardBlock> blocks(blocks_);
+  std::vector<Projections> gradients_of(chunks_);
+
+  const auto attend_back = [&](int j) {
+    Projections p{-1, kv.k_all, kv.v_all}, d = d_all;
+    if (streams_kv()) {
+      p.k = builder_.fetch(kv.k[j]);
+      p.v = builder_.fetch(kv.v[j]);
+      d.k = device(Tensor::dk, layer, j);
+      d.v = device(Tensor::dv, layer, j);
+    }
+    // The chunk's own queries come last: their dq is then final and still on the device.
+    for (int step = 1; step <= chunks_ - j; ++step) {
+      const int i = step == chunks_ - j ? j : j + step;
+      const Waiting& w = waiting[waits_at(i)];
+      p.q = builder_.fetch(q[i]);
+      const OutputGradient g{builder_.fetch(w.d_o), builder_.fetch(lse[block_of(i)]),
+                             builder_.fetch(w.delta)};
+      d.q = j == 0 ? device(Tensor::dq, layer, i) : builder_.fetch(dq[i]);
+      if (dq[i].host >= 0) builder_.release(dq[i].host);
+      attention_gradient(layer, i, j, 1, i == j, j == 0, step == 1, p, g, d);
+      builder_.release_fetched(q[i], p.q);
+      builder_.release_fetched(w.d_o, g.d_o);
+      builder_.release_fetched(lse[block_of(i)], g.lse);
+      builder_.release_fetched(w.delta, g.delta);
+      if (i != j) dq[i] = builder_.park(d.q, idle_chunk());
+    }
+    if (streams_kv()) {
+      builder_.release_fetched(kv.k[j], p.k);
+      builder_.release_fetched(kv.v[j], p.v);
+    }
+    if (exchanges_heads()) {
+      builder_.drop(waiting[j].d_o);
+      builder_.drop(waiting[j].delta);
+    }
+    gradients_of[j] = own_gradients(layer, j, d);
+  };
+  const auto project_back = [&](int j) {
+    const int block = block_of(j);
+    BackwardBlock& b = blocks[block];
+    if (j % chunks_per_block_ == 0) {
+      b.x = builder_.fetch(saved_[layer].x[block]);
+      b.dx = builder_.fetch(dx[block]);
+      if (dx[block].host >= 0) builder_.release(dx[block].host);
+      norm_again(layer, block, b);
+    }
+    backward_projection(layer, j, b, gradients_of[j]);
+    if ((j + 1) % chunks_per_block_ != 0) return;
+    if (!exchanges_heads()) {
+      builder_.drop(waiting[block].d_o);
+      builder_.drop(waiting[block].delta);
+    }
+    builder_.drop(lse[block]);
+    close_backward(layer, block, b);
+  };
+  for (int j = 0; j < chunks_; ++j) {
+    attend_back(j);
+    if (j >= ahead()) project_back(j - ahead());
+  }
+  for (int j = std::max(0, chunks_ - ahead()); j < chunks_; ++j) project_back(j);
+  if (!streams_kv()) {
+    builder_.release(d_all.k);
+    builder_.release(d_all.v);
+  }
+}
+
+void StepLowering::embedding_backward() {
+  for (int block = 0; block < blocks_; ++block) {
+    const BufferId dx = builder_.fetch(gradient_[block]);
+    const BufferId tokens = load_tokens(block);
+    builder_.compute(shape(OpKind::embed_backward), -1, block,
+                     {in(tokens), in(dx), inout(gradients(embedding_unit()))});
+    builder_.release(tokens);
+    builder_.release_fetched(gradient_[block], dx);
+    builder_.drop(gradient_[block]);
+  }
+  finish_gradients(embedding_unit());
+}
+
+}  // namespace longspan

@@ -1,0 +1,324 @@
+#include <algorithm>
+
+#include "planner/program/lowering/lowering.h"
+
+namespace longspan {
+
+Saved StepLowering::saved(const SavedPolicy& policy, int layer) const {
+  // The first layers wait longest for their backward, so they are the ones that leave.
+  const bool applies = layer < policy.fraction * static_cast<double>(layers_);
+  return applies ? policy.where : Saved::keep;
+}
+
+BufferId StepLowering::load_tokens(int block) {
+  const BufferId tokens = device(Tensor::tokens, -1, block);
+  builder_.copy(tokens_all_, tokens, true);
+  return tokens;
+}
+
+void StepLowering::forward(const StageLayers& stage, int micro_batch) {
+  stage_ = &stage;
+  last_micro_batch_ = ++passed_[0][&stage - rank_.stages.data()] == program_.micro_batches;
+  builder_.set_micro_batch(micro_batch);
+  saved_.assign(layers_, {});
+  residual_.assign(blocks_, {});
+  gradient_.assign(blocks_, {});
+
+  tokens_all_ = -1;
+  if (stage.ends.first || stage.ends.last) {
+    tokens_all_ = builder_.create(Tensor::tokens_all, Tier::host, -1, 0);
+    builder_.compute(shape(OpKind::batch), -1, micro_batch, {out(tokens_all_)}, Stream::host);
+  }
+  if (stage.ends.first) {
+    embedding();
+  } else {
+    receive(Tensor::x, stage.first, residual_);
+  }
+  for (int layer = stage.first; layer < stage.end; ++layer) forward_layer(layer);
+  if (stage.ends.last) {
+    loss_stage();
+  } else {
+    send(Tensor::x, residual_);
+  }
+  put_away(stage, micro_batch);
+}
+
+void StepLowering::embedding() {
+  const BufferId table = parameters(embedding_unit());
+  for (int block = 0; block < blocks_; ++block) {
+    const BufferId tokens = load_tokens(block);
+    const BufferId x = device(Tensor::x, 0, block);
+    builder_.compute(shape(OpKind::embed_forward), -1, block, {in(table), in(tokens), out(x)});
+    builder_.release(tokens);
+    residual_[block] = builder_.park(x, idle_block());
+  }
+  release_parameters(embedding_unit());
+}
+
+Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool normed,
+                                        const KeyValues& kv) {
+  Projections p;
+  p.q = device(Tensor::q, layer, chunk);
+  p.k = streams_kv() ? device(Tensor::k, layer, chunk) : kv.k_all;
+  p.v = streams_kv() ? device(Tensor::v, layer, chunk) : kv.v_all;
+  const bool queries_only = p.k < 0;
+  Projections own = p;
+  if (exchanges_heads()) {
+    own.q = device(Tensor::q_own, layer, chunk);
+    if (!queries_only) {
+      own.k = device(Tensor::k_own, layer, chunk);
+      own.v = device(Tensor::v_own, layer, chunk);
+    }
+  }
+  OpShape op = shape(OpKind::qkv_forward);
+  op.normed = normed;
+  op.queries_only = queries_only;
+  const BufferId workspace = normed ? -1 : device(Tensor::ws_qkv_forward, layer, chunk);
+  builder_.compute(op, layer, chunk,
+                   {in(parameters(unit_of_layer(layer))), in(x), out(own.q), out(own.k), out(own.v),
+                    out(workspace)});
+  if (workspace >= 0) builder_.release(workspace);
+  if (exchanges_heads()) {
+    exchange(true, layer, chunk, {own.q, own.k, own.v}, {p.q, p.k, p.v});
+    for (const BufferId id : {own.q, own.k, own.v}) {
+      if (id >= 0) builder_.release_after_window(id);
+    }
+  }
+  return p;
+}
+
+AttentionOutput StepLowering::attention_output(int layer, int chunk, int64_t ops, BufferId o,
+                                               BufferId lse) {
+  const bool sums = ops > 1 && sums_attention(s_, program_.lengths, program_.dtype);
+  return {o, lse, sums ? device(Tensor::o_sum, layer, chunk) : -1};
+}
+
+void StepLowering::attend(int layer, int chunk, int first_kv, int count, bool diagonal, bool first,
+                          bool last, const Projections& p, const AttentionOutput& to) {
+  OpShape op = shape(OpKind::attention_forward);
+  op.kv_chunks = count;
+  op.diagonal = diagonal;
+  op.first = first;
+  op.into_sum = to.sum >= 0;
+  const BufferId workspace = device(Tensor::ws_attention_forward, layer, chunk);
+  const Operand o = !op.into_sum ? Operand{to.o, !first, true} : last ? out(to.o) : Operand{};
+  builder_
+      .compute(op, layer, chunk,
+               {in(p.q),
+                in(p.k),
+                in(p.v),
+                o,
+                {to.lse, !first, true},
+                out(workspace),
+                {to.sum, !first, true}})
+      .kv_first = first_kv;
+  builder_.release(workspace);
+  if (op.into_sum && last) builder_.release(to.sum);
+}
+
+void StepLowering::attend_chunk(int layer, int chunk, const KeyValues& kv, const Projections& own,
+                                BufferId o, BufferId lse) {
+  const BufferId out = exchanges_heads() ? device(Tensor::o_heads, layer, chunk) : o;
+  if (!streams_kv()) {
+    attend(layer, chunk, 0, chunk + 1, true, true, true, {own.q, kv.k_all, kv.v_all}, {out, lse});
+  } else {
+    const AttentionOutput to = attention_output(layer, chunk, chunk + 1, out, lse);
+    for (int j = 0; j < chunk; ++j) {
+      const BufferId kj = builder_.fetch(kv.k[j]), vj = builder_.fetch(kv.v[j]);
+      attend(layer, chunk, j, 1, false, j == 0, false, {own.q, kj, vj}, to);
+      builder_.release_fetched(kv.k[j], kj);
+      builder_.release_fetched(kv.v[j], vj);
+    }
+    attend(layer, chunk, chunk, 1, true, chunk == 0, true, own, to);
+  }
+  if (exchanges_heads()) {
+    exchange(false, layer, chunk, {out, -1, -1}, {o, -1, -1});
+    builder_.release_after_window(out);
+  }
+}
+
+void StepLowering::open_block(int layer, int block, ForwardBlock& b) {
+  b.x = open_residual(layer, block);
+  if (separate_norm()) b.h = norm(layer, block, b.x, false);
+  b.o = device(Tensor::o, layer, block);
+  b.lse = device(Tensor::lse, layer, block);
+}
+
+BufferId StepLowering::open_residual(int layer, int block) {
+  LayerSaved& saved_here = saved_[layer];
+  const Saved keep_x = saved(s_.layer_input, layer);
+  const Parked waiting = residual_[block];
+  const BufferId x = builder_.fetch(waiting);
+  // A residual that waits on the host is the saved layer input already.
+  if (keep_x == Saved::keep) {
+    saved_here.x[block].device = x;
+    if (waiting.host >= 0) builder_.release(waiting.host);
+  } else if (waiting.host >= 0) {
+    saved_here.x[block] = builder_.keep_on_host(waiting.host, keep_x);
+  } else {
+    saved_here.x[block] = builder_.save(x, keep_x);
+  }
+  return x;
+}
+
+void StepLowering::close_block(int layer, int block, const ForwardBlock& b) {
+  LayerSaved& saved_here = saved_[layer];
+  const Saved keep_o = saved(s_.attention_out, layer), keep_y = saved(s_.mlp_input, layer);
+
+  // The residual is updated in place wherever nobody needs the old value any more.
+  const bool y_in_place = saved(s_.layer_input, layer) != Saved::keep;
+  const BufferId y = y_in_place ? b.x : device(Tensor::y, layer, block);
+  project_out(layer, block, b.x, b.o, y);
+  saved_here.o[block] = builder_.park(b.o, keep_o);
+  saved_here.lse[block] = builder_.park(b.lse, keep_o);
+
+  const bool next_in_place = keep_y == Saved::recompute;
+  const BufferId next = next_in_place ? y : device(Tensor::x, layer + 1, block);
+  const BufferId inner = mlp_forward(layer, block, y, next);
+  if (!next_in_place) saved_here.y[block] = builder_.park(y, keep_y);
+  leave_block(layer, block, next, inner);
+}
+
+BufferId StepLowering::mlp_forward(int layer, int block, BufferId y, BufferId next) {
+  const bool saves_inner = saved(s_.mlp_inner, layer) != Saved::recompute;
+  const BufferId inner = saves_inner ? device(Tensor::inner, layer, block) : -1;
+  mlp(layer, block, y, next, inner);
+  return inner;
+}
+
+void StepLowering::leave_block(int layer, int block, BufferId next, BufferId inner) {
+  if (inner >= 0) {
+    saved_[layer].inner[block] = builder_.park(inner, saved(s_.mlp_inner, layer));
+  }
+  residual_[block] = builder_.park(next, idle_block());
+}
+
+void StepLowering::forward_without_attention(int layer) {
+  for (int block = 0; block < blocks_; ++block) {
+    const BufferId x = open_residual(layer, block);
+    const bool in_place = saved(s_.layer_input, layer) != Saved::keep;
+    const BufferId next = in_place ? x : device(Tensor::x, layer + 1, block);
+    leave_block(layer, block, next, mlp_forward(layer, block, x, next));
+  }
+}
+
+void StepLowering::forward_layer(int layer) {
+  LayerSaved& saved_here = saved_[layer];
+  const int unit = unit_of_layer(layer);
+  parameters(unit);
+  if (layer + 1 < stage_->end) prefetch_parameters(unit + 1);
+  for (auto* per_block :
+       {&saved_here.x, &saved_here.y, &saved_here.o, &saved_here.lse, &saved_here.inner}) {
+    per_block->resize(blocks_);
+  }
+  if (!program_.model.attention) {
+    forward_without_attention(layer);
+  } else if (in_groups()) {
+    forward_groups(layer);
+  } else {
+    forward_chunks(layer);
+  }
+  release_parameters(unit);
+}
+
+void StepLowering::forward_chunks(int layer) {
+  LayerSaved& saved_here = saved_[layer];
+  const Saved keep_qkv = saved(s_.qkv, layer);
+
+  KeyValues kv;
+  if (!streams_kv()) {
+    kv.k_all = device(Tensor::k_all, layer, 0);
+    kv.v_all = device(Tensor::v_all, layer, 0);
+  }
+  kv.k.resize(chunks_);
+  kv.v.resize(chunks_);
+  saved_here.q.resize(chunks_);
+
+  std::vector<ForwardBlock> blocks(blocks_);
+  std::vector<Projections> projections(chunks_);
+  const auto project = [&](int chunk) {
+    ForwardBlock& b = blocks[block_of(chunk)];
+    if (chunk % chunks_per_block_ == 0) open_block(layer, block_of(chunk), b);
+    Projections& p = projections[chunk];
+    p = project_chunk(layer, chunk, b.h >= 0 ? b.h : b.x, b.h >= 0, kv);
+    // A store of K, V goes out at once: the chunks to come read it back.
+    const bool stores_kv = streams_kv() && (chunk + 1 < chunks_ || keep_qkv != Saved::recompute);
+    if (stores_kv) {
+      kv.k[chunk] = builder_.save(p.k, Saved::host);
+      kv.v[chunk] = builder_.save(p.v, Saved::host);
+    }
+    if (b.h >= 0 && (chunk + 1) % chunks_per_block_ == 0) builder_.release(b.h);
+  };
+
+  int projected = 0, closed = 0;
+  if (rings()) {
+    while (projected < chunks_) project(projected++);
+    std::vector<BufferId> q;
+    for (const Projections& p : projections) q.push_back(p.q);
+    attend_ring(layer, q, kv, blocks);
+    for (int chunk = 0; chunk < chunks_; ++chunk) {
+      saved_here.q[chunk] = builder_.park(projections[chunk].q, keep_qkv);
+    }
+  } else {
+    for (int chunk = 0; chunk < chunks_; ++chunk) {
+      while (projected <= std::min(chunk + ahead(), chunks_ - 1)) project(projected++);
+      const Projections& p = projections[chunk];
+      const ForwardBlock& b = blocks[block_of(chunk)];
+      attend_chunk(layer, chunk, kv, p, b.o, b.lse);
+      if (streams_kv()) {
+        builder_.release_after_window(p.k);
+        builder_.release_after_window(p.v);
+      }
+      saved_here.q[chunk] = builder_.park(p.q, keep_qkv);
+      for (; (closed + 1) * chunks_per_block_ + ahead() <= chunk + 1; ++closed) {
+        close_block(layer, closed, blocks[closed]);
+      }
+    }
+  }
+  for (; closed < blocks_; ++closed) close_block(layer, closed, blocks[closed]);
+
+  if (streams_kv()) {
+    if (keep_qkv == Saved::recompute) {
+      for (int chunk = 0; chunk < chunks_; ++chunk) {
+        builder_.drop(kv.k[chunk]);
+        builder_.drop(kv.v[chunk]);
+      }
+    } else {
+      saved_here.k = kv.k;
+      saved_here.v = kv.v;
+    }
+  } else {
+    saved_here.k_all = builder_.park(kv.k_all, keep_qkv);
+    saved_here.v_all = builder_.park(kv.v_all, keep_qkv);
+  }
+}
+
+void StepLowering::loss_stage() {
+  const BufferId head = parameters(head_unit()), output = parameters(output_unit());
+  const BufferId head_grads = gradients(head_unit()), output_grads = gradients(output_unit());
+  for (int block = blocks_ - 1; block >= 0; --block) {
+    const Parked waiting = residual_[block];
+    const BufferId x = builder_.fetch(waiting);
+    const BufferId tokens = load_tokens(block);
+    const BufferId workspace = device(Tensor::ws_loss, -1, block);
+    // dx is written over x.
+    builder_.compute(shape(OpKind::loss), -1, block,
+                     {in(head), in(output), in(x), in(tokens), inout(program_.loss), out(x),
+                      inout(head_grads), inout(output_grads), out(workspace)});
+    builder_.release(workspace);
+    builder_.release(tokens);
+    if (waiting.host >= 0) builder_.release(waiting.host);
+    gradient_[block] = builder_.park(x, idle_block());
+  }
+  release_parameters(head_unit());
+  if (output_unit() != head_unit()) release_parameters(output_unit());
+  finish_gradients(head_unit());
+  if (output_unit() == head_unit()) return;
+  if (program_.ends.first) {
+    store_gradients(output_unit());  // to which embedding_backward() will add
+  } else {
+    finish_gradients(output_unit());
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,145 @@
+// What lowering is asked for: a program, or its arenas alone.
+#include "planner/program/lowering/lowering.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "planner/program/arena_allocator.h"
+
+namespace longspan {
+
+int64_t about_ops_of_layer(const StepRequest& request) {
+  const Strategy& s = request.strategy;
+  const Lengths lengths = lengths_of(s, request.sequence);
+  const int64_t chunks = lengths.chunks(), ring = s.parallel.ring;
+  const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
+  const int64_t per_chunk = 15 + (ring > 1 ? 4 * ring : 0) + (pairs ? 4 * chunks : 0);
+  return request.micro_batches *
+         (20 + 12 * lengths.blocks() + per_chunk * chunks * lengths.head_groups);
+}
+
+Program empty_program(const StepRequest& request) {
+  if (request.strategy.parallel.has_pipeline()) {
+    throw bad_input("strategy: a pipeline has a program for each of its ranks, not one for all");
+  }
+  if (!request.model.uniform()) {
+    throw bad_input("{}: layers that differ have a program for each kind, not one for all",
+                    request.model.name);
+  }
+  validate(request.strategy, request.model, request.sequence, "strategy");
+  Program program;
+  program.model = request.model;
+  program.ends = request.ends;
+  program.strategy = request.strategy;
+  program.lengths = lengths_of(request.strategy, request.sequence);
+  program.place = place_of(request.strategy.parallel, request.rank);
+  program.dtype = request.dtype;
+  program.micro_batches = request.micro_batches;
+  program.bytes = tensor_bytes(request.model, program.lengths, request.strategy, request.dtype);
+  return program;
+}
+
+namespace {
+
+// Lays arenas out while lifetimes pass by.
+class ArenaWalk final : public LifetimeWatcher {
+ public:
+  explicit ArenaWalk(const TensorBytes& bytes) {
+    for (int t = 0; t < kTensorCount; ++t) padded_[t] = round_up(bytes.unit[t], kArenaAlignment);
+  }
+  void begins(BufferId id, const Buffer& b) override {
+    const int64_t bytes = padded_[static_cast<int>(b.tensor)];
+    if (bytes == 0) return;
+    if (offsets_.size() <= static_cast<size_t>(id))
+      offsets_.resize(2 * static_cast<size_t>(id) + 1);
+    Arena& arena = arenas_[static_cast<int>(b.tier)];
+    offsets_[id] = arena.allocator.allocate(bytes, nullptr);
+    arena.live += bytes;
+    ++arena.units[static_cast<int>(b.tensor)];
+  }
+  void ends(BufferId id, const Buffer& b) override {
+    const int64_t bytes = padded_[static_cast<int>(b.tensor)];
+    if (bytes == 0) return;
+    Arena& arena = arenas_[static_cast<int>(b.tier)];
+    arena.look();
+    arena.allocator.free(offsets_[id], bytes, nullptr);
+    arena.live -= bytes;
+    --arena.units[static_cast<int>(b.tensor)];
+  }
+  /// With what persists, which lies below everything else.
+  Arenas finish(const std::vector<Buffer>& buffers, int64_t ops) {
+    Arenas result;
+    result.ops = ops;
+    for (Arena& arena : arenas_) arena.look();
+    for (const Buffer& b : buffers) {
+      if (!b.persistent) continue;
+      result.bytes[static_cast<int>(b.tier)] += padded_[static_cast<int>(b.tensor)];
+      ++arenas_[static_cast<int>(b.tier)].units_at_peak[static_cast<int>(b.tensor)];
+    }
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      result.bytes[tier] += arenas_[tier].allocator.top();
+      int64_t most = 0;
+      for (int t = 0; t < kTensorCount; ++t) {
+        const int64_t bytes = arenas_[tier].units_at_peak[t] * padded_[t];
+        if (bytes > most) result.largest[tier] = static_cast<Tensor>(t);
+        most = std::max(most, bytes);
+      }
+    }
+    return result;
+  }
+
+ private:
+  using Units = std::array<int32_t, kTensorCount>;
+  struct Arena {
+    ArenaAllocator allocator;
+    int64_t live = 0, peak = 0;
+    Units units{}, units_at_peak{};
+    // Where nothing ends the next moment exceeds this one, so peaks are right before an end.
+    void look() {
+      if (live <= peak) return;
+      peak = live;
+      units_at_peak = units;
+    }
+  };
+
+  std::array<int64_t, kTensorCount> padded_{};
+  std::array<Arena, kTierCount> arenas_;
+  std::vector<int64_t> offsets_;  // per buffer
+};
+
+}  // namespace
+
+namespace {
+
+RankOfPipeline whole_model(const StepRequest& request) {
+  return {{{0, 0, static_cast<int>(request.model.layers), request.ends}},
+          single_stage_schedule(request.micro_batches)};
+}
+
+}  // namespace
+
+Program build_program(const StepRequest& request, const RankOfPipeline& rank) {
+  Program program = empty_program(request);
+  // Moving what there is each time it grows is a tenth of all lowering.
+  constexpr int64_t kMost = int64_t{1} << 22;
+  program.ops.reserve(std::min(kMost, request.model.layers * about_ops_of_layer(request)));
+  StepLowering(program, rank).run();
+  return program;
+}
+
+Program build_program(const StepRequest& request) {
+  return build_program(request, whole_model(request));
+}
+
+Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank) {
+  Program program = empty_program(request);
+  ArenaWalk walk(program.bytes);
+  StepLowering lowering(program, rank, &walk);
+  lowering.run();
+  return walk.finish(program.buffers, lowering.ops());
+}
+
+Arenas arenas_of(const StepRequest& request) { return arenas_of(request, whole_model(request)); }
+
+}  // namespace longspan

@@ -1,0 +1,58 @@
+// Stages of a pipeline. In place of the embedding and of the loss they have residuals and their
+// gradients that come from their neighbours and go to them, block by block; and between its forward
+// and its backward on a stage a microbatch waits while others are at work.
+#include <algorithm>
+
+#include "base/error.h"
+#include "planner/program/lowering/lowering.h"
+
+namespace longspan {
+
+void StepLowering::receive(Tensor what, int layer, std::vector<Parked>& blocks) {
+  for (int i = 0; i < blocks_; ++i) {
+    // Gradients are asked for from the last block on.
+    const int block = what == Tensor::x ? i : blocks_ - 1 - i;
+    const BufferId arrived = device(what, layer, block);
+    builder_.communicate(shape(OpKind::receive, what), -1, block, {out(arrived)});
+    blocks[block] = builder_.park(arrived, idle_block());
+  }
+}
+
+void StepLowering::send(Tensor what, std::vector<Parked>& blocks) {
+  for (int block = 0; block < blocks_; ++block) {
+    const BufferId leaving = builder_.fetch(blocks[block]);
+    builder_.communicate(shape(OpKind::send, what), -1, block, {in(leaving)});
+    builder_.release_fetched(blocks[block], leaving);
+    builder_.drop(blocks[block]);
+  }
+}
+
+const StageLayers& StepLowering::stage_of(const Action& action) const {
+  const auto stage = std::find_if(rank_.stages.begin(), rank_.stages.end(),
+                                  [&](const StageLayers& s) { return s.stage == action.stage; });
+  if (stage == rank_.stages.end()) {
+    throw bad_input("{} in the schedule is of a stage that this rank does not have",
+                    to_string(action));
+  }
+  return *stage;
+}
+
+void StepLowering::put_away(const StageLayers& stage, int micro_batch) {
+  in_flight_.push_back(
+      {stage.stage, micro_batch, tokens_all_, std::move(gradient_), std::move(saved_)});
+}
+
+void StepLowering::take_up(const StageLayers& stage, int micro_batch) {
+  const auto it = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& other) {
+    return other.stage == stage.stage && other.micro_batch == micro_batch;
+  });
+  if (it == in_flight_.end()) {
+    throw bad_input("B of microbatch {} on stage {} comes before its F", micro_batch, stage.stage);
+  }
+  tokens_all_ = it->tokens_all;
+  gradient_ = std::move(it->gradient);
+  saved_ = std::move(it->saved);
+  in_flight_.erase(it);
+}
+
+}  // namespace longspan

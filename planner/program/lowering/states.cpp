@@ -1,0 +1,284 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "planner/program/lowering/lowering.h"
+
+namespace longspan {
+
+StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, LifetimeWatcher* watcher)
+    : program_(program),
+      builder_(program, watcher),
+      s_(program.strategy),
+      parallel_(program.strategy.parallel),
+      rank_(rank),
+      idle_(program.strategy.idle),
+      layers_(static_cast<int>(program.model.layers)),
+      chunks_(static_cast<int>(program.lengths.chunks())),
+      blocks_(static_cast<int>(program.lengths.blocks())),
+      chunks_per_block_(static_cast<int>(program.lengths.block / program.lengths.chunk)),
+      head_groups_(static_cast<int>(program.lengths.head_groups)),
+      groups_per_kv_(head_groups_ / static_cast<int>(kv_groups(program.model, program.lengths))) {}
+
+void StepLowering::run() {
+  create_states();
+  for (std::vector<int64_t>& passed : passed_) passed.assign(rank_.stages.size(), 0);
+  for (const Action& action : rank_.actions) {
+    switch (action.kind) {
+      case ActionKind::forward:
+        forward(stage_of(action), action.micro_batch);
+        break;
+      case ActionKind::backward:
+        backward(stage_of(action), action.micro_batch);
+        break;
+      case ActionKind::optimizer:
+        optimizer();
+        break;
+      default:
+        throw bad_input("{} in the schedule cannot be lowered yet; F, B and OPTIMIZER can",
+                        to_string(action));
+    }
+  }
+  builder_.finish();
+}
+
+void StepLowering::create_states() {
+  const auto persistent = [&](Tensor first, int unit, Tier tier) {
+    const Tensor tensor = of_unit(first, unit_kind(unit));
+    return builder_.create(tensor, tier, unit - 1, unit, true);
+  };
+  const int n = units();
+  working_.assign(n, -1);
+  parameter_homes_.assign(n, -1);
+  masters_.assign(n, -1);
+  device_gradients_.assign(n, -1);
+  host_gradients_.assign(n, -1);
+  device_shards_.assign(n, -1);
+  host_shards_.assign(n, -1);
+  program_.adam_m.assign(n, -1);
+  program_.adam_v.assign(n, -1);
+  const Tier update_tier = s_.optimizer == Tier::device ? Tier::device : Tier::host;
+  const Tensor home =
+      gathers_parameters() ? Tensor::params_embedding_shard : Tensor::params_embedding;
+  for (int unit = 0; unit < n; ++unit) {
+    if (!has_unit(unit)) continue;
+    parameter_homes_[unit] = persistent(home, unit, s_.parameters);
+    if (parameters_stay()) working_[unit] = parameter_homes_[unit];
+    // In float32 the copy on the optimizer's side is the master itself.
+    if (program_.dtype != DType::float32) {
+      masters_[unit] = persistent(Tensor::master_embedding, unit, update_tier);
+    } else if (update_tier == s_.parameters) {
+      masters_[unit] = parameter_homes_[unit];
+    } else {
+      masters_[unit] = persistent(
+          sharded() ? Tensor::params_embedding_shard : Tensor::params_embedding, unit, update_tier);
+    }
+    program_.adam_m[unit] = persistent(Tensor::adam_m_embedding, unit, s_.optimizer);
+    program_.adam_v[unit] = persistent(Tensor::adam_v_embedding, unit, s_.optimizer);
+  }
+  program_.parameters = masters_;
+  program_.kernel_parameters = parameter_homes_;
+  program_.loss = builder_.create(Tensor::loss, Tier::device, -1, 0, true);
+  program_.grad_norm = builder_.create(Tensor::grad_norm, Tier::device, -1, 0, true);
+  for (const BufferId scalar : {program_.loss, program_.grad_norm}) {
+    builder_.compute(shape(OpKind::zero, program_.buffers[scalar].tensor), -1, 0, {out(scalar)});
+  }
+}
+
+BufferId StepLowering::parameters(int unit) {
+  prefetch_parameters(unit);
+  return working_[unit];
+}
+
+void StepLowering::prefetch_parameters(int unit) {
+  if (working_[unit] >= 0) return;
+  const int kind = unit_kind(unit), layer = unit - 1;
+  working_[unit] = device(of_unit(Tensor::params_embedding, kind), layer, unit);
+  if (!gathers_parameters()) {
+    builder_.copy(parameter_homes_[unit], working_[unit], true);
+    return;
+  }
+  BufferId shard = parameter_homes_[unit];
+  if (s_.parameters == Tier::host) {
+    shard = device(of_unit(Tensor::params_embedding_shard, kind), layer, unit);
+    builder_.copy(parameter_homes_[unit], shard, true);
+  }
+  builder_.communicate(shape(OpKind::all_gather, of_unit(Tensor::params_embedding_shard, kind)),
+                       layer, unit, {in(shard), out(working_[unit])}, true);
+  if (s_.parameters == Tier::host) builder_.release_after_window(shard);
+}
+
+void StepLowering::release_parameters(int unit) {
+  if (parameters_stay() || working_[unit] < 0) return;
+  builder_.release(working_[unit]);
+  working_[unit] = -1;
+}
+
+BufferId StepLowering::gradients(int unit) {
+  BufferId& accumulator = device_gradients_[unit];
+  if (accumulator >= 0) return accumulator;
+  const Tensor tensor = of_unit(Tensor::grads_embedding, unit_kind(unit));
+  accumulator = device(tensor, unit - 1, unit);
+  if (host_gradients_[unit] >= 0) {
+    builder_.copy(host_gradients_[unit], accumulator, true);
+  } else {
+    builder_.compute(shape(OpKind::zero, tensor), unit - 1, unit, {out(accumulator)});
+  }
+  return accumulator;
+}
+
+// Moves a finished accumulator to the host if that is where gradients live.
+void StepLowering::store(BufferId& accumulator, BufferId& host, int unit) {
+  if (s_.gradients == Tier::device || accumulator < 0) return;
+  if (host < 0) {
+    host = builder_.create(program_.buffers[accumulator].tensor, Tier::host, unit - 1, unit);
+  }
+  builder_.copy(accumulator, host, false);
+  builder_.release_after_window(accumulator);
+  accumulator = -1;
+}
+
+// Every rank of a tensor group has its own tokens' share of these, so all must be summed before
+// anything else becomes of them.
+void StepLowering::sum_replicated(int unit) {
+  if (!deals_tokens()) return;
+  const BufferId workspace = device(Tensor::ws_replicated, unit - 1, unit);
+  builder_.communicate(
+      shape(OpKind::sum_replicated, of_unit(Tensor::grads_embedding, unit_kind(unit))), unit - 1,
+      unit, {inout(gradients(unit)), out(workspace)});
+  builder_.release_after_window(workspace);
+}
+
+// Adds the sum of all ranks' accumulators to this rank's shard, and frees the accumulator.
+void StepLowering::reduce_to_shard(int unit) {
+  sum_replicated(unit);
+  const Tensor tensor = of_unit(Tensor::grads_embedding_shard, unit_kind(unit));
+  const BufferId accumulator = gradients(unit);
+  BufferId& shard = device_shards_[unit];
+  OpShape op = shape(OpKind::reduce_scatter, tensor);
+  if (shard < 0) {
+    shard = device(tensor, unit - 1, unit);
+    op.first = host_shards_[unit] < 0;
+    if (!op.first) builder_.copy(host_shards_[unit], shard, true);
+  }
+  const BufferId workspace = device(Tensor::ws_reduce, unit - 1, unit);
+  builder_.communicate(op, unit - 1, unit,
+                       {inout(accumulator), op.first ? out(shard) : inout(shard), out(workspace)});
+  builder_.release_after_window(workspace);
+  builder_.release_after_window(accumulator);
+  device_gradients_[unit] = -1;
+  // A later load must not bring back what this one has replaced.
+  if (host_gradients_[unit] >= 0) builder_.release(host_gradients_[unit]);
+  host_gradients_[unit] = -1;
+}
+
+void StepLowering::store_gradients(int unit) {
+  if (parallel_.zero >= 2 && sharded()) {
+    reduce_to_shard(unit);
+    store(device_shards_[unit], host_shards_[unit], unit);
+  } else {
+    store(device_gradients_[unit], host_gradients_[unit], unit);
+  }
+}
+
+void StepLowering::finish_gradients(int unit) {
+  const bool reduces = sharded() && (parallel_.zero >= 2 || last_micro_batch_);
+  if (reduces) reduce_to_shard(unit);
+  if (last_micro_batch_) {
+    if (!sharded()) sum_replicated(unit);
+    if (!sharded() && parallel_.replicas() > 1) {
+      const BufferId workspace = device(Tensor::ws_reduce, unit - 1, unit);
+      builder_.communicate(
+          shape(OpKind::all_reduce, of_unit(Tensor::grads_embedding, unit_kind(unit))), unit - 1,
+          unit, {inout(gradients(unit)), out(workspace)});
+      builder_.release_after_window(workspace);
+    }
+    const Tensor first = reduces ? Tensor::grads_embedding_shard : Tensor::grads_embedding;
+    const BufferId sum = reduces ? device_shards_[unit] : gradients(unit);
+    builder_.compute(shape(OpKind::sum_of_squares, of_unit(first, unit_kind(unit))), unit - 1, unit,
+                     {in(sum), inout(program_.grad_norm)});
+  }
+  if (reduces) {
+    store(device_shards_[unit], host_shards_[unit], unit);
+  } else {
+    store(device_gradients_[unit], host_gradients_[unit], unit);
+  }
+}
+
+void StepLowering::optimizer() {
+  const bool on_device = s_.optimizer == Tier::device;
+  if (parallel_.ranks() > 1) {
+    builder_.communicate(shape(OpKind::all_reduce, Tensor::loss), -1, 0, {inout(program_.loss)});
+  }
+  if (sharded() || deals_tokens()) {
+    // Each rank has the squares of what it alone holds; otherwise all have the norm already.
+    builder_.communicate(shape(OpKind::all_reduce, Tensor::grad_norm), -1, 0,
+                         {inout(program_.grad_norm)});
+  }
+  BufferId norm = program_.grad_norm;
+  if (!on_device) {
+    norm = builder_.create(Tensor::grad_norm, Tier::host, -1, 0);
+    builder_.copy(program_.grad_norm, norm, false);
+  }
+  for (int unit = 0; unit < units(); ++unit) {
+    if (has_unit(unit)) update(unit, norm);
+  }
+  if (!on_device) builder_.release(norm);
+}
+
+// One unit's AdamW, on this rank's shard where there are shards, and what makes the kernels' copy
+// of the parameters current again.
+void StepLowering::update(int unit, BufferId norm) {
+  const bool on_device = s_.optimizer == Tier::device;
+  const bool half = program_.dtype != DType::float32;
+  const int kind = unit_kind(unit), layer = unit - 1;
+  const Tensor gradient_tensor =
+      of_unit(sharded() ? Tensor::grads_embedding_shard : Tensor::grads_embedding, kind);
+  const Tensor parameter_tensor =
+      of_unit(sharded() ? Tensor::params_embedding_shard : Tensor::params_embedding, kind);
+  const BufferId accumulated = sharded() ? device_shards_[unit] : device_gradients_[unit];
+  BufferId grads = on_device ? accumulated : sharded() ? host_shards_[unit] : host_gradients_[unit];
+  if (grads < 0) {
+    grads = builder_.create(gradient_tensor, Tier::host, layer, unit);
+    builder_.copy(accumulated, grads, false);
+    builder_.release_after_window(accumulated);
+  }
+  // Moments in a file come through the host and go back.
+  const auto moment = [&](BufferId home, Tensor first) {
+    if (s_.optimizer != Tier::nvme) return home;
+    const BufferId staged = builder_.create(of_unit(first, kind), Tier::host, layer, unit);
+    builder_.copy(home, staged, true);
+    return staged;
+  };
+  const BufferId m = moment(program_.adam_m[unit], Tensor::adam_m_embedding);
+  const BufferId v = moment(program_.adam_v[unit], Tensor::adam_v_embedding);
+
+  // Where the kernels' copy is not the master, it is written beside it (in compute dtype).
+  const Tier update_tier = on_device ? Tier::device : Tier::host;
+  const BufferId home = parameter_homes_[unit];
+  const bool beside = s_.parameters != update_tier;
+  BufferId narrowed = -1;
+  if (half) narrowed = beside ? builder_.create(parameter_tensor, Tier::host, layer, unit) : home;
+  OpShape update = shape(OpKind::adamw, gradient_tensor);
+  update.on_host = !on_device;
+  builder_.compute(update, layer, unit,
+                   {in(grads), in(norm), inout(m), inout(v), inout(masters_[unit]), out(narrowed)},
+                   on_device ? Stream::compute : Stream::host);
+  builder_.release(grads);
+  if (beside) {
+    builder_.copy(half ? narrowed : masters_[unit], home, false);
+    if (half) builder_.release_after_window(narrowed);
+  }
+  // Every rank has updated its slice of what all of them hold whole.
+  if (sharded() && !gathers_parameters()) {
+    builder_.communicate(shape(OpKind::all_gather, parameter_tensor), layer, unit,
+                         {in(home), inout(home)});
+  }
+  if (s_.optimizer == Tier::nvme) {
+    builder_.copy(m, program_.adam_m[unit], false);
+    builder_.copy(v, program_.adam_v[unit], false);
+    builder_.release_after_window(m);
+    builder_.release_after_window(v);
+  }
+}
+
+}  // namespace longspan

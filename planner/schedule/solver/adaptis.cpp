@@ -1,0 +1,210 @@
+#include "planner/schedule/solver/adaptis.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "planner/schedule/check.h"
+#include "planner/schedule/registry.h"
+#include "planner/schedule/timing.h"
+
+namespace longspan {
+namespace {
+
+using Kind = ActionKind;
+using Ends = std::vector<int64_t>;
+
+constexpr int32_t kMostVirtualStages = 2;
+
+// A cut, the family's schedule for it, and how long that takes.
+struct Candidate {
+  const ScheduleFamily* family = nullptr;
+  int32_t virtual_stages = 1;
+  Ends ends;
+  ScheduleCosts costs;
+  Schedule schedule;
+  int64_t left = 0;  // of the memory limit, for activations
+  double cost = 0;
+};
+
+// As many layers in each stage as can be.
+Ends even_cut(int64_t layers, int64_t stages) {
+  Ends ends;
+  for (int64_t stage = 1; stage <= stages; ++stage) ends.push_back(layers * stage / stages);
+  return ends;
+}
+
+int64_t most_resident(const Schedule& schedule, const std::vector<int64_t>& resident) {
+  std::vector<int64_t> held(schedule.ranks.size(), 0);
+  const std::vector<int32_t> ranks = schedule.ranks_of_stages();
+  for (size_t stage = 0; stage < ranks.size(); ++stage) held[ranks[stage]] += resident[stage];
+  return *std::max_element(held.begin(), held.end());
+}
+
+// Microbatches whose activations a stage has at once.
+std::vector<int64_t> in_flight(const Schedule& schedule) {
+  std::vector<int64_t> now(schedule.stages, 0), most(schedule.stages, 0);
+  for (const std::vector<Action>& list : schedule.ranks) {
+    for (const Action& a : list) {
+      if (a.kind == Kind::forward) most[a.stage] = std::max(most[a.stage], ++now[a.stage]);
+      if (a.kind == Kind::backward || a.kind == Kind::backward_input) --now[a.stage];
+    }
+  }
+  return most;
+}
+
+// The cut's boundaries, each a layer further down or up.
+std::vector<Ends> moved(const Ends& ends) {
+  std::vector<Ends> all;
+  for (size_t k = 0; k + 1 < ends.size(); ++k) {
+    for (const int64_t step : {-1, 1}) {
+      Ends other = ends;
+      other[k] += step;
+      if (other[k] > (k > 0 ? other[k - 1] : 0) && other[k] < other[k + 1]) all.push_back(other);
+    }
+  }
+  return all;
+}
+
+class Search {
+ public:
+  explicit Search(const AdaptisRequest& request) : r_(request) {}
+
+  AdaptisPlan run() {
+    for (const ScheduleFamily& family : schedule_families()) {
+      for (int32_t v = family.least_virtual_stages; v <= kMostVirtualStages; ++v) {
+        if (family.most_virtual_stages > 0 && v > family.most_virtual_stages) break;
+        if (static_cast<int64_t>(r_.layers.size()) < int64_t{v} * r_.ranks) break;
+        try_family(family, v);
+      }
+    }
+    if (!best_) {
+      throw no_fit("no cut of {} layers over {} ranks keeps within the memory limit",
+                   r_.layers.size(), r_.ranks);
+    }
+    return ordered();
+  }
+
+ private:
+  // None where the family has no schedule for the cut within memory, or none whose order could be
+  // optimised.
+  std::optional<Candidate> made(const ScheduleFamily& family, int32_t v, const Ends& ends) const {
+    Candidate c{&family, v, ends, costs_of_stages(r_.layers, ends, r_.communication), {}, 0, 0};
+    ScheduleRequest request;
+    request.ranks = r_.ranks;
+    request.virtual_stages = v;
+    request.micro_batches = r_.micro_batches;
+    request.costs = c.costs;
+    try {
+      c.schedule = make_schedule(family, request);
+      if (!can_be_reordered(c.schedule)) return std::nullopt;
+      if (r_.memory_limit > 0) {
+        c.left = left_for_activations(c.schedule, ends);
+        if (c.left <= 0) return std::nullopt;
+        request.memory_limit = c.left;
+        if (family.limited) c.schedule = make_schedule(family, request);
+      }
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::failed) throw;
+      return std::nullopt;
+    }
+    if (first_fault(c.schedule, c.costs, c.left)) return std::nullopt;
+    c.cost = simulate(c.schedule, c.costs).cost;
+    return c;
+  }
+
+  int64_t left_for_activations(const Schedule& schedule, const Ends& ends) const {
+    return r_.memory_limit - most_resident(schedule, resident_of_stages(r_.layers, ends));
+  }
+
+  void try_family(const ScheduleFamily& family, int32_t v) {
+    const int32_t stages = v * r_.ranks;
+    const Ends even = even_cut(static_cast<int64_t>(r_.layers.size()), stages);
+    std::optional<Candidate> best = made(family, v, even);
+    if (best && (even_cost_ == 0 || best->cost < even_cost_)) even_cost_ = best->cost;
+    const auto consider = [&](const Ends& ends) {
+      if (ends.empty()) return false;
+      std::optional<Candidate> other = made(family, v, ends);
+      if (!other || (best && other->cost >= best->cost * (1 - 1e-9))) return false;
+      best = std::move(other);
+      return true;
+    };
+    consider(cut_layers(r_.layers, stages, r_.memory_limit, std::vector<int64_t>(stages, 1)));
+    while (best &&
+           consider(cut_layers(r_.layers, stages, r_.memory_limit, in_flight(best->schedule)))) {
+    }
+    for (bool improved = best.has_value(); improved;) {
+      improved = false;
+      for (const Ends& ends : moved(best->ends)) improved |= consider(ends);
+    }
+    if (best && (!best_ || best->cost < best_->cost)) best_ = std::move(best);
+  }
+
+  AdaptisPlan ordered() {
+    const auto begin = std::chrono::steady_clock::now();
+    AdaptisPlan plan{std::string(best_->family->name),
+                     best_->virtual_stages,
+                     best_->ends,
+                     {},
+                     best_->costs,
+                     best_->left,
+                     even_cost_};
+    NamedSchedule start{plan.family, best_->schedule, best_->cost};
+    SolverLimits limits = r_.limits;
+    int64_t nodes = 0;
+    for (bool improved = true; improved;) {
+      improved = false;
+      limits.nodes = r_.limits.nodes - nodes;
+      limits.seconds =
+          r_.limits.seconds -
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      plan.schedule = reorder(start, plan.costs, plan.memory_limit, limits);
+      nodes += plan.schedule.nodes;
+      start.schedule = plan.schedule.schedule;
+      start.cost = plan.schedule.cost;
+      while (move_boundary(plan, start)) improved = true;
+    }
+    plan.schedule.nodes = nodes;
+    plan.schedule.start_cost = best_->cost;
+    return plan;
+  }
+
+  // A cut whose step is shorter with the order as it is.
+  bool move_boundary(AdaptisPlan& plan, NamedSchedule& start) const {
+    for (const Ends& ends : moved(plan.ends)) {
+      ScheduleCosts costs = costs_of_stages(r_.layers, ends, r_.communication);
+      const double cost = simulate(start.schedule, costs).cost;
+      if (cost >= start.cost * (1 - 1e-9)) continue;
+      int64_t left = 0;
+      if (r_.memory_limit > 0) {
+        left = left_for_activations(start.schedule, ends);
+        if (left <= 0 || first_fault(start.schedule, costs, left)) continue;
+      }
+      plan.ends = ends;
+      plan.costs = std::move(costs);
+      plan.memory_limit = left;
+      start.cost = cost;
+      return true;
+    }
+    return false;
+  }
+
+  const AdaptisRequest& r_;
+  std::optional<Candidate> best_;
+  double even_cost_ = 0;
+};
+
+}  // namespace
+
+AdaptisPlan adaptis(const AdaptisRequest& request) {
+  if (request.ranks < 1 || static_cast<int64_t>(request.layers.size()) < request.ranks) {
+    throw bad_input("{} layers over {} ranks; expected a layer for each rank or more",
+                    request.layers.size(), request.ranks);
+  }
+  return Search(request).run();
+}
+
+}  // namespace longspan

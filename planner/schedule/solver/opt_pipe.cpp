@@ -1,0 +1,234 @@
+#include "planner/schedule/solver/opt_pipe.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/error.h"
+#include "planner/schedule/check.h"
+#include "planner/schedule/families/offload.h"
+#include "planner/schedule/registry.h"
+#include "planner/schedule/solver/order_model.h"
+#include "planner/schedule/timing.h"
+
+namespace longspan {
+namespace {
+using Kind = ActionKind;
+
+// Above these the rows are too many to be written down, and the whole programme is too much for the
+// solver.
+constexpr int64_t kMostActions = 600;
+constexpr int64_t kMostBinaries = 1000;
+constexpr int64_t kWindowNodes = 100;
+
+bool is_copy(Kind kind) {
+  return kind == Kind::offload || kind == Kind::await_offload || kind == Kind::reload;
+}
+
+// Computations only, each by itself, backwards taken apart.
+Schedule plain(const Schedule& schedule, bool copies) {
+  Schedule made = schedule;
+  for (std::vector<Action>& list : made.ranks) {
+    std::vector<Action> split;
+    for (Action a : list) {
+      if (!copies && is_copy(a.kind)) continue;
+      a.with_next = false;
+      if (a.kind == Kind::backward) {
+        split.push_back({Kind::backward_input, a.stage, a.micro_batch, a.slice});
+        a.kind = Kind::backward_weight;
+      }
+      split.push_back(a);
+    }
+    list = std::move(split);
+  }
+  return made;
+}
+
+bool takes(const ScheduleFamily& family, const ScheduleRequest& request) {
+  return request.virtual_stages >= family.least_virtual_stages &&
+         (family.most_virtual_stages == 0 ||
+          request.virtual_stages <= family.most_virtual_stages) &&
+         (family.sliced || request.slices == 1);
+}
+
+// The family's schedule for the request, as it is or with all activations offloaded; none where it
+// has none.
+std::optional<Schedule> made_by(const ScheduleFamily& family, const ScheduleRequest& request,
+                                bool copies) {
+  try {
+    Schedule schedule = make_schedule(family, request);
+    if (!can_be_reordered(schedule)) return std::nullopt;
+    if (copies) {
+      schedule = plain(schedule, false);
+      constexpr int kWorth = 4;  // forwards: so that it is away for a while
+      offload(schedule, kWorth, [](const Action&) { return true; });
+    }
+    return schedule;
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::failed) throw;
+    return std::nullopt;
+  }
+}
+
+// What is left of limits, over several programmes.
+class Budget {
+ public:
+  explicit Budget(const SolverLimits& limits) : limits_(limits) {}
+
+  bool spent() const { return left(1).nodes <= 0 || left(1).seconds <= 0; }
+  SolverLimits left(int64_t most_nodes) const {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin_;
+    SolverLimits left = limits_;
+    left.nodes = std::min(limits_.nodes - nodes_, most_nodes);
+    left.seconds = limits_.seconds - passed.count();
+    left.cuts = false;  // the rows of an OrderModel are what cuts would be
+    return left;
+  }
+  int64_t nodes() const { return nodes_; }
+  void spend(const MilpSolution& solution) { nodes_ += std::max<int64_t>(solution.nodes, 1); }
+
+ private:
+  SolverLimits limits_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  int64_t nodes_ = 0;
+};
+
+// Takes what a solution says, where it is faster.
+bool take(OptimalSchedule& best, const OrderModel& model, const MilpSolution& solution,
+          const ScheduleCosts& costs, int64_t memory_limit) {
+  if (solution.values.empty()) return false;
+  Schedule made = model.schedule_of(solution.values);
+  if (first_fault(made, costs, memory_limit)) return false;
+  const double cost = simulate(made, costs).cost;
+  if (cost >= best.cost * (1 - 1e-9)) return false;
+  best.schedule = std::move(made);
+  best.cost = cost;
+  return true;
+}
+
+// The order within a window of time, what is before and behind it as it is: windows one after
+// another, from the first to the last, until none of them has anything better.
+void improve_windows(OptimalSchedule& best, const OrderModel& model, const ScheduleCosts& costs,
+                     int64_t memory_limit, Budget& budget, double parts) {
+  const double width = best.cost / parts;
+  for (bool improved = true; improved;) {
+    improved = false;
+    const double makespan = simulate(best.schedule, costs).makespan;
+    for (double from = 0; from + width / 2 < makespan && !budget.spent(); from += width / 2) {
+      const Milp window = model.within(best.schedule, costs, from, from + width);
+      const MilpSolution solution =
+          solve(window, budget.left(kWindowNodes), model.choices_of(best.schedule));
+      budget.spend(solution);
+      improved |= take(best, model, solution, costs, memory_limit);
+    }
+  }
+}
+
+}  // namespace
+
+bool can_be_reordered(const Schedule& schedule) {
+  if (schedule.pipes > 1 || schedule.adaptive_offload || schedule.moving_stages) return false;
+  for (const std::vector<Action>& list : schedule.ranks) {
+    for (const Action& a : list) {
+      const bool known = a.kind == Kind::forward || a.kind == Kind::backward ||
+                         a.kind == Kind::backward_input || a.kind == Kind::backward_weight ||
+                         is_copy(a.kind);
+      if (!known) return false;
+    }
+  }
+  return true;
+}
+
+NamedSchedule best_of_families(const ScheduleRequest& request) {
+  std::optional<NamedSchedule> best;
+  for (const ScheduleFamily& family : schedule_families()) {
+    if (!takes(family, request)) continue;
+    for (const bool copies : {false, true}) {
+      if (copies && request.memory_limit == 0) continue;
+      ScheduleRequest own = request;
+      if (!family.grouped) own.group = 0;
+      // What is away need not fit: families that arrange themselves within memory get more of it.
+      for (const int32_t times : {1, 2, 4}) {
+        if (times > 1 && !(copies && family.limited)) continue;
+        own.memory_limit = request.memory_limit * times;
+        std::optional<Schedule> made = made_by(family, own, copies);
+        if (!made || first_fault(*made, request.costs, request.memory_limit)) continue;
+        const double cost = simulate(*made, request.costs).cost;
+        if (best && cost >= best->cost) continue;
+        best = {fmt::format("{}{}", family.name, copies ? " offloaded" : ""), std::move(*made),
+                cost};
+      }
+    }
+  }
+  if (!best) {
+    throw no_fit("no schedule of {} ranks with {} stages each keeps within the memory limit",
+                 request.ranks, request.virtual_stages);
+  }
+  return *std::move(best);
+}
+
+OptimalSchedule reorder(const NamedSchedule& start, const ScheduleCosts& costs,
+                        int64_t memory_limit, const SolverLimits& limits) {
+  if (!can_be_reordered(start.schedule)) {
+    throw bad_input(
+        "the order of {} cannot be optimised; expected forwards and backwards of one "
+        "pipe, and copies of whole activations",
+        start.name);
+  }
+  if (const auto fault = first_fault(start.schedule, costs, memory_limit)) {
+    throw bad_input("{} is no schedule to begin with: {}", start.name, *fault);
+  }
+  OptimalSchedule best;
+  best.start = start.name;
+  const auto consider = [&](Schedule made) {
+    const double cost = simulate(made, costs).cost;
+    if (best.schedule.ranks.empty() || cost < best.cost) {
+      best.cost = cost;
+      best.schedule = std::move(made);
+    }
+  };
+  consider(start.schedule);
+  best.start_cost = best.cost;
+  if (Schedule split = plain(start.schedule, true); !first_fault(split, costs, memory_limit)) {
+    consider(std::move(split));
+  }
+  const Schedule actions = plain(start.schedule, false);
+  const LinkedActions linked = link(actions);
+  if (static_cast<int64_t>(linked.actions.size()) > kMostActions) return best;
+  // A little longer than the best, so that rounding does not cut it off.
+  const OrderModel model(actions, linked, costs, memory_limit, best.cost * (1 + 1e-9), true);
+  best.bound = std::min(model.bound(), best.cost);
+  best.binaries = model.milp().whole_columns();
+  if (best.bound >= best.cost * (1 - 1e-9)) {
+    best.stop = Stop::optimal;
+    return best;
+  }
+  Budget budget(limits);
+  const auto actions_in_all = static_cast<double>(linked.actions.size());
+  for (const double in_window : {16.0, 32.0}) {
+    improve_windows(best, model, costs, memory_limit, budget,
+                    std::max(2.0, actions_in_all / in_window));
+  }
+  best.nodes = budget.nodes();
+  best.bound = std::min(best.bound, best.cost);
+  if (budget.spent()) best.stop = budget.left(1).nodes <= 0 ? Stop::nodes : Stop::seconds;
+  if (budget.spent() || best.binaries > kMostBinaries) return best;
+  const MilpSolution solution =
+      solve(model.milp(), budget.left(limits.nodes), model.choices_of(best.schedule));
+  budget.spend(solution);
+  take(best, model, solution, costs, memory_limit);
+  best.stop = solution.stop;
+  best.nodes = budget.nodes();
+  // Without a solution within the span there is none that is faster; nor is there beside the
+  // optimum.
+  const bool done = solution.stop == Stop::optimal || solution.stop == Stop::infeasible;
+  const double bound = done ? best.cost : model.time_of(solution.bound);
+  best.bound = std::clamp(bound, std::min(best.bound, best.cost), best.cost);
+  return best;
+}
+
+OptimalSchedule opt_pipe(const ScheduleRequest& request, const SolverLimits& limits) {
+  return reorder(best_of_families(request), request.costs, request.memory_limit, limits);
+}
+
+}  // namespace longspan

@@ -1,0 +1,299 @@
+#include "planner/schedule/solver/order_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "planner/schedule/families/offload.h"
+#include "planner/schedule/timing.h"
+
+namespace longspan {
+namespace {
+
+using Kind = ActionKind;
+
+constexpr Choice kAlways{.column = -1, .yes = true};
+constexpr Choice kNever{.column = -1, .yes = false};
+
+bool is(const Choice& choice, bool yes) { return choice.column < 0 && choice.yes == yes; }
+
+}  // namespace
+
+OrderModel::OrderModel(const Schedule& schedule, const LinkedActions& linked,
+                       const ScheduleCosts& costs, int64_t memory_limit, double longest,
+                       bool copies)
+    : schedule_(schedule),
+      linked_(linked),
+      order_(schedule, linked, costs),
+      longest_(longest),
+      communication_(costs.communication),
+      copies_(schedule.ranks.size()) {
+  fix_by_windows();
+  // In units of about an action, which is what the solver's tolerances are made for.
+  unit_ = longest * ranks() / std::max(1, order_.count());
+  if (unit_ <= 0) unit_ = 1;
+  add_times();
+  columns_.assign(int64_t{order_.count()} * order_.count(), -1);
+  for (int32_t rank = 0; rank < ranks(); ++rank) {
+    add_order(rank);
+    add_loads(rank);
+    if (memory_limit == 0) continue;
+    if (copies) add_copies(rank, costs, memory_limit);
+    add_memory(rank, costs, memory_limit);
+  }
+}
+
+OrderModel::Sum& OrderModel::Sum::add(double factor, int32_t column) {
+  terms.push_back({column, factor});
+  return *this;
+}
+
+OrderModel::Sum& OrderModel::Sum::add(double factor, const Choice& choice) {
+  if (choice.column < 0) {
+    if (choice.yes) known += factor;
+  } else if (choice.yes) {
+    terms.push_back({choice.column, factor});
+  } else {
+    known += factor;
+    terms.push_back({choice.column, -factor});
+  }
+  return *this;
+}
+
+Choice OrderModel::first(int32_t a, int32_t b) const {
+  if (order_.precedes(a, b)) return kAlways;
+  if (order_.precedes(b, a)) return kNever;
+  return {column_of(std::min(a, b), std::max(a, b)), a < b};
+}
+
+void OrderModel::at_least(double lower, Sum sum) {
+  milp_.at_least(lower - sum.known, std::move(sum.terms));
+}
+
+// The least time from a rank's first start to an action, and from an action to its rank's last end:
+// what the order says, and all that its rank does in between.
+void OrderModel::find_windows() {
+  before_.assign(order_.count(), 0);
+  after_.assign(order_.count(), 0);
+  bound_ = 0;
+  for (int32_t rank = 0; rank < ranks(); ++rank) {
+    for (int32_t a = begin(rank); a < end(rank); ++a) {
+      double earlier = 0, later = order_.duration(a);
+      for (int32_t b = begin(rank); b < end(rank); ++b) {
+        // Whoever is first, the rank's span begins no later than with b.
+        before_[a] = std::max(before_[a], order_.least(b, a));
+        if (order_.least(a, b) >= 0) {
+          after_[a] = std::max(after_[a], order_.least(a, b) + order_.duration(b));
+        }
+        if (order_.precedes(b, a)) earlier += order_.duration(b);
+        if (order_.precedes(a, b)) later += order_.duration(b);
+      }
+      before_[a] = std::max(before_[a], earlier);
+      after_[a] = std::max(after_[a], later);
+      bound_ = std::max(bound_, before_[a] + after_[a]);
+    }
+    double load = 0;
+    for (int32_t a = begin(rank); a < end(rank); ++a) load += order_.duration(a);
+    bound_ = std::max(bound_, load);
+  }
+}
+
+// Of two actions of which one cannot be first within the span, the other is.
+void OrderModel::fix_by_windows() {
+  for (bool fixed = true; fixed;) {
+    fixed = false;
+    find_windows();
+    const auto too_long = [&](int32_t a, int32_t b) {
+      return before_[a] + order_.duration(a) + after_[b] > longest_;
+    };
+    for (int32_t rank = 0; rank < ranks(); ++rank) {
+      for (int32_t a = begin(rank); a < end(rank); ++a) {
+        for (int32_t b = a + 1; b < end(rank); ++b) {
+          if (!open(a, b)) continue;
+          if (too_long(a, b)) {
+            order_.add(b, a);
+          } else if (too_long(b, a)) {
+            order_.add(a, b);
+          } else {
+            continue;
+          }
+          fixed = true;
+        }
+      }
+    }
+  }
+}
+
+void OrderModel::add_times() {
+  const double most = longest_ / unit_;
+  span_ = milp_.add_number(std::min(bound_ / unit_, most), most, 1);
+  // A rank begins when it likes: at the latest when all before it have ended and been heard of.
+  const double all = (longest_ + communication_) / unit_ * 2 * ranks();
+  for (int32_t rank = 0; rank < ranks(); ++rank) offsets_.push_back(milp_.add_number(0, all));
+  for (int32_t a = 0; a < order_.count(); ++a) {
+    const double latest = std::max(before_[a], longest_ - after_[a]);
+    starts_.push_back(milp_.add_number(before_[a] / unit_, latest / unit_));
+  }
+  for (int32_t b = 0; b < order_.count(); ++b) {
+    const int32_t rank = linked_.rank_of(b);
+    for (const Wait& wait : linked_.waits_of(b)) {
+      const int32_t from = linked_.rank_of(wait.action);
+      const double time = order_.duration(wait.action) + (wait.delayed ? communication_ : 0);
+      Sum sum;
+      sum.add(1, starts_[b]).add(-1, starts_[wait.action]);
+      if (from != rank) sum.add(1, offsets_[rank]).add(-1, offsets_[from]);
+      at_least(time / unit_, std::move(sum));
+    }
+  }
+}
+
+void OrderModel::follow(int32_t later, int32_t earlier, double time, int32_t of, const Choice& so) {
+  if (is(so, false)) return;
+  const double slack =
+      std::max(0.0, time - milp_.columns[later].lower + milp_.columns[earlier].upper);
+  Sum sum;
+  sum.add(1, later).add(-1, earlier).add(-slack, so);
+  if (of >= 0) sum.add(-time, of);
+  at_least((of >= 0 ? 0 : time) - slack, std::move(sum));
+}
+
+// One thing at a time; and what follows from a stage's order of microbatches.
+void OrderModel::add_order(int32_t rank) {
+  for (int32_t a = begin(rank); a < end(rank); ++a) {
+    for (int32_t b = a + 1; b < end(rank); ++b) {
+      if (open(a, b)) column_of(a, b) = milp_.add_binary();
+    }
+  }
+  std::map<std::pair<Kind, int32_t>, std::vector<int32_t>> sequences;
+  for (int32_t a = begin(rank); a < end(rank); ++a) {
+    sequences[{linked_.actions[a].kind, linked_.actions[a].stage}].push_back(a);
+  }
+  for (int32_t a = begin(rank); a < end(rank); ++a) {
+    for (int32_t b = begin(rank); b < end(rank); ++b) {
+      if (a == b) continue;
+      follow(starts_[b], starts_[a], order_.duration(a) / unit_, -1, first(a, b));
+    }
+    for (const auto& [what, sequence] : sequences) {
+      for (size_t i = 0; i + 1 < sequence.size(); ++i) {
+        // What comes before one comes before the next.
+        const int32_t b = sequence[i], c = sequence[i + 1];
+        if (a == b || a == c || !(open(a, b) && open(a, c))) continue;
+        at_least(0, Sum().add(1, first(a, c)).add(-1, first(a, b)));
+      }
+    }
+  }
+}
+
+void OrderModel::add_loads(int32_t rank) {
+  for (int32_t a = begin(rank); a < end(rank); ++a) {
+    Sum earlier, later;
+    earlier.add(1, starts_[a]);
+    later.add(1, span_).add(-1, starts_[a]);
+    for (int32_t b = begin(rank); b < end(rank); ++b) {
+      if (a == b) continue;
+      earlier.add(-order_.duration(b) / unit_, first(b, a));
+      later.add(-order_.duration(b) / unit_, first(a, b));
+    }
+    at_least(0, std::move(earlier));
+    at_least(order_.duration(a) / unit_, std::move(later));
+    milp_.at_least(after_[a] / unit_, {{span_, 1}, {starts_[a], -1}});
+  }
+}
+
+OrderModel::Places OrderModel::places_of(const LinkedActions& other) const {
+  Places places;
+  for (size_t i = 0; i < other.actions.size(); ++i) {
+    const Action& a = other.actions[i];
+    places[{a.kind, a.stage, a.micro_batch, a.slice}] = static_cast<int32_t>(i);
+  }
+  return places;
+}
+
+std::vector<Term> OrderModel::choices_of(const Schedule& other) const {
+  const Places places = places_of(link(other));
+  std::vector<Term> choices;
+  const auto place = [&](const Action& a) {
+    return places.at({a.kind, a.stage, a.micro_batch, a.slice});
+  };
+  for (int32_t rank = 0; rank < ranks(); ++rank) {
+    for (int32_t a = begin(rank); a < end(rank); ++a) {
+      for (int32_t b = a + 1; b < end(rank); ++b) {
+        if (column_of(a, b) < 0) continue;
+        const bool before = place(linked_.actions[a]) < place(linked_.actions[b]);
+        choices.push_back({column_of(a, b), before ? 1.0 : 0.0});
+      }
+    }
+    for (const Copy& copy : copies_[rank]) {
+      const Action& a = linked_.actions[copy.forward];
+      const bool taken = places.contains({Kind::offload, a.stage, a.micro_batch, a.slice});
+      choices.push_back({copy.taken, taken ? 1.0 : 0.0});
+    }
+  }
+  return choices;
+}
+
+Milp OrderModel::within(const Schedule& other, const ScheduleCosts& costs, double from,
+                        double to) const {
+  const LinkedActions linked = link(other);
+  const ScheduleTiming timing = simulate(other, linked, costs);
+  const Places places = places_of(linked);
+  const auto inside = [&](int32_t number) {
+    const Action& a = linked_.actions[number];
+    const int32_t place = places.at({a.kind, a.stage, a.micro_batch, a.slice});
+    return timing.ends[place] > from && timing.starts[place] < to;
+  };
+  Milp made = milp_;
+  const auto fix = [&](const Term& choice) {
+    made.columns[choice.column].lower = made.columns[choice.column].upper = choice.factor;
+  };
+  for (const Term& choice : choices_of(other)) fix(choice);
+  for (int32_t rank = 0; rank < ranks(); ++rank) {
+    for (int32_t a = begin(rank); a < end(rank); ++a) {
+      for (int32_t b = a + 1; b < end(rank); ++b) {
+        if (column_of(a, b) < 0 || !inside(a) || !inside(b)) continue;
+        made.columns[column_of(a, b)].lower = 0;
+        made.columns[column_of(a, b)].upper = 1;
+      }
+    }
+    for (const Copy& copy : copies_[rank]) {
+      if (!inside(copy.forward)) continue;
+      made.columns[copy.taken].lower = 0;
+      made.columns[copy.taken].upper = 1;
+    }
+  }
+  return made;
+}
+
+Schedule OrderModel::schedule_of(const std::vector<double>& values) const {
+  const auto said = [&](const Choice& choice) {
+    return choice.column < 0 ? choice.yes : (values[choice.column] > 0.5) == choice.yes;
+  };
+  Schedule made = schedule_;
+  std::map<std::tuple<int32_t, int32_t, int32_t>, bool> away;
+  for (int32_t rank = 0; rank < ranks(); ++rank) {
+    std::vector<std::pair<int32_t, int32_t>> places;  // how many come before, and the action
+    for (int32_t a = begin(rank); a < end(rank); ++a) {
+      int32_t earlier = 0;
+      for (int32_t b = begin(rank); b < end(rank); ++b) earlier += a != b && said(first(b, a));
+      places.emplace_back(earlier, a);
+    }
+    std::sort(places.begin(), places.end());
+    for (size_t i = 0; i < places.size(); ++i) {
+      made.ranks[rank][i] = linked_.actions[places[i].second];
+    }
+    for (const Copy& copy : copies_[rank]) {
+      const Action& a = linked_.actions[copy.forward];
+      away[{a.stage, a.micro_batch, a.slice}] = values[copy.taken] > 0.5;
+    }
+  }
+  offload(made, 0, [&](const Action& a) {
+    const auto found = away.find({a.stage, a.micro_batch, a.slice});
+    return found != away.end() && found->second;
+  });
+  return made;
+}
+
+}  // namespace longspan

@@ -1,0 +1,145 @@
+#include "planner/strategy/pipeline.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+#include "planner/schedule/registry.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kMostSlices = 4096;
+
+// FLOPs of every layer's forward.
+std::vector<double> work_of_layers(const ModelSpec& model, int64_t sequence) {
+  std::vector<double> work;
+  for (const LayerRun& run : layer_runs(model)) {
+    ModelSpec alike = model_of_run(model, run);
+    alike.layers = 1;
+    alike.vocab = 0;
+    const ModelFlops flops = model_flops(alike, tokens_of_run(run, sequence));
+    work.insert(work.end(), static_cast<size_t>(run.layers),
+                flops.dense_forward + flops.attention_forward);
+  }
+  return work;
+}
+
+// As many consecutive layers for each stage as stay within `most`, and one at least; nothing where
+// the last stage would exceed it.
+std::optional<std::vector<int64_t>> cut_within(const std::vector<double>& work, int64_t stages,
+                                               double most) {
+  const auto layers = static_cast<int64_t>(work.size());
+  std::vector<int64_t> cut;
+  int64_t next = 0;
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    const int64_t first = next, behind = stages - stage - 1;  // stages that need a layer each
+    double sum = work[static_cast<size_t>(next++)];
+    while (next < layers - behind && sum + work[static_cast<size_t>(next)] <= most) {
+      sum += work[static_cast<size_t>(next++)];
+    }
+    cut.push_back(next - first);
+  }
+  if (next < layers) return std::nullopt;
+  return cut;
+}
+
+// The largest stage's work is the sum of some layers in a row: halving finds it within rounding. A
+// pipeline is cut each time it is evaluated, so not by planner/optimal's cut_line(), which takes
+// any price of a piece and time by the square of the layers.
+std::vector<int64_t> cut_evenly(const std::vector<double>& work, int64_t stages) {
+  constexpr int kHalvings = 60;
+  double low = 0, high = std::accumulate(work.begin(), work.end(), 0.0);
+  std::vector<int64_t> best = *cut_within(work, stages, high);
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = (low + high) / 2;
+    const std::optional<std::vector<int64_t>> cut = cut_within(work, stages, middle);
+    (cut ? high : low) = middle;
+    if (cut) best = *cut;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<std::string_view> plannable_schedules() {
+  std::vector<std::string_view> names;
+  for (const ScheduleFamily& family : schedule_families()) {
+    if (!family.alone) names.push_back(family.name);
+  }
+  return names;
+}
+
+std::vector<int64_t> layers_of_stages(const ModelSpec& model, const Pipeline& pipeline,
+                                      int64_t sequence) {
+  const int64_t stages = pipeline.stages * pipeline.virtual_stages;
+  if (!model.uniform()) return cut_evenly(work_of_layers(model, sequence), stages);
+  std::vector<int64_t> layers(static_cast<size_t>(stages), model.layers / stages);
+  // The ends have the embedding and the loss beside their layers.
+  const int64_t more = model.layers % stages;
+  const int64_t first = std::max<int64_t>(0, std::min<int64_t>(1, stages - more));
+  for (int64_t i = 0; i < more; ++i) ++layers[static_cast<size_t>(first + i)];
+  return layers;
+}
+
+void validate(const Pipeline& p, const ModelSpec& model, int64_t sequence,
+              const std::string& origin) {
+  if (p.stages < 1) {
+    throw bad_input("{}: pipeline.stages: expected a number >= 1, got {}", origin, p.stages);
+  }
+  if (p.stages == 1) {
+    if (p == Pipeline{}) return;
+    throw bad_input("{}: pipeline: a schedule, virtual stages and slices need 2 stages or more",
+                    origin);
+  }
+  const ScheduleFamily& family = schedule_family(p.schedule);
+  if (family.alone) {
+    throw bad_input("{}: pipeline.schedule: {} is simulated alone, not planned with; try one of {}",
+                    origin, p.schedule, fmt::join(plannable_schedules(), ", "));
+  }
+  if (!takes_virtual_stages(family, p.virtual_stages)) {
+    const int64_t most = family.most_virtual_stages;
+    throw bad_input("{}: pipeline.virtual_stages: {} takes {}{}, got {}", origin, p.schedule,
+                    family.least_virtual_stages,
+                    most == 0                            ? " or more"
+                    : most > family.least_virtual_stages ? fmt::format(" to {}", most)
+                                                         : "",
+                    p.virtual_stages);
+  }
+  // Divided, as the product may overflow.
+  if (p.virtual_stages > model.layers / p.stages) {
+    throw bad_input(
+        "{}: pipeline.stages: {} times {} virtual stages are more than the {} layers "
+        "of {}",
+        origin, p.stages, p.virtual_stages, model.layers, model.name);
+  }
+  if (p.slices < 1 || p.slices > kMostSlices || (p.slices > 1 && !family.sliced)) {
+    throw bad_input("{}: pipeline.slices: {} takes {}, got {}", origin, p.schedule,
+                    family.sliced ? fmt::format("1 to {}", kMostSlices) : "1", p.slices);
+  }
+  if (p.in_flight < 0 || (p.in_flight > 0 && !family.limited)) {
+    throw bad_input("{}: pipeline.in_flight: {} takes {}, got {}", origin, p.schedule,
+                    family.limited ? "a number >= 0" : "none", p.in_flight);
+  }
+  if (sequence % p.slices != 0) {
+    throw bad_input("{}: pipeline.slices: {} slices do not divide {} tokens", origin, p.slices,
+                    sequence);
+  }
+}
+
+std::string describe(const Pipeline& p) {
+  if (p.stages == 1) return "";
+  std::string text = fmt::format("pipeline {} ({}", p.stages, p.schedule);
+  if (p.virtual_stages > 1) text += fmt::format(", {} virtual stages", p.virtual_stages);
+  if (p.slices > 1) {
+    text += fmt::format(", {} slices{}", p.slices, p.equal_work ? " of equal work" : "");
+  }
+  if (p.in_flight > 0) text += fmt::format(", at most {} in flight", p.in_flight);
+  return text + ")";
+}
+
+}  // namespace longspan
