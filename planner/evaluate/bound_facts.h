@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "planner/evaluate/demand.h"
 #include "planner/program/program.h"
 
 namespace longspan {
@@ -49,9 +50,8 @@ struct TileBytes {
 
 TileBytes tile_bytes(const TensorBytes& bytes);
 
-/// The bound of memory, where the sizes of everything are known.
-std::array<int64_t, kTierCount> least_bytes(const StepRequest& request, const Strategy& strategy,
-                                            const Lengths& lengths, const TensorBytes& bytes,
-                                            const TileBytes& workspaces);
+/// Fills in the bytes of `demand`, where the sizes of everything are known.
+void add_bytes(const StepRequest& request, const Strategy& strategy, const Lengths& lengths,
+               const TensorBytes& bytes, const TileBytes& workspaces, Demand& demand);
 
 }  // namespace longspan

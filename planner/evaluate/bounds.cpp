@@ -66,6 +66,7 @@ struct Bounds::State {
     return cost.durations(t.program, {shape})[0];
   }
   Table& table_of(const Strategy& s);
+  Busy busy(const Strategy& strategy, Table& t);
   void fill(Table& t) const;
   double attention(const Table& t, OpKind kind) const;
   const std::array<double, 3>& tile(Table& t, std::vector<TileSeconds>& known, int64_t tile,
@@ -504,34 +505,59 @@ const TensorBytes& Bounds::tensors(const Strategy& strategy) {
   return state_->table_of(strategy).program.bytes;
 }
 
+namespace {
+
+TileBytes workspaces_of(const Strategy& s, const Lengths& lengths, const TileBytes& row) {
+  return {row.projection * tile_rows(s.projection_tile, lengths.own_chunk()),
+          row.mlp_saved * tile_rows(s.mlp_tile, lengths.dense_block()),
+          row.mlp * tile_rows(s.mlp_tile, lengths.dense_block()),
+          row.loss * tile_rows(s.loss_tile, lengths.own_block())};
+}
+
+}  // namespace
+
+Busy Bounds::State::busy(const Strategy& strategy, Table& t) {
+  ++considered;
+  const Facts facts(request, strategy, t.program.lengths);
+  Busy busy;
+  count_compute(facts, t, busy);
+  count_states(facts, t, busy);
+  count_saved(facts, t, busy);
+  count_pairs(facts, t, busy);
+  count_exchanges(facts, t, busy);
+  return busy;
+}
+
+Demand Bounds::demand(const Strategy& strategy) {
+  State& state = *state_;
+  Table& t = state.table_of(strategy);
+  const Busy busy = state.busy(strategy, t);
+  Demand demand;
+  demand.forward = busy.forward;
+  for (int s = 0; s < kStreamCount; ++s) {
+    demand.once[s] = busy.once[s] - busy.update[s];
+    demand.backward[s] = busy.total[s] - busy.once[s] - busy.forward[s];
+  }
+  demand.update = busy.update;
+  demand.waited_forward = busy.waited_forward;
+  demand.waited_backward = busy.waited - busy.waited_forward;
+  demand.loss = busy.loss * static_cast<double>(state.request.micro_batches);
+  add_bytes(state.request, strategy, t.program.lengths, t.program.bytes,
+            workspaces_of(strategy, t.program.lengths, t.row), demand);
+  return demand;
+}
+
 Bound Bounds::of(const Strategy& strategy) {
   State& state = *state_;
-  ++state.considered;
   Table& t = state.table_of(strategy);
-  const Lengths& lengths = t.program.lengths;
-  const Facts facts(state.request, strategy, lengths);
-  Busy busy;
-  state.count_compute(facts, t, busy);
-  state.count_states(facts, t, busy);
-  state.count_saved(facts, t, busy);
-  state.count_pairs(facts, t, busy);
-  state.count_exchanges(facts, t, busy);
-
+  const Busy busy = state.busy(strategy, t);
+  const Demand rows = demand(strategy);
   Bound bound;
-  const int compute = static_cast<int>(Stream::compute);
-  const double before_update = busy.total[compute] - busy.update[compute];
-  for (int stream = 0; stream < kStreamCount; ++stream) {
-    bound.step_seconds =
-        std::max({bound.step_seconds, busy.total[stream], before_update + busy.update[stream]});
-  }
+  bound.step_seconds = rows.step_seconds();
   bound.likely_seconds = std::max(bound.step_seconds, busy.likely_step());
   bound.loss_each = busy.loss;
   bound.likely_each = busy.likely_microbatches() / static_cast<double>(state.request.micro_batches);
-  const TileBytes ws = {t.row.projection * tile_rows(strategy.projection_tile, lengths.own_chunk()),
-                        t.row.mlp_saved * tile_rows(strategy.mlp_tile, lengths.dense_block()),
-                        t.row.mlp * tile_rows(strategy.mlp_tile, lengths.dense_block()),
-                        t.row.loss * tile_rows(strategy.loss_tile, lengths.own_block())};
-  bound.peak_bytes = least_bytes(state.request, strategy, lengths, t.program.bytes, ws);
+  bound.peak_bytes = rows.peak_bytes();
   return bound;
 }
 

@@ -20,6 +20,7 @@
 #include <memory>
 
 #include "planner/cost/cost_model.h"
+#include "planner/evaluate/demand.h"
 #include "planner/program/program.h"
 
 namespace longspan {
@@ -47,6 +48,8 @@ class Bounds {
 
   /// REQUIRES: the strategy is valid for the length.
   Bound of(const Strategy& strategy);
+  /// The rows that of() takes the largest of. REQUIRES: as of().
+  Demand demand(const Strategy& strategy);
   /// Sizes of what does not depend on a tile. REQUIRES: as of(). Until the next call.
   const TensorBytes& tensors(const Strategy& strategy);
   int64_t considered() const;  // calls of of() so far

@@ -27,8 +27,8 @@ void add(const TierBytes& more, TierBytes& sum) {
 
 }  // namespace
 
-TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengths& lengths,
-                      const TensorBytes& bytes, const TileBytes& ws) {
+void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& lengths,
+               const TensorBytes& bytes, const TileBytes& ws, Demand& demand) {
   using enum Tensor;
   const Facts f(request, s, lengths);
   const Units unit{bytes};
@@ -57,11 +57,12 @@ TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengt
         n * (unit(adam_m_embedding, kind) + unit(adam_v_embedding, kind));
     gradients += n * unit(f.sharded ? grads_embedding_shard : grads_embedding, kind);
   }
-  TierBytes peak = persistent;
+  int moment = 0;
   const auto at = [&](const TierBytes& sum) {
     for (int tier = 0; tier < kTierCount; ++tier) {
-      peak[tier] = std::max(peak[tier], persistent[tier] + sum[tier]);
+      demand.bytes[moment][tier] = static_cast<double>(persistent[tier] + sum[tier]);
     }
+    ++moment;
   };
 
   // The gradients of all units, when the last is complete.
@@ -123,7 +124,10 @@ TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengt
     const bool keeps_queries = s.qkv.where == Saved::recompute && !f.idle_chunk && f.groups == 1;
     if (keeps_queries) mlp[0] += f.chunks * unit(q);
     at(mlp);
-    if (!request.model.attention) return;
+    if (!request.model.attention) {
+      at(sum);
+      return;
+    }
 
     // Its attention.
     TierBytes attention = sum;
@@ -141,7 +145,6 @@ TierBytes least_bytes(const StepRequest& request, const Strategy& s, const Lengt
   };
   layer(f.layers - 1, 0);
   layer(0, f.layers - 1);
-  return peak;
 }
 
 TileBytes tile_bytes(const TensorBytes& bytes) {
@@ -152,7 +155,9 @@ TileBytes tile_bytes(const TensorBytes& bytes) {
 std::array<int64_t, kTierCount> least_bytes(const StepRequest& request) {
   const Lengths lengths = lengths_of(request.strategy, request.sequence);
   const TensorBytes bytes = tensor_bytes(request.model, lengths, request.strategy, request.dtype);
-  return least_bytes(request, request.strategy, lengths, bytes, tile_bytes(bytes));
+  Demand demand;
+  add_bytes(request, request.strategy, lengths, bytes, tile_bytes(bytes), demand);
+  return demand.peak_bytes();
 }
 
 }  // namespace longspan

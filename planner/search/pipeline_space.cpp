@@ -103,46 +103,6 @@ std::vector<int64_t> slice_counts(const Parallel& grid, int64_t micro_batches,
   return counts;
 }
 
-int64_t most_chunks(const Parallel& grid) { return grid.tensor > 1 ? 1 : kChunks.back(); }
-
-std::vector<int64_t> chunk_counts(const Parallel& grid) {
-  std::vector<int64_t> counts;
-  for (const int64_t chunks : kChunks) {
-    const bool piped = grid.pipeline.stages > 1;
-    if (chunks > most_chunks(grid) || (piped && chunks > kMostPipedChunks)) continue;
-    counts.push_back(chunks);
-  }
-  return counts;
-}
-
-std::array<SavedPolicy*, 5> saved_of(Strategy& s) {
-  return {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner};
-}
-
-// Of a sliced sequence a block is a slice: with more of it at a time nothing is gained.
-Strategy corner_of(const Shape& shape, const std::optional<int64_t>& zero, Corner corner) {
-  Strategy s = corner == Corner::away ? everything_away(shape, zero) : everything_kept(shape);
-  if (corner == Corner::offloaded) {
-    for (SavedPolicy* saved : saved_of(s)) saved->where = Saved::host;
-  }
-  if (shape.grid.tensor == 1) s.block_tokens = shape.chunk;
-  if (shape.grid.pipeline.slices == 1) return s;
-  s.kv = s.idle = s.parameters = s.gradients = Tier::device;
-  s.parallel.zero = shape.grid.zero;
-  return s;
-}
-
-std::vector<Knob> pipeline_knobs(const ModelSpec& model, const Shape& shape, bool with_nvme,
-                                 const ParallelChoice& choice) {
-  std::vector<Knob> space = knobs(model, shape, with_nvme, choice.zero);
-  // The exact way follows; these move little.
-  std::erase_if(space, [&](const Knob& knob) {
-    return knob.name == "offload_window" || knob.name == "prefetch_depth" ||
-           knob.name == "head_groups" || (knob.name == "block" && shape.grid.pipeline.slices > 1);
-  });
-  return space;
-}
-
 Error none_suits(const std::string& length, const ModelSpec& model, const HardwareProfile& hw) {
   return bad_input(
       "pipeline: no pipeline of what was asked for suits {}{} ({} layers) on {} devices; leave "

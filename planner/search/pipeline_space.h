@@ -29,22 +29,6 @@ std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& mo
 std::vector<int64_t> slice_counts(const Parallel& grid, int64_t micro_batches,
                                   const ParallelChoice& choice);
 
-/// Numbers of chunks that a rank's share of a sequence which is not sliced may be cut into, and the
-/// most where the size of a chunk is asked for.
-std::vector<int64_t> chunk_counts(const Parallel& grid);
-int64_t most_chunks(const Parallel& grid);
-
-/// Where descents begin: everything on the device, nothing there that can be elsewhere or done
-/// again, and nothing done again, which is what schedules that split the backward need.
-enum class Corner { kept, away, offloaded };
-inline constexpr Corner kCorners[] = {Corner::kept, Corner::away, Corner::offloaded};
-Strategy corner_of(const Shape& shape, const std::optional<int64_t>& zero, Corner corner);
-std::array<SavedPolicy*, 5> saved_of(Strategy& strategy);
-
-/// The knobs of a shape whose grid names slices, the schedule aside.
-std::vector<Knob> pipeline_knobs(const ModelSpec& model, const Shape& shape, bool with_nvme,
-                                 const ParallelChoice& choice);
-
 /// What is refused, of "1M tokens of " a model or of any length of it: a choice that admits no
 /// pipeline on the hardware, and schedules that do not take so many microbatches.
 Error none_suits(const std::string& length, const ModelSpec& model, const HardwareProfile& hw);

@@ -72,6 +72,7 @@ struct SearchResult {
   std::vector<Plan> pareto;   // no other beats in time, host and device memory; the fastest first
   std::optional<Plan> rival;  // the best with a pipeline where `best` has none, or the other way
   std::string no_rival;       // why there is none where one was looked for
+  double gap = 0;             // no plan of the space is better by more than this part
   int64_t considered = 0;     // configurations whose bounds were computed
   int64_t evaluated = 0;      // those of them that were simulated
   double seconds = 0;         // spent

@@ -1,0 +1,64 @@
+// How good a candidate is, in three fidelities: by lower bounds, by the fast path, exactly.
+//
+// One Evaluator answers for one model on one machine, for any length, any number of microbatches,
+// with and without a pipeline. It keeps what it has measured: durations of ops, sampled programs,
+// schedules. Not thread-safe; one per search.
+//
+// A strategy with a pipeline is evaluated by the programs of its stages (planner/pipeline): its
+// demand is that of a stage's layers, times the microbatches, and the time that any schedule needs
+// to fill and to drain; its memory is that of one microbatch, and of those the schedule has in
+// flight. A model whose layers differ is evaluated the same way, even on one stage.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "hwprofiles/hardware_profile.h"
+#include "planner/evaluate/candidate.h"
+#include "planner/plan/plan.h"
+
+namespace longspan {
+
+class Evaluator {
+ public:
+  /// `model` and `hw` must outlive this object. `limits`: bytes that a rank may use of each tier.
+  Evaluator(const ModelSpec& model, const HardwareProfile& hw, const TierBytes& limits);
+  ~Evaluator();
+  Evaluator(const Evaluator&) = delete;
+  Evaluator& operator=(const Evaluator&) = delete;
+
+  /// Whether the schedule takes these numbers, and goes with what is recomputed. True without one.
+  bool possible(const Candidate& c);
+  /// Lower bounds on a step: no program of the candidate needs less. REQUIRES: valid, possible().
+  Demand demand(const Candidate& c);
+  /// How much longer than its bound on compute a step is likely to be, from the schedule with equal
+  /// stages; 1 without a pipeline.
+  double expected_ratio(const Candidate& c);
+
+  /// By sampled programs: time within 1 %, bytes are live bytes, which packing adds to.
+  Score fast(const Candidate& c);
+  /// The bytes alone, without simulating. With a pipeline as fast().
+  TierBytes live(const Candidate& c);
+  /// The whole program, laid out and simulated. Times are left out where it does not fit.
+  Score exact(const Candidate& c);
+  /// The memory of exact() alone.
+  TierBytes arenas(const Candidate& c);
+
+  /// How far bytes exceed the limits, relative and summed over tiers.
+  double overflow(const TierBytes& bytes) const;
+  const TierBytes& limits() const { return limits_; }
+
+  StepRequest request(const Candidate& c) const;
+  /// With its prediction.
+  Plan plan(const Candidate& c, const Score& exact) const;
+
+  int64_t considered() const;  ///< demands computed
+  int64_t simulated() const;   ///< by the fast path or exactly
+
+ private:
+  struct State;
+  TierBytes limits_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,59 @@
+// One frame of the search as a choice of values for its groups of knobs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/evaluate/evaluator.h"
+#include "planner/search/relaxation.h"
+#include "planner/search/space.h"
+
+namespace longspan {
+
+/// What the best candidate is: the fastest per sequence, that of least memory on one tier, or that
+/// with most room on the fullest tier.
+enum class Goal : uint8_t { fastest, least_device, least_host, roomiest };
+
+/// A candidate with what the relaxation says of it, in the goal's measure.
+struct Rounded {
+  Candidate candidate;
+  double bound = 0;
+};
+
+class FrameChoice {
+ public:
+  /// Computes the demand of every value. REQUIRES: evaluator.possible(frame).
+  FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options, bool nvme);
+
+  /// The mixture that is best for the goal: its objective is a lower bound for all candidates of the
+  /// frame (seconds per sequence, or a share of a tier); overflow > 0: none fits. `most_seconds`: per
+  /// step; infinite: any.
+  Mixture bound(Goal goal, double most_seconds) const;
+  /// The same by the seconds that are expected, which no bound allows for: streams of one phase
+  /// overlap, phases do not. `room`: the share of every tier that may be used.
+  Mixture expect(Goal goal, const std::array<double, kTierCount>& room, double most_seconds) const;
+
+  /// Candidates near the best mixture, the best first by their own bounds.
+  std::vector<Rounded> round(Goal goal, const std::array<double, kTierCount>& room,
+                             double most_seconds) const;
+
+  const Candidate& frame() const { return frame_; }
+
+ private:
+  void round(const RelaxationGoal& goal, const std::vector<uint64_t>& allowed, int& solves,
+             std::vector<Rounded>& found) const;
+  RelaxationGoal relaxation_goal(Goal goal, const std::array<double, kTierCount>& room,
+                                 double most_seconds, bool expected) const;
+  /// Whether the shares of a group are one value, or one kept in part; else the values that are
+  /// taken in part.
+  bool stands(size_t group, const std::vector<double>& shares) const;
+  Candidate candidate_of(const Mixture& mixture) const;
+
+  Candidate frame_;
+  int64_t layers_;  // of a stage
+  GroupValues values_;
+  std::vector<size_t> groups_;  // those with a choice
+  Relaxation relaxation_;
+};
+
+}  // namespace longspan

@@ -1,0 +1,326 @@
+#include "planner/search/space.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "planner/search/pipeline_space.h"
+
+namespace longspan {
+namespace {
+
+constexpr Tier kDevice = Tier::device, kHost = Tier::host, kNvme = Tier::nvme;
+
+// Where parameters, gradients and optimizer may live, from all on the device to all off it.
+struct Placement {
+  Tier parameters, gradients, optimizer;
+};
+constexpr Placement kPlacements[] = {
+    {kDevice, kDevice, kDevice}, {kDevice, kDevice, kHost}, {kDevice, kHost, kHost},
+    {kHost, kHost, kHost},       {kDevice, kHost, kNvme},   {kHost, kHost, kNvme}};
+
+constexpr int64_t kTiles[] = {256, 512, 1024, 2048, 4096, 8192};
+constexpr int64_t kLeastChunk = 64;  // tokens of a rank
+constexpr int64_t kPrefetchDepth = 3;  // refined at the end
+constexpr int64_t kMostChunks = 1024;
+
+// Numbers of chunks a sequence is cut into: powers of two, and half as many again.
+std::vector<int64_t> chunk_numbers(int64_t most) {
+  std::vector<int64_t> all = {1};
+  for (int64_t n = 2; n <= most; n *= 2) {
+    all.push_back(n);
+    if (n + n / 2 <= most) all.push_back(n + n / 2);
+  }
+  return all;
+}
+
+// The length that `unit` divides, at least `sequence`: itself, or padded so that chunks stay
+// aligned where that costs less than a 256th; 0 where it would cost more than a sixteenth.
+int64_t padded(int64_t sequence, int64_t unit) {
+  if (sequence % unit == 0) return sequence;
+  for (int64_t aligned = 64; aligned > 1; aligned /= 2) {
+    const int64_t length = round_up(sequence, unit * aligned);
+    if (length - sequence <= sequence / 256) return length;
+  }
+  const int64_t length = round_up(sequence, unit);
+  return length - sequence <= std::max<int64_t>(64, sequence / 16) ? length : 0;
+}
+
+// A cut of a sequence: chunks of a ring position's share, or slices.
+struct Cut {
+  int64_t sequence, share, chunk;
+};
+
+std::vector<Cut> cuts_of(const Parallel& p, int64_t sequence, const SpaceOptions& options) {
+  const int64_t slices = p.pipeline.slices, dealt = p.ulysses * p.tensor;
+  const int64_t rings = p.ring > 1 ? 2 * p.ring : 1;
+  std::vector<Cut> cuts;
+  const auto add = [&](int64_t parts) {
+    const int64_t length = padded(sequence, parts * dealt);
+    if (length == 0) return;
+    const int64_t chunk = length / parts;
+    if (parts > rings && chunk / dealt < kLeastChunk) return;
+    cuts.push_back({length, length / p.ring, chunk});
+  };
+  if (slices > 1) {
+    const int64_t length = padded(sequence, slices * dealt);
+    if (length == 0 || length / slices < kLeastChunk) return {};
+    const int64_t chunk = p.tensor > 1 ? length : length / slices;
+    if (options.chunk_tokens == 0 || options.chunk_tokens == chunk) {
+      cuts.push_back({length, length, chunk});
+    }
+    return cuts;
+  }
+  if (const int64_t chunk = options.chunk_tokens; chunk > 0) {
+    const int64_t length = round_up(sequence, chunk * rings);
+    if (chunk % p.ulysses == 0 && length % p.tensor == 0 && length - sequence < chunk) {
+      cuts.push_back({length, length / p.ring, chunk});
+    }
+    return cuts;
+  }
+  constexpr int64_t kMostPipedChunks = 16;  // stages are another way to less memory
+  const int64_t most =
+      p.has_pipeline() ? kMostPipedChunks : std::max<int64_t>(1, sequence / rings / kLeastChunk);
+  for (const int64_t count : chunk_numbers(std::min(most, kMostChunks))) add(count * rings);
+  return cuts;
+}
+
+void add_orders(const Candidate& c, bool streams, std::vector<Candidate>& frames) {
+  const std::vector<Tier> tiers = streams ? std::vector{kDevice, kHost} : std::vector{kDevice};
+  for (const Tier kv : tiers) {
+    for (const Tier idle : tiers) {
+      for (const BackwardOrder order : {BackwardOrder::q_outer, BackwardOrder::kv_outer}) {
+        if (order == BackwardOrder::kv_outer && !streams) continue;
+        Candidate frame = c;
+        frame.strategy.kv = kv;
+        frame.strategy.idle = idle;
+        frame.strategy.backward_order = order;
+        frames.push_back(std::move(frame));
+      }
+    }
+  }
+}
+
+std::vector<int64_t> blocks_of(const Cut& cut, const Parallel& p, bool lean) {
+  if (p.tensor > 1) return {cut.share};
+  if (p.pipeline.slices > 1) return {cut.chunk};
+  std::vector<int64_t> blocks = {cut.chunk};
+  if (lean) return blocks;
+  for (const int64_t parts : {4, 2, 1}) {
+    const int64_t block = cut.share / parts;
+    if (cut.share % parts == 0 && block % cut.chunk == 0 && block > blocks.back()) {
+      if (!p.has_pipeline() || parts == 1) blocks.push_back(block);
+    }
+  }
+  return blocks;
+}
+
+std::vector<int64_t> zero_stages(const Parallel& p, const std::optional<int64_t>& fixed) {
+  if (fixed) return {*fixed};
+  if (p.replicas() == 1) return {0};
+  if (p.pipeline.slices > 1) return {0, 1, 2};
+  return {0, 1, 2, 3};
+}
+
+bool may_stand(const Strategy& s) {
+  const Parallel& p = s.parallel;
+  if (p.pipeline.slices > 1 && against_slices(s)) return false;
+  return s.parameters == kDevice || p.shards() == 1 || p.zero == 3;
+}
+
+}  // namespace
+
+void take(Group group, const Strategy& from, Strategy& to) {
+  switch (group) {
+    case Group::states:
+      to.parallel.zero = from.parallel.zero;
+      to.parameters = from.parameters;
+      to.gradients = from.gradients;
+      to.optimizer = from.optimizer;
+      return;
+    case Group::layer_input:
+      to.layer_input = from.layer_input;
+      return;
+    case Group::qkv:
+      to.qkv = from.qkv;
+      return;
+    case Group::attention_out:
+      to.attention_out = from.attention_out;
+      return;
+    case Group::mlp_input:
+      to.mlp_input = from.mlp_input;
+      return;
+    case Group::mlp:
+      to.mlp_inner = from.mlp_inner;
+      to.mlp_tile = from.mlp_tile;
+      return;
+    case Group::projection_tile:
+      to.projection_tile = from.projection_tile;
+      return;
+    case Group::loss_tile:
+      to.loss_tile = from.loss_tile;
+      return;
+    case Group::count:
+      return;
+  }
+}
+
+SavedPolicy* saved_policy(Group group, Strategy& s) {
+  switch (group) {
+    case Group::layer_input:
+      return &s.layer_input;
+    case Group::qkv:
+      return &s.qkv;
+    case Group::attention_out:
+      return &s.attention_out;
+    case Group::mlp_input:
+      return &s.mlp_input;
+    case Group::mlp:
+      return &s.mlp_inner;
+    default:
+      return nullptr;
+  }
+}
+
+GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool nvme) {
+  const Strategy& base = frame.strategy;
+  const Parallel& p = base.parallel;
+  GroupValues values;
+  const auto of = [&](Group group) -> std::vector<Strategy>& {
+    return values[static_cast<size_t>(group)];
+  };
+  for (std::vector<Strategy>& group : values) group.push_back(base);
+  for (const int64_t zero : zero_stages(p, options.parallel.zero)) {
+    for (const Placement& placement : kPlacements) {
+      if (placement.optimizer == kNvme && !nvme) continue;
+      Strategy s = base;
+      s.parallel.zero = zero;
+      s.parameters = placement.parameters;
+      s.gradients = placement.gradients;
+      s.optimizer = placement.optimizer;
+      if (may_stand(s) && s != base) of(Group::states).push_back(std::move(s));
+    }
+  }
+  for (const Group group : {Group::layer_input, Group::qkv, Group::attention_out, Group::mlp_input}) {
+    for (const Saved where : {Saved::recompute, Saved::host, Saved::nvme}) {
+      if (where == Saved::nvme && !nvme) continue;
+      if (where == Saved::recompute && group == Group::layer_input) continue;
+      Strategy s = base;
+      saved_policy(group, s)->where = where;
+      of(group).push_back(std::move(s));
+    }
+  }
+  const int64_t slice_rows = base.block_tokens / p.ulysses;
+  for (const Saved where : {Saved::keep, Saved::recompute, Saved::host, Saved::nvme}) {
+    if (where == Saved::nvme && !nvme) continue;
+    Strategy s = base;
+    s.mlp_inner.where = where;
+    if (where != Saved::keep) of(Group::mlp).push_back(s);
+    for (const int64_t tile : kTiles) {
+      if (tile >= slice_rows) continue;
+      s.mlp_tile = tile;
+      of(Group::mlp).push_back(s);
+    }
+  }
+  for (const int64_t tile : kTiles) {
+    Strategy s = base;
+    if (tile < base.chunk_tokens / p.ulysses) {
+      s.projection_tile = tile;
+      of(Group::projection_tile).push_back(s);
+    }
+    s.projection_tile = 0;
+    if (tile < slice_rows / p.tensor) {
+      s.loss_tile = tile;
+      of(Group::loss_tile).push_back(s);
+    }
+  }
+  return values;
+}
+
+std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile& hw,
+                                   const SpaceOptions& options) {
+  const ParallelChoice& choice = options.parallel;
+  check_choice(choice);
+  std::vector<RankLayout> layouts;
+  const auto add = [&](const Parallel& parallel) {
+    int64_t micro_batches = options.micro_batches;
+    if (options.global_batch > 0) {
+      if (options.global_batch % parallel.data != 0) return false;
+      micro_batches = options.global_batch / parallel.data;
+    }
+    layouts.push_back({parallel, micro_batches});
+    return true;
+  };
+  if (choice.admits_flat() && model.uniform()) {
+    std::vector<Parallel> flat;
+    if (!may_pipe(hw, choice)) {
+      flat = grids(model, hw, choice);  // which says why there is none
+    } else {
+      try {
+        flat = grids(model, hw, choice);
+      } catch (const Error&) {
+      }
+    }
+    for (const Parallel& parallel : flat) add(parallel);
+  }
+  const bool pipes = !model.uniform() || may_pipe(hw, choice);
+  if (pipes) {
+    for (const Parallel& grid : stage_grids(model, hw, choice)) {
+      Parallel sliced = grid;
+      if (!choice.zero) sliced.zero = 0;
+      int64_t micro_batches = options.micro_batches;
+      if (options.global_batch > 0) micro_batches = options.global_batch / grid.data;
+      for (const int64_t slices : slice_counts(grid, std::max<int64_t>(1, micro_batches), choice)) {
+        sliced.pipeline.slices = slices;
+        for (const Pipeline& pipeline : schedules_of(sliced.pipeline, model, choice)) {
+          Parallel parallel = sliced;
+          parallel.pipeline = pipeline;
+          add(parallel);
+        }
+      }
+    }
+  } else if (layouts.empty() && !choice.admits_flat()) {
+    throw bad_input("--pipeline: {} has {} device{}; a pipeline needs two or more", hw.name,
+                    hw.devices(), hw.devices() == 1 ? "" : "s");
+  }
+  if (layouts.empty() && options.global_batch > 0) {
+    throw bad_input(
+        "--global-batch: {} sequences do not divide into any number of data replicas that {} "
+        "devices and the other flags leave; leave it or --data out",
+        options.global_batch, hw.devices());
+  }
+  if (layouts.empty()) throw none_suits("", model, hw);
+  return layouts;
+}
+
+std::vector<Candidate> frames_of(const ModelSpec& model, const RankLayout& layout, int64_t sequence,
+                                 const SpaceOptions& options, bool lean) {
+  const Parallel& p = layout.parallel;
+  std::vector<Candidate> frames;
+  for (const Cut& cut : cuts_of(p, sequence, options)) {
+    for (const int64_t block : blocks_of(cut, p, lean)) {
+      Candidate c;
+      c.sequence = cut.sequence;
+      c.micro_batches = layout.micro_batches;
+      Strategy& s = c.strategy;
+      s.preset = "auto";
+      s.parallel = p;
+      s.chunk_tokens = cut.chunk;
+      s.block_tokens = block;
+      s.prefetch_depth = kPrefetchDepth;
+      s.deterministic = options.deterministic;
+      const bool streams = cut.chunk < cut.share && p.ring == 1 && p.pipeline.slices == 1;
+      add_orders(c, streams, frames);
+      const bool whole = cut.chunk == cut.sequence && p.ring == 1 && p.tensor == 1;
+      if (!whole || p.has_pipeline()) continue;
+      for (int64_t groups = 2; groups <= model.heads / p.ulysses; ++groups) {
+        if (!heads_divide_into(model, p.ulysses, groups)) continue;
+        s.head_groups = groups;
+        frames.push_back(c);
+      }
+    }
+  }
+  return frames;
+}
+
+}  // namespace longspan

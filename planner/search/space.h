@@ -1,0 +1,73 @@
+// The space that a search goes through: frames, and in each frame groups of knobs.
+//
+// A frame fixes what a program's list depends on most: the layout of ranks, the pipeline's schedule,
+// the chunk, the block, where keys, values and idle tensors wait, the order of the backward, groups
+// of heads. The knobs that are left come in groups whose demands add up (relaxation.h): states with
+// the ZeRO stage, each saved tensor, the MLP with its tile, the other tiles. Prefetch depth and
+// offload window are refined at the end (refine.h).
+//
+// A length that a frame does not divide is padded for it, by less than a sixteenth; where all
+// frames of a layout can, by less than a 256th.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "hwprofiles/hardware_profile.h"
+#include "planner/evaluate/candidate.h"
+#include "planner/search/grids.h"
+
+namespace longspan {
+
+/// What is fixed for all candidates of a question.
+struct SpaceOptions {
+  ParallelChoice parallel;
+  int64_t chunk_tokens = 0;   ///< fixes the chunk; 0: any
+  int64_t micro_batches = 1;  ///< per replica
+  int64_t global_batch = 0;   ///< sequences of a step over all replicas; 0: micro_batches of each
+  bool deterministic = false;
+};
+
+/// A layout of ranks, with or without a pipeline.
+struct RankLayout {
+  Parallel parallel;  ///< with its pipeline, and the least ZeRO stage
+  int64_t micro_batches = 1;
+};
+
+/// Groups of knobs whose demands add up.
+enum class Group : uint8_t {
+  states,
+  layer_input,
+  qkv,
+  attention_out,
+  mlp_input,
+  mlp,
+  projection_tile,
+  loss_tile,
+  count
+};
+inline constexpr int kGroupCount = static_cast<int>(Group::count);
+
+/// Copies the group's knobs.
+void take(Group group, const Strategy& from, Strategy& to);
+/// The policy of a saved tensor that is the group's; null where it has none.
+SavedPolicy* saved_policy(Group group, Strategy& strategy);
+
+/// Values of every group in a frame: strategies that differ from `frame` in that group alone, the
+/// frame's own first. With `nvme` also those that put something into a file.
+using GroupValues = std::array<std::vector<Strategy>, kGroupCount>;
+GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool nvme);
+
+/// All layouts that the choice admits on the hardware: without a pipeline, and with. Throws
+/// bad_input where there is none, saying why.
+std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile& hw,
+                                const SpaceOptions& options);
+
+/// The frames of a layout for a length, in order of growing numbers of chunks: candidates with the
+/// first value of every group, which keeps all on the device. `lean`: only those
+/// that may hold least: blocks of a chunk, a sequence shared by all ranks it can be.
+std::vector<Candidate> frames_of(const ModelSpec& model, const RankLayout& layout, int64_t sequence,
+                                 const SpaceOptions& options, bool lean = false);
+
+}  // namespace longspan
