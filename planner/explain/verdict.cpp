@@ -5,15 +5,16 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <tuple>
+#include <optional>
+#include <utility>
 
-#include "base/error.h"
 #include "base/units.h"
 #include "planner/evaluate/bounds.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/explain/analysis.h"
 #include "planner/search/knobs.h"
 #include "planner/simulate/simulate.h"
+#include "planner/strategy/validity.h"
 
 namespace longspan {
 namespace {
@@ -42,47 +43,34 @@ Obstacle resource_of(const Op& op) {
   return op.kind >= OpKind::all_to_all ? Obstacle::network_time : resource_of(op.stream);
 }
 
-// A message of the house says what is wrong and, after a semicolon, what to try.
-std::pair<std::string, std::string> split_advice(const std::string& message) {
-  const size_t at = message.find("; ");
-  if (at == std::string::npos) return {message, ""};
-  return {message.substr(0, at), message.substr(at + 2)};
+Obstacle obstacle_of(Rule rule) {
+  switch (rule) {
+    case Rule::heads:
+      return Obstacle::heads;
+    case Rule::divisibility:
+      return Obstacle::divisibility;
+    default:
+      return Obstacle::rules;
+  }
 }
 
-// Without the key in front and the value that was got: both stand beside it.
-std::string bare(const std::string& reason) {
-  const size_t key = reason.find(": ");
-  const size_t from = key == std::string::npos ? 0 : key + 2;
-  return reason.substr(from, reason.find(", got ") - from);
-}
-
-// What heads are in the way of the strategy, if any.
+// "64 heads over 128 ranks": what a strategy that breaks a rule of heads deals out to how many.
 std::string heads_in_the_way(const ModelSpec& model, const Strategy& s) {
-  const auto over = [](int64_t heads, const char* kind, int64_t shares, const char* what) {
-    return fmt::format("{} {}heads over {} {}", heads, kind, shares, what);
-  };
   const Parallel& p = s.parallel;
-  if (p.tensor > 1 && model.heads % p.tensor != 0) return over(model.heads, "", p.tensor, "ranks");
-  if (p.tensor > 1 && model.kv_heads % p.tensor != 0) {
-    return over(model.kv_heads, "K,V ", p.tensor, "ranks");
+  const auto over = [](int64_t count, const char* kind, int64_t shares, const char* what) {
+    return fmt::format("{} {} over {} {}", count, kind, shares, what);
+  };
+  if (p.tensor > 1) {
+    if (model.heads % p.tensor != 0) return over(model.heads, "heads", p.tensor, "ranks");
+    if (model.kv_heads % p.tensor != 0) return over(model.kv_heads, "K,V heads", p.tensor, "ranks");
+    return over(model.ffn, "inner width", p.tensor, "ranks");
   }
   if (!heads_divide_into(model, p.ulysses, 1)) {
     const bool queries = model.heads % p.ulysses != 0;
-    return over(queries ? model.heads : model.kv_heads, queries ? "" : "K,V ", p.ulysses, "ranks");
+    return over(queries ? model.heads : model.kv_heads, queries ? "heads" : "K,V heads", p.ulysses,
+                "ranks");
   }
-  if (!heads_divide_into(model, p.ulysses, s.head_groups)) {
-    return over(model.heads / p.ulysses, "", s.head_groups, "groups");
-  }
-  return "";
-}
-
-bool deals_out_evenly(const Strategy& s, int64_t sequence) {
-  const Parallel& p = s.parallel;
-  const int64_t share = sequence / p.ring;
-  return s.chunk_tokens > 0 && sequence % s.chunk_tokens == 0 && s.chunk_tokens % p.ulysses == 0 &&
-         (p.ring == 1 || sequence % (2 * p.ring * s.chunk_tokens) == 0) &&
-         sequence % p.tensor == 0 && s.block_tokens > 0 && share % s.block_tokens == 0 &&
-         s.block_tokens % s.chunk_tokens == 0;
+  return over(model.heads / p.ulysses, "heads", s.head_groups, "groups");
 }
 
 // A step's seconds by what they went to: compute itself; where it was slowed down, the copies
@@ -145,29 +133,20 @@ StepRequest NeighbourJudge::request_of(const Strategy& strategy) const {
 // Why the strategy cannot be a plan's at all.
 bool NeighbourJudge::is_invalid(Verdict& verdict) const {
   const Strategy& s = verdict.neighbour.strategy;
-  std::string message;
-  try {
-    validate(s, plan_.model, plan_.sequence, "");
-  } catch (const Error& error) {
-    message = std::string(error.what()).substr(2);  // without ": " of no origin
+  if (std::optional<Violation> violation = violation_of(s, plan_.model, plan_.sequence)) {
+    verdict.obstacle = obstacle_of(violation->rule);
+    verdict.reason = verdict.obstacle == Obstacle::heads ? heads_in_the_way(plan_.model, s)
+                                                         : std::move(violation->what);
+    verdict.lift = std::move(violation->advice);
+    return true;
   }
-  if (message.empty()) {
-    const int64_t chunks = plan_.sequence / s.parallel.ring / s.chunk_tokens;
-    const int64_t most = most_chunks(plan_.model.layers, s.kv == Tier::host);
-    const int64_t own = plan_.sequence / plan_.strategy.parallel.ring / plan_.strategy.chunk_tokens;
-    if (chunks <= std::max(most, own)) return false;
-    message = fmt::format("{} chunks, more than are looked at; a larger chunk", chunks);
-  }
-  std::tie(verdict.reason, verdict.lift) = split_advice(message);
-  verdict.reason = bare(verdict.reason);
+  const int64_t chunks = plan_.sequence / s.parallel.ring / s.chunk_tokens;
+  const int64_t most = most_chunks(plan_.model.layers, s.kv == Tier::host);
+  const int64_t own = plan_.sequence / plan_.strategy.parallel.ring / plan_.strategy.chunk_tokens;
+  if (chunks <= std::max(most, own)) return false;
   verdict.obstacle = Obstacle::rules;
-  const std::string heads = heads_in_the_way(plan_.model, s);
-  if (!heads.empty()) {
-    verdict.obstacle = Obstacle::heads;
-    verdict.reason = heads;
-  } else if (!deals_out_evenly(s, plan_.sequence)) {
-    verdict.obstacle = Obstacle::divisibility;
-  }
+  verdict.reason = fmt::format("{} chunks, more than are looked at", chunks);
+  verdict.lift = "a larger chunk";
   return true;
 }
 

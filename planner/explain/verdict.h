@@ -22,8 +22,8 @@ namespace longspan {
 
 enum class Obstacle {
   none,           // it fits, and is as fast as the plan or faster
-  heads,          // they cannot be dealt out to so many ranks or groups
-  divisibility,   // the sequence or a chunk cannot
+  heads,          // they, or the inner width, cannot be dealt out to so many ranks or groups
+  divisibility,   // the sequence, a chunk or a slice cannot
   rules,          // knobs that do not go together, or more ops than are looked at
   device_memory,  // capacities: it does not fit
   host_memory,

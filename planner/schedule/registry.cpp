@@ -242,10 +242,14 @@ void check_count(std::string_view name, std::string_view what, int32_t count, in
 
 std::span<const ScheduleFamily> schedule_families() { return kFamilies; }
 
-const ScheduleFamily& schedule_family(std::string_view name) {
+const ScheduleFamily* find_schedule_family(std::string_view name) {
   const auto found = std::find_if(kFamilies.begin(), kFamilies.end(),
                                   [&](const ScheduleFamily& f) { return f.name == name; });
-  if (found != kFamilies.end()) return *found;
+  return found == kFamilies.end() ? nullptr : &*found;
+}
+
+const ScheduleFamily& schedule_family(std::string_view name) {
+  if (const ScheduleFamily* found = find_schedule_family(name)) return *found;
   std::vector<std::string> names;
   for (const ScheduleFamily& family : kFamilies) names.emplace_back(family.name);
   throw bad_input("unknown schedule \"{}\"{}", name, nearest_hint(std::string(name), names));

@@ -33,6 +33,8 @@ struct ScheduleFamily {
 /// In the order in which people came to them.
 std::span<const ScheduleFamily> schedule_families();
 
+/// Null for a name that there is none of.
+const ScheduleFamily* find_schedule_family(std::string_view name);
 /// Throws bad_input naming the nearest for a name that there is none of.
 const ScheduleFamily& schedule_family(std::string_view name);
 

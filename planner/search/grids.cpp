@@ -8,19 +8,20 @@
 
 #include "base/error.h"
 #include "planner/schedule/registry.h"
+#include "planner/strategy/validity.h"
 
 namespace longspan {
 namespace {
 
+// Of a length that every degree divides, in one chunk per position, only the heads can be in the
+// way.
 bool heads_allow(const Parallel& parallel, const ModelSpec& model) {
-  try {
-    // A length that every degree divides: only the heads can be in the way.
-    const int64_t granule = whole_granule(parallel);
-    validate(parallel, model, granule, granule / (parallel.ring > 1 ? 2 * parallel.ring : 1), "");
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
+  const int64_t granule = whole_granule(parallel);
+  Strategy s;
+  s.parallel = parallel;
+  s.block_tokens = granule / parallel.ring;
+  s.chunk_tokens = parallel.ring > 1 ? s.block_tokens / 2 : granule;
+  return is_valid(s, model, granule);
 }
 
 std::string describe(const ParallelChoice& choice) {
@@ -81,7 +82,8 @@ std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
   return grids(model, hw.devices(), choice);
 }
 
-std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const ParallelChoice& choice) {
+std::vector<Parallel> grids_if_any(const ModelSpec& model, int64_t ranks,
+                                   const ParallelChoice& choice) {
   const auto admits = [](const std::optional<int64_t>& fixed, int64_t degree) {
     return !fixed || *fixed == degree;
   };
@@ -102,6 +104,11 @@ std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const Paralle
     }
     if (rest > 1) add({data, 1, 1, zero, choice.overlap, rest});
   }
+  return found;
+}
+
+std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const ParallelChoice& choice) {
+  std::vector<Parallel> found = grids_if_any(model, ranks, choice);
   if (found.empty()) {
     throw bad_input(
         "parallel: no grid of {} rank{} with {} suits {} ({} heads, {} K,V heads); the degrees' "

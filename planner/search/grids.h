@@ -44,6 +44,9 @@ std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
                             const ParallelChoice& choice);
 /// The same of `ranks` ranks: those of one stage.
 std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const ParallelChoice& choice);
+/// The same, and empty where there is none.
+std::vector<Parallel> grids_if_any(const ModelSpec& model, int64_t ranks,
+                                   const ParallelChoice& choice);
 
 /// The grid of a preset: what its published form uses, as far as heads and choice allow. Presets
 /// without sequence parallelism use data parallelism. ZeRO 3 for all but `baseline` (0) and

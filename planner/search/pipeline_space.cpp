@@ -50,17 +50,14 @@ std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile&
     if (hw.devices() % stages != 0 || choice.pipeline.value_or(stages) != stages) continue;
     const int64_t ranks = hw.devices() / stages;
     if (!suits_nodes(ranks, hw.devices_per_node)) continue;
-    try {
-      for (Parallel grid : grids(model, ranks, choice)) {
-        // A ring is for what heads cannot be dealt out to; stages are another way to that.
-        if (grid.ring > 1 && !choice.ring) continue;
-        const auto cuts = [&](const LayerRun& kind) { return kind.ffn % grid.tensor == 0; };
-        if (!std::all_of(kinds.begin(), kinds.end(), cuts)) continue;
-        grid.pipeline.stages = stages;
-        if (grid.replicas() > 1 && !choice.zero) grid.zero = 1;
-        all.push_back(grid);
-      }
-    } catch (const Error&) {  // no grid of so few ranks: other numbers of stages may have one
+    for (Parallel grid : grids_if_any(model, ranks, choice)) {
+      // A ring is for what heads cannot be dealt out to; stages are another way to that.
+      if (grid.ring > 1 && !choice.ring) continue;
+      const auto cuts = [&](const LayerRun& kind) { return kind.ffn % grid.tensor == 0; };
+      if (!std::all_of(kinds.begin(), kinds.end(), cuts)) continue;
+      grid.pipeline.stages = stages;
+      if (grid.replicas() > 1 && !choice.zero) grid.zero = 1;
+      all.push_back(grid);
     }
   }
   return all;

@@ -4,50 +4,7 @@
 
 #include <algorithm>
 
-#include "base/error.h"
-
 namespace longspan {
-namespace {
-
-// "1, 2, 4": the degrees up to `most` that fit.
-template <class Fits>
-std::string usable_degrees(int64_t most, Fits&& fits) {
-  std::string list;
-  for (int64_t degree = 1; degree <= std::min(most, kMostRanks); ++degree) {
-    if (fits(degree)) list += (list.empty() ? "" : ", ") + std::to_string(degree);
-  }
-  return list;
-}
-
-bool fits_tensor(const ModelSpec& model, int64_t degree) {
-  return model.heads % degree == 0 && model.kv_heads % degree == 0 && model.ffn % degree == 0;
-}
-
-void validate_tensor(const Parallel& p, const ModelSpec& model, int64_t sequence,
-                     const std::string& origin) {
-  if (p.tensor == 1) return;
-  if (p.ring > 1 || p.ulysses > 1) {
-    throw bad_input(
-        "{}: parallel.tensor: a tensor group deals out heads and tokens by itself; set ring and "
-        "ulysses to 1",
-        origin);
-  }
-  if (!fits_tensor(model, p.tensor)) {
-    throw bad_input(
-        "{}: parallel.tensor: {} does not divide the {} heads, {} K,V heads and the inner width of "
-        "{} of {}; try one of {}",
-        origin, p.tensor, model.heads, model.kv_heads, model.ffn, model.name,
-        usable_degrees(model.kv_heads, [&](int64_t d) { return fits_tensor(model, d); }));
-  }
-  if (sequence % p.tensor != 0) {
-    throw bad_input(
-        "{}: parallel.tensor: a sequence of {} tokens cannot be dealt out to {} ranks evenly",
-        origin, sequence, p.tensor);
-  }
-}
-
-}  // namespace
-
 Place place_of(const Parallel& p, int64_t rank) {
   return {rank, rank / (p.ulysses * p.ring * p.tensor), rank / (p.ulysses * p.ring) % p.tensor,
           rank / p.ulysses % p.ring, rank % p.ulysses};
@@ -97,42 +54,6 @@ bool heads_divide_into(const ModelSpec& model, int64_t ulysses, int64_t groups) 
   const int64_t shares = ulysses * groups;
   return model.heads % shares == 0 &&
          (model.kv_heads % shares == 0 || shares % model.kv_heads == 0);
-}
-
-void validate(const Parallel& p, const ModelSpec& model, int64_t sequence, int64_t chunk,
-              const std::string& origin) {
-  int64_t ranks = 1;
-  for (const auto& [degree, key] : {std::pair{p.pipeline.stages, "pipeline"},
-                                    std::pair{p.data, "data"}, std::pair{p.tensor, "tensor"},
-                                    std::pair{p.ring, "ring"}, std::pair{p.ulysses, "ulysses"}}) {
-    if (degree < 1 || degree > kMostRanks) {
-      throw bad_input("{}: parallel.{}: expected 1 to {} ranks, got {}", origin, key, kMostRanks,
-                      degree);
-    }
-    ranks *= degree;
-    if (ranks > kMostRanks) throw bad_input("{}: parallel: more than {} ranks", origin, kMostRanks);
-  }
-  if (p.zero < 0 || p.zero > 3) {
-    throw bad_input("{}: parallel.zero: expected 0 to 3, got {}", origin, p.zero);
-  }
-  if (!heads_divide_into(model, p.ulysses, 1)) {
-    throw bad_input(
-        "{}: parallel.ulysses: {} does not divide the {} heads ({} K,V heads) of {}; try one of {}",
-        origin, p.ulysses, model.heads, model.kv_heads, model.name,
-        usable_degrees(model.heads, [&](int64_t d) { return heads_divide_into(model, d, 1); }));
-  }
-  if (chunk % p.ulysses != 0) {
-    throw bad_input("{}: parallel.ulysses: a chunk of {} tokens cannot be dealt out to {} ranks",
-                    origin, chunk, p.ulysses);
-  }
-  if (p.ring > 1 && sequence % (chunk * 2 * p.ring) != 0) {
-    throw bad_input(
-        "{}: parallel.ring: {} tokens are not a multiple of {} chunks of {}, two for each of the "
-        "ring's {} ranks",
-        origin, sequence, 2 * p.ring, chunk, p.ring);
-  }
-  validate_tensor(p, model, sequence, origin);
-  validate(p.pipeline, model, sequence, origin);
 }
 
 std::string degrees_of(const Parallel& p) {

@@ -89,12 +89,6 @@ int64_t kv_heads_per_rank(const ModelSpec& model, int64_t ulysses);
 /// whole shares of one.
 bool heads_divide_into(const ModelSpec& model, int64_t ulysses, int64_t groups);
 
-/// Throws bad_input, prefixed by `origin`: degrees out of range, heads that the Ulysses degree does
-/// not divide, or heads and inner width that the tensor degree does not (says which degrees do), a
-/// sequence, chunk or number of chunks the degrees do not divide, degrees that do not go together.
-void validate(const Parallel& parallel, const ModelSpec& model, int64_t sequence,
-              int64_t chunk_tokens, const std::string& origin);
-
 /// "ulysses 2 x ring 2, ZeRO 3"; empty for one rank.
 std::string degrees_of(const Parallel& parallel);
 /// "4 ranks: ulysses 2 x ring 2, ZeRO 3"; "1 rank".

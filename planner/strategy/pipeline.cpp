@@ -13,8 +13,6 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kMostSlices = 4096;
-
 // FLOPs of every layer's forward.
 std::vector<double> work_of_layers(const ModelSpec& model, int64_t sequence) {
   std::vector<double> work;
@@ -84,51 +82,6 @@ std::vector<int64_t> layers_of_stages(const ModelSpec& model, const Pipeline& pi
   const int64_t first = std::max<int64_t>(0, std::min<int64_t>(1, stages - more));
   for (int64_t i = 0; i < more; ++i) ++layers[static_cast<size_t>(first + i)];
   return layers;
-}
-
-void validate(const Pipeline& p, const ModelSpec& model, int64_t sequence,
-              const std::string& origin) {
-  if (p.stages < 1) {
-    throw bad_input("{}: pipeline.stages: expected a number >= 1, got {}", origin, p.stages);
-  }
-  if (p.stages == 1) {
-    if (p == Pipeline{}) return;
-    throw bad_input("{}: pipeline: a schedule, virtual stages and slices need 2 stages or more",
-                    origin);
-  }
-  const ScheduleFamily& family = schedule_family(p.schedule);
-  if (family.alone) {
-    throw bad_input("{}: pipeline.schedule: {} is simulated alone, not planned with; try one of {}",
-                    origin, p.schedule, fmt::join(plannable_schedules(), ", "));
-  }
-  if (!takes_virtual_stages(family, p.virtual_stages)) {
-    const int64_t most = family.most_virtual_stages;
-    throw bad_input("{}: pipeline.virtual_stages: {} takes {}{}, got {}", origin, p.schedule,
-                    family.least_virtual_stages,
-                    most == 0                            ? " or more"
-                    : most > family.least_virtual_stages ? fmt::format(" to {}", most)
-                                                         : "",
-                    p.virtual_stages);
-  }
-  // Divided, as the product may overflow.
-  if (p.virtual_stages > model.layers / p.stages) {
-    throw bad_input(
-        "{}: pipeline.stages: {} times {} virtual stages are more than the {} layers "
-        "of {}",
-        origin, p.stages, p.virtual_stages, model.layers, model.name);
-  }
-  if (p.slices < 1 || p.slices > kMostSlices || (p.slices > 1 && !family.sliced)) {
-    throw bad_input("{}: pipeline.slices: {} takes {}, got {}", origin, p.schedule,
-                    family.sliced ? fmt::format("1 to {}", kMostSlices) : "1", p.slices);
-  }
-  if (p.in_flight < 0 || (p.in_flight > 0 && !family.limited)) {
-    throw bad_input("{}: pipeline.in_flight: {} takes {}, got {}", origin, p.schedule,
-                    family.limited ? "a number >= 0" : "none", p.in_flight);
-  }
-  if (sequence % p.slices != 0) {
-    throw bad_input("{}: pipeline.slices: {} slices do not divide {} tokens", origin, p.slices,
-                    sequence);
-  }
 }
 
 std::string describe(const Pipeline& p) {

@@ -39,11 +39,6 @@ std::vector<std::string_view> plannable_schedules();
 std::vector<int64_t> layers_of_stages(const ModelSpec& model, const Pipeline& pipeline,
                                       int64_t sequence);
 
-/// Throws bad_input, prefixed by `origin`: a schedule that is unknown or takes other numbers, more
-/// stages than layers, slices that the sequence does not divide into.
-void validate(const Pipeline& pipeline, const ModelSpec& model, int64_t sequence,
-              const std::string& origin);
-
 /// "pipeline 8 (seq1f1b, 16 slices)"; empty for one stage.
 std::string describe(const Pipeline& pipeline);
 

@@ -98,9 +98,9 @@ Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequ
 /// True for presets whose attention is chunked, so that a chunk size is theirs to choose.
 bool is_chunked_preset(std::string_view name);
 
-/// Throws bad_input, prefixed by `origin`, unless the knobs are in range, agree with each other,
-/// with the model's heads and with the length; for a chunk that does not divide S it names the
-/// nearest that do.
+/// Throws bad_input, prefixed by `origin`, with what violation_of() has to say (validity.h), if
+/// anything: knobs out of range, that contradict each other, the model's heads or the length. For a
+/// chunk that does not divide S it names the nearest that do. Who only asks takes is_valid().
 void validate(const Strategy& strategy, const ModelSpec& model, int64_t sequence,
               const std::string& origin);
 

@@ -4,12 +4,12 @@
 #include <random>
 #include <vector>
 
-#include "base/error.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/plan/plan.h"
 #include "planner/search/grids.h"
 #include "planner/search/knobs.h"
+#include "planner/strategy/validity.h"
 
 namespace longspan::testing {
 namespace {
@@ -17,15 +17,6 @@ namespace {
 template <class T>
 T one_of(std::mt19937_64& random, const std::vector<T>& values) {
   return values[random() % values.size()];
-}
-
-bool is_valid(const StepRequest& request) {
-  try {
-    validate(request.strategy, request.model, request.sequence, "random");
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
 }
 
 }  // namespace
@@ -55,7 +46,7 @@ RandomPlan random_plan(uint64_t seed) {
          knobs(request.model, shape, plan.hw.nvme.capacity_bytes.value > 0, {})) {
       knob.values[random() % knob.values.size()](request.strategy);
     }
-  } while (!is_valid(plan.request));
+  } while (!is_valid(plan.request.strategy, plan.request.model, plan.request.sequence));
   return plan;
 }
 

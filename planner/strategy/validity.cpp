@@ -1,0 +1,455 @@
+#include "planner/strategy/validity.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "planner/schedule/registry.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kMostSlices = 4096;
+constexpr int64_t kMostOpsAhead = 64;
+
+struct Question {
+  const Strategy& s;
+  const ModelSpec& model;
+  int64_t sequence;
+  const ScheduleFamily* family;  // null of one stage, and of a name that there is no schedule of
+
+  const Parallel& grid() const { return s.parallel; }
+  const Pipeline& pipeline() const { return s.parallel.pipeline; }
+  int64_t share() const { return sequence / s.parallel.ring; }  // of a ring position
+};
+
+struct Words {
+  std::string what, advice = {}, got = {};
+  const char* key = nullptr;  // where it is not the row's
+};
+
+// A row may rely on those before it, as the walk ends at the first that does not hold.
+struct Check {
+  Rule rule;
+  const char* key;
+  bool (*holds)(const Question&);
+  Words (*words)(const Question&);
+};
+
+template <class Fits>
+std::string list_of(int64_t most, Fits&& fits) {
+  std::string list;
+  for (int64_t i = 1; i <= std::min(most, kMostRanks); ++i) {
+    if (fits(i)) list += (list.empty() ? "" : ", ") + std::to_string(i);
+  }
+  return list;
+}
+
+// The nearest divisors of `whole` on either side of `wanted`.
+std::string nearest_divisors(int64_t whole, int64_t wanted) {
+  int64_t below = 0, above = 0;
+  for (int64_t i = 1; i * i <= whole; ++i) {
+    if (whole % i != 0) continue;
+    for (const int64_t divisor : {i, whole / i}) {
+      if (divisor < wanted) below = std::max(below, divisor);
+      if (divisor > wanted && (above == 0 || divisor < above)) above = divisor;
+    }
+  }
+  if (below == 0) return std::to_string(above);
+  if (above == 0) return std::to_string(below);
+  return fmt::format("{} or {}", below, above);
+}
+
+bool fits_tensor(const ModelSpec& model, int64_t degree) {
+  return model.heads % degree == 0 && model.kv_heads % degree == 0 && model.ffn % degree == 0;
+}
+
+template <int64_t Parallel::*degree>
+bool is_degree(const Question& q) {
+  return q.grid().*degree >= 1 && q.grid().*degree <= kMostRanks;
+}
+template <int64_t Parallel::*degree>
+Words degree_words(const Question& q) {
+  return {.what = fmt::format("expected 1 to {} ranks", kMostRanks),
+          .got = std::to_string(q.grid().*degree)};
+}
+
+template <SavedPolicy Strategy::*saved>
+bool is_fraction(const Question& q) {
+  return (q.s.*saved).fraction > 0 && (q.s.*saved).fraction <= 1;
+}
+template <SavedPolicy Strategy::*saved>
+Words fraction_words(const Question& q) {
+  return {.what = "fraction must be in (0, 1]", .got = fmt::format("{}", (q.s.*saved).fraction)};
+}
+
+template <int64_t Strategy::*tokens>
+bool is_tile(const Question& q) {
+  return q.s.*tokens >= 0;
+}
+template <int64_t Strategy::*tokens>
+Words tile_words(const Question& q) {
+  return {.what = "expected tokens >= 0", .got = std::to_string(q.s.*tokens)};
+}
+
+template <int64_t Strategy::*ops>
+bool is_ops_ahead(const Question& q) {
+  return q.s.*ops >= 0 && q.s.*ops <= kMostOpsAhead;
+}
+template <int64_t Strategy::*ops>
+Words ops_ahead_words(const Question& q) {
+  return {.what = fmt::format("expected 0 to {} compute ops", kMostOpsAhead),
+          .got = std::to_string(q.s.*ops)};
+}
+
+template <Tier Strategy::*tier>
+bool is_memory(const Question& q) {
+  return q.s.*tier != Tier::nvme;
+}
+Words memory_words(const Question&) { return {.what = "expected device or host", .got = "nvme"}; }
+
+constexpr auto kGridChecks = std::to_array<Check>({
+    {Rule::range, "chunk_tokens", [](const Question& q) { return q.s.chunk_tokens > 0; },
+     [](const Question& q) {
+       return Words{.what = "expected tokens > 0", .got = std::to_string(q.s.chunk_tokens)};
+     }},
+    {Rule::divisibility, "chunk_tokens",
+     [](const Question& q) { return q.sequence % q.s.chunk_tokens == 0; },
+     [](const Question& q) {
+       return Words{fmt::format("{} does not divide the sequence of {} tokens", q.s.chunk_tokens,
+                                q.sequence),
+                    "try " + nearest_divisors(q.sequence, q.s.chunk_tokens)};
+     }},
+    {Rule::range, "pipeline.stages",
+     [](const Question& q) {
+       return q.pipeline().stages >= 1 && q.pipeline().stages <= kMostRanks;
+     },
+     [](const Question& q) {
+       return Words{.what = fmt::format("expected 1 to {} ranks", kMostRanks),
+                    .got = std::to_string(q.pipeline().stages)};
+     }},
+    {Rule::range, "parallel.data", is_degree<&Parallel::data>, degree_words<&Parallel::data>},
+    {Rule::range, "parallel.tensor", is_degree<&Parallel::tensor>, degree_words<&Parallel::tensor>},
+    {Rule::range, "parallel.ring", is_degree<&Parallel::ring>, degree_words<&Parallel::ring>},
+    {Rule::range, "parallel.ulysses", is_degree<&Parallel::ulysses>,
+     degree_words<&Parallel::ulysses>},
+    {Rule::range, "parallel",
+     [](const Question& q) {
+       const Parallel& p = q.grid();
+       int64_t ranks = p.pipeline.stages;  // at every step at most kMostRanks squared
+       for (const int64_t degree : {p.data, p.tensor, p.ring, p.ulysses}) {
+         ranks *= degree;
+         if (ranks > kMostRanks) return false;
+       }
+       return true;
+     },
+     [](const Question&) { return Words{.what = fmt::format("more than {} ranks", kMostRanks)}; }},
+    {Rule::range, "parallel.zero",
+     [](const Question& q) { return q.grid().zero >= 0 && q.grid().zero <= 3; },
+     [](const Question& q) {
+       return Words{.what = "expected 0 to 3", .got = std::to_string(q.grid().zero)};
+     }},
+    {Rule::heads, "parallel.ulysses",
+     [](const Question& q) { return heads_divide_into(q.model, q.grid().ulysses, 1); },
+     [](const Question& q) {
+       const auto fits = [&](int64_t d) { return heads_divide_into(q.model, d, 1); };
+       return Words{fmt::format("{} does not divide the {} heads ({} K,V heads) of {}",
+                                q.grid().ulysses, q.model.heads, q.model.kv_heads, q.model.name),
+                    "try one of " + list_of(q.model.heads, fits)};
+     }},
+    {Rule::divisibility, "parallel.ulysses",
+     [](const Question& q) { return q.s.chunk_tokens % q.grid().ulysses == 0; },
+     [](const Question& q) {
+       return Words{fmt::format("a chunk of {} tokens cannot be dealt out to {} ranks",
+                                q.s.chunk_tokens, q.grid().ulysses)};
+     }},
+    {Rule::divisibility, "parallel.ring",
+     [](const Question& q) {
+       const int64_t chunks = q.sequence / q.s.chunk_tokens;
+       return q.grid().ring == 1 || chunks % (2 * q.grid().ring) == 0;
+     },
+     [](const Question& q) {
+       return Words{
+           fmt::format("{} tokens are not a multiple of {} chunks of {}, two for each of "
+                       "the ring's {} ranks",
+                       q.sequence, 2 * q.grid().ring, q.s.chunk_tokens, q.grid().ring)};
+     }},
+    {Rule::combination, "parallel.tensor",
+     [](const Question& q) { return q.grid().tensor == 1 || q.grid().sequence_ranks() == 1; },
+     [](const Question&) {
+       return Words{"a tensor group deals out heads and tokens by itself",
+                    "set ring and ulysses to 1"};
+     }},
+    {Rule::heads, "parallel.tensor",
+     [](const Question& q) { return fits_tensor(q.model, q.grid().tensor); },
+     [](const Question& q) {
+       const auto fits = [&](int64_t d) { return fits_tensor(q.model, d); };
+       return Words{
+           fmt::format("{} does not divide the {} heads, {} K,V heads and the inner width of {} "
+                       "of {}",
+                       q.grid().tensor, q.model.heads, q.model.kv_heads, q.model.ffn, q.model.name),
+           "try one of " + list_of(q.model.kv_heads, fits)};
+     }},
+    {Rule::divisibility, "parallel.tensor",
+     [](const Question& q) { return q.sequence % q.grid().tensor == 0; },
+     [](const Question& q) {
+       return Words{fmt::format("a sequence of {} tokens cannot be dealt out to {} ranks evenly",
+                                q.sequence, q.grid().tensor)};
+     }},
+});
+
+constexpr auto kKnobChecks = std::to_array<Check>({
+    {Rule::divisibility, "block_tokens",
+     [](const Question& q) {
+       return q.s.block_tokens >= q.s.chunk_tokens && q.s.block_tokens % q.s.chunk_tokens == 0 &&
+              q.share() % q.s.block_tokens == 0;
+     },
+     [](const Question& q) {
+       return Words{
+           fmt::format("{} is not a multiple of the chunk of {} that divides the {}{} tokens",
+                       q.s.block_tokens, q.s.chunk_tokens,
+                       q.grid().ring > 1 ? "ring position's share of " : "sequence of ", q.share()),
+           fmt::format("try {} or {}", q.s.chunk_tokens, q.share())};
+     }},
+    {Rule::combination, "parallel.ring",
+     [](const Question& q) {
+       return q.grid().ring == 1 || (q.s.kv == Tier::device && q.s.idle == Tier::device);
+     },
+     [](const Question&) {
+       return Words{"a ring works on a layer that lies on the device",
+                    "set kv and idle to device, or deal the sequence out with ulysses"};
+     }},
+    {Rule::combination, "parallel.tensor",
+     [](const Question& q) { return q.grid().tensor == 1 || q.s.block_tokens == q.sequence; },
+     [](const Question& q) {
+       return Words{
+           fmt::format("a tensor group deals out the whole sequence at once, not blocks of {}",
+                       q.s.block_tokens),
+           fmt::format("set block_tokens to {}", q.sequence)};
+     }},
+    {Rule::heads, "head_groups",
+     [](const Question& q) {
+       const int64_t groups = q.s.head_groups;
+       return groups == 1 || (groups > 1 && groups <= q.model.heads &&
+                              heads_divide_into(q.model, q.grid().ulysses, groups));
+     },
+     [](const Question& q) {
+       const int64_t ulysses = q.grid().ulysses, heads = q.model.heads / ulysses;
+       const auto fits = [&](int64_t g) { return heads_divide_into(q.model, ulysses, g); };
+       return Words{
+           fmt::format("a rank's {} heads ({} K,V heads) of {} do not divide into {} groups", heads,
+                       kv_heads_per_rank(q.model, ulysses), q.model.name, q.s.head_groups),
+           "try one of " + list_of(heads, fits)};
+     }},
+    {Rule::combination, "head_groups",
+     [](const Question& q) { return q.s.head_groups == 1 || q.grid().ring == 1; },
+     [](const Question&) {
+       return Words{"groups of heads do not go around a ring",
+                    "set head_groups to 1, or parallel.ring to 1 and deal the sequence out with "
+                    "ulysses"};
+     }},
+    {Rule::combination, "head_groups",
+     [](const Question& q) { return q.s.head_groups == 1 || q.grid().tensor == 1; },
+     [](const Question&) {
+       return Words{"a tensor group has its heads dealt out already",
+                    "set head_groups to 1, or parallel.tensor to 1 and deal the sequence out with "
+                    "ulysses"};
+     }},
+    {Rule::combination, "head_groups",
+     [](const Question& q) { return q.s.head_groups == 1 || q.s.chunk_tokens == q.sequence; },
+     [](const Question& q) {
+       return Words{"groups of heads attend to the whole sequence at once",
+                    fmt::format("set chunk_tokens to {}, or head_groups to 1", q.sequence)};
+     }},
+    {Rule::range, "kv", is_memory<&Strategy::kv>, memory_words},
+    {Rule::range, "idle", is_memory<&Strategy::idle>, memory_words},
+    {Rule::range, "prefetch_depth", is_ops_ahead<&Strategy::prefetch_depth>,
+     ops_ahead_words<&Strategy::prefetch_depth>},
+    {Rule::range, "offload_window", is_ops_ahead<&Strategy::offload_window>,
+     ops_ahead_words<&Strategy::offload_window>},
+    {Rule::range, "saved.layer_input", is_fraction<&Strategy::layer_input>,
+     fraction_words<&Strategy::layer_input>},
+    {Rule::range, "saved.layer_input",
+     [](const Question& q) { return q.s.layer_input.where != Saved::recompute; },
+     [](const Question&) {
+       return Words{"there is nothing to recompute it from", "use keep, host or nvme"};
+     }},
+    {Rule::range, "saved.qkv", is_fraction<&Strategy::qkv>, fraction_words<&Strategy::qkv>},
+    {Rule::range, "saved.attention_out", is_fraction<&Strategy::attention_out>,
+     fraction_words<&Strategy::attention_out>},
+    {Rule::range, "saved.mlp_input", is_fraction<&Strategy::mlp_input>,
+     fraction_words<&Strategy::mlp_input>},
+    {Rule::range, "saved.mlp_inner", is_fraction<&Strategy::mlp_inner>,
+     fraction_words<&Strategy::mlp_inner>},
+    {Rule::range, "tiles.projection", is_tile<&Strategy::projection_tile>,
+     tile_words<&Strategy::projection_tile>},
+    {Rule::range, "tiles.mlp", is_tile<&Strategy::mlp_tile>, tile_words<&Strategy::mlp_tile>},
+    {Rule::range, "tiles.loss", is_tile<&Strategy::loss_tile>, tile_words<&Strategy::loss_tile>},
+    {Rule::range, "states.parameters", is_memory<&Strategy::parameters>, memory_words},
+    {Rule::range, "states.gradients", is_memory<&Strategy::gradients>, memory_words},
+    {Rule::combination, "parallel.zero",
+     [](const Question& q) {
+       return q.grid().shards() == 1 || q.grid().zero == 3 || q.s.parameters == Tier::device;
+     },
+     [](const Question& q) {
+       return Words{.what =
+                        "parameters on the host are whole on every rank (zero: 0) or gathered "
+                        "from shards (zero: 3)",
+                    .got = fmt::format("zero: {}", q.grid().zero)};
+     }},
+    {Rule::combination, "states.optimizer",
+     [](const Question& q) {
+       return q.s.optimizer != Tier::device ||
+              (q.s.parameters == Tier::device && q.s.gradients == Tier::device);
+     },
+     [](const Question&) {
+       return Words{"an optimizer on device needs parameters and gradients on device too",
+                    "put the optimizer on host"};
+     }},
+    {Rule::combination, "pipeline",
+     [](const Question& q) { return q.pipeline().stages > 1 || q.pipeline() == Pipeline{}; },
+     [](const Question&) {
+       return Words{"a schedule, virtual stages and slices need 2 stages or more"};
+     }},
+});
+
+// These are walked where there is more than one stage.
+constexpr auto kPipelineChecks = std::to_array<Check>({
+    {Rule::schedule, "pipeline.schedule", [](const Question& q) { return q.family != nullptr; },
+     [](const Question& q) {
+       return Words{fmt::format("there is no schedule \"{}\"", q.pipeline().schedule),
+                    fmt::format("try one of {}", fmt::join(plannable_schedules(), ", "))};
+     }},
+    {Rule::schedule, "pipeline.schedule", [](const Question& q) { return !q.family->alone; },
+     [](const Question& q) {
+       return Words{fmt::format("{} is simulated alone, not planned with", q.pipeline().schedule),
+                    fmt::format("try one of {}", fmt::join(plannable_schedules(), ", "))};
+     }},
+    {Rule::schedule, "pipeline.virtual_stages",
+     [](const Question& q) { return takes_virtual_stages(*q.family, q.pipeline().virtual_stages); },
+     [](const Question& q) {
+       const int64_t least = q.family->least_virtual_stages, most = q.family->most_virtual_stages;
+       return Words{.what = fmt::format("{} takes {}{}", q.pipeline().schedule, least,
+                                        most == 0      ? " or more"
+                                        : most > least ? fmt::format(" to {}", most)
+                                                       : ""),
+                    .got = std::to_string(q.pipeline().virtual_stages)};
+     }},
+    {Rule::schedule, "pipeline.stages",
+     [](const Question& q) {  // divided, as the product may overflow
+       return q.pipeline().virtual_stages <= q.model.layers / q.pipeline().stages;
+     },
+     [](const Question& q) {
+       return Words{fmt::format("{} times {} virtual stages are more than the {} layers of {}",
+                                q.pipeline().stages, q.pipeline().virtual_stages, q.model.layers,
+                                q.model.name)};
+     }},
+    {Rule::schedule, "pipeline.slices",
+     [](const Question& q) {
+       return q.pipeline().slices >= 1 &&
+              q.pipeline().slices <= (q.family->sliced ? kMostSlices : 1);
+     },
+     [](const Question& q) {
+       return Words{
+           .what = fmt::format("{} takes {}", q.pipeline().schedule,
+                               q.family->sliced ? fmt::format("1 to {}", kMostSlices) : "1"),
+           .got = std::to_string(q.pipeline().slices)};
+     }},
+    {Rule::schedule, "pipeline.in_flight",
+     [](const Question& q) {
+       return q.pipeline().in_flight == 0 || (q.pipeline().in_flight > 0 && q.family->limited);
+     },
+     [](const Question& q) {
+       return Words{.what = fmt::format("{} takes {}", q.pipeline().schedule,
+                                        q.family->limited ? "a number >= 0" : "none"),
+                    .got = std::to_string(q.pipeline().in_flight)};
+     }},
+    {Rule::divisibility, "pipeline.slices",
+     [](const Question& q) { return q.sequence % q.pipeline().slices == 0; },
+     [](const Question& q) {
+       return Words{
+           fmt::format("{} slices do not divide {} tokens", q.pipeline().slices, q.sequence)};
+     }},
+    {Rule::combination, "pipeline.slices",
+     [](const Question& q) { return q.pipeline().slices == 1 || !against_slices(q.s); },
+     [](const Question& q) {
+       const KnobRule rule = *against_slices(q.s);
+       return Words{.what = fmt::format("expected {} where a pipeline passes slices of sequences",
+                                        rule.expected),
+                    .key = rule.key};
+     }},
+    {Rule::divisibility, "pipeline.slices",
+     [](const Question& q) {
+       return q.pipeline().slices == 1 || q.grid().tensor > 1 ||
+              q.sequence / q.pipeline().slices % q.s.block_tokens == 0;
+     },
+     [](const Question& q) {
+       return Words{fmt::format("slices of {} tokens are no multiple of the block of {}",
+                                q.sequence / q.pipeline().slices, q.s.block_tokens)};
+     }},
+});
+
+Question question_of(const Strategy& s, const ModelSpec& model, int64_t sequence) {
+  const Pipeline& p = s.parallel.pipeline;
+  return {s, model, sequence, p.stages > 1 ? find_schedule_family(p.schedule) : nullptr};
+}
+
+// Unrolled, as the checks are then inlined: a search asks millions of times.
+template <const auto& checks>
+const Check* first_broken_of(const Question& q) {
+  const Check* broken = nullptr;
+  [&]<size_t... i>(std::index_sequence<i...>) {
+    const auto holds = [&](const Check& check, bool is_so) {
+      if (!is_so) broken = &check;
+      return is_so;
+    };
+    (void)(holds(checks[i], checks[i].holds(q)) && ...);
+  }
+  (std::make_index_sequence<checks.size()>());
+  return broken;
+}
+
+const Check* first_broken(const Question& q) {
+  if (const Check* broken = first_broken_of<kGridChecks>(q)) return broken;
+  if (const Check* broken = first_broken_of<kKnobChecks>(q)) return broken;
+  return q.pipeline().stages == 1 ? nullptr : first_broken_of<kPipelineChecks>(q);
+}
+
+}  // namespace
+
+std::string_view name_of(Rule rule) {
+  static constexpr std::string_view names[] = {"range", "divisibility", "heads", "combination",
+                                               "schedule"};
+  return names[static_cast<int>(rule)];
+}
+
+std::string to_string(const Violation& v) {
+  return fmt::format("{}: {}{}{}{}{}", v.key, v.what, v.got.empty() ? "" : ", got ", v.got,
+                     v.advice.empty() ? "" : "; ", v.advice);
+}
+
+std::optional<Violation> violation_of(const Strategy& s, const ModelSpec& model, int64_t sequence) {
+  const Question q = question_of(s, model, sequence);
+  const Check* check = first_broken(q);
+  if (check == nullptr) return {};
+  Words words = check->words(q);
+  return Violation{check->rule, words.key == nullptr ? check->key : words.key,
+                   std::move(words.what), std::move(words.got), std::move(words.advice)};
+}
+
+bool is_valid(const Strategy& s, const ModelSpec& model, int64_t sequence) {
+  return first_broken(question_of(s, model, sequence)) == nullptr;
+}
+
+void validate(const Strategy& s, const ModelSpec& model, int64_t sequence,
+              const std::string& origin) {
+  if (const std::optional<Violation> violation = violation_of(s, model, sequence)) {
+    throw bad_input("{}: {}", origin, to_string(*violation));
+  }
+}
+
+}  // namespace longspan
