@@ -15,6 +15,7 @@
 #include "planner/pipeline/pipeline_step.h"
 #include "planner/pipeline/rank_memory.h"
 #include "planner/pipeline/slices.h"
+#include "planner/plan/fit.h"
 #include "planner/schedule/registry.h"
 #include "planner/schedule/timing.h"
 
@@ -344,6 +345,14 @@ double Evaluator::overflow(const TierBytes& bytes) const {
     sum += std::max(0.0, share - 1);
   }
   return sum;
+}
+
+bool Evaluator::at_risk(const TierBytes& bytes) const {
+  for (int tier = 0; tier < 2; ++tier) {
+    // Far from full is far from any risk, and asked often.
+    if (bytes[tier] > limits_[tier] / 10 * 8) return fit_of(state_->hw, bytes).fit == Fit::at_risk;
+  }
+  return false;
 }
 
 namespace {

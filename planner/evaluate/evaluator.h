@@ -46,6 +46,8 @@ class Evaluator {
 
   /// How far bytes exceed the limits, relative and summed over tiers.
   double overflow(const TierBytes& bytes) const;
+  /// Whether fit_of() calls these bytes at risk (planner/plan/fit.h).
+  bool at_risk(const TierBytes& bytes) const;
   const TierBytes& limits() const { return limits_; }
 
   StepRequest request(const Candidate& c) const;

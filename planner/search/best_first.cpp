@@ -1,12 +1,12 @@
 #include "planner/search/best_first.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <queue>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "planner/search/refine.h"
 
@@ -14,23 +14,47 @@ namespace longspan {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kTired = 0.004;   // by which every look at a kind of frame puts its like back
-constexpr double kClose = 1.03;    // times the best: what is looked at in more than one rounding
-constexpr double kSpare = 0.0005;  // of a tier, left beyond what was missing
+constexpr int kNvme = static_cast<int>(Tier::nvme);
 
-using Room = std::array<double, kTierCount>;
-// What bounds do not see of memory, and what packing loses: the first rounding leaves room for it.
-constexpr Room kFirstRoom = {0.96, 1, 1};
+// Bounds see less memory than programs need, and packing loses some: the first rounding of a frame
+// leaves room for that. Where candidates turn out too large it leaves more.
+constexpr double kFirstRoom = 0.96;
+constexpr double kSpare = 0.0005;  // of a tier, beyond what was missing
+// What is this much slower than the best is looked at in one rounding only.
+constexpr double kClose = 1.03;
+// Every look at a kind of frame puts its like back by this part, so that other kinds get theirs.
+constexpr double kTired = 0.004;
+// What a plan has to gain to be worth a file, or the last of a memory. Less than the prediction's
+// own error: a person would not take either for so little.
+constexpr double kWorthNvme = 0.004;
+constexpr double kWorthRisk = 0.002;
 
-// A frame that waits, or is being looked at.
+// A frame that waits.
 struct Waiting {
   double key = 0;  // what is expected of it, in the goal's measure
   size_t frame = 0;
+  bool relaxed = false, nvme = false;
 };
 struct Later {
   bool operator()(const Waiting& a, const Waiting& b) const {
     return a.key != b.key ? a.key > b.key : a.frame > b.frame;
   }
+};
+
+// What is known of a frame.
+struct FrameState {
+  double bound = kInfinity;  // in the goal's measure; infinite: none fits
+  double expected[2] = {kInfinity, kInfinity};  // without and with files
+  Room room[2] = {{kFirstRoom, 1, 0}, {kFirstRoom, 1, 1}};
+  int attempts[2] = {0, 0};
+};
+
+// Frames that overlap alike: what one has taken, in what was expected, says what the others will.
+using Kind = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string_view, int64_t,
+                        int64_t, int64_t, int64_t>;
+struct Learned {
+  double ratio = kInfinity;
+  int64_t looks = 0;
 };
 
 class BestFirst {
@@ -42,46 +66,55 @@ class BestFirst {
         options_(options),
         wanted_(wanted),
         effort_(effort),
-        relaxed_(frames.size(), false),
-        rooms_(frames.size(), kFirstRoom),
-        bounds_(frames.size(), kInfinity),
-        expected_(frames.size(), 0),
-        roundings_(frames.size(), 0) {}
+        states_(frames.size()) {}
 
   Found run(const std::function<void(int64_t, int64_t)>& progress) {
     enqueue();
     const int64_t begin = evaluator_.simulated();
-    int64_t steps = 0;
-    while (!queue_.empty()) {
-      Waiting next = queue_.top();
-      if (const double key = expected_[next.frame] * ratio(next.frame); key > next.key) {
-        queue_.pop();
-        next.key = key;
-        queue_.push(next);
-        continue;
-      }
+    for (int64_t steps = 0; !queue_.empty(); ++steps) {
       const int64_t done = evaluator_.simulated() - begin;
-      if (done >= effort_.evaluations && fits_) break;
-      if (done >= 4 * effort_.evaluations) break;
-      queue_.pop();
-      if (bounds_[next.frame] >= incumbent() * (1 - wanted_.gap)) continue;
-      if (progress && ++steps % 64 == 0) progress(done, effort_.evaluations);
-      visit(next);
+      // Where nothing fits yet, it takes longer to say that nothing does.
+      if (done >= (seen_.empty() ? 4 : 1) * effort_.evaluations) break;
+      if (progress && steps % 64 == 0) progress(done, effort_.evaluations);
+      if (wanted_.first && !seen_.empty()) {
+        int looks = effort_.exact;
+        verify(looks);
+        if (found_.best) break;
+      }
+      visit();
     }
-    settle();
-    return std::move(found_);
+    int looks = effort_.exact;
+    verify(looks);
+    if (found_.best && !wanted_.first) {
+      refine();
+      verify(looks);
+    }
+    return finish();
   }
 
  private:
-  double measure(const Score& score) const {
-    return measure_of(wanted_.goal, score, evaluator_.limits());
+  // With what it has to gain for its files and its risk.
+  double weighed(const Score& score) const {
+    double seconds = measure_of(wanted_.goal, score, evaluator_.limits());
+    if (wanted_.goal != Goal::fastest) return seconds;
+    if (score.bytes[kNvme] > 0) seconds *= 1 + kWorthNvme;
+    if (evaluator_.at_risk(score.bytes)) seconds *= 1 + kWorthRisk;
+    return seconds;
   }
-  double incumbent() const { return incumbent_; }
   bool allowed(const Score& s) const {
     return s.overflow == 0 && s.step_seconds <= wanted_.most_seconds;
   }
+  // Memory alone is known sooner than time.
+  Score evaluate(const Candidate& c) {
+    if (wanted_.goal == Goal::fastest || wanted_.most_seconds < 1e300) return evaluator_.fast(c);
+    Score score;
+    score.bytes = evaluator_.live(c);
+    score.overflow = evaluator_.overflow(score.bytes);
+    return score;
+  }
 
-  // Every frame by its bound with everything on the device: compute alone.
+  // All frames, by what their compute takes with everything on the device: no value of any group
+  // takes less.
   void enqueue() {
     for (size_t i = 0; i < frames_.size(); ++i) {
       const Candidate& c = frames_[i];
@@ -93,90 +126,136 @@ class BestFirst {
         bound = (demand.forward[compute] + demand.backward[compute]) /
                 static_cast<double>(sequences_of_step(c));
       }
-      bounds_[i] = bound;
-      expected_[i] = bound * evaluator_.expected_ratio(c);
-      queue_.push({expected_[i], i});
+      FrameState& state = states_[i];
+      state.bound = bound;
+      state.expected[0] = state.expected[1] = bound * evaluator_.expected_ratio(c);
+      queue_.push({state.expected[0], i, false, false});
     }
   }
-  // What a frame's like have taken, in bounds of theirs: an unknown kind is hoped to keep to it.
-  double ratio(size_t frame) {
-    if (wanted_.goal != Goal::fastest) return 1;
-    const auto known = ratios_.find(kind_of(frame));
-    if (known == ratios_.end()) return 1;
-    return known->second.best * (1 + kTired * static_cast<double>(known->second.looks));
-  }
-  using Kind = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string_view, int64_t,
-                          int64_t, int64_t, int64_t>;
+
   Kind kind_of(size_t frame) const {
     const Candidate& c = frames_[frame];
     const Parallel& p = c.strategy.parallel;
-    return {p.data, p.tensor, p.ring, p.ulysses, p.pipeline.stages, p.pipeline.schedule,
-            p.pipeline.virtual_stages, p.pipeline.slices, c.sequence / c.strategy.chunk_tokens,
+    return {p.data,
+            p.tensor,
+            p.ring,
+            p.ulysses,
+            p.pipeline.stages,
+            p.pipeline.schedule,
+            p.pipeline.virtual_stages,
+            p.pipeline.slices,
+            c.sequence / c.strategy.chunk_tokens,
             c.strategy.head_groups};
   }
-  void learn(size_t frame, double measured) {
-    if (wanted_.goal != Goal::fastest || expected_[frame] <= 0) return;
-    const double found = measured / expected_[frame];
-    Ratio& ratio = ratios_[kind_of(frame)];
-    ratio.best = std::min(ratio.best, found);
-    ++ratio.looks;
+  double key_of(const Waiting& waiting) const {
+    const double expected = states_[waiting.frame].expected[waiting.nvme ? 1 : 0];
+    if (wanted_.goal != Goal::fastest) return expected;
+    const auto known = learned_.find(kind_of(waiting.frame));
+    if (known == learned_.end()) return expected;
+    return expected * known->second.ratio *
+           (1 + kTired * static_cast<double>(known->second.looks));
+  }
+  void learn(const Waiting& waiting, double measured) {
+    const double expected = states_[waiting.frame].expected[waiting.nvme ? 1 : 0];
+    if (wanted_.goal != Goal::fastest || expected <= 0) return;
+    Learned& learned = learned_[kind_of(waiting.frame)];
+    learned.ratio = std::min(learned.ratio, measured / expected);
+    ++learned.looks;
+  }
+
+  void visit() {
+    Waiting next = queue_.top();
+    queue_.pop();
+    if (const double key = key_of(next); key > next.key) {
+      next.key = key;
+      queue_.push(next);
+      return;
+    }
+    if (states_[next.frame].bound >= incumbent_ * (1 - wanted_.gap)) return;
+    if (next.relaxed) {
+      look(next);
+    } else {
+      relax(next.frame);
+    }
   }
 
   FrameChoice choice_of(size_t frame) {
-    return FrameChoice(evaluator_, frames_[frame], options_, wanted_.nvme);
+    return FrameChoice(evaluator_, frames_[frame], options_);
   }
 
-  void visit(const Waiting& next) {
-    if (relaxed_[next.frame]) {
-      look(next.frame);
-    } else {
-      relax(next);
-    }
-  }
-
-  void relax(const Waiting& next) {
-    relaxed_[next.frame] = true;
-    const FrameChoice choice = choice_of(next.frame);
-    const Mixture m = choice.bound(wanted_.goal, wanted_.most_seconds);
-    if (m.overflow > 0) {
-      bounds_[next.frame] = kInfinity;
+  void relax(size_t frame) {
+    FrameState& state = states_[frame];
+    const FrameChoice choice = choice_of(frame);
+    const Mixture least = choice.bound(wanted_.goal, wanted_.most_seconds);
+    if (least.overflow > 0 && least.optimal) {
+      state.bound = kInfinity;
       return;
     }
-    if (m.optimal) bounds_[next.frame] = std::max(m.objective, bounds_[next.frame]);
-    if (bounds_[next.frame] >= incumbent()) return;
-    const Mixture likely =
-        choice.expect(wanted_.goal, rooms_[next.frame], wanted_.most_seconds);
-    expected_[next.frame] =
-        std::max(bounds_[next.frame],
-                 likely.objective * evaluator_.expected_ratio(frames_[next.frame]));
-    queue_.push({expected_[next.frame] * ratio(next.frame), next.frame});
+    if (least.optimal) state.bound = std::max(least.objective, state.bound);
+    if (state.bound >= incumbent_ * (1 - wanted_.gap)) return;
+    const double ratio =
+        wanted_.goal == Goal::fastest ? evaluator_.expected_ratio(frames_[frame]) : 1;
+    for (const bool nvme : {false, true}) {
+      if (nvme && evaluator_.limits()[kNvme] == 0) continue;
+      Room room = {1, 1, nvme ? 1.0 : 0.0};
+      const Mixture likely = choice.expect(wanted_.goal, room, wanted_.most_seconds);
+      if (likely.overflow > 0) continue;
+      double& expected = state.expected[nvme ? 1 : 0];
+      expected = std::max(state.bound, likely.objective * ratio);
+      // Files are tried where they promise to be worth it.
+      if (nvme && expected > state.expected[0] * (1 - kWorthNvme)) continue;
+      Waiting waiting{0, frame, true, nvme};
+      waiting.key = key_of(waiting);
+      queue_.push(waiting);
+    }
   }
 
-  // Rounds the frame with ever less room until a candidate fits by the fast path.
-  void look(size_t frame) {
-    Room& room = rooms_[frame];
-    const FrameChoice choice = choice_of(frame);
-    for (; roundings_[frame] < effort_.attempts; ++roundings_[frame]) {
+  // The first rounding, the second, and the first with copies nearer to and further from their use.
+  static std::vector<Candidate> looks_of(const std::vector<Rounded>& rounded, Goal goal) {
+    std::vector<Candidate> looks;
+    for (const Rounded& r : rounded) {
+      if (looks.size() < 2) looks.push_back(r.candidate);
+    }
+    if (looks.empty()) return looks;
+    const Candidate first = looks.front();
+    for (const auto& [prefetch, window] : {std::pair{1, 1}, std::pair{4, 3}}) {
+      if (goal != Goal::fastest && prefetch > 1) continue;
+      Candidate other = first;
+      other.strategy.prefetch_depth = prefetch;
+      other.strategy.offload_window = window;
+      looks.push_back(std::move(other));
+    }
+    return looks;
+  }
+
+  // Rounds the frame, with ever less room until a candidate fits.
+  void look(const Waiting& waiting) {
+    FrameState& state = states_[waiting.frame];
+    const size_t way = waiting.nvme ? 1 : 0;
+    Room& room = state.room[way];
+    const FrameChoice choice = choice_of(waiting.frame);
+    for (; state.attempts[way] < effort_.attempts; ++state.attempts[way]) {
       bool any = false;
-      Room next = room;
       double least_missing = kInfinity;
-      for (const Rounded& r : depths_of(
-               choice.round(wanted_.goal, room, wanted_.most_seconds))) {
-        if (known(r.candidate)) continue;
-        const Score score = evaluator_.fast(r.candidate);
+      Room next = room;
+      for (const Candidate& c :
+           looks_of(choice.round(wanted_.goal, room, wanted_.most_seconds), wanted_.goal)) {
+        if (known(c)) continue;
+        const Score score = evaluate(c);
         if (allowed(score)) {
           any = true;
-          const bool close = measure(score) < incumbent() * kClose;
-          learn(frame, measure(score));
-          add(r.candidate, score, frame, false);
-          if (!close) break;  // nothing near it is better by that much
+          const double own = weighed(score);
+          const bool close = own < incumbent_ * kClose;
+          learn(waiting, own);
+          add(c, score, waiting);
+          if (!close) break;
           continue;
         }
         if (score.overflow > 0 && score.overflow < least_missing) {
           least_missing = score.overflow;
           next = tightened(room, score.bytes);
         }
-        miss(r.candidate, score, frame);
+        miss(c, score);
         if (!any) break;
       }
       if (any || least_missing == kInfinity) return;
@@ -184,187 +263,129 @@ class BestFirst {
     }
   }
 
-  // The first with copies further ahead, too.
-  std::vector<Rounded> depths_of(std::vector<Rounded> rounded) const {
-    if (rounded.size() > 2) rounded.resize(2);
-    if (wanted_.goal != Goal::fastest || rounded.empty()) return rounded;
-    const Rounded first = rounded.front();
-    for (const auto& [prefetch, window] : {std::pair{1, 1}, std::pair{4, 3}}) {
-      Rounded& other = rounded.emplace_back(first);
-      other.candidate.strategy.prefetch_depth = prefetch;
-      other.candidate.strategy.offload_window = window;
-    }
-    return rounded;
-  }
-
   Room tightened(Room room, const TierBytes& bytes) const {
     for (int tier = 0; tier < kTierCount; ++tier) {
       const double share = static_cast<double>(bytes[tier]) /
                            std::max(1.0, static_cast<double>(evaluator_.limits()[tier]));
-      if (share > 1) room[tier] -= share - 1 + kSpare;
+      if (share > 1) room[tier] = std::max(0.01, room[tier] - (share - 1) - kSpare);
     }
     return room;
   }
 
   bool known(const Candidate& c) const {
-    return std::any_of(found_.seen.begin(), found_.seen.end(),
-                       [&](const Scored& s) { return s.candidate == c; });
+    return std::any_of(seen_.begin(), seen_.end(),
+                       [&](const Seen& s) { return s.scored.candidate == c; });
   }
-
-  void add(const Candidate& c, const Score& score, size_t frame, bool exact) {
-    frame_of_.push_back(frame);
-    found_.seen.push_back({c, score, bounds_[frame], exact});
-    fits_ = true;
-    incumbent_ = std::min(incumbent_, measure(score));
+  void add(const Candidate& c, const Score& score, const Waiting& from) {
+    seen_.push_back({{c, score, false}, from});
+    incumbent_ = std::min(incumbent_, weighed(score));
   }
-
-  void miss(const Candidate& c, const Score& score, size_t frame) {
+  void miss(const Candidate& c, const Score& score) {
+    if (score.overflow == 0) return;
     if (!found_.nearest || score.overflow < found_.nearest->score.overflow) {
-      found_.nearest = Scored{c, score, bounds_[frame], false};
+      found_.nearest = Scored{c, score, false};
     }
   }
 
-  // Lays out the best by the fast path until the best of all is exact; then refines it.
-  void settle() {
-    int looks = effort_.exact;
-    verify(looks);
-    if (found_.best) {
-      refine();
-      verify(looks);
-    }
-    if (getenv("LS_DEBUG")) debug();
-    double least = incumbent_exact();
-    while (!queue_.empty()) queue_.pop();
-    for (size_t i = 0; i < frames_.size(); ++i) least = std::min(least, bounds_[i]);
-    found_.bound = least;
-    found_.proven_none = !found_.best && least == kInfinity;
-    std::erase_if(found_.seen, [](const Scored& s) { return s.score.overflow > 0; });
-  }
-
-  double incumbent_exact() const {
-    return found_.best ? measure(found_.best->score) : kInfinity;
-  }
-
-  void debug() {
-    std::vector<size_t> order(found_.seen.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return measure(found_.seen[a].score) + 1e9*(found_.seen[a].score.overflow>0) < measure(found_.seen[b].score)+ 1e9*(found_.seen[b].score.overflow>0); });
-    size_t expanded = 0, rel = 0;
-    for (bool c : relaxed_) expanded += c;
-    for (auto& r : roundings_) rel += r;
-    fprintf(stderr, "expanded %zu of %zu, roundings %zu, seen %zu, queue %zu\n", expanded, frames_.size(), rel, found_.seen.size(), queue_.size());
-    for (size_t i = 0; i < std::min<size_t>(14, order.size()); ++i) {
-      const Scored& s = found_.seen[order[i]];
-      const Strategy& t = s.candidate.strategy;
-      const auto pol = [](const SavedPolicy& p) { return std::string(1, name_of(p.where)[0]) + (p.fraction < 1 ? std::to_string(p.fraction).substr(1, 3) : ""); };
-      fprintf(stderr, "%s %.4f (bound %.4f exp %.4f) ovf %.3f dev %.1f host %.1f d%ld t%ld r%ld u%ld z%ld p%ld/%s/%ld/%ld n%ld b%ld[%.3f] kv%d id%d o%d g%ld pf%ld ow%ld x%s qkv%s o%s y%s in%s tiles %ld %ld %ld st %d%d%d\n", s.exact ? "X" : "f", measure(s.score), bounds_[frame_of_[order[i]]], expected_[frame_of_[order[i]]], s.score.overflow,
-              s.score.bytes[0] / 1073741824.0, s.score.bytes[1] / 1073741824.0, t.parallel.data, t.parallel.tensor, t.parallel.ring, t.parallel.ulysses, t.parallel.zero, t.parallel.pipeline.stages, std::string(t.parallel.pipeline.schedule).c_str(), t.parallel.pipeline.virtual_stages, t.parallel.pipeline.slices,
-              s.candidate.sequence / t.chunk_tokens, s.candidate.sequence / t.block_tokens, ratio(frame_of_[order[i]]), (int)t.kv, (int)t.idle, (int)t.backward_order, t.head_groups, t.prefetch_depth, t.offload_window, pol(t.layer_input).c_str(), pol(t.qkv).c_str(), pol(t.attention_out).c_str(), pol(t.mlp_input).c_str(), pol(t.mlp_inner).c_str(), t.projection_tile, t.mlp_tile, t.loss_tile, (int)t.parameters, (int)t.gradients, (int)t.optimizer);
-    }
-  }
-
+  // Lays out the best by the fast path until the best of all is exact. What turns out not to fit is
+  // rounded again with less room; where nothing is left, the frames that wait are looked at.
   void verify(int& looks) {
     while (true) {
-      size_t best = found_.seen.size();
-      for (size_t i = 0; i < found_.seen.size(); ++i) {
-        const Scored& s = found_.seen[i];
-        if (s.score.overflow > 0) continue;
-        if (best == found_.seen.size() ||
-            measure(s.score) < measure(found_.seen[best].score)) {
-          best = i;
-        }
+      Seen* best = nullptr;
+      for (Seen& s : seen_) {
+        if (!allowed(s.scored.score)) continue;
+        if (looks <= 0 && !s.scored.exact) continue;
+        if (best == nullptr || weighed(s.scored.score) < weighed(best->scored.score)) best = &s;
       }
-      if (best == found_.seen.size()) {
-        // All that was hoped for is too large: whatever frame is left.
-        if (queue_.empty() || looks <= 0) return;
-        const Waiting next = queue_.top();
-        queue_.pop();
-        visit(next);
+      if (best == nullptr) {
+        if (looks <= 0 || queue_.empty()) return;
+        --looks;
+        visit();
         continue;
       }
-      if (found_.seen[best].exact) {
-        found_.best = found_.seen[best];
+      if (best->scored.exact) {
+        found_.best = best->scored;
         return;
       }
-      if (looks-- <= 0) {
-        // What is exact so far.
-        for (const Scored& s : found_.seen) {
-          if (!s.exact || s.score.overflow > 0) continue;
-          if (!found_.best || measure(s.score) < incumbent_exact()) found_.best = s;
-        }
-        if (found_.best) return;
-        looks = 8;
-      }
-      const Candidate candidate = found_.seen[best].candidate;
+      const Candidate candidate = best->scored.candidate;
+      const Waiting from = best->from;
       const Score score = evaluator_.exact(candidate);
-      found_.seen[best].score = score;
-      found_.seen[best].exact = true;
+      best->scored = {candidate, score, true};
       if (allowed(score)) continue;
-      found_.seen[best].score.overflow = std::max(score.overflow, 1e-12);
-      const size_t frame = frame_of_[best];
-      miss(candidate, found_.seen[best].score, frame);
-      rooms_[frame] = tightened(rooms_[frame], score.bytes);
-      look(frame);
+      --looks;
+      miss(candidate, score);
+      if (score.overflow == 0) continue;
+      FrameState& state = states_[from.frame];
+      Room& room = state.room[from.nvme ? 1 : 0];
+      room = tightened(room, score.bytes);
+      look(from);
     }
   }
 
   void refine() {
+    const bool nvme = evaluator_.limits()[kNvme] > 0 && found_.best->score.bytes[kNvme] > 0;
     int64_t left = effort_.refinements;
-    for (bool improved = true; improved && left > 0;) {
-      improved = false;
+    while (left > 0) {
       const Scored from = *found_.best;
-      const size_t frame = frame_of(from.candidate);
-      double best = measure(from.score);
-      for (const Candidate& c : refinements_of(from.candidate, evaluator_, wanted_.nvme)) {
+      const Waiting frame = from_of(from.candidate);
+      double best = weighed(from.score);
+      bool improved = false;
+      for (const Candidate& c : refinements_of(from.candidate, evaluator_, options_, nvme)) {
         if (left <= 0) break;
         if (known(c) || !evaluator_.possible(c)) continue;
+        Score bound;
         const Demand demand = evaluator_.demand(c);
-        const double bound = demand.step_seconds() / static_cast<double>(sequences_of_step(c));
-        if (wanted_.goal == Goal::fastest && bound >= best) continue;
-        if (evaluator_.overflow(demand.peak_bytes()) > 0) continue;
+        bound.bytes = demand.peak_bytes();
+        bound.seconds = demand.step_seconds() / static_cast<double>(sequences_of_step(c));
+        if (evaluator_.overflow(bound.bytes) > 0 || weighed(bound) >= best) continue;
         --left;
-        const Score score = evaluator_.fast(c);
+        const Score score = evaluate(c);
         if (!allowed(score)) continue;
-        add(c, score, frame, false);
-        if (measure(score) < best * (1 - 1e-4)) {
-          best = measure(score);
-          improved = true;
-        }
+        const double own = weighed(score);
+        add(c, score, frame);
+        if (own < best * (1 - 1e-4)) improved = true;
+        best = std::min(best, own);
       }
-      if (!improved) break;
+      if (!improved) return;
       int looks = 6;
       verify(looks);
-      improved = !(found_.best->candidate == from.candidate);
+      if (found_.best->candidate == from.candidate) return;
     }
   }
 
-  size_t frame_of(const Candidate& c) const {
-    for (size_t i = 0; i < found_.seen.size(); ++i) {
-      if (found_.seen[i].candidate == c) return frame_of_[i];
+  Waiting from_of(const Candidate& c) const {
+    for (const Seen& s : seen_) {
+      if (s.scored.candidate == c) return s.from;
     }
-    return 0;
+    return {};
   }
+
+  Found finish() {
+    found_.bound =
+        found_.best ? measure_of(wanted_.goal, found_.best->score, evaluator_.limits()) : kInfinity;
+    for (const FrameState& state : states_) found_.bound = std::min(found_.bound, state.bound);
+    for (const Seen& s : seen_) {
+      if (allowed(s.scored.score)) found_.fitting.push_back(s.scored);
+    }
+    return std::move(found_);
+  }
+
+  struct Seen {
+    Scored scored;
+    Waiting from;
+  };
 
   Evaluator& evaluator_;
   const std::vector<Candidate>& frames_;
   const SpaceOptions& options_;
   const Wanted& wanted_;
   const Effort& effort_;
-  std::vector<bool> relaxed_;
-  std::vector<Room> rooms_;      // that roundings of a frame may use
-  std::vector<double> bounds_;   // of every frame, in the goal's measure; infinite: none fits
-  std::vector<double> expected_;  // likewise, no bound
-  std::vector<int> roundings_;
+  std::vector<FrameState> states_;
   std::priority_queue<Waiting, std::vector<Waiting>, Later> queue_;
-  struct Ratio {
-    double best = kInfinity;
-    int64_t looks = 0;
-  };
-  std::map<Kind, Ratio> ratios_;
-  std::vector<size_t> frame_of_;  // of what was seen
+  std::map<Kind, Learned> learned_;
+  std::vector<Seen> seen_;
+  double incumbent_ = kInfinity;  // the best that fits by the fast path, weighed
   Found found_;
-  bool fits_ = false;
-  double incumbent_ = kInfinity;
 };
 
 }  // namespace

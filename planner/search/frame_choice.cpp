@@ -45,15 +45,30 @@ Relaxation relaxation_of(Evaluator& evaluator, const Candidate& frame, GroupValu
 
 }  // namespace
 
-FrameChoice::FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options,
-                         bool nvme)
+FrameChoice::FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options)
     : frame_(frame),
       layers_(ceil_div(evaluator.request(frame).model.layers,
                        frame.strategy.parallel.pipeline.stages)),
-      values_(values_of(frame, options, nvme)),
-      relaxation_(relaxation_of(evaluator, frame, values_)) {}
+      values_(values_of(frame, options, evaluator.limits()[2] > 0)),
+      relaxation_(relaxation_of(evaluator, frame, values_)) {
+  for (size_t g = 0; g < values_.size(); ++g) {
+    uint64_t& mask = without_nvme_.emplace_back(0);
+    for (size_t v = 0; v < values_[g].size(); ++v) {
+      Strategy s = values_[g][v];
+      const SavedPolicy* const policy = saved_policy(static_cast<Group>(g), s);
+      const bool nvme = policy != nullptr ? policy->where == Saved::nvme
+                                          : g == 0 && s.optimizer == Tier::nvme;
+      if (!nvme) mask |= uint64_t{1} << v;
+    }
+  }
+}
 
-RelaxationGoal FrameChoice::relaxation_goal(Goal goal, const std::array<double, kTierCount>& room,
+std::vector<uint64_t> FrameChoice::allowed_with(const Room& room) const {
+  if (room[static_cast<int>(Tier::nvme)] == 0) return without_nvme_;
+  return std::vector<uint64_t>(values_.size(), ~uint64_t{0});
+}
+
+RelaxationGoal FrameChoice::relaxation_goal(Goal goal, const Room& room,
                                             double most_seconds, bool expected) const {
   RelaxationGoal result;
   result.part.fill(-1);
@@ -79,17 +94,16 @@ Mixture FrameChoice::bound(Goal goal, double most_seconds) const {
   return relaxation_.solve(relaxation_goal(goal, {1, 1, 1}, most_seconds, false));
 }
 
-Mixture FrameChoice::expect(Goal goal, const std::array<double, kTierCount>& room,
+Mixture FrameChoice::expect(Goal goal, const Room& room,
                             double most_seconds) const {
-  return relaxation_.solve(relaxation_goal(goal, room, most_seconds, true));
+  return relaxation_.solve(relaxation_goal(goal, room, most_seconds, true), allowed_with(room));
 }
 
-std::vector<Rounded> FrameChoice::round(Goal goal, const std::array<double, kTierCount>& room,
+std::vector<Rounded> FrameChoice::round(Goal goal, const Room& room,
                                         double most_seconds) const {
   std::vector<Rounded> found;
   int solves = 0;
-  round(relaxation_goal(goal, room, most_seconds, true),
-        std::vector<uint64_t>(static_cast<size_t>(kGroupCount), ~uint64_t{0}), solves, found);
+  round(relaxation_goal(goal, room, most_seconds, true), allowed_with(room), solves, found);
   std::stable_sort(found.begin(), found.end(),
                    [](const Rounded& a, const Rounded& b) { return a.bound < b.bound; });
   if (found.size() > kMostRounded) found.resize(kMostRounded);

@@ -14,6 +14,8 @@ namespace longspan {
 /// with most room on the fullest tier.
 enum class Goal : uint8_t { fastest, least_device, least_host, roomiest };
 
+using Room = std::array<double, kTierCount>;
+
 /// A candidate with what the relaxation says of it, in the goal's measure.
 struct Rounded {
   Candidate candidate;
@@ -23,36 +25,36 @@ struct Rounded {
 class FrameChoice {
  public:
   /// Computes the demand of every value. REQUIRES: evaluator.possible(frame).
-  FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options, bool nvme);
+  FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options);
 
   /// The mixture that is best for the goal: its objective is a lower bound for all candidates of the
   /// frame (seconds per sequence, or a share of a tier); overflow > 0: none fits. `most_seconds`: per
   /// step; infinite: any.
   Mixture bound(Goal goal, double most_seconds) const;
   /// The same by the seconds that are expected, which no bound allows for: streams of one phase
-  /// overlap, phases do not. `room`: the share of every tier that may be used.
-  Mixture expect(Goal goal, const std::array<double, kTierCount>& room, double most_seconds) const;
+  /// overlap, phases do not. `room`: the share of every tier that may be used; 0 of nvme: no value
+  /// that puts something there.
+  Mixture expect(Goal goal, const Room& room, double most_seconds) const;
 
   /// Candidates near the best mixture, the best first by their own bounds.
-  std::vector<Rounded> round(Goal goal, const std::array<double, kTierCount>& room,
-                             double most_seconds) const;
+  std::vector<Rounded> round(Goal goal, const Room& room, double most_seconds) const;
 
   const Candidate& frame() const { return frame_; }
 
  private:
   void round(const RelaxationGoal& goal, const std::vector<uint64_t>& allowed, int& solves,
              std::vector<Rounded>& found) const;
-  RelaxationGoal relaxation_goal(Goal goal, const std::array<double, kTierCount>& room,
+  RelaxationGoal relaxation_goal(Goal goal, const Room& room,
                                  double most_seconds, bool expected) const;
-  /// Whether the shares of a group are one value, or one kept in part; else the values that are
-  /// taken in part.
+  std::vector<uint64_t> allowed_with(const Room& room) const;
+  /// Whether the shares of a group are one value, or "keep" and one other policy.
   bool stands(size_t group, const std::vector<double>& shares) const;
   Candidate candidate_of(const Mixture& mixture) const;
 
   Candidate frame_;
   int64_t layers_;  // of a stage
   GroupValues values_;
-  std::vector<size_t> groups_;  // those with a choice
+  std::vector<uint64_t> without_nvme_;  // the values of every group that use no file
   Relaxation relaxation_;
 };
 

@@ -3,30 +3,18 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
+#include "planner/strategy/validity.h"
 
 namespace longspan {
-namespace {
-
-bool is_valid(const Candidate& c, const ModelSpec& model) {
-  try {
-    validate(c.strategy, model, c.sequence, "");
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-}  // namespace
-
-std::vector<Candidate> refinements_of(const Candidate& c, const Evaluator& evaluator, bool nvme) {
+std::vector<Candidate> refinements_of(const Candidate& c, const Evaluator& evaluator,
+                                      const SpaceOptions& options, bool nvme) {
   const ModelSpec model = evaluator.request(c).model;
   const Parallel& p = c.strategy.parallel;
   std::vector<Candidate> all;
   const auto add = [&](const Strategy& s) {
     Candidate changed = c;
     changed.strategy = s;
-    if (s != c.strategy && is_valid(changed, model)) all.push_back(std::move(changed));
+    if (s != c.strategy && is_valid(s, model, c.sequence)) all.push_back(std::move(changed));
   };
   const auto set = [&](auto member, const auto& values) {
     for (const auto value : values) {
@@ -72,7 +60,7 @@ std::vector<Candidate> refinements_of(const Candidate& c, const Evaluator& evalu
   set(&Strategy::kv, std::vector<Tier>{Tier::device, Tier::host});
   set(&Strategy::idle, std::vector<Tier>{Tier::device, Tier::host});
   set(&Strategy::backward_order, std::vector<BackwardOrder>{BackwardOrder::q_outer, BackwardOrder::kv_outer});
-  if (p.replicas() > 1) {
+  if (p.replicas() > 1 && !options.parallel.zero) {
     for (int64_t zero = 0; zero <= 3; ++zero) {
       Strategy s = c.strategy;
       s.parallel.zero = zero;

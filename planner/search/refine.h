@@ -4,11 +4,13 @@
 #include <vector>
 
 #include "planner/evaluate/evaluator.h"
+#include "planner/search/space.h"
 
 namespace longspan {
 
-/// Candidates that differ from `c` in one knob, all of them valid. With `nvme` also those that put
-/// something into a file.
-std::vector<Candidate> refinements_of(const Candidate& c, const Evaluator& evaluator, bool nvme);
+/// Candidates that differ from `c` in one knob that `options` leaves open, all of them valid. With
+/// `nvme` also those that put something into a file.
+std::vector<Candidate> refinements_of(const Candidate& c, const Evaluator& evaluator,
+                                      const SpaceOptions& options, bool nvme);
 
 }  // namespace longspan

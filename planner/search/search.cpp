@@ -51,7 +51,6 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   }
   Wanted wanted;
   wanted.goal = goal_of(options.objective);
-  wanted.nvme = evaluator.limits()[2] > 0;
   const Found found = best_first(evaluator, frames, space, wanted, {}, progress);
   if (!found.best) {
     refuse(evaluator.limits(), hw, sequence,
@@ -59,11 +58,11 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   }
   SearchResult result;
   result.best = evaluator.plan(found.best->candidate, found.best->score);
-  result.gap = found.gap(measure_of(wanted.goal, found.best->score, evaluator.limits()));
+  result.gap = 1 - found.bound / measure_of(wanted.goal, found.best->score, evaluator.limits());
   result.pareto.push_back(result.best);
   result.considered = evaluator.considered();
   result.evaluated = evaluator.simulated();
-  if (getenv("LS_DEBUG")) fmt::print(stderr, "frames {} bound {} best {} gap {:.2f} % nvme {}\n", frames.size(), found.bound, found.best->score.seconds, 100*result.gap, wanted.nvme);
+  if (getenv("LS_DEBUG")) fmt::print(stderr, "frames {} bound {} best {} gap {:.2f} %\n", frames.size(), found.bound, found.best->score.seconds, 100*result.gap);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
 }
