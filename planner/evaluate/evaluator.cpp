@@ -321,6 +321,17 @@ bool Evaluator::possible(const Candidate& c) {
   return order.possible && !(order.splits && recomputes(c.strategy));
 }
 
+std::optional<Evaluator::InFlight> Evaluator::in_flight(const Parallel& parallel,
+                                                        int64_t micro_batches) {
+  Candidate c;
+  c.strategy.parallel = parallel;
+  c.sequence = parallel.pipeline.slices * parallel.sequence_ranks() * parallel.tensor * 4096;
+  c.micro_batches = micro_batches;
+  const Order& order = state_->order_of(c);
+  if (!order.possible) return std::nullopt;
+  return InFlight{order.held, order.splits};
+}
+
 Demand Evaluator::demand(const Candidate& c) {
   ++state_->considered;
   if (!state_->is_one_program(c)) return state_->pipeline_demand(c);

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "hwprofiles/hardware_profile.h"
 #include "planner/evaluate/candidate.h"
@@ -29,6 +30,12 @@ class Evaluator {
 
   /// Whether the schedule takes these numbers, and goes with what is recomputed. True without one.
   bool possible(const Candidate& c);
+  /// What a schedule holds with equal stages; none where it does not take these numbers.
+  struct InFlight {
+    double microbatches = 0;
+    bool splits = false;  ///< its backward, so that nothing may be recomputed
+  };
+  std::optional<InFlight> in_flight(const Parallel& parallel, int64_t micro_batches);
   /// Lower bounds on a step: no program of the candidate needs less. REQUIRES: valid, possible().
   Demand demand(const Candidate& c);
   /// How much longer than its bound on compute a step is likely to be, from the schedule with equal

@@ -1,13 +1,280 @@
-#include "base/error.h"
-#include "planner/search/search.h"
+#include "planner/search/longest.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "base/units.h"
+#include "planner/strategy/validity.h"
 
 namespace longspan {
-std::string_view name_of(Limit limit) {
-  constexpr std::string_view names[] = {"none", "device memory", "host memory", "nvme capacity",
-                                        "positions"};
-  return names[static_cast<int>(limit)];
+namespace {
+
+constexpr int64_t kFirst = 1024;  // tokens asked about first
+constexpr double kFirstRoom = 0.97;
+constexpr double kSpare = 0.0005;
+constexpr int kRounds = 8;      // roundings of a shape, each with less room
+constexpr int kLooks = 12;      // shapes that are verified without being longer than the best
+constexpr double kHopeless = 0.8;  // of the longest bound: shapes that are not kept
+constexpr int kNvme = static_cast<int>(Tier::nvme);
+
+class Longest {
+ public:
+  Longest(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
+          const SpaceOptions& options, const LongestWanted& wanted)
+      : evaluator_(evaluator), model_(model), hw_(hw), options_(options), wanted_(wanted) {
+    room_[kNvme] = evaluator.limits()[kNvme] > 0 ? 1 : 0;
+  }
+
+  LongestFound run(const std::function<void(int64_t, int64_t)>& progress) {
+    std::vector<Hope> hopes = hopes_of_all(progress);
+    std::stable_sort(hopes.begin(), hopes.end(),
+                     [](const Hope& a, const Hope& b) { return a.length > b.length; });
+    LongestFound found;
+    int looks = kLooks;
+    for (const Hope& hope : hopes) {
+      found.bound = std::max(found.fits.candidate.sequence, hope.length);
+      if (hope.length <= found.fits.candidate.sequence || looks-- <= 0) break;
+      const int64_t before = found.fits.candidate.sequence;
+      verify(hope, found);
+      if (found.fits.candidate.sequence > before) looks = kLooks;
+    }
+    if (found.fits.candidate.sequence > 0) {
+      if (found.fits.candidate.sequence >= hopes.back().length && looks > 0) {
+        found.bound = std::max(found.fits.candidate.sequence, found.bound);
+      }
+      found.fits.score = evaluator_.exact(found.fits.candidate);
+      found.fits.exact = true;
+    } else if (!shapes_.empty()) {
+      least_of_all(found);
+    }
+    return found;
+  }
+
+ private:
+  /// A shape, and up to which length it may fit.
+  struct Hope {
+    FrameShape shape;
+    int64_t length = 0;
+  };
+
+  int64_t step_of(const FrameShape& shape) const {
+    return round_up(wanted_.granule, unit_of(shape));
+  }
+
+  std::optional<Candidate> frame(const FrameShape& shape, int64_t length) const {
+    std::optional<Candidate> c = frame_of(shape, length, options_);
+    if (!c || !is_valid(c->strategy, model_, c->sequence)) return std::nullopt;
+    return c;
+  }
+
+  bool may_fit(const FrameShape& shape, int64_t length) {
+    const std::optional<Candidate> c = frame(shape, length);
+    if (!c) return length < kFirst;
+    if (!evaluator_.possible(*c)) return false;
+    const FrameChoice choice(evaluator_, *c, options_);
+    const Mixture m = choice.bound(Goal::fastest, wanted_.most_seconds);
+    return m.overflow == 0 || !m.optimal;
+  }
+
+  template <class Fits>
+  static int64_t boundary(int64_t low, int64_t high, const Fits& fits) {
+    while (high - low > std::max<int64_t>(1, low / 512)) {
+      const int64_t middle = low + (high - low) / 2;
+      (fits(middle) ? low : high) = middle;
+    }
+    return low;
+  }
+
+  // Those that may be nearly as long as the longest may be.
+  std::vector<Hope> hopes_of_all(const std::function<void(int64_t, int64_t)>& progress) {
+    shapes_ = lean_shapes();
+    std::vector<Hope> hopes;
+    int64_t longest = 0;
+    // From the middle of chunk counts: what is longest hardly has one chunk.
+    for (size_t i = 0; i < shapes_.size(); ++i) {
+      if (progress && i % 64 == 0) {
+        progress(static_cast<int64_t>(i), static_cast<int64_t>(shapes_.size()));
+      }
+      const FrameShape& shape = shapes_[shapes_.size() - 1 - i];
+      const int64_t step = step_of(shape);
+      const auto fits = [&](int64_t count) { return may_fit(shape, count * step); };
+      const int64_t least =
+          std::max<int64_t>(1, static_cast<int64_t>(kHopeless * static_cast<double>(longest)) / step);
+      const int64_t most = wanted_.most / step;
+      if (least > most || !fits(least)) continue;
+      int64_t high = 2 * least;
+      while (high <= most && fits(high)) high *= 2;
+      const int64_t low = std::max(least, high / 2);
+      Hope hope{shape, boundary(low, std::min(high, most + 1), fits) * step};
+      longest = std::max(longest, hope.length);
+      hopes.push_back(std::move(hope));
+    }
+    std::erase_if(hopes, [&](const Hope& hope) {
+      return static_cast<double>(hope.length) < kHopeless * static_cast<double>(longest);
+    });
+    return hopes;
+  }
+
+  // Shapes of the layouts that share a sequence among most ranks, each with the schedule that holds
+  // least.
+  std::vector<FrameShape> lean_shapes() {
+    std::vector<RankLayout> layouts = layouts_of(model_, hw_, options_);
+    int64_t fewest[3] = {INT64_MAX, INT64_MAX, INT64_MAX};
+    const auto kind = [](const Parallel& p) { return p.tensor > 1 ? 2 : p.ring > 1 ? 1 : 0; };
+    for (const RankLayout& layout : layouts) {
+      int64_t& least = fewest[kind(layout.parallel)];
+      least = std::min(least, layout.parallel.data);
+    }
+    std::erase_if(layouts, [&](const RankLayout& layout) {
+      return layout.parallel.data > fewest[kind(layout.parallel)];
+    });
+    // By stages, slices and grid: the schedule with least in flight, of those that recompute and of
+    // those that cannot.
+    std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool>,
+             std::pair<double, RankLayout>>
+        least;
+    std::vector<FrameShape> shapes;
+    const auto add = [&](const RankLayout& layout) {
+      for (FrameShape& shape :
+           shapes_of(model_, layout, wanted_.most, options_, /*lean=*/true)) {
+        shapes.push_back(std::move(shape));
+      }
+    };
+    for (const RankLayout& layout : layouts) {
+      const Parallel& p = layout.parallel;
+      if (!p.has_pipeline()) {
+        add(layout);
+        continue;
+      }
+      const std::optional<Evaluator::InFlight> held = evaluator_.in_flight(p, layout.micro_batches);
+      if (!held) continue;
+      const auto [it, fresh] = least.try_emplace(
+          {p.pipeline.stages, p.pipeline.slices, p.tensor, p.ring, p.ulysses, held->splits},
+          held->microbatches, layout);
+      if (!fresh && held->microbatches < it->second.first) {
+        it->second = {held->microbatches, layout};
+      }
+    }
+    for (const auto& [key, entry] : least) add(entry.second);
+    return shapes;
+  }
+
+  // The longest of one shape that fits exactly, if longer than what was found.
+  void verify(const Hope& hope, LongestFound& found) {
+    const FrameShape& shape = hope.shape;
+    const int64_t step = step_of(shape);
+    const int64_t beyond = found.fits.candidate.sequence / step;
+    int64_t high = hope.length / step + 1;
+    Room room = room_;
+    for (int tier = 0; tier < 2; ++tier) room[tier] *= kFirstRoom;
+    for (int round = 0; round < kRounds; ++round) {
+      const auto may = [&](int64_t count) {
+        const std::optional<Candidate> c = frame(shape, count * step);
+        return c && FrameChoice(evaluator_, *c, options_)
+                            .expect(Goal::fastest, room, wanted_.most_seconds)
+                            .overflow == 0;
+      };
+      if (beyond + 1 >= high || !may(beyond + 1)) return;
+      const int64_t count = boundary(beyond + 1, high, may);
+      const std::optional<Candidate> c = candidate_at(shape, count * step, room);
+      if (!c) return;
+      TierBytes bytes = evaluator_.live(*c);
+      if (evaluator_.overflow(bytes) == 0) bytes = evaluator_.arenas(*c);
+      if (evaluator_.overflow(bytes) == 0) {
+        extend(*c, shape, count, high, found);
+        return;
+      }
+      for (int tier = 0; tier < kTierCount; ++tier) {
+        const double share = static_cast<double>(bytes[tier]) /
+                             std::max(1.0, static_cast<double>(evaluator_.limits()[tier]));
+        if (share > 1) room[tier] = std::max(0.01, room[tier] - (share - 1) - kSpare);
+      }
+    }
+  }
+
+  std::optional<Candidate> candidate_at(const FrameShape& shape, int64_t length, const Room& room) {
+    const std::optional<Candidate> c = frame(shape, length);
+    if (!c) return std::nullopt;
+    std::vector<Rounded> rounded =
+        FrameChoice(evaluator_, *c, options_).round(Goal::roomiest, room, wanted_.most_seconds);
+    if (rounded.empty()) return std::nullopt;
+    Candidate best = rounded.front().candidate;
+    best.strategy.prefetch_depth = best.strategy.offload_window = 1;
+    return best;
+  }
+
+  // The knobs of `c` at another length of its shape.
+  std::optional<Candidate> at_length(const Candidate& c, const FrameShape& shape,
+                                     int64_t length) const {
+    std::optional<Candidate> other = frame(shape, length);
+    if (!other) return std::nullopt;
+    Strategy s = c.strategy;
+    s.chunk_tokens = other->strategy.chunk_tokens;
+    s.block_tokens = other->strategy.block_tokens;
+    other->strategy = std::move(s);
+    if (!is_valid(other->strategy, model_, other->sequence)) return std::nullopt;
+    return other;
+  }
+
+  // From a candidate that fits, with its knobs, to the longest length of its shape.
+  void extend(const Candidate& c, const FrameShape& shape, int64_t low, int64_t high,
+              LongestFound& found) {
+    const int64_t step = step_of(shape);
+    const auto fits = [&](int64_t count) {
+      const std::optional<Candidate> other = at_length(c, shape, count * step);
+      if (!other || evaluator_.overflow(evaluator_.live(*other)) > 0) return false;
+      return evaluator_.overflow(evaluator_.arenas(*other)) == 0;
+    };
+    // In growing steps, and back; packing makes a few lengths fit that lie behind one that does not.
+    for (int64_t stride = std::max<int64_t>(1, low / 256); low + stride < high; stride *= 2) {
+      if (!fits(low + stride)) {
+        high = low + stride;
+        break;
+      }
+      low += stride;
+    }
+    low = boundary(low, high, fits);
+    const std::optional<Candidate> best = at_length(c, shape, low * step);
+    if (!best || best->sequence <= found.fits.candidate.sequence) return;
+    found.fits.candidate = *best;
+    found.step = std::max(step, low / 512 * step);
+    found.refused =
+        at_length(c, shape, low * step + found.step).value_or(found.fits.candidate);
+  }
+
+  // What the least length needs at least, where not even that fits.
+  void least_of_all(LongestFound& found) {
+    const Room room = {1e9, 1e9, room_[kNvme] > 0 ? 1e9 : 0};
+    double least = std::numeric_limits<double>::infinity();
+    for (const FrameShape& shape : shapes_) {
+      const int64_t step = step_of(shape);
+      const std::optional<Candidate> c = candidate_at(shape, std::max(step, kFirst), room);
+      if (!c) continue;
+      const double overflow = evaluator_.overflow(evaluator_.live(*c));
+      if (overflow >= least) continue;
+      least = overflow;
+      found.refused = *c;
+      found.step = c->sequence;
+    }
+  }
+
+  Evaluator& evaluator_;
+  const ModelSpec& model_;
+  const HardwareProfile& hw_;
+  const SpaceOptions& options_;
+  const LongestWanted& wanted_;
+  Room room_ = {1, 1, 1};
+  std::vector<FrameShape> shapes_;
+};
+
+}  // namespace
+
+LongestFound longest(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
+                     const SpaceOptions& options, const LongestWanted& wanted,
+                     const std::function<void(int64_t, int64_t)>& progress) {
+  return Longest(evaluator, model, hw, options, wanted).run(progress);
 }
-MaxSequence max_sequence(const ModelSpec&, const HardwareProfile&,
-                         const std::string&, const MaxSequenceOptions&,
-                         const Progress&) { throw failed("not yet"); }
-}
+
+}  // namespace longspan

@@ -7,18 +7,11 @@
 #include "base/units.h"
 #include "planner/search/best_first.h"
 #include "planner/search/front.h"
+#include "planner/search/preset_plans.h"
+#include "planner/search/question.h"
 
 namespace longspan {
 namespace {
-
-SpaceOptions space_of(const SearchOptions& options) {
-  SpaceOptions space;
-  space.parallel = options.parallel;
-  space.chunk_tokens = options.chunk_tokens;
-  space.micro_batches = options.micro_batches;
-  space.deterministic = options.deterministic;
-  return space;
-}
 
 Goal goal_of(Objective objective) {
   if (objective == Objective::memory) return Goal::least_device;
@@ -43,12 +36,7 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
   const auto begin = std::chrono::steady_clock::now();
   Evaluator evaluator(model, hw, capacities(hw));
   const SpaceOptions space = space_of(options);
-  std::vector<Candidate> frames;
-  for (const RankLayout& layout : layouts_of(model, hw, space)) {
-    for (Candidate& frame : frames_of(model, layout, sequence, space)) {
-      frames.push_back(std::move(frame));
-    }
-  }
+  const std::vector<Candidate> frames = frames_of(model, hw, sequence, space);
   Wanted wanted;
   wanted.goal = goal_of(options.objective);
   const Found found = best_first(evaluator, frames, space, wanted, {}, progress);
@@ -69,15 +57,12 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
 
 Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::string& preset,
                  int64_t sequence, const SearchOptions& options) {
-  if (options.parallel.pipeline.value_or(1) > 1 || options.parallel.of_pipeline()) {
-    throw bad_input("--pipeline: pipelines are planned by strategy auto; {} has none", preset);
-  }
-  if (!model.uniform()) {
-    throw bad_input("--strategy: {}, whose layers differ, is planned by strategy auto; got {}",
-                    model.name, preset);
-  }
-  (void)hw; (void)sequence; 
-  throw failed("not yet");
+  Evaluator evaluator(model, hw, capacities(hw));
+  const Scored found =
+      PresetPlans(evaluator, model, hw, preset, space_of(options)).best(sequence);
+  Plan plan = evaluator.plan(found.candidate, found.score);
+  if (found.score.overflow > 0) check_fits(plan, found.score.bytes);
+  return plan;
 }
 
 }  // namespace longspan

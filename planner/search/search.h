@@ -36,6 +36,7 @@ struct MaxSequence {
   std::string beside;           // what is longest with a pipeline, or without; empty if not asked
   Plan plan;                    // for `sequence`, with its prediction
   Strategy refused;             // its knobs at sequence + granule
+  double gap = 0;               // auto: no plan of the space is longer by more than this part
 };
 
 struct MaxSequenceOptions {

@@ -4,7 +4,9 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/plan/plan.h"
 #include "planner/search/pipeline_space.h"
+#include "planner/strategy/validity.h"
 
 namespace longspan {
 namespace {
@@ -22,6 +24,7 @@ constexpr Placement kPlacements[] = {
 constexpr int64_t kTiles[] = {256, 512, 1024, 2048, 4096, 8192};
 constexpr int64_t kLeastChunk = 64;  // tokens of a rank
 constexpr int64_t kPrefetchDepth = 3;  // refined at the end
+constexpr int64_t kMostPipedChunks = 16;  // stages are another way to less memory
 constexpr int64_t kMostChunks = 1024;
 
 // Numbers of chunks a sequence is cut into: powers of two, and half as many again.
@@ -46,73 +49,14 @@ int64_t padded(int64_t sequence, int64_t unit) {
   return length - sequence <= std::max<int64_t>(64, sequence / 16) ? length : 0;
 }
 
-// A cut of a sequence: chunks of a ring position's share, or slices.
-struct Cut {
-  int64_t sequence, share, chunk;
-};
+int64_t rings_of(const Parallel& p) { return p.ring > 1 ? 2 * p.ring : 1; }
 
-std::vector<Cut> cuts_of(const Parallel& p, int64_t sequence, const SpaceOptions& options) {
-  const int64_t slices = p.pipeline.slices, dealt = p.ulysses * p.tensor;
-  const int64_t rings = p.ring > 1 ? 2 * p.ring : 1;
-  std::vector<Cut> cuts;
-  const auto add = [&](int64_t parts) {
-    const int64_t length = padded(sequence, parts * dealt);
-    if (length == 0) return;
-    const int64_t chunk = length / parts;
-    if (parts > rings && chunk / dealt < kLeastChunk) return;
-    cuts.push_back({length, length / p.ring, chunk});
-  };
-  if (slices > 1) {
-    const int64_t length = padded(sequence, slices * dealt);
-    if (length == 0 || length / slices < kLeastChunk) return {};
-    const int64_t chunk = p.tensor > 1 ? length : length / slices;
-    if (options.chunk_tokens == 0 || options.chunk_tokens == chunk) {
-      cuts.push_back({length, length, chunk});
-    }
-    return cuts;
-  }
-  if (const int64_t chunk = options.chunk_tokens; chunk > 0) {
-    const int64_t length = round_up(sequence, chunk * rings);
-    if (chunk % p.ulysses == 0 && length % p.tensor == 0 && length - sequence < chunk) {
-      cuts.push_back({length, length / p.ring, chunk});
-    }
-    return cuts;
-  }
-  constexpr int64_t kMostPipedChunks = 16;  // stages are another way to less memory
-  const int64_t most =
-      p.has_pipeline() ? kMostPipedChunks : std::max<int64_t>(1, sequence / rings / kLeastChunk);
-  for (const int64_t count : chunk_numbers(std::min(most, kMostChunks))) add(count * rings);
-  return cuts;
-}
-
-void add_orders(const Candidate& c, bool streams, std::vector<Candidate>& frames) {
-  const std::vector<Tier> tiers = streams ? std::vector{kDevice, kHost} : std::vector{kDevice};
-  for (const Tier kv : tiers) {
-    for (const Tier idle : tiers) {
-      for (const BackwardOrder order : {BackwardOrder::q_outer, BackwardOrder::kv_outer}) {
-        if (order == BackwardOrder::kv_outer && !streams) continue;
-        Candidate frame = c;
-        frame.strategy.kv = kv;
-        frame.strategy.idle = idle;
-        frame.strategy.backward_order = order;
-        frames.push_back(std::move(frame));
-      }
-    }
-  }
-}
-
-std::vector<int64_t> blocks_of(const Cut& cut, const Parallel& p, bool lean) {
-  if (p.tensor > 1) return {cut.share};
-  if (p.pipeline.slices > 1) return {cut.chunk};
-  std::vector<int64_t> blocks = {cut.chunk};
-  if (lean) return blocks;
-  for (const int64_t parts : {4, 2, 1}) {
-    const int64_t block = cut.share / parts;
-    if (cut.share % parts == 0 && block % cut.chunk == 0 && block > blocks.back()) {
-      if (!p.has_pipeline() || parts == 1) blocks.push_back(block);
-    }
-  }
-  return blocks;
+// Chunks of a sequence that is not sliced; most where keys and values stream, as programs grow with
+// pairs of chunks.
+std::vector<int64_t> chunk_counts(const Parallel& p, int64_t sequence) {
+  if (p.pipeline.slices > 1) return {1};
+  const int64_t most = std::max<int64_t>(1, sequence / rings_of(p) / kLeastChunk);
+  return chunk_numbers(std::min(most, p.has_pipeline() ? kMostPipedChunks : kMostChunks));
 }
 
 std::vector<int64_t> zero_stages(const Parallel& p, const std::optional<int64_t>& fixed) {
@@ -293,30 +237,105 @@ std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile
   return layouts;
 }
 
-std::vector<Candidate> frames_of(const ModelSpec& model, const RankLayout& layout, int64_t sequence,
-                                 const SpaceOptions& options, bool lean) {
+int64_t unit_of(const FrameShape& shape) {
+  const Parallel& p = shape.layout.parallel;
+  if (shape.chunk_tokens > 0) {
+    return shape.chunk_tokens * (p.tensor > 1 ? 1 : p.pipeline.slices) * rings_of(p);
+  }
+  return shape.chunks * rings_of(p) * p.pipeline.slices * p.ulysses * p.tensor;
+}
+
+std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layout,
+                                  int64_t sequence, const SpaceOptions& options, bool lean) {
   const Parallel& p = layout.parallel;
+  std::vector<FrameShape> shapes;
+  const std::vector<int64_t> counts =
+      options.chunk_tokens > 0 ? std::vector<int64_t>{0} : chunk_counts(p, sequence);
+  for (const int64_t chunks : counts) {
+    FrameShape shape{layout};
+    shape.chunks = chunks;
+    shape.chunk_tokens = options.chunk_tokens;
+    const bool whole = options.chunk_tokens > 0 ? options.chunk_tokens >= sequence : chunks == 1;
+    const bool sliced = p.pipeline.slices > 1;
+    std::vector<int64_t> parts = {0};
+    if (p.tensor > 1) {
+      parts = {1};
+    } else if (!lean && !sliced && !(whole && p.ring == 1)) {
+      parts = p.has_pipeline() ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{0, 4, 2, 1};
+    }
+    const bool streams = !whole && p.ring == 1 && !sliced;
+    const std::vector<Tier> tiers = streams ? std::vector{kDevice, kHost} : std::vector{kDevice};
+    for (const int64_t block_parts : parts) {
+      shape.block_parts = block_parts;
+      for (const Tier kv : tiers) {
+        for (const Tier idle : tiers) {
+          for (const BackwardOrder order : {BackwardOrder::q_outer, BackwardOrder::kv_outer}) {
+            if (order == BackwardOrder::kv_outer && !streams) continue;
+            shape.kv = kv;
+            shape.idle = idle;
+            shape.order = order;
+            shapes.push_back(shape);
+          }
+        }
+      }
+    }
+    if (!whole || p.ring > 1 || p.tensor > 1 || p.has_pipeline()) continue;
+    for (int64_t groups = 2; groups <= model.heads / p.ulysses; ++groups) {
+      if (!heads_divide_into(model, p.ulysses, groups)) continue;
+      shape.head_groups = groups;
+      shapes.push_back(shape);
+    }
+  }
+  return shapes;
+}
+
+std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
+                                  const SpaceOptions& options) {
+  const Parallel& p = shape.layout.parallel;
+  const int64_t rings = rings_of(p), unit = unit_of(shape), dealt = p.ulysses * p.tensor;
+  Candidate c;
+  Strategy& s = c.strategy;
+  if (shape.chunk_tokens > 0) {
+    c.sequence = round_up(sequence, unit);
+    if (c.sequence - sequence >= shape.chunk_tokens) return std::nullopt;
+    if (c.sequence % dealt != 0 || shape.chunk_tokens % dealt != 0) return std::nullopt;
+    s.chunk_tokens = shape.chunk_tokens;
+    if (p.tensor > 1 && p.pipeline.slices > 1 && s.chunk_tokens != c.sequence) return std::nullopt;
+  } else {
+    c.sequence = padded(sequence, unit);
+    if (c.sequence == 0) return std::nullopt;
+    const int64_t slices = p.tensor > 1 ? 1 : p.pipeline.slices;
+    s.chunk_tokens = c.sequence / (shape.chunks * rings * slices);
+    const int64_t parts = shape.chunks * p.pipeline.slices;
+    if (parts > 1 && c.sequence / (rings * parts) / dealt < kLeastChunk) return std::nullopt;
+  }
+  const int64_t share = c.sequence / p.ring;
+  s.block_tokens = shape.block_parts == 0 ? s.chunk_tokens : share / shape.block_parts;
+  if (shape.block_parts > 0 && p.tensor == 1 &&
+      (share % shape.block_parts != 0 || s.block_tokens % s.chunk_tokens != 0 ||
+       s.block_tokens <= s.chunk_tokens)) {
+    return std::nullopt;  // no blocks of several chunks
+  }
+  c.micro_batches = shape.layout.micro_batches;
+  s.preset = "auto";
+  s.parallel = p;
+  s.head_groups = shape.head_groups;
+  s.kv = shape.kv;
+  s.idle = shape.idle;
+  s.backward_order = shape.order;
+  s.prefetch_depth = kPrefetchDepth;
+  s.deterministic = options.deterministic;
+  return c;
+}
+
+std::vector<Candidate> frames_of(const ModelSpec& model, const HardwareProfile& hw,
+                                 int64_t sequence, const SpaceOptions& options, bool lean) {
   std::vector<Candidate> frames;
-  for (const Cut& cut : cuts_of(p, sequence, options)) {
-    for (const int64_t block : blocks_of(cut, p, lean)) {
-      Candidate c;
-      c.sequence = cut.sequence;
-      c.micro_batches = layout.micro_batches;
-      Strategy& s = c.strategy;
-      s.preset = "auto";
-      s.parallel = p;
-      s.chunk_tokens = cut.chunk;
-      s.block_tokens = block;
-      s.prefetch_depth = kPrefetchDepth;
-      s.deterministic = options.deterministic;
-      const bool streams = cut.chunk < cut.share && p.ring == 1 && p.pipeline.slices == 1;
-      add_orders(c, streams, frames);
-      const bool whole = cut.chunk == cut.sequence && p.ring == 1 && p.tensor == 1;
-      if (!whole || p.has_pipeline()) continue;
-      for (int64_t groups = 2; groups <= model.heads / p.ulysses; ++groups) {
-        if (!heads_divide_into(model, p.ulysses, groups)) continue;
-        s.head_groups = groups;
-        frames.push_back(c);
+  for (const RankLayout& layout : layouts_of(model, hw, options)) {
+    for (const FrameShape& shape : shapes_of(model, layout, sequence, options, lean)) {
+      std::optional<Candidate> frame = frame_of(shape, sequence, options);
+      if (frame && is_valid(frame->strategy, model, frame->sequence)) {
+        frames.push_back(std::move(*frame));
       }
     }
   }

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "hwprofiles/hardware_profile.h"
@@ -64,10 +65,32 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
 std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile& hw,
                                 const SpaceOptions& options);
 
-/// The frames of a layout for a length, in order of growing numbers of chunks: candidates with the
-/// first value of every group, which keeps all on the device. `lean`: only those
-/// that may hold least: blocks of a chunk, a sequence shared by all ranks it can be.
-std::vector<Candidate> frames_of(const ModelSpec& model, const RankLayout& layout, int64_t sequence,
-                                 const SpaceOptions& options, bool lean = false);
+/// What makes a frame of any length.
+struct FrameShape {
+  RankLayout layout;
+  int64_t chunks = 1;        ///< of a sequence; of a ring position two each at least
+  int64_t chunk_tokens = 0;  ///< the chunk's size instead, where the question fixes it
+  int64_t block_parts = 0;   ///< blocks of a ring position's share; 0: one for each chunk
+  int64_t head_groups = 1;
+  Tier kv = Tier::device, idle = Tier::device;
+  BackwardOrder order = BackwardOrder::q_outer;
+};
+
+/// All shapes of a layout for lengths about `sequence`. `lean`: only those that may hold least.
+std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layout,
+                                  int64_t sequence, const SpaceOptions& options,
+                                  bool lean = false);
+
+/// The frame of a shape and a length: a candidate with the first value of every group, which keeps
+/// all on the device. None where the length is too short for the shape, or padding would be large.
+std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
+                                  const SpaceOptions& options);
+
+/// What lengths of a shape are multiples of, so that nothing is padded.
+int64_t unit_of(const FrameShape& shape);
+
+/// All frames of all layouts for a length, duplicates left out.
+std::vector<Candidate> frames_of(const ModelSpec& model, const HardwareProfile& hw,
+                                 int64_t sequence, const SpaceOptions& options, bool lean = false);
 
 }  // namespace longspan

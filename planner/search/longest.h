@@ -1,0 +1,33 @@
+// The longest sequence of the whole space. Internal to planner/search.
+//
+// For every shape of frame (space.h) the relaxation says up to which length a candidate may fit: the
+// fullest tier of its roomiest mixture grows with the length. Shapes are verified exactly in the
+// order of those lengths, until none that is left may be longer than what was found. Packing, which
+// no bound knows, is part of what is verified.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "planner/search/best_first.h"
+
+namespace longspan {
+
+struct LongestFound {
+  Scored fits;        ///< sequence 0: none does
+  Candidate refused;  ///< the next length of its shape, or the least of all where nothing fits
+  int64_t step = 0;   ///< tokens between the two
+  int64_t bound = 0;  ///< no candidate of the space is longer
+};
+
+struct LongestWanted {
+  int64_t granule = 256;             ///< steps are multiples of this where a shape's unit is less
+  int64_t most = int64_t{1} << 27;   ///< tokens, beyond which nothing is asked
+  double most_seconds = 1e300;       ///< of a step
+};
+
+LongestFound longest(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
+                     const SpaceOptions& options, const LongestWanted& wanted,
+                     const std::function<void(int64_t, int64_t)>& progress = {});
+
+}  // namespace longspan

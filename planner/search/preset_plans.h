@@ -1,0 +1,62 @@
+// Plans of presets: published strategies with their knobs, at any length. Internal to planner/search.
+//
+// What a preset leaves open is where states live, and the chunk of those that chunk attention. A
+// length that the preset's layout does not divide is padded; so is one whose arenas do not fit only
+// because buffers pack badly at just this length.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/evaluate/evaluator.h"
+#include "planner/search/best_first.h"
+#include "planner/search/knobs.h"
+#include "planner/search/space.h"
+
+namespace longspan {
+
+class PresetPlans {
+ public:
+  /// Throws bad_input for an unknown preset, a chunk for one without, a layout it has none of.
+  /// `evaluator` must outlive this object.
+  PresetPlans(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
+              const std::string& preset, const SpaceOptions& options);
+
+  /// The fastest that fits, or what misses by least (overflow > 0).
+  Scored best(int64_t sequence);
+
+  struct Longest {
+    Scored fits;                ///< sequence 0: none does
+    Candidate refused;          ///< one step longer
+    int64_t step = 0;
+  };
+  /// The longest that fits, up to `most` tokens, of lengths that are multiples of `granule`.
+  Longest longest(int64_t granule, int64_t most);
+
+ private:
+  struct Way {
+    StatePlacement placement;
+    int64_t chunks = 0;  // of a sequence; 0: the preset does not chunk, or the chunk is fixed
+    bool same_states(const Way& other) const {
+      return placement.parameters == other.placement.parameters &&
+             placement.gradients == other.placement.gradients &&
+             placement.optimizer == other.placement.optimizer;
+    }
+  };
+  std::optional<Candidate> candidate(const Way& way, int64_t sequence) const;
+  /// Those with states in one place after those with states in another, most on the device first.
+  std::vector<Way> ways(int64_t sequence) const;
+  int64_t unit(const Way& way) const;
+  /// Lengths from `sequence` on at which this way's arenas may fit, the nearest first.
+  std::optional<Scored> fitting(const Way& way, int64_t sequence);
+
+  Evaluator& evaluator_;
+  const ModelSpec& model_;
+  std::string preset_;
+  SpaceOptions options_;
+  Parallel layout_;
+};
+
+}  // namespace longspan
