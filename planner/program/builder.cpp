@@ -6,7 +6,10 @@
 namespace longspan {
 
 ProgramBuilder::ProgramBuilder(Program& program, LifetimeWatcher* watcher)
-    : program_(program), watcher_(watcher), shapes_by_kind_(kOpKindCount) {
+    : program_(program),
+      watcher_(watcher),
+      with_ops_(watcher == nullptr || watcher->wants_ops()),
+      shapes_by_kind_(kOpKindCount) {
   met_.fill(-1);
 }
 
@@ -42,7 +45,7 @@ void ProgramBuilder::fill(Op& op, const OpShape& shape, int layer, int index, St
                           std::initializer_list<Operand> operands) {
   assert(operands.size() <= kMaxOperands);
   op.operand_count = 0;
-  if (watcher_ == nullptr) {  // lifetimes follow from the operands alone
+  if (with_ops_) {  // lifetimes follow from the operands alone
     op = Op{};
     op.kind = shape.kind;
     op.stream = stream;
@@ -128,7 +131,11 @@ void ProgramBuilder::append(const Op& op) {
     buffer.first_op = ops_;
     if (watcher_ != nullptr && !buffer.persistent) watcher_->begins(id, buffer);
   }
-  if (watcher_ == nullptr) program_.ops.push_back(op);
+  if (watcher_ == nullptr) {
+    program_.ops.push_back(op);
+  } else if (with_ops_) {
+    watcher_->passes(op);
+  }
   ++ops_;
 }
 

@@ -7,8 +7,8 @@
 // from). A stored buffer keeps its memory for `offload_window` compute ops more, so that the copy
 // can overlap them. Double buffering is nothing but the lifetimes that follow.
 //
-// Who wants to know memory alone can watch lifetimes begin and end as ops go by; the list itself is
-// then not kept.
+// Who does not need the list can watch lifetimes begin and end, and ops, as they go by; it is then
+// not kept.
 #pragma once
 
 #include <array>
@@ -38,18 +38,22 @@ inline Operand in(BufferId id) { return {id, true, false}; }
 inline Operand out(BufferId id) { return {id, false, true}; }
 inline Operand inout(BufferId id) { return {id, true, true}; }
 
-/// Is told of the lifetimes of all buffers that do not live between steps, in program order.
+/// Is told of the lifetimes of all buffers that do not live between steps, in program order; and
+/// of the ops, if it wants them: between the beginnings of what they are the first to touch and the
+/// ends of what they are the last to.
 class LifetimeWatcher {
  public:
   virtual ~LifetimeWatcher() = default;
   virtual void begins(BufferId id, const Buffer& buffer) = 0;
   virtual void ends(BufferId id, const Buffer& buffer) = 0;
+  virtual bool wants_ops() const { return false; }
+  virtual void passes(const Op&) {}
 };
 
 class ProgramBuilder {
  public:
-  /// With a watcher, neither ops nor shapes nor releases are written to the program, and of its
-  /// buffers those that are alive.
+  /// With a watcher, neither ops nor releases are written to the program, of its buffers those that
+  /// are alive, and shapes where the watcher wants ops.
   explicit ProgramBuilder(Program& program, LifetimeWatcher* watcher = nullptr);
 
   BufferId create(Tensor tensor, Tier tier, int layer, int index, bool persistent = false);
@@ -113,6 +117,7 @@ class ProgramBuilder {
 
   Program& program_;
   LifetimeWatcher* watcher_;
+  bool with_ops_;  // somebody reads them: in the list, or as they pass
   int micro_batch_ = 0;
   int head_group_ = 0;
   int32_t ops_ = 0;

@@ -110,14 +110,10 @@ class ArenaWalk final : public LifetimeWatcher {
 
 }  // namespace
 
-namespace {
-
 RankOfPipeline whole_model(const StepRequest& request) {
   return {{{0, 0, static_cast<int>(request.model.layers), request.ends}},
           single_stage_schedule(request.micro_batches)};
 }
-
-}  // namespace
 
 Program build_program(const StepRequest& request, const RankOfPipeline& rank) {
   Program program = empty_program(request);
