@@ -38,37 +38,29 @@ LayoutWalk::State& LayoutWalk::begin(BufferId id) {
     live_[tier] += bytes;
     most_live_[tier] = std::max(most_live_[tier], live_[tier]);
   }
-  if (is_chunked(buffer.tensor)) {
-    if (free_pieces_.empty()) {
-      free_pieces_.push_back(static_cast<int32_t>(pieces_.size()));
-      pieces_.emplace_back();
+  if (is_chunked(buffer.tensor) && program_.lengths.chunks() > 1) {
+    if (free_chunks_.empty()) {
+      free_chunks_.push_back(static_cast<int32_t>(chunks_.size()));
+      chunks_.emplace_back();
     }
-    state.pieces = free_pieces_.back();
-    free_pieces_.pop_back();
-    pieces_[state.pieces].assign(program_.lengths.chunks(), state.whole);
+    state.chunks = free_chunks_.back();
+    free_chunks_.pop_back();
+    chunks_[state.chunks].reset(program_.lengths.chunks(), state.whole);
   }
   return state;
 }
 
-LayoutWalk::Range LayoutWalk::all(State& state) {
-  if (state.pieces < 0) return {&state.whole, 1};
-  std::vector<Piece>& pieces = pieces_[state.pieces];
-  return {pieces.data(), static_cast<int64_t>(pieces.size())};
-}
-
-LayoutWalk::Range LayoutWalk::touched(const Op& op, State& state) {
-  const Range range = all(state);
-  if (range.count == 1) return range;
+LayoutWalk::Range LayoutWalk::touched(const Op& op, const State& state) const {
   switch (op.kind) {
     case OpKind::attention_forward:
     case OpKind::attention_backward:
-      return {range.first + op.kv_first, program_.shapes[op.shape].kv_chunks};
+      return {op.kv_first, program_.shapes[op.shape].kv_chunks};
     case OpKind::qkv_forward:
     case OpKind::qkv_backward:
     case OpKind::all_to_all:
-      return {range.first + op.index, 1};
+      return {op.index, 1};
     default:
-      return range;
+      return {0, chunks_[state.chunks].chunks()};
   }
 }
 
@@ -80,30 +72,25 @@ LayoutWalk::Step LayoutWalk::run(const Op& op) {
   for (int i = 0; i < op.operand_count; ++i) {
     const BufferId id = op.operands[i];
     if (id < 0) continue;
-    State& state = is_alive(id) ? states_[state_of_[id]] : begin(id);
+    const State& state = is_alive(id) ? states_[state_of_[id]] : begin(id);
     const bool writes = (op.writes >> i & 1) != 0;
-    const Range range = touched(op, state);
-    for (const Piece* piece = range.first; piece != range.first + range.count; ++piece) {
-      if (writes) {
-        merge(waits, piece->accesses);
-      } else if (piece->writer_stream >= 0) {
-        waits[piece->writer_stream] = std::max(waits[piece->writer_stream], piece->writer_ordinal);
-      }
+    if (state.chunks < 0) {
+      state.whole.merge_into(waits, writes);
+    } else {
+      const Range range = touched(op, state);
+      chunks_[state.chunks].merge_into(waits, writes, range.first, range.count);
     }
   }
   for (int i = 0; i < op.operand_count; ++i) {
     const BufferId id = op.operands[i];
     if (id < 0) continue;
     const bool writes = (op.writes >> i & 1) != 0;
-    const Range range = touched(op, states_[state_of_[id]]);
-    for (Piece* piece = range.first; piece != range.first + range.count; ++piece) {
-      if (writes) {
-        // Whoever comes next waits for this op, and this op has waited for all before it.
-        piece->accesses = kNoWaits;
-        piece->writer_stream = own;
-        piece->writer_ordinal = step.ordinal;
-      }
-      piece->accesses[own] = step.ordinal;
+    State& state = states_[state_of_[id]];
+    if (state.chunks < 0) {
+      state.whole.touch(writes, own, step.ordinal);
+    } else {
+      const Range range = touched(op, state);
+      chunks_[state.chunks].touch(writes, own, step.ordinal, range.first, range.count);
     }
   }
   waits[own] = -1;
@@ -120,19 +107,21 @@ LayoutWalk::Step LayoutWalk::run(const Op& op) {
 
 void LayoutWalk::end(BufferId id) {
   const int32_t index = state_of_[id];
-  State& state = states_[index];
+  const State& state = states_[index];
   const Buffer& buffer = program_.buffers[id];
   const int64_t bytes = padded_[static_cast<int>(buffer.tensor)];
   const int tier = static_cast<int>(buffer.tier);
   if (bytes > 0) {
-    Waits last = kNoWaits;
-    const Range range = all(state);
-    for (const Piece* p = range.first; p != range.first + range.count; ++p)
-      merge(last, p->accesses);
+    Waits last = state.whole.accesses;
+    if (state.chunks >= 0) {
+      ChunkHistory& chunks = chunks_[state.chunks];
+      last = kNoWaits;
+      chunks.merge_into(last, true, 0, chunks.chunks());
+    }
     allocators_[tier].free(state.offset, bytes, &last);
   }
   live_[tier] -= bytes;
-  if (state.pieces >= 0) free_pieces_.push_back(state.pieces);
+  if (state.chunks >= 0) free_chunks_.push_back(state.chunks);
   state_of_[id] = -1;
   free_states_.push_back(index);
 }

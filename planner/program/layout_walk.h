@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "planner/program/arena_allocator.h"
+#include "planner/program/chunk_history.h"
 #include "planner/program/layout.h"
 
 namespace longspan {
@@ -41,27 +42,19 @@ class LayoutWalk {
   int64_t most_live_bytes(int tier) const { return most_live_[tier]; }
 
  private:
-  // What is known of a piece of a buffer while it lives.
-  struct Piece {
-    Waits accesses = kNoWaits;  // last op of each stream that touched it, or its memory before it
-    int32_t writer_stream = -1;
-    int32_t writer_ordinal = -1;
-  };
-  // A buffer is one piece, except resident keys and values: ops work on some of their chunks, and
+  // Of a buffer while it lives. Of resident keys and values ops work on some of the chunks, and
   // those that work on others need not wait.
   struct State {
-    Piece whole;
-    int32_t pieces = -1;  // index into pieces_
+    History whole;
+    int32_t chunks = -1;  // index into chunks_, of those that have histories by chunk
     int64_t offset = 0;
   };
   struct Range {
-    Piece* first;
-    int64_t count;
+    int64_t first, count;
   };
 
   State& begin(BufferId id);
-  Range all(State& state);
-  Range touched(const Op& op, State& state);
+  Range touched(const Op& op, const State& state) const;
 
   const Program& program_;
   std::array<int64_t, kTensorCount> padded_{};  // bytes of a unit
@@ -72,8 +65,8 @@ class LayoutWalk {
   std::vector<int32_t> state_of_;  // per buffer, -1: not alive
   std::vector<State> states_;
   std::vector<int32_t> free_states_;
-  std::vector<std::vector<Piece>> pieces_;
-  std::vector<int32_t> free_pieces_;
+  std::vector<ChunkHistory> chunks_;
+  std::vector<int32_t> free_chunks_;
 };
 
 }  // namespace longspan
