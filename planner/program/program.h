@@ -224,9 +224,6 @@ inline bool is_one_program(const ModelSpec& model, const Strategy& strategy) {
   return model.uniform() && !strategy.parallel.has_pipeline();
 }
 
-/// About how many ops a layer has in the step.
-int64_t about_ops_of_layer(const StepRequest& request);
-
 /// All of a program but its list, which is what op costs are asked of.
 Program empty_program(const StepRequest& request);
 

@@ -6,18 +6,9 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/program/arena_allocator.h"
+#include "planner/program/ops_estimate.h"
 
 namespace longspan {
-
-int64_t about_ops_of_layer(const StepRequest& request) {
-  const Strategy& s = request.strategy;
-  const Lengths lengths = lengths_of(s, request.sequence);
-  const int64_t chunks = lengths.chunks(), ring = s.parallel.ring;
-  const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
-  const int64_t per_chunk = 15 + (ring > 1 ? 4 * ring : 0) + (pairs ? 4 * chunks : 0);
-  return request.micro_batches *
-         (20 + 12 * lengths.blocks() + per_chunk * chunks * lengths.head_groups);
-}
 
 Program empty_program(const StepRequest& request) {
   if (request.strategy.parallel.has_pipeline()) {
@@ -119,7 +110,7 @@ Program build_program(const StepRequest& request, const RankOfPipeline& rank) {
   Program program = empty_program(request);
   // Moving what there is each time it grows is a tenth of all lowering.
   constexpr int64_t kMost = int64_t{1} << 22;
-  program.ops.reserve(std::min(kMost, request.model.layers * about_ops_of_layer(request)));
+  program.ops.reserve(std::min(kMost, ops_estimate(request)));
   StepLowering(program, rank).run();
   return program;
 }
