@@ -88,6 +88,25 @@ void ArenaAllocator::free(int64_t offset, int64_t bytes, const Waits* history) {
   if (fragments_.size() > kMaxFragments) coalesce();
 }
 
+void ArenaAllocator::append_state(std::vector<int64_t>& state) const {
+  std::vector<Fragment> by_age = fragments_;
+  std::sort(by_age.begin(), by_age.end(),
+            [](const Fragment& a, const Fragment& b) { return a.freed < b.freed; });
+  state.push_back(top_);
+  for (const Fragment& f : by_age) {
+    state.push_back(f.offset);
+    state.push_back(f.bytes);
+  }
+}
+
+uint64_t ArenaAllocator::state_key() const {
+  uint64_t key = static_cast<uint64_t>(top_);
+  for (const Fragment& f : fragments_) {
+    key = key * 0x9E3779B97F4A7C15U + static_cast<uint64_t>(f.offset ^ (f.bytes << 7));
+  }
+  return key;
+}
+
 void ArenaAllocator::coalesce() {
   const bool with_histories = !histories_.empty();
   size_t kept = 0;

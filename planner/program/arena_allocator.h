@@ -29,6 +29,10 @@ class ArenaAllocator {
   int64_t allocate(int64_t bytes, Waits* history);
   void free(int64_t offset, int64_t bytes, const Waits* history);
   int64_t top() const { return top_; }  // bytes ever needed
+  /// Appends all that decides where memory to come will lie: the fragments, from the oldest on.
+  void append_state(std::vector<int64_t>& state) const;
+  /// The same for equal states, and nearly never for others.
+  uint64_t state_key() const;
 
  private:
   struct Fragment {

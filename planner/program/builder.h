@@ -48,6 +48,35 @@ class LifetimeWatcher {
   virtual void ends(BufferId id, const Buffer& buffer) = 0;
   virtual bool wants_ops() const { return false; }
   virtual void passes(const Op&) {}
+  /// Whether it is all the same to it if parts of loops that repeat are left out (Repeats).
+  virtual bool passes_over_repeats() const { return false; }
+  /// Appends what the memory of buffers to come on the device depends on, to tell repeats by; and a
+  /// number that is the same where that is.
+  virtual void append_state(std::vector<int64_t>&) const {}
+  virtual uint64_t state_key() const { return 0; }
+  /// Where a buffer that is alive lies.
+  virtual int64_t offset(BufferId) const { return 0; }
+};
+
+class ProgramBuilder;
+
+/// Finds out when the iterations of a loop have come to repeat each other, where the watcher does
+/// not mind. An iteration is over the same list of ops; if the device's memory and what is queued
+/// are as they were some iterations ago, so is all that follows, however often.
+class Repeats {
+ public:
+  explicit Repeats(const ProgramBuilder& builder) : builder_(builder) {}
+  /// Of the `left` iterations to come, which are alike, how many to leave out now: fewer than all.
+  /// Ask before every one.
+  int64_t passed_over(int64_t left);
+
+ private:
+  const ProgramBuilder& builder_;
+  std::vector<int64_t> known_, now_;  // states
+  uint64_t key_ = 0;                  // of known_
+  int64_t since_ = 0;                 // iterations since known_
+  int64_t renew_ = 1;                 // then known_ becomes what is now
+  bool done_ = false;
 };
 
 class ProgramBuilder {
@@ -92,6 +121,12 @@ class ProgramBuilder {
   /// Writes out what is still queued and closes the lifetimes. Call once.
   void finish();
   int64_t ops() const { return ops_; }  // written so far
+  bool passes_over_repeats() const {
+    return watcher_ != nullptr && watcher_->passes_over_repeats();
+  }
+  /// All that decides where buffers on the device will lie, given the calls to come.
+  void append_state(std::vector<int64_t>& state) const;
+  uint64_t state_key() const { return watcher_->state_key() + queue_.size(); }
 
  private:
   // Slots of the queue are used again and again, so `op` is only meant where `release` is not.

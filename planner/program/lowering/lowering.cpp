@@ -36,7 +36,8 @@ namespace {
 // Lays arenas out while lifetimes pass by.
 class ArenaWalk final : public LifetimeWatcher {
  public:
-  explicit ArenaWalk(const TensorBytes& bytes) {
+  ArenaWalk(const TensorBytes& bytes, bool passes_over_repeats)
+      : passes_over_repeats_(passes_over_repeats) {
     for (int t = 0; t < kTensorCount; ++t) padded_[t] = round_up(bytes.unit[t], kArenaAlignment);
   }
   void begins(BufferId id, const Buffer& b) override {
@@ -57,6 +58,16 @@ class ArenaWalk final : public LifetimeWatcher {
     arena.allocator.free(offsets_[id], bytes, nullptr);
     arena.live -= bytes;
     --arena.units[static_cast<int>(b.tensor)];
+  }
+  bool passes_over_repeats() const override { return passes_over_repeats_; }
+  void append_state(std::vector<int64_t>& state) const override {
+    arenas_[static_cast<int>(Tier::device)].allocator.append_state(state);
+  }
+  uint64_t state_key() const override {
+    return arenas_[static_cast<int>(Tier::device)].allocator.state_key();
+  }
+  int64_t offset(BufferId id) const override {
+    return static_cast<size_t>(id) < offsets_.size() ? offsets_[id] : 0;
   }
   /// With what persists, which lies below everything else.
   Arenas finish(const std::vector<Buffer>& buffers, int64_t ops) {
@@ -94,6 +105,7 @@ class ArenaWalk final : public LifetimeWatcher {
     }
   };
 
+  bool passes_over_repeats_;
   std::array<int64_t, kTensorCount> padded_{};
   std::array<Arena, kTierCount> arenas_;
   std::vector<int64_t> offsets_;  // per buffer
@@ -119,14 +131,26 @@ Program build_program(const StepRequest& request) {
   return build_program(request, whole_model(request));
 }
 
-Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank) {
+namespace {
+
+Arenas arenas(const StepRequest& request, const RankOfPipeline& rank, bool passes_over_repeats) {
   Program program = empty_program(request);
-  ArenaWalk walk(program.bytes);
+  ArenaWalk walk(program.bytes, passes_over_repeats);
   StepLowering lowering(program, rank, &walk);
   lowering.run();
   return walk.finish(program.buffers, lowering.ops());
 }
 
+}  // namespace
+
+Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank) {
+  return arenas(request, rank, false);
+}
+
 Arenas arenas_of(const StepRequest& request) { return arenas_of(request, whole_model(request)); }
+
+Arenas arenas_without_repeats(const StepRequest& request) {
+  return arenas(request, whole_model(request), true);
+}
 
 }  // namespace longspan
