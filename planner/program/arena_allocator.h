@@ -46,12 +46,14 @@ class ArenaAllocator {
   }
   void erase(size_t begin, size_t end);
   void coalesce();
+  void coalesce_at(size_t fragment);
 
   std::vector<Fragment> fragments_;  // free, by offset, not overlapping
   std::vector<Waits> histories_;     // of each, where they are given: apart, as looking for a size
                                      // is the hottest loop of a layout
   int64_t top_ = 0;
   int64_t clock_ = 0;
+  bool apart_ = true;  // no two fragments are neighbours
 };
 
 }  // namespace longspan
