@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "planner/pipeline/pipeline_step.h"
-#include "planner/program/layout.h"
+#include "planner/program/outline.h"
 #include "planner/simulate/simulate.h"
 
 namespace longspan {
@@ -42,12 +42,15 @@ TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
 Evaluation evaluate_first(const StepRequest& request, const CostModel& cost, int64_t& ops) {
   StepRequest first = request;
   first.rank = 0;
-  const Program program = build_program(first);
-  const Layout layout = lay_out(program);
-  const Timeline timeline = simulate(program, layout, cost.durations(program), cost.interference());
-  ops = static_cast<int64_t>(program.ops.size());
-  return {timeline.step_seconds, layout.arena_bytes,
-          timeline.spans[first_backward_op(program)].start};
+  const Outline outline = outline_of(first);
+  Evaluation evaluation;
+  evaluation.step_seconds =
+      simulate(outline.queues, cost.durations(outline.program), cost.interference(),
+               outline.first_backward, evaluation.forward_seconds)
+          .step_seconds;
+  evaluation.peak_bytes = outline.arena_bytes;
+  ops = outline.ops;
+  return evaluation;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "planner/program/ops_estimate.h"
 
 namespace longspan {
 namespace {
@@ -198,7 +199,8 @@ ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
                            : Dimension::sampled(repeats, ring ? round_up(from, 2) : from,
                                                 with_time ? kRepeatSamples : 2, ring ? 2 : 1);
   // Layers that differ from each other are all kept.
-  const int64_t extent = request.model.layers, of_layer = about_ops_of_layer(request);
+  const int64_t extent = request.model.layers;
+  const int64_t of_layer = ops_estimate(request) / extent + 1;
   const bool uneven = purpose == Purpose::uneven_time;
   const int64_t exact_ops = uneven ? kUnevenExactOps : kExactOps;
   if (is_fractional(s) || (with_time && extent * of_layer <= exact_ops)) {

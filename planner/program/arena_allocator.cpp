@@ -84,8 +84,48 @@ void ArenaAllocator::free(int64_t offset, int64_t bytes, const Waits* history) {
   if (history != nullptr) {
     histories_.insert(histories_.begin() + (after - fragments_.begin()), *history);
   }
+  const auto fragment = static_cast<size_t>(after - fragments_.begin());
   fragments_.insert(after, {offset, bytes, clock_++});
-  if (fragments_.size() > kMaxFragments) coalesce();
+  if (fragments_.size() <= kMaxFragments) {
+    apart_ = false;
+  } else if (apart_) {
+    coalesce_at(fragment);
+  } else {
+    coalesce();
+  }
+}
+
+// The same where all but this one are apart.
+void ArenaAllocator::coalesce_at(size_t fragment) {
+  const auto absorb_next = [&](size_t i) {
+    Fragment& last = fragments_[i];
+    if (i + 1 == fragments_.size() || last.end() != fragments_[i + 1].offset) return;
+    last.bytes += fragments_[i + 1].bytes;
+    last.freed = std::max(last.freed, fragments_[i + 1].freed);
+    if (!histories_.empty()) merge(histories_[i], histories_[i + 1]);
+    erase(i + 1, i + 2);
+  };
+  absorb_next(fragment);
+  if (fragment > 0) absorb_next(fragment - 1);
+}
+
+void ArenaAllocator::append_state(std::vector<int64_t>& state) const {
+  std::vector<Fragment> by_age = fragments_;
+  std::sort(by_age.begin(), by_age.end(),
+            [](const Fragment& a, const Fragment& b) { return a.freed < b.freed; });
+  state.push_back(top_);
+  for (const Fragment& f : by_age) {
+    state.push_back(f.offset);
+    state.push_back(f.bytes);
+  }
+}
+
+uint64_t ArenaAllocator::state_key() const {
+  uint64_t key = static_cast<uint64_t>(top_);
+  for (const Fragment& f : fragments_) {
+    key = key * 0x9E3779B97F4A7C15U + static_cast<uint64_t>(f.offset ^ (f.bytes << 7));
+  }
+  return key;
 }
 
 void ArenaAllocator::coalesce() {
@@ -104,6 +144,7 @@ void ArenaAllocator::coalesce() {
     if (with_histories) histories_[kept] = histories_[i];
   }
   erase(kept + 1, fragments_.size());
+  apart_ = true;
 }
 
 }  // namespace longspan

@@ -29,6 +29,10 @@ class ArenaAllocator {
   int64_t allocate(int64_t bytes, Waits* history);
   void free(int64_t offset, int64_t bytes, const Waits* history);
   int64_t top() const { return top_; }  // bytes ever needed
+  /// Appends all that decides where memory to come will lie: the fragments, from the oldest on.
+  void append_state(std::vector<int64_t>& state) const;
+  /// The same for equal states, and nearly never for others.
+  uint64_t state_key() const;
 
  private:
   struct Fragment {
@@ -42,12 +46,14 @@ class ArenaAllocator {
   }
   void erase(size_t begin, size_t end);
   void coalesce();
+  void coalesce_at(size_t fragment);
 
   std::vector<Fragment> fragments_;  // free, by offset, not overlapping
   std::vector<Waits> histories_;     // of each, where they are given: apart, as looking for a size
                                      // is the hottest loop of a layout
   int64_t top_ = 0;
   int64_t clock_ = 0;
+  bool apart_ = true;  // no two fragments are neighbours
 };
 
 }  // namespace longspan

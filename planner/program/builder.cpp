@@ -6,7 +6,10 @@
 namespace longspan {
 
 ProgramBuilder::ProgramBuilder(Program& program, LifetimeWatcher* watcher)
-    : program_(program), watcher_(watcher), shapes_by_kind_(kOpKindCount) {
+    : program_(program),
+      watcher_(watcher),
+      with_ops_(watcher == nullptr || watcher->wants_ops()),
+      shapes_by_kind_(kOpKindCount) {
   met_.fill(-1);
 }
 
@@ -42,7 +45,7 @@ void ProgramBuilder::fill(Op& op, const OpShape& shape, int layer, int index, St
                           std::initializer_list<Operand> operands) {
   assert(operands.size() <= kMaxOperands);
   op.operand_count = 0;
-  if (watcher_ == nullptr) {  // lifetimes follow from the operands alone
+  if (with_ops_) {  // lifetimes follow from the operands alone
     op = Op{};
     op.kind = shape.kind;
     op.stream = stream;
@@ -128,7 +131,11 @@ void ProgramBuilder::append(const Op& op) {
     buffer.first_op = ops_;
     if (watcher_ != nullptr && !buffer.persistent) watcher_->begins(id, buffer);
   }
-  if (watcher_ == nullptr) program_.ops.push_back(op);
+  if (watcher_ == nullptr) {
+    program_.ops.push_back(op);
+  } else if (with_ops_) {
+    watcher_->passes(op);
+  }
   ++ops_;
 }
 
@@ -230,6 +237,65 @@ void ProgramBuilder::drop(const Parked& parked) {
   for (const BufferId id : {parked.device, parked.host, parked.file}) {
     if (id >= 0) release(id);
   }
+}
+
+void ProgramBuilder::append_state(std::vector<int64_t>& state) const {
+  watcher_->append_state(state);
+  std::vector<BufferId> to_begin;  // with what is queued, in order
+  const auto append = [&](BufferId id) {
+    const Buffer& buffer = program_.buffers[id];
+    state.push_back(kTierCount * static_cast<int64_t>(buffer.tensor) +
+                    static_cast<int64_t>(buffer.tier));
+    if (buffer.first_op >= 0) {
+      state.push_back(buffer.tier == Tier::device ? watcher_->offset(id) : -1);
+      return;
+    }
+    const auto it = std::find(to_begin.begin(), to_begin.end(), id);
+    state.push_back(-2 - (it - to_begin.begin()));
+    if (it == to_begin.end()) to_begin.push_back(id);
+  };
+  for (size_t i = 0; i < queue_.size(); ++i) {
+    const Item& item = queue_[i];
+    if (item.release >= 0) {
+      state.push_back(-1);
+      append(item.release);
+      continue;
+    }
+    state.push_back(item.computes ? -2 : -3);
+    for (int o = 0; o < item.op.operand_count; ++o) {
+      const BufferId id = item.op.operands[o];
+      if (id >= 0 && program_.buffers[id].first_op < 0) append(id);
+    }
+  }
+  for (size_t i = 0; i < deferred_.size(); ++i) {
+    state.push_back(deferred_[i].due - computes_);
+    append(deferred_[i].buffer);
+  }
+}
+
+int64_t Repeats::passed_over(int64_t left) {
+  if (done_ || !builder_.passes_over_repeats()) return 0;
+  const auto look = [&](std::vector<int64_t>& state) {
+    state.clear();
+    builder_.append_state(state);
+  };
+  ++since_;
+  const uint64_t key = builder_.state_key();
+  if (key == key_ && !known_.empty()) {
+    look(now_);
+    if (now_ == known_) {
+      done_ = true;
+      return std::max<int64_t>(0, left - 1) / since_ * since_;
+    }
+  }
+  // Twice as long a wait each time finds any period.
+  if (since_ >= renew_) {
+    look(known_);
+    key_ = key;
+    since_ = 0;
+    renew_ *= 2;
+  }
+  return 0;
 }
 
 void ProgramBuilder::release(BufferId buffer) {

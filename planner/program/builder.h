@@ -7,8 +7,8 @@
 // from). A stored buffer keeps its memory for `offload_window` compute ops more, so that the copy
 // can overlap them. Double buffering is nothing but the lifetimes that follow.
 //
-// Who wants to know memory alone can watch lifetimes begin and end as ops go by; the list itself is
-// then not kept.
+// Who does not need the list can watch lifetimes begin and end, and ops, as they go by; it is then
+// not kept.
 #pragma once
 
 #include <array>
@@ -38,18 +38,51 @@ inline Operand in(BufferId id) { return {id, true, false}; }
 inline Operand out(BufferId id) { return {id, false, true}; }
 inline Operand inout(BufferId id) { return {id, true, true}; }
 
-/// Is told of the lifetimes of all buffers that do not live between steps, in program order.
+/// Is told of the lifetimes of all buffers that do not live between steps, in program order; and
+/// of the ops, if it wants them: between the beginnings of what they are the first to touch and the
+/// ends of what they are the last to.
 class LifetimeWatcher {
  public:
   virtual ~LifetimeWatcher() = default;
   virtual void begins(BufferId id, const Buffer& buffer) = 0;
   virtual void ends(BufferId id, const Buffer& buffer) = 0;
+  virtual bool wants_ops() const { return false; }
+  virtual void passes(const Op&) {}
+  /// Whether it is all the same to it if parts of loops that repeat are left out (Repeats).
+  virtual bool passes_over_repeats() const { return false; }
+  /// Appends what the memory of buffers to come on the device depends on, to tell repeats by; and a
+  /// number that is the same where that is.
+  virtual void append_state(std::vector<int64_t>&) const {}
+  virtual uint64_t state_key() const { return 0; }
+  /// Where a buffer that is alive lies.
+  virtual int64_t offset(BufferId) const { return 0; }
+};
+
+class ProgramBuilder;
+
+/// Finds out when the iterations of a loop have come to repeat each other, where the watcher does
+/// not mind. An iteration is over the same list of ops; if the device's memory and what is queued
+/// are as they were some iterations ago, so is all that follows, however often.
+class Repeats {
+ public:
+  explicit Repeats(const ProgramBuilder& builder) : builder_(builder) {}
+  /// Of the `left` iterations to come, which are alike, how many to leave out now: fewer than all.
+  /// Ask before every one.
+  int64_t passed_over(int64_t left);
+
+ private:
+  const ProgramBuilder& builder_;
+  std::vector<int64_t> known_, now_;  // states
+  uint64_t key_ = 0;                  // of known_
+  int64_t since_ = 0;                 // iterations since known_
+  int64_t renew_ = 1;                 // then known_ becomes what is now
+  bool done_ = false;
 };
 
 class ProgramBuilder {
  public:
-  /// With a watcher, neither ops nor shapes nor releases are written to the program, and of its
-  /// buffers those that are alive.
+  /// With a watcher, neither ops nor releases are written to the program, of its buffers those that
+  /// are alive, and shapes where the watcher wants ops.
   explicit ProgramBuilder(Program& program, LifetimeWatcher* watcher = nullptr);
 
   BufferId create(Tensor tensor, Tier tier, int layer, int index, bool persistent = false);
@@ -88,6 +121,12 @@ class ProgramBuilder {
   /// Writes out what is still queued and closes the lifetimes. Call once.
   void finish();
   int64_t ops() const { return ops_; }  // written so far
+  bool passes_over_repeats() const {
+    return watcher_ != nullptr && watcher_->passes_over_repeats();
+  }
+  /// All that decides where buffers on the device will lie, given the calls to come.
+  void append_state(std::vector<int64_t>& state) const;
+  uint64_t state_key() const { return watcher_->state_key() + queue_.size(); }
 
  private:
   // Slots of the queue are used again and again, so `op` is only meant where `release` is not.
@@ -113,6 +152,7 @@ class ProgramBuilder {
 
   Program& program_;
   LifetimeWatcher* watcher_;
+  bool with_ops_;  // somebody reads them: in the list, or as they pass
   int micro_batch_ = 0;
   int head_group_ = 0;
   int32_t ops_ = 0;

@@ -13,6 +13,7 @@ class Fifo {
  public:
   bool empty() const { return head_ == tail_; }
   size_t size() const { return tail_ - head_; }
+  const T& operator[](size_t i) const { return slots_[(head_ + i) & mask()]; }  // from the front
   T& front() { return slots_[head_ & mask()]; }
   T& back() { return slots_[(tail_ - 1) & mask()]; }
   /// A slot at the end, with whatever an earlier item has left in it.

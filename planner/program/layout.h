@@ -59,6 +59,8 @@ struct Arenas {
 Arenas arenas_of(const StepRequest& request);
 Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank);
 
+Arenas arenas_without_repeats(const StepRequest& request);
+
 /// Bytes live on each tier while each op runs, in program order: the memory curve.
 std::vector<std::array<int64_t, kTierCount>> live_bytes_by_op(const Program& program);
 

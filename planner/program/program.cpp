@@ -139,16 +139,18 @@ int64_t sent_bytes(const Program& p, const Op& op) {
   }
 }
 
+bool FirstBackward::is(const Op& op, const OpShape& shape) {
+  if (op.kind == OpKind::loss) return true;
+  received_ |= op.kind == OpKind::receive && shape.tensor == Tensor::dx;
+  return received_ && op.stream == Stream::compute && op.kind < OpKind::all_to_all;
+}
+
 size_t first_backward_op(const Program& program) {
-  const std::vector<Op>& ops = program.ops;
-  bool received = false;
-  for (size_t i = 0; i < ops.size(); ++i) {
-    if (ops[i].kind == OpKind::loss) return i;
-    received |= ops[i].kind == OpKind::receive && program.shapes[ops[i].shape].tensor == Tensor::dx;
-    const bool computes = ops[i].stream == Stream::compute && ops[i].kind < OpKind::all_to_all;
-    if (received && computes) return i;
+  FirstBackward first;
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    if (first.is(program.ops[i], program.shapes[program.ops[i].shape])) return i;
   }
-  return ops.size();
+  return program.ops.size();
 }
 
 std::string describe(const Program& program, const Op& op) {

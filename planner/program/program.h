@@ -191,8 +191,17 @@ int64_t replicated_gradients(const Program& program, const OpShape& shape);
 /// Bytes this rank sends to others in one run of an op; 0 for ops that do not communicate.
 int64_t sent_bytes(const Program& program, const Op& op);
 
-/// The op with which the first backward begins to compute: the loss, or what follows on the
+/// Finds the op with which the first backward begins to compute: the loss, or what follows on the
 /// gradient that the next stage sends.
+class FirstBackward {
+ public:
+  /// Whether `op`, of this shape, is it: ask in program order, until it is.
+  bool is(const Op& op, const OpShape& shape);
+
+ private:
+  bool received_ = false;
+};
+/// Its index; as many as there are ops if there is none.
 size_t first_backward_op(const Program& program);
 
 /// "attention_forward L3 c2 kv0": what traces and messages call an op.
@@ -214,9 +223,6 @@ struct StepRequest {
 inline bool is_one_program(const ModelSpec& model, const Strategy& strategy) {
   return model.uniform() && !strategy.parallel.has_pipeline();
 }
-
-/// About how many ops a layer has in the step.
-int64_t about_ops_of_layer(const StepRequest& request);
 
 /// All of a program but its list, which is what op costs are asked of.
 Program empty_program(const StepRequest& request);

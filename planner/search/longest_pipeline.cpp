@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "planner/program/ops_estimate.h"
 #include "planner/search/pipeline_hopes.h"
 #include "planner/search/pipeline_space.h"
 
@@ -296,7 +297,7 @@ class Longest {
     validate(s, model_, sequence, "max-seq");
     StepRequest request = request_of(model_, hw_, sequence, options_.micro_batches);
     request.strategy = s;
-    laid_out_ += std::max(kOpsOfLook, about_ops_of_layer(request) * model_.layers);
+    laid_out_ += std::max(kOpsOfLook, ops_estimate(request));
     if (progress_) progress_(std::min(laid_out_, 2 * kEnoughOps), 2 * kEnoughOps);
     return std::get<TierBytes>(exact_.emplace_back(s, sequence, judge_.exact_bytes(s, sequence)));
   }

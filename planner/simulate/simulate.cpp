@@ -5,20 +5,68 @@
 #include "base/error.h"
 
 namespace longspan {
+namespace {
 
-Timeline simulate(const Program&, const Layout& layout, const std::vector<double>& durations,
-                  const Interference& interference, bool keep_spans) {
-  Timeline timeline = simulate(layout.streams, durations, interference, keep_spans);
-  timeline.peak_bytes = layout.arena_bytes;
-  return timeline;
-}
+// The op a stream is at, as it stands in a queue.
+class Reader {
+ public:
+  explicit Reader(const std::vector<Queued>& queue) : next_(queue.data()), size_(queue.size()) {}
+  size_t size() const { return size_; }
+  const Queued& at() const { return *next_; }
+  void advance() { ++next_; }
 
-Timeline simulate(const Queues& queues, const std::vector<double>& durations,
-                  const Interference& interference, bool keep_spans) {
+ private:
+  const Queued* next_;
+  size_t size_;
+};
+
+class PackedReader {
+ public:
+  explicit PackedReader(const PackedQueue& queue)
+      : next_(queue.ops.data()), waits_(queue.waits.data()), size_(queue.ops.size()) {
+    if (size_ > 0) unpack();
+  }
+  size_t size() const { return size_; }
+  const Queued& at() const { return op_; }
+  void advance() {
+    ++next_;
+    if (++op_.op < static_cast<int32_t>(size_)) unpack();
+  }
+
+ private:
+  void unpack() {
+    op_.shape = static_cast<int32_t>(*next_ >> kStreamCount);
+    op_.wait_set = *next_ & ((1U << kStreamCount) - 1);
+    for (unsigned set = op_.wait_set; set != 0; set &= set - 1) {
+      op_.waits[std::countr_zero(set)] = *waits_++;
+    }
+  }
+
+  const uint32_t* next_;
+  const int32_t* waits_;
+  size_t size_;
+  Queued op_;  // whose `op` is its ordinal
+};
+
+template <class QueueReader>
+struct Streams {
+  template <class QueuesOfAll>
+  explicit Streams(const QueuesOfAll& q)
+      : readers{QueueReader(q[0]), QueueReader(q[1]), QueueReader(q[2]),
+                QueueReader(q[3]), QueueReader(q[4]), QueueReader(q[5])} {
+    static_assert(kStreamCount == 6);
+  }
+  std::array<QueueReader, kStreamCount> readers;
+};
+
+// `ended(stream, op, started, now)` hears of every op. (Of spans somebody makes a list, or not.)
+template <class QueueReader, class Ended>
+Timeline run(Streams<QueueReader> streams, const std::vector<double>& durations,
+             const Interference& interference, Ended ended) {
+  auto& queues = streams.readers;
   Timeline timeline;
   size_t total = 0;
-  for (const std::vector<Queued>& queue : queues) total += queue.size();
-  if (keep_spans) timeline.spans.resize(total);
+  for (const QueueReader& queue : queues) total += queue.size();
 
   std::array<int32_t, kStreamCount> done{};  // ops completed per stream; also the next to start
   std::array<double, kStreamCount> remaining{}, started{};
@@ -31,7 +79,7 @@ Timeline simulate(const Queues& queues, const std::vector<double>& durations,
 
   const auto start_next = [&](int s) {
     if (done[s] == static_cast<int32_t>(queues[s].size())) return;
-    const Queued& next = queues[s][done[s]];
+    const Queued& next = queues[s].at();
     for (unsigned set = next.wait_set; set != 0; set &= set - 1) {
       const int other = std::countr_zero(set);
       if (next.waits[other] >= done[other]) {
@@ -69,7 +117,8 @@ Timeline simulate(const Queues& queues, const std::vector<double>& durations,
     }
     busy &= ~(1U << first);
     timeline.busy_seconds[first] += now - started[first];
-    if (keep_spans) timeline.spans[queues[first][done[first]].op] = {started[first], now};
+    ended(first, queues[first].at().op, started[first], now);
+    queues[first].advance();
     ++done[first];
     --left;
     start_next(first);
@@ -82,6 +131,40 @@ Timeline simulate(const Queues& queues, const std::vector<double>& durations,
   }
   timeline.step_seconds = now;
   return timeline;
+}
+
+}  // namespace
+
+Timeline simulate(const Program&, const Layout& layout, const std::vector<double>& durations,
+                  const Interference& interference, bool keep_spans) {
+  Timeline timeline = simulate(layout.streams, durations, interference, keep_spans);
+  timeline.peak_bytes = layout.arena_bytes;
+  return timeline;
+}
+
+Timeline simulate(const Queues& queues, const std::vector<double>& durations,
+                  const Interference& interference, bool keep_spans) {
+  const Streams<Reader> streams(queues);
+  if (!keep_spans) {
+    return run(streams, durations, interference, [](int, int32_t, double, double) {});
+  }
+  size_t total = 0;
+  for (const std::vector<Queued>& queue : queues) total += queue.size();
+  std::vector<Span> spans(total);
+  Timeline timeline =
+      run(streams, durations, interference, [&](int, int32_t op, double start, double end) {
+        spans[op] = {start, end};
+      });
+  timeline.spans = std::move(spans);
+  return timeline;
+}
+
+Timeline simulate(const PackedQueues& queues, const std::vector<double>& durations,
+                  const Interference& interference, const QueuePlace& op, double& started) {
+  return run(Streams<PackedReader>(queues), durations, interference,
+             [&](int stream, int32_t ordinal, double start, double) {
+               if (ordinal == op.ordinal && stream == op.stream) started = start;
+             });
 }
 
 }  // namespace longspan

@@ -9,6 +9,7 @@
 
 #include "planner/cost/cost_model.h"
 #include "planner/program/layout.h"
+#include "planner/program/outline.h"
 #include "planner/simulate/timeline.h"
 
 namespace longspan {
@@ -23,5 +24,9 @@ Timeline simulate(const Program& program, const Layout& layout,
 /// 0 over all queues. Arenas are not known.
 Timeline simulate(const Queues& queues, const std::vector<double>& durations,
                   const Interference& interference, bool keep_spans = true);
+
+/// The same of packed queues, without spans; `started`, of an op of theirs, is when it starts.
+Timeline simulate(const PackedQueues& queues, const std::vector<double>& durations,
+                  const Interference& interference, const QueuePlace& op, double& started);
 
 }  // namespace longspan

@@ -123,7 +123,9 @@ void StepLowering::attend_chunk(int layer, int chunk, const KeyValues& kv, const
     attend(layer, chunk, 0, chunk + 1, true, true, true, {own.q, kv.k_all, kv.v_all}, {out, lse});
   } else {
     const AttentionOutput to = attention_output(layer, chunk, chunk + 1, out, lse);
+    Repeats repeats(builder_);
     for (int j = 0; j < chunk; ++j) {
+      j += static_cast<int>(repeats.passed_over(chunk - j));
       const BufferId kj = builder_.fetch(kv.k[j]), vj = builder_.fetch(kv.v[j]);
       attend(layer, chunk, j, 1, false, j == 0, false, {own.q, kj, vj}, to);
       builder_.release_fetched(kv.k[j], kj);

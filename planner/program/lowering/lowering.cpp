@@ -6,18 +6,9 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/program/arena_allocator.h"
+#include "planner/program/ops_estimate.h"
 
 namespace longspan {
-
-int64_t about_ops_of_layer(const StepRequest& request) {
-  const Strategy& s = request.strategy;
-  const Lengths lengths = lengths_of(s, request.sequence);
-  const int64_t chunks = lengths.chunks(), ring = s.parallel.ring;
-  const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
-  const int64_t per_chunk = 15 + (ring > 1 ? 4 * ring : 0) + (pairs ? 4 * chunks : 0);
-  return request.micro_batches *
-         (20 + 12 * lengths.blocks() + per_chunk * chunks * lengths.head_groups);
-}
 
 Program empty_program(const StepRequest& request) {
   if (request.strategy.parallel.has_pipeline()) {
@@ -45,7 +36,8 @@ namespace {
 // Lays arenas out while lifetimes pass by.
 class ArenaWalk final : public LifetimeWatcher {
  public:
-  explicit ArenaWalk(const TensorBytes& bytes) {
+  ArenaWalk(const TensorBytes& bytes, bool passes_over_repeats)
+      : passes_over_repeats_(passes_over_repeats) {
     for (int t = 0; t < kTensorCount; ++t) padded_[t] = round_up(bytes.unit[t], kArenaAlignment);
   }
   void begins(BufferId id, const Buffer& b) override {
@@ -66,6 +58,16 @@ class ArenaWalk final : public LifetimeWatcher {
     arena.allocator.free(offsets_[id], bytes, nullptr);
     arena.live -= bytes;
     --arena.units[static_cast<int>(b.tensor)];
+  }
+  bool passes_over_repeats() const override { return passes_over_repeats_; }
+  void append_state(std::vector<int64_t>& state) const override {
+    arenas_[static_cast<int>(Tier::device)].allocator.append_state(state);
+  }
+  uint64_t state_key() const override {
+    return arenas_[static_cast<int>(Tier::device)].allocator.state_key();
+  }
+  int64_t offset(BufferId id) const override {
+    return static_cast<size_t>(id) < offsets_.size() ? offsets_[id] : 0;
   }
   /// With what persists, which lies below everything else.
   Arenas finish(const std::vector<Buffer>& buffers, int64_t ops) {
@@ -103,6 +105,7 @@ class ArenaWalk final : public LifetimeWatcher {
     }
   };
 
+  bool passes_over_repeats_;
   std::array<int64_t, kTensorCount> padded_{};
   std::array<Arena, kTierCount> arenas_;
   std::vector<int64_t> offsets_;  // per buffer
@@ -110,20 +113,16 @@ class ArenaWalk final : public LifetimeWatcher {
 
 }  // namespace
 
-namespace {
-
 RankOfPipeline whole_model(const StepRequest& request) {
   return {{{0, 0, static_cast<int>(request.model.layers), request.ends}},
           single_stage_schedule(request.micro_batches)};
 }
 
-}  // namespace
-
 Program build_program(const StepRequest& request, const RankOfPipeline& rank) {
   Program program = empty_program(request);
   // Moving what there is each time it grows is a tenth of all lowering.
   constexpr int64_t kMost = int64_t{1} << 22;
-  program.ops.reserve(std::min(kMost, request.model.layers * about_ops_of_layer(request)));
+  program.ops.reserve(std::min(kMost, ops_estimate(request)));
   StepLowering(program, rank).run();
   return program;
 }
@@ -132,14 +131,26 @@ Program build_program(const StepRequest& request) {
   return build_program(request, whole_model(request));
 }
 
-Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank) {
+namespace {
+
+Arenas arenas(const StepRequest& request, const RankOfPipeline& rank, bool passes_over_repeats) {
   Program program = empty_program(request);
-  ArenaWalk walk(program.bytes);
+  ArenaWalk walk(program.bytes, passes_over_repeats);
   StepLowering lowering(program, rank, &walk);
   lowering.run();
   return walk.finish(program.buffers, lowering.ops());
 }
 
+}  // namespace
+
+Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank) {
+  return arenas(request, rank, false);
+}
+
 Arenas arenas_of(const StepRequest& request) { return arenas_of(request, whole_model(request)); }
+
+Arenas arenas_without_repeats(const StepRequest& request) {
+  return arenas(request, whole_model(request), true);
+}
 
 }  // namespace longspan

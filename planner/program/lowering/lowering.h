@@ -67,6 +67,9 @@ struct BackwardBlock {
   OutputGradient out;
 };
 
+/// A rank that has all of the request, with one schedule of its own.
+RankOfPipeline whole_model(const StepRequest& request);
+
 class StepLowering {
  public:
   /// `rank` must outlive this object.

@@ -1,0 +1,235 @@
+// The loops of lowering as sums: whoever changes what lowering emits finds the same terms here, and
+// a test that counts.
+#include "planner/program/ops_estimate.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace longspan {
+namespace {
+
+// Ops that move a tensor to where it waits, or back.
+double moves(Saved where) { return where == Saved::host ? 1 : where == Saved::nvme ? 2 : 0; }
+
+// One layer's policies.
+struct Policies {
+  Saved input, qkv, attention_out, mlp_input, mlp_inner;
+};
+
+Policies policies_of(const Strategy& s, int64_t layer, int64_t layers) {
+  const auto of = [&](const SavedPolicy& policy) {
+    const bool applies = static_cast<double>(layer) < policy.fraction * static_cast<double>(layers);
+    return applies ? policy.where : Saved::keep;
+  };
+  return {of(s.layer_input), of(s.qkv), of(s.attention_out), of(s.mlp_input), of(s.mlp_inner)};
+}
+
+class Counter {
+ public:
+  explicit Counter(const StepRequest& request)
+      : model_(request.model), s_(request.strategy), p_(s_.parallel), ends_(request.ends) {
+    const Lengths lengths = lengths_of(s_, request.sequence);
+    chunks_ = static_cast<double>(lengths.chunks());
+    blocks_ = static_cast<double>(lengths.blocks());
+    groups_ = static_cast<double>(lengths.head_groups);
+    kv_groups_ = static_cast<double>(kv_groups(model_, lengths));
+    batches_ = static_cast<double>(request.micro_batches);
+    layers_ = model_.layers;
+    streams_ = lengths.chunks() > 1 && s_.kv == Tier::host;
+    idle_block_ = lengths.blocks() > 1 && s_.idle == Tier::host ? 1 : 0;
+    idle_chunk_ = lengths.chunks() > 1 && s_.idle == Tier::host ? 1 : 0;
+    tensor_ = p_.tensor > 1 ? 1 : 0;
+    exchange_ = p_.ulysses > 1 ? 1 : 0;
+    const bool separate = lengths.block > lengths.chunk || p_.tensor > 1;
+    separate_norm_ = separate ? norm() : 0;
+    const auto ring = static_cast<double>(p_.ring);
+    const auto own = static_cast<double>(place_of(p_, request.rank).ring);
+    ring_steps_ = ring - 1;
+    // A query chunk sees a part of every position's chunks; a position's first one sees those of
+    // the positions before it only.
+    ring_attention_ = chunks_ + (ring - 1) * (chunks_ - 1) + own;
+    ring_zeros_ = lengths.chunks() > 1 ? 2 * own : 0;
+  }
+
+  double of_step() const {
+    double layers = 0;
+    const auto of_layer = [&](int64_t layer) {
+      const Policies saved = policies_of(s_, layer, layers_);
+      return forward(saved) + backward(saved);
+    };
+    const bool alike =
+        std::all_of(all_policies_.begin(), all_policies_.end(),
+                    [&](SavedPolicy Strategy::*policy) { return (s_.*policy).fraction >= 1; });
+    if (alike) {
+      layers = static_cast<double>(layers_) * of_layer(0);
+    } else {
+      for (int64_t layer = 0; layer < layers_; ++layer) layers += of_layer(layer);
+    }
+    double units = static_cast<double>(layers_);
+    units += ends_.last ? 1 : 0;
+    units += ends_.first || (ends_.last && model_.tied_embeddings) ? 1 : 0;
+    return 2 + batches_ * (layers + ends()) + units * (gradients() + update()) + of_tied_table() +
+           norms();
+  }
+
+ private:
+  static constexpr std::array<SavedPolicy Strategy::*, 5> all_policies_ = {
+      &Strategy::layer_input, &Strategy::qkv, &Strategy::attention_out, &Strategy::mlp_input,
+      &Strategy::mlp_inner};
+
+  // --- sublayers, which are one op each where there is no tensor group
+  double norm() const { return 1 + tensor_; }
+  double project_out() const { return 1 + 2 * tensor_; }
+  double mlp() const { return 1 + 4 * tensor_; }
+  double mlp_gradient() const { return 1 + tensor_ * (5 + (model_.mlp_bias ? 1 : 0)); }
+  double project_out_gradient() const {
+    return 1 + tensor_ * (1 + (model_.attention_out_bias ? 1 : 0));
+  }
+  double pairs() const { return chunks_ * (chunks_ + 1) / 2; }
+  double load_parameters() const {
+    const bool gathered = p_.shards() > 1 && p_.zero == 3;
+    return (s_.parameters == Tier::host ? 1 : 0) + (gathered ? 1 : 0);
+  }
+
+  // --- attention of all chunks
+  double attention() const {
+    if (p_.ring > 1) return ring_attention_ + ring_steps_ + chunks_ * exchange_;
+    const double loads = streams_ ? 2 * (pairs() - chunks_) : 0;
+    return (streams_ ? pairs() : chunks_) + loads + chunks_ * exchange_;
+  }
+  double load_queries(const Policies& saved) const {
+    return saved.qkv == Saved::recompute ? idle_chunk_ : moves(saved.qkv);
+  }
+  double projections_by_group(const Policies& saved) const {
+    return saved.qkv == Saved::recompute ? groups_ * (1 + exchange_)
+                                         : moves(saved.qkv) * (groups_ + 2 * kv_groups_);
+  }
+
+  double forward(const Policies& saved) const {
+    double open = 2 * idle_block_;  // the residual: out of idleness, and back
+    if (saved.input != Saved::keep) open += moves(saved.input) - idle_block_;
+    double ops = load_parameters() + blocks_ * (open + mlp() + moves(saved.mlp_inner));
+    if (!model_.attention) return ops;
+    ops += blocks_ * (project_out() + 2 * moves(saved.attention_out) + moves(saved.mlp_input));
+    if (groups_ > 1) {
+      return ops + groups_ * 2 * (1 + exchange_) + moves(saved.qkv) * (groups_ + 2 * kv_groups_);
+    }
+    ops += blocks_ * separate_norm_ + chunks_ * (1 + exchange_) + attention();
+    ops += chunks_ * moves(saved.qkv);
+    if (streams_) return ops + 2 * (chunks_ - (saved.qkv == Saved::recompute ? 1 : 0));
+    return ops + 2 * moves(saved.qkv);
+  }
+
+  double backward(const Policies& saved) const {
+    const bool again = saved.attention_out == Saved::recompute;
+    const double x = moves(saved.input);
+    double ops = load_parameters();
+    ops += blocks_ * (x + 2 * idle_block_ + moves(saved.mlp_inner) + mlp_gradient());
+    if (!model_.attention) return ops;
+    const bool y_again = saved.mlp_input == Saved::recompute;
+    ops += blocks_ * (project_out_gradient() + (y_again ? project_out() : moves(saved.mlp_input)));
+    if (!again) ops += blocks_ * 2 * moves(saved.attention_out);
+    if (groups_ > 1) {
+      if (again) {
+        ops += saved.qkv == Saved::recompute ? x : 0;
+        ops += projections_by_group(saved) + groups_ * (1 + exchange_);
+      }
+      return ops + projections_by_group(saved) + groups_ * (2 + 2 * exchange_);
+    }
+    if (saved.qkv == Saved::recompute) {
+      ops += blocks_ * (x + separate_norm_) + chunks_ * (1 + exchange_ + idle_chunk_);
+      ops += streams_ ? 2 * chunks_ : 0;
+    } else if (!streams_) {
+      ops += 2 * moves(saved.qkv);
+    }
+    if (again) {
+      ops += attention() + chunks_ * (load_queries(saved) + (streams_ ? 2 : 0));
+    }
+    // The norm again and its gradient, the exchanges of gradients, and the projection's backward.
+    if (separate_norm_ > 0) ops += 2 * blocks_ * norm();
+    ops += chunks_ * (2 * exchange_ + 1);
+    return ops + attention_gradient(saved);
+  }
+
+  double attention_gradient(const Policies& saved) const {
+    const double before = pairs() - chunks_;  // pairs but those of a chunk with itself
+    if (p_.ring > 1) {
+      return chunks_ * load_queries(saved) + 2 * ring_steps_ + 1 + ring_attention_ + ring_zeros_ +
+             2 * ring_steps_;
+    }
+    if (s_.backward_order == BackwardOrder::q_outer) {
+      const double ops = chunks_ * load_queries(saved);
+      return ops + (streams_ ? 3 * pairs() + 4 * before : chunks_);
+    }
+    double ops = blocks_ * idle_block_ * 3;  // dx, lse and dx again
+    ops += blocks_ * moves(saved.input);
+    ops += exchange_ > 0 ? 2 * chunks_ * idle_chunk_ : 2 * blocks_ * idle_block_;
+    ops += streams_ ? 2 * chunks_ : 0;
+    const double waiting = 2 * (exchange_ > 0 ? idle_chunk_ : idle_block_) + idle_block_;
+    return ops + pairs() * (1 + load_queries(saved) + waiting) + 2 * before * idle_chunk_;
+  }
+
+  // --- embedding and loss, or what comes from neighbours and goes to them
+  double ends() const {
+    const double through = 1 + idle_block_;
+    double ops = ends_.first || ends_.last ? 1 : 0;  // the batch
+    ops += blocks_ * (ends_.first ? 2 * (1 + through) : 2 * through);
+    ops += blocks_ * (ends_.last ? 2 + 2 * idle_block_ : 2 * through);
+    double loads = ends_.first ? 1 : 0;
+    if (ends_.last) loads += model_.tied_embeddings ? 2 : 1;
+    return ops + loads * load_parameters();
+  }
+
+  // --- states
+  bool sharded() const { return p_.shards() > 1; }
+  double gradients() const {
+    const double stored = s_.gradients == Tier::device ? 0 : 1;
+    if (sharded() && p_.zero >= 2) {
+      return batches_ * (2 + tensor_ + stored) + (batches_ - 1) * stored + 1;
+    }
+    const double summed = sharded() ? 1 : p_.replicas() > 1 ? 1 : 0;
+    return 2 + (2 * batches_ - 1) * stored + tensor_ + summed;
+  }
+  // A tied table has gradients from the loss and, later, from the embedding.
+  double of_tied_table() const {
+    if (!model_.tied_embeddings || !ends_.first || !ends_.last) return 0;
+    const double stored = s_.gradients == Tier::device ? 0 : 1;
+    if (sharded() && p_.zero >= 2) return batches_ * (2 + tensor_ + 2 * stored);
+    return batches_ * 2 * stored;
+  }
+  double update() const {
+    const bool on_device = s_.optimizer == Tier::device;
+    double ops = 1;
+    if (!on_device && s_.gradients == Tier::device) ops += 1;
+    if (s_.optimizer == Tier::nvme) ops += 4;
+    if (s_.parameters != (on_device ? Tier::device : Tier::host)) ops += 1;
+    if (sharded() && p_.zero != 3) ops += 1;
+    return ops;
+  }
+  double norms() const {
+    double ops = p_.ranks() > 1 ? 1 : 0;
+    if (sharded() || tensor_ > 0) ops += 1;
+    return ops + (s_.optimizer != Tier::device ? 1 : 0);
+  }
+
+  const ModelSpec& model_;
+  const Strategy& s_;
+  const Parallel& p_;
+  Ends ends_;
+  int64_t layers_ = 0;
+  double chunks_ = 1, blocks_ = 1, groups_ = 1, kv_groups_ = 1, batches_ = 1;
+  bool streams_ = false;
+  // Ops that each of these adds to a chunk, block or sublayer: 0 or 1.
+  double idle_block_ = 0, idle_chunk_ = 0, tensor_ = 0, exchange_ = 0;
+  double separate_norm_ = 0;
+  double ring_steps_ = 0, ring_attention_ = 0, ring_zeros_ = 0;  // of one layer
+};
+
+}  // namespace
+
+int64_t ops_estimate(const StepRequest& request) {
+  constexpr double kMost = 4611686018427387904;  // 2^62
+  return static_cast<int64_t>(std::min(kMost, std::round(Counter(request).of_step())));
+}
+
+}  // namespace longspan
