@@ -18,19 +18,9 @@ void recompute_all_but_layer_input(Strategy& s, Saved layer_input) {
 
 }  // namespace
 
-std::string_view name_of(Tier tier) {
-  static constexpr std::string_view names[] = {"device", "host", "nvme"};
-  return names[static_cast<int>(tier)];
-}
-
-std::string_view name_of(Saved saved) {
-  static constexpr std::string_view names[] = {"keep", "recompute", "host", "nvme"};
-  return names[static_cast<int>(saved)];
-}
-
-std::string_view name_of(BackwardOrder order) {
-  return order == BackwardOrder::kv_outer ? "kv-outer" : "q-outer";
-}
+std::string_view name_of(Tier tier) { return kTierNames[static_cast<int>(tier)]; }
+std::string_view name_of(Saved saved) { return kSavedNames[static_cast<int>(saved)]; }
+std::string_view name_of(BackwardOrder order) { return kOrderNames[static_cast<int>(order)]; }
 
 bool recomputes(const Strategy& s) {
   for (const SavedPolicy* p : {&s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {

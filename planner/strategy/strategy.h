@@ -2,7 +2,8 @@
 //
 // Published systems (FPDT, ALST, MsT, activation checkpointing) differ in a handful of decisions;
 // here each is a preset over one set of knobs, and the search moves through all of it. A Strategy
-// is a plain value; the same strategy and model always lower to the same program.
+// is a plain value; the same strategy and model always lower to the same program. A field here has
+// a row in knobs.h, by which everything that has to know all knobs goes.
 //
 // Legend: S sequence, c chunk, b block (all tokens); u = S/c chunks.
 #pragma once
@@ -20,9 +21,11 @@ namespace longspan {
 
 enum class Tier : uint8_t { device, host, nvme };
 inline constexpr int kTierCount = 3;
+inline constexpr std::string_view kTierNames[] = {"device", "host", "nvme"};
 
 /// What happens to a tensor between its forward and its backward use.
 enum class Saved : uint8_t { keep, recompute, host, nvme };
+inline constexpr std::string_view kSavedNames[] = {"keep", "recompute", "host", "nvme"};
 
 /// A saved tensor's policy, for the first `fraction` of the layers; the others keep it on device.
 struct SavedPolicy {
@@ -34,6 +37,7 @@ struct SavedPolicy {
 /// kv_outer holds one K,V chunk and streams the queries (FPDT); q_outer holds one query chunk and
 /// streams K,V and their gradients, from the last chunk to the first, which is cheaper under GQA.
 enum class BackwardOrder : uint8_t { kv_outer, q_outer };
+inline constexpr std::string_view kOrderNames[] = {"kv-outer", "q-outer"};
 
 struct Strategy {
   std::string preset = "custom";  // where it came from; informational
