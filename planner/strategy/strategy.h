@@ -1,7 +1,7 @@
 // A strategy is a point in the space of knobs: what is chunked, kept, recomputed, offloaded, tiled.
 //
-// Published systems (FPDT, ALST, MsT, activation checkpointing) differ in a handful of decisions;
-// here each is a preset over one set of knobs, and the search moves through all of it. A Strategy
+// Published systems are presets over one set of knobs (presets.h), and the search moves through all
+// of it. A Strategy
 // is a plain value; the same strategy and model always lower to the same program. A field here has
 // a row in knobs.h, by which everything that has to know all knobs goes.
 //
@@ -86,21 +86,6 @@ struct KnobRule {
   const char* expected;
 };
 std::optional<KnobRule> against_slices(const Strategy& strategy);
-
-/// Preset names in the order they are shown: baseline, checkpoint, checkpoint-offload, mst,
-/// ulysses, ring, usp, megatron-sp, alst, upipe, fpdt. ("auto" is the search, not a preset.)
-const std::vector<std::string>& preset_names();
-
-/// True for presets that are `checkpoint` on a grid of their own, and so nothing else on one rank.
-bool is_grid_preset(std::string_view name);
-
-/// The knobs of a preset for one model and length. `chunk_tokens` is used by the chunked presets
-/// (0: 65536 tokens as published, or S if that is shorter). Throws bad_input for an unknown name.
-Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequence,
-                     int64_t chunk_tokens = 0, const Parallel& parallel = {});
-
-/// True for presets whose attention is chunked, so that a chunk size is theirs to choose.
-bool is_chunked_preset(std::string_view name);
 
 /// Throws bad_input, prefixed by `origin`, with what violation_of() has to say (validity.h), if
 /// anything: knobs out of range, that contradict each other, the model's heads or the length. For a

@@ -9,6 +9,7 @@
 #include "planner/cost/cost_model.h"
 #include "planner/plan/plan.h"
 #include "planner/program/program.h"
+#include "planner/strategy/presets.h"
 #include "planner/strategy/validity.h"
 
 namespace longspan {
@@ -235,6 +236,26 @@ TEST_CASE("strategies of the same sizes have the same bytes and durations of unt
     CAPTURE(row.key);
     CHECK(row.changes_sizes == telling.contains(row.key));
   }
+}
+
+TEST_CASE("presets are found by name, and their rows are theirs") {
+  CHECK(preset_names().size() == presets().size());
+  for (const Preset& preset : presets()) {
+    CAPTURE(preset.name);
+    CHECK(&preset_named(preset.name) == &preset);
+    CHECK_FALSE(preset.source.empty());
+    CHECK(is_chunked_preset(preset.name) == preset.chunked);
+    CHECK(is_grid_preset(preset.name) == preset.only_a_grid);
+    Strategy s = make_preset(preset.name, small_model(), kSequence, 256);
+    CHECK(s.preset == preset.name);
+    CHECK((s.chunk_tokens == 256) == preset.chunked);
+    // States may leave the device where activations do.
+    CHECK((s.layer_input.where == Saved::host) == preset.may_offload_states);
+    s.preset = "checkpoint";
+    if (preset.only_a_grid) CHECK(s == make_preset("checkpoint", small_model(), kSequence));
+  }
+  CHECK_FALSE(is_chunked_preset("auto"));
+  CHECK_THROWS_WITH(preset_named("auto"), Catch::Contains("fpdt"));
 }
 
 }  // namespace longspan

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "models/catalog.h"
 #include "planner/schedule/actions.h"
+#include "planner/strategy/presets.h"
 
 namespace longspan {
 namespace {
