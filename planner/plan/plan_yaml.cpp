@@ -45,6 +45,8 @@ void read_knob(const YamlMap& yaml, const KnobRow& row, Strategy& s) {
   if (row.optional && !yaml.has(key)) return;
   if (row.at.kind == KnobKind::number) {
     row.at.set(s, yaml.whole(key, row.least, std::min(row.most, kLongestSequence)));
+  } else if (row.at.kind == KnobKind::flag) {
+    row.at.set(s, yaml.one_of<int64_t>(key, {{"true", 1}, {"false", 0}}));
   } else if (row.at.kind == KnobKind::policy && yaml.has_map(key)) {
     const YamlMap policy = yaml.map(key);
     row.at.set(s, read_word(policy, "where", row));

@@ -332,16 +332,13 @@ const Check* first_broken(const Question& q) {
 }
 
 Violation out_of_range(const KnobRow& row, const Strategy& s) {
-  Violation violation{.rule = Rule::range, .key = std::string(row.key)};
+  const std::string key(row.key);
   const int64_t value = row.at.get(s);
   if (row.takes(value)) {
-    violation.what = "expected a fraction in (0, 1]";
-    violation.got = fmt::format("{}", (s.*row.at.policy).fraction);
-  } else {
-    violation.what = "expected " + taken_by(row);
-    violation.got = text_of(row, value);
+    return {Rule::range, key, "expected a fraction in (0, 1]",
+            fmt::format("{}", (s.*row.at.policy).fraction), ""};
   }
-  return violation;
+  return {Rule::range, key, "expected " + taken_by(row), text_of(row, value), ""};
 }
 
 }  // namespace
