@@ -7,26 +7,39 @@
 
 #include "planner/plan/fit.h"
 #include "planner/reference/range.h"
+#include "planner/strategy/knobs.h"
 
 namespace longspan::cli {
 namespace {
 
-Json saved_json(const SavedPolicy& policy) {
-  return {{"where", name_of(policy.where)}, {"fraction", policy.fraction}};
+Json knob_json(const KnobRow& row, const Strategy& s) {
+  const int64_t value = row.at.get(s);
+  switch (row.at.kind) {
+    case KnobKind::number:
+      return value;
+    case KnobKind::flag:
+      return value != 0;
+    case KnobKind::word:
+      return text_of(row, value);
+    default:
+      return {{"where", text_of(row, value)}, {"fraction", (s.*row.at.policy).fraction}};
+  }
 }
 
-Json parallel_json(const Parallel& p) {
-  Json object = {{"ranks", p.ranks()},   {"data", p.data}, {"tensor", p.tensor},  {"ring", p.ring},
-                 {"ulysses", p.ulysses}, {"zero", p.zero}, {"overlap", p.overlap}};
-  const Pipeline& pipeline = p.pipeline;
-  if (pipeline.stages > 1) {
-    object["pipeline"] = {{"stages", pipeline.stages},
-                          {"schedule", pipeline.schedule},
-                          {"virtual_stages", pipeline.virtual_stages},
-                          {"slices", pipeline.slices},
-                          {"split", pipeline.equal_work ? "work" : "tokens"}};
-    if (pipeline.in_flight > 0) object["pipeline"]["in_flight"] = pipeline.in_flight;
-  }
+// Tokens have their unit in the key.
+std::string knob_key(const KnobRow& row) {
+  std::string name(row.name());
+  if (row.unit == "tokens" && !name.ends_with("_tokens")) name += "_tokens";
+  return name;
+}
+
+Json pipeline_json(const Pipeline& pipeline) {
+  Json object = {{"stages", pipeline.stages},
+                 {"schedule", pipeline.schedule},
+                 {"virtual_stages", pipeline.virtual_stages},
+                 {"slices", pipeline.slices},
+                 {"split", pipeline.equal_work ? "work" : "tokens"}};
+  if (pipeline.in_flight > 0) object["in_flight"] = pipeline.in_flight;
   return object;
 }
 
@@ -45,31 +58,15 @@ Json tiers_json(const std::array<int64_t, kTierCount>& bytes) {
 }
 
 Json strategy_json(const Strategy& s) {
-  return {{"preset", s.preset},
-          {"parallel", parallel_json(s.parallel)},
-          {"chunk_tokens", s.chunk_tokens},
-          {"block_tokens", s.block_tokens},
-          {"head_groups", s.head_groups},
-          {"kv", name_of(s.kv)},
-          {"idle", name_of(s.idle)},
-          {"prefetch_depth", s.prefetch_depth},
-          {"offload_window", s.offload_window},
-          {"backward_order", name_of(s.backward_order)},
-          {"deterministic", s.deterministic},
-          {"saved",
-           {{"layer_input", saved_json(s.layer_input)},
-            {"qkv", saved_json(s.qkv)},
-            {"attention_out", saved_json(s.attention_out)},
-            {"mlp_input", saved_json(s.mlp_input)},
-            {"mlp_inner", saved_json(s.mlp_inner)}}},
-          {"tiles",
-           {{"projection_tokens", s.projection_tile},
-            {"mlp_tokens", s.mlp_tile},
-            {"loss_tokens", s.loss_tile}}},
-          {"states",
-           {{"parameters", name_of(s.parameters)},
-            {"gradients", name_of(s.gradients)},
-            {"optimizer", name_of(s.optimizer)}}}};
+  Json object = {{"preset", s.preset}, {"parallel", {{"ranks", s.parallel.ranks()}}}};
+  for (const KnobRow& row : knob_rows()) {
+    Json& group = row.group().empty() ? object : object[std::string(row.group())];
+    group[knob_key(row)] = knob_json(row, s);
+  }
+  if (s.parallel.has_pipeline()) {
+    object["parallel"]["pipeline"] = pipeline_json(s.parallel.pipeline);
+  }
+  return object;
 }
 
 Json prediction_json(const Prediction& prediction) {

@@ -11,6 +11,7 @@
 #include "cli/terminal.h"
 #include "models/catalog.h"
 #include "planner/search/search.h"
+#include "planner/strategy/presets.h"
 
 namespace longspan::cli {
 namespace {

@@ -14,6 +14,7 @@
 #include "models/catalog.h"
 #include "planner/explain/rival.h"
 #include "planner/search/sweep.h"
+#include "planner/strategy/presets.h"
 
 namespace longspan::cli {
 namespace {

@@ -8,6 +8,7 @@
 #include "cli/terminal.h"
 #include "planner/plan/fit.h"
 #include "planner/reference/range.h"
+#include "planner/strategy/knobs.h"
 
 namespace longspan::cli {
 namespace {
@@ -17,6 +18,21 @@ void print_line(std::string_view key, const std::string& value) {
 }
 
 std::string tile_text(int64_t tokens) { return tokens == 0 ? "all rows" : format_tokens(tokens); }
+
+// "parameters device, optimizer host": the knobs of a group of the plan file.
+std::string group_text(std::string_view group, const Strategy& s) {
+  std::string text;
+  for (const KnobRow& row : knob_rows()) {
+    if (row.group() != group) continue;
+    const int64_t value = row.at.get(s);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", row.name(),
+                        row.turn == Turn::tile ? tile_text(value) : text_of(row, value));
+    if (row.at.policy == nullptr) continue;
+    const double fraction = (s.*row.at.policy).fraction;
+    if (fraction != 1) text += fmt::format(" x{:.3g}", fraction);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -42,18 +58,6 @@ std::string step_range_text(const HardwareProfile& hw, double step_seconds) {
   return low + " to " + high;
 }
 
-std::string saved_text(const Strategy& s) {
-  std::string text;
-  for (const auto& [name, policy] :
-       {std::pair{"layer_input", s.layer_input}, std::pair{"qkv", s.qkv},
-        std::pair{"attention_out", s.attention_out}, std::pair{"mlp_input", s.mlp_input},
-        std::pair{"mlp_inner", s.mlp_inner}}) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, name_of(policy.where));
-    if (policy.fraction != 1) text += fmt::format(" x{:.3g}", policy.fraction);
-  }
-  return text;
-}
-
 std::string headline(const Plan& plan) {
   return fmt::format("{}, {} tokens, {} micro-batch{}, {}, on {}", plan.model.name,
                      format_tokens(plan.sequence), plan.micro_batches,
@@ -71,16 +75,13 @@ void print_knobs(const Plan& plan) {
   if (s.head_groups > 1) print_line("heads", fmt::format("in {} groups", s.head_groups));
   print_line("keys, values", s.kv == Tier::device ? "resident on device" : "streamed from host");
   print_line("between uses", fmt::format("wait on {}", name_of(s.idle)));
-  print_line("saved", saved_text(s));
+  print_line("saved", group_text("saved", s));
   print_line(
       "backward",
       fmt::format("{}{}, prefetch {}, offload window {}", name_of(s.backward_order),
                   s.deterministic ? ", deterministic" : "", s.prefetch_depth, s.offload_window));
-  print_line("tiles", fmt::format("projection {}, mlp {}, loss {}", tile_text(s.projection_tile),
-                                  tile_text(s.mlp_tile), tile_text(s.loss_tile)));
-  print_line("states",
-             fmt::format("parameters {}, gradients {}, optimizer {}", name_of(s.parameters),
-                         name_of(s.gradients), name_of(s.optimizer)));
+  print_line("tiles", group_text("tiles", s));
+  print_line("states", group_text("states", s));
 }
 
 void print_prediction(const Plan& plan, const Prediction& prediction) {

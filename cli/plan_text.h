@@ -13,8 +13,6 @@ std::string bytes_or_dash(int64_t bytes);
 std::string of_capacity(int64_t bytes, int64_t capacity_bytes);
 /// Where nine of ten runs of a step of so many seconds lie on this hardware: "8.54 to 17.3 s".
 std::string step_range_text(const HardwareProfile& hw, double step_seconds);
-/// What is saved where, short: "layer_input host, qkv recompute x0.5".
-std::string saved_text(const Strategy& strategy);
 
 /// "llama-3.1-8b, 512K tokens, 1 micro-batch, bfloat16, on h100-80g".
 std::string headline(const Plan& plan);

@@ -5,6 +5,7 @@
 
 #include "planner/evaluate/bound_busy.h"
 #include "planner/evaluate/bound_facts.h"
+#include "planner/strategy/knobs.h"
 
 namespace longspan {
 namespace {
@@ -29,10 +30,8 @@ struct TileSeconds {
   std::array<double, 3> seconds;
 };
 
-// What depends on the chunk, block, head groups and grid of a strategy.
+// What depends on the knobs that change sizes (strategy/knobs.h).
 struct Table {
-  int64_t chunk, block, head_groups;
-  Parallel parallel;
   Program program;  // without ops: what the cost model asks of one
   Seconds seconds{};
   TileBytes row{};  // bytes of a tile's row
@@ -82,20 +81,14 @@ struct Bounds::State {
 Table& Bounds::State::table_of(const Strategy& s) {
   for (size_t i = tables.size(); i-- > 0;) {
     Table& t = *tables[i];
-    if (t.chunk == s.chunk_tokens && t.block == s.block_tokens && t.head_groups == s.head_groups &&
-        t.parallel == s.parallel) {
-      return t;
-    }
+    const Strategy& own = t.program.strategy;
+    if (have_same_sizes(own, s) && own.parallel.pipeline == s.parallel.pipeline) return t;
   }
   // A search goes from shape to shape and does not come back to many.
   constexpr size_t kMostTables = 24;
   if (tables.size() == kMostTables) tables.erase(tables.begin());
   tables.push_back(std::make_unique<Table>());
   Table& t = *tables.back();
-  t.chunk = s.chunk_tokens;
-  t.block = s.block_tokens;
-  t.head_groups = s.head_groups;
-  t.parallel = s.parallel;
   t.program.model = request.model;
   t.program.strategy = s;
   t.program.lengths = lengths_of(s, request.sequence);
@@ -112,7 +105,8 @@ Table& Bounds::State::table_of(const Strategy& s) {
 
 // Attention of one layer over all that this rank's chunks see.
 double Bounds::State::attention(const Table& t, OpKind kind) const {
-  const int64_t chunks = t.program.lengths.chunks(), positions = t.parallel.ring;
+  const Parallel& parallel = t.program.strategy.parallel;
+  const int64_t chunks = t.program.lengths.chunks(), positions = parallel.ring;
   const bool narrow = request.dtype != DType::float32;
   std::vector<OpShape> shapes;
   for (int64_t step = 0; step < positions; ++step) {
@@ -120,9 +114,8 @@ double Bounds::State::attention(const Table& t, OpKind kind) const {
     for (int64_t i = 0; i < chunks; ++i) {
       int64_t count = i + 1;
       if (positions > 1) {
-        const int64_t query = global_chunk(t.parallel, 0, i);
-        for (count = 0; count < chunks && global_chunk(t.parallel, source, count) <= query;)
-          ++count;
+        const int64_t query = global_chunk(parallel, 0, i);
+        for (count = 0; count < chunks && global_chunk(parallel, source, count) <= query;) ++count;
       }
       // The very first chunk of the sequence sees itself alone.
       const bool sums = narrow && positions > 1 && i > 0;
@@ -140,7 +133,8 @@ void Bounds::State::fill(Table& t) const {
   const auto of = [&](OpKind kind, Tensor tensor = Tensor::count) {
     return seconds(t, shape_of(kind, tensor));
   };
-  const bool deals_tokens = t.parallel.tensor > 1;
+  const Parallel& parallel = t.program.strategy.parallel;
+  const bool deals_tokens = parallel.tensor > 1;
   const auto part = [&](OpKind kind) {
     OpShape shape = shape_of(kind);
     shape.partial = deals_tokens;
@@ -175,7 +169,7 @@ void Bounds::State::fill(Table& t) const {
     all.read[i] = of(io_read, tensor);
     all.write[i] = of(io_write, tensor);
   }
-  if (t.parallel.ulysses > 1) {
+  if (parallel.ulysses > 1) {
     const auto exchange = [&](Tensor tensor, bool queries_only = false) {
       OpShape shape = shape_of(all_to_all, tensor);
       shape.queries_only = queries_only;
@@ -188,7 +182,7 @@ void Bounds::State::fill(Table& t) const {
     all.dq_exchange = exchange(Tensor::dq);
     all.dq_exchange_only = exchange(Tensor::dq, true);
   }
-  if (t.parallel.ring > 1) {
+  if (parallel.ring > 1) {
     all.kv_shift = of(ring_shift, Tensor::k_all);
     all.dkv_shift = of(ring_shift, Tensor::dk_all);
   }
@@ -196,7 +190,7 @@ void Bounds::State::fill(Table& t) const {
     all.tokens_gather = of(all_gather, Tensor::h_own);
     all.tokens_scatter = of(reduce_scatter, Tensor::sum_own);
   }
-  const bool sharded = t.parallel.shards() > 1;
+  const bool sharded = parallel.shards() > 1;
   for (int kind = 0; kind < 3; ++kind) {
     const auto unit = [&](Tensor first) {
       return static_cast<Tensor>(static_cast<int>(first) + kind);
@@ -210,7 +204,7 @@ void Bounds::State::fill(Table& t) const {
     if (sharded) {
       all.parameters_gather[kind] = of(all_gather, unit(Tensor::params_embedding_shard));
       all.gradients_reduce[kind] = of(reduce_scatter, gradient);
-    } else if (t.parallel.replicas() > 1) {
+    } else if (parallel.replicas() > 1) {
       all.gradients_reduce[kind] = of(all_reduce, gradient);
     }
   }
@@ -426,7 +420,7 @@ void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) 
     }
   }
   if (f.ring && attends) {
-    const double shifts = static_cast<double>(t.parallel.ring - 1);
+    const double shifts = static_cast<double>(f.s.parallel.ring - 1);
     forwards += one.kv_shift * shifts * layers;
     sum += one.kv_shift * shifts * (layers + recomputed(s.attention_out)) +
            one.dkv_shift * (shifts + 1) * layers;
@@ -441,7 +435,7 @@ void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) 
     sum += twice;
     waited += twice;
   }
-  const Stream stream = t.parallel.overlap ? Stream::comm : Stream::compute;
+  const Stream stream = f.s.parallel.overlap ? Stream::comm : Stream::compute;
   const auto steps = static_cast<double>(request.micro_batches);
   busy.in_forward(stream, steps * forwards);
   busy[stream] += steps * sum;
@@ -458,7 +452,7 @@ void Bounds::State::count_states(const Facts& f, const Table& t, Busy& busy) con
   const auto steps = static_cast<double>(request.micro_batches);
   const bool on_device = s.optimizer == Tier::device;
   const bool beside = s.parameters != (on_device ? Tier::device : Tier::host);
-  const Stream comm = t.parallel.overlap ? Stream::comm : Stream::compute;
+  const Stream comm = f.s.parallel.overlap ? Stream::comm : Stream::compute;
   const double of_kind[3] = {1, static_cast<double>(f.layers), 1};
   for (int kind = 0; kind < 3; ++kind) {
     const auto at = [&](Tensor first) { return static_cast<int>(first) + kind; };

@@ -285,11 +285,10 @@ Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, b
         const int64_t layers = program.model.layers;
         program.model = request.model;
         program.model.layers = layers;
-        program.strategy.parallel = request.strategy.parallel;
         program.lengths = sample_lengths(request, t, t.repeats.samples[r]);
-        program.strategy.projection_tile = request.strategy.projection_tile;
-        program.strategy.mlp_tile = request.strategy.mlp_tile;
-        program.strategy.loss_tile = request.strategy.loss_tile;
+        // As the key says, what differs from the strategy it was lowered for are sizes.
+        program.strategy = request.strategy;
+        program.strategy.block_tokens = program.lengths.block;
         program.bytes =
             tensor_bytes(program.model, program.lengths, program.strategy, program.dtype);
         Measures m;

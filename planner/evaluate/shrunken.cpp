@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "planner/program/ops_estimate.h"
+#include "planner/strategy/knobs.h"
 
 namespace longspan {
 namespace {
@@ -257,49 +258,23 @@ void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms
 }
 
 std::string key_of(const StepRequest& r, const ShrunkenPrograms& t) {
+  const Strategy& s = r.strategy;
   std::string key;
+  append_list_key(s, key);
   const auto put = [&](int64_t value) {
     key.append(reinterpret_cast<const char*>(&value), sizeof value);
   };
-  const Strategy& s = r.strategy;
-  int64_t choices = 0;
-  const auto pack = [&](int64_t value, int bits) { choices = choices << bits | value; };
-  pack(static_cast<int>(s.kv), 2);
-  pack(static_cast<int>(s.idle), 2);
-  pack(s.prefetch_depth, 7);
-  pack(s.offload_window, 7);
-  pack(static_cast<int>(s.backward_order), 1);
-  for (const SavedPolicy* p :
-       {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
-    pack(static_cast<int>(p->where), 2);
+  int64_t flags = 0;
+  for (const bool flag :
+       {r.model.tied_embeddings, r.model.attention, t.repeats_blocks, r.ends.first, r.ends.last}) {
+    flags = flags << 1 | static_cast<int64_t>(flag);
   }
-  for (const Tier tier : {s.parameters, s.gradients, s.optimizer}) pack(static_cast<int>(tier), 2);
-  pack(r.model.tied_embeddings, 1);
-  pack(r.model.attention, 1);
-  pack(static_cast<int>(r.dtype), 1);
-  pack(t.repeats_blocks, 1);
-  // Of the degrees, only a ring's shapes the list; the others are sizes.
-  const Parallel& p = s.parallel;
-  pack(p.ulysses > 1, 1);
-  pack(p.tensor > 1, 1);
-  pack(p.ranks() > 1, 1);
-  pack(p.replicas() > 1, 1);
-  pack(p.shards() > 1 ? p.zero : 0, 2);
-  pack(p.overlap, 1);
-  pack(r.ends.first, 1);
-  pack(r.ends.last, 1);
-  put(choices);
-  put(p.ring);
+  put(flags);
+  put(static_cast<int64_t>(r.dtype));
   put(t.repeats_blocks ? s.block_tokens / s.chunk_tokens : 0);
-  put(s.head_groups);
   put(kv_groups(r.model, lengths_of(s, r.sequence)));
-  for (const Dimension* d : {&t.layers, &t.repeats, &t.batches})
+  for (const Dimension* d : {&t.layers, &t.repeats, &t.batches}) {
     put(10 * d->samples[d->count - 1] + d->count);
-  if (is_fractional(s)) {
-    for (const SavedPolicy* p :
-         {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
-      put(static_cast<int64_t>(p->fraction * 1e9));
-    }
   }
   return key;
 }

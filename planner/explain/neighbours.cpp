@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "base/units.h"
+#include "planner/strategy/knobs.h"
 
 namespace longspan {
 namespace {
@@ -26,46 +26,56 @@ class Neighbourhood {
       : own_(s), sequence_(sequence), with_nvme_(with_nvme) {}
 
   std::vector<Neighbour> all() {
-    degrees();
-    zero();
-    overlap();
-    chunk();
-    block();
-    head_groups();
-    tier("kv", &Strategy::kv);
-    tier("idle", &Strategy::idle);
-    count("prefetch_depth", &Strategy::prefetch_depth);
-    count("offload_window", &Strategy::offload_window);
-    backward_order();
-    // The other way round nobody would gain anything.
-    add("deterministic", "true", "false", own_.deterministic,
-        [](Strategy& s) { s.deterministic = false; });
-    saved("saved.layer_input", &Strategy::layer_input, false);
-    saved("saved.qkv", &Strategy::qkv, true);
-    saved("saved.attention_out", &Strategy::attention_out, true);
-    saved("saved.mlp_input", &Strategy::mlp_input, true);
-    saved("saved.mlp_inner", &Strategy::mlp_inner, true);
-    const Parallel& p = own_.parallel;
-    tile("tiles.projection", &Strategy::projection_tile, own_.chunk_tokens / p.ulysses);
-    tile("tiles.mlp", &Strategy::mlp_tile, own_.block_tokens / p.ulysses);
-    tile("tiles.loss", &Strategy::loss_tile, own_.block_tokens / (p.ulysses * p.tensor));
-    state("states.parameters", &Strategy::parameters, false);
-    state("states.gradients", &Strategy::gradients, false);
-    state("states.optimizer", &Strategy::optimizer, with_nvme_);
+    for (const KnobRow& row : knob_rows()) {
+      if (row.matters == nullptr || row.matters(own_, sequence_)) turn(row);
+    }
     return std::move(found_);
   }
 
  private:
+  void turn(const KnobRow& row) {
+    switch (row.turn) {
+      case Turn::words:
+        return words(row);
+      case Turn::off:
+        return to(row, 0);
+      case Turn::step:
+        to(row, row.at.get(own_) - 1);
+        return to(row, row.at.get(own_) + 1);
+      case Turn::trade:
+        return trade(row);
+      case Turn::chunk:
+        return chunk(row);
+      case Turn::block:
+        return block(row);
+      case Turn::groups:
+        to(row, own_.head_groups / smallest_prime_factor(own_.head_groups));
+        return to(row, own_.head_groups * 2);
+      case Turn::tile:
+        return tile(row);
+    }
+  }
+
   template <class Change>
-  void add(std::string knob, std::string from, std::string to, bool matters, const Change& change) {
-    if (!matters) return;
-    Neighbour n{std::move(knob), std::move(from), std::move(to), own_};
+  void add(std::string_view knob, std::string from, std::string to, const Change& change) {
+    Neighbour n{std::string(knob), std::move(from), std::move(to), own_};
     change(n.strategy);
     if (n.strategy != own_) found_.push_back(std::move(n));
   }
 
+  void to(const KnobRow& row, int64_t value) {
+    if (!row.takes(value)) return;
+    add(row.key, text_of(row, row.at.get(own_)), text_of(row, value),
+        [&](Strategy& s) { row.at.set(s, value); });
+  }
+
+  void words(const KnobRow& row) {
+    for (int64_t value = row.least; value <= row.most; ++value) {
+      if (with_nvme_ || text_of(row, value) != "nvme") to(row, value);
+    }
+  }
+
   int64_t share() const { return sequence_ / own_.parallel.ring; }
-  int64_t chunks() const { return share() / own_.chunk_tokens; }
   bool one_block() const { return own_.block_tokens == share(); }
 
   // The largest chunk there can be: a ring deals out two to every position.
@@ -79,128 +89,67 @@ class Neighbourhood {
     s.block_tokens = one_block() ? sequence_ / s.parallel.ring : per_block * s.chunk_tokens;
   }
 
-  void degrees() {
-    struct Degree {
-      const char* name;
-      int64_t Parallel::*field;
-    };
-    constexpr std::array<Degree, 4> degrees{{{"data", &Parallel::data},
-                                             {"tensor", &Parallel::tensor},
-                                             {"ring", &Parallel::ring},
-                                             {"ulysses", &Parallel::ulysses}}};
+  void trade(const KnobRow& less) {
+    const int64_t degree = less.at.get(own_);
+    if (degree == 1) return;
     const Parallel& own = own_.parallel;
-    for (const Degree& less : degrees) {
-      for (const Degree& more : degrees) {
-        const int64_t degree = own.*less.field;
-        if (degree == 1 || more.field == less.field) continue;
-        for (const int64_t factor : {smallest_prime_factor(degree), degree}) {
-          Parallel grid = own;
-          grid.*less.field /= factor;
-          grid.*more.field *= factor;
-          if (grid.tensor > 1 && grid.sequence_ranks() > 1) continue;
-          const auto text = [&](const Parallel& p) {
-            return fmt::format("{} {} x {} {}", less.name, p.*less.field, more.name, p.*more.field);
-          };
-          add("parallel", text(own), text(grid), true, [&](Strategy& s) {
-            s.parallel = grid;
-            if (own_.chunk_tokens == largest_chunk(own)) s.chunk_tokens = largest_chunk(grid);
-            follow(s);
-          });
-          break;
-        }
+    for (const KnobRow& more : knob_rows()) {
+      if (more.turn != Turn::trade || more.key == less.key) continue;
+      for (const int64_t factor : {smallest_prime_factor(degree), degree}) {
+        Strategy traded = own_;
+        less.at.set(traded, degree / factor);
+        more.at.set(traded, more.at.get(own_) * factor);
+        const Parallel& grid = traded.parallel;
+        if (grid.tensor > 1 && grid.sequence_ranks() > 1) continue;
+        const auto text = [&](const Strategy& s) {
+          return fmt::format("{} {} x {} {}", less.name(), less.at.get(s), more.name(),
+                             more.at.get(s));
+        };
+        add(less.group(), text(own_), text(traded), [&](Strategy& s) {
+          s.parallel = grid;
+          if (own_.chunk_tokens == largest_chunk(own)) s.chunk_tokens = largest_chunk(grid);
+          follow(s);
+        });
+        break;
       }
     }
   }
 
-  void zero() {
-    const int64_t stage = own_.parallel.zero;
-    for (const int64_t other : {stage - 1, stage + 1}) {
-      add("parallel.zero", std::to_string(stage), std::to_string(other),
-          own_.parallel.replicas() > 1 && other >= 0 && other <= 3,
-          [=](Strategy& s) { s.parallel.zero = other; });
-    }
-  }
-
-  void overlap() {
-    const bool own = own_.parallel.overlap;
-    const auto text = [](bool on) { return on ? "true" : "false"; };
-    add("parallel.overlap", text(own), text(!own), own_.parallel.ranks() > 1,
-        [=](Strategy& s) { s.parallel.overlap = !own; });
-  }
-
-  void backward_order() {
-    for (const BackwardOrder other : {BackwardOrder::q_outer, BackwardOrder::kv_outer}) {
-      add("backward_order", std::string(name_of(own_.backward_order)), std::string(name_of(other)),
-          chunks() > 1, [=](Strategy& s) { s.backward_order = other; });
-    }
-  }
-
-  void chunk() {
+  void chunk(const KnobRow& row) {
     const int64_t own = own_.chunk_tokens;
     const int64_t more = std::max<int64_t>(1, largest_chunk(own_.parallel) / own);
     for (const int64_t other :
          {own / smallest_prime_factor(own), own * smallest_prime_factor(more)}) {
-      add("chunk_tokens", format_tokens(own), format_tokens(other), other != own, [&](Strategy& s) {
+      if (other == own) continue;
+      add(row.key, format_tokens(own), format_tokens(other), [&](Strategy& s) {
         s.chunk_tokens = other;
         follow(s);
       });
     }
   }
 
-  void block() {
+  void block(const KnobRow& row) {
     const int64_t own = own_.block_tokens, chunk = own_.chunk_tokens;
     std::vector<int64_t> others = {chunk, own / smallest_prime_factor(own / chunk),
                                    own * smallest_prime_factor(share() / own), share()};
     others.erase(std::unique(others.begin(), others.end()), others.end());
     for (const int64_t other : others) {
-      add("block_tokens", format_tokens(own), format_tokens(other), chunks() > 1,
-          [=](Strategy& s) { s.block_tokens = other; });
-    }
-  }
-
-  void head_groups() {
-    const int64_t own = own_.head_groups;
-    const bool whole = own_.chunk_tokens == sequence_ && own_.parallel.tensor == 1;
-    for (const int64_t other : {own / smallest_prime_factor(own), own * 2}) {
-      add("head_groups", std::to_string(own), std::to_string(other), whole,
-          [=](Strategy& s) { s.head_groups = other; });
-    }
-  }
-
-  void count(const char* name, int64_t Strategy::*field) {
-    const int64_t own = own_.*field;
-    for (const int64_t other : {own - 1, own + 1}) {
-      add(name, std::to_string(own), std::to_string(other), other >= 0 && other <= 64,
-          [=](Strategy& s) { s.*field = other; });
-    }
-  }
-
-  void tier(const char* name, Tier Strategy::*field) { state(name, field, false, chunks() > 1); }
-
-  void state(const char* name, Tier Strategy::*field, bool may_file, bool matters = true) {
-    for (const Tier other : {Tier::device, Tier::host, Tier::nvme}) {
-      add(name, std::string(name_of(own_.*field)), std::string(name_of(other)),
-          matters && (other != Tier::nvme || may_file), [=](Strategy& s) { s.*field = other; });
-    }
-  }
-
-  void saved(const char* name, SavedPolicy Strategy::*field, bool may_recompute) {
-    for (const Saved other : {Saved::keep, Saved::recompute, Saved::host, Saved::nvme}) {
-      const bool may =
-          (other != Saved::recompute || may_recompute) && (other != Saved::nvme || with_nvme_);
-      add(name, std::string(name_of((own_.*field).where)), std::string(name_of(other)), may,
-          [=](Strategy& s) { (s.*field).where = other; });
+      add(row.key, format_tokens(own), format_tokens(other),
+          [&](Strategy& s) { s.block_tokens = other; });
     }
   }
 
   // 0 rows, and as many as there are, are all of them.
-  void tile(const char* name, int64_t Strategy::*field, int64_t rows) {
-    const int64_t own = own_.*field > 0 && own_.*field < rows ? own_.*field : 0;
-    const auto text = [](int64_t t) { return t == 0 ? "all rows" : format_tokens(t); };
+  void tile(const KnobRow& row) {
+    const int64_t set = row.at.get(own_), rows = row.rows(own_);
+    const int64_t own = set > 0 && set < rows ? set : 0;
+    const auto turn_to = [&](int64_t tokens) {
+      const auto text = [](int64_t t) { return t == 0 ? "all rows" : format_tokens(t); };
+      add(row.key, text(own), text(tokens), [&](Strategy& s) { row.at.set(s, tokens); });
+    };
     const int64_t half = (own == 0 ? rows : own) / 2;
-    const int64_t twice = 2 * own < rows ? 2 * own : 0;
-    add(name, text(own), text(half), half >= kSmallestTile, [=](Strategy& s) { s.*field = half; });
-    add(name, text(own), text(twice), own != 0, [=](Strategy& s) { s.*field = twice; });
+    if (half >= kSmallestTile) turn_to(half);
+    if (own != 0) turn_to(2 * own < rows ? 2 * own : 0);
   }
 
   const Strategy& own_;

@@ -1,4 +1,7 @@
 // The plan as a file. docs/plan_format.md is the description for people who edit one by hand.
+#include <algorithm>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -9,20 +12,15 @@
 #include "planner/evaluate/evaluate.h"
 #include "planner/plan/plan.h"
 #include "planner/schedule/registry.h"
+#include "planner/strategy/knobs.h"
 
 namespace longspan {
 namespace {
 
 constexpr int64_t kLongestSequence = int64_t{1} << 40;
 constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
-constexpr int64_t kMostHeadGroups = int64_t{1} << 20;
 constexpr std::pair<Tier, const char*> kPeakKeys[] = {
     {Tier::device, "device_bytes"}, {Tier::host, "host_bytes"}, {Tier::nvme, "nvme_bytes"}};
-
-Tier read_tier(const YamlMap& yaml, const std::string& key) {
-  return yaml.one_of<Tier>(key,
-                           {{"device", Tier::device}, {"host", Tier::host}, {"nvme", Tier::nvme}});
-}
 
 // The shortest decimal that reads back to the same double.
 std::string exact(double value) { return fmt::format("{}", value); }
@@ -31,49 +29,44 @@ template <class T>
 void field(YAML::Emitter& out, const char* key, const T& value) {
   out << YAML::Key << key << YAML::Value << value;
 }
-void field(YAML::Emitter& out, const char* key, Tier tier) {
-  field(out, key, std::string(name_of(tier)));
+
+// One of the words that a knob takes.
+int64_t read_word(const YamlMap& yaml, const std::string& key, const KnobRow& row) {
+  const std::string word = yaml.text(key);
+  for (int64_t value = row.least; value <= row.most; ++value) {
+    if (row.takes(value) && word == text_of(row, value)) return value;
+  }
+  throw yaml.error(key, fmt::format("expected {}, got \"{}\"", taken_by(row), word));
 }
 
-Saved read_where(const YamlMap& yaml, const std::string& key) {
-  return yaml.one_of<Saved>(key, {{"keep", Saved::keep},
-                                  {"recompute", Saved::recompute},
-                                  {"host", Saved::host},
-                                  {"nvme", Saved::nvme}});
-}
-
-bool is_map(const YamlMap& yaml, const std::string& key) {
-  try {
-    yaml.map(key);
-    return true;
-  } catch (const Error&) {
-    return false;
+// A policy is `host`, or `{where: host, fraction: 0.5}`.
+void read_knob(const YamlMap& yaml, const KnobRow& row, Strategy& s) {
+  const std::string key(row.name());
+  if (row.optional && !yaml.has(key)) return;
+  if (row.at.kind == KnobKind::number) {
+    row.at.set(s, yaml.whole(key, row.least, std::min(row.most, kLongestSequence)));
+  } else if (row.at.kind == KnobKind::flag) {
+    row.at.set(s, yaml.one_of<int64_t>(key, {{"true", 1}, {"false", 0}}));
+  } else if (row.at.kind == KnobKind::policy && yaml.has_map(key)) {
+    const YamlMap policy = yaml.map(key);
+    row.at.set(s, read_word(policy, "where", row));
+    (s.*row.at.policy).fraction = policy.real("fraction", 0);
+    policy.finish();
+  } else {
+    row.at.set(s, read_word(yaml, key, row));
   }
 }
 
-// `host`, or `{where: host, fraction: 0.5}`.
-SavedPolicy read_saved(const YamlMap& parent, const std::string& key) {
-  SavedPolicy policy;
-  if (!is_map(parent, key)) {
-    policy.where = read_where(parent, key);
-    return policy;
-  }
-  const YamlMap yaml = parent.map(key);
-  policy.where = read_where(yaml, "where");
-  policy.fraction = yaml.real("fraction", 0);
-  yaml.finish();
-  return policy;
-}
-
-void write_saved(YAML::Emitter& out, const char* key, const SavedPolicy& policy) {
-  out << YAML::Key << key << YAML::Value;
-  if (policy.fraction == 1) {
-    out << std::string(name_of(policy.where));
+void write_knob(YAML::Emitter& out, const KnobRow& row, const Strategy& s) {
+  const int64_t value = row.at.get(s);
+  out << YAML::Key << std::string(row.name()) << YAML::Value;
+  if (row.at.policy == nullptr || (s.*row.at.policy).fraction == 1) {
+    out << text_of(row, value);
     return;
   }
   out << YAML::Flow << YAML::BeginMap;
-  field(out, "where", std::string(name_of(policy.where)));
-  field(out, "fraction", exact(policy.fraction));
+  field(out, "where", text_of(row, value));
+  field(out, "fraction", exact((s.*row.at.policy).fraction));
   out << YAML::EndMap;
 }
 
@@ -122,18 +115,16 @@ void write_pipeline(YAML::Emitter& out, const Pipeline& pipeline) {
   out << YAML::EndMap;
 }
 
+// The knobs of Parallel stand in a mapping of their own, beside the strategy's.
+bool is_parallel(const KnobRow& row) { return row.group() == "parallel"; }
+
 // Degrees that are left out are 1; the product is written beside them for people, and must agree.
 Parallel read_parallel(const YamlMap& yaml) {
-  Parallel parallel;
-  for (const auto& [key, degree] : {std::pair{"data", &parallel.data},
-                                    {"tensor", &parallel.tensor},
-                                    {"ring", &parallel.ring},
-                                    {"ulysses", &parallel.ulysses}}) {
-    if (yaml.has(key)) *degree = yaml.whole(key, 1, kMostRanks);
+  Strategy s;
+  for (const KnobRow& row : knob_rows()) {
+    if (is_parallel(row)) read_knob(yaml, row, s);
   }
-  if (yaml.has("zero")) parallel.zero = yaml.whole("zero", 0, 3);
-  if (yaml.has("overlap"))
-    parallel.overlap = yaml.one_of<bool>("overlap", {{"true", true}, {"false", false}});
+  Parallel& parallel = s.parallel;
   if (yaml.has("pipeline")) parallel.pipeline = read_pipeline(yaml.map("pipeline"));
   if (const int64_t ranks = yaml.whole("ranks", 1); ranks != parallel.ranks()) {
     throw yaml.error(
@@ -147,16 +138,14 @@ Parallel read_parallel(const YamlMap& yaml) {
   return parallel;
 }
 
-void write_parallel(YAML::Emitter& out, const Parallel& parallel) {
+void write_parallel(YAML::Emitter& out, const Strategy& s) {
+  const Parallel& parallel = s.parallel;
   out << YAML::Flow << YAML::BeginMap;
   field(out, "ranks", parallel.ranks());
   field(out, "stages", parallel.pipeline.stages);
-  field(out, "data", parallel.data);
-  field(out, "tensor", parallel.tensor);
-  field(out, "ring", parallel.ring);
-  field(out, "ulysses", parallel.ulysses);
-  field(out, "zero", parallel.zero);
-  field(out, "overlap", parallel.overlap);
+  for (const KnobRow& row : knob_rows()) {
+    if (is_parallel(row)) write_knob(out, row, s);
+  }
   if (parallel.has_pipeline()) {
     out << YAML::Key << "pipeline" << YAML::Value;
     write_pipeline(out, parallel.pipeline);
@@ -209,68 +198,36 @@ void check_dtype(const YamlMap& yaml, const Plan& plan) {
 Strategy read_strategy(const YamlMap& yaml) {
   Strategy s;
   s.preset = yaml.text("preset");
-  s.chunk_tokens = yaml.whole("chunk_tokens", 1, kLongestSequence);
-  s.block_tokens = yaml.whole("block_tokens", 1, kLongestSequence);
-  if (yaml.has("head_groups")) s.head_groups = yaml.whole("head_groups", 1, kMostHeadGroups);
-  s.kv = read_tier(yaml, "kv");
-  s.idle = read_tier(yaml, "idle");
-  s.prefetch_depth = yaml.whole("prefetch_depth", 0);
-  s.offload_window = yaml.whole("offload_window", 0);
-  s.backward_order = yaml.one_of<BackwardOrder>(
-      "backward_order",
-      {{"kv-outer", BackwardOrder::kv_outer}, {"q-outer", BackwardOrder::q_outer}});
-  if (yaml.has("deterministic"))
-    s.deterministic = yaml.one_of<bool>("deterministic", {{"true", true}, {"false", false}});
-  const YamlMap saved = yaml.map("saved");
-  s.layer_input = read_saved(saved, "layer_input");
-  s.qkv = read_saved(saved, "qkv");
-  s.attention_out = read_saved(saved, "attention_out");
-  s.mlp_input = read_saved(saved, "mlp_input");
-  s.mlp_inner = read_saved(saved, "mlp_inner");
-  saved.finish();
-  const YamlMap tiles = yaml.map("tiles");
-  s.projection_tile = tiles.whole("projection", 0, kLongestSequence);
-  s.mlp_tile = tiles.whole("mlp", 0, kLongestSequence);
-  s.loss_tile = tiles.whole("loss", 0, kLongestSequence);
-  tiles.finish();
-  const YamlMap states = yaml.map("states");
-  s.parameters = read_tier(states, "parameters");
-  s.gradients = read_tier(states, "gradients");
-  s.optimizer = read_tier(states, "optimizer");
-  states.finish();
-  yaml.finish();
+  std::map<std::string_view, YamlMap> groups = {{"", yaml}};
+  for (const KnobRow& row : knob_rows()) {
+    if (is_parallel(row)) continue;
+    auto group = groups.find(row.group());
+    if (group == groups.end()) {
+      group = groups.emplace(row.group(), yaml.map(std::string(row.group()))).first;
+    }
+    read_knob(group->second, row, s);
+  }
+  for (const auto& [name, group] : groups) group.finish();
   return s;
 }
 
+// A group of knobs is a mapping; it is on one line if no policy of it needs a mapping in turn.
 void write_strategy(YAML::Emitter& out, const Strategy& s) {
   out << YAML::BeginMap;
   field(out, "preset", s.preset);
-  field(out, "chunk_tokens", s.chunk_tokens);
-  field(out, "block_tokens", s.block_tokens);
-  field(out, "head_groups", s.head_groups);
-  field(out, "kv", s.kv);
-  field(out, "idle", s.idle);
-  field(out, "prefetch_depth", s.prefetch_depth);
-  field(out, "offload_window", s.offload_window);
-  field(out, "backward_order", std::string(name_of(s.backward_order)));
-  field(out, "deterministic", s.deterministic);
-  out << YAML::Key << "saved" << YAML::Value << YAML::BeginMap;
-  write_saved(out, "layer_input", s.layer_input);
-  write_saved(out, "qkv", s.qkv);
-  write_saved(out, "attention_out", s.attention_out);
-  write_saved(out, "mlp_input", s.mlp_input);
-  write_saved(out, "mlp_inner", s.mlp_inner);
-  out << YAML::EndMap;
-  out << YAML::Key << "tiles" << YAML::Value << YAML::Flow << YAML::BeginMap;
-  field(out, "projection", s.projection_tile);
-  field(out, "mlp", s.mlp_tile);
-  field(out, "loss", s.loss_tile);
-  out << YAML::EndMap;
-  out << YAML::Key << "states" << YAML::Value << YAML::Flow << YAML::BeginMap;
-  field(out, "parameters", s.parameters);
-  field(out, "gradients", s.gradients);
-  field(out, "optimizer", s.optimizer);
-  out << YAML::EndMap;
+  std::string_view open;
+  for (const KnobRow& row : knob_rows()) {
+    if (is_parallel(row)) continue;
+    if (row.group() != open) {
+      if (!open.empty()) out << YAML::EndMap;
+      open = row.group();
+      out << YAML::Key << std::string(open) << YAML::Value;
+      if (row.at.kind != KnobKind::policy) out << YAML::Flow;
+      out << YAML::BeginMap;
+    }
+    write_knob(out, row, s);
+  }
+  if (!open.empty()) out << YAML::EndMap;
   out << YAML::EndMap;
 }
 
@@ -283,7 +240,7 @@ std::string write_plan(const Plan& plan) {
   field(out, "micro_batches", plan.micro_batches);
   field(out, "dtype", std::string(name_of(plan.dtype)));
   out << YAML::Key << "parallel" << YAML::Value;
-  write_parallel(out, plan.strategy.parallel);
+  write_parallel(out, plan.strategy);
   out << YAML::Key << "strategy" << YAML::Value;
   write_strategy(out, plan.strategy);
   out << YAML::Key << "predicted" << YAML::Value << YAML::BeginMap;

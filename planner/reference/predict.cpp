@@ -21,6 +21,7 @@
 #include "planner/reference/run_time.h"
 #include "planner/reference/stack.h"
 #include "planner/reference/unpublished.h"
+#include "planner/strategy/presets.h"
 
 namespace longspan {
 namespace {

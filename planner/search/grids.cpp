@@ -34,18 +34,6 @@ std::string describe(const ParallelChoice& choice) {
   return text.empty() ? "any degrees" : text;
 }
 
-// How well a grid suits a preset: the larger, compared from the front, the better.
-using Suitability = std::array<int64_t, 4>;
-Suitability suitability(const std::string& preset, const Parallel& p) {
-  if (preset == "megatron-sp") return {p.tensor, p.data, 0, 0};
-  if (preset == "ring") return {-p.tensor, -p.ulysses, p.ring, 0};
-  if (preset == "usp") return {-p.tensor, std::min(p.ulysses, p.ring), -p.data, p.ulysses};
-  const bool deals_tokens =
-      preset == "ulysses" || preset == "alst" || preset == "upipe" || preset == "fpdt";
-  if (deals_tokens) return {-p.tensor, -p.ring, p.ulysses, 0};
-  return {-p.tensor, p.data, p.ulysses, 0};
-}
-
 }  // namespace
 
 int64_t whole_granule(const Parallel& parallel) {
@@ -118,16 +106,14 @@ std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const Paralle
   return found;
 }
 
-Parallel preset_grid(const std::string& preset, const ModelSpec& model, const HardwareProfile& hw,
+Parallel preset_grid(const std::string& name, const ModelSpec& model, const HardwareProfile& hw,
                      const ParallelChoice& choice) {
+  const Preset& preset = preset_named(name);
   const std::vector<Parallel> all = grids(model, hw, choice);
-  Parallel best =
-      *std::max_element(all.begin(), all.end(), [&](const Parallel& a, const Parallel& b) {
-        return suitability(preset, a) < suitability(preset, b);
-      });
-  if (!choice.zero && best.ranks() > 1 && preset != "baseline") {
-    best.zero = preset == "megatron-sp" ? 1 : 3;
-  }
+  Parallel best = *std::max_element(
+      all.begin(), all.end(),
+      [&](const Parallel& a, const Parallel& b) { return preset.suits(a) < preset.suits(b); });
+  if (!choice.zero && best.ranks() > 1) best.zero = preset.zero;
   return best;
 }
 

@@ -10,6 +10,7 @@
 
 #include "hwprofiles/hardware_profile.h"
 #include "planner/strategy/parallel.h"
+#include "planner/strategy/presets.h"
 
 namespace longspan {
 
@@ -48,9 +49,8 @@ std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const Paralle
 std::vector<Parallel> grids_if_any(const ModelSpec& model, int64_t ranks,
                                    const ParallelChoice& choice);
 
-/// The grid of a preset: what its published form uses, as far as heads and choice allow. Presets
-/// without sequence parallelism use data parallelism. ZeRO 3 for all but `baseline` (0) and
-/// `megatron-sp` (1).
+/// The grid of a preset: what its published form uses, as far as heads and choice allow, and its
+/// ZeRO stage where there are several ranks. Throws bad_input as preset_named() and grids().
 Parallel preset_grid(const std::string& preset, const ModelSpec& model, const HardwareProfile& hw,
                      const ParallelChoice& choice);
 

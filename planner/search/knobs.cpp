@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "planner/strategy/presets.h"
+
 namespace longspan {
 namespace {
 
@@ -50,9 +52,7 @@ const std::vector<StatePlacement>& state_placements(bool with_nvme) {
 }
 
 std::vector<StatePlacement> preset_placements(const std::string& preset, const Parallel& grid) {
-  // Presets that offload activations may offload states too; the others keep them on the device.
-  const bool may_offload =
-      preset == "checkpoint-offload" || preset == "alst" || preset == "upipe" || preset == "fpdt";
+  const bool may_offload = preset_named(preset).may_offload_states;
   std::vector<StatePlacement> placements;
   for (const StatePlacement& p : state_placements(false)) {
     if (!may_offload && p.optimizer != Tier::device) break;

@@ -1,8 +1,9 @@
 // A strategy is a point in the space of knobs: what is chunked, kept, recomputed, offloaded, tiled.
 //
-// Published systems (FPDT, ALST, MsT, activation checkpointing) differ in a handful of decisions;
-// here each is a preset over one set of knobs, and the search moves through all of it. A Strategy
-// is a plain value; the same strategy and model always lower to the same program.
+// Published systems are presets over one set of knobs (presets.h), and the search moves through all
+// of it. A Strategy
+// is a plain value; the same strategy and model always lower to the same program. A field here has
+// a row in knobs.h, by which everything that has to know all knobs goes.
 //
 // Legend: S sequence, c chunk, b block (all tokens); u = S/c chunks.
 #pragma once
@@ -20,9 +21,11 @@ namespace longspan {
 
 enum class Tier : uint8_t { device, host, nvme };
 inline constexpr int kTierCount = 3;
+inline constexpr std::string_view kTierNames[] = {"device", "host", "nvme"};
 
 /// What happens to a tensor between its forward and its backward use.
 enum class Saved : uint8_t { keep, recompute, host, nvme };
+inline constexpr std::string_view kSavedNames[] = {"keep", "recompute", "host", "nvme"};
 
 /// A saved tensor's policy, for the first `fraction` of the layers; the others keep it on device.
 struct SavedPolicy {
@@ -34,6 +37,7 @@ struct SavedPolicy {
 /// kv_outer holds one K,V chunk and streams the queries (FPDT); q_outer holds one query chunk and
 /// streams K,V and their gradients, from the last chunk to the first, which is cheaper under GQA.
 enum class BackwardOrder : uint8_t { kv_outer, q_outer };
+inline constexpr std::string_view kOrderNames[] = {"kv-outer", "q-outer"};
 
 struct Strategy {
   std::string preset = "custom";  // where it came from; informational
@@ -82,21 +86,6 @@ struct KnobRule {
   const char* expected;
 };
 std::optional<KnobRule> against_slices(const Strategy& strategy);
-
-/// Preset names in the order they are shown: baseline, checkpoint, checkpoint-offload, mst,
-/// ulysses, ring, usp, megatron-sp, alst, upipe, fpdt. ("auto" is the search, not a preset.)
-const std::vector<std::string>& preset_names();
-
-/// True for presets that are `checkpoint` on a grid of their own, and so nothing else on one rank.
-bool is_grid_preset(std::string_view name);
-
-/// The knobs of a preset for one model and length. `chunk_tokens` is used by the chunked presets
-/// (0: 65536 tokens as published, or S if that is shorter). Throws bad_input for an unknown name.
-Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequence,
-                     int64_t chunk_tokens = 0, const Parallel& parallel = {});
-
-/// True for presets whose attention is chunked, so that a chunk size is theirs to choose.
-bool is_chunked_preset(std::string_view name);
 
 /// Throws bad_input, prefixed by `origin`, with what violation_of() has to say (validity.h), if
 /// anything: knobs out of range, that contradict each other, the model's heads or the length. For a

@@ -9,12 +9,12 @@
 
 #include "base/error.h"
 #include "planner/schedule/registry.h"
+#include "planner/strategy/knobs.h"
 
 namespace longspan {
 namespace {
 
 constexpr int64_t kMostSlices = 4096;
-constexpr int64_t kMostOpsAhead = 64;
 
 struct Question {
   const Strategy& s;
@@ -32,7 +32,8 @@ struct Words {
   const char* key = nullptr;  // where it is not the row's
 };
 
-// A row may rely on those before it, as the walk ends at the first that does not hold.
+// A row may rely on every knob being in range, and on the rows before it, as the walk ends at the
+// first that does not hold.
 struct Check {
   Rule rule;
   const char* key;
@@ -68,55 +69,7 @@ bool fits_tensor(const ModelSpec& model, int64_t degree) {
   return model.heads % degree == 0 && model.kv_heads % degree == 0 && model.ffn % degree == 0;
 }
 
-template <int64_t Parallel::*degree>
-bool is_degree(const Question& q) {
-  return q.grid().*degree >= 1 && q.grid().*degree <= kMostRanks;
-}
-template <int64_t Parallel::*degree>
-Words degree_words(const Question& q) {
-  return {.what = fmt::format("expected 1 to {} ranks", kMostRanks),
-          .got = std::to_string(q.grid().*degree)};
-}
-
-template <SavedPolicy Strategy::*saved>
-bool is_fraction(const Question& q) {
-  return (q.s.*saved).fraction > 0 && (q.s.*saved).fraction <= 1;
-}
-template <SavedPolicy Strategy::*saved>
-Words fraction_words(const Question& q) {
-  return {.what = "fraction must be in (0, 1]", .got = fmt::format("{}", (q.s.*saved).fraction)};
-}
-
-template <int64_t Strategy::*tokens>
-bool is_tile(const Question& q) {
-  return q.s.*tokens >= 0;
-}
-template <int64_t Strategy::*tokens>
-Words tile_words(const Question& q) {
-  return {.what = "expected tokens >= 0", .got = std::to_string(q.s.*tokens)};
-}
-
-template <int64_t Strategy::*ops>
-bool is_ops_ahead(const Question& q) {
-  return q.s.*ops >= 0 && q.s.*ops <= kMostOpsAhead;
-}
-template <int64_t Strategy::*ops>
-Words ops_ahead_words(const Question& q) {
-  return {.what = fmt::format("expected 0 to {} compute ops", kMostOpsAhead),
-          .got = std::to_string(q.s.*ops)};
-}
-
-template <Tier Strategy::*tier>
-bool is_memory(const Question& q) {
-  return q.s.*tier != Tier::nvme;
-}
-Words memory_words(const Question&) { return {.what = "expected device or host", .got = "nvme"}; }
-
-constexpr auto kGridChecks = std::to_array<Check>({
-    {Rule::range, "chunk_tokens", [](const Question& q) { return q.s.chunk_tokens > 0; },
-     [](const Question& q) {
-       return Words{.what = "expected tokens > 0", .got = std::to_string(q.s.chunk_tokens)};
-     }},
+constexpr auto kChecks = std::to_array<Check>({
     {Rule::divisibility, "chunk_tokens",
      [](const Question& q) { return q.sequence % q.s.chunk_tokens == 0; },
      [](const Question& q) {
@@ -132,11 +85,6 @@ constexpr auto kGridChecks = std::to_array<Check>({
        return Words{.what = fmt::format("expected 1 to {} ranks", kMostRanks),
                     .got = std::to_string(q.pipeline().stages)};
      }},
-    {Rule::range, "parallel.data", is_degree<&Parallel::data>, degree_words<&Parallel::data>},
-    {Rule::range, "parallel.tensor", is_degree<&Parallel::tensor>, degree_words<&Parallel::tensor>},
-    {Rule::range, "parallel.ring", is_degree<&Parallel::ring>, degree_words<&Parallel::ring>},
-    {Rule::range, "parallel.ulysses", is_degree<&Parallel::ulysses>,
-     degree_words<&Parallel::ulysses>},
     {Rule::range, "parallel",
      [](const Question& q) {
        const Parallel& p = q.grid();
@@ -148,11 +96,6 @@ constexpr auto kGridChecks = std::to_array<Check>({
        return true;
      },
      [](const Question&) { return Words{.what = fmt::format("more than {} ranks", kMostRanks)}; }},
-    {Rule::range, "parallel.zero",
-     [](const Question& q) { return q.grid().zero >= 0 && q.grid().zero <= 3; },
-     [](const Question& q) {
-       return Words{.what = "expected 0 to 3", .got = std::to_string(q.grid().zero)};
-     }},
     {Rule::heads, "parallel.ulysses",
      [](const Question& q) { return heads_divide_into(q.model, q.grid().ulysses, 1); },
      [](const Question& q) {
@@ -200,9 +143,6 @@ constexpr auto kGridChecks = std::to_array<Check>({
        return Words{fmt::format("a sequence of {} tokens cannot be dealt out to {} ranks evenly",
                                 q.sequence, q.grid().tensor)};
      }},
-});
-
-constexpr auto kKnobChecks = std::to_array<Check>({
     {Rule::divisibility, "block_tokens",
      [](const Question& q) {
        return q.s.block_tokens >= q.s.chunk_tokens && q.s.block_tokens % q.s.chunk_tokens == 0 &&
@@ -234,8 +174,7 @@ constexpr auto kKnobChecks = std::to_array<Check>({
     {Rule::heads, "head_groups",
      [](const Question& q) {
        const int64_t groups = q.s.head_groups;
-       return groups == 1 || (groups > 1 && groups <= q.model.heads &&
-                              heads_divide_into(q.model, q.grid().ulysses, groups));
+       return groups == 1 || heads_divide_into(q.model, q.grid().ulysses, groups);
      },
      [](const Question& q) {
        const int64_t ulysses = q.grid().ulysses, heads = q.model.heads / ulysses;
@@ -265,32 +204,6 @@ constexpr auto kKnobChecks = std::to_array<Check>({
        return Words{"groups of heads attend to the whole sequence at once",
                     fmt::format("set chunk_tokens to {}, or head_groups to 1", q.sequence)};
      }},
-    {Rule::range, "kv", is_memory<&Strategy::kv>, memory_words},
-    {Rule::range, "idle", is_memory<&Strategy::idle>, memory_words},
-    {Rule::range, "prefetch_depth", is_ops_ahead<&Strategy::prefetch_depth>,
-     ops_ahead_words<&Strategy::prefetch_depth>},
-    {Rule::range, "offload_window", is_ops_ahead<&Strategy::offload_window>,
-     ops_ahead_words<&Strategy::offload_window>},
-    {Rule::range, "saved.layer_input", is_fraction<&Strategy::layer_input>,
-     fraction_words<&Strategy::layer_input>},
-    {Rule::range, "saved.layer_input",
-     [](const Question& q) { return q.s.layer_input.where != Saved::recompute; },
-     [](const Question&) {
-       return Words{"there is nothing to recompute it from", "use keep, host or nvme"};
-     }},
-    {Rule::range, "saved.qkv", is_fraction<&Strategy::qkv>, fraction_words<&Strategy::qkv>},
-    {Rule::range, "saved.attention_out", is_fraction<&Strategy::attention_out>,
-     fraction_words<&Strategy::attention_out>},
-    {Rule::range, "saved.mlp_input", is_fraction<&Strategy::mlp_input>,
-     fraction_words<&Strategy::mlp_input>},
-    {Rule::range, "saved.mlp_inner", is_fraction<&Strategy::mlp_inner>,
-     fraction_words<&Strategy::mlp_inner>},
-    {Rule::range, "tiles.projection", is_tile<&Strategy::projection_tile>,
-     tile_words<&Strategy::projection_tile>},
-    {Rule::range, "tiles.mlp", is_tile<&Strategy::mlp_tile>, tile_words<&Strategy::mlp_tile>},
-    {Rule::range, "tiles.loss", is_tile<&Strategy::loss_tile>, tile_words<&Strategy::loss_tile>},
-    {Rule::range, "states.parameters", is_memory<&Strategy::parameters>, memory_words},
-    {Rule::range, "states.gradients", is_memory<&Strategy::gradients>, memory_words},
     {Rule::combination, "parallel.zero",
      [](const Question& q) {
        return q.grid().shards() == 1 || q.grid().zero == 3 || q.s.parameters == Tier::device;
@@ -414,9 +327,18 @@ const Check* first_broken_of(const Question& q) {
 }
 
 const Check* first_broken(const Question& q) {
-  if (const Check* broken = first_broken_of<kGridChecks>(q)) return broken;
-  if (const Check* broken = first_broken_of<kKnobChecks>(q)) return broken;
+  if (const Check* broken = first_broken_of<kChecks>(q)) return broken;
   return q.pipeline().stages == 1 ? nullptr : first_broken_of<kPipelineChecks>(q);
+}
+
+Violation out_of_range(const KnobRow& row, const Strategy& s) {
+  const std::string key(row.key);
+  const int64_t value = row.at.get(s);
+  if (row.takes(value)) {
+    return {Rule::range, key, "expected a fraction in (0, 1]",
+            fmt::format("{}", (s.*row.at.policy).fraction), ""};
+  }
+  return {Rule::range, key, "expected " + taken_by(row), text_of(row, value), ""};
 }
 
 }  // namespace
@@ -433,6 +355,7 @@ std::string to_string(const Violation& v) {
 }
 
 std::optional<Violation> violation_of(const Strategy& s, const ModelSpec& model, int64_t sequence) {
+  if (const KnobRow* row = first_out_of_range(s)) return out_of_range(*row, s);
   const Question q = question_of(s, model, sequence);
   const Check* check = first_broken(q);
   if (check == nullptr) return {};
@@ -442,7 +365,8 @@ std::optional<Violation> violation_of(const Strategy& s, const ModelSpec& model,
 }
 
 bool is_valid(const Strategy& s, const ModelSpec& model, int64_t sequence) {
-  return first_broken(question_of(s, model, sequence)) == nullptr;
+  return first_out_of_range(s) == nullptr &&
+         first_broken(question_of(s, model, sequence)) == nullptr;
 }
 
 void validate(const Strategy& s, const ModelSpec& model, int64_t sequence,

@@ -1,7 +1,8 @@
 // Which strategies are valid, and what is wrong with one that is not.
 //
-// Every rule is a row of one table (validity.cpp): what it is about, when it holds, what to say.
-// Three functions read it. is_valid() only asks: it formats nothing, allocates nothing and throws
+// What a knob takes by itself is said in its row (knobs.h). Every rule about several of them is a
+// row of another table (validity.cpp): what it is about, when it holds, what to say. Three
+// functions read both. is_valid() only asks: it formats nothing, allocates nothing and throws
 // nothing, so that a search may ask it of every candidate. violation_of() says which rule is broken
 // first, in parts. validate() (strategy.h) throws that as one line.
 // All of them are pure and may be called from any thread.

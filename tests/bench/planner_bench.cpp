@@ -16,6 +16,7 @@
 #include "planner/evaluate/fast_path.h"
 #include "planner/search/knobs.h"
 #include "planner/search/search.h"
+#include "planner/strategy/presets.h"
 #include "tests/bench/seconds_of.h"
 
 namespace longspan {

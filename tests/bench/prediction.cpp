@@ -24,6 +24,7 @@
 #include "base/processors.h"
 #include "hwprofiles/catalog.h"
 #include "plan_steps.h"
+#include "planner/strategy/presets.h"
 
 namespace {
 

@@ -20,6 +20,7 @@
 #include "engine/comm/mpi.h"
 #include "engine/profile/profile.h"
 #include "plan_steps.h"
+#include "planner/strategy/presets.h"
 
 namespace {
 

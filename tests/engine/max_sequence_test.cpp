@@ -9,6 +9,7 @@
 #include "engine/comm/local.h"
 #include "engine/train/trainer.h"
 #include "planner/search/search.h"
+#include "planner/strategy/presets.h"
 #include "tests/engine/training_fixture.h"
 
 namespace longspan::testing {

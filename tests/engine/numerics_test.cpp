@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "planner/strategy/presets.h"
 #include "tests/engine/plan_reference.h"
 
 namespace longspan::testing {

@@ -11,6 +11,7 @@
 #include "engine/runtime/executor.h"
 #include "engine/train/states.h"
 #include "models/catalog.h"
+#include "planner/strategy/presets.h"
 #include "tests/engine/plan_runner.h"
 #include "tests/gpu/under_test.h"
 

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "engine/cuda/backend.h"
+#include "planner/strategy/presets.h"
 #include "tests/gpu/cases.h"
 #include "tests/gpu/figures.h"
 #include "tests/gpu/under_test.h"

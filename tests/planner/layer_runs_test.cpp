@@ -14,6 +14,7 @@
 #include "planner/schedule/registry.h"
 #include "planner/search/search.h"
 #include "planner/simulate/simulate.h"
+#include "planner/strategy/presets.h"
 #include "tests/planner/random_plan.h"
 
 namespace longspan {

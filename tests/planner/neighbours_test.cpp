@@ -8,6 +8,7 @@
 #include "planner/evaluate/evaluate.h"
 #include "planner/explain/verdict.h"
 #include "planner/search/search.h"
+#include "planner/strategy/presets.h"
 #include "tests/planner/random_plan.h"
 #include "tests/planner/small_machine.h"
 

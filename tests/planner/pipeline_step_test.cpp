@@ -12,6 +12,7 @@
 #include "planner/program/layout.h"
 #include "planner/program/saved_bytes.h"
 #include "planner/schedule/registry.h"
+#include "planner/strategy/presets.h"
 #include "tests/planner/random_strategy.h"
 
 namespace longspan {

@@ -7,6 +7,7 @@
 #include "models/catalog.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/plan/fit.h"
+#include "planner/strategy/presets.h"
 
 namespace longspan {
 namespace {

@@ -8,6 +8,7 @@
 #include "models/catalog.h"
 #include "models/tensor_slices.h"
 #include "planner/program/layout.h"
+#include "planner/strategy/presets.h"
 #include "tests/planner/random_strategy.h"
 
 namespace longspan::testing {

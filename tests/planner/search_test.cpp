@@ -9,6 +9,7 @@
 #include "planner/evaluate/fast_path.h"
 #include "planner/search/knobs.h"
 #include "planner/search/search.h"
+#include "planner/strategy/presets.h"
 
 namespace longspan {
 namespace {

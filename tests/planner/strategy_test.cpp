@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "models/catalog.h"
 #include "planner/schedule/actions.h"
+#include "planner/strategy/presets.h"
 
 namespace longspan {
 namespace {
@@ -124,7 +125,11 @@ TEST_CASE("groups of heads are whole shares of a rank's heads, over the whole se
   for (const int64_t groups : {1, 2, 4, 8, 16, 32}) {
     CHECK_NOTHROW(validate(grouped(groups), model, 8192, "plan"));
   }
-  for (const int64_t groups : {-1, 0, 3, 64}) {
+  for (const int64_t groups : {-1, 0}) {
+    CHECK_THROWS_WITH(validate(grouped(groups), model, 8192, "plan"),
+                      Catch::Contains("plan: head_groups: expected 1 to"));
+  }
+  for (const int64_t groups : {3, 64}) {
     CHECK_THROWS_WITH(
         validate(grouped(groups), model, 8192, "plan"),
         Catch::Contains("plan: head_groups") && Catch::EndsWith("1, 2, 4, 8, 16, 32"));

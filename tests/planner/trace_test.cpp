@@ -11,6 +11,7 @@
 #include "planner/plan/plan.h"
 #include "planner/program/layout.h"
 #include "planner/simulate/simulate.h"
+#include "planner/strategy/presets.h"
 
 namespace longspan {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "planner/strategy/presets.h"
 
 namespace longspan {
 namespace {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "hwprofiles/catalog.h"
+#include "planner/strategy/presets.h"
 
 using namespace longspan;
 

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "models/catalog.h"
+#include "planner/strategy/presets.h"
 
 using namespace longspan;
 
