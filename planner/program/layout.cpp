@@ -55,7 +55,9 @@ class Pieces {
   PieceState& operator[](int32_t piece) { return states_[piece]; }
 
  private:
-  static bool is_chunked(Tensor t) { return t >= Tensor::k_all && t <= Tensor::dv_all; }
+  static bool is_chunked(Tensor t) {
+    return rows_of(t) == Rows::sequence && t != Tensor::tokens_all;
+  }
 
   const Program& program_;
   std::vector<int32_t> starts_;  // per buffer, and one past the end
