@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "planner/program/op_schema.h"
+
 namespace longspan {
 
 ProgramBuilder::ProgramBuilder(Program& program, LifetimeWatcher* watcher)
@@ -59,6 +61,7 @@ void ProgramBuilder::fill(Op& op, const OpShape& shape, int layer, int index, St
     op.reads |= static_cast<uint16_t>(operand.reads << i);
     op.writes |= static_cast<uint16_t>(operand.writes << i);
   }
+  assert(watcher_ != nullptr || schema_violation(program_, op).empty());
 }
 
 void ProgramBuilder::communicate(const OpShape& shape, int layer, int index,
