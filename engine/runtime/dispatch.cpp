@@ -1,5 +1,7 @@
 #include "engine/runtime/dispatch.h"
 
+#include <cassert>
+
 namespace longspan {
 namespace {
 
@@ -35,6 +37,7 @@ int64_t first_of_shard(const Program& p, int64_t elements) {
 }  // namespace
 
 CopyRange copy_range(const Program& program, const Op& op) {
+  assert(is_copy(op.kind));
   const BufferId from = op.operands[kCopySource], to = op.operands[kCopyDestination];
   const int64_t bytes = std::min(program.bytes_of(from), program.bytes_of(to));
   const auto offset = [&](BufferId larger) -> int64_t {
@@ -59,6 +62,7 @@ HeadGroup StepShape::group_of(const Program& p, int64_t group) const {
 }
 
 std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const {
+  assert(op.kind == OpKind::sum_of_squares);
   const int64_t held = p.bytes_of(op.operands[operand_index(OpKind::sum_of_squares, "grads")]) / 4;
   const int64_t begin = first_of_shard(p, held);
   std::vector<UnitRange> ranges;
@@ -71,6 +75,7 @@ std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const 
 }
 
 std::vector<StepShape::Update> StepShape::updates(const Program& p, const Op& op) const {
+  assert(op.kind == OpKind::adamw);
   const int64_t shard = p.bytes_of(op.operands[operand_index(OpKind::adamw, "m")]) / 4;
   const int64_t begin = first_of_shard(p, shard);
   std::vector<Update> updates;

@@ -137,6 +137,7 @@ void ProgramBuilder::append(const Op& op) {
 
 void ProgramBuilder::end_lifetime(BufferId id) {
   Buffer& buffer = program_.buffers[id];
+  assert(buffer.first_op >= 0 && buffer.last_op < 0);  // some op had it, and it ends once
   buffer.last_op = ops_ - 1;
   if (watcher_ == nullptr) {
     program_.releases.push_back(id);
@@ -174,6 +175,7 @@ void ProgramBuilder::copy(BufferId source, BufferId destination, bool hoist) {
 }
 
 Parked ProgramBuilder::save(BufferId buffer, Saved where) {
+  assert(where == Saved::host || where == Saved::nvme);
   const Buffer b = program_.buffers[buffer];
   const BufferId host = create(b.tensor, Tier::host, b.layer, b.index);
   copy(buffer, host, false);
@@ -181,6 +183,7 @@ Parked ProgramBuilder::save(BufferId buffer, Saved where) {
 }
 
 Parked ProgramBuilder::keep_on_host(BufferId host, Saved where) {
+  assert(program_.buffers[host].tier == Tier::host);
   Parked parked;
   if (where == Saved::nvme) {
     const Buffer b = program_.buffers[host];
@@ -212,6 +215,7 @@ Parked ProgramBuilder::park(BufferId buffer, Saved where) {
 }
 
 BufferId ProgramBuilder::fetch(const Parked& parked) {
+  assert(!parked.empty());
   if (parked.device >= 0) return parked.device;
   const Buffer source = program_.buffers[parked.host >= 0 ? parked.host : parked.file];
   BufferId host = parked.host;

@@ -116,6 +116,8 @@ class Placement {
 }  // namespace
 
 Layout lay_out(const Program& program) {
+  assert(std::all_of(program.buffers.begin(), program.buffers.end(),
+                     [](const Buffer& b) { return b.first_op >= 0 && b.last_op >= b.first_op; }));
   Layout layout;
   Placement placement(program, layout);
   const size_t n_ops = program.ops.size();

@@ -1,6 +1,7 @@
 #include "planner/program/program.h"
 
 #include <fmt/format.h>
+#include <cassert>
 
 #include "planner/program/op_table.h"
 #include "planner/program/workspace.h"
@@ -18,8 +19,9 @@ int64_t Program::shard_offset_bytes(BufferId id) const {
 int64_t Program::chunk_offset_bytes(BufferId id, int64_t chunk) const {
   const Buffer& buffer = buffers[id];
   const int64_t unit_rows = lengths.rows(buffer.tensor);
-  return (chunk * lengths.chunk_rows(buffer.tensor) - buffer.index * unit_rows) *
-         bytes.row[static_cast<int>(buffer.tensor)];
+  const int64_t row = chunk * lengths.chunk_rows(buffer.tensor) - buffer.index * unit_rows;
+  assert(0 <= row && row < unit_rows);
+  return row * bytes.row[static_cast<int>(buffer.tensor)];
 }
 
 int64_t Program::group_offset_bytes(BufferId id, int64_t group) const {

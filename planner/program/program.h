@@ -72,7 +72,7 @@ struct Program {
   /// Where this rank's shard of a state begins in `id`: 0 in a shard, further in where it holds
   /// the whole unit.
   int64_t shard_offset_bytes(BufferId id) const;
-  /// Where the rows of `chunk` begin in a buffer that has rows and covers it.
+  /// Where the rows of `chunk` begin in a buffer. REQUIRES: it has rows, and covers the chunk.
   int64_t chunk_offset_bytes(BufferId id, int64_t chunk) const;
   /// Where the heads of a group begin among those of one rank, in every row of a buffer of
   /// attention's; 0 where it holds one group's.
