@@ -6,6 +6,7 @@
 // case-sensitive and follow the number directly; up to six decimals are read exactly.
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -31,6 +32,7 @@ int64_t checked_add(int64_t a, int64_t b, std::string_view what);
 
 /// The smallest multiple of `multiple` that is >= value. REQUIRES: value >= 0, multiple > 0.
 constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  assert(value >= 0 && multiple > 0);
   return (value + multiple - 1) / multiple * multiple;
 }
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

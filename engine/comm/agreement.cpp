@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <exception>
 #include <new>
 #include <span>
@@ -31,6 +32,7 @@ Verdict verdict_of(const Error& error) {
 }  // namespace
 
 Error current_error() {
+  assert(std::current_exception() != nullptr);
   try {
     throw;
   } catch (const Error& error) {

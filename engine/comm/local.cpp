@@ -1,6 +1,7 @@
 #include "engine/comm/local.h"
 
 #include <algorithm>
+#include <cassert>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -158,7 +159,10 @@ LocalWorld::LocalWorld(int size) {
 
 LocalWorld::~LocalWorld() = default;
 
-Communicator& LocalWorld::rank(int rank) { return *state_->ranks[rank]; }
+Communicator& LocalWorld::rank(int rank) {
+  assert(0 <= rank && rank < static_cast<int>(state_->ranks.size()));
+  return *state_->ranks[rank];
+}
 
 namespace {
 

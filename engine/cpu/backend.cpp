@@ -58,7 +58,8 @@ struct Blocks {
 
 void copy(const Program& program, const Op& op, const OperandPointers& pointers) {
   const CopyRange range = copy_range(program, op);
-  std::memcpy(pointers[1] + range.to_bytes, pointers[0] + range.from_bytes, range.bytes);
+  std::memcpy(pointers[kCopyDestination] + range.to_bytes, pointers[kCopySource] + range.from_bytes,
+              range.bytes);
 }
 
 class CpuBackend final : public Backend {
@@ -74,7 +75,7 @@ class CpuBackend final : public Backend {
            const StepContext& context) override;
 
  private:
-  void adamw_op(const Program& p, const Op& op, const BoundOp& b, ThreadPool& pool,
+  void adamw_op(const Program& p, const Op& op, const OperandPointers& pointers,
                 const StepContext& context);
 
   StepShape step_;
@@ -88,19 +89,22 @@ class CpuBackend final : public Backend {
 void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& pointers,
                      const StepContext& context) {
   if (run_block<float>(blocks_, step_, p, op, pointers)) return;
-  const BoundOp b(p, op, pointers);
   switch (op.kind) {
-    case OpKind::batch:
-      fill_tokens(p, op, b.whole<int32_t>(0), context);
+    case OpKind::batch: {
+      const BoundOp<OpKind::batch> b(p, op, pointers);
+      fill_tokens(p, op, b.whole<int32_t>("tokens"), context);
       break;
-    case OpKind::sum_of_squares:
+    }
+    case OpKind::sum_of_squares: {
+      const BoundOp<OpKind::sum_of_squares> b(p, op, pointers);
       for (const UnitRange& range : step_.counted(p, op)) {
-        sum_of_squares(pool_, b.whole<float>(0) + range.begin, range.end - range.begin,
-                       b.whole<double>(1));
+        sum_of_squares(pool_, b.whole<float>("grads") + range.begin, range.end - range.begin,
+                       b.whole<double>("grad_norm"));
       }
       break;
+    }
     case OpKind::adamw:
-      adamw_op(p, op, b, op.stream == Stream::host ? host_pool_ : pool_, context);
+      adamw_op(p, op, pointers, context);
       break;
     case OpKind::copy_h2d:
     case OpKind::copy_d2h:
@@ -112,16 +116,16 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
   }
 }
 
-void CpuBackend::adamw_op(const Program& p, const Op& op, const BoundOp& b, ThreadPool& pool,
+void CpuBackend::adamw_op(const Program& p, const Op& op, const OperandPointers& pointers,
                           const StepContext& context) {
-  AdamWStep step = adamw_step(context, *b.whole<double>(1));
-  const auto slice = [&](int i) {
-    return b.whole<float>(i) + p.shard_offset_bytes(op.operands[i]) / 4;
-  };
+  const BoundOp<OpKind::adamw> b(p, op, pointers);
+  ThreadPool& pool = op.stream == Stream::host ? host_pool_ : pool_;
+  AdamWStep step = adamw_step(context, *b.whole<double>("grad_norm"));
   for (const StepShape::Update& update : step_.updates(p, op)) {
     step.weight_decay = update.decays ? context.weight_decay : 0;
-    adamw(pool, step, slice(0) + update.first, update.count, slice(4) + update.first,
-          slice(2) + update.first, slice(3) + update.first);
+    adamw(pool, step, b.shard<float>("grads") + update.first, update.count,
+          b.shard<float>("params") + update.first, b.shard<float>("m") + update.first,
+          b.shard<float>("v") + update.first);
   }
 }
 

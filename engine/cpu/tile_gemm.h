@@ -2,6 +2,7 @@
 // packed once and used many times. Single-threaded, no allocation. Internal to engine/cpu.
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 
 #include "engine/cpu/simd.h"
@@ -68,6 +69,7 @@ inline void tile_rest(int64_t m, int64_t k, const float* a, int64_t row_stride, 
 template <bool kAdd>
 inline void tile_gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t row_stride,
                       int64_t col_stride, const float* b, int64_t ldb, float* c, int64_t ldc) {
+  assert(n % kTileCols == 0);
   for (int64_t j = 0; j < n; j += kTileCols) {
     int64_t i = 0;
     for (; i + kTileRows <= m; i += kTileRows) {

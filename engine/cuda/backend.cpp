@@ -40,9 +40,10 @@ class CudaBackend final : public Backend {
            const StepContext& context) override;
 
  private:
-  void adamw_on_device(const Program& p, const Op& op, const BoundOp& b,
+  void adamw_on_device(const Program& p, const Op& op, const BoundOp<OpKind::adamw>& b,
                        const StepContext& context);
-  void adamw_on_host(const Program& p, const Op& op, const BoundOp& b, const StepContext& context);
+  void adamw_on_host(const Program& p, const Op& op, const BoundOp<OpKind::adamw>& b,
+                     const StepContext& context);
 
   StepShape step_;
   Device& device_;
@@ -55,31 +56,36 @@ template <class T>
 void CudaBackend<T>::run(const Program& p, const Op& op, const OperandPointers& pointers,
                          const StepContext& context) {
   const NamedRange range(name_of(op.kind));
-  const BoundOp b(p, op, pointers);
   switch (op.kind) {
-    case OpKind::batch:
-      fill_tokens(p, op, b.whole<int32_t>(0), context);
+    case OpKind::batch: {
+      const BoundOp<OpKind::batch> b(p, op, pointers);
+      fill_tokens(p, op, b.whole<int32_t>("tokens"), context);
       return;
+    }
     case OpKind::copy_h2d:
     case OpKind::copy_d2h: {
       const CopyRange range = copy_range(p, op);
-      copy_bytes(device_.queue(op.stream), pointers[0] + range.from_bytes, range.bytes,
-                 pointers[1] + range.to_bytes);
+      copy_bytes(device_.queue(op.stream), pointers[kCopySource] + range.from_bytes, range.bytes,
+                 pointers[kCopyDestination] + range.to_bytes);
       return;
     }
-    case OpKind::sum_of_squares:
+    case OpKind::sum_of_squares: {
+      const BoundOp<OpKind::sum_of_squares> b(p, op, pointers);
       for (const UnitRange& range : step_.counted(p, op)) {
-        sum_of_squares(device_.queue(op.stream), b.whole<float>(0) + range.begin,
-                       range.end - range.begin, b.whole<double>(1));
+        sum_of_squares(device_.queue(op.stream), b.whole<float>("grads") + range.begin,
+                       range.end - range.begin, b.whole<double>("grad_norm"));
       }
       return;
-    case OpKind::adamw:
+    }
+    case OpKind::adamw: {
+      const BoundOp<OpKind::adamw> b(p, op, pointers);
       if (op.stream == Stream::host) {
         adamw_on_host(p, op, b, context);
       } else {
         adamw_on_device(p, op, b, context);
       }
       return;
+    }
     default:
       if (is_exchange(op.kind)) {
         run_exchange(*ranks_, p, op, pointers);
@@ -89,16 +95,9 @@ void CudaBackend<T>::run(const Program& p, const Op& op, const OperandPointers& 
   }
 }
 
-// An operand at this rank's shard of its unit; null where it is absent.
-template <class E>
-E* shard(const Program& p, const Op& op, const BoundOp& b, int i) {
-  if (i >= op.operand_count || op.operands[i] < 0) return nullptr;
-  return b.whole<E>(i) + p.shard_offset_bytes(op.operands[i]) / static_cast<int64_t>(sizeof(E));
-}
-
 template <class T>
-void CudaBackend<T>::adamw_on_device(const Program& p, const Op& op, const BoundOp& b,
-                                     const StepContext& context) {
+void CudaBackend<T>::adamw_on_device(const Program& p, const Op& op,
+                                     const BoundOp<OpKind::adamw>& b, const StepContext& context) {
   const double t = static_cast<double>(context.step);
   AdamWStep step;
   step.beta1 = static_cast<float>(context.beta1);
@@ -107,30 +106,30 @@ void CudaBackend<T>::adamw_on_device(const Program& p, const Op& op, const Bound
   step.root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(context.beta2, t)));
   step.epsilon = static_cast<float>(context.epsilon);
   step.clip_norm = context.clip_norm;
-  float* grads = shard<float>(p, op, b, 0);
-  float* values = shard<float>(p, op, b, 4);
-  bfloat16* narrowed = shard<bfloat16>(p, op, b, 5);
+  float* grads = b.shard<float>("grads");
+  float* values = b.shard<float>("params");
+  bfloat16* narrowed = b.shard<bfloat16>("narrowed");
   for (const StepShape::Update& update : step_.updates(p, op)) {
     const double decay = update.decays ? context.weight_decay : 0;
     step.keep = static_cast<float>(1 - context.learning_rate * decay);
-    adamw(device_.queue(op.stream), step, b.whole<double>(1), grads + update.first, update.count,
-          values + update.first, shard<float>(p, op, b, 2) + update.first,
-          shard<float>(p, op, b, 3) + update.first,
+    adamw(device_.queue(op.stream), step, b.whole<double>("grad_norm"), grads + update.first,
+          update.count, values + update.first, b.shard<float>("m") + update.first,
+          b.shard<float>("v") + update.first,
           narrowed == nullptr ? nullptr : narrowed + update.first);
   }
 }
 
 template <class T>
-void CudaBackend<T>::adamw_on_host(const Program& p, const Op& op, const BoundOp& b,
+void CudaBackend<T>::adamw_on_host(const Program& p, const Op& op, const BoundOp<OpKind::adamw>& b,
                                    const StepContext& context) {
-  cpu::AdamWStep step = cpu::adamw_step(context, *b.whole<double>(1));
-  float* values = shard<float>(p, op, b, 4);
-  bfloat16* narrowed = shard<bfloat16>(p, op, b, 5);
+  cpu::AdamWStep step = cpu::adamw_step(context, *b.whole<double>("grad_norm"));
+  float* values = b.shard<float>("params");
+  bfloat16* narrowed = b.shard<bfloat16>("narrowed");
   for (const StepShape::Update& update : step_.updates(p, op)) {
     step.weight_decay = update.decays ? context.weight_decay : 0;
-    cpu::adamw(host_pool_, step, shard<float>(p, op, b, 0) + update.first, update.count,
-               values + update.first, shard<float>(p, op, b, 2) + update.first,
-               shard<float>(p, op, b, 3) + update.first,
+    cpu::adamw(host_pool_, step, b.shard<float>("grads") + update.first, update.count,
+               values + update.first, b.shard<float>("m") + update.first,
+               b.shard<float>("v") + update.first,
                narrowed == nullptr ? nullptr : narrowed + update.first);
   }
 }

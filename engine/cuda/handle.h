@@ -1,6 +1,7 @@
 // A handle of a C library that is destroyed with its owner.
 #pragma once
 
+#include <cassert>
 #include <utility>
 
 namespace longspan::cuda {
@@ -22,7 +23,10 @@ class Handle {
 
   Value get() const { return value_; }
   /// For functions that create into a pointer. REQUIRES: it holds nothing yet.
-  Value* out() { return &value_; }
+  Value* out() {
+    assert(value_ == Value{});
+    return &value_;
+  }
 
  private:
   // What destroying may say comes too late to be of use.

@@ -1,5 +1,7 @@
 #include "engine/runtime/dispatch.h"
 
+#include <cassert>
+
 namespace longspan {
 namespace {
 
@@ -35,7 +37,8 @@ int64_t first_of_shard(const Program& p, int64_t elements) {
 }  // namespace
 
 CopyRange copy_range(const Program& program, const Op& op) {
-  const BufferId from = op.operands[0], to = op.operands[1];
+  assert(is_copy(op.kind));
+  const BufferId from = op.operands[kCopySource], to = op.operands[kCopyDestination];
   const int64_t bytes = std::min(program.bytes_of(from), program.bytes_of(to));
   const auto offset = [&](BufferId larger) -> int64_t {
     if (program.bytes_of(larger) == bytes) return 0;
@@ -59,7 +62,9 @@ HeadGroup StepShape::group_of(const Program& p, int64_t group) const {
 }
 
 std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const {
-  const int64_t held = p.bytes_of(op.operands[0]) / 4, begin = first_of_shard(p, held);
+  assert(op.kind == OpKind::sum_of_squares);
+  const int64_t held = p.bytes_of(op.operands[operand_index(OpKind::sum_of_squares, "grads")]) / 4;
+  const int64_t begin = first_of_shard(p, held);
   std::vector<UnitRange> ranges;
   for (const UnitRange& counted : counted_[static_cast<int>(units_[op.index].kind)]) {
     const int64_t first = std::max(counted.begin, begin) - begin;
@@ -70,7 +75,9 @@ std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const 
 }
 
 std::vector<StepShape::Update> StepShape::updates(const Program& p, const Op& op) const {
-  const int64_t shard = p.bytes_of(op.operands[2]) / 4, begin = first_of_shard(p, shard);
+  assert(op.kind == OpKind::adamw);
+  const int64_t shard = p.bytes_of(op.operands[operand_index(OpKind::adamw, "m")]) / 4;
+  const int64_t begin = first_of_shard(p, shard);
   std::vector<Update> updates;
   for (const ParameterTensor& tensor : units_[op.index].tensors) {
     const int64_t first = std::max(tensor.offset, begin) - begin;

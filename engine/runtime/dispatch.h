@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/runtime/backend.h"
+#include "engine/runtime/bound_op.h"
 #include "engine/runtime/heads.h"
 #include "models/model_spec.h"
 #include "models/tensor_slices.h"
@@ -22,47 +23,11 @@
 
 namespace longspan {
 
-/// An op with its operands resolved to typed pointers at the op's own rows.
-class BoundOp {
- public:
-  BoundOp(const Program& program, const Op& op, const OperandPointers& pointers)
-      : program_(program), op_(op), pointers_(pointers) {}
+/// Operands of every op that is_copy().
+inline constexpr int kCopySource = operand_index(OpKind::copy_h2d, "source");
+inline constexpr int kCopyDestination = operand_index(OpKind::copy_h2d, "destination");
 
-  const OpShape& shape() const { return program_.shapes[op_.shape]; }
-  /// Start of operand i, whatever it is.
-  template <class T>
-  T* whole(int i) const {
-    return reinterpret_cast<T*>(pointers_[i]);
-  }
-  /// Operand i at the first row of a chunk.
-  template <class T>
-  T* at(int i, int64_t chunk) const {
-    return reinterpret_cast<T*>(pointers_[i] + program_.chunk_offset_bytes(op_.operands[i], chunk));
-  }
-  /// Operand i of attention at the chunk and head group of the op; null where it is absent.
-  template <class T>
-  T* heads(int i) const {
-    if (pointers_[i] == nullptr) return nullptr;
-    return reinterpret_cast<T*>(pointers_[i] +
-                                program_.chunk_offset_bytes(op_.operands[i], op_.index) +
-                                program_.group_offset_bytes(op_.operands[i], op_.head_group));
-  }
-  /// Elements from one row of operand i to the next; 0 where it is absent.
-  template <class T>
-  int64_t row(int i) const {
-    if (op_.operands[i] < 0) return 0;
-    return program_.bytes.row[static_cast<int>(program_.buffers[op_.operands[i]].tensor)] /
-           static_cast<int64_t>(sizeof(T));
-  }
-  std::byte* pointer(int i) const { return pointers_[i]; }
-
- private:
-  const Program& program_;
-  const Op& op_;
-  const OperandPointers& pointers_;
-};
-
-/// A copy between device and host. Between units of different extent the smaller one moves.
+/// A copy between tiers. Between units of different extent the smaller one moves.
 struct CopyRange {
   int64_t from_bytes = 0, to_bytes = 0;  // where it begins in each
   int64_t bytes = 0;
@@ -109,104 +74,145 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
                const OperandPointers& pointers) {
   using E = Element;
   using F = float;
-  const BoundOp b(p, op, pointers);
+  const OpShape& shape = p.shapes[op.shape];
   const Strategy& s = p.strategy;
   const ModelSpec& model = step.model();
   const int64_t own = p.lengths.own_block(), own_run = p.lengths.own_run();
   const int64_t block = p.lengths.dense_block(), own_chunk = p.lengths.own_chunk();
   const int64_t chunk = p.lengths.chunk, index = op.index;
   // Positions matter to attention only where the mask cuts: in the chunk that is the query's own.
-  const int64_t kv_rows = b.shape().kv_chunks * chunk;
-  const int64_t query = b.shape().diagonal ? kv_rows - chunk : kv_rows;
+  const int64_t kv_rows = shape.kv_chunks * chunk;
+  const int64_t query = shape.diagonal ? kv_rows - chunk : kv_rows;
   const auto tile = [](int64_t wanted, int64_t rows) {
     return wanted > 0 ? std::min(wanted, rows) : rows;
   };
 
   switch (op.kind) {
-    case OpKind::embed_forward:
+    case OpKind::embed_forward: {
+      const BoundOp<OpKind::embed_forward> b(p, op, pointers);
       for (int64_t row = 0, run = index * own / own_run; row < own; row += own_run, ++run) {
-        blocks.embed_forward(b.whole<E>(0), b.whole<int32_t>(1) + row, own_run,
-                             first_token_of_run(p, run), b.whole<E>(2) + row * model.hidden);
+        blocks.embed_forward(b.whole<E>("params"), b.whole<int32_t>("tokens") + row, own_run,
+                             first_token_of_run(p, run), b.whole<E>("x") + row * model.hidden);
       }
       return true;
-    case OpKind::norm_forward:
-      blocks.norm_forward(b.whole<E>(0), b.shape().of_mlp, b.whole<E>(1), own, b.whole<E>(2));
+    }
+    case OpKind::norm_forward: {
+      const BoundOp<OpKind::norm_forward> b(p, op, pointers);
+      blocks.norm_forward(b.whole<E>("params"), shape.of_mlp, b.whole<E>("x"), own,
+                          b.whole<E>("h"));
       return true;
-    case OpKind::qkv_forward:
-      blocks.qkv_forward(b.whole<E>(0), b.at<E>(1, index), b.shape().normed, own_chunk,
+    }
+    case OpKind::qkv_forward: {
+      const BoundOp<OpKind::qkv_forward> b(p, op, pointers);
+      blocks.qkv_forward(b.whole<E>("params"), b.at<E>("x", index), shape.normed, own_chunk,
                          first_own_token(p, index), tile(s.projection_tile, own_chunk),
-                         b.heads<E>(2), b.heads<E>(3), b.heads<E>(4), b.whole<E>(5),
+                         b.heads<E>("q"), b.heads<E>("k"), b.heads<E>("v"), b.whole<E>("workspace"),
                          step.group_of(p, op.head_group));
       return true;
-    case OpKind::attention_forward:
-      blocks.attention_forward(b.at<E>(0, index), b.at<E>(1, op.kv_first), b.at<E>(2, op.kv_first),
-                               query, chunk, 0, kv_rows, b.shape().first, b.heads<E>(3),
-                               b.heads<F>(4), b.whole<E>(5), b.heads<F>(6),
-                               {b.row<E>(3), b.row<F>(4)});
+    }
+    case OpKind::attention_forward: {
+      const BoundOp<OpKind::attention_forward> b(p, op, pointers);
+      blocks.attention_forward(b.at<E>("q", index), b.at<E>("k", op.kv_first),
+                               b.at<E>("v", op.kv_first), query, chunk, 0, kv_rows, shape.first,
+                               b.heads<E>("o"), b.heads<F>("lse"), b.whole<E>("workspace"),
+                               b.heads<F>("o_sum"), {b.row<E>("o"), b.row<F>("lse")});
       return true;
-    case OpKind::out_forward:
-      blocks.out_forward(b.whole<E>(0), b.whole<E>(1), b.whole<E>(2), block, b.whole<E>(3));
+    }
+    case OpKind::out_forward: {
+      const BoundOp<OpKind::out_forward> b(p, op, pointers);
+      blocks.out_forward(b.whole<E>("params"), b.whole<E>("x"), b.whole<E>("o"), block,
+                         b.whole<E>("y"));
       return true;
-    case OpKind::mlp_forward:
-      blocks.mlp_forward(b.whole<E>(0), b.whole<E>(1), block, tile(s.mlp_tile, block),
-                         b.whole<E>(2), b.whole<E>(4), b.whole<E>(3), b.shape().partial);
+    }
+    case OpKind::mlp_forward: {
+      const BoundOp<OpKind::mlp_forward> b(p, op, pointers);
+      blocks.mlp_forward(b.whole<E>("params"), b.whole<E>("y"), block, tile(s.mlp_tile, block),
+                         b.whole<E>("x"), b.whole<E>("inner"), b.whole<E>("workspace"),
+                         shape.partial);
       return true;
-    case OpKind::residual_forward:
-      blocks.residual_forward(b.whole<E>(0), b.shape().of_mlp, b.whole<E>(1), b.whole<E>(2), own,
-                              b.whole<E>(3));
+    }
+    case OpKind::residual_forward: {
+      const BoundOp<OpKind::residual_forward> b(p, op, pointers);
+      blocks.residual_forward(b.whole<E>("params"), shape.of_mlp, b.whole<E>("x"),
+                              b.whole<E>("sum"), own, b.whole<E>("y"));
       return true;
+    }
     case OpKind::loss: {
+      const BoundOp<OpKind::loss> b(p, op, pointers);
       // Where the output matrix is tied it is the embedding's token table, the first tensor there;
       // otherwise it is the last tensor of the head unit.
       const int64_t behind_norm =
           model.tied_embeddings ? 0 : (model.norm == Norm::layernorm ? 2 : 1) * model.hidden;
-      blocks.loss_forward_backward(b.whole<E>(0), b.whole<E>(1) + behind_norm, b.whole<E>(2),
-                                   b.whole<int32_t>(3) + own, own, tile(s.loss_tile, own),
-                                   loss_scale(p), b.whole<double>(4), b.whole<E>(5), b.whole<F>(6),
-                                   b.whole<F>(7) + behind_norm, b.whole<E>(8));
+      blocks.loss_forward_backward(
+          b.whole<E>("head"), b.whole<E>("output") + behind_norm, b.whole<E>("x"),
+          b.whole<int32_t>("tokens") + own, own, tile(s.loss_tile, own), loss_scale(p),
+          b.whole<double>("loss"), b.whole<E>("dx"), b.whole<F>("head_grads"),
+          b.whole<F>("output_grads") + behind_norm, b.whole<E>("workspace"));
       return true;
     }
-    case OpKind::mlp_backward:
-      blocks.mlp_backward(b.whole<E>(0), b.whole<E>(1), b.whole<E>(5), block,
-                          tile(s.mlp_tile, block), b.whole<E>(2), b.whole<F>(3), b.whole<E>(4),
-                          b.shape().partial);
+    case OpKind::mlp_backward: {
+      const BoundOp<OpKind::mlp_backward> b(p, op, pointers);
+      blocks.mlp_backward(b.whole<E>("params"), b.whole<E>("y"), b.whole<E>("inner"), block,
+                          tile(s.mlp_tile, block), b.whole<E>("dx"), b.whole<F>("grads"),
+                          b.whole<E>("workspace"), shape.partial);
       return true;
-    case OpKind::out_backward:
-      blocks.out_backward(b.whole<E>(0), b.whole<E>(1), b.whole<E>(2), block, b.whole<E>(3),
-                          b.whole<F>(4), b.whole<F>(5), b.shape().partial);
+    }
+    case OpKind::out_backward: {
+      const BoundOp<OpKind::out_backward> b(p, op, pointers);
+      blocks.out_backward(b.whole<E>("params"), b.whole<E>("dx"), b.whole<E>("o"), block,
+                          b.whole<E>("d_o"), b.whole<F>("delta"), b.whole<F>("grads"),
+                          shape.partial);
       return true;
-    case OpKind::attention_backward:
-      blocks.attention_backward(b.at<E>(0, index), b.at<E>(1, op.kv_first), b.at<E>(2, op.kv_first),
-                                b.heads<E>(3), b.heads<F>(4), b.heads<F>(5), query, chunk, 0,
-                                kv_rows, op.first_dq, b.at<F>(6, index), op.first_dkv,
-                                b.at<F>(7, op.kv_first), b.at<F>(8, op.kv_first), b.whole<E>(9),
-                                {b.row<E>(3), b.row<F>(4), b.row<F>(5)});
+    }
+    case OpKind::attention_backward: {
+      const BoundOp<OpKind::attention_backward> b(p, op, pointers);
+      blocks.attention_backward(b.at<E>("q", index), b.at<E>("k", op.kv_first),
+                                b.at<E>("v", op.kv_first), b.heads<E>("d_o"), b.heads<F>("lse"),
+                                b.heads<F>("delta"), query, chunk, 0, kv_rows, op.first_dq,
+                                b.at<F>("dq", index), op.first_dkv, b.at<F>("dk", op.kv_first),
+                                b.at<F>("dv", op.kv_first), b.whole<E>("workspace"),
+                                {b.row<E>("d_o"), b.row<F>("lse"), b.row<F>("delta")});
       return true;
-    case OpKind::qkv_backward:
-      blocks.qkv_backward(b.whole<E>(0), b.at<E>(1, index), b.shape().normed, own_chunk,
+    }
+    case OpKind::qkv_backward: {
+      const BoundOp<OpKind::qkv_backward> b(p, op, pointers);
+      blocks.qkv_backward(b.whole<E>("params"), b.at<E>("x", index), shape.normed, own_chunk,
                           first_own_token(p, index), tile(s.projection_tile, own_chunk),
-                          b.heads<F>(2), b.heads<F>(3), b.heads<F>(4), b.at<E>(5, index),
-                          b.whole<F>(6), b.whole<E>(7), step.group_of(p, op.head_group));
+                          b.heads<F>("dq"), b.heads<F>("dk"), b.heads<F>("dv"),
+                          b.at<E>("dx", index), b.whole<F>("grads"), b.whole<E>("workspace"),
+                          step.group_of(p, op.head_group));
       return true;
-    case OpKind::norm_backward:
-      blocks.norm_backward(b.whole<E>(0), b.shape().of_mlp, b.whole<E>(1), b.whole<E>(2), own,
-                           b.whole<E>(3), b.whole<F>(4));
+    }
+    case OpKind::norm_backward: {
+      const BoundOp<OpKind::norm_backward> b(p, op, pointers);
+      blocks.norm_backward(b.whole<E>("params"), shape.of_mlp, b.whole<E>("x"), b.whole<E>("dh"),
+                           own, b.whole<E>("dx"), b.whole<F>("grads"));
       return true;
-    case OpKind::residual_backward:
-      blocks.residual_backward(b.shape().of_mlp, b.whole<E>(0), own, b.whole<F>(1));
+    }
+    case OpKind::residual_backward: {
+      const BoundOp<OpKind::residual_backward> b(p, op, pointers);
+      blocks.residual_backward(shape.of_mlp, b.whole<E>("dx"), own, b.whole<F>("grads"));
       return true;
-    case OpKind::embed_backward:
+    }
+    case OpKind::embed_backward: {
+      const BoundOp<OpKind::embed_backward> b(p, op, pointers);
       for (int64_t row = 0, run = index * own / own_run; row < own; row += own_run, ++run) {
-        blocks.embed_backward(b.whole<int32_t>(0) + row, b.whole<E>(1) + row * model.hidden,
-                              own_run, first_token_of_run(p, run), b.whole<F>(2));
+        blocks.embed_backward(b.whole<int32_t>("tokens") + row,
+                              b.whole<E>("dx") + row * model.hidden, own_run,
+                              first_token_of_run(p, run), b.whole<F>("grads"));
       }
       return true;
-    case OpKind::add:
-      blocks.add(b.whole<F>(1), p.bytes_of(op.operands[0]) / 4, b.whole<F>(0));
+    }
+    case OpKind::add: {
+      const BoundOp<OpKind::add> b(p, op, pointers);
+      blocks.add(b.whole<F>("part"), b.bytes("sum") / 4, b.whole<F>("sum"));
       return true;
-    case OpKind::zero:
-      blocks.zero(b.pointer(0), p.bytes_of(op.operands[0]));
+    }
+    case OpKind::zero: {
+      const BoundOp<OpKind::zero> b(p, op, pointers);
+      blocks.zero(b.whole<std::byte>("buffer"), b.bytes("buffer"));
       return true;
+    }
     default:
       return false;
   }

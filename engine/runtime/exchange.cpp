@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/runtime/bound_op.h"
 #include "models/tensor_slices.h"
 
 namespace longspan {
@@ -37,11 +38,14 @@ class AllToAll {
         ranks_(p.lengths.ulysses),
         rank_(p.place.ulysses),
         group_(members(ulysses_group(p.strategy.parallel, p.place))),
-        staging_(operands[2 * kExchanged]) {
+        staging_(operands[kStaging]) {
+    constexpr int kSource = operand_index(OpKind::all_to_all, "source");
+    constexpr int kDestination = operand_index(OpKind::all_to_all, "destination");
     const bool to_heads = p.shapes[op.shape].to_heads;
     for (int i = 0; i < kExchanged; ++i) {
-      const int own = to_heads ? i : kExchanged + i, heads = to_heads ? kExchanged + i : i;
-      if (op.operands[own] < 0) continue;
+      const int own = i + (to_heads ? kSource : kDestination);
+      const int heads = i + (to_heads ? kDestination : kSource);
+      if (!op.has(own)) continue;
       Exchanged e;
       e.width = row_bytes(p, op.operands[own]);
       e.share = row_bytes(p, op.operands[heads]);
@@ -53,7 +57,7 @@ class AllToAll {
       e.heads = at_chunk(p, op.operands[heads], op.index, operands[heads]);
       tensors_.push_back(e);
     }
-    assert(staged_bytes() <= p.bytes_of(op.operands[2 * kExchanged]));
+    assert(staged_bytes() <= p.bytes_of(op.operands[kStaging]));
   }
 
   // Everyone's share of our tokens goes out packed; our share of everyone's tokens comes in place.
@@ -101,6 +105,8 @@ class AllToAll {
   }
 
  private:
+  static constexpr int kStaging = operand_index(OpKind::all_to_all, "workspace");
+
   static int64_t row_bytes(const Program& p, BufferId id) {
     return p.bytes.row[static_cast<int>(p.buffers[id].tensor)];
   }
@@ -135,21 +141,24 @@ void ring_shift(RankExchange& ranks, const Program& p, const Op& op, const Opera
   const std::vector<int> ring = ranks_of(ring_group(p.strategy.parallel, p.place));
   const size_t n = ring.size(), own = p.place.ring;
   const int next = ring[(own + 1) % n], previous = ring[(own + n - 1) % n];
-  const int64_t k_bytes = p.bytes_of(op.operands[0]), v_bytes = p.bytes_of(op.operands[1]);
-  ranks.exchange(std::vector<Send>{{next, at[0], k_bytes}, {next, at[1], v_bytes}},
-                 std::vector<Receive>{{previous, at[2], k_bytes}, {previous, at[3], v_bytes}});
+  const BoundOp<OpKind::ring_shift> b(p, op, at);
+  const int64_t k_bytes = b.bytes("k"), v_bytes = b.bytes("v");
+  ranks.exchange(std::vector<Send>{{next, b.whole<std::byte>("k"), k_bytes},
+                                   {next, b.whole<std::byte>("v"), v_bytes}},
+                 std::vector<Receive>{{previous, b.whole<std::byte>("next_k"), k_bytes},
+                                      {previous, b.whole<std::byte>("next_v"), v_bytes}});
 }
 
-std::span<std::byte> workspace_of(const Program& p, const Op& op, const OperandPointers& at,
-                                  int i) {
-  return {at[i], static_cast<size_t>(p.bytes_of(op.operands[i]))};
+template <OpKind kind>
+std::span<std::byte> workspace_of(const BoundOp<kind>& b) {
+  return {b.template whole<std::byte>("workspace"), static_cast<size_t>(b.bytes("workspace"))};
 }
 
 void all_gather(RankExchange& ranks, const Program& p, const Op& op, const OperandPointers& at) {
+  const BoundOp<OpKind::all_gather> b(p, op, at);
   const int64_t shard = p.bytes[p.shapes[op.shape].tensor];
-  ranks.all_gather(group_of(p, op),
-                   {at[0] + p.shard_offset_bytes(op.operands[0]), static_cast<size_t>(shard)},
-                   at[1]);
+  ranks.all_gather(group_of(p, op), {b.shard<std::byte>("part"), static_cast<size_t>(shard)},
+                   b.whole<std::byte>("whole"));
 }
 
 void reduce_scatter(RankExchange& ranks, const Program& p, const Op& op,
@@ -157,21 +166,23 @@ void reduce_scatter(RankExchange& ranks, const Program& p, const Op& op,
   const OpShape& shape = p.shapes[op.shape];
   const DType type = is_state(shape.tensor) ? DType::float32 : p.dtype;
   const Group group = group_of(p, op);
-  const int64_t whole = p.bytes_of(op.operands[0]), shard = p.bytes_of(op.operands[1]);
+  const BoundOp<OpKind::reduce_scatter> b(p, op, at);
+  const int64_t whole = b.bytes("parts"), shard = b.bytes("sum");
+  std::byte* parts = b.whole<std::byte>("parts");
   // What is added to the shard is summed in its own place, which nobody needs any more.
-  std::byte* sum = shape.first ? at[1] : at[0] + group.index * shard;
-  ranks.reduce_scatter(group, type, at[0], whole / size_of(type), sum, workspace_of(p, op, at, 2));
+  std::byte* sum = shape.first ? b.whole<std::byte>("sum") : parts + group.index * shard;
+  ranks.reduce_scatter(group, type, parts, whole / size_of(type), sum, workspace_of(b));
   if (shape.first) return;
-  ranks.add_rows(floats(sum), shard / 4, 1, shard / 4, floats(at[1]), shard / 4);
+  ranks.add_rows(floats(sum), shard / 4, 1, shard / 4, b.whole<float>("sum"), shard / 4);
 }
 
 void all_reduce(RankExchange& ranks, const Program& p, const Op& op, const OperandPointers& at) {
+  const BoundOp<OpKind::all_reduce> b(p, op, at);
   const Group group = group_of(p, op);
   if (is_state(p.shapes[op.shape].tensor)) {
-    ranks.all_reduce(group, floats(at[0]), p.bytes_of(op.operands[0]) / 4,
-                     workspace_of(p, op, at, 1));
+    ranks.all_reduce(group, b.whole<float>("sum"), b.bytes("sum") / 4, workspace_of(b));
   } else {
-    ranks.all_reduce(group, reinterpret_cast<double*>(at[0]));
+    ranks.all_reduce(group, b.whole<double>("sum"));
   }
 }
 
@@ -179,12 +190,14 @@ void all_reduce(RankExchange& ranks, const Program& p, const Op& op, const Opera
 // in one exchange, and put back.
 void sum_replicated(RankExchange& ranks, const Program& p, const Op& op,
                     const OperandPointers& at) {
+  const BoundOp<OpKind::sum_replicated> b(p, op, at);
   const OpShape& shape = p.shapes[op.shape];
   const Group group = group_of(p, op);
   const int64_t count = replicated_gradients(p, shape);
-  const std::span<std::byte> workspace = workspace_of(p, op, at, 1);
+  std::byte* grads = b.whole<std::byte>("grads");
+  const std::span<std::byte> workspace = workspace_of(b);
   if (shape.tensor != Tensor::grads_layer) {
-    ranks.all_reduce(group, floats(at[0]), count, workspace);
+    ranks.all_reduce(group, floats(grads), count, workspace);
     return;
   }
   const std::vector<UnitRange> ranges = replicated_in_layer(p.model, p.lengths.tensor);
@@ -194,15 +207,13 @@ void sum_replicated(RankExchange& ranks, const Program& p, const Op& op,
     return bytes;
   };
   std::byte* packed = workspace.data();
-  for (const UnitRange& r : ranges) packed += copy(at[0] + r.begin * 4, r, packed);
+  for (const UnitRange& r : ranges) packed += copy(grads + r.begin * 4, r, packed);
   ranks.all_reduce(group, floats(workspace.data()), count, workspace.subspan(count * 4));
   packed = workspace.data();
-  for (const UnitRange& r : ranges) packed += copy(packed, r, at[0] + r.begin * 4);
+  for (const UnitRange& r : ranges) packed += copy(packed, r, grads + r.begin * 4);
 }
 
 }  // namespace
-
-bool is_exchange(OpKind kind) { return kind >= OpKind::all_to_all && kind < OpKind::count; }
 
 void run_exchange(RankExchange& ranks, const Program& p, const Op& op,
                   const OperandPointers& operands) {

@@ -45,9 +45,7 @@ class RankExchange {
                         float* to, int64_t to_stride) = 0;
 };
 
-/// True for the kinds run_exchange() knows.
-bool is_exchange(OpKind kind);
-
+/// Runs an op that is_exchange(). Throws failed for a kind that no exchange here is of.
 void run_exchange(RankExchange& ranks, const Program& program, const Op& op,
                   const OperandPointers& operands);
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/runtime/bound_op.h"
 #include "planner/plan/plan.h"
 
 namespace longspan {
@@ -102,12 +103,18 @@ void Executor::run_op(const Op& op, const StepContext& context) {
     if (tier < 2) pointers[i] = memory_[tier]->data() + layout_.offsets[id];
   }
   switch (op.kind) {
-    case OpKind::io_read:
-      file_->read(layout_.offsets[op.operands[0]], pointers[1], program_.bytes_of(op.operands[0]));
+    case OpKind::io_read: {
+      const BoundOp<OpKind::io_read> b(program_, op, pointers);
+      file_->read(layout_.offsets[b.id("source")], b.whole<std::byte>("destination"),
+                  b.bytes("source"));
       break;
-    case OpKind::io_write:
-      file_->write(layout_.offsets[op.operands[1]], pointers[0], program_.bytes_of(op.operands[0]));
+    }
+    case OpKind::io_write: {
+      const BoundOp<OpKind::io_write> b(program_, op, pointers);
+      file_->write(layout_.offsets[b.id("destination")], b.whole<std::byte>("source"),
+                   b.bytes("source"));
       break;
+    }
     default:
       backend_.run(program_, op, pointers, context);
   }

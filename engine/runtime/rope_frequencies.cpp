@@ -1,5 +1,6 @@
 #include "engine/runtime/rope_frequencies.h"
 
+#include <cassert>
 #include <cmath>
 #include <numbers>
 
@@ -18,6 +19,7 @@ double scaled(double frequency, const Llama3RopeScaling& s) {
 }  // namespace
 
 std::vector<double> rope_frequencies(const ModelSpec& model) {
+  assert(model.positions == Positions::rope);
   std::vector<double> frequencies;
   for (int64_t i = 0; i < model.head_dim / 2; ++i) {
     const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(model.head_dim);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <cassert>
 
 #include <algorithm>
 #include <cerrno>
@@ -28,6 +29,7 @@ InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
 InputFile::~InputFile() { ::close(fd_); }
 
 void InputFile::read(int64_t offset, void* out, int64_t count) const {
+  assert(offset >= 0 && count >= 0);
   constexpr int64_t largest_read = int64_t{1} << 30;  // the system caps one call near 2 GiB
   auto* bytes = static_cast<char*>(out);
   while (count > 0) {

@@ -72,11 +72,7 @@ std::vector<float> slice_of(const Program& program, int unit, const std::vector<
 
 // Whether a state's buffer is what the kernels read, in a compute type narrower than float.
 bool held_narrow(const Program& program, BufferId buffer) {
-  const Tensor tensor = program.buffers[buffer].tensor;
-  const bool read_by_kernels =
-      tensor <= Tensor::params_head ||
-      (tensor >= Tensor::params_embedding_shard && tensor <= Tensor::params_head_shard);
-  return program.dtype == DType::bfloat16 && read_by_kernels;
+  return program.dtype == DType::bfloat16 && is_parameters(program.buffers[buffer].tensor);
 }
 
 // Writes what a buffer holds of a unit of the model: this rank's slice, or its shard of that;

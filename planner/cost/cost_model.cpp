@@ -109,7 +109,7 @@ double sharing(const HardwareProfile& hw, Kernel kernel) {
 // What the workers share of a kernel: the tiles of a product's result, the queries of attention.
 Product product_of(Kernel kernel, const std::array<double, 3>& shape, double batch) {
   const auto [m, n, k] = shape;
-  if (kernel >= Kernel::attention_forward) return {m, 1, 1, batch};
+  if (!is_product(kernel)) return {m, 1, 1, batch};
   return {m, n, k, batch};
 }
 

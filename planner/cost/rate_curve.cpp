@@ -1,6 +1,7 @@
 #include "planner/cost/rate_curve.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 namespace longspan {
@@ -28,6 +29,7 @@ RateCurve::RateCurve(const RateTable& table) {
 }
 
 double RateCurve::at(double a, double b, double c) const {
+  assert(!empty() && a > 0 && b > 0 && c > 0);
   const std::array<double, 3> raw = {a, b, c};
   std::array<float, 3> x;
   for (int i = 0; i < 3; ++i) {

@@ -48,8 +48,18 @@ enum class Kernel : uint8_t {
 inline constexpr int kKernelCount = static_cast<int>(Kernel::count);
 std::string_view name_of(Kernel);  // the family's name in a hardware profile
 
-/// Products and attention: their work is counted in FLOP.
-inline bool counts_flops(Kernel kernel) { return kernel <= Kernel::attention_backward_diagonal; }
+/// Matrix products.
+inline bool is_product(Kernel kernel) { return kernel <= Kernel::gemm_tn; }
+/// Attention over visible pairs, or over those a mask leaves.
+inline bool is_attention(Kernel kernel) {
+  return kernel >= Kernel::attention_forward && kernel <= Kernel::attention_backward_diagonal;
+}
+/// Their work is counted in FLOP.
+inline bool counts_flops(Kernel kernel) { return is_product(kernel) || is_attention(kernel); }
+/// Bytes on their way between tiers or ranks.
+inline bool is_transfer(Kernel kernel) {
+  return kernel >= Kernel::copy_h2d && kernel < Kernel::count;
+}
 
 struct Primitive {
   Kernel kernel;

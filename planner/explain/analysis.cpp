@@ -26,11 +26,6 @@ Simulated simulate_plan(const Plan& plan) {
 
 namespace {
 
-bool is_copy(OpKind kind) {
-  return kind == OpKind::copy_h2d || kind == OpKind::copy_d2h || kind == OpKind::io_read ||
-         kind == OpKind::io_write;
-}
-
 // Of the ops that `op` waited for, the one that ended last; -1 if it waited for none.
 int32_t blocker_of(const Simulated& s, const Queued& op) {
   int32_t blocker = -1;
@@ -47,7 +42,7 @@ int32_t blocker_of(const Simulated& s, const Queued& op) {
 
 std::string what_of(const Program& program, const Op& op) {
   std::string text(name_of(op.kind));
-  if (op.kind >= OpKind::zero) {
+  if (names_tensor(op.kind)) {
     text += fmt::format(" of {}", name_of(program.shapes[op.shape].tensor));
   }
   return text;

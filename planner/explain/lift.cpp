@@ -5,14 +5,13 @@ namespace longspan {
 std::string lift_for(const StepRequest& refused, Tensor largest, Tier tier) {
   const Strategy& s = refused.strategy;
   if (tier == Tier::nvme) return "a larger nvme capacity";
-  const bool is_state = largest <= Tensor::adam_v_head;
   if (tier == Tier::host) {
-    if (is_state && s.optimizer == Tier::host)
+    if (is_state(largest) && s.optimizer == Tier::host)
       return "optimizer state on nvme, or more host memory";
     if (s.layer_input.where == Saved::host) return "layer inputs on nvme, or more host memory";
     return "more host memory";
   }
-  if (is_state) {
+  if (is_state(largest)) {
     return s.parameters == Tier::host ? "a smaller model unit or a larger device"
                                       : "parameters and optimizer on the host";
   }

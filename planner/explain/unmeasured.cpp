@@ -17,7 +17,7 @@ std::vector<UnmeasuredKernel> unmeasured_kernels(const Plan& plan, const Program
   for (size_t i = 0; i < program.shapes.size(); ++i) {
     work_of(program, program.shapes[i], primitives);
     for (const Primitive& p : primitives) {
-      if (p.kernel >= Kernel::copy_h2d || cost.measured(p)) continue;
+      if (is_transfer(p.kernel) || cost.measured(p)) continue;
       const double seconds = count[i] * cost.seconds(p);
       auto of_kernel = std::find_if(found.begin(), found.end(), [&](const UnmeasuredKernel& other) {
         return other.kernel == p.kernel;

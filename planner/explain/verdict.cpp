@@ -40,7 +40,7 @@ Obstacle resource_of(Stream stream) {
 
 // Exchanges that do not overlap run on the compute stream.
 Obstacle resource_of(const Op& op) {
-  return op.kind >= OpKind::all_to_all ? Obstacle::network_time : resource_of(op.stream);
+  return is_exchange(op.kind) ? Obstacle::network_time : resource_of(op.stream);
 }
 
 Obstacle obstacle_of(Rule rule) {

@@ -27,7 +27,7 @@ TierBytes unit_states(const StepRequest& stage, const TensorBytes& bytes, int64_
   TierBytes sum{};
   const auto add = [&](Tensor first, Tier tier) {
     for (const int unit : units) {
-      sum[static_cast<int>(tier)] += bytes[static_cast<Tensor>(static_cast<int>(first) + unit)];
+      sum[static_cast<int>(tier)] += bytes[unit_tensor(first, static_cast<UnitKind>(unit))];
     }
   };
   add(sharded && s.parallel.zero == 3 ? Tensor::params_embedding_shard : Tensor::params_embedding,

@@ -1,6 +1,8 @@
 #include "planner/program/arena_allocator.h"
 
 #include <algorithm>
+#include <cassert>
+#include <iterator>
 
 namespace longspan {
 namespace {
@@ -16,6 +18,7 @@ void ArenaAllocator::erase(size_t begin, size_t end) {
 }
 
 int64_t ArenaAllocator::allocate(int64_t bytes, Waits* history) {
+  assert(bytes > 0 && bytes % kArenaAlignment == 0);
   // The oldest exact fit: in a loop there nearly always is one.
   const size_t n = fragments_.size();
   size_t exact = n;
@@ -81,6 +84,9 @@ int64_t ArenaAllocator::allocate(int64_t bytes, Waits* history) {
 void ArenaAllocator::free(int64_t offset, int64_t bytes, const Waits* history) {
   const auto after = std::upper_bound(fragments_.begin(), fragments_.end(), offset,
                                       [](int64_t o, const Fragment& f) { return o < f.offset; });
+  assert(offset >= 0 && offset + bytes <= top_);
+  assert(after == fragments_.end() || offset + bytes <= after->offset);
+  assert(after == fragments_.begin() || std::prev(after)->end() <= offset);
   if (history != nullptr) {
     histories_.insert(histories_.begin() + (after - fragments_.begin()), *history);
   }

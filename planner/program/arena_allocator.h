@@ -27,6 +27,7 @@ class ArenaAllocator {
   /// accesses of the memory handed out. Who asks for sizes alone gives no history, neither here nor
   /// to free().
   int64_t allocate(int64_t bytes, Waits* history);
+  /// REQUIRES: what allocate() gave out, whole or in parts, and not free yet.
   void free(int64_t offset, int64_t bytes, const Waits* history);
   int64_t top() const { return top_; }  // bytes ever needed
   /// Appends all that decides where memory to come will lie: the fragments, from the oldest on.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "planner/program/op_schema.h"
+
 namespace longspan {
 
 ProgramBuilder::ProgramBuilder(Program& program, LifetimeWatcher* watcher)
@@ -62,6 +64,7 @@ void ProgramBuilder::fill(Op& op, const OpShape& shape, int layer, int index, St
     op.reads |= static_cast<uint16_t>(operand.reads << i);
     op.writes |= static_cast<uint16_t>(operand.writes << i);
   }
+  assert(watcher_ != nullptr || schema_violation(program_, op).empty());
 }
 
 void ProgramBuilder::communicate(const OpShape& shape, int layer, int index,
@@ -141,6 +144,7 @@ void ProgramBuilder::append(const Op& op) {
 
 void ProgramBuilder::end_lifetime(BufferId id) {
   Buffer& buffer = program_.buffers[id];
+  assert(buffer.first_op >= 0 && buffer.last_op < 0);  // some op had it, and it ends once
   buffer.last_op = ops_ - 1;
   if (watcher_ == nullptr) {
     program_.releases.push_back(id);
@@ -178,6 +182,7 @@ void ProgramBuilder::copy(BufferId source, BufferId destination, bool hoist) {
 }
 
 Parked ProgramBuilder::save(BufferId buffer, Saved where) {
+  assert(where == Saved::host || where == Saved::nvme);
   const Buffer b = program_.buffers[buffer];
   const BufferId host = create(b.tensor, Tier::host, b.layer, b.index);
   copy(buffer, host, false);
@@ -185,6 +190,7 @@ Parked ProgramBuilder::save(BufferId buffer, Saved where) {
 }
 
 Parked ProgramBuilder::keep_on_host(BufferId host, Saved where) {
+  assert(program_.buffers[host].tier == Tier::host);
   Parked parked;
   if (where == Saved::nvme) {
     const Buffer b = program_.buffers[host];
@@ -216,6 +222,7 @@ Parked ProgramBuilder::park(BufferId buffer, Saved where) {
 }
 
 BufferId ProgramBuilder::fetch(const Parked& parked) {
+  assert(!parked.empty());
   if (parked.device >= 0) return parked.device;
   const Buffer source = program_.buffers[parked.host >= 0 ? parked.host : parked.file];
   BufferId host = parked.host;

@@ -103,16 +103,20 @@ class ProgramBuilder {
   Parked park(BufferId buffer, Saved where);
   /// Stores a copy and leaves the device buffer to the caller. REQUIRES: where is host or nvme.
   Parked save(BufferId buffer, Saved where);
-  /// Moves on a buffer that is on the host already: as it is, or from there to a file.
+  /// Moves on a buffer that is on the host already: as it is, or from there to a file. REQUIRES:
+  /// it is on the host.
   Parked keep_on_host(BufferId host, Saved where);
   /// A device buffer with the parked contents: the kept one, or a fresh one loaded ahead of time.
+  /// REQUIRES: !parked.empty().
   BufferId fetch(const Parked& parked);
   /// Frees what fetch() returned, unless that is the kept buffer itself.
   void release_fetched(const Parked& parked, BufferId fetched);
   /// Frees every copy.
   void drop(const Parked& parked);
 
-  void release(BufferId buffer);  // after everything emitted so far
+  /// Ends a lifetime after everything emitted so far. REQUIRES: an op has the buffer, which is
+  /// released once, here or after the window.
+  void release(BufferId buffer);
   void release_after_window(BufferId buffer);
 
   void set_micro_batch(int micro_batch) { micro_batch_ = micro_batch; }

@@ -2,6 +2,7 @@
 // where queues are short and their pushes and pops are the hottest loop of lowering.
 #pragma once
 
+#include <cassert>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -14,15 +15,25 @@ class Fifo {
   bool empty() const { return head_ == tail_; }
   size_t size() const { return tail_ - head_; }
   const T& operator[](size_t i) const { return slots_[(head_ + i) & mask()]; }  // from the front
-  T& front() { return slots_[head_ & mask()]; }
-  T& back() { return slots_[(tail_ - 1) & mask()]; }
+  /// REQUIRES: there is an item, here and in back() and pop_front().
+  T& front() {
+    assert(!empty());
+    return slots_[head_ & mask()];
+  }
+  T& back() {
+    assert(!empty());
+    return slots_[(tail_ - 1) & mask()];
+  }
   /// A slot at the end, with whatever an earlier item has left in it.
   T& push() {
     if (size() == slots_.size()) grow();
     return slots_[tail_++ & mask()];
   }
   void push_back(const T& item) { push() = item; }
-  void pop_front() { ++head_; }
+  void pop_front() {
+    assert(!empty());
+    ++head_;
+  }
 
  private:
   size_t mask() const { return slots_.size() - 1; }  // slots are a power of two

@@ -13,6 +13,8 @@ int64_t padded(int64_t bytes) { return round_up(bytes, kArenaAlignment); }
 }  // namespace
 
 Layout lay_out(const Program& program) {
+  assert(std::all_of(program.buffers.begin(), program.buffers.end(),
+                     [](const Buffer& b) { return b.first_op >= 0 && b.last_op >= b.first_op; }));
   Layout layout;
   layout.offsets.assign(program.buffers.size(), 0);
   // What persists lies below everything else.

@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-bool is_chunked(Tensor t) { return t >= Tensor::k_all && t <= Tensor::dv_all; }
+bool is_chunked(Tensor t) { return rows_of(t) == Rows::sequence && t != Tensor::tokens_all; }
 
 }  // namespace
 

@@ -1,58 +1,17 @@
 #include "planner/program/program.h"
 
 #include <fmt/format.h>
+#include <cassert>
 
+#include "planner/program/op_table.h"
 #include "planner/program/workspace.h"
 
 namespace longspan {
 
-std::string_view name_of(Stream stream) {
-  static constexpr std::string_view names[] = {"compute", "h2d", "d2h", "io", "host", "comm"};
-  return names[static_cast<int>(stream)];
-}
-
-std::string_view name_of(OpKind kind) {
-  static constexpr std::string_view names[] = {"batch",
-                                               "embed_forward",
-                                               "norm_forward",
-                                               "qkv_forward",
-                                               "attention_forward",
-                                               "out_forward",
-                                               "mlp_forward",
-                                               "residual_forward",
-                                               "loss",
-                                               "mlp_backward",
-                                               "out_backward",
-                                               "attention_backward",
-                                               "qkv_backward",
-                                               "norm_backward",
-                                               "residual_backward",
-                                               "embed_backward",
-                                               "add",
-                                               "zero",
-                                               "sum_of_squares",
-                                               "adamw",
-                                               "copy_h2d",
-                                               "copy_d2h",
-                                               "io_read",
-                                               "io_write",
-                                               "all_to_all",
-                                               "ring_shift",
-                                               "all_gather",
-                                               "reduce_scatter",
-                                               "all_reduce",
-                                               "sum_replicated",
-                                               "send",
-                                               "receive"};
-  static_assert(std::size(names) == kOpKindCount);
-  return names[static_cast<int>(kind)];
-}
-
 int64_t Program::shard_offset_bytes(BufferId id) const {
   const Tensor tensor = buffers[id].tensor;
   if (strategy.parallel.shards() == 1) return 0;
-  const bool whole = tensor < Tensor::master_embedding ||
-                     (tensor >= Tensor::grads_embedding && tensor <= Tensor::grads_head);
+  const bool whole = !is_shard(tensor) && (is_parameters(tensor) || is_gradients(tensor));
   const int64_t shard = replica_group(strategy.parallel, place).index;
   return whole ? shard * (bytes[tensor] / strategy.parallel.shards()) : 0;
 }
@@ -60,8 +19,9 @@ int64_t Program::shard_offset_bytes(BufferId id) const {
 int64_t Program::chunk_offset_bytes(BufferId id, int64_t chunk) const {
   const Buffer& buffer = buffers[id];
   const int64_t unit_rows = lengths.rows(buffer.tensor);
-  return (chunk * lengths.chunk_rows(buffer.tensor) - buffer.index * unit_rows) *
-         bytes.row[static_cast<int>(buffer.tensor)];
+  const int64_t row = chunk * lengths.chunk_rows(buffer.tensor) - buffer.index * unit_rows;
+  assert(0 <= row && row < unit_rows);
+  return row * bytes.row[static_cast<int>(buffer.tensor)];
 }
 
 int64_t Program::group_offset_bytes(BufferId id, int64_t group) const {
@@ -111,29 +71,32 @@ int64_t sent_bytes(const Program& p, const Op& op) {
     const int64_t own = cut(group.index + 1) - cut(group.index);
     return 4 * (elements - own + (group.size - 1) * own);
   };
-  const auto operand_bytes = [&](int i) { return p.bytes_of(op.operands[i]); };
+  const auto bytes_of = [&](int operand) { return p.bytes_of(op.operands[operand]); };
   switch (op.kind) {
     case OpKind::all_to_all: {
       // To every other rank: this rank's tokens of its heads, or its tokens of ours.
       int64_t row_bytes = 0;
+      const int heads_at = shape.to_heads ? operand_index(OpKind::all_to_all, "destination")
+                                          : operand_index(OpKind::all_to_all, "source");
       for (int i = 0; i < kExchanged; ++i) {
-        const BufferId heads = op.operands[shape.to_heads ? kExchanged + i : i];
+        const BufferId heads = op.operands[heads_at + i];
         if (heads >= 0) row_bytes += p.bytes.row[static_cast<int>(p.buffers[heads].tensor)];
       }
       return (parallel.ulysses - 1) * p.lengths.own_chunk() * row_bytes;
     }
     case OpKind::ring_shift:
-      return operand_bytes(0) + operand_bytes(1);
+      return bytes_of(operand_index(OpKind::ring_shift, "k")) +
+             bytes_of(operand_index(OpKind::ring_shift, "v"));
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
       return (group.size - 1) * p.bytes[shape.tensor];
     case OpKind::all_reduce:
       if (!is_state(shape.tensor)) return (group.size - 1) * 8;  // everyone's to everyone
-      return summed_everywhere(operand_bytes(0) / 4);
+      return summed_everywhere(bytes_of(operand_index(OpKind::all_reduce, "sum")) / 4);
     case OpKind::sum_replicated:
       return summed_everywhere(replicated_gradients(p, shape));
     case OpKind::send:
-      return operand_bytes(0);
+      return bytes_of(operand_index(OpKind::send, "rows"));
     default:
       return 0;
   }
@@ -142,7 +105,7 @@ int64_t sent_bytes(const Program& p, const Op& op) {
 bool FirstBackward::is(const Op& op, const OpShape& shape) {
   if (op.kind == OpKind::loss) return true;
   received_ |= op.kind == OpKind::receive && shape.tensor == Tensor::dx;
-  return received_ && op.stream == Stream::compute && op.kind < OpKind::all_to_all;
+  return received_ && op.stream == Stream::compute && !is_exchange(op.kind);
 }
 
 size_t first_backward_op(const Program& program) {
@@ -156,7 +119,7 @@ size_t first_backward_op(const Program& program) {
 std::string describe(const Program& program, const Op& op) {
   std::string text(name_of(op.kind));
   const OpShape& shape = program.shapes[op.shape];
-  if (op.kind >= OpKind::zero) text += fmt::format(" {}", name_of(shape.tensor));
+  if (names_tensor(op.kind)) text += fmt::format(" {}", name_of(shape.tensor));
   if (shape.of_mlp) text += " mlp";
   if (op.layer >= 0) text += fmt::format(" L{}", op.layer);
   text += fmt::format(" {}", op.index);

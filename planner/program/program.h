@@ -14,104 +14,11 @@
 #include <string_view>
 #include <vector>
 
+#include "planner/program/op.h"
 #include "planner/program/tensor.h"
 #include "planner/schedule/actions.h"
 
 namespace longspan {
-
-/// Queues of a rank. Ops of one stream run in list order; streams run beside each other.
-enum class Stream : uint8_t { compute, h2d, d2h, io, host, comm };
-inline constexpr int kStreamCount = 6;
-std::string_view name_of(Stream);
-
-/// Operands in order; [w] written, [rw] read and written, otherwise read. An operand in brackets
-/// with "?" may be absent. docs/adding.md says what a new kind needs.
-enum class OpKind : uint8_t {
-  batch,          // tokens_all[w]                       (host stream: filled by the data source)
-  embed_forward,  // params, tokens, x[w]
-  norm_forward,   // params, x or y, h[w]
-  qkv_forward,  // params, x or h, q[w], k[w]?, v[w]?, workspace[w]   (one head group's; without k,
-                // v where it shares them with the group before)
-  attention_forward,  // q, k, v, o[rw]?, lse[rw], workspace[w], o_sum[rw]?   (where a query chunk's
-                      // keys come in several ops and o_sum takes them; the last has o[w], too)
-  out_forward,        // params, x?, o, y[w]                 (y may be x; partial: no x, part[w])
-  mlp_forward,        // params, y, x[w], workspace[w], inner[w]?   (x may be y; partial: h, part)
-  residual_forward,   // params, x, sum, y[w]                (y may be x)
-  loss,               // params head, params output, x, tokens, loss[rw], dx[w], grads head[rw],
-                      // grads output[rw], workspace[w]      (dx may be x)
-  mlp_backward,       // params, y, dx[rw], grads[rw], workspace[w], inner[rw]?  (partial: h, and
-                      // dx of all tokens becomes the part of the gradient of h)
-  out_backward,       // params, dx, o, d_o[w], delta[w], grads[rw]  (d_o may be o)
-  attention_backward,  // q, k, v, d_o, lse, delta, dq[rw], dk[rw], dv[rw], workspace[w]
-  qkv_backward,        // params, x or h, dq[rw], dk[rw]?, dv[rw]?, dx[rw] or dh[w], grads[rw],
-                       // workspace[w]                        (with dk, dv once the last head group
-                       // that shares them is done)
-  norm_backward,       // params, x or y, dh, dx[rw], grads[rw]
-  residual_backward,   // dx, grads[rw]                       (of the bias, where there is one)
-  embed_backward,      // tokens, dx, grads[rw]
-  add,                 // sum[rw], part                       (ring: gradients of keys and values)
-  zero,                // buffer[w]
-  sum_of_squares,      // grads, grad_norm[rw]
-  adamw,               // grads, grad_norm, m[rw], v[rw], params or master[rw], params[w]?
-  copy_h2d,            // source, destination[w]
-  copy_d2h,            // source, destination[w]
-  io_read,             // source, destination[w]              (nvme to host)
-  io_write,            // source, destination[w]              (host to nvme)
-  all_to_all,      // up to three sources, as many destinations[w], workspace[w]: one chunk's tokens
-                   // for heads (of one head group), or heads for tokens, in the Ulysses group
-  ring_shift,      // k, v, next k[w], next v[w]: to the ring's next rank, from the one before
-  all_gather,      // shard, unit[w]                            (shard may be the unit itself); or
-                   // own tokens', all tokens'[w] in the tensor group
-  reduce_scatter,  // grads[rw], shard[rw], workspace[w]: adds the sum over the ranks to the shard;
-                   // or part, sum[w], workspace[w] in the tensor group
-  all_reduce,      // grads[rw], workspace[w]; or loss[rw] or grad_norm[rw]
-  sum_replicated,  // grads[rw], workspace[w]: of what the tensor group holds alike, the sum
-  send,     // x or dx: to the same place in the next stage of the pipeline, or the one before
-  receive,  // x[w] or dx[w]: from there
-  count
-};
-inline constexpr int kOpKindCount = static_cast<int>(OpKind::count);
-std::string_view name_of(OpKind);
-
-using BufferId = int32_t;
-inline constexpr int kMaxOperands = 10;
-inline constexpr int kExchanged = 3;  // tensors one all_to_all exchanges at most
-
-/// What an op costs depends only on this; ops of equal shape share one entry.
-struct OpShape {
-  OpKind kind = OpKind::batch;
-  Tensor tensor = Tensor::count;  // copies, zero, adamw, sum_of_squares: whose unit
-  int32_t kv_chunks = 0;          // attention: chunks of keys ...
-  bool diagonal = false;          // ... of which the last is the query's own
-  bool first = false;             // attention: nothing to merge with
-  bool into_sum = false;          // attention_forward: o_sum is given
-  bool saves_inner = false;       // mlp: inner is written (forward) or given (backward)
-  bool normed = false;            // qkv: the norm is a separate op
-  bool to_heads = false;          // all_to_all: from tokens to heads
-  bool of_mlp = false;            // norm, residual: the MLP's, not attention's
-  bool partial = false;  // out, mlp: one rank's part of a sum over its tensor group; neither norm,
-                         // residual nor the bias that is added once
-  bool queries_only = false;  // qkv, all_to_all: of a head group without its K,V
-  bool on_host = false;       // adamw: by the processor, on its own memory
-  bool operator==(const OpShape&) const = default;
-};
-
-struct Op {
-  OpKind kind = OpKind::batch;
-  Stream stream = Stream::compute;
-  uint8_t operand_count = 0;
-  bool first_dq = false;   // attention_backward: dq is written, not added to
-  bool first_dkv = false;  // likewise dk, dv
-  uint16_t reads = 0;      // bit i: operand i is read
-  uint16_t writes = 0;     // bit i: operand i is written
-  int32_t shape = 0;       // index into Program::shapes
-  int32_t layer = -1;
-  int32_t index = 0;     // block, chunk (of this ring position) or parameter unit it works on
-  int32_t kv_first = 0;  // attention: first chunk of keys
-  int32_t micro_batch = 0;
-  int32_t head_group = 0;  // around attention
-  std::array<BufferId, kMaxOperands> operands{};
-};
 
 struct Buffer {
   Tensor tensor = Tensor::x;
@@ -165,7 +72,7 @@ struct Program {
   /// Where this rank's shard of a state begins in `id`: 0 in a shard, further in where it holds
   /// the whole unit.
   int64_t shard_offset_bytes(BufferId id) const;
-  /// Where the rows of `chunk` begin in a buffer that has rows and covers it.
+  /// Where the rows of `chunk` begin in a buffer. REQUIRES: it has rows, and covers the chunk.
   int64_t chunk_offset_bytes(BufferId id, int64_t chunk) const;
   /// Where the heads of a group begin among those of one rank, in every row of a buffer of
   /// attention's; 0 where it holds one group's.

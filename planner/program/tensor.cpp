@@ -1,6 +1,7 @@
 #include "planner/program/tensor.h"
 
 #include <algorithm>
+#include <cassert>
 #include <optional>
 
 #include "base/units.h"
@@ -151,6 +152,25 @@ bool is_scattered(Tensor tensor) { return kRowKinds[static_cast<int>(tensor)].sc
 bool holds_all_groups(Tensor tensor) { return tensor >= Tensor::o && tensor <= Tensor::delta; }
 
 bool is_state(Tensor tensor) { return tensor <= Tensor::grads_head_shard; }
+bool is_parameters(Tensor tensor) {
+  return tensor <= Tensor::params_head ||
+         (tensor >= Tensor::params_embedding_shard && tensor <= Tensor::params_head_shard);
+}
+bool is_gradients(Tensor tensor) {
+  return (tensor >= Tensor::grads_embedding && tensor <= Tensor::grads_head) ||
+         (tensor >= Tensor::grads_embedding_shard && tensor <= Tensor::grads_head_shard);
+}
+bool is_shard(Tensor tensor) {
+  return tensor >= Tensor::params_embedding_shard && tensor <= Tensor::grads_head_shard;
+}
+bool is_workspace(Tensor tensor) {
+  return tensor >= Tensor::ws_qkv_forward && tensor <= Tensor::ws_replicated;
+}
+
+Tensor unit_tensor(Tensor first, UnitKind kind) {
+  assert(is_state(first) && static_cast<int>(first) % 3 == 0);
+  return static_cast<Tensor>(static_cast<int>(first) + static_cast<int>(kind));
+}
 
 int64_t Lengths::rows(Tensor t) const {
   const RowKind kind = kRowKinds[static_cast<int>(t)];

@@ -128,8 +128,20 @@ bool is_own(Tensor);
 bool is_scattered(Tensor);
 /// True for attention's tensors that hold the heads of all head groups, side by side.
 bool holds_all_groups(Tensor);
-/// Parameters, gradients and optimizer state.
+/// Parameters, gradients and optimizer state, whole or a shard.
 bool is_state(Tensor);
+/// What kernels read of the parameters, in compute dtype; whole or a shard.
+bool is_parameters(Tensor);
+/// Gradients of parameters, whole or a shard.
+bool is_gradients(Tensor);
+/// One rank's shard under ZeRO.
+bool is_shard(Tensor);
+/// Scratch memory of an op, which holds nothing before it and nothing after it.
+bool is_workspace(Tensor);
+
+using UnitKind = ParameterUnit::Kind;
+/// The tensor of a state for a kind of unit. REQUIRES: `first` is the state's embedding tensor.
+Tensor unit_tensor(Tensor first, UnitKind kind);
 
 /// The lengths a program is built for: one ring position's.
 struct Lengths {

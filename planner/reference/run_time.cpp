@@ -141,7 +141,7 @@ class Run {
   Pass sliced(Pass slice, const Pass& whole) const {
     for (size_t i = 0; i < slice.kernels.size(); ++i) {
       const Kernel kernel = slice.kernels[i].kernel;
-      if (kernel < Kernel::attention_forward || kernel == Kernel::pass) continue;
+      if (is_product(kernel) || kernel == Kernel::pass) continue;
       slice.kernels[i] = whole.kernels[i];
       slice.kernels[i].repeats /= number(c_.slices);
     }
@@ -168,7 +168,7 @@ class Run {
   }
   double share(const Primitive& p) const {
     if (p.kernel == Kernel::pass) return stack_.pass_share.value;
-    if (p.kernel < Kernel::attention_forward) return stack_.product_share.value;
+    if (is_product(p.kernel)) return stack_.product_share.value;
     return stack_.attention_share.value / head_cost(p.shape[2]);
   }
   // What a FLOP of a head takes against one of a head of 128 columns, which attention was measured
@@ -220,9 +220,9 @@ class Run {
     const double products = shape_.precision.speed > 1 ? stack_.selective_low_precision.value
                                                        : stack_.selective_products.value;
     for (Primitive p : layer.forward.kernels) {
-      p.repeats *= p.kernel == Kernel::pass               ? stack_.selective_passes.value
-                   : p.kernel < Kernel::attention_forward ? products
-                                                          : 0;
+      p.repeats *= p.kernel == Kernel::pass ? stack_.selective_passes.value
+                   : is_product(p.kernel)   ? products
+                                            : 0;
       if (p.repeats > 0) pass.kernels.push_back(p);
     }
     // The gathers of a tensor group's products, not the sums behind them.

@@ -1,6 +1,7 @@
 #include "planner/schedule/actions.h"
 
 #include <fmt/format.h>
+#include <cassert>
 
 #include <algorithm>
 #include <array>
@@ -30,6 +31,7 @@ std::optional<ActionKind> kind_of(std::string_view word) {
 }
 
 std::vector<Action> single_stage_schedule(int64_t micro_batches) {
+  assert(micro_batches >= 1);
   std::vector<Action> actions;
   actions.reserve(2 * micro_batches + 1);
   for (int32_t m = 0; m < micro_batches; ++m) {

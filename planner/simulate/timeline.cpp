@@ -1,10 +1,12 @@
 #include "planner/simulate/timeline.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace longspan {
 
 std::array<double, kOpKindCount> seconds_by_kind(const Program& program, const Timeline& timeline) {
+  assert(timeline.spans.empty() || timeline.spans.size() == program.ops.size());
   std::array<double, kOpKindCount> seconds{};
   for (size_t i = 0; i < timeline.spans.size(); ++i) {
     const Span& span = timeline.spans[i];

@@ -1,11 +1,13 @@
 #include "planner/strategy/parallel.h"
 
 #include <fmt/format.h>
+#include <cassert>
 
 #include <algorithm>
 
 namespace longspan {
 Place place_of(const Parallel& p, int64_t rank) {
+  assert(0 <= rank && rank < p.stage_ranks());
   return {rank, rank / (p.ulysses * p.ring * p.tensor), rank / (p.ulysses * p.ring) % p.tensor,
           rank / p.ulysses % p.ring, rank % p.ulysses};
 }
@@ -41,6 +43,7 @@ std::vector<int> ranks_of(const RankGroup& group) {
 }
 
 int64_t global_chunk(const Parallel& p, int64_t ring, int64_t local) {
+  assert(0 <= ring && ring < p.ring && local >= 0);
   if (p.ring == 1) return local;
   const int64_t in_pair = local % 2 == 0 ? ring : 2 * p.ring - 1 - ring;
   return local / 2 * 2 * p.ring + in_pair;

@@ -10,6 +10,7 @@
 #include "engine/runtime/executor.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/states.h"
+#include "planner/program/op_table.h"
 
 namespace longspan::testing {
 
@@ -66,9 +67,10 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
   const bool waits = backend->queues() == nullptr || step.random_order;
   executor.before_op = [&](const Op& op) {
     if (op.kind != OpKind::adamw || !waits) return;
+    const BufferId grads = op.operands[operand_index(OpKind::adamw, "grads")];
     std::vector<float>& gradient = outcome.gradients[op.index];
-    gradient.resize(p.bytes_of(op.operands[0]) / 4);
-    executor.read(op.operands[0], gradient.data());
+    gradient.resize(p.bytes_of(grads) / 4);
+    executor.read(grads, gradient.data());
   };
   StepContext context;
   context.step = 1;

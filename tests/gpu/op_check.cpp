@@ -18,17 +18,22 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 constexpr int64_t kAlignment = 256;
-constexpr int kOutput = 3, kOutputSum = 6;  // operands of attention_forward
-constexpr int kMaster = 4, kNarrowed = 5;   // of adamw
+constexpr int kOutput = operand_index(OpKind::attention_forward, "o");
+constexpr int kOutputSum = operand_index(OpKind::attention_forward, "o_sum");
+constexpr int kMaster = operand_index(OpKind::adamw, "params");
+constexpr int kNarrowed = operand_index(OpKind::adamw, "narrowed");
 
-bool is_workspace(Tensor t) { return t >= Tensor::ws_qkv_forward && t < Tensor::loss; }
 bool is_double(Tensor t) { return t == Tensor::loss || t == Tensor::grad_norm; }
 bool is_integer(Tensor t) { return t == Tensor::tokens || t == Tensor::tokens_all; }
 
 // Whether an operand is of no meaning once the op is done with it.
 bool is_used_up(const Op& op, int operand) {
-  return (op.kind == OpKind::qkv_backward && operand >= 2 && operand <= 4) ||
-         (op.kind == OpKind::mlp_backward && operand == 5);
+  return (op.kind == OpKind::qkv_backward &&
+          (operand == operand_index(OpKind::qkv_backward, "dq") ||
+           operand == operand_index(OpKind::qkv_backward, "dk") ||
+           operand == operand_index(OpKind::qkv_backward, "dv"))) ||
+         (op.kind == OpKind::mlp_backward &&
+          operand == operand_index(OpKind::mlp_backward, "inner"));
 }
 
 // A buffer among the operands of an op.
@@ -100,14 +105,14 @@ class Reference {
     }
     if (op.kind == OpKind::io_read || op.kind == OpKind::io_write) {
       const CopyRange range = copy_range(program_, op);
-      std::memcpy(pointers[1] + range.to_bytes, pointers[0] + range.from_bytes, range.bytes);
-    } else if (op.kind == OpKind::attention_forward && op.operand_count > kOutputSum &&
-               op.operands[kOutputSum] >= 0) {
+      std::memcpy(pointers[kCopyDestination] + range.to_bytes,
+                  pointers[kCopySource] + range.from_bytes, range.bytes);
+    } else if (op.kind == OpKind::attention_forward && op.has(kOutputSum)) {
       attend_into_sum(op, pointers, context);
     } else {
       backend_->run(program_, op, pointers, context);
     }
-    if (op.kind == OpKind::adamw && op.operand_count > kNarrowed && op.operands[kNarrowed] >= 0) {
+    if (op.kind == OpKind::adamw && op.has(kNarrowed)) {
       at(op.operands[kNarrowed]) = at(op.operands[kMaster]);
     }
   }

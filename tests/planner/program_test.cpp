@@ -9,10 +9,14 @@
 #include "models/tensor_slices.h"
 #include "planner/program/layout.h"
 #include "planner/strategy/presets.h"
+#include "planner/program/op_table.h"
 #include "tests/planner/random_strategy.h"
 
 namespace longspan::testing {
 namespace {
+
+constexpr int kOutput = operand_index(OpKind::attention_forward, "o");
+constexpr int kOutputSum = operand_index(OpKind::attention_forward, "o_sum");
 
 void check_lifetimes(const Program& program) {
   std::vector<bool> written(program.buffers.size());
@@ -337,11 +341,11 @@ TEST_CASE("where keys come in several ops, a narrow output is summed in float un
           for (const Op* op : ops) {
             const bool last = op == ops.back();
             CHECK(p.shapes[op->shape].into_sum == sums);
-            CHECK((op->operands[3] >= 0) == (!sums || last));
-            CHECK((op->operands[6] >= 0) == sums);
+            CHECK(op->has(kOutput) == (!sums || last));
+            CHECK(op->has(kOutputSum) == sums);
             if (!sums) continue;
-            const BufferId sum = op->operands[6];
-            CHECK(sum == ops[0]->operands[6]);
+            const BufferId sum = op->operands[kOutputSum];
+            CHECK(sum == ops[0]->operands[kOutputSum]);
             CHECK(p.bytes_of(sum) == 4 * p.lengths.chunk * model.attention_width());
             CHECK(&p.ops[p.buffers[sum].first_op] == ops[0]);
             // Copies that were issued ahead may follow the last of them, nothing that computes.

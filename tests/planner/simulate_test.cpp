@@ -131,9 +131,7 @@ TEST_CASE("copies that fit under compute cost nothing") {
   const Layout layout = lay_out(program);
   std::vector<double> durations(program.shapes.size());
   for (size_t i = 0; i < durations.size(); ++i) {
-    const OpKind kind = program.shapes[i].kind;
-    const bool copy = kind == OpKind::copy_h2d || kind == OpKind::copy_d2h;
-    durations[i] = copy ? 1e-6 : 1e-3;
+    durations[i] = is_copy(program.shapes[i].kind) ? 1e-6 : 1e-3;
   }
   const Timeline timeline = simulate(program, layout, durations, no_interference());
   const double compute = timeline.busy_seconds[static_cast<int>(Stream::compute)];

@@ -232,9 +232,11 @@ class StepLowering {
     }
     return unit != head_unit() || program_.ends.last;
   }
-  int unit_kind(int unit) const { return unit == 0 ? 0 : unit == head_unit() ? 2 : 1; }
-  static Tensor of_unit(Tensor first, int kind) {
-    return static_cast<Tensor>(static_cast<int>(first) + kind);
+  /// A unit's tensor of the state that begins with `first`.
+  Tensor of_unit(Tensor first, int unit) const {
+    return unit_tensor(first, unit == embedding_unit() ? UnitKind::embedding
+                              : unit == head_unit()    ? UnitKind::head
+                                                       : UnitKind::layer);
   }
   Saved saved(const SavedPolicy& policy, int layer) const;
   int block_of(int chunk) const { return chunk / chunks_per_block_; }

@@ -43,7 +43,7 @@ void StepLowering::run() {
 
 void StepLowering::create_states() {
   const auto persistent = [&](Tensor first, int unit, Tier tier) {
-    const Tensor tensor = of_unit(first, unit_kind(unit));
+    const Tensor tensor = of_unit(first, unit);
     return builder_.create(tensor, tier, unit - 1, unit, true);
   };
   const int n = units();
@@ -91,18 +91,18 @@ BufferId StepLowering::parameters(int unit) {
 
 void StepLowering::prefetch_parameters(int unit) {
   if (working_[unit] >= 0) return;
-  const int kind = unit_kind(unit), layer = unit - 1;
-  working_[unit] = device(of_unit(Tensor::params_embedding, kind), layer, unit);
+  const int layer = unit - 1;
+  working_[unit] = device(of_unit(Tensor::params_embedding, unit), layer, unit);
   if (!gathers_parameters()) {
     builder_.copy(parameter_homes_[unit], working_[unit], true);
     return;
   }
   BufferId shard = parameter_homes_[unit];
   if (s_.parameters == Tier::host) {
-    shard = device(of_unit(Tensor::params_embedding_shard, kind), layer, unit);
+    shard = device(of_unit(Tensor::params_embedding_shard, unit), layer, unit);
     builder_.copy(parameter_homes_[unit], shard, true);
   }
-  builder_.communicate(shape(OpKind::all_gather, of_unit(Tensor::params_embedding_shard, kind)),
+  builder_.communicate(shape(OpKind::all_gather, of_unit(Tensor::params_embedding_shard, unit)),
                        layer, unit, {in(shard), out(working_[unit])}, true);
   if (s_.parameters == Tier::host) builder_.release_after_window(shard);
 }
@@ -116,7 +116,7 @@ void StepLowering::release_parameters(int unit) {
 BufferId StepLowering::gradients(int unit) {
   BufferId& accumulator = device_gradients_[unit];
   if (accumulator >= 0) return accumulator;
-  const Tensor tensor = of_unit(Tensor::grads_embedding, unit_kind(unit));
+  const Tensor tensor = of_unit(Tensor::grads_embedding, unit);
   accumulator = device(tensor, unit - 1, unit);
   if (host_gradients_[unit] >= 0) {
     builder_.copy(host_gradients_[unit], accumulator, true);
@@ -142,16 +142,15 @@ void StepLowering::store(BufferId& accumulator, BufferId& host, int unit) {
 void StepLowering::sum_replicated(int unit) {
   if (!deals_tokens()) return;
   const BufferId workspace = device(Tensor::ws_replicated, unit - 1, unit);
-  builder_.communicate(
-      shape(OpKind::sum_replicated, of_unit(Tensor::grads_embedding, unit_kind(unit))), unit - 1,
-      unit, {inout(gradients(unit)), out(workspace)});
+  builder_.communicate(shape(OpKind::sum_replicated, of_unit(Tensor::grads_embedding, unit)),
+                       unit - 1, unit, {inout(gradients(unit)), out(workspace)});
   builder_.release_after_window(workspace);
 }
 
 // Adds the sum of all ranks' accumulators to this rank's shard, and frees the accumulator.
 void StepLowering::reduce_to_shard(int unit) {
   sum_replicated(unit);
-  const Tensor tensor = of_unit(Tensor::grads_embedding_shard, unit_kind(unit));
+  const Tensor tensor = of_unit(Tensor::grads_embedding_shard, unit);
   const BufferId accumulator = gradients(unit);
   BufferId& shard = device_shards_[unit];
   OpShape op = shape(OpKind::reduce_scatter, tensor);
@@ -187,14 +186,13 @@ void StepLowering::finish_gradients(int unit) {
     if (!sharded()) sum_replicated(unit);
     if (!sharded() && parallel_.replicas() > 1) {
       const BufferId workspace = device(Tensor::ws_reduce, unit - 1, unit);
-      builder_.communicate(
-          shape(OpKind::all_reduce, of_unit(Tensor::grads_embedding, unit_kind(unit))), unit - 1,
-          unit, {inout(gradients(unit)), out(workspace)});
+      builder_.communicate(shape(OpKind::all_reduce, of_unit(Tensor::grads_embedding, unit)),
+                           unit - 1, unit, {inout(gradients(unit)), out(workspace)});
       builder_.release_after_window(workspace);
     }
     const Tensor first = reduces ? Tensor::grads_embedding_shard : Tensor::grads_embedding;
     const BufferId sum = reduces ? device_shards_[unit] : gradients(unit);
-    builder_.compute(shape(OpKind::sum_of_squares, of_unit(first, unit_kind(unit))), unit - 1, unit,
+    builder_.compute(shape(OpKind::sum_of_squares, of_unit(first, unit)), unit - 1, unit,
                      {in(sum), inout(program_.grad_norm)});
   }
   if (reduces) {
@@ -230,11 +228,11 @@ void StepLowering::optimizer() {
 void StepLowering::update(int unit, BufferId norm) {
   const bool on_device = s_.optimizer == Tier::device;
   const bool half = program_.dtype != DType::float32;
-  const int kind = unit_kind(unit), layer = unit - 1;
+  const int layer = unit - 1;
   const Tensor gradient_tensor =
-      of_unit(sharded() ? Tensor::grads_embedding_shard : Tensor::grads_embedding, kind);
+      of_unit(sharded() ? Tensor::grads_embedding_shard : Tensor::grads_embedding, unit);
   const Tensor parameter_tensor =
-      of_unit(sharded() ? Tensor::params_embedding_shard : Tensor::params_embedding, kind);
+      of_unit(sharded() ? Tensor::params_embedding_shard : Tensor::params_embedding, unit);
   const BufferId accumulated = sharded() ? device_shards_[unit] : device_gradients_[unit];
   BufferId grads = on_device ? accumulated : sharded() ? host_shards_[unit] : host_gradients_[unit];
   if (grads < 0) {
@@ -245,7 +243,7 @@ void StepLowering::update(int unit, BufferId norm) {
   // Moments in a file come through the host and go back.
   const auto moment = [&](BufferId home, Tensor first) {
     if (s_.optimizer != Tier::nvme) return home;
-    const BufferId staged = builder_.create(of_unit(first, kind), Tier::host, layer, unit);
+    const BufferId staged = builder_.create(of_unit(first, unit), Tier::host, layer, unit);
     builder_.copy(home, staged, true);
     return staged;
   };

@@ -1,5 +1,6 @@
 #include "planner/schedule/families/offload.h"
 
+#include <cassert>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -87,6 +88,9 @@ std::vector<Action> with_copies(const std::vector<Action>& list, const Away& awa
 void offload(Schedule& schedule, int worth,
              const std::function<bool(const Action& forward)>& leaves) {
   for (std::vector<Action>& list : schedule.ranks) {
+    assert(std::none_of(list.begin(), list.end(), [](const Action& a) {
+      return a.kind == Kind::offload || a.kind == Kind::reload;
+    }));
     list = with_copies(list, away_of(list, worth, leaves));
   }
 }

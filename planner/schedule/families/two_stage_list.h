@@ -1,6 +1,7 @@
 // The list of a rank with two stages, as families write it: internal to planner/schedule.
 #pragma once
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -28,6 +29,7 @@ class TwoStageList {
   }
   /// W of the first input() that has had none. REQUIRES: there is one.
   void weight() {
+    assert(weights_done_ < weights_.size());
     list_.push_back(weights_[weights_done_++]);
     list_.back().kind = ActionKind::backward_weight;
   }

@@ -1,6 +1,7 @@
 #include "planner/schedule/io/picture.h"
 
 #include <fmt/format.h>
+#include <cassert>
 
 #include <algorithm>
 #include <cctype>
@@ -99,6 +100,7 @@ void for_each_computation(const LinkedActions& linked, const ScheduleTiming& tim
 
 std::string text_picture(const Schedule& schedule, const LinkedActions& linked,
                          const ScheduleTiming& timing, int32_t width) {
+  assert(width >= 12);
   const std::vector<int32_t> chunks = chunks_of(schedule);
   double shortest = timing.makespan;
   size_t longest_label = 1;

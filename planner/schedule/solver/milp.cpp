@@ -1,6 +1,7 @@
 #include "planner/schedule/solver/milp.h"
 
 #include <coin/Cbc_C_Interface.h>
+#include <cassert>
 
 #include <algorithm>
 #include <limits>
@@ -105,6 +106,8 @@ int64_t Milp::whole_columns() const {
 }
 
 MilpSolution solve(const Milp& milp, const SolverLimits& limits, std::span<const Term> start) {
+  assert(std::all_of(milp.columns.begin(), milp.columns.end(),
+                     [](const auto& column) { return column.lower <= column.upper; }));
   static std::mutex one_at_a_time;  // CBC keeps its parameters in static variables
   const std::lock_guard guard(one_at_a_time);
   const Model model(Cbc_newModel());

@@ -7,6 +7,7 @@
 // from any thread as long as nobody adds to it.
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 #include <vector>
 
@@ -28,7 +29,10 @@ class PartialOrder {
   double least(int32_t a, int32_t b) const { return least_[int64_t{a} * count() + b]; }
 
   /// `b` starts when `a` has ended, or later. REQUIRES: b does not precede a.
-  void add(int32_t a, int32_t b) { add(a, b, durations_[a]); }
+  void add(int32_t a, int32_t b) {
+    assert(!precedes(b, a));
+    add(a, b, durations_[a]);
+  }
 
  private:
   void add(int32_t a, int32_t b, double time);

@@ -319,7 +319,7 @@ TEST_CASE("what a tensor group moves and sums is its tokens and what it holds al
   const int64_t d = 64;
   std::map<std::string, int64_t> sent, count;
   for (const Op& op : program.ops) {
-    if (op.kind < OpKind::all_to_all) continue;
+    if (!is_exchange(op.kind)) continue;
     const OpShape& shape = program.shapes[op.shape];
     const std::string what =
         std::string(name_of(op.kind)) + " " + std::string(name_of(shape.tensor));

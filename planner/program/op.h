@@ -1,0 +1,113 @@
+// One op of a step program: its kind, its shape, its operands, the stream it runs on.
+//
+// Each kind has one row in op_table.h, which says what its operands are called, how it accesses
+// them, which tensors they may be and which streams may run it. Lowering emits ops that follow
+// their rows, and backends find operands by the names there.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "planner/program/tensor.h"
+
+namespace longspan {
+
+/// Queues of a rank. Ops of one stream run in list order; streams run beside each other.
+enum class Stream : uint8_t { compute, h2d, d2h, io, host, comm };
+inline constexpr int kStreamCount = 6;
+std::string_view name_of(Stream);
+
+/// In the order of a step. Questions about a kind are asked of its row, never of this order.
+enum class OpKind : uint8_t {
+  batch,
+  embed_forward,
+  norm_forward,
+  qkv_forward,
+  attention_forward,
+  out_forward,
+  mlp_forward,
+  residual_forward,
+  loss,
+  mlp_backward,
+  out_backward,
+  attention_backward,
+  qkv_backward,
+  norm_backward,
+  residual_backward,
+  embed_backward,
+  add,
+  zero,
+  sum_of_squares,
+  adamw,
+  copy_h2d,
+  copy_d2h,
+  io_read,
+  io_write,
+  all_to_all,
+  ring_shift,
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  sum_replicated,
+  send,
+  receive,
+  count
+};
+inline constexpr int kOpKindCount = static_cast<int>(OpKind::count);
+std::string_view name_of(OpKind);
+
+/// Communicates with other ranks.
+bool is_exchange(OpKind);
+/// Moves a buffer from one tier to another.
+bool is_copy(OpKind);
+/// Multiplies activations by a unit's weights.
+bool is_product(OpKind);
+/// Attends, forward or backward.
+bool is_attention(OpKind);
+/// Works on any tensor, which OpShape::tensor tells.
+bool names_tensor(OpKind);
+
+using BufferId = int32_t;
+inline constexpr int kMaxOperands = 10;
+inline constexpr int kExchanged = 3;  // tensors one all_to_all exchanges at most
+
+/// What an op costs depends only on this; ops of equal shape share one entry.
+struct OpShape {
+  OpKind kind = OpKind::batch;
+  Tensor tensor = Tensor::count;  // where names_tensor(kind): whose unit
+  int32_t kv_chunks = 0;          // attention: chunks of keys ...
+  bool diagonal = false;          // ... of which the last is the query's own
+  bool first = false;             // attention: nothing to merge with
+  bool into_sum = false;          // attention_forward: o_sum is given
+  bool saves_inner = false;       // mlp: inner is written (forward) or given (backward)
+  bool normed = false;            // qkv: the norm is a separate op
+  bool to_heads = false;          // all_to_all: from tokens to heads
+  bool of_mlp = false;            // norm, residual: the MLP's, not attention's
+  bool partial = false;  // out, mlp: one rank's part of a sum over its tensor group; neither norm,
+                         // residual nor the bias that is added once
+  bool queries_only = false;  // qkv, all_to_all: of a head group without its K,V
+  bool on_host = false;       // adamw: by the processor, on its own memory
+  bool operator==(const OpShape&) const = default;
+};
+
+struct Op {
+  OpKind kind = OpKind::batch;
+  Stream stream = Stream::compute;
+  uint8_t operand_count = 0;
+  bool first_dq = false;   // attention_backward: dq is written, not added to
+  bool first_dkv = false;  // likewise dk, dv
+  uint16_t reads = 0;      // bit i: operand i is read
+  uint16_t writes = 0;     // bit i: operand i is written
+  int32_t shape = 0;       // index into Program::shapes
+  int32_t layer = -1;
+  int32_t index = 0;     // block, chunk (of this ring position) or parameter unit it works on
+  int32_t kv_first = 0;  // attention: first chunk of keys
+  int32_t micro_batch = 0;
+  int32_t head_group = 0;                         // around attention
+  std::array<BufferId, kMaxOperands> operands{};  // -1: absent
+
+  bool has(int operand) const { return operand < operand_count && operands[operand] >= 0; }
+};
+
+}  // namespace longspan

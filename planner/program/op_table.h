@@ -1,0 +1,214 @@
+// The table of ops: one row per kind, which is all that is said of its operands anywhere.
+//
+// Operands stand in the order in which lowering emits them; docs/adding.md shows a new row.
+#pragma once
+
+#include <algorithm>
+
+#include "planner/program/op_schema.h"
+#include "planner/program/tensor_set.h"
+
+namespace longspan {
+
+namespace op_table {
+
+inline constexpr Access r = kRead, w = kWrite, rw = kUpdate;
+inline constexpr Presence optional = Presence::optional;
+inline constexpr OpClass product = OpClass::product, attention = OpClass::attention,
+                         elementwise = OpClass::elementwise, state = OpClass::state,
+                         exchange = OpClass::exchange;
+inline constexpr StreamSet compute{Stream::compute};
+inline constexpr StreamSet comm{Stream::comm, Stream::compute};  // compute: without overlap
+
+consteval OpRow row(OpKind kind, std::string_view name, OpClass op_class, StreamSet streams,
+                    std::initializer_list<OperandRow> operands) {
+  OpRow row{kind, name, op_class, streams, Names::nothing, {}};
+  std::copy(operands.begin(), operands.end(), row.operands.begin());
+  return row;
+}
+// Of a kind that works on any tensor.
+consteval OpRow tensor_row(OpKind kind, std::string_view name, OpClass op_class, StreamSet streams,
+                           std::initializer_list<OperandRow> operands) {
+  OpRow of_tensor = row(kind, name, op_class, streams, operands);
+  of_tensor.names = Names::tensor;
+  return of_tensor;
+}
+
+using enum Tensor;
+using namespace tensor_sets;
+
+inline constexpr std::array<OpRow, kOpKindCount> kRows{{
+    // Filled by the data source.
+    row(OpKind::batch, "batch", OpClass::input, {Stream::host}, {{"tokens", w, {tokens_all}}}),
+    row(OpKind::embed_forward, "embed_forward", elementwise, compute,
+        {{"params", r, {params_embedding}}, {"tokens", r, {tokens}}, {"x", w, {x}}}),
+    row(OpKind::norm_forward, "norm_forward", elementwise, compute,
+        {{"params", r, params}, {"x", r, residual}, {"h", w, {h, h_own}}}),
+    // One head group's. k and v are absent where it shares them with the group before.
+    row(OpKind::qkv_forward, "qkv_forward", product, compute,
+        {{"params", r, params},
+         {"x", r, residual | h},
+         {"q", w, {q, q_own}},
+         {"k", w, {k, k_all, k_own}, optional},
+         {"v", w, {v, v_all, v_own}, optional},
+         {"workspace", w, {ws_qkv_forward}, optional}}),
+    // Where the keys of a query chunk come in several ops, o_sum takes them, and the last of these
+    // ops has o, too.
+    row(OpKind::attention_forward, "attention_forward", attention, compute,
+        {{"q", r, {q}},
+         {"k", r, {k, k_all}},
+         {"v", r, {v, v_all}},
+         {"o", w | rw, {o, o_heads}, optional},
+         {"lse", w | rw, {lse}},
+         {"workspace", w, {ws_attention_forward}},
+         {"o_sum", w | rw, {o_sum}, optional}}),
+    // y may be x. One rank's part of a sum has no x, and y is that part.
+    row(OpKind::out_forward, "out_forward", product, compute,
+        {{"params", r, params},
+         {"x", r, residual, optional},
+         {"o", r, {o}},
+         {"y", w, residual | part}}),
+    // x may be y. One rank's part is written over the normed rows.
+    row(OpKind::mlp_forward, "mlp_forward", product, compute,
+        {{"params", r, params},
+         {"y", r, residual | h},
+         {"x", w, residual | h},
+         {"workspace", w, {ws_mlp_forward, ws_mlp_forward_saving}},
+         {"inner", w, {inner}, optional}}),
+    row(OpKind::residual_forward, "residual_forward", elementwise, compute,
+        {{"params", r, params}, {"x", r, residual}, {"sum", r, {sum_own}}, {"y", w, residual}}),
+    // The output matrix is of the embedding where it is tied. dx may be x.
+    row(OpKind::loss, "loss", product, compute,
+        {{"head", r, {params_head}},
+         {"output", r, {params_embedding, params_head}},
+         {"x", r, residual},
+         {"tokens", r, {tokens}},
+         {"loss", rw, {loss}},
+         {"dx", w, residual},
+         {"head_grads", rw, {grads_head}},
+         {"output_grads", rw, {grads_embedding, grads_head}},
+         {"workspace", w, {ws_loss}}}),
+    // One rank's part: y is normed, and dx of all tokens becomes the part of its gradient.
+    row(OpKind::mlp_backward, "mlp_backward", product, compute,
+        {{"params", r, params},
+         {"y", r, residual | h},
+         {"dx", rw, gradient | dx_all},
+         {"grads", rw, grads},
+         {"workspace", w, {ws_mlp_backward, ws_mlp_backward_saved}},
+         {"inner", rw, {inner}, optional}}),
+    // d_o may be o.
+    row(OpKind::out_backward, "out_backward", product, compute,
+        {{"params", r, params},
+         {"dx", r, gradient | dx_all},
+         {"o", r, {o}},
+         {"d_o", w, {o}},
+         {"delta", w, {delta, delta_own}},
+         {"grads", rw, grads}}),
+    row(OpKind::attention_backward, "attention_backward", attention, compute,
+        {{"q", r, {q}},
+         {"k", r, {k, k_all}},
+         {"v", r, {v, v_all}},
+         {"d_o", r, {o, d_o_heads}},
+         {"lse", r, {lse}},
+         {"delta", r, {delta, delta_heads}},
+         {"dq", w | rw, {dq}},
+         {"dk", w | rw, {dk, dk_all}},
+         {"dv", w | rw, {dv, dv_all}},
+         {"workspace", w, {ws_attention_backward}}}),
+    // With dk and dv once the last head group that shares them is done.
+    row(OpKind::qkv_backward, "qkv_backward", product, compute,
+        {{"params", r, params},
+         {"x", r, residual | h},
+         {"dq", rw, {dq, dq_own}},
+         {"dk", rw, {dk, dk_all, dk_own}, optional},
+         {"dv", rw, {dv, dv_all, dv_own}, optional},
+         {"dx", w | rw, gradient | dh},
+         {"grads", rw, grads},
+         {"workspace", w, {ws_qkv_backward}}}),
+    row(OpKind::norm_backward, "norm_backward", elementwise, compute,
+        {{"params", r, params},
+         {"x", r, residual},
+         {"dh", r, {dh, sum_own}},
+         {"dx", rw, gradient},
+         {"grads", rw, grads}}),
+    // Of the bias, where there is one.
+    row(OpKind::residual_backward, "residual_backward", elementwise, compute,
+        {{"dx", r, gradient}, {"grads", rw, grads}}),
+    row(OpKind::embed_backward, "embed_backward", elementwise, compute,
+        {{"tokens", r, {tokens}}, {"dx", r, gradient}, {"grads", rw, {grads_embedding}}}),
+    // In a ring: gradients of keys and values.
+    tensor_row(OpKind::add, "add", elementwise, compute,
+               {{"sum", rw, {dk_all, dv_all}}, {"part", r, {dk_all, dv_all}}}),
+    tensor_row(OpKind::zero, "zero", state, compute,
+               {{"buffer", w, all_grads | dk_all | dv_all | loss | grad_norm}}),
+    tensor_row(OpKind::sum_of_squares, "sum_of_squares", state, compute,
+               {{"grads", r, all_grads | grad_shards}, {"grad_norm", rw, {grad_norm}}}),
+    tensor_row(OpKind::adamw, "adamw", state, {Stream::compute, Stream::host},
+               {{"grads", r, all_grads | grad_shards},
+                {"grad_norm", r, {grad_norm}},
+                {"m", rw, {adam_m_embedding, adam_m_layer, adam_m_head}},
+                {"v", rw, {adam_v_embedding, adam_v_layer, adam_v_head}},
+                {"params", rw, all_params | param_shards | masters},
+                {"narrowed", w, all_params | param_shards, optional}}),
+    tensor_row(OpKind::copy_h2d, "copy_h2d", OpClass::copy, {Stream::h2d},
+               {{"source", r, any}, {"destination", w, any}}),
+    tensor_row(OpKind::copy_d2h, "copy_d2h", OpClass::copy, {Stream::d2h},
+               {{"source", r, any}, {"destination", w, any}}),
+    tensor_row(OpKind::io_read, "io_read", OpClass::io, {Stream::io},
+               {{"source", r, any}, {"destination", w, any}}),
+    tensor_row(OpKind::io_write, "io_write", OpClass::io, {Stream::io},
+               {{"source", r, any}, {"destination", w, any}}),
+    // One chunk's tokens for heads (of one head group), or heads for tokens, in the Ulysses group.
+    tensor_row(OpKind::all_to_all, "all_to_all", exchange, comm,
+               {{"source",
+                 r,
+                 {q_own, k_own, v_own, o, delta_own, o_heads, dq, dk, dv, dk_all, dv_all},
+                 Presence::required,
+                 kExchanged},
+                {"destination",
+                 w,
+                 {q, k, v, k_all, v_all, d_o_heads, delta_heads, o, dq_own, dk_own, dv_own},
+                 Presence::required,
+                 kExchanged},
+                {"workspace", w, {ws_exchange, ws_exchange_queries}}}),
+    // To the ring's next rank, from the one before.
+    tensor_row(OpKind::ring_shift, "ring_shift", exchange, comm,
+               {{"k", r, {k_all, dk_all}},
+                {"v", r, {v_all, dv_all}},
+                {"next_k", w, {k_all, dk_all}},
+                {"next_v", w, {v_all, dv_all}}}),
+    // Of a unit's shards, where one's own may lie in the whole; or of own tokens in a tensor group.
+    tensor_row(OpKind::all_gather, "all_gather", exchange, comm,
+               {{"part", r, all_params | param_shards | gradient | h_own},
+                {"whole", w | rw, all_params | h | dx_all}}),
+    // Adds the ranks' sum of gradients to the shard; or is the sum of parts in a tensor group.
+    tensor_row(OpKind::reduce_scatter, "reduce_scatter", exchange, comm,
+               {{"parts", r | rw, all_grads | part | h | dh | dx_all},
+                {"sum", w | rw, grad_shards | sum_own},
+                {"workspace", w, {ws_reduce, ws_scatter}}}),
+    tensor_row(
+        OpKind::all_reduce, "all_reduce", exchange, comm,
+        {{"sum", rw, all_grads | loss | grad_norm}, {"workspace", w, {ws_reduce}, optional}}),
+    // Of what the tensor group holds alike.
+    tensor_row(OpKind::sum_replicated, "sum_replicated", exchange, comm,
+               {{"grads", rw, all_grads}, {"workspace", w, {ws_replicated}}}),
+    // To the same place in the next stage of the pipeline, or the one before; and from there.
+    tensor_row(OpKind::send, "send", exchange, comm, {{"rows", r, gradient}}),
+    tensor_row(OpKind::receive, "receive", exchange, comm, {{"rows", w, {x, dx}}}),
+}};
+
+}  // namespace op_table
+
+/// Where an operand stands in the list of its op, the first of those that share the name. Does not
+/// compile for a name that the row does not have.
+consteval int operand_index(OpKind kind, std::string_view name) {
+  int index = 0;
+  for (const OperandRow& row : op_table::kRows[static_cast<size_t>(kind)].operands) {
+    if (row.name.empty()) break;
+    if (row.name == name) return index;
+    index += row.at_most;
+  }
+  throw "the row of this op kind has no operand of this name";
+}
+
+}  // namespace longspan

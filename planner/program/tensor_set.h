@@ -1,0 +1,52 @@
+// Sets of tensors, and those that several ops have operands of.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+
+#include "planner/program/tensor.h"
+
+namespace longspan {
+
+class TensorSet {
+ public:
+  constexpr TensorSet() = default;
+  constexpr TensorSet(std::initializer_list<Tensor> tensors) {
+    for (const Tensor t : tensors) bits_[index(t) / 64] |= uint64_t{1} << index(t) % 64;
+  }
+  constexpr bool contains(Tensor t) const { return (bits_[index(t) / 64] >> index(t) % 64) & 1; }
+  constexpr bool operator==(const TensorSet&) const = default;
+  friend constexpr TensorSet operator|(TensorSet a, const TensorSet& b) {
+    for (size_t i = 0; i < a.bits_.size(); ++i) a.bits_[i] |= b.bits_[i];
+    return a;
+  }
+  friend constexpr TensorSet operator|(const TensorSet& a, Tensor t) { return a | TensorSet{t}; }
+
+ private:
+  static constexpr int index(Tensor t) { return static_cast<int>(t); }
+  std::array<uint64_t, (kTensorCount + 63) / 64> bits_{};
+};
+
+namespace tensor_sets {
+
+using enum Tensor;
+inline constexpr TensorSet params{params_layer};
+inline constexpr TensorSet grads{grads_layer};
+// The residual is updated in place, and its gradient is written over it.
+inline constexpr TensorSet residual{x, y};
+inline constexpr TensorSet gradient{x, y, dx};
+inline constexpr TensorSet all_params{params_embedding, params_layer, params_head};
+inline constexpr TensorSet all_grads{grads_embedding, grads_layer, grads_head};
+inline constexpr TensorSet param_shards{params_embedding_shard, params_layer_shard,
+                                        params_head_shard};
+inline constexpr TensorSet grad_shards{grads_embedding_shard, grads_layer_shard, grads_head_shard};
+inline constexpr TensorSet masters{master_embedding, master_layer, master_head};
+inline constexpr TensorSet any = [] {
+  TensorSet set;
+  for (int t = 0; t < kTensorCount; ++t) set = set | static_cast<Tensor>(t);
+  return set;
+}();
+
+}  // namespace tensor_sets
+}  // namespace longspan

@@ -1,0 +1,274 @@
+// Programs follow the table of ops, whatever the strategy; the table says no more than programs do;
+// and an op that contradicts its row is told from one that follows it.
+#include "planner/program/op_schema.h"
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+
+#include "planner/pipeline/rank_program.h"
+#include "planner/program/op_table.h"
+#include "planner/schedule/registry.h"
+#include "tests/planner/random_plan.h"
+#include "tests/planner/random_strategy.h"
+
+namespace longspan::testing {
+namespace {
+
+// One of the three stages of a pipeline that otherwise does as `request` says.
+Program stage_program(StepRequest request, size_t stage) {
+  request.model.layers = 4;
+  request.micro_batches = 4;
+  request.strategy.parallel.pipeline.stages = 3;
+  ScheduleRequest wanted;
+  wanted.ranks = 3;
+  wanted.micro_batches = 4;
+  const Schedule made = make_schedule(schedule_family("1f1b"), wanted);
+  const RankProgram own = rank_program(request, made, stage);
+  return build_program(own.request, own.rank);
+}
+
+// A step of one of a machine's ranks, shortened to two layers.
+StepRequest ranks_request(uint64_t seed) {
+  StepRequest request = random_plan(seed).request;
+  request.model.layers = 2;
+  request.rank = static_cast<int64_t>(seed) % request.strategy.parallel.ranks();
+  request.strategy.parallel.overlap = seed % 4 != 0;
+  if (seed % 3 == 0) request.dtype = DType::float32;
+  return request;
+}
+
+// A small step of one of two ranks that share every layer's heads and MLP.
+StepRequest shared_request(uint64_t seed) {
+  StepRequest request = random_request(seed);
+  request.model.heads *= 2;
+  request.model.kv_heads *= 2;
+  request.strategy.parallel.tensor = 2;
+  request.strategy.head_groups = 1;
+  request.strategy.block_tokens = request.sequence;
+  return request;
+}
+
+// Small steps of one rank and of two, large ones of several ranks, and stages of pipelines of both.
+void for_programs(const std::function<void(const Program&)>& look) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    const StepRequest small = random_request(seed), large = ranks_request(seed);
+    look(build_program(small));
+    look(build_program(large));
+    look(build_program(shared_request(seed)));
+    look(stage_program(small, seed % 3));
+    look(stage_program(large, seed % 3));
+  }
+}
+
+bool is_named(const std::string& violation, std::string_view what) {
+  return violation.find(what) != std::string::npos;
+}
+
+// What programs have been seen to do with the operands of a name.
+struct Seen {
+  Access access = 0;
+  TensorSet tensors;
+  bool absent = false;
+  int most = 0;
+};
+
+class Usage {
+ public:
+  void look(const Op& op, const Program& program) {
+    kinds_.insert(op.kind);
+    streams_[op.kind].insert(op.stream);
+    int i = 0;
+    for (const OperandRow& row : schema_of(op.kind).operands) {
+      Seen& seen = seen_[{op.kind, std::string(row.name)}];
+      int present = 0;
+      for (int nth = 0; nth < row.at_most; ++nth, ++i) {
+        if (!op.has(i)) continue;
+        ++present;
+        const bool reads = (op.reads >> i & 1) != 0, writes = (op.writes >> i & 1) != 0;
+        seen.access |= reads && writes ? kUpdate : writes ? kWrite : kRead;
+        seen.tensors = seen.tensors | program.buffers[op.operands[i]].tensor;
+      }
+      seen.absent |= present == 0;
+      seen.most = std::max(seen.most, present);
+    }
+  }
+  bool uses(OpKind kind) const { return kinds_.count(kind) > 0; }
+  bool runs_on(OpKind kind, Stream stream) const { return streams_.at(kind).count(stream) > 0; }
+  const Seen& of(OpKind kind, std::string_view name) const {
+    return seen_.at({kind, std::string(name)});
+  }
+
+ private:
+  std::set<OpKind> kinds_;
+  std::map<OpKind, std::set<Stream>> streams_;
+  std::map<std::pair<OpKind, std::string>, Seen> seen_;
+};
+
+const OperandRow& row_of(OpKind kind, int operand) {
+  int i = 0;
+  for (const OperandRow& row : schema_of(kind).operands) {
+    if (operand < (i += row.at_most)) return row;
+  }
+  throw std::out_of_range("no such operand");
+}
+
+}  // namespace
+
+TEST_CASE("every op of a program follows its row, and every row is used as it says") {
+  Usage usage;
+  for_programs([&](const Program& program) {
+    for (const Op& op : program.ops) {
+      const std::string violation = schema_violation(program, op);
+      if (!violation.empty()) FAIL(program.strategy.preset << ": " << violation);
+      usage.look(op, program);
+    }
+  });
+  for (int k = 0; k < kOpKindCount; ++k) {
+    const auto kind = static_cast<OpKind>(k);
+    INFO(name_of(kind));
+    REQUIRE(usage.uses(kind));
+    for (int s = 0; s < kStreamCount; ++s) {
+      const auto stream = static_cast<Stream>(s);
+      CHECK(usage.runs_on(kind, stream) == schema_of(kind).streams.contains(stream));
+    }
+    for (const OperandRow& row : schema_of(kind).operands) {
+      if (row.name.empty()) break;
+      const Seen& seen = usage.of(kind, row.name);
+      INFO(row.name);
+      CHECK(seen.access == row.access);
+      CHECK(seen.absent == (row.presence == Presence::optional));
+      CHECK(seen.most == row.at_most);
+      if (is_copy(kind)) continue;  // of any tensor
+      for (int t = 0; t < kTensorCount; ++t) {
+        const auto tensor = static_cast<Tensor>(t);
+        INFO(name_of(tensor) << " (" << t << ")");
+        CHECK(seen.tensors.contains(tensor) == row.tensors.contains(tensor));
+      }
+    }
+  }
+}
+
+TEST_CASE("an op that contradicts its row is found, and what is wrong is named") {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    Program program =
+        seed < 7 ? build_program(random_request(seed)) : stage_program(ranks_request(seed), 0);
+    std::set<OpKind> met;
+    for (size_t n = 0; n < program.ops.size(); ++n) {
+      const Op op = program.ops[n];
+      if (!met.insert(op.kind).second) continue;
+      INFO(describe(program, op));
+      const OpRow& row = schema_of(op.kind);
+      REQUIRE(schema_violation(program, op).empty());
+
+      for (int s = 0; s < kStreamCount; ++s) {
+        Op elsewhere = op;
+        elsewhere.stream = static_cast<Stream>(s);
+        if (row.streams.contains(elsewhere.stream)) continue;
+        CHECK(is_named(schema_violation(program, elsewhere), "stream"));
+      }
+      Op longer = op;
+      while (longer.operand_count < kMaxOperands) {
+        longer.operands[longer.operand_count++] = op.operands[0];
+      }
+      if (op.operand_count < kMaxOperands) CHECK(!schema_violation(program, longer).empty());
+
+      for (int i = 0; i < op.operand_count; ++i) {
+        if (!op.has(i)) continue;
+        const OperandRow& operand = row_of(op.kind, i);
+        INFO(operand.name);
+        for (const Access access : {kRead, kWrite, kUpdate}) {
+          Op other = op;
+          const auto bit = static_cast<uint16_t>(1 << i);
+          other.reads = access == kWrite ? op.reads & ~bit : op.reads | bit;
+          other.writes = access == kRead ? op.writes & ~bit : op.writes | bit;
+          const std::string violation = schema_violation(program, other);
+          // A copy's tiers follow from which operand it writes.
+          CHECK(violation.empty() == ((operand.access & access) != 0));
+          if (!violation.empty()) CHECK(is_named(violation, operand.name));
+        }
+        Op without = op;
+        without.operands[i] = -1;
+        const bool needed = operand.presence == Presence::required &&
+                            (i == 0 || &row_of(op.kind, i - 1) != &operand);
+        CHECK(schema_violation(program, without).empty() == !needed);
+
+        const Buffer buffer = program.buffers[op.operands[i]];
+        for (int t = 0; t < kTensorCount; ++t) {
+          Buffer& wrong = program.buffers[op.operands[i]];
+          wrong.tensor = static_cast<Tensor>(t);
+          if (operand.tensors.contains(wrong.tensor)) continue;
+          const std::string violation = schema_violation(program, op);
+          CHECK(is_named(violation, "cannot be a"));
+        }
+        program.buffers[op.operands[i]] = buffer;
+        for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
+          program.buffers[op.operands[i]].tier = tier;
+          CHECK(schema_violation(program, op).empty() == (tier == buffer.tier));
+        }
+        program.buffers[op.operands[i]] = buffer;
+      }
+    }
+    CHECK(met.size() > 10);
+  }
+}
+
+TEST_CASE("operands are found by name where they stand") {
+  static_assert(operand_index(OpKind::norm_forward, "params") == 0);
+  static_assert(operand_index(OpKind::norm_forward, "h") == 2);
+  static_assert(operand_index(OpKind::all_to_all, "destination") == kExchanged);
+  static_assert(operand_index(OpKind::all_to_all, "workspace") == 2 * kExchanged);
+  for (int k = 0; k < kOpKindCount; ++k) {
+    const auto kind = static_cast<OpKind>(k);
+    INFO(name_of(kind));
+    int operands = 0;
+    std::set<std::string_view> names;
+    bool ended = false;
+    for (const OperandRow& row : schema_of(kind).operands) {
+      CHECK((row.name.empty() || !ended));  // no gaps
+      ended |= row.name.empty();
+      if (ended) continue;
+      CHECK(names.insert(row.name).second);
+      operands += row.at_most;
+    }
+    CHECK(operands >= 1);
+    CHECK(operands <= kMaxOperands);
+  }
+}
+
+TEST_CASE("kinds of ops and of tensors are what their names say") {
+  const std::set<std::string_view> exchanges = {"all_to_all",     "ring_shift", "all_gather",
+                                                "reduce_scatter", "all_reduce", "sum_replicated",
+                                                "send",           "receive"};
+  const auto begins = [](std::string_view name, std::string_view with) {
+    return name.substr(0, with.size()) == with;
+  };
+  for (int k = 0; k < kOpKindCount; ++k) {
+    const auto kind = static_cast<OpKind>(k);
+    const std::string_view name = name_of(kind);
+    INFO(name);
+    CHECK(is_exchange(kind) == (exchanges.count(name) == 1));
+    CHECK(is_copy(kind) == (begins(name, "copy_") || begins(name, "io_")));
+    CHECK(is_attention(kind) == begins(name, "attention_"));
+    CHECK(is_product(kind) ==
+          (begins(name, "qkv_") || begins(name, "out_") || begins(name, "mlp_") || name == "loss"));
+  }
+  for (int t = 0; t < kTensorCount; ++t) {
+    const auto tensor = static_cast<Tensor>(t);
+    const std::string_view name = name_of(tensor);
+    INFO(name << " (" << t << ")");
+    CHECK(is_parameters(tensor) == begins(name, "params "));
+    CHECK(is_gradients(tensor) == begins(name, "grads "));
+    CHECK(is_state(tensor) == (begins(name, "params ") || begins(name, "grads ") ||
+                               begins(name, "master ") || begins(name, "adam_")));
+    CHECK(is_workspace(tensor) == (name.find("workspace") != std::string_view::npos));
+    if (is_shard(tensor)) CHECK((is_parameters(tensor) || is_gradients(tensor)));
+  }
+  CHECK(unit_tensor(Tensor::grads_embedding_shard, UnitKind::head) == Tensor::grads_head_shard);
+  CHECK(unit_tensor(Tensor::adam_v_embedding, UnitKind::layer) == Tensor::adam_v_layer);
+}
+
+}  // namespace longspan::testing
