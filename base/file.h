@@ -1,6 +1,7 @@
 // Reading whole files and writing them so that nobody ever sees half of one.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -8,8 +9,21 @@
 
 namespace longspan {
 
-/// The bytes of `path`. Throws bad_input if it cannot be read: what, path and the system's reason.
-std::string read_file(const std::filesystem::path& path);
+/// More than any record or trace has, and little enough to be in memory several times.
+inline constexpr int64_t kMostFileBytes = int64_t{256} << 20;
+
+/// The bytes of `path`. Throws bad_input if it cannot be read, is not a regular file (a device may
+/// never end, and a pipe may never begin) or has more than `most_bytes`: what, path and reason.
+std::string read_file(const std::filesystem::path& path, int64_t most_bytes = kMostFileBytes);
+
+/// Throws what write_file_atomically() would run into as things stand, without changing the file:
+/// bad_input for a path that cannot be one (empty, a folder, too long, not permitted, its folder
+/// missing), failed where the disk refuses. For what is written only after hours of work.
+void check_writable(const std::filesystem::path& path);
+
+/// Throws failed if the disk that holds `path` has less than `bytes` free; `what` names what needs
+/// them. A device or pipe has no size, and passes.
+void check_space(const std::filesystem::path& path, int64_t bytes, std::string_view what);
 
 /// Writes to a temporary file beside `path`, syncs it and renames it over `path`; on any error the
 /// temporary is removed, an existing `path` stays as it was, and `failed` is thrown with the

@@ -23,6 +23,9 @@
 
 namespace longspan {
 
+/// Many times the largest profile or plan; the nodes of so much text take some gigabytes at worst.
+inline constexpr int64_t kMostYamlBytes = int64_t{8} << 20;
+
 class YamlMap {
  public:
   /// Parses `text`; `origin` names it in messages (usually a path). Malformed YAML throws bad_input

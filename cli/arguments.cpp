@@ -2,7 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <limits>
 #include <optional>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/nearest.h"
@@ -30,6 +33,37 @@ std::string help_hint(const CLI::App& app) {
     return "; see " + app.get_name() + " " + verb->get_name() + " --help";
   }
   return "; see " + app.get_name() + " --help";
+}
+
+// What an optional holds, or the type itself.
+template <class Value>
+struct Inner {
+  using type = Value;
+};
+template <class Value>
+struct Inner<std::optional<Value>> {
+  using type = Value;
+};
+template <class Value>
+constexpr bool is_whole = std::is_integral_v<Value> && !std::is_same_v<Value, bool>;
+
+// What is wrong with a text that is no number the type holds. CLI11 itself takes what is too large
+// for the largest number there is, and lets negative ones wrap around.
+template <class Whole>
+std::string refuse_overflow(const std::string& text) {
+  Whole value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc() && stop == end) return {};
+  constexpr Whole kLowest = std::numeric_limits<Whole>::min();
+  constexpr Whole kHighest = std::numeric_limits<Whole>::max();
+  return kLowest == 0 ? fmt::format("expected a whole number from 0 to {}, got {}", kHighest, text)
+                      : fmt::format("expected a whole number up to {}, got {}", kHighest, text);
+}
+
+// A variable of a script that was never set, rather than what somebody wants.
+std::string refuse_empty(const std::string& text) {
+  return text.empty() ? "expected a value, got an empty one; leave the option out instead" : "";
 }
 
 }  // namespace
@@ -87,7 +121,13 @@ Verb Verb::add_group(const std::string& name, const std::string& description,
 
 template <class Value>
 Option Verb::add_option(const std::string& flags, Value& variable, const std::string& description) {
-  return Option(*app_->add_option(flags, variable, description));
+  CLI::Option* option = app_->add_option(flags, variable, description);
+  if constexpr (is_whole<typename Inner<Value>::type>) {
+    option->check(refuse_overflow<typename Inner<Value>::type>, "");
+  } else if constexpr (std::is_same_v<typename Inner<Value>::type, std::string>) {
+    option->check(refuse_empty, "");
+  }
+  return Option(*option);
 }
 template Option Verb::add_option(const std::string&, std::string&, const std::string&);
 template Option Verb::add_option(const std::string&, int&, const std::string&);

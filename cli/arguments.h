@@ -58,7 +58,8 @@ class Verb {
                  const std::string& example);
 
   /// `flags` as in "--output", "-o,--output", or "plan" for an argument known by its place. `Value`
-  /// is std::string, int, int64_t, uint64_t, double, or an optional int64_t or std::string.
+  /// is std::string, int, int64_t, uint64_t, double, or an optional int64_t or std::string. A whole
+  /// number that the type cannot hold is refused as it was typed, and so is an empty text.
   template <class Value>
   Option add_option(const std::string& flags, Value& variable, const std::string& description);
   void add_flag(const std::string& flags, bool& variable, const std::string& description);

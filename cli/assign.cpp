@@ -98,7 +98,8 @@ std::string text_of(std::vector<int64_t> sequences) {
   std::string text;
   for (size_t i = 0, next; i < sequences.size(); i = next) {
     for (next = i; next < sequences.size() && sequences[next] == sequences[i];) ++next;
-    text += (i > 0 ? " " : "") + format_tokens(sequences[i]);
+    if (i > 0) text += ' ';
+    text += format_tokens(sequences[i]);
     if (next > i + 1) text += fmt::format("*{}", next - i);
   }
   return text;
@@ -106,6 +107,9 @@ std::string text_of(std::vector<int64_t> sequences) {
 
 int run(Flags flags, bool json) {
   if (flags.ranks < 1) throw bad_input("an assignment has --ranks, 1 or more");
+  if (flags.costs.linear == 0 && flags.costs.quadratic == 0) {
+    throw bad_input("--linear and --quadratic: both are 0, so no sequence would take time");
+  }
   flags.costs.sizes = sizes_of(flags.groups, flags.ranks);
   const std::vector<int64_t> lengths = lengths_of(flags.lengths);
   const SequenceAssignment made = with_progress(flags.options.limits.seconds, [&] {

@@ -103,6 +103,8 @@ int report_error(const std::string& message, int exit_status, bool json) {
   return exit_status;
 }
 
+void print_warning(const std::string& text) { fmt::print(stderr, "longspan: warning: {}\n", text); }
+
 void print_json(const Json& document) {
   fmt::print("{}\n", document.dump(2, ' ', false, Json::error_handler_t::replace));
 }

@@ -34,6 +34,9 @@ Json plan_summary_json(const Plan& plan);
 /// Returns the exit status.
 int report_error(const std::string& message, int exit_status, bool json);
 
+/// "longspan: warning: " and the text, one line on standard error.
+void print_warning(const std::string& text);
+
 /// One document and a newline on standard output.
 void print_json(const Json& document);
 

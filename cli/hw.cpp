@@ -99,6 +99,7 @@ int show(const std::string& reference, const std::string& attention, bool json) 
 }
 
 int import(const std::string& from, const std::string& to, bool json) {
+  check_output(to, "-o");
   const std::string name = std::filesystem::path(from).stem().string();
   const HardwareProfile hw = import_calculon(read_file(from), from, name, today());
   save_hardware(to, hw);

@@ -4,7 +4,10 @@
 #include <ctime>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/units.h"
+#include "cli/documents.h"
+#include "cli/terminal.h"
 #include "hwprofiles/catalog.h"
 
 namespace longspan::cli {
@@ -34,6 +37,7 @@ HardwareProfile HardwareFlags::load() const {
   HardwareProfile hw = load_hardware(reference);
   if (gpus > 0) hw = with_devices(hw, gpus);
   override_capacities(hw, device_memory, host_memory, nvme_capacity);
+  warn_of_disturbance(hw);
   return hw;
 }
 
@@ -79,17 +83,30 @@ std::vector<int64_t> parse_lengths(const std::string& text, const char* what) {
     begin = end + 1;
   }
   std::sort(lengths.begin(), lengths.end());
-  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  if (const auto twice = std::adjacent_find(lengths.begin(), lengths.end());
+      twice != lengths.end()) {
+    throw bad_input("{}: {} is given twice; expected each length once", what,
+                    format_tokens(*twice));
+  }
   return lengths;
 }
 
-void check_folder_of(const std::filesystem::path& path, const char* flag) {
-  if (path.empty() || !path.has_parent_path()) return;
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(path.parent_path(), ignored)) {
-    throw bad_input("{}: there is no folder {}; create it first", flag,
-                    path.parent_path().string());
+void check_output(const std::filesystem::path& path, const char* flag) {
+  if (path.empty()) return;
+  try {
+    check_writable(path);
+  } catch (const Error& e) {
+    throw Error(e.kind(), fmt::format("{}: {}", flag, e.what()));
   }
+}
+
+void warn_of_disturbance(const HardwareProfile& hw) {
+  constexpr double kMuch = 0.3;
+  if (hw.disturbed_share.value <= kMuch) return;
+  print_warning(fmt::format(
+      "hardware {}: {} of the timings of its profile were disturbed by other processes; profile "
+      "again on a quiet machine before you rely on times",
+      hw.name, percent(hw.disturbed_share.value)));
 }
 
 void override_capacities(HardwareProfile& hw, const std::string& device_memory,

@@ -19,7 +19,7 @@ struct HardwareFlags {
 
   void add_to(Verb& verb);
   /// What is used of the profile, with the overrides in place, their source the command line.
-  /// Throws bad_input.
+  /// Warns as warn_of_disturbance(). Throws bad_input.
   HardwareProfile load() const;
 };
 
@@ -35,12 +35,17 @@ struct ParallelFlags {
 /// --deterministic.
 void add_deterministic_flag(Verb& verb, bool& value);
 
-/// Lengths from "64K,1M": ascending, none twice. Throws bad_input naming `what`, as parse_tokens().
+/// Lengths from "64K,1M", ascending. Throws bad_input naming `what`, as parse_tokens(), and for a
+/// length that is given twice.
 std::vector<int64_t> parse_lengths(const std::string& text, const char* what);
 
-/// Throws bad_input if the folder a file is to be written to does not exist; better now than after
-/// hours of work. An empty path is none.
-void check_folder_of(const std::filesystem::path& path, const char* flag);
+/// Throws as check_writable(), naming `flag`, if a file cannot be written to `path`; better now
+/// than after hours of work. An empty path is none.
+void check_output(const std::filesystem::path& path, const char* flag);
+
+/// One line on standard error where other processes disturbed much of what the profile was measured
+/// by: what is planned with it, or held against it, is as doubtful.
+void warn_of_disturbance(const HardwareProfile& hw);
 
 /// Replaces the profile's capacities by sizes as a person types them; empty texts change nothing.
 void override_capacities(HardwareProfile& hw, const std::string& device_memory,

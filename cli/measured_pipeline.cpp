@@ -83,7 +83,7 @@ int show_measured(const MeasuredFlags& flags, bool json) {
   if (flags.folder.empty()) {
     throw bad_input("schedule measured takes the folder of a trace, with its config.json");
   }
-  check_folder_of(flags.svg, "--svg");
+  check_output(flags.svg, "--svg");
   const MeasuredPipeline pipeline = read_primus_trace(flags.folder);
   const MeasuredStep& step = pipeline.step(flags.iteration);
   std::optional<Resimulated> made;

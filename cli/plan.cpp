@@ -202,7 +202,7 @@ void print_text(const Flags& flags, const Sweep& found, const std::string& why_c
 
 int run(const Flags& flags, bool json) {
   check_together(flags);
-  check_folder_of(flags.output, "-o");
+  check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
   Sweep found = find_plans(flags, model, hw);

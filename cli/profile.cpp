@@ -34,7 +34,7 @@ struct Flags {
 
 std::filesystem::path output_path(const Flags& flags) {
   if (!flags.output.empty()) {
-    check_folder_of(flags.output, "-o");
+    check_output(flags.output, "-o");
     return flags.output;
   }
   const std::filesystem::path path = local_profile_path();
@@ -44,10 +44,16 @@ std::filesystem::path output_path(const Flags& flags) {
     throw failed("cannot create {}: {}; -o FILE writes elsewhere", path.parent_path().string(),
                  error.message());
   }
+  check_output(path, "profile");
   return path;
 }
 
 bool measures_gpu(const Flags& flags) {
+  if (const std::string reason = cuda::why_unavailable();
+      flags.backend == "cuda" && !reason.empty()) {
+    throw bad_input("--backend cuda: no GPU is usable: {}; --backend cpu measures the processor",
+                    reason);
+  }
   return flags.backend == "cuda" || (flags.backend == "auto" && cuda::why_unavailable().empty());
 }
 
@@ -67,6 +73,7 @@ ProfileOptions options_of(const Flags& flags, bool gpu) {
     options.host_memory_bytes = parse_bytes(flags.host_memory, "--host-memory");
   }
   options.nvme_directory = flags.nvme_directory;
+  options.warn = print_warning;
   return options;
 }
 
@@ -75,7 +82,9 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
   ProfileOptions options;
   std::filesystem::path path;
   HardwareProfile hw;
-  const bool gpu = any_rank(here.comm, measures_gpu(flags));
+  bool gpu = false;
+  agree(here.comm, [&] { gpu = measures_gpu(flags); });
+  gpu = any_rank(here.comm, gpu);
   agree(here.comm, [&] {
     options = options_of(flags, gpu);
     if (!here.speaks()) return;

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "base/processors.h"
@@ -18,6 +21,8 @@
 #include "cli/terminal.h"
 #include "engine/comm/agreement.h"
 #include "engine/comm/collectives.h"
+#include "engine/train/machine_backend.h"
+#include "engine/train/states.h"
 #include "engine/train/trainer.h"
 #include "planner/simulate/trace.h"
 
@@ -50,13 +55,49 @@ struct Taken {
 
 struct Outcome {
   bool stopped_early = false;
-  std::string checkpoint;  // the last one saved, or empty
+  std::string checkpoint;     // the last one saved, or empty
+  std::optional<Error> lost;  // why one could not be saved; training has then ended
 };
 
+// Where a checkpoint goes if the run ends before its last step.
+std::string early_checkpoint(const Flags& flags) {
+  return flags.checkpoint.empty() ? flags.plan + ".checkpoint.safetensors" : flags.checkpoint;
+}
+
+// Where one is known to be written, or empty.
+std::string expected_checkpoint(const Flags& flags) {
+  return flags.stop_after > 0 ? early_checkpoint(flags) : flags.checkpoint;
+}
+
+// No file is to be written over the plan, or over another that this run writes.
+void check_apart(const Flags& flags) {
+  namespace fs = std::filesystem;
+  const std::vector<std::pair<const char*, std::string>> files = {
+      {"the plan", flags.plan},
+      {"--checkpoint", expected_checkpoint(flags)},
+      {"--trace", flags.trace},
+      {"-o", flags.output}};
+  std::map<fs::path, const char*> seen;
+  for (const auto& [flag, file] : files) {
+    std::error_code ignored;
+    if (file.empty() || fs::is_other(file, ignored) || fs::is_character_file(file, ignored)) {
+      continue;
+    }
+    const auto [other, fresh] = seen.emplace(fs::weakly_canonical(file, ignored), flag);
+    if (!fresh) {
+      throw bad_input("{} and {}: expected two files, got {} twice", other->second, flag, file);
+    }
+  }
+}
+
+void check_outputs(const Flags& flags) {
+  check_apart(flags);
+  check_output(expected_checkpoint(flags), "--checkpoint");
+  check_output(flags.trace, "--trace");
+  check_output(flags.output, "-o");
+}
+
 void check(const Flags& flags) {
-  check_folder_of(flags.checkpoint, "--checkpoint");
-  check_folder_of(flags.trace, "--trace");
-  check_folder_of(flags.output, "-o");
   if (flags.checkpoint_every < 0) {
     throw bad_input("--checkpoint-every: expected a number of steps >= 0, got {}",
                     flags.checkpoint_every);
@@ -92,15 +133,22 @@ void print_step(const StepReport& r) {
   std::fflush(stdout);
 }
 
+// What was trained for hours is not to vanish with a disk that has become full: the failure is kept
+// until what was measured is written.
+void save(const Trainer& trainer, const std::string& path, Outcome& outcome) {
+  try {
+    trainer.save_checkpoint(path);
+    outcome.checkpoint = path;
+  } catch (const Error& e) {
+    outcome.lost = e;
+  }
+}
+
 // Steps until done, or until somebody asks to stop; saves checkpoints on the way. All ranks take
-// the same turns.
+// the same turns, unless one cannot save.
 Outcome train(const Flags& flags, const RankPlace& here, Trainer& trainer, RunRecorder& recorder,
               bool prints) {
   Outcome outcome;
-  const auto save = [&](const std::string& path) {
-    trainer.save_checkpoint(path);
-    outcome.checkpoint = path;
-  };
   const int64_t first = trainer.steps_done();
   if (prints) print_header();
   while (trainer.steps_done() < flags.training.steps && !outcome.stopped_early) {
@@ -112,16 +160,12 @@ Outcome train(const Flags& flags, const RankPlace& here, Trainer& trainer, RunRe
                    report.loss);
     }
     if (flags.checkpoint_every > 0 && report.step % flags.checkpoint_every == 0) {
-      save(flags.checkpoint);
+      save(trainer, flags.checkpoint, outcome);
+      if (outcome.lost) return outcome;
     }
     const bool enough = flags.stop_after > 0 && report.step - first >= flags.stop_after;
     const bool asked = any_rank(here.comm, InterruptGuard::requested());
     outcome.stopped_early = (enough || asked) && report.step < flags.training.steps;
-  }
-  if (outcome.stopped_early) {
-    save(flags.checkpoint.empty() ? flags.plan + ".checkpoint.safetensors" : flags.checkpoint);
-  } else if (!flags.checkpoint.empty()) {
-    save(flags.checkpoint);
   }
   return outcome;
 }
@@ -174,6 +218,7 @@ Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
           {"seed", flags.training.seed},
           {"stopped_early", outcome.stopped_early},
           {"checkpoint", outcome.checkpoint.empty() ? Json() : Json(outcome.checkpoint)},
+          {"checkpoint_error", outcome.lost ? Json(outcome.lost->what()) : Json()},
           {"predicted", forecast_json(plan.hardware, plan.predicted)},
           {"measured", std::move(figures)},
           {"steps", std::move(steps)}};
@@ -246,6 +291,7 @@ void check_ranks_present(const Plan& plan, const Flags& flags, const Communicato
         "run them yet; `plan --pipeline 1` makes a plan without",
         flags.plan, describe(pipeline));
   }
+  check_backend(plan.hardware);
   const int64_t ranks = plan.strategy.parallel.ranks();
   if (comm.size() == ranks) return;
   if (comm.name() == "self") {
@@ -279,6 +325,7 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
   std::unique_ptr<Trainer> trainer;
   agree(here.comm, [&] {
     check(flags);
+    if (here.speaks()) check_outputs(flags);
     plan = read_plan(flags.plan);
     check_fits(plan, plan.predicted.peak_bytes);
     check_ranks_present(plan, flags, here.comm);
@@ -299,7 +346,12 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
                         trainer->steps_done());
       }
     }
+    // Only now: the file tier may lie on the same disk.
+    if (const std::string path = expected_checkpoint(flags); here.speaks() && !path.empty()) {
+      check_space(path, checkpoint_bytes(plan.model), "the checkpoint");
+    }
   });
+  if (here.speaks()) warn_of_disturbance(plan.hardware);
   const bool prints = here.speaks() && !json;
   if (prints) {
     fmt::print("{}\n", bold(headline(plan)));
@@ -312,22 +364,35 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
                percent(plan.predicted.mfu));
   }
 
-  RunRecorder recorder;
-  const Outcome outcome = train(flags, here, *trainer, recorder, prints);
-  const std::string trace = flags.trace.empty() ? "" : trace_of_all(here, *trainer);
   // A rank's arenas, or those of all where they are in one process.
   const auto arenas = trainer->executor().arena_bytes();
   Taken taken{arenas[0] + arenas[1], std::nullopt};
   if (here.comm.name() == "local") {
     taken.arena_bytes = static_cast<int64_t>(
         all_reduce_sum(here.comm, whole_world(here.comm), static_cast<double>(taken.arena_bytes)));
-  } else {
-    taken.device_in_use = trainer->device_bytes_in_use();
   }
-  if (!here.speaks()) return;
+
+  RunRecorder recorder;
+  Outcome outcome = train(flags, here, *trainer, recorder, prints);
+  // Whatever ranks do together comes before the last checkpoint: if that fails, one goes on alone.
+  const bool traced = !flags.trace.empty() && (!outcome.lost || here.comm.size() == 1);
+  const std::string trace = traced ? trace_of_all(here, *trainer) : "";
+  if (here.comm.name() != "local") taken.device_in_use = trainer->device_bytes_in_use();
+  const std::string last = outcome.stopped_early ? early_checkpoint(flags) : flags.checkpoint;
+  if (!outcome.lost && !last.empty()) save(*trainer, last, outcome);
+  if (!here.speaks()) {
+    if (outcome.lost) throw Error(*outcome.lost);
+    return;
+  }
   const Json record = record_json(flags, plan, *trainer, recorder, outcome, here, taken);
   if (!flags.output.empty()) write_file_atomically(flags.output, record.dump(1) + "\n");
-  if (!flags.trace.empty()) write_file_atomically(flags.trace, trace);
+  if (traced) write_file_atomically(flags.trace, trace);
+  if (outcome.lost) {
+    throw Error(
+        outcome.lost->kind(),
+        fmt::format("{}{}", outcome.lost->what(),
+                    flags.output.empty() ? "" : "; what was measured is in " + flags.output));
+  }
   if (json) {
     print_json(record);
   } else {

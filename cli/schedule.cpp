@@ -317,8 +317,8 @@ int run(Flags flags, bool json) {
     throw bad_input("schedule {} takes no folder; did you mean schedule measured {}?", flags.name,
                     flags.measured.folder);
   }
-  check_folder_of(flags.svg, "--svg");
-  check_folder_of(flags.csv, "--csv");
+  check_output(flags.svg, "--svg");
+  check_output(flags.csv, "--csv");
   if (is_file(flags.name)) {
     const ScheduleChoice& choice = flags.choice;
     if (flags.stages > 0 || flags.micro_batches > 0 || choice.virtual_stages > 0 ||

@@ -50,7 +50,7 @@ int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
 }
 
 int run(const Flags& flags, bool json) {
-  check_folder_of(flags.trace, "--trace");
+  check_output(flags.trace, "--trace");
   std::error_code none;
   if (!flags.trace.empty() && std::filesystem::equivalent(flags.trace, flags.plan, none)) {
     throw bad_input("--trace: {} is the plan; name another file", flags.trace);

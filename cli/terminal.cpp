@@ -7,14 +7,24 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "engine/comm/mpi.h"
+
 namespace longspan::cli {
 namespace {
+
+// A terminal that understands escapes. A launcher of MPI gives its ranks terminals of their own
+// whatever its output goes to, often a log file.
+bool is_screen(int descriptor) {
+  const char* kind = std::getenv("TERM");
+  const bool dumb = kind != nullptr && std::string_view(kind) == "dumb";
+  return !dumb && !launched_by_mpi() && ::isatty(descriptor) == 1;
+}
 
 bool colours() {
   static const bool enabled = [] {
     const char* no_color = std::getenv("NO_COLOR");
     const bool refused = no_color != nullptr && *no_color != '\0';
-    return !refused && ::isatty(STDOUT_FILENO) == 1;
+    return !refused && is_screen(STDOUT_FILENO);
   }();
   return enabled;
 }
@@ -48,7 +58,7 @@ void Table::print() const {
 }
 
 ProgressBar::ProgressBar()
-    : enabled_(::isatty(STDERR_FILENO) == 1), next_(Clock::now() + std::chrono::seconds(1)) {}
+    : enabled_(is_screen(STDERR_FILENO)), next_(Clock::now() + std::chrono::seconds(1)) {}
 
 ProgressBar::~ProgressBar() {
   if (drawn_) fmt::print(stderr, "\r\033[K");

@@ -9,7 +9,8 @@
 
 namespace longspan::cli {
 
-/// `text` in bold where standard output is a terminal and NO_COLOR is not set; otherwise as it is.
+/// `text` in bold where standard output is a terminal, TERM is not "dumb", NO_COLOR is not set and
+/// no launcher of MPI started this process; otherwise as it is.
 std::string bold(std::string_view text);
 
 /// A table with a heading; numbers stand right, words left. Widths follow the contents.
@@ -30,8 +31,8 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// A bar on standard error, only on a terminal and only once a second has passed; gone when the
-/// object is. Used from one thread.
+/// A bar on standard error, only on a terminal (as of bold()) and only once a second has passed;
+/// gone when the object is. Used from one thread.
 class ProgressBar {
  public:
   ProgressBar();

@@ -41,7 +41,7 @@ Validation validate(const Flags& flags) {
 }
 
 int run(const Flags& flags, bool json) {
-  check_folder_of(flags.ranges, "--write-ranges");
+  check_output(flags.ranges, "--write-ranges");
   const Validation v = validate(flags);
   if (!flags.ranges.empty()) {
     write_file_atomically(flags.ranges, write_ranges(ranges_of(v.cases, v.report)));

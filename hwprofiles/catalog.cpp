@@ -125,7 +125,7 @@ std::optional<HardwareProfile> load_node(CatalogFiles& files, const Reference& p
 }
 
 HardwareProfile load_file(CatalogFiles& files, const fs::path& path) {
-  const YamlMap yaml = YamlMap::parse(read_file(path), path.string());
+  const YamlMap yaml = YamlMap::parse(read_file(path, kMostYamlBytes), path.string());
   return read_layers(files, file_layers(files, yaml), yaml.text("name"));
 }
 

@@ -59,6 +59,7 @@ void visit_figures(Profile& hw, const Visit& visit) {
   visit({"", "compute_under_io", "1", fraction}, hw.compute_under_io);
   visit({"", "copy_under_compute", "1", fraction}, hw.copy_under_compute);
   visit({"", "io_under_compute", "1", fraction}, hw.io_under_compute);
+  visit({"", "disturbed_share", "1", optional}, hw.disturbed_share);
 }
 
 struct HardwareProblem {

@@ -135,6 +135,8 @@ struct HardwareProfile {
   Figure compute_under_io;
   Figure copy_under_compute;
   Figure io_under_compute;
+  Figure disturbed_share;  // 1: of the timings behind the rates, those that other processes were in
+                           // the way of; may be empty
   RateTables rates;
   /// Attention has several implementations, and which one a program links to is its own choice: the
   /// tables of each that is known ("flash2", "flash3", "cudnn"; attention families only), and the

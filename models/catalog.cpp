@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 ModelSpec load_file(const fs::path& path) {
-  const std::string text = read_file(path);
+  const std::string text = read_file(path, kMostYamlBytes);
   const size_t first = text.find_first_not_of(" \t\r\n");
   const bool json =
       path.extension() == ".json" || (first != std::string::npos && text[first] == '{');

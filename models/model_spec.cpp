@@ -11,8 +11,13 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kMaxCount = (int64_t{1} << 40) - 1;
-// Far above any model; keeps the list of parameter units of a hostile file small.
+// Far above any model; keep what a hostile file makes a planner list and try small: units of
+// parameters, tensors, divisors of heads.
 constexpr int64_t kMaxLayers = 16384;
+constexpr int64_t kMaxHeads = int64_t{1} << 16;
+constexpr int64_t kMaxHidden = int64_t{1} << 24;
+constexpr int64_t kMaxFfn = int64_t{1} << 32;    // also of layers that are fused
+constexpr int64_t kMaxVocab = int64_t{1} << 31;  // token ids are 32 bits wide
 
 struct Count {
   const char* field;
@@ -68,7 +73,7 @@ std::optional<ModelProblem> find_runs_problem(const ModelSpec& model) {
   int64_t layers = 0;
   for (const LayerRun& run : model.runs) {
     for (const Count& count :
-         {Count{"runs.layers", run.layers, kMaxLayers}, Count{"runs.ffn", run.ffn}}) {
+         {Count{"runs.layers", run.layers, kMaxLayers}, Count{"runs.ffn", run.ffn, kMaxFfn}}) {
       if (auto problem = check_count(count)) return problem;
     }
     if (!(run.tokens > 0 && run.tokens <= 1)) {
@@ -88,10 +93,10 @@ std::optional<ModelProblem> find_runs_problem(const ModelSpec& model) {
 std::optional<ModelProblem> find_problem(const ModelSpec& model) {
   if (model.name.empty()) return ModelProblem{"name", "expected text, got nothing"};
   for (const Count& count :
-       {Count{"layers", model.layers, kMaxLayers}, Count{"hidden", model.hidden},
-        Count{"heads", model.heads}, Count{"kv_heads", model.kv_heads},
-        Count{"head_dim", model.head_dim}, Count{"ffn", model.ffn}, Count{"vocab", model.vocab},
-        Count{"max_positions", model.max_positions}}) {
+       {Count{"layers", model.layers, kMaxLayers}, Count{"hidden", model.hidden, kMaxHidden},
+        Count{"heads", model.heads, kMaxHeads}, Count{"kv_heads", model.kv_heads, kMaxHeads},
+        Count{"head_dim", model.head_dim, kMaxHidden}, Count{"ffn", model.ffn, kMaxFfn},
+        Count{"vocab", model.vocab, kMaxVocab}, Count{"max_positions", model.max_positions}}) {
     if (auto problem = check_count(count)) return problem;
   }
   if (model.heads % model.kv_heads != 0) {

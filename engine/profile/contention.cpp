@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kCopyBytes = int64_t{2} << 20;
 constexpr int64_t kCopies = 16;  // pieces the copied region has: more than the caches hold
-constexpr int kRounds = 7;
+constexpr int kRounds = 7, kFewestRounds = 3;
 
 double as_fraction(double value) { return std::clamp(value, 0.05, 1.0); }
 
@@ -89,7 +89,10 @@ Together slow_down(const Loop& first, int threads, const Loop& second, double se
   const double processors = machine_processors();
   const double slice = seconds / (4 * kRounds);
   std::vector<double> first_efficiency, second_rate, second_share;
+  const Clock::time_point begin = Clock::now();
   for (int round = 0; round < kRounds; ++round) {
+    // On a busy machine a single product may take longer than its slice.
+    if (round >= kFewestRounds && seconds_since(begin) > seconds) break;
     const Achieved first_alone = run_loop(first, slice, CLOCK_PROCESS_CPUTIME_ID, false);
     const Achieved second_alone = run_loop(second, slice, CLOCK_THREAD_CPUTIME_ID, true);
     const Pair bursts = run_together(first, second, slice, true);
@@ -106,7 +109,9 @@ Together slow_down(const Loop& first, int threads, const Loop& second, double se
 // Copies round and round a region that no cache holds.
 class CopyLoop {
  public:
-  CopyLoop() : from_(kCopyBytes * kCopies, "profile"), to_(kCopyBytes * kCopies, "profile") {}
+  CopyLoop()
+      : from_(kCopyBytes * kCopies, "profile", kMeasuring),
+        to_(kCopyBytes * kCopies, "profile", kMeasuring) {}
   void operator()() {
     const int64_t at = next_++ % kCopies * kCopyBytes;
     std::memcpy(to_.data() + at, from_.data() + at, kCopyBytes);
@@ -128,7 +133,7 @@ Contention measure_contention(ThreadPool& pool, FileArena& file, double seconds)
     cpu::gemm_nt(pool, m, n, k, a.data(), k, b.data(), k, cpu::Into::write, c.data(), n);
   };
   CopyLoop up, down;
-  const MemoryArena memory(kCopyBytes, "profile");
+  const MemoryArena memory(kCopyBytes, "profile", kMeasuring);
   int64_t place = 0;
   const Loop io = [&] {
     const int64_t offset = place++ % (io_file_bytes() / kCopyBytes) * kCopyBytes;

@@ -39,7 +39,7 @@ double beside(DeviceTimer& timer, const QueueWork& first, const QueueWork& secon
 // Reads and writes a file in turns.
 class FileLoop {
  public:
-  explicit FileLoop(FileArena& file) : file_(file), memory_(kIoBytes, "profile") {}
+  explicit FileLoop(FileArena& file) : file_(file), memory_(kIoBytes, "profile", kMeasuring) {}
   void operator()() {
     const int64_t offset = next_++ % (io_file_bytes() / kIoBytes) * kIoBytes;
     if (next_ % 2 == 0) {

@@ -52,8 +52,8 @@ void add_overhead(HardwareProfile& hw, const Figures& figures, cuda::Device& dev
                                    format_bytes(kSpareBytes)));
   hw.device.memory_bytes =
       wanted_bytes > 0
-          ? figures.measured(static_cast<double>(wanted_bytes + reserved), "B",
-                             "as asked for, beside what is reserved")
+          ? figures.assumed(static_cast<double>(wanted_bytes + reserved), "B",
+                            "as asked for, beside what is reserved")
           : figures.measured(static_cast<double>(total), "B", "as the driver counts it");
 }
 
@@ -156,7 +156,7 @@ HardwareProfile measure_device(
   hw.device.name = device.name();
   hw.device.backend = "cuda";
 
-  FileArena file(io_file_bytes(), options.nvme_directory);
+  const std::unique_ptr<FileArena> file = measuring_file(options.nvme_directory);
   DeviceBench bench(device, grid);
   Scratch host_scratch;
   ThreadPool pool(threads);
@@ -166,7 +166,7 @@ HardwareProfile measure_device(
   add_state_samples(sampler, bench);
   add_host_optimizer_samples(sampler, bench, pool);
   add_copy_samples(sampler, bench);
-  add_io_samples(sampler, host_scratch, file);
+  add_io_samples(sampler, host_scratch, *file);
   add_attention_samples(sampler, bench);
   add_heads_samples(by_heads, bench);
 
@@ -177,7 +177,7 @@ HardwareProfile measure_device(
                options.device_memory_bytes);
 
   show("contention", seconds_since(begin) / options.seconds_budget);
-  const Contention contention = measure_contention(bench, file);
+  const Contention contention = measure_contention(bench, *file);
   const auto between = [&] {
     if (options.between_rounds) options.between_rounds();
     bench.scratch.refresh();
@@ -195,6 +195,7 @@ HardwareProfile measure_device(
   measure(by_heads, 1);
 
   hw.rates = sampler.tables();
+  warn_of_left_out(sampler, options);
   const std::string sharing = share_attention(hw.rates, by_heads, grid, facts.processors);
   for (auto& [family, table] : hw.rates) {
     const std::string how = family.starts_with("attention") ? "the engine's own kernels" + sharing

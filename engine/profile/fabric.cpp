@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kSmall = 64;                // bytes to each peer: all latency
 constexpr int64_t kLarge = int64_t{4} << 20;  // all bandwidth
-constexpr int kRounds = 15;
+constexpr int kRounds = 15, kFewestRounds = 4;
+constexpr double kEnoughSeconds = 1;  // spent in exchanges
 
 // Seconds of an all-to-all of `bytes` to each peer; the slowest rank's, in the middle round.
 double seconds_of(Communicator& comm, int64_t bytes) {
@@ -26,13 +27,17 @@ double seconds_of(Communicator& comm, int64_t bytes) {
     receive.emplace_back(to.data() + peer * bytes, bytes);
   }
   std::vector<double> rounds;
-  for (int round = 0; round < kRounds; ++round) {
+  double spent = 0;  // the same on all ranks, which so stop together
+  for (int round = 0; round < kRounds && (round < kFewestRounds || spent < kEnoughSeconds);
+       ++round) {
     barrier(comm, world);
     const double own = timed([&] { all_to_all(comm, world, send, receive); });
     std::vector<double> all(ranks);
     all_gather(comm, world, std::as_bytes(std::span(&own, 1)),
                reinterpret_cast<std::byte*>(all.data()));
-    if (round > 0) rounds.push_back(*std::max_element(all.begin(), all.end()));
+    const double slowest = *std::max_element(all.begin(), all.end());
+    spent += slowest;
+    if (round > 0) rounds.push_back(slowest);
   }
   return median(rounds);
 }

@@ -209,7 +209,7 @@ void add_activation(Sampler& sampler, ThreadPool& pool, Scratch& scratch, int64_
   const auto model = row_model(pool, kNarrow, width);
   const int64_t w = 2 * width, unit = parameter_units(model->spec)[1].elements;
   const double work = product_of(rows, width);
-  sampler.add("activation_forward", shape_of(rows, width), work, [=, &pool, &scratch] {
+  sampler.add_difference("activation_forward", shape_of(rows, width), work, [=, &pool, &scratch] {
     const float *weights = scratch.in(unit), *y = scratch.in(rows * kNarrow);
     float* out = scratch.out(rows * kNarrow);
     float* workspace = scratch.out(cpu::mlp_forward_workspace(model->spec, rows, rows, false));
@@ -221,9 +221,9 @@ void add_activation(Sampler& sampler, ThreadPool& pool, Scratch& scratch, int64_
       cpu::gemm_nt(pool, rows, kNarrow, width, inner, width, weights, width, Into::add, out,
                    kNarrow);
     });
-    return whole - products;
+    return WholeAndPart{whole, products};
   });
-  sampler.add("activation_backward", shape_of(rows, width), work, [=, &pool, &scratch] {
+  sampler.add_difference("activation_backward", shape_of(rows, width), work, [=, &pool, &scratch] {
     const float *weights = scratch.in(unit), *y = scratch.in(rows * kNarrow);
     float *dy = scratch.out(rows * kNarrow), *gradient = scratch.out(unit);
     float* inner = scratch.out(rows * w);
@@ -240,7 +240,7 @@ void add_activation(Sampler& sampler, ThreadPool& pool, Scratch& scratch, int64_
       cpu::gemm_tn(pool, w, kNarrow, rows, inner, w, y, kNarrow, Into::add, gradient, kNarrow);
       cpu::gemm_nn(pool, rows, kNarrow, w, inner, w, weights, kNarrow, Into::write, dy, kNarrow);
     });
-    return whole - products;
+    return WholeAndPart{whole, products};
   });
 }
 
@@ -248,28 +248,29 @@ void add_loss(Sampler& sampler, ThreadPool& pool, Scratch& scratch, int64_t rows
   const auto model = row_model(pool, kNarrow, kNarrow);
   model->spec.vocab = vocab;
   const auto labels = std::make_shared<std::vector<int32_t>>(rows, 0);
-  sampler.add("loss", shape_of(rows, vocab), product_of(rows, vocab), [=, &pool, &scratch] {
-    const float *head = scratch.in(kNarrow), *output = scratch.in(vocab * kNarrow);
-    const float* x = scratch.in(rows * kNarrow);
-    float *dx = scratch.out(rows * kNarrow), *head_gradient = scratch.out(kNarrow);
-    float* gradient = scratch.out(vocab * kNarrow);
-    float* workspace = scratch.out(cpu::loss_workspace(model->spec, rows, rows));
-    double loss = 0;
-    const double whole = timed([&] {
-      cpu::loss_forward_backward(model->context, head, output, x, labels->data(), rows, rows, 1,
-                                 &loss, dx, head_gradient, gradient, workspace);
-    });
-    float* logits = scratch.out(rows * vocab);
-    const double products = timed([&] {
-      cpu::gemm_nt(pool, rows, vocab, kNarrow, x, kNarrow, output, kNarrow, Into::write, logits,
-                   vocab);
-      cpu::gemm_tn(pool, vocab, kNarrow, rows, logits, vocab, x, kNarrow, Into::add, gradient,
-                   kNarrow);
-      cpu::gemm_nn(pool, rows, kNarrow, vocab, logits, vocab, output, kNarrow, Into::write, dx,
-                   kNarrow);
-    });
-    return whole - products;
-  });
+  sampler.add_difference(
+      "loss", shape_of(rows, vocab), product_of(rows, vocab), [=, &pool, &scratch] {
+        const float *head = scratch.in(kNarrow), *output = scratch.in(vocab * kNarrow);
+        const float* x = scratch.in(rows * kNarrow);
+        float *dx = scratch.out(rows * kNarrow), *head_gradient = scratch.out(kNarrow);
+        float* gradient = scratch.out(vocab * kNarrow);
+        float* workspace = scratch.out(cpu::loss_workspace(model->spec, rows, rows));
+        double loss = 0;
+        const double whole = timed([&] {
+          cpu::loss_forward_backward(model->context, head, output, x, labels->data(), rows, rows, 1,
+                                     &loss, dx, head_gradient, gradient, workspace);
+        });
+        float* logits = scratch.out(rows * vocab);
+        const double products = timed([&] {
+          cpu::gemm_nt(pool, rows, vocab, kNarrow, x, kNarrow, output, kNarrow, Into::write, logits,
+                       vocab);
+          cpu::gemm_tn(pool, vocab, kNarrow, rows, logits, vocab, x, kNarrow, Into::add, gradient,
+                       kNarrow);
+          cpu::gemm_nn(pool, rows, kNarrow, vocab, logits, vocab, output, kNarrow, Into::write, dx,
+                       kNarrow);
+        });
+        return WholeAndPart{whole, products};
+      });
 }
 
 }  // namespace

@@ -8,6 +8,22 @@
 #include "base/error.h"
 
 namespace longspan {
+namespace {
+
+int64_t memory_figure(const std::string& wanted) {
+  std::ifstream file("/proc/meminfo");
+  std::string key, rest;
+  int64_t kib = 0;
+  while (file >> key >> kib) {
+    if (key == wanted) return kib * 1024;
+    std::getline(file, rest);
+  }
+  throw failed(
+      "profile: this system does not say how much memory there is; expected {} in /proc/meminfo",
+      wanted);
+}
+
+}  // namespace
 
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
@@ -19,18 +35,8 @@ std::string processor_name() {
   return "unknown processor";
 }
 
-int64_t available_memory_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string key, rest;
-  int64_t kib = 0;
-  while (file >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
-    std::getline(file, rest);
-  }
-  throw failed(
-      "profile: this system does not say how much memory is available; state the capacities of "
-      "the device and host tiers");
-}
+int64_t available_memory_bytes() { return memory_figure("MemAvailable:"); }
+int64_t total_memory_bytes() { return memory_figure("MemTotal:"); }
 
 int64_t free_disk_bytes(const std::filesystem::path& directory) {
   std::error_code error;

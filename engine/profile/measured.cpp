@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "engine/profile/machine.h"
+#include "engine/profile/transfers.h"
 
 namespace longspan {
 namespace {
@@ -26,6 +28,28 @@ void check(const ProfileOptions& options) {
   }
 }
 
+std::unique_ptr<FileArena> measuring_file(const std::filesystem::path& directory) {
+  try {
+    return std::make_unique<FileArena>(io_file_bytes(), directory);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::no_fit) throw;
+    throw failed(
+        "profile: measuring the file tier takes {} in {}, which has not got as much free; "
+        "--nvme-dir names another folder",
+        format_bytes(io_file_bytes()), directory.string());
+  }
+}
+
+void check_capacities(const ProfileOptions& options, int64_t machine_bytes) {
+  const int64_t device = options.device_memory_bytes, host = options.host_memory_bytes;
+  if (device <= machine_bytes && host <= machine_bytes - device) return;
+  const std::string wanted = host == 0     ? format_bytes(device)
+                             : device == 0 ? format_bytes(host)
+                                           : format_bytes(device) + " and " + format_bytes(host);
+  throw no_fit("profile: {} asked for as memory of the tiers, this machine has {} in all", wanted,
+               format_bytes(machine_bytes));
+}
+
 double best_rate(const RateTables& rates, std::initializer_list<const char*> families) {
   double best = 0;
   for (const char* family : families) {
@@ -37,10 +61,24 @@ double best_rate(const RateTables& rates, std::initializer_list<const char*> fam
 }
 
 Figure memory_capacity(const Figures& figures, int64_t wanted, double share, int64_t available) {
-  if (wanted > 0) return figures.measured(static_cast<double>(wanted), "B", "as asked for");
+  if (wanted > 0) return figures.assumed(static_cast<double>(wanted), "B", "as asked for");
   const auto bytes = static_cast<int64_t>(share * static_cast<double>(available));
   return figures.measured(static_cast<double>(std::max<int64_t>(1, bytes)), "B",
                           fmt::format("{:.0f} % of the memory that was available", 100 * share));
+}
+
+void warn_of_left_out(const Sampler& sampler, const ProfileOptions& options) {
+  const std::vector<std::string> names = sampler.left_out();
+  if (names.empty() || !options.warn) return;
+  constexpr size_t kShown = 3;
+  std::string list;
+  for (size_t i = 0; i < std::min(kShown, names.size()); ++i)
+    list += (i > 0 ? ", " : "") + names[i];
+  if (names.size() > kShown) list += ", ...";
+  options.warn(fmt::format(
+      "{} point{} left out: other processes garbled every timing ({}); profile again on a quiet "
+      "machine",
+      names.size(), names.size() == 1 ? " is" : "s are", list));
 }
 
 void add_file_figures(HardwareProfile& hw, const Figures& figures, const ProfileOptions& options,

@@ -19,6 +19,7 @@ namespace {
 
 constexpr double kMemoryShare = 0.4;       // of what is available, for each of device and host
 constexpr double kContentionShare = 0.15;  // of the time to spend
+constexpr double kFigureSeconds = 0.3;     // for the figures that have no table
 
 }  // namespace
 
@@ -35,6 +36,7 @@ HardwareProfile measure_machine(
     const ProfileOptions& options,
     const std::function<void(const std::string& what, double share)>& progress) {
   check(options);
+  const Clock::time_point begin = Clock::now();
   const Unbound unbound;
   const auto show = [&](const std::string& what, double share) {
     if (progress) progress(what, share);
@@ -44,6 +46,7 @@ HardwareProfile measure_machine(
   const Figures figures(fmt::format("{}, {} thread{}", processor, threads, threads == 1 ? "" : "s"),
                         today());
   const int64_t memory = available_memory_bytes();
+  check_capacities(options, total_memory_bytes());
 
   HardwareProfile hw;
   hw.name = "local";
@@ -57,25 +60,32 @@ HardwareProfile measure_machine(
   Contention contention;
   Sampler sampler;
   {
-    FileArena file(io_file_bytes(), options.nvme_directory);
-    contention = measure_contention(pool, file, kContentionShare * options.seconds_budget);
+    const std::unique_ptr<FileArena> file = measuring_file(options.nvme_directory);
+    contention = measure_contention(pool, *file, kContentionShare * options.seconds_budget);
     Scratch scratch;
     add_product_samples(sampler, pool, scratch);
     add_attention_samples(sampler, pool, scratch);
     add_row_samples(sampler, pool, scratch);
     add_state_samples(sampler, pool, scratch);
     add_copy_samples(sampler, scratch);
-    add_io_samples(sampler, scratch, file);
+    add_io_samples(sampler, scratch, *file);
+    sampler.keep_to_time();
     const auto between = [&] {
       if (options.between_rounds) options.between_rounds();
       scratch.refresh();
     };
-    sampler.measure((1 - kContentionShare) * options.seconds_budget, between,
-                    [&](const std::string& what, double share) {
-                      show(what, kContentionShare + (1 - kContentionShare) * share);
-                    });
+    // What was needed to get here counts: it may be most of a short time.
+    const double left = std::max(0.1 * options.seconds_budget,
+                                 options.seconds_budget - kFigureSeconds - seconds_since(begin));
+    sampler.measure(left, between, [&](const std::string& what, double share) {
+      show(what, kContentionShare + (1 - kContentionShare) * share);
+    });
   }
   hw.rates = sampler.tables();
+  warn_of_left_out(sampler, options);
+  if (const double share = sampler.disturbed_share(); share > 0) {
+    hw.disturbed_share = figures.measured(share, "1", "timings that waited for a processor");
+  }
   for (auto& [family, table] : hw.rates) {
     table.source =
         figures.source(fmt::format("the engine's own kernel, {:.0f} % of the timings disturbed by "

@@ -17,10 +17,12 @@ struct ProfileOptions {
   int64_t device_memory_bytes = 0;             // capacity to declare; 0: 40% of what is available
   int64_t host_memory_bytes = 0;               // likewise
   std::filesystem::path nvme_directory = ".";  // where the file tier is measured
-  double seconds_budget = 60;                  // spent at most, about
+  double seconds_budget = 60;                  // spent at most, about; beyond 3 s or so
   // Runs before every round of timings, if there; its time is not counted. What it times itself
   // meets the same machine as the profile, even one whose speed changes from minute to minute.
   std::function<void()> between_rounds = {};
+  // Hears, in one line, of what could not be measured and is missing in the profile, if there.
+  std::function<void(const std::string& text)> warn = {};
 };
 
 /// Measures what exchanges cost between these ranks and writes it into `hw`: the node's fabric if
@@ -31,7 +33,8 @@ void measure_fabric(HardwareProfile& hw, Communicator& comm, int ranks_here);
 /// Measures the fabric too, between two threads. Measures GEMM, attention, elementwise, copy and
 /// file rates against size, and how much compute and copies slow each other down; on all of the
 /// machine's processors, even where a launcher has bound this process to some. `progress` receives
-/// what is being measured and the share done.
+/// what is being measured and the share done. Where the time is short, larger shapes are left out.
+/// Throws no_fit where the memory asked for is more than the machine has.
 HardwareProfile measure_machine(
     const ProfileOptions& options,
     const std::function<void(const std::string& what, double share)>& progress);

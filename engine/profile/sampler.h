@@ -1,7 +1,9 @@
 // Collecting timings: every point of every rate table is measured once per round, and the rounds go
 // on until the time is spent, so that a disturbance meets all points alike and the median drops it.
 // Timings during which the process waited for a processor are left out, unless most are such: then
-// the machine is busy with other things all the time, and a step would meet the same.
+// the machine is busy with other things all the time, and a step would meet the same. A point whose
+// timings make no rate, as a difference of two that other processes have garbled, is measured again
+// when the rounds are over, and left out of its table if that does not help.
 //
 // What is timed, and by which clock, is the samples' affair: the CPU's kernels are timed one by one
 // by the host's clock, a device's many at a time by marks on its queues.
@@ -69,41 +71,75 @@ class Scratch {
 /// Does what is timed so many times and returns the seconds that count, of all of them.
 using TimedRuns = std::function<double(int repeats)>;
 
+/// What is timed as the difference of two runs.
+struct WholeAndPart {
+  double whole = 0, part = 0;  // seconds
+};
+
+/// What messages about memory that is taken to measure say of it.
+inline constexpr const char* kMeasuring = "measuring takes";
+
+/// One timing of a sample, of a single run.
+struct Timing {
+  double seconds = 0;      // that count
+  double whole = 0;        // of which they are what is left; 0 where they are not a difference
+  bool disturbed = false;  // another process was in the way
+};
+
 /// One point of a rate table: `run` does `work` as often as it is told.
 struct Sample {
   std::string family;
   std::array<double, 3> shape{1, 1, 1};
   double work = 0;
-  TimedRuns run;
-  int part = 0;                          // see begin_optional()
-  std::vector<double> seconds = {};      // one per round, of a single run
-  std::vector<double> undisturbed = {};  // those of them that no other process was in the way of
+  std::function<Timing(int repeats)> run;  // of all repeats together
+  int part = 0;                            // see begin_optional()
+  std::vector<Timing> timings = {};        // one per round
+  int repeats = 1;                         // in a round
+  double warm_seconds = 0;                 // of the last run, all of it
+  bool dropped = false;                    // see keep_to_time()
 };
 
 class Sampler {
  public:
   void add(std::string family, std::array<double, 3> shape, double work, TimedRuns run);
-  /// Of what is timed run by run.
+  /// Of what is timed run by run. Runs that take far longer than the first did are not repeated to
+  /// the end.
   void add(std::string family, std::array<double, 3> shape, double work,
            std::function<double()> run);
+  /// Of what is a part of something larger: the time of the whole less that of the rest.
+  void add_difference(std::string family, std::array<double, 3> shape, double work,
+                      std::function<WholeAndPart()> run);
   /// What is added from here on, to the next such call, is one part: all of it is left out if half
   /// of the time is spent before its turn comes, and so are the parts behind it.
   void begin_optional() { ++parts_; }
+  /// Takes the smaller shapes of all families first, and leaves out those whose turn has not come
+  /// when half of the time is spent, but for a few of each family. Not together with optional
+  /// parts.
+  void keep_to_time();
 
   /// Runs the first sample of each family once, so that what they load is loaded.
   void warm_up();
   /// Runs every sample in at least two rounds, of which the first warms up, and on until `budget`
-  /// seconds are spent. `between` runs before each round, in time that is not counted.
+  /// seconds are spent; then those again of which no rate is known or that other processes were in
+  /// the way of each time, for a part of `budget` more.
+  /// `between` runs before each round, in time that is not counted.
   void measure(double budget, const std::function<void()>& between,
                const std::function<void(const std::string& what, double share)>& progress);
   /// The tables of what was measured, without source and date.
   std::map<std::string, RateTable> tables() const;
+  /// The points that were tried and are in no table, as "loss of 32 x 512".
+  std::vector<std::string> left_out() const;
   /// Share of the timings in which this process waited for a processor.
   double disturbed_share() const;
 
  private:
+  void take(Sample& sample, int repeats, bool warms_up);
+  void measure_again(double budget);
+  double seconds_of(const Sample& sample) const;
+
   std::vector<Sample> samples_;
   int parts_ = 0;
+  bool keeps_to_time_ = false;
 };
 
 }  // namespace longspan

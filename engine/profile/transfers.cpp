@@ -15,7 +15,8 @@ namespace {
 constexpr int64_t kCopyBytes[] = {4096, 65536, 1 << 20, 8 << 20};
 constexpr int64_t kIoBytes[] = {4096, 65536, 1 << 20, 8 << 20};
 constexpr int64_t kFileBytes = int64_t{64} << 20;
-constexpr int kHandOvers = 400;
+constexpr int kHandOvers = 400, kFewestHandOvers = 20;
+constexpr double kHandOverSeconds = 0.5;  // in all, where the machine is busy
 constexpr int kOps = 2000;
 
 }  // namespace
@@ -64,12 +65,19 @@ double measure_hand_over() {
   std::thread other([&] {
     for (int i = 0; i < kHandOvers; ++i) {
       ping.wait(i, std::memory_order_acquire);
+      if (ping.load(std::memory_order_acquire) < 0) return;
       pong.store(i + 1, std::memory_order_release);
       pong.notify_all();
     }
   });
   std::vector<double> seconds;
+  const Clock::time_point begin = Clock::now();
   for (int i = 0; i < kHandOvers; ++i) {
+    if (i >= kFewestHandOvers && seconds_since(begin) > kHandOverSeconds) {
+      ping.store(-1, std::memory_order_release);
+      ping.notify_all();
+      break;
+    }
     seconds.push_back(timed([&] {
                         ping.store(i + 1, std::memory_order_release);
                         ping.notify_all();
@@ -99,7 +107,7 @@ double measure_op_overhead() {
 double measure_memory_bandwidth(int threads) {
   constexpr int64_t kBytes = int64_t{64} << 20;
   constexpr int64_t kPiece = int64_t{1} << 20;
-  const MemoryArena from(kBytes, "profile"), to(kBytes, "profile");
+  const MemoryArena from(kBytes, "profile", kMeasuring), to(kBytes, "profile", kMeasuring);
   ThreadPool pool(threads);
   std::vector<double> seconds;
   for (int round = 0; round < 5; ++round) {

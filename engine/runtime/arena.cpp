@@ -30,18 +30,17 @@ int64_t available_memory_bytes() {
 
 }  // namespace
 
-void refuse_unless_available(int64_t bytes, const char* what) {
+void refuse_unless_available(int64_t bytes, const char* what, const char* use) {
   const int64_t available = available_memory_bytes();
   if (available >= 0 && bytes > available) {
-    throw no_fit("{} memory: the plan's peak is {}, this machine has {} available, short by {}",
-                 what, format_bytes(bytes), format_bytes(available),
-                 format_bytes(bytes - available));
+    throw no_fit("{} memory: {} {}, this machine has {} available, short by {}", what, use,
+                 format_bytes(bytes), format_bytes(available), format_bytes(bytes - available));
   }
 }
 
-MemoryArena::MemoryArena(int64_t bytes, const char* what) : bytes_(bytes) {
+MemoryArena::MemoryArena(int64_t bytes, const char* what, const char* use) : bytes_(bytes) {
   if (bytes == 0) return;
-  refuse_unless_available(bytes, what);
+  refuse_unless_available(bytes, what, use);
   const int64_t page = sysconf(_SC_PAGESIZE);
   // The data ends where the guard page begins (up to the arena's alignment), so that the first byte
   // past the plan's peak is not there.

@@ -32,14 +32,17 @@ class Arena {
   Arena() = default;
 };
 
-/// Throws no_fit if the system has not got `bytes` available, naming `what`, the size and the
-/// shortfall.
-void refuse_unless_available(int64_t bytes, const char* what);
+/// What memory is usually taken for, in messages.
+inline constexpr const char* kPlansPeak = "the plan's peak is";
+
+/// Throws no_fit if the system has not got `bytes` available, naming `what`, what they are taken
+/// for, the size and the shortfall.
+void refuse_unless_available(int64_t bytes, const char* what, const char* use = kPlansPeak);
 
 class MemoryArena final : public Arena {
  public:
   /// Maps and touches `bytes`. Throws as refuse_unless_available().
-  MemoryArena(int64_t bytes, const char* what);
+  MemoryArena(int64_t bytes, const char* what, const char* use = kPlansPeak);
   ~MemoryArena() override;
 
   std::byte* data() const override { return data_; }

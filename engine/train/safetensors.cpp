@@ -1,14 +1,20 @@
 #include "engine/train/safetensors.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
@@ -148,6 +154,70 @@ void check_tiling(const std::map<std::string, SafetensorsEntry>& entries, int64_
   }
 }
 
+constexpr size_t checksum_digits = 8;
+
+// "cbf43926 00000000".
+std::string checksums_text(const std::vector<uint32_t>& checksums) {
+  std::string text;
+  for (const uint32_t sum : checksums)
+    text += fmt::format("{}{:08x}", text.empty() ? "" : " ", sum);
+  return text;
+}
+
+// Digits for `count` checksums, all zeros.
+std::string blank_checksums(size_t count) { return checksums_text(std::vector<uint32_t>(count)); }
+
+std::vector<uint32_t> parse_checksums(const std::string& text, size_t count,
+                                      const std::string& path) {
+  const auto refuse = [&] {
+    return bad_input("{}: {}: expected {} checksums of {} digits; the file is damaged", path,
+                     kChecksumKey, count, checksum_digits);
+  };
+  if (text.size() != blank_checksums(count).size()) throw refuse();
+  std::vector<uint32_t> checksums;
+  for (size_t at = 0; at < text.size(); at += checksum_digits + 1) {
+    uint32_t sum = 0;
+    const char* end = text.data() + at + checksum_digits;
+    const auto [stop, error] = std::from_chars(text.data() + at, end, sum, 16);
+    if (error != std::errc() || stop != end) throw refuse();
+    if (at + checksum_digits < text.size() && *end != ' ') throw refuse();
+    checksums.push_back(sum);
+  }
+  return checksums;
+}
+
+// The header's own checksum is taken with no checksums in it yet.
+uint32_t header_checksum(std::string header, size_t at, size_t count) {
+  const std::string blank = blank_checksums(count);
+  header.replace(at, blank.size(), blank);
+  return crc32(header.data(), header.size());
+}
+
+// The checksums of the tensors, after that of the header has been checked.
+std::map<std::string, uint32_t> read_checksums(
+    const std::string& header, const std::string& text,
+    const std::map<std::string, SafetensorsEntry>& entries, const std::string& path) {
+  const std::vector<uint32_t> checksums = parse_checksums(text, entries.size() + 1, path);
+  const size_t at = header.find(text);
+  if (at == std::string::npos || header_checksum(header, at, checksums.size()) != checksums[0]) {
+    throw bad_input(
+        "{}: the header does not match its checksum: the file is damaged, or was changed by a tool "
+        "that kept the metadata entry {}",
+        path, kChecksumKey);
+  }
+  std::vector<std::pair<int64_t, std::string>> order;
+  for (const auto& [name, entry] : entries) order.emplace_back(entry.begin, name);
+  // Of tensors without elements, which share a place, all checksums are that of nothing; the one
+  // with elements begins where they do and comes last.
+  std::sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
+    return std::pair(a.first, entries.at(a.second).end) <
+           std::pair(b.first, entries.at(b.second).end);
+  });
+  std::map<std::string, uint32_t> sums;
+  for (size_t i = 0; i < order.size(); ++i) sums[order[i].second] = checksums[i + 1];
+  return sums;
+}
+
 float float_from_bits16(uint16_t bits, bool brain) {
   if (brain) return std::bit_cast<float>(uint32_t{bits} << 16);
   const uint32_t sign = (bits & 0x8000u) << 16;
@@ -213,6 +283,10 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
     }
   }
   check_tiling(entries_, data_bytes, where);
+  if (const auto sums = metadata_.find(kChecksumKey); sums != metadata_.end()) {
+    checksums_ = read_checksums(text, sums->second, entries_, where);
+    metadata_.erase(sums);  // it is of this file, and would be wrong in a copy
+  }
 }
 
 void SafetensorsFile::read_float(const std::string& name, float* out, int64_t elements) const {
@@ -234,42 +308,63 @@ void SafetensorsFile::read_float(const std::string& name, float* out, int64_t el
                     elements, held);
   }
   const InputFile file(path_);
+  const auto check = [&](uint32_t checksum) {
+    const auto written = checksums_.find(name);
+    if (written == checksums_.end() || written->second == checksum) return;
+    throw bad_input(
+        "{}: tensor \"{}\" does not match its checksum: the file is damaged; use another copy",
+        path_.string(), name);
+  };
   if (wide) {
     file.read(data_begin_ + entry.begin, out, entry.end - entry.begin);
+    if (!checksums_.empty()) check(crc32(out, static_cast<size_t>(entry.end - entry.begin)));
     return;
   }
+  uint32_t checksum = 0;
   constexpr int64_t block = int64_t{1} << 19;  // 1 MiB of input at a time
   std::vector<uint16_t> bits(static_cast<size_t>(std::min(block, elements)));
   for (int64_t first = 0; first < elements; first += block) {
     const int64_t count = std::min(block, elements - first);
     file.read(data_begin_ + entry.begin + 2 * first, bits.data(), 2 * count);
+    checksum = crc32(bits.data(), static_cast<size_t>(2 * count), checksum);
     for (int64_t i = 0; i < count; ++i) {
       out[first + i] = float_from_bits16(bits[static_cast<size_t>(i)], brain);
     }
   }
+  check(checksum);
 }
 
-void write_safetensors(const std::filesystem::path& path,
-                       const std::vector<SafetensorsTensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  const std::string where = path.string();
+namespace {
+
+// What stands in front of the tensors, and how large they are.
+struct Layout {
+  std::string header;
+  size_t checksums_at = 0;  // in the header; 0 without
+  std::vector<int64_t> elements;
+  int64_t data_bytes = 0;
+};
+
+Layout lay_out(const std::string& where, const std::vector<SafetensorsTensor>& tensors,
+               std::map<std::string, std::string> metadata, bool with_checksums) {
+  Layout layout;
+  const std::string blank = blank_checksums(tensors.size() + 1);
+  metadata.erase(kChecksumKey);
+  if (with_checksums) metadata[kChecksumKey] = blank;
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[metadata_key] = metadata;
-  std::vector<int64_t> elements;
-  int64_t end = 0;
   for (const SafetensorsTensor& tensor : tensors) {
     if (tensor.name == metadata_key || header.contains(tensor.name)) {
       throw bad_input("{}: cannot write a second tensor named \"{}\"", where, tensor.name);
     }
     int64_t count = 1;
     for (const int64_t extent : tensor.shape) count = checked_mul(count, extent, tensor.name);
-    const int64_t begin = end;
-    end = checked_add(end, checked_mul(count, sizeof(float), tensor.name), where);
-    elements.push_back(count);
+    const int64_t begin = layout.data_bytes;
+    layout.data_bytes = checked_add(begin, checked_mul(count, sizeof(float), tensor.name), where);
+    layout.elements.push_back(count);
     header[tensor.name] = {
-        {"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+        {"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, layout.data_bytes}}};
   }
-  std::string text;
+  std::string& text = layout.header;
   try {
     text = header.dump();
   } catch (const nlohmann::json::exception& error) {
@@ -282,17 +377,52 @@ void write_safetensors(const std::filesystem::path& path,
     throw bad_input("{}: {} tensors need a header of {} bytes; the format allows {}", where,
                     tensors.size(), text.size(), max_header_bytes);
   }
+  if (with_checksums) {
+    const std::string entry = fmt::format("\"{}\":\"", kChecksumKey);
+    layout.checksums_at = text.find(entry + blank) + entry.size();
+  }
+  return layout;
+}
 
+bool is_regular(int fd) {
+  struct stat status {};
+  return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+}  // namespace
+
+int64_t safetensors_bytes(const std::vector<SafetensorsTensor>& tensors,
+                          const std::map<std::string, std::string>& metadata) {
+  const Layout layout = lay_out("safetensors", tensors, metadata, true);
+  return checked_add(length_bytes + std::ssize(layout.header), layout.data_bytes, "safetensors");
+}
+
+void write_safetensors(const std::filesystem::path& path,
+                       const std::vector<SafetensorsTensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  lay_out(path.string(), tensors, metadata, true);  // bad input is refused before a file is opened
   write_file_atomically(path, [&](int fd) {
-    const uint64_t length = text.size();
+    const bool with_checksums = is_regular(fd);
+    const Layout layout = lay_out(path.string(), tensors, metadata, with_checksums);
+    const uint64_t length = layout.header.size();
     write_all(fd, &length, sizeof length, path);
-    write_all(fd, text.data(), text.size(), path);
+    write_all(fd, layout.header.data(), layout.header.size(), path);
+    std::vector<uint32_t> checksums{header_checksum(layout.header, layout.checksums_at,
+                                                    with_checksums ? tensors.size() + 1 : 0)};
     std::vector<float> values;  // one tensor at a time: the largest decides the memory
     for (size_t i = 0; i < tensors.size(); ++i) {
-      values.resize(static_cast<size_t>(elements[i]));
+      values.resize(static_cast<size_t>(layout.elements[i]));
       tensors[i].fill(values.data());
+      if (with_checksums) checksums.push_back(crc32(values.data(), values.size() * sizeof(float)));
       write_all(fd, values.data(), values.size() * sizeof(float), path);
     }
+    if (!with_checksums) return;
+    const int64_t at = length_bytes + static_cast<int64_t>(layout.checksums_at);
+    if (::lseek(fd, at, SEEK_SET) != at) {
+      throw failed("cannot write {}: {}", path.string(), std::strerror(errno));
+    }
+    const std::string text = checksums_text(checksums);
+    write_all(fd, text.data(), text.size(), path);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -167,11 +168,16 @@ class WeightFiles {
     }
     if (!tensor.transposed_in_file) {
       file->read_float(name, out, tensor.elements);
-      return;
+    } else {
+      std::vector<float> stored(tensor.elements);
+      file->read_float(name, stored.data(), tensor.elements);
+      transpose(stored.data(), expected[0], expected[1], out);
     }
-    std::vector<float> stored(tensor.elements);
-    file->read_float(name, stored.data(), tensor.elements);
-    transpose(stored.data(), expected[0], expected[1], out);
+    float* end = out + tensor.elements;
+    const float* bad = std::find_if_not(out, end, [](float x) { return std::isfinite(x); });
+    if (bad == end) return;
+    throw bad_input("weights: {}: tensor {}: holds {}, nothing to train from", path_.string(), name,
+                    *bad);
   }
 
  private:
@@ -211,6 +217,13 @@ void load_parameters(Executor& executor, const ModelSpec& model, const WeightFil
 
 constexpr const char* kStepKey = "longspan_steps_done";
 
+// What the names of a checkpoint's tensors begin with: parameters, both moments.
+constexpr const char* kSections[] = {"", "adam_m.", "adam_v."};
+
+std::map<std::string, std::string> checkpoint_metadata(const ModelSpec& model, int64_t steps_done) {
+  return {{kStepKey, std::to_string(steps_done)}, {"model", model.name}, {"format", "pt"}};
+}
+
 }  // namespace
 
 void write_parameters(Executor& executor, int unit, const std::vector<float>& values) {
@@ -247,8 +260,9 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t s
     const char* prefix;
     const std::vector<BufferId>* buffers;
   };
-  const Section sections[] = {
-      {"", &program.parameters}, {"adam_m.", &program.adam_m}, {"adam_v.", &program.adam_v}};
+  const Section sections[] = {{kSections[0], &program.parameters},
+                              {kSections[1], &program.adam_m},
+                              {kSections[2], &program.adam_v}};
   if (comm != nullptr && comm->rank() != 0) {
     for (const Section& section : sections) {
       for (size_t unit = 0; unit < units.size(); ++unit) {
@@ -279,9 +293,19 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t s
       }
     }
   }
-  write_safetensors(
-      path, tensors,
-      {{kStepKey, std::to_string(steps_done)}, {"model", model.name}, {"format", "pt"}});
+  write_safetensors(path, tensors, checkpoint_metadata(model, steps_done));
+}
+
+int64_t checkpoint_bytes(const ModelSpec& model) {
+  std::vector<SafetensorsTensor> tensors;
+  for (const char* prefix : kSections) {
+    for (const ParameterUnit& unit : parameter_units(model)) {
+      for (const ParameterTensor& tensor : unit.tensors) {
+        tensors.push_back({prefix + tensor.name, file_shape(tensor), {}});
+      }
+    }
+  }
+  return safetensors_bytes(tensors, checkpoint_metadata(model, INT64_MAX));
 }
 
 int64_t load_checkpoint(Executor& executor, const ModelSpec& model,
@@ -301,8 +325,8 @@ int64_t load_checkpoint(Executor& executor, const ModelSpec& model,
   for (size_t unit = 0; unit < units.size(); ++unit) {
     std::vector<float> m(units[unit].elements), v(units[unit].elements);
     for (const ParameterTensor& tensor : units[unit].tensors) {
-      files.read("adam_m.", tensor, m.data() + tensor.offset);
-      files.read("adam_v.", tensor, v.data() + tensor.offset);
+      files.read(kSections[1], tensor, m.data() + tensor.offset);
+      files.read(kSections[2], tensor, v.data() + tensor.offset);
     }
     write_unit(executor, executor.program().adam_m[unit], m);
     write_unit(executor, executor.program().adam_v[unit], v);

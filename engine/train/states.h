@@ -23,7 +23,7 @@ void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed
 
 /// Parameters from a Hugging Face folder (model.safetensors, or the shards of
 /// model.safetensors.index.json) or one safetensors file. Throws bad_input: a missing tensor, a
-/// wrong shape or dtype, a corrupt file.
+/// wrong shape or dtype, a corrupt file, a number that is not finite.
 void load_weights(Executor& executor, const ModelSpec& model, const std::filesystem::path& path);
 
 /// One safetensors file: parameters under their Hugging Face names and layout, moments under
@@ -33,8 +33,12 @@ void load_weights(Executor& executor, const ModelSpec& model, const std::filesys
 void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t steps_done,
                      Communicator* comm, const std::filesystem::path& path);
 
+/// The size of the file that save_checkpoint() writes of this model, to a few bytes.
+int64_t checkpoint_bytes(const ModelSpec& model);
+
 /// Restores what save_checkpoint wrote and returns its step count. Throws bad_input if the file is
-/// not a checkpoint of this model.
+/// not a checkpoint of this model, is damaged, or holds numbers that are not finite. Files without
+/// checksums, as earlier versions wrote them, are read too.
 int64_t load_checkpoint(Executor& executor, const ModelSpec& model,
                         const std::filesystem::path& path);
 

@@ -295,7 +295,7 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
 }
 
 Plan read_plan(const std::filesystem::path& path) {
-  return parse_plan(read_file(path), path.string());
+  return parse_plan(read_file(path, kMostYamlBytes), path.string());
 }
 
 }  // namespace longspan

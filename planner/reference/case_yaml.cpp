@@ -397,7 +397,8 @@ std::vector<ReferenceCase> parse_cases(const std::string& text, const std::strin
 }
 
 std::vector<ReferenceCase> read_cases(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) return parse_cases(read_file(path), path.string());
+  if (!std::filesystem::is_directory(path))
+    return parse_cases(read_file(path, kMostYamlBytes), path.string());
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(path)) {
     if (entry.path().extension() == ".yaml") files.push_back(entry.path());
@@ -410,7 +411,7 @@ std::vector<ReferenceCase> read_cases(const std::filesystem::path& path) {
   std::vector<ReferenceCase> all;
   std::map<std::string, std::string> file_of;
   for (const std::filesystem::path& file : files) {
-    std::vector<ReferenceCase> cases = parse_cases(read_file(file), file.string());
+    std::vector<ReferenceCase> cases = parse_cases(read_file(file, kMostYamlBytes), file.string());
     const auto [it, is_new] = file_of.emplace(cases.front().table, file.string());
     if (!is_new) {
       throw bad_input("{}: the table \"{}\" is in {} already; give it another name", file.string(),

@@ -52,6 +52,57 @@ TEST_CASE("an unreadable file is named with the reason") {
   }
 }
 
+TEST_CASE("only regular files of a bounded size are read") {
+  const TemporaryFolder folder;
+  CHECK_THROWS_WITH(read_file("/dev/zero"), Contains("/dev/zero: expected a regular file"));
+  const fs::path pipe = folder.path() / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(read_file(pipe), Contains("pipe: expected a regular file"));
+  const fs::path ten = folder.file("ten", "0123456789");
+  CHECK(read_file(ten, 10) == "0123456789");
+  CHECK_THROWS_WITH(read_file(ten, 9), Contains("ten: it has more than the 9 B"));
+  CHECK_FALSE(read_file("/proc/self/status").empty());  // says that it has 0 bytes
+}
+
+TEST_CASE("where nothing can be written is known before, and leaves no trace") {
+  const TemporaryFolder folder;
+  const fs::path kept = folder.file("kept", "old");
+  check_writable(kept);
+  check_writable(folder.path() / "new");
+  check_writable("/dev/full");
+  CHECK(read_file(kept) == "old");
+  CHECK(names_in(folder) == std::vector<std::string>{"kept"});
+
+  const std::vector<std::pair<fs::path, std::string>> refused = {
+      {"", "empty"},
+      {folder.path(), "it is a folder"},
+      {folder.path() / "new" / "", "it is a folder"},
+      {folder.path() / "no" / "a", "there is no folder"},
+      {kept / "a", "kept"},
+      {folder.path() / std::string(300, 'x'), "File name too long"},
+      // The temporary's name is longer than the file's.
+      {folder.path() / std::string(250, 'x'), "File name too long"},
+  };
+  for (const auto& [path, says] : refused) {
+    CAPTURE(path);
+    CHECK_THROWS_WITH(check_writable(path), Contains(says));
+    try {
+      check_writable(path);
+    } catch (const Error& e) {
+      CHECK(e.kind() == ErrorKind::bad_input);
+    }
+  }
+}
+
+TEST_CASE("space is asked of the disk, not of devices") {
+  const TemporaryFolder folder;
+  const int64_t exabytes = int64_t{7} << 60;
+  check_space(folder.path() / "new", 1, "the checkpoint");
+  CHECK_THROWS_WITH(check_space(folder.path() / "new", exabytes, "the checkpoint"),
+                    Contains("new: the checkpoint takes 7.00 EiB") && Contains("short by"));
+  check_space("/dev/full", exabytes, "the checkpoint");
+}
+
 TEST_CASE("a write that fails keeps the old file and leaves no temporary") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "plan.yaml";

@@ -115,6 +115,28 @@ TEST_CASE("hw import: a file of Calculon's becomes one that --hw takes") {
   check_refused(longspan({"hw", "import", from}), 2, {"--output"});
 }
 
+TEST_CASE("headings are bold on a terminal that shows it, and nowhere else") {
+  const std::string bold = "\033[1m";
+  // A terminal of its own for the program, whose output comes back through it.
+  const auto on_terminal = [](const std::string& environment) {
+    Command command({"models", "list"}, 0,
+                    {"sh", "-c", "script -qec \"env " + environment + " $0 $*\" /dev/null"});
+    return command.wait();
+  };
+  const Result shown = on_terminal("-u NO_COLOR TERM=xterm");
+  REQUIRE(shown.status == 0);
+  CHECK_THAT(shown.out, Catch::Matchers::Contains(bold));
+  for (const char* environment : {"TERM=xterm NO_COLOR=1", "-u NO_COLOR TERM=dumb",
+                                  "-u NO_COLOR TERM=xterm OMPI_COMM_WORLD_SIZE=1"}) {
+    CAPTURE(environment);
+    const Result plain = on_terminal(environment);
+    CHECK(plain.status == 0);
+    CHECK_THAT(plain.out, Catch::Matchers::Contains("llama-3.1-8b"));
+    CHECK_THAT(plain.out, !Catch::Matchers::Contains("\033"));
+  }
+  CHECK_THAT(longspan({"models", "list"}).out, !Catch::Matchers::Contains("\033"));
+}
+
 TEST_CASE("profile measures this machine, and the result is a profile") {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "machine.yaml";
@@ -132,6 +154,48 @@ TEST_CASE("profile measures this machine, and the result is a profile") {
                 {"there is no folder"});
 }
 
+TEST_CASE("profile says itself what it cannot have") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "machine.yaml";
+  const std::vector<std::string> words = {
+      "profile", "--backend", "cpu", "-o", path, "--seconds", "1", "--nvme-dir", folder.path()};
+  const auto with = [&](std::vector<std::string> more, int64_t file_limit_bytes = 0) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return longspan(more, file_limit_bytes);
+  };
+  check_refused(with({"--device-memory", "99TiB"}), 1, {"99.0 TiB asked for", "in all"});
+  check_refused(with({"--host-memory", "99TiB"}), 1, {"99.0 TiB asked for"});
+  // A file that may not grow, as on a full disk.
+  const Result full = with({}, 1 << 20);
+  check_refused(full, 3, {"profile: measuring the file tier takes 64.0 MiB", "--nvme-dir"});
+  CHECK(names_in(folder.path()).empty());
+}
+
+TEST_CASE("a profile of a busy machine is warned of wherever it counts") {
+  const TemporaryFolder folder;
+  const auto machine = [&](const std::string& share) {
+    return folder.file("machine-" + share + ".yaml",
+                       read_text(kHardware) + "\ndisturbed_share: {value: " + share +
+                           ", unit: 1, source: \"measured: by a test\", date: 2026-11-23}\n");
+  };
+  const auto plan_with = [&](const std::string& hardware, const std::string& plan) {
+    return longspan(
+        {"plan", "--model", "tiny-llama", "--hw", hardware, "--seq", "256", "-o", plan});
+  };
+  const std::string plan = folder.path() / "plan.yaml", record = folder.path() / "run.json";
+  const std::string warning = "longspan: warning: hardware";
+  const auto check_warned = [&](const Result& result) {
+    INFO(result.out << result.err);
+    CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+    CHECK_THAT(result.err, Catch::Matchers::StartsWith(warning) &&
+                               Catch::Matchers::Contains("63.0 % of the timings"));
+  };
+  CHECK(plan_with(machine("0.1"), plan).err.empty());
+  check_warned(plan_with(machine("0.63"), plan));
+  check_warned(longspan({"run", plan, "--steps", "1", "-o", record}));
+  check_warned(longspan({"compare", plan, record}));
+}
+
 TEST_CASE("profile of a GPU where there is none says why, in one line") {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "gpu.yaml";
@@ -140,7 +204,7 @@ TEST_CASE("profile of a GPU where there is none says why, in one line") {
     CHECK(longspan_json({"hw", "show", path}).at("backend") == "cuda");
     return;
   }
-  check_refused(result, 3, {"no GPU is usable: "});
+  check_refused(result, 2, {"--backend cuda", "no GPU is usable: "});
   CHECK(names_in(folder.path()).empty());
 }
 

@@ -1,4 +1,8 @@
 // Every kind of bad input: status 2, one line that says what is wrong, where, and what to try.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "tests/e2e/command.h"
@@ -169,6 +173,129 @@ TEST_CASE("the flags of run are checked before anything runs") {
   refused({"--checkpoint", "no/such/folder/c"}, "no folder");
 }
 
+TEST_CASE("numbers beyond their type are refused as they were typed") {
+  const TemporaryFolder folder;
+  const std::string plan = make_plan(folder);
+  const std::string many(20, '9');
+  for (const char* flag : {"--steps", "--seed", "--warmup", "--stop-after", "--checkpoint-every",
+                           "--threads", "--local-ranks"}) {
+    CAPTURE(flag);
+    check_refused(longspan({"run", plan, flag, many + many}), 2, {flag, "got " + many + many});
+  }
+  check_refused(longspan({"run", plan, "--seed", "-1"}), 2, {"--seed", "from 0", "got -1"});
+  for (const char* flag : {"--gpus", "--ring"}) {
+    check_refused(
+        longspan({"plan", "--model", "tiny-llama", "--hw", kHardware, "--seq", "256", flag, many}),
+        2, {flag, many});
+  }
+}
+
+TEST_CASE("what says nothing is refused") {
+  const auto plan = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"plan", "--model", "tiny-llama", "--hw", kHardware};
+    words.insert(words.end(), more.begin(), more.end());
+    return longspan(words);
+  };
+  check_refused(plan({"--seq", "256", "-o", ""}), 2, {"--output", "empty"});
+  check_refused(plan({"--seq", "256", "--device-memory", ""}), 2, {"--device-memory", "empty"});
+  check_refused(plan({"--seq", "8K,4K,8K"}), 2, {"--seq", "8K is given twice"});
+  check_refused(longspan({"assign", "4K*4", "--ranks", "4", "--groups", ""}), 2,
+                {"--groups", "empty"});
+  check_refused(longspan({"assign", "4K*4", "--ranks", "4", "--linear", "0", "--quadratic", "0"}),
+                2, {"--linear", "--quadratic", "both are 0"});
+}
+
+TEST_CASE("devices, pipes and files without end are not read") {
+  const TemporaryFolder folder;
+  const std::string pipe = folder.path() / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const std::string large = folder.file("large.yaml", "");
+  REQUIRE(::truncate(large.c_str(), off_t{1} << 40) == 0);  // takes no space
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"/dev/zero", "expected a regular file"},
+      {pipe, "expected a regular file"},
+      {large, "more than the 8.00 MiB"}};
+  for (const auto& [path, says] : files) {
+    CAPTURE(path);
+    for (const std::vector<std::string>& verb : std::vector<std::vector<std::string>>{
+             {"simulate"}, {"explain"}, {"run"}, {"models", "show"}, {"hw", "show"}}) {
+      std::vector<std::string> words = verb;
+      words.push_back(path);
+      check_refused(longspan(words), 2, {path, says});
+    }
+  }
+}
+
+TEST_CASE("a model of absurd size is refused at once") {
+  const TemporaryFolder folder;
+  const std::string config =
+      R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 176,
+          "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
+          "num_key_value_heads": 4, "vocab_size": 256, "max_position_embeddings": 2048})";
+  const auto show = [&](const std::string& text) {
+    return longspan({"models", "show", folder.file("config.json", text)});
+  };
+  REQUIRE(show(config).status == 0);
+  const std::vector<std::array<std::string, 3>> edits = {
+      {"attention_heads\": 4", "attention_heads\": 4294967296", "heads"},
+      {"key_value_heads\": 4", "key_value_heads\": 4294967296", "kv_heads"},
+      {"hidden_size\": 64", "hidden_size\": 4294967296", "hidden"},
+      {"layers\": 2", "layers\": 4294967296", "layers"},
+      {"head_dim\": 16", "head_dim\": 4294967296", "head_dim"},
+      {"vocab_size\": 256", "vocab_size\": 4294967296", "vocab"},
+      {"intermediate_size\": 176", "intermediate_size\": 4294967298", "ffn"},
+  };
+  for (const auto& [from, to, field] : edits) {
+    CAPTURE(to);
+    check_refused(show(replaced(config, from, to)), 2, {"config.json", field, "42949672"});
+  }
+}
+
+TEST_CASE("where nothing can be written is said before the work begins") {
+  const TemporaryFolder folder;
+  const std::string plan = make_plan(folder), dir = folder.path();
+  const std::string long_name = folder.path() / std::string(300, 'x');
+  const std::vector<std::pair<std::string, std::string>> places = {
+      {dir, "it is a folder"},
+      {dir + "/new/", "it is a folder"},
+      {dir + "/none/file", "there is no folder"},
+      {plan + "/file", "is a file, not a folder"},
+      {long_name, "File name too long"}};
+  for (const auto& [place, says] : places) {
+    CAPTURE(place);
+    for (const char* flag : {"--checkpoint", "--trace", "-o"}) {
+      // Without end, if it began.
+      const Result run = longspan({"run", plan, "--steps", "1000000000", flag, place});
+      check_refused(run, 2, {flag, says});
+      CHECK(run.out.empty());
+    }
+    check_refused(longspan({"simulate", plan, "--trace", place}), 2, {"--trace", says});
+    // Of a question that nothing fits: the file is the first thing to be wrong.
+    check_refused(longspan({"plan", "--model", "llama-3.1-405b", "--hw", kHardware, "--seq", "1M",
+                            "-o", place}),
+                  2, {"-o", says});
+    check_refused(
+        longspan({"schedule", "1f1b", "--stages", "4", "--microbatches", "8", "--svg", place}), 2,
+        {"--svg", says});
+    check_refused(longspan({"profile", "--seconds", "1000000", "-o", place}), 2, {says});
+  }
+  CHECK(names_in(dir).size() == 1);
+  const std::string file = dir + "/file";
+  check_refused(longspan({"run", plan, "-o", file, "--trace", file}), 2,
+                {"--trace and -o: expected two files"});
+  check_refused(longspan({"run", plan, "--checkpoint",
+                          dir + "/./" + std::filesystem::path(plan).filename().string()}),
+                2, {"the plan and --checkpoint: expected two files"});
+}
+
+TEST_CASE("a plan that no engine can run is refused as such") {
+  const TemporaryFolder folder;
+  const std::string plan = folder.path() / "plan.yaml";
+  REQUIRE(longspan({"plan", "--model", "tiny-llama", "--hw", "mi300x", "--seq", "4K", "-o", plan})
+              .status == 0);
+  check_refused(longspan({"run", plan}), 2, {"no backend", "planned for only"});
+}
+
 TEST_CASE("token files are checked when they are opened") {
   const TemporaryFolder folder;
   const std::string plan = make_plan(folder);
@@ -198,11 +325,14 @@ TEST_CASE("weights and checkpoints are checked before training") {
       {"garbled", garbled},
       {"tiny", "abc"},
       {"other", replaced(good, "\"F32\"", "\"I64\"")},
+      {"flipped", good.substr(0, good.size() - 4) + '\x01' + good.substr(good.size() - 3)},
   };
   for (const auto& [name, bytes] : files) {
     CAPTURE(name);
     const std::string path = folder.file(name + ".safetensors", bytes);
     check_refused(longspan({"run", plan, "--steps", "2", "--resume", path}), 2, {name});
+    // The last tensor is a moment, which weights do not read.
+    if (name == "flipped") continue;
     check_refused(longspan({"run", plan, "--steps", "2", "--weights", path}), 2, {name});
   }
   check_refused(longspan({"run", plan, "--resume", folder.path() / "none"}), 2, {"none"});

@@ -187,6 +187,29 @@ TEST_CASE("capacity: to the byte, and refused before the first op") {
   CHECK(names_in(folder.path()).size() == 2);  // the two plans; the file tier leaves nothing
 }
 
+TEST_CASE("what was measured is written although the checkpoint cannot be") {
+  const TemporaryFolder folder;
+  const std::string plan = make_plan(folder);
+  const std::string record = folder.path() / "run.json", trace = folder.path() / "trace.json";
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"run",     plan,  "--steps",      "3",        "-o", record,
+                                      "--trace", trace, "--checkpoint", "/dev/full"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Result result = longspan(words);
+    check_refused(result, 3, {"/dev/full", "No space left", "what was measured is in"});
+    const json written = json::parse(read_text(record));
+    CHECK(written.at("checkpoint").is_null());
+    CHECK_THAT(written.at("checkpoint_error").get<std::string>(), Contains("No space left"));
+    CHECK(json::parse(read_text(trace)).contains("traceEvents"));
+    std::filesystem::remove(record);
+    std::filesystem::remove(trace);
+    return written.at("steps").size();
+  };
+  CHECK(run({}) == 3);
+  CHECK(run({"--checkpoint-every", "2"}) == 2);
+  CHECK(run({"--stop-after", "1"}) == 1);
+}
+
 TEST_CASE("a full disk is status 3 and leaves nothing half-written") {
   const TemporaryFolder folder;
   const std::string plan = make_plan(folder);

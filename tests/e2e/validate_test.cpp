@@ -21,6 +21,18 @@ cases:
   - {name: odd, sequence: 2048, left_out: it is odd, measured: {tokens_per_s: 10}}
 )";
 
+TEST_CASE("the complete example of the documentation is covered whole") {
+  const TemporaryFolder folder;
+  const std::string text = read_text(LONGSPAN_SOURCE "/docs/validation.md");
+  const std::string fence = "```yaml\n";
+  const size_t begin = text.find(fence, text.find("A complete example:")) + fence.size();
+  const std::string example = text.substr(begin, text.find("```", begin) - begin);
+  const Result result = longspan({"validate", folder.file("example.yaml", example), "--cases"});
+  INFO(result.out << result.err);
+  CHECK(result.status == 0);
+  CHECK_THAT(result.out, Contains("3 of 3 cases") && !Contains("not covered"));
+}
+
 TEST_CASE("validate prints the errors of each table and why cases have none") {
   const TemporaryFolder folder;
   const Result result = longspan({"validate", folder.file("cases.yaml", kCases)});
@@ -128,7 +140,8 @@ TEST_CASE("validate refuses a malformed file with its line and the reason") {
   }
   check_refused(longspan({"validate"}), 2, {"path is required"});
   check_refused(longspan({"validate", "no-such-file.yaml"}), 2, {"no-such-file.yaml"});
-  check_refused(longspan({"validate", "/dev/null"}), 2, {"/dev/null", "mapping"});
+  check_refused(longspan({"validate", folder.file("empty.yaml", "")}), 2,
+                {"empty.yaml", "mapping"});
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "engine/train/safetensors.h"
+#include "engine/train/states.h"
 #include "tests/engine/training_fixture.h"
 
 namespace longspan::testing {
@@ -83,6 +85,35 @@ TEST_CASE("stop and resume gives the same bits, under another plan too") {
   CHECK(loss == Approx(again.step().loss).margin(1e-4));
   std::filesystem::remove(path);
   std::filesystem::remove(end);
+}
+
+TEST_CASE("a checkpoint's size is known before it is written, and what is broken is not loaded") {
+  const TrainerOptions options{.nvme_directory = std::filesystem::temp_directory_path()};
+  const Plan plan = plan_for(byte_llama(), whole_sequence(kSequence), kSequence);
+  const auto path = scratch("sized.safetensors");
+  Trainer trainer(plan, config_for(8), example_text(kSequence), options);
+  trainer.save_checkpoint(path);
+  // Room is left for a larger number of steps.
+  const auto written = static_cast<int64_t>(std::filesystem::file_size(path));
+  CHECK(checkpoint_bytes(plan.model) >= written);
+  CHECK(checkpoint_bytes(plan.model) <= written + 32);
+  CHECK_NOTHROW(trainer.resume(path));
+
+  // A NaN in a file without checksums, as earlier versions wrote them.
+  const SafetensorsFile file(path);
+  std::vector<SafetensorsTensor> tensors;
+  for (const auto& [name, entry] : file.entries()) {
+    tensors.push_back({name, entry.shape, [&file, name = name](float* out) {
+                         const SafetensorsEntry& e = file.entries().at(name);
+                         file.read_float(name, out, (e.end - e.begin) / 4);
+                         if (name == "adam_v.lm_head.weight") out[7] = std::nanf("");
+                       }});
+  }
+  const auto spoilt = scratch("spoilt.safetensors");
+  write_safetensors(spoilt, tensors, file.metadata());
+  CHECK_THROWS_WITH(trainer.resume(spoilt), Catch::Contains("adam_v.lm_head.weight: holds nan"));
+  std::filesystem::remove(path);
+  std::filesystem::remove(spoilt);
 }
 
 TEST_CASE("a plan that does not fit is refused before anything is allocated") {

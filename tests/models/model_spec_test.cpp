@@ -66,8 +66,14 @@ TEST_CASE("each bad field is refused by its name") {
          m.rope_scaling = Llama3RopeScaling{};
        }},
       {"mlp_bias", [](ModelSpec& m) { m.mlp_bias = true; }},
-      {"parameters", [](ModelSpec& m) { m.hidden = m.ffn = (int64_t{1} << 40) - 1; }},
-      {"parameters", [](ModelSpec& m) { m.layers = 16384, m.hidden = m.ffn = int64_t{1} << 25; }},
+      {"hidden", [](ModelSpec& m) { m.hidden = (1 << 24) + 1; }},
+      {"heads", [](ModelSpec& m) { m.heads = int64_t{1} << 32; }},
+      {"kv_heads", [](ModelSpec& m) { m.heads = m.kv_heads = 1 << 16, m.kv_heads *= 2; }},
+      {"head_dim", [](ModelSpec& m) { m.head_dim = (1 << 24) + 2; }},
+      {"ffn", [](ModelSpec& m) { m.ffn = (int64_t{1} << 32) + 1; }},
+      {"vocab", [](ModelSpec& m) { m.vocab = (int64_t{1} << 31) + 1; }},
+      {"parameters",
+       [](ModelSpec& m) { m.layers = 16384, m.hidden = 1 << 24, m.ffn = int64_t{1} << 32; }},
   };
   for (size_t i = 0; i < cases.size(); ++i) {
     INFO("case " << i);

@@ -20,6 +20,8 @@ TEST_CASE("a measured profile is complete, valid and survives its file") {
   bool falls = false;
   int rounds = 0;
   options.between_rounds = [&] { ++rounds; };
+  std::string warning;
+  options.warn = [&](const std::string& text) { warning = text; };
   const HardwareProfile hw = measure_machine(options, [&](const std::string& what, double share) {
     falls = falls || share < last || share > 1 || what.empty();
     last = share;
@@ -32,6 +34,7 @@ TEST_CASE("a measured profile is complete, valid and survives its file") {
   CHECK(hw.device.backend == "cpu");
   CHECK(hw.host.cores == 1);
   CHECK(hw.device.memory_bytes.value == 123456789);
+  CHECK(hw.device.memory_bytes.source.find("assumption: ") == 0);  // nobody has measured it
   CHECK(hw.host.memory_bytes.value > 0);
   for (int i = 0; i < kKernelCount; ++i) {
     const auto kernel = static_cast<Kernel>(i);
@@ -41,10 +44,16 @@ TEST_CASE("a measured profile is complete, valid and survives its file") {
     if (kernel == Kernel::adamw_host) continue;  // the processor is the device
     const std::string family(name_of(kernel));
     INFO(family);
+    // What is found as a difference may lack points where the machine is busy, and says so.
+    const bool difference = family == "loss" || family.starts_with("activation");
+    if (difference && !warning.empty()) continue;
     REQUIRE(hw.rates.count(family) == 1);
     CHECK(hw.rates.at(family).points.size() >= 4);
     CHECK(hw.rates.at(family).source.find("measured: ") == 0);
+    // What no processor does: such a rate is an artefact.
+    for (const RatePoint& point : hw.rates.at(family).points) CHECK(point.rate < 1e14);
   }
+  CHECK((warning.empty() || warning.find("left out") != std::string::npos));
   CHECK(hw.rates.at("gemm_nt").tiling.shapes.size() == 1);
 
   YAML::Emitter out;
@@ -59,6 +68,12 @@ TEST_CASE("profile options are checked before anything is measured") {
   options = {};
   options.seconds_budget = 0;
   CHECK_THROWS_AS(measure_machine(options, {}), Error);
+  options = {};
+  options.device_memory_bytes = int64_t{1} << 50;
+  CHECK_THROWS_WITH(measure_machine(options, {}), Catch::Contains("1.00 PiB asked for"));
+  options.device_memory_bytes = 0;
+  options.host_memory_bytes = int64_t{1} << 50;
+  CHECK_THROWS_WITH(measure_machine(options, {}), Catch::Contains("1.00 PiB asked for"));
   options = {};
   options.nvme_directory = "/does/not/exist";
   CHECK_THROWS_AS(measure_machine(options, {}), Error);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "tests/base/temporary_folder.h"
@@ -96,6 +97,69 @@ TEST_CASE("safetensors: a failing write leaves the old file as it was", "[safete
   const auto no_utf8 = {tensor("\xff", {1}, {1})};
   CHECK_THROWS_WITH(write_safetensors(path, no_utf8, {}), Catch::Contains("UTF-8"));
   CHECK(read_file(path) == before);
+}
+
+TEST_CASE("safetensors: a flipped bit anywhere is noticed", "[safetensors]") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "good.safetensors";
+  const std::vector<SafetensorsTensor> tensors = {tensor("b", {2}, {1, 2}), tensor("none", {0}, {}),
+                                                  tensor("a", {3}, {3, 4, 5})};
+  const std::map<std::string, std::string> metadata = {{"step", "12"}};
+  write_safetensors(path, tensors, metadata);
+  const std::string good = read_file(path);
+  CHECK(std::ssize(good) == safetensors_bytes(tensors, metadata));
+  const auto read_all = [](const std::filesystem::path& from) {
+    const SafetensorsFile file(from);
+    for (const auto& [name, entry] : file.entries()) {
+      std::vector<float> values(static_cast<size_t>((entry.end - entry.begin) / 4));
+      file.read_float(name, values.data(), std::ssize(values));
+    }
+  };
+  read_all(path);
+  // But in the entry's own name: the file then is one without checksums, and all else is whole.
+  const std::string key = kChecksumKey;
+  const size_t name = good.find(key);
+  for (size_t byte = 0; byte < good.size(); ++byte) {
+    if (byte >= name && byte < name + key.size()) continue;
+    for (const int bit : {0, 7}) {
+      CAPTURE(byte, bit);
+      std::string flipped = good;
+      flipped[byte] = static_cast<char>(flipped[byte] ^ (1 << bit));
+      CHECK_THROWS_AS(read_all(folder.file("flipped.safetensors", flipped)), Error);
+    }
+  }
+  // A NaN where a number was.
+  std::string spoilt = good;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(spoilt.data() + spoilt.size() - 4, &nan, 4);
+  CHECK_THROWS_WITH(read_all(folder.file("nan.safetensors", spoilt)),
+                    Catch::Contains("tensor \"a\" does not match its checksum"));
+}
+
+TEST_CASE("safetensors: the checksums are an entry of the metadata, as anyone can compute them",
+          "[safetensors]") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "w.safetensors";
+  const std::vector<float> values = {1, -2, 3};
+  write_safetensors(path, {tensor("w", {3}, values)}, {});
+  const std::string bytes = read_file(path);
+  const std::string entry = std::string("\"") + kChecksumKey + "\":\"";
+  const size_t at = bytes.find(entry) + entry.size();
+  REQUIRE(at < bytes.size());
+  std::string header = bytes.substr(8, bytes.size() - 8 - 12);
+  const std::string text = header.substr(at - 8, 17);
+  header.replace(at - 8, 17, "00000000 00000000");
+  CHECK(text == fmt::format("{:08x} {:08x}", crc32(header.data(), header.size()),
+                            crc32(values.data(), 12)));
+  // Without the entry, as others write files and earlier versions did, nothing is checked.
+  const std::string plain = R"({"w":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}})";
+  const SafetensorsFile other(folder.file("plain.safetensors", file_bytes(plain, 12)));
+  std::vector<float> read(3);
+  other.read_float("w", read.data(), 3);
+  CHECK(read == std::vector<float>(3));
+  // One that is none.
+  CHECK_THAT(refusal(R"({"__metadata__":{"longspan_crc32":"12 34"},)" + plain.substr(1), 12),
+             Catch::Contains("2 checksums of 8 digits"));
 }
 
 TEST_CASE("safetensors: every F16 and BF16 value is converted exactly", "[safetensors]") {
