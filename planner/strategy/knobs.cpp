@@ -238,21 +238,17 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .changes_list = true},
 });
 
-// Unrolled, so that the rows' functions are inlined: a search asks millions of times. The index of
-// the first row for which `is_so` is false, or the number of rows.
+// Calls is_so.operator()<i>() for every row i until one is false, and returns that i, or the number
+// of rows. Unrolled over constants, so that all that a row says is inlined: a search asks millions
+// of times.
 template <class Is>
 size_t first_not(const Is& is_so) {
   size_t first = 0;
-  [&]<size_t... i>(std::index_sequence<i...>) { (void)((is_so(kRows[i]) && ++first != 0) && ...); }
+  [&]<size_t... i>(std::index_sequence<i...>) {
+    (void)((is_so.template operator()<i>() && ++first != 0) && ...);
+  }
   (std::make_index_sequence<kRows.size()>());
   return first;
-}
-
-bool is_in_range(const KnobRow& row, const Strategy& s) {
-  if (!row.takes(row.at.get(s))) return false;
-  if (row.at.policy == nullptr) return true;
-  const double fraction = (s.*row.at.policy).fraction;
-  return fraction > 0 && fraction <= 1;
 }
 
 }  // namespace
@@ -280,12 +276,21 @@ std::string taken_by(const KnobRow& row) {
 }
 
 const KnobRow* first_out_of_range(const Strategy& s) {
-  const size_t i = first_not([&](const KnobRow& row) { return is_in_range(row, s); });
-  return i < kRows.size() ? &kRows[i] : nullptr;
+  const size_t first = first_not([&]<size_t i>() {
+    constexpr const KnobRow& row = kRows[i];
+    if (!row.takes(row.at.get(s))) return false;
+    if constexpr (row.at.policy != nullptr) {
+      const double fraction = (s.*row.at.policy).fraction;
+      return fraction > 0 && fraction <= 1;
+    }
+    return true;
+  });
+  return first < kRows.size() ? &kRows[first] : nullptr;
 }
 
 bool have_same_sizes(const Strategy& a, const Strategy& b) {
-  return first_not([&](const KnobRow& row) {
+  return first_not([&]<size_t i>() {
+           constexpr const KnobRow& row = kRows[i];
            return !row.changes_sizes || row.at.get(a) == row.at.get(b);
          }) == kRows.size();
 }
