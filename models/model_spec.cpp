@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kMaxCount = (int64_t{1} << 40) - 1;
 // Far above any model; keep what a hostile file makes a planner list and try small: units of
 // parameters, tensors, divisors of heads.
-constexpr int64_t kMaxLayers = 16384;
-constexpr int64_t kMaxHeads = int64_t{1} << 16;
+constexpr int64_t kMaxLayers = 2048;
+constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHidden = int64_t{1} << 24;
 constexpr int64_t kMaxFfn = int64_t{1} << 32;    // also of layers that are fused
 constexpr int64_t kMaxVocab = int64_t{1} << 31;  // token ids are 32 bits wide

@@ -78,7 +78,7 @@ struct ModelSpec {
 };
 
 /// Throws bad_input, naming `origin` and the field, unless the spec can be trained as it stands:
-/// every count > 0 and < 2^40 (layers <= 16384, heads <= 2^16, hidden and head_dim <= 2^24,
+/// every count > 0 and < 2^40 (layers <= 2048, heads <= 4096, hidden and head_dim <= 2^24,
 /// ffn <= 2^32, vocab <= 2^31), kv_heads divides heads, even head_dim under rope,
 /// finite numbers > 0, no biases in a SwiGLU MLP, runs that add up to L with widths > 0 and shares
 /// in (0, 1], and a parameter_count() that fits int64.

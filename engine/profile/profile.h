@@ -17,7 +17,7 @@ struct ProfileOptions {
   int64_t device_memory_bytes = 0;             // capacity to declare; 0: 40% of what is available
   int64_t host_memory_bytes = 0;               // likewise
   std::filesystem::path nvme_directory = ".";  // where the file tier is measured
-  double seconds_budget = 60;                  // spent at most, about; beyond 3 s or so
+  double seconds_budget = 60;                  // spent at most, about; no less than 1 or 2
   // Runs before every round of timings, if there; its time is not counted. What it times itself
   // meets the same machine as the profile, even one whose speed changes from minute to minute.
   std::function<void()> between_rounds = {};

@@ -155,4 +155,21 @@ TEST_CASE("ranks that do not match the plan are refused, with what would") {
   check_refused(longspan({"run", "no-such-plan", "--local-ranks", "4"}), 2, {"no-such-plan"});
 }
 
+TEST_CASE("ranks whose checkpoint cannot be written leave the record of their steps") {
+  const TemporaryFolder folder;
+  const std::string plan = make_ranks_plan(folder, 2, {"--ulysses", "2"});
+  const std::string record = folder.path() / "run.json";
+  for (const auto& [every, steps] :
+       std::vector<std::pair<std::string, size_t>>{{"0", 3}, {"2", 2}}) {
+    CAPTURE(every);
+    check_refused(longspan({"run", plan, "--steps", "3", "--local-ranks", "2", "--checkpoint",
+                            "/dev/full", "--checkpoint-every", every, "-o", record}),
+                  3, {"/dev/full", "No space left", "what was measured is in"});
+    const json written = json::parse(read_text(record));
+    CHECK(written.at("steps").size() == steps);
+    CHECK(written.at("checkpoint").is_null());
+    std::filesystem::remove(record);
+  }
+}
+
 }  // namespace longspan::e2e

@@ -80,7 +80,7 @@ TEST_CASE("bad values are refused with their place") {
   CHECK_THROWS_WITH(read(replaced(kTiny, "layers: 2", "layers: -2")),
                     StartsWith("m.yaml:2:1: layers: expected a whole number > 0, got \"-2\""));
   CHECK_THROWS_WITH(read(replaced(kTiny, "layers: 2", "layers: 99999")),
-                    StartsWith("m.yaml:2:1: layers: expected a whole number from 1 to 16384"));
+                    StartsWith("m.yaml:2:1: layers: expected a whole number from 1 to 2048"));
   CHECK_THROWS_WITH(read(replaced(kTiny, "ffn: 128", "ffn: 99999999999999999999")),
                     StartsWith("m.yaml:5:1: ffn: expected a whole number > 0"));
   CHECK_THROWS_WITH(read(replaced(kTiny, "norm_eps: 1e-5", "norm_eps: .nan")),

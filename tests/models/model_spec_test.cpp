@@ -28,7 +28,7 @@ TEST_CASE("each bad field is refused by its name") {
   const std::vector<Case> cases{
       {"name", [](ModelSpec& m) { m.name = ""; }},
       {"layers", [](ModelSpec& m) { m.layers = 0; }},
-      {"layers", [](ModelSpec& m) { m.layers = 16385; }},
+      {"layers", [](ModelSpec& m) { m.layers = 2049; }},
       {"hidden", [](ModelSpec& m) { m.hidden = -64; }},
       {"hidden", [](ModelSpec& m) { m.hidden = int64_t{1} << 40; }},
       {"heads", [](ModelSpec& m) { m.heads = 0; }},
@@ -68,12 +68,12 @@ TEST_CASE("each bad field is refused by its name") {
       {"mlp_bias", [](ModelSpec& m) { m.mlp_bias = true; }},
       {"hidden", [](ModelSpec& m) { m.hidden = (1 << 24) + 1; }},
       {"heads", [](ModelSpec& m) { m.heads = int64_t{1} << 32; }},
-      {"kv_heads", [](ModelSpec& m) { m.heads = m.kv_heads = 1 << 16, m.kv_heads *= 2; }},
+      {"kv_heads", [](ModelSpec& m) { m.heads = m.kv_heads = 4096, m.kv_heads *= 2; }},
       {"head_dim", [](ModelSpec& m) { m.head_dim = (1 << 24) + 2; }},
       {"ffn", [](ModelSpec& m) { m.ffn = (int64_t{1} << 32) + 1; }},
       {"vocab", [](ModelSpec& m) { m.vocab = (int64_t{1} << 31) + 1; }},
       {"parameters",
-       [](ModelSpec& m) { m.layers = 16384, m.hidden = 1 << 24, m.ffn = int64_t{1} << 32; }},
+       [](ModelSpec& m) { m.layers = 2048, m.hidden = 1 << 24, m.ffn = int64_t{1} << 32; }},
   };
   for (size_t i = 0; i < cases.size(); ++i) {
     INFO("case " << i);
