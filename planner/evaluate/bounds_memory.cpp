@@ -134,6 +134,17 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     attention[0] += unit(q) + unit(dq) + unit(lse) + unit(ws_attention_backward);
     attention[0] += f.exchanges ? unit(d_o_heads) + unit(delta_heads) : unit(d_o) + unit(delta);
     attention[0] += f.streams ? 2 * (unit(k) + unit(dk)) : 2 * (unit(k_all) + unit(dk_all));
+    // What waits on the host meanwhile, but for a chunk that is on its way.
+    const int64_t others = f.chunks - 1;
+    if (f.streams) {
+      attention[host] += others * 2 * unit(k);
+      if (!f.kv_outer) attention[host] += others * 2 * unit(dk);
+    }
+    if (f.idle_block) attention[host] += (f.blocks - 1) * unit(dx);
+    if (f.idle_chunk && s.qkv.where == Saved::recompute && s.qkv.fraction == 1) {
+      attention[host] += others * unit(q);
+    }
+    if (f.idle_chunk && f.kv_outer) attention[host] += others * unit(dq);
     if (f.ring) {
       attention[0] +=
           f.blocks * (unit(x) + unit(dx)) + f.chunks * (unit(q) + unit(dq)) - (unit(q) + unit(dq));

@@ -267,7 +267,7 @@ class BestFirst {
     for (int tier = 0; tier < kTierCount; ++tier) {
       const double share = static_cast<double>(bytes[tier]) /
                            std::max(1.0, static_cast<double>(evaluator_.limits()[tier]));
-      if (share > 1) room[tier] = std::max(0.01, room[tier] - (share - 1) - kSpare);
+      if (share > 1) room[tier] = room[tier] / share - kSpare;
     }
     return room;
   }

@@ -1,11 +1,14 @@
 #include "planner/search/longest.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "base/units.h"
+#include "planner/program/ops_estimate.h"
 #include "planner/strategy/validity.h"
 
 namespace longspan {
@@ -14,8 +17,11 @@ namespace {
 constexpr int64_t kFirst = 1024;  // tokens asked about first
 constexpr double kFirstRoom = 0.97;
 constexpr double kSpare = 0.0005;
-constexpr int kRounds = 8;      // roundings of a shape, each with less room
+constexpr int64_t kMostOps = 1'000'000;
+constexpr double kRoomy = 0.6;  // of the device
+constexpr int kRounds = 4;      // roundings of a shape, each with less room
 constexpr int kLooks = 12;      // shapes that are verified without being longer than the best
+constexpr double kAlike = 0.005;   // of the longest
 constexpr double kHopeless = 0.8;  // of the longest bound: shapes that are not kept
 constexpr int kNvme = static_cast<int>(Tier::nvme);
 
@@ -29,21 +35,29 @@ class Longest {
 
   LongestFound run(const std::function<void(int64_t, int64_t)>& progress) {
     std::vector<Hope> hopes = hopes_of_all(progress);
-    std::stable_sort(hopes.begin(), hopes.end(),
-                     [](const Hope& a, const Hope& b) { return a.length > b.length; });
     LongestFound found;
+    for (const Hope& hope : hopes) found.bound = std::max(found.bound, hope.length);
+    // The longest first; between lengths that are as good as equal, that of the smaller program.
+    // Packing loses most where few large buffers fill the device: those with room there come first.
+    const auto rank = [&](const Hope& hope) {
+      const double part = static_cast<double>(hope.length) / static_cast<double>(found.bound);
+      return std::tuple{-std::llround(part / kAlike), !hope.roomy, hope.shape.chunks};
+    };
+    std::stable_sort(hopes.begin(), hopes.end(),
+                     [&](const Hope& a, const Hope& b) { return rank(a) < rank(b); });
     int looks = kLooks;
     for (const Hope& hope : hopes) {
-      found.bound = std::max(found.fits.candidate.sequence, hope.length);
-      if (hope.length <= found.fits.candidate.sequence || looks-- <= 0) break;
+      // What is not longer by what makes lengths alike is not worth a look.
+      if (static_cast<double>(hope.length) <=
+          static_cast<double>(found.fits.candidate.sequence) * (1 + kAlike)) {
+        continue;
+      }
+      if (looks-- <= 0) break;
       const int64_t before = found.fits.candidate.sequence;
       verify(hope, found);
       if (found.fits.candidate.sequence > before) looks = kLooks;
     }
     if (found.fits.candidate.sequence > 0) {
-      if (found.fits.candidate.sequence >= hopes.back().length && looks > 0) {
-        found.bound = std::max(found.fits.candidate.sequence, found.bound);
-      }
       found.fits.score = evaluator_.exact(found.fits.candidate);
       found.fits.exact = true;
     } else if (!shapes_.empty()) {
@@ -57,6 +71,7 @@ class Longest {
   struct Hope {
     FrameShape shape;
     int64_t length = 0;
+    bool roomy = false;  // much of the device is free at nearly that length
   };
 
   int64_t step_of(const FrameShape& shape) const {
@@ -66,13 +81,13 @@ class Longest {
   std::optional<Candidate> frame(const FrameShape& shape, int64_t length) const {
     std::optional<Candidate> c = frame_of(shape, length, options_);
     if (!c || !is_valid(c->strategy, model_, c->sequence)) return std::nullopt;
+    if (ops_estimate(evaluator_.request(*c)) > kMostOps) return std::nullopt;
     return c;
   }
 
   bool may_fit(const FrameShape& shape, int64_t length) {
     const std::optional<Candidate> c = frame(shape, length);
-    if (!c) return length < kFirst;
-    if (!evaluator_.possible(*c)) return false;
+    if (!c || !evaluator_.possible(*c)) return false;
     const FrameChoice choice(evaluator_, *c, options_);
     const Mixture m = choice.bound(Goal::fastest, wanted_.most_seconds);
     return m.overflow == 0 || !m.optimal;
@@ -100,8 +115,8 @@ class Longest {
       const FrameShape& shape = shapes_[shapes_.size() - 1 - i];
       const int64_t step = step_of(shape);
       const auto fits = [&](int64_t count) { return may_fit(shape, count * step); };
-      const int64_t least =
-          std::max<int64_t>(1, static_cast<int64_t>(kHopeless * static_cast<double>(longest)) / step);
+      const auto hopeless = static_cast<int64_t>(kHopeless * static_cast<double>(longest));
+      const int64_t least = std::max({int64_t{1}, ceil_div(shortest_of(shape), step), hopeless / step});
       const int64_t most = wanted_.most / step;
       if (least > most || !fits(least)) continue;
       int64_t high = 2 * least;
@@ -114,6 +129,15 @@ class Longest {
     std::erase_if(hopes, [&](const Hope& hope) {
       return static_cast<double>(hope.length) < kHopeless * static_cast<double>(longest);
     });
+    for (Hope& hope : hopes) {
+      const int64_t step = step_of(hope.shape);
+      const auto nearly = static_cast<int64_t>(0.97 * static_cast<double>(hope.length)) / step * step;
+      const std::optional<Candidate> c = frame(hope.shape, nearly);
+      if (!c) continue;
+      const Mixture m = FrameChoice(evaluator_, *c, options_)
+                            .expect(Goal::least_device, room_, wanted_.most_seconds);
+      hope.roomy = m.overflow == 0 && m.objective < kRoomy;
+    }
     return hopes;
   }
 
@@ -176,8 +200,9 @@ class Longest {
                             .expect(Goal::fastest, room, wanted_.most_seconds)
                             .overflow == 0;
       };
-      if (beyond + 1 >= high || !may(beyond + 1)) return;
-      const int64_t count = boundary(beyond + 1, high, may);
+      const int64_t low = std::max(beyond + 1, ceil_div(shortest_of(shape), step));
+      if (low >= high || !may(low)) return;
+      const int64_t count = boundary(low, high, may);
       const std::optional<Candidate> c = candidate_at(shape, count * step, room);
       if (!c) return;
       TierBytes bytes = evaluator_.live(*c);
@@ -189,7 +214,7 @@ class Longest {
       for (int tier = 0; tier < kTierCount; ++tier) {
         const double share = static_cast<double>(bytes[tier]) /
                              std::max(1.0, static_cast<double>(evaluator_.limits()[tier]));
-        if (share > 1) room[tier] = std::max(0.01, room[tier] - (share - 1) - kSpare);
+        if (share > 1) room[tier] = room[tier] / share - kSpare;
       }
     }
   }
@@ -228,7 +253,7 @@ class Longest {
       return evaluator_.overflow(evaluator_.arenas(*other)) == 0;
     };
     // In growing steps, and back; packing makes a few lengths fit that lie behind one that does not.
-    for (int64_t stride = std::max<int64_t>(1, low / 256); low + stride < high; stride *= 2) {
+    for (int64_t stride = std::max<int64_t>(1, low / 128); low + stride < high; stride *= 2) {
       if (!fits(low + stride)) {
         high = low + stride;
         break;

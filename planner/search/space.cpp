@@ -245,6 +245,11 @@ int64_t unit_of(const FrameShape& shape) {
   return shape.chunks * rings_of(p) * p.pipeline.slices * p.ulysses * p.tensor;
 }
 
+int64_t shortest_of(const FrameShape& shape) {
+  const bool cut = shape.chunk_tokens == 0 && shape.chunks * shape.layout.parallel.pipeline.slices > 1;
+  return unit_of(shape) * (cut ? kLeastChunk : 1);
+}
+
 std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layout,
                                   int64_t sequence, const SpaceOptions& options, bool lean) {
   const Parallel& p = layout.parallel;

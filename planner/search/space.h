@@ -89,6 +89,9 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
 /// What lengths of a shape are multiples of, so that nothing is padded.
 int64_t unit_of(const FrameShape& shape);
 
+/// The shortest length that a shape cuts into chunks which are not too small.
+int64_t shortest_of(const FrameShape& shape);
+
 /// All frames of all layouts for a length, duplicates left out.
 std::vector<Candidate> frames_of(const ModelSpec& model, const HardwareProfile& hw,
                                  int64_t sequence, const SpaceOptions& options, bool lean = false);
