@@ -153,6 +153,7 @@ void print_text(const Plan& plan, const Comparison& c) {
 
 int run(const Flags& flags, bool json) {
   const Plan plan = read_plan(flags.plan);
+  check_listable(plan, flags.plan);
   const Comparison comparison = compare(flags, plan);
   if (json) {
     print_json(document_of(comparison));
