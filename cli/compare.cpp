@@ -154,6 +154,7 @@ void print_text(const Plan& plan, const Comparison& c) {
 int run(const Flags& flags, bool json) {
   const Plan plan = read_plan(flags.plan);
   warn_of_disturbance(plan.hardware);
+  check_listable(plan, flags.plan);
   const Comparison comparison = compare(flags, plan);
   if (json) {
     print_json(document_of(comparison));

@@ -14,6 +14,7 @@
 #include "planner/explain/analysis.h"
 #include "planner/explain/unmeasured.h"
 #include "planner/explain/verdict.h"
+#include "planner/program/ops_estimate.h"
 
 namespace longspan::cli {
 namespace {
@@ -248,9 +249,32 @@ int explain_pipeline(const Plan& plan, bool json) {
   return 0;
 }
 
+// Of a program that is too large to list: what its knobs are and what is predicted.
+int explain_unlisted(const Plan& plan, bool json) {
+  const std::string left_out = fmt::format(
+      "its program has {} ops, too many to go through one by one: where time and memory go and "
+      "what "
+      "other knobs would do is left out",
+      ops_estimate(step_request(plan)));
+  if (json) {
+    Json document = plan_summary_json(plan);
+    document["predicted"] = forecast_json(plan.hardware, plan.predicted);
+    document["extrapolated"] = true;
+    document["left_out"] = left_out;
+    print_json(document);
+    return 0;
+  }
+  fmt::print("{}\n", bold(headline(plan)));
+  print_knobs(plan);
+  print_prediction(plan, plan.predicted);
+  fmt::print("{}\n  {}\n", bold("What limits it"), left_out);
+  return 0;
+}
+
 int run(const std::string& path, bool all, bool json) {
   const Plan plan = read_plan(path);
   if (!is_one_program(plan.model, plan.strategy)) return explain_pipeline(plan, json);
+  if (!is_listable(plan)) return explain_unlisted(plan, json);
   const Simulated simulated = simulate_plan(plan);
   const Neighbours around(plan);
   if (json) {

@@ -327,6 +327,7 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
     check(flags);
     if (here.speaks()) check_outputs(flags);
     plan = read_plan(flags.plan);
+    check_listable(plan, flags.plan);
     check_fits(plan, plan.predicted.peak_bytes);
     check_ranks_present(plan, flags, here.comm);
     tokens = open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab);

@@ -14,6 +14,7 @@
 #include "cli/terminal.h"
 #include "planner/explain/analysis.h"
 #include "planner/pipeline/pipeline_trace.h"
+#include "planner/program/ops_estimate.h"
 #include "planner/simulate/trace.h"
 
 namespace longspan::cli {
@@ -49,6 +50,26 @@ int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
   return 0;
 }
 
+// Of a program that is too large to list, what is predicted by its period.
+int run_unlisted(const Flags& flags, const Plan& plan, bool json) {
+  if (!flags.trace.empty()) check_listable(plan, flags.plan);
+  const int64_t ops = ops_estimate(step_request(plan));
+  if (json) {
+    Json document = plan_summary_json(plan);
+    document["predicted"] = forecast_json(plan.hardware, plan.predicted);
+    document["ops"] = ops;
+    document["extrapolated"] = true;
+    document["trace"] = Json();
+    print_json(document);
+    return 0;
+  }
+  fmt::print("{}\n", bold(headline(plan)));
+  print_prediction(plan, plan.predicted);
+  fmt::print("  {:<16}{} ops, too many to go through one by one: predicted by what repeats\n",
+             "program", ops);
+  return 0;
+}
+
 int run(const Flags& flags, bool json) {
   check_output(flags.trace, "--trace");
   std::error_code none;
@@ -57,6 +78,7 @@ int run(const Flags& flags, bool json) {
   }
   const Plan plan = read_plan(flags.plan);
   if (!is_one_program(plan.model, plan.strategy)) return run_pipeline(flags, plan, json);
+  if (!is_listable(plan)) return run_unlisted(flags, plan, json);
   const Simulated s = simulate_plan(plan);
   if (!flags.trace.empty()) {
     const std::string events = trace_events(s.program, s.timeline, "predicted");

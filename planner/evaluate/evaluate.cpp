@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "planner/evaluate/by_period.h"
 #include "planner/pipeline/pipeline_step.h"
+#include "planner/program/ops_estimate.h"
 #include "planner/program/outline.h"
 #include "planner/simulate/simulate.h"
 
@@ -32,7 +34,8 @@ TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
   };
   for (int64_t look = 1; look < looks && !exceeds(); ++look) {
     request.rank = look * (ring - 1) / (looks - 1) * parallel.ulysses;
-    const TierBytes bytes = arenas_of(request).bytes;
+    const TierBytes bytes =
+        ops > kMostListedOps ? arenas_by_period(request).bytes : arenas_of(request).bytes;
     for (int tier = 0; tier < kTierCount; ++tier) peak[tier] = std::max(peak[tier], bytes[tier]);
   }
   return peak;
@@ -42,15 +45,12 @@ TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
 Evaluation evaluate_first(const StepRequest& request, const CostModel& cost, int64_t& ops) {
   StepRequest first = request;
   first.rank = 0;
+  ops = ops_estimate(first);
+  if (ops > kMostListedOps) return evaluate_by_period(first, cost);
   const Outline outline = outline_of(first);
-  Evaluation evaluation;
-  evaluation.step_seconds =
-      simulate(outline.queues, cost.durations(outline.program), cost.interference(),
-               outline.first_backward, evaluation.forward_seconds)
-          .step_seconds;
-  evaluation.peak_bytes = outline.arena_bytes;
-  ops = outline.ops;
-  return evaluation;
+  const StepSeconds seconds =
+      simulate(outline, cost.durations(outline.program), cost.interference());
+  return {seconds.step, outline.arena_bytes, seconds.forward};
 }
 
 }  // namespace
@@ -75,7 +75,8 @@ double exact_seconds(const StepRequest& request, const CostModel& cost) {
 Arenas exact_arenas(const StepRequest& request, const TierBytes* limits) {
   StepRequest first = request;
   first.rank = 0;
-  Arenas arenas = arenas_of(first);
+  const int64_t ops = ops_estimate(first);
+  Arenas arenas = ops > kMostListedOps ? arenas_by_period(first) : arenas_of(first);
   arenas.bytes = with_other_positions(request, arenas.ops, arenas.bytes, limits);
   return arenas;
 }

@@ -1,7 +1,8 @@
 // What a configuration costs: the exact way.
 //
 // The whole program is lowered, laid out and simulated: the numbers the engine allocates and the
-// timeline it is compared with. fast_path.h is what a search can afford.
+// timeline it is compared with. fast_path.h is what a search can afford. A program of more than
+// kMostListedOps is evaluated by its period.
 #pragma once
 
 #include <array>
@@ -16,6 +17,8 @@ struct Evaluation {
   double step_seconds = 0;
   std::array<int64_t, kTierCount> peak_bytes{};
   double forward_seconds = 0;  // until the first microbatch's backward begins to compute
+  /// The program is too large to go through: by_period.h says how it was evaluated.
+  bool extrapolated = false;
 };
 
 /// The time is that of the first rank, the memory that of whichever rank needs most of a tier:

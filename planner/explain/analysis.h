@@ -19,6 +19,7 @@ struct Simulated {
   Timeline timeline;  // with spans
   Prediction prediction;
 };
+/// REQUIRES: is_listable(plan).
 Simulated simulate_plan(const Plan& plan);
 
 struct KindTime {

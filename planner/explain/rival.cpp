@@ -18,6 +18,7 @@ bool has_pipeline(const Plan& plan) { return plan.strategy.parallel.has_pipeline
 // "it waits 3.1 % of its step for comm, 1.0 % for d2h"
 std::string waits_of(const Plan& plan) {
   constexpr double kLeast = 0.001;  // of a step
+  if (!is_listable(plan)) return "its program is too large to say what it waits for";
   std::array<double, kStreamCount> seconds{};
   for (const ComputeWait& wait : compute_waits(simulate_plan(plan))) {
     seconds[static_cast<int>(wait.stream)] += wait.seconds;

@@ -168,9 +168,12 @@ Verdict NeighbourJudge::verdict_of(const Neighbour& neighbour) const {
   }
   if (verdict.obstacle != Obstacle::none) return verdict;
 
-  const Simulated simulated = simulate_plan(changed);
+  const bool listable = is_listable(changed);
+  const Simulated simulated = listable ? simulate_plan(changed) : Simulated();
   const auto sequences = static_cast<double>(neighbour.strategy.parallel.data);
-  verdict.seconds_slower = simulated.timeline.step_seconds / sequences - seconds_;
+  const double step =
+      listable ? simulated.timeline.step_seconds : exact_seconds(step_request(changed), cost_);
+  verdict.seconds_slower = step / sequences - seconds_;
   if (std::abs(verdict.seconds_slower) <= kSame * seconds_) {
     verdict.seconds_slower = 0;
     verdict.reason = "as fast";
@@ -178,6 +181,7 @@ Verdict NeighbourJudge::verdict_of(const Neighbour& neighbour) const {
     verdict.reason = format_seconds(-verdict.seconds_slower) + " faster";
   } else {
     verdict.reason = format_seconds(verdict.seconds_slower) + " slower";
+    if (!listable) return verdict;  // what of it takes longer is not known
     const Parts parts = parts_of(simulated, cost_, sequences);
     Parts more{};
     for (size_t i = 0; i < parts.size(); ++i) more[i] = parts[i] - parts_[i];

@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "planner/cost/cost_model.h"
 #include "planner/evaluate/evaluate.h"
+#include "planner/program/ops_estimate.h"
 
 namespace longspan {
 namespace {
@@ -88,18 +89,14 @@ void check_ranks(const Plan& plan, const std::string& origin) {
                   ranks == 1 ? "" : "s", plan.hardware.name, devices, devices == 1 ? "" : "s");
 }
 
-void check_size(const Plan& plan, const std::string& origin) {
-  constexpr double kMostOps = 5e7;
-  const auto chunks = static_cast<double>(plan.sequence / plan.strategy.chunk_tokens);
-  const double per_layer = plan.strategy.kv == Tier::device ? 12 * chunks : chunks * chunks;
-  const double ops =
-      per_layer * static_cast<double>(plan.model.layers) * static_cast<double>(plan.micro_batches);
-  if (ops > kMostOps) {
-    throw bad_input(
-        "{}: strategy: chunk_tokens: chunks of {} cut the step into about {:.0e} ops, "
-        "more than {:.0e}; use a larger chunk",
-        origin, plan.strategy.chunk_tokens, ops, kMostOps);
-  }
+bool is_listable(const Plan& plan) { return ops_estimate(step_request(plan)) <= kMostListedOps; }
+
+void check_listable(const Plan& plan, const std::string& origin) {
+  if (is_listable(plan)) return;
+  throw no_fit(
+      "{}: chunks of {} tokens cut the step into {} ops, more than the {} that are held as a list; "
+      "plan, simulate and explain say what it costs, to run or trace it use a larger chunk",
+      origin, plan.strategy.chunk_tokens, ops_estimate(step_request(plan)), kMostListedOps);
 }
 
 void check_fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes) {

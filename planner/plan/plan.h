@@ -64,7 +64,8 @@ Prediction prediction_of(const Plan& plan, double step_seconds,
 /// What was predicted, of one sequence: data replicas train several in a step.
 double seconds_per_sequence(const Plan& plan);
 
-/// Builds, lays out and simulates the plan; fills `predicted`. Throws bad_input if the plan
+/// Builds, lays out and simulates the plan, by its period where it is too large to list; fills
+/// `predicted`. Throws bad_input if the plan
 /// contradicts itself.
 Prediction predict(const Plan& plan);
 
@@ -79,10 +80,11 @@ void check_fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_by
 /// Throws bad_input, prefixed by `origin`, unless the hardware has a device for each rank.
 void check_ranks(const Plan& plan, const std::string& origin);
 
-/// Throws bad_input, prefixed by `origin`, for a chunk so small, by a typing error, that the step
-/// has more ops than any machine holds: per layer and chunk there are at least a dozen, and where
-/// K,V stream one or more per pair of chunks. REQUIRES: as validate() of the strategy.
-void check_size(const Plan& plan, const std::string& origin);
+/// Whether the step's program can be held as a list, to be run, traced and looked at op by op.
+/// Where it is one program.
+bool is_listable(const Plan& plan);
+/// Throws no_fit, prefixed by `origin`, naming the number of ops, unless it can.
+void check_listable(const Plan& plan, const std::string& origin);
 
 /// Reading: strict. A plan without a `predicted` block gets one from its knobs. Unknown keys,
 /// contradictions (chunk not dividing the sequence, a record that does not follow from the knobs, a

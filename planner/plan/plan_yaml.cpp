@@ -279,7 +279,6 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
   check_dtype(yaml, plan);
   validate(plan.strategy, plan.model, plan.sequence, origin + ": strategy");
   check_ranks(plan, origin);
-  check_size(plan, origin);
   if (plan.model.positions == Positions::learned && plan.model.max_positions < plan.sequence) {
     throw yaml.error("sequence",
                      fmt::format("{} tokens, but the model's position table has {} rows; raise "

@@ -6,6 +6,14 @@
 #include "planner/program/op_schema.h"
 
 namespace longspan {
+namespace {
+
+// So many iterations of a loop that is known to repeat come before any is left out: for time to
+// settle as memory has, and to be measured. With none of them a step was up to 14 % off, with 4 up
+// to 1.0 %, with 8 up to 0.6 %.
+constexpr int64_t kSettling = 8;
+
+}  // namespace
 
 ProgramBuilder::ProgramBuilder(Program& program, LifetimeWatcher* watcher)
     : program_(program),
@@ -282,6 +290,13 @@ void ProgramBuilder::append_state(std::vector<int64_t>& state) const {
 
 int64_t Repeats::passed_over(int64_t left) {
   if (done_ || !builder_.passes_over_repeats()) return 0;
+  if (span_ > 0) {
+    if (++since_ < span_) return 0;
+    done_ = true;
+    const int64_t times = std::max<int64_t>(0, left - 1) / span_;
+    if (times > 0) builder_.watcher().leaves_out(times, position_);
+    return times * span_;
+  }
   const auto look = [&](std::vector<int64_t>& state) {
     state.clear();
     builder_.append_state(state);
@@ -291,14 +306,17 @@ int64_t Repeats::passed_over(int64_t left) {
   if (key == key_ && !known_.empty()) {
     look(now_);
     if (now_ == known_) {
-      done_ = true;
-      return std::max<int64_t>(0, left - 1) / since_ * since_;
+      span_ = (kSettling + since_ - 1) / since_ * since_;
+      since_ = 0;
+      position_ = builder_.watcher().position();
+      return 0;
     }
   }
   // Twice as long a wait each time finds any period.
   if (since_ >= renew_) {
     look(known_);
     key_ = key;
+    position_ = builder_.watcher().position();
     since_ = 0;
     renew_ *= 2;
   }

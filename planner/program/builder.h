@@ -54,6 +54,10 @@ class LifetimeWatcher {
   /// number that is the same where that is.
   virtual void append_state(std::vector<int64_t>&) const {}
   virtual uint64_t state_key() const { return 0; }
+  /// Where it is, for leaves_out().
+  virtual int64_t position() const { return 0; }
+  /// What has come since `from`, a position, would now come again so often.
+  virtual void leaves_out(int64_t /*times*/, int64_t /*from*/) {}
   /// Where a buffer that is alive lies.
   virtual int64_t offset(BufferId) const { return 0; }
 };
@@ -74,8 +78,10 @@ class Repeats {
   const ProgramBuilder& builder_;
   std::vector<int64_t> known_, now_;  // states
   uint64_t key_ = 0;                  // of known_
+  int64_t position_ = 0;              // likewise
   int64_t since_ = 0;                 // iterations since known_
   int64_t renew_ = 1;                 // then known_ becomes what is now
+  int64_t span_ = 0;                  // iterations that repeat, once that is known
   bool done_ = false;
 };
 
@@ -131,6 +137,7 @@ class ProgramBuilder {
   /// All that decides where buffers on the device will lie, given the calls to come.
   void append_state(std::vector<int64_t>& state) const;
   uint64_t state_key() const { return watcher_->state_key() + queue_.size(); }
+  LifetimeWatcher& watcher() const { return *watcher_; }
 
  private:
   // Slots of the queue are used again and again, so `op` is only meant where `release` is not.

@@ -59,6 +59,8 @@ struct Arenas {
 Arenas arenas_of(const StepRequest& request);
 Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank);
 
+/// The same with loops over pairs of chunks left out as far as they repeat what they have done: of
+/// the device what it would be, of other tiers close to it; `ops` are those that are left.
 Arenas arenas_without_repeats(const StepRequest& request);
 
 /// Bytes live on each tier while each op runs, in program order: the memory curve.

@@ -37,6 +37,8 @@ class LayoutWalk {
   }
   /// Bytes from the start of what does not persist in its tier. REQUIRES: it is alive.
   int64_t offset(BufferId id) const { return states_[state_of_[id]].offset; }
+  const ArenaAllocator& allocator(Tier tier) const { return allocators_[static_cast<int>(tier)]; }
+  int32_t ordinal(Stream stream) const { return ordinals_[static_cast<int>(stream)]; }
   /// Of what does not persist.
   int64_t arena_bytes(int tier) const { return allocators_[tier].top(); }
   int64_t most_live_bytes(int tier) const { return most_live_[tier]; }

@@ -232,4 +232,23 @@ int64_t ops_estimate(const StepRequest& request) {
   return static_cast<int64_t>(std::min(kMost, std::round(Counter(request).of_step())));
 }
 
+int64_t ops_without_repeats(const StepRequest& request) {
+  // Loops over pairs are gone through some twenty times, as those of so many chunks are on average.
+  constexpr int64_t kChunks = 40;
+  const Strategy& s = request.strategy;
+  const Lengths lengths = lengths_of(s, request.sequence);
+  const int64_t whole = ops_estimate(request);
+  const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
+  if (!pairs || s.parallel.ring > 1 || lengths.chunks() <= kChunks) return whole;
+  StepRequest few = request;
+  if (lengths.blocks() == 1) {
+    few.strategy.block_tokens = few.sequence = kChunks * s.chunk_tokens;
+  } else {
+    few.sequence = std::max<int64_t>(1, kChunks * s.chunk_tokens / s.block_tokens) * s.block_tokens;
+  }
+  const double times = static_cast<double>(request.sequence) / static_cast<double>(few.sequence);
+  const double left = times * static_cast<double>(ops_estimate(few));
+  return std::min(whole, static_cast<int64_t>(std::min(left, 4e18)));
+}
+
 }  // namespace longspan

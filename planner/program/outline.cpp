@@ -12,7 +12,8 @@ namespace {
 // Lays the program out as it passes by.
 class Outliner final : public LifetimeWatcher {
  public:
-  explicit Outliner(Outline& outline) : outline_(outline), walk_(outline.program) {}
+  Outliner(Outline& outline, bool passes_over_repeats)
+      : outline_(outline), walk_(outline.program), passes_over_repeats_(passes_over_repeats) {}
   void begins(BufferId, const Buffer&) override {}  // with the op that touches it
   void ends(BufferId id, const Buffer&) override { walk_.end(id); }
   bool wants_ops() const override { return true; }
@@ -28,22 +29,31 @@ class Outliner final : public LifetimeWatcher {
       outline_.first_backward = {static_cast<int>(op.stream), step.ordinal};
     }
   }
+  bool passes_over_repeats() const override { return passes_over_repeats_; }
+  void append_state(std::vector<int64_t>& state) const override {
+    walk_.allocator(Tier::device).append_state(state);
+  }
+  uint64_t state_key() const override { return walk_.allocator(Tier::device).state_key(); }
+  int64_t offset(BufferId id) const override { return walk_.offset(id); }
+  int64_t position() const override { return walk_.ordinal(Stream::compute) - 1; }
+  void leaves_out(int64_t times, int64_t from) override {
+    outline_.left_out.push_back({from, position(), times});
+  }
   const LayoutWalk& walk() const { return walk_; }
 
  private:
   Outline& outline_;
   LayoutWalk walk_;
+  bool passes_over_repeats_;
   FirstBackward first_backward_;
 };
 
-}  // namespace
-
-Outline outline_of(const StepRequest& request) {
+Outline outlined(const StepRequest& request, bool passes_over_repeats) {
   Outline outline;
   outline.program = empty_program(request);
   Program& program = outline.program;
   const RankOfPipeline rank = whole_model(request);
-  Outliner outliner(outline);
+  Outliner outliner(outline, passes_over_repeats);
   StepLowering lowering(program, rank, &outliner);
   lowering.run();
   outline.ops = lowering.ops();
@@ -61,5 +71,11 @@ Outline outline_of(const StepRequest& request) {
   program.buffers = {};
   return outline;
 }
+
+}  // namespace
+
+Outline outline_of(const StepRequest& request) { return outlined(request, false); }
+
+Outline outline_without_repeats(const StepRequest& request) { return outlined(request, true); }
 
 }  // namespace longspan

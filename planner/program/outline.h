@@ -25,6 +25,13 @@ struct QueuePlace {
   int64_t ordinal = -1;
 };
 
+/// Part of a program that comes so often more than it is in the queues: what the compute stream
+/// does after its op `from` until its op `to` is done.
+struct LeftOut {
+  int64_t from = 0, to = 0;  // ordinals
+  int64_t times = 0;
+};
+
 struct Outline {
   Program program;  // without ops, buffers and releases
   PackedQueues queues;
@@ -33,9 +40,14 @@ struct Outline {
   /// Largest sum of live buffers at any op.
   std::array<int64_t, kTierCount> live_bytes{};
   int64_t ops = 0;
+  std::vector<LeftOut> left_out;  // in order
 };
 
 /// The outline of what build_program() and lay_out() make. Throws as build_program() does.
 Outline outline_of(const StepRequest& request);
+
+/// The same with loops over pairs of chunks left out as far as they repeat what they have done: as
+/// far as the memory of the device tells. The arenas of other tiers are then close to the layout's.
+Outline outline_without_repeats(const StepRequest& request);
 
 }  // namespace longspan

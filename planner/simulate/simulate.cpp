@@ -1,5 +1,6 @@
 #include "planner/simulate/simulate.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/error.h"
@@ -159,12 +160,36 @@ Timeline simulate(const Queues& queues, const std::vector<double>& durations,
   return timeline;
 }
 
-Timeline simulate(const PackedQueues& queues, const std::vector<double>& durations,
-                  const Interference& interference, const QueuePlace& op, double& started) {
-  return run(Streams<PackedReader>(queues), durations, interference,
-             [&](int stream, int32_t ordinal, double start, double) {
-               if (ordinal == op.ordinal && stream == op.stream) started = start;
-             });
+StepSeconds simulate(const Outline& outline, const std::vector<double>& durations,
+                     const Interference& interference) {
+  // Ends of ops of the compute stream, of which what is left out takes a multiple.
+  struct Mark {
+    int64_t ordinal, times;
+    bool operator<(const Mark& other) const { return ordinal < other.ordinal; }
+  };
+  std::vector<Mark> marks;
+  for (const LeftOut& part : outline.left_out) {
+    marks.push_back({part.from, -part.times});
+    marks.push_back({part.to, part.times});
+  }
+  std::stable_sort(marks.begin(), marks.end());
+  auto mark = marks.begin();
+  constexpr int kCompute = static_cast<int>(Stream::compute);
+  const QueuePlace& first = outline.first_backward;
+  StepSeconds seconds;
+  double left_out = 0;
+  const Timeline timeline = run(Streams<PackedReader>(outline.queues), durations, interference,
+                                [&](int stream, int32_t ordinal, double start, double end) {
+                                  if (stream == first.stream && ordinal == first.ordinal) {
+                                    seconds.forward = start + left_out;
+                                  }
+                                  if (stream != kCompute) return;
+                                  for (; mark != marks.end() && mark->ordinal == ordinal; ++mark) {
+                                    left_out += static_cast<double>(mark->times) * end;
+                                  }
+                                });
+  seconds.step = timeline.step_seconds + left_out;
+  return seconds;
 }
 
 }  // namespace longspan

@@ -25,8 +25,14 @@ Timeline simulate(const Program& program, const Layout& layout,
 Timeline simulate(const Queues& queues, const std::vector<double>& durations,
                   const Interference& interference, bool keep_spans = true);
 
-/// The same of packed queues, without spans; `started`, of an op of theirs, is when it starts.
-Timeline simulate(const PackedQueues& queues, const std::vector<double>& durations,
-                  const Interference& interference, const QueuePlace& op, double& started);
+/// What an outline's step takes.
+struct StepSeconds {
+  double step = 0;
+  double forward = 0;  // until its first backward begins to compute
+};
+/// As simulate() of the program that it outlines. What is left out of it takes as long as what it
+/// repeats, each time.
+StepSeconds simulate(const Outline& outline, const std::vector<double>& durations,
+                     const Interference& interference);
 
 }  // namespace longspan

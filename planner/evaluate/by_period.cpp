@@ -1,0 +1,184 @@
+#include "planner/evaluate/by_period.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/units.h"
+#include "planner/program/ops_estimate.h"
+#include "planner/program/outline.h"
+#include "planner/simulate/simulate.h"
+
+namespace longspan {
+namespace {
+
+// Gone through without extrapolation, after repeats are left out; samples have half of it each.
+constexpr int64_t kMostOps = 16'000'000;
+constexpr int64_t kSampleOps = 8'000'000;
+constexpr int64_t kFewestLayers = 4;  // of the larger sample
+// Of chunks at least so many in the smallest of three samples, beside what is in flight.
+constexpr int64_t kFewestRepeats = 6;
+
+// What a sample has of the two dimensions.
+struct Extents {
+  int64_t layers = 1, repeats = 1;
+};
+
+// Along the sequence blocks repeat, or the chunks of every block, whichever are more.
+class Shrunk {
+ public:
+  explicit Shrunk(const StepRequest& request) : request_(request) {
+    const Strategy& s = request.strategy;
+    const Lengths lengths = lengths_of(s, request.sequence);
+    const int64_t chunks_of_block = lengths.block / lengths.chunk;
+    by_blocks_ = lengths.blocks() > chunks_of_block;
+    all_ = {request.model.layers, by_blocks_ ? lengths.blocks() : chunks_of_block};
+    // Positions of a ring have chunks in pairs, and a tensor group deals out the tokens of a block.
+    step_ = s.parallel.ring > 1 ? 2 : 1;
+    if (!by_blocks_ && s.parallel.tensor > 1) {
+      step_ = s.parallel.tensor / std::gcd(s.parallel.tensor, s.chunk_tokens);
+    }
+  }
+
+  const Extents& all() const { return all_; }
+  /// Fewer repeats must be a multiple of this.
+  int64_t step() const { return step_; }
+  StepRequest of(const Extents& extents) const {
+    StepRequest small = request_;
+    Strategy& s = small.strategy;
+    small.model.layers = extents.layers;
+    if (by_blocks_) {
+      small.sequence = extents.repeats * s.block_tokens * s.parallel.ring;
+    } else {
+      const int64_t blocks = request_.sequence / s.parallel.ring / s.block_tokens;
+      s.block_tokens = extents.repeats * s.chunk_tokens;
+      small.sequence = blocks * s.block_tokens * s.parallel.ring;
+    }
+    return small;
+  }
+  bool fits(const Extents& extents, int64_t ops) const {
+    return ops_without_repeats(of(extents)) <= ops;
+  }
+
+ private:
+  const StepRequest& request_;
+  bool by_blocks_ = false;
+  Extents all_;
+  int64_t step_ = 1;
+};
+
+// One dimension's samples.
+struct Samples {
+  int64_t real = 1;
+  std::vector<int64_t> extents;
+
+  // The value at the real extent of the polynomial through the last `points` samples' values is
+  // the sum of these times them.
+  std::vector<double> weights(size_t points) const {
+    const size_t first = extents.size() - std::min(points, extents.size());
+    std::vector<double> result(extents.size());
+    for (size_t i = first; i < extents.size(); ++i) {
+      result[i] = 1;
+      for (size_t j = first; j < extents.size(); ++j) {
+        if (j == i) continue;
+        result[i] *=
+            static_cast<double>(real - extents[j]) / static_cast<double>(extents[i] - extents[j]);
+      }
+    }
+    return result;
+  }
+};
+
+// Layers that differ from each other are all kept.
+bool layers_are_alike(const Strategy& s) {
+  return std::min({s.layer_input.fraction, s.qkv.fraction, s.attention_out.fraction,
+                   s.mlp_input.fraction, s.mlp_inner.fraction}) >= 1;
+}
+
+// As many layers as a sample may have of all repeats, and half of them.
+Samples sampled_layers(const Shrunk& shrunk, const Strategy& s) {
+  Extents extents = shrunk.all();
+  const int64_t real = extents.layers;
+  if (real <= kFewestLayers || !layers_are_alike(s)) return {real, {real}};
+  int64_t more = kFewestLayers;
+  for (extents.layers = more + 1; extents.layers < real && shrunk.fits(extents, kSampleOps);
+       ++extents.layers) {
+    more = extents.layers;
+  }
+  return {real, {more / 2, more}};
+}
+
+// As many repeats as the larger sample of layers may have; a quarter and half of them beside it.
+Samples sampled_repeats(const Shrunk& shrunk, const Strategy& s, int64_t layers) {
+  const int64_t real = shrunk.all().repeats, step = shrunk.step();
+  const auto fits = [&](int64_t repeats) { return shrunk.fits({layers, repeats}, kSampleOps); };
+  int64_t few = round_up(kFewestRepeats + std::max(s.prefetch_depth, s.offload_window), step);
+  if (fits(real) || real <= 4 * few) return {real, {real}};
+  while (8 * few < real && fits(8 * few)) few *= 2;
+  return {real, {few, 2 * few, 4 * few}};
+}
+
+struct Measured {
+  Evaluation evaluation;
+  std::array<Tensor, kTierCount> largest{};  // without a cost model, as Arenas'
+};
+
+Measured measure(const StepRequest& request, const CostModel* cost) {
+  if (cost == nullptr) {
+    const Arenas arenas = arenas_without_repeats(request);
+    return {{.peak_bytes = arenas.bytes}, arenas.largest};
+  }
+  const Outline outline = outline_without_repeats(request);
+  const StepSeconds seconds =
+      simulate(outline, cost->durations(outline.program), cost->interference());
+  return {{seconds.step, outline.arena_bytes, seconds.forward}, {}};
+}
+
+Measured by_period(const StepRequest& request, const CostModel* cost) {
+  const Shrunk shrunk(request);
+  if (shrunk.fits(shrunk.all(), kMostOps)) return measure(request, cost);
+  Measured result;
+  Evaluation& evaluation = result.evaluation;
+  const Samples layers = sampled_layers(shrunk, request.strategy);
+  const Samples repeats = sampled_repeats(shrunk, request.strategy, layers.extents.back());
+  const std::vector<double> by_layer = layers.weights(2), by_repeat = repeats.weights(3),
+                            by_line = repeats.weights(2);
+  std::array<double, kTierCount> bytes{};
+  std::array<int64_t, kTierCount> least{};
+  for (size_t l = 0; l < layers.extents.size(); ++l) {
+    for (size_t r = 0; r < repeats.extents.size(); ++r) {
+      const Measured measured = measure(shrunk.of({layers.extents[l], repeats.extents[r]}), cost);
+      const Evaluation& of_sample = measured.evaluation;
+      result.largest = measured.largest;
+      evaluation.step_seconds += by_layer[l] * by_repeat[r] * of_sample.step_seconds;
+      evaluation.forward_seconds += by_layer[l] * by_repeat[r] * of_sample.forward_seconds;
+      for (int tier = 0; tier < kTierCount; ++tier) {
+        bytes[tier] += by_layer[l] * by_line[r] * static_cast<double>(of_sample.peak_bytes[tier]);
+        least[tier] = std::max(least[tier], of_sample.peak_bytes[tier]);
+      }
+    }
+  }
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    const auto extrapolated = static_cast<int64_t>(std::ceil(bytes[tier]));
+    evaluation.peak_bytes[tier] = std::max(least[tier], round_up(extrapolated, kArenaAlignment));
+  }
+  return result;
+}
+
+}  // namespace
+
+Evaluation evaluate_by_period(const StepRequest& request, const CostModel& cost) {
+  Evaluation evaluation = by_period(request, &cost).evaluation;
+  evaluation.extrapolated = true;
+  return evaluation;
+}
+
+Arenas arenas_by_period(const StepRequest& request) {
+  const Measured measured = by_period(request, nullptr);
+  return {measured.evaluation.peak_bytes, measured.largest, ops_estimate(request)};
+}
+
+}  // namespace longspan
