@@ -175,6 +175,10 @@ PipelineStep pipeline_step(const Plan& plan) {
   return evaluate_pipeline(step_request(plan), cost, evaluate_stage, RankMemory::laid_out);
 }
 
+Prediction prediction_of(const Plan& plan, const PipelineStep& step) {
+  return prediction_of(plan, step.whole.step_seconds, step.whole.peak_bytes);
+}
+
 std::optional<std::array<int64_t, kTierCount>> peak_without_times(const StepRequest& request) {
   const Pipeline& p = request.strategy.parallel.pipeline;
   const ScheduleFamily& family = schedule_family(p.schedule);
