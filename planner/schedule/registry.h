@@ -17,6 +17,7 @@ struct ScheduleFamily {
   int32_t least_virtual_stages = 1;
   int32_t most_virtual_stages = 1;  ///< 0: as many as wanted
   bool sliced = false;              ///< takes more than one slice
+  bool uneven_slices = false;       ///< sequences may be cut by work, not by tokens alone
   bool grouped = false;             ///< takes ScheduleRequest::group
   /// Attention is a stage of its own; costs are attention_apart_costs().
   bool attention_apart = false;

@@ -80,7 +80,7 @@ std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& mo
     for (const int64_t v : virtual_stages_of(family, choice)) {
       if (v * pipeline.stages > model.layers) continue;
       for (const bool equal_work : {false, true}) {
-        if (equal_work && (pipeline.slices == 1 || name != "seq1f1b")) continue;
+        if (equal_work && (pipeline.slices == 1 || !family.uneven_slices)) continue;
         for (const int64_t in_flight : limits_of(family, pipeline.stages, choice)) {
           all.push_back({pipeline.stages, name, v, pipeline.slices, equal_work, in_flight});
         }

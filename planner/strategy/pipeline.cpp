@@ -121,6 +121,10 @@ void validate(const Pipeline& p, const ModelSpec& model, int64_t sequence,
     throw bad_input("{}: pipeline.slices: {} takes {}, got {}", origin, p.schedule,
                     family.sliced ? fmt::format("1 to {}", kMostSlices) : "1", p.slices);
   }
+  if (p.equal_work && p.slices > 1 && !family.uneven_slices) {
+    throw bad_input("{}: pipeline.split: {} cuts sequences into slices of equal tokens, got work",
+                    origin, p.schedule);
+  }
   if (p.in_flight < 0 || (p.in_flight > 0 && !family.limited)) {
     throw bad_input("{}: pipeline.in_flight: {} takes {}, got {}", origin, p.schedule,
                     family.limited ? "a number >= 0" : "none", p.in_flight);
