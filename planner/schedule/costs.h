@@ -13,6 +13,10 @@
 
 namespace longspan {
 
+/// Parts that a microbatch's memory on a rank, a stage or a layer is counted in, where it is not
+/// counted in bytes: so many that rounding a share of it is lost, so few that sums are exact.
+inline constexpr int64_t kMicrobatchUnits = 10000;
+
 /// Times of one microbatch on one stage.
 struct StageTimes {
   double forward = 1;
