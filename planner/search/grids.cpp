@@ -23,16 +23,6 @@ bool heads_allow(const Parallel& parallel, const ModelSpec& model) {
   }
 }
 
-std::string describe(const ParallelChoice& choice) {
-  std::string text;
-  for (const auto& [value, flag] :
-       {std::pair{choice.data, "data"}, std::pair{choice.tensor, "tensor"},
-        std::pair{choice.ring, "ring"}, std::pair{choice.ulysses, "ulysses"}}) {
-    if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", flag, *value);
-  }
-  return text.empty() ? "any degrees" : text;
-}
-
 // How well a grid suits a preset: the larger, compared from the front, the better.
 using Suitability = std::array<int64_t, 4>;
 Suitability suitability(const std::string& preset, const Parallel& p) {
@@ -46,6 +36,16 @@ Suitability suitability(const std::string& preset, const Parallel& p) {
 }
 
 }  // namespace
+
+std::string degrees_text(const ParallelChoice& choice) {
+  std::string text;
+  for (const auto& [value, flag] :
+       {std::pair{choice.data, "data"}, std::pair{choice.tensor, "tensor"},
+        std::pair{choice.ring, "ring"}, std::pair{choice.ulysses, "ulysses"}}) {
+    if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", flag, *value);
+  }
+  return text.empty() ? "any degrees" : text;
+}
 
 int64_t whole_granule(const Parallel& parallel) {
   return parallel.tensor * parallel.ulysses * (parallel.ring > 1 ? 2 * parallel.ring : 1);
@@ -106,7 +106,8 @@ std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const Paralle
     throw bad_input(
         "parallel: no grid of {} rank{} with {} suits {} ({} heads, {} K,V heads); the degrees' "
         "product is the number of devices",
-        ranks, ranks == 1 ? "" : "s", describe(choice), model.name, model.heads, model.kv_heads);
+        ranks, ranks == 1 ? "" : "s", degrees_text(choice), model.name, model.heads,
+        model.kv_heads);
   }
   return found;
 }
