@@ -98,7 +98,8 @@ std::string text_of(std::vector<int64_t> sequences) {
   std::string text;
   for (size_t i = 0, next; i < sequences.size(); i = next) {
     for (next = i; next < sequences.size() && sequences[next] == sequences[i];) ++next;
-    text += (i > 0 ? " " : "") + format_tokens(sequences[i]);
+    if (i > 0) text += ' ';
+    text += format_tokens(sequences[i]);
     if (next > i + 1) text += fmt::format("*{}", next - i);
   }
   return text;
@@ -130,9 +131,13 @@ int run(Flags flags, bool json) {
                 {"source", "FlexSP, arXiv 2412.01523"}});
     return 0;
   }
-  fmt::print("{}\n",
-             bold(fmt::format("{} sequences on {} ranks: time {:.6g} in {} microbatches",
-                              lengths.size(), flags.ranks, made.time, made.micro_batches.size())));
+  fmt::print(
+      "{}\n",
+      bold(fmt::format(
+          "{} on {}: time {:.6g} in {}",
+          counted(static_cast<int64_t>(lengths.size()), "sequence", "sequences"),
+          counted(flags.ranks, "rank", "ranks"), made.time,
+          counted(static_cast<int64_t>(made.micro_batches.size()), "microbatch", "microbatches"))));
   Table table({{"microbatch"}, {"ranks"}, {"time"}, {"sequences", false}, {"solver", false}});
   for (size_t i = 0; i < made.micro_batches.size(); ++i) {
     const MicroBatch& batch = made.micro_batches[i];

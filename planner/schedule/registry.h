@@ -26,6 +26,9 @@ struct ScheduleFamily {
   /// Not for plans: it offloads or recomputes by itself, waits for messages in groups, copies the
   /// model, or has parts of a layer on several ranks.
   bool alone = false;
+  /// Ranks that are at slices of one sequence share their attention out among them
+  /// (planner/pipeline/attention_exchange.h).
+  bool exchanges_attention = false;
   bool outdone = false;  ///< another is as fast in less memory: for those who ask for it
   /// Throws bad_input where there is no such schedule, with the numbers for which there is.
   Schedule (*generate)(const ScheduleRequest& request) = nullptr;
@@ -34,7 +37,8 @@ struct ScheduleFamily {
 /// In the order in which people came to them.
 std::span<const ScheduleFamily> schedule_families();
 
-/// Throws bad_input naming the nearest for a name that there is none of.
+/// Throws bad_input naming the nearest for a name that there is none of, and for one that a solver
+/// makes (solver/solved_families.h).
 const ScheduleFamily& schedule_family(std::string_view name);
 
 /// Whether ranks may have so many stages each.

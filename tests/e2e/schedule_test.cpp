@@ -229,7 +229,7 @@ TEST_CASE("assign: every sequence once, within the ranks, or a line why not") {
 TEST_CASE("schedule refuses in one line") {
   check_refused(longspan(asked("1f1")), 2, {"unknown schedule \"1f1\"", "1f1b"});
   check_refused(longspan({"schedule", "1f1b"}), 2, {"--stages", "--microbatches"});
-  check_refused(longspan(asked("1f1b", {"--virtual", "2"})), 2, {"1f1b takes 1 virtual stages"});
+  check_refused(longspan(asked("1f1b", {"--virtual", "2"})), 2, {"1f1b takes 1 virtual stage;"});
   check_refused(longspan(asked("1f1b", {"--memory-limit", "7.5"})), 1,
                 {"holds 8 microbatches", "7.5"});
   check_refused(longspan(asked("dualpipe", {"--csv", "/dev/null"})), 2, {"one copy"});
@@ -243,6 +243,58 @@ TEST_CASE("schedule refuses in one line") {
   check_refused(longspan(asked("compare", {"--svg", "x.svg"})), 2, {"--svg"});
   check_refused(longspan(asked("1f1b", {"--svg", "x", "--csv", "x"})), 2, {"two files"});
   check_refused(longspan(asked("1f1b", {"--exchanges"})), 2, {"--csv FILE"});
+}
+
+TEST_CASE("schedule refuses flags that would change nothing") {
+  struct Ignored {
+    const char* name;
+    std::vector<std::string> flag;
+  };
+  for (const Ignored& ignored : std::vector<Ignored>{{"1f1b", {"--hidden", "0.5"}},
+                                                     {"1f1b", {"--offload", "3"}},
+                                                     {"1f1b", {"--vocabulary-forward", "1"}},
+                                                     {"1f1b", {"--weight-memory", "0.5"}},
+                                                     {"1f1b", {"--attention", "0.5"}},
+                                                     {"1f1b", {"--layers", "16"}},
+                                                     {"1f1b", {"--time-limit", "5"}},
+                                                     {"1f1b", {"--against", "gpipe"}},
+                                                     {"1f1b", {"--iteration", "1"}},
+                                                     {"zb-h1", {"--reload", "2"}},
+                                                     {"zb-h1", {"--split", "equal"}},
+                                                     {"adaptis", {"--offload", "2"}},
+                                                     {"optpipe", {"--head", "2"}},
+                                                     {"compare", {"--virtual", "2"}},
+                                                     {"compare", {"--width", "80"}}}) {
+    std::vector<std::string> more = ignored.flag;
+    if (more[0] == "--split") more.insert(more.end(), {"--sequence", "64K"});
+    check_refused(longspan(asked(ignored.name, more)), 2, {ignored.flag[0]});
+  }
+  check_refused(longspan({"schedule", "list", "--stages", "4"}), 2, {"list takes no --stages"});
+  check_refused(longspan({"schedule", "list", "extra"}), 2, {"extra"});
+  // And takes them where they mean something.
+  CHECK(longspan(asked("dualpipe", {"--hidden", "0.5"})).status == 0);
+  CHECK(longspan(asked("po-h", {"--virtual", "2", "--offload", "0.1"})).status == 0);
+  CHECK(longspan(asked("1f1b-vocab-1", {"--vocabulary-forward", "0.1"})).status == 0);
+  CHECK(longspan(asked("zb-h1", {"--weight-memory", "0.5"})).status == 0);
+  CHECK(longspan(asked("helixpipe", {"--attention", "0.4"})).status == 0);
+}
+
+TEST_CASE("schedule: limits, sizes and names that cannot be meant") {
+  check_refused(longspan(asked("zb-h1", {"--memory-limit", "0"})), 2, {"--memory-limit"});
+  check_refused(longspan({"schedule", "zb-h1", "--stages", "4096", "--microbatches", "4096"}), 2,
+                {"too long"});
+  TemporaryFolder folder;
+  const std::string file = folder.path() / "rand.bin";
+  write_file_atomically(file, "no schedule");
+  check_refused(longspan({"schedule", file}), 2, {file, ".csv"});
+  check_refused(longspan({"schedule", folder.path()}), 2, {"folder", "schedule measured"});
+  CHECK_THAT(longspan({"schedule", "gpipe", "--stages", "1", "--microbatches", "1"}).out,
+             Contains("1 rank and 1 microbatch:"));
+  for (const char* name : {"optpipe", "adaptis"}) {
+    check_refused(longspan({"plan", "--model", "llama-3.1-8b", "--hw", "8xh100-80g", "--seq", "32K",
+                            "--schedule", name}),
+                  2, {name, "made by a solver", "not planned with"});
+  }
 }
 
 }  // namespace longspan::e2e
