@@ -22,6 +22,9 @@ class Cheapest {
   /// The one kept, once; none where none fitted or none was offered.
   std::optional<Schedule> take() { return std::move(best_); }
 
+  /// Of the one kept; 0 for none.
+  double cost() const { return best_ ? cost_ : 0; }
+
   /// The least that a rank must be able to hold for one of those offered to fit; 0 for none.
   int64_t least_memory() const { return least_memory_; }
 
