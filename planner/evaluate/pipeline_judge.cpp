@@ -79,6 +79,7 @@ const PipelineJudge::Order& PipelineJudge::order_of(const Pipeline& p, int64_t s
   probe.parallel.pipeline = p;
   try {
     wanted.costs.shares = pipeline_shares(request_of(probe, sequence));
+    wanted.costs.sharing_ranks = ranks_that_share(p);
     const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = splits_backward(schedule);

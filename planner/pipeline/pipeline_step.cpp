@@ -92,6 +92,7 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
     costs.messages.push_back(message_seconds(request, cost, programs.passed_on(stage)));
   }
   costs.shares = p.equal_work ? pipeline_shares(request) : t.shares;
+  costs.sharing_ranks = ranks_that_share(p);
   costs.communication = *std::max_element(costs.messages.begin(), costs.messages.end());
   return costs;
 }
@@ -125,7 +126,8 @@ ScheduleRequest schedule_request(const StepRequest& request) {
 
 // Of all layers on a rank, in memory of a microbatch on one of those that keep most.
 double held_on(const ScheduleTiming& timing, size_t rank, int64_t slices) {
-  return static_cast<double>(timing.ranks[rank].peak_memory) / static_cast<double>(kMicrobatchUnits * slices);
+  return static_cast<double>(timing.ranks[rank].peak_memory) /
+         static_cast<double>(kMicrobatchUnits * slices);
 }
 
 // What ranks have of the model.
