@@ -16,7 +16,8 @@ class Cheapest {
   explicit Cheapest(const ScheduleCosts& costs, int64_t memory_limit = 0)
       : costs_(costs), memory_limit_(memory_limit) {}
 
-  /// Keeps `schedule` where it fits and costs less than every one before; of equals the first.
+  /// Keeps `schedule` where it fits and costs less than every one before, or as little in less
+  /// memory; of equals the first.
   void offer(Schedule schedule);
 
   /// The one kept, once; none where none fitted or none was offered.
@@ -33,7 +34,7 @@ class Cheapest {
   int64_t memory_limit_;
   std::optional<Schedule> best_;
   double cost_ = 0;
-  int64_t least_memory_ = 0;
+  int64_t peak_ = 0, least_memory_ = 0;
 };
 
 }  // namespace longspan
