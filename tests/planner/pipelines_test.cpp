@@ -1,4 +1,5 @@
 // Pipelines in the search: what it answers is what the exact way says, and can be written and read.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <optional>
 
@@ -228,6 +229,31 @@ TEST_CASE("what there is no pipeline of is refused in one line") {
   Plan plan = search(model, hw, 131072, with_stages(4)).best;
   plan.strategy.parallel.pipeline.schedule = "dualpipe";
   CHECK_THROWS_WITH(parse_plan(write_plan(plan), "test"), Contains("simulated alone"));
+}
+
+TEST_CASE("schedules that cut by work are planned with slices of equal work, too") {
+  const ModelSpec model = load_model("llama-3.1-8b");
+  Pipeline pipeline;
+  pipeline.stages = 4;
+  pipeline.slices = 8;
+  for (const auto& [name, uneven] :
+       {std::pair{"seq1f1b", true}, {"seq1f1b-i", true}, {"terapipe", true}, {"slimpipe", false}}) {
+    INFO(name);
+    ParallelChoice choice;
+    choice.schedule = name;
+    const std::vector<Pipeline> all = schedules_of(pipeline, model, choice);
+    CHECK_FALSE(all.empty());
+    const auto even = [](const Pipeline& p) { return !p.equal_work; };
+    CHECK(std::any_of(all.begin(), all.end(), even));
+    CHECK(std::all_of(all.begin(), all.end(), even) == !uneven);
+    Pipeline by_work = all.front();
+    by_work.equal_work = true;
+    if (uneven) {
+      CHECK_NOTHROW(validate(by_work, model, 131072, "test"));
+    } else {
+      CHECK_THROWS_WITH(validate(by_work, model, 131072, "test"), Contains("equal tokens"));
+    }
+  }
 }
 
 TEST_CASE("what rules every pipeline out is named") {
