@@ -98,6 +98,8 @@ Option& Option::one_of(const std::vector<std::string>& words) {
   return *this;
 }
 
+bool Option::given() const { return option_->count() > 0; }
+
 Option& Option::shown_default(const std::string& text) {
   option_->default_str(text);
   return *this;
@@ -138,8 +140,8 @@ template Option Verb::add_option(const std::string&, std::optional<int64_t>&, co
 template Option Verb::add_option(const std::string&, std::optional<std::string>&,
                                  const std::string&);
 
-void Verb::add_flag(const std::string& flags, bool& variable, const std::string& description) {
-  app_->add_flag(flags, variable, description);
+Option Verb::add_flag(const std::string& flags, bool& variable, const std::string& description) {
+  return Option(*app_->add_flag(flags, variable, description));
 }
 
 void Verb::runs(std::function<int(bool json)> action) {

@@ -41,6 +41,9 @@ class Option {
   /// What the help shows for the default, where the variable's value does not say it.
   Option& shown_default(const std::string& text);
 
+  /// Whether the arguments that parse() read name it.
+  bool given() const;
+
  private:
   CLI::Option* option_;
 };
@@ -62,7 +65,7 @@ class Verb {
   /// number that the type cannot hold is refused as it was typed, and so is an empty text.
   template <class Value>
   Option add_option(const std::string& flags, Value& variable, const std::string& description);
-  void add_flag(const std::string& flags, bool& variable, const std::string& description);
+  Option add_flag(const std::string& flags, bool& variable, const std::string& description);
 
   /// What is to be done where the arguments chose this verb; it must not be a group.
   void runs(std::function<int(bool json)> action);

@@ -134,9 +134,13 @@ int run(Flags flags, bool json) {
                 {"source", "FlexSP, arXiv 2412.01523"}});
     return 0;
   }
-  fmt::print("{}\n",
-             bold(fmt::format("{} sequences on {} ranks: time {:.6g} in {} microbatches",
-                              lengths.size(), flags.ranks, made.time, made.micro_batches.size())));
+  fmt::print(
+      "{}\n",
+      bold(fmt::format(
+          "{} on {}: time {:.6g} in {}",
+          counted(static_cast<int64_t>(lengths.size()), "sequence", "sequences"),
+          counted(flags.ranks, "rank", "ranks"), made.time,
+          counted(static_cast<int64_t>(made.micro_batches.size()), "microbatch", "microbatches"))));
   Table table({{"microbatch"}, {"ranks"}, {"time"}, {"sequences", false}, {"solver", false}});
   for (size_t i = 0; i < made.micro_batches.size(); ++i) {
     const MicroBatch& batch = made.micro_batches[i];

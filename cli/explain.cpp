@@ -222,6 +222,7 @@ Json document_of(const Plan& plan, const Simulated& s) {
 
 int explain_pipeline(const Plan& plan, bool json) {
   const PipelineStep step = pipeline_step(plan);
+  const Prediction prediction = prediction_of(plan, step);
   const auto slowest = std::max_element(
       step.ranks.begin(), step.ranks.end(),
       [](const PipelineRank& a, const PipelineRank& b) { return a.busy_seconds < b.busy_seconds; });
@@ -232,7 +233,7 @@ int explain_pipeline(const Plan& plan, bool json) {
       format_seconds(step.rest_seconds));
   if (json) {
     Json document = plan_summary_json(plan);
-    document["predicted"] = forecast_json(plan.hardware, plan.predicted);
+    document["predicted"] = forecast_json(plan.hardware, prediction);
     document["pipeline"] = pipeline_json(step);
     document["limit"] = limit;
     print_json(document);
@@ -240,7 +241,7 @@ int explain_pipeline(const Plan& plan, bool json) {
   }
   fmt::print("{}\n", bold(headline(plan)));
   print_knobs(plan);
-  print_prediction(plan, plan.predicted);
+  print_prediction(plan, prediction);
   print_pipeline(plan, step);
   fmt::print("{}\n  {}\n", bold("What limits it"), limit);
   fmt::print(

@@ -50,7 +50,8 @@ void ParallelFlags::add_to(Verb& verb) {
   degree("--ring", choice.ring, "Ranks that keys and values travel around");
   degree("--ulysses", choice.ulysses, "Ranks that exchange tokens for heads");
   degree("--pipeline", choice.pipeline, "Stages of a pipeline; 1: none. Not given: the best");
-  verb.add_option("--schedule", choice.schedule, "A pipeline's, of those `schedule list` shows");
+  verb.add_option("--schedule", choice.schedule,
+                  "A pipeline's, of those `schedule list` shows as planned with");
   verb.add_option("--virtual", choice.virtual_stages, "Stages on each rank of a pipeline")
       .within(1, kMostRanks);
   verb.add_option("--in-flight", choice.in_flight,

@@ -90,9 +90,10 @@ int show_measured(const MeasuredFlags& flags, bool json) {
   if (!flags.against.empty()) {
     made = resimulate(pipeline, step, schedule_family(flags.against), flags.communication);
   }
-  const std::string title =
-      fmt::format("iteration {} of {} ranks and {} microbatches, measured: bubble rate {:.4f}",
-                  step.iteration, pipeline.ranks, pipeline.micro_batches, step.timing.bubble_rate);
+  const std::string title = fmt::format(
+      "iteration {} of {} and {}, measured: bubble rate {:.4f}", step.iteration,
+      counted(pipeline.ranks, "rank", "ranks"),
+      counted(pipeline.micro_batches, "microbatch", "microbatches"), step.timing.bubble_rate);
   if (!flags.svg.empty()) {
     write_file_atomically(flags.svg, svg_picture(step.schedule, step.linked, step.timing, title));
   }

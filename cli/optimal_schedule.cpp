@@ -1,7 +1,5 @@
 #include "cli/optimal_schedule.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
@@ -12,34 +10,20 @@
 namespace longspan::cli {
 namespace {
 
-constexpr auto kFamilies = std::to_array<ScheduleFamily>({
-    {.name = "optpipe",
-     .summary = "order and offload by a solver, from the best of all others",
-     .source = "OptPipe, arXiv 2510.05186",
-     .most_virtual_stages = 0,
-     .limited = true},
-    {.name = "adaptis",
-     .summary = "layers cut, stages placed and lists ordered together, for layers not alike",
-     .source = "AdaPtis, arXiv 2509.23722",
-     .limited = true},
-});
-
-// Parts that memory of a microbatch on a rank is counted in.
-constexpr double kParts = 1e6;
-
 AdaptisRequest layers_of(const PipelineTask& task, const OptimalFlags& flags) {
   AdaptisRequest request;
   request.ranks = task.ranks;
   request.micro_batches = task.micro_batches;
   request.communication = task.communication;
-  request.memory_limit = limit_in_parts(task.memory_limit, kParts);
+  constexpr auto kUnits = static_cast<double>(kMicrobatchUnits);
+  request.memory_limit = limit_in_parts(task.memory_limit, kUnits);
   request.limits = {.nodes = flags.nodes, .seconds = flags.seconds};
   const int layers = flags.layers > 0 ? flags.layers : 4 * task.ranks;
   const double part = static_cast<double>(task.ranks) / layers;
-  const int64_t activations = std::llround(kParts * part);
+  const int64_t activations = std::llround(kUnits * part);
   const LayerCosts layer{task.times.forward * part, task.times.input * part,
                          task.times.weight * part, activations,
-                         std::llround(kParts * part * task.kept_for_weights)};
+                         std::llround(kUnits * part * task.kept_for_weights)};
   const auto end = [&](double times) {
     request.layers.push_back(
         {layer.forward * times, layer.input * times, layer.weight * times, 0, 0});
@@ -51,14 +35,6 @@ AdaptisRequest layers_of(const PipelineTask& task, const OptimalFlags& flags) {
 }
 
 }  // namespace
-
-std::span<const ScheduleFamily> optimal_families() { return kFamilies; }
-
-const ScheduleFamily* optimal_family(const std::string& name) {
-  const auto found = std::find_if(kFamilies.begin(), kFamilies.end(),
-                                  [&](const ScheduleFamily& f) { return f.name == name; });
-  return found == kFamilies.end() ? nullptr : &*found;
-}
 
 OptimalAnswer make_optimal(const ScheduleFamily& family, const PipelineTask& task,
                            const ScheduleChoice& choice, const OptimalFlags& flags) {
@@ -76,14 +52,7 @@ OptimalAnswer make_optimal(const ScheduleFamily& family, const PipelineTask& tas
     const AdaptisRequest asked = layers_of(task, flags);
     answer.plan = with_progress(flags.seconds, [&] { return adaptis(asked); });
     answer.result = answer.plan->schedule;
-    // Memory as kParts counts it, in the parts of the request.
     request.costs = answer.plan->costs;
-    const double scale = 1e4 / kParts;
-    for (StageMemory& memory : request.costs.memory) {
-      for (int64_t* held : {&memory.activations, &memory.for_weights}) {
-        *held = static_cast<int64_t>(std::floor(static_cast<double>(*held) * scale));
-      }
-    }
   }
   answer.timed = timed_answer(family, std::move(request), answer.result.schedule);
   return answer;

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "planner/schedule/compare.h"
 #include "planner/schedule/solver/adaptis.h"
+#include "planner/schedule/solver/solved_families.h"
 
 namespace longspan::cli {
 
@@ -25,13 +25,8 @@ struct OptimalAnswer {
   std::optional<AdaptisPlan> plan;  ///< where layers were cut, too
 };
 
-/// optpipe and adaptis, as rows like those of families; they have no generator.
-std::span<const ScheduleFamily> optimal_families();
-
-/// None for other names.
-const ScheduleFamily* optimal_family(const std::string& name);
-
-/// Shows progress on a terminal. Throws as opt_pipe() and adaptis() do.
+/// `family` is one of solved_families(). Shows progress on a terminal. Throws as opt_pipe() and
+/// adaptis() do.
 OptimalAnswer make_optimal(const ScheduleFamily& family, const PipelineTask& task,
                            const ScheduleChoice& choice, const OptimalFlags& flags);
 

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -15,6 +14,7 @@
 #include "cli/inputs.h"
 #include "cli/measured_pipeline.h"
 #include "cli/optimal_schedule.h"
+#include "cli/schedule_flags.h"
 #include "cli/terminal.h"
 #include "planner/schedule/check.h"
 #include "planner/schedule/compare.h"
@@ -35,7 +35,14 @@ struct Flags {
   bool exchanges = false, gathering = false, no_waits = false;
   MeasuredFlags measured;
   std::string svg, csv, split, sequence;
+  std::vector<ScheduleFlag> options;
+  std::vector<std::string> given;  // of these
 };
+
+std::string size_text(int64_t ranks, int64_t micro_batches) {
+  return fmt::format("{} and {}", counted(ranks, "rank", "ranks"),
+                     counted(micro_batches, "microbatch", "microbatches"));
+}
 
 std::string needs_of(const ScheduleFamily& family) {
   std::string needs;
@@ -48,6 +55,7 @@ std::string needs_of(const ScheduleFamily& family) {
   if (family.sliced) add("slices");
   if (family.grouped) add("group");
   if (family.limited) add("memory limit");
+  if (family.alone) add("not in plans");
   return needs;
 }
 
@@ -60,19 +68,20 @@ Json row_of(const ScheduleFamily& f) {
       {"most_virtual_stages", f.most_virtual_stages == 0 ? Json() : Json(f.most_virtual_stages)},
       {"sliced", f.sliced},
       {"grouped", f.grouped},
-      {"arranged_under_memory_limit", f.limited}};
+      {"arranged_under_memory_limit", f.limited},
+      {"planned", !f.alone}};
 }
 
 int list(bool json) {
   if (json) {
     Json families = Json::array(), optimised = Json::array();
     for (const ScheduleFamily& f : schedule_families()) families.push_back(row_of(f));
-    for (const ScheduleFamily& f : optimal_families()) optimised.push_back(row_of(f));
+    for (const ScheduleFamily& f : solved_families()) optimised.push_back(row_of(f));
     print_json({{"schedules", std::move(families)}, {"optimised", std::move(optimised)}});
     return 0;
   }
   Table table({{"schedule", false}, {"takes", false}, {"what it is", false}, {"source", false}});
-  for (const auto& families : {schedule_families(), optimal_families()}) {
+  for (const auto& families : {schedule_families(), solved_families()}) {
     for (const ScheduleFamily& f : families) {
       table.add({std::string(f.name), needs_of(f), std::string(f.summary), std::string(f.source)});
     }
@@ -116,9 +125,9 @@ int compare(const Flags& flags, bool json) {
                 {"schedules", std::move(rows)}});
     return any ? 0 : 1;
   }
-  fmt::print("{}\n", bold(fmt::format("Pipeline schedules of {} ranks and {} microbatches, the "
-                                      "fastest first; memory in microbatches of a rank",
-                                      flags.stages, flags.micro_batches)));
+  fmt::print("{}\n", bold(fmt::format("Pipeline schedules of {}, the fastest first; memory in "
+                                      "microbatches of a rank",
+                                      size_text(flags.stages, flags.micro_batches))));
   Table table({{"schedule", false},
                {"choice", false},
                {"cost"},
@@ -174,9 +183,6 @@ void print_solver(const OptimalAnswer& optimal) {
                                          : std::string("nothing fits"));
 }
 
-// A name that is a file's.
-bool is_file(const std::string& name) { return std::filesystem::path(name).extension() == ".csv"; }
-
 // A schedule somebody else made, with what it has of everything.
 TimedSchedule time_file(const Flags& flags, const PipelineCsv& csv, const ScheduleFamily& family) {
   const auto ranks = static_cast<int32_t>(csv.schedule.ranks.size());
@@ -208,19 +214,21 @@ PipelineCsv written_csv(const Flags& flags, const Schedule& schedule,
   return pipeline_csv_of(written);
 }
 
-int show(const Flags& flags, bool json) {
+int show(const Flags& flags, ScheduleAsked asked, bool json) {
   std::optional<OptimalAnswer> optimal;
   std::optional<PipelineCsv> read;
   TimedSchedule timed;
   const ScheduleFamily of_file{.name = flags.name, .summary = "", .source = "PyTorch's CSV"};
-  if (is_file(flags.name)) {
+  if (asked == ScheduleAsked::file) {
     read = read_pipeline_csv(read_file(flags.name), flags.name);
+    check_flags_of(read->schedule, of_file, flags.given);
     timed = time_file(flags, *read, of_file);
-  } else if (const ScheduleFamily* family = optimal_family(flags.name)) {
+  } else if (const ScheduleFamily* family = solved_family(flags.name)) {
     optimal = make_optimal(*family, flags.task, flags.choice, flags.optimal);
     timed = optimal->timed;
   } else {
     timed = time_schedule(schedule_family(flags.name), flags.task, flags.choice);
+    check_flags_of(timed.schedule, *timed.family, flags.given);
   }
   const ScheduleTiming& timing = timed.timing;
   if (const auto fault =
@@ -228,8 +236,8 @@ int show(const Flags& flags, bool json) {
     throw failed("{} made a schedule that is none: {}", flags.name, *fault);
   }
   const std::string title =
-      fmt::format("{} of {} ranks and {} microbatches: bubble rate {:.4f}", flags.name,
-                  timed.request.ranks, timed.request.micro_batches, timing.bubble_rate);
+      fmt::format("{} of {}: bubble rate {:.4f}", flags.name,
+                  size_text(timed.request.ranks, timed.request.micro_batches), timing.bubble_rate);
   if (!flags.svg.empty()) {
     write_file_atomically(flags.svg, svg_picture(timed.schedule, timed.linked, timing, title));
   }
@@ -289,13 +297,6 @@ int show(const Flags& flags, bool json) {
 
 // A file that would not be written is not to be asked for in vain.
 void check_files(const Flags& flags) {
-  const bool drawn = flags.name != "list" && flags.name != "compare";
-  if (!flags.svg.empty() && !drawn) {
-    throw bad_input("--svg: schedule {} draws none; name one schedule", flags.name);
-  }
-  if (!flags.csv.empty() && (!drawn || flags.name == "measured")) {
-    throw bad_input("--csv: schedule {} makes no lists; name one schedule", flags.name);
-  }
   if (flags.csv.empty() && (flags.exchanges || flags.gathering || flags.no_waits)) {
     throw bad_input("--exchanges, --gathering and --no-waits say how --csv FILE is written");
   }
@@ -305,21 +306,30 @@ void check_files(const Flags& flags) {
 }
 
 int run(Flags flags, bool json) {
+  flags.given = given_flags(flags.options);
+  const auto is_given = [&](std::string_view flag) {
+    return std::find(flags.given.begin(), flags.given.end(), flag) != flags.given.end();
+  };
+  const ScheduleAsked asked = schedule_asked(flags.name);
+  if (!flags.measured.folder.empty() && asked != ScheduleAsked::measured) {
+    throw bad_input("schedule {} takes no folder; did you mean schedule measured {}?", flags.name,
+                    flags.measured.folder);
+  }
+  check_flags(asked, flags.name, flags.given);
   check_files(flags);
-  if (flags.name == "list") return list(json);
-  if (flags.name == "measured") {
+  if (is_given("--memory-limit") && flags.task.memory_limit == 0) {
+    throw bad_input("--memory-limit: no schedule holds nothing; leave it out for no limit");
+  }
+  if (asked == ScheduleAsked::list) return list(json);
+  if (asked == ScheduleAsked::measured) {
     flags.measured.communication = flags.task.communication;
     flags.measured.width = flags.width;
     flags.measured.svg = flags.svg;
     return show_measured(flags.measured, json);
   }
-  if (!flags.measured.folder.empty()) {
-    throw bad_input("schedule {} takes no folder; did you mean schedule measured {}?", flags.name,
-                    flags.measured.folder);
-  }
   check_output(flags.svg, "--svg");
   check_output(flags.csv, "--csv");
-  if (is_file(flags.name)) {
+  if (asked == ScheduleAsked::file) {
     const ScheduleChoice& choice = flags.choice;
     if (flags.stages > 0 || flags.micro_batches > 0 || choice.virtual_stages > 0 ||
         choice.slices > 0 || choice.group > 0) {
@@ -329,9 +339,6 @@ int run(Flags flags, bool json) {
           flags.name);
     }
   } else if (flags.stages < 1 || flags.micro_batches < 1) {
-    if (flags.name != "compare" && optimal_family(flags.name) == nullptr) {
-      schedule_family(flags.name);  // or says which are near
-    }
     throw bad_input("a schedule has --stages and --microbatches, 1 or more of each");
   }
   flags.task.ranks = flags.stages;
@@ -340,9 +347,11 @@ int run(Flags flags, bool json) {
     if (flags.sequence.empty()) throw bad_input("--split needs --sequence, in tokens");
     flags.task.split = flags.split == "equal" ? SliceSplit::equal_tokens : SliceSplit::equal_work;
     flags.task.sequence_tokens = parse_tokens(flags.sequence, "--sequence");
+  } else if (!flags.sequence.empty()) {
+    throw bad_input("--sequence says what --split cuts; add --split equal or equal-flop");
   }
   flags.task.times.recompute = flags.task.times.forward;
-  return flags.name == "compare" ? compare(flags, json) : show(flags, json);
+  return asked == ScheduleAsked::compare ? compare(flags, json) : show(flags, asked, json);
 }
 
 }  // namespace
@@ -358,79 +367,80 @@ void add_schedule(Verb& program) {
   verb.add_option(
       "folder", flags->measured.folder,
       "Of \"measured\", a trace as AMD's Primus writes it: config.json, pp_rank_0.json ...");
-  verb.add_option("--iteration", flags->measured.iteration, "Of the trace")
+  const auto option = [&](const std::string& name, auto& value,
+                          const std::string& text) -> Option& {
+    return flags->options.emplace_back(name, verb.add_option(name, value, text)).second;
+  };
+  const auto flag = [&](const std::string& name, bool& value, const std::string& text) {
+    flags->options.emplace_back(name, verb.add_flag(name, value, text));
+  };
+  option("--iteration", flags->measured.iteration, "Of the trace")
       .shown_default("the one that took the median time");
-  verb.add_option("--against", flags->measured.against,
-                  "Simulate this schedule with the trace's median times beside it");
-  verb.add_option("--stages", flags->stages, "Ranks of the pipeline").within(0, 4096);
-  verb.add_option("--microbatches", flags->micro_batches, "Microbatches of a step")
-      .within(0, 1 << 20);
-  verb.add_option("--virtual", flags->choice.virtual_stages, "Stages of each rank")
+  option("--against", flags->measured.against,
+         "Simulate this schedule with the trace's median times beside it");
+  option("--stages", flags->stages, "Ranks of the pipeline").within(0, 4096);
+  option("--microbatches", flags->micro_batches, "Microbatches of a step").within(0, 1 << 20);
+  option("--virtual", flags->choice.virtual_stages, "Stages of each rank")
       .within(0, 1024)
       .shown_default("as few as the schedule takes");
-  verb.add_option("--slices", flags->choice.slices, "Slices of a sequence")
+  option("--slices", flags->choice.slices, "Slices of a sequence")
       .within(0, 4096)
       .shown_default("as many as ranks, where there are any");
-  verb.add_option("--split", flags->split,
-                  "Cut a sequence into slices of equal tokens (equal) or equal work (equal-flop)")
+  option("--split", flags->split,
+         "Cut a sequence into slices of equal tokens (equal) or equal work (equal-flop)")
       .one_of({"equal", "equal-flop"})
       .shown_default("slices take equally long, whatever that needs");
-  verb.add_option("--sequence", flags->sequence, "Tokens of a sequence, where it is split");
-  verb.add_option("--group", flags->choice.group, "Microbatches that go through a stage together")
+  option("--sequence", flags->sequence, "Tokens of a sequence, where it is split");
+  option("--group", flags->choice.group, "Microbatches that go through a stage together")
       .within(0, 1 << 20)
       .shown_default("the schedule's own choice");
   StageTimes& times = flags->task.times;
-  verb.add_option("--forward", times.forward, "Time of a microbatch's forward on a rank")
+  option("--forward", times.forward, "Time of a microbatch's forward on a rank").not_negative();
+  option("--backward-input", times.input, "Time of its gradients of inputs").not_negative();
+  option("--backward-weight", times.weight, "Time of its gradients of weights").not_negative();
+  option("--vocabulary-forward", times.vocabulary_forward,
+         "Time of a rank's share of the output layer, where it is cut over ranks")
       .not_negative();
-  verb.add_option("--backward-input", times.input, "Time of its gradients of inputs")
+  option("--vocabulary-backward", times.vocabulary_backward,
+         "Time of its gradients, where it is cut over ranks")
       .not_negative();
-  verb.add_option("--backward-weight", times.weight, "Time of its gradients of weights")
+  option("--offload", times.offload,
+         "Time of copying a microbatch's activations of a rank to the host")
       .not_negative();
-  verb.add_option("--vocabulary-forward", times.vocabulary_forward,
-                  "Time of a rank's share of the output layer, where it is cut over ranks")
+  option("--reload", times.reload, "Time of copying them back").not_negative();
+  option("--comm", flags->task.communication, "Time of a message between ranks").not_negative();
+  option("--hidden", flags->task.hidden,
+         "Part of the shorter action that is hidden where two run as one, 0 to 1")
       .not_negative();
-  verb.add_option("--vocabulary-backward", times.vocabulary_backward,
-                  "Time of its gradients, where it is cut over ranks")
+  option("--attention", flags->task.attention,
+         "Part of a forward that is attention, where it is told from the rest, 0 to 1")
       .not_negative();
-  verb.add_option("--offload", times.offload,
-                  "Time of copying a microbatch's activations of a rank to the host")
+  option("--weight-memory", flags->task.kept_for_weights,
+         "Part of activations that stays for gradients of weights, 0 to 1")
       .not_negative();
-  verb.add_option("--reload", times.reload, "Time of copying them back").not_negative();
-  verb.add_option("--comm", flags->task.communication, "Time of a message between ranks")
-      .not_negative();
-  verb.add_option("--hidden", flags->task.hidden,
-                  "Part of the shorter action that is hidden where two run as one, 0 to 1")
-      .not_negative();
-  verb.add_option("--attention", flags->task.attention,
-                  "Part of a forward that is attention, where it is told from the rest, 0 to 1")
-      .not_negative();
-  verb.add_option("--weight-memory", flags->task.kept_for_weights,
-                  "Part of activations that stays for gradients of weights, 0 to 1")
-      .not_negative();
-  verb.add_option("--memory-limit", flags->task.memory_limit,
-                  "Most microbatches whose activations a rank may hold")
+  option("--memory-limit", flags->task.memory_limit,
+         "Most microbatches whose activations a rank may hold")
       .not_negative()
       .shown_default("none");
   OptimalFlags& optimal = flags->optimal;
-  verb.add_option("--time-limit", optimal.seconds, "optpipe, adaptis: most seconds of the solver")
+  option("--time-limit", optimal.seconds, "optpipe, adaptis: most seconds of the solver")
       .not_negative();
-  verb.add_option("--node-limit", optimal.nodes, "optpipe, adaptis: most nodes of its search")
+  option("--node-limit", optimal.nodes, "optpipe, adaptis: most nodes of its search")
       .within(0, 1 << 30);
-  verb.add_option("--layers", optimal.layers,
-                  "adaptis: layers, all alike, whose times add up to a rank's")
+  option("--layers", optimal.layers, "adaptis: layers, all alike, whose times add up to a rank's")
       .within(0, 4096)
       .shown_default("four for each rank");
-  verb.add_option("--embedding", optimal.embedding, "adaptis: time of an embedding, in layers")
+  option("--embedding", optimal.embedding, "adaptis: time of an embedding, in layers")
       .not_negative();
-  verb.add_option("--head", optimal.head, "adaptis: time of a head, in layers").not_negative();
-  verb.add_option("--width", flags->width, "Columns of the picture").within(20, 10000);
-  verb.add_option("--svg", flags->svg, "Write the picture as SVG");
-  verb.add_option("--csv", flags->csv, "Write the schedule as PyTorch's CSV");
-  verb.add_flag("--exchanges", flags->exchanges, "In the CSV, write exchanges out");
-  verb.add_flag("--gathering", flags->gathering,
-                "In the CSV, write exchanges out and when parameters are gathered");
-  verb.add_flag("--no-waits", flags->no_waits,
-                "In the CSV, no waits for what is sent or summed, for PyTorch before 2.15");
+  option("--head", optimal.head, "adaptis: time of a head, in layers").not_negative();
+  option("--width", flags->width, "Columns of the picture").within(20, 10000);
+  option("--svg", flags->svg, "Write the picture as SVG");
+  option("--csv", flags->csv, "Write the schedule as PyTorch's CSV");
+  flag("--exchanges", flags->exchanges, "In the CSV, write exchanges out");
+  flag("--gathering", flags->gathering,
+       "In the CSV, write exchanges out and when parameters are gathered");
+  flag("--no-waits", flags->no_waits,
+       "In the CSV, no waits for what is sent or summed, for PyTorch before 2.15");
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

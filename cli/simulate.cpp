@@ -34,17 +34,18 @@ void print_trace_file(const Flags& flags) {
 // Of a pipeline the schedule is what is simulated, with the times of its stages' programs.
 int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
   const PipelineStep step = pipeline_step(plan);
+  const Prediction prediction = prediction_of(plan, step);
   if (!flags.trace.empty()) write_file_atomically(flags.trace, pipeline_trace(step));
   if (json) {
     Json document = plan_summary_json(plan);
-    document["predicted"] = forecast_json(plan.hardware, plan.predicted);
+    document["predicted"] = forecast_json(plan.hardware, prediction);
     document["pipeline"] = pipeline_json(step);
     document["trace"] = flags.trace.empty() ? Json() : Json(flags.trace);
     print_json(document);
     return 0;
   }
   fmt::print("{}\n", bold(headline(plan)));
-  print_prediction(plan, plan.predicted);
+  print_prediction(plan, prediction);
   print_pipeline(plan, step);
   print_trace_file(flags);
   return 0;

@@ -78,4 +78,8 @@ void ProgressBar::show(std::string_view what, double share) {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", share * 100); }
 
+std::string counted(int64_t count, std::string_view one, std::string_view several) {
+  return fmt::format("{} {}", count, count == 1 ? one : several);
+}
+
 }  // namespace longspan::cli

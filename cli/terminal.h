@@ -52,4 +52,7 @@ class ProgressBar {
 /// "41.3 %" of a share.
 std::string percent(double share);
 
+/// "1 rank", "2 ranks".
+std::string counted(int64_t count, std::string_view one, std::string_view several);
+
 }  // namespace longspan::cli

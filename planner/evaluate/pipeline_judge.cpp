@@ -10,12 +10,6 @@
 #include "planner/schedule/timing.h"
 
 namespace longspan {
-namespace {
-
-constexpr int64_t kParts = 10000;  // of a microbatch on a stage
-
-}  // namespace
-
 struct PipelineJudge::StageBounds {
   StageBounds(size_t of_kind, const StepRequest& request, const CostModel& cost)
       : kind(of_kind),
@@ -76,7 +70,7 @@ const PipelineJudge::Order& PipelineJudge::order_of(const Pipeline& p, int64_t s
   wanted.virtual_stages = static_cast<int32_t>(p.virtual_stages);
   wanted.micro_batches = static_cast<int32_t>(micro_batches_);
   wanted.slices = static_cast<int32_t>(p.slices);
-  const int64_t parts = kParts * p.slices * p.virtual_stages;
+  const int64_t parts = kMicrobatchUnits * p.slices * p.virtual_stages;
   const StageTimes times = times_of(dense);
   wanted.costs =
       uniform_costs(wanted.virtual_stages, times, {.activations = parts, .for_weights = parts}, 0);
@@ -85,6 +79,7 @@ const PipelineJudge::Order& PipelineJudge::order_of(const Pipeline& p, int64_t s
   probe.parallel.pipeline = p;
   try {
     wanted.costs.shares = pipeline_shares(request_of(probe, sequence));
+    wanted.costs.sharing_ranks = ranks_that_share(p);
     const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = splits_backward(schedule);

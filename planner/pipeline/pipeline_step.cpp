@@ -15,9 +15,6 @@
 namespace longspan {
 namespace {
 
-// Units that a microbatch's memory on a layer of a rank is counted in.
-constexpr int64_t kParts = 10000;
-
 LayersByKind layers_on_stage(const StagePrograms& programs, int64_t stage) {
   LayersByKind layers;
   for (size_t kind = 0; kind < programs.kinds(); ++kind) {
@@ -47,7 +44,7 @@ double message_seconds(const StepRequest& request, const CostModel& cost, double
       {Kernel::exchange, {bytes, static_cast<double>(parallel.stage_ranks()), 2}, bytes});
 }
 
-// What microbatches hold on every stage: parts of the memory of one on a layer of the kind that
+// What microbatches hold on every stage: units of the memory of one on a layer of the kind that
 // keeps most, of which `kept` says the others' part.
 std::vector<StageMemory> memory_of_stages(const StagePrograms& programs,
                                           const std::vector<double>& kept) {
@@ -56,7 +53,7 @@ std::vector<StageMemory> memory_of_stages(const StagePrograms& programs,
   for (int64_t stage = 0; stage < p.stages * p.virtual_stages; ++stage) {
     const double share =
         sum_over(layers_on_stage(programs, stage), [&](size_t k) { return kept[k]; });
-    const int64_t parts = std::llround(static_cast<double>(kParts * p.slices) * share);
+    const int64_t parts = std::llround(static_cast<double>(kMicrobatchUnits * p.slices) * share);
     memory.push_back({.activations = parts, .for_weights = parts});
   }
   return memory;
@@ -95,6 +92,7 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
     costs.messages.push_back(message_seconds(request, cost, programs.passed_on(stage)));
   }
   costs.shares = p.equal_work ? pipeline_shares(request) : t.shares;
+  costs.sharing_ranks = ranks_that_share(p);
   costs.communication = *std::max_element(costs.messages.begin(), costs.messages.end());
   return costs;
 }
@@ -128,7 +126,8 @@ ScheduleRequest schedule_request(const StepRequest& request) {
 
 // Of all layers on a rank, in memory of a microbatch on one of those that keep most.
 double held_on(const ScheduleTiming& timing, size_t rank, int64_t slices) {
-  return static_cast<double>(timing.ranks[rank].peak_memory) / static_cast<double>(kParts * slices);
+  return static_cast<double>(timing.ranks[rank].peak_memory) /
+         static_cast<double>(kMicrobatchUnits * slices);
 }
 
 // What ranks have of the model.
@@ -173,6 +172,10 @@ PipelineStep pipeline_step(const Plan& plan) {
   const CostModel cost(plan.hardware, plan.dtype);
   const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
   return evaluate_pipeline(step_request(plan), cost, evaluate_stage, RankMemory::laid_out);
+}
+
+Prediction prediction_of(const Plan& plan, const PipelineStep& step) {
+  return prediction_of(plan, step.whole.step_seconds, step.whole.peak_bytes);
 }
 
 std::optional<std::array<int64_t, kTierCount>> peak_without_times(const StepRequest& request) {

@@ -80,6 +80,9 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(const StepRequ
 /// The exact step of a plan with a pipeline. Throws as above.
 PipelineStep pipeline_step(const Plan& plan);
 
+/// The figures of that step. A plan's own record may be of another day's cost model.
+Prediction prediction_of(const Plan& plan, const PipelineStep& step);
+
 /// Whether the gradients of weights are actions of their own.
 bool splits_backward(const Schedule& schedule);
 

@@ -5,8 +5,10 @@
 #include <numeric>
 
 #include "base/units.h"
+#include "planner/pipeline/attention_exchange.h"
 #include "planner/program/layout.h"
 #include "planner/program/saved_bytes.h"
+#include "planner/schedule/registry.h"
 #include "planner/schedule/slice_split.h"
 
 namespace longspan {
@@ -42,6 +44,11 @@ double attention_again(const Strategy& s) {
   return s.attention_out.where == Saved::recompute ? s.attention_out.fraction : 0;
 }
 
+int32_t ranks_that_share(const Pipeline& pipeline) {
+  const bool exchanges = schedule_family(pipeline.schedule).exchanges_attention;
+  return pipeline.slices > 1 && exchanges ? static_cast<int32_t>(pipeline.stages) : 0;
+}
+
 std::vector<SliceShare> pipeline_shares(const StepRequest& request) {
   const Pipeline& p = request.strategy.parallel.pipeline;
   if (p.slices == 1) return {};
@@ -51,8 +58,18 @@ std::vector<SliceShare> pipeline_shares(const StepRequest& request) {
   const std::vector<int64_t> lengths =
       p.equal_work ? equal_time_slices(request.sequence, slices, multiple, cost)
                    : equal_token_slices(request.sequence, slices, multiple);
-  return slice_shares(lengths, cost, 1 + recomputed_share(request.strategy),
-                      2.5 + attention_again(request.strategy));
+  std::vector<SliceShare> shares =
+      slice_shares(lengths, cost, 1 + recomputed_share(request.strategy),
+                   2.5 + attention_again(request.strategy));
+  if (ranks_that_share(p) == 0) return shares;
+  // Beside attention equal slices are alike, so that whole shares may be shared out.
+  for (double SliceShare::*part : {&SliceShare::forward, &SliceShare::input}) {
+    std::vector<double> by_slice;
+    for (const SliceShare& share : shares) by_slice.push_back(share.*part);
+    by_slice = means_of_windows(by_slice, p.stages);
+    for (size_t j = 0; j < shares.size(); ++j) shares[j].*part = by_slice[j];
+  }
+  return shares;
 }
 
 double EarlierSlices::all_forward() const {

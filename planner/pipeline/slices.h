@@ -51,8 +51,12 @@ class SlicesInFlight {
 /// share of its tokens.
 void cut_to_slice(StepRequest& request, const LayerRun& run);
 
-/// The slices' parts of a microbatch by the model's FLOP; none for whole sequences. REQUIRES: the
-/// request names a pipeline whose slices divide the sequence.
+/// ScheduleCosts::sharing_ranks: all of the pipeline's, where they share out attention.
+int32_t ranks_that_share(const Pipeline& pipeline);
+
+/// The slices' parts of a microbatch by the model's FLOP, those of windows of ranks where they
+/// share out attention; none for whole sequences. REQUIRES: the request names a pipeline whose
+/// slices divide the sequence.
 std::vector<SliceShare> pipeline_shares(const StepRequest& request);
 
 }  // namespace longspan

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "planner/pipeline/attention_exchange.h"
 #include "planner/pipeline/slices.h"
 
 namespace longspan {
@@ -57,13 +58,17 @@ std::vector<SliceShare> measured_shares(StagePrograms& programs,
 }  // namespace
 
 LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost) {
-  const int64_t count = programs.pipeline().slices;
+  const Pipeline& pipeline = programs.pipeline();
+  const int64_t count = pipeline.slices;
   const auto slices = static_cast<double>(count);
   const double again = attention_again(programs.slice(0).strategy);
   LayerAndEndTimes t;
   std::vector<EarlierSlices> earlier;
   for (size_t kind = 0; kind < programs.kinds(); ++kind) {
     earlier.push_back(earlier_slices(programs.slice(kind), count, cost));
+    if (ranks_that_share(pipeline) > 0) {
+      earlier.back() = exchanged(earlier.back(), programs.slice(kind), pipeline.stages, cost);
+    }
     const Phases middle = phases_of(programs, kind, kMiddle);
     const auto layers = static_cast<double>(programs.layers(kind));
     const EarlierSlices& e = earlier.back();

@@ -21,7 +21,8 @@ struct LayerTimes {
 struct LayerAndEndTimes {
   std::vector<LayerTimes> layer;  // by kind
   double embedding = 0, embedding_backward = 0, loss = 0;
-  std::vector<SliceShare> shares;  // of slices by what they take; none for whole sequences
+  std::vector<SliceShare> shares;  // of slices, or of windows of ranks that share attention out, by
+                                   // what they take; none for whole sequences
 };
 
 LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost);

@@ -14,9 +14,9 @@
 namespace longspan {
 namespace {
 
-// Units that a micro-batch's slice is counted in on a rank, however many layers that has: limits
-// of memory are told in micro-batches.
-constexpr double kParts = 10000;
+// A micro-batch's slice on a rank, however many layers that has: limits of memory are told in
+// micro-batches.
+constexpr auto kParts = static_cast<double>(kMicrobatchUnits);
 
 // Layers of a stage: as the case says of every stage, or an equal part of its rank's.
 double layers_of_stage(const ReferenceCase& c, const ModelSpec& model,

@@ -11,11 +11,9 @@
 namespace longspan {
 namespace {
 
-// Parts that a microbatch's memory on a rank is counted in, of each stage and slice.
-constexpr int64_t kParts = 10000;
-
+// A microbatch's memory on a rank; of each stage and slice it is whole.
 int64_t parts_of(const ScheduleRequest& request) {
-  return kParts * request.virtual_stages * request.slices;
+  return kMicrobatchUnits * request.virtual_stages * request.slices;
 }
 
 std::vector<ScheduleChoice> choices_of(const ScheduleFamily& family, int32_t ranks) {
@@ -164,8 +162,9 @@ void time(TimedSchedule& timed) {
   timed.timing = simulate(timed.schedule, timed.linked, r.costs);
   timed.messages = messages_of(timed);
   if (r.memory_limit > 0 && timed.timing.peak_memory() > r.memory_limit) {
-    throw no_fit("{} of {} ranks holds {:.4g} microbatches at its peak; the limit is {:.4g}",
-                 timed.family->name, r.ranks, timed.most_microbatches_held(),
+    throw no_fit("{} of {} rank{} holds {:.4g} microbatches at its peak; the limit is {:.4g}",
+                 timed.family->name, r.ranks, r.ranks == 1 ? "" : "s",
+                 timed.most_microbatches_held(),
                  static_cast<double>(r.memory_limit) / static_cast<double>(parts_of(r)));
   }
 }

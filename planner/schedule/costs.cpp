@@ -19,7 +19,13 @@ size_t place_of(const Schedule& schedule, const ScheduleCosts& costs, const Acti
 }
 
 SliceShare share_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
-  if (!costs.shares.empty()) return costs.shares[place_of(schedule, costs, action)];
+  if (!costs.shares.empty()) {
+    Action shared = action;
+    if (costs.sharing_ranks > 0) {
+      shared.slice = (action.slice + action.stage % costs.sharing_ranks) % schedule.slices;
+    }
+    return costs.shares[place_of(schedule, costs, shared)];
+  }
   const double part = 1.0 / schedule.slices;
   return {part, part, part};
 }
@@ -183,6 +189,7 @@ void check_costs(const Schedule& schedule, const ScheduleCosts& costs) {
   check_number(costs.sending, "time that sending stops a rank");
   check_number(costs.hidden, "share hidden in overlapped pairs");
   if (costs.hidden > 1) throw bad_input("no more than all (1) can be hidden in overlapped pairs");
+  if (costs.sharing_ranks < 0) throw bad_input("slices cannot be shared by fewer ranks than none");
   if (costs.ranks_per_channel < 1) throw bad_input("a copy channel serves at least one rank");
   for (const StageTimes& t : costs.times) {
     for (const double time : {t.forward, t.input, t.weight, t.recompute, t.vocabulary_forward,

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/nearest.h"
 #include "planner/schedule/families/families.h"
+#include "planner/schedule/solver/solved_families.h"
 
 namespace longspan {
 namespace {
@@ -106,12 +107,14 @@ constexpr auto kFamilies = std::to_array<ScheduleFamily>({
      .summary = "all forwards of slices of sequences, then all backwards",
      .source = "TeraPipe, arXiv 2102.07988",
      .sliced = true,
+     .uneven_slices = true,
      .outdone = true,
      .generate = terapipe},
     {.name = "seq1f1b",
      .summary = "1f1b of slices of sequences: smaller bubbles and less memory",
      .source = "Seq1F1B, arXiv 2406.03488",
      .sliced = true,
+     .uneven_slices = true,
      .generate = seq1f1b},
     {.name = "seq1f1b-i",
      .summary = "seq1f1b over several chunks of layers on each rank",
@@ -119,6 +122,7 @@ constexpr auto kFamilies = std::to_array<ScheduleFamily>({
      .least_virtual_stages = 2,
      .most_virtual_stages = 0,
      .sliced = true,
+     .uneven_slices = true,
      .generate = seq1f1b_interleaved},
     {.name = "chunkflow",
      .summary =
@@ -145,6 +149,7 @@ constexpr auto kFamilies = std::to_array<ScheduleFamily>({
      .source = "SlimPipe, arXiv 2504.14519",
      .most_virtual_stages = 0,
      .sliced = true,
+     .exchanges_attention = true,
      .generate = slimpipe},
     {.name = "gis",
      .summary = "interleaved-1f1b with the backward split: p chunks less memory",
@@ -228,14 +233,20 @@ constexpr auto kFamilies = std::to_array<ScheduleFamily>({
      .generate = v_half_vocabulary_2},
 });
 
-// Lists of more would take gigabytes.
-constexpr double kMostForwards = 1 << 24;
+// Lists of more take many seconds to make and to simulate.
+constexpr double kMostForwards = 1 << 21;
 
-void check_count(std::string_view name, std::string_view what, int32_t count, int32_t least,
+// What a count is of, one and several.
+struct Counted {
+  std::string_view one, several;
+};
+
+void check_count(std::string_view name, const Counted& what, int32_t count, int32_t least,
                  int32_t most) {
   if (count >= least && (most == 0 || count <= most)) return;
-  if (least == most) throw bad_input("{} takes {} {}; got {}", name, least, what, count);
-  throw bad_input("{} takes {} or more {}; got {}", name, least, what, count);
+  const bool exactly = least == most && most > 0;
+  throw bad_input("{} takes {}{} {}; got {}", name, least, exactly ? "" : " or more",
+                  exactly && least == 1 ? what.one : what.several, count);
 }
 
 }  // namespace
@@ -250,6 +261,11 @@ const ScheduleFamily* find_schedule_family(std::string_view name) {
 
 const ScheduleFamily& schedule_family(std::string_view name) {
   if (const ScheduleFamily* found = find_schedule_family(name)) return *found;
+  if (solved_family(name) != nullptr) {
+    throw bad_input(
+        "{0} is made by a solver and simulated alone (longspan schedule {0}), not planned with",
+        name);
+  }
   std::vector<std::string> names;
   for (const ScheduleFamily& family : kFamilies) names.emplace_back(family.name);
   throw bad_input("unknown schedule \"{}\"{}", name, nearest_hint(std::string(name), names));
@@ -261,12 +277,13 @@ bool takes_virtual_stages(const ScheduleFamily& family, int64_t count) {
 }
 
 Schedule make_schedule(const ScheduleFamily& family, const ScheduleRequest& request) {
-  check_count(family.name, "ranks", request.ranks, 1, 0);
-  check_count(family.name, "microbatches", request.micro_batches, 1, 0);
-  check_count(family.name, "virtual stages", request.virtual_stages, family.least_virtual_stages,
-              family.most_virtual_stages);
-  check_count(family.name, "slices", request.slices, 1, family.sliced ? 0 : 1);
-  check_count(family.name, "microbatches in a group", request.group, 0, 0);
+  check_count(family.name, {"rank", "ranks"}, request.ranks, 1, 0);
+  check_count(family.name, {"microbatch", "microbatches"}, request.micro_batches, 1, 0);
+  check_count(family.name, {"virtual stage", "virtual stages"}, request.virtual_stages,
+              family.least_virtual_stages, family.most_virtual_stages);
+  check_count(family.name, {"slice", "slices"}, request.slices, 1, family.sliced ? 0 : 1);
+  check_count(family.name, {"microbatch in a group", "microbatches in a group"}, request.group, 0,
+              0);
   if (request.group != 0 && !family.grouped) {
     throw bad_input("{} has no groups of microbatches; leave the group out", family.name);
   }

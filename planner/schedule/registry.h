@@ -17,6 +17,7 @@ struct ScheduleFamily {
   int32_t least_virtual_stages = 1;
   int32_t most_virtual_stages = 1;  ///< 0: as many as wanted
   bool sliced = false;              ///< takes more than one slice
+  bool uneven_slices = false;       ///< sequences may be cut by work, not by tokens alone
   bool grouped = false;             ///< takes ScheduleRequest::group
   /// Attention is a stage of its own; costs are attention_apart_costs().
   bool attention_apart = false;
@@ -25,6 +26,9 @@ struct ScheduleFamily {
   /// Not for plans: it offloads or recomputes by itself, waits for messages in groups, copies the
   /// model, or has parts of a layer on several ranks.
   bool alone = false;
+  /// Ranks that are at slices of one sequence share their attention out among them
+  /// (planner/pipeline/attention_exchange.h).
+  bool exchanges_attention = false;
   bool outdone = false;  ///< another is as fast in less memory: for those who ask for it
   /// Throws bad_input where there is no such schedule, with the numbers for which there is.
   Schedule (*generate)(const ScheduleRequest& request) = nullptr;
@@ -35,7 +39,8 @@ std::span<const ScheduleFamily> schedule_families();
 
 /// Null for a name that there is none of.
 const ScheduleFamily* find_schedule_family(std::string_view name);
-/// Throws bad_input naming the nearest for a name that there is none of.
+/// Throws bad_input naming the nearest for a name that there is none of, and for one that a solver
+/// makes (solver/solved_families.h).
 const ScheduleFamily& schedule_family(std::string_view name);
 
 /// Whether ranks may have so many stages each.

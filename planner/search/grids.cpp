@@ -24,7 +24,11 @@ bool heads_allow(const Parallel& parallel, const ModelSpec& model) {
   return is_valid(s, model, granule);
 }
 
-std::string describe(const ParallelChoice& choice) {
+}
+
+}  // namespace
+
+std::string degrees_text(const ParallelChoice& choice) {
   std::string text;
   for (const auto& [value, flag] :
        {std::pair{choice.data, "data"}, std::pair{choice.tensor, "tensor"},
@@ -33,8 +37,6 @@ std::string describe(const ParallelChoice& choice) {
   }
   return text.empty() ? "any degrees" : text;
 }
-
-}  // namespace
 
 int64_t whole_granule(const Parallel& parallel) {
   return parallel.tensor * parallel.ulysses * (parallel.ring > 1 ? 2 * parallel.ring : 1);
@@ -101,7 +103,8 @@ std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const Paralle
     throw bad_input(
         "parallel: no grid of {} rank{} with {} suits {} ({} heads, {} K,V heads); the degrees' "
         "product is the number of devices",
-        ranks, ranks == 1 ? "" : "s", describe(choice), model.name, model.heads, model.kv_heads);
+        ranks, ranks == 1 ? "" : "s", degrees_text(choice), model.name, model.heads,
+        model.kv_heads);
   }
   return found;
 }

@@ -34,6 +34,9 @@ struct ParallelChoice {
 /// processors, where they gain nothing: there they are for those who ask.
 bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice);
 
+/// "tensor 2, ring 4": the degrees that are fixed, or "any degrees".
+std::string degrees_text(const ParallelChoice& choice);
+
 /// Throws bad_input for parts of the choice that contradict each other whatever the model and the
 /// hardware are, and for schedules that there are none of or that are not planned with.
 void check_choice(const ParallelChoice& choice);

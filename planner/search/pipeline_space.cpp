@@ -1,8 +1,8 @@
 #include "planner/search/pipeline_space.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
-#include "planner/schedule/registry.h"
+#include <algorithm>
 
 namespace longspan {
 namespace {
@@ -10,12 +10,6 @@ namespace {
 constexpr std::array<int64_t, 8> kSlices = {1, 2, 4, 8, 16, 32, 64, 128};
 constexpr std::array<int64_t, 4> kChunks = {1, 4, 16, 64};  // of a sequence that is not sliced
 constexpr int64_t kMostPipedChunks = 16;                    // stages are another way to less memory
-constexpr int64_t kMostPasses = 512;                        // of slices through a stage in a step
-
-// Stages that begin and end where nodes do, or share one evenly.
-bool suits_nodes(int64_t ranks, int64_t per_node) {
-  return ranks % per_node == 0 || per_node % ranks == 0;
-}
 
 // How many microbatches a rank may hold in a schedule that arranges itself within memory: any
 // number, and from twice 1F1B's down.
@@ -26,7 +20,13 @@ std::vector<int64_t> limits_of(const ScheduleFamily& family, int64_t stages,
   return {0, 2 * stages, (3 * stages + 1) / 2, stages, (stages + 1) / 2};
 }
 
-// Two and four, or what is asked for, of what the family takes.
+}  // namespace
+
+bool divides_into_stages(const HardwareProfile& hw, int64_t stages) {
+  const int64_t ranks = hw.devices() / stages, per_node = hw.devices_per_node;
+  return hw.devices() % stages == 0 && (ranks % per_node == 0 || per_node % ranks == 0);
+}
+
 std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const ParallelChoice& choice) {
   const int64_t least = family.least_virtual_stages, most = family.most_virtual_stages;
   if (choice.virtual_stages) {
@@ -38,18 +38,24 @@ std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const Paral
   return all;
 }
 
-}  // namespace
-
 std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile& hw,
                                   const ParallelChoice& choice) {
+  if (!choice.admits_flat()) {
+    const std::optional<std::string> reason = pipeline_refusal({model, hw, choice});
+    if (reason) throw bad_input("pipeline: {}", *reason);
+  }
+  return possible_grids(model, hw, choice);
+}
+
+std::vector<Parallel> possible_grids(const ModelSpec& model, const HardwareProfile& hw,
+                                     const ParallelChoice& choice) {
   const std::vector<LayerRun> kinds = layer_kinds(model);
   std::vector<Parallel> all;
   const int64_t fewest = model.uniform() ? 2 : 1;
   for (int64_t stages = fewest; stages <= std::min(hw.devices(), model.layers); ++stages) {
     if (stages == 1 && choice.of_pipeline()) continue;
-    if (hw.devices() % stages != 0 || choice.pipeline.value_or(stages) != stages) continue;
+    if (!divides_into_stages(hw, stages) || choice.pipeline.value_or(stages) != stages) continue;
     const int64_t ranks = hw.devices() / stages;
-    if (!suits_nodes(ranks, hw.devices_per_node)) continue;
     for (Parallel grid : grids_if_any(model, ranks, choice)) {
       // A ring is for what heads cannot be dealt out to; stages are another way to that.
       if (grid.ring > 1 && !choice.ring) continue;
@@ -77,7 +83,7 @@ std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& mo
     for (const int64_t v : virtual_stages_of(family, choice)) {
       if (v * pipeline.stages > model.layers) continue;
       for (const bool equal_work : {false, true}) {
-        if (equal_work && (pipeline.slices == 1 || name != "seq1f1b")) continue;
+        if (equal_work && (pipeline.slices == 1 || !family.uneven_slices)) continue;
         for (const int64_t in_flight : limits_of(family, pipeline.stages, choice)) {
           all.push_back({pipeline.stages, name, v, pipeline.slices, equal_work, in_flight});
         }
@@ -112,6 +118,20 @@ Error none_takes(int64_t micro_batches) {
       "pipeline: no schedule of what was asked for takes {} microbatch{}; change --micro-batches, "
       "or leave --schedule, --virtual, --slices or --in-flight out",
       micro_batches, micro_batches == 1 ? "" : "es");
+}
+
+Error none_suits(const PipelineQuestion& q) {
+  if (const std::optional<std::string> reason = pipeline_refusal(q)) {
+    return bad_input("pipeline: {}", *reason);
+  }
+  return none_suits(q.sequence > 0 ? fmt::format("{} tokens of ", q.sequence) : "", q.model, q.hw);
+}
+
+Error none_takes(const PipelineQuestion& q) {
+  if (const std::optional<std::string> reason = pipeline_refusal(q)) {
+    return bad_input("pipeline: {}", *reason);
+  }
+  return none_takes(q.micro_batches);
 }
 
 }  // namespace longspan

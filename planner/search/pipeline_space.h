@@ -10,15 +10,30 @@
 
 #include "base/error.h"
 #include "hwprofiles/hardware_profile.h"
+#include "planner/schedule/registry.h"
 #include "planner/search/grids.h"
 #include "planner/search/knobs.h"
+#include "planner/search/pipeline_refusal.h"
 
 namespace longspan {
 
+/// Most slices of all microbatches that pass a stage in a step.
+inline constexpr int64_t kMostPasses = 512;
+
+/// Whether so many stages begin and end where nodes do, or share one evenly.
+bool divides_into_stages(const HardwareProfile& hw, int64_t stages);
+
 /// Grids of a stage for every number of stages that the choice admits; of a model whose layers
 /// differ one stage is among them.
+std::vector<Parallel> possible_grids(const ModelSpec& model, const HardwareProfile& hw,
+                                     const ParallelChoice& choice);
+/// The same. Throws bad_input where a pipeline is asked for and pipeline_refusal() says why there
+/// is none, whatever the sequence and the number of microbatches.
 std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile& hw,
                                   const ParallelChoice& choice);
+
+/// How many virtual stages are tried: two and four, or what is asked for, of what the family takes.
+std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const ParallelChoice& choice);
 
 /// The schedules for a number of stages and slices, each with its virtual stages. Those that
 /// arrange themselves within memory are for those who ask for them: they take long to make.
@@ -30,8 +45,11 @@ std::vector<int64_t> slice_counts(const Parallel& grid, int64_t micro_batches,
                                   const ParallelChoice& choice);
 
 /// What is refused, of "1M tokens of " a model or of any length of it: a choice that admits no
-/// pipeline on the hardware, and schedules that do not take so many microbatches.
+/// pipeline on the hardware, and schedules that do not take so many microbatches. With the question
+/// the cause is named, where pipeline_refusal() knows one.
 Error none_suits(const std::string& length, const ModelSpec& model, const HardwareProfile& hw);
+Error none_suits(const PipelineQuestion& question);
 Error none_takes(int64_t micro_batches);
+Error none_takes(const PipelineQuestion& question);
 
 }  // namespace longspan

@@ -47,8 +47,8 @@ std::optional<std::vector<int64_t>> cut_within(const std::vector<double>& work, 
 }
 
 // The largest stage's work is the sum of some layers in a row: halving finds it within rounding. A
-// pipeline is cut each time it is evaluated, so not by planner/optimal's cut_line(), which takes
-// any price of a piece and time by the square of the layers.
+// pipeline is cut each time it is evaluated, so not by cut_line() of planner/schedule/solver, which
+// takes any price of a piece and time by the square of the layers.
 std::vector<int64_t> cut_evenly(const std::vector<double>& work, int64_t stages) {
   constexpr int kHalvings = 60;
   double low = 0, high = std::accumulate(work.begin(), work.end(), 0.0);

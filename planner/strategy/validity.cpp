@@ -281,6 +281,15 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
                                         q.family->limited ? "a number >= 0" : "none"),
                     .got = std::to_string(q.pipeline().in_flight)};
      }},
+    {Rule::schedule, "pipeline.split",
+     [](const Question& q) {
+       return !q.pipeline().equal_work || q.pipeline().slices == 1 || q.family->uneven_slices;
+     },
+     [](const Question& q) {
+       return Words{.what = fmt::format("{} cuts sequences into slices of equal tokens",
+                                        q.pipeline().schedule),
+                    .got = "work"};
+     }},
     {Rule::divisibility, "pipeline.slices",
      [](const Question& q) { return q.sequence % q.pipeline().slices == 0; },
      [](const Question& q) {

@@ -74,6 +74,12 @@ TEST_CASE("plan: a pipeline is planned, written, simulated and explained, and no
   const Result explained = longspan({"explain", file});
   CHECK(explained.status == 0);
   CHECK_THAT(explained.out, Contains("microbatches held") && Contains("What limits it"));
+  // A record of another day's cost model is no input: what is simulated is what is printed.
+  const std::string edited = folder.path() / "edited.yaml";
+  std::ofstream(edited) << replaced(read_text(file), "step_seconds: ", "step_seconds: 9");
+  for (const char* verb : {"simulate", "explain"}) {
+    CHECK(longspan_json({verb, edited}).at("predicted") == simulated.at("predicted"));
+  }
   check_refused(longspan({"run", file}), 2,
                 {"pipeline 4 (seq1f1b", "does not run", "--pipeline 1"});
   const std::string trace = folder.path() / "t.json";
@@ -151,7 +157,7 @@ TEST_CASE("plan and max-seq: with and without a pipeline") {
   const json longest = longspan_json(ask({"max-seq", "--strategy", "auto"}));
   CHECK_THAT(longest.at("results")[0].at("beside").get<std::string>(), Contains("pipeline"));
   check_refused(longspan(ask({"plan", "--seq", "64K", "--pipeline", "3"})), 2,
-                {"no pipeline", "4 devices"});
+                {"4 devices do not divide into 3 stages", "2 or 4"});
   check_refused(longspan(ask({"plan", "--seq", "64K", "--pipeline", "2", "--strategy", "fpdt"})), 2,
                 {"--pipeline", "fpdt"});
 }

@@ -185,51 +185,10 @@ TEST_CASE("schedule compare: the page of schedules has what it prints, and every
   }
 }
 
-TEST_CASE("schedule optpipe and adaptis say where the solver began and how it ended") {
-  const std::vector<std::string> small = {"--stages", "2", "--microbatches", "4"};
-  const auto with = [&](const std::string& name, const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"schedule", name};
-    words.insert(words.end(), small.begin(), small.end());
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  };
-  const auto order = longspan_json(with("optpipe", {"--memory-limit", "2", "--comm", "0.1"}));
-  CHECK(order.at("cost") <= order.at("solver").at("start_cost"));
-  const double bound = order.at("solver").at("bound"), cost = order.at("cost");
-  CHECK(bound <= cost);
-  CHECK(order.at("solver").at("gap").get<double>() == Approx(cost / bound - 1).margin(1e-12));
-  CHECK(order.at("peak_memory_microbatches") <= 2);
-  const auto cut = longspan_json(with("adaptis", {"--layers", "6", "--head", "2"}));
-  CHECK(cut.at("layers_end").back() == 7);
-  CHECK(cut.at("cost") < cut.at("even_cost"));
-  CHECK_THAT(longspan(with("optpipe", {})).out, Contains("proven the best order"));
-  check_refused(longspan(with("optpipe", {"--slices", "2"})), 2, {"--slices"});
-  check_refused(longspan(with("adaptis", {"--virtual", "2"})), 2, {"--virtual"});
-}
-
-TEST_CASE("assign: every sequence once, within the ranks, or a line why not") {
-  const auto made = longspan_json({"assign", "64K,16K*2,2K*8", "--ranks", "8", "--groups",
-                                   "1,2:0.01,8:0.03", "--memory-limit", "16384"});
-  int64_t tokens = 0;
-  for (const auto& batch : made.at("microbatches")) {
-    int64_t ranks = 0;
-    for (const auto& group : batch.at("groups")) {
-      ranks += group.at("ranks").get<int64_t>();
-      for (const auto& length : group.at("sequences_tokens")) tokens += length.get<int64_t>();
-    }
-    CHECK(ranks <= 8);
-  }
-  CHECK(tokens == (64 + 2 * 16 + 8 * 2) * 1024);
-  check_refused(longspan({"assign", "64K,x", "--ranks", "8"}), 2, {"lengths", "\"x\""});
-  check_refused(longspan({"assign", "64K", "--ranks", "8", "--groups", "2:y"}), 2, {"--groups"});
-  check_refused(longspan({"assign", "64K", "--ranks", "8", "--memory-limit", "100"}), 1,
-                {"65536 tokens", "the limit is 100"});
-}
-
 TEST_CASE("schedule refuses in one line") {
   check_refused(longspan(asked("1f1")), 2, {"unknown schedule \"1f1\"", "1f1b"});
   check_refused(longspan({"schedule", "1f1b"}), 2, {"--stages", "--microbatches"});
-  check_refused(longspan(asked("1f1b", {"--virtual", "2"})), 2, {"1f1b takes 1 virtual stages"});
+  check_refused(longspan(asked("1f1b", {"--virtual", "2"})), 2, {"1f1b takes 1 virtual stage;"});
   check_refused(longspan(asked("1f1b", {"--memory-limit", "7.5"})), 1,
                 {"holds 8 microbatches", "7.5"});
   check_refused(longspan(asked("dualpipe", {"--csv", "/dev/null"})), 2, {"one copy"});
@@ -243,6 +202,58 @@ TEST_CASE("schedule refuses in one line") {
   check_refused(longspan(asked("compare", {"--svg", "x.svg"})), 2, {"--svg"});
   check_refused(longspan(asked("1f1b", {"--svg", "x", "--csv", "x"})), 2, {"two files"});
   check_refused(longspan(asked("1f1b", {"--exchanges"})), 2, {"--csv FILE"});
+}
+
+TEST_CASE("schedule refuses flags that would change nothing") {
+  struct Ignored {
+    const char* name;
+    std::vector<std::string> flag;
+  };
+  for (const Ignored& ignored : std::vector<Ignored>{{"1f1b", {"--hidden", "0.5"}},
+                                                     {"1f1b", {"--offload", "3"}},
+                                                     {"1f1b", {"--vocabulary-forward", "1"}},
+                                                     {"1f1b", {"--weight-memory", "0.5"}},
+                                                     {"1f1b", {"--attention", "0.5"}},
+                                                     {"1f1b", {"--layers", "16"}},
+                                                     {"1f1b", {"--time-limit", "5"}},
+                                                     {"1f1b", {"--against", "gpipe"}},
+                                                     {"1f1b", {"--iteration", "1"}},
+                                                     {"zb-h1", {"--reload", "2"}},
+                                                     {"zb-h1", {"--split", "equal"}},
+                                                     {"adaptis", {"--offload", "2"}},
+                                                     {"optpipe", {"--head", "2"}},
+                                                     {"compare", {"--virtual", "2"}},
+                                                     {"compare", {"--width", "80"}}}) {
+    std::vector<std::string> more = ignored.flag;
+    if (more[0] == "--split") more.insert(more.end(), {"--sequence", "64K"});
+    check_refused(longspan(asked(ignored.name, more)), 2, {ignored.flag[0]});
+  }
+  check_refused(longspan({"schedule", "list", "--stages", "4"}), 2, {"list takes no --stages"});
+  check_refused(longspan({"schedule", "list", "extra"}), 2, {"extra"});
+  // And takes them where they mean something.
+  CHECK(longspan(asked("dualpipe", {"--hidden", "0.5"})).status == 0);
+  CHECK(longspan(asked("po-h", {"--virtual", "2", "--offload", "0.1"})).status == 0);
+  CHECK(longspan(asked("1f1b-vocab-1", {"--vocabulary-forward", "0.1"})).status == 0);
+  CHECK(longspan(asked("zb-h1", {"--weight-memory", "0.5"})).status == 0);
+  CHECK(longspan(asked("helixpipe", {"--attention", "0.4"})).status == 0);
+}
+
+TEST_CASE("schedule: limits, sizes and names that cannot be meant") {
+  check_refused(longspan(asked("zb-h1", {"--memory-limit", "0"})), 2, {"--memory-limit"});
+  check_refused(longspan({"schedule", "zb-h1", "--stages", "4096", "--microbatches", "4096"}), 2,
+                {"too long"});
+  TemporaryFolder folder;
+  const std::string file = folder.path() / "rand.bin";
+  write_file_atomically(file, "no schedule");
+  check_refused(longspan({"schedule", file}), 2, {file, ".csv"});
+  check_refused(longspan({"schedule", folder.path()}), 2, {"folder", "schedule measured"});
+  CHECK_THAT(longspan({"schedule", "gpipe", "--stages", "1", "--microbatches", "1"}).out,
+             Contains("1 rank and 1 microbatch:"));
+  for (const char* name : {"optpipe", "adaptis"}) {
+    check_refused(longspan({"plan", "--model", "llama-3.1-8b", "--hw", "8xh100-80g", "--seq", "32K",
+                            "--schedule", name}),
+                  2, {name, "made by a solver", "not planned with"});
+  }
 }
 
 }  // namespace longspan::e2e

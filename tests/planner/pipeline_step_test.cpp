@@ -7,6 +7,7 @@
 
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "planner/pipeline/attention_exchange.h"
 #include "planner/pipeline/rank_program.h"
 #include "planner/plan/plan.h"
 #include "planner/program/layout.h"
@@ -196,6 +197,67 @@ TEST_CASE("the slices of a sequence take together what it takes in as many chunk
     const double chunked = seconds(2) - seconds(1);
     CHECK(sliced.forward_seconds + sliced.backward_seconds == Approx(chunked).epsilon(0.01));
   }
+}
+
+// By hand, from what every rank is at.
+TEST_CASE("attention is shared out by the windows of slices that ranks are at") {
+  for (const auto& [ranks, slices] : {std::pair{int64_t{4}, int64_t{4}}, {4, 8}, {3, 9}, {2, 6}}) {
+    CAPTURE(ranks, slices);
+    std::vector<double> keys;
+    for (int64_t j = 0; j < slices; ++j) keys.push_back(static_cast<double>(j) + 0.5);
+    const std::vector<double> means = means_of_windows(keys, ranks);
+    const std::vector<double> away = keys_exchanged(slices, ranks);
+    for (int64_t first = 0; first < slices; ++first) {
+      const auto window = static_cast<size_t>(first);
+      // Slices first, first - 1, ...: at least so far in a row that none is before slice 0.
+      const auto own = static_cast<double>(std::min(ranks, first + 1));
+      const auto rest = static_cast<double>(ranks) - own;  // the last ones of the microbatch before
+      const auto n = static_cast<double>(slices), k = static_cast<double>(first);
+      const double sum = own * (k + 1 - own / 2) + rest * (n - rest / 2);
+      const double mean = sum / static_cast<double>(ranks);
+      CHECK(means[window] == Approx(mean));
+      const double least = k + 1.5 - own, most = rest > 0 ? n - 0.5 : k + 0.5;
+      CHECK(away[window] == Approx(std::max(most - mean, mean - least)));
+      if (slices == ranks) CHECK(means[window] == Approx(n / 2));
+    }
+  }
+}
+
+TEST_CASE("SlimPipe's uniform slices take equal time, and what the exchange adds") {
+  const auto request_of = [](std::string_view schedule, int64_t slices) {
+    StepRequest request = small_request(4, schedule, 2, 8);
+    request.model = load_model("llama-3.1-8b");
+    request.sequence = 131072;
+    const Parallel parallel = request.strategy.parallel;
+    request.strategy = make_preset("checkpoint", request.model, request.sequence, 0, parallel);
+    request.strategy.parallel = parallel;
+    request.strategy.parallel.pipeline.slices = slices;
+    request.strategy.qkv = {Saved::keep, 1};
+    request.strategy.chunk_tokens = request.strategy.block_tokens = request.sequence / slices;
+    validate(request.strategy, request.model, request.sequence, "test");
+    return request;
+  };
+  for (const int64_t slices : {4, 8}) {
+    CAPTURE(slices);
+    const StepRequest request = request_of("slimpipe", slices);
+    const PipelineStep slim = summed_step(request);
+    const PipelineStep seq = summed_step(request_of("seq1f1b-i", slices));
+    // The same attention in all, and the exchange; less waiting, and the same memory.
+    CHECK(slim.bubble_rate < 0.6 * seq.bubble_rate);
+    CHECK(slim.whole.step_seconds < seq.whole.step_seconds);
+    CHECK(slim.whole.peak_bytes == seq.whole.peak_bytes);
+    // Of 8 K,V heads and 32 heads of 128 in two bytes, on 8 layers of a rank, every slice.
+    const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
+    const double keys = 131072.0 / static_cast<double>(slices) * 8 * 128 * 2, queries = 4 * keys;
+    double forward = 0;
+    for (const double x : keys_exchanged(slices, 4)) {
+      const double bytes = x * 2 * keys + 2 * queries;
+      forward += 8 * cost.seconds({Kernel::exchange, {bytes / 3, 2, 4}, bytes});
+    }
+    CHECK(slim.forward_seconds - seq.forward_seconds == Approx(forward).epsilon(1e-6));
+  }
+  // Between the p-1 of 2 n m + p-1 chunks of slices that fill and drain, and what the ends add.
+  CHECK(summed_step(request_of("slimpipe", 4)).bubble_rate > 3.0 / (2 * 4 * 8 + 3));
 }
 
 TEST_CASE("a cut vocabulary leaves no rank with all of the output layer") {

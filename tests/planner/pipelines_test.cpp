@@ -1,4 +1,5 @@
 // Pipelines in the search: what it answers is what the exact way says, and can be written and read.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <optional>
 
@@ -7,6 +8,7 @@
 #include "models/catalog.h"
 #include "planner/explain/rival.h"
 #include "planner/pipeline/pipeline_step.h"
+#include "planner/search/pipeline_space.h"
 #include "planner/search/search.h"
 
 namespace longspan {
@@ -201,7 +203,8 @@ TEST_CASE("schedules that arrange themselves within memory get a limit that fits
 TEST_CASE("what there is no pipeline of is refused in one line") {
   const ModelSpec model = load_model("llama-3.1-8b");
   const HardwareProfile hw = load_hardware("8xh100-80g");
-  CHECK_THROWS_WITH(search(model, hw, 131072, with_stages(3)), Contains("no pipeline of what"));
+  CHECK_THROWS_WITH(search(model, hw, 131072, with_stages(3)),
+                    Contains("8 devices do not divide into 3 stages; take 2, 4 or 8"));
   SearchOptions options = with_stages(4);
   options.parallel.schedule = "sq1f1b";
   CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("seq1f1b"));
@@ -219,13 +222,100 @@ TEST_CASE("what there is no pipeline of is refused in one line") {
   options = with_stages(4);
   options.parallel.schedule = "dualpipe-v";
   options.micro_batches = 3;
-  CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("takes 3 microbatches"));
+  CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("3 microbatches"));
   const HardwareProfile one = load_hardware("h100-80g");
   CHECK_THROWS_WITH(search(model, one, 131072, with_stages(2)), Contains("needs two or more"));
 
   Plan plan = search(model, hw, 131072, with_stages(4)).best;
   plan.strategy.parallel.pipeline.schedule = "dualpipe";
   CHECK_THROWS_WITH(parse_plan(write_plan(plan), "test"), Contains("simulated alone"));
+}
+
+TEST_CASE("schedules that cut by work are planned with slices of equal work, too") {
+  const ModelSpec model = load_model("llama-3.1-8b");
+  Pipeline pipeline;
+  pipeline.stages = 4;
+  pipeline.slices = 8;
+  for (const auto& [name, uneven] :
+       {std::pair{"seq1f1b", true}, {"seq1f1b-i", true}, {"terapipe", true}, {"slimpipe", false}}) {
+    INFO(name);
+    ParallelChoice choice;
+    choice.schedule = name;
+    const std::vector<Pipeline> all = schedules_of(pipeline, model, choice);
+    CHECK_FALSE(all.empty());
+    const auto even = [](const Pipeline& p) { return !p.equal_work; };
+    CHECK(std::any_of(all.begin(), all.end(), even));
+    CHECK(std::all_of(all.begin(), all.end(), even) == !uneven);
+    Pipeline by_work = all.front();
+    by_work.equal_work = true;
+    if (uneven) {
+      CHECK_NOTHROW(validate(by_work, model, 131072, "test"));
+    } else {
+      CHECK_THROWS_WITH(validate(by_work, model, 131072, "test"), Contains("equal tokens"));
+    }
+  }
+}
+
+TEST_CASE("what rules every pipeline out is named") {
+  const ModelSpec model = load_model("llama-3.1-8b");
+  const HardwareProfile hw = load_hardware("8xh100-80g");
+  struct Asked {
+    ParallelChoice choice;
+    int64_t micro_batches, sequence;
+    const char* words;
+  };
+  const auto of_four = [](const char* schedule) {
+    ParallelChoice choice;
+    choice.pipeline = 4;
+    choice.schedule = schedule;
+    return choice;
+  };
+  const auto with = [](ParallelChoice choice, std::optional<int64_t> ParallelChoice::*part,
+                       int64_t value) {
+    choice.*part = value;
+    return choice;
+  };
+  using Choice = ParallelChoice;
+  const std::vector<Asked> all = {
+      {with(of_four("1f1b"), &Choice::virtual_stages, 2), 0, 0, "one virtual stage on a rank"},
+      {with(of_four("v-half"), &Choice::virtual_stages, 4), 0, 0, "2 virtual stages on a rank"},
+      {with(of_four("zb-h1"), &Choice::slices, 4), 0, 0, "--slices 4 is for seq1f1b, seq1f1b-i"},
+      {with(of_four("seq1f1b"), &Choice::slices, 1), 0, 0, "--slices 1 is for 1f1b"},
+      {with(of_four("1f1b"), &Choice::in_flight, 3), 0, 0, "--in-flight 3 is for zb-auto"},
+      {with(of_four("slimpipe"), &Choice::slices, 6), 0, 0, "a multiple of the ranks"},
+      {with(of_four("1f1b"), &Choice::pipeline, 3), 0, 0, "8 devices do not divide into 3"},
+      {with(of_four("1f1b"), &Choice::pipeline, 64), 0, 0, "more than the 8 devices"},
+      {with(of_four("bfs"), &Choice::virtual_stages, 16), 0, 0, "more than the 32 layers"},
+      {with(of_four("1f1b"), &Choice::tensor, 3), 0, 0, "no grid of tensor 3"},
+      {with(with(of_four("seq1f1b"), &Choice::slices, 4), &Choice::ring, 2), 0, 0,
+       "without a ring"},
+      {with(of_four("seq1f1b"), &Choice::slices, 3), 4, 32768, "3 slices do not divide 32768"},
+      {with(of_four("seq1f1b"), &Choice::slices, 64), 16, 32768, "1024 times in a step"},
+      {of_four("dualpipe-v"), 3, 32768, "takes 8 microbatches or more; got 3"},
+      {of_four("interleaved-zb"), 9, 32768, "9 microbatches"},
+  };
+  for (const Asked& asked : all) {
+    INFO(asked.words);
+    const PipelineQuestion question{model, hw, asked.choice, asked.micro_batches, asked.sequence};
+    const std::optional<std::string> reason = pipeline_refusal(question);
+    REQUIRE(reason);
+    CHECK_THAT(*reason, Contains(asked.words));
+    // And it is true: there is no plan, and the search says so too.
+    SearchOptions options;
+    options.parallel = asked.choice;
+    options.micro_batches = std::max<int64_t>(1, asked.micro_batches);
+    CHECK_THROWS_AS(search(model, hw, asked.sequence > 0 ? asked.sequence : 32768, options), Error);
+  }
+  for (const char* schedule : {"1f1b", "zb-v", "interleaved-1f1b"}) {
+    CHECK_FALSE(pipeline_refusal({model, hw, of_four(schedule), 8, 32768}));
+  }
+  ParallelChoice open;
+  CHECK_FALSE(pipeline_refusal({model, hw, open}));
+  // Named by what the search throws where it has the question.
+  ParallelChoice few = of_four("dualpipe-v");
+  CHECK_THAT(none_takes({model, hw, few, 3, 32768}).what(), Contains("8 microbatches or more"));
+  few = with(of_four("seq1f1b"), &Choice::slices, 3);
+  CHECK_THAT(none_suits({model, hw, few, 4, 32768}).what(), Contains("do not divide 32768"));
 }
 
 }  // namespace longspan

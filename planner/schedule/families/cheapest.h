@@ -16,11 +16,15 @@ class Cheapest {
   explicit Cheapest(const ScheduleCosts& costs, int64_t memory_limit = 0)
       : costs_(costs), memory_limit_(memory_limit) {}
 
-  /// Keeps `schedule` where it fits and costs less than every one before; of equals the first.
+  /// Keeps `schedule` where it fits and costs less than every one before, or as little in less
+  /// memory; of equals the first.
   void offer(Schedule schedule);
 
   /// The one kept, once; none where none fitted or none was offered.
   std::optional<Schedule> take() { return std::move(best_); }
+
+  /// Of the one kept; 0 for none.
+  double cost() const { return best_ ? cost_ : 0; }
 
   /// The least that a rank must be able to hold for one of those offered to fit; 0 for none.
   int64_t least_memory() const { return least_memory_; }
@@ -30,7 +34,7 @@ class Cheapest {
   int64_t memory_limit_;
   std::optional<Schedule> best_;
   double cost_ = 0;
-  int64_t least_memory_ = 0;
+  int64_t peak_ = 0, least_memory_ = 0;
 };
 
 }  // namespace longspan

@@ -5,16 +5,20 @@
 // While it waits for one, it does gradients of weights that are due: those that fit into the wait
 // always, one that does not where the wait would make its bubbles the longest of all stages'.
 // Before the first backward, as many forwards as fit into the wait and into memory; gradients of
-// weights are done earlier where memory is at its limit. Three choices are open, and all eight
-// combinations are tried: the cheapest is taken.
+// weights are done earlier where memory is at its limit. Three choices are open: of all eight
+// combinations, at levels of memory up to the limit, the cheapest is taken.
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "planner/schedule/families/cheapest.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
+#include "planner/schedule/families/memory_levels.h"
 
 namespace longspan {
 namespace {
@@ -53,6 +57,9 @@ class Heuristic {
     return std::move(schedule_);
   }
 
+  // Any limit from here to the request's makes the same.
+  int64_t accepted() const { return accepted_; }
+
  private:
   enum Pass { kForward, kInput, kWeight };
 
@@ -68,8 +75,10 @@ class Heuristic {
   };
 
   int32_t count() const { return request_.ranks; }
-  bool fits(int64_t bytes) const {
-    return request_.memory_limit == 0 || bytes <= request_.memory_limit;
+  bool fits(int64_t bytes) {
+    if (request_.memory_limit > 0 && bytes > request_.memory_limit) return false;
+    accepted_ = std::max(accepted_, bytes);
+    return true;
   }
   double longest_bubble() const {
     double longest = 0;
@@ -144,7 +153,7 @@ class Heuristic {
   }
 
   // Whether the stage's next forward had better wait for the stage behind it, which has two to do.
-  bool postponed(int32_t number) const {
+  bool postponed(int32_t number) {
     if (!choices_.backwards_first || number + 1 >= count()) return false;
     const Stage &stage = stages_[number], &next = stages_[number + 1];
     if (stage.done(kForward) < next.done(kForward) + 2) return false;
@@ -199,6 +208,7 @@ class Heuristic {
   Choices choices_;
   Schedule schedule_;
   std::vector<Stage> stages_;
+  int64_t accepted_ = 0;
 };
 
 // As many forwards as memory allows, then as many backwards, and so on: where the heuristic has too
@@ -225,24 +235,38 @@ Schedule in_batches(const ScheduleRequest& request, int32_t batch, bool at_once)
 }  // namespace
 
 Schedule zb_auto(const ScheduleRequest& request) {
+  constexpr double kMost = 3;  // times 1F1B's memory
   Cheapest cheapest(request.costs, request.memory_limit);
+  const int64_t held = held_by_microbatch(request, 1, looped_stage);
+  const int64_t actions = int64_t{3} * request.ranks * request.micro_batches;
+  std::vector<int64_t> levels = memory_levels(request, held, kMost, 8 * actions);
+  levels.insert(levels.begin(), 0);
   for (int choice = 0; choice < 8; ++choice) {
     const Choices choices{(choice & 4) == 0, (choice & 2) == 0, (choice & 1) == 0};
-    std::optional<Schedule> made = Heuristic(request, choices).run();
-    if (made) cheapest.offer(*std::move(made));
-  }
-  const int64_t held = held_by_microbatch(request, 1, looped_stage);
-  const int64_t batch = held > 0 ? request.memory_limit / held : 0;
-  if (batch > 0 && batch < request.micro_batches) {
-    for (const bool at_once : {true, false}) {
-      cheapest.offer(in_batches(request, static_cast<int32_t>(batch), at_once));
+    int64_t same_from = std::numeric_limits<int64_t>::max();
+    for (const int64_t level : levels) {
+      if (level >= same_from) continue;
+      ScheduleRequest own = request;
+      own.memory_limit = level;
+      Heuristic heuristic(own, choices);
+      std::optional<Schedule> made = heuristic.run();
+      same_from = heuristic.accepted();
+      if (made) cheapest.offer(*std::move(made));
     }
+  }
+  // Batches that are as even as can be, of every number of them.
+  for (int32_t count = request.micro_batches, before = 0; count > 1; --count) {
+    const int32_t batch = (request.micro_batches + count - 1) / count;
+    if (std::exchange(before, batch) == batch) continue;
+    if (request.memory_limit > 0 && held * batch > request.memory_limit) break;
+    for (const bool at_once : {true, false}) cheapest.offer(in_batches(request, batch, at_once));
   }
   std::optional<Schedule> best = cheapest.take();
   if (!best) {
     throw no_fit(
-        "zb-auto cannot keep {} ranks within a memory limit of {:.4g} microbatches; it takes one",
-        request.ranks, in_microbatches(request.memory_limit, held));
+        "zb-auto cannot keep within a memory limit of {:.4g} microbatches on each of {} rank{}; it "
+        "takes one",
+        in_microbatches(request.memory_limit, held), request.ranks, request.ranks == 1 ? "" : "s");
   }
   return *std::move(best);
 }

@@ -5,10 +5,14 @@
 // Greedy, with times, messages and a memory limit: as many forwards as fit before the first
 // backward, then a backward and a forward of each rank in turns, of whichever of its two stages can
 // go on. Gradients of weights fill waits as in zb-auto, here measured against the bubbles of a run
-// before; of four combinations of choices the cheapest is taken.
+// before. Of four combinations of choices, at levels of memory up to the limit, and of the static
+// list the cheapest is taken.
+#include "planner/schedule/families/zero_bubble_v.h"
+
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -17,6 +21,7 @@
 #include "planner/schedule/families/cheapest.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
+#include "planner/schedule/families/memory_levels.h"
 
 namespace longspan {
 namespace {
@@ -69,6 +74,9 @@ class Greedy {
     return attempt;
   }
 
+  // Any limit from here to the request's makes the same of everything.
+  int64_t accepted() const { return accepted_; }
+
  private:
   struct Rank {
     std::array<StageTimes, 2> times;
@@ -86,8 +94,10 @@ class Greedy {
   static bool goes_down(int pass) { return pass == kForwardDown || pass == kInputDown; }
 
   int32_t count() const { return request_.ranks; }
-  bool fits(int64_t bytes) const {
-    return request_.memory_limit == 0 || bytes <= request_.memory_limit;
+  bool fits(int64_t bytes) {
+    if (request_.memory_limit > 0 && bytes > request_.memory_limit) return false;
+    accepted_ = std::max(accepted_, bytes);
+    return true;
   }
 
   // What the rank holds from its next forward on.
@@ -246,48 +256,54 @@ class Greedy {
   std::vector<double> approved_;
   Schedule schedule_;
   std::vector<Rank> ranks_;
+  int64_t accepted_ = 0;
 };
 
 }  // namespace
 
-namespace {
-
-// The four combinations of choices within a memory limit.
-void offer_all(const ScheduleRequest& request, Cheapest& cheapest) {
+void offer_zb_v(const ScheduleRequest& request, Cheapest& cheapest) {
+  constexpr double kMost = 3;  // times 1F1B's memory
+  cheapest.offer(zb_v_static(request));
+  const int64_t held = held_by_microbatch(request, 2, v_stage);
+  const int64_t actions = int64_t{6} * request.ranks * request.micro_batches;
+  constexpr int64_t kRuns = 12;  // of a level: for each of four choices three, or so
+  std::vector<int64_t> levels = memory_levels(request, held, kMost, kRuns * actions);
+  levels.insert(levels.begin(), 0);
   for (int choice = 0; choice < 4; ++choice) {
     const Choices choices{(choice & 1) == 0, (choice & 2) == 0};
-    std::vector<double> approved;
-    // A run's bubbles are what the next one may have, as long as that shortens the longest.
-    for (double longest = -1;;) {
-      std::optional<Attempt> attempt = Greedy(request, choices, approved).run();
-      if (!attempt) break;
-      cheapest.offer(std::move(attempt->schedule));
-      if (longest >= 0 && attempt->longest_bubble() >= longest) break;
-      longest = attempt->longest_bubble();
-      approved = std::move(attempt->bubbles);
+    int64_t same_from = std::numeric_limits<int64_t>::max();
+    for (const int64_t level : levels) {
+      if (level >= same_from) continue;
+      ScheduleRequest own = request;
+      own.memory_limit = level;
+      same_from = 0;
+      std::vector<double> approved;
+      // A run's bubbles are what the next one may have, as long as that shortens the longest.
+      for (double longest = -1;;) {
+        Greedy greedy(own, choices, approved);
+        std::optional<Attempt> attempt = greedy.run();
+        same_from = std::max(same_from, greedy.accepted());
+        if (!attempt) break;
+        cheapest.offer(std::move(attempt->schedule));
+        if (longest >= 0 && attempt->longest_bubble() >= longest) break;
+        longest = attempt->longest_bubble();
+        approved = std::move(attempt->bubbles);
+      }
     }
   }
 }
 
-}  // namespace
-
 Schedule zb_v(const ScheduleRequest& request) {
-  Cheapest cheapest(request.costs);
-  // With more memory the greedy runs further ahead, which does not always pay.
-  const int64_t held = held_by_microbatch(request, 2, v_stage);
-  for (const int64_t quarters : {4, 5, 6, 7, 8}) {
-    ScheduleRequest less = request;
-    less.memory_limit = held * request.ranks * quarters / 4;
-    if (request.memory_limit > 0 && less.memory_limit >= request.memory_limit) break;
-    offer_all(less, cheapest);
-  }
-  offer_all(request, cheapest);
+  Cheapest cheapest(request.costs, request.memory_limit);
+  offer_zb_v(request, cheapest);
   std::optional<Schedule> best = cheapest.take();
   if (!best) {
+    const int64_t held = held_by_microbatch(request, 2, v_stage);
     throw no_fit(
-        "zb-v cannot keep {} ranks within a memory limit of {:.4g} microbatches on each; it takes "
-        "about {}",
-        request.ranks, in_microbatches(request.memory_limit, held), request.ranks);
+        "zb-v cannot keep within a memory limit of {:.4g} microbatches on each of {} rank{}; it "
+        "takes about {}",
+        in_microbatches(request.memory_limit, held), request.ranks, request.ranks == 1 ? "" : "s",
+        request.ranks);
   }
   return *std::move(best);
 }

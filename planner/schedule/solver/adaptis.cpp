@@ -30,6 +30,13 @@ struct Candidate {
   double cost = 0;
 };
 
+// A family and a placement, and the best cut for them so far.
+struct Start {
+  const ScheduleFamily* family = nullptr;
+  int32_t virtual_stages = 1;
+  std::optional<Candidate> best = {};
+};
+
 // As many layers in each stage as can be.
 Ends even_cut(int64_t layers, int64_t stages) {
   Ends ends;
@@ -74,13 +81,23 @@ class Search {
   explicit Search(const AdaptisRequest& request) : r_(request) {}
 
   AdaptisPlan run() {
+    std::vector<Start> starts;
     for (const ScheduleFamily& family : schedule_families()) {
       for (int32_t v = family.least_virtual_stages; v <= kMostVirtualStages; ++v) {
         if (family.most_virtual_stages > 0 && v > family.most_virtual_stages) break;
         if (static_cast<int64_t>(r_.layers.size()) < int64_t{v} * r_.ranks) break;
-        try_family(family, v);
+        starts.push_back({&family, v});
       }
     }
+    // What arranges itself by its times takes longest to make: where time is short, it comes last.
+    std::stable_partition(starts.begin(), starts.end(),
+                          [](const Start& start) { return !start.family->limited; });
+    for (Start& start : starts) begin(start);
+    // Where time is short, the boundaries of the fastest are what it is for.
+    std::stable_sort(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
+      return a.best && (!b.best || a.best->cost < b.best->cost);
+    });
+    for (Start& start : starts) improve(start);
     if (!best_) {
       throw no_fit("no cut of {} layers over {} ranks keeps within the memory limit",
                    r_.layers.size(), r_.ranks);
@@ -120,31 +137,47 @@ class Search {
     return r_.memory_limit - most_resident(schedule, resident_of_stages(r_.layers, ends));
   }
 
-  void try_family(const ScheduleFamily& family, int32_t v) {
-    const int32_t stages = v * r_.ranks;
-    const Ends even = even_cut(static_cast<int64_t>(r_.layers.size()), stages);
-    std::optional<Candidate> best = made(family, v, even);
-    if (best && (even_cost_ == 0 || best->cost < even_cost_)) even_cost_ = best->cost;
-    const auto consider = [&](const Ends& ends) {
-      if (ends.empty()) return false;
-      std::optional<Candidate> other = made(family, v, ends);
-      if (!other || (best && other->cost >= best->cost * (1 - 1e-9))) return false;
-      best = std::move(other);
-      return true;
-    };
-    consider(cut_layers(r_.layers, stages, r_.memory_limit, std::vector<int64_t>(stages, 1)));
-    while (best &&
-           consider(cut_layers(r_.layers, stages, r_.memory_limit, in_flight(best->schedule)))) {
+  // Whether the limits leave no time to look further; something is to be found in any case.
+  bool out_of_time() const { return best_ && seconds_left() <= 0; }
+  double seconds_left() const {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin_;
+    return r_.limits.seconds - passed.count();
+  }
+
+  // Takes the family's schedule for the cut where it is faster.
+  bool consider(Start& start, const Ends& ends) {
+    if (ends.empty() || out_of_time()) return false;
+    std::optional<Candidate> made = this->made(*start.family, start.virtual_stages, ends);
+    if (!made || (start.best && made->cost >= start.best->cost * (1 - 1e-9))) return false;
+    start.best = std::move(made);
+    if (!best_ || start.best->cost < best_->cost) best_ = start.best;
+    return true;
+  }
+
+  Ends cut_for(const Start& start, const std::vector<int64_t>& in_flight) const {
+    return cut_layers(r_.layers, start.virtual_stages * r_.ranks, r_.memory_limit, in_flight);
+  }
+
+  // Equal numbers of layers, and the fastest slowest stage.
+  void begin(Start& start) {
+    const int32_t stages = start.virtual_stages * r_.ranks;
+    if (consider(start, even_cut(static_cast<int64_t>(r_.layers.size()), stages)) &&
+        (even_cost_ == 0 || start.best->cost < even_cost_)) {
+      even_cost_ = start.best->cost;
     }
-    for (bool improved = best.has_value(); improved;) {
+    consider(start, cut_for(start, std::vector<int64_t>(stages, 1)));
+  }
+
+  void improve(Start& start) {
+    while (start.best && consider(start, cut_for(start, in_flight(start.best->schedule)))) {
+    }
+    for (bool improved = start.best.has_value(); improved;) {
       improved = false;
-      for (const Ends& ends : moved(best->ends)) improved |= consider(ends);
+      for (const Ends& ends : moved(start.best->ends)) improved |= consider(start, ends);
     }
-    if (best && (!best_ || best->cost < best_->cost)) best_ = std::move(best);
   }
 
   AdaptisPlan ordered() {
-    const auto begin = std::chrono::steady_clock::now();
     AdaptisPlan plan{std::string(best_->family->name),
                      best_->virtual_stages,
                      best_->ends,
@@ -158,9 +191,7 @@ class Search {
     for (bool improved = true; improved;) {
       improved = false;
       limits.nodes = r_.limits.nodes - nodes;
-      limits.seconds =
-          r_.limits.seconds -
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      limits.seconds = seconds_left();
       plan.schedule = reorder(start, plan.costs, plan.memory_limit, limits);
       nodes += plan.schedule.nodes;
       start.schedule = plan.schedule.schedule;
@@ -193,6 +224,7 @@ class Search {
   }
 
   const AdaptisRequest& r_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::optional<Candidate> best_;
   double even_cost_ = 0;
 };

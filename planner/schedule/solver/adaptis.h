@@ -6,7 +6,8 @@
 // its schedule for these costs, the layers are cut again for the microbatches that it keeps in
 // flight, and then boundaries move by a layer as long as that makes the step shorter. The best of
 // all is ordered by the solver (opt_pipe.h), boundaries move under that order, and so on until
-// nothing improves. Takes its limits' time and seconds; one programme is solved at a time.
+// nothing improves. All of it keeps to the limits' seconds, but for the first schedule within
+// memory and whatever is being made or cut when they end; one programme is solved at a time.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct AdaptisRequest {
   /// Of a rank, what is resident included; 0: any amount. Every rank's activations get what the one
   /// with most resident leaves.
   int64_t memory_limit = 0;
-  SolverLimits limits = {};  ///< of all orders together
+  SolverLimits limits = {};  ///< nodes of all orders together, seconds of everything
 };
 
 struct AdaptisPlan {

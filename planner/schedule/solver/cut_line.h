@@ -1,4 +1,4 @@
-// The best way to cut a row of things into pieces: internal to planner/optimal.
+// The best way to cut a row of things into pieces: internal to planner/schedule/solver.
 //
 // Layers into stages, sequences into microbatches, lengths into buckets are all this: pieces follow
 // each other, each has a price, and either their sum or the dearest of them is to be small. Solved

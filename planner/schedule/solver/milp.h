@@ -64,8 +64,8 @@ struct MilpSolution {
 };
 
 /// `start` is a solution to begin with: a value (the factor) for every whole column; one that
-/// cannot be completed is passed over. Throws failed where the solver gives up. REQUIRES: lower <=
-/// upper everywhere.
+/// cannot be completed is passed over. Throws failed where the solver gives up, bad_input in a
+/// build without one. REQUIRES: lower <= upper everywhere.
 MilpSolution solve(const Milp& milp, const SolverLimits& limits, std::span<const Term> start = {});
 
 }  // namespace longspan

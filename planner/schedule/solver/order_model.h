@@ -1,5 +1,5 @@
 // The order of every rank's list, and what leaves for the host in between, as a mixed integer
-// programme: internal to planner/optimal.
+// programme: internal to planner/schedule/solver.
 //
 // A column for the start of every action, from the start of its rank's list; for two actions of a
 // rank that may come either way round, a binary that says which comes first; for every forward a

@@ -1,5 +1,5 @@
 // Which actions of a schedule come before which however its ranks order their lists, and how long
-// before at least: internal to planner/optimal.
+// before at least: internal to planner/schedule/solver.
 //
 // What an action waits for comes before it, and so does the same of a stage's earlier microbatches:
 // a stage takes them in one order, the schedule's. Where microbatches are alike nothing is lost by

@@ -318,9 +318,9 @@ SequenceAssignment assign_sequences(const std::vector<int64_t>& lengths, int32_t
   }
   if (!best) {
     throw no_fit(
-        "{} sequences in {} microbatches were not found groups within memory; try more "
-        "microbatches",
-        count, first);
+        "no groups of ranks were found that hold {} sequence{} in {} microbatch{} within memory; "
+        "try more microbatches",
+        count, count == 1 ? "" : "s", first, first == 1 ? "" : "es");
   }
   best->nodes = nodes;
   return *std::move(best);

@@ -111,14 +111,17 @@ TEST_CASE("families refuse numbers that they cannot do, and say which they can")
   using testing::schedule_of;
   CHECK_THROWS_WITH(schedule_of("1f1", {}), Catch::Contains("did you mean \"1f1b\""));
   CHECK_THROWS_WITH(schedule_of("1f1b", {.virtual_stages = 2}),
-                    "1f1b takes 1 virtual stages; got 2");
+                    "1f1b takes 1 virtual stage; got 2");
   CHECK_THROWS_WITH(schedule_of("interleaved-1f1b", {}),
                     "interleaved-1f1b takes 2 or more virtual stages; got 1");
   CHECK_THROWS_WITH(schedule_of("1f1b", {.micro_batches = 0}),
                     "1f1b takes 1 or more microbatches; got 0");
-  CHECK_THROWS_WITH(schedule_of("1f1b", {.slices = 2}), "1f1b takes 1 slices; got 2");
+  CHECK_THROWS_WITH(schedule_of("1f1b", {.slices = 2}), "1f1b takes 1 slice; got 2");
   CHECK_THROWS_WITH(schedule_of("1f1b", {.ranks = 4096, .micro_batches = 1000000}),
                     Catch::Contains("4.1e+09 forwards is too long"));
+  CHECK_THROWS_WITH(schedule_of("zb-h1", {.ranks = 4096, .micro_batches = 4096}),
+                    Catch::Contains("1.68e+07 forwards is too long"));
+  CHECK_THROWS_WITH(schedule_of("optpipe", {}), Catch::Contains("made by a solver"));
   CHECK_THROWS_WITH(schedule_of("gpipe", {.group = 2}), Catch::Contains("no groups"));
   CHECK_THROWS_WITH(
       schedule_of("interleaved-1f1b", {.ranks = 4, .micro_batches = 9, .virtual_stages = 2}),

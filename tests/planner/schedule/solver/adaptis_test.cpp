@@ -157,6 +157,20 @@ TEST_CASE("random layers: sound, within memory, never worse than an even cut, an
   }
 }
 
+// The clock is what is tested, so it is at its end from the start: the first schedule that there is
+// ends the search, and no other family is asked.
+TEST_CASE("the search over cuts and families keeps to the time limit") {
+  AdaptisRequest request{.layers = random_layers(7, 12), .ranks = 3, .micro_batches = 6};
+  request.limits = kLimits;
+  const AdaptisPlan searched = adaptis(request);
+  request.limits.seconds = 0;
+  const AdaptisPlan first = adaptis(request);
+  CHECK(first.family == "gpipe");
+  CHECK(first.virtual_stages == 1);
+  CHECK(first.schedule.start_cost > searched.schedule.start_cost);
+  CHECK_FALSE(first_fault(first.schedule.schedule, first.costs));
+}
+
 TEST_CASE("what cannot be cut is refused") {
   AdaptisRequest request;
   request.layers = random_layers(1, 3);

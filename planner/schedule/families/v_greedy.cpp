@@ -1,0 +1,237 @@
+#include "planner/schedule/families/v_greedy.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "planner/schedule/families/building_block.h"
+#include "planner/schedule/families/lists.h"
+#include "planner/schedule/families/memory_levels.h"
+
+namespace longspan {
+namespace {
+
+using Kind = ActionKind;
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr int kWeights = 4;  // beside the four of VPass
+constexpr int kNothing = -1;
+
+// What is open.
+struct Choices {
+  int order = 0;           // of preference
+  int32_t in_flight = 1;   // microbatches between the first rank's first pass and its last
+  bool may_delay = false;  // W where a wait is known to be shorter
+};
+constexpr int kOrders = 4;
+
+class Greedy {
+ public:
+  Greedy(const ScheduleRequest& request, const Choices& choices, double worth)
+      : request_(request),
+        choices_(choices),
+        worth_(worth),
+        schedule_(empty_schedule(request, 2 * request.ranks)),
+        ranks_(request.ranks) {
+    for (int32_t i = 0; i < count(); ++i) {
+      Rank& own = ranks_[i];
+      for (int chunk = 0; chunk < 2; ++chunk) {
+        const int32_t stage = v_stage(request, i, chunk);
+        own.times[chunk] = request.costs.times_of(schedule_, stage);
+        own.memory[chunk] = request.costs.memory_of(schedule_, stage);
+        own.left += request.micro_batches *
+                    (own.times[chunk].forward + own.times[chunk].input + own.times[chunk].weight);
+      }
+      for (auto& ends : own.ends) ends.reserve(request.micro_batches);
+      schedule_.ranks[i].reserve(size_t{6} * request.micro_batches);
+    }
+  }
+
+  // None where memory is too little, or once the cost cannot be below `worth` (0: any).
+  std::optional<Schedule> run() {
+    const int64_t all = int64_t{6} * count() * request_.micro_batches;
+    for (int64_t done = 0; done < all; ++done) {
+      int32_t next = -1;
+      double soonest = kNever;
+      for (int32_t i = 0; i < count(); ++i) {
+        const double time = decision(i);
+        if (time >= soonest) continue;
+        soonest = time;
+        next = i;
+      }
+      if (next < 0) return std::nullopt;
+      ranks_[next].free = soonest;
+      put(next, choose(next));
+      if (worth_ > 0 && least_span(ranks_[next]) >= worth_) return std::nullopt;
+    }
+    return std::move(schedule_);
+  }
+
+  // Any limit from here to the request's makes the same.
+  int64_t accepted() const { return accepted_; }
+
+ private:
+  struct Rank {
+    std::array<StageTimes, 2> times;
+    std::array<StageMemory, 2> memory;
+    std::array<std::vector<double>, 4> ends;      // by VPass, of every microbatch
+    std::deque<std::pair<int32_t, int32_t>> due;  // chunk and microbatch of weights
+    double begin = 0, free = 0, left = 0;         // of its first pass, of its last, and work
+    int64_t held = 0;
+    int last = kNothing;
+
+    int32_t done(int pass) const { return static_cast<int32_t>(ends[pass].size()); }
+  };
+
+  static int chunk_of(int pass) { return pass == kForwardUp || pass == kInputDown ? 1 : 0; }
+  static bool goes_down(int pass) { return pass == kForwardDown || pass == kInputDown; }
+  static bool is_forward(int pass) { return pass == kForwardDown || pass == kForwardUp; }
+  int32_t count() const { return request_.ranks; }
+
+  static double least_span(const Rank& own) { return own.free + own.left - own.begin; }
+
+  // When the input of the rank's next `pass` is there; never, where nobody knows yet.
+  double arrival(int32_t i, int pass) const {
+    const Rank& own = ranks_[i];
+    const int32_t m = own.done(pass);
+    if (m >= request_.micro_batches) return kNever;
+    if (pass > 0 && own.done(pass - 1) <= m) return kNever;
+    const int32_t from = goes_down(pass) ? i - 1 : i + 1;
+    if (from < 0 || from >= count()) return pass == 0 ? 0 : own.ends[pass - 1][m];
+    const Rank& before = ranks_[from];
+    if (before.done(pass) <= m) return kNever;
+    return before.ends[pass][m] + request_.costs.communication;
+  }
+
+  // What the rank must have free for the pass: of a forward down one up as well.
+  int64_t needed(const Rank& own, int pass) const {
+    if (!is_forward(pass)) return 0;
+    const int64_t up = own.memory[1].activations;
+    return pass == kForwardUp ? up : own.memory[0].activations + up;
+  }
+  bool fits(const Rank& own, int pass) {
+    const int64_t bytes = own.held + needed(own, pass);
+    if (is_forward(pass) && bytes > request_.memory_limit) return false;
+    accepted_ = std::max(accepted_, bytes);
+    return true;
+  }
+  bool let_in(int32_t i, int pass) const {
+    return i > 0 || pass != kForwardDown ||
+           ranks_[0].done(kForwardDown) - ranks_[0].done(kInputUp) < choices_.in_flight;
+  }
+
+  // When the rank can decide what to do next.
+  double decision(int32_t i) {
+    const Rank& own = ranks_[i];
+    double soonest = kNever;
+    for (int pass = 0; pass < kWeights; ++pass) {
+      const double time = arrival(i, pass);
+      if (time >= soonest || !let_in(i, pass)) continue;
+      if (!fits(own, pass) && own.due.empty()) continue;
+      soonest = time;
+    }
+    if (own.due.empty()) return std::max(own.free, soonest);
+    const double weight = own.times[own.due.front().first].weight;
+    const bool waits = soonest > own.free && soonest < own.free + weight;
+    if (waits && !choices_.may_delay) return soonest;
+    return own.free;
+  }
+
+  const std::array<int, 4>& preferences(const Rank& own) const {
+    static constexpr std::array<int, 4> kOrders[] = {
+        {kInputUp, kInputDown, kForwardUp, kForwardDown},
+        {kInputDown, kInputUp, kForwardUp, kForwardDown},
+        {kForwardUp, kInputUp, kInputDown, kForwardDown},
+        {kForwardUp, kForwardDown, kInputUp, kInputDown},
+    };
+    // The last one takes turns: forwards behind backwards, and the other way round.
+    if (choices_.order == 3 && (own.last == kNothing || is_forward(own.last))) return kOrders[0];
+    return kOrders[choices_.order];
+  }
+
+  // Of what is there at the rank's time.
+  int choose(int32_t i) {
+    const Rank& own = ranks_[i];
+    for (const int pass : preferences(own)) {
+      if (arrival(i, pass) > own.free || !let_in(i, pass)) continue;
+      if (fits(own, pass)) return pass;
+      if (!own.due.empty()) return kWeights;  // which makes room
+    }
+    return kWeights;
+  }
+
+  void put(int32_t i, int pass) {
+    Rank& own = ranks_[i];
+    if (pass == kWeights) {
+      const auto [chunk, m] = own.due.front();
+      own.due.pop_front();
+      take(own, own.times[chunk].weight);
+      own.held -= own.memory[chunk].for_weights;
+      schedule_.ranks[i].push_back({Kind::backward_weight, v_stage(request_, i, chunk), m});
+      return;
+    }
+    const int chunk = chunk_of(pass);
+    const int32_t m = own.done(pass);
+    const bool forward = is_forward(pass);
+    if (pass == kForwardDown && m == 0) own.begin = own.free;
+    take(own, forward ? own.times[chunk].forward : own.times[chunk].input);
+    own.ends[pass].push_back(own.free);
+    own.last = pass;
+    const StageMemory& memory = own.memory[chunk];
+    own.held += forward ? memory.activations : memory.for_weights - memory.activations;
+    if (!forward) own.due.emplace_back(chunk, m);
+    schedule_.ranks[i].push_back(
+        {forward ? Kind::forward : Kind::backward_input, v_stage(request_, i, chunk), m});
+  }
+
+  static void take(Rank& own, double seconds) {
+    own.free += seconds;
+    own.left -= seconds;
+  }
+
+  const ScheduleRequest& request_;
+  Choices choices_;
+  double worth_;
+  Schedule schedule_;
+  std::vector<Rank> ranks_;
+  int64_t accepted_ = 0;
+};
+
+}  // namespace
+
+void offer_v_greedy(const ScheduleRequest& request, Cheapest& cheapest) {
+  constexpr double kMost = 0.75;  // of 1F1B's memory: with more, building blocks and ZB-V do better
+  constexpr int32_t kInFlight = 8;  // numbers of microbatches let in, of many
+  constexpr int64_t kRuns = 32;     // of a level, or so
+  const int64_t held = held_by_microbatch(request, 2, v_stage);
+  const int64_t actions = int64_t{6} * request.ranks * request.micro_batches;
+  // Where messages differ the greedy's times are not exact, and say nothing about the cost.
+  const bool exact = request.costs.messages.empty() && request.costs.sending == 0;
+  const std::vector<int64_t> levels = memory_levels(request, held, kMost, kRuns * actions);
+  const int32_t apart = std::max(1, request.ranks / kInFlight);
+  for (int32_t in_flight = 1; in_flight <= 2 * kMost * request.ranks; in_flight += apart) {
+    for (int order = 0; order < kOrders; ++order) {
+      for (const bool may_delay : {false, true}) {
+        int64_t same_from = std::numeric_limits<int64_t>::max();
+        for (const int64_t level : levels) {
+          // Of fewer the memory is left over, and twice as many do not get far.
+          const int64_t whole = level / held;
+          if (level >= same_from || in_flight + apart <= whole || in_flight > 2 * whole + 1)
+            continue;
+          ScheduleRequest own = request;
+          own.memory_limit = level;
+          Greedy greedy(own, {order, in_flight, may_delay}, exact ? cheapest.cost() : 0);
+          std::optional<Schedule> made = greedy.run();
+          same_from = greedy.accepted();
+          if (made) cheapest.offer(*std::move(made));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,33 @@
+#include "planner/schedule/solver/solved_families.h"
+
+#include <algorithm>
+#include <array>
+
+namespace longspan {
+namespace {
+
+constexpr auto kFamilies = std::to_array<ScheduleFamily>({
+    {.name = "optpipe",
+     .summary = "order and offload by a solver, from the best of all others",
+     .source = "OptPipe, arXiv 2510.05186",
+     .most_virtual_stages = 0,
+     .limited = true,
+     .alone = true},
+    {.name = "adaptis",
+     .summary = "layers cut, stages placed and lists ordered together, for layers not alike",
+     .source = "AdaPtis, arXiv 2509.23722",
+     .limited = true,
+     .alone = true},
+});
+
+}  // namespace
+
+std::span<const ScheduleFamily> solved_families() { return kFamilies; }
+
+const ScheduleFamily* solved_family(std::string_view name) {
+  const auto found = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                  [&](const ScheduleFamily& f) { return f.name == name; });
+  return found == kFamilies.end() ? nullptr : &*found;
+}
+
+}  // namespace longspan

@@ -1,0 +1,234 @@
+#include "planner/search/pipeline_refusal.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "planner/schedule/registry.h"
+#include "planner/search/pipeline_space.h"
+
+namespace longspan {
+namespace {
+
+using Families = std::vector<const ScheduleFamily*>;
+using Reason = std::optional<std::string>;
+
+Families plannable() {
+  Families all;
+  for (const std::string_view name : plannable_schedules()) all.push_back(&schedule_family(name));
+  return all;
+}
+
+// Some of the families that suit, as an aside: "1f1b, zb-h1 and others". Others do better than
+// those that are outdone.
+template <class Suits>
+std::string names_of(const Families& families, const Suits& suits) {
+  constexpr size_t kSome = 4;
+  std::vector<std::string_view> names;
+  size_t left_out = 0;
+  for (const ScheduleFamily* family : families) {
+    if (family->outdone || !suits(*family)) continue;
+    if (names.size() < kSome) {
+      names.push_back(family->name);
+    } else {
+      ++left_out;
+    }
+  }
+  return fmt::format("{}{}", fmt::join(names, ", "), left_out > 0 ? " and others" : "");
+}
+
+std::string virtual_stages_text(const ScheduleFamily& family) {
+  const int32_t least = family.least_virtual_stages, most = family.most_virtual_stages;
+  if (most == 0) return fmt::format("{} virtual stages or more", least);
+  if (most > least) return fmt::format("{} to {} virtual stages", least, most);
+  return most == 1 ? "one virtual stage" : fmt::format("{} virtual stages", most);
+}
+
+bool takes_slices(const ScheduleFamily& family, int64_t slices) {
+  return family.sliced == (slices > 1);
+}
+
+// What the named schedule does not take.
+Reason of_schedule(const ParallelChoice& choice, const ScheduleFamily& family) {
+  const Families all = plannable();
+  if (choice.virtual_stages && !takes_virtual_stages(family, *choice.virtual_stages)) {
+    const int64_t v = *choice.virtual_stages;
+    return fmt::format("schedule {} has {} on a rank; got --virtual {}, which {} take", family.name,
+                       virtual_stages_text(family), v,
+                       names_of(all, [&](const ScheduleFamily& other) {
+                         return takes_virtual_stages(other, v) && other.sliced == family.sliced;
+                       }));
+  }
+  if (choice.slices && !takes_slices(family, *choice.slices)) {
+    const auto others = names_of(all, [&](const ScheduleFamily& other) {
+      return takes_slices(other, *choice.slices) &&
+             (!choice.virtual_stages || takes_virtual_stages(other, *choice.virtual_stages));
+    });
+    return family.sliced ? fmt::format("{} passes slices of sequences on; --slices 1 is for {}",
+                                       family.name, others)
+                         : fmt::format("{} passes whole sequences on; --slices {} is for {}",
+                                       family.name, *choice.slices, others);
+  }
+  if (choice.in_flight && !family.limited) {
+    return fmt::format("{} holds as many microbatches as its list says; --in-flight {} is for {}",
+                       family.name, *choice.in_flight,
+                       names_of(all, [](const ScheduleFamily& other) { return other.limited; }));
+  }
+  return std::nullopt;
+}
+
+// Where no schedule is named: what leaves none.
+Reason of_schedules(const ParallelChoice& choice) {
+  Families left = plannable();
+  if (choice.in_flight) {
+    std::erase_if(left, [](const ScheduleFamily* family) { return !family->limited; });
+  }
+  const std::string of_limit = names_of(left, [](const ScheduleFamily&) { return true; });
+  if (choice.slices) {
+    std::erase_if(left, [&](const ScheduleFamily* f) { return !takes_slices(*f, *choice.slices); });
+    if (left.empty()) {
+      return fmt::format("--in-flight {} is for {}, which pass whole sequences on; got --slices {}",
+                         *choice.in_flight, of_limit, *choice.slices);
+    }
+  }
+  if (choice.virtual_stages) {
+    const int64_t v = *choice.virtual_stages;
+    std::erase_if(left, [&](const ScheduleFamily* f) { return !takes_virtual_stages(*f, v); });
+    if (left.empty()) {
+      return fmt::format("no schedule with {} has {} virtual stages on a rank",
+                         choice.in_flight ? fmt::format("--in-flight {}", *choice.in_flight)
+                                          : fmt::format("--slices {}", choice.slices.value_or(1)),
+                         v);
+    }
+  }
+  return std::nullopt;
+}
+
+// The numbers of stages that devices divide into as whole nodes, or as equal parts of one.
+std::vector<int64_t> possible_stages(const HardwareProfile& hw) {
+  std::vector<int64_t> all;
+  for (int64_t stages = 2; stages <= hw.devices(); ++stages) {
+    if (divides_into_stages(hw, stages)) all.push_back(stages);
+  }
+  return all;
+}
+
+std::string listed(const std::vector<int64_t>& numbers) {
+  if (numbers.size() == 1) return fmt::format("{}", numbers.front());
+  const std::vector<int64_t> first(numbers.begin(), numbers.end() - 1);
+  return fmt::format("{} or {}", fmt::join(first, ", "), numbers.back());
+}
+
+Reason of_stages(const PipelineQuestion& q) {
+  const ParallelChoice& choice = q.choice;
+  const int64_t devices = q.hw.devices();
+  if (choice.pipeline) {
+    const int64_t stages = *choice.pipeline;
+    if (stages > devices) {
+      return fmt::format("{} stages are more than the {} devices of {}", stages, devices,
+                         q.hw.name);
+    }
+    if (!divides_into_stages(q.hw, stages)) {
+      return fmt::format(
+          "{} devices do not divide into {} stages{}; take {}", devices, stages,
+          devices % stages == 0 ? ", each of whole nodes or an equal part of one" : "",
+          listed(possible_stages(q.hw)));
+    }
+  }
+  const int64_t least = choice.pipeline.value_or(2);
+  const int64_t least_virtual = choice.virtual_stages.value_or(
+      choice.schedule ? schedule_family(*choice.schedule).least_virtual_stages : 1);
+  if (least_virtual > q.model.layers / least) {
+    return fmt::format("{} stages of {} virtual stages each are more than the {} layers of {}",
+                       least, least_virtual, q.model.layers, q.model.name);
+  }
+  if (possible_grids(q.model, q.hw, choice).empty()) {
+    const int64_t of_one = devices / choice.pipeline.value_or(1);
+    const std::string of_stage =
+        choice.pipeline ? fmt::format("a stage of {} device{}", of_one, of_one == 1 ? "" : "s")
+                        : std::string("a stage, whatever their number,");
+    return fmt::format(
+        "{} has no grid of {} that suits {} ({} heads, {} K,V heads); the degrees' product is the "
+        "number of its devices",
+        of_stage, degrees_text(choice), q.model.name, q.model.heads, q.model.kv_heads);
+  }
+  return std::nullopt;
+}
+
+// What becomes of the sequence.
+Reason of_slices(const PipelineQuestion& q) {
+  const int64_t slices = q.choice.slices.value_or(1);
+  if (slices == 1) return std::nullopt;
+  if (q.choice.ring.value_or(1) > 1) {
+    return fmt::format("slices are passed on without a ring; got --slices {} and --ring {}", slices,
+                       *q.choice.ring);
+  }
+  if (q.micro_batches > 0 && slices > kMostPasses / q.micro_batches) {
+    return fmt::format(
+        "{} microbatches of {} slices pass a stage {} times in a step; plans have {} at most",
+        q.micro_batches, slices, q.micro_batches * slices, kMostPasses);
+  }
+  if (q.sequence > 0 && q.sequence % slices != 0) {
+    return fmt::format("{} slices do not divide {} tokens", slices, q.sequence);
+  }
+  return std::nullopt;
+}
+
+// What the schedule itself says to these numbers, with costs that are the same everywhere; nothing
+// where there is one, or where it would take long to find out.
+Reason said_by(const ScheduleFamily& family, int64_t stages, int64_t virtual_stages, int64_t slices,
+               int64_t micro_batches) {
+  constexpr int64_t kMostForwards = int64_t{1} << 16;
+  if (family.limited || stages * virtual_stages > kMostForwards / micro_batches / slices)
+    return std::nullopt;
+  ScheduleRequest request;
+  request.ranks = static_cast<int32_t>(stages);
+  request.virtual_stages = static_cast<int32_t>(virtual_stages);
+  request.slices = static_cast<int32_t>(slices);
+  request.micro_batches = static_cast<int32_t>(micro_batches);
+  try {
+    make_schedule(family, request);
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::bad_input) return e.what();
+  }
+  return std::nullopt;
+}
+
+// Microbatches and slices that the named schedule cannot deal to these stages.
+Reason of_numbers(const PipelineQuestion& q, const ScheduleFamily& family) {
+  if (!q.choice.pipeline || (family.sliced && !q.choice.slices)) return std::nullopt;
+  const int64_t stages = *q.choice.pipeline, slices = q.choice.slices.value_or(1);
+  // Of any number of microbatches so many are as good as any: enough for what fills a pipeline
+  // first, and multiples of all that groups may have.
+  const int64_t fewest = q.micro_batches > 0 ? q.micro_batches : 2 * stages;
+  const int64_t most = q.micro_batches > 0 ? q.micro_batches : 4 * stages;
+  Reason first;
+  for (const int64_t v : virtual_stages_of(family, q.choice)) {
+    if (v * stages > q.model.layers) continue;
+    for (int64_t m = fewest; m <= most; ++m) {
+      Reason reason = said_by(family, stages, v, slices, m);
+      if (!reason) return std::nullopt;
+      if (!first) first = std::move(reason);
+    }
+  }
+  return first;
+}
+
+}  // namespace
+
+std::optional<std::string> pipeline_refusal(const PipelineQuestion& q) {
+  const ParallelChoice& choice = q.choice;
+  if (q.hw.devices() < 2) return std::nullopt;
+  const ScheduleFamily* named = choice.schedule ? &schedule_family(*choice.schedule) : nullptr;
+  if (Reason reason = named ? of_schedule(choice, *named) : of_schedules(choice)) return reason;
+  if (Reason reason = of_stages(q)) return reason;
+  if (named) {
+    if (Reason reason = of_numbers(q, *named)) return reason;
+  }
+  return of_slices(q);
+}
+
+}  // namespace longspan
