@@ -24,8 +24,6 @@ bool heads_allow(const Parallel& parallel, const ModelSpec& model) {
   return is_valid(s, model, granule);
 }
 
-}
-
 }  // namespace
 
 std::string degrees_text(const ParallelChoice& choice) {

@@ -233,7 +233,7 @@ std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile
         "devices and the other flags leave; leave it or --data out",
         options.global_batch, hw.devices());
   }
-  if (layouts.empty()) throw none_suits({options.parallel, model, hw, options.micro_batches, 0});
+  if (layouts.empty()) throw none_suits(PipelineQuestion{model, hw, options.parallel, options.micro_batches, 0});
   return layouts;
 }
 
