@@ -24,6 +24,7 @@ struct LongestWanted {
   int64_t granule = 256;             ///< steps are multiples of this where a shape's unit is less
   int64_t most = int64_t{1} << 27;   ///< tokens, beyond which nothing is asked
   double most_seconds = 1e300;       ///< of a step
+  double least_tokens_per_second = 0;  ///< of all ranks together
 };
 
 LongestFound longest(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,

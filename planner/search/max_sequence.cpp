@@ -41,7 +41,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
     throw bad_input("granule: expected tokens > 0, got {}", options.granule);
   }
   check_choice(options.parallel);
-  Evaluator evaluator(model, hw, capacities(hw));
+  Evaluator evaluator(model, hw, limits_of(hw, options));
   const SpaceOptions space = space_of(options);
   MaxSequence result;
   result.strategy = strategy;
@@ -56,7 +56,10 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
     return result;
   }
   const LongestFound found =
-      longest(evaluator, model, hw, space, {options.granule, options.longest}, progress);
+      longest(evaluator, model, hw, space,
+              {options.granule, options.longest, options.most_seconds,
+               options.least_tokens_per_second},
+              progress);
   result.sequence = found.fits.candidate.sequence;
   result.granule = found.step;
   result.refused = found.refused.strategy;

@@ -13,56 +13,176 @@
 namespace longspan {
 namespace {
 
+constexpr double kFrontSlack = 0.02;  // a line of the front that saves less is not worth one
+constexpr Effort kEndEffort = {.evaluations = 60, .refinements = 0, .exact = 12, .attempts = 3};
+constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 40, .attempts = 6};
+
 Goal goal_of(Objective objective) {
   if (objective == Objective::memory) return Goal::least_device;
   if (objective == Objective::host_memory) return Goal::least_host;
   return Goal::fastest;
 }
 
-[[noreturn]] void refuse(const TierBytes& limits, const HardwareProfile& hw, int64_t sequence,
-                         const TierBytes& nearest) {
-  for (int tier = 0; tier < kTierCount; ++tier) {
-    if (nearest[tier] <= limits[tier]) continue;
-    throw no_fit("no plan for {} tokens fits {}; nearest: {}", format_tokens(sequence), hw.name,
-                 describe_shortfall(static_cast<Tier>(tier), nearest[tier], limits[tier]));
+[[noreturn]] void refuse(const Evaluator& evaluator, const HardwareProfile& hw, int64_t sequence,
+                         const Found& found) {
+  const std::string what = fmt::format("no plan for {} tokens fits {}", format_tokens(sequence), hw.name);
+  if (found.nearest) {
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      const int64_t needed = found.nearest->score.bytes[tier], limit = evaluator.limits()[tier];
+      if (needed <= limit) continue;
+      throw no_fit("{}; nearest: {}", what,
+                   describe_shortfall(static_cast<Tier>(tier), needed, limit));
+    }
   }
-  throw no_fit("no plan for {} tokens fits {}", format_tokens(sequence), hw.name);
+  throw no_fit("{}", what);
 }
+
+class Search {
+ public:
+  Search(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
+         const SearchOptions& options, const Progress& progress)
+      : hw_(hw),
+        sequence_(sequence),
+        options_(options),
+        progress_(progress),
+        space_(space_of(options)),
+        evaluator_(model, hw, limits_of(hw, options)),
+        frames_(frames_of(model, hw, sequence, space_)),
+        lean_(frames_of(model, hw, sequence, space_, /*lean=*/true)) {}
+
+  SearchResult run() {
+    const Goal goal = goal_of(options_.objective);
+    Found found = goal == Goal::fastest ? fastest() : least(goal);
+    if (!found.best) {
+      Found last = roomiest();
+      if (!last.best) refuse(evaluator_, hw_, sequence_, last.nearest ? last : found);
+      found.best = last.best;
+      found.fitting.push_back(*last.best);
+    }
+    SearchResult result;
+    const double measure = measure_of(goal, found.best->score, evaluator_.limits());
+    result.gap = measure > found.bound ? 1 - found.bound / measure : 0;
+    result.best = plan_of(*found.best);
+    add_rival(found, result);
+    for (const Scored& s : front(goal, found)) result.pareto.push_back(plan_of(s));
+    result.considered = evaluator_.considered();
+    result.evaluated = evaluator_.simulated();
+    return result;
+  }
+
+ private:
+  Wanted wanted(Goal goal) const {
+    Wanted wanted;
+    wanted.goal = goal;
+    wanted.most_seconds = options_.most_seconds;
+    return wanted;
+  }
+  Found fastest() {
+    return best_first(evaluator_, frames_, space_, wanted(Goal::fastest), {}, progress_);
+  }
+  Found least(Goal goal) {
+    return best_first(evaluator_, lean_, space_, wanted(goal), kEndEffort, progress_);
+  }
+  // Whatever fits, the roomiest first: where memory is so short that the fastest were all too large.
+  Found roomiest() {
+    Wanted any = wanted(Goal::roomiest);
+    any.first = true;
+    Found found = best_first(evaluator_, lean_, space_, any, kLastEffort, progress_);
+    if (found.best || lean_.size() == frames_.size()) return found;
+    return best_first(evaluator_, frames_, space_, any, kLastEffort, progress_);
+  }
+
+  Plan plan_of(const Scored& s) const { return evaluator_.plan(s.candidate, s.score); }
+
+  // The best with a pipeline where the best has none, or the other way round.
+  void add_rival(const Found& found, SearchResult& result) {
+    const bool piped = result.best.strategy.parallel.has_pipeline();
+    const auto other = [&](const Candidate& c) {
+      return c.strategy.parallel.has_pipeline() != piped;
+    };
+    std::vector<Scored> rivals;
+    for (const Scored& s : found.fitting) {
+      if (other(s.candidate)) rivals.push_back(s);
+    }
+    std::stable_sort(rivals.begin(), rivals.end(), [](const Scored& a, const Scored& b) {
+      return a.score.seconds < b.score.seconds;
+    });
+    if (rivals.size() > 4) rivals.resize(4);
+    for (Scored& rival : rivals) {
+      if (!rival.exact) rival.score = evaluator_.exact(rival.candidate);
+      if (rival.score.overflow > 0) continue;
+      result.rival = plan_of(rival);
+      return;
+    }
+    const bool any = std::any_of(frames_.begin(), frames_.end(), other);
+    if (any) {
+      result.no_rival = fmt::format("no plan {} a pipeline came near the best in its bounds",
+                                    piped ? "without" : "with");
+    }
+  }
+
+  // The ends, searched for as such, and what lies between of what was seen.
+  std::vector<Scored> front(Goal goal, const Found& found) {
+    std::vector<Scored> points = {*found.best};
+    for (const Goal end : {Goal::fastest, Goal::least_host, Goal::least_device}) {
+      if (end == goal) continue;
+      const Found other = end == Goal::fastest ? fastest() : least(end);
+      if (other.best) points.push_back(*other.best);
+    }
+    const std::vector<Scored> between = non_dominated_of(found.fitting);
+    const size_t lines = options_.front_lines > 3 ? options_.front_lines - 3 : 0;
+    for (size_t i = 0; i < std::min(lines, between.size()); ++i) {
+      Scored s = between[i * between.size() / lines];
+      if (!s.exact) s = {s.candidate, evaluator_.exact(s.candidate), true};
+      if (s.score.overflow == 0) points.push_back(s);
+    }
+    return non_dominated_of(points);
+  }
+
+  static std::vector<Scored> non_dominated_of(const std::vector<Scored>& all) {
+    std::vector<Costs> costs;
+    for (const Scored& s : all) {
+      costs.push_back({s.score.seconds, static_cast<double>(s.score.bytes[1]),
+                       static_cast<double>(s.score.bytes[0])});
+    }
+    std::vector<Scored> front;
+    for (const size_t i : non_dominated(costs, kFrontSlack)) front.push_back(all[i]);
+    return front;
+  }
+
+  const HardwareProfile& hw_;
+  int64_t sequence_;
+  const SearchOptions& options_;
+  const Progress& progress_;
+  SpaceOptions space_;
+  Evaluator evaluator_;
+  std::vector<Candidate> frames_, lean_;
+};
 
 }  // namespace
 
 SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                     const SearchOptions& options, const Progress& progress) {
   const auto begin = std::chrono::steady_clock::now();
-  Evaluator evaluator(model, hw, capacities(hw));
-  const SpaceOptions space = space_of(options);
-  const std::vector<Candidate> frames = frames_of(model, hw, sequence, space);
-  Wanted wanted;
-  wanted.goal = goal_of(options.objective);
-  const Found found = best_first(evaluator, frames, space, wanted, {}, progress);
-  if (!found.best) {
-    refuse(evaluator.limits(), hw, sequence,
-           found.nearest ? found.nearest->score.bytes : TierBytes{});
-  }
-  SearchResult result;
-  result.best = evaluator.plan(found.best->candidate, found.best->score);
-  result.gap = 1 - found.bound / measure_of(wanted.goal, found.best->score, evaluator.limits());
-  result.pareto.push_back(result.best);
-  result.considered = evaluator.considered();
-  result.evaluated = evaluator.simulated();
-  if (getenv("LS_DEBUG")) fmt::print(stderr, "frames {} bound {} best {} gap {:.2f} %\n", frames.size(), found.bound, found.best->score.seconds, 100*result.gap);
+  SearchResult result = Search(model, hw, sequence, options, progress).run();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
 }
 
 Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::string& preset,
                  int64_t sequence, const SearchOptions& options) {
-  Evaluator evaluator(model, hw, capacities(hw));
-  const Scored found =
-      PresetPlans(evaluator, model, hw, preset, space_of(options)).best(sequence);
+  Evaluator evaluator(model, hw, limits_of(hw, options));
+  const Scored found = PresetPlans(evaluator, model, hw, preset, space_of(options)).best(sequence);
   Plan plan = evaluator.plan(found.candidate, found.score);
-  if (found.score.overflow > 0) check_fits(plan, found.score.bytes);
-  return plan;
+  if (found.score.overflow == 0) return plan;
+  std::string message;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    const int64_t needed = found.score.bytes[tier], limit = evaluator.limits()[tier];
+    if (needed <= limit) continue;
+    message += (message.empty() ? "" : "; ") +
+               describe_shortfall(static_cast<Tier>(tier), needed, limit);
+  }
+  throw no_fit("{}", message);
 }
 
 }  // namespace longspan

@@ -29,23 +29,31 @@ std::string_view name_of(Limit);
 struct MaxSequence {
   std::string strategy;         // preset name or "auto"
   int64_t sequence = 0;         // the longest that fits; 0: not even one granule
-  int64_t granule = 0;          // sequence + granule was refused, same chunk
+  int64_t granule = 0;          // sequence + granule was refused
   Limit limit = Limit::none;    // what stopped the next granule ...
   int64_t shortfall_bytes = 0;  // ... and by how much
   std::string would_lift;       // one change that lifts the limit, as a sentence
-  std::string beside;           // what is longest with a pipeline, or without; empty if not asked
+  std::string beside;           // what a pipeline of it is worth; empty without one
   Plan plan;                    // for `sequence`, with its prediction
   Strategy refused;             // its knobs at sequence + granule
   double gap = 0;               // auto: no plan of the space is longer by more than this part
 };
 
-struct MaxSequenceOptions {
-  int64_t granule = 256;     // unchunked presets grow in these steps
-  int64_t chunk_tokens = 0;  // fixes the chunk of chunked presets; 0: the best power of two
-  int64_t longest = int64_t{1} << 27;  // do not look beyond
-  int64_t micro_batches = 1;
+/// What every question may fix or limit.
+struct QuestionOptions {
+  int64_t chunk_tokens = 0;   // fixes the chunk; 0: search
+  int64_t micro_batches = 1;  // sequences of a step on each data replica
+  int64_t global_batch = 0;   // sequences of a step over all replicas, in place of micro_batches
   bool deterministic = false;  // Strategy::deterministic of every plan
   ParallelChoice parallel;
+  double margin = 0;           // the part of every tier that is left free, in [0, 1)
+  double most_seconds = 1e300;  // of a step
+  double least_tokens_per_second = 0;  // of all ranks together
+};
+
+struct MaxSequenceOptions : QuestionOptions {
+  int64_t granule = 256;               // unchunked presets grow in these steps
+  int64_t longest = int64_t{1} << 27;  // do not look beyond
 };
 
 /// The longest sequence of one preset, or of the whole knob space for "auto". Exact: a program of
@@ -59,13 +67,9 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
 /// per second between equals.
 enum class Objective { throughput, memory, host_memory };
 
-struct SearchOptions {
+struct SearchOptions : QuestionOptions {
   Objective objective = Objective::throughput;
-  int64_t chunk_tokens = 0;  // fixes the chunk; 0: search
-  int64_t micro_batches = 1;
-  bool deterministic = false;  // Strategy::deterministic of every plan
-  ParallelChoice parallel;
-  size_t front_lines = 8;  // plans of the front that are measured the exact way, at least 3
+  size_t front_lines = 8;  // plans of the front that are measured exactly, at least 3
 };
 
 struct SearchResult {
