@@ -16,7 +16,7 @@ namespace longspan {
 namespace {
 
 // Gone through without extrapolation, after repeats are left out; samples have half of it each.
-constexpr int64_t kMostOps = 16'000'000;
+constexpr int64_t kMostOps = 40'000'000;
 constexpr int64_t kSampleOps = 8'000'000;
 constexpr int64_t kFewestLayers = 4;  // of the larger sample
 // Of chunks at least so many in the smallest of three samples, beside what is in flight.

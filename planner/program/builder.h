@@ -81,7 +81,8 @@ class Repeats {
   int64_t position_ = 0;              // likewise
   int64_t since_ = 0;                 // iterations since known_
   int64_t renew_ = 1;                 // then known_ becomes what is now
-  int64_t span_ = 0;                  // iterations that repeat, once that is known
+  // Once it is known that iterations repeat: so many that are not measured, and that are.
+  int64_t settling_ = 0, span_ = 0;
   bool done_ = false;
 };
 

@@ -233,8 +233,9 @@ int64_t ops_estimate(const StepRequest& request) {
 }
 
 int64_t ops_without_repeats(const StepRequest& request) {
-  // Loops over pairs are gone through some twenty times, as those of so many chunks are on average.
-  constexpr int64_t kChunks = 40;
+  // Loops over pairs are gone through some thirty-five times, as those of so many chunks are on
+  // average.
+  constexpr int64_t kChunks = 70;
   const Strategy& s = request.strategy;
   const Lengths lengths = lengths_of(s, request.sequence);
   const int64_t whole = ops_estimate(request);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/program/ops_estimate.h"
 #include "planner/search/best_first.h"
 #include "planner/search/front.h"
 #include "planner/search/preset_plans.h"
@@ -14,6 +15,7 @@ namespace longspan {
 namespace {
 
 constexpr double kFrontSlack = 0.02;  // a line of the front that saves less is not worth one
+constexpr int64_t kMostOps = 20'000'000;  // of programs that are priced by what repeats in them
 constexpr Effort kEndEffort = {.evaluations = 60, .refinements = 0, .exact = 12, .attempts = 3};
 constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 40, .attempts = 6};
 
@@ -47,8 +49,9 @@ class Search {
         progress_(progress),
         space_(space_of(options)),
         evaluator_(model, hw, limits_of(hw, options)),
-        frames_(frames_of(model, hw, sequence, space_)),
-        lean_(frames_of(model, hw, sequence, space_, /*lean=*/true)) {}
+        model_(model),
+        frames_(frames_of(model, hw, sequence, space_, {false, kMostListedOps})),
+        lean_(frames_of(model, hw, sequence, space_, {true, kMostListedOps})) {}
 
   SearchResult run() {
     const Goal goal = goal_of(options_.objective);
@@ -81,15 +84,26 @@ class Search {
     return best_first(evaluator_, frames_, space_, wanted(Goal::fastest), {}, progress_);
   }
   Found least(Goal goal) {
-    return best_first(evaluator_, lean_, space_, wanted(goal), kEndEffort, progress_);
+    // A pipeline is looked at for its memory where it is asked for.
+    std::vector<Candidate> flat = lean_;
+    if (options_.parallel.admits_flat()) {
+      std::erase_if(flat, [](const Candidate& c) { return c.strategy.parallel.has_pipeline(); });
+    }
+    return best_first(evaluator_, flat.empty() ? lean_ : flat, space_, wanted(goal), kEndEffort,
+                      progress_);
   }
   // Whatever fits, the roomiest first: where memory is so short that the fastest were all too large.
   Found roomiest() {
     Wanted any = wanted(Goal::roomiest);
     any.first = true;
     Found found = best_first(evaluator_, lean_, space_, any, kLastEffort, progress_);
-    if (found.best || lean_.size() == frames_.size()) return found;
-    return best_first(evaluator_, frames_, space_, any, kLastEffort, progress_);
+    if (found.best) return found;
+    // Programs too large to list are the last resort: the engine does not run them.
+    const std::vector<Candidate> all =
+        frames_of(model_, hw_, sequence_, space_, {true, kMostOps});
+    if (all.size() == lean_.size()) return found;
+    Found last = best_first(evaluator_, all, space_, any, kLastEffort, progress_);
+    return last.best || last.nearest ? last : found;
   }
 
   Plan plan_of(const Scored& s) const { return evaluator_.plan(s.candidate, s.score); }
@@ -156,6 +170,7 @@ class Search {
   const Progress& progress_;
   SpaceOptions space_;
   Evaluator evaluator_;
+  const ModelSpec& model_;
   std::vector<Candidate> frames_, lean_;
 };
 

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
-#include "planner/plan/plan.h"
+#include "planner/program/ops_estimate.h"
 #include "planner/search/pipeline_space.h"
 #include "planner/strategy/validity.h"
 
@@ -334,14 +334,23 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
 }
 
 std::vector<Candidate> frames_of(const ModelSpec& model, const HardwareProfile& hw,
-                                 int64_t sequence, const SpaceOptions& options, bool lean) {
+                                 int64_t sequence, const SpaceOptions& options,
+                                 const FrameFilter& filter) {
   std::vector<Candidate> frames;
+  StepRequest request;
+  request.model = model;
   for (const RankLayout& layout : layouts_of(model, hw, options)) {
-    for (const FrameShape& shape : shapes_of(model, layout, sequence, options, lean)) {
+    for (const FrameShape& shape : shapes_of(model, layout, sequence, options, filter.lean)) {
       std::optional<Candidate> frame = frame_of(shape, sequence, options);
-      if (frame && is_valid(frame->strategy, model, frame->sequence)) {
-        frames.push_back(std::move(*frame));
+      if (!frame || !is_valid(frame->strategy, model, frame->sequence)) continue;
+      // Few chunks are never too many ops.
+      if (shape.chunks != 1) {
+        request.strategy = frame->strategy;
+        request.sequence = frame->sequence;
+        request.micro_batches = frame->micro_batches;
+        if (ops_estimate(request) > filter.most_ops) continue;
       }
+      frames.push_back(std::move(*frame));
     }
   }
   return frames;

@@ -92,8 +92,15 @@ int64_t unit_of(const FrameShape& shape);
 /// The shortest length that a shape cuts into chunks which are not too small.
 int64_t shortest_of(const FrameShape& shape);
 
-/// All frames of all layouts for a length, duplicates left out.
+/// Which frames of a length are wanted.
+struct FrameFilter {
+  bool lean = false;        ///< only those that may hold least
+  int64_t most_ops = 0;     ///< of a step's program, about (program/ops_estimate.h)
+};
+
+/// All frames of all layouts for a length. Throws as layouts_of().
 std::vector<Candidate> frames_of(const ModelSpec& model, const HardwareProfile& hw,
-                                 int64_t sequence, const SpaceOptions& options, bool lean = false);
+                                 int64_t sequence, const SpaceOptions& options,
+                                 const FrameFilter& filter);
 
 }  // namespace longspan

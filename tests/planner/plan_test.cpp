@@ -181,11 +181,20 @@ TEST_CASE("a learned position table must reach as far as the sequence") {
                 {"sequence", "256", "255 rows"});
 }
 
-TEST_CASE("an absurd chunk is refused before the program is built") {
+TEST_CASE("an absurd chunk is priced, but not listed") {
   Plan plan = tiny_plan();
+  CHECK(is_listable(plan));
+  CHECK_NOTHROW(check_listable(plan, "p.yaml"));
   plan.sequence = int64_t{1} << 30;
+  plan.model = fit_positions(plan.model, plan.sequence);
   plan.strategy.chunk_tokens = plan.strategy.block_tokens = 1;
-  check_refused(write_plan(plan), {"chunk_tokens", "larger chunk"});
+  CHECK_FALSE(is_listable(plan));
+  CHECK_THROWS_WITH(check_listable(plan, "p.yaml"),
+                    Contains("p.yaml: chunks of 1 token") && Contains("larger chunk"));
+  plan.predicted = predict(plan);
+  CHECK(plan.predicted.step_seconds > 0);
+  CHECK(plan.predicted.peak_bytes[0] > 0);
+  CHECK(parse_plan(write_plan(plan), "p.yaml").predicted.peak_bytes == plan.predicted.peak_bytes);
 }
 
 TEST_CASE("fit_positions extends learned tables only, and never shortens") {
