@@ -168,9 +168,9 @@ const Order& Evaluator::State::order_of(const Candidate& c) {
   const ModelFlops flops = model_flops(model, c.sequence);
   const double share = flops.dense_forward / (flops.dense_forward + flops.attention_forward);
   const int64_t dense = std::max<int64_t>(1, std::llround(share * kDenseParts));
-  const auto [it, fresh] = orders.try_emplace(
-      {p.stages, p.schedule, p.virtual_stages, p.slices, p.equal_work, p.in_flight,
-       p.slices > 1 ? c.sequence : 0, dense, c.micro_batches});
+  const auto [it, fresh] =
+      orders.try_emplace({p.stages, p.schedule, p.virtual_stages, p.slices, p.equal_work,
+                          p.in_flight, p.slices > 1 ? c.sequence : 0, dense, c.micro_batches});
   Order& order = it->second;
   if (!fresh) return order;
   ScheduleRequest wanted;

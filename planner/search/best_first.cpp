@@ -43,7 +43,7 @@ struct Later {
 
 // What is known of a frame.
 struct FrameState {
-  double bound = kInfinity;  // in the goal's measure; infinite: none fits
+  double bound = kInfinity;                     // in the goal's measure; infinite: none fits
   double expected[2] = {kInfinity, kInfinity};  // without and with files
   Room room[2] = {{kFirstRoom, 1, 0}, {kFirstRoom, 1, 1}};
   int attempts[2] = {0, 0};
@@ -152,8 +152,7 @@ class BestFirst {
     if (wanted_.goal != Goal::fastest) return expected;
     const auto known = learned_.find(kind_of(waiting.frame));
     if (known == learned_.end()) return expected;
-    return expected * known->second.ratio *
-           (1 + kTired * static_cast<double>(known->second.looks));
+    return expected * known->second.ratio * (1 + kTired * static_cast<double>(known->second.looks));
   }
   void learn(const Waiting& waiting, double measured) {
     const double expected = states_[waiting.frame].expected[waiting.nvme ? 1 : 0];
@@ -179,9 +178,7 @@ class BestFirst {
     }
   }
 
-  FrameChoice choice_of(size_t frame) {
-    return FrameChoice(evaluator_, frames_[frame], options_);
-  }
+  FrameChoice choice_of(size_t frame) { return FrameChoice(evaluator_, frames_[frame], options_); }
 
   void relax(size_t frame) {
     FrameState& state = states_[frame];
@@ -311,8 +308,9 @@ class BestFirst {
       const Waiting from = best->from;
       const Score score = evaluator_.exact(candidate);
       best->scored = {candidate, score, true};
+      // Arenas exceed live bytes: of memory something not yet laid out always promises less.
+      if (!allowed(score) || wanted_.goal != Goal::fastest) --looks;
       if (allowed(score)) continue;
-      --looks;
       miss(candidate, score);
       if (score.overflow == 0) continue;
       FrameState& state = states_[from.frame];

@@ -1,11 +1,11 @@
 // Best-first branch and bound over the frames of a question: the only search there is.
 //
 // Frames wait in the order of what is expected of them. The most hopeful is relaxed
-// (frame_choice.h), which gives a lower bound for all of its candidates; when it comes up again, the
-// candidates near its best mixture are evaluated by the fast path, with less room as long as they
-// do not fit. The best of those are laid out and simulated exactly. The search ends when no bound
-// that is left beats the best by more than the gap asked for, or when its effort is spent; either
-// way the least bound of all frames says how far from the best the answer can be.
+// (frame_choice.h), which gives a lower bound for all of its candidates; when it comes up again,
+// the candidates near its best mixture are evaluated by the fast path, with less room as long as
+// they do not fit. The best of those are laid out and simulated exactly. The search ends when no
+// bound that is left beats the best by more than the gap asked for, or when its effort is spent;
+// either way the least bound of all frames says how far from the best the answer can be.
 //
 // Expectations decide what is looked at first, bounds when to stop. At the end the best is refined:
 // knobs that the relaxation does not know, and single steps of the others (refine.h).
@@ -30,9 +30,9 @@ struct Effort {
 
 struct Wanted {
   Goal goal = Goal::fastest;
-  double gap = 0.002;          ///< that is good enough
-  double most_seconds = 1e300; ///< of a step
-  bool first = false;          ///< any candidate that fits will do
+  double gap = 0.002;           ///< that is good enough
+  double most_seconds = 1e300;  ///< of a step
+  bool first = false;           ///< any candidate that fits will do
 };
 
 struct Scored {

@@ -10,7 +10,7 @@ namespace longspan {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int kMostSolves = 24;      // of one rounding
+constexpr int kMostSolves = 24;  // of one rounding
 constexpr size_t kMostRounded = 4;
 
 DemandRows difference(const DemandRows& a, const DemandRows& b) {
@@ -47,8 +47,8 @@ Relaxation relaxation_of(Evaluator& evaluator, const Candidate& frame, GroupValu
 
 FrameChoice::FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options)
     : frame_(frame),
-      layers_(ceil_div(evaluator.request(frame).model.layers,
-                       frame.strategy.parallel.pipeline.stages)),
+      layers_(
+          ceil_div(evaluator.request(frame).model.layers, frame.strategy.parallel.pipeline.stages)),
       values_(values_of(frame, options, evaluator.limits()[2] > 0)),
       relaxation_(relaxation_of(evaluator, frame, values_)) {
   for (size_t g = 0; g < values_.size(); ++g) {
@@ -56,8 +56,8 @@ FrameChoice::FrameChoice(Evaluator& evaluator, const Candidate& frame, const Spa
     for (size_t v = 0; v < values_[g].size(); ++v) {
       Strategy s = values_[g][v];
       const SavedPolicy* const policy = saved_policy(static_cast<Group>(g), s);
-      const bool nvme = policy != nullptr ? policy->where == Saved::nvme
-                                          : g == 0 && s.optimizer == Tier::nvme;
+      const bool nvme =
+          policy != nullptr ? policy->where == Saved::nvme : g == 0 && s.optimizer == Tier::nvme;
       if (!nvme) mask |= uint64_t{1} << v;
     }
   }
@@ -68,8 +68,8 @@ std::vector<uint64_t> FrameChoice::allowed_with(const Room& room) const {
   return std::vector<uint64_t>(values_.size(), ~uint64_t{0});
 }
 
-RelaxationGoal FrameChoice::relaxation_goal(Goal goal, const Room& room,
-                                            double most_seconds, bool expected) const {
+RelaxationGoal FrameChoice::relaxation_goal(Goal goal, const Room& room, double most_seconds,
+                                            bool expected) const {
   RelaxationGoal result;
   result.part.fill(-1);
   result.at_most.fill(kInfinity);
@@ -94,13 +94,11 @@ Mixture FrameChoice::bound(Goal goal, double most_seconds) const {
   return relaxation_.solve(relaxation_goal(goal, {1, 1, 1}, most_seconds, false));
 }
 
-Mixture FrameChoice::expect(Goal goal, const Room& room,
-                            double most_seconds) const {
+Mixture FrameChoice::expect(Goal goal, const Room& room, double most_seconds) const {
   return relaxation_.solve(relaxation_goal(goal, room, most_seconds, true), allowed_with(room));
 }
 
-std::vector<Rounded> FrameChoice::round(Goal goal, const Room& room,
-                                        double most_seconds) const {
+std::vector<Rounded> FrameChoice::round(Goal goal, const Room& room, double most_seconds) const {
   std::vector<Rounded> found;
   int solves = 0;
   round(relaxation_goal(goal, room, most_seconds, true), allowed_with(room), solves, found);
@@ -129,8 +127,8 @@ Candidate FrameChoice::candidate_of(const Mixture& mixture) const {
   for (size_t g = 0; g < values_.size(); ++g) {
     const auto group = static_cast<Group>(g);
     const std::vector<double>& shares = mixture.shares[g];
-    const auto most = static_cast<size_t>(
-        std::max_element(shares.begin(), shares.end()) - shares.begin());
+    const auto most =
+        static_cast<size_t>(std::max_element(shares.begin(), shares.end()) - shares.begin());
     size_t other = most;
     for (size_t v = 0; v < shares.size(); ++v) {
       if (v != most && shares[v] > 0) other = v;

@@ -27,9 +27,9 @@ class FrameChoice {
   /// Computes the demand of every value. REQUIRES: evaluator.possible(frame).
   FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options);
 
-  /// The mixture that is best for the goal: its objective is a lower bound for all candidates of the
-  /// frame (seconds per sequence, or a share of a tier); overflow > 0: none fits. `most_seconds`: per
-  /// step; infinite: any.
+  /// The mixture that is best for the goal: its objective is a lower bound for all candidates of
+  /// the frame (seconds per sequence, or a share of a tier); overflow > 0: none fits.
+  /// `most_seconds`: per step; infinite: any.
   Mixture bound(Goal goal, double most_seconds) const;
   /// The same by the seconds that are expected, which no bound allows for: streams of one phase
   /// overlap, phases do not. `room`: the share of every tier that may be used; 0 of nvme: no value
@@ -44,8 +44,8 @@ class FrameChoice {
  private:
   void round(const RelaxationGoal& goal, const std::vector<uint64_t>& allowed, int& solves,
              std::vector<Rounded>& found) const;
-  RelaxationGoal relaxation_goal(Goal goal, const Room& room,
-                                 double most_seconds, bool expected) const;
+  RelaxationGoal relaxation_goal(Goal goal, const Room& room, double most_seconds,
+                                 bool expected) const;
   std::vector<uint64_t> allowed_with(const Room& room) const;
   /// Whether the shares of a group are one value, or "keep" and one other policy.
   bool stands(size_t group, const std::vector<double>& shares) const;

@@ -18,9 +18,9 @@ constexpr int64_t kFirst = 1024;  // tokens asked about first
 constexpr double kFirstRoom = 0.97;
 constexpr double kSpare = 0.0005;
 constexpr int64_t kMostOps = 1'000'000;
-constexpr double kRoomy = 0.6;  // of the device
-constexpr int kRounds = 4;      // roundings of a shape, each with less room
-constexpr int kLooks = 12;      // shapes that are verified without being longer than the best
+constexpr double kRoomy = 0.6;     // of the device
+constexpr int kRounds = 4;         // roundings of a shape, each with less room
+constexpr int kLooks = 12;         // shapes that are verified without being longer than the best
 constexpr double kAlike = 0.005;   // of the longest
 constexpr double kHopeless = 0.8;  // of the longest bound: shapes that are not kept
 constexpr int kNvme = static_cast<int>(Tier::nvme);
@@ -116,7 +116,8 @@ class Longest {
       const int64_t step = step_of(shape);
       const auto fits = [&](int64_t count) { return may_fit(shape, count * step); };
       const auto hopeless = static_cast<int64_t>(kHopeless * static_cast<double>(longest));
-      const int64_t least = std::max({int64_t{1}, ceil_div(shortest_of(shape), step), hopeless / step});
+      const int64_t least =
+          std::max({int64_t{1}, ceil_div(shortest_of(shape), step), hopeless / step});
       const int64_t most = wanted_.most / step;
       if (least > most || !fits(least)) continue;
       int64_t high = 2 * least;
@@ -131,7 +132,8 @@ class Longest {
     });
     for (Hope& hope : hopes) {
       const int64_t step = step_of(hope.shape);
-      const auto nearly = static_cast<int64_t>(0.97 * static_cast<double>(hope.length)) / step * step;
+      const auto nearly =
+          static_cast<int64_t>(0.97 * static_cast<double>(hope.length)) / step * step;
       const std::optional<Candidate> c = frame(hope.shape, nearly);
       if (!c) continue;
       const Mixture m = FrameChoice(evaluator_, *c, options_)
@@ -161,8 +163,7 @@ class Longest {
         least;
     std::vector<FrameShape> shapes;
     const auto add = [&](const RankLayout& layout) {
-      for (FrameShape& shape :
-           shapes_of(model_, layout, wanted_.most, options_, /*lean=*/true)) {
+      for (FrameShape& shape : shapes_of(model_, layout, wanted_.most, options_, /*lean=*/true)) {
         shapes.push_back(std::move(shape));
       }
     };
@@ -252,7 +253,8 @@ class Longest {
       if (!other || evaluator_.overflow(evaluator_.live(*other)) > 0) return false;
       return evaluator_.overflow(evaluator_.arenas(*other)) == 0;
     };
-    // In growing steps, and back; packing makes a few lengths fit that lie behind one that does not.
+    // In growing steps, and back; packing makes a few lengths fit that lie behind one that does
+    // not.
     for (int64_t stride = std::max<int64_t>(1, low / 128); low + stride < high; stride *= 2) {
       if (!fits(low + stride)) {
         high = low + stride;
@@ -265,8 +267,7 @@ class Longest {
     if (!best || best->sequence <= found.fits.candidate.sequence) return;
     found.fits.candidate = *best;
     found.step = std::max(step, low / 512 * step);
-    found.refused =
-        at_length(c, shape, low * step + found.step).value_or(found.fits.candidate);
+    found.refused = at_length(c, shape, low * step + found.step).value_or(found.fits.candidate);
   }
 
   // What the least length needs at least, where not even that fits.

@@ -1,9 +1,9 @@
 // The longest sequence of the whole space. Internal to planner/search.
 //
-// For every shape of frame (space.h) the relaxation says up to which length a candidate may fit: the
-// fullest tier of its roomiest mixture grows with the length. Shapes are verified exactly in the
-// order of those lengths, until none that is left may be longer than what was found. Packing, which
-// no bound knows, is part of what is verified.
+// For every shape of frame (space.h) the relaxation says up to which length a candidate may fit:
+// the fullest tier of its roomiest mixture grows with the length. Shapes are verified exactly in
+// the order of those lengths, until none that is left may be longer than what was found. Packing,
+// which no bound knows, is part of what is verified.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ struct LongestFound {
 };
 
 struct LongestWanted {
-  int64_t granule = 256;             ///< steps are multiples of this where a shape's unit is less
-  int64_t most = int64_t{1} << 27;   ///< tokens, beyond which nothing is asked
-  double most_seconds = 1e300;       ///< of a step
+  int64_t granule = 256;               ///< steps are multiples of this where a shape's unit is less
+  int64_t most = int64_t{1} << 27;     ///< tokens, beyond which nothing is asked
+  double most_seconds = 1e300;         ///< of a step
   double least_tokens_per_second = 0;  ///< of all ranks together
 };
 

@@ -55,11 +55,10 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
     explain_refusal(result, evaluator, found.refused);
     return result;
   }
-  const LongestFound found =
-      longest(evaluator, model, hw, space,
-              {options.granule, options.longest, options.most_seconds,
-               options.least_tokens_per_second},
-              progress);
+  const LongestFound found = longest(
+      evaluator, model, hw, space,
+      {options.granule, options.longest, options.most_seconds, options.least_tokens_per_second},
+      progress);
   result.sequence = found.fits.candidate.sequence;
   result.granule = found.step;
   result.refused = found.refused.strategy;

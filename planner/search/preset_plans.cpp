@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kPaddings = 24;     // lengths tried for one that packs badly ...
 constexpr int64_t kMostPadding = 24;  // ... up to this part of it more
-constexpr int64_t kLooks = 48;        // lengths between the last that surely fits and the last that may
+constexpr int64_t kLooks = 48;  // lengths between the last that surely fits and the last that may
 constexpr int64_t kMostChunks = 256;
 constexpr int64_t kLeastChunk = 1024;  // tokens of a rank
 

@@ -1,4 +1,5 @@
-// Plans of presets: published strategies with their knobs, at any length. Internal to planner/search.
+// Plans of presets: published strategies with their knobs, at any length. Internal to
+// planner/search.
 //
 // What a preset leaves open is where states live, and the chunk of those that chunk attention. A
 // length that the preset's layout does not divide is padded; so is one whose arenas do not fit only
@@ -28,8 +29,8 @@ class PresetPlans {
   Scored best(int64_t sequence);
 
   struct Longest {
-    Scored fits;                ///< sequence 0: none does
-    Candidate refused;          ///< one step longer
+    Scored fits;        ///< sequence 0: none does
+    Candidate refused;  ///< one step longer
     int64_t step = 0;
   };
   /// The longest that fits, up to `most` tokens, of lengths that are multiples of `granule`.

@@ -38,9 +38,10 @@ std::vector<Candidate> refinements_of(const Candidate& c, const Evaluator& evalu
       add(s);
     }
     if (own.where == Saved::keep) continue;
-    const auto covered = static_cast<int64_t>(std::llround(own.fraction * static_cast<double>(layers)));
-    for (const int64_t fewer : {covered - 1, covered - layers / 8, covered - layers / 4, covered + 1,
-                                covered + layers / 8}) {
+    const auto covered =
+        static_cast<int64_t>(std::llround(own.fraction * static_cast<double>(layers)));
+    for (const int64_t fewer : {covered - 1, covered - layers / 8, covered - layers / 4,
+                                covered + 1, covered + layers / 8}) {
       if (fewer <= 0 || fewer > layers || fewer == covered) continue;
       Strategy s = c.strategy;
       (s.*member).fraction = static_cast<double>(fewer) / static_cast<double>(layers);
@@ -53,13 +54,15 @@ std::vector<Candidate> refinements_of(const Candidate& c, const Evaluator& evalu
   if (p.tensor == 1 && p.pipeline.slices == 1) {
     Counts blocks;
     const int64_t share = c.sequence / p.ring;
-    for (int64_t block = c.strategy.chunk_tokens; block <= share; block *= 2) blocks.push_back(block);
+    for (int64_t block = c.strategy.chunk_tokens; block <= share; block *= 2)
+      blocks.push_back(block);
     blocks.push_back(share);
     set(&Strategy::block_tokens, blocks);
   }
   set(&Strategy::kv, std::vector<Tier>{Tier::device, Tier::host});
   set(&Strategy::idle, std::vector<Tier>{Tier::device, Tier::host});
-  set(&Strategy::backward_order, std::vector<BackwardOrder>{BackwardOrder::q_outer, BackwardOrder::kv_outer});
+  set(&Strategy::backward_order,
+      std::vector<BackwardOrder>{BackwardOrder::q_outer, BackwardOrder::kv_outer});
   if (p.replicas() > 1 && !options.parallel.zero) {
     for (int64_t zero = 0; zero <= 3; ++zero) {
       Strategy s = c.strategy;

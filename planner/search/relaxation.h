@@ -17,9 +17,9 @@
 namespace longspan {
 
 /// Demand as rows. Bounds on time: seconds of every stream in all of a step, and of compute before
-/// the update and then that stream. What is expected: seconds of every stream in the forward, in the
-/// backward and in the update, one after the other, with a part of what other streams do meanwhile.
-/// Bytes: shares of the limits at every moment, tier by tier.
+/// the update and then that stream. What is expected: seconds of every stream in the forward, in
+/// the backward and in the update, one after the other, with a part of what other streams do
+/// meanwhile. Bytes: shares of the limits at every moment, tier by tier.
 inline constexpr int kPhases = 3;
 inline constexpr int kBoundRows = 2 * kStreamCount;
 inline constexpr int kExpectedRows = kPhases * kStreamCount;
@@ -53,8 +53,8 @@ class Relaxation {
   /// g adds to it; values[g][0] is zero.
   Relaxation(const DemandRows& base, std::vector<std::vector<DemandRows>> values);
 
-  /// `allowed[g]`: bit v says whether group g may take value v (of the first 64; those behind always
-  /// may); empty: all may. REQUIRES: each group may take one at least.
+  /// `allowed[g]`: bit v says whether group g may take value v (of the first 64; those behind
+  /// always may); empty: all may. REQUIRES: each group may take one at least.
   Mixture solve(const RelaxationGoal& goal, const std::vector<uint64_t>& allowed = {}) const;
 
   size_t groups() const { return values_.size(); }

@@ -15,8 +15,13 @@ namespace longspan {
 namespace {
 
 constexpr double kFrontSlack = 0.02;  // a line of the front that saves less is not worth one
+// Ops of the programs that are looked at: many chunks make a step slower long before they make it
+// fit, so the fastest and the ends of the front are looked for among moderate programs.
+constexpr int64_t kFastOps = 600'000;
+constexpr int64_t kEndOps = 150'000;
 constexpr int64_t kMostOps = 20'000'000;  // of programs that are priced by what repeats in them
-constexpr Effort kEndEffort = {.evaluations = 60, .refinements = 0, .exact = 12, .attempts = 3};
+constexpr Effort kEndEffort = {.evaluations = 60, .refinements = 0, .exact = 5, .attempts = 3};
+constexpr Effort kLargeEffort = {.evaluations = 60, .refinements = 12, .exact = 8, .attempts = 4};
 constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 40, .attempts = 6};
 
 Goal goal_of(Objective objective) {
@@ -27,7 +32,8 @@ Goal goal_of(Objective objective) {
 
 [[noreturn]] void refuse(const Evaluator& evaluator, const HardwareProfile& hw, int64_t sequence,
                          const Found& found) {
-  const std::string what = fmt::format("no plan for {} tokens fits {}", format_tokens(sequence), hw.name);
+  const std::string what =
+      fmt::format("no plan for {} tokens fits {}", format_tokens(sequence), hw.name);
   if (found.nearest) {
     for (int tier = 0; tier < kTierCount; ++tier) {
       const int64_t needed = found.nearest->score.bytes[tier], limit = evaluator.limits()[tier];
@@ -50,8 +56,8 @@ class Search {
         space_(space_of(options)),
         evaluator_(model, hw, limits_of(hw, options)),
         model_(model),
-        frames_(frames_of(model, hw, sequence, space_, {false, kMostListedOps})),
-        lean_(frames_of(model, hw, sequence, space_, {true, kMostListedOps})) {}
+        frames_(frames_of(model, hw, sequence, space_, {false, kFastOps})),
+        lean_(frames_of(model, hw, sequence, space_, {true, kEndOps})) {}
 
   SearchResult run() {
     const Goal goal = goal_of(options_.objective);
@@ -80,8 +86,16 @@ class Search {
     wanted.most_seconds = options_.most_seconds;
     return wanted;
   }
+  // Among moderate programs, and among larger ones where none of those fits.
   Found fastest() {
-    return best_first(evaluator_, frames_, space_, wanted(Goal::fastest), {}, progress_);
+    Found found = best_first(evaluator_, frames_, space_, wanted(Goal::fastest), {}, progress_);
+    if (found.best) return found;
+    const std::vector<Candidate> listed =
+        frames_of(model_, hw_, sequence_, space_, {false, kMostListedOps});
+    if (listed.size() == frames_.size()) return found;
+    Found larger =
+        best_first(evaluator_, listed, space_, wanted(Goal::fastest), kLargeEffort, progress_);
+    return larger.best || larger.nearest ? larger : found;
   }
   Found least(Goal goal) {
     // A pipeline is looked at for its memory where it is asked for.
@@ -92,16 +106,18 @@ class Search {
     return best_first(evaluator_, flat.empty() ? lean_ : flat, space_, wanted(goal), kEndEffort,
                       progress_);
   }
-  // Whatever fits, the roomiest first: where memory is so short that the fastest were all too large.
+  // Whatever fits, the roomiest first: where memory is so short that the fastest were all too
+  // large.
   Found roomiest() {
     Wanted any = wanted(Goal::roomiest);
     any.first = true;
-    Found found = best_first(evaluator_, lean_, space_, any, kLastEffort, progress_);
+    const std::vector<Candidate> listed =
+        frames_of(model_, hw_, sequence_, space_, {true, kMostListedOps});
+    Found found = best_first(evaluator_, listed, space_, any, kLastEffort, progress_);
     if (found.best) return found;
     // Programs too large to list are the last resort: the engine does not run them.
-    const std::vector<Candidate> all =
-        frames_of(model_, hw_, sequence_, space_, {true, kMostOps});
-    if (all.size() == lean_.size()) return found;
+    const std::vector<Candidate> all = frames_of(model_, hw_, sequence_, space_, {true, kMostOps});
+    if (all.size() == listed.size()) return found;
     Found last = best_first(evaluator_, all, space_, any, kLastEffort, progress_);
     return last.best || last.nearest ? last : found;
   }
@@ -194,8 +210,8 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
   for (int tier = 0; tier < kTierCount; ++tier) {
     const int64_t needed = found.score.bytes[tier], limit = evaluator.limits()[tier];
     if (needed <= limit) continue;
-    message += (message.empty() ? "" : "; ") +
-               describe_shortfall(static_cast<Tier>(tier), needed, limit);
+    message +=
+        (message.empty() ? "" : "; ") + describe_shortfall(static_cast<Tier>(tier), needed, limit);
   }
   throw no_fit("{}", message);
 }

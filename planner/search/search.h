@@ -41,13 +41,13 @@ struct MaxSequence {
 
 /// What every question may fix or limit.
 struct QuestionOptions {
-  int64_t chunk_tokens = 0;   // fixes the chunk; 0: search
-  int64_t micro_batches = 1;  // sequences of a step on each data replica
-  int64_t global_batch = 0;   // sequences of a step over all replicas, in place of micro_batches
+  int64_t chunk_tokens = 0;    // fixes the chunk; 0: search
+  int64_t micro_batches = 1;   // sequences of a step on each data replica
+  int64_t global_batch = 0;    // sequences of a step over all replicas, in place of micro_batches
   bool deterministic = false;  // Strategy::deterministic of every plan
   ParallelChoice parallel;
-  double margin = 0;           // the part of every tier that is left free, in [0, 1)
-  double most_seconds = 1e300;  // of a step
+  double margin = 0;                   // the part of every tier that is left free, in [0, 1)
+  double most_seconds = 1e300;         // of a step
   double least_tokens_per_second = 0;  // of all ranks together
 };
 

@@ -17,13 +17,13 @@ constexpr Tier kDevice = Tier::device, kHost = Tier::host, kNvme = Tier::nvme;
 struct Placement {
   Tier parameters, gradients, optimizer;
 };
-constexpr Placement kPlacements[] = {
-    {kDevice, kDevice, kDevice}, {kDevice, kDevice, kHost}, {kDevice, kHost, kHost},
-    {kHost, kHost, kHost},       {kDevice, kHost, kNvme},   {kHost, kHost, kNvme}};
+constexpr Placement kPlacements[] = {{kDevice, kDevice, kDevice}, {kDevice, kDevice, kHost},
+                                     {kDevice, kHost, kHost},     {kHost, kHost, kHost},
+                                     {kDevice, kHost, kNvme},     {kHost, kHost, kNvme}};
 
 constexpr int64_t kTiles[] = {256, 512, 1024, 2048, 4096, 8192};
-constexpr int64_t kLeastChunk = 64;  // tokens of a rank
-constexpr int64_t kPrefetchDepth = 3;  // refined at the end
+constexpr int64_t kLeastChunk = 64;       // tokens of a rank
+constexpr int64_t kPrefetchDepth = 3;     // refined at the end
 constexpr int64_t kMostPipedChunks = 16;  // stages are another way to less memory
 constexpr int64_t kMostChunks = 1024;
 
@@ -145,7 +145,8 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
       if (may_stand(s) && s != base) of(Group::states).push_back(std::move(s));
     }
   }
-  for (const Group group : {Group::layer_input, Group::qkv, Group::attention_out, Group::mlp_input}) {
+  for (const Group group :
+       {Group::layer_input, Group::qkv, Group::attention_out, Group::mlp_input}) {
     for (const Saved where : {Saved::recompute, Saved::host, Saved::nvme}) {
       if (where == Saved::nvme && !nvme) continue;
       if (where == Saved::recompute && group == Group::layer_input) continue;
@@ -233,7 +234,8 @@ std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile
         "devices and the other flags leave; leave it or --data out",
         options.global_batch, hw.devices());
   }
-  if (layouts.empty()) throw none_suits(PipelineQuestion{model, hw, options.parallel, options.micro_batches, 0});
+  if (layouts.empty())
+    throw none_suits(PipelineQuestion{model, hw, options.parallel, options.micro_batches, 0});
   return layouts;
 }
 
@@ -246,7 +248,8 @@ int64_t unit_of(const FrameShape& shape) {
 }
 
 int64_t shortest_of(const FrameShape& shape) {
-  const bool cut = shape.chunk_tokens == 0 && shape.chunks * shape.layout.parallel.pipeline.slices > 1;
+  const bool cut =
+      shape.chunk_tokens == 0 && shape.chunks * shape.layout.parallel.pipeline.slices > 1;
   return unit_of(shape) * (cut ? kLeastChunk : 1);
 }
 

@@ -1,10 +1,10 @@
 // The space that a search goes through: frames, and in each frame groups of knobs.
 //
-// A frame fixes what a program's list depends on most: the layout of ranks, the pipeline's schedule,
-// the chunk, the block, where keys, values and idle tensors wait, the order of the backward, groups
-// of heads. The knobs that are left come in groups whose demands add up (relaxation.h): states with
-// the ZeRO stage, each saved tensor, the MLP with its tile, the other tiles. Prefetch depth and
-// offload window are refined at the end (refine.h).
+// A frame fixes what a program's list depends on most: the layout of ranks, the pipeline's
+// schedule, the chunk, the block, where keys, values and idle tensors wait, the order of the
+// backward, groups of heads. The knobs that are left come in groups whose demands add up
+// (relaxation.h): states with the ZeRO stage, each saved tensor, the MLP with its tile, the other
+// tiles. Prefetch depth and offload window are refined at the end (refine.h).
 //
 // A length that a frame does not divide is padded for it, by less than a sixteenth; where all
 // frames of a layout can, by less than a 256th.
@@ -63,7 +63,7 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
 /// All layouts that the choice admits on the hardware: without a pipeline, and with. Throws
 /// bad_input where there is none, saying why.
 std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile& hw,
-                                const SpaceOptions& options);
+                                   const SpaceOptions& options);
 
 /// What makes a frame of any length.
 struct FrameShape {
@@ -78,8 +78,7 @@ struct FrameShape {
 
 /// All shapes of a layout for lengths about `sequence`. `lean`: only those that may hold least.
 std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layout,
-                                  int64_t sequence, const SpaceOptions& options,
-                                  bool lean = false);
+                                  int64_t sequence, const SpaceOptions& options, bool lean = false);
 
 /// The frame of a shape and a length: a candidate with the first value of every group, which keeps
 /// all on the device. None where the length is too short for the shape, or padding would be large.
@@ -94,8 +93,8 @@ int64_t shortest_of(const FrameShape& shape);
 
 /// Which frames of a length are wanted.
 struct FrameFilter {
-  bool lean = false;        ///< only those that may hold least
-  int64_t most_ops = 0;     ///< of a step's program, about (program/ops_estimate.h)
+  bool lean = false;     ///< only those that may hold least
+  int64_t most_ops = 0;  ///< of a step's program, about (program/ops_estimate.h)
 };
 
 /// All frames of all layouts for a length. Throws as layouts_of().
