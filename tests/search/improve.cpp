@@ -24,7 +24,7 @@ constexpr const char* kLocal = "local search";
 
 double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-// Of a question the same with one knob more fixed, and why.
+// The question with one more knob fixed, and a name for it.
 std::vector<std::pair<Question, std::string>> variants(const Row& row, const Examiner& examiner) {
   const Question& q = row.question;
   std::vector<std::pair<Question, std::string>> all;

@@ -206,7 +206,7 @@ void Mutator::change_pipeline(Strategy& s, Random& random) const {
     const std::vector<std::string_view> names = plannable_schedules();
     pipe.schedule = one_of(random, names);
     const ScheduleFamily& family = schedule_family(pipe.schedule);
-    // Those that arrange themselves within memory are for those who ask for them.
+    // A family that arranges itself within memory is planned only where it is asked for.
     if (family.limited && choice.schedule != std::string(pipe.schedule)) pipe.schedule = "1f1b";
     pipe.virtual_stages = schedule_family(pipe.schedule).least_virtual_stages;
   }
@@ -314,8 +314,8 @@ void Mutator::mend(Answering& answer) const {
       if (p.tensor == 1 && slice % s.chunk_tokens != 0) s.chunk_tokens = slice;
       if (p.tensor == 1 && slice % s.block_tokens != 0) s.block_tokens = slice;
     }
-    // What a microbatch takes is the second one's time in a step of two. A step of one that waits
-    // for storage at its end hides that.
+    // The time of a microbatch is derived as the difference of steps with two and with one. Where
+    // a step waits for storage at its end the difference comes out too small.
     if (s.optimizer == Tier::nvme) s.optimizer = Tier::host;
     // Schedules that split the backward need everything saved.
     const bool splits = pipe.schedule.starts_with("zb") || pipe.schedule.starts_with("v-") ||

@@ -38,7 +38,7 @@ class Mutator {
   void change_grid(Answering& answer, Random& random) const;
   void change_pipeline(Strategy& s, Random& random) const;
   void change_head_groups(Answering& answer, Random& random) const;
-  /// What was fixed, and what follows from one knob for another.
+  /// Sets what the question fixes, and knobs that follow from others.
   void mend(Answering& answer) const;
   std::vector<int64_t> chunks_of(const Answering& answer) const;
 

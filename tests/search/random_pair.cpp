@@ -84,7 +84,7 @@ void more_micro_batches(Question& q, Random& random) {
   if (random() % 5 == 0) q.micro_batches = one_of<int64_t>(random, {2, 4, 8});
 }
 
-// Of devices of a node, or all.
+// A divisor of the number of devices, at most `most`.
 int64_t divisor_of(Random& random, int64_t devices, int64_t most) {
   std::vector<int64_t> all = divisors(devices);
   std::erase_if(all, [&](int64_t d) { return d > most; });
