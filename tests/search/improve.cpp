@@ -44,9 +44,17 @@ std::vector<std::pair<Question, std::string>> variants(const Row& row, const Exa
       if (suits) add(fmt::format(" --chunk {}", format_tokens(chunk)));
     }
   }
-  if (q.strategy != "auto" || examiner.hardware().devices() == 1 || q.fewest || q.max_gpus > 0) {
-    return all;
+  if (q.strategy != "auto" || q.fewest || q.max_gpus > 0) return all;
+  if (q.verb == Question::Verb::plan && q.objective == Objective::throughput) {
+    add(" --objective memory");
   }
+  for (const int64_t multiple : {64, 4096, 65536}) {
+    if (q.sequence % multiple == 0) continue;
+    Question padded = q;
+    padded.sequence = round_up(q.sequence, multiple);
+    all.emplace_back(padded, fmt::format("search with --seq {}", padded.sequence));
+  }
+  if (examiner.hardware().devices() == 1) return all;
   for (const int64_t degree : {1, 2, 4, 8, 16}) {
     if (examiner.hardware().devices() % degree != 0) continue;
     if (!q.parallel.data) add(fmt::format(" --data {}", degree));
