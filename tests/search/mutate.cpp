@@ -7,7 +7,6 @@
 
 #include "planner/plan/plan.h"
 #include "planner/schedule/registry.h"
-#include "planner/search/grids.h"
 
 namespace longspan::testing {
 namespace {
@@ -42,7 +41,8 @@ std::vector<int64_t> divisors(int64_t number) {
 Mutator::Mutator(const Examiner& examiner)
     : examiner_(examiner),
       with_nvme_(capacities(examiner.hardware())[2] > 0),
-      may_pipe_(may_pipe(examiner.hardware(), examiner.question().parallel) &&
+      may_pipe_((examiner.hardware().device.backend != "cpu" ||
+                 !examiner.question().parallel.admits_flat()) &&
                 examiner.question().parallel.admits_pipelines() &&
                 examiner.question().strategy == "auto" &&
                 examiner.question().verb == Question::Verb::plan) {}
