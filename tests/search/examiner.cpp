@@ -15,7 +15,7 @@ namespace longspan::testing {
 namespace {
 
 constexpr double kMiB = 1 << 20;
-constexpr int64_t kForget = 3000;     // evaluations after which the fast path, which grows, is new
+constexpr int64_t kForget = 1000;     // evaluations after which the fast path, which grows, is new
 constexpr int64_t kMostPadding = 16;  // a plan may be longer than asked by this part
 
 // Where a question leaves the number of devices open.
