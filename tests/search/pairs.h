@@ -47,7 +47,7 @@ struct Finding {
 
 /// Machines and lengths of a size.
 enum class Scale {
-  quick,  // one device to a node, up to 14B parameters and 256K tokens
+  quick,  // up to 4 devices, 14B parameters and 256K tokens
   whole   // up to 64 devices, 70B and 2M
 };
 

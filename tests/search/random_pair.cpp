@@ -38,9 +38,9 @@ const Words& models(Scale scale) {
 }
 
 const Words& machines(Scale scale) {
-  static const Words quick = {"h100-80g",        "h100-80g",   "h200-141g",      "a100-80g",
-                              "rtx-4090",        "gh200",      "2xh100-94g-nvl", "4xa100-80g",
-                              "4xa100-40g-pcie", "4xrtx-4090", "8xh100-80g"};
+  static const Words quick = {"h100-80g",        "h100-80g",  "h200-141g",      "a100-80g",
+                              "rtx-4090",        "gh200",     "2xh100-94g-nvl", "4xa100-80g",
+                              "4xa100-40g-pcie", "4xrtx-4090"};
   static const Words whole = {"h100-80g",     "8xh100-80g",     "8xh100-80g",   "2x8xh100-80g",
                               "8x8xh100-80g", "h200-141g",      "8xh200-141g",  "a100-80g",
                               "4xa100-80g",   "8xa100-80g",     "8xa100-40g",   "4xa100-40g-pcie",
