@@ -1,0 +1,52 @@
+// The corpus: questions with the best answers known to them, and the plans that prove them.
+//
+// tests/search/corpus.yaml, a list of
+//
+//     - id: 8b-h100-128k
+//       ask: plan --model llama-3.1-8b --hw h100-80g --seq 128K
+//       note: a third of the memory was faster                    # or not there
+//       fits:
+//         best: 40.28                     # seconds per sequence, bytes, tokens, or devices
+//         from: local search
+//         tokens: 131072                  # only where the plan's sequence is not the one asked for
+//         grid: {data: 2, zero: 3}        # plan_format.md's parallel, defaults left out
+//         knobs: {chunk_tokens: 65536}    # its strategy, likewise
+//       at_risk: {...}                    # a better one that is at risk, or not there
+//
+// A plan counts as simulate judges it: fits, or at risk (planner/plan/fit.h). An answer that fits
+// is held to the best known plan that fits, an answer at risk to the better of the two.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/search/examiner.h"
+#include "tests/search/question.h"
+
+namespace longspan::testing {
+
+struct Known {
+  double best = 0;
+  std::string from;  // how it was found
+  Answering answer;
+};
+
+struct Row {
+  std::string id, note;
+  Question question;
+  std::optional<Known> fits, at_risk;  // not both empty in a corpus that is complete
+
+  /// What an answer of this verdict is held to; none where nothing is known.
+  const Known* held_to(Fit fit) const;
+  /// Takes a measured answer in where it is better than what is known, by more than rounding.
+  bool offer(const Answering& answer, const Measured& measured, const std::string& from);
+};
+
+/// Throws bad_input with file, line and key for what cannot be read.
+std::vector<Row> read_corpus(const std::filesystem::path& path);
+/// Whole or not at all. Throws failed where it cannot be written.
+void write_corpus(const std::filesystem::path& path, const std::vector<Row>& rows);
+
+}  // namespace longspan::testing

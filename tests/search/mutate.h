@@ -1,0 +1,53 @@
+// Random changes to an answer: what a blind search makes its steps of.
+//
+// Every knob of a strategy may change, whether planner/search tries such values or not: chunks and
+// blocks among the divisors of the length, shares of tensors, tiles, degrees of the grid, the
+// schedule of a pipeline. What a question fixes stays. Deterministic for a generator's state.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "tests/search/examiner.h"
+
+namespace longspan::testing {
+
+using Random = std::mt19937_64;
+
+class Mutator {
+ public:
+  /// `examiner` must outlive this object.
+  explicit Mutator(const Examiner& examiner);
+
+  /// One to four random changes. What comes out may still be refused by Examiner::admits().
+  Answering changed(const Answering& answer, Random& random) const;
+
+  /// A random place to begin at.
+  Answering start(int64_t tokens, Random& random) const;
+
+  /// The nearest to `answer` that suits `tokens`: as many tokens in a chunk where that divides.
+  Answering at_length(const Answering& answer, int64_t tokens) const;
+
+ private:
+  void change_one(Answering& answer, Random& random) const;
+  void change_chunk(Answering& answer, Random& random) const;
+  void change_block(Answering& answer, Random& random) const;
+  void change_saved(Strategy& s, Random& random) const;
+  void change_tile(const Answering& answer, Strategy& s, Random& random) const;
+  void change_grid(Answering& answer, Random& random) const;
+  void change_pipeline(Strategy& s, Random& random) const;
+  void change_head_groups(Answering& answer, Random& random) const;
+  /// Sets what the question fixes, and knobs that follow from others.
+  void mend(Answering& answer) const;
+  std::vector<int64_t> chunks_of(const Answering& answer) const;
+
+  const Examiner& examiner_;
+  bool with_nvme_ = false;
+  bool may_pipe_ = false;
+};
+
+/// All of them, ascending.
+std::vector<int64_t> divisors(int64_t number);
+
+}  // namespace longspan::testing

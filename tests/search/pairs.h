@@ -1,0 +1,66 @@
+// Pairs of questions whose answers must agree, whatever the answers are: what a person takes for
+// granted of a search.
+//
+//   fixed      a plan with a knob fixed is not faster than the free one
+//   preset     nor is a preset's than auto's
+//   memory     more device, host or nvme memory gives no slower plan
+//   gpus       the choice among more devices gives no slower plan
+//   objective  the plan of least memory needs no more of it than the fastest
+//   false-no   where --objective memory plans, --objective throughput does, and the other way
+//   holes      a shorter length than one that is planned is planned, odd ones too
+//   longer     more memory gives no shorter longest sequence
+//   reach      auto's longest sequence is at least a preset's
+//   border     plan takes the length that max-seq prints, and refuses one 5 % beyond
+//   fewest     what --min-gpus-for names is the fewest: fewer do not plan
+//   front      the ends of the front are the fastest and the leanest that there are
+//   same       the answer's plan, measured the exact way, is what the answer says
+//
+// Pure functions of their arguments; see ask() for times.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/search/question.h"
+
+namespace longspan::testing {
+
+struct Pair {
+  std::string kind;
+  Question first;
+  Question second;  // of border, fewest, front and same there is none: it follows from the answer
+};
+
+const std::vector<std::string>& pair_kinds();
+bool has_second(const std::string& kind);
+
+enum class Verdict { agree, disagree, nothing_to_compare };
+
+struct Finding {
+  Verdict verdict = Verdict::agree;
+  std::string what;                // of the two answers, as a clause
+  std::vector<std::string> lines;  // of the command line that were asked
+  double slowest = 0;              // processor seconds of one question
+};
+
+/// Machines and lengths of a size.
+enum class Scale {
+  quick,  // up to 4 devices, 14B parameters and 256K tokens
+  whole   // up to 64 devices, 70B and 2M
+};
+
+/// The same pair for the same seed. `kind` of pair_kinds().
+Pair random_pair(const std::string& kind, uint64_t seed, Scale scale);
+
+/// Asks both and compares. Throws bad_input for a kind, model or machine that there is not.
+Finding check(const Pair& pair);
+
+/// A list of pairs kept as YAML: `pairs: [{kind: holes, first: plan ..., second: plan ...}]`.
+/// Throws bad_input for what cannot be read.
+std::vector<Pair> read_pairs(const std::filesystem::path& path);
+/// One item of such a list.
+std::string item_of(const Pair& pair);
+
+}  // namespace longspan::testing

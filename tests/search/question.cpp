@@ -1,0 +1,280 @@
+#include "tests/search/question.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <ctime>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/search/sweep.h"
+
+namespace longspan::testing {
+namespace {
+
+using Set = std::function<void(Question&, const std::string&)>;
+
+constexpr std::pair<Objective, const char*> kObjectives[] = {
+    {Objective::throughput, "throughput"},
+    {Objective::memory, "memory"},
+    {Objective::host_memory, "host-memory"}};
+
+int64_t whole(const std::string& text, const std::string& what) {
+  size_t end = 0;
+  int64_t value = 0;
+  try {
+    value = std::stoll(text, &end);
+  } catch (const std::exception&) {
+    end = 0;
+  }
+  if (text.empty() || end != text.size()) {
+    throw bad_input("{}: expected a whole number, got \"{}\"", what, text);
+  }
+  return value;
+}
+
+Objective objective_of(const std::string& text) {
+  for (const auto& [objective, name] : kObjectives) {
+    if (text == name) return objective;
+  }
+  throw bad_input("--objective: expected throughput, memory or host-memory, got \"{}\"", text);
+}
+
+std::pair<const std::string, Set> degree(const char* flag,
+                                         std::optional<int64_t> ParallelChoice::*field) {
+  return {flag, [=](Question& q, const std::string& v) { q.parallel.*field = whole(v, flag); }};
+}
+
+std::pair<const std::string, Set> text(const char* flag, std::string Question::*field) {
+  return {flag, [=](Question& q, const std::string& v) { q.*field = v; }};
+}
+
+std::pair<const std::string, Set> number(const char* flag, int64_t Question::*field) {
+  return {flag, [=](Question& q, const std::string& v) { q.*field = whole(v, flag); }};
+}
+
+std::pair<const std::string, Set> tokens(const char* flag, int64_t Question::*field) {
+  return {flag, [=](Question& q, const std::string& v) { q.*field = parse_tokens(v, flag); }};
+}
+
+const std::map<std::string, Set>& flags_with_values() {
+  static const std::map<std::string, Set> flags = {
+      text("--model", &Question::model),
+      text("--hw", &Question::hardware),
+      text("--device-memory", &Question::device_memory),
+      text("--host-memory", &Question::host_memory),
+      text("--nvme-capacity", &Question::nvme_capacity),
+      text("--strategy", &Question::strategy),
+      number("--gpus", &Question::gpus),
+      number("--max-gpus", &Question::max_gpus),
+      number("--micro-batches", &Question::micro_batches),
+      tokens("--seq", &Question::sequence),
+      tokens("--chunk", &Question::chunk),
+      tokens("--granule", &Question::granule),
+      {"--min-gpus-for",
+       [](Question& q, const std::string& v) {
+         q.sequence = parse_tokens(v, "--min-gpus-for");
+         q.fewest = true;
+       }},
+      {"--objective", [](Question& q, const std::string& v) { q.objective = objective_of(v); }},
+      {"--schedule", [](Question& q, const std::string& v) { q.parallel.schedule = v; }},
+      degree("--data", &ParallelChoice::data),
+      degree("--tensor", &ParallelChoice::tensor),
+      degree("--ring", &ParallelChoice::ring),
+      degree("--ulysses", &ParallelChoice::ulysses),
+      degree("--zero", &ParallelChoice::zero),
+      degree("--pipeline", &ParallelChoice::pipeline),
+      degree("--virtual", &ParallelChoice::virtual_stages),
+      degree("--slices", &ParallelChoice::slices),
+      degree("--in-flight", &ParallelChoice::in_flight)};
+  return flags;
+}
+
+double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+// A search that proves how near its answer is to the best says so in `gap`.
+template <class Result>
+std::optional<double> gap_of(const Result& result) {
+  if constexpr (requires { result.gap; }) {
+    return result.gap;
+  } else {
+    return {};
+  }
+}
+
+SearchOptions search_options(const Question& q) {
+  SearchOptions options;
+  options.objective = q.objective;
+  options.chunk_tokens = q.chunk;
+  options.micro_batches = q.micro_batches;
+  options.deterministic = q.deterministic;
+  options.parallel = q.parallel;
+  return options;
+}
+
+void longest(const Question& q, const ModelSpec& model, const HardwareProfile& hw, Reply& reply) {
+  MaxSequenceOptions options;
+  options.granule = q.granule;
+  options.chunk_tokens = q.chunk;
+  options.micro_batches = q.micro_batches;
+  options.deterministic = q.deterministic;
+  options.parallel = q.parallel;
+  MaxSequence found = max_sequence(model, hw, q.strategy, options);
+  reply.gap = gap_of(found);
+  reply.granule = found.granule;
+  if (found.sequence == 0) {
+    reply.refusal = found.would_lift;
+    return;
+  }
+  reply.plan = std::move(found.plan);
+}
+
+void best_of_sweep(const Question& q, const ModelSpec& model, const HardwareProfile& hw,
+                   Reply& reply) {
+  SweepOptions options;
+  options.strategy = q.strategy;
+  options.search = search_options(q);
+  const std::vector<int64_t> counts = device_counts(hw, q.max_gpus > 0 ? q.max_gpus : hw.devices());
+  Sweep found = q.fewest ? fewest_devices(model, hw, q.sequence, counts, options)
+                         : sweep(model, hw, {q.sequence}, doubling(counts), options);
+  reply.gap = gap_of(found);
+  reply.considered = found.considered;
+  reply.simulated = found.evaluated;
+  reply.plan = std::move(found.best);
+}
+
+void best(const Question& q, const ModelSpec& model, const HardwareProfile& hw, Reply& reply) {
+  if (q.fewest || q.max_gpus > 0) return best_of_sweep(q, model, hw, reply);
+  if (q.strategy != "auto") {
+    reply.plan = plan_preset(model, hw, q.strategy, q.sequence, search_options(q));
+    return;
+  }
+  SearchResult found = search(model, hw, q.sequence, search_options(q));
+  reply.gap = gap_of(found);
+  reply.considered = found.considered;
+  reply.simulated = found.evaluated;
+  reply.front = std::move(found.pareto);
+  reply.plan = std::move(found.best);
+}
+
+void override_figure(Figure& figure, const std::string& text, const char* flag) {
+  if (text.empty()) return;
+  figure.value = static_cast<double>(parse_bytes(text, flag));
+  figure.source = "assumption: given on the command line";
+}
+
+}  // namespace
+
+Question parse_question(const std::string& line, const std::string& origin) {
+  std::istringstream words(line);
+  std::string verb, flag;
+  words >> verb;
+  Question q;
+  if (verb == "max-seq") {
+    q.verb = Question::Verb::max_seq;
+  } else if (verb != "plan") {
+    throw bad_input("{}: expected plan or max-seq, got \"{}\"", origin, verb);
+  }
+  while (words >> flag) {
+    if (flag == "--no-overlap") {
+      q.parallel.overlap = false;
+    } else if (flag == "--deterministic") {
+      q.deterministic = true;
+    } else {
+      const auto known = flags_with_values().find(flag);
+      std::string value;
+      if (known == flags_with_values().end()) throw bad_input("{}: no flag {}", origin, flag);
+      if (!(words >> value)) throw bad_input("{}: {} lacks its value", origin, flag);
+      known->second(q, value);
+    }
+  }
+  if (q.model.empty() || q.hardware.empty()) {
+    throw bad_input("{}: expected --model and --hw in \"{}\"", origin, line);
+  }
+  if ((q.sequence > 0) != (q.verb == Question::Verb::plan)) {
+    throw bad_input("{}: expected a length for plan, and none for max-seq, in \"{}\"", origin,
+                    line);
+  }
+  return q;
+}
+
+std::string line_of(const Question& q) {
+  const bool plan = q.verb == Question::Verb::plan;
+  std::string line =
+      fmt::format("{} --model {} --hw {}", plan ? "plan" : "max-seq", q.model, q.hardware);
+  const auto add = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) line += fmt::format(" {} {}", flag, value);
+  };
+  const auto count = [&](const char* flag, const std::optional<int64_t>& value) {
+    if (value) line += fmt::format(" {} {}", flag, *value);
+  };
+  const auto positive = [&](const char* flag, int64_t value, int64_t usual) {
+    if (value != usual) line += fmt::format(" {} {}", flag, format_tokens(value));
+  };
+  positive(q.fewest ? "--min-gpus-for" : "--seq", q.sequence, 0);
+  add("--device-memory", q.device_memory);
+  add("--host-memory", q.host_memory);
+  add("--nvme-capacity", q.nvme_capacity);
+  if (q.gpus > 0) count("--gpus", q.gpus);
+  if (q.max_gpus > 0) count("--max-gpus", q.max_gpus);
+  if (!plan || q.strategy != "auto") add("--strategy", q.strategy);
+  positive("--chunk", q.chunk, 0);
+  positive("--granule", q.granule, 256);
+  if (q.micro_batches != 1) count("--micro-batches", q.micro_batches);
+  const ParallelChoice& p = q.parallel;
+  count("--data", p.data);
+  count("--tensor", p.tensor);
+  count("--ring", p.ring);
+  count("--ulysses", p.ulysses);
+  count("--zero", p.zero);
+  count("--pipeline", p.pipeline);
+  if (p.schedule) add("--schedule", *p.schedule);
+  count("--virtual", p.virtual_stages);
+  count("--slices", p.slices);
+  count("--in-flight", p.in_flight);
+  if (!p.overlap) line += " --no-overlap";
+  if (q.deterministic) line += " --deterministic";
+  for (const auto& [objective, name] : kObjectives) {
+    if (objective == q.objective && objective != Objective::throughput) add("--objective", name);
+  }
+  return line;
+}
+
+HardwareProfile hardware_of(const Question& q) {
+  HardwareProfile hw = load_hardware(q.hardware);
+  if (q.gpus > 0) hw = with_devices(hw, q.gpus);
+  override_figure(hw.device.memory_bytes, q.device_memory, "--device-memory");
+  override_figure(hw.host.memory_bytes, q.host_memory, "--host-memory");
+  override_figure(hw.nvme.capacity_bytes, q.nvme_capacity, "--nvme-capacity");
+  validate(hw, line_of(q));
+  return hw;
+}
+
+Reply ask(const Question& q) {
+  const ModelSpec model = load_model(q.model);
+  const HardwareProfile hw = hardware_of(q);
+  Reply reply;
+  const double begin = processor_seconds();
+  try {
+    (q.verb == Question::Verb::max_seq ? longest : best)(q, model, hw, reply);
+  } catch (const Error& e) {
+    reply.refusal = e.what();
+    reply.failed = e.kind() == ErrorKind::failed;
+    reply.bad_input = e.kind() == ErrorKind::bad_input;
+  }
+  reply.processor_seconds = processor_seconds() - begin;
+  if (reply.plan) {
+    reply.tokens = reply.plan->sequence;
+    reply.devices = reply.plan->hardware.devices();
+  }
+  return reply;
+}
+
+}  // namespace longspan::testing

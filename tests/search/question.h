@@ -1,0 +1,66 @@
+// A question to the planner as a person types it, and its answer from the library.
+//
+// A question is a line of the command line's flags, `plan --model llama-3.1-8b --hw h100-80g --seq
+// 128K`: that is how the corpus and the lists of counterexamples hold it, and how a finding is
+// printed, so that it can be pasted. ask() calls what the verb calls. Plain values and pure
+// functions; the answer's time is that of the whole process, so one question is asked at a time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hwprofiles/hardware_profile.h"
+#include "models/model_spec.h"
+#include "planner/search/search.h"
+
+namespace longspan::testing {
+
+struct Question {
+  enum class Verb { plan, max_seq };
+  Verb verb = Verb::plan;
+  std::string model, hardware;
+  std::string device_memory, host_memory, nvme_capacity;  // as typed; empty: as the profile says
+  int64_t gpus = 0;                                       // --gpus; 0: all
+  int64_t max_gpus = 0;                                   // --max-gpus; 0: not asked for
+  int64_t sequence = 0;                                   // --seq; or of --min-gpus-for,
+  bool fewest = false;                                    // where this is set
+  std::string strategy = "auto";
+  Objective objective = Objective::throughput;
+  int64_t chunk = 0;  // 0: not fixed
+  int64_t granule = 256;
+  int64_t micro_batches = 1;
+  bool deterministic = false;
+  ParallelChoice parallel;
+};
+
+/// Throws bad_input, prefixed by `origin`, for a verb, flag or value that there is not. A flag with
+/// a value that is the default may be left out.
+Question parse_question(const std::string& line, const std::string& origin);
+
+/// The line that parse_question() reads back to the same question, without the program's name.
+std::string line_of(const Question& question);
+
+/// All of the machine that the question may use, its overrides in place. Throws bad_input.
+HardwareProfile hardware_of(const Question& question);
+
+struct Reply {
+  std::optional<Plan> plan;   // the best; of max_seq the one of the longest sequence
+  std::string refusal;        // why there is none
+  bool failed = false;        // the refusal is neither no_fit nor bad_input
+  bool bad_input = false;     // ... or it is bad_input
+  int64_t tokens = 0;         // of the plan's sequence
+  int64_t granule = 0;        // MaxSequence::granule
+  int64_t devices = 0;        // of the plan
+  std::vector<Plan> front;    // SearchResult::pareto
+  std::optional<double> gap;  // what the search has proven, where it says so
+  int64_t considered = 0, simulated = 0;
+  double processor_seconds = 0;
+};
+
+/// Never throws for what the planner refuses; throws bad_input for a model or machine that there is
+/// not.
+Reply ask(const Question& question);
+
+}  // namespace longspan::testing
