@@ -155,7 +155,7 @@ bool YamlMap::has(const std::string& key) const {
 }
 
 bool YamlMap::has_map(const std::string& key) const {
-  return has(key) && static_cast<const YAML::Node&>(node_)[key].IsMap();
+  return has(key) && child(key).IsMap();
 }
 
 YAML::Node YamlMap::child(const std::string& key) const {

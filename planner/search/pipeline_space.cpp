@@ -34,7 +34,7 @@ std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const Paral
     return takes_virtual_stages(family, v) ? std::vector{v} : std::vector<int64_t>{};
   }
   std::vector<int64_t> all;
-  for (int64_t v = least; v <= (most == 0 ? 4 : most); v *= 2) all.push_back(v);
+  for (int64_t v = least; v <= (most == 0 ? 8 : most); v *= 2) all.push_back(v);
   return all;
 }
 

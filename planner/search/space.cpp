@@ -68,6 +68,8 @@ std::vector<int64_t> zero_stages(const Parallel& p, const std::optional<int64_t>
 
 bool may_stand(const Strategy& s) {
   const Parallel& p = s.parallel;
+  // What a step waits for storage at its end is not among the times of a schedule's actions.
+  if (p.has_pipeline() && s.optimizer == kNvme) return false;
   if (p.pipeline.slices > 1 && against_slices(s)) return false;
   return s.parameters == kDevice || p.shards() == 1 || p.zero == 3;
 }
