@@ -19,9 +19,13 @@ constexpr int kNvme = static_cast<int>(Tier::nvme);
 // Bounds see less memory than programs need, and packing loses some: the first rounding of a frame
 // leaves room for that. Where candidates turn out too large it leaves more.
 constexpr double kFirstRoom = 0.96;
+constexpr double kNearly = 0.5;    // beyond the limits: what may fit with nothing copied ahead
 constexpr double kSpare = 0.0005;  // of a tier, beyond what was missing
 // What is this much slower than the best is looked at in one rounding only.
 constexpr double kClose = 1.03;
+// The first frame of a kind that is not this much slower tries so many placements of states.
+constexpr double kSpread = 1.25;
+constexpr size_t kStates = 6;
 // Every look at a kind of frame puts its like back by this part, so that other kinds get theirs.
 constexpr double kTired = 0.004;
 // What a plan has to gain to be worth a file, or the last of a memory. Less than the prediction's
@@ -207,21 +211,24 @@ class BestFirst {
     }
   }
 
+  static Candidate with_depths(Candidate c, int64_t prefetch, int64_t window) {
+    c.strategy.prefetch_depth = prefetch;
+    c.strategy.offload_window = window;
+    return c;
+  }
+
   // The first rounding, the second, and the first with copies nearer to and further from their use.
+  // Where memory is what counts, nothing is copied ahead.
   static std::vector<Candidate> looks_of(const std::vector<Rounded>& rounded, Goal goal) {
     std::vector<Candidate> looks;
     for (const Rounded& r : rounded) {
-      if (looks.size() < 2) looks.push_back(r.candidate);
+      if (looks.size() == 2) break;
+      looks.push_back(goal == Goal::fastest ? r.candidate : with_depths(r.candidate, 0, 0));
     }
-    if (looks.empty()) return looks;
+    if (looks.empty() || goal != Goal::fastest) return looks;
     const Candidate first = looks.front();
-    for (const auto& [prefetch, window] : {std::pair{1, 1}, std::pair{4, 3}}) {
-      if (goal != Goal::fastest && prefetch > 1) continue;
-      Candidate other = first;
-      other.strategy.prefetch_depth = prefetch;
-      other.strategy.offload_window = window;
-      looks.push_back(std::move(other));
-    }
+    looks.push_back(with_depths(first, 1, 1));
+    looks.push_back(with_depths(first, 4, 3));
     return looks;
   }
 
@@ -235,8 +242,13 @@ class BestFirst {
       bool any = false;
       double least_missing = kInfinity;
       Room next = room;
-      for (const Candidate& c :
-           looks_of(choice.round(wanted_.goal, room, wanted_.most_seconds), wanted_.goal)) {
+      std::vector<Candidate> looks =
+          looks_of(choice.round(wanted_.goal, room, wanted_.most_seconds), wanted_.goal);
+      // Where states live is what expectations know least about: the first of a kind tries several.
+      bool spread = wanted_.goal == Goal::fastest && !learned_.contains(kind_of(waiting.frame));
+      size_t spread_end = 0;
+      for (size_t i = 0; i < looks.size(); ++i) {
+        const Candidate c = looks[i];
         if (known(c)) continue;
         const Score score = evaluate(c);
         if (allowed(score)) {
@@ -245,7 +257,14 @@ class BestFirst {
           const bool close = own < incumbent_ * kClose;
           learn(waiting, own);
           add(c, score, waiting);
-          if (!close) break;
+          if (std::exchange(spread, false) && own < incumbent_ * kSpread) {
+            for (const Rounded& r : choice.round_each(Group::states, wanted_.goal, room,
+                                                      wanted_.most_seconds, kStates)) {
+              looks.push_back(r.candidate);
+            }
+            spread_end = looks.size();
+          }
+          if (!close && i + 1 >= spread_end) break;
           continue;
         }
         if (score.overflow > 0 && score.overflow < least_missing) {
@@ -253,7 +272,18 @@ class BestFirst {
           next = tightened(room, score.bytes);
         }
         miss(c, score);
-        if (!any) break;
+        if (any || i + 1 < spread_end) continue;
+        // What is copied ahead may be what is too much.
+        const Candidate bare = with_depths(c, 0, 0);
+        if (score.overflow < kNearly && !(bare == c) && !known(bare)) {
+          const Score own = evaluate(bare);
+          if (allowed(own)) {
+            learn(waiting, weighed(own));
+            add(bare, own, waiting);
+            any = true;
+          }
+        }
+        break;
       }
       if (any || least_missing == kInfinity) return;
       room = next;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/units.h"
 
@@ -105,6 +106,34 @@ std::vector<Rounded> FrameChoice::round(Goal goal, const Room& room, double most
   std::stable_sort(found.begin(), found.end(),
                    [](const Rounded& a, const Rounded& b) { return a.bound < b.bound; });
   if (found.size() > kMostRounded) found.resize(kMostRounded);
+  return found;
+}
+
+std::vector<Rounded> FrameChoice::round_each(Group group, Goal goal, const Room& room,
+                                             double most_seconds, size_t most) const {
+  const auto g = static_cast<size_t>(group);
+  const RelaxationGoal wanted = relaxation_goal(goal, room, most_seconds, true);
+  std::vector<std::pair<double, std::vector<uint64_t>>> ways;
+  for (size_t v = 0; v < values_[g].size(); ++v) {
+    std::vector<uint64_t> allowed = allowed_with(room);
+    if ((allowed[g] >> v & 1) == 0) continue;
+    allowed[g] = uint64_t{1} << v;
+    const Mixture mixture = relaxation_.solve(wanted, allowed);
+    if (mixture.overflow == 0) ways.emplace_back(mixture.objective, std::move(allowed));
+  }
+  std::stable_sort(ways.begin(), ways.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (ways.size() > most) ways.resize(most);
+  std::vector<Rounded> found;
+  for (const auto& [objective, allowed] : ways) {
+    std::vector<Rounded> rounded;
+    int solves = 0;
+    round(wanted, allowed, solves, rounded);
+    const auto best =
+        std::min_element(rounded.begin(), rounded.end(),
+                         [](const Rounded& a, const Rounded& b) { return a.bound < b.bound; });
+    if (best != rounded.end()) found.push_back(*best);
+  }
   return found;
 }
 

@@ -39,6 +39,10 @@ class FrameChoice {
   /// Candidates near the best mixture, the best first by their own bounds.
   std::vector<Rounded> round(Goal goal, const Room& room, double most_seconds) const;
 
+  /// The best rounding for each of the `most` most promising values of one group.
+  std::vector<Rounded> round_each(Group group, Goal goal, const Room& room, double most_seconds,
+                                  size_t most) const;
+
   const Candidate& frame() const { return frame_; }
 
  private:

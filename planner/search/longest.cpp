@@ -196,10 +196,7 @@ class Longest {
     for (int tier = 0; tier < 2; ++tier) room[tier] *= kFirstRoom;
     for (int round = 0; round < kRounds; ++round) {
       const auto may = [&](int64_t count) {
-        const std::optional<Candidate> c = frame(shape, count * step);
-        return c && FrameChoice(evaluator_, *c, options_)
-                            .expect(Goal::fastest, room, wanted_.most_seconds)
-                            .overflow == 0;
+        return candidate_at(shape, count * step, room).has_value();
       };
       const int64_t low = std::max(beyond + 1, ceil_div(shortest_of(shape), step));
       if (low >= high || !may(low)) return;
@@ -224,10 +221,10 @@ class Longest {
     const std::optional<Candidate> c = frame(shape, length);
     if (!c) return std::nullopt;
     std::vector<Rounded> rounded =
-        FrameChoice(evaluator_, *c, options_).round(Goal::roomiest, room, wanted_.most_seconds);
+        FrameChoice(evaluator_, *c, options_).round(Goal::fastest, room, wanted_.most_seconds);
     if (rounded.empty()) return std::nullopt;
     Candidate best = rounded.front().candidate;
-    best.strategy.prefetch_depth = best.strategy.offload_window = 1;
+    best.strategy.prefetch_depth = best.strategy.offload_window = 0;
     return best;
   }
 

@@ -18,10 +18,10 @@ constexpr double kFrontSlack = 0.02;  // a line of the front that saves less is 
 // Ops of the programs that are looked at: many chunks make a step slower long before they make it
 // fit, so the fastest and the ends of the front are looked for among moderate programs.
 constexpr int64_t kFastOps = 600'000;
-constexpr int64_t kEndOps = 150'000;
+constexpr int64_t kEndOps = 400'000;
 constexpr int64_t kMostOps = 20'000'000;  // of programs that are priced by what repeats in them
-constexpr Effort kEndEffort = {.evaluations = 60, .refinements = 0, .exact = 5, .attempts = 3};
-constexpr Effort kLargeEffort = {.evaluations = 60, .refinements = 12, .exact = 8, .attempts = 4};
+constexpr Effort kEndEffort = {.evaluations = 60, .refinements = 60, .exact = 6, .attempts = 3};
+constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
 constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 40, .attempts = 6};
 
 Goal goal_of(Objective objective) {
@@ -66,7 +66,7 @@ class Search {
       Found last = roomiest();
       if (!last.best) refuse(evaluator_, hw_, sequence_, last.nearest ? last : found);
       found.best = last.best;
-      found.fitting.push_back(*last.best);
+      if (goal == Goal::fastest) found = faster_of(last);
     }
     SearchResult result;
     const double measure = measure_of(goal, found.best->score, evaluator_.limits());
@@ -120,6 +120,21 @@ class Search {
     if (all.size() == listed.size()) return found;
     Found last = best_first(evaluator_, all, space_, any, kLastEffort, progress_);
     return last.best || last.nearest ? last : found;
+  }
+
+  // The fastest of the layout and the chunk that something was found to fit with.
+  Found faster_of(const Found& any) {
+    const Candidate& c = any.best->candidate;
+    std::vector<Candidate> alike =
+        frames_of(model_, hw_, sequence_, space_, {false, kMostOps});
+    std::erase_if(alike, [&](const Candidate& other) {
+      Parallel p = other.strategy.parallel;
+      p.zero = c.strategy.parallel.zero;
+      return !(p == c.strategy.parallel) || other.strategy.chunk_tokens != c.strategy.chunk_tokens;
+    });
+    Found found = best_first(evaluator_, alike, space_, wanted(Goal::fastest), kLargeEffort, progress_);
+    if (found.best && found.best->score.seconds < any.best->score.seconds) return found;
+    return any;
   }
 
   Plan plan_of(const Scored& s) const { return evaluator_.plan(s.candidate, s.score); }
