@@ -63,7 +63,8 @@ std::vector<Candidate> refinements_of(const Candidate& c, const Evaluator& evalu
   set(&Strategy::idle, std::vector<Tier>{Tier::device, Tier::host});
   set(&Strategy::backward_order,
       std::vector<BackwardOrder>{BackwardOrder::q_outer, BackwardOrder::kv_outer});
-  for (const Strategy& s : values_of(c, options, nvme)[static_cast<size_t>(Group::states)]) add(s);
+  const GroupValues values = values_of(c, options, nvme);
+  for (const Strategy& s : values[static_cast<size_t>(Group::states)]) add(s);
   if (p.replicas() > 1 && !options.parallel.zero) {
     for (int64_t zero = 0; zero <= 3; ++zero) {
       Strategy s = c.strategy;
