@@ -18,8 +18,12 @@ constexpr int64_t kFirst = 1024;  // tokens asked about first
 constexpr double kFirstRoom = 0.97;
 constexpr double kSpare = 0.0005;
 constexpr int64_t kMostOps = 1'000'000;
+// Ops that are laid out in all, and that a layout counts as at least: a few seconds.
+constexpr int64_t kEffortOps = 12'000'000;
+constexpr int64_t kLeastOps = 20'000;
 constexpr double kRoomy = 0.6;     // of the device
 constexpr int kRounds = 4;         // roundings of a shape, each with less room
+constexpr int kShorter = 6;     // lengths laid out below one that packs badly
 constexpr int kLooks = 12;         // shapes that are verified without being longer than the best
 constexpr double kAlike = 0.005;   // of the longest
 constexpr double kHopeless = 0.8;  // of the longest bound: shapes that are not kept
@@ -67,6 +71,13 @@ class Longest {
   }
 
  private:
+  // Arenas, as long as there is effort left; then as if all were too large.
+  TierBytes laid_out(const Candidate& c) {
+    if (effort_ <= 0) return {INT64_MAX / 4, INT64_MAX / 4, INT64_MAX / 4};
+    effort_ -= std::max(kLeastOps, ops_estimate(evaluator_.request(c)));
+    return evaluator_.arenas(c);
+  }
+
   /// A shape, and up to which length it may fit.
   struct Hope {
     FrameShape shape;
@@ -194,7 +205,7 @@ class Longest {
     int64_t high = hope.length / step + 1;
     Room room = room_;
     for (int tier = 0; tier < 2; ++tier) room[tier] *= kFirstRoom;
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kRounds && effort_ > 0; ++round) {
       const auto may = [&](int64_t count) {
         return candidate_at(shape, count * step, room).has_value();
       };
@@ -204,11 +215,13 @@ class Longest {
       const std::optional<Candidate> c = candidate_at(shape, count * step, room);
       if (!c) return;
       TierBytes bytes = evaluator_.live(*c);
-      if (evaluator_.overflow(bytes) == 0) bytes = evaluator_.arenas(*c);
+      if (evaluator_.overflow(bytes) == 0) bytes = laid_out(*c);
       if (evaluator_.overflow(bytes) == 0) {
         extend(*c, shape, count, high, found);
         return;
       }
+      // The same knobs fit a shorter length; with less room other knobs may fit a longer one.
+      shorten(*c, shape, std::max(low, found.fits.candidate.sequence / step + 1), count, found);
       for (int tier = 0; tier < kTierCount; ++tier) {
         const double share = static_cast<double>(bytes[tier]) /
                              std::max(1.0, static_cast<double>(evaluator_.limits()[tier]));
@@ -248,7 +261,7 @@ class Longest {
     const auto fits = [&](int64_t count) {
       const std::optional<Candidate> other = at_length(c, shape, count * step);
       if (!other || evaluator_.overflow(evaluator_.live(*other)) > 0) return false;
-      return evaluator_.overflow(evaluator_.arenas(*other)) == 0;
+      return evaluator_.overflow(laid_out(*other)) == 0;
     };
     // In growing steps, and back; packing makes a few lengths fit that lie behind one that does
     // not.
@@ -265,6 +278,26 @@ class Longest {
     found.fits.candidate = *best;
     found.step = std::max(step, low / 512 * step);
     found.refused = at_length(c, shape, low * step + found.step).value_or(found.fits.candidate);
+  }
+
+  // With the knobs of a candidate: the longest length that fits from `low` on, below `high`.
+  void shorten(const Candidate& c, const FrameShape& shape, int64_t low, int64_t high,
+               LongestFound& found) {
+    const int64_t step = step_of(shape);
+    const auto lives = [&](int64_t count) {
+      const std::optional<Candidate> other = at_length(c, shape, count * step);
+      return other && evaluator_.overflow(evaluator_.live(*other)) == 0;
+    };
+    if (low >= high || !lives(low)) return;
+    const int64_t most = boundary(low, high, lives);
+    for (int64_t count = most, looks = 0; count > low && looks < kShorter; ++looks) {
+      const std::optional<Candidate> other = at_length(c, shape, count * step);
+      if (other && evaluator_.overflow(laid_out(*other)) == 0) {
+        extend(c, shape, count, high, found);
+        return;
+      }
+      count -= std::max<int64_t>(1, count / 32);
+    }
   }
 
   // What the least length needs at least, where not even that fits.
@@ -290,6 +323,7 @@ class Longest {
   const LongestWanted& wanted_;
   Room room_ = {1, 1, 1};
   std::vector<FrameShape> shapes_;
+  int64_t effort_ = kEffortOps;
 };
 
 }  // namespace
