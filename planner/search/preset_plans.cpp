@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/program/ops_estimate.h"
 #include "planner/search/grids.h"
 #include "planner/search/knobs.h"
 #include "planner/strategy/validity.h"
@@ -15,6 +16,9 @@ namespace {
 constexpr int64_t kPaddings = 24;     // lengths tried for one that packs badly ...
 constexpr int64_t kMostPadding = 24;  // ... up to this part of it more
 constexpr int64_t kLooks = 48;  // lengths between the last that surely fits and the last that may
+constexpr int64_t kFewestLooks = 4;
+constexpr int64_t kLookOps = 2'000'000;  // laid out in all
+constexpr int64_t kMostOps = 400'000;
 constexpr int64_t kMostChunks = 256;
 constexpr int64_t kLeastChunk = 1024;  // tokens of a rank
 
@@ -55,6 +59,8 @@ std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence
   c.strategy.gradients = way.placement.gradients;
   c.strategy.optimizer = way.placement.optimizer;
   if (!is_valid(c.strategy, model_, sequence)) return std::nullopt;
+  // Of the chunks that a preset leaves open, those that make moderate programs.
+  if (way.chunks > 1 && ops_estimate(evaluator_.request(c)) > kMostOps) return std::nullopt;
   return c;
 }
 
@@ -146,8 +152,11 @@ PresetPlans::Longest PresetPlans::longest(int64_t granule, int64_t most) {
     const int64_t may = boundary(beyond + 1, std::min(high, most / step + 1), false);
     // Packing is uneven: the longest of some lengths that fit, from the longest down.
     int64_t found = 0, refused = may + 1;
-    for (int64_t i = 0; i <= kLooks && found == 0; ++i) {
-      const int64_t count = may - (may - beyond) * i / kLooks / 4;
+    const std::optional<Candidate> longest_hoped = candidate(way, may * step);
+    const int64_t ops = longest_hoped ? ops_estimate(evaluator_.request(*longest_hoped)) : 1;
+    const int64_t looks = std::clamp(kLookOps / std::max<int64_t>(1, ops), kFewestLooks, kLooks);
+    for (int64_t i = 0; i <= looks && found == 0; ++i) {
+      const int64_t count = may - (may - beyond) * i / looks / 4;
       if (count <= beyond || count >= refused) continue;
       (fits(count, true) ? found : refused) = count;
     }
