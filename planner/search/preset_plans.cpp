@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/search/grids.h"
-#include "planner/search/knobs.h"
 #include "planner/strategy/validity.h"
 
 namespace longspan {

@@ -8,9 +8,9 @@
 #include "planner/evaluate/evaluate.h"
 #include "planner/explain/analysis.h"
 #include "planner/program/layout.h"
-#include "planner/search/knobs.h"
 #include "planner/search/search.h"
 #include "planner/simulate/simulate.h"
+#include "tests/planner/corner_strategies.h"
 #include "tests/planner/random_plan.h"
 #include "tests/planner/random_strategy.h"
 
@@ -68,7 +68,7 @@ TEST_CASE("bounds are close where little can be hidden") {
   const HardwareProfile hw = load_hardware("h100-80g");
   const CostModel cost(hw, DType::bfloat16);
   StepRequest request{load_model("llama-3.1-8b"), {}, 65536, 1, DType::bfloat16};
-  request.strategy = everything_kept({{}, 65536, 65536});
+  request.strategy = testing::everything_kept({{}, 65536, 65536});
   const Evaluation exact = evaluate(request, cost);
   const Bound bound = Bounds(request, cost).of(request.strategy);
   CHECK(bound.step_seconds >= 0.98 * exact.step_seconds);
@@ -92,9 +92,9 @@ TEST_CASE("bounds never discard the winner") {
     CHECK(found.evaluated < found.considered);
 
     const CostModel cost(hw, DType::float32);
-    const Shape shape{{}, sequence, 1024};
-    std::vector<Strategy> all = {everything_away(shape, {})};
-    for (const Knob& knob : knobs(model, shape, false, {})) {
+    const testing::Shape shape{{}, sequence, 1024};
+    std::vector<Strategy> all = {testing::everything_away(shape)};
+    for (const testing::Knob& knob : testing::knobs(model, shape, false)) {
       const bool structural = knob.name == "states" || knob.name == "layer_input" ||
                               knob.name == "mlp_inner" || knob.name == "attention_out" ||
                               knob.name == "block" || knob.name == "kv";
