@@ -246,8 +246,10 @@ TEST_CASE("schedules that cut by work are planned with slices of equal work, too
     const auto even = [](const Pipeline& p) { return !p.equal_work; };
     CHECK(std::any_of(all.begin(), all.end(), even));
     CHECK(std::all_of(all.begin(), all.end(), even) == !uneven);
-    Pipeline by_work = all.front();
-    by_work.equal_work = true;
+    Strategy by_work;
+    by_work.parallel.pipeline = all.front();
+    by_work.parallel.pipeline.equal_work = true;
+    by_work.chunk_tokens = by_work.block_tokens = 131072 / pipeline.slices;
     if (uneven) {
       CHECK_NOTHROW(validate(by_work, model, 131072, "test"));
     } else {
