@@ -542,17 +542,8 @@ Demand Bounds::demand(const Strategy& strategy) {
 }
 
 Bound Bounds::of(const Strategy& strategy) {
-  State& state = *state_;
-  Table& t = state.table_of(strategy);
-  const Busy busy = state.busy(strategy, t);
   const Demand rows = demand(strategy);
-  Bound bound;
-  bound.step_seconds = rows.step_seconds();
-  bound.likely_seconds = std::max(bound.step_seconds, busy.likely_step());
-  bound.loss_each = busy.loss;
-  bound.likely_each = busy.likely_microbatches() / static_cast<double>(state.request.micro_batches);
-  bound.peak_bytes = rows.peak_bytes();
-  return bound;
+  return {rows.step_seconds(), rows.peak_bytes()};
 }
 
 }  // namespace longspan

@@ -25,14 +25,10 @@
 
 namespace longspan {
 
+/// What a step takes at least, and the arenas of a rank.
 struct Bound {
-  double step_seconds = 0;  // at least
-  /// No bounds but likely: forward, backward and update one after the other, each as long as its
-  /// busiest stream, where compute waits for exchanges that nothing else is there to hide. Of a
-  /// step, and of what every microbatch adds to it.
-  double likely_seconds = 0, likely_each = 0;
-  double loss_each = 0;                          // of a microbatch, that compute is at the loss
-  std::array<int64_t, kTierCount> peak_bytes{};  // at least, of the arenas
+  double step_seconds = 0;
+  std::array<int64_t, kTierCount> peak_bytes{};
 };
 
 /// At least these arenas. REQUIRES: the strategy is valid for the length.
@@ -48,11 +44,11 @@ class Bounds {
 
   /// REQUIRES: the strategy is valid for the length.
   Bound of(const Strategy& strategy);
-  /// The rows that of() takes the largest of. REQUIRES: as of().
+  /// The rows whose largest of() takes, before they become one figure each. REQUIRES: as of().
   Demand demand(const Strategy& strategy);
   /// Sizes of what does not depend on a tile. REQUIRES: as of(). Until the next call.
   const TensorBytes& tensors(const Strategy& strategy);
-  int64_t considered() const;  // calls of of() so far
+  int64_t considered() const;  // calls of of() and demand() so far
 
  private:
   struct State;

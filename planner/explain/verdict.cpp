@@ -12,7 +12,7 @@
 #include "planner/evaluate/bounds.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/explain/analysis.h"
-#include "planner/search/knobs.h"
+#include "planner/program/ops_estimate.h"
 #include "planner/simulate/simulate.h"
 #include "planner/strategy/validity.h"
 
@@ -21,6 +21,8 @@ namespace {
 
 constexpr double kSame = 5e-3;  // of the step: no prediction tells less apart
 constexpr size_t kTries = 6;    // layouts that are looked at for one lift
+// Neighbours of more ops take too long, unless the plan itself has as many.
+constexpr int64_t kMostOps = 250'000;
 
 Obstacle resource_of(Stream stream) {
   switch (stream) {
@@ -140,12 +142,11 @@ bool NeighbourJudge::is_invalid(Verdict& verdict) const {
     verdict.lift = std::move(violation->advice);
     return true;
   }
-  const int64_t chunks = plan_.sequence / s.parallel.ring / s.chunk_tokens;
-  const int64_t most = most_chunks(plan_.model.layers, s.kv == Tier::host);
-  const int64_t own = plan_.sequence / plan_.strategy.parallel.ring / plan_.strategy.chunk_tokens;
-  if (chunks <= std::max(most, own)) return false;
+  const int64_t ops = ops_estimate(request_of(s));
+  if (ops <= std::max(kMostOps, ops_estimate(step_request(plan_)))) return false;
   verdict.obstacle = Obstacle::rules;
-  verdict.reason = fmt::format("{} chunks, more than are looked at", chunks);
+  verdict.reason = fmt::format("{} chunks in {} ops, more than are looked at",
+                               plan_.sequence / s.parallel.ring / s.chunk_tokens, ops);
   verdict.lift = "a larger chunk";
   return true;
 }

@@ -171,9 +171,6 @@ Reason of_slices(const PipelineQuestion& q) {
         "{} microbatches of {} slices pass a stage {} times in a step; plans have {} at most",
         q.micro_batches, slices, q.micro_batches * slices, kMostPasses);
   }
-  if (q.sequence > 0 && q.sequence % slices != 0) {
-    return fmt::format("{} slices do not divide {} tokens", slices, q.sequence);
-  }
   return std::nullopt;
 }
 

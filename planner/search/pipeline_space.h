@@ -12,7 +12,6 @@
 #include "hwprofiles/hardware_profile.h"
 #include "planner/schedule/registry.h"
 #include "planner/search/grids.h"
-#include "planner/search/knobs.h"
 #include "planner/search/pipeline_refusal.h"
 
 namespace longspan {

@@ -7,7 +7,6 @@
 #include "base/units.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/search/grids.h"
-#include "planner/search/knobs.h"
 #include "planner/strategy/validity.h"
 
 namespace longspan {

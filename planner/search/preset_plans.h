@@ -13,8 +13,8 @@
 
 #include "planner/evaluate/evaluator.h"
 #include "planner/search/best_first.h"
-#include "planner/search/knobs.h"
 #include "planner/search/space.h"
+#include "planner/strategy/presets.h"
 
 namespace longspan {
 
@@ -40,11 +40,7 @@ class PresetPlans {
   struct Way {
     StatePlacement placement;
     int64_t chunks = 0;  // of a sequence; 0: the preset does not chunk, or the chunk is fixed
-    bool same_states(const Way& other) const {
-      return placement.parameters == other.placement.parameters &&
-             placement.gradients == other.placement.gradients &&
-             placement.optimizer == other.placement.optimizer;
-    }
+    bool same_states(const Way& other) const { return placement == other.placement; }
   };
   std::optional<Candidate> candidate(const Way& way, int64_t sequence) const;
   /// Those with states in one place after those with states in another, most on the device first.

@@ -149,6 +149,16 @@ const Preset& preset_named(std::string_view name) {
   throw bad_input("unknown strategy \"{}\": expected auto or one of {}", name, list);
 }
 
+std::vector<StatePlacement> preset_placements(std::string_view name, const Parallel& grid) {
+  constexpr Tier device = Tier::device, host = Tier::host;
+  std::vector<StatePlacement> placements = {{device, device, device}};
+  if (!preset_named(name).may_offload_states) return placements;
+  placements.push_back({device, device, host});
+  placements.push_back({device, host, host});
+  if (grid.shards() == 1 || grid.zero == 3) placements.push_back({host, host, host});
+  return placements;
+}
+
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
   for (const Preset& preset : kPresets) names.emplace_back(preset.name);

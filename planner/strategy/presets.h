@@ -37,6 +37,17 @@ std::span<const Preset> presets();
 /// Throws bad_input that lists all for a name that there is none of.
 const Preset& preset_named(std::string_view name);
 
+/// Where parameters, gradients and optimizer states live.
+struct StatePlacement {
+  Tier parameters, gradients, optimizer;
+  bool operator==(const StatePlacement&) const = default;
+};
+
+/// Where a preset may put states on a grid, in the order to try them: from all on the device to all
+/// on the host. Parameters leave it where they are whole on a rank, or gathered from shards. Throws
+/// as preset_named().
+std::vector<StatePlacement> preset_placements(std::string_view name, const Parallel& grid);
+
 std::vector<std::string> preset_names();
 bool is_grid_preset(std::string_view name);     ///< Preset::only_a_grid; false for other names
 bool is_chunked_preset(std::string_view name);  ///< Preset::chunked; false for other names

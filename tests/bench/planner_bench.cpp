@@ -14,10 +14,10 @@
 #include "models/catalog.h"
 #include "planner/evaluate/bounds.h"
 #include "planner/evaluate/fast_path.h"
-#include "planner/search/knobs.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
 #include "tests/bench/seconds_of.h"
+#include "tests/planner/corner_strategies.h"
 
 namespace longspan {
 namespace {
@@ -57,13 +57,13 @@ bool bench_bounds() {
   Bounds bounds(request, cost);
   const double seconds = seconds_of([&] {
     for (const Parallel& grid : grids(model, hw, {})) {
-      const Shape shape{grid, sequence / grid.ring, sequence / grid.ring / 16};
-      const std::vector<Knob> all = knobs(model, shape, true, {});
-      for (const Knob& a : all) {
+      const testing::Shape shape{grid, sequence / grid.ring, sequence / grid.ring / 16};
+      const std::vector<testing::Knob> all = testing::knobs(model, shape, true);
+      for (const testing::Knob& a : all) {
         for (const auto& set_a : a.values) {
-          Strategy first = everything_away(shape, {});
+          Strategy first = testing::everything_away(shape);
           set_a(first);
-          for (const Knob& b : all) {
+          for (const testing::Knob& b : all) {
             for (const auto& set_b : b.values) {
               Strategy second = first;
               set_b(second);
@@ -94,9 +94,9 @@ bool bench_fast_path() {
       for (const std::string& preset : preset_names()) {
         strategies.push_back(make_preset(preset, model, sequence, 4096));
       }
-      strategies.push_back(everything_away({{}, sequence, 4096}, {}));
-      strategies.push_back(everything_kept({{}, sequence, 4096}));
-      strategies.push_back(everything_away({{}, sequence, sequence}, {}));
+      strategies.push_back(testing::everything_away({{}, sequence, 4096}));
+      strategies.push_back(testing::everything_kept({{}, sequence, 4096}));
+      strategies.push_back(testing::everything_away({{}, sequence, sequence}));
       for (Strategy& s : strategies) {
         for (const int64_t tile : {256, 512, 1024, 2048, 4096}) {
           s.mlp_tile = s.loss_tile = tile;

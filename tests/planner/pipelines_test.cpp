@@ -246,8 +246,10 @@ TEST_CASE("schedules that cut by work are planned with slices of equal work, too
     const auto even = [](const Pipeline& p) { return !p.equal_work; };
     CHECK(std::any_of(all.begin(), all.end(), even));
     CHECK(std::all_of(all.begin(), all.end(), even) == !uneven);
-    Pipeline by_work = all.front();
-    by_work.equal_work = true;
+    Strategy by_work;
+    by_work.parallel.pipeline = all.front();
+    by_work.parallel.pipeline.equal_work = true;
+    by_work.chunk_tokens = by_work.block_tokens = 131072 / pipeline.slices;
     if (uneven) {
       CHECK_NOTHROW(validate(by_work, model, 131072, "test"));
     } else {
@@ -289,7 +291,6 @@ TEST_CASE("what rules every pipeline out is named") {
       {with(of_four("1f1b"), &Choice::tensor, 3), 0, 0, "no grid of tensor 3"},
       {with(with(of_four("seq1f1b"), &Choice::slices, 4), &Choice::ring, 2), 0, 0,
        "without a ring"},
-      {with(of_four("seq1f1b"), &Choice::slices, 3), 4, 32768, "3 slices do not divide 32768"},
       {with(of_four("seq1f1b"), &Choice::slices, 64), 16, 32768, "1024 times in a step"},
       {of_four("dualpipe-v"), 3, 32768, "takes 8 microbatches or more; got 3"},
       {of_four("interleaved-zb"), 9, 32768, "9 microbatches"},
@@ -314,8 +315,18 @@ TEST_CASE("what rules every pipeline out is named") {
   // Named by what the search throws where it has the question.
   ParallelChoice few = of_four("dualpipe-v");
   CHECK_THAT(none_takes({model, hw, few, 3, 32768}).what(), Contains("8 microbatches or more"));
+  few = with(of_four("seq1f1b"), &Choice::slices, 64);
+  CHECK_THAT(none_suits({model, hw, few, 16, 32768}).what(), Contains("1024 times in a step"));
+  // A length that slices do not divide is padded.
   few = with(of_four("seq1f1b"), &Choice::slices, 3);
-  CHECK_THAT(none_suits({model, hw, few, 4, 32768}).what(), Contains("do not divide 32768"));
+  CHECK_FALSE(pipeline_refusal({model, hw, few, 4, 32768}));
+  SearchOptions three;
+  three.parallel = few;
+  three.micro_batches = 4;
+  const Plan padded = search(model, hw, 32768, three).best;
+  CHECK(padded.strategy.parallel.pipeline.slices == 3);
+  CHECK(padded.sequence % 3 == 0);
+  CHECK(padded.sequence - 32768 <= 32768 / 256);
 }
 
 }  // namespace longspan

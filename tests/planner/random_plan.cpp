@@ -8,8 +8,8 @@
 #include "models/catalog.h"
 #include "planner/plan/plan.h"
 #include "planner/search/grids.h"
-#include "planner/search/knobs.h"
 #include "planner/strategy/validity.h"
+#include "tests/planner/corner_strategies.h"
 
 namespace longspan::testing {
 namespace {
@@ -41,9 +41,8 @@ RandomPlan random_plan(uint64_t seed) {
     const Shape shape{grid, chunk * chunks, chunk};
     request.sequence = shape.share * grid.ring;
     request.model = fit_positions(request.model, request.sequence);
-    request.strategy = random() % 2 == 0 ? everything_away(shape, {}) : everything_kept(shape);
-    for (const Knob& knob :
-         knobs(request.model, shape, plan.hw.nvme.capacity_bytes.value > 0, {})) {
+    request.strategy = random() % 2 == 0 ? everything_away(shape) : everything_kept(shape);
+    for (const Knob& knob : knobs(request.model, shape, plan.hw.nvme.capacity_bytes.value > 0)) {
       knob.values[random() % knob.values.size()](request.strategy);
     }
   } while (!is_valid(plan.request.strategy, plan.request.model, plan.request.sequence));

@@ -7,9 +7,9 @@
 #include "models/catalog.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/evaluate/fast_path.h"
-#include "planner/search/knobs.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
+#include "tests/planner/corner_strategies.h"
 
 namespace longspan {
 namespace {
@@ -42,7 +42,7 @@ SearchOptions chunks_of(int64_t tokens) {
 }
 
 Strategy streamed(int64_t sequence, int64_t chunk) {
-  Strategy s = everything_away({{}, sequence, chunk}, {});
+  Strategy s = testing::everything_away({{}, sequence, chunk});
   s.parameters = s.gradients = s.optimizer = Tier::device;
   return s;
 }

@@ -1,17 +1,12 @@
-#include "planner/search/knobs.h"
+#include "tests/planner/corner_strategies.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "planner/strategy/presets.h"
 
-namespace longspan {
+namespace longspan::testing {
 namespace {
-
-// Ops a program may have before laying it out takes noticeable time, and ops per chunk pair.
-constexpr double kOpBudget = 250e3;
-constexpr double kOpsPerPair = 17;
-constexpr int64_t kMostChunks = 128;
 
 // A ring works on a layer that lies on the device.
 bool may_stream(const Shape& shape) { return shape.chunk < shape.share && shape.grid.ring == 1; }
@@ -36,30 +31,15 @@ std::vector<int64_t> zero_stages(const Parallel& grid, std::optional<int64_t> fi
   return {0, 1, 2, 3};
 }
 
-}  // namespace
-
-const std::vector<StatePlacement>& state_placements(bool with_nvme) {
+std::vector<StatePlacement> state_placements(bool with_nvme) {
   constexpr Tier device = Tier::device, host = Tier::host, nvme = Tier::nvme;
-  static const std::vector<StatePlacement> memory = {
+  std::vector<StatePlacement> all = {
       {device, device, device}, {device, device, host}, {device, host, host}, {host, host, host}};
-  static const std::vector<StatePlacement> all = [] {
-    std::vector<StatePlacement> placements = memory;
-    placements.push_back({device, host, nvme});
-    placements.push_back({host, host, nvme});
-    return placements;
-  }();
-  return with_nvme ? all : memory;
+  if (with_nvme) all.insert(all.end(), {{device, host, nvme}, {host, host, nvme}});
+  return all;
 }
 
-std::vector<StatePlacement> preset_placements(const std::string& preset, const Parallel& grid) {
-  const bool may_offload = preset_named(preset).may_offload_states;
-  std::vector<StatePlacement> placements;
-  for (const StatePlacement& p : state_placements(false)) {
-    if (!may_offload && p.optimizer != Tier::device) break;
-    if (p.parameters == Tier::device || parameters_may_leave(grid)) placements.push_back(p);
-  }
-  return placements;
-}
+}  // namespace
 
 Strategy everything_kept(const Shape& shape) {
   Strategy s;
@@ -67,7 +47,6 @@ Strategy everything_kept(const Shape& shape) {
   s.parallel = shape.grid;
   s.chunk_tokens = shape.chunk;
   s.block_tokens = shape.share;
-  s.deterministic = shape.deterministic;
   return s;
 }
 
@@ -186,10 +165,4 @@ std::vector<Strategy> lean_strategies(const ModelSpec& model, const Shape& shape
   return all;
 }
 
-int64_t most_chunks(int64_t layers, bool streams_kv) {
-  if (!streams_kv) return kMostChunks;
-  const double pairs = kOpBudget / (kOpsPerPair * static_cast<double>(layers));
-  return std::clamp<int64_t>(static_cast<int64_t>(std::sqrt(2 * pairs)), 4, kMostChunks);
-}
-
-}  // namespace longspan
+}  // namespace longspan::testing
