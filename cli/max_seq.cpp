@@ -8,6 +8,7 @@
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/plan_text.h"
+#include "cli/question_flags.h"
 #include "cli/terminal.h"
 #include "models/catalog.h"
 #include "planner/search/search.h"
@@ -19,21 +20,16 @@ namespace {
 struct Flags {
   std::string model;
   HardwareFlags hardware;
-  ParallelFlags parallel;
+  QuestionFlags question;
   std::string strategy = "all";
   std::string granule = "256";
-  std::string chunk;
-  int64_t micro_batches = 1;
-  bool deterministic = false;
+  std::string output;
 };
 
 MaxSequenceOptions options_of(const Flags& flags) {
   MaxSequenceOptions options;
   options.granule = parse_tokens(flags.granule, "--granule");
-  if (!flags.chunk.empty()) options.chunk_tokens = parse_tokens(flags.chunk, "--chunk");
-  options.micro_batches = flags.micro_batches;
-  options.deterministic = flags.deterministic;
-  options.parallel = flags.parallel.load();
+  flags.question.load(options);
   return options;
 }
 
@@ -141,7 +137,7 @@ int run(const Flags& flags, bool json) {
     print_json({{"model", model.name},
                 {"hardware", hw.name},
                 {"capacity", tiers_json(capacities(hw))},
-                {"micro_batches", flags.micro_batches},
+                {"micro_batches", options.micro_batches},
                 {"devices", hw.devices()},
                 {"results", std::move(list)}});
   } else {
@@ -162,14 +158,12 @@ void add_max_seq(Verb& program) {
                   "Model: a catalog name, a YAML file, or a Hugging Face config.json or folder")
       .required();
   flags->hardware.add_to(verb);
-  flags->parallel.add_to(verb);
   verb.add_option("--strategy", flags->strategy,
                   "A preset, auto (the whole space of knobs), or all");
   verb.add_option("--granule", flags->granule, "Step in which unchunked strategies grow");
-  verb.add_option("--chunk", flags->chunk, "Attention chunk of chunked strategies; else the best");
-  verb.add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step")
-      .within(1, 4096);
-  add_deterministic_flag(verb, flags->deterministic);
+  flags->question.add_to(verb, "Attention chunk of chunked strategies; else the best");
+  verb.add_option("-o,--output", flags->output,
+                  "Where the plan of the longest is written: auto's, or the one strategy's");
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

@@ -10,6 +10,7 @@
 #include "cli/inputs.h"
 #include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
+#include "cli/question_flags.h"
 #include "cli/terminal.h"
 #include "models/catalog.h"
 #include "planner/explain/rival.h"
@@ -22,15 +23,12 @@ namespace {
 struct Flags {
   std::string model;
   HardwareFlags hardware;
-  ParallelFlags parallel;
+  QuestionFlags question;
   std::string sequences;
   int64_t max_gpus = 0;  // 0: not asked for
   std::string min_gpus_for;
   std::string strategy = "auto";
-  std::string chunk;
   std::string objective = "throughput";
-  int64_t micro_batches = 1;
-  bool deterministic = false;
   std::string output;
 };
 
@@ -59,10 +57,7 @@ SweepOptions options_of(const Flags& flags) {
   options.search.objective = flags.objective == "memory"        ? Objective::memory
                              : flags.objective == "host-memory" ? Objective::host_memory
                                                                 : Objective::throughput;
-  if (!flags.chunk.empty()) options.search.chunk_tokens = parse_tokens(flags.chunk, "--chunk");
-  options.search.micro_batches = flags.micro_batches;
-  options.search.deterministic = flags.deterministic;
-  options.search.parallel = flags.parallel.load();
+  flags.question.load(options.search);
   return options;
 }
 
@@ -251,7 +246,6 @@ void add_plan(Verb& program) {
                   "Model: a catalog name, a YAML file, or a Hugging Face config.json or folder")
       .required();
   flags->hardware.add_to(verb);
-  flags->parallel.add_to(verb);
   verb.add_option("--seq", flags->sequences,
                   "Sequence length, e.g. 128K; or several to compare, e.g. 64K,128K,256K");
   verb.add_option("--max-gpus", flags->max_gpus,
@@ -259,10 +253,7 @@ void add_plan(Verb& program) {
   verb.add_option("--min-gpus-for", flags->min_gpus_for,
                   "A length: the fewest devices that train it, and the best plan on them");
   verb.add_option("--strategy", flags->strategy, "A preset, or auto (search)");
-  verb.add_option("--chunk", flags->chunk, "Attention chunk; must divide the length");
-  verb.add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step")
-      .within(1, 4096);
-  add_deterministic_flag(verb, flags->deterministic);
+  flags->question.add_to(verb, "Attention chunk; must divide the length");
   verb.add_option("--objective", flags->objective, "What auto looks for")
       .one_of({"throughput", "memory", "host-memory"});
   verb.add_option("-o,--output", flags->output, "Where the plan is written");

@@ -102,11 +102,17 @@ class BestFirst {
     return seconds;
   }
   bool allowed(const Score& s) const {
-    return s.overflow == 0 && s.step_seconds <= wanted_.most_seconds;
+    return s.overflow == 0 && s.step_seconds <= wanted_.most_seconds &&
+           s.seconds <= wanted_.most_seconds_per_sequence;
+  }
+  double most_seconds(size_t frame) const {
+    const auto sequences = static_cast<double>(sequences_of_step(frames_[frame]));
+    return std::min(wanted_.most_seconds, wanted_.most_seconds_per_sequence * sequences);
   }
   // Memory alone is known sooner than time.
   Score evaluate(const Candidate& c) {
-    if (wanted_.goal == Goal::fastest || wanted_.most_seconds < 1e300) return evaluator_.fast(c);
+    const bool timed = wanted_.most_seconds < 1e300 || wanted_.most_seconds_per_sequence < 1e300;
+    if (wanted_.goal == Goal::fastest || timed) return evaluator_.fast(c);
     Score score;
     score.bytes = evaluator_.live(c);
     score.overflow = evaluator_.overflow(score.bytes);
@@ -183,7 +189,7 @@ class BestFirst {
   void relax(size_t frame) {
     FrameState& state = states_[frame];
     const FrameChoice choice = choice_of(frame);
-    const Mixture least = choice.bound(wanted_.goal, wanted_.most_seconds);
+    const Mixture least = choice.bound(wanted_.goal, most_seconds(frame));
     if (least.overflow > 0 && least.optimal) {
       state.bound = kInfinity;
       return;
@@ -195,7 +201,7 @@ class BestFirst {
     for (const bool nvme : {false, true}) {
       if (nvme && evaluator_.limits()[kNvme] == 0) continue;
       Room room = {1, 1, nvme ? 1.0 : 0.0};
-      const Mixture likely = choice.expect(wanted_.goal, room, wanted_.most_seconds);
+      const Mixture likely = choice.expect(wanted_.goal, room, most_seconds(frame));
       if (likely.overflow > 0) continue;
       double& expected = state.expected[nvme ? 1 : 0];
       expected = std::max(state.bound, likely.objective * ratio);
@@ -236,7 +242,7 @@ class BestFirst {
       double least_missing = kInfinity;
       Room next = room;
       for (const Candidate& c :
-           looks_of(choice.round(wanted_.goal, room, wanted_.most_seconds), wanted_.goal)) {
+           looks_of(choice.round(wanted_.goal, room, most_seconds(waiting.frame)), wanted_.goal)) {
         if (known(c)) continue;
         const Score score = evaluate(c);
         if (allowed(score)) {
