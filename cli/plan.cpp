@@ -171,10 +171,46 @@ Json answers_json(const Sweep& found) {
   return answers;
 }
 
-void print_text(const Flags& flags, const Sweep& found, const std::string& why_chosen) {
+// What no plan of the space is better by; empty where that is not known.
+std::string gap_text(const Flags& flags, double gap) {
+  if (gap >= 1) return "";
+  const std::string better = flags.objective == "memory"        ? "takes less device memory, by"
+                             : flags.objective == "host-memory" ? "takes less host memory, by"
+                                                                : "is faster by";
+  return fmt::format("No plan of the search space {} more than {}", better, percent(gap));
+}
+
+// Sequences of one step, and where they train.
+std::string batch_text(const Flags& flags, const Plan& plan) {
+  const int64_t replicas = plan.strategy.parallel.data, each = plan.micro_batches;
+  if (replicas == 1 || flags.question.global_batch > 0) return "";
+  return fmt::format(
+      "One step trains {} sequences: {} on each of {} data replicas; --global-batch fixes that",
+      each * replicas, each, replicas);
+}
+
+// Lines on what was planned that is not just what was asked.
+void print_remarks(const Flags& flags, const ModelSpec& model, const Plan& plan,
+                   const Answer* answer) {
+  std::vector<std::string> lines;
+  if (answer != nullptr && answer->sequence != plan.sequence) {
+    lines.push_back(fmt::format("{} tokens are planned as {}: that divides evenly",
+                                answer->sequence, plan.sequence));
+  }
+  lines.push_back(batch_text(flags, plan));
+  lines.push_back(extended_positions_text(model, plan));
+  lines.push_back(gap_text(flags, answer != nullptr ? answer->gap : 1));
+  for (const std::string& line : lines) {
+    if (!line.empty()) fmt::print("  {}\n", line);
+  }
+}
+
+void print_text(const Flags& flags, const ModelSpec& model, const Sweep& found,
+                const std::string& why_chosen) {
   fmt::print("{}\n", bold(headline(found.best)));
   print_knobs(found.best);
   print_prediction(found.best, found.best.predicted);
+  print_remarks(flags, model, found.best, answer_of_best(found));
   if (!is_one_program(found.best.model, found.best.strategy))
     print_pipeline(found.best, pipeline_step(found.best));
   if (!why_chosen.empty()) {
@@ -200,16 +236,23 @@ int run(const Flags& flags, bool json) {
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
-  Sweep found = find_plans(flags, model, hw);
+  const Sweep found = find_plans(flags, model, hw);
   const Answer* answer = answer_of_best(found);
   const Plan* rival = answer != nullptr && answer->rival ? &*answer->rival : nullptr;
   std::string why = answer != nullptr ? answer->no_rival : "";
   if (rival != nullptr) why = why_chosen(found.best, *rival);
-  found.best.created_by = version_text() + " plan";
-  if (!flags.output.empty()) write_file_atomically(flags.output, write_plan(found.best));
+  if (!flags.output.empty()) {
+    Plan written = found.best;
+    written.created_by = version_text() + " plan";
+    write_file_atomically(flags.output, write_plan(written));
+  }
 
   if (json) {
     Json document = plan_summary_json(found.best);
+    document["asked_tokens"] = answer != nullptr ? answer->sequence : found.best.sequence;
+    document["sequences_per_step"] = found.best.micro_batches * found.best.strategy.parallel.data;
+    document["gap"] = answer != nullptr && answer->gap < 1 ? Json(answer->gap) : Json();
+    document["positions_extended"] = found.best.model.max_positions != model.max_positions;
     document["devices"] = found.best.hardware.devices();
     document["predicted"] = forecast_json(found.best.hardware, found.best.predicted);
     document["capacity"] = tiers_json(capacities(found.best.hardware));
@@ -230,7 +273,7 @@ int run(const Flags& flags, bool json) {
     document["file"] = flags.output.empty() ? Json() : Json(flags.output);
     print_json(document);
   } else {
-    print_text(flags, found, why);
+    print_text(flags, model, found, why);
   }
   return 0;
 }

@@ -58,8 +58,7 @@ void QuestionFlags::load(QuestionOptions& options) const {
 std::string extended_positions_text(const ModelSpec& model, const Plan& plan) {
   if (plan.model.max_positions == model.max_positions) return "";
   return fmt::format(
-      "The table of learned positions is extended from {} to {}: published weights have none for "
-      "the rest.",
+      "The table of learned positions is extended from {} to {}; published weights lack the rest",
       model.max_positions, plan.model.max_positions);
 }
 

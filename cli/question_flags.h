@@ -23,7 +23,7 @@ struct QuestionFlags {
   void load(QuestionOptions& options) const;
 };
 
-/// "1024 positions": a line where the plan's table of learned positions is longer than the model's;
+/// A line where the plan's table of learned positions is longer than the model's;
 /// else empty.
 std::string extended_positions_text(const ModelSpec& model, const Plan& plan);
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/program/ops_estimate.h"
 #include "planner/search/grids.h"
 #include "planner/search/knobs.h"
 #include "planner/strategy/validity.h"
@@ -16,7 +17,8 @@ constexpr int64_t kPaddings = 24;     // lengths tried for one that packs badly 
 constexpr int64_t kMostPadding = 24;  // ... up to this part of it more
 constexpr int64_t kLooks = 48;  // lengths between the last that surely fits and the last that may
 constexpr int64_t kMostChunks = 256;
-constexpr int64_t kLeastChunk = 1024;  // tokens of a rank
+constexpr int64_t kLeastChunk = 1024;    // tokens of a rank
+constexpr int64_t kMostOps = 1'000'000;  // of programs that a longest sequence is looked for among
 
 }  // namespace
 
@@ -139,6 +141,7 @@ PresetPlans::Longest PresetPlans::longest(int64_t granule, int64_t most, double 
     const auto fits = [&](int64_t count, bool exactly) {
       const std::optional<Candidate> c = candidate(way, count * step);
       if (!c) return false;
+      if (way.chunks > 1 && ops_estimate(evaluator_.request(*c)) > kMostOps) return false;
       if (!exactly) return evaluator_.overflow(evaluator_.live(*c)) == 0 && in_time(*c);
       return evaluator_.overflow(evaluator_.arenas(*c)) == 0;
     };

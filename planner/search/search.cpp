@@ -69,6 +69,7 @@ class Search {
         refuse(evaluator_, hw_, sequence_, last.nearest ? last : found, margin_text(options_));
       }
       found.best = last.best;
+      found.bound = 0;  // that of other programs says nothing about these
       found.fitting.push_back(*last.best);
     }
     SearchResult result;
