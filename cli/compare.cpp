@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <memory>
 
@@ -10,6 +9,7 @@
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/plan_text.h"
+#include "cli/quantities.h"
 #include "cli/run_record.h"
 #include "cli/terminal.h"
 #include "planner/explain/analysis.h"
@@ -42,17 +42,6 @@ struct Comparison {
 };
 
 // "25%" or "0.25".
-double parse_tolerance(const std::string& text) {
-  const bool in_percent = text.ends_with('%');
-  const char* last = text.data() + text.size() - (in_percent ? 1 : 0);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), last, value);
-  if (error != std::errc{} || end != last || !std::isfinite(value) || value < 0) {
-    throw bad_input("--tolerance: expected a share such as 25% or 0.25, got \"{}\"", text);
-  }
-  return in_percent ? value / 100 : value;
-}
-
 std::vector<KindDifference> compare_kinds(const Simulated& s, const RunRecord& run) {
   std::vector<KindDifference> kinds;
   double total = 0;
@@ -78,7 +67,7 @@ std::vector<KindDifference> compare_kinds(const Simulated& s, const RunRecord& r
 
 Comparison compare(const Flags& flags, const Plan& plan) {
   Comparison result;
-  result.tolerance = parse_tolerance(flags.tolerance);
+  result.tolerance = parse_share(flags.tolerance, "--tolerance");
   result.measured = read_run_record(flags.run);
   if (result.measured.plan != nlohmann::json(plan_summary_json(plan))) {
     throw bad_input("{}: it is a run of another plan than {} (model, length or knobs differ)",

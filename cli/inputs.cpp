@@ -28,7 +28,8 @@ void HardwareFlags::add_to(Verb& verb) {
       .required();
   verb.add_option("--device-memory", device_memory, "Memory of a device, e.g. 64MiB");
   verb.add_option("--host-memory", host_memory, "Memory of a node's host, e.g. 1GiB");
-  verb.add_option("--nvme-capacity", nvme_capacity, "File storage of a node, e.g. 1TiB");
+  verb.add_option("--nvme-capacity", nvme_capacity, "File storage of a node, e.g. 1TiB; 0: none");
+  verb.add_flag("--no-nvme", no_nvme, "Use no file storage");
   verb.add_option("--gpus", gpus, "Devices to use, a rank on each; 0: all there are");
 }
 
@@ -36,7 +37,11 @@ HardwareProfile HardwareFlags::load() const {
   if (gpus < 0) throw bad_input("--gpus: expected a number >= 0, got {}", gpus);
   HardwareProfile hw = load_hardware(reference);
   if (gpus > 0) hw = with_devices(hw, gpus);
-  override_capacities(hw, device_memory, host_memory, nvme_capacity);
+  if (no_nvme && !nvme_capacity.empty()) {
+    throw bad_input("--no-nvme: --nvme-capacity {} gives some; leave one of them out",
+                    nvme_capacity);
+  }
+  override_capacities(hw, device_memory, host_memory, no_nvme ? "0" : nvme_capacity);
   warn_of_disturbance(hw);
   return hw;
 }
@@ -114,13 +119,18 @@ void override_capacities(HardwareProfile& hw, const std::string& device_memory,
                          const std::string& host_memory, const std::string& nvme_capacity) {
   override_figure(hw.device.memory_bytes, device_memory, "--device-memory");
   override_figure(hw.host.memory_bytes, host_memory, "--host-memory");
-  override_figure(hw.nvme.capacity_bytes, nvme_capacity, "--nvme-capacity");
+  const bool without_storage = nvme_capacity == "0";
+  if (without_storage) {
+    hw.nvme.capacity_bytes = {0, "B", "assumption: given on the command line", today()};
+  } else {
+    override_figure(hw.nvme.capacity_bytes, nvme_capacity, "--nvme-capacity");
+  }
   if (!device_memory.empty() && hw.device.memory_bytes.value <= hw.device.reserved_bytes.value) {
     throw bad_input(
         "--device-memory: {} leaves nothing beside the {} that {} reserves", device_memory,
         format_bytes(static_cast<int64_t>(hw.device.reserved_bytes.value)), hw.device.name);
   }
-  if (!nvme_capacity.empty() &&
+  if (!nvme_capacity.empty() && !without_storage &&
       !(hw.nvme.read_bandwidth.value > 0 && hw.nvme.write_bandwidth.value > 0)) {
     throw bad_input("--nvme-capacity: {} has no file tier, so there is no bandwidth to plan with",
                     hw.name);

@@ -15,6 +15,7 @@ namespace longspan::cli {
 struct HardwareFlags {
   std::string reference;
   std::string device_memory, host_memory, nvme_capacity;  // empty: as the profile says
+  bool no_nvme = false;                                   // no capacity
   int64_t gpus = 0;                                       // 0: all
 
   void add_to(Verb& verb);
@@ -47,7 +48,8 @@ void check_output(const std::filesystem::path& path, const char* flag);
 /// by: what is planned with it, or held against it, is as doubtful.
 void warn_of_disturbance(const HardwareProfile& hw);
 
-/// Replaces the profile's capacities by sizes as a person types them; empty texts change nothing.
+/// Replaces the profile's capacities by sizes as a person types them; empty texts change nothing,
+/// and "0" of the storage is none.
 void override_capacities(HardwareProfile& hw, const std::string& device_memory,
                          const std::string& host_memory, const std::string& nvme_capacity);
 

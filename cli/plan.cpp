@@ -10,6 +10,7 @@
 #include "cli/inputs.h"
 #include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
+#include "cli/question_flags.h"
 #include "cli/terminal.h"
 #include "models/catalog.h"
 #include "planner/explain/rival.h"
@@ -22,15 +23,12 @@ namespace {
 struct Flags {
   std::string model;
   HardwareFlags hardware;
-  ParallelFlags parallel;
+  QuestionFlags question;
   std::string sequences;
   int64_t max_gpus = 0;  // 0: not asked for
   std::string min_gpus_for;
   std::string strategy = "auto";
-  std::string chunk;
   std::string objective = "throughput";
-  int64_t micro_batches = 1;
-  bool deterministic = false;
   std::string output;
 };
 
@@ -59,10 +57,7 @@ SweepOptions options_of(const Flags& flags) {
   options.search.objective = flags.objective == "memory"        ? Objective::memory
                              : flags.objective == "host-memory" ? Objective::host_memory
                                                                 : Objective::throughput;
-  if (!flags.chunk.empty()) options.search.chunk_tokens = parse_tokens(flags.chunk, "--chunk");
-  options.search.micro_batches = flags.micro_batches;
-  options.search.deterministic = flags.deterministic;
-  options.search.parallel = flags.parallel.load();
+  flags.question.load(options.search);
   return options;
 }
 
@@ -176,10 +171,46 @@ Json answers_json(const Sweep& found) {
   return answers;
 }
 
-void print_text(const Flags& flags, const Sweep& found, const std::string& why_chosen) {
+// What no plan of the space is better by; empty where that is not known.
+std::string gap_text(const Flags& flags, double gap) {
+  if (gap >= 1) return "";
+  const std::string better = flags.objective == "memory"        ? "takes less device memory, by"
+                             : flags.objective == "host-memory" ? "takes less host memory, by"
+                                                                : "is faster by";
+  return fmt::format("No plan of the search space {} more than {}", better, percent(gap));
+}
+
+// Sequences of one step, and where they train.
+std::string batch_text(const Flags& flags, const Plan& plan) {
+  const int64_t replicas = plan.strategy.parallel.data, each = plan.micro_batches;
+  if (replicas == 1 || flags.question.global_batch > 0) return "";
+  return fmt::format(
+      "One step trains {} sequences: {} on each of {} data replicas; --global-batch fixes that",
+      each * replicas, each, replicas);
+}
+
+// Lines on what was planned that is not just what was asked.
+void print_remarks(const Flags& flags, const ModelSpec& model, const Plan& plan,
+                   const Answer* answer) {
+  std::vector<std::string> lines;
+  if (answer != nullptr && answer->sequence != plan.sequence) {
+    lines.push_back(fmt::format("{} tokens are planned as {}: that divides evenly",
+                                answer->sequence, plan.sequence));
+  }
+  lines.push_back(batch_text(flags, plan));
+  lines.push_back(extended_positions_text(model, plan));
+  lines.push_back(gap_text(flags, answer != nullptr ? answer->gap : 1));
+  for (const std::string& line : lines) {
+    if (!line.empty()) fmt::print("  {}\n", line);
+  }
+}
+
+void print_text(const Flags& flags, const ModelSpec& model, const Sweep& found,
+                const std::string& why_chosen) {
   fmt::print("{}\n", bold(headline(found.best)));
   print_knobs(found.best);
   print_prediction(found.best, found.best.predicted);
+  print_remarks(flags, model, found.best, answer_of_best(found));
   if (!is_one_program(found.best.model, found.best.strategy))
     print_pipeline(found.best, pipeline_step(found.best));
   if (!why_chosen.empty()) {
@@ -205,16 +236,23 @@ int run(const Flags& flags, bool json) {
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
-  Sweep found = find_plans(flags, model, hw);
+  const Sweep found = find_plans(flags, model, hw);
   const Answer* answer = answer_of_best(found);
   const Plan* rival = answer != nullptr && answer->rival ? &*answer->rival : nullptr;
   std::string why = answer != nullptr ? answer->no_rival : "";
   if (rival != nullptr) why = why_chosen(found.best, *rival);
-  found.best.created_by = version_text() + " plan";
-  if (!flags.output.empty()) write_file_atomically(flags.output, write_plan(found.best));
+  if (!flags.output.empty()) {
+    Plan written = found.best;
+    written.created_by = version_text() + " plan";
+    write_file_atomically(flags.output, write_plan(written));
+  }
 
   if (json) {
     Json document = plan_summary_json(found.best);
+    document["asked_tokens"] = answer != nullptr ? answer->sequence : found.best.sequence;
+    document["sequences_per_step"] = found.best.micro_batches * found.best.strategy.parallel.data;
+    document["gap"] = answer != nullptr && answer->gap < 1 ? Json(answer->gap) : Json();
+    document["positions_extended"] = found.best.model.max_positions != model.max_positions;
     document["devices"] = found.best.hardware.devices();
     document["predicted"] = forecast_json(found.best.hardware, found.best.predicted);
     document["capacity"] = tiers_json(capacities(found.best.hardware));
@@ -235,7 +273,7 @@ int run(const Flags& flags, bool json) {
     document["file"] = flags.output.empty() ? Json() : Json(flags.output);
     print_json(document);
   } else {
-    print_text(flags, found, why);
+    print_text(flags, model, found, why);
   }
   return 0;
 }
@@ -251,7 +289,6 @@ void add_plan(Verb& program) {
                   "Model: a catalog name, a YAML file, or a Hugging Face config.json or folder")
       .required();
   flags->hardware.add_to(verb);
-  flags->parallel.add_to(verb);
   verb.add_option("--seq", flags->sequences,
                   "Sequence length, e.g. 128K; or several to compare, e.g. 64K,128K,256K");
   verb.add_option("--max-gpus", flags->max_gpus,
@@ -259,10 +296,7 @@ void add_plan(Verb& program) {
   verb.add_option("--min-gpus-for", flags->min_gpus_for,
                   "A length: the fewest devices that train it, and the best plan on them");
   verb.add_option("--strategy", flags->strategy, "A preset, or auto (search)");
-  verb.add_option("--chunk", flags->chunk, "Attention chunk; must divide the length");
-  verb.add_option("--micro-batches", flags->micro_batches, "Sequences per optimizer step")
-      .within(1, 4096);
-  add_deterministic_flag(verb, flags->deterministic);
+  flags->question.add_to(verb, "Attention chunk; must divide the length");
   verb.add_option("--objective", flags->objective, "What auto looks for")
       .one_of({"throughput", "memory", "host-memory"});
   verb.add_option("-o,--output", flags->output, "Where the plan is written");

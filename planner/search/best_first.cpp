@@ -106,11 +106,17 @@ class BestFirst {
     return seconds;
   }
   bool allowed(const Score& s) const {
-    return s.overflow == 0 && s.step_seconds <= wanted_.most_seconds;
+    return s.overflow == 0 && s.step_seconds <= wanted_.most_seconds &&
+           s.seconds <= wanted_.most_seconds_per_sequence;
+  }
+  double most_seconds(size_t frame) const {
+    const auto sequences = static_cast<double>(sequences_of_step(frames_[frame]));
+    return std::min(wanted_.most_seconds, wanted_.most_seconds_per_sequence * sequences);
   }
   // Memory alone is known sooner than time.
   Score evaluate(const Candidate& c) {
-    if (wanted_.goal == Goal::fastest || wanted_.most_seconds < 1e300) return evaluator_.fast(c);
+    const bool timed = wanted_.most_seconds < 1e300 || wanted_.most_seconds_per_sequence < 1e300;
+    if (wanted_.goal == Goal::fastest || timed) return evaluator_.fast(c);
     Score score;
     score.bytes = evaluator_.live(c);
     score.overflow = evaluator_.overflow(score.bytes);
@@ -187,7 +193,7 @@ class BestFirst {
   void relax(size_t frame) {
     FrameState& state = states_[frame];
     const FrameChoice choice = choice_of(frame);
-    const Mixture least = choice.bound(wanted_.goal, wanted_.most_seconds);
+    const Mixture least = choice.bound(wanted_.goal, most_seconds(frame));
     if (least.overflow > 0 && least.optimal) {
       state.bound = kInfinity;
       return;
@@ -199,7 +205,7 @@ class BestFirst {
     for (const bool nvme : {false, true}) {
       if (nvme && evaluator_.limits()[kNvme] == 0) continue;
       Room room = {1, 1, nvme ? 1.0 : 0.0};
-      const Mixture likely = choice.expect(wanted_.goal, room, wanted_.most_seconds);
+      const Mixture likely = choice.expect(wanted_.goal, room, most_seconds(frame));
       if (likely.overflow > 0) continue;
       double& expected = state.expected[nvme ? 1 : 0];
       expected = std::max(state.bound, likely.objective * ratio);
@@ -243,7 +249,7 @@ class BestFirst {
       double least_missing = kInfinity;
       Room next = room;
       std::vector<Candidate> looks =
-          looks_of(choice.round(wanted_.goal, room, wanted_.most_seconds), wanted_.goal);
+          looks_of(choice.round(wanted_.goal, room, most_seconds(waiting.frame)), wanted_.goal);
       // Where states live is what expectations know least about: the first of a kind tries several.
       bool spread = wanted_.goal == Goal::fastest && !learned_.contains(kind_of(waiting.frame));
       size_t spread_end = 0;
@@ -259,7 +265,7 @@ class BestFirst {
           add(c, score, waiting);
           if (std::exchange(spread, false) && own < incumbent_ * kSpread) {
             for (const Rounded& r : choice.round_each(Group::states, wanted_.goal, room,
-                                                      wanted_.most_seconds, kStates)) {
+                                                      most_seconds(waiting.frame), kStates)) {
               looks.push_back(r.candidate);
             }
             spread_end = looks.size();

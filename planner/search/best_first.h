@@ -32,7 +32,8 @@ struct Wanted {
   Goal goal = Goal::fastest;
   double gap = 0.002;           ///< that is good enough
   double most_seconds = 1e300;  ///< of a step
-  bool first = false;           ///< any candidate that fits will do
+  double most_seconds_per_sequence = 1e300;
+  bool first = false;  ///< any candidate that fits will do
 };
 
 struct Scored {

@@ -96,11 +96,23 @@ class Longest {
     return c;
   }
 
+  // By both limits on time, of a step.
+  double most_seconds(const Candidate& c) const {
+    if (wanted_.least_tokens_per_second <= 0) return wanted_.most_seconds;
+    const double tokens = static_cast<double>(c.sequence * sequences_of_step(c));
+    return std::min(wanted_.most_seconds, tokens / wanted_.least_tokens_per_second);
+  }
+  // How many times the allowed a step takes; at most 1 where time is not limited.
+  double time_share(const Candidate& c) {
+    const double most = most_seconds(c);
+    return most < 1e300 ? evaluator_.fast(c).step_seconds / most : 0;
+  }
+
   bool may_fit(const FrameShape& shape, int64_t length) {
     const std::optional<Candidate> c = frame(shape, length);
     if (!c || !evaluator_.possible(*c)) return false;
     const FrameChoice choice(evaluator_, *c, options_);
-    const Mixture m = choice.bound(Goal::fastest, wanted_.most_seconds);
+    const Mixture m = choice.bound(Goal::fastest, most_seconds(*c));
     return m.overflow == 0 || !m.optimal;
   }
 
@@ -147,8 +159,8 @@ class Longest {
           static_cast<int64_t>(0.97 * static_cast<double>(hope.length)) / step * step;
       const std::optional<Candidate> c = frame(hope.shape, nearly);
       if (!c) continue;
-      const Mixture m = FrameChoice(evaluator_, *c, options_)
-                            .expect(Goal::least_device, room_, wanted_.most_seconds);
+      const Mixture m =
+          FrameChoice(evaluator_, *c, options_).expect(Goal::least_device, room_, most_seconds(*c));
       hope.roomy = m.overflow == 0 && m.objective < kRoomy;
     }
     return hopes;
@@ -205,6 +217,7 @@ class Longest {
     int64_t high = hope.length / step + 1;
     Room room = room_;
     for (int tier = 0; tier < 2; ++tier) room[tier] *= kFirstRoom;
+    time_room_ = 1;
     for (int round = 0; round < kRounds && effort_ > 0; ++round) {
       const auto may = [&](int64_t count) {
         return candidate_at(shape, count * step, room).has_value();
@@ -216,6 +229,11 @@ class Longest {
       if (!c) return;
       TierBytes bytes = evaluator_.live(*c);
       if (evaluator_.overflow(bytes) == 0) bytes = laid_out(*c);
+      const double late = evaluator_.overflow(bytes) == 0 ? time_share(*c) : 0;
+      if (late > 1) {
+        time_room_ = time_room_ / late - kSpare;
+        continue;
+      }
       if (evaluator_.overflow(bytes) == 0) {
         extend(*c, shape, count, high, found);
         return;
@@ -233,8 +251,8 @@ class Longest {
   std::optional<Candidate> candidate_at(const FrameShape& shape, int64_t length, const Room& room) {
     const std::optional<Candidate> c = frame(shape, length);
     if (!c) return std::nullopt;
-    std::vector<Rounded> rounded =
-        FrameChoice(evaluator_, *c, options_).round(Goal::fastest, room, wanted_.most_seconds);
+    std::vector<Rounded> rounded = FrameChoice(evaluator_, *c, options_)
+                                       .round(Goal::fastest, room, time_room_ * most_seconds(*c));
     if (rounded.empty()) return std::nullopt;
     Candidate best = rounded.front().candidate;
     best.strategy.prefetch_depth = best.strategy.offload_window = 0;
@@ -261,7 +279,7 @@ class Longest {
     const auto fits = [&](int64_t count) {
       const std::optional<Candidate> other = at_length(c, shape, count * step);
       if (!other || evaluator_.overflow(evaluator_.live(*other)) > 0) return false;
-      return evaluator_.overflow(laid_out(*other)) == 0;
+      return evaluator_.overflow(laid_out(*other)) == 0 && time_share(*other) <= 1;
     };
     // In growing steps, and back; packing makes a few lengths fit that lie behind one that does
     // not.
@@ -286,7 +304,7 @@ class Longest {
     const int64_t step = step_of(shape);
     const auto lives = [&](int64_t count) {
       const std::optional<Candidate> other = at_length(c, shape, count * step);
-      return other && evaluator_.overflow(evaluator_.live(*other)) == 0;
+      return other && evaluator_.overflow(evaluator_.live(*other)) == 0 && time_share(*other) <= 1;
     };
     if (low >= high || !lives(low)) return;
     const int64_t most = boundary(low, high, lives);
@@ -322,6 +340,7 @@ class Longest {
   const SpaceOptions& options_;
   const LongestWanted& wanted_;
   Room room_ = {1, 1, 1};
+  double time_room_ = 1;  // of what a step may take, for what bounds on it do not see
   std::vector<FrameShape> shapes_;
   int64_t effort_ = kEffortOps;
 };

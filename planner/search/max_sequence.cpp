@@ -26,11 +26,31 @@ void explain_refusal(MaxSequence& result, Evaluator& evaluator, const Candidate&
   }
 }
 
+// Limits that are no shortage of memory.
+void explain_other_limit(MaxSequence& result, const ModelSpec& model,
+                         const MaxSequenceOptions& options) {
+  if (result.limit != Limit::none || result.granule == 0) return;
+  const int64_t next = result.sequence + result.granule;
+  if (next > most_positions(model, options)) {
+    result.limit = Limit::positions;
+    result.would_lift = fmt::format(
+        "the model has learned positions for {} tokens; --extend-positions lengthens the table",
+        model.max_positions);
+  } else if (options.most_seconds < 1e300 || options.least_tokens_per_second > 0) {
+    result.limit = Limit::time;
+  } else if (next > options.longest) {
+    result.limit = Limit::asked;
+  } else {
+    result.limit = Limit::program;
+  }
+}
+
 }  // namespace
 
 std::string_view name_of(Limit limit) {
-  constexpr std::string_view names[] = {"none", "device memory", "host memory", "nvme capacity",
-                                        "positions"};
+  constexpr std::string_view names[] = {"none",          "device memory", "host memory",
+                                        "nvme capacity", "positions",     "time",
+                                        "program size",  "length asked"};
   return names[static_cast<int>(limit)];
 }
 
@@ -42,17 +62,19 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   }
   check_choice(options.parallel);
   Evaluator evaluator(model, hw, limits_of(hw, options));
-  const SpaceOptions space = space_of(options);
+  const SpaceOptions space = space_of(model, options);
   MaxSequence result;
   result.strategy = strategy;
   if (strategy != "auto") {
     PresetPlans plans(evaluator, model, hw, strategy, space);
-    const PresetPlans::Longest found = plans.longest(options.granule, options.longest);
+    const PresetPlans::Longest found = plans.longest(
+        options.granule, options.longest, options.most_seconds, options.least_tokens_per_second);
     result.sequence = found.fits.candidate.sequence;
     result.granule = found.step;
     result.refused = found.refused.strategy;
     if (result.sequence > 0) result.plan = evaluator.plan(found.fits.candidate, found.fits.score);
     explain_refusal(result, evaluator, found.refused);
+    explain_other_limit(result, model, options);
     return result;
   }
   const LongestFound found = longest(
@@ -67,6 +89,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
     result.plan = evaluator.plan(found.fits.candidate, found.fits.score);
   }
   explain_refusal(result, evaluator, found.refused);
+  explain_other_limit(result, model, options);
   return result;
 }
 

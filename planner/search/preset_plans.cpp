@@ -19,7 +19,8 @@ constexpr int64_t kFewestLooks = 4;
 constexpr int64_t kLookOps = 2'000'000;  // laid out in all
 constexpr int64_t kMostOps = 400'000;
 constexpr int64_t kMostChunks = 256;
-constexpr int64_t kLeastChunk = 1024;  // tokens of a rank
+constexpr int64_t kLeastChunk = 1024;    // tokens of a rank
+constexpr int64_t kMostOps = 1'000'000;  // of programs that a longest sequence is looked for among
 
 }  // namespace
 
@@ -57,6 +58,7 @@ std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence
   c.strategy.parameters = way.placement.parameters;
   c.strategy.gradients = way.placement.gradients;
   c.strategy.optimizer = way.placement.optimizer;
+  if (sequence > options_.most_tokens) return std::nullopt;
   if (!is_valid(c.strategy, model_, sequence)) return std::nullopt;
   // Of the chunks that a preset leaves open, those that make moderate programs.
   if (way.chunks > 1 && ops_estimate(evaluator_.request(c)) > kMostOps) return std::nullopt;
@@ -128,14 +130,24 @@ Scored PresetPlans::best(int64_t sequence) {
                   layout_.ranks());
 }
 
-PresetPlans::Longest PresetPlans::longest(int64_t granule, int64_t most) {
+PresetPlans::Longest PresetPlans::longest(int64_t granule, int64_t most, double most_seconds,
+                                          double least_tokens_per_second) {
+  const bool timed = most_seconds < 1e300 || least_tokens_per_second > 0;
+  const auto in_time = [&](const Candidate& c) {
+    if (!timed) return true;
+    const Score score = evaluator_.fast(c);
+    return score.step_seconds <= most_seconds &&
+           score.seconds * least_tokens_per_second <= static_cast<double>(c.sequence);
+  };
   Longest best;
   for (const Way& way : ways(most)) {
     const int64_t step = round_up(granule, unit(way));
     const auto fits = [&](int64_t count, bool exactly) {
       const std::optional<Candidate> c = candidate(way, count * step);
       if (!c) return false;
-      return evaluator_.overflow(exactly ? evaluator_.arenas(*c) : evaluator_.live(*c)) == 0;
+      if (way.chunks > 1 && ops_estimate(evaluator_.request(*c)) > kMostOps) return false;
+      if (!exactly) return evaluator_.overflow(evaluator_.live(*c)) == 0 && in_time(*c);
+      return evaluator_.overflow(evaluator_.arenas(*c)) == 0;
     };
     const auto boundary = [&](int64_t low, int64_t high, bool exactly) {
       while (high - low > 1) {

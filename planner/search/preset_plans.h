@@ -34,7 +34,9 @@ class PresetPlans {
     int64_t step = 0;
   };
   /// The longest that fits, up to `most` tokens, of lengths that are multiples of `granule`.
-  Longest longest(int64_t granule, int64_t most);
+  /// A step of it takes at most `most_seconds`, a sequence's share of it what the rate allows.
+  Longest longest(int64_t granule, int64_t most, double most_seconds = 1e300,
+                  double least_tokens_per_second = 0);
 
  private:
   struct Way {

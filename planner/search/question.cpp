@@ -4,16 +4,31 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/units.h"
 
 namespace longspan {
 
-SpaceOptions space_of(const QuestionOptions& options) {
+int64_t most_positions(const ModelSpec& model, const QuestionOptions& options) {
+  if (model.positions != Positions::learned || options.extend_positions) return INT64_MAX;
+  return model.max_positions;
+}
+
+void check_positions(const ModelSpec& model, int64_t sequence, const QuestionOptions& options) {
+  if (sequence <= most_positions(model, options)) return;
+  throw bad_input(
+      "--seq: {} has learned positions for {} tokens (max_positions), got {}; --extend-positions "
+      "lengthens the table",
+      model.name, model.max_positions, sequence);
+}
+
+SpaceOptions space_of(const ModelSpec& model, const QuestionOptions& options) {
   SpaceOptions space;
   space.parallel = options.parallel;
   space.chunk_tokens = options.chunk_tokens;
   space.micro_batches = options.micro_batches;
   space.global_batch = options.global_batch;
   space.deterministic = options.deterministic;
+  space.most_tokens = most_positions(model, options);
   return space;
 }
 
@@ -29,13 +44,28 @@ TierBytes limits_of(const HardwareProfile& hw, const QuestionOptions& options) {
   return limits;
 }
 
-double most_seconds_of(const QuestionOptions& options, int64_t sequence, int64_t sequences) {
-  double most = options.most_seconds;
-  if (options.least_tokens_per_second > 0) {
-    most = std::min(most, static_cast<double>(sequence) * static_cast<double>(sequences) /
-                              options.least_tokens_per_second);
+double most_seconds_per_sequence(const QuestionOptions& options, int64_t sequence) {
+  if (options.least_tokens_per_second <= 0) return 1e300;
+  return static_cast<double>(sequence) / options.least_tokens_per_second;
+}
+
+std::string margin_text(const QuestionOptions& options) {
+  if (options.margin <= 0) return "";
+  return fmt::format(" (of every capacity {:.4g} % are left free)", 100 * options.margin);
+}
+
+void check_time(const Score& score, int64_t sequence, const QuestionOptions& options) {
+  if (score.step_seconds > options.most_seconds) {
+    throw no_fit("no plan for {} tokens has a step of at most {}: the fastest that fits takes {}",
+                 format_tokens(sequence), format_seconds(options.most_seconds),
+                 format_seconds(score.step_seconds));
   }
-  return most;
+  if (score.seconds > most_seconds_per_sequence(options, sequence)) {
+    throw no_fit(
+        "no plan for {} tokens trains {:.6g} tokens/s: the fastest that fits trains {:.6g}",
+        format_tokens(sequence), options.least_tokens_per_second,
+        static_cast<double>(sequence) / score.seconds);
+  }
 }
 
 }  // namespace longspan

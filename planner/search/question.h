@@ -8,13 +8,24 @@
 
 namespace longspan {
 
-SpaceOptions space_of(const QuestionOptions& options);
+SpaceOptions space_of(const ModelSpec& model, const QuestionOptions& options);
+
+/// The longest sequence that the model has positions for, or that it may be given.
+int64_t most_positions(const ModelSpec& model, const QuestionOptions& options);
+/// Throws bad_input for a sequence that is longer.
+void check_positions(const ModelSpec& model, int64_t sequence, const QuestionOptions& options);
 
 /// Bytes of every tier that a rank may use: the capacities less the margin. Throws bad_input for a
 /// margin outside of [0, 1).
 TierBytes limits_of(const HardwareProfile& hw, const QuestionOptions& options);
 
-/// The longest step that a candidate of this length may take, by both limits on time.
-double most_seconds_of(const QuestionOptions& options, int64_t sequence, int64_t sequences);
+/// The most seconds per sequence of this length, by the least rate.
+double most_seconds_per_sequence(const QuestionOptions& options, int64_t sequence);
+
+/// What a shortage of memory is added where a margin is part of it; empty without one.
+std::string margin_text(const QuestionOptions& options);
+
+/// Throws no_fit, saying that a plan of so many seconds breaks a limit on time, if it does.
+void check_time(const Score& score, int64_t sequence, const QuestionOptions& options);
 
 }  // namespace longspan

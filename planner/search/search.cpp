@@ -31,15 +31,15 @@ Goal goal_of(Objective objective) {
 }
 
 [[noreturn]] void refuse(const Evaluator& evaluator, const HardwareProfile& hw, int64_t sequence,
-                         const Found& found) {
+                         const Found& found, const std::string& margin) {
   const std::string what =
       fmt::format("no plan for {} tokens fits {}", format_tokens(sequence), hw.name);
   if (found.nearest) {
     for (int tier = 0; tier < kTierCount; ++tier) {
       const int64_t needed = found.nearest->score.bytes[tier], limit = evaluator.limits()[tier];
       if (needed <= limit) continue;
-      throw no_fit("{}; nearest: {}", what,
-                   describe_shortfall(static_cast<Tier>(tier), needed, limit));
+      throw no_fit("{}; nearest: {}{}", what,
+                   describe_shortfall(static_cast<Tier>(tier), needed, limit), margin);
     }
   }
   throw no_fit("{}", what);
@@ -53,7 +53,7 @@ class Search {
         sequence_(sequence),
         options_(options),
         progress_(progress),
-        space_(space_of(options)),
+        space_(space_of(model, options)),
         evaluator_(model, hw, limits_of(hw, options)),
         model_(model),
         frames_(frames_of(model, hw, sequence, space_, {false, kFastOps})),
@@ -64,9 +64,14 @@ class Search {
     Found found = goal == Goal::fastest ? fastest() : least(goal);
     if (!found.best) {
       Found last = roomiest();
-      if (!last.best) refuse(evaluator_, hw_, sequence_, last.nearest ? last : found);
+      if (!last.best && is_timed()) refuse_for_time();
+      if (!last.best) {
+        refuse(evaluator_, hw_, sequence_, last.nearest ? last : found, margin_text(options_));
+      }
       found.best = last.best;
       if (goal == Goal::fastest) found = faster_of(last);
+      found.bound = 0;  // that of other programs says nothing about these
+      if (found.fitting.empty()) found.fitting.push_back(*found.best);
     }
     SearchResult result;
     const double measure = measure_of(goal, found.best->score, evaluator_.limits());
@@ -84,7 +89,16 @@ class Search {
     Wanted wanted;
     wanted.goal = goal;
     wanted.most_seconds = options_.most_seconds;
+    wanted.most_seconds_per_sequence = most_seconds_per_sequence(options_, sequence_);
     return wanted;
+  }
+  bool is_timed() const {
+    return options_.most_seconds < 1e300 || options_.least_tokens_per_second > 0;
+  }
+  // Where a plan fits without the limits on time, they are what refuses it.
+  void refuse_for_time() {
+    const Found any = best_first(evaluator_, frames_, space_, Wanted{}, kLargeEffort, progress_);
+    if (any.best) check_time(any.best->score, sequence_, options_);
   }
   // Among moderate programs, and among larger ones where none of those fits.
   Found fastest() {
@@ -209,6 +223,7 @@ class Search {
 
 SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                     const SearchOptions& options, const Progress& progress) {
+  check_positions(model, sequence, options);
   const auto begin = std::chrono::steady_clock::now();
   SearchResult result = Search(model, hw, sequence, options, progress).run();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -217,10 +232,15 @@ SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t s
 
 Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::string& preset,
                  int64_t sequence, const SearchOptions& options) {
+  check_positions(model, sequence, options);
   Evaluator evaluator(model, hw, limits_of(hw, options));
-  const Scored found = PresetPlans(evaluator, model, hw, preset, space_of(options)).best(sequence);
+  const Scored found =
+      PresetPlans(evaluator, model, hw, preset, space_of(model, options)).best(sequence);
   Plan plan = evaluator.plan(found.candidate, found.score);
-  if (found.score.overflow == 0) return plan;
+  if (found.score.overflow == 0) {
+    check_time(found.score, sequence, options);
+    return plan;
+  }
   std::string message;
   for (int tier = 0; tier < kTierCount; ++tier) {
     const int64_t needed = found.score.bytes[tier], limit = evaluator.limits()[tier];
@@ -228,7 +248,7 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
     message +=
         (message.empty() ? "" : "; ") + describe_shortfall(static_cast<Tier>(tier), needed, limit);
   }
-  throw no_fit("{}", message);
+  throw no_fit("{}{}", message, margin_text(options));
 }
 
 }  // namespace longspan

@@ -23,7 +23,17 @@ namespace longspan {
 /// done, total (in whatever unit the search counts).
 using Progress = std::function<void(int64_t done, int64_t total)>;
 
-enum class Limit { none, device_memory, host_memory, nvme_capacity, positions };
+/// `program`: more chunks than the search looks at; `asked`: MaxSequenceOptions::longest.
+enum class Limit {
+  none,
+  device_memory,
+  host_memory,
+  nvme_capacity,
+  positions,
+  time,
+  program,
+  asked
+};
 std::string_view name_of(Limit);
 
 struct MaxSequence {
@@ -49,6 +59,7 @@ struct QuestionOptions {
   double margin = 0;                   // the part of every tier that is left free, in [0, 1)
   double most_seconds = 1e300;         // of a step
   double least_tokens_per_second = 0;  // of all ranks together
+  bool extend_positions = false;       // a table of learned positions may be lengthened
 };
 
 struct MaxSequenceOptions : QuestionOptions {

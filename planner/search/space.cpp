@@ -319,6 +319,7 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
     const int64_t parts = shape.chunks * p.pipeline.slices;
     if (parts > 1 && c.sequence / (rings * parts) / dealt < kLeastChunk) return std::nullopt;
   }
+  if (c.sequence > options.most_tokens) return std::nullopt;
   const int64_t share = c.sequence / p.ring;
   s.block_tokens = shape.block_parts == 0 ? s.chunk_tokens : share / shape.block_parts;
   if (shape.block_parts > 0 && p.tensor == 1 &&

@@ -28,6 +28,7 @@ struct SpaceOptions {
   int64_t micro_batches = 1;  ///< per replica
   int64_t global_batch = 0;   ///< sequences of a step over all replicas; 0: micro_batches of each
   bool deterministic = false;
+  int64_t most_tokens = INT64_MAX;  ///< of a plan's sequence, with what it is padded by
 };
 
 /// A layout of ranks, with or without a pipeline.

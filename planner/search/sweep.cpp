@@ -36,6 +36,7 @@ class Questions {
         answer.plan = std::move(found.best);
         answer.rival = std::move(found.rival);
         answer.no_rival = std::move(found.no_rival);
+        answer.gap = found.gap;
         if (answer.rival) complete(*answer.rival);
       } else {
         answer.plan = plan_preset(model_, used, options_.strategy, sequence, options_.search);
@@ -56,20 +57,21 @@ class Questions {
   }
 
   Sweep finish() {
-    const auto better = [&](const Plan& a, const Plan& b) {
-      if (a.sequence != b.sequence) return a.sequence > b.sequence;
+    const auto better = [&](const Answer& one, const Answer& other) {
+      if (one.sequence != other.sequence) return one.sequence > other.sequence;
+      const Prediction &a = one.plan->predicted, &b = other.plan->predicted;
       if (options_.search.objective == Objective::throughput) {
-        return a.predicted.tokens_per_second > b.predicted.tokens_per_second;
+        return a.tokens_per_second > b.tokens_per_second;
       }
       const size_t tier = options_.search.objective == Objective::host_memory ? 1 : 0;
-      return a.predicted.peak_bytes[tier] < b.predicted.peak_bytes[tier];
+      return a.peak_bytes[tier] < b.peak_bytes[tier];
     };
-    const Plan* best = nullptr;
+    const Answer* best = nullptr;
     for (const Answer& answer : result_.answers) {
-      if (answer.plan && (best == nullptr || better(*answer.plan, *best))) best = &*answer.plan;
+      if (answer.plan && (best == nullptr || better(answer, *best))) best = &answer;
     }
     if (best == nullptr) throw *error_;
-    result_.best = *best;
+    result_.best = *best->plan;
     for (Plan& plan : plans_) complete(plan);
     if (options_.strategy == "auto" || count_ > 1) result_.front = front_of(plans_, lines_);
     result_.seconds =
@@ -164,9 +166,11 @@ const Answer* answer_of_best(const Sweep& sweep) {
 std::string why_so_many(const Sweep& sweep) {
   std::vector<const Answer*> of_length;
   size_t own = 0;
+  const Answer* best = answer_of_best(sweep);
+  if (best == nullptr) return "";
   for (const Answer& answer : sweep.answers) {
-    if (answer.sequence != sweep.best.sequence) continue;
-    if (answer.devices == sweep.best.hardware.devices()) own = of_length.size();
+    if (answer.sequence != best->sequence) continue;
+    if (answer.devices == best->devices) own = of_length.size();
     of_length.push_back(&answer);
   }
   if (of_length.size() < 2) return "";

@@ -1,0 +1,65 @@
+#include "cli/question_flags.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "cli/quantities.h"
+
+namespace longspan::cli {
+
+void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
+  constexpr int64_t kMostSequences = int64_t{1} << 24;
+  parallel.add_to(verb);
+  verb.add_option("--chunk", chunk, chunk_help);
+  verb.add_option("--micro-batches", micro_batches,
+                  "Sequences of an optimizer step on each data replica")
+      .within(1, 4096)
+      .shown_default("1");
+  verb.add_option("--global-batch", global_batch,
+                  "Sequences of an optimizer step over all replicas, in place of --micro-batches")
+      .within(1, kMostSequences)
+      .shown_default("");
+  verb.add_option("--margin", margin, "Part of every memory that is left free, e.g. 5%");
+  verb.add_option("--max-step-time", max_step_time, "Most time of a step, e.g. 90s, 10min, 1h");
+  verb.add_option("--min-tokens-per-second", min_tokens_per_second,
+                  "Least rate of all devices together");
+  verb.add_flag("--extend-positions", extend_positions,
+                "Lengthen a table of learned positions that is shorter than the sequence");
+  add_deterministic_flag(verb, deterministic);
+}
+
+void QuestionFlags::load(QuestionOptions& options) const {
+  if (global_batch > 0 && micro_batches > 0) {
+    throw bad_input(
+        "--global-batch: {} fixes the sequences of a step; leave --micro-batches {} out",
+        global_batch, micro_batches);
+  }
+  options.parallel = parallel.load();
+  if (!chunk.empty()) options.chunk_tokens = parse_tokens(chunk, "--chunk");
+  options.micro_batches = micro_batches > 0 ? micro_batches : 1;
+  options.global_batch = global_batch;
+  if (!margin.empty()) {
+    options.margin = parse_share(margin, "--margin");
+    if (options.margin >= 1) {
+      throw bad_input("--margin: expected a part from 0% to less than 100%, got \"{}\"", margin);
+    }
+  }
+  if (!max_step_time.empty()) {
+    options.most_seconds = parse_duration(max_step_time, "--max-step-time");
+  }
+  if (!min_tokens_per_second.empty()) {
+    options.least_tokens_per_second = parse_rate(min_tokens_per_second, "--min-tokens-per-second");
+  }
+  options.deterministic = deterministic;
+  options.extend_positions = extend_positions;
+}
+
+std::string extended_positions_text(const ModelSpec& model, const Plan& plan) {
+  if (plan.model.max_positions == model.max_positions) return "";
+  return fmt::format(
+      "The table of learned positions is extended from {} to {}; published weights lack the rest",
+      model.max_positions, plan.model.max_positions);
+}
+
+}  // namespace longspan::cli

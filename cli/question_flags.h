@@ -1,0 +1,30 @@
+// What `plan` and `max-seq` may fix or limit of the plans they look for.
+#pragma once
+
+#include <string>
+
+#include "cli/inputs.h"
+#include "cli/verbs.h"
+#include "planner/search/search.h"
+
+namespace longspan::cli {
+
+/// Lives as long as the parse and the action.
+struct QuestionFlags {
+  ParallelFlags parallel;
+  std::string chunk, margin, max_step_time, min_tokens_per_second;  // empty: not given
+  int64_t micro_batches = 0, global_batch = 0;                      // 0: not given
+  bool deterministic = false;
+  bool extend_positions = false;
+
+  /// `chunk`: what the help says of --chunk.
+  void add_to(Verb& verb, const std::string& chunk);
+  /// Throws bad_input for values that make no sense, alone or together.
+  void load(QuestionOptions& options) const;
+};
+
+/// A line where the plan's table of learned positions is longer than the model's;
+/// else empty.
+std::string extended_positions_text(const ModelSpec& model, const Plan& plan);
+
+}  // namespace longspan::cli
