@@ -84,7 +84,13 @@ struct Neighbours {
   std::vector<size_t> shown(bool all) const {
     return most_telling(verdicts, all ? verdicts.size() : kTellingLines);
   }
+  std::vector<std::string> suggestions() const { return judge.suggestions(verdicts); }
 };
+
+// Said where neighbours were not judged by their whole programs.
+constexpr const char* kSampled =
+    "judged by samples of their programs: time within 1 %, memory before packing, which adds up to "
+    "a few percent";
 
 std::string verdict_text(const Verdict& verdict) {
   if (verdict.faster()) return "faster";
@@ -92,7 +98,11 @@ std::string verdict_text(const Verdict& verdict) {
   return fmt::format("rejected: {}", name_of(verdict.obstacle));
 }
 
+// Under "What limits it".
 void print_neighbours(const Neighbours& around, bool all) {
+  const std::vector<std::string> suggestions = around.suggestions();
+  if (!suggestions.empty()) fmt::print("{}\n", bold("What would help"));
+  for (const std::string& suggestion : suggestions) fmt::print("  {}\n", suggestion);
   fmt::print("{}\n", bold("One knob turned"));
   Table table({{"knob", false},
                {"from", false},
@@ -113,9 +123,10 @@ void print_neighbours(const Neighbours& around, bool all) {
                around.verdicts.size());
   }
   fmt::print("  {}\n", summary_of(around.verdicts));
+  if (around.judge.fidelity() == Fidelity::sampled) fmt::print("  ({})\n", kSampled);
 }
 
-Json neighbours_json(const Neighbours& around) {
+Json list_json(const Neighbours& around) {
   Json list = Json::array();
   for (const Verdict& v : around.verdicts) {
     Json entry = {{"knob", v.neighbour.knob},
@@ -134,6 +145,13 @@ Json neighbours_json(const Neighbours& around) {
     list.push_back(std::move(entry));
   }
   return list;
+}
+
+void add_neighbours(Json& document, const Neighbours& around) {
+  document["suggestions"] = around.suggestions();
+  document["neighbours"] = list_json(around);
+  document["neighbours_say"] = summary_of(around.verdicts);
+  if (around.judge.fidelity() == Fidelity::sampled) document["neighbours_are"] = kSampled;
 }
 
 // "4096 x 128 x 1".
@@ -205,7 +223,6 @@ Json document_of(const Plan& plan, const Simulated& s) {
                      {"at_op", memory.op},
                      {"tensors", std::move(tensors)}});
   }
-  const Diagnosis diagnosis = diagnose(plan, s);
   Json document = plan_summary_json(plan);
   document["predicted"] = forecast_json(plan.hardware, s.prediction);
   document["capacity"] = tiers_json(capacities(plan.hardware));
@@ -215,12 +232,11 @@ Json document_of(const Plan& plan, const Simulated& s) {
   document["compute_waits"] = std::move(waits);
   document["memory"] = std::move(tiers);
   document["unmeasured"] = unmeasured_json(plan, s);
-  document["limit"] = diagnosis.limit;
-  document["suggestions"] = diagnosis.suggestions;
+  document["limit"] = limit_of(s);
   return document;
 }
 
-int explain_pipeline(const Plan& plan, bool json) {
+int explain_pipeline(const Plan& plan, bool all, bool json) {
   const PipelineStep step = pipeline_step(plan);
   const Prediction prediction = prediction_of(plan, step);
   const auto slowest = std::max_element(
@@ -236,6 +252,7 @@ int explain_pipeline(const Plan& plan, bool json) {
     document["predicted"] = forecast_json(plan.hardware, prediction);
     document["pipeline"] = pipeline_json(step);
     document["limit"] = limit;
+    add_neighbours(document, Neighbours(plan));
     print_json(document);
     return 0;
   }
@@ -244,24 +261,22 @@ int explain_pipeline(const Plan& plan, bool json) {
   print_prediction(plan, prediction);
   print_pipeline(plan, step);
   fmt::print("{}\n  {}\n", bold("What limits it"), limit);
-  fmt::print(
-      "  (What turning one knob would do is looked at for plans of one program; of a pipeline "
-      "plan says it\n  with that knob fixed.)\n");
+  print_neighbours(Neighbours(plan), all);
   return 0;
 }
 
 // Of a program that is too large to list: what its knobs are and what is predicted.
-int explain_unlisted(const Plan& plan, bool json) {
+int explain_unlisted(const Plan& plan, bool all, bool json) {
   const std::string left_out = fmt::format(
-      "its program has {} ops, too many to go through one by one: where time and memory go and "
-      "what "
-      "other knobs would do is left out",
+      "its program has {} ops, too many to go through one by one: where time and memory go "
+      "is left out",
       ops_estimate(step_request(plan)));
   if (json) {
     Json document = plan_summary_json(plan);
     document["predicted"] = forecast_json(plan.hardware, plan.predicted);
     document["extrapolated"] = true;
     document["left_out"] = left_out;
+    add_neighbours(document, Neighbours(plan));
     print_json(document);
     return 0;
   }
@@ -269,19 +284,19 @@ int explain_unlisted(const Plan& plan, bool json) {
   print_knobs(plan);
   print_prediction(plan, plan.predicted);
   fmt::print("{}\n  {}\n", bold("What limits it"), left_out);
+  print_neighbours(Neighbours(plan), all);
   return 0;
 }
 
 int run(const std::string& path, bool all, bool json) {
   const Plan plan = read_plan(path);
-  if (!is_one_program(plan.model, plan.strategy)) return explain_pipeline(plan, json);
-  if (!is_listable(plan)) return explain_unlisted(plan, json);
+  if (!is_one_program(plan.model, plan.strategy)) return explain_pipeline(plan, all, json);
+  if (!is_listable(plan)) return explain_unlisted(plan, all, json);
   const Simulated simulated = simulate_plan(plan);
   const Neighbours around(plan);
   if (json) {
     Json document = document_of(plan, simulated);
-    document["neighbours"] = neighbours_json(around);
-    document["neighbours_say"] = summary_of(around.verdicts);
+    add_neighbours(document, around);
     print_json(document);
     return 0;
   }
@@ -291,10 +306,7 @@ int run(const std::string& path, bool all, bool json) {
   print_time(simulated);
   print_memory(plan, simulated);
   print_unmeasured(plan, simulated);
-  const Diagnosis diagnosis = diagnose(plan, simulated);
-  fmt::print("{}\n  {}\n", bold("What limits it"), diagnosis.limit);
-  if (!diagnosis.suggestions.empty()) fmt::print("{}\n", bold("What would help"));
-  for (const std::string& suggestion : diagnosis.suggestions) fmt::print("  {}\n", suggestion);
+  fmt::print("{}\n  {}\n", bold("What limits it"), limit_of(simulated));
   print_neighbours(around, all);
   return 0;
 }

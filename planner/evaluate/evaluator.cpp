@@ -79,10 +79,10 @@ Demand times(Demand demand, double factor) {
 }  // namespace
 
 struct Evaluator::State {
-  State(const ModelSpec& model, const HardwareProfile& hw)
+  State(const ModelSpec& model, const HardwareProfile& hw, DType dtype)
       : model(model),
         hw(hw),
-        dtype(default_dtype(hw)),
+        dtype(dtype),
         cost(hw, dtype),
         fast(cost),
         kinds(layer_kinds(model)),
@@ -306,8 +306,10 @@ Evaluation Evaluator::State::summed(const StepRequest& asked) {
   return evaluate_pipeline(asked, cost, stage, RankMemory::summed).whole;
 }
 
-Evaluator::Evaluator(const ModelSpec& model, const HardwareProfile& hw, const TierBytes& limits)
-    : limits_(limits), state_(std::make_unique<State>(model, hw)) {}
+Evaluator::Evaluator(const ModelSpec& model, const HardwareProfile& hw, const TierBytes& limits,
+                     std::optional<DType> dtype)
+    : limits_(limits),
+      state_(std::make_unique<State>(model, hw, dtype.value_or(default_dtype(hw)))) {}
 Evaluator::~Evaluator() = default;
 
 int64_t Evaluator::considered() const { return state_->considered; }

@@ -23,7 +23,9 @@ namespace longspan {
 class Evaluator {
  public:
   /// `model` and `hw` must outlive this object. `limits`: bytes that a rank may use of each tier.
-  Evaluator(const ModelSpec& model, const HardwareProfile& hw, const TierBytes& limits);
+  /// `dtype`: of the work; none: the one the hardware is meant for.
+  Evaluator(const ModelSpec& model, const HardwareProfile& hw, const TierBytes& limits,
+            std::optional<DType> dtype = {});
   ~Evaluator();
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;

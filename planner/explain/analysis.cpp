@@ -139,115 +139,23 @@ std::vector<PeakMemory> memory_at_peak(const Program& program, const Layout& lay
   return result;
 }
 
-namespace {
-
-bool between(Tensor tensor, Tensor first, Tensor last) { return tensor >= first && tensor <= last; }
-
-// Which knob shrinks a tensor's share of the device; empty if none is left to turn.
-std::string device_knob(Tensor tensor, const Strategy& s, bool chunked) {
-  if (between(tensor, Tensor::adam_m_embedding, Tensor::adam_v_head) ||
-      between(tensor, Tensor::master_embedding, Tensor::master_head)) {
-    return s.optimizer == Tier::device ? "move the optimizer state to host (states.optimizer: host)"
-                                       : "";
-  }
-  if (between(tensor, Tensor::grads_embedding, Tensor::grads_head)) {
-    return s.gradients == Tier::device ? "move the gradients to host (states.gradients: host)" : "";
-  }
-  if (between(tensor, Tensor::params_embedding, Tensor::params_head)) {
-    return s.parameters == Tier::device
-               ? "stream the parameters from host (states.parameters: host)"
-               : "";
-  }
-  switch (tensor) {
-    case Tensor::ws_loss:
-      return "use a smaller tile for the logits (tiles.loss)";
-    case Tensor::ws_mlp_forward:
-    case Tensor::ws_mlp_forward_saving:
-    case Tensor::ws_mlp_backward:
-    case Tensor::ws_mlp_backward_saved:
-      return "use a smaller tile in the MLP (tiles.mlp)";
-    case Tensor::ws_qkv_forward:
-    case Tensor::ws_qkv_backward:
-      return "use a smaller tile in the projections (tiles.projection)";
-    case Tensor::inner:
-      return s.mlp_inner.where == Saved::keep ? "recompute the MLP's inner tensor "
-                                                "(saved.mlp_inner: recompute)"
-                                              : "use a smaller block (block_tokens)";
-    case Tensor::x:
-      return s.layer_input.where == Saved::keep
-                 ? "offload the layer inputs (saved.layer_input: host)"
-                 : "use a smaller block (block_tokens)";
-    case Tensor::k_all:
-    case Tensor::v_all:
-    case Tensor::dk_all:
-    case Tensor::dv_all:
-      return s.kv == Tier::device ? "stream keys and values from host (kv: host)" : "";
-    default:
-      return chunked ? "use a smaller chunk or block (chunk_tokens, block_tokens)"
-                     : "cut the sequence into chunks (chunk_tokens)";
-  }
-}
-
-std::string time_suggestion(const ComputeWait& wait) {
-  switch (wait.stream) {
-    case Stream::h2d:
-      return "load earlier (prefetch_depth), use larger chunks, or keep that tensor on device";
-    case Stream::d2h:
-      return "let stores take longer (offload_window), or keep that tensor on device";
-    case Stream::io:
-      return "keep that tensor on host instead of in a file, or use faster storage";
-    default:
-      return "";
-  }
-}
-
-}  // namespace
-
-Diagnosis diagnose(const Plan& plan, const Simulated& s) {
-  Diagnosis result;
+std::string limit_of(const Simulated& s) {
   const double step = s.timeline.step_seconds;
   const double busy = s.timeline.busy_seconds[static_cast<int>(Stream::compute)] / step;
   const std::vector<ComputeWait> waits = compute_waits(s);
   constexpr double kWorthMentioning = 0.03;  // of the step
   if (!waits.empty() && waits.front().seconds > kWorthMentioning * step) {
-    result.limit = fmt::format(
+    return fmt::format(
         "compute waits during {:.1f} % of the step, the longest for {} on the {} stream ({:.1f} %)",
         100 * (1 - busy), waits.front().what, name_of(waits.front().stream),
         100 * waits.front().seconds / step);
-    std::string suggestion = time_suggestion(waits.front());
-    if (!suggestion.empty()) result.suggestions.push_back("time: " + suggestion);
-  } else {
-    const std::vector<KindTime> kinds = time_by_kind(s.program, s.timeline);
-    const auto longest = std::find_if(kinds.begin(), kinds.end(),
-                                      [](const KindTime& k) { return !is_copy(k.kind); });
-    result.limit = fmt::format(
-        "compute is the limit: it is busy during {:.1f} % of the step, {:.1f} "
-        "% of it in {}",
-        100 * busy, 100 * longest->seconds / step, name_of(longest->kind));
-    const Strategy& saved = plan.strategy;
-    if (saved.attention_out.where == Saved::recompute) {
-      result.suggestions.emplace_back(
-          "time: save the attention output instead of running attention again "
-          "(saved.attention_out: host)");
-    } else if (saved.qkv.where == Saved::recompute || saved.mlp_inner.where == Saved::recompute) {
-      result.suggestions.emplace_back(
-          "time: save more instead of recomputing it (saved.qkv, saved.mlp_inner), where memory "
-          "allows");
-    }
   }
-  const bool chunked = plan.strategy.chunk_tokens < plan.sequence;
-  for (const PeakMemory& memory : memory_at_peak(s.program, s.layout)) {
-    if (memory.tier != Tier::device) continue;
-    for (const TensorMemory& tensor : memory.tensors) {
-      const std::string knob = device_knob(tensor.tensor, plan.strategy, chunked);
-      if (knob.empty()) continue;
-      result.suggestions.push_back(fmt::format(
-          "device memory: {} ({} is {:.1f} % of the peak)", knob, name_of(tensor.tensor),
-          100 * static_cast<double>(tensor.bytes) / static_cast<double>(memory.live_bytes)));
-      break;
-    }
-  }
-  return result;
+  const std::vector<KindTime> kinds = time_by_kind(s.program, s.timeline);
+  const auto longest =
+      std::find_if(kinds.begin(), kinds.end(), [](const KindTime& k) { return !is_copy(k.kind); });
+  return fmt::format(
+      "compute is the limit: it is busy during {:.1f} % of the step, {:.1f} % of it in {}",
+      100 * busy, 100 * longest->seconds / step, name_of(longest->kind));
 }
 
 }  // namespace longspan

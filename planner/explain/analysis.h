@@ -56,11 +56,7 @@ struct PeakMemory {
 /// For each tier that is used at all.
 std::vector<PeakMemory> memory_at_peak(const Program& program, const Layout& layout);
 
-/// One sentence on what holds the step back, and suggestions, each naming a knob.
-struct Diagnosis {
-  std::string limit;
-  std::vector<std::string> suggestions;
-};
-Diagnosis diagnose(const Plan& plan, const Simulated& simulated);
+/// One sentence on what holds the step back. What would help: verdict.h.
+std::string limit_of(const Simulated& simulated);
 
 }  // namespace longspan

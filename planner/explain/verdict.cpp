@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/units.h"
-#include "planner/evaluate/bounds.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/explain/analysis.h"
 #include "planner/program/ops_estimate.h"
@@ -19,8 +18,12 @@
 namespace longspan {
 namespace {
 
-constexpr double kSame = 5e-3;  // of the step: no prediction tells less apart
-constexpr size_t kTries = 6;    // layouts that are looked at for one lift
+// Parts of a step: no prediction tells less apart.
+constexpr double kSame = 5e-3;
+constexpr double kSameSampled = 1e-2;
+constexpr double kRefused = 1e299;      // seconds: what no schedule takes (Evaluator::fast())
+constexpr double kCheap = 0.03;         // of the step, for memory that a knob frees
+constexpr double kWorthFreeing = 0.03;  // of the device's arena
 // Neighbours of more ops take too long, unless the plan itself has as many.
 constexpr int64_t kMostOps = 250'000;
 
@@ -112,24 +115,35 @@ const char* machine_part(Obstacle resource) {
 
 std::string_view name_of(Obstacle obstacle) {
   constexpr std::array<std::string_view, kObstacleCount> names = {
-      "none",          "heads",        "divisibility",  "rules",
-      "device memory", "host memory",  "nvme capacity", "compute time",
-      "PCIe time",     "network time", "storage time",  "host time"};
+      "none",         "heads",         "divisibility", "rules",     "device memory",
+      "host memory",  "nvme capacity", "compute time", "PCIe time", "network time",
+      "storage time", "host time",     "time"};
   return names[static_cast<int>(obstacle)];
 }
 
 NeighbourJudge::NeighbourJudge(const Plan& plan)
-    : plan_(plan), capacity_(capacities(plan.hardware)), cost_(plan.hardware, plan.dtype) {
+    : plan_(plan),
+      capacity_(capacities(plan.hardware)),
+      cost_(plan.hardware, plan.dtype),
+      evaluator_(std::make_unique<Evaluator>(plan_.model, plan_.hardware, capacity_, plan.dtype)) {
+  const bool whole = is_one_program(plan.model, plan.strategy) &&
+                     ops_estimate(step_request(plan)) <= kMostJudgedOps;
+  fidelity_ = whole ? Fidelity::laid_out : Fidelity::sampled;
+  if (!whole) {
+    const Score own = evaluator_->fast(candidate_of(plan.strategy));
+    seconds_ = own.seconds;
+    bytes_ = own.bytes;
+    return;
+  }
   const Simulated own = simulate_plan(plan);
-  const auto sequences = static_cast<double>(plan.strategy.parallel.data);
+  const auto sequences = static_cast<double>(sequences_of_step(candidate_of(plan.strategy)));
   seconds_ = own.timeline.step_seconds / sequences;
+  bytes_ = evaluator_->arenas(candidate_of(plan.strategy));
   parts_ = parts_of(own, cost_, sequences);
 }
 
-StepRequest NeighbourJudge::request_of(const Strategy& strategy) const {
-  StepRequest request = step_request(plan_);
-  request.strategy = strategy;
-  return request;
+Candidate NeighbourJudge::candidate_of(const Strategy& strategy) const {
+  return {strategy, plan_.sequence, plan_.micro_batches};
 }
 
 // Why the strategy cannot be a plan's at all.
@@ -142,6 +156,11 @@ bool NeighbourJudge::is_invalid(Verdict& verdict) const {
     verdict.lift = std::move(violation->advice);
     return true;
   }
+  if (!evaluator_->possible(candidate_of(s))) {
+    verdict.obstacle = Obstacle::rules;
+    verdict.reason = fmt::format("{} does not go with it", s.parallel.pipeline.schedule);
+    return true;
+  }
   const int64_t ops = ops_estimate(request_of(s));
   if (ops <= std::max(kMostOps, ops_estimate(step_request(plan_)))) return false;
   verdict.obstacle = Obstacle::rules;
@@ -151,14 +170,8 @@ bool NeighbourJudge::is_invalid(Verdict& verdict) const {
   return true;
 }
 
-Verdict NeighbourJudge::verdict_of(const Neighbour& neighbour) const {
-  Verdict verdict;
-  verdict.neighbour = neighbour;
-  if (is_invalid(verdict)) return verdict;
-
-  Plan changed = plan_;
-  changed.strategy = neighbour.strategy;
-  verdict.peak_bytes = exact_peak_bytes(step_request(changed));
+// Whether it does not fit; and if so by how much.
+bool NeighbourJudge::sets_shortage(Verdict& verdict) const {
   for (int tier = kTierCount - 1; tier >= 0; --tier) {
     const int64_t missing = verdict.peak_bytes[tier] - capacity_[tier];
     if (missing <= 0) continue;
@@ -167,27 +180,64 @@ Verdict NeighbourJudge::verdict_of(const Neighbour& neighbour) const {
     verdict.reason = fmt::format("short by {}{}{}", format_bytes(missing),
                                  verdict.reason.empty() ? "" : "; and ", verdict.reason);
   }
-  if (verdict.obstacle != Obstacle::none) return verdict;
+  return verdict.obstacle != Obstacle::none;
+}
 
-  const bool listable = is_listable(changed);
-  const Simulated simulated = listable ? simulate_plan(changed) : Simulated();
-  const auto sequences = static_cast<double>(neighbour.strategy.parallel.data);
-  const double step =
-      listable ? simulated.timeline.step_seconds : exact_seconds(step_request(changed), cost_);
-  verdict.seconds_slower = step / sequences - seconds_;
-  if (std::abs(verdict.seconds_slower) <= kSame * seconds_) {
+// Whether it is slower; and by how much it is, or faster.
+bool NeighbourJudge::sets_difference(Verdict& verdict, double seconds) const {
+  const double same = fidelity_ == Fidelity::laid_out ? kSame : kSameSampled;
+  verdict.seconds_slower = seconds - seconds_;
+  if (std::abs(verdict.seconds_slower) <= same * seconds_) {
     verdict.seconds_slower = 0;
     verdict.reason = "as fast";
   } else if (verdict.seconds_slower < 0) {
     verdict.reason = format_seconds(-verdict.seconds_slower) + " faster";
   } else {
     verdict.reason = format_seconds(verdict.seconds_slower) + " slower";
-    if (!listable) return verdict;  // what of it takes longer is not known
-    const Parts parts = parts_of(simulated, cost_, sequences);
-    Parts more{};
-    for (size_t i = 0; i < parts.size(); ++i) more[i] = parts[i] - parts_[i];
-    verdict.obstacle =
-        static_cast<Obstacle>(std::max_element(more.begin(), more.end()) - more.begin());
+    verdict.obstacle = Obstacle::time;
+  }
+  return verdict.obstacle != Obstacle::none;
+}
+
+void NeighbourJudge::judge_exactly(Verdict& verdict, const Candidate& changed) const {
+  verdict.peak_bytes = evaluator_->arenas(changed);
+  if (sets_shortage(verdict)) return;
+  Plan plan = plan_;
+  plan.strategy = changed.strategy;
+  const bool listable = is_listable(plan);
+  const Simulated simulated = listable ? simulate_plan(plan) : Simulated();
+  const auto sequences = static_cast<double>(sequences_of_step(changed));
+  const double step =
+      listable ? simulated.timeline.step_seconds : exact_seconds(step_request(plan), cost_);
+  if (!sets_difference(verdict, step / sequences) || !listable) return;
+  const Parts parts = parts_of(simulated, cost_, sequences);
+  Parts more{};
+  for (size_t i = 0; i < parts.size(); ++i) more[i] = parts[i] - parts_[i];
+  verdict.obstacle =
+      static_cast<Obstacle>(std::max_element(more.begin(), more.end()) - more.begin());
+}
+
+void NeighbourJudge::judge_sampled(Verdict& verdict, const Candidate& changed) const {
+  const Score score = evaluator_->fast(changed);
+  verdict.peak_bytes = score.bytes;
+  if (score.step_seconds >= kRefused) {
+    verdict.peak_bytes = {};
+    verdict.obstacle = Obstacle::rules;
+    verdict.reason = "the schedule does not take its stages";
+  } else if (!sets_shortage(verdict)) {
+    sets_difference(verdict, score.seconds);
+  }
+}
+
+Verdict NeighbourJudge::verdict_of(const Neighbour& neighbour) const {
+  Verdict verdict;
+  verdict.neighbour = neighbour;
+  if (is_invalid(verdict)) return verdict;
+  const Candidate changed = candidate_of(neighbour.strategy);
+  if (fidelity_ == Fidelity::laid_out) {
+    judge_exactly(verdict, changed);
+  } else {
+    judge_sampled(verdict, changed);
   }
   return verdict;
 }
@@ -205,45 +255,10 @@ std::vector<Verdict> NeighbourJudge::verdicts(const Progress& progress) const {
   return result;
 }
 
-// Bounds say which second changes may fit, and in which order to look at them.
-std::string NeighbourJudge::one_more_knob(const Verdict& verdict) const {
-  const Strategy& from = verdict.neighbour.strategy;
-  struct Change {
-    Neighbour neighbour;
-    double seconds;
-  };
-  std::vector<Change> changes;
-  Bounds bounds(request_of(from), cost_);
-  for (Neighbour& n : neighbours(from, plan_.sequence, capacity_[2] > 0)) {
-    Verdict valid;
-    valid.neighbour = n;
-    if (n.knob == verdict.neighbour.knob || is_invalid(valid)) continue;
-    const Bound bound = bounds.of(n.strategy);
-    bool may_fit = true;
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      may_fit &= bound.peak_bytes[tier] <= capacity_[tier];
-    }
-    const auto sequences = static_cast<double>(n.strategy.parallel.data);
-    if (may_fit) changes.push_back({std::move(n), bound.step_seconds / sequences});
-  }
-  std::stable_sort(changes.begin(), changes.end(),
-                   [](const Change& a, const Change& b) { return a.seconds < b.seconds; });
-  changes.resize(std::min(changes.size(), kTries));
-  for (const Change& change : changes) {
-    const auto bytes = exact_peak_bytes(request_of(change.neighbour.strategy));
-    bool fits = true;
-    for (int tier = 0; tier < kTierCount; ++tier) fits &= bytes[tier] <= capacity_[tier];
-    if (!fits) continue;
-    const int tier = static_cast<int>(verdict.obstacle) - static_cast<int>(Obstacle::device_memory);
-    return fmt::format("{}: {} ({} {})", change.neighbour.knob, change.neighbour.to,
-                       name_of(static_cast<Tier>(tier)), format_bytes(bytes[tier]));
-  }
-  return "";
-}
-
 // The least of a few factors that the resource's ops would have to be faster by.
 std::string NeighbourJudge::faster_resource(const Verdict& verdict) const {
-  const StepRequest request = request_of(verdict.neighbour.strategy);
+  StepRequest request = step_request(plan_);
+  request.strategy = verdict.neighbour.strategy;
   const Program program = build_program(request);
   const Layout layout = lay_out(program);
   const std::vector<double> alone = cost_.durations(program);
@@ -251,7 +266,9 @@ std::string NeighbourJudge::faster_resource(const Verdict& verdict) const {
   for (const Op& op : program.ops) {
     if (resource_of(op) == verdict.obstacle) concerned[op.shape] = true;
   }
-  const double goal = (1 + kSame) * seconds_ * static_cast<double>(request.strategy.parallel.data);
+  const double goal =
+      (1 + kSame) * seconds_ *
+      static_cast<double>(sequences_of_step(candidate_of(verdict.neighbour.strategy)));
   const auto is_enough = [&](double factor) {
     std::vector<double> durations = alone;
     for (size_t i = 0; i < durations.size(); ++i) {
@@ -269,17 +286,44 @@ std::string NeighbourJudge::faster_resource(const Verdict& verdict) const {
 std::string NeighbourJudge::lift(const Verdict& verdict) const {
   if (verdict.obstacle == Obstacle::none) return "";
   if (!verdict.lift.empty() || verdict.obstacle <= Obstacle::rules) return verdict.lift;
+  if (verdict.obstacle == Obstacle::time) return "";
   if (verdict.obstacle >= Obstacle::compute_time) return faster_resource(verdict);
-  std::string knob = one_more_knob(verdict);
-  if (!knob.empty()) return knob;
-  std::string capacity;
-  for (int tier = 0; tier < kTierCount; ++tier) {
-    if (verdict.short_bytes[tier] == 0) continue;
-    capacity +=
-        fmt::format("{}{} of {} memory", capacity.empty() ? "" : " and ",
-                    format_bytes(verdict.peak_bytes[tier]), name_of(static_cast<Tier>(tier)));
+  const auto change = change_that_fits(*evaluator_, candidate_of(verdict.neighbour.strategy),
+                                       capacity_, fidelity_, verdict.neighbour.knob);
+  if (!change) return capacity_for(verdict.peak_bytes, capacity_);
+  const int tier = static_cast<int>(verdict.obstacle) - static_cast<int>(Obstacle::device_memory);
+  return text_of(*change, static_cast<Tier>(tier));
+}
+
+std::vector<std::string> NeighbourJudge::suggestions(const std::vector<Verdict>& verdicts) const {
+  const std::string lacking = capacity_for(bytes_, capacity_);
+  const Verdict* fastest = nullptr;
+  const Verdict* smallest = nullptr;
+  for (const Verdict& v : verdicts) {
+    if (!v.fits()) continue;
+    if (fastest == nullptr || v.seconds_slower < fastest->seconds_slower) fastest = &v;
+    if (v.seconds_slower > kCheap * seconds_) continue;
+    if (smallest == nullptr || v.peak_bytes[0] < smallest->peak_bytes[0]) smallest = &v;
   }
-  return capacity;
+  const auto change = [](const Verdict& v) {
+    return fmt::format("{}: {} instead of {}", v.neighbour.knob, v.neighbour.to, v.neighbour.from);
+  };
+  std::vector<std::string> result;
+  if (!lacking.empty()) {
+    result.push_back("to fit: " + (fastest != nullptr ? change(*fastest) : lacking));
+    return result;
+  }
+  if (fastest != nullptr && fastest->faster()) {
+    result.push_back(fmt::format("time: {} ({})", change(*fastest), fastest->reason));
+  }
+  const auto own = static_cast<double>(bytes_[0]);
+  if (smallest != nullptr &&
+      static_cast<double>(smallest->peak_bytes[0]) < own * (1 - kWorthFreeing)) {
+    result.push_back(fmt::format("device memory: {} ({} instead of {}, {})", change(*smallest),
+                                 format_bytes(smallest->peak_bytes[0]), format_bytes(bytes_[0]),
+                                 smallest->reason));
+  }
+  return result;
 }
 
 std::vector<size_t> most_telling(const std::vector<Verdict>& verdicts, size_t lines) {

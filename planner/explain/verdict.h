@@ -5,15 +5,22 @@
 // a step is what its compute takes, plus what compute waits for on every other stream, so the
 // difference of two steps is a sum over resources. Steps of different numbers of data replicas are
 // compared per sequence.
+//
+// Thirty whole programs take minutes where one is large, or is one of many of a pipeline. Around a
+// plan of more than kMostJudgedOps, with a pipeline, or of a model whose layers differ, all are
+// judged by sampled programs, and which resource a slower one needs more of is not known.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "planner/cost/cost_model.h"
+#include "planner/evaluate/evaluator.h"
+#include "planner/explain/advice.h"
 #include "planner/explain/neighbours.h"
 #include "planner/plan/plan.h"
 #include "planner/search/search.h"
@@ -33,8 +40,9 @@ enum class Obstacle {
   network_time,
   storage_time,
   host_time,  // of the host's processor
+  time,       // of a resource that is not known
 };
-inline constexpr int kObstacleCount = static_cast<int>(Obstacle::host_time) + 1;
+inline constexpr int kObstacleCount = static_cast<int>(Obstacle::time) + 1;
 std::string_view name_of(Obstacle);
 
 struct Verdict {
@@ -50,23 +58,36 @@ struct Verdict {
   bool faster() const { return obstacle == Obstacle::none && seconds_slower < 0; }
 };
 
+/// Ops of a plan up to which its neighbours are judged by their whole programs.
+inline constexpr int64_t kMostJudgedOps = 500'000;
+
 /// Judges the neighbours of one plan. Keeps what that takes; not thread-safe.
 class NeighbourJudge {
  public:
-  /// Lays out and simulates the plan. REQUIRES: it is valid; it need not fit.
+  /// Lays out and simulates the plan, or samples of it. REQUIRES: it is valid; it need not fit.
   explicit NeighbourJudge(const Plan& plan);
 
+  /// How neighbours are judged. By sampled programs time is within 1 %, and memory is the sum of
+  /// what is live, to which packing adds up to a few percent.
+  Fidelity fidelity() const { return fidelity_; }
+
   /// Of all neighbours, in their order, without lifts. A difference of less than half a
-  /// percent of the step counts as none: no prediction tells that apart.
+  /// percent of the step counts as none, by sampled programs of one percent: no prediction tells
+  /// that apart.
   std::vector<Verdict> verdicts(const Progress& progress = {}) const;
 
   /// One change that lifts the verdict's limit, as a part of a sentence:
-  /// - memory: one more knob with which it fits (laid out to be sure), the fastest by its bound;
-  ///   else the capacity it needs;
+  /// - memory: one more knob with which it fits, the fastest by its bound; else the capacity it
+  ///   needs (advice.h);
   /// - time: how much faster the resource would have to be for it to be even, up to 8 times;
   /// - heads, divisibility, rules: what the check itself says to try.
   /// Empty where nothing is in the way, or nothing that is known of helps.
   std::string lift(const Verdict& verdict) const;
+
+  /// What would help the plan, of what was judged: the knob that makes it fit, where it does not;
+  /// else the one that makes it fastest, and the one that frees most device memory for little or no
+  /// time. A sentence each. `verdicts`: all neighbours'.
+  std::vector<std::string> suggestions(const std::vector<Verdict>& verdicts) const;
 
   double seconds() const { return seconds_; }  // of the plan, per sequence
 
@@ -76,14 +97,20 @@ class NeighbourJudge {
 
   Verdict verdict_of(const Neighbour& neighbour) const;
   bool is_invalid(Verdict& verdict) const;
-  std::string one_more_knob(const Verdict& verdict) const;
+  void judge_exactly(Verdict& verdict, const Candidate& changed) const;
+  void judge_sampled(Verdict& verdict, const Candidate& changed) const;
+  bool sets_shortage(Verdict& verdict) const;
+  bool sets_difference(Verdict& verdict, double seconds) const;
   std::string faster_resource(const Verdict& verdict) const;
-  StepRequest request_of(const Strategy& strategy) const;
+  Candidate candidate_of(const Strategy& strategy) const;
 
   Plan plan_;
-  std::array<int64_t, kTierCount> capacity_;
+  TierBytes capacity_;
   CostModel cost_;
+  std::unique_ptr<Evaluator> evaluator_;  // of plan_'s model and hardware
+  Fidelity fidelity_;
   Parts parts_{};
+  TierBytes bytes_{};
   double seconds_ = 0;
 };
 

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
-#include "planner/explain/lift.h"
+#include "planner/explain/advice.h"
 #include "planner/search/longest.h"
 #include "planner/search/preset_plans.h"
 #include "planner/search/question.h"
@@ -13,7 +13,8 @@
 namespace longspan {
 namespace {
 
-// What stops the next length, and by how much.
+// What stops the next length, by how much, and what would lift that: another knob is no advice for
+// what was chosen among all of them.
 void explain_refusal(MaxSequence& result, Evaluator& evaluator, const Candidate& refused) {
   if (refused.sequence == 0 || refused.sequence <= result.sequence) return;
   const TierBytes bytes = evaluator.arenas(refused);
@@ -22,6 +23,8 @@ void explain_refusal(MaxSequence& result, Evaluator& evaluator, const Candidate&
     if (missing <= 0) continue;
     result.limit = static_cast<Limit>(tier + 1);
     result.shortfall_bytes = missing;
+    result.would_lift = result.strategy == "auto" ? capacity_advice_for(evaluator, refused)
+                                                  : advice_for(evaluator, refused);
     return;
   }
 }

@@ -1,0 +1,122 @@
+#include "planner/explain/advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "base/units.h"
+#include "planner/strategy/validity.h"
+
+namespace longspan {
+namespace {
+
+constexpr size_t kTries = 6;  // layouts that are looked at for one advice
+constexpr int kNvme = static_cast<int>(Tier::nvme);
+
+bool within(const TierBytes& bytes, const TierBytes& limits) {
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (bytes[tier] > limits[tier]) return false;
+  }
+  return true;
+}
+
+// The first tier whose limit is exceeded, or the device.
+Tier short_tier(const TierBytes& bytes, const TierBytes& limits) {
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (bytes[tier] > limits[tier]) return static_cast<Tier>(tier);
+  }
+  return Tier::device;
+}
+
+}  // namespace
+
+std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
+                                       const TierBytes& limits, Fidelity fidelity,
+                                       std::string_view skip) {
+  struct Hope {
+    Neighbour neighbour;
+    double seconds;
+  };
+  std::vector<Hope> hopes;
+  const ModelSpec model = evaluator.request(c).model;
+  const auto with = [&](const Strategy& strategy) {
+    Candidate changed = c;
+    changed.strategy = strategy;
+    return changed;
+  };
+  for (Neighbour& n : neighbours(c.strategy, c.sequence, limits[kNvme] > 0)) {
+    if (n.knob == skip || !is_valid(n.strategy, model, c.sequence)) continue;
+    const Candidate changed = with(n.strategy);
+    if (!evaluator.possible(changed)) continue;
+    const Demand demand = evaluator.demand(changed);
+    if (!within(demand.peak_bytes(), limits)) continue;
+    const auto sequences = static_cast<double>(sequences_of_step(changed));
+    hopes.push_back({std::move(n), demand.step_seconds() / sequences});
+  }
+  std::stable_sort(hopes.begin(), hopes.end(),
+                   [](const Hope& a, const Hope& b) { return a.seconds < b.seconds; });
+  size_t tries = 0;
+  for (Hope& hope : hopes) {
+    const Candidate changed = with(hope.neighbour.strategy);
+    TierBytes bytes = evaluator.live(changed);
+    if (!within(bytes, limits)) continue;
+    if (fidelity == Fidelity::laid_out) {
+      if (tries++ == kTries) break;
+      bytes = evaluator.arenas(changed);
+      if (!within(bytes, limits)) continue;
+    }
+    return Change{std::move(hope.neighbour), bytes};
+  }
+  return std::nullopt;
+}
+
+std::string text_of(const Change& change, Tier tier) {
+  return fmt::format("{}: {} ({} {})", change.neighbour.knob, change.neighbour.to, name_of(tier),
+                     format_bytes(change.bytes[static_cast<size_t>(tier)]));
+}
+
+std::string capacity_for(const TierBytes& bytes, const TierBytes& limits) {
+  std::string text;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (bytes[tier] <= limits[tier]) continue;
+    const std::string needed = format_bytes(bytes[tier]), present = format_bytes(limits[tier]);
+    const std::string_view name = name_of(static_cast<Tier>(tier));
+    if (!text.empty()) text += " and ";
+    if (limits[tier] == 0) {
+      text += fmt::format("{} of {} memory", needed, name);
+    } else if (needed == present) {  // as rounded
+      text += fmt::format("{} more of {} memory than {}", format_bytes(bytes[tier] - limits[tier]),
+                          name, present);
+    } else {
+      text += fmt::format("{} of {} memory instead of {}", needed, name, present);
+    }
+  }
+  return text;
+}
+
+std::string advice_for(Evaluator& evaluator, const Candidate& refused) {
+  const TierBytes bytes = evaluator.arenas(refused);
+  const TierBytes& limits = evaluator.limits();
+  if (within(bytes, limits)) return "";
+  if (const auto change = change_that_fits(evaluator, refused, limits, Fidelity::laid_out)) {
+    return text_of(*change, short_tier(bytes, limits));
+  }
+  return capacity_for(bytes, limits);
+}
+
+std::string capacity_advice_for(Evaluator& evaluator, const Candidate& refused) {
+  const TierBytes bytes = evaluator.arenas(refused);
+  TierBytes limits = evaluator.limits();
+  std::string text = capacity_for(bytes, limits);
+  if (text.empty() || limits[kNvme] > 0) return text;
+  limits[kNvme] = std::numeric_limits<int64_t>::max();
+  const auto change = change_that_fits(evaluator, refused, limits, Fidelity::laid_out);
+  if (!change || change->bytes[kNvme] == 0) return text;
+  return fmt::format("{}, or {} of nvme for {}: {}", text, format_bytes(change->bytes[kNvme]),
+                     change->neighbour.knob, change->neighbour.to);
+}
+
+}  // namespace longspan

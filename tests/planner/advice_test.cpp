@@ -1,0 +1,181 @@
+// What is advised helps: the knob that is named fits when laid out, the capacity is enough.
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "base/units.h"
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/evaluate/evaluate.h"
+#include "planner/explain/advice.h"
+#include "planner/explain/verdict.h"
+#include "planner/search/search.h"
+#include "planner/strategy/presets.h"
+#include "planner/strategy/validity.h"
+#include "tests/planner/small_machine.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t MiB = int64_t{1} << 20;
+
+ModelSpec small_model() {
+  ModelSpec m = load_model("tiny-llama");
+  m.vocab = 8192;
+  return m;
+}
+
+bool within(const TierBytes& bytes, const TierBytes& limits) {
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (bytes[tier] > limits[tier]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("the knob that is advised fits when laid out; where none is, none does") {
+  const ModelSpec model = small_model();
+  int named = 0, none = 0;
+  for (const char* preset : {"baseline", "checkpoint", "mst", "fpdt"}) {
+    for (const int64_t device_mib : {8, 16, 32, 64}) {
+      const HardwareProfile hw = testing::small_machine(1, 1, device_mib * MiB, 96 * MiB);
+      const TierBytes limits = capacities(hw);
+      Evaluator evaluator(model, hw, limits);
+      for (int64_t sequence = 1024; sequence <= 16384; sequence *= 4) {
+        const Candidate c{make_preset(preset, model, sequence, 512), sequence, 1};
+        if (within(evaluator.arenas(c), limits)) continue;
+        INFO(preset << " " << device_mib << " MiB, " << sequence << " tokens");
+        const auto change = change_that_fits(evaluator, c, limits, Fidelity::laid_out);
+        if (change) {
+          ++named;
+          StepRequest request = evaluator.request(c);
+          request.strategy = change->neighbour.strategy;
+          CHECK(exact_peak_bytes(request) == change->bytes);
+          CHECK(within(change->bytes, limits));
+          continue;
+        }
+        ++none;
+        for (const Neighbour& n : neighbours(c.strategy, sequence, limits[2] > 0)) {
+          StepRequest request = evaluator.request(c);
+          request.strategy = n.strategy;
+          if (!is_valid(n.strategy, request.model, sequence)) continue;
+          INFO(n.knob << ": " << n.to);
+          CHECK_FALSE(within(exact_peak_bytes(request), limits));
+        }
+      }
+    }
+  }
+  CHECK(named > 3);
+  CHECK(none > 3);
+}
+
+TEST_CASE("the knob that is not to be turned is not advised") {
+  const ModelSpec model = small_model();
+  const HardwareProfile hw = testing::small_machine(1, 1, 64 * MiB, 96 * MiB);
+  const TierBytes limits = capacities(hw);
+  Evaluator evaluator(model, hw, limits);
+  int64_t sequence = 1024;
+  const auto at = [&](int64_t tokens) {
+    return Candidate{make_preset("checkpoint", model, tokens), tokens, 1};
+  };
+  while (within(evaluator.arenas(at(sequence)), limits)) sequence += 1024;
+  REQUIRE(sequence > 1024);
+  const auto change = change_that_fits(evaluator, at(sequence), limits, Fidelity::laid_out);
+  REQUIRE(change);
+  const auto other =
+      change_that_fits(evaluator, at(sequence), limits, Fidelity::laid_out, change->neighbour.knob);
+  if (other) CHECK(other->neighbour.knob != change->neighbour.knob);
+  CHECK(advice_for(evaluator, at(sequence)) == text_of(*change, Tier::device));
+  CHECK(advice_for(evaluator, at(sequence - 1024)).empty());
+}
+
+TEST_CASE("capacities are named for every tier that is short, and told apart") {
+  constexpr int64_t GiB = 1024 * MiB;
+  CHECK(capacity_for({GiB, GiB, 0}, {GiB, GiB, 0}).empty());
+  CHECK(capacity_for({4 * GiB, 900 * GiB, 0}, {8 * GiB, 512 * GiB, 0}) ==
+        "900 GiB of host memory instead of 512 GiB");
+  const std::string both = capacity_for({9 * GiB, 900 * GiB, 0}, {8 * GiB, 512 * GiB, 0});
+  CHECK_THAT(both,
+             Catch::Contains("device") && Catch::Contains(" and ") && Catch::Contains("host"));
+  CHECK(capacity_for({900 * GiB + 4096, 0, 0}, {900 * GiB, 0, 0}) ==
+        "4.00 KiB more of device memory than 900 GiB");
+}
+
+TEST_CASE("max-seq advises what lets the refused length fit, and auto no knob alone") {
+  const ModelSpec model = small_model();
+  const HardwareProfile hw = testing::small_machine(1, 1, 32 * MiB, 96 * MiB);
+  const TierBytes limits = capacities(hw);
+  for (const char* name : {"baseline", "checkpoint", "mst", "auto"}) {
+    INFO(name);
+    const MaxSequence found = max_sequence(model, hw, name, {});
+    REQUIRE(found.sequence > 0);
+    const int64_t length = found.sequence + found.granule;
+    CAPTURE(found.would_lift);
+    StepRequest request = step_request(found.plan);
+    request.sequence = length;
+    request.strategy = found.refused;
+    const std::string capacity = capacity_for(exact_peak_bytes(request), limits);
+    REQUIRE_FALSE(capacity.empty());
+    if (found.strategy == "auto") {
+      CHECK(found.would_lift.starts_with(capacity));
+      continue;
+    }
+    bool proven = found.would_lift == capacity;
+    for (const Neighbour& n : neighbours(found.refused, length, limits[2] > 0)) {
+      if (!found.would_lift.starts_with(n.knob + ": " + n.to + " (")) continue;
+      request.strategy = n.strategy;
+      proven = within(exact_peak_bytes(request), limits);
+    }
+    CHECK(proven);
+  }
+}
+
+TEST_CASE("explain's suggestions are neighbours that were judged so") {
+  const ModelSpec model = small_model();
+  for (const int64_t device_mib : {16, 1024}) {
+    Plan plan;
+    plan.model = model;
+    plan.hardware = testing::small_machine(1, 1, device_mib * MiB, 4096 * MiB);
+    plan.sequence = 4096;
+    plan.dtype = default_dtype(plan.hardware);
+    plan.strategy = make_preset("checkpoint", model, 4096);
+    const NeighbourJudge judge(plan);
+    const std::vector<Verdict> verdicts = judge.verdicts();
+    const std::vector<std::string> said = judge.suggestions(verdicts);
+    REQUIRE_FALSE(said.empty());
+    const bool too_large = !within(exact_peak_bytes(step_request(plan)), capacities(plan.hardware));
+    CHECK(said.front().starts_with("to fit: ") == too_large);
+    for (const std::string& line : said) {
+      INFO(line);
+      bool found = line.find(" of device memory") != line.npos;  // a capacity
+      for (const Verdict& v : verdicts) {
+        const Neighbour& n = v.neighbour;
+        if (line.find(n.knob + ": " + n.to + " instead of " + n.from) == line.npos) continue;
+        found = v.fits();
+        if (line.starts_with("time: ")) CHECK(v.faster());
+      }
+      CHECK(found);
+    }
+  }
+}
+
+TEST_CASE("neighbours of a pipeline are judged, by samples of their programs") {
+  SearchOptions options;
+  options.parallel.pipeline = 2;
+  const HardwareProfile hw = testing::small_machine(1, 2, 1024 * MiB, 8192 * MiB);
+  const Plan plan = search(small_model(), hw, 4096, options).best;
+  REQUIRE(plan.strategy.parallel.has_pipeline());
+  const NeighbourJudge judge(plan);
+  CHECK(judge.fidelity() == Fidelity::sampled);
+  CHECK(judge.seconds() == Approx(plan.predicted.step_seconds).epsilon(0.02));
+  int judged = 0;
+  for (const Verdict& v : judge.verdicts()) {
+    INFO(v.neighbour.knob << " " << v.neighbour.to << ": " << v.reason);
+    CHECK_FALSE(v.reason.empty());
+    judged += v.fits();
+    CHECK((v.seconds_slower > 0) == (v.obstacle == Obstacle::time));
+  }
+  CHECK(judged > 5);
+}
+
+}  // namespace longspan
