@@ -174,10 +174,11 @@ Json answers_json(const Sweep& found) {
 // What no plan of the space is better by; empty where that is not known.
 std::string gap_text(const Flags& flags, double gap) {
   if (gap >= 1) return "";
-  const std::string better = flags.objective == "memory"        ? "takes less device memory, by"
-                             : flags.objective == "host-memory" ? "takes less host memory, by"
-                                                                : "is faster by";
-  return fmt::format("No plan of the search space {} more than {}", better, percent(gap));
+  const char* better = flags.objective == "memory"        ? "{} less device memory"
+                       : flags.objective == "host-memory" ? "{} less host memory"
+                                                          : "{} less time";
+  return "No plan of the search space takes more than " +
+         fmt::format(fmt::runtime(better), percent(gap));
 }
 
 // Sequences of one step, and where they train.

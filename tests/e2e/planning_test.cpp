@@ -1,4 +1,6 @@
 // The verbs that plan: max-seq, plan, explain, simulate.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <map>
@@ -238,6 +240,101 @@ TEST_CASE("plan: the search's answer fits, and is the same every time") {
   const Result text = longspan({"plan", "--model", "tiny-llama", "--hw", kHardware, "--seq", "1K"});
   CHECK(text.status == 0);
   CHECK_THAT(text.out, Contains("not written") && Contains("configurations considered"));
+}
+
+TEST_CASE("plan: a margin, no storage, and limits on time") {
+  const auto ask = [](std::vector<std::string> more) {
+    std::vector<std::string> words = {"plan",     "--model", "llama-3.1-8b", "--hw",
+                                      "h100-80g", "--seq",   "128K"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const json free = longspan_json(ask({}));
+  const json margin = longspan_json(ask({"--margin", "20%"}));
+  for (const char* tier : {"device_bytes", "host_bytes"}) {
+    CHECK(margin.at("predicted").at(tier).get<double>() <=
+          0.8 * free.at("capacity").at(tier).get<double>());
+  }
+  CHECK(margin == [&] {
+    json same = longspan_json(ask({"--margin", "0.2"}));
+    same["search_seconds"] = margin.at("search_seconds");
+    return same;
+  }());
+  for (const auto& without : {std::vector<std::string>{"--no-nvme"}, {"--nvme-capacity", "0"}}) {
+    const json plan = longspan_json(ask(without));
+    CHECK(plan.at("capacity").at("nvme_bytes") == 0);
+    CHECK(plan.at("predicted").at("nvme_bytes") == 0);
+  }
+  const double fastest = free.at("predicted").at("step_seconds");
+  const json slim = longspan_json(
+      ask({"--objective", "memory", "--max-step-time", fmt::format("{}s", 1.1 * fastest)}));
+  CHECK(slim.at("predicted").at("step_seconds") <= 1.1 * fastest);
+  CHECK(slim.at("predicted").at("device_bytes") < free.at("predicted").at("device_bytes"));
+  check_refused(longspan(ask({"--max-step-time", "10s"})), 1,
+                {"step of at most 10.0 s", "fastest"});
+  check_refused(longspan(ask({"--max-step-time", "10s", "--strategy", "fpdt"})), 1,
+                {"step of at most 10.0 s", "fastest"});
+  check_refused(longspan(ask({"--min-tokens-per-second", "1e6"})), 1, {"tokens/s", "fastest"});
+}
+
+TEST_CASE("plan: the batch, the gap and what is padded are said") {
+  const auto ask = [](std::vector<std::string> more) {
+    std::vector<std::string> words = {"plan", "--model", "llama-3.1-8b", "--hw", "4xh100-80g"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const json padded = longspan_json(ask({"--seq", "100003"}));
+  CHECK(padded.at("asked_tokens") == 100003);
+  CHECK(padded.at("sequence_tokens") > 100003);
+  CHECK(padded.at("gap") >= 0);
+  CHECK(padded.at("gap") < 1);
+  CHECK_THAT(longspan(ask({"--seq", "100003"})).out,
+             Contains("100003 tokens are planned as") &&
+                 Contains("No plan of the search space takes more than"));
+  const json batch = longspan_json(ask({"--seq", "16K", "--global-batch", "8"}));
+  CHECK(batch.at("sequences_per_step") == 8);
+  const Result replicas = longspan(ask({"--seq", "16K", "--data", "4"}));
+  CHECK_THAT(replicas.out, Contains("One step trains 4 sequences: 1 on each of 4 data replicas"));
+  check_refused(longspan(ask({"--seq", "16K", "--data", "4", "--global-batch", "6"})), 2,
+                {"--global-batch", "6"});
+}
+
+TEST_CASE("max-seq: its plan is written, and what is longest within a time is shown") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "longest.yaml";
+  const json found = longspan_json({"max-seq", "--model", "llama-3.1-8b", "--hw", "h100-80g",
+                                    "--strategy", "upipe", "--step-times", "-o", file});
+  const json& result = found.at("results")[0];
+  const json simulated = longspan_json({"simulate", file});
+  CHECK(simulated.at("sequence_tokens") == result.at("sequence_tokens"));
+  CHECK(simulated.at("predicted").at("step_seconds") == result.at("predicted").at("step_seconds"));
+  longspan_json({"plan", "--model", "llama-3.1-8b", "--hw", "h100-80g", "--strategy", "upipe",
+                 "--seq", result.at("sequence_tokens").dump()});
+  const json& within = result.at("longest_within");
+  REQUIRE(within.size() == 2);
+  CHECK(within[0].at("sequence_tokens") < within[1].at("sequence_tokens"));
+  CHECK(within[1].at("sequence_tokens") < result.at("sequence_tokens"));
+  for (const json& entry : within) {
+    CHECK(entry.at("predicted").at("step_seconds").get<double>() <=
+          1.01 * entry.at("most_step_seconds").get<double>());
+  }
+}
+
+TEST_CASE("learned positions are lengthened only where that is asked for") {
+  const std::vector<std::string> model = {"--model", "gpt2", "--hw", "h100-80g"};
+  const auto ask = [&](std::vector<std::string> words) {
+    words.insert(words.end(), model.begin(), model.end());
+    return words;
+  };
+  for (const char* strategy : {"auto", "checkpoint"}) {
+    check_refused(longspan(ask({"plan", "--seq", "2K", "--strategy", strategy})), 2,
+                  {"max_positions", "1024", "--extend-positions"});
+    const json longest = longspan_json(ask({"max-seq", "--strategy", strategy}));
+    CHECK(longest.at("results")[0].at("sequence_tokens") == 1024);
+    CHECK(longest.at("results")[0].at("limited_by") == "positions");
+  }
+  const Result extended = longspan(ask({"plan", "--seq", "2K", "--extend-positions"}));
+  CHECK_THAT(extended.out, Contains("extended from 1024 to 2048"));
 }
 
 TEST_CASE("plan: a preset at a length, and one that does not fit") {

@@ -145,6 +145,22 @@ TEST_CASE("flags are checked") {
   check_refused(plan({"--seq", "1K", "--device-memory", "80GiBs"}), 2, {"--device-memory"});
   check_refused(plan({"--seq", "1K", "--micro-batches", "0"}), 2, {"--micro-batches"});
   check_refused(plan({"--seq", "1K", "--objective", "beauty"}), 2, {"--objective"});
+  for (const char* margin : {"100%", "1", "-5%", "some", "nan"}) {
+    check_refused(plan({"--seq", "1K", "--margin", margin}), 2, {"--margin", margin});
+  }
+  for (const char* time : {"10", "0s", "-1h", "10m", "inf"}) {
+    check_refused(plan({"--seq", "1K", "--max-step-time", time}), 2, {"--max-step-time", "10min"});
+  }
+  for (const char* rate : {"0", "-1", "fast"}) {
+    check_refused(plan({"--seq", "1K", "--min-tokens-per-second", rate}), 2,
+                  {"--min-tokens-per-second", rate});
+  }
+  check_refused(plan({"--seq", "1K", "--global-batch", "4", "--micro-batches", "2"}), 2,
+                {"--global-batch", "--micro-batches"});
+  check_refused(plan({"--seq", "1K", "--global-batch", "0"}), 2, {"--global-batch"});
+  check_refused(plan({"--seq", "1K", "--no-nvme", "--nvme-capacity", "1TiB"}), 2,
+                {"--no-nvme", "--nvme-capacity"});
+  check_refused(plan({"--seq", "1K", "--host-memory", "0"}), 2, {"--host-memory"});
   check_refused(plan({"--seq", "1K", "--strategy", "mst", "--chunk", "256"}), 2, {"--chunk"});
   check_refused(plan({"--seq", "1K", "-o", "no/such/folder/plan.yaml"}), 2, {"no folder"});
 }
