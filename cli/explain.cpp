@@ -85,12 +85,19 @@ struct Neighbours {
     return most_telling(verdicts, all ? verdicts.size() : kTellingLines);
   }
   std::vector<std::string> suggestions() const { return judge.suggestions(verdicts); }
+  int64_t sampled() const {
+    return std::count_if(verdicts.begin(), verdicts.end(),
+                         [](const Verdict& v) { return v.fidelity == Fidelity::sampled; });
+  }
 };
 
-// Said where neighbours were not judged by their whole programs.
-constexpr const char* kSampled =
-    "judged by samples of their programs: time within 1 %, memory before packing, which adds up to "
-    "a few percent";
+// Said of neighbours that were not judged by their whole programs.
+std::string sampled_text(const Neighbours& around) {
+  return fmt::format(
+      "{} of {} are judged by samples of their programs: time within 1 %, memory before packing, "
+      "which adds up to a few percent",
+      around.sampled(), around.verdicts.size());
+}
 
 std::string verdict_text(const Verdict& verdict) {
   if (verdict.faster()) return "faster";
@@ -123,7 +130,7 @@ void print_neighbours(const Neighbours& around, bool all) {
                around.verdicts.size());
   }
   fmt::print("  {}\n", summary_of(around.verdicts));
-  if (around.judge.fidelity() == Fidelity::sampled) fmt::print("  ({})\n", kSampled);
+  if (around.sampled() > 0) fmt::print("  ({})\n", sampled_text(around));
 }
 
 Json list_json(const Neighbours& around) {
@@ -137,6 +144,7 @@ Json list_json(const Neighbours& around) {
                                                              : "rejected"},
                   {"limit", name_of(v.obstacle)},
                   {"by", v.reason},
+                  {"sampled", v.fidelity == Fidelity::sampled},
                   {"short_bytes", tiers_json(v.short_bytes)},
                   {"peak_bytes", tiers_json(v.peak_bytes)},
                   {"lift", around.judge.lift(v)},
@@ -151,7 +159,7 @@ void add_neighbours(Json& document, const Neighbours& around) {
   document["suggestions"] = around.suggestions();
   document["neighbours"] = list_json(around);
   document["neighbours_say"] = summary_of(around.verdicts);
-  if (around.judge.fidelity() == Fidelity::sampled) document["neighbours_are"] = kSampled;
+  if (around.sampled() > 0) document["neighbours_are"] = sampled_text(around);
 }
 
 // "4096 x 128 x 1".

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "planner/program/ops_estimate.h"
 #include "planner/strategy/validity.h"
 
 namespace longspan {
@@ -64,6 +65,7 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
     TierBytes bytes = evaluator.live(changed);
     if (!within(bytes, limits)) continue;
     if (fidelity == Fidelity::laid_out) {
+      if (ops_estimate(evaluator.request(changed)) > kMostListedOps) continue;
       if (tries++ == kTries) break;
       bytes = evaluator.arenas(changed);
       if (!within(bytes, limits)) continue;

@@ -126,13 +126,10 @@ NeighbourJudge::NeighbourJudge(const Plan& plan)
       capacity_(capacities(plan.hardware)),
       cost_(plan.hardware, plan.dtype),
       evaluator_(std::make_unique<Evaluator>(plan_.model, plan_.hardware, capacity_, plan.dtype)) {
-  const bool whole = is_one_program(plan.model, plan.strategy) &&
-                     ops_estimate(step_request(plan)) <= kMostJudgedOps;
-  fidelity_ = whole ? Fidelity::laid_out : Fidelity::sampled;
-  if (!whole) {
-    const Score own = evaluator_->fast(candidate_of(plan.strategy));
-    seconds_ = own.seconds;
-    bytes_ = own.bytes;
+  large_ = is_large(plan.strategy);
+  if (large_) {
+    seconds_ = sampled().seconds;
+    bytes_ = sampled().bytes;
     return;
   }
   const Simulated own = simulate_plan(plan);
@@ -140,6 +137,16 @@ NeighbourJudge::NeighbourJudge(const Plan& plan)
   seconds_ = own.timeline.step_seconds / sequences;
   bytes_ = evaluator_->arenas(candidate_of(plan.strategy));
   parts_ = parts_of(own, cost_, sequences);
+}
+
+bool NeighbourJudge::is_large(const Strategy& strategy) const {
+  if (!is_one_program(plan_.model, strategy)) return true;
+  return ops_estimate(evaluator_->request(candidate_of(strategy))) > kMostJudgedOps;
+}
+
+const Score& NeighbourJudge::sampled() const {
+  if (!sampled_) sampled_ = evaluator_->fast(candidate_of(plan_.strategy));
+  return *sampled_;
 }
 
 Candidate NeighbourJudge::candidate_of(const Strategy& strategy) const {
@@ -184,9 +191,9 @@ bool NeighbourJudge::sets_shortage(Verdict& verdict) const {
 }
 
 // Whether it is slower; and by how much it is, or faster.
-bool NeighbourJudge::sets_difference(Verdict& verdict, double seconds) const {
-  const double same = fidelity_ == Fidelity::laid_out ? kSame : kSameSampled;
-  verdict.seconds_slower = seconds - seconds_;
+bool NeighbourJudge::sets_difference(Verdict& verdict, double slower) const {
+  const double same = verdict.fidelity == Fidelity::laid_out ? kSame : kSameSampled;
+  verdict.seconds_slower = slower;
   if (std::abs(verdict.seconds_slower) <= same * seconds_) {
     verdict.seconds_slower = 0;
     verdict.reason = "as fast";
@@ -204,12 +211,10 @@ void NeighbourJudge::judge_exactly(Verdict& verdict, const Candidate& changed) c
   if (sets_shortage(verdict)) return;
   Plan plan = plan_;
   plan.strategy = changed.strategy;
-  const bool listable = is_listable(plan);
-  const Simulated simulated = listable ? simulate_plan(plan) : Simulated();
+  const Simulated simulated = simulate_plan(plan);
   const auto sequences = static_cast<double>(sequences_of_step(changed));
-  const double step =
-      listable ? simulated.timeline.step_seconds : exact_seconds(step_request(plan), cost_);
-  if (!sets_difference(verdict, step / sequences) || !listable) return;
+  const double seconds = simulated.timeline.step_seconds / sequences;
+  if (!sets_difference(verdict, seconds - seconds_)) return;
   const Parts parts = parts_of(simulated, cost_, sequences);
   Parts more{};
   for (size_t i = 0; i < parts.size(); ++i) more[i] = parts[i] - parts_[i];
@@ -225,7 +230,7 @@ void NeighbourJudge::judge_sampled(Verdict& verdict, const Candidate& changed) c
     verdict.obstacle = Obstacle::rules;
     verdict.reason = "the schedule does not take its stages";
   } else if (!sets_shortage(verdict)) {
-    sets_difference(verdict, score.seconds);
+    sets_difference(verdict, score.seconds - sampled().seconds);
   }
 }
 
@@ -234,10 +239,11 @@ Verdict NeighbourJudge::verdict_of(const Neighbour& neighbour) const {
   verdict.neighbour = neighbour;
   if (is_invalid(verdict)) return verdict;
   const Candidate changed = candidate_of(neighbour.strategy);
-  if (fidelity_ == Fidelity::laid_out) {
-    judge_exactly(verdict, changed);
-  } else {
+  if (large_ || is_large(neighbour.strategy)) {
+    verdict.fidelity = Fidelity::sampled;
     judge_sampled(verdict, changed);
+  } else {
+    judge_exactly(verdict, changed);
   }
   return verdict;
 }
@@ -289,7 +295,7 @@ std::string NeighbourJudge::lift(const Verdict& verdict) const {
   if (verdict.obstacle == Obstacle::time) return "";
   if (verdict.obstacle >= Obstacle::compute_time) return faster_resource(verdict);
   const auto change = change_that_fits(*evaluator_, candidate_of(verdict.neighbour.strategy),
-                                       capacity_, fidelity_, verdict.neighbour.knob);
+                                       capacity_, verdict.fidelity, verdict.neighbour.knob);
   if (!change) return capacity_for(verdict.peak_bytes, capacity_);
   const int tier = static_cast<int>(verdict.obstacle) - static_cast<int>(Obstacle::device_memory);
   return text_of(*change, static_cast<Tier>(tier));

@@ -6,15 +6,16 @@
 // difference of two steps is a sum over resources. Steps of different numbers of data replicas are
 // compared per sequence.
 //
-// Thirty whole programs take minutes where one is large, or is one of many of a pipeline. Around a
-// plan of more than kMostJudgedOps, with a pipeline, or of a model whose layers differ, all are
-// judged by sampled programs, and which resource a slower one needs more of is not known.
+// Thirty whole programs take long where they are large, or are those of a pipeline's stages. A plan
+// and a neighbour of which one has more than kMostJudgedOps, a pipeline, or layers that differ, are
+// compared by sampled programs; which resource a slower one needs more of is then not known.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,24 +53,21 @@ struct Verdict {
   std::array<int64_t, kTierCount> peak_bytes{};   // 0 where it cannot be laid out
   std::array<int64_t, kTierCount> short_bytes{};  // beyond the capacities
   double seconds_slower = 0;                      // per sequence; negative: faster
+  Fidelity fidelity = Fidelity::laid_out;         // sampled: time within 1 %, bytes before packing
   std::string lift;  // one change that lifts the limit; empty if not asked for, or if none does
 
   bool fits() const { return obstacle == Obstacle::none || obstacle >= Obstacle::compute_time; }
   bool faster() const { return obstacle == Obstacle::none && seconds_slower < 0; }
 };
 
-/// Ops of a plan up to which its neighbours are judged by their whole programs.
-inline constexpr int64_t kMostJudgedOps = 500'000;
+/// Ops of a program up to which neighbours are judged by all of it.
+inline constexpr int64_t kMostJudgedOps = 250'000;
 
 /// Judges the neighbours of one plan. Keeps what that takes; not thread-safe.
 class NeighbourJudge {
  public:
   /// Lays out and simulates the plan, or samples of it. REQUIRES: it is valid; it need not fit.
   explicit NeighbourJudge(const Plan& plan);
-
-  /// How neighbours are judged. By sampled programs time is within 1 %, and memory is the sum of
-  /// what is live, to which packing adds up to a few percent.
-  Fidelity fidelity() const { return fidelity_; }
 
   /// Of all neighbours, in their order, without lifts. A difference of less than half a
   /// percent of the step counts as none, by sampled programs of one percent: no prediction tells
@@ -98,9 +96,11 @@ class NeighbourJudge {
   Verdict verdict_of(const Neighbour& neighbour) const;
   bool is_invalid(Verdict& verdict) const;
   void judge_exactly(Verdict& verdict, const Candidate& changed) const;
+  bool is_large(const Strategy& strategy) const;
+  const Score& sampled() const;
   void judge_sampled(Verdict& verdict, const Candidate& changed) const;
   bool sets_shortage(Verdict& verdict) const;
-  bool sets_difference(Verdict& verdict, double seconds) const;
+  bool sets_difference(Verdict& verdict, double slower) const;
   std::string faster_resource(const Verdict& verdict) const;
   Candidate candidate_of(const Strategy& strategy) const;
 
@@ -108,7 +108,8 @@ class NeighbourJudge {
   TierBytes capacity_;
   CostModel cost_;
   std::unique_ptr<Evaluator> evaluator_;  // of plan_'s model and hardware
-  Fidelity fidelity_;
+  mutable std::optional<Score> sampled_;  // the plan by sampled programs, once asked for
+  bool large_;
   Parts parts_{};
   TierBytes bytes_{};
   double seconds_ = 0;

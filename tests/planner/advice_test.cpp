@@ -166,13 +166,12 @@ TEST_CASE("neighbours of a pipeline are judged, by samples of their programs") {
   const Plan plan = search(small_model(), hw, 4096, options).best;
   REQUIRE(plan.strategy.parallel.has_pipeline());
   const NeighbourJudge judge(plan);
-  CHECK(judge.fidelity() == Fidelity::sampled);
   CHECK(judge.seconds() == Approx(plan.predicted.step_seconds).epsilon(0.02));
   int judged = 0;
   for (const Verdict& v : judge.verdicts()) {
     INFO(v.neighbour.knob << " " << v.neighbour.to << ": " << v.reason);
     CHECK_FALSE(v.reason.empty());
-    judged += v.fits();
+    judged += v.fits() && v.fidelity == Fidelity::sampled;
     CHECK((v.seconds_slower > 0) == (v.obstacle == Obstacle::time));
   }
   CHECK(judged > 5);
