@@ -17,7 +17,6 @@ constexpr int64_t kMostPadding = 24;  // ... up to this part of it more
 constexpr int64_t kLooks = 48;  // lengths between the last that surely fits and the last that may
 constexpr int64_t kFewestLooks = 4;
 constexpr int64_t kLookOps = 2'000'000;  // laid out in all
-constexpr int64_t kMostOps = 400'000;
 constexpr int64_t kMostChunks = 256;
 constexpr int64_t kLeastChunk = 1024;  // tokens of a rank
 constexpr int64_t kMostOps = 300'000;  // of programs that a longest sequence is looked for among
@@ -145,7 +144,6 @@ PresetPlans::Longest PresetPlans::longest(int64_t granule, int64_t most, double 
     const auto fits = [&](int64_t count, bool exactly) {
       const std::optional<Candidate> c = candidate(way, count * step);
       if (!c) return false;
-      if (way.chunks > 1 && ops_estimate(evaluator_.request(*c)) > kMostOps) return false;
       if (!exactly) return evaluator_.overflow(evaluator_.live(*c)) == 0 && in_time(*c);
       return evaluator_.overflow(evaluator_.arenas(*c)) == 0;
     };

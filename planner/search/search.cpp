@@ -139,14 +139,14 @@ class Search {
   // The fastest of the layout and the chunk that something was found to fit with.
   Found faster_of(const Found& any) {
     const Candidate& c = any.best->candidate;
-    std::vector<Candidate> alike =
-        frames_of(model_, hw_, sequence_, space_, {false, kMostOps});
+    std::vector<Candidate> alike = frames_of(model_, hw_, sequence_, space_, {false, kMostOps});
     std::erase_if(alike, [&](const Candidate& other) {
       Parallel p = other.strategy.parallel;
       p.zero = c.strategy.parallel.zero;
       return !(p == c.strategy.parallel) || other.strategy.chunk_tokens != c.strategy.chunk_tokens;
     });
-    Found found = best_first(evaluator_, alike, space_, wanted(Goal::fastest), kLargeEffort, progress_);
+    Found found =
+        best_first(evaluator_, alike, space_, wanted(Goal::fastest), kLargeEffort, progress_);
     if (found.best && found.best->score.seconds < any.best->score.seconds) return found;
     return any;
   }
