@@ -17,8 +17,8 @@ constexpr int64_t kPaddings = 24;     // lengths tried for one that packs badly 
 constexpr int64_t kMostPadding = 24;  // ... up to this part of it more
 constexpr int64_t kLooks = 48;  // lengths between the last that surely fits and the last that may
 constexpr int64_t kMostChunks = 256;
-constexpr int64_t kLeastChunk = 1024;  // tokens of a rank
-constexpr int64_t kMostOps = 300'000;  // of programs that a longest sequence is looked for among
+constexpr int64_t kLeastChunk = 1024;    // tokens of a rank
+constexpr int64_t kMostOps = 1'000'000;  // of programs that a longest sequence is looked for among
 
 }  // namespace
 
