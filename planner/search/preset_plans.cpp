@@ -18,8 +18,8 @@ constexpr int64_t kLooks = 48;  // lengths between the last that surely fits and
 constexpr int64_t kFewestLooks = 4;
 constexpr int64_t kLookOps = 2'000'000;  // laid out in all
 constexpr int64_t kMostChunks = 256;
-constexpr int64_t kLeastChunk = 1024;  // tokens of a rank
-constexpr int64_t kMostOps = 300'000;  // of programs that a longest sequence is looked for among
+constexpr int64_t kLeastChunk = 1024;    // tokens of a rank
+constexpr int64_t kMostOps = 1'000'000;  // of programs that a longest sequence is looked for among
 
 }  // namespace
 

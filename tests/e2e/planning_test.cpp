@@ -283,12 +283,12 @@ TEST_CASE("plan: the batch, the gap and what is padded are said") {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   };
-  const json padded = longspan_json(ask({"--seq", "100003"}));
+  const json padded = longspan_json(ask({"--seq", "100003", "--ulysses", "4"}));
   CHECK(padded.at("asked_tokens") == 100003);
   CHECK(padded.at("sequence_tokens") > 100003);
   CHECK(padded.at("gap") >= 0);
   CHECK(padded.at("gap") < 1);
-  CHECK_THAT(longspan(ask({"--seq", "100003"})).out,
+  CHECK_THAT(longspan(ask({"--seq", "100003", "--ulysses", "4"})).out,
              Contains("100003 tokens are planned as") &&
                  Contains("No plan of the search space takes more than"));
   const json batch = longspan_json(ask({"--seq", "16K", "--global-batch", "8"}));
