@@ -52,6 +52,10 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
     if (n.knob == skip || !is_valid(n.strategy, model, c.sequence)) continue;
     const Candidate changed = with(n.strategy);
     if (!evaluator.possible(changed)) continue;
+    if (is_one_program(model, n.strategy) &&
+        ops_estimate(evaluator.request(changed)) > kMostListedOps) {
+      continue;
+    }
     const Demand demand = evaluator.demand(changed);
     if (!within(demand.peak_bytes(), limits)) continue;
     const auto sequences = static_cast<double>(sequences_of_step(changed));
@@ -65,7 +69,6 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
     TierBytes bytes = evaluator.live(changed);
     if (!within(bytes, limits)) continue;
     if (fidelity == Fidelity::laid_out) {
-      if (ops_estimate(evaluator.request(changed)) > kMostListedOps) continue;
       if (tries++ == kTries) break;
       bytes = evaluator.arenas(changed);
       if (!within(bytes, limits)) continue;

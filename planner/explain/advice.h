@@ -26,9 +26,9 @@ struct Change {
 };
 
 /// The change of one knob with which `c` fits `limits`, the fastest by its bound first; none where
-/// no knob alone is enough. At most six changes are laid out, and none to a program that is
-/// too large to run. With a limit of nvme also changes
-/// that put something into a file. `skip`: a knob that is not turned. REQUIRES: `c` is valid.
+/// no knob alone is enough. At most six changes are laid out, none of them to a program too large
+/// to run. With a limit of nvme also changes that put something into a file. `skip`: a knob that is
+/// not turned. REQUIRES: `c` is valid.
 std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
                                        const TierBytes& limits, Fidelity fidelity,
                                        std::string_view skip = {});

@@ -128,8 +128,9 @@ NeighbourJudge::NeighbourJudge(const Plan& plan)
       evaluator_(std::make_unique<Evaluator>(plan_.model, plan_.hardware, capacity_, plan.dtype)) {
   large_ = is_large(plan.strategy);
   if (large_) {
-    seconds_ = sampled().seconds;
-    bytes_ = sampled().bytes;
+    sampled_ = sampled(candidate_of(plan.strategy));
+    seconds_ = sampled_->seconds;
+    bytes_ = sampled_->bytes;
     return;
   }
   const Simulated own = simulate_plan(plan);
@@ -141,12 +142,14 @@ NeighbourJudge::NeighbourJudge(const Plan& plan)
 
 bool NeighbourJudge::is_large(const Strategy& strategy) const {
   if (!is_one_program(plan_.model, strategy)) return true;
-  return ops_estimate(evaluator_->request(candidate_of(strategy))) > kMostJudgedOps;
+  return ops_estimate(evaluator_->request(candidate_of(strategy))) > kMostListedOps;
 }
 
-const Score& NeighbourJudge::sampled() const {
-  if (!sampled_) sampled_ = evaluator_->fast(candidate_of(plan_.strategy));
-  return *sampled_;
+// Samples of a program too large to list are large themselves: such a one goes by its period.
+Score NeighbourJudge::sampled(const Candidate& c) const {
+  const bool listable = !is_one_program(plan_.model, c.strategy) ||
+                        ops_estimate(evaluator_->request(c)) <= kMostListedOps;
+  return listable ? evaluator_->fast(c) : evaluator_->exact(c);
 }
 
 Candidate NeighbourJudge::candidate_of(const Strategy& strategy) const {
@@ -223,14 +226,15 @@ void NeighbourJudge::judge_exactly(Verdict& verdict, const Candidate& changed) c
 }
 
 void NeighbourJudge::judge_sampled(Verdict& verdict, const Candidate& changed) const {
-  const Score score = evaluator_->fast(changed);
+  const Score score = sampled(changed);
   verdict.peak_bytes = score.bytes;
   if (score.step_seconds >= kRefused) {
     verdict.peak_bytes = {};
     verdict.obstacle = Obstacle::rules;
     verdict.reason = "the schedule does not take its stages";
   } else if (!sets_shortage(verdict)) {
-    sets_difference(verdict, score.seconds - sampled().seconds);
+    if (!sampled_) sampled_ = sampled(candidate_of(plan_.strategy));
+    sets_difference(verdict, score.seconds - sampled_->seconds);
   }
 }
 

@@ -6,9 +6,9 @@
 // difference of two steps is a sum over resources. Steps of different numbers of data replicas are
 // compared per sequence.
 //
-// Thirty whole programs take long where they are large, or are those of a pipeline's stages. A plan
-// and a neighbour of which one has more than kMostJudgedOps, a pipeline, or layers that differ, are
-// compared by sampled programs; which resource a slower one needs more of is then not known.
+// Pipelines, and models whose layers differ, are judged by sampled programs of their stages; of
+// what is too large to list only its period is gone through. Which resource a slower one of these
+// needs more of is not known.
 #pragma once
 
 #include <array>
@@ -60,9 +60,6 @@ struct Verdict {
   bool faster() const { return obstacle == Obstacle::none && seconds_slower < 0; }
 };
 
-/// Ops of a program up to which neighbours are judged by all of it.
-inline constexpr int64_t kMostJudgedOps = 250'000;
-
 /// Judges the neighbours of one plan. Keeps what that takes; not thread-safe.
 class NeighbourJudge {
  public:
@@ -97,7 +94,7 @@ class NeighbourJudge {
   bool is_invalid(Verdict& verdict) const;
   void judge_exactly(Verdict& verdict, const Candidate& changed) const;
   bool is_large(const Strategy& strategy) const;
-  const Score& sampled() const;
+  Score sampled(const Candidate& c) const;
   void judge_sampled(Verdict& verdict, const Candidate& changed) const;
   bool sets_shortage(Verdict& verdict) const;
   bool sets_difference(Verdict& verdict, double slower) const;
@@ -108,7 +105,7 @@ class NeighbourJudge {
   TierBytes capacity_;
   CostModel cost_;
   std::unique_ptr<Evaluator> evaluator_;  // of plan_'s model and hardware
-  mutable std::optional<Score> sampled_;  // the plan by sampled programs, once asked for
+  mutable std::optional<Score> sampled_;  // the plan's, once asked for
   bool large_;
   Parts parts_{};
   TierBytes bytes_{};
