@@ -171,7 +171,7 @@ bool NeighbourJudge::is_invalid(Verdict& verdict) const {
     verdict.reason = fmt::format("{} does not go with it", s.parallel.pipeline.schedule);
     return true;
   }
-  const int64_t ops = ops_estimate(request_of(s));
+  const int64_t ops = ops_estimate(evaluator_->request(candidate_of(s)));
   if (ops <= std::max(kMostOps, ops_estimate(step_request(plan_)))) return false;
   verdict.obstacle = Obstacle::rules;
   verdict.reason = fmt::format("{} chunks in {} ops, more than are looked at",

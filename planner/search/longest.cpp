@@ -56,7 +56,7 @@ class Longest {
           static_cast<double>(found.fits.candidate.sequence) * (1 + kAlike)) {
         continue;
       }
-      if (looks-- <= 0) break;
+      if (found.fits.candidate.sequence > 0 && looks-- <= 0) break;
       const int64_t before = found.fits.candidate.sequence;
       verify(hope, found);
       if (found.fits.candidate.sequence > before) looks = kLooks;
@@ -290,12 +290,18 @@ class Longest {
       }
       low += stride;
     }
-    low = boundary(low, high, fits);
+    const int64_t apart = std::max<int64_t>(1, low / 512);
+    while (high - low > apart) {
+      const int64_t middle = low + (high - low) / 2;
+      (fits(middle) ? low : high) = middle;
+    }
+    // What bounds alone have ruled out is laid out once, too.
+    if (fits(high)) std::swap(low, high), high = low + apart;
     const std::optional<Candidate> best = at_length(c, shape, low * step);
     if (!best || best->sequence <= found.fits.candidate.sequence) return;
     found.fits.candidate = *best;
-    found.step = std::max(step, low / 512 * step);
-    found.refused = at_length(c, shape, low * step + found.step).value_or(found.fits.candidate);
+    found.step = (high - low) * step;
+    found.refused = at_length(c, shape, high * step).value_or(found.fits.candidate);
   }
 
   // With the knobs of a candidate: the longest length that fits from `low` on, below `high`.

@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "planner/explain/advice.h"
 #include "planner/search/longest.h"
+#include "planner/search/pipeline_space.h"
 #include "planner/search/preset_plans.h"
 #include "planner/search/question.h"
 #include "planner/search/search.h"
@@ -72,6 +73,9 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
     PresetPlans plans(evaluator, model, hw, strategy, space);
     const PresetPlans::Longest found = plans.longest(
         options.granule, options.longest, options.most_seconds, options.least_tokens_per_second);
+    if (found.step == 0 && found.fits.candidate.sequence == 0) {
+      throw none_takes(PipelineQuestion{model, hw, options.parallel, options.micro_batches, 0});
+    }
     result.sequence = found.fits.candidate.sequence;
     result.granule = found.step;
     result.refused = found.refused.strategy;
@@ -84,12 +88,23 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
       evaluator, model, hw, space,
       {options.granule, options.longest, options.most_seconds, options.least_tokens_per_second},
       progress);
+  if (found.step == 0 && found.fits.candidate.sequence == 0) {
+    throw none_takes(PipelineQuestion{model, hw, options.parallel, options.micro_batches, 0});
+  }
   result.sequence = found.fits.candidate.sequence;
   result.granule = found.step;
   result.refused = found.refused.strategy;
   if (result.sequence > 0) {
     result.gap = static_cast<double>(found.bound) / static_cast<double>(result.sequence) - 1;
     result.plan = evaluator.plan(found.fits.candidate, found.fits.score);
+  }
+  if (may_pipe(hw, options.parallel) && options.parallel.admits_flat() && result.sequence > 0) {
+    const Pipeline& pipeline = result.plan.strategy.parallel.pipeline;
+    result.beside =
+        pipeline.stages > 1
+            ? fmt::format("longest with {}: {} of {} layers on a rank", describe(pipeline),
+                          ceil_div(model.layers, pipeline.stages), model.layers)
+            : "longest without a pipeline: with none more fits";
   }
   explain_refusal(result, evaluator, found.refused);
   explain_other_limit(result, model, options);

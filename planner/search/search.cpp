@@ -8,6 +8,7 @@
 #include "planner/program/ops_estimate.h"
 #include "planner/search/best_first.h"
 #include "planner/search/front.h"
+#include "planner/search/pipeline_space.h"
 #include "planner/search/preset_plans.h"
 #include "planner/search/question.h"
 
@@ -21,6 +22,7 @@ constexpr int64_t kFastOps = 600'000;
 constexpr int64_t kEndOps = 400'000;
 constexpr int64_t kMostOps = 20'000'000;  // of programs that are priced by what repeats in them
 constexpr Effort kEndEffort = {.evaluations = 60, .refinements = 60, .exact = 6, .attempts = 3};
+constexpr Effort kRivalEffort = {.evaluations = 40, .refinements = 0, .exact = 4, .attempts = 3};
 constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
 constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 40, .attempts = 6};
 
@@ -63,6 +65,11 @@ class Search {
     const Goal goal = goal_of(options_.objective);
     Found found = goal == Goal::fastest ? fastest() : least(goal);
     if (!found.best) {
+      if (std::none_of(frames_.begin(), frames_.end(),
+                       [&](const Candidate& c) { return evaluator_.possible(c); })) {
+        throw none_takes(
+            PipelineQuestion{model_, hw_, options_.parallel, options_.micro_batches, sequence_});
+      }
       Found last = roomiest();
       if (!last.best && is_timed()) refuse_for_time();
       if (!last.best) {
@@ -173,10 +180,15 @@ class Search {
       result.rival = plan_of(rival);
       return;
     }
-    const bool any = std::any_of(frames_.begin(), frames_.end(), other);
-    if (any) {
-      result.no_rival = fmt::format("no plan {} a pipeline came near the best in its bounds",
-                                    piped ? "without" : "with");
+    std::vector<Candidate> others = frames_;
+    std::erase_if(others, [&](const Candidate& c) { return !other(c); });
+    if (others.empty()) return;
+    const Found best = best_first(evaluator_, others, space_, wanted(Goal::fastest), kRivalEffort);
+    if (best.best) {
+      result.rival = plan_of(*best.best);
+    } else {
+      result.no_rival =
+          fmt::format("no plan {} a pipeline was found to fit", piped ? "without" : "with");
     }
   }
 
