@@ -73,9 +73,6 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
     PresetPlans plans(evaluator, model, hw, strategy, space);
     const PresetPlans::Longest found = plans.longest(
         options.granule, options.longest, options.most_seconds, options.least_tokens_per_second);
-    if (found.step == 0 && found.fits.candidate.sequence == 0) {
-      throw none_takes(PipelineQuestion{model, hw, options.parallel, options.micro_batches, 0});
-    }
     result.sequence = found.fits.candidate.sequence;
     result.granule = found.step;
     result.refused = found.refused.strategy;
