@@ -154,9 +154,7 @@ bool YamlMap::has(const std::string& key) const {
   return has_own(key) || (defaults_ && defaults_->has(key));
 }
 
-bool YamlMap::has_map(const std::string& key) const {
-  return has(key) && child(key).IsMap();
-}
+bool YamlMap::has_map(const std::string& key) const { return has(key) && child(key).IsMap(); }
 
 YAML::Node YamlMap::child(const std::string& key) const {
   if (!has(key)) throw error(key, "missing");

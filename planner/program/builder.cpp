@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
-#include "planner/program/op_schema.h"
 #include "base/units.h"
+#include "planner/program/op_schema.h"
 
 namespace longspan {
 namespace {

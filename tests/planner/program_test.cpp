@@ -8,8 +8,8 @@
 #include "models/catalog.h"
 #include "models/tensor_slices.h"
 #include "planner/program/layout.h"
-#include "planner/strategy/presets.h"
 #include "planner/program/op_table.h"
+#include "planner/strategy/presets.h"
 #include "tests/planner/random_strategy.h"
 
 namespace longspan::testing {
