@@ -273,7 +273,7 @@ int explain_pipeline(const Plan& plan, bool all, bool json) {
   return 0;
 }
 
-// Of a program that is too large to list: what its knobs are and what is predicted.
+// The knobs and the prediction of a program that is too large to list.
 int explain_unlisted(const Plan& plan, bool all, bool json) {
   const std::string left_out = fmt::format(
       "its program has {} ops, too many to go through one by one: where time and memory go "

@@ -203,7 +203,7 @@ int run(const Flags& flags, bool json) {
 
   bool any = false;
   for (const Row& row : results) any |= row.longest.sequence > 0;
-  // Of all strategies the last is auto.
+  // auto is the last of all strategies.
   const Plan& best = results.back().longest.plan;
   const bool written = !flags.output.empty() && best.sequence > 0;
   if (written) write_file_atomically(flags.output, write_plan(best));

@@ -30,7 +30,7 @@ struct Row {
   About about = About::everything;
 };
 
-// Of a file, and of the solver's schedules, what they say themselves is refused where that is said.
+// What a file or a solver's schedule states itself is refused where that is read.
 constexpr auto kRows = std::to_array<Row>({
     {"--iteration", kMeasured},
     {"--against", kMeasured},

@@ -22,7 +22,7 @@ ScheduleAsked schedule_asked(const std::string& name);
 /// A flag and its option.
 using ScheduleFlag = std::pair<std::string, Option>;
 
-/// Of those in the arguments, the flags' names.
+/// The names of the flags that the arguments contain.
 std::vector<std::string> given_flags(std::span<const ScheduleFlag> flags);
 
 /// Throws bad_input for a flag that means nothing for any schedule of that kind.

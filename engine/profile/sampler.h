@@ -102,8 +102,8 @@ struct Sample {
 class Sampler {
  public:
   void add(std::string family, std::array<double, 3> shape, double work, TimedRuns run);
-  /// Of what is timed run by run. Runs that take far longer than the first did are not repeated to
-  /// the end.
+  /// For measurements that are timed run by run. Runs that take far longer than the first did are
+  /// not repeated to the end.
   void add(std::string family, std::array<double, 3> shape, double work,
            std::function<double()> run);
   /// Of what is a part of something larger: the time of the whole less that of the rest.

@@ -19,8 +19,7 @@ constexpr int kNvme = static_cast<int>(Tier::nvme);
 // Bounds see less memory than programs need, and packing loses some: the first rounding of a frame
 // leaves room for that. Where candidates turn out too large it leaves more.
 constexpr double kFirstRoom = 0.96;
-constexpr double kNearly = 0.5;    // beyond the limits: what may fit with nothing copied ahead
-constexpr double kSpare = 0.0005;  // of a tier, beyond what was missing
+constexpr double kNearly = 0.5;  // beyond the limits: what may fit with nothing copied ahead
 // What is this much slower than the best is looked at in one rounding only.
 constexpr double kClose = 1.03;
 // The first frame of a kind that is not this much slower tries so many placements of states.
@@ -275,7 +274,7 @@ class BestFirst {
         }
         if (score.overflow > 0 && score.overflow < least_missing) {
           least_missing = score.overflow;
-          next = tightened(room, score.bytes);
+          next = tightened(room, score.bytes, evaluator_.limits());
         }
         miss(c, score);
         if (any || i + 1 < spread_end) continue;
@@ -294,15 +293,6 @@ class BestFirst {
       if (any || least_missing == kInfinity) return;
       room = next;
     }
-  }
-
-  Room tightened(Room room, const TierBytes& bytes) const {
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      const double share = static_cast<double>(bytes[tier]) /
-                           std::max(1.0, static_cast<double>(evaluator_.limits()[tier]));
-      if (share > 1) room[tier] = room[tier] / share - kSpare;
-    }
-    return room;
   }
 
   bool known(const Candidate& c) const {
@@ -351,7 +341,7 @@ class BestFirst {
       if (score.overflow == 0) continue;
       FrameState& state = states_[from.frame];
       Room& room = state.room[from.nvme ? 1 : 0];
-      room = tightened(room, score.bytes);
+      room = tightened(room, score.bytes, evaluator_.limits());
       look(from);
     }
   }

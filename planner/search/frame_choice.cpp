@@ -46,6 +46,16 @@ Relaxation relaxation_of(Evaluator& evaluator, const Candidate& frame, GroupValu
 
 }  // namespace
 
+Room tightened(Room room, const TierBytes& bytes, const TierBytes& limits) {
+  constexpr double kSpare = 0.0005;  // of a tier
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    const double share =
+        static_cast<double>(bytes[tier]) / std::max(1.0, static_cast<double>(limits[tier]));
+    if (share > 1) room[tier] = room[tier] / share - kSpare;
+  }
+  return room;
+}
+
 FrameChoice::FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options)
     : frame_(frame),
       layers_(

@@ -22,6 +22,10 @@ struct Rounded {
   double bound = 0;
 };
 
+/// The room after a candidate has turned out to need `bytes`: less on every tier that is short, by
+/// what was missing and a little more.
+Room tightened(Room room, const TierBytes& bytes, const TierBytes& limits);
+
 class FrameChoice {
  public:
   /// Computes the demand of every value. REQUIRES: evaluator.possible(frame).

@@ -240,11 +240,7 @@ class Longest {
       }
       // The same knobs fit a shorter length; with less room other knobs may fit a longer one.
       shorten(*c, shape, std::max(low, found.fits.candidate.sequence / step + 1), count, found);
-      for (int tier = 0; tier < kTierCount; ++tier) {
-        const double share = static_cast<double>(bytes[tier]) /
-                             std::max(1.0, static_cast<double>(evaluator_.limits()[tier]));
-        if (share > 1) room[tier] = room[tier] / share - kSpare;
-      }
+      room = tightened(room, bytes, evaluator_.limits());
     }
   }
 
