@@ -98,12 +98,17 @@ TEST_CASE("what cannot be expressed comes back with its reason") {
   CHECK(reason([](auto& c) { c.model = "deepseek-v9"; }) == "model deepseek-v9");
   CHECK_THAT(reason([](auto& c) { c.degrees.ulysses = 3; }),
              Catch::Matchers::StartsWith("no such plan: ") && Catch::Matchers::Contains("heads"));
-  // A step of more ops than memory holds is refused before it is built.
-  CHECK_THAT(reason([](auto& c) {
-               c.sequence = int64_t{1} << 40;
-               c.chunk_tokens = 1024;
-             }),
-             Catch::Matchers::Contains("ops"));
+}
+
+TEST_CASE("a step of more ops than memory holds is predicted by what repeats in it") {
+  ReferenceCase c = covered();
+  c.sequence = int64_t{1} << 32;
+  c.chunk_tokens = 1024;
+  const CasePrediction p = predict_case(c);
+  CHECK(p.reason.empty());
+  REQUIRE(p.step_seconds);
+  CHECK(*p.step_seconds > 1e6);
+  CHECK(p.fits == false);
 }
 
 }  // namespace
