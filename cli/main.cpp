@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/heap.h"
 #include "cli/documents.h"
 #include "cli/verbs.h"
 
@@ -34,6 +35,7 @@ int run_action(const Invocation& invocation) {
 }
 
 int main(int argc, char** argv) {
+  keep_freed_memory();
   CommandLine line(
       "longspan",
       "How long a sequence fits on this hardware, which plan trains it fastest, and was the "

@@ -4,10 +4,12 @@
 #include <limits>
 #include <map>
 #include <queue>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
+#include "planner/program/ops_estimate.h"
 #include "planner/search/refine.h"
 
 namespace longspan {
@@ -27,10 +29,11 @@ constexpr double kSpread = 1.25;
 constexpr size_t kStates = 6;
 // Every look at a kind of frame puts its like back by this part, so that other kinds get theirs.
 constexpr double kTired = 0.004;
-// What a plan has to gain to be worth a file, or the last of a memory. Less than the prediction's
-// own error: a person would not take either for so little.
-constexpr double kWorthNvme = 0.004;
-constexpr double kWorthRisk = 0.002;
+constexpr double kTiredOfMemory = 0.1;  // where packing decides more than bounds
+// Files are tried where they promise to be worth it.
+constexpr double kFilesPromise = 0.004;
+// A kind whose best is within this is refined too.
+constexpr double kNear = 1.05;
 
 // A frame that waits.
 struct Waiting {
@@ -68,7 +71,9 @@ class BestFirst {
         frames_(frames),
         options_(options),
         wanted_(wanted),
+        ranking_(evaluator, wanted),
         effort_(effort),
+        ops_(effort.exact_ops),
         states_(frames.size()) {}
 
   Found run(const std::function<void(int64_t, int64_t)>& progress) {
@@ -86,40 +91,24 @@ class BestFirst {
       }
       visit();
     }
+    if (wanted_.goal != Goal::fastest) verify_each_kind();
     int looks = effort_.exact;
     verify(looks);
-    if (found_.best && !wanted_.first) {
-      refine();
-      verify(looks);
-    }
+    if (found_.best && !wanted_.first && effort_.refinements > 0) refine();
     return finish();
   }
 
  private:
-  // With what it has to gain for its files and its risk.
-  double weighed(const Score& score) const {
-    double seconds = measure_of(wanted_.goal, score, evaluator_.limits());
-    if (wanted_.goal != Goal::fastest) return seconds;
-    if (score.bytes[kNvme] > 0) seconds *= 1 + kWorthNvme;
-    if (evaluator_.at_risk(score.bytes)) seconds *= 1 + kWorthRisk;
-    return seconds;
-  }
-  bool allowed(const Score& s) const {
-    return s.overflow == 0 && s.step_seconds <= wanted_.most_seconds &&
-           s.seconds <= wanted_.most_seconds_per_sequence;
-  }
+  double weighed(const Score& score) const { return ranking_.weighed(score); }
+  bool allowed(const Score& score) const { return ranking_.admits(score); }
   double most_seconds(size_t frame) const {
     const auto sequences = static_cast<double>(sequences_of_step(frames_[frame]));
     return std::min(wanted_.most_seconds, wanted_.most_seconds_per_sequence * sequences);
   }
-  // Memory alone is known sooner than time.
-  Score evaluate(const Candidate& c) {
-    const bool timed = wanted_.most_seconds < 1e300 || wanted_.most_seconds_per_sequence < 1e300;
-    if (wanted_.goal == Goal::fastest || timed) return evaluator_.fast(c);
-    Score score;
-    score.bytes = evaluator_.live(c);
-    score.overflow = evaluator_.overflow(score.bytes);
-    return score;
+
+  Score exact(const Candidate& c) {
+    ops_ -= ops_estimate(evaluator_.request(c));
+    return ranking_.exact(c);
   }
 
   // All frames, by what their compute takes with everything on the device: no value of any group
@@ -158,14 +147,15 @@ class BestFirst {
   }
   double key_of(const Waiting& waiting) const {
     const double expected = states_[waiting.frame].expected[waiting.nvme ? 1 : 0];
-    if (wanted_.goal != Goal::fastest) return expected;
     const auto known = learned_.find(kind_of(waiting.frame));
     if (known == learned_.end()) return expected;
-    return expected * known->second.ratio * (1 + kTired * static_cast<double>(known->second.looks));
+    const auto looks = static_cast<double>(known->second.looks);
+    if (wanted_.goal != Goal::fastest) return expected * (1 + kTiredOfMemory * looks);
+    return expected * known->second.ratio * (1 + kTired * looks);
   }
   void learn(const Waiting& waiting, double measured) {
     const double expected = states_[waiting.frame].expected[waiting.nvme ? 1 : 0];
-    if (wanted_.goal != Goal::fastest || expected <= 0) return;
+    if (expected <= 0) return;
     Learned& learned = learned_[kind_of(waiting.frame)];
     learned.ratio = std::min(learned.ratio, measured / expected);
     ++learned.looks;
@@ -208,8 +198,7 @@ class BestFirst {
       if (likely.overflow > 0) continue;
       double& expected = state.expected[nvme ? 1 : 0];
       expected = std::max(state.bound, likely.objective * ratio);
-      // Files are tried where they promise to be worth it.
-      if (nvme && expected > state.expected[0] * (1 - kWorthNvme)) continue;
+      if (nvme && expected > state.expected[0] * (1 - kFilesPromise)) continue;
       Waiting waiting{0, frame, true, nvme};
       waiting.key = key_of(waiting);
       queue_.push(waiting);
@@ -255,7 +244,7 @@ class BestFirst {
       for (size_t i = 0; i < looks.size(); ++i) {
         const Candidate c = looks[i];
         if (known(c)) continue;
-        const Score score = evaluate(c);
+        const Score score = ranking_.estimate(c);
         if (allowed(score)) {
           any = true;
           const double own = weighed(score);
@@ -281,7 +270,7 @@ class BestFirst {
         // What is copied ahead may be what is too much.
         const Candidate bare = with_depths(c, 0, 0);
         if (score.overflow < kNearly && !(bare == c) && !known(bare)) {
-          const Score own = evaluate(bare);
+          const Score own = ranking_.estimate(bare);
           if (allowed(own)) {
             learn(waiting, weighed(own));
             add(bare, own, waiting);
@@ -310,6 +299,32 @@ class BestFirst {
     }
   }
 
+  // Packing decides more about memory than what is live, and differs from kind to kind: lays out
+  // the best of every kind that may be the best of all, the smallest programs first.
+  void verify_each_kind() {
+    std::map<Kind, size_t> of_kind;
+    for (size_t i = 0; i < seen_.size(); ++i) {
+      if (!allowed(seen_[i].scored.score)) continue;
+      const auto [it, fresh] = of_kind.try_emplace(kind_of(seen_[i].from.frame), i);
+      const auto own = [&](size_t of) { return weighed(seen_[of].scored.score); };
+      if (!fresh && own(i) < own(it->second)) it->second = i;
+    }
+    std::vector<std::pair<int64_t, size_t>> order;
+    for (const auto& [kind, i] : of_kind) {
+      order.emplace_back(ops_estimate(evaluator_.request(seen_[i].scored.candidate)), i);
+    }
+    std::sort(order.begin(), order.end());
+    double least = kInfinity;
+    const int64_t enough = ops_ / 2;
+    for (const auto& [ops, i] : order) {
+      Scored& scored = seen_[i].scored;
+      if (weighed(scored.score) >= least || ops_ <= enough) continue;
+      scored.score = exact(scored.candidate);
+      scored.exact = true;
+      if (allowed(scored.score)) least = std::min(least, weighed(scored.score));
+    }
+  }
+
   // Lays out the best by the fast path until the best of all is exact. What turns out not to fit is
   // rounded again with less room; where nothing is left, the frames that wait are looked at.
   void verify(int& looks) {
@@ -317,11 +332,11 @@ class BestFirst {
       Seen* best = nullptr;
       for (Seen& s : seen_) {
         if (!allowed(s.scored.score)) continue;
-        if (looks <= 0 && !s.scored.exact) continue;
+        if ((looks <= 0 || ops_ <= 0) && !s.scored.exact) continue;
         if (best == nullptr || weighed(s.scored.score) < weighed(best->scored.score)) best = &s;
       }
       if (best == nullptr) {
-        if (looks <= 0 || queue_.empty()) return;
+        if (looks <= 0 || ops_ <= 0 || queue_.empty()) return;
         --looks;
         visit();
         continue;
@@ -332,7 +347,7 @@ class BestFirst {
       }
       const Candidate candidate = best->scored.candidate;
       const Waiting from = best->from;
-      const Score score = evaluator_.exact(candidate);
+      const Score score = exact(candidate);
       best->scored = {candidate, score, true};
       // Arenas exceed live bytes: of memory something not yet laid out always promises less.
       if (!allowed(score) || wanted_.goal != Goal::fastest) --looks;
@@ -346,34 +361,36 @@ class BestFirst {
     }
   }
 
+  // Refines the best, and the best of other kinds that are nearly as good: what leads may not be
+  // what can be improved most.
   void refine() {
-    const bool nvme = evaluator_.limits()[kNvme] > 0 && found_.best->score.bytes[kNvme] > 0;
-    int64_t left = effort_.refinements;
-    while (left > 0) {
-      const Scored from = *found_.best;
-      const Waiting frame = from_of(from.candidate);
-      double best = weighed(from.score);
-      bool improved = false;
-      for (const Candidate& c : refinements_of(from.candidate, evaluator_, options_, nvme)) {
-        if (left <= 0) break;
-        if (known(c) || !evaluator_.possible(c)) continue;
-        Score bound;
-        const Demand demand = evaluator_.demand(c);
-        bound.bytes = demand.peak_bytes();
-        bound.seconds = demand.step_seconds() / static_cast<double>(sequences_of_step(c));
-        if (evaluator_.overflow(bound.bytes) > 0 || weighed(bound) >= best) continue;
-        --left;
-        const Score score = evaluate(c);
-        if (!allowed(score)) continue;
-        const double own = weighed(score);
-        add(c, score, frame);
-        if (own < best * (1 - 1e-4)) improved = true;
-        best = std::min(best, own);
+    std::vector<Scored> starts = {*found_.best};
+    std::set<Kind> kinds = {kind_of(from_of(found_.best->candidate).frame)};
+    while (static_cast<int>(starts.size()) < effort_.starts) {
+      Seen* next = nullptr;
+      for (Seen& s : seen_) {
+        if (!allowed(s.scored.score) || kinds.contains(kind_of(s.from.frame))) continue;
+        if (weighed(s.scored.score) > kNear * weighed(found_.best->score)) continue;
+        if (next == nullptr || weighed(s.scored.score) < weighed(next->scored.score)) next = &s;
       }
-      if (!improved) return;
-      int looks = 6;
-      verify(looks);
-      if (found_.best->candidate == from.candidate) return;
+      if (next == nullptr) break;
+      if (!next->scored.exact) {
+        next->scored.score = exact(next->scored.candidate);
+        next->scored.exact = true;
+        continue;
+      }
+      kinds.insert(kind_of(next->from.frame));
+      starts.push_back(next->scored);
+    }
+    const auto parts = static_cast<int64_t>(starts.size());
+    const RefineEffort effort{effort_.refinements / parts, effort_.exact / static_cast<int>(parts),
+                              ops_ / parts};
+    for (const Scored& start : starts) {
+      std::vector<Scored> others;
+      const Scored better = refined(evaluator_, ranking_, frames_, options_, start, effort, others);
+      const Waiting from = from_of(start.candidate);
+      for (Scored& other : others) seen_.push_back({std::move(other), from});
+      if (weighed(better.score) < weighed(found_.best->score)) found_.best = better;
     }
   }
 
@@ -385,11 +402,14 @@ class BestFirst {
   }
 
   Found finish() {
+    if (found_.best) found_.best->score = evaluator_.exact(found_.best->candidate);
     found_.bound =
         found_.best ? measure_of(wanted_.goal, found_.best->score, evaluator_.limits()) : kInfinity;
     for (const FrameState& state : states_) found_.bound = std::min(found_.bound, state.bound);
     for (const Seen& s : seen_) {
-      if (allowed(s.scored.score)) found_.fitting.push_back(s.scored);
+      if (!allowed(s.scored.score)) continue;
+      found_.fitting.push_back(s.scored);
+      found_.fitting.back().exact &= s.scored.score.seconds > 0;
     }
     return std::move(found_);
   }
@@ -403,7 +423,9 @@ class BestFirst {
   const std::vector<Candidate>& frames_;
   const SpaceOptions& options_;
   const Wanted& wanted_;
+  Ranking ranking_;
   const Effort& effort_;
+  int64_t ops_;  // that may yet be laid out
   std::vector<FrameState> states_;
   std::priority_queue<Waiting, std::vector<Waiting>, Later> queue_;
   std::map<Kind, Learned> learned_;
@@ -413,18 +435,6 @@ class BestFirst {
 };
 
 }  // namespace
-
-double measure_of(Goal goal, const Score& score, const TierBytes& limits) {
-  if (goal == Goal::fastest) return score.seconds;
-  double most = 0;
-  for (int tier = 0; tier < kTierCount; ++tier) {
-    if (goal == Goal::least_device && tier != 0) continue;
-    if (goal == Goal::least_host && tier != 1) continue;
-    most = std::max(most, static_cast<double>(score.bytes[tier]) /
-                              std::max(1.0, static_cast<double>(limits[tier])));
-  }
-  return most;
-}
 
 Found best_first(Evaluator& evaluator, const std::vector<Candidate>& frames,
                  const SpaceOptions& options, const Wanted& wanted, const Effort& effort,

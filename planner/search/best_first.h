@@ -16,30 +16,19 @@
 #include <optional>
 #include <vector>
 
-#include "planner/search/frame_choice.h"
+#include "planner/search/ranking.h"
+#include "planner/search/space.h"
 
 namespace longspan {
 
 /// How much a search may do; tests/bench/search_bench shows what each buys on the corpus.
 struct Effort {
   int64_t evaluations = 300;  ///< by the fast path, before refinement
-  int64_t refinements = 120;  ///< by the fast path, around the best
-  int exact = 24;             ///< candidates laid out that turn out not to fit, or not to be best
-  int attempts = 4;           ///< roundings of one frame, each with less room
-};
-
-struct Wanted {
-  Goal goal = Goal::fastest;
-  double gap = 0.002;           ///< that is good enough
-  double most_seconds = 1e300;  ///< of a step
-  double most_seconds_per_sequence = 1e300;
-  bool first = false;  ///< any candidate that fits will do
-};
-
-struct Scored {
-  Candidate candidate;
-  Score score;
-  bool exact = false;
+  int64_t refinements = 300;  ///< by the fast path, around the best of each of `starts` kinds
+  int starts = 2;
+  int exact = 24;    ///< candidates laid out that turn out not to fit, or not to be best
+  int attempts = 4;  ///< roundings of one frame, each with less room
+  int64_t exact_ops = INT64_MAX;  ///< of all programs laid out; the fastest needs few
 };
 
 struct Found {
@@ -48,9 +37,6 @@ struct Found {
   std::vector<Scored> fitting;    ///< all that was found to fit, by the fast path or exactly
   double bound = 0;  ///< no candidate is better, in the goal's measure; infinite: none can fit
 };
-
-/// In the goal's measure: seconds per sequence, or the share of a tier that is used.
-double measure_of(Goal goal, const Score& score, const TierBytes& limits);
 
 /// Deterministic. `progress` is told of evaluations, done and at most to do.
 Found best_first(Evaluator& evaluator, const std::vector<Candidate>& frames,

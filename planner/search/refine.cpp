@@ -1,78 +1,401 @@
 #include "planner/search/refine.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <deque>
+#include <optional>
+#include <utility>
 
+#include "planner/program/ops_estimate.h"
+#include "planner/search/frame_choice.h"
+#include "planner/strategy/knobs.h"
 #include "planner/strategy/validity.h"
 
 namespace longspan {
-std::vector<Candidate> refinements_of(const Candidate& c, const Evaluator& evaluator,
-                                      const SpaceOptions& options, bool nvme) {
-  const ModelSpec model = evaluator.request(c).model;
-  const Parallel& p = c.strategy.parallel;
-  std::vector<Candidate> all;
-  const auto add = [&](const Strategy& s) {
-    Candidate changed = c;
-    changed.strategy = s;
-    if (s != c.strategy && is_valid(s, model, c.sequence)) all.push_back(std::move(changed));
-  };
-  const auto set = [&](auto member, const auto& values) {
-    for (const auto value : values) {
-      Strategy s = c.strategy;
-      s.*member = value;
-      add(s);
+namespace {
+
+// Steps of one knob; all lead from the same candidate.
+using Steps = std::vector<Candidate>;
+
+// Fewer, half, twice and four times as many, and all.
+std::vector<int64_t> tiles_about(int64_t own, int64_t all) {
+  constexpr int64_t kLeast = 64;
+  std::vector<int64_t> tiles = {0, 1024};
+  const int64_t from = own > 0 ? own : all;
+  for (const int64_t tile : {from / 4, from / 2, from * 2, from * 4}) {
+    if (tile >= kLeast && tile < all) tiles.push_back(tile);
+  }
+  return tiles;
+}
+
+class Stepper {
+ public:
+  Stepper(const ModelSpec& model, const SpaceOptions& options, bool nvme)
+      : model_(model), options_(options), nvme_(nvme) {}
+
+  static constexpr int kKnobs = 15;
+  Steps of(int knob, const Candidate& c) const {
+    Steps all;
+    const Strategy& own = c.strategy;
+    const Parallel& p = own.parallel;
+    const auto add = [&](const Strategy& s) {
+      Candidate changed = c;
+      changed.strategy = s;
+      if (s != own && is_valid(s, model_, c.sequence)) all.push_back(std::move(changed));
+    };
+    const auto set = [&](auto member, const auto& values) {
+      for (const auto value : values) {
+        Strategy s = own;
+        s.*member = value;
+        add(s);
+      }
+    };
+    const int64_t rows = own.block_tokens / (p.ulysses * p.tensor);
+    switch (knob) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+      case 4:
+        add_policies(kSaved[knob], own, model_.layers / p.pipeline.stages, add);
+        break;
+      case 5:
+        set(&Strategy::projection_tile,
+            tiles_about(own.projection_tile, own.chunk_tokens / p.ulysses));
+        break;
+      case 6:
+        set(&Strategy::mlp_tile, tiles_about(own.mlp_tile, rows));
+        break;
+      case 7:
+        set(&Strategy::loss_tile, tiles_about(own.loss_tile, rows));
+        break;
+      case 8:
+        set(&Strategy::prefetch_depth, std::array<int64_t, 6>{0, 1, 2, 3, 4, 8});
+        break;
+      case 9:
+        set(&Strategy::offload_window, std::array<int64_t, 4>{0, 1, 2, 4});
+        break;
+      case 10:
+        if (p.tensor == 1 && p.pipeline.slices == 1) {
+          const int64_t share = c.sequence / p.ring;
+          std::vector<int64_t> blocks;
+          for (int64_t block = own.chunk_tokens; block < share; block *= 2) blocks.push_back(block);
+          blocks.push_back(share);
+          set(&Strategy::block_tokens, blocks);
+        }
+        break;
+      case 11:
+        set(&Strategy::kv, std::array{Tier::device, Tier::host});
+        break;
+      case 12:
+        set(&Strategy::idle, std::array{Tier::device, Tier::host});
+        break;
+      case 13:
+        set(&Strategy::backward_order, std::array{BackwardOrder::q_outer, BackwardOrder::kv_outer});
+        break;
+      case 14: {
+        const GroupValues values = values_of(c, options_, nvme_);
+        for (const Strategy& s : values[static_cast<size_t>(Group::states)]) add(s);
+        break;
+      }
+      default:
+        break;
     }
-  };
-  using Counts = std::vector<int64_t>;
-  set(&Strategy::prefetch_depth, Counts{0, 1, 2, 3, 4, 8});
-  set(&Strategy::offload_window, Counts{0, 1, 2, 4});
-  const int64_t layers = model.layers / p.pipeline.stages;
-  for (SavedPolicy Strategy::*member :
-       {&Strategy::layer_input, &Strategy::qkv, &Strategy::attention_out, &Strategy::mlp_input,
-        &Strategy::mlp_inner}) {
-    const SavedPolicy own = c.strategy.*member;
+    return all;
+  }
+
+ private:
+  static constexpr std::array kSaved = {&Strategy::layer_input, &Strategy::qkv,
+                                        &Strategy::attention_out, &Strategy::mlp_input,
+                                        &Strategy::mlp_inner};
+
+  template <class Add>
+  void add_policies(SavedPolicy Strategy::*member, const Strategy& own, int64_t layers,
+                    const Add& add) const {
+    const SavedPolicy policy = own.*member;
     for (const Saved where : {Saved::keep, Saved::recompute, Saved::host, Saved::nvme}) {
-      if ((where == Saved::nvme && !nvme) || where == own.where) continue;
-      Strategy s = c.strategy;
-      s.*member = {where, where == Saved::keep ? 1.0 : own.fraction};
+      if ((where == Saved::nvme && !nvme_) || where == policy.where) continue;
+      Strategy s = own;
+      s.*member = {where, where == Saved::keep ? 1.0 : policy.fraction};
       add(s);
     }
-    if (own.where == Saved::keep) continue;
+    if (policy.where == Saved::keep) return;
     const auto covered =
-        static_cast<int64_t>(std::llround(own.fraction * static_cast<double>(layers)));
-    for (const int64_t fewer : {covered - 1, covered - layers / 8, covered - layers / 4,
-                                covered + 1, covered + layers / 8}) {
-      if (fewer <= 0 || fewer > layers || fewer == covered) continue;
-      Strategy s = c.strategy;
-      (s.*member).fraction = static_cast<double>(fewer) / static_cast<double>(layers);
-      add(s);
+        static_cast<int64_t>(std::llround(policy.fraction * static_cast<double>(layers)));
+    for (const int64_t change : {int64_t{1}, layers / 8, layers / 4}) {
+      for (const int64_t other : {covered - change, covered + change}) {
+        if (change == 0 || other <= 0 || other > layers) continue;
+        Strategy s = own;
+        (s.*member).fraction = static_cast<double>(other) / static_cast<double>(layers);
+        add(s);
+      }
     }
   }
-  set(&Strategy::projection_tile, Counts{0, 512, 1024, 2048, 4096, 8192});
-  set(&Strategy::mlp_tile, Counts{0, 512, 1024, 2048, 4096, 8192});
-  set(&Strategy::loss_tile, Counts{0, 512, 1024, 2048, 4096, 8192});
-  if (p.tensor == 1 && p.pipeline.slices == 1) {
-    Counts blocks;
-    const int64_t share = c.sequence / p.ring;
-    for (int64_t block = c.strategy.chunk_tokens; block <= share; block *= 2)
-      blocks.push_back(block);
-    blocks.push_back(share);
-    set(&Strategy::block_tokens, blocks);
-  }
-  set(&Strategy::kv, std::vector<Tier>{Tier::device, Tier::host});
-  set(&Strategy::idle, std::vector<Tier>{Tier::device, Tier::host});
-  set(&Strategy::backward_order,
-      std::vector<BackwardOrder>{BackwardOrder::q_outer, BackwardOrder::kv_outer});
-  const GroupValues values = values_of(c, options, nvme);
-  for (const Strategy& s : values[static_cast<size_t>(Group::states)]) add(s);
-  if (p.replicas() > 1 && !options.parallel.zero) {
-    for (int64_t zero = 0; zero <= 3; ++zero) {
-      Strategy s = c.strategy;
-      s.parallel.zero = zero;
-      add(s);
+
+  const ModelSpec model_;
+  const SpaceOptions& options_;
+  bool nvme_;
+};
+
+constexpr double kGain = 1e-4;     // less is not worth a step
+constexpr double kHopeless = 1.1;  // times the memory or the measure: not even half of a pair
+constexpr size_t kPairs = 12;      // of single steps, tried together
+constexpr size_t kLooks = 3;       // layouts of one round, the best first
+constexpr double kLess = 0.985;    // of the room, where a frame was rounded to what does not fit
+
+// Both changes to `from`; of a knob that both turn, b's.
+Strategy joined(const Strategy& from, const Strategy& a, const Strategy& b) {
+  Strategy both = a;
+  for (const KnobRow& row : knob_rows()) {
+    const KnobAccess& at = row.at;
+    if (at.get(b) != at.get(from)) at.set(both, at.get(b));
+    if (at.policy != nullptr && (b.*at.policy).fraction != (from.*at.policy).fraction) {
+      (both.*at.policy).fraction = (b.*at.policy).fraction;
     }
   }
-  return all;
+  return both;
+}
+
+class Refinement {
+ public:
+  Refinement(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
+             const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
+             std::vector<Scored>& seen)
+      : evaluator_(evaluator),
+        ranking_(ranking),
+        frames_(frames),
+        options_(options),
+        best_(start),
+        left_(effort.evaluations),
+        exact_(effort.exact),
+        ops_(effort.exact_ops),
+        seen_(seen) {}
+
+  Scored run() {
+    calibrate();
+    while (left_ > 0 && exact_ > 0 && ops_ > 0) {
+      steps_.clear();
+      path_.clear();
+      descend();
+      if (take(path_)) continue;
+      pairs();
+      neighbours();
+      if (!take(steps_)) break;
+    }
+    return best_;
+  }
+
+ private:
+  // A candidate with its corrected estimate.
+  struct Step {
+    Candidate candidate;
+    Score score;
+    double measure = 0;
+  };
+
+  Score estimate(const Candidate& c) {
+    for (const auto& [known, score] : estimates_) {
+      if (known == c) return score;
+    }
+    --left_;
+    return estimates_.emplace_back(c, ranking_.estimate(c)).second;
+  }
+
+  // How far the fast path is off here, and how much of each tier its demand says is taken.
+  void calibrate() {
+    const Score fast = estimate(best_.candidate);
+    seconds_ = fast.seconds > 0 ? best_.score.seconds / fast.seconds : 1;
+    const TierBytes demand = evaluator_.demand(best_.candidate).peak_bytes();
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      const auto exact = static_cast<double>(best_.score.bytes[tier]);
+      bytes_[tier] = fast.bytes[tier] > 0 ? exact / static_cast<double>(fast.bytes[tier]) : 1;
+      room_[tier] = exact > 0 ? std::min(1.0, static_cast<double>(demand[tier]) / exact) : 1;
+    }
+    measure_ = ranking_.weighed(best_.score);
+  }
+
+  Step corrected(const Candidate& c) {
+    Score score = estimate(c);
+    score.seconds *= seconds_;
+    score.step_seconds *= seconds_;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      score.bytes[tier] =
+          static_cast<int64_t>(std::ceil(bytes_[tier] * static_cast<double>(score.bytes[tier])));
+    }
+    score.overflow = evaluator_.overflow(score.bytes);
+    return {c, score, ranking_.weighed(score)};
+  }
+
+  // Whether bounds leave any hope of it: as half of a pair even where it is a little too large.
+  bool hopeful(const Candidate& c) {
+    if (!evaluator_.possible(c)) return false;
+    const Demand demand = evaluator_.demand(c);
+    Score bound;
+    bound.bytes = demand.peak_bytes();
+    bound.seconds = demand.step_seconds() / static_cast<double>(sequences_of_step(c));
+    return evaluator_.overflow(bound.bytes) < kHopeless - 1 &&
+           measure_of(ranking_.wanted().goal, bound, evaluator_.limits()) < kHopeless * measure_;
+  }
+
+  bool is_refused(const Candidate& c) const {
+    return std::find(refused_.begin(), refused_.end(), c) != refused_.end();
+  }
+  std::optional<Step> considered(const Candidate& c) {
+    if (left_ <= 0 || is_refused(c) || !hopeful(c)) return std::nullopt;
+    return corrected(c);
+  }
+  bool is_better(const Step& step, double than) const {
+    return ranking_.admits(step.score) && step.measure < than * (1 - kGain);
+  }
+  bool nvme() const { return best_.score.bytes[static_cast<int>(Tier::nvme)] > 0; }
+
+  // Knob by knob to the best of its values. As long as none has helped, what each step changes is
+  // kept for pairs.
+  void descend() {
+    const Stepper stepper(evaluator_.request(best_.candidate).model, options_, nvme());
+    Step at{best_.candidate, best_.score, measure_};
+    for (int knob = 0; knob < Stepper::kKnobs; ++knob) {
+      const Step from = at;
+      for (const Candidate& c : stepper.of(knob, from.candidate)) {
+        const std::optional<Step> step = considered(c);
+        if (!step) continue;
+        if (path_.empty()) steps_.push_back(*step);
+        if (is_better(*step, at.measure)) at = *step;
+      }
+      if (!(at.candidate == from.candidate)) path_.push_back(at);
+    }
+  }
+
+  // Two steps of which each alone is too large, or too slow: what they promise together is the sum
+  // of what each changes.
+  void pairs() {
+    struct Pair {
+      double measure;
+      Candidate candidate;
+    };
+    std::vector<Pair> all;
+    const ModelSpec model = evaluator_.request(best_.candidate).model;
+    const size_t count = steps_.size();
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t j = i + 1; j < count; ++j) {
+        Score sum = best_.score;
+        sum.overflow = 0;
+        for (const Score& s : {steps_[i].score, steps_[j].score}) {
+          sum.seconds += s.seconds - best_.score.seconds;
+          sum.step_seconds += s.step_seconds - best_.score.step_seconds;
+          for (int tier = 0; tier < kTierCount; ++tier) {
+            sum.bytes[tier] += s.bytes[tier] - best_.score.bytes[tier];
+          }
+        }
+        sum.overflow = evaluator_.overflow(sum.bytes);
+        const double measure = ranking_.weighed(sum);
+        if (!ranking_.admits(sum) || measure >= measure_ * (1 - kGain)) continue;
+        Candidate c = best_.candidate;
+        c.strategy = joined(best_.candidate.strategy, steps_[i].candidate.strategy,
+                            steps_[j].candidate.strategy);
+        if (c == steps_[i].candidate || c == steps_[j].candidate) continue;
+        if (is_valid(c.strategy, model, c.sequence)) all.push_back({measure, std::move(c)});
+      }
+    }
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Pair& a, const Pair& b) { return a.measure < b.measure; });
+    if (all.size() > kPairs) all.resize(kPairs);
+    for (const Pair& pair : all) {
+      if (const std::optional<Step> step = considered(pair.candidate)) steps_.push_back(*step);
+    }
+  }
+
+  // Frames of the same layout that differ in one thing, and the plan's own.
+  bool is_near(const Candidate& frame) const {
+    const Strategy &a = frame.strategy, &b = best_.candidate.strategy;
+    Parallel p = a.parallel;
+    p.zero = b.parallel.zero;
+    if (!(p == b.parallel) || frame.micro_batches != best_.candidate.micro_batches) return false;
+    const double chunks = static_cast<double>(a.chunk_tokens) / static_cast<double>(b.chunk_tokens);
+    const bool chunk = a.chunk_tokens != b.chunk_tokens;
+    const bool whole_a = a.block_tokens == frame.sequence / p.ring,
+               whole_b = b.block_tokens == best_.candidate.sequence / p.ring;
+    const bool block = chunk ? whole_a != whole_b : a.block_tokens != b.block_tokens;
+    if (chunk && (chunks > 2.1 || chunks < 0.48)) return false;
+    const int differences =
+        (chunk ? 1 : 0) + (block ? 1 : 0) + (a.kv != b.kv ? 1 : 0) + (a.idle != b.idle ? 1 : 0) +
+        (a.backward_order != b.backward_order ? 1 : 0) + (a.head_groups != b.head_groups ? 1 : 0);
+    return differences <= 1;
+  }
+
+  void neighbours() {
+    Room room = room_;
+    if (!nvme()) room[static_cast<int>(Tier::nvme)] = 0;
+    Room less = room;
+    for (int tier = 0; tier < 2; ++tier) less[tier] *= kLess;
+    for (const Candidate& frame : frames_) {
+      if (left_ <= 0) return;
+      if (!is_near(frame) || !evaluator_.possible(frame)) continue;
+      const FrameChoice choice(evaluator_, frame, options_);
+      const double most = std::min(ranking_.wanted().most_seconds,
+                                   ranking_.wanted().most_seconds_per_sequence *
+                                       static_cast<double>(sequences_of_step(frame)));
+      for (const Room& of_round : {room, less}) {
+        const std::vector<Rounded> rounded = choice.round(ranking_.wanted().goal, of_round, most);
+        if (rounded.empty()) break;
+        Candidate c = rounded.front().candidate;
+        c.strategy.prefetch_depth = best_.candidate.strategy.prefetch_depth;
+        c.strategy.offload_window = best_.candidate.strategy.offload_window;
+        const std::optional<Step> step = considered(c);
+        if (!step) continue;
+        steps_.push_back(*step);
+        if (ranking_.admits(step->score)) break;
+      }
+    }
+  }
+
+  // The best of these that is as good as it seems becomes where the next round starts.
+  bool take(std::vector<Step>& steps) {
+    std::erase_if(steps, [&](const Step& s) { return !is_better(s, measure_); });
+    std::stable_sort(steps.begin(), steps.end(),
+                     [](const Step& a, const Step& b) { return a.measure < b.measure; });
+    for (size_t i = 0; i < std::min(kLooks, steps.size()) && exact_ > 0 && ops_ > 0; ++i) {
+      const Candidate& c = steps[i].candidate;
+      ops_ -= ops_estimate(evaluator_.request(c));
+      const Score score = ranking_.exact(c);
+      if (ranking_.admits(score)) {
+        seen_.push_back({c, score, true});
+        if (ranking_.weighed(score) < measure_ * (1 - kGain)) {
+          best_ = {c, score, true};
+          calibrate();
+          return true;
+        }
+      }
+      refused_.push_back(c);
+      --exact_;
+    }
+    return false;
+  }
+
+  Evaluator& evaluator_;
+  const Ranking& ranking_;
+  const std::vector<Candidate>& frames_;
+  const SpaceOptions& options_;
+  Scored best_;
+  int64_t left_;
+  int exact_;
+  int64_t ops_;
+  std::vector<Scored>& seen_;
+  std::deque<std::pair<Candidate, Score>> estimates_;  // uncorrected
+  std::vector<Candidate> refused_;                     // not as good as they seemed
+  std::vector<Step> steps_, path_;
+  double measure_ = 0, seconds_ = 1;
+  std::array<double, kTierCount> bytes_{};
+  Room room_{};
+};
+
+}  // namespace
+
+Scored refined(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
+               const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
+               std::vector<Scored>& seen) {
+  return Refinement(evaluator, ranking, frames, options, start, effort, seen).run();
 }
 
 }  // namespace longspan

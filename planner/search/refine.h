@@ -1,16 +1,32 @@
-// Single steps from a candidate: what refines the answer of a search. Internal to planner/search.
+// Local search around a plan: what the relaxation cannot see. Internal to planner/search.
+//
+// The relaxation knows bounds, so the best plan it leads to can be improved a little by almost any
+// knob. From a plan that is known exactly, every single step of one knob is evaluated by the fast
+// path; steps that promise most together are tried in pairs, because one may free the memory that
+// another needs; and frames next to the plan's are rounded with the room it turned out to have.
+// What the fast path says is corrected by how far it was off for the plan itself. The best is laid
+// out and simulated, and the search goes on from there, until nothing helps.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
-#include "planner/evaluate/evaluator.h"
+#include "planner/search/ranking.h"
 #include "planner/search/space.h"
 
 namespace longspan {
 
-/// Candidates that differ from `c` in one knob that `options` leaves open, all of them valid. With
-/// `nvme` also those that put something into a file.
-std::vector<Candidate> refinements_of(const Candidate& c, const Evaluator& evaluator,
-                                      const SpaceOptions& options, bool nvme);
+/// How much a refinement may do.
+struct RefineEffort {
+  int64_t evaluations = 300;      ///< by the fast path
+  int exact = 12;                 ///< layouts that turn out not to fit, or not to be better
+  int64_t exact_ops = INT64_MAX;  ///< of all programs laid out
+};
+
+/// The best that steps from `start` lead to, exact; `start` itself where none helps. REQUIRES:
+/// `start` is exact and admitted. `seen` gets every candidate that was exactly evaluated and fits.
+Scored refined(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
+               const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
+               std::vector<Scored>& seen);
 
 }  // namespace longspan

@@ -19,9 +19,14 @@ constexpr double kFrontSlack = 0.02;  // a line of the front that saves less is 
 // Ops of the programs that are looked at: many chunks make a step slower long before they make it
 // fit, so the fastest and the ends of the front are looked for among moderate programs.
 constexpr int64_t kFastOps = 600'000;
-constexpr int64_t kEndOps = 400'000;
+constexpr int64_t kEndOps = 200'000;
 constexpr int64_t kMostOps = 20'000'000;  // of programs that are priced by what repeats in them
-constexpr Effort kEndEffort = {.evaluations = 60, .refinements = 60, .exact = 6, .attempts = 3};
+constexpr Effort kEndEffort = {.evaluations = 100,
+                               .refinements = 200,
+                               .starts = 1,
+                               .exact = 8,
+                               .attempts = 3,
+                               .exact_ops = 1'500'000};
 constexpr Effort kRivalEffort = {.evaluations = 40, .refinements = 0, .exact = 4, .attempts = 3};
 constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
 constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 40, .attempts = 6};

@@ -19,9 +19,10 @@ struct Placement {
 };
 constexpr Placement kPlacements[] = {{kDevice, kDevice, kDevice}, {kDevice, kDevice, kHost},
                                      {kDevice, kHost, kHost},     {kHost, kHost, kHost},
-                                     {kDevice, kHost, kNvme},     {kHost, kHost, kNvme}};
+                                     {kDevice, kDevice, kNvme},   {kDevice, kHost, kNvme},
+                                     {kHost, kHost, kNvme}};
 
-constexpr int64_t kTiles[] = {256, 512, 1024, 2048, 4096, 8192};
+constexpr int64_t kTiles[] = {64, 256, 512, 1024, 2048, 4096, 8192};
 constexpr int64_t kLeastChunk = 64;       // tokens of a rank
 constexpr int64_t kPrefetchDepth = 3;     // refined at the end
 constexpr int64_t kMostPipedChunks = 16;  // stages are another way to less memory

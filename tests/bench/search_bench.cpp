@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/heap.h"
 #include "base/units.h"
 #include "tests/search/corpus.h"
 #include "tests/search/examiner.h"
@@ -269,6 +270,7 @@ int run(const Options& options) {
 }  // namespace longspan::testing
 
 int main(int argc, char** argv) {
+  longspan::keep_freed_memory();
   longspan::testing::Options options;
   CLI::App app{"Holds the planner's search to the best answers known"};
   app.add_option("--corpus", options.corpus, "The corpus")->capture_default_str();

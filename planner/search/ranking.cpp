@@ -1,0 +1,51 @@
+#include "planner/search/ranking.h"
+
+#include <algorithm>
+
+namespace longspan {
+namespace {
+
+// What a plan has to gain to be worth a file, or the last of a memory. Less than the prediction's
+// own error: a person would not take either for so little.
+constexpr double kWorthNvme = 0.004;
+constexpr double kWorthRisk = 0.002;
+
+}  // namespace
+
+double measure_of(Goal goal, const Score& score, const TierBytes& limits) {
+  if (goal == Goal::fastest) return score.seconds;
+  double most = 0;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (goal == Goal::least_device && tier != 0) continue;
+    if (goal == Goal::least_host && tier != 1) continue;
+    most = std::max(most, static_cast<double>(score.bytes[tier]) /
+                              std::max(1.0, static_cast<double>(limits[tier])));
+  }
+  return most;
+}
+
+double Ranking::weighed(const Score& score) const {
+  double measure = measure_of(wanted_.goal, score, evaluator_.limits());
+  if (wanted_.goal != Goal::fastest) return measure;
+  if (score.bytes[static_cast<int>(Tier::nvme)] > 0) measure *= 1 + kWorthNvme;
+  if (evaluator_.at_risk(score.bytes)) measure *= 1 + kWorthRisk;
+  return measure;
+}
+
+Score Ranking::estimate(const Candidate& c) const {
+  if (needs_time()) return evaluator_.fast(c);
+  Score score;
+  score.bytes = evaluator_.live(c);
+  score.overflow = evaluator_.overflow(score.bytes);
+  return score;
+}
+
+Score Ranking::exact(const Candidate& c) const {
+  if (needs_time()) return evaluator_.exact(c);
+  Score score;
+  score.bytes = evaluator_.arenas(c);
+  score.overflow = evaluator_.overflow(score.bytes);
+  return score;
+}
+
+}  // namespace longspan
