@@ -78,12 +78,10 @@ class BestFirst {
 
   Found run(const std::function<void(int64_t, int64_t)>& progress) {
     enqueue();
-    const int64_t begin = evaluator_.simulated();
     for (int64_t steps = 0; !queue_.empty(); ++steps) {
-      const int64_t done = evaluator_.simulated() - begin;
       // Where nothing fits yet, it takes longer to say that nothing does.
-      if (done >= (seen_.empty() ? 4 : 1) * effort_.evaluations) break;
-      if (progress && steps % 64 == 0) progress(done, effort_.evaluations);
+      if (estimated_ >= (seen_.empty() ? 4 : 1) * effort_.evaluations) break;
+      if (progress && steps % 64 == 0) progress(estimated_, effort_.evaluations);
       if (wanted_.first && !seen_.empty()) {
         int looks = effort_.exact;
         verify(looks);
@@ -106,6 +104,10 @@ class BestFirst {
     return std::min(wanted_.most_seconds, wanted_.most_seconds_per_sequence * sequences);
   }
 
+  Score estimate(const Candidate& c) {
+    ++estimated_;
+    return ranking_.estimate(c);
+  }
   Score exact(const Candidate& c) {
     ops_ -= ops_estimate(evaluator_.request(c));
     return ranking_.exact(c);
@@ -244,7 +246,7 @@ class BestFirst {
       for (size_t i = 0; i < looks.size(); ++i) {
         const Candidate c = looks[i];
         if (known(c)) continue;
-        const Score score = ranking_.estimate(c);
+        const Score score = estimate(c);
         if (allowed(score)) {
           any = true;
           const double own = weighed(score);
@@ -270,7 +272,7 @@ class BestFirst {
         // What is copied ahead may be what is too much.
         const Candidate bare = with_depths(c, 0, 0);
         if (score.overflow < kNearly && !(bare == c) && !known(bare)) {
-          const Score own = ranking_.estimate(bare);
+          const Score own = estimate(bare);
           if (allowed(own)) {
             learn(waiting, weighed(own));
             add(bare, own, waiting);
@@ -290,7 +292,8 @@ class BestFirst {
   }
   void add(const Candidate& c, const Score& score, const Waiting& from) {
     seen_.push_back({{c, score, false}, from});
-    incumbent_ = std::min(incumbent_, weighed(score));
+    // Live bytes are less than arenas: what is not laid out rules nothing out.
+    if (wanted_.goal == Goal::fastest) incumbent_ = std::min(incumbent_, weighed(score));
   }
   void miss(const Candidate& c, const Score& score) {
     if (score.overflow == 0) return;
@@ -426,6 +429,7 @@ class BestFirst {
   Ranking ranking_;
   const Effort& effort_;
   int64_t ops_;  // that may yet be laid out
+  int64_t estimated_ = 0;
   std::vector<FrameState> states_;
   std::priority_queue<Waiting, std::vector<Waiting>, Later> queue_;
   std::map<Kind, Learned> learned_;
