@@ -123,6 +123,19 @@ std::vector<Measures::Peak> measure_peaks(const ShrunkenProgram& sample) {
     unit[i] = round_up(sample.program.bytes.unit[i], kArenaAlignment);
   }
   std::vector<Measures::Peak> peaks;
+  if (!sample.lives.empty()) {
+    std::array<int64_t, kTierCount> live{}, most{};
+    for (const LifeEvent& event : sample.lives) {
+      int64_t& of_tier = live[event.tier];
+      of_tier += event.ends ? -unit[event.tensor] : unit[event.tensor];
+      most[event.tier] = std::max(most[event.tier], of_tier);
+    }
+    peaks.push_back({0, {}});
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      peaks[0].bytes[tier] = static_cast<double>(most[tier]);
+    }
+    return peaks;
+  }
   peaks.reserve(sample.moments.size());
   for (const Moments& moments : sample.moments) {
     Measures::Peak& peak = peaks.emplace_back(Measures::Peak{moments.kind, {}});

@@ -147,6 +147,24 @@ void find_moments(ShrunkenProgram& sample) {
   }
 }
 
+// What is not extrapolated needs no kinds of moments: the peak is where it is in the program.
+void find_lives(ShrunkenProgram& sample) {
+  const Program& program = sample.program;
+  const ByOp begins(program, [](const Buffer& b) { return b.first_op; });
+  const ByOp ends(program, [](const Buffer& b) { return std::max(b.first_op, b.last_op); });
+  sample.lives.reserve(2 * program.buffers.size());
+  const auto add = [&](const ByOp& by_op, size_t op, bool end) {
+    for (int32_t n = by_op.starts[op]; n < by_op.starts[op + 1]; ++n) {
+      const Buffer& b = program.buffers[by_op.ids[n]];
+      sample.lives.push_back({static_cast<uint8_t>(b.tensor), static_cast<int8_t>(b.tier), end});
+    }
+  };
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    add(begins, i, false);
+    add(ends, i, true);
+  }
+}
+
 }  // namespace
 
 Dimension Dimension::sampled(int64_t extent, int64_t first, int samples, int64_t stride) {
@@ -246,7 +264,11 @@ void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms
         ShrunkenProgram& sample = t.samples.emplace_back();
         sample.program = build_program(small);
         find_phases(sample);
-        if (purpose != Purpose::uneven_time) find_moments(sample);
+        if (t.is_whole()) {
+          find_lives(sample);
+        } else if (purpose != Purpose::uneven_time) {
+          find_moments(sample);
+        }
         for (const OpShape& shape : sample.program.shapes) {
           const auto it = std::find(t.shapes.begin(), t.shapes.end(), shape);
           sample.shapes.push_back(static_cast<int>(it - t.shapes.begin()));

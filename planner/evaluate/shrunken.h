@@ -49,6 +49,13 @@ struct Moments {
   std::array<std::vector<Moment>, kTierCount> of_tier;
 };
 
+/// A buffer's life begins or ends.
+struct LifeEvent {
+  uint8_t tensor;
+  int8_t tier;
+  bool ends;
+};
+
 struct ShrunkenProgram {
   Program program;               // its list is dropped once it is laid out
   std::optional<Chains> chains;  // made when time is first asked for
@@ -58,7 +65,8 @@ struct ShrunkenProgram {
   std::vector<int32_t> layer_of_chain;
   std::vector<int> shapes;  // index of each of the program's shapes in the template's list
   std::array<int32_t, phase_count> first_op{};  // of each phase, in program order
-  std::vector<Moments> moments;                 // by kind
+  std::vector<Moments> moments;                 // by kind; none of a sample that is not shrunk
+  std::vector<LifeEvent> lives;                 // in program order; of one that is not shrunk
 };
 
 /// All samples of one strategy.
@@ -67,6 +75,7 @@ struct ShrunkenPrograms {
   std::vector<ShrunkenProgram> samples;  // batch-major, then layer, then repeat
   std::vector<OpShape> shapes;           // of all samples, each once
   bool repeats_blocks = false;           // what repeats: blocks, or the chunks of the one block
+  bool is_whole() const { return layers.count * repeats.count * batches.count == 1; }
 };
 
 /// What samples are for. Time depends on more than memory does: samples for it are larger, and good
