@@ -314,6 +314,7 @@ Evaluator::~Evaluator() = default;
 
 int64_t Evaluator::considered() const { return state_->considered; }
 int64_t Evaluator::simulated() const { return state_->simulated; }
+int64_t Evaluator::work() const { return state_->fast.work(); }
 StepRequest Evaluator::request(const Candidate& c) const { return state_->request(c); }
 
 bool Evaluator::possible(const Candidate& c) {

@@ -65,6 +65,7 @@ class Evaluator {
 
   int64_t considered() const;  ///< demands computed
   int64_t simulated() const;   ///< by the fast path or exactly
+  int64_t work() const;        ///< of the fast path (fast_path.h)
 
  private:
   struct State;

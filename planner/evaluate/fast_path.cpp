@@ -15,6 +15,8 @@ namespace {
 
 // Of a layer's time, between the fastest and the slowest: with more, larger samples are taken.
 constexpr double kUneven = 0.003;
+// An op takes so many times longer to lower and to lay out than a chain takes to simulate.
+constexpr int64_t kLowerings = 8;
 
 // What is read off one sample, and how each grows: along the repeats the peak of every kind of
 // moment linearly, busy time as a quadratic (pairs of chunks), and what a phase takes beyond its
@@ -257,6 +259,7 @@ struct FastPath::State {
   const CostModel& cost;
   std::unordered_map<std::string, ShrunkenPrograms> known;
   int64_t evaluations = 0;
+  int64_t work = 0;
 
   ShrunkenPrograms& find(const StepRequest& request, Purpose purpose);
   /// `uneven` is set if layers were seen to differ. With `whether_even` the time is not wanted if
@@ -273,6 +276,9 @@ ShrunkenPrograms& FastPath::State::find(const StepRequest& request, Purpose purp
   ShrunkenPrograms& found = it->second;
   if (fresh) {
     lower_samples(request, purpose, wanted);
+    for (const ShrunkenProgram& sample : wanted.samples) {
+      work += kLowerings * static_cast<int64_t>(sample.program.ops.size());
+    }
     found = std::move(wanted);
   } else {
     found.layers.extent = wanted.layers.extent;
@@ -310,6 +316,7 @@ Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, b
           std::vector<double>& all = durations[t.repeats_blocks ? 0 : r];
           if (all.empty()) all = cost.durations(program, t.shapes);
           const Chains& chains = chains_of(*sample);
+          work += static_cast<int64_t>(chains.first_ops.size());
           const Timeline timeline =
               simulate(chains.queues, durations_of(chains, all), cost.interference());
           measure_time(*sample, timeline, m);
@@ -374,5 +381,6 @@ std::array<int64_t, kTierCount> FastPath::peak_bytes(const StepRequest& request)
 }
 
 int64_t FastPath::evaluations() const { return state_->evaluations; }
+int64_t FastPath::work() const { return state_->work; }
 
 }  // namespace longspan

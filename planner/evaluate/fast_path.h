@@ -34,6 +34,9 @@ class FastPath {
   std::array<int64_t, kTierCount> peak_bytes(const StepRequest& request);
 
   int64_t evaluations() const;  // simulated so far
+  /// What was done so far, in ops that were lowered, laid out or simulated: a measure of time that
+  /// is the same on every machine.
+  int64_t work() const;
 
  private:
   struct State;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <iterator>
-#include <utility>
 
 namespace longspan {
 namespace {
@@ -18,34 +17,18 @@ void ArenaAllocator::erase(size_t begin, size_t end) {
   if (!histories_.empty()) histories_.erase(histories_.begin() + from, histories_.begin() + to);
 }
 
-void ArenaAllocator::note(const Fragment& f) {
-  std::vector<Aged>& heap = by_size_[f.bytes];
-  heap.push_back({f.freed, f.offset});
-  std::push_heap(heap.begin(), heap.end());
-}
-
-size_t ArenaAllocator::oldest_of(int64_t bytes) {
-  const auto of_size = by_size_.find(bytes);
-  if (of_size == by_size_.end()) return fragments_.size();
-  std::vector<Aged>& heap = of_size->second;
-  while (!heap.empty()) {
-    const Aged oldest = heap.front();
-    std::pop_heap(heap.begin(), heap.end());
-    heap.pop_back();
-    const auto at = std::lower_bound(fragments_.begin(), fragments_.end(), oldest.offset,
-                                     [](const Fragment& f, int64_t o) { return f.offset < o; });
-    if (at == fragments_.end() || at->offset != oldest.offset) continue;
-    if (at->bytes != bytes || at->freed != oldest.freed) continue;
-    return static_cast<size_t>(at - fragments_.begin());
-  }
-  return fragments_.size();
-}
-
 int64_t ArenaAllocator::allocate(int64_t bytes, Waits* history) {
   assert(bytes > 0 && bytes % kArenaAlignment == 0);
   // The oldest exact fit: in a loop there nearly always is one.
   const size_t n = fragments_.size();
-  if (const size_t exact = oldest_of(bytes); exact != n) {
+  size_t exact = n;
+  int64_t oldest = INT64_MAX;
+  for (size_t i = 0; i < n; ++i) {
+    if (fragments_[i].bytes != bytes || fragments_[i].freed >= oldest) continue;
+    exact = i;
+    oldest = fragments_[i].freed;
+  }
+  if (exact != n) {
     const int64_t offset = fragments_[exact].offset;
     inherit(history, exact);
     erase(exact, exact + 1);
@@ -89,7 +72,6 @@ int64_t ArenaAllocator::allocate(int64_t bytes, Waits* history) {
     if (f.bytes > left) {
       f.offset += left;
       f.bytes -= left;
-      note(f);
       break;
     }
     left -= f.bytes;
@@ -109,7 +91,7 @@ void ArenaAllocator::free(int64_t offset, int64_t bytes, const Waits* history) {
     histories_.insert(histories_.begin() + (after - fragments_.begin()), *history);
   }
   const auto fragment = static_cast<size_t>(after - fragments_.begin());
-  note(*fragments_.insert(after, {offset, bytes, clock_++}));
+  fragments_.insert(after, {offset, bytes, clock_++});
   if (fragments_.size() <= kMaxFragments) {
     apart_ = false;
   } else if (apart_) {
@@ -126,7 +108,6 @@ void ArenaAllocator::coalesce_at(size_t fragment) {
     if (i + 1 == fragments_.size() || last.end() != fragments_[i + 1].offset) return;
     last.bytes += fragments_[i + 1].bytes;
     last.freed = std::max(last.freed, fragments_[i + 1].freed);
-    note(last);
     if (!histories_.empty()) merge(histories_[i], histories_[i + 1]);
     erase(i + 1, i + 2);
   };
@@ -156,22 +137,18 @@ uint64_t ArenaAllocator::state_key() const {
 void ArenaAllocator::coalesce() {
   const bool with_histories = !histories_.empty();
   size_t kept = 0;
-  bool grown = false;
   for (size_t i = 1; i < fragments_.size(); ++i) {
     Fragment& last = fragments_[kept];
     const Fragment& f = fragments_[i];
     if (last.end() == f.offset) {
       last.bytes += f.bytes;
       last.freed = std::max(last.freed, f.freed);
-      grown = true;
       if (with_histories) merge(histories_[kept], histories_[i]);
       continue;
     }
-    if (std::exchange(grown, false)) note(last);
     fragments_[++kept] = f;
     if (with_histories) histories_[kept] = histories_[i];
   }
-  if (grown) note(fragments_[kept]);
   erase(kept + 1, fragments_.size());
   apart_ = true;
 }

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 #include "planner/program/layout.h"
@@ -46,23 +45,13 @@ class ArenaAllocator {
   void inherit(Waits* history, size_t fragment) const {
     if (history != nullptr) merge(*history, histories_[fragment]);
   }
-  // A fragment as it was when it came to be of its size: some are no longer there.
-  struct Aged {
-    int64_t freed;
-    int64_t offset;
-    bool operator<(const Aged& other) const { return freed > other.freed; }  // the oldest on top
-  };
   void erase(size_t begin, size_t end);
-  /// Makes a fragment of a new size findable.
-  void note(const Fragment& f);
-  /// The oldest fragment of exactly so many bytes; fragments_.size() if there is none.
-  size_t oldest_of(int64_t bytes);
   void coalesce();
   void coalesce_at(size_t fragment);
 
-  std::vector<Fragment> fragments_;                         // free, by offset, not overlapping
-  std::vector<Waits> histories_;                            // of each, where they are given
-  std::unordered_map<int64_t, std::vector<Aged>> by_size_;  // heaps
+  std::vector<Fragment> fragments_;  // free, by offset, not overlapping
+  std::vector<Waits> histories_;     // of each, where they are given: apart, as looking for a size
+                                     // is the hottest loop of a layout
   int64_t top_ = 0;
   int64_t clock_ = 0;
   bool apart_ = true;  // no two fragments are neighbours

@@ -386,9 +386,10 @@ class BestFirst {
       starts.push_back(next->scored);
     }
     const auto parts = static_cast<int64_t>(starts.size());
-    const RefineEffort effort{effort_.refinements / parts, effort_.exact / static_cast<int>(parts),
-                              ops_ / parts};
+    const RefineEffort effort{effort_.refinements / parts, effort_.work / parts,
+                              effort_.exact / static_cast<int>(parts), ops_ / parts};
     for (const Scored& start : starts) {
+      fprintf(stderr, "work %ld est %ld\n", (long)evaluator_.work(), (long)estimated_);
       std::vector<Scored> others;
       const Scored better = refined(evaluator_, ranking_, frames_, options_, start, effort, others);
       const Waiting from = from_of(start.candidate);

@@ -24,10 +24,11 @@ namespace longspan {
 /// How much a search may do; tests/bench/search_bench shows what each buys on the corpus.
 struct Effort {
   int64_t evaluations = 300;  ///< by the fast path, before refinement
-  int64_t refinements = 300;  ///< by the fast path, around the best of each of `starts` kinds
-  int starts = 2;
-  int exact = 24;    ///< candidates laid out that turn out not to fit, or not to be best
-  int attempts = 4;  ///< roundings of one frame, each with less room
+  int64_t refinements = 600;  ///< by the fast path, around the best of each of `starts` kinds
+  int64_t work = 20'000'000;  ///< of those refinements (FastPath::work)
+  int starts = 4;
+  int exact = 24;                 ///< candidates laid out that do not fit, or are not the best
+  int attempts = 4;               ///< roundings of one frame, each with less room
   int64_t exact_ops = INT64_MAX;  ///< of all programs laid out; the fastest needs few
 };
 

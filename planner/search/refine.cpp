@@ -170,11 +170,12 @@ class Refinement {
         left_(effort.evaluations),
         exact_(effort.exact),
         ops_(effort.exact_ops),
+        last_work_(evaluator.work() + effort.work),
         seen_(seen) {}
 
   Scored run() {
     calibrate();
-    while (left_ > 0 && exact_ > 0 && ops_ > 0) {
+    while (!is_spent() && exact_ > 0 && ops_ > 0) {
       steps_.clear();
       path_.clear();
       descend();
@@ -238,11 +239,12 @@ class Refinement {
            measure_of(ranking_.wanted().goal, bound, evaluator_.limits()) < kHopeless * measure_;
   }
 
+  bool is_spent() const { return left_ <= 0 || evaluator_.work() >= last_work_; }
   bool is_refused(const Candidate& c) const {
     return std::find(refused_.begin(), refused_.end(), c) != refused_.end();
   }
   std::optional<Step> considered(const Candidate& c) {
-    if (left_ <= 0 || is_refused(c) || !hopeful(c)) return std::nullopt;
+    if (is_spent() || is_refused(c) || !hopeful(c)) return std::nullopt;
     return corrected(c);
   }
   bool is_better(const Step& step, double than) const {
@@ -330,7 +332,7 @@ class Refinement {
     Room less = room;
     for (int tier = 0; tier < 2; ++tier) less[tier] *= kLess;
     for (const Candidate& frame : frames_) {
-      if (left_ <= 0) return;
+      if (is_spent()) return;
       if (!is_near(frame) || !evaluator_.possible(frame)) continue;
       const FrameChoice choice(evaluator_, frame, options_);
       const double most = std::min(ranking_.wanted().most_seconds,
@@ -381,6 +383,7 @@ class Refinement {
   int64_t left_;
   int exact_;
   int64_t ops_;
+  int64_t last_work_;
   std::vector<Scored>& seen_;
   std::deque<std::pair<Candidate, Score>> estimates_;  // uncorrected
   std::vector<Candidate> refused_;                     // not as good as they seemed

@@ -18,7 +18,8 @@ namespace longspan {
 
 /// How much a refinement may do.
 struct RefineEffort {
-  int64_t evaluations = 300;      ///< by the fast path
+  int64_t evaluations = 600;      ///< by the fast path
+  int64_t work = INT64_MAX;       ///< of those (FastPath::work)
   int exact = 12;                 ///< layouts that turn out not to fit, or not to be better
   int64_t exact_ops = INT64_MAX;  ///< of all programs laid out
 };

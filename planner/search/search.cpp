@@ -21,7 +21,7 @@ constexpr double kFrontSlack = 0.02;  // a line of the front that saves less is 
 constexpr int64_t kFastOps = 600'000;
 constexpr int64_t kEndOps = 200'000;
 constexpr int64_t kMostOps = 20'000'000;  // of programs that are priced by what repeats in them
-constexpr Effort kEndEffort = {.evaluations = 100,
+constexpr Effort kEndEffort = {.evaluations = 60,
                                .refinements = 200,
                                .starts = 1,
                                .exact = 8,
