@@ -58,6 +58,11 @@ struct FrameState {
 // Frames that overlap alike: what one has taken, in what was expected, says what the others will.
 using Kind = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string_view, int64_t,
                         int64_t, int64_t, int64_t>;
+// Layouts of ranks, with their schedule.
+using LayoutKey =
+    std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string_view, int64_t, int64_t>;
+// Times that arenas were larger than live bytes, per tier: the least that was seen of a layout.
+using Packing = std::array<double, kTierCount>;
 struct Learned {
   double ratio = kInfinity;
   int64_t looks = 0;
@@ -104,13 +109,46 @@ class BestFirst {
     return std::min(wanted_.most_seconds, wanted_.most_seconds_per_sequence * sequences);
   }
 
+  static LayoutKey layout_of(const Candidate& c) {
+    const Parallel& p = c.strategy.parallel;
+    return {p.data,
+            p.tensor,
+            p.ring,
+            p.ulysses,
+            p.pipeline.stages,
+            p.pipeline.schedule,
+            p.pipeline.virtual_stages,
+            p.pipeline.slices};
+  }
+  // An estimate with what packing is known to add in its layout.
+  Score packed(const Candidate& c, Score score) const {
+    const auto known = packing_.find(layout_of(c));
+    if (known == packing_.end() || score.overflow > 0) return score;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      const double bytes = known->second[tier] * static_cast<double>(score.bytes[tier]);
+      score.bytes[tier] = static_cast<int64_t>(bytes);
+    }
+    score.overflow = evaluator_.overflow(score.bytes);
+    return score;
+  }
+  void learn_packing(const Candidate& c, const TierBytes& live, const TierBytes& arenas) {
+    const auto [known, fresh] = packing_.try_emplace(layout_of(c));
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      if (live[tier] == 0) continue;
+      const double times = static_cast<double>(arenas[tier]) / static_cast<double>(live[tier]);
+      double& least = known->second[tier];
+      least = fresh || least == 0 ? times : std::min(least, times);
+    }
+  }
   Score estimate(const Candidate& c) {
     ++estimated_;
     return ranking_.estimate(c);
   }
-  Score exact(const Candidate& c) {
+  Score exact(const Candidate& c, const Score& estimated) {
     ops_ -= ops_estimate(evaluator_.request(c));
-    return ranking_.exact(c);
+    const Score score = ranking_.exact(c);
+    learn_packing(c, estimated.bytes, score.bytes);
+    return score;
   }
 
   // All frames, by what their compute takes with everything on the device: no value of any group
@@ -246,13 +284,13 @@ class BestFirst {
       for (size_t i = 0; i < looks.size(); ++i) {
         const Candidate c = looks[i];
         if (known(c)) continue;
-        const Score score = estimate(c);
+        const Score live = estimate(c), score = packed(c, live);
         if (allowed(score)) {
           any = true;
           const double own = weighed(score);
           const bool close = own < incumbent_ * kClose;
           learn(waiting, own);
-          add(c, score, waiting);
+          add(c, live, waiting);
           if (std::exchange(spread, false) && own < incumbent_ * kSpread) {
             for (const Rounded& r : choice.round_each(Group::states, wanted_.goal, room,
                                                       most_seconds(waiting.frame), kStates)) {
@@ -273,7 +311,7 @@ class BestFirst {
         const Candidate bare = with_depths(c, 0, 0);
         if (score.overflow < kNearly && !(bare == c) && !known(bare)) {
           const Score own = estimate(bare);
-          if (allowed(own)) {
+          if (allowed(packed(bare, own))) {
             learn(waiting, weighed(own));
             add(bare, own, waiting);
             any = true;
@@ -322,7 +360,7 @@ class BestFirst {
     for (const auto& [ops, i] : order) {
       Scored& scored = seen_[i].scored;
       if (weighed(scored.score) >= least || ops_ <= enough) continue;
-      scored.score = exact(scored.candidate);
+      scored.score = exact(scored.candidate, scored.score);
       scored.exact = true;
       if (allowed(scored.score)) least = std::min(least, weighed(scored.score));
     }
@@ -334,7 +372,7 @@ class BestFirst {
     while (true) {
       Seen* best = nullptr;
       for (Seen& s : seen_) {
-        if (!allowed(s.scored.score)) continue;
+        if (!allowed(s.scored.score) || s.dropped) continue;
         if ((looks <= 0 || ops_ <= 0) && !s.scored.exact) continue;
         if (best == nullptr || weighed(s.scored.score) < weighed(best->scored.score)) best = &s;
       }
@@ -350,18 +388,27 @@ class BestFirst {
       }
       const Candidate candidate = best->scored.candidate;
       const Waiting from = best->from;
-      const Score score = exact(candidate);
+      // Others of its layout may have shown that this one packs into more than there is.
+      if (const Score likely = packed(candidate, best->scored.score); likely.overflow > 0) {
+        best->dropped = true;
+        look_again(from, likely.bytes);
+        continue;
+      }
+      const Score score = exact(candidate, best->scored.score);
       best->scored = {candidate, score, true};
       // Arenas exceed live bytes: of memory something not yet laid out always promises less.
       if (!allowed(score) || wanted_.goal != Goal::fastest) --looks;
       if (allowed(score)) continue;
       miss(candidate, score);
       if (score.overflow == 0) continue;
-      FrameState& state = states_[from.frame];
-      Room& room = state.room[from.nvme ? 1 : 0];
-      room = tightened(room, score.bytes, evaluator_.limits());
-      look(from);
+      look_again(from, score.bytes);
     }
+  }
+  // With less room, after a candidate that needs `bytes`.
+  void look_again(const Waiting& from, const TierBytes& bytes) {
+    Room& room = states_[from.frame].room[from.nvme ? 1 : 0];
+    room = tightened(room, bytes, evaluator_.limits());
+    look(from);
   }
 
   // Refines the best, and the best of other kinds that are nearly as good: what leads may not be
@@ -372,13 +419,14 @@ class BestFirst {
     while (static_cast<int>(starts.size()) < effort_.starts) {
       Seen* next = nullptr;
       for (Seen& s : seen_) {
-        if (!allowed(s.scored.score) || kinds.contains(kind_of(s.from.frame))) continue;
+        if (!allowed(s.scored.score) || s.dropped || kinds.contains(kind_of(s.from.frame)))
+          continue;
         if (weighed(s.scored.score) > kNear * weighed(found_.best->score)) continue;
         if (next == nullptr || weighed(s.scored.score) < weighed(next->scored.score)) next = &s;
       }
       if (next == nullptr) break;
       if (!next->scored.exact) {
-        next->scored.score = exact(next->scored.candidate);
+        next->scored.score = exact(next->scored.candidate, next->scored.score);
         next->scored.exact = true;
         continue;
       }
@@ -389,7 +437,6 @@ class BestFirst {
     const RefineEffort effort{effort_.refinements / parts, effort_.work / parts,
                               effort_.exact / static_cast<int>(parts), ops_ / parts};
     for (const Scored& start : starts) {
-      fprintf(stderr, "work %ld est %ld\n", (long)evaluator_.work(), (long)estimated_);
       std::vector<Scored> others;
       const Scored better = refined(evaluator_, ranking_, frames_, options_, start, effort, others);
       const Waiting from = from_of(start.candidate);
@@ -421,6 +468,7 @@ class BestFirst {
   struct Seen {
     Scored scored;
     Waiting from;
+    bool dropped = false;  // fits by its live bytes, but hardly when it is packed
   };
 
   Evaluator& evaluator_;
@@ -434,6 +482,7 @@ class BestFirst {
   std::vector<FrameState> states_;
   std::priority_queue<Waiting, std::vector<Waiting>, Later> queue_;
   std::map<Kind, Learned> learned_;
+  std::map<LayoutKey, Packing> packing_;
   std::vector<Seen> seen_;
   double incumbent_ = kInfinity;  // the best that fits by the fast path, weighed
   Found found_;
