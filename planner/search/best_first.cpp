@@ -33,7 +33,8 @@ constexpr double kTiredOfMemory = 0.1;  // where packing decides more than bound
 // Files are tried where they promise to be worth it.
 constexpr double kFilesPromise = 0.004;
 // A kind whose best is within this is refined too.
-constexpr double kNear = 1.05;
+constexpr double kNear = 1.1;
+constexpr int kHopefulLooks = 5;  // layouts, until one fits
 
 // A frame that waits.
 struct Waiting {
@@ -83,9 +84,12 @@ class BestFirst {
 
   Found run(const std::function<void(int64_t, int64_t)>& progress) {
     enqueue();
+    const int64_t begin = evaluator_.work();
     for (int64_t steps = 0; !queue_.empty(); ++steps) {
       // Where nothing fits yet, it takes longer to say that nothing does.
-      if (estimated_ >= (seen_.empty() ? 4 : 1) * effort_.evaluations) break;
+      const int64_t more = seen_.empty() ? 4 : 1;
+      if (estimated_ >= more * effort_.evaluations) break;
+      if (evaluator_.work() - begin >= more * effort_.work) break;
       if (progress && steps % 64 == 0) progress(estimated_, effort_.evaluations);
       if (wanted_.first && !seen_.empty()) {
         int looks = effort_.exact;
@@ -102,6 +106,12 @@ class BestFirst {
   }
 
  private:
+  struct Seen {
+    Scored scored;
+    Waiting from;
+    bool dropped = false;  // fits by its live bytes, but hardly when it is packed
+  };
+
   double weighed(const Score& score) const { return ranking_.weighed(score); }
   bool allowed(const Score& score) const { return ranking_.admits(score); }
   double most_seconds(size_t frame) const {
@@ -411,12 +421,35 @@ class BestFirst {
     look(from);
   }
 
+  // The best candidate of the frame that more was expected of than of any other, if its kind is
+  // none of `kinds` and it is exact: rounding may have missed what makes it good.
+  const Seen* most_hopeful(const std::set<Kind>& kinds) {
+    const auto expected = [&](const Seen& s) {
+      return states_[s.from.frame].expected[s.from.nvme ? 1 : 0];
+    };
+    for (int looks = 0; looks < kHopefulLooks; ++looks) {
+      Seen* most = nullptr;
+      for (Seen& s : seen_) {
+        if (!allowed(s.scored.score) || s.dropped || kinds.contains(kind_of(s.from.frame)))
+          continue;
+        if (most == nullptr || std::pair(expected(s), weighed(s.scored.score)) <
+                                   std::pair(expected(*most), weighed(most->scored.score))) {
+          most = &s;
+        }
+      }
+      if (most == nullptr || most->scored.exact) return most;
+      most->scored.score = exact(most->scored.candidate, most->scored.score);
+      most->scored.exact = true;
+    }
+    return nullptr;
+  }
+
   // Refines the best, and the best of other kinds that are nearly as good: what leads may not be
   // what can be improved most.
   void refine() {
     std::vector<Scored> starts = {*found_.best};
     std::set<Kind> kinds = {kind_of(from_of(found_.best->candidate).frame)};
-    while (static_cast<int>(starts.size()) < effort_.starts) {
+    while (static_cast<int>(starts.size()) + 1 < effort_.starts) {
       Seen* next = nullptr;
       for (Seen& s : seen_) {
         if (!allowed(s.scored.score) || s.dropped || kinds.contains(kind_of(s.from.frame)))
@@ -433,8 +466,9 @@ class BestFirst {
       kinds.insert(kind_of(next->from.frame));
       starts.push_back(next->scored);
     }
+    if (const Seen* hopeful = most_hopeful(kinds)) starts.push_back(hopeful->scored);
     const auto parts = static_cast<int64_t>(starts.size());
-    const RefineEffort effort{effort_.refinements / parts, effort_.work / parts,
+    const RefineEffort effort{effort_.refinements / parts, effort_.refinement_work / parts,
                               effort_.exact / static_cast<int>(parts), ops_ / parts};
     for (const Scored& start : starts) {
       std::vector<Scored> others;
@@ -464,12 +498,6 @@ class BestFirst {
     }
     return std::move(found_);
   }
-
-  struct Seen {
-    Scored scored;
-    Waiting from;
-    bool dropped = false;  // fits by its live bytes, but hardly when it is packed
-  };
 
   Evaluator& evaluator_;
   const std::vector<Candidate>& frames_;

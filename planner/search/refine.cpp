@@ -142,7 +142,9 @@ constexpr double kGain = 1e-4;     // less is not worth a step
 constexpr double kHopeless = 1.1;  // times the memory or the measure: not even half of a pair
 constexpr size_t kPairs = 12;      // of single steps, tried together
 constexpr size_t kLooks = 3;       // layouts of one round, the best first
-constexpr double kLess = 0.985;    // of the room, where a frame was rounded to what does not fit
+constexpr int64_t kLaidOutOps = 150'000;
+constexpr int64_t kLayoutWork = 10;  // of an op (FastPath::work)
+constexpr double kLess = 0.985;      // of the room, where a frame was rounded to what does not fit
 
 // Both changes to `from`; of a knob that both turn, b's.
 Strategy joined(const Strategy& from, const Strategy& a, const Strategy& b) {
@@ -250,7 +252,14 @@ class Refinement {
   bool is_better(const Step& step, double than) const {
     return ranking_.admits(step.score) && step.measure < than * (1 - kGain);
   }
-  bool nvme() const { return best_.score.bytes[static_cast<int>(Tier::nvme)] > 0; }
+  // Packing may lose what the estimate leaves: a small program is laid out before it is built on.
+  bool fits(const Candidate& c) {
+    const int64_t ops = ops_estimate(evaluator_.request(c));
+    if (ops > kLaidOutOps) return true;
+    last_work_ -= kLayoutWork * ops;
+    return evaluator_.overflow(evaluator_.arenas(c)) == 0;
+  }
+  bool nvme() const { return evaluator_.limits()[static_cast<int>(Tier::nvme)] > 0; }
 
   // Knob by knob to the best of its values. As long as none has helped, what each step changes is
   // kept for pairs.
@@ -263,7 +272,7 @@ class Refinement {
         const std::optional<Step> step = considered(c);
         if (!step) continue;
         if (path_.empty()) steps_.push_back(*step);
-        if (is_better(*step, at.measure)) at = *step;
+        if (is_better(*step, at.measure) && fits(c)) at = *step;
       }
       if (!(at.candidate == from.candidate)) path_.push_back(at);
     }
@@ -328,7 +337,8 @@ class Refinement {
 
   void neighbours() {
     Room room = room_;
-    if (!nvme()) room[static_cast<int>(Tier::nvme)] = 0;
+    constexpr int kNvme = static_cast<int>(Tier::nvme);
+    if (best_.score.bytes[kNvme] == 0) room[kNvme] = 0;
     Room less = room;
     for (int tier = 0; tier < 2; ++tier) less[tier] *= kLess;
     for (const Candidate& frame : frames_) {

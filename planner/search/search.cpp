@@ -23,6 +23,7 @@ constexpr int64_t kEndOps = 200'000;
 constexpr int64_t kMostOps = 20'000'000;  // of programs that are priced by what repeats in them
 constexpr Effort kEndEffort = {.evaluations = 60,
                                .refinements = 200,
+                               .refinement_work = 5'000'000,
                                .starts = 1,
                                .exact = 8,
                                .attempts = 3,
