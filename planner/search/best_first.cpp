@@ -32,9 +32,10 @@ constexpr double kTired = 0.004;
 constexpr double kTiredOfMemory = 0.1;  // where packing decides more than bounds
 // Files are tried where they promise to be worth it.
 constexpr double kFilesPromise = 0.004;
-// A kind whose best is within this is refined too.
-constexpr double kNear = 1.1;
-constexpr int kHopefulLooks = 5;  // layouts, until one fits
+// Layouts and kinds whose best is within this are refined too.
+constexpr double kNear = 1.3;
+constexpr int kStartLooks = 5;  // layouts, until one fits
+constexpr size_t kFinalists = 2;
 
 // A frame that waits.
 struct Waiting {
@@ -421,61 +422,76 @@ class BestFirst {
     look(from);
   }
 
-  // The best candidate of the frame that more was expected of than of any other, if its kind is
-  // none of `kinds` and it is exact: rounding may have missed what makes it good.
-  const Seen* most_hopeful(const std::set<Kind>& kinds) {
-    const auto expected = [&](const Seen& s) {
-      return states_[s.from.frame].expected[s.from.nvme ? 1 : 0];
-    };
-    for (int looks = 0; looks < kHopefulLooks; ++looks) {
-      Seen* most = nullptr;
+  // The least of what is seen by `order` of those that `takes`, laid out; null if there is none.
+  template <class Order, class Takes>
+  Seen* least_seen(const Order& order, const Takes& takes) {
+    for (int looks = 0; looks < kStartLooks; ++looks) {
+      Seen* least = nullptr;
       for (Seen& s : seen_) {
-        if (!allowed(s.scored.score) || s.dropped || kinds.contains(kind_of(s.from.frame)))
-          continue;
-        if (most == nullptr || std::pair(expected(s), weighed(s.scored.score)) <
-                                   std::pair(expected(*most), weighed(most->scored.score))) {
-          most = &s;
-        }
+        if (!allowed(s.scored.score) || s.dropped || !takes(s)) continue;
+        if (least == nullptr || order(s) < order(*least)) least = &s;
       }
-      if (most == nullptr || most->scored.exact) return most;
-      most->scored.score = exact(most->scored.candidate, most->scored.score);
-      most->scored.exact = true;
+      if (least == nullptr || least->scored.exact) return least;
+      least->scored.score = exact(least->scored.candidate, least->scored.score);
+      least->scored.exact = true;
     }
     return nullptr;
   }
 
-  // Refines the best, and the best of other kinds that are nearly as good: what leads may not be
-  // what can be improved most.
-  void refine() {
+  // What is refined: the best, the best of other layouts, the best of other kinds, and of the kind
+  // that most was expected of. What leads may not be what can be improved most.
+  std::vector<Scored> starts() {
     std::vector<Scored> starts = {*found_.best};
+    std::set<LayoutKey> layouts = {layout_of(found_.best->candidate)};
     std::set<Kind> kinds = {kind_of(from_of(found_.best->candidate).frame)};
-    while (static_cast<int>(starts.size()) + 1 < effort_.starts) {
-      Seen* next = nullptr;
-      for (Seen& s : seen_) {
-        if (!allowed(s.scored.score) || s.dropped || kinds.contains(kind_of(s.from.frame)))
-          continue;
-        if (weighed(s.scored.score) > kNear * weighed(found_.best->score)) continue;
-        if (next == nullptr || weighed(s.scored.score) < weighed(next->scored.score)) next = &s;
-      }
-      if (next == nullptr) break;
-      if (!next->scored.exact) {
-        next->scored.score = exact(next->scored.candidate, next->scored.score);
-        next->scored.exact = true;
-        continue;
-      }
-      kinds.insert(kind_of(next->from.frame));
-      starts.push_back(next->scored);
+    const auto take = [&](const Seen* s) {
+      if (s == nullptr) return false;
+      starts.push_back(s->scored);
+      layouts.insert(layout_of(s->scored.candidate));
+      kinds.insert(kind_of(s->from.frame));
+      return true;
+    };
+    const double near = kNear * weighed(found_.best->score);
+    const auto measure = [&](const Seen& s) { return weighed(s.scored.score); };
+    const auto expected = [&](const Seen& s) {
+      return std::pair(states_[s.from.frame].expected[s.from.nvme ? 1 : 0], measure(s));
+    };
+    const auto new_kind = [&](const Seen& s) { return !kinds.contains(kind_of(s.from.frame)); };
+    if (effort_.starts > 1) take(least_seen(expected, new_kind));
+    const auto more = [&] { return static_cast<int>(starts.size()) < effort_.starts; };
+    while (more() && take(least_seen(measure, [&](const Seen& s) {
+             return measure(s) < near && !layouts.contains(layout_of(s.scored.candidate));
+           }))) {
     }
-    if (const Seen* hopeful = most_hopeful(kinds)) starts.push_back(hopeful->scored);
-    const auto parts = static_cast<int64_t>(starts.size());
+    while (more() && take(least_seen(measure, [&](const Seen& s) {
+             return measure(s) < near && new_kind(s);
+           }))) {
+    }
+    return starts;
+  }
+
+  // Half of the effort goes to all starts alike, the other half to those that came out best.
+  void refine() {
+    std::vector<Scored> all = starts();
+    refine_each(all);
+    std::stable_sort(all.begin(), all.end(), [&](const Scored& a, const Scored& b) {
+      return weighed(a.score) < weighed(b.score);
+    });
+    if (all.size() > kFinalists) all.resize(kFinalists);
+    refine_each(all);
+    for (const Scored& s : all) {
+      if (weighed(s.score) < weighed(found_.best->score)) found_.best = s;
+    }
+  }
+  void refine_each(std::vector<Scored>& all) {
+    const auto parts = static_cast<int64_t>(2 * all.size());
     const RefineEffort effort{effort_.refinements / parts, effort_.refinement_work / parts,
-                              effort_.exact / static_cast<int>(parts), ops_ / parts};
-    for (const Scored& start : starts) {
+                              std::max(2, effort_.exact / static_cast<int>(parts)), ops_ / parts};
+    for (Scored& start : all) {
       std::vector<Scored> others;
-      const Scored better = refined(evaluator_, ranking_, frames_, options_, start, effort, others);
       const Waiting from = from_of(start.candidate);
+      start = refined(evaluator_, ranking_, frames_, options_, start, effort, others);
       for (Scored& other : others) seen_.push_back({std::move(other), from});
-      if (weighed(better.score) < weighed(found_.best->score)) found_.best = better;
     }
   }
 

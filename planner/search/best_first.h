@@ -27,7 +27,7 @@ struct Effort {
   int64_t work = 25'000'000;             ///< of those (FastPath::work)
   int64_t refinements = 3000;            ///< by the fast path, around the best of each start
   int64_t refinement_work = 25'000'000;  ///< of those
-  int starts = 4;                        ///< kinds of frames whose best is refined
+  int starts = 8;                 ///< candidates of different layouts and kinds that are refined
   int exact = 24;                 ///< candidates laid out that do not fit, or are not the best
   int attempts = 4;               ///< roundings of one frame, each with less room
   int64_t exact_ops = INT64_MAX;  ///< of all programs laid out; the fastest needs few
