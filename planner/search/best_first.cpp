@@ -29,6 +29,8 @@ constexpr double kSpread = 1.25;
 constexpr size_t kStates = 6;
 // Every look at a kind of frame puts its like back by this part, so that other kinds get theirs.
 constexpr double kTired = 0.004;
+// Of what the best kind of a layout took, in what was expected: another kind may be better.
+constexpr double kOtherKind = 0.95;
 constexpr double kTiredOfMemory = 0.1;  // where packing decides more than bounds
 // Files are tried where they promise to be worth it.
 constexpr double kFilesPromise = 0.004;
@@ -199,7 +201,12 @@ class BestFirst {
   double key_of(const Waiting& waiting) const {
     const double expected = states_[waiting.frame].expected[waiting.nvme ? 1 : 0];
     const auto known = learned_.find(kind_of(waiting.frame));
-    if (known == learned_.end()) return expected;
+    if (known == learned_.end()) {
+      // Other kinds of its layout say something too.
+      const auto alike = learned_of_layout_.find(layout_of(frames_[waiting.frame]));
+      if (wanted_.goal != Goal::fastest || alike == learned_of_layout_.end()) return expected;
+      return expected * std::max(1.0, kOtherKind * alike->second);
+    }
     const auto looks = static_cast<double>(known->second.looks);
     if (wanted_.goal != Goal::fastest) return expected * (1 + kTiredOfMemory * looks);
     return expected * known->second.ratio * (1 + kTired * looks);
@@ -209,6 +216,9 @@ class BestFirst {
     if (expected <= 0) return;
     Learned& learned = learned_[kind_of(waiting.frame)];
     learned.ratio = std::min(learned.ratio, measured / expected);
+    const auto [alike, fresh] =
+        learned_of_layout_.try_emplace(layout_of(frames_[waiting.frame]), measured / expected);
+    if (!fresh) alike->second = std::min(alike->second, measured / expected);
     ++learned.looks;
   }
 
@@ -526,6 +536,7 @@ class BestFirst {
   std::vector<FrameState> states_;
   std::priority_queue<Waiting, std::vector<Waiting>, Later> queue_;
   std::map<Kind, Learned> learned_;
+  std::map<LayoutKey, double> learned_of_layout_;  // the least ratio of its kinds
   std::map<LayoutKey, Packing> packing_;
   std::vector<Seen> seen_;
   double incumbent_ = kInfinity;  // the best that fits by the fast path, weighed

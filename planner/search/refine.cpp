@@ -138,10 +138,12 @@ class Stepper {
   bool nvme_;
 };
 
-constexpr double kGain = 1e-4;     // less is not worth a step
-constexpr double kHopeless = 1.1;  // times the memory or the measure: not even half of a pair
-constexpr size_t kPairs = 12;      // of single steps, tried together
-constexpr size_t kLooks = 3;       // layouts of one round, the best first
+constexpr double kGain = 1e-4;      // less is not worth a step
+constexpr double kHopeless = 1.1;   // times the memory or the measure: not even half of a pair
+constexpr size_t kPairs = 12;       // of single steps, tried together
+constexpr size_t kLooks = 3;        // layouts of one round, the best first
+constexpr size_t kKicks = 6;        // steps uphill out of a local optimum ...
+constexpr double kFarthest = 1.03;  // ... up to this measure
 constexpr int64_t kLaidOutOps = 150'000;
 constexpr int64_t kLayoutWork = 10;  // of an op (FastPath::work)
 constexpr double kLess = 0.985;      // of the room, where a frame was rounded to what does not fit
@@ -180,11 +182,11 @@ class Refinement {
     while (!is_spent() && exact_ > 0 && ops_ > 0) {
       steps_.clear();
       path_.clear();
-      descend();
+      descend({best_.candidate, best_.score, measure_});
       if (take(path_)) continue;
       pairs();
       neighbours();
-      if (!take(steps_)) break;
+      if (!take(steps_) && !kick()) break;
     }
     return best_;
   }
@@ -263,19 +265,38 @@ class Refinement {
 
   // Knob by knob to the best of its values. As long as none has helped, what each step changes is
   // kept for pairs.
-  void descend() {
+  void descend(Step at) {
     const Stepper stepper(evaluator_.request(best_.candidate).model, options_, nvme());
-    Step at{best_.candidate, best_.score, measure_};
+    const bool from_best = at.candidate == best_.candidate;
     for (int knob = 0; knob < Stepper::kKnobs; ++knob) {
       const Step from = at;
       for (const Candidate& c : stepper.of(knob, from.candidate)) {
         const std::optional<Step> step = considered(c);
         if (!step) continue;
-        if (path_.empty()) steps_.push_back(*step);
+        if (from_best && path_.empty()) steps_.push_back(*step);
         if (is_better(*step, at.measure) && fits(c)) at = *step;
       }
       if (!(at.candidate == from.candidate)) path_.push_back(at);
     }
+  }
+
+  // Out of a local optimum: from steps that cost least, downhill again.
+  bool kick() {
+    std::vector<Step> from = std::move(steps_);
+    std::erase_if(from, [&](const Step& s) {
+      return !ranking_.admits(s.score) || s.measure > kFarthest * measure_ ||
+             is_refused(s.candidate) || !fits(s.candidate);
+    });
+    std::stable_sort(from.begin(), from.end(),
+                     [](const Step& a, const Step& b) { return a.measure < b.measure; });
+    if (from.size() > kKicks) from.resize(kKicks);
+    for (const Step& step : from) {
+      path_.clear();
+      descend(step);
+      if (take(path_)) return true;
+      if (is_spent()) return false;
+    }
+    return false;
   }
 
   // Two steps of which each alone is too large, or too slow: what they promise together is the sum
@@ -363,7 +384,7 @@ class Refinement {
   }
 
   // The best of these that is as good as it seems becomes where the next round starts.
-  bool take(std::vector<Step>& steps) {
+  bool take(std::vector<Step> steps) {
     std::erase_if(steps, [&](const Step& s) { return !is_better(s, measure_); });
     std::stable_sort(steps.begin(), steps.end(),
                      [](const Step& a, const Step& b) { return a.measure < b.measure; });
