@@ -256,8 +256,11 @@ class BestFirst {
       if (nvme && evaluator_.limits()[kNvme] == 0) continue;
       Room room = {1, 1, nvme ? 1.0 : 0.0};
       const Mixture likely = choice.expect(wanted_.goal, room, most_seconds(frame));
-      if (likely.overflow > 0) continue;
       double& expected = state.expected[nvme ? 1 : 0];
+      if (likely.overflow > 0) {
+        expected = kInfinity;
+        continue;
+      }
       expected = std::max(state.bound, likely.objective * ratio);
       if (nvme && expected > state.expected[0] * (1 - kFilesPromise)) continue;
       Waiting waiting{0, frame, true, nvme};
@@ -299,6 +302,14 @@ class BestFirst {
       Room next = room;
       std::vector<Candidate> looks =
           looks_of(choice.round(wanted_.goal, room, most_seconds(waiting.frame)), wanted_.goal);
+      // Where so little room admits nothing, what takes least may fit all the same: packing loses
+      // less of some than of others.
+      if (looks.empty() && wanted_.goal == Goal::fastest) {
+        for (const Rounded& r : choice.round(Goal::roomiest, {1, 1, room[kNvme]}, kInfinity)) {
+          if (looks.empty()) looks.push_back(with_depths(r.candidate, 0, 0));
+        }
+        state.attempts[way] = effort_.attempts;
+      }
       // Where states live is what expectations know least about: the first of a kind tries several.
       bool spread = wanted_.goal == Goal::fastest && !learned_.contains(kind_of(waiting.frame));
       size_t spread_end = 0;
@@ -442,8 +453,10 @@ class BestFirst {
         if (least == nullptr || order(s) < order(*least)) least = &s;
       }
       if (least == nullptr || least->scored.exact) return least;
-      least->scored.score = exact(least->scored.candidate, least->scored.score);
-      least->scored.exact = true;
+      const Waiting from = least->from;
+      const Score score = exact(least->scored.candidate, least->scored.score);
+      least->scored = {least->scored.candidate, score, true};
+      if (score.overflow > 0) look_again(from, score.bytes);
     }
     return nullptr;
   }

@@ -9,140 +9,18 @@
 
 #include "planner/program/ops_estimate.h"
 #include "planner/search/frame_choice.h"
+#include "planner/search/steps.h"
 #include "planner/strategy/knobs.h"
 #include "planner/strategy/validity.h"
 
 namespace longspan {
 namespace {
 
-// Steps of one knob; all lead from the same candidate.
-using Steps = std::vector<Candidate>;
-
-// Fewer, half, twice and four times as many, and all.
-std::vector<int64_t> tiles_about(int64_t own, int64_t all) {
-  constexpr int64_t kLeast = 64;
-  std::vector<int64_t> tiles = {0, 1024};
-  const int64_t from = own > 0 ? own : all;
-  for (const int64_t tile : {from / 4, from / 2, from * 2, from * 4}) {
-    if (tile >= kLeast && tile < all) tiles.push_back(tile);
-  }
-  return tiles;
-}
-
-class Stepper {
- public:
-  Stepper(const ModelSpec& model, const SpaceOptions& options, bool nvme)
-      : model_(model), options_(options), nvme_(nvme) {}
-
-  static constexpr int kKnobs = 15;
-  Steps of(int knob, const Candidate& c) const {
-    Steps all;
-    const Strategy& own = c.strategy;
-    const Parallel& p = own.parallel;
-    const auto add = [&](const Strategy& s) {
-      Candidate changed = c;
-      changed.strategy = s;
-      if (s != own && is_valid(s, model_, c.sequence)) all.push_back(std::move(changed));
-    };
-    const auto set = [&](auto member, const auto& values) {
-      for (const auto value : values) {
-        Strategy s = own;
-        s.*member = value;
-        add(s);
-      }
-    };
-    const int64_t rows = own.block_tokens / (p.ulysses * p.tensor);
-    switch (knob) {
-      case 0:
-      case 1:
-      case 2:
-      case 3:
-      case 4:
-        add_policies(kSaved[knob], own, model_.layers / p.pipeline.stages, add);
-        break;
-      case 5:
-        set(&Strategy::projection_tile,
-            tiles_about(own.projection_tile, own.chunk_tokens / p.ulysses));
-        break;
-      case 6:
-        set(&Strategy::mlp_tile, tiles_about(own.mlp_tile, rows));
-        break;
-      case 7:
-        set(&Strategy::loss_tile, tiles_about(own.loss_tile, rows));
-        break;
-      case 8:
-        set(&Strategy::prefetch_depth, std::array<int64_t, 6>{0, 1, 2, 3, 4, 8});
-        break;
-      case 9:
-        set(&Strategy::offload_window, std::array<int64_t, 4>{0, 1, 2, 4});
-        break;
-      case 10:
-        if (p.tensor == 1 && p.pipeline.slices == 1) {
-          const int64_t share = c.sequence / p.ring;
-          std::vector<int64_t> blocks;
-          for (int64_t block = own.chunk_tokens; block < share; block *= 2) blocks.push_back(block);
-          blocks.push_back(share);
-          set(&Strategy::block_tokens, blocks);
-        }
-        break;
-      case 11:
-        set(&Strategy::kv, std::array{Tier::device, Tier::host});
-        break;
-      case 12:
-        set(&Strategy::idle, std::array{Tier::device, Tier::host});
-        break;
-      case 13:
-        set(&Strategy::backward_order, std::array{BackwardOrder::q_outer, BackwardOrder::kv_outer});
-        break;
-      case 14: {
-        const GroupValues values = values_of(c, options_, nvme_);
-        for (const Strategy& s : values[static_cast<size_t>(Group::states)]) add(s);
-        break;
-      }
-      default:
-        break;
-    }
-    return all;
-  }
-
- private:
-  static constexpr std::array kSaved = {&Strategy::layer_input, &Strategy::qkv,
-                                        &Strategy::attention_out, &Strategy::mlp_input,
-                                        &Strategy::mlp_inner};
-
-  template <class Add>
-  void add_policies(SavedPolicy Strategy::*member, const Strategy& own, int64_t layers,
-                    const Add& add) const {
-    const SavedPolicy policy = own.*member;
-    for (const Saved where : {Saved::keep, Saved::recompute, Saved::host, Saved::nvme}) {
-      if ((where == Saved::nvme && !nvme_) || where == policy.where) continue;
-      Strategy s = own;
-      s.*member = {where, where == Saved::keep ? 1.0 : policy.fraction};
-      add(s);
-    }
-    if (policy.where == Saved::keep) return;
-    const auto covered =
-        static_cast<int64_t>(std::llround(policy.fraction * static_cast<double>(layers)));
-    for (const int64_t change : {int64_t{1}, layers / 8, layers / 4}) {
-      for (const int64_t other : {covered - change, covered + change}) {
-        if (change == 0 || other <= 0 || other > layers) continue;
-        Strategy s = own;
-        (s.*member).fraction = static_cast<double>(other) / static_cast<double>(layers);
-        add(s);
-      }
-    }
-  }
-
-  const ModelSpec model_;
-  const SpaceOptions& options_;
-  bool nvme_;
-};
-
 constexpr double kGain = 1e-4;      // less is not worth a step
 constexpr double kHopeless = 1.1;   // times the memory or the measure: not even half of a pair
 constexpr size_t kPairs = 12;       // of single steps, tried together
 constexpr size_t kLooks = 3;        // layouts of one round, the best first
-constexpr size_t kKicks = 6;        // steps uphill out of a local optimum ...
+constexpr int64_t kKicks = 6;       // steps uphill out of a local optimum ...
 constexpr double kFarthest = 1.03;  // ... up to this measure
 constexpr int64_t kLaidOutOps = 150'000;
 constexpr int64_t kLayoutWork = 10;  // of an op (FastPath::work)
@@ -266,11 +144,11 @@ class Refinement {
   // Knob by knob to the best of its values. As long as none has helped, what each step changes is
   // kept for pairs.
   void descend(Step at) {
-    const Stepper stepper(evaluator_.request(best_.candidate).model, options_, nvme());
+    const Steps steps(evaluator_.request(best_.candidate).model, options_, nvme());
     const bool from_best = at.candidate == best_.candidate;
-    for (int knob = 0; knob < Stepper::kKnobs; ++knob) {
+    for (int knob = 0; knob < Steps::knobs(); ++knob) {
       const Step from = at;
-      for (const Candidate& c : stepper.of(knob, from.candidate)) {
+      for (const Candidate& c : steps.of(knob, from.candidate)) {
         const std::optional<Step> step = considered(c);
         if (!step) continue;
         if (from_best && path_.empty()) steps_.push_back(*step);
@@ -285,12 +163,14 @@ class Refinement {
     std::vector<Step> from = std::move(steps_);
     std::erase_if(from, [&](const Step& s) {
       return !ranking_.admits(s.score) || s.measure > kFarthest * measure_ ||
-             is_refused(s.candidate) || !fits(s.candidate);
+             is_refused(s.candidate);
     });
     std::stable_sort(from.begin(), from.end(),
                      [](const Step& a, const Step& b) { return a.measure < b.measure; });
-    if (from.size() > kKicks) from.resize(kKicks);
+    int64_t kicks = kKicks;
     for (const Step& step : from) {
+      if (kicks-- == 0) break;
+      if (!fits(step.candidate)) continue;
       path_.clear();
       descend(step);
       if (take(path_)) return true;
