@@ -25,7 +25,7 @@ std::string saving(const char* what, int64_t bytes, int64_t than) {
 }
 
 struct Row {
-  const Plan* plan;
+  const Planned* planned;
   int rank = 2;  // 0: the fastest of its length and devices; 1: the least of something there
   std::string because;
 };
@@ -36,24 +36,24 @@ void add_reason(Row& row, const std::string& reason) {
 
 // Begin to end: the rows of one length and number of devices, the fastest first.
 void name_reasons(std::vector<Row>::iterator begin, std::vector<Row>::iterator end) {
-  const Plan& fastest = *begin->plan;
+  const Planned& fastest = *begin->planned;
   begin->rank = 0;
   if (end - begin == 1) return;
   for (const auto& [tier, reason] :
        {std::pair{kHost, "least host memory"}, std::pair{kDevice, "least device memory"}}) {
     const auto least = std::min_element(begin, end, [tier = tier](const Row& a, const Row& b) {
-      return bytes_of(*a.plan, tier) < bytes_of(*b.plan, tier);
+      return bytes_of(a.planned->plan, tier) < bytes_of(b.planned->plan, tier);
     });
     least->rank = std::min(least->rank, 1);
     add_reason(*least, reason);
   }
   for (auto row = begin + 1; row != end; ++row) {
-    const double slower = costs_of(*row->plan)[0] / costs_of(fastest)[0] - 1;
-    add_reason(
-        *row,
-        fmt::format("{:.1f} % slower{}{}", 100 * slower,
-                    saving("host", bytes_of(*row->plan, kHost), bytes_of(fastest, kHost)),
-                    saving("device", bytes_of(*row->plan, kDevice), bytes_of(fastest, kDevice))));
+    const double slower = costs_of(*row->planned)[0] / costs_of(fastest)[0] - 1;
+    add_reason(*row, fmt::format("{:.1f} % slower{}{}", 100 * slower,
+                                 saving("host", bytes_of(row->planned->plan, kHost),
+                                        bytes_of(fastest.plan, kHost)),
+                                 saving("device", bytes_of(row->planned->plan, kDevice),
+                                        bytes_of(fastest.plan, kDevice))));
   }
 }
 
@@ -62,20 +62,21 @@ void name_extremes(std::vector<Row>& rows) {
   if (rows.empty()) return;
   const auto [shortest, longest] = std::minmax_element(
       rows.begin(), rows.end(),
-      [](const Row& a, const Row& b) { return a.plan->sequence < b.plan->sequence; });
-  const auto [fewest, most] = std::minmax_element(
-      rows.begin(), rows.end(),
-      [](const Row& a, const Row& b) { return devices_of(*a.plan) < devices_of(*b.plan); });
-  const int64_t long_tokens = longest->plan->sequence, few = devices_of(*fewest->plan);
-  const bool lengths = shortest->plan->sequence != long_tokens;
-  const bool counts = few != devices_of(*most->plan);
+      [](const Row& a, const Row& b) { return a.planned->asked < b.planned->asked; });
+  const auto [fewest, most] =
+      std::minmax_element(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
+        return devices_of(a.planned->plan) < devices_of(b.planned->plan);
+      });
+  const int64_t long_tokens = longest->planned->asked, few = devices_of(fewest->planned->plan);
+  const bool lengths = shortest->planned->asked != long_tokens;
+  const bool counts = few != devices_of(most->planned->plan);
   for (Row& row : rows) {
     if (row.rank != 0) continue;
     std::string text = "fastest";
-    if (lengths) text += fmt::format(" at {}", format_tokens(row.plan->sequence));
-    if (counts) text += fmt::format(" on {}", devices_of(*row.plan));
-    if (lengths && row.plan->sequence == long_tokens) text += ", longest";
-    if (counts && devices_of(*row.plan) == few) text += ", fewest GPUs";
+    if (lengths) text += fmt::format(" at {}", format_tokens(row.planned->asked));
+    if (counts) text += fmt::format(" on {}", devices_of(row.planned->plan));
+    if (lengths && row.planned->asked == long_tokens) text += ", longest";
+    if (counts && devices_of(row.planned->plan) == few) text += ", fewest GPUs";
     row.because = text + (row.because.empty() ? "" : ", ") + row.because;
   }
 }
@@ -99,25 +100,29 @@ std::vector<size_t> non_dominated(const std::vector<Costs>& rows, double slack) 
   return kept;
 }
 
-Costs costs_of(const Plan& plan) {
-  return {1 / plan.predicted.tokens_per_second, 1 / static_cast<double>(plan.sequence),
+Costs costs_of(const Planned& planned) {
+  const Plan& plan = planned.plan;
+  const auto asked = static_cast<double>(planned.asked);
+  return {seconds_per_sequence(plan) / static_cast<double>(plan.micro_batches) / asked, 1 / asked,
           static_cast<double>(devices_of(plan)), static_cast<double>(bytes_of(plan, kHost)),
           static_cast<double>(bytes_of(plan, kDevice))};
 }
 
-std::vector<FrontPoint> front_of(const std::vector<Plan>& plans, size_t lines) {
+std::vector<FrontPoint> front_of(const std::vector<Planned>& all, size_t lines) {
   std::vector<Costs> costs;
-  for (const Plan& plan : plans) costs.push_back(costs_of(plan));
+  for (const Planned& planned : all) costs.push_back(costs_of(planned));
   std::vector<Row> rows;
-  for (const size_t i : non_dominated(costs, kSlack)) rows.push_back({&plans[i], 2, ""});
+  for (const size_t i : non_dominated(costs, kSlack)) rows.push_back({&all[i], 2, ""});
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
     const auto key = [](const Row& row) {
-      return std::tuple(row.plan->sequence, devices_of(*row.plan), costs_of(*row.plan)[0]);
+      return std::tuple(row.planned->asked, devices_of(row.planned->plan),
+                        costs_of(*row.planned)[0]);
     };
     return key(a) < key(b);
   });
   const auto same_question = [](const Row& a, const Row& b) {
-    return a.plan->sequence == b.plan->sequence && devices_of(*a.plan) == devices_of(*b.plan);
+    return a.planned->asked == b.planned->asked &&
+           devices_of(a.planned->plan) == devices_of(b.planned->plan);
   };
   for (auto begin = rows.begin(); begin != rows.end();) {
     const auto end = std::find_if(begin, rows.end(),
@@ -134,7 +139,7 @@ std::vector<FrontPoint> front_of(const std::vector<Plan>& plans, size_t lines) {
     }
   }
   std::vector<FrontPoint> front;
-  for (const Row& row : rows) front.push_back({*row.plan, row.because});
+  for (const Row& row : rows) front.push_back({*row.planned, row.because});
   return front;
 }
 

@@ -22,20 +22,25 @@ using Costs = std::vector<double>;
 /// REQUIRES: rows of equal length.
 std::vector<size_t> non_dominated(const std::vector<Costs>& rows, double slack = 0);
 
-/// What a plan costs on the front, from its prediction: seconds per token, 1 / length, devices,
-/// bytes of host memory and of device memory.
-Costs costs_of(const Plan& plan);
-
-struct FrontPoint {
+/// A plan for a length that was asked for. Its own may be longer by what it is padded with.
+struct Planned {
   Plan plan;
+  int64_t asked = 0;
+};
+
+/// What a plan costs on the front, from its prediction: seconds per token that was asked for, 1 /
+/// that length, devices, bytes of host memory and of device memory.
+Costs costs_of(const Planned& planned);
+
+struct FrontPoint : Planned {
   /// Why it is there: "fastest", "least host memory", "fewest GPUs", "longest"; or what it saves
   /// for being slower than the fastest of its length and devices.
   std::string because;
 };
 
-/// The front of `plans`, by length, devices and time; the fastest of each length and number of
-/// devices is kept however close others are, and of those between only as many as make at most
-/// `lines` in all.
-std::vector<FrontPoint> front_of(const std::vector<Plan>& plans, size_t lines);
+/// The front of all that was planned, by length, devices and time; the fastest of each length and
+/// number of devices is kept however close others are, and of those between only as many as make at
+/// most `lines` in all.
+std::vector<FrontPoint> front_of(const std::vector<Planned>& all, size_t lines);
 
 }  // namespace longspan

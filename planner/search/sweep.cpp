@@ -32,7 +32,7 @@ class Questions {
         SearchResult found = search(model_, used, sequence, options_.search, share_of_progress());
         result_.considered += found.considered;
         result_.evaluated += found.evaluated;
-        plans_.insert(plans_.end(), found.pareto.begin(), found.pareto.end());
+        for (Plan& plan : found.pareto) plans_.push_back({std::move(plan), sequence});
         answer.plan = std::move(found.best);
         answer.rival = std::move(found.rival);
         answer.no_rival = std::move(found.no_rival);
@@ -41,7 +41,7 @@ class Questions {
       } else {
         answer.plan = plan_preset(model_, used, options_.strategy, sequence, options_.search);
       }
-      plans_.push_back(*answer.plan);
+      plans_.push_back({*answer.plan, sequence});
       complete(*answer.plan);
       return true;
     } catch (const Error& error) {
@@ -72,7 +72,7 @@ class Questions {
     }
     if (best == nullptr) throw *error_;
     result_.best = *best->plan;
-    for (Plan& plan : plans_) complete(plan);
+    for (Planned& planned : plans_) complete(planned.plan);
     if (options_.strategy == "auto" || count_ > 1) result_.front = front_of(plans_, lines_);
     result_.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
@@ -102,7 +102,7 @@ class Questions {
   const Progress& progress_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   size_t lines_;
-  std::vector<Plan> plans_;  // of all fronts
+  std::vector<Planned> plans_;  // of all fronts
   std::optional<Error> error_;
   Sweep result_;
 };

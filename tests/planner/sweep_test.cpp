@@ -118,10 +118,11 @@ TEST_CASE("a sweep takes the best of its answers, and its front has no beaten pl
     CHECK_FALSE(point.because.empty());
     CHECK(point.plan.predicted == predict(point.plan));
     for (const FrontPoint& other : found.front) {
-      CHECK_FALSE(beats(costs_of(other.plan), costs_of(point.plan)));
+      CHECK_FALSE(beats(costs_of(other), costs_of(point)));
     }
     for (const Answer& answer : found.answers) {
-      if (answer.plan) CHECK_FALSE(beats(costs_of(*answer.plan), costs_of(point.plan)));
+      if (answer.plan)
+        CHECK_FALSE(beats(costs_of({*answer.plan, answer.sequence}), costs_of(point)));
     }
   }
   const Sweep again = sweep(model, hw, {2048}, counts, {});
@@ -163,9 +164,9 @@ TEST_CASE("nothing of a small space beats the front") {
     ++fitting;
     plan.predicted = prediction_of(plan, e.step_seconds, e.peak_bytes);
     // The fast path, which chose, is right to about a percent.
-    Costs costs = costs_of(plan);
+    Costs costs = costs_of({plan, sequence});
     costs[0] *= 1.02;
-    for (const FrontPoint& point : found.front) CHECK_FALSE(beats(costs, costs_of(point.plan)));
+    for (const FrontPoint& point : found.front) CHECK_FALSE(beats(costs, costs_of(point)));
     CHECK(found.best.predicted.step_seconds <= 1.02 * e.step_seconds);
   }
   CHECK(fitting > 10);
