@@ -13,6 +13,8 @@ struct Busy {
   /// Of `total`: what is done before backward, what is done once a step and not for a microbatch,
   /// and of that what follows the norm of the gradients.
   Streams total{}, forward{}, once{}, update{};
+  /// What every microbatch after the first takes besides: of one, and in `total` of all of them.
+  Streams repeated{};
   /// Of exchanges, by compute.
   double waited = 0, waited_forward = 0;
   /// Of a microbatch, by compute.
@@ -20,6 +22,10 @@ struct Busy {
 
   double& operator[](Stream s) { return total[static_cast<int>(s)]; }
   void in_forward(Stream s, double seconds) { add(s, seconds, forward); }
+  void again(Stream s, double seconds, double times) {
+    total[static_cast<int>(s)] += times * seconds;
+    repeated[static_cast<int>(s)] += seconds;
+  }
   void once_a_step(Stream s, double seconds) { add(s, seconds, once); }
   void after_norm(Stream s, double seconds) {
     once_a_step(s, seconds);

@@ -468,6 +468,15 @@ void Bounds::State::count_states(const Facts& f, const Table& t, Busy& busy) con
     }
     busy.once_a_step(comm, n * one.gradients_reduce[kind]);
     const int gradient = at(f.sharded ? grads_embedding_shard : grads_embedding);
+    // Of a layer every microbatch after the first adds to what those before have left: on the host,
+    // where gradients live there. A rank of a pipeline may have neither embedding nor head.
+    const bool reduces = f.sharded && s.parallel.zero >= 2;
+    if (kind == 1 && reduces) busy.again(comm, n * one.gradients_reduce[kind], steps - 1);
+    if (kind == 1 && s.gradients != Tier::device) {
+      const int kept = at(reduces ? grads_embedding_shard : grads_embedding);
+      busy.again(Stream::h2d, n * one.h2d[kept], steps - 1);
+      busy.again(Stream::d2h, n * one.d2h[kept], steps - 1);
+    }
     if (s.gradients != Tier::device || !on_device) {
       busy.once_a_step(Stream::d2h, n * one.d2h[gradient]);
     }
@@ -532,6 +541,7 @@ Demand Bounds::demand(const Strategy& strategy) {
     demand.once[s] = busy.once[s] - busy.update[s];
     demand.backward[s] = busy.total[s] - busy.once[s] - busy.forward[s];
   }
+  demand.again = busy.repeated;
   demand.update = busy.update;
   demand.waited_forward = busy.waited_forward;
   demand.waited_backward = busy.waited - busy.waited_forward;

@@ -134,7 +134,8 @@ Measured measure(const StepRequest& request, const CostModel* cost) {
   const Outline outline = outline_without_repeats(request);
   const StepSeconds seconds =
       simulate(outline, cost->durations(outline.program), cost->interference());
-  return {{seconds.step, outline.arena_bytes, seconds.forward}, {}};
+  return {{seconds.step, outline.arena_bytes, seconds.forward, seconds.forward_busy, seconds.busy},
+          {}};
 }
 
 Measured by_period(const StepRequest& request, const CostModel* cost) {
@@ -155,6 +156,10 @@ Measured by_period(const StepRequest& request, const CostModel* cost) {
       result.largest = measured.largest;
       evaluation.step_seconds += by_layer[l] * by_repeat[r] * of_sample.step_seconds;
       evaluation.forward_seconds += by_layer[l] * by_repeat[r] * of_sample.forward_seconds;
+      for (int s = 0; s < kStreamCount; ++s) {
+        evaluation.forward_busy[s] += by_layer[l] * by_repeat[r] * of_sample.forward_busy[s];
+        evaluation.busy_seconds[s] += by_layer[l] * by_repeat[r] * of_sample.busy_seconds[s];
+      }
       for (int tier = 0; tier < kTierCount; ++tier) {
         bytes[tier] += by_layer[l] * by_line[r] * static_cast<double>(of_sample.peak_bytes[tier]);
         least[tier] = std::max(least[tier], of_sample.peak_bytes[tier]);

@@ -50,7 +50,7 @@ Evaluation evaluate_first(const StepRequest& request, const CostModel& cost, int
   const Outline outline = outline_of(first);
   const StepSeconds seconds =
       simulate(outline, cost.durations(outline.program), cost.interference());
-  return {seconds.step, outline.arena_bytes, seconds.forward};
+  return {seconds.step, outline.arena_bytes, seconds.forward, seconds.forward_busy, seconds.busy};
 }
 
 }  // namespace
@@ -67,8 +67,13 @@ Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
 }
 
 double exact_seconds(const StepRequest& request, const CostModel& cost) {
-  if (!is_one_program(request.model, request.strategy)) return evaluate(request, cost).step_seconds;
   int64_t ops = 0;
+  if (!is_one_program(request.model, request.strategy)) {
+    const auto evaluate_stage = [&](const StepRequest& stage) {
+      return evaluate_first(stage, cost, ops);
+    };
+    return evaluate_pipeline(request, cost, evaluate_stage, RankMemory::summed).whole.step_seconds;
+  }
   return evaluate_first(request, cost, ops).step_seconds;
 }
 

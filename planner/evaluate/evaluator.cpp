@@ -45,6 +45,7 @@ void scale(Demand& demand, double forward_and_backward, double rest) {
   for (int s = 0; s < kStreamCount; ++s) {
     demand.forward[s] *= forward_and_backward;
     demand.backward[s] *= forward_and_backward;
+    demand.again[s] *= rest;
     demand.once[s] *= rest;
     demand.update[s] *= rest;
   }
@@ -57,6 +58,7 @@ void add(Demand& sum, const Demand& more) {
   for (int s = 0; s < kStreamCount; ++s) {
     sum.forward[s] += more.forward[s];
     sum.backward[s] += more.backward[s];
+    sum.again[s] += more.again[s];
     sum.once[s] += more.once[s];
     sum.update[s] += more.update[s];
   }
@@ -258,7 +260,12 @@ Demand Evaluator::State::pipeline_demand(const Candidate& c) {
     earlier_forward += static_cast<double>(layers) * forward;
   }
   const auto of_step = static_cast<double>(all_slices);
+  // What is not the same for every microbatch is left out of what is scaled, and added again.
+  for (int s = 0; s < kStreamCount; ++s) {
+    sum.backward[s] -= static_cast<double>(counted - 1) * sum.again[s];
+  }
   scale(sum, of_step / static_cast<double>(counted), 1);
+  for (int s = 0; s < kStreamCount; ++s) sum.backward[s] += (of_step - 1) * sum.again[s];
   double& forward = sum.forward[kCompute];
   double& backward = sum.backward[kCompute];
   const double loss = sum.loss / of_step;

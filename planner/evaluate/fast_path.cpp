@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -17,6 +18,8 @@ namespace {
 constexpr double kUneven = 0.003;
 // An op takes so many times longer to lower and to lay out than a chain takes to simulate.
 constexpr int64_t kLowerings = 8;
+// Of all samples that are kept; a few hundred bytes each. With more all are forgotten.
+constexpr int64_t kMostKeptOps = 4'000'000;
 
 // What is read off one sample, and how each grows: along the repeats the peak of every kind of
 // moment linearly, busy time as a quadratic (pairs of chunks), and what a phase takes beyond its
@@ -180,9 +183,7 @@ const Chains& chains_of(ShrunkenProgram& sample) {
     }
     sample.first_chain[s][phase_count] = chain;
   }
-  sample.program.buffers = {};
-  sample.program.releases = {};
-  sample.program.ops = {};
+  drop_list(sample.program);
   return *sample.chains;
 }
 
@@ -237,16 +238,18 @@ bool layers_differ(const ShrunkenProgram& sample, const Timeline& timeline) {
   return apart > kUneven * mean;
 }
 
-double step_seconds(const Measures& m) {
-  double total = 0, serial = 0;
-  std::array<double, kStreamCount> by_stream{};
+std::array<double, kStreamCount> busy_seconds(const Measures& m) {
+  std::array<double, kStreamCount> busy{};
   for (int phase = 0; phase < phase_count; ++phase) {
-    total += m.seconds[phase];
-    for (int stream = 0; stream < kStreamCount; ++stream) {
-      by_stream[stream] += m.busy[phase][stream];
-      serial += m.busy[phase][stream];
-    }
+    for (int stream = 0; stream < kStreamCount; ++stream) busy[stream] += m.busy[phase][stream];
   }
+  return busy;
+}
+
+double step_seconds(const Measures& m) {
+  const std::array<double, kStreamCount> by_stream = busy_seconds(m);
+  const double total = std::accumulate(m.seconds.begin(), m.seconds.end(), 0.0);
+  const double serial = std::accumulate(by_stream.begin(), by_stream.end(), 0.0);
   // No step is shorter than its busiest stream or longer than all streams one after another.
   return std::clamp(total, *std::max_element(by_stream.begin(), by_stream.end()), serial);
 }
@@ -258,6 +261,7 @@ struct FastPath::State {
 
   const CostModel& cost;
   std::unordered_map<std::string, ShrunkenPrograms> known;
+  int64_t known_ops = 0;  // that these were lowered to
   int64_t evaluations = 0;
   int64_t work = 0;
 
@@ -272,13 +276,16 @@ struct FastPath::State {
 
 ShrunkenPrograms& FastPath::State::find(const StepRequest& request, Purpose purpose) {
   ShrunkenPrograms wanted = dimensions_of(request, purpose);
+  if (known_ops > kMostKeptOps) {
+    known.clear();
+    known_ops = 0;
+  }
   const auto [it, fresh] = known.try_emplace(key_of(request, wanted));
   ShrunkenPrograms& found = it->second;
   if (fresh) {
     lower_samples(request, purpose, wanted);
-    for (const ShrunkenProgram& sample : wanted.samples) {
-      work += kLowerings * static_cast<int64_t>(sample.program.ops.size());
-    }
+    work += kLowerings * wanted.ops;
+    known_ops += wanted.ops;
     found = std::move(wanted);
   } else {
     found.layers.extent = wanted.layers.extent;
@@ -357,11 +364,14 @@ Evaluation FastPath::State::evaluate(const StepRequest& request,
   ++evaluations;
   bool uneven = false;
   const Measures first = measure(request, Purpose::time, uneven, !worth);
-  Evaluation evaluation{step_seconds(first), peak_bytes_of(first), first.seconds[forward_phase]};
+  Evaluation evaluation{step_seconds(first), peak_bytes_of(first), first.seconds[forward_phase],
+                        first.busy[forward_phase], busy_seconds(first)};
   if (uneven && (!worth || worth(evaluation))) {
     const Measures more = measure(request, Purpose::uneven_time, uneven);
     evaluation.step_seconds = step_seconds(more);
     evaluation.forward_seconds = more.seconds[forward_phase];
+    evaluation.forward_busy = more.busy[forward_phase];
+    evaluation.busy_seconds = busy_seconds(more);
   }
   return evaluation;
 }

@@ -167,6 +167,12 @@ void find_lives(ShrunkenProgram& sample) {
 
 }  // namespace
 
+void drop_list(Program& program) {
+  program.ops = {};
+  program.buffers = {};
+  program.releases = {};
+}
+
 Dimension Dimension::sampled(int64_t extent, int64_t first, int samples, int64_t stride) {
   if (extent < first + samples * stride) return exact(extent);
   Dimension dimension;
@@ -269,11 +275,13 @@ void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms
         } else if (purpose != Purpose::uneven_time) {
           find_moments(sample);
         }
+        t.ops += static_cast<int64_t>(sample.program.ops.size());
         for (const OpShape& shape : sample.program.shapes) {
           const auto it = std::find(t.shapes.begin(), t.shapes.end(), shape);
           sample.shapes.push_back(static_cast<int>(it - t.shapes.begin()));
           if (it == t.shapes.end()) t.shapes.push_back(shape);
         }
+        if (purpose == Purpose::memory) drop_list(sample.program);
       }
     }
   }

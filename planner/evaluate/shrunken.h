@@ -57,7 +57,7 @@ struct LifeEvent {
 };
 
 struct ShrunkenProgram {
-  Program program;               // its list is dropped once it is laid out
+  Program program;               // its list is dropped once it is laid out; of memory at once
   std::optional<Chains> chains;  // made when time is first asked for
   /// Of stream s in phase p: the chains first_chain[s][p] .. first_chain[s][p + 1].
   std::array<std::array<int32_t, phase_count + 1>, kStreamCount> first_chain{};
@@ -75,6 +75,7 @@ struct ShrunkenPrograms {
   std::vector<ShrunkenProgram> samples;  // batch-major, then layer, then repeat
   std::vector<OpShape> shapes;           // of all samples, each once
   bool repeats_blocks = false;           // what repeats: blocks, or the chunks of the one block
+  int64_t ops = 0;                       // that all samples were lowered to
   bool is_whole() const { return layers.count * repeats.count * batches.count == 1; }
 };
 
@@ -84,6 +85,8 @@ enum class Purpose { memory, time, uneven_time };
 
 /// The dimensions of a request, without any sample yet.
 ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose);
+/// Frees what a program lists, which is most of it.
+void drop_list(Program& program);
 /// Lowers the samples. Those for uneven time have no moments: memory is even, and smaller samples
 /// tell it.
 void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms& shrunken);

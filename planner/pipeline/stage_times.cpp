@@ -14,14 +14,31 @@ struct Phases {
   double forward = 0, backward = 0, rest = 0;
 };
 
+// A slice among others takes what a second one adds to the first, and no less than a stream is busy
+// with it: alone, a slice may wait for copies as it does not among others.
 Phases phases_of(StagePrograms& programs, size_t kind, Ends ends) {
   const Evaluation& one = programs.evaluation(kind, ends, 1);
   const Evaluation& two = programs.evaluation(kind, ends, 2);
-  const double each = two.step_seconds - one.step_seconds;
+  double each = two.step_seconds - one.step_seconds;
+  for (size_t stream = 0; stream < one.busy_seconds.size(); ++stream) {
+    each = std::max(each, two.busy_seconds[stream] - one.busy_seconds[stream]);
+  }
+  // The backward takes no less than it computes, and no less of what computing leaves than its part
+  // of the exchanges: what the forward waits for copies is not taken from either.
+  constexpr auto kCompute = static_cast<size_t>(Stream::compute);
+  constexpr auto kComm = static_cast<size_t>(Stream::comm);
+  const auto of_backward = [&](size_t stream) {
+    return std::max(0.0,
+                    two.busy_seconds[stream] - one.busy_seconds[stream] - one.forward_busy[stream]);
+  };
+  const double computes = of_backward(kCompute), exchanges = of_backward(kComm);
+  const double spare = std::max(0.0, each - one.forward_busy[kCompute] - computes);
+  const double all_exchanges = one.forward_busy[kComm] + exchanges;
+  const double waits = all_exchanges > 0 ? exchanges * std::min(1.0, spare / all_exchanges) : 0.0;
   Phases phases;
-  phases.forward = std::min(one.forward_seconds, each);
+  phases.forward = std::min(one.forward_seconds, std::max(0.0, each - computes - waits));
   phases.backward = each - phases.forward;
-  phases.rest = std::max(0.0, one.step_seconds - each);
+  phases.rest = std::max(0.0, two.step_seconds - 2 * each);
   return phases;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -152,8 +153,8 @@ struct StackNeeds {
 };
 
 StackNeeds needs_of(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
-                    const Stack& stack) {
-  const RunMemory memory = run_memory(c, model, hw, stack);
+                    const Stack& stack, const RunPipeline* known = nullptr) {
+  const RunMemory memory = run_memory(c, model, hw, stack, known);
   const double widest = static_cast<double>(std::max(model.hidden, model.attention_width()));
   const double most = stack.kernel_elements.value;
   const auto ranks = static_cast<double>(std::min(c.gpus, c.gpus_per_node));
@@ -183,8 +184,11 @@ CasePrediction predict_stack(const ReferenceCase& reference, const ModelSpec& mo
   const HardwareProfile hw =
       named ? with_attention_kernel(of_case, stack.attention_kernel) : of_case;
   const ReferenceCase c = with_layout(reference, model, hw, stack);
-  prediction.step_seconds = run_time(c, model, hw, stack).step();
-  const StackNeeds needs = needs_of(c, model, hw, stack);
+  std::optional<RunPipeline> pipeline;
+  if (!c.schedule.empty()) pipeline = run_pipeline(c, model, hw, stack);
+  const RunPipeline* const known = pipeline ? &*pipeline : nullptr;
+  prediction.step_seconds = run_time(c, model, hw, stack, known).step();
+  const StackNeeds needs = needs_of(c, model, hw, stack, known);
   prediction.peak_bytes = static_cast<int64_t>(measured_kind(c, stack, needs.tensors));
   prediction.fits = needs.fit(hw);
   const Range& range = published_ranges().memory.of(c.table);

@@ -211,11 +211,11 @@ class Stage {
 }  // namespace
 
 RunMemory run_memory(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
-                     const Stack& stack) {
+                     const Stack& stack, const RunPipeline* known) {
   RunPipeline pipeline;
   ReferenceCase by_rank = c;
   if (!c.schedule.empty()) {
-    pipeline = run_pipeline(c, model, stack, micro_batch_seconds(c, model, hw, stack));
+    pipeline = known != nullptr ? *known : run_pipeline(c, model, hw, stack);
     if (c.stage_layers.size() > pipeline.layers.size()) {
       by_rank.stage_layers.assign(pipeline.layers.begin(), pipeline.layers.end());
     }

@@ -5,6 +5,7 @@
 #include "hwprofiles/hardware_profile.h"
 #include "planner/reference/case.h"
 #include "planner/reference/layer_work.h"
+#include "planner/reference/run_pipeline.h"
 #include "planner/reference/stack.h"
 
 namespace longspan {
@@ -26,9 +27,10 @@ struct RunMemory {
 /// the last layer's backward begins, so of both only the larger counts.
 /// With a fused kernel the same list has a number a row of scores, and no masks: inputs of norms
 /// and products, queries, keys and values, attention's output, and the MLP's inner width before and
-/// after the activation are what Transformer Engine saves, too.
+/// after the activation are what Transformer Engine saves, too. `known`: as of run_time().
 RunMemory run_memory(const ReferenceCase& reference, const ModelSpec& model,
-                     const HardwareProfile& hw, const Stack& stack);
+                     const HardwareProfile& hw, const Stack& stack,
+                     const RunPipeline* known = nullptr);
 
 /// Bytes that one layer saves for one micro-batch, nothing recomputed.
 double saved_layer_bytes(const ModelSpec& model, const Stack& stack, const LayerShape& shape);

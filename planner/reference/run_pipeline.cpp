@@ -83,6 +83,14 @@ Schedule schedule_of(const ReferenceCase& c, const ScheduleRequest& request) {
   return schedule;
 }
 
+// Where a family has its stages and whether it offloads is the same for any number of
+// micro-batches. Families that arrange many of them by times take any number, and long.
+ScheduleRequest of_few(const ReferenceCase& c, ScheduleRequest request) {
+  const ScheduleFamily& family = schedule_family(c.schedule);
+  if (family.limited || family.cuts_vocabulary) request.micro_batches = 1;
+  return request;
+}
+
 // Micro-batches that each rank holds at its peak, slices as parts of them.
 std::vector<double> held(const ScheduleTiming& timing, double slices) {
   std::vector<double> result;
@@ -97,7 +105,7 @@ std::vector<double> held(const ScheduleTiming& timing, double slices) {
 RunPipeline run_pipeline(const ReferenceCase& c, const ModelSpec& model, const Stack& stack,
                          const MicroBatchSeconds& seconds) {
   ScheduleRequest request = request_of(c);
-  const Schedule plain = schedule_of(c, request);
+  const Schedule plain = schedule_of(c, of_few(c, request));
   const std::vector<int32_t> ranks = ranks_of(plain);
   const bool copies = offloads(plain);
   const auto v = static_cast<double>(c.virtual_stages), slices = static_cast<double>(c.slices);

@@ -76,7 +76,7 @@ class Run {
     return result;
   }
 
-  RunTime time() {
+  RunTime time(const RunPipeline* known) {
     const LayerWork layer = layer_work(model_, stack_, shape_);
     const EndsWork ends = ends_work(model_, stack_, shape_);
     const Seconds forward = seconds(layer.forward), backward = seconds(layer.backward);
@@ -106,7 +106,8 @@ class Run {
     if (c_.schedule.empty()) {
       time.bubble = bubble(stage, slowest);
     } else {
-      const RunPipeline pipeline = run_pipeline(c_, model_, stack_, micro_batch());
+      const RunPipeline pipeline =
+          known != nullptr ? *known : run_pipeline(c_, model_, stack_, micro_batch());
       const double idle = 1 - pipeline.busy / pipeline.seconds;
       const double faster = 1 - stack_.idle_speedup.value * idle;
       time.compute = faster * pipeline.busy;
@@ -286,14 +287,14 @@ class Run {
 
 }  // namespace
 
-MicroBatchSeconds micro_batch_seconds(const ReferenceCase& reference, const ModelSpec& model,
-                                      const HardwareProfile& hw, const Stack& stack) {
-  return Run(reference, model, hw, stack).micro_batch();
+RunPipeline run_pipeline(const ReferenceCase& reference, const ModelSpec& model,
+                         const HardwareProfile& hw, const Stack& stack) {
+  return run_pipeline(reference, model, stack, Run(reference, model, hw, stack).micro_batch());
 }
 
 RunTime run_time(const ReferenceCase& reference, const ModelSpec& model, const HardwareProfile& hw,
-                 const Stack& stack) {
-  return Run(reference, model, hw, stack).time();
+                 const Stack& stack, const RunPipeline* known) {
+  return Run(reference, model, hw, stack).time(known);
 }
 
 }  // namespace longspan

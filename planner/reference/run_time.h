@@ -21,14 +21,15 @@ struct RunTime {
   double step() const { return compute + tensor + context + data + bubble + update + host + rest; }
 };
 
-/// What a micro-batch of a case that names a schedule takes. REQUIRES: as run_time().
-MicroBatchSeconds micro_batch_seconds(const ReferenceCase& reference, const ModelSpec& model,
-                                      const HardwareProfile& hw, const Stack& stack);
+/// The pipeline of a case that names a schedule. REQUIRES: as run_time().
+RunPipeline run_pipeline(const ReferenceCase& reference, const ModelSpec& model,
+                         const HardwareProfile& hw, const Stack& stack);
 
 /// Where the case names a schedule, `compute` has the exchanges of the busiest rank, and `bubble`
 /// the rest of the schedule's time. REQUIRES: the case's micro-batch is known; hw has its GPUs;
-/// model is its dense model.
+/// model is its dense model. `known`: what run_pipeline() says of the case, where the caller has
+/// it.
 RunTime run_time(const ReferenceCase& reference, const ModelSpec& model, const HardwareProfile& hw,
-                 const Stack& stack);
+                 const Stack& stack, const RunPipeline* known = nullptr);
 
 }  // namespace longspan

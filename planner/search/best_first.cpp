@@ -97,7 +97,7 @@ class BestFirst {
       if (wanted_.first && !seen_.empty()) {
         int looks = effort_.exact;
         verify(looks);
-        if (found_.best) break;
+        if (found_.best || queue_.empty()) break;  // verifying visits, too
       }
       visit();
     }
@@ -169,7 +169,7 @@ class BestFirst {
   void enqueue() {
     for (size_t i = 0; i < frames_.size(); ++i) {
       const Candidate& c = frames_[i];
-      if (!evaluator_.possible(c)) continue;
+      if (!evaluator_.possible(c) || limits_nothing(c)) continue;
       double bound = 0;
       if (wanted_.goal == Goal::fastest) {
         const Demand demand = evaluator_.demand(c);
@@ -182,6 +182,16 @@ class BestFirst {
       state.expected[0] = state.expected[1] = bound * evaluator_.expected_ratio(c);
       queue_.push({state.expected[0], i, false, false});
     }
+  }
+
+  // Whether a schedule holds no more without the limit than with it: then it is the same as
+  // without.
+  bool limits_nothing(const Candidate& c) {
+    Parallel free = c.strategy.parallel;
+    if (free.pipeline.in_flight == 0 || options_.parallel.in_flight) return false;
+    const auto limit = static_cast<double>(std::exchange(free.pipeline.in_flight, 0));
+    const auto held = evaluator_.in_flight(free, c.micro_batches);
+    return held && held->microbatches <= limit;
   }
 
   Kind kind_of(size_t frame) const {
@@ -287,6 +297,8 @@ class BestFirst {
     const Candidate first = looks.front();
     looks.push_back(with_depths(first, 1, 1));
     looks.push_back(with_depths(first, 4, 3));
+    // A stage has few layers, of which those at the ends differ: pairs differ more.
+    if (first.strategy.parallel.has_pipeline()) looks.push_back(with_depths(first, 2, 4));
     return looks;
   }
 

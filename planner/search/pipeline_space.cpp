@@ -10,6 +10,7 @@ namespace {
 constexpr std::array<int64_t, 8> kSlices = {1, 2, 4, 8, 16, 32, 64, 128};
 constexpr std::array<int64_t, 4> kChunks = {1, 4, 16, 64};  // of a sequence that is not sliced
 constexpr int64_t kMostPipedChunks = 16;                    // stages are another way to less memory
+constexpr int64_t kMostVirtual = 10;  // with more, messages cost what bubbles save
 
 // How many microbatches a rank may hold in a schedule that arranges itself within memory: any
 // number, and from twice 1F1B's down.
@@ -27,14 +28,20 @@ bool divides_into_stages(const HardwareProfile& hw, int64_t stages) {
   return hw.devices() % stages == 0 && (ranks % per_node == 0 || per_node % ranks == 0);
 }
 
-std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const ParallelChoice& choice) {
+std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const ParallelChoice& choice,
+                                       int64_t layers) {
   const int64_t least = family.least_virtual_stages, most = family.most_virtual_stages;
   if (choice.virtual_stages) {
     const int64_t v = *choice.virtual_stages;
     return takes_virtual_stages(family, v) ? std::vector{v} : std::vector<int64_t>{};
   }
   std::vector<int64_t> all;
-  for (int64_t v = least; v <= (most == 0 ? 8 : most); v *= 2) all.push_back(v);
+  const int64_t last = most == 0 ? kMostVirtual : most;
+  for (int64_t v = least; v <= last; ++v) {
+    if (layers % v == 0 && layers > 0) all.push_back(v);
+  }
+  if (!all.empty()) return all;
+  for (int64_t v = least; v <= last; v *= 2) all.push_back(v);
   return all;
 }
 
@@ -80,7 +87,9 @@ std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& mo
       continue;
     }
     if (family.sliced != (pipeline.slices > 1) || (choice.in_flight && !family.limited)) continue;
-    for (const int64_t v : virtual_stages_of(family, choice)) {
+    const bool even = model.uniform() && model.layers % pipeline.stages == 0;
+    const int64_t layers = even ? model.layers / pipeline.stages : 0;
+    for (const int64_t v : virtual_stages_of(family, choice, layers)) {
       if (v * pipeline.stages > model.layers) continue;
       for (const bool equal_work : {false, true}) {
         if (equal_work && (pipeline.slices == 1 || !family.uneven_slices)) continue;

@@ -31,8 +31,11 @@ std::vector<Parallel> possible_grids(const ModelSpec& model, const HardwareProfi
 std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile& hw,
                                   const ParallelChoice& choice);
 
-/// How many virtual stages are tried: two and four, or what is asked for, of what the family takes.
-std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const ParallelChoice& choice);
+/// How many virtual stages are tried, of what the family takes: what is asked for; else what
+/// divides `layers` of a rank, as the largest stage decides; powers of two where nothing does (0:
+/// no number).
+std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const ParallelChoice& choice,
+                                       int64_t layers = 0);
 
 /// The schedules for a number of stages and slices, each with its virtual stages. Those that
 /// arrange themselves within memory are for those who ask for them: they take long to make.

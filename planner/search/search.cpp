@@ -189,7 +189,12 @@ class Search {
     std::vector<Candidate> others = frames_;
     std::erase_if(others, [&](const Candidate& c) { return !other(c); });
     if (others.empty()) return;
-    const Found best = best_first(evaluator_, others, space_, wanted(Goal::fastest), kRivalEffort);
+    Found best = best_first(evaluator_, others, space_, wanted(Goal::fastest), kRivalEffort);
+    if (!best.best) {  // then any that fits, the roomiest first
+      Wanted any = wanted(Goal::roomiest);
+      any.first = true;
+      best = best_first(evaluator_, others, space_, any, kRivalEffort);
+    }
     if (best.best) {
       result.rival = plan_of(*best.best);
     } else {
@@ -201,6 +206,7 @@ class Search {
   // The ends, searched for as such, and what lies between of what was seen.
   std::vector<Scored> front(Goal goal, const Found& found) {
     std::vector<Scored> points = {*found.best};
+    if (options_.front_lines == 0) return points;
     for (const Goal end : {Goal::fastest, Goal::least_host, Goal::least_device}) {
       if (end == goal) continue;
       const Found other = end == Goal::fastest ? fastest() : least(end);

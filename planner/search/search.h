@@ -80,12 +80,13 @@ enum class Objective { throughput, memory, host_memory };
 
 struct SearchOptions : QuestionOptions {
   Objective objective = Objective::throughput;
-  size_t front_lines = 8;  // plans of the front that are measured exactly, at least 3
+  size_t front_lines = 8;  // plans of the front that are measured exactly; 0: no front, else 3 up
 };
 
 struct SearchResult {
   Plan best;
-  std::vector<Plan> pareto;   // no other beats in time, host and device memory; the fastest first
+  std::vector<Plan> pareto;   // no other beats in time, host and device memory; the fastest first;
+                              // where no front is asked for, `best` alone
   std::optional<Plan> rival;  // the best with a pipeline where `best` has none, or the other way
   std::string no_rival;       // why there is none where one was looked for
   double gap = 0;             // no plan of the space is better by more than this part

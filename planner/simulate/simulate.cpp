@@ -178,17 +178,27 @@ StepSeconds simulate(const Outline& outline, const std::vector<double>& duration
   const QueuePlace& first = outline.first_backward;
   StepSeconds seconds;
   double left_out = 0;
+  std::array<double, kStreamCount> busy{}, busy_left_out{};
   const Timeline timeline = run(Streams<PackedReader>(outline.queues), durations, interference,
                                 [&](int stream, int32_t ordinal, double start, double end) {
                                   if (stream == first.stream && ordinal == first.ordinal) {
                                     seconds.forward = start + left_out;
+                                    for (int s = 0; s < kStreamCount; ++s) {
+                                      seconds.forward_busy[s] = busy[s] + busy_left_out[s];
+                                    }
                                   }
+                                  busy[stream] += end - start;
                                   if (stream != kCompute) return;
                                   for (; mark != marks.end() && mark->ordinal == ordinal; ++mark) {
-                                    left_out += static_cast<double>(mark->times) * end;
+                                    const auto times = static_cast<double>(mark->times);
+                                    left_out += times * end;
+                                    for (int s = 0; s < kStreamCount; ++s) {
+                                      busy_left_out[s] += times * busy[s];
+                                    }
                                   }
                                 });
   seconds.step = timeline.step_seconds + left_out;
+  for (int s = 0; s < kStreamCount; ++s) seconds.busy[s] = busy[s] + busy_left_out[s];
   return seconds;
 }
 

@@ -5,6 +5,7 @@
 // op's progress is a rate that changes whenever another op starts or ends.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "planner/cost/cost_model.h"
@@ -29,6 +30,8 @@ Timeline simulate(const Queues& queues, const std::vector<double>& durations,
 struct StepSeconds {
   double step = 0;
   double forward = 0;  // until its first backward begins to compute
+  /// What every stream is busy, until then and in all of the step.
+  std::array<double, kStreamCount> forward_busy{}, busy{};
 };
 /// As simulate() of the program that it outlines. What is left out of it takes as long as what it
 /// repeats, each time.

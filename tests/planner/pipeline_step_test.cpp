@@ -76,6 +76,26 @@ TEST_CASE("stages of a model have its layers and its parameters between them") {
   }
 }
 
+TEST_CASE("forward and backward take no less than they compute, whatever a first slice waits for") {
+  const StepRequest request = small_request(2, "1f1b", 1, 8);
+  const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
+  // One slice alone waits for two seconds that the first of two does not wait for.
+  const EvaluateStage stage = [](const StepRequest& r) {
+    const auto slices = static_cast<double>(r.micro_batches);
+    Evaluation e;
+    e.step_seconds = 1 + 8 * slices + (r.micro_batches == 1 ? 2 : 0);
+    e.forward_seconds = 6;  // of which it waits for half
+    e.forward_busy[static_cast<int>(Stream::compute)] = 3;
+    e.busy_seconds[static_cast<int>(Stream::compute)] = 1 + 8 * slices;
+    return e;
+  };
+  const PipelineStep step = evaluate_pipeline(request, cost, stage, RankMemory::summed);
+  CHECK(step.forward_seconds == Approx(3));
+  CHECK(step.backward_seconds == Approx(5));
+  CHECK(step.rest_seconds == Approx(1));
+  for (const PipelineRank& rank : step.ranks) CHECK(rank.busy_seconds == Approx(8 * 8));
+}
+
 TEST_CASE("what layers leave for their backward is what lies there between") {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     StepRequest request = testing::random_request(seed);

@@ -16,8 +16,15 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-SearchOptions with_stages(int64_t stages) {
+// The answer alone.
+SearchOptions without_front() {
   SearchOptions options;
+  options.front_lines = 0;
+  return options;
+}
+
+SearchOptions with_stages(int64_t stages) {
+  SearchOptions options = without_front();
   options.parallel.pipeline = stages;
   return options;
 }
@@ -62,7 +69,7 @@ TEST_CASE("with more microbatches a pipeline is idle less") {
 TEST_CASE("both kinds are looked at, and the better one wins") {
   const ModelSpec model = load_model("llama-3.1-70b");
   const HardwareProfile hw = load_hardware("2x8xh100-80g");
-  SearchOptions options;
+  SearchOptions options = without_front();
   options.micro_batches = 8;
   const SearchResult both = search(model, hw, 65536, options);
   options.parallel.pipeline = 1;
@@ -157,7 +164,7 @@ TEST_CASE("what is found when a part of the answer is named is found without, to
     INFO(q.model << ' ' << q.sequence << ' ' << q.schedule);
     const ModelSpec model = load_model(q.model);
     const HardwareProfile hw = load_hardware(q.hardware);
-    SearchOptions options;
+    SearchOptions options = without_front();
     options.micro_batches = q.micro_batches;
     options.parallel.pipeline = q.stages;
     if (q.in_flight > 0) options.parallel.schedule = q.schedule;
@@ -173,7 +180,7 @@ TEST_CASE("what is found when a part of the answer is named is found without, to
 TEST_CASE("schedules that arrange themselves within memory get a limit that fits") {
   const ModelSpec model = load_model("llama-3.1-8b");
   const HardwareProfile hw = load_hardware("4xh100-80g");
-  SearchOptions options;
+  SearchOptions options = without_front();
   options.micro_batches = 12;
   options.parallel.pipeline = 4;
   options.parallel.schedule = "zb-v";
@@ -222,7 +229,7 @@ TEST_CASE("what there is no pipeline of is refused in one line") {
   options = with_stages(4);
   options.parallel.schedule = "dualpipe-v";
   options.micro_batches = 3;
-  CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("3 microbatches"));
+  CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("8 microbatches or more; got 3"));
   const HardwareProfile one = load_hardware("h100-80g");
   CHECK_THROWS_WITH(search(model, one, 131072, with_stages(2)), Contains("needs two or more"));
 
@@ -302,7 +309,7 @@ TEST_CASE("what rules every pipeline out is named") {
     REQUIRE(reason);
     CHECK_THAT(*reason, Contains(asked.words));
     // And it is true: there is no plan, and the search says so too.
-    SearchOptions options;
+    SearchOptions options = without_front();
     options.parallel = asked.choice;
     options.micro_batches = std::max<int64_t>(1, asked.micro_batches);
     CHECK_THROWS_AS(search(model, hw, asked.sequence > 0 ? asked.sequence : 32768, options), Error);
@@ -320,7 +327,7 @@ TEST_CASE("what rules every pipeline out is named") {
   // A length that slices do not divide is padded.
   few = with(of_four("seq1f1b"), &Choice::slices, 3);
   CHECK_FALSE(pipeline_refusal({model, hw, few, 4, 32768}));
-  SearchOptions three;
+  SearchOptions three = without_front();
   three.parallel = few;
   three.micro_batches = 4;
   const Plan padded = search(model, hw, 32768, three).best;
