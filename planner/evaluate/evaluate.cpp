@@ -35,7 +35,7 @@ TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
   for (int64_t look = 1; look < looks && !exceeds(); ++look) {
     request.rank = look * (ring - 1) / (looks - 1) * parallel.ulysses;
     const TierBytes bytes =
-        ops > kMostListedOps ? arenas_by_period(request).bytes : arenas_of(request).bytes;
+        ops > kMostListedOps ? arenas_by_period(request).bytes : arenas_of(request, limits).bytes;
     for (int tier = 0; tier < kTierCount; ++tier) peak[tier] = std::max(peak[tier], bytes[tier]);
   }
   return peak;
@@ -81,8 +81,8 @@ Arenas exact_arenas(const StepRequest& request, const TierBytes* limits) {
   StepRequest first = request;
   first.rank = 0;
   const int64_t ops = ops_estimate(first);
-  Arenas arenas = ops > kMostListedOps ? arenas_by_period(first) : arenas_of(first);
-  arenas.bytes = with_other_positions(request, arenas.ops, arenas.bytes, limits);
+  Arenas arenas = ops > kMostListedOps ? arenas_by_period(first) : arenas_of(first, limits);
+  arenas.bytes = with_other_positions(request, ops, arenas.bytes, limits);
   return arenas;
 }
 

@@ -33,7 +33,8 @@ Evaluation evaluate(const StepRequest& request, const CostModel& cost);
 double exact_seconds(const StepRequest& request, const CostModel& cost);
 
 /// Memory only (no simulation), likewise over all ranks: what is the largest is the first rank's.
-/// With limits, no further rank is looked at once one exceeds them.
+/// With limits it stops at the first buffer of any rank that exceeds them: bytes say then that they
+/// do, not by how much.
 Arenas exact_arenas(const StepRequest& request,
                     const std::array<int64_t, kTierCount>* limits = nullptr);
 std::array<int64_t, kTierCount> exact_peak_bytes(const StepRequest& request);

@@ -100,6 +100,11 @@ struct Evaluator::State {
   Demand pipeline_demand(const Candidate& c);
   Evaluation summed(const StepRequest& request);
   const Evaluation& of_stage(const StepRequest& request);
+  void keep(const Candidate& c, const TierBytes& bytes) {
+    constexpr size_t kMost = 256;
+    if (laid_out.size() == kMost) laid_out.pop_front();
+    laid_out.emplace_back(c, bytes);
+  }
   bool is_one_program(const Candidate& c) const {
     return longspan::is_one_program(model, c.strategy);
   }
@@ -343,7 +348,9 @@ std::optional<Evaluator::InFlight> Evaluator::in_flight(const Parallel& parallel
 }
 
 Demand Evaluator::demand(const Candidate& c) {
+  constexpr size_t kMostBounds = 512;
   ++state_->considered;
+  if (state_->bounds.size() > kMostBounds) state_->bounds.clear();
   if (!state_->is_one_program(c)) return state_->pipeline_demand(c);
   return state_->bounds_of(-1, 0, c.sequence, c.micro_batches).demand(c.strategy);
 }
@@ -433,10 +440,19 @@ TierBytes Evaluator::arenas(const Candidate& c) {
   } catch (const Error&) {
     bytes = too_large(limits_).peak_bytes;
   }
-  constexpr size_t kMost = 256;
-  if (state_->laid_out.size() == kMost) state_->laid_out.pop_front();
-  state_->laid_out.emplace_back(c, bytes);
+  state_->keep(c, bytes);
   return bytes;
+}
+
+bool Evaluator::fits(const Candidate& c) {
+  if (!state_->is_one_program(c)) return overflow(arenas(c)) == 0;
+  for (const auto& [known, bytes] : state_->laid_out) {
+    if (known == c) return overflow(bytes) == 0;
+  }
+  const TierBytes bytes = exact_arenas(request(c), &limits_).bytes;
+  if (overflow(bytes) > 0) return false;
+  state_->keep(c, bytes);
+  return true;
 }
 
 Score Evaluator::exact(const Candidate& c) {

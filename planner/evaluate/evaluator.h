@@ -52,6 +52,8 @@ class Evaluator {
   Score exact(const Candidate& c);
   /// The memory of exact() alone.
   TierBytes arenas(const Candidate& c);
+  /// Whether arenas() are within the limits: sooner known where they are not.
+  bool fits(const Candidate& c);
 
   /// How far bytes exceed the limits, relative and summed over tiers.
   double overflow(const TierBytes& bytes) const;

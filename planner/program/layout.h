@@ -55,8 +55,10 @@ struct Arenas {
   int64_t ops = 0;  // of the program
 };
 /// The arenas of lay_out(build_program(request)), in a fraction of their time: neither the list nor
-/// its edges are made. Throws as build_program() does.
-Arenas arenas_of(const StepRequest& request);
+/// its edges are made. With limits it stops at the first buffer that exceeds them: bytes say then
+/// that they do, not by how much. Throws as build_program() does.
+Arenas arenas_of(const StepRequest& request,
+                 const std::array<int64_t, kTierCount>* limits = nullptr);
 Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank);
 
 /// The same with loops over pairs of chunks left out as far as they repeat what they have done: of

@@ -1,6 +1,7 @@
 #include "planner/search/longest.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -9,24 +10,34 @@
 
 #include "base/units.h"
 #include "planner/program/ops_estimate.h"
+#include "planner/search/steps.h"
 #include "planner/strategy/validity.h"
 
 namespace longspan {
 namespace {
 
 constexpr int64_t kFirst = 1024;  // tokens asked about first
-constexpr double kFirstRoom = 0.97;
-constexpr double kSpare = 0.0005;
+constexpr double kFirstRoom = 0.985;
 constexpr int64_t kMostOps = 1'000'000;
-// Ops that are laid out in all, and that a layout counts as at least: a few seconds.
-constexpr int64_t kEffortOps = 12'000'000;
-constexpr int64_t kLeastOps = 20'000;
-constexpr double kRoomy = 0.6;     // of the device
-constexpr int kRounds = 4;         // roundings of a shape, each with less room
-constexpr int kShorter = 6;        // lengths laid out below one that packs badly
-constexpr int kLooks = 12;         // shapes that are verified without being longer than the best
-constexpr double kAlike = 0.005;   // of the longest
-constexpr double kHopeless = 0.8;  // of the longest bound: shapes that are not kept
+// Ops that are laid out in all, the part of them that is for the climb, and what a look at live
+// bytes counts as, as its sampled programs are lowered.
+constexpr int64_t kEffortOps = 4'500'000;
+constexpr int64_t kClimbOps = 1'500'000;
+constexpr int64_t kLiveOps = 20'000;
+constexpr int64_t kRefusedPart = 4;  // of the ops that a layout goes through until it exceeds
+constexpr int kRounds = 3;           // roundings of a shape, each with less room
+constexpr size_t kStates = 3;        // placements of states that the first of them tries
+constexpr int kLooks = 3;            // layouts of one choice of knobs, at ever shorter lengths
+constexpr size_t kNeighbours = 20;   // looked at around the best
+// More chunks hold hardly less, and make large programs.
+constexpr int64_t kMostChunks = 256;
+constexpr int64_t kMostRingChunks = 32;
+constexpr double kLeastPacking = 1.008;  // of live bytes, until more was seen
+constexpr double kClose = 0.02;          // of a length: the smaller program is looked at first
+constexpr double kAlike = 0.004;         // of a length
+constexpr int64_t kApart = 256;          // the answer's part that its last step is at most
+constexpr int64_t kFirstChunks = 16;     // of a fixed size: fewer may not be valid
+constexpr double kCoarse = 1.25;  // lengths that shapes are asked about at first are so far apart
 constexpr int kNvme = static_cast<int>(Tier::nvme);
 
 class Longest {
@@ -38,52 +49,95 @@ class Longest {
   }
 
   LongestFound run(const std::function<void(int64_t, int64_t)>& progress) {
-    std::vector<Hope> hopes = hopes_of_all(progress);
-    LongestFound found;
-    for (const Hope& hope : hopes) found.bound = std::max(found.bound, hope.length);
-    // The longest first; between lengths that are as good as equal, that of the smaller program.
-    // Packing loses most where few large buffers fill the device: those with room there come first.
-    const auto rank = [&](const Hope& hope) {
-      const double part = static_cast<double>(hope.length) / static_cast<double>(found.bound);
-      return std::tuple{-std::llround(part / kAlike), !hope.roomy, hope.shape.chunks};
+    waiting_ = hopes_of_all(progress);
+    refine_longest();
+    // Where nothing fits yet, it takes longer to say that nothing does.
+    const auto goes_on = [&] {
+      return effort_ > (found_.fits.candidate.sequence > 0 ? floor_ : -2 * kEffortOps);
     };
-    std::stable_sort(hopes.begin(), hopes.end(),
-                     [&](const Hope& a, const Hope& b) { return rank(a) < rank(b); });
-    int looks = kLooks;
-    for (const Hope& hope : hopes) {
-      // What is not longer by what makes lengths alike is not worth a look.
-      if (static_cast<double>(hope.length) <=
-          static_cast<double>(found.fits.candidate.sequence) * (1 + kAlike)) {
-        continue;
+    while (!waiting_.empty() && goes_on()) {
+      const auto next =
+          std::min_element(waiting_.begin(), waiting_.end(),
+                           [&](const Hope& a, const Hope& b) { return rank(a) < rank(b); });
+      Hope hope = *next;
+      waiting_.erase(next);
+      // What others reached orders kinds that are not known yet; it does not put them out.
+      const bool unknown = !hope.knobs && !learned_.contains(kind_of(hope.shape));
+      if (!longer(unknown ? static_cast<double>(hope.length) : promise(hope))) continue;
+      if (!hope.refined) {
+        refine(hope);
+        waiting_.push_back(hope);
+      } else if (!hope.knobs) {
+        choose(hope);
+      } else if (packs_as_known(hope)) {
+        look(std::move(hope));
       }
-      if (found.fits.candidate.sequence > 0 && looks-- <= 0) break;
-      const int64_t before = found.fits.candidate.sequence;
-      verify(hope, found);
-      if (found.fits.candidate.sequence > before) looks = kLooks;
     }
-    if (found.fits.candidate.sequence > 0) {
-      found.fits.score = evaluator_.exact(found.fits.candidate);
-      found.fits.exact = true;
+    floor_ -= kClimbOps;
+    while (found_.fits.candidate.sequence > 0 && effort_ > floor_ && climb()) {
+    }
+    if (found_.fits.candidate.sequence > 0) {
+      found_.fits.score = evaluator_.exact(found_.fits.candidate);
+      found_.fits.exact = true;
     } else if (!shapes_.empty()) {
-      least_of_all(found);
+      least_of_all();
     }
-    return found;
+    return found_;
   }
 
  private:
-  // Arenas, as long as there is effort left; then as if all were too large.
-  TierBytes laid_out(const Candidate& c) {
-    if (effort_ <= 0) return {INT64_MAX / 4, INT64_MAX / 4, INT64_MAX / 4};
-    effort_ -= std::max(kLeastOps, ops_estimate(evaluator_.request(c)));
-    return evaluator_.arenas(c);
-  }
-
-  /// A shape, and up to which length it may fit.
+  /// Bytes of arenas in live bytes.
+  using Packing = std::array<double, kTierCount>;
+  /// A shape, and up to which length it may fit: by bounds; with its other knobs, by live bytes and
+  /// by what packing has been seen to add to them.
   struct Hope {
     FrameShape shape;
     int64_t length = 0;
-    bool roomy = false;  // much of the device is free at nearly that length
+    bool refined = false;  // the length: else it is one of a coarse grid
+    std::optional<Candidate> knobs;
+    int64_t ops = 0;  // about, with knobs
+    int looks = 0;
+    double room = kFirstRoom;  // of the limits, for roundings
+    Packing packing = {1, 1, 1};
   };
+  /// Shapes that bounds err alike on.
+  using Kind = std::tuple<int64_t, bool, bool, bool, bool, bool, Tier, Tier, BackwardOrder, int>;
+  static Kind kind_of(const FrameShape& shape) {
+    const Parallel& p = shape.layout.parallel;
+    const int cut = shape.head_groups > 1
+                        ? -1
+                        : std::bit_width(static_cast<uint64_t>(std::max<int64_t>(1, shape.chunks)));
+    return {p.data,
+            p.tensor > 1,
+            p.ring > 1,
+            p.ulysses > 1,
+            p.pipeline.stages > 1,
+            p.pipeline.slices > 1,
+            shape.kv,
+            shape.idle,
+            shape.order,
+            cut};
+  }
+
+  double promise(const Hope& hope) const {
+    const auto length = static_cast<double>(hope.length);
+    if (hope.knobs) return length;
+    const auto known = learned_.find(kind_of(hope.shape));
+    return length * (known == learned_.end() ? best_learned_ : known->second);
+  }
+  // The longest first; of those that are as good as equal, the smaller program.
+  std::tuple<int64_t, int64_t, int64_t> rank(const Hope& hope) const {
+    return {-std::llround(std::log(std::max(1.0, promise(hope))) / kClose), hope.ops,
+            hope.shape.chunks};
+  }
+  // What live bytes of new knobs take: programs of a ring are shrunken in their layers only.
+  int64_t live_ops(const Hope& hope) const {
+    const Parallel& p = hope.shape.layout.parallel;
+    return p.ring > 1 || p.has_pipeline() ? kLiveOps + hope.ops / 8 : kLiveOps;
+  }
+  bool longer(double length) const {
+    return length > static_cast<double>(found_.fits.candidate.sequence) * (1 + kAlike);
+  }
 
   int64_t step_of(const FrameShape& shape) const {
     return round_up(wanted_.granule, unit_of(shape));
@@ -125,45 +179,63 @@ class Longest {
     return low;
   }
 
-  // Those that may be nearly as long as the longest may be.
   std::vector<Hope> hopes_of_all(const std::function<void(int64_t, int64_t)>& progress) {
     shapes_ = lean_shapes();
     std::vector<Hope> hopes;
-    int64_t longest = 0;
-    // From the middle of chunk counts: what is longest hardly has one chunk.
+    double likely = kFirst;
     for (size_t i = 0; i < shapes_.size(); ++i) {
       if (progress && i % 64 == 0) {
         progress(static_cast<int64_t>(i), static_cast<int64_t>(shapes_.size()));
       }
-      const FrameShape& shape = shapes_[shapes_.size() - 1 - i];
+      const FrameShape& shape = shapes_[i];
       const int64_t step = step_of(shape);
-      const auto fits = [&](int64_t count) { return may_fit(shape, count * step); };
-      const auto hopeless = static_cast<int64_t>(kHopeless * static_cast<double>(longest));
-      const int64_t least =
-          std::max({int64_t{1}, ceil_div(shortest_of(shape), step), hopeless / step});
+      const int64_t least = std::max<int64_t>(1, ceil_div(shortest_of(shape), step));
       const int64_t most = wanted_.most / step;
-      if (least > most || !fits(least)) continue;
-      int64_t high = 2 * least;
-      while (high <= most && fits(high)) high *= 2;
-      const int64_t low = std::max(least, high / 2);
-      Hope hope{shape, boundary(low, std::min(high, most + 1), fits) * step};
-      longest = std::max(longest, hope.length);
+      const auto count_of = [&](double length) {
+        return std::clamp<int64_t>(static_cast<int64_t>(length) / step, least, most);
+      };
+      const auto fits = [&](int64_t count) { return may_fit(shape, count * step); };
+      if (least > most) continue;
+      // Shapes that follow each other reach about as far.
+      int64_t low = count_of(likely);
+      if (fits(low)) {
+        while (low < most && fits(count_of(likely * kCoarse))) low = count_of(likely *= kCoarse);
+      } else {
+        while (low > least && !fits(low)) low = count_of(likely /= kCoarse);
+        // One chunk of a fixed size may be what a shape that streams its chunks is not valid for.
+        while (low < std::min(most, kFirstChunks * least) && !fits(low)) low *= 2;
+        if (low > most || !fits(low)) continue;
+        for (likely = static_cast<double>(low * step); fits(count_of(likely * kCoarse));) {
+          if (count_of(likely *= kCoarse) == most) break;
+        }
+      }
+      Hope hope;
+      hope.shape = shape;
+      hope.length = std::min(most, count_of(likely * kCoarse) + 1) * step;
       hopes.push_back(std::move(hope));
     }
-    std::erase_if(hopes, [&](const Hope& hope) {
-      return static_cast<double>(hope.length) < kHopeless * static_cast<double>(longest);
-    });
-    for (Hope& hope : hopes) {
-      const int64_t step = step_of(hope.shape);
-      const auto nearly =
-          static_cast<int64_t>(0.97 * static_cast<double>(hope.length)) / step * step;
-      const std::optional<Candidate> c = frame(hope.shape, nearly);
-      if (!c) continue;
-      const Mixture m =
-          FrameChoice(evaluator_, *c, options_).expect(Goal::least_device, room_, most_seconds(*c));
-      hope.roomy = m.overflow == 0 && m.objective < kRoomy;
-    }
     return hopes;
+  }
+
+  // From lengths far apart to the length up to which the shape may fit.
+  void refine(Hope& hope) {
+    const int64_t step = step_of(hope.shape);
+    const int64_t high = hope.length / step;
+    const auto low = static_cast<int64_t>(static_cast<double>(high) / kCoarse);
+    const auto fits = [&](int64_t count) { return may_fit(hope.shape, count * step); };
+    hope.length = (boundary(std::max<int64_t>(1, low), high + 1, fits) + high / 512) * step;
+    hope.refined = true;
+  }
+  // The bound of all is that of the longest once none that is not refined exceeds it.
+  void refine_longest() {
+    while (!waiting_.empty()) {
+      const auto longest =
+          std::max_element(waiting_.begin(), waiting_.end(),
+                           [](const Hope& a, const Hope& b) { return a.length < b.length; });
+      found_.bound = longest->length;
+      if (longest->refined) return;
+      refine(*longest);
+    }
   }
 
   // Shapes of the layouts that share a sequence among most ranks, each with the schedule that holds
@@ -206,53 +278,182 @@ class Longest {
       }
     }
     for (const auto& [key, entry] : least) add(entry.second);
+    // The climb tries numbers of chunks in between.
+    std::erase_if(shapes, [](const FrameShape& shape) {
+      const bool ring = shape.layout.parallel.ring > 1;
+      return shape.chunks > (ring ? kMostRingChunks : kMostChunks) ||
+             (shape.chunks > 4 && !std::has_single_bit(static_cast<uint64_t>(shape.chunks)));
+    });
     return shapes;
   }
 
-  // The longest of one shape that fits exactly, if longer than what was found.
-  void verify(const Hope& hope, LongestFound& found) {
+  // Knobs for a shape: roundings with the room that bounds and live bytes leave.
+  void choose(const Hope& hope) {
     const FrameShape& shape = hope.shape;
     const int64_t step = step_of(shape);
-    const int64_t beyond = found.fits.candidate.sequence / step;
-    int64_t high = hope.length / step + 1;
+    const int64_t low =
+        std::max(found_.fits.candidate.sequence / step + 1, ceil_div(shortest_of(shape), step));
     Room room = room_;
-    for (int tier = 0; tier < 2; ++tier) room[tier] *= kFirstRoom;
-    time_room_ = 1;
-    for (int round = 0; round < kRounds && effort_ > 0; ++round) {
+    for (int tier = 0; tier < 2; ++tier) room[tier] *= hope.room;
+    double time_room = 1;
+    int64_t longest = 0;
+    const bool fresh = !learned_.contains(kind_of(shape));
+    std::vector<Strategy> tried;
+    for (int round = 0; round < kRounds; ++round) {
       const auto may = [&](int64_t count) {
-        return candidate_at(shape, count * step, room).has_value();
+        return !roundings(shape, count * step, room, time_room, 0).empty();
       };
-      const int64_t low = std::max(beyond + 1, ceil_div(shortest_of(shape), step));
-      if (low >= high || !may(low)) return;
-      const int64_t count = boundary(low, high, may);
-      const std::optional<Candidate> c = candidate_at(shape, count * step, room);
-      if (!c) return;
-      TierBytes bytes = evaluator_.live(*c);
-      if (evaluator_.overflow(bytes) == 0) bytes = laid_out(*c);
-      const double late = evaluator_.overflow(bytes) == 0 ? time_share(*c) : 0;
-      if (late > 1) {
-        time_room_ = time_room_ / late - kSpare;
-        continue;
+      if (low * step > hope.length || !may(low)) break;
+      const int64_t count = boundary(low, hope.length / step + 1, may);
+      const std::vector<Candidate> rounded =
+          roundings(shape, count * step, room, time_room, fresh && round == 0 ? kStates : 0);
+      for (const Candidate& c : rounded) {
+        Strategy knobs = c.strategy;
+        knobs.chunk_tokens = knobs.block_tokens = 0;
+        if (std::find(tried.begin(), tried.end(), knobs) != tried.end()) continue;
+        tried.push_back(std::move(knobs));
+        Hope chosen = hope;
+        chosen.knobs = c;
+        chosen.packing = packing_of(shape);
+        chosen.ops = ops_estimate(evaluator_.request(c));
+        effort_ -= live_ops(chosen);
+        chosen.length = live_longest(chosen);
+        if (chosen.length == 0) continue;
+        longest = std::max(longest, chosen.length);
+        if (longer(promise(chosen))) waiting_.push_back(chosen);
       }
-      if (evaluator_.overflow(bytes) == 0) {
-        extend(*c, shape, count, high, found);
-        return;
-      }
-      // The same knobs fit a shorter length; with less room other knobs may fit a longer one.
-      shorten(*c, shape, std::max(low, found.fits.candidate.sequence / step + 1), count, found);
-      room = tightened(room, bytes, evaluator_.limits());
+      const TierBytes needed = live(rounded.front());
+      const double late = time_share(rounded.front());
+      if (evaluator_.overflow(needed) == 0 && late <= 1) break;
+      room = tightened(room, needed, evaluator_.limits());
+      if (late > 1) time_room /= late;
     }
+    const double ratio = static_cast<double>(longest) / static_cast<double>(hope.length);
+    best_learned_ = learned_.empty() ? ratio : std::max(best_learned_, ratio);
+    double& of_kind = learned_.try_emplace(kind_of(shape), 0).first->second;
+    of_kind = std::max(of_kind, ratio);
   }
 
-  std::optional<Candidate> candidate_at(const FrameShape& shape, int64_t length, const Room& room) {
+  // Without room for any: none. The first is the fastest; then the best with states elsewhere.
+  std::vector<Candidate> roundings(const FrameShape& shape, int64_t length, const Room& room,
+                                   double time_room, size_t states) {
     const std::optional<Candidate> c = frame(shape, length);
-    if (!c) return std::nullopt;
-    std::vector<Rounded> rounded = FrameChoice(evaluator_, *c, options_)
-                                       .round(Goal::fastest, room, time_room_ * most_seconds(*c));
-    if (rounded.empty()) return std::nullopt;
-    Candidate best = rounded.front().candidate;
-    best.strategy.prefetch_depth = best.strategy.offload_window = 0;
-    return best;
+    if (!c) return {};
+    const FrameChoice choice(evaluator_, *c, options_);
+    const double seconds = time_room * most_seconds(*c);
+    std::vector<Rounded> rounded = choice.round(Goal::fastest, room, seconds);
+    if (rounded.empty()) return {};
+    rounded.resize(1);
+    if (states > 0) {
+      for (Rounded& r : choice.round_each(Group::states, Goal::fastest, room, seconds, states)) {
+        rounded.push_back(std::move(r));
+      }
+    }
+    std::vector<Candidate> all;
+    for (Rounded& r : rounded) {
+      r.candidate.strategy.prefetch_depth = r.candidate.strategy.offload_window = 0;
+      all.push_back(std::move(r.candidate));
+    }
+    return all;
+  }
+
+  // The longest length of these knobs by live bytes and packing; 0: none beyond what was found.
+  int64_t live_longest(const Hope& hope) {
+    const int64_t step = step_of(hope.shape);
+    const auto fits = [&](int64_t count) {
+      const std::optional<Candidate> c = at_length(*hope.knobs, hope.shape, count * step);
+      if (!c) return false;
+      TierBytes bytes = live(*c);
+      for (int tier = 0; tier < kTierCount; ++tier) {
+        bytes[tier] = static_cast<int64_t>(static_cast<double>(bytes[tier]) * hope.packing[tier]);
+      }
+      return evaluator_.overflow(bytes) == 0 && time_share(*c) <= 1;
+    };
+    const int64_t least = found_.fits.candidate.sequence / step + 1;
+    const int64_t most = wanted_.most / step;
+    int64_t low = std::max(least, hope.knobs->sequence / step);
+    if (low > most) return 0;
+    int64_t high = low;
+    if (fits(low)) {
+      for (high += 1 + high / 8; high <= most && fits(high); high += 1 + high / 8) low = high;
+    } else {
+      while (low > least && !fits(low)) {
+        high = low;
+        low = std::max(least, low - 1 - low / 8);
+      }
+      if (!fits(low)) return 0;
+    }
+    return boundary(low, std::min(high, most + 1), fits) * step;
+  }
+
+  // What is sampled may miss buffers that only a part of the layers has: bounds do not.
+  TierBytes live(const Candidate& c) {
+    TierBytes bytes = evaluator_.live(c);
+    const TierBytes least = evaluator_.demand(c).peak_bytes();
+    for (int tier = 0; tier < kTierCount; ++tier) bytes[tier] = std::max(bytes[tier], least[tier]);
+    return bytes;
+  }
+
+  bool fits(const Candidate& c) {
+    const int64_t ops = ops_estimate(evaluator_.request(c));
+    const bool fitting = evaluator_.fits(c);
+    effort_ -= fitting ? ops : ops / kRefusedPart;
+    return fitting;
+  }
+
+  // Kinds that are not known yet pack better than the others so far, more often than not.
+  Packing packing_of(const FrameShape& shape) const {
+    const auto known = packing_.find(kind_of(shape));
+    if (known != packing_.end()) return known->second;
+    Packing packing = usual_;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      packing[tier] = kLeast[tier] + (packing[tier] - kLeast[tier]) / 3;
+    }
+    return packing;
+  }
+  // False if it has been seen since that its like pack worse: it waits again, for a shorter length.
+  bool packs_as_known(Hope& hope) {
+    const Packing known = packing_of(hope.shape);
+    Packing packing = hope.packing;
+    for (int tier = 0; tier < kTierCount; ++tier)
+      packing[tier] = std::max(packing[tier], known[tier]);
+    if (packing == hope.packing) return true;
+    hope.packing = packing;
+    hope.length = live_longest(hope);
+    if (longer(promise(hope))) waiting_.push_back(std::move(hope));
+    return false;
+  }
+
+  // Lays knobs out at the length they promise; where they do not fit, they wait again with what
+  // packing added.
+  void look(Hope hope) {
+    const std::optional<Candidate> c = at_length(*hope.knobs, hope.shape, hope.length);
+    if (!c) return;
+    if (fits(*c)) {
+      extend(hope);
+      return;
+    }
+    effort_ -= hope.ops;
+    const TierBytes bytes = evaluator_.arenas(*c), least = live(*c);
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      if (bytes[tier] <= evaluator_.limits()[tier]) continue;
+      hope.packing[tier] =
+          static_cast<double>(bytes[tier]) / static_cast<double>(std::max<int64_t>(1, least[tier]));
+      for (Packing* like :
+           {&packing_.try_emplace(kind_of(hope.shape), kLeast).first->second, &usual_}) {
+        double& known = (*like)[tier];
+        known = known > kLeastPacking ? std::min(known, hope.packing[tier]) : hope.packing[tier];
+      }
+    }
+    // Other knobs of the shape may leave packing its room.
+    if (hope.looks == 0 && hope.room == kFirstRoom) {
+      Hope again = hope;
+      again.knobs.reset();
+      again.room /= *std::max_element(hope.packing.begin(), hope.packing.end());
+      waiting_.push_back(std::move(again));
+    }
+    hope.length = live_longest(hope);
+    if (++hope.looks < kLooks && longer(promise(hope))) waiting_.push_back(std::move(hope));
   }
 
   // The knobs of `c` at another length of its shape.
@@ -265,74 +466,134 @@ class Longest {
     s.block_tokens = other->strategy.block_tokens;
     other->strategy = std::move(s);
     if (!is_valid(other->strategy, model_, other->sequence)) return std::nullopt;
+    if (ops_estimate(evaluator_.request(*other)) > kMostOps) return std::nullopt;
     return other;
   }
 
-  // From a candidate that fits, with its knobs, to the longest length of its shape.
-  void extend(const Candidate& c, const FrameShape& shape, int64_t low, int64_t high,
-              LongestFound& found) {
-    const int64_t step = step_of(shape);
-    const auto fits = [&](int64_t count) {
-      const std::optional<Candidate> other = at_length(c, shape, count * step);
-      if (!other || evaluator_.overflow(evaluator_.live(*other)) > 0) return false;
-      return evaluator_.overflow(laid_out(*other)) == 0 && time_share(*other) <= 1;
+  // From a length that fits to the longest of the same knobs.
+  void extend(const Hope& hope) {
+    packing_[kind_of(hope.shape)] = kLeast;
+    const int64_t step = step_of(hope.shape);
+    const auto fits_at = [&](int64_t count) {
+      const std::optional<Candidate> c = at_length(*hope.knobs, hope.shape, count * step);
+      return c && effort_ > floor_ - kEffortOps && evaluator_.overflow(live(*c)) == 0 &&
+             time_share(*c) <= 1 && fits(*c);
     };
-    // In growing steps, and back; packing makes a few lengths fit that lie behind one that does
-    // not.
-    for (int64_t stride = std::max<int64_t>(1, low / 128); low + stride < high; stride *= 2) {
-      if (!fits(low + stride)) {
-        high = low + stride;
-        break;
-      }
-      low += stride;
+    int64_t low = hope.length / step;
+    const int64_t apart = std::max<int64_t>(1, low / kApart);
+    int64_t high = low + apart;
+    for (int64_t stride = apart; fits_at(high); high += stride) {
+      low = high;
+      stride *= 2;
     }
-    const int64_t apart = std::max<int64_t>(1, low / 512);
     while (high - low > apart) {
       const int64_t middle = low + (high - low) / 2;
-      (fits(middle) ? low : high) = middle;
+      (fits_at(middle) ? low : high) = middle;
     }
-    // What bounds alone have ruled out is laid out once, too.
-    if (fits(high)) std::swap(low, high), high = low + apart;
-    const std::optional<Candidate> best = at_length(c, shape, low * step);
-    if (!best || best->sequence <= found.fits.candidate.sequence) return;
-    found.fits.candidate = *best;
-    found.step = (high - low) * step;
-    found.refused = at_length(c, shape, high * step).value_or(found.fits.candidate);
+    const std::optional<Candidate> best = at_length(*hope.knobs, hope.shape, low * step);
+    if (!best || best->sequence <= found_.fits.candidate.sequence) return;
+    // What is found late may be improved as long as what is found in time.
+    if (found_.fits.candidate.sequence == 0) floor_ = std::min(floor_, effort_ - kClimbOps);
+    found_.fits.candidate = *best;
+    found_.step = (high - low) * step;
+    found_.refused = at_length(*hope.knobs, hope.shape, high * step).value_or(*best);
+    shape_ = hope.shape;
   }
 
-  // With the knobs of a candidate: the longest length that fits from `low` on, below `high`.
-  void shorten(const Candidate& c, const FrameShape& shape, int64_t low, int64_t high,
-               LongestFound& found) {
-    const int64_t step = step_of(shape);
-    const auto lives = [&](int64_t count) {
-      const std::optional<Candidate> other = at_length(c, shape, count * step);
-      return other && evaluator_.overflow(evaluator_.live(*other)) == 0 && time_share(*other) <= 1;
+  // Single knobs of the best turned: those that promise most room a little beyond its length, by
+  // their demand and by what the best needs more than its own. Whether one is longer.
+  bool climb() {
+    const Candidate best = found_.fits.candidate;
+    const auto beyond = [&](const FrameShape& shape) {
+      const int64_t step = step_of(shape);
+      return round_up(
+          best.sequence + static_cast<int64_t>(kAlike * static_cast<double>(best.sequence)), step);
     };
-    if (low >= high || !lives(low)) return;
-    const int64_t most = boundary(low, high, lives);
-    for (int64_t count = most, looks = 0; count > low && looks < kShorter; ++looks) {
-      const std::optional<Candidate> other = at_length(c, shape, count * step);
-      if (other && evaluator_.overflow(laid_out(*other)) == 0) {
-        extend(c, shape, count, high, found);
-        return;
+    const TierBytes bytes = evaluator_.arenas(best), least = evaluator_.demand(best).peak_bytes();
+    struct Neighbour {
+      Hope hope;
+      double own,
+          likely;  // shares of the fullest tier: by its demand; with what the best needs more
+    };
+    std::vector<Neighbour> neighbours;
+    const auto add = [&](const FrameShape& shape, const Candidate& knobs) {
+      const std::optional<Candidate> c = at_length(knobs, shape, beyond(shape));
+      if (!c || !evaluator_.possible(*c)) return;
+      const TierBytes needed = evaluator_.demand(*c).peak_bytes();
+      if (evaluator_.overflow(needed) > 0) return;
+      Neighbour neighbour{
+          {shape, c->sequence, true, *c, ops_estimate(evaluator_.request(*c))}, 0, 0};
+      for (int tier = 0; tier < kTierCount; ++tier) {
+        const double limit = std::max(1.0, static_cast<double>(evaluator_.limits()[tier]));
+        const auto own = static_cast<double>(needed[tier]);
+        neighbour.own = std::max(neighbour.own, own / limit);
+        neighbour.likely = std::max(neighbour.likely,
+                                    (own + static_cast<double>(bytes[tier] - least[tier])) / limit);
       }
-      count -= std::max<int64_t>(1, count / 32);
+      neighbours.push_back(std::move(neighbour));
+    };
+    const Steps steps(model_, options_, room_[kNvme] > 0);
+    for (int knob = 0; knob < Steps::knobs(); ++knob) {
+      for (const Candidate& c : steps.of(knob, best)) {
+        FrameShape shape = shape_;
+        shape.kv = c.strategy.kv;
+        shape.idle = c.strategy.idle;
+        shape.order = c.strategy.backward_order;
+        add(shape, c);
+      }
     }
+    for (const Tier kv : {Tier::device, Tier::host}) {
+      for (const Tier idle : {Tier::device, Tier::host}) {
+        for (const BackwardOrder order : {BackwardOrder::q_outer, BackwardOrder::kv_outer}) {
+          FrameShape shape = shape_;
+          Candidate c = best;
+          shape.kv = c.strategy.kv = kv;
+          shape.idle = c.strategy.idle = idle;
+          shape.order = c.strategy.backward_order = order;
+          if (shape_.chunks > 1 && !(c == best)) add(shape, c);
+        }
+      }
+    }
+    if (shape_.chunks > 1) {
+      for (const double factor : {0.5, 0.75, 0.875, 0.95, 1.05, 1.125, 1.25, 1.5, 2.0}) {
+        FrameShape shape = shape_;
+        shape.chunks = std::llround(factor * static_cast<double>(shape.chunks));
+        if (shape.chunks > 1 && shape.chunks != shape_.chunks) add(shape, best);
+      }
+    }
+    // What the best needs more need not be what a neighbour does: half are taken by their own
+    // demand.
+    const auto by = [&](double Neighbour::*share, size_t from) {
+      std::stable_sort(neighbours.begin() + static_cast<int64_t>(from), neighbours.end(),
+                       [&](const Neighbour& a, const Neighbour& b) { return a.*share < b.*share; });
+    };
+    by(&Neighbour::likely, 0);
+    if (neighbours.size() > kNeighbours / 2) by(&Neighbour::own, kNeighbours / 2);
+    if (neighbours.size() > kNeighbours) neighbours.resize(kNeighbours);
+    for (const auto& [hope, own, likely] : neighbours) {
+      if (effort_ <= floor_) return false;
+      effort_ -= live_ops(hope);
+      if (evaluator_.overflow(live(*hope.knobs)) > 0 || time_share(*hope.knobs) > 1) continue;
+      if (!fits(*hope.knobs)) continue;
+      extend(hope);
+      return true;
+    }
+    return false;
   }
 
   // What the least length needs at least, where not even that fits.
-  void least_of_all(LongestFound& found) {
+  void least_of_all() {
     const Room room = {1e9, 1e9, room_[kNvme] > 0 ? 1e9 : 0};
     double least = std::numeric_limits<double>::infinity();
     for (const FrameShape& shape : shapes_) {
       const int64_t step = step_of(shape);
-      const std::optional<Candidate> c = candidate_at(shape, std::max(step, kFirst), room);
-      if (!c) continue;
-      const double overflow = evaluator_.overflow(evaluator_.live(*c));
+      const std::vector<Candidate> all = roundings(shape, std::max(step, kFirst), room, 1, 0);
+      if (all.empty()) continue;
+      const double overflow = evaluator_.overflow(live(all.front()));
       if (overflow >= least) continue;
       least = overflow;
-      found.refused = *c;
-      found.step = c->sequence;
+      found_.refused = all.front();
+      found_.step = all.front().sequence;
     }
   }
 
@@ -342,9 +603,17 @@ class Longest {
   const SpaceOptions& options_;
   const LongestWanted& wanted_;
   Room room_ = {1, 1, 1};
-  double time_room_ = 1;  // of what a step may take, for what bounds on it do not see
   std::vector<FrameShape> shapes_;
+  std::vector<Hope> waiting_;
+  static constexpr Packing kLeast = {kLeastPacking, kLeastPacking, 1};
+  Packing usual_ = kLeast;           // likewise of all
+  std::map<Kind, Packing> packing_;  // the best that was seen
+  std::map<Kind, double> learned_;   // the best length that live bytes allow, in bounds
+  double best_learned_ = 1;          // of all kinds
+  LongestFound found_;
+  FrameShape shape_;  // of what was found
   int64_t effort_ = kEffortOps;
+  int64_t floor_ = kClimbOps;  // of the effort, where the next begins
 };
 
 }  // namespace

@@ -1,9 +1,10 @@
 // The longest sequence of the whole space. Internal to planner/search.
 //
 // For every shape of frame (space.h) the relaxation says up to which length a candidate may fit:
-// the fullest tier of its roomiest mixture grows with the length. Shapes are verified exactly in
-// the order of those lengths, until none that is left may be longer than what was found. Packing,
-// which no bound knows, is part of what is verified.
+// the fullest tier of its roomiest mixture grows with the length. Knobs are chosen for the most
+// hopeful shapes, and compared by the length that live bytes and packing allow. Those that promise
+// most are laid out. Single knobs of the best are turned at the end. Deterministic; work is counted
+// in ops of the programs that are laid out.
 #pragma once
 
 #include <cstdint>

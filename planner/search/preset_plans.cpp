@@ -12,14 +12,17 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kPaddings = 24;     // lengths tried for one that packs badly ...
-constexpr int64_t kMostPadding = 24;  // ... up to this part of it more
-constexpr int64_t kLooks = 48;  // lengths between the last that surely fits and the last that may
-constexpr int64_t kFewestLooks = 4;
-constexpr int64_t kLookOps = 2'000'000;  // laid out in all
-constexpr int64_t kMostChunks = 256;
+constexpr int64_t kPaddings = 24;        // lengths tried for one that packs badly ...
+constexpr int64_t kMostPadding = 24;     // ... up to this part of it more
+constexpr int64_t kMostChunks = 24;      // more of them have a chunk of a round number of tokens
 constexpr int64_t kLeastChunk = 1024;    // tokens of a rank
 constexpr int64_t kMostOps = 1'000'000;  // of programs that a longest sequence is looked for among
+// Lengths whose arenas are looked at are this part apart, or more where programs are large.
+constexpr int64_t kLengths = 512;
+constexpr int64_t kFewestLooks = 16;
+constexpr int64_t kLookOps = 500'000;      // laid out for one way ...
+constexpr int64_t kEffortOps = 3'000'000;  // ... and for all
+constexpr int64_t kRefusedPart = 4;        // of the ops that a layout goes through until it exceeds
 
 }  // namespace
 
@@ -37,10 +40,12 @@ PresetPlans::PresetPlans(Evaluator& evaluator, const ModelSpec& model, const Har
   layout_ = preset_grid(preset, model, hw, options.parallel);
 }
 
+int64_t PresetPlans::ops(const Candidate& c) const {
+  return std::max<int64_t>(1, ops_estimate(evaluator_.request(c)));
+}
+
 int64_t PresetPlans::unit(const Way& way) const {
-  if (options_.chunk_tokens > 0 && is_chunked_preset(preset_)) {
-    return options_.chunk_tokens * (layout_.ring > 1 ? 2 * layout_.ring : 1);
-  }
+  if (way.chunk_tokens > 0) return way.chunk_tokens * (layout_.ring > 1 ? 2 * layout_.ring : 1);
   return whole_granule(layout_) * std::max<int64_t>(1, way.chunks);
 }
 
@@ -49,9 +54,10 @@ std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence
   c.sequence = sequence;
   c.micro_batches = options_.micro_batches;
   if (options_.global_batch > 0) c.micro_batches = options_.global_batch / layout_.data;
-  const int64_t chunk = options_.chunk_tokens > 0 ? options_.chunk_tokens
-                        : way.chunks > 0          ? sequence / way.chunks
-                                                  : 0;
+  // A preset that does not chunk refuses a chunk that is asked for.
+  const int64_t chunk = way.chunks > 0         ? sequence / way.chunks
+                        : way.chunk_tokens > 0 ? way.chunk_tokens
+                                               : options_.chunk_tokens;
   c.strategy = make_preset(preset_, model_, sequence, chunk, layout_);
   c.strategy.deterministic = options_.deterministic;
   c.strategy.parameters = way.placement.parameters;
@@ -60,22 +66,36 @@ std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence
   if (sequence > options_.most_tokens) return std::nullopt;
   if (!is_valid(c.strategy, model_, sequence)) return std::nullopt;
   // Of the chunks that a preset leaves open, those that make moderate programs.
-  if (way.chunks > 1 && ops_estimate(evaluator_.request(c)) > kMostOps) return std::nullopt;
+  if (is_chunked_preset(preset_) && options_.chunk_tokens == 0 && ops(c) > kMostOps) {
+    return std::nullopt;
+  }
   return c;
 }
 
 std::vector<PresetPlans::Way> PresetPlans::ways(int64_t sequence) const {
-  std::vector<int64_t> counts = {0};
-  if (is_chunked_preset(preset_) && options_.chunk_tokens == 0) {
-    counts = {1};
-    for (int64_t n = 2; n <= kMostChunks && sequence / n >= kLeastChunk * layout_.ulysses; n *= 2) {
-      counts.push_back(n);
-      if (n + n / 2 <= kMostChunks) counts.push_back(n + n / 2);
+  struct Chunk {
+    int64_t count, tokens;
+  };
+  std::vector<Chunk> chunkings = {{0, 0}};
+  if (is_chunked_preset(preset_) && options_.chunk_tokens > 0) {
+    chunkings = {{0, options_.chunk_tokens}};
+  } else if (is_chunked_preset(preset_)) {
+    const int64_t least = kLeastChunk * layout_.ulysses;
+    chunkings = {{1, 0}};
+    for (int64_t n = 2; n <= kMostChunks && sequence / n >= least; n *= 2) {
+      for (const int64_t count : {n, n + n / 2}) {
+        if (count <= kMostChunks) chunkings.push_back({count, 0});
+      }
+    }
+    for (int64_t n = round_up(kLeastChunk, layout_.ulysses); n < sequence / 4; n *= 2) {
+      for (const int64_t tokens : {n, n + n / 2}) {
+        if (tokens >= least) chunkings.push_back({0, tokens});
+      }
     }
   }
   std::vector<Way> all;
   for (const StatePlacement& placement : preset_placements(preset_, layout_)) {
-    for (const int64_t chunks : counts) all.push_back({placement, chunks});
+    for (const Chunk& chunk : chunkings) all.push_back({placement, chunk.count, chunk.tokens});
   }
   return all;
 }
@@ -92,7 +112,7 @@ std::optional<Scored> PresetPlans::fitting(const Way& way, int64_t sequence) {
     if (!c) return std::nullopt;
     // More than live bytes is needed, and more by every longer length.
     if (evaluator_.overflow(evaluator_.live(*c)) > 0) return std::nullopt;
-    if (evaluator_.overflow(evaluator_.arenas(*c)) == 0) return Scored{*c, {}, false};
+    if (evaluator_.fits(*c)) return Scored{*c, {}, false};
   }
   return std::nullopt;
 }
@@ -103,6 +123,8 @@ Scored PresetPlans::best(int64_t sequence) {
   for (const Way& way : ways(sequence)) {
     // States leave the device only where nothing fits with them there.
     if (way_of_best && !way_of_best->same_states(way)) break;
+    const std::optional<Candidate> c = candidate(way, round_up(sequence, unit(way)));
+    if (c && best && evaluator_.fast(*c).seconds >= best->score.seconds) continue;
     if (std::optional<Scored> found = fitting(way, sequence)) {
       found->score = evaluator_.fast(found->candidate);
       if (best && found->score.seconds >= best->score.seconds) continue;
@@ -110,7 +132,6 @@ Scored PresetPlans::best(int64_t sequence) {
       way_of_best = way;
       continue;
     }
-    const std::optional<Candidate> c = candidate(way, round_up(sequence, unit(way)));
     if (!c || best) continue;
     const TierBytes bytes = evaluator_.arenas(*c);
     const Score score{evaluator_.overflow(bytes), 0, 0, bytes};
@@ -138,49 +159,78 @@ PresetPlans::Longest PresetPlans::longest(int64_t granule, int64_t most, double 
     return score.step_seconds <= most_seconds &&
            score.seconds * least_tokens_per_second <= static_cast<double>(c.sequence);
   };
-  Longest best;
+  // A way, and the longest that it may have, as a multiple of its step.
+  struct Hope {
+    Way way;
+    int64_t step = 0, count = 0, ops = 0;
+    int64_t refused = 0;  // the last that was looked at
+    int64_t stride = 1, looks = 0;
+    int64_t length() const { return count * step; }
+  };
+  const auto boundary = [](int64_t low, int64_t high, const auto& fits) {
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (fits(middle) ? low : high) = middle;
+    }
+    return low;
+  };
+  std::vector<Hope> hopes;
   for (const Way& way : ways(most)) {
-    const int64_t step = round_up(granule, unit(way));
-    const auto fits = [&](int64_t count, bool exactly) {
-      const std::optional<Candidate> c = candidate(way, count * step);
-      if (!c) return false;
-      if (!exactly) return evaluator_.overflow(evaluator_.live(*c)) == 0 && in_time(*c);
-      return evaluator_.overflow(evaluator_.arenas(*c)) == 0;
+    Hope hope{way, round_up(granule, unit(way))};
+    const auto may_fit = [&](int64_t count) {
+      const std::optional<Candidate> c = candidate(way, count * hope.step);
+      return c && evaluator_.overflow(evaluator_.live(*c)) == 0 && in_time(*c);
     };
-    const auto boundary = [&](int64_t low, int64_t high, bool exactly) {
-      while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        (fits(middle, exactly) ? low : high) = middle;
-      }
-      return low;
+    if (hope.step > most || !may_fit(1)) continue;
+    int64_t high = 2;
+    while (high <= most / hope.step && may_fit(high)) high *= 2;
+    hope.count = boundary(high / 2, std::min(high, most / hope.step + 1), may_fit);
+    hope.refused = hope.count + 1;
+    hope.ops = ops(*candidate(way, hope.length()));
+    while (hope.stride * kLengths < hope.count) hope.stride *= 2;
+    hopes.push_back(hope);
+  }
+  // From the longest of all downwards, so that nothing is laid out which is shorter than the
+  // answer.
+  Longest best;
+  int64_t effort = kEffortOps;
+  while (!hopes.empty()) {
+    const auto next =
+        std::max_element(hopes.begin(), hopes.end(), [](const Hope& a, const Hope& b) {
+          return a.length() != b.length() ? a.length() < b.length() : a.ops > b.ops;
+        });
+    Hope& hope = *next;
+    const auto fits = [&](int64_t count) {
+      return evaluator_.fits(*candidate(hope.way, count * hope.step));
     };
-    const int64_t beyond = best.fits.candidate.sequence / step;
-    if (!fits(beyond + 1, false)) continue;
-    int64_t high = beyond + 2;
-    while (high <= most / step && fits(high, false)) high *= 2;
-    const int64_t may = boundary(beyond + 1, std::min(high, most / step + 1), false);
-    // Packing is uneven: the longest of some lengths that fit, from the longest down.
-    int64_t found = 0, refused = may + 1;
-    const std::optional<Candidate> longest_hoped = candidate(way, may * step);
-    const int64_t ops = longest_hoped ? ops_estimate(evaluator_.request(*longest_hoped)) : 1;
-    const int64_t looks = std::clamp(kLookOps / std::max<int64_t>(1, ops), kFewestLooks, kLooks);
-    for (int64_t i = 0; i <= looks && found == 0; ++i) {
-      const int64_t count = may - (may - beyond) * i / looks / 4;
-      if (count <= beyond || count >= refused) continue;
-      (fits(count, true) ? found : refused) = count;
+    if (fits(hope.count)) {
+      const int64_t found = boundary(hope.count, hope.refused, fits);
+      best.fits.candidate = *candidate(hope.way, found * hope.step);
+      best.refused = candidate(hope.way, (found + 1) * hope.step).value_or(best.fits.candidate);
+      best.step = hope.step;
+      break;
     }
-    if (found == 0) {
-      if (!fits(beyond + 1, true)) continue;
-      found = beyond + 1;
+    effort -= hope.ops / kRefusedPart;
+    hope.refused = hope.count;
+    // The lengths right below first, then ever wider apart.
+    if (++hope.looks * hope.ops > kRefusedPart * kLookOps && hope.looks >= kFewestLooks) {
+      hope.looks = 0;
+      hope.stride *= 2;
     }
-    found = boundary(found, refused, true);
-    best.fits.candidate = *candidate(way, found * step);
-    best.refused = candidate(way, (found + 1) * step).value_or(best.fits.candidate);
-    best.step = step;
+    const int64_t stride = effort > 0 ? hope.stride : std::max(hope.stride, hope.count / 8);
+    hope.count = (hope.count - 1) / stride * stride;
+    if (hope.count == 0 && hope.refused > 1) hope.count = 1;
+    if (hope.count == 0) hopes.erase(next);
   }
   if (best.step == 0) {
-    // Not even one step: what the last way needs for it.
-    const Way way = ways(most).back();
+    // Not even one step: what the shortest needs, with most of the states off the device.
+    Way way;
+    int64_t least = INT64_MAX;
+    for (const Way& other : ways(most)) {
+      if (unit(other) > least) continue;
+      least = unit(other);
+      way = other;
+    }
     best.step = round_up(granule, unit(way));
     if (const std::optional<Candidate> c = candidate(way, best.step)) best.refused = *c;
     return best;

@@ -33,12 +33,20 @@ Program empty_program(const StepRequest& request) {
 
 namespace {
 
+using TierBytes = std::array<int64_t, kTierCount>;
+
+/// Thrown by an ArenaWalk with limits at the first buffer that exceeds them.
+struct Exceeded {};
+
 // Lays arenas out while lifetimes pass by.
 class ArenaWalk final : public LifetimeWatcher {
  public:
-  ArenaWalk(const TensorBytes& bytes, bool passes_over_repeats)
-      : passes_over_repeats_(passes_over_repeats) {
-    for (int t = 0; t < kTensorCount; ++t) padded_[t] = round_up(bytes.unit[t], kArenaAlignment);
+  /// `limits`: of all there is on a tier, or null.
+  ArenaWalk(const Program& program, bool passes_over_repeats, const TierBytes* limits)
+      : program_(program), passes_over_repeats_(passes_over_repeats), limits_(limits) {
+    for (int t = 0; t < kTensorCount; ++t) {
+      padded_[t] = round_up(program.bytes.unit[t], kArenaAlignment);
+    }
   }
   void begins(BufferId id, const Buffer& b) override {
     const int64_t bytes = padded_[static_cast<int>(b.tensor)];
@@ -49,6 +57,15 @@ class ArenaWalk final : public LifetimeWatcher {
     offsets_[id] = arena.allocator.allocate(bytes, nullptr);
     arena.live += bytes;
     ++arena.units[static_cast<int>(b.tensor)];
+    if (limits_ == nullptr) return;
+    if (first_) {
+      first_ = false;
+      const TierBytes persistent = persistent_bytes();
+      for (int tier = 0; tier < kTierCount; ++tier) {
+        arenas_[tier].most = (*limits_)[tier] - persistent[tier];
+      }
+    }
+    if (arena.allocator.top() > arena.most) throw Exceeded();
   }
   void ends(BufferId id, const Buffer& b) override {
     const int64_t bytes = padded_[static_cast<int>(b.tensor)];
@@ -70,13 +87,13 @@ class ArenaWalk final : public LifetimeWatcher {
     return static_cast<size_t>(id) < offsets_.size() ? offsets_[id] : 0;
   }
   /// With what persists, which lies below everything else.
-  Arenas finish(const std::vector<Buffer>& buffers, int64_t ops) {
+  Arenas finish(int64_t ops) {
     Arenas result;
     result.ops = ops;
+    result.bytes = persistent_bytes();
     for (Arena& arena : arenas_) arena.look();
-    for (const Buffer& b : buffers) {
+    for (const Buffer& b : program_.buffers) {
       if (!b.persistent) continue;
-      result.bytes[static_cast<int>(b.tier)] += padded_[static_cast<int>(b.tensor)];
       ++arenas_[static_cast<int>(b.tier)].units_at_peak[static_cast<int>(b.tensor)];
     }
     for (int tier = 0; tier < kTierCount; ++tier) {
@@ -96,6 +113,7 @@ class ArenaWalk final : public LifetimeWatcher {
   struct Arena {
     ArenaAllocator allocator;
     int64_t live = 0, peak = 0;
+    int64_t most = 0;  // with limits
     Units units{}, units_at_peak{};
     // Where nothing ends the next moment exceeds this one, so peaks are right before an end.
     void look() {
@@ -105,7 +123,19 @@ class ArenaWalk final : public LifetimeWatcher {
     }
   };
 
+  // All that persists is created before anything else begins.
+  TierBytes persistent_bytes() const {
+    TierBytes bytes{};
+    for (const Buffer& b : program_.buffers) {
+      if (b.persistent) bytes[static_cast<int>(b.tier)] += padded_[static_cast<int>(b.tensor)];
+    }
+    return bytes;
+  }
+
+  const Program& program_;
   bool passes_over_repeats_;
+  const TierBytes* limits_;
+  bool first_ = true;
   std::array<int64_t, kTensorCount> padded_{};
   std::array<Arena, kTierCount> arenas_;
   std::vector<int64_t> offsets_;  // per buffer
@@ -133,24 +163,30 @@ Program build_program(const StepRequest& request) {
 
 namespace {
 
-Arenas arenas(const StepRequest& request, const RankOfPipeline& rank, bool passes_over_repeats) {
+Arenas arenas(const StepRequest& request, const RankOfPipeline& rank, bool passes_over_repeats,
+              const TierBytes* limits) {
   Program program = empty_program(request);
-  ArenaWalk walk(program.bytes, passes_over_repeats);
+  ArenaWalk walk(program, passes_over_repeats, limits);
   StepLowering lowering(program, rank, &walk);
-  lowering.run();
-  return walk.finish(program.buffers, lowering.ops());
+  try {
+    lowering.run();
+  } catch (const Exceeded&) {
+  }
+  return walk.finish(lowering.ops());
 }
 
 }  // namespace
 
 Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank) {
-  return arenas(request, rank, false);
+  return arenas(request, rank, false, nullptr);
 }
 
-Arenas arenas_of(const StepRequest& request) { return arenas_of(request, whole_model(request)); }
+Arenas arenas_of(const StepRequest& request, const std::array<int64_t, kTierCount>* limits) {
+  return arenas(request, whole_model(request), false, limits);
+}
 
 Arenas arenas_without_repeats(const StepRequest& request) {
-  return arenas(request, whole_model(request), true);
+  return arenas(request, whole_model(request), true, nullptr);
 }
 
 }  // namespace longspan
