@@ -16,6 +16,7 @@
 #include "planner/pipeline/rank_memory.h"
 #include "planner/pipeline/slices.h"
 #include "planner/plan/fit.h"
+#include "planner/program/ops_estimate.h"
 #include "planner/schedule/registry.h"
 #include "planner/schedule/timing.h"
 
@@ -442,6 +443,15 @@ TierBytes Evaluator::arenas(const Candidate& c) {
   }
   state_->keep(c, bytes);
   return bytes;
+}
+
+bool Evaluator::nearly_fits(const Candidate& c) {
+  constexpr int64_t kLargeOps = 150'000;
+  const StepRequest asked = request(c);
+  // Positions of a ring differ, so that all of them are looked at.
+  if (!state_->is_one_program(c) || c.strategy.parallel.ring > 1) return fits(c);
+  if (ops_estimate(asked) < kLargeOps) return fits(c);
+  return overflow(nearly_peak_bytes(asked)) == 0;
 }
 
 bool Evaluator::fits(const Candidate& c) {

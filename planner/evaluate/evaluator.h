@@ -54,6 +54,8 @@ class Evaluator {
   TierBytes arenas(const Candidate& c);
   /// Whether arenas() are within the limits: sooner known where they are not.
   bool fits(const Candidate& c);
+  /// The same, but of a large program with what its loops repeat left out (evaluate.h).
+  bool nearly_fits(const Candidate& c);
 
   /// How far bytes exceed the limits, relative and summed over tiers.
   double overflow(const TierBytes& bytes) const;

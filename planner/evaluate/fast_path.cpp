@@ -282,7 +282,8 @@ ShrunkenPrograms& FastPath::State::find(const StepRequest& request, Purpose purp
   }
   const auto [it, fresh] = known.try_emplace(key_of(request, wanted));
   ShrunkenPrograms& found = it->second;
-  if (fresh) {
+  // Those that were lowered for memory alone have no list for time.
+  if (fresh || (purpose != Purpose::memory && !found.has_lists)) {
     lower_samples(request, purpose, wanted);
     work += kLowerings * wanted.ops;
     known_ops += wanted.ops;

@@ -258,6 +258,7 @@ Lengths sample_lengths(const StepRequest& request, const ShrunkenPrograms& shrun
 }
 
 void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms& t) {
+  t.has_lists = purpose != Purpose::memory;
   for (int b = 0; b < t.batches.count; ++b) {
     for (int l = 0; l < t.layers.count; ++l) {
       for (int r = 0; r < t.repeats.count; ++r) {

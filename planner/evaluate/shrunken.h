@@ -76,6 +76,7 @@ struct ShrunkenPrograms {
   std::vector<OpShape> shapes;           // of all samples, each once
   bool repeats_blocks = false;           // what repeats: blocks, or the chunks of the one block
   int64_t ops = 0;                       // that all samples were lowered to
+  bool has_lists = false;                // or chains; not of samples for memory
   bool is_whole() const { return layers.count * repeats.count * batches.count == 1; }
 };
 

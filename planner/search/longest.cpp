@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kFirst = 1024;  // tokens asked about first
 constexpr double kFirstRoom = 0.985;
-constexpr int64_t kMostOps = 1'000'000;
+constexpr int64_t kMostOps = kMostListedOps;
 // Ops that are laid out in all, the part of them that is for the climb, and what a look at live
 // bytes counts as, as its sampled programs are lowered.
 constexpr int64_t kEffortOps = 4'500'000;
@@ -76,6 +76,7 @@ class Longest {
     floor_ -= kClimbOps;
     while (found_.fits.candidate.sequence > 0 && effort_ > floor_ && climb()) {
     }
+    settle();
     if (found_.fits.candidate.sequence > 0) {
       found_.fits.score = evaluator_.exact(found_.fits.candidate);
       found_.fits.exact = true;
@@ -344,6 +345,11 @@ class Longest {
     std::vector<Rounded> rounded = choice.round(Goal::fastest, room, seconds);
     if (rounded.empty()) return {};
     rounded.resize(1);
+    // Bounds err most on what is nearly full: what leaves most room may reach further.
+    for (Rounded& r : choice.round(Goal::roomiest, {1, 1, room[kNvme]}, seconds)) {
+      rounded.push_back(std::move(r));
+      break;
+    }
     if (states > 0) {
       for (Rounded& r : choice.round_each(Group::states, Goal::fastest, room, seconds, states)) {
         rounded.push_back(std::move(r));
@@ -395,8 +401,9 @@ class Longest {
   }
 
   bool fits(const Candidate& c) {
-    const int64_t ops = ops_estimate(evaluator_.request(c));
-    const bool fitting = evaluator_.fits(c);
+    const StepRequest request = evaluator_.request(c);
+    const int64_t ops = std::min(ops_estimate(request), ops_without_repeats(request));
+    const bool fitting = evaluator_.nearly_fits(c);
     effort_ -= fitting ? ops : ops / kRefusedPart;
     return fitting;
   }
@@ -454,6 +461,18 @@ class Longest {
     }
     hope.length = live_longest(hope);
     if (++hope.looks < kLooks && longer(promise(hope))) waiting_.push_back(std::move(hope));
+  }
+
+  // From what nearly fits to what does.
+  void settle() {
+    while (found_.fits.candidate.sequence > 0 && !evaluator_.fits(found_.fits.candidate)) {
+      const Candidate& c = found_.fits.candidate;
+      found_.refused = c;
+      const int64_t step = step_of(shape_);
+      const int64_t shorter = c.sequence - round_up(c.sequence / kApart, step);
+      found_.step = c.sequence - shorter;
+      found_.fits.candidate = at_length(c, shape_, shorter).value_or(Candidate{});
+    }
   }
 
   // The knobs of `c` at another length of its shape.
