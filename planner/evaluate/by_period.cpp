@@ -124,18 +124,20 @@ Samples sampled_repeats(const Shrunk& shrunk, const Strategy& s, int64_t layers)
 struct Measured {
   Evaluation evaluation;
   std::array<Tensor, kTierCount> largest{};  // without a cost model, as Arenas'
+  int64_t ops = 0;                           // likewise: that were gone through
 };
 
 Measured measure(const StepRequest& request, const CostModel* cost) {
   if (cost == nullptr) {
     const Arenas arenas = arenas_without_repeats(request);
-    return {{.peak_bytes = arenas.bytes}, arenas.largest};
+    return {{.peak_bytes = arenas.bytes}, arenas.largest, arenas.ops};
   }
   const Outline outline = outline_without_repeats(request);
   const StepSeconds seconds =
       simulate(outline, cost->durations(outline.program), cost->interference());
   return {{seconds.step, outline.arena_bytes, seconds.forward, seconds.forward_busy, seconds.busy},
-          {}};
+          {},
+          0};
 }
 
 Measured by_period(const StepRequest& request, const CostModel* cost) {
@@ -154,6 +156,7 @@ Measured by_period(const StepRequest& request, const CostModel* cost) {
       const Measured measured = measure(shrunk.of({layers.extents[l], repeats.extents[r]}), cost);
       const Evaluation& of_sample = measured.evaluation;
       result.largest = measured.largest;
+      result.ops += measured.ops;
       evaluation.step_seconds += by_layer[l] * by_repeat[r] * of_sample.step_seconds;
       evaluation.forward_seconds += by_layer[l] * by_repeat[r] * of_sample.forward_seconds;
       for (int s = 0; s < kStreamCount; ++s) {
@@ -184,7 +187,7 @@ Evaluation evaluate_by_period(const StepRequest& request, const CostModel& cost)
 
 Arenas arenas_by_period(const StepRequest& request) {
   const Measured measured = by_period(request, nullptr);
-  return {measured.evaluation.peak_bytes, measured.largest, ops_estimate(request)};
+  return {measured.evaluation.peak_bytes, measured.largest, measured.ops};
 }
 
 }  // namespace longspan

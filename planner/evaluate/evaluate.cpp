@@ -88,10 +88,10 @@ Arenas exact_arenas(const StepRequest& request, const TierBytes* limits) {
 
 TierBytes exact_peak_bytes(const StepRequest& request) { return exact_arenas(request).bytes; }
 
-TierBytes nearly_peak_bytes(const StepRequest& request) {
+Arenas nearly_arenas(const StepRequest& request) {
   StepRequest first = request;
   first.rank = 0;
-  return arenas_by_period(first).bytes;
+  return arenas_by_period(first);
 }
 
 }  // namespace longspan

@@ -42,6 +42,6 @@ std::array<int64_t, kTierCount> exact_peak_bytes(const StepRequest& request);
 /// Of the first rank's program, with what its loops repeat left out (by_period.h): of the device
 /// what exact_arenas() says of that rank, of other tiers close to it, in a part of the time that
 /// shrinks with the number of chunks.
-std::array<int64_t, kTierCount> nearly_peak_bytes(const StepRequest& request);
+Arenas nearly_arenas(const StepRequest& request);
 
 }  // namespace longspan

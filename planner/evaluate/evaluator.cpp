@@ -114,6 +114,12 @@ struct Evaluator::State {
   const HardwareProfile& hw;
   DType dtype;
   CostModel cost;
+  TierBytes counted(const Arenas& arenas) {
+    laid_out_ops += arenas.ops;
+    return arenas.bytes;
+  }
+
+  int64_t laid_out_ops = 0;
   FastPath fast;
   std::vector<LayerRun> kinds;
   std::vector<KindSlice> slices;  // by kind
@@ -328,6 +334,7 @@ Evaluator::~Evaluator() = default;
 int64_t Evaluator::considered() const { return state_->considered; }
 int64_t Evaluator::simulated() const { return state_->simulated; }
 int64_t Evaluator::work() const { return state_->fast.work(); }
+int64_t Evaluator::laid_out() const { return state_->laid_out_ops; }
 StepRequest Evaluator::request(const Candidate& c) const { return state_->request(c); }
 
 bool Evaluator::possible(const Candidate& c) {
@@ -432,7 +439,7 @@ TierBytes Evaluator::arenas(const Candidate& c) {
   TierBytes bytes;
   try {
     if (state_->is_one_program(c)) {
-      bytes = exact_peak_bytes(asked);
+      bytes = state_->counted(exact_arenas(asked));
     } else if (const auto peak = peak_without_times(asked)) {
       bytes = *peak;
     } else {
@@ -451,7 +458,7 @@ bool Evaluator::nearly_fits(const Candidate& c) {
   // Positions of a ring differ, so that all of them are looked at.
   if (!state_->is_one_program(c) || c.strategy.parallel.ring > 1) return fits(c);
   if (ops_estimate(asked) < kLargeOps) return fits(c);
-  return overflow(nearly_peak_bytes(asked)) == 0;
+  return overflow(state_->counted(nearly_arenas(asked))) == 0;
 }
 
 bool Evaluator::fits(const Candidate& c) {
@@ -459,7 +466,7 @@ bool Evaluator::fits(const Candidate& c) {
   for (const auto& [known, bytes] : state_->laid_out) {
     if (known == c) return overflow(bytes) == 0;
   }
-  const TierBytes bytes = exact_arenas(request(c), &limits_).bytes;
+  const TierBytes bytes = state_->counted(exact_arenas(request(c), &limits_));
   if (overflow(bytes) > 0) return false;
   state_->keep(c, bytes);
   return true;

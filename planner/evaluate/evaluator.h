@@ -70,6 +70,7 @@ class Evaluator {
   int64_t considered() const;  ///< demands computed
   int64_t simulated() const;   ///< by the fast path or exactly
   int64_t work() const;        ///< of the fast path (fast_path.h)
+  int64_t laid_out() const;    ///< ops gone through by arenas(), fits() and nearly_fits()
 
  private:
   struct State;

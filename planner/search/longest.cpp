@@ -18,17 +18,16 @@ namespace {
 
 constexpr int64_t kFirst = 1024;  // tokens asked about first
 constexpr double kFirstRoom = 0.985;
-constexpr int64_t kMostOps = kMostListedOps;
+constexpr int64_t kMostOps = 1'000'000;  // of what is looked at first; climbs go beyond
 // Ops that are laid out in all, the part of them that is for the climb, and what a look at live
 // bytes counts as, as its sampled programs are lowered.
 constexpr int64_t kEffortOps = 4'500'000;
 constexpr int64_t kClimbOps = 1'500'000;
 constexpr int64_t kLiveOps = 20'000;
-constexpr int64_t kRefusedPart = 4;  // of the ops that a layout goes through until it exceeds
-constexpr int kRounds = 3;           // roundings of a shape, each with less room
-constexpr size_t kStates = 3;        // placements of states that the first of them tries
-constexpr int kLooks = 3;            // layouts of one choice of knobs, at ever shorter lengths
-constexpr size_t kNeighbours = 20;   // looked at around the best
+constexpr int kRounds = 3;          // roundings of a shape, each with less room
+constexpr size_t kStates = 3;       // placements of states that the first of them tries
+constexpr int kLooks = 3;           // layouts of one choice of knobs, at ever shorter lengths
+constexpr size_t kNeighbours = 20;  // looked at around the best
 // More chunks hold hardly less, and make large programs.
 constexpr int64_t kMostChunks = 256;
 constexpr int64_t kMostRingChunks = 32;
@@ -77,6 +76,8 @@ class Longest {
     while (found_.fits.candidate.sequence > 0 && effort_ > floor_ && climb()) {
     }
     settle();
+    found_.shape = shape_;
+    found_.bound = std::max(found_.bound, found_.fits.candidate.sequence);
     if (found_.fits.candidate.sequence > 0) {
       found_.fits.score = evaluator_.exact(found_.fits.candidate);
       found_.fits.exact = true;
@@ -144,10 +145,11 @@ class Longest {
     return round_up(wanted_.granule, unit_of(shape));
   }
 
-  std::optional<Candidate> frame(const FrameShape& shape, int64_t length) const {
+  std::optional<Candidate> frame(const FrameShape& shape, int64_t length,
+                                 int64_t most_ops = kMostOps) const {
     std::optional<Candidate> c = frame_of(shape, length, options_);
     if (!c || !is_valid(c->strategy, model_, c->sequence)) return std::nullopt;
-    if (ops_estimate(evaluator_.request(*c)) > kMostOps) return std::nullopt;
+    if (ops_estimate(evaluator_.request(*c)) > most_ops) return std::nullopt;
     return c;
   }
 
@@ -367,7 +369,7 @@ class Longest {
   int64_t live_longest(const Hope& hope) {
     const int64_t step = step_of(hope.shape);
     const auto fits = [&](int64_t count) {
-      const std::optional<Candidate> c = at_length(*hope.knobs, hope.shape, count * step);
+      const std::optional<Candidate> c = at(*hope.knobs, hope.shape, count * step);
       if (!c) return false;
       TierBytes bytes = live(*c);
       for (int tier = 0; tier < kTierCount; ++tier) {
@@ -400,11 +402,11 @@ class Longest {
     return bytes;
   }
 
+  static bool is_ring(const Candidate& c) { return c.strategy.parallel.ring > 1; }
   bool fits(const Candidate& c) {
-    const StepRequest request = evaluator_.request(c);
-    const int64_t ops = std::min(ops_estimate(request), ops_without_repeats(request));
+    const int64_t before = evaluator_.laid_out();
     const bool fitting = evaluator_.nearly_fits(c);
-    effort_ -= fitting ? ops : ops / kRefusedPart;
+    effort_ -= evaluator_.laid_out() - before;
     return fitting;
   }
 
@@ -434,7 +436,7 @@ class Longest {
   // Lays knobs out at the length they promise; where they do not fit, they wait again with what
   // packing added.
   void look(Hope hope) {
-    const std::optional<Candidate> c = at_length(*hope.knobs, hope.shape, hope.length);
+    const std::optional<Candidate> c = at(*hope.knobs, hope.shape, hope.length);
     if (!c) return;
     if (fits(*c)) {
       extend(hope);
@@ -471,31 +473,26 @@ class Longest {
       const int64_t step = step_of(shape_);
       const int64_t shorter = c.sequence - round_up(c.sequence / kApart, step);
       found_.step = c.sequence - shorter;
-      found_.fits.candidate = at_length(c, shape_, shorter).value_or(Candidate{});
+      found_.fits.candidate = at(c, shape_, shorter).value_or(Candidate{});
     }
   }
 
-  // The knobs of `c` at another length of its shape.
-  std::optional<Candidate> at_length(const Candidate& c, const FrameShape& shape,
-                                     int64_t length) const {
-    std::optional<Candidate> other = frame(shape, length);
-    if (!other) return std::nullopt;
-    Strategy s = c.strategy;
-    s.chunk_tokens = other->strategy.chunk_tokens;
-    s.block_tokens = other->strategy.block_tokens;
-    other->strategy = std::move(s);
-    if (!is_valid(other->strategy, model_, other->sequence)) return std::nullopt;
-    if (ops_estimate(evaluator_.request(*other)) > kMostOps) return std::nullopt;
+  // As at_length(), of a program that can be listed.
+  std::optional<Candidate> at(const Candidate& c, const FrameShape& shape, int64_t length) const {
+    std::optional<Candidate> other = at_length(c, shape, length, model_, options_);
+    if (other && ops_estimate(evaluator_.request(*other)) > kMostListedOps) return std::nullopt;
     return other;
   }
 
   // From a length that fits to the longest of the same knobs.
   void extend(const Hope& hope) {
     packing_[kind_of(hope.shape)] = kLeast;
+    // No effort is spent better than this; but all positions of a ring take long.
+    const int64_t least_effort = is_ring(*hope.knobs) ? floor_ - kEffortOps : INT64_MIN;
     const int64_t step = step_of(hope.shape);
     const auto fits_at = [&](int64_t count) {
-      const std::optional<Candidate> c = at_length(*hope.knobs, hope.shape, count * step);
-      return c && effort_ > floor_ - kEffortOps && evaluator_.overflow(live(*c)) == 0 &&
+      const std::optional<Candidate> c = at(*hope.knobs, hope.shape, count * step);
+      return c && effort_ > least_effort && evaluator_.overflow(live(*c)) == 0 &&
              time_share(*c) <= 1 && fits(*c);
     };
     int64_t low = hope.length / step;
@@ -509,13 +506,13 @@ class Longest {
       const int64_t middle = low + (high - low) / 2;
       (fits_at(middle) ? low : high) = middle;
     }
-    const std::optional<Candidate> best = at_length(*hope.knobs, hope.shape, low * step);
+    const std::optional<Candidate> best = at(*hope.knobs, hope.shape, low * step);
     if (!best || best->sequence <= found_.fits.candidate.sequence) return;
     // What is found late may be improved as long as what is found in time.
     if (found_.fits.candidate.sequence == 0) floor_ = std::min(floor_, effort_ - kClimbOps);
     found_.fits.candidate = *best;
     found_.step = (high - low) * step;
-    found_.refused = at_length(*hope.knobs, hope.shape, high * step).value_or(*best);
+    found_.refused = at(*hope.knobs, hope.shape, high * step).value_or(*best);
     shape_ = hope.shape;
   }
 
@@ -536,7 +533,7 @@ class Longest {
     };
     std::vector<Neighbour> neighbours;
     const auto add = [&](const FrameShape& shape, const Candidate& knobs) {
-      const std::optional<Candidate> c = at_length(knobs, shape, beyond(shape));
+      const std::optional<Candidate> c = at(knobs, shape, beyond(shape));
       if (!c || !evaluator_.possible(*c)) return;
       const TierBytes needed = evaluator_.demand(*c).peak_bytes();
       if (evaluator_.overflow(needed) > 0) return;
@@ -636,6 +633,18 @@ class Longest {
 };
 
 }  // namespace
+
+std::optional<Candidate> at_length(const Candidate& c, const FrameShape& shape, int64_t length,
+                                   const ModelSpec& model, const SpaceOptions& options) {
+  std::optional<Candidate> other = frame_of(shape, length, options);
+  if (!other) return std::nullopt;
+  Strategy s = c.strategy;
+  s.chunk_tokens = other->strategy.chunk_tokens;
+  s.block_tokens = other->strategy.block_tokens;
+  other->strategy = std::move(s);
+  if (!is_valid(other->strategy, model, other->sequence)) return std::nullopt;
+  return other;
+}
 
 LongestFound longest(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
                      const SpaceOptions& options, const LongestWanted& wanted,

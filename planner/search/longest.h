@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "planner/search/best_first.h"
 
@@ -16,6 +17,7 @@ namespace longspan {
 
 struct LongestFound {
   Scored fits;        ///< sequence 0: none does
+  FrameShape shape;   ///< of `fits`
   Candidate refused;  ///< the next length of its shape, or the least of all where nothing fits
   int64_t step = 0;   ///< tokens between the two
   int64_t bound = 0;  ///< no candidate of the space is longer
@@ -31,5 +33,10 @@ struct LongestWanted {
 LongestFound longest(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
                      const SpaceOptions& options, const LongestWanted& wanted,
                      const std::function<void(int64_t, int64_t)>& progress = {});
+
+/// The knobs of `c`, which is of `shape`, at a length that the shape may pad; none if it does not
+/// take them there.
+std::optional<Candidate> at_length(const Candidate& c, const FrameShape& shape, int64_t length,
+                                   const ModelSpec& model, const SpaceOptions& options);
 
 }  // namespace longspan

@@ -81,10 +81,12 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
     explain_other_limit(result, model, options);
     return result;
   }
-  const LongestFound found = longest(
-      evaluator, model, hw, space,
-      {options.granule, options.longest, options.most_seconds, options.least_tokens_per_second},
-      progress);
+  const LongestFound found = longest(evaluator, model, hw, space,
+                                     {.granule = options.granule,
+                                      .most = options.longest,
+                                      .most_seconds = options.most_seconds,
+                                      .least_tokens_per_second = options.least_tokens_per_second},
+                                     progress);
   if (found.step == 0 && found.fits.candidate.sequence == 0) {
     throw none_takes(PipelineQuestion{model, hw, options.parallel, options.micro_batches, 0});
   }

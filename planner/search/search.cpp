@@ -8,6 +8,7 @@
 #include "planner/program/ops_estimate.h"
 #include "planner/search/best_first.h"
 #include "planner/search/front.h"
+#include "planner/search/longest.h"
 #include "planner/search/pipeline_space.h"
 #include "planner/search/preset_plans.h"
 #include "planner/search/question.h"
@@ -77,6 +78,7 @@ class Search {
             PipelineQuestion{model_, hw_, options_.parallel, options_.micro_batches, sequence_});
       }
       Found last = roomiest();
+      if (!last.best) reach(last);
       if (!last.best && is_timed()) refuse_for_time();
       if (!last.best) {
         refuse(evaluator_, hw_, sequence_, last.nearest ? last : found, margin_text(options_));
@@ -147,6 +149,23 @@ class Search {
     if (all.size() == listed.size()) return found;
     Found last = best_first(evaluator_, all, space_, any, kLastEffort, progress_);
     return last.best || last.nearest ? last : found;
+  }
+  // What trains the longest sequence trains this one too, where that is longer.
+  void reach(Found& found) {
+    LongestWanted wanted;
+    wanted.most_seconds = options_.most_seconds;
+    wanted.least_tokens_per_second = options_.least_tokens_per_second;
+    const LongestFound reached = longest(evaluator_, model_, hw_, space_, wanted);
+    const Candidate& longest = reached.fits.candidate;
+    if (longest.sequence < sequence_) return;
+    for (const int64_t length : {sequence_, sequence_ + sequence_ / 64, longest.sequence}) {
+      const std::optional<Candidate> c =
+          length == longest.sequence ? longest
+                                     : at_length(longest, reached.shape, length, model_, space_);
+      if (!c || c->sequence > sequence_ + sequence_ / 16 || !evaluator_.fits(*c)) continue;
+      found.best = Scored{*c, evaluator_.exact(*c), true};
+      return;
+    }
   }
 
   // The fastest of the layout and the chunk that something was found to fit with.
