@@ -18,7 +18,6 @@ namespace {
 
 constexpr int64_t kFirst = 1024;  // tokens asked about first
 constexpr double kFirstRoom = 0.985;
-constexpr int64_t kMostOps = 1'000'000;  // of what is looked at first; climbs go beyond
 // Ops that are laid out in all, the part of them that is for the climb, and what a look at live
 // bytes counts as, as its sampled programs are lowered.
 constexpr int64_t kEffortOps = 4'500'000;
@@ -31,12 +30,19 @@ constexpr size_t kNeighbours = 20;  // looked at around the best
 // More chunks hold hardly less, and make large programs.
 constexpr int64_t kMostChunks = 256;
 constexpr int64_t kMostRingChunks = 32;
+constexpr int64_t kMostRingOps = 1'000'000;
 constexpr double kLeastPacking = 1.008;  // of live bytes, until more was seen
 constexpr double kClose = 0.02;          // of a length: the smaller program is looked at first
 constexpr double kAlike = 0.004;         // of a length
 constexpr int64_t kApart = 256;          // the answer's part that its last step is at most
 constexpr int64_t kFirstChunks = 16;     // of a fixed size: fewer may not be valid
 constexpr double kCoarse = 1.25;  // lengths that shapes are asked about at first are so far apart
+constexpr double kPushes[] = {1.1, 1.02};
+constexpr Effort kPushEffort = {.evaluations = 200,
+                                .refinements = 0,
+                                .exact = 40,
+                                .attempts = 6,
+                                .exact_ops = 6'000'000};
 constexpr int kNvme = static_cast<int>(Tier::nvme);
 
 class Longest {
@@ -50,6 +56,7 @@ class Longest {
   LongestFound run(const std::function<void(int64_t, int64_t)>& progress) {
     waiting_ = hopes_of_all(progress);
     refine_longest();
+    for (const Hope& hope : waiting_) bounds_.emplace_back(hope.shape, hope.length);
     // Where nothing fits yet, it takes longer to say that nothing does.
     const auto goes_on = [&] {
       return effort_ > (found_.fits.candidate.sequence > 0 ? floor_ : -2 * kEffortOps);
@@ -74,6 +81,8 @@ class Longest {
     }
     floor_ -= kClimbOps;
     while (found_.fits.candidate.sequence > 0 && effort_ > floor_ && climb()) {
+    }
+    while (found_.fits.candidate.sequence > 0 && push()) {
     }
     settle();
     found_.shape = shape_;
@@ -145,12 +154,16 @@ class Longest {
     return round_up(wanted_.granule, unit_of(shape));
   }
 
-  std::optional<Candidate> frame(const FrameShape& shape, int64_t length,
-                                 int64_t most_ops = kMostOps) const {
+  std::optional<Candidate> frame(const FrameShape& shape, int64_t length) const {
     std::optional<Candidate> c = frame_of(shape, length, options_);
     if (!c || !is_valid(c->strategy, model_, c->sequence)) return std::nullopt;
-    if (ops_estimate(evaluator_.request(*c)) > most_ops) return std::nullopt;
+    if (!is_moderate(*c)) return std::nullopt;
     return c;
+  }
+  // Whether a program is worth its time: positions of a ring differ, and all are looked at.
+  bool is_moderate(const Candidate& c) const {
+    const int64_t most = is_ring(c) ? kMostRingOps : kMostPricedOps;
+    return ops_estimate(evaluator_.request(c)) <= most;
   }
 
   // By both limits on time, of a step.
@@ -442,8 +455,9 @@ class Longest {
       extend(hope);
       return;
     }
-    effort_ -= hope.ops;
+    const int64_t before = evaluator_.laid_out();
     const TierBytes bytes = evaluator_.arenas(*c), least = live(*c);
+    effort_ -= evaluator_.laid_out() - before;
     for (int tier = 0; tier < kTierCount; ++tier) {
       if (bytes[tier] <= evaluator_.limits()[tier]) continue;
       hope.packing[tier] =
@@ -477,10 +491,10 @@ class Longest {
     }
   }
 
-  // As at_length(), of a program that can be listed.
+  // As at_length(), of a program that can be priced.
   std::optional<Candidate> at(const Candidate& c, const FrameShape& shape, int64_t length) const {
     std::optional<Candidate> other = at_length(c, shape, length, model_, options_);
-    if (other && ops_estimate(evaluator_.request(*other)) > kMostListedOps) return std::nullopt;
+    if (other && !is_moderate(*other)) return std::nullopt;
     return other;
   }
 
@@ -597,6 +611,33 @@ class Longest {
     return false;
   }
 
+  // Whether anything fits a longer sequence, as a plan for it is looked for; then the longest of it.
+  bool push() {
+    const auto best = static_cast<double>(found_.fits.candidate.sequence);
+    for (const double factor : kPushes) {
+      const auto length = static_cast<int64_t>(best * factor);
+      if (length > wanted_.most) continue;
+      std::vector<Candidate> frames;
+      for (const auto& [shape, bound] : bounds_) {
+        if (bound < length) continue;
+        if (const std::optional<Candidate> c = frame(shape, length)) frames.push_back(*c);
+      }
+      Wanted any;
+      any.goal = Goal::roomiest;
+      any.first = true;
+      any.most_seconds = wanted_.most_seconds;
+      const Found found = best_first(evaluator_, frames, options_, any, kPushEffort);
+      if (!found.best || found.best->candidate.sequence > wanted_.most) continue;
+      const Candidate& c = found.best->candidate;
+      Hope hope{shape_of(c, options_), c.sequence, true, c};
+      hope.ops = ops_estimate(evaluator_.request(c));
+      if (time_share(c) > 1) continue;
+      extend(hope);
+      return static_cast<double>(found_.fits.candidate.sequence) > best;
+    }
+    return false;
+  }
+
   // What the least length needs at least, where not even that fits.
   void least_of_all() {
     const Room room = {1e9, 1e9, room_[kNvme] > 0 ? 1e9 : 0};
@@ -621,6 +662,7 @@ class Longest {
   Room room_ = {1, 1, 1};
   std::vector<FrameShape> shapes_;
   std::vector<Hope> waiting_;
+  std::vector<std::pair<FrameShape, int64_t>> bounds_;  // shapes, and no length of theirs is longer
   static constexpr Packing kLeast = {kLeastPacking, kLeastPacking, 1};
   Packing usual_ = kLeast;           // likewise of all
   std::map<Kind, Packing> packing_;  // the best that was seen

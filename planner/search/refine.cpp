@@ -223,6 +223,10 @@ class Refinement {
     const Strategy &a = frame.strategy, &b = best_.candidate.strategy;
     Parallel p = a.parallel;
     p.zero = b.parallel.zero;
+    const bool schedule = !(p == b.parallel);
+    p.pipeline.schedule = b.parallel.pipeline.schedule;
+    p.pipeline.virtual_stages = b.parallel.pipeline.virtual_stages;
+    p.pipeline.in_flight = b.parallel.pipeline.in_flight;
     if (!(p == b.parallel) || frame.micro_batches != best_.candidate.micro_batches) return false;
     const double chunks = static_cast<double>(a.chunk_tokens) / static_cast<double>(b.chunk_tokens);
     const bool chunk = a.chunk_tokens != b.chunk_tokens;
@@ -231,7 +235,7 @@ class Refinement {
     const bool block = chunk ? whole_a != whole_b : a.block_tokens != b.block_tokens;
     if (chunk && (chunks > 2.1 || chunks < 0.48)) return false;
     const int differences =
-        (chunk ? 1 : 0) + (block ? 1 : 0) + (a.kv != b.kv ? 1 : 0) + (a.idle != b.idle ? 1 : 0) +
+        (schedule ? 1 : 0) + (chunk ? 1 : 0) + (block ? 1 : 0) + (a.kv != b.kv ? 1 : 0) + (a.idle != b.idle ? 1 : 0) +
         (a.backward_order != b.backward_order ? 1 : 0) + (a.head_groups != b.head_groups ? 1 : 0);
     return differences <= 1;
   }

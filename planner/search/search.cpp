@@ -21,7 +21,6 @@ constexpr double kFrontSlack = 0.02;  // a line of the front that saves less is 
 // fit, so the fastest and the ends of the front are looked for among moderate programs.
 constexpr int64_t kFastOps = 600'000;
 constexpr int64_t kEndOps = 200'000;
-constexpr int64_t kMostOps = 20'000'000;  // of programs that are priced by what repeats in them
 constexpr Effort kEndEffort = {.evaluations = 60,
                                .refinements = 200,
                                .refinement_work = 5'000'000,
@@ -145,7 +144,7 @@ class Search {
     Found found = best_first(evaluator_, listed, space_, any, kLastEffort, progress_);
     if (found.best) return found;
     // Programs too large to list are the last resort: the engine does not run them.
-    const std::vector<Candidate> all = frames_of(model_, hw_, sequence_, space_, {true, kMostOps});
+    const std::vector<Candidate> all = frames_of(model_, hw_, sequence_, space_, {true, kMostPricedOps});
     if (all.size() == listed.size()) return found;
     Found last = best_first(evaluator_, all, space_, any, kLastEffort, progress_);
     return last.best || last.nearest ? last : found;
@@ -171,7 +170,7 @@ class Search {
   // The fastest of the layout and the chunk that something was found to fit with.
   Found faster_of(const Found& any) {
     const Candidate& c = any.best->candidate;
-    std::vector<Candidate> alike = frames_of(model_, hw_, sequence_, space_, {false, kMostOps});
+    std::vector<Candidate> alike = frames_of(model_, hw_, sequence_, space_, {false, kMostPricedOps});
     std::erase_if(alike, [&](const Candidate& other) {
       Parallel p = other.strategy.parallel;
       p.zero = c.strategy.parallel.zero;

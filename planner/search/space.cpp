@@ -340,6 +340,22 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
   return c;
 }
 
+FrameShape shape_of(const Candidate& c, const SpaceOptions& options) {
+  const Strategy& s = c.strategy;
+  const Parallel& p = s.parallel;
+  FrameShape shape{{p, c.micro_batches}};
+  const int64_t slices = p.tensor > 1 ? 1 : p.pipeline.slices;
+  shape.chunk_tokens = options.chunk_tokens;
+  shape.chunks = c.sequence / (s.chunk_tokens * rings_of(p) * slices);
+  shape.block_parts =
+      s.block_tokens == s.chunk_tokens ? 0 : c.sequence / p.ring / s.block_tokens;
+  shape.head_groups = s.head_groups;
+  shape.kv = s.kv;
+  shape.idle = s.idle;
+  shape.order = s.backward_order;
+  return shape;
+}
+
 std::vector<Candidate> frames_of(const ModelSpec& model, const HardwareProfile& hw,
                                  int64_t sequence, const SpaceOptions& options,
                                  const FrameFilter& filter) {

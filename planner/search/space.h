@@ -86,6 +86,9 @@ std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layo
 std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
                                   const SpaceOptions& options);
 
+/// The shape of a frame's candidate.
+FrameShape shape_of(const Candidate& c, const SpaceOptions& options);
+
 /// What lengths of a shape are multiples of, so that nothing is padded.
 int64_t unit_of(const FrameShape& shape);
 
