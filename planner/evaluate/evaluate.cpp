@@ -17,6 +17,10 @@ constexpr int64_t kFewPositions = 16;  // of which all are looked at
 constexpr int64_t kSomePositions = 4;  // at least so many of more
 constexpr int64_t kOps = 1'000'000;    // laid out in well under a second
 
+int64_t positions_of(int64_t ring, int64_t ops) {
+  return ring <= kFewPositions ? ring : std::clamp(kOps / ops, kSomePositions, ring);
+}
+
 // Of all indices of the grid only a ring's position changes the program's shape: a position has as
 // many steps with the keys of those before it as there are, and then those behind it. Arenas of
 // positions differ by what packing makes of that, a few percent and in no order, so all of a ring
@@ -24,8 +28,7 @@ constexpr int64_t kOps = 1'000'000;    // laid out in well under a second
 TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
                                const TierBytes* limits = nullptr) {
   const Parallel& parallel = request.strategy.parallel;
-  const int64_t ring = parallel.ring;
-  const int64_t looks = ring <= kFewPositions ? ring : std::clamp(kOps / ops, kSomePositions, ring);
+  const int64_t ring = parallel.ring, looks = positions_of(ring, ops);
   const auto exceeds = [&] {
     for (int tier = 0; limits != nullptr && tier < kTierCount; ++tier) {
       if (peak[tier] > (*limits)[tier]) return true;
@@ -87,6 +90,12 @@ Arenas exact_arenas(const StepRequest& request, const TierBytes* limits) {
 }
 
 TierBytes exact_peak_bytes(const StepRequest& request) { return exact_arenas(request).bytes; }
+
+int64_t ops_of_all_positions(const StepRequest& request) {
+  const int64_t ops = ops_estimate(request);
+  const int64_t laid_out = ops > kMostListedOps ? ops_without_repeats(request) : ops;
+  return laid_out * positions_of(request.strategy.parallel.ring, ops);
+}
 
 Arenas nearly_arenas(const StepRequest& request) {
   StepRequest first = request;

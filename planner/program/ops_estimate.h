@@ -12,8 +12,8 @@ namespace longspan {
 /// large take about a second and half a gigabyte.
 inline constexpr int64_t kMostListedOps = 2'500'000;
 
-/// A program of more ops is not looked at; one of fewer that is not held as a list is priced by what
-/// repeats in it.
+/// A program of more ops is not looked at; one of fewer that is not held as a list is priced by
+/// what repeats in it.
 inline constexpr int64_t kMostPricedOps = 20'000'000;
 
 /// Ops of build_program(request), or close to that; of a pipeline's stages and of layers that

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "planner/program/ops_estimate.h"
+#include "planner/evaluate/evaluate.h"
 #include "planner/search/refine.h"
 
 namespace longspan {
@@ -158,7 +158,7 @@ class BestFirst {
     return ranking_.estimate(c);
   }
   Score exact(const Candidate& c, const Score& estimated) {
-    ops_ -= ops_estimate(evaluator_.request(c));
+    ops_ -= ops_of_all_positions(evaluator_.request(c));
     const Score score = ranking_.exact(c);
     learn_packing(c, estimated.bytes, score.bytes);
     return score;
@@ -396,7 +396,7 @@ class BestFirst {
     }
     std::vector<std::pair<int64_t, size_t>> order;
     for (const auto& [kind, i] : of_kind) {
-      order.emplace_back(ops_estimate(evaluator_.request(seen_[i].scored.candidate)), i);
+      order.emplace_back(ops_of_all_positions(evaluator_.request(seen_[i].scored.candidate)), i);
     }
     std::sort(order.begin(), order.end());
     double least = kInfinity;
@@ -432,6 +432,10 @@ class BestFirst {
       }
       const Candidate candidate = best->scored.candidate;
       const Waiting from = best->from;
+      if (ops_of_all_positions(evaluator_.request(candidate)) > ops_) {
+        best->dropped = true;
+        continue;
+      }
       // Others of its layout may have shown that this one packs into more than there is.
       if (const Score likely = packed(candidate, best->scored.score); likely.overflow > 0) {
         best->dropped = true;

@@ -30,19 +30,22 @@ constexpr size_t kNeighbours = 20;  // looked at around the best
 // More chunks hold hardly less, and make large programs.
 constexpr int64_t kMostChunks = 256;
 constexpr int64_t kMostRingChunks = 32;
+constexpr int64_t kFirstOps = 1'000'000;
 constexpr int64_t kMostRingOps = 1'000'000;
 constexpr double kLeastPacking = 1.008;  // of live bytes, until more was seen
 constexpr double kClose = 0.02;          // of a length: the smaller program is looked at first
 constexpr double kAlike = 0.004;         // of a length
+constexpr int64_t kResolution = 100;     // the answer's part that the last push is longer by
 constexpr int64_t kApart = 256;          // the answer's part that its last step is at most
 constexpr int64_t kFirstChunks = 16;     // of a fixed size: fewer may not be valid
 constexpr double kCoarse = 1.25;  // lengths that shapes are asked about at first are so far apart
-constexpr double kPushes[] = {1.1, 1.02};
+constexpr double kPushes[] = {1.25, 1.1, 1.01};
 constexpr Effort kPushEffort = {.evaluations = 200,
+                                .work = 5'000'000,
                                 .refinements = 0,
                                 .exact = 40,
                                 .attempts = 6,
-                                .exact_ops = 6'000'000};
+                                .exact_ops = 4'000'000};
 constexpr int kNvme = static_cast<int>(Tier::nvme);
 
 class Longest {
@@ -57,6 +60,11 @@ class Longest {
     waiting_ = hopes_of_all(progress);
     refine_longest();
     for (const Hope& hope : waiting_) bounds_.emplace_back(hope.shape, hope.length);
+    // Large programs take long to lay out: what fits with others says whether they are worth it.
+    std::erase_if(waiting_, [&](const Hope& hope) {
+      const std::optional<Candidate> c = frame(hope.shape, hope.length);
+      return c && ops_estimate(evaluator_.request(*c)) > kFirstOps;
+    });
     // Where nothing fits yet, it takes longer to say that nothing does.
     const auto goes_on = [&] {
       return effort_ > (found_.fits.candidate.sequence > 0 ? floor_ : -2 * kEffortOps);
@@ -82,10 +90,14 @@ class Longest {
     floor_ -= kClimbOps;
     while (found_.fits.candidate.sequence > 0 && effort_ > floor_ && climb()) {
     }
+    // Where nothing fits yet, anything that does is looked for at ever shorter lengths.
+    for (int64_t length = found_.bound; found_.fits.candidate.sequence == 0 && length >= kFirst;
+         length /= 2) {
+      if (!push_to(length, kFirstOps)) push_to(length, kMostPricedOps);
+    }
     while (found_.fits.candidate.sequence > 0 && push()) {
     }
     settle();
-    found_.shape = shape_;
     found_.bound = std::max(found_.bound, found_.fits.candidate.sequence);
     if (found_.fits.candidate.sequence > 0) {
       found_.fits.score = evaluator_.exact(found_.fits.candidate);
@@ -160,9 +172,11 @@ class Longest {
     if (!is_moderate(*c)) return std::nullopt;
     return c;
   }
-  // Whether a program is worth its time: positions of a ring differ, and all are looked at.
+  // Whether a program is worth its time: positions of a ring and stages of a pipeline differ, and
+  // all are looked at.
   bool is_moderate(const Candidate& c) const {
-    const int64_t most = is_ring(c) ? kMostRingOps : kMostPricedOps;
+    const bool piped = c.strategy.parallel.has_pipeline();
+    const int64_t most = is_ring(c) ? kMostRingOps : piped ? kMostListedOps : kMostPricedOps;
     return ops_estimate(evaluator_.request(c)) <= most;
   }
 
@@ -489,6 +503,14 @@ class Longest {
       found_.step = c.sequence - shorter;
       found_.fits.candidate = at(c, shape_, shorter).value_or(Candidate{});
     }
+    // A push may have missed less than its least step: that far the answer is not known.
+    const Candidate& c = found_.fits.candidate;
+    const int64_t step = round_up(c.sequence / kResolution, step_of(shape_));
+    if (c.sequence == 0 || found_.step >= step) return;
+    const std::optional<Candidate> next = at(c, shape_, c.sequence + step);
+    if (!next || evaluator_.fits(*next)) return;
+    found_.refused = *next;
+    found_.step = step;
   }
 
   // As at_length(), of a program that can be priced.
@@ -611,31 +633,48 @@ class Longest {
     return false;
   }
 
-  // Whether anything fits a longer sequence, as a plan for it is looked for; then the longest of it.
+  // Whether anything fits a longer sequence, as a plan for it is looked for; then the longest of
+  // it. Large programs come last.
   bool push() {
-    const auto best = static_cast<double>(found_.fits.candidate.sequence);
-    for (const double factor : kPushes) {
-      const auto length = static_cast<int64_t>(best * factor);
-      if (length > wanted_.most) continue;
-      std::vector<Candidate> frames;
-      for (const auto& [shape, bound] : bounds_) {
-        if (bound < length) continue;
-        if (const std::optional<Candidate> c = frame(shape, length)) frames.push_back(*c);
+    for (const int64_t most_ops : {kFirstOps, kMostPricedOps}) {
+      for (const double factor : kPushes) {
+        const auto best = static_cast<double>(found_.fits.candidate.sequence);
+        if (push_to(static_cast<int64_t>(best * factor), most_ops)) return true;
       }
-      Wanted any;
-      any.goal = Goal::roomiest;
-      any.first = true;
-      any.most_seconds = wanted_.most_seconds;
-      const Found found = best_first(evaluator_, frames, options_, any, kPushEffort);
-      if (!found.best || found.best->candidate.sequence > wanted_.most) continue;
-      const Candidate& c = found.best->candidate;
-      Hope hope{shape_of(c, options_), c.sequence, true, c};
-      hope.ops = ops_estimate(evaluator_.request(c));
-      if (time_share(c) > 1) continue;
-      extend(hope);
-      return static_cast<double>(found_.fits.candidate.sequence) > best;
     }
     return false;
+  }
+  bool push_to(int64_t length, int64_t most_ops) {
+    std::vector<Candidate> frames;
+    bool any_new = most_ops == kFirstOps;
+    for (const auto& [shape, bound] : bounds_) {
+      if (bound < length || length > wanted_.most) continue;
+      // Numbers of chunks in between have not been asked about.
+      FrameShape between = shape;
+      between.chunks += shape.chunks / 2;
+      for (const FrameShape& of : {shape, between}) {
+        if (of.chunks > shape.chunks && shape.chunks < 4) continue;
+        const std::optional<Candidate> c = frame(of, length);
+        if (!c) continue;
+        const int64_t ops = ops_estimate(evaluator_.request(*c));
+        any_new |= ops > kFirstOps;
+        if (ops <= most_ops) frames.push_back(*c);
+      }
+    }
+    if (!any_new || frames.empty()) return false;
+    Wanted any;
+    any.goal = Goal::roomiest;
+    any.first = true;
+    any.most_seconds = wanted_.most_seconds;
+    const Found found = best_first(evaluator_, frames, options_, any, kPushEffort);
+    if (!found.best || found.best->candidate.sequence > wanted_.most) return false;
+    const Candidate& c = found.best->candidate;
+    if (time_share(c) > 1) return false;
+    const int64_t before = found_.fits.candidate.sequence;
+    Hope hope{shape_of(c, options_), c.sequence, true, c};
+    hope.ops = ops_estimate(evaluator_.request(c));
+    extend(hope);
+    return found_.fits.candidate.sequence > before;
   }
 
   // What the least length needs at least, where not even that fits.

@@ -17,7 +17,6 @@ namespace longspan {
 
 struct LongestFound {
   Scored fits;        ///< sequence 0: none does
-  FrameShape shape;   ///< of `fits`
   Candidate refused;  ///< the next length of its shape, or the least of all where nothing fits
   int64_t step = 0;   ///< tokens between the two
   int64_t bound = 0;  ///< no candidate of the space is longer
@@ -25,7 +24,7 @@ struct LongestFound {
 
 struct LongestWanted {
   int64_t granule = 256;               ///< steps are multiples of this where a shape's unit is less
-  int64_t most = int64_t{1} << 27;     ///< tokens, beyond which nothing is asked
+  int64_t most = int64_t{1} << 28;     ///< tokens, beyond which nothing is asked
   double most_seconds = 1e300;         ///< of a step
   double least_tokens_per_second = 0;  ///< of all ranks together
 };

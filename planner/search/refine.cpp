@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "planner/program/ops_estimate.h"
+#include "planner/evaluate/evaluate.h"
 #include "planner/search/frame_choice.h"
 #include "planner/search/steps.h"
 #include "planner/strategy/knobs.h"
@@ -134,7 +134,7 @@ class Refinement {
   }
   // Packing may lose what the estimate leaves: a small program is laid out before it is built on.
   bool fits(const Candidate& c) {
-    const int64_t ops = ops_estimate(evaluator_.request(c));
+    const int64_t ops = ops_of_all_positions(evaluator_.request(c));
     if (ops > kLaidOutOps) return true;
     last_work_ -= kLayoutWork * ops;
     return evaluator_.overflow(evaluator_.arenas(c)) == 0;
@@ -234,9 +234,10 @@ class Refinement {
                whole_b = b.block_tokens == best_.candidate.sequence / p.ring;
     const bool block = chunk ? whole_a != whole_b : a.block_tokens != b.block_tokens;
     if (chunk && (chunks > 2.1 || chunks < 0.48)) return false;
-    const int differences =
-        (schedule ? 1 : 0) + (chunk ? 1 : 0) + (block ? 1 : 0) + (a.kv != b.kv ? 1 : 0) + (a.idle != b.idle ? 1 : 0) +
-        (a.backward_order != b.backward_order ? 1 : 0) + (a.head_groups != b.head_groups ? 1 : 0);
+    const int differences = (schedule ? 1 : 0) + (chunk ? 1 : 0) + (block ? 1 : 0) +
+                            (a.kv != b.kv ? 1 : 0) + (a.idle != b.idle ? 1 : 0) +
+                            (a.backward_order != b.backward_order ? 1 : 0) +
+                            (a.head_groups != b.head_groups ? 1 : 0);
     return differences <= 1;
   }
 
@@ -274,7 +275,7 @@ class Refinement {
                      [](const Step& a, const Step& b) { return a.measure < b.measure; });
     for (size_t i = 0; i < std::min(kLooks, steps.size()) && exact_ > 0 && ops_ > 0; ++i) {
       const Candidate& c = steps[i].candidate;
-      ops_ -= ops_estimate(evaluator_.request(c));
+      ops_ -= ops_of_all_positions(evaluator_.request(c));
       const Score score = ranking_.exact(c);
       if (ranking_.admits(score)) {
         seen_.push_back({c, score, true});

@@ -143,8 +143,13 @@ class Search {
         frames_of(model_, hw_, sequence_, space_, {true, kMostListedOps});
     Found found = best_first(evaluator_, listed, space_, any, kLastEffort, progress_);
     if (found.best) return found;
-    // Programs too large to list are the last resort: the engine does not run them.
-    const std::vector<Candidate> all = frames_of(model_, hw_, sequence_, space_, {true, kMostPricedOps});
+    // Programs too large to list are the last resort: the engine does not run them. Of a pipeline
+    // each stage would be one.
+    std::vector<Candidate> all = frames_of(model_, hw_, sequence_, space_, {true, kMostPricedOps});
+    std::erase_if(all, [&](const Candidate& c) {
+      return c.strategy.parallel.has_pipeline() &&
+             ops_estimate(evaluator_.request(c)) > kMostListedOps;
+    });
     if (all.size() == listed.size()) return found;
     Found last = best_first(evaluator_, all, space_, any, kLastEffort, progress_);
     return last.best || last.nearest ? last : found;
@@ -159,8 +164,9 @@ class Search {
     if (longest.sequence < sequence_) return;
     for (const int64_t length : {sequence_, sequence_ + sequence_ / 64, longest.sequence}) {
       const std::optional<Candidate> c =
-          length == longest.sequence ? longest
-                                     : at_length(longest, reached.shape, length, model_, space_);
+          length == longest.sequence
+              ? longest
+              : at_length(longest, shape_of(longest, space_), length, model_, space_);
       if (!c || c->sequence > sequence_ + sequence_ / 16 || !evaluator_.fits(*c)) continue;
       found.best = Scored{*c, evaluator_.exact(*c), true};
       return;
@@ -170,7 +176,8 @@ class Search {
   // The fastest of the layout and the chunk that something was found to fit with.
   Found faster_of(const Found& any) {
     const Candidate& c = any.best->candidate;
-    std::vector<Candidate> alike = frames_of(model_, hw_, sequence_, space_, {false, kMostPricedOps});
+    std::vector<Candidate> alike =
+        frames_of(model_, hw_, sequence_, space_, {false, kMostPricedOps});
     std::erase_if(alike, [&](const Candidate& other) {
       Parallel p = other.strategy.parallel;
       p.zero = c.strategy.parallel.zero;

@@ -64,7 +64,7 @@ struct QuestionOptions {
 
 struct MaxSequenceOptions : QuestionOptions {
   int64_t granule = 256;               // unchunked presets grow in these steps
-  int64_t longest = int64_t{1} << 27;  // do not look beyond
+  int64_t longest = int64_t{1} << 28;  // do not look beyond
 };
 
 /// The longest sequence of one preset, or of the whole knob space for "auto". Exact: a program of

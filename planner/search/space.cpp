@@ -347,8 +347,7 @@ FrameShape shape_of(const Candidate& c, const SpaceOptions& options) {
   const int64_t slices = p.tensor > 1 ? 1 : p.pipeline.slices;
   shape.chunk_tokens = options.chunk_tokens;
   shape.chunks = c.sequence / (s.chunk_tokens * rings_of(p) * slices);
-  shape.block_parts =
-      s.block_tokens == s.chunk_tokens ? 0 : c.sequence / p.ring / s.block_tokens;
+  shape.block_parts = s.block_tokens == s.chunk_tokens ? 0 : c.sequence / p.ring / s.block_tokens;
   shape.head_groups = s.head_groups;
   shape.kv = s.kv;
   shape.idle = s.idle;

@@ -8,7 +8,7 @@ namespace longspan::testing {
 namespace {
 
 constexpr double kMostOps = 1.5e6;
-constexpr int64_t kLongest = int64_t{1} << 27;  // MaxSequenceOptions::longest
+constexpr int64_t kLongest = int64_t{1} << 28;  // MaxSequenceOptions::longest
 
 bool small_enough(const Examiner& examiner, const Answering& answer) {
   return answer.tokens <= kLongest &&
