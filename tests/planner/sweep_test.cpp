@@ -192,6 +192,7 @@ TEST_CASE("the fewest devices: a plan fits them, and nothing fits the next small
     // chunks are many only what its bounds leave a chance.
     Plan plan = found.best;
     plan.hardware = with_devices(hw, fewer.devices);
+    plan.sequence = sequence;  // the best may be padded
     for (const Parallel& grid : grids(model, plan.hardware, {})) {
       for (const int64_t count : {1, 2, 4, 8, 16, 32, 64}) {
         const int64_t share = sequence / grid.ring, chunk = share / count;
