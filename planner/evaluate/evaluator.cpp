@@ -423,6 +423,8 @@ Score Evaluator::fast(const Candidate& c) {
       e = too_large(limits_);
     }
   }
+  // What is extrapolated may err; a bound does not.
+  e.step_seconds = std::max(e.step_seconds, demand(c).step_seconds());
   return score_of(c, e, overflow(e.peak_bytes));
 }
 

@@ -44,24 +44,21 @@ struct Measures {
   }
 };
 
-// Kinds that only some samples have (the ends of what is long enough to have a middle) are lines
-// through those that do.
-std::vector<Measures::Peak> fold_peaks(const Dimension& dimension,
-                                       const std::array<Measures, 3>& samples) {
-  const int last = dimension.count - 1;
-  std::vector<Measures::Peak> result = samples[last].peaks;
-  const std::vector<Measures::Peak>& before = samples[last - 1].peaks;
-  const double beyond = static_cast<double>(dimension.extent - dimension.samples[last]) /
-                        static_cast<double>(dimension.samples[last] - dimension.samples[last - 1]);
-  auto other = before.begin();
-  for (Measures::Peak& peak : result) {
-    while (other != before.end() && other->kind < peak.kind) ++other;
-    if (other == before.end() || other->kind != peak.kind) continue;
+// Adds to the peaks of the largest sample what it lacks of the real extent: `beyond` times what it
+// has more than a smaller one. Kinds that only one of them has (the ends of what is long enough to
+// have a middle) stay.
+void extend_peaks(std::vector<Measures::Peak>& peaks, const std::vector<Measures::Peak>& largest,
+                  const std::vector<Measures::Peak>& smaller, double beyond) {
+  auto own = largest.begin();
+  auto other = smaller.begin();
+  for (Measures::Peak& peak : peaks) {
+    while (own->kind < peak.kind) ++own;
+    while (other != smaller.end() && other->kind < peak.kind) ++other;
+    if (other == smaller.end() || other->kind != peak.kind) continue;
     for (int tier = 0; tier < kTierCount; ++tier) {
-      peak.bytes[tier] += beyond * (peak.bytes[tier] - other->bytes[tier]);
+      peak.bytes[tier] += beyond * (own->bytes[tier] - other->bytes[tier]);
     }
   }
-  return result;
 }
 
 using Samples = std::array<Measures, 3>;
@@ -74,22 +71,20 @@ double grown(const Dimension& dimension, const Samples& samples, int points, Fig
   return dimension.extrapolate(values, points);
 }
 
-void fold_busy(const Dimension& dimension, const Samples& samples, int points, Measures& result) {
-  for (int phase = 0; phase < phase_count; ++phase) {
-    for (int stream = 0; stream < kStreamCount; ++stream) {
-      result.busy[phase][stream] = grown(dimension, samples, points,
-                                         [=](const Measures& m) { return m.busy[phase][stream]; });
-    }
-  }
-}
-
 // The samples along the sequence, folded into the values at its real extent.
 Measures fold_repeats(const Dimension& dimension, Samples& samples) {
   if (dimension.count == 1) return std::move(samples[0]);
   const Measures& last = samples[dimension.count - 1];
   Measures result;
-  result.peaks = fold_peaks(dimension, samples);
-  fold_busy(dimension, samples, 3, result);
+  const Measures& before = samples[dimension.count - 2];
+  result.peaks = last.peaks;
+  extend_peaks(result.peaks, last.peaks, before.peaks, dimension.beyond());
+  for (int phase = 0; phase < phase_count; ++phase) {
+    for (int stream = 0; stream < kStreamCount; ++stream) {
+      result.busy[phase][stream] =
+          grown(dimension, samples, 3, [=](const Measures& m) { return m.busy[phase][stream]; });
+    }
+  }
   for (int phase = 0; phase < phase_count; ++phase) {
     const auto excess = [=](const Measures& m) { return m.seconds[phase] - m.most_busy(phase); };
     const bool same = result.busiest(phase) == last.busiest(phase);
@@ -99,15 +94,24 @@ Measures fold_repeats(const Dimension& dimension, Samples& samples) {
   return result;
 }
 
-// Likewise of layers and of micro-batches.
-Measures fold_alike(const Dimension& dimension, Samples& samples) {
-  if (dimension.count == 1) return std::move(samples[0]);
-  Measures result;
-  result.peaks = fold_peaks(dimension, samples);
-  fold_busy(dimension, samples, 2, result);
-  for (int phase = 0; phase < phase_count; ++phase) {
-    result.seconds[phase] =
-        grown(dimension, samples, 2, [=](const Measures& m) { return m.seconds[phase]; });
+// A smaller sample, and how many times its difference to the largest one is missing from that.
+struct Smaller {
+  const Measures& measures;
+  double beyond;
+};
+
+// The largest sample of layers or of microbatches, which repeat exactly, at the real extents.
+Measures fold_alike(const Measures& largest, const std::vector<Smaller>& smaller) {
+  Measures result = largest;
+  for (const auto& [other, beyond] : smaller) {
+    extend_peaks(result.peaks, largest.peaks, other.peaks, beyond);
+    for (int phase = 0; phase < phase_count; ++phase) {
+      for (int stream = 0; stream < kStreamCount; ++stream) {
+        result.busy[phase][stream] +=
+            beyond * (largest.busy[phase][stream] - other.busy[phase][stream]);
+      }
+      result.seconds[phase] += beyond * (largest.seconds[phase] - other.seconds[phase]);
+    }
   }
   return result;
 }
@@ -211,16 +215,23 @@ bool layers_differ(const ShrunkenProgram& sample, const Timeline& timeline) {
     double least = 1e300, most = 0, sum = 0;
     int64_t count = 0;
   };
-  std::array<Spread, 2> spreads;  // upwards, downwards
+  // Of each run of layers, upwards and downwards.
+  std::vector<std::array<Spread, 2>> spreads(static_cast<size_t>(sample.run_of_layer.back() + 1));
   const int64_t layers = sample.program.model.layers;
+  const auto is_within = [&](int layer) {  // with neighbours that are like it on both sides
+    if (layer <= 0 || layer >= layers - 1) return false;
+    const int* const run = sample.run_of_layer.data() + layer;
+    return run[-1] == run[0] && run[1] == run[0];
+  };
   int layer = -1;
   double begin = 0;
   for (const Queued& chain : sample.chains->queues[static_cast<int>(Stream::compute)]) {
     const int next = sample.layer_of_chain[chain.op];
     if (next == layer || next < 0) continue;
     const double now = timeline.spans[chain.op].start;
-    if (layer > 0 && layer < layers - 1 && std::abs(next - layer) == 1) {
-      Spread& spread = spreads[next < layer ? 1 : 0];
+    if (is_within(layer) && std::abs(next - layer) == 1) {
+      const auto run = static_cast<size_t>(sample.run_of_layer[static_cast<size_t>(layer)]);
+      Spread& spread = spreads[run][next < layer ? 1 : 0];
       spread.least = std::min(spread.least, now - begin);
       spread.most = std::max(spread.most, now - begin);
       spread.sum += now - begin;
@@ -230,10 +241,12 @@ bool layers_differ(const ShrunkenProgram& sample, const Timeline& timeline) {
     begin = now;
   }
   double apart = 0, mean = 0;
-  for (const Spread& spread : spreads) {
-    if (spread.count == 0) continue;
-    apart += spread.most - spread.least;
-    mean += spread.sum / static_cast<double>(spread.count);
+  for (const std::array<Spread, 2>& of_run : spreads) {
+    for (const Spread& spread : of_run) {
+      if (spread.count == 0) continue;
+      apart += spread.most - spread.least;
+      mean += spread.sum / static_cast<double>(spread.count);
+    }
   }
   return apart > kUneven * mean;
 }
@@ -289,7 +302,7 @@ ShrunkenPrograms& FastPath::State::find(const StepRequest& request, Purpose purp
     known_ops += wanted.ops;
     found = std::move(wanted);
   } else {
-    found.layers.extent = wanted.layers.extent;
+    found.layers = std::move(wanted.layers);
     found.repeats.extent = wanted.repeats.extent;
     found.batches.extent = wanted.batches.extent;
   }
@@ -303,10 +316,12 @@ Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, b
   // Durations of all shapes, by repeat sample: a block's length follows from it unless blocks are
   // what repeats.
   std::array<std::vector<double>, 3> durations;
-  Samples by_batch{}, by_layer{}, by_repeat{};
+  Samples by_repeat{};
+  std::vector<Measures> by_batch;
   auto sample = t.samples.begin();
   for (int b = 0; b < t.batches.count; ++b) {
-    for (int l = 0; l < t.layers.count; ++l) {
+    std::vector<Measures> by_layers;
+    for (int l = 0; l < t.layers.samples(); ++l) {
       for (int r = 0; r < t.repeats.count; ++r, ++sample) {
         Program& program = sample->program;
         const int64_t layers = program.model.layers;
@@ -328,18 +343,22 @@ Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, b
           const Timeline timeline =
               simulate(chains.queues, durations_of(chains, all), cost.interference());
           measure_time(*sample, timeline, m);
-          uneven |= t.layers.count > 1 && layers_differ(*sample, timeline);
+          uneven |= !t.layers.is_whole() && layers_differ(*sample, timeline);
         }
         by_repeat[r] = std::move(m);
       }
-      by_layer[l] = fold_repeats(t.repeats, by_repeat);
+      by_layers.push_back(fold_repeats(t.repeats, by_repeat));
     }
-    by_batch[b] = fold_alike(t.layers, by_layer);
+    std::vector<Smaller> smaller;
+    for (int l = 1; l < t.layers.samples(); ++l) {
+      smaller.push_back({by_layers[static_cast<size_t>(l)], t.layers.beyond(l)});
+    }
+    by_batch.push_back(fold_alike(by_layers[0], smaller));
   }
+  if (t.batches.count == 1) return by_batch[0];
+  Measures result = fold_alike(by_batch[1], {{by_batch[0], t.batches.beyond()}});
   // Memory does not depend on how many microbatches come after the second.
-  std::vector<Measures::Peak> peaks = by_batch[t.batches.count - 1].peaks;
-  Measures result = fold_alike(t.batches, by_batch);
-  result.peaks = std::move(peaks);
+  result.peaks = by_batch[1].peaks;
   return result;
 }
 

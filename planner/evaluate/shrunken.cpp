@@ -1,6 +1,8 @@
 #include "planner/evaluate/shrunken.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "base/units.h"
 #include "planner/program/ops_estimate.h"
@@ -30,13 +32,42 @@ constexpr int kRepeatSamples = 3;
 constexpr int64_t kExactRepeats = 64;
 constexpr int64_t kExactPairedRepeats = 24;  // ops grow with pairs of chunks
 constexpr int64_t kExactRepeatsForMemory = 6;
+constexpr int64_t kExactBatches = 5;  // as many as two samples have in all
 
-bool is_fractional(const Strategy& s) {
-  for (const SavedPolicy* p :
-       {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
-    if (p->fraction < 1) return true;
+constexpr SavedPolicy Strategy::*const kPolicies[] = {&Strategy::layer_input, &Strategy::qkv,
+                                                      &Strategy::attention_out,
+                                                      &Strategy::mlp_input, &Strategy::mlp_inner};
+
+// How many of the layers a policy covers; those are the first.
+int64_t covered(const SavedPolicy& policy, int64_t layers) {
+  if (policy.where == Saved::keep) return layers;
+  const auto count = static_cast<int64_t>(std::ceil(policy.fraction * static_cast<double>(layers)));
+  return std::min(layers, count);
+}
+
+// The lengths of the runs of layers that save alike.
+std::vector<int64_t> runs_of(const Strategy& s, int64_t layers) {
+  std::vector<int64_t> ends = {layers};
+  for (const auto policy : kPolicies) ends.push_back(covered(s.*policy, layers));
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  for (size_t i = ends.size(); i-- > 1;) ends[i] -= ends[i - 1];
+  return ends;
+}
+
+// The strategy for a model whose runs have other lengths.
+Strategy with_runs(Strategy s, int64_t layers, const std::vector<int64_t>& lengths) {
+  const std::vector<int64_t> runs = runs_of(s, layers);
+  const auto all = static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+  for (const auto policy : kPolicies) {
+    SavedPolicy& own = s.*policy;
+    const int64_t covers = covered(own, layers);
+    int64_t shorter = 0, end = 0;
+    for (size_t i = 0; end < covers; end += runs[i++]) shorter += lengths[i];
+    // Half a layer less than it covers, so that no rounding adds one.
+    own.fraction = covers == layers ? 1 : (static_cast<double>(shorter) - 0.5) / all;
   }
-  return false;
+  return s;
 }
 
 // How many units of every tensor are live at one moment. Whole vectors of them: comparing two is
@@ -84,8 +115,8 @@ struct ByOp {
   }
 };
 
-int kind_of_moment(const Op& op, int phase) {
-  return static_cast<int>(op.kind) * phase_count + phase;
+int kind_of_moment(const Op& op, int phase, int run) {
+  return (run * kOpKindCount + static_cast<int>(op.kind)) * phase_count + phase;
 }
 
 void find_phases(ShrunkenProgram& sample) {
@@ -105,7 +136,8 @@ void find_moments(ShrunkenProgram& sample) {
     std::array<std::vector<LiveCounts>, kTierCount> moments;
     std::array<int64_t, kTierCount> seen{};  // changes when this kind was last looked at
   };
-  std::vector<Found> found(phase_count * kOpKindCount);
+  const int runs = sample.run_of_layer.back() + 1;
+  std::vector<Found> found(static_cast<size_t>(phase_count * kOpKindCount * runs));
   std::array<int64_t, kTierCount> changes{1, 1, 1};  // of what is live
   int phase = forward_phase;
   for (size_t i = 0; i < program.ops.size(); ++i) {
@@ -117,7 +149,9 @@ void find_moments(ShrunkenProgram& sample) {
       ++live[static_cast<int>(b.tier)][static_cast<int>(b.tensor)];
       ++changes[static_cast<int>(b.tier)];
     }
-    Found& of_kind = found[kind_of_moment(op, phase)];
+    const auto layer = static_cast<size_t>(op.layer);  // huge where an op is of none
+    const int run = layer < sample.run_of_layer.size() ? sample.run_of_layer[layer] : 0;
+    Found& of_kind = found[static_cast<size_t>(kind_of_moment(op, phase, run))];
     std::array<bool, kTierCount> falls{};
     for (int32_t n = ends.starts[i]; n < ends.starts[i + 1]; ++n) {
       falls[static_cast<int>(program.buffers[ends.ids[n]].tier)] = true;
@@ -182,6 +216,40 @@ Dimension Dimension::sampled(int64_t extent, int64_t first, int samples, int64_t
   return dimension;
 }
 
+double Dimension::beyond() const {
+  const int64_t largest = samples[count - 1];
+  return static_cast<double>(extent - largest) / static_cast<double>(largest - samples[count - 2]);
+}
+
+int64_t LayerRuns::extent() const {
+  int64_t sum = 0;
+  for (const Dimension& run : runs) sum += run.extent;
+  return sum;
+}
+
+int LayerRuns::samples() const {
+  int count = 1;
+  for (const Dimension& run : runs) count += run.count - 1;
+  return count;
+}
+
+const Dimension& LayerRuns::shortened(int sample) const {
+  auto run = runs.begin();
+  while (run->count == 1 || --sample > 0) ++run;
+  return *run;
+}
+
+std::vector<int64_t> LayerRuns::lengths(int sample) const {
+  const Dimension* const shorter = sample == 0 ? nullptr : &shortened(sample);
+  std::vector<int64_t> lengths;
+  for (const Dimension& run : runs) {
+    lengths.push_back(run.samples[&run == shorter ? 0 : run.count - 1]);
+  }
+  return lengths;
+}
+
+double LayerRuns::beyond(int sample) const { return shortened(sample).beyond(); }
+
 double Dimension::extrapolate(const std::array<double, 3>& values, int points) const {
   const int first = std::max(0, count - points);
   double sum = 0;
@@ -196,6 +264,41 @@ double Dimension::extrapolate(const std::array<double, 3>& values, int points) c
   }
   return sum;
 }
+
+namespace {
+
+// Differences between samples of a few chunks are small, and what makes many chunks of them makes
+// noise of them: with runs that differ, all layers are then in the sample.
+LayerRuns layers_of(const StepRequest& request, Purpose purpose, const Dimension& repeats) {
+  const bool with_time = purpose != Purpose::memory, uneven = purpose == Purpose::uneven_time;
+  const int64_t extent = request.model.layers;
+  const int64_t of_layer = ops_estimate(request) / extent + 1;
+  LayerRuns whole, layers;
+  int64_t in_samples = 0;
+  for (const int64_t run : runs_of(request.strategy, extent)) {
+    whole.runs.push_back(Dimension::exact(run));
+    if (with_time) {
+      const int64_t period = uneven ? kUnevenPeriod : kLayersApart;
+      const int64_t many = kSampleOps / of_layer / 2;
+      const int64_t fewest = std::max(kFewestLayers, many);
+      const int64_t apart =
+          round_up(std::max(uneven ? kUnevenLayersApart : kLayersApart, many), period);
+      const int64_t first = fewest + std::max<int64_t>(0, run - fewest) % period;
+      layers.runs.push_back(Dimension::sampled(run, first, kLayerSamples, apart));
+    } else {
+      layers.runs.push_back(Dimension::sampled(run, kFewestLayers, kLayerSamples));
+    }
+  }
+  for (int sample = 0; sample < layers.samples(); ++sample) {
+    for (const int64_t run : layers.lengths(sample)) in_samples += run;
+  }
+  const int64_t exact_ops = uneven ? kUnevenExactOps : kExactOps;
+  if (with_time && extent * of_layer <= exact_ops) return whole;
+  const bool noisy = with_time && repeats.count > 1;
+  return layers.runs.size() > 1 && (noisy || in_samples > extent) ? whole : layers;
+}
+
+}  // namespace
 
 ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
   const bool with_time = purpose != Purpose::memory;
@@ -223,25 +326,10 @@ ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
   shrunken.repeats = whole ? Dimension::exact(repeats)
                            : Dimension::sampled(repeats, ring ? round_up(from, 2) : from,
                                                 with_time ? kRepeatSamples : 2, ring ? 2 : 1);
-  // Layers that differ from each other are all kept.
-  const int64_t extent = request.model.layers;
-  const int64_t of_layer = ops_estimate(request) / extent + 1;
-  const bool uneven = purpose == Purpose::uneven_time;
-  const int64_t exact_ops = uneven ? kUnevenExactOps : kExactOps;
-  if (is_fractional(s) || (with_time && extent * of_layer <= exact_ops)) {
-    shrunken.layers = Dimension::exact(extent);
-  } else if (with_time) {
-    const int64_t period = uneven ? kUnevenPeriod : kLayersApart;
-    const int64_t many = kSampleOps / of_layer / 2;
-    const int64_t fewest = std::max(kFewestLayers, many);
-    const int64_t apart =
-        round_up(std::max(uneven ? kUnevenLayersApart : kLayersApart, many), period);
-    shrunken.layers =
-        Dimension::sampled(extent, fewest + (extent - fewest) % period, kLayerSamples, apart);
-  } else {
-    shrunken.layers = Dimension::sampled(extent, kFewestLayers, kLayerSamples);
-  }
-  shrunken.batches = Dimension::sampled(request.micro_batches, with_time ? 2 : 1, 2);
+  shrunken.layers = layers_of(request, purpose, shrunken.repeats);
+  shrunken.batches = with_time && request.micro_batches <= kExactBatches
+                         ? Dimension::exact(request.micro_batches)
+                         : Dimension::sampled(request.micro_batches, with_time ? 2 : 1, 2);
   return shrunken;
 }
 
@@ -260,16 +348,22 @@ Lengths sample_lengths(const StepRequest& request, const ShrunkenPrograms& shrun
 void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms& t) {
   t.has_lists = purpose != Purpose::memory;
   for (int b = 0; b < t.batches.count; ++b) {
-    for (int l = 0; l < t.layers.count; ++l) {
+    for (int l = 0; l < t.layers.samples(); ++l) {
+      const std::vector<int64_t> runs = t.layers.lengths(l);
       for (int r = 0; r < t.repeats.count; ++r) {
         StepRequest small = request;
-        small.model.layers = t.layers.samples[l];
+        small.strategy = with_runs(request.strategy, request.model.layers, runs);
+        small.model.layers = std::accumulate(runs.begin(), runs.end(), int64_t{0});
         small.micro_batches = t.batches.samples[b];
         const Lengths lengths = sample_lengths(request, t, t.repeats.samples[r]);
         small.sequence = lengths.sequence * request.strategy.parallel.ring;
         small.strategy.block_tokens = lengths.block;
         ShrunkenProgram& sample = t.samples.emplace_back();
         sample.program = build_program(small);
+        for (size_t run = 0; run < runs.size(); ++run) {
+          sample.run_of_layer.resize(sample.run_of_layer.size() + static_cast<size_t>(runs[run]),
+                                     static_cast<int>(run));
+        }
         find_phases(sample);
         if (t.is_whole()) {
           find_lives(sample);
@@ -291,7 +385,7 @@ void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms
 std::string key_of(const StepRequest& r, const ShrunkenPrograms& t) {
   const Strategy& s = r.strategy;
   std::string key;
-  append_list_key(s, key);
+  append_list_key(with_runs(s, r.model.layers, t.layers.lengths(0)), key);
   const auto put = [&](int64_t value) {
     key.append(reinterpret_cast<const char*>(&value), sizeof value);
   };
@@ -304,9 +398,9 @@ std::string key_of(const StepRequest& r, const ShrunkenPrograms& t) {
   put(static_cast<int64_t>(r.dtype));
   put(t.repeats_blocks ? s.block_tokens / s.chunk_tokens : 0);
   put(kv_groups(r.model, lengths_of(s, r.sequence)));
-  for (const Dimension* d : {&t.layers, &t.repeats, &t.batches}) {
-    put(10 * d->samples[d->count - 1] + d->count);
-  }
+  std::vector<Dimension> all = t.layers.runs;
+  all.insert(all.end(), {t.repeats, t.batches});
+  for (const Dimension& d : all) put(10 * d.samples[d.count - 1] + d.count);
   return key;
 }
 

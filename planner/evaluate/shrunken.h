@@ -26,6 +26,8 @@ struct Dimension {
   static Dimension exact(int64_t extent) { return {extent, {extent, 0, 0}, 1}; }
   /// Sampled at first, first + stride, ... (`samples` of them).
   static Dimension sampled(int64_t extent, int64_t first, int samples, int64_t stride = 1);
+  /// How often the difference between the two largest samples is missing from the largest.
+  double beyond() const;
   /// The value at the real extent of the polynomial through the last `points` samples' values.
   double extrapolate(const std::array<double, 3>& values, int points) const;
 };
@@ -40,9 +42,9 @@ struct LiveUnits {
 };
 using Moment = std::vector<LiveUnits>;
 
-/// Moments of one kind: the same op in the same part of a step, at either end of the layers and of
-/// the repeats or within. Along a dimension a kind's peak is a straight line, while the largest of
-/// all peaks may be of one kind in a sample and of another at the real extent.
+/// Moments of one kind: the same op in the same part of a step and the same run of layers. Along a
+/// dimension a kind's peak is a straight line, while the largest of all peaks may be of one kind in
+/// a sample and of another at the real extent.
 struct Moments {
   int kind = 0;
   /// Those that no other of this kind exceeds in every tensor: the kind's peak is at one of them.
@@ -63,21 +65,42 @@ struct ShrunkenProgram {
   std::array<std::array<int32_t, phase_count + 1>, kStreamCount> first_chain{};
   std::array<int32_t, phase_count> opening{};  // the chain each phase begins with
   std::vector<int32_t> layer_of_chain;
-  std::vector<int> shapes;  // index of each of the program's shapes in the template's list
+  std::vector<int> run_of_layer;  // indices of LayerRuns::runs
+  std::vector<int> shapes;        // index of each of the program's shapes in the template's list
   std::array<int32_t, phase_count> first_op{};  // of each phase, in program order
   std::vector<Moments> moments;                 // by kind; none of a sample that is not shrunk
   std::vector<LifeEvent> lives;                 // in program order; of one that is not shrunk
 };
 
+/// The layers of a model, from the first on: runs in which all save the same, as a policy may cover
+/// only the first layers. Every run is a dimension; the largest sample has the larger extent of all
+/// of them, and each other the smaller of one.
+struct LayerRuns {
+  std::vector<Dimension> runs;
+
+  int64_t extent() const;  ///< the model's
+  /// Whether all layers are in every sample.
+  bool is_whole() const { return samples() == 1; }
+  int samples() const;
+  /// Layers of each run in a sample; sample 0 is the largest.
+  std::vector<int64_t> lengths(int sample) const;
+  /// How often the difference between sample 0 and this one is missing from sample 0.
+  double beyond(int sample) const;
+
+ private:
+  const Dimension& shortened(int sample) const;
+};
+
 /// All samples of one strategy.
 struct ShrunkenPrograms {
-  Dimension layers, repeats, batches;
-  std::vector<ShrunkenProgram> samples;  // batch-major, then layer, then repeat
+  LayerRuns layers;
+  Dimension repeats, batches;
+  std::vector<ShrunkenProgram> samples;  // batch-major, then layers, then repeat
   std::vector<OpShape> shapes;           // of all samples, each once
   bool repeats_blocks = false;           // what repeats: blocks, or the chunks of the one block
   int64_t ops = 0;                       // that all samples were lowered to
   bool has_lists = false;                // or chains; not of samples for memory
-  bool is_whole() const { return layers.count * repeats.count * batches.count == 1; }
+  bool is_whole() const { return layers.is_whole() && repeats.count * batches.count == 1; }
 };
 
 /// What samples are for. Time depends on more than memory does: samples for it are larger, and good
