@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <queue>
 #include <set>
-#include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "planner/evaluate/evaluate.h"
+#include "planner/search/frame_queue.h"
+#include "planner/search/memory_margin.h"
 #include "planner/search/refine.h"
+#include "planner/search/steps.h"
 
 namespace longspan {
 namespace {
@@ -19,57 +19,37 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kNvme = static_cast<int>(Tier::nvme);
 
 // Bounds see less memory than programs need, and packing loses some: the first rounding of a frame
-// leaves room for that. Where candidates turn out too large it leaves more.
+// leaves room for that, until it is known what others needed. Where candidates turn out too large
+// it leaves more.
 constexpr double kFirstRoom = 0.96;
-constexpr double kNearly = 0.5;  // beyond the limits: what may fit with nothing copied ahead
+constexpr double kLessRoom = 0.99;  // at least, where the same candidate was rounded to again
+constexpr double kNearly = 0.5;     // beyond the limits: what may fit with nothing copied ahead
 // What is this much slower than the best is looked at in one rounding only.
 constexpr double kClose = 1.03;
 // The first frame of a kind that is not this much slower tries so many placements of states.
 constexpr double kSpread = 1.25;
 constexpr size_t kStates = 6;
-// Every look at a kind of frame puts its like back by this part, so that other kinds get theirs.
-constexpr double kTired = 0.004;
-// Of what the best kind of a layout took, in what was expected: another kind may be better.
-constexpr double kOtherKind = 0.95;
-constexpr double kTiredOfMemory = 0.1;  // where packing decides more than bounds
 // Files are tried where they promise to be worth it.
 constexpr double kFilesPromise = 0.004;
 // Layouts and kinds whose best is within this are refined too.
 constexpr double kNear = 1.3;
+constexpr int64_t kSmallOps = 100'000;  // of a program that is laid out on the way
+constexpr int kRepairs = 4;             // of candidates that do not fit when they are laid out
+constexpr int kRepairLooks = 24;
+constexpr double kRepaired = 1.05;  // times what the candidate would have taken
+constexpr double kStartEstimates = 60;
 constexpr int kStartLooks = 5;  // layouts, until one fits
 constexpr size_t kFinalists = 2;
-
-// A frame that waits.
-struct Waiting {
-  double key = 0;  // what is expected of it, in the goal's measure
-  size_t frame = 0;
-  bool relaxed = false, nvme = false;
-};
-struct Later {
-  bool operator()(const Waiting& a, const Waiting& b) const {
-    return a.key != b.key ? a.key > b.key : a.frame > b.frame;
-  }
-};
+// All of the effort is spent where so much may be gained, and less in proportion.
+constexpr double kMuchToGain = 0.03;
+constexpr double kLeastEffort = 0.1, kMostEffort = 4;
 
 // What is known of a frame.
 struct FrameState {
-  double bound = kInfinity;                     // in the goal's measure; infinite: none fits
-  double expected[2] = {kInfinity, kInfinity};  // without and with files
+  double bound = kInfinity;  // in the goal's measure; infinite: none fits
+  // Without and with files:
   Room room[2] = {{kFirstRoom, 1, 0}, {kFirstRoom, 1, 1}};
   int attempts[2] = {0, 0};
-};
-
-// Frames that overlap alike: what one has taken, in what was expected, says what the others will.
-using Kind = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string_view, int64_t,
-                        int64_t, int64_t, int64_t>;
-// Layouts of ranks, with their schedule.
-using LayoutKey =
-    std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string_view, int64_t, int64_t>;
-// Times that arenas were larger than live bytes, per tier: the least that was seen of a layout.
-using Packing = std::array<double, kTierCount>;
-struct Learned {
-  double ratio = kInfinity;
-  int64_t looks = 0;
 };
 
 class BestFirst {
@@ -83,16 +63,17 @@ class BestFirst {
         ranking_(evaluator, wanted),
         effort_(effort),
         ops_(effort.exact_ops),
-        states_(frames.size()) {}
+        first_work_(evaluator.work()),
+        states_(frames.size()),
+        queue_(frames, wanted.goal),
+        margin_(evaluator) {}
 
   Found run(const std::function<void(int64_t, int64_t)>& progress) {
     enqueue();
-    const int64_t begin = evaluator_.work();
+    double share = 1;
     for (int64_t steps = 0; !queue_.empty(); ++steps) {
-      // Where nothing fits yet, it takes longer to say that nothing does.
-      const int64_t more = seen_.empty() ? 4 : 1;
-      if (estimated_ >= more * effort_.evaluations) break;
-      if (evaluator_.work() - begin >= more * effort_.work) break;
+      if (steps % 64 == 0 || seen_.empty() || share > 1) share = share_of_effort();
+      if (is_spent(share)) break;
       if (progress && steps % 64 == 0) progress(estimated_, effort_.evaluations);
       if (wanted_.first && !seen_.empty()) {
         int looks = effort_.exact;
@@ -115,6 +96,26 @@ class BestFirst {
     bool dropped = false;  // fits by its live bytes, but hardly when it is packed
   };
 
+  double least_bound() const {
+    double least = kInfinity;
+    for (const FrameState& state : states_) least = std::min(least, state.bound);
+    return least;
+  }
+  // Where bounds leave little to gain, little is done for it; where nothing fits yet, it takes
+  // longer to say that nothing does.
+  double share_of_effort() const {
+    if (seen_.empty()) return kMostEffort;
+    if (wanted_.goal != Goal::fastest) return 1;
+    const double best = found_.best ? weighed(found_.best->score) : incumbent_;
+    return std::clamp((1 - least_bound() / best) / kMuchToGain, kLeastEffort, 1.0);
+  }
+  bool is_spent(double share) const {
+    const auto beyond = [&](int64_t done, int64_t of) {
+      return static_cast<double>(done) >= share * static_cast<double>(of);
+    };
+    return beyond(estimated_, effort_.evaluations) ||
+           beyond(evaluator_.work() - first_work_, effort_.work);
+  }
   double weighed(const Score& score) const { return ranking_.weighed(score); }
   bool allowed(const Score& score) const { return ranking_.admits(score); }
   double most_seconds(size_t frame) const {
@@ -122,45 +123,29 @@ class BestFirst {
     return std::min(wanted_.most_seconds, wanted_.most_seconds_per_sequence * sequences);
   }
 
-  static LayoutKey layout_of(const Candidate& c) {
-    const Parallel& p = c.strategy.parallel;
-    return {p.data,
-            p.tensor,
-            p.ring,
-            p.ulysses,
-            p.pipeline.stages,
-            p.pipeline.schedule,
-            p.pipeline.virtual_stages,
-            p.pipeline.slices};
-  }
-  // An estimate with what packing is known to add in its layout.
-  Score packed(const Candidate& c, Score score) const {
-    const auto known = packing_.find(layout_of(c));
-    if (known == packing_.end() || score.overflow > 0) return score;
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      const double bytes = known->second[tier] * static_cast<double>(score.bytes[tier]);
-      score.bytes[tier] = static_cast<int64_t>(bytes);
-    }
-    score.overflow = evaluator_.overflow(score.bytes);
-    return score;
-  }
-  void learn_packing(const Candidate& c, const TierBytes& live, const TierBytes& arenas) {
-    const auto [known, fresh] = packing_.try_emplace(layout_of(c));
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      if (live[tier] == 0) continue;
-      const double times = static_cast<double>(arenas[tier]) / static_cast<double>(live[tier]);
-      double& least = known->second[tier];
-      least = fresh || least == 0 ? times : std::min(least, times);
-    }
-  }
   Score estimate(const Candidate& c) {
     ++estimated_;
     return ranking_.estimate(c);
   }
+  // With what packing adds: what would lead is laid out, where that takes no longer than the
+  // estimate.
+  Score packed(const Candidate& c, const Score& live) {
+    Score score = margin_.packed(c, live);
+    if (wanted_.goal != Goal::fastest || !allowed(score) || weighed(score) >= incumbent_) {
+      return score;
+    }
+    const int64_t ops = ops_of_all_positions(evaluator_.request(c));
+    if (ops > kSmallOps || ops_ < effort_.exact_ops / 2) return score;
+    ops_ -= ops;
+    score.bytes = evaluator_.arenas(c);
+    score.overflow = evaluator_.overflow(score.bytes);
+    margin_.learn_packing(c, live.bytes, score.bytes);
+    return score;
+  }
   Score exact(const Candidate& c, const Score& estimated) {
     ops_ -= ops_of_all_positions(evaluator_.request(c));
     const Score score = ranking_.exact(c);
-    learn_packing(c, estimated.bytes, score.bytes);
+    margin_.learn_packing(c, estimated.bytes, score.bytes);
     return score;
   }
 
@@ -179,8 +164,7 @@ class BestFirst {
       }
       FrameState& state = states_[i];
       state.bound = bound;
-      state.expected[0] = state.expected[1] = bound * evaluator_.expected_ratio(c);
-      queue_.push({state.expected[0], i, false, false});
+      queue_.push({i, bound * evaluator_.expected_ratio(c)});
     }
   }
 
@@ -194,52 +178,8 @@ class BestFirst {
     return held && held->microbatches <= limit;
   }
 
-  Kind kind_of(size_t frame) const {
-    const Candidate& c = frames_[frame];
-    const Parallel& p = c.strategy.parallel;
-    return {p.data,
-            p.tensor,
-            p.ring,
-            p.ulysses,
-            p.pipeline.stages,
-            p.pipeline.schedule,
-            p.pipeline.virtual_stages,
-            p.pipeline.slices,
-            c.sequence / c.strategy.chunk_tokens,
-            c.strategy.head_groups};
-  }
-  double key_of(const Waiting& waiting) const {
-    const double expected = states_[waiting.frame].expected[waiting.nvme ? 1 : 0];
-    const auto known = learned_.find(kind_of(waiting.frame));
-    if (known == learned_.end()) {
-      // Other kinds of its layout say something too.
-      const auto alike = learned_of_layout_.find(layout_of(frames_[waiting.frame]));
-      if (wanted_.goal != Goal::fastest || alike == learned_of_layout_.end()) return expected;
-      return expected * std::max(1.0, kOtherKind * alike->second);
-    }
-    const auto looks = static_cast<double>(known->second.looks);
-    if (wanted_.goal != Goal::fastest) return expected * (1 + kTiredOfMemory * looks);
-    return expected * known->second.ratio * (1 + kTired * looks);
-  }
-  void learn(const Waiting& waiting, double measured) {
-    const double expected = states_[waiting.frame].expected[waiting.nvme ? 1 : 0];
-    if (expected <= 0) return;
-    Learned& learned = learned_[kind_of(waiting.frame)];
-    learned.ratio = std::min(learned.ratio, measured / expected);
-    const auto [alike, fresh] =
-        learned_of_layout_.try_emplace(layout_of(frames_[waiting.frame]), measured / expected);
-    if (!fresh) alike->second = std::min(alike->second, measured / expected);
-    ++learned.looks;
-  }
-
   void visit() {
-    Waiting next = queue_.top();
-    queue_.pop();
-    if (const double key = key_of(next); key > next.key) {
-      next.key = key;
-      queue_.push(next);
-      return;
-    }
+    const Waiting next = queue_.pop();
     if (states_[next.frame].bound >= incumbent_ * (1 - wanted_.gap)) return;
     if (next.relaxed) {
       look(next);
@@ -262,20 +202,16 @@ class BestFirst {
     if (state.bound >= incumbent_ * (1 - wanted_.gap)) return;
     const double ratio =
         wanted_.goal == Goal::fastest ? evaluator_.expected_ratio(frames_[frame]) : 1;
+    double without_files = kInfinity;
     for (const bool nvme : {false, true}) {
       if (nvme && evaluator_.limits()[kNvme] == 0) continue;
       Room room = {1, 1, nvme ? 1.0 : 0.0};
       const Mixture likely = choice.expect(wanted_.goal, room, most_seconds(frame));
-      double& expected = state.expected[nvme ? 1 : 0];
-      if (likely.overflow > 0) {
-        expected = kInfinity;
-        continue;
-      }
-      expected = std::max(state.bound, likely.objective * ratio);
-      if (nvme && expected > state.expected[0] * (1 - kFilesPromise)) continue;
-      Waiting waiting{0, frame, true, nvme};
-      waiting.key = key_of(waiting);
-      queue_.push(waiting);
+      if (likely.overflow > 0) continue;
+      const double expected = std::max(state.bound, likely.objective * ratio);
+      if (nvme && expected > without_files * (1 - kFilesPromise)) continue;
+      if (!nvme) without_files = expected;
+      queue_.push({frame, expected, true, nvme});
     }
   }
 
@@ -297,6 +233,7 @@ class BestFirst {
     const Candidate first = looks.front();
     looks.push_back(with_depths(first, 1, 1));
     looks.push_back(with_depths(first, 4, 3));
+    looks.push_back(with_depths(first, 8, 4));
     // A stage has few layers, of which those at the ends differ: pairs differ more.
     if (first.strategy.parallel.has_pipeline()) looks.push_back(with_depths(first, 2, 4));
     return looks;
@@ -308,6 +245,8 @@ class BestFirst {
     const size_t way = waiting.nvme ? 1 : 0;
     Room& room = state.room[way];
     const FrameChoice choice = choice_of(waiting.frame);
+    std::optional<Candidate> last;  // that was too large
+    if (state.attempts[way] == 0) room = margin_.room_of(frames_[waiting.frame], room);
     for (; state.attempts[way] < effort_.attempts; ++state.attempts[way]) {
       bool any = false;
       double least_missing = kInfinity;
@@ -323,17 +262,18 @@ class BestFirst {
         state.attempts[way] = effort_.attempts;
       }
       // Where states live is what expectations know least about: the first of a kind tries several.
-      bool spread = wanted_.goal == Goal::fastest && !learned_.contains(kind_of(waiting.frame));
+      bool spread = wanted_.goal == Goal::fastest && !queue_.is_known(waiting.frame);
       size_t spread_end = 0;
       for (size_t i = 0; i < looks.size(); ++i) {
         const Candidate c = looks[i];
         if (known(c)) continue;
         const Score live = estimate(c), score = packed(c, live);
+        if (i == 0) margin_.learn_live(c, live.bytes);
         if (allowed(score)) {
           any = true;
           const double own = weighed(score);
           const bool close = own < incumbent_ * kClose;
-          learn(waiting, own);
+          queue_.learn(waiting, own);
           add(c, live, waiting);
           if (std::exchange(spread, false) && own < incumbent_ * kSpread) {
             for (const Rounded& r : choice.round_each(Group::states, wanted_.goal, room,
@@ -348,17 +288,23 @@ class BestFirst {
         if (score.overflow > 0 && score.overflow < least_missing) {
           least_missing = score.overflow;
           next = tightened(room, score.bytes, evaluator_.limits());
+          if (i == 0 && last && *last == c) {  // so little less room makes no difference
+            for (int tier = 0; tier < kTierCount; ++tier) {
+              if (next[tier] < room[tier]) next[tier] *= kLessRoom;
+            }
+          }
         }
+        if (i == 0) last = c;
         miss(c, score);
         if (any || i + 1 < spread_end) continue;
         // What is copied ahead may be what is too much.
         const Candidate bare = with_depths(c, 0, 0);
         if (score.overflow < kNearly && !(bare == c) && !known(bare)) {
           const Score own = estimate(bare);
-          if (allowed(packed(bare, own))) {
-            learn(waiting, weighed(own));
+          if (allowed(margin_.packed(bare, own))) {
+            queue_.learn(waiting, weighed(own));
             add(bare, own, waiting);
-            any = true;
+            any = wanted_.goal != Goal::fastest;  // with less kept it may be faster
           }
         }
         break;
@@ -390,7 +336,7 @@ class BestFirst {
     std::map<Kind, size_t> of_kind;
     for (size_t i = 0; i < seen_.size(); ++i) {
       if (!allowed(seen_[i].scored.score)) continue;
-      const auto [it, fresh] = of_kind.try_emplace(kind_of(seen_[i].from.frame), i);
+      const auto [it, fresh] = of_kind.try_emplace(kind_of(frames_[seen_[i].from.frame]), i);
       const auto own = [&](size_t of) { return weighed(seen_[of].scored.score); };
       if (!fresh && own(i) < own(it->second)) it->second = i;
     }
@@ -437,7 +383,7 @@ class BestFirst {
         continue;
       }
       // Others of its layout may have shown that this one packs into more than there is.
-      if (const Score likely = packed(candidate, best->scored.score); likely.overflow > 0) {
+      if (const Score likely = margin_.packed(candidate, best->scored.score); likely.overflow > 0) {
         best->dropped = true;
         look_again(from, likely.bytes);
         continue;
@@ -449,7 +395,31 @@ class BestFirst {
       if (allowed(score)) continue;
       miss(candidate, score);
       if (score.overflow == 0) continue;
+      if (wanted_.goal == Goal::fastest && repairs_-- > 0) repair(candidate, from);
       look_again(from, score.bytes);
+    }
+  }
+  // Packing differs from candidate to candidate by a tenth and more: what is alike in all but one
+  // knob may fit. REQUIRES: the best of what is seen, by the fast path.
+  void repair(const Candidate& c, const Waiting& from) {
+    const Steps steps(evaluator_.request(c).model, options_, evaluator_.limits()[kNvme] > 0);
+    const double promise = weighed(ranking_.estimate(c));
+    int looks = kRepairLooks;
+    for (int knob = 0; knob < Steps::knobs(); ++knob) {
+      for (const Candidate& like : steps.of(knob, c)) {
+        const int64_t ops = ops_of_all_positions(evaluator_.request(like));
+        if (looks <= 0 || ops > std::min(kSmallOps, ops_)) return;
+        if (!evaluator_.possible(like) || known(like)) continue;
+        const Demand demand = evaluator_.demand(like);
+        if (evaluator_.overflow(demand.peak_bytes()) > 0) continue;
+        --looks;
+        ops_ -= ops;
+        if (evaluator_.overflow(evaluator_.arenas(like)) > 0) continue;
+        const Score score = ranking_.exact(like);
+        if (allowed(score) && weighed(score) < promise * kRepaired) {
+          seen_.push_back({{like, score, true}, from});
+        }
+      }
     }
   }
   // With less room, after a candidate that needs `bytes`.
@@ -459,15 +429,21 @@ class BestFirst {
     look(from);
   }
 
-  // The least of what is seen by `order` of those that `takes`, laid out; null if there is none.
+  // The least of what is seen by `order` of those that `takes`; null if there is none.
+  template <class Order, class Takes>
+  Seen* least_of(const Order& order, const Takes& takes) {
+    Seen* least = nullptr;
+    for (Seen& s : seen_) {
+      if (!allowed(s.scored.score) || s.dropped || !takes(s)) continue;
+      if (least == nullptr || order(s) < order(*least)) least = &s;
+    }
+    return least;
+  }
+  // The same, laid out.
   template <class Order, class Takes>
   Seen* least_seen(const Order& order, const Takes& takes) {
-    for (int looks = 0; looks < kStartLooks; ++looks) {
-      Seen* least = nullptr;
-      for (Seen& s : seen_) {
-        if (!allowed(s.scored.score) || s.dropped || !takes(s)) continue;
-        if (least == nullptr || order(s) < order(*least)) least = &s;
-      }
+    for (int looks = 0; looks < kStartLooks && ops_ > 0; ++looks) {
+      Seen* least = least_of(order, takes);
       if (least == nullptr || least->scored.exact) return least;
       const Waiting from = least->from;
       const Score score = exact(least->scored.candidate, least->scored.score);
@@ -482,49 +458,66 @@ class BestFirst {
   std::vector<Scored> starts() {
     std::vector<Scored> starts = {*found_.best};
     std::set<LayoutKey> layouts = {layout_of(found_.best->candidate)};
-    std::set<Kind> kinds = {kind_of(from_of(found_.best->candidate).frame)};
+    std::set<Kind> kinds = {kind_of(frames_[from_of(found_.best->candidate).frame])};
     const auto take = [&](const Seen* s) {
       if (s == nullptr) return false;
       starts.push_back(s->scored);
       layouts.insert(layout_of(s->scored.candidate));
-      kinds.insert(kind_of(s->from.frame));
+      kinds.insert(kind_of(frames_[s->from.frame]));
       return true;
     };
     const double near = kNear * weighed(found_.best->score);
     const auto measure = [&](const Seen& s) { return weighed(s.scored.score); };
-    const auto expected = [&](const Seen& s) {
-      return std::pair(states_[s.from.frame].expected[s.from.nvme ? 1 : 0], measure(s));
+    const auto expected = [&](const Seen& s) { return std::pair(s.from.expected, measure(s)); };
+    const auto new_kind = [&](const Seen& s) {
+      return !kinds.contains(kind_of(frames_[s.from.frame]));
     };
-    const auto new_kind = [&](const Seen& s) { return !kinds.contains(kind_of(s.from.frame)); };
-    if (effort_.starts > 1) take(least_seen(expected, new_kind));
-    const auto more = [&] { return static_cast<int>(starts.size()) < effort_.starts; };
-    while (more() && take(least_seen(measure, [&](const Seen& s) {
-             return measure(s) < near && !layouts.contains(layout_of(s.scored.candidate));
-           }))) {
-    }
-    while (more() && take(least_seen(measure, [&](const Seen& s) {
-             return measure(s) < near && new_kind(s);
-           }))) {
-    }
+    // Every start is worth its name if its part of the effort is some rounds of refinement.
+    const double of_estimate =
+        static_cast<double>(evaluator_.work() - first_work_) / static_cast<double>(estimated_ + 1);
+    const double affordable =
+        static_cast<double>(effort_.refinement_work) / (2 * kStartEstimates * of_estimate + 1);
+    const size_t most = std::min(static_cast<size_t>(effort_.starts),
+                                 std::max(kFinalists, static_cast<size_t>(affordable)));
+    const auto more = [&] { return starts.size() < most; };
+    // Of each layout and then of each kind in turn, also where nothing of the one before can be
+    // laid out.
+    const auto take_each = [&](auto& known, const auto& key_of) {
+      const auto is_new = [&](const Seen& s) {
+        return measure(s) < near && !known.contains(key_of(s));
+      };
+      for (const Seen* s; more() && (s = least_of(measure, is_new)) != nullptr;) {
+        const auto key = key_of(*s);
+        take(least_seen(measure, [&](const Seen& other) { return key_of(other) == key; }));
+        known.insert(key);
+      }
+    };
+    take_each(layouts, [&](const Seen& s) { return layout_of(s.scored.candidate); });
+    take_each(kinds, [&](const Seen& s) { return kind_of(frames_[s.from.frame]); });
+    if (more()) take(least_seen(expected, new_kind));
     return starts;
   }
 
   // Half of the effort goes to all starts alike, the other half to those that came out best.
   void refine() {
     std::vector<Scored> all = starts();
-    refine_each(all);
+    const double share = share_of_effort();
+    refine_each(all, share);
     std::stable_sort(all.begin(), all.end(), [&](const Scored& a, const Scored& b) {
       return weighed(a.score) < weighed(b.score);
     });
     if (all.size() > kFinalists) all.resize(kFinalists);
-    refine_each(all);
+    refine_each(all, share);
     for (const Scored& s : all) {
       if (weighed(s.score) < weighed(found_.best->score)) found_.best = s;
     }
   }
-  void refine_each(std::vector<Scored>& all) {
+  void refine_each(std::vector<Scored>& all, double share) {
     const auto parts = static_cast<int64_t>(2 * all.size());
-    const RefineEffort effort{effort_.refinements / parts, effort_.refinement_work / parts,
+    const auto part = [&](int64_t of) {
+      return static_cast<int64_t>(share * static_cast<double>(of / parts));
+    };
+    const RefineEffort effort{part(effort_.refinements), part(effort_.refinement_work),
                               std::max(2, effort_.exact / static_cast<int>(parts)), ops_ / parts};
     for (Scored& start : all) {
       std::vector<Scored> others;
@@ -545,7 +538,7 @@ class BestFirst {
     if (found_.best) found_.best->score = evaluator_.exact(found_.best->candidate);
     found_.bound =
         found_.best ? measure_of(wanted_.goal, found_.best->score, evaluator_.limits()) : kInfinity;
-    for (const FrameState& state : states_) found_.bound = std::min(found_.bound, state.bound);
+    found_.bound = std::min(found_.bound, least_bound());
     for (const Seen& s : seen_) {
       if (!allowed(s.scored.score)) continue;
       found_.fitting.push_back(s.scored);
@@ -560,13 +553,13 @@ class BestFirst {
   const Wanted& wanted_;
   Ranking ranking_;
   const Effort& effort_;
-  int64_t ops_;  // that may yet be laid out
+  int64_t ops_;         // that may yet be laid out
+  int64_t first_work_;  // of the evaluator
   int64_t estimated_ = 0;
+  int repairs_ = kRepairs;
   std::vector<FrameState> states_;
-  std::priority_queue<Waiting, std::vector<Waiting>, Later> queue_;
-  std::map<Kind, Learned> learned_;
-  std::map<LayoutKey, double> learned_of_layout_;  // the least ratio of its kinds
-  std::map<LayoutKey, Packing> packing_;
+  FrameQueue queue_;
+  MemoryMargin margin_;
   std::vector<Seen> seen_;
   double incumbent_ = kInfinity;  // the best that fits by the fast path, weighed
   Found found_;

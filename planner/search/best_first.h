@@ -23,14 +23,14 @@ namespace longspan {
 
 /// How much a search may do; tests/bench/search_bench shows what each buys on the corpus.
 struct Effort {
-  int64_t evaluations = 300;             ///< by the fast path, before refinement
+  int64_t evaluations = 400;             ///< by the fast path, before refinement
   int64_t work = 60'000'000;             ///< of those (FastPath::work)
   int64_t refinements = 3000;            ///< by the fast path, around the best of each start
   int64_t refinement_work = 40'000'000;  ///< of those
-  int starts = 8;                 ///< candidates of different layouts and kinds that are refined
-  int exact = 24;                 ///< candidates laid out that do not fit, or are not the best
-  int attempts = 4;               ///< roundings of one frame, each with less room
-  int64_t exact_ops = INT64_MAX;  ///< of all programs laid out; the fastest needs few
+  int starts = 8;    ///< candidates of different layouts and kinds that are refined
+  int exact = 24;    ///< candidates laid out that do not fit, or are not the best
+  int attempts = 4;  ///< roundings of one frame, each with less room
+  int64_t exact_ops = 4'000'000;
 };
 
 struct Found {

@@ -1,0 +1,98 @@
+#include "planner/search/frame_queue.h"
+
+#include <algorithm>
+
+namespace longspan {
+namespace {
+
+// Every look at a kind puts its like back by this part, so that other kinds get theirs.
+constexpr double kTired = 0.004;
+constexpr double kTiredOfMemory = 0.1;  // where packing decides more than bounds
+// Of the ratio of others, where nothing is known of a kind: it may be better.
+constexpr double kUnknown = 0.95;
+
+struct Later {
+  bool operator()(const Waiting& a, const Waiting& b) const {
+    return a.key != b.key ? a.key > b.key : a.frame > b.frame;
+  }
+};
+
+template <class Key>
+int32_t index_of(std::map<Key, int32_t>& known, const Key& key) {
+  return known.try_emplace(key, static_cast<int32_t>(known.size())).first->second;
+}
+
+}  // namespace
+
+FrameQueue::FrameQueue(const std::vector<Candidate>& frames, Goal goal)
+    : frames_(frames), goal_(goal), indices_(frames.size()) {}
+
+bool FrameQueue::Learned::update(double measured) {
+  const bool falls = measured < ratio;
+  ratio = std::min(ratio, measured);
+  ++looks;
+  return falls;
+}
+
+void FrameQueue::index(size_t frame) {
+  Indices& own = indices_[frame];
+  if (own.kind >= 0) return;
+  const Candidate& c = frames_[frame];
+  own.kind = index_of(kinds_, kind_of(c));
+  // Heads in groups overlap otherwise than chunks do.
+  own.alike = index_of(alikes_, {layout_of(c), c.strategy.head_groups > 1});
+  of_kind_.resize(kinds_.size());
+  of_alike_.resize(alikes_.size());
+}
+
+void FrameQueue::push(Waiting waiting) {
+  index(waiting.frame);
+  waiting.key = key_of(waiting);
+  heap_.push_back(waiting);
+  std::push_heap(heap_.begin(), heap_.end(), Later());
+}
+
+Waiting FrameQueue::pop() {
+  if (fallen_) {
+    for (Waiting& waiting : heap_) waiting.key = key_of(waiting);
+    std::make_heap(heap_.begin(), heap_.end(), Later());
+    fallen_ = false;
+  }
+  while (true) {
+    std::pop_heap(heap_.begin(), heap_.end(), Later());
+    const double key = key_of(heap_.back());
+    if (key <= heap_.back().key) break;
+    heap_.back().key = key;
+    std::push_heap(heap_.begin(), heap_.end(), Later());
+  }
+  const Waiting next = heap_.back();
+  heap_.pop_back();
+  return next;
+}
+
+bool FrameQueue::is_known(size_t frame) const {
+  return of_kind_[static_cast<size_t>(indices_[frame].kind)].looks > 0;
+}
+
+double FrameQueue::key_of(const Waiting& waiting) const {
+  const Indices& own = indices_[waiting.frame];
+  const Learned& kind = of_kind_[static_cast<size_t>(own.kind)];
+  const auto looks = static_cast<double>(kind.looks);
+  if (goal_ != Goal::fastest) return waiting.expected * (1 + kTiredOfMemory * looks);
+  if (kind.looks > 0) return waiting.expected * kind.ratio * (1 + kTired * looks);
+  const Learned& alike = of_alike_[static_cast<size_t>(own.alike)];
+  const Learned& likely = alike.looks > 0 ? alike : of_all_;
+  return waiting.expected * (likely.looks > 0 ? std::max(1.0, kUnknown * likely.ratio) : 1);
+}
+
+void FrameQueue::learn(const Waiting& waiting, double measured) {
+  if (waiting.expected <= 0) return;
+  const double ratio = measured / waiting.expected;
+  const Indices& own = indices_[waiting.frame];
+  for (Learned* learned : {&of_kind_[static_cast<size_t>(own.kind)],
+                           &of_alike_[static_cast<size_t>(own.alike)], &of_all_}) {
+    fallen_ |= learned->update(ratio);
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,21 @@
+#include "planner/search/kinds.h"
+
+namespace longspan {
+
+LayoutKey layout_of(const Candidate& c) {
+  const Parallel& p = c.strategy.parallel;
+  return {p.data,
+          p.tensor,
+          p.ring,
+          p.ulysses,
+          p.pipeline.stages,
+          p.pipeline.schedule,
+          p.pipeline.virtual_stages,
+          p.pipeline.slices};
+}
+
+Kind kind_of(const Candidate& c) {
+  return {layout_of(c), c.sequence / c.strategy.chunk_tokens, c.strategy.head_groups};
+}
+
+}  // namespace longspan

@@ -1,0 +1,22 @@
+// Frames that are alike: what was seen of one says something about the others. Internal to
+// planner/search.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <tuple>
+
+#include "planner/evaluate/candidate.h"
+
+namespace longspan {
+
+/// A layout of ranks with its schedule.
+using LayoutKey =
+    std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string_view, int64_t, int64_t>;
+/// Likewise with the number of chunks and of groups of heads: frames whose streams overlap alike.
+using Kind = std::tuple<LayoutKey, int64_t, int64_t>;
+
+LayoutKey layout_of(const Candidate& c);
+Kind kind_of(const Candidate& c);
+
+}  // namespace longspan
