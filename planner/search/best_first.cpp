@@ -34,7 +34,7 @@ constexpr double kFilesPromise = 0.004;
 // Layouts and kinds whose best is within this are refined too.
 constexpr double kNear = 1.3;
 constexpr int64_t kSmallOps = 100'000;  // of a program that is laid out on the way
-constexpr int kRepairs = 4;             // of candidates that do not fit when they are laid out
+constexpr int kRepairs = 6;             // of candidates that do not fit when they are laid out
 constexpr int kRepairLooks = 24;
 constexpr double kRepaired = 1.05;  // times what the candidate would have taken
 constexpr double kStartEstimates = 60;
@@ -62,7 +62,9 @@ class BestFirst {
         wanted_(wanted),
         ranking_(evaluator, wanted),
         effort_(effort),
-        ops_(effort.exact_ops),
+        early_ops_(effort.exact_ops / 4),
+        repair_ops_(effort.exact_ops / 4),
+        ops_(effort.exact_ops / 2),
         first_work_(evaluator.work()),
         states_(frames.size()),
         queue_(frames, wanted.goal),
@@ -83,6 +85,7 @@ class BestFirst {
       visit();
     }
     if (wanted_.goal != Goal::fastest) verify_each_kind();
+    if (wanted_.goal == Goal::fastest) repair_leaders();
     int looks = effort_.exact;
     verify(looks);
     if (found_.best && !wanted_.first && effort_.refinements > 0) refine();
@@ -135,8 +138,8 @@ class BestFirst {
       return score;
     }
     const int64_t ops = ops_of_all_positions(evaluator_.request(c));
-    if (ops > kSmallOps || ops_ < effort_.exact_ops / 2) return score;
-    ops_ -= ops;
+    if (ops > std::min(kSmallOps, early_ops_)) return score;
+    early_ops_ -= ops;
     score.bytes = evaluator_.arenas(c);
     score.overflow = evaluator_.overflow(score.bytes);
     margin_.learn_packing(c, live.bytes, score.bytes);
@@ -146,6 +149,11 @@ class BestFirst {
     ops_ -= ops_of_all_positions(evaluator_.request(c));
     const Score score = ranking_.exact(c);
     margin_.learn_packing(c, estimated.bytes, score.bytes);
+    if (score.overflow == 0 && estimated.seconds > 0) {
+      const double times = std::max(1.0, score.seconds / estimated.seconds);
+      const auto [known, fresh] = slower_.try_emplace(kind_of(c), times);
+      if (!fresh) known->second = std::min(known->second, times);
+    }
     return score;
   }
 
@@ -253,13 +261,10 @@ class BestFirst {
       Room next = room;
       std::vector<Candidate> looks =
           looks_of(choice.round(wanted_.goal, room, most_seconds(waiting.frame)), wanted_.goal);
-      // Where so little room admits nothing, what takes least may fit all the same: packing loses
-      // less of some than of others.
       if (looks.empty() && wanted_.goal == Goal::fastest) {
-        for (const Rounded& r : choice.round(Goal::roomiest, {1, 1, room[kNvme]}, kInfinity)) {
-          if (looks.empty()) looks.push_back(with_depths(r.candidate, 0, 0));
-        }
         state.attempts[way] = effort_.attempts;
+        look_bare(waiting, choice);
+        return;
       }
       // Where states live is what expectations know least about: the first of a kind tries several.
       bool spread = wanted_.goal == Goal::fastest && !queue_.is_known(waiting.frame);
@@ -269,11 +274,11 @@ class BestFirst {
         if (known(c)) continue;
         const Score live = estimate(c), score = packed(c, live);
         if (i == 0) margin_.learn_live(c, live.bytes);
+        if (allowed(live)) queue_.learn(waiting, weighed(live));
         if (allowed(score)) {
           any = true;
           const double own = weighed(score);
           const bool close = own < incumbent_ * kClose;
-          queue_.learn(waiting, own);
           add(c, live, waiting);
           if (std::exchange(spread, false) && own < incumbent_ * kSpread) {
             for (const Rounded& r : choice.round_each(Group::states, wanted_.goal, room,
@@ -296,6 +301,7 @@ class BestFirst {
         }
         if (i == 0) last = c;
         miss(c, score);
+        if (allowed(live) && weighed(live) < incumbent_) too_large_.push_back({{c, live}, waiting});
         if (any || i + 1 < spread_end) continue;
         // What is copied ahead may be what is too much.
         const Candidate bare = with_depths(c, 0, 0);
@@ -311,6 +317,33 @@ class BestFirst {
       }
       if (any || least_missing == kInfinity) return;
       room = next;
+    }
+  }
+
+  // With nothing copied ahead, which is what bounds know least about; at last what takes least.
+  void look_bare(const Waiting& waiting, const FrameChoice& choice) {
+    Room room = {kFirstRoom, 1, waiting.nvme ? 1.0 : 0.0};
+    for (int attempt = 0; attempt <= effort_.attempts; ++attempt) {
+      std::vector<Rounded> rounded;
+      if (attempt < effort_.attempts) {
+        rounded = choice.round(Goal::fastest, room, most_seconds(waiting.frame));
+      }
+      if (rounded.empty()) {
+        attempt = effort_.attempts;
+        rounded = choice.round(Goal::roomiest, {1, 1, room[kNvme]}, kInfinity);
+      }
+      if (rounded.empty()) return;
+      const Candidate c = with_depths(rounded.front().candidate, 0, 0);
+      if (known(c)) return;
+      const Score live = estimate(c), score = packed(c, live);
+      if (allowed(live)) queue_.learn(waiting, weighed(live));
+      if (allowed(score)) {
+        add(c, live, waiting);
+        return;
+      }
+      miss(c, score);
+      if (allowed(live) && weighed(live) < incumbent_) too_large_.push_back({{c, live}, waiting});
+      room = tightened(room, score.bytes, evaluator_.limits());
     }
   }
 
@@ -356,18 +389,31 @@ class BestFirst {
     }
   }
 
+  // What is seen, by the fast path and by how much slower the exact way found its kind.
+  double likely(const Seen& s) const {
+    const double measure = weighed(s.scored.score);
+    if (s.scored.exact) return measure;
+    const auto known = slower_.find(kind_of(s.scored.candidate));
+    return known == slower_.end() ? measure : measure * known->second;
+  }
   // Lays out the best by the fast path until the best of all is exact. What turns out not to fit is
   // rounded again with less room; where nothing is left, the frames that wait are looked at.
   void verify(int& looks) {
     while (true) {
       Seen* best = nullptr;
+      Seen* best_exact = nullptr;
       for (Seen& s : seen_) {
         if (!allowed(s.scored.score) || s.dropped) continue;
-        if ((looks <= 0 || ops_ <= 0) && !s.scored.exact) continue;
-        if (best == nullptr || weighed(s.scored.score) < weighed(best->scored.score)) best = &s;
+        if (best == nullptr || likely(s) < likely(*best)) best = &s;
+        if (s.scored.exact && (best_exact == nullptr || likely(s) < likely(*best_exact))) {
+          best_exact = &s;
+        }
       }
+      // Something is left for refinement.
+      const bool spent = looks <= 0 || ops_ <= (best_exact ? effort_.exact_ops / 4 : 0);
+      if (spent) best = best_exact;
       if (best == nullptr) {
-        if (looks <= 0 || ops_ <= 0 || queue_.empty()) return;
+        if (spent || queue_.empty()) return;
         --looks;
         visit();
         continue;
@@ -399,6 +445,19 @@ class BestFirst {
       look_again(from, score.bytes);
     }
   }
+  // Those that would lead if they could be packed.
+  void repair_leaders() {
+    std::stable_sort(too_large_.begin(), too_large_.end(), [&](const Seen& a, const Seen& b) {
+      return weighed(a.scored.score) < weighed(b.scored.score);
+    });
+    std::set<size_t> frames;
+    for (const auto& [scored, from, dropped] : too_large_) {
+      if (weighed(scored.score) >= incumbent_ || repairs_ == 0) return;
+      if (!frames.insert(from.frame).second) continue;
+      --repairs_;
+      repair(scored.candidate, from);
+    }
+  }
   // Packing differs from candidate to candidate by a tenth and more: what is alike in all but one
   // knob may fit. REQUIRES: the best of what is seen, by the fast path.
   void repair(const Candidate& c, const Waiting& from) {
@@ -408,16 +467,17 @@ class BestFirst {
     for (int knob = 0; knob < Steps::knobs(); ++knob) {
       for (const Candidate& like : steps.of(knob, c)) {
         const int64_t ops = ops_of_all_positions(evaluator_.request(like));
-        if (looks <= 0 || ops > std::min(kSmallOps, ops_)) return;
+        if (looks <= 0 || ops > std::min(kSmallOps, repair_ops_)) return;
         if (!evaluator_.possible(like) || known(like)) continue;
         const Demand demand = evaluator_.demand(like);
         if (evaluator_.overflow(demand.peak_bytes()) > 0) continue;
         --looks;
-        ops_ -= ops;
+        repair_ops_ -= ops;
         if (evaluator_.overflow(evaluator_.arenas(like)) > 0) continue;
         const Score score = ranking_.exact(like);
         if (allowed(score) && weighed(score) < promise * kRepaired) {
           seen_.push_back({{like, score, true}, from});
+          incumbent_ = std::min(incumbent_, weighed(score));
         }
       }
     }
@@ -442,7 +502,7 @@ class BestFirst {
   // The same, laid out.
   template <class Order, class Takes>
   Seen* least_seen(const Order& order, const Takes& takes) {
-    for (int looks = 0; looks < kStartLooks && ops_ > 0; ++looks) {
+    for (int looks = 0; looks < kStartLooks && ops_ > effort_.exact_ops / 4; ++looks) {
       Seen* least = least_of(order, takes);
       if (least == nullptr || least->scored.exact) return least;
       const Waiting from = least->from;
@@ -467,7 +527,7 @@ class BestFirst {
       return true;
     };
     const double near = kNear * weighed(found_.best->score);
-    const auto measure = [&](const Seen& s) { return weighed(s.scored.score); };
+    const auto measure = [&](const Seen& s) { return likely(s); };
     const auto expected = [&](const Seen& s) { return std::pair(s.from.expected, measure(s)); };
     const auto new_kind = [&](const Seen& s) {
       return !kinds.contains(kind_of(frames_[s.from.frame]));
@@ -480,6 +540,7 @@ class BestFirst {
     const size_t most = std::min(static_cast<size_t>(effort_.starts),
                                  std::max(kFinalists, static_cast<size_t>(affordable)));
     const auto more = [&] { return starts.size() < most; };
+    if (most > kFinalists) take(least_seen(expected, new_kind));
     // Of each layout and then of each kind in turn, also where nothing of the one before can be
     // laid out.
     const auto take_each = [&](auto& known, const auto& key_of) {
@@ -494,7 +555,6 @@ class BestFirst {
     };
     take_each(layouts, [&](const Seen& s) { return layout_of(s.scored.candidate); });
     take_each(kinds, [&](const Seen& s) { return kind_of(frames_[s.from.frame]); });
-    if (more()) take(least_seen(expected, new_kind));
     return starts;
   }
 
@@ -553,14 +613,16 @@ class BestFirst {
   const Wanted& wanted_;
   Ranking ranking_;
   const Effort& effort_;
-  int64_t ops_;         // that may yet be laid out
+  // That may yet be laid out: on the way, for repairs, and to verify and refine.
+  int64_t early_ops_, repair_ops_, ops_;
   int64_t first_work_;  // of the evaluator
   int64_t estimated_ = 0;
   int repairs_ = kRepairs;
   std::vector<FrameState> states_;
   FrameQueue queue_;
   MemoryMargin margin_;
-  std::vector<Seen> seen_;
+  std::map<Kind, double> slower_;  // the exact way, than the fast path: the least that was seen
+  std::vector<Seen> seen_, too_large_;
   double incumbent_ = kInfinity;  // the best that fits by the fast path, weighed
   Found found_;
 };

@@ -15,7 +15,9 @@ LayoutKey layout_of(const Candidate& c) {
 }
 
 Kind kind_of(const Candidate& c) {
-  return {layout_of(c), c.sequence / c.strategy.chunk_tokens, c.strategy.head_groups};
+  const Strategy& s = c.strategy;
+  return {layout_of(c), c.sequence / s.chunk_tokens, s.block_tokens == s.chunk_tokens,
+          s.head_groups};
 }
 
 }  // namespace longspan

@@ -13,8 +13,9 @@ namespace longspan {
 /// A layout of ranks with its schedule.
 using LayoutKey =
     std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string_view, int64_t, int64_t>;
-/// Likewise with the number of chunks and of groups of heads: frames whose streams overlap alike.
-using Kind = std::tuple<LayoutKey, int64_t, int64_t>;
+/// Likewise with the number of chunks, whether chunks are blocks, and the groups of heads: frames
+/// whose streams overlap alike.
+using Kind = std::tuple<LayoutKey, int64_t, bool, int64_t>;
 
 LayoutKey layout_of(const Candidate& c);
 Kind kind_of(const Candidate& c);
