@@ -40,6 +40,7 @@ constexpr double kRepaired = 1.05;  // times what the candidate would have taken
 constexpr double kStartEstimates = 60;
 constexpr int kStartLooks = 5;  // layouts, until one fits
 constexpr size_t kFinalists = 2;
+constexpr double kSameLayout = 1.1, kAlike = 1.25;
 // All of the effort is spent where so much may be gained, and less in proportion.
 constexpr double kMuchToGain = 0.03;
 constexpr double kLeastEffort = 0.1, kMostEffort = 4;
@@ -64,7 +65,7 @@ class BestFirst {
         effort_(effort),
         early_ops_(effort.exact_ops / 4),
         repair_ops_(effort.exact_ops / 4),
-        ops_(effort.exact_ops / 2),
+        ops_(wanted.goal == Goal::fastest ? effort.exact_ops / 2 : effort.exact_ops),
         first_work_(evaluator.work()),
         states_(frames.size()),
         queue_(frames, wanted.goal),
@@ -396,6 +397,10 @@ class BestFirst {
     const auto known = slower_.find(kind_of(s.scored.candidate));
     return known == slower_.end() ? measure : measure * known->second;
   }
+  // For refinement.
+  int64_t kept_ops() const {
+    return wanted_.first || effort_.refinements == 0 ? 0 : effort_.exact_ops / 4;
+  }
   // Lays out the best by the fast path until the best of all is exact. What turns out not to fit is
   // rounded again with less room; where nothing is left, the frames that wait are looked at.
   void verify(int& looks) {
@@ -410,7 +415,7 @@ class BestFirst {
         }
       }
       // Something is left for refinement.
-      const bool spent = looks <= 0 || ops_ <= (best_exact ? effort_.exact_ops / 4 : 0);
+      const bool spent = looks <= 0 || ops_ <= (best_exact ? kept_ops() : 0);
       if (spent) best = best_exact;
       if (best == nullptr) {
         if (spent || queue_.empty()) return;
@@ -502,7 +507,7 @@ class BestFirst {
   // The same, laid out.
   template <class Order, class Takes>
   Seen* least_seen(const Order& order, const Takes& takes) {
-    for (int looks = 0; looks < kStartLooks && ops_ > effort_.exact_ops / 4; ++looks) {
+    for (int looks = 0; looks < kStartLooks && ops_ > kept_ops(); ++looks) {
       Seen* least = least_of(order, takes);
       if (least == nullptr || least->scored.exact) return least;
       const Waiting from = least->from;
@@ -513,16 +518,24 @@ class BestFirst {
     return nullptr;
   }
 
+  // By how much a start has to be better than others to be worth its effort beside one that is
+  // alike.
+  static double likeness_of(const Candidate& a, const Candidate& b) {
+    if (layout_of(a) != layout_of(b)) return 1;
+    const double chunks =
+        static_cast<double>(a.strategy.chunk_tokens) / static_cast<double>(b.strategy.chunk_tokens);
+    const bool groups = (a.strategy.head_groups > 1) == (b.strategy.head_groups > 1);
+    return groups && chunks < 2.1 && chunks > 0.48 ? kAlike : kSameLayout;
+  }
+
   // What is refined: the best, the best of other layouts, the best of other kinds, and of the kind
   // that most was expected of. What leads may not be what can be improved most.
   std::vector<Scored> starts() {
     std::vector<Scored> starts = {*found_.best};
-    std::set<LayoutKey> layouts = {layout_of(found_.best->candidate)};
     std::set<Kind> kinds = {kind_of(frames_[from_of(found_.best->candidate).frame])};
     const auto take = [&](const Seen* s) {
       if (s == nullptr) return false;
       starts.push_back(s->scored);
-      layouts.insert(layout_of(s->scored.candidate));
       kinds.insert(kind_of(frames_[s->from.frame]));
       return true;
     };
@@ -532,7 +545,7 @@ class BestFirst {
     const auto new_kind = [&](const Seen& s) {
       return !kinds.contains(kind_of(frames_[s.from.frame]));
     };
-    // Every start is worth its name if its part of the effort is some rounds of refinement.
+    // As many as can be refined for some rounds each.
     const double of_estimate =
         static_cast<double>(evaluator_.work() - first_work_) / static_cast<double>(estimated_ + 1);
     const double affordable =
@@ -541,20 +554,22 @@ class BestFirst {
                                  std::max(kFinalists, static_cast<size_t>(affordable)));
     const auto more = [&] { return starts.size() < most; };
     if (most > kFinalists) take(least_seen(expected, new_kind));
-    // Of each layout and then of each kind in turn, also where nothing of the one before can be
-    // laid out.
-    const auto take_each = [&](auto& known, const auto& key_of) {
-      const auto is_new = [&](const Seen& s) {
-        return measure(s) < near && !known.contains(key_of(s));
-      };
-      for (const Seen* s; more() && (s = least_of(measure, is_new)) != nullptr;) {
-        const auto key = key_of(*s);
-        take(least_seen(measure, [&](const Seen& other) { return key_of(other) == key; }));
-        known.insert(key);
+    // The best of each kind, those last that are like others: also where nothing of the kind before
+    // can be laid out.
+    const auto order = [&](const Seen& s) {
+      double likeness = 1;
+      for (const Scored& start : starts) {
+        likeness = std::max(likeness, likeness_of(start.candidate, s.scored.candidate));
       }
+      return likeness * measure(s);
     };
-    take_each(layouts, [&](const Seen& s) { return layout_of(s.scored.candidate); });
-    take_each(kinds, [&](const Seen& s) { return kind_of(frames_[s.from.frame]); });
+    const auto is_near = [&](const Seen& s) { return measure(s) < near && new_kind(s); };
+    for (const Seen* s; more() && (s = least_of(order, is_near)) != nullptr;) {
+      const Kind kind = kind_of(frames_[s->from.frame]);
+      take(least_seen(
+          measure, [&](const Seen& other) { return kind_of(frames_[other.from.frame]) == kind; }));
+      kinds.insert(kind);
+    }
     return starts;
   }
 
