@@ -32,7 +32,7 @@ constexpr int kRepeatSamples = 3;
 constexpr int64_t kExactRepeats = 64;
 constexpr int64_t kExactPairedRepeats = 24;  // ops grow with pairs of chunks
 constexpr int64_t kExactRepeatsForMemory = 6;
-constexpr int64_t kExactBatches = 5;  // as many as two samples have in all
+constexpr int64_t kExactBatches = 3;  // as many as two samples have in all
 
 constexpr SavedPolicy Strategy::*const kPolicies[] = {&Strategy::layer_input, &Strategy::qkv,
                                                       &Strategy::attention_out,
@@ -327,9 +327,10 @@ ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
                            : Dimension::sampled(repeats, ring ? round_up(from, 2) : from,
                                                 with_time ? kRepeatSamples : 2, ring ? 2 : 1);
   shrunken.layers = layers_of(request, purpose, shrunken.repeats);
-  shrunken.batches = with_time && request.micro_batches <= kExactBatches
+  // The second is like all that follow: it adds to the gradients of the first.
+  shrunken.batches = request.micro_batches <= kExactBatches
                          ? Dimension::exact(request.micro_batches)
-                         : Dimension::sampled(request.micro_batches, with_time ? 2 : 1, 2);
+                         : Dimension::sampled(request.micro_batches, 1, 2);
   return shrunken;
 }
 
