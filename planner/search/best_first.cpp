@@ -36,11 +36,11 @@ constexpr double kNear = 1.3;
 constexpr int64_t kSmallOps = 100'000;  // of a program that is laid out on the way
 constexpr int kRepairs = 6;             // of candidates that do not fit when they are laid out
 constexpr int kRepairLooks = 24;
-constexpr double kRepaired = 1.05;  // times what the candidate would have taken
-constexpr double kStartEstimates = 60;
-constexpr int kStartLooks = 5;  // layouts, until one fits
+constexpr double kRepaired = 1.05;      // times what the candidate would have taken
+constexpr double kStartEstimates = 60;  // that each start can spend
+constexpr int kStartLooks = 5;          // layouts, until one fits
 constexpr size_t kFinalists = 2;
-constexpr double kSameLayout = 1.1, kAlike = 1.25;
+constexpr double kSameLayout = 1.1, kAlike = 1.25;  // handicaps of starts that are like others
 // All of the effort is spent where so much may be gained, and less in proportion.
 constexpr double kMuchToGain = 0.03;
 constexpr double kLeastEffort = 0.1, kMostEffort = 4;

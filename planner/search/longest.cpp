@@ -57,6 +57,31 @@ class Longest {
   }
 
   LongestFound run(const std::function<void(int64_t, int64_t)>& progress) {
+    // With more replicas a rank has more of a sequence. Without a pipeline heads may not divide by
+    // as many ranks as with one, so that what was left out comes second.
+    std::vector<FrameShape> all;
+    for (const bool left_out : {false, true}) {
+      shapes_ = lean_shapes(left_out);
+      all.insert(all.end(), shapes_.begin(), shapes_.end());
+      if (!shapes_.empty()) look_at_shapes(progress);
+    }
+    shapes_ = std::move(all);
+    settle();
+    found_.bound = std::max(found_.bound, found_.fits.candidate.sequence);
+    if (found_.fits.candidate.sequence > 0) {
+      found_.fits.score = evaluator_.exact(found_.fits.candidate);
+      found_.fits.exact = true;
+    } else if (!shapes_.empty()) {
+      least_of_all();
+    }
+    return found_;
+  }
+
+ private:
+  void look_at_shapes(const std::function<void(int64_t, int64_t)>& progress) {
+    effort_ = kEffortOps;
+    floor_ = kClimbOps;
+    bounds_.clear();
     waiting_ = hopes_of_all(progress);
     refine_longest();
     for (const Hope& hope : waiting_) bounds_.emplace_back(hope.shape, hope.length);
@@ -97,18 +122,8 @@ class Longest {
     }
     while (found_.fits.candidate.sequence > 0 && push()) {
     }
-    settle();
-    found_.bound = std::max(found_.bound, found_.fits.candidate.sequence);
-    if (found_.fits.candidate.sequence > 0) {
-      found_.fits.score = evaluator_.exact(found_.fits.candidate);
-      found_.fits.exact = true;
-    } else if (!shapes_.empty()) {
-      least_of_all();
-    }
-    return found_;
   }
 
- private:
   /// Bytes of arenas in live bytes.
   using Packing = std::array<double, kTierCount>;
   /// A shape, and up to which length it may fit: by bounds; with its other knobs, by live bytes and
@@ -210,7 +225,6 @@ class Longest {
   }
 
   std::vector<Hope> hopes_of_all(const std::function<void(int64_t, int64_t)>& progress) {
-    shapes_ = lean_shapes();
     std::vector<Hope> hopes;
     double likely = kFirst;
     for (size_t i = 0; i < shapes_.size(); ++i) {
@@ -262,15 +276,17 @@ class Longest {
       const auto longest =
           std::max_element(waiting_.begin(), waiting_.end(),
                            [](const Hope& a, const Hope& b) { return a.length < b.length; });
-      found_.bound = longest->length;
-      if (longest->refined) return;
+      if (longest->refined) {
+        found_.bound = std::max(found_.bound, longest->length);
+        return;
+      }
       refine(*longest);
     }
   }
 
   // Shapes of the layouts that share a sequence among most ranks, each with the schedule that holds
   // least.
-  std::vector<FrameShape> lean_shapes() {
+  std::vector<FrameShape> lean_shapes(bool left_out) {
     std::vector<RankLayout> layouts = layouts_of(model_, hw_, options_);
     int64_t fewest[3] = {INT64_MAX, INT64_MAX, INT64_MAX};
     const auto kind = [](const Parallel& p) { return p.tensor > 1 ? 2 : p.ring > 1 ? 1 : 0; };
@@ -278,8 +294,16 @@ class Longest {
       int64_t& least = fewest[kind(layout.parallel)];
       least = std::min(least, layout.parallel.data);
     }
+    int64_t fewest_flat = INT64_MAX;
+    for (const RankLayout& layout : layouts) {
+      const Parallel& p = layout.parallel;
+      if (kind(p) == 0 && !p.has_pipeline()) fewest_flat = std::min(fewest_flat, p.data);
+    }
     std::erase_if(layouts, [&](const RankLayout& layout) {
-      return layout.parallel.data > fewest[kind(layout.parallel)];
+      const Parallel& p = layout.parallel;
+      const bool first = p.data <= fewest[kind(p)];
+      const bool second = kind(p) == 0 && !p.has_pipeline() && p.data <= fewest_flat;
+      return left_out ? first || !second : !first;
     });
     // By stages, slices and grid: the schedule with least in flight, of those that recompute and of
     // those that cannot.
