@@ -34,10 +34,6 @@ constexpr int64_t kExactPairedRepeats = 24;  // ops grow with pairs of chunks
 constexpr int64_t kExactRepeatsForMemory = 6;
 constexpr int64_t kExactBatches = 3;  // as many as two samples have in all
 
-constexpr SavedPolicy Strategy::*const kPolicies[] = {&Strategy::layer_input, &Strategy::qkv,
-                                                      &Strategy::attention_out,
-                                                      &Strategy::mlp_input, &Strategy::mlp_inner};
-
 // How many of the layers a policy covers; those are the first.
 int64_t covered(const SavedPolicy& policy, int64_t layers) {
   if (policy.where == Saved::keep) return layers;
@@ -48,7 +44,9 @@ int64_t covered(const SavedPolicy& policy, int64_t layers) {
 // The lengths of the runs of layers that save alike.
 std::vector<int64_t> runs_of(const Strategy& s, int64_t layers) {
   std::vector<int64_t> ends = {layers};
-  for (const auto policy : kPolicies) ends.push_back(covered(s.*policy, layers));
+  for (const KnobRow& row : knob_rows()) {
+    if (row.at.policy != nullptr) ends.push_back(covered(s.*row.at.policy, layers));
+  }
   std::sort(ends.begin(), ends.end());
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   for (size_t i = ends.size(); i-- > 1;) ends[i] -= ends[i - 1];
@@ -59,8 +57,9 @@ std::vector<int64_t> runs_of(const Strategy& s, int64_t layers) {
 Strategy with_runs(Strategy s, int64_t layers, const std::vector<int64_t>& lengths) {
   const std::vector<int64_t> runs = runs_of(s, layers);
   const auto all = static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
-  for (const auto policy : kPolicies) {
-    SavedPolicy& own = s.*policy;
+  for (const KnobRow& row : knob_rows()) {
+    if (row.at.policy == nullptr) continue;
+    SavedPolicy& own = s.*row.at.policy;
     const int64_t covers = covered(own, layers);
     int64_t shorter = 0, end = 0;
     for (size_t i = 0; end < covers; end += runs[i++]) shorter += lengths[i];
@@ -219,12 +218,6 @@ Dimension Dimension::sampled(int64_t extent, int64_t first, int samples, int64_t
 double Dimension::beyond() const {
   const int64_t largest = samples[count - 1];
   return static_cast<double>(extent - largest) / static_cast<double>(largest - samples[count - 2]);
-}
-
-int64_t LayerRuns::extent() const {
-  int64_t sum = 0;
-  for (const Dimension& run : runs) sum += run.extent;
-  return sum;
 }
 
 int LayerRuns::samples() const {

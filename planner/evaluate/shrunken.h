@@ -78,7 +78,6 @@ struct ShrunkenProgram {
 struct LayerRuns {
   std::vector<Dimension> runs;
 
-  int64_t extent() const;  ///< the model's
   /// Whether all layers are in every sample.
   bool is_whole() const { return samples() == 1; }
   int samples() const;

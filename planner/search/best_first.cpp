@@ -85,8 +85,11 @@ class BestFirst {
       }
       visit();
     }
-    if (wanted_.goal != Goal::fastest) verify_each_kind();
-    if (wanted_.goal == Goal::fastest) repair_leaders();
+    if (wanted_.goal == Goal::fastest) {
+      repair_leaders();
+    } else {
+      verify_each_kind();
+    }
     int looks = effort_.exact;
     verify(looks);
     if (found_.best && !wanted_.first && effort_.refinements > 0) refine();
@@ -534,10 +537,9 @@ class BestFirst {
     std::vector<Scored> starts = {*found_.best};
     std::set<Kind> kinds = {kind_of(frames_[from_of(found_.best->candidate).frame])};
     const auto take = [&](const Seen* s) {
-      if (s == nullptr) return false;
+      if (s == nullptr) return;
       starts.push_back(s->scored);
       kinds.insert(kind_of(frames_[s->from.frame]));
-      return true;
     };
     const double near = kNear * weighed(found_.best->score);
     const auto measure = [&](const Seen& s) { return likely(s); };

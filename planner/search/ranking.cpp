@@ -32,20 +32,19 @@ double Ranking::weighed(const Score& score) const {
   return measure;
 }
 
-Score Ranking::estimate(const Candidate& c) const {
-  if (needs_time()) return evaluator_.fast(c);
+Score Ranking::memory_alone(const TierBytes& bytes) const {
   Score score;
-  score.bytes = evaluator_.live(c);
-  score.overflow = evaluator_.overflow(score.bytes);
+  score.bytes = bytes;
+  score.overflow = evaluator_.overflow(bytes);
   return score;
 }
 
+Score Ranking::estimate(const Candidate& c) const {
+  return needs_time() ? evaluator_.fast(c) : memory_alone(evaluator_.live(c));
+}
+
 Score Ranking::exact(const Candidate& c) const {
-  if (needs_time()) return evaluator_.exact(c);
-  Score score;
-  score.bytes = evaluator_.arenas(c);
-  score.overflow = evaluator_.overflow(score.bytes);
-  return score;
+  return needs_time() ? evaluator_.exact(c) : memory_alone(evaluator_.arenas(c));
 }
 
 }  // namespace longspan

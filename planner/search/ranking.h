@@ -45,6 +45,7 @@ class Ranking {
   const Wanted& wanted() const { return wanted_; }
 
  private:
+  Score memory_alone(const TierBytes& bytes) const;
   bool needs_time() const { return wanted_.goal == Goal::fastest || wanted_.is_timed(); }
 
   Evaluator& evaluator_;
