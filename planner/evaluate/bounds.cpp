@@ -468,8 +468,9 @@ void Bounds::State::count_states(const Facts& f, const Table& t, Busy& busy) con
     }
     busy.once_a_step(comm, n * one.gradients_reduce[kind]);
     const int gradient = at(f.sharded ? grads_embedding_shard : grads_embedding);
-    // Of a layer every microbatch after the first adds to what those before have left: on the host,
-    // where gradients live there. A rank of a pipeline may have neither embedding nor head.
+    // Every microbatch after the first adds to the gradients that those before have left of a
+    // layer: on the host, where gradients live there. A rank of a pipeline may have neither
+    // embedding nor head.
     const bool reduces = f.sharded && s.parallel.zero >= 2;
     if (kind == 1 && reduces) busy.again(comm, n * one.gradients_reduce[kind], steps - 1);
     if (kind == 1 && s.gradients != Tier::device) {

@@ -18,7 +18,7 @@ namespace {
 constexpr double kUneven = 0.003;
 // An op takes so many times longer to lower and to lay out than a chain takes to simulate.
 constexpr int64_t kLowerings = 8;
-// Of all samples that are kept; a few hundred bytes each. With more all are forgotten.
+// All samples are forgotten once they have more ops than this; an op takes a few hundred bytes.
 constexpr int64_t kMostKeptOps = 4'000'000;
 
 // What is read off one sample, and how each grows: along the repeats the peak of every kind of

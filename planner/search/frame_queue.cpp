@@ -8,7 +8,7 @@ namespace {
 // Every look at a kind puts its like back by this part, so that other kinds get theirs.
 constexpr double kTired = 0.004;
 constexpr double kTiredOfMemory = 0.1;  // where packing decides more than bounds
-// Of the ratio of others, where nothing is known of a kind: it may be better.
+// A kind that nothing is known of is expected to reach this part of the ratio of others.
 constexpr double kUnknown = 0.95;
 
 struct Later {

@@ -6,7 +6,8 @@ namespace longspan {
 namespace {
 
 constexpr double kPacked = 0.99;  // of the room that others needed: packing differs
-// Of what packing adds to others of the layout, for kinds that are not known.
+// Packing is expected to add this part of what it adds to others of the layout, where a kind is not
+// known.
 constexpr double kUnknownPacking = 1.0 / 3;
 
 }  // namespace

@@ -143,8 +143,8 @@ class Search {
         frames_of(model_, hw_, sequence_, space_, {true, kMostListedOps});
     Found found = best_first(evaluator_, listed, space_, any, kLastEffort, progress_);
     if (found.best) return found;
-    // Programs too large to list are the last resort: the engine does not run them. Of a pipeline
-    // each stage would be one.
+    // Programs too large to list are the last resort: the engine does not run them. A pipeline
+    // would have one for each stage.
     std::vector<Candidate> all = frames_of(model_, hw_, sequence_, space_, {true, kMostPricedOps});
     std::erase_if(all, [&](const Candidate& c) {
       return c.strategy.parallel.has_pipeline() &&
