@@ -101,9 +101,11 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     TierBytes sum{};
     add(saved_of(before), sum);
     sum[host] += unit(tokens_all);
+    const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;
     if (s.gradients == Tier::device) {
-      const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;
       sum[0] += after * unit(done, 1) + unit(done, output);
+    } else if (after > 0) {  // the last may be on its way
+      sum[host] += (after - 1) * unit(done, 1) + unit(done, output);
     }
     if (several) {
       int64_t& waits = sum[static_cast<int>(s.gradients)];
@@ -154,7 +156,9 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     }
     at(attention);
   };
+  const int64_t middle = std::min(ceil_div(f.layers, int64_t{2}), f.layers - 1);
   layer(f.layers - 1, 0);
+  layer(middle, f.layers - 1 - middle);
   layer(0, f.layers - 1);
 }
 

@@ -16,8 +16,8 @@ namespace longspan {
 struct Demand {
   using Streams = std::array<double, kStreamCount>;
   /// Moments: gradients complete; the first block's loss; the backward of the MLP and of attention
-  /// in the last layer, and both in the first.
-  static constexpr int kMoments = 6;
+  /// in the last layer, in the middle one and in the first.
+  static constexpr int kMoments = 8;
 
   /// Seconds that each stream is busy: forward and backward of all microbatches, once a step before
   /// the norm of the gradients is known (their reductions), and after it (the update).

@@ -13,6 +13,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostSolves = 24;  // of one rounding
 constexpr size_t kMostRounded = 4;
+constexpr size_t kMostTaken = 3;  // values of a mixture that are branched on
 
 DemandRows difference(const DemandRows& a, const DemandRows& b) {
   DemandRows rows;
@@ -37,8 +38,13 @@ Relaxation relaxation_of(Evaluator& evaluator, const Candidate& frame, GroupValu
       return !evaluator.possible(c);
     });
     std::vector<DemandRows>& of_group = added.emplace_back();
-    for (const Strategy& s : group) {
+    const auto g = static_cast<Group>(added.size() - 1);
+    for (Strategy& s : group) {
       of_group.push_back(of_group.empty() ? DemandRows{} : difference(rows(s), base));
+      const SavedPolicy* const policy = saved_policy(g, s);
+      if (policy != nullptr && policy->fraction < 1) {
+        of_group.back() = in_first_half(of_group.back());
+      }
     }
   }
   return Relaxation(base, std::move(added));
@@ -83,6 +89,7 @@ RelaxationGoal FrameChoice::relaxation_goal(Goal goal, const Room& room, double 
                                             bool expected) const {
   RelaxationGoal result;
   result.part.fill(-1);
+  result.weight.fill(1);
   result.at_most.fill(kInfinity);
   for (int r = 0; r < kBoundRows; ++r) {
     if (goal == Goal::fastest && !expected) result.part[r] = 0;
@@ -96,7 +103,11 @@ RelaxationGoal FrameChoice::relaxation_goal(Goal goal, const Room& room, double 
     const bool least = goal == Goal::roomiest || (goal == Goal::least_device && tier == 0) ||
                        (goal == Goal::least_host && tier == 1);
     if (least) result.part[r] = 0;
-    if (goal != Goal::roomiest) result.at_most[r] = room[tier];
+    if (goal != Goal::roomiest) {
+      result.at_most[r] = room[tier];
+    } else if (room[tier] > 0) {
+      result.weight[r] = 1 / room[tier];  // less room counts as more that is taken
+    }
   }
   return result;
 }
@@ -147,18 +158,58 @@ std::vector<Rounded> FrameChoice::round_each(Group group, Goal goal, const Room&
   return found;
 }
 
-// Whether one policy is kept in part: "keep" and another, with the same tile.
-bool FrameChoice::stands(size_t group, const std::vector<double>& shares) const {
-  std::vector<Strategy> taken;
-  for (size_t v = 0; v < shares.size(); ++v) {
-    if (shares[v] > 0) taken.push_back(values_[group][v]);
+int FrameChoice::fewer(size_t group, size_t value) const {
+  Strategy own = values_[group][value];
+  const SavedPolicy* const policy = saved_policy(static_cast<Group>(group), own);
+  if (policy == nullptr || policy->where == Saved::keep) return -1;
+  int best = -1;
+  double most = -1;
+  for (size_t v = 0; v < values_[group].size(); ++v) {
+    Strategy other = values_[group][v];
+    const SavedPolicy* const with = saved_policy(static_cast<Group>(group), other);
+    const double covered = with->where == Saved::keep ? 0 : with->fraction;
+    if (covered > 0 && with->where != policy->where) continue;
+    if (other.mlp_tile != own.mlp_tile || covered >= policy->fraction || covered <= most) continue;
+    best = static_cast<int>(v);
+    most = covered;
   }
-  if (taken.size() < 2) return true;
-  if (taken.size() > 2) return false;
-  SavedPolicy* const a = saved_policy(static_cast<Group>(group), taken[0]);
-  SavedPolicy* const b = saved_policy(static_cast<Group>(group), taken[1]);
-  if (a == nullptr || taken[0].mlp_tile != taken[1].mlp_tile) return false;
-  return (a->where == Saved::keep) != (b->where == Saved::keep);
+  return best;
+}
+
+bool FrameChoice::stands(size_t group, const std::vector<double>& shares) const {
+  std::vector<int> taken;
+  for (size_t v = 0; v < shares.size(); ++v) {
+    if (shares[v] > 0) taken.push_back(static_cast<int>(v));
+  }
+  if (taken.size() != 2) return taken.size() < 2;
+  return fewer(group, static_cast<size_t>(taken[1])) == taken[0] ||
+         fewer(group, static_cast<size_t>(taken[0])) == taken[1];
+}
+
+std::vector<uint64_t> FrameChoice::branches(size_t group, const std::vector<double>& shares) const {
+  std::vector<size_t> taken;
+  for (size_t v = 0; v < shares.size(); ++v) {
+    if (shares[v] > 0) taken.push_back(v);
+  }
+  std::stable_sort(taken.begin(), taken.end(),
+                   [&](size_t a, size_t b) { return shares[a] > shares[b]; });
+  if (taken.size() > kMostTaken) taken.resize(kMostTaken);
+  std::vector<uint64_t> all;
+  const auto add = [&](size_t v) {
+    const int below = fewer(group, v);
+    const uint64_t branch = uint64_t{1} << v | (below < 0 ? 0 : uint64_t{1} << below);
+    if (std::find(all.begin(), all.end(), branch) == all.end()) all.push_back(branch);
+  };
+  for (const size_t v : taken) {
+    const int below = fewer(group, v);
+    add(v);
+    if (below < 0) continue;
+    if (fewer(group, static_cast<size_t>(below)) >= 0) add(static_cast<size_t>(below));
+    for (size_t above = 0; above < shares.size(); ++above) {
+      if (fewer(group, above) == static_cast<int>(v)) add(above);
+    }
+  }
+  return all;
 }
 
 Candidate FrameChoice::candidate_of(const Mixture& mixture) const {
@@ -168,18 +219,20 @@ Candidate FrameChoice::candidate_of(const Mixture& mixture) const {
     const std::vector<double>& shares = mixture.shares[g];
     const auto most =
         static_cast<size_t>(std::max_element(shares.begin(), shares.end()) - shares.begin());
-    size_t other = most;
-    for (size_t v = 0; v < shares.size(); ++v) {
-      if (v != most && shares[v] > 0) other = v;
-    }
     Strategy value = values_[g][most];
-    if (SavedPolicy* policy = saved_policy(group, value); policy != nullptr && other != most) {
-      const bool keeps_most = policy->where == Saved::keep;
-      if (keeps_most) value = values_[g][other];
-      const double share = shares[keeps_most ? other : most];
-      const auto layers = static_cast<double>(layers_);
-      saved_policy(group, value)->fraction =
-          std::clamp(std::ceil(share * layers - 1e-6), 1.0, layers) / layers;
+    if (SavedPolicy* const policy = saved_policy(group, value)) {
+      double covered = 0;
+      for (size_t v = 0; v < shares.size(); ++v) {
+        Strategy taken = values_[g][v];
+        const SavedPolicy& own = *saved_policy(group, taken);
+        if (shares[v] == 0 || own.where == Saved::keep) continue;
+        policy->where = own.where;
+        covered += shares[v] * own.fraction;
+      }
+      if (covered > 0) {
+        const auto layers = static_cast<double>(layers_);
+        policy->fraction = std::clamp(std::ceil(covered * layers - 1e-6), 1.0, layers) / layers;
+      }
     }
     take(group, value, c.strategy);
   }
@@ -194,27 +247,10 @@ void FrameChoice::round(const RelaxationGoal& goal, const std::vector<uint64_t>&
   for (size_t g = 0; g < values_.size(); ++g) {
     const std::vector<double>& shares = mixture.shares[g];
     if (stands(g, shares)) continue;
-    // Each value in turn, the most taken first; for a saved tensor in part, if need be.
-    std::vector<size_t> taken;
-    for (size_t v = 0; v < shares.size(); ++v) {
-      if (shares[v] > 0) taken.push_back(v);
-    }
-    std::stable_sort(taken.begin(), taken.end(),
-                     [&](size_t a, size_t b) { return shares[a] > shares[b]; });
-    if (taken.size() > 3) taken.resize(3);
-    for (const size_t v : taken) {
+    for (const uint64_t branch : branches(g, shares)) {
       std::vector<uint64_t> fewer = allowed;
-      fewer[g] = uint64_t{1} << v;
-      Strategy value = values_[g][v];
-      SavedPolicy* const policy = saved_policy(static_cast<Group>(g), value);
-      if (policy != nullptr) {
-        policy->where = Saved::keep;
-        for (size_t w = 0; w < values_[g].size(); ++w) {
-          if (values_[g][w] == value) fewer[g] |= uint64_t{1} << w;
-        }
-      }
-      if (fewer[g] == allowed[g]) fewer[g] = uint64_t{1} << v;
-      round(goal, fewer, solves, found);
+      fewer[g] = branch & allowed[g];
+      if (fewer[g] != 0 && fewer[g] != allowed[g]) round(goal, fewer, solves, found);
     }
     return;
   }

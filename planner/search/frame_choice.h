@@ -55,8 +55,13 @@ class FrameChoice {
   RelaxationGoal relaxation_goal(Goal goal, const Room& room, double most_seconds,
                                  bool expected) const;
   std::vector<uint64_t> allowed_with(const Room& room) const;
-  /// Whether the shares of a group are one value, or "keep" and one other policy.
+  /// The value whose mixtures with this one stand for a policy of a part of the layers: the same
+  /// policy of fewer layers, at last "keep"; -1: none.
+  int fewer(size_t group, size_t value) const;
+  /// Whether the shares of a group are one value or such a mixture.
   bool stands(size_t group, const std::vector<double>& shares) const;
+  /// What is allowed instead of a mixture that does not stand, the most taken first.
+  std::vector<uint64_t> branches(size_t group, const std::vector<double>& shares) const;
   Candidate candidate_of(const Mixture& mixture) const;
 
   Candidate frame_;

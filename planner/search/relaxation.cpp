@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -114,9 +115,9 @@ DemandRows rows_of(const Demand& d, double scale, const TierBytes& limits) {
     rows[s] = scale * d.of_step(s);
     rows[kStreamCount + s] = scale * (before + d.update[s]);
     const bool waits = s == compute;
-    const double phases[kPhases] = {d.forward[s] + (waits ? d.waited_forward : 0),
-                                    d.backward[s] + d.once[s] + (waits ? d.waited_backward : 0),
-                                    d.update[s]};
+    const double forward = (d.forward[s] + (waits ? d.waited_forward : 0)) / 2;
+    const double backward = (d.backward[s] + d.once[s] + (waits ? d.waited_backward : 0)) / 2;
+    const double phases[kPhases] = {forward, forward, backward, backward, d.update[s]};
     for (int p = 0; p < kPhases; ++p) {
       rows[kBoundRows + p * kStreamCount + s] = scale * (1 - kUnhidden) * phases[p];
       sums[p] += scale * kUnhidden * phases[p];
@@ -130,6 +131,15 @@ DemandRows rows_of(const Demand& d, double scale, const TierBytes& limits) {
       rows[kTimeRows + m * kTierCount + tier] =
           d.bytes[m][tier] / std::max(1.0, static_cast<double>(limits[tier]));
     }
+  }
+  return rows;
+}
+
+DemandRows in_first_half(DemandRows rows) {
+  for (int p = 0; p < kHalves; p += 2) {
+    double* const first = rows.data() + kBoundRows + p * kStreamCount;
+    double* const second = first + kStreamCount;
+    for (int s = 0; s < kStreamCount; ++s) first[s] += std::exchange(second[s], 0.0);
   }
   return rows;
 }
@@ -174,13 +184,17 @@ Mixture Relaxation::solve(const RelaxationGoal& goal, const std::vector<uint64_t
   // Rows that cannot bind are left out: most of them.
   double floors[kPhases] = {}, scale = 0;
   for (int r = 0; r < kRows; ++r) {
-    if (goal.part[r] >= 0) floors[goal.part[r]] = std::max(floors[goal.part[r]], least[r]);
+    if (goal.part[r] < 0) continue;
+    double& floor = floors[goal.part[r]];
+    floor = std::max(floor, goal.weight[r] * least[r]);
   }
   for (const double floor : floors) scale += floor;
   scale = scale > 0 ? 1 / scale : 1;
   std::vector<int> minimised, bounded;
   for (int r = 0; r < kRows; ++r) {
-    if (goal.part[r] >= 0 && most[r] > floors[goal.part[r]]) minimised.push_back(r);
+    if (goal.part[r] >= 0 && goal.weight[r] * most[r] > floors[goal.part[r]]) {
+      minimised.push_back(r);
+    }
     if (most[r] > goal.at_most[r]) bounded.push_back(r);
   }
   std::vector<int> group_row(values_.size(), -1);
@@ -195,16 +209,18 @@ Mixture Relaxation::solve(const RelaxationGoal& goal, const std::vector<uint64_t
   Tableau t(rows + groups, count + kPhases + 1);
   int row = 0;
   // The rows that are furthest from being kept: the basis begins with the variables that mend them.
-  int worst[kPhases + 1] = {-1, -1, -1, -1};
+  int worst[kPhases + 1];
+  std::fill(std::begin(worst), std::end(worst), -1);
   const auto note = [&](int variable) {
     if (t.right(row) < (worst[variable] < 0 ? 0 : t.right(worst[variable]))) worst[variable] = row;
     ++row;
   };
   for (const int r : minimised) {
     const int part = goal.part[r];
-    for (int c = 0; c < count; ++c) t.at(row, c) = scale * added(columns[c], r);
+    const double weight = scale * goal.weight[r];
+    for (int c = 0; c < count; ++c) t.at(row, c) = weight * added(columns[c], r);
     t.at(row, count + part) = -1;
-    t.right(row) = scale * (floors[part] - base[r]);
+    t.right(row) = scale * floors[part] - weight * base[r];
     note(part);
   }
   for (const int r : bounded) {

@@ -17,10 +17,12 @@
 namespace longspan {
 
 /// Demand as rows. Bounds on time: seconds of every stream in all of a step, and of compute before
-/// the update and then that stream. What is expected: seconds of every stream in the forward, in
-/// the backward and in the update, one after the other, with a part of what other streams do
-/// meanwhile. Bytes: shares of the limits at every moment, tier by tier.
-inline constexpr int kPhases = 3;
+/// the update and then that stream. What is expected: seconds of every stream in the forward and in
+/// the backward of the first half of the layers and of the second, and in the update, one after the
+/// other, with a part of what other streams do meanwhile. Bytes: shares of the limits at every
+/// moment, tier by tier.
+inline constexpr int kHalves = 4;  // forward of the first and of the second, backward of each
+inline constexpr int kPhases = kHalves + 1;
 inline constexpr int kBoundRows = 2 * kStreamCount;
 inline constexpr int kExpectedRows = kPhases * kStreamCount;
 inline constexpr int kTimeRows = kBoundRows + kExpectedRows;
@@ -29,14 +31,17 @@ inline constexpr int kRows = kTimeRows + kByteRows;
 using DemandRows = std::array<double, kRows>;
 inline int tier_of_row(int row) { return (row - kTimeRows) % kTierCount; }
 
-/// `seconds_scale` multiplies seconds; bytes become shares of `limits`.
+/// `seconds_scale` multiplies seconds; bytes become shares of `limits`. Both halves are alike.
 DemandRows rows_of(const Demand& demand, double seconds_scale, const TierBytes& limits);
+/// The same of what is done in the first half of the layers alone.
+DemandRows in_first_half(DemandRows rows);
 
 /// What is minimised, and within which bounds.
 struct RelaxationGoal {
-  /// The objective is a sum over parts 0, 1 and 2, each the largest of the rows that name it; -1:
-  /// the row is in no part.
+  /// The objective is a sum over parts, each the largest of the rows that name it; -1: the row is
+  /// in no part.
   std::array<int, kRows> part;
+  std::array<double, kRows> weight;   ///< of a row within its part
   std::array<double, kRows> at_most;  ///< infinite: no bound
 };
 

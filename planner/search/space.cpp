@@ -153,9 +153,13 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
     for (const Saved where : {Saved::recompute, Saved::host, Saved::nvme}) {
       if (where == Saved::nvme && !nvme) continue;
       if (where == Saved::recompute && group == Group::layer_input) continue;
-      Strategy s = base;
-      saved_policy(group, s)->where = where;
-      of(group).push_back(std::move(s));
+      // What the middle layer finds saved is no multiple of the share of layers that is covered:
+      // up to half and beyond half are values of their own.
+      for (const double fraction : {0.5, 1.0}) {
+        Strategy s = base;
+        *saved_policy(group, s) = {where, fraction};
+        of(group).push_back(std::move(s));
+      }
     }
   }
   const int64_t slice_rows = base.block_tokens / p.ulysses;

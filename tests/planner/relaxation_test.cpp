@@ -5,7 +5,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
+#include <numeric>
 #include <random>
 
 namespace longspan {
@@ -30,10 +32,12 @@ Problem random_problem(uint64_t seed) {
   std::uniform_real_distribution<double> unit(0, 1);
   Problem p;
   p.goal.part.fill(-1);
+  p.goal.weight.fill(1);
   p.goal.at_most.fill(kInfinity);
   for (const int row : {0, 1, kBoundRows, kBoundRows + 1, kTimeRows, kTimeRows + 1, kRows - 1}) {
     p.rows.push_back(row);
     p.goal.part[row] = static_cast<int>(random() % 4) - 1;
+    if (random() % 2 == 0) p.goal.weight[row] = 0.5 + unit(random);
   }
   const size_t groups = 1 + random() % 3;
   size_t free = 4;  // values besides the first, of all groups
@@ -68,9 +72,9 @@ double objective_at(const Problem& p, const Shares& shares) {
   double parts[kPhases] = {};
   for (const int row : p.rows) {
     const int part = p.goal.part[row];
-    if (part >= 0) parts[part] = std::max(parts[part], at(p, shares, row));
+    if (part >= 0) parts[part] = std::max(parts[part], p.goal.weight[row] * at(p, shares, row));
   }
-  return parts[0] + parts[1] + parts[2];
+  return std::accumulate(std::begin(parts), std::end(parts), 0.0);
 }
 
 double overflow_at(const Problem& p, const Shares& shares) {
@@ -143,7 +147,8 @@ void at_vertices(const Problem& p, const std::function<void(const Shares&)>& tel
     if (bounded) equal(a, 1, a, 0, p.goal.at_most[a]);
     for (size_t j = i + 1; j < p.rows.size(); ++j) {
       const int b = p.rows[j];
-      if (p.goal.part[a] >= 0 && p.goal.part[a] == p.goal.part[b]) equal(a, 1, b, 1, 0);
+      if (p.goal.part[a] >= 0 && p.goal.part[a] == p.goal.part[b])
+        equal(a, p.goal.weight[a], b, p.goal.weight[b], 0);
       if (bounded && p.goal.at_most[b] < kInfinity) {
         equal(a, 1 / p.goal.at_most[a], b, 1 / p.goal.at_most[b], 0);
       }
@@ -266,10 +271,19 @@ TEST_CASE("rows of a demand are its seconds, its phases and its shares of the li
   CHECK(rows[comm] == Approx(0.5 * 13));
   CHECK(rows[kStreamCount + comm] == Approx(0.5 * (8 + 4)));
   // Forward: the exchange is longest, and a part of what compute does meanwhile is not hidden.
-  const double forward =
-      *std::max_element(rows.begin() + kBoundRows, rows.begin() + kBoundRows + kStreamCount);
+  const auto longest_of = [](const DemandRows& of, int phase) {
+    const auto first = of.begin() + kBoundRows + phase * kStreamCount;
+    return *std::max_element(first, first + kStreamCount);
+  };
+  const double forward = longest_of(rows, 0) + longest_of(rows, 1);
   CHECK(forward > 0.5 * 7);
   CHECK(forward < 0.5 * (7 + 3.5));
+  // In the first half alone it takes as long, and nothing is left for the second.
+  const DemandRows first = in_first_half(rows);
+  CHECK(longest_of(first, 0) == Approx(forward));
+  CHECK(longest_of(first, 1) == 0);
+  CHECK(longest_of(first, 2) == Approx(longest_of(rows, 2) + longest_of(rows, 3)));
+  CHECK(longest_of(first, 4) == longest_of(rows, 4));
   CHECK(rows[kTimeRows + 2 * kTierCount + 1] == Approx(0.25));
   CHECK(tier_of_row(kTimeRows + 2 * kTierCount + 1) == 1);
 }
