@@ -23,6 +23,7 @@ struct Score {
   double step_seconds = 0;  ///< of an optimizer step
   double seconds = 0;       ///< per sequence
   TierBytes bytes{};        ///< per tier: arenas, or live bytes by the fast path
+  bool sampled = false;     ///< by the fast path, from some of its chunks: time may be far off
 };
 
 /// Sequences of one optimizer step.

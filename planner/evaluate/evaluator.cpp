@@ -425,7 +425,9 @@ Score Evaluator::fast(const Candidate& c) {
   }
   // What is extrapolated may err; a bound does not.
   e.step_seconds = std::max(e.step_seconds, demand(c).step_seconds());
-  return score_of(c, e, overflow(e.peak_bytes));
+  Score score = score_of(c, e, overflow(e.peak_bytes));
+  score.sampled = e.extrapolated;
+  return score;
 }
 
 TierBytes Evaluator::live(const Candidate& c) {

@@ -386,6 +386,7 @@ Evaluation FastPath::State::evaluate(const StepRequest& request,
   const Measures first = measure(request, Purpose::time, uneven, !worth);
   Evaluation evaluation{step_seconds(first), peak_bytes_of(first), first.seconds[forward_phase],
                         first.busy[forward_phase], busy_seconds(first)};
+  evaluation.extrapolated = find(request, Purpose::time).repeats.count > 1;
   if (uneven && (!worth || worth(evaluation))) {
     const Measures more = measure(request, Purpose::uneven_time, uneven);
     evaluation.step_seconds = step_seconds(more);

@@ -9,8 +9,8 @@
 #include "planner/evaluate/evaluate.h"
 #include "planner/search/frame_queue.h"
 #include "planner/search/memory_margin.h"
+#include "planner/search/mend.h"
 #include "planner/search/refine.h"
-#include "planner/search/steps.h"
 
 namespace longspan {
 namespace {
@@ -33,17 +33,19 @@ constexpr size_t kStates = 6;
 constexpr double kFilesPromise = 0.004;
 // Layouts and kinds whose best is within this are refined too.
 constexpr double kNear = 1.3;
+// Links that fall behind from chunk to chunk are not seen in the few of a sample.
+constexpr double kSampled = 1.5;
 constexpr int64_t kSmallOps = 100'000;  // of a program that is laid out on the way
-constexpr int kRepairs = 6;             // of candidates that do not fit when they are laid out
-constexpr int kRepairLooks = 24;
-constexpr double kRepaired = 1.05;      // times what the candidate would have taken
+constexpr int kMends = 6;               // of candidates that do not fit when they are laid out
+constexpr int kMendSteps = 200;
 constexpr double kStartEstimates = 60;  // that each start can spend
 constexpr int kStartLooks = 5;          // layouts, until one fits
 constexpr size_t kFinalists = 2;
 constexpr double kSameLayout = 1.1, kAlike = 1.25;  // handicaps of starts that are like others
 // All of the effort is spent where so much may be gained, and less in proportion.
 constexpr double kMuchToGain = 0.03;
-constexpr double kLeastEffort = 0.1, kMostEffort = 4;
+constexpr double kLeastEffort = 0.1, kMostEffort = 4;  // the most within limits on time
+constexpr double kLastEffort = 1.5;                    // where all that fitted turned out too large
 
 // What is known of a frame.
 struct FrameState {
@@ -64,14 +66,20 @@ class BestFirst {
         ranking_(evaluator, wanted),
         effort_(effort),
         early_ops_(effort.exact_ops / 4),
-        repair_ops_(effort.exact_ops / 4),
-        ops_(wanted.goal == Goal::fastest ? effort.exact_ops / 2 : effort.exact_ops),
+        ops_(wanted.goal == Goal::fastest ? effort.exact_ops * 3 / 4 : effort.exact_ops),
         first_work_(evaluator.work()),
         states_(frames.size()),
         queue_(frames, wanted.goal),
         margin_(evaluator) {}
 
   Found run(const std::function<void(int64_t, int64_t)>& progress) {
+    if (wanted_.start) {
+      mend(*wanted_.start, {}, effort_.work / 2);
+      if (!seen_.empty()) {
+        found_.best = seen_.front().scored;
+        return finish();
+      }
+    }
     enqueue();
     double share = 1;
     for (int64_t steps = 0; !queue_.empty(); ++steps) {
@@ -86,10 +94,11 @@ class BestFirst {
       visit();
     }
     if (wanted_.goal == Goal::fastest) {
-      repair_leaders();
+      mend_leaders();
     } else {
       verify_each_kind();
     }
+    if (seen_.empty()) mend_nearest();
     int looks = effort_.exact;
     verify(looks);
     if (found_.best && !wanted_.first && effort_.refinements > 0) refine();
@@ -108,10 +117,10 @@ class BestFirst {
     for (const FrameState& state : states_) least = std::min(least, state.bound);
     return least;
   }
-  // Where bounds leave little to gain, little is done for it; where nothing fits yet, it takes
-  // longer to say that nothing does.
+  // Where bounds leave little to gain, little is done for it; where memory does not refuse all but
+  // a limit on time may, it takes longer to say that nothing fits.
   double share_of_effort() const {
-    if (seen_.empty()) return kMostEffort;
+    if (seen_.empty()) return wanted_.is_timed() && !wanted_.first ? kMostEffort : 1;
     if (wanted_.goal != Goal::fastest) return 1;
     const double best = found_.best ? weighed(found_.best->score) : incumbent_;
     return std::clamp((1 - least_bound() / best) / kMuchToGain, kLeastEffort, 1.0);
@@ -123,6 +132,7 @@ class BestFirst {
     return beyond(estimated_, effort_.evaluations) ||
            beyond(evaluator_.work() - first_work_, effort_.work);
   }
+  int64_t work_of_mend() const { return effort_.work / kMends; }
   double weighed(const Score& score) const { return ranking_.weighed(score); }
   bool allowed(const Score& score) const { return ranking_.admits(score); }
   double most_seconds(size_t frame) const {
@@ -271,26 +281,29 @@ class BestFirst {
         return;
       }
       // Where states live is what expectations know least about: the first of a kind tries several.
-      bool spread = wanted_.goal == Goal::fastest && !queue_.is_known(waiting.frame);
+      bool spread = (wanted_.goal == Goal::fastest || wanted_.goal == Goal::roomiest) &&
+                    !queue_.is_known(waiting.frame);
       size_t spread_end = 0;
+      const auto try_states = [&] {
+        for (const Rounded& r : choice.round_each(Group::states, wanted_.goal, room,
+                                                  most_seconds(waiting.frame), kStates)) {
+          looks.push_back(wanted_.goal == Goal::fastest ? r.candidate
+                                                        : with_depths(r.candidate, 0, 0));
+        }
+        spread_end = looks.size();
+      };
       for (size_t i = 0; i < looks.size(); ++i) {
         const Candidate c = looks[i];
         if (known(c)) continue;
         const Score live = estimate(c), score = packed(c, live);
         if (i == 0) margin_.learn_live(c, live.bytes);
-        if (allowed(live)) queue_.learn(waiting, weighed(live));
+        if (allowed(live) || wanted_.goal == Goal::roomiest) queue_.learn(waiting, weighed(live));
         if (allowed(score)) {
           any = true;
           const double own = weighed(score);
           const bool close = own < incumbent_ * kClose;
           add(c, live, waiting);
-          if (std::exchange(spread, false) && own < incumbent_ * kSpread) {
-            for (const Rounded& r : choice.round_each(Group::states, wanted_.goal, room,
-                                                      most_seconds(waiting.frame), kStates)) {
-              looks.push_back(r.candidate);
-            }
-            spread_end = looks.size();
-          }
+          if (std::exchange(spread, false) && own < incumbent_ * kSpread) try_states();
           if (!close && i + 1 >= spread_end) break;
           continue;
         }
@@ -305,7 +318,15 @@ class BestFirst {
         }
         if (i == 0) last = c;
         miss(c, score);
+        if (score.overflow > 0) misses_.push_back({{c, score}, waiting});
         if (allowed(live) && weighed(live) < incumbent_) too_large_.push_back({{c, live}, waiting});
+        if (wanted_.goal == Goal::roomiest) {
+          if (score.overflow > kNearly && i == 0) {
+            state.attempts[way] = effort_.attempts;  // less room does not help so far
+            return;
+          }
+          if (std::exchange(spread, false) && state.attempts[way] == 0) try_states();
+        }
         if (any || i + 1 < spread_end) continue;
         // What is copied ahead may be what is too much.
         const Candidate bare = with_depths(c, 0, 0);
@@ -358,7 +379,8 @@ class BestFirst {
   void add(const Candidate& c, const Score& score, const Waiting& from) {
     seen_.push_back({{c, score, false}, from});
     // Live bytes are less than arenas: what is not laid out rules nothing out.
-    if (wanted_.goal == Goal::fastest) incumbent_ = std::min(incumbent_, weighed(score));
+    if (wanted_.goal != Goal::fastest) return;
+    incumbent_ = std::min(incumbent_, weighed(score) * (score.sampled ? kSampled : 1));
   }
   void miss(const Candidate& c, const Score& score) {
     if (score.overflow == 0) return;
@@ -421,7 +443,7 @@ class BestFirst {
       const bool spent = looks <= 0 || ops_ <= (best_exact ? kept_ops() : 0);
       if (spent) best = best_exact;
       if (best == nullptr) {
-        if (spent || queue_.empty()) return;
+        if (spent || queue_.empty() || is_spent(kLastEffort)) return;
         --looks;
         visit();
         continue;
@@ -449,46 +471,46 @@ class BestFirst {
       if (allowed(score)) continue;
       miss(candidate, score);
       if (score.overflow == 0) continue;
-      if (wanted_.goal == Goal::fastest && repairs_-- > 0) repair(candidate, from);
+      if (wanted_.goal == Goal::fastest && mends_-- > 0) mend(candidate, from, work_of_mend());
       look_again(from, score.bytes);
     }
   }
   // Those that would lead if they could be packed.
-  void repair_leaders() {
+  void mend_leaders() {
     std::stable_sort(too_large_.begin(), too_large_.end(), [&](const Seen& a, const Seen& b) {
       return weighed(a.scored.score) < weighed(b.scored.score);
     });
     std::set<size_t> frames;
     for (const auto& [scored, from, dropped] : too_large_) {
-      if (weighed(scored.score) >= incumbent_ || repairs_ == 0) return;
+      if (weighed(scored.score) >= incumbent_ || mends_ == 0) return;
       if (!frames.insert(from.frame).second) continue;
-      --repairs_;
-      repair(scored.candidate, from);
+      --mends_;
+      mend(scored.candidate, from, work_of_mend());
     }
   }
-  // Packing differs from candidate to candidate by a tenth and more: what is alike in all but one
-  // knob may fit. REQUIRES: the best of what is seen, by the fast path.
-  void repair(const Candidate& c, const Waiting& from) {
-    const Steps steps(evaluator_.request(c).model, options_, evaluator_.limits()[kNvme] > 0);
-    const double promise = weighed(ranking_.estimate(c));
-    int looks = kRepairLooks;
-    for (int knob = 0; knob < Steps::knobs(); ++knob) {
-      for (const Candidate& like : steps.of(knob, c)) {
-        const int64_t ops = ops_of_all_positions(evaluator_.request(like));
-        if (looks <= 0 || ops > std::min(kSmallOps, repair_ops_)) return;
-        if (!evaluator_.possible(like) || known(like)) continue;
-        const Demand demand = evaluator_.demand(like);
-        if (evaluator_.overflow(demand.peak_bytes()) > 0) continue;
-        --looks;
-        repair_ops_ -= ops;
-        if (evaluator_.overflow(evaluator_.arenas(like)) > 0) continue;
-        const Score score = ranking_.exact(like);
-        if (allowed(score) && weighed(score) < promise * kRepaired) {
-          seen_.push_back({{like, score, true}, from});
-          incumbent_ = std::min(incumbent_, weighed(score));
-        }
+  // Where nothing fits: what is short by least, of each kind, is turned knob by knob until it does.
+  void mend_nearest() {
+    std::stable_sort(misses_.begin(), misses_.end(), [](const Seen& a, const Seen& b) {
+      return a.scored.score.overflow < b.scored.score.overflow;
+    });
+    const int64_t last_work = evaluator_.work() + effort_.work / 2;
+    std::set<Kind> kinds;
+    for (const auto& [scored, from, dropped] : misses_) {
+      if (evaluator_.work() > last_work) return;
+      if (kinds.size() == effort_.mended || (wanted_.first && !seen_.empty())) return;
+      if (kinds.insert(kind_of(scored.candidate)).second) {
+        mend(scored.candidate, from, last_work - evaluator_.work());
       }
     }
+  }
+  void mend(const Candidate& c, const Waiting& from, int64_t work) {
+    const Mended found =
+        mended(evaluator_, ranking_, margin_, options_, c, incumbent_, {kMendSteps, work, ops_});
+    ops_ -= found.exact_ops;
+    for (const Scored& s : found.missed) miss(s.candidate, s.score);
+    if (!found.fits) return;
+    seen_.push_back({*found.fits, from});
+    incumbent_ = std::min(incumbent_, weighed(found.fits->score));
   }
   // With less room, after a candidate that needs `bytes`.
   void look_again(const Waiting& from, const TierBytes& bytes) {
@@ -630,16 +652,16 @@ class BestFirst {
   const Wanted& wanted_;
   Ranking ranking_;
   const Effort& effort_;
-  // That may yet be laid out: on the way, for repairs, and to verify and refine.
-  int64_t early_ops_, repair_ops_, ops_;
+  // That may yet be laid out: on the way, and to mend, verify and refine.
+  int64_t early_ops_, ops_;
   int64_t first_work_;  // of the evaluator
   int64_t estimated_ = 0;
-  int repairs_ = kRepairs;
+  int mends_ = kMends;
   std::vector<FrameState> states_;
   FrameQueue queue_;
   MemoryMargin margin_;
   std::map<Kind, double> slower_;  // the exact way, than the fast path: the least that was seen
-  std::vector<Seen> seen_, too_large_;
+  std::vector<Seen> seen_, too_large_, misses_;
   double incumbent_ = kInfinity;  // the best that fits by the fast path, weighed
   Found found_;
 };

@@ -1,6 +1,8 @@
 // Which of two scores a question prefers. Internal to planner/search.
 #pragma once
 
+#include <optional>
+
 #include "planner/evaluate/evaluator.h"
 #include "planner/search/frame_choice.h"
 
@@ -12,7 +14,8 @@ struct Wanted {
   double gap = 0.002;           ///< that is good enough
   double most_seconds = 1e300;  ///< of a step
   double most_seconds_per_sequence = 1e300;
-  bool first = false;  ///< any candidate that fits will do
+  bool first = false;              ///< any candidate that fits will do
+  std::optional<Candidate> start;  ///< with `first`: looked at before all others, and around it
   bool is_timed() const { return most_seconds < 1e300 || most_seconds_per_sequence < 1e300; }
 };
 

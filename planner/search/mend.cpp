@@ -1,0 +1,149 @@
+#include "planner/search/mend.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "planner/evaluate/evaluate.h"
+#include "planner/search/steps.h"
+
+namespace longspan {
+namespace {
+
+constexpr double kGain = 1e-5;      // less is not worth a step
+constexpr double kOfMemory = 0.01;  // of all that is taken, beside what is short
+constexpr double kShortage = 5;     // what a part of the memory is worth, in parts of the time
+
+class Mending {
+ public:
+  Mending(Evaluator& evaluator, const Ranking& ranking, MemoryMargin& margin,
+          const SpaceOptions& options, const Candidate& from, double better_than,
+          const MendEffort& effort)
+      : evaluator_(evaluator),
+        ranking_(ranking),
+        margin_(margin),
+        steps_(evaluator.request(from).model, options,
+               evaluator.limits()[static_cast<int>(Tier::nvme)] > 0),
+        c_(from),
+        better_than_(better_than),
+        left_(effort.steps),
+        last_work_(evaluator.work() + effort.work),
+        most_ops_(effort.exact_ops) {
+    packing_.fill(1);
+  }
+
+  Mended run() {
+    const Score live = ranking_.estimate(c_);
+    if (live.seconds > 0) slower_ = live.seconds / bound_seconds(c_);
+    at_ = margin_.packed(c_, live);
+    if (at_.overflow > 0) learn_packing(at_.bytes, live.bytes);
+    do {
+      if (at_.overflow == 0 && lay_out()) break;
+    } while (step());
+    return std::move(result_);
+  }
+
+ private:
+  double bound_seconds(const Candidate& c) {
+    return evaluator_.demand(c).step_seconds() / static_cast<double>(sequences_of_step(c));
+  }
+
+  // By live bytes and packing; the time by bounds, and by what they miss of the first.
+  Score sketch(const Candidate& c) {
+    Score score;
+    score.bytes = evaluator_.live(c);
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      score.bytes[tier] =
+          static_cast<int64_t>(packing_[tier] * static_cast<double>(score.bytes[tier]));
+    }
+    score.overflow = evaluator_.overflow(score.bytes);
+    score.seconds = slower_ * bound_seconds(c);
+    return score;
+  }
+
+  // What a step should lower. Of those that are short by the same, the one that takes less of all
+  // memory is nearer.
+  double need(const Score& score) const {
+    if (ranking_.wanted().goal == Goal::fastest) {
+      return std::log(score.seconds) + kShortage * score.overflow;
+    }
+    double sum = 0;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      sum += static_cast<double>(score.bytes[tier]) /
+             std::max(1.0, static_cast<double>(evaluator_.limits()[tier]));
+    }
+    return score.overflow + kOfMemory * sum;
+  }
+
+  void learn_packing(const TierBytes& exact, const TierBytes& live) {
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      if (live[tier] == 0) continue;
+      packing_[tier] =
+          std::max(1.0, static_cast<double>(exact[tier]) / static_cast<double>(live[tier]));
+    }
+  }
+
+  // Whether that is the end: it fits, or nothing else is worth a look.
+  bool lay_out() {
+    const int64_t ops = ops_of_all_positions(evaluator_.request(c_));
+    if (result_.exact_ops + ops > most_ops_) return true;
+    const Score live = ranking_.estimate(c_);
+    if (ranking_.wanted().goal == Goal::fastest && ranking_.weighed(live) >= better_than_) {
+      return true;
+    }
+    result_.exact_ops += ops;
+    const Score score = ranking_.exact(c_);
+    margin_.learn_packing(c_, live.bytes, score.bytes);
+    if (ranking_.admits(score)) {
+      result_.fits = Scored{c_, score, true};
+      return true;
+    }
+    result_.missed.push_back({c_, score, true});
+    if (score.overflow == 0) return true;  // it takes too long
+    learn_packing(score.bytes, live.bytes);
+    at_ = sketch(c_);
+    return false;
+  }
+
+  // Every knob to the best of its values. Whether any was turned.
+  bool step() {
+    bool turned = false;
+    for (int knob = 0; knob < Steps::knobs() && at_.overflow > 0; ++knob) {
+      for (const Candidate& like : steps_.of(knob, c_)) {
+        if (!evaluator_.possible(like)) continue;
+        if (evaluator_.overflow(evaluator_.demand(like).peak_bytes()) > at_.overflow) continue;
+        if (left_-- == 0 || evaluator_.work() > last_work_) return false;
+        const Score score = sketch(like);
+        if (need(score) >= need(at_) - kGain) continue;
+        c_ = like;
+        at_ = score;
+        turned = true;
+      }
+    }
+    return turned;
+  }
+
+  Evaluator& evaluator_;
+  const Ranking& ranking_;
+  MemoryMargin& margin_;
+  const Steps steps_;
+  Candidate c_;
+  Score at_;
+  double better_than_;
+  int left_;
+  int64_t last_work_, most_ops_;
+  std::array<double, kTierCount> packing_{};  // arenas in live bytes
+  double slower_ = 1;                         // than bounds
+  Mended result_;
+};
+
+}  // namespace
+
+Mended mended(Evaluator& evaluator, const Ranking& ranking, MemoryMargin& margin,
+              const SpaceOptions& options, const Candidate& from, double better_than,
+              const MendEffort& effort) {
+  return Mending(evaluator, ranking, margin, options, from, better_than, effort).run();
+}
+
+}  // namespace longspan
