@@ -1,10 +1,9 @@
 // The longest sequence of the whole space. Internal to planner/search.
 //
 // For every shape of frame (space.h) the relaxation says up to which length a candidate may fit:
-// the fullest tier of its roomiest mixture grows with the length. Knobs are chosen for the most
-// hopeful shapes, and compared by the length that live bytes and packing allow. Those that promise
-// most are laid out. Single knobs of the best are turned at the end. Deterministic; work is counted
-// in ops of the programs that are laid out.
+// the fullest tier of its roomiest mixture grows with the length. From the largest of these down,
+// best_first() looks for anything that fits a length; what fits is extended and pushed until no
+// longer length is found to fit. Deterministic.
 #pragma once
 
 #include <cstdint>
