@@ -100,6 +100,27 @@ std::vector<size_t> non_dominated(const std::vector<Costs>& rows, double slack) 
   return kept;
 }
 
+bool beaten_by_mixture(const Costs& row, const std::vector<Costs>& rows) {
+  for (const Costs& a : rows) {
+    for (const Costs& b : rows) {
+      // Shares of a at which the mixture costs no more, of one cost after the other.
+      double least = 0, most = 1;
+      for (size_t c = 0; c < row.size(); ++c) {
+        const double slope = a[c] - b[c], room = row[c] - b[c];
+        if (slope > 0) {
+          most = std::min(most, room / slope);
+        } else if (slope < 0) {
+          least = std::max(least, room / slope);
+        } else if (room < 0) {
+          most = -1;
+        }
+      }
+      if (least <= most && a != row && b != row) return true;
+    }
+  }
+  return false;
+}
+
 Costs costs_of(const Planned& planned) {
   const Plan& plan = planned.plan;
   const auto asked = static_cast<double>(planned.asked);

@@ -22,6 +22,10 @@ using Costs = std::vector<double>;
 /// REQUIRES: rows of equal length.
 std::vector<size_t> non_dominated(const std::vector<Costs>& rows, double slack = 0);
 
+/// Whether a mixture of two of the rows costs no more than `row` in anything. As policies may cover
+/// a part of the layers, a mixture of two plans is nearly a plan.
+bool beaten_by_mixture(const Costs& row, const std::vector<Costs>& rows);
+
 /// A plan for a length that was asked for. Its own may be longer by what it is padded with.
 struct Planned {
   Plan plan;

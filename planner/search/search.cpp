@@ -28,7 +28,8 @@ constexpr Effort kEndEffort = {.evaluations = 60,
                                .exact = 8,
                                .attempts = 3,
                                .exact_ops = 1'500'000};
-constexpr Effort kRivalEffort = {.evaluations = 40, .refinements = 0, .exact = 4, .attempts = 3};
+constexpr Effort kRivalEffort = {
+    .evaluations = 40, .refinements = 0, .exact = 4, .attempts = 3, .mended = 0};
 constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
 constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 40, .attempts = 6};
 
@@ -237,6 +238,7 @@ class Search {
       const Found other = end == Goal::fastest ? fastest() : least(end);
       if (other.best) points.push_back(*other.best);
     }
+    const size_t ends = points.size();
     const std::vector<Scored> between = non_dominated_of(found.fitting);
     const size_t lines = options_.front_lines > 3 ? options_.front_lines - 3 : 0;
     for (size_t i = 0; i < std::min(lines, between.size()); ++i) {
@@ -244,15 +246,22 @@ class Search {
       if (!s.exact) s = {s.candidate, evaluator_.exact(s.candidate), true};
       if (s.score.overflow == 0) points.push_back(s);
     }
+    std::vector<Costs> costs;
+    for (const Scored& s : points) costs.push_back(costs_of(s));
+    for (size_t i = points.size(); i-- > ends;) {
+      if (beaten_by_mixture(costs[i], costs))
+        points.erase(points.begin() + static_cast<int64_t>(i));
+    }
     return non_dominated_of(points);
   }
 
+  static Costs costs_of(const Scored& s) {
+    return {s.score.seconds, static_cast<double>(s.score.bytes[1]),
+            static_cast<double>(s.score.bytes[0])};
+  }
   static std::vector<Scored> non_dominated_of(const std::vector<Scored>& all) {
     std::vector<Costs> costs;
-    for (const Scored& s : all) {
-      costs.push_back({s.score.seconds, static_cast<double>(s.score.bytes[1]),
-                       static_cast<double>(s.score.bytes[0])});
-    }
+    for (const Scored& s : all) costs.push_back(costs_of(s));
     std::vector<Scored> front;
     for (const size_t i : non_dominated(costs, kFrontSlack)) front.push_back(all[i]);
     return front;

@@ -383,7 +383,9 @@ TEST_CASE("plan: at most so many devices, the fewest for a length, and several l
   const json found = ask(fewest);
   const int64_t devices = found.at("devices");
   CHECK(devices > 1);
-  CHECK(found.at("sequence_tokens") == 1048576);
+  // It may be padded where that is faster: here by less than a 256th.
+  CHECK(found.at("sequence_tokens") >= 1048576);
+  CHECK(found.at("sequence_tokens") < 1048576 + 1048576 / 256);
   const json& answers = found.at("answers");
   CHECK(answers.back().at("devices") == devices);
   for (size_t i = 0; i + 1 < answers.size(); ++i) {

@@ -93,6 +93,14 @@ TEST_CASE("jobs take divisors of a node, or whole nodes") {
   CHECK(doubling({8}) == Counts{8});
 }
 
+TEST_CASE("a row above the line between two others is beaten by their mixture") {
+  const std::vector<Costs> rows = {{1, 10}, {3, 2}, {2, 7}, {2, 5}};
+  CHECK_FALSE(beaten_by_mixture(rows[0], rows));
+  CHECK_FALSE(beaten_by_mixture(rows[1], rows));
+  CHECK(beaten_by_mixture(rows[2], rows));  // half of each takes 2 and 6
+  CHECK_FALSE(beaten_by_mixture(rows[3], rows));
+}
+
 TEST_CASE("a sweep takes the best of its answers, and its front has no beaten plan") {
   const ModelSpec model = small_model();
   const HardwareProfile hw = testing::small_machine(2, 4, 24 * MiB, 400 * MiB);
