@@ -34,6 +34,7 @@ struct Measures {
   std::vector<Peak> peaks;  // by kind
   std::array<std::array<double, kStreamCount>, phase_count> busy{};
   std::array<double, phase_count> seconds{};
+  bool by_repeats = false;  // whether repeats were sampled; set once all samples are folded
 
   double most_busy(int phase) const {
     return *std::max_element(busy[phase].begin(), busy[phase].end());
@@ -355,10 +356,15 @@ Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, b
     }
     by_batch.push_back(fold_alike(by_layers[0], smaller));
   }
-  if (t.batches.count == 1) return by_batch[0];
-  Measures result = fold_alike(by_batch[1], {{by_batch[0], t.batches.beyond()}});
-  // Memory does not depend on how many microbatches come after the second.
-  result.peaks = by_batch[1].peaks;
+  Measures result;
+  if (t.batches.count == 1) {
+    result = std::move(by_batch[0]);
+  } else {
+    result = fold_alike(by_batch[1], {{by_batch[0], t.batches.beyond()}});
+    // Memory does not depend on how many microbatches come after the second.
+    result.peaks = by_batch[1].peaks;
+  }
+  result.by_repeats = t.repeats.count > 1;
   return result;
 }
 
@@ -386,7 +392,7 @@ Evaluation FastPath::State::evaluate(const StepRequest& request,
   const Measures first = measure(request, Purpose::time, uneven, !worth);
   Evaluation evaluation{step_seconds(first), peak_bytes_of(first), first.seconds[forward_phase],
                         first.busy[forward_phase], busy_seconds(first)};
-  evaluation.extrapolated = find(request, Purpose::time).repeats.count > 1;
+  evaluation.extrapolated = first.by_repeats;
   if (uneven && (!worth || worth(evaluation))) {
     const Measures more = measure(request, Purpose::uneven_time, uneven);
     evaluation.step_seconds = step_seconds(more);
