@@ -37,7 +37,6 @@ constexpr double kNear = 1.3;
 constexpr double kSampled = 1.5;
 constexpr int64_t kSmallOps = 100'000;  // of a program that is laid out on the way
 constexpr int kMends = 6;               // of candidates that do not fit when they are laid out
-constexpr int kMendSteps = 200;
 constexpr double kStartEstimates = 60;  // that each start can spend
 constexpr int kStartLooks = 5;          // layouts, until one fits
 constexpr size_t kFinalists = 2;
@@ -117,8 +116,8 @@ class BestFirst {
     for (const FrameState& state : states_) least = std::min(least, state.bound);
     return least;
   }
-  // Where bounds leave little to gain, little is done for it; where memory does not refuse all but
-  // a limit on time may, it takes longer to say that nothing fits.
+  // Where bounds leave little to gain, little is done for it. Where time is limited and nothing is
+  // found yet, it takes longer to say that there is nothing.
   double share_of_effort() const {
     if (seen_.empty()) return wanted_.is_timed() && !wanted_.first ? kMostEffort : 1;
     if (wanted_.goal != Goal::fastest) return 1;
@@ -504,8 +503,8 @@ class BestFirst {
     }
   }
   void mend(const Candidate& c, const Waiting& from, int64_t work) {
-    const Mended found =
-        mended(evaluator_, ranking_, margin_, options_, c, incumbent_, {kMendSteps, work, ops_});
+    const Mended found = mended(evaluator_, ranking_, margin_, options_, c, incumbent_,
+                                {.work = work, .exact_ops = ops_});
     ops_ -= found.exact_ops;
     for (const Scored& s : found.missed) miss(s.candidate, s.score);
     if (!found.fits) return;

@@ -15,6 +15,15 @@ constexpr int kMostSolves = 24;  // of one rounding
 constexpr size_t kMostRounded = 4;
 constexpr size_t kMostTaken = 3;  // values of a mixture that are branched on
 
+// The values that a mixture has a share of.
+std::vector<size_t> taken_of(const std::vector<double>& shares) {
+  std::vector<size_t> taken;
+  for (size_t v = 0; v < shares.size(); ++v) {
+    if (shares[v] > 0) taken.push_back(v);
+  }
+  return taken;
+}
+
 DemandRows difference(const DemandRows& a, const DemandRows& b) {
   DemandRows rows;
   for (int r = 0; r < kRows; ++r) rows[r] = a[r] - b[r];
@@ -177,20 +186,14 @@ int FrameChoice::fewer(size_t group, size_t value) const {
 }
 
 bool FrameChoice::stands(size_t group, const std::vector<double>& shares) const {
-  std::vector<int> taken;
-  for (size_t v = 0; v < shares.size(); ++v) {
-    if (shares[v] > 0) taken.push_back(static_cast<int>(v));
-  }
+  const std::vector<size_t> taken = taken_of(shares);
   if (taken.size() != 2) return taken.size() < 2;
-  return fewer(group, static_cast<size_t>(taken[1])) == taken[0] ||
-         fewer(group, static_cast<size_t>(taken[0])) == taken[1];
+  return fewer(group, taken[1]) == static_cast<int>(taken[0]) ||
+         fewer(group, taken[0]) == static_cast<int>(taken[1]);
 }
 
 std::vector<uint64_t> FrameChoice::branches(size_t group, const std::vector<double>& shares) const {
-  std::vector<size_t> taken;
-  for (size_t v = 0; v < shares.size(); ++v) {
-    if (shares[v] > 0) taken.push_back(v);
-  }
+  std::vector<size_t> taken = taken_of(shares);
   std::stable_sort(taken.begin(), taken.end(),
                    [&](size_t a, size_t b) { return shares[a] > shares[b]; });
   if (taken.size() > kMostTaken) taken.resize(kMostTaken);

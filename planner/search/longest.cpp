@@ -225,7 +225,7 @@ class Longest {
       }
     }
     for (const auto& [key, entry] : least) add(entry.second);
-    // The climb tries numbers of chunks in between.
+    // reach() tries numbers of chunks in between.
     std::erase_if(shapes, [](const FrameShape& shape) {
       const bool ring = shape.layout.parallel.ring > 1;
       return shape.chunks > (ring ? kMostRingChunks : kMostChunks) ||

@@ -62,8 +62,8 @@ class Mending {
     return score;
   }
 
-  // What a step should lower. Of those that are short by the same, the one that takes less of all
-  // memory is nearer.
+  // What a step should lower. Where two candidates are short by the same, the one that takes less
+  // memory in all is nearer.
   double need(const Score& score) const {
     if (ranking_.wanted().goal == Goal::fastest) {
       return std::log(score.seconds) + kShortage * score.overflow;
