@@ -17,8 +17,62 @@ void ArenaAllocator::erase(size_t begin, size_t end) {
   if (!histories_.empty()) histories_.erase(histories_.begin() + from, histories_.begin() + to);
 }
 
+size_t ArenaAllocator::fragment_at(int64_t offset) const {
+  const auto at = std::lower_bound(fragments_.begin(), fragments_.end(), offset,
+                                   [](const Fragment& f, int64_t o) { return f.offset < o; });
+  return static_cast<size_t>(at - fragments_.begin());
+}
+
+// Fragments beyond kMaxFragments are apart, and only then is there an index.
+void ArenaAllocator::index_or_not() {
+  if (fragments_.size() <= std::max(indexed_ / 2, kMaxFragments)) by_size_.clear();
+  if (!by_size_.empty() || fragments_.size() <= indexed_) return;
+  for (const Fragment& f : fragments_) by_size_.insert(sized(f));
+}
+
+// As allocate(), of fragments that are apart: each is a run.
+int64_t ArenaAllocator::allocate_indexed(int64_t bytes, Waits* history) {
+  auto fit = by_size_.lower_bound({bytes, INT64_MIN, 0});
+  if (fit == by_size_.end()) {
+    const Fragment last = fragments_.back();
+    const bool touches_top = last.end() == top_;
+    const int64_t offset = touches_top ? last.offset : top_;
+    if (touches_top) {
+      inherit(history, fragments_.size() - 1);
+      by_size_.erase(sized(last));
+      erase(fragments_.size() - 1, fragments_.size());
+    }
+    top_ = offset + bytes;
+    return offset;
+  }
+  // Of the smallest that are larger the lowest.
+  if (fit->bytes > bytes) {
+    for (auto other = fit; other != by_size_.end() && other->bytes == fit->bytes; ++other) {
+      if (other->offset < fit->offset) fit = other;
+    }
+  }
+  const int64_t offset = fit->offset;
+  const size_t at = fragment_at(offset);
+  by_size_.erase(fit);
+  inherit(history, at);
+  Fragment& f = fragments_[at];
+  if (f.bytes == bytes) {
+    erase(at, at + 1);
+  } else {
+    f.offset += bytes;
+    f.bytes -= bytes;
+    by_size_.insert(sized(f));
+  }
+  return offset;
+}
+
 int64_t ArenaAllocator::allocate(int64_t bytes, Waits* history) {
   assert(bytes > 0 && bytes % kArenaAlignment == 0);
+  if (!by_size_.empty()) {
+    const int64_t offset = allocate_indexed(bytes, history);
+    index_or_not();
+    return offset;
+  }
   // The oldest exact fit: in a loop there nearly always is one.
   const size_t n = fragments_.size();
   size_t exact = n;
@@ -92,6 +146,7 @@ void ArenaAllocator::free(int64_t offset, int64_t bytes, const Waits* history) {
   }
   const auto fragment = static_cast<size_t>(after - fragments_.begin());
   fragments_.insert(after, {offset, bytes, clock_++});
+  if (!by_size_.empty()) by_size_.insert(sized(fragments_[fragment]));
   if (fragments_.size() <= kMaxFragments) {
     apart_ = false;
   } else if (apart_) {
@@ -99,6 +154,7 @@ void ArenaAllocator::free(int64_t offset, int64_t bytes, const Waits* history) {
   } else {
     coalesce();
   }
+  index_or_not();
 }
 
 // The same where all but this one are apart.
@@ -106,9 +162,15 @@ void ArenaAllocator::coalesce_at(size_t fragment) {
   const auto absorb_next = [&](size_t i) {
     Fragment& last = fragments_[i];
     if (i + 1 == fragments_.size() || last.end() != fragments_[i + 1].offset) return;
+    const bool is_indexed = !by_size_.empty();
+    if (is_indexed) {
+      by_size_.erase(sized(last));
+      by_size_.erase(sized(fragments_[i + 1]));
+    }
     last.bytes += fragments_[i + 1].bytes;
     last.freed = std::max(last.freed, fragments_[i + 1].freed);
     if (!histories_.empty()) merge(histories_[i], histories_[i + 1]);
+    if (is_indexed) by_size_.insert(sized(last));
     erase(i + 1, i + 2);
   };
   absorb_next(fragment);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "planner/program/layout.h"
@@ -23,6 +24,10 @@ inline void merge(Waits& into, const Waits& from) {
 
 class ArenaAllocator {
  public:
+  /// Where there are more free fragments than `indexed`, an index by size is kept. It changes
+  /// nothing but the time that looking for a fragment takes. REQUIRES: indexed >= 64.
+  explicit ArenaAllocator(size_t indexed = 256) : indexed_(indexed) {}
+
   /// Offset of `bytes` (a multiple of kArenaAlignment, > 0); `history` is merged with the last
   /// accesses of the memory handed out. Who asks for sizes alone gives no history, neither here nor
   /// to free().
@@ -45,13 +50,25 @@ class ArenaAllocator {
   void inherit(Waits* history, size_t fragment) const {
     if (history != nullptr) merge(*history, histories_[fragment]);
   }
+  // A fragment in the index.
+  struct Sized {
+    int64_t bytes, freed, offset;
+    auto operator<=>(const Sized&) const = default;
+  };
+  static Sized sized(const Fragment& f) { return {f.bytes, f.freed, f.offset}; }
+
   void erase(size_t begin, size_t end);
+  int64_t allocate_indexed(int64_t bytes, Waits* history);
+  size_t fragment_at(int64_t offset) const;
+  void index_or_not();
   void coalesce();
   void coalesce_at(size_t fragment);
 
   std::vector<Fragment> fragments_;  // free, by offset, not overlapping
   std::vector<Waits> histories_;     // of each, where they are given: apart, as looking for a size
                                      // is the hottest loop of a layout
+  std::set<Sized> by_size_;          // all of them; empty where there is no index
+  size_t indexed_;
   int64_t top_ = 0;
   int64_t clock_ = 0;
   bool apart_ = true;  // no two fragments are neighbours
