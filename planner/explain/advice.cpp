@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "planner/evaluate/bytes_ratio.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/strategy/validity.h"
 
@@ -63,10 +64,13 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
   }
   std::stable_sort(hopes.begin(), hopes.end(),
                    [](const Hope& a, const Hope& b) { return a.seconds < b.seconds; });
+  const BytesRatio packing = fidelity == Fidelity::laid_out
+                                 ? BytesRatio(evaluator.arenas(c), evaluator.live(c))
+                                 : BytesRatio();
   size_t tries = 0;
   for (Hope& hope : hopes) {
     const Candidate changed = with(hope.neighbour.strategy);
-    TierBytes bytes = evaluator.live(changed);
+    TierBytes bytes = packing.of(evaluator.live(changed));
     if (!within(bytes, limits)) continue;
     if (fidelity == Fidelity::laid_out) {
       if (tries++ == kTries) break;

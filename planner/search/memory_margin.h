@@ -4,9 +4,9 @@
 // and from kind to kind. What was seen says how much room the next rounding has to leave.
 #pragma once
 
-#include <array>
 #include <map>
 
+#include "planner/evaluate/bytes_ratio.h"
 #include "planner/evaluate/evaluator.h"
 #include "planner/search/frame_choice.h"
 #include "planner/search/kinds.h"
@@ -27,16 +27,13 @@ class MemoryMargin {
   Score packed(const Candidate& c, Score score) const;
 
  private:
-  /// How many times more, per tier.
-  using Times = std::array<double, kTierCount>;
-  static Times times(const TierBytes& more, const TierBytes& less);
-  Times packing_of(const Candidate& c) const;
+  BytesRatio packing_of(const Candidate& c) const;
 
   Evaluator& evaluator_;
-  std::map<Kind, Times> packing_;  // the least that was seen
-  std::map<LayoutKey, Times> packing_of_layout_;
-  std::map<LayoutKey, Times> live_;  // the last
-  Times last_live_{};                // of any layout
+  std::map<Kind, BytesRatio> packing_;  // the least that was seen
+  std::map<LayoutKey, BytesRatio> packing_of_layout_;
+  std::map<LayoutKey, BytesRatio> live_;  // the last
+  BytesRatio last_live_;                  // of any layout
 };
 
 }  // namespace longspan

@@ -1,7 +1,6 @@
 #include "planner/search/mend.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
@@ -29,15 +28,13 @@ class Mending {
         better_than_(better_than),
         left_(effort.steps),
         last_work_(evaluator.work() + effort.work),
-        most_ops_(effort.exact_ops) {
-    packing_.fill(1);
-  }
+        most_ops_(effort.exact_ops) {}
 
   Mended run() {
     const Score live = ranking_.estimate(c_);
     if (live.seconds > 0) slower_ = live.seconds / bound_seconds(c_);
     at_ = margin_.packed(c_, live);
-    if (at_.overflow > 0) learn_packing(at_.bytes, live.bytes);
+    if (at_.overflow > 0) packing_ = BytesRatio(at_.bytes, live.bytes);
     do {
       if (at_.overflow == 0 && lay_out()) break;
     } while (step());
@@ -52,11 +49,7 @@ class Mending {
   // By live bytes and packing; the time by bounds, and by what they miss of the first.
   Score sketch(const Candidate& c) {
     Score score;
-    score.bytes = evaluator_.live(c);
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      score.bytes[tier] =
-          static_cast<int64_t>(packing_[tier] * static_cast<double>(score.bytes[tier]));
-    }
+    score.bytes = packing_.of(evaluator_.live(c));
     score.overflow = evaluator_.overflow(score.bytes);
     score.seconds = slower_ * bound_seconds(c);
     return score;
@@ -76,14 +69,6 @@ class Mending {
     return score.overflow + kOfMemory * sum;
   }
 
-  void learn_packing(const TierBytes& exact, const TierBytes& live) {
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      if (live[tier] == 0) continue;
-      packing_[tier] =
-          std::max(1.0, static_cast<double>(exact[tier]) / static_cast<double>(live[tier]));
-    }
-  }
-
   // Whether that is the end: it fits, or nothing else is worth a look.
   bool lay_out() {
     const int64_t ops = ops_of_all_positions(evaluator_.request(c_));
@@ -101,7 +86,7 @@ class Mending {
     }
     result_.missed.push_back({c_, score, true});
     if (score.overflow == 0) return true;  // it takes too long
-    learn_packing(score.bytes, live.bytes);
+    packing_ = BytesRatio(score.bytes, live.bytes);
     at_ = sketch(c_);
     return false;
   }
@@ -133,8 +118,8 @@ class Mending {
   double better_than_;
   int left_;
   int64_t last_work_, most_ops_;
-  std::array<double, kTierCount> packing_{};  // arenas in live bytes
-  double slower_ = 1;                         // than bounds
+  BytesRatio packing_;
+  double slower_ = 1;  // than bounds
   Mended result_;
 };
 
