@@ -101,6 +101,12 @@ struct Evaluator::State {
   Demand pipeline_demand(const Candidate& c);
   Evaluation summed(const StepRequest& request);
   const Evaluation& of_stage(const StepRequest& request);
+  const TierBytes* known_arenas(const Candidate& c) const {
+    for (const auto& [known, bytes] : laid_out) {
+      if (known == c) return &bytes;
+    }
+    return nullptr;
+  }
   void keep(const Candidate& c, const TierBytes& bytes) {
     constexpr size_t kMost = 256;
     if (laid_out.size() == kMost) laid_out.pop_front();
@@ -431,20 +437,30 @@ Score Evaluator::fast(const Candidate& c) {
 }
 
 TierBytes Evaluator::live(const Candidate& c) {
-  if (!state_->is_one_program(c)) return fast(c).bytes;
-  return state_->fast.peak_bytes(request(c));
+  const StepRequest asked = request(c);
+  if (state_->is_one_program(c)) return state_->fast.peak_bytes(asked);
+  const auto of_stage = [&](const StepRequest& stage) {
+    return Evaluation{.peak_bytes = state_->fast.peak_bytes(stage)};
+  };
+  try {
+    if (const auto peak = peak_without_times(asked, of_stage, RankMemory::summed)) return *peak;
+  } catch (const Error&) {
+    return too_large(limits_).peak_bytes;
+  }
+  return fast(c).bytes;
 }
 
 TierBytes Evaluator::arenas(const Candidate& c) {
-  for (const auto& [known, bytes] : state_->laid_out) {
-    if (known == c) return bytes;
-  }
+  if (const TierBytes* known = state_->known_arenas(c)) return *known;
   const StepRequest asked = request(c);
+  const auto exact_memory = [](const StepRequest& stage) {
+    return Evaluation{.peak_bytes = exact_peak_bytes(stage)};
+  };
   TierBytes bytes;
   try {
     if (state_->is_one_program(c)) {
       bytes = state_->counted(exact_arenas(asked));
-    } else if (const auto peak = peak_without_times(asked)) {
+    } else if (const auto peak = peak_without_times(asked, exact_memory, RankMemory::laid_out)) {
       bytes = *peak;
     } else {
       bytes = evaluate(asked, state_->cost).peak_bytes;
@@ -456,20 +472,19 @@ TierBytes Evaluator::arenas(const Candidate& c) {
   return bytes;
 }
 
-bool Evaluator::nearly_fits(const Candidate& c) {
-  constexpr int64_t kLargeOps = 150'000;
-  const StepRequest asked = request(c);
+TierBytes Evaluator::nearly_arenas(const Candidate& c) {
+  constexpr int64_t kFewOps = 150'000;
   // Positions of a ring differ, so that all of them are looked at.
-  if (!state_->is_one_program(c) || c.strategy.parallel.ring > 1) return fits(c);
-  if (ops_estimate(asked) < kLargeOps) return fits(c);
-  return overflow(state_->counted(nearly_arenas(asked))) == 0;
+  if (!state_->is_one_program(c) || c.strategy.parallel.ring > 1) return arenas(c);
+  const StepRequest asked = request(c);
+  const int64_t ops = ops_estimate(asked);
+  if (ops < kFewOps || ops > kMostListedOps || state_->known_arenas(c)) return arenas(c);
+  return state_->counted(longspan::nearly_arenas(asked));
 }
 
 bool Evaluator::fits(const Candidate& c) {
   if (!state_->is_one_program(c)) return overflow(arenas(c)) == 0;
-  for (const auto& [known, bytes] : state_->laid_out) {
-    if (known == c) return overflow(bytes) == 0;
-  }
+  if (const TierBytes* known = state_->known_arenas(c)) return overflow(*known) == 0;
   const TierBytes bytes = state_->counted(exact_arenas(request(c), &limits_));
   if (overflow(bytes) > 0) return false;
   state_->keep(c, bytes);

@@ -178,7 +178,8 @@ Prediction prediction_of(const Plan& plan, const PipelineStep& step) {
   return prediction_of(plan, step.whole.step_seconds, step.whole.peak_bytes);
 }
 
-std::optional<std::array<int64_t, kTierCount>> peak_without_times(const StepRequest& request) {
+std::optional<std::array<int64_t, kTierCount>> peak_without_times(
+    const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory rank_memory) {
   const Pipeline& p = request.strategy.parallel.pipeline;
   const ScheduleFamily& family = schedule_family(p.schedule);
   if (family.limited) return std::nullopt;
@@ -188,16 +189,13 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(const StepRequ
   const auto include = [&](const std::array<int64_t, kTierCount>& bytes) {
     for (int tier = 0; tier < kTierCount; ++tier) most[tier] = std::max(most[tier], bytes[tier]);
   };
-  if (can_be_laid_out(request.model, schedule)) {
+  if (rank_memory == RankMemory::laid_out && can_be_laid_out(request.model, schedule)) {
     for (size_t r = 0; r < schedule.ranks.size(); ++r) {
       include(arenas_of_rank(request, schedule, r));
     }
     return most;
   }
-  const EvaluateStage of_stage = [](const StepRequest& stage) {
-    return Evaluation{.peak_bytes = exact_peak_bytes(stage)};
-  };
-  StagePrograms programs(request, of_stage);
+  StagePrograms programs(request, evaluate_stage);
   RankBytes memory(programs, request.micro_batches * p.slices);
   const std::vector<double> kept = memory.kept_parts();
   // Each rank has its list, so what it holds does not depend on when.

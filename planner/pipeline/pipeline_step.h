@@ -73,9 +73,11 @@ enum class RankMemory { summed, laid_out };
 PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost,
                                const EvaluateStage& evaluate_stage, RankMemory memory);
 
-/// The memory alone, the exact way: that is known sooner than a step is. None for
-/// schedules that ask for times. REQUIRES and throws: as above.
-std::optional<std::array<int64_t, kTierCount>> peak_without_times(const StepRequest& request);
+/// The memory of evaluate_pipeline() alone, which is known sooner than a step is: only the memory
+/// that `evaluate_stage` returns is read. None for schedules that ask for times.
+/// REQUIRES and throws: as above.
+std::optional<std::array<int64_t, kTierCount>> peak_without_times(
+    const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory memory);
 
 /// The exact step of a plan with a pipeline. Throws as above.
 PipelineStep pipeline_step(const Plan& plan);

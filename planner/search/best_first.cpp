@@ -78,6 +78,7 @@ class BestFirst {
         found_.best = seen_.front().scored;
         return finish();
       }
+      first_work_ = evaluator_.work();
     }
     enqueue();
     double share = 1;
@@ -633,7 +634,9 @@ class BestFirst {
   }
 
   Found finish() {
-    if (found_.best) found_.best->score = evaluator_.exact(found_.best->candidate);
+    if (found_.best && !wanted_.first) {
+      found_.best->score = evaluator_.exact(found_.best->candidate);
+    }
     found_.bound =
         found_.best ? measure_of(wanted_.goal, found_.best->score, evaluator_.limits()) : kInfinity;
     found_.bound = std::min(found_.bound, least_bound());

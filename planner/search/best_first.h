@@ -35,7 +35,7 @@ struct Effort {
 };
 
 struct Found {
-  std::optional<Scored> best;     ///< exact
+  std::optional<Scored> best;     ///< exact; its time where the goal, or a limit, asks for it
   std::optional<Scored> nearest;  ///< what misses by least, where nothing fits
   std::vector<Scored> fitting;    ///< all that was found to fit, by the fast path or exactly
   double bound = 0;  ///< no candidate is better, in the goal's measure; infinite: none can fit

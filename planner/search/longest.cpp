@@ -1,13 +1,16 @@
 #include "planner/search/longest.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 #include <map>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/units.h"
+#include "planner/evaluate/bytes_ratio.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/strategy/validity.h"
 
@@ -18,17 +21,25 @@ constexpr int64_t kFirst = 1024;  // tokens asked about first
 // More chunks hold hardly less, and make large programs.
 constexpr int64_t kMostChunks = 256;
 constexpr int64_t kMostRingChunks = 32;
-constexpr int64_t kFirstOps = 1'000'000;  // of programs that are looked at first
 constexpr int64_t kMostRingOps = 1'000'000;
 constexpr int64_t kFirstChunks = 16;  // of a fixed size: fewer may not be valid
 constexpr double kCoarse = 1.25;  // lengths that shapes are asked about at first are so far apart
 // Lengths that are tried, in the bound: the first, and each after one at which nothing fits.
 constexpr double kStart = 0.9, kDown = 0.8;
-// Lengths that are tried after one that fits, in that one.
-constexpr double kPushes[] = {1.1, 1.03, 1.01, 1.004};
-constexpr double kLargePush = 1.03;   // at least, with large programs
+// Programs are looked at by size, the smallest first. What fits a length is pushed to lengths so
+// many times as long: larger programs have to gain more.
+struct Size {
+  int64_t more_than, at_most;  // ops
+  std::array<double, 4> pushes;
+  bool has(int64_t ops) const { return ops > more_than && ops <= at_most; }
+};
+constexpr Size kSmall = {0, 300'000, {1.1, 1.03, 1.01, 1.004}};
+constexpr Size kListed = {kSmall.at_most, kMostListedOps, {1.1, 1.03}};
+constexpr Size kPriced = {kListed.at_most, kMostPricedOps, {1.1, 1.03}};
 constexpr int64_t kResolution = 100;  // the answer's part that its refused step is at least
-constexpr int64_t kApart = 256;       // the answer's part that its last step is at most
+constexpr int64_t kApart = 256;       // the answer's part that knobs are followed to
+constexpr int kLooks = 8;             // layouts that are made for that
+constexpr double kNearly = 0.25;      // beyond the limits: what may fit a shorter length
 constexpr Effort kEffort = {.evaluations = 200,
                             .work = 12'000'000,
                             .refinements = 0,
@@ -88,8 +99,9 @@ class Longest {
     const int64_t most = p.ring > 1         ? kMostRingOps
                          : p.has_pipeline() ? kMostListedOps
                                             : kMostPricedOps;
-    return ops_estimate(evaluator_.request(c)) <= most;
+    return ops(c) <= most;
   }
+  int64_t ops(const Candidate& c) const { return ops_estimate(evaluator_.request(c)); }
   std::optional<Candidate> frame(const FrameShape& shape, int64_t length) const {
     std::optional<Candidate> c = frame_of(shape, length, options_);
     if (!c || !is_valid(c->strategy, model_, c->sequence) || !is_moderate(*c)) return std::nullopt;
@@ -234,24 +246,26 @@ class Longest {
     return shapes;
   }
 
-  // From the bound to shorter lengths, until something fits.
+  // From the bound to shorter lengths, until something fits. Programs too large to list come last.
   void descend() {
-    double length = static_cast<double>(found_.bound);
-    if (found_.bound < wanted_.most * kStart) length *= kStart;  // a bound is hardly reached
-    for (bool last = false; best().sequence == 0 && !last; length *= kDown) {
-      last = length <= kFirst;
-      const int64_t asked = std::max(kFirst, static_cast<int64_t>(length));
-      if (!reach(asked, kFirstOps)) reach(asked, kMostPricedOps);
+    if (best().sequence > 0) return;
+    for (const auto& sizes : {std::vector{kSmall, kListed}, std::vector{kPriced}}) {
+      double length = static_cast<double>(found_.bound);
+      if (found_.bound < wanted_.most * kStart) length *= kStart;  // a bound is hardly reached
+      for (bool last = false; !last; length *= kDown) {
+        last = length <= kFirst;
+        for (const Size& size : sizes) {
+          if (reach(std::max(kFirst, static_cast<int64_t>(length)), size)) return;
+        }
+      }
     }
   }
-  // Whether anything fits a longer sequence. Large programs come last.
+  // Whether anything fits a longer sequence.
   bool push() {
-    for (const int64_t most_ops : {kFirstOps, kMostPricedOps}) {
-      for (const double factor : kPushes) {
-        if (most_ops > kFirstOps && factor < kLargePush) break;
-        if (reach(static_cast<int64_t>(factor * static_cast<double>(best().sequence)), most_ops)) {
-          return true;
-        }
+    for (const Size& size : {kSmall, kListed, kPriced}) {
+      for (const double times : size.pushes) {
+        const auto length = static_cast<int64_t>(times * static_cast<double>(best().sequence));
+        if (length > best().sequence && reach(length, size)) return true;
       }
     }
     return false;
@@ -259,9 +273,8 @@ class Longest {
 
   // Looks for anything that fits a length, as a plan for it is looked for; then for the longest of
   // its knobs. Whether that is longer than what was found.
-  bool reach(int64_t length, int64_t most_ops) {
+  bool reach(int64_t length, const Size& size) {
     std::vector<Candidate> frames;
-    bool any_new = most_ops == kFirstOps;
     for (const Bounded& bounded : bounds_) {
       if (bounded.length < length || length > wanted_.most) continue;
       // Numbers of chunks in between have no bound of their own.
@@ -270,13 +283,10 @@ class Longest {
       for (const FrameShape& shape : {bounded.shape, between}) {
         if (shape.chunks > bounded.shape.chunks && bounded.shape.chunks < 4) continue;
         const std::optional<Candidate> c = frame(shape, length);
-        if (!c) continue;
-        const int64_t ops = ops_estimate(evaluator_.request(*c));
-        any_new |= ops > kFirstOps;
-        if (ops <= most_ops) frames.push_back(*c);
+        if (c && size.has(ops(*c))) frames.push_back(*c);
       }
     }
-    if (!any_new || frames.empty()) return false;
+    if (frames.empty()) return false;
     Wanted any;
     any.goal = Goal::roomiest;
     any.first = true;
@@ -285,56 +295,70 @@ class Longest {
       any.most_seconds_per_sequence = static_cast<double>(length) / wanted_.least_tokens_per_second;
     }
     if (best().sequence > 0) any.start = at(best(), shape_, round_up(length, step_of(shape_)));
+    if (any.start && !size.has(ops(*any.start))) any.start.reset();
     const Found found = best_first(evaluator_, frames, options_, any, kEffort);
-    if (!found.best || found.best->candidate.sequence > wanted_.most) return false;
-    return extend(found.best->candidate);
+    // What misses by little fits a length that is little shorter.
+    const std::optional<Scored>& from =
+        found.best || best().sequence > 0 ? found.best : found.nearest;
+    if (!from || from->score.overflow > kNearly) return false;
+    return from->candidate.sequence <= wanted_.most && extend(from->candidate);
   }
 
-  // From a length that fits to the longest of the same knobs.
+  // To the longest of the same knobs. Live bytes say how far that is, with what packing added to
+  // them at the length that was laid out last. Whether it is longer than what was found.
   bool extend(const Candidate& knobs) {
     const FrameShape shape = shape_of(knobs, options_);
     const int64_t step = step_of(shape);
-    const auto fits_at = [&](int64_t count) {
+    BytesRatio packing;
+    const auto seems_to_fit = [&](int64_t count) {
       const std::optional<Candidate> c = at(knobs, shape, count * step);
-      return c && evaluator_.overflow(evaluator_.live(*c)) == 0 && in_time(*c) &&
-             evaluator_.nearly_fits(*c);
+      if (!c || !in_time(*c)) return false;
+      return evaluator_.overflow(packing.of(evaluator_.live(*c))) == 0;
     };
-    int64_t low = knobs.sequence / step;
-    const int64_t apart = std::max<int64_t>(1, low / kApart);
-    int64_t high = low + apart;
-    for (int64_t stride = apart; fits_at(high); high += stride) {
-      low = high;
-      stride *= 2;
+    int64_t low = 0, high = wanted_.most / step + 1;  // it fits, and it does not
+    int64_t count = knobs.sequence / step;
+    for (int looks = 0; looks < kLooks; ++looks) {
+      const std::optional<Candidate> c = at(knobs, shape, count * step);
+      if (c && in_time(*c)) {
+        const TierBytes bytes = evaluator_.nearly_arenas(*c);
+        packing = BytesRatio(bytes, evaluator_.live(*c));
+        (evaluator_.overflow(bytes) == 0 ? low : high) = count;
+      } else {
+        high = count;
+      }
+      const int64_t apart = std::max<int64_t>(1, count / kApart);
+      int64_t fits = low, misses = std::min(high, 2 * count);
+      while (misses - fits > 1) {
+        const int64_t middle = fits + (misses - fits) / 2;
+        (seems_to_fit(middle) ? fits : misses) = middle;
+      }
+      // Where packing is not what it was, the middle is as good.
+      count = fits > low ? fits : low + (high - low) / 2;
+      if (count == 0 || (low > 0 && (fits < low + apart || high - low <= apart))) break;
     }
-    while (high - low > apart) {
-      const int64_t middle = low + (high - low) / 2;
-      (fits_at(middle) ? low : high) = middle;
-    }
-    const std::optional<Candidate> longest = at(knobs, shape, low * step);
-    if (!longest || longest->sequence <= best().sequence) return false;
-    found_.fits.candidate = *longest;
-    found_.step = (high - low) * step;
-    found_.refused = at(knobs, shape, high * step).value_or(*longest);
+    if (low * step <= best().sequence) return false;
+    found_.fits.candidate = *at(knobs, shape, low * step);
     shape_ = shape;
     return true;
   }
 
-  // From what nearly fits to what does.
+  // From what nearly fits to what does, and to where it no longer does.
   void settle() {
+    if (best().sequence == 0) return;
+    const int64_t unit = step_of(shape_);
+    const auto other = [&](int64_t length) { return at(best(), shape_, length); };
     while (best().sequence > 0 && !evaluator_.fits(best())) {
-      const Candidate c = best();
-      found_.refused = c;
-      const int64_t shorter = c.sequence - round_up(c.sequence / kApart, step_of(shape_));
-      found_.step = c.sequence - shorter;
-      found_.fits.candidate = at(c, shape_, shorter).value_or(Candidate{});
+      const int64_t less = round_up(best().sequence / kApart, unit);
+      found_.fits.candidate = other(best().sequence - less).value_or(Candidate{});
     }
-    // A push may have missed less than its least step: that far the answer is not known.
-    const int64_t step = round_up(best().sequence / kResolution, step_of(shape_));
-    if (best().sequence == 0 || found_.step >= step) return;
-    const std::optional<Candidate> next = at(best(), shape_, best().sequence + step);
-    if (!next || evaluator_.fits(*next)) return;
-    found_.refused = *next;
-    found_.step = step;
+    found_.step = round_up(best().sequence / kResolution, unit);
+    found_.refused = best();
+    while (const std::optional<Candidate> next = other(best().sequence + found_.step)) {
+      if (next->sequence > wanted_.most) break;
+      found_.refused = *next;
+      if (!in_time(*next) || evaluator_.overflow(evaluator_.arenas(*next)) > 0) break;
+      found_.fits.candidate = *next;
+    }
   }
 
   // What the least length needs at least, where not even that fits.

@@ -135,14 +135,19 @@ class Search {
     return best_first(evaluator_, flat.empty() ? lean_ : flat, space_, wanted(goal), kEndEffort,
                       progress_);
   }
-  // Whatever fits, the roomiest first: where memory is so short that the fastest were all too
-  // large.
-  Found roomiest() {
+  // Whatever fits, the roomiest first.
+  Found any_of(const std::vector<Candidate>& frames, const Effort& effort) {
     Wanted any = wanted(Goal::roomiest);
     any.first = true;
+    Found found = best_first(evaluator_, frames, space_, any, effort, progress_);
+    if (found.best) found.best->score = evaluator_.exact(found.best->candidate);
+    return found;
+  }
+  // Where memory is so short that the fastest were all too large.
+  Found roomiest() {
     const std::vector<Candidate> listed =
         frames_of(model_, hw_, sequence_, space_, {true, kMostListedOps});
-    Found found = best_first(evaluator_, listed, space_, any, kLastEffort, progress_);
+    Found found = any_of(listed, kLastEffort);
     if (found.best) return found;
     // Programs too large to list are the last resort: the engine does not run them. A pipeline
     // would have one for each stage.
@@ -152,7 +157,7 @@ class Search {
              ops_estimate(evaluator_.request(c)) > kMostListedOps;
     });
     if (all.size() == listed.size()) return found;
-    Found last = best_first(evaluator_, all, space_, any, kLastEffort, progress_);
+    Found last = any_of(all, kLastEffort);
     return last.best || last.nearest ? last : found;
   }
   // What trains the longest sequence trains this one too, where that is longer.
@@ -216,11 +221,7 @@ class Search {
     std::erase_if(others, [&](const Candidate& c) { return !other(c); });
     if (others.empty()) return;
     Found best = best_first(evaluator_, others, space_, wanted(Goal::fastest), kRivalEffort);
-    if (!best.best) {  // then any that fits, the roomiest first
-      Wanted any = wanted(Goal::roomiest);
-      any.first = true;
-      best = best_first(evaluator_, others, space_, any, kRivalEffort);
-    }
+    if (!best.best) best = any_of(others, kRivalEffort);
     if (best.best) {
       result.rival = plan_of(*best.best);
     } else {

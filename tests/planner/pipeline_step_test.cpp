@@ -43,6 +43,14 @@ PipelineStep step_of(const StepRequest& request, RankMemory memory) {
 PipelineStep exact_step(const StepRequest& r) { return step_of(r, RankMemory::laid_out); }
 PipelineStep summed_step(const StepRequest& r) { return step_of(r, RankMemory::summed); }
 
+std::optional<std::array<int64_t, kTierCount>> memory_alone(const StepRequest& request,
+                                                            RankMemory memory) {
+  const EvaluateStage stage = [](const StepRequest& r) {
+    return Evaluation{.peak_bytes = exact_peak_bytes(r)};
+  };
+  return peak_without_times(request, stage, memory);
+}
+
 }  // namespace
 
 TEST_CASE("stages of a model have its layers and its parameters between them") {
@@ -132,6 +140,8 @@ TEST_CASE("a rank's memory is that of its whole list laid out") {
     INFO(schedule << " " << stages << " x " << virtual_stages);
     const PipelineStep exact = exact_step(request);
     const PipelineStep summed = summed_step(request);
+    CHECK(memory_alone(request, RankMemory::laid_out) == exact.whole.peak_bytes);
+    CHECK(memory_alone(request, RankMemory::summed) == summed.whole.peak_bytes);
     ScheduleRequest wanted;
     wanted.ranks = static_cast<int32_t>(stages);
     wanted.virtual_stages = static_cast<int32_t>(virtual_stages);
