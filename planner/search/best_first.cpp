@@ -42,7 +42,7 @@ constexpr int kStartLooks = 5;          // layouts, until one fits
 constexpr size_t kFinalists = 2;
 constexpr double kSameLayout = 1.1, kAlike = 1.25;  // handicaps of starts that are like others
 // All of the effort is spent where so much may be gained, and less in proportion.
-constexpr double kMuchToGain = 0.03;
+constexpr double kMuchToGain = 0.10;
 constexpr double kLeastEffort = 0.1, kMostEffort = 4;  // the most within limits on time
 constexpr double kLastEffort = 1.5;                    // where all that fitted turned out too large
 
