@@ -17,7 +17,6 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kFirst = 1024;  // tokens asked about first
 // More chunks hold hardly less, and make large programs.
 constexpr int64_t kMostChunks = 256;
 constexpr int64_t kMostRingChunks = 32;
@@ -39,6 +38,7 @@ constexpr Size kPriced = {kListed.at_most, kMostPricedOps, {1.1, 1.03}};
 constexpr int64_t kResolution = 100;  // the answer's part that its refused step is at least
 constexpr int64_t kApart = 256;       // the answer's part that knobs are followed to
 constexpr int kLooks = 8;             // layouts that are made for that
+constexpr double kShortest = 0.75;    // of a length that is missed: what may fit is not far
 constexpr double kNearly = 0.25;      // beyond the limits: what may fit a shorter length
 constexpr Effort kEffort = {.evaluations = 200,
                             .work = 12'000'000,
@@ -136,7 +136,7 @@ class Longest {
   void bound_all(const std::vector<FrameShape>& shapes,
                  const std::function<void(int64_t, int64_t)>& progress) {
     bounds_.clear();
-    double likely = kFirst;
+    auto likely = static_cast<double>(wanted_.least);
     for (size_t i = 0; i < shapes.size(); ++i) {
       if (progress && i % 64 == 0) {
         progress(static_cast<int64_t>(i), static_cast<int64_t>(shapes.size()));
@@ -253,9 +253,10 @@ class Longest {
       double length = static_cast<double>(found_.bound);
       if (found_.bound < wanted_.most * kStart) length *= kStart;  // a bound is hardly reached
       for (bool last = false; !last; length *= kDown) {
-        last = length <= kFirst;
+        const int64_t asked = std::max(wanted_.least, static_cast<int64_t>(length));
+        last = asked == wanted_.least;
         for (const Size& size : sizes) {
-          if (reach(std::max(kFirst, static_cast<int64_t>(length)), size)) return;
+          if (reach(asked, size)) return;
         }
       }
     }
@@ -317,6 +318,7 @@ class Longest {
     };
     int64_t low = 0, high = wanted_.most / step + 1;  // it fits, and it does not
     int64_t count = knobs.sequence / step;
+    const auto shortest = static_cast<int64_t>(kShortest * static_cast<double>(count));
     for (int looks = 0; looks < kLooks; ++looks) {
       const std::optional<Candidate> c = at(knobs, shape, count * step);
       if (c && in_time(*c)) {
@@ -334,7 +336,8 @@ class Longest {
       }
       // Where packing is not what it was, the middle is as good.
       count = fits > low ? fits : low + (high - low) / 2;
-      if (count == 0 || (low > 0 && (fits < low + apart || high - low <= apart))) break;
+      const bool is_known = fits < low + apart || high - low <= apart;
+      if (low > 0 ? is_known : count <= shortest) break;
     }
     if (low * step <= best().sequence) return false;
     found_.fits.candidate = *at(knobs, shape, low * step);
@@ -366,7 +369,7 @@ class Longest {
     const double nvme = evaluator_.limits()[kNvme] > 0 ? 1 : 0;
     double least = std::numeric_limits<double>::infinity();
     for (const FrameShape& shape : shapes) {
-      const std::optional<Candidate> c = frame(shape, std::max(step_of(shape), kFirst));
+      const std::optional<Candidate> c = frame(shape, std::max(step_of(shape), wanted_.least));
       if (!c || !evaluator_.possible(*c)) continue;
       const FrameChoice choice(evaluator_, *c, options_);
       const std::vector<Rounded> rounded =
