@@ -23,7 +23,7 @@ size_t ArenaAllocator::fragment_at(int64_t offset) const {
   return static_cast<size_t>(at - fragments_.begin());
 }
 
-// Fragments beyond kMaxFragments are apart, and only then is there an index.
+// More than kMaxFragments fragments are apart, and an index exists only then.
 void ArenaAllocator::index_or_not() {
   if (fragments_.size() <= std::max(indexed_ / 2, kMaxFragments)) by_size_.clear();
   if (!by_size_.empty() || fragments_.size() <= indexed_) return;
@@ -45,7 +45,7 @@ int64_t ArenaAllocator::allocate_indexed(int64_t bytes, Waits* history) {
     top_ = offset + bytes;
     return offset;
   }
-  // Of the smallest that are larger the lowest.
+  // No fragment fits exactly: take the lowest of the smallest that are larger.
   if (fit->bytes > bytes) {
     for (auto other = fit; other != by_size_.end() && other->bytes == fit->bytes; ++other) {
       if (other->offset < fit->offset) fit = other;
@@ -136,15 +136,14 @@ int64_t ArenaAllocator::allocate(int64_t bytes, Waits* history) {
 }
 
 void ArenaAllocator::free(int64_t offset, int64_t bytes, const Waits* history) {
-  const auto after = std::upper_bound(fragments_.begin(), fragments_.end(), offset,
-                                      [](int64_t o, const Fragment& f) { return o < f.offset; });
+  const size_t fragment = fragment_at(offset);
+  const auto after = fragments_.begin() + static_cast<int64_t>(fragment);
   assert(offset >= 0 && offset + bytes <= top_);
   assert(after == fragments_.end() || offset + bytes <= after->offset);
   assert(after == fragments_.begin() || std::prev(after)->end() <= offset);
   if (history != nullptr) {
-    histories_.insert(histories_.begin() + (after - fragments_.begin()), *history);
+    histories_.insert(histories_.begin() + static_cast<int64_t>(fragment), *history);
   }
-  const auto fragment = static_cast<size_t>(after - fragments_.begin());
   fragments_.insert(after, {offset, bytes, clock_++});
   if (!by_size_.empty()) by_size_.insert(sized(fragments_[fragment]));
   if (fragments_.size() <= kMaxFragments) {

@@ -59,6 +59,7 @@ class ArenaAllocator {
 
   void erase(size_t begin, size_t end);
   int64_t allocate_indexed(int64_t bytes, Waits* history);
+  // The index of the first fragment at `offset` or beyond.
   size_t fragment_at(int64_t offset) const;
   void index_or_not();
   void coalesce();
