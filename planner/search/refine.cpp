@@ -20,8 +20,7 @@ constexpr double kGain = 1e-4;      // less is not worth a step
 constexpr double kHopeless = 1.1;   // times the memory or the measure: not even half of a pair
 constexpr size_t kPairs = 12;       // of single steps, tried together
 constexpr size_t kLooks = 3;        // layouts of one round, the best first
-constexpr int64_t kKicks = 6;       // steps uphill out of a local optimum ...
-constexpr double kFarthest = 1.03;  // ... up to this measure
+constexpr double kFarthest = 1.03;  // the measure that steps uphill may reach
 constexpr int64_t kLaidOutOps = 150'000;
 constexpr int64_t kLayoutWork = 10;  // of an op (FastPath::work)
 constexpr double kLess = 0.985;      // of the room, where a frame was rounded to what does not fit
@@ -167,9 +166,7 @@ class Refinement {
     });
     std::stable_sort(from.begin(), from.end(),
                      [](const Step& a, const Step& b) { return a.measure < b.measure; });
-    int64_t kicks = kKicks;
     for (const Step& step : from) {
-      if (kicks-- == 0) break;
       if (!fits(step.candidate)) continue;
       path_.clear();
       descend(step);
@@ -218,6 +215,20 @@ class Refinement {
     }
   }
 
+  // The frame with the other knobs of the best.
+  Candidate carried_to(const Candidate& frame) const {
+    Candidate c = frame;
+    c.strategy = best_.candidate.strategy;
+    c.strategy.parallel = frame.strategy.parallel;
+    c.strategy.chunk_tokens = frame.strategy.chunk_tokens;
+    c.strategy.block_tokens = frame.strategy.block_tokens;
+    c.strategy.head_groups = frame.strategy.head_groups;
+    c.strategy.kv = frame.strategy.kv;
+    c.strategy.idle = frame.strategy.idle;
+    c.strategy.backward_order = frame.strategy.backward_order;
+    return c;
+  }
+
   // Frames of the same layout that differ in one thing, and the plan's own.
   bool is_near(const Candidate& frame) const {
     const Strategy &a = frame.strategy, &b = best_.candidate.strategy;
@@ -242,6 +253,7 @@ class Refinement {
   }
 
   void neighbours() {
+    const ModelSpec model = evaluator_.request(best_.candidate).model;
     Room room = room_;
     constexpr int kNvme = static_cast<int>(Tier::nvme);
     if (best_.score.bytes[kNvme] == 0) room[kNvme] = 0;
@@ -250,6 +262,9 @@ class Refinement {
     for (const Candidate& frame : frames_) {
       if (is_spent()) return;
       if (!is_near(frame) || !evaluator_.possible(frame)) continue;
+      if (const Candidate c = carried_to(frame); is_valid(c.strategy, model, c.sequence)) {
+        if (const std::optional<Step> step = considered(c)) steps_.push_back(*step);
+      }
       const FrameChoice choice(evaluator_, frame, options_);
       const double most = std::min(ranking_.wanted().most_seconds,
                                    ranking_.wanted().most_seconds_per_sequence *
