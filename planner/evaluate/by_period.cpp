@@ -127,6 +127,7 @@ struct Measured {
   int64_t ops = 0;                           // likewise: that were gone through
 };
 
+// The time, or without a cost model the memory.
 Measured measure(const StepRequest& request, const CostModel* cost) {
   if (cost == nullptr) {
     const Arenas arenas = arenas_without_repeats(request);
@@ -135,9 +136,7 @@ Measured measure(const StepRequest& request, const CostModel* cost) {
   const Outline outline = outline_without_repeats(request);
   const StepSeconds seconds =
       simulate(outline, cost->durations(outline.program), cost->interference());
-  return {{seconds.step, outline.arena_bytes, seconds.forward, seconds.forward_busy, seconds.busy},
-          {},
-          0};
+  return {{seconds.step, {}, seconds.forward, seconds.forward_busy, seconds.busy}, {}, 0};
 }
 
 Measured by_period(const StepRequest& request, const CostModel* cost) {
@@ -179,9 +178,15 @@ Measured by_period(const StepRequest& request, const CostModel* cost) {
 
 }  // namespace
 
-Evaluation evaluate_by_period(const StepRequest& request, const CostModel& cost) {
+Evaluation time_by_period(const StepRequest& request, const CostModel& cost) {
   Evaluation evaluation = by_period(request, &cost).evaluation;
   evaluation.extrapolated = true;
+  return evaluation;
+}
+
+Evaluation evaluate_by_period(const StepRequest& request, const CostModel& cost) {
+  Evaluation evaluation = time_by_period(request, cost);
+  evaluation.peak_bytes = arenas_by_period(request).bytes;
   return evaluation;
 }
 

@@ -14,6 +14,8 @@ namespace longspan {
 
 /// Of the request's rank. Deterministic.
 Evaluation evaluate_by_period(const StepRequest& request, const CostModel& cost);
+/// The same without its bytes.
+Evaluation time_by_period(const StepRequest& request, const CostModel& cost);
 /// The same, memory alone.
 Arenas arenas_by_period(const StepRequest& request);
 

@@ -44,12 +44,14 @@ TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
   return peak;
 }
 
-// Of one rank's program; memory of that rank alone.
-Evaluation evaluate_first(const StepRequest& request, const CostModel& cost, int64_t& ops) {
+// Of one rank's program; memory of that rank alone, where `by_period` of a large one says it.
+Evaluation evaluate_first(const StepRequest& request, const CostModel& cost, int64_t& ops,
+                          Evaluation (&by_period)(const StepRequest&,
+                                                  const CostModel&) = evaluate_by_period) {
   StepRequest first = request;
   first.rank = 0;
   ops = ops_estimate(first);
-  if (ops > kMostListedOps) return evaluate_by_period(first, cost);
+  if (ops > kMostListedOps) return by_period(first, cost);
   const Outline outline = outline_of(first);
   const StepSeconds seconds =
       simulate(outline, cost.durations(outline.program), cost.interference());
@@ -73,11 +75,11 @@ double exact_seconds(const StepRequest& request, const CostModel& cost) {
   int64_t ops = 0;
   if (!is_one_program(request.model, request.strategy)) {
     const auto evaluate_stage = [&](const StepRequest& stage) {
-      return evaluate_first(stage, cost, ops);
+      return evaluate_first(stage, cost, ops, time_by_period);
     };
     return evaluate_pipeline(request, cost, evaluate_stage, RankMemory::summed).whole.step_seconds;
   }
-  return evaluate_first(request, cost, ops).step_seconds;
+  return evaluate_first(request, cost, ops, time_by_period).step_seconds;
 }
 
 Arenas exact_arenas(const StepRequest& request, const TierBytes* limits) {

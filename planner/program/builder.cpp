@@ -308,6 +308,10 @@ int64_t Repeats::passed_over(int64_t left) {
   if (key == key_ && !known_.empty()) {
     look(now_);
     if (now_ == known_) {
+      if (!builder_.watcher().wants_ops()) {  // memory settles at once
+        done_ = true;
+        return std::max<int64_t>(0, left - 1) / since_ * since_;
+      }
       span_ = round_up(kMeasured, since_);
       settling_ = kSettling;
       since_ = 0;
