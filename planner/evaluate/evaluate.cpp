@@ -99,10 +99,4 @@ int64_t ops_of_all_positions(const StepRequest& request) {
   return laid_out * positions_of(request.strategy.parallel.ring, ops);
 }
 
-Arenas nearly_arenas(const StepRequest& request) {
-  StepRequest first = request;
-  first.rank = 0;
-  return arenas_by_period(first);
-}
-
 }  // namespace longspan

@@ -43,9 +43,4 @@ std::array<int64_t, kTierCount> exact_peak_bytes(const StepRequest& request);
 /// About how many ops evaluate() and exact_arenas() lay out.
 int64_t ops_of_all_positions(const StepRequest& request);
 
-/// The arenas of the first rank's program, with what its loops repeat left out (by_period.h). The
-/// device's is what exact_arenas() says of that rank, those of other tiers are close to it. The
-/// more chunks there are, the more time this saves.
-Arenas nearly_arenas(const StepRequest& request);
-
 }  // namespace longspan

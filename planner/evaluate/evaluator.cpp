@@ -472,16 +472,6 @@ TierBytes Evaluator::arenas(const Candidate& c) {
   return bytes;
 }
 
-TierBytes Evaluator::nearly_arenas(const Candidate& c) {
-  constexpr int64_t kFewOps = 150'000;
-  // Positions of a ring differ, so that all of them are looked at.
-  if (!state_->is_one_program(c) || c.strategy.parallel.ring > 1) return arenas(c);
-  const StepRequest asked = request(c);
-  const int64_t ops = ops_estimate(asked);
-  if (ops < kFewOps || ops > kMostListedOps || state_->known_arenas(c)) return arenas(c);
-  return state_->counted(longspan::nearly_arenas(asked));
-}
-
 bool Evaluator::fits(const Candidate& c) {
   if (!state_->is_one_program(c)) return overflow(arenas(c)) == 0;
   if (const TierBytes* known = state_->known_arenas(c)) return overflow(*known) == 0;

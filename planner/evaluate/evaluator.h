@@ -54,8 +54,6 @@ class Evaluator {
   TierBytes arenas(const Candidate& c);
   /// Whether arenas() are within the limits: sooner known where they are not.
   bool fits(const Candidate& c);
-  /// arenas(), but of a large program with what its loops repeat left out (evaluate.h).
-  TierBytes nearly_arenas(const Candidate& c);
 
   /// How far bytes exceed the limits, relative and summed over tiers.
   double overflow(const TierBytes& bytes) const;
@@ -70,7 +68,7 @@ class Evaluator {
   int64_t considered() const;  ///< demands computed
   int64_t simulated() const;   ///< by the fast path or exactly
   int64_t work() const;        ///< of the fast path (fast_path.h)
-  int64_t laid_out() const;    ///< ops gone through by arenas(), fits() and nearly_arenas()
+  int64_t laid_out() const;    ///< ops gone through by arenas() and fits()
 
  private:
   struct State;

@@ -8,7 +8,6 @@
 
 #include "planner/evaluate/evaluate.h"
 #include "planner/search/frame_queue.h"
-#include "planner/search/memory_margin.h"
 #include "planner/search/mend.h"
 #include "planner/search/refine.h"
 
@@ -56,8 +55,8 @@ struct FrameState {
 
 class BestFirst {
  public:
-  BestFirst(Evaluator& evaluator, const std::vector<Candidate>& frames, const SpaceOptions& options,
-            const Wanted& wanted, const Effort& effort)
+  BestFirst(Evaluator& evaluator, MemoryMargin& margin, const std::vector<Candidate>& frames,
+            const SpaceOptions& options, const Wanted& wanted, const Effort& effort)
       : evaluator_(evaluator),
         frames_(frames),
         options_(options),
@@ -69,7 +68,7 @@ class BestFirst {
         first_work_(evaluator.work()),
         states_(frames.size()),
         queue_(frames, wanted.goal),
-        margin_(evaluator) {}
+        margin_(margin) {}
 
   Found run(const std::function<void(int64_t, int64_t)>& progress) {
     if (wanted_.start) {
@@ -89,7 +88,8 @@ class BestFirst {
       if (wanted_.first && !seen_.empty()) {
         int looks = effort_.exact;
         verify(looks);
-        if (found_.best || queue_.empty()) break;  // verifying visits, too
+        if (found_.best) return finish();
+        if (queue_.empty()) break;  // verifying visits, too
       }
       visit();
     }
@@ -303,7 +303,9 @@ class BestFirst {
           const double own = weighed(score);
           const bool close = own < incumbent_ * kClose;
           add(c, live, waiting);
-          if (std::exchange(spread, false) && own < incumbent_ * kSpread) try_states();
+          if (std::exchange(spread, false) && !wanted_.first && own < incumbent_ * kSpread) {
+            try_states();
+          }
           if (!close && i + 1 >= spread_end) break;
           continue;
         }
@@ -468,6 +470,10 @@ class BestFirst {
       best->scored = {candidate, score, true};
       // Arenas exceed live bytes: of memory something not yet laid out always promises less.
       if (!allowed(score) || wanted_.goal != Goal::fastest) --looks;
+      if (allowed(score) && wanted_.first) {
+        found_.best = best->scored;
+        return;
+      }
       if (allowed(score)) continue;
       miss(candidate, score);
       if (score.overflow == 0) continue;
@@ -661,7 +667,7 @@ class BestFirst {
   int mends_ = kMends;
   std::vector<FrameState> states_;
   FrameQueue queue_;
-  MemoryMargin margin_;
+  MemoryMargin& margin_;
   std::map<Kind, double> slower_;  // the exact way, than the fast path: the least that was seen
   std::vector<Seen> seen_, too_large_, misses_;
   double incumbent_ = kInfinity;  // the best that fits by the fast path, weighed
@@ -670,10 +676,10 @@ class BestFirst {
 
 }  // namespace
 
-Found best_first(Evaluator& evaluator, const std::vector<Candidate>& frames,
+Found best_first(Evaluator& evaluator, MemoryMargin& margin, const std::vector<Candidate>& frames,
                  const SpaceOptions& options, const Wanted& wanted, const Effort& effort,
                  const std::function<void(int64_t, int64_t)>& progress) {
-  return BestFirst(evaluator, frames, options, wanted, effort).run(progress);
+  return BestFirst(evaluator, margin, frames, options, wanted, effort).run(progress);
 }
 
 }  // namespace longspan

@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "planner/search/memory_margin.h"
 #include "planner/search/ranking.h"
 #include "planner/search/space.h"
 
@@ -41,8 +42,9 @@ struct Found {
   double bound = 0;  ///< no candidate is better, in the goal's measure; infinite: none can fit
 };
 
-/// Deterministic. `progress` is told of evaluations, done and at most to do.
-Found best_first(Evaluator& evaluator, const std::vector<Candidate>& frames,
+/// Deterministic. `margin` may know what earlier searches of the question saw, and learns more.
+/// `progress` is told of evaluations, done and at most to do.
+Found best_first(Evaluator& evaluator, MemoryMargin& margin, const std::vector<Candidate>& frames,
                  const SpaceOptions& options, const Wanted& wanted, const Effort& effort,
                  const std::function<void(int64_t, int64_t)>& progress = {});
 

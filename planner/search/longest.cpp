@@ -24,17 +24,19 @@ constexpr int64_t kMostRingOps = 1'000'000;
 constexpr int64_t kFirstChunks = 16;  // of a fixed size: fewer may not be valid
 constexpr double kCoarse = 1.25;  // lengths that shapes are asked about at first are so far apart
 // Lengths that are tried, in the bound: the first, and each after one at which nothing fits.
-constexpr double kStart = 0.9, kDown = 0.8;
+constexpr double kStart = 0.95, kDown = 0.88;
 // Programs are looked at by size, the smallest first. What fits a length is pushed to lengths so
 // many times as long: larger programs have to gain more.
 struct Size {
-  int64_t more_than, at_most;  // ops
-  std::array<double, 4> pushes;
+  int64_t more_than, at_most;    // ops
+  std::array<double, 3> pushes;  // 0: none
+  bool is_listed() const { return at_most <= kMostListedOps; }
   bool has(int64_t ops) const { return ops > more_than && ops <= at_most; }
 };
-constexpr Size kSmall = {0, 300'000, {1.1, 1.03, 1.01, 1.004}};
-constexpr Size kListed = {kSmall.at_most, kMostListedOps, {1.1, 1.03}};
-constexpr Size kPriced = {kListed.at_most, kMostPricedOps, {1.1, 1.03}};
+constexpr int64_t kSmallOps = 300'000;
+constexpr std::array<Size, 3> kSizes = {Size{0, kSmallOps, {1.1, 1.02}},
+                                        Size{kSmallOps, kMostListedOps, {1.1, 1.03, 1.01}},
+                                        Size{kMostListedOps, kMostPricedOps, {1.1, 1.03}}};
 constexpr int64_t kResolution = 100;  // the answer's part that its refused step is at least
 constexpr int64_t kApart = 256;       // the answer's part that knobs are followed to
 constexpr int kLooks = 8;             // layouts that are made for that
@@ -52,7 +54,12 @@ class Longest {
  public:
   Longest(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
           const SpaceOptions& options, const LongestWanted& wanted)
-      : evaluator_(evaluator), model_(model), hw_(hw), options_(options), wanted_(wanted) {}
+      : evaluator_(evaluator),
+        margin_(evaluator),
+        model_(model),
+        hw_(hw),
+        options_(options),
+        wanted_(wanted) {}
 
   LongestFound run(const std::function<void(int64_t, int64_t)>& progress) {
     // With more replicas a rank has more of a sequence. Without a pipeline heads may not divide by
@@ -63,6 +70,7 @@ class Longest {
       all.insert(all.end(), shapes.begin(), shapes.end());
       if (shapes.empty()) continue;
       bound_all(shapes, progress);
+      missed_.fill(INT64_MAX);
       descend();
       while (best().sequence > 0 && push()) {
       }
@@ -249,24 +257,24 @@ class Longest {
   // From the bound to shorter lengths, until something fits. Programs too large to list come last.
   void descend() {
     if (best().sequence > 0) return;
-    for (const auto& sizes : {std::vector{kSmall, kListed}, std::vector{kPriced}}) {
+    for (const bool listed : {true, false}) {
       double length = static_cast<double>(found_.bound);
       if (found_.bound < wanted_.most * kStart) length *= kStart;  // a bound is hardly reached
       for (bool last = false; !last; length *= kDown) {
         const int64_t asked = std::max(wanted_.least, static_cast<int64_t>(length));
         last = asked == wanted_.least;
-        for (const Size& size : sizes) {
-          if (reach(asked, size)) return;
+        for (size_t size = 0; size < kSizes.size(); ++size) {
+          if (kSizes[size].is_listed() == listed && reach(asked, size)) return;
         }
       }
     }
   }
   // Whether anything fits a longer sequence.
   bool push() {
-    for (const Size& size : {kSmall, kListed, kPriced}) {
-      for (const double times : size.pushes) {
+    for (size_t size = 0; size < kSizes.size(); ++size) {
+      for (const double times : kSizes[size].pushes) {
         const auto length = static_cast<int64_t>(times * static_cast<double>(best().sequence));
-        if (length > best().sequence && reach(length, size)) return true;
+        if (length > best().sequence && length < missed_[size] && reach(length, size)) return true;
       }
     }
     return false;
@@ -274,7 +282,12 @@ class Longest {
 
   // Looks for anything that fits a length, as a plan for it is looked for; then for the longest of
   // its knobs. Whether that is longer than what was found.
-  bool reach(int64_t length, const Size& size) {
+  bool reach(int64_t length, size_t size) {
+    const bool reached = reaches(length, kSizes[size]);
+    if (!reached) missed_[size] = std::min(missed_[size], length);
+    return reached;
+  }
+  bool reaches(int64_t length, const Size& size) {
     std::vector<Candidate> frames;
     for (const Bounded& bounded : bounds_) {
       if (bounded.length < length || length > wanted_.most) continue;
@@ -297,7 +310,7 @@ class Longest {
     }
     if (best().sequence > 0) any.start = at(best(), shape_, round_up(length, step_of(shape_)));
     if (any.start && !size.has(ops(*any.start))) any.start.reset();
-    const Found found = best_first(evaluator_, frames, options_, any, kEffort);
+    const Found found = best_first(evaluator_, margin_, frames, options_, any, kEffort);
     // What misses by little fits a length that is little shorter.
     const std::optional<Scored>& from =
         found.best || best().sequence > 0 ? found.best : found.nearest;
@@ -322,8 +335,10 @@ class Longest {
     for (int looks = 0; looks < kLooks; ++looks) {
       const std::optional<Candidate> c = at(knobs, shape, count * step);
       if (c && in_time(*c)) {
-        const TierBytes bytes = evaluator_.nearly_arenas(*c);
-        packing = BytesRatio(bytes, evaluator_.live(*c));
+        const TierBytes bytes = evaluator_.arenas(*c);
+        const TierBytes live = evaluator_.live(*c);
+        packing = BytesRatio(bytes, live);
+        margin_.learn_packing(*c, live, bytes);
         (evaluator_.overflow(bytes) == 0 ? low : high) = count;
       } else {
         high = count;
@@ -334,9 +349,10 @@ class Longest {
         const int64_t middle = fits + (misses - fits) / 2;
         (seems_to_fit(middle) ? fits : misses) = middle;
       }
-      // Where packing is not what it was, the middle is as good.
-      count = fits > low ? fits : low + (high - low) / 2;
       const bool is_known = fits < low + apart || high - low <= apart;
+      // A little less than what seems to fit is likelier to. Where packing is not what it was, the
+      // middle is as good.
+      count = fits > low ? std::max(low + 1, fits - apart / 2) : low + (high - low) / 2;
       if (low > 0 ? is_known : count <= shortest) break;
     }
     if (low * step <= best().sequence) return false;
@@ -386,13 +402,15 @@ class Longest {
   }
 
   Evaluator& evaluator_;
+  MemoryMargin margin_;
   const ModelSpec& model_;
   const HardwareProfile& hw_;
   const SpaceOptions& options_;
   const LongestWanted& wanted_;
   std::vector<Bounded> bounds_;
   LongestFound found_;
-  FrameShape shape_;  // of what was found
+  FrameShape shape_;                             // of what was found
+  std::array<int64_t, kSizes.size()> missed_{};  // the shortest at which no program of a size fits
 };
 
 }  // namespace

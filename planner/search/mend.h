@@ -17,7 +17,7 @@
 namespace longspan {
 
 struct MendEffort {
-  int steps = 200;        ///< that are looked at
+  int steps = 100;        ///< that are looked at
   int64_t work = 0;       ///< of those (FastPath::work)
   int64_t exact_ops = 0;  ///< of all programs laid out
 };

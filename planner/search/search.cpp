@@ -64,6 +64,7 @@ class Search {
         progress_(progress),
         space_(space_of(model, options)),
         evaluator_(model, hw, limits_of(hw, options)),
+        margin_(evaluator_),
         model_(model),
         frames_(frames_of(model, hw, sequence, space_, {false, kFastOps})),
         lean_(frames_of(model, hw, sequence, space_, {true, kEndOps})) {}
@@ -112,18 +113,20 @@ class Search {
   }
   // Where a plan fits without the limits on time, they are what refuses it.
   void refuse_for_time() {
-    const Found any = best_first(evaluator_, frames_, space_, Wanted{}, kLargeEffort, progress_);
+    const Found any =
+        best_first(evaluator_, margin_, frames_, space_, Wanted{}, kLargeEffort, progress_);
     if (any.best) check_time(any.best->score, sequence_, options_);
   }
   // Among moderate programs, and among larger ones where none of those fits.
   Found fastest() {
-    Found found = best_first(evaluator_, frames_, space_, wanted(Goal::fastest), {}, progress_);
+    Found found =
+        best_first(evaluator_, margin_, frames_, space_, wanted(Goal::fastest), {}, progress_);
     if (found.best) return found;
     const std::vector<Candidate> listed =
         frames_of(model_, hw_, sequence_, space_, {false, kMostListedOps});
     if (listed.size() == frames_.size()) return found;
-    Found larger =
-        best_first(evaluator_, listed, space_, wanted(Goal::fastest), kLargeEffort, progress_);
+    Found larger = best_first(evaluator_, margin_, listed, space_, wanted(Goal::fastest),
+                              kLargeEffort, progress_);
     return larger.best || larger.nearest ? larger : found;
   }
   Found least(Goal goal) {
@@ -132,14 +135,14 @@ class Search {
     if (options_.parallel.admits_flat()) {
       std::erase_if(flat, [](const Candidate& c) { return c.strategy.parallel.has_pipeline(); });
     }
-    return best_first(evaluator_, flat.empty() ? lean_ : flat, space_, wanted(goal), kEndEffort,
-                      progress_);
+    return best_first(evaluator_, margin_, flat.empty() ? lean_ : flat, space_, wanted(goal),
+                      kEndEffort, progress_);
   }
   // Whatever fits, the roomiest first.
   Found any_of(const std::vector<Candidate>& frames, const Effort& effort) {
     Wanted any = wanted(Goal::roomiest);
     any.first = true;
-    Found found = best_first(evaluator_, frames, space_, any, effort, progress_);
+    Found found = best_first(evaluator_, margin_, frames, space_, any, effort, progress_);
     if (found.best) found.best->score = evaluator_.exact(found.best->candidate);
     return found;
   }
@@ -190,8 +193,8 @@ class Search {
       p.zero = c.strategy.parallel.zero;
       return !(p == c.strategy.parallel) || other.strategy.chunk_tokens != c.strategy.chunk_tokens;
     });
-    Found found =
-        best_first(evaluator_, alike, space_, wanted(Goal::fastest), kLargeEffort, progress_);
+    Found found = best_first(evaluator_, margin_, alike, space_, wanted(Goal::fastest),
+                             kLargeEffort, progress_);
     if (found.best && found.best->score.seconds < any.best->score.seconds) return found;
     return any;
   }
@@ -221,7 +224,8 @@ class Search {
     std::vector<Candidate> others = frames_;
     std::erase_if(others, [&](const Candidate& c) { return !other(c); });
     if (others.empty()) return;
-    Found best = best_first(evaluator_, others, space_, wanted(Goal::fastest), kRivalEffort);
+    Found best =
+        best_first(evaluator_, margin_, others, space_, wanted(Goal::fastest), kRivalEffort);
     if (!best.best) best = any_of(others, kRivalEffort);
     if (best.best) {
       result.rival = plan_of(*best.best);
@@ -275,6 +279,7 @@ class Search {
   const Progress& progress_;
   SpaceOptions space_;
   Evaluator evaluator_;
+  MemoryMargin margin_;
   const ModelSpec& model_;
   std::vector<Candidate> frames_, lean_;
 };
