@@ -23,7 +23,8 @@ constexpr int64_t kMostRingChunks = 32;
 constexpr int64_t kMostRingOps = 1'000'000;
 constexpr int64_t kFirstChunks = 16;  // of a fixed size: fewer may not be valid
 constexpr double kCoarse = 1.25;  // lengths that shapes are asked about at first are so far apart
-// Lengths that are tried, in the bound: the first, and each after one at which nothing fits.
+// Lengths that are tried: the first, in the bound, and each after one at which nothing fits, in
+// that one. They become ever further apart.
 constexpr double kStart = 0.95, kDown = 0.88;
 // Programs are looked at by size, the smallest first. What fits a length is pushed to lengths so
 // many times as long: larger programs have to gain more.
@@ -260,7 +261,8 @@ class Longest {
     for (const bool listed : {true, false}) {
       double length = static_cast<double>(found_.bound);
       if (found_.bound < wanted_.most * kStart) length *= kStart;  // a bound is hardly reached
-      for (bool last = false; !last; length *= kDown) {
+      double down = kDown;
+      for (bool last = false; !last; length *= std::exchange(down, down * kDown)) {
         const int64_t asked = std::max(wanted_.least, static_cast<int64_t>(length));
         last = asked == wanted_.least;
         for (size_t size = 0; size < kSizes.size(); ++size) {
