@@ -44,18 +44,23 @@ TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
   return peak;
 }
 
-// Of one rank's program; memory of that rank alone, where `by_period` of a large one says it.
-Evaluation evaluate_first(const StepRequest& request, const CostModel& cost, int64_t& ops,
-                          Evaluation (&by_period)(const StepRequest&,
-                                                  const CostModel&) = evaluate_by_period) {
-  StepRequest first = request;
-  first.rank = 0;
-  ops = ops_estimate(first);
-  if (ops > kMostListedOps) return by_period(first, cost);
-  const Outline outline = outline_of(first);
+Evaluation evaluate_listed(const StepRequest& request, const CostModel& cost) {
+  const Outline outline = outline_of(request);
   const StepSeconds seconds =
       simulate(outline, cost.durations(outline.program), cost.interference());
   return {seconds.step, outline.arena_bytes, seconds.forward, seconds.forward_busy, seconds.busy};
+}
+
+StepRequest of_first_rank(StepRequest request) {
+  request.rank = 0;
+  return request;
+}
+
+// The first rank's time; the bytes of a program too large to list are left at 0.
+Evaluation time_first(const StepRequest& request, const CostModel& cost) {
+  const StepRequest first = of_first_rank(request);
+  return ops_estimate(first) > kMostListedOps ? time_by_period(first, cost)
+                                              : evaluate_listed(first, cost);
 }
 
 }  // namespace
@@ -65,26 +70,24 @@ Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
     const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
     return evaluate_pipeline(request, cost, evaluate_stage, RankMemory::laid_out).whole;
   }
-  int64_t ops = 0;
-  Evaluation evaluation = evaluate_first(request, cost, ops);
+  const StepRequest first = of_first_rank(request);
+  const int64_t ops = ops_estimate(first);
+  Evaluation evaluation =
+      ops > kMostListedOps ? evaluate_by_period(first, cost) : evaluate_listed(first, cost);
   evaluation.peak_bytes = with_other_positions(request, ops, evaluation.peak_bytes);
   return evaluation;
 }
 
 double exact_seconds(const StepRequest& request, const CostModel& cost) {
-  int64_t ops = 0;
-  if (!is_one_program(request.model, request.strategy)) {
-    const auto evaluate_stage = [&](const StepRequest& stage) {
-      return evaluate_first(stage, cost, ops, time_by_period);
-    };
-    return evaluate_pipeline(request, cost, evaluate_stage, RankMemory::summed).whole.step_seconds;
+  if (is_one_program(request.model, request.strategy)) {
+    return time_first(request, cost).step_seconds;
   }
-  return evaluate_first(request, cost, ops, time_by_period).step_seconds;
+  const auto time_stage = [&](const StepRequest& stage) { return time_first(stage, cost); };
+  return evaluate_pipeline(request, cost, time_stage, RankMemory::summed).whole.step_seconds;
 }
 
 Arenas exact_arenas(const StepRequest& request, const TierBytes* limits) {
-  StepRequest first = request;
-  first.rank = 0;
+  const StepRequest first = of_first_rank(request);
   const int64_t ops = ops_estimate(first);
   Arenas arenas = ops > kMostListedOps ? arenas_by_period(first) : arenas_of(first, limits);
   arenas.bytes = with_other_positions(request, ops, arenas.bytes, limits);
