@@ -22,6 +22,7 @@ constexpr int64_t kMostChunks = 256;
 constexpr int64_t kMostRingChunks = 32;
 constexpr int64_t kMostRingOps = 1'000'000;
 constexpr int64_t kFirstChunks = 16;  // of a fixed size: fewer may not be valid
+constexpr int64_t kLeast = 1024;      // tokens: shorter sequences are not looked for
 constexpr double kCoarse = 1.25;  // lengths that shapes are asked about at first are so far apart
 // Lengths that are tried: the first, in the bound, and each after one at which nothing fits, in
 // that one. They become ever further apart.
@@ -145,7 +146,7 @@ class Longest {
   void bound_all(const std::vector<FrameShape>& shapes,
                  const std::function<void(int64_t, int64_t)>& progress) {
     bounds_.clear();
-    auto likely = static_cast<double>(wanted_.least);
+    auto likely = static_cast<double>(kLeast);
     for (size_t i = 0; i < shapes.size(); ++i) {
       if (progress && i % 64 == 0) {
         progress(static_cast<int64_t>(i), static_cast<int64_t>(shapes.size()));
@@ -263,8 +264,8 @@ class Longest {
       if (found_.bound < wanted_.most * kStart) length *= kStart;  // a bound is hardly reached
       double down = kDown;
       for (bool last = false; !last; length *= std::exchange(down, down * kDown)) {
-        const int64_t asked = std::max(wanted_.least, static_cast<int64_t>(length));
-        last = asked == wanted_.least;
+        const int64_t asked = std::max(kLeast, static_cast<int64_t>(length));
+        last = asked == kLeast;
         for (size_t size = 0; size < kSizes.size(); ++size) {
           if (kSizes[size].is_listed() == listed && reach(asked, size)) return;
         }
@@ -387,7 +388,7 @@ class Longest {
     const double nvme = evaluator_.limits()[kNvme] > 0 ? 1 : 0;
     double least = std::numeric_limits<double>::infinity();
     for (const FrameShape& shape : shapes) {
-      const std::optional<Candidate> c = frame(shape, std::max(step_of(shape), wanted_.least));
+      const std::optional<Candidate> c = frame(shape, std::max(step_of(shape), kLeast));
       if (!c || !evaluator_.possible(*c)) continue;
       const FrameChoice choice(evaluator_, *c, options_);
       const std::vector<Rounded> rounded =

@@ -23,8 +23,7 @@ struct LongestFound {
 
 struct LongestWanted {
   int64_t granule = 256;               ///< steps are multiples of this where a shape's unit is less
-  int64_t least = 1024;                ///< tokens: shorter sequences are not looked for
-  int64_t most = int64_t{1} << 28;     ///< likewise longer ones
+  int64_t most = int64_t{1} << 28;     ///< tokens: longer sequences are not looked for
   double most_seconds = 1e300;         ///< of a step
   double least_tokens_per_second = 0;  ///< of all ranks together
 };

@@ -166,7 +166,6 @@ class Search {
   // What trains the longest sequence trains this one too, where that is longer.
   void reach(Found& found) {
     LongestWanted wanted;
-    wanted.least = sequence_;
     wanted.most_seconds = options_.most_seconds;
     wanted.least_tokens_per_second = options_.least_tokens_per_second;
     const LongestFound reached = longest(evaluator_, model_, hw_, space_, wanted);
