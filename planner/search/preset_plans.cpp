@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/search/grids.h"
+#include "planner/search/search.h"
 #include "planner/strategy/validity.h"
 
 namespace longspan {
@@ -108,6 +109,7 @@ std::optional<Scored> PresetPlans::fitting(const Way& way, int64_t sequence) {
   for (int64_t i = 0; i <= kPaddings; ++i) {
     const int64_t length = first + most * i / kPaddings * step;
     if (!tried.insert(length).second) continue;
+    if (i > 0 && length > most_padded()) return std::nullopt;
     const std::optional<Candidate> c = candidate(way, length);
     if (!c) return std::nullopt;
     // More than live bytes is needed, and more by every longer length.
@@ -115,6 +117,14 @@ std::optional<Scored> PresetPlans::fitting(const Way& way, int64_t sequence) {
     if (evaluator_.fits(*c)) return Scored{*c, {}, false};
   }
   return std::nullopt;
+}
+
+int64_t PresetPlans::most_padded() {
+  if (!most_padded_) {
+    const MaxSequenceOptions asked;
+    most_padded_ = longest(asked.granule, asked.longest).fits.candidate.sequence;
+  }
+  return *most_padded_;
 }
 
 Scored PresetPlans::best(int64_t sequence) {

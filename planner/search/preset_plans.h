@@ -54,12 +54,15 @@ class PresetPlans {
   int64_t ops(const Candidate& c) const;
   /// Lengths from `sequence` on at which this way's arenas may fit, the nearest first.
   std::optional<Scored> fitting(const Way& way, int64_t sequence);
+  /// What max-seq says: a sequence that does not fit is not padded to a longer one.
+  int64_t most_padded();
 
   Evaluator& evaluator_;
   const ModelSpec& model_;
   std::string preset_;
   SpaceOptions options_;
   Parallel layout_;
+  std::optional<int64_t> most_padded_;
 };
 
 }  // namespace longspan
