@@ -163,12 +163,14 @@ class Search {
     Found last = any_of(all, kLastEffort);
     return last.best || last.nearest ? last : found;
   }
-  // What trains the longest sequence trains this one too, where that is longer.
+  // What trains the longest sequence trains this one too, where that is longer: as max-seq asks.
   void reach(Found& found) {
     LongestWanted wanted;
     wanted.most_seconds = options_.most_seconds;
     wanted.least_tokens_per_second = options_.least_tokens_per_second;
-    const LongestFound reached = longest(evaluator_, model_, hw_, space_, wanted);
+    // What an evaluator knows costs no effort, so one that knows something finds another answer.
+    Evaluator own(model_, hw_, evaluator_.limits());
+    const LongestFound reached = longest(own, model_, hw_, space_, wanted);
     const Candidate& longest = reached.fits.candidate;
     if (longest.sequence < sequence_) return;
     for (const int64_t length : {sequence_, sequence_ + sequence_ / 64, longest.sequence}) {
