@@ -242,7 +242,9 @@ class Search {
     if (options_.front_lines == 0) return points;
     for (const Goal end : {Goal::fastest, Goal::least_host, Goal::least_device}) {
       if (end == goal) continue;
-      const Found other = end == Goal::fastest ? fastest() : least(end);
+      // Begun anew, so that it is what is found where that end alone is asked for.
+      Search anew(model_, hw_, sequence_, options_, progress_);
+      const Found other = end == Goal::fastest ? anew.fastest() : anew.least(end);
       if (other.best) points.push_back(*other.best);
     }
     const size_t ends = points.size();
