@@ -21,7 +21,7 @@ inline constexpr int64_t kMostPricedOps = 20'000'000;
 /// that is valid for the length.
 int64_t ops_estimate(const StepRequest& request);
 
-/// About what is left of them in arenas_without_repeats().
+/// About what is left of them in outline_without_repeats(); arenas_without_repeats() has fewer.
 int64_t ops_without_repeats(const StepRequest& request);
 
 }  // namespace longspan
