@@ -89,12 +89,19 @@ class Search {
       found.bound = 0;  // that of other programs says nothing about these
       if (found.fitting.empty()) found.fitting.push_back(*found.best);
     }
+    const std::vector<Scored> points = front(goal, found);
+    const auto own = [&](const Scored& s) {
+      return measure_of(goal, s.score, evaluator_.limits());
+    };
+    for (const Scored& s : points) {
+      if (goal != Goal::fastest && own(s) < own(*found.best)) found.best = s;
+    }
     SearchResult result;
-    const double measure = measure_of(goal, found.best->score, evaluator_.limits());
+    const double measure = own(*found.best);
     result.gap = measure > found.bound ? 1 - found.bound / measure : 0;
     result.best = plan_of(*found.best);
     add_rival(found, result);
-    for (const Scored& s : front(goal, found)) result.pareto.push_back(plan_of(s));
+    for (const Scored& s : points) result.pareto.push_back(plan_of(s));
     result.considered = evaluator_.considered();
     result.evaluated = evaluator_.simulated();
     return result;
