@@ -5,11 +5,11 @@
 #include <cmath>
 #include <memory>
 
+#include "base/quantities.h"
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/plan_text.h"
-#include "cli/quantities.h"
 #include "cli/run_record.h"
 #include "cli/terminal.h"
 #include "planner/explain/analysis.h"

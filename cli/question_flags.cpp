@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/quantities.h"
 #include "base/units.h"
-#include "cli/quantities.h"
 
 namespace longspan::cli {
 

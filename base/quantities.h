@@ -1,9 +1,10 @@
-// Quantities that flags take beside those of base/units.h. Pure functions.
+// Shares, times and rates as a person types them, beside the quantities of base/units.h. Pure
+// functions.
 #pragma once
 
 #include <string>
 
-namespace longspan::cli {
+namespace longspan {
 
 /// A part of something from "5%" or "0.05", not negative. Throws bad_input naming `what`.
 double parse_share(const std::string& text, const char* what);
@@ -14,4 +15,4 @@ double parse_duration(const std::string& text, const char* what);
 /// A number of something per second, more than none. Throws bad_input naming `what`.
 double parse_rate(const std::string& text, const char* what);
 
-}  // namespace longspan::cli
+}  // namespace longspan

@@ -1,4 +1,4 @@
-#include "cli/quantities.h"
+#include "base/quantities.h"
 
 #include <charconv>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-namespace longspan::cli {
+namespace longspan {
 namespace {
 
 // The number that a text begins with, and what follows it.
@@ -47,4 +47,4 @@ double parse_rate(const std::string& text, const char* what) {
   throw bad_input("{}: expected a number greater than 0 such as 2500, got \"{}\"", what, text);
 }
 
-}  // namespace longspan::cli
+}  // namespace longspan
