@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "base/units.h"
+#include "planner/program/builder.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/strategy/knobs.h"
 
@@ -96,24 +98,6 @@ Moment compressed(const LiveCounts& counts) {
   return moment;
 }
 
-// The buffers whose lifetimes begin at (or end with) each op: those of op i are
-// ids[starts[i]] .. ids[starts[i + 1]].
-struct ByOp {
-  std::vector<int32_t> starts;
-  std::vector<BufferId> ids;
-
-  template <class OpOf>
-  ByOp(const Program& program, OpOf op_of)
-      : starts(program.ops.size() + 1), ids(program.buffers.size()) {
-    for (const Buffer& b : program.buffers) ++starts[op_of(b)];
-    int32_t sum = 0;
-    for (int32_t& start : starts) start = sum += start;
-    for (size_t i = program.buffers.size(); i-- > 0;) {
-      ids[--starts[op_of(program.buffers[i])]] = static_cast<BufferId>(i);
-    }
-  }
-};
-
 int kind_of_moment(const Op& op, int phase, int run) {
   return (run * kOpKindCount + static_cast<int>(op.kind)) * phase_count + phase;
 }
@@ -126,77 +110,99 @@ void find_phases(ShrunkenProgram& sample) {
       ops.begin());
 }
 
-void find_moments(ShrunkenProgram& sample) {
-  const Program& program = sample.program;
-  const ByOp begins(program, [](const Buffer& b) { return b.first_op; });
-  const ByOp ends(program, [](const Buffer& b) { return std::max(b.first_op, b.last_op); });
-  std::array<LiveCounts, kTierCount> live{};
-  struct Found {
+// Reads off what lives while a program passes by: of a sample that is shrunk the moments of every
+// kind, else the list of lives, as what is not extrapolated has its peak where it has it.
+class LifeReader final : public LifetimeWatcher {
+ public:
+  LifeReader(ShrunkenProgram& sample, bool is_whole) : sample_(sample), is_whole_(is_whole) {
+    const int runs = sample.run_of_layer.back() + 1;
+    if (!is_whole) found_.resize(static_cast<size_t>(phase_count * kOpKindCount * runs));
+  }
+  bool wants_ops() const override { return true; }
+  void begins(BufferId, const Buffer& b) override { change(b, false); }
+  void passes(const Op& op) override {
+    if (is_whole_) return;
+    if (phase_ == forward_phase && first_backward_.is(op, sample_.program.shapes[op.shape])) {
+      phase_ = backward_phase;
+    }
+    if (op.kind == OpKind::adamw) phase_ = update_phase;
+    const auto layer = static_cast<size_t>(op.layer);  // huge where an op is of none
+    const int run = layer < sample_.run_of_layer.size() ? sample_.run_of_layer[layer] : 0;
+    of_op_ = &found_[static_cast<size_t>(kind_of_moment(op, phase_, run))];
+    looked_.fill(false);
+  }
+  void ends(BufferId, const Buffer& b) override {
+    // Where nothing ends the next moment exceeds this one.
+    if (!is_whole_) look(static_cast<size_t>(b.tier));
+    change(b, true);
+  }
+  /// Once all has passed by; of the program's buffers those that persist count.
+  void finish() {
+    std::array<LiveCounts, kTierCount> persistent{};
+    std::vector<LifeEvent> lives;
+    for (const Buffer& b : sample_.program.buffers) {
+      if (!b.persistent) continue;
+      ++persistent[static_cast<size_t>(b.tier)][static_cast<size_t>(b.tensor)];
+      lives.push_back(event(b, false));
+    }
+    if (is_whole_) {
+      sample_.lives.insert(sample_.lives.begin(), lives.begin(), lives.end());
+      return;
+    }
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      if (persistent[tier] != LiveCounts{}) look(tier);
+    }
+    for (size_t kind = 0; kind < found_.size(); ++kind) {
+      Moments moments{static_cast<int>(kind), {}};
+      bool any = false;
+      for (size_t tier = 0; tier < kTierCount; ++tier) {
+        for (LiveCounts& counts : found_[kind].moments[tier]) {
+          for (size_t t = 0; t < counts.size(); ++t) {
+            counts[t] = static_cast<int16_t>(counts[t] + persistent[tier][t]);
+          }
+          moments.of_tier[tier].push_back(compressed(counts));
+          any = true;
+        }
+      }
+      if (any) sample_.moments.push_back(std::move(moments));
+    }
+  }
+
+ private:
+  struct OfKind {
     std::array<std::vector<LiveCounts>, kTierCount> moments;
     std::array<int64_t, kTierCount> seen{};  // changes when this kind was last looked at
   };
-  const int runs = sample.run_of_layer.back() + 1;
-  std::vector<Found> found(static_cast<size_t>(phase_count * kOpKindCount * runs));
-  std::array<int64_t, kTierCount> changes{1, 1, 1};  // of what is live
-  int phase = forward_phase;
-  for (size_t i = 0; i < program.ops.size(); ++i) {
-    const Op& op = program.ops[i];
-    while (phase + 1 < phase_count && static_cast<int32_t>(i) >= sample.first_op[phase + 1])
-      ++phase;
-    for (int32_t n = begins.starts[i]; n < begins.starts[i + 1]; ++n) {
-      const Buffer& b = program.buffers[begins.ids[n]];
-      ++live[static_cast<int>(b.tier)][static_cast<int>(b.tensor)];
-      ++changes[static_cast<int>(b.tier)];
-    }
-    const auto layer = static_cast<size_t>(op.layer);  // huge where an op is of none
-    const int run = layer < sample.run_of_layer.size() ? sample.run_of_layer[layer] : 0;
-    Found& of_kind = found[static_cast<size_t>(kind_of_moment(op, phase, run))];
-    std::array<bool, kTierCount> falls{};
-    for (int32_t n = ends.starts[i]; n < ends.starts[i + 1]; ++n) {
-      falls[static_cast<int>(program.buffers[ends.ids[n]].tier)] = true;
-    }
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      // Where nothing ends the next moment exceeds this one.
-      if (!falls[tier] || of_kind.seen[tier] == changes[tier]) continue;
-      of_kind.seen[tier] = changes[tier];
-      add_moment(of_kind.moments[tier], live[tier]);
-    }
-    for (int32_t n = ends.starts[i]; n < ends.starts[i + 1]; ++n) {
-      const Buffer& b = program.buffers[ends.ids[n]];
-      --live[static_cast<int>(b.tier)][static_cast<int>(b.tensor)];
-      ++changes[static_cast<int>(b.tier)];
-    }
-  }
-  for (size_t kind = 0; kind < found.size(); ++kind) {
-    Moments moments{static_cast<int>(kind), {}};
-    bool any = false;
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      for (const LiveCounts& counts : found[kind].moments[tier]) {
-        moments.of_tier[tier].push_back(compressed(counts));
-        any = true;
-      }
-    }
-    if (any) sample.moments.push_back(std::move(moments));
-  }
-}
 
-// What is not extrapolated needs no kinds of moments: the peak is where it is in the program.
-void find_lives(ShrunkenProgram& sample) {
-  const Program& program = sample.program;
-  const ByOp begins(program, [](const Buffer& b) { return b.first_op; });
-  const ByOp ends(program, [](const Buffer& b) { return std::max(b.first_op, b.last_op); });
-  sample.lives.reserve(2 * program.buffers.size());
-  const auto add = [&](const ByOp& by_op, size_t op, bool end) {
-    for (int32_t n = by_op.starts[op]; n < by_op.starts[op + 1]; ++n) {
-      const Buffer& b = program.buffers[by_op.ids[n]];
-      sample.lives.push_back({static_cast<uint8_t>(b.tensor), static_cast<int8_t>(b.tier), end});
-    }
-  };
-  for (size_t i = 0; i < program.ops.size(); ++i) {
-    add(begins, i, false);
-    add(ends, i, true);
+  static LifeEvent event(const Buffer& b, bool ends) {
+    return {static_cast<uint8_t>(b.tensor), static_cast<int8_t>(b.tier), ends};
   }
-}
+  void change(const Buffer& b, bool ends) {
+    if (is_whole_) {
+      sample_.lives.push_back(event(b, ends));
+      return;
+    }
+    const auto tier = static_cast<size_t>(b.tier);
+    live_[tier][static_cast<size_t>(b.tensor)] += static_cast<int16_t>(ends ? -1 : 1);
+    ++changes_[tier];
+  }
+  // At the op that passed last.
+  void look(size_t tier) {
+    if (std::exchange(looked_[tier], true)) return;
+    if (std::exchange(of_op_->seen[tier], changes_[tier]) == changes_[tier]) return;
+    add_moment(of_op_->moments[tier], live_[tier]);
+  }
+
+  ShrunkenProgram& sample_;
+  bool is_whole_;
+  FirstBackward first_backward_;
+  int phase_ = forward_phase;
+  std::vector<OfKind> found_;
+  OfKind* of_op_ = nullptr;
+  std::array<bool, kTierCount> looked_{};
+  std::array<LiveCounts, kTierCount> live_{};
+  std::array<int64_t, kTierCount> changes_{1, 1, 1};  // of what is live
+};
 
 }  // namespace
 
@@ -353,18 +359,23 @@ void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms
         small.sequence = lengths.sequence * request.strategy.parallel.ring;
         small.strategy.block_tokens = lengths.block;
         ShrunkenProgram& sample = t.samples.emplace_back();
-        sample.program = build_program(small);
         for (size_t run = 0; run < runs.size(); ++run) {
           sample.run_of_layer.resize(sample.run_of_layer.size() + static_cast<size_t>(runs[run]),
                                      static_cast<int>(run));
         }
-        find_phases(sample);
-        if (t.is_whole()) {
-          find_lives(sample);
-        } else if (purpose != Purpose::uneven_time) {
-          find_moments(sample);
+        LifeReader reader(sample, t.is_whole());
+        if (purpose == Purpose::memory) {
+          t.ops += watch_program(small, sample.program, reader);
+          reader.finish();
+        } else {
+          sample.program = build_program(small);
+          find_phases(sample);
+          t.ops += static_cast<int64_t>(sample.program.ops.size());
+          if (t.is_whole() || purpose != Purpose::uneven_time) {
+            replay(sample.program, reader);
+            reader.finish();
+          }
         }
-        t.ops += static_cast<int64_t>(sample.program.ops.size());
         for (const OpShape& shape : sample.program.shapes) {
           const auto it = std::find(t.shapes.begin(), t.shapes.end(), shape);
           sample.shapes.push_back(static_cast<int>(it - t.shapes.begin()));

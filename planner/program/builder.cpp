@@ -17,6 +17,26 @@ constexpr int64_t kSettling = 16, kMeasured = 8;
 
 }  // namespace
 
+void replay(const Program& program, LifetimeWatcher& watcher) {
+  std::vector<bool> begun(program.buffers.size());
+  size_t ended = 0;
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
+    for (int o = 0; o < op.operand_count; ++o) {
+      const BufferId id = op.operands[o];
+      if (id < 0 || program.buffers[id].persistent || begun[static_cast<size_t>(id)]) continue;
+      begun[static_cast<size_t>(id)] = true;
+      watcher.begins(id, program.buffers[id]);
+    }
+    watcher.passes(op);
+    for (; ended < program.releases.size(); ++ended) {
+      const BufferId id = program.releases[ended];
+      if (program.buffers[id].last_op > static_cast<int32_t>(i)) break;
+      watcher.ends(id, program.buffers[id]);
+    }
+  }
+}
+
 ProgramBuilder::ProgramBuilder(Program& program, LifetimeWatcher* watcher)
     : program_(program),
       watcher_(watcher),
@@ -26,17 +46,25 @@ ProgramBuilder::ProgramBuilder(Program& program, LifetimeWatcher* watcher)
 }
 
 BufferId ProgramBuilder::create(Tensor tensor, Tier tier, int layer, int index, bool persistent) {
-  const Buffer buffer{tensor, tier, persistent, layer, index, -1, -1};
-  if (!ended_.empty()) {
-    const BufferId id = ended_.back();
+  BufferId id;
+  if (ended_.empty()) {
+    id = static_cast<BufferId>(program_.buffers.size());
+    program_.buffers.emplace_back();
+    last_writer_.push_back(-1);
+  } else {
+    id = ended_.back();
     ended_.pop_back();
-    program_.buffers[id] = buffer;
     last_writer_[id] = -1;
-    return id;
   }
-  program_.buffers.push_back(buffer);
-  last_writer_.push_back(-1);
-  return static_cast<BufferId>(program_.buffers.size()) - 1;
+  // Member by member: a whole one would be read back before its parts are written.
+  Buffer& buffer = program_.buffers[id];
+  buffer.tensor = tensor;
+  buffer.tier = tier;
+  buffer.persistent = persistent;
+  buffer.layer = layer;
+  buffer.index = index;
+  buffer.first_op = buffer.last_op = -1;
+  return id;
 }
 
 int ProgramBuilder::shape_index(const OpShape& shape) {
@@ -56,24 +84,30 @@ int ProgramBuilder::shape_index(const OpShape& shape) {
 void ProgramBuilder::fill(Op& op, const OpShape& shape, int layer, int index, Stream stream,
                           std::initializer_list<Operand> operands) {
   assert(operands.size() <= kMaxOperands);
-  op.operand_count = 0;
-  if (with_ops_) {  // lifetimes follow from the operands alone
-    op = Op{};
-    op.kind = shape.kind;
-    op.stream = stream;
-    op.shape = shape_index(shape);
-    op.layer = layer;
-    op.index = index;
-    op.micro_batch = micro_batch_;
-    op.head_group = head_group_;
+  op.operand_count = static_cast<uint8_t>(operands.size());
+  if (!with_ops_) {  // lifetimes follow from the operands alone
+    std::transform(operands.begin(), operands.end(), op.operands.begin(),
+                   [](const Operand& operand) { return operand.id; });
+    return;
   }
+  op = Op{};
+  op.kind = shape.kind;
+  op.stream = stream;
+  op.shape = shape_index(shape);
+  op.layer = layer;
+  op.index = index;
+  op.micro_batch = micro_batch_;
+  op.head_group = head_group_;
+  unsigned reads = 0, writes = 0;
   for (const Operand& operand : operands) {
     const int i = op.operand_count++;
     op.operands[i] = operand.id;
     if (operand.id < 0) continue;
-    op.reads |= static_cast<uint16_t>(operand.reads << i);
-    op.writes |= static_cast<uint16_t>(operand.writes << i);
+    reads |= (operand.reads ? 1U : 0U) << i;
+    writes |= (operand.writes ? 1U : 0U) << i;
   }
+  op.reads = static_cast<uint16_t>(reads);
+  op.writes = static_cast<uint16_t>(writes);
   assert(watcher_ != nullptr || schema_violation(program_, op).empty());
 }
 
@@ -234,13 +268,15 @@ Parked ProgramBuilder::park(BufferId buffer, Saved where) {
 BufferId ProgramBuilder::fetch(const Parked& parked) {
   assert(!parked.empty());
   if (parked.device >= 0) return parked.device;
-  const Buffer source = program_.buffers[parked.host >= 0 ? parked.host : parked.file];
+  const Buffer& source = program_.buffers[parked.host >= 0 ? parked.host : parked.file];
+  const Tensor tensor = source.tensor;
+  const int layer = source.layer, index = source.index;
   BufferId host = parked.host;
   if (host < 0) {
-    host = create(source.tensor, Tier::host, source.layer, source.index);
+    host = create(tensor, Tier::host, layer, index);
     copy(parked.file, host, true);
   }
-  const BufferId device = create(source.tensor, Tier::device, source.layer, source.index);
+  const BufferId device = create(tensor, Tier::device, layer, index);
   copy(host, device, true);
   if (parked.host < 0) release(host);
   return device;
@@ -291,7 +327,8 @@ void ProgramBuilder::append_state(std::vector<int64_t>& state) const {
 }
 
 int64_t Repeats::passed_over(int64_t left) {
-  if (done_ || !builder_.passes_over_repeats()) return 0;
+  const LeaveOut what = builder_.leave_out();
+  if (done_ || what == LeaveOut::none || (what == LeaveOut::same && !on_device_)) return 0;
   if (span_ > 0) {
     if (++since_ == settling_) position_ = builder_.watcher().position();
     if (since_ < settling_ + span_) return 0;
@@ -311,7 +348,9 @@ int64_t Repeats::passed_over(int64_t left) {
     if (now_ == known_) {
       if (!builder_.watcher().wants_ops()) {  // memory settles at once
         done_ = true;
-        return std::max<int64_t>(0, left - 1) / since_ * since_;
+        const int64_t times = std::max<int64_t>(0, left - 1) / since_;
+        if (what == LeaveOut::same) builder_.count(times * (builder_.ops() - ops_));
+        return times * since_;
       }
       span_ = round_up(kMeasured, since_);
       settling_ = kSettling;
@@ -324,6 +363,7 @@ int64_t Repeats::passed_over(int64_t left) {
     look(known_);
     key_ = key;
     position_ = builder_.watcher().position();
+    ops_ = builder_.ops();
     since_ = 0;
     renew_ *= 2;
   }

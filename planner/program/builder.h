@@ -38,6 +38,11 @@ inline Operand in(BufferId id) { return {id, true, false}; }
 inline Operand out(BufferId id) { return {id, false, true}; }
 inline Operand inout(BufferId id) { return {id, true, true}; }
 
+/// Which iterations of loops that repeat each other may be left out for a watcher: none; those that
+/// change nothing it will say; or those too after which other tiers than the device come out a
+/// little different.
+enum class LeaveOut { none, same, close };
+
 /// Is told of the lifetimes of all buffers that do not live between steps, in program order; and
 /// of the ops, if it wants them: between the beginnings of what they are the first to touch and the
 /// ends of what they are the last to.
@@ -48,8 +53,8 @@ class LifetimeWatcher {
   virtual void ends(BufferId id, const Buffer& buffer) = 0;
   virtual bool wants_ops() const { return false; }
   virtual void passes(const Op&) {}
-  /// Whether it is all the same to it if parts of loops that repeat are left out (Repeats).
-  virtual bool passes_over_repeats() const { return false; }
+  /// What may be left out for it (Repeats).
+  virtual LeaveOut leave_out() const { return LeaveOut::none; }
   /// Appends what the memory of buffers to come on the device depends on, to tell repeats by; and a
   /// number that is the same where that is.
   virtual void append_state(std::vector<int64_t>&) const {}
@@ -62,6 +67,12 @@ class LifetimeWatcher {
   virtual int64_t offset(BufferId) const { return 0; }
 };
 
+/// Lowers the step as build_program() does, for `watcher` alone: `program` gets all but the list,
+/// and of the buffers some that lie anywhere besides those that persist. Returns the number of ops.
+int64_t watch_program(const StepRequest& request, Program& program, LifetimeWatcher& watcher);
+/// Tells `watcher` of a program that was built what it would have seen pass by.
+void replay(const Program& program, LifetimeWatcher& watcher);
+
 class ProgramBuilder;
 
 /// Finds out when the iterations of a loop have come to repeat each other, where the watcher does
@@ -69,16 +80,18 @@ class ProgramBuilder;
 /// are as they were some iterations ago, so is all that follows, however often.
 class Repeats {
  public:
-  explicit Repeats(const ProgramBuilder& builder) : builder_(builder) {}
+  /// `on_device`: whether lifetimes that begin or end in an iteration are on the device alone.
+  Repeats(ProgramBuilder& builder, bool on_device) : builder_(builder), on_device_(on_device) {}
   /// Of the `left` iterations to come, which are alike, how many to leave out now: fewer than all.
   /// Ask before every one.
   int64_t passed_over(int64_t left);
 
  private:
-  const ProgramBuilder& builder_;
+  ProgramBuilder& builder_;
+  bool on_device_;
   std::vector<int64_t> known_, now_;  // states
   uint64_t key_ = 0;                  // of known_
-  int64_t position_ = 0;              // likewise
+  int64_t position_ = 0, ops_ = 0;    // likewise
   int64_t since_ = 0;                 // iterations since known_
   int64_t renew_ = 1;                 // then known_ becomes what is now
   // Once it is known that iterations repeat: so many that are not measured, and that are.
@@ -132,8 +145,10 @@ class ProgramBuilder {
   /// Writes out what is still queued and closes the lifetimes. Call once.
   void finish();
   int64_t ops() const { return ops_; }  // written so far
-  bool passes_over_repeats() const {
-    return watcher_ != nullptr && watcher_->passes_over_repeats();
+  /// Counts ops as written that are left out.
+  void count(int64_t ops) { ops_ += static_cast<int32_t>(ops); }
+  LeaveOut leave_out() const {
+    return watcher_ != nullptr ? watcher_->leave_out() : LeaveOut::none;
   }
   /// All that decides where buffers on the device will lie, given the calls to come.
   void append_state(std::vector<int64_t>& state) const;

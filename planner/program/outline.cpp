@@ -12,8 +12,8 @@ namespace {
 // Lays the program out as it passes by.
 class Outliner final : public LifetimeWatcher {
  public:
-  Outliner(Outline& outline, bool passes_over_repeats)
-      : outline_(outline), walk_(outline.program), passes_over_repeats_(passes_over_repeats) {}
+  Outliner(Outline& outline, LeaveOut leave_out)
+      : outline_(outline), walk_(outline.program), leave_out_(leave_out) {}
   void begins(BufferId, const Buffer&) override {}  // with the op that touches it
   void ends(BufferId id, const Buffer&) override { walk_.end(id); }
   bool wants_ops() const override { return true; }
@@ -29,7 +29,7 @@ class Outliner final : public LifetimeWatcher {
       outline_.first_backward = {static_cast<int>(op.stream), step.ordinal};
     }
   }
-  bool passes_over_repeats() const override { return passes_over_repeats_; }
+  LeaveOut leave_out() const override { return leave_out_; }
   void append_state(std::vector<int64_t>& state) const override {
     walk_.allocator(Tier::device).append_state(state);
   }
@@ -44,16 +44,16 @@ class Outliner final : public LifetimeWatcher {
  private:
   Outline& outline_;
   LayoutWalk walk_;
-  bool passes_over_repeats_;
+  LeaveOut leave_out_;
   FirstBackward first_backward_;
 };
 
-Outline outlined(const StepRequest& request, bool passes_over_repeats) {
+Outline outlined(const StepRequest& request, LeaveOut leave_out) {
   Outline outline;
   outline.program = empty_program(request);
   Program& program = outline.program;
   const RankOfPipeline rank = whole_model(request);
-  Outliner outliner(outline, passes_over_repeats);
+  Outliner outliner(outline, leave_out);
   StepLowering lowering(program, rank, &outliner);
   lowering.run();
   outline.ops = lowering.ops();
@@ -74,8 +74,10 @@ Outline outlined(const StepRequest& request, bool passes_over_repeats) {
 
 }  // namespace
 
-Outline outline_of(const StepRequest& request) { return outlined(request, false); }
+Outline outline_of(const StepRequest& request) { return outlined(request, LeaveOut::none); }
 
-Outline outline_without_repeats(const StepRequest& request) { return outlined(request, true); }
+Outline outline_without_repeats(const StepRequest& request) {
+  return outlined(request, LeaveOut::close);
+}
 
 }  // namespace longspan

@@ -316,7 +316,7 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
     if (!streams_kv()) {
       attention_gradient(layer, i, 0, i + 1, true, true, i == last, p, output[i], d);
     } else {
-      Repeats repeats(builder_);
+      Repeats repeats(builder_, false);
       for (int j = 0; j <= i; ++j) {
         // The chunk itself is not as those before it. What has no gradient yet gets one.
         if (i != last) j += static_cast<int>(repeats.passed_over(i - j));
@@ -428,7 +428,7 @@ void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parke
       d.v = device(Tensor::dv, layer, j);
     }
     // The chunk's own queries come last: their dq is then final and still on the device.
-    Repeats repeats(builder_);
+    Repeats repeats(builder_, false);
     for (int step = 1; step <= chunks_ - j; ++step) {
       if (j > 0) step += static_cast<int>(repeats.passed_over(chunks_ - j - step));
       const int i = step == chunks_ - j ? j : j + step;

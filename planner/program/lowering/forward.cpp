@@ -123,7 +123,9 @@ void StepLowering::attend_chunk(int layer, int chunk, const KeyValues& kv, const
     attend(layer, chunk, 0, chunk + 1, true, true, true, {own.q, kv.k_all, kv.v_all}, {out, lse});
   } else {
     const AttentionOutput to = attention_output(layer, chunk, chunk + 1, out, lse);
-    Repeats repeats(builder_);
+    // What is read from files passes by the host.
+    const bool on_host = chunk > 0 && kv.k[0].host >= 0 && kv.v[0].host >= 0;
+    Repeats repeats(builder_, on_host);
     for (int j = 0; j < chunk; ++j) {
       j += static_cast<int>(repeats.passed_over(chunk - j));
       const BufferId kj = builder_.fetch(kv.k[j]), vj = builder_.fetch(kv.v[j]);

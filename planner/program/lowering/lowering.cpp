@@ -42,8 +42,8 @@ struct Exceeded {};
 class ArenaWalk final : public LifetimeWatcher {
  public:
   /// `limits`: of all there is on a tier, or null.
-  ArenaWalk(const Program& program, bool passes_over_repeats, const TierBytes* limits)
-      : program_(program), passes_over_repeats_(passes_over_repeats), limits_(limits) {
+  ArenaWalk(const Program& program, LeaveOut leave_out, const TierBytes* limits)
+      : program_(program), leave_out_(leave_out), limits_(limits) {
     for (int t = 0; t < kTensorCount; ++t) {
       padded_[t] = round_up(program.bytes.unit[t], kArenaAlignment);
     }
@@ -76,7 +76,7 @@ class ArenaWalk final : public LifetimeWatcher {
     arena.live -= bytes;
     --arena.units[static_cast<int>(b.tensor)];
   }
-  bool passes_over_repeats() const override { return passes_over_repeats_; }
+  LeaveOut leave_out() const override { return leave_out_; }
   void append_state(std::vector<int64_t>& state) const override {
     arenas_[static_cast<int>(Tier::device)].allocator.append_state(state);
   }
@@ -133,7 +133,7 @@ class ArenaWalk final : public LifetimeWatcher {
   }
 
   const Program& program_;
-  bool passes_over_repeats_;
+  LeaveOut leave_out_;
   const TierBytes* limits_;
   bool first_ = true;
   std::array<int64_t, kTensorCount> padded_{};
@@ -161,12 +161,20 @@ Program build_program(const StepRequest& request) {
   return build_program(request, whole_model(request));
 }
 
+int64_t watch_program(const StepRequest& request, Program& program, LifetimeWatcher& watcher) {
+  program = empty_program(request);
+  const RankOfPipeline rank = whole_model(request);
+  StepLowering lowering(program, rank, &watcher);
+  lowering.run();
+  return lowering.ops();
+}
+
 namespace {
 
-Arenas arenas(const StepRequest& request, const RankOfPipeline& rank, bool passes_over_repeats,
+Arenas arenas(const StepRequest& request, const RankOfPipeline& rank, LeaveOut leave_out,
               const TierBytes* limits) {
   Program program = empty_program(request);
-  ArenaWalk walk(program, passes_over_repeats, limits);
+  ArenaWalk walk(program, leave_out, limits);
   StepLowering lowering(program, rank, &walk);
   try {
     lowering.run();
@@ -178,15 +186,15 @@ Arenas arenas(const StepRequest& request, const RankOfPipeline& rank, bool passe
 }  // namespace
 
 Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank) {
-  return arenas(request, rank, false, nullptr);
+  return arenas(request, rank, LeaveOut::same, nullptr);
 }
 
 Arenas arenas_of(const StepRequest& request, const std::array<int64_t, kTierCount>* limits) {
-  return arenas(request, whole_model(request), false, limits);
+  return arenas(request, whole_model(request), LeaveOut::same, limits);
 }
 
 Arenas arenas_without_repeats(const StepRequest& request) {
-  return arenas(request, whole_model(request), true, nullptr);
+  return arenas(request, whole_model(request), LeaveOut::close, nullptr);
 }
 
 }  // namespace longspan
