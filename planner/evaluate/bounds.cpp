@@ -1,6 +1,8 @@
 #include "planner/evaluate/bounds.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <vector>
 
 #include "planner/evaluate/bound_busy.h"
@@ -12,12 +14,18 @@ namespace {
 
 int64_t tile_rows(int64_t tile, int64_t rows) { return tile > 0 ? std::min(tile, rows) : rows; }
 
+// Attention of one layer over all that a rank's chunks see, and what it depends on.
+struct AttentionSeconds {
+  std::array<int64_t, 6> of;
+  double forward, backward;              // resident keys and values, q-outer
+  double forward_pairs, backward_pairs;  // a pair of chunks at a time
+};
+
 // Seconds of an op that does not depend on a tile.
 struct Seconds {
   double embed_forward, embed_backward, out_forward, out_backward, norm_forward, norm_backward;
-  double attention_forward, attention_backward;  // of all chunks: resident keys and values, q-outer
-  double attention_forward_pairs, attention_backward_pairs;  // a pair of chunks at a time
-  std::array<double, kTensorCount> h2d, d2h, read, write;    // one unit
+  AttentionSeconds attention;
+  std::array<double, kTensorCount> h2d, d2h, read, write;  // one unit
   double q_exchange, q_exchange_only, o_exchange, d_o_exchange, dq_exchange, dq_exchange_only;
   double kv_shift, dkv_shift;
   double tokens_gather, tokens_scatter;  // of a tensor group
@@ -32,9 +40,9 @@ struct TileSeconds {
 
 // What depends on the knobs that change sizes (strategy/knobs.h).
 struct Table {
-  Program program;  // without ops: what the cost model asks of one
-  Seconds seconds{};
-  TileBytes row{};  // bytes of a tile's row
+  Program program;                 // without ops: what the cost model asks of one
+  std::optional<Seconds> seconds;  // made when time is first asked for
+  TileBytes row{};                 // bytes of a tile's row
   std::vector<TileSeconds> projection, mlp, loss;
 };
 
@@ -58,7 +66,8 @@ OpShape attention_of(OpKind kind, int64_t kv_chunks, bool diagonal, bool sums = 
 struct Bounds::State {
   StepRequest request;
   const CostModel& cost;
-  std::vector<std::unique_ptr<Table>> tables;
+  std::vector<std::unique_ptr<Table>> tables = {};
+  std::vector<AttentionSeconds> attentions = {};
   int64_t considered = 0;
 
   double seconds(const Table& t, const OpShape& shape) const {
@@ -66,8 +75,10 @@ struct Bounds::State {
   }
   Table& table_of(const Strategy& s);
   Busy busy(const Strategy& strategy, Table& t);
-  void fill(Table& t) const;
-  double attention(const Table& t, OpKind kind) const;
+  void fill(Table& t);
+  AttentionSeconds attention(const Table& t);
+  double attention_resident(const Table& t, OpKind kind) const;
+  double attention_pairs(const Table& t, OpKind kind) const;
   const std::array<double, 3>& tile(Table& t, std::vector<TileSeconds>& known, int64_t tile,
                                     int64_t Strategy::*knob,
                                     const std::array<OpShape, 3>& shapes) const;
@@ -81,8 +92,7 @@ struct Bounds::State {
 Table& Bounds::State::table_of(const Strategy& s) {
   for (size_t i = tables.size(); i-- > 0;) {
     Table& t = *tables[i];
-    const Strategy& own = t.program.strategy;
-    if (have_same_sizes(own, s) && own.parallel.pipeline == s.parallel.pipeline) return t;
+    if (have_same_sizes(t.program.strategy, s)) return t;
   }
   // A search goes from shape to shape and does not come back to many.
   constexpr size_t kMostTables = 24;
@@ -99,37 +109,70 @@ Table& Bounds::State::table_of(const Strategy& s) {
   tiled.projection_tile = tiled.mlp_tile = tiled.loss_tile = 1;
   t.row = tile_bytes(tensor_bytes(request.model, t.program.lengths, tiled, request.dtype));
   t.program.bytes = tensor_bytes(request.model, t.program.lengths, s, request.dtype);
-  fill(t);
   return t;
 }
 
-// Attention of one layer over all that this rank's chunks see.
-double Bounds::State::attention(const Table& t, OpKind kind) const {
+// Most ops of a ring are alike.
+double Bounds::State::attention_resident(const Table& t, OpKind kind) const {
   const Parallel& parallel = t.program.strategy.parallel;
   const int64_t chunks = t.program.lengths.chunks(), positions = parallel.ring;
   const bool narrow = request.dtype != DType::float32;
-  std::vector<OpShape> shapes;
-  for (int64_t step = 0; step < positions; ++step) {
-    const int64_t source = (positions - step) % positions;
+  // By the chunks of keys that an op sees, and by what it is besides: the ring position's own, and
+  // added to a sum.
+  std::vector<std::array<int, 4>> times(static_cast<size_t>(chunks) + 1);
+  for (int64_t source = 0; source < positions; ++source) {
+    int64_t count = 0;
     for (int64_t i = 0; i < chunks; ++i) {
-      int64_t count = i + 1;
-      if (positions > 1) {
-        const int64_t query = global_chunk(parallel, 0, i);
-        for (count = 0; count < chunks && global_chunk(parallel, source, count) <= query;) ++count;
-      }
+      const int64_t query = global_chunk(parallel, 0, i);
+      while (count < chunks && global_chunk(parallel, source, count) <= query) ++count;
       // The very first chunk of the sequence sees itself alone.
       const bool sums = narrow && positions > 1 && i > 0;
-      if (count > 0) shapes.push_back(attention_of(kind, count, step == 0, sums));
+      ++times[static_cast<size_t>(count)][(source == 0 ? 2 : 0) + (sums ? 1 : 0)];
     }
   }
-  double sum = 0;
-  for (const double each : cost.durations(t.program, shapes)) sum += each;
+  std::vector<OpShape> shapes;
+  std::vector<double> of_shape;
+  for (int64_t count = 1; count <= chunks; ++count) {
+    for (size_t i = 0; i < 4; ++i) {
+      const int n = times[static_cast<size_t>(count)][i];
+      if (n == 0) continue;
+      shapes.push_back(attention_of(kind, count, i >= 2, i % 2 == 1));
+      of_shape.push_back(n);
+    }
+  }
+  const std::vector<double> seconds = cost.durations(t.program, shapes);
+  return std::inner_product(seconds.begin(), seconds.end(), of_shape.begin(), 0.0);
+}
+
+double Bounds::State::attention_pairs(const Table& t, OpKind kind) const {
+  const auto n = static_cast<double>(t.program.lengths.chunks());
+  // All but the first chunk see several.
+  const bool sums = request.dtype != DType::float32;
+  double sum = seconds(t, attention_of(kind, 1, true));
+  if (n > 1) {
+    sum += (n - 1) * seconds(t, attention_of(kind, 1, true, sums)) +
+           n * (n - 1) / 2 * seconds(t, attention_of(kind, 1, false, sums));
+  }
   return sum;
 }
 
-void Bounds::State::fill(Table& t) const {
+AttentionSeconds Bounds::State::attention(const Table& t) {
   using enum OpKind;
-  Seconds& all = t.seconds;
+  const Lengths& l = t.program.lengths;
+  const Strategy& s = t.program.strategy;
+  const std::array<int64_t, 6> of = {l.chunk,         l.chunks(),      l.tensor,
+                                     l.head_shares(), s.parallel.ring, s.deterministic ? 1 : 0};
+  for (const AttentionSeconds& known : attentions) {
+    if (known.of == of) return known;
+  }
+  return attentions.emplace_back(AttentionSeconds{
+      of, attention_resident(t, attention_forward), attention_resident(t, attention_backward),
+      attention_pairs(t, attention_forward), attention_pairs(t, attention_backward)});
+}
+
+void Bounds::State::fill(Table& t) {
+  using enum OpKind;
+  Seconds& all = t.seconds.emplace();
   const auto of = [&](OpKind kind, Tensor tensor = Tensor::count) {
     return seconds(t, shape_of(kind, tensor));
   };
@@ -146,21 +189,7 @@ void Bounds::State::fill(Table& t) const {
   all.norm_backward = of(norm_backward);
   all.out_forward = part(out_forward);
   all.out_backward = part(out_backward);
-  all.attention_forward = attention(t, attention_forward);
-  all.attention_backward = attention(t, attention_backward);
-  const auto n = static_cast<double>(t.program.lengths.chunks());
-  const auto pairs = [&](OpKind kind) {
-    // All but the first chunk see several.
-    const bool sums = request.dtype != DType::float32;
-    double sum = seconds(t, attention_of(kind, 1, true));
-    if (n > 1) {
-      sum += (n - 1) * seconds(t, attention_of(kind, 1, true, sums)) +
-             n * (n - 1) / 2 * seconds(t, attention_of(kind, 1, false, sums));
-    }
-    return sum;
-  };
-  all.attention_forward_pairs = pairs(attention_forward);
-  all.attention_backward_pairs = pairs(attention_backward);
+  all.attention = attention(t);
   for (int i = 0; i < kTensorCount; ++i) {
     const Tensor tensor = static_cast<Tensor>(i);
     if (t.program.bytes[tensor] == 0) continue;
@@ -223,7 +252,7 @@ const std::array<double, 3>& Bounds::State::tile(Table& t, std::vector<TileSecon
 }
 
 void Bounds::State::count_compute(const Facts& f, Table& t, Busy& busy) const {
-  const Seconds& one = t.seconds;
+  const Seconds& one = *t.seconds;
   const Strategy& s = f.s;
   const auto layers = static_cast<double>(f.layers), blocks = static_cast<double>(f.blocks);
   const auto chunks = static_cast<double>(f.chunks), groups = static_cast<double>(f.groups);
@@ -255,9 +284,9 @@ void Bounds::State::count_compute(const Facts& f, Table& t, Busy& busy) const {
            {loss, shape_of(OpKind::embed_forward), shape_of(OpKind::embed_backward)});
 
   const bool attends = request.model.attention;
-  const double attend = f.streams ? one.attention_forward_pairs : groups * one.attention_forward;
+  const double attend = f.streams ? one.attention.forward_pairs : groups * one.attention.forward;
   const double attend_back =
-      f.streams || f.kv_outer ? one.attention_backward_pairs : groups * one.attention_backward;
+      f.streams || f.kv_outer ? one.attention.backward_pairs : groups * one.attention.backward;
   double sum = blocks * (head[0] + one.embed_backward);
   double forwards = blocks * one.embed_forward + layers * blocks * inner[0];
   if (attends) {
@@ -285,7 +314,7 @@ void Bounds::State::count_compute(const Facts& f, Table& t, Busy& busy) const {
 // What is saved and brought back, and residuals that wait between layers.
 void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) const {
   using enum Tensor;
-  const Seconds& one = t.seconds;
+  const Seconds& one = *t.seconds;
   const Strategy& s = f.s;
   const auto steps = static_cast<double>(request.micro_batches);
   const auto blocks = static_cast<double>(f.blocks), chunks = static_cast<double>(f.chunks);
@@ -353,7 +382,7 @@ void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) cons
 // Keys and values that stream, and what streams past them where they are outermost.
 void Bounds::State::count_pairs(const Facts& f, const Table& t, Busy& busy) const {
   using enum Tensor;
-  const Seconds& one = t.seconds;
+  const Seconds& one = *t.seconds;
   const Strategy& s = f.s;
   const auto steps = static_cast<double>(request.micro_batches * f.layers);
   const auto n = static_cast<double>(f.chunks);
@@ -395,7 +424,7 @@ void Bounds::State::count_pairs(const Facts& f, const Table& t, Busy& busy) cons
 }
 
 void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) const {
-  const Seconds& one = t.seconds;
+  const Seconds& one = *t.seconds;
   const Strategy& s = f.s;
   double forwards = 0, sum = 0, waited = 0, waited_forward = 0;
   const auto layers = static_cast<double>(f.layers);
@@ -447,7 +476,7 @@ void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) 
 // Parameters on their way to the layers, gradients on their way back, and the update.
 void Bounds::State::count_states(const Facts& f, const Table& t, Busy& busy) const {
   using enum Tensor;
-  const Seconds& one = t.seconds;
+  const Seconds& one = *t.seconds;
   const Strategy& s = f.s;
   const auto steps = static_cast<double>(request.micro_batches);
   const bool on_device = s.optimizer == Tier::device;
@@ -500,7 +529,7 @@ void Bounds::State::count_states(const Facts& f, const Table& t, Busy& busy) con
 }
 
 Bounds::Bounds(const StepRequest& request, const CostModel& cost)
-    : state_(std::make_unique<State>(State{request, cost, {}, 0})) {}
+    : state_(std::make_unique<State>(State{.request = request, .cost = cost})) {}
 Bounds::~Bounds() = default;
 
 int64_t Bounds::considered() const { return state_->considered; }
@@ -521,7 +550,7 @@ TileBytes workspaces_of(const Strategy& s, const Lengths& lengths, const TileByt
 }  // namespace
 
 Busy Bounds::State::busy(const Strategy& strategy, Table& t) {
-  ++considered;
+  if (!t.seconds) fill(t);
   const Facts facts(request, strategy, t.program.lengths);
   Busy busy;
   count_compute(facts, t, busy);
@@ -532,21 +561,24 @@ Busy Bounds::State::busy(const Strategy& strategy, Table& t) {
   return busy;
 }
 
-Demand Bounds::demand(const Strategy& strategy) {
+Demand Bounds::demand(const Strategy& strategy, DemandOf rows) {
   State& state = *state_;
+  ++state.considered;
   Table& t = state.table_of(strategy);
-  const Busy busy = state.busy(strategy, t);
   Demand demand;
-  demand.forward = busy.forward;
-  for (int s = 0; s < kStreamCount; ++s) {
-    demand.once[s] = busy.once[s] - busy.update[s];
-    demand.backward[s] = busy.total[s] - busy.once[s] - busy.forward[s];
+  if (rows == DemandOf::all) {
+    const Busy busy = state.busy(strategy, t);
+    demand.forward = busy.forward;
+    for (int s = 0; s < kStreamCount; ++s) {
+      demand.once[s] = busy.once[s] - busy.update[s];
+      demand.backward[s] = busy.total[s] - busy.once[s] - busy.forward[s];
+    }
+    demand.again = busy.repeated;
+    demand.update = busy.update;
+    demand.waited_forward = busy.waited_forward;
+    demand.waited_backward = busy.waited - busy.waited_forward;
+    demand.loss = busy.loss * static_cast<double>(state.request.micro_batches);
   }
-  demand.again = busy.repeated;
-  demand.update = busy.update;
-  demand.waited_forward = busy.waited_forward;
-  demand.waited_backward = busy.waited - busy.waited_forward;
-  demand.loss = busy.loss * static_cast<double>(state.request.micro_batches);
   add_bytes(state.request, strategy, t.program.lengths, t.program.bytes,
             workspaces_of(strategy, t.program.lengths, t.row), demand);
   return demand;

@@ -45,7 +45,7 @@ class Bounds {
   /// REQUIRES: the strategy is valid for the length.
   Bound of(const Strategy& strategy);
   /// The rows whose largest of() takes, before they become one figure each. REQUIRES: as of().
-  Demand demand(const Strategy& strategy);
+  Demand demand(const Strategy& strategy, DemandOf rows = DemandOf::all);
   /// Sizes of what does not depend on a tile. REQUIRES: as of(). Until the next call.
   const TensorBytes& tensors(const Strategy& strategy);
   int64_t considered() const;  // calls of of() and demand() so far

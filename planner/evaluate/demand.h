@@ -13,6 +13,9 @@
 
 namespace longspan {
 
+/// Which rows are wanted: where memory alone is asked about, the others are left 0.
+enum class DemandOf { all, bytes };
+
 struct Demand {
   using Streams = std::array<double, kStreamCount>;
   /// Moments: gradients complete; the first block's loss; the backward of the MLP and of attention
@@ -43,6 +46,12 @@ struct Demand {
       seconds = std::max({seconds, of_step(s), before + update[s]});
     }
     return seconds;
+  }
+  /// Compute's alone, without the update: with everything on the device and nothing recomputed it
+  /// is the least of all strategies that differ in nothing else.
+  double compute_seconds() const {
+    constexpr int compute = static_cast<int>(Stream::compute);
+    return forward[compute] + backward[compute];
   }
   std::array<int64_t, kTierCount> peak_bytes() const {
     std::array<int64_t, kTierCount> peak{};

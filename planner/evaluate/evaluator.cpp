@@ -97,8 +97,9 @@ struct Evaluator::State {
   Bounds& bounds_of(int64_t kind, int64_t layers, int64_t sequence, int64_t micro_batches);
   const StepRequest& slice_of(const Candidate& c, size_t kind, int64_t layers);
   const Order& order_of(const Candidate& c);
+  const std::vector<SliceShare>& shares_of(const Candidate& probe);
   const std::array<double, 2>& attention_of(const StepRequest& slice, int64_t slices);
-  Demand pipeline_demand(const Candidate& c);
+  Demand pipeline_demand(const Candidate& c, DemandOf rows);
   Evaluation summed(const StepRequest& request);
   const Evaluation& of_stage(const StepRequest& request);
   const TierBytes* known_arenas(const Candidate& c) const {
@@ -135,6 +136,7 @@ struct Evaluator::State {
                       int64_t>,
            Order>
       orders;
+  std::map<std::tuple<int64_t, int64_t, int32_t, bool>, std::vector<SliceShare>> shares;
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool>, std::array<double, 2>> attention;
   std::deque<std::pair<StepRequest, Evaluation>> stages;  // known last
   std::deque<std::pair<Candidate, TierBytes>> laid_out;   // likewise
@@ -209,7 +211,7 @@ const Order& Evaluator::State::order_of(const Candidate& c) {
   probe.strategy = {};
   probe.strategy.parallel.pipeline = p;
   try {
-    wanted.costs.shares = pipeline_shares(request(probe));
+    wanted.costs.shares = shares_of(probe);
     const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = splits_backward(schedule);
@@ -219,6 +221,15 @@ const Order& Evaluator::State::order_of(const Candidate& c) {
     order.possible = false;
   }
   return order;
+}
+
+// Most schedules cut a sequence alike.
+const std::vector<SliceShare>& Evaluator::State::shares_of(const Candidate& probe) {
+  const Pipeline& p = probe.strategy.parallel.pipeline;
+  const auto [it, fresh] =
+      shares.try_emplace({probe.sequence, p.slices, ranks_that_share(p), p.equal_work});
+  if (fresh) it->second = pipeline_shares(request(probe));
+  return it->second;
 }
 
 const std::array<double, 2>& Evaluator::State::attention_of(const StepRequest& slice,
@@ -237,7 +248,7 @@ const std::array<double, 2>& Evaluator::State::attention_of(const StepRequest& s
 // stage begins a slice has passed the stages before, after its last backward the gradients pass
 // them again; where the gradients of weights come later they may fill that second time. What is
 // only on some ranks (embedding, output layer, an uneven layer) counts where all have it.
-Demand Evaluator::State::pipeline_demand(const Candidate& c) {
+Demand Evaluator::State::pipeline_demand(const Candidate& c, DemandOf rows) {
   const Pipeline pipeline = c.strategy.parallel.pipeline;
   const Order& order = order_of(c);
   const int64_t all_slices = c.micro_batches * pipeline.slices;
@@ -257,10 +268,10 @@ Demand Evaluator::State::pipeline_demand(const Candidate& c) {
       return bounds_of(static_cast<int64_t>(kind), of_layers, slice.sequence, counted);
     };
     if (kind == 0) {
-      sum = bounds(layers).demand(s);
+      sum = bounds(layers).demand(s, rows);
     } else {
-      add(sum, times(bounds(2).demand(s), static_cast<double>(layers)));
-      add(sum, times(bounds(1).demand(s), -static_cast<double>(layers)));
+      add(sum, times(bounds(2).demand(s, rows), static_cast<double>(layers)));
+      add(sum, times(bounds(1).demand(s, rows), -static_cast<double>(layers)));
     }
     const TensorBytes& bytes = bounds(layers).tensors(s);
     in_flight.include(SlicesInFlight(slice, bytes, pipeline.slices), 1);
@@ -271,7 +282,7 @@ Demand Evaluator::State::pipeline_demand(const Candidate& c) {
     } else if (kind == 0 && pipeline.stages > 1) {
       elsewhere = unit_states(slice, bytes, counted, {2});
     }
-    if (pipeline.slices == 1 || !slice.model.attention) continue;
+    if (rows == DemandOf::bytes || pipeline.slices == 1 || !slice.model.attention) continue;
     const auto& [forward, backward] = attention_of(slice, pipeline.slices);
     const double again = s.attention_out.where == Saved::recompute ? 2 : 1;
     earlier += static_cast<double>(layers) * (again * forward + backward);
@@ -361,12 +372,12 @@ std::optional<Evaluator::InFlight> Evaluator::in_flight(const Parallel& parallel
   return InFlight{order.held, order.splits};
 }
 
-Demand Evaluator::demand(const Candidate& c) {
+Demand Evaluator::demand(const Candidate& c, DemandOf rows) {
   constexpr size_t kMostBounds = 512;
   ++state_->considered;
   if (state_->bounds.size() > kMostBounds) state_->bounds.clear();
-  if (!state_->is_one_program(c)) return state_->pipeline_demand(c);
-  return state_->bounds_of(-1, 0, c.sequence, c.micro_batches).demand(c.strategy);
+  if (!state_->is_one_program(c)) return state_->pipeline_demand(c, rows);
+  return state_->bounds_of(-1, 0, c.sequence, c.micro_batches).demand(c.strategy, rows);
 }
 
 double Evaluator::expected_ratio(const Candidate& c) {

@@ -39,7 +39,7 @@ class Evaluator {
   };
   std::optional<InFlight> in_flight(const Parallel& parallel, int64_t micro_batches);
   /// Lower bounds on a step: no program of the candidate needs less. REQUIRES: valid, possible().
-  Demand demand(const Candidate& c);
+  Demand demand(const Candidate& c, DemandOf rows = DemandOf::all);
   /// How much longer than its bound on compute a step is likely to be, from the schedule with equal
   /// stages; 1 without a pipeline.
   double expected_ratio(const Candidate& c);

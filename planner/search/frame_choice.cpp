@@ -32,11 +32,12 @@ DemandRows difference(const DemandRows& a, const DemandRows& b) {
 
 double seconds_scale(const Candidate& c) { return 1 / static_cast<double>(sequences_of_step(c)); }
 
-Relaxation relaxation_of(Evaluator& evaluator, const Candidate& frame, GroupValues& values) {
+Relaxation relaxation_of(Evaluator& evaluator, const Candidate& frame, DemandOf wanted,
+                         GroupValues& values) {
   const auto rows = [&](const Strategy& s) {
     Candidate c = frame;
     c.strategy = s;
-    return rows_of(evaluator.demand(c), seconds_scale(c), evaluator.limits());
+    return rows_of(evaluator.demand(c, wanted), seconds_scale(c), evaluator.limits());
   };
   const DemandRows base = rows(frame.strategy);
   std::vector<std::vector<DemandRows>> added;
@@ -71,12 +72,13 @@ Room tightened(Room room, const TierBytes& bytes, const TierBytes& limits) {
   return room;
 }
 
-FrameChoice::FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options)
+FrameChoice::FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options,
+                         DemandOf rows)
     : frame_(frame),
       layers_(
           ceil_div(evaluator.request(frame).model.layers, frame.strategy.parallel.pipeline.stages)),
       values_(values_of(frame, options, evaluator.limits()[2] > 0)),
-      relaxation_(relaxation_of(evaluator, frame, values_)) {
+      relaxation_(relaxation_of(evaluator, frame, rows, values_)) {
   for (size_t g = 0; g < values_.size(); ++g) {
     uint64_t& mask = without_nvme_.emplace_back(0);
     for (size_t v = 0; v < values_[g].size(); ++v) {

@@ -28,8 +28,10 @@ Room tightened(Room room, const TierBytes& bytes, const TierBytes& limits);
 
 class FrameChoice {
  public:
-  /// Computes the demand of every value. REQUIRES: evaluator.possible(frame).
-  FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options);
+  /// Computes the demand of every value. With DemandOf::bytes no question may be about time.
+  /// REQUIRES: evaluator.possible(frame).
+  FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options,
+              DemandOf rows = DemandOf::all);
 
   /// The mixture that is best for the goal: its objective is a lower bound for all candidates of
   /// the frame (seconds per sequence, or a share of a tier); overflow > 0: none fits.

@@ -13,7 +13,7 @@ constexpr double kUnknownPacking = 1.0 / 3;
 }  // namespace
 
 void MemoryMargin::learn_live(const Candidate& c, const TierBytes& live) {
-  last_live_ = live_[layout_of(c)] = {live, evaluator_.demand(c).peak_bytes()};
+  last_live_ = live_[layout_of(c)] = {live, evaluator_.demand(c, DemandOf::bytes).peak_bytes()};
 }
 
 void MemoryMargin::learn_packing(const Candidate& c, const TierBytes& live,
