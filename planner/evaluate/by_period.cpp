@@ -15,9 +15,13 @@
 namespace longspan {
 namespace {
 
-// Gone through without extrapolation, after repeats are left out; samples have half of it each.
-constexpr int64_t kMostOps = 40'000'000;
-constexpr int64_t kSampleOps = 8'000'000;
+// Ops that are gone through after repeats are left out: without extrapolation, and in the samples
+// of one dimension. Packing is in no order from sample to sample, and decides what fits; seconds
+// are smooth, and known to 0.3 % from small samples.
+struct Sizes {
+  int64_t whole, samples;
+};
+constexpr Sizes kMemory = {40'000'000, 8'000'000}, kTime = {700'000, 700'000};
 constexpr int64_t kFewestLayers = 4;  // of the larger sample
 // Of chunks at least so many in the smallest of three samples, beside what is in flight.
 constexpr int64_t kFewestRepeats = 6;
@@ -99,12 +103,12 @@ bool layers_are_alike(const Strategy& s) {
 }
 
 // As many layers as a sample may have of all repeats, and half of them.
-Samples sampled_layers(const Shrunk& shrunk, const Strategy& s) {
+Samples sampled_layers(const Shrunk& shrunk, const Strategy& s, int64_t ops) {
   Extents extents = shrunk.all();
   const int64_t real = extents.layers;
   if (real <= kFewestLayers || !layers_are_alike(s)) return {real, {real}};
   int64_t more = kFewestLayers;
-  for (extents.layers = more + 1; extents.layers < real && shrunk.fits(extents, kSampleOps);
+  for (extents.layers = more + 1; extents.layers < real && shrunk.fits(extents, ops);
        ++extents.layers) {
     more = extents.layers;
   }
@@ -112,9 +116,9 @@ Samples sampled_layers(const Shrunk& shrunk, const Strategy& s) {
 }
 
 // As many repeats as the larger sample of layers may have; a quarter and half of them beside it.
-Samples sampled_repeats(const Shrunk& shrunk, const Strategy& s, int64_t layers) {
+Samples sampled_repeats(const Shrunk& shrunk, const Strategy& s, int64_t layers, int64_t ops) {
   const int64_t real = shrunk.all().repeats, step = shrunk.step();
-  const auto fits = [&](int64_t repeats) { return shrunk.fits({layers, repeats}, kSampleOps); };
+  const auto fits = [&](int64_t repeats) { return shrunk.fits({layers, repeats}, ops); };
   int64_t few = round_up(kFewestRepeats + std::max(s.prefetch_depth, s.offload_window), step);
   if (fits(real) || real <= 4 * few) return {real, {real}};
   while (8 * few < real && fits(8 * few)) few *= 2;
@@ -141,11 +145,13 @@ Measured measure(const StepRequest& request, const CostModel* cost) {
 
 Measured by_period(const StepRequest& request, const CostModel* cost) {
   const Shrunk shrunk(request);
-  if (shrunk.fits(shrunk.all(), kMostOps)) return measure(request, cost);
+  const Sizes& sizes = cost == nullptr ? kMemory : kTime;
+  if (shrunk.fits(shrunk.all(), sizes.whole)) return measure(request, cost);
   Measured result;
   Evaluation& evaluation = result.evaluation;
-  const Samples layers = sampled_layers(shrunk, request.strategy);
-  const Samples repeats = sampled_repeats(shrunk, request.strategy, layers.extents.back());
+  const Samples layers = sampled_layers(shrunk, request.strategy, sizes.samples);
+  const Samples repeats =
+      sampled_repeats(shrunk, request.strategy, layers.extents.back(), sizes.samples);
   const std::vector<double> by_layer = layers.weights(2), by_repeat = repeats.weights(3),
                             by_line = repeats.weights(2);
   std::array<double, kTierCount> bytes{};
