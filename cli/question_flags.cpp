@@ -46,10 +46,10 @@ void QuestionFlags::load(QuestionOptions& options) const {
     }
   }
   if (!max_step_time.empty()) {
-    options.most_seconds = parse_duration(max_step_time, "--max-step-time");
+    options.time.step_seconds = parse_duration(max_step_time, "--max-step-time");
   }
   if (!min_tokens_per_second.empty()) {
-    options.least_tokens_per_second = parse_rate(min_tokens_per_second, "--min-tokens-per-second");
+    options.time.tokens_per_second = parse_rate(min_tokens_per_second, "--min-tokens-per-second");
   }
   options.deterministic = deterministic;
   options.extend_positions = extend_positions;

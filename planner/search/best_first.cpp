@@ -91,7 +91,7 @@ class BestFirst {
         if (found_.best) return finish();
         if (queue_.empty()) break;  // verifying visits, too
       }
-      visit();
+      visit(queue_.pop());
     }
     if (wanted_.goal == Goal::fastest) {
       mend_leaders();
@@ -120,7 +120,7 @@ class BestFirst {
   // Where bounds leave little to gain, little is done for it. Where time is limited and nothing is
   // found yet, it takes longer to say that there is nothing.
   double share_of_effort() const {
-    if (seen_.empty()) return wanted_.is_timed() && !wanted_.first ? kMostEffort : 1;
+    if (seen_.empty()) return wanted_.time.any() && !wanted_.first ? kMostEffort : 1;
     if (wanted_.goal != Goal::fastest) return 1;
     const double best = found_.best ? weighed(found_.best->score) : incumbent_;
     return std::clamp((1 - least_bound() / best) / kMuchToGain, kLeastEffort, 1.0);
@@ -135,10 +135,7 @@ class BestFirst {
   int64_t work_of_mend() const { return effort_.work / kMends; }
   double weighed(const Score& score) const { return ranking_.weighed(score); }
   bool allowed(const Score& score) const { return ranking_.admits(score); }
-  double most_seconds(size_t frame) const {
-    const auto sequences = static_cast<double>(sequences_of_step(frames_[frame]));
-    return std::min(wanted_.most_seconds, wanted_.most_seconds_per_sequence * sequences);
-  }
+  double most_seconds(size_t frame) const { return wanted_.most_seconds(frames_[frame]); }
 
   Score estimate(const Candidate& c) {
     ++estimated_;
@@ -179,14 +176,14 @@ class BestFirst {
       if (!evaluator_.possible(c) || limits_nothing(c)) continue;
       double bound = 0;
       if (wanted_.goal == Goal::fastest) {
-        const Demand demand = evaluator_.demand(c);
-        const int compute = static_cast<int>(Stream::compute);
-        bound = (demand.forward[compute] + demand.backward[compute]) /
-                static_cast<double>(sequences_of_step(c));
+        const double seconds = evaluator_.demand(c).compute_seconds();
+        if (seconds > wanted_.most_seconds(c)) continue;
+        bound = seconds / static_cast<double>(sequences_of_step(c));
       }
       FrameState& state = states_[i];
       state.bound = bound;
-      queue_.push({i, bound * evaluator_.expected_ratio(c)});
+      // What is relaxed goes first where this one promises no more than the gap.
+      queue_.push({i, bound * evaluator_.expected_ratio(c) * (1 + wanted_.gap)});
     }
   }
 
@@ -200,8 +197,7 @@ class BestFirst {
     return held && held->microbatches <= limit;
   }
 
-  void visit() {
-    const Waiting next = queue_.pop();
+  void visit(const Waiting& next) {
     if (states_[next.frame].bound >= incumbent_ * (1 - wanted_.gap)) return;
     if (next.relaxed) {
       look(next);
@@ -210,7 +206,10 @@ class BestFirst {
     }
   }
 
-  FrameChoice choice_of(size_t frame) { return FrameChoice(evaluator_, frames_[frame], options_); }
+  FrameChoice choice_of(size_t frame) {
+    const DemandOf rows = ranking_.needs_time() ? DemandOf::all : DemandOf::bytes;
+    return FrameChoice(evaluator_, frames_[frame], options_, rows);
+  }
 
   void relax(size_t frame) {
     FrameState& state = states_[frame];
@@ -447,7 +446,7 @@ class BestFirst {
       if (best == nullptr) {
         if (spent || queue_.empty() || is_spent(kLastEffort)) return;
         --looks;
-        visit();
+        visit(queue_.pop());
         continue;
       }
       if (best->scored.exact) {

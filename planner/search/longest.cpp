@@ -21,9 +21,9 @@ namespace {
 constexpr int64_t kMostChunks = 256;
 constexpr int64_t kMostRingChunks = 32;
 constexpr int64_t kMostRingOps = 1'000'000;
-constexpr int64_t kFirstChunks = 16;  // of a fixed size: fewer may not be valid
-constexpr int64_t kLeast = 1024;      // tokens: shorter sequences are not looked for
-constexpr double kCoarse = 1.25;  // lengths that shapes are asked about at first are so far apart
+constexpr int64_t kLeast = 1024;    // tokens: shorter sequences are not looked for
+constexpr double kCoarse = 1.25;    // lengths that shapes are asked about at first are so far apart
+constexpr double kFarBehind = 0.7;  // of the longest: a shape that reaches no further hardly counts
 // Lengths that are tried: the first, in the bound, and each after one at which nothing fits, in
 // that one. They become ever further apart.
 constexpr double kStart = 0.95, kDown = 0.88;
@@ -50,7 +50,19 @@ constexpr Effort kEffort = {.evaluations = 200,
                             .exact = 20,
                             .attempts = 4,
                             .exact_ops = 4'000'000};
+// Within limits on time: lengths that are asked for in turn where nothing is in time, what is found
+// is pushed to lengths so many times as long, and how near to the fastest is good enough.
+constexpr int kTimedLooks = 6;
+constexpr double kTimedSlack = 1.1, kTimedPush = 1.1, kTimedStep = 1.01;
+constexpr double kTimedGap = 0.005;
+constexpr Effort kTimedEffort = {.evaluations = 60,
+                                 .work = 12'000'000,
+                                 .refinements = 0,
+                                 .exact = 8,
+                                 .attempts = 4,
+                                 .mended = 2};
 constexpr int kNvme = static_cast<int>(Tier::nvme);
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class Longest {
  public:
@@ -64,6 +76,24 @@ class Longest {
         wanted_(wanted) {}
 
   LongestFound run(const std::function<void(int64_t, int64_t)>& progress) {
+    find(progress);
+    if (best().sequence == 0 || in_time(found_.fits)) return found_;
+    const LongestFound beyond = found_;
+    shorten(beyond);
+    push_in_time();
+    settle();
+    return found_;
+  }
+
+  LongestFound run_within(const LongestFound& beyond) {
+    shorten(beyond);
+    settle();
+    return found_;
+  }
+
+ private:
+  /// The longest without limits on time.
+  void find(const std::function<void(int64_t, int64_t)>& progress) {
     // With more replicas a rank has more of a sequence. Without a pipeline heads may not divide by
     // as many ranks as with one, so that what was left out comes second.
     std::vector<FrameShape> all;
@@ -78,17 +108,9 @@ class Longest {
       }
     }
     settle();
-    found_.bound = std::max(found_.bound, best().sequence);
-    if (best().sequence > 0) {
-      found_.fits.score = evaluator_.exact(best());
-      found_.fits.exact = true;
-    } else {
-      least_of(all);
-    }
-    return found_;
+    if (best().sequence == 0) least_of(all);
   }
 
- private:
   /// A shape, and a length that no candidate of it exceeds.
   struct Bounded {
     FrameShape shape;
@@ -123,26 +145,27 @@ class Longest {
     return other;
   }
 
-  // By both limits on time, of a step.
   double most_seconds(const Candidate& c) const {
-    if (wanted_.least_tokens_per_second <= 0) return wanted_.most_seconds;
-    const double tokens = static_cast<double>(c.sequence * sequences_of_step(c));
-    return std::min(wanted_.most_seconds, tokens / wanted_.least_tokens_per_second);
+    return time_.most_seconds(c.sequence, sequences_of_step(c));
   }
-  bool in_time(const Candidate& c) {
-    const double most = most_seconds(c);
-    return most >= 1e300 || evaluator_.fast(c).step_seconds <= most;
+  bool in_time(const Scored& s) const {
+    return s.score.step_seconds <=
+           wanted_.time.most_seconds(s.candidate.sequence, sequences_of_step(s.candidate));
   }
 
-  bool may_fit(const FrameShape& shape, int64_t length) {
-    const std::optional<Candidate> c = frame(shape, length);
-    if (!c || !evaluator_.possible(*c)) return false;
-    const FrameChoice choice(evaluator_, *c, options_);
-    const Mixture m = choice.bound(Goal::fastest, most_seconds(*c));
-    return m.overflow == 0 || !m.optimal;
+  // Whether a candidate of the shape may have the length.
+  enum class May { fit, not_fit, not_be };  // what is not valid yet may be at longer lengths
+  May may(const FrameShape& shape, int64_t length) {
+    const std::optional<Candidate> c = frame_of(shape, length, options_);
+    if (!c || !is_valid(c->strategy, model_, c->sequence)) return May::not_be;
+    if (!is_moderate(*c) || !evaluator_.possible(*c)) return May::not_fit;
+    const FrameChoice choice(evaluator_, *c, options_, DemandOf::bytes);
+    const Mixture m = choice.bound(Goal::fastest, kInfinity);
+    return m.overflow == 0 || !m.optimal ? May::fit : May::not_fit;
   }
 
-  // The bound of every shape: from lengths far apart, and of the longest exactly.
+  // The bound of every shape: from lengths far apart, and of the longest exactly. Of shapes that do
+  // not come near the longest so far no more is asked.
   void bound_all(const std::vector<FrameShape>& shapes,
                  const std::function<void(int64_t, int64_t)>& progress) {
     bounds_.clear();
@@ -155,25 +178,20 @@ class Longest {
       const int64_t step = step_of(shape);
       const int64_t least = std::max<int64_t>(1, ceil_div(shortest_of(shape), step));
       const int64_t most = wanted_.most / step;
-      const auto count_of = [&](double length) {
-        return std::clamp<int64_t>(static_cast<int64_t>(length) / step, least, most);
-      };
-      const auto fits = [&](int64_t count) { return may_fit(shape, count * step); };
       if (least > most) continue;
-      // Shapes that follow each other reach about as far.
-      int64_t low = count_of(likely);
-      if (fits(low)) {
-        while (low < most && fits(count_of(likely * kCoarse))) low = count_of(likely *= kCoarse);
-      } else {
-        while (low > least && !fits(low)) low = count_of(likely /= kCoarse);
-        // One chunk of a fixed size may be what a shape that streams its chunks is not valid for.
-        while (low < std::min(most, kFirstChunks * least) && !fits(low)) low *= 2;
-        if (low > most || !fits(low)) continue;
-        for (likely = static_cast<double>(low * step); fits(count_of(likely * kCoarse));) {
-          if (count_of(likely *= kCoarse) == most) break;
-        }
+      const auto next = [&](int64_t count) {
+        return std::min(most, static_cast<int64_t>(static_cast<double>(count) * kCoarse) + 1);
+      };
+      int64_t count = std::clamp<int64_t>(static_cast<int64_t>(likely) / step, least, most);
+      while (count < most && may(shape, count * step) == May::not_be) {
+        count = std::min(most, 2 * count);
       }
-      bounds_.push_back({shape, std::min(most, count_of(likely * kCoarse) + 1) * step});
+      int64_t fits = 0;
+      while (may(shape, count * step) == May::fit && fits < most) {
+        fits = std::exchange(count, next(count));
+      }
+      bounds_.push_back({shape, count * step});
+      likely = std::max(likely, kFarBehind * static_cast<double>(fits * step));
     }
     while (!bounds_.empty()) {
       Bounded& longest =
@@ -189,11 +207,11 @@ class Longest {
   void refine(Bounded& bounded) {
     const int64_t step = step_of(bounded.shape);
     int64_t high = bounded.length / step + 1;
-    auto low = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(high) / kCoarse));
+    auto low = std::max<int64_t>(0, static_cast<int64_t>(static_cast<double>(high) / kCoarse) - 1);
     const int64_t apart = std::max<int64_t>(1, low / 512);
     while (high - low > apart) {
       const int64_t middle = low + (high - low) / 2;
-      (may_fit(bounded.shape, middle * step) ? low : high) = middle;
+      (may(bounded.shape, middle * step) == May::fit ? low : high) = middle;
     }
     bounded.length = std::min(bounded.length, (high - 1 + apart) * step);
     bounded.refined = true;
@@ -256,19 +274,17 @@ class Longest {
     return shapes;
   }
 
-  // From the bound to shorter lengths, until something fits. Programs too large to list come last.
+  // From the bound to shorter lengths, until something fits.
   void descend() {
     if (best().sequence > 0) return;
-    for (const bool listed : {true, false}) {
-      double length = static_cast<double>(found_.bound);
-      if (found_.bound < wanted_.most * kStart) length *= kStart;  // a bound is hardly reached
-      double down = kDown;
-      for (bool last = false; !last; length *= std::exchange(down, down * kDown)) {
-        const int64_t asked = std::max(kLeast, static_cast<int64_t>(length));
-        last = asked == kLeast;
-        for (size_t size = 0; size < kSizes.size(); ++size) {
-          if (kSizes[size].is_listed() == listed && reach(asked, size)) return;
-        }
+    auto length = static_cast<double>(found_.bound);
+    if (found_.bound < wanted_.most * kStart) length *= kStart;  // a bound is hardly reached
+    double down = kDown;
+    for (bool last = false; !last; length *= std::exchange(down, down * kDown)) {
+      const int64_t asked = std::max(kLeast, static_cast<int64_t>(length));
+      last = asked == kLeast;
+      for (size_t size = 0; size < kSizes.size(); ++size) {
+        if (reach(asked, size)) return;
       }
     }
   }
@@ -283,8 +299,86 @@ class Longest {
     return false;
   }
 
+  // From the length at which compute alone takes all of the time down to where something is found.
+  void shorten(const LongestFound& beyond) {
+    time_ = wanted_.time;
+    found_ = {};
+    found_.step = wanted_.granule;
+    found_.bound = beyond.bound;
+    shape_ = shape_of(beyond.fits.candidate, options_);
+    const int64_t most = longest_of_compute(beyond.fits.candidate);
+    auto length = static_cast<double>(most);
+    double down = kDown;
+    for (int looks = 0; looks < kTimedLooks && length >= kLeast; ++looks) {
+      if (!reach_in_time(static_cast<int64_t>(length), kTimedSlack) && best().sequence == 0) {
+        length *= std::exchange(down, down * kDown);
+        continue;
+      }
+      const double next = kTimedPush * static_cast<double>(best().sequence);
+      if (next >= length) return;
+      length = next;
+    }
+  }
+  // Of the layout that was found without limits on time, and of those without a pipeline: what
+  // reaches furthest in memory may have few ranks to share a sequence among.
+  int64_t longest_of_compute(const Candidate& beyond) {
+    std::vector<FrameShape> shapes = {shape_of(beyond, options_)};
+    for (const RankLayout& layout : layouts_of(model_, hw_, options_)) {
+      if (layout.parallel.has_pipeline()) continue;
+      shapes.push_back({.layout = layout, .chunk_tokens = options_.chunk_tokens});
+    }
+    int64_t longest = kLeast;
+    for (FrameShape& shape : shapes) {
+      shape.chunks = shape.head_groups = 1;
+      shape.block_parts = 0;
+      const auto in_time = [&](int64_t length) {
+        const std::optional<Candidate> c = frame_of(shape, length, options_);
+        if (!c || !evaluator_.possible(*c)) return true;  // too short
+        return evaluator_.demand(*c).compute_seconds() <= most_seconds(*c);
+      };
+      if (!in_time(longest + longest / kApart)) continue;
+      int64_t low = longest, high = beyond.sequence;
+      while (high - low > low / kApart + 1) {
+        const int64_t middle = low + (high - low) / 2;
+        (in_time(middle) ? low : high) = middle;
+      }
+      longest = std::max(longest, high);
+    }
+    return longest;
+  }
+  // Whether anything a little longer is in time; what no frame can have bounds the answer.
+  void push_in_time() {
+    double length = 0;
+    for (int looks = 0; looks < kTimedLooks && best().sequence > 0; ++looks) {
+      length = std::max(length, kTimedStep * static_cast<double>(best().sequence));
+      if (length >= static_cast<double>(found_.bound)) return;
+      if (reach_in_time(static_cast<int64_t>(length), 1)) continue;
+      if (none_in_time_) {
+        found_.bound = static_cast<int64_t>(length);
+        return;
+      }
+      length *= kTimedStep;
+    }
+  }
+  // Looks for the fastest plan of a length within so many times the time there is, or for any where
+  // it may take no more; then for the longest of its knobs that is in time.
+  bool reach_in_time(int64_t length, double slack) {
+    Wanted wanted;
+    wanted.gap = kTimedGap;
+    wanted.time = {slack * time_.step_seconds, time_.tokens_per_second / slack};
+    wanted.tokens = length;
+    wanted.first = slack == 1;
+    std::vector<Candidate> frames = frames_of(model_, hw_, length, options_, {false, kModerateOps});
+    if (!wanted.first && !shape_.layout.parallel.has_pipeline()) {
+      std::erase_if(frames, [](const Candidate& c) { return c.strategy.parallel.has_pipeline(); });
+    }
+    const Found found = best_first(evaluator_, margin_, frames, options_, wanted, kTimedEffort);
+    none_in_time_ = !found.best && found.bound >= 1e300;
+    return found.best && extend(found.best->candidate);
+  }
+
   // Looks for anything that fits a length, as a plan for it is looked for; then for the longest of
-  // its knobs. Whether that is longer than what was found.
+  // its knobs. Whether that is notably longer than what was found.
   bool reach(int64_t length, size_t size) {
     const bool reached = reaches(length, kSizes[size]);
     if (!reached) missed_[size] = std::min(missed_[size], length);
@@ -307,61 +401,68 @@ class Longest {
     Wanted any;
     any.goal = Goal::roomiest;
     any.first = true;
-    any.most_seconds = wanted_.most_seconds;
-    if (wanted_.least_tokens_per_second > 0) {
-      any.most_seconds_per_sequence = static_cast<double>(length) / wanted_.least_tokens_per_second;
-    }
     if (best().sequence > 0) any.start = at(best(), shape_, round_up(length, step_of(shape_)));
     if (any.start && !size.has(ops(*any.start))) any.start.reset();
     const Found found = best_first(evaluator_, margin_, frames, options_, any, kEffort);
-    // What misses by little fits a length that is little shorter.
-    const std::optional<Scored>& from =
-        found.best || best().sequence > 0 ? found.best : found.nearest;
+    // What misses by little fits a length that is little shorter: shorter by that part at least.
+    const std::optional<Scored>& from = found.best ? found.best : found.nearest;
     if (!from || from->score.overflow > kNearly) return false;
+    const double shorter = static_cast<double>(length) / (1 + from->score.overflow);
+    if (shorter <= static_cast<double>(best().sequence)) return false;
     return from->candidate.sequence <= wanted_.most && extend(from->candidate);
   }
 
   // To the longest of the same knobs. Live bytes say how far that is, with what packing added to
-  // them at the length that was laid out last. Whether it is longer than what was found.
+  // them at the length that was laid out last, and bounds on time, with how far they were off.
+  // Whether it is notably longer than what was found.
   bool extend(const Candidate& knobs) {
     const FrameShape shape = shape_of(knobs, options_);
     const int64_t step = step_of(shape);
     BytesRatio packing;
+    double slower = 1;
     const auto seems_to_fit = [&](int64_t count) {
       const std::optional<Candidate> c = at(knobs, shape, count * step);
-      if (!c || !in_time(*c)) return false;
+      if (!c) return false;
+      if (time_.any() && slower * evaluator_.demand(*c).step_seconds() > most_seconds(*c)) {
+        return false;
+      }
       return evaluator_.overflow(packing.of(evaluator_.live(*c))) == 0;
+    };
+    const auto fits = [&](const Candidate& c) {
+      const TierBytes bytes = evaluator_.arenas(c), live = evaluator_.live(c);
+      packing = BytesRatio(bytes, live);
+      margin_.learn_packing(c, live, bytes);
+      if (evaluator_.overflow(bytes) > 0) return false;
+      if (!time_.any()) return true;
+      const double seconds = evaluator_.exact(c).step_seconds;
+      slower = seconds / evaluator_.demand(c).step_seconds();
+      return seconds <= most_seconds(c);
     };
     int64_t low = 0, high = wanted_.most / step + 1;  // it fits, and it does not
     int64_t count = knobs.sequence / step;
-    const auto shortest = static_cast<int64_t>(kShortest * static_cast<double>(count));
+    const auto shortest =
+        std::max(best().sequence / step,
+                 time_.any() ? 0 : static_cast<int64_t>(kShortest * static_cast<double>(count)));
     for (int looks = 0; looks < kLooks; ++looks) {
       const std::optional<Candidate> c = at(knobs, shape, count * step);
-      if (c && in_time(*c)) {
-        const TierBytes bytes = evaluator_.arenas(*c);
-        const TierBytes live = evaluator_.live(*c);
-        packing = BytesRatio(bytes, live);
-        margin_.learn_packing(*c, live, bytes);
-        (evaluator_.overflow(bytes) == 0 ? low : high) = count;
-      } else {
-        high = count;
-      }
+      (c && fits(*c) ? low : high) = count;
       const int64_t apart = std::max<int64_t>(1, count / kApart);
-      int64_t fits = low, misses = std::min(high, 2 * count);
-      while (misses - fits > 1) {
-        const int64_t middle = fits + (misses - fits) / 2;
-        (seems_to_fit(middle) ? fits : misses) = middle;
+      int64_t least = low, misses = std::min(high, 2 * count);
+      while (misses - least > 1) {
+        const int64_t middle = least + (misses - least) / 2;
+        (seems_to_fit(middle) ? least : misses) = middle;
       }
-      const bool is_known = fits < low + apart || high - low <= apart;
+      const bool is_known = least < low + apart || high - low <= apart;
       // A little less than what seems to fit is likelier to. Where packing is not what it was, the
       // middle is as good.
-      count = fits > low ? std::max(low + 1, fits - apart / 2) : low + (high - low) / 2;
+      count = least > low ? std::max(low + 1, least - apart / 2) : low + (high - low) / 2;
       if (low > 0 ? is_known : count <= shortest) break;
     }
-    if (low * step <= best().sequence) return false;
-    found_.fits.candidate = *at(knobs, shape, low * step);
+    const int64_t before = best().sequence;
+    if (low * step <= before) return false;
+    found_.fits = {*at(knobs, shape, low * step), {}, false};
     shape_ = shape;
-    return true;
+    return best().sequence - before > before / kApart;
   }
 
   // From what nearly fits to what does, and to where it no longer does.
@@ -378,21 +479,23 @@ class Longest {
     while (const std::optional<Candidate> next = other(best().sequence + found_.step)) {
       if (next->sequence > wanted_.most) break;
       found_.refused = *next;
-      if (!in_time(*next) || evaluator_.overflow(evaluator_.arenas(*next)) > 0) break;
+      if (evaluator_.overflow(evaluator_.arenas(*next)) > 0) break;
+      if (time_.any() && evaluator_.exact(*next).step_seconds > most_seconds(*next)) break;
       found_.fits.candidate = *next;
     }
+    if (best().sequence > 0) found_.fits = {best(), evaluator_.exact(best()), true};
+    found_.bound = std::max(found_.bound, best().sequence);
   }
 
   // What the least length needs at least, where not even that fits.
   void least_of(const std::vector<FrameShape>& shapes) {
     const double nvme = evaluator_.limits()[kNvme] > 0 ? 1 : 0;
-    double least = std::numeric_limits<double>::infinity();
+    double least = kInfinity;
     for (const FrameShape& shape : shapes) {
       const std::optional<Candidate> c = frame(shape, std::max(step_of(shape), kLeast));
       if (!c || !evaluator_.possible(*c)) continue;
-      const FrameChoice choice(evaluator_, *c, options_);
-      const std::vector<Rounded> rounded =
-          choice.round(Goal::roomiest, {1, 1, nvme}, most_seconds(*c));
+      const FrameChoice choice(evaluator_, *c, options_, DemandOf::bytes);
+      const std::vector<Rounded> rounded = choice.round(Goal::roomiest, {1, 1, nvme}, kInfinity);
       if (rounded.empty()) continue;
       Candidate roomiest = rounded.front().candidate;
       roomiest.strategy.prefetch_depth = roomiest.strategy.offload_window = 0;
@@ -412,7 +515,9 @@ class Longest {
   const LongestWanted& wanted_;
   std::vector<Bounded> bounds_;
   LongestFound found_;
-  FrameShape shape_;                             // of what was found
+  TimeLimits time_;            // those that are in force
+  bool none_in_time_ = false;  // no frame can have the length that was looked for last
+  FrameShape shape_;           // of what was found
   std::array<int64_t, kSizes.size()> missed_{};  // the shortest at which no program of a size fits
 };
 
@@ -428,6 +533,12 @@ std::optional<Candidate> at_length(const Candidate& c, const FrameShape& shape, 
   other->strategy = std::move(s);
   if (!is_valid(other->strategy, model, other->sequence)) return std::nullopt;
   return other;
+}
+
+LongestFound longest_within(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
+                            const SpaceOptions& options, const LongestWanted& wanted,
+                            const LongestFound& beyond) {
+  return Longest(evaluator, model, hw, options, wanted).run_within(beyond);
 }
 
 LongestFound longest(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -40,13 +41,20 @@ void explain_other_limit(MaxSequence& result, const ModelSpec& model,
     result.would_lift = fmt::format(
         "the model has learned positions for {} tokens; --extend-positions lengthens the table",
         model.max_positions);
-  } else if (options.most_seconds < 1e300 || options.least_tokens_per_second > 0) {
+  } else if (options.time.any()) {
     result.limit = Limit::time;
   } else if (next > options.longest) {
     result.limit = Limit::asked;
   } else {
     result.limit = Limit::program;
   }
+}
+
+// What a pipeline of the longest is worth.
+std::string beside(const ModelSpec& model, const Pipeline& pipeline) {
+  if (pipeline.stages == 1) return "longest without a pipeline: with none more fits";
+  return fmt::format("longest with {}: {} of {} layers on a rank", describe(pipeline),
+                     ceil_div(model.layers, pipeline.stages), model.layers);
 }
 
 }  // namespace
@@ -67,46 +75,45 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   check_choice(options.parallel);
   Evaluator evaluator(model, hw, limits_of(hw, options));
   const SpaceOptions space = space_of(model, options);
+  const LongestWanted wanted{options.granule, options.longest, options.time};
   MaxSequence result;
   result.strategy = strategy;
-  if (strategy != "auto") {
-    PresetPlans plans(evaluator, model, hw, strategy, space);
-    const PresetPlans::Longest found = plans.longest(
-        options.granule, options.longest, options.most_seconds, options.least_tokens_per_second);
-    result.sequence = found.fits.candidate.sequence;
-    result.granule = found.step;
-    result.refused = found.refused.strategy;
-    if (result.sequence > 0) result.plan = evaluator.plan(found.fits.candidate, found.fits.score);
-    explain_refusal(result, evaluator, found.refused);
-    explain_other_limit(result, model, options);
-    return result;
+  LongestFound found;
+  std::optional<PresetPlans> preset;
+  if (strategy == "auto") {
+    found = longest(evaluator, model, hw, space, wanted, progress);
+  } else {
+    preset.emplace(evaluator, model, hw, strategy, space);
+    found = preset->longest(wanted);
   }
-  const LongestFound found = longest(evaluator, model, hw, space,
-                                     {.granule = options.granule,
-                                      .most = options.longest,
-                                      .most_seconds = options.most_seconds,
-                                      .least_tokens_per_second = options.least_tokens_per_second},
-                                     progress);
   if (found.step == 0 && found.fits.candidate.sequence == 0) {
     throw none_takes(PipelineQuestion{model, hw, options.parallel, options.micro_batches, 0});
   }
   result.sequence = found.fits.candidate.sequence;
   result.granule = found.step;
   result.refused = found.refused.strategy;
-  if (result.sequence > 0) {
+  if (result.sequence > 0) result.plan = evaluator.plan(found.fits.candidate, found.fits.score);
+  if (result.sequence > 0 && !preset) {
     result.gap = static_cast<double>(found.bound) / static_cast<double>(result.sequence) - 1;
-    result.plan = evaluator.plan(found.fits.candidate, found.fits.score);
-  }
-  if (may_pipe(hw, options.parallel) && options.parallel.admits_flat() && result.sequence > 0) {
-    const Pipeline& pipeline = result.plan.strategy.parallel.pipeline;
-    result.beside =
-        pipeline.stages > 1
-            ? fmt::format("longest with {}: {} of {} layers on a rank", describe(pipeline),
-                          ceil_div(model.layers, pipeline.stages), model.layers)
-            : "longest without a pipeline: with none more fits";
+    if (may_pipe(hw, options.parallel) && options.parallel.admits_flat()) {
+      result.beside = beside(model, result.plan.strategy.parallel.pipeline);
+    }
   }
   explain_refusal(result, evaluator, found.refused);
   explain_other_limit(result, model, options);
+  // From the loosest down: none is longer than what a looser limit allows.
+  for (size_t i = options.steps.size(); i-- > 0;) {
+    LongestWanted shorter = wanted;
+    shorter.time.step_seconds = std::min(options.time.step_seconds, options.steps[i]);
+    if (found.fits.candidate.sequence > 0 &&
+        found.fits.score.step_seconds > shorter.time.step_seconds) {
+      found = preset ? preset->longest(shorter)
+                     : longest_within(evaluator, model, hw, space, shorter, found);
+    }
+    Within within{options.steps[i], found.fits.candidate.sequence, {}};
+    if (within.sequence > 0) within.plan = evaluator.plan(found.fits.candidate, found.fits.score);
+    result.within.insert(result.within.begin(), std::move(within));
+  }
   return result;
 }
 

@@ -51,7 +51,7 @@ class Mending {
     Score score;
     score.bytes = packing_.of(evaluator_.live(c));
     score.overflow = evaluator_.overflow(score.bytes);
-    score.seconds = slower_ * bound_seconds(c);
+    if (ranking_.needs_time()) score.seconds = slower_ * bound_seconds(c);
     return score;
   }
 
@@ -97,7 +97,9 @@ class Mending {
     for (int knob = 0; knob < Steps::knobs() && at_.overflow > 0; ++knob) {
       for (const Candidate& like : steps_.of(knob, c_)) {
         if (!evaluator_.possible(like)) continue;
-        if (evaluator_.overflow(evaluator_.demand(like).peak_bytes()) > at_.overflow) continue;
+        if (evaluator_.overflow(evaluator_.demand(like, DemandOf::bytes).peak_bytes()) >
+            at_.overflow)
+          continue;
         if (left_-- == 0 || evaluator_.work() > last_work_) return false;
         const Score score = sketch(like);
         if (need(score) >= need(at_) - kGain) continue;

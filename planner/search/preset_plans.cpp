@@ -25,6 +25,20 @@ constexpr int64_t kLookOps = 500'000;      // laid out for one way ...
 constexpr int64_t kEffortOps = 3'000'000;  // ... and for all
 constexpr int64_t kRefusedPart = 4;        // of the ops that a layout goes through until it exceeds
 
+double most_seconds(const Candidate& c, const TimeLimits& time) {
+  return time.most_seconds(c.sequence, sequences_of_step(c));
+}
+
+/// The last that fits between one that does and one that does not.
+template <class Fits>
+int64_t boundary(int64_t low, int64_t high, const Fits& fits) {
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
 }  // namespace
 
 PresetPlans::PresetPlans(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
@@ -121,8 +135,7 @@ std::optional<Scored> PresetPlans::fitting(const Way& way, int64_t sequence) {
 
 int64_t PresetPlans::most_padded() {
   if (!most_padded_) {
-    const MaxSequenceOptions asked;
-    most_padded_ = longest(asked.granule, asked.longest).fits.candidate.sequence;
+    most_padded_ = longest(LongestWanted{}).fits.candidate.sequence;
   }
   return *most_padded_;
 }
@@ -160,58 +173,85 @@ Scored PresetPlans::best(int64_t sequence) {
                   layout_.ranks());
 }
 
-PresetPlans::Longest PresetPlans::longest(int64_t granule, int64_t most, double most_seconds,
-                                          double least_tokens_per_second) {
-  const bool timed = most_seconds < 1e300 || least_tokens_per_second > 0;
-  const auto in_time = [&](const Candidate& c) {
-    if (!timed) return true;
-    const Score score = evaluator_.fast(c);
-    return score.step_seconds <= most_seconds &&
-           score.seconds * least_tokens_per_second <= static_cast<double>(c.sequence);
-  };
-  // A way, and the longest that it may have, as a multiple of its step.
-  struct Hope {
-    Way way;
-    int64_t step = 0, count = 0, ops = 0;
-    int64_t refused = 0;  // the last that was looked at
-    int64_t stride = 1, looks = 0;
-    int64_t length() const { return count * step; }
-  };
-  const auto boundary = [](int64_t low, int64_t high, const auto& fits) {
-    while (high - low > 1) {
-      const int64_t middle = low + (high - low) / 2;
-      (fits(middle) ? low : high) = middle;
-    }
-    return low;
-  };
+// Whether a step of it seems to be in time: its bound, with how far such a bound was off.
+bool PresetPlans::seems_in_time(const Hope& hope, const Candidate& c, const TimeLimits& time) {
+  return !time.any() || hope.slower * evaluator_.demand(c).step_seconds() <= most_seconds(c, time);
+}
+
+// By bounds alone, which take a microsecond.
+std::vector<PresetPlans::Hope> PresetPlans::bounded(const LongestWanted& wanted) {
   std::vector<Hope> hopes;
-  for (const Way& way : ways(most)) {
-    Hope hope{way, round_up(granule, unit(way))};
+  for (const Way& way : ways(wanted.most)) {
+    Hope hope{.way = way, .step = round_up(wanted.granule, unit(way))};
     const auto may_fit = [&](int64_t count) {
       const std::optional<Candidate> c = candidate(way, count * hope.step);
-      return c && evaluator_.overflow(evaluator_.live(*c)) == 0 && in_time(*c);
+      return c && evaluator_.overflow(evaluator_.demand(*c, DemandOf::bytes).peak_bytes()) == 0 &&
+             seems_in_time(hope, *c, wanted.time);
     };
-    if (hope.step > most || !may_fit(1)) continue;
+    if (hope.step > wanted.most || !may_fit(1)) continue;
     int64_t high = 2;
-    while (high <= most / hope.step && may_fit(high)) high *= 2;
-    hope.count = boundary(high / 2, std::min(high, most / hope.step + 1), may_fit);
+    while (high <= wanted.most / hope.step && may_fit(high)) high *= 2;
+    hope.count = boundary(high / 2, std::min(high, wanted.most / hope.step + 1), may_fit);
     hope.refused = hope.count + 1;
-    hope.ops = ops(*candidate(way, hope.length()));
     while (hope.stride * kLengths < hope.count) hope.stride *= 2;
     hopes.push_back(hope);
   }
+  return hopes;
+}
+
+// By live bytes, and by bounds on time with how far the fast path is from one.
+void PresetPlans::estimate(Hope& hope, const TimeLimits& time) {
+  hope.estimated = true;
+  if (time.any()) {
+    const Candidate c = *candidate(hope.way, hope.length());
+    hope.slower = evaluator_.fast(c).step_seconds / evaluator_.demand(c).step_seconds();
+  }
+  const auto may_fit = [&](int64_t count) {
+    const std::optional<Candidate> c = candidate(hope.way, count * hope.step);
+    return c && seems_in_time(hope, *c, time) && evaluator_.overflow(evaluator_.live(*c)) == 0;
+  };
+  int64_t low = hope.count, apart = hope.stride;
+  for (; low > 0 && !may_fit(low); apart *= 2) {
+    hope.refused = low;
+    low = std::max<int64_t>(0, low - apart);
+  }
+  hope.count = boundary(low, hope.refused, may_fit);
+  hope.refused = hope.count + 1;
+  if (hope.count > 0) hope.ops = ops(*candidate(hope.way, hope.length()));
+}
+
+LongestFound PresetPlans::longest(const LongestWanted& wanted) {
+  std::vector<Hope> hopes = bounded(wanted);
   // From the longest of all downwards, so that nothing is laid out which is shorter than the
   // answer.
-  Longest best;
+  LongestFound best;
   int64_t effort = kEffortOps;
   while (!hopes.empty()) {
+    // Within limits on time most ways reach about as far: what promises hardly more is not asked.
+    const double more = wanted.time.any() ? 1 + 1.0 / kLengths : 1;
+    const auto reach = [&](const Hope& h) {
+      return static_cast<double>(h.length()) * (h.estimated ? more : 1);
+    };
     const auto next =
-        std::max_element(hopes.begin(), hopes.end(), [](const Hope& a, const Hope& b) {
-          return a.length() != b.length() ? a.length() < b.length() : a.ops > b.ops;
+        std::max_element(hopes.begin(), hopes.end(), [&](const Hope& a, const Hope& b) {
+          return reach(a) != reach(b) ? reach(a) < reach(b) : a.ops > b.ops;
         });
     Hope& hope = *next;
+    if (!hope.estimated) {
+      estimate(hope, wanted.time);
+      if (hope.count == 0) hopes.erase(next);
+      continue;
+    }
+    bool late = false;
     const auto fits = [&](int64_t count) {
-      return evaluator_.fits(*candidate(hope.way, count * hope.step));
+      const Candidate c = *candidate(hope.way, count * hope.step);
+      late = false;
+      if (!evaluator_.fits(c)) return false;
+      if (!wanted.time.any()) return true;
+      const double seconds = evaluator_.exact(c).step_seconds;
+      late = seconds > most_seconds(c, wanted.time);
+      if (late) hope.slower = seconds / evaluator_.demand(c).step_seconds();
+      return !late;
     };
     if (fits(hope.count)) {
       const int64_t found = boundary(hope.count, hope.refused, fits);
@@ -222,26 +262,33 @@ PresetPlans::Longest PresetPlans::longest(int64_t granule, int64_t most, double 
     }
     effort -= hope.ops / kRefusedPart;
     hope.refused = hope.count;
-    // The lengths right below first, then ever wider apart.
-    if (++hope.looks * hope.ops > kRefusedPart * kLookOps && hope.looks >= kFewestLooks) {
-      hope.looks = 0;
-      hope.stride *= 2;
+    if (late) {
+      hope.count = boundary(0, hope.count, [&](int64_t count) {
+        const std::optional<Candidate> c = candidate(hope.way, count * hope.step);
+        return c && seems_in_time(hope, *c, wanted.time);
+      });
+    } else {
+      // The lengths right below first, then ever wider apart.
+      if (++hope.looks * hope.ops > kRefusedPart * kLookOps && hope.looks >= kFewestLooks) {
+        hope.looks = 0;
+        hope.stride *= 2;
+      }
+      const int64_t stride = effort > 0 ? hope.stride : std::max(hope.stride, hope.count / 8);
+      hope.count = (hope.count - 1) / stride * stride;
+      if (hope.count == 0 && hope.refused > 1) hope.count = 1;
     }
-    const int64_t stride = effort > 0 ? hope.stride : std::max(hope.stride, hope.count / 8);
-    hope.count = (hope.count - 1) / stride * stride;
-    if (hope.count == 0 && hope.refused > 1) hope.count = 1;
     if (hope.count == 0) hopes.erase(next);
   }
   if (best.step == 0) {
     // Not even one step: what the shortest needs, with most of the states off the device.
     Way way;
     int64_t least = INT64_MAX;
-    for (const Way& other : ways(most)) {
+    for (const Way& other : ways(wanted.most)) {
       if (unit(other) > least) continue;
       least = unit(other);
       way = other;
     }
-    best.step = round_up(granule, unit(way));
+    best.step = round_up(wanted.granule, unit(way));
     if (const std::optional<Candidate> c = candidate(way, best.step)) best.refused = *c;
     return best;
   }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "planner/evaluate/evaluator.h"
-#include "planner/search/best_first.h"
+#include "planner/search/longest.h"
 #include "planner/search/space.h"
 #include "planner/strategy/presets.h"
 
@@ -28,17 +28,10 @@ class PresetPlans {
   /// The fastest that fits, or what misses by least (overflow > 0).
   Scored best(int64_t sequence);
 
-  struct Longest {
-    Scored fits;        ///< sequence 0: none does
-    Candidate refused;  ///< one step longer
-    int64_t step = 0;
-  };
-  /// The longest that fits, up to `most` tokens, of lengths that are multiples of `granule`.
-  /// A step of it takes at most `most_seconds`, a sequence's share of it what the rate allows.
-  /// How buffers pack changes from length to length, so arenas are looked at from the longest that
-  /// live bytes allow downwards; the last step is exact, steps of up to half a percent before it.
-  Longest longest(int64_t granule, int64_t most, double most_seconds = 1e300,
-                  double least_tokens_per_second = 0);
+  /// The longest that fits, as LongestWanted says. How buffers pack changes from length to length,
+  /// so arenas are looked at from the longest that live bytes allow downwards; the last step is
+  /// exact, steps of up to half a percent before it. Its bound is left 0.
+  LongestFound longest(const LongestWanted& wanted);
 
  private:
   struct Way {
@@ -47,6 +40,19 @@ class PresetPlans {
     int64_t chunk_tokens = 0;  // or this chunk; 0 both: the preset does not chunk
     bool same_states(const Way& other) const { return placement == other.placement; }
   };
+  /// A way, and the longest that it may have, as a multiple of its step.
+  struct Hope {
+    Way way;
+    int64_t step = 0, count = 0, ops = 0;
+    int64_t refused = 0;     // the last that was looked at
+    bool estimated = false;  // `count` is what live bytes allow, else what bounds do
+    int64_t stride = 1, looks = 0;
+    double slower = 1;  // than its bound
+    int64_t length() const { return count * step; }
+  };
+  bool seems_in_time(const Hope& hope, const Candidate& c, const TimeLimits& time);
+  std::vector<Hope> bounded(const LongestWanted& wanted);
+  void estimate(Hope& hope, const TimeLimits& time);
   std::optional<Candidate> candidate(const Way& way, int64_t sequence) const;
   /// Those with states in one place after those with states in another, most on the device first.
   std::vector<Way> ways(int64_t sequence) const;

@@ -44,27 +44,22 @@ TierBytes limits_of(const HardwareProfile& hw, const QuestionOptions& options) {
   return limits;
 }
 
-double most_seconds_per_sequence(const QuestionOptions& options, int64_t sequence) {
-  if (options.least_tokens_per_second <= 0) return 1e300;
-  return static_cast<double>(sequence) / options.least_tokens_per_second;
-}
-
 std::string margin_text(const QuestionOptions& options) {
   if (options.margin <= 0) return "";
   return fmt::format(" (of every capacity {:.4g} % are left free)", 100 * options.margin);
 }
 
 void check_time(const Score& score, int64_t sequence, const QuestionOptions& options) {
-  if (score.step_seconds > options.most_seconds) {
+  if (score.step_seconds > options.time.step_seconds) {
     throw no_fit("no plan for {} tokens has a step of at most {}: the fastest that fits takes {}",
-                 format_tokens(sequence), format_seconds(options.most_seconds),
+                 format_tokens(sequence), format_seconds(options.time.step_seconds),
                  format_seconds(score.step_seconds));
   }
-  if (score.seconds > most_seconds_per_sequence(options, sequence)) {
+  const double rate = static_cast<double>(sequence) / score.seconds;
+  if (rate < options.time.tokens_per_second) {
     throw no_fit(
         "no plan for {} tokens trains {:.6g} tokens/s: the fastest that fits trains {:.6g}",
-        format_tokens(sequence), options.least_tokens_per_second,
-        static_cast<double>(sequence) / score.seconds);
+        format_tokens(sequence), options.time.tokens_per_second, rate);
   }
 }
 

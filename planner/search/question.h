@@ -19,9 +19,6 @@ void check_positions(const ModelSpec& model, int64_t sequence, const QuestionOpt
 /// margin outside of [0, 1).
 TierBytes limits_of(const HardwareProfile& hw, const QuestionOptions& options);
 
-/// The most seconds per sequence of this length, by the least rate.
-double most_seconds_per_sequence(const QuestionOptions& options, int64_t sequence);
-
 /// What a shortage of memory is added where a margin is part of it; empty without one.
 std::string margin_text(const QuestionOptions& options);
 

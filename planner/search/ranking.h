@@ -5,18 +5,22 @@
 
 #include "planner/evaluate/evaluator.h"
 #include "planner/search/frame_choice.h"
+#include "planner/search/time_limits.h"
 
 namespace longspan {
 
 /// What a search looks for.
 struct Wanted {
   Goal goal = Goal::fastest;
-  double gap = 0.002;           ///< that is good enough
-  double most_seconds = 1e300;  ///< of a step
-  double most_seconds_per_sequence = 1e300;
-  bool first = false;              ///< any candidate that fits will do
+  double gap = 0.002;  ///< that is good enough
+  TimeLimits time;
+  int64_t tokens = 0;  ///< of a sequence, that time.tokens_per_second counts: not what pads it
+  bool first = false;  ///< any candidate that fits will do
   std::optional<Candidate> start;  ///< with `first`: looked at before all others, and around it
-  bool is_timed() const { return most_seconds < 1e300 || most_seconds_per_sequence < 1e300; }
+  /// Of a step.
+  double most_seconds(const Candidate& c) const {
+    return time.most_seconds(tokens, sequences_of_step(c));
+  }
 };
 
 struct Scored {
@@ -35,8 +39,8 @@ class Ranking {
 
   /// It fits, and takes no longer than is wanted.
   bool admits(const Score& score) const {
-    return score.overflow == 0 && score.step_seconds <= wanted_.most_seconds &&
-           score.seconds <= wanted_.most_seconds_per_sequence;
+    return score.overflow == 0 && score.step_seconds <= wanted_.time.step_seconds &&
+           score.seconds * wanted_.time.tokens_per_second <= static_cast<double>(wanted_.tokens);
   }
   /// The measure, with what a plan has to gain to be worth its files and its risk; less is better.
   double weighed(const Score& score) const;
@@ -46,10 +50,11 @@ class Ranking {
   Score exact(const Candidate& c) const;
 
   const Wanted& wanted() const { return wanted_; }
+  /// Whether time matters: else it is left out of what is estimated.
+  bool needs_time() const { return wanted_.goal == Goal::fastest || wanted_.time.any(); }
 
  private:
   Score memory_alone(const TierBytes& bytes) const;
-  bool needs_time() const { return wanted_.goal == Goal::fastest || wanted_.is_timed(); }
 
   Evaluator& evaluator_;
   const Wanted& wanted_;

@@ -88,7 +88,7 @@ class Refinement {
   void calibrate() {
     const Score fast = estimate(best_.candidate);
     seconds_ = fast.seconds > 0 ? best_.score.seconds / fast.seconds : 1;
-    const TierBytes demand = evaluator_.demand(best_.candidate).peak_bytes();
+    const TierBytes demand = evaluator_.demand(best_.candidate, DemandOf::bytes).peak_bytes();
     for (int tier = 0; tier < kTierCount; ++tier) {
       const auto exact = static_cast<double>(best_.score.bytes[tier]);
       bytes_[tier] = fast.bytes[tier] > 0 ? exact / static_cast<double>(fast.bytes[tier]) : 1;
@@ -266,9 +266,7 @@ class Refinement {
         if (const std::optional<Step> step = considered(c)) steps_.push_back(*step);
       }
       const FrameChoice choice(evaluator_, frame, options_);
-      const double most = std::min(ranking_.wanted().most_seconds,
-                                   ranking_.wanted().most_seconds_per_sequence *
-                                       static_cast<double>(sequences_of_step(frame)));
+      const double most = ranking_.wanted().most_seconds(frame);
       for (const Room& of_round : {room, less}) {
         const std::vector<Rounded> rounded = choice.round(ranking_.wanted().goal, of_round, most);
         if (rounded.empty()) break;

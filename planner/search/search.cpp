@@ -17,9 +17,7 @@ namespace longspan {
 namespace {
 
 constexpr double kFrontSlack = 0.02;  // a line of the front that saves less is not worth one
-// Ops of the programs that are looked at: many chunks make a step slower long before they make it
-// fit, so the fastest and the ends of the front are looked for among moderate programs.
-constexpr int64_t kFastOps = 600'000;
+// Ops of the programs that the ends of the front are looked for among.
 constexpr int64_t kEndOps = 200'000;
 constexpr Effort kEndEffort = {.evaluations = 60,
                                .refinements = 200,
@@ -66,7 +64,7 @@ class Search {
         evaluator_(model, hw, limits_of(hw, options)),
         margin_(evaluator_),
         model_(model),
-        frames_(frames_of(model, hw, sequence, space_, {false, kFastOps})),
+        frames_(frames_of(model, hw, sequence, space_, {false, kModerateOps})),
         lean_(frames_of(model, hw, sequence, space_, {true, kEndOps})) {}
 
   SearchResult run() {
@@ -80,7 +78,7 @@ class Search {
       }
       Found last = roomiest();
       if (!last.best) reach(last);
-      if (!last.best && is_timed()) refuse_for_time();
+      if (!last.best && options_.time.any()) refuse_for_time();
       if (!last.best) {
         refuse(evaluator_, hw_, sequence_, last.nearest ? last : found, margin_text(options_));
       }
@@ -111,17 +109,21 @@ class Search {
   Wanted wanted(Goal goal) const {
     Wanted wanted;
     wanted.goal = goal;
-    wanted.most_seconds = options_.most_seconds;
-    wanted.most_seconds_per_sequence = most_seconds_per_sequence(options_, sequence_);
+    wanted.time = options_.time;
+    wanted.tokens = sequence_;
     return wanted;
   }
-  bool is_timed() const {
-    return options_.most_seconds < 1e300 || options_.least_tokens_per_second > 0;
-  }
-  // Where a plan fits without the limits on time, they are what refuses it.
+  // Where a plan fits without the limits on time, they are what refuses it. The shortest step has
+  // the fewest sequences.
   void refuse_for_time() {
+    int64_t fewest = INT64_MAX;
+    for (const Candidate& c : frames_) fewest = std::min(fewest, sequences_of_step(c));
+    std::vector<Candidate> shortest = frames_;
+    if (options_.time.step_seconds < 1e300) {
+      std::erase_if(shortest, [&](const Candidate& c) { return sequences_of_step(c) > fewest; });
+    }
     const Found any =
-        best_first(evaluator_, margin_, frames_, space_, Wanted{}, kLargeEffort, progress_);
+        best_first(evaluator_, margin_, shortest, space_, Wanted{}, kLargeEffort, progress_);
     if (any.best) check_time(any.best->score, sequence_, options_);
   }
   // Among moderate programs, and among larger ones where none of those fits.
@@ -173,8 +175,7 @@ class Search {
   // What trains the longest sequence trains this one too, where that is longer: as max-seq asks.
   void reach(Found& found) {
     LongestWanted wanted;
-    wanted.most_seconds = options_.most_seconds;
-    wanted.least_tokens_per_second = options_.least_tokens_per_second;
+    wanted.time = options_.time;
     // What an evaluator knows costs no effort, so one that knows something finds another answer.
     Evaluator own(model_, hw_, evaluator_.limits());
     const LongestFound reached = longest(own, model_, hw_, space_, wanted);

@@ -17,6 +17,7 @@
 #include "hwprofiles/hardware_profile.h"
 #include "planner/plan/plan.h"
 #include "planner/search/grids.h"
+#include "planner/search/time_limits.h"
 
 namespace longspan {
 
@@ -36,6 +37,13 @@ enum class Limit {
 };
 std::string_view name_of(Limit);
 
+/// The longest with a step of at most `step_seconds`.
+struct Within {
+  double step_seconds = 0;
+  int64_t sequence = 0;  // 0: none fits
+  Plan plan;             // for `sequence`
+};
+
 struct MaxSequence {
   std::string strategy;         // preset name or "auto"
   int64_t sequence = 0;         // the longest that fits; 0: not even one granule
@@ -46,7 +54,8 @@ struct MaxSequence {
   std::string beside;           // what a pipeline of it is worth; empty without one
   Plan plan;                    // for `sequence`, with its prediction
   Strategy refused;             // its knobs at sequence + granule
-  double gap = 0;               // auto: no plan of the space is longer by more than this part
+  std::optional<double> gap;    // auto: no plan of the space is longer by more than this part
+  std::vector<Within> within;   // of each of MaxSequenceOptions::steps
 };
 
 /// What every question may fix or limit.
@@ -56,15 +65,15 @@ struct QuestionOptions {
   int64_t global_batch = 0;    // sequences of a step over all replicas, in place of micro_batches
   bool deterministic = false;  // Strategy::deterministic of every plan
   ParallelChoice parallel;
-  double margin = 0;                   // the part of every tier that is left free, in [0, 1)
-  double most_seconds = 1e300;         // of a step
-  double least_tokens_per_second = 0;  // of all ranks together
-  bool extend_positions = false;       // a table of learned positions may be lengthened
+  double margin = 0;              // the part of every tier that is left free, in [0, 1)
+  TimeLimits time;                // of what is answered with
+  bool extend_positions = false;  // a table of learned positions may be lengthened
 };
 
 struct MaxSequenceOptions : QuestionOptions {
   int64_t granule = 256;               // unchunked presets grow in these steps
   int64_t longest = int64_t{1} << 28;  // do not look beyond
+  std::vector<double> steps;           // seconds, ascending: what is longest within each, besides
 };
 
 /// The longest sequence of one preset, or of the whole knob space for "auto". Exact: a program of

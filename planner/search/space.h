@@ -95,6 +95,10 @@ int64_t unit_of(const FrameShape& shape);
 /// The shortest length that a shape cuts into chunks which are not too small.
 int64_t shortest_of(const FrameShape& shape);
 
+/// Ops of the programs that the fastest is looked for among: many chunks make a step slower long
+/// before they make it fit.
+inline constexpr int64_t kModerateOps = 600'000;
+
 /// Which frames of a length are wanted.
 struct FrameFilter {
   bool lean = false;     ///< only those that may hold least

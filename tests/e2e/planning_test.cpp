@@ -303,7 +303,7 @@ TEST_CASE("max-seq: its plan is written, and what is longest within a time is sh
   const TemporaryFolder folder;
   const std::string file = folder.path() / "longest.yaml";
   const json found = longspan_json({"max-seq", "--model", "llama-3.1-8b", "--hw", "h100-80g",
-                                    "--strategy", "upipe", "--step-times", "-o", file});
+                                    "--strategy", "upipe", "-o", file});
   const json& result = found.at("results")[0];
   const json simulated = longspan_json({"simulate", file});
   CHECK(simulated.at("sequence_tokens") == result.at("sequence_tokens"));

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/quantities.h"
 #include "base/units.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
@@ -71,6 +72,8 @@ const std::map<std::string, Set>& flags_with_values() {
       text("--device-memory", &Question::device_memory),
       text("--host-memory", &Question::host_memory),
       text("--nvme-capacity", &Question::nvme_capacity),
+      text("--max-step-time", &Question::max_step_time),
+      text("--margin", &Question::margin),
       text("--strategy", &Question::strategy),
       number("--gpus", &Question::gpus),
       number("--max-gpus", &Question::max_gpus),
@@ -99,35 +102,30 @@ const std::map<std::string, Set>& flags_with_values() {
 
 double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-// A search that proves how near its answer is to the best says so in `gap`.
-template <class Result>
-std::optional<double> gap_of(const Result& result) {
-  if constexpr (requires { result.gap; }) {
-    return result.gap;
-  } else {
-    return {};
+void load(const Question& q, QuestionOptions& options) {
+  options.chunk_tokens = q.chunk;
+  options.micro_batches = q.micro_batches;
+  options.deterministic = q.deterministic;
+  options.parallel = q.parallel;
+  if (!q.margin.empty()) options.margin = parse_share(q.margin, "--margin");
+  if (!q.max_step_time.empty()) {
+    options.time.step_seconds = parse_duration(q.max_step_time, "--max-step-time");
   }
 }
 
 SearchOptions search_options(const Question& q) {
   SearchOptions options;
+  load(q, options);
   options.objective = q.objective;
-  options.chunk_tokens = q.chunk;
-  options.micro_batches = q.micro_batches;
-  options.deterministic = q.deterministic;
-  options.parallel = q.parallel;
   return options;
 }
 
 void longest(const Question& q, const ModelSpec& model, const HardwareProfile& hw, Reply& reply) {
   MaxSequenceOptions options;
+  load(q, options);
   options.granule = q.granule;
-  options.chunk_tokens = q.chunk;
-  options.micro_batches = q.micro_batches;
-  options.deterministic = q.deterministic;
-  options.parallel = q.parallel;
   MaxSequence found = max_sequence(model, hw, q.strategy, options);
-  reply.gap = gap_of(found);
+  reply.gap = found.gap;
   reply.granule = found.granule;
   if (found.sequence == 0) {
     reply.refusal = found.would_lift;
@@ -144,7 +142,6 @@ void best_of_sweep(const Question& q, const ModelSpec& model, const HardwareProf
   const std::vector<int64_t> counts = device_counts(hw, q.max_gpus > 0 ? q.max_gpus : hw.devices());
   Sweep found = q.fewest ? fewest_devices(model, hw, q.sequence, counts, options)
                          : sweep(model, hw, {q.sequence}, doubling(counts), options);
-  reply.gap = gap_of(found);
   reply.considered = found.considered;
   reply.simulated = found.evaluated;
   reply.plan = std::move(found.best);
@@ -157,7 +154,7 @@ void best(const Question& q, const ModelSpec& model, const HardwareProfile& hw, 
     return;
   }
   SearchResult found = search(model, hw, q.sequence, search_options(q));
-  reply.gap = gap_of(found);
+  reply.gap = found.gap;
   reply.considered = found.considered;
   reply.simulated = found.evaluated;
   reply.front = std::move(found.pareto);
@@ -222,6 +219,8 @@ std::string line_of(const Question& q) {
   add("--device-memory", q.device_memory);
   add("--host-memory", q.host_memory);
   add("--nvme-capacity", q.nvme_capacity);
+  add("--max-step-time", q.max_step_time);
+  add("--margin", q.margin);
   if (q.gpus > 0) count("--gpus", q.gpus);
   if (q.max_gpus > 0) count("--max-gpus", q.max_gpus);
   if (!plan || q.strategy != "auto") add("--strategy", q.strategy);

@@ -22,6 +22,7 @@ struct Question {
   Verb verb = Verb::plan;
   std::string model, hardware;
   std::string device_memory, host_memory, nvme_capacity;  // as typed; empty: as the profile says
+  std::string max_step_time, margin;                      // as typed; empty: none
   int64_t gpus = 0;                                       // --gpus; 0: all
   int64_t max_gpus = 0;                                   // --max-gpus; 0: not asked for
   int64_t sequence = 0;                                   // --seq; or of --min-gpus-for,

@@ -73,10 +73,16 @@ Question random_question(Random& random, Scale scale) {
   return q;
 }
 
+void more_limits(Question& q, Random& random) {
+  if (random() % 4 == 0) q.max_step_time = one_of<std::string>(random, {"1min", "10min", "1h"});
+  if (random() % 6 == 0) q.margin = one_of<std::string>(random, {"2%", "10%"});
+}
+
 Question longest_of(Question q, Random& random) {
   q.verb = Question::Verb::max_seq;
   q.sequence = 0;
   q.strategy = random() % 2 == 0 ? "auto" : one_of(random, preset_names());
+  more_limits(q, random);
   return q;
 }
 
@@ -183,6 +189,7 @@ Pair random_pair(const std::string& kind, uint64_t seed, Scale scale) {
     second.objective = random() % 4 == 0 ? Objective::host_memory : Objective::memory;
   } else if (kind == "holes") {
     if (random() % 2 == 0) first.strategy = one_of(random, preset_names());
+    more_limits(first, random);
     second = first;
     second.sequence = std::max<int64_t>(
         512,
