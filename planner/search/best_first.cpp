@@ -44,6 +44,8 @@ constexpr double kSameLayout = 1.1, kAlike = 1.25;  // handicaps of starts that 
 constexpr double kMuchToGain = 0.10;
 constexpr double kLeastEffort = 0.1, kMostEffort = 4;  // the most within limits on time
 constexpr double kLastEffort = 1.5;                    // where all that fitted turned out too large
+constexpr double kUnseenEffort = 0.25;                 // for meshes of ranks not looked at so far
+constexpr size_t kFewMeshes = 48;                      // where that reaches all of them
 
 // What is known of a frame.
 struct FrameState {
@@ -94,6 +96,7 @@ class BestFirst {
       visit(queue_.pop());
     }
     if (wanted_.goal == Goal::fastest) {
+      if (!wanted_.first && !seen_.empty()) visit_unseen(share_of_effort());
       mend_leaders();
     } else {
       verify_each_kind();
@@ -203,6 +206,22 @@ class BestFirst {
       look(next);
     } else {
       relax(next.frame);
+    }
+  }
+
+  // What is expected of a mesh of ranks may be too much. Every one that bounds leave hope for is
+  // looked at, so that none is faster where the question asks for it alone.
+  void visit_unseen(double share) {
+    if (queue_.unseen() > kFewMeshes) return;
+    const auto part = [&](int64_t of) {
+      return static_cast<int64_t>(share * kUnseenEffort * static_cast<double>(of));
+    };
+    const int64_t last = estimated_ + part(effort_.evaluations);
+    const int64_t last_work = evaluator_.work() + part(effort_.work);
+    while (estimated_ < last && evaluator_.work() < last_work) {
+      const std::optional<Waiting> next = queue_.pop_unseen();
+      if (!next) return;
+      visit(*next);
     }
   }
 

@@ -1,6 +1,7 @@
 #include "planner/search/frame_queue.h"
 
 #include <algorithm>
+#include <set>
 
 namespace longspan {
 namespace {
@@ -10,6 +11,8 @@ constexpr double kTired = 0.004;
 constexpr double kTiredOfMemory = 0.1;  // where packing decides more than bounds
 // A kind that nothing is known of is expected to reach this part of the ratio of others.
 constexpr double kUnknown = 0.95;
+// Frames of a mesh that pop_unseen() takes: to be relaxed, and to be looked at.
+constexpr int64_t kMeshRelaxed = 64, kMeshLooks = 3;
 
 struct Later {
   bool operator()(const Waiting& a, const Waiting& b) const {
@@ -41,6 +44,8 @@ void FrameQueue::index(size_t frame) {
   own.kind = index_of(kinds_, kind_of(c));
   // Heads in groups overlap otherwise than chunks do.
   own.alike = index_of(alikes_, {layout_of(c), c.strategy.head_groups > 1});
+  own.mesh = index_of(meshes_, mesh_of(c));
+  of_mesh_.resize(meshes_.size());
   of_kind_.resize(kinds_.size());
   of_alike_.resize(alikes_.size());
 }
@@ -70,6 +75,36 @@ Waiting FrameQueue::pop() {
   return next;
 }
 
+bool FrameQueue::Mesh::is_unseen() const {
+  return learned == 0 && taken < kMeshLooks && relaxed < kMeshRelaxed;
+}
+
+size_t FrameQueue::unseen() const {
+  std::set<int32_t> meshes;
+  for (const Waiting& waiting : heap_) {
+    const int32_t mesh = indices_[waiting.frame].mesh;
+    if (of_mesh_[static_cast<size_t>(mesh)].learned == 0) meshes.insert(mesh);
+  }
+  return meshes.size();
+}
+
+std::optional<Waiting> FrameQueue::pop_unseen() {
+  auto best = heap_.end();
+  for (auto it = heap_.begin(); it != heap_.end(); ++it) {
+    if (!of_mesh_[static_cast<size_t>(indices_[it->frame].mesh)].is_unseen()) continue;
+    it->key = key_of(*it);
+    if (best == heap_.end() || Later()(*best, *it)) best = it;
+  }
+  if (best == heap_.end()) return std::nullopt;
+  const Waiting next = *best;
+  Mesh& mesh = of_mesh_[static_cast<size_t>(indices_[next.frame].mesh)];
+  ++(next.relaxed ? mesh.taken : mesh.relaxed);
+  *best = heap_.back();
+  heap_.pop_back();
+  fallen_ = true;  // the heap is in no order
+  return next;
+}
+
 bool FrameQueue::is_known(size_t frame) const {
   return of_kind_[static_cast<size_t>(indices_[frame].kind)].looks > 0;
 }
@@ -89,6 +124,7 @@ void FrameQueue::learn(const Waiting& waiting, double measured) {
   if (waiting.expected <= 0) return;
   const double ratio = measured / waiting.expected;
   const Indices& own = indices_[waiting.frame];
+  ++of_mesh_[static_cast<size_t>(own.mesh)].learned;
   for (Learned* learned : {&of_kind_[static_cast<size_t>(own.kind)],
                            &of_alike_[static_cast<size_t>(own.alike)], &of_all_}) {
     fallen_ |= learned->update(ratio);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,11 @@ class FrameQueue {
   bool empty() const { return heap_.empty(); }
   /// The most hopeful. REQUIRES: not empty.
   Waiting pop();
+  /// Meshes of ranks that have frames here, of which nothing was learned.
+  size_t unseen() const;
+  /// The most hopeful of those whose mesh of ranks nothing was learned of, and that were not taken
+  /// too often; none if there is no such frame.
+  std::optional<Waiting> pop_unseen();
 
   void learn(const Waiting& waiting, double measured);
   bool is_known(size_t frame) const;  ///< whether something was learned of its kind
@@ -45,7 +51,11 @@ class FrameQueue {
     bool update(double measured);  ///< whether it fell
   };
   struct Indices {
-    int32_t kind = -1, alike = -1;
+    int32_t kind = -1, alike = -1, mesh = -1;
+  };
+  struct Mesh {
+    int64_t learned = 0, taken = 0, relaxed = 0;
+    bool is_unseen() const;
   };
   void index(size_t frame);
   double key_of(const Waiting& waiting) const;
@@ -56,9 +66,11 @@ class FrameQueue {
   bool fallen_ = false;  // a ratio: keys in the heap may be too high
   std::map<Kind, int32_t> kinds_;
   std::map<std::pair<LayoutKey, bool>, int32_t>
-      alikes_;                    // layouts, with groups of heads or without
+      alikes_;  // layouts, with groups of heads or without
+  std::map<MeshKey, int32_t> meshes_;
   std::vector<Indices> indices_;  // of frames
   std::vector<Learned> of_kind_, of_alike_;
+  std::vector<Mesh> of_mesh_;
   Learned of_all_;
 };
 

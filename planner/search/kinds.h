@@ -2,6 +2,7 @@
 // planner/search.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <tuple>
@@ -10,6 +11,8 @@
 
 namespace longspan {
 
+/// The degrees of a layout of ranks.
+using MeshKey = std::array<int64_t, 5>;
 /// A layout of ranks with its schedule.
 using LayoutKey =
     std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string_view, int64_t, int64_t>;
@@ -17,6 +20,7 @@ using LayoutKey =
 /// whose streams overlap alike.
 using Kind = std::tuple<LayoutKey, int64_t, bool, int64_t>;
 
+MeshKey mesh_of(const Candidate& c);
 LayoutKey layout_of(const Candidate& c);
 Kind kind_of(const Candidate& c);
 
