@@ -125,67 +125,47 @@ Samples sampled_repeats(const Shrunk& shrunk, const Strategy& s, int64_t layers,
   return {real, {few, 2 * few, 4 * few}};
 }
 
-struct Measured {
-  Evaluation evaluation;
-  std::array<Tensor, kTierCount> largest{};  // without a cost model, as Arenas'
-  int64_t ops = 0;                           // likewise: that were gone through
+// A sample, and how often the whole has it: of what grows with pairs of chunks, and of what grows
+// with chunks.
+struct Sample {
+  StepRequest request;
+  double of_pairs = 1, of_chunks = 1;
 };
 
-// The time, or without a cost model the memory.
-Measured measure(const StepRequest& request, const CostModel* cost) {
-  if (cost == nullptr) {
-    const Arenas arenas = arenas_without_repeats(request);
-    return {{.peak_bytes = arenas.bytes}, arenas.largest, arenas.ops};
-  }
-  const Outline outline = outline_without_repeats(request);
-  const StepSeconds seconds =
-      simulate(outline, cost->durations(outline.program), cost->interference());
-  return {{seconds.step, {}, seconds.forward, seconds.forward_busy, seconds.busy}, {}, 0};
-}
-
-Measured by_period(const StepRequest& request, const CostModel* cost) {
+// The whole alone where it is small enough.
+std::vector<Sample> samples_of(const StepRequest& request, const Sizes& sizes) {
   const Shrunk shrunk(request);
-  const Sizes& sizes = cost == nullptr ? kMemory : kTime;
-  if (shrunk.fits(shrunk.all(), sizes.whole)) return measure(request, cost);
-  Measured result;
-  Evaluation& evaluation = result.evaluation;
+  if (shrunk.fits(shrunk.all(), sizes.whole)) return {{request}};
   const Samples layers = sampled_layers(shrunk, request.strategy, sizes.samples);
   const Samples repeats =
       sampled_repeats(shrunk, request.strategy, layers.extents.back(), sizes.samples);
-  const std::vector<double> by_layer = layers.weights(2), by_repeat = repeats.weights(3),
+  const std::vector<double> by_layer = layers.weights(2), by_parabola = repeats.weights(3),
                             by_line = repeats.weights(2);
-  std::array<double, kTierCount> bytes{};
-  std::array<int64_t, kTierCount> least{};
+  std::vector<Sample> samples;
   for (size_t l = 0; l < layers.extents.size(); ++l) {
     for (size_t r = 0; r < repeats.extents.size(); ++r) {
-      const Measured measured = measure(shrunk.of({layers.extents[l], repeats.extents[r]}), cost);
-      const Evaluation& of_sample = measured.evaluation;
-      result.largest = measured.largest;
-      result.ops += measured.ops;
-      evaluation.step_seconds += by_layer[l] * by_repeat[r] * of_sample.step_seconds;
-      evaluation.forward_seconds += by_layer[l] * by_repeat[r] * of_sample.forward_seconds;
-      for (int s = 0; s < kStreamCount; ++s) {
-        evaluation.forward_busy[s] += by_layer[l] * by_repeat[r] * of_sample.forward_busy[s];
-        evaluation.busy_seconds[s] += by_layer[l] * by_repeat[r] * of_sample.busy_seconds[s];
-      }
-      for (int tier = 0; tier < kTierCount; ++tier) {
-        bytes[tier] += by_layer[l] * by_line[r] * static_cast<double>(of_sample.peak_bytes[tier]);
-        least[tier] = std::max(least[tier], of_sample.peak_bytes[tier]);
-      }
+      samples.push_back({shrunk.of({layers.extents[l], repeats.extents[r]}),
+                         by_layer[l] * by_parabola[r], by_layer[l] * by_line[r]});
     }
   }
-  for (int tier = 0; tier < kTierCount; ++tier) {
-    const auto extrapolated = static_cast<int64_t>(std::ceil(bytes[tier]));
-    // Packing may make a larger sample need less: a line through such falls.
-    evaluation.peak_bytes[tier] = round_up(std::max(least[tier], extrapolated), kArenaAlignment);
-  }
-  return result;
+  return samples;
 }
 
 }  // namespace
 
 Evaluation time_by_period(const StepRequest& request, const CostModel& cost) {
-  Evaluation evaluation = by_period(request, &cost).evaluation;
+  Evaluation evaluation;
+  for (const Sample& sample : samples_of(request, kTime)) {
+    const Outline outline = outline_without_repeats(sample.request);
+    const StepSeconds seconds =
+        simulate(outline, cost.durations(outline.program), cost.interference());
+    evaluation.step_seconds += sample.of_pairs * seconds.step;
+    evaluation.forward_seconds += sample.of_pairs * seconds.forward;
+    for (int s = 0; s < kStreamCount; ++s) {
+      evaluation.forward_busy[s] += sample.of_pairs * seconds.forward_busy[s];
+      evaluation.busy_seconds[s] += sample.of_pairs * seconds.busy[s];
+    }
+  }
   evaluation.extrapolated = true;
   return evaluation;
 }
@@ -197,8 +177,23 @@ Evaluation evaluate_by_period(const StepRequest& request, const CostModel& cost)
 }
 
 Arenas arenas_by_period(const StepRequest& request) {
-  const Measured measured = by_period(request, nullptr);
-  return {measured.evaluation.peak_bytes, measured.largest, measured.ops};
+  Arenas result;
+  std::array<double, kTierCount> bytes{};
+  for (const Sample& sample : samples_of(request, kMemory)) {
+    const Arenas arenas = arenas_without_repeats(sample.request);
+    result.largest = arenas.largest;
+    result.ops += arenas.ops;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      bytes[tier] += sample.of_chunks * static_cast<double>(arenas.bytes[tier]);
+      // Packing may make a larger sample need less: a line through such falls.
+      result.bytes[tier] = std::max(result.bytes[tier], arenas.bytes[tier]);
+    }
+  }
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    const auto extrapolated = static_cast<int64_t>(std::ceil(bytes[tier]));
+    result.bytes[tier] = round_up(std::max(result.bytes[tier], extrapolated), kArenaAlignment);
+  }
+  return result;
 }
 
 }  // namespace longspan

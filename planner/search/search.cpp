@@ -63,15 +63,13 @@ class Search {
         space_(space_of(model, options)),
         evaluator_(model, hw, limits_of(hw, options)),
         margin_(evaluator_),
-        model_(model),
-        frames_(frames_of(model, hw, sequence, space_, {false, kModerateOps})),
-        lean_(frames_of(model, hw, sequence, space_, {true, kEndOps})) {}
+        model_(model) {}
 
   SearchResult run() {
     const Goal goal = goal_of(options_.objective);
     Found found = goal == Goal::fastest ? fastest() : least(goal);
     if (!found.best) {
-      if (std::none_of(frames_.begin(), frames_.end(),
+      if (std::none_of(frames().begin(), frames().end(),
                        [&](const Candidate& c) { return evaluator_.possible(c); })) {
         throw none_takes(
             PipelineQuestion{model_, hw_, options_.parallel, options_.micro_batches, sequence_});
@@ -106,6 +104,12 @@ class Search {
   }
 
  private:
+  const std::vector<Candidate>& frames() {
+    if (frames_.empty()) {
+      frames_ = frames_of(model_, hw_, sequence_, space_, {false, kModerateOps});
+    }
+    return frames_;
+  }
   Wanted wanted(Goal goal) const {
     Wanted wanted;
     wanted.goal = goal;
@@ -117,8 +121,8 @@ class Search {
   // the fewest sequences.
   void refuse_for_time() {
     int64_t fewest = INT64_MAX;
-    for (const Candidate& c : frames_) fewest = std::min(fewest, sequences_of_step(c));
-    std::vector<Candidate> shortest = frames_;
+    for (const Candidate& c : frames()) fewest = std::min(fewest, sequences_of_step(c));
+    std::vector<Candidate> shortest = frames();
     if (options_.time.step_seconds < 1e300) {
       std::erase_if(shortest, [&](const Candidate& c) { return sequences_of_step(c) > fewest; });
     }
@@ -129,22 +133,23 @@ class Search {
   // Among moderate programs, and among larger ones where none of those fits.
   Found fastest() {
     Found found =
-        best_first(evaluator_, margin_, frames_, space_, wanted(Goal::fastest), {}, progress_);
+        best_first(evaluator_, margin_, frames(), space_, wanted(Goal::fastest), {}, progress_);
     if (found.best) return found;
     const std::vector<Candidate> listed =
         frames_of(model_, hw_, sequence_, space_, {false, kMostListedOps});
-    if (listed.size() == frames_.size()) return found;
+    if (listed.size() == frames().size()) return found;
     Found larger = best_first(evaluator_, margin_, listed, space_, wanted(Goal::fastest),
                               kLargeEffort, progress_);
     return larger.best || larger.nearest ? larger : found;
   }
   Found least(Goal goal) {
     // A pipeline is looked at for its memory where it is asked for.
-    std::vector<Candidate> flat = lean_;
+    const std::vector<Candidate> lean = frames_of(model_, hw_, sequence_, space_, {true, kEndOps});
+    std::vector<Candidate> flat = lean;
     if (options_.parallel.admits_flat()) {
       std::erase_if(flat, [](const Candidate& c) { return c.strategy.parallel.has_pipeline(); });
     }
-    return best_first(evaluator_, margin_, flat.empty() ? lean_ : flat, space_, wanted(goal),
+    return best_first(evaluator_, margin_, flat.empty() ? lean : flat, space_, wanted(goal),
                       kEndEffort, progress_);
   }
   // Whatever fits, the roomiest first.
@@ -230,7 +235,7 @@ class Search {
       result.rival = plan_of(rival);
       return;
     }
-    std::vector<Candidate> others = frames_;
+    std::vector<Candidate> others = frames();
     std::erase_if(others, [&](const Candidate& c) { return !other(c); });
     if (others.empty()) return;
     Found best =
@@ -292,7 +297,7 @@ class Search {
   Evaluator evaluator_;
   MemoryMargin margin_;
   const ModelSpec& model_;
-  std::vector<Candidate> frames_, lean_;
+  std::vector<Candidate> frames_;  // of moderate programs, once they are asked for
 };
 
 }  // namespace
