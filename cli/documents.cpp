@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "planner/plan/fit.h"
+#include "planner/evaluate/fit.h"
 #include "planner/reference/range.h"
 #include "planner/strategy/knobs.h"
 

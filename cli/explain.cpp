@@ -14,6 +14,7 @@
 #include "planner/explain/analysis.h"
 #include "planner/explain/unmeasured.h"
 #include "planner/explain/verdict.h"
+#include "planner/plan/pipeline_plan.h"
 #include "planner/program/ops_estimate.h"
 
 namespace longspan::cli {

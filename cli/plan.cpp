@@ -14,6 +14,7 @@
 #include "cli/terminal.h"
 #include "models/catalog.h"
 #include "planner/explain/rival.h"
+#include "planner/plan/pipeline_plan.h"
 #include "planner/search/sweep.h"
 #include "planner/strategy/presets.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/units.h"
 #include "cli/terminal.h"
-#include "planner/plan/fit.h"
+#include "planner/evaluate/fit.h"
 #include "planner/reference/range.h"
 #include "planner/strategy/knobs.h"
 

@@ -14,6 +14,7 @@
 #include "cli/terminal.h"
 #include "planner/explain/analysis.h"
 #include "planner/pipeline/pipeline_trace.h"
+#include "planner/plan/pipeline_plan.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/simulate/trace.h"
 

@@ -141,4 +141,12 @@ int64_t parameter_count(const ModelSpec& model) {
   return total;
 }
 
+ModelSpec fit_positions(const ModelSpec& model, int64_t sequence) {
+  ModelSpec fitted = model;
+  if (model.positions == Positions::learned && model.max_positions < sequence) {
+    fitted.max_positions = sequence;
+  }
+  return fitted;
+}
+
 }  // namespace longspan

@@ -150,4 +150,8 @@ struct ModelFlops {
 };
 ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal = true);
 
+/// The model as trained at this length: a learned position table shorter than the sequence is
+/// extended to it (rope models are returned unchanged).
+ModelSpec fit_positions(const ModelSpec& model, int64_t sequence);
+
 }  // namespace longspan

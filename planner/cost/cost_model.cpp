@@ -173,6 +173,10 @@ Interference make_interference(const HardwareProfile& hw) {
 
 }  // namespace
 
+DType default_dtype(const HardwareProfile& hw) {
+  return hw.device.backend == "cpu" ? DType::float32 : DType::bfloat16;
+}
+
 double peak_flops(const HardwareProfile& hw, DType dtype) {
   const double half = hw.device.peak_flops_bfloat16.value;
   return dtype == DType::bfloat16 && half > 0 ? half : hw.device.peak_flops_float32.value;

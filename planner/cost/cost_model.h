@@ -18,6 +18,9 @@ namespace longspan {
 /// the set: stream s).
 using Interference = std::array<std::array<double, kStreamCount>, 1 << kStreamCount>;
 
+/// The natural compute precision of a device: float32 on the cpu backend, bfloat16 on others.
+DType default_dtype(const HardwareProfile& hw);
+
 /// FLOP/s of matrix products at this precision: what MFU is a fraction of. Where a device has no
 /// figure for bfloat16, its float32 one.
 double peak_flops(const HardwareProfile& hw, DType dtype);

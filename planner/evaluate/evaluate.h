@@ -10,19 +10,9 @@
 
 #include "planner/cost/cost_model.h"
 #include "planner/program/layout.h"
+#include "planner/simulate/evaluation.h"
 
 namespace longspan {
-
-struct Evaluation {
-  double step_seconds = 0;
-  std::array<int64_t, kTierCount> peak_bytes{};
-  double forward_seconds = 0;  // until the first microbatch's backward begins to compute
-  /// What every stream is busy, until then and in all of the step.
-  std::array<double, kStreamCount> forward_busy{}, busy_seconds{};
-  /// The program is too large to go through: by_period.h says how it was evaluated. By the fast
-  /// path: of its chunks only some were sampled.
-  bool extrapolated = false;
-};
 
 /// The time is that of the first rank, the memory that of whichever rank needs most of a tier:
 /// ranks differ in what of a ring they see, and so in how buffers pack. Of a ring of more than 16

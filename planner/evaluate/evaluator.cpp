@@ -12,10 +12,10 @@
 #include "planner/evaluate/bounds.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/evaluate/fast_path.h"
+#include "planner/evaluate/fit.h"
 #include "planner/pipeline/pipeline_step.h"
 #include "planner/pipeline/rank_memory.h"
 #include "planner/pipeline/slices.h"
-#include "planner/plan/fit.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/schedule/registry.h"
 #include "planner/schedule/timing.h"
@@ -353,6 +353,7 @@ int64_t Evaluator::simulated() const { return state_->simulated; }
 int64_t Evaluator::work() const { return state_->fast.work(); }
 int64_t Evaluator::laid_out() const { return state_->laid_out_ops; }
 StepRequest Evaluator::request(const Candidate& c) const { return state_->request(c); }
+const HardwareProfile& Evaluator::hardware() const { return state_->hw; }
 
 bool Evaluator::possible(const Candidate& c) {
   if (!c.strategy.parallel.has_pipeline()) return true;
@@ -500,19 +501,6 @@ Score Evaluator::exact(const Candidate& c) {
   Evaluation e = {.step_seconds = exact_seconds(request(c), state_->cost)};
   e.peak_bytes = bytes;
   return score_of(c, e, 0);
-}
-
-Plan Evaluator::plan(const Candidate& c, const Score& exact) const {
-  Plan plan;
-  plan.model = fit_positions(state_->model, c.sequence);
-  plan.hardware = state_->hw;
-  plan.sequence = c.sequence;
-  plan.micro_batches = c.micro_batches;
-  plan.dtype = state_->dtype;
-  plan.strategy = c.strategy;
-  plan.created_by = "longspan " LONGSPAN_VERSION;
-  plan.predicted = prediction_of(plan, exact.step_seconds, exact.bytes);
-  return plan;
 }
 
 }  // namespace longspan

@@ -16,7 +16,7 @@
 
 #include "hwprofiles/hardware_profile.h"
 #include "planner/evaluate/candidate.h"
-#include "planner/plan/plan.h"
+#include "planner/program/layout.h"
 
 namespace longspan {
 
@@ -57,13 +57,12 @@ class Evaluator {
 
   /// How far bytes exceed the limits, relative and summed over tiers.
   double overflow(const TierBytes& bytes) const;
-  /// Whether fit_of() calls these bytes at risk (planner/plan/fit.h).
+  /// Whether fit_of() calls these bytes at risk (planner/evaluate/fit.h).
   bool at_risk(const TierBytes& bytes) const;
   const TierBytes& limits() const { return limits_; }
 
   StepRequest request(const Candidate& c) const;
-  /// With its prediction.
-  Plan plan(const Candidate& c, const Score& exact) const;
+  const HardwareProfile& hardware() const;
 
   int64_t considered() const;  ///< demands computed
   int64_t simulated() const;   ///< by the fast path or exactly

@@ -8,7 +8,7 @@
 
 #include "base/units.h"
 #include "planner/explain/analysis.h"
-#include "planner/pipeline/pipeline_step.h"
+#include "planner/plan/pipeline_plan.h"
 
 namespace longspan {
 namespace {

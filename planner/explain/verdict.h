@@ -19,12 +19,12 @@
 #include <string>
 #include <vector>
 
+#include "base/progress.h"
 #include "planner/cost/cost_model.h"
 #include "planner/evaluate/evaluator.h"
 #include "planner/explain/advice.h"
 #include "planner/explain/neighbours.h"
 #include "planner/plan/plan.h"
-#include "planner/search/search.h"
 
 namespace longspan {
 

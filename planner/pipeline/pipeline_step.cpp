@@ -10,6 +10,7 @@
 #include "planner/pipeline/rank_program.h"
 #include "planner/pipeline/slices.h"
 #include "planner/pipeline/stage_times.h"
+#include "planner/program/layout.h"
 #include "planner/schedule/registry.h"
 
 namespace longspan {
@@ -167,16 +168,6 @@ void check_split(const Schedule& schedule, const Strategy& s) {
 }
 
 }  // namespace
-
-PipelineStep pipeline_step(const Plan& plan) {
-  const CostModel cost(plan.hardware, plan.dtype);
-  const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
-  return evaluate_pipeline(step_request(plan), cost, evaluate_stage, RankMemory::laid_out);
-}
-
-Prediction prediction_of(const Plan& plan, const PipelineStep& step) {
-  return prediction_of(plan, step.whole.step_seconds, step.whole.peak_bytes);
-}
 
 std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory rank_memory) {

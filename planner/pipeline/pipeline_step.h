@@ -31,10 +31,9 @@
 #include <vector>
 
 #include "planner/cost/cost_model.h"
-#include "planner/evaluate/evaluate.h"
-#include "planner/plan/plan.h"
 #include "planner/program/program.h"
 #include "planner/schedule/timing.h"
+#include "planner/simulate/evaluation.h"
 
 namespace longspan {
 
@@ -78,12 +77,6 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
 /// REQUIRES and throws: as above.
 std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory memory);
-
-/// The exact step of a plan with a pipeline. Throws as above.
-PipelineStep pipeline_step(const Plan& plan);
-
-/// The figures of that step. A plan's own record may be of another day's cost model.
-Prediction prediction_of(const Plan& plan, const PipelineStep& step);
 
 /// Whether the gradients of weights are actions of their own.
 bool splits_backward(const Schedule& schedule);

@@ -1,7 +1,5 @@
 #include "planner/plan/plan.h"
 
-#include <cmath>
-
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/cost/cost_model.h"
@@ -9,17 +7,6 @@
 #include "planner/program/ops_estimate.h"
 
 namespace longspan {
-namespace {
-
-// Whole bytes of a figure; figures are doubles because they carry rates as well. Never negative.
-int64_t whole_bytes(double bytes) {
-  if (!(bytes > 0)) return 0;
-  constexpr double kMost = 9.2e18;  // just below 2^63
-  return bytes < kMost ? static_cast<int64_t>(std::floor(bytes)) : static_cast<int64_t>(kMost);
-}
-
-}  // namespace
-
 StepRequest step_request(const Plan& plan) {
   StepRequest request;
   request.model = plan.model;
@@ -28,25 +15,6 @@ StepRequest step_request(const Plan& plan) {
   request.micro_batches = plan.micro_batches;
   request.dtype = plan.dtype;
   return request;
-}
-
-std::array<int64_t, kTierCount> capacities(const HardwareProfile& hw) {
-  const auto per_node = static_cast<double>(hw.devices_per_node);
-  return {whole_bytes(hw.device.memory_bytes.value - hw.device.reserved_bytes.value),
-          whole_bytes(hw.host.memory_bytes.value / per_node),
-          whole_bytes(hw.nvme.capacity_bytes.value / per_node)};
-}
-
-DType default_dtype(const HardwareProfile& hw) {
-  return hw.device.backend == "cpu" ? DType::float32 : DType::bfloat16;
-}
-
-ModelSpec fit_positions(const ModelSpec& model, int64_t sequence) {
-  ModelSpec fitted = model;
-  if (model.positions == Positions::learned && model.max_positions < sequence) {
-    fitted.max_positions = sequence;
-  }
-  return fitted;
 }
 
 Prediction prediction_of(const Plan& plan, double step_seconds,

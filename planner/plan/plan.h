@@ -15,6 +15,7 @@
 #include "base/yaml.h"
 #include "hwprofiles/hardware_profile.h"
 #include "models/model_spec.h"
+#include "planner/evaluate/fit.h"
 #include "planner/program/program.h"
 #include "planner/strategy/strategy.h"
 
@@ -44,18 +45,6 @@ struct Plan {
 };
 
 StepRequest step_request(const Plan& plan);
-
-/// What the arenas of one rank may hold on this hardware: a device's capacity minus what is
-/// reserved, and the rank's share of its node's host memory and storage, as every device has a
-/// rank.
-std::array<int64_t, kTierCount> capacities(const HardwareProfile& hw);
-
-/// The natural compute precision of a device: float32 on the cpu backend, bfloat16 on others.
-DType default_dtype(const HardwareProfile& hw);
-
-/// The model as trained at this length: a learned position table shorter than the sequence is
-/// extended to it (rope models are returned unchanged).
-ModelSpec fit_positions(const ModelSpec& model, int64_t sequence);
 
 /// The figures of a step that takes `step_seconds` and these arenas: rate and MFU follow.
 Prediction prediction_of(const Plan& plan, double step_seconds,

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "hwprofiles/hardware_profile.h"
-#include "planner/plan/fit.h"
+#include "planner/evaluate/fit.h"
 #include "planner/reference/case.h"
 #include "planner/reference/stack.h"
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/explain/advice.h"
+#include "planner/search/answer.h"
 #include "planner/search/longest.h"
 #include "planner/search/pipeline_space.h"
 #include "planner/search/preset_plans.h"
@@ -92,7 +93,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   result.sequence = found.fits.candidate.sequence;
   result.granule = found.step;
   result.refused = found.refused.strategy;
-  if (result.sequence > 0) result.plan = evaluator.plan(found.fits.candidate, found.fits.score);
+  if (result.sequence > 0) result.plan = plan_of(evaluator, found.fits.candidate, found.fits.score);
   if (result.sequence > 0 && !preset) {
     result.gap = static_cast<double>(found.bound) / static_cast<double>(result.sequence) - 1;
     if (may_pipe(hw, options.parallel) && options.parallel.admits_flat()) {
@@ -111,7 +112,8 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
                      : longest_within(evaluator, model, hw, space, shorter, found);
     }
     Within within{options.steps[i], found.fits.candidate.sequence, {}};
-    if (within.sequence > 0) within.plan = evaluator.plan(found.fits.candidate, found.fits.score);
+    if (within.sequence > 0)
+      within.plan = plan_of(evaluator, found.fits.candidate, found.fits.score);
     result.within.insert(result.within.begin(), std::move(within));
   }
   return result;

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/program/ops_estimate.h"
+#include "planner/search/answer.h"
 #include "planner/search/best_first.h"
 #include "planner/search/front.h"
 #include "planner/search/longest.h"
@@ -213,7 +214,9 @@ class Search {
     return any;
   }
 
-  Plan plan_of(const Scored& s) const { return evaluator_.plan(s.candidate, s.score); }
+  Plan plan_of(const Scored& s) const {
+    return longspan::plan_of(evaluator_, s.candidate, s.score);
+  }
 
   // The best with a pipeline where the best has none, or the other way round.
   void add_rival(const Found& found, SearchResult& result) {
@@ -317,7 +320,7 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
   Evaluator evaluator(model, hw, limits_of(hw, options));
   const Scored found =
       PresetPlans(evaluator, model, hw, preset, space_of(model, options)).best(sequence);
-  Plan plan = evaluator.plan(found.candidate, found.score);
+  Plan plan = plan_of(evaluator, found.candidate, found.score);
   if (found.score.overflow == 0) {
     check_time(found.score, sequence, options);
     return plan;

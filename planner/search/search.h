@@ -9,20 +9,17 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/progress.h"
 #include "hwprofiles/hardware_profile.h"
 #include "planner/plan/plan.h"
 #include "planner/search/grids.h"
 #include "planner/search/time_limits.h"
 
 namespace longspan {
-
-/// done, total (in whatever unit the search counts).
-using Progress = std::function<void(int64_t done, int64_t total)>;
 
 /// `program`: more chunks than the search looks at; `asked`: MaxSequenceOptions::longest.
 enum class Limit {

@@ -2,6 +2,8 @@
 // what must hold of any pipeline.
 #include "planner/pipeline/pipeline_step.h"
 
+#include "planner/evaluate/evaluate.h"
+
 #include <catch2/catch.hpp>
 #include <cmath>
 

@@ -7,7 +7,7 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/explain/rival.h"
-#include "planner/pipeline/pipeline_step.h"
+#include "planner/plan/pipeline_plan.h"
 #include "planner/search/pipeline_space.h"
 #include "planner/search/search.h"
 

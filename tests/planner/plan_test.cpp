@@ -6,7 +6,7 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/evaluate/evaluate.h"
-#include "planner/plan/fit.h"
+#include "planner/evaluate/fit.h"
 #include "planner/strategy/presets.h"
 
 namespace longspan {

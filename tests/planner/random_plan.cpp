@@ -6,6 +6,7 @@
 
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "planner/cost/cost_model.h"
 #include "planner/plan/plan.h"
 #include "planner/search/grids.h"
 #include "planner/strategy/validity.h"

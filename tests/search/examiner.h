@@ -13,7 +13,7 @@
 
 #include "planner/cost/cost_model.h"
 #include "planner/evaluate/fast_path.h"
-#include "planner/plan/fit.h"
+#include "planner/evaluate/fit.h"
 #include "tests/search/question.h"
 
 namespace longspan::testing {

@@ -14,6 +14,11 @@
 
 namespace longspan {
 
+/// What the arenas of one rank may hold on this hardware: a device's capacity minus what is
+/// reserved, and the rank's share of its node's host memory and storage, as every device has a
+/// rank.
+std::array<int64_t, kTierCount> capacities(const HardwareProfile& hw);
+
 enum class Fit { fits, at_risk, does_not_fit };
 std::string_view name_of(Fit);  // "fits", "at risk", "does not fit"
 

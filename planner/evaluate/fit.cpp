@@ -1,14 +1,22 @@
-#include "planner/plan/fit.h"
+#include "planner/evaluate/fit.h"
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/units.h"
-#include "planner/plan/plan.h"
 
 namespace longspan {
 namespace {
 
 constexpr double kHostShare = 0.05;  // of the host's memory that others may need
+
+// Whole bytes of a figure; figures are doubles because they carry rates as well. Never negative.
+int64_t whole_bytes(double bytes) {
+  if (!(bytes > 0)) return 0;
+  constexpr double kMost = 9.2e18;  // just below 2^63
+  return bytes < kMost ? static_cast<int64_t>(std::floor(bytes)) : static_cast<int64_t>(kMost);
+}
 
 bool measured(const Figure& figure) { return figure.source.starts_with("measured: "); }
 
@@ -26,6 +34,13 @@ std::array<int64_t, kTierCount> uncertain_bytes(const HardwareProfile& hw) {
 }
 
 }  // namespace
+
+std::array<int64_t, kTierCount> capacities(const HardwareProfile& hw) {
+  const auto per_node = static_cast<double>(hw.devices_per_node);
+  return {whole_bytes(hw.device.memory_bytes.value - hw.device.reserved_bytes.value),
+          whole_bytes(hw.host.memory_bytes.value / per_node),
+          whole_bytes(hw.nvme.capacity_bytes.value / per_node)};
+}
 
 std::string_view name_of(Fit fit) {
   switch (fit) {

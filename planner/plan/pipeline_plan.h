@@ -1,0 +1,15 @@
+// The step of a plan with a pipeline. Pure functions; safe from any thread.
+#pragma once
+
+#include "planner/pipeline/pipeline_step.h"
+#include "planner/plan/plan.h"
+
+namespace longspan {
+
+/// The exact step of a plan with a pipeline. Throws as evaluate_pipeline().
+PipelineStep pipeline_step(const Plan& plan);
+
+/// The figures of that step. A plan's own record may be of another day's cost model.
+Prediction prediction_of(const Plan& plan, const PipelineStep& step);
+
+}  // namespace longspan
