@@ -30,14 +30,14 @@ constexpr double kStart = 0.95, kDown = 0.88;
 // Programs are looked at by size, the smallest first. What fits a length is pushed to lengths so
 // many times as long: larger programs have to gain more.
 struct Size {
-  int64_t more_than, at_most;    // ops
-  std::array<double, 3> pushes;  // 0: none
+  int64_t more_than, at_most;  // ops
+  std::array<double, 2> pushes;
   bool is_listed() const { return at_most <= kMostListedOps; }
   bool has(int64_t ops) const { return ops > more_than && ops <= at_most; }
 };
 constexpr int64_t kSmallOps = 300'000;
 constexpr std::array<Size, 3> kSizes = {Size{0, kSmallOps, {1.1, 1.02}},
-                                        Size{kSmallOps, kMostListedOps, {1.1, 1.03, 1.01}},
+                                        Size{kSmallOps, kMostListedOps, {1.1, 1.02}},
                                         Size{kMostListedOps, kMostPricedOps, {1.1, 1.03}}};
 constexpr int64_t kResolution = 100;  // the answer's part that its refused step is at least
 constexpr int64_t kApart = 256;       // the answer's part that knobs are followed to
@@ -55,6 +55,9 @@ constexpr Effort kEffort = {.evaluations = 200,
 constexpr int kTimedLooks = 6;
 constexpr double kTimedSlack = 1.1, kTimedPush = 1.1, kTimedStep = 1.01;
 constexpr double kTimedGap = 0.005;
+// Of the length at which compute alone takes all of the time: what is shown besides is pushed so
+// far.
+constexpr double kTimedEnough = 0.9;
 constexpr Effort kTimedEffort = {.evaluations = 60,
                                  .work = 12'000'000,
                                  .refinements = 0,
@@ -80,13 +83,13 @@ class Longest {
     if (best().sequence == 0 || in_time(found_.fits)) return found_;
     const LongestFound beyond = found_;
     shorten(beyond);
-    push_in_time();
+    push_in_time(static_cast<double>(beyond.fits.candidate.sequence));
     settle();
     return found_;
   }
 
   LongestFound run_within(const LongestFound& beyond) {
-    shorten(beyond);
+    push_in_time(kTimedEnough * static_cast<double>(shorten(beyond)));
     settle();
     return found_;
   }
@@ -300,7 +303,8 @@ class Longest {
   }
 
   // From the length at which compute alone takes all of the time down to where something is found.
-  void shorten(const LongestFound& beyond) {
+  // Returns that length.
+  int64_t shorten(const LongestFound& beyond) {
     time_ = wanted_.time;
     found_ = {};
     found_.step = wanted_.granule;
@@ -315,9 +319,10 @@ class Longest {
         continue;
       }
       const double next = kTimedPush * static_cast<double>(best().sequence);
-      if (next >= length) return;
+      if (next >= length) break;
       length = next;
     }
+    return most;
   }
   // Of the layout that was found without limits on time, and of those without a pipeline: what
   // reaches furthest in memory may have few ranks to share a sequence among.
@@ -346,10 +351,12 @@ class Longest {
     }
     return longest;
   }
-  // Whether anything a little longer is in time; what no frame can have bounds the answer.
-  void push_in_time() {
+  // Whether anything a little longer is in time, until `enough` is reached; what no frame can have
+  // bounds the answer.
+  void push_in_time(double enough) {
     double length = 0;
     for (int looks = 0; looks < kTimedLooks && best().sequence > 0; ++looks) {
+      if (static_cast<double>(best().sequence) >= enough) return;
       length = std::max(length, kTimedStep * static_cast<double>(best().sequence));
       if (length >= static_cast<double>(found_.bound)) return;
       if (reach_in_time(static_cast<int64_t>(length), 1)) continue;

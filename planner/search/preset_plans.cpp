@@ -140,8 +140,8 @@ int64_t PresetPlans::most_padded() {
   return *most_padded_;
 }
 
-Scored PresetPlans::best(int64_t sequence) {
-  std::optional<Scored> best, nearest;
+Scored PresetPlans::best(int64_t sequence, const TimeLimits& time) {
+  std::optional<Scored> best, late, nearest;
   std::optional<Way> way_of_best;
   for (const Way& way : ways(sequence)) {
     // States leave the device only where nothing fits with them there.
@@ -149,7 +149,13 @@ Scored PresetPlans::best(int64_t sequence) {
     const std::optional<Candidate> c = candidate(way, round_up(sequence, unit(way)));
     if (c && best && evaluator_.fast(*c).seconds >= best->score.seconds) continue;
     if (std::optional<Scored> found = fitting(way, sequence)) {
-      found->score = evaluator_.fast(found->candidate);
+      found->score =
+          time.any() ? evaluator_.exact(found->candidate) : evaluator_.fast(found->candidate);
+      const double most = time.most_seconds(sequence, sequences_of_step(found->candidate));
+      if (found->score.step_seconds > most) {
+        if (!late || found->score.step_seconds < late->score.step_seconds) late = found;
+        continue;
+      }
       if (best && found->score.seconds >= best->score.seconds) continue;
       best = found;
       way_of_best = way;
@@ -160,6 +166,7 @@ Scored PresetPlans::best(int64_t sequence) {
     const Score score{evaluator_.overflow(bytes), 0, 0, bytes};
     if (!nearest || score.overflow < nearest->score.overflow) nearest = Scored{*c, score, true};
   }
+  if (!best) best = late;
   if (best) {
     best->score = evaluator_.exact(best->candidate);
     best->exact = true;

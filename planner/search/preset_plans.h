@@ -25,8 +25,9 @@ class PresetPlans {
   PresetPlans(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
               const std::string& preset, const SpaceOptions& options);
 
-  /// The fastest that fits, or what misses by least (overflow > 0).
-  Scored best(int64_t sequence);
+  /// The fastest that fits and is in time; where none is, the least late of those that fit; where
+  /// none fits, what misses by least (overflow > 0).
+  Scored best(int64_t sequence, const TimeLimits& time);
 
   /// The longest that fits, as LongestWanted says. How buffers pack changes from length to length,
   /// so arenas are looked at from the longest that live bytes allow downwards; the last step is

@@ -318,8 +318,8 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
                  int64_t sequence, const SearchOptions& options) {
   check_positions(model, sequence, options);
   Evaluator evaluator(model, hw, limits_of(hw, options));
-  const Scored found =
-      PresetPlans(evaluator, model, hw, preset, space_of(model, options)).best(sequence);
+  const Scored found = PresetPlans(evaluator, model, hw, preset, space_of(model, options))
+                           .best(sequence, options.time);
   Plan plan = plan_of(evaluator, found.candidate, found.score);
   if (found.score.overflow == 0) {
     check_time(found.score, sequence, options);

@@ -13,8 +13,8 @@
 //         knobs: {chunk_tokens: 65536}    # its strategy, likewise
 //       at_risk: {...}                    # a better one that is at risk, or not there
 //
-// A plan counts as simulate judges it: fits, or at risk (planner/evaluate/fit.h). An answer that fits
-// is held to the best known plan that fits, an answer at risk to the better of the two.
+// A plan counts as simulate judges it: fits, or at risk (planner/evaluate/fit.h). An answer that
+// fits is held to the best known plan that fits, an answer at risk to the better of the two.
 #pragma once
 
 #include <filesystem>

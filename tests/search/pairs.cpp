@@ -132,6 +132,25 @@ Outcome at_the_border(const Pair& pair, Asking& ask) {
                                          longest.granule, beyond));
 }
 
+Outcome longest_in_time(const Pair& pair, Asking& ask) {
+  const Reply longest = ask(pair.first);
+  if (!longest.plan || longest.within.empty()) return nothing();
+  const Within& within = longest.within.front();
+  Question q = pair.first;
+  q.max_step_time = fmt::format("{:.0f}s", within.step_seconds);
+  const Reply limited = ask(q);
+  const auto shown = static_cast<double>(within.sequence);
+  constexpr double kApart = 0.1;
+  if (shown < (1 - kApart) * static_cast<double>(limited.tokens)) {
+    return {Verdict::disagree, fmt::format("{} tokens within {:.0f} s are shown, {} are found",
+                                           within.sequence, within.step_seconds, limited.tokens)};
+  }
+  if (within.sequence == 0) return {Verdict::agree, ""};
+  const Reply there = ask(plan_of_length(q, within.sequence));
+  return agree_if(there.plan.has_value(),
+                  fmt::format("plan refuses {} tokens: {}", within.sequence, there.refusal));
+}
+
 Outcome the_fewest(const Pair& pair, Asking& ask) {
   const Reply fewest = ask(pair.first);
   if (!fewest.plan) return nothing();
@@ -199,11 +218,11 @@ Outcome same_when_measured(const Pair& pair, Asking& ask) {
 
 const std::map<std::string, Check>& checks() {
   static const std::map<std::string, Check> all = {
-      {"fixed", first_no_slower},  {"preset", first_no_slower}, {"memory", second_no_slower},
-      {"gpus", second_no_slower},  {"objective", least_memory}, {"false-no", both_or_none},
-      {"holes", no_hole},          {"longer", no_shorter},      {"reach", no_shorter},
-      {"border", at_the_border},   {"fewest", the_fewest},      {"front", ends_of_the_front},
-      {"same", same_when_measured}};
+      {"fixed", first_no_slower},   {"preset", first_no_slower}, {"memory", second_no_slower},
+      {"gpus", second_no_slower},   {"objective", least_memory}, {"false-no", both_or_none},
+      {"holes", no_hole},           {"longer", no_shorter},      {"reach", no_shorter},
+      {"border", at_the_border},    {"fewest", the_fewest},      {"front", ends_of_the_front},
+      {"same", same_when_measured}, {"within", longest_in_time}};
   return all;
 }
 
@@ -219,7 +238,8 @@ const std::vector<std::string>& pair_kinds() {
 }
 
 bool has_second(const std::string& kind) {
-  return kind != "border" && kind != "fewest" && kind != "front" && kind != "same";
+  return kind != "border" && kind != "fewest" && kind != "front" && kind != "same" &&
+         kind != "within";
 }
 
 Finding check(const Pair& pair) {

@@ -11,6 +11,8 @@
 //   longer     more memory gives no shorter longest sequence
 //   reach      auto's longest sequence is at least a preset's
 //   border     plan takes the length that max-seq prints, and refuses one 5 % beyond
+//   within     what max-seq shows as the longest within a time is planned within it, and about as
+//              long as what it finds where that time is the limit
 //   fewest     what --min-gpus-for names is the fewest: fewer do not plan
 //   front      the ends of the front are the fastest and the leanest that there are
 //   same       the answer's plan, measured the exact way, is what the answer says
@@ -30,7 +32,8 @@ namespace longspan::testing {
 struct Pair {
   std::string kind;
   Question first;
-  Question second;  // of border, fewest, front and same there is none: it follows from the answer
+  Question second;  // of border, fewest, front, same and within there is none: it follows from the
+                    // answer
 };
 
 const std::vector<std::string>& pair_kinds();

@@ -124,9 +124,11 @@ void longest(const Question& q, const ModelSpec& model, const HardwareProfile& h
   MaxSequenceOptions options;
   load(q, options);
   options.granule = q.granule;
+  options.steps = {600, 3600};  // as the command line does
   MaxSequence found = max_sequence(model, hw, q.strategy, options);
   reply.gap = found.gap;
   reply.granule = found.granule;
+  reply.within = std::move(found.within);
   if (found.sequence == 0) {
     reply.refusal = found.would_lift;
     return;

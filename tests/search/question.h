@@ -47,15 +47,16 @@ std::string line_of(const Question& question);
 HardwareProfile hardware_of(const Question& question);
 
 struct Reply {
-  std::optional<Plan> plan;   // the best; of max_seq the one of the longest sequence
-  std::string refusal;        // why there is none
-  bool failed = false;        // the refusal is neither no_fit nor bad_input
-  bool bad_input = false;     // ... or it is bad_input
-  int64_t tokens = 0;         // of the plan's sequence
-  int64_t granule = 0;        // MaxSequence::granule
-  int64_t devices = 0;        // of the plan
-  std::vector<Plan> front;    // SearchResult::pareto
-  std::optional<double> gap;  // what the search has proven, where it says so
+  std::optional<Plan> plan;    // the best; of max_seq the one of the longest sequence
+  std::string refusal;         // why there is none
+  bool failed = false;         // the refusal is neither no_fit nor bad_input
+  bool bad_input = false;      // ... or it is bad_input
+  int64_t tokens = 0;          // of the plan's sequence
+  int64_t granule = 0;         // MaxSequence::granule
+  std::vector<Within> within;  // of ten minutes and of an hour
+  int64_t devices = 0;         // of the plan
+  std::vector<Plan> front;     // SearchResult::pareto
+  std::optional<double> gap;   // what the search has proven, where it says so
   int64_t considered = 0, simulated = 0;
   double processor_seconds = 0;
 };

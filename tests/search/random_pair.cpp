@@ -204,8 +204,9 @@ Pair random_pair(const std::string& kind, uint64_t seed, Scale scale) {
     first.strategy = one_of(random, preset_names());
     second = first;
     second.strategy = "auto";
-  } else if (kind == "border") {
+  } else if (kind == "border" || kind == "within") {
     first = longest_of(first, random);
+    if (kind == "within") first.max_step_time.clear();
   } else if (kind == "fewest") {
     first.fewest = true;
   }
