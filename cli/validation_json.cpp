@@ -10,7 +10,7 @@ void put(Json& object, const char* key, const std::optional<T>& value) {
   if (value) object[key] = *value;
 }
 
-Json summary_json(const ErrorSummary& errors, const LeftOut* left_out = nullptr) {
+Json summary_json(const ErrorSummary& errors, const HeldOut* left_out = nullptr) {
   if (errors.count == 0) return {{"count", 0}};
   Json object = {{"count", errors.count},
                  {"median_absolute_error", errors.median},

@@ -18,7 +18,7 @@ std::string or_dash(const std::optional<T>& value, Format format) {
 }
 
 void add_summary(Table& table, const std::string& name, const std::string& what,
-                 const ErrorSummary& errors, const LeftOut* left_out = nullptr) {
+                 const ErrorSummary& errors, const HeldOut* left_out = nullptr) {
   if (errors.count == 0) return;
   std::vector<std::string> row = {name,
                                   what,

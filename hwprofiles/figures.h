@@ -9,27 +9,27 @@
 
 namespace longspan {
 
-enum class Range { positive, zero_allowed, fraction, optional };
+enum class FigureRange { positive, zero_allowed, fraction, optional };
 
 struct FigureRule {
   const char* section;  // "" at the top level
   const char* key;
   const char* unit;
-  Range range;
+  FigureRange range;
 };
 
 /// Whether the figure is one that may be missing, and is.
 inline bool is_missing(const FigureRule& rule, const Figure& figure) {
-  return rule.range == Range::optional && figure == Figure{};
+  return rule.range == FigureRange::optional && figure == Figure{};
 }
 
 /// Calls visit(rule, figure) for every figure of `hw` (const or not), in the order of the file.
 template <class Profile, class Visit>
 void visit_figures(Profile& hw, const Visit& visit) {
-  const auto positive = Range::positive;
-  const auto zero = Range::zero_allowed;
-  const auto fraction = Range::fraction;
-  const auto optional = Range::optional;
+  const auto positive = FigureRange::positive;
+  const auto zero = FigureRange::zero_allowed;
+  const auto fraction = FigureRange::fraction;
+  const auto optional = FigureRange::optional;
   visit({"device", "memory_bytes", "B", positive}, hw.device.memory_bytes);
   visit({"device", "reserved_bytes", "B", zero}, hw.device.reserved_bytes);
   visit({"device", "memory_bandwidth", "B/s", positive}, hw.device.memory_bandwidth);

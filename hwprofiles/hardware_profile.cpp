@@ -79,15 +79,15 @@ std::optional<std::string> unit_problem(const std::string& unit, const char* exp
   return fmt::format("unit: expected {}, got \"{}\"", expected, unit.substr(0, 60));
 }
 
-std::optional<std::string> value_problem(double value, Range range) {
-  const bool positive = range == Range::positive || range == Range::optional;
-  const bool in_range = positive                       ? value > 0
-                        : range == Range::zero_allowed ? value >= 0
-                                                       : value > 0 && value <= 1;
+std::optional<std::string> value_problem(double value, FigureRange range) {
+  const bool positive = range == FigureRange::positive || range == FigureRange::optional;
+  const bool in_range = positive                             ? value > 0
+                        : range == FigureRange::zero_allowed ? value >= 0
+                                                             : value > 0 && value <= 1;
   if (std::isfinite(value) && in_range && value <= kLargest) return std::nullopt;
-  const char* expected = positive                       ? "a finite number > 0"
-                         : range == Range::zero_allowed ? "a finite number >= 0"
-                                                        : "a fraction in (0, 1]";
+  const char* expected = positive                             ? "a finite number > 0"
+                         : range == FigureRange::zero_allowed ? "a finite number >= 0"
+                                                              : "a fraction in (0, 1]";
   return fmt::format("value: expected {}{}, got {}", expected,
                      value > kLargest ? " below 9e18" : "", value);
 }
@@ -196,7 +196,7 @@ std::optional<HardwareProblem> rates_problem(const HardwareProfile& hw) {
 std::optional<HardwareProblem> overhead_problem(const HardwareProfile& hw) {
   double sum = 0;
   for (const auto& [name, term] : hw.device.overhead) {
-    const FigureRule rule{"device.overhead", name.c_str(), "B", Range::zero_allowed};
+    const FigureRule rule{"device.overhead", name.c_str(), "B", FigureRange::zero_allowed};
     if (auto what = figure_problem(term, rule)) {
       return HardwareProblem{"device.overhead", name, *what};
     }

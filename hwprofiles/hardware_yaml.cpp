@@ -212,7 +212,7 @@ HardwareProfile read_layers(CatalogFiles& files, const Layers& layers, const std
   };
   visit_figures(hw, [&](const FigureRule& rule, Figure& figure) {
     const YamlMap& section = at(rule.section, rule.key);
-    if (rule.range == Range::optional && !section.has(rule.key)) return;
+    if (rule.range == FigureRange::optional && !section.has(rule.key)) return;
     figure = read_figure(section.map(rule.key));
   });
   if (const YamlMap& layer = layer_with(layers, "rates"); layer.has("rates")) {

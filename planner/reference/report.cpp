@@ -30,7 +30,7 @@ struct Collected {
     void append(const std::optional<double>& error, const Range& range) {
       append(error, error && range.holds(ratio_of(*error)));
     }
-    LeftOut summary() const { return {summarize(errors), in_range}; }
+    HeldOut summary() const { return {summarize(errors), in_range}; }
   };
   TableReport table;
   std::vector<double> step, peak, longest, mfu, speedup;

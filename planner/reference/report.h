@@ -63,7 +63,7 @@ struct PeerErrors {
 
 /// Errors of predictions with nothing fitted to the table, and how many measurements lie in the
 /// range that the other tables give such a prediction.
-struct LeftOut {
+struct HeldOut {
   ErrorSummary errors;
   int64_t in_range = 0;
 };
@@ -73,7 +73,7 @@ struct TableReport {
   int64_t cases = 0;
   int64_t predicted = 0;  // with a prediction of anything
   ErrorSummary step, peak, longest, mfu, speedup;
-  LeftOut step_left_out, peak_left_out, longest_left_out;
+  HeldOut step_left_out, peak_left_out, longest_left_out;
   FitCounts fit;
   std::vector<PeerErrors> peers;               // by name
   std::map<std::string, int64_t> left_out;     // by the file: reason, cases

@@ -303,7 +303,7 @@ class BestFirst {
                     !queue_.is_known(waiting.frame);
       size_t spread_end = 0;
       const auto try_states = [&] {
-        for (const Rounded& r : choice.round_each(Group::states, wanted_.goal, room,
+        for (const Rounded& r : choice.round_each(KnobGroup::states, wanted_.goal, room,
                                                   most_seconds(waiting.frame), kStates)) {
           looks.push_back(wanted_.goal == Goal::fastest ? r.candidate
                                                         : with_depths(r.candidate, 0, 0));

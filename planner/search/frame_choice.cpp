@@ -48,7 +48,7 @@ Relaxation relaxation_of(Evaluator& evaluator, const Candidate& frame, DemandOf 
       return !evaluator.possible(c);
     });
     std::vector<DemandRows>& of_group = added.emplace_back();
-    const auto g = static_cast<Group>(added.size() - 1);
+    const auto g = static_cast<KnobGroup>(added.size() - 1);
     for (Strategy& s : group) {
       of_group.push_back(of_group.empty() ? DemandRows{} : difference(rows(s), base));
       const SavedPolicy* const policy = saved_policy(g, s);
@@ -83,7 +83,7 @@ FrameChoice::FrameChoice(Evaluator& evaluator, const Candidate& frame, const Spa
     uint64_t& mask = without_nvme_.emplace_back(0);
     for (size_t v = 0; v < values_[g].size(); ++v) {
       Strategy s = values_[g][v];
-      const SavedPolicy* const policy = saved_policy(static_cast<Group>(g), s);
+      const SavedPolicy* const policy = saved_policy(static_cast<KnobGroup>(g), s);
       const bool nvme =
           policy != nullptr ? policy->where == Saved::nvme : g == 0 && s.optimizer == Tier::nvme;
       if (!nvme) mask |= uint64_t{1} << v;
@@ -141,7 +141,7 @@ std::vector<Rounded> FrameChoice::round(Goal goal, const Room& room, double most
   return found;
 }
 
-std::vector<Rounded> FrameChoice::round_each(Group group, Goal goal, const Room& room,
+std::vector<Rounded> FrameChoice::round_each(KnobGroup group, Goal goal, const Room& room,
                                              double most_seconds, size_t most) const {
   const auto g = static_cast<size_t>(group);
   const RelaxationGoal wanted = relaxation_goal(goal, room, most_seconds, true);
@@ -171,13 +171,13 @@ std::vector<Rounded> FrameChoice::round_each(Group group, Goal goal, const Room&
 
 int FrameChoice::fewer(size_t group, size_t value) const {
   Strategy own = values_[group][value];
-  const SavedPolicy* const policy = saved_policy(static_cast<Group>(group), own);
+  const SavedPolicy* const policy = saved_policy(static_cast<KnobGroup>(group), own);
   if (policy == nullptr || policy->where == Saved::keep) return -1;
   int best = -1;
   double most = -1;
   for (size_t v = 0; v < values_[group].size(); ++v) {
     Strategy other = values_[group][v];
-    const SavedPolicy* const with = saved_policy(static_cast<Group>(group), other);
+    const SavedPolicy* const with = saved_policy(static_cast<KnobGroup>(group), other);
     const double covered = with->where == Saved::keep ? 0 : with->fraction;
     if (covered > 0 && with->where != policy->where) continue;
     if (other.mlp_tile != own.mlp_tile || covered >= policy->fraction || covered <= most) continue;
@@ -220,7 +220,7 @@ std::vector<uint64_t> FrameChoice::branches(size_t group, const std::vector<doub
 Candidate FrameChoice::candidate_of(const Mixture& mixture) const {
   Candidate c = frame_;
   for (size_t g = 0; g < values_.size(); ++g) {
-    const auto group = static_cast<Group>(g);
+    const auto group = static_cast<KnobGroup>(g);
     const std::vector<double>& shares = mixture.shares[g];
     const auto most =
         static_cast<size_t>(std::max_element(shares.begin(), shares.end()) - shares.begin());

@@ -46,7 +46,7 @@ class FrameChoice {
   std::vector<Rounded> round(Goal goal, const Room& room, double most_seconds) const;
 
   /// The best rounding for each of the `most` most promising values of one group.
-  std::vector<Rounded> round_each(Group group, Goal goal, const Room& room, double most_seconds,
+  std::vector<Rounded> round_each(KnobGroup group, Goal goal, const Room& room, double most_seconds,
                                   size_t most) const;
 
   const Candidate& frame() const { return frame_; }

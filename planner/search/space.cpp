@@ -77,52 +77,52 @@ bool may_stand(const Strategy& s) {
 
 }  // namespace
 
-void take(Group group, const Strategy& from, Strategy& to) {
+void take(KnobGroup group, const Strategy& from, Strategy& to) {
   switch (group) {
-    case Group::states:
+    case KnobGroup::states:
       to.parallel.zero = from.parallel.zero;
       to.parameters = from.parameters;
       to.gradients = from.gradients;
       to.optimizer = from.optimizer;
       return;
-    case Group::layer_input:
+    case KnobGroup::layer_input:
       to.layer_input = from.layer_input;
       return;
-    case Group::qkv:
+    case KnobGroup::qkv:
       to.qkv = from.qkv;
       return;
-    case Group::attention_out:
+    case KnobGroup::attention_out:
       to.attention_out = from.attention_out;
       return;
-    case Group::mlp_input:
+    case KnobGroup::mlp_input:
       to.mlp_input = from.mlp_input;
       return;
-    case Group::mlp:
+    case KnobGroup::mlp:
       to.mlp_inner = from.mlp_inner;
       to.mlp_tile = from.mlp_tile;
       return;
-    case Group::projection_tile:
+    case KnobGroup::projection_tile:
       to.projection_tile = from.projection_tile;
       return;
-    case Group::loss_tile:
+    case KnobGroup::loss_tile:
       to.loss_tile = from.loss_tile;
       return;
-    case Group::count:
+    case KnobGroup::count:
       return;
   }
 }
 
-SavedPolicy* saved_policy(Group group, Strategy& s) {
+SavedPolicy* saved_policy(KnobGroup group, Strategy& s) {
   switch (group) {
-    case Group::layer_input:
+    case KnobGroup::layer_input:
       return &s.layer_input;
-    case Group::qkv:
+    case KnobGroup::qkv:
       return &s.qkv;
-    case Group::attention_out:
+    case KnobGroup::attention_out:
       return &s.attention_out;
-    case Group::mlp_input:
+    case KnobGroup::mlp_input:
       return &s.mlp_input;
-    case Group::mlp:
+    case KnobGroup::mlp:
       return &s.mlp_inner;
     default:
       return nullptr;
@@ -133,7 +133,7 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
   const Strategy& base = frame.strategy;
   const Parallel& p = base.parallel;
   GroupValues values;
-  const auto of = [&](Group group) -> std::vector<Strategy>& {
+  const auto of = [&](KnobGroup group) -> std::vector<Strategy>& {
     return values[static_cast<size_t>(group)];
   };
   for (std::vector<Strategy>& group : values) group.push_back(base);
@@ -145,14 +145,14 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
       s.parameters = placement.parameters;
       s.gradients = placement.gradients;
       s.optimizer = placement.optimizer;
-      if (may_stand(s) && s != base) of(Group::states).push_back(std::move(s));
+      if (may_stand(s) && s != base) of(KnobGroup::states).push_back(std::move(s));
     }
   }
-  for (const Group group :
-       {Group::layer_input, Group::qkv, Group::attention_out, Group::mlp_input}) {
+  for (const KnobGroup group :
+       {KnobGroup::layer_input, KnobGroup::qkv, KnobGroup::attention_out, KnobGroup::mlp_input}) {
     for (const Saved where : {Saved::recompute, Saved::host, Saved::nvme}) {
       if (where == Saved::nvme && !nvme) continue;
-      if (where == Saved::recompute && group == Group::layer_input) continue;
+      if (where == Saved::recompute && group == KnobGroup::layer_input) continue;
       // What the middle layer finds saved is no multiple of the share of layers that is covered:
       // up to half and beyond half are values of their own.
       for (const double fraction : {0.5, 1.0}) {
@@ -167,23 +167,23 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
     if (where == Saved::nvme && !nvme) continue;
     Strategy s = base;
     s.mlp_inner.where = where;
-    if (where != Saved::keep) of(Group::mlp).push_back(s);
+    if (where != Saved::keep) of(KnobGroup::mlp).push_back(s);
     for (const int64_t tile : kTiles) {
       if (tile >= slice_rows) continue;
       s.mlp_tile = tile;
-      of(Group::mlp).push_back(s);
+      of(KnobGroup::mlp).push_back(s);
     }
   }
   for (const int64_t tile : kTiles) {
     Strategy s = base;
     if (tile < base.chunk_tokens / p.ulysses) {
       s.projection_tile = tile;
-      of(Group::projection_tile).push_back(s);
+      of(KnobGroup::projection_tile).push_back(s);
     }
     s.projection_tile = 0;
     if (tile < slice_rows / p.tensor) {
       s.loss_tile = tile;
-      of(Group::loss_tile).push_back(s);
+      of(KnobGroup::loss_tile).push_back(s);
     }
   }
   return values;

@@ -38,7 +38,7 @@ struct RankLayout {
 };
 
 /// Groups of knobs whose demands add up.
-enum class Group : uint8_t {
+enum class KnobGroup : uint8_t {
   states,
   layer_input,
   qkv,
@@ -49,12 +49,12 @@ enum class Group : uint8_t {
   loss_tile,
   count
 };
-inline constexpr int kGroupCount = static_cast<int>(Group::count);
+inline constexpr int kGroupCount = static_cast<int>(KnobGroup::count);
 
 /// Copies the group's knobs.
-void take(Group group, const Strategy& from, Strategy& to);
+void take(KnobGroup group, const Strategy& from, Strategy& to);
 /// The policy of a saved tensor that is the group's; null where it has none.
-SavedPolicy* saved_policy(Group group, Strategy& strategy);
+SavedPolicy* saved_policy(KnobGroup group, Strategy& strategy);
 
 /// Values of every group in a frame: strategies that differ from `frame` in that group alone, the
 /// frame's own first. With `nvme` also those that put something into a file.

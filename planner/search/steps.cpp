@@ -131,7 +131,7 @@ void Steps::backward_order(const Candidate& c, Strategies& all) const {
 
 void Steps::states(const Candidate& c, Strategies& all) const {
   const GroupValues values = values_of(c, options_, nvme_);
-  all = values[static_cast<size_t>(Group::states)];
+  all = values[static_cast<size_t>(KnobGroup::states)];
 }
 
 }  // namespace longspan

@@ -44,7 +44,7 @@ bool is_optional(HardwareProfile& hw, int index) {
   bool optional = false;
   int i = 0;
   visit_figures(hw, [&](const FigureRule& rule, const Figure&) {
-    if (i++ == index) optional = rule.range == Range::optional;
+    if (i++ == index) optional = rule.range == FigureRange::optional;
   });
   return optional;
 }

@@ -87,7 +87,7 @@ class RandomFrames {
     Candidate c = frame;
     for (size_t g = 0; g < values.size(); ++g) {
       chosen[g] = random_() % values[g].size();
-      take(static_cast<Group>(g), values[g][chosen[g]], c.strategy);
+      take(static_cast<KnobGroup>(g), values[g][chosen[g]], c.strategy);
     }
     if (!is_valid(c.strategy, model_, c.sequence) || !evaluator_->possible(c)) return {};
     return c;

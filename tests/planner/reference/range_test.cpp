@@ -100,7 +100,7 @@ TEST_CASE("nine of ten published measurements are in the ranges of the library")
 
   // The library's ranges are what the tables say today: else write them anew.
   CHECK(write_ranges(published_ranges()) == write_ranges(ranges_of(cases, report)));
-  for (const LeftOut& figure : {report.overall.step_left_out, report.overall.peak_left_out,
+  for (const HeldOut& figure : {report.overall.step_left_out, report.overall.peak_left_out,
                                 report.overall.longest_left_out}) {
     const double share =
         static_cast<double>(figure.in_range) / static_cast<double>(figure.errors.count);
