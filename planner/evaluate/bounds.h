@@ -4,7 +4,7 @@
 // Time: every op of a stream takes at least as long as alone, so a step takes at least as long as
 // its busiest stream; and no parameter is updated before the norm of all gradients is known, so at
 // least as long as forward and backward compute and then the slowest stream of the update. How
-// often each op runs is counted as lowering_*.cpp emits them; ops that are left out (zeroing, the
+// often each op runs is counted as program/lowering emits them; ops that are left out (zeroing, the
 // reduction of scalars) only make the bound lower.
 //
 // Memory: the operands of an op are all on the device while it runs, beside what lies there from

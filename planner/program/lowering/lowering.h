@@ -2,10 +2,9 @@
 //
 // StepLowering walks the actions of the schedule and, inside one, layer by layer, block by block,
 // chunk by chunk, emitting ops in the plainest order through a ProgramBuilder. Every knob of the
-// strategy acts here and nowhere else. lowering_forward.cpp, lowering_backward.cpp and
-// lowering_states.cpp hold the three parts of a step; lowering_exchange.cpp, lowering_ring.cpp and
-// lowering_tensor.cpp what it takes to spread one over ranks; lowering_groups.cpp, as the ring's,
-// another way through attention.
+// strategy acts here and nowhere else. forward.cpp, backward.cpp and states.cpp hold the three
+// parts of a step; exchange.cpp, ring.cpp and tensor.cpp what it takes to spread one over ranks;
+// groups.cpp, like ring.cpp, another way through attention.
 #pragma once
 
 #include <array>
@@ -78,7 +77,7 @@ class StepLowering {
   int64_t ops() const { return builder_.ops(); }
 
  private:
-  // --- lowering_forward.cpp
+  // --- forward.cpp
   void forward(const StageLayers& stage, int micro_batch);
   void forward_layer(int layer);
   void forward_chunks(int layer);
@@ -103,7 +102,7 @@ class StepLowering {
   void embedding();
   void loss_stage();
 
-  // --- lowering_pipeline.cpp
+  // --- pipeline.cpp
   /// All blocks of the residual (x) or its gradient (dx), from or to a neighbour.
   void receive(Tensor what, int layer, std::vector<Parked>& blocks);
   void send(Tensor what, std::vector<Parked>& blocks);
@@ -113,7 +112,7 @@ class StepLowering {
   void put_away(const StageLayers& stage, int micro_batch);
   void take_up(const StageLayers& stage, int micro_batch);
 
-  // --- lowering_backward.cpp
+  // --- backward.cpp
   void backward(const StageLayers& stage, int micro_batch);
   void backward_layer(int layer);
   void backward_without_attention(int layer);
@@ -142,7 +141,7 @@ class StepLowering {
   void close_backward(int layer, int block, const BackwardBlock& b);
   void embedding_backward();
 
-  // --- lowering_ring.cpp
+  // --- ring.cpp
   /// Attention of all chunks of this ring position over K,V of all positions, which travel around.
   void attend_ring(int layer, const std::vector<BufferId>& q, const KeyValues& kv,
                    const std::vector<ForwardBlock>& blocks);
@@ -152,7 +151,7 @@ class StepLowering {
   /// Sends K,V (or their gradients) to the next position; what arrives is returned.
   Projections pass_on(int layer, BufferId k, BufferId v);
 
-  // --- lowering_groups.cpp
+  // --- groups.cpp
   bool in_groups() const { return head_groups_ > 1; }
   /// Groups with the same K,V are neighbours: the first of them has K,V made, the last lets go.
   int kv_of(int group) const { return group / groups_per_kv_; }
@@ -171,7 +170,7 @@ class StepLowering {
   void leave_group(int layer, int group, const Projections& p);
   void drop_group(int layer, int group);
 
-  // --- lowering_exchange.cpp
+  // --- exchange.cpp
   bool exchanges_heads() const { return parallel_.ulysses > 1; }
   bool rings() const { return parallel_.ring > 1; }
   /// How many chunks the stages around attention run ahead of it, so that exchanges have
@@ -180,7 +179,7 @@ class StepLowering {
   void exchange(bool to_heads, int layer, int chunk, const std::array<BufferId, kExchanged>& from,
                 const std::array<BufferId, kExchanged>& to);
 
-  // --- lowering_tensor.cpp: a layer's sublayers, of which a tensor group's ranks do a part each
+  // --- tensor.cpp: a layer's sublayers, of which a tensor group's ranks do a part each
   bool deals_tokens() const { return parallel_.tensor > 1; }
   /// What attention or the MLP takes: the norm of all tokens of x.
   BufferId norm(int layer, int block, BufferId x, bool of_mlp);
@@ -200,7 +199,7 @@ class StepLowering {
   void add_sum(int layer, int block, BufferId x, BufferId part, BufferId y, bool of_mlp);
   void bias_gradient(int layer, int block, BufferId dx, bool of_mlp);
 
-  // --- lowering_states.cpp
+  // --- states.cpp
   void create_states();
   BufferId parameters(int unit);  // working copy on device, loaded if need be
   void prefetch_parameters(int unit);
