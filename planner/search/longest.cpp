@@ -11,6 +11,7 @@
 
 #include "base/units.h"
 #include "planner/evaluate/bytes_ratio.h"
+#include "planner/pipeline/stage_programs.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/strategy/validity.h"
 
@@ -42,6 +43,7 @@ constexpr std::array<Size, 3> kSizes = {Size{0, kSmallOps, {1.1, 1.02}},
 constexpr int64_t kResolution = 100;  // the answer's part that its refused step is at least
 constexpr int64_t kApart = 256;       // the answer's part that knobs are followed to
 constexpr int kLooks = 8;             // layouts that are made for that
+constexpr int64_t kDownPart = 16;     // of a length at which knobs do not fit: to the next
 constexpr double kShortest = 0.75;    // of a length that is missed: what may fit is not far
 constexpr double kNearly = 0.25;      // beyond the limits: what may fit a shorter length
 constexpr Effort kEffort = {.evaluations = 200,
@@ -242,7 +244,7 @@ class Longest {
       return left_out ? first || !second : !first;
     });
     // By stages, slices and grid: the schedule with least in flight, of those that recompute and of
-    // those that cannot.
+    // those that cannot; of several one that cuts the vocabulary.
     std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool>,
              std::pair<double, RankLayout>>
         least;
@@ -263,7 +265,10 @@ class Longest {
       const auto [it, fresh] = least.try_emplace(
           {p.pipeline.stages, p.pipeline.slices, p.tensor, p.ring, p.ulysses, held->splits},
           held->microbatches, layout);
-      if (!fresh && held->microbatches < it->second.first) {
+      const auto& [least_held, other] = it->second;
+      const bool cuts = cuts_vocabulary(p.pipeline) && !cuts_vocabulary(other.parallel.pipeline);
+      if (!fresh &&
+          (held->microbatches < least_held || (held->microbatches == least_held && cuts))) {
         it->second = {held->microbatches, layout};
       }
     }
@@ -461,8 +466,12 @@ class Longest {
       }
       const bool is_known = least < low + apart || high - low <= apart;
       // A little less than what seems to fit is likelier to. Where packing is not what it was, the
-      // middle is as good.
-      count = least > low ? std::max(low + 1, least - apart / 2) : low + (high - low) / 2;
+      // middle is as good, or, as long as nothing fits, somewhat less.
+      if (least > low) {
+        count = std::max(low + 1, least - apart / 2);
+      } else {
+        count = low > 0 ? low + (high - low) / 2 : count - count / kDownPart;
+      }
       if (low > 0 ? is_known : count <= shortest) break;
     }
     const int64_t before = best().sequence;
