@@ -31,7 +31,7 @@ struct Effort {
   int starts = 8;                 ///< candidates of different layouts and kinds that are refined
   int exact = 24;                 ///< candidates laid out that do not fit, or are not the best
   int attempts = 4;               ///< roundings of one frame, each with less room
-  int64_t exact_ops = 8'000'000;  ///< of all programs laid out
+  int64_t exact_ops = 24'000'000;  ///< of all programs laid out
   size_t mended = 4;              ///< candidates that are turned knob by knob where nothing fits
 };
 
