@@ -252,25 +252,34 @@ class Search {
     }
   }
 
-  // The ends, searched for as such, and what lies between of what was seen.
+  // The ends, searched for as such, and what lies between of what was seen. Whatever is asked for,
+  // the same searches are made and the same plans are looked at for the ends.
   std::vector<Scored> front(Goal goal, const Found& found) {
     std::vector<Scored> points = {*found.best};
     if (options_.front_lines == 0) return points;
+    const std::vector<Scored> between = some_of(found);
+    std::vector<Scored> all = between;
+    all.push_back(*found.best);
     for (const Goal end : {Goal::fastest, Goal::least_host, Goal::least_device}) {
       if (end == goal) continue;
       // Begun anew, so that it is what is found where that end alone is asked for.
       Search anew(model_, hw_, sequence_, options_, progress_);
       const Found other = end == Goal::fastest ? anew.fastest() : anew.least(end);
-      if (other.best) points.push_back(*other.best);
+      if (!other.best) continue;
+      all.push_back(*other.best);
+      if (end == Goal::fastest) points.push_back(*other.best);
+      for (const Scored& s : anew.some_of(other)) all.push_back(s);
+    }
+    for (const Goal end : {Goal::least_host, Goal::least_device}) {
+      const auto own = [&](const Scored& s) {
+        return measure_of(end, s.score, evaluator_.limits());
+      };
+      points.push_back(
+          *std::min_element(all.begin(), all.end(),
+                            [&](const Scored& x, const Scored& y) { return own(x) < own(y); }));
     }
     const size_t ends = points.size();
-    const std::vector<Scored> between = non_dominated_of(found.fitting);
-    const size_t lines = options_.front_lines > 3 ? options_.front_lines - 3 : 0;
-    for (size_t i = 0; i < std::min(lines, between.size()); ++i) {
-      Scored s = between[i * between.size() / lines];
-      if (!s.exact) s = {s.candidate, evaluator_.exact(s.candidate), true};
-      if (s.score.overflow == 0) points.push_back(s);
-    }
+    points.insert(points.end(), between.begin(), between.end());
     std::vector<Costs> costs;
     for (const Scored& s : points) costs.push_back(costs_of(s));
     for (size_t i = points.size(); i-- > ends;) {
@@ -278,6 +287,19 @@ class Search {
         points.erase(points.begin() + static_cast<int64_t>(i));
     }
     return non_dominated_of(points);
+  }
+
+  // Of what a search saw to fit: plans that none other beats, spread evenly and laid out.
+  std::vector<Scored> some_of(const Found& found) {
+    const std::vector<Scored> best = non_dominated_of(found.fitting);
+    const size_t lines = options_.front_lines > 3 ? options_.front_lines - 3 : 0;
+    std::vector<Scored> some;
+    for (size_t i = 0; i < std::min(lines, best.size()); ++i) {
+      Scored s = best[i * best.size() / lines];
+      if (!s.exact) s = {s.candidate, evaluator_.exact(s.candidate), true};
+      if (s.score.overflow == 0) some.push_back(s);
+    }
+    return some;
   }
 
   static Costs costs_of(const Scored& s) {
