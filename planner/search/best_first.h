@@ -28,11 +28,11 @@ struct Effort {
   int64_t work = 60'000'000;             ///< of those (FastPath::work)
   int64_t refinements = 3000;            ///< by the fast path, around the best of each start
   int64_t refinement_work = 70'000'000;  ///< of those
-  int starts = 8;                 ///< candidates of different layouts and kinds that are refined
-  int exact = 24;                 ///< candidates laid out that do not fit, or are not the best
-  int attempts = 4;               ///< roundings of one frame, each with less room
+  int starts = 8;                  ///< candidates of different layouts and kinds that are refined
+  int exact = 24;                  ///< candidates laid out that do not fit, or are not the best
+  int attempts = 4;                ///< roundings of one frame, each with less room
   int64_t exact_ops = 24'000'000;  ///< of all programs laid out
-  size_t mended = 4;              ///< candidates that are turned knob by knob where nothing fits
+  size_t mended = 4;               ///< candidates that are turned knob by knob where nothing fits
 };
 
 struct Found {

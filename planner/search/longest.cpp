@@ -57,8 +57,8 @@ constexpr Effort kEffort = {.evaluations = 200,
 constexpr int kTimedLooks = 6;
 constexpr double kTimedSlack = 1.1, kTimedPush = 1.1, kTimedStep = 1.01;
 constexpr double kTimedGap = 0.005;
-// Of the length at which compute alone takes all of the time: what is shown besides is pushed so
-// far.
+// The part of the length at which compute alone takes all of the time that max-seq's columns are
+// pushed to.
 constexpr double kTimedEnough = 0.9;
 constexpr Effort kTimedEffort = {.evaluations = 60,
                                  .work = 12'000'000,
@@ -329,8 +329,8 @@ class Longest {
     }
     return most;
   }
-  // Of the layout that was found without limits on time, and of those without a pipeline: what
-  // reaches furthest in memory may have few ranks to share a sequence among.
+  // Looks at the layout that was found without limits on time, and at those without a pipeline:
+  // what reaches furthest in memory may have few ranks to share a sequence among.
   int64_t longest_of_compute(const Candidate& beyond) {
     std::vector<FrameShape> shapes = {shape_of(beyond, options_)};
     for (const RankLayout& layout : layouts_of(model_, hw_, options_)) {

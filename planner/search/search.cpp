@@ -289,7 +289,7 @@ class Search {
     return non_dominated_of(points);
   }
 
-  // Of what a search saw to fit: plans that none other beats, spread evenly and laid out.
+  // Some plans of the Pareto front of what a search saw to fit, spread evenly and laid out.
   std::vector<Scored> some_of(const Found& found) {
     const std::vector<Scored> best = non_dominated_of(found.fitting);
     const size_t lines = options_.front_lines > 3 ? options_.front_lines - 3 : 0;
