@@ -363,8 +363,8 @@ void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms
           sample.run_of_layer.resize(sample.run_of_layer.size() + static_cast<size_t>(runs[run]),
                                      static_cast<int>(run));
         }
-        LifeReader reader(sample, t.is_whole());
         if (purpose == Purpose::memory) {
+          LifeReader reader(sample, t.is_whole());
           t.ops += watch_program(small, sample.program, reader);
           reader.finish();
         } else {
@@ -372,6 +372,7 @@ void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms
           find_phases(sample);
           t.ops += static_cast<int64_t>(sample.program.ops.size());
           if (t.is_whole() || purpose != Purpose::uneven_time) {
+            LifeReader reader(sample, t.is_whole());
             replay(sample.program, reader);
             reader.finish();
           }

@@ -72,7 +72,7 @@ class BestFirst {
         queue_(frames, wanted.goal),
         margin_(margin) {}
 
-  Found run(const std::function<void(int64_t, int64_t)>& progress) {
+  Found run(const Progress& progress) {
     if (wanted_.start) {
       mend(*wanted_.start, {}, effort_.work / 2);
       if (!seen_.empty()) {
@@ -696,7 +696,7 @@ class BestFirst {
 
 Found best_first(Evaluator& evaluator, MemoryMargin& margin, const std::vector<Candidate>& frames,
                  const SpaceOptions& options, const Wanted& wanted, const Effort& effort,
-                 const std::function<void(int64_t, int64_t)>& progress) {
+                 const Progress& progress) {
   return BestFirst(evaluator, margin, frames, options, wanted, effort).run(progress);
 }
 

@@ -12,10 +12,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
+#include "base/progress.h"
 #include "planner/search/memory_margin.h"
 #include "planner/search/ranking.h"
 #include "planner/search/space.h"
@@ -46,6 +46,6 @@ struct Found {
 /// `progress` is told of evaluations, done and at most to do.
 Found best_first(Evaluator& evaluator, MemoryMargin& margin, const std::vector<Candidate>& frames,
                  const SpaceOptions& options, const Wanted& wanted, const Effort& effort,
-                 const std::function<void(int64_t, int64_t)>& progress = {});
+                 const Progress& progress = {});
 
 }  // namespace longspan

@@ -80,7 +80,7 @@ class Longest {
         options_(options),
         wanted_(wanted) {}
 
-  LongestFound run(const std::function<void(int64_t, int64_t)>& progress) {
+  LongestFound run(const Progress& progress) {
     find(progress);
     if (best().sequence == 0 || in_time(found_.fits)) return found_;
     const LongestFound beyond = found_;
@@ -98,7 +98,7 @@ class Longest {
 
  private:
   /// The longest without limits on time.
-  void find(const std::function<void(int64_t, int64_t)>& progress) {
+  void find(const Progress& progress) {
     // With more replicas a rank has more of a sequence. Without a pipeline heads may not divide by
     // as many ranks as with one, so that what was left out comes second.
     std::vector<FrameShape> all;
@@ -171,8 +171,7 @@ class Longest {
 
   // The bound of every shape: from lengths far apart, and of the longest exactly. Of shapes that do
   // not come near the longest so far no more is asked.
-  void bound_all(const std::vector<FrameShape>& shapes,
-                 const std::function<void(int64_t, int64_t)>& progress) {
+  void bound_all(const std::vector<FrameShape>& shapes, const Progress& progress) {
     bounds_.clear();
     auto likely = static_cast<double>(kLeast);
     for (size_t i = 0; i < shapes.size(); ++i) {
@@ -559,7 +558,7 @@ LongestFound longest_within(Evaluator& evaluator, const ModelSpec& model, const 
 
 LongestFound longest(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
                      const SpaceOptions& options, const LongestWanted& wanted,
-                     const std::function<void(int64_t, int64_t)>& progress) {
+                     const Progress& progress) {
   return Longest(evaluator, model, hw, options, wanted).run(progress);
 }
 

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 
 #include "planner/search/best_first.h"
@@ -33,7 +32,7 @@ struct LongestWanted {
 
 LongestFound longest(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
                      const SpaceOptions& options, const LongestWanted& wanted,
-                     const std::function<void(int64_t, int64_t)>& progress = {});
+                     const Progress& progress = {});
 
 /// The longest of those no longer than `beyond` that are within `time`, with its bound left at that
 /// of `beyond`: the longest without limits on time, or within looser ones.
