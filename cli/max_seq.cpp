@@ -89,6 +89,33 @@ void add_row(Table& table, const MaxSequence& result, bool many) {
   table.add(std::move(row));
 }
 
+// How much further the longest plan can reach at most: of the preset that is furthest from its
+// bound, and of auto.
+void print_gaps(const std::vector<MaxSequence>& rows) {
+  const MaxSequence* widest = nullptr;
+  const MaxSequence* free = nullptr;
+  for (const MaxSequence& row : rows) {
+    if (!row.gap) continue;
+    if (row.strategy == "auto") {
+      free = &row;
+    } else if (widest == nullptr || *row.gap > *widest->gap) {
+      widest = &row;
+    }
+  }
+  if (widest != nullptr && rows.size() == 1) {
+    fmt::print("  {}: no plan of the preset reaches more than {} further\n", widest->strategy,
+               percent(*widest->gap));
+  } else if (widest != nullptr) {
+    fmt::print(
+        "  presets: no plan of any reaches more than {} further than shown ({}; others less)\n",
+        percent(*widest->gap), widest->strategy);
+  }
+  if (free != nullptr) {
+    fmt::print("  auto: no plan of the search space reaches more than {} further\n",
+               percent(*free->gap));
+  }
+}
+
 void print_text(const ModelSpec& model, const HardwareProfile& hw,
                 const std::vector<MaxSequence>& rows) {
   const auto capacity = capacities(hw);
@@ -114,11 +141,8 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   fmt::print("  Nine of ten steps take {:.2f} to {:.2f} times as long as predicted.\n", range.low,
              range.high);
   if (!extended.empty()) fmt::print("  {}\n", extended);
+  print_gaps(rows);
   for (const MaxSequence& row : rows) {
-    if (row.gap) {
-      fmt::print("  {}: no plan of the search space reaches more than {} further\n", row.strategy,
-                 percent(*row.gap));
-    }
     if (!row.beside.empty()) fmt::print("  {}: {}\n", row.strategy, row.beside);
   }
   fmt::print("{}\n", bold("What would lift the limit"));

@@ -326,6 +326,10 @@ class Longest {
       if (next >= length) break;
       length = next;
     }
+    // The knobs of the longest are in time where they are short enough.
+    if (static_cast<double>(best().sequence) < kTimedEnough * static_cast<double>(most)) {
+      extend(beyond.fits.candidate);
+    }
     return most;
   }
   // Looks at the layout that was found without limits on time, and at those without a pipeline:

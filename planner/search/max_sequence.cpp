@@ -94,11 +94,11 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   result.granule = found.step;
   result.refused = found.refused.strategy;
   if (result.sequence > 0) result.plan = plan_of(evaluator, found.fits.candidate, found.fits.score);
-  if (result.sequence > 0 && !preset) {
+  if (result.sequence > 0) {
     const int64_t bound = std::min({found.bound, most_positions(model, options), options.longest});
     const double gap = static_cast<double>(bound) / static_cast<double>(result.sequence) - 1;
     if (gap < 1) result.gap = std::max(0.0, gap);  // else it says nothing
-    if (may_pipe(hw, options.parallel) && options.parallel.admits_flat()) {
+    if (!preset && may_pipe(hw, options.parallel) && options.parallel.admits_flat()) {
       result.beside = beside(model, result.plan.strategy.parallel.pipeline);
     }
   }

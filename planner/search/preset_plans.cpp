@@ -232,6 +232,11 @@ LongestFound PresetPlans::longest(const LongestWanted& wanted) {
   // From the longest of all downwards, so that nothing is laid out which is shorter than the
   // answer.
   LongestFound best;
+  int64_t bound = 0;
+  if (wanted.time.any()) {
+    // Bounds alone: how far they are off is no proof.
+    for (const Hope& hope : hopes) bound = std::max(bound, hope.length());
+  }
   int64_t effort = kEffortOps;
   while (!hopes.empty()) {
     // Within limits on time most ways reach about as far: what promises hardly more is not asked.
@@ -246,6 +251,7 @@ LongestFound PresetPlans::longest(const LongestWanted& wanted) {
     Hope& hope = *next;
     if (!hope.estimated) {
       estimate(hope, wanted.time);
+      if (!wanted.time.any()) bound = std::max(bound, hope.length());
       if (hope.count == 0) hopes.erase(next);
       continue;
     }
@@ -301,6 +307,7 @@ LongestFound PresetPlans::longest(const LongestWanted& wanted) {
   }
   best.fits.score = evaluator_.exact(best.fits.candidate);
   best.fits.exact = true;
+  best.bound = std::max(bound, best.fits.candidate.sequence);
   return best;
 }
 

@@ -31,7 +31,7 @@ class PresetPlans {
 
   /// The longest that fits, as LongestWanted says. How buffers pack changes from length to length,
   /// so arenas are looked at from the longest that live bytes allow downwards; the last step is
-  /// exact, steps of up to half a percent before it. Its bound is left 0.
+  /// exact, steps of up to half a percent before it. The bound is what live bytes allow.
   LongestFound longest(const LongestWanted& wanted);
 
  private:
