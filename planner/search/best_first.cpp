@@ -74,8 +74,8 @@ class BestFirst {
 
   Found run(const Progress& progress) {
     if (wanted_.start) {
-      mend(*wanted_.start, {}, effort_.work / 2);
-      if (!seen_.empty()) {
+      begin_with(*wanted_.start);
+      if (wanted_.first && !seen_.empty()) {
         found_.best = seen_.front().scored;
         return finish();
       }
@@ -115,6 +115,21 @@ class BestFirst {
     bool dropped = false;  // fits by its live bytes, but hardly when it is packed
   };
 
+  // As it is, or turned until it fits.
+  void begin_with(const Candidate& c) {
+    Waiting from;
+    while (from.frame + 1 < frames_.size() && kind_of(frames_[from.frame]) != kind_of(c)) {
+      ++from.frame;
+    }
+    if (wanted_.first) {
+      mend(c, from, effort_.work / 2);
+      return;
+    }
+    const Score score = exact(c, estimate(c));
+    if (!allowed(score)) return;
+    seen_.push_back({{c, score, true}, from});
+    incumbent_ = weighed(score);
+  }
   double least_bound() const {
     double least = kInfinity;
     for (const FrameState& state : states_) least = std::min(least, state.bound);

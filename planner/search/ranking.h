@@ -16,7 +16,7 @@ struct Wanted {
   TimeLimits time;
   int64_t tokens = 0;  ///< of a sequence, that time.tokens_per_second counts: not what pads it
   bool first = false;  ///< any candidate that fits will do
-  std::optional<Candidate> start;  ///< with `first`: looked at before all others, and around it
+  std::optional<Candidate> start;  ///< looked at before all others, and around it
   /// The most seconds that a step of `c` may take.
   double most_seconds(const Candidate& c) const {
     return time.most_seconds(tokens, sequences_of_step(c));

@@ -82,8 +82,8 @@ class Search {
         refuse(evaluator_, hw_, sequence_, last.nearest ? last : found, margin_text(options_));
       }
       found.best = last.best;
-      if (goal == Goal::fastest) found = faster_of(last);
-      found.bound = 0;  // that of other programs says nothing about these
+      found.bound = 0;  // that of other programs says nothing about this one
+      if (goal == Goal::fastest) found = faster_of(std::move(last));
       if (found.fitting.empty()) found.fitting.push_back(*found.best);
     }
     const std::vector<Scored> points = front(goal, found);
@@ -198,20 +198,29 @@ class Search {
     }
   }
 
-  // The fastest of the layout and the chunk that something was found to fit with.
-  Found faster_of(const Found& any) {
+  // Something was found to fit: the fastest from there. Of a program that is no moderate one, the
+  // fastest of its layout and its chunk.
+  Found faster_of(Found any) {
     const Candidate& c = any.best->candidate;
-    std::vector<Candidate> alike =
-        frames_of(model_, hw_, sequence_, space_, {false, kMostPricedOps});
-    std::erase_if(alike, [&](const Candidate& other) {
-      Parallel p = other.strategy.parallel;
-      p.zero = c.strategy.parallel.zero;
-      return !(p == c.strategy.parallel) || other.strategy.chunk_tokens != c.strategy.chunk_tokens;
-    });
-    Found found = best_first(evaluator_, margin_, alike, space_, wanted(Goal::fastest),
-                             kLargeEffort, progress_);
-    if (found.best && found.best->score.seconds < any.best->score.seconds) return found;
-    return any;
+    const bool is_moderate = ops_estimate(evaluator_.request(c)) <= kModerateOps;
+    std::vector<Candidate> others = frames();
+    if (!is_moderate) {
+      others = frames_of(model_, hw_, sequence_, space_, {false, kMostPricedOps});
+      std::erase_if(others, [&](const Candidate& other) {
+        Parallel p = other.strategy.parallel;
+        p.zero = c.strategy.parallel.zero;
+        return !(p == c.strategy.parallel) ||
+               other.strategy.chunk_tokens != c.strategy.chunk_tokens;
+      });
+    }
+    Wanted faster = wanted(Goal::fastest);
+    faster.start = c;
+    Found found = best_first(evaluator_, margin_, others, space_, faster,
+                             is_moderate ? Effort{} : kLargeEffort, progress_);
+    const double bound = is_moderate ? found.bound : 0;  // else it is that of some frames alone
+    if (!found.best || found.best->score.seconds > any.best->score.seconds) found = std::move(any);
+    found.bound = bound;
+    return found;
   }
 
   Plan plan_of(const Scored& s) const {
