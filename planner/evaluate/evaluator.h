@@ -60,6 +60,8 @@ class Evaluator {
   /// Whether fit_of() calls these bytes at risk (planner/evaluate/fit.h).
   bool at_risk(const TierBytes& bytes) const;
   const TierBytes& limits() const { return limits_; }
+  /// From now on. What was measured does not depend on them.
+  void set_limits(const TierBytes& limits) { limits_ = limits; }
 
   StepRequest request(const Candidate& c) const;
   const HardwareProfile& hardware() const;

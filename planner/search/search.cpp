@@ -32,6 +32,12 @@ constexpr Effort kRivalEffort = {
 constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
 constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 40, .attempts = 6};
 
+// The least memory is looked for again where it is this much above what is known not to do.
+constexpr double kNearBound = 0.8;
+constexpr int kSqueezes = 5;
+constexpr Effort kSqueezeEffort = {
+    .evaluations = 60, .work = 12'000'000, .refinements = 0, .exact = 8, .attempts = 3};
+
 Goal goal_of(Objective objective) {
   if (objective == Objective::memory) return Goal::least_device;
   if (objective == Objective::host_memory) return Goal::least_host;
@@ -150,8 +156,35 @@ class Search {
     if (options_.parallel.admits_flat()) {
       std::erase_if(flat, [](const Candidate& c) { return c.strategy.parallel.has_pipeline(); });
     }
-    return best_first(evaluator_, margin_, flat.empty() ? lean : flat, space_, wanted(goal),
-                      kEndEffort, progress_);
+    const std::vector<Candidate>& frames = flat.empty() ? lean : flat;
+    Found found =
+        best_first(evaluator_, margin_, frames, space_, wanted(goal), kEndEffort, progress_);
+    squeeze(found, frames, goal);
+    return found;
+  }
+  // Where bounds promise much less: whether anything fits into less is found more easily than the
+  // least itself, because what misses is turned knob by knob until it fits.
+  void squeeze(Found& found, const std::vector<Candidate>& frames, Goal goal) {
+    const int tier = static_cast<int>(goal == Goal::least_host ? Tier::host : Tier::device);
+    if (found.bound >= 1) return;  // nothing can fit
+    const TierBytes limits = evaluator_.limits();
+    const auto bound = static_cast<int64_t>(found.bound * static_cast<double>(limits[tier]));
+    int64_t missed = bound;
+    for (int looks = 0; looks < kSqueezes; ++looks) {
+      const int64_t least = found.best ? found.best->score.bytes[tier] : limits[tier];
+      if (static_cast<double>(missed) > kNearBound * static_cast<double>(least)) break;
+      TierBytes less = limits;
+      less[tier] = looks == 0 ? bound + bound / 64 + 1 : missed + (least - missed) / 2;
+      evaluator_.set_limits(less);
+      const Found any = any_of(frames, kSqueezeEffort);
+      if (any.best) {
+        found.best = any.best;
+        found.fitting.push_back(*any.best);
+      } else {
+        missed = less[tier];
+      }
+    }
+    evaluator_.set_limits(limits);
   }
   // Whatever fits, the roomiest first.
   Found any_of(const std::vector<Candidate>& frames, const Effort& effort) {
