@@ -50,6 +50,17 @@ std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_b
                      shown(peak_bytes), shown(capacity_bytes), shown(peak_bytes - capacity_bytes));
 }
 
+std::string describe_shortfalls(const std::array<int64_t, kTierCount>& peak_bytes,
+                                const std::array<int64_t, kTierCount>& capacity) {
+  std::string all;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (peak_bytes[tier] <= capacity[tier]) continue;
+    all += (all.empty() ? "" : "; ") +
+           describe_shortfall(static_cast<Tier>(tier), peak_bytes[tier], capacity[tier]);
+  }
+  return all;
+}
+
 void check_ranks(const Plan& plan, const std::string& origin) {
   const int64_t ranks = plan.strategy.parallel.ranks(), devices = plan.hardware.devices();
   if (ranks == devices) return;
@@ -68,14 +79,8 @@ void check_listable(const Plan& plan, const std::string& origin) {
 }
 
 void check_fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes) {
-  const std::array<int64_t, kTierCount> capacity = capacities(plan.hardware);
-  std::string message;
-  for (int tier = 0; tier < kTierCount; ++tier) {
-    if (peak_bytes[tier] <= capacity[tier]) continue;
-    message += (message.empty() ? "" : "; ") +
-               describe_shortfall(static_cast<Tier>(tier), peak_bytes[tier], capacity[tier]);
-  }
-  if (!message.empty()) throw no_fit("{}", message);
+  const std::string shortfalls = describe_shortfalls(peak_bytes, capacities(plan.hardware));
+  if (!shortfalls.empty()) throw no_fit("{}", shortfalls);
 }
 
 }  // namespace longspan

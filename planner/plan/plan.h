@@ -61,6 +61,9 @@ Prediction predict(const Plan& plan);
 /// "host memory: the plan's peak is 1.2 GiB (1288490189), capacity 1.0 GiB (1073741824), short by
 /// 205 MiB (214748365)", with exact bytes in brackets: one text for every place that refuses.
 std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_bytes);
+/// That of every tier that is short, separated by semicolons; empty where none is.
+std::string describe_shortfalls(const std::array<int64_t, kTierCount>& peak_bytes,
+                                const std::array<int64_t, kTierCount>& capacity);
 
 /// Throws no_fit naming the tier, the plan's peak, the capacity and the shortfall, if an arena of
 /// `peak_bytes` exceeds the hardware's capacity.

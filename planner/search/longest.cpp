@@ -421,6 +421,7 @@ class Longest {
     const Found found = best_first(evaluator_, margin_, frames, options_, any, kEffort);
     // What misses by little fits a length that is little shorter: shorter by that part at least.
     const std::optional<Scored>& from = found.best ? found.best : found.nearest;
+    if (from && length == kLeast) note_short(from->candidate);
     if (!from || from->score.overflow > kNearly) return false;
     const double shorter = static_cast<double>(length) / (1 + from->score.overflow);
     if (shorter <= static_cast<double>(best().sequence)) return false;
@@ -506,8 +507,17 @@ class Longest {
     found_.bound = std::max(found_.bound, best().sequence);
   }
 
-  // What the least length needs at least, where not even that fits.
+  // What is short of memory by least at the least length.
+  void note_short(const Candidate& c) {
+    const double overflow = evaluator_.overflow(evaluator_.arenas(c));
+    if (overflow >= least_short_) return;
+    least_short_ = overflow;
+    found_.refused = c;
+    found_.step = c.sequence;
+  }
+  // The same where no search came that far: by mixtures.
   void least_of(const std::vector<FrameShape>& shapes) {
+    if (least_short_ < kInfinity) return;
     const double nvme = evaluator_.limits()[kNvme] > 0 ? 1 : 0;
     double least = kInfinity;
     for (const FrameShape& shape : shapes) {
@@ -535,6 +545,7 @@ class Longest {
   std::vector<Bounded> bounds_;
   LongestFound found_;
   TimeLimits time_;            // those that are in force
+  double least_short_ = kInfinity;
   bool none_in_time_ = false;  // no frame can have the length that was looked for last
   FrameShape shape_;           // of what was found
   std::array<int64_t, kSizes.size()> missed_{};  // the shortest at which no program of a size fits

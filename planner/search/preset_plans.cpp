@@ -141,7 +141,7 @@ int64_t PresetPlans::most_padded() {
 }
 
 Scored PresetPlans::best(int64_t sequence, const TimeLimits& time) {
-  std::optional<Scored> best, late, nearest;
+  std::optional<Scored> best, late;
   std::optional<Way> way_of_best;
   for (const Way& way : ways(sequence)) {
     // States leave the device only where nothing fits with them there.
@@ -159,12 +159,7 @@ Scored PresetPlans::best(int64_t sequence, const TimeLimits& time) {
       if (best && found->score.seconds >= best->score.seconds) continue;
       best = found;
       way_of_best = way;
-      continue;
     }
-    if (!c || best) continue;
-    const TierBytes bytes = evaluator_.arenas(*c);
-    const Score score{evaluator_.overflow(bytes), 0, 0, bytes};
-    if (!nearest || score.overflow < nearest->score.overflow) nearest = Scored{*c, score, true};
   }
   if (!best) best = late;
   if (best) {
@@ -172,12 +167,24 @@ Scored PresetPlans::best(int64_t sequence, const TimeLimits& time) {
     best->exact = true;
     return *best;
   }
-  if (nearest) return *nearest;
+  if (const std::optional<Scored> short_by_least = nearest(sequence)) return *short_by_least;
   // No layout of the preset suits the length: its own check says why.
   Strategy probe = make_preset(preset_, model_, sequence, options_.chunk_tokens, layout_);
   validate(probe, model_, sequence, preset_);
   throw bad_input("{}: {} tokens cannot be dealt out to {} ranks", preset_, sequence,
                   layout_.ranks());
+}
+
+std::optional<Scored> PresetPlans::nearest(int64_t sequence) {
+  std::optional<Scored> nearest;
+  for (const Way& way : ways(sequence)) {
+    const std::optional<Candidate> c = candidate(way, round_up(sequence, unit(way)));
+    if (!c) continue;
+    const TierBytes bytes = evaluator_.arenas(*c);
+    const Score score{evaluator_.overflow(bytes), 0, 0, bytes};
+    if (!nearest || score.overflow < nearest->score.overflow) nearest = Scored{*c, score, true};
+  }
+  return nearest;
 }
 
 // Whether a step of it seems to be in time: its bound, with how far such a bound was off.
@@ -293,16 +300,13 @@ LongestFound PresetPlans::longest(const LongestWanted& wanted) {
     if (hope.count == 0) hopes.erase(next);
   }
   if (best.step == 0) {
-    // Not even one step: what the shortest needs, with most of the states off the device.
-    Way way;
+    // Not even one step.
     int64_t least = INT64_MAX;
-    for (const Way& other : ways(wanted.most)) {
-      if (unit(other) > least) continue;
-      least = unit(other);
-      way = other;
+    for (const Way& way : ways(wanted.most)) least = std::min(least, unit(way));
+    best.step = round_up(wanted.granule, least);
+    if (const std::optional<Scored> shortest = nearest(best.step)) {
+      best.refused = shortest->candidate;
     }
-    best.step = round_up(wanted.granule, unit(way));
-    if (const std::optional<Candidate> c = candidate(way, best.step)) best.refused = *c;
     return best;
   }
   best.fits.score = evaluator_.exact(best.fits.candidate);

@@ -59,6 +59,8 @@ class PresetPlans {
   std::vector<Way> ways(int64_t sequence) const;
   int64_t unit(const Way& way) const;
   int64_t ops(const Candidate& c) const;
+  /// What misses by least of those that do not fit the length; none where no way takes it.
+  std::optional<Scored> nearest(int64_t sequence);
   /// Lengths from `sequence` on at which this way's arenas may fit, the nearest first.
   std::optional<Scored> fitting(const Way& way, int64_t sequence);
   /// What max-seq says: a sequence that does not fit is not padded to a longer one.

@@ -49,12 +49,9 @@ Goal goal_of(Objective objective) {
   const std::string what =
       fmt::format("no plan for {} tokens fits {}", format_tokens(sequence), hw.name);
   if (found.nearest) {
-    for (int tier = 0; tier < kTierCount; ++tier) {
-      const int64_t needed = found.nearest->score.bytes[tier], limit = evaluator.limits()[tier];
-      if (needed <= limit) continue;
-      throw no_fit("{}; nearest: {}{}", what,
-                   describe_shortfall(static_cast<Tier>(tier), needed, limit), margin);
-    }
+    const std::string shortfalls =
+        describe_shortfalls(found.nearest->score.bytes, evaluator.limits());
+    if (!shortfalls.empty()) throw no_fit("{}; nearest: {}{}", what, shortfalls, margin);
   }
   throw no_fit("{}", what);
 }
@@ -389,14 +386,8 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
     check_time(found.score, sequence, options);
     return plan;
   }
-  std::string message;
-  for (int tier = 0; tier < kTierCount; ++tier) {
-    const int64_t needed = found.score.bytes[tier], limit = evaluator.limits()[tier];
-    if (needed <= limit) continue;
-    message +=
-        (message.empty() ? "" : "; ") + describe_shortfall(static_cast<Tier>(tier), needed, limit);
-  }
-  throw no_fit("{}{}", message, margin_text(options));
+  throw no_fit("{}{}", describe_shortfalls(found.score.bytes, evaluator.limits()),
+               margin_text(options));
 }
 
 }  // namespace longspan
