@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 #include <tuple>
 
 #include "planner/schedule/families/lists.h"
@@ -18,6 +19,85 @@ Slot slot_of(int pass) { return pass < kInputDown ? kForward : pass < kWeight ? 
 struct Placed {
   int32_t slot, rank, pass, number;  // the number-th pass of its kind on the rank
   auto operator<=>(const Placed&) const = default;
+};
+
+// The n-th least of both. REQUIRES: both are sorted, and have more than n in all.
+int32_t nth(const std::vector<int32_t>& a, const std::vector<int32_t>& b, int32_t n) {
+  const auto size_a = static_cast<int32_t>(a.size()), size_b = static_cast<int32_t>(b.size());
+  // How many of the n least are of `a`.
+  int32_t of_a = std::max(0, n - size_b), most = std::min(n, size_a);
+  while (of_a < most) {
+    const int32_t middle = of_a + (most - of_a) / 2;
+    if (a[middle] < b[n - middle - 1]) {
+      of_a = middle + 1;
+    } else {
+      most = middle;
+    }
+  }
+  const int32_t of_b = n - of_a;
+  if (of_a == size_a) return b[of_b];
+  if (of_b == size_b) return a[of_a];
+  return std::min(a[of_a], b[of_b]);
+}
+
+// The slots of a rank, with how many microbatches are alive behind each.
+class Line {
+ public:
+  /// Without `with_weights` the weights have no slots yet: free ones are taken for them.
+  Line(std::vector<Slot> slots, bool with_weights)
+      : slots_(std::move(slots)), with_weights_(with_weights), held_(slots_.size()) {
+    Held held;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      advance(held, slots_[i]);
+      most_ = std::max(most_, held.alive);
+      held_[i] = held;
+    }
+  }
+
+  int32_t most_alive() const { return most_; }
+
+  /// Moves a pass to an earlier slot, if that is free and no more than `most` are alive then.
+  bool move(int32_t from, int32_t to, int32_t most) {
+    if (slots_[to] != kFree) return false;
+    std::swap(slots_[to], slots_[from]);
+    Held held = to > 0 ? held_[to - 1] : Held{};
+    moved_.clear();
+    // Behind both, as soon as what is held is what it was, nothing changes.
+    for (auto slot = static_cast<size_t>(to); slot < slots_.size(); ++slot) {
+      advance(held, slots_[slot]);
+      if (held.alive > most) {
+        std::swap(slots_[to], slots_[from]);
+        return false;
+      }
+      if (slot >= static_cast<size_t>(from) && held == held_[slot]) break;
+      moved_.push_back(held);
+    }
+    std::copy(moved_.begin(), moved_.end(), held_.begin() + to);
+    return true;
+  }
+
+ private:
+  struct Held {
+    int32_t alive = 0, due = 0;  // microbatches; weights that have no slot yet
+    bool operator==(const Held&) const = default;
+  };
+  void advance(Held& held, Slot slot) const {
+    if (slot == kForward) {
+      ++held.alive;
+    } else if (slot == kInput) {
+      ++held.due;
+    } else if (slot == kWeights) {
+      --held.alive;
+    } else if (!with_weights_ && held.due > 0) {
+      --held.due;
+      --held.alive;
+    }
+  }
+
+  std::vector<Slot> slots_;
+  bool with_weights_;
+  std::vector<Held> held_, moved_;
+  int32_t most_ = 0;
 };
 
 // By rank and pass, slots in order of microbatches.
@@ -88,13 +168,21 @@ class Repeated {
     return placed;
   }
 
+  // In order of slots, ranks and passes: sorted by counting, as there are few slots.
   std::vector<Placed> all_passes() const {
-    std::vector<Placed> all;
+    std::vector<Placed> by_rank;
     for (int32_t rank = 0; rank < ranks_; ++rank) {
       const std::vector<Placed> own = passes_of(rank);
-      all.insert(all.end(), own.begin(), own.end());
+      by_rank.insert(by_rank.end(), own.begin(), own.end());
     }
-    std::sort(all.begin(), all.end());
+    std::vector<size_t> first(1, 0);
+    for (const Placed& p : by_rank) {
+      if (first.size() < static_cast<size_t>(p.slot) + 2) first.resize(p.slot + 2, 0);
+      ++first[p.slot + 1];
+    }
+    std::partial_sum(first.begin(), first.end(), first.begin());
+    std::vector<Placed> all(by_rank.size());
+    for (const Placed& p : by_rank) all[first[p.slot]++] = p;
     return all;
   }
 
@@ -130,24 +218,6 @@ class Repeated {
     for (auto& passes : slots_) passes[kWeight].clear();
   }
 
-  // The most microbatches that are alive at once. Where weights have no slots yet, free ones do.
-  static int32_t peak(const std::vector<Slot>& line, bool with_weights) {
-    int32_t alive = 0, most = 0, due = 0;
-    for (const Slot slot : line) {
-      if (slot == kForward) {
-        most = std::max(most, ++alive);
-      } else if (slot == kInput) {
-        ++due;
-      } else if (slot == kWeights) {
-        --alive;
-      } else if (!with_weights && due > 0) {
-        --due;
-        --alive;
-      }
-    }
-    return most;
-  }
-
   // The first slot that the pass may be in, behind all that it follows.
   int32_t earliest(const Placed& p) const {
     int32_t after = -1;
@@ -157,11 +227,8 @@ class Repeated {
     };
     if (p.number > 0) behind(p.rank, p.pass, p.number - 1);
     if (p.pass == kWeight) {
-      std::vector<int32_t> inputs(slots_[p.rank][kInputDown]);
-      const std::vector<int32_t>& up = slots_[p.rank][kInputUp];
-      inputs.insert(inputs.end(), up.begin(), up.end());
-      std::nth_element(inputs.begin(), inputs.begin() + p.number, inputs.end());
-      return std::max(after, inputs[p.number]) + 1;
+      const int32_t input = nth(slots_[p.rank][kInputDown], slots_[p.rank][kInputUp], p.number);
+      return std::max(after, input) + 1;
     }
     const bool down = p.pass == kForwardDown || p.pass == kInputDown;
     behind(down ? p.rank - 1 : p.rank + 1, p.pass, p.number);
@@ -172,11 +239,11 @@ class Repeated {
   // Passes before the first backward is through, with weights only, and those after the last
   // forward has begun; what is in between repeats and stays.
   void move_to_earlier_slots(bool with_weights) {
-    std::vector<std::vector<Slot>> lines;
+    std::vector<Line> lines;
     int32_t most = 0;
     for (int32_t rank = 0; rank < ranks_; ++rank) {
-      lines.push_back(line_of(rank));
-      most = std::max(most, peak(lines.back(), with_weights));
+      lines.emplace_back(line_of(rank), with_weights);
+      most = std::max(most, lines.back().most_alive());
     }
     enum { kBefore, kSteady, kAfter } phase = kBefore;
     for (const Placed& p : all_passes()) {
@@ -186,16 +253,9 @@ class Repeated {
         phase = kAfter;
       }
       if (stays) continue;
-      std::vector<Slot>& line = lines[p.rank];
-      line[p.slot] = kFree;
+      Line& line = lines[p.rank];
       int32_t slot = earliest(p);
-      for (; slot < p.slot; ++slot) {
-        if (line[slot] != kFree) continue;
-        line[slot] = slot_of(p.pass);
-        if (peak(line, with_weights) <= most) break;
-        line[slot] = kFree;
-      }
-      line[slot] = slot_of(p.pass);
+      while (slot < p.slot && !line.move(p.slot, slot, most)) ++slot;
       slots_[p.rank][p.pass][p.number] = slot;
     }
   }

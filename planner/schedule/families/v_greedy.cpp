@@ -54,18 +54,18 @@ class Greedy {
   // None where memory is too little, or once the cost cannot be below `worth` (0: any).
   std::optional<Schedule> run() {
     const int64_t all = int64_t{6} * count() * request_.micro_batches;
+    std::vector<double> decisions;
+    for (int32_t i = 0; i < count(); ++i) decisions.push_back(decision(i));
     for (int64_t done = 0; done < all; ++done) {
-      int32_t next = -1;
-      double soonest = kNever;
-      for (int32_t i = 0; i < count(); ++i) {
-        const double time = decision(i);
-        if (time >= soonest) continue;
-        soonest = time;
-        next = i;
-      }
-      if (next < 0) return std::nullopt;
-      ranks_[next].free = soonest;
+      const auto soonest = std::min_element(decisions.begin(), decisions.end());
+      if (*soonest == kNever) return std::nullopt;
+      const auto next = static_cast<int32_t>(soonest - decisions.begin());
+      ranks_[next].free = *soonest;
       put(next, choose(next));
+      // A pass changes what its own rank and the two beside it may decide.
+      for (int32_t i = std::max(0, next - 1); i <= std::min(next + 1, count() - 1); ++i) {
+        decisions[i] = decision(i);
+      }
       if (worth_ > 0 && least_span(ranks_[next]) >= worth_) return std::nullopt;
     }
     return std::move(schedule_);
