@@ -4,15 +4,13 @@
 #include <array>
 #include <bit>
 #include <limits>
-#include <map>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/units.h"
 #include "planner/evaluate/bytes_ratio.h"
-#include "planner/pipeline/stage_programs.h"
 #include "planner/program/ops_estimate.h"
+#include "planner/search/lean_layouts.h"
 #include "planner/strategy/validity.h"
 
 namespace longspan {
@@ -242,36 +240,12 @@ class Longest {
       const bool second = kind(p) == 0 && !p.has_pipeline() && p.data <= fewest_flat;
       return left_out ? first || !second : !first;
     });
-    // By stages, slices and grid: the schedule with least in flight, of those that recompute and of
-    // those that cannot; of several one that cuts the vocabulary.
-    std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool>,
-             std::pair<double, RankLayout>>
-        least;
     std::vector<FrameShape> shapes;
-    const auto add = [&](const RankLayout& layout) {
+    for (const RankLayout& layout : lean_layouts(evaluator_, layouts)) {
       for (FrameShape& shape : shapes_of(model_, layout, wanted_.most, options_, /*lean=*/true)) {
         shapes.push_back(std::move(shape));
       }
-    };
-    for (const RankLayout& layout : layouts) {
-      const Parallel& p = layout.parallel;
-      if (!p.has_pipeline()) {
-        add(layout);
-        continue;
-      }
-      const std::optional<Evaluator::InFlight> held = evaluator_.in_flight(p, layout.micro_batches);
-      if (!held) continue;
-      const auto [it, fresh] = least.try_emplace(
-          {p.pipeline.stages, p.pipeline.slices, p.tensor, p.ring, p.ulysses, held->splits},
-          held->microbatches, layout);
-      const auto& [least_held, other] = it->second;
-      const bool cuts = cuts_vocabulary(p.pipeline) && !cuts_vocabulary(other.parallel.pipeline);
-      if (!fresh &&
-          (held->microbatches < least_held || (held->microbatches == least_held && cuts))) {
-        it->second = {held->microbatches, layout};
-      }
     }
-    for (const auto& [key, entry] : least) add(entry.second);
     // reach() tries numbers of chunks in between.
     std::erase_if(shapes, [](const FrameShape& shape) {
       const bool ring = shape.layout.parallel.ring > 1;
@@ -544,7 +518,7 @@ class Longest {
   const LongestWanted& wanted_;
   std::vector<Bounded> bounds_;
   LongestFound found_;
-  TimeLimits time_;            // those that are in force
+  TimeLimits time_;  // those that are in force
   double least_short_ = kInfinity;
   bool none_in_time_ = false;  // no frame can have the length that was looked for last
   FrameShape shape_;           // of what was found

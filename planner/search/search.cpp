@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -9,6 +10,7 @@
 #include "planner/search/answer.h"
 #include "planner/search/best_first.h"
 #include "planner/search/front.h"
+#include "planner/search/lean_layouts.h"
 #include "planner/search/longest.h"
 #include "planner/search/pipeline_space.h"
 #include "planner/search/preset_plans.h"
@@ -19,14 +21,14 @@ namespace {
 
 constexpr double kFrontSlack = 0.02;  // a line of the front that saves less is not worth one
 // Ops of the programs that the ends of the front are looked for among.
-constexpr int64_t kEndOps = 200'000;
+constexpr int64_t kEndOps = 500'000;
 constexpr Effort kEndEffort = {.evaluations = 60,
                                .refinements = 200,
                                .refinement_work = 5'000'000,
                                .starts = 1,
                                .exact = 8,
                                .attempts = 3,
-                               .exact_ops = 1'500'000};
+                               .exact_ops = 800'000};
 constexpr Effort kRivalEffort = {
     .evaluations = 40, .refinements = 0, .exact = 4, .attempts = 3, .mended = 0};
 constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
@@ -35,8 +37,12 @@ constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 4
 // The least memory is looked for again where it is this much above what is known not to do.
 constexpr double kNearBound = 0.8;
 constexpr int kSqueezes = 5;
-constexpr Effort kSqueezeEffort = {
-    .evaluations = 60, .work = 12'000'000, .refinements = 0, .exact = 8, .attempts = 3};
+constexpr Effort kSqueezeEffort = {.evaluations = 60,
+                                   .work = 12'000'000,
+                                   .refinements = 0,
+                                   .exact = 8,
+                                   .attempts = 3,
+                                   .exact_ops = 3'000'000};
 
 Goal goal_of(Objective objective) {
   if (objective == Objective::memory) return Goal::least_device;
@@ -72,6 +78,7 @@ class Search {
   SearchResult run() {
     const Goal goal = goal_of(options_.objective);
     Found found = goal == Goal::fastest ? fastest() : least(goal);
+    if (goal != Goal::fastest) found.bound = std::min(found.bound, bound_of_larger(goal));
     if (!found.best) {
       if (std::none_of(frames().begin(), frames().end(),
                        [&](const Candidate& c) { return evaluator_.possible(c); })) {
@@ -147,21 +154,45 @@ class Search {
     return larger.best || larger.nearest ? larger : found;
   }
   Found least(Goal goal) {
-    // A pipeline is looked at for its memory where it is asked for.
-    const std::vector<Candidate> lean = frames_of(model_, hw_, sequence_, space_, {true, kEndOps});
-    std::vector<Candidate> flat = lean;
-    if (options_.parallel.admits_flat()) {
-      std::erase_if(flat, [](const Candidate& c) { return c.strategy.parallel.has_pipeline(); });
-    }
-    const std::vector<Candidate>& frames = flat.empty() ? lean : flat;
     Found found =
-        best_first(evaluator_, margin_, frames, space_, wanted(goal), kEndEffort, progress_);
-    squeeze(found, frames, goal);
+        best_first(evaluator_, margin_, lean_frames(), space_, wanted(goal), kEndEffort, progress_);
+    squeeze(found, goal);
     return found;
+  }
+  const std::vector<Candidate>& lean_frames() {
+    if (lean_frames_.empty()) lean_frames_ = lean_frames_of(kEndOps);
+    return lean_frames_;
+  }
+  // Frames that the least memory is looked for among. A stage's ranks hold least where they share a
+  // sequence rather than train one each.
+  std::vector<Candidate> lean_frames_of(int64_t most_ops) {
+    std::vector<RankLayout> layouts = layouts_of(model_, hw_, space_);
+    int64_t fewest = INT64_MAX;
+    for (const RankLayout& layout : layouts) {
+      if (layout.parallel.has_pipeline()) fewest = std::min(fewest, layout.parallel.data);
+    }
+    std::erase_if(layouts, [&](const RankLayout& layout) {
+      return layout.parallel.has_pipeline() && layout.parallel.data > fewest;
+    });
+    return frames_of(model_, lean_layouts(evaluator_, layouts), sequence_, space_,
+                     {true, most_ops});
+  }
+  // The least that programs which are too large for that search may hold.
+  double bound_of_larger(Goal goal) {
+    const Wanted least = wanted(goal);
+    const DemandOf rows = least.time.any() ? DemandOf::all : DemandOf::bytes;
+    double bound = std::numeric_limits<double>::infinity();
+    for (const Candidate& c : lean_frames_of(kMostPricedOps)) {
+      if (ops_estimate(evaluator_.request(c)) <= kEndOps || !evaluator_.possible(c)) continue;
+      const Mixture m = FrameChoice(evaluator_, c, space_, rows).bound(goal, least.most_seconds(c));
+      if (m.overflow > 0 && m.optimal) continue;
+      bound = std::min(bound, m.optimal ? m.objective : 0);
+    }
+    return bound;
   }
   // Where bounds promise much less: whether anything fits into less is found more easily than the
   // least itself, because what misses is turned knob by knob until it fits.
-  void squeeze(Found& found, const std::vector<Candidate>& frames, Goal goal) {
+  void squeeze(Found& found, Goal goal) {
     const int tier = static_cast<int>(goal == Goal::least_host ? Tier::host : Tier::device);
     if (found.bound >= 1) return;  // nothing can fit
     const TierBytes limits = evaluator_.limits();
@@ -173,7 +204,7 @@ class Search {
       TierBytes less = limits;
       less[tier] = looks == 0 ? bound + bound / 64 + 1 : missed + (least - missed) / 2;
       evaluator_.set_limits(less);
-      const Found any = any_of(frames, kSqueezeEffort);
+      const Found any = any_of(lean_frames(), kSqueezeEffort);
       if (any.best) {
         found.best = any.best;
         found.fitting.push_back(*any.best);
@@ -303,6 +334,7 @@ class Search {
       if (end == goal) continue;
       // Begun anew, so that it is what is found where that end alone is asked for.
       Search anew(model_, hw_, sequence_, options_, progress_);
+      if (end != Goal::fastest) anew.lean_frames_ = lean_frames();
       const Found other = end == Goal::fastest ? anew.fastest() : anew.least(end);
       if (!other.best) continue;
       all.push_back(*other.best);
@@ -361,7 +393,8 @@ class Search {
   Evaluator evaluator_;
   MemoryMargin margin_;
   const ModelSpec& model_;
-  std::vector<Candidate> frames_;  // of moderate programs, once they are asked for
+  // Once they are asked for: those of moderate programs, and those that hold least.
+  std::vector<Candidate> frames_, lean_frames_;
 };
 
 }  // namespace

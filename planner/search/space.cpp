@@ -362,10 +362,16 @@ FrameShape shape_of(const Candidate& c, const SpaceOptions& options) {
 std::vector<Candidate> frames_of(const ModelSpec& model, const HardwareProfile& hw,
                                  int64_t sequence, const SpaceOptions& options,
                                  const FrameFilter& filter) {
+  return frames_of(model, layouts_of(model, hw, options), sequence, options, filter);
+}
+
+std::vector<Candidate> frames_of(const ModelSpec& model, const std::vector<RankLayout>& layouts,
+                                 int64_t sequence, const SpaceOptions& options,
+                                 const FrameFilter& filter) {
   std::vector<Candidate> frames;
   StepRequest request;
   request.model = model;
-  for (const RankLayout& layout : layouts_of(model, hw, options)) {
+  for (const RankLayout& layout : layouts) {
     for (const FrameShape& shape : shapes_of(model, layout, sequence, options, filter.lean)) {
       std::optional<Candidate> frame = frame_of(shape, sequence, options);
       if (!frame || !is_valid(frame->strategy, model, frame->sequence)) continue;

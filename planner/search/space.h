@@ -105,7 +105,11 @@ struct FrameFilter {
   int64_t most_ops = 0;  ///< of a step's program, about (program/ops_estimate.h)
 };
 
-/// All frames of all layouts for a length. Throws as layouts_of().
+/// All frames of these layouts for a length.
+std::vector<Candidate> frames_of(const ModelSpec& model, const std::vector<RankLayout>& layouts,
+                                 int64_t sequence, const SpaceOptions& options,
+                                 const FrameFilter& filter);
+/// The same of all layouts. Throws as layouts_of().
 std::vector<Candidate> frames_of(const ModelSpec& model, const HardwareProfile& hw,
                                  int64_t sequence, const SpaceOptions& options,
                                  const FrameFilter& filter);

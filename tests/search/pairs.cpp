@@ -198,6 +198,25 @@ Outcome ends_of_the_front(const Pair& pair, Asking& ask) {
   return {Verdict::agree, ""};
 }
 
+// Less than the least by more than the answer's gap is refused.
+Outcome really_the_least(const Pair& pair, Asking& ask) {
+  const Reply leanest = ask(pair.first);
+  if (!leanest.plan || !leanest.gap || *leanest.gap >= 1) return nothing();
+  const bool host = pair.first.objective == Objective::host_memory;
+  const int64_t least = leanest.plan->predicted.peak_bytes[host ? 1 : 0];
+  constexpr int64_t kHardlyAny = 64 << 20;
+  if (least < kHardlyAny) return nothing();
+  constexpr double kApart = 0.98;
+  const auto less = static_cast<int64_t>(kApart * (1 - *leanest.gap) * static_cast<double>(least));
+  Question q = pair.first;
+  q.objective = Objective::throughput;
+  const double reserved = leanest.plan->hardware.device.reserved_bytes.value;
+  (host ? q.host_memory : q.device_memory) =
+      fmt::format("{}B", less + (host ? 0 : static_cast<int64_t>(reserved)));
+  return agree_if(!ask(q).plan, fmt::format("the least is {}, by its gap never {}, which is enough",
+                                            format_bytes(least), format_bytes(less)));
+}
+
 Outcome same_when_measured(const Pair& pair, Asking& ask) {
   const Reply reply = ask(pair.first);
   if (!reply.plan) return nothing();
@@ -222,7 +241,7 @@ const std::map<std::string, Check>& checks() {
       {"gpus", second_no_slower},   {"objective", least_memory}, {"false-no", both_or_none},
       {"holes", no_hole},           {"longer", no_shorter},      {"reach", no_shorter},
       {"border", at_the_border},    {"fewest", the_fewest},      {"front", ends_of_the_front},
-      {"same", same_when_measured}, {"within", longest_in_time}};
+      {"same", same_when_measured}, {"within", longest_in_time}, {"least", really_the_least}};
   return all;
 }
 
@@ -239,7 +258,7 @@ const std::vector<std::string>& pair_kinds() {
 
 bool has_second(const std::string& kind) {
   return kind != "border" && kind != "fewest" && kind != "front" && kind != "same" &&
-         kind != "within";
+         kind != "within" && kind != "least";
 }
 
 Finding check(const Pair& pair) {

@@ -15,6 +15,7 @@
 //              long as what it finds where that time is the limit
 //   fewest     what --min-gpus-for names is the fewest: fewer do not plan
 //   front      the ends of the front are the fastest and the leanest that there are
+//   least      nothing plans with less memory than the least that is named, less its gap
 //   same       the answer's plan, measured the exact way, is what the answer says
 //
 // Pure functions of their arguments; see ask() for times.
@@ -32,8 +33,8 @@ namespace longspan::testing {
 struct Pair {
   std::string kind;
   Question first;
-  Question second;  // of border, fewest, front, same and within there is none: it follows from the
-                    // answer
+  Question second;  // of border, fewest, front, least, same and within there is none: it follows
+                    // from the answer
 };
 
 const std::vector<std::string>& pair_kinds();

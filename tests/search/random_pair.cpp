@@ -209,6 +209,8 @@ Pair random_pair(const std::string& kind, uint64_t seed, Scale scale) {
     if (kind == "within") first.max_step_time.clear();
   } else if (kind == "fewest") {
     first.fewest = true;
+  } else if (kind == "least") {
+    first.objective = random() % 2 == 0 ? Objective::host_memory : Objective::memory;
   }
   return pair;
 }

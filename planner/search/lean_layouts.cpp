@@ -1,0 +1,38 @@
+#include "planner/search/lean_layouts.h"
+
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "planner/pipeline/stage_programs.h"
+
+namespace longspan {
+
+std::vector<RankLayout> lean_layouts(Evaluator& evaluator, const std::vector<RankLayout>& all) {
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
+  std::map<Key, std::pair<double, RankLayout>> least;
+  std::vector<RankLayout> lean;
+  for (const RankLayout& layout : all) {
+    const Parallel& p = layout.parallel;
+    if (!p.has_pipeline()) {
+      lean.push_back(layout);
+      continue;
+    }
+    const std::optional<Evaluator::InFlight> held = evaluator.in_flight(p, layout.micro_batches);
+    if (!held) continue;
+    const Key key = {p.pipeline.stages, p.pipeline.slices, p.data, p.tensor, p.ring,
+                     p.ulysses,         held->splits};
+    const auto [it, fresh] = least.try_emplace(key, held->microbatches, layout);
+    if (fresh) continue;
+    auto& [least_held, other] = it->second;
+    const bool cuts = cuts_vocabulary(p.pipeline) && !cuts_vocabulary(other.parallel.pipeline);
+    if (held->microbatches < least_held || (held->microbatches == least_held && cuts)) {
+      it->second = {held->microbatches, layout};
+    }
+  }
+  for (const auto& [key, entry] : least) lean.push_back(entry.second);
+  return lean;
+}
+
+}  // namespace longspan
