@@ -339,15 +339,16 @@ class Search {
       if (!other.best) continue;
       all.push_back(*other.best);
       if (end == Goal::fastest) points.push_back(*other.best);
-      for (const Scored& s : anew.some_of(other)) all.push_back(s);
+      for (const Scored& s : anew.some_packed_of(other)) all.push_back(s);
     }
     for (const Goal end : {Goal::least_host, Goal::least_device}) {
       const auto own = [&](const Scored& s) {
         return measure_of(end, s.score, evaluator_.limits());
       };
-      points.push_back(
+      const Scored& least =
           *std::min_element(all.begin(), all.end(),
-                            [&](const Scored& x, const Scored& y) { return own(x) < own(y); }));
+                            [&](const Scored& x, const Scored& y) { return own(x) < own(y); });
+      points.push_back(measured(least));
     }
     const size_t ends = points.size();
     points.insert(points.end(), between.begin(), between.end());
@@ -360,15 +361,32 @@ class Search {
     return non_dominated_of(points);
   }
 
-  // Some plans of the Pareto front of what a search saw to fit, spread evenly and laid out.
-  std::vector<Scored> some_of(const Found& found) {
+  // Some plans of the Pareto front of what a search saw to fit, spread evenly.
+  std::vector<Scored> spread_of(const Found& found) const {
     const std::vector<Scored> best = non_dominated_of(found.fitting);
     const size_t lines = options_.front_lines > 3 ? options_.front_lines - 3 : 0;
     std::vector<Scored> some;
     for (size_t i = 0; i < std::min(lines, best.size()); ++i) {
-      Scored s = best[i * best.size() / lines];
-      if (!s.exact) s = {s.candidate, evaluator_.exact(s.candidate), true};
-      if (s.score.overflow == 0) some.push_back(s);
+      some.push_back(best[i * best.size() / lines]);
+    }
+    return some;
+  }
+  Scored measured(const Scored& s) {
+    return s.exact ? s : Scored{s.candidate, evaluator_.exact(s.candidate), true};
+  }
+  // The same, laid out and simulated, and laid out alone: for an end of the front time is needed
+  // only where it is shown.
+  std::vector<Scored> some_of(const Found& found) {
+    std::vector<Scored> some;
+    for (const Scored& s : spread_of(found)) some.push_back(measured(s));
+    std::erase_if(some, [](const Scored& s) { return s.score.overflow > 0; });
+    return some;
+  }
+  std::vector<Scored> some_packed_of(const Found& found) {
+    std::vector<Scored> some;
+    for (Scored s : spread_of(found)) {
+      if (!s.exact) s.score.bytes = evaluator_.arenas(s.candidate);
+      if (evaluator_.overflow(s.score.bytes) == 0) some.push_back(s);
     }
     return some;
   }
