@@ -259,8 +259,8 @@ class Search {
     }
   }
 
-  // Something was found to fit: the fastest from there. Of a program that is no moderate one, the
-  // fastest of its layout and its chunk.
+  // The fastest, from a plan that was found to fit. If its program is larger than moderate, only
+  // its layout and its chunk are searched.
   Found faster_of(Found any) {
     const Candidate& c = any.best->candidate;
     const bool is_moderate = ops_estimate(evaluator_.request(c)) <= kModerateOps;
