@@ -225,9 +225,8 @@ double Sampler::seconds_of(const Sample& sample) const {
         });
     return least.seconds > kLeastPart * least.whole ? least.seconds : 0;
   }
-  const bool choose = is_quiet && !undisturbed.empty();
-  const double middle = median(choose ? undisturbed : seconds);
-  return middle > kLeastPart * median(choose ? undisturbed_wholes : wholes) ? middle : 0;
+  const double middle = median(is_quiet ? undisturbed : seconds);
+  return middle > kLeastPart * median(is_quiet ? undisturbed_wholes : wholes) ? middle : 0;
 }
 
 std::map<std::string, RateTable> Sampler::tables() const {
