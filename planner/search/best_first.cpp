@@ -1,6 +1,7 @@
 #include "planner/search/best_first.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <map>
 #include <set>
@@ -45,7 +46,9 @@ constexpr double kMuchToGain = 0.10;
 constexpr double kLeastEffort = 0.1, kMostEffort = 4;  // the most within limits on time
 constexpr double kLastEffort = 1.5;                    // where all that fitted turned out too large
 constexpr double kUnseenEffort = 0.25;                 // for meshes of ranks not looked at so far
-constexpr size_t kFewMeshes = 48;                      // where that reaches all of them
+constexpr double kSeemed = 0.002;                      // slower, by exact time, than it seemed
+constexpr int kAgain = 3;
+constexpr size_t kFewMeshes = 48;  // where that reaches all of them
 
 // What is known of a frame.
 struct FrameState {
@@ -58,13 +61,15 @@ struct FrameState {
 class BestFirst {
  public:
   BestFirst(Evaluator& evaluator, MemoryMargin& margin, const std::vector<Candidate>& frames,
-            const SpaceOptions& options, const Wanted& wanted, const Effort& effort)
+            const SpaceOptions& options, const Wanted& wanted, const Effort& effort,
+            const Progress& progress)
       : evaluator_(evaluator),
         frames_(frames),
         options_(options),
         wanted_(wanted),
         ranking_(evaluator, wanted),
         effort_(effort),
+        progress_(progress),
         early_ops_(effort.exact_ops / 4),
         ops_(wanted.goal == Goal::fastest ? effort.exact_ops * 3 / 4 : effort.exact_ops),
         first_work_(evaluator.work()),
@@ -72,7 +77,7 @@ class BestFirst {
         queue_(frames, wanted.goal),
         margin_(margin) {}
 
-  Found run(const Progress& progress) {
+  Found run() {
     if (wanted_.start) {
       begin_with(*wanted_.start);
       if (wanted_.first && !seen_.empty()) {
@@ -82,28 +87,17 @@ class BestFirst {
       first_work_ = evaluator_.work();
     }
     enqueue();
-    double share = 1;
-    for (int64_t steps = 0; !queue_.empty(); ++steps) {
-      if (steps % 64 == 0 || seen_.empty() || share > 1) share = share_of_effort();
-      if (is_spent(share)) break;
-      if (progress && steps % 64 == 0) progress(estimated_, effort_.evaluations);
-      if (wanted_.first && !seen_.empty()) {
-        int looks = effort_.exact;
-        verify(looks);
-        if (found_.best) return finish();
-        if (queue_.empty()) break;  // verifying visits, too
-      }
-      visit(queue_.pop());
-    }
-    if (wanted_.goal == Goal::fastest) {
-      if (!wanted_.first && !seen_.empty()) visit_unseen(share_of_effort());
-      mend_leaders();
-    } else {
-      verify_each_kind();
-    }
+    if (explore()) return finish();
+    if (wanted_.goal != Goal::fastest) verify_each_kind();
     if (seen_.empty()) mend_nearest();
     int looks = effort_.exact;
     verify(looks);
+    // A leader that was not as fast as it seemed ruled out too much.
+    for (int again = 0; again < kAgain && is_slower_than_seemed(); ++again) {
+      incumbent_ = weighed(found_.best->score);
+      explore();
+      verify(looks);
+    }
     if (found_.best && !wanted_.first && effort_.refinements > 0) refine();
     return finish();
   }
@@ -115,6 +109,32 @@ class BestFirst {
     bool dropped = false;  // fits by its live bytes, but hardly when it is packed
   };
 
+  // Looks at what waits, as long as it is worth it. Whether the first that fits was asked for, and
+  // found.
+  bool explore() {
+    double share = 1;
+    for (int64_t steps = 0; !queue_.empty(); ++steps) {
+      if (steps % 64 == 0 || seen_.empty() || share > 1) share = share_of_effort();
+      if (is_spent(share)) break;
+      if (progress_ && steps % 64 == 0) progress_(estimated_, effort_.evaluations);
+      if (wanted_.first && !seen_.empty()) {
+        int looks = effort_.exact;
+        verify(looks);
+        if (found_.best) return true;
+        if (queue_.empty()) break;  // verifying visits, too
+      }
+      visit(queue_.pop());
+    }
+    if (wanted_.goal == Goal::fastest) {
+      if (!wanted_.first && !seen_.empty()) visit_unseen(share_of_effort());
+      mend_leaders();
+    }
+    return false;
+  }
+  bool is_slower_than_seemed() const {
+    return wanted_.goal == Goal::fastest && !wanted_.first && found_.best &&
+           incumbent_ < weighed(found_.best->score) * (1 - kSeemed);
+  }
   // As it is, or turned until it fits.
   void begin_with(const Candidate& c) {
     Waiting from;
@@ -225,7 +245,7 @@ class BestFirst {
   }
 
   // What is expected of a mesh of ranks may be too much. Every one that bounds leave hope for is
-  // looked at, so that none is faster where the question asks for it alone.
+  // looked at some times, so that none is faster where the question asks for it alone.
   void visit_unseen(double share) {
     if (queue_.unseen() > kFewMeshes) return;
     const auto part = [&](int64_t of) {
@@ -592,77 +612,116 @@ class BestFirst {
     return groups && chunks < 2.1 && chunks > 0.48 ? kAlike : kSameLayout;
   }
 
-  // What is refined: the best, the best of other layouts, the best of other kinds, and of the kind
-  // that most was expected of. What leads may not be what can be improved most.
-  std::vector<Scored> starts() {
-    std::vector<Scored> starts = {*found_.best};
-    std::set<Kind> kinds = {kind_of(frames_[from_of(found_.best->candidate).frame])};
-    const auto take = [&](const Seen* s) {
-      if (s == nullptr) return;
-      starts.push_back(s->scored);
-      kinds.insert(kind_of(frames_[s->from.frame]));
-    };
-    const double near = kNear * weighed(found_.best->score);
-    const auto measure = [&](const Seen& s) { return likely(s); };
-    const auto expected = [&](const Seen& s) { return std::pair(s.from.expected, measure(s)); };
-    const auto new_kind = [&](const Seen& s) {
-      return !kinds.contains(kind_of(frames_[s.from.frame]));
-    };
-    // As many as can be refined for some rounds each.
+  // As many as can be refined for some rounds each.
+  size_t affordable_starts() const {
     const double of_estimate =
         static_cast<double>(evaluator_.work() - first_work_) / static_cast<double>(estimated_ + 1);
     const double affordable =
         static_cast<double>(effort_.refinement_work) / (2 * kStartEstimates * of_estimate + 1);
-    const size_t most = std::min(static_cast<size_t>(effort_.starts),
-                                 std::max(kFinalists, static_cast<size_t>(affordable)));
-    const auto more = [&] { return starts.size() < most; };
-    if (most > kFinalists) take(least_seen(expected, new_kind));
-    // The best of each kind, those last that are like others: also where nothing of the kind before
-    // can be laid out.
-    const auto order = [&](const Seen& s) {
-      double likeness = 1;
-      for (const Scored& start : starts) {
-        likeness = std::max(likeness, likeness_of(start.candidate, s.scored.candidate));
+    return std::min(static_cast<size_t>(effort_.starts),
+                    std::max(kFinalists, static_cast<size_t>(affordable)));
+  }
+  struct Start {
+    Scored scored;
+    bool settled = false;  // nothing helps, or nothing was found to
+  };
+  // What is refined: the best, the best of other layouts, the best of other kinds, and of the kind
+  // that most was expected of. What leads may not be what can be improved most.
+  std::deque<Start> starts() {
+    std::deque<Start> starts = {{*found_.best}};
+    started_ = {kind_of(frames_[from_of(found_.best->candidate).frame])};
+    const size_t most = affordable_starts();
+    if (most > kFinalists) {
+      const auto expected = [&](const Seen& s) { return std::pair(s.from.expected, likely(s)); };
+      const auto new_kind = [&](const Seen& s) {
+        return !started_.contains(kind_of(frames_[s.from.frame]));
+      };
+      if (const Seen* s = least_seen(expected, new_kind)) {
+        starts.push_back({s->scored});
+        started_.insert(kind_of(frames_[s->from.frame]));
       }
-      return likeness * measure(s);
-    };
-    const auto is_near = [&](const Seen& s) { return measure(s) < near && new_kind(s); };
-    for (const Seen* s; more() && (s = least_of(order, is_near)) != nullptr;) {
-      const Kind kind = kind_of(frames_[s->from.frame]);
-      take(least_seen(
-          measure, [&](const Seen& other) { return kind_of(frames_[other.from.frame]) == kind; }));
-      kinds.insert(kind);
+    }
+    while (starts.size() < most && add_start(starts)) {
     }
     return starts;
   }
+  // The best of a kind that is not among them, those last that are like others. Whether there is
+  // one that is near the best.
+  bool add_start(std::deque<Start>& starts) {
+    const double near = kNear * weighed(found_.best->score);
+    const auto order = [&](const Seen& s) {
+      double likeness = 1;
+      for (const Start& start : starts) {
+        likeness = std::max(likeness, likeness_of(start.scored.candidate, s.scored.candidate));
+      }
+      return likeness * likely(s);
+    };
+    const auto is_near = [&](const Seen& s) {
+      return likely(s) < near && !started_.contains(kind_of(frames_[s.from.frame]));
+    };
+    // Nothing of a kind may be laid out to fit: then the next is taken.
+    while (const Seen* s = least_of(order, is_near)) {
+      const Kind kind = kind_of(frames_[s->from.frame]);
+      started_.insert(kind);
+      const auto measure = [&](const Seen& seen) { return likely(seen); };
+      s = least_seen(measure,
+                     [&](const Seen& seen) { return kind_of(frames_[seen.from.frame]) == kind; });
+      if (s == nullptr) continue;
+      starts.push_back({s->scored});
+      return true;
+    }
+    return false;
+  }
 
-  // Half of the effort goes to all starts alike, the other half to those that came out best.
+  // Half of the effort goes to all starts alike, the other half to those that came out best. Where
+  // nothing helps these any more, the others take their place.
   void refine() {
-    std::vector<Scored> all = starts();
+    std::deque<Start> all = starts();
+    const size_t count = all.size();
     const double share = share_of_effort();
-    refine_each(all, share);
-    std::stable_sort(all.begin(), all.end(), [&](const Scored& a, const Scored& b) {
-      return weighed(a.score) < weighed(b.score);
-    });
-    if (all.size() > kFinalists) all.resize(kFinalists);
-    refine_each(all, share);
-    for (const Scored& s : all) {
-      if (weighed(s.score) < weighed(found_.best->score)) found_.best = s;
+    const int64_t last_work = evaluator_.work() + part_of(effort_.refinement_work, share);
+    const RefineEffort first = refine_effort(share, 2 * count);
+    const RefineEffort second = refine_effort(share, 2 * std::min(count, kFinalists));
+    for (Start& start : all) refine(start, first, count <= kFinalists);
+    while (evaluator_.work() < last_work) {
+      Start* next = finalist(all);
+      if (next == nullptr) {
+        if (!add_start(all)) break;
+        next = &all.back();
+      }
+      refine(*next, second, true);
+    }
+    for (const Start& s : all) {
+      if (weighed(s.scored.score) < weighed(found_.best->score)) found_.best = s.scored;
     }
   }
-  void refine_each(std::vector<Scored>& all, double share) {
-    const auto parts = static_cast<int64_t>(2 * all.size());
-    const auto part = [&](int64_t of) {
-      return static_cast<int64_t>(share * static_cast<double>(of / parts));
-    };
-    const RefineEffort effort{part(effort_.refinements), part(effort_.refinement_work),
-                              std::max(2, effort_.exact / static_cast<int>(parts)), ops_ / parts};
-    for (Scored& start : all) {
-      std::vector<Scored> others;
-      const Waiting from = from_of(start.candidate);
-      start = refined(evaluator_, ranking_, frames_, options_, start, effort, others);
-      for (Scored& other : others) seen_.push_back({std::move(other), from});
-    }
+  // The best that is not settled, among the best of all; null if there is none.
+  Start* finalist(std::deque<Start>& all) const {
+    std::stable_sort(all.begin(), all.end(), [&](const Start& a, const Start& b) {
+      return weighed(a.scored.score) < weighed(b.scored.score);
+    });
+    const auto end = all.begin() + static_cast<ptrdiff_t>(std::min(kFinalists, all.size()));
+    const auto it = std::find_if(all.begin(), end, [](const Start& s) { return !s.settled; });
+    return it == end ? nullptr : &*it;
+  }
+  static int64_t part_of(int64_t effort, double share) {
+    return static_cast<int64_t>(share * static_cast<double>(effort));
+  }
+  RefineEffort refine_effort(double share, size_t count) const {
+    const auto parts = static_cast<int64_t>(count);
+    return {part_of(effort_.refinements / parts, share),
+            part_of(effort_.refinement_work / parts, share),
+            std::max(2, effort_.exact / static_cast<int>(parts)), ops_ / parts};
+  }
+  // `most`: no other time it gets more effort.
+  void refine(Start& start, const RefineEffort& effort, bool most) {
+    std::vector<Scored> others;
+    const Waiting from = from_of(start.scored.candidate);
+    const Refined refined =
+        longspan::refined(evaluator_, ranking_, frames_, options_, start.scored, effort, others);
+    const bool same = refined.best.candidate == start.scored.candidate;
+    start = {refined.best, refined.settled || (same && most)};
+    for (Scored& other : others) seen_.push_back({std::move(other), from});
   }
 
   Waiting from_of(const Candidate& c) const {
@@ -693,6 +752,7 @@ class BestFirst {
   const Wanted& wanted_;
   Ranking ranking_;
   const Effort& effort_;
+  const Progress& progress_;
   // That may yet be laid out: on the way, and to mend, verify and refine.
   int64_t early_ops_, ops_;
   int64_t first_work_;  // of the evaluator
@@ -704,6 +764,7 @@ class BestFirst {
   std::map<Kind, double> slower_;  // the exact way, than the fast path: the least that was seen
   std::vector<Seen> seen_, too_large_, misses_;
   double incumbent_ = kInfinity;  // the best that fits by the fast path, weighed
+  std::set<Kind> started_;        // kinds of what was refined
   Found found_;
 };
 
@@ -712,7 +773,7 @@ class BestFirst {
 Found best_first(Evaluator& evaluator, MemoryMargin& margin, const std::vector<Candidate>& frames,
                  const SpaceOptions& options, const Wanted& wanted, const Effort& effort,
                  const Progress& progress) {
-  return BestFirst(evaluator, margin, frames, options, wanted, effort).run(progress);
+  return BestFirst(evaluator, margin, frames, options, wanted, effort, progress).run();
 }
 
 }  // namespace longspan

@@ -75,8 +75,8 @@ Waiting FrameQueue::pop() {
   return next;
 }
 
-bool FrameQueue::Mesh::is_unseen() const {
-  return learned == 0 && taken < kMeshLooks && relaxed < kMeshRelaxed;
+bool FrameQueue::Mesh::takes(const Waiting& waiting) const {
+  return learned < kMeshLooks && (waiting.relaxed ? taken < kMeshLooks : relaxed < kMeshRelaxed);
 }
 
 size_t FrameQueue::unseen() const {
@@ -91,7 +91,7 @@ size_t FrameQueue::unseen() const {
 std::optional<Waiting> FrameQueue::pop_unseen() {
   auto best = heap_.end();
   for (auto it = heap_.begin(); it != heap_.end(); ++it) {
-    if (!of_mesh_[static_cast<size_t>(indices_[it->frame].mesh)].is_unseen()) continue;
+    if (!of_mesh_[static_cast<size_t>(indices_[it->frame].mesh)].takes(*it)) continue;
     it->key = key_of(*it);
     if (best == heap_.end() || Later()(*best, *it)) best = it;
   }

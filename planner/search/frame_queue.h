@@ -36,8 +36,8 @@ class FrameQueue {
   Waiting pop();
   /// Meshes of ranks that have frames here, of which nothing was learned.
   size_t unseen() const;
-  /// The most hopeful of those whose mesh of ranks nothing was learned of, and that were not taken
-  /// too often; none if there is no such frame.
+  /// The most hopeful of those whose mesh of ranks little was learned of, and was not taken too
+  /// often; none if there is no such frame.
   std::optional<Waiting> pop_unseen();
 
   void learn(const Waiting& waiting, double measured);
@@ -55,7 +55,7 @@ class FrameQueue {
   };
   struct Mesh {
     int64_t learned = 0, taken = 0, relaxed = 0;
-    bool is_unseen() const;
+    bool takes(const Waiting& waiting) const;  // for pop_unseen()
   };
   void index(size_t frame);
   double key_of(const Waiting& waiting) const;

@@ -54,7 +54,7 @@ class Refinement {
         last_work_(evaluator.work() + effort.work),
         seen_(seen) {}
 
-  Scored run() {
+  Refined run() {
     calibrate();
     while (!is_spent() && exact_ > 0 && ops_ > 0) {
       steps_.clear();
@@ -65,7 +65,7 @@ class Refinement {
       neighbours();
       if (!take(steps_) && !kick()) break;
     }
-    return best_;
+    return {best_, !is_spent() && exact_ > 0 && ops_ > 0};
   }
 
  private:
@@ -234,6 +234,13 @@ class Refinement {
     const Strategy &a = frame.strategy, &b = best_.candidate.strategy;
     Parallel p = a.parallel;
     p.zero = b.parallel.zero;
+    // Ranks that share a sequence, shared otherwise.
+    const bool shared = p.ring * p.ulysses == b.parallel.ring * b.parallel.ulysses;
+    const bool mesh = shared && p.ring != b.parallel.ring;
+    if (mesh) {
+      p.ring = b.parallel.ring;
+      p.ulysses = b.parallel.ulysses;
+    }
     const bool schedule = !(p == b.parallel);
     p.pipeline.schedule = b.parallel.pipeline.schedule;
     p.pipeline.virtual_stages = b.parallel.pipeline.virtual_stages;
@@ -241,12 +248,12 @@ class Refinement {
     if (!(p == b.parallel) || frame.micro_batches != best_.candidate.micro_batches) return false;
     const double chunks = static_cast<double>(a.chunk_tokens) / static_cast<double>(b.chunk_tokens);
     const bool chunk = a.chunk_tokens != b.chunk_tokens;
-    const bool whole_a = a.block_tokens == frame.sequence / p.ring,
-               whole_b = b.block_tokens == best_.candidate.sequence / p.ring;
+    const bool whole_a = a.block_tokens == frame.sequence / a.parallel.ring,
+               whole_b = b.block_tokens == best_.candidate.sequence / b.parallel.ring;
     const bool block = chunk ? whole_a != whole_b : a.block_tokens != b.block_tokens;
     if (chunk && (chunks > 2.1 || chunks < 0.48)) return false;
-    const int differences = (schedule ? 1 : 0) + (chunk ? 1 : 0) + (block ? 1 : 0) +
-                            (a.kv != b.kv ? 1 : 0) + (a.idle != b.idle ? 1 : 0) +
+    const int differences = (mesh ? 1 : 0) + (schedule ? 1 : 0) + (chunk ? 1 : 0) +
+                            (block ? 1 : 0) + (a.kv != b.kv ? 1 : 0) + (a.idle != b.idle ? 1 : 0) +
                             (a.backward_order != b.backward_order ? 1 : 0) +
                             (a.head_groups != b.head_groups ? 1 : 0);
     return differences <= 1;
@@ -324,9 +331,9 @@ class Refinement {
 
 }  // namespace
 
-Scored refined(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
-               const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
-               std::vector<Scored>& seen) {
+Refined refined(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
+                const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
+                std::vector<Scored>& seen) {
   return Refinement(evaluator, ranking, frames, options, start, effort, seen).run();
 }
 

@@ -24,10 +24,15 @@ struct RefineEffort {
   int64_t exact_ops = INT64_MAX;  ///< of all programs laid out
 };
 
+struct Refined {
+  Scored best;
+  bool settled = false;  ///< no step helps, and none was left out for lack of effort
+};
+
 /// The best that steps from `start` lead to, exact; `start` itself where none helps. REQUIRES:
 /// `start` is exact and admitted. `seen` gets every candidate that was exactly evaluated and fits.
-Scored refined(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
-               const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
-               std::vector<Scored>& seen);
+Refined refined(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
+                const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
+                std::vector<Scored>& seen);
 
 }  // namespace longspan

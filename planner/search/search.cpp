@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -308,7 +309,9 @@ class Search {
       result.rival = plan_of(rival);
       return;
     }
-    std::vector<Candidate> others = frames();
+    // Nothing else asks for the frames any more, and there may be a hundred thousand.
+    frames();
+    std::vector<Candidate> others = std::exchange(frames_, {});
     std::erase_if(others, [&](const Candidate& c) { return !other(c); });
     if (others.empty()) return;
     Found best =
