@@ -76,7 +76,10 @@ class Longest {
         model_(model),
         hw_(hw),
         options_(options),
-        wanted_(wanted) {}
+        wanted_(wanted) {
+    wanted_.most = std::min(wanted_.most, options_.most_tokens);
+    least_ = std::min(kLeast, wanted_.most);
+  }
 
   LongestFound run(const Progress& progress) {
     find(progress);
@@ -171,7 +174,7 @@ class Longest {
   // not come near the longest so far no more is asked.
   void bound_all(const std::vector<FrameShape>& shapes, const Progress& progress) {
     bounds_.clear();
-    auto likely = static_cast<double>(kLeast);
+    auto likely = static_cast<double>(least_);
     for (size_t i = 0; i < shapes.size(); ++i) {
       if (progress && i % 64 == 0) {
         progress(static_cast<int64_t>(i), static_cast<int64_t>(shapes.size()));
@@ -262,8 +265,8 @@ class Longest {
     if (found_.bound < wanted_.most * kStart) length *= kStart;  // a bound is hardly reached
     double down = kDown;
     for (bool last = false; !last; length *= std::exchange(down, down * kDown)) {
-      const int64_t asked = std::max(kLeast, static_cast<int64_t>(length));
-      last = asked == kLeast;
+      const int64_t asked = std::max(least_, static_cast<int64_t>(length));
+      last = asked == least_;
       for (size_t size = 0; size < kSizes.size(); ++size) {
         if (reach(asked, size)) return;
       }
@@ -291,7 +294,7 @@ class Longest {
     const int64_t most = longest_of_compute(beyond.fits.candidate);
     auto length = static_cast<double>(most);
     double down = kDown;
-    for (int looks = 0; looks < kTimedLooks && length >= kLeast; ++looks) {
+    for (int looks = 0; looks < kTimedLooks && length >= static_cast<double>(least_); ++looks) {
       if (!reach_in_time(static_cast<int64_t>(length), kTimedSlack) && best().sequence == 0) {
         length *= std::exchange(down, down * kDown);
         continue;
@@ -314,7 +317,7 @@ class Longest {
       if (layout.parallel.has_pipeline()) continue;
       shapes.push_back({.layout = layout, .chunk_tokens = options_.chunk_tokens});
     }
-    int64_t longest = kLeast;
+    int64_t longest = least_;
     for (FrameShape& shape : shapes) {
       shape.chunks = shape.head_groups = 1;
       shape.block_parts = 0;
@@ -395,7 +398,7 @@ class Longest {
     const Found found = best_first(evaluator_, margin_, frames, options_, any, kEffort);
     // What misses by little fits a length that is little shorter: shorter by that part at least.
     const std::optional<Scored>& from = found.best ? found.best : found.nearest;
-    if (from && length == kLeast) note_short(from->candidate);
+    if (from && length == least_) note_short(from->candidate);
     if (!from || from->score.overflow > kNearly) return false;
     const double shorter = static_cast<double>(length) / (1 + from->score.overflow);
     if (shorter <= static_cast<double>(best().sequence)) return false;
@@ -495,7 +498,7 @@ class Longest {
     const double nvme = evaluator_.limits()[kNvme] > 0 ? 1 : 0;
     double least = kInfinity;
     for (const FrameShape& shape : shapes) {
-      const std::optional<Candidate> c = frame(shape, std::max(step_of(shape), kLeast));
+      const std::optional<Candidate> c = frame(shape, std::max(step_of(shape), least_));
       if (!c || !evaluator_.possible(*c)) continue;
       const FrameChoice choice(evaluator_, *c, options_, DemandOf::bytes);
       const std::vector<Rounded> rounded = choice.round(Goal::roomiest, {1, 1, nvme}, kInfinity);
@@ -515,7 +518,8 @@ class Longest {
   const ModelSpec& model_;
   const HardwareProfile& hw_;
   const SpaceOptions& options_;
-  const LongestWanted& wanted_;
+  LongestWanted wanted_;
+  int64_t least_;  // kLeast, or all that the model takes
   std::vector<Bounded> bounds_;
   LongestFound found_;
   TimeLimits time_;  // those that are in force

@@ -97,7 +97,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   if (result.sequence > 0) {
     const int64_t bound = std::min({found.bound, most_positions(model, options), options.longest});
     const double gap = static_cast<double>(bound) / static_cast<double>(result.sequence) - 1;
-    if (gap < 1) result.gap = std::max(0.0, gap);  // else it says nothing
+    result.gap = std::max(0.0, gap);
     if (!preset && may_pipe(hw, options.parallel) && options.parallel.admits_flat()) {
       result.beside = beside(model, result.plan.strategy.parallel.pipeline);
     }

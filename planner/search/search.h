@@ -51,7 +51,7 @@ struct MaxSequence {
   std::string beside;           // what a pipeline of it is worth; empty without one
   Plan plan;                    // for `sequence`, with its prediction
   Strategy refused;             // its knobs at sequence + granule
-  std::optional<double> gap;    // no plan of it is longer by more than this part, < 1
+  std::optional<double> gap;    // no plan of it is longer by more than this part
   std::vector<Within> within;   // of each of MaxSequenceOptions::steps
 };
 
