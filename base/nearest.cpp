@@ -30,7 +30,15 @@ size_t edit_distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
+std::string letters_of(std::string_view name) {
+  std::string letters = lower(name);
+  std::erase_if(letters, [](char c) { return c == '-' || c == '_' || c == '.' || c == ' '; });
+  return letters;
+}
+
 }  // namespace
+
+bool is_same_name(std::string_view a, std::string_view b) { return letters_of(a) == letters_of(b); }
 
 std::vector<std::string> nearest_names(std::string_view word, const std::vector<std::string>& known,
                                        size_t limit) {

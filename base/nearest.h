@@ -1,4 +1,4 @@
-// The hint after an unknown name: which known names the user probably meant.
+// Names as people type them: which known name is meant, or was probably meant.
 #pragma once
 
 #include <string>
@@ -6,6 +6,9 @@
 #include <vector>
 
 namespace longspan {
+
+/// Whether two names differ in nothing but case, hyphens, underscores, dots and spaces.
+bool is_same_name(std::string_view a, std::string_view b);
 
 /// Up to `limit` of `known` that are close to `word` (edit distance, case ignored, or one contains
 /// the other), the nearest first and ties in the order of `known`. Empty if none is close.

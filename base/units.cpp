@@ -1,5 +1,6 @@
 #include "base/units.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -21,8 +22,12 @@ constexpr int64_t kGibi = int64_t{1} << 30;
 constexpr int64_t kTebi = int64_t{1} << 40;
 
 constexpr std::array<Unit, 3> kTokenUnits{{{"", 1}, {"K", kKibi}, {"M", kMebi}}};
-constexpr std::array<Unit, 10> kByteUnits{{{"", 1},
+constexpr std::array<Unit, 14> kByteUnits{{{"", 1},
                                            {"B", 1},
+                                           {"K", kKibi},
+                                           {"M", kMebi},
+                                           {"G", kGibi},
+                                           {"T", kTebi},
                                            {"KiB", kKibi},
                                            {"MiB", kMebi},
                                            {"GiB", kGibi},
@@ -33,9 +38,9 @@ constexpr std::array<Unit, 10> kByteUnits{{{"", 1},
                                            {"TB", 1'000'000'000'000}}};
 
 constexpr std::string_view kTokensExpected =
-    "a length in tokens such as 65536, 512K or 2M (K = 1024, M = 1024 K)";
+    "a length in tokens such as 65536, 512K, 2M (K = 1024, M = 1024 K) or 1e6";
 constexpr std::string_view kBytesExpected =
-    "a size such as 1024, 64MiB, 80GiB (powers of two) or 80GB (powers of ten)";
+    "a size such as 1024, 64MiB, 80G or 80GiB (powers of two), or 80GB (powers of ten)";
 
 // A few words of what the user wrote, on one line.
 std::string shown(std::string_view text) {
@@ -48,7 +53,21 @@ std::string shown(std::string_view text) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// `digits[.digits]suffix`, exactly: no floating point, so that 2^53 + 1 keeps its last digit.
+bool is_same_unit(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+// Where the digits of an exponent begin that stands at `end`; `end` if none does.
+size_t first_of_exponent(std::string_view text, size_t end) {
+  if (end >= text.size() || (text[end] != 'e' && text[end] != 'E')) return end;
+  const size_t first = end + 1 < text.size() && text[end + 1] == '+' ? end + 2 : end + 1;
+  return first < text.size() && is_digit(text[first]) ? first : end;
+}
+
+// `digits[.digits][e[+]digits][ ]suffix`, exactly: no floating point, so that 2^53 + 1 keeps its
+// last digit.
 template <size_t N>
 int64_t parse_quantity(std::string_view text, std::string_view what,
                        const std::array<Unit, N>& units, std::string_view expected) {
@@ -75,9 +94,26 @@ int64_t parse_quantity(std::string_view text, std::string_view what,
     }
     if (end == first) throw refuse("");
   }
-  const std::string_view suffix = text.substr(end);
+  if (const size_t first = first_of_exponent(text, end); first != end) {
+    int64_t exponent = 0;
+    end = first;
+    while (end < text.size() && is_digit(text[end])) ++end;
+    const bool is_read =
+        std::from_chars(text.data() + first, text.data() + end, exponent).ec == std::errc{};
+    if (!is_read || exponent > 18) throw refuse(" (too large)");
+    for (; exponent > 0; --exponent) {
+      fraction *= 10;
+      if (__builtin_mul_overflow(whole, int64_t{10}, &whole) ||
+          __builtin_add_overflow(whole, fraction / scale, &whole)) {
+        throw refuse(" (too large)");
+      }
+      fraction %= scale;
+    }
+  }
+  std::string_view suffix = text.substr(end);
+  if (suffix.size() > 1 && suffix.front() == ' ') suffix.remove_prefix(1);
   for (const Unit& unit : units) {
-    if (unit.suffix != suffix) continue;
+    if (!is_same_unit(unit.suffix, suffix)) continue;
     // fraction < 10^6 and factor <= 2^40, so the product stays below 2^60.
     const int64_t part = fraction * unit.factor;
     if (part % scale != 0 && unit.factor <= kMebi) throw refuse(" (not a whole number)");

@@ -1,9 +1,10 @@
 // Reading and writing the quantities a person types and sees: lengths in tokens, sizes in bytes,
 // durations and rates. Pure functions, safe from any thread.
 //
-// Lengths read "65536", "512K", "2M", "1.5M" (K = 1024, M = 1024^2). Sizes read "1024", "64MiB",
-// "80GiB" (powers of two) and "80GB" (powers of ten): GiB and GB are different. Suffixes are
-// case-sensitive and follow the number directly; up to six decimals are read exactly.
+// Lengths read "65536", "512K", "2M", "1.5M" (K = 1024, M = 1024^2) and "1e6". Sizes read "1024",
+// "64MiB", "80GiB" and "80G" (powers of two), and "80GB" (powers of ten): GiB and GB are different.
+// The case of a suffix does not matter, and a space may come before it; up to six decimals are read
+// exactly.
 #pragma once
 
 #include <cassert>
@@ -13,12 +14,13 @@
 
 namespace longspan {
 
-/// Tokens from "65536", "512K" or "2M". Throws bad_input naming `what` for anything else, for zero,
-/// for a negative number, for part of a token ("0.3K") and for a value beyond int64.
+/// Tokens from "65536", "512K", "2M" or "1e6". Throws bad_input naming `what` for anything else,
+/// for zero, for a negative number, for part of a token ("0.3K") and for a value beyond int64.
 int64_t parse_tokens(std::string_view text, std::string_view what);
 
-/// Bytes from "123", "4KiB", "64MiB", "80GiB", "1.5TiB", "80GB". Throws bad_input naming `what`,
-/// also for zero. Decimals that leave part of a byte are refused up to MiB and rounded down above.
+/// Bytes from "123", "4KiB", "64MiB", "80G", "1.5TiB", "80GB", "24e9". Throws bad_input naming
+/// `what`, also for zero. Decimals that leave part of a byte are refused up to MiB and rounded down
+/// above.
 int64_t parse_bytes(std::string_view text, std::string_view what);
 
 std::string format_tokens(int64_t tokens);   ///< "64K", "1.5M", "1000": exact when short

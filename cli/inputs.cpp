@@ -1,14 +1,18 @@
 #include "cli/inputs.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <ctime>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/nearest.h"
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/terminal.h"
 #include "hwprofiles/catalog.h"
+#include "hwprofiles/figures.h"
 
 namespace longspan::cli {
 namespace {
@@ -17,6 +21,36 @@ void override_figure(Figure& figure, const std::string& text, const char* flag) 
   if (text.empty()) return;
   figure = {static_cast<double>(parse_bytes(text, flag)), "B",
             "assumption: given on the command line", today()};
+}
+
+std::string key_of(const FigureRule& rule) {
+  return std::string(rule.section) + (*rule.section == 0 ? "" : ".") + rule.key;
+}
+
+void set_figure(HardwareProfile& hw, const std::string& key, const std::string& text) {
+  std::vector<std::string> known;
+  bool is_set = false;
+  visit_figures(hw, [&](const FigureRule& rule, Figure& figure) {
+    known.push_back(key_of(rule));
+    if (known.back() != key) return;
+    const std::string what = "--set: " + key;
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) {
+      if (rule.unit != std::string_view("B")) {
+        const std::string of =
+            rule.unit == std::string_view("1") ? "" : " of " + std::string(rule.unit);
+        throw bad_input("{}: expected a number{}, got \"{}\"", what, of, text);
+      }
+      value = static_cast<double>(parse_bytes(text, what));
+    }
+    figure = {value, rule.unit, "assumption: given on the command line", today()};
+    is_set = true;
+  });
+  if (is_set) return;
+  const std::string hint = nearest_hint(key, known);
+  throw bad_input("--set: \"{}\" is no figure of a hardware profile{}", key.substr(0, 60),
+                  hint.empty() ? "; `longspan hw show` lists them" : hint);
 }
 
 }  // namespace
@@ -30,6 +64,9 @@ void HardwareFlags::add_to(Verb& verb) {
   verb.add_option("--host-memory", host_memory, "Memory of a node's host, e.g. 1GiB");
   verb.add_option("--nvme-capacity", nvme_capacity, "File storage of a node, e.g. 1TiB; 0: none");
   verb.add_flag("--no-nvme", no_nvme, "Use no file storage");
+  verb.add_option("--set", set,
+                  "Other figures of the hardware as `hw show` names them, e.g. "
+                  "link.h2d_bandwidth=12e9,host.memory_bytes=512GiB");
   verb.add_option("--gpus", gpus, "Devices to use, a rank on each; 0: all there are");
 }
 
@@ -41,6 +78,7 @@ HardwareProfile HardwareFlags::load() const {
     throw bad_input("--no-nvme: --nvme-capacity {} gives some; leave one of them out",
                     nvme_capacity);
   }
+  set_figures(hw, set);
   override_capacities(hw, device_memory, host_memory, no_nvme ? "0" : nvme_capacity);
   warn_of_disturbance(hw);
   return hw;
@@ -136,6 +174,21 @@ void override_capacities(HardwareProfile& hw, const std::string& device_memory,
                     hw.name);
   }
   validate(hw, "command line");
+}
+
+void set_figures(HardwareProfile& hw, const std::string& settings) {
+  for (size_t begin = 0; begin < settings.size();) {
+    const size_t end = std::min(settings.find(',', begin), settings.size());
+    const std::string setting = settings.substr(begin, end - begin);
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos) {
+      throw bad_input("--set: expected KEY=VALUE such as link.h2d_bandwidth=12e9, got \"{}\"",
+                      setting.substr(0, 60));
+    }
+    set_figure(hw, setting.substr(0, equals), setting.substr(equals + 1));
+    begin = end + 1;
+  }
+  if (!settings.empty()) validate(hw, "--set");
 }
 
 std::string today() {

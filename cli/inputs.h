@@ -15,6 +15,7 @@ namespace longspan::cli {
 struct HardwareFlags {
   std::string reference;
   std::string device_memory, host_memory, nvme_capacity;  // empty: as the profile says
+  std::string set;                                        // "KEY=VALUE,...", figures by name
   bool no_nvme = false;                                   // no capacity
   int64_t gpus = 0;                                       // 0: all
 
@@ -52,6 +53,10 @@ void warn_of_disturbance(const HardwareProfile& hw);
 /// and "0" of the storage is none.
 void override_capacities(HardwareProfile& hw, const std::string& device_memory,
                          const std::string& host_memory, const std::string& nvme_capacity);
+
+/// Replaces figures by those in "link.h2d_bandwidth=12e9,nvme.capacity_bytes=1TiB": keys as `hw
+/// show` prints them, values in its units without prefixes, bytes also as sizes. Throws bad_input.
+void set_figures(HardwareProfile& hw, const std::string& settings);
 
 /// YYYY-MM-DD, UTC.
 std::string today();

@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
       "How long a sequence fits on this hardware, which plan trains it fastest, and was the "
       "prediction right?",
       version_text(),
-      "Lengths read 65536, 512K or 2M; sizes 64MiB, 80GiB or 80GB.\n"
+      "Lengths read 65536, 512K, 2M or 1e6; sizes 64MiB, 80G (= 80GiB) or 80GB.\n"
       "Exit status: 0 done; 1 the answer is no; 2 bad input; 3 failed while running.\n"
       "Example:\n  longspan max-seq --model llama-3.1-8b --hw h100-80g");
   Verb program = line.program();

@@ -28,12 +28,18 @@ Reference take_apart(const std::string& text) {
   while (true) {
     size_t end = start;
     while (end < text.size() && text[end] >= '0' && text[end] <= '9') ++end;
-    if (end == start || end >= text.size() || text[end] != 'x') break;
+    if (end == start || end >= text.size() || (text[end] != 'x' && text[end] != 'X')) break;
     reference.counts.push_back(text.substr(start, end - start));
     start = end + 1;
   }
   reference.name = text.substr(start);
   return reference;
+}
+
+std::string spelled(const Reference& reference) {
+  std::string text;
+  for (const std::string& count : reference.counts) text += count + "x";
+  return text + reference.name;
 }
 
 int64_t parse_count(const std::string& text, const std::string& reference) {
@@ -105,7 +111,17 @@ std::optional<HardwareProfile> load_device(CatalogFiles& files, const Reference&
   layers->insert(layers->end(), below.begin(), below.end());
   Counts counts = parse_counts(parts.counts, reference, false);
   if (counts.devices == 0) counts.devices = 1;
-  return load_layers(files, *layers, node, counts, reference, parts.name);
+  if (counts.nodes > 0) return load_layers(files, *layers, node, counts, reference, parts.name);
+  // More devices than a node has are whole nodes.
+  const int64_t of_node = read_layers(files, *layers, parts.name).devices_per_node;
+  const bool whole_nodes = counts.devices > of_node && counts.devices % of_node == 0;
+  const bool is_cpu = layer_with(*layers, "device").map("device").text("backend") == "cpu";
+  if (!whole_nodes || is_cpu) {
+    return load_layers(files, *layers, node, counts, reference, parts.name);
+  }
+  counts = {counts.devices / of_node, of_node};
+  return load_layers(files, *layers, node, counts,
+                     fmt::format("{}x{}x{}", counts.nodes, counts.devices, parts.name), parts.name);
 }
 
 std::optional<HardwareProfile> load_node(CatalogFiles& files, const Reference& parts,
@@ -135,9 +151,15 @@ std::string environment(const char* name) {
   return value == nullptr ? std::string() : value;
 }
 
-HardwareProfile load(CatalogFiles& files, const std::string& reference) {
+HardwareProfile load(CatalogFiles& files, std::string reference) {
   std::error_code error;
-  const Reference parts = take_apart(reference);
+  Reference parts = take_apart(reference);
+  if (!fs::exists(reference, error)) {
+    if (const auto name = catalog_name(files, parts.name); name && *name != parts.name) {
+      parts.name = *name;
+      reference = spelled(parts);
+    }
+  }
   if (parts.name == "local") {
     const fs::path path = local_profile_path();
     if (!fs::exists(path, error)) {
@@ -152,6 +174,12 @@ HardwareProfile load(CatalogFiles& files, const std::string& reference) {
   if (auto hw = load_device(files, parts, reference)) return *hw;
   if (auto hw = load_node(files, parts, reference)) return *hw;
   if (fs::exists(reference, error)) return load_file(files, reference);
+  if (!parts.counts.empty() && fs::exists(parts.name, error)) {
+    HardwareProfile hw = load_file(files, parts.name);
+    parts.name = hw.name;
+    apply_counts(parse_counts(parts.counts, reference, true), spelled(parts), hw);
+    return hw;
+  }
   std::vector<std::string> known = device_names();
   for (const std::string& name : node_names()) known.push_back(name);
   known.emplace_back("local");

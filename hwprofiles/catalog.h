@@ -24,10 +24,15 @@ std::string node_of(const std::string& device);
 ///
 ///     h100-80g         one device, in the node it is usually found in
 ///     8xh100-80g       devices of one such node
+///     64xh100-80g      as many nodes as that takes, if it takes whole nodes
 ///     2x8xh100-80g     nodes x devices
 ///     dgx-h100         the node with all its devices
 ///     4xdgx-h100       nodes; a node's name already says how many devices it has
 ///     4x2xdgx-h100     nodes x devices
+///     2xcluster.yaml   nodes, of a file
+///
+/// A name of the catalog may be written as is_same_name() takes it (RTX4090), and as an alias
+/// (h100); the profile is then called as the catalog calls it.
 ///
 /// A node of the catalog holds so many devices, and more are refused; those of the cpu backend are
 /// shares of one machine, any number of them, and its device memory is divided by it. A file may

@@ -66,8 +66,10 @@ const YamlMap& CatalogFiles::parsed(const EmbeddedFile& file) {
   const auto known = maps_.find(file.text.data());
   if (known != maps_.end()) return known->second;
   const std::string origin = "catalog hardware " + std::string(file.name);
-  return maps_.emplace(file.text.data(), YamlMap::parse(std::string(file.text), origin))
-      .first->second;
+  const YamlMap& map =
+      maps_.emplace(file.text.data(), YamlMap::parse(std::string(file.text), origin)).first->second;
+  map.has("aliases");  // known to be there, though no part of a profile
+  return map;
 }
 
 std::vector<std::string> device_names() { return names_of(hardware_device_files()); }
@@ -103,6 +105,22 @@ std::optional<Layers> device_layers(CatalogFiles& files, const std::string& name
 
 std::optional<Layers> node_layers(CatalogFiles& files, const std::string& name) {
   return layers_of(files, hardware_node_files(), name);
+}
+
+std::optional<std::string> catalog_name(CatalogFiles& files, const std::string& name) {
+  const auto is_named = [&](std::string_view known) { return is_same_name(known, name); };
+  for (const Folder folder : {hardware_device_files(), hardware_node_files()}) {
+    for (const EmbeddedFile& file : folder) {
+      if (is_named(file.name)) return std::string(file.name);
+    }
+  }
+  for (const EmbeddedFile& file : hardware_device_files()) {
+    const YamlMap& map = files.parsed(file);
+    if (!map.has("aliases")) continue;
+    const std::vector<std::string> aliases = map.texts("aliases");
+    if (std::any_of(aliases.begin(), aliases.end(), is_named)) return std::string(file.name);
+  }
+  return std::nullopt;
 }
 
 Layers file_layers(CatalogFiles& files, const YamlMap& file) {

@@ -5,7 +5,7 @@
 // files of the catalog are layers of two sorts: a device (what is on its board) and a node (what
 // the board is plugged into). Either may say `like: NAME` and then lists only what differs from
 // that file, which becomes the layer below it. A device names the `node` it is found in, a node the
-// `device` it is sold with, if it is sold with one.
+// `device` it is sold with, if it is sold with one. A device lists the `aliases` it also goes by.
 #pragma once
 
 #include <map>
@@ -41,6 +41,10 @@ const YamlMap& layer_with(const Layers& layers, const std::string& key);
 /// such file.
 std::optional<Layers> device_layers(CatalogFiles& files, const std::string& name);
 std::optional<Layers> node_layers(CatalogFiles& files, const std::string& name);
+
+/// The device or node of the catalog that people mean by `name`: is_same_name() holds for its own
+/// name or one of its aliases. Nothing if there is none.
+std::optional<std::string> catalog_name(CatalogFiles& files, const std::string& name);
 
 /// The layers of a node, the catalog's or a user's file: itself, what it is `like`, and the device
 /// of the catalog that these name. A file that holds a whole profile is its only layer. Throws

@@ -25,6 +25,31 @@ ModelSpec load_file(const fs::path& path) {
   return read_model(YamlMap::parse(text, path.string()));
 }
 
+YamlMap parsed(const EmbeddedFile& file) {
+  const YamlMap map =
+      YamlMap::parse(std::string(file.text), "catalog model " + std::string(file.name));
+  map.has("aliases");  // known to be there, though no part of the model
+  return map;
+}
+
+// The file of the catalog that goes by `name`, also by a repository's name without its owner; null
+// if none does.
+const EmbeddedFile* find_in_catalog(const std::string& name) {
+  const std::span<const EmbeddedFile> files = model_catalog_files();
+  for (const EmbeddedFile& file : files) {
+    if (is_same_name(file.name, name)) return &file;
+  }
+  for (const EmbeddedFile& file : files) {
+    const YamlMap map = parsed(file);
+    if (!map.has("aliases")) continue;
+    for (const std::string& alias : map.texts("aliases")) {
+      const std::string_view repository = std::string_view(alias).substr(alias.find('/') + 1);
+      if (is_same_name(alias, name) || is_same_name(repository, name)) return &file;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 std::vector<std::string> model_names() {
@@ -37,7 +62,7 @@ std::vector<std::string> model_names() {
 ModelSpec load_model(const std::string& reference) {
   for (const EmbeddedFile& file : model_catalog_files()) {
     if (file.name != reference) continue;
-    return read_model(YamlMap::parse(std::string(file.text), "catalog model " + reference));
+    return read_model(parsed(file));
   }
   std::error_code error;
   const fs::file_status status = fs::status(reference, error);
@@ -50,6 +75,7 @@ ModelSpec load_model(const std::string& reference) {
     return load_file(config);
   }
   if (fs::exists(status)) return load_file(reference);
+  if (const EmbeddedFile* file = find_in_catalog(reference)) return read_model(parsed(*file));
   throw bad_input("model \"{}\": neither a catalog name nor a file{}{}", reference,
                   nearest_hint(reference, model_names()),
                   nearest_names(reference, model_names()).empty()

@@ -14,8 +14,10 @@ namespace longspan {
 std::vector<std::string> model_names();
 
 /// `reference` is a catalog name, a YAML file of ours, a Hugging Face config.json, or the folder
-/// that holds one. Throws bad_input: unknown names list the nearest ones, files say what is wrong
-/// and where, architectures that cannot be trained are refused by name (MoE, sliding window, ...).
+/// that holds one. A catalog name may be written as is_same_name() takes it, and as the model's
+/// repository on the Hugging Face hub is called (meta-llama/Llama-3.1-8B). Throws bad_input:
+/// unknown names list the nearest ones, files say what is wrong and where, architectures that
+/// cannot be trained are refused by name (MoE, sliding window, ...).
 ModelSpec load_model(const std::string& reference);
 
 /// The YAML form, as in the catalog and inside plans.

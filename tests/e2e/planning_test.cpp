@@ -57,6 +57,19 @@ TEST_CASE("max-seq: more memory is a longer sequence, none is status 1") {
   CHECK(nothing.at("results")[0].at("shortfall_bytes") > 0);
 }
 
+TEST_CASE("--set replaces a figure of the hardware as the flag for it does") {
+  const auto longest = [](const std::string& flag, const std::string& value) {
+    return longspan_json({"max-seq", "--model", "tiny-llama", "--hw", kHardware, "--strategy",
+                          "baseline", flag, value})
+        .at("results")[0]
+        .at("sequence_tokens")
+        .get<int64_t>();
+  };
+  CHECK(longest("--set", "device.memory_bytes=16MiB") == longest("--device-memory", "16MiB"));
+  CHECK(longest("--set", "nvme.capacity_bytes=0,device.memory_bytes=33554432") ==
+        longest("--device-memory", "32MiB"));
+}
+
 TEST_CASE("plan: a pipeline is planned, written, simulated and explained, and not run") {
   TemporaryFolder folder;
   const std::string file = folder.path() / "plan.yaml";

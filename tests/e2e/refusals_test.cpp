@@ -26,8 +26,8 @@ struct Edit {
 TEST_CASE("the model and the hardware must exist") {
   check_refused(longspan({"max-seq", "--model", "lama-3.1-8b", "--hw", kHardware}), 2,
                 {"lama-3.1-8b", "llama-3.1-8b"});
-  check_refused(longspan({"max-seq", "--model", "tiny-llama", "--hw", "h100-80gb"}), 2,
-                {"h100-80gb", "h100-80g"});
+  check_refused(longspan({"max-seq", "--model", "tiny-llama", "--hw", "h100-80x"}), 2,
+                {"h100-80x", "h100-80g"});
   check_refused(
       longspan({"max-seq", "--model", "tiny-llama", "--hw", kHardware, "--strategy", "fpdtt"}), 2,
       {"fpdtt"});
@@ -129,7 +129,7 @@ TEST_CASE("flags are checked") {
   check_refused(plan({"--seq", "4000", "--chunk", "512"}), 2, {"512", "4000", "500 or 800"});
   check_refused(plan({"--seq", "-4K"}), 2, {"--seq"});
   check_refused(plan({"--seq", "0"}), 2, {"--seq"});
-  check_refused(plan({"--seq", "4k"}), 2, {"--seq", "4k"});
+  check_refused(plan({"--seq", "4q"}), 2, {"--seq", "4q"});
   check_refused(plan({"--seq", "99999999999999999999"}), 2, {"--seq", "too large"});
   check_refused(plan({"--seq", "1K,"}), 2, {"--seq"});
   check_refused(plan({}), 2, {"--seq", "--min-gpus-for"});
@@ -141,6 +141,13 @@ TEST_CASE("flags are checked") {
   check_refused(plan({"--seq", "1K", "--max-gpus", "2"}), 2, {"1 device", "got 2"});
   check_refused(plan({"--seq", "1K", "--max-gpus", "-1"}), 2, {"--max-gpus"});
   check_refused(plan({"--seq", "1K", "--device-memory", "0"}), 2, {"--device-memory"});
+  check_refused(plan({"--seq", "1K", "--set", "link.latency_seconds"}), 2, {"--set", "KEY=VALUE"});
+  check_refused(plan({"--seq", "1K", "--set", "link.latency=1e-5"}), 2,
+                {"--set", "\"link.latency_seconds\""});
+  check_refused(plan({"--seq", "1K", "--set", "link.duplex_factor=7"}), 2,
+                {"--set", "link.duplex_factor", "(0, 1]"});
+  check_refused(plan({"--seq", "1K", "--set", "link.latency_seconds=1us"}), 2,
+                {"--set", "link.latency_seconds", "a number of s"});
   check_refused(plan({"--seq", "1K", "--host-memory", "-1GiB"}), 2, {"--host-memory"});
   check_refused(plan({"--seq", "1K", "--device-memory", "80GiBs"}), 2, {"--device-memory"});
   check_refused(plan({"--seq", "1K", "--micro-batches", "0"}), 2, {"--micro-batches"});

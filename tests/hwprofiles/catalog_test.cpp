@@ -6,6 +6,8 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/nearest.h"
+#include "hwprofiles/layers.h"
 #include "tests/base/temporary_folder.h"
 
 namespace longspan {
@@ -92,8 +94,8 @@ TEST_CASE("one count before a node makes nodes, two nodes of devices") {
 }
 
 TEST_CASE("a node has no more devices than it has") {
-  CHECK_THROWS_WITH(load_hardware("16xh100-80g"),
-                    Contains("at most 8 devices, as many as a node dgx-h100 has, got 16") &&
+  CHECK_THROWS_WITH(load_hardware("12xh100-80g"),
+                    Contains("at most 8 devices, as many as a node dgx-h100 has, got 12") &&
                         Contains("nodes x devices x name"));
   CHECK_THROWS_WITH(load_hardware("2x9xdgx-h100"), Contains("at most 8 devices"));
   CHECK_THROWS_WITH(load_hardware("5xgb200"), Contains("at most 4 devices"));
@@ -103,6 +105,57 @@ TEST_CASE("a node has no more devices than it has") {
         load_hardware("cpu-example").device.memory_bytes.value / 16);
 }
 
+TEST_CASE("devices of whole nodes are these nodes") {
+  const HardwareProfile hw = load_hardware("64xh100-80g");
+  CHECK(hw.name == "8x8xh100-80g");
+  CHECK(hw == load_hardware("8x8xh100-80g"));
+}
+
+TEST_CASE("a name is known as people write it") {
+  for (const auto& [written, name] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"H100", "h100-80g"},
+                                                                  {"8xh100", "8xh100-80g"},
+                                                                  {"8XH100_80GB", "8xh100-80g"},
+                                                                  {"rtx4090", "rtx-4090"},
+                                                                  {"4090", "rtx-4090"},
+                                                                  {"4xRTX 4090", "4xrtx-4090"},
+                                                                  {"2x8xA100", "2x8xa100-80g"},
+                                                                  {"DGX_H100", "dgx-h100"},
+                                                                  {"16xh200", "2x8xh200-141g"}}) {
+    INFO(written);
+    CHECK(load_hardware(written) == load_hardware(name));
+    CHECK(load_hardware(written).name == load_hardware(name).name);
+  }
+}
+
+TEST_CASE("no two names of the catalog can be taken for each other") {
+  std::vector<std::string> known = device_names();
+  for (const std::string& node : node_names()) known.push_back(node);
+  CatalogFiles files;
+  for (const std::string& device : device_names()) {
+    const Layers layers = device_layers(files, device).value();
+    if (layers.front().has("aliases")) {
+      for (const std::string& alias : layers.front().texts("aliases")) known.push_back(alias);
+    }
+  }
+  for (size_t i = 0; i < known.size(); ++i) {
+    for (size_t j = i + 1; j < known.size(); ++j) {
+      INFO(known[i] << " and " << known[j]);
+      CHECK_FALSE(is_same_name(known[i], known[j]));
+    }
+  }
+}
+
+TEST_CASE("counts stand before a file, too") {
+  const TemporaryFolder dir;
+  const std::string path = (dir.path() / "my.yaml").string();
+  save_hardware(path, load_hardware("8xh100-80g"));
+  const HardwareProfile two = load_hardware("2x" + path);
+  CHECK(two.nodes == 2);
+  CHECK(two.devices_per_node == 8);
+  CHECK(load_hardware("2x4x" + path).devices() == 8);
+}
+
 TEST_CASE("a node that is sold with different devices is had by naming one") {
   CHECK(load_hardware("8xl40s").link == load_hardware("8xrtx-4090").link);
   CHECK_THROWS_WITH(load_hardware("pcie4-server"),
@@ -110,8 +163,8 @@ TEST_CASE("a node that is sold with different devices is had by naming one") {
 }
 
 TEST_CASE("bad references are refused with a hint") {
-  CHECK_THROWS_WITH(load_hardware("h100-80gb"), Contains("did you mean \"h100-80g\""));
-  CHECK_THROWS_WITH(load_hardware("8xh100"), Contains("\"h100-80g\""));
+  CHECK_THROWS_WITH(load_hardware("h100-81g"), Contains("did you mean \"h100-80g\""));
+  CHECK_THROWS_WITH(load_hardware("8xh100-8"), Contains("\"h100-80g\""));
   CHECK_THROWS_WITH(load_hardware("loca"), Contains("did you mean \"local\""));
   CHECK_THROWS_WITH(load_hardware("tpu"), Contains("longspan hw list"));
   CHECK_THROWS_WITH(load_hardware(""), Contains("neither a catalog name nor a file"));

@@ -100,10 +100,20 @@ TEST_CASE("bad values are refused with their place") {
 }
 
 TEST_CASE("an unknown name gives the nearest ones") {
-  CHECK_THROWS_WITH(load_model("llama-3.1-8B"), Contains("did you mean \"llama-3.1-8b\""));
+  CHECK_THROWS_WITH(load_model("llama-3.1-8Bx"), Contains("did you mean \"llama-3.1-8b\""));
   CHECK_THROWS_WITH(load_model("qwen3"), Contains("\"qwen3-8b\""));
   CHECK_THROWS_WITH(load_model("zzz"), Contains("longspan models list"));
   CHECK_THROWS_WITH(load_model(""), Contains("neither a catalog name nor a file"));
+}
+
+TEST_CASE("a name is known as people write it") {
+  for (const char* written : {"llama-3.1-8B", "Llama_3.1_8b", "meta-llama/Llama-3.1-8B",
+                              "Llama-3.1-8B-Instruct", "meta-llama/Meta-Llama-3.1-8B"}) {
+    INFO(written);
+    CHECK(load_model(written) == load_model("llama-3.1-8b"));
+  }
+  CHECK(load_model("Qwen/Qwen2.5-7B-Instruct").name == "qwen2.5-7b");
+  CHECK_THROWS_WITH(load_model("somebody/Llama-3.1-8B"), Contains("neither a catalog name"));
 }
 
 TEST_CASE("files and folders are read by what they hold") {
