@@ -117,7 +117,7 @@ void print_neighbours(const Neighbours& around, bool all) {
                {"to", false},
                {"verdict", false},
                {"by", false},
-               {"what would lift it", false}});
+               {"what would help", false}});
   const std::vector<size_t> shown = around.shown(all);
   for (const size_t i : shown) {
     const Verdict& v = around.verdicts[i];

@@ -1,4 +1,4 @@
-// longspan max-seq: how long a sequence fits, for each strategy, what stops it, what would lift
+// longspan max-seq: how long a sequence fits, for each strategy, what stops it, what would help
 // that.
 #include <fmt/format.h>
 
@@ -138,18 +138,18 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   }
   table.print();
   const Range& range = step_range(hw);
-  fmt::print("  Nine of ten steps take {:.2f} to {:.2f} times as long as predicted.\n", range.low,
+  fmt::print("  90 % interval of a step: {:.2f} to {:.2f} times the prediction\n", range.low,
              range.high);
   if (!extended.empty()) fmt::print("  {}\n", extended);
   print_gaps(rows);
   for (const MaxSequence& row : rows) {
     if (!row.beside.empty()) fmt::print("  {}: {}\n", row.strategy, row.beside);
   }
-  fmt::print("{}\n", bold("What would lift the limit"));
+  fmt::print("{}\n", bold("What would help"));
   for (const MaxSequence& result : rows) {
     std::string line = result.would_lift;
     if (result.shortfall_bytes > 0) {
-      line = fmt::format("{} tokens more lack {}{}{}", format_tokens(result.granule),
+      line = fmt::format("{} tokens more are short by {}{}{}", format_tokens(result.granule),
                          format_bytes(result.shortfall_bytes), line.empty() ? "" : "; ", line);
     }
     if (!line.empty()) fmt::print("  {}: {}\n", result.strategy, line);

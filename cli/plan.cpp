@@ -122,8 +122,7 @@ std::vector<std::string> plan_row(const Plan& plan, const std::string& why) {
 }
 
 void print_front(const Sweep& found) {
-  fmt::print("{}\n", bold("Plans that no other beats in everything (tokens/s, length, GPUs, host "
-                          "and device memory)"));
+  fmt::print("{}\n", bold("Pareto front (tokens/s, length, GPUs, host and device memory)"));
   Table table(plan_columns());
   for (const FrontPoint& point : found.front) table.add(plan_row(point.plan, point.because));
   table.print();

@@ -59,7 +59,7 @@ std::string step_range_text(const HardwareProfile& hw, double step_seconds) {
 }
 
 std::string headline(const Plan& plan) {
-  return fmt::format("{}, {} tokens, {} micro-batch{}, {}, on {}", plan.model.name,
+  return fmt::format("{}, {} tokens, {} microbatch{}, {}, on {}", plan.model.name,
                      format_tokens(plan.sequence), plan.micro_batches,
                      plan.micro_batches == 1 ? "" : "es", name_of(plan.dtype), plan.hardware.name);
 }
@@ -89,7 +89,7 @@ void print_prediction(const Plan& plan, const Prediction& prediction) {
   print_line("step", fmt::format("{}, {}, MFU {} (causal)", format_seconds(prediction.step_seconds),
                                  format_rate(prediction.tokens_per_second, "tokens/s"),
                                  percent(prediction.mfu)));
-  print_line("", step_range_text(plan.hardware, prediction.step_seconds) + " in nine of ten runs");
+  print_line("", step_range_text(plan.hardware, prediction.step_seconds) + " (90 % interval)");
   const std::array<int64_t, kTierCount> capacity = capacities(plan.hardware);
   for (int tier = 0; tier < kTierCount; ++tier) {
     if (prediction.peak_bytes[tier] == 0 && capacity[tier] == 0) continue;

@@ -12,12 +12,12 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
   constexpr int64_t kMostSequences = int64_t{1} << 24;
   parallel.add_to(verb);
   verb.add_option("--chunk", chunk, chunk_help);
-  verb.add_option("--micro-batches", micro_batches,
+  verb.add_option("--microbatches,--micro-batches", micro_batches,
                   "Sequences of an optimizer step on each data replica")
       .within(1, 4096)
       .shown_default("1");
   verb.add_option("--global-batch", global_batch,
-                  "Sequences of an optimizer step over all replicas, in place of --micro-batches")
+                  "Sequences of an optimizer step over all replicas, in place of --microbatches")
       .within(1, kMostSequences)
       .shown_default("");
   verb.add_option("--margin", margin, "Part of every memory that is left free, e.g. 5%");
@@ -31,9 +31,8 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
 
 void QuestionFlags::load(QuestionOptions& options) const {
   if (global_batch > 0 && micro_batches > 0) {
-    throw bad_input(
-        "--global-batch: {} fixes the sequences of a step; leave --micro-batches {} out",
-        global_batch, micro_batches);
+    throw bad_input("--global-batch: {} fixes the sequences of a step; leave --microbatches {} out",
+                    global_batch, micro_batches);
   }
   options.parallel = parallel.load();
   if (!chunk.empty()) options.chunk_tokens = parse_tokens(chunk, "--chunk");

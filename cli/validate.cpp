@@ -64,7 +64,7 @@ void add_validate(Verb& program) {
   verb.add_option("--table", flags->table, "Only the table of this name");
   verb.add_flag("--cases", flags->cases, "Every case, not only each table's errors");
   verb.add_option("--write-ranges", flags->ranges,
-                  "Write where nine of ten measurements lie, as multiples of the prediction");
+                  "Write the 90 % intervals of measurements, as multiples of the prediction");
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

@@ -124,7 +124,7 @@ Error none_suits(const std::string& length, const ModelSpec& model, const Hardwa
 
 Error none_takes(int64_t micro_batches) {
   return bad_input(
-      "pipeline: no schedule of what was asked for takes {} microbatch{}; change --micro-batches, "
+      "pipeline: no schedule of what was asked for takes {} microbatch{}; change --microbatches, "
       "or leave --schedule, --virtual, --slices or --in-flight out",
       micro_batches, micro_batches == 1 ? "" : "es");
 }

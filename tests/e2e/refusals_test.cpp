@@ -150,7 +150,7 @@ TEST_CASE("flags are checked") {
                 {"--set", "link.latency_seconds", "a number of s"});
   check_refused(plan({"--seq", "1K", "--host-memory", "-1GiB"}), 2, {"--host-memory"});
   check_refused(plan({"--seq", "1K", "--device-memory", "80GiBs"}), 2, {"--device-memory"});
-  check_refused(plan({"--seq", "1K", "--micro-batches", "0"}), 2, {"--micro-batches"});
+  check_refused(plan({"--seq", "1K", "--microbatches", "0"}), 2, {"--microbatches"});
   check_refused(plan({"--seq", "1K", "--objective", "beauty"}), 2, {"--objective"});
   for (const char* margin : {"100%", "1", "-5%", "some", "nan"}) {
     check_refused(plan({"--seq", "1K", "--margin", margin}), 2, {"--margin", margin});
@@ -162,8 +162,8 @@ TEST_CASE("flags are checked") {
     check_refused(plan({"--seq", "1K", "--min-tokens-per-second", rate}), 2,
                   {"--min-tokens-per-second", rate});
   }
-  check_refused(plan({"--seq", "1K", "--global-batch", "4", "--micro-batches", "2"}), 2,
-                {"--global-batch", "--micro-batches"});
+  check_refused(plan({"--seq", "1K", "--global-batch", "4", "--microbatches", "2"}), 2,
+                {"--global-batch", "--microbatches"});
   check_refused(plan({"--seq", "1K", "--global-batch", "0"}), 2, {"--global-batch"});
   check_refused(plan({"--seq", "1K", "--no-nvme", "--nvme-capacity", "1TiB"}), 2,
                 {"--no-nvme", "--nvme-capacity"});
