@@ -674,7 +674,7 @@ class BestFirst {
   }
 
   // Half of the effort goes to all starts alike, the other half to those that came out best. Where
-  // nothing helps these any more, the others take their place.
+  // nothing helps these any more, further starts get what the first ones got.
   void refine() {
     std::deque<Start> all = starts();
     const size_t count = all.size();
@@ -687,7 +687,8 @@ class BestFirst {
       Start* next = finalist(all);
       if (next == nullptr) {
         if (!add_start(all)) break;
-        next = &all.back();
+        refine(all.back(), first, false);
+        continue;
       }
       refine(*next, second, true);
     }
