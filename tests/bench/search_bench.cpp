@@ -68,7 +68,8 @@ double percentile(std::vector<double> values, double share) {
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
-Result asked(const Row& row) {
+// Asks the search. With `offer`, the row takes an answer that is better than the best known.
+Result asked(Row& row, bool offer) {
   Examiner examiner(row.question);
   const Reply reply = ask(row.question);
   Result result;
@@ -93,6 +94,7 @@ Result asked(const Row& row) {
   result.at_risk = exact->fit == Fit::at_risk;
   result.best = known != nullptr ? known->best : exact->value;
   result.times = times_worse(row.question, result.value, result.best);
+  if (offer) row.offer(answer, *exact, "search");
   // The longest sequence is a question of memory; its time may be the fast path's.
   if (row.question.verb == Question::Verb::max_seq) return result;
   const double said =
@@ -253,13 +255,17 @@ int run(const Options& options) {
     look_for_better(options, rows);
     return 0;
   }
-  std::erase_if(rows, [&](const Row& row) { return !chosen(options.only, row.id); });
-  if (options.verify) return verify(rows) ? 0 : 1;
+  if (options.verify) {
+    std::erase_if(rows, [&](const Row& row) { return !chosen(options.only, row.id); });
+    return verify(rows) ? 0 : 1;
+  }
   const std::map<std::string, Result> before = read_results(options.baseline);
   std::vector<Result> results;
-  for (const Row& row : rows) {
-    results.push_back(asked(row));
+  for (Row& row : rows) {
+    if (!chosen(options.only, row.id)) continue;
+    results.push_back(asked(row, options.write));
     print(row, results.back(), before);
+    if (options.write) write_corpus(options.corpus, rows);
   }
   const bool good = summarise(results, before);
   write_json(options.json, results);
@@ -282,7 +288,7 @@ int main(int argc, char** argv) {
   app.add_flag("--ask", options.ask, "With --improve: ask the search too, with knobs fixed");
   app.add_option("--exhaust", options.exhaust, "Try every combination of knobs for these ids")
       ->delimiter(',');
-  app.add_flag("--write", options.write, "Write what was found to the corpus");
+  app.add_flag("--write", options.write, "Write what is better to the corpus");
   app.add_option("--seed", options.seed, "Of the changes that are tried");
   CLI11_PARSE(app, argc, argv);
   try {
