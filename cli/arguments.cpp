@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "cli/text.h"
 
 namespace longspan::cli {
 namespace {
@@ -33,6 +34,24 @@ std::string help_hint(const CLI::App& app) {
     return "; see " + app.get_name() + " " + verb->get_name() + " --help";
   }
   return "; see " + app.get_name() + " --help";
+}
+
+// Help that fits the width; a command goes on behind a backslash, as a shell reads it.
+void print_help(const std::string& help) {
+  const std::string command = "  longspan ";
+  for (size_t begin = 0; begin < help.size();) {
+    const size_t end = std::min(help.find('\n', begin), help.size());
+    const std::string line = help.substr(begin, end - begin);
+    begin = end + 1;
+    if (!line.starts_with(command) || width_of(line) <= text_width()) {
+      print_wrapped(line + "\n");
+      continue;
+    }
+    const std::vector<std::string> parts = wrapped(line.substr(2), text_width() - 6);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      fmt::print("{}{}{}\n", i == 0 ? "  " : "    ", parts[i], i + 1 < parts.size() ? " \\" : "");
+    }
+  }
 }
 
 // What an optional holds, or the type itself.
@@ -109,6 +128,8 @@ Verb Verb::add_verb(const std::string& name, const std::string& description,
                     const std::string& example) {
   CLI::App* verb = app_->add_subcommand(name, description);
   verb->add_flag("--json", invocation_->json, "Print one JSON document instead of text");
+  verb->add_flag("--wide", invocation_->wide, "Show all columns and do not wrap lines");
+  verb->add_flag("--progress", invocation_->progress, "Print progress in lines without a terminal");
   end_with_example(*verb, example);
   return {*verb, *invocation_};
 }
@@ -166,6 +187,11 @@ Invocation CommandLine::parse(int argc, char** argv) {
   check_verb(*app_, argc, argv);
   try {
     app_->parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    invocation_.action = [this](bool /*json*/) {
+      print_help(app_->help());
+      return 0;
+    };
   } catch (const CLI::Success& asked) {
     invocation_.action = [this, asked](bool /*json*/) { return app_->exit(asked); };
   } catch (const CLI::ParseError& e) {

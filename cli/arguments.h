@@ -24,6 +24,8 @@ namespace longspan::cli {
 /// and throws Error.
 struct Invocation {
   bool json = false;
+  bool wide = false;      // tables with all columns, lines of any length
+  bool progress = false;  // in lines, also where there is no terminal
   std::function<int(bool json)> action;
 };
 
@@ -53,7 +55,7 @@ class Verb {
  public:
   Verb(CLI::App& app, Invocation& invocation) : app_(&app), invocation_(&invocation) {}
 
-  /// A verb below this one, with --json and an example at the end of its help.
+  /// A verb below this one, with --json, --wide, --progress and an example at the end of its help.
   Verb add_verb(const std::string& name, const std::string& description,
                 const std::string& example);
   /// A verb below this one that does nothing itself: one of its own verbs must follow.

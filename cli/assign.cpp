@@ -9,6 +9,8 @@
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/solving.h"
+#include "cli/table.h"
+#include "cli/text.h"
 #include "cli/verbs.h"
 #include "planner/schedule/solver/sequence_groups.h"
 
@@ -134,8 +136,7 @@ int run(Flags flags, bool json) {
                 {"source", "FlexSP, arXiv 2412.01523"}});
     return 0;
   }
-  fmt::print(
-      "{}\n",
+  say("{}\n",
       bold(fmt::format(
           "{} on {}: time {:.6g} in {}",
           counted(static_cast<int64_t>(lengths.size()), "sequence", "sequences"),

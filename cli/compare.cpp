@@ -11,7 +11,9 @@
 #include "cli/inputs.h"
 #include "cli/plan_text.h"
 #include "cli/run_record.h"
+#include "cli/table.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "planner/explain/analysis.h"
 
 namespace longspan::cli {
@@ -107,7 +109,7 @@ Json document_of(const Comparison& c) {
 std::string signed_percent(double share) { return fmt::format("{:+.1f} %", share * 100); }
 
 void print_text(const Plan& plan, const Comparison& c) {
-  fmt::print("{}\n", bold(headline(plan)));
+  say("{}\n", bold(headline(plan)));
   Table table({{"", false}, {"predicted"}, {"measured"}, {"difference"}});
   table.add({"step", format_seconds(c.predicted.step_seconds),
              format_seconds(c.measured.step_seconds), signed_percent(c.time_error)});
@@ -124,7 +126,7 @@ void print_text(const Plan& plan, const Comparison& c) {
                expected == actual ? "equal" : fmt::format("{:+}", actual - expected)});
   }
   table.print();
-  fmt::print("{}\n", bold("By op kind, the largest difference first"));
+  say("{}\n", bold("By op kind, the largest difference first"));
   Table kinds({{"op", false}, {"predicted"}, {"measured"}, {"ratio"}, {"share of the difference"}});
   for (const KindDifference& kind : c.kinds) {
     const std::string ratio =
@@ -135,9 +137,8 @@ void print_text(const Plan& plan, const Comparison& c) {
                format_seconds(kind.measured_seconds), ratio, percent(kind.share)});
   }
   kinds.print();
-  fmt::print("Step time: {} the tolerance of {}. Memory: {}.\n",
-             c.time_agrees ? "within" : "OUTSIDE", percent(c.tolerance),
-             c.memory_agrees ? "equal to the byte" : "DIFFERENT");
+  say("Step time: {} the tolerance of {}. Memory: {}.\n", c.time_agrees ? "within" : "OUTSIDE",
+      percent(c.tolerance), c.memory_agrees ? "equal to the byte" : "DIFFERENT");
 }
 
 int run(const Flags& flags, bool json) {

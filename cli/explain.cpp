@@ -10,7 +10,9 @@
 #include "cli/inputs.h"
 #include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
+#include "cli/table.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "planner/explain/analysis.h"
 #include "planner/explain/unmeasured.h"
 #include "planner/explain/verdict.h"
@@ -29,14 +31,14 @@ std::string rate_text(const KindTime& kind) {
 
 void print_time(const Simulated& s) {
   const double step = s.timeline.step_seconds;
-  fmt::print("{}\n", bold("Time by op kind"));
+  say("{}\n", bold("Time by op kind"));
   Table kinds({{"op", false}, {"count"}, {"total"}, {"of the step"}, {"rate"}});
   for (const KindTime& kind : time_by_kind(s.program, s.timeline)) {
     kinds.add({std::string(name_of(kind.kind)), fmt::format("{}", kind.count),
                format_seconds(kind.seconds), percent(kind.seconds / step), rate_text(kind)});
   }
   kinds.print();
-  fmt::print("{}\n", bold("Streams"));
+  say("{}\n", bold("Streams"));
   Table streams({{"stream", false}, {"ops"}, {"busy"}, {"of the step"}});
   for (int stream = 0; stream < kStreamCount; ++stream) {
     if (s.layout.streams[stream].empty()) continue;
@@ -46,18 +48,17 @@ void print_time(const Simulated& s) {
                  percent(busy / step)});
   }
   streams.print();
-  fmt::print("  copies beside compute: {}\n",
-             format_seconds(overlapped_copy_seconds(s.program, s.timeline)));
+  say("  copies beside compute: {}\n",
+      format_seconds(overlapped_copy_seconds(s.program, s.timeline)));
 }
 
 void print_memory(const Plan& plan, const Simulated& s) {
   const auto capacity = capacities(plan.hardware);
   for (const PeakMemory& memory : memory_at_peak(s.program, s.layout)) {
     const int tier = static_cast<int>(memory.tier);
-    fmt::print("{}\n", bold(fmt::format("{} memory: {}", name_of(memory.tier),
-                                        of_capacity(memory.arena_bytes, capacity[tier]))));
-    fmt::print("  {} are live at the peak, first at {}\n", format_bytes(memory.live_bytes),
-               memory.op);
+    say("{}\n", bold(fmt::format("{} memory: {}", name_of(memory.tier),
+                                 of_capacity(memory.arena_bytes, capacity[tier]))));
+    say("  {} are live at the peak, first at {}\n", format_bytes(memory.live_bytes), memory.op);
     Table table({{"tensor", false}, {"count"}, {"bytes"}, {"of the peak"}});
     for (const TensorMemory& tensor : memory.tensors) {
       table.add(
@@ -109,14 +110,14 @@ std::string verdict_text(const Verdict& verdict) {
 // Under "What limits it".
 void print_neighbours(const Neighbours& around, bool all) {
   const std::vector<std::string> suggestions = around.suggestions();
-  if (!suggestions.empty()) fmt::print("{}\n", bold("What would help"));
-  for (const std::string& suggestion : suggestions) fmt::print("  {}\n", suggestion);
-  fmt::print("{}\n", bold("One knob turned"));
+  if (!suggestions.empty()) say("{}\n", bold("What would help"));
+  for (const std::string& suggestion : suggestions) say("  {}\n", suggestion);
+  say("{}\n", bold("One knob turned"));
   Table table({{"knob", false},
                {"from", false},
                {"to", false},
                {"verdict", false},
-               {"by", false},
+               {"by", false, 1},
                {"what would help", false}});
   const std::vector<size_t> shown = around.shown(all);
   for (const size_t i : shown) {
@@ -127,11 +128,10 @@ void print_neighbours(const Neighbours& around, bool all) {
   }
   table.print();
   if (shown.size() < around.verdicts.size()) {
-    fmt::print("  {} of {} neighbours; --all shows the others\n", shown.size(),
-               around.verdicts.size());
+    say("  {} of {} neighbours; --all shows the others\n", shown.size(), around.verdicts.size());
   }
-  fmt::print("  {}\n", summary_of(around.verdicts));
-  if (around.sampled() > 0) fmt::print("  ({})\n", sampled_text(around));
+  say("  {}\n", summary_of(around.verdicts));
+  if (around.sampled() > 0) say("  ({})\n", sampled_text(around));
 }
 
 Json list_json(const Neighbours& around) {
@@ -175,7 +175,7 @@ void print_unmeasured(const Plan& plan, const Simulated& s) {
     return kernel.seconds < kTelling * s.timeline.step_seconds;
   });
   if (kernels.empty()) return;
-  fmt::print("{}\n", bold("Rates that were not measured"));
+  say("{}\n", bold("Rates that were not measured"));
   Table table({{"kernel", false}, {"of the step"}, {"shape"}, {"rate taken", false}});
   for (const UnmeasuredKernel& kernel : kernels) {
     table.add(
@@ -265,11 +265,11 @@ int explain_pipeline(const Plan& plan, bool all, bool json) {
     print_json(document);
     return 0;
   }
-  fmt::print("{}\n", bold(headline(plan)));
+  say("{}\n", bold(headline(plan)));
   print_knobs(plan);
   print_prediction(plan, prediction);
   print_pipeline(plan, step);
-  fmt::print("{}\n  {}\n", bold("What limits it"), limit);
+  say("{}\n  {}\n", bold("What limits it"), limit);
   print_neighbours(Neighbours(plan), all);
   return 0;
 }
@@ -289,10 +289,10 @@ int explain_unlisted(const Plan& plan, bool all, bool json) {
     print_json(document);
     return 0;
   }
-  fmt::print("{}\n", bold(headline(plan)));
+  say("{}\n", bold(headline(plan)));
   print_knobs(plan);
   print_prediction(plan, plan.predicted);
-  fmt::print("{}\n  {}\n", bold("What limits it"), left_out);
+  say("{}\n  {}\n", bold("What limits it"), left_out);
   print_neighbours(Neighbours(plan), all);
   return 0;
 }
@@ -309,13 +309,13 @@ int run(const std::string& path, bool all, bool json) {
     print_json(document);
     return 0;
   }
-  fmt::print("{}\n", bold(headline(plan)));
+  say("{}\n", bold(headline(plan)));
   print_knobs(plan);
   print_prediction(plan, simulated.prediction);
   print_time(simulated);
   print_memory(plan, simulated);
   print_unmeasured(plan, simulated);
-  fmt::print("{}\n  {}\n", bold("What limits it"), limit_of(simulated));
+  say("{}\n  {}\n", bold("What limits it"), limit_of(simulated));
   print_neighbours(around, all);
   return 0;
 }

@@ -9,7 +9,8 @@
 #include "cli/documents.h"
 #include "cli/hw_text.h"
 #include "cli/inputs.h"
-#include "cli/terminal.h"
+#include "cli/table.h"
+#include "cli/text.h"
 #include "hwprofiles/catalog.h"
 #include "hwprofiles/import_calculon.h"
 
@@ -70,7 +71,7 @@ int list(bool json) {
                  {"backend", false},
                  {"memory"},
                  {"peak"},
-                 {"attention", false},
+                 {"attention", false, 1},
                  {"node", false}});
   Table nodes({{"node", false}, {"devices", false}, {"host memory"}, {"inside"}, {"between"}});
   Json device_list = list_devices(devices), node_list = list_nodes(nodes);
@@ -79,10 +80,9 @@ int list(bool json) {
     return 0;
   }
   devices.print();
-  fmt::print("\n");
+  say("\n");
   nodes.print();
-  fmt::print(
-      "Counts go in front: 8xh100-80g is one node of 8 devices, 2x8xh100-80g two of them,\n"
+  say("Counts go in front: 8xh100-80g is one node of 8 devices, 2x8xh100-80g two of them,\n"
       "4xdgx-h100 four nodes with all their devices. Rates between devices are per device.\n");
   return 0;
 }
@@ -106,8 +106,7 @@ int import(const std::string& from, const std::string& to, bool json) {
   if (json) {
     print_json({{"file", to}, {"name", hw.name}, {"devices", hw.devices()}});
   } else {
-    fmt::print(
-        "{}: {} devices; every figure is marked as an assumption, look them over with\n"
+    say("{}: {} devices; every figure is marked as an assumption, look them over with\n"
         "longspan hw show {}\n",
         to, hw.devices(), to);
   }

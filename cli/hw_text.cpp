@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "cli/table.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "hwprofiles/figures.h"
 
 namespace longspan::cli {
@@ -30,11 +32,10 @@ Json figure_json(const Figure& figure) {
 }  // namespace
 
 void print_hardware(const HardwareProfile& hw) {
-  fmt::print("{}\n",
-             bold(fmt::format("{}: {} node{} of {} x {} (backend {}), {} host cores", hw.name,
-                              hw.nodes, hw.nodes == 1 ? "" : "s", hw.devices_per_node,
-                              hw.device.name, hw.device.backend, hw.host.cores)));
-  Table figures({{"figure", false}, {"value"}, {"source", false}, {"date", false}});
+  say("{}\n", bold(fmt::format("{}: {} node{} of {} x {} (backend {}), {} host cores", hw.name,
+                               hw.nodes, hw.nodes == 1 ? "" : "s", hw.devices_per_node,
+                               hw.device.name, hw.device.backend, hw.host.cores)));
+  Table figures({{"figure", false}, {"value"}, {"source", false}, {"date", false, 1}});
   visit_figures(hw, [&](const FigureRule& rule, const Figure& figure) {
     if (is_missing(rule, figure)) return;
     const std::string dot = *rule.section == '\0' ? "" : ".";
@@ -47,7 +48,7 @@ void print_hardware(const HardwareProfile& hw) {
   if (hw.rates.empty()) return;
   const std::string kernel =
       hw.attention_kernel.empty() ? "" : " (attention: " + hw.attention_kernel + ")";
-  fmt::print("{}\n", bold("Rates" + kernel));
+  say("{}\n", bold("Rates" + kernel));
   Table rates({{"kernel", false}, {"points"}, {"slowest"}, {"fastest"}, {"source", false}});
   for (const auto& [name, table] : hw.rates) {
     const auto [low, high] =

@@ -10,7 +10,7 @@
 #include "base/nearest.h"
 #include "base/units.h"
 #include "cli/documents.h"
-#include "cli/terminal.h"
+#include "cli/text.h"
 #include "hwprofiles/catalog.h"
 #include "hwprofiles/figures.h"
 

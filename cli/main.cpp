@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "base/heap.h"
 #include "cli/documents.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
 #include "cli/verbs.h"
 
 namespace longspan::cli {
@@ -66,6 +68,8 @@ int main(int argc, char** argv) {
                                   [](const char* word) { return !std::strcmp(word, "--json"); });
     return report_error(e.what(), e.exit_status(), json);
   }
+  if (invocation.wide) set_wide();
+  if (invocation.progress) set_progress_lines();
   return run_action(invocation);
 }
 

@@ -11,7 +11,9 @@
 #include "cli/inputs.h"
 #include "cli/plan_text.h"
 #include "cli/question_flags.h"
+#include "cli/table.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "models/catalog.h"
 #include "planner/reference/range.h"
 #include "planner/search/search.h"
@@ -103,16 +105,14 @@ void print_gaps(const std::vector<MaxSequence>& rows) {
     }
   }
   if (widest != nullptr && rows.size() == 1) {
-    fmt::print("  {}: no plan of the preset reaches more than {} further\n", widest->strategy,
-               percent(*widest->gap));
+    say("  {}: no plan of the preset reaches more than {} further\n", widest->strategy,
+        percent(*widest->gap));
   } else if (widest != nullptr) {
-    fmt::print(
-        "  presets: no plan of any reaches more than {} further than shown ({}; others less)\n",
+    say("  presets: no plan of any reaches more than {} further than shown ({}; others less)\n",
         percent(*widest->gap), widest->strategy);
   }
   if (free != nullptr) {
-    fmt::print("  auto: no plan of the search space reaches more than {} further\n",
-               percent(*free->gap));
+    say("  auto: no plan of the search space reaches more than {} further\n", percent(*free->gap));
   }
 }
 
@@ -120,15 +120,19 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
                 const std::vector<MaxSequence>& rows) {
   const auto capacity = capacities(hw);
   const bool many = hw.devices() > 1;
-  fmt::print("{}\n", bold(fmt::format("Longest sequence of {} on {}: {}device {}, host {}, nvme {}",
-                                      model.name, hw.name, many ? "each rank with " : "",
-                                      format_bytes(capacity[0]), format_bytes(capacity[1]),
-                                      bytes_or_dash(capacity[2]))));
+  say("{}\n",
+      bold(fmt::format("Longest sequence of {} on {}: {}device {}, host {}, nvme {}", model.name,
+                       hw.name, many ? "each rank with " : "", format_bytes(capacity[0]),
+                       format_bytes(capacity[1]), bytes_or_dash(capacity[2]))));
   std::vector<Table::Column> columns = {{"strategy", false}, {"length"}};
-  for (const StepTime& most : kStepTimes) columns.push_back({most.name});
-  columns.insert(columns.end(), {{"chunk"}, {"device"}, {"host"}, {"nvme"}, {"step"}});
-  columns.push_back({"MFU"});
-  if (many) columns.push_back({"ranks", false});
+  for (const StepTime& most : kStepTimes) columns.push_back({most.name, true, 1});
+  columns.insert(columns.end(), {{"chunk", true, 7},
+                                 {"device", true, 3},
+                                 {"host", true, 6},
+                                 {"nvme", true, 8},
+                                 {"step"},
+                                 {"MFU", true, 5}});
+  if (many) columns.push_back({"ranks", false, 4});
   columns.push_back({"limited by", false});
   Table table(columns);
   std::string extended;
@@ -138,21 +142,21 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   }
   table.print();
   const Range& range = step_range(hw);
-  fmt::print("  90 % interval of a step: {:.2f} to {:.2f} times the prediction\n", range.low,
-             range.high);
-  if (!extended.empty()) fmt::print("  {}\n", extended);
+  say("  90 % interval of a step: {:.2f} to {:.2f} times the prediction\n", range.low, range.high);
+  if (!extended.empty()) say("  {}\n", extended);
   print_gaps(rows);
+  for (const auto& [key, text] : caveats_of(hw)) say("  {}: {}\n", key, text);
   for (const MaxSequence& row : rows) {
-    if (!row.beside.empty()) fmt::print("  {}: {}\n", row.strategy, row.beside);
+    if (!row.beside.empty()) say("  {}: {}\n", row.strategy, row.beside);
   }
-  fmt::print("{}\n", bold("What would help"));
+  say("{}\n", bold("What would help"));
   for (const MaxSequence& result : rows) {
     std::string line = result.would_lift;
     if (result.shortfall_bytes > 0) {
       line = fmt::format("{} tokens more are short by {}{}{}", format_tokens(result.granule),
                          format_bytes(result.shortfall_bytes), line.empty() ? "" : "; ", line);
     }
-    if (!line.empty()) fmt::print("  {}: {}\n", result.strategy, line);
+    if (!line.empty()) say("  {}: {}\n", result.strategy, line);
   }
 }
 
@@ -208,8 +212,8 @@ int run(const Flags& flags, bool json) {
                 {"results", std::move(list)}});
   } else {
     print_text(model, hw, results);
-    if (written) fmt::print("Wrote {}\n", flags.output);
-    if (!any) fmt::print("Nothing fits, not even {} tokens.\n", format_tokens(options.granule));
+    if (written) say("Wrote {}\n", flags.output);
+    if (!any) say("Nothing fits, not even {} tokens.\n", format_tokens(options.granule));
   }
   return any ? 0 : 1;
 }

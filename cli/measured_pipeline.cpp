@@ -7,6 +7,7 @@
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "planner/schedule/io/picture.h"
 #include "planner/schedule/io/primus_trace.h"
 
@@ -51,30 +52,30 @@ Json simulated_json(const Resimulated& made, const MeasuredStep& step, const std
 
 void print(const MeasuredPipeline& pipeline, const MeasuredStep& step, const std::string& title,
            int width) {
-  fmt::print("{}\n", bold(title));
+  say("{}\n", bold(title));
   fmt::print("{}", text_picture(step.schedule, step.linked, step.timing, width));
-  fmt::print("  {:<16}{:.6g} ms, the longest span of a rank, of {:.6g} ms; {} iterations there\n",
-             "cost", step.timing.cost, step.total, pipeline.steps.size());
+  say("  {:<16}{:.6g} ms, the longest span of a rank, of {:.6g} ms; {} iterations there\n", "cost",
+      step.timing.cost, step.total, pipeline.steps.size());
   std::string memory, idle;
   for (const RankTiming& own : step.timing.ranks) {
     memory += fmt::format(" {:.1f}", static_cast<double>(own.peak_memory) / 1e9);
     idle += fmt::format(" {:.3f}", 1 - own.busy / step.total);
   }
-  fmt::print("  {:<16}{} GB by rank\n", "memory", memory.substr(1));
-  fmt::print("  {:<16}{} of the whole step by rank\n", "idle", idle.substr(1));
+  say("  {:<16}{} GB by rank\n", "memory", memory.substr(1));
+  say("  {:<16}{} of the whole step by rank\n", "idle", idle.substr(1));
 }
 
 void print(const Resimulated& made, const MeasuredStep& step, const std::string& name, int width) {
-  fmt::print("{}\n", bold(fmt::format("{} simulated from its median times: bubble rate {:.4f}",
-                                      name, made.timing.bubble_rate)));
+  say("{}\n", bold(fmt::format("{} simulated from its median times: bubble rate {:.4f}", name,
+                               made.timing.bubble_rate)));
   fmt::print("{}", text_picture(made.schedule, made.linked, made.timing, width));
-  fmt::print("  {:<16}{:.6g} ms, {:+.1f} % of what was measured\n", "cost", made.timing.cost,
-             100 * (made.timing.cost / step.timing.cost - 1));
+  say("  {:<16}{:.6g} ms, {:+.1f} % of what was measured\n", "cost", made.timing.cost,
+      100 * (made.timing.cost / step.timing.cost - 1));
   std::string held;
   for (const RankTiming& own : made.timing.ranks) {
     held += fmt::format(" {:.4g}", chunks_held(own, made.request.virtual_stages));
   }
-  fmt::print("  {:<16}{} microbatches by rank\n", "peak memory", held.substr(1));
+  say("  {:<16}{} microbatches by rank\n", "peak memory", held.substr(1));
 }
 
 }  // namespace
@@ -105,7 +106,7 @@ int show_measured(const MeasuredFlags& flags, bool json) {
   }
   print(pipeline, step, title, flags.width);
   if (made) print(*made, step, flags.against, flags.width);
-  if (!flags.svg.empty()) fmt::print("Wrote {}\n", flags.svg);
+  if (!flags.svg.empty()) say("Wrote {}\n", flags.svg);
   return 0;
 }
 

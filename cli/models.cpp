@@ -1,4 +1,6 @@
 // longspan models: what the catalog holds, and what a model is.
+#include "cli/table.h"
+#include "cli/text.h"
 #include "models/catalog.h"
 
 #include <fmt/format.h>
@@ -112,7 +114,7 @@ int list(bool json) {
   for (const std::string& name : model_names()) {
     const ModelSpec model = load_model(name);
     models.push_back({{"name", name}, {"parameters", parameter_count(model)}});
-    table.add({name, fmt::format("{}", parameter_count(model)), fmt::format("{}", model.layers),
+    table.add({name, grouped(parameter_count(model)), fmt::format("{}", model.layers),
                fmt::format("{}", model.hidden), fmt::format("{}", model.heads),
                fmt::format("{}", model.kv_heads), fmt::format("{}", model.ffn),
                fmt::format("{}", model.vocab),
@@ -132,29 +134,28 @@ int show(const std::string& reference, bool json) {
     print_json(model_json(model));
     return 0;
   }
-  fmt::print("{}\n", bold(model.name));
-  fmt::print(
-      "  {} layers, hidden {}, {} query heads over {} key/value heads of {}, ffn {}, "
+  say("{}\n", bold(model.name));
+  say("  {} layers, hidden {}, {} query heads over {} key/value heads of {}, ffn {}, "
       "vocabulary {}\n",
       model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim, model.ffn,
       model.vocab);
-  fmt::print("  {} positions, {}, {}{}\n", model.positions == Positions::rope ? "rope" : "learned",
-             model.norm == Norm::rmsnorm ? "rmsnorm" : "layernorm",
-             model.activation == Activation::swiglu ? "swiglu" : "gelu",
-             model.tied_embeddings ? ", tied embeddings" : "");
-  fmt::print("  {} parameters\n", parameter_count(model));
+  say("  {} positions, {}, {}{}\n", model.positions == Positions::rope ? "rope" : "learned",
+      model.norm == Norm::rmsnorm ? "rmsnorm" : "layernorm",
+      model.activation == Activation::swiglu ? "swiglu" : "gelu",
+      model.tied_embeddings ? ", tied embeddings" : "");
+  say("  {} parameters\n", grouped(parameter_count(model)));
   const std::vector<int64_t> first = first_layers(model);
   for (size_t i = 0; !model.uniform() && i < first.size(); ++i) {
-    fmt::print("  {}\n", describe(model.runs[i], first[i], model));
+    say("  {}\n", describe(model.runs[i], first[i], model));
   }
-  fmt::print("{}\n", bold("FLOPs of a training step per token (causal, no recomputation)"));
+  say("{}\n", bold("FLOPs of a training step per token (causal, no recomputation)"));
   Table flops({{"length"}, {"FLOP/token"}});
   for (const int64_t length : kShownLengths) {
     flops.add({format_tokens(length), format_rate(flops_per_token(model, length), "FLOP")});
   }
   flops.print();
-  fmt::print("{}\n", bold("Parameters, by the units they move in"));
-  Table units({{"unit", false}, {"tensor", false}, {"shape", false}, {"elements"}});
+  say("{}\n", bold("Parameters, by the units they move in"));
+  Table units({{"unit", false}, {"tensor", false}, {"shape"}, {"elements"}});
   for (const ParameterUnit& unit : parameter_units(model)) {
     if (!stands_for_others(unit, first)) continue;
     const std::string name =
@@ -163,8 +164,8 @@ int show(const std::string& reference, bool json) {
             ? fmt::format("layer (1 of {})", run_of_layer(model, unit.layer).layers)
             : "head";
     for (const ParameterTensor& tensor : unit.tensors) {
-      units.add({name, tensor.name, fmt::format("[{}]", fmt::join(tensor.shape, ", ")),
-                 fmt::format("{}", tensor.elements)});
+      units.add({name, tensor.name, fmt::format("{}", fmt::join(tensor.shape, "x")),
+                 grouped(tensor.elements)});
     }
   }
   units.print();

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "cli/solving.h"
-#include "cli/terminal.h"
+#include "cli/text.h"
 
 namespace longspan::cli {
 namespace {

@@ -4,16 +4,18 @@
 
 #include "base/units.h"
 #include "cli/plan_text.h"
+#include "cli/table.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 
 namespace longspan::cli {
 
 void print_pipeline(const Plan& plan, const PipelineStep& step) {
-  fmt::print("{}\n", bold(plan.strategy.parallel.has_pipeline() ? "Pipeline" : "Stage by stage"));
-  fmt::print("  a microbatch takes a rank {} forward and {} backward{}; idle {} of the schedule\n",
-             format_seconds(step.forward_seconds), format_seconds(step.backward_seconds),
-             step.message_seconds > 0 ? ", a message " + format_seconds(step.message_seconds) : "",
-             percent(step.bubble_rate));
+  say("{}\n", bold(plan.strategy.parallel.has_pipeline() ? "Pipeline" : "Stage by stage"));
+  say("  a microbatch takes a rank {} forward and {} backward{}; idle {} of the schedule\n",
+      format_seconds(step.forward_seconds), format_seconds(step.backward_seconds),
+      step.message_seconds > 0 ? ", a message " + format_seconds(step.message_seconds) : "",
+      percent(step.bubble_rate));
   Table table({{"rank"}, {"layers"}, {"busy"}, {"microbatches held"}, {"device"}, {"host"}});
   // Of many ranks the first, the last and some between say what there is to see.
   const auto count = static_cast<int64_t>(step.ranks.size());

@@ -11,8 +11,11 @@
 #include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
 #include "cli/question_flags.h"
+#include "cli/table.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "models/catalog.h"
+#include "planner/explain/analysis.h"
 #include "planner/explain/rival.h"
 #include "planner/plan/pipeline_plan.h"
 #include "planner/search/sweep.h"
@@ -31,6 +34,7 @@ struct Flags {
   std::string strategy = "auto";
   std::string objective = "throughput";
   std::string output;
+  bool verbose = false;
 };
 
 void check_together(const Flags& flags) {
@@ -101,8 +105,9 @@ double rate_per_device(const Plan& plan) {
 }
 
 std::vector<Table::Column> plan_columns() {
-  return {{"length"}, {"GPUs"}, {"step/sequence"}, {"tokens/s"}, {"a GPU"},        {"MFU"},
-          {"device"}, {"host"}, {"nvme"},          {"chunk"},    {"ranks", false}, {"why", false}};
+  return {{"length"},         {"GPUs", true, 4},  {"step/sequence"}, {"tokens/s", true, 5},
+          {"a GPU", true, 8}, {"MFU", true, 6},   {"device"},        {"host", true, 3},
+          {"nvme", true, 7},  {"chunk", true, 9}, {"ranks", false},  {"why", false}};
 }
 
 std::vector<std::string> plan_row(const Plan& plan, const std::string& why) {
@@ -122,7 +127,7 @@ std::vector<std::string> plan_row(const Plan& plan, const std::string& why) {
 }
 
 void print_front(const Sweep& found) {
-  fmt::print("{}\n", bold("Pareto front (tokens/s, length, GPUs, host and device memory)"));
+  say("{}\n", bold("Pareto front (tokens/s, length, GPUs, host and device memory)"));
   Table table(plan_columns());
   for (const FrontPoint& point : found.front) table.add(plan_row(point.plan, point.because));
   table.print();
@@ -136,10 +141,12 @@ void print_refusals(const Sweep& found) {
     if (!answer.plan) refused.push_back(&answer);
   }
   const size_t hidden = refused.size() - std::min(refused.size(), kLines);
-  if (hidden > 0) fmt::print("  {} questions more are refused; --json has them\n", hidden);
+  if (hidden > 0)
+    say("  {} refused; --json has all\n",
+        counted(static_cast<int64_t>(hidden), "question more is", "questions more are"));
   for (size_t i = hidden; i < refused.size(); ++i) {
-    fmt::print("  {} on {}: {}\n", format_tokens(refused[i]->sequence), refused[i]->devices,
-               refused[i]->refusal);
+    say("  {} on {}: {}\n", format_tokens(refused[i]->sequence), refused[i]->devices,
+        refused[i]->refusal);
   }
 }
 
@@ -177,7 +184,7 @@ std::string gap_text(const Flags& flags, double gap) {
   const char* better = flags.objective == "memory"        ? "{} less device memory"
                        : flags.objective == "host-memory" ? "{} less host memory"
                                                           : "{} less time";
-  return "No plan of the search space takes more than " +
+  return "no plan of the search space takes more than " +
          fmt::format(fmt::runtime(better), percent(gap));
 }
 
@@ -186,49 +193,67 @@ std::string batch_text(const Flags& flags, const Plan& plan) {
   const int64_t replicas = plan.strategy.parallel.data, each = plan.micro_batches;
   if (replicas == 1 || flags.question.global_batch > 0) return "";
   return fmt::format(
-      "One step trains {} sequences: {} on each of {} data replicas; --global-batch fixes that",
+      "{} sequences a step: {} on each of {} data replicas; --global-batch fixes that",
       each * replicas, each, replicas);
 }
 
-// Lines on what was planned that is not just what was asked.
+// How good the plan is, and what was planned that is not just what was asked.
 void print_remarks(const Flags& flags, const ModelSpec& model, const Plan& plan,
                    const Answer* answer) {
-  std::vector<std::string> lines;
+  const auto print = [](std::string_view key, const std::string& text) {
+    if (!text.empty()) print_line(key, text);
+  };
+  print("gap", gap_text(flags, answer != nullptr ? answer->gap : 1));
+  print("batch", batch_text(flags, plan));
   if (answer != nullptr && answer->sequence != plan.sequence) {
-    lines.push_back(fmt::format("{} tokens are planned as {}: that divides evenly",
-                                answer->sequence, plan.sequence));
+    print_line("length", fmt::format("{} tokens are planned as {}, which divides evenly",
+                                     answer->sequence, plan.sequence));
   }
-  lines.push_back(batch_text(flags, plan));
-  lines.push_back(extended_positions_text(model, plan));
-  lines.push_back(gap_text(flags, answer != nullptr ? answer->gap : 1));
-  for (const std::string& line : lines) {
-    if (!line.empty()) fmt::print("  {}\n", line);
+  print("positions", extended_positions_text(model, plan));
+}
+
+// Where the time goes: with a pipeline and without where both were looked at, else what compute
+// waits for.
+std::string limit_text(const Plan& plan, const std::string& why_chosen) {
+  if (!why_chosen.empty()) return why_chosen;
+  const bool listable = is_one_program(plan.model, plan.strategy) && is_listable(plan);
+  return listable ? limit_of(simulate_plan(plan)) : "";
+}
+
+void print_verbose(const Sweep& found, const std::string& why_chosen) {
+  print_knobs(found.best);
+  print_prediction(found.best, found.best.predicted);
+  if (!is_one_program(found.best.model, found.best.strategy)) {
+    print_pipeline(found.best, pipeline_step(found.best));
+  }
+  if (!why_chosen.empty()) {
+    say("{}\n  {}\n", bold("With and without a pipeline"), why_chosen);
   }
 }
 
 void print_text(const Flags& flags, const ModelSpec& model, const Sweep& found,
                 const std::string& why_chosen) {
-  fmt::print("{}\n", bold(headline(found.best)));
-  print_knobs(found.best);
-  print_prediction(found.best, found.best.predicted);
-  print_remarks(flags, model, found.best, answer_of_best(found));
-  if (!is_one_program(found.best.model, found.best.strategy))
-    print_pipeline(found.best, pipeline_step(found.best));
-  if (!why_chosen.empty()) {
-    fmt::print("{}\n  {}\n", bold("With and without a pipeline"), why_chosen);
+  const Plan& best = found.best;
+  say("{}\n", bold(headline(best)));
+  print_summary(best, best.predicted);
+  if (const std::string limit = limit_text(best, why_chosen); !limit.empty()) {
+    print_line("why", limit);
   }
+  print_remarks(flags, model, best, answer_of_best(found));
+  print_caveats(best.hardware);
+  if (flags.verbose) print_verbose(found, why_chosen);
   const std::string why = why_so_many(found);
-  if (!why.empty()) fmt::print("{}\n  {}\n", bold("Why so many devices"), why);
-  if (!found.front.empty()) print_front(found);
+  if (!why.empty()) say("{}\n  {}\n", bold("Why so many devices"), why);
+  if (!found.front.empty() && (flags.verbose || found.answers.size() > 1)) print_front(found);
   print_refusals(found);
-  if (found.evaluated > 0) {
-    fmt::print("{} configurations considered, {} of them simulated, in {}\n", found.considered,
-               found.evaluated, format_seconds(found.seconds));
+  if (found.evaluated > 0 && flags.verbose) {
+    say("{} configurations considered, {} of them simulated, in {}\n", grouped(found.considered),
+        grouped(found.evaluated), format_seconds(found.seconds));
   }
-  if (flags.output.empty()) {
-    fmt::print("The plan was not written; -o FILE writes it.\n");
-  } else {
-    fmt::print("Wrote {}\n", flags.output);
+  if (!flags.output.empty()) say("Wrote {}\n", flags.output);
+  if (!flags.verbose) {
+    say("--verbose shows all knobs{}{}\n", found.front.empty() ? "" : " and the Pareto front",
+        flags.output.empty() ? "; -o FILE writes the plan" : "");
   }
 }
 
@@ -301,6 +326,7 @@ void add_plan(Verb& program) {
   verb.add_option("--objective", flags->objective, "What auto looks for")
       .one_of({"throughput", "memory", "host-memory"});
   verb.add_option("-o,--output", flags->output, "Where the plan is written");
+  verb.add_flag("--verbose", flags->verbose, "Show all knobs and the Pareto front");
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

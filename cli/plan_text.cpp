@@ -6,6 +6,7 @@
 
 #include "base/units.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "planner/evaluate/fit.h"
 #include "planner/reference/range.h"
 #include "planner/strategy/knobs.h"
@@ -13,11 +14,76 @@
 namespace longspan::cli {
 namespace {
 
-void print_line(std::string_view key, const std::string& value) {
-  fmt::print("  {:<16}{}\n", key, value);
+std::string tile_text(int64_t tokens) { return tokens == 0 ? "all rows" : format_tokens(tokens); }
+
+// "layer_input, qkv (half of the layers)": the tensors of the group that have this value.
+std::string tensors_with(std::string_view group, const Strategy& s, int64_t value) {
+  std::string text;
+  for (const KnobRow& row : knob_rows()) {
+    if (row.group() != group || row.at.get(s) != value) continue;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", row.name());
+    const double fraction = row.at.policy == nullptr ? 1 : (s.*row.at.policy).fraction;
+    if (fraction != 1) text += fmt::format(" ({} of layers)", percent(fraction));
+  }
+  return text;
 }
 
-std::string tile_text(int64_t tokens) { return tokens == 0 ? "all rows" : format_tokens(tokens); }
+// "keep qkv; offload layer_input; recompute mlp_inner"
+std::string saved_text(const Strategy& s) {
+  constexpr std::pair<Saved, const char*> kVerbs[] = {{Saved::keep, "keep"},
+                                                      {Saved::host, "offload"},
+                                                      {Saved::nvme, "offload to nvme"},
+                                                      {Saved::recompute, "recompute"}};
+  std::string text;
+  for (const auto& [where, verb] : kVerbs) {
+    const std::string tensors = tensors_with("saved", s, static_cast<int64_t>(where));
+    if (!tensors.empty()) text += fmt::format("{}{} {}", text.empty() ? "" : "; ", verb, tensors);
+  }
+  return text;
+}
+
+// "parameters on device; gradients, optimizer on host"
+std::string states_text(const Strategy& s) {
+  std::string text;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    const std::string states = tensors_with("states", s, tier);
+    if (states.empty()) continue;
+    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", states,
+                        name_of(static_cast<Tier>(tier)));
+  }
+  return text;
+}
+
+std::string layout_text(const Plan& plan) {
+  const Strategy& s = plan.strategy;
+  std::string text = s.parallel.ranks() > 1 ? degrees_of(s.parallel) + "; " : "";
+  const int64_t chunks = plan.sequence / s.chunk_tokens;
+  text += chunks == 1 ? "the sequence in one chunk"
+                      : fmt::format("{} chunks of {}", chunks, format_tokens(s.chunk_tokens));
+  if (s.head_groups > 1) text += fmt::format(", heads in {} groups", s.head_groups);
+  if (s.kv != Tier::device) text += ", keys and values on host";
+  return text;
+}
+
+std::string step_text(const Prediction& prediction) {
+  return fmt::format("{}, {}, MFU {} (causal)", format_seconds(prediction.step_seconds),
+                     format_rate(prediction.tokens_per_second, "tokens/s"),
+                     percent(prediction.mfu));
+}
+
+std::string memory_text(const Plan& plan, const std::array<int64_t, kTierCount>& peak) {
+  const std::array<int64_t, kTierCount> capacity = capacities(plan.hardware);
+  std::string text;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (tier > 0 && peak[tier] == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(static_cast<Tier>(tier)),
+                        of_capacity(peak[tier], capacity[tier]));
+  }
+  const FitVerdict verdict = fit_of(plan.hardware, peak);
+  text += fmt::format(": {}", name_of(verdict.fit));
+  if (!verdict.reason.empty()) text += ", " + verdict.reason;
+  return text;
+}
 
 // "parameters device, optimizer host": the knobs of a group of the plan file.
 std::string group_text(std::string_view group, const Strategy& s) {
@@ -59,47 +125,89 @@ std::string step_range_text(const HardwareProfile& hw, double step_seconds) {
 }
 
 std::string headline(const Plan& plan) {
-  return fmt::format("{}, {} tokens, {} microbatch{}, {}, on {}", plan.model.name,
-                     format_tokens(plan.sequence), plan.micro_batches,
-                     plan.micro_batches == 1 ? "" : "es", name_of(plan.dtype), plan.hardware.name);
+  return fmt::format("{}, {} tokens, {}, {}, on {}", plan.model.name, format_tokens(plan.sequence),
+                     counted(plan.micro_batches, "microbatch", "microbatches"), name_of(plan.dtype),
+                     plan.hardware.name);
 }
+
+void print_line(std::string_view key, std::string_view value) { say("  {:<10}{}\n", key, value); }
+
+void print_summary(const Plan& plan, const Prediction& prediction) {
+  print_line("layout", layout_text(plan));
+  print_line("saved", saved_text(plan.strategy));
+  print_line("states", states_text(plan.strategy));
+  print_line("step", fmt::format("{}; 90 % interval {}", step_text(prediction),
+                                 step_range_text(plan.hardware, prediction.step_seconds)));
+  print_line("memory", memory_text(plan, prediction.peak_bytes));
+}
+
+std::vector<std::pair<std::string, std::string>> caveats_of(const HardwareProfile& hw) {
+  std::vector<std::pair<std::string, std::string>> caveats;
+  std::string assumed;
+  const auto add = [&](const char* name, const Figure& figure) {
+    if (!figure.source.starts_with("assumption") || figure.value == 0) return;
+    assumed += fmt::format("{}{} of {}", assumed.empty() ? "" : ", ", name,
+                           format_bytes(static_cast<int64_t>(figure.value)));
+  };
+  add("a host", hw.host.memory_bytes);
+  add("NVMe", hw.nvme.capacity_bytes);
+  if (!assumed.empty()) {
+    caveats.emplace_back(
+        "assumed",
+        fmt::format("a node has {}; --host-memory and --nvme-capacity say what yours has",
+                    assumed));
+  }
+  if (hw.device.backend == "cuda") {
+    caveats.emplace_back("untested", "no GPU has run the engine's CUDA backend yet");
+  }
+  return caveats;
+}
+
+void print_caveats(const HardwareProfile& hw) {
+  for (const auto& [key, text] : caveats_of(hw)) print_line(key, text);
+}
+
+namespace {
+
+// Below a heading, with keys up to "between uses".
+void wide_line(std::string_view key, std::string_view value) { say("  {:<16}{}\n", key, value); }
+
+}  // namespace
 
 void print_knobs(const Plan& plan) {
   const Strategy& s = plan.strategy;
-  fmt::print("{}\n", bold("Strategy " + s.preset));
-  if (s.parallel.ranks() > 1) print_line("ranks", describe(s.parallel));
+  say("{}\n", bold("Strategy " + s.preset));
+  if (s.parallel.ranks() > 1) wide_line("ranks", describe(s.parallel));
   const int64_t chunks = plan.sequence / s.chunk_tokens;
-  print_line("chunk",
-             fmt::format("{} tokens ({} chunk{}), blocks of {}", format_tokens(s.chunk_tokens),
-                         chunks, chunks == 1 ? "" : "s", format_tokens(s.block_tokens)));
-  if (s.head_groups > 1) print_line("heads", fmt::format("in {} groups", s.head_groups));
-  print_line("keys, values", s.kv == Tier::device ? "resident on device" : "streamed from host");
-  print_line("between uses", fmt::format("wait on {}", name_of(s.idle)));
-  print_line("saved", group_text("saved", s));
-  print_line(
+  wide_line("chunk",
+            fmt::format("{} tokens ({}), blocks of {}", format_tokens(s.chunk_tokens),
+                        counted(chunks, "chunk", "chunks"), format_tokens(s.block_tokens)));
+  if (s.head_groups > 1) wide_line("heads", fmt::format("in {} groups", s.head_groups));
+  wide_line("keys, values", s.kv == Tier::device ? "resident on device" : "streamed from host");
+  wide_line("between uses", fmt::format("wait on {}", name_of(s.idle)));
+  wide_line("saved", group_text("saved", s));
+  wide_line(
       "backward",
       fmt::format("{}{}, prefetch {}, offload window {}", name_of(s.backward_order),
                   s.deterministic ? ", deterministic" : "", s.prefetch_depth, s.offload_window));
-  print_line("tiles", group_text("tiles", s));
-  print_line("states", group_text("states", s));
+  wide_line("tiles", group_text("tiles", s));
+  wide_line("states", group_text("states", s));
 }
 
 void print_prediction(const Plan& plan, const Prediction& prediction) {
-  fmt::print("{}\n", bold("Predicted"));
-  print_line("step", fmt::format("{}, {}, MFU {} (causal)", format_seconds(prediction.step_seconds),
-                                 format_rate(prediction.tokens_per_second, "tokens/s"),
-                                 percent(prediction.mfu)));
-  print_line("", step_range_text(plan.hardware, prediction.step_seconds) + " (90 % interval)");
+  say("{}\n", bold("Predicted"));
+  wide_line("step", step_text(prediction));
+  wide_line("", step_range_text(plan.hardware, prediction.step_seconds) + " (90 % interval)");
   const std::array<int64_t, kTierCount> capacity = capacities(plan.hardware);
   for (int tier = 0; tier < kTierCount; ++tier) {
     if (prediction.peak_bytes[tier] == 0 && capacity[tier] == 0) continue;
-    print_line(name_of(static_cast<Tier>(tier)),
-               of_capacity(prediction.peak_bytes[tier], capacity[tier]));
+    wide_line(name_of(static_cast<Tier>(tier)),
+              of_capacity(prediction.peak_bytes[tier], capacity[tier]));
   }
   const FitVerdict verdict = fit_of(plan.hardware, prediction.peak_bytes);
-  print_line("memory", verdict.reason.empty()
-                           ? std::string(name_of(verdict.fit))
-                           : fmt::format("{}: {}", name_of(verdict.fit), verdict.reason));
+  wide_line("memory", verdict.reason.empty()
+                          ? std::string(name_of(verdict.fit))
+                          : fmt::format("{}: {}", name_of(verdict.fit), verdict.reason));
 }
 
 }  // namespace longspan::cli

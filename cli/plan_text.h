@@ -2,6 +2,9 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "planner/plan/plan.h"
 
@@ -16,9 +19,18 @@ std::string step_range_text(const HardwareProfile& hw, double step_seconds);
 
 /// "llama-3.1-8b, 512K tokens, 1 micro-batch, bfloat16, on h100-80g".
 std::string headline(const Plan& plan);
+/// What a plan is, takes and needs, in five lines on standard output.
+void print_summary(const Plan& plan, const Prediction& prediction);
 /// The knobs, one line each, on standard output.
 void print_knobs(const Plan& plan);
 /// Step time, rate, MFU and the peaks against the capacities, on standard output.
 void print_prediction(const Plan& plan, const Prediction& prediction);
+/// "  key             value", on standard output.
+void print_line(std::string_view key, std::string_view value);
+
+/// What a prediction for this hardware rests on that no measurement shows: sizes of the machine
+/// that are assumptions, and a backend that no GPU has run. A line each, for print_line().
+std::vector<std::pair<std::string, std::string>> caveats_of(const HardwareProfile& hw);
+void print_caveats(const HardwareProfile& hw);
 
 }  // namespace longspan::cli

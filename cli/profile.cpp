@@ -1,5 +1,6 @@
 // longspan profile: measures this machine and writes what `--hw local` reads.
 #include "engine/profile/profile.h"
+#include "cli/text.h"
 
 #include <fmt/format.h>
 
@@ -106,7 +107,7 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
     print_json(document);
   } else {
     print_hardware(hw);
-    fmt::print("Wrote {}\n", path.string());
+    say("Wrote {}\n", path.string());
   }
 }
 

@@ -18,7 +18,9 @@
 #include "cli/plan_text.h"
 #include "cli/ranks.h"
 #include "cli/run_record.h"
+#include "cli/table.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "engine/comm/agreement.h"
 #include "engine/comm/collectives.h"
 #include "engine/train/machine_backend.h"
@@ -118,18 +120,31 @@ void check(const Flags& flags) {
   validate(flags.training);
 }
 
+// A line of the steps, which are printed as they end: as many of its columns as fit.
+std::string step_line(const std::vector<std::string>& cells) {
+  constexpr size_t kWidths[] = {7, 9, 10, 9, 10, 7, 10, 10, 10};
+  std::string line;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const std::string cell = fmt::format("{}{:>{}}", i == 0 ? "" : " ", cells[i], kWidths[i]);
+    if (line.size() + cell.size() > text_width()) break;
+    line += cell;
+  }
+  return line;
+}
+
 void print_header() {
-  fmt::print("{}\n", bold(fmt::format("{:>7} {:>9} {:>10} {:>9} {:>10} {:>7} {:>10} {:>10} {:>10}",
-                                      "step", "loss", "grad norm", "lr", "tokens/s", "MFU",
-                                      "device", "host", "nvme")));
+  say("{}\n", bold(step_line({"step", "loss", "grad norm", "lr", "tokens/s", "MFU", "device",
+                              "host", "nvme"})));
 }
 
 void print_step(const StepReport& r) {
   const Prediction& m = r.measured;
-  fmt::print("{:>7} {:>9.4f} {:>10.4g} {:>9.2e} {:>10.1f} {:>7} {:>10} {:>10} {:>10}\n", r.step,
-             r.loss, r.gradient_norm, r.learning_rate, m.tokens_per_second, percent(m.mfu),
-             bytes_or_dash(m.peak_bytes[0]), bytes_or_dash(m.peak_bytes[1]),
-             bytes_or_dash(m.peak_bytes[2]));
+  say("{}\n",
+      step_line({fmt::format("{}", r.step), fmt::format("{:.4f}", r.loss),
+                 fmt::format("{:.4g}", r.gradient_norm), fmt::format("{:.2e}", r.learning_rate),
+                 fmt::format("{:.1f}", m.tokens_per_second), percent(m.mfu),
+                 bytes_or_dash(m.peak_bytes[0]), bytes_or_dash(m.peak_bytes[1]),
+                 bytes_or_dash(m.peak_bytes[2])}));
   std::fflush(stdout);
 }
 
@@ -244,7 +259,7 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
                    const RunRecorder& recorder, const Outcome& outcome, const Taken& taken) {
   const Prediction& predicted = plan.predicted;
   const Prediction measured = prediction_of(plan, recorder.step_seconds(), recorder.peak_bytes());
-  fmt::print("{}\n", bold("Predicted against measured (median step after the first)"));
+  say("{}\n", bold("Predicted against measured (median step after the first)"));
   Table table({{"", false}, {"predicted"}, {"measured"}, {"measured/predicted"}});
   table.add({"step", format_seconds(predicted.step_seconds), format_seconds(measured.step_seconds),
              fmt::format("{:.3f}", measured.step_seconds / predicted.step_seconds)});
@@ -266,15 +281,15 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
   }
   add_traffic(table, recorder.steps().back().traffic);
   table.print();
-  fmt::print("  the process took {} of memory at most, {} of it arenas\n",
-             format_bytes(process_peak_bytes()), format_bytes(taken.arena_bytes));
+  say("  the process took {} of memory at most, {} of it arenas\n",
+      format_bytes(process_peak_bytes()), format_bytes(taken.arena_bytes));
   if (outcome.stopped_early) {
-    fmt::print("Stopped after step {} of {}; --resume {} goes on from there.\n",
-               trainer.steps_done(), flags.training.steps, outcome.checkpoint);
+    say("Stopped after step {} of {}; --resume {} goes on from there.\n", trainer.steps_done(),
+        flags.training.steps, outcome.checkpoint);
   } else if (!outcome.checkpoint.empty()) {
-    fmt::print("Wrote {}\n", outcome.checkpoint);
+    say("Wrote {}\n", outcome.checkpoint);
   }
-  if (!flags.output.empty()) fmt::print("Wrote {}\n", flags.output);
+  if (!flags.output.empty()) say("Wrote {}\n", flags.output);
 }
 
 // How a plan of several ranks is run, for somebody who has not.
@@ -355,14 +370,14 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
   if (here.speaks()) warn_of_disturbance(plan.hardware);
   const bool prints = here.speaks() && !json;
   if (prints) {
-    fmt::print("{}\n", bold(headline(plan)));
+    say("{}\n", bold(headline(plan)));
     if (here.comm.size() > 1) {
-      fmt::print("  {}, by {}\n", describe(plan.strategy.parallel),
-                 here.comm.name() == "local" ? "threads of this process" : "MPI");
+      say("  {}, by {}\n", describe(plan.strategy.parallel),
+          here.comm.name() == "local" ? "threads of this process" : "MPI");
     }
-    if (const auto device = trainer->device_text()) fmt::print("  on {}\n", *device);
-    fmt::print("  predicted: {} a step, MFU {}\n", format_seconds(plan.predicted.step_seconds),
-               percent(plan.predicted.mfu));
+    if (const auto device = trainer->device_text()) say("  on {}\n", *device);
+    say("  predicted: {} a step, MFU {}\n", format_seconds(plan.predicted.step_seconds),
+        percent(plan.predicted.mfu));
   }
 
   // A rank's arenas, or those of all where they are in one process.
@@ -398,7 +413,7 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
     print_json(record);
   } else {
     print_outcome(flags, plan, *trainer, recorder, outcome, taken);
-    if (!flags.trace.empty()) fmt::print("Wrote {} (the last step)\n", flags.trace);
+    if (!flags.trace.empty()) say("Wrote {} (the last step)\n", flags.trace);
   }
 }
 

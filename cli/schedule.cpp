@@ -15,7 +15,9 @@
 #include "cli/measured_pipeline.h"
 #include "cli/optimal_schedule.h"
 #include "cli/schedule_flags.h"
+#include "cli/table.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "planner/schedule/check.h"
 #include "planner/schedule/compare.h"
 #include "planner/schedule/gathering.h"
@@ -31,7 +33,7 @@ struct Flags {
   ScheduleChoice choice;
   PipelineTask task;
   OptimalFlags optimal;
-  int width = 118;
+  int width = 0;  // of the picture; 0: of the text
   bool exchanges = false, gathering = false, no_waits = false;
   MeasuredFlags measured;
   std::string svg, csv, split, sequence;
@@ -80,7 +82,8 @@ int list(bool json) {
     print_json({{"schedules", std::move(families)}, {"optimised", std::move(optimised)}});
     return 0;
   }
-  Table table({{"schedule", false}, {"takes", false}, {"what it is", false}, {"source", false}});
+  Table table(
+      {{"schedule", false}, {"takes", false, 1}, {"what it is", false}, {"source", false, 2}});
   for (const auto& families : {schedule_families(), solved_families()}) {
     for (const ScheduleFamily& f : families) {
       table.add({std::string(f.name), needs_of(f), std::string(f.summary), std::string(f.source)});
@@ -125,9 +128,9 @@ int compare(const Flags& flags, bool json) {
                 {"schedules", std::move(rows)}});
     return any ? 0 : 1;
   }
-  fmt::print("{}\n", bold(fmt::format("Pipeline schedules of {}, the fastest first; memory in "
-                                      "microbatches of a rank",
-                                      size_text(flags.stages, flags.micro_batches))));
+  say("{}\n", bold(fmt::format("Pipeline schedules of {}, the fastest first; memory in "
+                               "microbatches of a rank",
+                               size_text(flags.stages, flags.micro_batches))));
   Table table({{"schedule", false},
                {"choice", false},
                {"cost"},
@@ -142,7 +145,7 @@ int compare(const Flags& flags, bool json) {
   }
   table.print();
   for (const Compared& c : all) {
-    if (!c.refusal.empty()) fmt::print("  {}: {}\n", c.family->name, c.refusal);
+    if (!c.refusal.empty()) say("  {}: {}\n", c.family->name, c.refusal);
   }
   return any ? 0 : 1;
 }
@@ -169,7 +172,7 @@ void add_solver(Json& answer, const OptimalAnswer& optimal) {
 
 void print_solver(const OptimalAnswer& optimal) {
   const OptimalSchedule& r = optimal.result;
-  fmt::print("  {:<16}from {} at {:.6g}; {}\n", "solver", r.start, r.start_cost, end_text(r));
+  say("  {:<16}from {} at {:.6g}; {}\n", "solver", r.start, r.start_cost, end_text(r));
   if (!optimal.plan) return;
   std::string layers;
   int64_t begin = 0;
@@ -177,10 +180,10 @@ void print_solver(const OptimalAnswer& optimal) {
     layers += fmt::format(" {}", end - begin);
     begin = end;
   }
-  fmt::print("  {:<16}{} by stage, {} on a rank; in equal numbers {}\n", "layers", layers.substr(1),
-             optimal.plan->virtual_stages,
-             optimal.plan->even_cost > 0 ? fmt::format("{:.6g}", optimal.plan->even_cost)
-                                         : std::string("nothing fits"));
+  say("  {:<16}{} by stage, {} on a rank; in equal numbers {}\n", "layers", layers.substr(1),
+      optimal.plan->virtual_stages,
+      optimal.plan->even_cost > 0 ? fmt::format("{:.6g}", optimal.plan->even_cost)
+                                  : std::string("nothing fits"));
 }
 
 // A schedule somebody else made, with what it has of everything.
@@ -272,25 +275,24 @@ int show(const Flags& flags, ScheduleAsked asked, bool json) {
     print_json(answer);
     return 0;
   }
-  fmt::print("{}\n", bold(title));
+  say("{}\n", bold(title));
   fmt::print("{}", text_picture(timed.schedule, timed.linked, timing, flags.width));
-  fmt::print(
-      "  {:<16}{:.6g}, the longest span of a rank ({:.6g} from the first start to the last "
+  say("  {:<16}{:.6g}, the longest span of a rank ({:.6g} from the first start to the last "
       "end)\n",
       "cost", timing.cost, timing.makespan);
   std::string held;
   for (int32_t rank = 0; rank < timed.request.ranks; ++rank) {
     held += fmt::format(" {:.4g}", timed.microbatches_held(rank));
   }
-  fmt::print("  {:<16}{} microbatches by rank\n", "peak memory", held.substr(1));
+  say("  {:<16}{} microbatches by rank\n", "peak memory", held.substr(1));
   if (const std::vector<int64_t> tokens = slice_tokens(timed); !tokens.empty()) {
-    fmt::print("  {:<16}{} tokens\n", "slices", fmt::join(tokens, " "));
+    say("  {:<16}{} tokens\n", "slices", fmt::join(tokens, " "));
   }
-  fmt::print("  {:<16}{:.4g} of a microbatch's activations sent by a rank, mean\n", "messages",
-             timed.messages);
+  say("  {:<16}{:.4g} of a microbatch's activations sent by a rank, mean\n", "messages",
+      timed.messages);
   if (optimal) print_solver(*optimal);
   for (const std::string& path : {flags.svg, flags.csv}) {
-    if (!path.empty()) fmt::print("Wrote {}\n", path);
+    if (!path.empty()) say("Wrote {}\n", path);
   }
   return 0;
 }
@@ -320,6 +322,7 @@ int run(Flags flags, bool json) {
   if (is_given("--memory-limit") && flags.task.memory_limit == 0) {
     throw bad_input("--memory-limit: no schedule holds nothing; leave it out for no limit");
   }
+  if (flags.width == 0) flags.width = static_cast<int>(std::min<size_t>(text_width(), 118));
   if (asked == ScheduleAsked::list) return list(json);
   if (asked == ScheduleAsked::measured) {
     flags.measured.communication = flags.task.communication;
@@ -433,7 +436,9 @@ void add_schedule(Verb& program) {
   option("--embedding", optimal.embedding, "adaptis: time of an embedding, in layers")
       .not_negative();
   option("--head", optimal.head, "adaptis: time of a head, in layers").not_negative();
-  option("--width", flags->width, "Columns of the picture").within(20, 10000);
+  option("--width", flags->width, "Columns of the picture")
+      .within(20, 10000)
+      .shown_default("as wide as the text, at most 118");
   option("--svg", flags->svg, "Write the picture as SVG");
   option("--csv", flags->csv, "Write the schedule as PyTorch's CSV");
   flag("--exchanges", flags->exchanges, "In the CSV, write exchanges out");

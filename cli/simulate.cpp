@@ -12,6 +12,7 @@
 #include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "planner/explain/analysis.h"
 #include "planner/pipeline/pipeline_trace.h"
 #include "planner/plan/pipeline_plan.h"
@@ -28,7 +29,7 @@ struct Flags {
 
 void print_trace_file(const Flags& flags) {
   if (!flags.trace.empty()) {
-    fmt::print("Wrote {}; it opens in ui.perfetto.dev\n", flags.trace);
+    say("Wrote {}; it opens in ui.perfetto.dev\n", flags.trace);
   }
 }
 
@@ -45,7 +46,7 @@ int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
     print_json(document);
     return 0;
   }
-  fmt::print("{}\n", bold(headline(plan)));
+  say("{}\n", bold(headline(plan)));
   print_prediction(plan, prediction);
   print_pipeline(plan, step);
   print_trace_file(flags);
@@ -65,10 +66,10 @@ int run_unlisted(const Flags& flags, const Plan& plan, bool json) {
     print_json(document);
     return 0;
   }
-  fmt::print("{}\n", bold(headline(plan)));
+  say("{}\n", bold(headline(plan)));
   print_prediction(plan, plan.predicted);
-  fmt::print("  {:<16}{} ops, too many to go through one by one: predicted by what repeats\n",
-             "program", ops);
+  say("  {:<16}{} ops, too many to go through one by one: predicted by what repeats\n", "program",
+      ops);
   return 0;
 }
 
@@ -103,17 +104,17 @@ int run(const Flags& flags, bool json) {
     print_json(document);
     return 0;
   }
-  fmt::print("{}\n", bold(headline(plan)));
+  say("{}\n", bold(headline(plan)));
   print_prediction(plan, s.prediction);
-  fmt::print("  {:<16}{} ops over {} buffers\n", "program", s.program.ops.size(),
-             s.program.buffers.size());
+  say("  {:<16}{} ops over {} buffers\n", "program", s.program.ops.size(),
+      s.program.buffers.size());
   for (int stream = 0; stream < kStreamCount; ++stream) {
     if (s.layout.streams[stream].empty()) continue;
-    fmt::print("  {:<16}busy {} ({})\n", name_of(static_cast<Stream>(stream)),
-               format_seconds(s.timeline.busy_seconds[stream]),
-               percent(s.timeline.busy_seconds[stream] / s.timeline.step_seconds));
+    say("  {:<16}busy {} ({})\n", name_of(static_cast<Stream>(stream)),
+        format_seconds(s.timeline.busy_seconds[stream]),
+        percent(s.timeline.busy_seconds[stream] / s.timeline.step_seconds));
   }
-  fmt::print("  {:<16}{} beside compute\n", "copies", format_seconds(overlapped));
+  say("  {:<16}{} beside compute\n", "copies", format_seconds(overlapped));
   print_trace_file(flags);
   return 0;
 }

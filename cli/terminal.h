@@ -1,11 +1,9 @@
-// What a person sees: aligned tables, a progress bar, and colour where there is a terminal.
+// The terminal: bold text and a progress bar where there is one.
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace longspan::cli {
 
@@ -13,26 +11,12 @@ namespace longspan::cli {
 /// no launcher of MPI started this process; otherwise as it is.
 std::string bold(std::string_view text);
 
-/// A table with a heading; numbers stand right, words left. Widths follow the contents.
-class Table {
- public:
-  struct Column {
-    std::string heading;
-    bool right = true;
-  };
-  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  /// REQUIRES: as many cells as columns.
-  void add(std::vector<std::string> cells);
-  /// Writes it to standard output, indented by two.
-  void print() const;
+/// Progress in lines where there is no terminal, from here on: --progress.
+void set_progress_lines();
 
- private:
-  std::vector<Column> columns_;
-  std::vector<std::vector<std::string>> rows_;
-};
-
-/// A bar on standard error, only on a terminal (as of bold()) and only once a second has passed;
-/// gone when the object is. Used from one thread.
+/// Progress on standard error, once a second has passed. On a terminal (as of bold()) it is a bar
+/// that is gone when the object is. Elsewhere it is nothing, or a line every five seconds after
+/// set_progress_lines(). Used from one thread.
 class ProgressBar {
  public:
   ProgressBar();
@@ -44,15 +28,9 @@ class ProgressBar {
 
  private:
   using Clock = std::chrono::steady_clock;
-  bool enabled_;
+  bool bar_;
   bool drawn_ = false;
   Clock::time_point next_;
 };
-
-/// "41.3 %" of a share.
-std::string percent(double share);
-
-/// "1 rank", "2 ranks".
-std::string counted(int64_t count, std::string_view one, std::string_view several);
 
 }  // namespace longspan::cli

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "cli/table.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "cli/validation.h"
 
 namespace longspan::cli {
@@ -56,7 +58,7 @@ void print_reasons(const char* heading, const std::map<std::string, int64_t>& re
   std::vector<std::pair<std::string, int64_t>> sorted(reasons.begin(), reasons.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
-  fmt::print("{}\n", bold(heading));
+  say("{}\n", bold(heading));
   Table table({{"cases"}, {"reason", false}});
   for (const auto& [reason, count] : sorted) table.add({fmt::format("{}", count), reason});
   table.print();
@@ -84,15 +86,14 @@ std::string speedup_text(const CaseSpeedup& measured, const CaseErrors& e) {
 
 void print_fits(const char* of, const FitCounts& fit) {
   if (fit.total() == 0) return;
-  fmt::print(
-      "{}: {} trained as predicted, {} trained though predicted not to fit; {} ran out "
+  say("{}: {} trained as predicted, {} trained though predicted not to fit; {} ran out "
       "of memory as predicted, {} though predicted to fit. Of these, {} are said to be at "
       "risk.\n",
       of, fit.trained_fits, fit.trained_refused, fit.failed_refused, fit.failed_fits, fit.at_risk);
 }
 
 void print_case_table(const Validation& v, const TableReport& of) {
-  fmt::print("{}\n  {}\n", bold(of.table), of.source);
+  say("{}\n  {}\n", bold(of.table), of.source);
   Table table({{"case", false},
                {"measured"},
                {"predicted"},
@@ -133,17 +134,17 @@ void print_validation(const Validation& v, bool with_cases) {
   if (with_cases) {
     for (const TableReport& table : report.tables) print_case_table(v, table);
   }
-  fmt::print("{}\n", bold(fmt::format("Predicted against published: {} of {} cases in {} table{}",
-                                      report.overall.predicted, report.overall.cases,
-                                      report.tables.size(), report.tables.size() == 1 ? "" : "s")));
+  say("{}\n", bold(fmt::format("Predicted against published: {} of {} cases in {} table{}",
+                               report.overall.predicted, report.overall.cases, report.tables.size(),
+                               report.tables.size() == 1 ? "" : "s")));
   Table table({{"table", false},
                {"of", false},
                {"cases"},
                {"median |error|"},
-               {"mean |error|"},
+               {"mean |error|", true, 2},
                {"worst"},
-               {"bias"},
-               {"mean, left out"},
+               {"bias", true, 1},
+               {"mean, left out", true, 1},
                {"in range"}});
   for (const TableReport& t : report.tables) add_table(table, t, t.table);
   if (report.tables.size() > 1) add_table(table, report.overall, "all");
@@ -153,8 +154,8 @@ void print_validation(const Validation& v, bool with_cases) {
   if (report.overall.predicted + assumed.predicted > 0) table.print();
   print_fits("Fits", report.overall.fit);
   if (assumed.cases > 0) {
-    fmt::print("Apart from these, {} of {} cases are predicted of which something is assumed.\n",
-               assumed.predicted, assumed.cases);
+    say("Apart from these, {} of {} cases are predicted of which something is assumed.\n",
+        assumed.predicted, assumed.cases);
   }
   print_fits("Fits, assumed", assumed.fit);
   print_reasons("Not covered by the predictor", report.overall.not_covered);

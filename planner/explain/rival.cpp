@@ -15,10 +15,10 @@ namespace {
 
 bool has_pipeline(const Plan& plan) { return plan.strategy.parallel.has_pipeline(); }
 
-// "it waits 3.1 % of its step for comm, 1.0 % for d2h"
+// "compute waits 3.1 % of the step for comm, 1.0 % for d2h"
 std::string waits_of(const Plan& plan) {
   constexpr double kLeast = 0.001;  // of a step
-  if (!is_listable(plan)) return "its program is too large to say what it waits for";
+  if (!is_listable(plan)) return "its program is too large to list what compute waits for";
   std::array<double, kStreamCount> seconds{};
   for (const ComputeWait& wait : compute_waits(simulate_plan(plan))) {
     seconds[static_cast<int>(wait.stream)] += wait.seconds;
@@ -28,18 +28,19 @@ std::string waits_of(const Plan& plan) {
     const double share = seconds[stream] / plan.predicted.step_seconds;
     if (share < kLeast || static_cast<Stream>(stream) == Stream::compute) continue;
     text += fmt::format("{}{:.1f} %{} for {}", text.empty() ? "" : ", ", 100 * share,
-                        text.empty() ? " of its step" : "", name_of(static_cast<Stream>(stream)));
+                        text.empty() ? " of the step" : "", name_of(static_cast<Stream>(stream)));
   }
-  return text.empty() ? "it waits for nothing" : "it waits " + text;
+  return text.empty() ? "compute waits for nothing" : "compute waits " + text;
 }
 
 std::string bubbles_of(const Plan& plan) {
   const PipelineStep step = pipeline_step(plan);
   double busy = 0;
   for (const PipelineRank& rank : step.ranks) busy = std::max(busy, rank.busy_seconds);
-  return fmt::format("a rank is busy for up to {} of it, and idle {:.1f} % of the schedule",
-                     format_seconds(busy / static_cast<double>(plan.strategy.parallel.data)),
-                     100 * step.bubble_rate);
+  return fmt::format(
+      "the busiest rank computes for {} of it, and ranks are idle {:.1f} % of the schedule",
+      format_seconds(busy / static_cast<double>(plan.strategy.parallel.data)),
+      100 * step.bubble_rate);
 }
 
 std::string account_of(const Plan& plan) {
@@ -49,19 +50,14 @@ std::string account_of(const Plan& plan) {
 }  // namespace
 
 std::string why_chosen(const Plan& best, const Plan& rival) {
-  const Plan& piped = has_pipeline(best) ? best : rival;
   const double own = seconds_per_sequence(best), other = seconds_per_sequence(rival);
   const std::string apart =
       fmt::format("{:.1f} % {}", 100 * std::abs(other / own - 1), other >= own ? "more" : "less");
-  const char* without = "the best plan without";
-  const std::string kind = describe(piped.strategy.parallel.pipeline);
-  if (has_pipeline(best)) {
-    return fmt::format("{} takes {} a sequence: {}; {} one takes {}: {}", kind, format_seconds(own),
-                       account_of(best), without, apart, account_of(rival));
-  }
-  return fmt::format("{} one takes {} a sequence: {}; {} takes {}: {}", without,
-                     format_seconds(own), account_of(best), degrees_of(rival.strategy.parallel),
-                     apart, account_of(rival));
+  const std::string kind = has_pipeline(rival)
+                               ? "with a pipeline, " + degrees_of(rival.strategy.parallel) + ","
+                               : "without a pipeline";
+  return fmt::format("a sequence takes {}: {}; the best plan {} takes {}: {}", format_seconds(own),
+                     account_of(best), kind, apart, account_of(rival));
 }
 
 }  // namespace longspan
