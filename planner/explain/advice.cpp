@@ -83,8 +83,8 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
 }
 
 std::string text_of(const Change& change, Tier tier) {
-  return fmt::format("set {} to {} ({} {})", change.neighbour.knob, change.neighbour.to, name_of(tier),
-                     format_bytes(change.bytes[static_cast<size_t>(tier)]));
+  return fmt::format("set {} to {} ({} {})", change.neighbour.knob, change.neighbour.to,
+                     name_of(tier), format_bytes(change.bytes[static_cast<size_t>(tier)]));
 }
 
 std::string capacity_for(const TierBytes& bytes, const TierBytes& limits) {

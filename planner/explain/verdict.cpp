@@ -316,7 +316,8 @@ std::vector<std::string> NeighbourJudge::suggestions(const std::vector<Verdict>&
     if (smallest == nullptr || v.peak_bytes[0] < smallest->peak_bytes[0]) smallest = &v;
   }
   const auto change = [](const Verdict& v) {
-    return fmt::format("set {} to {} instead of {}", v.neighbour.knob, v.neighbour.to, v.neighbour.from);
+    return fmt::format("set {} to {} instead of {}", v.neighbour.knob, v.neighbour.to,
+                       v.neighbour.from);
   };
   std::vector<std::string> result;
   if (!lacking.empty()) {
