@@ -18,14 +18,36 @@ void end_with_example(CLI::App& app, const std::string& example) {
   app.footer("Example:\n  " + example);
 }
 
+std::vector<std::string> verbs_of(const CLI::App& app) {
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
+  return verbs;
+}
+
 // Refuses a first word that is not a verb.
 void check_verb(const CLI::App& app, int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return;
-  std::vector<std::string> verbs;
-  for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
+  const std::vector<std::string> verbs = verbs_of(app);
   if (std::find(verbs.begin(), verbs.end(), argv[1]) != verbs.end()) return;
   throw bad_input("unknown verb \"{}\"{}; see longspan --help", argv[1],
                   nearest_hint(argv[1], verbs));
+}
+
+// The arguments, with the verb that a group of verbs takes where none is named.
+std::vector<std::string> with_verbs(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.empty()) return words;
+  for (const CLI::App* verb : app.get_subcommands({})) {
+    const std::vector<std::string> inner = verbs_of(*verb);
+    if (verb->get_name() != words[0] || inner.empty()) continue;
+    const bool named = words.size() > 1 && !words[1].starts_with('-');
+    if (!named) {
+      if (words.size() == 1 || words[1] == "--json") words.insert(words.begin() + 1, "list");
+    } else if (std::find(inner.begin(), inner.end(), words[1]) == inner.end()) {
+      words.insert(words.begin() + 1, "show");
+    }
+  }
+  return words;
 }
 
 // The verb's own help, if the line got that far.
@@ -186,7 +208,9 @@ Verb CommandLine::program() { return {*app_, invocation_}; }
 Invocation CommandLine::parse(int argc, char** argv) {
   check_verb(*app_, argc, argv);
   try {
-    app_->parse(argc, argv);
+    std::vector<std::string> words = with_verbs(*app_, argc, argv);
+    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    app_->parse(words);
   } catch (const CLI::CallForHelp&) {
     invocation_.action = [this](bool /*json*/) {
       print_help(app_->help());

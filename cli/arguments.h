@@ -58,7 +58,8 @@ class Verb {
   /// A verb below this one, with --json, --wide, --progress and an example at the end of its help.
   Verb add_verb(const std::string& name, const std::string& description,
                 const std::string& example);
-  /// A verb below this one that does nothing itself: one of its own verbs must follow.
+  /// A verb below this one that has verbs of its own, among them `list` and `show`. Without a verb
+  /// it lists; a word that is not a verb is what it shows.
   Verb add_group(const std::string& name, const std::string& description,
                  const std::string& example);
 

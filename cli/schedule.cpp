@@ -307,42 +307,14 @@ void check_files(const Flags& flags) {
   }
 }
 
-int run(Flags flags, bool json) {
+// Reads the texts among the flags into what is asked.
+void load(Flags& flags) {
   flags.given = given_flags(flags.options);
-  const auto is_given = [&](std::string_view flag) {
-    return std::find(flags.given.begin(), flags.given.end(), flag) != flags.given.end();
-  };
-  const ScheduleAsked asked = schedule_asked(flags.name);
-  if (!flags.measured.folder.empty() && asked != ScheduleAsked::measured) {
-    throw bad_input("schedule {} takes no folder; did you mean schedule measured {}?", flags.name,
-                    flags.measured.folder);
-  }
-  check_flags(asked, flags.name, flags.given);
-  check_files(flags);
-  if (is_given("--memory-limit") && flags.task.memory_limit == 0) {
-    throw bad_input("--memory-limit: no schedule holds nothing; leave it out for no limit");
-  }
   if (flags.width == 0) flags.width = static_cast<int>(std::min<size_t>(text_width(), 118));
-  if (asked == ScheduleAsked::list) return list(json);
-  if (asked == ScheduleAsked::measured) {
-    flags.measured.communication = flags.task.communication;
-    flags.measured.width = flags.width;
-    flags.measured.svg = flags.svg;
-    return show_measured(flags.measured, json);
-  }
-  check_output(flags.svg, "--svg");
-  check_output(flags.csv, "--csv");
-  if (asked == ScheduleAsked::file) {
-    const ScheduleChoice& choice = flags.choice;
-    if (flags.stages > 0 || flags.micro_batches > 0 || choice.virtual_stages > 0 ||
-        choice.slices > 0 || choice.group > 0) {
-      throw bad_input(
-          "{} says itself how many there are of everything; leave out --stages, --microbatches, "
-          "--virtual, --slices and --group",
-          flags.name);
-    }
-  } else if (flags.stages < 1 || flags.micro_batches < 1) {
-    throw bad_input("a schedule has --stages and --microbatches, 1 or more of each");
+  const bool limited =
+      std::find(flags.given.begin(), flags.given.end(), "--memory-limit") != flags.given.end();
+  if (limited && flags.task.memory_limit == 0) {
+    throw bad_input("--memory-limit: no schedule holds nothing; leave it out for no limit");
   }
   flags.task.ranks = flags.stages;
   flags.task.micro_batches = flags.micro_batches;
@@ -354,99 +326,187 @@ int run(Flags flags, bool json) {
     throw bad_input("--sequence says what --split cuts; add --split equal or equal-flop");
   }
   flags.task.times.recompute = flags.task.times.forward;
-  return asked == ScheduleAsked::compare ? compare(flags, json) : show(flags, asked, json);
+}
+
+void check_size(const Flags& flags) {
+  if (flags.stages >= 1 && flags.micro_batches >= 1) return;
+  throw bad_input("a schedule has --stages and --microbatches, 1 or more of each");
+}
+
+int run_show(Flags flags, bool json) {
+  load(flags);
+  const ScheduleAsked asked = schedule_shown(flags.name);
+  check_flags(asked, flags.name, flags.given);
+  check_files(flags);
+  check_output(flags.svg, "--svg");
+  check_output(flags.csv, "--csv");
+  if (asked == ScheduleAsked::file) {
+    const ScheduleChoice& choice = flags.choice;
+    if (flags.stages > 0 || flags.micro_batches > 0 || choice.virtual_stages > 0 ||
+        choice.slices > 0 || choice.group > 0) {
+      throw bad_input(
+          "{} says itself how many there are of everything; leave out --stages, --microbatches, "
+          "--virtual, --slices and --group",
+          flags.name);
+    }
+  } else {
+    check_size(flags);
+  }
+  return show(flags, asked, json);
+}
+
+int run_compare(Flags flags, bool json) {
+  load(flags);
+  check_size(flags);
+  return compare(flags, json);
+}
+
+int run_measured(Flags flags, bool json) {
+  load(flags);
+  check_output(flags.svg, "--svg");
+  flags.measured.communication = flags.task.communication;
+  flags.measured.width = flags.width;
+  flags.measured.svg = flags.svg;
+  return show_measured(flags.measured, json);
+}
+
+// The flags that one of `asked` takes.
+class FlagAdder {
+ public:
+  FlagAdder(Verb& verb, std::vector<ScheduleFlag>& options,
+            std::initializer_list<ScheduleAsked> asked)
+      : verb_(verb), options_(options), asked_(asked) {}
+
+  template <class Value, class Restrict>
+  void option(const std::string& name, Value& value, const std::string& text,
+              const Restrict& restrict) {
+    if (!takes_flag(name, asked_)) return;
+    restrict(options_.emplace_back(name, verb_.add_option(name, value, text)).second);
+  }
+  template <class Value>
+  void option(const std::string& name, Value& value, const std::string& text) {
+    option(name, value, text, [](Option&) {});
+  }
+  void flag(const std::string& name, bool& value, const std::string& text) {
+    if (takes_flag(name, asked_)) options_.emplace_back(name, verb_.add_flag(name, value, text));
+  }
+
+ private:
+  Verb& verb_;
+  std::vector<ScheduleFlag>& options_;
+  std::initializer_list<ScheduleAsked> asked_;
+};
+
+// A whole number from 0 to `most`; without the option, what `otherwise` says.
+auto up_to(int64_t most, const char* otherwise = nullptr) {
+  return [=](Option& option) {
+    option.within(0, most);
+    if (otherwise != nullptr) option.shown_default(otherwise);
+  };
+}
+void not_negative(Option& option) { option.not_negative(); }
+
+void add_flags(Verb& verb, Flags& flags, std::initializer_list<ScheduleAsked> asked) {
+  FlagAdder add(verb, flags.options, asked);
+  add.option("--iteration", flags.measured.iteration, "Of the trace",
+             [](Option& option) { option.shown_default("the one that took the median time"); });
+  add.option("--against", flags.measured.against,
+             "Simulate this schedule with the trace's median times, to compare");
+  add.option("--stages", flags.stages, "Ranks of the pipeline", up_to(4096));
+  add.option("--microbatches", flags.micro_batches, "Microbatches of a step", up_to(1 << 20));
+  add.option("--virtual", flags.choice.virtual_stages, "Stages of each rank",
+             up_to(1024, "as few as the schedule takes"));
+  add.option("--slices", flags.choice.slices, "Slices of a sequence",
+             up_to(4096, "as many as ranks, where there are any"));
+  add.option("--split", flags.split,
+             "Cut a sequence into slices of equal tokens (equal) or equal work (equal-flop)",
+             [](Option& option) {
+               option.one_of({"equal", "equal-flop"})
+                   .shown_default("slices take equally long, whatever that needs");
+             });
+  add.option("--sequence", flags.sequence, "Tokens of a sequence, where it is split");
+  add.option("--group", flags.choice.group, "Microbatches that go through a stage together",
+             up_to(1 << 20, "the schedule's own choice"));
+  StageTimes& times = flags.task.times;
+  add.option("--forward", times.forward, "Time of a microbatch's forward on a rank", not_negative);
+  add.option("--backward-input", times.input, "Time of its gradients of inputs", not_negative);
+  add.option("--backward-weight", times.weight, "Time of its gradients of weights", not_negative);
+  add.option("--vocabulary-forward", times.vocabulary_forward,
+             "Time of a rank's share of the output layer, where it is cut over ranks",
+             not_negative);
+  add.option("--vocabulary-backward", times.vocabulary_backward,
+             "Time of its gradients, where it is cut over ranks", not_negative);
+  add.option("--offload", times.offload,
+             "Time of copying a microbatch's activations of a rank to the host", not_negative);
+  add.option("--reload", times.reload, "Time of copying them back", not_negative);
+  add.option("--comm", flags.task.communication, "Time of a message between ranks", not_negative);
+  add.option("--hidden", flags.task.hidden,
+             "Part of the shorter action that is hidden where two run as one, 0 to 1",
+             not_negative);
+  add.option("--attention", flags.task.attention,
+             "Part of a forward that is attention, where it is separate from the rest, 0 to 1",
+             not_negative);
+  add.option("--weight-memory", flags.task.kept_for_weights,
+             "Part of activations that stays for gradients of weights, 0 to 1", not_negative);
+  add.option("--memory-limit", flags.task.memory_limit,
+             "Most microbatches whose activations a rank may hold",
+             [](Option& option) { option.not_negative().shown_default("none"); });
+  OptimalFlags& optimal = flags.optimal;
+  add.option("--time-limit", optimal.seconds, "optpipe, adaptis: most seconds of the solver",
+             not_negative);
+  add.option("--node-limit", optimal.nodes, "optpipe, adaptis: most nodes of its search",
+             up_to(1 << 30));
+  add.option("--layers", optimal.layers,
+             "adaptis: layers, all alike, whose times add up to a rank's",
+             up_to(4096, "four for each rank"));
+  add.option("--embedding", optimal.embedding, "adaptis: time of an embedding, in layers",
+             not_negative);
+  add.option("--head", optimal.head, "adaptis: time of a head, in layers", not_negative);
+  add.option("--width", flags.width, "Columns of the picture", [](Option& option) {
+    option.within(20, 10000).shown_default("as wide as the text, at most 118");
+  });
+  add.option("--svg", flags.svg, "Write the picture as SVG");
+  add.option("--csv", flags.csv, "Write the schedule as PyTorch's CSV");
+  add.flag("--exchanges", flags.exchanges, "In the CSV, write exchanges out");
+  add.flag("--gathering", flags.gathering,
+           "In the CSV, write exchanges out and when parameters are gathered");
+  add.flag("--no-waits", flags.no_waits,
+           "In the CSV, no waits for what is sent or summed, for PyTorch before 2.15");
 }
 
 }  // namespace
 
 void add_schedule(Verb& program) {
-  auto flags = std::make_shared<Flags>();
-  Verb verb = program.add_verb("schedule", "Pipeline schedules: one of them, or all compared",
-                               "longspan schedule zb-h1 --stages 4 --microbatches 8 --svg zb.svg");
-  verb.add_option(
-          "name", flags->name,
-          "A schedule, or its file in PyTorch's CSV, or \"list\", \"compare\", \"measured\"")
+  Verb group = program.add_group("schedule", "Pipeline schedules: one of them, or all compared",
+                                 "longspan schedule show zb-h1 --stages 4 --microbatches 8");
+  Verb all = group.add_verb("list", "All schedules by name", "longspan schedule list");
+  all.runs([](bool json) { return list(json); });
+
+  auto shown = std::make_shared<Flags>();
+  Verb show = group.add_verb("show", "One schedule, timed and drawn",
+                             "longspan schedule show zb-h1 --stages 4 --microbatches 8 "
+                             "--svg zb.svg");
+  show.add_option("name", shown->name, "A schedule, or its file in PyTorch's CSV").required();
+  add_flags(
+      show, *shown,
+      {ScheduleAsked::file, ScheduleAsked::family, ScheduleAsked::optpipe, ScheduleAsked::adaptis});
+  show.runs([shown](bool json) { return run_show(*shown, json); });
+
+  auto compared = std::make_shared<Flags>();
+  Verb compare = group.add_verb("compare", "All schedules of a size, the fastest first",
+                                "longspan schedule compare --stages 4 --microbatches 8");
+  add_flags(compare, *compared, {ScheduleAsked::compare});
+  compare.runs([compared](bool json) { return run_compare(*compared, json); });
+
+  auto measured = std::make_shared<Flags>();
+  Verb trace = group.add_verb("measured", "A schedule that was measured, from its trace",
+                              "longspan schedule measured trace --against interleaved-1f1b");
+  trace
+      .add_option("folder", measured->measured.folder,
+                  "A trace as AMD's Primus writes it: config.json, pp_rank_0.json ...")
       .required();
-  verb.add_option(
-      "folder", flags->measured.folder,
-      "Of \"measured\", a trace as AMD's Primus writes it: config.json, pp_rank_0.json ...");
-  const auto option = [&](const std::string& name, auto& value,
-                          const std::string& text) -> Option& {
-    return flags->options.emplace_back(name, verb.add_option(name, value, text)).second;
-  };
-  const auto flag = [&](const std::string& name, bool& value, const std::string& text) {
-    flags->options.emplace_back(name, verb.add_flag(name, value, text));
-  };
-  option("--iteration", flags->measured.iteration, "Of the trace")
-      .shown_default("the one that took the median time");
-  option("--against", flags->measured.against,
-         "Simulate this schedule with the trace's median times beside it");
-  option("--stages", flags->stages, "Ranks of the pipeline").within(0, 4096);
-  option("--microbatches", flags->micro_batches, "Microbatches of a step").within(0, 1 << 20);
-  option("--virtual", flags->choice.virtual_stages, "Stages of each rank")
-      .within(0, 1024)
-      .shown_default("as few as the schedule takes");
-  option("--slices", flags->choice.slices, "Slices of a sequence")
-      .within(0, 4096)
-      .shown_default("as many as ranks, where there are any");
-  option("--split", flags->split,
-         "Cut a sequence into slices of equal tokens (equal) or equal work (equal-flop)")
-      .one_of({"equal", "equal-flop"})
-      .shown_default("slices take equally long, whatever that needs");
-  option("--sequence", flags->sequence, "Tokens of a sequence, where it is split");
-  option("--group", flags->choice.group, "Microbatches that go through a stage together")
-      .within(0, 1 << 20)
-      .shown_default("the schedule's own choice");
-  StageTimes& times = flags->task.times;
-  option("--forward", times.forward, "Time of a microbatch's forward on a rank").not_negative();
-  option("--backward-input", times.input, "Time of its gradients of inputs").not_negative();
-  option("--backward-weight", times.weight, "Time of its gradients of weights").not_negative();
-  option("--vocabulary-forward", times.vocabulary_forward,
-         "Time of a rank's share of the output layer, where it is cut over ranks")
-      .not_negative();
-  option("--vocabulary-backward", times.vocabulary_backward,
-         "Time of its gradients, where it is cut over ranks")
-      .not_negative();
-  option("--offload", times.offload,
-         "Time of copying a microbatch's activations of a rank to the host")
-      .not_negative();
-  option("--reload", times.reload, "Time of copying them back").not_negative();
-  option("--comm", flags->task.communication, "Time of a message between ranks").not_negative();
-  option("--hidden", flags->task.hidden,
-         "Part of the shorter action that is hidden where two run as one, 0 to 1")
-      .not_negative();
-  option("--attention", flags->task.attention,
-         "Part of a forward that is attention, where it is told from the rest, 0 to 1")
-      .not_negative();
-  option("--weight-memory", flags->task.kept_for_weights,
-         "Part of activations that stays for gradients of weights, 0 to 1")
-      .not_negative();
-  option("--memory-limit", flags->task.memory_limit,
-         "Most microbatches whose activations a rank may hold")
-      .not_negative()
-      .shown_default("none");
-  OptimalFlags& optimal = flags->optimal;
-  option("--time-limit", optimal.seconds, "optpipe, adaptis: most seconds of the solver")
-      .not_negative();
-  option("--node-limit", optimal.nodes, "optpipe, adaptis: most nodes of its search")
-      .within(0, 1 << 30);
-  option("--layers", optimal.layers, "adaptis: layers, all alike, whose times add up to a rank's")
-      .within(0, 4096)
-      .shown_default("four for each rank");
-  option("--embedding", optimal.embedding, "adaptis: time of an embedding, in layers")
-      .not_negative();
-  option("--head", optimal.head, "adaptis: time of a head, in layers").not_negative();
-  option("--width", flags->width, "Columns of the picture")
-      .within(20, 10000)
-      .shown_default("as wide as the text, at most 118");
-  option("--svg", flags->svg, "Write the picture as SVG");
-  option("--csv", flags->csv, "Write the schedule as PyTorch's CSV");
-  flag("--exchanges", flags->exchanges, "In the CSV, write exchanges out");
-  flag("--gathering", flags->gathering,
-       "In the CSV, write exchanges out and when parameters are gathered");
-  flag("--no-waits", flags->no_waits,
-       "In the CSV, no waits for what is sent or summed, for PyTorch before 2.15");
-  verb.runs([flags](bool json) { return run(*flags, json); });
+  add_flags(trace, *measured, {ScheduleAsked::measured});
+  trace.runs([measured](bool json) { return run_measured(*measured, json); });
 }
 
 }  // namespace longspan::cli

@@ -120,10 +120,13 @@ std::string_view lacking(About about, const Schedule& schedule, const ScheduleFa
 
 }  // namespace
 
-ScheduleAsked schedule_asked(const std::string& name) {
-  if (name == "list") return ScheduleAsked::list;
-  if (name == "compare") return ScheduleAsked::compare;
-  if (name == "measured") return ScheduleAsked::measured;
+bool takes_flag(std::string_view flag, std::initializer_list<ScheduleAsked> asked) {
+  const unsigned takes = row_of(flag).asked;
+  return std::any_of(asked.begin(), asked.end(),
+                     [&](ScheduleAsked one) { return (takes & bit(one)) != 0; });
+}
+
+ScheduleAsked schedule_shown(const std::string& name) {
   if (name == "optpipe") return ScheduleAsked::optpipe;
   if (name == "adaptis") return ScheduleAsked::adaptis;
   if (std::filesystem::path(name).extension() == ".csv") return ScheduleAsked::file;

@@ -1,9 +1,11 @@
-// Which flags of `longspan schedule` mean something for what it is asked to show. What would be
-// passed over in silence is refused.
+// Which flags of `longspan schedule` mean something for what it is asked to show. A flag that would
+// have no effect is refused.
 #pragma once
 
+#include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,12 +14,15 @@
 
 namespace longspan::cli {
 
-/// What the verb's first word names.
+/// What a verb of `schedule` shows.
 enum class ScheduleAsked { list, compare, measured, file, family, optpipe, adaptis };
 
-/// Throws bad_input for a name that is none of these, and for a file whose name says that it is no
-/// CSV.
-ScheduleAsked schedule_asked(const std::string& name);
+/// What `schedule show NAME` shows: a file, a family or a solver's. Throws bad_input for a name
+/// that is not one of these, and for a file that is not a CSV by its name.
+ScheduleAsked schedule_shown(const std::string& name);
+
+/// Whether one of `asked` takes the flag.
+bool takes_flag(std::string_view flag, std::initializer_list<ScheduleAsked> asked);
 
 /// A flag and its option.
 using ScheduleFlag = std::pair<std::string, Option>;
