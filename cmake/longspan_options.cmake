@@ -21,10 +21,15 @@ endif()
 # larger part of compiling a file was reading them. The compiler wants the same flags where such
 # headers are made and where they are used, so libraries (-fPIC) and programs (-fPIE) have their
 # own. No header of the project is among them, and every file includes what it uses: builds with
-# LONGSPAN_PCH off (release) and scripts/lint hold it to that. The program in cli/ does without.
+# LONGSPAN_PCH off (release) and scripts/lint hold it to that.
 set(LONGSPAN_PCH_HEADERS
     <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <map> <memory> <optional> <set>
     <string> <string_view> <utility> <vector> <fmt/format.h>)
+
+# Code that runs once takes longer to optimise than that saves: of tests, much; of programs with flags
+# and JSON, nearly all. What they call in libraries is optimised as the preset says.
+set(LONGSPAN_TEST_OPTIONS $<$<NOT:$<CONFIG:Release>>:-O1>)
+set(LONGSPAN_PROGRAM_OPTIONS $<$<NOT:$<CONFIG:Release>>:-O0>)
 
 # longspan_precompile(TARGET NAME KIND LIBRARY|EXECUTABLE LINK ... HEADERS ...): the first call with a
 # NAME makes the headers of that name, as a target of that kind; the others use them.
@@ -48,6 +53,16 @@ function(longspan_precompile target)
     target_precompile_headers(${made} PRIVATE ${LONGSPAN_PCH_HEADERS} ${ARG_HEADERS})
   endif()
   target_precompile_headers(${target} REUSE_FROM ${made})
+endfunction()
+
+# longspan_precompile_program(TARGET): the headers of programs with flags and JSON. CLI11's is not one
+# of them: precompiled it costs every file two seconds, since its functions are all inline.
+function(longspan_precompile_program target)
+  target_compile_options(${target} PRIVATE ${LONGSPAN_PROGRAM_OPTIONS})
+  longspan_precompile(${target} NAME program KIND EXECUTABLE
+                      LINK nlohmann_json::nlohmann_json
+                      OPTIONS ${LONGSPAN_PROGRAM_OPTIONS}
+                      HEADERS <nlohmann/json.hpp>)
 endfunction()
 
 # longspan_library(NAME subject SOURCES ... LINK ...): a static library longspan_<subject>, exported

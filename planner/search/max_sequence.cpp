@@ -118,6 +118,8 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
       within.plan = plan_of(evaluator, found.fits.candidate, found.fits.score);
     result.within.insert(result.within.begin(), std::move(within));
   }
+  result.considered = evaluator.considered();
+  result.evaluated = evaluator.simulated();
   return result;
 }
 

@@ -53,6 +53,8 @@ struct MaxSequence {
   Strategy refused;             // its knobs at sequence + granule
   std::optional<double> gap;    // no plan of it is longer by more than this part
   std::vector<Within> within;   // of each of MaxSequenceOptions::steps
+  int64_t considered = 0;       // as SearchResult counts them
+  int64_t evaluated = 0;
 };
 
 /// What every question may fix or limit.

@@ -7,6 +7,7 @@
 
 #include "planner/strategy/presets.h"
 #include "tests/engine/plan_reference.h"
+#include "tests/length.h"
 
 namespace longspan::testing {
 namespace {
@@ -84,9 +85,13 @@ std::map<std::string, Strategy> knob_plans(int64_t sequence) {
 
 }  // namespace
 
+// Each plan on all models, or by default on one of them in turn.
 TEST_CASE("every knob gives the numbers of the reference", "[numerics]") {
+  int64_t first = 0;
   for (const ModelSpec& model : {small_gpt(), small_llama(), small_qwen()}) {
+    int64_t turn = first++;
     for (const auto& [name, strategy] : knob_plans(96)) {
+      if (!in_turn(turn++, 3)) continue;
       INFO(model.name << ": " << name);
       StepCase step;
       step.model = model;
@@ -99,8 +104,11 @@ TEST_CASE("every knob gives the numbers of the reference", "[numerics]") {
 }
 
 TEST_CASE("every preset gives the numbers of the reference", "[numerics]") {
+  int64_t first = 0;
   for (const ModelSpec& model : {small_gpt(), small_llama()}) {
+    int64_t turn = first++;
     for (const std::string& preset : preset_names()) {
+      if (!in_turn(turn++, 2)) continue;
       INFO(model.name << ": " << preset);
       StepCase step;
       step.model = model;
@@ -113,7 +121,8 @@ TEST_CASE("every preset gives the numbers of the reference", "[numerics]") {
 }
 
 TEST_CASE("random legal plans give the numbers of the reference", "[numerics][property]") {
-  for (uint64_t seed = 1; seed <= 50; ++seed) {
+  const auto seeds = static_cast<uint64_t>(cases(20, 50));
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
     const StepCase step = random_case(seed);
     INFO("seed " << seed << ", " << step.model.name << ", " << step.sequence << " tokens");
     REQUIRE_NOTHROW(validate(step.strategy, step.model, step.sequence, "random"));
@@ -122,7 +131,8 @@ TEST_CASE("random legal plans give the numbers of the reference", "[numerics][pr
 }
 
 TEST_CASE("the bits do not depend on the run, the order or the threads", "[numerics][property]") {
-  for (uint64_t seed = 101; seed <= 116; ++seed) {
+  const auto last = static_cast<uint64_t>(100 + cases(6, 16));
+  for (uint64_t seed = 101; seed <= last; ++seed) {
     StepCase step = random_case(seed);
     INFO("seed " << seed);
     const StepOutcome first = run_step(step);

@@ -284,6 +284,7 @@ std::vector<Pair> read_pairs(const std::filesystem::path& path) {
     pair.kind = yaml.text("kind");
     pair.first = parse_question(yaml.text("first"), path.string());
     if (has_second(pair.kind)) pair.second = parse_question(yaml.text("second"), path.string());
+    pair.slow = yaml.has("slow") && yaml.flag("slow");
     yaml.finish();
     pairs.push_back(std::move(pair));
   }

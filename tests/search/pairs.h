@@ -35,6 +35,8 @@ struct Pair {
   Question first;
   Question second;  // of border, fewest, front, least, same and within there is none: it follows
                     // from the answer
+
+  bool slow = false;  // to answer: many seconds
 };
 
 const std::vector<std::string>& pair_kinds();
@@ -51,6 +53,7 @@ struct Finding {
 
 /// Machines and lengths of a size.
 enum class Scale {
+  small,  // up to 2 devices, 0.6B parameters and 32K tokens
   quick,  // up to 4 devices, 14B parameters and 256K tokens
   whole   // up to 64 devices, 70B and 2M
 };
@@ -61,7 +64,8 @@ Pair random_pair(const std::string& kind, uint64_t seed, Scale scale);
 /// Asks both and compares. Throws bad_input for a kind, model or machine that there is not.
 Finding check(const Pair& pair);
 
-/// A list of pairs kept as YAML: `pairs: [{kind: holes, first: plan ..., second: plan ...}]`.
+/// A list of pairs kept as YAML: `pairs: [{kind: holes, first: plan ..., second: plan ...}]`, with
+/// `slow: true` where it is.
 /// Throws bad_input for what cannot be read.
 std::vector<Pair> read_pairs(const std::filesystem::path& path);
 /// One item of such a list.

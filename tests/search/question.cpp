@@ -128,6 +128,8 @@ void longest(const Question& q, const ModelSpec& model, const HardwareProfile& h
   MaxSequence found = max_sequence(model, hw, q.strategy, options);
   reply.gap = found.gap;
   reply.granule = found.granule;
+  reply.considered = found.considered;
+  reply.simulated = found.evaluated;
   reply.within = std::move(found.within);
   if (found.sequence == 0) {
     reply.refusal = found.would_lift;

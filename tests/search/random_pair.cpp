@@ -26,7 +26,13 @@ double between(Random& random, double low, double high) {
 }
 std::string gib(double value) { return fmt::format("{:.0f}GiB", std::max(1.0, value)); }
 
+template <class T>
+const T& of_scale(Scale scale, const T& small, const T& quick, const T& whole) {
+  return scale == Scale::small ? small : scale == Scale::quick ? quick : whole;
+}
+
 const Words& models(Scale scale) {
+  static const Words small = {"qwen3-0.6b", "qwen3-0.6b", "tiny-llama"};
   static const Words quick = {"llama-3.1-8b", "llama-3.1-8b", "qwen2.5-7b", "qwen3-14b",
                               "qwen3-8b",     "qwen3-0.6b",   "mistral-7b", "llama-2-7b",
                               "llama-2-13b",  "tiny-llama"};
@@ -34,10 +40,11 @@ const Words& models(Scale scale) {
                               "llama-3.1-70b", "llama-3.1-70b", "qwen2.5-7b",   "qwen3-14b",
                               "qwen3-32b",     "qwen3-8b",      "qwen3-0.6b",   "mistral-7b",
                               "llama-2-7b",    "llama-2-13b",   "gpt-6.7b",     "llama-2-70b"};
-  return scale == Scale::quick ? quick : whole;
+  return of_scale(scale, small, quick, whole);
 }
 
 const Words& machines(Scale scale) {
+  static const Words small = {"rtx-4090", "2xrtx-4090"};
   static const Words quick = {"h100-80g",        "h100-80g",  "h200-141g",      "a100-80g",
                               "rtx-4090",        "gh200",     "2xh100-94g-nvl", "4xa100-80g",
                               "4xa100-40g-pcie", "4xrtx-4090"};
@@ -46,12 +53,12 @@ const Words& machines(Scale scale) {
                               "4xa100-80g",   "8xa100-80g",     "8xa100-40g",   "4xa100-40g-pcie",
                               "rtx-4090",     "4xrtx-4090",     "8xl40s",       "8xb200",
                               "gh200",        "2xh100-94g-nvl", "4x8xa100-80g", "8xrtx-3090"};
-  return scale == Scale::quick ? quick : whole;
+  return of_scale(scale, small, quick, whole);
 }
 
 int64_t random_length(Random& random, const std::string& model, Scale scale) {
   int64_t length =
-      static_cast<int64_t>(std::exp2(between(random, 12, scale == Scale::quick ? 18 : 21)));
+      static_cast<int64_t>(std::exp2(between(random, 12, of_scale(scale, 15, 18, 21))));
   const double kind = between(random, 0, 1);
   if (kind < 0.5) length -= length % 4096;
   if (kind >= 0.5 && kind < 0.75) length -= length % 256;

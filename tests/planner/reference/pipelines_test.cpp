@@ -20,10 +20,13 @@ struct Predicted {
   double measured = 0, seconds = 0;
 };
 
-// Cases of a table that ran and are predicted.
-std::vector<Predicted> predicted(const std::string& file) {
+// Cases of a table that ran and are predicted: once for all tests of it.
+const std::vector<Predicted>& predicted(const std::string& file) {
+  static std::map<std::string, std::vector<Predicted>> kept;
+  const auto [table, anew] = kept.try_emplace(file);
+  std::vector<Predicted>& all = table->second;
+  if (!anew) return all;
   CasePredictor predictor;
-  std::vector<Predicted> all;
   for (const ReferenceCase& c : read_cases(LONGSPAN_SOURCE "/tests/published/" + file)) {
     const auto measured = measured_step_seconds(c);
     if (!c.left_out.empty() || !measured) continue;

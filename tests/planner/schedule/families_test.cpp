@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "planner/schedule/check.h"
+#include "tests/length.h"
 #include "tests/planner/schedule/random_sizes.h"
 
 namespace longspan {
@@ -98,8 +99,9 @@ ScheduleCosts unlike_costs(int32_t stages, int32_t slices) {
 TEST_CASE("every family gives valid schedules, whatever the sizes") {
   for (const ScheduleFamily& family : schedule_families()) {
     INFO(family.name);
+    const int64_t rounds = testing::cases(60, 300);
     int made = 0;
-    for (int round = 0; round < 300; ++round) {
+    for (int64_t round = 0; round < rounds; ++round) {
       Asked asked = random_sizes(family);
       asked.forward = between(1, 9);
       asked.input = between(1, 9);
@@ -115,7 +117,7 @@ TEST_CASE("every family gives valid schedules, whatever the sizes") {
       ++made;
       CHECK(first_fault(*schedule, request.costs).value_or("none") == "none");
     }
-    CHECK(made >= 30);
+    CHECK(made >= rounds / 10);
   }
 }
 
@@ -124,8 +126,9 @@ TEST_CASE("every family gives valid schedules, whatever the sizes") {
 TEST_CASE("every family gives valid schedules, however unlike the stages") {
   for (const ScheduleFamily& family : schedule_families()) {
     INFO(family.name);
+    const int64_t rounds = testing::cases(60, 300);
     int made = 0;
-    for (int round = 0; round < 300; ++round) {
+    for (int64_t round = 0; round < rounds; ++round) {
       const Asked asked = random_sizes(family);
       ScheduleRequest request = testing::request_of(asked);
       const int32_t chunks = asked.ranks * asked.virtual_stages;
@@ -149,7 +152,7 @@ TEST_CASE("every family gives valid schedules, however unlike the stages") {
       const auto fault = first_fault(*schedule, request.costs, request.memory_limit);
       CHECK(fault.value_or("none") == "none");
     }
-    CHECK(made >= 30);
+    CHECK(made >= rounds / 10);
   }
 }
 
