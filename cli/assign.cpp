@@ -119,7 +119,7 @@ int run(Flags flags, bool json) {
   });
   if (json) {
     Json batches = Json::array();
-    for (const MicroBatch& batch : made.micro_batches) {
+    for (const Microbatch& batch : made.microbatches) {
       Json groups = Json::array();
       for (const SequenceGroup& group : batch.groups) {
         groups.push_back(
@@ -141,10 +141,10 @@ int run(Flags flags, bool json) {
           "{} on {}: time {:.6g} in {}",
           counted(static_cast<int64_t>(lengths.size()), "sequence", "sequences"),
           counted(flags.ranks, "rank", "ranks"), made.time,
-          counted(static_cast<int64_t>(made.micro_batches.size()), "microbatch", "microbatches"))));
+          counted(static_cast<int64_t>(made.microbatches.size()), "microbatch", "microbatches"))));
   Table table({{"microbatch"}, {"ranks"}, {"time"}, {"sequences", false}, {"solver", false}});
-  for (size_t i = 0; i < made.micro_batches.size(); ++i) {
-    const MicroBatch& batch = made.micro_batches[i];
+  for (size_t i = 0; i < made.microbatches.size(); ++i) {
+    const Microbatch& batch = made.microbatches[i];
     for (const SequenceGroup& group : batch.groups) {
       const bool first = &group == batch.groups.data();
       table.add({first ? fmt::format("{}", i) : "", fmt::format("{}", group.ranks),
@@ -179,7 +179,7 @@ void add_assign(Verb& program) {
   verb.add_option("--memory-limit", flags->costs.memory_limit, "Memory of a rank")
       .not_negative()
       .shown_default("none");
-  verb.add_option("--microbatches", flags->options.micro_batches, "Microbatches")
+  verb.add_option("--microbatches", flags->options.microbatches, "Microbatches")
       .within(0, 1 << 20)
       .shown_default("the fewest that fit and up to 3 more, whichever is fastest");
   verb.add_option("--buckets", flags->options.buckets, "Buckets of lengths in a microbatch")

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "planner/evaluate/fit.h"
-#include "planner/reference/range.h"
+#include "planner/reference/prediction_interval.h"
 #include "planner/strategy/knobs.h"
 
 namespace longspan::cli {
@@ -62,6 +62,7 @@ Json strategy_json(const Strategy& s) {
   for (const KnobRow& row : knob_rows()) {
     Json& group = row.group().empty() ? object : object[std::string(row.group())];
     group[knob_key(row)] = knob_json(row, s);
+    if (!row.old_key.empty()) group[std::string(row.old_key)] = knob_json(row, s);
   }
   if (s.parallel.has_pipeline()) {
     object["parallel"]["pipeline"] = pipeline_json(s.parallel.pipeline);
@@ -79,9 +80,9 @@ Json prediction_json(const Prediction& prediction) {
 
 Json forecast_json(const HardwareProfile& hw, const Prediction& prediction) {
   Json object = prediction_json(prediction);
-  const Range& range = step_range(hw);
-  object["step_seconds_range"] = {prediction.step_seconds * range.low,
-                                  prediction.step_seconds * range.high};
+  const PredictionInterval& interval = step_interval(hw);
+  object["step_seconds_range"] = {prediction.step_seconds * interval.low,
+                                  prediction.step_seconds * interval.high};
   const FitVerdict verdict = fit_of(hw, prediction.peak_bytes);
   object["verdict"] = name_of(verdict.fit);
   if (!verdict.reason.empty()) object["verdict_reason"] = verdict.reason;
@@ -89,9 +90,13 @@ Json forecast_json(const HardwareProfile& hw, const Prediction& prediction) {
 }
 
 Json plan_summary_json(const Plan& plan) {
-  return {{"model", plan.model.name},         {"hardware", plan.hardware.name},
-          {"sequence_tokens", plan.sequence}, {"micro_batches", plan.micro_batches},
-          {"dtype", name_of(plan.dtype)},     {"strategy", strategy_json(plan.strategy)}};
+  return {{"model", plan.model.name},
+          {"hardware", plan.hardware.name},
+          {"sequence_tokens", plan.sequence},
+          {"microbatches", plan.microbatches},
+          {"micro_batches", plan.microbatches},
+          {"dtype", name_of(plan.dtype)},
+          {"strategy", strategy_json(plan.strategy)}};
 }
 
 int report_error(const std::string& message, int exit_status, bool json) {

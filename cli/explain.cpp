@@ -14,8 +14,8 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "planner/explain/analysis.h"
+#include "planner/explain/neighbour_result.h"
 #include "planner/explain/unmeasured.h"
-#include "planner/explain/verdict.h"
 #include "planner/plan/pipeline_plan.h"
 #include "planner/program/ops_estimate.h"
 
@@ -70,26 +70,26 @@ void print_memory(const Plan& plan, const Simulated& s) {
   }
 }
 
-constexpr size_t kTellingLines = 12;
+constexpr size_t kInformativeLines = 12;
 
 // What turning one knob would do, and what is in the way.
 struct Neighbours {
   NeighbourJudge judge;
-  std::vector<Verdict> verdicts;
+  std::vector<NeighbourResult> results;
 
   explicit Neighbours(const Plan& plan) : judge(plan) {
     ProgressBar bar;
-    verdicts = judge.verdicts([&](int64_t done, int64_t total) {
+    results = judge.results([&](int64_t done, int64_t total) {
       bar.show("looking around", static_cast<double>(done) / static_cast<double>(total));
     });
   }
   std::vector<size_t> shown(bool all) const {
-    return most_telling(verdicts, all ? verdicts.size() : kTellingLines);
+    return most_informative(results, all ? results.size() : kInformativeLines);
   }
-  std::vector<std::string> suggestions() const { return judge.suggestions(verdicts); }
+  std::vector<std::string> suggestions() const { return judge.suggestions(results); }
   int64_t sampled() const {
-    return std::count_if(verdicts.begin(), verdicts.end(),
-                         [](const Verdict& v) { return v.fidelity == Fidelity::sampled; });
+    return std::count_if(results.begin(), results.end(),
+                         [](const NeighbourResult& v) { return v.fidelity == Fidelity::sampled; });
   }
 };
 
@@ -98,13 +98,13 @@ std::string sampled_text(const Neighbours& around) {
   return fmt::format(
       "{} of {} are judged by samples of their programs: time within 1 %, memory before packing, "
       "which adds up to a few percent",
-      around.sampled(), around.verdicts.size());
+      around.sampled(), around.results.size());
 }
 
-std::string verdict_text(const Verdict& verdict) {
-  if (verdict.faster()) return "faster";
-  if (verdict.obstacle == Obstacle::none) return "allowed";
-  return fmt::format("rejected: {}", name_of(verdict.obstacle));
+std::string result_text(const NeighbourResult& result) {
+  if (result.faster()) return "faster";
+  if (result.limiting_factor == LimitingFactor::none) return "allowed";
+  return fmt::format("rejected: {}", name_of(result.limiting_factor));
 }
 
 // Under "What limits it".
@@ -121,34 +121,36 @@ void print_neighbours(const Neighbours& around, bool all) {
                {"what would help", false}});
   const std::vector<size_t> shown = around.shown(all);
   for (const size_t i : shown) {
-    const Verdict& v = around.verdicts[i];
-    const std::string lift = around.judge.lift(v);
-    table.add({v.neighbour.knob, v.neighbour.from, v.neighbour.to, verdict_text(v), v.reason,
-               lift.empty() ? "-" : lift});
+    const NeighbourResult& v = around.results[i];
+    const std::string remedy = around.judge.remedy(v);
+    table.add({v.neighbour.knob, v.neighbour.from, v.neighbour.to, result_text(v), v.reason,
+               remedy.empty() ? "-" : remedy});
   }
   table.print();
-  if (shown.size() < around.verdicts.size()) {
-    say("  {} of {} neighbours; --all shows the others\n", shown.size(), around.verdicts.size());
+  if (shown.size() < around.results.size()) {
+    say("  {} of {} neighbours; --all shows the others\n", shown.size(), around.results.size());
   }
-  say("  {}\n", summary_of(around.verdicts));
+  say("  {}\n", summary_of(around.results));
   if (around.sampled() > 0) say("  ({})\n", sampled_text(around));
 }
 
 Json list_json(const Neighbours& around) {
   Json list = Json::array();
-  for (const Verdict& v : around.verdicts) {
+  for (const NeighbourResult& v : around.results) {
+    const std::string remedy = around.judge.remedy(v);
     Json entry = {{"knob", v.neighbour.knob},
                   {"from", v.neighbour.from},
                   {"to", v.neighbour.to},
-                  {"verdict", v.faster()                     ? "faster"
-                              : v.obstacle == Obstacle::none ? "allowed"
-                                                             : "rejected"},
-                  {"limit", name_of(v.obstacle)},
+                  {"verdict", v.faster()                                  ? "faster"
+                              : v.limiting_factor == LimitingFactor::none ? "allowed"
+                                                                          : "rejected"},
+                  {"limit", name_of(v.limiting_factor)},
                   {"by", v.reason},
                   {"sampled", v.fidelity == Fidelity::sampled},
                   {"short_bytes", tiers_json(v.short_bytes)},
                   {"peak_bytes", tiers_json(v.peak_bytes)},
-                  {"lift", around.judge.lift(v)},
+                  {"remedy", remedy},
+                  {"lift", remedy},
                   {"strategy", strategy_json(v.neighbour.strategy)}};
     if (v.fits()) entry["seconds_slower_per_sequence"] = v.seconds_slower;
     list.push_back(std::move(entry));
@@ -159,7 +161,7 @@ Json list_json(const Neighbours& around) {
 void add_neighbours(Json& document, const Neighbours& around) {
   document["suggestions"] = around.suggestions();
   document["neighbours"] = list_json(around);
-  document["neighbours_say"] = summary_of(around.verdicts);
+  document["neighbours_say"] = summary_of(around.results);
   if (around.sampled() > 0) document["neighbours_are"] = sampled_text(around);
 }
 

@@ -7,7 +7,7 @@
 
 #include "cli/verbs.h"
 #include "hwprofiles/hardware_profile.h"
-#include "planner/search/grids.h"
+#include "planner/search/meshes.h"
 
 namespace longspan::cli {
 

@@ -15,7 +15,7 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "models/catalog.h"
-#include "planner/reference/range.h"
+#include "planner/reference/prediction_interval.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
 
@@ -27,7 +27,7 @@ struct Flags {
   HardwareFlags hardware;
   QuestionFlags question;
   std::string strategy = "all";
-  std::string granule = "256";
+  std::string granularity = "256";
   std::string output;
 };
 
@@ -40,7 +40,7 @@ constexpr StepTime kStepTimes[] = {{600, "<= 10 min"}, {3600, "<= 1 h"}};
 
 MaxSequenceOptions options_of(const Flags& flags) {
   MaxSequenceOptions options;
-  options.granule = parse_tokens(flags.granule, "--granule");
+  options.granularity = parse_tokens(flags.granularity, "--granularity");
   flags.question.load(options);
   for (const StepTime& most : kStepTimes) options.steps.push_back(most.seconds);
   return options;
@@ -49,12 +49,15 @@ MaxSequenceOptions options_of(const Flags& flags) {
 Json result_json(const MaxSequence& result) {
   Json object = {{"strategy", result.strategy},
                  {"sequence_tokens", result.sequence},
-                 {"granule_tokens", result.granule},
+                 {"granularity_tokens", result.granularity},
+                 {"granule_tokens", result.granularity},
                  {"limited_by", name_of(result.limit)},
                  {"shortfall_bytes", result.shortfall_bytes},
-                 {"would_lift", result.would_lift},
+                 {"remedy", result.remedy},
+                 {"would_lift", result.remedy},
                  {"gap", result.gap ? Json(*result.gap) : Json()},
-                 {"beside", result.beside}};
+                 {"comparison", result.comparison},
+                 {"beside", result.comparison}};
   if (result.sequence > 0) {
     object["chunk_tokens"] = result.plan.strategy.chunk_tokens;
     object["predicted"] = forecast_json(result.plan.hardware, result.plan.predicted);
@@ -141,19 +144,20 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
     if (row.sequence > 0) extended = extended_positions_text(model, row.plan);
   }
   table.print();
-  const Range& range = step_range(hw);
-  say("  90 % interval of a step: {:.2f} to {:.2f} times the prediction\n", range.low, range.high);
+  const PredictionInterval& interval = step_interval(hw);
+  say("  90 % interval of a step: {:.2f} to {:.2f} times the prediction\n", interval.low,
+      interval.high);
   if (!extended.empty()) say("  {}\n", extended);
   print_gaps(rows);
   for (const auto& [key, text] : caveats_of(hw)) say("  {}: {}\n", key, text);
   for (const MaxSequence& row : rows) {
-    if (!row.beside.empty()) say("  {}: {}\n", row.strategy, row.beside);
+    if (!row.comparison.empty()) say("  {}: {}\n", row.strategy, row.comparison);
   }
   say("{}\n", bold("What would help"));
   for (const MaxSequence& result : rows) {
-    std::string line = result.would_lift;
+    std::string line = result.remedy;
     if (result.shortfall_bytes > 0) {
-      line = fmt::format("{} tokens more are short by {}{}{}", format_tokens(result.granule),
+      line = fmt::format("{} tokens more are short by {}{}{}", format_tokens(result.granularity),
                          format_bytes(result.shortfall_bytes), line.empty() ? "" : "; ", line);
     }
     if (!line.empty()) say("  {}: {}\n", result.strategy, line);
@@ -171,9 +175,9 @@ int run(const Flags& flags, bool json) {
   } else if (flags.strategy != "all") {
     strategies = {flags.strategy};
   } else {
-    // On one device, presets that are a grid are checkpoint by another name.
+    // On one device, presets that are a mesh are checkpoint by another name.
     for (const std::string& name : preset_names()) {
-      if (hw.devices() > 1 || !is_grid_preset(name)) strategies.push_back(name);
+      if (hw.devices() > 1 || !is_mesh_preset(name)) strategies.push_back(name);
     }
     strategies.emplace_back("auto");
   }
@@ -206,14 +210,15 @@ int run(const Flags& flags, bool json) {
     print_json({{"model", model.name},
                 {"hardware", hw.name},
                 {"capacity", tiers_json(capacities(hw))},
-                {"micro_batches", options.micro_batches},
+                {"microbatches", options.microbatches},
+                {"micro_batches", options.microbatches},
                 {"devices", hw.devices()},
                 {"file", written ? Json(flags.output) : Json()},
                 {"results", std::move(list)}});
   } else {
     print_text(model, hw, results);
     if (written) say("Wrote {}\n", flags.output);
-    if (!any) say("Nothing fits, not even {} tokens.\n", format_tokens(options.granule));
+    if (!any) say("Nothing fits, not even {} tokens.\n", format_tokens(options.granularity));
   }
   return any ? 0 : 1;
 }
@@ -231,7 +236,8 @@ void add_max_seq(Verb& program) {
   flags->hardware.add_to(verb);
   verb.add_option("--strategy", flags->strategy,
                   "A preset, auto (the whole space of knobs), or all");
-  verb.add_option("--granule", flags->granule, "Step in which unchunked strategies grow");
+  verb.add_option("--granularity,--granule", flags->granularity,
+                  "Step in which unchunked strategies grow");
   flags->question.add_to(verb, "Attention chunk of chunked strategies; else the best");
   verb.add_option("-o,--output", flags->output,
                   "Where the plan of the longest is written: auto's, or the one strategy's");

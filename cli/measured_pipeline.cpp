@@ -29,7 +29,7 @@ Json measured_json(const MeasuredPipeline& pipeline, const MeasuredStep& step) {
   }
   return {{"stages", pipeline.ranks},
           {"virtual_stages", pipeline.virtual_stages},
-          {"microbatches", pipeline.micro_batches},
+          {"microbatches", pipeline.microbatches},
           {"iteration", step.iteration},
           {"iterations", pipeline.steps.size()},
           {"total_ms", step.total},
@@ -94,7 +94,7 @@ int show_measured(const MeasuredFlags& flags, bool json) {
   const std::string title = fmt::format(
       "iteration {} of {} and {}, measured: bubble rate {:.4f}", step.iteration,
       counted(pipeline.ranks, "rank", "ranks"),
-      counted(pipeline.micro_batches, "microbatch", "microbatches"), step.timing.bubble_rate);
+      counted(pipeline.microbatches, "microbatch", "microbatches"), step.timing.bubble_rate);
   if (!flags.svg.empty()) {
     write_file_atomically(flags.svg, svg_picture(step.schedule, step.linked, step.timing, title));
   }

@@ -13,7 +13,7 @@ namespace {
 AdaptisRequest layers_of(const PipelineTask& task, const OptimalFlags& flags) {
   AdaptisRequest request;
   request.ranks = task.ranks;
-  request.micro_batches = task.micro_batches;
+  request.microbatches = task.microbatches;
   request.communication = task.communication;
   constexpr auto kUnits = static_cast<double>(kMicrobatchUnits);
   request.memory_limit = limit_in_parts(task.memory_limit, kUnits);

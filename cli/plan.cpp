@@ -15,8 +15,8 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "models/catalog.h"
+#include "planner/explain/alternative.h"
 #include "planner/explain/analysis.h"
-#include "planner/explain/rival.h"
 #include "planner/plan/pipeline_plan.h"
 #include "planner/search/sweep.h"
 #include "planner/strategy/presets.h"
@@ -190,7 +190,7 @@ std::string gap_text(const Flags& flags, double gap) {
 
 // Sequences of one step, and where they train.
 std::string batch_text(const Flags& flags, const Plan& plan) {
-  const int64_t replicas = plan.strategy.parallel.data, each = plan.micro_batches;
+  const int64_t replicas = plan.strategy.parallel.data, each = plan.microbatches;
   if (replicas == 1 || flags.question.global_batch > 0) return "";
   return fmt::format(
       "{} sequences a step: {} on each of {} data replicas; --global-batch fixes that",
@@ -264,9 +264,10 @@ int run(const Flags& flags, bool json) {
   const HardwareProfile hw = flags.hardware.load();
   const Sweep found = find_plans(flags, model, hw);
   const Answer* answer = answer_of_best(found);
-  const Plan* rival = answer != nullptr && answer->rival ? &*answer->rival : nullptr;
-  std::string why = answer != nullptr ? answer->no_rival : "";
-  if (rival != nullptr) why = why_chosen(found.best, *rival);
+  const Plan* alternative =
+      answer != nullptr && answer->alternative ? &*answer->alternative : nullptr;
+  std::string why = answer != nullptr ? answer->no_alternative_reason : "";
+  if (alternative != nullptr) why = why_chosen(found.best, *alternative);
   if (!flags.output.empty()) {
     Plan written = found.best;
     written.created_by = version_text() + " plan";
@@ -276,7 +277,7 @@ int run(const Flags& flags, bool json) {
   if (json) {
     Json document = plan_summary_json(found.best);
     document["asked_tokens"] = answer != nullptr ? answer->sequence : found.best.sequence;
-    document["sequences_per_step"] = found.best.micro_batches * found.best.strategy.parallel.data;
+    document["sequences_per_step"] = found.best.microbatches * found.best.strategy.parallel.data;
     document["gap"] = answer != nullptr && answer->gap < 1 ? Json(answer->gap) : Json();
     document["positions_extended"] = found.best.model.max_positions != model.max_positions;
     document["devices"] = found.best.hardware.devices();
@@ -287,9 +288,12 @@ int run(const Flags& flags, bool json) {
     }
     document["pareto"] = front_json(found);
     document["answers"] = answers_json(found);
-    if (rival != nullptr) {
-      document["rival"] = {{"strategy", strategy_json(rival->strategy)},
-                           {"predicted", forecast_json(rival->hardware, rival->predicted)}};
+    if (alternative != nullptr) {
+      const Json shown = {
+          {"strategy", strategy_json(alternative->strategy)},
+          {"predicted", forecast_json(alternative->hardware, alternative->predicted)}};
+      document["alternative"] = shown;
+      document["rival"] = shown;
     }
     document["with_and_without_a_pipeline"] = why;
     document["why_so_many_devices"] = why_so_many(found);

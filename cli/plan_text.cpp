@@ -8,7 +8,7 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "planner/evaluate/fit.h"
-#include "planner/reference/range.h"
+#include "planner/reference/prediction_interval.h"
 #include "planner/strategy/knobs.h"
 
 namespace longspan::cli {
@@ -111,10 +111,10 @@ std::string of_capacity(int64_t bytes, int64_t capacity_bytes) {
                      percent(share));
 }
 
-std::string step_range_text(const HardwareProfile& hw, double step_seconds) {
-  const Range& range = step_range(hw);
-  std::string low = format_seconds(step_seconds * range.low);
-  const std::string high = format_seconds(step_seconds * range.high);
+std::string step_interval_text(const HardwareProfile& hw, double step_seconds) {
+  const PredictionInterval& interval = step_interval(hw);
+  std::string low = format_seconds(step_seconds * interval.low);
+  const std::string high = format_seconds(step_seconds * interval.high);
   // A unit that both have is said once: "8.54 s", but not "1 h 03 min", has one word of it.
   const size_t unit = low.find(' ');
   if (low.rfind(' ') == unit && high.find(' ') == high.rfind(' ') &&
@@ -126,7 +126,7 @@ std::string step_range_text(const HardwareProfile& hw, double step_seconds) {
 
 std::string headline(const Plan& plan) {
   return fmt::format("{}, {} tokens, {}, {}, on {}", plan.model.name, format_tokens(plan.sequence),
-                     counted(plan.micro_batches, "microbatch", "microbatches"), name_of(plan.dtype),
+                     counted(plan.microbatches, "microbatch", "microbatches"), name_of(plan.dtype),
                      plan.hardware.name);
 }
 
@@ -137,7 +137,7 @@ void print_summary(const Plan& plan, const Prediction& prediction) {
   print_line("saved", saved_text(plan.strategy));
   print_line("states", states_text(plan.strategy));
   print_line("step", fmt::format("{}; 90 % interval {}", step_text(prediction),
-                                 step_range_text(plan.hardware, prediction.step_seconds)));
+                                 step_interval_text(plan.hardware, prediction.step_seconds)));
   print_line("memory", memory_text(plan, prediction.peak_bytes));
 }
 
@@ -184,7 +184,7 @@ void print_knobs(const Plan& plan) {
                         counted(chunks, "chunk", "chunks"), format_tokens(s.block_tokens)));
   if (s.head_groups > 1) wide_line("heads", fmt::format("in {} groups", s.head_groups));
   wide_line("keys, values", s.kv == Tier::device ? "resident on device" : "streamed from host");
-  wide_line("between uses", fmt::format("wait on {}", name_of(s.idle)));
+  wide_line("between uses", fmt::format("wait on {}", name_of(s.between_uses)));
   wide_line("saved", group_text("saved", s));
   wide_line(
       "backward",
@@ -197,7 +197,7 @@ void print_knobs(const Plan& plan) {
 void print_prediction(const Plan& plan, const Prediction& prediction) {
   say("{}\n", bold("Predicted"));
   wide_line("step", step_text(prediction));
-  wide_line("", step_range_text(plan.hardware, prediction.step_seconds) + " (90 % interval)");
+  wide_line("", step_interval_text(plan.hardware, prediction.step_seconds) + " (90 % interval)");
   const std::array<int64_t, kTierCount> capacity = capacities(plan.hardware);
   for (int tier = 0; tier < kTierCount; ++tier) {
     if (prediction.peak_bytes[tier] == 0 && capacity[tier] == 0) continue;

@@ -15,9 +15,9 @@ std::string bytes_or_dash(int64_t bytes);
 /// "61.2 / 78.0 GiB (78.5 %)" in the capacity's terms.
 std::string of_capacity(int64_t bytes, int64_t capacity_bytes);
 /// The 90 % interval of a step of so many seconds on this hardware: "8.54 to 17.3 s".
-std::string step_range_text(const HardwareProfile& hw, double step_seconds);
+std::string step_interval_text(const HardwareProfile& hw, double step_seconds);
 
-/// "llama-3.1-8b, 512K tokens, 1 micro-batch, bfloat16, on h100-80g".
+/// "llama-3.1-8b, 512K tokens, 1 microbatch, bfloat16, on h100-80g".
 std::string headline(const Plan& plan);
 /// What a plan is, takes and needs, in five lines on standard output.
 void print_summary(const Plan& plan, const Prediction& prediction);

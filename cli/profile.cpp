@@ -79,27 +79,27 @@ ProfileOptions options_of(const Flags& flags, bool gpu) {
 }
 
 // The first rank measures the machine while the others wait, and all of them what is between them.
-void run_rank(const Flags& flags, const RankPlace& here, bool json) {
+void run_rank(const Flags& flags, const RankContext& context, bool json) {
   ProfileOptions options;
   std::filesystem::path path;
   HardwareProfile hw;
   bool gpu = false;
-  agree(here.comm, [&] { gpu = measures_gpu(flags); });
-  gpu = any_rank(here.comm, gpu);
-  agree(here.comm, [&] {
+  agree(context.comm, [&] { gpu = measures_gpu(flags); });
+  gpu = any_rank(context.comm, gpu);
+  agree(context.comm, [&] {
     options = options_of(flags, gpu);
-    if (!here.speaks()) return;
+    if (!context.is_leader()) return;
     path = output_path(flags);
     ProgressBar bar;
     const auto progress = [&](const std::string& what, double share) { bar.show(what, share); };
     hw = gpu ? measure_gpu(options, progress) : measure_machine(options, progress);
   });
-  if (here.comm.size() > 1 && gpu) {
-    measure_gpu_fabric(hw, here.comm, here.ranks_here, options);
-  } else if (here.comm.size() > 1) {
-    measure_fabric(hw, here.comm, here.ranks_here);
+  if (context.comm.size() > 1 && gpu) {
+    measure_gpu_fabric(hw, context.comm, context.ranks_here, options);
+  } else if (context.comm.size() > 1) {
+    measure_fabric(hw, context.comm, context.ranks_here);
   }
-  if (!here.speaks()) return;
+  if (!context.is_leader()) return;
   save_hardware(path, hw);
   if (json) {
     Json document = hardware_json(hw);
@@ -131,7 +131,7 @@ void add_profile(Verb& program) {
   verb.add_option("--nvme-dir", flags->nvme_directory, "Folder where file rates are measured");
   verb.add_option("--seconds", flags->seconds, "Time to spend, about; 0: 60, on a GPU 150");
   verb.runs([flags](bool json) {
-    const auto rank = [&](const RankPlace& here) { run_rank(*flags, here, json); };
+    const auto rank = [&](const RankContext& context) { run_rank(*flags, context, json); };
     return on_ranks(0, json, rank);
   });
 }

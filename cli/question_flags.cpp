@@ -12,7 +12,7 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
   constexpr int64_t kMostSequences = int64_t{1} << 24;
   parallel.add_to(verb);
   verb.add_option("--chunk", chunk, chunk_help);
-  verb.add_option("--microbatches,--micro-batches", micro_batches,
+  verb.add_option("--microbatches,--micro-batches", microbatches,
                   "Sequences of an optimizer step on each data replica")
       .within(1, 4096)
       .shown_default("1");
@@ -30,13 +30,13 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
 }
 
 void QuestionFlags::load(QuestionOptions& options) const {
-  if (global_batch > 0 && micro_batches > 0) {
+  if (global_batch > 0 && microbatches > 0) {
     throw bad_input("--global-batch: {} fixes the sequences of a step; leave --microbatches {} out",
-                    global_batch, micro_batches);
+                    global_batch, microbatches);
   }
   options.parallel = parallel.load();
   if (!chunk.empty()) options.chunk_tokens = parse_tokens(chunk, "--chunk");
-  options.micro_batches = micro_batches > 0 ? micro_batches : 1;
+  options.microbatches = microbatches > 0 ? microbatches : 1;
   options.global_batch = global_batch;
   if (!margin.empty()) {
     options.margin = parse_share(margin, "--margin");

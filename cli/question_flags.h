@@ -13,7 +13,7 @@ namespace longspan::cli {
 struct QuestionFlags {
   ParallelFlags parallel;
   std::string chunk, margin, max_step_time, min_tokens_per_second;  // empty: not given
-  int64_t micro_batches = 0, global_batch = 0;                      // 0: not given
+  int64_t microbatches = 0, global_batch = 0;                       // 0: not given
   bool deterministic = false;
   bool extend_positions = false;
 

@@ -32,7 +32,7 @@ namespace {
   abort_mpi(error.exit_status());
 }
 
-int on_processes(bool json, const std::function<void(const RankPlace&)>& body) {
+int on_processes(bool json, const std::function<void(const RankContext&)>& body) {
   MpiOptions options;
   options.on_lost = [](const std::string& message) {
     fmt::print(stderr, "longspan: {}\n", message);
@@ -54,7 +54,7 @@ int on_processes(bool json, const std::function<void(const RankPlace&)>& body) {
   return 0;
 }
 
-int on_threads(int size, const std::function<void(const RankPlace&)>& body) {
+int on_threads(int size, const std::function<void(const RankContext&)>& body) {
   std::optional<AgreedError> agreed;
   run_local_ranks(size, [&](Communicator& comm) {
     try {
@@ -69,7 +69,7 @@ int on_threads(int size, const std::function<void(const RankPlace&)>& body) {
 
 }  // namespace
 
-int on_ranks(int64_t local_ranks, bool json, const std::function<void(const RankPlace&)>& body) {
+int on_ranks(int64_t local_ranks, bool json, const std::function<void(const RankContext&)>& body) {
   if (local_ranks > 0) return on_threads(static_cast<int>(local_ranks), body);
   if (launched_by_mpi()) return on_processes(json, body);
   SelfCommunicator alone;

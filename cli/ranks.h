@@ -12,17 +12,17 @@
 namespace longspan::cli {
 
 /// One rank at work.
-struct RankPlace {
+struct RankContext {
   Communicator& comm;
   int ranks_here = 1;  // how many share this machine's cores
-  bool speaks() const { return comm.rank() == 0; }
+  bool is_leader() const { return comm.rank() == 0; }
 };
 
 /// Runs `body` on every rank and returns the exit status. `local_ranks`: threads of this process;
 /// 0: what the launcher has started, or this process alone. In one process an error is thrown. Of
 /// several, the first reports what they threw in agree(); when one fails elsewhere, or vanishes,
 /// whoever notices says so and ends all of them at once with the status of the error.
-int on_ranks(int64_t local_ranks, bool json, const std::function<void(const RankPlace&)>& body);
+int on_ranks(int64_t local_ranks, bool json, const std::function<void(const RankContext&)>& body);
 
 /// Whether any rank says yes; the same on all.
 bool any_rank(Communicator& comm, bool yes);

@@ -161,8 +161,8 @@ void save(const Trainer& trainer, const std::string& path, Outcome& outcome) {
 
 // Steps until done, or until somebody asks to stop; saves checkpoints on the way. All ranks take
 // the same turns, unless one cannot save.
-Outcome train(const Flags& flags, const RankPlace& here, Trainer& trainer, RunRecorder& recorder,
-              bool prints) {
+Outcome train(const Flags& flags, const RankContext& context, Trainer& trainer,
+              RunRecorder& recorder, bool prints) {
   Outcome outcome;
   const int64_t first = trainer.steps_done();
   if (prints) print_header();
@@ -179,7 +179,7 @@ Outcome train(const Flags& flags, const RankPlace& here, Trainer& trainer, RunRe
       if (outcome.lost) return outcome;
     }
     const bool enough = flags.stop_after > 0 && report.step - first >= flags.stop_after;
-    const bool asked = any_rank(here.comm, InterruptGuard::requested());
+    const bool asked = any_rank(context.comm, InterruptGuard::requested());
     outcome.stopped_early = (enough || asked) && report.step < flags.training.steps;
   }
   return outcome;
@@ -194,7 +194,7 @@ int64_t predicted_in_use(const Plan& plan) {
 }
 
 Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
-                 const RunRecorder& recorder, const Outcome& outcome, const RankPlace& here,
+                 const RunRecorder& recorder, const Outcome& outcome, const RankContext& context,
                  const Taken& taken) {
   Json steps = Json::array();
   for (const StepReport& report : recorder.steps()) steps.push_back(step_json(report));
@@ -226,8 +226,8 @@ Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
           {"created_by", version_text() + " run"},
           {"plan_file", flags.plan},
           {"plan", plan_summary_json(plan)},
-          {"ranks", here.comm.size()},
-          {"communicator", here.comm.name()},
+          {"ranks", context.comm.size()},
+          {"communicator", context.comm.name()},
           {"device", device ? Json(*device) : Json()},
           {"data", flags.data},
           {"seed", flags.training.seed},
@@ -318,41 +318,41 @@ void check_ranks_present(const Plan& plan, const Flags& flags, const Communicato
                   ranks == 1 ? "" : "s", comm.size(), comm.size() == 1 ? "is" : "are");
 }
 
-int threads_per_rank(const Flags& flags, const RankPlace& here) {
-  if (flags.threads > 0 || here.ranks_here == 1) return flags.threads;
-  return processor_share(here.ranks_here);
+int threads_per_rank(const Flags& flags, const RankContext& context) {
+  if (flags.threads > 0 || context.ranks_here == 1) return flags.threads;
+  return processor_share(context.ranks_here);
 }
 
-std::string trace_of_all(const RankPlace& here, const Trainer& trainer) {
-  const int rank = here.comm.rank();
+std::string trace_of_all(const RankContext& context, const Trainer& trainer) {
+  const int rank = context.comm.rank();
   const std::string name =
-      here.comm.size() == 1 ? "measured" : fmt::format("measured rank {}", rank);
+      context.comm.size() == 1 ? "measured" : fmt::format("measured rank {}", rank);
   const std::string events =
       trace_events(trainer.executor().program(), trainer.last_timeline(), name, rank);
-  const std::vector<std::string> parts = gather(here.comm, whole_world(here.comm), events, 0);
-  return here.speaks() ? trace_document(parts) : std::string();
+  const std::vector<std::string> parts = gather(context.comm, whole_world(context.comm), events, 0);
+  return context.is_leader() ? trace_document(parts) : std::string();
 }
 
 // One rank of the run.
-void run_rank(const Flags& flags, const RankPlace& here, bool json) {
+void run_rank(const Flags& flags, const RankContext& context, bool json) {
   Plan plan;
   std::shared_ptr<const TokenSource> tokens;
   std::unique_ptr<Trainer> trainer;
-  agree(here.comm, [&] {
+  agree(context.comm, [&] {
     check(flags);
-    if (here.speaks()) check_outputs(flags);
+    if (context.is_leader()) check_outputs(flags);
     plan = read_plan(flags.plan);
     check_listable(plan, flags.plan);
     check_fits(plan, plan.predicted.peak_bytes);
-    check_ranks_present(plan, flags, here.comm);
+    check_ranks_present(plan, flags, context.comm);
     tokens = open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab);
   });
   // Only now: trainers of several ranks talk to each other.
-  agree(here.comm, [&] {
+  agree(context.comm, [&] {
     TrainerOptions options;
-    options.compute_threads = threads_per_rank(flags, here);
+    options.compute_threads = threads_per_rank(flags, context);
     options.nvme_directory = flags.nvme_directory;
-    options.comm = &here.comm;
+    options.comm = &context.comm;
     trainer = std::make_unique<Trainer>(plan, flags.training, tokens, options);
     if (!flags.weights.empty()) trainer->load_weights(flags.weights);
     if (!flags.resume.empty()) {
@@ -363,17 +363,17 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
       }
     }
     // Only now: the file tier may lie on the same disk.
-    if (const std::string path = expected_checkpoint(flags); here.speaks() && !path.empty()) {
+    if (const std::string path = expected_checkpoint(flags); context.is_leader() && !path.empty()) {
       check_space(path, checkpoint_bytes(plan.model), "the checkpoint");
     }
   });
-  if (here.speaks()) warn_of_disturbance(plan.hardware);
-  const bool prints = here.speaks() && !json;
+  if (context.is_leader()) warn_of_disturbance(plan.hardware);
+  const bool prints = context.is_leader() && !json;
   if (prints) {
     say("{}\n", bold(headline(plan)));
-    if (here.comm.size() > 1) {
+    if (context.comm.size() > 1) {
       say("  {}, by {}\n", describe(plan.strategy.parallel),
-          here.comm.name() == "local" ? "threads of this process" : "MPI");
+          context.comm.name() == "local" ? "threads of this process" : "MPI");
     }
     if (const auto device = trainer->device_text()) say("  on {}\n", *device);
     say("  predicted: {} a step, MFU {}\n", format_seconds(plan.predicted.step_seconds),
@@ -383,24 +383,24 @@ void run_rank(const Flags& flags, const RankPlace& here, bool json) {
   // A rank's arenas, or those of all where they are in one process.
   const auto arenas = trainer->executor().arena_bytes();
   Taken taken{arenas[0] + arenas[1], std::nullopt};
-  if (here.comm.name() == "local") {
-    taken.arena_bytes = static_cast<int64_t>(
-        all_reduce_sum(here.comm, whole_world(here.comm), static_cast<double>(taken.arena_bytes)));
+  if (context.comm.name() == "local") {
+    taken.arena_bytes = static_cast<int64_t>(all_reduce_sum(
+        context.comm, whole_world(context.comm), static_cast<double>(taken.arena_bytes)));
   }
 
   RunRecorder recorder;
-  Outcome outcome = train(flags, here, *trainer, recorder, prints);
+  Outcome outcome = train(flags, context, *trainer, recorder, prints);
   // Whatever ranks do together comes before the last checkpoint: if that fails, one goes on alone.
-  const bool traced = !flags.trace.empty() && (!outcome.lost || here.comm.size() == 1);
-  const std::string trace = traced ? trace_of_all(here, *trainer) : "";
-  if (here.comm.name() != "local") taken.device_in_use = trainer->device_bytes_in_use();
+  const bool traced = !flags.trace.empty() && (!outcome.lost || context.comm.size() == 1);
+  const std::string trace = traced ? trace_of_all(context, *trainer) : "";
+  if (context.comm.name() != "local") taken.device_in_use = trainer->device_bytes_in_use();
   const std::string last = outcome.stopped_early ? early_checkpoint(flags) : flags.checkpoint;
   if (!outcome.lost && !last.empty()) save(*trainer, last, outcome);
-  if (!here.speaks()) {
+  if (!context.is_leader()) {
     if (outcome.lost) throw Error(*outcome.lost);
     return;
   }
-  const Json record = record_json(flags, plan, *trainer, recorder, outcome, here, taken);
+  const Json record = record_json(flags, plan, *trainer, recorder, outcome, context, taken);
   if (!flags.output.empty()) write_file_atomically(flags.output, record.dump(1) + "\n");
   if (traced) write_file_atomically(flags.trace, trace);
   if (outcome.lost) {
@@ -422,7 +422,7 @@ int run(Flags flags, bool json) {
       flags.min_learning_rate < 0 ? flags.training.learning_rate / 10 : flags.min_learning_rate;
   const InterruptGuard guard;
   return on_ranks(flags.local_ranks, json,
-                  [&](const RankPlace& here) { run_rank(flags, here, json); });
+                  [&](const RankContext& context) { run_rank(flags, context, json); });
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ namespace {
 
 struct Flags {
   std::string name;
-  int stages = 0, micro_batches = 0;
+  int stages = 0, microbatches = 0;
   ScheduleChoice choice;
   PipelineTask task;
   OptimalFlags optimal;
@@ -41,9 +41,9 @@ struct Flags {
   std::vector<std::string> given;  // of these
 };
 
-std::string size_text(int64_t ranks, int64_t micro_batches) {
+std::string size_text(int64_t ranks, int64_t microbatches) {
   return fmt::format("{} and {}", counted(ranks, "rank", "ranks"),
-                     counted(micro_batches, "microbatch", "microbatches"));
+                     counted(microbatches, "microbatch", "microbatches"));
 }
 
 std::string needs_of(const ScheduleFamily& family) {
@@ -56,8 +56,8 @@ std::string needs_of(const ScheduleFamily& family) {
   }
   if (family.sliced) add("slices");
   if (family.grouped) add("group");
-  if (family.limited) add("memory limit");
-  if (family.alone) add("not in plans");
+  if (family.takes_memory_limit) add("memory limit");
+  if (!family.plannable) add("not in plans");
   return needs;
 }
 
@@ -70,8 +70,8 @@ Json row_of(const ScheduleFamily& f) {
       {"most_virtual_stages", f.most_virtual_stages == 0 ? Json() : Json(f.most_virtual_stages)},
       {"sliced", f.sliced},
       {"grouped", f.grouped},
-      {"arranged_under_memory_limit", f.limited},
-      {"planned", !f.alone}};
+      {"arranged_under_memory_limit", f.takes_memory_limit},
+      {"planned", f.plannable}};
 }
 
 int list(bool json) {
@@ -124,13 +124,13 @@ int compare(const Flags& flags, bool json) {
       rows.push_back(std::move(row));
     }
     print_json({{"stages", flags.stages},
-                {"microbatches", flags.micro_batches},
+                {"microbatches", flags.microbatches},
                 {"schedules", std::move(rows)}});
     return any ? 0 : 1;
   }
   say("{}\n", bold(fmt::format("Pipeline schedules of {}, the fastest first; memory in "
                                "microbatches of a rank",
-                               size_text(flags.stages, flags.micro_batches))));
+                               size_text(flags.stages, flags.microbatches))));
   Table table({{"schedule", false},
                {"choice", false},
                {"cost"},
@@ -201,7 +201,7 @@ TimedSchedule time_file(const Flags& flags, const PipelineCsv& csv, const Schedu
   }
   PipelineTask task = flags.task;
   task.ranks = ranks;
-  task.micro_batches = csv.schedule.micro_batches;
+  task.microbatches = csv.schedule.microbatches;
   const ScheduleChoice choice{.virtual_stages = stages_of[0], .slices = csv.schedule.slices};
   return timed_answer(family, request_of(family, task, choice), csv.schedule);
 }
@@ -240,7 +240,7 @@ int show(const Flags& flags, ScheduleAsked asked, bool json) {
   }
   const std::string title =
       fmt::format("{} of {}: bubble rate {:.4f}", flags.name,
-                  size_text(timed.request.ranks, timed.request.micro_batches), timing.bubble_rate);
+                  size_text(timed.request.ranks, timed.request.microbatches), timing.bubble_rate);
   if (!flags.svg.empty()) {
     write_file_atomically(flags.svg, svg_picture(timed.schedule, timed.linked, timing, title));
   }
@@ -260,7 +260,7 @@ int show(const Flags& flags, ScheduleAsked asked, bool json) {
     }
     Json answer = {{"schedule", flags.name},
                    {"stages", timed.request.ranks},
-                   {"microbatches", timed.request.micro_batches},
+                   {"microbatches", timed.request.microbatches},
                    {"virtual_stages", timed.request.virtual_stages},
                    {"slices", timed.request.slices},
                    {"slice_tokens", slice_tokens(timed)},
@@ -317,7 +317,7 @@ void load(Flags& flags) {
     throw bad_input("--memory-limit: no schedule holds nothing; leave it out for no limit");
   }
   flags.task.ranks = flags.stages;
-  flags.task.micro_batches = flags.micro_batches;
+  flags.task.microbatches = flags.microbatches;
   if (!flags.split.empty()) {
     if (flags.sequence.empty()) throw bad_input("--split needs --sequence, in tokens");
     flags.task.split = flags.split == "equal" ? SliceSplit::equal_tokens : SliceSplit::equal_work;
@@ -329,7 +329,7 @@ void load(Flags& flags) {
 }
 
 void check_size(const Flags& flags) {
-  if (flags.stages >= 1 && flags.micro_batches >= 1) return;
+  if (flags.stages >= 1 && flags.microbatches >= 1) return;
   throw bad_input("a schedule has --stages and --microbatches, 1 or more of each");
 }
 
@@ -342,7 +342,7 @@ int run_show(Flags flags, bool json) {
   check_output(flags.csv, "--csv");
   if (asked == ScheduleAsked::file) {
     const ScheduleChoice& choice = flags.choice;
-    if (flags.stages > 0 || flags.micro_batches > 0 || choice.virtual_stages > 0 ||
+    if (flags.stages > 0 || flags.microbatches > 0 || choice.virtual_stages > 0 ||
         choice.slices > 0 || choice.group > 0) {
       throw bad_input(
           "{} says itself how many there are of everything; leave out --stages, --microbatches, "
@@ -413,7 +413,7 @@ void add_flags(Verb& verb, Flags& flags, std::initializer_list<ScheduleAsked> as
   add.option("--against", flags.measured.against,
              "Simulate this schedule with the trace's median times, to compare");
   add.option("--stages", flags.stages, "Ranks of the pipeline", up_to(4096));
-  add.option("--microbatches", flags.micro_batches, "Microbatches of a step", up_to(1 << 20));
+  add.option("--microbatches", flags.microbatches, "Microbatches of a step", up_to(1 << 20));
   add.option("--virtual", flags.choice.virtual_stages, "Stages of each rank",
              up_to(1024, "as few as the schedule takes"));
   add.option("--slices", flags.choice.slices, "Slices of a sequence",

@@ -44,7 +44,7 @@ int run(const Flags& flags, bool json) {
   check_output(flags.ranges, "--write-ranges");
   const Validation v = validate(flags);
   if (!flags.ranges.empty()) {
-    write_file_atomically(flags.ranges, write_ranges(ranges_of(v.cases, v.report)));
+    write_file_atomically(flags.ranges, write_intervals(intervals_of(v.cases, v.report)));
   }
   if (json) {
     print_json(validation_json(v, flags.cases));

@@ -100,8 +100,9 @@ Json case_json(const ReferenceCase& c, const CasePrediction& p, const CaseErrors
   put(object, "predicted_to_fit", p.fits);
   if (p.verdict) object["verdict"] = name_of(*p.verdict);
   if (p.step_seconds && e.step_left_out) {
-    const Range& range = published_ranges().step.of(c.table);
-    object["step_seconds_range"] = {*p.step_seconds * range.low, *p.step_seconds * range.high};
+    const PredictionInterval& interval = published_intervals().step.of(c.table);
+    object["step_seconds_range"] = {*p.step_seconds * interval.low,
+                                    *p.step_seconds * interval.high};
   }
   if (c.peer) object["peer"] = c.peer->name;
   put(object, "peer_step_error", e.peer_step);

@@ -31,8 +31,8 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override { device_.watch({}); }
 
   std::string name() const override { return "cuda"; }
-  std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
-    return device_.take_memory(tier, bytes);
+  std::unique_ptr<Arena> allocate(Tier tier, int64_t bytes) override {
+    return device_.allocate(tier, bytes);
   }
   DeviceQueues* queues() override { return &device_.queues(); }
   int64_t sent_bytes() const override { return ranks_ == nullptr ? 0 : ranks_->sent_bytes(); }

@@ -43,9 +43,9 @@ class Device {
   virtual DeviceMemory memory() const = 0;
   /// The first of them, "context", includes what other processes had taken before.
   virtual const std::vector<MemoryTerm>& opening() const = 0;
-  /// As Backend::take_memory(); host memory is such that copies to and from it need no help of the
+  /// As Backend::allocate(); host memory is such that copies to and from it need no help of the
   /// host.
-  virtual std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) = 0;
+  virtual std::unique_ptr<Arena> allocate(Tier tier, int64_t bytes) = 0;
   /// REQUIRES: queues().has(stream).
   virtual Queue& queue(Stream stream) = 0;
   /// DeviceQueues of the compute, h2d, d2h and comm streams; finish() also throws what kernels

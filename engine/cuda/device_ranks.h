@@ -35,7 +35,7 @@ class DeviceRanks : public RankExchange {
 /// For ranks that are threads sharing one GPU, each with a Device of its own on it. Called by all
 /// ranks of the world; `comm` and `device` must outlive it. Throws bad_input for more than 64
 /// ranks.
-std::unique_ptr<DeviceRanks> make_local_ranks(Communicator& comm, const Parallel& parallel,
+std::unique_ptr<DeviceRanks> make_local_ranks(Communicator& comm, const ParallelLayout& parallel,
                                               Device& device);
 
 /// For ranks with a GPU each, by NCCL. Called by all ranks of the world; as above. What fails on
@@ -45,7 +45,7 @@ std::unique_ptr<DeviceRanks> make_local_ranks(Communicator& comm, const Parallel
 /// NCCL's buffers are in no arena. It takes them when it starts and when two ranks first exchange
 /// something, so what they come to shows as the device's free memory before this call less that
 /// after the first step, arenas aside.
-std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator& comm, const Parallel& parallel,
+std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator& comm, const ParallelLayout& parallel,
                                              Device& device);
 
 }  // namespace longspan::cuda

@@ -1,10 +1,10 @@
 // Ranks that are threads sharing a GPU: what one sends another copies from where it lies.
 //
 // An exchange has two meetings of the threads, by messages of the communicator. At the first,
-// everybody says where its data is, behind a mark on its queue; the receivers' queues wait for the
-// marks and copy. At the second, everybody has submitted its copies, behind a mark for each rank it
-// copied from, whose queue waits for that: what was sent may then be overwritten. So threads wait
-// for threads to have submitted, and queues for queues.
+// everybody says where its data is, behind an event on its queue; the receivers' queues wait for
+// the events and copy. At the second, everybody has submitted its copies, behind an event for each
+// rank it copied from, whose queue waits for that: what was sent may then be overwritten. So
+// threads wait for threads to have submitted, and queues for queues.
 #include <algorithm>
 #include <memory>
 #include <span>
@@ -13,37 +13,37 @@
 #include "base/bfloat16.h"
 #include "base/error.h"
 #include "engine/comm/collectives.h"
+#include "engine/cuda/event.h"
 #include "engine/cuda/kernels/exchange.h"
-#include "engine/cuda/mark.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/queue_ranks.h"
 
 namespace longspan::cuda {
 namespace {
 
-// What a rank shows the others. A mark is set again only after whoever waits for it has made its
-// queue wait: `ready` is waited for between an exchange's meetings, `taken[r]` before rank r comes
-// to the first meeting of its next exchange with this rank.
-struct Marks {
-  explicit Marks(int ranks) : taken(ranks) {}
-  Mark ready;               // what this rank sends is there
-  std::vector<Mark> taken;  // what it has from each other rank is copied
+// What a rank shows the others. An event is recorded again only after whoever waits for it has made
+// its queue wait: `ready` is waited for between an exchange's meetings, `taken[r]` before rank r
+// comes to the first meeting of its next exchange with this rank.
+struct Events {
+  explicit Events(int ranks) : taken(ranks) {}
+  Event ready;               // what this rank sends is there
+  std::vector<Event> taken;  // what it has from each other rank is copied
 };
 
 class LocalRanks final : public QueueRanks {
  public:
-  LocalRanks(Communicator& comm, const Parallel& parallel, Device& device)
+  LocalRanks(Communicator& comm, const ParallelLayout& parallel, Device& device)
       : QueueRanks(parallel, device),
         comm_(comm),
-        own_(std::make_shared<Marks>(comm.size())),
-        scalars_(device.take_memory(Tier::device, comm.size() * sizeof(double))) {
-    // Shared, as a rank that fails leaves while others may still look at its marks.
-    const std::shared_ptr<Marks>* own = &own_;
-    std::vector<const std::shared_ptr<Marks>*> all(comm.size());
+        own_(std::make_shared<Events>(comm.size())),
+        scalars_(device.allocate(Tier::device, comm.size() * sizeof(double))) {
+    // Shared, as a rank that fails leaves while others may still look at its events.
+    const std::shared_ptr<Events>* own = &own_;
+    std::vector<const std::shared_ptr<Events>*> all(comm.size());
     const Group world = whole_world(comm_);
     longspan::all_gather(comm_, world, std::as_bytes(std::span(&own, 1)),
                          reinterpret_cast<std::byte*>(all.data()));
-    for (const std::shared_ptr<Marks>* marks : all) marks_.push_back(*marks);
+    for (const std::shared_ptr<Events>* events : all) events_.push_back(*events);
     barrier(comm_, world);
   }
 
@@ -157,17 +157,17 @@ class LocalRanks final : public QueueRanks {
   // take(from) puts on the queue what reads message i of the receives where its sender has it.
   template <class Take>
   void trade(std::span<const Send> sends, std::span<const Receive> receives, const Take& take) {
-    own_->ready.set(queue());
+    own_->ready.record(queue());
     const std::vector<Offer> offers = first_meeting(sends, receives);
     const std::vector<int> sources = peers_of(receives);
-    for (const int source : sources) marks_[source]->ready.make_wait(queue());
+    for (const int source : sources) events_[source]->ready.wait_on(queue());
     std::vector<const std::byte*> from;
     for (const Offer& offer : offers) from.push_back(offer.data);
     take(from);
-    for (const int source : sources) own_->taken[source].set(queue());
+    for (const int source : sources) own_->taken[source].record(queue());
     const std::vector<int> destinations = peers_of(sends);
     second_meeting(sources, destinations);
-    for (const int peer : destinations) marks_[peer]->taken[comm_.rank()].make_wait(queue());
+    for (const int peer : destinations) events_[peer]->taken[comm_.rank()].wait_on(queue());
     for (const Send& send : sends) count_sent(send.bytes);
   }
 
@@ -212,14 +212,14 @@ class LocalRanks final : public QueueRanks {
   }
 
   Communicator& comm_;
-  std::shared_ptr<Marks> own_;
-  std::vector<std::shared_ptr<Marks>> marks_;  // of every rank
+  std::shared_ptr<Events> own_;
+  std::vector<std::shared_ptr<Events>> events_;  // of every rank
   std::unique_ptr<Arena> scalars_;
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceRanks> make_local_ranks(Communicator& comm, const Parallel& parallel,
+std::unique_ptr<DeviceRanks> make_local_ranks(Communicator& comm, const ParallelLayout& parallel,
                                               Device& device) {
   if (comm.size() > kMostParts) {
     throw bad_input("cuda backend: {} ranks share one GPU, expected at most {}", comm.size(),

@@ -39,7 +39,7 @@ ncclConfig_t configuration() {
 
 }  // namespace
 
-NcclCommunicators::NcclCommunicators(Communicator& host, const Parallel& parallel)
+NcclCommunicators::NcclCommunicators(Communicator& host, const ParallelLayout& parallel)
     : host_(host), exceptions_(std::uncaught_exceptions()) {
   try {
     start();

@@ -14,7 +14,7 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/group.h"
-#include "planner/strategy/parallel.h"
+#include "planner/strategy/parallel_layout.h"
 
 namespace longspan::cuda {
 
@@ -27,7 +27,7 @@ class NcclCommunicators {
  public:
   /// Of all ranks of `host` and of the groups that `parallel` has; on the current device. All ranks
   /// call it. Throws AgreedError on all if NCCL does not start on any.
-  NcclCommunicators(Communicator& host, const Parallel& parallel);
+  NcclCommunicators(Communicator& host, const ParallelLayout& parallel);
   /// Waits for the others, if there is no exception under way; else ends what is under way.
   ~NcclCommunicators();
   NcclCommunicators(const NcclCommunicators&) = delete;

@@ -9,7 +9,7 @@ namespace {
 
 class NcclRanks final : public QueueRanks {
  public:
-  NcclRanks(Communicator& comm, const Parallel& parallel, Device& device)
+  NcclRanks(Communicator& comm, const ParallelLayout& parallel, Device& device)
       : QueueRanks(parallel, device),
         stream_(static_cast<cudaStream_t>(queue().stream)),
         world_(whole_world(comm)),
@@ -88,7 +88,7 @@ class NcclRanks final : public QueueRanks {
 
 }  // namespace
 
-std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator& comm, const Parallel& parallel,
+std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator& comm, const ParallelLayout& parallel,
                                              Device& device) {
   return std::make_unique<NcclRanks>(comm, parallel, device);
 }

@@ -23,8 +23,8 @@ constexpr int kOldestMajor = 8;  // bfloat16 products: Ampere
 using OwnedStream = Handle<cudaStream_t, cudaStreamDestroy>;
 using OwnedEvent = Handle<cudaEvent_t, cudaEventDestroy>;
 
-// An op's two marks on its queue.
-struct Marks {
+// An op's two events on its queue.
+struct OpEvents {
   OwnedEvent start, end;
 };
 
@@ -108,7 +108,7 @@ class CudaDevice final : public Device, public DeviceQueues {
     return memory_of_current_device();
   }
   const std::vector<MemoryTerm>& opening() const override { return opening_; }
-  std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
+  std::unique_ptr<Arena> allocate(Tier tier, int64_t bytes) override {
     use();
     return tier == Tier::device ? take_device_memory(bytes) : take_pinned_memory(bytes);
   }
@@ -121,17 +121,17 @@ class CudaDevice final : public Device, public DeviceQueues {
            stream == Stream::comm;
   }
 
-  // Events are made once, for the longest step so far. Recorded on one queue, the first mark is the
-  // beginning of time for all: the others wait for it.
+  // Events are made once, for the longest step so far. Recorded on one queue, the first event is
+  // the beginning of time for all: the others wait for it.
   void begin(const std::array<int32_t, kStreamCount>& ops) override {
     use();
     *fault_ = {};
     for (int i = 0; i < kStreamCount; ++i) {
       if (!has(static_cast<Stream>(i))) continue;
-      for (auto n = static_cast<int32_t>(marks_[i].size()); n < ops[i]; ++n) {
-        Marks& marks = marks_[i].emplace_back();
-        check(cudaEventCreate(marks.start.out()), "event");
-        check(cudaEventCreate(marks.end.out()), "event");
+      for (auto n = static_cast<int32_t>(events_[i].size()); n < ops[i]; ++n) {
+        OpEvents& events = events_[i].emplace_back();
+        check(cudaEventCreate(events.start.out()), "event");
+        check(cudaEventCreate(events.end.out()), "event");
       }
     }
     check(cudaEventRecord(begin_.get(), streams_[at(Stream::compute)].get()), "event");
@@ -143,17 +143,17 @@ class CudaDevice final : public Device, public DeviceQueues {
   }
   void started(Stream queue, int32_t n) override {
     use();
-    record(marks_[at(queue)][n].start, queue);
+    record(events_[at(queue)][n].start, queue);
   }
-  void submitted(Stream queue, int32_t n) override { record(marks_[at(queue)][n].end, queue); }
+  void submitted(Stream queue, int32_t n) override { record(events_[at(queue)][n].end, queue); }
   void wait(Stream queue, Stream other, int32_t n) override {
     use();
-    check(cudaStreamWaitEvent(streams_[at(queue)].get(), marks_[at(other)][n].end.get(), 0),
+    check(cudaStreamWaitEvent(streams_[at(queue)].get(), events_[at(other)][n].end.get(), 0),
           "wait");
   }
   void synchronize(Stream other, int32_t n) override {
     use();
-    const cudaEvent_t end = marks_[at(other)][n].end.get();
+    const cudaEvent_t end = events_[at(other)][n].end.get();
     await([=] { return cudaEventQuery(end); }, [=] { return cudaEventSynchronize(end); });
   }
   void finish() override {
@@ -174,8 +174,8 @@ class CudaDevice final : public Device, public DeviceQueues {
     throw_fault(*fault_);
   }
   Span span_of(Stream queue, int32_t n) const override {
-    const Marks& marks = marks_[at(queue)][n];
-    return {seconds_to(marks.start), seconds_to(marks.end)};
+    const OpEvents& events = events_[at(queue)][n];
+    return {seconds_to(events.start), seconds_to(events.end)};
   }
 
  private:
@@ -227,7 +227,7 @@ class CudaDevice final : public Device, public DeviceQueues {
   OwnedEvent begin_;
   std::array<OwnedStream, kStreamCount> streams_;
   std::array<Queue, kStreamCount> queues_;
-  std::array<std::vector<Marks>, kStreamCount> marks_;
+  std::array<std::vector<OpEvents>, kStreamCount> events_;
   std::unique_ptr<Libraries> libraries_;
 };
 

@@ -18,7 +18,7 @@ class QueueRanks : public DeviceRanks {
                 int64_t to_stride) final;
 
  protected:
-  QueueRanks(const Parallel& parallel, Device& device)
+  QueueRanks(const ParallelLayout& parallel, Device& device)
       : queue_(device.queue(parallel.overlap ? Stream::comm : Stream::compute)) {}
   const Queue& queue() const { return queue_; }
   void count_sent(int64_t bytes) { sent_bytes_.fetch_add(bytes, std::memory_order_relaxed); }

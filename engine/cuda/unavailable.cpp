@@ -9,11 +9,11 @@ std::string why_unavailable() { return "this build has no CUDA backend (preset c
 
 std::vector<std::string> device_ids() { return {}; }
 
-std::unique_ptr<DeviceRanks> make_local_ranks(Communicator&, const Parallel&, Device&) {
+std::unique_ptr<DeviceRanks> make_local_ranks(Communicator&, const ParallelLayout&, Device&) {
   throw failed("no GPU is usable: {}", why_unavailable());
 }
 
-std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator&, const Parallel&, Device&) {
+std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator&, const ParallelLayout&, Device&) {
   throw failed("no GPU is usable: {}", why_unavailable());
 }
 

@@ -46,8 +46,8 @@ class Exchanges {
       : comm_(comm),
         device_(device),
         timer_(device),
-        from_(device.take_memory(Tier::device, comm.size() * grid.exchanged)),
-        to_(device.take_memory(Tier::device, comm.size() * grid.exchanged)) {}
+        from_(device.allocate(Tier::device, comm.size() * grid.exchanged)),
+        to_(device.allocate(Tier::device, comm.size() * grid.exchanged)) {}
 
   // Each kind once, so that what they load and connect is there.
   void warm_up(cuda::DeviceRanks& ranks) {
@@ -109,7 +109,7 @@ void measure_device_fabric(HardwareProfile& hw, Communicator& comm, int ranks_he
                            cuda::Device& device, const MakeDeviceRanks& make_ranks) {
   Exchanges exchanges(comm, grid, device);
   const int64_t before = device.memory().used_bytes;
-  const auto ranks = make_ranks(comm, Parallel{.data = comm.size()}, device);
+  const auto ranks = make_ranks(comm, ParallelLayout{.data = comm.size()}, device);
   const Watched watched(device, *ranks);
   exchanges.warm_up(*ranks);
   const double taken =

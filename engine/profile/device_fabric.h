@@ -11,7 +11,7 @@ namespace longspan {
 
 /// Makes the ranks whose exchanges are measured: cuda::make_nccl_ranks() or make_local_ranks().
 using MakeDeviceRanks = std::function<std::unique_ptr<cuda::DeviceRanks>(
-    Communicator&, const Parallel&, cuda::Device&)>;
+    Communicator&, const ParallelLayout&, cuda::Device&)>;
 
 /// As measure_gpu_fabric(), of this rank's `device`, which nobody else is using meanwhile.
 void measure_device_fabric(HardwareProfile& hw, Communicator& comm, int ranks_here,

@@ -18,7 +18,7 @@ constexpr int64_t kAlign = 256;
 class HostStates {
  public:
   HostStates(cuda::Device& device, int64_t most)
-      : memory_(device.take_memory(Tier::host, bytes_of(most))) {}
+      : memory_(device.allocate(Tier::host, bytes_of(most))) {}
 
   double update(ThreadPool& pool, int64_t count) {
     if (next_ + bytes_of(count) > memory_->bytes()) next_ = 0;

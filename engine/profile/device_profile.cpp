@@ -213,7 +213,7 @@ HardwareProfile measure_device(
       figures.measured(kMatrixBytes * best_rate(hw.rates, {"add"}), "B/s", "adding rows");
   add_peaks(hw, figures, entry);
   hw.device.op_overhead_seconds =
-      figures.measured(bench.timer.op_overhead(tiny_kernel(bench)), "s", "marks around one op");
+      figures.measured(bench.timer.op_overhead(tiny_kernel(bench)), "s", "events around one op");
   hw.host.memory_bytes =
       memory_capacity(figures, options.host_memory_bytes, kHostShare, host_memory);
   hw.host.memory_bandwidth =

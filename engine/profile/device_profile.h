@@ -1,9 +1,9 @@
 // Measuring a GPU and what is around it. Internal to engine/profile but for what profile.h says.
 //
 // A profile of a machine with a GPU is that of the GPU and its link, measured through the CUDA
-// backend's own kernels by the marks of its queues; of the host's memory and files, measured as for
-// the CPU; and of the fabric between devices, which one device cannot measure: where the catalog
-// knows the device, its node's, else as a link.
+// backend's own kernels by the events of its queues; of the host's memory and files, measured as
+// for the CPU; and of the fabric between devices, which one device cannot measure: where the
+// catalog knows the device, its node's, else as a link.
 #pragma once
 
 #include "engine/profile/device_scratch.h"

@@ -46,17 +46,17 @@ std::byte* DeviceScratch::Ring::take(int64_t bytes) {
 DeviceScratch::DeviceScratch(cuda::Device& device, const DeviceGrid& grid) : device_(device) {
   const cuda::DeviceMemory memory = device.memory();
   const int64_t left = memory.total_bytes - memory.used_bytes;
-  in_.arena = device.take_memory(Tier::device, share_of(kInShare, left, grid.in_bytes));
-  out_.arena = device.take_memory(Tier::device, share_of(kOutShare, left, grid.out_bytes));
-  host_.arena = device.take_memory(Tier::host, 2 * largest(grid.copies));
+  in_.arena = device.allocate(Tier::device, share_of(kInShare, left, grid.in_bytes));
+  out_.arena = device.allocate(Tier::device, share_of(kOutShare, left, grid.out_bytes));
+  host_.arena = device.allocate(Tier::host, 2 * largest(grid.copies));
   fill_randomly(*in_.arena);
   const std::vector<int32_t> tokens =
       hashed_tokens(std::max(largest(grid.rows), largest(grid.loss_rows)), kTokens);
   const int64_t bytes = static_cast<int64_t>(tokens.size() * sizeof(int32_t));
-  tokens_ = device.take_memory(Tier::device, bytes);
+  tokens_ = device.allocate(Tier::device, bytes);
   tokens_->write(0, tokens.data(), bytes);
   const double sums[] = {1, 0};
-  sums_ = device.take_memory(Tier::device, sizeof sums);
+  sums_ = device.allocate(Tier::device, sizeof sums);
   sums_->write(0, sums, sizeof sums);
 }
 

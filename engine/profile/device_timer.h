@@ -1,4 +1,4 @@
-// Timing what a device does, by the marks of its queues: the same that say when the ops of a step
+// Timing what a device does, by the events of its queues: the same that say when the ops of a step
 // ran. On a GPU they are events; the tests' host device has clocks there.
 //
 // Internal to engine/profile; used from one thread, which must be the only user of the device.
@@ -34,7 +34,7 @@ class DeviceTimer {
   double host_seconds_beside(const std::function<void()>& host, const QueueWork& second,
                              int others);
 
-  /// Seconds an op adds to what its kernels take: its marks.
+  /// Seconds an op adds to what its kernels take: its events.
   double op_overhead(const QueueWork& tiny);
   /// Seconds from the end of an op to the start of one on another queue that waits for it. Both
   /// should do next to nothing.

@@ -6,7 +6,7 @@
 // when the rounds are over, and left out of its table if that does not help.
 //
 // What is timed, and by which clock, is the samples' affair: the CPU's kernels are timed one by one
-// by the host's clock, a device's many at a time by marks on its queues.
+// by the host's clock, a device's many at a time by events on its queues.
 // Internal to engine/profile; used from one thread.
 #pragma once
 

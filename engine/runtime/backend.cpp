@@ -2,7 +2,7 @@
 
 namespace longspan {
 
-std::unique_ptr<Arena> Backend::take_memory(Tier tier, int64_t bytes) {
+std::unique_ptr<Arena> Backend::allocate(Tier tier, int64_t bytes) {
   return std::make_unique<MemoryArena>(bytes, tier == Tier::device ? "device" : "host");
 }
 

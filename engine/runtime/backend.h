@@ -27,7 +27,7 @@ struct StepContext {
   double clip_norm = 0;  // 0: no clipping
   /// Fills out[0, count) with tokens [first, first + count) of the S + 1 tokens of a microbatch of
   /// this step. Called from the host stream's thread.
-  std::function<void(int64_t micro_batch, int64_t first, int64_t count, int32_t* out)> fill_tokens;
+  std::function<void(int64_t microbatch, int64_t first, int64_t count, int32_t* out)> fill_tokens;
 };
 
 /// Operand i of an op: where its buffer begins; null where the operand is absent or in a file.
@@ -69,7 +69,7 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string name() const = 0;
   /// Memory for the device or the host tier, zeroed. Throws no_fit if there is not that much.
-  virtual std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes);
+  virtual std::unique_ptr<Arena> allocate(Tier tier, int64_t bytes);
   virtual void run(const Program& program, const Op& op, const OperandPointers& operands,
                    const StepContext& context) = 0;
   /// Payload that this rank has sent to others so far, by whatever carries it. 0 of one rank.

@@ -30,7 +30,7 @@ std::array<std::vector<UnitRange>, 3> counted_elements(const Program& program) {
 
 // Where in its unit this rank's shard of `elements` begins; where there are none it is all of it.
 int64_t first_of_shard(const Program& p, int64_t elements) {
-  const Parallel& parallel = p.strategy.parallel;
+  const ParallelLayout& parallel = p.strategy.parallel;
   return parallel.shards() > 1 ? replica_group(parallel, p.place).index * elements : 0;
 }
 
@@ -94,8 +94,8 @@ void fill_tokens(const Program& p, const Op& op, int32_t* tokens, const StepCont
     int32_t* inputs = tokens + block * 2 * rows;
     for (int64_t row = 0; row < rows; row += part, ++run) {
       const int64_t first = first_token_of_run(p, run);
-      context.fill_tokens(op.micro_batch, first, part, inputs + row);
-      context.fill_tokens(op.micro_batch, first + 1, part, inputs + rows + row);
+      context.fill_tokens(op.microbatch, first, part, inputs + row);
+      context.fill_tokens(op.microbatch, first + 1, part, inputs + rows + row);
     }
   }
 }

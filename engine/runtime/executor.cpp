@@ -85,7 +85,7 @@ Executor::Executor(Program program, Backend& backend, const ExecutorOptions& opt
     }
   }
   for (int tier = 0; tier < 2; ++tier) {
-    memory_[tier] = backend.take_memory(static_cast<Tier>(tier), layout_.arena_bytes[tier]);
+    memory_[tier] = backend.allocate(static_cast<Tier>(tier), layout_.arena_bytes[tier]);
     if (options.poison) memory_[tier]->poison();
   }
   if (layout_.arena_bytes[2] > 0) {

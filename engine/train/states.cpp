@@ -25,7 +25,7 @@ namespace {
 // whole.
 std::vector<float> assembled(const Program& program, const ParameterUnit& unit,
                              const std::vector<std::string>& parts) {
-  const Parallel& parallel = program.strategy.parallel;
+  const ParallelLayout& parallel = program.strategy.parallel;
   std::vector<float> whole(unit.elements);
   for (int64_t rank = 0; rank < parallel.ranks(); ++rank) {
     const Place place = place_of(parallel, rank);

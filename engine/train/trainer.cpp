@@ -122,8 +122,8 @@ StepReport Trainer::step() {
   // Every replica takes its own sequences, in the order one rank alone would take them.
   const int64_t replicas = plan.strategy.parallel.data;
   const int64_t replica = s.executor.program().place.data;
-  context.fill_tokens = [&](int64_t micro_batch, int64_t first, int64_t count, int32_t* tokens) {
-    const int64_t sample = (s.steps_done * plan.micro_batches + micro_batch) * replicas + replica;
+  context.fill_tokens = [&](int64_t microbatch, int64_t first, int64_t count, int32_t* tokens) {
+    const int64_t sample = (s.steps_done * plan.microbatches + microbatch) * replicas + replica;
     s.data->sample(sample, plan.sequence, first, count, tokens);
   };
   const int64_t sent_before = s.machine.backend().sent_bytes();

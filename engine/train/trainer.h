@@ -60,7 +60,7 @@ class Trainer {
   void load_weights(const std::filesystem::path& path);
   /// Writes parameters, optimizer state and the step count, whole: rank 0 collects the others'
   /// shards, and they need not see the file; atomic. resume(), where every rank reads it, continues
-  /// bit for bit under the same plan and data, and under another grid from the same state.
+  /// bit for bit under the same plan and data, and under another mesh from the same state.
   void save_checkpoint(const std::filesystem::path& path) const;
   void resume(const std::filesystem::path& path);
 

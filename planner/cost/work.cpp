@@ -154,7 +154,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
   const int64_t own = p.lengths.own_block(), block = p.lengths.dense_block();
   const int64_t chunk = p.lengths.own_chunk();
-  const Parallel& parallel = p.strategy.parallel;
+  const ParallelLayout& parallel = p.strategy.parallel;
   const RankGroup group = group_of(p, shape);
   const double stride = static_cast<double>(group.stride), ranks = static_cast<double>(group.size);
   const bool rope = m.positions == Positions::rope;
@@ -169,8 +169,8 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
 
   switch (shape.kind) {
     case OpKind::batch:
-      add.whole(Kernel::zero, {static_cast<double>(p.lengths.sequence), 1, 1},
-                static_cast<double>(p.lengths.sequence));
+      add.whole(Kernel::zero, {static_cast<double>(p.lengths.local_sequence), 1, 1},
+                static_cast<double>(p.lengths.local_sequence));
       break;
     case OpKind::add:
       add.tiles(unit_count(), 0);

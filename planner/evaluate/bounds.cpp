@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "planner/evaluate/bound_busy.h"
-#include "planner/evaluate/bound_facts.h"
+#include "planner/evaluate/strategy_traits.h"
+#include "planner/evaluate/stream_load.h"
 #include "planner/strategy/knobs.h"
 
 namespace longspan {
@@ -74,7 +74,7 @@ struct Bounds::State {
     return cost.durations(t.program, {shape})[0];
   }
   Table& table_of(const Strategy& s);
-  Busy busy(const Strategy& strategy, Table& t);
+  StreamLoad busy(const Strategy& strategy, Table& t);
   void fill(Table& t);
   AttentionSeconds attention(const Table& t);
   double attention_resident(const Table& t, OpKind kind) const;
@@ -82,11 +82,11 @@ struct Bounds::State {
   const std::array<double, 3>& tile(Table& t, std::vector<TileSeconds>& known, int64_t tile,
                                     int64_t Strategy::*knob,
                                     const std::array<OpShape, 3>& shapes) const;
-  void count_states(const Facts& f, const Table& t, Busy& busy) const;
-  void count_saved(const Facts& f, const Table& t, Busy& busy) const;
-  void count_compute(const Facts& f, Table& t, Busy& busy) const;
-  void count_pairs(const Facts& f, const Table& t, Busy& busy) const;
-  void count_exchanges(const Facts& f, const Table& t, Busy& busy) const;
+  void count_states(const StrategyTraits& f, const Table& t, StreamLoad& busy) const;
+  void count_saved(const StrategyTraits& f, const Table& t, StreamLoad& busy) const;
+  void count_compute(const StrategyTraits& f, Table& t, StreamLoad& busy) const;
+  void count_pairs(const StrategyTraits& f, const Table& t, StreamLoad& busy) const;
+  void count_exchanges(const StrategyTraits& f, const Table& t, StreamLoad& busy) const;
 };
 
 Table& Bounds::State::table_of(const Strategy& s) {
@@ -104,7 +104,7 @@ Table& Bounds::State::table_of(const Strategy& s) {
   t.program.lengths = lengths_of(s, request.sequence);
   t.program.place = place_of(s.parallel, 0);
   t.program.dtype = request.dtype;
-  t.program.micro_batches = request.micro_batches;
+  t.program.microbatches = request.microbatches;
   Strategy tiled = s;
   tiled.projection_tile = tiled.mlp_tile = tiled.loss_tile = 1;
   t.row = tile_bytes(tensor_bytes(request.model, t.program.lengths, tiled, request.dtype));
@@ -114,7 +114,7 @@ Table& Bounds::State::table_of(const Strategy& s) {
 
 // Most ops of a ring are alike.
 double Bounds::State::attention_resident(const Table& t, OpKind kind) const {
-  const Parallel& parallel = t.program.strategy.parallel;
+  const ParallelLayout& parallel = t.program.strategy.parallel;
   const int64_t chunks = t.program.lengths.chunks(), positions = parallel.ring;
   const bool narrow = request.dtype != DType::float32;
   // By the chunks of keys that an op sees, and by what it is besides: the ring position's own, and
@@ -176,11 +176,11 @@ void Bounds::State::fill(Table& t) {
   const auto of = [&](OpKind kind, Tensor tensor = Tensor::count) {
     return seconds(t, shape_of(kind, tensor));
   };
-  const Parallel& parallel = t.program.strategy.parallel;
-  const bool deals_tokens = parallel.tensor > 1;
+  const ParallelLayout& parallel = t.program.strategy.parallel;
+  const bool is_tensor_parallel = parallel.tensor > 1;
   const auto part = [&](OpKind kind) {
     OpShape shape = shape_of(kind);
-    shape.partial = deals_tokens;
+    shape.partial = is_tensor_parallel;
     return seconds(t, shape);
   };
   all.embed_forward = of(embed_forward);
@@ -215,7 +215,7 @@ void Bounds::State::fill(Table& t) {
     all.kv_shift = of(ring_shift, Tensor::k_all);
     all.dkv_shift = of(ring_shift, Tensor::dk_all);
   }
-  if (deals_tokens) {
+  if (is_tensor_parallel) {
     all.tokens_gather = of(all_gather, Tensor::h_own);
     all.tokens_scatter = of(reduce_scatter, Tensor::sum_own);
   }
@@ -251,7 +251,7 @@ const std::array<double, 3>& Bounds::State::tile(Table& t, std::vector<TileSecon
   return entry.seconds;
 }
 
-void Bounds::State::count_compute(const Facts& f, Table& t, Busy& busy) const {
+void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad& busy) const {
   const Seconds& one = *t.seconds;
   const Strategy& s = f.s;
   const auto layers = static_cast<double>(f.layers), blocks = static_cast<double>(f.blocks);
@@ -305,18 +305,18 @@ void Bounds::State::count_compute(const Facts& f, Table& t, Busy& busy) const {
     sum += blocks * (layers * (one.norm_forward + one.norm_backward) +
                      (attends ? recomputed(s.qkv) * one.norm_forward : 0));
   }
-  const auto steps = static_cast<double>(request.micro_batches);
+  const auto steps = static_cast<double>(request.microbatches);
   busy.loss = blocks * head[0];
   busy.in_forward(Stream::compute, steps * forwards);
   busy[Stream::compute] += steps * sum;
 }
 
 // What is saved and brought back, and residuals that wait between layers.
-void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) const {
+void Bounds::State::count_saved(const StrategyTraits& f, const Table& t, StreamLoad& busy) const {
   using enum Tensor;
   const Seconds& one = *t.seconds;
   const Strategy& s = f.s;
-  const auto steps = static_cast<double>(request.micro_batches);
+  const auto steps = static_cast<double>(request.microbatches);
   const auto blocks = static_cast<double>(f.blocks), chunks = static_cast<double>(f.chunks);
   const auto layers = static_cast<double>(f.layers);
   const auto out = [&](Tensor tensor, double units) {
@@ -343,7 +343,7 @@ void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) cons
       input_loads += blocks;
     if (f.kv_outer) input_loads += blocks;
   }
-  saved(s.layer_input, x, f.idle_block ? 0 : blocks, blocks, input_loads);
+  saved(s.layer_input, x, f.block_between_uses ? 0 : blocks, blocks, input_loads);
   for (const Tensor tensor : {o, lse}) saved(s.attention_out, tensor, blocks, blocks, blocks);
   saved(s.mlp_input, y, blocks, blocks, blocks);
   saved(s.mlp_inner, inner, blocks, blocks, blocks);
@@ -352,7 +352,7 @@ void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) cons
     double loads = f.kv_outer ? pairs : chunks;
     if (s.attention_out.where == Saved::recompute && s.attention_out.fraction == 1) loads += chunks;
     saved(s.qkv, q, chunks, chunks, loads);
-    if (s.qkv.where == Saved::recompute && f.idle_chunk) {
+    if (s.qkv.where == Saved::recompute && f.chunk_between_uses) {
       const auto n = static_cast<double>(f.covered(s.qkv, f.layers));
       busy[Stream::d2h] += steps * n * chunks * one.d2h[static_cast<int>(q)];
       back(q, n * loads);
@@ -366,7 +366,7 @@ void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) cons
     saved(s.qkv, q, groups, groups, groups);
     for (const Tensor tensor : {k_all, v_all}) saved(s.qkv, tensor, kv, kv, kv);
   }
-  if (f.idle_block) {
+  if (f.block_between_uses) {
     for (const auto& [stream, copy] :
          {std::pair{Stream::d2h, &one.d2h}, std::pair{Stream::h2d, &one.h2d}}) {
       const double seconds = steps * blocks * (layers + 1) * (*copy)[static_cast<int>(x)];
@@ -380,11 +380,11 @@ void Bounds::State::count_saved(const Facts& f, const Table& t, Busy& busy) cons
 }
 
 // Keys and values that stream, and what streams past them where they are outermost.
-void Bounds::State::count_pairs(const Facts& f, const Table& t, Busy& busy) const {
+void Bounds::State::count_pairs(const StrategyTraits& f, const Table& t, StreamLoad& busy) const {
   using enum Tensor;
   const Seconds& one = *t.seconds;
   const Strategy& s = f.s;
-  const auto steps = static_cast<double>(request.micro_batches * f.layers);
+  const auto steps = static_cast<double>(request.microbatches * f.layers);
   const auto n = static_cast<double>(f.chunks);
   const double below = n * (n - 1) / 2;  // pairs of different chunks
   const auto out = [&](Tensor tensor, double units) {
@@ -406,7 +406,7 @@ void Bounds::State::count_pairs(const Facts& f, const Table& t, Busy& busy) cons
       back(dk, 2 * below);
     }
   }
-  if (f.kv_outer && f.idle_chunk) {
+  if (f.kv_outer && f.chunk_between_uses) {
     out(dq, below);
     back(dq, below);
     if (f.exchanges) {
@@ -414,7 +414,7 @@ void Bounds::State::count_pairs(const Facts& f, const Table& t, Busy& busy) cons
         out(tensor, n);
         back(tensor, below + n);
       }
-    } else if (f.idle_block) {
+    } else if (f.block_between_uses) {
       for (const Tensor tensor : {o, delta}) {
         out(tensor, static_cast<double>(f.blocks));
         back(tensor, below + n);
@@ -423,7 +423,8 @@ void Bounds::State::count_pairs(const Facts& f, const Table& t, Busy& busy) cons
   }
 }
 
-void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) const {
+void Bounds::State::count_exchanges(const StrategyTraits& f, const Table& t,
+                                    StreamLoad& busy) const {
   const Seconds& one = *t.seconds;
   const Strategy& s = f.s;
   double forwards = 0, sum = 0, waited = 0, waited_forward = 0;
@@ -465,7 +466,7 @@ void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) 
     waited += twice;
   }
   const Stream stream = f.s.parallel.overlap ? Stream::comm : Stream::compute;
-  const auto steps = static_cast<double>(request.micro_batches);
+  const auto steps = static_cast<double>(request.microbatches);
   busy.in_forward(stream, steps * forwards);
   busy[stream] += steps * sum;
   if (stream == Stream::compute) return;
@@ -474,11 +475,11 @@ void Bounds::State::count_exchanges(const Facts& f, const Table& t, Busy& busy) 
 }
 
 // Parameters on their way to the layers, gradients on their way back, and the update.
-void Bounds::State::count_states(const Facts& f, const Table& t, Busy& busy) const {
+void Bounds::State::count_states(const StrategyTraits& f, const Table& t, StreamLoad& busy) const {
   using enum Tensor;
   const Seconds& one = *t.seconds;
   const Strategy& s = f.s;
-  const auto steps = static_cast<double>(request.micro_batches);
+  const auto steps = static_cast<double>(request.microbatches);
   const bool on_device = s.optimizer == Tier::device;
   const bool beside = s.parameters != (on_device ? Tier::device : Tier::host);
   const Stream comm = f.s.parallel.overlap ? Stream::comm : Stream::compute;
@@ -549,15 +550,15 @@ TileBytes workspaces_of(const Strategy& s, const Lengths& lengths, const TileByt
 
 }  // namespace
 
-Busy Bounds::State::busy(const Strategy& strategy, Table& t) {
+StreamLoad Bounds::State::busy(const Strategy& strategy, Table& t) {
   if (!t.seconds) fill(t);
-  const Facts facts(request, strategy, t.program.lengths);
-  Busy busy;
-  count_compute(facts, t, busy);
-  count_states(facts, t, busy);
-  count_saved(facts, t, busy);
-  count_pairs(facts, t, busy);
-  count_exchanges(facts, t, busy);
+  const StrategyTraits traits(request, strategy, t.program.lengths);
+  StreamLoad busy;
+  count_compute(traits, t, busy);
+  count_states(traits, t, busy);
+  count_saved(traits, t, busy);
+  count_pairs(traits, t, busy);
+  count_exchanges(traits, t, busy);
   return busy;
 }
 
@@ -567,7 +568,7 @@ Demand Bounds::demand(const Strategy& strategy, DemandOf rows) {
   Table& t = state.table_of(strategy);
   Demand demand;
   if (rows == DemandOf::all) {
-    const Busy busy = state.busy(strategy, t);
+    const StreamLoad busy = state.busy(strategy, t);
     demand.forward = busy.forward;
     for (int s = 0; s < kStreamCount; ++s) {
       demand.once[s] = busy.once[s] - busy.update[s];
@@ -577,7 +578,7 @@ Demand Bounds::demand(const Strategy& strategy, DemandOf rows) {
     demand.update = busy.update;
     demand.waited_forward = busy.waited_forward;
     demand.waited_backward = busy.waited - busy.waited_forward;
-    demand.loss = busy.loss * static_cast<double>(state.request.micro_batches);
+    demand.loss = busy.loss * static_cast<double>(state.request.microbatches);
   }
   add_bytes(state.request, strategy, t.program.lengths, t.program.bytes,
             workspaces_of(strategy, t.program.lengths, t.row), demand);

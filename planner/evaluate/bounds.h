@@ -1,5 +1,5 @@
 // What no program of a configuration can do without: a bound in plain arithmetic, a million a
-// second, which decides whom the fast path has to look at.
+// second, which decides whom the sampled simulation has to look at.
 //
 // Time: every op of a stream takes at least as long as alone, so a step takes at least as long as
 // its busiest stream; and no parameter is updated before the norm of all gradients is known, so at

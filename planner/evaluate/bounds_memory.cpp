@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "base/units.h"
-#include "planner/evaluate/bound_facts.h"
 #include "planner/evaluate/bounds.h"
+#include "planner/evaluate/strategy_traits.h"
 #include "planner/program/layout.h"
 #include "planner/program/saved_bytes.h"
 
@@ -30,7 +30,7 @@ void add(const TierBytes& more, TierBytes& sum) {
 void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& lengths,
                const TensorBytes& bytes, const TileBytes& ws, Demand& demand) {
   using enum Tensor;
-  const Facts f(request, s, lengths);
+  const StrategyTraits f(request, s, lengths);
   const Units unit{bytes};
   const int64_t kv_units = kv_groups(request.model, lengths);
   const auto saved_of = [&](int64_t layers) {
@@ -72,7 +72,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
 
   // Between microbatches gradients wait whole where only the last one's are dealt out; on the
   // device those are the ones that are worked on.
-  const bool several = request.micro_batches > 1;
+  const bool several = request.microbatches > 1;
   const bool whole = !f.sharded || s.parallel.zero < 2;
   const bool apart = !whole || s.gradients != Tier::device;
   const Tensor waiting = whole ? grads_embedding : grads_embedding_shard;
@@ -82,8 +82,8 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   // The first block's loss.
   TierBytes end{};
   add(saved_of(f.layers), end);
-  end[f.idle_block ? host : 0] += f.blocks * unit(x);
-  if (f.idle_block) end[0] += unit(x);
+  end[f.block_between_uses ? host : 0] += f.blocks * unit(x);
+  if (f.block_between_uses) end[0] += unit(x);
   end[host] += unit(tokens_all);
   end[0] += unit(tokens) + ws.loss + unit(grads_head) + (tied ? unit(grads_embedding) : 0);
   if (loads) end[0] += unit(params_head) + (tied ? unit(params_embedding) : 0);
@@ -117,13 +117,14 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     // Its MLP: the layer's input, what attention left, the residual and its gradient.
     TierBytes mlp = sum;
     const bool inner_saved = s.mlp_inner.where != Saved::recompute;
-    mlp[f.idle_block ? host : 0] += f.blocks * unit(dx);
-    if (f.idle_block) mlp[0] += unit(dx);
+    mlp[f.block_between_uses ? host : 0] += f.blocks * unit(dx);
+    if (f.block_between_uses) mlp[0] += unit(dx);
     mlp[0] += unit(x) + unit(o) + unit(lse) + unit(y);
     mlp[0] +=
         inner_saved ? ws.mlp_saved + unit(inner) : std::min(ws.mlp, ws.mlp_saved + unit(inner));
     if (!f.streams && f.groups == 1) mlp[0] += 2 * unit(k_all);
-    const bool keeps_queries = s.qkv.where == Saved::recompute && !f.idle_chunk && f.groups == 1;
+    const bool keeps_queries =
+        s.qkv.where == Saved::recompute && !f.chunk_between_uses && f.groups == 1;
     if (keeps_queries) mlp[0] += f.chunks * unit(q);
     at(mlp);
     if (!request.model.attention) {
@@ -142,11 +143,11 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
       attention[host] += others * 2 * unit(k);
       if (!f.kv_outer) attention[host] += others * 2 * unit(dk);
     }
-    if (f.idle_block) attention[host] += (f.blocks - 1) * unit(dx);
-    if (f.idle_chunk && s.qkv.where == Saved::recompute && s.qkv.fraction == 1) {
+    if (f.block_between_uses) attention[host] += (f.blocks - 1) * unit(dx);
+    if (f.chunk_between_uses && s.qkv.where == Saved::recompute && s.qkv.fraction == 1) {
       attention[host] += others * unit(q);
     }
-    if (f.idle_chunk && f.kv_outer) attention[host] += others * unit(dq);
+    if (f.chunk_between_uses && f.kv_outer) attention[host] += others * unit(dq);
     if (f.ring) {
       attention[0] +=
           f.blocks * (unit(x) + unit(dx)) + f.chunks * (unit(q) + unit(dq)) - (unit(q) + unit(dq));

@@ -13,8 +13,8 @@ using TierBytes = std::array<int64_t, kTierCount>;
 
 struct Candidate {
   Strategy strategy;
-  int64_t sequence = 0;       ///< tokens, as planned: padded where the asked length divides badly
-  int64_t micro_batches = 1;  ///< per optimizer step on each data replica
+  int64_t sequence = 0;      ///< tokens, as planned: padded where the asked length divides badly
+  int64_t microbatches = 1;  ///< per optimizer step on each data replica
   bool operator==(const Candidate&) const = default;
 };
 
@@ -22,13 +22,13 @@ struct Score {
   double overflow = 0;      ///< how far beyond the capacities, relative and summed; 0: it fits
   double step_seconds = 0;  ///< of an optimizer step
   double seconds = 0;       ///< per sequence
-  TierBytes bytes{};        ///< per tier: arenas, or live bytes by the fast path
-  bool sampled = false;     ///< by the fast path, from some of its chunks: time may be far off
+  TierBytes bytes{};        ///< per tier: arenas, or live bytes by sampled simulation
+  bool sampled = false;     ///< by sampled simulation, from some of its chunks: time may be far off
 };
 
 /// Sequences of one optimizer step.
 inline int64_t sequences_of_step(const Candidate& c) {
-  return c.micro_batches * c.strategy.parallel.data;
+  return c.microbatches * c.strategy.parallel.data;
 }
 
 }  // namespace longspan

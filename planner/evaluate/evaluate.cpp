@@ -21,13 +21,13 @@ int64_t positions_of(int64_t ring, int64_t ops) {
   return ring <= kFewPositions ? ring : std::clamp(kOps / ops, kSomePositions, ring);
 }
 
-// Of all indices of the grid only a ring's position changes the program's shape: a position has as
+// Of all indices of the mesh only a ring's position changes the program's shape: a position has as
 // many steps with the keys of those before it as there are, and then those behind it. Arenas of
 // positions differ by what packing makes of that, a few percent and in no order, so all of a ring
 // are laid out; of a large one evenly spaced positions, the first and the last among them.
 TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
                                const TierBytes* limits = nullptr) {
-  const Parallel& parallel = request.strategy.parallel;
+  const ParallelLayout& parallel = request.strategy.parallel;
   const int64_t ring = parallel.ring, looks = positions_of(ring, ops);
   const auto exceeds = [&] {
     for (int tier = 0; limits != nullptr && tier < kTierCount; ++tier) {

@@ -1,8 +1,8 @@
-// What a configuration costs: the exact way.
+// What a configuration costs, by full simulation.
 //
 // The whole program is lowered, laid out and simulated: the numbers the engine allocates and the
-// timeline it is compared with. fast_path.h is what a search can afford. A program of more than
-// kMostListedOps is evaluated by its period.
+// timeline it is compared with. sampled_simulation.h is what a search can afford. A program of more
+// than kMostListedOps is evaluated by its period.
 #pragma once
 
 #include <array>

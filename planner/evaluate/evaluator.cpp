@@ -11,8 +11,8 @@
 #include "base/units.h"
 #include "planner/evaluate/bounds.h"
 #include "planner/evaluate/evaluate.h"
-#include "planner/evaluate/fast_path.h"
 #include "planner/evaluate/fit.h"
+#include "planner/evaluate/sampled_simulation.h"
 #include "planner/pipeline/pipeline_step.h"
 #include "planner/pipeline/rank_memory.h"
 #include "planner/pipeline/slices.h"
@@ -94,7 +94,7 @@ struct Evaluator::State {
   }
 
   StepRequest request(const Candidate& c) const;
-  Bounds& bounds_of(int64_t kind, int64_t layers, int64_t sequence, int64_t micro_batches);
+  Bounds& bounds_of(int64_t kind, int64_t layers, int64_t sequence, int64_t microbatches);
   const StepRequest& slice_of(const Candidate& c, size_t kind, int64_t layers);
   const Order& order_of(const Candidate& c);
   const std::vector<SliceShare>& shares_of(const Candidate& probe);
@@ -127,7 +127,7 @@ struct Evaluator::State {
   }
 
   int64_t laid_out_ops = 0;
-  FastPath fast;
+  SampledSimulation fast;
   std::vector<LayerRun> kinds;
   std::vector<KindSlice> slices;  // by kind
   // By kind (-1: the whole model), layers, length, microbatches.
@@ -148,21 +148,21 @@ StepRequest Evaluator::State::request(const Candidate& c) const {
   request.model = fit_positions(model, c.sequence);
   request.strategy = c.strategy;
   request.sequence = c.sequence;
-  request.micro_batches = c.micro_batches;
+  request.microbatches = c.microbatches;
   request.dtype = dtype;
   return request;
 }
 
 Bounds& Evaluator::State::bounds_of(int64_t kind, int64_t layers, int64_t sequence,
-                                    int64_t micro_batches) {
-  std::unique_ptr<Bounds>& known = bounds[{kind, layers, sequence, micro_batches}];
+                                    int64_t microbatches) {
+  std::unique_ptr<Bounds>& known = bounds[{kind, layers, sequence, microbatches}];
   if (known) return *known;
   StepRequest asked;
   asked.model = fit_positions(model, sequence);
   if (kind >= 0) asked.model = model_of_run(asked.model, kinds[static_cast<size_t>(kind)]);
   if (kind >= 0) asked.model.layers = layers;
   asked.sequence = sequence;
-  asked.micro_batches = micro_batches;
+  asked.microbatches = microbatches;
   asked.dtype = dtype;
   known = std::make_unique<Bounds>(asked, cost);
   return *known;
@@ -192,13 +192,13 @@ const Order& Evaluator::State::order_of(const Candidate& c) {
   const int64_t dense = std::max<int64_t>(1, std::llround(share * kDenseParts));
   const auto [it, fresh] =
       orders.try_emplace({p.stages, p.schedule, p.virtual_stages, p.slices, p.equal_work,
-                          p.in_flight, p.slices > 1 ? c.sequence : 0, dense, c.micro_batches});
+                          p.in_flight, p.slices > 1 ? c.sequence : 0, dense, c.microbatches});
   Order& order = it->second;
   if (!fresh) return order;
   ScheduleRequest wanted;
   wanted.ranks = static_cast<int32_t>(p.stages);
   wanted.virtual_stages = static_cast<int32_t>(p.virtual_stages);
-  wanted.micro_batches = static_cast<int32_t>(c.micro_batches);
+  wanted.microbatches = static_cast<int32_t>(c.microbatches);
   wanted.slices = static_cast<int32_t>(p.slices);
   const int64_t parts = kParts * p.slices * p.virtual_stages;
   StageTimes times;
@@ -234,7 +234,7 @@ const std::vector<SliceShare>& Evaluator::State::shares_of(const Candidate& prob
 
 const std::array<double, 2>& Evaluator::State::attention_of(const StepRequest& slice,
                                                             int64_t slices) {
-  const Parallel& p = slice.strategy.parallel;
+  const ParallelLayout& p = slice.strategy.parallel;
   const auto [it, fresh] = attention.try_emplace(
       {slice.sequence, slices, p.ulysses, p.tensor, slice.strategy.deterministic});
   if (fresh) {
@@ -251,7 +251,7 @@ const std::array<double, 2>& Evaluator::State::attention_of(const StepRequest& s
 Demand Evaluator::State::pipeline_demand(const Candidate& c, DemandOf rows) {
   const Pipeline pipeline = c.strategy.parallel.pipeline;
   const Order& order = order_of(c);
-  const int64_t all_slices = c.micro_batches * pipeline.slices;
+  const int64_t all_slices = c.microbatches * pipeline.slices;
   const int64_t counted = std::min<int64_t>(2, all_slices);
   const bool cut = cuts_vocabulary(pipeline);
   Demand sum;
@@ -300,7 +300,7 @@ Demand Evaluator::State::pipeline_demand(const Candidate& c, DemandOf rows) {
   const double loss = sum.loss / of_step;
   const double forward_slice = forward / of_step;
   const double backward_slice = backward / of_step - loss;
-  const auto microbatches = static_cast<double>(c.micro_batches);
+  const auto microbatches = static_cast<double>(c.microbatches);
   forward += microbatches * earlier_forward;
   backward += microbatches * (earlier - earlier_forward);
   if (pipeline.stages > 1) {
@@ -322,12 +322,12 @@ Demand Evaluator::State::pipeline_demand(const Candidate& c, DemandOf rows) {
   return sum;
 }
 
-// Evaluated by the fast path, and not again for another schedule. Until the next call.
+// Evaluated by sampled simulation, and not again for another schedule. Until the next call.
 const Evaluation& Evaluator::State::of_stage(const StepRequest& asked) {
   const auto same = [&](const auto& known) {
     const StepRequest& other = known.first;
     return other.strategy == asked.strategy && other.sequence == asked.sequence &&
-           other.micro_batches == asked.micro_batches && other.ends == asked.ends &&
+           other.microbatches == asked.microbatches && other.boundary == asked.boundary &&
            other.model == asked.model;
   };
   const auto known = std::find_if(stages.rbegin(), stages.rend(), same);
@@ -362,12 +362,12 @@ bool Evaluator::possible(const Candidate& c) {
   return order.possible && !(order.splits && recomputes(c.strategy));
 }
 
-std::optional<Evaluator::InFlight> Evaluator::in_flight(const Parallel& parallel,
-                                                        int64_t micro_batches) {
+std::optional<Evaluator::InFlight> Evaluator::in_flight(const ParallelLayout& parallel,
+                                                        int64_t microbatches) {
   Candidate c;
   c.strategy.parallel = parallel;
   c.sequence = parallel.pipeline.slices * parallel.sequence_ranks() * parallel.tensor * 4096;
-  c.micro_batches = micro_batches;
+  c.microbatches = microbatches;
   const Order& order = state_->order_of(c);
   if (!order.possible) return std::nullopt;
   return InFlight{order.held, order.splits};
@@ -378,7 +378,7 @@ Demand Evaluator::demand(const Candidate& c, DemandOf rows) {
   ++state_->considered;
   if (state_->bounds.size() > kMostBounds) state_->bounds.clear();
   if (!state_->is_one_program(c)) return state_->pipeline_demand(c, rows);
-  return state_->bounds_of(-1, 0, c.sequence, c.micro_batches).demand(c.strategy, rows);
+  return state_->bounds_of(-1, 0, c.sequence, c.microbatches).demand(c.strategy, rows);
 }
 
 double Evaluator::expected_ratio(const Candidate& c) {
@@ -388,7 +388,7 @@ double Evaluator::expected_ratio(const Candidate& c) {
   const double slices = static_cast<double>(p.slices);
   const double fill = static_cast<double>(p.stages - 1) /
                       (static_cast<double>(p.virtual_stages) * slices) * (order.splits ? 0.33 : 1);
-  return order.cost / (static_cast<double>(c.micro_batches) + fill);
+  return order.cost / (static_cast<double>(c.microbatches) + fill);
 }
 
 double Evaluator::overflow(const TierBytes& bytes) const {

@@ -1,4 +1,4 @@
-// How good a candidate is, in three fidelities: by lower bounds, by the fast path, exactly.
+// How good a candidate is, in three fidelities: by lower bounds, by sampled simulation, exactly.
 //
 // One Evaluator answers for one model on one machine, for any length, any number of microbatches,
 // with and without a pipeline. It keeps what it has measured: durations of ops, sampled programs,
@@ -37,7 +37,7 @@ class Evaluator {
     double microbatches = 0;
     bool splits = false;  ///< its backward, so that nothing may be recomputed
   };
-  std::optional<InFlight> in_flight(const Parallel& parallel, int64_t micro_batches);
+  std::optional<InFlight> in_flight(const ParallelLayout& parallel, int64_t microbatches);
   /// Lower bounds on a step: no program of the candidate needs less. REQUIRES: valid, possible().
   Demand demand(const Candidate& c, DemandOf rows = DemandOf::all);
   /// How much longer than its bound on compute a step is likely to be, from the schedule with equal
@@ -67,8 +67,8 @@ class Evaluator {
   const HardwareProfile& hardware() const;
 
   int64_t considered() const;  ///< demands computed
-  int64_t simulated() const;   ///< by the fast path or exactly
-  int64_t work() const;        ///< of the fast path (fast_path.h)
+  int64_t simulated() const;   ///< by sampled simulation or exactly
+  int64_t work() const;        ///< of the sampled simulation (sampled_simulation.h)
   int64_t laid_out() const;    ///< ops gone through by arenas() and fits()
 
  private:

@@ -56,7 +56,7 @@ struct PeakMemory {
 /// For each tier that is used at all.
 std::vector<PeakMemory> memory_at_peak(const Program& program, const Layout& layout);
 
-/// One sentence on what holds the step back. What would help: verdict.h.
+/// One sentence on what holds the step back. What would help: neighbour_result.h.
 std::string limit_of(const Simulated& simulated);
 
 }  // namespace longspan

@@ -79,8 +79,8 @@ class Neighbourhood {
   bool one_block() const { return own_.block_tokens == share(); }
 
   // The largest chunk there can be: a ring deals out two to every position.
-  int64_t largest_chunk(const Parallel& grid) const {
-    return sequence_ / (grid.ring > 1 ? 2 * grid.ring : 1);
+  int64_t largest_chunk(const ParallelLayout& mesh) const {
+    return sequence_ / (mesh.ring > 1 ? 2 * mesh.ring : 1);
   }
 
   // Blocks of as many chunks as before, or still one.
@@ -92,22 +92,22 @@ class Neighbourhood {
   void trade(const KnobRow& less) {
     const int64_t degree = less.at.get(own_);
     if (degree == 1) return;
-    const Parallel& own = own_.parallel;
+    const ParallelLayout& own = own_.parallel;
     for (const KnobRow& more : knob_rows()) {
       if (more.turn != Turn::trade || more.key == less.key) continue;
       for (const int64_t factor : {smallest_prime_factor(degree), degree}) {
         Strategy traded = own_;
         less.at.set(traded, degree / factor);
         more.at.set(traded, more.at.get(own_) * factor);
-        const Parallel& grid = traded.parallel;
-        if (grid.tensor > 1 && grid.sequence_ranks() > 1) continue;
+        const ParallelLayout& mesh = traded.parallel;
+        if (mesh.tensor > 1 && mesh.sequence_ranks() > 1) continue;
         const auto text = [&](const Strategy& s) {
           return fmt::format("{} {} x {} {}", less.name(), less.at.get(s), more.name(),
                              more.at.get(s));
         };
         add(less.group(), text(own_), text(traded), [&](Strategy& s) {
-          s.parallel = grid;
-          if (own_.chunk_tokens == largest_chunk(own)) s.chunk_tokens = largest_chunk(grid);
+          s.parallel = mesh;
+          if (own_.chunk_tokens == largest_chunk(own)) s.chunk_tokens = largest_chunk(mesh);
           follow(s);
         });
         break;

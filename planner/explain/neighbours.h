@@ -2,12 +2,12 @@
 //
 // A knob is what a person would turn, and how it is turned is said in its row (strategy/knobs.h):
 // the tier of one tensor, one tile, one of the states, the ZeRO stage, the chunk. Sizes are halved
-// and doubled. Between two degrees of the grid a prime factor is traded, so that the number of
+// and doubled. Between two degrees of the mesh a prime factor is traded, so that the number of
 // ranks stays; where the one is or becomes a tensor group, which goes with neither ring nor
 // Ulysses, all of it is. Blocks are counted in chunks, or are one that holds all there is: they
 // follow the chunk.
 //
-// A neighbour need not be valid: why it is not is worth knowing too (verdict.h).
+// A neighbour need not be valid: why it is not is worth knowing too (neighbour_result.h).
 #pragma once
 
 #include <cstdint>

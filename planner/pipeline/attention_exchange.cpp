@@ -47,7 +47,7 @@ EarlierSlices exchanged(const EarlierSlices& earlier, const StepRequest& slice, 
   const auto slices = static_cast<int64_t>(earlier.forward.size());
   if (slices == 1 || !slice.model.attention) return earlier;
   const ModelSpec& model = slice.model;
-  const Parallel& parallel = slice.strategy.parallel;
+  const ParallelLayout& parallel = slice.strategy.parallel;
   const auto row = [&](int64_t heads) {
     return static_cast<double>(slice.sequence * heads * model.head_dim * size_of(slice.dtype));
   };

@@ -36,7 +36,7 @@ double sum_over(const LayersByKind& layers, const Value& value_of) {
 
 // `sequences` hidden states of every token, from one stage to the next.
 double message_seconds(const StepRequest& request, const CostModel& cost, double sequences) {
-  const Parallel& parallel = request.strategy.parallel;
+  const ParallelLayout& parallel = request.strategy.parallel;
   const int64_t rows =
       request.sequence / parallel.sequence_ranks() / parallel.tensor / parallel.pipeline.slices;
   const double bytes =
@@ -120,7 +120,7 @@ ScheduleRequest schedule_request(const StepRequest& request) {
   ScheduleRequest wanted;
   wanted.ranks = static_cast<int32_t>(p.stages);
   wanted.virtual_stages = static_cast<int32_t>(p.virtual_stages);
-  wanted.micro_batches = static_cast<int32_t>(request.micro_batches);
+  wanted.microbatches = static_cast<int32_t>(request.microbatches);
   wanted.slices = static_cast<int32_t>(p.slices);
   return wanted;
 }
@@ -149,9 +149,9 @@ struct RanksShares {
   std::array<int64_t, kTierCount> peak(size_t rank, RankBytes& memory,
                                        const std::vector<double>& kept, double held) const {
     const auto number = static_cast<int32_t>(rank);
-    const Ends ends = {of_stages.front() == number, of_stages.back() == number};
+    const StageBoundary boundary = {of_stages.front() == number, of_stages.back() == number};
     const double own_kept = sum_over(layers[rank], [&](size_t k) { return kept[k]; });
-    return memory.peak(layers[rank], ends, held / own_kept, passing[rank]);
+    return memory.peak(layers[rank], boundary, held / own_kept, passing[rank]);
   }
 
   std::vector<int32_t> of_stages;
@@ -173,7 +173,7 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory rank_memory) {
   const Pipeline& p = request.strategy.parallel.pipeline;
   const ScheduleFamily& family = schedule_family(p.schedule);
-  if (family.limited) return std::nullopt;
+  if (family.takes_memory_limit) return std::nullopt;
   const Schedule schedule = make_schedule(family, schedule_request(request));
   check_split(schedule, request.strategy);
   std::array<int64_t, kTierCount> most{};
@@ -187,7 +187,7 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     return most;
   }
   StagePrograms programs(request, evaluate_stage);
-  RankBytes memory(programs, request.micro_batches * p.slices);
+  RankBytes memory(programs, request.microbatches * p.slices);
   const std::vector<double> kept = memory.kept_parts();
   // Each rank has its list, so what it holds does not depend on when.
   ScheduleCosts costs;
@@ -213,7 +213,7 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   StagePrograms programs(request, evaluate_stage);
   const Pipeline& p = programs.pipeline();
   const LayerAndEndTimes times = times_of(programs, cost);
-  RankBytes memory(programs, request.micro_batches * p.slices);
+  RankBytes memory(programs, request.microbatches * p.slices);
   const std::vector<double> kept = memory.kept_parts();
 
   ScheduleRequest wanted = schedule_request(request);

@@ -2,11 +2,12 @@
 // come from the step programs of its stages.
 //
 // A stage's program is that of a model of its layers alone, with residuals received and sent where
-// it has no embedding or no loss (Ends). Simulated with one microbatch and with two it gives the
-// time of a forward and of a backward among others, and what a step takes besides. Those are the
-// times of the schedule's actions; what a message takes comes between stages. The memory of a rank
-// is that of its program with one microbatch at a time, and what the others that the schedule has
-// in flight have left there for their backward, which is plain arithmetic (saved_bytes()).
+// it has no embedding or no loss (StageBoundary). Simulated with one microbatch and with two it
+// gives the time of a forward and of a backward among others, and what a step takes besides. Those
+// are the times of the schedule's actions; what a message takes comes between stages. The memory of
+// a rank is that of its program with one microbatch at a time, and what the others that the
+// schedule has in flight have left there for their backward, which is plain arithmetic
+// (saved_bytes()).
 //
 // Of slices of a sequence the program is that of one slice, to which attention to the slices before
 // is added. A rank holds that program and, for every slice in flight, what it has left, keys and

@@ -78,7 +78,8 @@ std::vector<double> RankBytes::kept_parts() const {
   return parts;
 }
 
-TierBytes RankBytes::peak(const LayersByKind& layers, Ends ends, double held, double passing) {
+TierBytes RankBytes::peak(const LayersByKind& layers, StageBoundary boundary, double held,
+                          double passing) {
   const Pipeline& p = programs_.pipeline();
   const StepRequest& first = programs_.slice(0);
   std::array<double, kTierCount> bytes{}, largest;
@@ -94,18 +95,18 @@ TierBytes RankBytes::peak(const LayersByKind& layers, Ends ends, double held, do
     slices.include(own.slices,
                    static_cast<double>(layers[kind]) / static_cast<double>(programs_.layers(kind)));
   }
-  const auto peak_of = [&](Ends at) -> const TierBytes& {
+  const auto peak_of = [&](StageBoundary at) -> const TierBytes& {
     return programs_.evaluation(0, at, microbatches_).peak_bytes;
   };
-  const TierBytes &with = peak_of(cut_ ? kMiddle : ends), &without = peak_of(kMiddle);
+  const TierBytes &with = peak_of(cut_ ? kMiddle : boundary), &without = peak_of(kMiddle);
   TierBytes sum{};
   for (int tier = 0; tier < kTierCount; ++tier) {
     sum[tier] =
         std::llround(bytes[tier] + largest[tier]) + with[tier] - without[tier] + vocabulary_[tier];
   }
-  const Parallel& parallel = first.strategy.parallel;
+  const ParallelLayout& parallel = first.strategy.parallel;
   const int64_t rows = first.sequence / parallel.sequence_ranks() / parallel.tensor;
-  sum[static_cast<int>(first.strategy.idle)] +=
+  sum[static_cast<int>(first.strategy.between_uses)] +=
       std::llround(passing * static_cast<double>(rows * first.model.hidden * size_of(first.dtype)));
   slices.add(held, sum);
   return sum;

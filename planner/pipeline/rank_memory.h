@@ -34,8 +34,8 @@ class RankBytes {
 
   /// With so many microbatches held, of the rank's own layers. `passing`: hidden states that pass
   /// by the rank's layers, in sequences.
-  std::array<int64_t, kTierCount> peak(const LayersByKind& layers, Ends ends, double held,
-                                       double passing);
+  std::array<int64_t, kTierCount> peak(const LayersByKind& layers, StageBoundary boundary,
+                                       double held, double passing);
 
  private:
   struct Kind {

@@ -64,15 +64,16 @@ StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& ev
   }
 }
 
-const Evaluation& StagePrograms::evaluation(size_t kind, Ends ends, int64_t micro_batches) {
+const Evaluation& StagePrograms::evaluation(size_t kind, StageBoundary boundary,
+                                            int64_t microbatches) {
   Kind& own = kinds_[kind];
   for (const Known& known : own.known) {
-    if (known.ends == ends && known.micro_batches == micro_batches) return known.evaluation;
+    if (known.boundary == boundary && known.microbatches == microbatches) return known.evaluation;
   }
   StepRequest request = own.slice;
-  request.ends = ends;
-  request.micro_batches = micro_batches;
-  own.known.push_back({ends, micro_batches, evaluate_(request)});
+  request.boundary = boundary;
+  request.microbatches = microbatches;
+  own.known.push_back({boundary, microbatches, evaluate_(request)});
   return own.known.back().evaluation;
 }
 

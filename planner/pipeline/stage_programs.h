@@ -15,7 +15,7 @@
 namespace longspan {
 
 /// Of a stage that has neither embedding nor loss.
-inline constexpr Ends kMiddle = {false, false};
+inline constexpr StageBoundary kMiddle = {false, false};
 /// Whether all ranks have a share of embedding and output layer.
 bool cuts_vocabulary(const Pipeline& pipeline);
 
@@ -42,12 +42,12 @@ class StagePrograms {
   double passing(int64_t stage) const { return passing_[static_cast<size_t>(stage)]; }
 
   /// Of a slice among others. The first kind works on all tokens, and stands for all at the ends.
-  const Evaluation& evaluation(size_t kind, Ends ends, int64_t micro_batches);
+  const Evaluation& evaluation(size_t kind, StageBoundary boundary, int64_t microbatches);
 
  private:
   struct Known {
-    Ends ends;
-    int64_t micro_batches;
+    StageBoundary boundary;
+    int64_t microbatches;
     Evaluation evaluation;
   };
   struct Kind {

@@ -16,9 +16,9 @@ struct Phases {
 
 // A slice among others takes what a second one adds to the first, and no less than a stream is busy
 // with it: alone, a slice may wait for copies as it does not among others.
-Phases phases_of(StagePrograms& programs, size_t kind, Ends ends) {
-  const Evaluation& one = programs.evaluation(kind, ends, 1);
-  const Evaluation& two = programs.evaluation(kind, ends, 2);
+Phases phases_of(StagePrograms& programs, size_t kind, StageBoundary boundary) {
+  const Evaluation& one = programs.evaluation(kind, boundary, 1);
+  const Evaluation& two = programs.evaluation(kind, boundary, 2);
   double each = two.step_seconds - one.step_seconds;
   for (size_t stream = 0; stream < one.busy_seconds.size(); ++stream) {
     each = std::max(each, two.busy_seconds[stream] - one.busy_seconds[stream]);
@@ -106,7 +106,7 @@ LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost) {
 
 double rest_of_ends(StagePrograms& programs, const std::vector<int32_t>& ranks) {
   if (cuts_vocabulary(programs.pipeline())) return 0;
-  const auto rest = [&](Ends ends) { return phases_of(programs, 0, ends).rest; };
+  const auto rest = [&](StageBoundary boundary) { return phases_of(programs, 0, boundary).rest; };
   const double with = ranks.front() == ranks.back()
                           ? rest({true, true})
                           : std::max(rest({true, false}), rest({false, true}));

@@ -12,14 +12,14 @@ StepRequest step_request(const Plan& plan) {
   request.model = plan.model;
   request.strategy = plan.strategy;
   request.sequence = plan.sequence;
-  request.micro_batches = plan.micro_batches;
+  request.microbatches = plan.microbatches;
   request.dtype = plan.dtype;
   return request;
 }
 
 Prediction prediction_of(const Plan& plan, double step_seconds,
                          const std::array<int64_t, kTierCount>& peak_bytes) {
-  const auto sequences = static_cast<double>(plan.micro_batches * plan.strategy.parallel.data);
+  const auto sequences = static_cast<double>(plan.microbatches * plan.strategy.parallel.data);
   // Devices that are one processor have one peak between them.
   const double peak = peak_flops(plan.hardware, plan.dtype) *
                       static_cast<double>(plan.hardware.devices()) /

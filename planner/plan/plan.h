@@ -34,9 +34,9 @@ struct Prediction {
 
 struct Plan {
   ModelSpec model;
-  HardwareProfile hardware;   // just what is used: one rank runs on each of its devices
-  int64_t sequence = 0;       // tokens, global
-  int64_t micro_batches = 1;  // sequences accumulated per optimizer step, on each data replica
+  HardwareProfile hardware;  // just what is used: one rank runs on each of its devices
+  int64_t sequence = 0;      // tokens, global
+  int64_t microbatches = 1;  // sequences accumulated per optimizer step, on each data replica
   DType dtype = DType::float32;
   Strategy strategy;
   Prediction predicted;
@@ -85,7 +85,8 @@ Plan read_plan(const std::filesystem::path& path);
 Plan parse_plan(const std::string& text, const std::string& origin);
 std::string write_plan(const Plan& plan);
 
-/// The strategy alone, as it stands inside a plan: without its Parallel, which has its own block.
+/// The strategy alone, as it stands inside a plan: without its ParallelLayout, which has its own
+/// block.
 Strategy read_strategy(const YamlMap& yaml);
 void write_strategy(YAML::Emitter& out, const Strategy& strategy);
 

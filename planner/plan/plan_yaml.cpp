@@ -18,7 +18,7 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kLongestSequence = int64_t{1} << 40;
-constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
+constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
 constexpr std::pair<Tier, const char*> kPeakKeys[] = {
     {Tier::device, "device_bytes"}, {Tier::host, "host_bytes"}, {Tier::nvme, "nvme_bytes"}};
 
@@ -28,6 +28,13 @@ std::string exact(double value) { return fmt::format("{}", value); }
 template <class T>
 void field(YAML::Emitter& out, const char* key, const T& value) {
   out << YAML::Key << key << YAML::Value << value;
+}
+
+// The key that a value stands under: `old` in files that are older than its name. Of a file with
+// both, finish() refuses the old one.
+std::string key_in(const YamlMap& yaml, std::string_view key, std::string_view old) {
+  const std::string now(key), before(old);
+  return before.empty() || yaml.has(now) || !yaml.has(before) ? now : before;
 }
 
 // One of the words that a knob takes.
@@ -41,7 +48,7 @@ int64_t read_word(const YamlMap& yaml, const std::string& key, const KnobRow& ro
 
 // A policy is `host`, or `{where: host, fraction: 0.5}`.
 void read_knob(const YamlMap& yaml, const KnobRow& row, Strategy& s) {
-  const std::string key(row.name());
+  const std::string key = key_in(yaml, row.name(), row.old_key);
   if (row.optional && !yaml.has(key)) return;
   if (row.at.kind == KnobKind::number) {
     row.at.set(s, yaml.whole(key, row.least, std::min(row.most, kLongestSequence)));
@@ -115,16 +122,16 @@ void write_pipeline(YAML::Emitter& out, const Pipeline& pipeline) {
   out << YAML::EndMap;
 }
 
-// The knobs of Parallel stand in a mapping of their own, beside the strategy's.
+// The knobs of ParallelLayout stand in a mapping of their own, beside the strategy's.
 bool is_parallel(const KnobRow& row) { return row.group() == "parallel"; }
 
 // Degrees that are left out are 1; the product is written beside them for people, and must agree.
-Parallel read_parallel(const YamlMap& yaml) {
+ParallelLayout read_parallel(const YamlMap& yaml) {
   Strategy s;
   for (const KnobRow& row : knob_rows()) {
     if (is_parallel(row)) read_knob(yaml, row, s);
   }
-  Parallel& parallel = s.parallel;
+  ParallelLayout& parallel = s.parallel;
   if (yaml.has("pipeline")) parallel.pipeline = read_pipeline(yaml.map("pipeline"));
   if (const int64_t ranks = yaml.whole("ranks", 1); ranks != parallel.ranks()) {
     throw yaml.error(
@@ -139,7 +146,7 @@ Parallel read_parallel(const YamlMap& yaml) {
 }
 
 void write_parallel(YAML::Emitter& out, const Strategy& s) {
-  const Parallel& parallel = s.parallel;
+  const ParallelLayout& parallel = s.parallel;
   out << YAML::Flow << YAML::BeginMap;
   field(out, "ranks", parallel.ranks());
   field(out, "stages", parallel.pipeline.stages);
@@ -237,7 +244,7 @@ std::string write_plan(const Plan& plan) {
   field(out, "longspan_plan", kPlanVersion);
   field(out, "created_by", plan.created_by);
   field(out, "sequence", plan.sequence);
-  field(out, "micro_batches", plan.micro_batches);
+  field(out, "microbatches", plan.microbatches);
   field(out, "dtype", std::string(name_of(plan.dtype)));
   out << YAML::Key << "parallel" << YAML::Value;
   write_parallel(out, plan.strategy);
@@ -265,7 +272,8 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
   Plan plan;
   plan.created_by = yaml.text("created_by");
   plan.sequence = yaml.whole("sequence", 1, kLongestSequence);
-  plan.micro_batches = yaml.whole("micro_batches", 1, kMostMicroBatches);
+  plan.microbatches =
+      yaml.whole(key_in(yaml, "microbatches", "micro_batches"), 1, kMostMicrobatches);
   plan.dtype =
       yaml.one_of<DType>("dtype", {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}});
   plan.strategy = read_strategy(yaml.map("strategy"));

@@ -96,7 +96,7 @@ void ProgramBuilder::fill(Op& op, const OpShape& shape, int layer, int index, St
   op.shape = shape_index(shape);
   op.layer = layer;
   op.index = index;
-  op.micro_batch = micro_batch_;
+  op.microbatch = microbatch_;
   op.head_group = head_group_;
   unsigned reads = 0, writes = 0;
   for (const Operand& operand : operands) {

@@ -139,7 +139,7 @@ class ProgramBuilder {
   void release(BufferId buffer);
   void release_after_window(BufferId buffer);
 
-  void set_micro_batch(int micro_batch) { micro_batch_ = micro_batch; }
+  void set_microbatch(int microbatch) { microbatch_ = microbatch; }
   /// Of the ops to come.
   void set_head_group(int group) { head_group_ = group; }
   /// Writes out what is still queued and closes the lifetimes. Call once.
@@ -180,7 +180,7 @@ class ProgramBuilder {
   Program& program_;
   LifetimeWatcher* watcher_;
   bool with_ops_;  // somebody reads them: in the list, or as they pass
-  int micro_batch_ = 0;
+  int microbatch_ = 0;
   int head_group_ = 0;
   int32_t ops_ = 0;
   Fifo<Item> queue_;

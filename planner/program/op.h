@@ -103,7 +103,7 @@ struct Op {
   int32_t layer = -1;
   int32_t index = 0;     // block, chunk (of this ring position) or parameter unit it works on
   int32_t kv_first = 0;  // attention: first chunk of keys
-  int32_t micro_batch = 0;
+  int32_t microbatch = 0;
   int32_t head_group = 0;                         // around attention
   std::array<BufferId, kMaxOperands> operands{};  // -1: absent
 

@@ -27,17 +27,17 @@ Policies policies_of(const Strategy& s, int64_t layer, int64_t layers) {
 class Counter {
  public:
   explicit Counter(const StepRequest& request)
-      : model_(request.model), s_(request.strategy), p_(s_.parallel), ends_(request.ends) {
+      : model_(request.model), s_(request.strategy), p_(s_.parallel), boundary_(request.boundary) {
     const Lengths lengths = lengths_of(s_, request.sequence);
     chunks_ = static_cast<double>(lengths.chunks());
     blocks_ = static_cast<double>(lengths.blocks());
     groups_ = static_cast<double>(lengths.head_groups);
     kv_groups_ = static_cast<double>(kv_groups(model_, lengths));
-    batches_ = static_cast<double>(request.micro_batches);
+    batches_ = static_cast<double>(request.microbatches);
     layers_ = model_.layers;
     streams_ = lengths.chunks() > 1 && s_.kv == Tier::host;
-    idle_block_ = lengths.blocks() > 1 && s_.idle == Tier::host ? 1 : 0;
-    idle_chunk_ = lengths.chunks() > 1 && s_.idle == Tier::host ? 1 : 0;
+    block_between_uses_ = lengths.blocks() > 1 && s_.between_uses == Tier::host ? 1 : 0;
+    chunk_between_uses_ = lengths.chunks() > 1 && s_.between_uses == Tier::host ? 1 : 0;
     tensor_ = p_.tensor > 1 ? 1 : 0;
     exchange_ = p_.ulysses > 1 ? 1 : 0;
     const bool separate = lengths.block > lengths.chunk || p_.tensor > 1;
@@ -66,8 +66,8 @@ class Counter {
       for (int64_t layer = 0; layer < layers_; ++layer) layers += of_layer(layer);
     }
     double units = static_cast<double>(layers_);
-    units += ends_.last ? 1 : 0;
-    units += ends_.first || (ends_.last && model_.tied_embeddings) ? 1 : 0;
+    units += boundary_.has_loss ? 1 : 0;
+    units += boundary_.has_embedding || (boundary_.has_loss && model_.tied_embeddings) ? 1 : 0;
     return 2 + batches_ * (layers + ends()) + units * (gradients() + update()) + of_tied_table() +
            norms();
   }
@@ -98,7 +98,7 @@ class Counter {
     return (streams_ ? pairs() : chunks_) + loads + chunks_ * exchange_;
   }
   double load_queries(const Policies& saved) const {
-    return saved.qkv == Saved::recompute ? idle_chunk_ : moves(saved.qkv);
+    return saved.qkv == Saved::recompute ? chunk_between_uses_ : moves(saved.qkv);
   }
   double projections_by_group(const Policies& saved) const {
     return saved.qkv == Saved::recompute ? groups_ * (1 + exchange_)
@@ -106,8 +106,8 @@ class Counter {
   }
 
   double forward(const Policies& saved) const {
-    double open = 2 * idle_block_;  // the residual: out of idleness, and back
-    if (saved.input != Saved::keep) open += moves(saved.input) - idle_block_;
+    double open = 2 * block_between_uses_;  // the residual: out of its waiting, and back
+    if (saved.input != Saved::keep) open += moves(saved.input) - block_between_uses_;
     double ops = load_parameters() + blocks_ * (open + mlp() + moves(saved.mlp_inner));
     if (!model_.attention) return ops;
     ops += blocks_ * (project_out() + 2 * moves(saved.attention_out) + moves(saved.mlp_input));
@@ -124,7 +124,7 @@ class Counter {
     const bool again = saved.attention_out == Saved::recompute;
     const double x = moves(saved.input);
     double ops = load_parameters();
-    ops += blocks_ * (x + 2 * idle_block_ + moves(saved.mlp_inner) + mlp_gradient());
+    ops += blocks_ * (x + 2 * block_between_uses_ + moves(saved.mlp_inner) + mlp_gradient());
     if (!model_.attention) return ops;
     const bool y_again = saved.mlp_input == Saved::recompute;
     ops += blocks_ * (project_out_gradient() + (y_again ? project_out() : moves(saved.mlp_input)));
@@ -137,7 +137,7 @@ class Counter {
       return ops + projections_by_group(saved) + groups_ * (2 + 2 * exchange_);
     }
     if (saved.qkv == Saved::recompute) {
-      ops += blocks_ * (x + separate_norm_) + chunks_ * (1 + exchange_ + idle_chunk_);
+      ops += blocks_ * (x + separate_norm_) + chunks_ * (1 + exchange_ + chunk_between_uses_);
       ops += streams_ ? 2 * chunks_ : 0;
     } else if (!streams_) {
       ops += 2 * moves(saved.qkv);
@@ -161,22 +161,23 @@ class Counter {
       const double ops = chunks_ * load_queries(saved);
       return ops + (streams_ ? 3 * pairs() + 4 * before : chunks_);
     }
-    double ops = blocks_ * idle_block_ * 3;  // dx, lse and dx again
+    double ops = blocks_ * block_between_uses_ * 3;  // dx, lse and dx again
     ops += blocks_ * moves(saved.input);
-    ops += exchange_ > 0 ? 2 * chunks_ * idle_chunk_ : 2 * blocks_ * idle_block_;
+    ops += exchange_ > 0 ? 2 * chunks_ * chunk_between_uses_ : 2 * blocks_ * block_between_uses_;
     ops += streams_ ? 2 * chunks_ : 0;
-    const double waiting = 2 * (exchange_ > 0 ? idle_chunk_ : idle_block_) + idle_block_;
-    return ops + pairs() * (1 + load_queries(saved) + waiting) + 2 * before * idle_chunk_;
+    const double waiting =
+        2 * (exchange_ > 0 ? chunk_between_uses_ : block_between_uses_) + block_between_uses_;
+    return ops + pairs() * (1 + load_queries(saved) + waiting) + 2 * before * chunk_between_uses_;
   }
 
   // --- embedding and loss, or what comes from neighbours and goes to them
   double ends() const {
-    const double through = 1 + idle_block_;
-    double ops = ends_.first || ends_.last ? 1 : 0;  // the batch
-    ops += blocks_ * (ends_.first ? 2 * (1 + through) : 2 * through);
-    ops += blocks_ * (ends_.last ? 2 + 2 * idle_block_ : 2 * through);
-    double loads = ends_.first ? 1 : 0;
-    if (ends_.last) loads += model_.tied_embeddings ? 2 : 1;
+    const double through = 1 + block_between_uses_;
+    double ops = boundary_.has_embedding || boundary_.has_loss ? 1 : 0;  // the batch
+    ops += blocks_ * (boundary_.has_embedding ? 2 * (1 + through) : 2 * through);
+    ops += blocks_ * (boundary_.has_loss ? 2 + 2 * block_between_uses_ : 2 * through);
+    double loads = boundary_.has_embedding ? 1 : 0;
+    if (boundary_.has_loss) loads += model_.tied_embeddings ? 2 : 1;
     return ops + loads * load_parameters();
   }
 
@@ -192,7 +193,7 @@ class Counter {
   }
   // A tied table has gradients from the loss and, later, from the embedding.
   double of_tied_table() const {
-    if (!model_.tied_embeddings || !ends_.first || !ends_.last) return 0;
+    if (!model_.tied_embeddings || !boundary_.has_embedding || !boundary_.has_loss) return 0;
     const double stored = s_.gradients == Tier::device ? 0 : 1;
     if (sharded() && p_.zero >= 2) return batches_ * (2 + tensor_ + 2 * stored);
     return batches_ * 2 * stored;
@@ -214,13 +215,13 @@ class Counter {
 
   const ModelSpec& model_;
   const Strategy& s_;
-  const Parallel& p_;
-  Ends ends_;
+  const ParallelLayout& p_;
+  StageBoundary boundary_;
   int64_t layers_ = 0;
   double chunks_ = 1, blocks_ = 1, groups_ = 1, kv_groups_ = 1, batches_ = 1;
   bool streams_ = false;
   // Ops that each of these adds to a chunk, block or sublayer: 0 or 1.
-  double idle_block_ = 0, idle_chunk_ = 0, tensor_ = 0, exchange_ = 0;
+  double block_between_uses_ = 0, chunk_between_uses_ = 0, tensor_ = 0, exchange_ = 0;
   double separate_norm_ = 0;
   double ring_steps_ = 0, ring_attention_ = 0, ring_zeros_ = 0;  // of one layer
 };

@@ -43,12 +43,12 @@ int64_t first_token_of_run(const Program& p, int64_t run) {
 
 double loss_scale(const Program& p) {
   return 1.0 /
-         (static_cast<double>(p.lengths.sequence * p.strategy.parallel.ring) *
-          static_cast<double>(p.micro_batches) * static_cast<double>(p.strategy.parallel.data));
+         (static_cast<double>(p.lengths.local_sequence * p.strategy.parallel.ring) *
+          static_cast<double>(p.microbatches) * static_cast<double>(p.strategy.parallel.data));
 }
 
 RankGroup group_of(const Program& p, const OpShape& shape) {
-  const Parallel& parallel = p.strategy.parallel;
+  const ParallelLayout& parallel = p.strategy.parallel;
   if (shape.tensor == Tensor::loss) return world_group(parallel, p.place);
   if (shape.kind == OpKind::sum_replicated) return tensor_group(parallel, p.place);
   if (is_state(shape.tensor)) return replica_group(parallel, p.place);
@@ -63,7 +63,7 @@ int64_t replicated_gradients(const Program& p, const OpShape& shape) {
 }
 
 int64_t sent_bytes(const Program& p, const Op& op) {
-  const Parallel& parallel = p.strategy.parallel;
+  const ParallelLayout& parallel = p.strategy.parallel;
   const OpShape& shape = p.shapes[op.shape];
   const RankGroup group = group_of(p, shape);
   const auto summed_everywhere = [&](int64_t elements) {

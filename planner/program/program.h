@@ -32,10 +32,10 @@ struct Buffer {
 
 /// What of a model a program is of beside its layers: the embedding before the first of them, the
 /// loss behind the last. Where it is not, residuals are received and sent.
-struct Ends {
-  bool first = true;
-  bool last = true;
-  bool operator==(const Ends&) const = default;
+struct StageBoundary {
+  bool has_embedding = true;
+  bool has_loss = true;
+  bool operator==(const StageBoundary&) const = default;
 };
 
 /// One of the stages of a pipeline that a rank has: of the layers of its program those from `first`
@@ -43,17 +43,17 @@ struct Ends {
 struct StageLayers {
   int32_t stage = 0;
   int first = 0, end = 0;
-  Ends ends;
+  StageBoundary boundary;
 };
 
 struct Program {
   ModelSpec model;  // with as many layers as the program has
-  Ends ends;
+  StageBoundary boundary;
   Strategy strategy;
   Lengths lengths;
   Place place;  // of the rank whose program this is
   DType dtype = DType::float32;
-  int64_t micro_batches = 1;
+  int64_t microbatches = 1;
   TensorBytes bytes;
 
   std::vector<OpShape> shapes;
@@ -119,10 +119,10 @@ struct StepRequest {
   ModelSpec model;  // of a stage: with the stage's layers
   Strategy strategy;
   int64_t sequence = 0;
-  int64_t micro_batches = 1;
+  int64_t microbatches = 1;
   DType dtype = DType::float32;
   int64_t rank = 0;  // whose program
-  Ends ends = {};
+  StageBoundary boundary = {};
 };
 
 /// Whether the step is one program, to be listed, traced and run: a pipeline has one for each rank,

@@ -174,7 +174,7 @@ Tensor unit_tensor(Tensor first, UnitKind kind) {
 
 int64_t Lengths::rows(Tensor t) const {
   const RowKind kind = kRowKinds[static_cast<int>(t)];
-  const int64_t of_kind[] = {0, sequence, block, chunk};
+  const int64_t of_kind[] = {0, local_sequence, block, chunk};
   const int64_t whole = of_kind[static_cast<int>(kind.rows)];
   const int64_t share = (kind.own ? ulysses : 1) * (kind.scattered ? tensor : 1);
   return share == 1 ? whole : whole / share;  // to divide takes longer than all else

@@ -145,15 +145,15 @@ Tensor unit_tensor(Tensor first, UnitKind kind);
 
 /// The lengths a program is built for: one ring position's.
 struct Lengths {
-  int64_t sequence = 0;  // S
-  int64_t block = 0;     // b
-  int64_t chunk = 0;     // c
-  int64_t ulysses = 1;   // U
-  int64_t tensor = 1;    // T
+  int64_t local_sequence = 0;  // S
+  int64_t block = 0;           // b
+  int64_t chunk = 0;           // c
+  int64_t ulysses = 1;         // U
+  int64_t tensor = 1;          // T
   int64_t head_groups = 1;
 
-  int64_t chunks() const { return sequence / chunk; }
-  int64_t blocks() const { return sequence / block; }
+  int64_t chunks() const { return local_sequence / chunk; }
+  int64_t blocks() const { return local_sequence / block; }
   /// Rows that a rank projects at once, out of a chunk and out of a block.
   int64_t own_chunk() const { return chunk / ulysses; }
   int64_t dense_block() const { return block / ulysses; }

@@ -86,12 +86,9 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   if (dtype == DType::float32) {
     ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
   } else {
-    const AttentionCall call{m.heads / lengths.head_shares(),
-                             kv_heads,
-                             m.head_dim,
-                             lengths.chunk,
-                             lengths.sequence,
-                             s.deterministic};
+    const AttentionCall call{
+        m.heads / lengths.head_shares(), kv_heads,       m.head_dim, lengths.chunk,
+        lengths.local_sequence,          s.deterministic};
     ws.attention_forward =
         attention_forward_workspace(call, sums_attention(s, lengths, dtype)).bytes();
     ws.attention_backward = attention_backward_workspace(backward_tile(call)).bytes();

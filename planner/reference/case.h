@@ -93,9 +93,9 @@ struct ReferenceCase {
   std::string stack;      // one of case_stacks()
   std::string precision;  // one of case_precisions()
 
-  int64_t sequence = 0;                // tokens
-  std::optional<int64_t> micro_batch;  // sequences; nothing: not published
-  int64_t global_batch = 0;            // sequences a step
+  int64_t sequence = 0;               // tokens
+  std::optional<int64_t> microbatch;  // sequences; nothing: not published
+  int64_t global_batch = 0;           // sequences a step
   CaseDegrees degrees;
   bool sequence_parallel = false;  // Megatron's, within the tensor group
   int64_t virtual_stages = 1;      // of each pipeline stage (interleaving)
@@ -103,7 +103,7 @@ struct ReferenceCase {
   /// virtual stages, by its closed form.
   std::string schedule;
   int64_t slices = 1;    // of a sequence, each an action of its own
-  double in_flight = 0;  // micro-batches that a rank has memory for, of schedules that ask; 0: any
+  double in_flight = 0;  // microbatches that a rank has memory for, of schedules that ask; 0: any
   int64_t zero = 0;      // stage, over the data and sequence ranks
   std::vector<int64_t> stage_layers;  // of a rank, or of every virtual stage; empty: alike
   Recompute recompute = Recompute::none;
@@ -137,7 +137,7 @@ const std::vector<std::string>& case_precisions();
 
 /// The cases of one file's text, in its order; `origin` names it. Throws bad_input with file, line
 /// and reason: not YAML, a missing or unknown key, values out of range, degrees whose product is
-/// not the number of GPUs, a global batch that micro-batches and replicas do not divide, nothing
+/// not the number of GPUs, a global batch that microbatches and replicas do not divide, nothing
 /// measured, a speed-up over no other case on as many GPUs, or over one of which something is
 /// assumed by a case that assumes nothing, two cases of one name.
 std::vector<ReferenceCase> parse_cases(const std::string& text, const std::string& origin);

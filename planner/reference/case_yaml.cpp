@@ -195,11 +195,11 @@ void read_degrees(const YamlMap& yaml, ReferenceCase& c) {
 }
 
 void check_batch(const YamlMap& yaml, const ReferenceCase& c) {
-  const int64_t at_once = c.micro_batch.value_or(1) * c.degrees.data;
+  const int64_t at_once = c.microbatch.value_or(1) * c.degrees.data;
   if (!c.left_out.empty() || c.global_batch % at_once == 0) return;
   throw yaml.error("global_batch",
                    fmt::format("expected a multiple of {} (micro_batch {} x data {}), got {}",
-                               at_once, c.micro_batch.value_or(1), c.degrees.data, c.global_batch));
+                               at_once, c.microbatch.value_or(1), c.degrees.data, c.global_batch));
 }
 
 void check_measured(const YamlMap& yaml, const ReferenceCase& c) {
@@ -242,14 +242,15 @@ void read_schedule(const YamlMap& yaml, ReferenceCase& c) {
   }
   c.slices = whole_or(yaml, "slices", 1, 1, family.sliced ? 65536 : 1);
   if (yaml.has("in_flight")) {
-    if (!family.limited) throw yaml.error("in_flight", c.schedule + " does not ask for memory");
+    if (!family.takes_memory_limit)
+      throw yaml.error("in_flight", c.schedule + " does not ask for memory");
     c.in_flight = yaml.real("in_flight", 0);
   }
 }
 
 void read_run(const YamlMap& yaml, ReferenceCase& c) {
   c.sequence = yaml.whole("sequence", 1, kMostTokens);
-  if (yaml.has("micro_batch")) c.micro_batch = yaml.whole("micro_batch", 1, kMostSequences);
+  if (yaml.has("micro_batch")) c.microbatch = yaml.whole("micro_batch", 1, kMostSequences);
   c.global_batch = yaml.whole("global_batch", 1, kMostSequences);
   read_degrees(yaml, c);
   const int64_t stages = c.degrees.pipeline;

@@ -1,4 +1,4 @@
-// What a reference implementation runs for one layer and one micro-batch on one GPU: products,
+// What a reference implementation runs for one layer and one microbatch on one GPU: products,
 // attention, passes over memory, exchanges; forward and backward. The same primitives and rates as
 // the step program's ops, without a program: it is somebody else's.
 #pragma once
@@ -15,7 +15,7 @@ namespace longspan {
 /// How a layer is cut.
 struct LayerShape {
   int64_t sequence = 0;            // tokens
-  int64_t sequences = 1;           // in a micro-batch
+  int64_t sequences = 1;           // in a microbatch
   int64_t tensor = 1;              // ranks that share heads and inner width
   bool sequence_parallel = false;  // ... and the tokens in between
   int64_t context = 1;             // ranks that share the tokens ...

@@ -13,15 +13,15 @@
 #include "hwprofiles/catalog.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/plan/plan.h"
-#include "planner/reference/cut.h"
-#include "planner/reference/longest.h"
+#include "planner/reference/infer_layout.h"
+#include "planner/reference/max_sequence_length.h"
 #include "planner/reference/measure.h"
-#include "planner/reference/range.h"
+#include "planner/reference/partition.h"
+#include "planner/reference/prediction_interval.h"
 #include "planner/reference/run_host.h"
 #include "planner/reference/run_memory.h"
 #include "planner/reference/run_time.h"
 #include "planner/reference/stack.h"
-#include "planner/reference/unpublished.h"
 #include "planner/strategy/presets.h"
 
 namespace longspan {
@@ -45,8 +45,8 @@ std::string why_not_plan(const ReferenceCase& c) {
   if (c.degrees.pipeline > 1) return "pipeline stages";
   if (c.degrees.expert > 1) return "mixture of experts";
   if (c.degrees.all_gather > 1) return "keys and values gathered over the sequence ranks";
-  if (!c.micro_batch) return "micro-batch size not published";
-  if (*c.micro_batch > 1) return "several sequences in a micro-batch";
+  if (!c.microbatch) return "microbatch size not published";
+  if (*c.microbatch > 1) return "several sequences in a microbatch";
   if (c.precision != "bf16" && c.precision != "fp16") return "precision " + c.precision;
   if (!c.flash_attention) return "attention that stores its scores";
   if (c.recompute == Recompute::selective) return "selective recomputation";
@@ -67,7 +67,7 @@ Tier tier_of(const std::vector<double>& shares) {
 }
 
 Strategy strategy_of(const ReferenceCase& c, const ModelSpec& model, int64_t sequence) {
-  Parallel parallel;
+  ParallelLayout parallel;
   parallel.data = c.degrees.data;
   parallel.tensor = c.degrees.tensor;
   parallel.ring = c.degrees.ring;
@@ -96,7 +96,7 @@ Plan plan_of(const ReferenceCase& c, const ModelSpec& model, const HardwareProfi
   plan.model = fit_positions(model, sequence);
   plan.hardware = hw;
   plan.sequence = sequence;
-  plan.micro_batches = c.global_batch / c.degrees.data;
+  plan.microbatches = c.global_batch / c.degrees.data;
   plan.dtype = default_dtype(hw);
   plan.strategy = strategy_of(c, plan.model, sequence);
   validate(plan.strategy, plan.model, sequence, "no such plan");
@@ -109,7 +109,7 @@ bool fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes) {
 }
 
 // What the degrees and the chunk divide.
-int64_t granule_of(const ReferenceCase& c) {
+int64_t granularity_of(const ReferenceCase& c) {
   const CaseDegrees& d = c.degrees;
   return std::lcm(std::max<int64_t>(1, c.chunk_tokens), 256 * d.ulysses * 2 * d.ring * d.tensor);
 }
@@ -127,7 +127,7 @@ CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
   prediction.verdict = fit_of(hw, predicted.peak_bytes).fit;
   if (c.measured.longest) {
     const auto longest = [&](const std::set<Fit>& verdicts) {
-      return longest_multiple(granule_of(c), 50, [&](int64_t tokens) {
+      return longest_multiple(granularity_of(c), 50, [&](int64_t tokens) {
         const Plan longer = plan_of(c, model, hw, tokens);
         return verdicts.contains(fit_of(hw, exact_peak_bytes(step_request(longer))).fit);
       });
@@ -183,7 +183,7 @@ CasePrediction predict_stack(const ReferenceCase& reference, const ModelSpec& mo
   const bool named = of_case.attention_kernels.contains(stack.attention_kernel);
   const HardwareProfile hw =
       named ? with_attention_kernel(of_case, stack.attention_kernel) : of_case;
-  const ReferenceCase c = with_layout(reference, model, hw, stack);
+  const ReferenceCase c = infer_layout(reference, model, hw, stack);
   std::optional<RunPipeline> pipeline;
   if (!c.schedule.empty()) pipeline = run_pipeline(c, model, hw, stack);
   const RunPipeline* const known = pipeline ? &*pipeline : nullptr;
@@ -191,21 +191,21 @@ CasePrediction predict_stack(const ReferenceCase& reference, const ModelSpec& mo
   const StackNeeds needs = needs_of(c, model, hw, stack, known);
   prediction.peak_bytes = static_cast<int64_t>(measured_kind(c, stack, needs.tensors));
   prediction.fits = needs.fit(hw);
-  const Range& range = published_ranges().memory.of(c.table);
-  prediction.verdict = needs.fit(hw, range.high)  ? Fit::fits
-                       : needs.fit(hw, range.low) ? Fit::at_risk
-                                                  : Fit::does_not_fit;
+  const PredictionInterval& interval = published_intervals().memory.of(c.table);
+  prediction.verdict = needs.fit(hw, interval.high)  ? Fit::fits
+                       : needs.fit(hw, interval.low) ? Fit::at_risk
+                                                     : Fit::does_not_fit;
   if (c.measured.longest) {
     const auto longest = [&](double memory_share) {
       ReferenceCase longer = c;
-      return longest_multiple(granule_of(c), 1000, [&](int64_t tokens) {
+      return longest_multiple(granularity_of(c), 1000, [&](int64_t tokens) {
         longer.sequence = tokens;
         return needs_of(longer, fit_positions(model, tokens), hw, stack)
             .fit(hw, memory_share, stack.spare_bytes.value);
       });
     };
     prediction.longest_sequence = longest(1);
-    prediction.longest_range = {longest(range.high), longest(range.low)};
+    prediction.longest_range = {longest(interval.high), longest(interval.low)};
   }
   return prediction;
 }

@@ -24,7 +24,8 @@ struct CasePrediction {
   std::optional<double> step_seconds;
   std::optional<int64_t> peak_bytes;  // of the fullest GPU's memory
   std::optional<bool> fits;           // into the GPU and its share of the host
-  /// At risk: some of the memories that the range allows fit, and some do not (range.h).
+  /// At risk: some of the memories that the range allows fit, and some do not
+  /// (prediction_interval.h).
   std::optional<Fit> verdict;
   std::optional<int64_t> longest_sequence;  // tokens; of cases that ask for it
   /// The longest at the ends of the memory that the range allows.

@@ -11,7 +11,7 @@ namespace longspan {
 struct ProductPrecision {
   double speed = 1;         // times the rate of the same product in 16 bits
   double cast_bytes = 0;    // B moved to cast one element of an operand
-  double weight_casts = 1;  // of weights, in so many of the micro-batches
+  double weight_casts = 1;  // of weights, in so many of the microbatches
 };
 
 /// Of a layer's products with parameters, by a case's `precision` (one of case_precisions()). The

@@ -27,8 +27,8 @@ struct Collected {
       errors.push_back(*error);
       if (within) ++in_range;
     }
-    void append(const std::optional<double>& error, const Range& range) {
-      append(error, error && range.holds(ratio_of(*error)));
+    void append(const std::optional<double>& error, const PredictionInterval& interval) {
+      append(error, error && interval.holds(ratio_of(*error)));
     }
     HeldOut summary() const { return {summarize(errors), in_range}; }
   };
@@ -120,7 +120,7 @@ void count_fit(FitCounts& fit, bool trained, bool fits) {
 }
 
 void collect(Collected& into, const ReferenceCase& c, const CasePrediction& p,
-             const CaseErrors& errors, const Ranges& ranges) {
+             const CaseErrors& errors, const PredictionIntervals& ranges) {
   TableReport& table = into.table;
   ++table.cases;
   if (!c.left_out.empty()) {
@@ -216,7 +216,8 @@ ErrorSummary summarize(const std::vector<double>& errors) {
 
 ValidationReport make_report(const std::vector<ReferenceCase>& cases,
                              const std::vector<CasePrediction>& predictions,
-                             const std::vector<CasePrediction>& left_out, const Ranges& ranges) {
+                             const std::vector<CasePrediction>& left_out,
+                             const PredictionIntervals& ranges) {
   ValidationReport report;
   Tables counted, assumed;
   std::map<std::pair<std::string, std::string>, size_t> case_of;
@@ -241,7 +242,8 @@ ValidationReport make_report(const std::vector<ReferenceCase>& cases,
   return report;
 }
 
-Ranges ranges_of(const std::vector<ReferenceCase>& cases, const ValidationReport& report) {
+PredictionIntervals intervals_of(const std::vector<ReferenceCase>& cases,
+                                 const ValidationReport& report) {
   Ratios step, memory;
   const auto put = [](Ratios& ratios, const std::string& table,
                       const std::optional<double>& error) {

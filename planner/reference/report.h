@@ -18,7 +18,7 @@
 
 #include "planner/reference/case.h"
 #include "planner/reference/predict.h"
-#include "planner/reference/range.h"
+#include "planner/reference/prediction_interval.h"
 
 namespace longspan {
 
@@ -96,9 +96,10 @@ struct ValidationReport {
 ValidationReport make_report(const std::vector<ReferenceCase>& cases,
                              const std::vector<CasePrediction>& predictions,
                              const std::vector<CasePrediction>& left_out,
-                             const Ranges& ranges = published_ranges());
+                             const PredictionIntervals& ranges = published_intervals());
 
 /// The ranges that a report of published tables gives; cases with assumptions have no part in them.
-Ranges ranges_of(const std::vector<ReferenceCase>& cases, const ValidationReport& report);
+PredictionIntervals intervals_of(const std::vector<ReferenceCase>& cases,
+                                 const ValidationReport& report);
 
 }  // namespace longspan

@@ -5,14 +5,14 @@
 #include <utility>
 
 #include "planner/cost/cost_model.h"
-#include "planner/reference/cut.h"
+#include "planner/reference/partition.h"
 
 namespace longspan {
 namespace {
 
 double number(int64_t value) { return static_cast<double>(value); }
 
-// Bytes of the layers' inputs that wait on the host for one micro-batch.
+// Bytes of the layers' inputs that wait on the host for one microbatch.
 double checkpoint_bytes(const ReferenceCase& c, const ModelSpec& model) {
   const LayerWidths widths = layer_widths(model, layer_shape(c));
   return offloaded(c.offload.checkpoints, 0) * recomputed_layers(c, model, 0) * 2 * widths.between *
@@ -20,7 +20,7 @@ double checkpoint_bytes(const ReferenceCase& c, const ModelSpec& model) {
 }
 
 // What attention in chunks leaves on the host (arXiv 2408.16978), in bytes of one layer and one
-// micro-batch: each forward stores the input of its projections, queries, keys, values and output;
+// microbatch: each forward stores the input of its projections, queries, keys, values and output;
 // the backward fetches them once, and stores and fetches the output's gradient and that of the
 // queries, which is in single precision. What it fetches again and again runs beside attention.
 struct ChunkBytes {
@@ -56,7 +56,7 @@ double offloaded(const std::vector<double>& shares, int64_t stage) {
 }
 
 HostTraffic host_traffic(const ReferenceCase& c, const ModelSpec& model, const Stack& stack) {
-  const double times = micro_batches(c), own = shard(c, model);
+  const double times = microbatches(c), own = shard(c, model);
   const double checkpoints = times * checkpoint_bytes(c, model);
   const double parameters = offloaded(c.offload.parameters, 0) * own * 2;
   HostTraffic traffic;

@@ -15,7 +15,7 @@ struct HostTraffic {
   double updated = 0;       // parameters that its host updates
 };
 
-/// REQUIRES: the case's micro-batch is known; model is its dense model.
+/// REQUIRES: the case's microbatch is known; model is its dense model.
 HostTraffic host_traffic(const ReferenceCase& reference, const ModelSpec& model,
                          const Stack& stack);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "planner/reference/cut.h"
+#include "planner/reference/partition.h"
 #include "planner/reference/run_host.h"
 #include "planner/reference/run_pipeline.h"
 #include "planner/reference/run_time.h"
@@ -14,7 +14,7 @@ namespace {
 
 double number(int64_t value) { return static_cast<double>(value); }
 
-// Bytes that one layer saves for one micro-batch.
+// Bytes that one layer saves for one microbatch.
 struct LayerBytes {
   double all = 0;
   double scores = 0;  // of which selective recomputation spares so many
@@ -55,7 +55,7 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
 }
 
 // Gathered parameters and gradients that are not cut up yet, where FSDP keeps the states. A
-// pipeline keeps all that it has gathered for the micro-batches to come, and sums their gradients
+// pipeline keeps all that it has gathered for the microbatches to come, and sums their gradients
 // before it cuts them up; else there are the ends of the model and the layers at work.
 double gathered_bytes(const ReferenceCase& c, const ModelSpec& model, const Stack& stack,
                       int64_t stage) {
@@ -76,7 +76,7 @@ LayerShape precise_shape(const ReferenceCase& c, const HardwareProfile& hw, cons
 // The memory of one stage.
 class Stage {
  public:
-  /// `held`: micro-batches in flight; nothing: as 1F1B has them.
+  /// `held`: microbatches in flight; nothing: as 1F1B has them.
   Stage(const ReferenceCase& c, const ModelSpec& model, const HardwareProfile& hw,
         const Stack& stack, int64_t index, const ModelEnds& ends, std::optional<double> held)
       : ends_(ends),
@@ -92,7 +92,7 @@ class Stage {
     layer_.all += exchanged * widths_.rows * widths_.queries;
   }
 
-  // Bytes of one micro-batch between forward and backward.
+  // Bytes of one microbatch between forward and backward.
   double kept() const {
     const double layers = layers_of(c_, model_, index_);
     const double again = recomputed_layers(c_, model_, index_);
@@ -123,7 +123,7 @@ class Stage {
  private:
   // Of a vocabulary that is cut every rank has a part.
   bool last() const { return ends_.last || cuts_vocabulary(c_); }
-  // Of a micro-batch, whose backward is at work on one slice.
+  // Of a microbatch, whose backward is at work on one slice.
   double flow() const { return stack_.flow_bytes.value / number(c_.slices); }
   double vocabulary() const { return number(model_.vocab) / number(shape_.tensor); }
 
@@ -135,8 +135,8 @@ class Stage {
     const double cut = c_.zero > 0 ? parameters / ranks : parameters;
     const double of_parameter = std::min(2.0, stack_.parameter_state_bytes.value);
     const double of_gradient = stack_.parameter_state_bytes.value - of_parameter;
-    // Gradients wait for those of other micro-batches.
-    const double waiting = micro_batches(c_) > 1 ? stack_.gradient_state_bytes.value : 0;
+    // Gradients wait for those of other microbatches.
+    const double waiting = microbatches(c_) > 1 ? stack_.gradient_state_bytes.value : 0;
     double bytes = whole * of_parameter * here(c_.offload.parameters) +
                    (c_.zero == 2 ? cut : whole) * of_gradient * here(c_.offload.gradients) +
                    whole * waiting +
@@ -176,11 +176,11 @@ class Stage {
   double activations() const {
     const double of_stage = kept();
     if (held_) return of_stage * *held_ + at_work();
-    // 1F1B: a stage is as many micro-batches ahead as there are stages from it on; interleaved,
+    // 1F1B: a stage is as many microbatches ahead as there are stages from it on; interleaved,
     // the first a little more (arXiv 2205.05198, section 4.2.3).
     const double p = number(c_.degrees.pipeline), v = number(c_.virtual_stages);
     const double ahead = p - number(index_) + (v > 1 ? (p - 1) / v : 0);
-    return of_stage * std::min(ahead, micro_batches(c_)) + at_work();
+    return of_stage * std::min(ahead, microbatches(c_)) + at_work();
   }
 
   double placeholders() const {

@@ -1,5 +1,5 @@
 // What a reference implementation keeps on a GPU: states of the parameters and what the layers save
-// between forward and backward, micro-batches in flight included.
+// between forward and backward, microbatches in flight included.
 #pragma once
 
 #include "hwprofiles/hardware_profile.h"
@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-/// Bytes of tensors on the fullest stage: the first has the most micro-batches in flight, the last
+/// Bytes of tensors on the fullest stage: the first has the most microbatches in flight, the last
 /// the logits.
 struct RunMemory {
   double states = 0;       // parameters, gradients, optimizer; what of them FSDP has gathered
@@ -32,10 +32,10 @@ RunMemory run_memory(const ReferenceCase& reference, const ModelSpec& model,
                      const HardwareProfile& hw, const Stack& stack,
                      const RunPipeline* known = nullptr);
 
-/// Bytes that one layer saves for one micro-batch, nothing recomputed.
+/// Bytes that one layer saves for one microbatch, nothing recomputed.
 double saved_layer_bytes(const ModelSpec& model, const Stack& stack, const LayerShape& shape);
 
-/// Bytes that a layer of the first stage keeps for one micro-batch as the case recomputes, in the
+/// Bytes that a layer of the first stage keeps for one microbatch as the case recomputes, in the
 /// mean. REQUIRES: as run_time().
 double kept_layer_bytes(const ReferenceCase& reference, const ModelSpec& model,
                         const HardwareProfile& hw, const Stack& stack);

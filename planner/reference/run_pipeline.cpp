@@ -14,8 +14,8 @@
 namespace longspan {
 namespace {
 
-// A micro-batch's slice on a rank, however many layers that has: limits of memory are told in
-// micro-batches.
+// A microbatch's slice on a rank, however many layers that has: limits of memory are told in
+// microbatches.
 constexpr auto kParts = static_cast<double>(kMicrobatchUnits);
 
 // Layers of a stage: as the case says of every stage, or an equal part of its rank's.
@@ -29,7 +29,7 @@ ScheduleRequest request_of(const ReferenceCase& c) {
   ScheduleRequest request;
   request.ranks = static_cast<int32_t>(c.degrees.pipeline);
   request.virtual_stages = static_cast<int32_t>(c.virtual_stages);
-  request.micro_batches = static_cast<int32_t>(micro_batches(c));
+  request.microbatches = static_cast<int32_t>(microbatches(c));
   request.slices = static_cast<int32_t>(c.slices);
   return request;
 }
@@ -84,14 +84,14 @@ Schedule schedule_of(const ReferenceCase& c, const ScheduleRequest& request) {
 }
 
 // Where a family has its stages and whether it offloads is the same for any number of
-// micro-batches. Families that arrange many of them by times take any number, and long.
+// microbatches. Families that arrange many of them by times take any number, and long.
 ScheduleRequest of_few(const ReferenceCase& c, ScheduleRequest request) {
   const ScheduleFamily& family = schedule_family(c.schedule);
-  if (family.limited || family.cuts_vocabulary) request.micro_batches = 1;
+  if (family.takes_memory_limit || family.cuts_vocabulary) request.microbatches = 1;
   return request;
 }
 
-// Micro-batches that each rank holds at its peak, slices as parts of them.
+// Microbatches that each rank holds at its peak, slices as parts of them.
 std::vector<double> held(const ScheduleTiming& timing, double slices) {
   std::vector<double> result;
   for (const RankTiming& rank : timing.ranks) {
@@ -103,7 +103,7 @@ std::vector<double> held(const ScheduleTiming& timing, double slices) {
 }  // namespace
 
 RunPipeline run_pipeline(const ReferenceCase& c, const ModelSpec& model, const Stack& stack,
-                         const MicroBatchSeconds& seconds) {
+                         const MicrobatchSeconds& seconds) {
   ScheduleRequest request = request_of(c);
   const Schedule plain = schedule_of(c, of_few(c, request));
   const std::vector<int32_t> ranks = ranks_of(plain);

@@ -1,5 +1,5 @@
 // A published run whose case names a pipeline schedule: the schedule itself, every action
-// simulated, in place of the closed form of its bubble and of the micro-batches in flight.
+// simulated, in place of the closed form of its bubble and of the microbatches in flight.
 //
 // Which stages a rank has follows from the schedule. Where it cuts the vocabulary, embedding and
 // output layer are shared out to all ranks. Of activations the case's share leaves after every
@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "planner/reference/case.h"
-#include "planner/reference/cut.h"
+#include "planner/reference/partition.h"
 #include "planner/reference/stack.h"
 #include "planner/schedule/costs.h"
 
 namespace longspan {
 
-/// Seconds of a micro-batch of one layer, and of the ends of the model.
-struct MicroBatchSeconds {
+/// Seconds of a microbatch of one layer, and of the ends of the model.
+struct MicrobatchSeconds {
   StageTimes layer;                // gradients of inputs with what is recomputed for them
   double recomputed = 0;           // of a layer that is recomputed in full, on top
   double embedding = 0, head = 0;  // forward and backward; the head's of one rank where it is cut
@@ -30,15 +30,15 @@ struct MicroBatchSeconds {
 struct RunPipeline {
   double seconds = 0;        // from the first action to the last of the rank that takes longest
   double busy = 0;           // of which the busiest rank computes
-  std::vector<double> held;  // micro-batches that a rank holds at its peak, slices as parts of them
+  std::vector<double> held;  // microbatches that a rank holds at its peak, slices as parts of them
   std::vector<double> away;  // at most, of these on its host
   std::vector<ModelEnds> ends;  // of a rank
   std::vector<double> layers;   // of a rank
 };
 
-/// REQUIRES: the case names a schedule and its micro-batch is known. Throws bad_input where there
+/// REQUIRES: the case names a schedule and its microbatch is known. Throws bad_input where there
 /// is no such schedule of these numbers.
 RunPipeline run_pipeline(const ReferenceCase& reference, const ModelSpec& model, const Stack& stack,
-                         const MicroBatchSeconds& seconds);
+                         const MicrobatchSeconds& seconds);
 
 }  // namespace longspan

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "planner/cost/cost_model.h"
-#include "planner/reference/cut.h"
+#include "planner/reference/partition.h"
 #include "planner/reference/run_host.h"
 #include "planner/reference/run_memory.h"
 
@@ -39,13 +39,13 @@ class Run {
         hw_(hw),
         cost_(hw, c.precision == "fp32" ? DType::float32 : DType::bfloat16),
         shape_(layer_shape(c)),
-        micro_batches_(micro_batches(c)),
+        microbatches_(microbatches(c)),
         parameters_(rank_parameters(c, model)),
         replicas_(replicas(c)) {
     shape_.precision = product_precision(c.precision, hw, stack);
   }
 
-  MicroBatchSeconds micro_batch() const {
+  MicrobatchSeconds microbatch() const {
     const double slices = number(c_.slices);
     LayerShape cut = shape_;
     cut.sequence /= c_.slices;
@@ -57,7 +57,7 @@ class Run {
     if (cuts_vocabulary(c_))
       of_rank.vocab = (model_.vocab + c_.degrees.pipeline - 1) / c_.degrees.pipeline;
     const EndsWork ends = ends_work(of_rank, stack_, cut);
-    MicroBatchSeconds result;
+    MicrobatchSeconds result;
     result.layer.forward = forward;
     result.layer.weight = std::min(device_seconds(slice.weights) * slices, backward);
     result.layer.input = backward - result.layer.weight;
@@ -67,7 +67,7 @@ class Run {
     result.recomputed = forward;
     result.embedding = seconds(ends.embedding).all() * slices;
     result.head = seconds(ends.head).all() * slices;
-    result.besides = stack_.micro_batch_s.value;
+    result.besides = stack_.microbatch_s.value;
     result.hop = hop(slices);
     result.stop = stack_.message_stop.value * result.hop;
     const double kept = kept_layer_bytes(c_, model_, hw_, stack_);
@@ -84,7 +84,7 @@ class Run {
     const Seconds tiles = seconds({layer.mlp, {}, {}}) * stack_.tiled_mlp_again.value;
     const Seconds embedding = seconds(ends.embedding), head = seconds(ends.head);
 
-    // Of each stage, for one micro-batch.
+    // Of each stage, for one microbatch.
     const int64_t stages = c_.degrees.pipeline;
     std::vector<Seconds> stage(stages);
     for (int64_t i = 0; i < stages; ++i) {
@@ -100,14 +100,14 @@ class Run {
         stage.begin(), stage.end(), [](const auto& a, const auto& b) { return a.all() < b.all(); });
 
     RunTime time;
-    time.compute = slowest.compute * micro_batches_;
-    time.tensor = slowest.tensor * micro_batches_;
-    time.context = slowest.context * micro_batches_;
+    time.compute = slowest.compute * microbatches_;
+    time.tensor = slowest.tensor * microbatches_;
+    time.context = slowest.context * microbatches_;
     if (c_.schedule.empty()) {
       time.bubble = bubble(stage, slowest);
     } else {
       const RunPipeline pipeline =
-          known != nullptr ? *known : run_pipeline(c_, model_, stack_, micro_batch());
+          known != nullptr ? *known : run_pipeline(c_, model_, stack_, microbatch());
       const double idle = 1 - pipeline.busy / pipeline.seconds;
       const double faster = 1 - stack_.idle_speedup.value * idle;
       time.compute = faster * pipeline.busy;
@@ -126,15 +126,15 @@ class Run {
     time.update = moved / (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     time.host = host_seconds(c_, hw_, stack_, host_traffic(c_, model_, stack_), time.compute);
     time.rest = stack_.step_s.value;
-    if (c_.schedule.empty()) time.rest += micro_batches_ * stack_.micro_batch_s.value;
+    if (c_.schedule.empty()) time.rest += microbatches_ * stack_.microbatch_s.value;
     return time;
   }
 
  private:
-  // Several micro-batches keep both directions of the link at work, one alone first this, then
+  // Several microbatches keep both directions of the link at work, one alone first this, then
   // that.
   double copy(Kernel kernel, double bytes) const {
-    const double beside = micro_batches_ > 1 ? hw_.link.duplex_factor.value : 1;
+    const double beside = microbatches_ > 1 ? hw_.link.duplex_factor.value : 1;
     return cost_.seconds({kernel, {bytes, 1, 1}, bytes / (stack_.copy_share.value * beside)});
   }
 
@@ -194,7 +194,7 @@ class Run {
                            [&](double all, const Primitive& p) { return all + exchange(p); });
   }
 
-  // 1F1B, interleaved v times: a micro-batch passes through all stages once before the slowest is
+  // 1F1B, interleaved v times: a microbatch passes through all stages once before the slowest is
   // always busy and once after, a v-th of a stage at a time (arXiv 2104.04473, section 2.2).
   double bubble(const std::vector<Seconds>& stage, const Seconds& slowest) const {
     const double p = number(c_.degrees.pipeline), v = number(c_.virtual_stages);
@@ -202,7 +202,7 @@ class Run {
     double others = -slowest.all();
     for (const Seconds& s : stage) others += s.all();
     const double each = hop(1);
-    return others / v + 2 * (p - 1 + micro_batches_ * (v - 1)) * each + micro_batches_ * 2 * each;
+    return others / v + 2 * (p - 1 + microbatches_ * (v - 1)) * each + microbatches_ * 2 * each;
   }
   // What one of so many slices takes from stage to stage. Each rank of a tensor group sends its
   // part of the activations (section 4.1 there).
@@ -234,19 +234,19 @@ class Run {
   }
 
   // Gradients are summed over the replicas, parameters gathered where their states are cut up.
-  double data(double micro_batch_compute) const {
+  double data(double microbatch_compute) const {
     if (replicas_ <= 1) return 0;
     const double gradients = replica_pass(parameters_ * stack_.gradient_bytes.value);
     const double gathered = replica_pass(parameters_ * 2);
     const double all = c_.zero > 0 ? gradients + gathered : 2 * gradients;
-    return beside(all, micro_batch_compute);
+    return beside(all, microbatch_compute);
   }
 
   // Where gradients are cut up (ZeRO 2), or parameters as well (ZeRO 3), each layer has exchanges
-  // of its own in every micro-batch: parameters are gathered beside the forward of the layer
+  // of its own in every microbatch: parameters are gathered beside the forward of the layer
   // before, in ZeRO 3 once more in backward, and gradients are summed beside the next backward. So
   // a pass hides what its own computation is long enough for, and the ends' exchanges have none
-  // beside them. A pipeline would repeat that for every micro-batch of every stage, and keeps its
+  // beside them. A pipeline would repeat that for every microbatch of every stage, and keeps its
   // parameters instead.
   double data_by_layers(double forward, double backward) const {
     if (replicas_ <= 1) return 0;
@@ -262,7 +262,7 @@ class Run {
         replica_pass(ends * 2) + replica_pass(ends * stack_.gradient_bytes.value);
     const double copies = parameters_ * stack_.shard_copy_bytes.value /
                           (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
-    return (kept ? 1 : micro_batches_) * (layers * of_layer + of_ends + copies);
+    return (kept ? 1 : microbatches_) * (layers * of_layer + of_ends + copies);
   }
   // What an exchange adds to a computation beside it.
   double beside(double exchange, double computation) const {
@@ -282,14 +282,14 @@ class Run {
   const HardwareProfile& hw_;
   CostModel cost_;
   LayerShape shape_;
-  double micro_batches_, parameters_, replicas_;
+  double microbatches_, parameters_, replicas_;
 };
 
 }  // namespace
 
 RunPipeline run_pipeline(const ReferenceCase& reference, const ModelSpec& model,
                          const HardwareProfile& hw, const Stack& stack) {
-  return run_pipeline(reference, model, stack, Run(reference, model, hw, stack).micro_batch());
+  return run_pipeline(reference, model, stack, Run(reference, model, hw, stack).microbatch());
 }
 
 RunTime run_time(const ReferenceCase& reference, const ModelSpec& model, const HardwareProfile& hw,

@@ -26,7 +26,7 @@ RunPipeline run_pipeline(const ReferenceCase& reference, const ModelSpec& model,
                          const HardwareProfile& hw, const Stack& stack);
 
 /// Where the case names a schedule, `compute` has the exchanges of the busiest rank, and `bubble`
-/// the rest of the schedule's time. REQUIRES: the case's micro-batch is known; hw has its GPUs;
+/// the rest of the schedule's time. REQUIRES: the case's microbatch is known; hw has its GPUs;
 /// model is its dense model. `known`: what run_pipeline() says of the case, where the caller has
 /// it.
 RunTime run_time(const ReferenceCase& reference, const ModelSpec& model, const HardwareProfile& hw,

@@ -38,7 +38,7 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"message_share", &Stack::message_share},
     {"message_stop", &Stack::message_stop},
     {"idle_speedup", &Stack::idle_speedup},
-    {"micro_batch_s", &Stack::micro_batch_s},
+    {"micro_batch_s", &Stack::microbatch_s},
     {"step_s", &Stack::step_s},
     {"exchange_passes", &Stack::exchange_passes},
     {"bias_passes", &Stack::bias_passes},

@@ -62,12 +62,12 @@ struct Stack {
   StackTerm message_stop;       // 1: of a message's time, how long the rank that sends it stops
   StackTerm idle_speedup;       // 1: of a pipeline's work, how much shorter it is the more its
                                 // busiest rank idles, of all time: clocks under a limit of power
-  StackTerm micro_batch_s;      // s a micro-batch takes besides: its data, the parts of its loss
+  StackTerm microbatch_s;       // s a microbatch takes besides: its data, the parts of its loss
   StackTerm step_s;             // s a step takes besides: data, logging, the norm of the gradients
   StackTerm exchange_passes;    // tensors moved to lay out what a tensor group gathers or sums
   StackTerm bias_passes;        // tensors read by the sums of biases' gradients, backward
-  StackTerm shard_copy_bytes;  // B moved for a parameter in a micro-batch, to lay out the exchanges
-  StackTerm exchange_toll;     // 1: what computation loses of a hidden exchange of data
+  StackTerm shard_copy_bytes;   // B moved for a parameter in a microbatch, to lay out the exchanges
+  StackTerm exchange_toll;      // 1: what computation loses of a hidden exchange of data
   StackTerm selective_products;  // 1: of the products' work, run again by selective recomputation
   StackTerm selective_low_precision;  // 1: of products below 16 bits instead
   StackTerm selective_passes;         // 1: of the elementwise kernels, likewise
@@ -83,7 +83,7 @@ struct Stack {
                               // the tensor group, and does not hide: 0 to 2
   StackTerm context_copies;   // copies of what heads and tokens are exchanged for, each way
   StackTerm block_cast_bytes;  // B moved besides for an element whose block has its own scale
-  StackTerm weight_casts;      // 1: of micro-batches, those that cast weights anew and not the step
+  StackTerm weight_casts;      // 1: of microbatches, those that cast weights anew and not the step
   StackTerm gradient_touch_bytes;  // B moved for a gradient on every rank before the update
   StackTerm attention_share;  // 1: of the device's measured attention that whole sequences reach
   StackTerm attention_head_cost;  // columns of a head that a pair's softmax takes as long as, where
@@ -100,22 +100,22 @@ struct Stack {
   StackTerm parameter_state_bytes;  // B for a parameter on the device, not sharded by ZeRO 1
   StackTerm optimizer_state_bytes;  // B for a parameter, sharded by it
   StackTerm gradient_bytes;         // B for a gradient that ranks exchange
-  StackTerm gradient_state_bytes;  // B for a gradient that waits for other micro-batches', if it is
-                                   // not in parameter_state_bytes
-  StackTerm gathered_layers;       // layers whose parameters FSDP has gathered at a time; 0: it is
-                                   // not what cuts them up
-  StackTerm stage_tensors;         // of a stage's ends, kept for a micro-batch in flight besides
-                                   // its input
-  StackTerm work_tensors;          // of the hidden size, of all tokens of a tensor group, that a
-                                   // recomputed layer's backward holds besides what it saves
-  StackTerm selective_kept;        // 1: of the products' outputs, by a selection of products
-  StackTerm logit_state_bytes;     // B for a logit while the loss is at work
-  StackTerm cut_logit_state_bytes;   // B besides where the vocabulary is cut up
-  StackTerm context_bytes;           // B of CUDA context, libraries and collectives' buffers
-  StackTerm reserved_share;          // 1: what the allocator takes for a byte of tensors
-  StackTerm placeholder_bytes;       // B for a weight: gradients that stand in for those summed in
-                                     // place, one for each shape of a layer, one of the head's
-  StackTerm flow_bytes;              // B for an element of the gradients that backward hands on
+  StackTerm gradient_state_bytes;   // B for a gradient that waits for other microbatches', if it is
+                                    // not in parameter_state_bytes
+  StackTerm gathered_layers;        // layers whose parameters FSDP has gathered at a time; 0: it is
+                                    // not what cuts them up
+  StackTerm stage_tensors;          // of a stage's ends, kept for a microbatch in flight besides
+                                    // its input
+  StackTerm work_tensors;           // of the hidden size, of all tokens of a tensor group, that a
+                                    // recomputed layer's backward holds besides what it saves
+  StackTerm selective_kept;         // 1: of the products' outputs, by a selection of products
+  StackTerm logit_state_bytes;      // B for a logit while the loss is at work
+  StackTerm cut_logit_state_bytes;  // B besides where the vocabulary is cut up
+  StackTerm context_bytes;          // B of CUDA context, libraries and collectives' buffers
+  StackTerm reserved_share;         // 1: what the allocator takes for a byte of tensors
+  StackTerm placeholder_bytes;      // B for a weight: gradients that stand in for those summed in
+                                    // place, one for each shape of a layer, one of the head's
+  StackTerm flow_bytes;             // B for an element of the gradients that backward hands on
   StackTerm exchanged_output_bytes;  // B for an element of attention's output kept once more where
                                      // heads are exchanged for tokens
   StackTerm workspace_bytes;         // B of libraries' workspaces among the tensors

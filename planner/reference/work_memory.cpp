@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "planner/reference/cut.h"
+#include "planner/reference/partition.h"
 
 namespace longspan {
 namespace {

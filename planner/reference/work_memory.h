@@ -10,7 +10,7 @@ namespace longspan {
 
 /// Bytes beside the layer's input while the backward of a layer runs, `saved` of which its forward
 /// has left for it. The larger of two moments: the MLP's backward, when all that is saved is there,
-/// and attention's, when the MLP's part is gone. REQUIRES: the case's micro-batch is known.
+/// and attention's, when the MLP's part is gone. REQUIRES: the case's microbatch is known.
 double layer_work_bytes(const ReferenceCase& reference, const ModelSpec& model, const Stack& stack,
                         double saved);
 

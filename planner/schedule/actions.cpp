@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, kActionKindCount> kWords = {
 
 bool is_compute(ActionKind kind) { return kind <= ActionKind::vocabulary_backward; }
 
-bool has_micro_batch(ActionKind kind) { return kind < ActionKind::unshard; }
+bool has_microbatch(ActionKind kind) { return kind < ActionKind::unshard; }
 
 std::string_view word_of(ActionKind kind) { return kWords[static_cast<size_t>(kind)]; }
 
@@ -30,11 +30,11 @@ std::optional<ActionKind> kind_of(std::string_view word) {
   return static_cast<ActionKind>(found - kWords.begin());
 }
 
-std::vector<Action> single_stage_schedule(int64_t micro_batches) {
-  assert(micro_batches >= 1);
+std::vector<Action> single_stage_schedule(int64_t microbatches) {
+  assert(microbatches >= 1);
   std::vector<Action> actions;
-  actions.reserve(2 * micro_batches + 1);
-  for (int32_t m = 0; m < micro_batches; ++m) {
+  actions.reserve(2 * microbatches + 1);
+  for (int32_t m = 0; m < microbatches; ++m) {
     actions.push_back({ActionKind::forward, 0, m, 0});
     actions.push_back({ActionKind::backward, 0, m, 0});
   }
@@ -44,10 +44,10 @@ std::vector<Action> single_stage_schedule(int64_t micro_batches) {
 
 std::string to_string(const Action& action, int32_t slices) {
   if (action.kind == ActionKind::optimizer) return std::string(word_of(action.kind));
-  if (!has_micro_batch(action.kind)) return fmt::format("{}{}", action.stage, word_of(action.kind));
+  if (!has_microbatch(action.kind)) return fmt::format("{}{}", action.stage, word_of(action.kind));
   std::string text = fmt::format("{}", action.stage);
   if (slices > 1) text += fmt::format(".{}", action.slice);
-  text += fmt::format("{}{}", word_of(action.kind), action.micro_batch);
+  text += fmt::format("{}{}", word_of(action.kind), action.microbatch);
   if (action.ways > 1) text += fmt::format("/{}", action.ways);
   return text;
 }

@@ -43,7 +43,7 @@ inline constexpr int kActionKindCount = static_cast<int>(ActionKind::optimizer) 
 struct Action {
   ActionKind kind = ActionKind::forward;
   int32_t stage = 0;  ///< of the whole model, counted from 0; the rank's own share for S and T
-  int32_t micro_batch = 0;
+  int32_t microbatch = 0;
   int32_t slice = 0;
   bool with_next = false;  ///< runs beside the action that follows it, as one
   int32_t ways = 1;        ///< ranks that have it in their lists, each for an equal part of it
@@ -54,7 +54,7 @@ struct Action {
 bool is_compute(ActionKind kind);
 
 /// Whether actions of this kind belong to a microbatch; UNSHARD and what follows it do not.
-bool has_micro_batch(ActionKind kind);
+bool has_microbatch(ActionKind kind);
 
 /// "F", "SEND_F", ...: the word of the grammar.
 std::string_view word_of(ActionKind kind);
@@ -62,8 +62,8 @@ std::string_view word_of(ActionKind kind);
 /// The kind whose word this is.
 std::optional<ActionKind> kind_of(std::string_view word);
 
-/// One stage on one rank: F0 B0 F1 B1 ... then the optimizer. REQUIRES: micro_batches >= 1.
-std::vector<Action> single_stage_schedule(int64_t micro_batches);
+/// One stage on one rank: F0 B0 F1 B1 ... then the optimizer. REQUIRES: microbatches >= 1.
+std::vector<Action> single_stage_schedule(int64_t microbatches);
 
 /// "2F3": stage, kind, microbatch; "2.1F3" with slice 1 of it where schedules have `slices` > 1
 /// (behind the microbatch PyTorch would pass over it); "2F3/4" for one of four parts.

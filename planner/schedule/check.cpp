@@ -23,18 +23,18 @@ class Units {
  public:
   explicit Units(const Schedule& schedule)
       : s_(schedule),
-        units_(int64_t{s_.all_stages()} * s_.micro_batches * s_.slices),
+        units_(int64_t{s_.all_stages()} * s_.microbatches * s_.slices),
         ranks_(s_.all_stages(), -1) {}
 
   // The first fault while all actions are counted.
   void count() {
     for (size_t rank = 0; rank < s_.ranks.size(); ++rank) {
       for (const Action& a : s_.ranks[rank]) {
-        if (!has_micro_batch(a.kind) || of_vocabulary(a.kind)) continue;
+        if (!has_microbatch(a.kind) || of_vocabulary(a.kind)) continue;
         if (!s_.contains(a)) {
           throw bad_input(
               "{} on rank {} is outside the schedule's {} stages, {} microbatches and {} slices",
-              to_string(a, s_.slices), rank, s_.all_stages(), s_.micro_batches, s_.slices);
+              to_string(a, s_.slices), rank, s_.all_stages(), s_.microbatches, s_.slices);
         }
         int32_t& home = ranks_[a.stage];
         if (home < 0) home = static_cast<int32_t>(rank);
@@ -42,14 +42,14 @@ class Units {
           throw bad_input("{} is on rank {}, but stage {} is on rank {}", to_string(a, s_.slices),
                           rank, a.stage, home);
         }
-        unit(a.stage, a.micro_batch, a.slice).kinds |= 1U << static_cast<int>(a.kind);
+        unit(a.stage, a.microbatch, a.slice).kinds |= 1U << static_cast<int>(a.kind);
       }
     }
   }
 
   // S and T: both on every rank of every microbatch and slice, or nowhere.
   void check_vocabulary() const {
-    const int64_t wanted = int64_t{s_.micro_batches} * s_.slices;
+    const int64_t wanted = int64_t{s_.microbatches} * s_.slices;
     bool any = false;
     for (const bool count : {true, false}) {
       for (size_t rank = 0; rank < s_.ranks.size(); ++rank) {
@@ -68,7 +68,7 @@ class Units {
 
   void check() {
     for (int32_t stage = 0; stage < s_.all_stages(); ++stage) {
-      for (int32_t m = 0; m < s_.micro_batches; ++m) {
+      for (int32_t m = 0; m < s_.microbatches; ++m) {
         for (int32_t slice = 0; slice < s_.slices; ++slice) check_unit(stage, m, slice);
       }
     }
@@ -80,7 +80,7 @@ class Units {
   }
 
   Unit& unit(int32_t stage, int32_t m, int32_t slice) {
-    return units_[(int64_t{stage} * s_.micro_batches + m) * s_.slices + slice];
+    return units_[(int64_t{stage} * s_.microbatches + m) * s_.slices + slice];
   }
 
   void check_unit(int32_t stage, int32_t m, int32_t slice) {
@@ -112,7 +112,7 @@ class Units {
 
   void check_exchange(const Unit& own, const Action& send, const Action& recv) {
     const bool sent = own.has(send.kind);
-    const bool received = unit(recv.stage, recv.micro_batch, recv.slice).has(recv.kind);
+    const bool received = unit(recv.stage, recv.microbatch, recv.slice).has(recv.kind);
     if (sent == received) return;
     throw bad_input("{} is there without {}", to_string(sent ? send : recv, s_.slices),
                     to_string(sent ? recv : send, s_.slices));
@@ -127,9 +127,9 @@ class Units {
 void check_numbers(const Schedule& s) {
   int64_t actions = 0;
   for (const std::vector<Action>& list : s.ranks) actions += static_cast<int64_t>(list.size());
-  if (int64_t{s.all_stages()} * s.micro_batches * s.slices <= actions) return;
+  if (int64_t{s.all_stages()} * s.microbatches * s.slices <= actions) return;
   throw bad_input("{} actions are too few for {} stages, {} microbatches and {} slices", actions,
-                  s.all_stages(), s.micro_batches, s.slices);
+                  s.all_stages(), s.microbatches, s.slices);
 }
 
 }  // namespace

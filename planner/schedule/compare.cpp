@@ -81,9 +81,9 @@ double TimedSchedule::most_microbatches_held() const {
   return static_cast<double>(timing.peak_memory()) / static_cast<double>(parts_of(request));
 }
 
-int64_t limit_in_parts(double micro_batches, double parts) {
-  if (micro_batches <= 0) return 0;
-  return std::llround(std::clamp(micro_batches * parts, 1.0, 1e18));
+int64_t limit_in_parts(double microbatches, double parts) {
+  if (microbatches <= 0) return 0;
+  return std::llround(std::clamp(microbatches * parts, 1.0, 1e18));
 }
 
 ScheduleRequest request_of(const ScheduleFamily& family, const PipelineTask& task,
@@ -96,7 +96,7 @@ ScheduleRequest request_of(const ScheduleFamily& family, const PipelineTask& tas
   }
   ScheduleRequest r;
   r.ranks = task.ranks;
-  r.micro_batches = task.micro_batches;
+  r.microbatches = task.microbatches;
   r.virtual_stages =
       choice.virtual_stages > 0 ? choice.virtual_stages : family.least_virtual_stages;
   r.slices = choice.slices > 0 ? choice.slices : family.sliced ? task.ranks : 1;
@@ -131,7 +131,7 @@ size_t actions_of(const Schedule& schedule) {
 // A forward and a backward of every slice on every stage.
 size_t least_actions_of(const ScheduleRequest& r) {
   return size_t{2} * static_cast<size_t>(r.ranks) * static_cast<size_t>(r.virtual_stages) *
-         static_cast<size_t>(r.micro_batches) * static_cast<size_t>(r.slices);
+         static_cast<size_t>(r.microbatches) * static_cast<size_t>(r.slices);
 }
 
 void check_few(size_t actions) {

@@ -20,7 +20,7 @@ enum class SliceSplit {
 /// What every schedule is to do: times and memory of one microbatch on all stages of a rank.
 struct PipelineTask {
   int32_t ranks = 1;
-  int32_t micro_batches = 1;
+  int32_t microbatches = 1;
   StageTimes times = {};
   /// What of a microbatch's activations W needs, 0 to 1.
   double kept_for_weights = 1;
@@ -34,7 +34,7 @@ struct PipelineTask {
 
 /// A limit of so many microbatches, as schedules count memory: in `parts` of one. Of more than none
 /// it is never 0, which would be no limit.
-int64_t limit_in_parts(double micro_batches, double parts);
+int64_t limit_in_parts(double microbatches, double parts);
 
 /// A point in a family: what its generator takes beside the task. 0 is the family's own choice.
 struct ScheduleChoice {

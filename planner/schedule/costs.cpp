@@ -15,7 +15,7 @@ const T& by_stage(const std::vector<T>& table, const Schedule& schedule, int32_t
 
 size_t place_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
   const auto slices = static_cast<size_t>(schedule.slices);
-  return action.slice + (costs.shares.size() == slices ? 0 : slices * action.micro_batch);
+  return action.slice + (costs.shares.size() == slices ? 0 : slices * action.microbatch);
 }
 
 SliceShare share_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
@@ -105,10 +105,10 @@ ScheduleCosts attention_apart_costs(int32_t ranks, int32_t layers, const StageTi
 
 double part_offloaded(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
   if (!schedule.adaptive_offload) return 1;
-  Action next{ActionKind::forward, action.stage, action.micro_batch, action.slice + 1};
+  Action next{ActionKind::forward, action.stage, action.microbatch, action.slice + 1};
   if (next.slice == schedule.slices) {
     next.slice = 0;
-    next.micro_batch = std::min(action.micro_batch + 1, schedule.micro_batches - 1);
+    next.microbatch = std::min(action.microbatch + 1, schedule.microbatches - 1);
   }
   const double whole =
       costs.times_of(schedule, action.stage).offload * share_of(schedule, costs, action).weight;
@@ -179,7 +179,7 @@ void check_costs(const Schedule& schedule, const ScheduleCosts& costs) {
   check_count(costs.memory.size(), schedule.stages, 1, "stages' memory");
   if (!costs.shares.empty()) {
     check_count(costs.shares.size(), schedule.slices,
-                int64_t{schedule.micro_batches} * schedule.slices, "slices");
+                int64_t{schedule.microbatches} * schedule.slices, "slices");
   }
   check_number(costs.communication, "communication time");
   if (!costs.messages.empty()) {

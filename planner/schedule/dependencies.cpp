@@ -22,15 +22,15 @@ class Index {
       : s_(s), places_(std::max<int64_t>(s.all_stages(), static_cast<int64_t>(s.ranks.size()))) {}
 
   void add(const Action& action, int32_t number, size_t rank) {
-    if (action.stage < 0 || action.stage >= places_ || action.micro_batch < 0 ||
-        action.micro_batch >= s_.micro_batches || action.slice < 0 || action.slice >= s_.slices) {
+    if (action.stage < 0 || action.stage >= places_ || action.microbatch < 0 ||
+        action.microbatch >= s_.microbatches || action.slice < 0 || action.slice >= s_.slices) {
       throw bad_input(
           "{} on rank {} is outside the schedule's {} stages, {} microbatches and {} slices",
-          to_string(action, s_.slices), rank, s_.all_stages(), s_.micro_batches, s_.slices);
+          to_string(action, s_.slices), rank, s_.all_stages(), s_.microbatches, s_.slices);
     }
     std::vector<int32_t>& table = tables_[static_cast<size_t>(product_of(action.kind))];
-    if (table.empty()) table.assign(places_ * s_.micro_batches * s_.slices, -1);
-    int32_t& slot = table[place(action.stage, action.micro_batch, action.slice)];
+    if (table.empty()) table.assign(places_ * s_.microbatches * s_.slices, -1);
+    int32_t& slot = table[place(action.stage, action.microbatch, action.slice)];
     if (slot >= 0 && action.ways == 1) {
       throw bad_input("{} on rank {} is there already; expected each once",
                       to_string(action, s_.slices), rank);
@@ -53,12 +53,12 @@ class Index {
   /// -1 where there is none.
   int32_t find(Kind kind, int32_t stage, const Action& of, int32_t slice) const {
     const std::vector<int32_t>& table = tables_[static_cast<size_t>(kind)];
-    return table.empty() ? -1 : table[place(stage, of.micro_batch, slice)];
+    return table.empty() ? -1 : table[place(stage, of.microbatch, slice)];
   }
 
  private:
-  int64_t place(int64_t stage, int64_t micro_batch, int64_t slice) const {
-    return (stage * s_.micro_batches + micro_batch) * s_.slices + slice;
+  int64_t place(int64_t stage, int64_t microbatch, int64_t slice) const {
+    return (stage * s_.microbatches + microbatch) * s_.slices + slice;
   }
 
   const Schedule& s_;
@@ -80,7 +80,7 @@ class Linker {
       linked_.first_of_rank.push_back(static_cast<int32_t>(linked_.actions.size()));
       for (const Action& action : s_.ranks[rank]) {
         const auto number = static_cast<int32_t>(linked_.actions.size());
-        if (has_micro_batch(action.kind)) index_.add(action, number, rank);
+        if (has_microbatch(action.kind)) index_.add(action, number, rank);
         linked_.actions.push_back(action);
       }
       if (!s_.ranks[rank].empty() && s_.ranks[rank].back().with_next) {
@@ -191,7 +191,7 @@ class Linker {
     }
     if (parts != ways) {
       throw bad_input("{} is in {} lists; expected it in {}",
-                      to_string({kind, stage, a.micro_batch, slice}, s_.slices), parts, ways);
+                      to_string({kind, stage, a.microbatch, slice}, s_.slices), parts, ways);
     }
   }
 
@@ -203,7 +203,7 @@ class Linker {
     if (found < 0) {
       throw bad_input("{} on rank {} needs {} of the same rank, which is on another",
                       to_string(a, s_.slices), linked_.rank_of(number_),
-                      to_string({kind, a.stage, a.micro_batch, a.slice}, s_.slices));
+                      to_string({kind, a.stage, a.microbatch, a.slice}, s_.slices));
     }
     linked_.waits.push_back({found, false});
   }
@@ -220,7 +220,7 @@ class Linker {
   }
 
   [[noreturn]] void missing(const Action& a, Kind kind, int32_t stage, int32_t slice) const {
-    const Action needed{kind, stage, a.micro_batch, slice};
+    const Action needed{kind, stage, a.microbatch, slice};
     throw bad_input("{} on rank {} needs {}, which is in no list", to_string(a, s_.slices),
                     linked_.rank_of(number_), to_string(needed, s_.slices));
   }

@@ -85,7 +85,7 @@ Resimulated resimulate(const MeasuredPipeline& pipeline, const MeasuredStep& ste
   Resimulated made;
   ScheduleRequest& request = made.request;
   request.ranks = pipeline.ranks;
-  request.micro_batches = pipeline.micro_batches;
+  request.microbatches = pipeline.microbatches;
   request.virtual_stages = std::max(pipeline.virtual_stages, family.least_virtual_stages);
   if (family.most_virtual_stages > 0) {
     request.virtual_stages = std::min(request.virtual_stages, family.most_virtual_stages);

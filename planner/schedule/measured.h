@@ -27,7 +27,7 @@ struct MeasuredStep {
 struct MeasuredPipeline {
   int32_t ranks = 1;
   int32_t virtual_stages = 1;
-  int32_t micro_batches = 1;
+  int32_t microbatches = 1;
   std::vector<MeasuredStep> steps;  ///< by iteration
 
   /// The step of `iteration`, or the one whose cost is the middle of all (of an even number the

@@ -16,7 +16,7 @@ struct Step {
 };
 
 int64_t unit_of(const Schedule& s, const Action& a) {
-  return (int64_t{a.stage} * s.micro_batches + a.micro_batch) * s.slices + a.slice;
+  return (int64_t{a.stage} * s.microbatches + a.microbatch) * s.slices + a.slice;
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ std::pair<int64_t, int32_t> peak_memory(const Schedule& schedule, const LinkedAc
   };
   for (int32_t i = begin; i < end; ++i) {
     const Action& a = linked.actions[i];
-    if (!has_micro_batch(a.kind)) continue;
+    if (!has_microbatch(a.kind)) continue;
     const StageMemory& m = costs.memory_of(schedule, a.stage);
     const auto part = [&](int64_t whole) { return slice_of(schedule, costs, a, whole); };
     const auto away = [&] {

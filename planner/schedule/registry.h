@@ -21,15 +21,15 @@ struct ScheduleFamily {
   bool grouped = false;             ///< takes ScheduleRequest::group
   /// Attention is a stage of its own; costs are attention_apart_costs().
   bool attention_apart = false;
-  bool limited = false;          ///< arranges itself under ScheduleRequest::memory_limit
-  bool cuts_vocabulary = false;  ///< all ranks have a share of embedding and output layer
-  /// Not for plans: it offloads or recomputes by itself, waits for messages in groups, copies the
-  /// model, or has parts of a layer on several ranks.
-  bool alone = false;
+  bool takes_memory_limit = false;  ///< arranges itself under ScheduleRequest::memory_limit
+  bool cuts_vocabulary = false;     ///< all ranks have a share of embedding and output layer
+  /// Whether plans may name it: not where it offloads or recomputes by itself, waits for messages
+  /// in groups, copies the model, or has parts of a layer on several ranks.
+  bool plannable = true;
   /// Ranks that are at slices of one sequence share their attention out among them
   /// (planner/pipeline/attention_exchange.h).
   bool exchanges_attention = false;
-  bool outdone = false;  ///< another is as fast in less memory: for those who ask for it
+  bool dominated = false;  ///< another is as fast in less memory: for those who ask for it
   /// Throws bad_input where there is no such schedule, with the numbers for which there is.
   Schedule (*generate)(const ScheduleRequest& request) = nullptr;
 };

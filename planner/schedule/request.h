@@ -10,7 +10,7 @@ namespace longspan {
 struct ScheduleRequest {
   int32_t ranks = 1;
   int32_t virtual_stages = 1;  ///< stages of each rank
-  int32_t micro_batches = 1;   ///< of a step, of all pipes together
+  int32_t microbatches = 1;    ///< of a step, of all pipes together
   int32_t slices = 1;
   /// Microbatches that go through a stage together, where a family has such groups; 0: its own
   /// choice. ChunkFlow's K, slices that are kept, is of these.

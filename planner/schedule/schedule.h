@@ -18,8 +18,8 @@ struct Schedule {
   /// Copies of the model whose microbatches are their own: the stages of copy k are numbered from
   /// k * stages. One, except where a schedule feeds microbatches from both ends.
   int32_t pipes = 1;
-  int32_t micro_batches = 1;  ///< of each pipe
-  int32_t slices = 1;         ///< of a microbatch's sequence
+  int32_t microbatches = 1;  ///< of each pipe
+  int32_t slices = 1;        ///< of a microbatch's sequence
   /// Where the vocabulary is cut: the last stage's backward waits for every T, not only every S.
   bool input_gradient_in_t = false;
   /// Of a slice only so much is offloaded as the forward of the next one hides.
@@ -31,8 +31,8 @@ struct Schedule {
 
   /// Whether there are a stage, a microbatch and a slice of the action's numbers.
   bool contains(const Action& a) const {
-    return a.stage >= 0 && a.stage < all_stages() && a.micro_batch >= 0 &&
-           a.micro_batch < micro_batches && a.slice >= 0 && a.slice < slices;
+    return a.stage >= 0 && a.stage < all_stages() && a.microbatch >= 0 &&
+           a.microbatch < microbatches && a.slice >= 0 && a.slice < slices;
   }
   int32_t all_stages() const { return stages * pipes; }
   bool is_first(int32_t stage) const { return stage % stages == 0; }

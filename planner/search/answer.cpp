@@ -8,7 +8,7 @@ Plan plan_of(const Evaluator& evaluator, const Candidate& c, const Score& exact)
   plan.model = request.model;
   plan.hardware = evaluator.hardware();
   plan.sequence = c.sequence;
-  plan.micro_batches = c.micro_batches;
+  plan.microbatches = c.microbatches;
   plan.dtype = request.dtype;
   plan.strategy = c.strategy;
   plan.created_by = "longspan " LONGSPAN_VERSION;

@@ -9,8 +9,8 @@
 
 #include "planner/evaluate/evaluate.h"
 #include "planner/search/frame_queue.h"
-#include "planner/search/mend.h"
 #include "planner/search/refine.h"
+#include "planner/search/repair.h"
 
 namespace longspan {
 namespace {
@@ -36,7 +36,7 @@ constexpr double kNear = 1.3;
 // Links that fall behind from chunk to chunk are not seen in the few of a sample.
 constexpr double kSampled = 1.5;
 constexpr int64_t kSmallOps = 100'000;  // of a program that is laid out on the way
-constexpr int kMends = 6;               // of candidates that do not fit when they are laid out
+constexpr int kRepairs = 6;             // of candidates that do not fit when they are laid out
 constexpr double kStartEstimates = 60;  // that each start can spend
 constexpr int kStartLooks = 5;          // layouts, until one fits
 constexpr size_t kFinalists = 2;
@@ -89,7 +89,7 @@ class BestFirst {
     enqueue();
     if (explore()) return finish();
     if (wanted_.goal != Goal::fastest) verify_each_kind();
-    if (seen_.empty()) mend_nearest();
+    if (seen_.empty()) repair_nearest();
     int looks = effort_.exact;
     verify(looks);
     // A leader that was not as fast as it seemed ruled out too much.
@@ -127,7 +127,7 @@ class BestFirst {
     }
     if (wanted_.goal == Goal::fastest) {
       if (!wanted_.first && !seen_.empty()) visit_unseen(share_of_effort());
-      mend_leaders();
+      repair_leaders();
     }
     return false;
   }
@@ -142,7 +142,7 @@ class BestFirst {
       ++from.frame;
     }
     if (wanted_.first) {
-      mend(c, from, effort_.work / 2);
+      repair(c, from, effort_.work / 2);
       return;
     }
     const Score score = exact(c, estimate(c));
@@ -170,7 +170,7 @@ class BestFirst {
     return beyond(estimated_, effort_.evaluations) ||
            beyond(evaluator_.work() - first_work_, effort_.work);
   }
-  int64_t work_of_mend() const { return effort_.work / kMends; }
+  int64_t work_of_repair() const { return effort_.work / kRepairs; }
   double weighed(const Score& score) const { return ranking_.weighed(score); }
   bool allowed(const Score& score) const { return ranking_.admits(score); }
   double most_seconds(size_t frame) const { return wanted_.most_seconds(frames_[frame]); }
@@ -228,10 +228,10 @@ class BestFirst {
   // Whether a schedule holds no more without the limit than with it: then it is the same as
   // without.
   bool limits_nothing(const Candidate& c) {
-    Parallel free = c.strategy.parallel;
+    ParallelLayout free = c.strategy.parallel;
     if (free.pipeline.in_flight == 0 || options_.parallel.in_flight) return false;
     const auto limit = static_cast<double>(std::exchange(free.pipeline.in_flight, 0));
-    const auto held = evaluator_.in_flight(free, c.micro_batches);
+    const auto held = evaluator_.in_flight(free, c.microbatches);
     return held && held->microbatches <= limit;
   }
 
@@ -470,7 +470,7 @@ class BestFirst {
     }
   }
 
-  // What is seen, by the fast path and by how much slower the exact way found its kind.
+  // What is seen, by sampled simulation and by how much slower the full simulation found its kind.
   double likely(const Seen& s) const {
     const double measure = weighed(s.scored.score);
     if (s.scored.exact) return measure;
@@ -481,8 +481,8 @@ class BestFirst {
   int64_t kept_ops() const {
     return wanted_.first || effort_.refinements == 0 ? 0 : effort_.exact_ops / 4;
   }
-  // Lays out the best by the fast path until the best of all is exact. What turns out not to fit is
-  // rounded again with less room; where nothing is left, the frames that wait are looked at.
+  // Lays out the best by sampled simulation until the best of all is exact. What turns out not to
+  // fit is rounded again with less room; where nothing is left, the frames that wait are looked at.
   void verify(int& looks) {
     while (true) {
       Seen* best = nullptr;
@@ -530,25 +530,26 @@ class BestFirst {
       if (allowed(score)) continue;
       miss(candidate, score);
       if (score.overflow == 0) continue;
-      if (wanted_.goal == Goal::fastest && mends_-- > 0) mend(candidate, from, work_of_mend());
+      if (wanted_.goal == Goal::fastest && repairs_-- > 0)
+        repair(candidate, from, work_of_repair());
       look_again(from, score.bytes);
     }
   }
   // Those that would lead if they could be packed.
-  void mend_leaders() {
+  void repair_leaders() {
     std::stable_sort(too_large_.begin(), too_large_.end(), [&](const Seen& a, const Seen& b) {
       return weighed(a.scored.score) < weighed(b.scored.score);
     });
     std::set<size_t> frames;
     for (const auto& [scored, from, dropped] : too_large_) {
-      if (weighed(scored.score) >= incumbent_ || mends_ == 0) return;
+      if (weighed(scored.score) >= incumbent_ || repairs_ == 0) return;
       if (!frames.insert(from.frame).second) continue;
-      --mends_;
-      mend(scored.candidate, from, work_of_mend());
+      --repairs_;
+      repair(scored.candidate, from, work_of_repair());
     }
   }
   // Where nothing fits: what is short by least, of each kind, is turned knob by knob until it does.
-  void mend_nearest() {
+  void repair_nearest() {
     std::stable_sort(misses_.begin(), misses_.end(), [](const Seen& a, const Seen& b) {
       return a.scored.score.overflow < b.scored.score.overflow;
     });
@@ -556,15 +557,15 @@ class BestFirst {
     std::set<Kind> kinds;
     for (const auto& [scored, from, dropped] : misses_) {
       if (evaluator_.work() > last_work) return;
-      if (kinds.size() == effort_.mended || (wanted_.first && !seen_.empty())) return;
+      if (kinds.size() == effort_.repaired || (wanted_.first && !seen_.empty())) return;
       if (kinds.insert(kind_of(scored.candidate)).second) {
-        mend(scored.candidate, from, last_work - evaluator_.work());
+        repair(scored.candidate, from, last_work - evaluator_.work());
       }
     }
   }
-  void mend(const Candidate& c, const Waiting& from, int64_t work) {
-    const Mended found = mended(evaluator_, ranking_, margin_, options_, c, incumbent_,
-                                {.work = work, .exact_ops = ops_});
+  void repair(const Candidate& c, const Waiting& from, int64_t work) {
+    const Repaired found = repaired(evaluator_, ranking_, margin_, options_, c, incumbent_,
+                                    {.work = work, .exact_ops = ops_});
     ops_ -= found.exact_ops;
     for (const Scored& s : found.missed) miss(s.candidate, s.score);
     if (!found.fits) return;
@@ -754,17 +755,17 @@ class BestFirst {
   Ranking ranking_;
   const Effort& effort_;
   const Progress& progress_;
-  // That may yet be laid out: on the way, and to mend, verify and refine.
+  // That may yet be laid out: on the way, and to repair, verify and refine.
   int64_t early_ops_, ops_;
   int64_t first_work_;  // of the evaluator
   int64_t estimated_ = 0;
-  int mends_ = kMends;
+  int repairs_ = kRepairs;
   std::vector<FrameState> states_;
   FrameQueue queue_;
   MemoryMargin& margin_;
-  std::map<Kind, double> slower_;  // the exact way, than the fast path: the least that was seen
+  std::map<Kind, double> slower_;  // of full over sampled simulation: the least seen
   std::vector<Seen> seen_, too_large_, misses_;
-  double incumbent_ = kInfinity;  // the best that fits by the fast path, weighed
+  double incumbent_ = kInfinity;  // the best that fits by sampled simulation, weighed
   std::set<Kind> started_;        // kinds of what was refined
   Found found_;
 };

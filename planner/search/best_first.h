@@ -2,8 +2,8 @@
 //
 // Frames wait in the order of what is expected of them. The most hopeful is relaxed
 // (frame_choice.h), which gives a lower bound for all of its candidates; when it comes up again,
-// the candidates near its best mixture are evaluated by the fast path, with less room as long as
-// they do not fit. The best of those are laid out and simulated exactly. The search ends when no
+// the candidates near its best mixture are evaluated by sampled simulation, with less room as long
+// as they do not fit. The best of those are laid out and simulated exactly. The search ends when no
 // bound that is left beats the best by more than the gap asked for, or when its effort is spent;
 // either way the least bound of all frames says how far from the best the answer can be.
 //
@@ -24,21 +24,21 @@ namespace longspan {
 
 /// How much a search may do; tests/bench/search_bench shows what each buys on the corpus.
 struct Effort {
-  int64_t evaluations = 400;             ///< by the fast path, before refinement
-  int64_t work = 60'000'000;             ///< of those (FastPath::work)
-  int64_t refinements = 3000;            ///< by the fast path, around the best of each start
+  int64_t evaluations = 400;             ///< by sampled simulation, before refinement
+  int64_t work = 60'000'000;             ///< of those (SampledSimulation::work)
+  int64_t refinements = 3000;            ///< by sampled simulation, around the best of each start
   int64_t refinement_work = 70'000'000;  ///< of those
   int starts = 8;                  ///< candidates of different layouts and kinds that are refined
   int exact = 24;                  ///< candidates laid out that do not fit, or are not the best
   int attempts = 4;                ///< roundings of one frame, each with less room
   int64_t exact_ops = 24'000'000;  ///< of all programs laid out
-  size_t mended = 4;               ///< candidates that are turned knob by knob where nothing fits
+  size_t repaired = 4;             ///< candidates that are turned knob by knob where nothing fits
 };
 
 struct Found {
   std::optional<Scored> best;     ///< exact; its time where the goal, or a limit, asks for it
   std::optional<Scored> nearest;  ///< what misses by least, where nothing fits
-  std::vector<Scored> fitting;    ///< all that was found to fit, by the fast path or exactly
+  std::vector<Scored> fitting;    ///< all that was found to fit, by sampled simulation or exactly
   double bound = 0;  ///< no candidate is better, in the goal's measure; infinite: none can fit
 };
 

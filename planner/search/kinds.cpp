@@ -3,12 +3,12 @@
 namespace longspan {
 
 MeshKey mesh_of(const Candidate& c) {
-  const Parallel& p = c.strategy.parallel;
+  const ParallelLayout& p = c.strategy.parallel;
   return {p.data, p.tensor, p.ring, p.ulysses, p.pipeline.stages};
 }
 
 LayoutKey layout_of(const Candidate& c) {
-  const Parallel& p = c.strategy.parallel;
+  const ParallelLayout& p = c.strategy.parallel;
   return {p.data,
           p.tensor,
           p.ring,

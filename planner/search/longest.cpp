@@ -10,7 +10,7 @@
 #include "base/units.h"
 #include "planner/evaluate/bytes_ratio.h"
 #include "planner/program/ops_estimate.h"
-#include "planner/search/lean_layouts.h"
+#include "planner/search/min_memory_layouts.h"
 #include "planner/strategy/validity.h"
 
 namespace longspan {
@@ -63,7 +63,7 @@ constexpr Effort kTimedEffort = {.evaluations = 60,
                                  .refinements = 0,
                                  .exact = 8,
                                  .attempts = 4,
-                                 .mended = 2};
+                                 .repaired = 2};
 constexpr int kNvme = static_cast<int>(Tier::nvme);
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -104,7 +104,7 @@ class Longest {
     // as many ranks as with one, so that what was left out comes second.
     std::vector<FrameShape> all;
     for (const bool left_out : {false, true}) {
-      const std::vector<FrameShape> shapes = lean_shapes(left_out);
+      const std::vector<FrameShape> shapes = min_memory_shapes(left_out);
       all.insert(all.end(), shapes.begin(), shapes.end());
       if (shapes.empty()) continue;
       bound_all(shapes, progress);
@@ -127,13 +127,13 @@ class Longest {
   const Candidate& best() const { return found_.fits.candidate; }
 
   int64_t step_of(const FrameShape& shape) const {
-    return round_up(wanted_.granule, unit_of(shape));
+    return round_up(wanted_.granularity, unit_of(shape));
   }
 
   // Whether a program is worth its time: positions of a ring and stages of a pipeline differ, and
   // all are looked at.
   bool is_moderate(const Candidate& c) const {
-    const Parallel& p = c.strategy.parallel;
+    const ParallelLayout& p = c.strategy.parallel;
     const int64_t most = p.ring > 1         ? kMostRingOps
                          : p.has_pipeline() ? kMostListedOps
                                             : kMostPricedOps;
@@ -224,28 +224,29 @@ class Longest {
 
   // Shapes of the layouts that share a sequence among most ranks, each with the schedule that holds
   // least.
-  std::vector<FrameShape> lean_shapes(bool left_out) {
+  std::vector<FrameShape> min_memory_shapes(bool left_out) {
     std::vector<RankLayout> layouts = layouts_of(model_, hw_, options_);
     int64_t fewest[3] = {INT64_MAX, INT64_MAX, INT64_MAX};
-    const auto kind = [](const Parallel& p) { return p.tensor > 1 ? 2 : p.ring > 1 ? 1 : 0; };
+    const auto kind = [](const ParallelLayout& p) { return p.tensor > 1 ? 2 : p.ring > 1 ? 1 : 0; };
     for (const RankLayout& layout : layouts) {
       int64_t& least = fewest[kind(layout.parallel)];
       least = std::min(least, layout.parallel.data);
     }
     int64_t fewest_flat = INT64_MAX;
     for (const RankLayout& layout : layouts) {
-      const Parallel& p = layout.parallel;
+      const ParallelLayout& p = layout.parallel;
       if (kind(p) == 0 && !p.has_pipeline()) fewest_flat = std::min(fewest_flat, p.data);
     }
     std::erase_if(layouts, [&](const RankLayout& layout) {
-      const Parallel& p = layout.parallel;
+      const ParallelLayout& p = layout.parallel;
       const bool first = p.data <= fewest[kind(p)];
       const bool second = kind(p) == 0 && !p.has_pipeline() && p.data <= fewest_flat;
       return left_out ? first || !second : !first;
     });
     std::vector<FrameShape> shapes;
-    for (const RankLayout& layout : lean_layouts(evaluator_, layouts)) {
-      for (FrameShape& shape : shapes_of(model_, layout, wanted_.most, options_, /*lean=*/true)) {
+    for (const RankLayout& layout : min_memory_layouts(evaluator_, layouts)) {
+      for (FrameShape& shape :
+           shapes_of(model_, layout, wanted_.most, options_, /*min_memory=*/true)) {
         shapes.push_back(std::move(shape));
       }
     }
@@ -288,7 +289,7 @@ class Longest {
   int64_t shorten(const LongestFound& beyond) {
     time_ = wanted_.time;
     found_ = {};
-    found_.step = wanted_.granule;
+    found_.step = wanted_.granularity;
     found_.bound = beyond.bound;
     shape_ = shape_of(beyond.fits.candidate, options_);
     const int64_t most = longest_of_compute(beyond.fits.candidate);

@@ -25,7 +25,7 @@ struct LongestFound {
 };
 
 struct LongestWanted {
-  int64_t granule = 256;            ///< steps are multiples of this where a shape's unit is less
+  int64_t granularity = 256;        ///< steps are multiples of this where a shape's unit is less
   int64_t most = int64_t{1} << 28;  ///< tokens: longer sequences are not looked for
   TimeLimits time;
 };

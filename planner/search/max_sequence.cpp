@@ -26,8 +26,8 @@ void explain_refusal(MaxSequence& result, Evaluator& evaluator, const Candidate&
     if (missing <= 0) continue;
     result.limit = static_cast<Limit>(tier + 1);
     result.shortfall_bytes = missing;
-    result.would_lift = result.strategy == "auto" ? capacity_advice_for(evaluator, refused)
-                                                  : advice_for(evaluator, refused);
+    result.remedy = result.strategy == "auto" ? capacity_advice_for(evaluator, refused)
+                                              : advice_for(evaluator, refused);
     return;
   }
 }
@@ -35,11 +35,11 @@ void explain_refusal(MaxSequence& result, Evaluator& evaluator, const Candidate&
 // Limits that are no shortage of memory.
 void explain_other_limit(MaxSequence& result, const ModelSpec& model,
                          const MaxSequenceOptions& options) {
-  if (result.limit != Limit::none || result.granule == 0) return;
-  const int64_t next = result.sequence + result.granule;
+  if (result.limit != Limit::none || result.granularity == 0) return;
+  const int64_t next = result.sequence + result.granularity;
   if (next > most_positions(model, options)) {
     result.limit = Limit::positions;
-    result.would_lift = fmt::format(
+    result.remedy = fmt::format(
         "the model has learned positions for {} tokens; --extend-positions lengthens the table",
         model.max_positions);
   } else if (options.time.any()) {
@@ -52,7 +52,7 @@ void explain_other_limit(MaxSequence& result, const ModelSpec& model,
 }
 
 // What a pipeline of the longest is worth.
-std::string beside(const ModelSpec& model, const Pipeline& pipeline) {
+std::string pipeline_comparison(const ModelSpec& model, const Pipeline& pipeline) {
   if (pipeline.stages == 1) return "longest without a pipeline: with none more fits";
   return fmt::format("longest with {}: {} of {} layers on a rank", describe(pipeline),
                      ceil_div(model.layers, pipeline.stages), model.layers);
@@ -70,13 +70,13 @@ std::string_view name_of(Limit limit) {
 MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
                          const std::string& strategy, const MaxSequenceOptions& options,
                          const Progress& progress) {
-  if (options.granule <= 0) {
-    throw bad_input("granule: expected tokens > 0, got {}", options.granule);
+  if (options.granularity <= 0) {
+    throw bad_input("granularity: expected tokens > 0, got {}", options.granularity);
   }
   check_choice(options.parallel);
   Evaluator evaluator(model, hw, limits_of(hw, options));
   const SpaceOptions space = space_of(model, options);
-  const LongestWanted wanted{options.granule, options.longest, options.time};
+  const LongestWanted wanted{options.granularity, options.longest, options.time};
   MaxSequence result;
   result.strategy = strategy;
   LongestFound found;
@@ -88,10 +88,10 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
     found = preset->longest(wanted);
   }
   if (found.step == 0 && found.fits.candidate.sequence == 0) {
-    throw none_takes(PipelineQuestion{model, hw, options.parallel, options.micro_batches, 0});
+    throw none_takes(PipelineQuestion{model, hw, options.parallel, options.microbatches, 0});
   }
   result.sequence = found.fits.candidate.sequence;
-  result.granule = found.step;
+  result.granularity = found.step;
   result.refused = found.refused.strategy;
   if (result.sequence > 0) result.plan = plan_of(evaluator, found.fits.candidate, found.fits.score);
   if (result.sequence > 0) {
@@ -99,7 +99,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
     const double gap = static_cast<double>(bound) / static_cast<double>(result.sequence) - 1;
     result.gap = std::max(0.0, gap);
     if (!preset && may_pipe(hw, options.parallel) && options.parallel.admits_flat()) {
-      result.beside = beside(model, result.plan.strategy.parallel.pipeline);
+      result.comparison = pipeline_comparison(model, result.plan.strategy.parallel.pipeline);
     }
   }
   explain_refusal(result, evaluator, found.refused);

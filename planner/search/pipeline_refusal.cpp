@@ -23,14 +23,14 @@ Families plannable() {
 }
 
 // Some of the families that suit, as an aside: "1f1b, zb-h1 and others". Others do better than
-// those that are outdone.
+// those that are dominated.
 template <class Suits>
 std::string names_of(const Families& families, const Suits& suits) {
   constexpr size_t kSome = 4;
   std::vector<std::string_view> names;
   size_t left_out = 0;
   for (const ScheduleFamily* family : families) {
-    if (family->outdone || !suits(*family)) continue;
+    if (family->dominated || !suits(*family)) continue;
     if (names.size() < kSome) {
       names.push_back(family->name);
     } else {
@@ -72,10 +72,11 @@ Reason of_schedule(const ParallelChoice& choice, const ScheduleFamily& family) {
                          : fmt::format("{} passes whole sequences on; --slices {} is for {}",
                                        family.name, *choice.slices, others);
   }
-  if (choice.in_flight && !family.limited) {
-    return fmt::format("{} holds as many microbatches as its list says; --in-flight {} is for {}",
-                       family.name, *choice.in_flight,
-                       names_of(all, [](const ScheduleFamily& other) { return other.limited; }));
+  if (choice.in_flight && !family.takes_memory_limit) {
+    return fmt::format(
+        "{} holds as many microbatches as its list says; --in-flight {} is for {}", family.name,
+        *choice.in_flight,
+        names_of(all, [](const ScheduleFamily& other) { return other.takes_memory_limit; }));
   }
   return std::nullopt;
 }
@@ -84,7 +85,7 @@ Reason of_schedule(const ParallelChoice& choice, const ScheduleFamily& family) {
 Reason of_schedules(const ParallelChoice& choice) {
   Families left = plannable();
   if (choice.in_flight) {
-    std::erase_if(left, [](const ScheduleFamily* family) { return !family->limited; });
+    std::erase_if(left, [](const ScheduleFamily* family) { return !family->takes_memory_limit; });
   }
   const std::string of_limit = names_of(left, [](const ScheduleFamily&) { return true; });
   if (choice.slices) {
@@ -145,13 +146,13 @@ Reason of_stages(const PipelineQuestion& q) {
     return fmt::format("{} stages of {} virtual stages each are more than the {} layers of {}",
                        least, least_virtual, q.model.layers, q.model.name);
   }
-  if (possible_grids(q.model, q.hw, choice).empty()) {
+  if (possible_meshes(q.model, q.hw, choice).empty()) {
     const int64_t of_one = devices / choice.pipeline.value_or(1);
     const std::string of_stage =
         choice.pipeline ? fmt::format("a stage of {} device{}", of_one, of_one == 1 ? "" : "s")
                         : std::string("a stage, whatever their number,");
     return fmt::format(
-        "{} has no grid of {} that suits {} ({} heads, {} K,V heads); the degrees' product is the "
+        "{} has no mesh of {} that suits {} ({} heads, {} K,V heads); the degrees' product is the "
         "number of its devices",
         of_stage, degrees_text(choice), q.model.name, q.model.heads, q.model.kv_heads);
   }
@@ -166,10 +167,10 @@ Reason of_slices(const PipelineQuestion& q) {
     return fmt::format("slices are passed on without a ring; got --slices {} and --ring {}", slices,
                        *q.choice.ring);
   }
-  if (q.micro_batches > 0 && slices > kMostPasses / q.micro_batches) {
+  if (q.microbatches > 0 && slices > kMostPasses / q.microbatches) {
     return fmt::format(
         "{} microbatches of {} slices pass a stage {} times in a step; plans have {} at most",
-        q.micro_batches, slices, q.micro_batches * slices, kMostPasses);
+        q.microbatches, slices, q.microbatches * slices, kMostPasses);
   }
   return std::nullopt;
 }
@@ -177,15 +178,15 @@ Reason of_slices(const PipelineQuestion& q) {
 // What the schedule itself says to these numbers, with costs that are the same everywhere; nothing
 // where there is one, or where it would take long to find out.
 Reason said_by(const ScheduleFamily& family, int64_t stages, int64_t virtual_stages, int64_t slices,
-               int64_t micro_batches) {
+               int64_t microbatches) {
   constexpr int64_t kMostForwards = int64_t{1} << 16;
-  if (family.limited || stages * virtual_stages > kMostForwards / micro_batches / slices)
+  if (family.takes_memory_limit || stages * virtual_stages > kMostForwards / microbatches / slices)
     return std::nullopt;
   ScheduleRequest request;
   request.ranks = static_cast<int32_t>(stages);
   request.virtual_stages = static_cast<int32_t>(virtual_stages);
   request.slices = static_cast<int32_t>(slices);
-  request.micro_batches = static_cast<int32_t>(micro_batches);
+  request.microbatches = static_cast<int32_t>(microbatches);
   try {
     make_schedule(family, request);
   } catch (const Error& e) {
@@ -200,8 +201,8 @@ Reason of_numbers(const PipelineQuestion& q, const ScheduleFamily& family) {
   const int64_t stages = *q.choice.pipeline, slices = q.choice.slices.value_or(1);
   // Of any number of microbatches so many are as good as any: enough for what fills a pipeline
   // first, and multiples of all that groups may have.
-  const int64_t fewest = q.micro_batches > 0 ? q.micro_batches : 2 * stages;
-  const int64_t most = q.micro_batches > 0 ? q.micro_batches : 4 * stages;
+  const int64_t fewest = q.microbatches > 0 ? q.microbatches : 2 * stages;
+  const int64_t most = q.microbatches > 0 ? q.microbatches : 4 * stages;
   Reason first;
   for (const int64_t v : virtual_stages_of(family, q.choice)) {
     if (v * stages > q.model.layers) continue;

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "hwprofiles/hardware_profile.h"
-#include "planner/search/grids.h"
+#include "planner/search/meshes.h"
 
 namespace longspan {
 
@@ -17,7 +17,7 @@ struct PipelineQuestion {
   const ModelSpec& model;
   const HardwareProfile& hw;
   const ParallelChoice& choice;
-  int64_t micro_batches = 0;
+  int64_t microbatches = 0;
   int64_t sequence = 0;  ///< in tokens
 };
 

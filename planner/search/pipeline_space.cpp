@@ -16,7 +16,7 @@ constexpr int64_t kMostVirtual = 10;  // with more, messages cost what bubbles s
 // number, and from twice 1F1B's down.
 std::vector<int64_t> limits_of(const ScheduleFamily& family, int64_t stages,
                                const ParallelChoice& choice) {
-  if (!family.limited) return {0};
+  if (!family.takes_memory_limit) return {0};
   if (choice.in_flight) return {*choice.in_flight};
   return {0, 2 * stages, (3 * stages + 1) / 2, stages, (stages + 1) / 2};
 }
@@ -45,32 +45,32 @@ std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const Paral
   return all;
 }
 
-std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile& hw,
-                                  const ParallelChoice& choice) {
+std::vector<ParallelLayout> stage_meshes(const ModelSpec& model, const HardwareProfile& hw,
+                                         const ParallelChoice& choice) {
   if (!choice.admits_flat()) {
     const std::optional<std::string> reason = pipeline_refusal({model, hw, choice});
     if (reason) throw bad_input("pipeline: {}", *reason);
   }
-  return possible_grids(model, hw, choice);
+  return possible_meshes(model, hw, choice);
 }
 
-std::vector<Parallel> possible_grids(const ModelSpec& model, const HardwareProfile& hw,
-                                     const ParallelChoice& choice) {
+std::vector<ParallelLayout> possible_meshes(const ModelSpec& model, const HardwareProfile& hw,
+                                            const ParallelChoice& choice) {
   const std::vector<LayerRun> kinds = layer_kinds(model);
-  std::vector<Parallel> all;
+  std::vector<ParallelLayout> all;
   const int64_t fewest = model.uniform() ? 2 : 1;
   for (int64_t stages = fewest; stages <= std::min(hw.devices(), model.layers); ++stages) {
     if (stages == 1 && choice.of_pipeline()) continue;
     if (!divides_into_stages(hw, stages) || choice.pipeline.value_or(stages) != stages) continue;
     const int64_t ranks = hw.devices() / stages;
-    for (Parallel grid : grids_if_any(model, ranks, choice)) {
+    for (ParallelLayout mesh : meshes_if_any(model, ranks, choice)) {
       // A ring is for what heads cannot be dealt out to; stages are another way to that.
-      if (grid.ring > 1 && !choice.ring) continue;
-      const auto cuts = [&](const LayerRun& kind) { return kind.ffn % grid.tensor == 0; };
+      if (mesh.ring > 1 && !choice.ring) continue;
+      const auto cuts = [&](const LayerRun& kind) { return kind.ffn % mesh.tensor == 0; };
       if (!std::all_of(kinds.begin(), kinds.end(), cuts)) continue;
-      grid.pipeline.stages = stages;
-      if (grid.replicas() > 1 && !choice.zero) grid.zero = 1;
-      all.push_back(grid);
+      mesh.pipeline.stages = stages;
+      if (mesh.replicas() > 1 && !choice.zero) mesh.zero = 1;
+      all.push_back(mesh);
     }
   }
   return all;
@@ -82,11 +82,13 @@ std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& mo
   std::vector<Pipeline> all;
   for (const std::string_view name : plannable_schedules()) {
     const ScheduleFamily& family = schedule_family(name);
-    const bool asked = choice.in_flight && family.limited;
-    if (choice.schedule ? *choice.schedule != name : !asked && (family.limited || family.outdone)) {
+    const bool asked = choice.in_flight && family.takes_memory_limit;
+    if (choice.schedule ? *choice.schedule != name
+                        : !asked && (family.takes_memory_limit || family.dominated)) {
       continue;
     }
-    if (family.sliced != (pipeline.slices > 1) || (choice.in_flight && !family.limited)) continue;
+    if (family.sliced != (pipeline.slices > 1) || (choice.in_flight && !family.takes_memory_limit))
+      continue;
     const bool even = model.uniform() && model.layers % pipeline.stages == 0;
     const int64_t layers = even ? model.layers / pipeline.stages : 0;
     for (const int64_t v : virtual_stages_of(family, choice, layers)) {
@@ -102,13 +104,13 @@ std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& mo
   return all;
 }
 
-std::vector<int64_t> slice_counts(const Parallel& grid, int64_t micro_batches,
+std::vector<int64_t> slice_counts(const ParallelLayout& mesh, int64_t microbatches,
                                   const ParallelChoice& choice) {
-  const bool may_slice = grid.pipeline.stages > 1 && grid.ring == 1;
+  const bool may_slice = mesh.pipeline.stages > 1 && mesh.ring == 1;
   std::vector<int64_t> counts;
   for (const int64_t slices :
        choice.slices ? std::vector{*choice.slices} : std::vector(kSlices.begin(), kSlices.end())) {
-    if (slices == 1 || (may_slice && slices * micro_batches <= kMostPasses)) {
+    if (slices == 1 || (may_slice && slices * microbatches <= kMostPasses)) {
       counts.push_back(slices);
     }
   }
@@ -122,11 +124,11 @@ Error none_suits(const std::string& length, const ModelSpec& model, const Hardwa
       length, model.name, model.layers, hw.devices());
 }
 
-Error none_takes(int64_t micro_batches) {
+Error none_takes(int64_t microbatches) {
   return bad_input(
       "pipeline: no schedule of what was asked for takes {} microbatch{}; change --microbatches, "
       "or leave --schedule, --virtual, --slices or --in-flight out",
-      micro_batches, micro_batches == 1 ? "" : "es");
+      microbatches, microbatches == 1 ? "" : "es");
 }
 
 Error none_suits(const PipelineQuestion& q) {
@@ -140,7 +142,7 @@ Error none_takes(const PipelineQuestion& q) {
   if (const std::optional<std::string> reason = pipeline_refusal(q)) {
     return bad_input("pipeline: {}", *reason);
   }
-  return none_takes(q.micro_batches);
+  return none_takes(q.microbatches);
 }
 
 }  // namespace longspan

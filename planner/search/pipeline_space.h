@@ -1,4 +1,4 @@
-// The space that pipelines are searched in: stages, the grid of a stage, schedules, and the ways to
+// The space that pipelines are searched in: stages, the mesh of a stage, schedules, and the ways to
 // cut a sequence; and where descents through the knobs of one of them begin. Internal to
 // planner/search.
 #pragma once
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "hwprofiles/hardware_profile.h"
 #include "planner/schedule/registry.h"
-#include "planner/search/grids.h"
+#include "planner/search/meshes.h"
 #include "planner/search/pipeline_refusal.h"
 
 namespace longspan {
@@ -22,14 +22,14 @@ inline constexpr int64_t kMostPasses = 512;
 /// Whether so many stages begin and end where nodes do, or share one evenly.
 bool divides_into_stages(const HardwareProfile& hw, int64_t stages);
 
-/// Grids of a stage for every number of stages that the choice admits; of a model whose layers
+/// Meshes of a stage for every number of stages that the choice admits; of a model whose layers
 /// differ one stage is among them.
-std::vector<Parallel> possible_grids(const ModelSpec& model, const HardwareProfile& hw,
-                                     const ParallelChoice& choice);
+std::vector<ParallelLayout> possible_meshes(const ModelSpec& model, const HardwareProfile& hw,
+                                            const ParallelChoice& choice);
 /// The same. Throws bad_input where a pipeline is asked for and pipeline_refusal() says why there
 /// is none, whatever the sequence and the number of microbatches.
-std::vector<Parallel> stage_grids(const ModelSpec& model, const HardwareProfile& hw,
-                                  const ParallelChoice& choice);
+std::vector<ParallelLayout> stage_meshes(const ModelSpec& model, const HardwareProfile& hw,
+                                         const ParallelChoice& choice);
 
 /// How many virtual stages are tried, of what the family takes: what is asked for; else what
 /// divides `layers` of a rank, as the largest stage decides; powers of two where nothing does (0:
@@ -42,8 +42,8 @@ std::vector<int64_t> virtual_stages_of(const ScheduleFamily& family, const Paral
 std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& model,
                                    const ParallelChoice& choice);
 
-/// Numbers of slices that a stage's grid may pass on, of those asked for.
-std::vector<int64_t> slice_counts(const Parallel& grid, int64_t micro_batches,
+/// Numbers of slices that a stage's mesh may pass on, of those asked for.
+std::vector<int64_t> slice_counts(const ParallelLayout& mesh, int64_t microbatches,
                                   const ParallelChoice& choice);
 
 /// What is refused, of "1M tokens of " a model or of any length of it: a choice that admits no
@@ -51,7 +51,7 @@ std::vector<int64_t> slice_counts(const Parallel& grid, int64_t micro_batches,
 /// the cause is named, where pipeline_refusal() knows one.
 Error none_suits(const std::string& length, const ModelSpec& model, const HardwareProfile& hw);
 Error none_suits(const PipelineQuestion& question);
-Error none_takes(int64_t micro_batches);
+Error none_takes(int64_t microbatches);
 Error none_takes(const PipelineQuestion& question);
 
 }  // namespace longspan

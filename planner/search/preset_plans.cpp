@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/program/ops_estimate.h"
-#include "planner/search/grids.h"
+#include "planner/search/meshes.h"
 #include "planner/search/search.h"
 #include "planner/strategy/validity.h"
 
@@ -51,8 +51,8 @@ PresetPlans::PresetPlans(Evaluator& evaluator, const ModelSpec& model, const Har
     throw bad_input("--strategy: {}, whose layers differ, is planned by strategy auto; got {}",
                     model.name, preset);
   }
-  make_preset(preset, model, whole_granule({}) * 1024);  // throws for an unknown name
-  layout_ = preset_grid(preset, model, hw, options.parallel);
+  make_preset(preset, model, whole_granularity({}) * 1024);  // throws for an unknown name
+  layout_ = preset_mesh(preset, model, hw, options.parallel);
 }
 
 int64_t PresetPlans::ops(const Candidate& c) const {
@@ -61,14 +61,14 @@ int64_t PresetPlans::ops(const Candidate& c) const {
 
 int64_t PresetPlans::unit(const Way& way) const {
   if (way.chunk_tokens > 0) return way.chunk_tokens * (layout_.ring > 1 ? 2 * layout_.ring : 1);
-  return whole_granule(layout_) * std::max<int64_t>(1, way.chunks);
+  return whole_granularity(layout_) * std::max<int64_t>(1, way.chunks);
 }
 
 std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence) const {
   Candidate c;
   c.sequence = sequence;
-  c.micro_batches = options_.micro_batches;
-  if (options_.global_batch > 0) c.micro_batches = options_.global_batch / layout_.data;
+  c.microbatches = options_.microbatches;
+  if (options_.global_batch > 0) c.microbatches = options_.global_batch / layout_.data;
   // A preset that does not chunk refuses a chunk that is asked for.
   const int64_t chunk = way.chunks > 0         ? sequence / way.chunks
                         : way.chunk_tokens > 0 ? way.chunk_tokens
@@ -196,7 +196,7 @@ bool PresetPlans::seems_in_time(const Hope& hope, const Candidate& c, const Time
 std::vector<PresetPlans::Hope> PresetPlans::bounded(const LongestWanted& wanted) {
   std::vector<Hope> hopes;
   for (const Way& way : ways(wanted.most)) {
-    Hope hope{.way = way, .step = round_up(wanted.granule, unit(way))};
+    Hope hope{.way = way, .step = round_up(wanted.granularity, unit(way))};
     const auto may_fit = [&](int64_t count) {
       const std::optional<Candidate> c = candidate(way, count * hope.step);
       return c && evaluator_.overflow(evaluator_.demand(*c, DemandOf::bytes).peak_bytes()) == 0 &&
@@ -213,7 +213,7 @@ std::vector<PresetPlans::Hope> PresetPlans::bounded(const LongestWanted& wanted)
   return hopes;
 }
 
-// By live bytes, and by bounds on time with how far the fast path is from one.
+// By live bytes, and by bounds on time with how far the sampled simulation is from one.
 void PresetPlans::estimate(Hope& hope, const TimeLimits& time) {
   hope.estimated = true;
   if (time.any()) {
@@ -303,7 +303,7 @@ LongestFound PresetPlans::longest(const LongestWanted& wanted) {
     // Not even one step.
     int64_t least = INT64_MAX;
     for (const Way& way : ways(wanted.most)) least = std::min(least, unit(way));
-    best.step = round_up(wanted.granule, least);
+    best.step = round_up(wanted.granularity, least);
     if (const std::optional<Scored> shortest = nearest(best.step)) {
       best.refused = shortest->candidate;
     }

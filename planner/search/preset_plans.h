@@ -70,7 +70,7 @@ class PresetPlans {
   const ModelSpec& model_;
   std::string preset_;
   SpaceOptions options_;
-  Parallel layout_;
+  ParallelLayout layout_;
   std::optional<int64_t> most_padded_;
 };
 

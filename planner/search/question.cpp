@@ -25,7 +25,7 @@ SpaceOptions space_of(const ModelSpec& model, const QuestionOptions& options) {
   SpaceOptions space;
   space.parallel = options.parallel;
   space.chunk_tokens = options.chunk_tokens;
-  space.micro_batches = options.micro_batches;
+  space.microbatches = options.microbatches;
   space.global_batch = options.global_batch;
   space.deterministic = options.deterministic;
   space.most_tokens = most_positions(model, options);

@@ -44,7 +44,8 @@ class Ranking {
   }
   /// The measure, with what a plan has to gain to be worth its files and its risk; less is better.
   double weighed(const Score& score) const;
-  /// By the fast path. Where time does not matter it is left out: memory alone is known sooner.
+  /// By sampled simulation. Where time does not matter it is left out: memory alone is known
+  /// sooner.
   Score estimate(const Candidate& c) const;
   /// Laid out; simulated too where time matters.
   Score exact(const Candidate& c) const;

@@ -22,7 +22,7 @@ constexpr size_t kPairs = 12;       // of single steps, tried together
 constexpr size_t kLooks = 3;        // layouts of one round, the best first
 constexpr double kFarthest = 1.03;  // the measure that steps uphill may reach
 constexpr int64_t kLaidOutOps = 150'000;
-constexpr int64_t kLayoutWork = 10;  // of an op (FastPath::work)
+constexpr int64_t kLayoutWork = 10;  // of an op (SampledSimulation::work)
 constexpr double kLess = 0.985;      // of the room, where a frame was rounded to what does not fit
 
 // Both changes to `from`; of a knob that both turn, b's.
@@ -84,7 +84,7 @@ class Refinement {
     return estimates_.emplace_back(c, ranking_.estimate(c)).second;
   }
 
-  // How far the fast path is off here, and how much of each tier its demand says is taken.
+  // How far the sampled simulation is off here, and how much of each tier its demand says is taken.
   void calibrate() {
     const Score fast = estimate(best_.candidate);
     seconds_ = fast.seconds > 0 ? best_.score.seconds / fast.seconds : 1;
@@ -224,7 +224,7 @@ class Refinement {
     c.strategy.block_tokens = frame.strategy.block_tokens;
     c.strategy.head_groups = frame.strategy.head_groups;
     c.strategy.kv = frame.strategy.kv;
-    c.strategy.idle = frame.strategy.idle;
+    c.strategy.between_uses = frame.strategy.between_uses;
     c.strategy.backward_order = frame.strategy.backward_order;
     return c;
   }
@@ -232,7 +232,7 @@ class Refinement {
   // Frames of the same layout that differ in one thing, and the plan's own.
   bool is_near(const Candidate& frame) const {
     const Strategy &a = frame.strategy, &b = best_.candidate.strategy;
-    Parallel p = a.parallel;
+    ParallelLayout p = a.parallel;
     p.zero = b.parallel.zero;
     // Ranks that share a sequence, shared otherwise.
     const bool shared = p.ring * p.ulysses == b.parallel.ring * b.parallel.ulysses;
@@ -245,17 +245,17 @@ class Refinement {
     p.pipeline.schedule = b.parallel.pipeline.schedule;
     p.pipeline.virtual_stages = b.parallel.pipeline.virtual_stages;
     p.pipeline.in_flight = b.parallel.pipeline.in_flight;
-    if (!(p == b.parallel) || frame.micro_batches != best_.candidate.micro_batches) return false;
+    if (!(p == b.parallel) || frame.microbatches != best_.candidate.microbatches) return false;
     const double chunks = static_cast<double>(a.chunk_tokens) / static_cast<double>(b.chunk_tokens);
     const bool chunk = a.chunk_tokens != b.chunk_tokens;
     const bool whole_a = a.block_tokens == frame.sequence / a.parallel.ring,
                whole_b = b.block_tokens == best_.candidate.sequence / b.parallel.ring;
     const bool block = chunk ? whole_a != whole_b : a.block_tokens != b.block_tokens;
     if (chunk && (chunks > 2.1 || chunks < 0.48)) return false;
-    const int differences = (mesh ? 1 : 0) + (schedule ? 1 : 0) + (chunk ? 1 : 0) +
-                            (block ? 1 : 0) + (a.kv != b.kv ? 1 : 0) + (a.idle != b.idle ? 1 : 0) +
-                            (a.backward_order != b.backward_order ? 1 : 0) +
-                            (a.head_groups != b.head_groups ? 1 : 0);
+    const int differences =
+        (mesh ? 1 : 0) + (schedule ? 1 : 0) + (chunk ? 1 : 0) + (block ? 1 : 0) +
+        (a.kv != b.kv ? 1 : 0) + (a.between_uses != b.between_uses ? 1 : 0) +
+        (a.backward_order != b.backward_order ? 1 : 0) + (a.head_groups != b.head_groups ? 1 : 0);
     return differences <= 1;
   }
 

@@ -1,11 +1,11 @@
 // Local search around a plan: what the relaxation cannot see. Internal to planner/search.
 //
 // The relaxation knows bounds, so the best plan it leads to can be improved a little by almost any
-// knob. From a plan that is known exactly, every single step of one knob is evaluated by the fast
-// path; steps that promise most together are tried in pairs, because one may free the memory that
-// another needs; and frames next to the plan's are rounded with the room it turned out to have.
-// What the fast path says is corrected by how far it was off for the plan itself. The best is laid
-// out and simulated, and the search goes on from there, until nothing helps.
+// knob. From a plan that is known exactly, every single step of one knob is evaluated by sampled
+// simulation; steps that promise most together are tried in pairs, because one may free the memory
+// that another needs; and frames next to the plan's are rounded with the room it turned out to
+// have. What the sampled simulation says is corrected by how far it was off for the plan itself.
+// The best is laid out and simulated, and the search goes on from there, until nothing helps.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace longspan {
 
 /// How much a refinement may do.
 struct RefineEffort {
-  int64_t evaluations = 600;      ///< by the fast path
-  int64_t work = INT64_MAX;       ///< of those (FastPath::work)
+  int64_t evaluations = 600;      ///< by sampled simulation
+  int64_t work = INT64_MAX;       ///< of those (SampledSimulation::work)
   int exact = 12;                 ///< layouts that turn out not to fit, or not to be better
   int64_t exact_ops = INT64_MAX;  ///< of all programs laid out
 };

@@ -208,7 +208,8 @@ Mixture Relaxation::solve(const RelaxationGoal& goal, const std::vector<uint64_t
   const int overflow = count + kPhases;
   Tableau t(rows + groups, count + kPhases + 1);
   int row = 0;
-  // The rows that are furthest from being kept: the basis begins with the variables that mend them.
+  // The rows that are furthest from being kept: the basis begins with the variables that repair
+  // them.
   int worst[kPhases + 1];
   std::fill(std::begin(worst), std::end(worst), -1);
   const auto note = [&](int variable) {

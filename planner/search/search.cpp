@@ -11,8 +11,8 @@
 #include "planner/search/answer.h"
 #include "planner/search/best_first.h"
 #include "planner/search/front.h"
-#include "planner/search/lean_layouts.h"
 #include "planner/search/longest.h"
+#include "planner/search/min_memory_layouts.h"
 #include "planner/search/pipeline_space.h"
 #include "planner/search/preset_plans.h"
 #include "planner/search/question.h"
@@ -30,8 +30,8 @@ constexpr Effort kEndEffort = {.evaluations = 60,
                                .exact = 8,
                                .attempts = 3,
                                .exact_ops = 800'000};
-constexpr Effort kRivalEffort = {
-    .evaluations = 40, .refinements = 0, .exact = 4, .attempts = 3, .mended = 0};
+constexpr Effort kAlternativeEffort = {
+    .evaluations = 40, .refinements = 0, .exact = 4, .attempts = 3, .repaired = 0};
 constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
 constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 40, .attempts = 6};
 
@@ -84,7 +84,7 @@ class Search {
       if (std::none_of(frames().begin(), frames().end(),
                        [&](const Candidate& c) { return evaluator_.possible(c); })) {
         throw none_takes(
-            PipelineQuestion{model_, hw_, options_.parallel, options_.micro_batches, sequence_});
+            PipelineQuestion{model_, hw_, options_.parallel, options_.microbatches, sequence_});
       }
       Found last = roomiest();
       if (!last.best) reach(last);
@@ -108,7 +108,7 @@ class Search {
     const double measure = own(*found.best);
     result.gap = measure > found.bound ? 1 - found.bound / measure : 0;
     result.best = plan_of(*found.best);
-    add_rival(found, result);
+    add_alternative(found, result);
     for (const Scored& s : points) result.pareto.push_back(plan_of(s));
     result.considered = evaluator_.considered();
     result.evaluated = evaluator_.simulated();
@@ -155,18 +155,18 @@ class Search {
     return larger.best || larger.nearest ? larger : found;
   }
   Found least(Goal goal) {
-    Found found =
-        best_first(evaluator_, margin_, lean_frames(), space_, wanted(goal), kEndEffort, progress_);
+    Found found = best_first(evaluator_, margin_, min_memory_frames(), space_, wanted(goal),
+                             kEndEffort, progress_);
     squeeze(found, goal);
     return found;
   }
-  const std::vector<Candidate>& lean_frames() {
-    if (lean_frames_.empty()) lean_frames_ = lean_frames_of(kEndOps);
-    return lean_frames_;
+  const std::vector<Candidate>& min_memory_frames() {
+    if (min_memory_frames_.empty()) min_memory_frames_ = min_memory_frames_of(kEndOps);
+    return min_memory_frames_;
   }
   // Frames that the least memory is looked for among. A stage's ranks hold least where they share a
   // sequence rather than train one each.
-  std::vector<Candidate> lean_frames_of(int64_t most_ops) {
+  std::vector<Candidate> min_memory_frames_of(int64_t most_ops) {
     std::vector<RankLayout> layouts = layouts_of(model_, hw_, space_);
     int64_t fewest = INT64_MAX;
     for (const RankLayout& layout : layouts) {
@@ -175,7 +175,7 @@ class Search {
     std::erase_if(layouts, [&](const RankLayout& layout) {
       return layout.parallel.has_pipeline() && layout.parallel.data > fewest;
     });
-    return frames_of(model_, lean_layouts(evaluator_, layouts), sequence_, space_,
+    return frames_of(model_, min_memory_layouts(evaluator_, layouts), sequence_, space_,
                      {true, most_ops});
   }
   // The least that programs which are too large for that search may hold.
@@ -183,7 +183,7 @@ class Search {
     const Wanted least = wanted(goal);
     const DemandOf rows = least.time.any() ? DemandOf::all : DemandOf::bytes;
     double bound = std::numeric_limits<double>::infinity();
-    for (const Candidate& c : lean_frames_of(kMostPricedOps)) {
+    for (const Candidate& c : min_memory_frames_of(kMostPricedOps)) {
       if (ops_estimate(evaluator_.request(c)) <= kEndOps || !evaluator_.possible(c)) continue;
       const Mixture m = FrameChoice(evaluator_, c, space_, rows).bound(goal, least.most_seconds(c));
       if (m.overflow > 0 && m.optimal) continue;
@@ -205,7 +205,7 @@ class Search {
       TierBytes less = limits;
       less[tier] = looks == 0 ? bound + bound / 64 + 1 : missed + (least - missed) / 2;
       evaluator_.set_limits(less);
-      const Found any = any_of(lean_frames(), kSqueezeEffort);
+      const Found any = any_of(min_memory_frames(), kSqueezeEffort);
       if (any.best) {
         found.best = any.best;
         found.fitting.push_back(*any.best);
@@ -269,7 +269,7 @@ class Search {
     if (!is_moderate) {
       others = frames_of(model_, hw_, sequence_, space_, {false, kMostPricedOps});
       std::erase_if(others, [&](const Candidate& other) {
-        Parallel p = other.strategy.parallel;
+        ParallelLayout p = other.strategy.parallel;
         p.zero = c.strategy.parallel.zero;
         return !(p == c.strategy.parallel) ||
                other.strategy.chunk_tokens != c.strategy.chunk_tokens;
@@ -290,23 +290,23 @@ class Search {
   }
 
   // The best with a pipeline where the best has none, or the other way round.
-  void add_rival(const Found& found, SearchResult& result) {
+  void add_alternative(const Found& found, SearchResult& result) {
     const bool piped = result.best.strategy.parallel.has_pipeline();
     const auto other = [&](const Candidate& c) {
       return c.strategy.parallel.has_pipeline() != piped;
     };
-    std::vector<Scored> rivals;
+    std::vector<Scored> alternatives;
     for (const Scored& s : found.fitting) {
-      if (other(s.candidate)) rivals.push_back(s);
+      if (other(s.candidate)) alternatives.push_back(s);
     }
-    std::stable_sort(rivals.begin(), rivals.end(), [](const Scored& a, const Scored& b) {
-      return a.score.seconds < b.score.seconds;
-    });
-    if (rivals.size() > 4) rivals.resize(4);
-    for (Scored& rival : rivals) {
-      if (!rival.exact) rival.score = evaluator_.exact(rival.candidate);
-      if (rival.score.overflow > 0) continue;
-      result.rival = plan_of(rival);
+    std::stable_sort(
+        alternatives.begin(), alternatives.end(),
+        [](const Scored& a, const Scored& b) { return a.score.seconds < b.score.seconds; });
+    if (alternatives.size() > 4) alternatives.resize(4);
+    for (Scored& alternative : alternatives) {
+      if (!alternative.exact) alternative.score = evaluator_.exact(alternative.candidate);
+      if (alternative.score.overflow > 0) continue;
+      result.alternative = plan_of(alternative);
       return;
     }
     // Nothing else asks for the frames any more, and there may be a hundred thousand.
@@ -315,12 +315,12 @@ class Search {
     std::erase_if(others, [&](const Candidate& c) { return !other(c); });
     if (others.empty()) return;
     Found best =
-        best_first(evaluator_, margin_, others, space_, wanted(Goal::fastest), kRivalEffort);
-    if (!best.best) best = any_of(others, kRivalEffort);
+        best_first(evaluator_, margin_, others, space_, wanted(Goal::fastest), kAlternativeEffort);
+    if (!best.best) best = any_of(others, kAlternativeEffort);
     if (best.best) {
-      result.rival = plan_of(*best.best);
+      result.alternative = plan_of(*best.best);
     } else {
-      result.no_rival =
+      result.no_alternative_reason =
           fmt::format("no plan {} a pipeline was found to fit", piped ? "without" : "with");
     }
   }
@@ -337,7 +337,7 @@ class Search {
       if (end == goal) continue;
       // Begun anew, so that it is what is found where that end alone is asked for.
       Search anew(model_, hw_, sequence_, options_, progress_);
-      if (end != Goal::fastest) anew.lean_frames_ = lean_frames();
+      if (end != Goal::fastest) anew.min_memory_frames_ = min_memory_frames();
       const Found other = end == Goal::fastest ? anew.fastest() : anew.least(end);
       if (!other.best) continue;
       all.push_back(*other.best);
@@ -415,7 +415,7 @@ class Search {
   MemoryMargin margin_;
   const ModelSpec& model_;
   // Once they are asked for: those of moderate programs, and those that hold least.
-  std::vector<Candidate> frames_, lean_frames_;
+  std::vector<Candidate> frames_, min_memory_frames_;
 };
 
 }  // namespace

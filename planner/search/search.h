@@ -1,7 +1,7 @@
 // The two questions: how long a sequence fits, and which plan trains a given one best.
 //
 // A plan uses all devices of the hardware it is asked for, a rank on each (with_devices() takes
-// fewer): presets in the grid of their published form, `auto` in whichever is best.
+// fewer): presets in the mesh of their published form, `auto` in whichever is best.
 //
 // Both are deterministic: the same question gives the same answer, whatever the machine. Functions
 // report progress through an optional callback and never print.
@@ -16,7 +16,7 @@
 #include "base/progress.h"
 #include "hwprofiles/hardware_profile.h"
 #include "planner/plan/plan.h"
-#include "planner/search/grids.h"
+#include "planner/search/meshes.h"
 #include "planner/search/time_limits.h"
 
 namespace longspan {
@@ -43,14 +43,14 @@ struct Within {
 
 struct MaxSequence {
   std::string strategy;         // preset name or "auto"
-  int64_t sequence = 0;         // the longest that fits; 0: not even one granule
-  int64_t granule = 0;          // sequence + granule was refused
-  Limit limit = Limit::none;    // what stopped the next granule ...
+  int64_t sequence = 0;         // the longest that fits; 0: not even the granularity
+  int64_t granularity = 0;      // sequence + granularity was refused
+  Limit limit = Limit::none;    // what stopped the next multiple ...
   int64_t shortfall_bytes = 0;  // ... and by how much
-  std::string would_lift;       // one change that lifts the limit, as a sentence
-  std::string beside;           // what a pipeline of it is worth; empty without one
+  std::string remedy;           // one change that lifts the limit, as a sentence
+  std::string comparison;       // what a pipeline of it is worth; empty without one
   Plan plan;                    // for `sequence`, with its prediction
-  Strategy refused;             // its knobs at sequence + granule
+  Strategy refused;             // its knobs at sequence + granularity
   std::optional<double> gap;    // no plan of it is longer by more than this part
   std::vector<Within> within;   // of each of MaxSequenceOptions::steps
   int64_t considered = 0;       // as SearchResult counts them
@@ -60,8 +60,8 @@ struct MaxSequence {
 /// What every question may fix or limit.
 struct QuestionOptions {
   int64_t chunk_tokens = 0;    // fixes the chunk; 0: search
-  int64_t micro_batches = 1;   // sequences of a step on each data replica
-  int64_t global_batch = 0;    // sequences of a step over all replicas, in place of micro_batches
+  int64_t microbatches = 1;    // sequences of a step on each data replica
+  int64_t global_batch = 0;    // sequences of a step over all replicas, in place of microbatches
   bool deterministic = false;  // Strategy::deterministic of every plan
   ParallelChoice parallel;
   double margin = 0;              // the part of every tier that is left free, in [0, 1)
@@ -70,13 +70,13 @@ struct QuestionOptions {
 };
 
 struct MaxSequenceOptions : QuestionOptions {
-  int64_t granule = 256;               // unchunked presets grow in these steps
+  int64_t granularity = 256;           // unchunked presets grow in these steps
   int64_t longest = int64_t{1} << 28;  // do not look beyond
   std::vector<double> steps;           // seconds, ascending: what is longest within each, besides
 };
 
 /// The longest sequence of one preset, or of the whole knob space for "auto". Exact: a program of
-/// the length was laid out and fits, and one granule more was laid out and does not.
+/// the length was laid out and fits, and the next multiple was laid out and does not.
 /// Throws bad_input for an unknown strategy.
 MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
                          const std::string& strategy, const MaxSequenceOptions& options,
@@ -93,14 +93,14 @@ struct SearchOptions : QuestionOptions {
 
 struct SearchResult {
   Plan best;
-  std::vector<Plan> pareto;   // no other beats in time, host and device memory; the fastest first;
-                              // where no front is asked for, `best` alone
-  std::optional<Plan> rival;  // the best with a pipeline where `best` has none, or the other way
-  std::string no_rival;       // why there is none where one was looked for
-  double gap = 0;             // no plan of the space is better by more than this part
-  int64_t considered = 0;     // configurations whose bounds were computed
-  int64_t evaluated = 0;      // those of them that were simulated
-  double seconds = 0;         // spent
+  std::vector<Plan> pareto;  // no other beats in time, host and device memory; the fastest first;
+                             // where no front is asked for, `best` alone
+  std::optional<Plan> alternative;    // the best with a pipeline where `best` has none, or without
+  std::string no_alternative_reason;  // why there is none where one was looked for
+  double gap = 0;                     // no plan of the space is better by more than this part
+  int64_t considered = 0;             // configurations whose bounds were computed
+  int64_t evaluated = 0;              // those of them that were simulated
+  double seconds = 0;                 // spent
 };
 
 /// The best plan for a length over the whole knob space. Throws no_fit if nothing fits, with the

@@ -50,17 +50,17 @@ int64_t padded(int64_t sequence, int64_t unit) {
   return length - sequence <= std::max<int64_t>(64, sequence / 16) ? length : 0;
 }
 
-int64_t rings_of(const Parallel& p) { return p.ring > 1 ? 2 * p.ring : 1; }
+int64_t rings_of(const ParallelLayout& p) { return p.ring > 1 ? 2 * p.ring : 1; }
 
 // Chunks of a sequence that is not sliced; most where keys and values stream, as programs grow with
 // pairs of chunks.
-std::vector<int64_t> chunk_counts(const Parallel& p, int64_t sequence) {
+std::vector<int64_t> chunk_counts(const ParallelLayout& p, int64_t sequence) {
   if (p.pipeline.slices > 1) return {1};
   const int64_t most = std::max<int64_t>(1, sequence / rings_of(p) / kLeastChunk);
   return chunk_numbers(std::min(most, p.has_pipeline() ? kMostPipedChunks : kMostChunks));
 }
 
-std::vector<int64_t> zero_stages(const Parallel& p, const std::optional<int64_t>& fixed) {
+std::vector<int64_t> zero_stages(const ParallelLayout& p, const std::optional<int64_t>& fixed) {
   if (fixed) return {*fixed};
   if (p.replicas() == 1) return {0};
   if (p.pipeline.slices > 1) return {0, 1, 2};
@@ -68,7 +68,7 @@ std::vector<int64_t> zero_stages(const Parallel& p, const std::optional<int64_t>
 }
 
 bool may_stand(const Strategy& s) {
-  const Parallel& p = s.parallel;
+  const ParallelLayout& p = s.parallel;
   // What a step waits for storage at its end is not among the times of a schedule's actions.
   if (p.has_pipeline() && s.optimizer == kNvme) return false;
   if (p.pipeline.slices > 1 && against_slices(s)) return false;
@@ -131,7 +131,7 @@ SavedPolicy* saved_policy(KnobGroup group, Strategy& s) {
 
 GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool nvme) {
   const Strategy& base = frame.strategy;
-  const Parallel& p = base.parallel;
+  const ParallelLayout& p = base.parallel;
   GroupValues values;
   const auto of = [&](KnobGroup group) -> std::vector<Strategy>& {
     return values[static_cast<size_t>(group)];
@@ -194,38 +194,38 @@ std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile
   const ParallelChoice& choice = options.parallel;
   check_choice(choice);
   std::vector<RankLayout> layouts;
-  const auto add = [&](const Parallel& parallel) {
-    int64_t micro_batches = options.micro_batches;
+  const auto add = [&](const ParallelLayout& parallel) {
+    int64_t microbatches = options.microbatches;
     if (options.global_batch > 0) {
       if (options.global_batch % parallel.data != 0) return false;
-      micro_batches = options.global_batch / parallel.data;
+      microbatches = options.global_batch / parallel.data;
     }
-    layouts.push_back({parallel, micro_batches});
+    layouts.push_back({parallel, microbatches});
     return true;
   };
   if (choice.admits_flat() && model.uniform()) {
-    std::vector<Parallel> flat;
+    std::vector<ParallelLayout> flat;
     if (!may_pipe(hw, choice)) {
-      flat = grids(model, hw, choice);  // which says why there is none
+      flat = meshes(model, hw, choice);  // which says why there is none
     } else {
       try {
-        flat = grids(model, hw, choice);
+        flat = meshes(model, hw, choice);
       } catch (const Error&) {
       }
     }
-    for (const Parallel& parallel : flat) add(parallel);
+    for (const ParallelLayout& parallel : flat) add(parallel);
   }
   const bool pipes = !model.uniform() || may_pipe(hw, choice);
   if (pipes) {
-    for (const Parallel& grid : stage_grids(model, hw, choice)) {
-      Parallel sliced = grid;
+    for (const ParallelLayout& mesh : stage_meshes(model, hw, choice)) {
+      ParallelLayout sliced = mesh;
       if (!choice.zero) sliced.zero = 0;
-      int64_t micro_batches = options.micro_batches;
-      if (options.global_batch > 0) micro_batches = options.global_batch / grid.data;
-      for (const int64_t slices : slice_counts(grid, std::max<int64_t>(1, micro_batches), choice)) {
+      int64_t microbatches = options.microbatches;
+      if (options.global_batch > 0) microbatches = options.global_batch / mesh.data;
+      for (const int64_t slices : slice_counts(mesh, std::max<int64_t>(1, microbatches), choice)) {
         sliced.pipeline.slices = slices;
         for (const Pipeline& pipeline : schedules_of(sliced.pipeline, model, choice)) {
-          Parallel parallel = sliced;
+          ParallelLayout parallel = sliced;
           parallel.pipeline = pipeline;
           add(parallel);
         }
@@ -242,12 +242,12 @@ std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile
         options.global_batch, hw.devices());
   }
   if (layouts.empty())
-    throw none_suits(PipelineQuestion{model, hw, options.parallel, options.micro_batches, 0});
+    throw none_suits(PipelineQuestion{model, hw, options.parallel, options.microbatches, 0});
   return layouts;
 }
 
 int64_t unit_of(const FrameShape& shape) {
-  const Parallel& p = shape.layout.parallel;
+  const ParallelLayout& p = shape.layout.parallel;
   if (shape.chunk_tokens > 0) {
     return shape.chunk_tokens * (p.tensor > 1 ? 1 : p.pipeline.slices) * rings_of(p);
   }
@@ -261,8 +261,8 @@ int64_t shortest_of(const FrameShape& shape) {
 }
 
 std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layout,
-                                  int64_t sequence, const SpaceOptions& options, bool lean) {
-  const Parallel& p = layout.parallel;
+                                  int64_t sequence, const SpaceOptions& options, bool min_memory) {
+  const ParallelLayout& p = layout.parallel;
   std::vector<FrameShape> shapes;
   const std::vector<int64_t> counts =
       options.chunk_tokens > 0 ? std::vector<int64_t>{0} : chunk_counts(p, sequence);
@@ -275,7 +275,7 @@ std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layo
     std::vector<int64_t> parts = {0};
     if (p.tensor > 1) {
       parts = {1};
-    } else if (!lean && !sliced && !(whole && p.ring == 1)) {
+    } else if (!min_memory && !sliced && !(whole && p.ring == 1)) {
       parts = p.has_pipeline() ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{0, 4, 2, 1};
     }
     const bool streams = !whole && p.ring == 1 && !sliced;
@@ -283,11 +283,11 @@ std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layo
     for (const int64_t block_parts : parts) {
       shape.block_parts = block_parts;
       for (const Tier kv : tiers) {
-        for (const Tier idle : tiers) {
+        for (const Tier between_uses : tiers) {
           for (const BackwardOrder order : {BackwardOrder::q_outer, BackwardOrder::kv_outer}) {
             if (order == BackwardOrder::kv_outer && !streams) continue;
             shape.kv = kv;
-            shape.idle = idle;
+            shape.between_uses = between_uses;
             shape.order = order;
             shapes.push_back(shape);
           }
@@ -306,7 +306,7 @@ std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layo
 
 std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
                                   const SpaceOptions& options) {
-  const Parallel& p = shape.layout.parallel;
+  const ParallelLayout& p = shape.layout.parallel;
   const int64_t rings = rings_of(p), unit = unit_of(shape), dealt = p.ulysses * p.tensor;
   Candidate c;
   Strategy& s = c.strategy;
@@ -332,12 +332,12 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
        s.block_tokens <= s.chunk_tokens)) {
     return std::nullopt;  // no blocks of several chunks
   }
-  c.micro_batches = shape.layout.micro_batches;
+  c.microbatches = shape.layout.microbatches;
   s.preset = "auto";
   s.parallel = p;
   s.head_groups = shape.head_groups;
   s.kv = shape.kv;
-  s.idle = shape.idle;
+  s.between_uses = shape.between_uses;
   s.backward_order = shape.order;
   s.prefetch_depth = kPrefetchDepth;
   s.deterministic = options.deterministic;
@@ -346,15 +346,15 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
 
 FrameShape shape_of(const Candidate& c, const SpaceOptions& options) {
   const Strategy& s = c.strategy;
-  const Parallel& p = s.parallel;
-  FrameShape shape{{p, c.micro_batches}};
+  const ParallelLayout& p = s.parallel;
+  FrameShape shape{{p, c.microbatches}};
   const int64_t slices = p.tensor > 1 ? 1 : p.pipeline.slices;
   shape.chunk_tokens = options.chunk_tokens;
   shape.chunks = c.sequence / (s.chunk_tokens * rings_of(p) * slices);
   shape.block_parts = s.block_tokens == s.chunk_tokens ? 0 : c.sequence / p.ring / s.block_tokens;
   shape.head_groups = s.head_groups;
   shape.kv = s.kv;
-  shape.idle = s.idle;
+  shape.between_uses = s.between_uses;
   shape.order = s.backward_order;
   return shape;
 }
@@ -372,14 +372,14 @@ std::vector<Candidate> frames_of(const ModelSpec& model, const std::vector<RankL
   StepRequest request;
   request.model = model;
   for (const RankLayout& layout : layouts) {
-    for (const FrameShape& shape : shapes_of(model, layout, sequence, options, filter.lean)) {
+    for (const FrameShape& shape : shapes_of(model, layout, sequence, options, filter.min_memory)) {
       std::optional<Candidate> frame = frame_of(shape, sequence, options);
       if (!frame || !is_valid(frame->strategy, model, frame->sequence)) continue;
       // Few chunks are never too many ops.
       if (shape.chunks != 1) {
         request.strategy = frame->strategy;
         request.sequence = frame->sequence;
-        request.micro_batches = frame->micro_batches;
+        request.microbatches = frame->microbatches;
         if (ops_estimate(request) > filter.most_ops) continue;
       }
       frames.push_back(std::move(*frame));

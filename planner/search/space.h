@@ -1,8 +1,8 @@
 // The space that a search goes through: frames, and in each frame groups of knobs.
 //
 // A frame fixes what a program's list depends on most: the layout of ranks, the pipeline's
-// schedule, the chunk, the block, where keys, values and idle tensors wait, the order of the
-// backward, groups of heads. The knobs that are left come in groups whose demands add up
+// schedule, the chunk, the block, where keys, values and tensors between uses wait, the order of
+// the backward, groups of heads. The knobs that are left come in groups whose demands add up
 // (relaxation.h): states with the ZeRO stage, each saved tensor, the MLP with its tile, the other
 // tiles. Prefetch depth and offload window are refined at the end (refine.h).
 //
@@ -17,24 +17,24 @@
 
 #include "hwprofiles/hardware_profile.h"
 #include "planner/evaluate/candidate.h"
-#include "planner/search/grids.h"
+#include "planner/search/meshes.h"
 
 namespace longspan {
 
 /// What is fixed for all candidates of a question.
 struct SpaceOptions {
   ParallelChoice parallel;
-  int64_t chunk_tokens = 0;   ///< fixes the chunk; 0: any
-  int64_t micro_batches = 1;  ///< per replica
-  int64_t global_batch = 0;   ///< sequences of a step over all replicas; 0: micro_batches of each
+  int64_t chunk_tokens = 0;  ///< fixes the chunk; 0: any
+  int64_t microbatches = 1;  ///< per replica
+  int64_t global_batch = 0;  ///< sequences of a step over all replicas; 0: microbatches of each
   bool deterministic = false;
   int64_t most_tokens = INT64_MAX;  ///< of a plan's sequence, with what it is padded by
 };
 
 /// A layout of ranks, with or without a pipeline.
 struct RankLayout {
-  Parallel parallel;  ///< with its pipeline, and the least ZeRO stage
-  int64_t micro_batches = 1;
+  ParallelLayout parallel;  ///< with its pipeline, and the least ZeRO stage
+  int64_t microbatches = 1;
 };
 
 /// Groups of knobs whose demands add up.
@@ -73,13 +73,15 @@ struct FrameShape {
   int64_t chunk_tokens = 0;  ///< the chunk's size instead, where the question fixes it
   int64_t block_parts = 0;   ///< blocks of a ring position's share; 0: one for each chunk
   int64_t head_groups = 1;
-  Tier kv = Tier::device, idle = Tier::device;
+  Tier kv = Tier::device, between_uses = Tier::device;
   BackwardOrder order = BackwardOrder::q_outer;
 };
 
-/// All shapes of a layout for lengths about `sequence`. `lean`: only those that may hold least.
+/// All shapes of a layout for lengths about `sequence`. `min_memory`: only those that may hold
+/// least.
 std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layout,
-                                  int64_t sequence, const SpaceOptions& options, bool lean = false);
+                                  int64_t sequence, const SpaceOptions& options,
+                                  bool min_memory = false);
 
 /// The frame of a shape and a length: a candidate with the first value of every group, which keeps
 /// all on the device. None where the length is too short for the shape, or padding would be large.
@@ -101,8 +103,8 @@ inline constexpr int64_t kModerateOps = 600'000;
 
 /// Which frames of a length are wanted.
 struct FrameFilter {
-  bool lean = false;     ///< only those that may hold least
-  int64_t most_ops = 0;  ///< of a step's program, about (program/ops_estimate.h)
+  bool min_memory = false;  ///< only those that may hold least
+  int64_t most_ops = 0;     ///< of a step's program, about (program/ops_estimate.h)
 };
 
 /// All frames of these layouts for a length.

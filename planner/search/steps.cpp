@@ -14,7 +14,7 @@ void set_each(const Candidate& c, Member member, const Values& values, std::vect
 }
 
 int64_t rows_of_rank(const Candidate& c) {
-  const Parallel& p = c.strategy.parallel;
+  const ParallelLayout& p = c.strategy.parallel;
   return c.strategy.block_tokens / (p.ulysses * p.tensor);
 }
 
@@ -44,7 +44,7 @@ const std::vector<Steps::Knob>& Steps::all_knobs() {
                                         &Steps::offload_window,
                                         &Steps::block,
                                         &Steps::kv,
-                                        &Steps::idle,
+                                        &Steps::between_uses,
                                         &Steps::backward_order,
                                         &Steps::states};
   return all;
@@ -108,7 +108,7 @@ void Steps::offload_window(const Candidate& c, Strategies& all) const {
 }
 
 void Steps::block(const Candidate& c, Strategies& all) const {
-  const Parallel& p = c.strategy.parallel;
+  const ParallelLayout& p = c.strategy.parallel;
   if (p.tensor > 1 || p.pipeline.slices > 1) return;
   const int64_t share = c.sequence / p.ring;
   std::vector<int64_t> blocks = {share};
@@ -120,8 +120,8 @@ void Steps::kv(const Candidate& c, Strategies& all) const {
   set_each(c, &Strategy::kv, std::array{Tier::device, Tier::host}, all);
 }
 
-void Steps::idle(const Candidate& c, Strategies& all) const {
-  set_each(c, &Strategy::idle, std::array{Tier::device, Tier::host}, all);
+void Steps::between_uses(const Candidate& c, Strategies& all) const {
+  set_each(c, &Strategy::between_uses, std::array{Tier::device, Tier::host}, all);
 }
 
 void Steps::backward_order(const Candidate& c, Strategies& all) const {

@@ -33,7 +33,7 @@ class Steps {
   void offload_window(const Candidate& c, Strategies& all) const;
   void block(const Candidate& c, Strategies& all) const;
   void kv(const Candidate& c, Strategies& all) const;
-  void idle(const Candidate& c, Strategies& all) const;
+  void between_uses(const Candidate& c, Strategies& all) const;
   void backward_order(const Candidate& c, Strategies& all) const;
   void states(const Candidate& c, Strategies& all) const;
 

@@ -34,10 +34,10 @@ class Questions {
         result_.evaluated += found.evaluated;
         for (Plan& plan : found.pareto) plans_.push_back({std::move(plan), sequence});
         answer.plan = std::move(found.best);
-        answer.rival = std::move(found.rival);
-        answer.no_rival = std::move(found.no_rival);
+        answer.alternative = std::move(found.alternative);
+        answer.no_alternative_reason = std::move(found.no_alternative_reason);
         answer.gap = found.gap;
-        if (answer.rival) complete(*answer.rival);
+        if (answer.alternative) complete(*answer.alternative);
       } else {
         answer.plan = plan_preset(model_, used, options_.strategy, sequence, options_.search);
       }

@@ -28,12 +28,12 @@ struct SweepOptions {
 
 /// To one length on so many devices.
 struct Answer {
-  int64_t sequence = 0, devices = 0;  // as asked: the plan's sequence may be padded
-  std::optional<Plan> plan;           // the best by the objective, or none:
-  std::string refusal;                // why
-  std::optional<Plan> rival = {};     // SearchResult::rival
-  std::string no_rival = {};          // likewise
-  double gap = 1;                     // likewise; 1: not known
+  int64_t sequence = 0, devices = 0;       // as asked: the plan's sequence may be padded
+  std::optional<Plan> plan;                // the best by the objective, or none:
+  std::string refusal;                     // why
+  std::optional<Plan> alternative = {};    // SearchResult::alternative
+  std::string no_alternative_reason = {};  // likewise
+  double gap = 1;                          // likewise; 1: not known
 };
 
 struct Sweep {

@@ -14,8 +14,8 @@ struct Evaluation {
   double forward_seconds = 0;  // until the first microbatch's backward begins to compute
   /// What every stream is busy, until then and in all of the step.
   std::array<double, kStreamCount> forward_busy{}, busy_seconds{};
-  /// The program is too large to go through: by_period.h says how it was evaluated. By the fast
-  /// path: of its chunks only some were sampled.
+  /// The program is too large to go through: by_period.h says how it was evaluated. By sampled
+  /// simulation: of its chunks only some were sampled.
   bool extrapolated = false;
 };
 

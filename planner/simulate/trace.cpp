@@ -60,9 +60,9 @@ void add_spans(EventList& events, const Program& program, const Timeline& timeli
     const Op& op = program.ops[i];
     const TraceSpan span = trace_span(timeline.spans[i].start, timeline.spans[i].end);
     events.add(R"("ph":"X","name":{},"cat":"{}","tid":{},"ts":{:.3f},"dur":{:.3f},)"
-               R"("args":{{"op":{},"layer":{},"index":{},"micro_batch":{}}})",
+               R"("args":{{"op":{},"layer":{},"index":{},"microbatch":{}}})",
                quoted(describe(program, op)), name_of(op.kind), static_cast<int>(op.stream),
-               span.start, span.duration, i, op.layer, op.index, op.micro_batch);
+               span.start, span.duration, i, op.layer, op.index, op.microbatch);
   }
 }
 

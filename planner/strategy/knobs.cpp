@@ -19,7 +19,7 @@ constexpr auto& field(Owner& s, T Strategy::*member) {
   return s.*member;
 }
 template <class Owner, class T>
-constexpr auto& field(Owner& s, T Parallel::*member) {
+constexpr auto& field(Owner& s, T ParallelLayout::*member) {
   return s.parallel.*member;
 }
 template <class Owner>
@@ -68,7 +68,7 @@ bool has_chunks(const Strategy& s, int64_t sequence) {
 // Of a degree the list knows only whether ranks share something; a ring's is the number of passes.
 constexpr auto kRows = std::to_array<KnobRow>({
     {.key = "parallel.data",
-     .at = at<&Parallel::data>,
+     .at = at<&ParallelLayout::data>,
      .least = 1,
      .most = kMostRanks,
      .unit = "ranks",
@@ -81,7 +81,7 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .changes_sizes = true,
      .turn = Turn::trade},
     {.key = "parallel.tensor",
-     .at = at<&Parallel::tensor>,
+     .at = at<&ParallelLayout::tensor>,
      .least = 1,
      .most = kMostRanks,
      .unit = "ranks",
@@ -91,7 +91,7 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .changes_sizes = true,
      .turn = Turn::trade},
     {.key = "parallel.ring",
-     .at = at<&Parallel::ring>,
+     .at = at<&ParallelLayout::ring>,
      .least = 1,
      .most = kMostRanks,
      .unit = "ranks",
@@ -100,7 +100,7 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .changes_sizes = true,
      .turn = Turn::trade},
     {.key = "parallel.ulysses",
-     .at = at<&Parallel::ulysses>,
+     .at = at<&ParallelLayout::ulysses>,
      .least = 1,
      .most = kMostRanks,
      .unit = "ranks",
@@ -110,7 +110,7 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .changes_sizes = true,
      .turn = Turn::trade},
     {.key = "parallel.zero",
-     .at = at<&Parallel::zero>,
+     .at = at<&ParallelLayout::zero>,
      .most = 3,
      .optional = true,
      .changes_list = true,
@@ -119,7 +119,7 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .turn = Turn::step,
      .matters = [](const Strategy& s, int64_t) { return s.parallel.replicas() > 1; }},
     {.key = "parallel.overlap",
-     .at = at<&Parallel::overlap>,
+     .at = at<&ParallelLayout::overlap>,
      .optional = true,
      .changes_list = true,
      .matters = [](const Strategy& s, int64_t) { return s.parallel.ranks() > 1; }},
@@ -158,8 +158,9 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .changes_list = true,
      .changes_sizes = true,
      .matters = has_chunks},
-    {.key = "idle",
-     .at = at<&Strategy::idle>,
+    {.key = "between_uses",
+     .at = at<&Strategy::between_uses>,
+     .old_key = "idle",
      .most = kHost,
      .changes_list = true,
      .matters = has_chunks},

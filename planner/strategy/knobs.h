@@ -38,7 +38,7 @@ enum class Turn : uint8_t {
   tile,    ///< halved or doubled; the largest is all rows
 };
 
-/// How a field of Strategy or Parallel is read and written.
+/// How a field of Strategy or ParallelLayout is read and written.
 struct KnobAccess {
   KnobKind kind;
   int64_t (*get)(const Strategy&);
@@ -50,6 +50,7 @@ struct KnobAccess {
 struct KnobRow {
   std::string_view key;  // its place in the plan file: "saved.qkv", "parallel.zero"
   KnobAccess at;
+  std::string_view old_key = {};  // name() in older plan files: read, and written in JSON too
 
   // Values that it takes whatever the others are.
   int64_t least = 0, most = 1;
@@ -58,7 +59,8 @@ struct KnobRow {
   bool optional = false;       // plan files may leave it out, as they may be older than the knob
 
   /// Whether it decides which ops a program has, and in which order. Programs are kept by the
-  /// values of these knobs. One that is forgotten is a silent wrong answer of the fast path.
+  /// values of these knobs. One that is forgotten is a silent wrong answer of the sampled
+  /// simulation.
   bool changes_list = false;
   int64_t (*list_part)(const Strategy&) = nullptr;  // what of the value decides that; null: all
   /// Whether it decides bytes or durations of ops, tiled ones aside, or how often chunks and blocks

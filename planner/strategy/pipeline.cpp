@@ -67,7 +67,7 @@ std::vector<int64_t> cut_evenly(const std::vector<double>& work, int64_t stages)
 std::vector<std::string_view> plannable_schedules() {
   std::vector<std::string_view> names;
   for (const ScheduleFamily& family : schedule_families()) {
-    if (!family.alone) names.push_back(family.name);
+    if (family.plannable) names.push_back(family.name);
   }
   return names;
 }

@@ -1,11 +1,11 @@
 // How a model's layers are dealt out to the stages of a pipeline, and in which order microbatches
 // and the slices of their sequences pass them.
 //
-// A pipeline is the outermost way to spread a step: each of its ranks stands for a whole grid of
-// data x tensor x ring x ulysses (parallel.h), that of one stage. Its schedule is one of
+// A pipeline is the outermost way to spread a step: each of its ranks stands for a whole mesh of
+// data x tensor x ring x ulysses (parallel_layout.h), that of one stage. Its schedule is one of
 // planner/schedule, by name; schedules that cut the vocabulary (1f1b-vocab-1, 1f1b-vocab-2) deal
 // embedding and output layer out to all stages, the others leave them at the ends.
-// A Pipeline is a plain value, part of a Parallel.
+// A Pipeline is a plain value, part of a ParallelLayout.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
-/// Schedules that a plan may name: all that are not ScheduleFamily::alone.
+/// Schedules that a plan may name: those that are ScheduleFamily::plannable.
 std::vector<std::string_view> plannable_schedules();
 
 /// Layers of each of the stages * virtual_stages stages of a model, first to last: as equal as may

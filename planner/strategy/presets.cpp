@@ -57,20 +57,20 @@ void upipe(Strategy& s, const ModelSpec& model, int64_t sequence, int64_t chunk_
 void fpdt(Strategy& s, const ModelSpec&, int64_t sequence, int64_t chunk_tokens) {
   recompute_all_but_layer_input(s, Saved::host);
   s.chunk_tokens = std::min(sequence, chunk_tokens > 0 ? chunk_tokens : kPublishedChunk);
-  s.kv = s.idle = Tier::host;
+  s.kv = s.between_uses = Tier::host;
   s.backward_order = BackwardOrder::kv_outer;
   s.mlp_tile = std::max<int64_t>(1, s.chunk_tokens / s.parallel.ulysses / 2);
   s.loss_tile = std::max<int64_t>(1, s.chunk_tokens / s.parallel.ulysses / 32);
 }
 
 // What a preset deals out: sequences, tokens by Ulysses, around a ring or by both, or heads.
-Suitability by_data(const Parallel& p) { return {-p.tensor, p.data, p.ulysses, 0}; }
-Suitability by_ulysses(const Parallel& p) { return {-p.tensor, -p.ring, p.ulysses, 0}; }
-Suitability by_ring(const Parallel& p) { return {-p.tensor, -p.ulysses, p.ring, 0}; }
-Suitability by_both(const Parallel& p) {
+Suitability by_data(const ParallelLayout& p) { return {-p.tensor, p.data, p.ulysses, 0}; }
+Suitability by_ulysses(const ParallelLayout& p) { return {-p.tensor, -p.ring, p.ulysses, 0}; }
+Suitability by_ring(const ParallelLayout& p) { return {-p.tensor, -p.ulysses, p.ring, 0}; }
+Suitability by_both(const ParallelLayout& p) {
   return {-p.tensor, std::min(p.ulysses, p.ring), -p.data, p.ulysses};
 }
-Suitability by_tensor(const Parallel& p) { return {p.tensor, p.data, 0, 0}; }
+Suitability by_tensor(const ParallelLayout& p) { return {p.tensor, p.data, 0, 0}; }
 
 constexpr auto kPresets = std::to_array<Preset>({
     {.name = "baseline",
@@ -94,23 +94,23 @@ constexpr auto kPresets = std::to_array<Preset>({
     {.name = "ulysses",
      .source = "DeepSpeed-Ulysses, arXiv 2309.14509",
      .suits = by_ulysses,
-     .only_a_grid = true,
+     .only_a_mesh = true,
      .apply = checkpoint},
     {.name = "ring",
      .source = "Ring Attention, arXiv 2310.01889",
      .suits = by_ring,
-     .only_a_grid = true,
+     .only_a_mesh = true,
      .apply = checkpoint},
     {.name = "usp",
      .source = "USP, Ulysses and ring, arXiv 2405.07719",
      .suits = by_both,
-     .only_a_grid = true,
+     .only_a_mesh = true,
      .apply = checkpoint},
     {.name = "megatron-sp",
      .source = "Megatron's tensor and sequence parallelism, arXiv 2205.05198",
      .suits = by_tensor,
      .zero = 1,
-     .only_a_grid = true,
+     .only_a_mesh = true,
      .apply = checkpoint},
     {.name = "alst",
      .source = "ALST, tiled MLP and loss, arXiv 2506.13996",
@@ -149,13 +149,13 @@ const Preset& preset_named(std::string_view name) {
   throw bad_input("unknown strategy \"{}\": expected auto or one of {}", name, list);
 }
 
-std::vector<StatePlacement> preset_placements(std::string_view name, const Parallel& grid) {
+std::vector<StatePlacement> preset_placements(std::string_view name, const ParallelLayout& mesh) {
   constexpr Tier device = Tier::device, host = Tier::host;
   std::vector<StatePlacement> placements = {{device, device, device}};
   if (!preset_named(name).may_offload_states) return placements;
   placements.push_back({device, device, host});
   placements.push_back({device, host, host});
-  if (grid.shards() == 1 || grid.zero == 3) placements.push_back({host, host, host});
+  if (mesh.shards() == 1 || mesh.zero == 3) placements.push_back({host, host, host});
   return placements;
 }
 
@@ -165,9 +165,9 @@ std::vector<std::string> preset_names() {
   return names;
 }
 
-bool is_grid_preset(std::string_view name) {
+bool is_mesh_preset(std::string_view name) {
   const Preset* found = find_preset(name);
-  return found != nullptr && found->only_a_grid;
+  return found != nullptr && found->only_a_mesh;
 }
 
 bool is_chunked_preset(std::string_view name) {
@@ -176,7 +176,7 @@ bool is_chunked_preset(std::string_view name) {
 }
 
 Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequence,
-                     int64_t chunk_tokens, const Parallel& parallel) {
+                     int64_t chunk_tokens, const ParallelLayout& parallel) {
   const Preset& preset = preset_named(name);
   Strategy s;
   s.preset = name;

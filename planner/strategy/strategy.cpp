@@ -20,7 +20,7 @@ std::optional<KnobRule> against_slices(const Strategy& s) {
   if (s.parallel.zero == 3) return KnobRule{"parallel.zero", "0 to 2"};
   if (s.head_groups > 1) return KnobRule{"head_groups", "1"};
   if (s.kv != Tier::device) return KnobRule{"kv", "device"};
-  if (s.idle != Tier::device) return KnobRule{"idle", "device"};
+  if (s.between_uses != Tier::device) return KnobRule{"between_uses", "device"};
   if (s.parameters != Tier::device) return KnobRule{"states.parameters", "device"};
   if (s.gradients != Tier::device) return KnobRule{"states.gradients", "device"};
   return {};

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "models/model_spec.h"
-#include "planner/strategy/parallel.h"
+#include "planner/strategy/parallel_layout.h"
 
 namespace longspan {
 
@@ -48,8 +48,8 @@ struct Strategy {
   int64_t head_groups = 1;   // G: attention takes a rank's share of the heads in this many groups,
                              // one after another; more than one need c = S
   Tier kv = Tier::device;  // K,V (and dK,dV) of the layer at work: resident, or streamed from host
-  Tier idle = Tier::device;    // where residuals, queries and their gradients wait between uses
-  int64_t prefetch_depth = 1;  // loads are issued this many compute ops before their use
+  Tier between_uses = Tier::device;  // where residuals, queries and their gradients wait
+  int64_t prefetch_depth = 1;        // loads are issued this many compute ops before their use
   int64_t offload_window = 1;  // a stored tensor keeps its memory for this many compute ops more
   BackwardOrder backward_order = BackwardOrder::q_outer;
   bool deterministic = false;  // a GPU library's attention backward gives the same bits each time
@@ -68,7 +68,7 @@ struct Strategy {
   Tier gradients = Tier::device;   // device or host
   Tier optimizer = Tier::device;   // device, host or nvme; device needs both others on device
 
-  Parallel parallel;  // over how many ranks, and how
+  ParallelLayout parallel;  // over how many ranks, and how
 
   bool operator==(const Strategy&) const = default;
 };

@@ -22,7 +22,7 @@ struct Question {
   int64_t sequence;
   const ScheduleFamily* family;  // null of one stage, and of a name that there is no schedule of
 
-  const Parallel& grid() const { return s.parallel; }
+  const ParallelLayout& mesh() const { return s.parallel; }
   const Pipeline& pipeline() const { return s.parallel.pipeline; }
   int64_t share() const { return sequence / s.parallel.ring; }  // of a ring position
 };
@@ -87,7 +87,7 @@ constexpr auto kChecks = std::to_array<Check>({
      }},
     {Rule::range, "parallel",
      [](const Question& q) {
-       const Parallel& p = q.grid();
+       const ParallelLayout& p = q.mesh();
        int64_t ranks = p.pipeline.stages;  // at every step at most kMostRanks squared
        for (const int64_t degree : {p.data, p.tensor, p.ring, p.ulysses}) {
          ranks *= degree;
@@ -97,51 +97,51 @@ constexpr auto kChecks = std::to_array<Check>({
      },
      [](const Question&) { return Words{.what = fmt::format("more than {} ranks", kMostRanks)}; }},
     {Rule::heads, "parallel.ulysses",
-     [](const Question& q) { return heads_divide_into(q.model, q.grid().ulysses, 1); },
+     [](const Question& q) { return heads_divide_into(q.model, q.mesh().ulysses, 1); },
      [](const Question& q) {
        const auto fits = [&](int64_t d) { return heads_divide_into(q.model, d, 1); };
        return Words{fmt::format("{} does not divide the {} heads ({} K,V heads) of {}",
-                                q.grid().ulysses, q.model.heads, q.model.kv_heads, q.model.name),
+                                q.mesh().ulysses, q.model.heads, q.model.kv_heads, q.model.name),
                     "try one of " + list_of(q.model.heads, fits)};
      }},
     {Rule::divisibility, "parallel.ulysses",
-     [](const Question& q) { return q.s.chunk_tokens % q.grid().ulysses == 0; },
+     [](const Question& q) { return q.s.chunk_tokens % q.mesh().ulysses == 0; },
      [](const Question& q) {
        return Words{fmt::format("a chunk of {} tokens cannot be dealt out to {} ranks",
-                                q.s.chunk_tokens, q.grid().ulysses)};
+                                q.s.chunk_tokens, q.mesh().ulysses)};
      }},
     {Rule::divisibility, "parallel.ring",
      [](const Question& q) {
        const int64_t chunks = q.sequence / q.s.chunk_tokens;
-       return q.grid().ring == 1 || chunks % (2 * q.grid().ring) == 0;
+       return q.mesh().ring == 1 || chunks % (2 * q.mesh().ring) == 0;
      },
      [](const Question& q) {
        return Words{
            fmt::format("{} tokens are not a multiple of {} chunks of {}, two for each of "
                        "the ring's {} ranks",
-                       q.sequence, 2 * q.grid().ring, q.s.chunk_tokens, q.grid().ring)};
+                       q.sequence, 2 * q.mesh().ring, q.s.chunk_tokens, q.mesh().ring)};
      }},
     {Rule::combination, "parallel.tensor",
-     [](const Question& q) { return q.grid().tensor == 1 || q.grid().sequence_ranks() == 1; },
+     [](const Question& q) { return q.mesh().tensor == 1 || q.mesh().sequence_ranks() == 1; },
      [](const Question&) {
        return Words{"a tensor group deals out heads and tokens by itself",
                     "set ring and ulysses to 1"};
      }},
     {Rule::heads, "parallel.tensor",
-     [](const Question& q) { return fits_tensor(q.model, q.grid().tensor); },
+     [](const Question& q) { return fits_tensor(q.model, q.mesh().tensor); },
      [](const Question& q) {
        const auto fits = [&](int64_t d) { return fits_tensor(q.model, d); };
        return Words{
            fmt::format("{} does not divide the {} heads, {} K,V heads and the inner width of {} "
                        "of {}",
-                       q.grid().tensor, q.model.heads, q.model.kv_heads, q.model.ffn, q.model.name),
+                       q.mesh().tensor, q.model.heads, q.model.kv_heads, q.model.ffn, q.model.name),
            "try one of " + list_of(q.model.kv_heads, fits)};
      }},
     {Rule::divisibility, "parallel.tensor",
-     [](const Question& q) { return q.sequence % q.grid().tensor == 0; },
+     [](const Question& q) { return q.sequence % q.mesh().tensor == 0; },
      [](const Question& q) {
        return Words{fmt::format("a sequence of {} tokens cannot be dealt out to {} ranks evenly",
-                                q.sequence, q.grid().tensor)};
+                                q.sequence, q.mesh().tensor)};
      }},
     {Rule::divisibility, "block_tokens",
      [](const Question& q) {
@@ -152,19 +152,19 @@ constexpr auto kChecks = std::to_array<Check>({
        return Words{
            fmt::format("{} is not a multiple of the chunk of {} that divides the {}{} tokens",
                        q.s.block_tokens, q.s.chunk_tokens,
-                       q.grid().ring > 1 ? "ring position's share of " : "sequence of ", q.share()),
+                       q.mesh().ring > 1 ? "ring position's share of " : "sequence of ", q.share()),
            fmt::format("try {} or {}", q.s.chunk_tokens, q.share())};
      }},
     {Rule::combination, "parallel.ring",
      [](const Question& q) {
-       return q.grid().ring == 1 || (q.s.kv == Tier::device && q.s.idle == Tier::device);
+       return q.mesh().ring == 1 || (q.s.kv == Tier::device && q.s.between_uses == Tier::device);
      },
      [](const Question&) {
        return Words{"a ring works on a layer that lies on the device",
-                    "set kv and idle to device, or deal the sequence out with ulysses"};
+                    "set kv and between_uses to device, or deal the sequence out with ulysses"};
      }},
     {Rule::combination, "parallel.tensor",
-     [](const Question& q) { return q.grid().tensor == 1 || q.s.block_tokens == q.sequence; },
+     [](const Question& q) { return q.mesh().tensor == 1 || q.s.block_tokens == q.sequence; },
      [](const Question& q) {
        return Words{
            fmt::format("a tensor group deals out the whole sequence at once, not blocks of {}",
@@ -174,10 +174,10 @@ constexpr auto kChecks = std::to_array<Check>({
     {Rule::heads, "head_groups",
      [](const Question& q) {
        const int64_t groups = q.s.head_groups;
-       return groups == 1 || heads_divide_into(q.model, q.grid().ulysses, groups);
+       return groups == 1 || heads_divide_into(q.model, q.mesh().ulysses, groups);
      },
      [](const Question& q) {
-       const int64_t ulysses = q.grid().ulysses, heads = q.model.heads / ulysses;
+       const int64_t ulysses = q.mesh().ulysses, heads = q.model.heads / ulysses;
        const auto fits = [&](int64_t g) { return heads_divide_into(q.model, ulysses, g); };
        return Words{
            fmt::format("a rank's {} heads ({} K,V heads) of {} do not divide into {} groups", heads,
@@ -185,14 +185,14 @@ constexpr auto kChecks = std::to_array<Check>({
            "try one of " + list_of(heads, fits)};
      }},
     {Rule::combination, "head_groups",
-     [](const Question& q) { return q.s.head_groups == 1 || q.grid().ring == 1; },
+     [](const Question& q) { return q.s.head_groups == 1 || q.mesh().ring == 1; },
      [](const Question&) {
        return Words{"groups of heads do not go around a ring",
                     "set head_groups to 1, or parallel.ring to 1 and deal the sequence out with "
                     "ulysses"};
      }},
     {Rule::combination, "head_groups",
-     [](const Question& q) { return q.s.head_groups == 1 || q.grid().tensor == 1; },
+     [](const Question& q) { return q.s.head_groups == 1 || q.mesh().tensor == 1; },
      [](const Question&) {
        return Words{"a tensor group has its heads dealt out already",
                     "set head_groups to 1, or parallel.tensor to 1 and deal the sequence out with "
@@ -206,13 +206,13 @@ constexpr auto kChecks = std::to_array<Check>({
      }},
     {Rule::combination, "parallel.zero",
      [](const Question& q) {
-       return q.grid().shards() == 1 || q.grid().zero == 3 || q.s.parameters == Tier::device;
+       return q.mesh().shards() == 1 || q.mesh().zero == 3 || q.s.parameters == Tier::device;
      },
      [](const Question& q) {
        return Words{.what =
                         "parameters on the host are whole on every rank (zero: 0) or gathered "
                         "from shards (zero: 3)",
-                    .got = fmt::format("zero: {}", q.grid().zero)};
+                    .got = fmt::format("zero: {}", q.mesh().zero)};
      }},
     {Rule::combination, "states.optimizer",
      [](const Question& q) {
@@ -237,7 +237,7 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
        return Words{fmt::format("there is no schedule \"{}\"", q.pipeline().schedule),
                     fmt::format("try one of {}", fmt::join(plannable_schedules(), ", "))};
      }},
-    {Rule::schedule, "pipeline.schedule", [](const Question& q) { return !q.family->alone; },
+    {Rule::schedule, "pipeline.schedule", [](const Question& q) { return q.family->plannable; },
      [](const Question& q) {
        return Words{fmt::format("{} is simulated alone, not planned with", q.pipeline().schedule),
                     fmt::format("try one of {}", fmt::join(plannable_schedules(), ", "))};
@@ -274,11 +274,12 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
      }},
     {Rule::schedule, "pipeline.in_flight",
      [](const Question& q) {
-       return q.pipeline().in_flight == 0 || (q.pipeline().in_flight > 0 && q.family->limited);
+       return q.pipeline().in_flight == 0 ||
+              (q.pipeline().in_flight > 0 && q.family->takes_memory_limit);
      },
      [](const Question& q) {
        return Words{.what = fmt::format("{} takes {}", q.pipeline().schedule,
-                                        q.family->limited ? "a number >= 0" : "none"),
+                                        q.family->takes_memory_limit ? "a number >= 0" : "none"),
                     .got = std::to_string(q.pipeline().in_flight)};
      }},
     {Rule::schedule, "pipeline.split",
@@ -306,7 +307,7 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
      }},
     {Rule::divisibility, "pipeline.slices",
      [](const Question& q) {
-       return q.pipeline().slices == 1 || q.grid().tensor > 1 ||
+       return q.pipeline().slices == 1 || q.mesh().tensor > 1 ||
               q.sequence / q.pipeline().slices % q.s.block_tokens == 0;
      },
      [](const Question& q) {

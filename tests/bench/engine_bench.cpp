@@ -129,7 +129,7 @@ bool bench_overlap(int threads, int steps) {
   kept.qkv.where = kept.mlp_inner.where = kept.mlp_input.where = Saved::recompute;
   Strategy offloaded = kept;
   offloaded.layer_input.where = offloaded.attention_out.where = Saved::host;
-  offloaded.idle = offloaded.kv = Tier::host;
+  offloaded.between_uses = offloaded.kv = Tier::host;
   std::shared_ptr<const TokenSource> data =
       open_tokens("synthetic", "auto", kSequence, model.vocab);
   Trainer a(plan_of(model, kept, kSequence), {}, data, {.compute_threads = threads});

@@ -74,7 +74,7 @@ Plan plan_of(const PlanCase& c, int64_t ranks) {
   plan.model = fit_positions(c.model, c.sequence);
   plan.hardware = some_machine(ranks);
   plan.sequence = c.sequence;
-  plan.micro_batches = c.micro_batches;
+  plan.microbatches = c.microbatches;
   plan.dtype = DType::float32;
   plan.strategy = c.strategy;
   return plan;

@@ -24,7 +24,7 @@ struct PlanCase {
   ModelSpec model;
   int64_t sequence = 0;
   Strategy strategy;
-  int64_t micro_batches = 1;
+  int64_t microbatches = 1;
 };
 
 /// Medians over the steps so far, beside what a profile makes of the plan.

@@ -4,7 +4,7 @@
 //   plan      a search over the whole knob space on one device        (target: under a second each)
 //             and on 64 and 1,024 of them                             (target: under five seconds)
 //   bounds    configurations considered a second, over all knobs      (target: at least 1,000,000)
-//   fast path configurations simulated a second, over a sweep of sizes and tiles of every preset
+//   sampled   configurations simulated a second, over a sweep of sizes and tiles of every preset
 //             and of chunked plans                                    (target: at least 20,000)
 // Exit status 1 if a target is missed.
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/evaluate/bounds.h"
-#include "planner/evaluate/fast_path.h"
+#include "planner/evaluate/sampled_simulation.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
 #include "tests/bench/seconds_of.h"
@@ -47,7 +47,7 @@ bool bench_plan(const std::string& model_name, const std::string& hw_name, int64
   return seconds < most_seconds;
 }
 
-// Every value of every knob, in all pairs of knobs, on every grid of eight.
+// Every value of every knob, in all pairs of knobs, on every mesh of eight.
 bool bench_bounds() {
   const ModelSpec model = load_model("llama-3.1-8b");
   const HardwareProfile hw = load_hardware("8xh100-80g");
@@ -56,12 +56,12 @@ bool bench_bounds() {
   const StepRequest request{model, {}, sequence, 1, DType::bfloat16};
   Bounds bounds(request, cost);
   const double seconds = seconds_of([&] {
-    for (const Parallel& grid : grids(model, hw, {})) {
-      const testing::Shape shape{grid, sequence / grid.ring, sequence / grid.ring / 16};
+    for (const ParallelLayout& mesh : meshes(model, hw, {})) {
+      const testing::Shape shape{mesh, sequence / mesh.ring, sequence / mesh.ring / 16};
       const std::vector<testing::Knob> all = testing::knobs(model, shape, true);
       for (const testing::Knob& a : all) {
         for (const auto& set_a : a.values) {
-          Strategy first = testing::everything_away(shape);
+          Strategy first = testing::all_offloaded(shape);
           set_a(first);
           for (const testing::Knob& b : all) {
             for (const auto& set_b : b.values) {
@@ -81,11 +81,11 @@ bool bench_bounds() {
 }
 
 // Configurations a planner meets in one question: the same choices at many sizes.
-bool bench_fast_path() {
+bool bench_sampled_simulation() {
   const ModelSpec model = load_model("llama-3.1-8b");
   const HardwareProfile hw = load_hardware("h100-80g");
   const CostModel cost(hw, DType::bfloat16);
-  FastPath fast(cost);
+  SampledSimulation fast(cost);
   int64_t configurations = 0;
   const auto sweep = [&] {
     for (int64_t sequence = 8192; sequence <= (1 << 21); sequence += sequence / 2 / 4096 * 4096) {
@@ -94,9 +94,9 @@ bool bench_fast_path() {
       for (const std::string& preset : preset_names()) {
         strategies.push_back(make_preset(preset, model, sequence, 4096));
       }
-      strategies.push_back(testing::everything_away({{}, sequence, 4096}));
-      strategies.push_back(testing::everything_kept({{}, sequence, 4096}));
-      strategies.push_back(testing::everything_away({{}, sequence, sequence}));
+      strategies.push_back(testing::all_offloaded({{}, sequence, 4096}));
+      strategies.push_back(testing::all_resident({{}, sequence, 4096}));
+      strategies.push_back(testing::all_offloaded({{}, sequence, sequence}));
       for (Strategy& s : strategies) {
         for (const int64_t tile : {256, 512, 1024, 2048, 4096}) {
           s.mlp_tile = s.loss_tile = tile;
@@ -113,9 +113,9 @@ bool bench_fast_path() {
   double warm = 0;
   while (warm < 1) warm += seconds_of(sweep);
   const double rate = static_cast<double>(configurations) / warm;
-  fmt::print("fast path  {} configurations, lowering included: {}\n", first,
+  fmt::print("sampled  {} configurations, lowering included: {}\n", first,
              format_rate(static_cast<double>(first) / cold, "configurations/s"));
-  fmt::print("fast path  {} configurations: {}\n", configurations,
+  fmt::print("sampled  {} configurations: {}\n", configurations,
              format_rate(rate, "configurations/s"));
   return rate >= 20e3;
 }
@@ -135,6 +135,6 @@ int main() {
   good = bench_plan("llama-3.1-70b", "8x8xh100-80g", 1 << 20, 5) && good;
   good = bench_plan("llama-3.1-70b", "128x8xh100-80g", 1 << 20, 5) && good;
   good = bench_bounds() && good;
-  good = bench_fast_path() && good;
+  good = bench_sampled_simulation() && good;
   return good ? 0 : 1;
 }

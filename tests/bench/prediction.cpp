@@ -60,7 +60,7 @@ std::vector<PlanCase> cases() {
   };
   list.push_back({"gpt baseline 1K", g, 1024, preset(g, "baseline", 1024)});
   list.push_back({"gpt checkpoint 2K", g, 2048, preset(g, "checkpoint", 2048)});
-  list.push_back({"llama baseline 1K, 2 micro-batches", l, 1024, preset(l, "baseline", 1024), 2});
+  list.push_back({"llama baseline 1K, 2 microbatches", l, 1024, preset(l, "baseline", 1024), 2});
   list.push_back({"llama checkpoint-offload 2K", l, 2048, preset(l, "checkpoint-offload", 2048)});
   list.push_back({"gpt mst 2K", g, 2048, preset(g, "mst", 2048)});
   list.push_back({"llama alst 2K", l, 2048, preset(l, "alst", 2048)});
@@ -74,7 +74,7 @@ std::vector<PlanCase> cases() {
   list.push_back({"llama chunked 512, K,V resident 2K", l, 2048, resident});
 
   Strategy streamed = resident;
-  streamed.kv = streamed.idle = Tier::host;
+  streamed.kv = streamed.between_uses = Tier::host;
   streamed.qkv.where = streamed.attention_out.where = Saved::host;
   streamed.layer_input.where = Saved::host;
   streamed.mlp_input.where = Saved::recompute;

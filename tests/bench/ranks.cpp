@@ -39,12 +39,12 @@ struct Flags {
 
 std::vector<PlanCase> cases(int64_t ranks) {
   const ModelSpec model = small_llama(4);
-  const auto preset = [&](const char* name, const char* base, const Parallel& parallel) {
+  const auto preset = [&](const char* name, const char* base, const ParallelLayout& parallel) {
     return PlanCase{name, model, kSequence,
                     make_preset(base, model, kSequence, kSequence / 4, parallel)};
   };
-  const Parallel ulysses{.ulysses = ranks, .zero = 3};
-  Parallel waits = ulysses;
+  const ParallelLayout ulysses{.ulysses = ranks, .zero = 3};
+  ParallelLayout waits = ulysses;
   waits.overlap = false;
   return {preset("fpdt, overlapped", "fpdt", ulysses),
           preset("fpdt, not overlapped", "fpdt", waits),

@@ -15,7 +15,7 @@ namespace longspan {
 namespace {
 
 bool bench_timing(const char* name) {
-  const PipelineTask task{.ranks = 16, .micro_batches = 512};
+  const PipelineTask task{.ranks = 16, .microbatches = 512};
   const TimedSchedule timed = time_schedule(schedule_family(name), task, {});
   const auto rate_of = [&](const std::function<void()>& work) {
     int64_t rounds = 0;
@@ -34,11 +34,11 @@ bool bench_timing(const char* name) {
 
 bool bench_compare() {
   for (const ScheduleFamily& family : schedule_families()) {
-    const PipelineTask task{.ranks = 16, .micro_batches = 128};
+    const PipelineTask task{.ranks = 16, .microbatches = 128};
     const double seconds = seconds_of([&] { time_schedule(family, task, {}); });
     fmt::print("made       {:16} {:>10}\n", family.name, format_seconds(seconds));
   }
-  const double all = seconds_of([] { compare_schedules({.ranks = 16, .micro_batches = 128}); });
+  const double all = seconds_of([] { compare_schedules({.ranks = 16, .microbatches = 128}); });
   fmt::print("compare    {} families: {}\n", schedule_families().size(), format_seconds(all));
   return all < 2;
 }

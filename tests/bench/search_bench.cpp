@@ -7,7 +7,7 @@
 //                                   corpus says
 //   search_bench --improve SECONDS  looks for better ones, so long for each question
 //
-// Each answer's own plan is measured the exact way too, and counts as what that says of it.
+// Each answer's own plan is measured by full simulation too, and counts as what that says of it.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -95,7 +95,7 @@ Result asked(Row& row, bool offer) {
   result.best = known != nullptr ? known->best : exact->value;
   result.times = times_worse(row.question, result.value, result.best);
   if (offer) row.offer(answer, *exact, "search");
-  // The longest sequence is a question of memory; its time may be the fast path's.
+  // The longest sequence is a question of memory; its time may be the sampled simulation's.
   if (row.question.verb == Question::Verb::max_seq) return result;
   const double said =
       reply.plan->predicted.step_seconds / static_cast<double>(reply.plan->strategy.parallel.data);

@@ -31,7 +31,12 @@ TEST_CASE("max-seq: each strategy, and the whole space at the end") {
     CHECK(result.at("sequence_tokens") > 0);
     CHECK(result.at("predicted").at("device_bytes") <= kDeviceBytes);
     CHECK(result.at("limited_by") != "none");
-    CHECK_FALSE(result.at("would_lift").get<std::string>().empty());
+    CHECK_FALSE(result.at("remedy").get<std::string>().empty());
+    for (const auto& [now, before] : {std::pair{"remedy", "would_lift"},
+                                      {"comparison", "beside"},
+                                      {"granularity_tokens", "granule_tokens"}}) {
+      CHECK(result.at(now) == result.at(before));
+    }
   }
   CHECK(lengths["checkpoint"] > lengths["baseline"]);
   CHECK(lengths["mst"] > lengths["checkpoint"]);
@@ -51,6 +56,11 @@ TEST_CASE("max-seq: more memory is a longer sequence, none is status 1") {
         .get<int64_t>();
   };
   CHECK(longest("32MiB") > longest("16MiB"));
+  for (const char* flag : {"--granularity", "--granule"}) {  // the latter as it was called
+    const json rounded = longspan_json({"max-seq", "--model", "tiny-llama", "--hw", kHardware,
+                                        "--strategy", "baseline", flag, "1K"});
+    CHECK(rounded.at("results")[0].at("sequence_tokens").get<int64_t>() % 1024 == 0);
+  }
   const json nothing = longspan_json({"max-seq", "--model", "tiny-llama", "--hw", kHardware,
                                       "--strategy", "baseline", "--device-memory", "64KiB"},
                                      1);
@@ -171,7 +181,7 @@ TEST_CASE("plan and max-seq: with and without a pipeline") {
   CHECK(flat.at("with_and_without_a_pipeline") == "");
   CHECK_FALSE(flat.at("strategy").at("parallel").contains("pipeline"));
   const json longest = longspan_json(ask({"max-seq", "--strategy", "auto"}));
-  CHECK_THAT(longest.at("results")[0].at("beside").get<std::string>(), Contains("pipeline"));
+  CHECK_THAT(longest.at("results")[0].at("comparison").get<std::string>(), Contains("pipeline"));
   check_refused(longspan(ask({"plan", "--seq", "64K", "--pipeline", "3"})), 2,
                 {"4 devices do not divide into 3 stages", "2 or 4"});
   check_refused(longspan(ask({"plan", "--seq", "64K", "--pipeline", "2", "--strategy", "fpdt"})), 2,
@@ -244,7 +254,10 @@ TEST_CASE("plan: the search's answer fits, and is the same every time") {
   };
   const json document = make(first);
   CHECK(document.at("sequence_tokens") == 2048);
-  CHECK(document.at("micro_batches") == 2);
+  CHECK(document.at("microbatches") == 2);
+  CHECK(document.at("micro_batches") == 2);  // as it was called
+  const json& strategy = document.at("strategy");
+  CHECK(strategy.at("idle") == strategy.at("between_uses"));
   CHECK(document.at("predicted").at("device_bytes") <= kDeviceBytes);
   CHECK(document.at("evaluated") > 1);
   CHECK(document.at("considered") >= document.at("evaluated"));

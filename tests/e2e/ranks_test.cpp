@@ -15,11 +15,11 @@ using Catch::Matchers::Contains;
 using nlohmann::json;
 using testing::TemporaryFolder;
 
-const std::vector<std::string> kGrids[] = {{"--ulysses", "4"},
-                                           {"--data", "4"},
-                                           {"--ring", "2", "--ulysses", "2"},
-                                           {"--tensor", "2", "--data", "2", "--zero", "2"},
-                                           {"--data", "2", "--ulysses", "2", "--zero", "1"}};
+const std::vector<std::string> kMeshes[] = {{"--ulysses", "4"},
+                                            {"--data", "4"},
+                                            {"--ring", "2", "--ulysses", "2"},
+                                            {"--tensor", "2", "--data", "2", "--zero", "2"},
+                                            {"--data", "2", "--ulysses", "2", "--zero", "1"}};
 
 struct Trained {
   json record;
@@ -49,18 +49,18 @@ std::vector<double> losses(const json& record) {
 
 TEST_CASE("ranks train the numbers of one, in the memory and with the messages foretold") {
   const TemporaryFolder folder;
-  // As many sequences per step on every grid: 4.
-  const auto sequences = [](const std::vector<std::string>& grid) {
-    const auto data = std::find(grid.begin(), grid.end(), "--data");
-    return data == grid.end() ? 4 : 4 / std::stoll(*(data + 1));
+  // As many sequences per step on every mesh: 4.
+  const auto sequences = [](const std::vector<std::string>& mesh) {
+    const auto data = std::find(mesh.begin(), mesh.end(), "--data");
+    return data == mesh.end() ? 4 : 4 / std::stoll(*(data + 1));
   };
   const std::string alone =
       make_ranks_plan(folder, 1, {"--micro-batches", "4", "--strategy", "checkpoint"});
   const std::vector<double> expected = losses(train(folder, alone, 1, {"--steps", "3"}).record);
-  for (const std::vector<std::string>& grid : kGrids) {
-    std::vector<std::string> flags = grid;
+  for (const std::vector<std::string>& mesh : kMeshes) {
+    std::vector<std::string> flags = mesh;
     flags.insert(flags.end(),
-                 {"--strategy", "checkpoint", "--micro-batches", std::to_string(sequences(grid))});
+                 {"--strategy", "checkpoint", "--micro-batches", std::to_string(sequences(mesh))});
     CAPTURE(flags);
     const std::string plan = make_ranks_plan(folder, 4, flags);
     const json record = train(folder, plan, 4, {"--steps", "3"}).record;

@@ -86,7 +86,7 @@ TEST_CASE("a plan is checked against itself") {
       {"sequence: 256", "sequence: 300", {"chunk_tokens", "64", "300", "60 or 75"}},
       {"chunk_tokens: 64", "chunk_tokens: 0", {"chunk_tokens", "0"}},
       {"chunk_tokens: 64", "chunk_tokens: 32", {"device_bytes", "lay out"}},
-      {"micro_batches: 1", "micro_batches: 0", {"micro_batches"}},
+      {"microbatches: 1", "microbatches: 0", {"microbatches"}},
       {"longspan_plan: 1", "longspan_plan: 7", {"version 7", "version 1"}},
       {"longspan_plan: 1\n", "", {"longspan_plan"}},
       {"ranks: 1", "ranks: 8", {"ranks", "product of the degrees, 1"}},

@@ -47,7 +47,7 @@ TEST_CASE("schedule: the picture, the drawing and the CSV") {
   CHECK_THAT(read_file(svg), Contains("</svg>"));
   const PipelineCsv read = read_pipeline_csv(read_file(csv), csv);
   CHECK(read.schedule.ranks.size() == 8);
-  CHECK(read.schedule.micro_batches == 24);
+  CHECK(read.schedule.microbatches == 24);
   CHECK_THAT(read_file(csv), Contains("0SEND_F0"));
 }
 

@@ -14,8 +14,8 @@ class ForwardingBackend : public Backend {
   explicit ForwardingBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
 
   std::string name() const override { return backend_->name(); }
-  std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
-    return backend_->take_memory(tier, bytes);
+  std::unique_ptr<Arena> allocate(Tier tier, int64_t bytes) override {
+    return backend_->allocate(tier, bytes);
   }
   void run(const Program& program, const Op& op, const OperandPointers& operands,
            const StepContext& context) override {

@@ -1,5 +1,5 @@
 // max-seq tells the truth: on a machine with small budgets, the length it names for each preset
-// trains a step on the engine, and one granule more is refused before the first op.
+// trains a step on the engine, and the next multiple is refused before the first op.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
@@ -62,11 +62,11 @@ void train_one_step(const Plan& plan) {
 void check_boundary(const MaxSequence& found) {
   train_one_step(found.plan);
   Plan longer = found.plan;
-  longer.sequence += found.granule;
+  longer.sequence += found.granularity;
   longer.strategy = found.refused;
   try {
     train_one_step(longer);
-    FAIL("one granule more was not refused");
+    FAIL("the next multiple was not refused");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::no_fit);
     CHECK_THAT(error.what(), Catch::Contains("short by"));
@@ -75,18 +75,18 @@ void check_boundary(const MaxSequence& found) {
 
 }  // namespace
 
-TEST_CASE("the length max-seq names trains, and one granule more is refused", "[slow]") {
+TEST_CASE("the length max-seq names trains, and the next multiple is refused", "[slow]") {
   const ModelSpec model = deep_llama();
   const HardwareProfile hw =
       budgets(plan_for(model, whole_sequence(64), 64), int64_t{9} << 19, int64_t{26} << 20);
   MaxSequenceOptions options;
-  options.granule = 64;
+  options.granularity = 64;
   std::map<std::string, int64_t> lengths;
   std::vector<std::string> names = preset_names();
   names.push_back("auto");
   for (const std::string& name : names) {
     const MaxSequence found = max_sequence(model, hw, name, options);
-    INFO(name << ": " << found.sequence << " tokens, granule " << found.granule);
+    INFO(name << ": " << found.sequence << " tokens, granularity " << found.granularity);
     REQUIRE(found.sequence > 0);
     lengths[name] = found.sequence;
     check_boundary(found);
@@ -95,14 +95,14 @@ TEST_CASE("the length max-seq names trains, and one granule more is refused", "[
   CHECK(lengths["auto"] >= 2 * lengths["fpdt"]);
 }
 
-TEST_CASE("with ranks too: the length max-seq names trains, and one granule more is refused",
+TEST_CASE("with ranks too: the length max-seq names trains, and the next multiple is refused",
           "[slow]") {
   ModelSpec model = deep_llama();
   model.heads = 4;
   model.kv_heads = 2;
   model.head_dim = 8;
   MaxSequenceOptions options;
-  options.granule = 64;
+  options.granularity = 64;
   for (const int64_t ranks : {2, 4}) {
     if (ranks == 4 && !whole_length()) continue;
     HardwareProfile hw =
@@ -113,7 +113,7 @@ TEST_CASE("with ranks too: the length max-seq names trains, and one granule more
       if (name == "auto" && ranks > 2) continue;  // longer, and says no more
       const MaxSequence found = max_sequence(model, hw, name, options);
       INFO(name << ", " << describe(found.plan.strategy.parallel) << ": " << found.sequence
-                << " tokens, granule " << found.granule);
+                << " tokens, granularity " << found.granularity);
       REQUIRE(found.sequence > 0);
       CHECK(found.plan.strategy.parallel.ranks() == ranks);
       check_boundary(found);

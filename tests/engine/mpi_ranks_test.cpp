@@ -37,13 +37,13 @@ std::vector<Plan> make_plans() {
   const ModelSpec llama = model_with_heads(small_llama(), 8, 2);
   std::vector<Plan> plans;
   const auto add = [&](const ModelSpec& model, const std::string& name, const Strategy& strategy,
-                       const Parallel& parallel, int64_t sequence) {
+                       const ParallelLayout& parallel, int64_t sequence) {
     StepCase step;
     step.model = model;
     step.strategy = strategy;
     step.strategy.parallel = parallel;
     step.sequence = sequence;
-    step.micro_batches = 1 + static_cast<int64_t>(plans.size()) % 2;
+    step.microbatches = 1 + static_cast<int64_t>(plans.size()) % 2;
     step.threads = 1;
     plans.push_back({fmt::format("{}, {}, overlap {}, {}", model.name, describe(parallel),
                                  parallel.overlap ? "on" : "off", name),
@@ -52,7 +52,7 @@ std::vector<Plan> make_plans() {
 
   const auto whole = strategies(16);
   const auto on_sequence = [&](const ModelSpec& model, const std::string& name,
-                               const Parallel& parallel) {
+                               const ParallelLayout& parallel) {
     add(model, name, whole.at(name), parallel, 64);
   };
   on_sequence(gpt, "kept", {.ulysses = 4, .zero = 0});
@@ -66,7 +66,7 @@ std::vector<Plan> make_plans() {
   Strategy stored = whole.at("kept");
   stored.layer_input.where = stored.attention_out.where = Saved::host;
   stored.mlp_input.where = stored.mlp_inner.where = Saved::recompute;
-  const auto on_ring = [&](const ModelSpec& model, bool keep, const Parallel& parallel) {
+  const auto on_ring = [&](const ModelSpec& model, bool keep, const ParallelLayout& parallel) {
     add(model, keep ? "kept" : "stored", keep ? whole.at("kept") : stored, parallel,
         16 * 2 * parallel.ring);
   };
@@ -80,7 +80,7 @@ std::vector<Plan> make_plans() {
   const ModelSpec llama_four = model_with_heads(small_llama(), 8, 4);
   const auto tensor = tensor_strategies(16, 64);
   const auto on_tensor = [&](const ModelSpec& model, const std::string& name,
-                             const Parallel& parallel) {
+                             const ParallelLayout& parallel) {
     add(model, name, tensor.at(name), parallel, 64);
   };
   on_tensor(gpt, "away, q-outer", {.tensor = 4});
@@ -90,7 +90,7 @@ std::vector<Plan> make_plans() {
 
   const auto groups = group_strategies(16);
   const auto on_groups = [&](ModelSpec model, int64_t count, const std::string& name,
-                             const Parallel& parallel) {
+                             const ParallelLayout& parallel) {
     model.layers = 2;
     model.head_dim = 8;
     Strategy strategy = groups.at(name);

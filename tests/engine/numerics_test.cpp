@@ -22,7 +22,7 @@ std::map<std::string, Strategy> knob_plans(int64_t sequence) {
   Strategy chunked = whole;
   chunked.chunk_tokens = chunked.block_tokens = chunk;
   Strategy away = chunked;
-  away.kv = away.idle = Tier::host;
+  away.kv = away.between_uses = Tier::host;
   away.layer_input.where = Saved::host;
   away.qkv.where = away.attention_out.where = away.mlp_input.where = away.mlp_inner.where =
       Saved::recompute;
@@ -97,7 +97,7 @@ TEST_CASE("every knob gives the numbers of the reference", "[numerics]") {
       step.model = model;
       step.sequence = 96;
       step.strategy = strategy;
-      step.micro_batches = 1;
+      step.microbatches = 1;
       check_against_reference(step, kTolerance);
     }
   }
@@ -113,7 +113,7 @@ TEST_CASE("every preset gives the numbers of the reference", "[numerics]") {
       StepCase step;
       step.model = model;
       step.sequence = 128;
-      step.micro_batches = 2;
+      step.microbatches = 2;
       step.strategy = make_preset(preset, model, 128, 32);
       check_against_reference(step, kTolerance);
     }

@@ -18,10 +18,10 @@ reference::Result reference_step(const StepCase& step) {
     for (double& value : values) value = widen(narrow(static_cast<float>(value)));
   }
   reference::Result sum;
-  for (int64_t m = 0; m < step.micro_batches; ++m) {
+  for (int64_t m = 0; m < step.microbatches; ++m) {
     const reference::Result one =
         reference::forward_backward(step.model, weights, case_tokens(step, m));
-    const double share = 1.0 / static_cast<double>(step.micro_batches);
+    const double share = 1.0 / static_cast<double>(step.microbatches);
     sum.loss += one.loss * share;
     sum.gradients.resize(one.gradients.size());
     for (size_t unit = 0; unit < one.gradients.size(); ++unit) {

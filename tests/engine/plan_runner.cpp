@@ -14,8 +14,8 @@
 
 namespace longspan::testing {
 
-std::vector<int32_t> case_tokens(const StepCase& step, int64_t micro_batch) {
-  std::mt19937_64 random(step.seed * 1000 + micro_batch);
+std::vector<int32_t> case_tokens(const StepCase& step, int64_t microbatch) {
+  std::mt19937_64 random(step.seed * 1000 + microbatch);
   std::vector<int32_t> tokens(step.sequence + 1);
   for (int32_t& token : tokens) token = static_cast<int32_t>(random() % step.model.vocab);
   return tokens;
@@ -45,7 +45,7 @@ std::vector<std::vector<float>> case_weights(const StepCase& step) {
 }
 
 StepOutcome run_step(const StepCase& step, Communicator* comm) {
-  Program program = build_program({step.model, step.strategy, step.sequence, step.micro_batches,
+  Program program = build_program({step.model, step.strategy, step.sequence, step.microbatches,
                                    step.dtype, comm == nullptr ? 0 : comm->rank()});
   const std::unique_ptr<Backend> backend = step.make_backend
                                                ? step.make_backend(program, comm)
@@ -77,9 +77,9 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
   context.learning_rate = 1e-3;
   context.weight_decay = 0.1;
   context.clip_norm = 1;
-  context.fill_tokens = [&](int64_t micro_batch, int64_t first, int64_t count, int32_t* tokens) {
+  context.fill_tokens = [&](int64_t microbatch, int64_t first, int64_t count, int32_t* tokens) {
     const int64_t replicas = step.strategy.parallel.data;
-    const std::vector<int32_t> all = case_tokens(step, micro_batch * replicas + p.place.data);
+    const std::vector<int32_t> all = case_tokens(step, microbatch * replicas + p.place.data);
     std::copy_n(all.begin() + first, count, tokens);
   };
   const int64_t sent_before = backend->sent_bytes();
@@ -161,7 +161,7 @@ StepCase random_case(uint64_t seed) {
   c.seed = seed + 1;
   const ModelSpec models[] = {small_gpt(), small_llama(), small_qwen()};
   c.model = models[pick(3)];
-  c.micro_batches = 1 + pick(2);
+  c.microbatches = 1 + pick(2);
   const int64_t chunk = 8 + pick(40), per_block = 1 + pick(2), blocks = 1 + pick(4);
   Strategy& s = c.strategy;
   s.preset = "random";
@@ -170,7 +170,7 @@ StepCase random_case(uint64_t seed) {
   c.sequence = chunk * per_block * blocks;
   if (pick(3) == 0) s.block_tokens = c.sequence;
   s.kv = static_cast<Tier>(pick(2));
-  s.idle = static_cast<Tier>(pick(2));
+  s.between_uses = static_cast<Tier>(pick(2));
   s.prefetch_depth = pick(4);
   s.offload_window = pick(4);
   s.backward_order = static_cast<BackwardOrder>(pick(2));

@@ -22,7 +22,7 @@ struct StepCase {
   ModelSpec model;
   Strategy strategy;
   int64_t sequence = 0;
-  int64_t micro_batches = 1;
+  int64_t microbatches = 1;
   int threads = 2;
   uint64_t seed = 7;                     // of the weights and the tokens
   std::optional<uint64_t> random_order;  // run on one thread in a random legal order
@@ -44,7 +44,7 @@ struct StepOutcome {
 };
 
 /// The tokens of one microbatch: S + 1 ids.
-std::vector<int32_t> case_tokens(const StepCase& step, int64_t micro_batch);
+std::vector<int32_t> case_tokens(const StepCase& step, int64_t microbatch);
 
 /// The weights the step starts from, per unit.
 std::vector<std::vector<float>> case_weights(const StepCase& step);

@@ -20,10 +20,10 @@ TEST_CASE("every kind of parallelism gives the numbers of one rank", "[ranks]") 
   int64_t turn = 0;
   for (const int64_t size : {2, 4, 8}) {
     for (int64_t zero = 0; zero <= 3; ++zero) {
-      for (const Parallel& parallel :
-           {Parallel{1, 1, size, zero}, Parallel{size, 1, 1, zero}, Parallel{1, size, 1, zero},
-            Parallel{2, 1, size / 2, zero}, Parallel{1, 2, size / 2, zero},
-            Parallel{1, 1, size, zero, false}}) {
+      for (const ParallelLayout& parallel :
+           {ParallelLayout{1, 1, size, zero}, ParallelLayout{size, 1, 1, zero},
+            ParallelLayout{1, size, 1, zero}, ParallelLayout{2, 1, size / 2, zero},
+            ParallelLayout{1, 2, size / 2, zero}, ParallelLayout{1, 1, size, zero, false}}) {
         const ModelSpec& model = models[(size + zero + parallel.ring) % 2];
         for (const auto& [name, strategy] : strategies(16)) {
           if (parallel.ring > 1 && name != "kept") continue;
@@ -33,7 +33,7 @@ TEST_CASE("every kind of parallelism gives the numbers of one rank", "[ranks]") 
           step.strategy = strategy;
           step.strategy.parallel = parallel;
           step.sequence = parallel.ring > 1 ? 16 * 2 * parallel.ring : 64;
-          step.micro_batches = 1 + zero % 2;
+          step.microbatches = 1 + zero % 2;
           step.threads = 1;
           INFO(model.name << ", " << describe(parallel) << ", " << name);
           check_against_one_rank(step);
@@ -95,7 +95,7 @@ TEST_CASE("a tensor group gives the numbers of one rank", "[ranks]") {
         // Parameters on the host are whole or gathered from shards.
         if (data > 1 && (zero == 1 || zero == 2)) step.strategy.parameters = Tier::device;
         step.sequence = 64;
-        step.micro_batches = 1 + zero % 2;
+        step.microbatches = 1 + zero % 2;
         step.threads = 1;
         INFO(step.model.name << ", " << describe(step.strategy.parallel) << ", " << name);
         check_against_one_rank(step);

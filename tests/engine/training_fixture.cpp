@@ -19,13 +19,13 @@ ModelSpec byte_llama() {
 }
 
 Plan plan_for(const ModelSpec& model, const Strategy& strategy, int64_t sequence,
-              int64_t micro_batches) {
+              int64_t microbatches) {
   Plan plan;
   plan.model = model;
   plan.hardware = load_hardware("cpu-example");
   plan.hardware.nvme.capacity_bytes.value = 1e9;
   plan.sequence = sequence;
-  plan.micro_batches = micro_batches;
+  plan.microbatches = microbatches;
   plan.strategy = strategy;
   plan.created_by = "test";
   return plan;
@@ -40,7 +40,7 @@ Strategy whole_sequence(int64_t sequence) {
 Strategy chunked_and_offloaded(int64_t chunk) {
   Strategy s;
   s.chunk_tokens = s.block_tokens = chunk;
-  s.kv = s.idle = Tier::host;
+  s.kv = s.between_uses = Tier::host;
   s.layer_input.where = Saved::nvme;
   s.attention_out.where = Saved::host;
   s.qkv.where = s.mlp_input.where = s.mlp_inner.where = Saved::recompute;

@@ -14,7 +14,7 @@ ModelSpec byte_llama();
 
 /// A plan on a roomy CPU machine.
 Plan plan_for(const ModelSpec& model, const Strategy& strategy, int64_t sequence,
-              int64_t micro_batches = 1);
+              int64_t microbatches = 1);
 
 /// Everything on the device in one chunk; everything chunked and offloaded.
 Strategy whole_sequence(int64_t sequence);

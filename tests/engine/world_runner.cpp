@@ -38,7 +38,7 @@ WorldOutcome run_world(const StepCase& step) {
     world.ranks[rank] = run_step(step, &comm);
     world.sent[rank] = world.ranks[rank].sent_bytes;
     const Program program = build_program(
-        {step.model, step.strategy, step.sequence, step.micro_batches, step.dtype, rank});
+        {step.model, step.strategy, step.sequence, step.microbatches, step.dtype, rank});
     for (const Op& op : program.ops) world.predicted_sent[rank] += sent_bytes(program, op);
   });
   return world;
@@ -46,7 +46,7 @@ WorldOutcome run_world(const StepCase& step) {
 
 std::vector<float> gathered(const StepCase& step, const WorldOutcome& world, size_t unit,
                             std::vector<std::vector<float>> StepOutcome::*values) {
-  const Parallel& parallel = step.strategy.parallel;
+  const ParallelLayout& parallel = step.strategy.parallel;
   const ParameterUnit model_unit = parameter_units(step.model)[unit];
   std::vector<float> all(model_unit.elements);
   for (int64_t index = 0; index < parallel.tensor; ++index) {
@@ -71,7 +71,7 @@ void check_against_one_rank(const StepCase& step, double tolerance) {
   alone.strategy.parallel = {};
   alone.strategy.block_tokens = alone.strategy.chunk_tokens;
   alone.strategy.head_groups = 1;
-  alone.micro_batches *= step.strategy.parallel.data;
+  alone.microbatches *= step.strategy.parallel.data;
   const StepOutcome expected = run_step(alone);
   const WorldOutcome world = run_world(step);
   CHECK(world.sent == world.predicted_sent);
@@ -119,7 +119,7 @@ std::map<std::string, Strategy> strategies(int64_t chunk) {
   Strategy kept;
   kept.chunk_tokens = kept.block_tokens = chunk;
   Strategy away = kept;
-  away.kv = away.idle = Tier::host;
+  away.kv = away.between_uses = Tier::host;
   away.layer_input.where = Saved::host;
   away.qkv.where = away.attention_out.where = away.mlp_input.where = away.mlp_inner.where =
       Saved::recompute;

@@ -108,7 +108,7 @@ ModelSpec two_layers() {
 Strategy chunked_and_offloaded(const ModelSpec& model, int64_t sequence, int64_t chunk) {
   Strategy strategy = make_preset("fpdt", model, sequence, chunk);
   strategy.block_tokens = chunk;
-  strategy.idle = Tier::host;
+  strategy.between_uses = Tier::host;
   strategy.mlp_tile = strategy.loss_tile = std::min<int64_t>(chunk, 2048);
   return strategy;
 }

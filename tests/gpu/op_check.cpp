@@ -169,7 +169,7 @@ class Checker {
   explicit Checker(const StepCase& step)
       : step_(step),
         program_(build_program(
-            {step.model, step.strategy, step.sequence, step.micro_batches, step.dtype, 0})),
+            {step.model, step.strategy, step.sequence, step.microbatches, step.dtype, 0})),
         reference_(step, program_),
         backend_(step.make_backend(program_, nullptr)) {
     int64_t largest = 0;
@@ -178,15 +178,15 @@ class Checker {
       for (const Used& used : buffers_of(program_, op)) bytes += room(used.id);
       largest = std::max(largest, bytes);
     }
-    memory_[0] = backend_->take_memory(Tier::device, largest);
-    memory_[1] = backend_->take_memory(Tier::host, largest);
+    memory_[0] = backend_->allocate(Tier::device, largest);
+    memory_[1] = backend_->allocate(Tier::host, largest);
     context_.step = 1;
     context_.learning_rate = 1e-3;
     context_.weight_decay = 0.1;
     context_.clip_norm = 1;
-    context_.fill_tokens = [&step](int64_t micro_batch, int64_t first, int64_t count,
+    context_.fill_tokens = [&step](int64_t microbatch, int64_t first, int64_t count,
                                    int32_t* tokens) {
-      const std::vector<int32_t> all = case_tokens(step, micro_batch);
+      const std::vector<int32_t> all = case_tokens(step, microbatch);
       std::copy_n(all.begin() + first, count, tokens);
     };
   }

@@ -22,8 +22,7 @@ using cuda::Queue;
 // Device memory with random numbers in it: on zeros, products run faster than they ever do.
 class Numbers {
  public:
-  Numbers(cuda::Device& device, Tier tier, int64_t bytes)
-      : arena_(device.take_memory(tier, bytes)) {
+  Numbers(cuda::Device& device, Tier tier, int64_t bytes) : arena_(device.allocate(tier, bytes)) {
     std::mt19937 random(1);
     std::vector<bfloat16> piece(std::min<int64_t>(bytes / 2, 1 << 22));
     for (bfloat16& x : piece) x = narrow(static_cast<float>(random()) * 0x1p-31F - 1);

@@ -7,7 +7,7 @@
 #include "models/catalog.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/explain/advice.h"
-#include "planner/explain/verdict.h"
+#include "planner/explain/neighbour_result.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
 #include "planner/strategy/validity.h"
@@ -109,20 +109,20 @@ TEST_CASE("max-seq advises what lets the refused length fit, and auto no knob al
     INFO(name);
     const MaxSequence found = max_sequence(model, hw, name, {});
     REQUIRE(found.sequence > 0);
-    const int64_t length = found.sequence + found.granule;
-    CAPTURE(found.would_lift);
+    const int64_t length = found.sequence + found.granularity;
+    CAPTURE(found.remedy);
     StepRequest request = step_request(found.plan);
     request.sequence = length;
     request.strategy = found.refused;
     const std::string capacity = capacity_for(exact_peak_bytes(request), limits);
     REQUIRE_FALSE(capacity.empty());
     if (found.strategy == "auto") {
-      CHECK(found.would_lift.starts_with(capacity));
+      CHECK(found.remedy.starts_with(capacity));
       continue;
     }
-    bool proven = found.would_lift == capacity;
+    bool proven = found.remedy == capacity;
     for (const Neighbour& n : neighbours(found.refused, length, limits[2] > 0)) {
-      if (!found.would_lift.starts_with(n.knob + ": " + n.to + " (")) continue;
+      if (!found.remedy.starts_with(n.knob + ": " + n.to + " (")) continue;
       request.strategy = n.strategy;
       proven = within(exact_peak_bytes(request), limits);
     }
@@ -140,15 +140,15 @@ TEST_CASE("explain's suggestions are neighbours that were judged so") {
     plan.dtype = default_dtype(plan.hardware);
     plan.strategy = make_preset("checkpoint", model, 4096);
     const NeighbourJudge judge(plan);
-    const std::vector<Verdict> verdicts = judge.verdicts();
-    const std::vector<std::string> said = judge.suggestions(verdicts);
+    const std::vector<NeighbourResult> results = judge.results();
+    const std::vector<std::string> said = judge.suggestions(results);
     REQUIRE_FALSE(said.empty());
     const bool too_large = !within(exact_peak_bytes(step_request(plan)), capacities(plan.hardware));
     CHECK(said.front().starts_with("to fit: ") == too_large);
     for (const std::string& line : said) {
       INFO(line);
       bool found = line.find(" of device memory") != line.npos;  // a capacity
-      for (const Verdict& v : verdicts) {
+      for (const NeighbourResult& v : results) {
         const Neighbour& n = v.neighbour;
         if (line.find(n.knob + ": " + n.to + " instead of " + n.from) == line.npos) continue;
         found = v.fits();
@@ -168,11 +168,11 @@ TEST_CASE("neighbours of a pipeline are judged, by samples of their programs") {
   const NeighbourJudge judge(plan);
   CHECK(judge.seconds() == Approx(plan.predicted.step_seconds).epsilon(0.02));
   int judged = 0;
-  for (const Verdict& v : judge.verdicts()) {
+  for (const NeighbourResult& v : judge.results()) {
     INFO(v.neighbour.knob << " " << v.neighbour.to << ": " << v.reason);
     CHECK_FALSE(v.reason.empty());
     judged += v.fits() && v.fidelity == Fidelity::sampled;
-    CHECK((v.seconds_slower > 0) == (v.obstacle == Obstacle::time));
+    CHECK((v.seconds_slower > 0) == (v.limiting_factor == LimitingFactor::time));
   }
   CHECK(judged > 5);
 }

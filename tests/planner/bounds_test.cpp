@@ -57,7 +57,7 @@ class RandomFrames {
         model_(load_model("tiny-llama")) {
     model_.layers = 4;
     model_.heads = model_.kv_heads = 8;
-    options_.micro_batches = 4;
+    options_.microbatches = 4;
     hw_.nvme.capacity_bytes.value = 1e9;
     hw_.nvme.read_bandwidth.value = hw_.nvme.write_bandwidth.value = 1e9;
     evaluator_.emplace(model_, hw_, capacities(hw_));
@@ -110,7 +110,7 @@ class RandomFrames {
 
 }  // namespace
 
-TEST_CASE("no plan on any grid of ranks takes less than its bound") {
+TEST_CASE("no plan on any mesh of ranks takes less than its bound") {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     INFO("seed " << seed);
     const testing::RandomPlan plan = testing::random_plan(seed);
@@ -132,7 +132,7 @@ TEST_CASE("bounds are close where little can be hidden") {
   const HardwareProfile hw = load_hardware("h100-80g");
   const CostModel cost(hw, DType::bfloat16);
   StepRequest request{load_model("llama-3.1-8b"), {}, 65536, 1, DType::bfloat16};
-  request.strategy = testing::everything_kept({{}, 65536, 65536});
+  request.strategy = testing::all_resident({{}, 65536, 65536});
   const Evaluation exact = evaluate(request, cost);
   const Bound bound = Bounds(request, cost).of(request.strategy);
   CHECK(bound.step_seconds >= 0.98 * exact.step_seconds);
@@ -223,7 +223,7 @@ TEST_CASE("bounds never discard the winner") {
 
     const CostModel cost(hw, DType::float32);
     const testing::Shape shape{{}, sequence, 1024};
-    std::vector<Strategy> all = {testing::everything_away(shape)};
+    std::vector<Strategy> all = {testing::all_offloaded(shape)};
     for (const testing::Knob& knob : testing::knobs(model, shape, false)) {
       const bool structural = knob.name == "states" || knob.name == "layer_input" ||
                               knob.name == "mlp_inner" || knob.name == "attention_out" ||

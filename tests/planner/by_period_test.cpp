@@ -40,7 +40,7 @@ TEST_CASE("ops are counted without lowering") {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     INFO("seed " << seed);
     StepRequest request = testing::random_request(seed);
-    request.ends = {seed % 3 != 0, seed % 5 != 0};
+    request.boundary = {seed % 3 != 0, seed % 5 != 0};
     request.model.attention = seed % 7 != 0;
     CHECK(ops_estimate(request) == arenas_of(request).ops);
     StepRequest ranks = testing::random_plan(seed).request;

@@ -9,25 +9,25 @@ namespace longspan::testing {
 namespace {
 
 // A ring works on a layer that lies on the device.
-bool may_stream(const Shape& shape) { return shape.chunk < shape.share && shape.grid.ring == 1; }
+bool may_stream(const Shape& shape) { return shape.chunk < shape.share && shape.mesh.ring == 1; }
 
 // A tensor group deals out the tokens of the one block there is.
-bool has_blocks(const Shape& shape) { return shape.chunk < shape.share && shape.grid.tensor == 1; }
+bool has_blocks(const Shape& shape) { return shape.chunk < shape.share && shape.mesh.tensor == 1; }
 
 // Parameters off the device are whole on every rank, or gathered from shards.
-bool parameters_may_leave(const Parallel& p) { return p.shards() == 1 || p.zero == 3; }
+bool parameters_may_leave(const ParallelLayout& p) { return p.shards() == 1 || p.zero == 3; }
 
 bool decides_memory(const std::string& knob) {
   for (const char* name :
-       {"states", "layer_input", "qkv", "block", "kv", "idle", "backward_order"}) {
+       {"states", "layer_input", "qkv", "block", "kv", "between_uses", "backward_order"}) {
     if (knob == name) return true;
   }
   return false;
 }
 
-std::vector<int64_t> zero_stages(const Parallel& grid, std::optional<int64_t> fixed) {
+std::vector<int64_t> zero_stages(const ParallelLayout& mesh, std::optional<int64_t> fixed) {
   if (fixed) return {*fixed};
-  if (grid.ranks() == 1) return {0};
+  if (mesh.ranks() == 1) return {0};
   return {0, 1, 2, 3};
 }
 
@@ -41,24 +41,24 @@ std::vector<StatePlacement> state_placements(bool with_nvme) {
 
 }  // namespace
 
-Strategy everything_kept(const Shape& shape) {
+Strategy all_resident(const Shape& shape) {
   Strategy s;
   s.preset = "auto";
-  s.parallel = shape.grid;
+  s.parallel = shape.mesh;
   s.chunk_tokens = shape.chunk;
   s.block_tokens = shape.share;
   return s;
 }
 
-Strategy everything_away(const Shape& shape, std::optional<int64_t> zero) {
-  Strategy s = everything_kept(shape);
+Strategy all_offloaded(const Shape& shape, std::optional<int64_t> zero) {
+  Strategy s = all_resident(shape);
   s.block_tokens = has_blocks(shape) ? shape.chunk : shape.share;
   s.layer_input.where = Saved::host;
   s.qkv.where = s.attention_out.where = s.mlp_input.where = s.mlp_inner.where = Saved::recompute;
-  if (may_stream(shape)) s.kv = s.idle = Tier::host;
-  const int64_t tile = std::min<int64_t>(256, shape.chunk / shape.grid.ulysses);
+  if (may_stream(shape)) s.kv = s.between_uses = Tier::host;
+  const int64_t tile = std::min<int64_t>(256, shape.chunk / shape.mesh.ulysses);
   s.projection_tile = s.mlp_tile = s.loss_tile = tile;
-  s.parallel.zero = zero.value_or(shape.grid.ranks() > 1 ? 3 : 0);
+  s.parallel.zero = zero.value_or(shape.mesh.ranks() > 1 ? 3 : 0);
   s.gradients = s.optimizer = Tier::host;
   s.parameters = parameters_may_leave(s.parallel) ? Tier::host : Tier::device;
   return s;
@@ -91,9 +91,9 @@ std::vector<Knob> knobs(const ModelSpec& model, const Shape& shape, bool with_nv
   };
 
   Knob states{"states", {}};
-  for (const int64_t stage : zero_stages(shape.grid, zero)) {
+  for (const int64_t stage : zero_stages(shape.mesh, zero)) {
     for (const StatePlacement& p : state_placements(with_nvme)) {
-      Parallel sharded = shape.grid;
+      ParallelLayout sharded = shape.mesh;
       sharded.zero = stage;
       if (p.parameters != Tier::device && !parameters_may_leave(sharded)) continue;
       states.values.push_back([p, stage](Strategy& s) {
@@ -117,13 +117,13 @@ std::vector<Knob> knobs(const ModelSpec& model, const Shape& shape, bool with_nv
   }
   if (may_stream(shape)) {
     tiers("kv", &Strategy::kv);
-    tiers("idle", &Strategy::idle);
+    tiers("between_uses", &Strategy::between_uses);
     all.push_back({"backward_order",
                    {[](Strategy& s) { s.backward_order = BackwardOrder::q_outer; },
                     [](Strategy& s) { s.backward_order = BackwardOrder::kv_outer; }}});
   }
-  const int64_t ulysses = shape.grid.ulysses;
-  if (chunk == share && shape.grid.ring == 1 && shape.grid.tensor == 1) {
+  const int64_t ulysses = shape.mesh.ulysses;
+  if (chunk == share && shape.mesh.ring == 1 && shape.mesh.tensor == 1) {
     Knob knob{"head_groups", {}};
     for (int64_t groups = 1; groups <= model.heads / ulysses; ++groups) {
       if (!heads_divide_into(model, ulysses, groups)) continue;
@@ -145,9 +145,9 @@ std::vector<Knob> knobs(const ModelSpec& model, const Shape& shape, bool with_nv
   return all;
 }
 
-std::vector<Strategy> lean_strategies(const ModelSpec& model, const Shape& shape, bool with_nvme,
-                                      std::optional<int64_t> zero) {
-  std::vector<Strategy> all = {everything_away(shape, zero)};
+std::vector<Strategy> min_memory_strategies(const ModelSpec& model, const Shape& shape,
+                                            bool with_nvme, std::optional<int64_t> zero) {
+  std::vector<Strategy> all = {all_offloaded(shape, zero)};
   for (const Knob& knob : knobs(model, shape, with_nvme, zero)) {
     if (!decides_memory(knob.name)) continue;
     std::vector<Strategy> more;

@@ -1,4 +1,4 @@
-// The knobs of one grid and chunk with their values, and strategies at the corners of that space.
+// The knobs of one mesh and chunk with their values, and strategies at the corners of that space.
 //
 // Tests compare searches with it, so it shares nothing with the space that searches go through.
 #pragma once
@@ -13,17 +13,17 @@
 
 namespace longspan::testing {
 
-/// What the knobs are for: a grid, and the chunk in a ring position's share of the sequence.
+/// What the knobs are for: a mesh, and the chunk in a ring position's share of the sequence.
 struct Shape {
-  Parallel grid;
+  ParallelLayout mesh;
   int64_t share = 0;  // tokens; all of the sequence where there is no ring
   int64_t chunk = 0;
 };
 
 /// The corner of the space that keeps most on the device, and the one that keeps least. `zero`
 /// fixes the ZeRO stage.
-Strategy everything_kept(const Shape& shape);
-Strategy everything_away(const Shape& shape, std::optional<int64_t> zero = {});
+Strategy all_resident(const Shape& shape);
+Strategy all_offloaded(const Shape& shape, std::optional<int64_t> zero = {});
 
 /// One knob: every value it can take, applied to a strategy.
 struct Knob {
@@ -37,10 +37,10 @@ std::vector<Knob> knobs(const ModelSpec& model, const Shape& shape, bool with_nv
                         std::optional<int64_t> zero = {});
 
 /// What may need least memory: every combination of the knobs that decide how much is held, which
-/// are where states, keys and values, idle tensors and what is saved wait, blocks, and the order
-/// of the backward. All else recomputes and takes the smallest tiles. States are sharded as far as
-/// they can be.
-std::vector<Strategy> lean_strategies(const ModelSpec& model, const Shape& shape, bool with_nvme,
-                                      std::optional<int64_t> zero = {});
+/// are where states, keys and values, tensors between uses and what is saved wait, blocks, and the
+/// order of the backward. All else recomputes and takes the smallest tiles. States are sharded as
+/// far as they can be.
+std::vector<Strategy> min_memory_strategies(const ModelSpec& model, const Shape& shape,
+                                            bool with_nvme, std::optional<int64_t> zero = {});
 
 }  // namespace longspan::testing

@@ -29,21 +29,21 @@ ModelSpec small_model() {
 // Strategies that between them make every knob matter.
 std::vector<Strategy> some_strategies() {
   std::vector<Strategy> all;
-  const std::vector<Parallel> grids = {{},
-                                       {.data = 2, .zero = 1},
-                                       {.data = 2, .ulysses = 2, .zero = 3},
-                                       {.ulysses = 4, .zero = 2},
-                                       {.ring = 2, .ulysses = 2},
-                                       {.data = 2, .zero = 1, .tensor = 2},
-                                       {.tensor = 4}};
-  for (const Parallel& grid : grids) {
+  const std::vector<ParallelLayout> meshes = {{},
+                                              {.data = 2, .zero = 1},
+                                              {.data = 2, .ulysses = 2, .zero = 3},
+                                              {.ulysses = 4, .zero = 2},
+                                              {.ring = 2, .ulysses = 2},
+                                              {.data = 2, .zero = 1, .tensor = 2},
+                                              {.tensor = 4}};
+  for (const ParallelLayout& mesh : meshes) {
     for (const char* preset : {"baseline", "mst", "upipe"}) {
-      all.push_back(make_preset(preset, small_model(), kSequence, 0, grid));
+      all.push_back(make_preset(preset, small_model(), kSequence, 0, mesh));
     }
     all.push_back(all.front());
     all.back().optimizer = Tier::host;
-    if (grid.ring == 1 && grid.tensor == 1) {
-      all.push_back(make_preset("fpdt", small_model(), kSequence, 256, grid));
+    if (mesh.ring == 1 && mesh.tensor == 1) {
+      all.push_back(make_preset("fpdt", small_model(), kSequence, 256, mesh));
       all.push_back(all.back());
       all.back().block_tokens = 512;
       all.back().qkv = {Saved::nvme, 0.5};
@@ -74,7 +74,7 @@ bool is_same_list(const Program& a, const Program& b) {
     return x.kind == y.kind && x.stream == y.stream && x.operand_count == y.operand_count &&
            x.first_dq == y.first_dq && x.first_dkv == y.first_dkv && x.reads == y.reads &&
            x.writes == y.writes && x.layer == y.layer && x.index == y.index &&
-           x.kv_first == y.kv_first && x.micro_batch == y.micro_batch &&
+           x.kv_first == y.kv_first && x.microbatch == y.microbatch &&
            x.head_group == y.head_group && x.operands == y.operands &&
            a.shapes[x.shape] == b.shapes[y.shape];
   };
@@ -99,10 +99,10 @@ std::string list_key(const Strategy& s) {
 TEST_CASE("every field has a row") {
   // A field more does not compile here: it needs a row, and a place in these lists.
   const Strategy s;
-  [[maybe_unused]] const auto& [preset, chunk, block, head_groups, kv, idle, prefetch, window,
-                                order, deterministic, layer_input, qkv, attention_out, mlp_input,
-                                mlp_inner, projection, mlp, loss, parameters, gradients, optimizer,
-                                parallel] = s;
+  [[maybe_unused]] const auto& [preset, chunk, block, head_groups, kv, between_uses, prefetch,
+                                window, order, deterministic, layer_input, qkv, attention_out,
+                                mlp_input, mlp_inner, projection, mlp, loss, parameters, gradients,
+                                optimizer, parallel] = s;
   [[maybe_unused]] const auto& [data, ring, ulysses, zero, overlap, tensor, pipeline] = parallel;
   CHECK(knob_rows().size() == 20 + 6);
 
@@ -169,7 +169,7 @@ TEST_CASE("strategies of one key have one list of ops") {
         if (!is_valid(other, small_model(), kSequence)) continue;
         // Lengths, and the groups that share keys and values, are keys of their own.
         const Lengths a = lengths_of(own, kSequence), b = lengths_of(other, kSequence);
-        if (a.chunk != b.chunk || a.block != b.block || a.sequence != b.sequence ||
+        if (a.chunk != b.chunk || a.block != b.block || a.local_sequence != b.local_sequence ||
             kv_groups(small_model(), a) != kv_groups(small_model(), b)) {
           continue;
         }
@@ -245,14 +245,14 @@ TEST_CASE("presets are found by name, and their rows are theirs") {
     CHECK(&preset_named(preset.name) == &preset);
     CHECK_FALSE(preset.source.empty());
     CHECK(is_chunked_preset(preset.name) == preset.chunked);
-    CHECK(is_grid_preset(preset.name) == preset.only_a_grid);
+    CHECK(is_mesh_preset(preset.name) == preset.only_a_mesh);
     Strategy s = make_preset(preset.name, small_model(), kSequence, 256);
     CHECK(s.preset == preset.name);
     CHECK((s.chunk_tokens == 256) == preset.chunked);
     // States may leave the device where activations do.
     CHECK((s.layer_input.where == Saved::host) == preset.may_offload_states);
     s.preset = "checkpoint";
-    if (preset.only_a_grid) CHECK(s == make_preset("checkpoint", small_model(), kSequence));
+    if (preset.only_a_mesh) CHECK(s == make_preset("checkpoint", small_model(), kSequence));
   }
   CHECK_FALSE(is_chunked_preset("auto"));
   CHECK_THROWS_WITH(preset_named("auto"), Catch::Contains("fpdt"));

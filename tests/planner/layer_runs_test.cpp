@@ -8,7 +8,7 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/evaluate/bounds.h"
-#include "planner/evaluate/fast_path.h"
+#include "planner/evaluate/sampled_simulation.h"
 #include "planner/pipeline/pipeline_step.h"
 #include "planner/pipeline/stage_programs.h"
 #include "planner/schedule/registry.h"
@@ -38,7 +38,7 @@ ModelSpec with_runs(const char* name, std::vector<LayerRun> runs) {
   return model;
 }
 
-StepRequest request_of(const ModelSpec& model, int64_t sequence, const Parallel& parallel) {
+StepRequest request_of(const ModelSpec& model, int64_t sequence, const ParallelLayout& parallel) {
   StepRequest request{model, {}, sequence, 4, DType::bfloat16};
   request.strategy = make_preset("checkpoint", model, sequence, 0, parallel);
   request.strategy.loss_tile = 1024;
@@ -57,7 +57,8 @@ int64_t count_of(const Program& program, OpKind kind) {
 
 }  // namespace
 
-TEST_CASE("layers without attention: legal bounds, and the fast path on every kind of plan") {
+TEST_CASE(
+    "layers without attention: legal bounds, and the sampled simulation on every kind of plan") {
   int close = 0;
   constexpr int kPlans = 60;
   for (uint64_t seed = 1; seed <= kPlans; ++seed) {
@@ -78,7 +79,7 @@ TEST_CASE("layers without attention: legal bounds, and the fast path on every ki
       CHECK(bound.peak_bytes[tier] <= layout.live_bytes[tier]);
     }
     CHECK(arenas_of(plan.request).bytes == layout.arena_bytes);
-    const Evaluation quick = FastPath(cost).evaluate(plan.request);
+    const Evaluation quick = SampledSimulation(cost).evaluate(plan.request);
     close += std::abs(quick.step_seconds / seconds - 1) < 0.01;
   }
   CHECK(close == kPlans);
@@ -118,7 +119,7 @@ TEST_CASE("a model in runs takes about what it takes as one program") {
 TEST_CASE("fused layers have fewer sums over a tensor group, and take less time") {
   const int64_t ffn = load_model("llama-3.1-70b").ffn;
   const std::vector<LayerRun> runs = {{4, true, ffn, 1}, {8, false, ffn, 1}, {4, true, ffn, 1}};
-  const Parallel tensor8 = {.tensor = 8};
+  const ParallelLayout tensor8 = {.tensor = 8};
   const auto step = [&](const std::vector<LayerRun>& layers) {
     return evaluated(request_of(with_runs("llama-3.1-70b", layers), 4096, tensor8)).step_seconds;
   };
@@ -126,7 +127,7 @@ TEST_CASE("fused layers have fewer sums over a tensor group, and take less time"
 
   // Six layers' sums and gathers are gone: a layer's forward has one of each.
   StepRequest apart = request_of(load_model("llama-3.1-70b"), 4096, tensor8);
-  apart.micro_batches = 1;
+  apart.microbatches = 1;
   apart.model.attention = false;
   StepRequest fused = apart;
   apart.model.layers = 7;
@@ -223,7 +224,7 @@ TEST_CASE("what passes by goes along from stage to stage, and takes its time") {
   const ScheduleFamily& family = schedule_family("1f1b");
   ScheduleRequest wanted;
   wanted.ranks = 3;
-  wanted.micro_batches = 1;
+  wanted.microbatches = 1;
   const Schedule schedule = make_schedule(family, wanted);
   ScheduleCosts costs;
   costs.messages = {1, 3, 0};
@@ -239,7 +240,7 @@ TEST_CASE("layers that differ are searched on one stage and on more") {
   const HardwareProfile hw = load_hardware("8xh100-80g");
   SearchOptions options;
   options.front_lines = 0;
-  options.micro_batches = 8;
+  options.microbatches = 8;
   const SearchResult any = search(model, hw, 131072, options);
   CHECK(evaluate(step_request(any.best), CostModel(hw, any.best.dtype)).peak_bytes ==
         any.best.predicted.peak_bytes);
@@ -260,7 +261,7 @@ TEST_CASE("layers that differ are searched on one stage and on more") {
   const MaxSequence longest = max_sequence(model, without_storage, "auto", {});
   const MaxSequence plain = max_sequence(all_alike, without_storage, "auto", {});
   CHECK(longest.sequence > plain.sequence);  // six layers' inputs fewer, no keys of eight
-  // Widths that no tensor group cuts up: other grids do.
+  // Widths that no tensor group cuts up: other meshes do.
   const ModelSpec odd =
       with_runs("qwen3-0.6b", {{4, true, 3071, 1}, {16, true, 3072, 1}, {4, true, 3071, 1}});
   options = {};

@@ -6,7 +6,7 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/evaluate/evaluate.h"
-#include "planner/explain/verdict.h"
+#include "planner/explain/neighbour_result.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
 #include "tests/planner/random_plan.h"
@@ -20,9 +20,9 @@ int64_t largest_chunk(const Strategy& s, int64_t sequence) {
 }
 
 // Knobs that two strategies differ by. A chunk that is all there can be, and one block of all
-// there is, are the same knob setting on another grid; blocks are counted in chunks.
+// there is, are the same knob setting on another mesh; blocks are counted in chunks.
 int differences(const Strategy& a, const Strategy& b, int64_t sequence) {
-  const Parallel &p = a.parallel, &q = b.parallel;
+  const ParallelLayout &p = a.parallel, &q = b.parallel;
   const auto largest = [&](const Strategy& s) {
     return s.chunk_tokens == largest_chunk(s, sequence);
   };
@@ -38,7 +38,7 @@ int differences(const Strategy& a, const Strategy& b, int64_t sequence) {
   count += per_block(a) != per_block(b) && !(whole(a) && whole(b));
   count += a.head_groups != b.head_groups;
   count += a.kv != b.kv;
-  count += a.idle != b.idle;
+  count += a.between_uses != b.between_uses;
   count += a.prefetch_depth != b.prefetch_depth;
   count += a.offload_window != b.offload_window;
   count += a.backward_order != b.backward_order;
@@ -128,7 +128,7 @@ TEST_CASE("what is turned back is the plan again") {
 
 TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds slower") {
   const int64_t sequence = 8192;
-  std::set<Obstacle> met;
+  std::set<LimitingFactor> met;
   int lifted = 0;
   for (const int64_t devices : {1, 4}) {
     for (const int64_t device_bytes : {24 * MiB, 48 * MiB}) {
@@ -142,16 +142,17 @@ TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds
       }
       const NeighbourJudge judge(plan);
       const CostModel cost(hw, plan.dtype);
-      const std::vector<Verdict> verdicts = judge.verdicts();
-      REQUIRE(verdicts.size() > 15);
-      for (const Verdict& v : verdicts) {
+      const std::vector<NeighbourResult> results = judge.results();
+      REQUIRE(results.size() > 15);
+      for (const NeighbourResult& v : results) {
         INFO(devices << " devices, " << v.neighbour.knob << " " << v.neighbour.to << ": "
-                     << name_of(v.obstacle) << " " << v.reason);
-        met.insert(v.obstacle);
+                     << name_of(v.limiting_factor) << " " << v.reason);
+        met.insert(v.limiting_factor);
         Plan changed = plan;
         changed.strategy = v.neighbour.strategy;
-        if (v.obstacle == Obstacle::heads || v.obstacle == Obstacle::divisibility ||
-            v.obstacle == Obstacle::rules) {
+        if (v.limiting_factor == LimitingFactor::heads ||
+            v.limiting_factor == LimitingFactor::divisibility ||
+            v.limiting_factor == LimitingFactor::rules) {
           CHECK_FALSE(v.reason.empty());
           CHECK_THROWS_AS(validate(changed.strategy, changed.model, sequence, ""), Error);
           continue;
@@ -168,7 +169,7 @@ TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds
           } else {
             CHECK(std::abs(slower) <= 0.005 * judge.seconds());
           }
-          CHECK((v.seconds_slower > 0) == (v.obstacle != Obstacle::none));
+          CHECK((v.seconds_slower > 0) == (v.limiting_factor != LimitingFactor::none));
           continue;
         }
         // So many bytes more are enough, and one less is not.
@@ -183,10 +184,10 @@ TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds
           CHECK(fits(exact.peak_bytes, larger) == (less == 0));
         }
         // A second knob that is said to lift it does.
-        const std::string lift = judge.lift(v);
-        CHECK_FALSE(lift.empty());
+        const std::string remedy = judge.remedy(v);
+        CHECK_FALSE(remedy.empty());
         for (const Neighbour& n : neighbours(v.neighbour.strategy, sequence, false)) {
-          if (!lift.starts_with(n.knob + ": " + n.to + " (")) continue;
+          if (!remedy.starts_with(n.knob + ": " + n.to + " (")) continue;
           StepRequest request = step_request(plan);
           request.strategy = n.strategy;
           CHECK(fits(exact_peak_bytes(request), hw));
@@ -195,9 +196,9 @@ TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds
       }
     }
   }
-  CHECK(met.contains(Obstacle::none));
-  CHECK(met.contains(Obstacle::device_memory));
-  CHECK(met.contains(Obstacle::rules));
+  CHECK(met.contains(LimitingFactor::none));
+  CHECK(met.contains(LimitingFactor::device_memory));
+  CHECK(met.contains(LimitingFactor::rules));
   CHECK(lifted > 0);
 }
 
@@ -206,10 +207,11 @@ TEST_CASE("heads that cannot be dealt out are counted") {
   const NeighbourJudge judge(
       plan_of(s, 8192, testing::small_machine(1, 16, 1024 * MiB, 16384 * MiB)));
   bool found = false;
-  for (const Verdict& v : judge.verdicts()) {
-    if (v.obstacle != Obstacle::heads || v.neighbour.strategy.parallel.ulysses != 16) continue;
+  for (const NeighbourResult& v : judge.results()) {
+    if (v.limiting_factor != LimitingFactor::heads || v.neighbour.strategy.parallel.ulysses != 16)
+      continue;
     CHECK(v.reason == "8 heads over 16 ranks");
-    CHECK_THAT(judge.lift(v), Catch::Contains("1, 2, 4, 8"));
+    CHECK_THAT(judge.remedy(v), Catch::Contains("1, 2, 4, 8"));
     found = true;
   }
   CHECK(found);
@@ -225,17 +227,17 @@ TEST_CASE("a slow link is what is in the way of offloading, a slow network of ex
   Strategy s = make_preset("baseline", small_model(), sequence, 0, {2, 1, 1, 0});
   const Plan plan = plan_of(s, sequence, hw);
   bool offload = false, exchange = false;
-  for (const Verdict& v : NeighbourJudge(plan).verdicts()) {
+  for (const NeighbourResult& v : NeighbourJudge(plan).results()) {
     if (v.neighbour.knob == "saved.mlp_inner" && v.neighbour.to == "host") {
-      CHECK(v.obstacle == Obstacle::pcie_time);
+      CHECK(v.limiting_factor == LimitingFactor::pcie_time);
       offload = true;
     }
     if (v.neighbour.strategy.parallel.ring == 2) {
-      CHECK(v.obstacle == Obstacle::network_time);
+      CHECK(v.limiting_factor == LimitingFactor::network_time);
       exchange = true;
     }
     if (v.neighbour.knob == "saved.attention_out" && v.neighbour.to == "recompute") {
-      CHECK(v.obstacle == Obstacle::compute_time);
+      CHECK(v.limiting_factor == LimitingFactor::compute_time);
     }
   }
   CHECK(offload);
@@ -245,14 +247,13 @@ TEST_CASE("a slow link is what is in the way of offloading, a slow network of ex
 TEST_CASE("a plan that a neighbour beats is called so, and the search's is not") {
   const HardwareProfile hw = testing::small_machine(1, 1, 1024 * MiB, 4096 * MiB);
   const Plan slow = plan_of(make_preset("checkpoint", small_model(), 4096), 4096, hw);
-  const std::vector<Verdict> verdicts = NeighbourJudge(slow).verdicts();
-  CHECK_THAT(summary_of(verdicts), Catch::Contains("not the best"));
-  const std::vector<size_t> telling = most_telling(verdicts, 8);
-  REQUIRE(telling.size() == 8);
-  CHECK(verdicts[telling[0]].faster());
+  const std::vector<NeighbourResult> results = NeighbourJudge(slow).results();
+  CHECK_THAT(summary_of(results), Catch::Contains("not the best"));
+  const std::vector<size_t> informative = most_informative(results, 8);
+  REQUIRE(informative.size() == 8);
+  CHECK(results[informative[0]].faster());
   const Plan best = search(small_model(), hw, 4096, {}).best;
-  CHECK_THAT(summary_of(NeighbourJudge(best).verdicts()),
-             Catch::Contains("No neighbour is faster"));
+  CHECK_THAT(summary_of(NeighbourJudge(best).results()), Catch::Contains("No neighbour is faster"));
 }
 
 }  // namespace longspan

@@ -21,11 +21,11 @@ namespace {
 // One of the three stages of a pipeline that otherwise does as `request` says.
 Program stage_program(StepRequest request, size_t stage) {
   request.model.layers = 4;
-  request.micro_batches = 4;
+  request.microbatches = 4;
   request.strategy.parallel.pipeline.stages = 3;
   ScheduleRequest wanted;
   wanted.ranks = 3;
-  wanted.micro_batches = 4;
+  wanted.microbatches = 4;
   const Schedule made = make_schedule(schedule_family("1f1b"), wanted);
   const RankProgram own = rank_program(request, made, stage);
   return build_program(own.request, own.rank);

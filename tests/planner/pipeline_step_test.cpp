@@ -22,13 +22,13 @@ namespace longspan {
 namespace {
 
 StepRequest small_request(int64_t stages, std::string_view schedule, int64_t virtual_stages,
-                          int64_t micro_batches) {
+                          int64_t microbatches) {
   StepRequest request;
   request.model = load_model("qwen3-0.6b");
   request.sequence = 8192;
-  request.micro_batches = micro_batches;
+  request.microbatches = microbatches;
   request.dtype = DType::bfloat16;
-  Parallel parallel;
+  ParallelLayout parallel;
   parallel.data = 2;
   parallel.zero = 1;
   request.strategy = make_preset("checkpoint", request.model, request.sequence, 0, parallel);
@@ -60,9 +60,9 @@ TEST_CASE("stages of a model have its layers and its parameters between them") {
     StepRequest request = testing::random_request(seed);
     request.strategy.parallel.pipeline = {};
     const int64_t layers = request.model.layers = 2 + static_cast<int64_t>(seed % 5);
-    const auto persistent = [&](Ends ends, int64_t count) {
+    const auto persistent = [&](StageBoundary boundary, int64_t count) {
       StepRequest stage = request;
-      stage.ends = ends;
+      stage.boundary = boundary;
       stage.model.layers = count;
       const Program program = build_program(stage);
       std::array<int64_t, kTierCount> bytes{};
@@ -91,9 +91,9 @@ TEST_CASE("forward and backward take no less than they compute, whatever a first
   const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
   // One slice alone waits for two seconds that the first of two does not wait for.
   const EvaluateStage stage = [](const StepRequest& r) {
-    const auto slices = static_cast<double>(r.micro_batches);
+    const auto slices = static_cast<double>(r.microbatches);
     Evaluation e;
-    e.step_seconds = 1 + 8 * slices + (r.micro_batches == 1 ? 2 : 0);
+    e.step_seconds = 1 + 8 * slices + (r.microbatches == 1 ? 2 : 0);
     e.forward_seconds = 6;  // of which it waits for half
     e.forward_busy[static_cast<int>(Stream::compute)] = 3;
     e.busy_seconds[static_cast<int>(Stream::compute)] = 1 + 8 * slices;
@@ -109,7 +109,7 @@ TEST_CASE("forward and backward take no less than they compute, whatever a first
 TEST_CASE("what layers leave for their backward is what lies there between") {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     StepRequest request = testing::random_request(seed);
-    request.micro_batches = 1;
+    request.microbatches = 1;
     const Program program = build_program(request);
     const auto border = static_cast<int32_t>(first_backward_op(program));
     std::array<int64_t, kTierCount> crossing{};
@@ -147,7 +147,7 @@ TEST_CASE("a rank's memory is that of its whole list laid out") {
     ScheduleRequest wanted;
     wanted.ranks = static_cast<int32_t>(stages);
     wanted.virtual_stages = static_cast<int32_t>(virtual_stages);
-    wanted.micro_batches = 8;
+    wanted.microbatches = 8;
     const Schedule made = make_schedule(schedule_family(schedule), wanted);
     for (size_t rank = 0; rank < made.ranks.size(); ++rank) {
       const RankProgram own = rank_program(request, made, rank);
@@ -207,7 +207,7 @@ TEST_CASE("the slices of a sequence take together what it takes in as many chunk
     StepRequest request = small_request(4, "seq1f1b", 1, 2);
     request.model = load_model("llama-3.1-8b");
     request.sequence = 65536;
-    const Parallel parallel = request.strategy.parallel;
+    const ParallelLayout parallel = request.strategy.parallel;
     Strategy& s = request.strategy;
     s = make_preset("checkpoint", request.model, request.sequence, 0, parallel);
     s.parallel = parallel;
@@ -220,10 +220,10 @@ TEST_CASE("the slices of a sequence take together what it takes in as many chunk
     StepRequest stage = request;
     stage.strategy.parallel.pipeline = {};
     stage.model.layers = 8;
-    stage.ends = {false, false};
+    stage.boundary = {false, false};
     const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
-    const auto seconds = [&](int64_t micro_batches) {
-      stage.micro_batches = micro_batches;
+    const auto seconds = [&](int64_t microbatches) {
+      stage.microbatches = microbatches;
       return evaluate(stage, cost).step_seconds;
     };
     const double chunked = seconds(2) - seconds(1);
@@ -260,7 +260,7 @@ TEST_CASE("SlimPipe's uniform slices take equal time, and what the exchange adds
     StepRequest request = small_request(4, schedule, 2, 8);
     request.model = load_model("llama-3.1-8b");
     request.sequence = 131072;
-    const Parallel parallel = request.strategy.parallel;
+    const ParallelLayout parallel = request.strategy.parallel;
     request.strategy = make_preset("checkpoint", request.model, request.sequence, 0, parallel);
     request.strategy.parallel = parallel;
     request.strategy.parallel.pipeline.slices = slices;

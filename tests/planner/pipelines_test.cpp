@@ -1,4 +1,5 @@
-// Pipelines in the search: what it answers is what the exact way says, and can be written and read.
+// Pipelines in the search: what it answers is what the full simulation says, and can be written and
+// read.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <optional>
@@ -6,7 +7,7 @@
 #include "base/error.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
-#include "planner/explain/rival.h"
+#include "planner/explain/alternative.h"
 #include "planner/plan/pipeline_plan.h"
 #include "planner/search/pipeline_space.h"
 #include "planner/search/search.h"
@@ -57,8 +58,8 @@ TEST_CASE("with more microbatches a pipeline is idle less") {
   SearchOptions options = with_stages(4);
   options.parallel.schedule = "1f1b";
   double before = 1;
-  for (const int64_t micro_batches : {4, 16, 64}) {
-    options.micro_batches = micro_batches;
+  for (const int64_t microbatches : {4, 16, 64}) {
+    options.microbatches = microbatches;
     const Plan best = search(model, hw, 16384, options).best;
     CHECK(best.strategy.parallel.pipeline.schedule == "1f1b");
     const PipelineStep step = pipeline_step(best);
@@ -71,7 +72,7 @@ TEST_CASE("both kinds are looked at, and the better one wins") {
   const ModelSpec model = load_model("llama-3.1-70b");
   const HardwareProfile hw = load_hardware("2x8xh100-80g");
   SearchOptions options = without_front();
-  options.micro_batches = 8;
+  options.microbatches = 8;
   const SearchResult both = search(model, hw, 65536, options);
   options.parallel.pipeline = 1;
   const SearchResult flat = search(model, hw, 65536, options);
@@ -79,16 +80,16 @@ TEST_CASE("both kinds are looked at, and the better one wins") {
   const auto rate = [](const Plan& plan) {
     return static_cast<double>(plan.strategy.parallel.data) / plan.predicted.step_seconds;
   };
-  REQUIRE(both.rival);
-  CHECK(rate(both.best) >= rate(*both.rival));
+  REQUIRE(both.alternative);
+  CHECK(rate(both.best) >= rate(*both.alternative));
   const bool piped = both.best.strategy.parallel.pipeline.stages > 1;
-  CHECK(piped != (both.rival->strategy.parallel.pipeline.stages > 1));
-  CHECK_THAT(why_chosen(both.best, *both.rival),
+  CHECK(piped != (both.alternative->strategy.parallel.pipeline.stages > 1));
+  CHECK_THAT(why_chosen(both.best, *both.alternative),
              Contains("pipeline ") && Contains("idle") && Contains("takes"));
   CHECK(rate(both.best) >= rate(flat.best));
 }
 
-TEST_CASE("the longest sequence of a pipeline fits, and one granule more does not") {
+TEST_CASE("the longest sequence of a pipeline fits, and the next multiple does not") {
   const ModelSpec model = load_model("llama-3.1-8b");
   const HardwareProfile hw = load_hardware("4xa100-40g");
   MaxSequenceOptions options;
@@ -99,7 +100,7 @@ TEST_CASE("the longest sequence of a pipeline fits, and one granule more does no
   CHECK(predict(longest.plan) == longest.plan.predicted);
   check_fits(longest.plan, longest.plan.predicted.peak_bytes);
   Plan next = longest.plan;
-  next.sequence += longest.granule;
+  next.sequence += longest.granularity;
   next.strategy = longest.refused;
   CHECK_THROWS_AS(check_fits(next, predict(next).peak_bytes), Error);
 }
@@ -151,7 +152,7 @@ TEST_CASE("what is found when a part of the answer is named is found without, to
   constexpr double kClose = 1.03;
   struct Question {
     const char *model, *hardware;
-    int64_t sequence, micro_batches;
+    int64_t sequence, microbatches;
     std::optional<int64_t> stages;
     const char* schedule;
     int64_t of_stages, in_flight;
@@ -170,7 +171,7 @@ TEST_CASE("what is found when a part of the answer is named is found without, to
     const ModelSpec model = load_model(q.model);
     const HardwareProfile hw = load_hardware(q.hardware);
     SearchOptions options = without_front();
-    options.micro_batches = q.micro_batches;
+    options.microbatches = q.microbatches;
     options.parallel.pipeline = q.stages;
     if (q.in_flight > 0) options.parallel.schedule = q.schedule;
     const Plan open = search(model, hw, q.sequence, options).best;
@@ -186,7 +187,7 @@ TEST_CASE("schedules that arrange themselves within memory get a limit that fits
   const ModelSpec model = load_model("llama-3.1-8b");
   const HardwareProfile hw = load_hardware("4xh100-80g");
   SearchOptions options = without_front();
-  options.micro_batches = 12;
+  options.microbatches = 12;
   options.parallel.pipeline = 4;
   options.parallel.schedule = "zb-v";
   const auto held = [](const Plan& plan) {
@@ -233,7 +234,7 @@ TEST_CASE("what there is no pipeline of is refused in one line") {
   CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("--zero"));
   options = with_stages(4);
   options.parallel.schedule = "dualpipe-v";
-  options.micro_batches = 3;
+  options.microbatches = 3;
   CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("8 microbatches or more; got 3"));
   const HardwareProfile one = load_hardware("h100-80g");
   CHECK_THROWS_WITH(search(model, one, 131072, with_stages(2)), Contains("needs two or more"));
@@ -275,7 +276,7 @@ TEST_CASE("what rules every pipeline out is named") {
   const HardwareProfile hw = load_hardware("8xh100-80g");
   struct Asked {
     ParallelChoice choice;
-    int64_t micro_batches, sequence;
+    int64_t microbatches, sequence;
     const char* words;
   };
   const auto of_four = [](const char* schedule) {
@@ -300,7 +301,7 @@ TEST_CASE("what rules every pipeline out is named") {
       {with(of_four("1f1b"), &Choice::pipeline, 3), 0, 0, "8 devices do not divide into 3"},
       {with(of_four("1f1b"), &Choice::pipeline, 64), 0, 0, "more than the 8 devices"},
       {with(of_four("bfs"), &Choice::virtual_stages, 16), 0, 0, "more than the 32 layers"},
-      {with(of_four("1f1b"), &Choice::tensor, 3), 0, 0, "no grid of tensor 3"},
+      {with(of_four("1f1b"), &Choice::tensor, 3), 0, 0, "no mesh of tensor 3"},
       {with(with(of_four("seq1f1b"), &Choice::slices, 4), &Choice::ring, 2), 0, 0,
        "without a ring"},
       {with(of_four("seq1f1b"), &Choice::slices, 64), 16, 32768, "1024 times in a step"},
@@ -309,14 +310,14 @@ TEST_CASE("what rules every pipeline out is named") {
   };
   for (const Asked& asked : all) {
     INFO(asked.words);
-    const PipelineQuestion question{model, hw, asked.choice, asked.micro_batches, asked.sequence};
+    const PipelineQuestion question{model, hw, asked.choice, asked.microbatches, asked.sequence};
     const std::optional<std::string> reason = pipeline_refusal(question);
     REQUIRE(reason);
     CHECK_THAT(*reason, Contains(asked.words));
     // And it is true: there is no plan, and the search says so too.
     SearchOptions options = without_front();
     options.parallel = asked.choice;
-    options.micro_batches = std::max<int64_t>(1, asked.micro_batches);
+    options.microbatches = std::max<int64_t>(1, asked.microbatches);
     CHECK_THROWS_AS(search(model, hw, asked.sequence > 0 ? asked.sequence : 32768, options), Error);
   }
   for (const char* schedule : {"1f1b", "zb-v", "interleaved-1f1b"}) {
@@ -334,7 +335,7 @@ TEST_CASE("what rules every pipeline out is named") {
   CHECK_FALSE(pipeline_refusal({model, hw, few, 4, 32768}));
   SearchOptions three = without_front();
   three.parallel = few;
-  three.micro_batches = 4;
+  three.microbatches = 4;
   const Plan padded = search(model, hw, 32768, three).best;
   CHECK(padded.strategy.parallel.pipeline.slices == 3);
   CHECK(padded.sequence % 3 == 0);

@@ -33,7 +33,7 @@ Strategy unusual() {
   s.chunk_tokens = 64;
   s.block_tokens = 128;
   s.kv = Tier::host;
-  s.idle = Tier::host;
+  s.between_uses = Tier::host;
   s.prefetch_depth = 3;
   s.offload_window = 2;
   s.backward_order = BackwardOrder::kv_outer;
@@ -76,7 +76,7 @@ TEST_CASE("a plan survives writing and reading, and writes the same bytes again"
   for (const std::string& preset : preset_names()) plans.push_back(tiny_plan(preset));
   plans.push_back(tiny_plan());
   plans.back().strategy = unusual();
-  plans.back().micro_batches = 3;
+  plans.back().microbatches = 3;
   plans.back().predicted = predict(plans.back());
   plans.push_back(tiny_plan("checkpoint"));
   plans.back().model = load_model("tiny-gpt");
@@ -162,12 +162,28 @@ TEST_CASE("knobs and lengths must agree") {
   check_refused(replaced(text, "block_tokens: 256", "block_tokens: 96"), {"block_tokens", "96"});
   check_refused(replaced(text, "  kv: host", "  kv: nvme"), {"kv", "nvme"});
   check_refused(replaced(text, "prefetch_depth: ", "prefetch_depth: 9"), {"prefetch_depth"});
-  check_refused(replaced(text, "  idle:", "  idel:"), {"idle", "missing"});
-  check_refused(replaced(text, "  idle:", "  extra: 1\n  idle:"), {"extra", "unknown key"});
+  check_refused(replaced(text, "  between_uses:", "  idel:"), {"between_uses", "missing"});
+  check_refused(replaced(text, "  between_uses:", "  extra: 1\n  between_uses:"),
+                {"extra", "unknown key"});
   check_refused(replaced(text, "layer_input: host", "layer_input: {where: host}"), {"fraction"});
   check_refused(replaced(text, "layer_input: host", "layer_input: {where: host, fraction: 2}"),
                 {"layer_input", "2"});
   check_refused(replaced(text, "layer_input: host", "layer_input: [host]"), {"layer_input"});
+}
+
+TEST_CASE("keys of older plan files are read, and nothing else of a file with both") {
+  const std::string text = write_plan(tiny_plan());
+  const std::string older =
+      replaced(replaced(text, "between_uses:", "idle:"), "\nmicrobatches:", "\nmicro_batches:");
+  CHECK(parse_plan(older, "p.yaml") == parse_plan(text, "p.yaml"));
+  CHECK(write_plan(parse_plan(older, "p.yaml")) == text);
+  check_refused(replaced(text, "between_uses:", "idle: host\n  between_uses:"),
+                {"idle:", "unknown key"});
+  check_refused(replaced(older, "idle: host", "idle: nvme"), {"idle:", "nvme"});
+  check_refused(replaced(text, "\nmicrobatches:", "\nmicro_batches: 1\nmicrobatches:"),
+                {"micro_batches:", "unknown key"});
+  check_refused(replaced(older, "\nmicro_batches: 1", "\nmicro_batches: 0"), {"micro_batches:"});
+  check_refused(replaced(text, "\nmicrobatches: 1", ""), {"microbatches", "missing"});
 }
 
 TEST_CASE("a learned position table must reach as far as the sequence") {
@@ -257,7 +273,7 @@ TEST_CASE("a plan that needs what a profile only assumes to be there is at risk"
 
 TEST_CASE("a prediction is the exact evaluation, and MFU counts what it says") {
   Plan plan = tiny_plan("mst", 512);
-  plan.micro_batches = 2;
+  plan.microbatches = 2;
   const Prediction prediction = predict(plan);
   const CostModel cost(plan.hardware, plan.dtype);
   const Evaluation exact = evaluate(step_request(plan), cost);

@@ -243,11 +243,11 @@ TEST_CASE("with everything chunked and offloaded, device memory does not grow wi
   StepRequest request = random_request(1);
   request.model.positions = Positions::rope;
   request.model.norm = Norm::rmsnorm;
-  request.micro_batches = 1;
+  request.microbatches = 1;
   Strategy& s = request.strategy;
   s = {};
   s.chunk_tokens = s.block_tokens = 64;
-  s.kv = s.idle = Tier::host;
+  s.kv = s.between_uses = Tier::host;
   s.layer_input.where = Saved::host;
   s.qkv.where = s.attention_out.where = s.mlp_input.where = s.mlp_inner.where = Saved::recompute;
   std::array<int64_t, kTierCount> before{};
@@ -270,12 +270,12 @@ TEST_CASE("device memory falls with the groups of heads, where queries are what 
   m.norm = Norm::rmsnorm;
   m.heads = 32;
   m.head_dim = 16;
-  request.micro_batches = 1;
+  request.microbatches = 1;
   request.sequence = 4096;
   for (const int64_t kv_heads : {32, 1}) {
     m.kv_heads = kv_heads;
     for (const auto& [ulysses, overlap] : {std::pair{1, true}, {2, true}, {4, true}, {4, false}}) {
-      const Parallel parallel{1, 1, ulysses, 0, overlap};
+      const ParallelLayout parallel{1, 1, ulysses, 0, overlap};
       // Exchanges beside compute take two groups at a time.
       const int64_t at_once = ulysses > 1 && overlap ? 2 : 1;
       int64_t all_heads = 0, before = 0;
@@ -298,7 +298,7 @@ TEST_CASE("device memory falls with the groups of heads, where queries are what 
 
 TEST_CASE("a kept tensor costs no copies and a recomputed one no memory") {
   StepRequest request = random_request(1);
-  request.micro_batches = 1;
+  request.microbatches = 1;
   request.sequence = 64;
   request.strategy = {};
   request.strategy.chunk_tokens = request.strategy.block_tokens = 64;

@@ -8,7 +8,7 @@
 #include "models/catalog.h"
 #include "planner/cost/cost_model.h"
 #include "planner/plan/plan.h"
-#include "planner/search/grids.h"
+#include "planner/search/meshes.h"
 #include "planner/strategy/validity.h"
 #include "tests/planner/corner_strategies.h"
 
@@ -35,14 +35,14 @@ RandomPlan random_plan(uint64_t seed) {
     request.model = models[random() % 3];
     request.model.layers = one_of<int64_t>(random, {4, 6, 10, 16, 24});
     request.dtype = default_dtype(plan.hw);
-    request.micro_batches = random() % 8 == 0 ? 3 : 1;
-    const Parallel grid = one_of(random, grids(request.model, plan.hw, {}));
+    request.microbatches = random() % 8 == 0 ? 3 : 1;
+    const ParallelLayout mesh = one_of(random, meshes(request.model, plan.hw, {}));
     const int64_t chunks = one_of<int64_t>(random, {1, 2, 4, 6, 8, 10, 12, 16, 24});
     const int64_t chunk = one_of<int64_t>(random, {2048, 4096, 8192, 16384, 32768});
-    const Shape shape{grid, chunk * chunks, chunk};
-    request.sequence = shape.share * grid.ring;
+    const Shape shape{mesh, chunk * chunks, chunk};
+    request.sequence = shape.share * mesh.ring;
     request.model = fit_positions(request.model, request.sequence);
-    request.strategy = random() % 2 == 0 ? everything_away(shape) : everything_kept(shape);
+    request.strategy = random() % 2 == 0 ? all_offloaded(shape) : all_resident(shape);
     for (const Knob& knob : knobs(request.model, shape, plan.hw.nvme.capacity_bytes.value > 0)) {
       knob.values[random() % knob.values.size()](request.strategy);
     }

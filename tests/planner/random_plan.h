@@ -1,4 +1,4 @@
-// Random plans on real machines and grids of ranks: what the search may meet, as far as a full
+// Random plans on real machines and meshes of ranks: what the search may meet, as far as a full
 // simulation of it stays small.
 #pragma once
 

@@ -30,13 +30,13 @@ StepRequest random_request(uint64_t seed) {
   }
   const int64_t chunk = 8 * (1 + pick(16)), per_block = 1 + pick(3), blocks = 1 + pick(6);
   request.sequence = chunk * per_block * blocks;
-  request.micro_batches = 1 + pick(3);
+  request.microbatches = 1 + pick(3);
   Strategy& s = request.strategy;
   s.preset = "random";
   s.chunk_tokens = chunk;
   s.block_tokens = pick(3) == 0 ? request.sequence : chunk * per_block;
   s.kv = static_cast<Tier>(pick(2));
-  s.idle = static_cast<Tier>(pick(2));
+  s.between_uses = static_cast<Tier>(pick(2));
   s.prefetch_depth = pick(4);
   s.offload_window = pick(4);
   s.backward_order = static_cast<BackwardOrder>(pick(2));

@@ -1,4 +1,4 @@
-// The fast path against the exact one, and the truth of what the search says.
+// The sampled simulation against the exact one, and the truth of what the search says.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -6,7 +6,7 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/evaluate/evaluate.h"
-#include "planner/evaluate/fast_path.h"
+#include "planner/evaluate/sampled_simulation.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
 #include "tests/planner/corner_strategies.h"
@@ -42,26 +42,26 @@ SearchOptions chunks_of(int64_t tokens) {
 }
 
 Strategy streamed(int64_t sequence, int64_t chunk) {
-  Strategy s = testing::everything_away({{}, sequence, chunk});
+  Strategy s = testing::all_offloaded({{}, sequence, chunk});
   s.parameters = s.gradients = s.optimizer = Tier::device;
   return s;
 }
 
 }  // namespace
 
-TEST_CASE("the fast path agrees with the full simulation") {
+TEST_CASE("the sampled simulation agrees with the full simulation") {
   const ModelSpec model = eight_layers();
   const HardwareProfile hw = small_machine(1 << 30, int64_t{1} << 33, int64_t{1} << 34);
   const CostModel cost(hw, DType::float32);
-  FastPath fast(cost);
+  SampledSimulation fast(cost);
   const auto check = [&](const std::string& name, const Strategy& s, int64_t sequence,
-                         int64_t micro_batches = 1) {
+                         int64_t microbatches = 1) {
     INFO(name);
-    const StepRequest request{model, s, sequence, micro_batches, DType::float32};
+    const StepRequest request{model, s, sequence, microbatches, DType::float32};
     const Evaluation exact = evaluate(request, cost);
     const Evaluation quick = fast.evaluate(request);
     CHECK(quick.step_seconds == Approx(exact.step_seconds).epsilon(0.05));
-    // The fast path sums what lives; the arena adds what packing loses.
+    // The sampled simulation sums what lives; the arena adds what packing loses.
     for (int tier = 0; tier < kTierCount; ++tier) {
       INFO("tier " << tier);
       CHECK(static_cast<double>(quick.peak_bytes[tier]) <=
@@ -93,11 +93,11 @@ TEST_CASE("the fast path agrees with the full simulation") {
   check("optimizer on the host", s, 16384);
 }
 
-TEST_CASE("small programs are evaluated exactly by the fast path") {
+TEST_CASE("small programs are evaluated exactly by sampled simulation") {
   ModelSpec model = load_model("tiny-llama");
   const HardwareProfile hw = small_machine(1 << 30, 1 << 30);
   const CostModel cost(hw, DType::float32);
-  FastPath fast(cost);
+  SampledSimulation fast(cost);
   for (const std::string& preset : preset_names()) {
     INFO(preset);
     const StepRequest request{model, make_preset(preset, model, 512, 128), 512, 1, DType::float32};
@@ -106,7 +106,7 @@ TEST_CASE("small programs are evaluated exactly by the fast path") {
   }
 }
 
-TEST_CASE("max-seq is the boundary: its length fits and one granule more does not") {
+TEST_CASE("max-seq is the boundary: its length fits and the next multiple does not") {
   ModelSpec model = load_model("tiny-llama");
   model.vocab = 8192;
   const HardwareProfile hw = small_machine(32 * MiB, 192 * MiB, 512 * MiB);
@@ -130,9 +130,9 @@ TEST_CASE("max-seq is the boundary: its length fits and one granule more does no
     REQUIRE(found.sequence > 0);
     CHECK(found.limit != Limit::none);
     CHECK(found.shortfall_bytes > 0);
-    CHECK_FALSE(found.would_lift.empty());
+    CHECK_FALSE(found.remedy.empty());
     CHECK(fits(found.plan, found.sequence, found.plan.strategy));
-    CHECK_FALSE(fits(found.plan, found.sequence + found.granule, found.refused));
+    CHECK_FALSE(fits(found.plan, found.sequence + found.granularity, found.refused));
     CHECK(found.plan.predicted.peak_bytes == exact_peak_bytes(step_request(found.plan)));
     if (name == "baseline") baseline = found.sequence;
     if (name == "fpdt") fpdt = found.sequence;

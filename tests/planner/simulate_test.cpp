@@ -122,7 +122,7 @@ TEST_CASE("chains take as long as their ops, and begin when the first of them do
 
 TEST_CASE("copies that fit under compute cost nothing") {
   StepRequest request = random_request(1);
-  request.micro_batches = 1;
+  request.microbatches = 1;
   request.sequence = 64;
   request.strategy = {};
   request.strategy.chunk_tokens = request.strategy.block_tokens = 64;

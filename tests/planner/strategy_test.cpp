@@ -27,7 +27,7 @@ TEST_CASE("every preset is valid for its length") {
         const Strategy s = make_preset(preset, load_model(model), sequence, 256);
         CHECK_NOTHROW(validate(s, load_model(model), sequence, preset));
         CHECK(s.preset == preset);
-        const Parallel group{.data = 2, .zero = 3, .tensor = 2};
+        const ParallelLayout group{.data = 2, .zero = 3, .tensor = 2};
         CHECK_NOTHROW(validate(make_preset(preset, load_model(model), sequence, 256, group),
                                load_model(model), sequence, preset));
       }
@@ -58,7 +58,7 @@ TEST_CASE("knobs that contradict each other are refused") {
     CHECK_THROWS_WITH(validate(s, load_model("tiny-llama"), 8192, "plan"), Catch::Contains(word));
   };
   refuses([](Strategy& s) { s.kv = Tier::nvme; }, "kv");
-  refuses([](Strategy& s) { s.idle = Tier::nvme; }, "idle");
+  refuses([](Strategy& s) { s.between_uses = Tier::nvme; }, "between_uses");
   refuses([](Strategy& s) { s.layer_input.where = Saved::recompute; }, "layer_input");
   refuses([](Strategy& s) { s.qkv.fraction = 0; }, "qkv");
   refuses([](Strategy& s) { s.qkv.fraction = 1.5; }, "qkv");
@@ -74,8 +74,8 @@ TEST_CASE("a tensor group that cannot be is refused and says what could") {
   model.heads = 12;
   model.kv_heads = 6;
   model.ffn = 96;
-  const auto refuses = [&](const Parallel& parallel, int64_t sequence, const std::string& word,
-                           int64_t block) {
+  const auto refuses = [&](const ParallelLayout& parallel, int64_t sequence,
+                           const std::string& word, int64_t block) {
     Strategy s = chunked(block, block);
     s.parallel = parallel;
     CHECK_THROWS_WITH(validate(s, model, sequence, "plan"),
@@ -100,14 +100,14 @@ TEST_CASE("a tensor group that cannot be is refused and says what could") {
 }
 
 TEST_CASE("ranks that hold the same slice are a group, and those that hold a layer together") {
-  const Parallel parallel{.data = 3, .tensor = 4};
+  const ParallelLayout parallel{.data = 3, .tensor = 4};
   const Place place = place_of(parallel, 6);
   CHECK(place == Place{6, 1, 2, 0, 0});
   CHECK(ranks_of(tensor_group(parallel, place)) == std::vector<int>{4, 5, 6, 7});
   CHECK(tensor_group(parallel, place).index == 2);
   CHECK(ranks_of(replica_group(parallel, place)) == std::vector<int>{2, 6, 10});
   CHECK(replica_group(parallel, place).index == 1);
-  const Parallel rest{.data = 2, .ring = 2, .ulysses = 2};
+  const ParallelLayout rest{.data = 2, .ring = 2, .ulysses = 2};
   CHECK(ranks_of(ring_group(rest, place_of(rest, 5))) == std::vector<int>{5, 7});
   CHECK(ranks_of(ulysses_group(rest, place_of(rest, 5))) == std::vector<int>{4, 5});
   CHECK(ranks_of(replica_group(rest, place_of(rest, 5))) ==
@@ -117,7 +117,7 @@ TEST_CASE("ranks that hold the same slice are a group, and those that hold a lay
 
 TEST_CASE("groups of heads are whole shares of a rank's heads, over the whole sequence") {
   const ModelSpec model = load_model("llama-3.1-8b");  // 32 heads, 8 K,V heads
-  const auto grouped = [&](int64_t groups, Parallel parallel = {}) {
+  const auto grouped = [&](int64_t groups, ParallelLayout parallel = {}) {
     Strategy s = make_preset("alst", model, 8192, 0, parallel);
     s.head_groups = groups;
     return s;

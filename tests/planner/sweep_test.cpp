@@ -150,7 +150,7 @@ TEST_CASE("nothing of a small space beats the front") {
   // beside those that hold least.
   Plan plan = found.best;
   const testing::Shape shape{{}, sequence, 1024};
-  std::vector<Strategy> all = {plan.strategy, testing::everything_away(shape)};
+  std::vector<Strategy> all = {plan.strategy, testing::all_offloaded(shape)};
   for (const testing::Knob& knob : testing::knobs(model, shape, false)) {
     if (knob.name != "states" && knob.name != "layer_input" && knob.name != "mlp_inner" &&
         knob.name != "attention_out" && knob.name != "qkv") {
@@ -171,7 +171,7 @@ TEST_CASE("nothing of a small space beats the front") {
     if (!fits(plan, s)) continue;
     ++fitting;
     plan.predicted = prediction_of(plan, e.step_seconds, e.peak_bytes);
-    // The fast path, which chose, is right to about a percent.
+    // The sampled simulation, which chose, is right to about a percent.
     Costs costs = costs_of({plan, sequence});
     costs[0] *= 1.02;
     for (const FrontPoint& point : found.front) CHECK_FALSE(beats(costs, costs_of(point)));
@@ -196,16 +196,17 @@ TEST_CASE("the fewest devices: a plan fits them, and nothing fits the next small
     CHECK(fewer.devices == counts[i]);
     CHECK_FALSE(fewer.plan);
     CAPTURE(fewer.devices, fewer.refusal);
-    // By brute force: whatever may need least memory, in every grid and chunk, laid out; where
+    // By brute force: whatever may need least memory, in every mesh and chunk, laid out; where
     // chunks are many only what its bounds leave a chance.
     Plan plan = found.best;
     plan.hardware = with_devices(hw, fewer.devices);
     plan.sequence = sequence;  // the best may be padded
-    for (const Parallel& grid : grids(model, plan.hardware, {})) {
+    for (const ParallelLayout& mesh : meshes(model, plan.hardware, {})) {
       for (const int64_t count : {1, 2, 4, 8, 16, 32, 64}) {
-        const int64_t share = sequence / grid.ring, chunk = share / count;
-        if (sequence % grid.ring != 0) continue;
-        for (const Strategy& s : testing::lean_strategies(model, {grid, share, chunk}, false)) {
+        const int64_t share = sequence / mesh.ring, chunk = share / count;
+        if (sequence % mesh.ring != 0) continue;
+        for (const Strategy& s :
+             testing::min_memory_strategies(model, {mesh, share, chunk}, false)) {
           try {
             validate(s, model, sequence, "");
           } catch (const Error&) {

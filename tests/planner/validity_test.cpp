@@ -26,7 +26,7 @@ ModelSpec twelve_heads() {
   return m;
 }
 
-Strategy in_one_chunk(const Parallel& parallel = {}) {
+Strategy in_one_chunk(const ParallelLayout& parallel = {}) {
   Strategy s;
   s.parallel = parallel;
   s.block_tokens = kSequence / parallel.ring;
@@ -101,10 +101,10 @@ std::vector<Case> cases() {
        })},
       {divisibility, "block_tokens", "ring position's share of 480 tokens",
        with(in_one_chunk({.ring = 2}), [](Strategy& s) { s.block_tokens = 960; })},
-      {combination, "parallel.ring", "set kv and idle to device",
+      {combination, "parallel.ring", "set kv and between_uses to device",
        with(in_one_chunk({.ring = 2}), [](Strategy& s) { s.kv = Tier::host; })},
-      {combination, "parallel.ring", "set kv and idle to device",
-       with(in_one_chunk({.ring = 2}), [](Strategy& s) { s.idle = Tier::host; })},
+      {combination, "parallel.ring", "set kv and between_uses to device",
+       with(in_one_chunk({.ring = 2}), [](Strategy& s) { s.between_uses = Tier::host; })},
       {combination, "parallel.tensor", "set block_tokens to 960",
        with(in_one_chunk({.tensor = 2}),
             [](Strategy& s) { s.chunk_tokens = s.block_tokens = 480; })},
@@ -126,8 +126,8 @@ std::vector<Case> cases() {
        })},
       {range, "kv", "expected device or host, got nvme",
        changed([](Strategy& s) { s.kv = Tier::nvme; })},
-      {range, "idle", "expected device or host, got nvme",
-       changed([](Strategy& s) { s.idle = Tier::nvme; })},
+      {range, "between_uses", "expected device or host, got nvme",
+       changed([](Strategy& s) { s.between_uses = Tier::nvme; })},
       {range, "prefetch_depth", "expected 0 to 64 compute ops, got -1",
        changed([](Strategy& s) { s.prefetch_depth = -1; })},
       {range, "offload_window", "expected 0 to 64 compute ops, got 65",
@@ -185,8 +185,8 @@ std::vector<Case> cases() {
          s.chunk_tokens = s.block_tokens = kSequence;
        })},
       {combination, "kv", "expected device where", slice([](Strategy& s) { s.kv = Tier::host; })},
-      {combination, "idle", "expected device where",
-       slice([](Strategy& s) { s.idle = Tier::host; })},
+      {combination, "between_uses", "expected device where",
+       slice([](Strategy& s) { s.between_uses = Tier::host; })},
       {combination, "states.parameters", "expected device where",
        slice([](Strategy& s) { s.parameters = s.optimizer = Tier::host; })},
       {combination, "states.gradients", "expected device where",
@@ -198,7 +198,7 @@ std::vector<Case> cases() {
 void disturb(Strategy& s, std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   const auto some = [&] { return pick(12) == 0 ? -pick(3) : 1 + pick(6); };
-  Parallel& p = s.parallel;
+  ParallelLayout& p = s.parallel;
   int64_t* const sizes[] = {&p.data,
                             &p.tensor,
                             &p.ring,
@@ -213,7 +213,7 @@ void disturb(Strategy& s, std::mt19937_64& random) {
                             &p.pipeline.stages};
   SavedPolicy* const saved[] = {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input,
                                 &s.mlp_inner};
-  Tier* const tiers[] = {&s.kv, &s.idle, &s.parameters, &s.gradients, &s.optimizer};
+  Tier* const tiers[] = {&s.kv, &s.between_uses, &s.parameters, &s.gradients, &s.optimizer};
   switch (pick(6)) {
     case 0:
     case 1:

@@ -12,6 +12,7 @@
 #include "base/yaml.h"
 #include "planner/plan/plan.h"
 #include "planner/schedule/registry.h"
+#include "planner/strategy/knobs.h"
 
 namespace longspan::testing {
 namespace {
@@ -73,7 +74,7 @@ std::string knobs_text(const Strategy& s) {
   return "{" + difference(YAML::Load(emitted(s)), YAML::Load(plainest_text())) + "}";
 }
 
-std::string grid_text(const Parallel& p) {
+std::string mesh_text(const ParallelLayout& p) {
   std::string text;
   const auto add = [&](const char* key, const auto& value, bool usual) {
     if (!usual) text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", key, value);
@@ -114,13 +115,13 @@ std::string known_text(const char* key, const Known& known, const Question& ques
   if (known.answer.tokens != question.sequence) {
     text += fmt::format("      tokens: {}\n", known.answer.tokens);
   }
-  const std::string grid = grid_text(known.answer.strategy.parallel);
-  if (grid != "{}") text += wrapped(fmt::format("      grid: {}", grid), 8);
+  const std::string mesh = mesh_text(known.answer.strategy.parallel);
+  if (mesh != "{}") text += wrapped(fmt::format("      grid: {}", mesh), 8);
   return text + wrapped(fmt::format("      knobs: {}", knobs_text(known.answer.strategy)), 8);
 }
 
-Parallel read_grid(const YamlMap& yaml) {
-  Parallel p;
+ParallelLayout read_mesh(const YamlMap& yaml) {
+  ParallelLayout p;
   for (const auto& [key, degree] : {std::pair{"data", &p.data},
                                     {"tensor", &p.tensor},
                                     {"ring", &p.ring},
@@ -149,6 +150,11 @@ Strategy read_knobs(const YamlMap& yaml) {
   if (yaml.has("saved")) {
     for (const std::string& key : yaml.map("saved").keys()) usual["saved"].remove(key);
   }
+  for (const KnobRow& row : knob_rows()) {  // of a knob under its older key, the usual is no other
+    if (!row.old_key.empty() && yaml.has(std::string(row.old_key))) {
+      usual.remove(std::string(row.name()));
+    }
+  }
   return read_strategy(yaml.over(YamlMap(usual, "defaults", "")));
 }
 
@@ -159,7 +165,7 @@ Known read_known(const YamlMap& yaml, const Question& question) {
   known.answer.tokens = yaml.has("tokens") ? yaml.whole("tokens", 1) : question.sequence;
   known.answer.strategy = read_knobs(yaml.map("knobs"));
   known.answer.strategy.deterministic = question.deterministic;
-  if (yaml.has("grid")) known.answer.strategy.parallel = read_grid(yaml.map("grid"));
+  if (yaml.has("grid")) known.answer.strategy.parallel = read_mesh(yaml.map("grid"));
   yaml.finish();
   return known;
 }

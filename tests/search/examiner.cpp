@@ -15,13 +15,13 @@ namespace longspan::testing {
 namespace {
 
 constexpr double kMiB = 1 << 20;
-constexpr int64_t kForget = 1000;     // evaluations after which the fast path, which grows, is new
+constexpr int64_t kForget = 1000;     // evaluations, after which what grows is made anew
 constexpr int64_t kMostPadding = 16;  // a plan may be longer than asked by this part
 
 // Where a question leaves the number of devices open.
 bool open_devices(const Question& q) { return q.fewest || q.max_gpus > 0; }
 
-bool has_fixed(const ParallelChoice& choice, const Parallel& p) {
+bool has_fixed(const ParallelChoice& choice, const ParallelLayout& p) {
   const Pipeline& pipe = p.pipeline;
   for (const auto& [fixed, actual] :
        {std::pair{choice.data, p.data}, std::pair{choice.tensor, p.tensor},
@@ -52,13 +52,13 @@ bool is_of_preset(const Question& q, const ModelSpec& model, const Answering& an
 struct Examiner::Machine {
   explicit Machine(const HardwareProfile& profile)
       : hw(profile), cost(hw, default_dtype(hw)), fast(std::in_place, cost) {}
-  FastPath& fast_path() {
+  SampledSimulation& sampled_simulation() {
     if (fast->evaluations() > kForget) fast.emplace(cost);
     return *fast;
   }
   HardwareProfile hw;
   CostModel cost;
-  std::optional<FastPath> fast;
+  std::optional<SampledSimulation> fast;
 };
 
 const char* value_name(const Question& q) {
@@ -73,7 +73,7 @@ double times_worse(const Question& q, double value, double best) {
   return std::max(value, kMiB) / std::max(best, kMiB);
 }
 
-double ops_of(const ModelSpec& model, int64_t micro_batches, const Answering& answer) {
+double ops_of(const ModelSpec& model, int64_t microbatches, const Answering& answer) {
   constexpr double kOpsPerChunk = 40, kOpsPerPair = 6;
   const Strategy& s = answer.strategy;
   const auto chunks =
@@ -82,7 +82,7 @@ double ops_of(const ModelSpec& model, int64_t micro_batches, const Answering& an
       s.parallel.ring > 1 ? chunks * 20 * static_cast<double>(s.parallel.ring) : 0;
   const double groups = 10 * static_cast<double>(s.head_groups);
   return (kOpsPerChunk * chunks + kOpsPerPair * chunks * chunks + of_ring + groups) *
-         static_cast<double>(model.layers * micro_batches);
+         static_cast<double>(model.layers * microbatches);
 }
 
 Examiner::Examiner(const Question& question)
@@ -114,7 +114,7 @@ bool Examiner::admits(const Answering& answer) const {
     Plan plan;
     plan.model = fit_positions(model_, answer.tokens);
     plan.sequence = answer.tokens;
-    plan.micro_batches = q.micro_batches;
+    plan.microbatches = q.microbatches;
     plan.strategy = s;
     longspan::validate(s, plan.model, answer.tokens, "");
   } catch (const Error&) {
@@ -146,7 +146,7 @@ std::optional<Measured> Examiner::rough(const Answering& answer) {
   ++looked_at_;
   Machine& machine = machine_of(answer);
   const StepRequest request = request_of(answer);
-  FastPath& fast = machine.fast_path();
+  SampledSimulation& fast = machine.sampled_simulation();
   try {
     if (is_one_program(request.model, request.strategy)) {
       return measured(answer, machine.hw, fast.evaluate(request));
@@ -163,7 +163,7 @@ Measured Examiner::rough_memory(const Answering& answer) {
   ++looked_at_;
   Machine& machine = machine_of(answer);
   Evaluation e;
-  e.peak_bytes = machine.fast_path().peak_bytes(request_of(answer));
+  e.peak_bytes = machine.sampled_simulation().peak_bytes(request_of(answer));
   return measured(answer, machine.hw, e);
 }
 
@@ -182,7 +182,7 @@ StepRequest Examiner::request_of(const Answering& answer) const {
   request.model = fit_positions(model_, answer.tokens);
   request.strategy = answer.strategy;
   request.sequence = answer.tokens;
-  request.micro_batches = question_.micro_batches;
+  request.microbatches = question_.microbatches;
   request.dtype = default_dtype(hardware_);
   return request;
 }

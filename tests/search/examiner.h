@@ -1,5 +1,5 @@
-// What a plan is worth as an answer to a question: the exact way, as `longspan simulate` says it of
-// the plan's file, and by the fast path.
+// What a plan is worth as an answer to a question, by full simulation, as `longspan simulate` says
+// it of the plan's file, and by sampled simulation.
 //
 // Independent of planner/search: whatever a search leaves out of its space counts here, as long as
 // the plan is valid and does as the question fixes. One per question; not thread-safe.
@@ -12,8 +12,8 @@
 #include <optional>
 
 #include "planner/cost/cost_model.h"
-#include "planner/evaluate/fast_path.h"
 #include "planner/evaluate/fit.h"
+#include "planner/evaluate/sampled_simulation.h"
 #include "tests/search/question.h"
 
 namespace longspan::testing {
@@ -56,7 +56,8 @@ class Examiner {
   std::optional<Measured> exact(const Answering& answer);
   /// Memory alone, sooner where time is not asked for; `seconds` is 0.
   std::optional<Measured> exact_memory(const Answering& answer);
-  /// The fast path's time, and live buffers without what packing loses. REQUIRES: admits().
+  /// The sampled simulation's time, and live buffers without what packing loses. REQUIRES:
+  /// admits().
   std::optional<Measured> rough(const Answering& answer);
   /// Likewise, of memory alone. REQUIRES: no pipeline.
   Measured rough_memory(const Answering& answer);
@@ -79,6 +80,6 @@ class Examiner {
 };
 
 /// Ops of the program of a plan without a pipeline, roughly.
-double ops_of(const ModelSpec& model, int64_t micro_batches, const Answering& answer);
+double ops_of(const ModelSpec& model, int64_t microbatches, const Answering& answer);
 
 }  // namespace longspan::testing

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMostChunks = 64;
 constexpr int64_t kLayers = 4;     // of a model that is small
-constexpr size_t kMeasured = 200;  // of all, measured the exact way
+constexpr size_t kMeasured = 200;  // of all, measured by full simulation
 
 struct Rough {
   double value = 0;
@@ -59,12 +59,12 @@ void each_shape(const Question& q, const std::function<void(const Answering&)>& 
       if (whole && block != q.sequence) continue;
       s.block_tokens = block;
       for (const Tier kv : kTiers) {
-        for (const Tier idle : kTiers) {
+        for (const Tier between_uses : kTiers) {
           for (const BackwardOrder order : {BackwardOrder::q_outer, BackwardOrder::kv_outer}) {
             s.kv = kv;
-            s.idle = idle;
+            s.between_uses = between_uses;
             s.backward_order = order;
-            if (whole && (kv != Tier::device || idle != Tier::device)) continue;
+            if (whole && (kv != Tier::device || between_uses != Tier::device)) continue;
             visit(answer);
           }
         }

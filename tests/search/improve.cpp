@@ -86,7 +86,7 @@ class Walk {
  private:
   static constexpr int kSteps = 3000;       // of a walk before it begins anew
   static constexpr double kWarm = 0.03;     // so much worse is taken at first
-  static constexpr double kGain = 1e-4;     // what is worth measuring the exact way
+  static constexpr double kGain = 1e-4;     // what is worth measuring by full simulation
   static constexpr int kLengthSteps = 400;  // a length takes many looks
 
   bool over() const { return processor_seconds() > until_; }
@@ -133,15 +133,15 @@ class Walk {
     for (int step = 0; step < kLengthSteps && !over(); ++step) {
       const Answering next = mutator_.changed(at, random_);
       const auto family = [&](int64_t tokens) { return mutator_.at_length(next, tokens); };
-      const int64_t granule = granule_of(next, examiner_.question());
+      const int64_t granularity = granularity_of(next, examiner_.question());
       const auto warm = kWarm * (1 - static_cast<double>(step) / kLengthSteps);
       const auto least = static_cast<int64_t>(length * (1 - warm * chance()));
-      const int64_t rough = longest_roughly(examiner_, family, granule, least);
+      const int64_t rough = longest_roughly(examiner_, family, granularity, least);
       if (rough == 0) continue;
       const Known* known = row_.held_to(Fit::at_risk);
       if (static_cast<double>(rough) > known->best * (1 + kGain)) {
-        const auto exact =
-            longest_exactly(examiner_, family, granule, rough, static_cast<int64_t>(known->best));
+        const auto exact = longest_exactly(examiner_, family, granularity, rough,
+                                           static_cast<int64_t>(known->best));
         if (!exact) continue;
         row_.offer(exact->first, exact->second, kLocal);
         at = exact->first;
@@ -215,10 +215,11 @@ void improve_preset_longest(Row& row, Examiner& examiner, double until) {
         answer.strategy.optimizer = o;
         return answer;
       };
-      const int64_t granule = granule_of(family(q.granule * s.parallel.ranks()), q, chunk);
-      const int64_t rough = longest_roughly(examiner, family, granule, granule);
+      const int64_t granularity =
+          granularity_of(family(q.granularity * s.parallel.ranks()), q, chunk);
+      const int64_t rough = longest_roughly(examiner, family, granularity, granularity);
       if (rough == 0) continue;
-      const auto exact = longest_exactly(examiner, family, granule, rough,
+      const auto exact = longest_exactly(examiner, family, granularity, rough,
                                          static_cast<int64_t>(row.held_to(Fit::at_risk)->best));
       if (exact) row.offer(exact->first, exact->second, "all lengths of the preset");
       if (processor_seconds() > until) return;

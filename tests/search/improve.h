@@ -1,9 +1,9 @@
 // Looks for better answers than those that are known to a question of the corpus.
 //
 // First the planner's own search is asked, as it is and with one knob more fixed; then changes are
-// tried blindly (mutate.h), by the fast path, and what looks better is measured the exact way. A
-// lower bound of what there is: nothing here proves that no better answer exists, but exhaust()
-// over the knobs that it lists. Deterministic but for the time it is given.
+// tried blindly (mutate.h), by sampled simulation, and what looks better is measured by full
+// simulation. A lower bound of what there is: nothing here proves that no better answer exists, but
+// exhaust() over the knobs that it lists. Deterministic but for the time it is given.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ void ask_search(Row& row, Examiner& examiner, double seconds);
 void improve(Row& row, Examiner& examiner, double seconds, uint64_t seed);
 
 /// Measures every combination of chunks (all divisors of the length into at most 64), blocks, where
-/// keys and idle tensors wait, the order of the backward, what is saved of each tensor (no shares)
-/// and where states live, with whole tiles and the smallest, prefetch and window 0 and 1. For small
-/// models on one device; throws bad_input for others.
+/// keys and tensors between uses wait, the order of the backward, what is saved of each tensor (no
+/// shares) and where states live, with whole tiles and the smallest, prefetch and window 0 and 1.
+/// For small models on one device; throws bad_input for others.
 void exhaust(Row& row, Examiner& examiner);
 
 }  // namespace longspan::testing

@@ -13,17 +13,20 @@ namespace longspan::testing {
 using AnsweringFor = std::function<Answering(int64_t tokens)>;
 
 /// What the length of such plans grows by: whole chunks for each position of a ring, or, where the
-/// chunk is all there is, the question's granule, dealt out. `chunk`: of a chunked preset; 0: none.
-int64_t granule_of(const Answering& answer, const Question& question, int64_t chunk = 0);
+/// chunk is all there is, the question's granularity, dealt out. `chunk`: of a chunked preset; 0:
+/// none.
+int64_t granularity_of(const Answering& answer, const Question& question, int64_t chunk = 0);
 
-/// The longest by the fast path, a multiple of `granule`; 0 if `least` does not fit already.
-int64_t longest_roughly(Examiner& examiner, const AnsweringFor& family, int64_t granule,
+/// The longest by sampled simulation, a multiple of `granularity`; 0 if `least` does not fit
+/// already.
+int64_t longest_roughly(Examiner& examiner, const AnsweringFor& family, int64_t granularity,
                         int64_t least);
 
-/// From what the fast path says, the longest that fits the exact way and is longer than `beyond`.
+/// From what the sampled simulation says, the longest that fits by full simulation and is longer
+/// than `beyond`.
 std::optional<std::pair<Answering, Measured>> longest_exactly(Examiner& examiner,
                                                               const AnsweringFor& family,
-                                                              int64_t granule, int64_t roughly,
+                                                              int64_t granularity, int64_t roughly,
                                                               int64_t beyond);
 
 }  // namespace longspan::testing

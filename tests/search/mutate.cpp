@@ -23,7 +23,7 @@ T one_of(Random& random, const std::vector<T>& values) {
   return values[random() % values.size()];
 }
 
-int64_t of_ring(const Parallel& p) { return p.ring > 1 ? 2 * p.ring : 1; }
+int64_t of_ring(const ParallelLayout& p) { return p.ring > 1 ? 2 * p.ring : 1; }
 
 }  // namespace
 
@@ -51,7 +51,7 @@ Answering Mutator::changed(const Answering& answer, Random& random) const {
   Answering next = answer;
   const int64_t times = one_of<int64_t>(random, {1, 1, 1, 2, 2, 3, 4});
   for (int64_t i = 0; i < times; ++i) change_one(next, random);
-  mend(next);
+  repair(next);
   return next;
 }
 
@@ -61,14 +61,14 @@ Answering Mutator::start(int64_t tokens, Random& random) const {
   Strategy& s = answer.strategy;
   const std::string preset = one_of(random, preset_names());
   s.parallel.data = examiner_.hardware().devices();
-  change_grid(answer, random);
-  const Parallel grid = s.parallel;
-  s = make_preset(preset, examiner_.model(), tokens, 0, grid);
+  change_mesh(answer, random);
+  const ParallelLayout mesh = s.parallel;
+  s = make_preset(preset, examiner_.model(), tokens, 0, mesh);
   s.preset = "auto";
   s.deterministic = q.deterministic;
   if (random() % 2 == 0) change_chunk(answer, random);
   for (int i = 0; i < 4; ++i) change_one(answer, random);
-  mend(answer);
+  repair(answer);
   return answer;
 }
 
@@ -81,12 +81,12 @@ Answering Mutator::at_length(const Answering& answer, int64_t tokens) const {
   next.tokens = tokens;
   if (one_chunk) s.chunk_tokens = tokens / of_ring(s.parallel);
   s.block_tokens = one_block || one_chunk ? tokens / s.parallel.ring : s.block_tokens;
-  mend(next);
+  repair(next);
   return next;
 }
 
 std::vector<int64_t> Mutator::chunks_of(const Answering& answer) const {
-  const Parallel& p = answer.strategy.parallel;
+  const ParallelLayout& p = answer.strategy.parallel;
   const Question& q = examiner_.question();
   if (q.chunk > 0) return {q.chunk};
   const int64_t share = answer.tokens / of_ring(p);
@@ -98,7 +98,7 @@ std::vector<int64_t> Mutator::chunks_of(const Answering& answer) const {
     Answering probe = answer;
     probe.strategy.chunk_tokens = chunk;
     probe.strategy.head_groups = 1;
-    if (ops_of(examiner_.model(), q.micro_batches, probe) < kMostOps || chunk == share) {
+    if (ops_of(examiner_.model(), q.microbatches, probe) < kMostOps || chunk == share) {
       chunks.push_back(chunk);
     }
   }
@@ -159,8 +159,8 @@ void Mutator::change_tile(const Answering& answer, Strategy& s, Random& random) 
       random, {0, 64, 128, 256, 512, 1024, 2048, 4096, 8192, rows / 2, rows / 3, rows / 4});
 }
 
-void Mutator::change_grid(Answering& answer, Random& random) const {
-  Parallel& p = answer.strategy.parallel;
+void Mutator::change_mesh(Answering& answer, Random& random) const {
+  ParallelLayout& p = answer.strategy.parallel;
   const ParallelChoice& choice = examiner_.question().parallel;
   const Pipeline before = p.pipeline;
   int64_t left = p.ranks();
@@ -186,7 +186,7 @@ void Mutator::change_grid(Answering& answer, Random& random) const {
   p.data = left;
   p.zero = one_of<int64_t>(random, {0, 1, 2, 3, 3});
   if (p.pipeline.stages > 1 && before.stages <= 1) change_pipeline(answer.strategy, random);
-  // Chunks that suit the new grid, with as many tokens as before where that is possible.
+  // Chunks that suit the new mesh, with as many tokens as before where that is possible.
   Strategy& s = answer.strategy;
   const std::vector<int64_t> chunks = chunks_of(answer);
   if (chunks.empty()) return;
@@ -207,7 +207,8 @@ void Mutator::change_pipeline(Strategy& s, Random& random) const {
     pipe.schedule = one_of(random, names);
     const ScheduleFamily& family = schedule_family(pipe.schedule);
     // A family that arranges itself within memory is planned only where it is asked for.
-    if (family.limited && choice.schedule != std::string(pipe.schedule)) pipe.schedule = "1f1b";
+    if (family.takes_memory_limit && choice.schedule != std::string(pipe.schedule))
+      pipe.schedule = "1f1b";
     pipe.virtual_stages = schedule_family(pipe.schedule).least_virtual_stages;
   }
   if (choice.schedule) pipe.schedule = schedule_family(*choice.schedule).name;
@@ -221,7 +222,7 @@ void Mutator::change_pipeline(Strategy& s, Random& random) const {
   if (!family.sliced) pipe.slices = 1;
   if (family.sliced && pipe.slices == 1) pipe.slices = 8;
   pipe.equal_work = family.sliced && random() % 2 == 0;
-  pipe.in_flight = family.limited && random() % 2 == 0
+  pipe.in_flight = family.takes_memory_limit && random() % 2 == 0
                        ? 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(2 * pipe.stages))
                        : 0;
 }
@@ -247,7 +248,7 @@ void Mutator::change_one(Answering& answer, Random& random) const {
       s.kv = tier();
       return;
     case 4:
-      s.idle = tier();
+      s.between_uses = tier();
       return;
     case 5:
       s.prefetch_depth = one_of<int64_t>(random, {0, 1, 2, 3, 4, 6, 8});
@@ -285,7 +286,7 @@ void Mutator::change_one(Answering& answer, Random& random) const {
       if (s.parallel.ranks() > 1) s.parallel.zero = one_of<int64_t>(random, {0, 1, 2, 3});
       return;
     case 15:
-      if (s.parallel.ranks() > 1) change_grid(answer, random);
+      if (s.parallel.ranks() > 1) change_mesh(answer, random);
       return;
     case 16:
       return change_head_groups(answer, random);
@@ -294,10 +295,10 @@ void Mutator::change_one(Answering& answer, Random& random) const {
   }
 }
 
-void Mutator::mend(Answering& answer) const {
+void Mutator::repair(Answering& answer) const {
   const Question& q = examiner_.question();
   Strategy& s = answer.strategy;
-  Parallel& p = s.parallel;
+  ParallelLayout& p = s.parallel;
   if (q.chunk > 0) s.chunk_tokens = q.chunk;
   if (q.parallel.zero) p.zero = *q.parallel.zero;
   p.overlap = q.parallel.overlap;
@@ -307,7 +308,7 @@ void Mutator::mend(Answering& answer) const {
     if (q.parallel.slices) pipe.slices = *q.parallel.slices;
     if (q.parallel.in_flight) pipe.in_flight = *q.parallel.in_flight;
     if (pipe.slices > 1) {
-      s.kv = s.idle = s.parameters = s.gradients = Tier::device;
+      s.kv = s.between_uses = s.parameters = s.gradients = Tier::device;
       s.head_groups = 1;
       if (p.zero == 3) p.zero = 2;
       const int64_t slice = answer.tokens / pipe.slices;
@@ -325,7 +326,7 @@ void Mutator::mend(Answering& answer) const {
       if (splits && policy->where == Saved::recompute) policy->where = Saved::host;
     }
   }
-  if (p.ring > 1) s.kv = s.idle = Tier::device;
+  if (p.ring > 1) s.kv = s.between_uses = Tier::device;
   if (p.tensor > 1) {
     s.block_tokens = answer.tokens;
     if (p.pipeline.slices > 1) s.chunk_tokens = answer.tokens;

@@ -1,7 +1,7 @@
 // Random changes to an answer: what a blind search makes its steps of.
 //
 // Every knob of a strategy may change, whether planner/search tries such values or not: chunks and
-// blocks among the divisors of the length, shares of tensors, tiles, degrees of the grid, the
+// blocks among the divisors of the length, shares of tensors, tiles, degrees of the mesh, the
 // schedule of a pipeline. What a question fixes stays. Deterministic for a generator's state.
 #pragma once
 
@@ -35,11 +35,11 @@ class Mutator {
   void change_block(Answering& answer, Random& random) const;
   void change_saved(Strategy& s, Random& random) const;
   void change_tile(const Answering& answer, Strategy& s, Random& random) const;
-  void change_grid(Answering& answer, Random& random) const;
+  void change_mesh(Answering& answer, Random& random) const;
   void change_pipeline(Strategy& s, Random& random) const;
   void change_head_groups(Answering& answer, Random& random) const;
   /// Sets what the question fixes, and knobs that follow from others.
-  void mend(Answering& answer) const;
+  void repair(Answering& answer) const;
   std::vector<int64_t> chunks_of(const Answering& answer) const;
 
   const Examiner& examiner_;

@@ -70,19 +70,19 @@ Outcome second_no_slower(const Pair& pair, Asking& ask) {
 }
 
 Outcome least_memory(const Pair& pair, Asking& ask) {
-  const Reply fastest = ask(pair.first), leanest = ask(pair.second);
-  if (!fastest.plan && !leanest.plan) return nothing();
-  if (!fastest.plan || !leanest.plan) {
+  const Reply fastest = ask(pair.first), least_memory = ask(pair.second);
+  if (!fastest.plan && !least_memory.plan) return nothing();
+  if (!fastest.plan || !least_memory.plan) {
     return {Verdict::disagree,
             fmt::format("{} has none: {}", fastest.plan ? "memory" : "throughput",
-                        (fastest.plan ? leanest : fastest).refusal)};
+                        (fastest.plan ? least_memory : fastest).refusal)};
   }
   const size_t tier = pair.second.objective == Objective::host_memory ? 1 : 0;
   const int64_t most = fastest.plan->predicted.peak_bytes[tier];
-  const int64_t least = leanest.plan->predicted.peak_bytes[tier];
-  return agree_if(
-      static_cast<double>(least) <= static_cast<double>(most) * (1 + kMemory),
-      fmt::format("the fastest needs {}, the leanest {}", format_bytes(most), format_bytes(least)));
+  const int64_t least = least_memory.plan->predicted.peak_bytes[tier];
+  return agree_if(static_cast<double>(least) <= static_cast<double>(most) * (1 + kMemory),
+                  fmt::format("the fastest needs {}, the one of least memory {}",
+                              format_bytes(most), format_bytes(least)));
 }
 
 Outcome both_or_none(const Pair& pair, Asking& ask) {
@@ -98,21 +98,21 @@ Outcome no_hole(const Pair& pair, Asking& ask) {
   return agree_if(shorter.plan.has_value(), shorter.refusal);
 }
 
-// The second's longest is at least the first's, a granule aside.
+// The second's longest is at least the first's, the granularity aside.
 Outcome no_shorter(const Pair& pair, Asking& ask) {
   const Reply first = ask(pair.first), second = ask(pair.second);
   if (first.bad_input || second.bad_input) return nothing();
-  const int64_t granule = std::max(first.granule, second.granule);
-  return agree_if(
-      second.tokens >= first.tokens - granule,
-      fmt::format("{} tokens, the second {} (granule {})", first.tokens, second.tokens, granule));
+  const int64_t granularity = std::max(first.granularity, second.granularity);
+  return agree_if(second.tokens >= first.tokens - granularity,
+                  fmt::format("{} tokens, the second {} (granularity {})", first.tokens,
+                              second.tokens, granularity));
 }
 
 Question plan_of_length(const Question& longest, int64_t tokens) {
   Question q = longest;
   q.verb = Question::Verb::plan;
   q.sequence = tokens;
-  q.granule = 256;
+  q.granularity = 256;
   return q;
 }
 
@@ -125,11 +125,11 @@ Outcome at_the_border(const Pair& pair, Asking& ask) {
     return {Verdict::disagree, fmt::format("plan refuses {} tokens: {}", tokens, there.refusal)};
   }
   constexpr int64_t kRound = 256;
-  const int64_t beyond = (tokens + std::max(longest.granule, tokens / 20)) / kRound * kRound;
-  if (beyond - tokens <= longest.granule) return {Verdict::agree, ""};
+  const int64_t beyond = (tokens + std::max(longest.granularity, tokens / 20)) / kRound * kRound;
+  if (beyond - tokens <= longest.granularity) return {Verdict::agree, ""};
   const Reply far = ask(plan_of_length(pair.first, beyond));
-  return agree_if(!far.plan, fmt::format("max-seq says {} (granule {}), plan takes {}", tokens,
-                                         longest.granule, beyond));
+  return agree_if(!far.plan, fmt::format("max-seq says {} (granularity {}), plan takes {}", tokens,
+                                         longest.granularity, beyond));
 }
 
 Outcome longest_in_time(const Pair& pair, Asking& ask) {
@@ -181,14 +181,14 @@ Outcome ends_of_the_front(const Pair& pair, Asking& ask) {
                                               std::tuple{Objective::host_memory, 1, "host"}}) {
     Question q = pair.first;
     q.objective = objective;
-    const Reply leanest = ask(q);
-    if (!leanest.plan)
-      return {Verdict::disagree, fmt::format("least {}: {}", name, leanest.refusal)};
+    const Reply least_memory = ask(q);
+    if (!least_memory.plan)
+      return {Verdict::disagree, fmt::format("least {}: {}", name, least_memory.refusal)};
     int64_t least = INT64_MAX;
     for (const Plan& plan : reply.front) {
       least = std::min(least, plan.predicted.peak_bytes[static_cast<size_t>(tier)]);
     }
-    const int64_t there_is = leanest.plan->predicted.peak_bytes[static_cast<size_t>(tier)];
+    const int64_t there_is = least_memory.plan->predicted.peak_bytes[static_cast<size_t>(tier)];
     constexpr double kShown = 0.02;  // a line that saves less is not shown
     if (static_cast<double>(least) > static_cast<double>(there_is) * (1 + kShown) + (1 << 20)) {
       return {Verdict::disagree, fmt::format("the front's least {} memory is {}, {} is enough",
@@ -200,17 +200,18 @@ Outcome ends_of_the_front(const Pair& pair, Asking& ask) {
 
 // Less than the least by more than the answer's gap is refused.
 Outcome really_the_least(const Pair& pair, Asking& ask) {
-  const Reply leanest = ask(pair.first);
-  if (!leanest.plan || !leanest.gap || *leanest.gap >= 1) return nothing();
+  const Reply least_memory = ask(pair.first);
+  if (!least_memory.plan || !least_memory.gap || *least_memory.gap >= 1) return nothing();
   const bool host = pair.first.objective == Objective::host_memory;
-  const int64_t least = leanest.plan->predicted.peak_bytes[host ? 1 : 0];
+  const int64_t least = least_memory.plan->predicted.peak_bytes[host ? 1 : 0];
   constexpr int64_t kHardlyAny = 64 << 20;
   if (least < kHardlyAny) return nothing();
   constexpr double kApart = 0.98;
-  const auto less = static_cast<int64_t>(kApart * (1 - *leanest.gap) * static_cast<double>(least));
+  const auto less =
+      static_cast<int64_t>(kApart * (1 - *least_memory.gap) * static_cast<double>(least));
   Question q = pair.first;
   q.objective = Objective::throughput;
-  const double reserved = leanest.plan->hardware.device.reserved_bytes.value;
+  const double reserved = least_memory.plan->hardware.device.reserved_bytes.value;
   (host ? q.host_memory : q.device_memory) =
       fmt::format("{}B", less + (host ? 0 : static_cast<int64_t>(reserved)));
   return agree_if(!ask(q).plan, fmt::format("the least is {}, by its gap never {}, which is enough",

@@ -14,9 +14,9 @@
 //   within     what max-seq shows as the longest within a time is planned within it, and about as
 //              long as what it finds where that time is the limit
 //   fewest     what --min-gpus-for names is the fewest: fewer do not plan
-//   front      the ends of the front are the fastest and the leanest that there are
+//   front      the ends of the front are the fastest and the one of least memory
 //   least      nothing plans with less memory than the least that is named, less its gap
-//   same       the answer's plan, measured the exact way, is what the answer says
+//   same       the answer's plan, measured by full simulation, is what the answer says
 //
 // Pure functions of their arguments; see ask() for times.
 #pragma once

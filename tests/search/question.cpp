@@ -77,10 +77,10 @@ const std::map<std::string, Set>& flags_with_values() {
       text("--strategy", &Question::strategy),
       number("--gpus", &Question::gpus),
       number("--max-gpus", &Question::max_gpus),
-      number("--micro-batches", &Question::micro_batches),
+      number("--micro-batches", &Question::microbatches),
       tokens("--seq", &Question::sequence),
       tokens("--chunk", &Question::chunk),
-      tokens("--granule", &Question::granule),
+      tokens("--granule", &Question::granularity),
       {"--min-gpus-for",
        [](Question& q, const std::string& v) {
          q.sequence = parse_tokens(v, "--min-gpus-for");
@@ -104,7 +104,7 @@ double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_P
 
 void load(const Question& q, QuestionOptions& options) {
   options.chunk_tokens = q.chunk;
-  options.micro_batches = q.micro_batches;
+  options.microbatches = q.microbatches;
   options.deterministic = q.deterministic;
   options.parallel = q.parallel;
   if (!q.margin.empty()) options.margin = parse_share(q.margin, "--margin");
@@ -123,16 +123,16 @@ SearchOptions search_options(const Question& q) {
 void longest(const Question& q, const ModelSpec& model, const HardwareProfile& hw, Reply& reply) {
   MaxSequenceOptions options;
   load(q, options);
-  options.granule = q.granule;
+  options.granularity = q.granularity;
   options.steps = {600, 3600};  // as the command line does
   MaxSequence found = max_sequence(model, hw, q.strategy, options);
   reply.gap = found.gap;
-  reply.granule = found.granule;
+  reply.granularity = found.granularity;
   reply.considered = found.considered;
   reply.simulated = found.evaluated;
   reply.within = std::move(found.within);
   if (found.sequence == 0) {
-    reply.refusal = found.would_lift;
+    reply.refusal = found.remedy;
     return;
   }
   reply.plan = std::move(found.plan);
@@ -229,8 +229,8 @@ std::string line_of(const Question& q) {
   if (q.max_gpus > 0) count("--max-gpus", q.max_gpus);
   if (!plan || q.strategy != "auto") add("--strategy", q.strategy);
   positive("--chunk", q.chunk, 0);
-  positive("--granule", q.granule, 256);
-  if (q.micro_batches != 1) count("--micro-batches", q.micro_batches);
+  positive("--granule", q.granularity, 256);
+  if (q.microbatches != 1) count("--micro-batches", q.microbatches);
   const ParallelChoice& p = q.parallel;
   count("--data", p.data);
   count("--tensor", p.tensor);

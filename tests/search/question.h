@@ -30,8 +30,8 @@ struct Question {
   std::string strategy = "auto";
   Objective objective = Objective::throughput;
   int64_t chunk = 0;  // 0: not fixed
-  int64_t granule = 256;
-  int64_t micro_batches = 1;
+  int64_t granularity = 256;
+  int64_t microbatches = 1;
   bool deterministic = false;
   ParallelChoice parallel;
 };
@@ -52,7 +52,7 @@ struct Reply {
   bool failed = false;         // the refusal is neither no_fit nor bad_input
   bool bad_input = false;      // ... or it is bad_input
   int64_t tokens = 0;          // of the plan's sequence
-  int64_t granule = 0;         // MaxSequence::granule
+  int64_t granularity = 0;     // MaxSequence::granularity
   std::vector<Within> within;  // of ten minutes and of an hour
   int64_t devices = 0;         // of the plan
   std::vector<Plan> front;     // SearchResult::pareto

@@ -93,8 +93,8 @@ Question longest_of(Question q, Random& random) {
   return q;
 }
 
-void more_micro_batches(Question& q, Random& random) {
-  if (random() % 5 == 0) q.micro_batches = one_of<int64_t>(random, {2, 4, 8});
+void more_microbatches(Question& q, Random& random) {
+  if (random() % 5 == 0) q.microbatches = one_of<int64_t>(random, {2, 4, 8});
 }
 
 // A divisor of the number of devices, at most `most`.
@@ -169,7 +169,7 @@ Pair random_pair(const std::string& kind, uint64_t seed, Scale scale) {
   Question& second = pair.second;
   const int64_t devices = load_hardware(first.hardware).devices();
   if (kind == "fixed" || kind == "preset") {
-    more_micro_batches(first, random);
+    more_microbatches(first, random);
     second = first;
     if (kind == "preset") {
       second.strategy = one_of(random, preset_names());
@@ -177,7 +177,7 @@ Pair random_pair(const std::string& kind, uint64_t seed, Scale scale) {
     }
     for (int i = random() % 3 == 0 ? 2 : 1; i > 0; --i) fix_one(second, random, devices);
   } else if (kind == "memory") {
-    more_micro_batches(first, random);
+    more_microbatches(first, random);
     second = first;
     two_memories(first, second, random);
   } else if (kind == "gpus") {

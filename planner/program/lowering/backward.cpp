@@ -4,14 +4,14 @@
 
 namespace longspan {
 
-void StepLowering::backward(const StageLayers& stage, int micro_batch) {
+void StepLowering::backward(const StageLayers& stage, int microbatch) {
   stage_ = &stage;
-  take_up(stage, micro_batch);
-  last_micro_batch_ = ++passed_[1][&stage - rank_.stages.data()] == program_.micro_batches;
-  builder_.set_micro_batch(micro_batch);
-  if (!stage.ends.last) receive(Tensor::dx, stage.end - 1, gradient_);
+  restore_in_flight(stage, microbatch);
+  last_microbatch_ = ++passed_[1][&stage - rank_.stages.data()] == program_.microbatches;
+  builder_.set_microbatch(microbatch);
+  if (!stage.boundary.has_loss) receive(Tensor::dx, stage.end - 1, gradient_);
   for (int layer = stage.end - 1; layer >= stage.first; --layer) backward_layer(layer);
-  if (stage.ends.first) {
+  if (stage.boundary.has_embedding) {
     embedding_backward();
   } else {
     send(Tensor::dx, gradient_);
@@ -68,7 +68,7 @@ void StepLowering::backward_chunks(int layer) {
     }
   }
 
-  if (rings()) {
+  if (has_ring()) {
     backward_ring(layer, kv, q);
   } else if (s_.backward_order == BackwardOrder::q_outer) {
     backward_q_outer(layer, kv, q);
@@ -102,7 +102,7 @@ void StepLowering::restore_projections(int layer, KeyValues& kv, std::vector<Par
     const BufferId h = separate_norm() ? norm(layer, block, x, false) : -1;
     for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
       const Projections p = project_chunk(layer, chunk, h >= 0 ? h : x, h >= 0, kv);
-      q_parked[chunk] = builder_.park(p.q, idle_chunk());
+      q_parked[chunk] = builder_.park(p.q, chunk_between_uses());
       if (streams_kv()) {
         kv.k[chunk] = builder_.park(p.k, Saved::host);
         kv.v[chunk] = builder_.park(p.v, Saved::host);
@@ -247,7 +247,7 @@ Projections StepLowering::own_gradients(int layer, int chunk, const Projections&
   return own;
 }
 
-void StepLowering::norm_again(int layer, int block, BackwardBlock& b) {
+void StepLowering::recompute_norm(int layer, int block, BackwardBlock& b) {
   if (!separate_norm()) return;
   b.h = norm(layer, block, b.x, false);
   b.dh = device(Tensor::dh, layer, block);
@@ -283,7 +283,7 @@ void StepLowering::close_backward(int layer, int block, const BackwardBlock& b) 
   builder_.release_fetched(mine.x[block], b.x);
   builder_.drop(mine.x[block]);
   mine.x[block] = {};
-  gradient_[block] = builder_.park(b.dx, idle_block());
+  gradient_[block] = builder_.park(b.dx, block_between_uses());
 }
 
 void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked>& q) {
@@ -302,7 +302,7 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
     BackwardBlock& b = blocks[block_of(i)];
     if ((i + 1) % chunks_per_block_ == 0) {
       b = open_backward(layer, block_of(i), kv, q);
-      norm_again(layer, block_of(i), b);
+      recompute_norm(layer, block_of(i), b);
     }
     output[i] = output_gradient(layer, i, b);
     if (exchanges_heads() && i % chunks_per_block_ == 0) {
@@ -395,16 +395,17 @@ void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parke
   for (int block = 0; block < blocks_; ++block) {
     const BackwardBlock b = open_backward(layer, block, kv, q);
     builder_.release_fetched(saved_[layer].x[block], b.x);
-    dx[block] = builder_.park(b.dx, idle_block());
-    lse[block] = builder_.park(b.out.lse, idle_block());
+    dx[block] = builder_.park(b.dx, block_between_uses());
+    lse[block] = builder_.park(b.out.lse, block_between_uses());
     if (!exchanges_heads()) {
-      waiting[block] = {builder_.park(b.out.d_o, idle_block()),
-                        builder_.park(b.out.delta, idle_block())};
+      waiting[block] = {builder_.park(b.out.d_o, block_between_uses()),
+                        builder_.park(b.out.delta, block_between_uses())};
       continue;
     }
     for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
       const OutputGradient g = output_gradient(layer, chunk, b);
-      waiting[chunk] = {builder_.park(g.d_o, idle_chunk()), builder_.park(g.delta, idle_chunk())};
+      waiting[chunk] = {builder_.park(g.d_o, chunk_between_uses()),
+                        builder_.park(g.delta, chunk_between_uses())};
     }
     builder_.release_after_window(b.out.d_o);
     builder_.release_after_window(b.out.delta);
@@ -443,7 +444,7 @@ void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parke
       builder_.release_fetched(w.d_o, g.d_o);
       builder_.release_fetched(lse[block_of(i)], g.lse);
       builder_.release_fetched(w.delta, g.delta);
-      if (i != j) dq[i] = builder_.park(d.q, idle_chunk());
+      if (i != j) dq[i] = builder_.park(d.q, chunk_between_uses());
     }
     if (streams_kv()) {
       builder_.release_fetched(kv.k[j], p.k);
@@ -462,7 +463,7 @@ void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parke
       b.x = builder_.fetch(saved_[layer].x[block]);
       b.dx = builder_.fetch(dx[block]);
       if (dx[block].host >= 0) builder_.release(dx[block].host);
-      norm_again(layer, block, b);
+      recompute_norm(layer, block, b);
     }
     backward_projection(layer, j, b, gradients_of[j]);
     if ((j + 1) % chunks_per_block_ != 0) return;

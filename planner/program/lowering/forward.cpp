@@ -16,31 +16,31 @@ BufferId StepLowering::load_tokens(int block) {
   return tokens;
 }
 
-void StepLowering::forward(const StageLayers& stage, int micro_batch) {
+void StepLowering::forward(const StageLayers& stage, int microbatch) {
   stage_ = &stage;
-  last_micro_batch_ = ++passed_[0][&stage - rank_.stages.data()] == program_.micro_batches;
-  builder_.set_micro_batch(micro_batch);
+  last_microbatch_ = ++passed_[0][&stage - rank_.stages.data()] == program_.microbatches;
+  builder_.set_microbatch(microbatch);
   saved_.assign(layers_, {});
   residual_.assign(blocks_, {});
   gradient_.assign(blocks_, {});
 
   tokens_all_ = -1;
-  if (stage.ends.first || stage.ends.last) {
+  if (stage.boundary.has_embedding || stage.boundary.has_loss) {
     tokens_all_ = builder_.create(Tensor::tokens_all, Tier::host, -1, 0);
-    builder_.compute(shape(OpKind::batch), -1, micro_batch, {out(tokens_all_)}, Stream::host);
+    builder_.compute(shape(OpKind::batch), -1, microbatch, {out(tokens_all_)}, Stream::host);
   }
-  if (stage.ends.first) {
+  if (stage.boundary.has_embedding) {
     embedding();
   } else {
     receive(Tensor::x, stage.first, residual_);
   }
   for (int layer = stage.first; layer < stage.end; ++layer) forward_layer(layer);
-  if (stage.ends.last) {
+  if (stage.boundary.has_loss) {
     loss_stage();
   } else {
     send(Tensor::x, residual_);
   }
-  put_away(stage, micro_batch);
+  save_in_flight(stage, microbatch);
 }
 
 void StepLowering::embedding() {
@@ -50,7 +50,7 @@ void StepLowering::embedding() {
     const BufferId x = device(Tensor::x, 0, block);
     builder_.compute(shape(OpKind::embed_forward), -1, block, {in(table), in(tokens), out(x)});
     builder_.release(tokens);
-    residual_[block] = builder_.park(x, idle_block());
+    residual_[block] = builder_.park(x, block_between_uses());
   }
   release_parameters(embedding_unit());
 }
@@ -194,7 +194,7 @@ void StepLowering::leave_block(int layer, int block, BufferId next, BufferId inn
   if (inner >= 0) {
     saved_[layer].inner[block] = builder_.park(inner, saved(s_.mlp_inner, layer));
   }
-  residual_[block] = builder_.park(next, idle_block());
+  residual_[block] = builder_.park(next, block_between_uses());
 }
 
 void StepLowering::forward_without_attention(int layer) {
@@ -255,7 +255,7 @@ void StepLowering::forward_chunks(int layer) {
   };
 
   int projected = 0, closed = 0;
-  if (rings()) {
+  if (has_ring()) {
     while (projected < chunks_) project(projected++);
     std::vector<BufferId> q;
     for (const Projections& p : projections) q.push_back(p.q);
@@ -312,13 +312,13 @@ void StepLowering::loss_stage() {
     builder_.release(workspace);
     builder_.release(tokens);
     if (waiting.host >= 0) builder_.release(waiting.host);
-    gradient_[block] = builder_.park(x, idle_block());
+    gradient_[block] = builder_.park(x, block_between_uses());
   }
   release_parameters(head_unit());
   if (output_unit() != head_unit()) release_parameters(output_unit());
   finish_gradients(head_unit());
   if (output_unit() == head_unit()) return;
-  if (program_.ends.first) {
+  if (program_.boundary.has_embedding) {
     store_gradients(output_unit());  // to which embedding_backward() will add
   } else {
     finish_gradients(output_unit());

@@ -21,12 +21,12 @@ Program empty_program(const StepRequest& request) {
   validate(request.strategy, request.model, request.sequence, "strategy");
   Program program;
   program.model = request.model;
-  program.ends = request.ends;
+  program.boundary = request.boundary;
   program.strategy = request.strategy;
   program.lengths = lengths_of(request.strategy, request.sequence);
   program.place = place_of(request.strategy.parallel, request.rank);
   program.dtype = request.dtype;
-  program.micro_batches = request.micro_batches;
+  program.microbatches = request.microbatches;
   program.bytes = tensor_bytes(request.model, program.lengths, request.strategy, request.dtype);
   return program;
 }
@@ -144,8 +144,8 @@ class ArenaWalk final : public LifetimeWatcher {
 }  // namespace
 
 RankOfPipeline whole_model(const StepRequest& request) {
-  return {{{0, 0, static_cast<int>(request.model.layers), request.ends}},
-          single_stage_schedule(request.micro_batches)};
+  return {{{0, 0, static_cast<int>(request.model.layers), request.boundary}},
+          single_stage_schedule(request.microbatches)};
 }
 
 Program build_program(const StepRequest& request, const RankOfPipeline& rank) {

@@ -26,7 +26,7 @@ struct LayerSaved {
 /// A microbatch between its forward and its backward on a stage.
 struct InFlight {
   int32_t stage = 0;
-  int micro_batch = 0;
+  int microbatch = 0;
   BufferId tokens_all = -1;
   std::vector<Parked> gradient;
   std::vector<LayerSaved> saved;
@@ -78,7 +78,7 @@ class StepLowering {
 
  private:
   // --- forward.cpp
-  void forward(const StageLayers& stage, int micro_batch);
+  void forward(const StageLayers& stage, int microbatch);
   void forward_layer(int layer);
   void forward_chunks(int layer);
   /// Of a layer that is a norm and the MLP alone: y is its input, saved as a layer's input is.
@@ -109,11 +109,11 @@ class StepLowering {
   /// The stage that an action is on, as one of this rank's.
   const StageLayers& stage_of(const Action& action) const;
   /// What a microbatch has left behind on a stage, put away until its backward; and back again.
-  void put_away(const StageLayers& stage, int micro_batch);
-  void take_up(const StageLayers& stage, int micro_batch);
+  void save_in_flight(const StageLayers& stage, int microbatch);
+  void restore_in_flight(const StageLayers& stage, int microbatch);
 
   // --- backward.cpp
-  void backward(const StageLayers& stage, int micro_batch);
+  void backward(const StageLayers& stage, int microbatch);
   void backward_layer(int layer);
   void backward_without_attention(int layer);
   void backward_chunks(int layer);
@@ -132,7 +132,7 @@ class StepLowering {
                           const OutputGradient& g, const Projections& d);
   /// Gradients of a chunk's projections in own tokens; frees exchanged ones unless resident.
   Projections own_gradients(int layer, int chunk, const Projections& d);
-  void norm_again(int layer, int block, BackwardBlock& b);
+  void recompute_norm(int layer, int block, BackwardBlock& b);
   void backward_projection(int layer, int chunk, const BackwardBlock& b, const Projections& d);
   /// Gradients of a block's MLP, from what its forward saved of it.
   void mlp_backward(int layer, int block, BufferId y, BufferId dx);
@@ -172,7 +172,7 @@ class StepLowering {
 
   // --- exchange.cpp
   bool exchanges_heads() const { return parallel_.ulysses > 1; }
-  bool rings() const { return parallel_.ring > 1; }
+  bool has_ring() const { return parallel_.ring > 1; }
   /// How many chunks the stages around attention run ahead of it, so that exchanges have
   /// something to run beside.
   int ahead() const { return exchanges_heads() && parallel_.overlap ? 1 : 0; }
@@ -180,7 +180,7 @@ class StepLowering {
                 const std::array<BufferId, kExchanged>& to);
 
   // --- tensor.cpp: a layer's sublayers, of which a tensor group's ranks do a part each
-  bool deals_tokens() const { return parallel_.tensor > 1; }
+  bool is_tensor_parallel() const { return parallel_.tensor > 1; }
   /// What attention or the MLP takes: the norm of all tokens of x.
   BufferId norm(int layer, int block, BufferId x, bool of_mlp);
   /// Adds the gradient of norm()'s result, in all tokens, to dx.
@@ -227,9 +227,10 @@ class StepLowering {
   /// Of a stage that is last and not first, a tied table is a copy.
   bool has_unit(int unit) const {
     if (unit == embedding_unit()) {
-      return program_.ends.first || (program_.ends.last && program_.model.tied_embeddings);
+      return program_.boundary.has_embedding ||
+             (program_.boundary.has_loss && program_.model.tied_embeddings);
     }
-    return unit != head_unit() || program_.ends.last;
+    return unit != head_unit() || program_.boundary.has_loss;
   }
   /// A unit's tensor of the state that begins with `first`.
   Tensor of_unit(Tensor first, int unit) const {
@@ -250,26 +251,26 @@ class StepLowering {
     return s;
   }
   /// Where a block's (chunk's) tensors wait while others are processed.
-  Saved idle_block() const {
-    return blocks_ > 1 && idle_ == Tier::host ? Saved::host : Saved::keep;
+  Saved block_between_uses() const {
+    return blocks_ > 1 && between_uses_ == Tier::host ? Saved::host : Saved::keep;
   }
-  Saved idle_chunk() const {
-    return chunks_ > 1 && idle_ == Tier::host ? Saved::host : Saved::keep;
+  Saved chunk_between_uses() const {
+    return chunks_ > 1 && between_uses_ == Tier::host ? Saved::host : Saved::keep;
   }
   bool streams_kv() const { return chunks_ > 1 && program_.strategy.kv == Tier::host; }
   /// Gradients of K,V are one chunk's or head group's; otherwise all chunks add to the same.
   bool parts_kv_gradients() const { return streams_kv() || in_groups(); }
-  bool separate_norm() const { return chunks_per_block_ > 1 || deals_tokens(); }
+  bool separate_norm() const { return chunks_per_block_ > 1 || is_tensor_parallel(); }
 
   Program& program_;
   ProgramBuilder builder_;
   const Strategy& s_;
-  const Parallel& parallel_;
+  const ParallelLayout& parallel_;
   const RankOfPipeline& rank_;
-  Tier idle_;
+  Tier between_uses_;
   int layers_, chunks_, blocks_, chunks_per_block_;
   int head_groups_, groups_per_kv_;
-  bool last_micro_batch_ = false;               // of its stage, forward or backward
+  bool last_microbatch_ = false;                // of its stage, forward or backward
   std::array<std::vector<int64_t>, 2> passed_;  // microbatches, by stage: forward, backward
   std::vector<InFlight> in_flight_;
 

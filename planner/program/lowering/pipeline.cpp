@@ -14,7 +14,7 @@ void StepLowering::receive(Tensor what, int layer, std::vector<Parked>& blocks) 
     const int block = what == Tensor::x ? i : blocks_ - 1 - i;
     const BufferId arrived = device(what, layer, block);
     builder_.communicate(shape(OpKind::receive, what), -1, block, {out(arrived)});
-    blocks[block] = builder_.park(arrived, idle_block());
+    blocks[block] = builder_.park(arrived, block_between_uses());
   }
 }
 
@@ -37,17 +37,17 @@ const StageLayers& StepLowering::stage_of(const Action& action) const {
   return *stage;
 }
 
-void StepLowering::put_away(const StageLayers& stage, int micro_batch) {
+void StepLowering::save_in_flight(const StageLayers& stage, int microbatch) {
   in_flight_.push_back(
-      {stage.stage, micro_batch, tokens_all_, std::move(gradient_), std::move(saved_)});
+      {stage.stage, microbatch, tokens_all_, std::move(gradient_), std::move(saved_)});
 }
 
-void StepLowering::take_up(const StageLayers& stage, int micro_batch) {
+void StepLowering::restore_in_flight(const StageLayers& stage, int microbatch) {
   const auto it = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& other) {
-    return other.stage == stage.stage && other.micro_batch == micro_batch;
+    return other.stage == stage.stage && other.microbatch == microbatch;
   });
   if (it == in_flight_.end()) {
-    throw bad_input("B of microbatch {} on stage {} comes before its F", micro_batch, stage.stage);
+    throw bad_input("B of microbatch {} on stage {} comes before its F", microbatch, stage.stage);
   }
   tokens_all_ = it->tokens_all;
   gradient_ = std::move(it->gradient);

@@ -10,7 +10,7 @@ namespace longspan {
 namespace {
 
 /// How many of position `source`'s chunks a query chunk of `own` sees, its own included.
-int visible_chunks(const Parallel& parallel, int64_t own, int64_t chunk, int64_t source,
+int visible_chunks(const ParallelLayout& parallel, int64_t own, int64_t chunk, int64_t source,
                    int chunks) {
   const int64_t query = global_chunk(parallel, own, chunk);
   int count = 0;
@@ -80,7 +80,7 @@ void StepLowering::backward_ring(int layer, KeyValues& kv, std::vector<Parked>& 
   ring_attention_again(layer, kv, q);
   for (int block = 0; block < blocks_; ++block) {
     blocks[block] = open_backward(layer, block, kv, q);
-    norm_again(layer, block, blocks[block]);
+    recompute_norm(layer, block, blocks[block]);
   }
   for (int i = 0; i < chunks_; ++i) {
     output[i] = output_gradient(layer, i, blocks[block_of(i)]);

@@ -11,7 +11,7 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
       s_(program.strategy),
       parallel_(program.strategy.parallel),
       rank_(rank),
-      idle_(program.strategy.idle),
+      between_uses_(program.strategy.between_uses),
       layers_(static_cast<int>(program.model.layers)),
       chunks_(static_cast<int>(program.lengths.chunks())),
       blocks_(static_cast<int>(program.lengths.blocks())),
@@ -25,10 +25,10 @@ void StepLowering::run() {
   for (const Action& action : rank_.actions) {
     switch (action.kind) {
       case ActionKind::forward:
-        forward(stage_of(action), action.micro_batch);
+        forward(stage_of(action), action.microbatch);
         break;
       case ActionKind::backward:
-        backward(stage_of(action), action.micro_batch);
+        backward(stage_of(action), action.microbatch);
         break;
       case ActionKind::optimizer:
         optimizer();
@@ -140,7 +140,7 @@ void StepLowering::store(BufferId& accumulator, BufferId& host, int unit) {
 // Every rank of a tensor group has its own tokens' share of these, so all must be summed before
 // anything else becomes of them.
 void StepLowering::sum_replicated(int unit) {
-  if (!deals_tokens()) return;
+  if (!is_tensor_parallel()) return;
   const BufferId workspace = device(Tensor::ws_replicated, unit - 1, unit);
   builder_.communicate(shape(OpKind::sum_replicated, of_unit(Tensor::grads_embedding, unit)),
                        unit - 1, unit, {inout(gradients(unit)), out(workspace)});
@@ -180,9 +180,9 @@ void StepLowering::store_gradients(int unit) {
 }
 
 void StepLowering::finish_gradients(int unit) {
-  const bool reduces = sharded() && (parallel_.zero >= 2 || last_micro_batch_);
+  const bool reduces = sharded() && (parallel_.zero >= 2 || last_microbatch_);
   if (reduces) reduce_to_shard(unit);
-  if (last_micro_batch_) {
+  if (last_microbatch_) {
     if (!sharded()) sum_replicated(unit);
     if (!sharded() && parallel_.replicas() > 1) {
       const BufferId workspace = device(Tensor::ws_reduce, unit - 1, unit);
@@ -207,7 +207,7 @@ void StepLowering::optimizer() {
   if (parallel_.ranks() > 1) {
     builder_.communicate(shape(OpKind::all_reduce, Tensor::loss), -1, 0, {inout(program_.loss)});
   }
-  if (sharded() || deals_tokens()) {
+  if (sharded() || is_tensor_parallel()) {
     // Each rank has the squares of what it alone holds; otherwise all have the norm already.
     builder_.communicate(shape(OpKind::all_reduce, Tensor::grad_norm), -1, 0,
                          {inout(program_.grad_norm)});

@@ -44,11 +44,11 @@ void StepLowering::bias_gradient(int layer, int block, BufferId dx, bool of_mlp)
 }
 
 BufferId StepLowering::norm(int layer, int block, BufferId x, bool of_mlp) {
-  const BufferId h = device(deals_tokens() ? Tensor::h_own : Tensor::h, layer, block);
+  const BufferId h = device(is_tensor_parallel() ? Tensor::h_own : Tensor::h, layer, block);
   OpShape op = shape(OpKind::norm_forward);
   op.of_mlp = of_mlp;
   builder_.compute(op, layer, block, {in(parameters(unit_of_layer(layer))), in(x), out(h)});
-  if (!deals_tokens()) return h;
+  if (!is_tensor_parallel()) return h;
   const BufferId all = gather(layer, block, h, Tensor::h_own, Tensor::h);
   builder_.release_after_window(h);
   return all;
@@ -57,18 +57,18 @@ BufferId StepLowering::norm(int layer, int block, BufferId x, bool of_mlp) {
 void StepLowering::norm_gradient(int layer, int block, BufferId x, BufferId dh, BufferId dx,
                                  bool of_mlp) {
   const int unit = unit_of_layer(layer);
-  const BufferId own = deals_tokens() ? scatter(layer, block, dh) : dh;
+  const BufferId own = is_tensor_parallel() ? scatter(layer, block, dh) : dh;
   OpShape op = shape(OpKind::norm_backward);
   op.of_mlp = of_mlp;
   builder_.compute(op, layer, block,
                    {in(parameters(unit)), in(x), in(own), inout(dx), inout(gradients(unit))});
-  if (deals_tokens()) builder_.release(own);
+  if (is_tensor_parallel()) builder_.release(own);
 }
 
 void StepLowering::project_out(int layer, int block, BufferId x, BufferId o, BufferId y) {
   const BufferId weights = parameters(unit_of_layer(layer));
   OpShape op = shape(OpKind::out_forward);
-  if (!deals_tokens()) {
+  if (!is_tensor_parallel()) {
     builder_.compute(op, layer, block, {in(weights), in(x), in(o), out(y)});
     return;
   }
@@ -83,13 +83,14 @@ void StepLowering::project_out_gradient(int layer, int block, BufferId dx, Buffe
                                         BufferId delta) {
   const int unit = unit_of_layer(layer);
   OpShape op = shape(OpKind::out_backward);
-  op.partial = deals_tokens();
-  if (deals_tokens()) bias_gradient(layer, block, dx, false);
-  const BufferId all = deals_tokens() ? gather(layer, block, dx, Tensor::dx, Tensor::dx_all) : dx;
+  op.partial = is_tensor_parallel();
+  if (is_tensor_parallel()) bias_gradient(layer, block, dx, false);
+  const BufferId all =
+      is_tensor_parallel() ? gather(layer, block, dx, Tensor::dx, Tensor::dx_all) : dx;
   builder_.compute(
       op, layer, block,
       {in(parameters(unit)), in(all), in(o), out(o), out(delta), inout(gradients(unit))});
-  if (deals_tokens()) builder_.release(all);
+  if (is_tensor_parallel()) builder_.release(all);
 }
 
 void StepLowering::mlp(int layer, int block, BufferId y, BufferId next, BufferId inner) {
@@ -97,15 +98,15 @@ void StepLowering::mlp(int layer, int block, BufferId y, BufferId next, BufferId
   const bool saves = inner >= 0;
   OpShape op = shape(OpKind::mlp_forward);
   op.saves_inner = saves;
-  op.partial = deals_tokens();
+  op.partial = is_tensor_parallel();
   // A rank's part is written over the normed rows it comes from.
-  const BufferId from = deals_tokens() ? norm(layer, block, y, true) : y;
-  const BufferId to = deals_tokens() ? from : next;
+  const BufferId from = is_tensor_parallel() ? norm(layer, block, y, true) : y;
+  const BufferId to = is_tensor_parallel() ? from : next;
   const BufferId workspace =
       device(saves ? Tensor::ws_mlp_forward_saving : Tensor::ws_mlp_forward, layer, block);
   builder_.compute(op, layer, block, {in(weights), in(from), out(to), out(workspace), out(inner)});
   builder_.release(workspace);
-  if (!deals_tokens()) return;
+  if (!is_tensor_parallel()) return;
   add_sum(layer, block, y, to, next, true);
   builder_.release(to);
 }
@@ -115,17 +116,18 @@ void StepLowering::mlp_gradient(int layer, int block, BufferId y, BufferId dx, B
   const bool saved = inner >= 0;
   OpShape op = shape(OpKind::mlp_backward);
   op.saves_inner = saved;
-  op.partial = deals_tokens();
-  if (deals_tokens()) bias_gradient(layer, block, dx, true);
-  const BufferId from = deals_tokens() ? norm(layer, block, y, true) : y;
-  const BufferId all = deals_tokens() ? gather(layer, block, dx, Tensor::dx, Tensor::dx_all) : dx;
+  op.partial = is_tensor_parallel();
+  if (is_tensor_parallel()) bias_gradient(layer, block, dx, true);
+  const BufferId from = is_tensor_parallel() ? norm(layer, block, y, true) : y;
+  const BufferId all =
+      is_tensor_parallel() ? gather(layer, block, dx, Tensor::dx, Tensor::dx_all) : dx;
   const BufferId workspace =
       device(saved ? Tensor::ws_mlp_backward_saved : Tensor::ws_mlp_backward, layer, block);
   builder_.compute(op, layer, block,
                    {in(parameters(unit)), in(from), inout(all), inout(gradients(unit)),
                     out(workspace), saved ? inout(inner) : Operand{}});
   builder_.release(workspace);
-  if (!deals_tokens()) return;
+  if (!is_tensor_parallel()) return;
   builder_.release(from);
   norm_gradient(layer, block, y, all, dx, true);
   builder_.release(all);

@@ -11,7 +11,7 @@
 namespace longspan {
 
 Schedule braided(const ScheduleRequest& request) {
-  const int32_t p = request.ranks, m = request.micro_batches;
+  const int32_t p = request.ranks, m = request.microbatches;
   if (m < 3 * p) {
     throw bad_input("stp of {} ranks takes {} microbatches or more; got {}", p, 3 * p, m);
   }

@@ -105,12 +105,12 @@ using Slots = std::vector<std::array<std::vector<int32_t>, 5>>;
 
 class Repeated {
  public:
-  Repeated(const BuildingBlock& block, int32_t micro_batches)
-      : ranks_(static_cast<int32_t>(block.size())), micro_batches_(micro_batches) {
+  Repeated(const BuildingBlock& block, int32_t microbatches)
+      : ranks_(static_cast<int32_t>(block.size())), microbatches_(microbatches) {
     slots_.resize(block.size());
     for (int32_t rank = 0; rank < ranks_; ++rank) {
       for (int pass = 0; pass < kWeight; ++pass) {
-        for (int32_t m = 0; m < micro_batches; ++m) {
+        for (int32_t m = 0; m < microbatches; ++m) {
           slots_[rank][pass].push_back(block[rank][pass] + kPeriod * m);
         }
       }
@@ -249,7 +249,7 @@ class Repeated {
     for (const Placed& p : all_passes()) {
       if (phase == kBefore && p.pass == kInputUp && p.rank == 0) phase = kSteady;
       const bool stays = phase == kSteady || (phase == kBefore && !with_weights);
-      if (phase == kSteady && p.pass == kForwardDown && p.number == micro_batches_ - 1) {
+      if (phase == kSteady && p.pass == kForwardDown && p.number == microbatches_ - 1) {
         phase = kAfter;
       }
       if (stays) continue;
@@ -270,14 +270,14 @@ class Repeated {
     }
   }
 
-  int32_t ranks_, micro_batches_;
+  int32_t ranks_, microbatches_;
   Slots slots_;
 };
 
 }  // namespace
 
 Schedule repeat(const ScheduleRequest& request, const BuildingBlock& block) {
-  Repeated repeated(block, request.micro_batches);
+  Repeated repeated(block, request.microbatches);
   repeated.improve();
   Schedule schedule = empty_schedule(request, 2 * request.ranks);
   for (int32_t rank = 0; rank < request.ranks; ++rank) {

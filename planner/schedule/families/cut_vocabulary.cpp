@@ -37,11 +37,11 @@ class Inserting {
       ranks_[rank].next = linked.first_of_rank[rank];
       ranks_[rank].end = linked.first_of_rank[rank + 1];
     }
-    last_forwards_.resize(s_.micro_batches);
+    last_forwards_.resize(s_.microbatches);
     for (size_t i = 0; i < linked.actions.size(); ++i) {
       const Action& a = linked.actions[i];
       if (a.kind == Kind::forward && s_.is_last(a.stage)) {
-        last_forwards_[a.micro_batch] = static_cast<int32_t>(i);
+        last_forwards_[a.microbatch] = static_cast<int32_t>(i);
       }
     }
   }
@@ -102,12 +102,12 @@ class Inserting {
       const Action& a = linked_.actions[own.next];
       const bool gradient = a.kind == Kind::backward || a.kind == Kind::backward_input;
       if (!gradient || !s_.is_last(a.stage)) return latest;
-      const auto all = end_of_all(rank, s_.input_gradient_in_t ? 1 : 0, a.micro_batch);
+      const auto all = end_of_all(rank, s_.input_gradient_in_t ? 1 : 0, a.microbatch);
       if (!all) return std::nullopt;
       return std::max(latest, *all);
     }
     const auto m = static_cast<int32_t>(own.ends[what - 1].size());
-    if (m == s_.micro_batches) return std::nullopt;
+    if (m == s_.microbatches) return std::nullopt;
     if (what == kGradient) return end_of_all(rank, 0, m);
     if (m >= static_cast<int32_t>(own.ends[1].size()) + kMostAhead) return std::nullopt;
     const int32_t forward = last_forwards_[m];

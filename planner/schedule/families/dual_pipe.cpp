@@ -17,7 +17,7 @@ namespace {
 
 // One rank's list, rank `near` of `ranks` counted from where direction 0 enters to where it turns
 // or meets the other half. Direction 0 has stage `first` on this rank, direction 1 `second`.
-ActionList dual_list(int32_t ranks, int32_t near, int32_t micro_batches, int32_t first,
+ActionList dual_list(int32_t ranks, int32_t near, int32_t microbatches, int32_t first,
                      int32_t second) {
   TwoStageList list(first, second);
   const int32_t beyond = ranks - 1 - near;  // ranks between this one and the turn
@@ -31,7 +31,7 @@ ActionList dual_list(int32_t ranks, int32_t near, int32_t micro_batches, int32_t
     list.weight();
     list.forward(1);
   }
-  for (int32_t i = 0; i < micro_batches - 2 * ranks + near + 1; ++i) {
+  for (int32_t i = 0; i < microbatches - 2 * ranks + near + 1; ++i) {
     // At the turn the first backward needs the end of the forward beside it.
     list.forward(0, i > 0 || beyond > 0);
     list.backward(1);
@@ -63,7 +63,7 @@ ActionList dual_list(int32_t ranks, int32_t near, int32_t micro_batches, int32_t
 }  // namespace
 
 Schedule dual_pipe_v(const ScheduleRequest& request) {
-  const int32_t p = request.ranks, m = request.micro_batches;
+  const int32_t p = request.ranks, m = request.microbatches;
   if (m < 2 * p) {
     throw bad_input("dualpipe-v of {} ranks takes {} microbatches or more; got {}", p, 2 * p, m);
   }
@@ -76,7 +76,7 @@ Schedule dual_pipe_v(const ScheduleRequest& request) {
 }
 
 Schedule dual_pipe(const ScheduleRequest& request) {
-  const int32_t p = request.ranks, m = request.micro_batches;
+  const int32_t p = request.ranks, m = request.microbatches;
   if (p % 2 != 0 || m % 2 != 0 || m < 2 * p) {
     throw bad_input(
         "dualpipe takes an even number of ranks and an even number of microbatches, twice the "
@@ -85,7 +85,7 @@ Schedule dual_pipe(const ScheduleRequest& request) {
   }
   Schedule schedule = empty_schedule(request, p);
   schedule.pipes = 2;
-  schedule.micro_batches = m / 2;
+  schedule.microbatches = m / 2;
   for (int32_t rank = 0; rank < p; ++rank) {
     const int32_t far = p - 1 - rank;
     const int32_t of_first = rank, of_second = p + far;  // stages of either copy on this rank

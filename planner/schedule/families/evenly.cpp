@@ -11,7 +11,7 @@ namespace {
 class Evenly {
  public:
   Evenly(const ScheduleRequest& request, int32_t delay)
-      : v_(request.virtual_stages), m_(request.micro_batches), delay_(delay) {
+      : v_(request.virtual_stages), m_(request.microbatches), delay_(delay) {
     while (std::gcd(delay_, v_) != 1) ++delay_;
   }
 

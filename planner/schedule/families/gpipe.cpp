@@ -10,7 +10,7 @@ Schedule gpipe(const ScheduleRequest& request) {
   for (int32_t rank = 0; rank < request.ranks; ++rank) {
     schedule.ranks[rank] =
         one_and_one(in_order(request, ActionKind::forward, rank),
-                    in_order(request, ActionKind::backward, rank), request.micro_batches);
+                    in_order(request, ActionKind::backward, rank), request.microbatches);
   }
   return schedule;
 }

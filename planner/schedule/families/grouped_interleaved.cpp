@@ -26,18 +26,18 @@ Schedule of_groups(const ScheduleRequest& request, int32_t group) {
 
 Schedule grouped_interleaved(const ScheduleRequest& request) {
   const int32_t p = request.ranks;
-  if (request.group == 0) return of_groups(request, equal_groups("gis", request.micro_batches, p));
-  if (request.group < (p + 1) / 2 || request.micro_batches % request.group != 0) {
+  if (request.group == 0) return of_groups(request, equal_groups("gis", request.microbatches, p));
+  if (request.group < (p + 1) / 2 || request.microbatches % request.group != 0) {
     throw bad_input(
         "gis of {} ranks takes groups of {} microbatches or more that divide the {} there are; got "
         "{}",
-        p, (p + 1) / 2, request.micro_batches, request.group);
+        p, (p + 1) / 2, request.microbatches, request.group);
   }
   return of_groups(request, request.group);
 }
 
 Schedule half_grouped_interleaved(const ScheduleRequest& request) {
-  return of_groups(request, equal_groups("gis-h", request.micro_batches, (request.ranks + 1) / 2));
+  return of_groups(request, equal_groups("gis-h", request.microbatches, (request.ranks + 1) / 2));
 }
 
 }  // namespace longspan

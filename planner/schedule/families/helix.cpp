@@ -26,7 +26,7 @@ class Helix {
   Helix(const ScheduleRequest& request, int32_t fold, int32_t rank)
       : p_(request.ranks),
         layers_(request.ranks * request.virtual_stages),
-        all_layers_(layers_ * (request.micro_batches / request.ranks / fold)),
+        all_layers_(layers_ * (request.microbatches / request.ranks / fold)),
         fold_(fold),
         rank_(rank) {}
 
@@ -74,7 +74,7 @@ class Helix {
 }  // namespace
 
 Schedule helix(const ScheduleRequest& request) {
-  const int32_t p = request.ranks, m = request.micro_batches;
+  const int32_t p = request.ranks, m = request.microbatches;
   const int32_t fold = request.group > 0 ? request.group : m % (2 * p) == 0 ? 2 : 1;
   if (m % (p * fold) != 0) {
     throw bad_input(

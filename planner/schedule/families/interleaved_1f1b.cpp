@@ -12,7 +12,7 @@ namespace longspan {
 namespace {
 
 int32_t group_of(const ScheduleRequest& request) {
-  const int32_t m = request.micro_batches;
+  const int32_t m = request.microbatches;
   if (request.group > 0) {
     const int32_t rest = m % request.group;
     if (request.group < request.ranks || (rest > 0 && rest < request.ranks)) {

@@ -11,17 +11,17 @@ namespace longspan {
 
 Schedule kfkb(const ScheduleRequest& request) {
   const int32_t k = request.group > 0 ? request.group : 2;
-  const int32_t m = request.micro_batches, groups = (m + k - 1) / k;
+  const int32_t m = request.microbatches, groups = (m + k - 1) / k;
   Schedule schedule = empty_schedule(request, request.ranks);
   for (int32_t rank = 0; rank < request.ranks; ++rank) {
     ActionList& list = schedule.ranks[rank];
     const auto add = [&](const Action& group) {
-      for (int32_t i = group.micro_batch * k; i < std::min(m, (group.micro_batch + 1) * k); ++i) {
+      for (int32_t i = group.microbatch * k; i < std::min(m, (group.microbatch + 1) * k); ++i) {
         list.push_back({group.kind, rank, i});
       }
     };
     ScheduleRequest of_groups = request;
-    of_groups.micro_batches = groups;
+    of_groups.microbatches = groups;
     for (const Action& group :
          one_and_one(in_order(of_groups, ActionKind::forward, rank),
                      in_order(of_groups, ActionKind::backward, rank), request.ranks - 1 - rank)) {

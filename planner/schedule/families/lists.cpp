@@ -10,7 +10,7 @@ namespace longspan {
 Schedule empty_schedule(const ScheduleRequest& request, int32_t stages) {
   Schedule schedule;
   schedule.stages = stages;
-  schedule.micro_batches = request.micro_batches;
+  schedule.microbatches = request.microbatches;
   schedule.slices = request.slices;
   schedule.ranks.resize(request.ranks);
   return schedule;
@@ -40,8 +40,8 @@ int64_t held_by_microbatch(const ScheduleRequest& request, int32_t chunks, Stage
 ActionList in_order(const ScheduleRequest& request, ActionKind kind, int32_t stage) {
   const bool forward = kind == ActionKind::forward;
   ActionList list;
-  list.reserve(int64_t{request.micro_batches} * request.slices);
-  for (int32_t m = 0; m < request.micro_batches; ++m) {
+  list.reserve(int64_t{request.microbatches} * request.slices);
+  for (int32_t m = 0; m < request.microbatches; ++m) {
     for (int32_t i = 0; i < request.slices; ++i) {
       list.push_back({kind, stage, m, forward ? i : request.slices - 1 - i});
     }
@@ -62,11 +62,11 @@ ActionList in_turns(std::span<const ActionList> lists, int32_t group) {
   return merged;
 }
 
-int32_t equal_groups(std::string_view family, int32_t micro_batches, int32_t least) {
-  const int32_t groups = std::max(1, micro_batches / least);
-  if (micro_batches % groups == 0) return micro_batches / groups;
+int32_t equal_groups(std::string_view family, int32_t microbatches, int32_t least) {
+  const int32_t groups = std::max(1, microbatches / least);
+  if (microbatches % groups == 0) return microbatches / groups;
   throw bad_input("{} cannot deal {} microbatches to {} equal groups; try a multiple of {}", family,
-                  micro_batches, groups, least);
+                  microbatches, groups, least);
 }
 
 ActionList one_and_one(std::span<const Action> forwards, std::span<const Action> backwards,

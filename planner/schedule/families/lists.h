@@ -41,10 +41,10 @@ ActionList in_order(const ScheduleRequest& request, ActionKind kind, int32_t sta
 /// the first, as many of the second, and so on, then the next `group` of each.
 ActionList in_turns(std::span<const ActionList> lists, int32_t group);
 
-/// The size of equal groups that `micro_batches` are dealt to, `least` or more where there are as
+/// The size of equal groups that `microbatches` are dealt to, `least` or more where there are as
 /// many; as PyTorch's interleaved schedule chooses it. Throws bad_input naming the `family` where
 /// as many groups as there could be are not equal.
-int32_t equal_groups(std::string_view family, int32_t micro_batches, int32_t least);
+int32_t equal_groups(std::string_view family, int32_t microbatches, int32_t least);
 
 /// `warm_up` forwards, then a forward and a backward in turns, then what is left of backwards.
 ActionList one_and_one(std::span<const Action> forwards, std::span<const Action> backwards,

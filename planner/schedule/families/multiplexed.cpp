@@ -43,7 +43,7 @@ Schedule multiplexed_sppo(const ScheduleRequest& request) {
   schedule.moving_stages = true;
   for (int32_t rank = 0; rank < request.ranks; ++rank) {
     ActionList& list = schedule.ranks[rank];
-    for (int32_t m = 0; m < request.micro_batches; ++m) {
+    for (int32_t m = 0; m < request.microbatches; ++m) {
       const ActionList forwards = forwards_of(request, rank, m);
       list.insert(list.end(), forwards.begin(), forwards.end());
       for (auto forward = forwards.rbegin(); forward != forwards.rend(); ++forward) {

@@ -15,11 +15,11 @@ using Kind = ActionKind;
 bool is_gradient(Kind kind) { return kind == Kind::backward || kind == Kind::backward_input; }
 
 Action copy_of(const Action& unit, Kind kind) {
-  return {kind, unit.stage, unit.micro_batch, unit.slice, false, unit.ways};
+  return {kind, unit.stage, unit.microbatch, unit.slice, false, unit.ways};
 }
 
 std::tuple<int32_t, int32_t, int32_t> unit_of(const Action& a) {
-  return {a.stage, a.micro_batch, a.slice};
+  return {a.stage, a.microbatch, a.slice};
 }
 
 // Numbers of a forward whose activations leave and of the backward that they return for.

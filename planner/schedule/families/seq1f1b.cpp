@@ -63,7 +63,7 @@ Schedule seq1f1b_interleaved(const ScheduleRequest& request) {
   const int32_t whole =
       (request.ranks + request.slices - 1) / request.slices;  // microbatches with p slices
   return interleaved_slices(
-      request, equal_groups("seq1f1b-i", request.micro_batches, whole) * request.slices);
+      request, equal_groups("seq1f1b-i", request.microbatches, whole) * request.slices);
 }
 
 Schedule slimpipe(const ScheduleRequest& request) {
@@ -81,7 +81,7 @@ Schedule terapipe(const ScheduleRequest& request) {
   for (int32_t rank = 0; rank < request.ranks; ++rank) {
     schedule.ranks[rank] = one_and_one(in_order(request, ActionKind::forward, rank),
                                        in_order(request, ActionKind::backward, rank),
-                                       int64_t{request.micro_batches} * request.slices);
+                                       int64_t{request.microbatches} * request.slices);
   }
   return schedule;
 }

@@ -43,17 +43,17 @@ class Greedy {
         const int32_t stage = v_stage(request, i, chunk);
         own.times[chunk] = request.costs.times_of(schedule_, stage);
         own.memory[chunk] = request.costs.memory_of(schedule_, stage);
-        own.left += request.micro_batches *
+        own.left += request.microbatches *
                     (own.times[chunk].forward + own.times[chunk].input + own.times[chunk].weight);
       }
-      for (auto& ends : own.ends) ends.reserve(request.micro_batches);
-      schedule_.ranks[i].reserve(size_t{6} * request.micro_batches);
+      for (auto& ends : own.ends) ends.reserve(request.microbatches);
+      schedule_.ranks[i].reserve(size_t{6} * request.microbatches);
     }
   }
 
   // None where memory is too little, or once the cost cannot be below `worth` (0: any).
   std::optional<Schedule> run() {
-    const int64_t all = int64_t{6} * count() * request_.micro_batches;
+    const int64_t all = int64_t{6} * count() * request_.microbatches;
     std::vector<double> decisions;
     for (int32_t i = 0; i < count(); ++i) decisions.push_back(decision(i));
     for (int64_t done = 0; done < all; ++done) {
@@ -98,7 +98,7 @@ class Greedy {
   double arrival(int32_t i, int pass) const {
     const Rank& own = ranks_[i];
     const int32_t m = own.done(pass);
-    if (m >= request_.micro_batches) return kNever;
+    if (m >= request_.microbatches) return kNever;
     if (pass > 0 && own.done(pass - 1) <= m) return kNever;
     const int32_t from = goes_down(pass) ? i - 1 : i + 1;
     if (from < 0 || from >= count()) return pass == 0 ? 0 : own.ends[pass - 1][m];
@@ -208,7 +208,7 @@ void offer_v_greedy(const ScheduleRequest& request, Cheapest& cheapest) {
   constexpr int32_t kInFlight = 8;  // numbers of microbatches let in, of many
   constexpr int64_t kRuns = 32;     // of a level, or so
   const int64_t held = held_by_microbatch(request, 2, v_stage);
-  const int64_t actions = int64_t{6} * request.ranks * request.micro_batches;
+  const int64_t actions = int64_t{6} * request.ranks * request.microbatches;
   // Where messages differ the greedy's times are not exact, and say nothing about the cost.
   const bool exact = request.costs.messages.empty() && request.costs.sending == 0;
   const std::vector<int64_t> levels = memory_levels(request, held, kMost, kRuns * actions);

@@ -28,7 +28,7 @@ Schedule handcrafted(const ScheduleRequest& request, int32_t times) {
 
 Schedule interleaved_zero_bubble(const ScheduleRequest& request) {
   const int32_t p = request.ranks, v = request.virtual_stages;
-  const int32_t group = equal_groups("interleaved-zb", request.micro_batches, p);
+  const int32_t group = equal_groups("interleaved-zb", request.microbatches, p);
   Schedule schedule = empty_schedule(request, p * v);
   for (int32_t rank = 0; rank < p; ++rank) {
     std::vector<ActionList> forwards, backwards;

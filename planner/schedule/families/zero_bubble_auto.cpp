@@ -42,14 +42,14 @@ class Heuristic {
       const StageTimes& t = request.costs.times_of(schedule_, stage);
       stages_[stage].times = {t.forward, t.input, t.weight};
       stages_[stage].memory = request.costs.memory_of(schedule_, stage);
-      for (auto& ends : stages_[stage].ends) ends.reserve(request.micro_batches);
+      for (auto& ends : stages_[stage].ends) ends.reserve(request.microbatches);
     }
   }
 
   // None where the memory limit is too low.
   std::optional<Schedule> run() {
     if (!begin()) return std::nullopt;
-    for (int32_t m = 1; m < request_.micro_batches; ++m) {
+    for (int32_t m = 1; m < request_.microbatches; ++m) {
       if (!forward_round()) return std::nullopt;
       backward_round();
     }
@@ -132,7 +132,7 @@ class Heuristic {
       const Stage& stage = stages_[number];
       const double until = backward + request_.costs.communication;
       double time = stage.free;
-      while (1 + more[number] < request_.micro_batches &&
+      while (1 + more[number] < request_.microbatches &&
              fits(stage.held + (more[number] + 1) * stage.memory.activations)) {
         const double after = time + stage.times[kForward];
         if (choices_.late_first_backward ? time >= until : after > until) break;
@@ -143,7 +143,7 @@ class Heuristic {
     }
     // A stage is ahead of the next one by a forward at least, while there are forwards.
     for (int32_t number = 0; number < count(); ++number) {
-      if (number > 0 && 1 + more[number - 1] < request_.micro_batches) {
+      if (number > 0 && 1 + more[number - 1] < request_.microbatches) {
         more[number] = std::min(more[number], std::max(0, more[number - 1] - 1));
       }
       for (int32_t i = 0; i < more[number]; ++i) put(number, kForward);
@@ -173,8 +173,7 @@ class Heuristic {
   bool forward_round() {
     std::vector<bool> wanted(count());
     for (int32_t number = 0; number < count(); ++number) {
-      wanted[number] =
-          stages_[number].done(kForward) < request_.micro_batches && !postponed(number);
+      wanted[number] = stages_[number].done(kForward) < request_.microbatches && !postponed(number);
     }
     for (int32_t number = count() - 2; number >= 0; --number) {
       if (!wanted[number + 1]) wanted[number] = false;
@@ -197,7 +196,7 @@ class Heuristic {
       const Stage& stage = stages_[number];
       if (number + 1 < count()) fill_wait(number, kInput);
       // Nothing waits for the first stage's last backwards.
-      if (number == 0 && stage.done(kForward) == request_.micro_batches) {
+      if (number == 0 && stage.done(kForward) == request_.microbatches) {
         weights(number, stage.done(kInput));
       }
       put(number, kInput);
@@ -217,8 +216,8 @@ Schedule in_batches(const ScheduleRequest& request, int32_t batch, bool at_once)
   Schedule schedule = empty_schedule(request, request.ranks);
   for (int32_t stage = 0; stage < request.ranks; ++stage) {
     std::vector<Action>& list = schedule.ranks[stage];
-    for (int32_t first = 0; first < request.micro_batches; first += batch) {
-      const int32_t end = std::min(first + batch, request.micro_batches);
+    for (int32_t first = 0; first < request.microbatches; first += batch) {
+      const int32_t end = std::min(first + batch, request.microbatches);
       for (int32_t m = first; m < end; ++m) list.push_back({Kind::forward, stage, m});
       for (int32_t m = first; m < end; ++m) {
         list.push_back({Kind::backward_input, stage, m});
@@ -238,7 +237,7 @@ Schedule zb_auto(const ScheduleRequest& request) {
   constexpr double kMost = 3;  // times 1F1B's memory
   Cheapest cheapest(request.costs, request.memory_limit);
   const int64_t held = held_by_microbatch(request, 1, looped_stage);
-  const int64_t actions = int64_t{3} * request.ranks * request.micro_batches;
+  const int64_t actions = int64_t{3} * request.ranks * request.microbatches;
   std::vector<int64_t> levels = memory_levels(request, held, kMost, 8 * actions);
   levels.insert(levels.begin(), 0);
   for (int choice = 0; choice < 8; ++choice) {
@@ -255,8 +254,8 @@ Schedule zb_auto(const ScheduleRequest& request) {
     }
   }
   // Batches that are as even as can be, of every number of them.
-  for (int32_t count = request.micro_batches, before = 0; count > 1; --count) {
-    const int32_t batch = (request.micro_batches + count - 1) / count;
+  for (int32_t count = request.microbatches, before = 0; count > 1; --count) {
+    const int32_t batch = (request.microbatches + count - 1) / count;
     if (std::exchange(before, batch) == batch) continue;
     if (request.memory_limit > 0 && held * batch > request.memory_limit) break;
     for (const bool at_once : {true, false}) cheapest.offer(in_batches(request, batch, at_once));

@@ -66,7 +66,7 @@ class Greedy {
     }
     Attempt attempt;
     for (int32_t i = 0; i < count(); ++i) {
-      if (ranks_[i].done(kInputUp) < request_.micro_batches) return std::nullopt;
+      if (ranks_[i].done(kInputUp) < request_.microbatches) return std::nullopt;
       while (!ranks_[i].due.empty()) put_weight(i);
       attempt.bubbles.push_back(ranks_[i].bubble);
     }
@@ -114,7 +114,7 @@ class Greedy {
   // Whether the input of the rank's next `pass` is there, or will be at a time that is known.
   bool can(int32_t i, int pass) const {
     const Rank& own = ranks_[i];
-    if (own.done(pass) >= request_.micro_batches) return false;
+    if (own.done(pass) >= request_.microbatches) return false;
     if (pass > 0 && own.done(pass - 1) <= own.done(pass)) return false;
     return turns(i, pass) || ranks_[before(i, pass)].done(pass) > own.done(pass);
   }
@@ -182,7 +182,7 @@ class Greedy {
           if (!has_memory(j)) return false;
         }
         return own.free + own.times[0].forward <= arrival(i, kForwardUp) &&
-               own.done(kForwardDown) < request_.micro_batches;
+               own.done(kForwardDown) < request_.microbatches;
       };
       while (i + 1 < count() && fills_wait()) {
         for (int32_t j = 0; j <= i; ++j) put(j, kForwardDown);
@@ -196,7 +196,7 @@ class Greedy {
       const auto behind = [&] {
         return own.forwards() < above.forwards() ||
                (own.done(kForwardUp) <= above.done(kForwardUp) &&
-                above.done(kForwardUp) < request_.micro_batches);
+                above.done(kForwardUp) < request_.microbatches);
       };
       // Those before may have too little ahead to catch up with: by memory, or as their forward is
       // the longest.
@@ -218,7 +218,7 @@ class Greedy {
     for (int32_t i = 0; i < count(); ++i) {
       const Rank& own = ranks_[i];
       const bool goes_up = own.done(kInputUp) < own.done(kInputDown) &&
-                           (i + 1 == count() || own.done(kInputDown) >= request_.micro_batches ||
+                           (i + 1 == count() || own.done(kInputDown) >= request_.microbatches ||
                             ranks_[i + 1].done(kInputUp) > own.done(kInputUp));
       (goes_up ? up : down).push_back(i);
     }
@@ -265,7 +265,7 @@ void offer_zb_v(const ScheduleRequest& request, Cheapest& cheapest) {
   constexpr double kMost = 3;  // times 1F1B's memory
   cheapest.offer(zb_v_static(request));
   const int64_t held = held_by_microbatch(request, 2, v_stage);
-  const int64_t actions = int64_t{6} * request.ranks * request.micro_batches;
+  const int64_t actions = int64_t{6} * request.ranks * request.microbatches;
   constexpr int64_t kRuns = 12;  // of a level: for each of four choices three, or so
   std::vector<int64_t> levels = memory_levels(request, held, kMost, kRuns * actions);
   levels.insert(levels.begin(), 0);

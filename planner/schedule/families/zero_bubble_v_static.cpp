@@ -17,8 +17,8 @@ class StaticList {
       : stages_{v_stage(request, rank, 0), v_stage(request, rank, 1)},
         ranks_(request.ranks),
         rank_(rank),
-        wanted_(request.micro_batches),
-        all_(std::max(request.micro_batches, 2 * request.ranks - 1)) {}
+        wanted_(request.microbatches),
+        all_(std::max(request.microbatches, 2 * request.ranks - 1)) {}
 
   ActionList run() {
     const int32_t behind = ranks_ - rank_;

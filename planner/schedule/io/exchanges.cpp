@@ -77,7 +77,7 @@ std::vector<Action> with_waits(const std::vector<Action>& list) {
     written.push_back(sent);
     if (sent.kind == Kind::send_forward || sent.kind == Kind::send_backward) {
       const bool forward = sent.kind == Kind::send_forward;
-      if (forward) forwards[{sent.stage, sent.micro_batch, sent.slice}] = waits.size();
+      if (forward) forwards[{sent.stage, sent.microbatch, sent.slice}] = waits.size();
       waits.push_back(sent);
       waits.back().kind = forward ? Kind::wait_send_forward : Kind::wait_send_backward;
       waited_for.push_back(false);
@@ -86,7 +86,7 @@ std::vector<Action> with_waits(const std::vector<Action>& list) {
     for (; begin_of_group <= i; ++begin_of_group) {
       const Action& a = list[begin_of_group];
       if (a.kind != Kind::backward && a.kind != Kind::backward_input) continue;
-      const auto found = forwards.find({a.stage, a.micro_batch, a.slice});
+      const auto found = forwards.find({a.stage, a.microbatch, a.slice});
       if (found == forwards.end()) continue;
       written.push_back(waits[found->second]);
       waited_for[found->second] = true;
@@ -133,8 +133,8 @@ Schedule with_exchanges(const Schedule& schedule) {
   // A receive goes to the end of what the other rank has come to when it is sent.
   const auto send = [&](const Action& a, int32_t rank, Kind kind, Kind received, int32_t to) {
     if (rank_of[to] == rank) return;
-    written.ranks[rank].push_back({kind, a.stage, a.micro_batch, a.slice});
-    written.ranks[rank_of[to]].push_back({received, to, a.micro_batch, a.slice});
+    written.ranks[rank].push_back({kind, a.stage, a.microbatch, a.slice});
+    written.ranks[rank_of[to]].push_back({received, to, a.microbatch, a.slice});
   };
   run_in_steps(schedule, linked, false, [&](int32_t rank, int32_t begin, int32_t end, int32_t) {
     std::vector<Action>& list = written.ranks[rank];

@@ -52,7 +52,7 @@ std::vector<int32_t> chunks_of(const Schedule& s) {
   for (const std::vector<Action>& list : s.ranks) {
     std::vector<int32_t> seen;
     for (const Action& a : list) {
-      if (a.kind != Kind::forward || a.micro_batch > 0 || a.slice > 0) continue;
+      if (a.kind != Kind::forward || a.microbatch > 0 || a.slice > 0) continue;
       chunks[a.stage] = static_cast<int32_t>(seen.size());
       seen.push_back(a.stage);
     }
@@ -61,8 +61,8 @@ std::vector<int32_t> chunks_of(const Schedule& s) {
 }
 
 std::string label_of(const Schedule& s, const Action& a) {
-  return s.slices > 1 ? fmt::format("{}.{}", a.micro_batch, a.slice)
-                      : fmt::format("{}", a.micro_batch);
+  return s.slices > 1 ? fmt::format("{}.{}", a.microbatch, a.slice)
+                      : fmt::format("{}", a.microbatch);
 }
 
 std::string escaped(std::string_view text) {

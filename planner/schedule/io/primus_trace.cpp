@@ -101,7 +101,7 @@ class RankReader {
 
  private:
   size_t count() const {
-    return static_cast<size_t>(pipeline_.virtual_stages) * pipeline_.micro_batches;
+    return static_cast<size_t>(pipeline_.virtual_stages) * pipeline_.microbatches;
   }
 
   void add(const std::string& kind, Kind action) {
@@ -146,7 +146,7 @@ class RankReader {
 
   std::vector<int32_t> microbatches_of(const std::string& kind) const {
     if (place_.has(kind + "_minibatch")) {
-      return ids(kind + "_minibatch", pipeline_.micro_batches, true);
+      return ids(kind + "_minibatch", pipeline_.microbatches, true);
     }
     const int32_t v = pipeline_.virtual_stages, group = group_of(kind);
     std::vector<int32_t> microbatches;
@@ -161,11 +161,11 @@ class RankReader {
   int32_t group_of(const std::string& kind) const {
     if (pipeline_.virtual_stages == 1) return 1;
     const bool said = place_.has(kind + "_chunk") && place_.has(kind + "_minibatch");
-    if (!said && pipeline_.micro_batches % pipeline_.ranks != 0) {
+    if (!said && pipeline_.microbatches % pipeline_.ranks != 0) {
       throw place_.error(kind + "_minibatch",
                          fmt::format("missing; the order of {} microbatches is known only where "
                                      "{} ranks divide them",
-                                     pipeline_.micro_batches, pipeline_.ranks));
+                                     pipeline_.microbatches, pipeline_.ranks));
     }
     return pipeline_.ranks;
   }
@@ -192,7 +192,7 @@ MeasuredStep step_of(const MeasuredPipeline& pipeline, std::vector<std::vector<T
   const bool folded = v == 2 && is_folded(ranks);
   MeasuredStep step;
   step.schedule.stages = p * v;
-  step.schedule.micro_batches = pipeline.micro_batches;
+  step.schedule.microbatches = pipeline.microbatches;
   double first = std::numeric_limits<double>::infinity();
   for (const auto& list : ranks) first = std::min(first, list.front().start);
   for (int32_t rank = 0; rank < p; ++rank) {
@@ -234,12 +234,12 @@ MeasuredPipeline read_primus_trace(const std::filesystem::path& folder) {
   pipeline.ranks = static_cast<int32_t>(place.count({"pp_size", "pp"}, kMostRanks, 0));
   pipeline.virtual_stages =
       static_cast<int32_t>(place.count({"vp_size", "vpp_size", "vp"}, 1024, 1));
-  pipeline.micro_batches =
-      static_cast<int32_t>(place.count({"num_mbs", "micro_batches"}, 1 << 20, 0));
-  if (int64_t{pipeline.ranks} * pipeline.virtual_stages * pipeline.micro_batches > kMostActions) {
+  pipeline.microbatches =
+      static_cast<int32_t>(place.count({"num_mbs", "microbatches", "micro_batches"}, 1 << 20, 0));
+  if (int64_t{pipeline.ranks} * pipeline.virtual_stages * pipeline.microbatches > kMostActions) {
     throw bad_input("{}: a step of {} ranks, {} chunks and {} microbatches is too long",
                     config_path.string(), pipeline.ranks, pipeline.virtual_stages,
-                    pipeline.micro_batches);
+                    pipeline.microbatches);
   }
   std::vector<Json> ranks;
   std::vector<std::filesystem::path> files;

@@ -1,7 +1,7 @@
 // Traces of pipelines in the JSON that AMD's Primus writes (dump_pp_data) and its visualiser reads.
 //
 // A folder has config.json, with pp_size, vp_size (or vpp_size; 1 where there is none) and num_mbs
-// (or micro_batches), and for each rank pp_rank_<r>.json: by iteration an object with total (ms),
+// (or microbatches), and for each rank pp_rank_<r>.json: by iteration an object with total (ms),
 // memory (GB), and lists of fwd_start, fwd_end, bwd_start, bwd_end (ms), vp_size * num_mbs long, in
 // the order of the rank. There may be wgrad_start and wgrad_end, where the backward is split, and
 // beside every kind <kind>_minibatch, from 0 or 1 on, and <kind>_chunk. Where these are missing,

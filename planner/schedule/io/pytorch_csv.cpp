@@ -91,9 +91,9 @@ class Reader {
     text.remove_prefix(cell.word.size());
     const std::optional<Kind> kind = kind_of(cell.word);
     if (!kind && cell.word != "BW") refuse();
-    const bool of_micro_batch = !kind || has_micro_batch(*kind);
-    if (of_micro_batch) cell.action.micro_batch = number(text);
-    if (!text.empty() || (sliced && !of_micro_batch)) refuse();
+    const bool of_microbatch = !kind || has_microbatch(*kind);
+    if (of_microbatch) cell.action.microbatch = number(text);
+    if (!text.empty() || (sliced && !of_microbatch)) refuse();
     return cell;
   }
 
@@ -129,20 +129,20 @@ class Reader {
           name_);
     }
     Schedule& s = csv_.schedule;
-    int32_t last_stage = 0, last_micro_batch = 0, last_slice = 0;
+    int32_t last_stage = 0, last_microbatch = 0, last_slice = 0;
     for (const std::vector<Cell>& cells : cells_) {
       s.ranks.emplace_back();
       for (const Cell& cell : cells) {
         Action action = cell.action;
         action.kind = kind_in_dialect(cell.word);
         last_stage = std::max(last_stage, action.stage);
-        last_micro_batch = std::max(last_micro_batch, action.micro_batch);
+        last_microbatch = std::max(last_microbatch, action.microbatch);
         last_slice = std::max(last_slice, action.slice);
         s.ranks.back().push_back(action);
       }
     }
     s.stages = last_stage + 1;
-    s.micro_batches = last_micro_batch + 1;
+    s.microbatches = last_microbatch + 1;
     s.slices = last_slice + 1;
   }
 

@@ -91,7 +91,7 @@ class Search {
     }
     // What arranges itself by its times takes longest to make: where time is short, it comes last.
     std::stable_partition(starts.begin(), starts.end(),
-                          [](const Start& start) { return !start.family->limited; });
+                          [](const Start& start) { return !start.family->takes_memory_limit; });
     for (Start& start : starts) begin(start);
     // Where time is short, the boundaries of the fastest are what it is for.
     std::stable_sort(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
@@ -113,7 +113,7 @@ class Search {
     ScheduleRequest request;
     request.ranks = r_.ranks;
     request.virtual_stages = v;
-    request.micro_batches = r_.micro_batches;
+    request.microbatches = r_.microbatches;
     request.costs = c.costs;
     try {
       c.schedule = make_schedule(family, request);
@@ -122,7 +122,7 @@ class Search {
         c.left = left_for_activations(c.schedule, ends);
         if (c.left <= 0) return std::nullopt;
         request.memory_limit = c.left;
-        if (family.limited) c.schedule = make_schedule(family, request);
+        if (family.takes_memory_limit) c.schedule = make_schedule(family, request);
       }
     } catch (const Error& e) {
       if (e.kind() == ErrorKind::failed) throw;

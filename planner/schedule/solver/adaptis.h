@@ -22,7 +22,7 @@ namespace longspan {
 struct AdaptisRequest {
   std::vector<LayerCosts> layers;
   int32_t ranks = 1;
-  int32_t micro_batches = 1;
+  int32_t microbatches = 1;
   double communication = 0;
   /// Of a rank, what is resident included; 0: any amount. Every rank's activations get what the one
   /// with most resident leaves.

@@ -34,7 +34,7 @@ Schedule plain(const Schedule& schedule, bool copies) {
       if (!copies && is_copy(a.kind)) continue;
       a.with_next = false;
       if (a.kind == Kind::backward) {
-        split.push_back({Kind::backward_input, a.stage, a.micro_batch, a.slice});
+        split.push_back({Kind::backward_input, a.stage, a.microbatch, a.slice});
         a.kind = Kind::backward_weight;
       }
       split.push_back(a);
@@ -149,7 +149,7 @@ NamedSchedule best_of_families(const ScheduleRequest& request) {
       if (!family.grouped) own.group = 0;
       // What is away need not fit: families that arrange themselves within memory get more of it.
       for (const int32_t times : {1, 2, 4}) {
-        if (times > 1 && !(copies && family.limited)) continue;
+        if (times > 1 && !(copies && family.takes_memory_limit)) continue;
         own.memory_limit = request.memory_limit * times;
         std::optional<Schedule> made = made_by(family, own, copies);
         if (!made || first_fault(*made, request.costs, request.memory_limit)) continue;

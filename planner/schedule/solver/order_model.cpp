@@ -207,7 +207,7 @@ OrderModel::Places OrderModel::places_of(const LinkedActions& other) const {
   Places places;
   for (size_t i = 0; i < other.actions.size(); ++i) {
     const Action& a = other.actions[i];
-    places[{a.kind, a.stage, a.micro_batch, a.slice}] = static_cast<int32_t>(i);
+    places[{a.kind, a.stage, a.microbatch, a.slice}] = static_cast<int32_t>(i);
   }
   return places;
 }
@@ -216,7 +216,7 @@ std::vector<Term> OrderModel::choices_of(const Schedule& other) const {
   const Places places = places_of(link(other));
   std::vector<Term> choices;
   const auto place = [&](const Action& a) {
-    return places.at({a.kind, a.stage, a.micro_batch, a.slice});
+    return places.at({a.kind, a.stage, a.microbatch, a.slice});
   };
   for (int32_t rank = 0; rank < ranks(); ++rank) {
     for (int32_t a = begin(rank); a < end(rank); ++a) {
@@ -228,7 +228,7 @@ std::vector<Term> OrderModel::choices_of(const Schedule& other) const {
     }
     for (const Copy& copy : copies_[rank]) {
       const Action& a = linked_.actions[copy.forward];
-      const bool taken = places.contains({Kind::offload, a.stage, a.micro_batch, a.slice});
+      const bool taken = places.contains({Kind::offload, a.stage, a.microbatch, a.slice});
       choices.push_back({copy.taken, taken ? 1.0 : 0.0});
     }
   }
@@ -242,7 +242,7 @@ Milp OrderModel::within(const Schedule& other, const ScheduleCosts& costs, doubl
   const Places places = places_of(linked);
   const auto inside = [&](int32_t number) {
     const Action& a = linked_.actions[number];
-    const int32_t place = places.at({a.kind, a.stage, a.micro_batch, a.slice});
+    const int32_t place = places.at({a.kind, a.stage, a.microbatch, a.slice});
     return timing.ends[place] > from && timing.starts[place] < to;
   };
   Milp made = milp_;
@@ -286,11 +286,11 @@ Schedule OrderModel::schedule_of(const std::vector<double>& values) const {
     }
     for (const Copy& copy : copies_[rank]) {
       const Action& a = linked_.actions[copy.forward];
-      away[{a.stage, a.micro_batch, a.slice}] = values[copy.taken] > 0.5;
+      away[{a.stage, a.microbatch, a.slice}] = values[copy.taken] > 0.5;
     }
   }
   offload(made, 0, [&](const Action& a) {
-    const auto found = away.find({a.stage, a.micro_batch, a.slice});
+    const auto found = away.find({a.stage, a.microbatch, a.slice});
     return found != away.end() && found->second;
   });
   return made;

@@ -43,7 +43,7 @@ void OrderModel::add_copies(int32_t rank, const ScheduleCosts& costs, int64_t li
   for (size_t k = 0; k < gradients.size(); ++k) {
     const int32_t gradient = gradients[k], asked = gradients[k > 0 ? k - 1 : 0];
     const auto same = std::find_if(forwards.begin(), forwards.end(), [&](int32_t f) {
-      return linked_.actions[f].micro_batch == linked_.actions[gradient].micro_batch;
+      return linked_.actions[f].microbatch == linked_.actions[gradient].microbatch;
     });
     if (forwards.end() - same <= 2) continue;
     const int32_t forward = *same, waiting = *(same + 2);

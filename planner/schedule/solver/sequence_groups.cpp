@@ -14,7 +14,7 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kMostSequences = 4096;
-constexpr int64_t kMoreMicroBatches = 3;  // than the fewest that fit are tried
+constexpr int64_t kMoreMicrobatches = 3;  // than the fewest that fit are tried
 
 double sum_of(const std::vector<int64_t>& sequences) {
   return std::accumulate(sequences.begin(), sequences.end(), 0.0,
@@ -35,7 +35,7 @@ bool fits(const SequenceCosts& costs, double memory) {
   return costs.memory_limit == 0 || memory <= costs.memory_limit * (1 + 1e-12);
 }
 
-void finish(MicroBatch& batch, const SequenceCosts& costs) {
+void finish(Microbatch& batch, const SequenceCosts& costs) {
   std::erase_if(batch.groups, [](const SequenceGroup& group) { return group.sequences.empty(); });
   batch.time = 0;
   for (SequenceGroup& group : batch.groups) {
@@ -47,9 +47,9 @@ void finish(MicroBatch& batch, const SequenceCosts& costs) {
 }
 
 // All groups of one size, the longest sequence first, each to the group that is done with it first.
-std::optional<MicroBatch> groups_of_one_size(const std::vector<int64_t>& lengths, int32_t ranks,
+std::optional<Microbatch> groups_of_one_size(const std::vector<int64_t>& lengths, int32_t ranks,
                                              const SequenceCosts& costs, const GroupSize& size) {
-  MicroBatch batch;
+  Microbatch batch;
   batch.groups.assign(ranks / size.ranks, {.ranks = size.ranks, .sequences = {}, .time = 0});
   if (batch.groups.empty()) return std::nullopt;
   std::vector<double> held(batch.groups.size(), 0), time(batch.groups.size(), 0);
@@ -99,7 +99,7 @@ class AssignmentModel {
   const Milp& milp() const { return milp_; }
   double time_of(double objective) const { return objective * unit_; }
 
-  std::vector<Term> start_of(const MicroBatch& batch) const {
+  std::vector<Term> start_of(const Microbatch& batch) const {
     std::map<int32_t, double> values;
     for (const Slot& slot : slots_) {
       values[slot.used] = 0;
@@ -121,8 +121,8 @@ class AssignmentModel {
     return start;
   }
 
-  MicroBatch batch_of(const std::vector<double>& values) const {
-    MicroBatch batch;
+  Microbatch batch_of(const std::vector<double>& values) const {
+    Microbatch batch;
     std::vector<size_t> next(uppers_.size(), 0);
     for (const Slot& slot : slots_) {
       SequenceGroup group{.ranks = slot.size->ranks, .sequences = {}, .time = 0};
@@ -177,12 +177,12 @@ class AssignmentModel {
   std::vector<Slot> slots_;
 };
 
-std::optional<MicroBatch> group(const std::vector<int64_t>& lengths, int32_t ranks,
+std::optional<Microbatch> group(const std::vector<int64_t>& lengths, int32_t ranks,
                                 const SequenceCosts& costs, const AssignOptions& options,
                                 int64_t& nodes) {
-  std::optional<MicroBatch> best;
+  std::optional<Microbatch> best;
   for (const GroupSize& size : costs.sizes) {
-    std::optional<MicroBatch> made = groups_of_one_size(lengths, ranks, costs, size);
+    std::optional<Microbatch> made = groups_of_one_size(lengths, ranks, costs, size);
     if (made && (!best || made->time < best->time)) best = std::move(made);
   }
   // What all sequences take on the largest groups one after another, where nothing is known yet.
@@ -196,7 +196,7 @@ std::optional<MicroBatch> group(const std::vector<int64_t>& lengths, int32_t ran
   nodes += solution.nodes;
   const double bound = model.time_of(solution.bound);
   if (!solution.values.empty()) {
-    MicroBatch made = model.batch_of(solution.values);
+    Microbatch made = model.batch_of(solution.values);
     if (!best || made.time < best->time) best = std::move(made);
   }
   if (!best) return best;
@@ -216,9 +216,9 @@ void check(const std::vector<int64_t>& lengths, int32_t ranks, const SequenceCos
   }
   if (ranks < 1) throw bad_input("{} ranks; expected 1 or more", ranks);
   if (options.buckets < 1) throw bad_input("{} buckets; expected 1 or more", options.buckets);
-  if (options.micro_batches < 0 || options.micro_batches > static_cast<int64_t>(lengths.size())) {
+  if (options.microbatches < 0 || options.microbatches > static_cast<int64_t>(lengths.size())) {
     throw bad_input("{} microbatches of {} sequences; expected as many as sequences or fewer",
-                    options.micro_batches, lengths.size());
+                    options.microbatches, lengths.size());
   }
   for (const double cost :
        {costs.quadratic, costs.linear, costs.fixed, costs.memory_per_token, costs.memory_limit}) {
@@ -292,12 +292,12 @@ SequenceAssignment assign_sequences(const std::vector<int64_t>& lengths, int32_t
   const auto count = static_cast<int64_t>(sorted.size());
   std::vector<double> before(1, 0);  // tokens
   for (const int64_t length : sorted) before.push_back(before.back() + static_cast<double>(length));
-  int64_t first = std::max<int64_t>(1, options.micro_batches);
-  if (options.micro_batches == 0 && costs.memory_limit > 0) {
+  int64_t first = std::max<int64_t>(1, options.microbatches);
+  if (options.microbatches == 0 && costs.memory_limit > 0) {
     const double held = costs.memory_per_token * sum_of(sorted) / ranks;
     first = std::max(first, static_cast<int64_t>(std::ceil(held / costs.memory_limit - 1e-9)));
   }
-  int64_t last = options.micro_batches > 0 ? first : count;
+  int64_t last = options.microbatches > 0 ? first : count;
   std::optional<SequenceAssignment> best;
   int64_t nodes = 0;
   for (int64_t k = first; k <= last; ++k) {
@@ -306,14 +306,14 @@ SequenceAssignment assign_sequences(const std::vector<int64_t>& lengths, int32_t
                  [&](int64_t, int64_t begin, int64_t end) { return before[end] - before[begin]; });
     SequenceAssignment made;
     for (int64_t i = 0, begin = 0; i < k; begin = ends[i++]) {
-      std::optional<MicroBatch> batch =
+      std::optional<Microbatch> batch =
           group({sorted.begin() + begin, sorted.begin() + ends[i]}, ranks, costs, options, nodes);
       if (!batch) break;
       made.time += batch->time;
-      made.micro_batches.push_back(*std::move(batch));
+      made.microbatches.push_back(*std::move(batch));
     }
-    if (static_cast<int64_t>(made.micro_batches.size()) < k) continue;
-    if (!best) last = std::min(last, k + kMoreMicroBatches);
+    if (static_cast<int64_t>(made.microbatches.size()) < k) continue;
+    if (!best) last = std::min(last, k + kMoreMicrobatches);
     if (!best || made.time < best->time) best = std::move(made);
   }
   if (!best) {

@@ -37,7 +37,7 @@ struct SequenceGroup {
   double time = 0;
 };
 
-struct MicroBatch {
+struct Microbatch {
   std::vector<SequenceGroup> groups;  ///< none is empty
   double time = 0;                    ///< of the slowest
   /// No grouping is faster with lengths rounded up to their buckets; without buckets, none at all.
@@ -46,7 +46,7 @@ struct MicroBatch {
 };
 
 struct SequenceAssignment {
-  std::vector<MicroBatch> micro_batches;
+  std::vector<Microbatch> microbatches;
   double time = 0;  ///< of all, one after another
   int64_t nodes = 0;
 };
@@ -63,7 +63,7 @@ struct AssignOptions {
   int64_t buckets = 16;  ///< of lengths in a microbatch; as many as there are lengths: exact
   /// Microbatches: 0 for the number, of the least that memory allows and a few more, that takes the
   /// least time.
-  int64_t micro_batches = 0;
+  int64_t microbatches = 0;
   SolverLimits limits = {};  ///< of each microbatch
 };
 

@@ -11,13 +11,13 @@ constexpr auto kFamilies = std::to_array<ScheduleFamily>({
      .summary = "order and offload by a solver, from the best of all others",
      .source = "OptPipe, arXiv 2510.05186",
      .most_virtual_stages = 0,
-     .limited = true,
-     .alone = true},
+     .takes_memory_limit = true,
+     .plannable = false},
     {.name = "adaptis",
      .summary = "layers cut, stages placed and lists ordered together, for layers not alike",
      .source = "AdaPtis, arXiv 2509.23722",
-     .limited = true,
-     .alone = true},
+     .takes_memory_limit = true,
+     .plannable = false},
 });
 
 }  // namespace

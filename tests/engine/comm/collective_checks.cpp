@@ -243,7 +243,7 @@ void check_collectives(Communicator& comm, uint64_t seed) {
   check_all_gather(comm, backwards, 100, true, seed + 2001);
 }
 
-void check_grid(Communicator& comm, int columns, uint64_t seed) {
+void check_mesh(Communicator& comm, int columns, uint64_t seed) {
   const int rows = comm.size() / columns;
   const int row = comm.rank() / columns, column = comm.rank() % columns;
   Group along_row{std::vector<int>(columns), column}, along_column{std::vector<int>(rows), row};

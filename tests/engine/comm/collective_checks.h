@@ -13,8 +13,8 @@ namespace longspan::testing {
 /// bytes that its comment promises.
 void check_collectives(Communicator& comm, uint64_t seed);
 
-/// Rows and columns of a grid of world.size()/columns x columns ranks, working at the same time.
-void check_grid(Communicator& comm, int columns, uint64_t seed);
+/// Rows and columns of a mesh of world.size()/columns x columns ranks, working at the same time.
+void check_mesh(Communicator& comm, int columns, uint64_t seed);
 
 /// Random exchanges in which several messages go from one rank to another in one call, and in which
 /// ranks serve each other in different orders.

@@ -31,9 +31,9 @@ TEST_CASE("collectives over threads agree with plain loops, bit by bit") {
   }
 }
 
-TEST_CASE("rows and columns of a grid work at the same time") {
-  run_local_ranks(4, [](Communicator& comm) { testing::check_grid(comm, 2, 300); });
-  run_local_ranks(8, [](Communicator& comm) { testing::check_grid(comm, 4, 400); });
+TEST_CASE("rows and columns of a mesh work at the same time") {
+  run_local_ranks(4, [](Communicator& comm) { testing::check_mesh(comm, 2, 300); });
+  run_local_ranks(8, [](Communicator& comm) { testing::check_mesh(comm, 4, 400); });
 }
 
 TEST_CASE("a reduction wants at most 256 KiB per peer") {

@@ -29,7 +29,7 @@ void succeed(MpiWorld& world) {
   }
   testing::check_collectives(comm, 500);
   testing::check_exchanges(comm, 600);
-  testing::check_grid(comm, 2, 700);
+  testing::check_mesh(comm, 2, 700);
   // Messages that are not handed over at once.
   std::vector<std::byte> own(20 << 20, static_cast<std::byte>(comm.rank()));
   std::vector<std::byte> all(own.size() * comm.size());

@@ -46,7 +46,7 @@ TEST_CASE("workspaces of attention are what the backend cuts up", "[cuda]") {
         s.kv = streams ? Tier::host : Tier::device;
         const Workspaces declared = workspaces(model, lengths, s, DType::bfloat16);
         int64_t forward = 0, backward = 0;
-        for (int64_t keys = lengths.chunk; keys <= lengths.sequence; keys += lengths.chunk) {
+        for (int64_t keys = lengths.chunk; keys <= lengths.local_sequence; keys += lengths.chunk) {
           const AttentionShape shape = shape_of(model, lengths, keys);
           forward = std::max(forward, attention_forward_workspace(shape.call(), streams).bytes());
           const AttentionCall tile = backward_tile(shape.call(deterministic));

@@ -38,7 +38,7 @@ template <class T>
 class OnDevice {
  public:
   OnDevice(cuda::Device& device, const std::vector<T>& values)
-      : arena_(device.take_memory(Tier::device, std::ssize(values) * sizeof(T))) {
+      : arena_(device.allocate(Tier::device, std::ssize(values) * sizeof(T))) {
     arena_->write(0, values.data(), arena_->bytes());
   }
   std::byte* bytes() const { return arena_->data(); }
@@ -54,13 +54,13 @@ class OnDevice {
 };
 
 NamedCase named(const ModelSpec& model, int64_t sequence, Strategy strategy,
-                const std::string& knobs, const Parallel& parallel) {
+                const std::string& knobs, const ParallelLayout& parallel) {
   NamedCase c;
   c.step.model = model;
   c.step.sequence = sequence;
   c.step.strategy = std::move(strategy);
   c.step.strategy.parallel = parallel;
-  c.step.micro_batches = 1 + parallel.zero % 2;
+  c.step.microbatches = 1 + parallel.zero % 2;
   c.step.threads = 1;
   c.name = fmt::format("{}, {}, {}", model.name, describe(parallel), knobs);
   return c;
@@ -84,7 +84,8 @@ std::vector<NamedCase> exchanging_cases() {
   const ModelSpec llama = model_with_heads(small_llama(), 8, 2);
   const ModelSpec qwen = model_with_heads(small_qwen(), 8, 8);
   std::vector<NamedCase> cases;
-  const auto add = [&](const ModelSpec& model, const std::string& knobs, const Parallel& parallel) {
+  const auto add = [&](const ModelSpec& model, const std::string& knobs,
+                       const ParallelLayout& parallel) {
     cases.push_back(named(model, parallel.ring > 1 ? 16 * 2 * parallel.ring : 64,
                           strategies(16)[knobs], knobs, parallel));
   };
@@ -162,7 +163,7 @@ void check_exchanges(const MakeRanks& make_ranks, bool in_rank_order) {
   std::array<bool, kRanks> right{};
   run_local_ranks(kRanks, [&](Communicator& comm) {
     const int rank = comm.rank();
-    const auto ranks = devices.ranks(comm, Parallel{.data = kRanks});
+    const auto ranks = devices.ranks(comm, ParallelLayout{.data = kRanks});
     const auto finish = [&] { devices.device(rank).queues().finish(); };
     devices.device(rank).queues().begin({});
     const Group world = whole_world(comm);

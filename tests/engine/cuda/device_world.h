@@ -12,8 +12,8 @@
 
 namespace longspan::testing {
 
-using MakeRanks = std::function<std::unique_ptr<cuda::DeviceRanks>(Communicator&, const Parallel&,
-                                                                   cuda::Device&)>;
+using MakeRanks = std::function<std::unique_ptr<cuda::DeviceRanks>(
+    Communicator&, const ParallelLayout&, cuda::Device&)>;
 
 /// A device for each rank of up to `ranks`, and what makes backends on them.
 class DeviceWorld {
@@ -21,7 +21,7 @@ class DeviceWorld {
   DeviceWorld(int ranks, bool lag, MakeRanks make_ranks);
 
   cuda::Device& device(int rank) { return *devices_[rank]; }
-  std::unique_ptr<cuda::DeviceRanks> ranks(Communicator& comm, const Parallel& parallel) {
+  std::unique_ptr<cuda::DeviceRanks> ranks(Communicator& comm, const ParallelLayout& parallel) {
     return make_ranks_(comm, parallel, device(comm.rank()));
   }
   std::unique_ptr<Backend> backend(const Program& program, Communicator* comm);

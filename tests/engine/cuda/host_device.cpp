@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "base/error.h"
+#include "engine/cuda/event.h"
 #include "engine/cuda/fault.h"
 #include "engine/cuda/launch.h"
-#include "engine/cuda/mark.h"
 
 namespace longspan {
 namespace {
@@ -116,7 +116,7 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
     return memory;
   }
   const std::vector<cuda::MemoryTerm>& opening() const override { return opening_; }
-  std::unique_ptr<Arena> take_memory(Tier tier, int64_t bytes) override {
+  std::unique_ptr<Arena> allocate(Tier tier, int64_t bytes) override {
     if (tier == Tier::device) taken_ += bytes;
     return std::make_unique<MemoryArena>(bytes, tier == Tier::device ? "device" : "host");
   }
@@ -195,29 +195,29 @@ void cuda::submit(const Queue& queue, std::function<void()> work) {
   static_cast<Worker*>(queue.stream)->submit(std::move(work));
 }
 
-struct cuda::Mark::Event {
+struct cuda::Event::State {
   struct Passed {
     std::mutex mutex;
     std::condition_variable changed;
     bool yes = false;
   };
-  std::shared_ptr<Passed> last;  // where it was set last
+  std::shared_ptr<Passed> last;  // where it was recorded last
 };
 
-cuda::Mark::Mark() : event_(std::make_unique<Event>()) {}
-cuda::Mark::~Mark() = default;
+cuda::Event::Event() : state_(std::make_unique<State>()) {}
+cuda::Event::~Event() = default;
 
-void cuda::Mark::set(const Queue& queue) {
-  event_->last = std::make_shared<Event::Passed>();
-  submit(queue, [passed = event_->last] {
+void cuda::Event::record(const Queue& queue) {
+  state_->last = std::make_shared<State::Passed>();
+  submit(queue, [passed = state_->last] {
     const std::lock_guard lock(passed->mutex);
     passed->yes = true;
     passed->changed.notify_all();
   });
 }
 
-void cuda::Mark::make_wait(const Queue& queue) const {
-  submit(queue, [passed = event_->last] {
+void cuda::Event::wait_on(const Queue& queue) const {
+  submit(queue, [passed = state_->last] {
     std::unique_lock lock(passed->mutex);
     passed->changed.wait(lock, [&] { return passed->yes; });
   });

@@ -16,7 +16,8 @@ namespace {
 
 void start(int ranks) {
   DeviceWorld world(ranks, false, cuda::make_nccl_ranks);
-  run_local_ranks(ranks, [&](Communicator& comm) { world.ranks(comm, Parallel{.data = ranks}); });
+  run_local_ranks(ranks,
+                  [&](Communicator& comm) { world.ranks(comm, ParallelLayout{.data = ranks}); });
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ TEST_CASE("what NCCL finds wrong on the device ends the step", "[cuda]") {
   const auto exchange = [&](Communicator& comm) {
     const int peer = 1 - comm.rank();
     cuda::Device& device = world.device(comm.rank());
-    const auto ranks = world.ranks(comm, Parallel{.data = 2});
+    const auto ranks = world.ranks(comm, ParallelLayout{.data = 2});
     device.watch([&] { ranks->check(); });
     device.queues().begin({});
     std::array<std::byte, 8> own{}, theirs{};

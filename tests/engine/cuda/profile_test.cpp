@@ -134,8 +134,9 @@ TEST_CASE("ranks with devices measure what is between them, and what their trans
   options.device_memory_bytes = 256 << 20;
   const HardwareProfile before = measured_once();
   // Of the second rank's device more is taken: that is what all of them must reserve.
-  const auto make_ranks = [](Communicator& comm, const Parallel& parallel, cuda::Device& device) {
-    (void)device.take_memory(Tier::device, comm.rank() == 1 ? kTaken : 4096);
+  const auto make_ranks = [](Communicator& comm, const ParallelLayout& parallel,
+                             cuda::Device& device) {
+    (void)device.allocate(Tier::device, comm.rank() == 1 ? kTaken : 4096);
     return cuda::make_local_ranks(comm, parallel, device);
   };
   for (const int ranks_here : {kRanks, 1}) {

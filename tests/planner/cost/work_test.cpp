@@ -100,7 +100,7 @@ TEST_CASE("the ops of a step without recomputation do exactly the model's FLOPs"
     chunked.loss_tile = 40;
     chunked.projection_tile = 20;
     CHECK(model_share(program_of(model, chunked, 256)) == Approx(expected).epsilon(1e-12));
-    chunked.kv = chunked.idle = Tier::host;
+    chunked.kv = chunked.between_uses = Tier::host;
     for (const BackwardOrder order : {BackwardOrder::q_outer, BackwardOrder::kv_outer}) {
       chunked.backward_order = order;
       CHECK(model_share(program_of(model, chunked, 256)) == Approx(expected).epsilon(1e-12));

@@ -91,7 +91,7 @@ TEST_CASE("a case has its own keys and the defaults of its file") {
   CHECK(plain.gpus == 8);
   CHECK(plain.gpus_per_node == 8);
   CHECK(plain.degrees.data == 8);  // what is left of the GPUs
-  CHECK(plain.micro_batch == 2);
+  CHECK(plain.microbatch == 2);
   CHECK(plain.recompute == Recompute::none);
   CHECK(plain.flash_attention);
   CHECK(plain.convention.attention == AttentionFlops::full);

@@ -6,8 +6,8 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/plan/plan.h"
-#include "planner/reference/cut.h"
-#include "planner/reference/longest.h"
+#include "planner/reference/max_sequence_length.h"
+#include "planner/reference/partition.h"
 #include "planner/reference/predict.h"
 #include "planner/reference/report.h"
 #include "planner/reference/run_host.h"
@@ -27,7 +27,7 @@ ReferenceCase case_8b() {
   c.stack = "alst";
   c.precision = "bf16";
   c.sequence = 1 << 20;
-  c.micro_batch = 1;
+  c.microbatch = 1;
   c.global_batch = 1;
   c.degrees.ulysses = 8;
   c.zero = 3;

@@ -5,12 +5,12 @@
 
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
-#include "planner/reference/cut.h"
+#include "planner/reference/infer_layout.h"
+#include "planner/reference/partition.h"
 #include "planner/reference/predict.h"
 #include "planner/reference/product_precision.h"
 #include "planner/reference/run_memory.h"
 #include "planner/reference/run_time.h"
-#include "planner/reference/unpublished.h"
 
 namespace longspan {
 namespace {
@@ -24,7 +24,7 @@ ReferenceCase case_70b() {
   c.stack = "megatron-core";
   c.precision = "bf16";
   c.sequence = 4096;
-  c.micro_batch = 1;
+  c.microbatch = 1;
   c.global_batch = 32;
   c.degrees.data = 8;
   c.zero = 1;
@@ -85,7 +85,7 @@ TEST_CASE("two layers too few for the stages make room for the embedding and the
   c.degrees.pipeline = 16;
   const HardwareProfile hw = load_hardware("dgx-b200");
   const auto layers = [&](const char* stack) {
-    return with_layout(c, model, hw, load_stack(stack)).stage_layers;
+    return infer_layout(c, model, hw, load_stack(stack)).stage_layers;
   };
   CHECK(layers("megatron-core").empty());
   std::vector<int64_t> expected(16, 8);
@@ -197,22 +197,22 @@ TEST_CASE("an exchange takes as long as the share of the fabric it reaches says"
   CHECK(run_time(c, model, hw, stack).data == Approx(4 * all));
 }
 
-TEST_CASE("an unpublished micro-batch is the fastest that fits") {
+TEST_CASE("an unpublished microbatch is the fastest that fits") {
   ReferenceCase c = case_70b();
   const ModelSpec model = model_70b();
   const Stack stack = load_stack("megatron-core");
   const HardwareProfile hw = load_hardware("dgx-b200");
-  CHECK(with_layout(c, model, hw, stack) == c);
-  c.micro_batch.reset();
+  CHECK(infer_layout(c, model, hw, stack) == c);
+  c.microbatch.reset();
   c.global_batch = 64;
   c.degrees.data = 4;
   c.degrees.pipeline = 2;
-  const ReferenceCase chosen = with_layout(c, model, hw, stack);
+  const ReferenceCase chosen = infer_layout(c, model, hw, stack);
   double best = std::numeric_limits<double>::infinity();
   for (const int64_t micro : {1, 2, 4, 8, 16}) {
     for (const int64_t interleaved : {1, 2, 3, 6}) {
       ReferenceCase tried = c;
-      tried.micro_batch = micro;
+      tried.microbatch = micro;
       tried.virtual_stages = interleaved;
       if (interleaved > 1 && 16 / micro % 2 != 0) continue;
       if (device_bytes(run_memory(tried, model, hw, stack), stack) <=
@@ -225,7 +225,7 @@ TEST_CASE("an unpublished micro-batch is the fastest that fits") {
   CHECK(predict_case(c).step_seconds == Approx(best));
   HardwareProfile small = hw;
   small.device.memory_bytes.value = 1e9;
-  CHECK(*with_layout(c, model, small, stack).micro_batch == 1);
+  CHECK(*infer_layout(c, model, small, stack).microbatch == 1);
 }
 
 TEST_CASE("a device's own speedup goes before its peaks, blocks of their own scale cost casts") {

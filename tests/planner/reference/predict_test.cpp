@@ -20,7 +20,7 @@ ReferenceCase covered() {
   c.stack = "longspan";
   c.precision = "bf16";
   c.sequence = 16384;
-  c.micro_batch = 1;
+  c.microbatch = 1;
   c.global_batch = 6;
   c.degrees.data = 2;
   c.degrees.ulysses = 2;
@@ -36,9 +36,9 @@ TEST_CASE("a case that a plan expresses is predicted as that plan") {
   plan.model.layers = 2;
   plan.hardware = load_hardware("4xh100-80g");
   plan.sequence = 16384;
-  plan.micro_batches = 3;
+  plan.microbatches = 3;
   plan.dtype = DType::bfloat16;
-  Parallel parallel;
+  ParallelLayout parallel;
   parallel.data = 2;
   parallel.ulysses = 2;
   parallel.zero = 3;
@@ -89,8 +89,8 @@ TEST_CASE("what cannot be expressed comes back with its reason") {
   };
   CHECK(reason([](auto& c) { c.degrees.pipeline = 2; }) == "pipeline stages");
   CHECK(reason([](auto& c) { c.degrees.expert = 2; }) == "mixture of experts");
-  CHECK(reason([](auto& c) { c.micro_batch = 2; }) == "several sequences in a micro-batch");
-  CHECK(reason([](auto& c) { c.micro_batch.reset(); }) == "micro-batch size not published");
+  CHECK(reason([](auto& c) { c.microbatch = 2; }) == "several sequences in a microbatch");
+  CHECK(reason([](auto& c) { c.microbatch.reset(); }) == "microbatch size not published");
   CHECK(reason([](auto& c) { c.precision = "fp8"; }) == "precision fp8");
   CHECK(reason([](auto& c) { c.flash_attention = false; }) == "attention that stores its scores");
   CHECK(reason([](auto& c) { c.recompute = Recompute::selective; }) == "selective recomputation");

@@ -126,7 +126,7 @@ TEST_CASE("a range of lengths holds a longest sequence that it may be") {
 }
 
 TEST_CASE("what was measured is in the range of a prediction without its table, or not") {
-  Ranges ranges;
+  PredictionIntervals ranges;
   ranges.step.all = {0.9, 1.2};
   ranges.step.without["b"] = {0.5, 2};
   const std::vector<ReferenceCase> cases = {timed("a", 1), timed("a", 1), timed("a", 1),
@@ -139,10 +139,10 @@ TEST_CASE("what was measured is in the range of a prediction without its table, 
   CHECK(report.tables[0].step_left_out.in_range == 1);  // 1 / 0.9; not 1.25, not 1 / 1.2
   CHECK(report.tables[1].step_left_out.in_range == 1);
   CHECK(report.overall.step_left_out.in_range == 2);
-  const Ranges learned = ranges_of(cases, report);
+  const PredictionIntervals learned = intervals_of(cases, report);
   CHECK(learned.step.cases == 4);
   CHECK(learned.step.tables == 2);
-  CHECK(learned.step.without.at("a") == Range{1.25, 1.25});
+  CHECK(learned.step.without.at("a") == PredictionInterval{1.25, 1.25});
 }
 
 TEST_CASE("a speed-up is predicted by two predictions, and off by its distance from a range") {
@@ -183,7 +183,7 @@ TEST_CASE("cases of which something is assumed are summed up apart, and make no 
   CHECK(report.assumed_overall.step.mean == Approx(1.5));
   CHECK(report.assumed_overall.assumed.at("the batch") == 2);
   CHECK(*report.cases[1].step == Approx(2));
-  CHECK(ranges_of(cases, report).step.cases == 1);
+  CHECK(intervals_of(cases, report).step.cases == 1);
 }
 
 TEST_CASE("what trained and what was to fit are counted against each other") {

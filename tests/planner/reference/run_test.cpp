@@ -43,7 +43,7 @@ ReferenceCase case_22b() {
   c.stack = "megatron-lm";
   c.precision = "fp16";
   c.sequence = 2048;
-  c.micro_batch = 4;
+  c.microbatch = 4;
   c.global_batch = 4;
   c.degrees.tensor = 8;
   c.flash_attention = false;
@@ -154,7 +154,7 @@ TEST_CASE("stages wait for each other as 1F1B does, less where they are interlea
   stack.stage_latency_s.value = 0;
   c.gpus = 32;
   c.degrees.pipeline = 4;
-  c.micro_batch = 1;
+  c.microbatch = 1;
   c.global_batch = 16;
   const HardwareProfile hw = load_hardware("4x8xselene");
   const auto bubble_share = [&] {
@@ -192,7 +192,7 @@ TEST_CASE("gradients of more replicas cost an exchange, unless it is hidden") {
   stack.data_hidden.value = 0;
   c.global_batch = 64;
   const double once = step(c, stack);
-  c.zero = 3;  // gathers and scatters in every micro-batch
+  c.zero = 3;  // gathers and scatters in every microbatch
   CHECK(step(c, stack) > once);
 }
 
@@ -213,7 +213,7 @@ TEST_CASE("fewer bits speed up the products with parameters, and cost casts") {
   ReferenceCase c = case_22b();
   c.flash_attention = true;
   c.sequence = 128;  // next to no attention
-  c.micro_batch = 64;
+  c.microbatch = 64;
   c.global_batch = 64;
   stack.low_precision_share.value = 1;
   stack.pass_share.value = 1e6;
@@ -245,7 +245,7 @@ TEST_CASE("layers save what arXiv 2205.05198 counts") {
   CHECK(activations() == Approx(layers * s * b * h / t * 34 + scores));
   c.recompute = Recompute::full;
   CHECK(activations() == Approx(layers * s * b * h / t * 2 + s * b * h / t * 32 + scores));
-  // The first of p stages holds p micro-batches, a p-th of the layers each.
+  // The first of p stages holds p microbatches, a p-th of the layers each.
   c.recompute = Recompute::none;
   c.gpus = 32;
   c.degrees.pipeline = 4;
@@ -283,7 +283,7 @@ ReferenceCase case_fsdp() {
   c.stack = "torchtitan";
   c.precision = "bf16";
   c.sequence = 4096;
-  c.micro_batch = 1;
+  c.microbatch = 1;
   c.global_batch = 16;
   c.zero = 3;
   return c;
@@ -316,7 +316,7 @@ TEST_CASE("a layer hides as much of its exchanges as its own computation is long
   hw = load_hardware("2x8xdgx-h100");
   stack.exchange_toll.value = 0.25;
   CHECK(data() - ends == Approx((all - ends) / 4).epsilon(0.01));
-  // Every micro-batch has them all, unless a pipeline keeps what it has gathered.
+  // Every microbatch has them all, unless a pipeline keeps what it has gathered.
   stack.exchange_toll.value = 0;
   stack.data_hidden.value = 0;
   c.global_batch = 64;
@@ -326,7 +326,7 @@ TEST_CASE("a layer hides as much of its exchanges as its own computation is long
 TEST_CASE("a selection of products is run again, and what it keeps is what the rest is not") {
   ReferenceCase c = case_fsdp();
   c.sequence = 128;
-  c.micro_batch = 32;
+  c.microbatch = 32;
   c.global_batch = 512;
   Stack stack = load_stack("torchtitan");
   stack.data_hidden.value = 1;
@@ -415,7 +415,7 @@ TEST_CASE("FSDP holds the parameters it has gathered, in a pipeline all of them"
   const auto all = static_cast<double>(parameter_count(*c.shape));
   const auto layer = static_cast<double>(units[1].elements);
   CHECK(states() == Approx(12 * all / 16 + 2 * (all - 46 * layer)).epsilon(1e-3));
-  c.global_batch = 32;  // gradients wait for those of the second micro-batch
+  c.global_batch = 32;  // gradients wait for those of the second microbatch
   CHECK(states() == Approx(16 * all / 16 + 2 * (all - 46 * layer)).epsilon(1e-3));
   c.degrees.pipeline = 2;
   c.degrees.data = 8;

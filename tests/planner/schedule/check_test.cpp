@@ -19,7 +19,7 @@ std::string fault(const Schedule& s, int64_t memory_limit = 0) {
 }  // namespace
 
 TEST_CASE("the first fault of a schedule is named") {
-  Schedule s = testing::schedule_of("zb-h1", {.ranks = 2, .micro_batches = 3});
+  Schedule s = testing::schedule_of("zb-h1", {.ranks = 2, .microbatches = 3});
   REQUIRE(fault(s) == "none");
   std::vector<Action>& list = s.ranks[1];  // 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
   SECTION("something is missing") {
@@ -65,7 +65,7 @@ TEST_CASE("the first fault of a schedule is named") {
   SECTION("a wait for what is not sent, or cannot be received yet") {
     s.ranks[0].push_back({Kind::wait_send_forward, 0, 1});
     CHECK(fault(s) == "0WAIT_SEND_F1 on rank 0 needs 0SEND_F1, which is in no list");
-    s = with_exchanges(testing::schedule_of("1f1b", {.ranks = 2, .micro_batches = 2}));
+    s = with_exchanges(testing::schedule_of("1f1b", {.ranks = 2, .microbatches = 2}));
     REQUIRE(fault(s) == "none");
     std::vector<Action>& sends = s.ranks[1];
     const auto sent = std::find(sends.begin(), sends.end(), Action{Kind::send_backward, 1, 0});
@@ -77,8 +77,8 @@ TEST_CASE("the first fault of a schedule is named") {
     CHECK(fault(s).find("the schedule never ends: ") == 0);
   }
   SECTION("a number far beyond what is there") {
-    list[0].micro_batch = 1 << 20;
-    s.micro_batches = (1 << 20) + 1;
+    list[0].microbatch = 1 << 20;
+    s.microbatches = (1 << 20) + 1;
     CHECK(fault(s) == "18 actions are too few for 2 stages, 1048577 microbatches and 1 slices");
   }
   SECTION("too much memory") {
@@ -88,7 +88,7 @@ TEST_CASE("the first fault of a schedule is named") {
 }
 
 TEST_CASE("what ranks share is there in as many parts as it says, backwards where its forward is") {
-  Schedule s = testing::schedule_of("sppo-msp", {.ranks = 2, .micro_batches = 1, .slices = 2});
+  Schedule s = testing::schedule_of("sppo-msp", {.ranks = 2, .microbatches = 1, .slices = 2});
   std::erase_if(s.ranks[0], [](const Action& a) { return !is_compute(a.kind); });
   std::erase_if(s.ranks[1], [](const Action& a) { return !is_compute(a.kind); });
   REQUIRE(to_string(s.ranks[1], 2) == "0.0F0/2 1.0F0 1.1F0/2 1.1B0/2 1.0B0 0.0B0/2");
@@ -114,17 +114,17 @@ TEST_CASE("families refuse numbers that they cannot do, and say which they can")
                     "1f1b takes 1 virtual stage; got 2");
   CHECK_THROWS_WITH(schedule_of("interleaved-1f1b", {}),
                     "interleaved-1f1b takes 2 or more virtual stages; got 1");
-  CHECK_THROWS_WITH(schedule_of("1f1b", {.micro_batches = 0}),
+  CHECK_THROWS_WITH(schedule_of("1f1b", {.microbatches = 0}),
                     "1f1b takes 1 or more microbatches; got 0");
   CHECK_THROWS_WITH(schedule_of("1f1b", {.slices = 2}), "1f1b takes 1 slice; got 2");
-  CHECK_THROWS_WITH(schedule_of("1f1b", {.ranks = 4096, .micro_batches = 1000000}),
+  CHECK_THROWS_WITH(schedule_of("1f1b", {.ranks = 4096, .microbatches = 1000000}),
                     Catch::Contains("4.1e+09 forwards is too long"));
-  CHECK_THROWS_WITH(schedule_of("zb-h1", {.ranks = 4096, .micro_batches = 4096}),
+  CHECK_THROWS_WITH(schedule_of("zb-h1", {.ranks = 4096, .microbatches = 4096}),
                     Catch::Contains("1.68e+07 forwards is too long"));
   CHECK_THROWS_WITH(schedule_of("optpipe", {}), Catch::Contains("made by a solver"));
   CHECK_THROWS_WITH(schedule_of("gpipe", {.group = 2}), Catch::Contains("no groups"));
   CHECK_THROWS_WITH(
-      schedule_of("interleaved-1f1b", {.ranks = 4, .micro_batches = 9, .virtual_stages = 2}),
+      schedule_of("interleaved-1f1b", {.ranks = 4, .microbatches = 9, .virtual_stages = 2}),
       Catch::Contains("try a multiple of 4"));
 }
 

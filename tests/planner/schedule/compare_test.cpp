@@ -19,7 +19,7 @@ size_t count(const std::string& text, const std::string& word) {
 }  // namespace
 
 TEST_CASE("a family's schedule, its memory and its messages in microbatches") {
-  PipelineTask task{.ranks = 4, .micro_batches = 8};
+  PipelineTask task{.ranks = 4, .microbatches = 8};
   const TimedSchedule plain = time_schedule(schedule_family("1f1b"), task, {});
   CHECK(plain.timing.bubble_rate == Approx(3.0 / 11));
   CHECK(plain.most_microbatches_held() == 4);
@@ -39,7 +39,7 @@ TEST_CASE("a family's schedule, its memory and its messages in microbatches") {
 }
 
 TEST_CASE("slices of equal tokens wait for the last one, slices of equal work do not") {
-  PipelineTask task{.ranks = 8, .micro_batches = 16};
+  PipelineTask task{.ranks = 8, .microbatches = 16};
   task.attention = 0.5;
   task.sequence_tokens = 65536;
   const ScheduleChoice choice{.slices = 4};
@@ -66,7 +66,7 @@ TEST_CASE("slices of equal tokens wait for the last one, slices of equal work do
 }
 
 TEST_CASE("what does not fit into memory is a no") {
-  const PipelineTask task{.ranks = 4, .micro_batches = 8, .memory_limit = 3.9};
+  const PipelineTask task{.ranks = 4, .microbatches = 8, .memory_limit = 3.9};
   try {
     time_schedule(schedule_family("1f1b"), task, {});
     FAIL("it does not fit");
@@ -78,7 +78,7 @@ TEST_CASE("what does not fit into memory is a no") {
 }
 
 TEST_CASE("compared: every family once, the fastest first, what there is not last") {
-  PipelineTask task{.ranks = 4, .micro_batches = 12};
+  PipelineTask task{.ranks = 4, .microbatches = 12};
   task.communication = 0.05;
   for (const double limit : {0.0, 4.0, 2.0}) {
     task.memory_limit = limit;
@@ -107,7 +107,7 @@ TEST_CASE("compared: every family once, the fastest first, what there is not las
 }
 
 TEST_CASE("compared: what would take long is left to be asked for by name") {
-  const std::vector<Compared> all = compare_schedules({.ranks = 16, .micro_batches = 100});
+  const std::vector<Compared> all = compare_schedules({.ranks = 16, .microbatches = 100});
   for (const Compared& c : all) {
     if (c.family->name == "sppo-msp") CHECK_THAT(c.refusal, Catch::Contains("ask for it by name"));
     if (c.family->name == "seq1f1b") CHECK(c.refusal.empty());
@@ -116,7 +116,7 @@ TEST_CASE("compared: what would take long is left to be asked for by name") {
 
 TEST_CASE("a picture shows every rank, aligned") {
   const TimedSchedule t =
-      time_schedule(schedule_family("1f1b"), {.ranks = 2, .micro_batches = 2}, {});
+      time_schedule(schedule_family("1f1b"), {.ranks = 2, .microbatches = 2}, {});
   CHECK(text_picture(t.schedule, t.linked, t.timing, 100) ==
         "0  F0F1....B0##..B1##\n"
         "1  ..F0B0##F1B1##....\n");
@@ -125,14 +125,14 @@ TEST_CASE("a picture shows every rank, aligned") {
         "0  FF..B0.B1\n"
         "1  .FB0FB1..\n");
   const TimedSchedule v =
-      time_schedule(schedule_family("zb-v"), {.ranks = 2, .micro_batches = 4}, {});
+      time_schedule(schedule_family("zb-v"), {.ranks = 2, .microbatches = 4}, {});
   const std::string picture = text_picture(v.schedule, v.linked, v.timing, 100);
   for (const char* word : {"F0", "f0", "I0", "i0", "W0", "w0"}) CHECK(count(picture, word) == 2);
 }
 
 TEST_CASE("a drawing has a field for every computation, and its labels") {
   const TimedSchedule t =
-      time_schedule(schedule_family("zb-h1"), {.ranks = 3, .micro_batches = 4}, {});
+      time_schedule(schedule_family("zb-h1"), {.ranks = 3, .microbatches = 4}, {});
   const std::string svg = svg_picture(t.schedule, t.linked, t.timing, "a < b & c");
   CHECK(svg.find("<svg ") == 0);
   CHECK(svg.find("a &lt; b &amp; c") != std::string::npos);

@@ -26,14 +26,14 @@ TEST_CASE("Seq1F1B: bubble (p-1)(F+B)/s, memory (p-r+s-1)/s microbatches") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
     const int32_t p = a.ranks, s = a.slices = between(1, 6);
-    CAPTURE(p, s, a.micro_batches);
+    CAPTURE(p, s, a.microbatches);
     CHECK(bubble_of("seq1f1b", a) == Approx((p - 1) * all(a) / s));
-    CHECK(timing_of("seq1f1b", a).bubble_rate == Approx((p - 1.0) / (s * a.micro_batches + p - 1)));
+    CHECK(timing_of("seq1f1b", a).bubble_rate == Approx((p - 1.0) / (s * a.microbatches + p - 1)));
     for (int32_t r = 0; r < p; ++r) {
       CHECK(timing_of("seq1f1b", a).ranks[r].peak_memory == p - r + s - 1);
     }
     CHECK(bubble_of("terapipe", a) == Approx((p - 1) * all(a) / s));
-    CHECK(timing_of("terapipe", a).peak_memory() == s * a.micro_batches);
+    CHECK(timing_of("terapipe", a).peak_memory() == s * a.microbatches);
     // p units at a time, where that is whole microbatches.
     const int32_t v = a.virtual_stages = between(2, 4);
     while (p % a.slices != 0) --a.slices;
@@ -48,14 +48,14 @@ TEST_CASE("Seq1F1B: bubble (p-1)(F+B)/s, memory (p-r+s-1)/s microbatches") {
 TEST_CASE("Seq1F1B and SPPO of few microbatches: one sequence takes (p-1+s)/s of its time") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
-    const int32_t p = a.ranks, s = a.slices = between(1, 6), m = a.micro_batches = between(1, p);
+    const int32_t p = a.ranks, s = a.slices = between(1, 6), m = a.microbatches = between(1, p);
     CAPTURE(p, s, m);
     const ScheduleTiming timing = timing_of("seq1f1b", a);
     CHECK(timing.cost - m * all(a) == Approx((p - 1) * all(a) / s));
     for (int32_t r = 0; r < p; ++r) {
       CHECK(timing.ranks[r].peak_memory == std::min(m * s, p - r + s - 1));
     }
-    a.micro_batches = 1;
+    a.microbatches = 1;
     a.copy = 0;
     CHECK(timing_of("sppo", a).cost == Approx((p - 1 + s) * all(a) / s));
   }
@@ -69,11 +69,11 @@ TEST_CASE("SPPO: the bubble of Seq1F1B however slow copies are, and its recurren
     const int32_t p = a.ranks, s = a.slices = between(3, 12);
     a.input = 2 * a.forward + between(0, 4);  // room for the first two reloads, one after another
     a.copy = between(1, 40);
-    CAPTURE(p, s, a.micro_batches, a.copy);
+    CAPTURE(p, s, a.microbatches, a.copy);
     CHECK(bubble_of("sppo", a) == Approx((p - 1) * all(a) / s));
     CHECK(timing_of("sppo", a).peak_memory() <= timing_of("seq1f1b", a).peak_memory());
 
-    a.micro_batches = 1;
+    a.microbatches = 1;
     ScheduleRequest request = testing::request_of(a);
     const int64_t slice = 100000;
     request.costs.memory[0] = {slice * s, slice * s, 0, slice * s};
@@ -95,9 +95,9 @@ TEST_CASE("SPPO with multiplexed ends: less than two thirds of a slice of bubble
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
     const int32_t p = a.ranks, n = a.slices = p + between(0, 20);
-    a.micro_batches = between(1, 4);
+    a.microbatches = between(1, 4);
     a.copy = 0;
-    CAPTURE(p, n, a.micro_batches);
+    CAPTURE(p, n, a.microbatches);
     double most = 0;
     for (int32_t r = 0; r < p; ++r) {
       double work = n - p + 1;
@@ -107,19 +107,18 @@ TEST_CASE("SPPO with multiplexed ends: less than two thirds of a slice of bubble
     }
     CHECK(most - n < 2.0 / 3);
     CHECK(bubble_of("sppo-msp", a) ==
-          Approx(a.micro_batches * (most - n) * all(a) / n).margin(1e-9));
+          Approx(a.microbatches * (most - n) * all(a) / n).margin(1e-9));
     // Nothing is lost on the way to another rank: what ranks do adds up.
     double busy = 0;
     for (const RankTiming& rank : timing_of("sppo-msp", a).ranks) busy += rank.busy;
-    CHECK(busy == Approx(p * a.micro_batches * all(a)));
+    CHECK(busy == Approx(p * a.microbatches * all(a)));
   }
 }
 
 // The ranges of SPPO's text for 4 stages and 8 subsequences: which a stage does with those behind
 // it, alone, and with those before it.
 TEST_CASE("SPPO's multiplexed ends: its example of 4 stages and 8 subsequences") {
-  const Schedule s =
-      testing::schedule_of("sppo-msp", {.ranks = 4, .micro_batches = 1, .slices = 8});
+  const Schedule s = testing::schedule_of("sppo-msp", {.ranks = 4, .microbatches = 1, .slices = 8});
   const int32_t left[] = {3, 2, 1, 0}, steady[] = {8, 7, 6, 5};  // the first that is not of it
   for (int32_t rank = 0; rank < 4; ++rank) {
     std::set<std::tuple<int32_t, int32_t, int32_t>> expected, found;  // stage, slice, ways
@@ -146,27 +145,27 @@ TEST_CASE("HelixPipe: filling waits for what has parameters, not for attention")
     Asked a = random_asked();
     const int32_t p = a.ranks, v = a.virtual_stages = between(1, 3);
     a.group = between(1, 2);
-    a.micro_batches = p * a.group * between(1, 4);
+    a.microbatches = p * a.group * between(1, 4);
     const double share = between(1, 9) / 10.0;
     ScheduleRequest request = testing::request_of(a);
     const StageTimes rank{a.forward, a.input, a.weight};
     request.costs = attention_apart_costs(p, v, rank, {340 * v, 340 * v}, 0, share);
     const Schedule s = make_schedule(schedule_family("helixpipe"), request);
     const ScheduleTiming timing = simulate(s, request.costs);
-    CAPTURE(p, v, a.group, a.micro_batches, share);
+    CAPTURE(p, v, a.group, a.microbatches, share);
     // Of one layer; attention's gradients take twice its forward, of as much as the rest together.
     const double in_gradients = 2 * share / (1 + share);
     const double parameters =
         (a.forward * (1 - share) + a.input * (1 - in_gradients) + a.weight) / v;
-    const double bubble = timing.cost - a.micro_batches * all(a);
+    const double bubble = timing.cost - a.microbatches * all(a);
     if (a.group == 1) CHECK(bubble == Approx((p - 1) * parameters));
     // A fold waits for the other one, but for what attention fills.
     CHECK(bubble >= (p - 1) * parameters - 1e-6);
     CHECK(bubble <= 2 * (p - 1) * parameters + 1e-6);
     // All microbatches' activations, shared out evenly but for the ends of the model.
     for (const RankTiming& r : timing.ranks) {
-      CHECK(r.busy <= a.micro_batches * all(a) + 1e-6);
-      CHECK(r.peak_memory == 340 * v * a.micro_batches);
+      CHECK(r.busy <= a.microbatches * all(a) + 1e-6);
+      CHECK(r.peak_memory == 340 * v * a.microbatches);
     }
   }
 }
@@ -174,7 +173,7 @@ TEST_CASE("HelixPipe: filling waits for what has parameters, not for attention")
 TEST_CASE("HelixPipe: a second fold hides messages") {
   const auto cost = [](int32_t fold, double communication) {
     ScheduleRequest request =
-        testing::request_of({.ranks = 4, .micro_batches = 16, .virtual_stages = 4, .group = fold});
+        testing::request_of({.ranks = 4, .microbatches = 16, .virtual_stages = 4, .group = fold});
     request.costs = attention_apart_costs(4, 4, {}, {1360, 1360}, communication, 0.5);
     return simulate(make_schedule(schedule_family("helixpipe"), request), request.costs).cost;
   };
@@ -185,11 +184,11 @@ TEST_CASE("ChunkFlow: K slices on one rank whatever the length, the others' forw
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked(1);
     const int32_t n = a.slices = between(1, 9), kept = a.group = between(1, 9);
-    CAPTURE(a.ranks, a.micro_batches, n, kept);
+    CAPTURE(a.ranks, a.microbatches, n, kept);
     const ScheduleTiming timing = timing_of("chunkflow", a);
     const double twice = std::max(0, n - kept) * a.forward / n;
     for (const RankTiming& rank : timing.ranks) {
-      CHECK(rank.busy == Approx(a.micro_batches * (all(a) + twice)));
+      CHECK(rank.busy == Approx(a.microbatches * (all(a) + twice)));
     }
     Asked plain = a;
     plain.group = 0;
@@ -215,7 +214,7 @@ TEST_CASE("SlimPipe: a microbatch's share and 2(p-1) slices, bubble (p-1)(F+B)/(
     Asked a = random_asked();
     const int32_t p = a.ranks, v = a.virtual_stages = between(1, 3);
     const int32_t n = a.slices = p * between(1, 2);
-    CAPTURE(p, v, n, a.micro_batches);
+    CAPTURE(p, v, n, a.microbatches);
     CHECK(bubble_of("slimpipe", a) == Approx((p - 1) * all(a) / (n * v)));
     CHECK(timing_of("slimpipe", a).peak_memory() == n * v + 2 * (p - 1));
   }
@@ -225,9 +224,9 @@ TEST_CASE("a cut vocabulary: p+2 and p+1 microbatches in flight, and no bubble o
   for (const int32_t p : {2, 4, 8}) {
     for (const auto& [name, more] : {std::pair{"1f1b-vocab-1", 2}, {"1f1b-vocab-2", 1}}) {
       INFO(name << " of " << p);
-      const auto cost = [&, name = name, more = more](int32_t micro_batches) {
-        ScheduleRequest request = testing::request_of(
-            {.ranks = p, .micro_batches = micro_batches, .communication = 0.01});
+      const auto cost = [&, name = name, more = more](int32_t microbatches) {
+        ScheduleRequest request =
+            testing::request_of({.ranks = p, .microbatches = microbatches, .communication = 0.01});
         request.costs.times[0].vocabulary_forward = 0.5;
         request.costs.times[0].vocabulary_backward = 0.5;
         const Schedule s = make_schedule(schedule_family(name), request);
@@ -245,15 +244,15 @@ TEST_CASE("a cut vocabulary: p+2 and p+1 microbatches in flight, and no bubble o
   }
   // Where S and T take no time it is 1F1B.
   for (const int32_t p : {2, 4, 8, 16}) {
-    const Asked asked{.ranks = p, .micro_batches = 6 * p, .communication = 0.01};
+    const Asked asked{.ranks = p, .microbatches = 6 * p, .communication = 0.01};
     CHECK(timing_of("1f1b-vocab-1", asked).cost <= timing_of("1f1b", asked).cost + 1e-9);
     CHECK(timing_of("1f1b-vocab-2", asked).cost <= timing_of("1f1b", asked).cost + 1e-9);
   }
   // What the check says of a list without them.
-  const ScheduleRequest request = testing::request_of({.ranks = 2, .micro_batches = 2});
+  const ScheduleRequest request = testing::request_of({.ranks = 2, .microbatches = 2});
   Schedule s = make_schedule(schedule_family("1f1b-vocab-2"), request);
   std::erase_if(s.ranks[1], [](const Action& a) {
-    return a.kind == ActionKind::vocabulary_backward && a.micro_batch == 1;
+    return a.kind == ActionKind::vocabulary_backward && a.microbatch == 1;
   });
   CHECK(first_fault(s, request.costs).value_or("none") ==
         "rank 1 does 2 S and 1 T of the vocabulary; expected 2 of each");
@@ -264,9 +263,9 @@ TEST_CASE("a cut vocabulary in V-Half: two microbatches and one more, no bubble 
     for (const auto& [name, more] : {std::pair{"v-half-vocab-1", 2}, {"v-half-vocab-2", 1}}) {
       for (const double part : {0.1, 0.5, 1.5}) {
         INFO(name << " of " << p << ", S and T " << part);
-        const auto timing = [&, name = name](const char* of, int32_t micro_batches) {
+        const auto timing = [&, name = name](const char* of, int32_t microbatches) {
           ScheduleRequest request = testing::request_of({.ranks = p,
-                                                         .micro_batches = micro_batches,
+                                                         .microbatches = microbatches,
                                                          .virtual_stages = 2,
                                                          .communication = 0.01});
           request.costs.times[0].vocabulary_forward = part;

@@ -28,7 +28,7 @@ TEST_CASE("ZB-H1 and ZB-H2: bubbles of (p-1)(F+I-W) and (p-1)(F+I-2W)") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
     const int32_t p = a.ranks;
-    CAPTURE(p, a.micro_batches, a.forward, a.input, a.weight);
+    CAPTURE(p, a.microbatches, a.forward, a.input, a.weight);
     CHECK(bubble_of("zb-h1", a) == Approx((p - 1) * (a.forward + a.input - a.weight)));
     CHECK(bubble_of("zb-h2", a) == Approx((p - 1) * (a.forward + a.input - 2 * a.weight)));
     Asked chunks = a;
@@ -57,7 +57,7 @@ TEST_CASE("ZB-H1 and ZB-H2: bubbles of (p-1)(F+I-W) and (p-1)(F+I-2W)") {
 TEST_CASE("few microbatches: all but one W is hidden") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
-    const int32_t p = a.ranks = between(2, 16), m = a.micro_batches = between(1, p);
+    const int32_t p = a.ranks = between(2, 16), m = a.microbatches = between(1, p);
     CAPTURE(p, m, a.forward, a.input, a.weight);
     CHECK(timing_of("1f1b", a).cost == Approx((m + p - 1) * testing::all(a)));
     for (const char* name : {"zb-h1", "zb-h2", "zb-auto"}) {
@@ -70,15 +70,15 @@ TEST_CASE("few microbatches: all but one W is hidden") {
 TEST_CASE("schedules without bubbles: the makespan is (p-1)(F+c) longer") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
-    a.micro_batches = a.ranks * between(3, 5);
+    a.microbatches = a.ranks * between(3, 5);
     a.input = a.weight = a.forward;
-    CAPTURE(a.ranks, a.micro_batches, a.forward);
+    CAPTURE(a.ranks, a.microbatches, a.forward);
     CHECK(bubble_of("zb-h2", a) == Approx(0).margin(1e-9));
     a.communication = 0.25 * between(0, 4);
-    CHECK(timing_of("zb-h2", a).makespan - a.micro_batches * testing::all(a) ==
+    CHECK(timing_of("zb-h2", a).makespan - a.microbatches * testing::all(a) ==
           Approx((a.ranks - 1) * (a.forward + a.communication)));
     a.memory_limit = 2 * a.ranks;
-    CHECK(timing_of("zb-auto", a).makespan - a.micro_batches * testing::all(a) ==
+    CHECK(timing_of("zb-auto", a).makespan - a.microbatches * testing::all(a) ==
           Approx((a.ranks - 1) * (a.forward + a.communication)));
   }
 }
@@ -89,7 +89,7 @@ TEST_CASE(
     Asked a = random_even();
     const int32_t p = a.ranks;
     a.virtual_stages = 2;
-    CAPTURE(p, a.micro_batches, a.forward, a.weight);
+    CAPTURE(p, a.microbatches, a.forward, a.weight);
     CHECK(2 * bubble_of("zb-v-static", a) ==
           Approx((p - 1) * (a.forward + a.input - 2 * a.weight)).margin(1e-9));
     a.weight = a.forward;
@@ -107,12 +107,12 @@ TEST_CASE("GIS: bubble (p-1)(F+I)/v, p v chunks; in groups of g less memory and 
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
     const int32_t p = a.ranks, v = a.virtual_stages = between(2, 4);
-    CAPTURE(p, v, a.micro_batches, a.forward, a.input, a.weight);
+    CAPTURE(p, v, a.microbatches, a.forward, a.input, a.weight);
     CHECK(bubble_of("gis", a) == Approx((p - 1) * (a.forward + a.input) / v));
     CHECK(timing_of("gis", a).peak_memory() == p * v);
     a.input = a.weight = a.forward;
     const int32_t half = (p + 1) / 2, g = a.group = between(half, p);
-    a.micro_batches = g * between(4, 9);
+    a.microbatches = g * between(4, 9);
     CAPTURE(g);
     CHECK(timing_of("gis", a).peak_memory() == g * (v - 1) + p);
     CHECK(bubble_of("gis", a) == Approx(((p - 1) * 2 + (v - 1) * (p - g)) * a.forward / v));
@@ -123,8 +123,8 @@ TEST_CASE("GIS-H: ((p-1)(F+I) + (v-1)p/2 (F+I-W))/v, and half the ranks' groups 
   for (int round = 0; round < 50; ++round) {
     Asked a = random_even();
     const int32_t p = a.ranks, v = a.virtual_stages = between(2, 4), g = (p + 1) / 2;
-    a.micro_batches = g * between(4, 9);
-    CAPTURE(p, v, a.micro_batches, a.forward, a.weight);
+    a.microbatches = g * between(4, 9);
+    CAPTURE(p, v, a.microbatches, a.forward, a.weight);
     CHECK(timing_of("gis-h", a).peak_memory() == g * (v - 1) + p);
     const double both = a.forward + a.input;
     if (p % 2 == 0) {
@@ -148,8 +148,8 @@ TEST_CASE("DualPipe and DualPipeV: bubble of (s/2-1)(F + 2I - W), s + 1 stages i
       for (const RankTiming& rank : timing.ranks) CHECK(rank.peak_memory == most);
     };
     a.ranks = 2 * between(1, 6);
-    a.micro_batches = 2 * a.ranks + 2 * between(0, 10);
-    CAPTURE(a.ranks, a.micro_batches, a.forward, a.weight);
+    a.microbatches = 2 * a.ranks + 2 * between(0, 10);
+    CAPTURE(a.ranks, a.microbatches, a.forward, a.weight);
     CHECK(bubble_of("dualpipe", a) == Approx(bubble(a.ranks)).margin(1e-9));
     check_memory(timing_of("dualpipe", a), a.ranks + 1);
     a.virtual_stages = 2;
@@ -166,8 +166,8 @@ TEST_CASE("STP: bubble (p-1)(F+I-W + 2(F-W)) chunks, 3p chunks on a rank") {
   for (int round = 0; round < 20; ++round) {
     Asked a = random_even();
     a.virtual_stages = 2;
-    a.micro_batches = 3 * a.ranks + between(0, 20);
-    CAPTURE(a.ranks, a.micro_batches, a.forward, a.weight);
+    a.microbatches = 3 * a.ranks + between(0, 20);
+    CAPTURE(a.ranks, a.microbatches, a.forward, a.weight);
     CHECK(2 * bubble_of("stp", a) ==
           Approx((a.ranks - 1) * (a.forward + a.input - a.weight + 2 * (a.forward - a.weight))));
     ScheduleRequest request = testing::request_of(a);
@@ -179,7 +179,7 @@ TEST_CASE("STP: bubble (p-1)(F+I-W + 2(F-W)) chunks, 3p chunks on a rank") {
 
 TEST_CASE("more memory never makes v-adaptive slower, and it reaches V-Min and ZB-V") {
   for (const int32_t ranks : {4, 6, 8}) {
-    Asked asked{.ranks = ranks, .micro_batches = 4 * ranks, .virtual_stages = 2};
+    Asked asked{.ranks = ranks, .microbatches = 4 * ranks, .virtual_stages = 2};
     double before = timing_of("v-min", asked).cost;
     for (asked.memory_limit = timing_of("v-min", asked).peak_memory();
          asked.memory_limit <= 2 * ranks; ++asked.memory_limit) {
@@ -187,7 +187,7 @@ TEST_CASE("more memory never makes v-adaptive slower, and it reaches V-Min and Z
       CHECK(cost <= before);
       before = cost;
     }
-    CHECK(before == 3 * asked.micro_batches);
+    CHECK(before == 3 * asked.microbatches);
   }
 }
 
@@ -197,7 +197,7 @@ TEST_CASE("more memory never makes a schedule slower that arranges itself within
     const char* name = std::array{"zb-v", "v-adaptive", "zb-auto"}[round % 3];
     const bool folded = schedule_family(name).least_virtual_stages == 2;
     Asked asked{.ranks = between(3, 7), .virtual_stages = folded ? 2 : 1};
-    asked.micro_batches = asked.ranks + between(0, asked.ranks);
+    asked.microbatches = asked.ranks + between(0, asked.ranks);
     asked.forward = 0.001 * between(800, 1500);
     asked.input = 0.001 * between(800, 2000);
     asked.weight = 0.001 * between(400, 1200);
@@ -212,7 +212,7 @@ TEST_CASE("more memory never makes a schedule slower that arranges itself within
     limits.push_back(0);
     double before = 1e300;
     for (const int64_t limit : limits) {
-      CAPTURE(name, asked.ranks, asked.micro_batches, asked.forward, asked.input, asked.weight,
+      CAPTURE(name, asked.ranks, asked.microbatches, asked.forward, asked.input, asked.weight,
               request.costs.communication, request.costs.memory[0].for_weights, limit);
       request.memory_limit = limit;
       try {
@@ -231,11 +231,11 @@ TEST_CASE("more memory never makes a schedule slower that arranges itself within
 TEST_CASE("zb-v and v-adaptive are as fast as any list for a V that fits") {
   for (int round = 0; round < 12; ++round) {
     Asked asked{.ranks = between(3, 8), .virtual_stages = 2};
-    asked.micro_batches = asked.ranks + between(0, asked.ranks);
+    asked.microbatches = asked.ranks + between(0, asked.ranks);
     asked.input = 0.001 * between(800, 2000);
     asked.weight = 0.001 * between(400, 1200);
     const auto cost_of = [&](const char* name) { return timing_of(name, asked).cost; };
-    CAPTURE(asked.ranks, asked.micro_batches, asked.input, asked.weight);
+    CAPTURE(asked.ranks, asked.microbatches, asked.input, asked.weight);
     const double fixed = cost_of("zb-v-static"), half = cost_of("v-half"), least = cost_of("v-min");
     asked.memory_limit = timing_of("zb-v-static", asked).peak_memory();
     CHECK(cost_of("zb-v") <= fixed);
@@ -249,13 +249,13 @@ TEST_CASE("zb-v and v-adaptive are as fast as any list for a V that fits") {
 
 // Between what two building blocks hold. The authors' open search reaches 2485.6 and 39 here.
 TEST_CASE("v-adaptive uses memory that no building block of equal steps just fills") {
-  Asked asked{.ranks = 4, .micro_batches = 23, .virtual_stages = 2};
+  Asked asked{.ranks = 4, .microbatches = 23, .virtual_stages = 2};
   asked.forward = 23.99;
   asked.input = 38.77;
   asked.weight = 22.094;
   asked.memory_limit = 5;  // chunks, of which 1F1B holds eight
   CHECK(timing_of("v-adaptive", asked).cost <= 2485.6);
-  asked = {.ranks = 3, .micro_batches = 6, .virtual_stages = 2};
+  asked = {.ranks = 3, .microbatches = 6, .virtual_stages = 2};
   asked.forward = asked.input = asked.weight = 2;
   asked.memory_limit = 5;
   CHECK(timing_of("v-adaptive", asked).cost <= 39);
@@ -263,7 +263,7 @@ TEST_CASE("v-adaptive uses memory that no building block of equal steps just fil
 
 // Where the greedy cannot be beaten: one microbatch at a time leaves no choice.
 TEST_CASE("v-adaptive works with memory for a single microbatch") {
-  Asked asked{.ranks = 4, .micro_batches = 5, .virtual_stages = 2};
+  Asked asked{.ranks = 4, .microbatches = 5, .virtual_stages = 2};
   asked.memory_limit = 2;
   // Down, up, down and up again, W of the last chunks behind; nothing of the next meanwhile.
   const ScheduleTiming timing = timing_of("v-adaptive", asked);
@@ -274,14 +274,14 @@ TEST_CASE("v-adaptive works with memory for a single microbatch") {
 }
 
 TEST_CASE("zb-auto in little memory is no slower than batches of GPipe that fill it") {
-  for (const auto& [ranks, micro_batches, limit] :
+  for (const auto& [ranks, microbatches, limit] :
        {std::tuple{16, 128, 12}, {8, 32, 3}, {4, 16, 2}, {4, 9, 4}}) {
-    CAPTURE(ranks, micro_batches, limit);
-    Asked asked{.ranks = ranks, .micro_batches = micro_batches};
+    CAPTURE(ranks, microbatches, limit);
+    Asked asked{.ranks = ranks, .microbatches = microbatches};
     asked.memory_limit = limit;
     // A batch goes down and up again before the next is done.
-    const int batches = (micro_batches + limit - 1) / limit;
-    const double flushed = 3.0 * (micro_batches + batches * (ranks - 1));
+    const int batches = (microbatches + limit - 1) / limit;
+    const double flushed = 3.0 * (microbatches + batches * (ranks - 1));
     const ScheduleTiming timing = timing_of("zb-auto", asked);
     CHECK(timing.cost <= flushed);
     CHECK(timing.peak_memory() <= limit);

@@ -19,14 +19,14 @@ using testing::random_asked;
 using testing::timing_of;
 
 // As many equal groups of `least` or more microbatches as there could be.
-bool in_equal_groups(int32_t micro_batches, int32_t least) {
-  return micro_batches % std::max(1, micro_batches / least) == 0;
+bool in_equal_groups(int32_t microbatches, int32_t least) {
+  return microbatches % std::max(1, microbatches / least) == 0;
 }
 
 // What families say of themselves, written down a second time: all others take any sizes within
 // their row of the registry.
 bool takes(std::string_view family, const Asked& a) {
-  const int32_t p = a.ranks, m = a.micro_batches, half = (p + 1) / 2;
+  const int32_t p = a.ranks, m = a.microbatches, half = (p + 1) / 2;
   if (family == "interleaved-1f1b") {
     const int32_t rest = a.group > 0 ? m % a.group : 0;
     return a.group > 0 ? a.group >= p && (rest == 0 || rest >= p) : in_equal_groups(m, p);
@@ -63,7 +63,7 @@ std::optional<Schedule> make_if_taken(const ScheduleFamily& family, const Schedu
 Asked random_sizes(const ScheduleFamily& family) {
   Asked asked;
   asked.ranks = between(1, 9);
-  asked.micro_batches = between(0, 1) == 0 ? between(1, 40) : asked.ranks * between(1, 8);
+  asked.microbatches = between(0, 1) == 0 ? between(1, 40) : asked.ranks * between(1, 8);
   const int32_t most = family.most_virtual_stages == 0 ? 5 : family.most_virtual_stages;
   asked.virtual_stages = between(family.least_virtual_stages, most);
   if (family.sliced) asked.slices = between(1, 2) == 1 ? between(1, 6) : asked.ranks;
@@ -108,7 +108,7 @@ TEST_CASE("every family gives valid schedules, whatever the sizes") {
       asked.weight = between(1, 9);
       asked.communication = between(0, 2);
       const ScheduleRequest request = testing::request_of(asked);
-      CAPTURE(asked.ranks, asked.micro_batches, asked.virtual_stages, asked.slices, asked.group);
+      CAPTURE(asked.ranks, asked.microbatches, asked.virtual_stages, asked.slices, asked.group);
       std::string refusal;
       const auto schedule = make_if_taken(family, request, refusal);
       INFO(refusal);
@@ -133,8 +133,9 @@ TEST_CASE("every family gives valid schedules, however unlike the stages") {
       ScheduleRequest request = testing::request_of(asked);
       const int32_t chunks = asked.ranks * asked.virtual_stages;
       request.costs = unlike_costs(family.attention_apart ? 2 * chunks + 1 : chunks, asked.slices);
-      if (family.limited) request.memory_limit = between(0, 1) * between(1, 100 * asked.ranks);
-      CAPTURE(asked.ranks, asked.micro_batches, asked.virtual_stages, asked.slices, asked.group,
+      if (family.takes_memory_limit)
+        request.memory_limit = between(0, 1) * between(1, 100 * asked.ranks);
+      CAPTURE(asked.ranks, asked.microbatches, asked.virtual_stages, asked.slices, asked.group,
               request.memory_limit);
       std::string refusal;
       const auto schedule = make_if_taken(family, request, refusal);
@@ -160,18 +161,18 @@ TEST_CASE("GPipe, 1F1B and kFkB: the bubble is (p-1)(F+B)") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
     a.group = between(1, 4);
-    CAPTURE(a.ranks, a.micro_batches, a.group);
+    CAPTURE(a.ranks, a.microbatches, a.group);
     CHECK(bubble_of("kfkb", a) == Approx((a.ranks - 1) * all(a)));
     for (int32_t r = 0; r < a.ranks; ++r) {
       CHECK(timing_of("kfkb", a).ranks[r].peak_memory ==
-            std::min(a.micro_batches, a.group * (a.ranks - r)));
+            std::min(a.microbatches, a.group * (a.ranks - r)));
     }
     a.group = 0;
     CHECK(bubble_of("gpipe", a) == Approx((a.ranks - 1) * all(a)));
     CHECK(bubble_of("1f1b", a) == Approx((a.ranks - 1) * all(a)));
     CHECK(timing_of("1f1b", a).bubble_rate ==
-          Approx((a.ranks - 1.0) / (a.micro_batches + a.ranks - 1)));
-    CHECK(timing_of("gpipe", a).peak_memory() == a.micro_batches);
+          Approx((a.ranks - 1.0) / (a.microbatches + a.ranks - 1)));
+    CHECK(timing_of("gpipe", a).peak_memory() == a.microbatches);
     for (int32_t r = 0; r < a.ranks; ++r) {
       CHECK(timing_of("1f1b", a).ranks[r].peak_memory == a.ranks - r);
     }
@@ -182,7 +183,7 @@ TEST_CASE(
     "1F1B of any number of microbatches, interleaved 1F1B of as many as ranks and in groups") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
-    const int32_t p = a.ranks, m = a.micro_batches = between(1, 3 * p);
+    const int32_t p = a.ranks, m = a.microbatches = between(1, 3 * p);
     CAPTURE(p, m);
     const ScheduleTiming plain = timing_of("1f1b", a);
     CHECK(plain.bubble_rate == Approx((p - 1.0) / (m + p - 1)));
@@ -190,15 +191,15 @@ TEST_CASE(
       CHECK(plain.ranks[r].peak_memory == std::min(m, p - r));
     }
     const int32_t v = a.virtual_stages = between(2, 4);
-    a.micro_batches = p;
+    a.microbatches = p;
     CHECK(bubble_of("interleaved-1f1b", a) == Approx((p - 1) * all(a) / v));
     // Megatron's schedule table: warm-up of 2 (p-1-r) + (v-1) N.
     const int32_t n = a.group = p + between(0, 4);
-    a.micro_batches = n * between(2, 4);
+    a.microbatches = n * between(2, 4);
     const ScheduleTiming grouped = timing_of("interleaved-1f1b", a);
     for (int32_t r = 0; r < p; ++r) {
       CHECK(grouped.ranks[r].peak_memory ==
-            std::min(a.micro_batches * v, (v - 1) * n + 2 * (p - 1 - r) + 1));
+            std::min(a.microbatches * v, (v - 1) * n + 2 * (p - 1 - r) + 1));
     }
   }
 }
@@ -208,10 +209,10 @@ TEST_CASE("messages cost 1F1B and interleaved 1F1B what the closed forms say") {
     Asked a = random_asked();
     const int32_t p = a.ranks;
     a.communication = 0.25;
-    CAPTURE(p, a.micro_batches);
+    CAPTURE(p, a.microbatches);
     CHECK(
         bubble_of("1f1b", a) ==
-        Approx((p - 1) * all(a) + 2 * a.communication * ((p - 1) * (a.micro_batches / p + 1) - 1)));
+        Approx((p - 1) * all(a) + 2 * a.communication * ((p - 1) * (a.microbatches / p + 1) - 1)));
     a.virtual_stages = between(2, 4);
     const double v = a.virtual_stages;
     CHECK(bubble_of("interleaved-1f1b", a) ==
@@ -222,7 +223,7 @@ TEST_CASE("messages cost 1F1B and interleaved 1F1B what the closed forms say") {
 TEST_CASE("messages are hidden by groups of kFkB that are long enough") {
   // p = 8, m = 32, F = 1, B = 2: thresholds and bubbles by the rules.
   const auto bubble = [](int32_t k, double c) {
-    return bubble_of("kfkb", {.ranks = 8, .micro_batches = 32, .group = k, .communication = c});
+    return bubble_of("kfkb", {.ranks = 8, .microbatches = 32, .group = k, .communication = c});
   };
   CHECK(bubble(1, 0.5) == Approx(55));
   CHECK(bubble(2, 0.5) == Approx(28));
@@ -240,9 +241,9 @@ TEST_CASE("messages are hidden by groups of kFkB that are long enough") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
     a.group = between(2, 5);
-    a.micro_batches = a.group * between(2 * a.ranks, 4 * a.ranks);
+    a.microbatches = a.group * between(2 * a.ranks, 4 * a.ranks);
     a.communication = (a.group - 1) * all(a) / 2 * 0.25 * between(0, 4);
-    CAPTURE(a.ranks, a.micro_batches, a.group, a.communication);
+    CAPTURE(a.ranks, a.microbatches, a.group, a.communication);
     CHECK(bubble_of("kfkb", a) == Approx((a.ranks - 1) * (all(a) + 2 * a.communication)));
   }
 }
@@ -251,29 +252,29 @@ TEST_CASE("chunks divide the bubble") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
     const int32_t p = a.ranks, v = a.virtual_stages = between(2, 4);
-    CAPTURE(p, v, a.micro_batches);
+    CAPTURE(p, v, a.microbatches);
     CHECK(bubble_of("interleaved-1f1b", a) == Approx((p - 1) * all(a) / v));
     for (int32_t r = 0; r < p; ++r) {
       CHECK(timing_of("interleaved-1f1b", a).ranks[r].peak_memory ==
             (v - 1) * p + 2 * (p - 1 - r) + 1);
     }
-    a.micro_batches = a.ranks + between(0, 20);
+    a.microbatches = a.ranks + between(0, 20);
     CHECK(bubble_of("bfs", a) == Approx((p - 1) * all(a) / v));
-    CHECK(timing_of("bfs", a).peak_memory() == a.micro_batches * v);
+    CHECK(timing_of("bfs", a).peak_memory() == a.microbatches * v);
   }
 }
 
 TEST_CASE("Chronos: 1F1B's bubble; of its memory 3/4, and 1/4 with the shallow half recomputed") {
   for (const int32_t p : {4, 8, 16}) {
     for (const int32_t rounds : {3, 6, 12}) {
-      const Asked a{.ranks = p, .micro_batches = p * rounds, .virtual_stages = 2};
+      const Asked a{.ranks = p, .microbatches = p * rounds, .virtual_stages = 2};
       CAPTURE(p, rounds);
       CHECK(bubble_of("chronos", a) == Approx((p - 1) * all(a)));
       CHECK(timing_of("chronos", a).peak_memory() == 3 * 2 * p / 4 + 1);
       const ScheduleTiming again = timing_of("chronos-recomp", a);
       CHECK(again.peak_memory() == 2 * p / 4 + 1);
       for (const RankTiming& rank : again.ranks) {
-        CHECK(rank.busy == Approx(a.micro_batches * (all(a) + a.forward / 2)));
+        CHECK(rank.busy == Approx(a.microbatches * (all(a) + a.forward / 2)));
       }
       // A little of every round is lost, since chunks take unequally long.
       CHECK(again.cost - again.ranks[0].busy < (p - 1 + rounds) * all(a));
@@ -288,10 +289,10 @@ TEST_CASE("PO-H: (v+2) p / 8 chunks and a few; PO-F: a few, whatever the sizes")
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
     const int32_t p = a.ranks = 2 * between(1, 6), v = a.virtual_stages = 2 * between(1, 4);
-    a.micro_batches = p * between(2, 5);
+    a.microbatches = p * between(2, 5);
     a.forward = a.input = a.weight = 3;
     a.copy = between(1, 4);  // there and back in no more than F + I + W
-    CAPTURE(p, v, a.micro_batches, a.copy);
+    CAPTURE(p, v, a.microbatches, a.copy);
     CHECK(timing_of("po-h", a).peak_memory() <= (v + 2) * p / 8 + 5);
     CHECK(timing_of("po-f", a).peak_memory() <= 6);
     for (const char* name : {"po-h", "po-f"}) {
@@ -301,11 +302,11 @@ TEST_CASE("PO-H: (v+2) p / 8 chunks and a few; PO-F: a few, whatever the sizes")
   // Copies that take longer than computation hold it up: by k where all leaves, k/2 and more where
   // half does.
   for (const int32_t ranks_per_channel : {1, 2}) {
-    Asked a{.ranks = 8, .micro_batches = 64, .virtual_stages = 4};
+    Asked a{.ranks = 8, .microbatches = 64, .virtual_stages = 4};
     a.copy = 4.5;
     const auto per_microbatch = [&](const char* name) {
-      const auto cost = [&](int32_t micro_batches) {
-        a.micro_batches = micro_batches;
+      const auto cost = [&](int32_t microbatches) {
+        a.microbatches = microbatches;
         ScheduleRequest request = testing::request_of(a);
         request.costs.ranks_per_channel = ranks_per_channel;
         return simulate(make_schedule(schedule_family(name), request), request.costs).cost;
@@ -320,20 +321,20 @@ TEST_CASE("PO-H: (v+2) p / 8 chunks and a few; PO-F: a few, whatever the sizes")
 
 TEST_CASE("families that arrange themselves under a memory limit stay below it") {
   for (const ScheduleFamily& family : schedule_families()) {
-    if (!family.limited) continue;
+    if (!family.takes_memory_limit) continue;
     INFO(family.name);
     int made = 0;
     for (int round = 0; round < 60; ++round) {
       Asked asked;
       asked.ranks = between(2, 8);
-      asked.micro_batches = between(1, 30);
+      asked.microbatches = between(1, 30);
       asked.virtual_stages = family.least_virtual_stages;
       asked.forward = between(1, 9);
       asked.input = between(1, 9);
       asked.weight = between(1, 9);
       asked.memory_limit = asked.virtual_stages * between(1, 2 * asked.ranks);
       const ScheduleRequest request = testing::request_of(asked);
-      CAPTURE(asked.ranks, asked.micro_batches, asked.memory_limit);
+      CAPTURE(asked.ranks, asked.microbatches, asked.memory_limit);
       std::string refusal;
       const auto schedule = make_if_taken(family, request, refusal);
       if (schedule) {
@@ -343,7 +344,7 @@ TEST_CASE("families that arrange themselves under a memory limit stay below it")
       } else {
         // What 1F1B holds on its first rank is enough for all of them.
         CHECK(asked.memory_limit <
-              asked.virtual_stages * std::min(asked.ranks, asked.micro_batches));
+              asked.virtual_stages * std::min(asked.ranks, asked.microbatches));
         CHECK_THAT(refusal, Catch::Contains("memory limit"));
       }
     }

@@ -19,7 +19,7 @@ using Kind = ActionKind;
 // REDUCE_GRAD behind the last backward, which it adds in its next step.
 TEST_CASE("one stage is gathered once") {
   Schedule s;
-  s.micro_batches = 2;
+  s.microbatches = 2;
   s.ranks = {{{Kind::forward, 0, 0},
               {Kind::forward, 0, 1},
               {Kind::backward, 0, 0},
@@ -33,7 +33,7 @@ TEST_CASE("one stage is gathered once") {
 
 TEST_CASE("stages that come next are gathered ahead, in their order, others given up first") {
   const Schedule s =
-      testing::schedule_of("bfs", {.ranks = 1, .micro_batches = 1, .virtual_stages = 3});
+      testing::schedule_of("bfs", {.ranks = 1, .microbatches = 1, .virtual_stages = 3});
   CHECK(to_string(with_gathering(s, 2).ranks[0]) ==
         "0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 2F0 2B0 2REDUCE_GRAD 2WAIT_REDUCE_GRAD "
         "2RESHARD 0UNSHARD 1B0 1REDUCE_GRAD 1WAIT_REDUCE_GRAD 1RESHARD 0B0 0REDUCE_GRAD "
@@ -43,7 +43,7 @@ TEST_CASE("stages that come next are gathered ahead, in their order, others give
 TEST_CASE("of any schedule: what is worked on is whole, and no more than asked for") {
   for (const ScheduleFamily& family : schedule_families()) {
     INFO(family.name);
-    testing::Asked asked{.ranks = 4, .micro_batches = 16};
+    testing::Asked asked{.ranks = 4, .microbatches = 16};
     asked.virtual_stages = family.most_virtual_stages == 0 ? 4 : family.least_virtual_stages;
     if (family.sliced) asked.slices = 4;
     const ScheduleRequest request = testing::request_of(asked);
@@ -70,7 +70,7 @@ TEST_CASE("of any schedule: what is worked on is whole, and no more than asked f
         CHECK(wrong == 0);
         CHECK(whole.empty());
         std::vector<Action> bare = written.ranks[rank];
-        std::erase_if(bare, [](const Action& a) { return !has_micro_batch(a.kind); });
+        std::erase_if(bare, [](const Action& a) { return !has_microbatch(a.kind); });
         CHECK(bare == plain.ranks[rank]);
       }
     }

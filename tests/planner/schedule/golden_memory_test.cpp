@@ -35,7 +35,7 @@ void check_in_proportion(double held, double expected, double of_held, double of
 
 // Of so many microbatches that with more of them no more are held; 16 on 8 ranks.
 TimedSchedule of_ranks(const char* name, int32_t ranks, int32_t virtual_stages = 1) {
-  return time_schedule(schedule_family(name), {.ranks = ranks, .micro_batches = 2 * ranks},
+  return time_schedule(schedule_family(name), {.ranks = ranks, .microbatches = 2 * ranks},
                        {.virtual_stages = virtual_stages});
 }
 
@@ -53,7 +53,7 @@ TEST_CASE("Seq1F1B: memory measured on 8 ranks by the number of slices, within 2
                            {{{0, 76.2, 49.6, 36.2}, {0, 76.2, 49.6, 36.2}}}};
   const auto held = [](int which, int i) {
     const int32_t slices = 1 << i;
-    const Asked asked{.ranks = 8, .micro_batches = 16 << which, .slices = slices};
+    const Asked asked{.ranks = 8, .microbatches = 16 << which, .slices = slices};
     return static_cast<double>(testing::timing_of("seq1f1b", asked).peak_memory()) / slices;
   };
   for (const Row& row : kRows) {
@@ -82,7 +82,7 @@ TEST_CASE("Seq1F1B: memory measured on 8 ranks by the number of slices, within 2
   CHECK(follows(kRows[2], 1, 3) == to_one(36.3));
   // And of time alone, four slices beside one: 1.30, of which 1.15 was measured.
   const auto cost = [](int32_t slices) {
-    return testing::timing_of("seq1f1b", {.ranks = 8, .micro_batches = 16, .slices = slices}).cost;
+    return testing::timing_of("seq1f1b", {.ranks = 8, .microbatches = 16, .slices = slices}).cost;
   };
   CHECK(cost(1) / cost(4) == Approx(1.30).margin(0.005));
 }
@@ -91,7 +91,7 @@ TEST_CASE("Seq1F1B: memory measured on 8 ranks by the number of slices, within 2
 // with one layer on a chunk. The schedules with offloading are measured 2 to 4 chunks above theirs.
 TEST_CASE("PipeOffload: activations of 1F1B, interleaved 1F1B, GIS and GIS-H") {
   struct Row {
-    int32_t ranks, chunks, micro_batches;
+    int32_t ranks, chunks, microbatches;
     double of_1f1b, interleaved, gis, gis_h;  // 0: out of memory
   };
   constexpr Row kRows[] = {{8, 5, 64, 12, 15, 13, 8},    {8, 5, 64, 24, 30, 27, 16},
@@ -100,9 +100,9 @@ TEST_CASE("PipeOffload: activations of 1F1B, interleaved 1F1B, GIS and GIS-H") {
   for (const Row& row : kRows) {
     CAPTURE(row.ranks, row.of_1f1b);
     const double plain =
-        layers_held("1f1b", {.ranks = row.ranks, .micro_batches = row.micro_batches}, row.chunks);
+        layers_held("1f1b", {.ranks = row.ranks, .microbatches = row.microbatches}, row.chunks);
     const Asked chunks{
-        .ranks = row.ranks, .micro_batches = row.micro_batches, .virtual_stages = row.chunks};
+        .ranks = row.ranks, .microbatches = row.microbatches, .virtual_stages = row.chunks};
     for (const auto& [name, measured] :
          {std::pair{"interleaved-1f1b", row.interleaved}, {"gis", row.gis}, {"gis-h", row.gis_h}}) {
       if (measured == 0) continue;
@@ -115,7 +115,7 @@ TEST_CASE("PipeOffload: activations of 1F1B, interleaved 1F1B, GIS and GIS-H") {
 // Of the figure's rows, whose copies are hidden; measured are 1.4 to 4.4 chunks more.
 TEST_CASE("PipeOffload: chunks that PO-H and PO-F hold") {
   for (const auto& [ranks, chunks, half] : {std::tuple{8, 5, 7}, {16, 3, 8}, {32, 2, 17}}) {
-    const Asked a{.ranks = ranks, .micro_batches = 8 * ranks, .virtual_stages = chunks};
+    const Asked a{.ranks = ranks, .microbatches = 8 * ranks, .virtual_stages = chunks};
     CAPTURE(ranks);
     CHECK(testing::timing_of("po-h", a).peak_memory() == half);
     CHECK(testing::timing_of("po-f", a).peak_memory() == 5);
@@ -125,8 +125,8 @@ TEST_CASE("PipeOffload: chunks that PO-H and PO-F hold") {
 // The same figure where nothing but GIS-H is left: tokens have doubled, so 1F1B would hold twice.
 TEST_CASE("PipeOffload: activations of GIS-H at twice the length") {
   for (const auto& [ranks, chunks, before] : {std::tuple{16, 3, 37.0}, {32, 2, 33.0}}) {
-    const Asked plain{.ranks = ranks, .micro_batches = 8 * ranks};
-    const Asked folded{.ranks = ranks, .micro_batches = 8 * ranks, .virtual_stages = chunks};
+    const Asked plain{.ranks = ranks, .microbatches = 8 * ranks};
+    const Asked folded{.ranks = ranks, .microbatches = 8 * ranks, .virtual_stages = chunks};
     check_in_proportion(layers_held("gis-h", folded, 1), 51, layers_held("1f1b", plain, chunks),
                         2 * before, 0.5, 1);
   }
@@ -137,14 +137,14 @@ TEST_CASE("PipeOffload: activations of GIS-H at twice the length") {
 // fit, V-Min reads 15 where 13.5 follow, and interleaved 1F1B 46 where 52.5 do.)
 TEST_CASE("Controllable Memory: activations of the family") {
   struct Row {
-    int32_t ranks, micro_batches;
+    int32_t ranks, microbatches;
     double of_1f1b, v_min, v_half, v_zb, zb_1p, zb_2p, interleaved;
   };
   for (const Row& row :
        {Row{16, 64, 23, 10, 14, 23, 25, 48, 36}, Row{24, 96, 20, 8, 12, 21, 22, 42, 30},
         Row{32, 128, 35, 0, 20, 35, 36, 0, 0}}) {
     CAPTURE(row.ranks);
-    const Asked whole{.ranks = row.ranks, .micro_batches = row.micro_batches};
+    const Asked whole{.ranks = row.ranks, .microbatches = row.microbatches};
     Asked folded = whole;
     folded.virtual_stages = 2;
     const double plain = layers_held("1f1b", whole, 2);
@@ -207,7 +207,7 @@ TEST_CASE("Primus: the family's memory on MI300 and MI355") {
 TEST_CASE("ChunkFlow: memory grows with the chunk, not with the sequence") {
   const auto held = [](int32_t chunks, int64_t tokens) {
     ScheduleRequest request =
-        testing::request_of({.ranks = 1, .micro_batches = 2, .slices = chunks, .group = 1});
+        testing::request_of({.ranks = 1, .microbatches = 2, .slices = chunks, .group = 1});
     request.costs.memory[0].activations = request.costs.memory[0].for_weights = chunks * tokens;
     const Schedule s = make_schedule(schedule_family("chunkflow"), request);
     return static_cast<double>(simulate(s, request.costs).peak_memory());

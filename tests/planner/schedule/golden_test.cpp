@@ -18,7 +18,7 @@ using testing::timing_of;
 // Zero Bubble Pipeline Parallelism (arXiv 2401.10241), table 9: milliseconds profiled on 8 A100;
 // table 5: bubble rates of these.
 struct Profiled {
-  int32_t micro_batches, chunks;
+  int32_t microbatches, chunks;
   double forward, input, weight, communication;
   double of_1f1b, of_interleaved, of_h1, of_h2, of_1p, of_2p;
 };
@@ -33,7 +33,7 @@ constexpr Profiled kTable5[] = {
 
 Asked asked_of(const Profiled& row) {
   return {.ranks = 8,
-          .micro_batches = row.micro_batches,
+          .microbatches = row.microbatches,
           .forward = row.forward,
           .input = row.input,
           .weight = row.weight,
@@ -79,7 +79,7 @@ TEST_CASE("Zero Bubble, table 5: interleaved 1F1B, p messages apart") {
     Asked asked = asked_of(row);
     asked.virtual_stages = row.chunks;
     const double cost = timing_of("interleaved-1f1b", asked).cost - 8 * row.communication;
-    const double work = row.micro_batches * (row.forward + row.input + row.weight);
+    const double work = row.microbatches * (row.forward + row.input + row.weight);
     CHECK(1 - work / cost == to_four(row.of_interleaved));
   }
 }
@@ -88,7 +88,7 @@ TEST_CASE("Zero Bubble, table 5: interleaved 1F1B, p messages apart") {
 // of F = I = W: the bubble in passes of a chunk, the peak in chunks of a microbatch.
 TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of equal passes") {
   struct Row {
-    int32_t ranks, micro_batches;
+    int32_t ranks, microbatches;
     double half_bubble, min_bubble;
     int64_t half_peak, min_peak;
     double half_rate, min_rate;
@@ -96,16 +96,16 @@ TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of equal passes") {
   for (const Row& row :
        {Row{4, 8, 5, 11, 6, 4, .0943, .1864}, Row{8, 16, 17, 27, 10, 8, .1504, .2195},
         Row{8, 32, 17, 27, 10, 8, .0813, .1233}, Row{16, 64, 41, 59, 18, 12, .0965, .1332}}) {
-    Asked asked{.ranks = row.ranks, .micro_batches = row.micro_batches, .virtual_stages = 2};
+    Asked asked{.ranks = row.ranks, .microbatches = row.microbatches, .virtual_stages = 2};
     asked.memory_limit = 2 * row.ranks;
-    CAPTURE(row.ranks, row.micro_batches);
+    CAPTURE(row.ranks, row.microbatches);
     CHECK(bubble_of("zb-v", asked) == 0);
     CHECK(timing_of("zb-v", asked).peak_memory() == 2 * row.ranks);
     CHECK(2 * bubble_of("v-half", asked) == row.half_bubble);
     CHECK(timing_of("v-half", asked).peak_memory() == row.half_peak);
     CHECK(2 * bubble_of("v-min", asked) == row.min_bubble);
     CHECK(timing_of("v-min", asked).peak_memory() == row.min_peak);
-    CHECK(2 * bubble_of("1f1b", {row.ranks, row.micro_batches}) == 6 * (row.ranks - 1));
+    CHECK(2 * bubble_of("1f1b", {row.ranks, row.microbatches}) == 6 * (row.ranks - 1));
     CHECK(timing_of("zb-v", asked).bubble_rate == 0);
     CHECK(timing_of("v-half", asked).bubble_rate == to_four(row.half_rate));
     CHECK(timing_of("v-min", asked).bubble_rate == to_four(row.min_rate));
@@ -128,7 +128,7 @@ TEST_CASE("Controllable Memory: what every rank more costs, and each schedule's 
   CHECK(bubble("v-min", 20, 2) - bubble("v-min", 8, 2) == 4 * 12);
   CHECK(bubble("v-half", 20, 2) - bubble("v-half", 8, 2) == 3 * 12);
   const int32_t many = 48;
-  const PipelineTask task{.ranks = many, .micro_batches = 3 * many};
+  const PipelineTask task{.ranks = many, .microbatches = 3 * many};
   const TimedSchedule plain = time_schedule(schedule_family("1f1b"), task, {});
   for (const auto& [name, part, messages] : {std::tuple{"zb-h1", 1.0, 1.0},
                                              {"zb-h2", 2.0, 1.0},
@@ -144,7 +144,7 @@ TEST_CASE("Controllable Memory: what every rank more costs, and each schedule's 
 
 // The same code's rates where they differ: a chunk's F 1, I 1.1, W 0.8, messages 0.02.
 TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of unequal passes") {
-  Asked asked{.ranks = 8, .micro_batches = 32, .virtual_stages = 2};
+  Asked asked{.ranks = 8, .microbatches = 32, .virtual_stages = 2};
   asked.forward = 2;
   asked.input = 2.2;
   asked.weight = 1.6;
@@ -156,7 +156,7 @@ TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of unequal passes") {
   // V-Min idles anew in every repetition, V-Half does not.
   const auto more = [&](const char* name) {
     const auto bubble = [&](int32_t m) {
-      asked.micro_batches = m;
+      asked.microbatches = m;
       return bubble_of(name, asked);
     };
     return bubble(128) - bubble(64);
@@ -177,7 +177,7 @@ TEST_CASE("Zero Bubble: what memory a bubble costs") {
     const RankTiming rank = simulate(schedule, request.costs).ranks[0];
     return rank.span() - rank.busy;
   };
-  Asked even{.ranks = 8, .micro_batches = 40, .forward = 5, .input = 6, .weight = 3};
+  Asked even{.ranks = 8, .microbatches = 40, .forward = 5, .input = 6, .weight = 3};
   even.communication = 0.25;
   const auto bound = [](const Asked& a, int64_t k) {
     return std::max(0.0, (a.ranks - 1) * (a.input + 2 * a.communication) +
@@ -194,7 +194,7 @@ TEST_CASE("Zero Bubble: what memory a bubble costs") {
     Asked asked = testing::random_asked(3);
     asked.communication = 0.25 * testing::between(0, 4);
     const int64_t k = testing::between(asked.ranks, 2 * asked.ranks);
-    CAPTURE(asked.ranks, asked.micro_batches, asked.forward, asked.input, asked.weight, k);
+    CAPTURE(asked.ranks, asked.microbatches, asked.forward, asked.input, asked.weight, k);
     CHECK(idle(asked, k) > bound(asked, k) - 1e-9);
   }
 }
@@ -205,11 +205,11 @@ TEST_CASE("Zero Bubble: what memory a bubble costs") {
 TEST_CASE("Primus: rates of interleaved 1F1B, ZB-1P and the static ZB-V") {
   for (const auto& [p, m, v] : {std::tuple{4, 8, 2}, {8, 16, 2}, {8, 64, 4}, {5, 20, 3}}) {
     CAPTURE(p, m, v);
-    const Asked chunks{.ranks = p, .micro_batches = m, .virtual_stages = v};
+    const Asked chunks{.ranks = p, .microbatches = m, .virtual_stages = v};
     CHECK(timing_of("interleaved-1f1b", chunks).bubble_rate == Approx((p - 1.0) / (m * v + p - 1)));
-    CHECK(timing_of("zb-h1", {.ranks = p, .micro_batches = m}).bubble_rate ==
+    CHECK(timing_of("zb-h1", {.ranks = p, .microbatches = m}).bubble_rate ==
           Approx((p - 1.0) / (3 * m + p - 1)));
-    const Asked folded{.ranks = p, .micro_batches = m, .virtual_stages = 2};
+    const Asked folded{.ranks = p, .microbatches = m, .virtual_stages = 2};
     const ScheduleTiming v_static = timing_of("zb-v-static", folded);
     CHECK(v_static.bubble_rate == 0);
     CHECK(1 - 3 * m / v_static.makespan == Approx((p - 1.0) / (p - 1 + 6 * m)));
@@ -220,7 +220,7 @@ TEST_CASE("Primus: rates of interleaved 1F1B, ZB-1P and the static ZB-V") {
 // ChunkFlow (arXiv 2503.02356), its example of four sequences on four stages: 1F1B idles 42.8% of
 // equal lengths, 57.14% of these, of 4, 2, 1 and 1 parts.
 TEST_CASE("ChunkFlow: 1F1B of sequences of unequal lengths") {
-  ScheduleRequest request = testing::request_of({.ranks = 4, .micro_batches = 4});
+  ScheduleRequest request = testing::request_of({.ranks = 4, .microbatches = 4});
   const Schedule schedule = make_schedule(schedule_family("1f1b"), request);
   CHECK(simulate(schedule, request.costs).bubble_rate == Approx(3.0 / 7));
   for (const int64_t length : {4, 2, 1, 1}) {
@@ -236,9 +236,9 @@ TEST_CASE("DualPipe and DualPipeV: the README's bubble and memory") {
   for (const int32_t stages : {4, 8, 16}) {
     CAPTURE(stages);
     const double bubble = (stages / 2 - 1) * (3 + 2 - 3);
-    const Asked both{.ranks = stages, .micro_batches = 3 * stages};
+    const Asked both{.ranks = stages, .microbatches = 3 * stages};
     CHECK(bubble_of("dualpipe", both) == bubble);
-    const Asked folded{.ranks = stages / 2, .micro_batches = 2 * stages, .virtual_stages = 2};
+    const Asked folded{.ranks = stages / 2, .microbatches = 2 * stages, .virtual_stages = 2};
     CHECK(2 * bubble_of("dualpipe-v", folded) == bubble);
     for (int32_t rank = 0; rank < stages; ++rank) {
       CHECK(timing_of("dualpipe", both).ranks[rank].peak_memory == stages + 1);
@@ -249,13 +249,13 @@ TEST_CASE("DualPipe and DualPipeV: the README's bubble and memory") {
 
 TEST_CASE("interleaved-zb: the lists that PyTorch makes for 2 ranks, 2 chunks and 8 microbatches") {
   const Schedule schedule =
-      testing::schedule_of("interleaved-zb", {.ranks = 2, .micro_batches = 8, .virtual_stages = 2});
+      testing::schedule_of("interleaved-zb", {.ranks = 2, .microbatches = 8, .virtual_stages = 2});
   CHECK(schedule.ranks == read_pipeline_csv(testing::kCompute, "its file").schedule.ranks);
 }
 
 TEST_CASE("DualPipeV: the lists that PyTorch makes for 4 ranks and 10 microbatches") {
   const Schedule schedule =
-      testing::schedule_of("dualpipe-v", {.ranks = 4, .micro_batches = 10, .virtual_stages = 2});
+      testing::schedule_of("dualpipe-v", {.ranks = 4, .microbatches = 10, .virtual_stages = 2});
   CHECK(schedule.ranks == read_pipeline_csv(testing::kDualPipeV, "its file").schedule.ranks);
 }
 

@@ -31,7 +31,7 @@ Json rank_json(const Schedule& s, const LinkedActions& linked, const ScheduleTim
     json[kind + "_start"].push_back(timing.starts[i] + 1000);
     json[kind + "_end"].push_back(timing.ends[i] + 1000);
     if (!named) continue;
-    json[kind + "_minibatch"].push_back(a.micro_batch + first);
+    json[kind + "_minibatch"].push_back(a.microbatch + first);
     json[kind + "_chunk"].push_back(a.stage / ranks);
   }
   return json;
@@ -44,7 +44,7 @@ void write_trace(const TemporaryFolder& folder, const Schedule& s, const Schedul
   const Json config = {{"world_size", ranks},
                        {"pp_size", ranks},
                        {"vp_size", s.stages / ranks},
-                       {"num_mbs", s.micro_batches},
+                       {"num_mbs", s.microbatches},
                        {"train_iters", 20}};
   folder.file("config.json", config.dump());
   for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -71,7 +71,7 @@ TEST_CASE("a schedule's trace is read as the schedule, its times and its rates")
                         {"gpipe", 1, false, 0}}) {
     INFO(c.name << " of " << c.virtual_stages);
     const Asked asked{.ranks = 4,
-                      .micro_batches = 12,
+                      .microbatches = 12,
                       .virtual_stages = c.virtual_stages,
                       .forward = 6,
                       .input = 7,
@@ -126,7 +126,7 @@ TEST_CASE("the step whose span is the median, and the median of a stage's times"
 }
 
 TEST_CASE("what is no trace is refused in one line") {
-  const Asked asked{.ranks = 2, .micro_batches = 4};
+  const Asked asked{.ranks = 2, .microbatches = 4};
   const Schedule s = testing::schedule_of("1f1b", asked);
   const ScheduleTiming timing = testing::timing_of("1f1b", asked);
   const LinkedActions linked = link(s);

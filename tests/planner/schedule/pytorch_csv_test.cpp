@@ -46,7 +46,7 @@ TEST_CASE("both dialects say the same") {
   CHECK(!now.old_dialect);
   CHECK(old.schedule.ranks == now.schedule.ranks);
   CHECK(now.schedule.stages == 4);
-  CHECK(now.schedule.micro_batches == 8);
+  CHECK(now.schedule.microbatches == 8);
   CHECK(read_pipeline_csv(testing::kOldExchanges, "old").schedule.ranks ==
         read_pipeline_csv(testing::kExchanges, "new").schedule.ranks);
 }
@@ -74,7 +74,7 @@ TEST_CASE("what is no action is refused with its place") {
 TEST_CASE("schedules of all families are written and read again") {
   for (const ScheduleFamily& family : schedule_families()) {
     INFO(family.name);
-    testing::Asked asked{.ranks = 4, .micro_batches = 16};
+    testing::Asked asked{.ranks = 4, .microbatches = 16};
     asked.virtual_stages = family.least_virtual_stages;
     if (family.sliced) asked.slices = 4;
     const Schedule s = testing::schedule_of(family.name, asked);
@@ -103,12 +103,12 @@ TEST_CASE("schedules of all families are written and read again") {
 
 TEST_CASE("columns keep ranks aligned") {
   const PipelineCsv csv =
-      pipeline_csv_of(testing::schedule_of("1f1b", {.ranks = 2, .micro_batches = 2}));
+      pipeline_csv_of(testing::schedule_of("1f1b", {.ranks = 2, .microbatches = 2}));
   CHECK(write_pipeline_csv(csv) == "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n");
 }
 
 TEST_CASE("an exchange is written in front of what needs it") {
-  const Schedule s = with_exchanges(testing::schedule_of("1f1b", {.ranks = 2, .micro_batches = 2}));
+  const Schedule s = with_exchanges(testing::schedule_of("1f1b", {.ranks = 2, .microbatches = 2}));
   CHECK(write_pipeline_csv(pipeline_csv_of(s)) ==
         "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0WAIT_SEND_F0,0RECV_B1,0B1,0WAIT_SEND_F1\n"
         "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1WAIT_SEND_B0,1WAIT_SEND_B1\n");
@@ -118,7 +118,7 @@ TEST_CASE("waits are read and written, made as PyTorch makes them, and left out 
   const PipelineCsv csv = read_pipeline_csv(kWaits, "file");
   CHECK(write_pipeline_csv(csv) == kWaits);
   CHECK(first_fault(csv.schedule, {}).value_or("none") == "none");
-  const Schedule plain = testing::schedule_of("gpipe", {.ranks = 2, .micro_batches = 1});
+  const Schedule plain = testing::schedule_of("gpipe", {.ranks = 2, .microbatches = 1});
   const Schedule made = with_exchanges(with_gathering(plain));
   CHECK(made.ranks == csv.schedule.ranks);
   CHECK(write_pipeline_csv(pipeline_csv_of(without_waits(made))).find("WAIT") == std::string::npos);
@@ -126,7 +126,7 @@ TEST_CASE("waits are read and written, made as PyTorch makes them, and left out 
 }
 
 TEST_CASE("slices are written so that PyTorch refuses them") {
-  const Schedule s = testing::schedule_of("seq1f1b", {.ranks = 1, .micro_batches = 1, .slices = 2});
+  const Schedule s = testing::schedule_of("seq1f1b", {.ranks = 1, .microbatches = 1, .slices = 2});
   const std::string text = write_pipeline_csv(pipeline_csv_of(s));
   CHECK(text == "0.0F0,0.1F0,0.1B0,0.0B0\n");
   CHECK(read_pipeline_csv(text, "ours").schedule.ranks == s.ranks);

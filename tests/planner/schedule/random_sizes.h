@@ -21,7 +21,7 @@ inline int32_t between(int32_t least, int32_t most) {
 inline Asked random_asked(int32_t least_ranks = 2) {
   Asked asked;
   asked.ranks = between(least_ranks, 9);
-  asked.micro_batches = asked.ranks * between(2, 5);
+  asked.microbatches = asked.ranks * between(2, 5);
   asked.forward = between(8, 12);
   asked.input = between(8, 12);
   asked.weight = between(1, 8);

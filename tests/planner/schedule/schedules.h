@@ -11,7 +11,7 @@ namespace longspan::testing {
 /// Times and memory of one microbatch on all stages of one rank, the same for every rank.
 struct Asked {
   int32_t ranks = 4;
-  int32_t micro_batches = 8;
+  int32_t microbatches = 8;
   int32_t virtual_stages = 1;
   int32_t slices = 1;
   int32_t group = 0;
@@ -21,7 +21,7 @@ struct Asked {
 };
 
 inline ScheduleRequest request_of(const Asked& asked) {
-  ScheduleRequest request{asked.ranks,       asked.virtual_stages, asked.micro_batches,
+  ScheduleRequest request{asked.ranks,       asked.virtual_stages, asked.microbatches,
                           asked.slices,      asked.group,          {},
                           asked.memory_limit};
   const int64_t parts = int64_t{asked.virtual_stages} * asked.slices;
@@ -49,7 +49,7 @@ inline ScheduleTiming timing_of(std::string_view name, const Asked& asked) {
 /// What of the cost is no computation of one microbatch after another: cost - m (F + I + W).
 inline double bubble_of(std::string_view name, const Asked& asked) {
   return timing_of(name, asked).cost -
-         asked.micro_batches * (asked.forward + asked.input + asked.weight);
+         asked.microbatches * (asked.forward + asked.input + asked.weight);
 }
 
 }  // namespace longspan::testing

@@ -48,8 +48,7 @@ double rate(int32_t slices, double attention, bool equal_times) {
                        std::llround(20000 * attention)};
   const std::vector<int64_t> lengths = equal_times ? equal_time_slices(tokens, slices, 1, cost)
                                                    : equal_token_slices(tokens, slices, 1);
-  ScheduleRequest request =
-      testing::request_of({.ranks = 8, .micro_batches = 16, .slices = slices});
+  ScheduleRequest request = testing::request_of({.ranks = 8, .microbatches = 16, .slices = slices});
   // Gradients cost what forwards do, slice by slice.
   request.costs.shares = slice_shares(lengths, cost, 1, 1);
   for (SliceShare& share : request.costs.shares) share.weight = share.forward;

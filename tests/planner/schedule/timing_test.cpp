@@ -42,7 +42,7 @@ TEST_CASE("two stages and two microbatches, by hand") {
   // Rank 0: F0 0-1, F1 1-2, B0 5.5-7.5, B1 8.5-10.5; rank 1: F0 1.5-2.5, B0 2.5-4.5 (sent at 5),
   // F1 4.5-5.5, B1 5.5-7.5 (sent at 8).
   const ScheduleTiming t =
-      testing::timing_of("1f1b", {.ranks = 2, .micro_batches = 2, .communication = 0.5});
+      testing::timing_of("1f1b", {.ranks = 2, .microbatches = 2, .communication = 0.5});
   CHECK(t.starts == std::vector<double>{0, 1, 5, 8, 1.5, 2.5, 4.5, 5.5});
   CHECK(t.ends == std::vector<double>{1, 2, 7, 10, 2.5, 4.5, 5.5, 7.5});
   CHECK(t.cost == 10);
@@ -58,7 +58,7 @@ TEST_CASE("a rank stops behind what it sends, by hand") {
   // Rank 0: F0 0-1, F1 1.5-2.5, B0 5-7, B1 8.5-10.5; rank 1: F0 1.5-2.5, B0 2.5-4.5 (sent till 5),
   // F1 5-6, B1 6-8 (sent till 8.5, which is not of its span).
   ScheduleRequest request =
-      testing::request_of({.ranks = 2, .micro_batches = 2, .communication = 0.5});
+      testing::request_of({.ranks = 2, .microbatches = 2, .communication = 0.5});
   request.costs.sending = 0.5;
   const ScheduleTiming t = simulate(make_schedule(schedule_family("1f1b"), request), request.costs);
   CHECK(t.starts == std::vector<double>{0, 1.5, 5, 8.5, 1.5, 2.5, 5, 6});
@@ -69,7 +69,7 @@ TEST_CASE("a rank stops behind what it sends, by hand") {
 }
 
 TEST_CASE("exchanges that are written out change nothing") {
-  Schedule s = testing::schedule_of("1f1b", {.ranks = 2, .micro_batches = 2});
+  Schedule s = testing::schedule_of("1f1b", {.ranks = 2, .microbatches = 2});
   ScheduleCosts costs;
   costs.communication = 0.5;
   const double cost = simulate(s, costs).cost;
@@ -85,7 +85,7 @@ TEST_CASE("exchanges that are written out change nothing") {
 
 TEST_CASE("actions that run as one start and end together, the shorter hidden") {
   Schedule s;
-  s.micro_batches = 2;
+  s.microbatches = 2;
   s.ranks = {{{Kind::forward, 0, 0},
               {Kind::forward, 0, 1, 0, true},
               {Kind::backward, 0, 0},
@@ -126,7 +126,7 @@ TEST_CASE("copies run beside the list and take turns on a channel") {
 
 TEST_CASE("a channel of two ways offloads while it reloads, but nothing that has not left") {
   Schedule s;
-  s.micro_batches = 2;
+  s.microbatches = 2;
   s.ranks = {{{Kind::forward, 0, 0},
               {Kind::offload, 0, 0},
               {Kind::forward, 0, 1},
@@ -146,7 +146,7 @@ TEST_CASE("a channel of two ways offloads while it reloads, but nothing that has
 
 TEST_CASE("a rank waits where the list says so for memory that an offload gives back") {
   Schedule s;
-  s.micro_batches = 2;
+  s.microbatches = 2;
   s.ranks = {{{Kind::forward, 0, 0},
               {Kind::offload, 0, 0},
               {Kind::await_offload, 0, 0},
@@ -167,7 +167,7 @@ TEST_CASE("a rank waits where the list says so for memory that an offload gives 
 
 TEST_CASE("recomputed forwards hold a checkpoint until they run again") {
   Schedule s;
-  s.micro_batches = 2;
+  s.microbatches = 2;
   s.ranks = {{{Kind::forward, 0, 0},
               {Kind::forward, 0, 1},
               {Kind::recompute, 0, 0},
@@ -202,7 +202,7 @@ TEST_CASE("random schedules with random times: as a plain simulation has them") 
     for (const ScheduleFamily& family : schedule_families()) {
       const auto p = static_cast<int32_t>(2 + 2 * (random() % 3));
       testing::Asked asked{.ranks = p,
-                           .micro_batches = 2 * p * static_cast<int32_t>(2 + random() % 2)};
+                           .microbatches = 2 * p * static_cast<int32_t>(2 + random() % 2)};
       asked.virtual_stages = family.least_virtual_stages;
       if (family.sliced) asked.slices = random() % 2 ? p : 2 * p;
       ScheduleRequest request = testing::request_of(asked);

@@ -112,7 +112,7 @@ TEST_CASE("a head that costs several layers is worth an uneven cut") {
   AdaptisRequest request;
   request.layers = layers;
   request.ranks = 3;
-  request.micro_batches = 6;
+  request.microbatches = 6;
   request.limits = kLimits;
   const AdaptisPlan plan = adaptis(request);
   CHECK(plan.schedule.cost < plan.even_cost);
@@ -130,7 +130,7 @@ TEST_CASE("random layers: sound, within memory, never worse than an even cut, an
     AdaptisRequest request;
     request.layers = random_layers(seed, 8);
     request.ranks = 2 + static_cast<int32_t>(seed % 2);
-    request.micro_batches = 4;
+    request.microbatches = 4;
     request.communication = 0.1;
     request.memory_limit = seed % 3 == 0 ? 0 : 90;
     request.limits = kLimits;
@@ -160,7 +160,7 @@ TEST_CASE("random layers: sound, within memory, never worse than an even cut, an
 // The clock is what is tested, so it is at its end from the start: the first schedule that there is
 // ends the search, and no other family is asked.
 TEST_CASE("the search over cuts and families keeps to the time limit") {
-  AdaptisRequest request{.layers = random_layers(7, 12), .ranks = 3, .micro_batches = 6};
+  AdaptisRequest request{.layers = random_layers(7, 12), .ranks = 3, .microbatches = 6};
   request.limits = kLimits;
   const AdaptisPlan searched = adaptis(request);
   request.limits.seconds = 0;

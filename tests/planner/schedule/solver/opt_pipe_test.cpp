@@ -20,15 +20,15 @@ using Kind = ActionKind;
 constexpr SolverLimits kLimits{.nodes = 3000, .seconds = 1e6};
 
 // All lists of one stage in which microbatches are in order and each has F, then I, then W.
-std::vector<std::vector<Action>> all_lists(int32_t stage, int32_t micro_batches) {
+std::vector<std::vector<Action>> all_lists(int32_t stage, int32_t microbatches) {
   std::vector<std::vector<Action>> all;
   std::vector<Action> list;
   int32_t done[3] = {};
   constexpr Kind kKinds[] = {Kind::forward, Kind::backward_input, Kind::backward_weight};
   const auto extend = [&](const auto& self) -> void {
-    if (static_cast<int32_t>(list.size()) == 3 * micro_batches) all.push_back(list);
+    if (static_cast<int32_t>(list.size()) == 3 * microbatches) all.push_back(list);
     for (int kind = 0; kind < 3; ++kind) {
-      if (done[kind] >= (kind == 0 ? micro_batches : done[kind - 1])) continue;
+      if (done[kind] >= (kind == 0 ? microbatches : done[kind - 1])) continue;
       list.push_back({kKinds[kind], stage, done[kind]++});
       self(self);
       --done[kind];
@@ -41,11 +41,11 @@ std::vector<std::vector<Action>> all_lists(int32_t stage, int32_t micro_batches)
 
 // Whether the forward that waits for the copy comes before the gradient that asks for it back.
 bool worth_offloading(const std::vector<Action>& list, const Action& forward) {
-  const auto place = [&](Kind kind, int32_t micro_batch) {
-    return std::find(list.begin(), list.end(), Action{kind, forward.stage, micro_batch});
+  const auto place = [&](Kind kind, int32_t microbatch) {
+    return std::find(list.begin(), list.end(), Action{kind, forward.stage, microbatch});
   };
-  const auto waiting = place(Kind::forward, forward.micro_batch + 2);
-  return waiting < place(Kind::backward_input, std::max(0, forward.micro_batch - 1));
+  const auto waiting = place(Kind::forward, forward.microbatch + 2);
+  return waiting < place(Kind::backward_input, std::max(0, forward.microbatch - 1));
 }
 
 // The shortest span of all orders within memory, with any activations of
@@ -53,11 +53,11 @@ bool worth_offloading(const std::vector<Action>& list, const Action& forward) {
 double least_of_all(const ScheduleRequest& request, bool copies) {
   Schedule schedule;
   schedule.stages = request.ranks;
-  schedule.micro_batches = request.micro_batches;
+  schedule.microbatches = request.microbatches;
   std::vector<std::vector<std::vector<Action>>> lists;
   for (int32_t rank = 0; rank < request.ranks; ++rank) {
     lists.emplace_back();
-    for (std::vector<Action>& list : all_lists(rank, request.micro_batches)) {
+    for (std::vector<Action>& list : all_lists(rank, request.microbatches)) {
       // What a rank holds without copies does not depend on the others.
       int64_t held = 0, most = 0;
       for (const Action& a : list) {
@@ -84,12 +84,12 @@ double least_of_all(const ScheduleRequest& request, bool copies) {
       return;
     }
     // Of the first rank all but the last two: nothing waits for their copies.
-    const uint32_t subsets = copies ? 1U << (request.micro_batches - 2) : 1;
+    const uint32_t subsets = copies ? 1U << (request.microbatches - 2) : 1;
     for (uint32_t subset = 0; subset < subsets; ++subset) {
       Schedule made = schedule;
       if (subset > 0) {
         offload(made, 0, [&](const Action& a) {
-          return a.stage == 0 && (subset >> a.micro_batch & 1) != 0 &&
+          return a.stage == 0 && (subset >> a.microbatch & 1) != 0 &&
                  worth_offloading(schedule.ranks[a.stage], a);
         });
       }
@@ -106,14 +106,14 @@ double least_of_all(const ScheduleRequest& request, bool copies) {
   return least;
 }
 
-ScheduleRequest random_request(unsigned seed, int32_t ranks, int32_t micro_batches) {
+ScheduleRequest random_request(unsigned seed, int32_t ranks, int32_t microbatches) {
   std::mt19937 random(seed);
   const auto number = [&](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);
   };
   ScheduleRequest request;
   request.ranks = ranks;
-  request.micro_batches = micro_batches;
+  request.microbatches = microbatches;
   request.costs.times.clear();
   request.costs.memory.clear();
   for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -141,11 +141,11 @@ void check_sound(const OptimalSchedule& made, const ScheduleRequest& request) {
 }  // namespace
 
 TEST_CASE("the optimum of all orders, of random times and memory") {
-  const auto [ranks, micro_batches, seeds] =
+  const auto [ranks, microbatches, seeds] =
       GENERATE(std::make_tuple(2, 3, 12U), std::make_tuple(3, 2, 12U), std::make_tuple(2, 4, 2U));
   for (unsigned seed = 1; seed <= seeds; ++seed) {
-    INFO(ranks << " ranks, " << micro_batches << " microbatches, seed " << seed);
-    const ScheduleRequest request = random_request(seed, ranks, micro_batches);
+    INFO(ranks << " ranks, " << microbatches << " microbatches, seed " << seed);
+    const ScheduleRequest request = random_request(seed, ranks, microbatches);
     const OptimalSchedule made = opt_pipe(request, kLimits);
     check_sound(made, request);
     REQUIRE(made.stop == Stop::optimal);
@@ -178,7 +178,7 @@ TEST_CASE("the optimum of all orders and all offloads") {
 TEST_CASE("in a third less memory than 1f1b's, faster than every family, and the same again") {
   ScheduleRequest request;
   request.ranks = 3;
-  request.micro_batches = 6;
+  request.microbatches = 6;
   request.costs = uniform_costs(
       1, {}, {.activations = 10, .for_weights = 5, .checkpoint = 0, .offloaded = 0}, 0.1);
   request.memory_limit = 20;
@@ -200,7 +200,7 @@ TEST_CASE("any placement of the families, never worse, whatever the limit of nod
       ScheduleRequest request;
       request.ranks = 2;
       request.virtual_stages = virtual_stages;
-      request.micro_batches = 4;
+      request.microbatches = 4;
       request.costs =
           uniform_costs(virtual_stages, {.forward = 1, .input = 1.3, .weight = 0.8},
                         {.activations = 4, .for_weights = 2, .checkpoint = 0, .offloaded = 4}, 0.1);
@@ -215,7 +215,7 @@ TEST_CASE("any placement of the families, never worse, whatever the limit of nod
 TEST_CASE("what is too large comes back as it is, and says so") {
   ScheduleRequest request;
   request.ranks = 16;
-  request.micro_batches = 128;
+  request.microbatches = 128;
   const OptimalSchedule made = opt_pipe(request, kLimits);
   CHECK(!made.stop);
   CHECK(made.cost == made.start_cost);
@@ -225,7 +225,7 @@ TEST_CASE("what is too large comes back as it is, and says so") {
 TEST_CASE("what cannot be ordered is refused in one line") {
   ScheduleRequest request;
   request.ranks = 4;
-  request.micro_batches = 8;
+  request.microbatches = 8;
   const Schedule both_ends = make_schedule(schedule_family("dualpipe"), request);
   CHECK(!can_be_reordered(both_ends));
   CHECK_THROWS_WITH(reorder({"dualpipe", both_ends}, request.costs, 0, kLimits),

@@ -72,7 +72,7 @@ void check_sound(const SequenceAssignment& made, std::vector<int64_t> lengths, i
                  const SequenceCosts& costs) {
   std::vector<int64_t> dealt;
   double time = 0;
-  for (const MicroBatch& batch : made.micro_batches) {
+  for (const Microbatch& batch : made.microbatches) {
     int32_t taken = 0;
     double slowest = 0;
     for (const SequenceGroup& group : batch.groups) {
@@ -109,10 +109,10 @@ TEST_CASE("no grouping is faster, by trying all") {
     }
     const double least = least_of_all(lengths, 4, costs);
     try {
-      const SequenceAssignment made = assign_sequences(
-          lengths, 4, costs, {.buckets = 5, .micro_batches = 1, .limits = kLimits});
+      const SequenceAssignment made =
+          assign_sequences(lengths, 4, costs, {.buckets = 5, .microbatches = 1, .limits = kLimits});
       check_sound(made, lengths, 4, costs);
-      REQUIRE(made.micro_batches[0].stop == Stop::optimal);
+      REQUIRE(made.microbatches[0].stop == Stop::optimal);
       CHECK(made.time == Approx(least).epsilon(1e-5));
     } catch (const Error& e) {
       CHECK(e.kind() == ErrorKind::no_fit);
@@ -129,11 +129,11 @@ TEST_CASE("mixed lengths do better in groups of several sizes than in any one") 
   std::vector<int64_t> lengths(12, 4);
   lengths.push_back(60);
   const SequenceAssignment made =
-      assign_sequences(lengths, 8, costs, {.micro_batches = 1, .limits = kLimits});
+      assign_sequences(lengths, 8, costs, {.microbatches = 1, .limits = kLimits});
   check_sound(made, lengths, 8, costs);
   // Eight ranks together are the only one size that holds the long one.
   CHECK(made.time < group_time(costs, costs.sizes[3], lengths));
-  CHECK(made.micro_batches[0].groups.size() > 1);
+  CHECK(made.microbatches[0].groups.size() > 1);
 }
 
 TEST_CASE("a batch beyond memory is split, into as few microbatches as fit or a few more") {
@@ -144,20 +144,20 @@ TEST_CASE("a batch beyond memory is split, into as few microbatches as fit or a 
   costs.quadratic = 0.05;
   costs.memory_limit = 20;
   costs.sizes = {{1, 0}, {2, 0.1}, {4, 0.2}};
-  AssignOptions options{.buckets = 6, .micro_batches = 0, .limits = {.nodes = 20, .seconds = 1e6}};
+  AssignOptions options{.buckets = 6, .microbatches = 0, .limits = {.nodes = 20, .seconds = 1e6}};
   const SequenceAssignment made = assign_sequences(lengths, 4, costs, options);
   check_sound(made, lengths, 4, costs);
-  CHECK(made.micro_batches.size() > 1);
+  CHECK(made.microbatches.size() > 1);
   const SequenceAssignment again = assign_sequences(lengths, 4, costs, options);
   CHECK(again.time == made.time);
   CHECK(again.nodes == made.nodes);
-  const auto fewest = static_cast<int64_t>(made.micro_batches.size());
+  const auto fewest = static_cast<int64_t>(made.microbatches.size());
   for (int64_t k = fewest; k <= fewest + 1; ++k) {
-    options.micro_batches = k;
+    options.microbatches = k;
     try {
       const SequenceAssignment fixed = assign_sequences(lengths, 4, costs, options);
       CHECK(fixed.time >= made.time * (1 - 1e-9));
-      CHECK(static_cast<int64_t>(fixed.micro_batches.size()) == k);
+      CHECK(static_cast<int64_t>(fixed.microbatches.size()) == k);
     } catch (const Error& e) {
       CHECK(e.kind() == ErrorKind::no_fit);
     }

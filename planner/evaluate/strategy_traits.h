@@ -12,8 +12,8 @@
 namespace longspan {
 
 /// What of a strategy both bounds ask for.
-struct Facts {
-  Facts(const StepRequest& request, const Strategy& s, const Lengths& n)
+struct StrategyTraits {
+  StrategyTraits(const StepRequest& request, const Strategy& s, const Lengths& n)
       : s(s),
         layers(request.model.layers),
         chunks(n.chunks()),
@@ -27,8 +27,8 @@ struct Facts {
         streams(chunks > 1 && s.kv == Tier::host),
         // A ring and head groups have a backward of their own.
         kv_outer(s.backward_order == BackwardOrder::kv_outer && !ring && groups == 1),
-        idle_block(blocks > 1 && s.idle == Tier::host),
-        idle_chunk(chunks > 1 && s.idle == Tier::host),
+        block_between_uses(blocks > 1 && s.between_uses == Tier::host),
+        chunk_between_uses(chunks > 1 && s.between_uses == Tier::host),
         separate_norm(n.block > n.chunk || tensor) {}
 
   /// Layers that a policy's `fraction` covers, of the first `layers` ones.
@@ -39,8 +39,8 @@ struct Facts {
 
   const Strategy& s;
   int64_t layers, chunks, blocks, groups;
-  bool sharded, gathers, ring, tensor, exchanges, streams, kv_outer, idle_block, idle_chunk,
-      separate_norm;
+  bool sharded, gathers, ring, tensor, exchanges, streams, kv_outer, block_between_uses,
+      chunk_between_uses, separate_norm;
 };
 
 /// Workspaces that depend on a tile.

@@ -1,4 +1,4 @@
-// How a published run cuts a model: internal to planner/reference.
+// How a published run partitions a model: internal to planner/reference.
 #pragma once
 
 #include "planner/reference/case.h"
@@ -6,9 +6,9 @@
 
 namespace longspan {
 
-/// REQUIRES: the micro-batch is known.
+/// REQUIRES: the microbatch is known.
 LayerShape layer_shape(const ReferenceCase& reference);
-double micro_batches(const ReferenceCase& reference);
+double microbatches(const ReferenceCase& reference);
 double layers_of(const ReferenceCase& reference, const ModelSpec& model, int64_t stage);
 /// Layers of a stage whose forward runs again.
 double recomputed_layers(const ReferenceCase& reference, const ModelSpec& model, int64_t stage);

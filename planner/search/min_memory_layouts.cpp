@@ -1,4 +1,4 @@
-#include "planner/search/lean_layouts.h"
+#include "planner/search/min_memory_layouts.h"
 
 #include <map>
 #include <optional>
@@ -9,17 +9,18 @@
 
 namespace longspan {
 
-std::vector<RankLayout> lean_layouts(Evaluator& evaluator, const std::vector<RankLayout>& all) {
+std::vector<RankLayout> min_memory_layouts(Evaluator& evaluator,
+                                           const std::vector<RankLayout>& all) {
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
   std::map<Key, std::pair<double, RankLayout>> least;
-  std::vector<RankLayout> lean;
+  std::vector<RankLayout> found;
   for (const RankLayout& layout : all) {
-    const Parallel& p = layout.parallel;
+    const ParallelLayout& p = layout.parallel;
     if (!p.has_pipeline()) {
-      lean.push_back(layout);
+      found.push_back(layout);
       continue;
     }
-    const std::optional<Evaluator::InFlight> held = evaluator.in_flight(p, layout.micro_batches);
+    const std::optional<Evaluator::InFlight> held = evaluator.in_flight(p, layout.microbatches);
     if (!held) continue;
     const Key key = {p.pipeline.stages, p.pipeline.slices, p.data, p.tensor, p.ring,
                      p.ulysses,         held->splits};
@@ -31,8 +32,8 @@ std::vector<RankLayout> lean_layouts(Evaluator& evaluator, const std::vector<Ran
       it->second = {held->microbatches, layout};
     }
   }
-  for (const auto& [key, entry] : least) lean.push_back(entry.second);
-  return lean;
+  for (const auto& [key, entry] : least) found.push_back(entry.second);
+  return found;
 }
 
 }  // namespace longspan

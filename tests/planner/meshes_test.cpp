@@ -1,4 +1,4 @@
-// Many ranks in the planner: which grids there are, what searches say of them, and that lengths
+// Many ranks in the planner: which meshes there are, what searches say of them, and that lengths
 // grow with ranks as the theory says.
 #include <catch2/catch.hpp>
 
@@ -6,7 +6,7 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/evaluate/evaluate.h"
-#include "planner/evaluate/fast_path.h"
+#include "planner/evaluate/sampled_simulation.h"
 #include "planner/program/layout.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
@@ -39,16 +39,16 @@ ModelSpec eight_heads(int64_t kv_heads = 8) {
   return m;
 }
 
-Parallel grid_of(const char* preset, const ModelSpec& model, int64_t devices,
-                 const ParallelChoice& choice = {}) {
-  return preset_grid(preset, model, machine(devices), choice);
+ParallelLayout mesh_of(const char* preset, const ModelSpec& model, int64_t devices,
+                       const ParallelChoice& choice = {}) {
+  return preset_mesh(preset, model, machine(devices), choice);
 }
 
 }  // namespace
 
-TEST_CASE("grids are the ways to cut a number of ranks that the heads allow") {
+TEST_CASE("meshes are the ways to cut a number of ranks that the heads allow") {
   const auto count = [](int64_t devices, const ModelSpec& model, const ParallelChoice& choice) {
-    return grids(model, machine(devices), choice).size();
+    return meshes(model, machine(devices), choice).size();
   };
   CHECK(count(1, eight_heads(), {}) == 1);
   // Ordered factorisations of 8 into three, and layers cut up for 2, 4 or 8.
@@ -59,30 +59,31 @@ TEST_CASE("grids are the ways to cut a number of ranks that the heads allow") {
   CHECK(count(3, eight_heads(), {}) == 2);  // 3 does not divide 8 heads: data or ring
   ParallelChoice three;
   three.ulysses = 3;
-  CHECK_THROWS_WITH(grids(eight_heads(), machine(3), three),
+  CHECK_THROWS_WITH(meshes(eight_heads(), machine(3), three),
                     Contains("3 ranks with ulysses 3") && Contains("8 heads"));
 }
 
-TEST_CASE("a preset has the grid of its published form") {
-  CHECK(grid_of("baseline", eight_heads(), 1) == Parallel{});
-  CHECK(grid_of("baseline", eight_heads(), 8) == Parallel{8, 1, 1, 0});
-  CHECK(grid_of("checkpoint", eight_heads(), 8) == Parallel{8, 1, 1, 3});
+TEST_CASE("a preset has the mesh of its published form") {
+  CHECK(mesh_of("baseline", eight_heads(), 1) == ParallelLayout{});
+  CHECK(mesh_of("baseline", eight_heads(), 8) == ParallelLayout{8, 1, 1, 0});
+  CHECK(mesh_of("checkpoint", eight_heads(), 8) == ParallelLayout{8, 1, 1, 3});
   for (const char* preset : {"ulysses", "alst", "fpdt"}) {
     CAPTURE(preset);
-    CHECK(grid_of(preset, eight_heads(), 8) == Parallel{1, 1, 8, 3});
-    CHECK(grid_of(preset, eight_heads(2), 8) == Parallel{1, 1, 8, 3});  // keys are replicated
-    CHECK(grid_of(preset, eight_heads(), 16) == Parallel{2, 1, 8, 3});  // more ranks than heads
+    CHECK(mesh_of(preset, eight_heads(), 8) == ParallelLayout{1, 1, 8, 3});
+    CHECK(mesh_of(preset, eight_heads(2), 8) == ParallelLayout{1, 1, 8, 3});  // keys are replicated
+    CHECK(mesh_of(preset, eight_heads(), 16) ==
+          ParallelLayout{2, 1, 8, 3});  // more ranks than heads
   }
-  CHECK(grid_of("ring", eight_heads(), 8) == Parallel{1, 8, 1, 3});
-  CHECK(grid_of("usp", eight_heads(), 8) == Parallel{1, 2, 4, 3});
-  CHECK(grid_of("megatron-sp", eight_heads(), 8) == Parallel{1, 1, 1, 1, true, 8});
-  CHECK(grid_of("megatron-sp", eight_heads(2), 8) == Parallel{4, 1, 1, 1, true, 2});
-  CHECK(grid_of("usp", eight_heads(), 16) == Parallel{1, 4, 4, 3});
+  CHECK(mesh_of("ring", eight_heads(), 8) == ParallelLayout{1, 8, 1, 3});
+  CHECK(mesh_of("usp", eight_heads(), 8) == ParallelLayout{1, 2, 4, 3});
+  CHECK(mesh_of("megatron-sp", eight_heads(), 8) == ParallelLayout{1, 1, 1, 1, true, 8});
+  CHECK(mesh_of("megatron-sp", eight_heads(2), 8) == ParallelLayout{4, 1, 1, 1, true, 2});
+  CHECK(mesh_of("usp", eight_heads(), 16) == ParallelLayout{1, 4, 4, 3});
   ParallelChoice choice;
   choice.data = 2;
   choice.zero = 1;
   choice.overlap = false;
-  CHECK(grid_of("ulysses", eight_heads(), 8, choice) == Parallel{2, 1, 4, 1, false});
+  CHECK(mesh_of("ulysses", eight_heads(), 8, choice) == ParallelLayout{2, 1, 4, 1, false});
 }
 
 TEST_CASE("a job has its devices' share of a node, and all of it if it has all devices") {
@@ -124,18 +125,18 @@ TEST_CASE("devices of a cpu share one machine: its memory, its time and its peak
         Approx(4 * prediction_of(own_alone, 1, {}).tokens_per_second));
 }
 
-TEST_CASE("the fast path agrees with the full simulation on every grid") {
+TEST_CASE("the sampled simulation agrees with the full simulation on every mesh") {
   const ModelSpec model = eight_heads(2);
   const HardwareProfile hw = machine(8);
   const CostModel cost(hw, DType::float32);
-  FastPath fast(cost);
-  for (Parallel grid : grids(model, hw, {})) {
+  SampledSimulation fast(cost);
+  for (ParallelLayout mesh : meshes(model, hw, {})) {
     for (const int64_t zero : {0, 1, 2, 3}) {
-      grid.zero = zero;
+      mesh.zero = zero;
       for (const char* preset : {"checkpoint", "fpdt"}) {
-        if (grid.ring > 1 && std::string(preset) == "fpdt") continue;
-        INFO(preset << ", " << describe(grid));
-        const Strategy s = make_preset(preset, model, 32768, 2048, grid);
+        if (mesh.ring > 1 && std::string(preset) == "fpdt") continue;
+        INFO(preset << ", " << describe(mesh));
+        const Strategy s = make_preset(preset, model, 32768, 2048, mesh);
         const StepRequest request{model, s, 32768, 1, DType::float32};
         const Evaluation exact = evaluate(request, cost);
         const Evaluation quick = fast.evaluate(request);

@@ -1,4 +1,4 @@
-#include "planner/strategy/parallel.h"
+#include "planner/strategy/parallel_layout.h"
 
 #include <fmt/format.h>
 #include <cassert>
@@ -6,30 +6,30 @@
 #include <algorithm>
 
 namespace longspan {
-Place place_of(const Parallel& p, int64_t rank) {
+Place place_of(const ParallelLayout& p, int64_t rank) {
   assert(0 <= rank && rank < p.stage_ranks());
   return {rank, rank / (p.ulysses * p.ring * p.tensor), rank / (p.ulysses * p.ring) % p.tensor,
           rank / p.ulysses % p.ring, rank % p.ulysses};
 }
 
-RankGroup world_group(const Parallel& p, const Place& place) {
+RankGroup world_group(const ParallelLayout& p, const Place& place) {
   return {0, 1, p.stage_ranks(), place.rank};
 }
 
-RankGroup tensor_group(const Parallel& p, const Place& place) {
+RankGroup tensor_group(const ParallelLayout& p, const Place& place) {
   const int64_t stride = p.sequence_ranks();
   return {place.rank - place.tensor * stride, stride, p.tensor, place.tensor};
 }
 
-RankGroup ring_group(const Parallel& p, const Place& place) {
+RankGroup ring_group(const ParallelLayout& p, const Place& place) {
   return {place.rank - place.ring * p.ulysses, p.ulysses, p.ring, place.ring};
 }
 
-RankGroup ulysses_group(const Parallel& p, const Place& place) {
+RankGroup ulysses_group(const ParallelLayout& p, const Place& place) {
   return {place.rank - place.ulysses, 1, p.ulysses, place.ulysses};
 }
 
-RankGroup replica_group(const Parallel& p, const Place& place) {
+RankGroup replica_group(const ParallelLayout& p, const Place& place) {
   if (p.tensor == 1) return world_group(p, place);
   return {place.tensor, p.tensor, p.data, place.data};
 }
@@ -42,7 +42,7 @@ std::vector<int> ranks_of(const RankGroup& group) {
   return ranks;
 }
 
-int64_t global_chunk(const Parallel& p, int64_t ring, int64_t local) {
+int64_t global_chunk(const ParallelLayout& p, int64_t ring, int64_t local) {
   assert(0 <= ring && ring < p.ring && local >= 0);
   if (p.ring == 1) return local;
   const int64_t in_pair = local % 2 == 0 ? ring : 2 * p.ring - 1 - ring;
@@ -59,7 +59,7 @@ bool heads_divide_into(const ModelSpec& model, int64_t ulysses, int64_t groups) 
          (model.kv_heads % shares == 0 || shares % model.kv_heads == 0);
 }
 
-std::string degrees_of(const Parallel& p) {
+std::string degrees_of(const ParallelLayout& p) {
   std::string text = describe(p.pipeline);
   for (const auto& [degree, name] : {std::pair{p.data, "data"}, std::pair{p.tensor, "tensor"},
                                      std::pair{p.ring, "ring"}, std::pair{p.ulysses, "ulysses"}}) {
@@ -70,7 +70,7 @@ std::string degrees_of(const Parallel& p) {
   return text;
 }
 
-std::string describe(const Parallel& p) {
+std::string describe(const ParallelLayout& p) {
   return p.ranks() == 1 ? "1 rank" : fmt::format("{} ranks: {}", p.ranks(), degrees_of(p));
 }
 

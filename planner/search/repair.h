@@ -16,21 +16,21 @@
 
 namespace longspan {
 
-struct MendEffort {
+struct RepairEffort {
   int steps = 100;        ///< that are looked at
-  int64_t work = 0;       ///< of those (FastPath::work)
+  int64_t work = 0;       ///< of those (SampledSimulation::work)
   int64_t exact_ops = 0;  ///< of all programs laid out
 };
 
-struct Mended {
+struct Repaired {
   std::optional<Scored> fits;  ///< exact, and in the ranking's measure better than was asked for
   std::vector<Scored> missed;  ///< laid out on the way, and too large or too slow
   int64_t exact_ops = 0;       ///< of programs laid out
 };
 
 /// `better_than`: a measure of Ranking::weighed(), which what would fit may not reach.
-Mended mended(Evaluator& evaluator, const Ranking& ranking, MemoryMargin& margin,
-              const SpaceOptions& options, const Candidate& from, double better_than,
-              const MendEffort& effort);
+Repaired repaired(Evaluator& evaluator, const Ranking& ranking, MemoryMargin& margin,
+                  const SpaceOptions& options, const Candidate& from, double better_than,
+                  const RepairEffort& effort);
 
 }  // namespace longspan

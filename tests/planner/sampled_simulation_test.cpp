@@ -1,5 +1,5 @@
-// How close the fast path comes to the full simulation, on random plans of every kind.
-#include "planner/evaluate/fast_path.h"
+// How close the sampled simulation comes to the full simulation, on random plans of every kind.
+#include "planner/evaluate/sampled_simulation.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-TEST_CASE("random plans take what the fast path says they do, within 1 %") {
+TEST_CASE("random plans take what the sampled simulation says they do, within 1 %") {
   constexpr int kPlans = 200;
   int peaks = 0, tiers = 0;
   for (uint64_t seed = 1; seed <= kPlans; ++seed) {
@@ -22,7 +22,7 @@ TEST_CASE("random plans take what the fast path says they do, within 1 %") {
     const Layout layout = lay_out(program);
     const double seconds =
         simulate(program, layout, cost.durations(program), cost.interference(), false).step_seconds;
-    const Evaluation quick = FastPath(cost).evaluate(plan.request);
+    const Evaluation quick = SampledSimulation(cost).evaluate(plan.request);
     const double off = std::abs(quick.step_seconds / seconds - 1);
     CHECK(off < 0.01);
     for (int tier = 0; tier < kTierCount; ++tier) {
@@ -35,7 +35,7 @@ TEST_CASE("random plans take what the fast path says they do, within 1 %") {
   CHECK(peaks >= 0.97 * tiers);
 }
 
-TEST_CASE("plans that save the first layers in another way take what the fast path says") {
+TEST_CASE("plans that save the first layers in another way take what the sampled simulation says") {
   constexpr int kPlans = 120;
   int plans = 0, near = 0, peaks = 0, tiers = 0;
   for (uint64_t seed = 1; seed <= kPlans; ++seed) {
@@ -44,7 +44,7 @@ TEST_CASE("plans that save the first layers in another way take what the fast pa
     StepRequest& request = plan.request;
     const int64_t layers = 40 + static_cast<int64_t>(seed % 60);
     request.model.layers = layers;
-    if (request.micro_batches > 1) request.micro_batches += static_cast<int64_t>(seed % 4);
+    if (request.microbatches > 1) request.microbatches += static_cast<int64_t>(seed % 4);
     const auto first = [&](uint64_t n) {
       return static_cast<double>(1 + static_cast<int64_t>(n) % (layers - 1)) /
              static_cast<double>(layers);
@@ -59,7 +59,7 @@ TEST_CASE("plans that save the first layers in another way take what the fast pa
     const Layout layout = lay_out(program);
     const double seconds =
         simulate(program, layout, cost.durations(program), cost.interference(), false).step_seconds;
-    const Evaluation quick = FastPath(cost).evaluate(request);
+    const Evaluation quick = SampledSimulation(cost).evaluate(request);
     const double off = std::abs(quick.step_seconds / seconds - 1);
     CHECK(off < 0.08);
     ++plans;

@@ -1,4 +1,4 @@
-#include "planner/search/grids.h"
+#include "planner/search/meshes.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,13 +15,13 @@ namespace {
 
 // Of a length that every degree divides, in one chunk per position, only the heads can be in the
 // way.
-bool heads_allow(const Parallel& parallel, const ModelSpec& model) {
-  const int64_t granule = whole_granule(parallel);
+bool heads_allow(const ParallelLayout& parallel, const ModelSpec& model) {
+  const int64_t granularity = whole_granularity(parallel);
   Strategy s;
   s.parallel = parallel;
-  s.block_tokens = granule / parallel.ring;
-  s.chunk_tokens = parallel.ring > 1 ? s.block_tokens / 2 : granule;
-  return is_valid(s, model, granule);
+  s.block_tokens = granularity / parallel.ring;
+  s.chunk_tokens = parallel.ring > 1 ? s.block_tokens / 2 : granularity;
+  return is_valid(s, model, granularity);
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ std::string degrees_text(const ParallelChoice& choice) {
   return text.empty() ? "any degrees" : text;
 }
 
-int64_t whole_granule(const Parallel& parallel) {
+int64_t whole_granularity(const ParallelLayout& parallel) {
   return parallel.tensor * parallel.ulysses * (parallel.ring > 1 ? 2 * parallel.ring : 1);
 }
 
@@ -48,7 +48,7 @@ bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice) {
 void check_choice(const ParallelChoice& choice) {
   if (choice.schedule) {
     const ScheduleFamily& family = schedule_family(*choice.schedule);  // or says which are near
-    if (family.alone) {
+    if (!family.plannable) {
       throw bad_input("--schedule: {} is simulated alone, not planned with; try one of {}",
                       *choice.schedule, fmt::join(plannable_schedules(), ", "));
     }
@@ -65,18 +65,18 @@ void check_choice(const ParallelChoice& choice) {
   }
 }
 
-std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
-                            const ParallelChoice& choice) {
-  return grids(model, hw.devices(), choice);
+std::vector<ParallelLayout> meshes(const ModelSpec& model, const HardwareProfile& hw,
+                                   const ParallelChoice& choice) {
+  return meshes(model, hw.devices(), choice);
 }
 
-std::vector<Parallel> grids_if_any(const ModelSpec& model, int64_t ranks,
-                                   const ParallelChoice& choice) {
+std::vector<ParallelLayout> meshes_if_any(const ModelSpec& model, int64_t ranks,
+                                          const ParallelChoice& choice) {
   const auto admits = [](const std::optional<int64_t>& fixed, int64_t degree) {
     return !fixed || *fixed == degree;
   };
-  std::vector<Parallel> found;
-  const auto add = [&](const Parallel& parallel) {
+  std::vector<ParallelLayout> found;
+  const auto add = [&](const ParallelLayout& parallel) {
     if (admits(choice.data, parallel.data) && admits(choice.tensor, parallel.tensor) &&
         admits(choice.ring, parallel.ring) && admits(choice.ulysses, parallel.ulysses) &&
         heads_allow(parallel, model)) {
@@ -95,11 +95,12 @@ std::vector<Parallel> grids_if_any(const ModelSpec& model, int64_t ranks,
   return found;
 }
 
-std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const ParallelChoice& choice) {
-  std::vector<Parallel> found = grids_if_any(model, ranks, choice);
+std::vector<ParallelLayout> meshes(const ModelSpec& model, int64_t ranks,
+                                   const ParallelChoice& choice) {
+  std::vector<ParallelLayout> found = meshes_if_any(model, ranks, choice);
   if (found.empty()) {
     throw bad_input(
-        "parallel: no grid of {} rank{} with {} suits {} ({} heads, {} K,V heads); the degrees' "
+        "parallel: no mesh of {} rank{} with {} suits {} ({} heads, {} K,V heads); the degrees' "
         "product is the number of devices",
         ranks, ranks == 1 ? "" : "s", degrees_text(choice), model.name, model.heads,
         model.kv_heads);
@@ -107,13 +108,14 @@ std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const Paralle
   return found;
 }
 
-Parallel preset_grid(const std::string& name, const ModelSpec& model, const HardwareProfile& hw,
-                     const ParallelChoice& choice) {
+ParallelLayout preset_mesh(const std::string& name, const ModelSpec& model,
+                           const HardwareProfile& hw, const ParallelChoice& choice) {
   const Preset& preset = preset_named(name);
-  const std::vector<Parallel> all = grids(model, hw, choice);
-  Parallel best = *std::max_element(
-      all.begin(), all.end(),
-      [&](const Parallel& a, const Parallel& b) { return preset.suits(a) < preset.suits(b); });
+  const std::vector<ParallelLayout> all = meshes(model, hw, choice);
+  ParallelLayout best = *std::max_element(all.begin(), all.end(),
+                                          [&](const ParallelLayout& a, const ParallelLayout& b) {
+                                            return preset.suits(a) < preset.suits(b);
+                                          });
   if (!choice.zero && best.ranks() > 1) best.zero = preset.zero;
   return best;
 }

@@ -1,4 +1,4 @@
-#include "planner/explain/verdict.h"
+#include "planner/explain/neighbour_result.h"
 
 #include <fmt/format.h>
 
@@ -27,41 +27,41 @@ constexpr double kWorthFreeing = 0.03;  // of the device's arena
 // Neighbours of more ops take too long, unless the plan itself has as many.
 constexpr int64_t kMostOps = 250'000;
 
-Obstacle resource_of(Stream stream) {
+LimitingFactor resource_of(Stream stream) {
   switch (stream) {
     case Stream::h2d:
     case Stream::d2h:
-      return Obstacle::pcie_time;
+      return LimitingFactor::pcie_time;
     case Stream::io:
-      return Obstacle::storage_time;
+      return LimitingFactor::storage_time;
     case Stream::host:
-      return Obstacle::host_time;
+      return LimitingFactor::host_time;
     case Stream::comm:
-      return Obstacle::network_time;
+      return LimitingFactor::network_time;
     default:
-      return Obstacle::compute_time;
+      return LimitingFactor::compute_time;
   }
 }
 
 // Exchanges that do not overlap run on the compute stream.
-Obstacle resource_of(const Op& op) {
-  return is_exchange(op.kind) ? Obstacle::network_time : resource_of(op.stream);
+LimitingFactor resource_of(const Op& op) {
+  return is_exchange(op.kind) ? LimitingFactor::network_time : resource_of(op.stream);
 }
 
-Obstacle obstacle_of(Rule rule) {
+LimitingFactor limiting_factor_of(Rule rule) {
   switch (rule) {
     case Rule::heads:
-      return Obstacle::heads;
+      return LimitingFactor::heads;
     case Rule::divisibility:
-      return Obstacle::divisibility;
+      return LimitingFactor::divisibility;
     default:
-      return Obstacle::rules;
+      return LimitingFactor::rules;
   }
 }
 
 // "64 heads over 128 ranks": what a strategy that breaks a rule of heads deals out to how many.
 std::string heads_in_the_way(const ModelSpec& model, const Strategy& s) {
-  const Parallel& p = s.parallel;
+  const ParallelLayout& p = s.parallel;
   const auto over = [](int64_t count, const char* kind, int64_t shares, const char* what) {
     return fmt::format("{} {} over {} {}", count, kind, shares, what);
   };
@@ -80,31 +80,31 @@ std::string heads_in_the_way(const ModelSpec& model, const Strategy& s) {
 
 // A step's seconds by what they went to: compute itself; where it was slowed down, the copies
 // beside it; and what it waited for on other streams.
-std::array<double, kObstacleCount> parts_of(const Simulated& s, const CostModel& cost,
-                                            double sequences) {
-  std::array<double, kObstacleCount> parts{};
-  const auto add = [&](Obstacle resource, double seconds) {
+std::array<double, kLimitingFactorCount> parts_of(const Simulated& s, const CostModel& cost,
+                                                  double sequences) {
+  std::array<double, kLimitingFactorCount> parts{};
+  const auto add = [&](LimitingFactor resource, double seconds) {
     parts[static_cast<int>(resource)] += seconds / sequences;
   };
   const std::vector<double> alone = cost.durations(s.program);
   for (const Queued& queued : s.layout.streams[static_cast<int>(Stream::compute)]) {
     const Span& span = s.timeline.spans[queued.op];
     add(resource_of(s.program.ops[queued.op]), alone[queued.shape]);
-    add(Obstacle::pcie_time, span.end - span.start - alone[queued.shape]);
+    add(LimitingFactor::pcie_time, span.end - span.start - alone[queued.shape]);
   }
   for (const ComputeWait& wait : compute_waits(s)) add(resource_of(wait.stream), wait.seconds);
   return parts;
 }
 
-const char* machine_part(Obstacle resource) {
+const char* machine_part(LimitingFactor resource) {
   switch (resource) {
-    case Obstacle::pcie_time:
+    case LimitingFactor::pcie_time:
       return "a PCIe link";
-    case Obstacle::network_time:
+    case LimitingFactor::network_time:
       return "a network";
-    case Obstacle::storage_time:
+    case LimitingFactor::storage_time:
       return "a file tier";
-    case Obstacle::host_time:
+    case LimitingFactor::host_time:
       return "a host processor";
     default:
       return "a device";
@@ -113,12 +113,12 @@ const char* machine_part(Obstacle resource) {
 
 }  // namespace
 
-std::string_view name_of(Obstacle obstacle) {
-  constexpr std::array<std::string_view, kObstacleCount> names = {
+std::string_view name_of(LimitingFactor limiting_factor) {
+  constexpr std::array<std::string_view, kLimitingFactorCount> names = {
       "none",         "heads",         "divisibility", "rules",     "device memory",
       "host memory",  "nvme capacity", "compute time", "PCIe time", "network time",
       "storage time", "host time",     "time"};
-  return names[static_cast<int>(obstacle)];
+  return names[static_cast<int>(limiting_factor)];
 }
 
 NeighbourJudge::NeighbourJudge(const Plan& plan)
@@ -153,132 +153,134 @@ Score NeighbourJudge::sampled(const Candidate& c) const {
 }
 
 Candidate NeighbourJudge::candidate_of(const Strategy& strategy) const {
-  return {strategy, plan_.sequence, plan_.micro_batches};
+  return {strategy, plan_.sequence, plan_.microbatches};
 }
 
 // Why the strategy cannot be a plan's at all.
-bool NeighbourJudge::is_invalid(Verdict& verdict) const {
-  const Strategy& s = verdict.neighbour.strategy;
+bool NeighbourJudge::is_invalid(NeighbourResult& result) const {
+  const Strategy& s = result.neighbour.strategy;
   if (std::optional<Violation> violation = violation_of(s, plan_.model, plan_.sequence)) {
-    verdict.obstacle = obstacle_of(violation->rule);
-    verdict.reason = verdict.obstacle == Obstacle::heads ? heads_in_the_way(plan_.model, s)
-                                                         : std::move(violation->what);
-    verdict.lift = std::move(violation->advice);
+    result.limiting_factor = limiting_factor_of(violation->rule);
+    result.reason = result.limiting_factor == LimitingFactor::heads
+                        ? heads_in_the_way(plan_.model, s)
+                        : std::move(violation->what);
+    result.remedy = std::move(violation->advice);
     return true;
   }
   if (!evaluator_->possible(candidate_of(s))) {
-    verdict.obstacle = Obstacle::rules;
-    verdict.reason = fmt::format("{} does not go with it", s.parallel.pipeline.schedule);
+    result.limiting_factor = LimitingFactor::rules;
+    result.reason = fmt::format("{} does not go with it", s.parallel.pipeline.schedule);
     return true;
   }
   const int64_t ops = ops_estimate(evaluator_->request(candidate_of(s)));
   if (ops <= std::max(kMostOps, ops_estimate(step_request(plan_)))) return false;
-  verdict.obstacle = Obstacle::rules;
-  verdict.reason = fmt::format("{} chunks in {} ops, more than are looked at",
-                               plan_.sequence / s.parallel.ring / s.chunk_tokens, ops);
-  verdict.lift = "a larger chunk";
+  result.limiting_factor = LimitingFactor::rules;
+  result.reason = fmt::format("{} chunks in {} ops, more than are looked at",
+                              plan_.sequence / s.parallel.ring / s.chunk_tokens, ops);
+  result.remedy = "a larger chunk";
   return true;
 }
 
 // Whether it does not fit; and if so by how much.
-bool NeighbourJudge::sets_shortage(Verdict& verdict) const {
+bool NeighbourJudge::sets_shortage(NeighbourResult& result) const {
   for (int tier = kTierCount - 1; tier >= 0; --tier) {
-    const int64_t missing = verdict.peak_bytes[tier] - capacity_[tier];
+    const int64_t missing = result.peak_bytes[tier] - capacity_[tier];
     if (missing <= 0) continue;
-    verdict.short_bytes[tier] = missing;
-    verdict.obstacle = static_cast<Obstacle>(static_cast<int>(Obstacle::device_memory) + tier);
-    verdict.reason = fmt::format("short by {}{}{}", format_bytes(missing),
-                                 verdict.reason.empty() ? "" : "; and ", verdict.reason);
+    result.short_bytes[tier] = missing;
+    result.limiting_factor =
+        static_cast<LimitingFactor>(static_cast<int>(LimitingFactor::device_memory) + tier);
+    result.reason = fmt::format("short by {}{}{}", format_bytes(missing),
+                                result.reason.empty() ? "" : "; and ", result.reason);
   }
-  return verdict.obstacle != Obstacle::none;
+  return result.limiting_factor != LimitingFactor::none;
 }
 
 // Whether it is slower; and by how much it is, or faster.
-bool NeighbourJudge::sets_difference(Verdict& verdict, double slower) const {
-  const double same = verdict.fidelity == Fidelity::laid_out ? kSame : kSameSampled;
-  verdict.seconds_slower = slower;
-  if (std::abs(verdict.seconds_slower) <= same * seconds_) {
-    verdict.seconds_slower = 0;
-    verdict.reason = "as fast";
-  } else if (verdict.seconds_slower < 0) {
-    verdict.reason = format_seconds(-verdict.seconds_slower) + " faster";
+bool NeighbourJudge::sets_difference(NeighbourResult& result, double slower) const {
+  const double same = result.fidelity == Fidelity::laid_out ? kSame : kSameSampled;
+  result.seconds_slower = slower;
+  if (std::abs(result.seconds_slower) <= same * seconds_) {
+    result.seconds_slower = 0;
+    result.reason = "as fast";
+  } else if (result.seconds_slower < 0) {
+    result.reason = format_seconds(-result.seconds_slower) + " faster";
   } else {
-    verdict.reason = format_seconds(verdict.seconds_slower) + " slower";
-    verdict.obstacle = Obstacle::time;
+    result.reason = format_seconds(result.seconds_slower) + " slower";
+    result.limiting_factor = LimitingFactor::time;
   }
-  return verdict.obstacle != Obstacle::none;
+  return result.limiting_factor != LimitingFactor::none;
 }
 
-void NeighbourJudge::judge_exactly(Verdict& verdict, const Candidate& changed) const {
-  verdict.peak_bytes = evaluator_->arenas(changed);
-  if (sets_shortage(verdict)) return;
+void NeighbourJudge::judge_exactly(NeighbourResult& result, const Candidate& changed) const {
+  result.peak_bytes = evaluator_->arenas(changed);
+  if (sets_shortage(result)) return;
   Plan plan = plan_;
   plan.strategy = changed.strategy;
   const Simulated simulated = simulate_plan(plan);
   const auto sequences = static_cast<double>(sequences_of_step(changed));
   const double seconds = simulated.timeline.step_seconds / sequences;
-  if (!sets_difference(verdict, seconds - seconds_)) return;
+  if (!sets_difference(result, seconds - seconds_)) return;
   const Parts parts = parts_of(simulated, cost_, sequences);
   Parts more{};
   for (size_t i = 0; i < parts.size(); ++i) more[i] = parts[i] - parts_[i];
-  verdict.obstacle =
-      static_cast<Obstacle>(std::max_element(more.begin(), more.end()) - more.begin());
+  result.limiting_factor =
+      static_cast<LimitingFactor>(std::max_element(more.begin(), more.end()) - more.begin());
 }
 
-void NeighbourJudge::judge_sampled(Verdict& verdict, const Candidate& changed) const {
+void NeighbourJudge::judge_sampled(NeighbourResult& result, const Candidate& changed) const {
   const Score score = sampled(changed);
-  verdict.peak_bytes = score.bytes;
+  result.peak_bytes = score.bytes;
   if (score.step_seconds >= kRefused) {
-    verdict.peak_bytes = {};
-    verdict.obstacle = Obstacle::rules;
-    verdict.reason = "the schedule does not take its stages";
-  } else if (!sets_shortage(verdict)) {
+    result.peak_bytes = {};
+    result.limiting_factor = LimitingFactor::rules;
+    result.reason = "the schedule does not take its stages";
+  } else if (!sets_shortage(result)) {
     if (!sampled_) sampled_ = sampled(candidate_of(plan_.strategy));
-    sets_difference(verdict, score.seconds - sampled_->seconds);
+    sets_difference(result, score.seconds - sampled_->seconds);
   }
 }
 
-Verdict NeighbourJudge::verdict_of(const Neighbour& neighbour) const {
-  Verdict verdict;
-  verdict.neighbour = neighbour;
-  if (is_invalid(verdict)) return verdict;
+NeighbourResult NeighbourJudge::result_of(const Neighbour& neighbour) const {
+  NeighbourResult result;
+  result.neighbour = neighbour;
+  if (is_invalid(result)) return result;
   const Candidate changed = candidate_of(neighbour.strategy);
   if (large_ || is_large(neighbour.strategy)) {
-    verdict.fidelity = Fidelity::sampled;
-    judge_sampled(verdict, changed);
+    result.fidelity = Fidelity::sampled;
+    judge_sampled(result, changed);
   } else {
-    judge_exactly(verdict, changed);
+    judge_exactly(result, changed);
   }
-  return verdict;
+  return result;
 }
 
-std::vector<Verdict> NeighbourJudge::verdicts(const Progress& progress) const {
+std::vector<NeighbourResult> NeighbourJudge::results(const Progress& progress) const {
   const std::vector<Neighbour> all =
       neighbours(plan_.strategy, plan_.sequence, capacity_[static_cast<int>(Tier::nvme)] > 0);
-  std::vector<Verdict> result;
+  std::vector<NeighbourResult> result;
   for (const Neighbour& neighbour : all) {
     if (progress) {
       progress(static_cast<int64_t>(result.size()), static_cast<int64_t>(all.size()));
     }
-    result.push_back(verdict_of(neighbour));
+    result.push_back(result_of(neighbour));
   }
   return result;
 }
 
 // The least of a few factors that the resource's ops would have to be faster by.
-std::string NeighbourJudge::faster_resource(const Verdict& verdict) const {
+std::string NeighbourJudge::faster_resource(const NeighbourResult& result) const {
   StepRequest request = step_request(plan_);
-  request.strategy = verdict.neighbour.strategy;
+  request.strategy = result.neighbour.strategy;
   const Program program = build_program(request);
   const Layout layout = lay_out(program);
   const std::vector<double> alone = cost_.durations(program);
   std::vector<bool> concerned(alone.size());
   for (const Op& op : program.ops) {
-    if (resource_of(op) == verdict.obstacle) concerned[op.shape] = true;
+    if (resource_of(op) == result.limiting_factor) concerned[op.shape] = true;
   }
   const double goal =
       (1 + kSame) * seconds_ *
-      static_cast<double>(sequences_of_step(candidate_of(verdict.neighbour.strategy)));
+      static_cast<double>(sequences_of_step(candidate_of(result.neighbour.strategy)));
   const auto is_enough = [&](double factor) {
     std::vector<double> durations = alone;
     for (size_t i = 0; i < durations.size(); ++i) {
@@ -290,32 +292,35 @@ std::string NeighbourJudge::faster_resource(const Verdict& verdict) const {
   const auto enough = std::partition_point(factors.begin(), factors.end(),
                                            [&](double factor) { return !is_enough(factor); });
   if (enough == factors.end()) return "";
-  return fmt::format("{} {} times as fast", machine_part(verdict.obstacle), *enough);
+  return fmt::format("{} {} times as fast", machine_part(result.limiting_factor), *enough);
 }
 
-std::string NeighbourJudge::lift(const Verdict& verdict) const {
-  if (verdict.obstacle == Obstacle::none) return "";
-  if (!verdict.lift.empty() || verdict.obstacle <= Obstacle::rules) return verdict.lift;
-  if (verdict.obstacle == Obstacle::time) return "";
-  if (verdict.obstacle >= Obstacle::compute_time) return faster_resource(verdict);
-  const auto change = change_that_fits(*evaluator_, candidate_of(verdict.neighbour.strategy),
-                                       capacity_, verdict.fidelity, verdict.neighbour.knob);
-  if (!change) return capacity_for(verdict.peak_bytes, capacity_);
-  const int tier = static_cast<int>(verdict.obstacle) - static_cast<int>(Obstacle::device_memory);
+std::string NeighbourJudge::remedy(const NeighbourResult& result) const {
+  if (result.limiting_factor == LimitingFactor::none) return "";
+  if (!result.remedy.empty() || result.limiting_factor <= LimitingFactor::rules)
+    return result.remedy;
+  if (result.limiting_factor == LimitingFactor::time) return "";
+  if (result.limiting_factor >= LimitingFactor::compute_time) return faster_resource(result);
+  const auto change = change_that_fits(*evaluator_, candidate_of(result.neighbour.strategy),
+                                       capacity_, result.fidelity, result.neighbour.knob);
+  if (!change) return capacity_for(result.peak_bytes, capacity_);
+  const int tier =
+      static_cast<int>(result.limiting_factor) - static_cast<int>(LimitingFactor::device_memory);
   return text_of(*change, static_cast<Tier>(tier));
 }
 
-std::vector<std::string> NeighbourJudge::suggestions(const std::vector<Verdict>& verdicts) const {
+std::vector<std::string> NeighbourJudge::suggestions(
+    const std::vector<NeighbourResult>& results) const {
   const std::string lacking = capacity_for(bytes_, capacity_);
-  const Verdict* fastest = nullptr;
-  const Verdict* smallest = nullptr;
-  for (const Verdict& v : verdicts) {
+  const NeighbourResult* fastest = nullptr;
+  const NeighbourResult* smallest = nullptr;
+  for (const NeighbourResult& v : results) {
     if (!v.fits()) continue;
     if (fastest == nullptr || v.seconds_slower < fastest->seconds_slower) fastest = &v;
     if (v.seconds_slower > kCheap * seconds_) continue;
     if (smallest == nullptr || v.peak_bytes[0] < smallest->peak_bytes[0]) smallest = &v;
   }
-  const auto change = [](const Verdict& v) {
+  const auto change = [](const NeighbourResult& v) {
     return fmt::format("set {} to {} instead of {}", v.neighbour.knob, v.neighbour.to,
                        v.neighbour.from);
   };
@@ -337,30 +342,32 @@ std::vector<std::string> NeighbourJudge::suggestions(const std::vector<Verdict>&
   return result;
 }
 
-std::vector<size_t> most_telling(const std::vector<Verdict>& verdicts, size_t lines) {
-  std::vector<size_t> order(verdicts.size());
+std::vector<size_t> most_informative(const std::vector<NeighbourResult>& results, size_t lines) {
+  std::vector<size_t> order(results.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const auto distance = [&](size_t i) {
-    const Verdict& v = verdicts[i];
+    const NeighbourResult& v = results[i];
     const double bytes = static_cast<double>(
         std::accumulate(v.short_bytes.begin(), v.short_bytes.end(), int64_t{0}));
     return bytes > 0 ? bytes : v.seconds_slower;
   };
-  // Each one's place among those with the same obstacle; the faster ones have a place of their own.
+  // Each one's place among those with the same limiting factor; the faster ones have a place of
+  // their own.
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return distance(a) < distance(b); });
-  std::array<int64_t, kObstacleCount + 1> taken{};
+  std::array<int64_t, kLimitingFactorCount + 1> taken{};
   std::vector<std::pair<int64_t, size_t>> ranked;
   for (const size_t i : order) {
-    const Verdict& v = verdicts[i];
-    ranked.push_back({taken[v.faster() ? kObstacleCount : static_cast<int>(v.obstacle)]++, i});
+    const NeighbourResult& v = results[i];
+    ranked.push_back(
+        {taken[v.faster() ? kLimitingFactorCount : static_cast<int>(v.limiting_factor)]++, i});
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   ranked.resize(std::min(ranked.size(), lines));
   std::stable_sort(ranked.begin(), ranked.end(), [&](const auto& a, const auto& b) {
     const auto key = [&](size_t i) {
-      return std::pair(verdicts[i].obstacle, !verdicts[i].faster());
+      return std::pair(results[i].limiting_factor, !results[i].faster());
     };
     return key(a.second) < key(b.second);
   });
@@ -369,17 +376,17 @@ std::vector<size_t> most_telling(const std::vector<Verdict>& verdicts, size_t li
   return chosen;
 }
 
-std::string summary_of(const std::vector<Verdict>& verdicts) {
+std::string summary_of(const std::vector<NeighbourResult>& results) {
   int64_t as_fast = 0, slower = 0, too_large = 0, impossible = 0;
-  const Verdict* fastest = nullptr;
-  for (const Verdict& v : verdicts) {
+  const NeighbourResult* fastest = nullptr;
+  for (const NeighbourResult& v : results) {
     if (v.faster() && (fastest == nullptr || v.seconds_slower < fastest->seconds_slower)) {
       fastest = &v;
     }
-    as_fast += v.obstacle == Obstacle::none && !v.faster();
-    slower += v.obstacle >= Obstacle::compute_time;
-    too_large += !v.fits() && v.obstacle >= Obstacle::device_memory;
-    impossible += !v.fits() && v.obstacle < Obstacle::device_memory;
+    as_fast += v.limiting_factor == LimitingFactor::none && !v.faster();
+    slower += v.limiting_factor >= LimitingFactor::compute_time;
+    too_large += !v.fits() && v.limiting_factor >= LimitingFactor::device_memory;
+    impossible += !v.fits() && v.limiting_factor < LimitingFactor::device_memory;
   }
   const std::string others =
       fmt::format("{} as fast, {} slower, {} that do not fit, {} that cannot be", as_fast, slower,

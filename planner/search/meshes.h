@@ -1,4 +1,4 @@
-// Which grids of ranks there are for a question, and which one a preset stands for.
+// Which meshes of ranks there are for a question, and which one a preset stands for.
 //
 // Internal to planner/search but for ParallelChoice, which is part of its options.
 #pragma once
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "hwprofiles/hardware_profile.h"
-#include "planner/strategy/parallel.h"
+#include "planner/strategy/parallel_layout.h"
 #include "planner/strategy/presets.h"
 
 namespace longspan {
@@ -41,24 +41,25 @@ std::string degrees_text(const ParallelChoice& choice);
 /// hardware are, and for schedules that there are none of or that are not planned with.
 void check_choice(const ParallelChoice& choice);
 
-/// All grids of as many ranks as the hardware has devices that the choice admits and the model's
+/// All meshes of as many ranks as the hardware has devices that the choice admits and the model's
 /// heads allow, each with the least ZeRO stage that the choice admits. Throws bad_input if there is
 /// none, saying what was fixed.
-std::vector<Parallel> grids(const ModelSpec& model, const HardwareProfile& hw,
-                            const ParallelChoice& choice);
-/// The same of `ranks` ranks: those of one stage.
-std::vector<Parallel> grids(const ModelSpec& model, int64_t ranks, const ParallelChoice& choice);
-/// The same, and empty where there is none.
-std::vector<Parallel> grids_if_any(const ModelSpec& model, int64_t ranks,
+std::vector<ParallelLayout> meshes(const ModelSpec& model, const HardwareProfile& hw,
                                    const ParallelChoice& choice);
+/// The same of `ranks` ranks: those of one stage.
+std::vector<ParallelLayout> meshes(const ModelSpec& model, int64_t ranks,
+                                   const ParallelChoice& choice);
+/// The same, and empty where there is none.
+std::vector<ParallelLayout> meshes_if_any(const ModelSpec& model, int64_t ranks,
+                                          const ParallelChoice& choice);
 
-/// The grid of a preset: what its published form uses, as far as heads and choice allow, and its
-/// ZeRO stage where there are several ranks. Throws bad_input as preset_named() and grids().
-Parallel preset_grid(const std::string& preset, const ModelSpec& model, const HardwareProfile& hw,
-                     const ParallelChoice& choice);
+/// The mesh of a preset: what its published form uses, as far as heads and choice allow, and its
+/// ZeRO stage where there are several ranks. Throws bad_input as preset_named() and meshes().
+ParallelLayout preset_mesh(const std::string& preset, const ModelSpec& model,
+                           const HardwareProfile& hw, const ParallelChoice& choice);
 
-/// Every sequence that this grid deals out is a multiple of this many tokens, if it is in one chunk
+/// Every sequence that this mesh deals out is a multiple of this many tokens, if it is in one chunk
 /// per position (of a ring: in two).
-int64_t whole_granule(const Parallel& parallel);
+int64_t whole_granularity(const ParallelLayout& parallel);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-#include "planner/evaluate/shrunken.h"
+#include "planner/evaluate/sampled_program.h"
 
 #include <algorithm>
 #include <cmath>
@@ -90,8 +90,8 @@ void add_moment(std::vector<LiveCounts>& moments, const LiveCounts& moment) {
   moments.push_back(moment);
 }
 
-Moment compressed(const LiveCounts& counts) {
-  Moment moment;
+LiveSnapshot compressed(const LiveCounts& counts) {
+  LiveSnapshot moment;
   for (int t = 0; t < kTensorCount; ++t) {
     if (counts[t] != 0) moment.push_back({static_cast<uint8_t>(t), counts[t]});
   }
@@ -102,7 +102,7 @@ int kind_of_moment(const Op& op, int phase, int run) {
   return (run * kOpKindCount + static_cast<int>(op.kind)) * phase_count + phase;
 }
 
-void find_phases(ShrunkenProgram& sample) {
+void find_phases(SampledProgram& sample) {
   const std::vector<Op>& ops = sample.program.ops;
   sample.first_op[backward_phase] = static_cast<int32_t>(first_backward_op(sample.program));
   sample.first_op[update_phase] = static_cast<int32_t>(
@@ -114,7 +114,7 @@ void find_phases(ShrunkenProgram& sample) {
 // kind, else the list of lives, as what is not extrapolated has its peak where it has it.
 class LifeReader final : public LifetimeWatcher {
  public:
-  LifeReader(ShrunkenProgram& sample, bool is_whole) : sample_(sample), is_whole_(is_whole) {
+  LifeReader(SampledProgram& sample, bool is_whole) : sample_(sample), is_whole_(is_whole) {
     const int runs = sample.run_of_layer.back() + 1;
     if (!is_whole) found_.resize(static_cast<size_t>(phase_count * kOpKindCount * runs));
   }
@@ -193,7 +193,7 @@ class LifeReader final : public LifetimeWatcher {
     add_moment(of_op_->moments[tier], live_[tier]);
   }
 
-  ShrunkenProgram& sample_;
+  SampledProgram& sample_;
   bool is_whole_;
   FirstBackward first_backward_;
   int phase_ = forward_phase;
@@ -299,13 +299,13 @@ LayerRuns layers_of(const StepRequest& request, Purpose purpose, const Dimension
 
 }  // namespace
 
-ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
+SampledPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
   const bool with_time = purpose != Purpose::memory;
   const Strategy& s = request.strategy;
-  ShrunkenPrograms shrunken;
+  SampledPrograms sampled;
   const Lengths lengths = lengths_of(s, request.sequence);
   const int64_t blocks = lengths.blocks();
-  shrunken.repeats_blocks = blocks > 1;
+  sampled.repeats_blocks = blocks > 1;
   // Buffers in flight are in the steady state once there are more repeats than the program looks
   // ahead and stores behind; exchanges that overlap hold a chunk more on either side.
   const int64_t exchanged = s.parallel.ulysses > 1 && s.parallel.overlap ? 2 : 0;
@@ -318,34 +318,34 @@ ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
   const bool small = repeats <= exact;
   // A ring's ops depend on how its positions' chunks lie to each other, of which each has an even
   // number; and some chunks can be dealt out to a tensor group, but not every chunk.
-  const Parallel& p = s.parallel;
+  const ParallelLayout& p = s.parallel;
   const bool ring = p.ring > 1;
   const bool whole = small || (ring && (with_time || blocks > 1)) || s.chunk_tokens % p.tensor != 0;
   const int64_t from = with_time ? first : first + 3;  // two make a line, three a parabola
-  shrunken.repeats = whole ? Dimension::exact(repeats)
-                           : Dimension::sampled(repeats, ring ? round_up(from, 2) : from,
-                                                with_time ? kRepeatSamples : 2, ring ? 2 : 1);
-  shrunken.layers = layers_of(request, purpose, shrunken.repeats);
+  sampled.repeats = whole ? Dimension::exact(repeats)
+                          : Dimension::sampled(repeats, ring ? round_up(from, 2) : from,
+                                               with_time ? kRepeatSamples : 2, ring ? 2 : 1);
+  sampled.layers = layers_of(request, purpose, sampled.repeats);
   // The second is like all that follow: it adds to the gradients of the first.
-  shrunken.batches = request.micro_batches <= kExactBatches
-                         ? Dimension::exact(request.micro_batches)
-                         : Dimension::sampled(request.micro_batches, 1, 2);
-  return shrunken;
+  sampled.batches = request.microbatches <= kExactBatches
+                        ? Dimension::exact(request.microbatches)
+                        : Dimension::sampled(request.microbatches, 1, 2);
+  return sampled;
 }
 
-Lengths sample_lengths(const StepRequest& request, const ShrunkenPrograms& shrunken,
+Lengths sample_lengths(const StepRequest& request, const SampledPrograms& sampled,
                        int64_t repeats) {
   const Strategy& s = request.strategy;
-  const int64_t rows = repeats * (shrunken.repeats_blocks ? s.block_tokens : s.chunk_tokens);
+  const int64_t rows = repeats * (sampled.repeats_blocks ? s.block_tokens : s.chunk_tokens);
   return {rows,
-          shrunken.repeats_blocks ? s.block_tokens : rows,
+          sampled.repeats_blocks ? s.block_tokens : rows,
           s.chunk_tokens,
           s.parallel.ulysses,
           s.parallel.tensor,
           s.head_groups};
 }
 
-void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms& t) {
+void lower_samples(const StepRequest& request, Purpose purpose, SampledPrograms& t) {
   t.has_lists = purpose != Purpose::memory;
   for (int b = 0; b < t.batches.count; ++b) {
     for (int l = 0; l < t.layers.samples(); ++l) {
@@ -354,11 +354,11 @@ void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms
         StepRequest small = request;
         small.strategy = with_runs(request.strategy, request.model.layers, runs);
         small.model.layers = std::accumulate(runs.begin(), runs.end(), int64_t{0});
-        small.micro_batches = t.batches.samples[b];
+        small.microbatches = t.batches.samples[b];
         const Lengths lengths = sample_lengths(request, t, t.repeats.samples[r]);
-        small.sequence = lengths.sequence * request.strategy.parallel.ring;
+        small.sequence = lengths.local_sequence * request.strategy.parallel.ring;
         small.strategy.block_tokens = lengths.block;
-        ShrunkenProgram& sample = t.samples.emplace_back();
+        SampledProgram& sample = t.samples.emplace_back();
         for (size_t run = 0; run < runs.size(); ++run) {
           sample.run_of_layer.resize(sample.run_of_layer.size() + static_cast<size_t>(runs[run]),
                                      static_cast<int>(run));
@@ -388,7 +388,7 @@ void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms
   }
 }
 
-std::string key_of(const StepRequest& r, const ShrunkenPrograms& t) {
+std::string key_of(const StepRequest& r, const SampledPrograms& t) {
   const Strategy& s = r.strategy;
   std::string key;
   append_list_key(with_runs(s, r.model.layers, t.layers.lengths(0)), key);
@@ -396,8 +396,8 @@ std::string key_of(const StepRequest& r, const ShrunkenPrograms& t) {
     key.append(reinterpret_cast<const char*>(&value), sizeof value);
   };
   int64_t flags = 0;
-  for (const bool flag :
-       {r.model.tied_embeddings, r.model.attention, t.repeats_blocks, r.ends.first, r.ends.last}) {
+  for (const bool flag : {r.model.tied_embeddings, r.model.attention, t.repeats_blocks,
+                          r.boundary.has_embedding, r.boundary.has_loss}) {
     flags = flags << 1 | static_cast<int64_t>(flag);
   }
   put(flags);

@@ -8,11 +8,11 @@
 namespace longspan {
 
 /// The case with all of its layout. Layers of stages as the stack cuts them, unless the case says.
-/// Its own micro-batch, or where none is published the fastest among powers of two that divide the
+/// Its own microbatch, or where none is published the fastest among powers of two that divide the
 /// batch and fit; with it, where there are stages, the fastest interleaving that divides a stage's
 /// layers. If nothing fits, one sequence and no interleaving. Sources that leave out the
-/// micro-batch leave out interleaving, too. Nothing of what was measured is read.
-ReferenceCase with_layout(const ReferenceCase& reference, const ModelSpec& model,
-                          const HardwareProfile& hw, const Stack& stack);
+/// microbatch leave out interleaving, too. Nothing of what was measured is read.
+ReferenceCase infer_layout(const ReferenceCase& reference, const ModelSpec& model,
+                           const HardwareProfile& hw, const Stack& stack);
 
 }  // namespace longspan

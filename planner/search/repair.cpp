@@ -1,4 +1,4 @@
-#include "planner/search/mend.h"
+#include "planner/search/repair.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,7 @@ class Mending {
  public:
   Mending(Evaluator& evaluator, const Ranking& ranking, MemoryMargin& margin,
           const SpaceOptions& options, const Candidate& from, double better_than,
-          const MendEffort& effort)
+          const RepairEffort& effort)
       : evaluator_(evaluator),
         ranking_(ranking),
         margin_(margin),
@@ -30,7 +30,7 @@ class Mending {
         last_work_(evaluator.work() + effort.work),
         most_ops_(effort.exact_ops) {}
 
-  Mended run() {
+  Repaired run() {
     const Score live = ranking_.estimate(c_);
     if (live.seconds > 0) slower_ = live.seconds / bound_seconds(c_);
     at_ = margin_.packed(c_, live);
@@ -122,14 +122,14 @@ class Mending {
   int64_t last_work_, most_ops_;
   BytesRatio packing_;
   double slower_ = 1;  // than bounds
-  Mended result_;
+  Repaired result_;
 };
 
 }  // namespace
 
-Mended mended(Evaluator& evaluator, const Ranking& ranking, MemoryMargin& margin,
-              const SpaceOptions& options, const Candidate& from, double better_than,
-              const MendEffort& effort) {
+Repaired repaired(Evaluator& evaluator, const Ranking& ranking, MemoryMargin& margin,
+                  const SpaceOptions& options, const Candidate& from, double better_than,
+                  const RepairEffort& effort) {
   return Mending(evaluator, ranking, margin, options, from, better_than, effort).run();
 }
 

@@ -1,4 +1,4 @@
-#include "planner/reference/range.h"
+#include "planner/reference/prediction_interval.h"
 
 #include <fmt/format.h>
 
@@ -21,8 +21,8 @@ constexpr double kTail = 0.05;  // of the runs outside, at either end
 constexpr double kTailStep = 0.005;
 constexpr double kCovered = 0.85;  // at least, of the runs by ranges that others give
 
-constexpr std::pair<const char*, CalibratedRange Ranges::*> kFigures[] = {
-    {"step_time", &Ranges::step}, {"memory", &Ranges::memory}};
+constexpr std::pair<const char*, CalibratedInterval PredictionIntervals::*> kFigures[] = {
+    {"step_time", &PredictionIntervals::step}, {"memory", &PredictionIntervals::memory}};
 
 // The value up to which `share` of the weight lies, half of its own weight included; between two
 // values, in proportion.
@@ -40,20 +40,20 @@ double quantile(const std::vector<std::pair<double, double>>& sorted, double sha
   return value;
 }
 
-Range read_range(const YamlMap& yaml) {
-  const Range range{yaml.real("low", 0), yaml.real("high", 0)};
-  if (range.low > range.high) throw yaml.error("high", "expected one that is not below low");
-  return range;
+PredictionInterval read_interval(const YamlMap& yaml) {
+  const PredictionInterval interval{yaml.real("low", 0), yaml.real("high", 0)};
+  if (interval.low > interval.high) throw yaml.error("high", "expected one that is not below low");
+  return interval;
 }
 
-std::string text_of(const Range& range) {
-  return fmt::format("low: {:.3f}, high: {:.3f}", range.low, range.high);
+std::string text_of(const PredictionInterval& interval) {
+  return fmt::format("low: {:.3f}, high: {:.3f}", interval.low, interval.high);
 }
 
-Ranges load_ranges(std::string_view name) {
+PredictionIntervals load_intervals(std::string_view name) {
   for (const EmbeddedFile& file : range_files()) {
     if (file.name == name) {
-      return parse_ranges(std::string(file.text), fmt::format("ranges {}", name));
+      return parse_intervals(std::string(file.text), fmt::format("ranges {}", name));
     }
   }
   throw failed("no ranges \"{}\" in the library", name);
@@ -61,12 +61,12 @@ Ranges load_ranges(std::string_view name) {
 
 }  // namespace
 
-const Range& CalibratedRange::of(const std::string& table) const {
+const PredictionInterval& CalibratedInterval::of(const std::string& table) const {
   const auto it = without.find(table);
   return it == without.end() ? all : it->second;
 }
 
-Range range_of(const Ratios& ratios, double tail) {
+PredictionInterval interval_of(const Ratios& ratios, double tail) {
   std::vector<std::pair<double, double>> sorted;  // ratio, weight
   const auto tables = static_cast<double>(
       std::count_if(ratios.begin(), ratios.end(), [](const auto& t) { return !t.second.empty(); }));
@@ -82,22 +82,22 @@ Range range_of(const Ratios& ratios, double tail) {
 
 namespace {
 
-CalibratedRange calibrated_with(const Ratios& ratios, double tail) {
-  CalibratedRange calibrated;
-  calibrated.all = range_of(ratios, tail);
+CalibratedInterval calibrated_with(const Ratios& ratios, double tail) {
+  CalibratedInterval calibrated;
+  calibrated.all = interval_of(ratios, tail);
   for (const auto& [table, of_table] : ratios) {
     if (of_table.empty()) continue;
     ++calibrated.tables;
     calibrated.cases += static_cast<int64_t>(of_table.size());
     Ratios others = ratios;
     others.erase(table);
-    calibrated.without[table] = range_of(others, tail);
+    calibrated.without[table] = interval_of(others, tail);
   }
   return calibrated;
 }
 
 // Of all values, those in the range without their own table.
-double covered(const CalibratedRange& calibrated, const Ratios& ratios) {
+double covered(const CalibratedInterval& calibrated, const Ratios& ratios) {
   int64_t inside = 0;
   for (const auto& [table, of_table] : ratios) {
     inside += std::count_if(of_table.begin(), of_table.end(), [&, &name = table](double ratio) {
@@ -109,8 +109,8 @@ double covered(const CalibratedRange& calibrated, const Ratios& ratios) {
 
 }  // namespace
 
-CalibratedRange calibrate(const Ratios& ratios) {
-  CalibratedRange calibrated = calibrated_with(ratios, kTail);
+CalibratedInterval calibrate(const Ratios& ratios) {
+  CalibratedInterval calibrated = calibrated_with(ratios, kTail);
   for (double tail = kTail; calibrated.tables > 1 && tail > 0;) {
     if (covered(calibrated, ratios) >= kCovered) break;
     tail = std::max(0.0, tail - kTailStep);
@@ -119,16 +119,16 @@ CalibratedRange calibrate(const Ratios& ratios) {
   return calibrated;
 }
 
-std::string write_ranges(const Ranges& ranges) {
+std::string write_intervals(const PredictionIntervals& ranges) {
   std::string text =
       "# Where nine of ten measurements lie, as multiples of the prediction; and without each "
       "table.\n# Written by `longspan validate tests/published --write-ranges FILE`.\n";
   for (const auto& [key, figure] : kFigures) {
-    const CalibratedRange& range = ranges.*figure;
+    const CalibratedInterval& interval = ranges.*figure;
     text += fmt::format("{}:\n  {{{}, cases: {}, tables: {},\n   without: {{", key,
-                        text_of(range.all), range.cases, range.tables);
+                        text_of(interval.all), interval.cases, interval.tables);
     const char* separator = "";
-    for (const auto& [table, without] : range.without) {
+    for (const auto& [table, without] : interval.without) {
       text += fmt::format("{}\n     {}: {{{}}}", separator, table, text_of(without));
       separator = ",";
     }
@@ -137,19 +137,19 @@ std::string write_ranges(const Ranges& ranges) {
   return text;
 }
 
-Ranges parse_ranges(const std::string& text, const std::string& origin) {
+PredictionIntervals parse_intervals(const std::string& text, const std::string& origin) {
   const YamlMap yaml = YamlMap::parse(text, origin);
-  Ranges ranges;
+  PredictionIntervals ranges;
   for (const auto& [key, figure] : kFigures) {
     const YamlMap map = yaml.map(key);
-    CalibratedRange& range = ranges.*figure;
-    range.all = read_range(map);
-    range.cases = map.whole("cases", 0);
-    range.tables = map.whole("tables", 0);
+    CalibratedInterval& interval = ranges.*figure;
+    interval.all = read_interval(map);
+    interval.cases = map.whole("cases", 0);
+    interval.tables = map.whole("tables", 0);
     const YamlMap without = map.map("without");
     for (const std::string& table : without.keys()) {
       const YamlMap of_table = without.map(table);
-      range.without[table] = read_range(of_table);
+      interval.without[table] = read_interval(of_table);
       of_table.finish();
     }
     without.finish();
@@ -159,23 +159,23 @@ Ranges parse_ranges(const std::string& text, const std::string& origin) {
   return ranges;
 }
 
-const Ranges& published_ranges() {
-  static const Ranges ranges = load_ranges("published");
+const PredictionIntervals& published_intervals() {
+  static const PredictionIntervals ranges = load_intervals("published");
   return ranges;
 }
 
-const Ranges& engine_ranges() {
-  static const Ranges ranges = load_ranges("engine");
+const PredictionIntervals& engine_intervals() {
+  static const PredictionIntervals ranges = load_intervals("engine");
   return ranges;
 }
 
-const Range& step_range(const HardwareProfile& hw) {
+const PredictionInterval& step_interval(const HardwareProfile& hw) {
   const bool profiled = !hw.rates.empty() &&
                         hw.device.op_overhead_seconds.source.starts_with("measured: ") &&
                         std::all_of(hw.rates.begin(), hw.rates.end(), [](const auto& family) {
                           return family.second.source.starts_with("measured: ");
                         });
-  return (profiled ? engine_ranges() : published_ranges()).step.all;
+  return (profiled ? engine_intervals() : published_intervals()).step.all;
 }
 
 }  // namespace longspan

@@ -16,51 +16,52 @@
 namespace longspan {
 
 /// Multiples of what was predicted.
-struct Range {
+struct PredictionInterval {
   double low = 1, high = 1;
   bool holds(double measured_over_predicted) const {
     return low <= measured_over_predicted && measured_over_predicted <= high;
   }
-  bool operator==(const Range&) const = default;
+  bool operator==(const PredictionInterval&) const = default;
 };
 
 /// Of one figure, from so many runs; and, for each table, what it is without that table.
-struct CalibratedRange {
-  Range all;
+struct CalibratedInterval {
+  PredictionInterval all;
   int64_t cases = 0, tables = 0;
-  std::map<std::string, Range> without;
+  std::map<std::string, PredictionInterval> without;
   /// What to expect of a run in this table, known or not.
-  const Range& of(const std::string& table) const;
-  bool operator==(const CalibratedRange&) const = default;
+  const PredictionInterval& of(const std::string& table) const;
+  bool operator==(const CalibratedInterval&) const = default;
 };
 
-struct Ranges {
-  CalibratedRange step, memory;
-  bool operator==(const Ranges&) const = default;
+struct PredictionIntervals {
+  CalibratedInterval step, memory;
+  bool operator==(const PredictionIntervals&) const = default;
 };
 
 /// Those that come with the library, in planner/reference/ranges: of published runs, and of
 /// Longspan's own engine on machines that it has profiled.
-const Ranges& published_ranges();
-const Ranges& engine_ranges();
+const PredictionIntervals& published_intervals();
+const PredictionIntervals& engine_intervals();
 
 /// Of the step time of a plan on this hardware: the engine's where every rate was measured there,
 /// else what published runs say of a machine and a software that nobody has timed yet.
-const Range& step_range(const HardwareProfile& hw);
+const PredictionInterval& step_interval(const HardwareProfile& hw);
 
 /// measured / predicted of the runs of each table, as predicted without it.
 using Ratios = std::map<std::string, std::vector<double>>;
 
 /// From the `tail` to the 1 - `tail` quantile, every table weighing 1; of no runs, [1, 1].
 /// REQUIRES: 0 <= tail < 0.5.
-Range range_of(const Ratios& ratios, double tail = 0.05);
+PredictionInterval interval_of(const Ratios& ratios, double tail = 0.05);
 
 /// With a twentieth outside at either end; or, where the ranges that the other tables give would
 /// hold less than 85 % of the runs, with as much less as it takes.
-CalibratedRange calibrate(const Ratios& ratios);
+CalibratedInterval calibrate(const Ratios& ratios);
 
-/// The file's text, to three digits, and back. parse_ranges() throws bad_input with line and key.
-std::string write_ranges(const Ranges& ranges);
-Ranges parse_ranges(const std::string& text, const std::string& origin);
+/// The file's text, to three digits, and back. parse_intervals() throws bad_input with line and
+/// key.
+std::string write_intervals(const PredictionIntervals& ranges);
+PredictionIntervals parse_intervals(const std::string& text, const std::string& origin);
 
 }  // namespace longspan

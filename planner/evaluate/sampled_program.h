@@ -1,4 +1,4 @@
-// The shrunken programs of a strategy: internal to the fast path.
+// The sampled programs of a strategy: internal to the sampled simulation.
 //
 // A sample is a program of the same strategy with fewer layers and fewer repeats along the
 // sequence, kept with everything needed to measure it at any sizes without lowering it again.
@@ -40,7 +40,7 @@ struct LiveUnits {
   uint8_t tensor;
   int16_t units;
 };
-using Moment = std::vector<LiveUnits>;
+using LiveSnapshot = std::vector<LiveUnits>;
 
 /// Moments of one kind: the same op in the same part of a step and the same run of layers. Along a
 /// dimension a kind's peak is a straight line, while the largest of all peaks may be of one kind in
@@ -48,7 +48,7 @@ using Moment = std::vector<LiveUnits>;
 struct Moments {
   int kind = 0;
   /// Those that no other of this kind exceeds in every tensor: the kind's peak is at one of them.
-  std::array<std::vector<Moment>, kTierCount> of_tier;
+  std::array<std::vector<LiveSnapshot>, kTierCount> of_tier;
 };
 
 /// A buffer's life begins or ends.
@@ -58,7 +58,7 @@ struct LifeEvent {
   bool ends;
 };
 
-struct ShrunkenProgram {
+struct SampledProgram {
   Program program;               // its list is dropped once it is laid out; of memory at once
   std::optional<Chains> chains;  // made when time is first asked for
   /// Of stream s in phase p: the chains first_chain[s][p] .. first_chain[s][p + 1].
@@ -91,14 +91,14 @@ struct LayerRuns {
 };
 
 /// All samples of one strategy.
-struct ShrunkenPrograms {
+struct SampledPrograms {
   LayerRuns layers;
   Dimension repeats, batches;
-  std::vector<ShrunkenProgram> samples;  // batch-major, then layers, then repeat
-  std::vector<OpShape> shapes;           // of all samples, each once
-  bool repeats_blocks = false;           // what repeats: blocks, or the chunks of the one block
-  int64_t ops = 0;                       // that all samples were lowered to
-  bool has_lists = false;                // or chains; not of samples for memory
+  std::vector<SampledProgram> samples;  // batch-major, then layers, then repeat
+  std::vector<OpShape> shapes;          // of all samples, each once
+  bool repeats_blocks = false;          // what repeats: blocks, or the chunks of the one block
+  int64_t ops = 0;                      // that all samples were lowered to
+  bool has_lists = false;               // or chains; not of samples for memory
   bool is_whole() const { return layers.is_whole() && repeats.count * batches.count == 1; }
 };
 
@@ -107,16 +107,15 @@ struct ShrunkenPrograms {
 enum class Purpose { memory, time, uneven_time };
 
 /// The dimensions of a request, without any sample yet.
-ShrunkenPrograms dimensions_of(const StepRequest& request, Purpose purpose);
+SampledPrograms dimensions_of(const StepRequest& request, Purpose purpose);
 /// Frees what a program lists, which is most of it.
 void drop_list(Program& program);
 /// Lowers the samples. Those for uneven time have no moments: memory is even, and smaller samples
 /// tell it.
-void lower_samples(const StepRequest& request, Purpose purpose, ShrunkenPrograms& shrunken);
+void lower_samples(const StepRequest& request, Purpose purpose, SampledPrograms& sampled);
 /// Everything the samples' lists depend on, and nothing else.
-std::string key_of(const StepRequest& request, const ShrunkenPrograms& dimensions);
+std::string key_of(const StepRequest& request, const SampledPrograms& dimensions);
 /// The lengths of a sample with `repeats` repeats.
-Lengths sample_lengths(const StepRequest& request, const ShrunkenPrograms& shrunken,
-                       int64_t repeats);
+Lengths sample_lengths(const StepRequest& request, const SampledPrograms& sampled, int64_t repeats);
 
 }  // namespace longspan

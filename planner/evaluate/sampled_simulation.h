@@ -1,10 +1,11 @@
 // What a configuration costs: the way a search can afford, tens of thousands a second.
 //
 // A program is periodic in its layers and in its chunks. So a strategy is lowered a few times for a
-// shrunken model (two and three layers, a few chunks) and extrapolated: memory is linear in layers
-// and in chunks, time linear in layers and quadratic in chunks. The shrunken programs depend only
+// sampled model (two and three layers, a few chunks) and extrapolated: memory is linear in layers
+// and in chunks, time linear in layers and quadratic in chunks. The sampled programs depend only
 // on the strategy's choices, not on any size, so they are built once and then only re-measured: op
-// durations and buffer sizes are tables beside the program. Tests hold all of it to the exact way.
+// durations and buffer sizes are tables beside the program. Tests hold all of it to the full
+// simulation.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +17,13 @@
 
 namespace longspan {
 
-/// Keeps the shrunken programs of the strategies it has met. Not thread-safe: one per search
+/// Keeps the sampled programs of the strategies it has met. Not thread-safe: one per search
 /// thread.
-class FastPath {
+class SampledSimulation {
  public:
   /// `cost` must outlive this object.
-  explicit FastPath(const CostModel& cost);
-  ~FastPath();
+  explicit SampledSimulation(const CostModel& cost);
+  ~SampledSimulation();
 
   /// Predicted time, and the largest sum of live buffers per tier: the arena is that plus what
   /// packing loses (a few percent).

@@ -1,4 +1,4 @@
-#include "planner/evaluate/fast_path.h"
+#include "planner/evaluate/sampled_simulation.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "planner/evaluate/shrunken.h"
+#include "planner/evaluate/sampled_program.h"
 #include "planner/simulate/simulate.h"
 
 namespace longspan {
@@ -23,7 +23,7 @@ constexpr int64_t kMostKeptOps = 4'000'000;
 
 // What is read off one sample, and how each grows: along the repeats the peak of every kind of
 // moment linearly, busy time as a quadratic (pairs of chunks), and what a phase takes beyond its
-// busiest stream linearly; along layers and micro-batches, which repeat exactly, all of it
+// busiest stream linearly; along layers and microbatches, which repeat exactly, all of it
 // linearly. Which stream is the busiest, and which kind of moment is the peak, is decided at the
 // real size, where it may be another one than in the sample.
 struct Measures {
@@ -117,9 +117,10 @@ Measures fold_alike(const Measures& largest, const std::vector<Smaller>& smaller
   return result;
 }
 
-double peak_of(const std::vector<Moment>& moments, const std::array<int64_t, kTensorCount>& unit) {
+double peak_of(const std::vector<LiveSnapshot>& moments,
+               const std::array<int64_t, kTensorCount>& unit) {
   int64_t peak = 0;
-  for (const Moment& moment : moments) {
+  for (const LiveSnapshot& moment : moments) {
     int64_t sum = 0;
     for (const LiveUnits& live : moment) sum += live.units * unit[live.tensor];
     peak = std::max(peak, sum);
@@ -127,7 +128,7 @@ double peak_of(const std::vector<Moment>& moments, const std::array<int64_t, kTe
   return static_cast<double>(peak);
 }
 
-std::vector<Measures::Peak> measure_peaks(const ShrunkenProgram& sample) {
+std::vector<Measures::Peak> measure_peaks(const SampledProgram& sample) {
   std::array<int64_t, kTensorCount> unit;
   for (int i = 0; i < kTensorCount; ++i) {
     unit[i] = round_up(sample.program.bytes.unit[i], kArenaAlignment);
@@ -157,7 +158,7 @@ std::vector<Measures::Peak> measure_peaks(const ShrunkenProgram& sample) {
 }
 
 // The chains of a sample: of one phase each, on the compute stream of one layer each.
-const Chains& chains_of(ShrunkenProgram& sample) {
+const Chains& chains_of(SampledProgram& sample) {
   if (sample.chains) return *sample.chains;
   const std::vector<Op>& ops = sample.program.ops;
   const auto phase = [&](int32_t op) {
@@ -192,7 +193,7 @@ const Chains& chains_of(ShrunkenProgram& sample) {
   return *sample.chains;
 }
 
-void measure_time(const ShrunkenProgram& sample, const Timeline& timeline, Measures& m) {
+void measure_time(const SampledProgram& sample, const Timeline& timeline, Measures& m) {
   for (int phase = 0; phase < phase_count; ++phase) {
     for (int stream = 0; stream < kStreamCount; ++stream) {
       const auto& first = sample.first_chain[stream];
@@ -211,7 +212,7 @@ void measure_time(const ShrunkenProgram& sample, const Timeline& timeline, Measu
 
 // Whether a layer within takes longer than another, forward or backward: then a few layers are no
 // good measure of many.
-bool layers_differ(const ShrunkenProgram& sample, const Timeline& timeline) {
+bool layers_differ(const SampledProgram& sample, const Timeline& timeline) {
   struct Spread {
     double least = 1e300, most = 0, sum = 0;
     int64_t count = 0;
@@ -270,16 +271,16 @@ double step_seconds(const Measures& m) {
 
 }  // namespace
 
-struct FastPath::State {
+struct SampledSimulation::State {
   explicit State(const CostModel& cost) : cost(cost) {}
 
   const CostModel& cost;
-  std::unordered_map<std::string, ShrunkenPrograms> known;
+  std::unordered_map<std::string, SampledPrograms> known;
   int64_t known_ops = 0;  // that these were lowered to
   int64_t evaluations = 0;
   int64_t work = 0;
 
-  ShrunkenPrograms& find(const StepRequest& request, Purpose purpose);
+  SampledPrograms& find(const StepRequest& request, Purpose purpose);
   /// `uneven` is set if layers were seen to differ. With `whether_even` the time is not wanted if
   /// they do: it is left at 0 of the samples that come after.
   Measures measure(const StepRequest& request, Purpose purpose, bool& uneven,
@@ -288,14 +289,14 @@ struct FastPath::State {
                       const std::function<bool(const Evaluation&)>& worth);
 };
 
-ShrunkenPrograms& FastPath::State::find(const StepRequest& request, Purpose purpose) {
-  ShrunkenPrograms wanted = dimensions_of(request, purpose);
+SampledPrograms& SampledSimulation::State::find(const StepRequest& request, Purpose purpose) {
+  SampledPrograms wanted = dimensions_of(request, purpose);
   if (known_ops > kMostKeptOps) {
     known.clear();
     known_ops = 0;
   }
   const auto [it, fresh] = known.try_emplace(key_of(request, wanted));
-  ShrunkenPrograms& found = it->second;
+  SampledPrograms& found = it->second;
   // Those that were lowered for memory alone have no list for time.
   if (fresh || (purpose != Purpose::memory && !found.has_lists)) {
     lower_samples(request, purpose, wanted);
@@ -310,10 +311,10 @@ ShrunkenPrograms& FastPath::State::find(const StepRequest& request, Purpose purp
   return found;
 }
 
-Measures FastPath::State::measure(const StepRequest& request, Purpose purpose, bool& uneven,
-                                  bool whether_even) {
+Measures SampledSimulation::State::measure(const StepRequest& request, Purpose purpose,
+                                           bool& uneven, bool whether_even) {
   const bool with_time = purpose != Purpose::memory;
-  ShrunkenPrograms& t = find(request, purpose);
+  SampledPrograms& t = find(request, purpose);
   // Durations of all shapes, by repeat sample: a block's length follows from it unless blocks are
   // what repeats.
   std::array<std::vector<double>, 3> durations;
@@ -382,11 +383,12 @@ std::array<int64_t, kTierCount> peak_bytes_of(const Measures& m) {
 
 }  // namespace
 
-FastPath::FastPath(const CostModel& cost) : state_(std::make_unique<State>(cost)) {}
-FastPath::~FastPath() = default;
+SampledSimulation::SampledSimulation(const CostModel& cost)
+    : state_(std::make_unique<State>(cost)) {}
+SampledSimulation::~SampledSimulation() = default;
 
-Evaluation FastPath::State::evaluate(const StepRequest& request,
-                                     const std::function<bool(const Evaluation&)>& worth) {
+Evaluation SampledSimulation::State::evaluate(const StepRequest& request,
+                                              const std::function<bool(const Evaluation&)>& worth) {
   ++evaluations;
   bool uneven = false;
   const Measures first = measure(request, Purpose::time, uneven, !worth);
@@ -403,21 +405,21 @@ Evaluation FastPath::State::evaluate(const StepRequest& request,
   return evaluation;
 }
 
-Evaluation FastPath::evaluate(const StepRequest& request) {
+Evaluation SampledSimulation::evaluate(const StepRequest& request) {
   return state_->evaluate(request, nullptr);
 }
 
-Evaluation FastPath::evaluate(const StepRequest& request,
-                              const std::function<bool(const Evaluation&)>& worth) {
+Evaluation SampledSimulation::evaluate(const StepRequest& request,
+                                       const std::function<bool(const Evaluation&)>& worth) {
   return state_->evaluate(request, worth);
 }
 
-std::array<int64_t, kTierCount> FastPath::peak_bytes(const StepRequest& request) {
+std::array<int64_t, kTierCount> SampledSimulation::peak_bytes(const StepRequest& request) {
   bool uneven = false;
   return peak_bytes_of(state_->measure(request, Purpose::memory, uneven));
 }
 
-int64_t FastPath::evaluations() const { return state_->evaluations; }
-int64_t FastPath::work() const { return state_->work; }
+int64_t SampledSimulation::evaluations() const { return state_->evaluations; }
+int64_t SampledSimulation::work() const { return state_->work; }
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-#include "planner/reference/cut.h"
+#include "planner/reference/partition.h"
 
 #include <algorithm>
 
@@ -9,7 +9,7 @@ namespace longspan {
 LayerShape layer_shape(const ReferenceCase& c) {
   LayerShape shape;
   shape.sequence = c.sequence;
-  shape.sequences = *c.micro_batch;
+  shape.sequences = *c.microbatch;
   shape.tensor = c.degrees.tensor;
   shape.sequence_parallel = c.sequence_parallel;
   shape.context = c.degrees.ulysses * c.degrees.ring * c.degrees.all_gather;
@@ -18,8 +18,8 @@ LayerShape layer_shape(const ReferenceCase& c) {
   return shape;
 }
 
-double micro_batches(const ReferenceCase& c) {
-  return static_cast<double>(c.global_batch / (c.degrees.data * *c.micro_batch));
+double microbatches(const ReferenceCase& c) {
+  return static_cast<double>(c.global_batch / (c.degrees.data * *c.microbatch));
 }
 
 double layers_of(const ReferenceCase& c, const ModelSpec& model, int64_t stage) {

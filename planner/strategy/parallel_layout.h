@@ -1,8 +1,8 @@
 // How a step is spread over ranks, and who works with whom.
 //
-// A rank has a place in a grid of data x tensor x ring x ulysses; the last index runs fastest, so
+// A rank has a place in a mesh of data x tensor x ring x ulysses; the last index runs fastest, so
 // that the ranks that talk most are neighbours, and lie on one node where the node is large enough.
-// Of a pipeline every stage has such a grid, one after another; what follows is of one of them.
+// Of a pipeline every stage has such a mesh, one after another; what follows is of one of them.
 //
 // - data: replicas that train on their own sequences;
 // - tensor: every layer's heads and inner width are dealt out, and the tokens of all that lies
@@ -11,9 +11,9 @@
 // - ulysses: every chunk's tokens are dealt out, and an all-to-all exchanges tokens for heads
 //   around attention.
 //
-// ZeRO shards parameters' states over the ranks that hold the same parameters: all of the grid or,
+// ZeRO shards parameters' states over the ranks that hold the same parameters: all of the mesh or,
 // where a tensor group has cut the layers up, those of the same place in it.
-// A Parallel is a plain value, part of a Strategy.
+// A ParallelLayout is a plain value, part of a Strategy.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace longspan {
 
 inline constexpr int64_t kMostRanks = int64_t{1} << 16;
 
-struct Parallel {
+struct ParallelLayout {
   int64_t data = 1;
   int64_t ring = 1;
   int64_t ulysses = 1;
@@ -49,37 +49,37 @@ struct Parallel {
   int64_t replicas() const { return data * ring * ulysses; }
   /// States are cut into this many shards.
   int64_t shards() const { return zero > 0 ? replicas() : 1; }
-  bool operator==(const Parallel&) const = default;
+  bool operator==(const ParallelLayout&) const = default;
 };
 
-/// Where a rank stands in the grid of its stage.
+/// Where a rank stands in the mesh of its stage.
 struct Place {
   int64_t rank = 0;
   int64_t data = 0, tensor = 0, ring = 0, ulysses = 0;
   bool operator==(const Place&) const = default;
 };
 /// REQUIRES: 0 <= rank < parallel.stage_ranks().
-Place place_of(const Parallel& parallel, int64_t rank);
+Place place_of(const ParallelLayout& parallel, int64_t rank);
 
 /// Some ranks of the world at equal distances, a given one among them.
 struct RankGroup {
   int64_t first = 0, stride = 1, size = 1;
   int64_t index = 0;  // of the given one
 };
-RankGroup world_group(const Parallel& parallel, const Place& place);
+RankGroup world_group(const ParallelLayout& parallel, const Place& place);
 /// Those that share all indices but the named one, in its order.
-RankGroup tensor_group(const Parallel& parallel, const Place& place);
-RankGroup ring_group(const Parallel& parallel, const Place& place);
-RankGroup ulysses_group(const Parallel& parallel, const Place& place);
+RankGroup tensor_group(const ParallelLayout& parallel, const Place& place);
+RankGroup ring_group(const ParallelLayout& parallel, const Place& place);
+RankGroup ulysses_group(const ParallelLayout& parallel, const Place& place);
 /// Those that hold the same parameters, which ZeRO shards among them: shard i is member i's.
 /// REQUIRES: as validate().
-RankGroup replica_group(const Parallel& parallel, const Place& place);
+RankGroup replica_group(const ParallelLayout& parallel, const Place& place);
 std::vector<int> ranks_of(const RankGroup& group);
 
 /// Chunk `local` of ring position `ring`, as a chunk of the whole sequence. The ring deals chunks
 /// out in zigzag, so that every position has the same share of a causal mask's work: of each 2R
 /// chunks, position r has number r and number 2R-1-r.
-int64_t global_chunk(const Parallel& parallel, int64_t ring, int64_t local);
+int64_t global_chunk(const ParallelLayout& parallel, int64_t ring, int64_t local);
 
 /// K,V heads one rank of a Ulysses group attends with: their share, or one where there are more
 /// ranks than K,V heads (each is then held by several ranks).
@@ -90,8 +90,8 @@ int64_t kv_heads_per_rank(const ModelSpec& model, int64_t ulysses);
 bool heads_divide_into(const ModelSpec& model, int64_t ulysses, int64_t groups);
 
 /// "ulysses 2 x ring 2, ZeRO 3"; empty for one rank.
-std::string degrees_of(const Parallel& parallel);
+std::string degrees_of(const ParallelLayout& parallel);
 /// "4 ranks: ulysses 2 x ring 2, ZeRO 3"; "1 rank".
-std::string describe(const Parallel& parallel);
+std::string describe(const ParallelLayout& parallel);
 
 }  // namespace longspan

@@ -8,7 +8,7 @@
 namespace longspan {
 
 /// Seconds that every stream is busy, filled op by op.
-struct Busy {
+struct StreamLoad {
   using Streams = std::array<double, kStreamCount>;
   /// Of `total`: what is done before backward, what is done once a step and not for a microbatch,
   /// and of that what follows the norm of the gradients.

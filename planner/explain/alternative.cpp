@@ -1,4 +1,4 @@
-#include "planner/explain/rival.h"
+#include "planner/explain/alternative.h"
 
 #include <fmt/format.h>
 
@@ -49,15 +49,16 @@ std::string account_of(const Plan& plan) {
 
 }  // namespace
 
-std::string why_chosen(const Plan& best, const Plan& rival) {
-  const double own = seconds_per_sequence(best), other = seconds_per_sequence(rival);
+std::string why_chosen(const Plan& best, const Plan& alternative) {
+  const double own = seconds_per_sequence(best), other = seconds_per_sequence(alternative);
   const std::string apart =
       fmt::format("{:.1f} % {}", 100 * std::abs(other / own - 1), other >= own ? "more" : "less");
-  const std::string kind = has_pipeline(rival)
-                               ? "with a pipeline, " + degrees_of(rival.strategy.parallel) + ","
-                               : "without a pipeline";
+  const std::string kind =
+      has_pipeline(alternative)
+          ? "with a pipeline, " + degrees_of(alternative.strategy.parallel) + ","
+          : "without a pipeline";
   return fmt::format("a sequence takes {}: {}; the best plan {} takes {}: {}", format_seconds(own),
-                     account_of(best), kind, apart, account_of(rival));
+                     account_of(best), kind, apart, account_of(alternative));
 }
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-#include "planner/reference/unpublished.h"
+#include "planner/reference/infer_layout.h"
 
 #include <limits>
 
@@ -8,13 +8,13 @@
 namespace longspan {
 namespace {
 
-// Megatron interleaves whole layers, and micro-batches in rounds of as many as there are stages
+// Megatron interleaves whole layers, and microbatches in rounds of as many as there are stages
 // (arXiv 2104.04473, section 2.2).
 bool interleaves(const ReferenceCase& c, const ModelSpec& model, int64_t virtual_stages) {
   if (virtual_stages == 1) return true;
   const int64_t stages = c.degrees.pipeline;
   return stages > 1 && model.layers % (stages * virtual_stages) == 0 &&
-         c.global_batch / (c.degrees.data * *c.micro_batch) % stages == 0;
+         c.global_batch / (c.degrees.data * *c.microbatch) % stages == 0;
 }
 
 ReferenceCase with_stage_layers(const ReferenceCase& reference, const ModelSpec& model,
@@ -31,17 +31,17 @@ ReferenceCase with_stage_layers(const ReferenceCase& reference, const ModelSpec&
 
 }  // namespace
 
-ReferenceCase with_layout(const ReferenceCase& reference, const ModelSpec& model,
-                          const HardwareProfile& hw, const Stack& stack) {
+ReferenceCase infer_layout(const ReferenceCase& reference, const ModelSpec& model,
+                           const HardwareProfile& hw, const Stack& stack) {
   ReferenceCase tried = with_stage_layers(reference, model, stack);
-  if (reference.micro_batch) return tried;
-  tried.micro_batch = 1;
+  if (reference.microbatch) return tried;
+  tried.microbatch = 1;
   tried.virtual_stages = 1;
   ReferenceCase best = tried;
   double least = std::numeric_limits<double>::infinity();
   const int64_t batch = reference.global_batch / reference.degrees.data;
   for (int64_t micro = 1; batch % micro == 0; micro *= 2) {
-    tried.micro_batch = micro;
+    tried.microbatch = micro;
     for (int64_t virtual_stages = 1; virtual_stages <= model.layers; ++virtual_stages) {
       if (!interleaves(tried, model, virtual_stages)) continue;
       tried.virtual_stages = virtual_stages;

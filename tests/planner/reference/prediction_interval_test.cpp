@@ -1,6 +1,6 @@
 // Ranges: quantiles by hand, the file and back, and that those in the library are of today's
 // tables.
-#include "planner/reference/range.h"
+#include "planner/reference/prediction_interval.h"
 
 #include <catch2/catch.hpp>
 #include <set>
@@ -21,52 +21,53 @@ std::vector<double> steps(double first, double last, int64_t count) {
 }
 
 TEST_CASE("a range leaves a twentieth out at either end") {
-  CHECK(range_of({}) == Range{1, 1});
-  CHECK(range_of({{"a", {1.3}}}) == Range{1.3, 1.3});
+  CHECK(interval_of({}) == PredictionInterval{1, 1});
+  CHECK(interval_of({{"a", {1.3}}}) == PredictionInterval{1.3, 1.3});
   const Ratios even = {{"a", steps(0, 1, 1001)}};
-  CHECK(range_of(even).low == Approx(0.05).margin(0.001));
-  CHECK(range_of(even).high == Approx(0.95).margin(0.001));
+  CHECK(interval_of(even).low == Approx(0.05).margin(0.001));
+  CHECK(interval_of(even).high == Approx(0.95).margin(0.001));
 }
 
 TEST_CASE("every table counts alike, however many rows it has") {
   const Ratios ratios = {{"few", steps(1, 2, 10)}, {"many", steps(10, 11, 1000)}, {"none", {}}};
-  const Range range = range_of(ratios);
-  CHECK(range.low == Approx(1.05).margin(0.01));  // a tenth of the small table
-  CHECK(range.high == Approx(10.9).margin(0.01));
+  const PredictionInterval interval = interval_of(ratios);
+  CHECK(interval.low == Approx(1.05).margin(0.01));  // a tenth of the small table
+  CHECK(interval.high == Approx(10.9).margin(0.01));
 }
 
 TEST_CASE("each table has the range of the others") {
   const Ratios ratios = {{"a", steps(1, 2, 101)}, {"b", steps(1.1, 1.9, 11)}, {"none", {}}};
-  const CalibratedRange calibrated = calibrate(ratios);
+  const CalibratedInterval calibrated = calibrate(ratios);
   CHECK(calibrated.cases == 112);
   CHECK(calibrated.tables == 2);
-  CHECK(calibrated.of("b") == range_of({{"a", ratios.at("a")}}, 0));
-  CHECK(calibrated.of("a") == range_of({{"b", ratios.at("b")}}, 0));
+  CHECK(calibrated.of("b") == interval_of({{"a", ratios.at("a")}}, 0));
+  CHECK(calibrated.of("a") == interval_of({{"b", ratios.at("b")}}, 0));
   CHECK(calibrated.of("new") == calibrated.all);
 }
 
 // With a twentieth outside at either end the others would hold all of b, but 65 % of a.
 TEST_CASE("a range is wider where it would hold too little of what it is not made of") {
   const Ratios alike = {{"a", steps(1, 2, 1001)}, {"b", steps(1, 2, 1001)}};
-  CHECK(calibrate(alike).all == range_of(alike, 0.05));
+  CHECK(calibrate(alike).all == interval_of(alike, 0.05));
   const Ratios apart = {{"a", steps(1, 2, 1001)}, {"b", steps(1.14, 1.86, 1001)}};
-  const CalibratedRange wider = calibrate(apart);
-  const Range& of_a = wider.of("a");
-  CHECK(of_a.low < range_of({{"b", apart.at("b")}}, 0.05).low);
+  const CalibratedInterval wider = calibrate(apart);
+  const PredictionInterval& of_a = wider.of("a");
+  CHECK(of_a.low < interval_of({{"b", apart.at("b")}}, 0.05).low);
   CHECK(of_a.low > 1.14);
   CHECK(wider.all.high < 2);
 }
 
 TEST_CASE("ranges are written and read, and odd ones refused") {
-  Ranges ranges;
+  PredictionIntervals ranges;
   ranges.step = calibrate({{"a", {0.5, 1.25}}, {"b", {2, 4}}});
   ranges.memory = calibrate({{"a", {0.875}}});
-  const std::string text = write_ranges(ranges);
-  CHECK(parse_ranges(text, "x") == ranges);
+  const std::string text = write_intervals(ranges);
+  CHECK(parse_intervals(text, "x") == ranges);
   CHECK_THROWS_WITH(
-      parse_ranges("step_time: {low: 2, high: 1, cases: 1, tables: 1, without: {}}", "ranges.yaml"),
+      parse_intervals("step_time: {low: 2, high: 1, cases: 1, tables: 1, without: {}}",
+                      "ranges.yaml"),
       Catch::Contains("ranges.yaml:1") && Catch::Contains("high"));
-  CHECK_THROWS_AS(parse_ranges(text + "more: {}\n", "x"), Error);
+  CHECK_THROWS_AS(parse_intervals(text + "more: {}\n", "x"), Error);
 }
 
 // A misspelt table would leave nothing out, and say so in silence.
@@ -99,7 +100,7 @@ TEST_CASE("nine of ten published measurements are in the ranges of the library")
   const ValidationReport report = validate_cases(cases).report;
 
   // The library's ranges are what the tables say today: else write them anew.
-  CHECK(write_ranges(published_ranges()) == write_ranges(ranges_of(cases, report)));
+  CHECK(write_intervals(published_intervals()) == write_intervals(intervals_of(cases, report)));
   for (const HeldOut& figure : {report.overall.step_left_out, report.overall.peak_left_out,
                                 report.overall.longest_left_out}) {
     const double share =

@@ -1,0 +1,16 @@
+// The longest sequence that fits, of whatever can tell whether one does. Internal to
+// planner/reference.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace longspan {
+
+/// The largest multiple of `granularity` tokens for which `fits` holds, to within a `parts`-th of
+/// it and no more than 2^27; 0 if none does. `fits` must not hold again beyond where it fails.
+/// REQUIRES: granularity > 0; parts > 0.
+int64_t longest_multiple(int64_t granularity, int64_t parts,
+                         const std::function<bool(int64_t tokens)>& fits);
+
+}  // namespace longspan
