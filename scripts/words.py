@@ -49,7 +49,7 @@ RULES = [
 def tracked(paths):
     out = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *paths],
                          capture_output=True, check=True).stdout
-    return [name for name in out.decode().split("\0") if name]
+    return sorted({name for name in out.decode().split("\0") if name})
 
 
 def matches(name, patterns):
