@@ -66,7 +66,7 @@ PROFILE = "name: local\nlike: cpu-example-host\ndevice: cpu-example\n"
 FOREIGN_FLAGS = {"--oversubscribe", "--allow-run-as-root", "--bind-to"}
 
 VERBS = ["max-seq", "plan", "explain", "simulate", "run", "compare", "validate", "profile",
-         "schedule", "assign", "models list", "models show", "hw list", "hw show", "hw import"]
+         "schedule show", "schedule compare", "schedule measured", "assign", "models list", "models show", "hw list", "hw show", "hw import"]
 
 
 class Command:

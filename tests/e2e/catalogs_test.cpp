@@ -37,7 +37,7 @@ TEST_CASE("misuse is one line and status 2") {
   check_refused(longspan({"pln"}), 2, {"unknown verb \"pln\"", "plan"});
   check_refused(longspan({"plan"}), 2, {"--model", "longspan plan --help"});
   check_refused(longspan({"plan", "--frob"}), 2, {"longspan plan --help"});
-  check_refused(longspan({"models"}), 2, {"longspan models --help"});
+  check_refused(longspan({"models", "lst"}), 2, {"lst"});
   check_refused(longspan({"explain"}), 2, {"plan is required"});
   check_refused(longspan({"explain", "no-such-plan.yaml"}), 2, {"no-such-plan.yaml"});
 }
@@ -61,6 +61,8 @@ TEST_CASE("models: the list and one of it") {
   CHECK(tiny->at("parameters") ==
         2 * 256 * 64 + 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 176 + 2 * 64));
   CHECK_THAT(longspan({"models", "list"}).out, Contains("llama-3.1-8b"));
+  CHECK(longspan({"models"}).out == longspan({"models", "list"}).out);
+  CHECK(longspan({"models", "gpt2"}).out == longspan({"models", "show", "gpt2"}).out);
 
   const auto shown = longspan_json({"models", "show", "tiny-llama"});
   CHECK(shown.at("parameters") == tiny->at("parameters"));
