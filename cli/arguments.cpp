@@ -52,10 +52,13 @@ std::vector<std::string> with_verbs(const CLI::App& app, int argc, char** argv) 
 
 // The verb's own help, if the line got that far.
 std::string help_hint(const CLI::App& app) {
-  for (const CLI::App* verb : app.get_subcommands()) {
-    return "; see " + app.get_name() + " " + verb->get_name() + " --help";
+  std::string words = app.get_name();
+  const CLI::App* last = &app;
+  while (!last->get_subcommands().empty()) {
+    last = last->get_subcommands().front();
+    words += " " + last->get_name();
   }
-  return "; see " + app.get_name() + " --help";
+  return "; see " + words + " --help";
 }
 
 // Help that fits the width; a command goes on behind a backslash, as a shell reads it.

@@ -122,7 +122,7 @@ TEST_CASE("max-seq advises what lets the refused length fit, and auto no knob al
     }
     bool proven = found.remedy == capacity;
     for (const Neighbour& n : neighbours(found.refused, length, limits[2] > 0)) {
-      if (!found.remedy.starts_with(n.knob + ": " + n.to + " (")) continue;
+      if (!found.remedy.starts_with("set " + n.knob + " to " + n.to + " (")) continue;
       request.strategy = n.strategy;
       proven = within(exact_peak_bytes(request), limits);
     }
@@ -150,7 +150,8 @@ TEST_CASE("explain's suggestions are neighbours that were judged so") {
       bool found = line.find(" of device memory") != line.npos;  // a capacity
       for (const NeighbourResult& v : results) {
         const Neighbour& n = v.neighbour;
-        if (line.find(n.knob + ": " + n.to + " instead of " + n.from) == line.npos) continue;
+        if (line.find("set " + n.knob + " to " + n.to + " instead of " + n.from) == line.npos)
+          continue;
         found = v.fits();
         if (line.starts_with("time: ")) CHECK(v.faster());
       }

@@ -187,7 +187,7 @@ TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds
         const std::string remedy = judge.remedy(v);
         CHECK_FALSE(remedy.empty());
         for (const Neighbour& n : neighbours(v.neighbour.strategy, sequence, false)) {
-          if (!remedy.starts_with(n.knob + ": " + n.to + " (")) continue;
+          if (!remedy.starts_with("set " + n.knob + " to " + n.to + " (")) continue;
           StepRequest request = step_request(plan);
           request.strategy = n.strategy;
           CHECK(fits(exact_peak_bytes(request), hw));
