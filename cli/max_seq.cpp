@@ -148,6 +148,7 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   say("  90 % interval of a step: {:.2f} to {:.2f} times the prediction\n", interval.low,
       interval.high);
   if (!extended.empty()) say("  {}\n", extended);
+  if (const std::string text = only_planned_text(model); !text.empty()) say("  {}\n", text);
   print_gaps(rows);
   for (const auto& [key, text] : caveats_of(hw)) say("  {}: {}\n", key, text);
   for (const MaxSequence& row : rows) {
