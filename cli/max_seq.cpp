@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "base/file.h"
 #include "base/units.h"
@@ -154,14 +155,16 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   for (const MaxSequence& row : rows) {
     if (!row.comparison.empty()) say("  {}: {}\n", row.strategy, row.comparison);
   }
-  say("{}\n", bold("What would help"));
+  bool headed = false;
   for (const MaxSequence& result : rows) {
     std::string line = result.remedy;
     if (result.shortfall_bytes > 0) {
       line = fmt::format("{} tokens more are short by {}{}{}", format_tokens(result.granularity),
                          format_bytes(result.shortfall_bytes), line.empty() ? "" : "; ", line);
     }
-    if (!line.empty()) say("  {}: {}\n", result.strategy, line);
+    if (line.empty()) continue;
+    if (!std::exchange(headed, true)) say("{}\n", bold("What would help"));
+    say("  {}: {}\n", result.strategy, line);
   }
 }
 

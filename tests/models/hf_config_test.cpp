@@ -1,6 +1,6 @@
+#include <yaml-cpp/yaml.h>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
-#include <yaml-cpp/yaml.h>
 
 #include "models/catalog.h"
 
