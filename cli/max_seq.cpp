@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "base/file.h"
 #include "base/units.h"
@@ -148,19 +149,22 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   say("  90 % interval of a step: {:.2f} to {:.2f} times the prediction\n", interval.low,
       interval.high);
   if (!extended.empty()) say("  {}\n", extended);
+  if (const std::string text = only_planned_text(model); !text.empty()) say("  {}\n", text);
   print_gaps(rows);
   for (const auto& [key, text] : caveats_of(hw)) say("  {}: {}\n", key, text);
   for (const MaxSequence& row : rows) {
     if (!row.comparison.empty()) say("  {}: {}\n", row.strategy, row.comparison);
   }
-  say("{}\n", bold("What would help"));
+  bool headed = false;
   for (const MaxSequence& result : rows) {
     std::string line = result.remedy;
     if (result.shortfall_bytes > 0) {
       line = fmt::format("{} tokens more are short by {}{}{}", format_tokens(result.granularity),
                          format_bytes(result.shortfall_bytes), line.empty() ? "" : "; ", line);
     }
-    if (!line.empty()) say("  {}: {}\n", result.strategy, line);
+    if (line.empty()) continue;
+    if (!std::exchange(headed, true)) say("{}\n", bold("What would help"));
+    say("  {}: {}\n", result.strategy, line);
   }
 }
 

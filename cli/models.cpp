@@ -95,6 +95,7 @@ Json model_json(const ModelSpec& model) {
           {"activation", model.activation == Activation::swiglu ? "swiglu" : "gelu"},
           {"tied_embeddings", model.tied_embeddings},
           {"runs", std::move(runs)},
+          {"only_planned", model.only_planned},
           {"parameters", parameter_count(model)},
           {"lengths", std::move(lengths)},
           {"units", std::move(units)}};
@@ -144,6 +145,7 @@ int show(const std::string& reference, bool json) {
       model.activation == Activation::swiglu ? "swiglu" : "gelu",
       model.tied_embeddings ? ", tied embeddings" : "");
   say("  {} parameters\n", grouped(parameter_count(model)));
+  if (!model.only_planned.empty()) say("  only planned: {}\n", model.only_planned);
   const std::vector<int64_t> first = first_layers(model);
   for (size_t i = 0; !model.uniform() && i < first.size(); ++i) {
     say("  {}\n", describe(model.runs[i], first[i], model));

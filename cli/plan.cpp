@@ -210,6 +210,7 @@ void print_remarks(const Flags& flags, const ModelSpec& model, const Plan& plan,
                                      answer->sequence, plan.sequence));
   }
   print("positions", extended_positions_text(model, plan));
+  print("model", only_planned_text(model));
 }
 
 // Where the time goes: with a pipeline and without where both were looked at, else what compute

@@ -61,4 +61,9 @@ std::string extended_positions_text(const ModelSpec& model, const Plan& plan) {
       model.max_positions, plan.model.max_positions);
 }
 
+std::string only_planned_text(const ModelSpec& model) {
+  if (model.only_planned.empty()) return "";
+  return model.only_planned + ": planned without that, and not run by the engine";
+}
+
 }  // namespace longspan::cli

@@ -27,4 +27,7 @@ struct QuestionFlags {
 /// else empty.
 std::string extended_positions_text(const ModelSpec& model, const Plan& plan);
 
+/// How the model differs from what is planned; empty where it does not.
+std::string only_planned_text(const ModelSpec& model);
+
 }  // namespace longspan::cli

@@ -306,6 +306,7 @@ void check_ranks_present(const Plan& plan, const Flags& flags, const Communicato
         "run them yet; `plan --pipeline 1` makes a plan without",
         flags.plan, describe(pipeline));
   }
+  check_model(plan.model);
   check_backend(plan.hardware);
   const int64_t ranks = plan.strategy.parallel.ranks();
   if (comm.size() == ranks) return;

@@ -21,7 +21,15 @@ ModelSpec load_file(const fs::path& path) {
   const size_t first = text.find_first_not_of(" \t\r\n");
   const bool json =
       path.extension() == ".json" || (first != std::string::npos && text[first] == '{');
-  if (json) return read_hf_config(text, path.string());
+  if (json) {
+    ModelSpec model = read_hf_config(text, path.string());
+    // A config says its family at best: its folder, or its own name, says which model it is.
+    std::error_code error;
+    const fs::path whole = fs::absolute(path, error).lexically_normal();
+    const fs::path own = path.filename() == "config.json" ? whole.parent_path() : whole.stem();
+    if (!own.filename().empty()) model.name = own.filename().string();
+    return model;
+  }
   return read_model(YamlMap::parse(text, path.string()));
 }
 

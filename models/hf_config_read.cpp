@@ -1,5 +1,6 @@
 // Hugging Face config.json -> ModelSpec. What a file leaves out means what the Transformers library
-// takes it to mean for that architecture; what it asks for and we cannot train is refused by name.
+// takes it to mean for that architecture. Features that change neither memory nor time are planned
+// without (ModelSpec::only_planned); others that we cannot train are refused by name.
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -85,16 +86,28 @@ struct Family {
   bool attention_bias_field;
   bool qkv_bias;
   bool qk_norm;
-  bool gpt2;
+  bool gpt2 = false;
+  const char* differs = "";  // from the model it is planned as; empty: the engine trains it
 };
 
-constexpr std::array<Family, 5> kFamilies{{
-    {"LlamaForCausalLM", "llama", 0, 0, true, false, false, false},
-    {"MistralForCausalLM", "mistral", 8, 0, false, false, false, false},
-    {"Qwen2ForCausalLM", "qwen2", 32, 0, false, true, false, false},
-    {"Qwen3ForCausalLM", "qwen3", 32, 128, true, false, true, false},
+constexpr std::array<Family, 8> kFamilies{{
+    {"LlamaForCausalLM", "llama", 0, 0, true, false, false},
+    {"MistralForCausalLM", "mistral", 8, 0, false, false, false},
+    {"Qwen2ForCausalLM", "qwen2", 32, 0, false, true, false},
+    {"Qwen3ForCausalLM", "qwen3", 32, 128, true, false, true},
     {"GPT2LMHeadModel", "gpt2", 0, 0, false, true, false, true},
+    {"Phi3ForCausalLM", "phi3", 0, 0, false, false, false, false,
+     "Phi-3 stores q, k and v, and gate and up, as one matrix each"},
+    {"Olmo2ForCausalLM", "olmo2", 0, 0, true, false, true, false,
+     "OLMo-2 normalises the outputs of attention and MLP, and q and k over all heads at once"},
+    {"SmolLM3ForCausalLM", "smollm3", 4, 0, true, false, false, false,
+     "SmolLM3 does not rotate q and k in every fourth layer"},
 }};
+
+// Differences of the real model that a plan does not see.
+void differs(ModelSpec& model, const std::string& how) {
+  model.only_planned += (model.only_planned.empty() ? "" : "; ") + how;
+}
 
 bool contains_any(const std::string& text, std::initializer_list<const char*> parts) {
   return std::any_of(parts.begin(), parts.end(),
@@ -139,33 +152,36 @@ const Family& family_of(const Fields& config) {
     if (name == family.architecture) return family;
     known += (known.empty() ? "" : ", ") + std::string(family.architecture);
   }
-  throw config.error("architectures", fmt::format("{}{} cannot be trained; expected one of {}",
-                                                  name, kind_of(name), known));
+  throw config.error("architectures", fmt::format("{}{} is not supported; expected one of {}", name,
+                                                  kind_of(name), known));
 }
 
 // Features that change the arithmetic of any family and that no field of ModelSpec describes.
 void refuse_foreign_features(const Fields& config) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (config.has(key)) {
-      throw config.error(key, "mixture of experts (MoE) cannot be trained; expected a dense model");
+      throw config.error(key,
+                         "a mixture of experts (MoE) is not supported; expected a dense model");
     }
   }
   for (const char* key : {"is_encoder_decoder", "add_cross_attention"}) {
     if (config.flag(key, false)) {
-      throw config.error(key,
-                         "an encoder-decoder cannot be trained; expected a decoder-only model");
+      throw config.error(key, "an encoder-decoder is not supported; expected a decoder-only model");
     }
   }
   for (const char* key : {"text_config", "vision_config"}) {
-    if (config.has(key)) throw config.error(key, "multimodal models cannot be trained");
+    if (config.has(key)) throw config.error(key, "multimodal models are not supported");
   }
   if (config.has("quantization_config")) {
     throw config.error("quantization_config",
-                       "quantised weights cannot be trained; use the unquantised model");
+                       "quantised weights are not supported; use the unquantised model");
   }
-  if (config.has("partial_rotary_factor") && config.real("partial_rotary_factor") != 1) {
-    throw config.error("partial_rotary_factor", "rotating a part of each head is not supported");
-  }
+}
+
+// A window that is as long as any sequence the model takes changes nothing.
+bool is_whole_window(const Fields& config) {
+  return config.has("sliding_window") &&
+         config.whole("sliding_window") >= config.whole("max_position_embeddings");
 }
 
 void refuse_sliding_window(const Fields& config, const Family& family) {
@@ -173,14 +189,15 @@ void refuse_sliding_window(const Fields& config, const Family& family) {
   if (type == "mistral" && !config.has_key("sliding_window")) {
     throw config.error("sliding_window",
                        "missing, which means a window of 4096 for MistralForCausalLM; sliding "
-                       "window attention cannot be trained, set it to null for full attention");
+                       "window attention is not supported, set it to null for full attention");
   }
-  const bool used =
-      type == "mistral" ? config.has("sliding_window") : config.flag("use_sliding_window", false);
-  if (used) {
-    const char* key = type == "mistral" ? "sliding_window" : "use_sliding_window";
+  const bool used = type == "mistral" || type == "phi3" ? config.has("sliding_window")
+                                                        : config.flag("use_sliding_window", false);
+  const bool whole = is_whole_window(config);
+  if (used && !whole) {
+    const char* key = type == "mistral" || type == "phi3" ? "sliding_window" : "use_sliding_window";
     throw config.error(key,
-                       "sliding window attention cannot be trained; expected full attention, "
+                       "sliding window attention is not supported; expected full attention, "
                        "got " +
                            shown(config.at(key)));
   }
@@ -188,7 +205,7 @@ void refuse_sliding_window(const Fields& config, const Family& family) {
   const Json& types = config.at("layer_types");
   if (!types.is_array()) throw config.error("layer_types", "expected a list, got " + shown(types));
   for (const Json& layer : types) {
-    if (layer != "full_attention") {
+    if (layer != "full_attention" && !(whole && layer == "sliding_attention")) {
       throw config.error("layer_types",
                          "expected \"full_attention\" in every layer, got " + shown(layer));
     }
@@ -201,17 +218,29 @@ void read_rope_scaling(const Fields& config, const char* key, ModelSpec& model) 
   const char* type_key = scaling.has("rope_type") ? "rope_type" : "type";
   const std::string type = scaling.text(type_key, "default");
   if (type == "default") return;
+  // Other angles, in a table of the same size.
+  for (const char* known : {"yarn", "linear", "dynamic", "longrope", "su"}) {
+    if (type == known) return differs(model, fmt::format("its RoPE angles are scaled by {}", type));
+  }
   if (type != "llama3") {
-    throw scaling.error(type_key, "expected \"default\" or \"llama3\", got \"" +
-                                      type.substr(0, 60) +
-                                      "\"; this RoPE scaling is not supported");
+    throw scaling.error(type_key,
+                        "expected default, llama3, yarn, linear, dynamic or longrope, got \"" +
+                            type.substr(0, 60) + "\"; this RoPE scaling is not supported");
   }
   model.rope_scaling = Llama3RopeScaling{scaling.real("factor"), scaling.real("low_freq_factor"),
                                          scaling.real("high_freq_factor"),
                                          scaling.whole("original_max_position_embeddings")};
 }
 
+// Some models rotate a part of each head.
+void read_rotary_share(const Fields& config, ModelSpec& model) {
+  if (!config.has("partial_rotary_factor") || config.real("partial_rotary_factor") == 1) return;
+  differs(model, fmt::format("it rotates {:.0f} % of each head",
+                             100 * config.real("partial_rotary_factor")));
+}
+
 void read_rope(const Fields& config, ModelSpec& model) {
+  read_rotary_share(config, model);
   model.rope_theta = config.real("rope_theta", 10000);
   if (config.has("rope_scaling")) read_rope_scaling(config, "rope_scaling", model);
   if (!config.has("rope_parameters")) return;
@@ -221,10 +250,7 @@ void read_rope(const Fields& config, ModelSpec& model) {
       throw parameters.error(key, "RoPE that differs between layers is not supported");
     }
   }
-  if (parameters.has("partial_rotary_factor") && parameters.real("partial_rotary_factor") != 1) {
-    throw parameters.error("partial_rotary_factor",
-                           "rotating a part of each head is not supported");
-  }
+  if (!config.has("partial_rotary_factor")) read_rotary_share(parameters, model);
   model.rope_theta = parameters.real("rope_theta", model.rope_theta);
   read_rope_scaling(config, "rope_parameters", model);
 }
@@ -238,6 +264,7 @@ int64_t default_head_dim(const Fields& config, const char* hidden_key, const Mod
 }
 
 void read_llama_like(const Fields& config, const Family& family, ModelSpec& model) {
+  if (*family.differs != '\0') differs(model, family.differs);
   refuse_sliding_window(config, family);
   model.layers = config.whole("num_hidden_layers");
   model.hidden = config.whole("hidden_size");
@@ -254,8 +281,11 @@ void read_llama_like(const Fields& config, const Family& family, ModelSpec& mode
                                             : default_head_dim(config, "hidden_size", model);
   }
   const std::string activation = config.text("hidden_act", "silu");
-  if (activation != "silu") {
-    throw config.error("hidden_act", "expected \"silu\", got \"" + activation.substr(0, 60) + "\"");
+  if (contains_any(activation, {"gelu", "relu"})) {
+    differs(model, fmt::format("its activation is {}, not silu", activation.substr(0, 60)));
+  } else if (activation != "silu" && activation != "swish") {
+    throw config.error("hidden_act", "expected silu, gelu, relu or relu2, got \"" +
+                                         activation.substr(0, 60) + "\"");
   }
   if (config.flag("mlp_bias", false)) {
     throw config.error("mlp_bias", "biases in a SwiGLU MLP are not supported; expected false");
@@ -286,9 +316,13 @@ void read_gpt2(const Fields& config, ModelSpec& model) {
   model.ffn = config.has("n_inner") ? config.whole("n_inner") : 4 * model.hidden;
   model.norm_eps = config.real("layer_norm_epsilon", 1e-5);
   const std::string activation = config.text("activation_function", "gelu_new");
-  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
-    throw config.error("activation_function",
-                       "expected \"gelu_new\", got \"" + activation.substr(0, 60) + "\"");
+  if (contains_any(activation, {"gelu", "relu"})) {
+    if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
+      differs(model, fmt::format("its activation is {}, not gelu_new", activation.substr(0, 60)));
+    }
+  } else {
+    throw config.error("activation_function", "expected gelu_new, gelu, relu or relu2, got \"" +
+                                                  activation.substr(0, 60) + "\"");
   }
   if (!config.flag("scale_attn_weights", true)) {
     throw config.error("scale_attn_weights", "expected true: attention is always scaled");

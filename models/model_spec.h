@@ -67,7 +67,10 @@ struct ModelSpec {
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm over D on every q and k head before RoPE (Qwen3)
   bool tied_embeddings = false;
-  bool attention = true;       // false in model_of_run() of layers without
+  bool attention = true;  // false in model_of_run() of layers without
+  /// How the real model differs in ways that change neither memory nor time much, as a sentence.
+  /// Such a model is planned as the one described here; the engine does not run it. Empty: none.
+  std::string only_planned;
   std::vector<LayerRun> runs;  // first to last, L layers in all; none: all alike, as said above
 
   /// One program's worth: layers that all are alike.

@@ -90,6 +90,7 @@ ModelSpec read_model(const YamlMap& yaml) {
   model.mlp_bias = flag_or_false(yaml, "mlp_bias");
   model.qk_norm = flag_or_false(yaml, "qk_norm");
   model.tied_embeddings = flag_or_false(yaml, "tied_embeddings");
+  if (yaml.has("only_planned")) model.only_planned = yaml.text("only_planned");
   if (yaml.has("runs")) read_runs(yaml, model);
   yaml.finish();
   if (const auto problem = find_problem(model)) throw yaml.error(problem->field, problem->what);
@@ -130,6 +131,7 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   field("mlp_bias", model.mlp_bias);
   field("qk_norm", model.qk_norm);
   field("tied_embeddings", model.tied_embeddings);
+  if (!model.only_planned.empty()) field("only_planned", model.only_planned);
   if (!model.uniform()) {
     out << YAML::Key << "runs" << YAML::Value << YAML::BeginSeq;
     for (const LayerRun& run : model.runs) {

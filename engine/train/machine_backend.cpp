@@ -25,6 +25,13 @@ void check_backend(const HardwareProfile& hardware) {
   }
 }
 
+void check_model(const ModelSpec& model) {
+  if (model.only_planned.empty()) return;
+  throw bad_input(
+      "model {}: the engine does not compute what it does ({}); it can be planned for only",
+      model.name, model.only_planned);
+}
+
 MachineBackend::MachineBackend(const HardwareProfile& hardware, const Program& program, int threads,
                                Communicator* comm) {
   if (hardware.device.backend == "cuda") {

@@ -14,6 +14,9 @@ namespace longspan {
 /// GPU's and none is usable here, with the reason.
 void check_backend(const HardwareProfile& hardware);
 
+/// Throws bad_input for a model that can be planned for only (ModelSpec::only_planned).
+void check_model(const ModelSpec& model);
+
 /// A backend with the device it works on, if any.
 class MachineBackend {
  public:

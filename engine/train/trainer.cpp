@@ -15,6 +15,7 @@ namespace longspan {
 namespace {
 
 Program checked_program(const Plan& plan, Communicator* comm) {
+  check_model(plan.model);
   if (comm == nullptr) {
     check_backend(plan.hardware);
   } else {

@@ -53,8 +53,8 @@ void explain_other_limit(MaxSequence& result, const ModelSpec& model,
 
 // What a pipeline of the longest is worth.
 std::string pipeline_comparison(const ModelSpec& model, const Pipeline& pipeline) {
-  if (pipeline.stages == 1) return "longest without a pipeline: with none more fits";
-  return fmt::format("longest with {}: {} of {} layers on a rank", describe(pipeline),
+  if (pipeline.stages == 1) return "the longest plan has no pipeline; a pipeline fits no longer sequence";
+  return fmt::format("the longest plan has {}: {} of {} layers on a rank", describe(pipeline),
                      ceil_div(model.layers, pipeline.stages), model.layers);
 }
 

@@ -125,8 +125,12 @@ TEST_CASE("files and folders are read by what they hold") {
   write_file_atomically(folder / "config.json", write_hf_config(model));
   write_file_atomically(folder / "bad.yaml", "name: [\n");
   CHECK(load_model((folder / "m.yaml").string()) == model);
-  CHECK(load_model((folder / "config.json").string()) == model);
-  CHECK(load_model(folder.string()) == model);
+  // A config is called by its folder.
+  ModelSpec called = model;
+  called.name = folder.filename().string();
+  CHECK(load_model((folder / "config.json").string()) == called);
+  CHECK(load_model(folder.string()) == called);
+  CHECK(load_model(folder.string() + "/").name == called.name);
   CHECK_THROWS_WITH(load_model((folder / "bad.yaml").string()),
                     Contains("bad.yaml:2:1: not valid"));
 }

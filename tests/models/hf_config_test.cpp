@@ -1,3 +1,4 @@
+#include <yaml-cpp/yaml.h>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -207,14 +208,23 @@ TEST_CASE("both forms of RoPE scaling are read") {
   CHECK(read(with(config, "rope_parameters", parameters)) == load_model("llama-3.1-8b"));
 }
 
-TEST_CASE("other RoPE scalings are refused by name") {
-  const char* type = GENERATE("yarn", "linear", "dynamic", "longrope", "su", "mrope");
+TEST_CASE("RoPE scalings that change the angles alone are planned without") {
+  const char* type = GENERATE("yarn", "linear", "dynamic", "longrope", "su");
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     for (const char* type_key : {"type", "rope_type"}) {
-      CHECK_THROWS_WITH(read(with(kQwen3, key, {{type_key, type}, {"factor", 4.0}})),
-                        StartsWith("config.json: " + std::string(key) + "." + type_key) &&
-                            Contains("\"" + std::string(type) + "\""));
+      ModelSpec model = read(with(kQwen3, key, {{type_key, type}, {"factor", 4.0}}));
+      CHECK_THAT(model.only_planned, Contains(type));
+      model.only_planned.clear();
+      CHECK(model == read(kQwen3));
     }
+  }
+}
+
+TEST_CASE("other RoPE scalings are refused by name") {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    CHECK_THROWS_WITH(
+        read(with(kQwen3, key, {{"type", "mrope"}, {"factor", 4.0}})),
+        StartsWith("config.json: " + std::string(key) + ".type") && Contains("\"mrope\""));
   }
   CHECK_THROWS_WITH(read(with(kLlama31, "rope_scaling", {{"rope_type", "llama3"}})),
                     Contains("rope_scaling.factor: missing"));
@@ -244,9 +254,9 @@ TEST_CASE("what cannot be trained is refused by name") {
       {"DeepseekV3ForCausalLM", "mixture of experts"},
       {"MambaForCausalLM", "state-space"},
       {"T5ForConditionalGeneration", "encoder-decoder"},
-      {"BertForMaskedLM", "cannot be trained"},
+      {"BertForMaskedLM", "is not supported"},
       {"GemmaForCausalLM", "LlamaForCausalLM"},
-      {"LlamaForSequenceClassification", "cannot be trained"},
+      {"LlamaForSequenceClassification", "is not supported"},
   }));
   CHECK_THROWS_WITH(
       read(with(kLlama31, "architectures", {architecture})),
@@ -260,8 +270,7 @@ TEST_CASE("foreign features are refused by the field that asks for them") {
       {"is_encoder_decoder", true},
       {"text_config", Json::object()},
       {"quantization_config", Json{{"quant_method", "fp8"}}},
-      {"partial_rotary_factor", 0.5},
-      {"hidden_act", "gelu"},
+      {"hidden_act", "tanh"},
       {"mlp_bias", true},
   }));
   CHECK_THROWS_WITH(read(with(kLlama31, key, value)),
@@ -270,7 +279,7 @@ TEST_CASE("foreign features are refused by the field that asks for them") {
 
 TEST_CASE("variants of GPT-2 we do not compute are refused") {
   const auto [key, value] = GENERATE(table<const char*, Json>({
-      {"activation_function", "gelu"},
+      {"activation_function", "tanh"},
       {"scale_attn_weights", false},
       {"scale_attn_by_inverse_layer_idx", true},
       {"add_cross_attention", true},
@@ -278,6 +287,37 @@ TEST_CASE("variants of GPT-2 we do not compute are refused") {
   }));
   CHECK_THROWS_AS(read(with(kGpt2, key, value)), Error);
   CHECK_NOTHROW(read(with(kGpt2, "activation_function", "gelu_pytorch_tanh")));
+}
+
+TEST_CASE("models that cost what a plain one costs are planned as that, with a note") {
+  const auto planned = [](const Json& config, const std::string& note) {
+    const ModelSpec model = read(config);
+    CHECK_THAT(model.only_planned, Contains(note));
+    ModelSpec plain = model;
+    plain.only_planned.clear();
+    CHECK(parameter_count(plain) == parameter_count(model));
+    const std::string yaml = [&] {
+      YAML::Emitter out;
+      write_model(out, model);
+      return std::string(out.c_str());
+    }();
+    CHECK(read_model(YamlMap::parse(yaml, "model")) == model);
+  };
+  planned(with(kLlama31, "partial_rotary_factor", 0.75), "rotates 75 % of each head");
+  planned(with(kLlama31, "hidden_act", "relu2"), "activation is relu2");
+  planned(with(kGpt2, "activation_function", "gelu"), "activation is gelu");
+  planned(with(kLlama31, "architectures", {"Phi3ForCausalLM"}), "one matrix");
+  planned(with(kLlama31, "architectures", {"Olmo2ForCausalLM"}), "outputs of attention");
+  planned(with(kLlama31, "architectures", {"SmolLM3ForCausalLM"}), "every fourth layer");
+  CHECK(read(kLlama31).only_planned.empty());
+}
+
+TEST_CASE("a window as long as the model's positions is full attention") {
+  const Json whole = with(kMistralV03, "sliding_window", kMistralV03["max_position_embeddings"]);
+  CHECK(read(whole) == read(kMistralV03));
+  const Json phi = with(kLlama31, "architectures", {"Phi3ForCausalLM"});
+  CHECK_THROWS_WITH(read(with(phi, "sliding_window", 2047)), Contains("2047"));
+  CHECK_NOTHROW(read(with(phi, "sliding_window", 1 << 20)));
 }
 
 TEST_CASE("missing fields are named") {
