@@ -41,8 +41,8 @@ RULES = [
     (r"\b(goes|gone|go|going) on (from|with|as|there|at|to)\b", "continue", [], None),
     (r"\bbeside\b", "next to, with, besides", [], None),
     (r"\bso many\b", "a number of", [], None),
-    (r"//+<? Of (?!course)", "begin with the subject", [], CODE),
-    (r"//+<? What (is|no|all|each|every|may|can|has)\b", "begin with the subject", [], CODE),
+    (r"//+<? (?-i:Of) (?!course)", "begin with the subject", [], CODE),
+    (r"//+<? (?-i:What) (is|no|all|each|every|may|can|has)\b", "begin with the subject", [], CODE),
 ]
 
 
