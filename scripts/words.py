@@ -23,7 +23,7 @@ CODE = ["*.h", "*.cpp", "*.cu"]
 RULES = [
     (r"\bmicro[- ]batch(es)?\b", "microbatch", ["tests/search/question.cpp", "cli/question_flags.cpp", "tests/e2e/*"],
      None),
-    (r"\bgranules?\b", "granularity", ["cli/max_seq.cpp"], None),
+    (r"\bgranules?\b", "granularity", ["cli/max_seq.cpp", "tests/search/question.cpp", "tests/e2e/*"], None),
     (r"\black(s|ed|ing)?\b", "short by, missing", [], None),
     (r"\bnine of ten\b", "90 % interval", [], None),
     (r"\bshrunken\b", "sampled", [], None),
@@ -36,7 +36,7 @@ RULES = [
     (r"\bno other beats\b", "Pareto front", [], None),
     (r"\b(nobody|whoever|somebody|everybody|anybody|anyone|someone)\b", "say who or what", [], None),
     (r"\bdealt out\b|\bdeals? out\b", "distribute", [], None),
-    (r"\bis none\b", "is not a ...", [], None),
+    (r"(?<!there )(?-i:\bis none\b)", "is not a ...", [], None),
     (r"\bat work\b", "running, busy", [], None),
     (r"\b(goes|gone|go|going) on (from|with|as|there|at|to)\b", "continue", [], None),
     (r"\bbeside\b", "next to, with, besides", [], None),

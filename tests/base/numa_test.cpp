@@ -62,7 +62,7 @@ std::optional<int> node_of_gpu(const std::string& numa_node, const std::string& 
   return numa_node_of_device("0000:3B:00.0", sysfs.path());
 }
 
-// Of a node 1 with this list of processors.
+// A node 1 with this list of processors.
 Numbers processors_of(const std::string& cpulist) {
   const TemporaryFolder sysfs;
   sysfs.file("devices/system/node/node1/cpulist", cpulist);
@@ -112,7 +112,7 @@ TEST_CASE("numa: lists that cannot be read have no processors") {
   CHECK(processors_of_numa_node(1, nothing.path()).empty());
 }
 
-TEST_CASE("numa: pages are asked of a node, and nobody minds one that is not there") {
+TEST_CASE("numa: pages are asked of a node, and a node that is not there is no error") {
   const int64_t page = sysconf(_SC_PAGESIZE);
   const Pages pages(4 * page);
   for (const int node : {-1, 1023, 1024}) CHECK_FALSE(prefer_numa_node(pages.begin(), page, node));

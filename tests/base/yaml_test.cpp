@@ -113,7 +113,7 @@ TEST_CASE("a word is one of those allowed") {
   CHECK(parse("tier: host\n").one_of<int>("tier", {{"device", 1}, {"host", 2}}) == 2);
 }
 
-TEST_CASE("a key nobody asked for is refused with the nearest one") {
+TEST_CASE("an unknown key is refused with the nearest one") {
   const YamlMap yaml = parse("a:\n  layers: 2\n  hiden: 3\n");
   const YamlMap inner = yaml.map("a");
   CHECK(inner.whole("layers", 1) == 2);
@@ -145,7 +145,7 @@ TEST_CASE("what would be lost or explode is refused") {
   CHECK_THROWS_AS(parse(std::string(100000, '[')), Error);
 }
 
-TEST_CASE("a mapping laid over another takes from it what it lacks") {
+TEST_CASE("a mapping laid over another takes from it what is missing") {
   const YamlMap file = parse(
       "defaults: {a: 1, b: two, deep: {x: 1, y: 2}, only: {z: 3}}\n"
       "own: {b: three, deep: {y: 4}}\n");
@@ -157,7 +157,7 @@ TEST_CASE("a mapping laid over another takes from it what it lacks") {
   CHECK(own.map("only").whole("z", 1) == 3);
   CHECK_FALSE(own.has("c"));
   own.finish();
-  // Errors name the place the value stands at, or that of the mapping that lacks it.
+  // Errors name the place the value stands at, or the mapping that should hold it.
   CHECK_THROWS_WITH(own.whole("a", 2), StartsWith("plan.yaml:1:12: defaults.a: expected"));
   CHECK_THROWS_WITH(own.whole("b", 2), StartsWith("plan.yaml:2:7: own.b: expected"));
   CHECK_THROWS_WITH(own.map("deep").whole("x", 2), StartsWith("plan.yaml:1:33: defaults.deep.x"));

@@ -42,7 +42,7 @@ double hidden_share(const Program& program, const Timeline& timeline) {
   for (size_t i = 0; i < program.ops.size(); ++i) {
     if (program.ops[i].stream == Stream::compute) compute.push_back(timeline.spans[i]);
   }
-  double beside = 0, all = 0;
+  double hidden = 0, all = 0;
   for (size_t i = 0; i < program.ops.size(); ++i) {
     if (program.ops[i].stream != Stream::comm) continue;
     const Span& span = timeline.spans[i];
@@ -50,10 +50,10 @@ double hidden_share(const Program& program, const Timeline& timeline) {
     auto it = std::lower_bound(compute.begin(), compute.end(), span.start,
                                [](const Span& c, double start) { return c.end < start; });
     for (; it != compute.end() && it->start < span.end; ++it) {
-      beside += std::max(0.0, std::min(it->end, span.end) - std::max(it->start, span.start));
+      hidden += std::max(0.0, std::min(it->end, span.end) - std::max(it->start, span.start));
     }
   }
-  return all > 0 ? beside / all : 0;
+  return all > 0 ? hidden / all : 0;
 }
 
 // Something to run on before the profile is there.

@@ -27,7 +27,7 @@ struct PlanCase {
   int64_t microbatches = 1;
 };
 
-/// Medians over the steps so far, beside what a profile makes of the plan.
+/// Medians over the steps so far, next to what a profile predicts for the plan.
 struct Outcome {
   double predicted = 0, measured = 0;  // seconds of a step
   KindSeconds predicted_kinds{}, measured_kinds{};

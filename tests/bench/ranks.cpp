@@ -93,7 +93,7 @@ double run_rank(const Flags& flags, Communicator& comm) {
              comm.size(), comm.name(), threads, threads == 1 ? "" : "s",
              hw.node_fabric.bandwidth.value / 1e9, hw.node_fabric.latency_seconds.value * 1e6);
   fmt::print("{:24} {:>10} {:>10} {:>7}  {}\n", "plan", "predicted", "measured", "error",
-             "exchanges beside compute");
+             "exchanges during compute");
   std::vector<Outcome> outcomes;
   double worst = 0;
   for (const PlanSteps& plan : plans) {

@@ -164,7 +164,7 @@ bool summarise(const std::vector<Result>& results, const std::map<std::string, R
       results.size(), 100 * share, far, none, worst->id);
   if (worst->times < kNone) fmt::print(" {:+.2f} %", 100 * (worst->times - 1));
   fmt::print(
-      "\nprocessor seconds: median {:.2f}, nine of ten below {:.2f}, longest {:.2f}, all "
+      "\nprocessor seconds: median {:.2f}, 90 % below {:.2f}, longest {:.2f}, all "
       "{:.0f}\n",
       percentile(seconds, 0.5), percentile(seconds, 0.9), percentile(seconds, 1), total);
   fmt::print("median: {:.0f} considered, {:.0f} simulated\n", percentile(considered, 0.5),
@@ -282,7 +282,7 @@ int main(int argc, char** argv) {
   app.add_option("--corpus", options.corpus, "The corpus")->capture_default_str();
   app.add_option("--only", options.only, "Questions, by id")->delimiter(',');
   app.add_option("--json", options.json, "Where the results are written");
-  app.add_option("--baseline", options.baseline, "An earlier --json to show beside");
+  app.add_option("--baseline", options.baseline, "An earlier --json to compare with");
   app.add_flag("--verify", options.verify, "Measure the stored plans only");
   app.add_option("--improve", options.improve, "Seconds to look for a better answer to each");
   app.add_flag("--ask", options.ask, "With --improve: ask the search too, with knobs fixed");

@@ -379,7 +379,7 @@ TEST_CASE("plan: a preset at a length, and one that does not fit") {
   CHECK_FALSE(std::filesystem::exists(path));
 }
 
-TEST_CASE("plan: at most so many devices, the fewest for a length, and several lengths") {
+TEST_CASE("plan: at most a number of devices, the fewest for a length, and several lengths") {
   const std::vector<std::string> question = {
       "plan", "--model", "tiny-llama", "--hw", "2x4xh100-80g", "--device-memory", "2GiB"};
   const auto ask = [&](std::vector<std::string> more, int status = 0) {

@@ -80,7 +80,7 @@ TEST_CASE("ranks train the numbers of one, in the memory and with the messages f
   }
 }
 
-TEST_CASE("a checkpoint of ranks is whole, and another number of ranks goes on from it") {
+TEST_CASE("a checkpoint of ranks is whole, and another number of ranks resumes from it") {
   const TemporaryFolder folder;
   const std::string four = make_ranks_plan(folder, 4, {"--strategy", "fpdt", "--chunk", "64"});
   const std::string two = make_ranks_plan(folder, 2, {"--strategy", "ring", "--zero", "0"});

@@ -293,7 +293,7 @@ TEST_CASE("where nothing can be written is said before the work begins") {
       CHECK(run.out.empty());
     }
     check_refused(longspan({"simulate", plan, "--trace", place}), 2, {"--trace", says});
-    // Of a question that nothing fits: the file is the first thing to be wrong.
+    // The file is refused first, also where nothing fits.
     check_refused(longspan({"plan", "--model", "llama-3.1-405b", "--hw", kHardware, "--seq", "1M",
                             "-o", place}),
                   2, {"-o", says});

@@ -137,7 +137,7 @@ TEST_CASE("schedule: where a sequence is cut") {
   check_refused(longspan(asked("seq1f1b", {"--split", "half"})), 2, {"--split"});
 }
 
-TEST_CASE("schedule measured: a trace beside the schedule that it is of") {
+TEST_CASE("schedule measured: a trace and the schedule that it shows") {
   // Two ranks and two microbatches of 1F1B, F 10 ms and B 20 ms.
   const TemporaryFolder folder;
   const std::string path = folder.path().string();

@@ -2,7 +2,7 @@
 // rank's step must end with the bits, the memory and the messages of the same rank as a thread, and
 // the threads with the numbers of one rank.
 //
-// First all plans run, then everybody checks: a failed check leaves nobody waiting, as there are no
+// First all plans run, then all ranks check: a failed check leaves no rank waiting, as there are no
 // messages among the checks. At the end the ranks agree on the outcome and rank 0 prints.
 #define CATCH_CONFIG_RUNNER
 #include <fmt/format.h>

@@ -14,7 +14,7 @@ reference::Result reference_step(const StepCase& step) {
   for (const std::vector<float>& unit : case_weights(step)) {
     std::vector<double>& values = weights.emplace_back(unit.begin(), unit.end());
     if (step.dtype == DType::float32) continue;
-    // What the kernels are given is rounded; how they go on from there is what is compared.
+    // The kernels' inputs are rounded; what they compute from them is compared.
     for (double& value : values) value = widen(narrow(static_cast<float>(value)));
   }
   reference::Result sum;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the golden files beside this script: tiny models whose loss and gradients PyTorch computed.
+"""Makes the golden files in this script's folder: tiny models whose loss and gradients PyTorch computed.
 
 Each folder holds a Hugging Face config.json, model.safetensors (weights under Hugging Face's names)
 and expected.safetensors (the token ids as floats, the gradient of every weight under the weight's

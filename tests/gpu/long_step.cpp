@@ -18,7 +18,7 @@
 namespace longspan::testing {
 namespace {
 
-// Of a number and where it is used, all bits mixed (the finalizer of splitmix64).
+// All bits of a number and of where it is used, mixed (the finalizer of splitmix64).
 uint64_t mixed(uint64_t x) {
   x += 0x9E3779B97F4A7C15U;
   x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9U;

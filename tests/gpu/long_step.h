@@ -17,9 +17,10 @@ struct LongOutcome {
   double seconds = 0;                         // of the last step
   std::vector<std::vector<float>> gradients;  // per unit, where asked for
   std::array<int64_t, kTierCount> predicted_bytes{}, high_water_bytes{};
-  int64_t bytes_before = 0;  // device memory taken by anybody before the program's arenas were,
-  int64_t bytes_with = 0;    // with them, and after the first step
-  int64_t bytes_after = 0;   // 0 where there is no GPU
+  int64_t bytes_before =
+      0;                   // device memory taken by all processes before the program's arenas were,
+  int64_t bytes_with = 0;  // with them, and after the first step
+  int64_t bytes_after = 0;  // 0 where there is no GPU
 };
 
 /// `steps` steps from weights drawn by `seed`, rounded to bfloat16 whatever the request's dtype.

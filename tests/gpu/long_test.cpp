@@ -52,7 +52,7 @@ TEST_CASE("two wide layers at 128K tokens take the memory predicted", "[long]") 
   figure("device arena, predicted and measured", static_cast<double>(got.high_water_bytes[0]), "B");
   figure("host arena, predicted and measured", static_cast<double>(got.high_water_bytes[1]), "B");
   if (!on_gpu()) return;
-  // What is taken beyond the arena: rounding to pages, and what libraries load with the first step.
+  // Beyond the arena: rounding to pages, and code that libraries load with the first step.
   const auto arena = static_cast<double>(got.predicted_bytes[0]);
   const auto taken = static_cast<double>(got.bytes_with - got.bytes_before);
   const auto grown = static_cast<double>(got.bytes_after - got.bytes_with);

@@ -94,7 +94,7 @@ TEST_CASE("outputs that are left unwritten are found", "[ops]") {
   }
 }
 
-TEST_CASE("sums that lack a part or have it twice are found", "[ops]") {
+TEST_CASE("sums that miss a part or have it twice are found", "[ops]") {
   const auto device = open_under_test();
   for (const OpKind kind : {OpKind::embed_backward, OpKind::loss, OpKind::mlp_backward,
                             OpKind::sum_of_squares, OpKind::qkv_backward, OpKind::adamw}) {

@@ -52,7 +52,7 @@ TEST_CASE("wide ops in bfloat16", "[ops]") {
 }
 
 // A backward that is to give the same bits goes by tiles whose scores' gradients take a GiB; with
-// so many heads two of them are needed. On the host the size is too small for that.
+// this many heads, two of them are needed. On the host the size is too small for that.
 TEST_CASE("deterministic attention of many heads", "[ops]") {
   const auto device = open_under_test();
   StepCase step;
@@ -82,7 +82,7 @@ TEST_CASE("deterministic attention of many heads", "[ops]") {
 }
 
 // For tools that make everything ten to a hundred times slower.
-TEST_CASE("a few plans at work", "[sanitizer]") {
+TEST_CASE("a few plans run", "[sanitizer]") {
   const auto device = open_under_test();
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     StepCase step = widened(random_case(3000 * base_seed()), on_gpu() ? 4 : 1);

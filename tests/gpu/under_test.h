@@ -23,7 +23,7 @@ bool on_gpu();
 /// bfloat16 adds to dq in whatever order its blocks end.
 bool repeats_bits(DType dtype);
 
-/// Bytes that are taken of the device's memory, by anybody; nothing where there is no GPU.
+/// Bytes that are taken of the device's memory, by all processes; nothing where there is no GPU.
 std::optional<int64_t> device_bytes_taken();
 
 /// What random numbers begin with: LONGSPAN_SEED, or 1.

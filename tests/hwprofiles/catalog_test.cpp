@@ -341,12 +341,12 @@ TEST_CASE("local is this machine's profile") {
   const TemporaryFolder folder;
   const ScopedVariable own("LONGSPAN_LOCAL_PROFILE", "");
   const ScopedVariable config("XDG_CONFIG_HOME", folder.path().string());
-  const ScopedVariable home("HOME", "/home/someone");
+  const ScopedVariable home("HOME", "/home/user");
   CHECK(local_profile_path() == folder.path() / "longspan" / "local.yaml");
   CHECK_THROWS_WITH(load_hardware("local"), Contains("local.yaml") && Contains("longspan profile"));
   {
     const ScopedVariable none("XDG_CONFIG_HOME", "");
-    CHECK(local_profile_path() == "/home/someone/.config/longspan/local.yaml");
+    CHECK(local_profile_path() == "/home/user/.config/longspan/local.yaml");
     const ScopedVariable homeless("HOME", "");
     CHECK_THROWS_WITH(local_profile_path(), Contains("LONGSPAN_LOCAL_PROFILE"));
   }

@@ -11,7 +11,7 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
 using Json = nlohmann::json;
 
-// The configs as their repositories publish them, without the fields nobody reads.
+// The configs as their repositories publish them, without the fields that are not read.
 const Json kLlama31{{"architectures", {"LlamaForCausalLM"}},
                     {"_name_or_path", "llama-3.1-8b"},
                     {"attention_bias", false},

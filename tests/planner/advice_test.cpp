@@ -1,4 +1,4 @@
-// What is advised helps: the knob that is named fits when laid out, the capacity is enough.
+// Advice helps: the named knob fits when laid out, the capacity is enough.
 #include <catch2/catch.hpp>
 #include <string>
 

@@ -16,7 +16,7 @@
 namespace longspan {
 namespace {
 
-// A random plan whose keys and values stream, or whose queries do, over so many chunks.
+// A random plan whose keys and values stream, or whose queries do, over a number of chunks.
 testing::RandomPlan plan_of_many_chunks(uint64_t seed) {
   for (;; seed += 1000) {
     testing::RandomPlan plan = testing::random_plan(seed);
@@ -69,7 +69,7 @@ TEST_CASE("an outline has the arenas and the time of the list") {
 }
 
 TEST_CASE("random plans of many chunks cost by their period what they cost as a whole") {
-  // Where transfers from before a loop still run beside it when it is measured, what is left out
+  // Where transfers from before a loop still run during it when it is measured, what is left out
   // is taken to be slowed down throughout: rarely, that is more than 1 %.
   int within = 0;
   int64_t whole_ops = 0, left_ops = 0;

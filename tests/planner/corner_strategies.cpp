@@ -11,7 +11,7 @@ namespace {
 // A ring works on a layer that lies on the device.
 bool may_stream(const Shape& shape) { return shape.chunk < shape.share && shape.mesh.ring == 1; }
 
-// A tensor group deals out the tokens of the one block there is.
+// A tensor group distributes the tokens of the one block there is.
 bool has_blocks(const Shape& shape) { return shape.chunk < shape.share && shape.mesh.tensor == 1; }
 
 // Parameters off the device are whole on every rank, or gathered from shards.

@@ -36,10 +36,10 @@ struct Knob {
 std::vector<Knob> knobs(const ModelSpec& model, const Shape& shape, bool with_nvme,
                         std::optional<int64_t> zero = {});
 
-/// What may need least memory: every combination of the knobs that decide how much is held, which
-/// are where states, keys and values, tensors between uses and what is saved wait, blocks, and the
-/// order of the backward. All else recomputes and takes the smallest tiles. States are sharded as
-/// far as they can be.
+/// Strategies that may need least memory: every combination of the knobs that decide how much is
+/// held, which are where states, keys and values, tensors between uses and what is saved wait,
+/// blocks, and the order of the backward. All else recomputes and takes the smallest tiles. States
+/// are sharded as far as they can be.
 std::vector<Strategy> min_memory_strategies(const ModelSpec& model, const Shape& shape,
                                             bool with_nvme, std::optional<int64_t> zero = {});
 

@@ -194,7 +194,8 @@ TEST_CASE("strategies of one key have one list of ops") {
     if (row.turn == Turn::chunk || row.turn == Turn::block || row.key == "parallel.ring") continue;
     CAPTURE(row.key);
     CHECK(turned.contains(row.key));
-    // What is said to change the list does so somewhere: keys are no finer than they need to be.
+    // A knob that is said to change the list does so somewhere: keys are no finer than they need to
+    // be.
     CHECK(row.changes_list == changing.contains(row.key));
   }
 }

@@ -187,7 +187,7 @@ TEST_CASE("stages have as much work as may be, not as many layers") {
     CHECK(next == work.size());
     return most;
   };
-  // Of three stages all cuts.
+  // All cuts into three stages.
   const auto count = static_cast<int64_t>(work.size());
   double best = 1e300;
   for (int64_t a = 1; a < count - 1; ++a) {

@@ -206,7 +206,7 @@ TEST_CASE("lengths grow with the ranks that share a sequence") {
   for (const char* preset : {"ulysses", "ring", "alst"}) {
     CAPTURE(preset);
     // Per rank: activations of S/P tokens, 1/P of the states, and what does not shrink (the layer
-    // at work). So S = a P - b, but for what packing loses here and there.
+    // in use). So S = a P - b, but for what packing loses here and there.
     double before = longest(preset, 2);
     for (const int64_t devices : {4, 8}) {
       const double length = longest(preset, devices);
@@ -217,7 +217,8 @@ TEST_CASE("lengths grow with the ranks that share a sequence") {
     // One rank alone has no exchanges to hold memory for, but all of the states.
     CHECK(before >= 3 * longest(preset, 1));
   }
-  // A tensor group deals out residuals and heads, but the rows it gathers are the whole sequence's.
+  // A tensor group distributes residuals and heads, but the rows it gathers are the whole
+  // sequence's.
   CHECK(longest("megatron-sp", 8) > 1.3 * longest("megatron-sp", 4));
   CHECK(longest("megatron-sp", 8) < 0.8 * longest("ulysses", 8));
   // Replicas share states, but not a sequence.

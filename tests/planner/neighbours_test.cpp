@@ -126,7 +126,7 @@ TEST_CASE("what is turned back is the plan again") {
   }
 }
 
-TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds slower") {
+TEST_CASE("every verdict is true: the bytes too large, the seconds slower") {
   const int64_t sequence = 8192;
   std::set<LimitingFactor> met;
   int lifted = 0;
@@ -172,7 +172,7 @@ TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds
           CHECK((v.seconds_slower > 0) == (v.limiting_factor != LimitingFactor::none));
           continue;
         }
-        // So many bytes more are enough, and one less is not.
+        // That many bytes more are enough, and one less is not.
         for (const int64_t less : {0, 1}) {
           HardwareProfile larger = hw;
           for (const auto& [figure, tier, shared] :
@@ -183,7 +183,7 @@ TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds
           }
           CHECK(fits(exact.peak_bytes, larger) == (less == 0));
         }
-        // A second knob that is said to lift it does.
+        // A second knob that is said to help does.
         const std::string remedy = judge.remedy(v);
         CHECK_FALSE(remedy.empty());
         for (const Neighbour& n : neighbours(v.neighbour.strategy, sequence, false)) {
@@ -202,7 +202,7 @@ TEST_CASE("every verdict is true: by so many bytes too large, by so many seconds
   CHECK(lifted > 0);
 }
 
-TEST_CASE("heads that cannot be dealt out are counted") {
+TEST_CASE("heads that cannot be distributed are counted") {
   Strategy s = make_preset("ulysses", small_model(), 8192, 0, {2, 1, 8, 3});
   const NeighbourJudge judge(
       plan_of(s, 8192, testing::small_machine(1, 16, 1024 * MiB, 16384 * MiB)));

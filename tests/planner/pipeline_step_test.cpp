@@ -123,7 +123,7 @@ TEST_CASE("what layers leave for their backward is what lies there between") {
       }
     }
     INFO("seed " << seed);
-    // What is still being stored, and what is fetched ahead, comes on top.
+    // Tensors still being stored, and those fetched ahead, come on top.
     const auto saved = saved_bytes(request);
     for (int tier = 0; tier < kTierCount; ++tier) CHECK(crossing[tier] >= saved[tier]);
   }
@@ -278,7 +278,7 @@ TEST_CASE("SlimPipe's uniform slices take equal time, and what the exchange adds
     CHECK(slim.bubble_rate < 0.6 * seq.bubble_rate);
     CHECK(slim.whole.step_seconds < seq.whole.step_seconds);
     CHECK(slim.whole.peak_bytes == seq.whole.peak_bytes);
-    // Of 8 K,V heads and 32 heads of 128 in two bytes, on 8 layers of a rank, every slice.
+    // 8 K,V heads and 32 heads of 128 in two bytes, on 8 layers of a rank, every slice.
     const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
     const double keys = 131072.0 / static_cast<double>(slices) * 8 * 128 * 2, queries = 4 * keys;
     double forward = 0;

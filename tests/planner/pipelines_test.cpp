@@ -123,7 +123,7 @@ TEST_CASE("no plan is much longer than what is said to be the longest") {
     const Plan plan = search(model, hw, longest.sequence, with_stages(stages)).best;
     CHECK(plan.sequence == longest.sequence);
     for (const double factor : {kUneven, 2.0}) {
-      // Of 64 Ki tokens, so that all ways to cut are open.
+      // 64 Ki tokens, so that all ways to cut are open.
       const auto parts =
           static_cast<int64_t>(factor * static_cast<double>(longest.sequence) / 65536 + 1);
       CHECK_THROWS_AS(search(model, hw, parts * 65536, with_stages(stages)), Error);

@@ -276,7 +276,7 @@ TEST_CASE("device memory falls with the groups of heads, where queries are what 
     m.kv_heads = kv_heads;
     for (const auto& [ulysses, overlap] : {std::pair{1, true}, {2, true}, {4, true}, {4, false}}) {
       const ParallelLayout parallel{1, 1, ulysses, 0, overlap};
-      // Exchanges beside compute take two groups at a time.
+      // Exchanges during compute take two groups at a time.
       const int64_t at_once = ulysses > 1 && overlap ? 2 : 1;
       int64_t all_heads = 0, before = 0;
       for (int64_t groups = 1; groups <= m.heads / ulysses; groups *= 2) {
@@ -289,7 +289,7 @@ TEST_CASE("device memory falls with the groups of heads, where queries are what 
         if (groups > at_once) CHECK(peak < before);
         before = peak;
       }
-      // What is left is attention's output, of all heads.
+      // The rest is attention's output, of all heads.
       INFO(all_heads << " to " << before << ", " << describe(parallel));
       CHECK(5 * before < 3 * all_heads);
     }

@@ -215,7 +215,7 @@ TEST_CASE("the best mixture is the best of all vertices, and overflow means that
       CHECK(found.objective == Approx(best).epsilon(kExact));
     }
   }
-  // Of everything enough.
+  // Enough of everything.
   CHECK(fitting > 100);
   CHECK(refused > 50);
   CHECK(mixed > 100);

@@ -146,8 +146,8 @@ TEST_CASE("nothing of a small space beats the front") {
   SweepOptions options;
   options.search.chunk_tokens = 1024;
   const Sweep found = sweep(model, hw, {sequence}, {1}, options);
-  // All combinations of where states and what is saved wait, beside the best plan's other knobs and
-  // beside those that hold least.
+  // All combinations of where states and what is saved wait, with the best plan's other knobs and
+  // with those that hold least.
   Plan plan = found.best;
   const testing::Shape shape{{}, sequence, 1024};
   std::vector<Strategy> all = {plan.strategy, testing::all_offloaded(shape)};

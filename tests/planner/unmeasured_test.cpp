@@ -1,4 +1,4 @@
-// What a prediction rests on that nobody has measured.
+// Rates that a prediction rests on and that were not measured.
 #include "planner/explain/unmeasured.h"
 
 #include <catch2/catch.hpp>

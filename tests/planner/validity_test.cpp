@@ -251,7 +251,7 @@ TEST_CASE("every rule refuses what breaks it and names the knob") {
   }
 }
 
-TEST_CASE("an odd length cannot be dealt out to a tensor group") {
+TEST_CASE("an odd length does not divide among a tensor group") {
   Strategy s = in_one_chunk({.tensor = 6});
   CHECK(is_valid(s, twelve_heads(), kSequence));
   s.chunk_tokens = s.block_tokens = 964;

@@ -16,7 +16,7 @@
 namespace longspan::testing {
 namespace {
 
-// Of a count that is kept: what a change may add unnoticed, and other compilers' roundings move.
+// The margin of a kept count: what a change may add unnoticed, and other compilers' rounding.
 constexpr double kMore = 1.2, kMuchLess = 0.7, kFew = 10;
 
 struct Counts {

@@ -153,7 +153,7 @@ class Walk {
     }
   }
 
-  // Anything that fits, where nothing is known to: by less and less that is lacking.
+  // Anything that fits, where nothing is known to: by what is short by less and less.
   bool find_any() {
     const Question& q = examiner_.question();
     const int64_t tokens = q.sequence > 0 ? q.sequence : 4096;

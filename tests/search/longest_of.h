@@ -13,7 +13,7 @@ namespace longspan::testing {
 using AnsweringFor = std::function<Answering(int64_t tokens)>;
 
 /// What the length of such plans grows by: whole chunks for each position of a ring, or, where the
-/// chunk is all there is, the question's granularity, dealt out. `chunk`: of a chunked preset; 0:
+/// chunk is all there is, the question's granularity, distributed. `chunk`: of a chunked preset; 0:
 /// none.
 int64_t granularity_of(const Answering& answer, const Question& question, int64_t chunk = 0);
 

@@ -192,7 +192,7 @@ Question parse_question(const std::string& line, const std::string& origin) {
       const auto known = flags_with_values().find(flag);
       std::string value;
       if (known == flags_with_values().end()) throw bad_input("{}: no flag {}", origin, flag);
-      if (!(words >> value)) throw bad_input("{}: {} lacks its value", origin, flag);
+      if (!(words >> value)) throw bad_input("{}: {} has no value", origin, flag);
       known->second(q, value);
     }
   }

@@ -1,4 +1,4 @@
-// Random questions, and what is asked beside them.
+// Random questions, and what is asked with them.
 #include <fmt/format.h>
 
 #include <algorithm>

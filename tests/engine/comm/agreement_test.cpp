@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-// What each of three ranks hears, if those that `fails` names throw their own text.
+// The text that each of three ranks gets if those that `fails` names throw their own text.
 std::array<std::string, 3> heard(const std::array<bool, 3>& fails) {
   std::array<std::string, 3> texts;
   run_local_ranks(3, [&](Communicator& comm) {

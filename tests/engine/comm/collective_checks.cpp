@@ -49,8 +49,9 @@ std::vector<std::byte> bytes_of_rank(uint64_t seed, int rank, int64_t count) {
   return data;
 }
 
-// Of magnitudes so different that a sum in another order has other bits. Exact at every step, so
-// that the compiler, which may fuse the multiplication with a sum's addition, cannot change it.
+// Numbers whose magnitudes differ so much that a sum in another order has other bits. Exact at
+// every step, so that the compiler, which may fuse the multiplication with a sum's addition, cannot
+// change it.
 float float_at(uint64_t seed, int rank, int64_t i) {
   const uint64_t h = hash(seed, rank, i);
   const float scale[] = {1.0F / 1024, 1.0F / 128, 1.0F / 16, 1, 8, 64};

@@ -167,7 +167,7 @@ TEST_CASE("a later chunk that dominates by far neither overflows nor loses the e
   const ModelSpec model = attention_model(2, 1, 16);
   const double jump = GENERATE(100.0, 400.0, -400.0);
   Inputs in(model, 40, 200, 1, 14);
-  // Aligning one coordinate of q and k lifts the scores of the later keys by `jump`.
+  // Aligning one coordinate of q and k raises the scores of the later keys by `jump`.
   for (size_t i = 0; i < in.q.size(); i += 16) in.q[i] = 4;
   for (size_t j = 0; j < in.k.size(); j += 16) {
     in.k[j] = j / 16 >= 100 ? static_cast<float>(jump) : 0;
@@ -214,7 +214,7 @@ TEST_CASE("keys that no query sees get zero gradients, and change nothing forwar
   CHECK(dv.floats() == Floats(30 * 16));
 }
 
-TEST_CASE("rows that hold other heads too change no bit, and nobody else's column") {
+TEST_CASE("rows that hold other heads too change no bit, and no other head's column") {
   const ModelSpec model = attention_model(4, 2, 6);
   const Inputs in(model, 70, 130, 1, 17);
   const int64_t q0 = in.nk - in.nq, a = model.attention_width();

@@ -35,7 +35,7 @@ TEST_CASE("the frontend takes every kind of attention call", "[cuda]") {
     AttentionKey deterministic = key(true, true, 8192, 8192);
     deterministic.deterministic = true;
     CHECK(why_refused(deterministic, capability) == "");
-    // A group of heads among more: rows of o are longer than those at work.
+    // A group of heads among more: rows of o are longer than those in use.
     AttentionKey group = key(true, true, 4096, 4096);
     group.o_row *= 4;
     CHECK(why_refused(group, capability) == "");

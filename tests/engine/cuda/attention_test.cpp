@@ -231,7 +231,7 @@ TEST_CASE("a backward in tiles is the backward", "[cuda]") {
   struct Gradients {
     std::vector<float> dq, dk, dv;
   };
-  // What is written first is poisoned, what is added to is not 0.
+  // Outputs that are written are poisoned first; those that are added to are not 0.
   const bool first_dq = pick(0, 1) == 0, first_dkv = pick(0, 1) == 0;
   const auto begun = [&](bool first, int64_t n) {
     return std::vector<float>(n, first ? std::numeric_limits<float>::quiet_NaN() : 0.25F);

@@ -1,4 +1,4 @@
-// What tests ask of the NCCL that is none (fake_nccl.cpp), and tell it.
+// What tests ask the fake NCCL (fake_nccl.cpp), and tell it.
 #pragma once
 
 namespace longspan::testing {

@@ -174,7 +174,7 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
   Worker& on(Stream stream) { return *workers_[index(stream)]; }
   double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
-  const std::vector<cuda::MemoryTerm> opening_{{"context", "of a device that is none", 300 << 20},
+  const std::vector<cuda::MemoryTerm> opening_{{"context", "of the fake device", 300 << 20},
                                                {"scratch", "likewise", cuda::kScratchBytes}};
   int64_t taken_ = 0;  // by all arenas there ever were
   std::array<cuda::Queue, kStreamCount> queues_;

@@ -1,4 +1,4 @@
-// A device that is none: the CUDA backend's kernels, compiled for the host, on queues that are
+// A fake device: the CUDA backend's kernels, compiled for the host, on queues that are
 // threads. What is put on a queue runs later, in order, after what it was told to wait for; so a
 // wait that is missing shows as a wrong number, as it would on a GPU.
 #pragma once

@@ -1,4 +1,4 @@
-// Ranks that go by NCCL, over an NCCL that is none: which of its functions are called for what, in
+// Ranks that go by NCCL, over a fake NCCL: which of its functions are called for what, in
 // which order and in pairs, and that all ranks end when one fails.
 #include <nccl.h>
 

@@ -133,7 +133,7 @@ TEST_CASE("ranks with devices measure what is between them, and what their trans
   ProfileOptions options;
   options.device_memory_bytes = 256 << 20;
   const HardwareProfile before = measured_once();
-  // Of the second rank's device more is taken: that is what all of them must reserve.
+  // The second rank's device has more taken: all ranks must reserve that much.
   const auto make_ranks = [](Communicator& comm, const ParallelLayout& parallel,
                              cuda::Device& device) {
     (void)device.allocate(Tier::device, comm.rank() == 1 ? kTaken : 4096);

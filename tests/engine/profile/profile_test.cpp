@@ -34,23 +34,23 @@ TEST_CASE("a measured profile is complete, valid and survives its file") {
   CHECK(hw.device.backend == "cpu");
   CHECK(hw.host.cores == 1);
   CHECK(hw.device.memory_bytes.value == 123456789);
-  CHECK(hw.device.memory_bytes.source.find("assumption: ") == 0);  // nobody has measured it
+  CHECK(hw.device.memory_bytes.source.find("assumption: ") == 0);  // not measured
   CHECK(hw.host.memory_bytes.value > 0);
   for (int i = 0; i < kKernelCount; ++i) {
     const auto kernel = static_cast<Kernel>(i);
-    // One process has nobody to exchange with.
+    // One process has no other to exchange with.
     if (kernel == Kernel::exchange || kernel == Kernel::gather) continue;
     if (kernel == Kernel::pass) continue;        // of other implementations
     if (kernel == Kernel::adamw_host) continue;  // the processor is the device
     const std::string family(name_of(kernel));
     INFO(family);
-    // What is found as a difference may lack points where the machine is busy, and says so.
+    // A figure found as a difference may miss points where the machine is busy, and says so.
     const bool difference = family == "loss" || family.starts_with("activation");
     if (difference && !warning.empty()) continue;
     REQUIRE(hw.rates.count(family) == 1);
     CHECK(hw.rates.at(family).points.size() >= 4);
     CHECK(hw.rates.at(family).source.find("measured: ") == 0);
-    // What no processor does: such a rate is an artefact.
+    // No processor does that: such a rate is an artefact.
     for (const RatePoint& point : hw.rates.at(family).points) CHECK(point.rate < 1e14);
   }
   CHECK((warning.empty() || warning.find("left out") != std::string::npos));

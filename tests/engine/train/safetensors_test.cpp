@@ -136,7 +136,7 @@ TEST_CASE("safetensors: a flipped bit anywhere is noticed", "[safetensors]") {
                     Catch::Contains("tensor \"a\" does not match its checksum"));
 }
 
-TEST_CASE("safetensors: the checksums are an entry of the metadata, as anyone can compute them",
+TEST_CASE("safetensors: the checksums are an entry of the metadata, computed as the format says",
           "[safetensors]") {
   const TemporaryFolder folder;
   const auto path = folder.path() / "w.safetensors";
@@ -157,7 +157,7 @@ TEST_CASE("safetensors: the checksums are an entry of the metadata, as anyone ca
   std::vector<float> read(3);
   other.read_float("w", read.data(), 3);
   CHECK(read == std::vector<float>(3));
-  // One that is none.
+  // Not a checksum.
   CHECK_THAT(refusal(R"({"__metadata__":{"longspan_crc32":"12 34"},)" + plain.substr(1), 12),
              Catch::Contains("2 checksums of 8 digits"));
 }

@@ -72,7 +72,7 @@ TEST_CASE("ranks on one processor share its cores, and leave none of them idle")
   CHECK(CostModel(hw, DType::float32).seconds(one_block) == Approx(2 * work / 50e9));
 }
 
-TEST_CASE("a copy is one thread's work, whoever else copies") {
+TEST_CASE("a copy is one thread's work, whatever other threads copy") {
   HardwareProfile hw = cpu();  // two cores
   hw.link.h2d_bandwidth.value = 4e9;
   hw.link.latency_seconds.value = 0;
@@ -200,7 +200,7 @@ TEST_CASE("streams of the CPU backend share its cores") {
   hw.io_under_compute.value = 0.8;
   hw.link.duplex_factor.value = 0.95;
   const CostModel cost(hw, DType::float32);
-  // One beside the pool: as measured.
+  // One besides the pool: as measured.
   CHECK(rate(cost, {Stream::compute}, Stream::compute) == 1);
   CHECK(rate(cost, {Stream::compute, Stream::d2h}, Stream::compute) == Approx(0.5));
   CHECK(rate(cost, {Stream::compute, Stream::d2h}, Stream::d2h) == Approx(0.9));

@@ -68,7 +68,7 @@ OpShape shape_of(OpKind kind) {
 
 }  // namespace
 
-TEST_CASE("attention's heads are at work side by side") {
+TEST_CASE("attention's heads run side by side") {
   Strategy strategy;
   strategy.chunk_tokens = strategy.block_tokens = 16;
   for (const int64_t ulysses : {1, 2}) {
@@ -223,7 +223,7 @@ TEST_CASE("a deterministic backward is as many FLOP in tiles, and moves the scor
   CHECK(flops(plain) == Approx(10 * kWidth * (kChunk * kChunk + kChunk * (kChunk + 1) / 2)));
   CHECK(work[0].shape == std::array<double, 3>{kTile, kTile, 128});
   CHECK(work[1].repeats == kChunk / kTile);
-  // Of 4 x 4 tiles of the first chunk of keys all, of the second 6 and 4 on the diagonal.
+  // All 4 x 4 tiles of the first chunk of keys; of the second 6, and 4 on the diagonal.
   CHECK(work[2].kernel == Kernel::pass);
   CHECK(work[2].repeats == 16 + 6 + 4);
   CHECK(work[2].work == 4.0 * 32 * kTile * kTile);
@@ -326,7 +326,7 @@ TEST_CASE("what a tensor group moves and sums is its tokens and what it holds al
     sent[what] += sent_bytes(program, op);
     ++count[what];
   }
-  // Of every layer: what attention and the MLP take, forward and backward, and their gradients.
+  // In every layer: what attention and the MLP take, forward and backward, and their gradients.
   CHECK(sent["all_gather h"] == 4 * 3 * own);
   CHECK(sent["all_gather dx"] == 2 * 3 * own);
   CHECK(sent["reduce_scatter sum"] == 4 * 3 * own);

@@ -221,7 +221,7 @@ TEST_CASE("a speed-up is over another case, by one number or two") {
   CHECK_THAT(refusal(with("{over: faster, times: [1.5]}")), Contains("another case"));
   CHECK_THAT(refusal(with("{over: plain, times: [2, 1.5]}")), Contains("the least and the most"));
   CHECK_THAT(refusal(with("{over: plain, times: [0]}")), Contains("times"));
-  // What is over a guess is one.
+  // More than a guess counts as one.
   const std::string guessed = replaced(with("{over: plain, times: [1.5]}"), "{name: plain,",
                                        "{name: plain, assumed: the batch,");
   CHECK(refusal(guessed) == "(accepted)");

@@ -1,4 +1,4 @@
-// Long sequences under reference implementations: what waits on the host, what a GPU holds at work,
+// Long sequences under reference implementations: what waits on the host, what a GPU holds in use,
 // the longest sequence, and how far the published runs are off.
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -47,7 +47,7 @@ TEST_CASE("offloaded checkpoints leave the devices for their host, byte by byte"
   ReferenceCase c = case_8b();
   const double before = memory(c).activations, host_before = host(c);
   c.offload.checkpoints = {1};
-  const double input = 2.0 * (1 << 20) / 8 * 4096;  // of a layer, on one GPU; one is there at work
+  const double input = 2.0 * (1 << 20) / 8 * 4096;  // of a layer, on one GPU; one is in use
   CHECK(before - memory(c).activations == Approx(31 * input));
   CHECK(host(c) - host_before == Approx(8 * 32 * input));
   const HostTraffic traffic = host_traffic(c, model_8b(), load_stack("alst"));
@@ -108,7 +108,7 @@ TEST_CASE("memory grows with the sequence, and tiles and offloads never add to i
   }
 }
 
-TEST_CASE("an MLP at work holds its inner width unless it is in tiles") {
+TEST_CASE("a running MLP holds its inner width unless it is in tiles") {
   ReferenceCase c = case_8b();
   Stack stack = load_stack("megatron-lm");
   const double saved = 1e12;

@@ -1,4 +1,4 @@
-// Published pipelines: what the simulated schedules of their cases must show beside single errors.
+// Published pipelines: what the simulated schedules of their cases must show besides single errors.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -52,8 +52,8 @@ TEST_CASE("what zero bubbles gain over 1F1B is what was measured within 5 %, mea
   int64_t count = 0;
   for (const Predicted& p : all) {
     if (p.reference.schedule == "1f1b") continue;
-    const Predicted& beside = plain.at(setting(p.reference.name));
-    const double gain = beside.measured / p.measured, expected = beside.seconds / p.seconds;
+    const Predicted& other = plain.at(setting(p.reference.name));
+    const double gain = other.measured / p.measured, expected = other.seconds / p.seconds;
     CAPTURE(p.reference.name, gain, expected);
     const double error = std::abs(expected / gain - 1);
     CHECK(error < 0.05);
@@ -227,7 +227,8 @@ TEST_CASE("slices of equal work hold what was measured, and leave at half a PCIe
   }
 }
 
-// Only what SPPO's variants are to each other: the Megatron-LM beside them is not described.
+// Only what SPPO's variants are to each other: the Megatron-LM that they are compared with is not
+// described.
 TEST_CASE("what SPPO's multiplexed ends gain over it is as published within 6 %") {
   const Validation v = validate_cases(read_cases(LONGSPAN_SOURCE "/tests/published/sppo.yaml"));
   std::map<std::string, std::pair<double, double>> speedups;  // printed, predicted

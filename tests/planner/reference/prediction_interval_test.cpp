@@ -95,7 +95,7 @@ TEST_CASE("terms are fitted to tables that there are, and never stand in for the
 }
 
 // Everything that is published, predicted as it is and as if its own table had not been there.
-TEST_CASE("nine of ten published measurements are in the ranges of the library") {
+TEST_CASE("90 % of published measurements are in the ranges of the library") {
   const std::vector<ReferenceCase> cases = read_cases(LONGSPAN_SOURCE "/tests/published");
   const ValidationReport report = validate_cases(cases).report;
 

@@ -77,7 +77,7 @@ TEST_CASE("memory and longest sequences have errors of their own") {
   CasePrediction p;
   p.peak_bytes = 600;
   p.longest_sequence = 1500;
-  CHECK(!report_of({c}, {p}).cases[0].longest);  // nobody said it was the longest
+  CHECK(!report_of({c}, {p}).cases[0].longest);  // not said to be the longest
   c.measured.longest = true;
   const ValidationReport report = report_of({c}, {p});
   CHECK(!report.cases[0].step);

@@ -241,7 +241,7 @@ TEST_CASE("layers save what arXiv 2205.05198 counts") {
   c.sequence_parallel = true;
   CHECK(activations() == Approx(layers * s * b * h / t * (34 + 5 * a * s / h)));
   const double scores = s * b * h / t * 5 * a * s / h;
-  c.recompute = Recompute::selective;  // and one layer's scores while it is at work
+  c.recompute = Recompute::selective;  // and one layer's scores while it runs
   CHECK(activations() == Approx(layers * s * b * h / t * 34 + scores));
   c.recompute = Recompute::full;
   CHECK(activations() == Approx(layers * s * b * h / t * 2 + s * b * h / t * 32 + scores));
@@ -295,16 +295,16 @@ TEST_CASE("a layer hides as much of its exchanges as its own computation is long
   stack.exchange_toll.value = stack.shard_copy_bytes.value = 0;
   HardwareProfile hw = load_hardware("2x8xdgx-h100");
   const auto data = [&] { return run_time(c, *c.shape, hw, stack).data; };
-  const auto gathers = [&] {  // of everything, with nothing beside it
+  const auto gathers = [&] {  // of everything, with nothing else running
     stack.data_hidden.value = 0;
     const double all = data();
     stack.data_hidden.value = 1;
     return all;
   };
-  // Only the ends' exchanges show, which nothing runs beside: less than a layer's.
+  // Only the ends' exchanges show, during which nothing else runs: less than a layer's.
   const double all = gathers();
   CHECK(data() < all / 40);
-  // Of 48 layers' gathers half as many without a second one: (2 + 4 B) to (2 + 2 + 4 B).
+  // 48 layers' gathers, half as many without a second one: (2 + 4 B) to (2 + 2 + 4 B).
   const double ends = data();
   c.zero = 2;
   CHECK(gathers() - ends == Approx((all - ends) * 6 / 8).epsilon(0.01));
@@ -312,7 +312,7 @@ TEST_CASE("a layer hides as much of its exchanges as its own computation is long
   // A fabric so slow that computation hides next to nothing.
   hw.cluster_fabric.bandwidth.value /= 1e4;
   CHECK(data() > 0.99 * gathers());
-  // What runs beside computation slows it down by the toll.
+  // Transfers during computation slow it down by the toll.
   hw = load_hardware("2x8xdgx-h100");
   stack.exchange_toll.value = 0.25;
   CHECK(data() - ends == Approx((all - ends) / 4).epsilon(0.01));
@@ -353,7 +353,7 @@ TEST_CASE("a selection of products is run again, and what it keeps is what the r
   const double rows = 128 * 32, layers = 48, h = 6144, g = 8 * 96;
   stack.selective_passes.value = 1;
   const double outputs = 2 * rows * (h + 2 * g + 4 * h + h + h);
-  CHECK(activations(1) - activations(0) == Approx((layers - 1) * outputs));  // one is at work
+  CHECK(activations(1) - activations(0) == Approx((layers - 1) * outputs));  // one is running
   c.precision = "fp8";
   CHECK(activations(1) == Approx(activations(0)));  // its products are on no list
 }

@@ -54,8 +54,8 @@ TEST_CASE("slices of equal tokens wait for the last one, slices of equal work do
   // Forwards are equal; gradients have twice the attention, and those of weights none.
   CHECK(work.timing.bubble_rate > ideal.timing.bubble_rate);
   CHECK(work.timing.bubble_rate < (ideal.timing.bubble_rate + tokens.timing.bubble_rate) / 2);
-  // Of attention as long as the rest, S slices up to b take (b/S + b^2/S^2) / 2: the first of four
-  // is (sqrt(3) - 1) / 2 of all.
+  // With attention as long as the rest, S slices up to b take (b/S + b^2/S^2) / 2: the first of
+  // four is (sqrt(3) - 1) / 2 of all.
   const SliceShare& first = work.request.costs.shares[0];
   CHECK(static_cast<double>(first.tokens) / 65536 == Approx((std::sqrt(3.0) - 1) / 2).margin(1e-3));
   CHECK(first.forward == Approx(0.25).margin(1e-3));

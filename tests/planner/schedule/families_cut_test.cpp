@@ -89,7 +89,7 @@ TEST_CASE("SPPO: the bubble of Seq1F1B however slow copies are, and its recurren
   }
 }
 
-// What is cut over ranks makes them busy unequally: of p ranks the middle one does most, left of it
+// A cut over ranks makes them busy unequally: of p ranks the middle one does most, left of it
 // 1 - 1/(p-k) slices of every stage k to it, right of it 1 - 1/(k+1) of every stage k from it.
 TEST_CASE("SPPO with multiplexed ends: less than two thirds of a slice of bubble, whatever p") {
   for (int round = 0; round < 50; ++round) {
@@ -153,7 +153,7 @@ TEST_CASE("HelixPipe: filling waits for what has parameters, not for attention")
     const Schedule s = make_schedule(schedule_family("helixpipe"), request);
     const ScheduleTiming timing = simulate(s, request.costs);
     CAPTURE(p, v, a.group, a.microbatches, share);
-    // Of one layer; attention's gradients take twice its forward, of as much as the rest together.
+    // One layer; attention's gradients take twice its forward, of as much as the rest together.
     const double in_gradients = 2 * share / (1 + share);
     const double parameters =
         (a.forward * (1 - share) + a.input * (1 - in_gradients) + a.weight) / v;

@@ -33,7 +33,7 @@ void check_in_proportion(double held, double expected, double of_held, double of
   CHECK(std::abs(part * of_expected - expected) <= rounding + of_rounding * part + 1e-9);
 }
 
-// Of so many microbatches that with more of them no more are held; 16 on 8 ranks.
+// Enough microbatches that more of them do not raise the number held; 16 on 8 ranks.
 TimedSchedule of_ranks(const char* name, int32_t ranks, int32_t virtual_stages = 1) {
   return time_schedule(schedule_family(name), {.ranks = ranks, .microbatches = 2 * ranks},
                        {.virtual_stages = virtual_stages});
@@ -80,7 +80,7 @@ TEST_CASE("Seq1F1B: memory measured on 8 ranks by the number of slices, within 2
   CHECK(follows(kRows[0], 0, 3) == to_one(22.5));
   CHECK(follows(kRows[1], 1, 3) == to_one(29.1));
   CHECK(follows(kRows[2], 1, 3) == to_one(36.3));
-  // And of time alone, four slices beside one: 1.30, of which 1.15 was measured.
+  // And of time alone, four slices against one: 1.30, of which 1.15 was measured.
   const auto cost = [](int32_t slices) {
     return testing::timing_of("seq1f1b", {.ranks = 8, .microbatches = 16, .slices = slices}).cost;
   };
@@ -112,7 +112,7 @@ TEST_CASE("PipeOffload: activations of 1F1B, interleaved 1F1B, GIS and GIS-H") {
   }
 }
 
-// Of the figure's rows, whose copies are hidden; measured are 1.4 to 4.4 chunks more.
+// The figure's rows, whose copies are hidden; measured are 1.4 to 4.4 chunks more.
 TEST_CASE("PipeOffload: chunks that PO-H and PO-F hold") {
   for (const auto& [ranks, chunks, half] : {std::tuple{8, 5, 7}, {16, 3, 8}, {32, 2, 17}}) {
     const Asked a{.ranks = ranks, .microbatches = 8 * ranks, .virtual_stages = chunks};

@@ -72,7 +72,7 @@ TEST_CASE("Zero Bubble, table 5: ZB-1p and ZB-2p by the automatic schedule") {
   }
 }
 
-// The table's interleaved 1F1B lacks p messages of Megatron's order as the rules time it, for a
+// The table's interleaved 1F1B misses p messages of Megatron's order as the rules time it, for a
 // reason that is not known; taken away, the figures agree.
 TEST_CASE("Zero Bubble, table 5: interleaved 1F1B, p messages apart") {
   for (const Profiled& row : kTable5) {

@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 using testing::Asked;
 using testing::TemporaryFolder;
 
-// As Primus writes it; `named` with microbatches (from `first` on) and chunks beside the times.
+// As Primus writes it; `named` with microbatches (from `first` on) and chunks next to the times.
 Json rank_json(const Schedule& s, const LinkedActions& linked, const ScheduleTiming& timing,
                int32_t rank, bool named, int first) {
   const auto ranks = static_cast<int32_t>(s.ranks.size());

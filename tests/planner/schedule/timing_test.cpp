@@ -98,7 +98,7 @@ TEST_CASE("actions that run as one start and end together, the shorter hidden") 
   CHECK(t.ends == std::vector<double>{1, 3.5, 3.5, 5.5});
 }
 
-TEST_CASE("copies run beside the list and take turns on a channel") {
+TEST_CASE("copies run during the list and take turns on a channel") {
   // One stage on each of two independent pipes; both ranks offload at 1 on the same channel.
   Schedule s;
   s.pipes = 2;
@@ -140,7 +140,7 @@ TEST_CASE("a channel of two ways offloads while it reloads, but nothing that has
   costs.memory[0] = {.activations = 10, .for_weights = 10, .offloaded = 8};
   CHECK(simulate(s, costs).ends == std::vector<double>{1, 5, 2, 9, 10, 12, 13, 15});
   costs.both_ways = true;
-  // The first is back at 6, beside the second's way out until 9.
+  // The first is back at 6, while the second is copied out until 9.
   CHECK(simulate(s, costs).ends == std::vector<double>{1, 5, 2, 9, 6, 8, 10, 12});
 }
 

@@ -73,7 +73,7 @@ TEST_CASE("a knapsack's best filling, by the solver and by trying all") {
   }
 }
 
-TEST_CASE("numbers beside whole numbers, equalities, and bounds below zero") {
+TEST_CASE("numbers besides whole numbers, equalities, and bounds below zero") {
   // Least x + y where x + 2 y = 3, y whole and at most 1, x at least -5: x = 1, y = 1.
   Milp milp;
   const int32_t x = milp.add_number(-5, 5, 1), y = milp.add_whole(-9, 1, 1);

@@ -83,7 +83,7 @@ double least_of_all(const ScheduleRequest& request, bool copies) {
       }
       return;
     }
-    // Of the first rank all but the last two: nothing waits for their copies.
+    // All of the first rank's but the last two: nothing waits for their copies.
     const uint32_t subsets = copies ? 1U << (request.microbatches - 2) : 1;
     for (uint32_t subset = 0; subset < subsets; ++subset) {
       Schedule made = schedule;
