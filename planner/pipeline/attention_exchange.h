@@ -1,7 +1,7 @@
 // Attention shared out among ranks that are at slices of one sequence (SlimPipe, arXiv 2504.14519).
 // Internal to planner/pipeline.
 //
-// Of n equal slices slice j attends to j + 1/2 slices' keys, so that uniform slices would take
+// With n equal slices, slice j attends to j + 1/2 slices' keys, so that uniform slices would take
 // unequal time. In SlimPipe's order p ranks work on p slices in a row at any time: where the first
 // rank is at slice k, rank r is at slice k - r (mod n), forwards and backwards. Ranks with more
 // keys than the mean of this window send the keys and values that are too many, with their queries,

@@ -24,7 +24,7 @@ LayersByKind layers_on_stage(const StagePrograms& programs, int64_t stage) {
   return layers;
 }
 
-// Of a value for a layer of every kind, what some layers come to.
+// The sum over some layers of a value that is given for a layer of every kind.
 template <class Value>
 double sum_over(const LayersByKind& layers, const Value& value_of) {
   double sum = 0;
@@ -125,7 +125,7 @@ ScheduleRequest schedule_request(const StepRequest& request) {
   return wanted;
 }
 
-// Of all layers on a rank, in memory of a microbatch on one of those that keep most.
+// All layers on a rank, in units of a microbatch's memory on a layer that keeps most.
 double held_on(const ScheduleTiming& timing, size_t rank, int64_t slices) {
   return static_cast<double>(timing.ranks[rank].peak_memory) /
          static_cast<double>(kMicrobatchUnits * slices);

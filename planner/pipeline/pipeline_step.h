@@ -9,13 +9,13 @@
 // schedule has in flight have left there for their backward, which is plain arithmetic
 // (saved_bytes()).
 //
-// Of slices of a sequence the program is that of one slice, to which attention to the slices before
-// is added. A rank holds that program and, for every slice in flight, what it has left, keys and
-// values among it; gradients of these add up for the whole sequence in all layers at once.
+// Where sequences are sliced, the program is that of one slice, to which attention to the slices
+// before is added. A rank holds that program and, for every slice in flight, what it has left, keys
+// and values among it; gradients of these add up for the whole sequence in all layers at once.
 //
 // A model whose layers differ (ModelSpec::runs) has a program for each kind of them, even where all
 // are on one rank. A stage takes the sum of what its layers take in theirs; a rank holds what
-// theirs last hold, and what the one at work holds besides. What samples tokens, and brings those
+// theirs last hold, and what the running one holds besides. What samples tokens, and brings those
 // that passed by together with the others, is not counted in time; those that pass by are memory,
 // and go along from stage to stage.
 //

@@ -1,7 +1,7 @@
 // What lies on a rank of a pipeline, summed. Internal to planner/pipeline.
 //
-// Of the layers of every kind that a rank has: what their programs hold from first to last, what
-// the kind that needs most holds besides while it is at work, and what slices in flight have left.
+// The sum is over the layers of every kind that a rank has: what their programs hold from first to
+// last, what the kind that needs most holds besides while it runs, and what slices in flight leave.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ class RankBytes {
   /// keeps.
   std::vector<double> kept_parts() const;
 
-  /// With so many microbatches held, of the rank's own layers. `passing`: hidden states that pass
+  /// The peak with `held` microbatches of the rank's own layers. `passing`: hidden states that pass
   /// by the rank's layers, in sequences.
   std::array<int64_t, kTierCount> peak(const LayersByKind& layers, StageBoundary boundary,
                                        double held, double passing);
@@ -41,7 +41,7 @@ class RankBytes {
   struct Kind {
     SlicesInFlight slices;                     // of all layers of its program
     std::array<double, kTierCount> lasting{};  // of a layer: states, and one slice's
-    std::array<double, kTierCount> passing{};  // while layers are at work
+    std::array<double, kTierCount> passing{};  // while layers run
   };
 
   StagePrograms& programs_;

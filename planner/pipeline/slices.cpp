@@ -16,7 +16,7 @@ namespace {
 
 using TierBytes = std::array<int64_t, kTierCount>;
 
-// What a layer does for a token beside attention, in units of a pair of a query and a key: small
+// The work of a layer for a token without attention, in units of a pair of a query and a key: small
 // numbers, as slices of millions of tokens are counted exactly.
 TokenCost token_cost_of(const ModelSpec& model, int64_t sequence) {
   ModelSpec layers = model;
@@ -62,7 +62,7 @@ std::vector<SliceShare> pipeline_shares(const StepRequest& request) {
       slice_shares(lengths, cost, 1 + recomputed_share(request.strategy),
                    2.5 + attention_again(request.strategy));
   if (ranks_that_share(p) == 0) return shares;
-  // Beside attention equal slices are alike, so that whole shares may be shared out.
+  // Apart from attention, equal slices are alike, so that whole shares may be shared out.
   for (double SliceShare::*part : {&SliceShare::forward, &SliceShare::input}) {
     std::vector<double> by_slice;
     for (const SliceShare& share : shares) by_slice.push_back(share.*part);

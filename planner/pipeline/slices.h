@@ -1,4 +1,4 @@
-// Slices of sequences on a stage: what each takes beside its own program, and what it leaves there.
+// Slices of sequences on a stage: what each takes besides its own program, and what it leaves.
 //
 // A slice attends to the slices before it, which its own program knows nothing of; and what the
 // layers keep of it waits for the slices behind it, not for its own backward alone. Plain
@@ -35,10 +35,10 @@ class SlicesInFlight {
   SlicesInFlight(const StepRequest& slice, const TensorBytes& bytes, int64_t slices);
   /// A part of what another's layers leave.
   void include(const SlicesInFlight& other, double part);
-  /// Of one slice.
+  /// Bytes that one slice leaves.
   const std::array<int64_t, kTierCount>& kept() const { return kept_; }
-  /// Adds to the memory of one slice's program what there is besides with so many microbatches
-  /// held, by parts.
+  /// Adds to the memory of one slice's program what there is besides where `held` microbatches are
+  /// held, which may be a fraction.
   void add(double held, std::array<int64_t, kTierCount>& bytes) const;
 
  private:

@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-// As many as any rank has, whatever its schedule deals out.
+// As many as any rank has, whatever its schedule assigns.
 int64_t most_on_a_rank(const std::vector<int64_t>& on_stage, const Pipeline& p) {
   int64_t most = p.virtual_stages * on_stage[on_stage.size() / 2];
   for (int64_t r = 0; r < p.stages; ++r) {

@@ -14,7 +14,7 @@
 
 namespace longspan {
 
-/// Of a stage that has neither embedding nor loss.
+/// A stage that has neither embedding nor loss.
 inline constexpr StageBoundary kMiddle = {false, false};
 /// Whether all ranks have a share of embedding and output layer.
 bool cuts_vocabulary(const Pipeline& pipeline);
@@ -26,7 +26,7 @@ class StagePrograms {
 
   const Pipeline& pipeline() const { return pipeline_; }
   size_t kinds() const { return kinds_.size(); }
-  /// Of the kind's program.
+  /// The request of the kind's program.
   const StepRequest& slice(size_t kind) const { return kinds_[kind].slice; }
   int64_t layers(size_t kind) const { return slice(kind).model.layers; }
   /// Layers of a kind in the whole model.
@@ -38,10 +38,11 @@ class StagePrograms {
   /// Hidden states that leave a stage for the next one, in sequences: those of tokens that the
   /// layers there pass by come along.
   double passed_on(int64_t stage) const { return passed_on_[static_cast<size_t>(stage)]; }
-  /// Of those, what passes by a stage's layers at most.
+  /// The most hidden states that pass by a stage's layers, in sequences.
   double passing(int64_t stage) const { return passing_[static_cast<size_t>(stage)]; }
 
-  /// Of a slice among others. The first kind works on all tokens, and stands for all at the ends.
+  /// What a slice among others takes. The first kind works on all tokens, and stands for all at the
+  /// ends.
   const Evaluation& evaluation(size_t kind, StageBoundary boundary, int64_t microbatches);
 
  private:

@@ -17,7 +17,7 @@ struct LayerTimes {
   double forward = 0, backward = 0, rest = 0;
 };
 
-/// Of layers, and at the ends.
+/// Times of layers, and of the embedding and the loss at the ends.
 struct LayerAndEndTimes {
   std::vector<LayerTimes> layer;  // by kind
   double embedding = 0, embedding_backward = 0, loss = 0;
@@ -27,7 +27,7 @@ struct LayerAndEndTimes {
 
 LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost);
 
-/// Of a step's rest, that of the ends, on the ranks of the stages: beside that of layers.
+/// Seconds of the ends in a step's rest, on the ranks of the stages; layers come on top.
 double rest_of_ends(StagePrograms& programs, const std::vector<int32_t>& ranks);
 
 }  // namespace longspan

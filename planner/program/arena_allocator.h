@@ -1,7 +1,7 @@
 // The allocator that lays out the arena of one tier ahead of time. Internal to planner/program.
 //
 // It hands out offsets, grows as needed, and remembers for every free fragment which ops last
-// touched it, so that whoever inherits the memory knows what to wait for. An exact fit is taken
+// touched it, so that the next buffer there knows what to wait for. An exact fit is taken
 // oldest first: in a loop, equal buffers then rotate through their slots instead of reusing the
 // one just freed, which is what lets copies run ahead.
 #pragma once

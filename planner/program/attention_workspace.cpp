@@ -7,8 +7,8 @@
 namespace longspan {
 namespace {
 
-// What the library may ask for beside what its kernels are known to keep. A plan of its that asks
-// for more than it is given is not used.
+// Workspace that the library may ask for besides what its kernels are known to keep. A plan of its
+// that asks for more than it is given is not used.
 constexpr int64_t kLibrarySlack = int64_t{1} << 20;
 // cuDNN's deterministic backward (9.19) writes the gradients of all scores out, rows and columns
 // rounded up to 64: 64 GiB at 16K tokens and 128 heads, by NVIDIA's own benchmark results.

@@ -7,8 +7,8 @@
 // from). A stored buffer keeps its memory for `offload_window` compute ops more, so that the copy
 // can overlap them. Double buffering is nothing but the lifetimes that follow.
 //
-// Who does not need the list can watch lifetimes begin and end, and ops, as they go by; it is then
-// not kept.
+// A caller that does not need the list can watch lifetimes begin and end, and ops, as they are
+// emitted; the list is then not kept.
 #pragma once
 
 #include <array>
@@ -53,7 +53,7 @@ class LifetimeWatcher {
   virtual void ends(BufferId id, const Buffer& buffer) = 0;
   virtual bool wants_ops() const { return false; }
   virtual void passes(const Op&) {}
-  /// What may be left out for it (Repeats).
+  /// Which iterations may be left out for this watcher (Repeats).
   virtual LeaveOut leave_out() const { return LeaveOut::none; }
   /// Appends what the memory of buffers to come on the device depends on, to tell repeats by; and a
   /// number that is the same where that is.
@@ -61,7 +61,7 @@ class LifetimeWatcher {
   virtual uint64_t state_key() const { return 0; }
   /// Where it is, for leaves_out().
   virtual int64_t position() const { return 0; }
-  /// What has come since `from`, a position, would now come again so often.
+  /// All since position `from` would now come again `times` times.
   virtual void leaves_out(int64_t /*times*/, int64_t /*from*/) {}
   /// Where a buffer that is alive lies.
   virtual int64_t offset(BufferId) const { return 0; }
@@ -82,8 +82,8 @@ class Repeats {
  public:
   /// `on_device`: whether lifetimes that begin or end in an iteration are on the device alone.
   Repeats(ProgramBuilder& builder, bool on_device) : builder_(builder), on_device_(on_device) {}
-  /// Of the `left` iterations to come, which are alike, how many to leave out now: fewer than all.
-  /// Ask before every one.
+  /// How many of the `left` iterations to come, which are alike, to leave out now: fewer than all.
+  /// Ask before every iteration.
   int64_t passed_over(int64_t left);
 
  private:
@@ -94,7 +94,7 @@ class Repeats {
   int64_t position_ = 0, ops_ = 0;    // likewise
   int64_t since_ = 0;                 // iterations since known_
   int64_t renew_ = 1;                 // then known_ becomes what is now
-  // Once it is known that iterations repeat: so many that are not measured, and that are.
+  // Once iterations are known to repeat: the numbers that are not measured, and that are.
   int64_t settling_ = 0, span_ = 0;
   bool done_ = false;
 };
@@ -140,7 +140,7 @@ class ProgramBuilder {
   void release_after_window(BufferId buffer);
 
   void set_microbatch(int microbatch) { microbatch_ = microbatch; }
-  /// Of the ops to come.
+  /// The group of the ops to come.
   void set_head_group(int group) { head_group_ = group; }
   /// Writes out what is still queued and closes the lifetimes. Call once.
   void finish();
@@ -179,7 +179,7 @@ class ProgramBuilder {
 
   Program& program_;
   LifetimeWatcher* watcher_;
-  bool with_ops_;  // somebody reads them: in the list, or as they pass
+  bool with_ops_;  // ops are read: in the list, or as they pass
   int microbatch_ = 0;
   int head_group_ = 0;
   int32_t ops_ = 0;

@@ -29,7 +29,7 @@ struct History {
   /// An op of a stream reads, or reads and writes.
   void touch(bool writes, int stream, int32_t ordinal) {
     if (writes) {
-      // Whoever comes next waits for this op, and this op has waited for all before it.
+      // The next op waits for this op, and this op has waited for all before it.
       accesses = kNoWaits;
       writer_stream = stream;
       writer_ordinal = ordinal;

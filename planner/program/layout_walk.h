@@ -39,12 +39,12 @@ class LayoutWalk {
   int64_t offset(BufferId id) const { return states_[state_of_[id]].offset; }
   const ArenaAllocator& allocator(Tier tier) const { return allocators_[static_cast<int>(tier)]; }
   int32_t ordinal(Stream stream) const { return ordinals_[static_cast<int>(stream)]; }
-  /// Of what does not persist.
+  /// Bytes of buffers that do not persist.
   int64_t arena_bytes(int tier) const { return allocators_[tier].top(); }
   int64_t most_live_bytes(int tier) const { return most_live_[tier]; }
 
  private:
-  // Of a buffer while it lives. Of resident keys and values ops work on some of the chunks, and
+  // The state of a live buffer. Ops work on some of the chunks of resident keys and values, and
   // those that work on others need not wait.
   struct State {
     History whole;

@@ -13,7 +13,7 @@
 
 namespace longspan {
 
-/// Queues of a rank. Ops of one stream run in list order; streams run beside each other.
+/// Queues of a rank. Ops of one stream run in list order; streams run concurrently.
 enum class Stream : uint8_t { compute, h2d, d2h, io, host, comm };
 inline constexpr int kStreamCount = 6;
 std::string_view name_of(Stream);

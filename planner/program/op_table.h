@@ -26,7 +26,7 @@ consteval OpRow row(OpKind kind, std::string_view name, OpClass op_class, Stream
   std::copy(operands.begin(), operands.end(), row.operands.begin());
   return row;
 }
-// Of a kind that works on any tensor.
+// A kind that works on any tensor.
 consteval OpRow tensor_row(OpKind kind, std::string_view name, OpClass op_class, StreamSet streams,
                            std::initializer_list<OperandRow> operands) {
   OpRow of_tensor = row(kind, name, op_class, streams, operands);
@@ -131,7 +131,7 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"dh", r, {dh, sum_own}},
          {"dx", rw, gradient},
          {"grads", rw, grads}}),
-    // Of the bias, where there is one.
+    // The bias's, where there is one.
     row(OpKind::residual_backward, "residual_backward", elementwise, compute,
         {{"dx", r, gradient}, {"grads", rw, grads}}),
     row(OpKind::embed_backward, "embed_backward", elementwise, compute,
@@ -177,7 +177,7 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
                 {"v", r, {v_all, dv_all}},
                 {"next_k", w, {k_all, dk_all}},
                 {"next_v", w, {v_all, dv_all}}}),
-    // Of a unit's shards, where one's own may lie in the whole; or of own tokens in a tensor group.
+    // A unit's shards, where the own one may lie in the whole; or own tokens in a tensor group.
     tensor_row(OpKind::all_gather, "all_gather", exchange, comm,
                {{"part", r, all_params | param_shards | gradient | h_own},
                 {"whole", w | rw, all_params | h | dx_all}}),
@@ -189,7 +189,7 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
     tensor_row(
         OpKind::all_reduce, "all_reduce", exchange, comm,
         {{"sum", rw, all_grads | loss | grad_norm}, {"workspace", w, {ws_reduce}, optional}}),
-    // Of what the tensor group holds alike.
+    // Tensors that the tensor group holds alike.
     tensor_row(OpKind::sum_replicated, "sum_replicated", exchange, comm,
                {{"grads", rw, all_grads}, {"workspace", w, {ws_replicated}}}),
     // To the same place in the next stage of the pipeline, or the one before; and from there.

@@ -1,4 +1,4 @@
-// The loops of lowering as sums: whoever changes what lowering emits finds the same terms here, and
+// The loops of lowering as sums: a change of what lowering emits changes the same terms here, and
 // a test that counts.
 #include "planner/program/ops_estimate.h"
 
@@ -234,7 +234,7 @@ int64_t ops_estimate(const StepRequest& request) {
 }
 
 int64_t ops_without_repeats(const StepRequest& request) {
-  // Loops over pairs are gone through some thirty-five times, as those of so many chunks are on
+  // Loops over pairs are gone through some thirty-five times, as those of that many chunks are on
   // average.
   constexpr int64_t kChunks = 70;
   const Strategy& s = request.strategy;

@@ -1,7 +1,7 @@
 // The step program: what one rank does in one training step, as a list of ops over buffers.
 //
 // Ops are in sequential semantics: running them one after another in list order is correct. Each
-// names its kind, the buffers it reads and writes, and the stream it runs on; nobody writes
+// names its kind, the buffers it reads and writes, and the stream it runs on; no op writes
 // synchronisation by hand. layout.h derives from the list where every buffer lies and which ops on
 // other streams an op must wait for. The simulator and the engine read the same Program.
 //
@@ -30,8 +30,8 @@ struct Buffer {
   int32_t last_op = -1;   // ... to after last_op
 };
 
-/// What of a model a program is of beside its layers: the embedding before the first of them, the
-/// loss behind the last. Where it is not, residuals are received and sent.
+/// The parts of a model in a program besides its layers: the embedding before the first of them,
+/// the loss behind the last. Where it is not, residuals are received and sent.
 struct StageBoundary {
   bool has_embedding = true;
   bool has_loss = true;
@@ -114,7 +114,7 @@ size_t first_backward_op(const Program& program);
 /// "attention_forward L3 c2 kv0": what traces and messages call an op.
 std::string describe(const Program& program, const Op& op);
 
-/// What is asked of lowering.
+/// The input of lowering.
 struct StepRequest {
   ModelSpec model;  // of a stage: with the stage's layers
   Strategy strategy;

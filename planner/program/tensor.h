@@ -3,7 +3,7 @@
 //
 // A buffer is one unit of a tensor: the queries of one chunk, the residual of one block, the
 // parameters of one layer. Its bytes depend only on the tensor, so a program is the same list for
-// any sizes of the same shape, and sizes are a table beside it.
+// any sizes of the same shape, and sizes are a separate table.
 //
 // Around attention a rank of a Ulysses group holds all tokens of U's share of the heads, elsewhere
 // its own tokens with all heads; "_own" and "_heads" tell the two forms of one tensor apart.

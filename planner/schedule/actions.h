@@ -45,7 +45,7 @@ struct Action {
   int32_t stage = 0;  ///< of the whole model, counted from 0; the rank's own share for S and T
   int32_t microbatch = 0;
   int32_t slice = 0;
-  bool with_next = false;  ///< runs beside the action that follows it, as one
+  bool with_next = false;  ///< runs with the action that follows it, as one
   int32_t ways = 1;        ///< ranks that have it in their lists, each for an equal part of it
   bool operator==(const Action&) const = default;
 };

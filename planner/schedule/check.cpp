@@ -91,8 +91,8 @@ class Units {
       throw bad_input("{} is missing (or I and W in its place)", name(Kind::backward));
     }
     if (own.has(Kind::backward) && own.has(Kind::backward_weight)) {
-      throw bad_input("{} is there beside {}, of which it is a part", name(Kind::backward_weight),
-                      name(Kind::backward));
+      throw bad_input("{} is there as well as {}, of which it is a part",
+                      name(Kind::backward_weight), name(Kind::backward));
     }
     if (own.has(Kind::backward_input) && !own.has(Kind::backward_weight)) {
       throw bad_input("{} is missing", name(Kind::backward_weight));

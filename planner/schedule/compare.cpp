@@ -192,7 +192,7 @@ std::vector<Compared> compare_schedules(const PipelineTask& task) {
     best.family = &family;
     for (const ScheduleChoice& choice : choices_of(family, task.ranks)) {
       try {
-        // Lists may be longer than so many: they are not made where these are too many already.
+        // Lists may be longer than that: they are not made where these are too many already.
         check_few(least_actions_of(request_of(family, task, choice)));
         TimedSchedule timed = untimed(family, task, choice);
         check_few(actions_of(timed.schedule));

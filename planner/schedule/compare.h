@@ -17,7 +17,8 @@ enum class SliceSplit {
   equal_work,    ///< lengths of equal forwards, as near as tokens allow (slice_split.h)
 };
 
-/// What every schedule is to do: times and memory of one microbatch on all stages of a rank.
+/// The task that every schedule is compared on: times and memory of one microbatch on all stages of
+/// a rank.
 struct PipelineTask {
   int32_t ranks = 1;
   int32_t microbatches = 1;
@@ -32,11 +33,11 @@ struct PipelineTask {
   int64_t sequence_tokens = 0;  ///< of a microbatch's sequence, where the split asks for it
 };
 
-/// A limit of so many microbatches, as schedules count memory: in `parts` of one. Of more than none
+/// A limit in microbatches, as schedules count memory: in `parts` of one. More than none
 /// it is never 0, which would be no limit.
 int64_t limit_in_parts(double microbatches, double parts);
 
-/// A point in a family: what its generator takes beside the task. 0 is the family's own choice.
+/// A point in a family: what its generator takes besides the task. 0 is the family's own choice.
 struct ScheduleChoice {
   int32_t virtual_stages = 0;
   int32_t slices = 0;
@@ -63,7 +64,7 @@ struct TimedSchedule {
 ScheduleRequest request_of(const ScheduleFamily& family, const PipelineTask& task,
                            const ScheduleChoice& choice);
 
-/// `schedule` as an answer to `request`, whoever made it. Throws no_fit where it exceeds memory.
+/// `schedule` as an answer to `request`. Throws no_fit where it exceeds memory.
 TimedSchedule timed_answer(const ScheduleFamily& family, ScheduleRequest request,
                            Schedule schedule);
 

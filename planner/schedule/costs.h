@@ -14,7 +14,7 @@
 namespace longspan {
 
 /// Parts that a microbatch's memory on a rank, a stage or a layer is counted in, where it is not
-/// counted in bytes: so many that rounding a share of it is lost, so few that sums are exact.
+/// counted in bytes: enough that rounding a share is negligible, few enough that sums are exact.
 inline constexpr int64_t kMicrobatchUnits = 10000;
 
 /// Times of one microbatch on one stage.
@@ -49,7 +49,7 @@ struct ScheduleCosts {
   std::vector<StageTimes> times = {{}};    ///< by stage of a pipe, or one for all
   std::vector<StageMemory> memory = {{}};  ///< likewise
   std::vector<SliceShare> shares;  ///< by slice, or by microbatch and slice; none: equal parts
-  /// Of ranks that share out the work of slices they are at, one behind the other, how many: the
+  /// The number of ranks that share the work of slices they are at, one behind the other: the
   /// share of slice j on stage s is then number j + s mod these ranks. 0: each does its own.
   int32_t sharing_ranks = 0;
   double communication = 0;  ///< from the end of an action to what needs it on another rank

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = ActionKind;
 
-// I and B are one to whoever waits for the gradient of a stage's input.
+// I and B are the same to an action that waits for the gradient of a stage's input.
 Kind product_of(Kind kind) { return kind == Kind::backward ? Kind::backward_input : kind; }
 
 // Numbers of actions by what they are.

@@ -1,4 +1,4 @@
-// What every action of a schedule waits for, derived from the grammar.
+// Dependencies of every action of a schedule, derived from the grammar.
 //
 //   F  of a stage: F of the stage before it, and of the slice before it on the same stage
 //   I, B         : I or B of the stage behind it, F of its own, and of the slice behind it
@@ -8,12 +8,12 @@
 //   S            : F of the last stage;  T: every rank's S; I and B of the last stage where there
 //   is
 //                  a cut vocabulary: every rank's S, or every rank's T if the schedule says so
-// Where ranks share an action, whoever waits for it waits for all parts; what else a rank does of
-// the same microbatch and slice waits for its own part. An exchange that is written out stands
-// between: F waits for RECV_F and the SEND_F it belongs to; the message is on its way from the
-// latter on, whenever the former is asked for, and WAIT_SEND_F waits for its end and for RECV_F.
-// That a rank does its list in order is not written down here. Pure functions, safe from any
-// thread.
+// Where ranks share an action, an action that waits for it waits for all parts; what else a rank
+// does of the same microbatch and slice waits for its own part. An exchange that is written out
+// stands between: F waits for RECV_F and the SEND_F it belongs to; the message is on its way from
+// the latter on, whenever the former is asked for, and WAIT_SEND_F waits for its end and for
+// RECV_F. That a rank does its list in order is not written down here. Pure functions, safe from
+// any thread.
 #pragma once
 
 #include <cstdint>

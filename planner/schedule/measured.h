@@ -1,7 +1,7 @@
 // Steps of a pipeline as they were measured, in the form in which schedules are simulated: lists of
 // actions and their times, so that both are drawn and counted by the same code.
 //
-// Whoever reads a trace (primus_trace.h) makes one; plain values, safe from any thread.
+// A reader of traces (primus_trace.h) makes one; plain values, safe from any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // All families of schedules, by name: what each needs, and where its definition comes from.
 //
-// Whoever lists, compares or searches schedules reads this table; nothing else knows their names.
+// Code that lists, compares or searches schedules reads this table; nothing else knows their names.
 #pragma once
 
 #include <span>
@@ -43,7 +43,7 @@ const ScheduleFamily* find_schedule_family(std::string_view name);
 /// makes (solver/solved_families.h).
 const ScheduleFamily& schedule_family(std::string_view name);
 
-/// Whether ranks may have so many stages each.
+/// Whether ranks may have this number of stages each.
 bool takes_virtual_stages(const ScheduleFamily& family, int64_t count);
 
 /// The family's schedule for `request`. Throws bad_input for numbers that the family does not take.

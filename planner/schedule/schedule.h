@@ -2,7 +2,7 @@
 //
 // A schedule is only an order: it knows no times (costs.h has them) and says nothing twice. Which
 // rank holds a stage follows from where the stage's actions are; what an action waits for follows
-// from the grammar (dependencies.h). Plain values; whoever makes one owns it.
+// from the grammar (dependencies.h). Plain values; the maker owns them.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Schedule {
   int32_t slices = 1;        ///< of a microbatch's sequence
   /// Where the vocabulary is cut: the last stage's backward waits for every T, not only every S.
   bool input_gradient_in_t = false;
-  /// Of a slice only so much is offloaded as the forward of the next one hides.
+  /// A slice offloads only as much as the forward of the next one hides.
   bool adaptive_offload = false;
   /// Ranks do stages whose parameters are not theirs: of one stage, microbatches and slices may be
   /// on different ranks, and parts of them.

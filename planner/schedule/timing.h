@@ -8,12 +8,12 @@
 //     links are never contended;
 //   * sending takes no time of a rank (`sending` of the costs is 0 in those rates), or stops it for
 //     so long before its next action;
-//   * copies run beside the list, in order of being asked for, one at a time on a channel, or one
+//   * copies run next to the list, in order of being asked for, one at a time on a channel, or one
 //     each way, which neighbouring ranks may share; the rank waits for one where it needs what
 //     comes back, and at AWAIT;
 //   * a step costs the longest span of a rank, from the start of its first computation to the end
 //   of
-//     its last (the optimizer needs no barrier between ranks); the makespan is given beside it;
+//     its last (the optimizer needs no barrier between ranks); the makespan is given as well;
 //   * the bubble rate is the share of that cost in which ranks compute nothing, mean over ranks.
 // Linking is what costs; a schedule linked once can be timed with many costs. Pure functions; safe
 // from any thread.

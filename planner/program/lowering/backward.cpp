@@ -166,7 +166,7 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
     builder_.release(y);
   }
 
-  // d_o takes the place of o; nobody needs o once delta is known.
+  // d_o takes the place of o; o is not needed once delta is known.
   g.out.delta = device(exchanges_heads() ? Tensor::delta_own : Tensor::delta, layer, block);
   g.out.d_o = o;
   project_out_gradient(layer, block, g.dx, o, g.out.delta);
@@ -353,7 +353,7 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
     if (i % chunks_per_block_ == 0) close_backward(layer, block_of(i), b);
   };
 
-  // From the last query chunk to the first: when chunk i has been a query, nobody after it sees
+  // From the last query chunk to the first: when chunk i has been a query, no later query sees
   // keys i, so dk_i and dv_i are final and the projection's backward can follow at once.
   int opened = chunks_;
   for (int i = last; i >= 0; --i) {

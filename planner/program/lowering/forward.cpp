@@ -123,7 +123,7 @@ void StepLowering::attend_chunk(int layer, int chunk, const KeyValues& kv, const
     attend(layer, chunk, 0, chunk + 1, true, true, true, {own.q, kv.k_all, kv.v_all}, {out, lse});
   } else {
     const AttentionOutput to = attention_output(layer, chunk, chunk + 1, out, lse);
-    // What is read from files passes by the host.
+    // Data read from files passes through the host.
     const bool on_host = chunk > 0 && kv.k[0].host >= 0 && kv.v[0].host >= 0;
     Repeats repeats(builder_, on_host);
     for (int j = 0; j < chunk; ++j) {
@@ -169,7 +169,7 @@ void StepLowering::close_block(int layer, int block, const ForwardBlock& b) {
   LayerSaved& saved_here = saved_[layer];
   const Saved keep_o = saved(s_.attention_out, layer), keep_y = saved(s_.mlp_input, layer);
 
-  // The residual is updated in place wherever nobody needs the old value any more.
+  // The residual is updated in place wherever the old value is not needed any more.
   const bool y_in_place = saved(s_.layer_input, layer) != Saved::keep;
   const BufferId y = y_in_place ? b.x : device(Tensor::y, layer, block);
   project_out(layer, block, b.x, b.o, y);

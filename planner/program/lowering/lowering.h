@@ -32,7 +32,7 @@ struct InFlight {
   std::vector<LayerSaved> saved;
 };
 
-/// K and V of one layer while it is at work: resident, or one pair of parked chunks each.
+/// K and V of one layer while it runs: resident, or one pair of parked chunks each.
 struct KeyValues {
   BufferId k_all = -1, v_all = -1;
   std::vector<Parked> k, v;
@@ -81,7 +81,7 @@ class StepLowering {
   void forward(const StageLayers& stage, int microbatch);
   void forward_layer(int layer);
   void forward_chunks(int layer);
-  /// Of a layer that is a norm and the MLP alone: y is its input, saved as a layer's input is.
+  /// For a layer that is a norm and the MLP alone: y is its input, saved as a layer's input is.
   void forward_without_attention(int layer);
   void open_block(int layer, int block, ForwardBlock& b);
   /// The layer's input, saved as its policy says.
@@ -174,7 +174,7 @@ class StepLowering {
   bool exchanges_heads() const { return parallel_.ulysses > 1; }
   bool has_ring() const { return parallel_.ring > 1; }
   /// How many chunks the stages around attention run ahead of it, so that exchanges have
-  /// something to run beside.
+  /// something to overlap with.
   int ahead() const { return exchanges_heads() && parallel_.overlap ? 1 : 0; }
   void exchange(bool to_heads, int layer, int chunk, const std::array<BufferId, kExchanged>& from,
                 const std::array<BufferId, kExchanged>& to);
@@ -224,7 +224,7 @@ class StepLowering {
     return program_.model.tied_embeddings ? embedding_unit() : head_unit();
   }
   int units() const { return head_unit() + 1; }
-  /// Of a stage that is last and not first, a tied table is a copy.
+  /// On a stage that is last and not first, a tied table is a copy.
   bool has_unit(int unit) const {
     if (unit == embedding_unit()) {
       return program_.boundary.has_embedding ||
@@ -274,7 +274,7 @@ class StepLowering {
   std::array<std::vector<int64_t>, 2> passed_;  // microbatches, by stage: forward, backward
   std::vector<InFlight> in_flight_;
 
-  // Of the microbatch at work.
+  // State of the microbatch being lowered.
   const StageLayers* stage_ = nullptr;
   BufferId tokens_all_ = -1;
   std::vector<Parked> residual_;   // per block: x of the layer to come

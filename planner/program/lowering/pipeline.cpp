@@ -1,6 +1,6 @@
 // Stages of a pipeline. In place of the embedding and of the loss they have residuals and their
 // gradients that come from their neighbours and go to them, block by block; and between its forward
-// and its backward on a stage a microbatch waits while others are at work.
+// and its backward on a stage a microbatch waits while others run.
 #include <algorithm>
 
 #include "base/error.h"

@@ -1,7 +1,7 @@
 // Attention over a ring: every position keeps its queries, keys and values travel around.
 //
 // At step s a position works with the keys of the position s places before it, while the next ones
-// are already on their way. Chunks are dealt out in zigzag (global_chunk()), and the chunks of a
+// are already on their way. Chunks are distributed in zigzag (global_chunk()), and the chunks of a
 // position are in order, so what a query chunk sees of another position's keys is always a prefix:
 // one op per query chunk and step.
 #include "planner/program/lowering/lowering.h"
@@ -111,7 +111,7 @@ void StepLowering::backward_ring(int layer, KeyValues& kv, std::vector<Parked>& 
       const int count = visible_chunks(parallel_, own, i, source, chunks_);
       if (count == 0) continue;
       if (first && count < chunks_) {
-        // Nobody here sees the last of these keys.
+        // No query here sees the last of these keys.
         for (const BufferId id : {part.k, part.v}) {
           builder_.compute(shape(OpKind::zero, program_.buffers[id].tensor), layer, 0,
                            {longspan::out(id)});

@@ -250,19 +250,19 @@ void StepLowering::update(int unit, BufferId norm) {
   const BufferId m = moment(program_.adam_m[unit], Tensor::adam_m_embedding);
   const BufferId v = moment(program_.adam_v[unit], Tensor::adam_v_embedding);
 
-  // Where the kernels' copy is not the master, it is written beside it (in compute dtype).
+  // Where the kernels' copy is not the master, it is written next to it (in compute dtype).
   const Tier update_tier = on_device ? Tier::device : Tier::host;
   const BufferId home = parameter_homes_[unit];
-  const bool beside = s_.parameters != update_tier;
+  const bool copied = s_.parameters != update_tier;
   BufferId narrowed = -1;
-  if (half) narrowed = beside ? builder_.create(parameter_tensor, Tier::host, layer, unit) : home;
+  if (half) narrowed = copied ? builder_.create(parameter_tensor, Tier::host, layer, unit) : home;
   OpShape update = shape(OpKind::adamw, gradient_tensor);
   update.on_host = !on_device;
   builder_.compute(update, layer, unit,
                    {in(grads), in(norm), inout(m), inout(v), inout(masters_[unit]), out(narrowed)},
                    on_device ? Stream::compute : Stream::host);
   builder_.release(grads);
-  if (beside) {
+  if (copied) {
     builder_.copy(half ? narrowed : masters_[unit], home, false);
     if (half) builder_.release_after_window(narrowed);
   }

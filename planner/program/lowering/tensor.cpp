@@ -3,8 +3,8 @@
 //
 // A group's ranks hold the residual and its gradient for their own tokens. What a sublayer takes is
 // gathered, so that every rank has all tokens; what its part of the heads or of the MLP comes to is
-// summed and dealt out again. Norms, residuals and the biases that are added once stay with the own
-// tokens, so every rank has its tokens' part of their gradients.
+// summed and distributed again. Norms, residuals and the biases that are added once stay with the
+// own tokens, so every rank has its tokens' part of their gradients.
 #include "planner/program/lowering/lowering.h"
 
 namespace longspan {

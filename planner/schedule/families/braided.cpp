@@ -1,6 +1,6 @@
 // STP, synergistic tensor and pipeline parallelism (arXiv 2510.27257, its repository's schedule):
 // stages in a V, and two computations of a rank braided into one, so that the all-reduces of tensor
-// parallelism of one run beside the products of the other. Forwards are braided with forwards, with
+// parallelism of one run during the products of the other. Forwards are braided with forwards, with
 // gradients of weights while the pipeline fills, and with backwards; 3p chunks on every rank,
 // bubble (p-1)(F+I-W) chunks.
 #include "base/error.h"

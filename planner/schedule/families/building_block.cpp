@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr int kWeight = 4;  // beside the four of VPass; of either stage
+constexpr int kWeight = 4;  // besides the four of VPass; of either stage
 constexpr int32_t kPeriod = 6;
 enum Slot : uint8_t { kFree, kForward, kInput, kWeights };
 

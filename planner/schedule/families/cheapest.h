@@ -12,7 +12,7 @@ namespace longspan {
 /// Plain value; holds on to `costs`, which must outlive it.
 class Cheapest {
  public:
-  /// Of those whose ranks hold `memory_limit` at most, in the unit of `costs`; 0: any amount.
+  /// Only schedules whose ranks hold `memory_limit` at most, in the unit of `costs`; 0: any amount.
   explicit Cheapest(const ScheduleCosts& costs, int64_t memory_limit = 0)
       : costs_(costs), memory_limit_(memory_limit) {}
 
@@ -23,7 +23,7 @@ class Cheapest {
   /// The one kept, once; none where none fitted or none was offered.
   std::optional<Schedule> take() { return std::move(best_); }
 
-  /// Of the one kept; 0 for none.
+  /// The cost of the one kept; 0 for none.
   double cost() const { return best_ ? cost_ : 0; }
 
   /// The least that a rank must be able to hold for one of those offered to fit; 0 for none.

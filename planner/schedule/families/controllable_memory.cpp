@@ -89,7 +89,7 @@ void offer_blocks(const ScheduleRequest& request, Cheapest& cheapest) {
       {{1, 2}, {3, 3}}, {{2, 2}, {2, 4}}, {{1, 3}, {1, 1}}, {{2, 1}, {1, 3}},
       {{1, 4}, {2, 1}}, {{1, 2}, {4, 4}}, {{1, 2}, {4, 2}}, {{1, 1}, {1, 2}},
       {{1, 1}, {1, 3}}, {{4, 4}, {2, 1}}, {{3, 3}, {1, 2}}, {{4, 1}, {2, 1}}};
-  constexpr int32_t kTurns = 8;  // of so many ranks all
+  constexpr int32_t kTurns = 8;  // all turns up to this many ranks
   const auto offer = [&](const Steps& first, const Steps& then, int32_t turn) {
     const std::optional<BuildingBlock> block = block_of(request.ranks, first, then, turn);
     if (block) cheapest.offer(repeat(request, *block));
@@ -101,7 +101,7 @@ void offer_blocks(const ScheduleRequest& request, Cheapest& cheapest) {
   }
 }
 
-// V-Half's, whose way back begins so many repetitions later than it could.
+// V-Half's, whose way back begins a number of repetitions later than it could.
 BuildingBlock half_block(const ScheduleRequest& request, int32_t repetitions) {
   const int32_t p = request.ranks, later = (p % 2 == 0 ? 3 : 0) + 6 * repetitions;
   BuildingBlock block;

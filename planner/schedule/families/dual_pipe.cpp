@@ -32,7 +32,7 @@ ActionList dual_list(int32_t ranks, int32_t near, int32_t microbatches, int32_t 
     list.forward(1);
   }
   for (int32_t i = 0; i < microbatches - 2 * ranks + near + 1; ++i) {
-    // At the turn the first backward needs the end of the forward beside it.
+    // At the turn the first backward needs the end of the forward next to it.
     list.forward(0, i > 0 || beyond > 0);
     list.backward(1);
     list.forward(1, true);

@@ -3,8 +3,8 @@
 // first backward needs to wait for p-r-1 forwards less: a rank holds p v chunks at most, the bubble
 // is (p-1)(F+I)/v.
 //
-//   GIS-H goes on with groups of g = p/2 microbatches instead of p: g (v-1) + p chunks, for bubbles
-//   of p-g chunks more in every but the first chunk of the warm-up.
+//   GIS-H continues with groups of g = p/2 microbatches instead of p: g (v-1) + p chunks, for
+//   bubbles of p-g chunks more in every but the first chunk of the warm-up.
 #include "base/error.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"

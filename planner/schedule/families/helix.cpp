@@ -7,7 +7,7 @@
 //   Stages 0, 2, 4 ... 2L are what lies between two attentions, of L = v p layers: stage 2l, behind
 //   attention of layer l-1 and before that of layer l, is on rank l mod p, and so is its backward.
 //   Stage 2l+1 is attention of layer l, of the group's microbatch j on rank (l + j + 1) mod p: for
-//   the first microbatch the rank that goes on with it, for the last the one that it comes from.
+//   the first microbatch the rank that continues with it, for the last the one that it comes from.
 //   A group has `fold` microbatches for each rank, one behind another, to send one while the next
 //   is computed. The layers of the next group follow those of the one before without a break.
 //   Backward is the same order from its end: all microbatches are held until then.
@@ -55,7 +55,7 @@ class Helix {
     add(2 * (layer % layers_) + 1, layer / layers_, j, fold);
   }
 
-  // What is behind the layer before and in front of this one; between groups these are two.
+  // The place behind the layer before and in front of this one; between groups these are two.
   void parameters(int32_t layer, int32_t j, int32_t fold) {
     if (layer > all_layers_) return;
     const int32_t group = layer / layers_, stage = 2 * (layer % layers_);

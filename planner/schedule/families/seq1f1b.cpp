@@ -54,7 +54,7 @@ Schedule sppo(const ScheduleRequest& request) {
 
 Schedule chunk_flow(const ScheduleRequest& request) {
   Schedule schedule = seq1f1b(request);
-  const int32_t again = request.slices - std::max(1, request.group);  // the first so many
+  const int32_t again = request.slices - std::max(1, request.group);  // from the front
   recompute(schedule, [&](const Action& backward) { return backward.slice < again; });
   return schedule;
 }

@@ -18,10 +18,10 @@ namespace {
 using Kind = ActionKind;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr int kWeights = 4;  // beside the four of VPass
+constexpr int kWeights = 4;  // besides the four of VPass
 constexpr int kNothing = -1;
 
-// What is open.
+// Passes that are still open.
 struct Choices {
   int order = 0;           // of preference
   int32_t in_flight = 1;   // microbatches between the first rank's first pass and its last
@@ -62,7 +62,7 @@ class Greedy {
       const auto next = static_cast<int32_t>(soonest - decisions.begin());
       ranks_[next].free = *soonest;
       put(next, choose(next));
-      // A pass changes what its own rank and the two beside it may decide.
+      // A pass changes what its own rank and its two neighbours may decide.
       for (int32_t i = std::max(0, next - 1); i <= std::min(next + 1, count() - 1); ++i) {
         decisions[i] = decision(i);
       }
@@ -94,7 +94,7 @@ class Greedy {
 
   static double least_span(const Rank& own) { return own.free + own.left - own.begin; }
 
-  // When the input of the rank's next `pass` is there; never, where nobody knows yet.
+  // When the input of the rank's next `pass` is there; never, where that is not known yet.
   double arrival(int32_t i, int pass) const {
     const Rank& own = ranks_[i];
     const int32_t m = own.done(pass);
@@ -153,7 +153,7 @@ class Greedy {
     return kOrders[choices_.order];
   }
 
-  // Of what is there at the rank's time.
+  // Among the passes whose input is there at the rank's time.
   int choose(int32_t i) {
     const Rank& own = ranks_[i];
     for (const int pass : preferences(own)) {
@@ -218,7 +218,7 @@ void offer_v_greedy(const ScheduleRequest& request, Cheapest& cheapest) {
       for (const bool may_delay : {false, true}) {
         int64_t same_from = std::numeric_limits<int64_t>::max();
         for (const int64_t level : levels) {
-          // Of fewer the memory is left over, and twice as many do not get far.
+          // With fewer, memory is left over; twice as many gain little.
           const int64_t whole = level / held;
           if (level >= same_from || in_flight + apart <= whole || in_flight > 2 * whole + 1)
             continue;

@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-// 1F1B that begins with so many forwards more.
+// 1F1B that begins with a number of additional forwards.
 Schedule with_more_in_flight(const ScheduleRequest& request, int32_t more) {
   Schedule schedule = empty_schedule(request, request.ranks);
   for (int32_t rank = 0; rank < request.ranks; ++rank) {

@@ -1,5 +1,5 @@
 // ZB-H1 and ZB-H2 (Zero Bubble Pipeline Parallelism, arXiv 2401.10241): the backward is split, so
-// that gradients of inputs go on at once and those of weights fill what would be bubbles.
+// that gradients of inputs are passed on at once and those of weights fill what would be bubbles.
 //
 //   ZB-H1: p-1-r forwards first, W of a microbatch r backwards late: 1F1B's memory,
 //          bubble (p-1)(F+I-W).

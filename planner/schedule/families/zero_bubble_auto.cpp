@@ -86,7 +86,7 @@ class Heuristic {
     return longest;
   }
 
-  // When the input of the stage's next pass is there; 0 where it comes from nobody.
+  // When the input of the stage's next pass is there; 0 where it comes from no other stage.
   double arrival(int32_t stage, Pass pass) const {
     const int32_t from = pass == kForward ? stage - 1 : stage + 1;
     if (pass == kWeight || from < 0 || from >= count()) return 0;

@@ -124,7 +124,8 @@ class Greedy {
     return ranks_[before(i, pass)].ends[pass][ranks_[i].done(pass)] + request_.costs.communication;
   }
 
-  // How long a bubble is nobody's loss: the longest of all, or what a run before left to this rank.
+  // The length of a bubble that costs no time: the longest of all, or what a run before left to
+  // this rank.
   double harmless(int32_t i) const {
     double longest = 0;
     for (const Rank& rank : ranks_) longest = std::max(longest, rank.bubble);

@@ -157,7 +157,7 @@ class RankReader {
     return microbatches;
   }
 
-  // Of microbatches that go through a chunk together, where the trace does not say which are which.
+  // For microbatches that pass a chunk together where the trace does not tell them apart.
   int32_t group_of(const std::string& kind) const {
     if (pipeline_.virtual_stages == 1) return 1;
     const bool said = place_.has(kind + "_chunk") && place_.has(kind + "_minibatch");

@@ -4,7 +4,7 @@
 // (or microbatches), and for each rank pp_rank_<r>.json: by iteration an object with total (ms),
 // memory (GB), and lists of fwd_start, fwd_end, bwd_start, bwd_end (ms), vp_size * num_mbs long, in
 // the order of the rank. There may be wgrad_start and wgrad_end, where the backward is split, and
-// beside every kind <kind>_minibatch, from 0 or 1 on, and <kind>_chunk. Where these are missing,
+// with every kind <kind>_minibatch, from 0 or 1 on, and <kind>_chunk. Where these are missing,
 // the order is Megatron's: microbatches in groups of pp_size through one chunk after another,
 // backward from the last chunk. Pure function but for reading; safe from any thread.
 #pragma once

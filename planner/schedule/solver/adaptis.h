@@ -24,8 +24,8 @@ struct AdaptisRequest {
   int32_t ranks = 1;
   int32_t microbatches = 1;
   double communication = 0;
-  /// Of a rank, what is resident included; 0: any amount. Every rank's activations get what the one
-  /// with most resident leaves.
+  /// The most of a rank, with what is resident; 0: any amount. Every rank's activations get what
+  /// the one with most resident leaves.
   int64_t memory_limit = 0;
   SolverLimits limits = {};  ///< nodes of all orders together, seconds of everything
 };

@@ -12,7 +12,7 @@
 
 namespace longspan {
 
-/// Of one microbatch.
+/// Costs of one layer for one microbatch.
 struct LayerCosts {
   double forward = 1, input = 1, weight = 1;
   int64_t activations = 1;  ///< from F to the end of I
@@ -27,11 +27,11 @@ struct LayerCosts {
 std::vector<int64_t> cut_layers(const std::vector<LayerCosts>& layers, int32_t stages,
                                 int64_t memory_limit, const std::vector<int64_t>& in_flight);
 
-/// What the stages cost that end there.
+/// Costs of the stages that end at `ends`.
 ScheduleCosts costs_of_stages(const std::vector<LayerCosts>& layers,
                               const std::vector<int64_t>& ends, double communication);
 
-/// What is resident of each stage.
+/// Resident memory of each stage.
 std::vector<int64_t> resident_of_stages(const std::vector<LayerCosts>& layers,
                                         const std::vector<int64_t>& ends);
 

@@ -70,7 +70,7 @@ std::optional<Schedule> made_by(const ScheduleFamily& family, const ScheduleRequ
   }
 }
 
-// What is left of limits, over several programmes.
+// The rest of the limits, over several programs.
 class Budget {
  public:
   explicit Budget(const SolverLimits& limits) : limits_(limits) {}
@@ -147,7 +147,8 @@ NamedSchedule best_of_families(const ScheduleRequest& request) {
       if (copies && request.memory_limit == 0) continue;
       ScheduleRequest own = request;
       if (!family.grouped) own.group = 0;
-      // What is away need not fit: families that arrange themselves within memory get more of it.
+      // Offloaded activations need not fit: families that arrange themselves within memory get
+      // more.
       for (const int32_t times : {1, 2, 4}) {
         if (times > 1 && !(copies && family.takes_memory_limit)) continue;
         own.memory_limit = request.memory_limit * times;
@@ -219,7 +220,7 @@ OptimalSchedule reorder(const NamedSchedule& start, const ScheduleCosts& costs,
   take(best, model, solution, costs, memory_limit);
   best.stop = solution.stop;
   best.nodes = budget.nodes();
-  // Without a solution within the span there is none that is faster; nor is there beside the
+  // Without a solution within the span there is no faster one; nor is there next to the
   // optimum.
   const bool done = solution.stop == Stop::optimal || solution.stop == Stop::infeasible;
   const double bound = done ? best.cost : model.time_of(solution.bound);

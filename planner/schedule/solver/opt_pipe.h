@@ -41,7 +41,7 @@ struct NamedSchedule {
   double cost = 0;
 };
 
-/// Of all families that take the request's numbers, as they are and with their activations
+/// The best of all families that take the request's numbers, as they are and with their activations
 /// offloaded, the fastest within the memory limit. Throws no_fit where there is none.
 NamedSchedule best_of_families(const ScheduleRequest& request);
 

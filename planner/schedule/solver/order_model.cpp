@@ -83,7 +83,7 @@ void OrderModel::find_windows() {
     for (int32_t a = begin(rank); a < end(rank); ++a) {
       double earlier = 0, later = order_.duration(a);
       for (int32_t b = begin(rank); b < end(rank); ++b) {
-        // Whoever is first, the rank's span begins no later than with b.
+        // Whichever is first, the rank's span begins no later than with b.
         before_[a] = std::max(before_[a], order_.least(b, a));
         if (order_.least(a, b) >= 0) {
           after_[a] = std::max(after_[a], order_.least(a, b) + order_.duration(b));
@@ -101,7 +101,7 @@ void OrderModel::find_windows() {
   }
 }
 
-// Of two actions of which one cannot be first within the span, the other is.
+// If one of two actions cannot be first within the span, the other is.
 void OrderModel::fix_by_windows() {
   for (bool fixed = true; fixed;) {
     fixed = false;

@@ -44,7 +44,7 @@ class OrderModel {
   /// In the costs' unit: no order within `longest` has a shorter span, as far as is known without
   /// solving.
   double bound() const { return bound_; }
-  /// Of an objective or a bound of milp(), in the costs' unit.
+  /// The time of an objective or a bound of milp(), in the costs' unit.
   double time_of(double objective) const { return objective * unit_; }
 
   /// The order of `other`'s lists and its copies, as a solution to begin with: columns and their
@@ -74,7 +74,7 @@ class OrderModel {
     Sum& add(double factor, const Choice& choice);
   };
 
-  // Of an action, as its kind, stage, microbatch and slice, its number in another schedule.
+  // The number of an action, by its kind, stage, microbatch and slice, in another schedule.
   using Places = std::map<std::tuple<ActionKind, int32_t, int32_t, int32_t>, int32_t>;
 
   Places places_of(const LinkedActions& other) const;

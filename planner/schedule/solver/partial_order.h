@@ -3,8 +3,8 @@
 //
 // What an action waits for comes before it, and so does the same of a stage's earlier microbatches:
 // a stage takes them in one order, the schedule's. Where microbatches are alike nothing is lost by
-// that: whoever is first at one stage may as well be first at the next. A value of its own; safe
-// from any thread as long as nobody adds to it.
+// that: the action that is first at one stage may as well be first at the next. A value of its own;
+// safe from any thread as long as nothing adds to it.
 #pragma once
 
 #include <cassert>

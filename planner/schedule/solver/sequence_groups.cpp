@@ -185,7 +185,7 @@ std::optional<Microbatch> group(const std::vector<int64_t>& lengths, int32_t ran
     std::optional<Microbatch> made = groups_of_one_size(lengths, ranks, costs, size);
     if (made && (!best || made->time < best->time)) best = std::move(made);
   }
-  // What all sequences take on the largest groups one after another, where nothing is known yet.
+  // The time of all sequences on the largest groups one after another, where nothing is known yet.
   double longest = best ? best->time : costs.fixed;
   if (!best) {
     for (const int64_t length : lengths) longest += time_in(costs, costs.sizes.back(), length);

@@ -36,7 +36,7 @@ TEST_CASE("the first fault of a schedule is named") {
   }
   SECTION("both B and I, or B and W") {
     list.push_back({Kind::backward, 1, 0});
-    CHECK(fault(s) == "1W0 is there beside 1B0, of which it is a part");
+    CHECK(fault(s) == "1W0 is there as well as 1B0, of which it is a part");
   }
   SECTION("of another stage") {
     list[0].stage = 2;
