@@ -37,7 +37,7 @@ double passes(Kernel kernel) {
   }
 }
 
-// The kernel that runs where one is asked for: a processor has no host beside it.
+// The kernel that runs where one is asked for: a processor has no host besides itself.
 Kernel run_as(const HardwareProfile& hw, Kernel kernel) {
   return kernel == Kernel::adamw_host && hw.device.backend == "cpu" ? Kernel::adamw : kernel;
 }
@@ -78,7 +78,7 @@ double fallback_rate(const HardwareProfile& hw, Kernel kernel, DType dtype, doub
   }
 }
 
-// How many times longer a kernel takes because all devices of a node are at work: on the cpu
+// How many times longer a kernel takes because all devices of a node are busy: on the cpu
 // backend they are one processor, where a copy is one thread's work; they share the drives and the
 // host's memory, and where they are devices of their own the links to it.
 double sharing(const HardwareProfile& hw, Kernel kernel) {
@@ -135,7 +135,7 @@ void slow_device(const HardwareProfile& hw, unsigned busy, std::array<double, kS
 }
 
 // The CPU backend: every stream is threads on the same cores. The profile's factors were measured
-// with one copy (or I/O) beside the compute pool. Several beside it slow it down by the product of
+// with one copy (or I/O) during compute. Several at once slow it down by the product of
 // their factors, and share among themselves what the pool has lost, as one alone had all of its
 // loss.
 void share_cores(const HardwareProfile& hw, unsigned busy, std::array<double, kStreamCount>& rate) {

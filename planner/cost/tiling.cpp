@@ -18,8 +18,8 @@ double counted_share(const Tiling::Shape& tile, double workers, const Product& p
   const double full = std::min(p.rows, tile.rows) * std::min(p.columns, tile.columns);
   if (pieces <= 1) return 1 / workers;
   if (pieces > kCountedRounds * workers || workers > kMaxCountedWorkers) {
-    // So many that the last round matters little: on average half a tile is waited for, and never
-    // less time passes than a round of tiles takes.
+    // Enough tiles that the last round matters little: on average half a tile is waited for, and
+    // never less time passes than a round of tiles takes.
     const double rounds = std::ceil(pieces / workers);
     if (rounds > kCountedRounds) return even / (even + full * (workers - 1) / (2 * workers));
     return std::min(1.0, even / (rounds * full));

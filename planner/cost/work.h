@@ -28,7 +28,7 @@ enum class Kernel : uint8_t {
   activation_backward,  // with the forward it runs again
   loss,
   adamw,
-  adamw_host,  // by the processor of a device that is none
+  adamw_host,  // by the processor, where there is no device
   sumsq,
   zero,
   embed_forward,

@@ -299,7 +299,7 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
     sum += recomputed(s.qkv) * projection + recomputed(s.attention_out) * attend +
            recomputed(s.mlp_input) * blocks * one.out_forward;
   }
-  // Of the MLP's, only a tensor group's is an op of its own.
+  // For the MLP, only a tensor group's is an op of its own.
   if (attends ? f.separate_norm : f.tensor) {
     forwards += blocks * layers * one.norm_forward;
     sum += blocks * (layers * (one.norm_forward + one.norm_backward) +
@@ -311,7 +311,7 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
   busy[Stream::compute] += steps * sum;
 }
 
-// What is saved and brought back, and residuals that wait between layers.
+// Tensors that are saved and brought back, and residuals that wait between layers.
 void Bounds::State::count_saved(const StrategyTraits& f, const Table& t, StreamLoad& busy) const {
   using enum Tensor;
   const Seconds& one = *t.seconds;
@@ -456,7 +456,7 @@ void Bounds::State::count_exchanges(const StrategyTraits& f, const Table& t,
            one.dkv_shift * (shifts + 1) * layers;
   }
   if (f.tensor) {
-    // Attention and the MLP gather what they take and deal out what they give, twice in backward.
+    // Attention and the MLP gather what they take and scatter what they give, twice in backward.
     const double sublayers = attends ? 2 : 1;
     const double once = layers * sublayers * (one.tokens_gather + one.tokens_scatter);
     const double twice = once + layers * sublayers * one.tokens_gather;
@@ -481,7 +481,7 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
   const Strategy& s = f.s;
   const auto steps = static_cast<double>(request.microbatches);
   const bool on_device = s.optimizer == Tier::device;
-  const bool beside = s.parameters != (on_device ? Tier::device : Tier::host);
+  const bool copied = s.parameters != (on_device ? Tier::device : Tier::host);
   const Stream comm = f.s.parallel.overlap ? Stream::comm : Stream::compute;
   const double of_kind[3] = {1, static_cast<double>(f.layers), 1};
   for (int kind = 0; kind < 3; ++kind) {
@@ -517,7 +517,7 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
     } else {
       busy.after_norm(Stream::host, n * one.adamw_host[kind]);
     }
-    if (beside) {
+    if (copied) {
       busy.after_norm(Stream::h2d,
                       n * one.h2d[at(f.sharded ? params_embedding_shard : params_embedding)]);
     }

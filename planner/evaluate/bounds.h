@@ -1,5 +1,5 @@
-// What no program of a configuration can do without: a bound in plain arithmetic, a million a
-// second, which decides whom the sampled simulation has to look at.
+// Lower bounds on time and memory of every program of a configuration, in plain arithmetic: a
+// million a second. They decide which candidates the sampled simulation looks at.
 //
 // Time: every op of a stream takes at least as long as alone, so a step takes at least as long as
 // its busiest stream; and no parameter is updated before the norm of all gradients is known, so at
@@ -7,7 +7,7 @@
 // often each op runs is counted as program/lowering emits them; ops that are left out (zeroing, the
 // reduction of scalars) only make the bound lower.
 //
-// Memory: the operands of an op are all on the device while it runs, beside what lies there from
+// Memory: the operands of an op are all on the device while it runs, besides what lies there from
 // step to step and what other layers have left for their backward or as gradients. That sum is
 // taken at a few ops where peaks are: the loss, and the backward of the MLP and of attention in the
 // last layer and in the first; and at the end of backward, when gradients are complete.

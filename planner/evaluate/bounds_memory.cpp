@@ -70,7 +70,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   complete[static_cast<int>(s.gradients)] = gradients;
   at(complete);
 
-  // Between microbatches gradients wait whole where only the last one's are dealt out; on the
+  // Between microbatches gradients wait whole where only the last one's are scattered; on the
   // device those are the ones that are worked on.
   const bool several = request.microbatches > 1;
   const bool whole = !f.sharded || s.parallel.zero < 2;

@@ -23,7 +23,7 @@ struct Sizes {
 };
 constexpr Sizes kMemory = {40'000'000, 8'000'000}, kTime = {700'000, 700'000};
 constexpr int64_t kFewestLayers = 4;  // of the larger sample
-// Of chunks at least so many in the smallest of three samples, beside what is in flight.
+// Chunks in the smallest of three samples, at least, besides those in flight.
 constexpr int64_t kFewestRepeats = 6;
 
 // What a sample has of the two dimensions.
@@ -40,7 +40,8 @@ class Shrunk {
     const int64_t chunks_of_block = lengths.block / lengths.chunk;
     by_blocks_ = lengths.blocks() > chunks_of_block;
     all_ = {request.model.layers, by_blocks_ ? lengths.blocks() : chunks_of_block};
-    // Positions of a ring have chunks in pairs, and a tensor group deals out the tokens of a block.
+    // Positions of a ring have chunks in pairs, and a tensor group distributes the tokens of a
+    // block.
     step_ = s.parallel.ring > 1 ? 2 : 1;
     if (!by_blocks_ && s.parallel.tensor > 1) {
       step_ = s.parallel.tensor / std::gcd(s.parallel.tensor, s.chunk_tokens);
@@ -115,7 +116,8 @@ Samples sampled_layers(const Shrunk& shrunk, const Strategy& s, int64_t ops) {
   return {real, {more / 2, more}};
 }
 
-// As many repeats as the larger sample of layers may have; a quarter and half of them beside it.
+// As many repeats as the larger sample of layers may have; the smaller ones have a quarter and half
+// of them.
 Samples sampled_repeats(const Shrunk& shrunk, const Strategy& s, int64_t layers, int64_t ops) {
   const int64_t real = shrunk.all().repeats, step = shrunk.step();
   const auto fits = [&](int64_t repeats) { return shrunk.fits({layers, repeats}, ops); };

@@ -12,7 +12,7 @@
 
 namespace longspan {
 
-/// Of the request's rank. Deterministic.
+/// Evaluates the program of the request's rank. Deterministic.
 Evaluation evaluate_by_period(const StepRequest& request, const CostModel& cost);
 /// The same without its bytes.
 Evaluation time_by_period(const StepRequest& request, const CostModel& cost);

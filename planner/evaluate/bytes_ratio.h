@@ -30,7 +30,7 @@ class BytesRatio {
     }
     return more;
   }
-  /// Of each tier the lesser of both.
+  /// Takes the lesser of both for each tier.
   void lower_to(const BytesRatio& other) {
     for (int tier = 0; tier < kTierCount; ++tier) {
       times_[tier] = std::min(times_[tier], other.times_[tier]);

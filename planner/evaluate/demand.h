@@ -25,7 +25,7 @@ struct Demand {
   /// Seconds that each stream is busy: forward and backward of all microbatches, once a step before
   /// the norm of the gradients is known (their reductions), and after it (the update).
   Streams forward{}, backward{}, once{}, update{};
-  /// What every microbatch after the first takes in the backward that the first does not.
+  /// Seconds that every microbatch after the first adds in the backward.
   Streams again{};
   /// Seconds that compute is likely to wait for exchanges which nothing else is there to hide. No
   /// bound: streams may overlap better.

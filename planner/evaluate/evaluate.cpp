@@ -14,15 +14,15 @@ namespace {
 using TierBytes = std::array<int64_t, kTierCount>;
 
 constexpr int64_t kFewPositions = 16;  // of which all are looked at
-constexpr int64_t kSomePositions = 4;  // at least so many of more
+constexpr int64_t kSomePositions = 4;  // looked at where there are more
 constexpr int64_t kOps = 1'000'000;    // laid out in well under a second
 
 int64_t positions_of(int64_t ring, int64_t ops) {
   return ring <= kFewPositions ? ring : std::clamp(kOps / ops, kSomePositions, ring);
 }
 
-// Of all indices of the mesh only a ring's position changes the program's shape: a position has as
-// many steps with the keys of those before it as there are, and then those behind it. Arenas of
+// Only a ring's position, of all indices of the mesh, changes the program's shape: a position has
+// as many steps with the keys of those before it as there are, and then those behind it. Arenas of
 // positions differ by what packing makes of that, a few percent and in no order, so all of a ring
 // are laid out; of a large one evenly spaced positions, the first and the last among them.
 TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,

@@ -289,7 +289,7 @@ Demand Evaluator::State::pipeline_demand(const Candidate& c, DemandOf rows) {
     earlier_forward += static_cast<double>(layers) * forward;
   }
   const auto of_step = static_cast<double>(all_slices);
-  // What is not the same for every microbatch is left out of what is scaled, and added again.
+  // The part that differs between microbatches is not scaled, and added afterwards.
   for (int s = 0; s < kStreamCount; ++s) {
     sum.backward[s] -= static_cast<double>(counted - 1) * sum.again[s];
   }
@@ -441,7 +441,7 @@ Score Evaluator::fast(const Candidate& c) {
       e = too_large(limits_);
     }
   }
-  // What is extrapolated may err; a bound does not.
+  // An extrapolation may err; a bound does not.
   e.step_seconds = std::max(e.step_seconds, demand(c).step_seconds());
   Score score = score_of(c, e, overflow(e.peak_bytes));
   score.sampled = e.extrapolated;

@@ -20,7 +20,7 @@ int64_t whole_bytes(double bytes) {
 
 bool measured(const Figure& figure) { return figure.source.starts_with("measured: "); }
 
-// Bytes beside a tier's arena that the profile does not know of for certain.
+// Bytes besides a tier's arena that the profile does not know for certain.
 std::array<int64_t, kTierCount> uncertain_bytes(const HardwareProfile& hw) {
   const auto per_node = static_cast<double>(hw.devices_per_node);
   std::array<int64_t, kTierCount> bytes{};

@@ -1,7 +1,7 @@
 // Whether a plan's memory will do: the verdict that comes with every prediction.
 //
-// Arenas are exact, so what can go wrong is what stands beside them: context and libraries on the
-// device, everybody else's memory on the host. Where a profile has measured those, a plan fits or
+// Arenas are exact, so the risk is memory besides them: context and libraries on the device,
+// other processes' memory on the host. Where a profile has measured those, a plan fits or
 // does not; where it assumes them, a plan that needs the last of a memory is at risk.
 #pragma once
 
@@ -27,9 +27,9 @@ struct FitVerdict {
   std::string reason;  // of the tier with the least to spare, as a clause; empty: it fits
 };
 
-/// Of arenas of `peak_bytes`. At risk: more than the capacity would be needed if what is reserved
-/// on the device were twice what the profile assumes, or if the host kept a twentieth of its memory
-/// to itself.
+/// The verdict on arenas of `peak_bytes`. At risk: more than the capacity would be needed if what
+/// is reserved on the device were twice what the profile assumes, or if the host kept a twentieth
+/// of its memory to itself.
 FitVerdict fit_of(const HardwareProfile& hw, const std::array<int64_t, kTierCount>& peak_bytes);
 
 }  // namespace longspan

@@ -317,7 +317,7 @@ SampledPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
                                    : kExactRepeats;
   const bool small = repeats <= exact;
   // A ring's ops depend on how its positions' chunks lie to each other, of which each has an even
-  // number; and some chunks can be dealt out to a tensor group, but not every chunk.
+  // number; and some chunks divide among a tensor group, but not every chunk.
   const ParallelLayout& p = s.parallel;
   const bool ring = p.ring > 1;
   const bool whole = small || (ring && (with_time || blocks > 1)) || s.chunk_tokens % p.tensor != 0;

@@ -61,7 +61,7 @@ struct LifeEvent {
 struct SampledProgram {
   Program program;               // its list is dropped once it is laid out; of memory at once
   std::optional<Chains> chains;  // made when time is first asked for
-  /// Of stream s in phase p: the chains first_chain[s][p] .. first_chain[s][p + 1].
+  /// The chains of stream s in phase p: first_chain[s][p] .. first_chain[s][p + 1].
   std::array<std::array<int32_t, phase_count + 1>, kStreamCount> first_chain{};
   std::array<int32_t, phase_count> opening{};  // the chain each phase begins with
   std::vector<int32_t> layer_of_chain;

@@ -14,14 +14,15 @@
 namespace longspan {
 namespace {
 
-// Of a layer's time, between the fastest and the slowest: with more, larger samples are taken.
+// Spread between the fastest and the slowest layer, as a part of a layer's time: beyond it, larger
+// samples are taken.
 constexpr double kUneven = 0.003;
-// An op takes so many times longer to lower and to lay out than a chain takes to simulate.
+// An op takes this many times longer to lower and to lay out than a chain takes to simulate.
 constexpr int64_t kLowerings = 8;
 // All samples are forgotten once they have more ops than this; an op takes a few hundred bytes.
 constexpr int64_t kMostKeptOps = 4'000'000;
 
-// What is read off one sample, and how each grows: along the repeats the peak of every kind of
+// The figures read off one sample, and how each grows: along the repeats the peak of every kind of
 // moment linearly, busy time as a quadratic (pairs of chunks), and what a phase takes beyond its
 // busiest stream linearly; along layers and microbatches, which repeat exactly, all of it
 // linearly. Which stream is the busiest, and which kind of moment is the peak, is decided at the
@@ -45,9 +46,9 @@ struct Measures {
   }
 };
 
-// Adds to the peaks of the largest sample what it lacks of the real extent: `beyond` times what it
-// has more than a smaller one. Kinds that only one of them has (the ends of what is long enough to
-// have a middle) stay.
+// Adds to the peaks of the largest sample what is missing of the real extent: `beyond` times what
+// it has more than a smaller one. Kinds that only one of them has (the ends of what is long enough
+// to have a middle) stay.
 void extend_peaks(std::vector<Measures::Peak>& peaks, const std::vector<Measures::Peak>& largest,
                   const std::vector<Measures::Peak>& smaller, double beyond) {
   auto own = largest.begin();
@@ -217,7 +218,7 @@ bool layers_differ(const SampledProgram& sample, const Timeline& timeline) {
     double least = 1e300, most = 0, sum = 0;
     int64_t count = 0;
   };
-  // Of each run of layers, upwards and downwards.
+  // Spreads of each run of layers, upwards and downwards.
   std::vector<std::array<Spread, 2>> spreads(static_cast<size_t>(sample.run_of_layer.back() + 1));
   const int64_t layers = sample.program.model.layers;
   const auto is_within = [&](int layer) {  // with neighbours that are like it on both sides

@@ -4,7 +4,7 @@
 // sampled model (two and three layers, a few chunks) and extrapolated: memory is linear in layers
 // and in chunks, time linear in layers and quadratic in chunks. The sampled programs depend only
 // on the strategy's choices, not on any size, so they are built once and then only re-measured: op
-// durations and buffer sizes are tables beside the program. Tests hold all of it to the full
+// durations and buffer sizes are tables besides the program. Tests hold all of it to the full
 // simulation.
 #pragma once
 

@@ -10,14 +10,14 @@ namespace longspan {
 /// Seconds that every stream is busy, filled op by op.
 struct StreamLoad {
   using Streams = std::array<double, kStreamCount>;
-  /// Of `total`: what is done before backward, what is done once a step and not for a microbatch,
-  /// and of that what follows the norm of the gradients.
+  /// Parts of `total`: before the backward; once a step and not for every microbatch; and of the
+  /// latter after the norm of the gradients.
   Streams total{}, forward{}, once{}, update{};
-  /// What every microbatch after the first takes besides: of one, and in `total` of all of them.
+  /// Seconds that every microbatch after the first adds; in `total` those of all of them.
   Streams repeated{};
-  /// Of exchanges, by compute.
+  /// Seconds that compute waits for exchanges.
   double waited = 0, waited_forward = 0;
-  /// Of a microbatch, by compute.
+  /// Seconds of a microbatch's loss on the compute stream.
   double loss = 0;
 
   double& operator[](Stream s) { return total[static_cast<int>(s)]; }

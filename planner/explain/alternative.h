@@ -1,4 +1,4 @@
-// Why a pipeline wins, or does not: the best plan with one beside the best without. Pure functions.
+// Why a pipeline wins, or does not: the best plan with one and the best without. Pure functions.
 #pragma once
 
 #include <string>

@@ -59,7 +59,7 @@ LimitingFactor limiting_factor_of(Rule rule) {
   }
 }
 
-// "64 heads over 128 ranks": what a strategy that breaks a rule of heads deals out to how many.
+// "64 heads over 128 ranks": what a strategy that breaks a rule of heads divides among how many.
 std::string heads_in_the_way(const ModelSpec& model, const Strategy& s) {
   const ParallelLayout& p = s.parallel;
   const auto over = [](int64_t count, const char* kind, int64_t shares, const char* what) {
@@ -79,7 +79,7 @@ std::string heads_in_the_way(const ModelSpec& model, const Strategy& s) {
 }
 
 // A step's seconds by what they went to: compute itself; where it was slowed down, the copies
-// beside it; and what it waited for on other streams.
+// during it; and what it waited for on other streams.
 std::array<double, kLimitingFactorCount> parts_of(const Simulated& s, const CostModel& cost,
                                                   double sequences) {
   std::array<double, kLimitingFactorCount> parts{};
@@ -311,7 +311,7 @@ std::string NeighbourJudge::remedy(const NeighbourResult& result) const {
 
 std::vector<std::string> NeighbourJudge::suggestions(
     const std::vector<NeighbourResult>& results) const {
-  const std::string lacking = capacity_for(bytes_, capacity_);
+  const std::string needed = capacity_for(bytes_, capacity_);
   const NeighbourResult* fastest = nullptr;
   const NeighbourResult* smallest = nullptr;
   for (const NeighbourResult& v : results) {
@@ -325,8 +325,8 @@ std::vector<std::string> NeighbourJudge::suggestions(
                        v.neighbour.from);
   };
   std::vector<std::string> result;
-  if (!lacking.empty()) {
-    result.push_back("to fit: " + (fastest != nullptr ? change(*fastest) : lacking));
+  if (!needed.empty()) {
+    result.push_back("to fit: " + (fastest != nullptr ? change(*fastest) : needed));
     return result;
   }
   if (fastest != nullptr && fastest->faster()) {

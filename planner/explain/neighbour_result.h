@@ -30,7 +30,7 @@ namespace longspan {
 
 enum class LimitingFactor {
   none,           // it fits, and is as fast as the plan or faster
-  heads,          // they, or the inner width, cannot be dealt out to so many ranks or groups
+  heads,          // they, or the inner width, do not divide among the ranks or groups
   divisibility,   // the sequence, a chunk or a slice cannot
   rules,          // knobs that do not go together, or more ops than are looked at
   device_memory,  // capacities: it does not fit
@@ -54,7 +54,7 @@ struct NeighbourResult {
   std::array<int64_t, kTierCount> short_bytes{};  // beyond the capacities
   double seconds_slower = 0;                      // per sequence; negative: faster
   Fidelity fidelity = Fidelity::laid_out;         // sampled: time within 1 %, bytes before packing
-  std::string remedy;  // one change that lifts the limit; empty if not asked for, or if none does
+  std::string remedy;  // one change that removes the limit; empty if not asked for, or if none does
 
   bool fits() const {
     return limiting_factor == LimitingFactor::none ||
@@ -69,12 +69,12 @@ class NeighbourJudge {
   /// Lays out and simulates the plan, or samples of it. REQUIRES: it is valid; it need not fit.
   explicit NeighbourJudge(const Plan& plan);
 
-  /// Of all neighbours, in their order, without remedies. A difference of less than half a
-  /// percent of the step counts as none, by sampled programs of one percent: no prediction tells
-  /// that apart.
+  /// The results of all neighbours, in their order, without remedies. A difference of less than
+  /// half a percent of the step counts as none, by sampled programs of one percent: no prediction
+  /// tells that apart.
   std::vector<NeighbourResult> results(const Progress& progress = {}) const;
 
-  /// One change that lifts the result's limit, as a part of a sentence:
+  /// One change that removes the result's limit, as a part of a sentence:
   /// - memory: one more knob with which it fits, the fastest by its bound; else the capacity it
   ///   needs (advice.h);
   /// - time: how much faster the resource would have to be for it to be even, up to 8 times;

@@ -78,7 +78,7 @@ class Neighbourhood {
   int64_t share() const { return sequence_ / own_.parallel.ring; }
   bool one_block() const { return own_.block_tokens == share(); }
 
-  // The largest chunk there can be: a ring deals out two to every position.
+  // The largest chunk there can be: a ring gives two to every position.
   int64_t largest_chunk(const ParallelLayout& mesh) const {
     return sequence_ / (mesh.ring > 1 ? 2 * mesh.ring : 1);
   }

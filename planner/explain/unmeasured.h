@@ -1,4 +1,4 @@
-// Which rates of a prediction nobody has measured: shapes beyond their tables, and kernels that
+// The rates of a prediction that were not measured: shapes beyond their tables, and kernels that
 // have none. A prediction that rests on them says so.
 #pragma once
 
@@ -18,7 +18,8 @@ struct UnmeasuredKernel {
   double seconds = 0;             // of a step, alone
 };
 
-/// Of products, attention and elementwise kernels of the plan's program, the longest first.
+/// The unmeasured products, attention and elementwise kernels of the plan's program, the longest
+/// first.
 std::vector<UnmeasuredKernel> unmeasured_kernels(const Plan& plan, const Program& program);
 
 }  // namespace longspan

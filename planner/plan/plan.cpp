@@ -42,7 +42,7 @@ Prediction predict(const Plan& plan) {
 }
 
 std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_bytes) {
-  // Exact bytes beside the rounded ones: a plan can be a single byte too large.
+  // Exact bytes as well as the rounded ones: a plan can be a single byte too large.
   const auto shown = [](int64_t bytes) {
     return bytes < 1024 ? format_bytes(bytes) : fmt::format("{} ({})", format_bytes(bytes), bytes);
   };

@@ -122,10 +122,10 @@ void write_pipeline(YAML::Emitter& out, const Pipeline& pipeline) {
   out << YAML::EndMap;
 }
 
-// The knobs of ParallelLayout stand in a mapping of their own, beside the strategy's.
+// The knobs of ParallelLayout stand in a mapping of their own, next to the strategy's.
 bool is_parallel(const KnobRow& row) { return row.group() == "parallel"; }
 
-// Degrees that are left out are 1; the product is written beside them for people, and must agree.
+// Degrees that are left out are 1; the product is written as well, for people, and must agree.
 ParallelLayout read_parallel(const YamlMap& yaml) {
   Strategy s;
   for (const KnobRow& row : knob_rows()) {
@@ -173,7 +173,7 @@ Prediction read_prediction(const YamlMap& yaml) {
 }
 
 // The record of memory must be what the knobs lay out to: both are exact, so a difference means
-// that somebody edited one and not the other.
+// that one was edited and not the other.
 void check_record(const YamlMap& yaml, const Plan& plan) {
   // A pipeline's memory follows from its schedule, which may follow from times.
   const std::array<int64_t, kTierCount> actual =

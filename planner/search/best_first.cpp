@@ -24,9 +24,9 @@ constexpr int kNvme = static_cast<int>(Tier::nvme);
 constexpr double kFirstRoom = 0.96;
 constexpr double kLessRoom = 0.99;  // at least, where the same candidate was rounded to again
 constexpr double kNearly = 0.5;     // beyond the limits: what may fit with nothing copied ahead
-// What is this much slower than the best is looked at in one rounding only.
+// A frame this much slower than the best is looked at in one rounding only.
 constexpr double kClose = 1.03;
-// The first frame of a kind that is not this much slower tries so many placements of states.
+// The first frame of a kind that is not this much slower tries this many placements of states.
 constexpr double kSpread = 1.25;
 constexpr size_t kStates = 6;
 // Files are tried where they promise to be worth it.
@@ -50,7 +50,7 @@ constexpr double kSeemed = 0.002;                      // slower, by exact time,
 constexpr int kAgain = 3;
 constexpr size_t kFewMeshes = 48;  // where that reaches all of them
 
-// What is known of a frame.
+// The state of a frame.
 struct FrameState {
   double bound = kInfinity;  // in the goal's measure; infinite: none fits
   // Without and with files:
@@ -220,7 +220,7 @@ class BestFirst {
       }
       FrameState& state = states_[i];
       state.bound = bound;
-      // What is relaxed goes first where this one promises no more than the gap.
+      // Relaxed frames go first where this one promises no more than the gap.
       queue_.push({i, bound * evaluator_.expected_ratio(c) * (1 + wanted_.gap)});
     }
   }
@@ -244,7 +244,7 @@ class BestFirst {
     }
   }
 
-  // What is expected of a mesh of ranks may be too much. Every one that bounds leave hope for is
+  // The expectation of a mesh of ranks may be too high. Every mesh whose bounds leave hope is
   // looked at some times, so that none is faster where the question asks for it alone.
   void visit_unseen(double share) {
     if (queue_.unseen() > kFewMeshes) return;
@@ -383,7 +383,7 @@ class BestFirst {
           if (std::exchange(spread, false) && state.attempts[way] == 0) try_states();
         }
         if (any || i + 1 < spread_end) continue;
-        // What is copied ahead may be what is too much.
+        // Tensors copied ahead may be what does not fit.
         const Candidate bare = with_depths(c, 0, 0);
         if (score.overflow < kNearly && !(bare == c) && !known(bare)) {
           const Score own = estimate(bare);
@@ -470,7 +470,8 @@ class BestFirst {
     }
   }
 
-  // What is seen, by sampled simulation and by how much slower the full simulation found its kind.
+  // The measure of a seen candidate: the sampled one, times how much slower full simulation found
+  // its kind.
   double likely(const Seen& s) const {
     const double measure = weighed(s.scored.score);
     if (s.scored.exact) return measure;
@@ -603,8 +604,7 @@ class BestFirst {
     return nullptr;
   }
 
-  // By how much a start has to be better than others to be worth its effort beside one that is
-  // alike.
+  // By how much a start has to be better than others to be worth its effort where one is alike.
   static double likeness_of(const Candidate& a, const Candidate& b) {
     if (layout_of(a) != layout_of(b)) return 1;
     const double chunks =
@@ -626,8 +626,8 @@ class BestFirst {
     Scored scored;
     bool settled = false;  // nothing helps, or nothing was found to
   };
-  // What is refined: the best, the best of other layouts, the best of other kinds, and of the kind
-  // that most was expected of. What leads may not be what can be improved most.
+  // The starts of refinement: the best, the best of other layouts, the best of other kinds, and the
+  // best of the kind with the highest expectation. The leader may not be what can be improved most.
   std::deque<Start> starts() {
     std::deque<Start> starts = {{*found_.best}};
     started_ = {kind_of(frames_[from_of(found_.best->candidate).frame])};

@@ -62,7 +62,7 @@ class FrameChoice {
   int fewer(size_t group, size_t value) const;
   /// Whether the shares of a group are one value or such a mixture.
   bool stands(size_t group, const std::vector<double>& shares) const;
-  /// What is allowed instead of a mixture that does not stand, the most taken first.
+  /// Values allowed instead of a mixture that is not valid, the most taken first.
   std::vector<uint64_t> branches(size_t group, const std::vector<double>& shares) const;
   Candidate candidate_of(const Mixture& mixture) const;
 

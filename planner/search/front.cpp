@@ -57,7 +57,8 @@ void name_reasons(std::vector<Row>::iterator begin, std::vector<Row>::iterator e
   }
 }
 
-// Of all fastest ones, what they are the fastest of and, where that is the reason, the extreme.
+// Names, for every fastest plan, the length and number of devices it is the fastest of, and the
+// extreme where that is the reason.
 void name_extremes(std::vector<Row>& rows) {
   if (rows.empty()) return;
   const auto [shortest, longest] = std::minmax_element(

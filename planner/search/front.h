@@ -1,4 +1,4 @@
-// The Pareto front: of many plans those that no other beats in everything.
+// The Pareto front: plans of which none is better in everything.
 //
 // What counts is what a person pays and gets: tokens a second of all ranks together, the length,
 // the number of devices, and the host and device memory of a rank. Nothing is weighed against

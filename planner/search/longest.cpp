@@ -51,7 +51,7 @@ constexpr Effort kEffort = {.evaluations = 200,
                             .attempts = 4,
                             .exact_ops = 4'000'000};
 // Within limits on time: lengths that are asked for in turn where nothing is in time, what is found
-// is pushed to lengths so many times as long, and how near to the fastest is good enough.
+// is pushed to lengths this many times as long, and how near to the fastest is good enough.
 constexpr int kTimedLooks = 6;
 constexpr double kTimedSlack = 1.1, kTimedPush = 1.1, kTimedStep = 1.01;
 constexpr double kTimedGap = 0.005;
@@ -353,7 +353,7 @@ class Longest {
       length *= kTimedStep;
     }
   }
-  // Looks for the fastest plan of a length within so many times the time there is, or for any where
+  // Looks for the fastest plan of a length within a multiple of the time there is, or for any where
   // it may take no more; then for the longest of its knobs that is in time.
   bool reach_in_time(int64_t length, double slack) {
     Wanted wanted;
@@ -485,7 +485,7 @@ class Longest {
     found_.bound = std::max(found_.bound, best().sequence);
   }
 
-  // What is short of memory by least at the least length.
+  // Keeps the candidate that is short of memory by least at the least length.
   void note_short(const Candidate& c) {
     const double overflow = evaluator_.overflow(evaluator_.arenas(c));
     if (overflow >= least_short_) return;

@@ -16,8 +16,8 @@
 namespace longspan {
 namespace {
 
-// What stops the next length, by how much, and what would lift that: another knob is no advice for
-// what was chosen among all of them.
+// The limit of the next length, the shortfall, and the remedy. Another knob is no advice for a plan
+// chosen among all of them.
 void explain_refusal(MaxSequence& result, Evaluator& evaluator, const Candidate& refused) {
   if (refused.sequence == 0 || refused.sequence <= result.sequence) return;
   const TierBytes bytes = evaluator.arenas(refused);
@@ -53,7 +53,8 @@ void explain_other_limit(MaxSequence& result, const ModelSpec& model,
 
 // What a pipeline of the longest is worth.
 std::string pipeline_comparison(const ModelSpec& model, const Pipeline& pipeline) {
-  if (pipeline.stages == 1) return "the longest plan has no pipeline; a pipeline fits no longer sequence";
+  if (pipeline.stages == 1)
+    return "the longest plan has no pipeline; a pipeline fits no longer sequence";
   return fmt::format("the longest plan has {}: {} of {} layers on a rank", describe(pipeline),
                      ceil_div(model.layers, pipeline.stages), model.layers);
 }

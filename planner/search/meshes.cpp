@@ -13,8 +13,8 @@
 namespace longspan {
 namespace {
 
-// Of a length that every degree divides, in one chunk per position, only the heads can be in the
-// way.
+// With a length that every degree divides, in one chunk per position, only the heads can rule a
+// mesh out.
 bool heads_allow(const ParallelLayout& parallel, const ModelSpec& model) {
   const int64_t granularity = whole_granularity(parallel);
   Strategy s;
@@ -60,7 +60,7 @@ void check_choice(const ParallelChoice& choice) {
   }
   if (choice.slices.value_or(1) > 1 && choice.zero == 3) {
     throw bad_input(
-        "--zero: where slices of sequences are passed on, states are whole or dealt out "
+        "--zero: where slices of sequences are passed on, states are whole or sharded "
         "by stages 0 to 2; got 3");
   }
 }

@@ -18,7 +18,7 @@ namespace longspan {
 struct ParallelChoice {
   std::optional<int64_t> data, tensor, ring, ulysses, zero;
   bool overlap = true;
-  /// 1: no pipeline; more: only pipelines of so many stages. Not fixed: whatever is best.
+  /// 1: no pipeline; more: only pipelines of this number of stages. Not fixed: the best.
   std::optional<int64_t> pipeline;
   std::optional<std::string> schedule;  // of a pipeline; likewise what follows
   std::optional<int64_t> virtual_stages, slices, in_flight;
@@ -58,8 +58,8 @@ std::vector<ParallelLayout> meshes_if_any(const ModelSpec& model, int64_t ranks,
 ParallelLayout preset_mesh(const std::string& preset, const ModelSpec& model,
                            const HardwareProfile& hw, const ParallelChoice& choice);
 
-/// Every sequence that this mesh deals out is a multiple of this many tokens, if it is in one chunk
-/// per position (of a ring: in two).
+/// Every sequence that this mesh distributes is a multiple of this many tokens, if it is in one
+/// chunk per position (of a ring: in two).
 int64_t whole_granularity(const ParallelLayout& parallel);
 
 }  // namespace longspan

@@ -8,7 +8,7 @@
 
 namespace longspan {
 
-/// Of layouts that differ in their pipeline's schedule alone, the one that holds least in flight:
+/// The layouts that hold least in flight among those that differ in their schedule alone:
 /// of those whose backward may recompute and of those that split it; of equals one that cuts the
 /// vocabulary. Layouts without a pipeline stay. What a schedule does not take is left out.
 std::vector<RankLayout> min_memory_layouts(Evaluator& evaluator,

@@ -199,8 +199,8 @@ Reason said_by(const ScheduleFamily& family, int64_t stages, int64_t virtual_sta
 Reason of_numbers(const PipelineQuestion& q, const ScheduleFamily& family) {
   if (!q.choice.pipeline || (family.sliced && !q.choice.slices)) return std::nullopt;
   const int64_t stages = *q.choice.pipeline, slices = q.choice.slices.value_or(1);
-  // Of any number of microbatches so many are as good as any: enough for what fills a pipeline
-  // first, and multiples of all that groups may have.
+  // Where any number of microbatches is allowed, this one decides: enough to fill a pipeline, and a
+  // multiple of all that groups may have.
   const int64_t fewest = q.microbatches > 0 ? q.microbatches : 2 * stages;
   const int64_t most = q.microbatches > 0 ? q.microbatches : 4 * stages;
   Reason first;

@@ -64,7 +64,7 @@ std::vector<ParallelLayout> possible_meshes(const ModelSpec& model, const Hardwa
     if (!divides_into_stages(hw, stages) || choice.pipeline.value_or(stages) != stages) continue;
     const int64_t ranks = hw.devices() / stages;
     for (ParallelLayout mesh : meshes_if_any(model, ranks, choice)) {
-      // A ring is for what heads cannot be dealt out to; stages are another way to that.
+      // A ring is for ranks that heads do not divide among; stages are another way to that.
       if (mesh.ring > 1 && !choice.ring) continue;
       const auto cuts = [&](const LayerRun& kind) { return kind.ffn % mesh.tensor == 0; };
       if (!std::all_of(kinds.begin(), kinds.end(), cuts)) continue;

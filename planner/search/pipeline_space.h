@@ -19,7 +19,7 @@ namespace longspan {
 /// Most slices of all microbatches that pass a stage in a step.
 inline constexpr int64_t kMostPasses = 512;
 
-/// Whether so many stages begin and end where nodes do, or share one evenly.
+/// Whether this number of stages begins and ends where nodes do, or share one evenly.
 bool divides_into_stages(const HardwareProfile& hw, int64_t stages);
 
 /// Meshes of a stage for every number of stages that the choice admits; of a model whose layers
@@ -46,9 +46,9 @@ std::vector<Pipeline> schedules_of(const Pipeline& pipeline, const ModelSpec& mo
 std::vector<int64_t> slice_counts(const ParallelLayout& mesh, int64_t microbatches,
                                   const ParallelChoice& choice);
 
-/// What is refused, of "1M tokens of " a model or of any length of it: a choice that admits no
-/// pipeline on the hardware, and schedules that do not take so many microbatches. With the question
-/// the cause is named, where pipeline_refusal() knows one.
+/// The refusal of "1M tokens of " a model or of any length of it: a choice that admits no
+/// pipeline on the hardware, and schedules that do not take this number of microbatches. With the
+/// question the cause is named, where pipeline_refusal() knows one.
 Error none_suits(const std::string& length, const ModelSpec& model, const HardwareProfile& hw);
 Error none_suits(const PipelineQuestion& question);
 Error none_takes(int64_t microbatches);

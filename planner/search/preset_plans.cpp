@@ -80,7 +80,7 @@ std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence
   c.strategy.optimizer = way.placement.optimizer;
   if (sequence > options_.most_tokens) return std::nullopt;
   if (!is_valid(c.strategy, model_, sequence)) return std::nullopt;
-  // Of the chunks that a preset leaves open, those that make moderate programs.
+  // Chunks that a preset leaves open are those that make moderate programs.
   if (is_chunked_preset(preset_) && options_.chunk_tokens == 0 && ops(c) > kMostOps) {
     return std::nullopt;
   }
@@ -171,8 +171,7 @@ Scored PresetPlans::best(int64_t sequence, const TimeLimits& time) {
   // No layout of the preset suits the length: its own check says why.
   Strategy probe = make_preset(preset_, model_, sequence, options_.chunk_tokens, layout_);
   validate(probe, model_, sequence, preset_);
-  throw bad_input("{}: {} tokens cannot be dealt out to {} ranks", preset_, sequence,
-                  layout_.ranks());
+  throw bad_input("{}: {} tokens do not divide among {} ranks", preset_, sequence, layout_.ranks());
 }
 
 std::optional<Scored> PresetPlans::nearest(int64_t sequence) {

@@ -2,7 +2,7 @@
 // planner/search.
 //
 // What a preset leaves open is where states live, and the chunk of those that chunk attention: a
-// part of the sequence, or so many tokens. A length that the preset's layout does not divide is
+// part of the sequence, or a number of tokens. A length that the preset's layout does not divide is
 // padded; so is one whose arenas do not fit only because buffers pack badly at just this length.
 #pragma once
 

@@ -22,7 +22,7 @@ TierBytes limits_of(const HardwareProfile& hw, const QuestionOptions& options);
 /// What a shortage of memory is added where a margin is part of it; empty without one.
 std::string margin_text(const QuestionOptions& options);
 
-/// Throws no_fit, saying that a plan of so many seconds breaks a limit on time, if it does.
+/// Throws no_fit, saying that a plan with this score breaks a limit on time, if it does.
 void check_time(const Score& score, int64_t sequence, const QuestionOptions& options);
 
 }  // namespace longspan

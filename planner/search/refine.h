@@ -5,7 +5,7 @@
 // simulation; steps that promise most together are tried in pairs, because one may free the memory
 // that another needs; and frames next to the plan's are rounded with the room it turned out to
 // have. What the sampled simulation says is corrected by how far it was off for the plan itself.
-// The best is laid out and simulated, and the search goes on from there, until nothing helps.
+// The best is laid out and simulated, and the search continues from there, until nothing helps.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct RefineEffort {
 
 struct Refined {
   Scored best;
-  bool settled = false;  ///< no step helps, and none was left out for lack of effort
+  bool settled = false;  ///< no step helps, and none was left out to save effort
 };
 
 /// The best that steps from `start` lead to, exact; `start` itself where none helps. REQUIRES:

@@ -36,7 +36,7 @@ DemandRows rows_of(const Demand& demand, double seconds_scale, const TierBytes& 
 /// The same of what is done in the first half of the layers alone.
 DemandRows in_first_half(DemandRows rows);
 
-/// What is minimised, and within which bounds.
+/// The objective, and the bounds.
 struct RelaxationGoal {
   /// The objective is a sum over parts, each the largest of the rows that name it; -1: the row is
   /// in no part.

@@ -11,14 +11,14 @@ namespace longspan {
 namespace {
 
 constexpr double kGain = 1e-5;      // less is not worth a step
-constexpr double kOfMemory = 0.01;  // of all that is taken, beside what is short
+constexpr double kOfMemory = 0.01;  // of all that is taken, besides what is short
 constexpr double kShortage = 5;     // what a part of the memory is worth, in parts of the time
 
-class Mending {
+class Repair {
  public:
-  Mending(Evaluator& evaluator, const Ranking& ranking, MemoryMargin& margin,
-          const SpaceOptions& options, const Candidate& from, double better_than,
-          const RepairEffort& effort)
+  Repair(Evaluator& evaluator, const Ranking& ranking, MemoryMargin& margin,
+         const SpaceOptions& options, const Candidate& from, double better_than,
+         const RepairEffort& effort)
       : evaluator_(evaluator),
         ranking_(ranking),
         margin_(margin),
@@ -130,7 +130,7 @@ class Mending {
 Repaired repaired(Evaluator& evaluator, const Ranking& ranking, MemoryMargin& margin,
                   const SpaceOptions& options, const Candidate& from, double better_than,
                   const RepairEffort& effort) {
-  return Mending(evaluator, ranking, margin, options, from, better_than, effort).run();
+  return Repair(evaluator, ranking, margin, options, from, better_than, effort).run();
 }
 
 }  // namespace longspan

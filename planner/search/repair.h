@@ -3,7 +3,7 @@
 // Knob by knob the candidate is turned to the value that lowers its need: what it is short of, and,
 // where time matters, what that costs. Live bytes say whether a step fits, as far as packing
 // exceeds them; bounds say what it takes. What seems to fit is laid out. If it does not fit after
-// all, the walk goes on from there, knowing more of packing.
+// all, the walk continues from there, knowing more of packing.
 #pragma once
 
 #include <cstdint>

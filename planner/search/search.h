@@ -47,7 +47,7 @@ struct MaxSequence {
   int64_t granularity = 0;      // sequence + granularity was refused
   Limit limit = Limit::none;    // what stopped the next multiple ...
   int64_t shortfall_bytes = 0;  // ... and by how much
-  std::string remedy;           // one change that lifts the limit, as a sentence
+  std::string remedy;           // one change that removes the limit, as a sentence
   std::string comparison;       // what a pipeline of it is worth; empty without one
   Plan plan;                    // for `sequence`, with its prediction
   Strategy refused;             // its knobs at sequence + granularity
@@ -57,7 +57,7 @@ struct MaxSequence {
   int64_t evaluated = 0;
 };
 
-/// What every question may fix or limit.
+/// Settings that every question may fix or limit.
 struct QuestionOptions {
   int64_t chunk_tokens = 0;    // fixes the chunk; 0: search
   int64_t microbatches = 1;    // sequences of a step on each data replica
@@ -93,8 +93,8 @@ struct SearchOptions : QuestionOptions {
 
 struct SearchResult {
   Plan best;
-  std::vector<Plan> pareto;  // no other beats in time, host and device memory; the fastest first;
-                             // where no front is asked for, `best` alone
+  std::vector<Plan> pareto;           // best in time, host or device memory, the fastest first;
+                                      // where no front is asked for, `best` alone
   std::optional<Plan> alternative;    // the best with a pipeline where `best` has none, or without
   std::string no_alternative_reason;  // why there is none where one was looked for
   double gap = 0;                     // no plan of the space is better by more than this part

@@ -21,7 +21,7 @@
 
 namespace longspan {
 
-/// What is fixed for all candidates of a question.
+/// Settings fixed for all candidates of a question.
 struct SpaceOptions {
   ParallelChoice parallel;
   int64_t chunk_tokens = 0;  ///< fixes the chunk; 0: any

@@ -17,8 +17,8 @@ namespace longspan {
 /// bad_input unless `most` is between 1 and what there is.
 std::vector<int64_t> device_counts(const HardwareProfile& hw, int64_t most);
 
-/// Of ascending counts those worth a search when all are allowed: each at least twice the one
-/// before, and the last.
+/// The counts, of ascending ones, that are worth a search when all are allowed: each at least twice
+/// the one before, and the last.
 std::vector<int64_t> doubling(const std::vector<int64_t>& counts);
 
 struct SweepOptions {
@@ -26,7 +26,7 @@ struct SweepOptions {
   SearchOptions search;           // its front_lines are shared among the questions
 };
 
-/// To one length on so many devices.
+/// The answer to one length on a number of devices.
 struct Answer {
   int64_t sequence = 0, devices = 0;       // as asked: the plan's sequence may be padded
   std::optional<Plan> plan;                // the best by the objective, or none:

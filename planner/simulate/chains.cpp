@@ -8,7 +8,7 @@ namespace {
 
 using Sum = std::vector<std::pair<int32_t, int32_t>>;
 
-// For each stream, whether anybody on another waits for the end of its n-th op.
+// For each stream, whether an op on another waits for the end of its n-th op.
 std::array<std::vector<bool>, kStreamCount> awaited(const Queues& queues) {
   std::array<std::vector<bool>, kStreamCount> result;
   for (int s = 0; s < kStreamCount; ++s) result[s].resize(queues[s].size());

@@ -12,7 +12,7 @@ struct Evaluation {
   double step_seconds = 0;
   std::array<int64_t, kTierCount> peak_bytes{};
   double forward_seconds = 0;  // until the first microbatch's backward begins to compute
-  /// What every stream is busy, until then and in all of the step.
+  /// Busy seconds of every stream, until then and in all of the step.
   std::array<double, kStreamCount> forward_busy{}, busy_seconds{};
   /// The program is too large to go through: by_period.h says how it was evaluated. By sampled
   /// simulation: of its chunks only some were sampled.

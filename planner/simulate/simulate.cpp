@@ -60,7 +60,7 @@ struct Streams {
   std::array<QueueReader, kStreamCount> readers;
 };
 
-// `ended(stream, op, started, now)` hears of every op. (Of spans somebody makes a list, or not.)
+// `ended(stream, op, started, now)` is told of every op; the caller may list spans.
 template <class QueueReader, class Ended>
 Timeline run(Streams<QueueReader> streams, const std::vector<double>& durations,
              const Interference& interference, Ended ended) {
@@ -72,7 +72,7 @@ Timeline run(Streams<QueueReader> streams, const std::vector<double>& durations,
   std::array<int32_t, kStreamCount> done{};  // ops completed per stream; also the next to start
   std::array<double, kStreamCount> remaining{}, started{};
   unsigned busy = 0;  // streams running an op
-  // Of a stream whose next op waits, one it waits for, and until so many ops of that are done.
+  // For a stream whose next op waits: a stream it waits for, and how many of its ops must be done.
   std::array<unsigned, kStreamCount> waiters{};  // streams that wait for this one
   std::array<int32_t, kStreamCount> until{};
   double now = 0;

@@ -1,7 +1,7 @@
 // Discrete-event simulation of a step program: the first of its two readers.
 //
 // Every stream runs its ops in order; an op starts when its stream is free and the ops it waits for
-// are done. Ops that run beside each other slow each other down by the interference table, so an
+// are done. Ops that run at the same time slow each other down by the interference table, so an
 // op's progress is a rate that changes whenever another op starts or ends.
 #pragma once
 
@@ -30,7 +30,7 @@ Timeline simulate(const Queues& queues, const std::vector<double>& durations,
 struct StepSeconds {
   double step = 0;
   double forward = 0;  // until its first backward begins to compute
-  /// What every stream is busy, until then and in all of the step.
+  /// Busy seconds of every stream, until then and in all of the step.
   std::array<double, kStreamCount> forward_busy{}, busy{};
 };
 /// As simulate() of the program that it outlines. What is left out of it takes as long as what it

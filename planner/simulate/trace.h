@@ -20,8 +20,8 @@ std::string trace_events(const Program& program, const Timeline& timeline, const
 struct TraceSpan {
   double start = 0, duration = 0;
 };
-/// Of moments in seconds. They are rounded to the file's resolution before the duration is taken,
-/// so that spans that touch still touch, and never overlap.
+/// A span between moments in seconds. They are rounded to the file's resolution before the duration
+/// is taken, so that spans that touch still touch, and never overlap.
 TraceSpan trace_span(double start, double end);
 
 /// The whole trace, of the ranks' parts.

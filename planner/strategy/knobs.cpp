@@ -65,7 +65,8 @@ bool has_chunks(const Strategy& s, int64_t sequence) {
   return sequence / s.parallel.ring / s.chunk_tokens > 1;
 }
 
-// Of a degree the list knows only whether ranks share something; a ring's is the number of passes.
+// The list depends on a degree only by whether ranks share something; on a ring's by its number of
+// passes.
 constexpr auto kRows = std::to_array<KnobRow>({
     {.key = "parallel.data",
      .at = at<&ParallelLayout::data>,

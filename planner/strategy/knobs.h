@@ -91,7 +91,7 @@ std::string text_of(const KnobRow& row, int64_t value);
 /// "0 to 64 compute ops", "tokens >= 1", "device or host": the values that a knob takes.
 std::string taken_by(const KnobRow& row);
 
-/// The first knob whose value, or whose fraction, is none that it takes; null: all are in range.
+/// The first knob whose value, or whose fraction, is out of range; null: all are in range.
 const KnobRow* first_out_of_range(const Strategy& strategy);
 
 /// Whether two strategies have the same bytes and durations of all ops that are not tiled. Takes

@@ -2,13 +2,13 @@
 //
 // A rank has a place in a mesh of data x tensor x ring x ulysses; the last index runs fastest, so
 // that the ranks that talk most are neighbours, and lie on one node where the node is large enough.
-// Of a pipeline every stage has such a mesh, one after another; what follows is of one of them.
+// Every stage of a pipeline has such a mesh, one after another; the rest describes one of them.
 //
 // - data: replicas that train on their own sequences;
-// - tensor: every layer's heads and inner width are dealt out, and the tokens of all that lies
+// - tensor: every layer's heads and inner width are distributed, and the tokens of all that lies
 //   between (Megatron's TP with sequence parallelism: what others are compared with);
-// - ring: a sequence's chunks are dealt out to the ranks, keys and values travel around;
-// - ulysses: every chunk's tokens are dealt out, and an all-to-all exchanges tokens for heads
+// - ring: a sequence's chunks are distributed to the ranks, keys and values travel around;
+// - ulysses: every chunk's tokens are distributed, and an all-to-all exchanges tokens for heads
 //   around attention.
 //
 // ZeRO shards parameters' states over the ranks that hold the same parameters: all of the mesh or,
@@ -34,7 +34,7 @@ struct ParallelLayout {
   /// 0: all states on every rank; 1: each rank updates, and holds the optimizer of, its shard; 2:
   /// gradients are reduced to the shard as they finish; 3: parameters are gathered ahead of use.
   int64_t zero = 0;
-  /// Exchanges run beside the neighbouring chunk's compute; off: compute waits for each of them.
+  /// Exchanges overlap with the neighbouring chunk's compute; off: compute waits for each of them.
   bool overlap = true;
   /// > 1: neither ring nor ulysses, and one block of the whole sequence.
   int64_t tensor = 1;

@@ -77,7 +77,7 @@ std::vector<int64_t> layers_of_stages(const ModelSpec& model, const Pipeline& pi
   const int64_t stages = pipeline.stages * pipeline.virtual_stages;
   if (!model.uniform()) return cut_evenly(work_of_layers(model, sequence), stages);
   std::vector<int64_t> layers(static_cast<size_t>(stages), model.layers / stages);
-  // The ends have the embedding and the loss beside their layers.
+  // The ends have the embedding and the loss besides their layers.
   const int64_t more = model.layers % stages;
   const int64_t first = std::max<int64_t>(0, std::min<int64_t>(1, stages - more));
   for (int64_t i = 0; i < more; ++i) ++layers[static_cast<size_t>(first + i)];

@@ -1,4 +1,4 @@
-// How a model's layers are dealt out to the stages of a pipeline, and in which order microbatches
+// How a model's layers are distributed to the stages of a pipeline, and in which order microbatches
 // and the slices of their sequences pass them.
 //
 // A pipeline is the outermost way to spread a step: each of its ranks stands for a whole mesh of

@@ -63,7 +63,7 @@ void fpdt(Strategy& s, const ModelSpec&, int64_t sequence, int64_t chunk_tokens)
   s.loss_tile = std::max<int64_t>(1, s.chunk_tokens / s.parallel.ulysses / 32);
 }
 
-// What a preset deals out: sequences, tokens by Ulysses, around a ring or by both, or heads.
+// What a preset distributes: sequences, tokens by Ulysses, around a ring or by both, or heads.
 Suitability by_data(const ParallelLayout& p) { return {-p.tensor, p.data, p.ulysses, 0}; }
 Suitability by_ulysses(const ParallelLayout& p) { return {-p.tensor, -p.ring, p.ulysses, 0}; }
 Suitability by_ring(const ParallelLayout& p) { return {-p.tensor, -p.ulysses, p.ring, 0}; }
@@ -181,7 +181,7 @@ Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequ
   Strategy s;
   s.preset = name;
   s.parallel = parallel;
-  // A ring deals out two chunks to every rank.
+  // A ring gives two chunks to every rank.
   s.block_tokens = sequence / parallel.ring;
   s.chunk_tokens = parallel.ring > 1 ? s.block_tokens / 2 : sequence;
   preset.apply(s, model, sequence, chunk_tokens);

@@ -1,7 +1,7 @@
 // The presets: published systems as points in the space of knobs, one row each.
 //
 // FPDT, ALST, MsT, activation checkpointing and the ways to deal a sequence out differ in a handful
-// of decisions. A row has what is to be known of one of them; whoever asks about a preset walks or
+// of decisions. A row has all that is known of one of them; code that asks about a preset walks or
 // finds its row, and compares no names. "auto" is the search and no preset. Rows are constants.
 #pragma once
 

@@ -47,7 +47,7 @@ struct Strategy {
                              // at once: a multiple of c that divides a ring position's share of S
   int64_t head_groups = 1;   // G: attention takes a rank's share of the heads in this many groups,
                              // one after another; more than one need c = S
-  Tier kv = Tier::device;  // K,V (and dK,dV) of the layer at work: resident, or streamed from host
+  Tier kv = Tier::device;  // K,V (and dK,dV) of the running layer: resident, or streamed from host
   Tier between_uses = Tier::device;  // where residuals, queries and their gradients wait
   int64_t prefetch_depth = 1;        // loads are issued this many compute ops before their use
   int64_t offload_window = 1;  // a stored tensor keeps its memory for this many compute ops more

@@ -107,7 +107,7 @@ constexpr auto kChecks = std::to_array<Check>({
     {Rule::divisibility, "parallel.ulysses",
      [](const Question& q) { return q.s.chunk_tokens % q.mesh().ulysses == 0; },
      [](const Question& q) {
-       return Words{fmt::format("a chunk of {} tokens cannot be dealt out to {} ranks",
+       return Words{fmt::format("a chunk of {} tokens does not divide among {} ranks",
                                 q.s.chunk_tokens, q.mesh().ulysses)};
      }},
     {Rule::divisibility, "parallel.ring",
@@ -124,7 +124,7 @@ constexpr auto kChecks = std::to_array<Check>({
     {Rule::combination, "parallel.tensor",
      [](const Question& q) { return q.mesh().tensor == 1 || q.mesh().sequence_ranks() == 1; },
      [](const Question&) {
-       return Words{"a tensor group deals out heads and tokens by itself",
+       return Words{"a tensor group distributes heads and tokens by itself",
                     "set ring and ulysses to 1"};
      }},
     {Rule::heads, "parallel.tensor",
@@ -140,7 +140,7 @@ constexpr auto kChecks = std::to_array<Check>({
     {Rule::divisibility, "parallel.tensor",
      [](const Question& q) { return q.sequence % q.mesh().tensor == 0; },
      [](const Question& q) {
-       return Words{fmt::format("a sequence of {} tokens cannot be dealt out to {} ranks evenly",
+       return Words{fmt::format("a sequence of {} tokens does not divide among {} ranks evenly",
                                 q.sequence, q.mesh().tensor)};
      }},
     {Rule::divisibility, "block_tokens",
@@ -161,13 +161,13 @@ constexpr auto kChecks = std::to_array<Check>({
      },
      [](const Question&) {
        return Words{"a ring works on a layer that lies on the device",
-                    "set kv and between_uses to device, or deal the sequence out with ulysses"};
+                    "set kv and between_uses to device, or shard the sequence with ulysses"};
      }},
     {Rule::combination, "parallel.tensor",
      [](const Question& q) { return q.mesh().tensor == 1 || q.s.block_tokens == q.sequence; },
      [](const Question& q) {
        return Words{
-           fmt::format("a tensor group deals out the whole sequence at once, not blocks of {}",
+           fmt::format("a tensor group distributes the whole sequence at once, not blocks of {}",
                        q.s.block_tokens),
            fmt::format("set block_tokens to {}", q.sequence)};
      }},
@@ -188,14 +188,14 @@ constexpr auto kChecks = std::to_array<Check>({
      [](const Question& q) { return q.s.head_groups == 1 || q.mesh().ring == 1; },
      [](const Question&) {
        return Words{"groups of heads do not go around a ring",
-                    "set head_groups to 1, or parallel.ring to 1 and deal the sequence out with "
+                    "set head_groups to 1, or parallel.ring to 1 and shard the sequence with "
                     "ulysses"};
      }},
     {Rule::combination, "head_groups",
      [](const Question& q) { return q.s.head_groups == 1 || q.mesh().tensor == 1; },
      [](const Question&) {
-       return Words{"a tensor group has its heads dealt out already",
-                    "set head_groups to 1, or parallel.tensor to 1 and deal the sequence out with "
+       return Words{"a tensor group has its heads distributed already",
+                    "set head_groups to 1, or parallel.tensor to 1 and shard the sequence with "
                     "ulysses"};
      }},
     {Rule::combination, "head_groups",

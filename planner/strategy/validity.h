@@ -21,8 +21,8 @@ namespace longspan {
 /// What a rule is about.
 enum class Rule : uint8_t {
   range,         ///< the values that a knob takes, whatever the others are
-  divisibility,  ///< tokens that are dealt out, chunked, blocked or sliced evenly
-  heads,         ///< heads, K,V heads or the inner width, dealt out to ranks or groups
+  divisibility,  ///< tokens that are distributed, chunked, blocked or sliced evenly
+  heads,         ///< heads, K,V heads or the inner width, distributed to ranks or groups
   combination,   ///< knobs that go together
   schedule,      ///< numbers that a pipeline's schedule takes, and the model's layers
 };

@@ -82,7 +82,7 @@ std::vector<Case> cases() {
       {heads, "parallel.ulysses",
        "4 does not divide the 12 heads (6 K,V heads) of tiny-llama; try one of 1, 2, 3, 6, 12",
        in_one_chunk({.ulysses = 4})},
-      {divisibility, "parallel.ulysses", "a chunk of 64 tokens cannot be dealt out to 3 ranks",
+      {divisibility, "parallel.ulysses", "a chunk of 64 tokens does not divide among 3 ranks",
        with(in_one_chunk({.ulysses = 3}), [](Strategy& s) { s.chunk_tokens = 64; })},
       {divisibility, "parallel.ring", "not a multiple of 4 chunks of 320",
        with(in_one_chunk({.ring = 2}), [](Strategy& s) { s.chunk_tokens = 320; })},
@@ -118,7 +118,7 @@ std::vector<Case> cases() {
        changed([](Strategy& s) { s.head_groups = 24; })},
       {combination, "head_groups", "do not go around a ring",
        with(in_one_chunk({.ring = 2}), [](Strategy& s) { s.head_groups = 2; })},
-      {combination, "head_groups", "has its heads dealt out already",
+      {combination, "head_groups", "has its heads distributed already",
        with(in_one_chunk({.tensor = 2}), [](Strategy& s) { s.head_groups = 2; })},
       {combination, "head_groups", "set chunk_tokens to 960", changed([](Strategy& s) {
          s.head_groups = 2;
