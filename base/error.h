@@ -1,7 +1,7 @@
 // How Longspan reports what went wrong.
 //
 // The library throws one exception type and never prints, exits or aborts. The kind says who can
-// mend it and is the exit status of the command line: the answer is no (1), the input is bad (2),
+// repair it and is the exit status of the command line: the answer is no (1), the input is bad (2),
 // or something failed while running (3). The text is one line that says what, where, what was
 // expected and what to try, so that a caller can print it as it is.
 #pragma once

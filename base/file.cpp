@@ -38,7 +38,7 @@ struct OpenFile {
   }
 };
 
-// A new file beside `target`, made with the permissions the umask grants. Returns 0, or why not.
+// A new file next to `target`, made with the permissions the umask grants. Returns 0, or why not.
 int open_temporary(const std::filesystem::path& target, OpenFile& file) {
   static std::atomic<uint64_t> counter{0};
   for (int attempt = 0; attempt < 100; ++attempt) {

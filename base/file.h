@@ -1,4 +1,4 @@
-// Reading whole files and writing them so that nobody ever sees half of one.
+// Reading whole files and writing them so that no reader ever sees half of one.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ void check_writable(const std::filesystem::path& path);
 /// them. A device or pipe has no size, and passes.
 void check_space(const std::filesystem::path& path, int64_t bytes, std::string_view what);
 
-/// Writes to a temporary file beside `path`, syncs it and renames it over `path`; on any error the
+/// Writes to a temporary file next to `path`, syncs it and renames it over `path`; on any error the
 /// temporary is removed, an existing `path` stays as it was, and `failed` is thrown with the
 /// system's reason ("No space left on device"). `write` receives an open file descriptor; what it
 /// throws is passed on after the clean-up. A device or pipe ("/dev/stdout") is written directly, a

@@ -24,11 +24,11 @@ std::optional<int> numa_node_of_device(std::string_view address,
 /// on none of them.
 std::vector<int> processors_of_numa_node(int node, const std::filesystem::path& sysfs = "/sys");
 
-/// Has pages that nobody has touched yet come from `node` as long as that has any left. Returns
+/// Has untouched pages come from `node` as long as that has any left. Returns
 /// whether the system agreed. REQUIRES: `begin` is the first byte of a page.
 bool prefer_numa_node(std::byte* begin, int64_t bytes, int node);
 
-/// Zeroes memory that nobody has touched yet by many processors at once, which is how its pages are
+/// Zeroes untouched memory by many processors at once, which is how its pages are
 /// taken fastest; of `node`, if given, by its own processors where possible.
 /// REQUIRES: as prefer_numa_node().
 void touch_first(std::byte* begin, int64_t bytes, std::optional<int> node);

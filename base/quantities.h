@@ -1,4 +1,4 @@
-// Shares, times and rates as a person types them, beside the quantities of base/units.h. Pure
+// Shares, times and rates as a person types them, in addition to those of base/units.h. Pure
 // functions.
 #pragma once
 

@@ -3,8 +3,8 @@
 // A YamlMap wraps one mapping node together with the file it came from and its path inside the
 // file. Each getter checks presence, type and range and throws bad_input with one line such as
 //   plan.yaml:12:3: strategy.chunk_tokens: expected a whole number > 0, got "-4"
-// `finish()` refuses keys nobody asked for, with the nearest known key as a hint, so a typing error
-// never silently becomes a default. Not thread-safe; cheap to copy.
+// `finish()` refuses keys that were not asked for, with the nearest known key as a hint, so a
+// typing error never silently becomes a default. Not thread-safe; cheap to copy.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -33,7 +33,7 @@ class YamlMap {
   static YamlMap parse(const std::string& text, const std::string& origin);
   YamlMap(YAML::Node node, std::string origin, std::string path);
 
-  /// This mapping laid over another: keys it lacks are taken from `defaults`, mappings that both
+  /// This mapping laid over another: missing keys are taken from `defaults`, mappings that both
   /// have are merged likewise, and an error names the place the value stands at. finish() answers
   /// for the keys of both.
   YamlMap over(const YamlMap& defaults) const;

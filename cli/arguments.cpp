@@ -91,7 +91,7 @@ struct Inner<std::optional<Value>> {
 template <class Value>
 constexpr bool is_whole = std::is_integral_v<Value> && !std::is_same_v<Value, bool>;
 
-// What is wrong with a text that is no number the type holds. CLI11 itself takes what is too large
+// The fault of a text that is not a number the type holds. CLI11 itself takes what is too large
 // for the largest number there is, and lets negative ones wrap around.
 template <class Whole>
 std::string refuse_overflow(const std::string& text) {
@@ -105,7 +105,7 @@ std::string refuse_overflow(const std::string& text) {
                       : fmt::format("expected a whole number up to {}, got {}", kHighest, text);
 }
 
-// A variable of a script that was never set, rather than what somebody wants.
+// Most likely a variable of a script that was never set.
 std::string refuse_empty(const std::string& text) {
   return text.empty() ? "expected a value, got an empty one; leave the option out instead" : "";
 }

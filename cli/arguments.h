@@ -70,7 +70,7 @@ class Verb {
   Option add_option(const std::string& flags, Value& variable, const std::string& description);
   Option add_flag(const std::string& flags, bool& variable, const std::string& description);
 
-  /// What is to be done where the arguments chose this verb; it must not be a group.
+  /// The action where the arguments chose this verb, which must not be a group.
   void runs(std::function<int(bool json)> action);
 
  private:

@@ -115,7 +115,7 @@ void print_text(const Plan& plan, const Comparison& c) {
              format_seconds(c.measured.step_seconds), signed_percent(c.time_error)});
   table.add({"MFU", percent(c.predicted.mfu), percent(c.measured.mfu),
              signed_percent(c.measured.mfu / c.predicted.mfu - 1)});
-  table.add({"copies beside compute", format_seconds(c.predicted_overlap_seconds),
+  table.add({"copies during compute", format_seconds(c.predicted_overlap_seconds),
              format_seconds(c.measured.overlapped_copy_seconds), ""});
   for (int tier = 0; tier < kTierCount; ++tier) {
     const int64_t expected = c.predicted.peak_bytes[tier];

@@ -25,7 +25,8 @@ void put_tiers(Json& object, const std::array<int64_t, kTierCount>& bytes);
 
 Json strategy_json(const Strategy& strategy);
 Json prediction_json(const Prediction& prediction);
-/// Of a plan that was not run: besides, the range of its step time and the verdict on its memory.
+/// The same for a plan that was not run, with the interval of its step time and the verdict on its
+/// memory.
 Json forecast_json(const HardwareProfile& hw, const Prediction& prediction);
 /// What a plan is about: model, hardware, lengths and knobs, but no figures.
 Json plan_summary_json(const Plan& plan);

@@ -48,7 +48,7 @@ void print_time(const Simulated& s) {
                  percent(busy / step)});
   }
   streams.print();
-  say("  copies beside compute: {}\n",
+  say("  copies during compute: {}\n",
       format_seconds(overlapped_copy_seconds(s.program, s.timeline)));
 }
 

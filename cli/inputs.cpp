@@ -165,7 +165,7 @@ void override_capacities(HardwareProfile& hw, const std::string& device_memory,
   }
   if (!device_memory.empty() && hw.device.memory_bytes.value <= hw.device.reserved_bytes.value) {
     throw bad_input(
-        "--device-memory: {} leaves nothing beside the {} that {} reserves", device_memory,
+        "--device-memory: {} leaves nothing after the {} that {} reserves", device_memory,
         format_bytes(static_cast<int64_t>(hw.device.reserved_bytes.value)), hw.device.name);
   }
   if (!nvme_capacity.empty() && !without_storage &&

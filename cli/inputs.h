@@ -20,7 +20,7 @@ struct HardwareFlags {
   int64_t gpus = 0;                                       // 0: all
 
   void add_to(Verb& verb);
-  /// What is used of the profile, with the overrides in place, their source the command line.
+  /// The profile with the overrides in place, their source the command line.
   /// Warns as warn_of_disturbance(). Throws bad_input.
   HardwareProfile load() const;
 };
@@ -42,7 +42,7 @@ void add_deterministic_flag(Verb& verb, bool& value);
 std::vector<int64_t> parse_lengths(const std::string& text, const char* what);
 
 /// Throws as check_writable(), naming `flag`, if a file cannot be written to `path`; better now
-/// than after hours of work. An empty path is none.
+/// than after hours of work. An empty path asks for no file.
 void check_output(const std::filesystem::path& path, const char* flag);
 
 /// One line on standard error where other processes disturbed much of what the profile was measured
@@ -50,7 +50,7 @@ void check_output(const std::filesystem::path& path, const char* flag);
 void warn_of_disturbance(const HardwareProfile& hw);
 
 /// Replaces the profile's capacities by sizes as a person types them; empty texts change nothing,
-/// and "0" of the storage is none.
+/// and "0" of the storage means no storage.
 void override_capacities(HardwareProfile& hw, const std::string& device_memory,
                          const std::string& host_memory, const std::string& nvme_capacity);
 

@@ -17,7 +17,7 @@ void print_pipeline(const Plan& plan, const PipelineStep& step) {
       step.message_seconds > 0 ? ", a message " + format_seconds(step.message_seconds) : "",
       percent(step.bubble_rate));
   Table table({{"rank"}, {"layers"}, {"busy"}, {"microbatches held"}, {"device"}, {"host"}});
-  // Of many ranks the first, the last and some between say what there is to see.
+  // The first, the last and some between stand for many ranks.
   const auto count = static_cast<int64_t>(step.ranks.size());
   constexpr int64_t kMost = 16;
   const int64_t apart = (count + kMost - 1) / kMost;

@@ -178,7 +178,7 @@ Json answers_json(const Sweep& found) {
   return answers;
 }
 
-// What no plan of the space is better by; empty where that is not known.
+// How much better any plan of the space can be; empty where that is not known.
 std::string gap_text(const Flags& flags, double gap) {
   if (gap >= 1) return "";
   const char* better = flags.objective == "memory"        ? "{} less device memory"
@@ -244,7 +244,7 @@ void print_text(const Flags& flags, const ModelSpec& model, const Sweep& found,
   print_caveats(best.hardware);
   if (flags.verbose) print_verbose(found, why_chosen);
   const std::string why = why_so_many(found);
-  if (!why.empty()) say("{}\n  {}\n", bold("Why so many devices"), why);
+  if (!why.empty()) say("{}\n  {}\n", bold("Why this number of devices"), why);
   if (!found.front.empty() && (flags.verbose || found.answers.size() > 1)) print_front(found);
   print_refusals(found);
   if (found.evaluated > 0 && flags.verbose) {
@@ -323,7 +323,7 @@ void add_plan(Verb& program) {
   verb.add_option("--seq", flags->sequences,
                   "Sequence length, e.g. 128K; or several to compare, e.g. 64K,128K,256K");
   verb.add_option("--max-gpus", flags->max_gpus,
-                  "At most so many devices: the best number of them, and what others would give");
+                  "The most devices: the best number of them, and what others would give");
   verb.add_option("--min-gpus-for", flags->min_gpus_for,
                   "A length: the fewest devices that train it, and the best plan on them");
   verb.add_option("--strategy", flags->strategy, "A preset, or auto (search)");

@@ -14,7 +14,7 @@ namespace longspan::cli {
 std::string bytes_or_dash(int64_t bytes);
 /// "61.2 / 78.0 GiB (78.5 %)" in the capacity's terms.
 std::string of_capacity(int64_t bytes, int64_t capacity_bytes);
-/// The 90 % interval of a step of so many seconds on this hardware: "8.54 to 17.3 s".
+/// The 90 % interval of a step's prediction on this hardware: "8.54 to 17.3 s".
 std::string step_interval_text(const HardwareProfile& hw, double step_seconds);
 
 /// "llama-3.1-8b, 512K tokens, 1 microbatch, bfloat16, on h100-80g".

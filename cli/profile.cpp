@@ -20,7 +20,7 @@
 namespace longspan::cli {
 namespace {
 
-// Seconds to spend where nobody says: building a library's plans takes a GPU's profile part of it.
+// Seconds to spend unless told: building a library's plans takes a GPU's profile part of it.
 constexpr double kSeconds = 60, kSecondsOnGpu = 150;
 
 struct Flags {
@@ -125,9 +125,8 @@ void add_profile(Verb& program) {
   verb.add_option("--threads", flags->options.compute_threads, "Compute threads; 0: all cores");
   verb.add_option("--device-memory", flags->device_memory,
                   "Memory of the device tier (default: 40 % of what is available, all of a GPU's)");
-  verb.add_option(
-      "--host-memory", flags->host_memory,
-      "Memory of the host tier (default: 40 % of what is available, beside a GPU 80 %)");
+  verb.add_option("--host-memory", flags->host_memory,
+                  "Memory of the host tier (default: 40 % of what is available, with a GPU 80 %)");
   verb.add_option("--nvme-dir", flags->nvme_directory, "Folder where file rates are measured");
   verb.add_option("--seconds", flags->seconds, "Time to spend, about; 0: 60, on a GPU 150");
   verb.runs([flags](bool json) {

@@ -57,7 +57,8 @@ void QuestionFlags::load(QuestionOptions& options) const {
 std::string extended_positions_text(const ModelSpec& model, const Plan& plan) {
   if (plan.model.max_positions == model.max_positions) return "";
   return fmt::format(
-      "The table of learned positions is extended from {} to {}; published weights lack the rest",
+      "The table of learned positions is extended from {} to {}; published weights do not have the "
+      "rest",
       model.max_positions, plan.model.max_positions);
 }
 

@@ -11,7 +11,7 @@
 
 namespace longspan::cli {
 
-/// One rank at work.
+/// One running rank.
 struct RankContext {
   Communicator& comm;
   int ranks_here = 1;  // how many share this machine's cores
@@ -21,7 +21,7 @@ struct RankContext {
 /// Runs `body` on every rank and returns the exit status. `local_ranks`: threads of this process;
 /// 0: what the launcher has started, or this process alone. In one process an error is thrown. Of
 /// several, the first reports what they threw in agree(); when one fails elsewhere, or vanishes,
-/// whoever notices says so and ends all of them at once with the status of the error.
+/// the rank that notices says so and ends all of them at once with the status of the error.
 int on_ranks(int64_t local_ranks, bool json, const std::function<void(const RankContext&)>& body);
 
 /// Whether any rank says yes; the same on all.

@@ -159,7 +159,7 @@ void save(const Trainer& trainer, const std::string& path, Outcome& outcome) {
   }
 }
 
-// Steps until done, or until somebody asks to stop; saves checkpoints on the way. All ranks take
+// Steps until done, or until a signal asks to stop; saves checkpoints on the way. All ranks take
 // the same turns, unless one cannot save.
 Outcome train(const Flags& flags, const RankContext& context, Trainer& trainer,
               RunRecorder& recorder, bool prints) {
@@ -185,7 +185,7 @@ Outcome train(const Flags& flags, const RankContext& context, Trainer& trainer,
   return outcome;
 }
 
-// Of the device: the plan's arena, and what the profile knows to stand beside it; NCCL only where
+// Device memory in use: the plan's arena, and what the profile knows besides it; NCCL only where
 // there are ranks to exchange with.
 int64_t predicted_in_use(const Plan& plan) {
   HardwareProfile hardware = plan.hardware;
@@ -284,7 +284,7 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
   say("  the process took {} of memory at most, {} of it arenas\n",
       format_bytes(process_peak_bytes()), format_bytes(taken.arena_bytes));
   if (outcome.stopped_early) {
-    say("Stopped after step {} of {}; --resume {} goes on from there.\n", trainer.steps_done(),
+    say("Stopped after step {} of {}; --resume {} continues.\n", trainer.steps_done(),
         flags.training.steps, outcome.checkpoint);
   } else if (!outcome.checkpoint.empty()) {
     say("Wrote {}\n", outcome.checkpoint);
@@ -292,7 +292,7 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
   if (!flags.output.empty()) say("Wrote {}\n", flags.output);
 }
 
-// How a plan of several ranks is run, for somebody who has not.
+// Says how to run a plan of several ranks where too few are present.
 void check_ranks_present(const Plan& plan, const Flags& flags, const Communicator& comm) {
   if (!plan.model.uniform()) {
     throw bad_input(
@@ -442,7 +442,7 @@ void add_run(Verb& program) {
   verb.add_option("--checkpoint", flags->checkpoint, "Where checkpoints are written");
   verb.add_option("--checkpoint-every", flags->checkpoint_every,
                   "Steps between checkpoints; 0: only at the end");
-  verb.add_option("--resume", flags->resume, "Go on from a checkpoint");
+  verb.add_option("--resume", flags->resume, "Continue from a checkpoint");
   verb.add_option("--stop-after", flags->stop_after,
                   "Stop and save after this many steps of this run, as if interrupted; 0: do not");
   verb.add_option("--lr", training.learning_rate, "Learning rate at its peak");

@@ -13,13 +13,13 @@
 namespace longspan::cli {
 namespace {
 
-// Of the steps after the first, if there are any.
+// The median of the steps after the first, if there are any.
 double median_step(const std::vector<double>& all) {
   if (all.empty()) return 0;
   return median({all.begin() + (all.size() > 1 ? 1 : 0), all.end()});
 }
 
-// Checked access to a document that anybody may have edited.
+// Checked access to a document that may have been edited.
 class Reader {
  public:
   Reader(const Json& json, std::string where) : json_(json), where_(std::move(where)) {

@@ -186,7 +186,7 @@ void print_solver(const OptimalAnswer& optimal) {
                                   : std::string("nothing fits"));
 }
 
-// A schedule somebody else made, with what it has of everything.
+// A schedule from a file, with its own numbers of everything.
 TimedSchedule time_file(const Flags& flags, const PipelineCsv& csv, const ScheduleFamily& family) {
   const auto ranks = static_cast<int32_t>(csv.schedule.ranks.size());
   if (const auto fault = first_fault(csv.schedule, {})) {
@@ -236,7 +236,7 @@ int show(const Flags& flags, ScheduleAsked asked, bool json) {
   const ScheduleTiming& timing = timed.timing;
   if (const auto fault =
           first_fault(timed.schedule, timed.request.costs, timed.request.memory_limit)) {
-    throw failed("{} made a schedule that is none: {}", flags.name, *fault);
+    throw failed("{} made a schedule that is not valid: {}", flags.name, *fault);
   }
   const std::string title =
       fmt::format("{} of {}: bubble rate {:.4f}", flags.name,

@@ -88,8 +88,8 @@ bool has_action(const Schedule& schedule, const Wanted& wanted) {
   });
 }
 
-// What the schedule lacks that the flag is about; empty where it does not.
-std::string_view lacking(About about, const Schedule& schedule, const ScheduleFamily& family) {
+// What the flag is about, where the schedule has none of it; else empty.
+std::string_view missing_in(About about, const Schedule& schedule, const ScheduleFamily& family) {
   const auto has = [&](std::initializer_list<ActionKind> kinds) {
     return has_action(schedule, [&](const Action& a) {
       return std::find(kinds.begin(), kinds.end(), a.kind) != kinds.end();
@@ -166,10 +166,10 @@ void check_flags(ScheduleAsked asked, const std::string& name, std::span<const s
 void check_flags_of(const Schedule& schedule, const ScheduleFamily& family,
                     std::span<const std::string> given) {
   for (const std::string& flag : given) {
-    const std::string_view lacks = lacking(row_of(flag).about, schedule, family);
-    if (lacks.empty()) continue;
+    const std::string_view missing = missing_in(row_of(flag).about, schedule, family);
+    if (missing.empty()) continue;
     throw bad_input("{} changes nothing in {}, which has no {}; leave it out", flag, family.name,
-                    lacks);
+                    missing);
   }
 }
 

@@ -33,7 +33,7 @@ void print_trace_file(const Flags& flags) {
   }
 }
 
-// Of a pipeline the schedule is what is simulated, with the times of its stages' programs.
+// A pipeline is simulated by its schedule, with the times of its stages' programs.
 int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
   const PipelineStep step = pipeline_step(plan);
   const Prediction prediction = prediction_of(plan, step);
@@ -114,7 +114,7 @@ int run(const Flags& flags, bool json) {
         format_seconds(s.timeline.busy_seconds[stream]),
         percent(s.timeline.busy_seconds[stream] / s.timeline.step_seconds));
   }
-  say("  {:<16}{} beside compute\n", "copies", format_seconds(overlapped));
+  say("  {:<16}{} during compute\n", "copies", format_seconds(overlapped));
   print_trace_file(flags);
   return 0;
 }

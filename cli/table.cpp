@@ -72,7 +72,7 @@ class Fitting {
     shown_[which] = false;
     return true;
   }
-  // What is left goes to the columns that are narrower than their cells, alike.
+  // The rest goes to the columns that are narrower than their cells, alike.
   void spread(std::vector<size_t>& widths) const {
     size_t used = 0;
     for (const size_t w : widths) used += w == 0 ? 0 : kIndent + w;

@@ -1,4 +1,4 @@
-// Predictions beside published measurements, in words and as JSON.
+// Predictions and published measurements compared, in words and as JSON.
 #pragma once
 
 #include "cli/documents.h"

@@ -46,9 +46,9 @@ void add_table(Table& table, const TableReport& t, const std::string& name) {
   add_summary(table, name, "longest sequence", t.longest, &t.longest_left_out);
   add_summary(table, name, "speed-up", t.speedup);
   for (const PeerErrors& peer : t.peers) {
-    add_summary(table, name, "step time, beside " + peer.name, peer.ours_step);
+    add_summary(table, name, "step time, against " + peer.name, peer.ours_step);
     add_summary(table, name, "step time, " + peer.name, peer.peer_step);
-    add_summary(table, name, "memory, beside " + peer.name, peer.ours_peak);
+    add_summary(table, name, "memory, against " + peer.name, peer.ours_peak);
     add_summary(table, name, "memory, " + peer.name, peer.peer_peak);
   }
 }

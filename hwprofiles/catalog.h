@@ -34,9 +34,9 @@ std::string node_of(const std::string& device);
 /// A name of the catalog may be written as is_same_name() takes it (RTX4090), and as an alias
 /// (h100); the profile is then called as the catalog calls it.
 ///
-/// A node of the catalog holds so many devices, and more are refused; those of the cpu backend are
-/// shares of one machine, any number of them, and its device memory is divided by it. A file may
-/// hold the whole profile, or be a node that names what it takes from the catalog (layers.h).
+/// A node of the catalog holds a number of devices, and more are refused; those of the cpu backend
+/// are shares of one machine, any number of them, and its device memory is divided by it. A file
+/// may hold the whole profile, or be a node that names what it takes from the catalog (layers.h).
 /// Throws bad_input: unknown names list the nearest ones, "local" without a profile says to run
 /// `longspan profile`.
 HardwareProfile load_hardware(const std::string& reference);

@@ -147,7 +147,7 @@ std::string kernel_list(const HardwareProfile& hw) {
   return list.empty() ? "none" : list;
 }
 
-// What is wrong with a table that stands at `section`.`name`.
+// The fault of a table that stands at `section`.`name`.
 std::optional<HardwareProblem> table_problem(const std::string& section, const std::string& name,
                                              const RateTable& table) {
   const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(),

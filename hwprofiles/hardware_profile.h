@@ -54,7 +54,7 @@ struct Tiling {
 ///                                                    FLOP/s of the pairs a causal mask leaves
 ///   elementwise kernels (rows, width, 1)             element/s
 ///     norm_forward, norm_backward, rope, activation_forward, activation_backward, loss, adamw,
-///     adamw_host (by the processor of a device that is none), sumsq, zero, embed_forward,
+///     adamw_host (by the processor, where there is no device), sumsq, zero, embed_forward,
 ///     embed_backward, bias_gradient, add
 ///   pass (bytes, 1, 1)                               B/s read and written by elementwise kernels
 ///   copy_h2d, copy_d2h, io_read, io_write (bytes, 1, 1)  B/s
@@ -78,12 +78,12 @@ struct DeviceProfile {
   Figure memory_bandwidth;     // B/s
   Figure peak_flops_float32;   // FLOP/s, matrix peak at this precision
   Figure peak_flops_bfloat16;  // FLOP/s; value 0 where the device has none
-  Figure peak_flops_float8;    // FLOP/s; of products in so many bits ...
+  Figure peak_flops_float8;    // FLOP/s; of products in this many bits ...
   Figure peak_flops_float4;    // ... and all of it empty where it is not known
   Figure speedup_float8;       // 1: of products below 16 bits over those of `rates`, where that ...
   Figure speedup_float4;       // ... is known apart from the peaks; may be empty, too
   Figure op_overhead_seconds;  // launch or dispatch cost of one op
-  /// What is in use beside the arena while a plan runs, by name ("context", "scratch"); may be
+  /// Memory in use besides the arena while a plan runs, by name ("context", "scratch"); may be
   /// empty. At most reserved_bytes together: that also holds what must stay free.
   std::map<std::string, Figure> overhead;
   bool operator==(const DeviceProfile&) const = default;
@@ -129,7 +129,7 @@ struct HardwareProfile {
   NvmeProfile nvme;
   FabricProfile node_fabric;     // between devices of one node
   FabricProfile cluster_fabric;  // between nodes
-  /// Rate of compute while a copy (h2d, d2h) or file I/O runs beside it, as a fraction of alone;
+  /// Rate of compute while a copy (h2d, d2h) or file I/O runs, as a fraction of the rate alone;
   /// and the rate of that copy or I/O while compute runs, likewise.
   Figure compute_under_copy;
   Figure compute_under_io;
@@ -157,7 +157,7 @@ HardwareProfile with_devices(const HardwareProfile& hw, int64_t devices);
 /// kernels there are, unless `kernel` is one of hw.attention_kernels.
 HardwareProfile with_attention_kernel(const HardwareProfile& hw, const std::string& kernel);
 
-/// Bytes of all terms of device.overhead together: what a device has in use beside its arena. 0
+/// Bytes of all terms of device.overhead together: what a device has in use besides its arena. 0
 /// where the profile does not name them.
 int64_t overhead_bytes(const HardwareProfile& hw);
 

@@ -37,7 +37,7 @@ double best(const std::vector<std::vector<double>>& efficiency) {
   return found;
 }
 
-// Points at the cubes of so many GFLOP; one of no size is left out, rates hold beyond the edge.
+// Points at the cubes of these GFLOP; one of no size is left out, rates hold beyond the edge.
 std::vector<RatePoint> cubes(const std::vector<std::vector<double>>& efficiency, double peak) {
   std::vector<RatePoint> points;
   for (const auto& row : efficiency) {

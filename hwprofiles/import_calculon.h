@@ -1,7 +1,7 @@
 // Hardware files of Calculon (github.com/calculon-ai/calculon, systems/*.json) as profiles.
 //
 // Such a file is flat and has no sources: peaks with an efficiency by size, two memories, networks
-// from the inside out. What a profile wants beside that becomes an assumption that says so; look
+// from the inside out. Other figures that a profile needs become an assumption that says so; look
 // it over before believing a prediction.
 #pragma once
 
@@ -19,9 +19,9 @@ namespace longspan {
 ///   link and host memory             mem2 (a device's), the bandwidth times its best efficiency
 ///   fabrics                          the first and the last of networks, bandwidth times
 ///   efficiency
-/// `date` is when it was entered (YYYY-MM-DD). The backend is none. Throws bad_input with `origin`
-/// and the line if the text is not such a file (the form with tflops beside gflops_efficiency in
-/// matrix.float16) or makes no valid profile.
+/// `date` is when it was entered (YYYY-MM-DD). The backend is `none`. Throws bad_input with
+/// `origin` and the line if the text is not such a file (the form with tflops next to
+/// gflops_efficiency in matrix.float16) or makes no valid profile.
 HardwareProfile import_calculon(const std::string& text, const std::string& origin,
                                 const std::string& name, const std::string& date);
 

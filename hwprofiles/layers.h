@@ -25,8 +25,8 @@ using Layers = std::vector<YamlMap>;  // the upper ones first, never empty
 /// same few. Lives as long as one question about the catalog; not thread-safe.
 class CatalogFiles {
  public:
-  /// What is returned for one file shares what has been asked of it, so finish() refuses the keys
-  /// that nobody has asked any of them for.
+  /// Mappings returned for one file share the record of the keys asked for, so finish() refuses the
+  /// keys that none of them was asked for.
   const YamlMap& parsed(const EmbeddedFile& file);
 
  private:

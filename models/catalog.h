@@ -27,7 +27,7 @@ void write_model(YAML::Emitter& out, const ModelSpec& model);
 /// A Hugging Face config.json as it is. `origin` names it in messages.
 ModelSpec read_hf_config(const std::string& json_text, const std::string& origin);
 
-/// The config.json that Hugging Face tools need beside weights of this model.
+/// The config.json that Hugging Face tools need with weights of this model.
 std::string write_hf_config(const ModelSpec& model);
 
 }  // namespace longspan

@@ -65,7 +65,7 @@ std::vector<LayerRun> fuse(const std::vector<LayerRun>& runs) {
       fused.push_back(runs[i++]);
       continue;
     }
-    // All in a row that lack attention and work on the same tokens.
+    // All in a row that have no attention and work on the same tokens.
     LayerRun wide = runs[i];
     wide.layers = 1;
     wide.ffn = 0;

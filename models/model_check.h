@@ -1,4 +1,4 @@
-// What is wrong with a model description, before anybody knows where it came from.
+// The fault of a model description, before it is known where it came from.
 #pragma once
 
 #include <optional>

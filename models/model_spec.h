@@ -1,4 +1,4 @@
-// What is trained: the shape of a decoder-only transformer, as a value.
+// The model that is trained: the shape of a decoder-only transformer, as a value.
 //
 // One description covers the GPT-2 family (LayerNorm, GELU, learned positions, biases) and the
 // Llama family (RMSNorm, SwiGLU, RoPE, grouped-query attention, Qwen3's q/k norms): a model is a

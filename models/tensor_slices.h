@@ -32,7 +32,8 @@ struct SliceRun {
 std::vector<SliceRun> slice_runs(const ModelSpec& model, const ParameterUnit& unit, int64_t degree,
                                  int64_t index);
 
-/// What is replicated in a layer: elements [begin, end) of the narrow unit, in order, not adjacent.
+/// The replicated part of a layer: elements [begin, end) of the narrow unit, in order, not
+/// adjacent.
 struct UnitRange {
   int64_t begin = 0, end = 0;
   bool operator==(const UnitRange&) const = default;

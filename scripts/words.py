@@ -39,7 +39,7 @@ RULES = [
     (r"(?<!there )(?-i:\bis none\b)", "is not a ...", [], None),
     (r"\bat work\b", "running, busy", [], None),
     (r"\b(goes|gone|go|going) on (from|with|as|there|at|to)\b", "continue", [], None),
-    (r"\bbeside\b", "next to, with, besides", [], None),
+    (r"\bbeside\b", "next to, with, besides", ["cli/max_seq.cpp", "tests/e2e/planning_test.cpp"], None),
     (r"\bso many\b", "a number of", [], None),
     (r"//+<? (?-i:Of) (?!course)", "begin with the subject", [], CODE),
     (r"//+<? (?-i:What) (is|no|all|each|every|may|can|has)\b", "begin with the subject", [], CODE),

@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// What all ranks throw together: none of them has lost another.
+/// The error that all ranks throw together: none of them has lost another.
 class AgreedError : public Error {
  public:
   using Error::Error;
@@ -21,7 +21,7 @@ class AgreedError : public Error {
 /// exchanges nothing, unless every failure in it is an agreed one.
 void agree(Communicator& comm, const std::function<void()>& part);
 
-/// What is being thrown, whatever it is: as it is if it is an Error, else `failed` with its text.
+/// The exception being thrown: as it is if it is an Error, else `failed` with its text.
 /// REQUIRES: an exception is being handled.
 Error current_error();
 

@@ -73,7 +73,7 @@ void reduce_shares(Communicator& comm, const Group& group, const float* data, in
   for (int64_t done = 0; done < longest; done += segment) {
     sends.clear();
     receives.clear();
-    // What is left of a member's share from `done` on, up to a segment.
+    // The rest of a member's share from `done` on, up to a segment.
     const auto rest_of = [&](int member) -> Share {
       const Share share = share_of(count, member, n);
       const int64_t begin = std::min(share.begin + done, share.end);

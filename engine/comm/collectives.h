@@ -31,7 +31,7 @@ void all_to_all(Communicator& comm, const Group& group,
                 std::span<const std::span<const std::byte>> send,
                 std::span<const std::span<std::byte>> receive);
 
-/// Fills out[0, n * shard bytes) with everybody's shard in the order of the group. Sends
+/// Fills out[0, n * shard bytes) with every member's shard in the order of the group. Sends
 /// (n-1) * shard bytes. The shard may lie in its place in `out`, but not elsewhere in it.
 void all_gather(Communicator& comm, const Group& group, std::span<const std::byte> shard,
                 std::byte* out);
@@ -65,13 +65,13 @@ Share share_of(int64_t count, int member, int n);
 /// The sum over the members of a double, in their order. Sends 8 * (n-1) bytes.
 double all_reduce_sum(Communicator& comm, const Group& group, double value);
 
-/// Copies the root's data to everybody's. The root sends (n-1) * bytes, the others nothing. Throws
-/// bad_input if there is no member `root_index`.
+/// Copies the root's data to every member's. The root sends (n-1) * bytes, the others nothing.
+/// Throws bad_input if there is no member `root_index`.
 void broadcast(Communicator& comm, const Group& group, std::span<std::byte> data, int root_index);
 
-/// Brings everybody's bytes, of whatever sizes, to the root, in the order of the group; the others
-/// get an empty list. A member that is not the root sends 8 bytes and its own. Throws bad_input if
-/// there is no member `root_index`.
+/// Brings every member's bytes, of whatever sizes, to the root, in the order of the group; the
+/// others get an empty list. A member that is not the root sends 8 bytes and its own. Throws
+/// bad_input if there is no member `root_index`.
 std::vector<std::string> gather(Communicator& comm, const Group& group, std::string_view bytes,
                                 int root_index);
 

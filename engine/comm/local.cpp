@@ -19,7 +19,7 @@ namespace {
 
 // What one exchange still has to get rid of; on the sender's stack, guarded by the world's mutex.
 struct Outbox {
-  int waiting = 0;  // messages that nobody has begun to copy
+  int waiting = 0;  // messages that no receiver has begun to copy
   int copying = 0;  // messages that a receiver is copying, outside the mutex
   std::string error;
 };
@@ -96,7 +96,7 @@ class LocalCommunicator final : public Communicator {
       world_.news[rank()].wait(lock);
     }
 
-    // Nobody may look at this exchange's buffers once it has thrown.
+    // No rank may look at this exchange's buffers once it has thrown.
     for (const Send& send : sends) {
       std::erase_if(world_.mailbox(rank(), send.peer),
                     [&](const Message& message) { return message.outbox == &outbox; });

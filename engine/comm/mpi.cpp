@@ -37,7 +37,7 @@ void Pause::wait() {
 namespace {
 
 constexpr int kSizeTag = 1, kPayloadTag = 2;
-// MPI counts in int; and it moves data only while somebody looks: a segment that is done says that
+// MPI counts in int; and it moves data only while it is polled: a segment that is done says that
 // the next is under way, so that the looks stay close. Both ends of a message compute the same.
 int64_t segment_bytes(int64_t message_bytes) {
   constexpr int64_t kSmallest = int64_t{1} << 18, kLargest = int64_t{1} << 30, kSegments = 256;
@@ -165,7 +165,7 @@ class MpiCommunicator final : public Communicator {
 
   MPI_Comm comm_;
   Liveness& liveness_;
-  // Of the running exchange; kept from one to the next.
+  // Requests of the running exchange; kept from one to the next.
   std::vector<MPI_Request> payloads_;  // receives, then sends and their sizes
   size_t receive_requests_ = 0;
   std::vector<int> done_;  // indices of payloads_

@@ -40,7 +40,7 @@ class MpiWorld {
   /// goes wrong inside MPI_Init itself MPI prints, and ends the process.
   explicit MpiWorld(const MpiOptions& options);
   /// Waits for all ranks to come here and ends MPI. If a rank is lost, and when unwinding (the
-  /// others are then told, as by abandon()), it waits for nobody and leaves MPI open; the process
+  /// others are then told, as by abandon()), it waits for no rank and leaves MPI open; the process
   /// should end, and the launcher ends the rest.
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;

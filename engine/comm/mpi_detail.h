@@ -33,7 +33,7 @@ class Pause {
 /// The beats of this process and what it has heard of lost ranks. Owns the watching thread.
 class Liveness {
  public:
-  /// `comm` is used by nobody else while this object lives. `hosts` has a name per rank.
+  /// `comm` has no other user while this object lives. `hosts` has a name per rank.
   Liveness(MPI_Comm comm, const MpiOptions& options, std::vector<std::string> hosts);
   /// Stops at once. After close() there is nothing left to stop.
   ~Liveness();

@@ -69,7 +69,7 @@ void Liveness::lose(const std::string& reason) {
 }
 
 void Liveness::tell(const std::vector<int>& ranks, const std::string& reason) noexcept {
-  // Whoever cannot be told any more learns it from the beats; there is no one to report to here.
+  // A rank that cannot be told any more learns it from the beats; nothing is reported here.
   try {
     const std::lock_guard lock(mutex_);
     Notice& notice = notices_.emplace_back();

@@ -9,7 +9,7 @@ class SelfCommunicator final : public Communicator {
  public:
   SelfCommunicator() : Communicator(0, 1) {}
   std::string_view name() const override;
-  void abandon(const std::string& reason) noexcept override;  ///< there is nobody to tell
+  void abandon(const std::string& reason) noexcept override;  ///< there is no rank to tell
   void throw_if_lost() const override {}
 
  private:

@@ -68,7 +68,7 @@ class BackwardTile {
         Progress(own).store(static_cast<int32_t>(turn + 1), std::memory_order_release);
       }
     }
-    // Nobody waits for tiles that no query of these keys reaches.
+    // Nothing waits for tiles that no query of these keys reaches.
     write_gradient(dk_, kLn2, call_.dk);
     write_gradient(dv_, 1, call_.dv);
   }

@@ -28,7 +28,7 @@ namespace longspan::cpu {
 
 class Rope;
 
-/// What every block needs to know; owned by the backend, shared read-only.
+/// The context of every block; owned by the backend, shared read-only.
 struct BlockContext {
   const ModelSpec* model = nullptr;
   LayerOffsets layer;
@@ -42,7 +42,7 @@ BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool);
 /// Workspace of each block in floats, for n rows in tiles of t (t >= n means one tile of n rows).
 /// t*d
 int64_t qkv_forward_workspace(const ModelSpec&, int64_t n, int64_t tile);
-/// t*d; with qk_norm t*(d+A), A being the width of the query heads at work (0: all)
+/// t*d; with qk_norm t*(d+A), A being the width of the query heads in use (0: all)
 int64_t qkv_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, int64_t q_heads = 0);
 /// t*(d+F+W); with saves_inner t*(d+F); partial: without d
 int64_t mlp_forward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool saves_inner,

@@ -18,7 +18,7 @@ struct NormTensors {
   Float* bias = nullptr;    // [d], null under rmsnorm
 };
 
-/// The tensors at these offsets of a unit; an offset of -1 is none.
+/// The tensors at these offsets of a unit; an offset of -1 means no tensor.
 template <class Float>
 NormTensors<Float> norm_tensors(Float* unit, int64_t weight, int64_t bias) {
   return {unit + weight, bias < 0 ? nullptr : unit + bias};

@@ -84,7 +84,7 @@ int ThreadPool::threads() const { return static_cast<int>(state_->workers.size()
 void ThreadPool::run(int64_t pieces, const std::function<void(int64_t, int)>& body) {
   if (pieces <= 0) return;
   State& s = *state_;
-  if (pieces == 1 || s.workers.empty()) {  // not worth waking anybody
+  if (pieces == 1 || s.workers.empty()) {  // not worth waking a worker
     for (int64_t i = 0; i < pieces; ++i) body(i, 0);
     return;
   }

@@ -302,7 +302,7 @@ void Blocks<T>::out_backward(const T* unit, const T* dy, const T* o, int64_t n, 
   if (!partial && at_.out_bias >= 0) {
     add_column_sums(queue_, dy, n, d, d, unit_gradient + at_.out_bias);
   }
-  // Rows of d_o are formed in scratch, as delta needs them beside those of o.
+  // Rows of d_o are formed in scratch, as delta needs them along with those of o.
   T* rows_of_d_o = reinterpret_cast<T*>(queue_.scratch);
   const int64_t tile = std::min(n, kScratchBytes / (a * static_cast<int64_t>(sizeof(T))));
   for (int64_t row = 0; row < n; row += tile) {

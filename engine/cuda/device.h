@@ -22,7 +22,7 @@ struct DeviceFacts {
   int64_t devices = 1;     // this machine has
 };
 
-/// Of a device's memory. In use is what any process has taken.
+/// A device's memory. `in use` is what all processes have taken.
 struct DeviceMemory {
   int64_t total_bytes = 0;
   int64_t used_bytes = 0;

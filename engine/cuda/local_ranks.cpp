@@ -1,8 +1,8 @@
 // Ranks that are threads sharing a GPU: what one sends another copies from where it lies.
 //
 // An exchange has two meetings of the threads, by messages of the communicator. At the first,
-// everybody says where its data is, behind an event on its queue; the receivers' queues wait for
-// the events and copy. At the second, everybody has submitted its copies, behind an event for each
+// every rank says where its data is, behind an event on its queue; the receivers' queues wait for
+// the events and copy. At the second, every rank has submitted its copies, behind an event for each
 // rank it copied from, whose queue waits for that: what was sent may then be overwritten. So
 // threads wait for threads to have submitted, and queues for queues.
 #include <algorithm>
@@ -21,9 +21,9 @@
 namespace longspan::cuda {
 namespace {
 
-// What a rank shows the others. An event is recorded again only after whoever waits for it has made
-// its queue wait: `ready` is waited for between an exchange's meetings, `taken[r]` before rank r
-// comes to the first meeting of its next exchange with this rank.
+// State that a rank shows the others. An event is recorded again only after each rank that waits
+// for it has made its queue wait: `ready` is waited for between an exchange's meetings, `taken[r]`
+// before rank r comes to the first meeting of its next exchange with this rank.
 struct Events {
   explicit Events(int ranks) : taken(ranks) {}
   Event ready;               // what this rank sends is there
@@ -128,7 +128,7 @@ class LocalRanks final : public QueueRanks {
     for (int step = 1; step < group.size(); ++step) body((group.index + step) % group.size());
   }
 
-  // sum = everybody's elements of this rank's share.
+  // sum = all ranks' elements of this rank's share.
   template <class T, class Shares>
   void sum_shares(const Group& group, const T* data, const Shares& shares, T* sum) {
     const Share own = shares(group.index);

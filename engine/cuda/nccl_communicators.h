@@ -1,5 +1,5 @@
 // NCCL's communicators of a rank: one of the world, and one of each group of it that collectives
-// are over. Not blocking: whoever waits looks at the same time whether a rank is lost.
+// are over. Not blocking: a waiting rank checks at the same time whether a rank is lost.
 //
 // Only what is built with NCCL's header knows this; everything else sees device_ranks.h. submit()
 // is for one thread at a time, check() for any.
@@ -25,8 +25,8 @@ inline bool is_failure(ncclResult_t result) {
 
 class NcclCommunicators {
  public:
-  /// Of all ranks of `host` and of the groups that `parallel` has; on the current device. All ranks
-  /// call it. Throws AgreedError on all if NCCL does not start on any.
+  /// Communicators of all ranks of `host` and of the groups that `parallel` has, on the current
+  /// device. All ranks call it. Throws AgreedError on all if NCCL does not start on any.
   NcclCommunicators(Communicator& host, const ParallelLayout& parallel);
   /// Waits for the others, if there is no exception under way; else ends what is under way.
   ~NcclCommunicators();

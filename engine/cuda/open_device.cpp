@@ -206,7 +206,7 @@ class CudaDevice final : public Device, public DeviceQueues {
   void record(const OwnedEvent& event, Stream queue) {
     check(cudaEventRecord(event.get(), streams_[at(queue)].get()), "event");
   }
-  // What has been taken since the last note.
+  // Memory taken since the last note.
   void note(const char* name, const char* what) {
     int64_t taken = memory().used_bytes;
     for (const MemoryTerm& before : opening_) taken -= before.bytes;

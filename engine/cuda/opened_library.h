@@ -1,7 +1,7 @@
 // A library of the vendor's that is opened when its first function is called: some take a hundred
 // megabytes from the moment they are loaded, and most of what this program is asked needs none of
 // them. A file of its own defines the functions under the library's own names (cublaslt_loader.cpp,
-// nccl_loader.cpp), so nobody who calls them knows.
+// nccl_loader.cpp), so callers do not notice.
 #pragma once
 
 #include <dlfcn.h>

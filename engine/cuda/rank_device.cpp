@@ -15,7 +15,7 @@
 namespace longspan::cuda {
 namespace {
 
-// Of everybody, in the order of the ranks. Longer texts are cut: their beginnings tell them apart.
+// A text of every rank, in order. Longer texts are cut: their beginnings tell them apart.
 using Text = std::array<char, 256>;
 
 std::vector<Text> texts_of_all(Communicator& comm, std::string_view own) {

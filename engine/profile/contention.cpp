@@ -36,7 +36,7 @@ double processor_seconds(clockid_t clock) {
 struct Achieved {
   int64_t count = 0;
   double processor = 0;  // seconds, of all its threads
-  double busy = 0;       // seconds on the clock while at work
+  double busy = 0;       // seconds on the clock while running
   double efficiency() const { return static_cast<double>(count) / processor; }
 };
 
@@ -79,7 +79,7 @@ struct Together {
   double first = 1, second = 1;  // fractions of the rates alone
 };
 
-// How a loop of `threads` threads and one of a single thread run beside each other. In a step the
+// How a loop of `threads` threads and one of a single thread run at the same time. In a step the
 // single one waits, wakes, works for a moment and waits again; the system lets a thread that wakes
 // go first, so it is timed in bursts with pauses. What it takes from the other is the processor it
 // stands on, if all are in use, and memory bandwidth. Processors are counted, not timed: only so is

@@ -7,11 +7,11 @@
 
 namespace longspan {
 
-/// Rates beside each other as fractions of alone, each in (0, 1].
+/// Rates of work at the same time as fractions of the rates alone, each in (0, 1].
 struct Contention {
   double compute_under_copy = 1, copy_under_compute = 1;
   double compute_under_io = 1, io_under_compute = 1;
-  double duplex = 1;  // a copy beside another copy
+  double duplex = 1;  // a copy during another copy
 };
 
 /// Takes about `seconds`.

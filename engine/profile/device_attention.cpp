@@ -156,7 +156,7 @@ HeadsTiling fit_heads(const std::vector<HeadsRate>& rates, int64_t processors) {
       tiling.workers = processors;
       tiling.padded = true;
       tiling.waited = waited;
-      // What is left of the rates but for the share is to be the same for all heads of a shape.
+      // Apart from the share, the rates are to be the same for all heads of a shape.
       std::map<int, std::vector<double>> left;
       for (const HeadsRate& r : rates) {
         left[r.shape].push_back(std::log(r.rate / share(tiling, r.queries, r.heads)));

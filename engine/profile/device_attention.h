@@ -34,7 +34,7 @@ HeadsTiling fit_heads(const std::vector<HeadsRate>& rates, int64_t processors);
 /// What was measured of add_heads_samples().
 std::vector<HeadsRate> attention_by_heads(const std::map<std::string, RateTable>& tables);
 
-/// Gives a table that was measured with so many heads the tiling: its points become those of one
+/// Gives a table that was measured with `heads` heads the tiling: its points become those of one
 /// head, as a table with a tiling has them.
 void share_by_heads(RateTable& table, const Tiling& tiling, double heads);
 

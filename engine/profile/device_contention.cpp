@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kRounds = 5;
 constexpr double kLeastSeconds = 5e-3;  // that the one which is timed takes
-constexpr int kLonger = 3;              // times, that the one beside it takes
+constexpr int kLonger = 3;              // times, that the other one takes
 constexpr int kMostRuns = 200;
 constexpr int64_t kIoBytes = int64_t{1} << 20;
 constexpr int kIoRuns = 16;
@@ -23,8 +23,8 @@ int runs_of(double seconds, double once) {
   return std::clamp(static_cast<int>(std::ceil(seconds / std::max(once, 1e-9))), 1, kMostRuns);
 }
 
-// The rate of `first` beside `second`, as a fraction of alone.
-double beside(DeviceTimer& timer, const QueueWork& first, const QueueWork& second) {
+// The rate of `first` during `second`, as a fraction of the rate alone.
+double rate_during(DeviceTimer& timer, const QueueWork& first, const QueueWork& second) {
   const double once = timer.seconds(first, 1, true), other = timer.seconds(second, 1, true);
   const int repeats = runs_of(kLeastSeconds, once);
   const int others = runs_of(kLonger * repeats * once, other) + 1;
@@ -60,15 +60,15 @@ double product_beside_io(DeviceTimer& timer, const QueueWork& product, FileArena
   std::vector<double> fractions;
   for (int round = 0; round < kRounds; ++round) {
     const double alone = timer.seconds(product, repeats, true);
-    double beside = 0;
+    double shared = 0;
     {
       const std::jthread io([&](const std::stop_token& stop) {
         FileLoop loop(file);
         while (!stop.stop_requested()) loop();
       });
-      beside = timer.seconds(product, repeats, true);
+      shared = timer.seconds(product, repeats, true);
     }
-    fractions.push_back(alone / beside);
+    fractions.push_back(alone / shared);
   }
   return as_fraction(median(fractions));
 }
@@ -82,8 +82,8 @@ double io_beside_product(DeviceTimer& timer, const QueueWork& product, FileArena
   std::vector<double> fractions;
   for (int round = 0; round < kRounds; ++round) {
     const double alone = timed(io);
-    const double beside = timer.host_seconds_beside(io, product, runs_of(kLonger * alone, once));
-    fractions.push_back(alone / beside);
+    const double shared = timer.host_seconds_beside(io, product, runs_of(kLonger * alone, once));
+    fractions.push_back(alone / shared);
   }
   return as_fraction(median(fractions));
 }
@@ -96,9 +96,9 @@ Contention measure_contention(DeviceBench& bench, FileArena& file) {
   const QueueWork down = one_copy(bench, Stream::d2h, bench.grid.contended_copy);
   DeviceTimer& timer = bench.timer;
   Contention result;
-  result.compute_under_copy = beside(timer, product, up);
-  result.copy_under_compute = beside(timer, up, product);
-  result.duplex = (beside(timer, up, down) + beside(timer, down, up)) / 2;
+  result.compute_under_copy = rate_during(timer, product, up);
+  result.copy_under_compute = rate_during(timer, up, product);
+  result.duplex = (rate_during(timer, up, down) + rate_during(timer, down, up)) / 2;
   result.compute_under_io = product_beside_io(timer, product, file);
   result.io_under_compute = io_beside_product(timer, product, file);
   return result;

@@ -1,4 +1,4 @@
-// Measuring how a device's queues slow each other down, and the host's file I/O beside them.
+// Measuring how a device's queues slow each other down, and the host's file I/O.
 // Internal to engine/profile.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// Products beside copies, copies beside each other, and file I/O beside products. Takes about a
+/// Products during copies, copies during each other, and file I/O during products. Takes about a
 /// second on a GPU.
 Contention measure_contention(DeviceBench& bench, FileArena& file);
 

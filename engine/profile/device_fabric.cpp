@@ -17,7 +17,7 @@ constexpr int64_t kSmall = 64;  // bytes to each peer: all latency
 constexpr int kRounds = 9;
 constexpr int kRepeats = 10;  // in a round: they keep the ranks together once they are
 
-// While it lives, whoever waits for the device looks after the ranks.
+// While it lives, a thread that waits for the device also watches the ranks.
 class Watched {
  public:
   Watched(cuda::Device& device, cuda::DeviceRanks& ranks) : device_(device) {

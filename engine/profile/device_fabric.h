@@ -13,7 +13,7 @@ namespace longspan {
 using MakeDeviceRanks = std::function<std::unique_ptr<cuda::DeviceRanks>(
     Communicator&, const ParallelLayout&, cuda::Device&)>;
 
-/// As measure_gpu_fabric(), of this rank's `device`, which nobody else is using meanwhile.
+/// As measure_gpu_fabric(), for this rank's `device`, which has no other user meanwhile.
 void measure_device_fabric(HardwareProfile& hw, Communicator& comm, int ranks_here,
                            const ProfileOptions& options, const DeviceGrid& grid,
                            cuda::Device& device, const MakeDeviceRanks& make_ranks);

@@ -28,7 +28,7 @@ void add_row_samples(Sampler& sampler, DeviceBench& bench);
 void add_state_samples(Sampler& sampler, DeviceBench& bench);
 void add_copy_samples(Sampler& sampler, DeviceBench& bench);
 
-/// A product of [size, size] matrices, and a copy of `bytes`: to run beside other things.
+/// A product of [size, size] matrices, and a copy of `bytes`: to run during other work.
 QueueWork square_product(DeviceBench& bench, int64_t size);
 QueueWork one_copy(DeviceBench& bench, Stream stream, int64_t bytes);
 /// Next to nothing.

@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kStateBytes = 4 * sizeof(float) + sizeof(bfloat16);
 constexpr int64_t kAlign = 256;
 
-// States of so many parameters, taken in turn from all of the memory, so that no cache holds them.
+// States of a number of parameters, taken in turn from all of the memory, so that no cache holds
+// them.
 class HostStates {
  public:
   HostStates(cuda::Device& device, int64_t most)

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kHostShare = 0.8;   // of what is available
 constexpr double kHeadsShare = 0.1;  // of the time to spend
-// What is left free for kernels that are loaded later, as cuBLASLt's and cuDNN's are for a shape.
+// Memory left free for kernels that are loaded later, as cuBLASLt's and cuDNN's are for a shape.
 constexpr int64_t kSpareBytes = int64_t{256} << 20;
 constexpr double kMatrixBytes = 3 * sizeof(bfloat16);  // that an addition reads and writes
 
@@ -43,7 +43,7 @@ void add_overhead(HardwareProfile& hw, const Figures& figures, cuda::Device& dev
   const int64_t total = device.memory().total_bytes;
   const int64_t reserved = std::min(total - 1, overhead_bytes(hw) + kSpareBytes);
   if (wanted_bytes > total - reserved) {
-    throw no_fit("device memory: {} asked for, the device has {} beside context and libraries",
+    throw no_fit("device memory: {} asked for, the device has {} after context and libraries",
                  format_bytes(wanted_bytes), format_bytes(total - reserved));
   }
   hw.device.reserved_bytes =
@@ -53,7 +53,7 @@ void add_overhead(HardwareProfile& hw, const Figures& figures, cuda::Device& dev
   hw.device.memory_bytes =
       wanted_bytes > 0
           ? figures.assumed(static_cast<double>(wanted_bytes + reserved), "B",
-                            "as asked for, beside what is reserved")
+                            "as asked for, without what is reserved")
           : figures.measured(static_cast<double>(total), "B", "as the driver counts it");
 }
 
@@ -87,12 +87,12 @@ void add_link(HardwareProfile& hw, const Figures& figures, const Contention& con
   hw.link.latency_seconds =
       figures.measured(hand_over, "s", "a queue waiting for an event of another");
   hw.compute_under_copy =
-      figures.measured(contention.compute_under_copy, "1", "products beside copies");
+      figures.measured(contention.compute_under_copy, "1", "products during copies");
   hw.copy_under_compute =
-      figures.measured(contention.copy_under_compute, "1", "copies beside products");
+      figures.measured(contention.copy_under_compute, "1", "copies during products");
   hw.compute_under_io = figures.measured(contention.compute_under_io, "1",
                                          "products while the host reads and writes files");
-  hw.io_under_compute = figures.measured(contention.io_under_compute, "1", "files beside products");
+  hw.io_under_compute = figures.measured(contention.io_under_compute, "1", "files during products");
 }
 
 // What one device cannot measure.
@@ -183,7 +183,7 @@ HardwareProfile measure_device(
     bench.scratch.refresh();
     host_scratch.refresh();
   };
-  // What is left of the budget when its turn has come, and of the bar that shows it.
+  // The rest of the budget when its turn has come, and of the bar that shows it.
   const auto measure = [&](Sampler& what, double share) {
     const double done = std::min(1.0, seconds_since(begin) / options.seconds_budget);
     const double seconds = std::max(0.0, share - done) * options.seconds_budget;

@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-/// The profile of `device`, which nobody else is using. Throws bad_input for options that are
+/// The profile of `device`, which has no other user. Throws bad_input for options that are
 /// wrong, no_fit where the memory that was asked for is not there.
 HardwareProfile measure_device(
     cuda::Device& device, const ProfileOptions& options, const DeviceGrid& grid,

@@ -61,7 +61,7 @@ DeviceScratch::DeviceScratch(cuda::Device& device, const DeviceGrid& grid) : dev
 }
 
 bool DeviceScratch::holds(int64_t in_bytes, int64_t out_bytes) const {
-  constexpr int64_t kOperands = 16;  // and what aligning so many of them takes
+  constexpr int64_t kOperands = 16;  // and what aligning that many of them takes
   return in_bytes + kOperands * kAlign <= in_.arena->bytes() &&
          out_bytes + kOperands * kAlign <= out_.arena->bytes();
 }

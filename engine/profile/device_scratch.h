@@ -30,7 +30,7 @@ struct DeviceGrid {
   std::vector<int64_t> states{1 << 16, 1 << 20, 1 << 24, 1 << 27};  // elements
   std::vector<int64_t> host_states{1 << 16, 1 << 20, 1 << 25};      // of an optimizer on the host
   std::vector<int64_t> copies{1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28};  // bytes
-  int64_t contended_product = 8192;           // rows and columns of the products beside copies
+  int64_t contended_product = 8192;           // rows and columns of the products during copies
   int64_t contended_copy = int64_t{1} << 26;  // bytes
   int64_t exchanged = int64_t{32} << 20;      // bytes to each other rank: all bandwidth
   int64_t in_bytes = int64_t{2} << 30, out_bytes = int64_t{4} << 30;  // of the scratch, at most
@@ -44,7 +44,7 @@ class DeviceScratch {
   /// largest copy. The device must outlive it. Throws no_fit where there is not even a little.
   DeviceScratch(cuda::Device& device, const DeviceGrid& grid);
 
-  /// Whether operands of so many bytes together are to be had at once.
+  /// Whether operands of these sizes fit at once.
   bool holds(int64_t in_bytes, int64_t out_bytes) const;
   /// Random numbers in [-1, 1], as bfloat16 or as float. They are never written.
   template <class T>

@@ -27,7 +27,7 @@ class DeviceTimer {
   /// Seconds of `repeats` runs one after another. With `lead` one more goes before, untimed: what
   /// it loads is loaded, and while it runs the others get on the queue.
   double seconds(const QueueWork& work, int repeats, bool lead);
-  /// Seconds of `repeats` runs of `first` while `second` runs beside them all the time. REQUIRES:
+  /// Seconds of `repeats` runs of `first` while `second` runs all the time. REQUIRES:
   /// `others` runs of `second` take longer than that.
   double seconds_beside(const QueueWork& first, int repeats, const QueueWork& second, int others);
   /// Seconds of `host`, on this thread, while `others` runs of `second` are on their queue.

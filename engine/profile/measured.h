@@ -1,4 +1,4 @@
-// What every profile has, whatever its device: figures that say by what they were measured, and
+// The parts of every profile, whatever its device: figures that say by what they were measured, and
 // those of the host and its files. Internal to engine/profile.
 #pragma once
 

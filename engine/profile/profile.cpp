@@ -132,9 +132,9 @@ HardwareProfile measure_machine(
   hw.compute_under_io = figures.measured(contention.compute_under_io, "1",
                                          "products while a thread reads and writes");
   hw.copy_under_compute =
-      figures.measured(contention.copy_under_compute, "1", "a thread copying beside products");
+      figures.measured(contention.copy_under_compute, "1", "a thread copying during products");
   hw.io_under_compute = figures.measured(contention.io_under_compute, "1",
-                                         "a thread reading and writing beside products");
+                                         "a thread reading and writing during products");
   show("done", 1);
   validate(hw, "profile");
   return hw;

@@ -40,7 +40,7 @@ HardwareProfile measure_machine(
     const std::function<void(const std::string& what, double share)>& progress);
 
 /// The same of this machine's first GPU, through the CUDA backend's kernels: besides, what stands
-/// on the GPU beside the arenas (device.overhead); the fabric is not measured. device_memory_bytes
+/// on the GPU besides the arenas (device.overhead); the fabric is not measured. device_memory_bytes
 /// 0: all that is not reserved; host_memory_bytes 0: 80 % of what is available. Where the time is
 /// short the shapes that matter least are left out. Throws failed with the reason if no GPU is
 /// usable.

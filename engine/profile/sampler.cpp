@@ -141,7 +141,7 @@ void Sampler::warm_up() {
   }
 }
 
-// Runs a sample so many times and keeps the time of one.
+// Runs a sample `repeats` times and keeps the time of one.
 void Sampler::take(Sample& sample, int repeats, bool warms_up) {
   const double waited = waited_for_processor();
   const Clock::time_point start = Clock::now();
@@ -171,7 +171,7 @@ void Sampler::measure(double budget, const std::function<void()>& between,
       }
       if (sample.part > parts || sample.dropped) continue;
       if (keeps_to_time_ && spent >= budget && !sample.timings.empty()) continue;
-      // What is left is the larger of the budget and the rounds that must be.
+      // The rest is the larger of the budget and the rounds that must be.
       const double by_rounds =
           (round + static_cast<double>(i) / static_cast<double>(samples_.size())) / kLeastRounds;
       progress(sample.family, std::min(by_rounds, spent / budget));
@@ -205,7 +205,7 @@ void Sampler::measure_again(double budget) {
   }
 }
 
-// Of one run, in the middle of its timings; 0 where they say nothing.
+// Seconds of one run, the middle of its timings; 0 where they say nothing.
 double Sampler::seconds_of(const Sample& sample) const {
   std::vector<double> seconds, wholes, undisturbed, undisturbed_wholes;
   for (const Timing& timing : sample.timings) {

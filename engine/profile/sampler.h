@@ -5,7 +5,7 @@
 // timings make no rate, as a difference of two that other processes have garbled, is measured again
 // when the rounds are over, and left out of its table if that does not help.
 //
-// What is timed, and by which clock, is the samples' affair: the CPU's kernels are timed one by one
+// Samples decide what is timed, and by which clock: the CPU's kernels are timed one by one
 // by the host's clock, a device's many at a time by events on its queues.
 // Internal to engine/profile; used from one thread.
 #pragma once
@@ -68,10 +68,10 @@ class Scratch {
   Ring in_, out_;
 };
 
-/// Does what is timed so many times and returns the seconds that count, of all of them.
+/// Does what is timed `repeats` times and returns the seconds that count, of all of them.
 using TimedRuns = std::function<double(int repeats)>;
 
-/// What is timed as the difference of two runs.
+/// Work that is timed as the difference of two runs.
 struct WholeAndPart {
   double whole = 0, part = 0;  // seconds
 };
@@ -106,10 +106,10 @@ class Sampler {
   /// not repeated to the end.
   void add(std::string family, std::array<double, 3> shape, double work,
            std::function<double()> run);
-  /// Of what is a part of something larger: the time of the whole less that of the rest.
+  /// Work that is a part of something larger: the time of the whole less that of the rest.
   void add_difference(std::string family, std::array<double, 3> shape, double work,
                       std::function<WholeAndPart()> run);
-  /// What is added from here on, to the next such call, is one part: all of it is left out if half
+  /// Samples added from here on, to the next such call, are one part: all of it is left out if half
   /// of the time is spent before its turn comes, and so are the parts behind it.
   void begin_optional() { ++parts_; }
   /// Takes the smaller shapes of all families first, and leaves out those whose turn has not come

@@ -18,7 +18,7 @@ int64_t io_file_bytes();
 
 /// Seconds from the end of an op to the start of the op on another stream that waits for it.
 double measure_hand_over();
-/// Seconds an op of a step takes beside its kernel: resolving operands, clocks, progress.
+/// Seconds an op of a step takes besides its kernel: resolving operands, clocks, progress.
 double measure_op_overhead();
 
 /// Bytes per second that `threads` threads together read and write while they copy.

@@ -21,8 +21,8 @@ class Arena {
   /// Where it begins, for the backend's ops; the host may not be able to follow the pointer.
   virtual std::byte* data() const = 0;
   virtual int64_t bytes() const = 0;
-  /// Fills every byte with 0xFF: a NaN in float32 and in bfloat16, so that reading what nobody
-  /// wrote shows.
+  /// Fills every byte with 0xFF: a NaN in float32 and in bfloat16, so that reading what was
+  /// not written shows.
   virtual void poison() = 0;
   /// Copies `bytes` at `offset` out of, or into, the arena; done on return.
   virtual void read(int64_t offset, void* out, int64_t bytes) const = 0;

@@ -49,7 +49,7 @@ class DeviceQueues {
   virtual void started(Stream queue, int32_t n) = 0;
   virtual void submitted(Stream queue, int32_t n) = 0;
 
-  /// What is put on `queue` from now on waits until op n of `other` is done; the host does not.
+  /// Work put on `queue` from now on waits until op n of `other` is done; the host does not.
   /// REQUIRES: submitted(other, n) has returned.
   virtual void wait(Stream queue, Stream other, int32_t n) = 0;
   /// The calling thread waits until op n of `other` is done. REQUIRES: as wait().

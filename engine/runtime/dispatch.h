@@ -50,7 +50,7 @@ class StepShape {
   /// to the gradient norm: what a tensor group holds alike counts on its first rank.
   std::vector<UnitRange> counted(const Program& program, const Op& op) const;
 
-  /// Of each tensor of an adamw op's unit, the part that lies in this rank's shard.
+  /// The part, of each tensor of an adamw op's unit, that lies in this rank's shard.
   struct Update {
     int64_t first, count;  // elements of the shard
     bool decays;

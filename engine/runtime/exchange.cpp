@@ -21,7 +21,7 @@ const float* floats(const std::byte* bytes) { return reinterpret_cast<const floa
 
 // One tensor of an all-to-all: its form with a rank's own tokens [rows, width] and its form with
 // all ranks' tokens [U * rows, share], in bytes. Of each rank's columns of a row, the shares of
-// other head groups lie beside it: they begin `stride` apart. Where ranks outnumber K,V heads,
+// other head groups lie next to it: they begin `stride` apart. Where ranks outnumber K,V heads,
 // `replicas` neighbours hold the same share.
 struct Exchanged {
   std::byte* own = nullptr;
@@ -169,7 +169,7 @@ void reduce_scatter(RankExchange& ranks, const Program& p, const Op& op,
   const BoundOp<OpKind::reduce_scatter> b(p, op, at);
   const int64_t whole = b.bytes("parts"), shard = b.bytes("sum");
   std::byte* parts = b.whole<std::byte>("parts");
-  // What is added to the shard is summed in its own place, which nobody needs any more.
+  // The addend of the shard is summed in its own place, which is not needed any more.
   std::byte* sum = shape.first ? b.whole<std::byte>("sum") : parts + group.index * shard;
   ranks.reduce_scatter(group, type, parts, whole / size_of(type), sum, workspace_of(b));
   if (shape.first) return;

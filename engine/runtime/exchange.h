@@ -25,7 +25,7 @@ class RankExchange {
 
   /// All messages at once, as Communicator::exchange(). Peers are ranks of the world.
   virtual void exchange(std::span<const Send> sends, std::span<const Receive> receives) = 0;
-  /// Everybody's shard to out[0, n * shard bytes), in the order of the group. The shard may lie in
+  /// Every rank's shard to out[0, n * shard bytes), in the order of the group. The shard may lie in
   /// its own place there.
   virtual void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) = 0;
   /// sum[0, count/n) = the sum over the members of their parts[index * count/n, ...), of elements

@@ -34,7 +34,7 @@ std::array<int32_t, kStreamCount> ops_of_streams(const Layout& layout) {
 }  // namespace
 
 // How far each stream is: the one thing the streams' threads share during a step. A counter only
-// grows; after a failure every counter is at its end, so that nobody waits for ever.
+// grows; after a failure every counter is at its end, so that no thread waits for ever.
 class StreamProgress {
  public:
   void wait_for(int stream, int32_t ordinal) {

@@ -207,7 +207,7 @@ std::map<std::string, uint32_t> read_checksums(
   }
   std::vector<std::pair<int64_t, std::string>> order;
   for (const auto& [name, entry] : entries) order.emplace_back(entry.begin, name);
-  // Of tensors without elements, which share a place, all checksums are that of nothing; the one
+  // Tensors without elements share a place, and their checksums are that of nothing; the one
   // with elements begins where they do and comes last.
   std::sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
     return std::pair(a.first, entries.at(a.second).end) <

@@ -46,7 +46,7 @@ int64_t sum_of_sent_bytes(const Program& program) {
   return sum;
 }
 
-// What every rank tells the others of its step.
+// The figures of a step that every rank tells the others.
 struct RankFigures {
   double seconds = 0;
   std::array<int64_t, kTierCount> peak_bytes{};

@@ -39,7 +39,7 @@ TEST_CASE("validate prints the errors of each table and why cases have none") {
   CHECK(result.status == 0);
   CHECK(result.err.empty());
   for (const char* text :
-       {"2 of 4 cases in 1 table", "small", "step time", "memory", "beside Other", "-100.0 %",
+       {"2 of 4 cases in 1 table", "small", "step time", "memory", "against Other", "-100.0 %",
         "-10.0 %", "pipeline stages", "it is odd", "1 though predicted to fit"}) {
     CHECK_THAT(result.out, Contains(text));
   }

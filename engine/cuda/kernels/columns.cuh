@@ -13,7 +13,7 @@ namespace longspan::cuda {
 template <class Value>
 void add_column_sums(const Queue& queue, int64_t n, int64_t width, std::byte* partial,
                      int64_t partial_bytes, Value value, float* sums) {
-  constexpr int64_t kRows = 64;  // a thread's, unless scratch for so many groups is not there
+  constexpr int64_t kRows = 64;  // a thread's, unless scratch for that many groups is not there
   const int64_t room = partial_bytes / (width * static_cast<int64_t>(sizeof(float)));
   const int64_t rows = std::max(kRows, ceil_div(n, room));
   const int64_t groups = ceil_div(n, rows);

@@ -15,7 +15,7 @@ struct NormTensors {
   T* bias = nullptr;    // [d], null under rmsnorm
 };
 
-/// Of one norm: how it is computed.
+/// How one norm is computed.
 struct NormKind {
   bool centers = false;  // layernorm
   float epsilon = 1e-5F;
