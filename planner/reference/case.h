@@ -28,7 +28,7 @@ struct CaseDegrees {
   int64_t ulysses = 1;
   int64_t ring = 1;
   int64_t all_gather = 1;
-  int64_t expert = 1;  // experts are dealt out over this many of them
+  int64_t expert = 1;  // experts are distributed over this many of them
   bool operator==(const CaseDegrees&) const = default;
 };
 
@@ -41,12 +41,13 @@ enum class Recompute : uint8_t {
 /// Shares of what waits in host memory: one for each pipeline stage, or one for all; empty: none.
 struct CaseOffload {
   std::vector<double> checkpoints, parameters, gradients, optimizer;
-  /// Of all that layers keep; of cases that name a schedule.
+  /// Parts of all that layers keep, in cases that name a schedule.
   std::vector<double> activations;
   bool operator==(const CaseOffload&) const = default;
 };
 
-/// So many times the speed of another case of the table; `low` is `high` where the source is exact.
+/// The speed as a multiple of another case's of the table; `low` is `high` where the source is
+/// exact.
 struct CaseSpeedup {
   std::string over;  // the other's name
   double low = 0, high = 0;
@@ -61,10 +62,10 @@ struct CaseMeasured {
   std::optional<double> model_flops_per_gpu;  // FLOP/s
   std::optional<double> mfu;                  // a share, 0.55
   std::optional<CaseSpeedup> speedup;
-  /// Of the fullest GPU: tensors, what the allocator took for them, and all that is in use.
+  /// Bytes on the fullest GPU: tensors, what the allocator took for them, and all that is in use.
   std::optional<int64_t> peak_allocated_bytes, peak_reserved_bytes, peak_device_bytes;
   bool longest = false;  // the longest sequence that trained
-  /// Of the longest: the next length that was tried, which did not train. Nothing: not known.
+  /// Where the case is the longest: the next length tried, which did not train. Nothing: not known.
   std::optional<int64_t> longest_below;
   bool out_of_memory = false;  // it did not train
   bool trained = false;        // it did, which is all that is said
@@ -112,7 +113,7 @@ struct ReferenceCase {
   std::vector<int64_t> recompute_layers;
   CaseOffload offload;
   bool flash_attention = true;  // false: scores are stored
-  bool overlap = true;          // communication runs beside computation
+  bool overlap = true;          // communication runs during computation
   int64_t chunk_tokens = 0;     // attention's, global; 0: whole
   bool tiled_mlp = false;
   bool tiled_loss = false;
@@ -122,8 +123,8 @@ struct ReferenceCase {
   std::optional<CasePeer> peer;
   /// Why the case takes no part, which may be that it contradicts itself; empty: it does.
   std::string left_out;
-  /// What of the case its source does not say and somebody has judged instead; empty: nothing. Such
-  /// cases are predicted and reported, apart from the others.
+  /// The part of the case that its source does not say and that was judged instead; empty: none.
+  /// Such cases are predicted and reported, apart from the others.
   std::string assumed;
   std::string note;
   bool operator==(const ReferenceCase&) const = default;

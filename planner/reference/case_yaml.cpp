@@ -119,7 +119,7 @@ CaseSpeedup read_speedup(const YamlMap& yaml) {
   return speedup;
 }
 
-// Of a sequence of so many tokens.
+// Measurements of a sequence of `sequence` tokens.
 CaseMeasured read_measured(const YamlMap& yaml, int64_t sequence) {
   CaseMeasured m;
   m.step_seconds = positive(yaml, "step_time_s");

@@ -1,4 +1,5 @@
-// What a source leaves out of a run's layout, chosen as whoever tuned the run would have.
+// The parts of a run's layout that its source leaves out, chosen as a person who tunes the run
+// would.
 #pragma once
 
 #include "hwprofiles/hardware_profile.h"

@@ -29,8 +29,8 @@ class Kernels {
     product(Kernel::gemm_nn, rows, in, out, 1, precision_.speed);
     product(Kernel::gemm_tn, out, in, rows, 1, precision_.speed);
   }
-  // So many products over the pairs that a causal mask leaves to these of the keys' queries.
-  // The slowest rank has so many times an equal share of them.
+  // The number of products over the pairs that a causal mask leaves to these of the keys' queries.
+  // The slowest rank has this many times an equal share of them.
   // Where attention is linear in the length, a query sees no more than a window of them.
   void attention(Kernel kernel, double products, double queries, double keys, double dim,
                  double batch, double slowest, double window) {
@@ -39,7 +39,7 @@ class Kernels {
     out_.push_back(
         {kernel, {queries, keys, dim}, 2 * products * pairs * dim * batch, slowest, batch});
   }
-  // `bytes` read and written by so many kernels.
+  // `bytes` read and written by `kernels` kernels.
   void touch(double bytes, int kernels = 1) {
     for (int i = 0; bytes > 0 && i < kernels; ++i) {
       out_.push_back({Kernel::pass, {bytes / kernels, 1, 1}, bytes / kernels});
@@ -129,7 +129,7 @@ class Layer {
     }
   }
 
-  // Of one backward of a linear layer with so many outputs.
+  // The bias's gradient in one backward of a linear layer with `out` outputs.
   void bias_gradient(Kernels& k, bool has_bias, double out) {
     if (has_bias) k.touch(kBytes * stack_.bias_passes.value * rows_ * out);
   }

@@ -1,6 +1,6 @@
 // What a reference implementation runs for one layer and one microbatch on one GPU: products,
 // attention, passes over memory, exchanges; forward and backward. The same primitives and rates as
-// the step program's ops, without a program: it is somebody else's.
+// the step program's ops, without a program: the run is of other software.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,7 @@ struct LayerShape {
   int64_t tensor = 1;              // ranks that share heads and inner width
   bool sequence_parallel = false;  // ... and the tokens in between
   int64_t context = 1;             // ranks that share the tokens ...
-  int64_t ulysses = 1;             // ... of which so many exchange tokens for heads
+  int64_t ulysses = 1;             // ... of which this many exchange tokens for heads
   bool stored_scores = false;      // attention without a fused kernel
   ProductPrecision precision;      // of products with parameters
 

@@ -141,11 +141,11 @@ CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
 // What a run asks of its devices and hosts.
 struct StackNeeds {
   double tensors = 0;     // B on the fullest device, of which ...
-  double device = 0;      // ... so many are in use
+  double device = 0;      // ... the bytes in use
   double host = 0;        // B of a node
   bool addressed = true;  // its kernels can address their tensors
-  /// If it takes so many times the memory that is predicted, on the device and on the host, and
-  /// leaves some of the device's free.
+  /// If it takes these multiples of the memory that is predicted, on the device and on the host,
+  /// and leaves some of the device's free.
   bool fit(const HardwareProfile& hw, double memory_share = 1, double spare_bytes = 0) const {
     return addressed && memory_share * device + spare_bytes <= hw.device.memory_bytes.value &&
            memory_share * host <= hw.host.memory_bytes.value;

@@ -96,7 +96,7 @@ CalibratedInterval calibrated_with(const Ratios& ratios, double tail) {
   return calibrated;
 }
 
-// Of all values, those in the range without their own table.
+// The share of all values that are in the range without their own table.
 double covered(const CalibratedInterval& calibrated, const Ratios& ratios) {
   int64_t inside = 0;
   for (const auto& [table, of_table] : ratios) {
@@ -121,7 +121,7 @@ CalibratedInterval calibrate(const Ratios& ratios) {
 
 std::string write_intervals(const PredictionIntervals& ranges) {
   std::string text =
-      "# Where nine of ten measurements lie, as multiples of the prediction; and without each "
+      "# Where 90 % of measurements lie, as multiples of the prediction; and without each "
       "table.\n# Written by `longspan validate tests/published --write-ranges FILE`.\n";
   for (const auto& [key, figure] : kFigures) {
     const CalibratedInterval& interval = ranges.*figure;

@@ -1,8 +1,8 @@
 // How far measurements lie from predictions: the ranges that come with every prediction.
 //
-// A range holds what was measured in nine of ten published runs, as a multiple of what was
+// A range holds what was measured in 90 % of published runs, as a multiple of what was
 // predicted. It is learned from the runs in tests/published with nothing fitted to the table a run
-// stands in, so that it says how right a prediction is of a run that nobody has measured yet. Every
+// stands in, so that it says how right a prediction is of a run that was not measured yet. Every
 // table counts alike, however many rows it has: a new run is a new table, not a new row of an old
 // one. Plain values, safe to share.
 #pragma once
@@ -24,7 +24,7 @@ struct PredictionInterval {
   bool operator==(const PredictionInterval&) const = default;
 };
 
-/// Of one figure, from so many runs; and, for each table, what it is without that table.
+/// The interval of one figure, from `runs` runs; and, for each table, the interval without it.
 struct CalibratedInterval {
   PredictionInterval all;
   int64_t cases = 0, tables = 0;
@@ -44,8 +44,8 @@ struct PredictionIntervals {
 const PredictionIntervals& published_intervals();
 const PredictionIntervals& engine_intervals();
 
-/// Of the step time of a plan on this hardware: the engine's where every rate was measured there,
-/// else what published runs say of a machine and a software that nobody has timed yet.
+/// The interval of the step time of a plan on this hardware: the engine's where every rate was
+/// measured there, else what published runs say of a machine and software that were not timed yet.
 const PredictionInterval& step_interval(const HardwareProfile& hw);
 
 /// measured / predicted of the runs of each table, as predicted without it.

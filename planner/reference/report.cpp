@@ -15,7 +15,7 @@ double ratio_of(double error) { return 1 / (1 + error); }
 
 // What a table's summaries are made of.
 struct Collected {
-  struct Beside {
+  struct AgainstPeer {
     std::vector<double> ours_step, peer_step, ours_peak, peer_peak;
   };
   // Errors without the table; how many measurements lie in the range.
@@ -35,7 +35,7 @@ struct Collected {
   TableReport table;
   std::vector<double> step, peak, longest, mfu, speedup;
   Without step_without, peak_without, longest_without;
-  std::map<std::string, Beside> peers;
+  std::map<std::string, AgainstPeer> peers;
 };
 
 template <class T>
@@ -144,14 +144,14 @@ void collect(Collected& into, const ReferenceCase& c, const CasePrediction& p,
   if (p.fits) count_fit(table.fit, !c.measured.out_of_memory, *p.fits);
   if (p.verdict == Fit::at_risk) ++table.fit.at_risk;
   if (!c.peer) return;
-  Collected::Beside& beside = into.peers[c.peer->name];
+  Collected::AgainstPeer& against = into.peers[c.peer->name];
   if (errors.step && errors.peer_step) {
-    beside.ours_step.push_back(*errors.step);
-    beside.peer_step.push_back(*errors.peer_step);
+    against.ours_step.push_back(*errors.step);
+    against.peer_step.push_back(*errors.peer_step);
   }
   if (errors.peak && errors.peer_peak) {
-    beside.ours_peak.push_back(*errors.peak);
-    beside.peer_peak.push_back(*errors.peer_peak);
+    against.ours_peak.push_back(*errors.peak);
+    against.peer_peak.push_back(*errors.peer_peak);
   }
 }
 
@@ -165,9 +165,9 @@ TableReport finished(Collected collected) {
   table.longest_left_out = collected.longest_without.summary();
   table.mfu = summarize(collected.mfu);
   table.speedup = summarize(collected.speedup);
-  for (const auto& [name, beside] : collected.peers) {
-    table.peers.push_back({name, summarize(beside.ours_step), summarize(beside.peer_step),
-                           summarize(beside.ours_peak), summarize(beside.peer_peak)});
+  for (const auto& [name, against] : collected.peers) {
+    table.peers.push_back({name, summarize(against.ours_step), summarize(against.peer_step),
+                           summarize(against.ours_peak), summarize(against.peer_peak)});
   }
   return table;
 }

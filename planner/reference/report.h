@@ -6,7 +6,7 @@
 // has such a length in its range. A speed-up that is printed as a range is off by its distance from
 // it. Every case is in the report: compared, left out by its file, or not covered by the predictor,
 // each with its reason. Cases of which something is assumed are summed up apart, so that no error
-// of a run that is described stands beside one of a run that somebody has guessed. Pure functions
+// of a run that is described is kept apart from one of a run that was guessed. Pure functions
 // of their arguments.
 #pragma once
 
@@ -55,7 +55,7 @@ struct FitCounts {
   bool operator==(const FitCounts&) const = default;
 };
 
-/// Ours beside a peer's, over the cases that both predict.
+/// Our errors and a peer's, over the cases that both predict.
 struct PeerErrors {
   std::string name;
   ErrorSummary ours_step, peer_step, ours_peak, peer_peak;

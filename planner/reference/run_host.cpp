@@ -22,7 +22,7 @@ double checkpoint_bytes(const ReferenceCase& c, const ModelSpec& model) {
 // What attention in chunks leaves on the host (arXiv 2408.16978), in bytes of one layer and one
 // microbatch: each forward stores the input of its projections, queries, keys, values and output;
 // the backward fetches them once, and stores and fetches the output's gradient and that of the
-// queries, which is in single precision. What it fetches again and again runs beside attention.
+// queries, which is in single precision. What it fetches again and again runs during attention.
 struct ChunkBytes {
   double forward = 0;  // down
   double backward_down = 0, backward_up = 0;
@@ -95,7 +95,7 @@ double host_bytes(const ReferenceCase& c, const ModelSpec& model, const Stack& s
   // ZeRO 3 stores a rank's gradients in one buffer, too, before they are widened.
   const double gradients = c.zero == 3 ? pinned(offloaded(c.offload.gradients, 0) * own * 2) : 0;
   const double ranks = number(std::min(c.gpus, c.gpus_per_node));
-  const ChunkBytes chunks = chunk_bytes(c, model);  // of the layer at work
+  const ChunkBytes chunks = chunk_bytes(c, model);  // of the running layer
   return ranks * (checkpoint_bytes(c, model) + chunks.forward + chunks.backward_down +
                   own * states + gradients);
 }

@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// Of one rank of the first stage; bytes are exact, whatever the copies take.
+/// Traffic of one rank of the first stage; bytes are exact, whatever the copies take.
 struct HostTraffic {
   double down = 0, up = 0;  // bytes a step, device to host and back
   double updated = 0;       // parameters that its host updates

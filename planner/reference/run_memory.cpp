@@ -17,7 +17,7 @@ double number(int64_t value) { return static_cast<double>(value); }
 // Bytes that one layer saves for one microbatch.
 struct LayerBytes {
   double all = 0;
-  double scores = 0;  // of which selective recomputation spares so many
+  double scores = 0;  // of which selective recomputation spares this many
   double input = 0;   // all that full recomputation keeps
   double chosen = 0;  // kept where the selection is of products and attention
 };
@@ -37,7 +37,7 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
   // Norms that save their outputs, which the products save anyway, do without their inputs.
   const double kept = shape.ulysses > 1 ? stack.exchanged_norm_inputs.value : 1;
   const double norms = kept * 2 * 2 * between * d, inputs = 2 * 2 * between * d;
-  // Of dropout, as old as unfused attention; with a fused kernel some have them still.
+  // Dropout's, as old as unfused attention; with a fused kernel some have them still.
   const double masks = (stored > 0 ? 2 : stack.dropout_masks.value) * between * d;
   s.all = norms + inputs + masks + 2 * rows * (a + 2 * g) + 2 * rows * a + 2 * rows * (w + f) +
           s.scores;
@@ -56,7 +56,7 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
 
 // Gathered parameters and gradients that are not cut up yet, where FSDP keeps the states. A
 // pipeline keeps all that it has gathered for the microbatches to come, and sums their gradients
-// before it cuts them up; else there are the ends of the model and the layers at work.
+// before it cuts them up; else there are the ends of the model and the running layers.
 double gathered_bytes(const ReferenceCase& c, const ModelSpec& model, const Stack& stack,
                       int64_t stage) {
   const double window = stack.gathered_layers.value;
@@ -121,9 +121,9 @@ class Stage {
   }
 
  private:
-  // Of a vocabulary that is cut every rank has a part.
+  // Every rank has a part of a vocabulary that is cut.
   bool last() const { return ends_.last || cuts_vocabulary(c_); }
-  // Of a microbatch, whose backward is at work on one slice.
+  // A microbatch whose backward runs on one slice.
   double flow() const { return stack_.flow_bytes.value / number(c_.slices); }
   double vocabulary() const { return number(model_.vocab) / number(shape_.tensor); }
 
@@ -148,7 +148,7 @@ class Stage {
     return bytes;
   }
 
-  // Of parameters in use, what is more than ZeRO 3 would gather ahead.
+  // Bytes of parameters in use beyond what ZeRO 3 would gather ahead.
   double beyond_live() const {
     const double live = stack_.live_parameters.value;
     if (live == 0) return 0;
@@ -156,7 +156,7 @@ class Stage {
     return 2 * std::max(0.0, head + number(parameter_units(model_)[1].elements) - live);
   }
 
-  // Of layers that are recomputed: what is whole while one of them runs backward.
+  // Where layers are recomputed: what is whole while one of them runs backward.
   bool selective() const { return c_.recompute == Recompute::selective; }
   bool chosen() const { return stack_.selective_passes.value > 0; }
   double at_work() const {

@@ -69,7 +69,7 @@ bool offloads(const Schedule& schedule) {
   });
 }
 
-// Of a rank's activations: the case's share, or all that may where the schedule decides.
+// The share of a rank's activations: the case's, or all that may where the schedule decides.
 double share_that_leaves(const ReferenceCase& c, bool copies, int64_t rank) {
   if (!copies) return 0;
   return c.offload.activations.empty() ? 1 : offloaded(c.offload.activations, rank);
@@ -128,7 +128,7 @@ RunPipeline run_pipeline(const ReferenceCase& c, const ModelSpec& model, const S
         layers * seconds.layer.input + again * seconds.recomputed + slices * seconds.besides / 2;
     times.weight = layers * seconds.layer.weight;
     if (stage == 0) times.forward += seconds.embedding;
-    // Of the head's three products of one size, one is the forward's and one the weights'.
+    // The head's three products have one size: one is the forward's and one the weights'.
     if (cut) {
       times.vocabulary_forward = seconds.head / 3;
       times.vocabulary_backward = seconds.head - times.vocabulary_forward;

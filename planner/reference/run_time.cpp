@@ -84,7 +84,7 @@ class Run {
     const Seconds tiles = seconds({layer.mlp, {}, {}}) * stack_.tiled_mlp_again.value;
     const Seconds embedding = seconds(ends.embedding), head = seconds(ends.head);
 
-    // Of each stage, for one microbatch.
+    // Times of each stage, for one microbatch.
     const int64_t stages = c_.degrees.pipeline;
     std::vector<Seconds> stage(stages);
     for (int64_t i = 0; i < stages; ++i) {
@@ -131,11 +131,11 @@ class Run {
   }
 
  private:
-  // Several microbatches keep both directions of the link at work, one alone first this, then
+  // Several microbatches keep both directions of the link busy, one alone first this, then
   // that.
   double copy(Kernel kernel, double bytes) const {
-    const double beside = microbatches_ > 1 ? hw_.link.duplex_factor.value : 1;
-    return cost_.seconds({kernel, {bytes, 1, 1}, bytes / (stack_.copy_share.value * beside)});
+    const double shared = microbatches_ > 1 ? hw_.link.duplex_factor.value : 1;
+    return cost_.seconds({kernel, {bytes, 1, 1}, bytes / (stack_.copy_share.value * shared)});
   }
 
   // A slice's kernels, of attention its equal part of what the whole sequence takes.
@@ -204,8 +204,8 @@ class Run {
     const double each = hop(1);
     return others / v + 2 * (p - 1 + microbatches_ * (v - 1)) * each + microbatches_ * 2 * each;
   }
-  // What one of so many slices takes from stage to stage. Each rank of a tensor group sends its
-  // part of the activations (section 4.1 there).
+  // The time that one of `slices` slices takes from stage to stage. Each rank of a tensor group
+  // sends its part of the activations (section 4.1 there).
   double hop(double slices) const {
     const double bytes =
         2 * shape_.tokens() / slices * number(model_.hidden) / number(c_.degrees.tensor);
@@ -239,14 +239,14 @@ class Run {
     const double gradients = replica_pass(parameters_ * stack_.gradient_bytes.value);
     const double gathered = replica_pass(parameters_ * 2);
     const double all = c_.zero > 0 ? gradients + gathered : 2 * gradients;
-    return beside(all, microbatch_compute);
+    return added(all, microbatch_compute);
   }
 
   // Where gradients are cut up (ZeRO 2), or parameters as well (ZeRO 3), each layer has exchanges
-  // of its own in every microbatch: parameters are gathered beside the forward of the layer
-  // before, in ZeRO 3 once more in backward, and gradients are summed beside the next backward. So
+  // of its own in every microbatch: parameters are gathered during the forward of the layer
+  // before, in ZeRO 3 once more in backward, and gradients are summed during the next backward. So
   // a pass hides what its own computation is long enough for, and the ends' exchanges have none
-  // beside them. A pipeline would repeat that for every microbatch of every stage, and keeps its
+  // to hide them. A pipeline would repeat that for every microbatch of every stage, and keeps its
   // parameters instead.
   double data_by_layers(double forward, double backward) const {
     if (replicas_ <= 1) return 0;
@@ -257,15 +257,15 @@ class Run {
     const double gather = replica_pass(layer * 2);
     const double sum = replica_pass(layer * stack_.gradient_bytes.value);
     const double of_layer =
-        beside(gather, forward) + beside(sum + (c_.zero == 3 && !kept ? gather : 0), backward);
+        added(gather, forward) + added(sum + (c_.zero == 3 && !kept ? gather : 0), backward);
     const double of_ends =
         replica_pass(ends * 2) + replica_pass(ends * stack_.gradient_bytes.value);
     const double copies = parameters_ * stack_.shard_copy_bytes.value /
                           (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     return (kept ? 1 : microbatches_) * (layers * of_layer + of_ends + copies);
   }
-  // What an exchange adds to a computation beside it.
-  double beside(double exchange, double computation) const {
+  // The time that an exchange adds to a computation at the same time.
+  double added(double exchange, double computation) const {
     const double hidden = std::min(exchange, stack_.data_hidden.value * computation);
     return exchange - hidden * (1 - stack_.exchange_toll.value);
   }

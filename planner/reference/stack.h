@@ -26,8 +26,8 @@ struct TermWithout {
 struct StackTerm {
   double value = 0;
   std::string source;
-  /// Of a fitted term: the tables of published cases that it was fitted to, each with the value the
-  /// term has where that table is left out: fitted to other tables, or, where they say nothing
+  /// For a fitted term: the tables of published cases that it was fitted to, each with the value
+  /// the term has where that table is left out: fitted to other tables, or, where they say nothing
   /// about it, what one would assume without any.
   std::map<std::string, TermWithout> without;
   bool operator==(const StackTerm&) const = default;
@@ -56,7 +56,7 @@ struct Stack {
   StackTerm data_hidden;        // 1: likewise of gradients' and parameters' exchanges
   StackTerm context_hidden;     // 1: likewise of keys' and values'
   StackTerm context_imbalance;  // 1: of the pairs a mask leaves to the last part of a sequence, how
-                                // much stays with its rank: 0 where parts are dealt out evenly
+                                // much stays with its rank: 0 where parts are even
   StackTerm stage_latency_s;    // s a stage waits for what the one before sends
   StackTerm message_share;      // 1: of the fabric's bandwidth that stages' messages reach
   StackTerm message_stop;       // 1: of a message's time, how long the rank that sends it stops
@@ -109,7 +109,7 @@ struct Stack {
   StackTerm work_tensors;           // of the hidden size, of all tokens of a tensor group, that a
                                     // recomputed layer's backward holds besides what it saves
   StackTerm selective_kept;         // 1: of the products' outputs, by a selection of products
-  StackTerm logit_state_bytes;      // B for a logit while the loss is at work
+  StackTerm logit_state_bytes;      // B for a logit while the loss runs
   StackTerm cut_logit_state_bytes;  // B besides where the vocabulary is cut up
   StackTerm context_bytes;          // B of CUDA context, libraries and collectives' buffers
   StackTerm reserved_share;         // 1: what the allocator takes for a byte of tensors
@@ -125,7 +125,7 @@ struct Stack {
   StackTerm mixer_tensors;   // of the queries' width, that a layer keeps between queries, keys,
                              // values and attention's output
   StackTerm loss_work;       // tensors of hidden width that are held meanwhile
-  StackTerm hidden_work;     // tensors of hidden width that a layer at work holds, unless saved
+  StackTerm hidden_work;     // tensors of hidden width that a running layer holds, unless saved
   StackTerm inner_work;      // of the MLP's inner width that its backward holds, unless saved
   StackTerm attention_work;  // of the queries' width, likewise of attention's backward
   StackTerm exchange_work;   // of the queries' width, where ranks exchange tokens for heads
@@ -138,7 +138,7 @@ struct Stack {
   StackTerm host_state_bytes;       // B in host memory for a parameter whose optimizer is there
   StackTerm host_reserved_bytes;    // B of a node's host memory that processes and system take
   StackTerm live_parameters;  // that ZeRO 3 gathers ahead of use, in gathered_bytes; the head,
-                              // which a fused loss keeps gathered, and a layer at work can be more
+                              // which a fused loss keeps gathered, and a running layer can be more
   StackTerm spare_bytes;      // B of a device that the longest sequences leave free
   StackTerm whole_logit_state_bytes;  // B for a logit besides where the vocabulary is not cut up
   StackTerm tensor_loss_work;       // in a tensor group, tensors of hidden width besides loss_work

@@ -1,4 +1,4 @@
-// What a GPU holds only while one layer, or the loss, is at work: tensors between the kernels of a
+// Memory that a GPU holds only while one layer, or the loss, runs: tensors between the kernels of a
 // backward, which long sequences are limited by once checkpoints wait elsewhere.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace longspan {
 
-/// Bytes beside the layer's input while the backward of a layer runs, `saved` of which its forward
+/// Bytes besides the layer's input while the backward of a layer runs, `saved` of which its forward
 /// has left for it. The larger of two moments: the MLP's backward, when all that is saved is there,
 /// and attention's, when the MLP's part is gone. REQUIRES: the case's microbatch is known.
 double layer_work_bytes(const ReferenceCase& reference, const ModelSpec& model, const Stack& stack,

@@ -26,8 +26,8 @@ bool divides_into_stages(const HardwareProfile& hw, int64_t stages);
 /// differ one stage is among them.
 std::vector<ParallelLayout> possible_meshes(const ModelSpec& model, const HardwareProfile& hw,
                                             const ParallelChoice& choice);
-/// The same. Throws bad_input where a pipeline is asked for and pipeline_refusal() says why there
-/// is none, whatever the sequence and the number of microbatches.
+/// The same. Throws bad_input where a pipeline is asked for and pipeline_refusal() says why it is
+/// impossible, whatever the sequence and the number of microbatches.
 std::vector<ParallelLayout> stage_meshes(const ModelSpec& model, const HardwareProfile& hw,
                                          const ParallelChoice& choice);
 
