@@ -104,10 +104,14 @@ double rate_per_device(const Plan& plan) {
   return plan.predicted.tokens_per_second / static_cast<double>(plan.hardware.devices());
 }
 
-std::vector<Table::Column> plan_columns() {
-  return {{"length"},         {"GPUs", true, 4},  {"step/sequence"}, {"tokens/s", true, 5},
-          {"a GPU", true, 8}, {"MFU", true, 6},   {"device"},        {"host", true, 3},
-          {"nvme", true, 7},  {"chunk", true, 9}, {"ranks", false},  {"why", false}};
+// `counts`: plans on different numbers of devices are compared.
+std::vector<Table::Column> plan_columns(bool counts) {
+  return {{"length"},         {"GPUs", true, counts ? 0 : 4},
+          {"step/sequence"},  {"tokens/s", true, 5},
+          {"a GPU", true, 8}, {"MFU", true, 6},
+          {"device"},         {"host", true, 3},
+          {"nvme", true, 7},  {"chunk", true, 9},
+          {"ranks", false},   {"why", false}};
 }
 
 std::vector<std::string> plan_row(const Plan& plan, const std::string& why) {
@@ -128,7 +132,11 @@ std::vector<std::string> plan_row(const Plan& plan, const std::string& why) {
 
 void print_front(const Sweep& found) {
   say("{}\n", bold("Pareto front (tokens/s, length, GPUs, host and device memory)"));
-  Table table(plan_columns());
+  const bool counts =
+      std::any_of(found.front.begin(), found.front.end(), [&](const FrontPoint& point) {
+        return point.plan.hardware.devices() != found.front.front().plan.hardware.devices();
+      });
+  Table table(plan_columns(counts));
   for (const FrontPoint& point : found.front) table.add(plan_row(point.plan, point.because));
   table.print();
 }

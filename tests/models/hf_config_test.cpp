@@ -240,7 +240,7 @@ TEST_CASE("sliding windows are refused by name") {
       read(with(kMistralV03, "sliding_window", 4096)),
       StartsWith("config.json: sliding_window: sliding window attention") && Contains("4096"));
   CHECK_THROWS_WITH(read(without(kMistralV03, "sliding_window")), Contains("sliding_window"));
-  CHECK_THROWS_WITH(read(with(kQwen25, "use_sliding_window", true)),
+  CHECK_THROWS_WITH(read(with(with(kQwen25, "use_sliding_window", true), "sliding_window", 4096)),
                     StartsWith("config.json: use_sliding_window"));
   CHECK_THROWS_WITH(read(with(kQwen3, "layer_types", {"full_attention", "sliding_attention"})),
                     Contains("layer_types") && Contains("sliding_attention"));
