@@ -33,7 +33,7 @@ void check_verb(const CLI::App& app, int argc, char** argv) {
                   nearest_hint(argv[1], verbs));
 }
 
-// The arguments, with the verb that a group of verbs takes where none is named.
+// The arguments; where a group of verbs is named without a verb, the group's default verb is added.
 std::vector<std::string> with_verbs(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   if (words.empty()) return words;
@@ -50,7 +50,7 @@ std::vector<std::string> with_verbs(const CLI::App& app, int argc, char** argv) 
   return words;
 }
 
-// The verb's own help, if the line got that far.
+// Advice to read the verb's own help, if parsing reached a verb.
 std::string help_hint(const CLI::App& app) {
   std::string words = app.get_name();
   const CLI::App* last = &app;
@@ -61,7 +61,7 @@ std::string help_hint(const CLI::App& app) {
   return "; see " + words + " --help";
 }
 
-// Help that fits the width; a command goes on behind a backslash, as a shell reads it.
+// Prints help wrapped to the width; a wrapped command is continued with a backslash, as in a shell.
 void print_help(const std::string& help) {
   const std::string command = "  longspan ";
   for (size_t begin = 0; begin < help.size();) {
@@ -79,7 +79,7 @@ void print_help(const std::string& help) {
   }
 }
 
-// What an optional holds, or the type itself.
+// The value type of an optional; any other type itself.
 template <class Value>
 struct Inner {
   using type = Value;
@@ -91,8 +91,8 @@ struct Inner<std::optional<Value>> {
 template <class Value>
 constexpr bool is_whole = std::is_integral_v<Value> && !std::is_same_v<Value, bool>;
 
-// The fault of a text that is not a number the type holds. CLI11 itself takes what is too large
-// for the largest number there is, and lets negative ones wrap around.
+// The error message for a text that is not a number of the type. CLI11 itself accepts values larger
+// than the largest number of the type, and lets negative ones wrap around.
 template <class Whole>
 std::string refuse_overflow(const std::string& text) {
   Whole value{};
@@ -123,7 +123,7 @@ Option& Option::within(int64_t lowest, int64_t highest) {
 }
 
 Option& Option::not_negative() {
-  // Nor so large that sums over a schedule were no numbers any more. CLI::Range lets NaN pass.
+  // Larger values could make sums over a schedule overflow to infinity. CLI::Range lets NaN pass.
   constexpr double kMost = 1e15;
   option_->check(CLI::Validator(
       [](const std::string& text) {
@@ -212,7 +212,7 @@ Invocation CommandLine::parse(int argc, char** argv) {
   check_verb(*app_, argc, argv);
   try {
     std::vector<std::string> words = with_verbs(*app_, argc, argv);
-    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    std::reverse(words.begin(), words.end());  // CLI11 expects the words in reverse order
     app_->parse(words);
   } catch (const CLI::CallForHelp&) {
     invocation_.action = [this](bool /*json*/) {

@@ -1,10 +1,9 @@
 // The command line: a program, its verbs, and the options and flags of each.
 //
-// A thin face of CLI11, whose headers only arguments.cpp includes: they cost every file that reads
-// them several seconds of compiling. A Verb and an Option are handles to what the CommandLine owns.
-// The variables that options are bound to are the caller's, written by parse(), and shown as
-// defaults in the help with the value that they have when they are bound; they must outlive
-// parse().
+// A thin layer over CLI11, whose headers only arguments.cpp includes: they cost every file that
+// includes them several seconds of compile time. Verb and Option are handles to objects that the
+// CommandLine owns. The variables that options are bound to belong to the caller. parse() writes
+// them; their values at binding are shown as defaults in the help. They must outlive parse().
 #pragma once
 
 #include <cstdint>
@@ -20,12 +19,12 @@ class Option;
 
 namespace longspan::cli {
 
-/// What the arguments asked for. `action` gets whether --json was given, returns the exit status
-/// and throws Error.
+/// The action that the arguments ask for. `action` gets whether --json was given, returns the exit
+/// status and throws Error.
 struct Invocation {
   bool json = false;
   bool wide = false;      // tables with all columns, lines of any length
-  bool progress = false;  // in lines, also where there is no terminal
+  bool progress = false;  // progress printed as lines, also where there is no terminal
   std::function<int(bool json)> action;
 };
 
@@ -40,10 +39,10 @@ class Option {
   Option& within(int64_t lowest, int64_t highest);
   Option& not_negative();
   Option& one_of(const std::vector<std::string>& words);
-  /// What the help shows for the default, where the variable's value does not say it.
+  /// The text that the help shows as the default, for variables whose value does not say it.
   Option& shown_default(const std::string& text);
 
-  /// Whether the arguments that parse() read name it.
+  /// Whether the arguments that parse() read contain this option.
   bool given() const;
 
  private:
@@ -59,12 +58,12 @@ class Verb {
   Verb add_verb(const std::string& name, const std::string& description,
                 const std::string& example);
   /// A verb below this one that has verbs of its own, among them `list` and `show`. Without a verb
-  /// it lists; a word that is not a verb is what it shows.
+  /// it runs `list`; a word that is not a verb is passed to `show`.
   Verb add_group(const std::string& name, const std::string& description,
                  const std::string& example);
 
-  /// `flags` as in "--output", "-o,--output", or "plan" for an argument known by its place. `Value`
-  /// is std::string, int, int64_t, uint64_t, double, or an optional int64_t or std::string. A whole
+  /// `flags` as in "--output", "-o,--output", or "plan" for a positional argument. `Value` is
+  /// std::string, int, int64_t, uint64_t, double, or an optional int64_t or std::string. A whole
   /// number that the type cannot hold is refused as it was typed, and so is an empty text.
   template <class Value>
   Option add_option(const std::string& flags, Value& variable, const std::string& description);
@@ -78,7 +77,7 @@ class Verb {
   Invocation* invocation_;
 };
 
-/// The program itself. parse() is called once, after all verbs are there.
+/// The program itself. parse() is called once, after all verbs are added.
 class CommandLine {
  public:
   /// `version` is what --version prints, `footer` the end of the program's own help.

@@ -44,7 +44,7 @@ Number number_of(const std::string& text, const char* what, const char* expected
   return number;
 }
 
-// "64K,4K*12": a length, or several of it.
+// Parses "64K,4K*12": lengths, each with an optional count.
 std::vector<int64_t> lengths_of(const std::string& text) {
   std::vector<int64_t> lengths;
   for (const std::string& part : parts_of(text, ',')) {
@@ -62,7 +62,7 @@ std::vector<int64_t> lengths_of(const std::string& text) {
   return lengths;
 }
 
-// "1,2:0.01,4:0.02": sizes, and what a token's exchanges take there.
+// Parses "1,2:0.01,4:0.02": group sizes, each with the exchange time per token.
 std::vector<GroupSize> sizes_of(const std::string& text, int ranks) {
   std::vector<GroupSize> sizes;
   if (text.empty()) {

@@ -1,4 +1,4 @@
-// longspan compare: was the prediction right, and if not, because of which op kinds?
+// longspan compare: was the prediction right, and if not, which op kinds caused the difference?
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct KindDifference {
   std::string kind;
   double predicted_seconds = 0;
   double measured_seconds = 0;
-  double share = 0;  // of the differences of all kinds, taken without sign
+  double share = 0;  // this kind's part of the summed absolute differences of all kinds
 };
 
 struct Comparison {

@@ -26,7 +26,7 @@ Json knob_json(const KnobRow& row, const Strategy& s) {
   }
 }
 
-// Tokens have their unit in the key.
+// Keys of knobs in tokens end with the unit.
 std::string knob_key(const KnobRow& row) {
   std::string name(row.name());
   if (row.unit == "tokens" && !name.ends_with("_tokens")) name += "_tokens";

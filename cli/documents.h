@@ -28,10 +28,10 @@ Json prediction_json(const Prediction& prediction);
 /// The same for a plan that was not run, with the interval of its step time and the verdict on its
 /// memory.
 Json forecast_json(const HardwareProfile& hw, const Prediction& prediction);
-/// What a plan is about: model, hardware, lengths and knobs, but no figures.
+/// Identifies a plan: model, hardware, lengths and knobs, without its figures.
 Json plan_summary_json(const Plan& plan);
 
-/// What went wrong, as one line on standard error, and for scripts a document on standard output.
+/// Reports an error: one line on standard error and, with `json`, a document on standard output.
 /// Returns the exit status.
 int report_error(const std::string& message, int exit_status, bool json);
 

@@ -1,5 +1,5 @@
-// longspan explain: where a plan's time and memory go, what limits it, what turning a knob would
-// do.
+// longspan explain: where a plan's time and memory go, what limits it, and what changing a knob
+// would do.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -72,7 +72,7 @@ void print_memory(const Plan& plan, const Simulated& s) {
 
 constexpr size_t kInformativeLines = 12;
 
-// What turning one knob would do, and what is in the way.
+// The results of changing one knob of a plan, and the limiting factors.
 struct Neighbours {
   NeighbourJudge judge;
   std::vector<NeighbourResult> results;
@@ -93,7 +93,7 @@ struct Neighbours {
   }
 };
 
-// Said of neighbours that were not judged by their whole programs.
+// The note on neighbours that were judged by sampled programs.
 std::string sampled_text(const Neighbours& around) {
   return fmt::format(
       "{} of {} are judged by samples of their programs: time within 1 %, memory before packing, "
@@ -107,7 +107,7 @@ std::string result_text(const NeighbourResult& result) {
   return fmt::format("rejected: {}", name_of(result.limiting_factor));
 }
 
-// Under "What limits it".
+// Prints the section "What limits it".
 void print_neighbours(const Neighbours& around, bool all) {
   const std::vector<std::string> suggestions = around.suggestions();
   if (!suggestions.empty()) say("{}\n", bold("What would help"));
@@ -171,7 +171,7 @@ std::string shape_text(const std::array<double, 3>& shape) {
 }
 
 void print_unmeasured(const Plan& plan, const Simulated& s) {
-  constexpr double kTelling = 0.001;  // of the step
+  constexpr double kTelling = 0.001;  // share of the step below which a line is not shown
   std::vector<UnmeasuredKernel> kernels = unmeasured_kernels(plan, s.program);
   std::erase_if(kernels, [&](const UnmeasuredKernel& kernel) {
     return kernel.seconds < kTelling * s.timeline.step_seconds;

@@ -1,4 +1,4 @@
-// longspan hw: what the hardware catalog holds, and what a profile says.
+// longspan hw: lists the hardware catalog and shows a profile.
 #include <fmt/format.h>
 
 #include <filesystem>

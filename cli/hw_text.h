@@ -1,4 +1,4 @@
-// A hardware profile as a person reads it, and as JSON.
+// A hardware profile as text and as JSON.
 #pragma once
 
 #include "cli/documents.h"

@@ -1,4 +1,4 @@
-// Flags that several verbs share, and what they stand for.
+// Flags that several verbs share, and the values they parse to.
 #pragma once
 
 #include <filesystem>
@@ -25,7 +25,7 @@ struct HardwareFlags {
   HardwareProfile load() const;
 };
 
-/// The degrees a person fixes.
+/// The mesh sizes that the user fixes.
 struct ParallelFlags {
   ParallelChoice choice;
   bool no_overlap = false;
@@ -37,19 +37,19 @@ struct ParallelFlags {
 /// --deterministic.
 void add_deterministic_flag(Verb& verb, bool& value);
 
-/// Lengths from "64K,1M", ascending. Throws bad_input naming `what`, as parse_tokens(), and for a
-/// length that is given twice.
+/// Lengths from "64K,1M", ascending. Throws bad_input naming `what`, as parse_tokens() does, and
+/// for a length that is given twice.
 std::vector<int64_t> parse_lengths(const std::string& text, const char* what);
 
 /// Throws as check_writable(), naming `flag`, if a file cannot be written to `path`; better now
 /// than after hours of work. An empty path asks for no file.
 void check_output(const std::filesystem::path& path, const char* flag);
 
-/// One line on standard error where other processes disturbed much of what the profile was measured
-/// by: what is planned with it, or held against it, is as doubtful.
+/// Warns with one line on standard error if other processes disturbed many of the measurements in
+/// the profile: plans made with it, and comparisons against it, are then doubtful.
 void warn_of_disturbance(const HardwareProfile& hw);
 
-/// Replaces the profile's capacities by sizes as a person types them; empty texts change nothing,
+/// Replaces the profile's capacities by sizes as the user typed them; empty texts change nothing,
 /// and "0" of the storage means no storage.
 void override_capacities(HardwareProfile& hw, const std::string& device_memory,
                          const std::string& host_memory, const std::string& nvme_capacity);

@@ -9,7 +9,7 @@ volatile std::sig_atomic_t interrupted = 0;
 
 void on_signal(int) {
   interrupted = 1;
-  // Both go back to their defaults: whichever comes next ends the process.
+  // Restores both defaults: the next signal of either kind ends the process.
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
 }
@@ -20,7 +20,7 @@ InterruptGuard::InterruptGuard() {
   interrupted = 0;
   struct sigaction action {};
   action.sa_handler = on_signal;
-  // A second signal that comes while the first is handled waits for it, and then counts as second.
+  // A second signal that arrives while the first is handled waits, and then counts as the second.
   sigemptyset(&action.sa_mask);
   sigaddset(&action.sa_mask, SIGINT);
   sigaddset(&action.sa_mask, SIGTERM);

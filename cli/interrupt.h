@@ -1,10 +1,10 @@
-// Stopping politely: the first SIGINT or SIGTERM asks, the second kills.
+// Graceful stop: the first SIGINT or SIGTERM asks to stop, the second kills.
 #pragma once
 
 namespace longspan::cli {
 
-/// While it lives, the first SIGINT or SIGTERM only sets a flag; either signal's second time has
-/// its usual effect. One at a time.
+/// While it lives, the first SIGINT or SIGTERM only sets a flag; the second signal of either kind
+/// has its usual effect. At most one guard at a time.
 class InterruptGuard {
  public:
   InterruptGuard();

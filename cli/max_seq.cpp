@@ -1,5 +1,5 @@
-// longspan max-seq: how long a sequence fits, for each strategy, what stops it, what would help
-// that.
+// longspan max-seq: the longest sequence that fits, for each strategy, what stops it, and what
+// would help.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Flags {
   std::string output;
 };
 
-// Steps that the longest sequence is shown for besides, and how a column names them.
+// Step time limits for which the longest sequence is also shown, and the name of their column.
 struct StepTime {
   double seconds;
   const char* name;
@@ -95,8 +95,8 @@ void add_row(Table& table, const MaxSequence& result, bool many) {
   table.add(std::move(row));
 }
 
-// How much further the longest plan can reach at most: of the preset that is furthest from its
-// bound, and of auto.
+// Prints how much longer a plan can be at most, by bounds: for the preset that is furthest from its
+// bound, and for auto.
 void print_gaps(const std::vector<MaxSequence>& rows) {
   const MaxSequence* widest = nullptr;
   const MaxSequence* free = nullptr;
@@ -175,11 +175,11 @@ int run(const Flags& flags, bool json) {
   const HardwareProfile hw = flags.hardware.load();
   std::vector<std::string> strategies;
   if (flags.strategy == "all" && (!options.parallel.admits_flat() || !model.uniform())) {
-    strategies = {"auto"};  // presets have no pipeline, and one program
+    strategies = {"auto"};  // presets have no pipeline and a single program
   } else if (flags.strategy != "all") {
     strategies = {flags.strategy};
   } else {
-    // On one device, presets that are a mesh are checkpoint by another name.
+    // On one device, presets that differ from `checkpoint` only by a mesh equal it.
     for (const std::string& name : preset_names()) {
       if (hw.devices() > 1 || !is_mesh_preset(name)) strategies.push_back(name);
     }

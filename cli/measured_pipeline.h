@@ -1,4 +1,4 @@
-// longspan schedule measured: a trace of a pipeline, drawn and counted as schedules are.
+// longspan schedule measured: a trace of a pipeline, drawn and evaluated as schedules are.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace longspan::cli {
 struct MeasuredFlags {
   std::string folder;
   std::optional<int64_t> iteration;
-  std::string against;  ///< the schedule whose simulation is compared; none where empty
+  std::string against;  ///< the schedule whose simulation is compared; empty: no comparison
   double communication = 0;
   int width = 118;
   std::string svg;

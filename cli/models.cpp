@@ -1,4 +1,4 @@
-// longspan models: what the catalog holds, and what a model is.
+// longspan models: lists the catalog and describes a model.
 #include "cli/table.h"
 #include "cli/text.h"
 #include "models/catalog.h"
@@ -34,7 +34,7 @@ std::string describe(const LayerRun& run, int64_t first, const ModelSpec& model)
   return text + (what.empty() ? ", plain" : what);
 }
 
-// The first layer of each run, which stands for the others.
+// The first layer of each run, which represents the run.
 std::vector<int64_t> first_layers(const ModelSpec& model) {
   std::vector<int64_t> first;
   int64_t layer = 0;

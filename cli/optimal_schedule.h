@@ -1,4 +1,4 @@
-// The schedules of `longspan schedule` that a solver makes.
+// The schedules of `longspan schedule` that a solver computes.
 #pragma once
 
 #include <optional>
@@ -11,18 +11,18 @@
 
 namespace longspan::cli {
 
-/// What they take besides a PipelineTask.
+/// The solvers' inputs besides a PipelineTask.
 struct OptimalFlags {
   double seconds = 60;
   int64_t nodes = 2000;
   int layers = 0;                  ///< 0: four for each rank
-  double embedding = 0, head = 0;  ///< in layers' times
+  double embedding = 0, head = 0;  ///< in units of a layer's time
 };
 
 struct OptimalAnswer {
   TimedSchedule timed;
   OptimalSchedule result;
-  std::optional<AdaptisPlan> plan;  ///< where layers were cut, too
+  std::optional<AdaptisPlan> plan;  ///< set if the solver cut the layers, too
 };
 
 /// `family` is one of solved_families(). Shows progress on a terminal. Throws as opt_pipe() and
@@ -30,7 +30,7 @@ struct OptimalAnswer {
 OptimalAnswer make_optimal(const ScheduleFamily& family, const PipelineTask& task,
                            const ScheduleChoice& choice, const OptimalFlags& flags);
 
-/// "proven", "stopped by the time limit", ...: what ended the search, and the gap that is left.
+/// How the search ended and the remaining gap: "proven", "stopped by the time limit", ...
 std::string end_text(const OptimalSchedule& result);
 
 }  // namespace longspan::cli

@@ -6,7 +6,7 @@
 
 namespace longspan::cli {
 
-/// Its stages' times and what every rank does and holds, on standard output.
+/// Prints the times of its stages, and the work and memory of every rank, on standard output.
 void print_pipeline(const Plan& plan, const PipelineStep& step);
 Json pipeline_json(const PipelineStep& step);
 

@@ -29,7 +29,7 @@ struct Flags {
   HardwareFlags hardware;
   QuestionFlags question;
   std::string sequences;
-  int64_t max_gpus = 0;  // 0: not asked for
+  int64_t max_gpus = 0;  // 0: not given
   std::string min_gpus_for;
   std::string strategy = "auto";
   std::string objective = "throughput";
@@ -66,14 +66,15 @@ SweepOptions options_of(const Flags& flags) {
   return options;
 }
 
-// Checks a chunk the user chose: the strategy's own check names the nearest that divide.
+// Checks a chunk that the user chose: the strategy's own check names the nearest chunks that
+// divide.
 void check_chunk(const Flags& flags, const ModelSpec& model, int64_t chunk, int64_t sequence) {
   if (chunk == 0) return;
   Strategy probe;
   probe.chunk_tokens = probe.block_tokens = chunk;
   validate(probe, model, sequence, "--chunk");
   if (flags.strategy == "auto" || is_chunked_preset(flags.strategy)) return;
-  make_preset(flags.strategy, model, sequence);  // an unknown name is the better message
+  make_preset(flags.strategy, model, sequence);  // the message for an unknown name takes precedence
   throw bad_input("--chunk: strategy {} does not chunk attention; leave --chunk out",
                   flags.strategy);
 }
@@ -141,7 +142,7 @@ void print_front(const Sweep& found) {
   table.print();
 }
 
-// The last ones had most devices, and so came closest.
+// Prints the last refusals: those had most devices, and so came closest.
 void print_refusals(const Sweep& found) {
   constexpr size_t kLines = 6;
   std::vector<const Answer*> refused;
@@ -196,7 +197,7 @@ std::string gap_text(const Flags& flags, double gap) {
          fmt::format(fmt::runtime(better), percent(gap));
 }
 
-// Sequences of one step, and where they train.
+// The number of sequences of one step, and where they are trained.
 std::string batch_text(const Flags& flags, const Plan& plan) {
   const int64_t replicas = plan.strategy.parallel.data, each = plan.microbatches;
   if (replicas == 1 || flags.question.global_batch > 0) return "";
@@ -205,7 +206,7 @@ std::string batch_text(const Flags& flags, const Plan& plan) {
       each * replicas, each, replicas);
 }
 
-// How good the plan is, and what was planned that is not just what was asked.
+// Prints how good the plan is, and which parts of the question were extended or changed.
 void print_remarks(const Flags& flags, const ModelSpec& model, const Plan& plan,
                    const Answer* answer) {
   const auto print = [](std::string_view key, const std::string& text) {
@@ -221,8 +222,8 @@ void print_remarks(const Flags& flags, const ModelSpec& model, const Plan& plan,
   print("model", only_planned_text(model));
 }
 
-// Where the time goes: with a pipeline and without where both were looked at, else what compute
-// waits for.
+// Where the time goes: with and without a pipeline if both were searched, else what compute waits
+// for.
 std::string limit_text(const Plan& plan, const std::string& why_chosen) {
   if (!why_chosen.empty()) return why_chosen;
   const bool listable = is_one_program(plan.model, plan.strategy) && is_listable(plan);

@@ -16,7 +16,7 @@ namespace {
 
 std::string tile_text(int64_t tokens) { return tokens == 0 ? "all rows" : format_tokens(tokens); }
 
-// "layer_input, qkv (half of the layers)": the tensors of the group that have this value.
+// The tensors of the group that have this value: "layer_input, qkv (half of the layers)".
 std::string tensors_with(std::string_view group, const Strategy& s, int64_t value) {
   std::string text;
   for (const KnobRow& row : knob_rows()) {
@@ -85,7 +85,7 @@ std::string memory_text(const Plan& plan, const std::array<int64_t, kTierCount>&
   return text;
 }
 
-// "parameters device, optimizer host": the knobs of a group of the plan file.
+// The knobs of one group of the plan file: "parameters device, optimizer host".
 std::string group_text(std::string_view group, const Strategy& s) {
   std::string text;
   for (const KnobRow& row : knob_rows()) {
@@ -115,7 +115,7 @@ std::string step_interval_text(const HardwareProfile& hw, double step_seconds) {
   const PredictionInterval& interval = step_interval(hw);
   std::string low = format_seconds(step_seconds * interval.low);
   const std::string high = format_seconds(step_seconds * interval.high);
-  // A unit that both have is said once: "8.54 s", but not "1 h 03 min", has one word of it.
+  // A unit that both have is printed once. This needs one unit in each: "8.54 s", not "1 h 03 min".
   const size_t unit = low.find(' ');
   if (low.rfind(' ') == unit && high.find(' ') == high.rfind(' ') &&
       high.ends_with(low.substr(unit))) {
@@ -169,7 +169,7 @@ void print_caveats(const HardwareProfile& hw) {
 
 namespace {
 
-// Below a heading, with keys up to "between uses".
+// A line below a heading; the key column is wide enough for "between uses".
 void wide_line(std::string_view key, std::string_view value) { say("  {:<16}{}\n", key, value); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A plan in words and tables, for the verbs that show one.
+// Plans as text and tables, for the verbs that show one.
 #pragma once
 
 #include <string>
@@ -12,24 +12,24 @@ namespace longspan::cli {
 
 /// "8.00 GiB", or "-" for nothing.
 std::string bytes_or_dash(int64_t bytes);
-/// "61.2 / 78.0 GiB (78.5 %)" in the capacity's terms.
+/// "61.2 / 78.0 GiB (78.5 %)", in the unit of the capacity.
 std::string of_capacity(int64_t bytes, int64_t capacity_bytes);
 /// The 90 % interval of a step's prediction on this hardware: "8.54 to 17.3 s".
 std::string step_interval_text(const HardwareProfile& hw, double step_seconds);
 
 /// "llama-3.1-8b, 512K tokens, 1 microbatch, bfloat16, on h100-80g".
 std::string headline(const Plan& plan);
-/// What a plan is, takes and needs, in five lines on standard output.
+/// Prints the identity, cost and memory of a plan in five lines on standard output.
 void print_summary(const Plan& plan, const Prediction& prediction);
-/// The knobs, one line each, on standard output.
+/// Prints the knobs, one line each, on standard output.
 void print_knobs(const Plan& plan);
-/// Step time, rate, MFU and the peaks against the capacities, on standard output.
+/// Prints step time, rate, MFU and the peaks against the capacities on standard output.
 void print_prediction(const Plan& plan, const Prediction& prediction);
-/// "  key             value", on standard output.
+/// Prints "  key             value" on standard output.
 void print_line(std::string_view key, std::string_view value);
 
-/// What a prediction for this hardware rests on that no measurement shows: sizes of the machine
-/// that are assumptions, and a backend that no GPU has run. A line each, for print_line().
+/// Assumptions of a prediction for this hardware that no measurement supports: machine figures that
+/// are assumed, and a backend that has not run on a GPU. One line each, for print_line().
 std::vector<std::pair<std::string, std::string>> caveats_of(const HardwareProfile& hw);
 void print_caveats(const HardwareProfile& hw);
 

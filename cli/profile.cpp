@@ -1,4 +1,4 @@
-// longspan profile: measures this machine and writes what `--hw local` reads.
+// longspan profile: measures this machine and writes the profile that `--hw local` reads.
 #include "engine/profile/profile.h"
 #include "cli/text.h"
 
@@ -78,7 +78,8 @@ ProfileOptions options_of(const Flags& flags, bool gpu) {
   return options;
 }
 
-// The first rank measures the machine while the others wait, and all of them what is between them.
+// The first rank measures the machine while the others wait; then all ranks measure their
+// exchanges.
 void run_rank(const Flags& flags, const RankContext& context, bool json) {
   ProfileOptions options;
   std::filesystem::path path;

@@ -1,4 +1,4 @@
-// What `plan` and `max-seq` may fix or limit of the plans they look for.
+// Flags of `plan` and `max-seq` that fix or limit knobs of the plans they search.
 #pragma once
 
 #include <string>
@@ -17,14 +17,14 @@ struct QuestionFlags {
   bool deterministic = false;
   bool extend_positions = false;
 
-  /// `chunk`: what the help says of --chunk.
+  /// `chunk`: the help text of --chunk.
   void add_to(Verb& verb, const std::string& chunk);
-  /// Throws bad_input for values that make no sense, alone or together.
+  /// Throws bad_input for values that are invalid, alone or together.
   void load(QuestionOptions& options) const;
 };
 
-/// A line where the plan's table of learned positions is longer than the model's;
-/// else empty.
+/// A line that says that the plan's table of learned positions is longer than the model's; else
+/// empty.
 std::string extended_positions_text(const ModelSpec& model, const Plan& plan);
 
 /// How the model differs from what is planned; empty where it does not.

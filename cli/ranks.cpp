@@ -18,11 +18,11 @@
 namespace longspan::cli {
 namespace {
 
-// This rank cannot go on, and the others do not know: says it, and ends the job.
+// Reports an error of this rank that the other ranks do not know of, and ends the job.
 [[noreturn]] void end_job(Communicator& comm, const Error& error) {
   const std::string message = error.what();
   comm.abandon(message);
-  // A text about another rank: that one knows better what happened, and should be the one to speak.
+  // A message about another rank waits: that rank knows the cause and should report first.
   constexpr std::chrono::seconds kDeference{2};
   const bool of_another = message.starts_with("rank ");
   if (of_another) std::this_thread::sleep_for(kDeference);
@@ -44,8 +44,8 @@ int on_processes(bool json, const std::function<void(const RankContext&)>& body)
   try {
     body({comm, world.local_size()});
   } catch (const AgreedError& e) {
-    // Not thrown on: unwinding a world means that it is lost. And said before the world ends: the
-    // launcher kills what is left once a rank has ended with this status.
+    // Not rethrown: unwinding a world counts as losing it. Reported before the world ends: the
+    // launcher kills the remaining ranks once a rank has ended with this status.
     return comm.rank() == 0 ? report_error(e.what(), e.exit_status(), json) : e.exit_status();
   } catch (...) {
     if (comm.size() == 1) throw;

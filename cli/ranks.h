@@ -1,5 +1,5 @@
-// Running a verb on the ranks of a plan: this process alone, threads of it, or processes that
-// mpirun or srun has started. One of them prints.
+// Runs a verb on the ranks of a plan: this process alone, threads of it, or processes that mpirun
+// or srun has started. One of them prints.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace longspan::cli {
 /// One running rank.
 struct RankContext {
   Communicator& comm;
-  int ranks_here = 1;  // how many share this machine's cores
+  int ranks_here = 1;  // ranks that share this machine's cores
   bool is_leader() const { return comm.rank() == 0; }
 };
 
@@ -24,7 +24,7 @@ struct RankContext {
 /// the rank that notices says so and ends all of them at once with the status of the error.
 int on_ranks(int64_t local_ranks, bool json, const std::function<void(const RankContext&)>& body);
 
-/// Whether any rank says yes; the same on all.
+/// Whether any rank passes yes; the same result on all ranks.
 bool any_rank(Communicator& comm, bool yes);
 
 }  // namespace longspan::cli

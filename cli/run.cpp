@@ -1,4 +1,4 @@
-// longspan run: trains by a plan, and holds what it measures against what was predicted.
+// longspan run: trains by a plan and compares its measurements with the prediction.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,10 +49,10 @@ struct Flags {
   std::string output;
 };
 
-// What the run takes of memories.
+// The memory that the run uses.
 struct Taken {
   int64_t arena_bytes = 0;               // on device and host, of all ranks in this process
-  std::optional<int64_t> device_in_use;  // where that is one rank's device
+  std::optional<int64_t> device_in_use;  // set if it is one rank's device
 };
 
 struct Outcome {
@@ -61,17 +61,17 @@ struct Outcome {
   std::optional<Error> lost;  // why one could not be saved; training has then ended
 };
 
-// Where a checkpoint goes if the run ends before its last step.
+// The path of the checkpoint if the run ends before its last step.
 std::string early_checkpoint(const Flags& flags) {
   return flags.checkpoint.empty() ? flags.plan + ".checkpoint.safetensors" : flags.checkpoint;
 }
 
-// Where one is known to be written, or empty.
+// The path of a checkpoint that will certainly be written, or empty.
 std::string expected_checkpoint(const Flags& flags) {
   return flags.stop_after > 0 ? early_checkpoint(flags) : flags.checkpoint;
 }
 
-// No file is to be written over the plan, or over another that this run writes.
+// Refuses outputs that would overwrite the plan or another output of this run.
 void check_apart(const Flags& flags) {
   namespace fs = std::filesystem;
   const std::vector<std::pair<const char*, std::string>> files = {
@@ -120,7 +120,7 @@ void check(const Flags& flags) {
   validate(flags.training);
 }
 
-// A line of the steps, which are printed as they end: as many of its columns as fit.
+// One line of the step table, which is printed while training: as many columns as fit the width.
 std::string step_line(const std::vector<std::string>& cells) {
   constexpr size_t kWidths[] = {7, 9, 10, 9, 10, 7, 10, 10, 10};
   std::string line;
@@ -148,8 +148,8 @@ void print_step(const StepReport& r) {
   std::fflush(stdout);
 }
 
-// What was trained for hours is not to vanish with a disk that has become full: the failure is kept
-// until what was measured is written.
+// A full disk must not lose hours of training: the error is kept until the measurements are
+// written.
 void save(const Trainer& trainer, const std::string& path, Outcome& outcome) {
   try {
     trainer.save_checkpoint(path);
@@ -185,8 +185,8 @@ Outcome train(const Flags& flags, const RankContext& context, Trainer& trainer,
   return outcome;
 }
 
-// Device memory in use: the plan's arena, and what the profile knows besides it; NCCL only where
-// there are ranks to exchange with.
+// Predicted device memory in use: the plan's arena, and the profile's figures for other
+// allocations; NCCL only if there are ranks to exchange with.
 int64_t predicted_in_use(const Plan& plan) {
   HardwareProfile hardware = plan.hardware;
   if (plan.strategy.parallel.ranks() == 1) hardware.device.overhead.erase("nccl");
@@ -239,7 +239,8 @@ Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
           {"steps", std::move(steps)}};
 }
 
-// What ranks sent: of the one that is predicted to send most, unless another differs.
+// The bytes sent by a rank: the one that is predicted to send most, or the first that differs from
+// its prediction.
 void add_traffic(Table& table, const std::vector<Traffic>& traffic) {
   if (traffic.size() == 1) return;
   Traffic shown;
@@ -348,7 +349,7 @@ void run_rank(const Flags& flags, const RankContext& context, bool json) {
     check_ranks_present(plan, flags, context.comm);
     tokens = open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab);
   });
-  // Only now: trainers of several ranks talk to each other.
+  // Only after the checks: trainers of several ranks exchange messages.
   agree(context.comm, [&] {
     TrainerOptions options;
     options.compute_threads = threads_per_rank(flags, context);
@@ -363,7 +364,7 @@ void run_rank(const Flags& flags, const RankContext& context, bool json) {
                         trainer->steps_done());
       }
     }
-    // Only now: the file tier may lie on the same disk.
+    // Only after the trainer is made: the file tier may lie on the same disk.
     if (const std::string path = expected_checkpoint(flags); context.is_leader() && !path.empty()) {
       check_space(path, checkpoint_bytes(plan.model), "the checkpoint");
     }
@@ -381,7 +382,7 @@ void run_rank(const Flags& flags, const RankContext& context, bool json) {
         percent(plan.predicted.mfu));
   }
 
-  // A rank's arenas, or those of all where they are in one process.
+  // The arenas of this rank, or of all ranks if they share a process.
   const auto arenas = trainer->executor().arena_bytes();
   Taken taken{arenas[0] + arenas[1], std::nullopt};
   if (context.comm.name() == "local") {
@@ -391,7 +392,8 @@ void run_rank(const Flags& flags, const RankContext& context, bool json) {
 
   RunRecorder recorder;
   Outcome outcome = train(flags, context, *trainer, recorder, prints);
-  // Whatever ranks do together comes before the last checkpoint: if that fails, one goes on alone.
+  // Collective work comes before the last checkpoint: if saving fails on a rank, that rank
+  // continues alone.
   const bool traced = !flags.trace.empty() && (!outcome.lost || context.comm.size() == 1);
   const std::string trace = traced ? trace_of_all(context, *trainer) : "";
   if (context.comm.name() != "local") taken.device_in_use = trainer->device_bytes_in_use();

@@ -1,7 +1,7 @@
-// run.json: what a training run measured, written by `run` and read by `compare`.
+// run.json: the measurements of a training run, written by `run` and read by `compare`.
 //
 // docs/cli.md lists the keys. Measured times are medians over the steps after the first, which pays
-// for cold caches and page faults; a run of one step has only that one.
+// for cold caches and page faults; a run of one step uses that step.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ class RunRecorder {
 
 Json step_json(const StepReport& report);
 
-/// What `compare` needs of a run.json.
+/// The parts of a run.json that `compare` needs.
 struct RunRecord {
   nlohmann::json plan;  // as plan_summary_json() wrote it; the order of keys does not matter
   int64_t steps = 0;
@@ -47,7 +47,7 @@ struct RunRecord {
 /// Throws bad_input naming the file and the key.
 RunRecord read_run_record(const std::filesystem::path& path);
 
-/// The process's largest resident memory so far, in bytes; 0 where the system does not say.
+/// The process's largest resident memory so far, in bytes; 0 where the system does not report it.
 int64_t process_peak_bytes();
 
 }  // namespace longspan::cli

@@ -1,5 +1,5 @@
-// longspan schedule: one pipeline schedule timed and drawn, a family's or a file's, or all
-// compared.
+// longspan schedule: times and draws one pipeline schedule, from a family or a file, or compares
+// all.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -33,12 +33,12 @@ struct Flags {
   ScheduleChoice choice;
   PipelineTask task;
   OptimalFlags optimal;
-  int width = 0;  // of the picture; 0: of the text
+  int width = 0;  // columns of the picture; 0: the width of the text
   bool exchanges = false, gathering = false, no_waits = false;
   MeasuredFlags measured;
   std::string svg, csv, split, sequence;
   std::vector<ScheduleFlag> options;
-  std::vector<std::string> given;  // of these
+  std::vector<std::string> given;  // names of the options that were given
 };
 
 std::string size_text(int64_t ranks, int64_t microbatches) {
@@ -150,14 +150,14 @@ int compare(const Flags& flags, bool json) {
   return any ? 0 : 1;
 }
 
-// None where slices were not cut from tokens.
+// Empty where slices were not cut from tokens.
 std::vector<int64_t> slice_tokens(const TimedSchedule& timed) {
   std::vector<int64_t> tokens;
   for (const SliceShare& share : timed.request.costs.shares) tokens.push_back(share.tokens);
   return tokens;
 }
 
-// Where the solver began, how it ended, and where layers were cut.
+// Adds the solver's start, how it ended, and where layers were cut.
 void add_solver(Json& answer, const OptimalAnswer& optimal) {
   const OptimalSchedule& r = optimal.result;
   answer["solver"] = {{"start", r.start},  {"start_cost", r.start_cost},
@@ -206,7 +206,7 @@ TimedSchedule time_file(const Flags& flags, const PipelineCsv& csv, const Schedu
   return timed_answer(family, request_of(family, task, choice), csv.schedule);
 }
 
-// What --csv writes: a file as it was read, unless more is asked for.
+// The schedule that --csv writes: a file unchanged, unless flags ask for more.
 PipelineCsv written_csv(const Flags& flags, const Schedule& schedule,
                         const std::optional<PipelineCsv>& read) {
   if (read && !flags.exchanges && !flags.gathering && !flags.no_waits) return *read;
@@ -297,7 +297,7 @@ int show(const Flags& flags, ScheduleAsked asked, bool json) {
   return 0;
 }
 
-// A file that would not be written is not to be asked for in vain.
+// Refuses flags about an output file that would have no effect, and one path for both files.
 void check_files(const Flags& flags) {
   if (flags.csv.empty() && (flags.exchanges || flags.gathering || flags.no_waits)) {
     throw bad_input("--exchanges, --gathering and --no-waits say how --csv FILE is written");
@@ -307,7 +307,7 @@ void check_files(const Flags& flags) {
   }
 }
 
-// Reads the texts among the flags into what is asked.
+// Parses the text flags into the request.
 void load(Flags& flags) {
   flags.given = given_flags(flags.options);
   if (flags.width == 0) flags.width = static_cast<int>(std::min<size_t>(text_width(), 118));
@@ -370,7 +370,7 @@ int run_measured(Flags flags, bool json) {
   return show_measured(flags.measured, json);
 }
 
-// The flags that one of `asked` takes.
+// Adds the flags that at least one of `asked` takes.
 class FlagAdder {
  public:
   FlagAdder(Verb& verb, std::vector<ScheduleFlag>& options,
@@ -397,7 +397,7 @@ class FlagAdder {
   std::initializer_list<ScheduleAsked> asked_;
 };
 
-// A whole number from 0 to `most`; without the option, what `otherwise` says.
+// A whole number from 0 to `most`; `otherwise` is shown as the default.
 auto up_to(int64_t most, const char* otherwise = nullptr) {
   return [=](Option& option) {
     option.within(0, most);

@@ -21,7 +21,7 @@ constexpr unsigned kAdaptis = bit(ScheduleAsked::adaptis);
 constexpr unsigned kSolved = kOptpipe | kAdaptis;
 constexpr unsigned kTimed = kCompare | kOne | kSolved;
 
-// What of a schedule a flag is about, if it has that.
+// The part of a schedule that a flag is about; the flag is refused for schedules without it.
 enum class About { everything, slices, vocabulary, copies, pairs, attention, weights };
 
 struct Row {
@@ -30,7 +30,7 @@ struct Row {
   About about = About::everything;
 };
 
-// What a file or a solver's schedule states itself is refused where that is read.
+// Flags for values that a file or a solver's schedule defines itself are refused where it is read.
 constexpr auto kRows = std::to_array<Row>({
     {"--iteration", kMeasured},
     {"--against", kMeasured},
@@ -73,7 +73,7 @@ const Row& row_of(std::string_view flag) {
   return *found;
 }
 
-// Those that take a flag, for the message.
+// Names of the schedules that take a flag, for the message.
 std::string takers(unsigned asked) {
   if (asked == kMeasured) return "schedule measured";
   if (asked == kAdaptis) return "schedule adaptis";
@@ -88,7 +88,7 @@ bool has_action(const Schedule& schedule, const Wanted& wanted) {
   });
 }
 
-// What the flag is about, where the schedule has none of it; else empty.
+// The name of the part that the flag is about, if the schedule does not have it; else empty.
 std::string_view missing_in(About about, const Schedule& schedule, const ScheduleFamily& family) {
   const auto has = [&](std::initializer_list<ActionKind> kinds) {
     return has_action(schedule, [&](const Action& a) {

@@ -1,4 +1,4 @@
-// Which flags of `longspan schedule` mean something for what it is asked to show. A flag that would
+// Which flags of `longspan schedule` have an effect for what it is asked to show. A flag that would
 // have no effect is refused.
 #pragma once
 
@@ -14,11 +14,11 @@
 
 namespace longspan::cli {
 
-/// What a verb of `schedule` shows.
+/// The subject of a verb of `schedule`.
 enum class ScheduleAsked { list, compare, measured, file, family, optpipe, adaptis };
 
-/// What `schedule show NAME` shows: a file, a family or a solver's. Throws bad_input for a name
-/// that is not one of these, and for a file that is not a CSV by its name.
+/// The subject of `schedule show NAME`: a file, a family or a solver's schedule. Throws bad_input
+/// for a name that is not one of these, and for a file whose name does not end in .csv.
 ScheduleAsked schedule_shown(const std::string& name);
 
 /// Whether one of `asked` takes the flag.
@@ -30,11 +30,11 @@ using ScheduleFlag = std::pair<std::string, Option>;
 /// The names of the flags that the arguments contain.
 std::vector<std::string> given_flags(std::span<const ScheduleFlag> flags);
 
-/// Throws bad_input for a flag that means nothing for any schedule of that kind.
+/// Throws bad_input for a flag that has no meaning for any schedule of that kind.
 void check_flags(ScheduleAsked asked, const std::string& name, std::span<const std::string> given);
 
-/// Throws bad_input for a flag about actions that `schedule`, of one family or of a file, has none
-/// of.
+/// Throws bad_input for a flag about actions that are missing in `schedule`, of one family or of a
+/// file.
 void check_flags_of(const Schedule& schedule, const ScheduleFamily& family,
                     std::span<const std::string> given);
 

@@ -53,7 +53,7 @@ int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
   return 0;
 }
 
-// The prediction of a program that is too large to list, by its period.
+// Prints the prediction of a program that is too large to list, by its period.
 int run_unlisted(const Flags& flags, const Plan& plan, bool json) {
   if (!flags.trace.empty()) check_listable(plan, flags.plan);
   const int64_t ops = ops_estimate(step_request(plan));

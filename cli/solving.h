@@ -1,4 +1,4 @@
-// Waiting for a solver, with a bar on a terminal that fills towards its time limit.
+// Runs a solver and shows a bar on a terminal that fills towards the solver's time limit.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace longspan::cli {
 
-/// What `solve` returns or throws; it runs on a thread of its own meanwhile.
+/// Returns or throws what `solve` does; `solve` runs on its own thread meanwhile.
 template <class Solve>
 auto with_progress(double seconds, Solve&& solve) {
   ProgressBar bar;

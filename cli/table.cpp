@@ -21,12 +21,12 @@ size_t longest_word(std::string_view text) {
   return longest;
 }
 
-// What a column needs: all of its cells on one line, and wrapped.
+// The width a column needs: with all cells on one line, and wrapped.
 struct Need {
   size_t natural = 0, wrapped = 0;
 };
 
-// Widths of the columns that are shown; a width of 0 is a column that is left out.
+// Chooses the widths of the columns; a width of 0 means that the column is left out.
 class Fitting {
  public:
   Fitting(const std::vector<Table::Column>& columns, const std::vector<Need>& needs, size_t width)
@@ -56,7 +56,7 @@ class Fitting {
     }
     return sum;
   }
-  // The first column says what a row is.
+  // Leaves out one column, never the first, which names the row. False if none can be left out.
   bool leave_one_out() {
     size_t which = 0;
     for (size_t c = 1; c < columns_.size(); ++c) {

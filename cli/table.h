@@ -6,9 +6,9 @@
 
 namespace longspan::cli {
 
-/// A table with a heading; numbers stand right, words left. Columns are as wide as what they hold.
-/// Where all of them together are wider than text_width(), words are wrapped, and columns are left
-/// out: those of the highest `drop` first. A line below the table names what was left out.
+/// A table with a heading; numbers are right-aligned, words left-aligned. Columns are as wide as
+/// their contents. If their sum is wider than text_width(), words are wrapped and columns are left
+/// out, those of the highest `drop` first. A line below the table names the columns left out.
 class Table {
  public:
   struct Column {
@@ -19,7 +19,7 @@ class Table {
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
   /// REQUIRES: as many cells as columns.
   void add(std::vector<std::string> cells);
-  /// Writes it to standard output, indented by two.
+  /// Writes the table to standard output, indented by two.
   void print() const;
 
  private:

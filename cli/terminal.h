@@ -7,16 +7,16 @@
 
 namespace longspan::cli {
 
-/// `text` in bold where standard output is a terminal, TERM is not "dumb", NO_COLOR is not set and
-/// no launcher of MPI started this process; otherwise as it is.
+/// `text` in bold if standard output is a terminal, TERM is not "dumb", NO_COLOR is not set and no
+/// MPI launcher started this process; otherwise unchanged.
 std::string bold(std::string_view text);
 
-/// Progress in lines where there is no terminal, from here on: --progress.
+/// From now on, prints progress as lines where there is no terminal: --progress.
 void set_progress_lines();
 
-/// Progress on standard error, once a second has passed. On a terminal (as of bold()) it is a bar
-/// that is gone when the object is. Elsewhere it is nothing, or a line every five seconds after
-/// set_progress_lines(). Used from one thread.
+/// Progress on standard error, shown once a second has passed. On a terminal (see bold()) it is a
+/// bar that disappears with the object. Elsewhere it prints nothing, or a line every five seconds
+/// after set_progress_lines(). Used from one thread.
 class ProgressBar {
  public:
   ProgressBar();

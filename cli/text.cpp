@@ -12,7 +12,7 @@ namespace longspan::cli {
 namespace {
 
 constexpr size_t kLeast = 40, kOfFiles = 100;
-constexpr size_t kMostIndent = 40;  // of a continued line
+constexpr size_t kMostIndent = 40;  // of a continuation line
 constexpr std::string_view kEscape = "\033[";
 
 bool wide = false;
@@ -29,7 +29,7 @@ size_t found_width() {
   return kOfFiles;
 }
 
-// Where a continued line begins: below the value of "  key    value", else two further in.
+// Where a continuation line begins: below the value of "  key    value", else indented by two more.
 size_t indent_of(std::string_view line) {
   const size_t first = line.find_first_not_of(' ');
   if (first == line.npos) return 0;
@@ -41,7 +41,7 @@ size_t indent_of(std::string_view line) {
   return first + 2;
 }
 
-// Whether a word stays with the number before it: "8.63 s", "15.5 %".
+// Whether a word is a unit that stays with the number before it: "8.63 s", "15.5 %".
 bool is_unit(std::string_view before, std::string_view word) {
   constexpr size_t kLongestUnit = 3;
   if (before.empty() || before.back() < '0' || before.back() > '9') return false;
@@ -74,7 +74,7 @@ std::vector<std::string> wrapped(std::string_view text, size_t width) {
   std::vector<std::string> lines(1);
   size_t begin = 0;
   while (begin < text.size()) {
-    // A word with the spaces before it: those inside of a line are kept.
+    // A word with the spaces before it: spaces inside a line are kept.
     const size_t word = std::min(text.find_first_not_of(' ', begin), text.size());
     size_t end = std::min(text.find(' ', word), text.size());
     const size_t next = std::min(text.find(' ', end + 1), text.size());

@@ -1,4 +1,4 @@
-// Text for a person on standard output: as wide as the terminal, and no wider.
+// Text on standard output, wrapped to the width of the terminal.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,21 +11,21 @@
 
 namespace longspan::cli {
 
-/// Columns that a line may take: $COLUMNS, else the width of the terminal, else 100; at least 40.
-/// Without limit after set_wide().
+/// The width of a line in columns: $COLUMNS, else the width of the terminal, else 100; at least 40.
+/// Unlimited after set_wide().
 size_t text_width();
-/// Tables with all columns and lines of any length, from here on: --wide.
+/// From now on, prints tables with all columns and lines of any length: --wide.
 void set_wide();
 
-/// Columns that `text` takes on a screen: escapes take none, a UTF-8 character takes one.
+/// Columns that `text` takes on a screen: 0 for an escape, 1 for a UTF-8 character.
 size_t width_of(std::string_view text);
 
-/// `text` in lines of at most `width` columns, broken at spaces; a word that is longer is a line of
-/// its own. Never empty.
+/// `text` in lines of at most `width` columns, broken at spaces; a longer word is a line of its
+/// own. Never empty.
 std::vector<std::string> wrapped(std::string_view text, size_t width);
 
-/// Prints lines that end with a newline each. A line that is wider than text_width() goes on below,
-/// under its value where it is "  key    value", else indented by two more.
+/// Prints lines that end with a newline each. A line wider than text_width() is continued below,
+/// under its value if it has the form "  key    value", else indented by two more.
 void print_wrapped(std::string_view lines);
 
 template <class... Args>

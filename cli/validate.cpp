@@ -1,4 +1,4 @@
-// longspan validate: how right are the predictions of published measurements?
+// longspan validate: compares predictions with published measurements.
 #include <algorithm>
 #include <memory>
 
@@ -16,7 +16,7 @@ struct Flags {
   std::string path;
   std::string table;
   bool cases = false;
-  std::string ranges;  // where to write them
+  std::string ranges;  // path to write the ranges to
 };
 
 std::vector<ReferenceCase> chosen_cases(const Flags& flags) {

@@ -6,8 +6,8 @@
 
 namespace longspan::cli {
 
-/// Tables of errors, who fits, and who has no prediction, on standard output; before that, if
-/// asked, every case.
+/// Prints tables of errors, of what fits, and of cases without a prediction on standard output;
+/// with `with_cases`, first every case.
 void print_validation(const Validation& validation, bool with_cases);
 Json validation_json(const Validation& validation, bool with_cases);
 

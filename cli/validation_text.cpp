@@ -1,4 +1,4 @@
-// What `longspan validate` prints.
+// The text output of `longspan validate`.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The verbs of the command line. Each file adds one: its flags, and what to do once they are
+// The verbs of the command line. Each file adds one: its flags, and its action once they are
 // parsed.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Dependencies point one way: a file includes none of the folders above its own.
+// Dependencies point one way: a file does not include folders above its own.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-// From the ground up; folders of one floor do not include each other.
+// From the bottom up; folders of one floor do not include each other.
 const std::vector<std::vector<std::string>> kFloors = {
     {"base"},
     {"models", "hwprofiles"},

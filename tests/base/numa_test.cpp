@@ -1,4 +1,5 @@
-// Which memory and processors are near a device, on machines that are described rather than there.
+// The memory and processors near a device, on machines that are described to the code rather than
+// present.
 #include "base/numa.h"
 
 #include <linux/mempolicy.h>
@@ -24,7 +25,7 @@ namespace {
 using Numbers = std::vector<int>;
 using testing::TemporaryFolder;
 
-// Fresh pages of the system's.
+// Newly mapped pages.
 class Pages {
  public:
   explicit Pages(int64_t bytes)
@@ -54,7 +55,7 @@ Numbers own_processors() {
   return processors;
 }
 
-// /sys of a machine with a GPU whose `numa_node` and whose nodes with memory are these.
+// The node of a GPU by a /sys with this `numa_node` and this list of nodes with memory.
 std::optional<int> node_of_gpu(const std::string& numa_node, const std::string& has_memory) {
   const TemporaryFolder sysfs;
   sysfs.file("bus/pci/devices/0000:3b:00.0/numa_node", numa_node);
@@ -80,7 +81,7 @@ TEST_CASE("numa: a device is near the node that the system names") {
 TEST_CASE("numa: near no node where the system does not say or there is no choice") {
   CHECK_FALSE(node_of_gpu("-1\n", "0-1\n"));
   CHECK_FALSE(node_of_gpu("0\n", "0\n"));
-  CHECK_FALSE(node_of_gpu("2\n", "0-1\n"));  // it has processors alone
+  CHECK_FALSE(node_of_gpu("2\n", "0-1\n"));  // the node has processors but no memory
   CHECK_FALSE(node_of_gpu("", "0-1\n"));
   CHECK_FALSE(node_of_gpu("0\n", "nodes\n"));
   const TemporaryFolder nothing;
@@ -94,7 +95,7 @@ TEST_CASE("numa: of a node's processors those that this thread may use") {
   CHECK(processors_of(std::to_string(own.front()) + "\n") == Numbers{own.front()});
   const std::string first = std::to_string(own.front()), last = std::to_string(own.back());
   if (own.size() > 1) CHECK(processors_of(first + "," + last) == Numbers{own.front(), own.back()});
-  int other = 0;  // the first processor that is not ours
+  int other = 0;  // the first processor that this thread may not run on
   while (std::find(own.begin(), own.end(), other) != own.end()) ++other;
   CHECK(processors_of(std::to_string(other) + "\n").empty());
 }
@@ -116,7 +117,7 @@ TEST_CASE("numa: pages are asked of a node, and a node that is not there is no e
   const int64_t page = sysconf(_SC_PAGESIZE);
   const Pages pages(4 * page);
   for (const int node : {-1, 1023, 1024}) CHECK_FALSE(prefer_numa_node(pages.begin(), page, node));
-  // A container may forbid to ask, and to be told.
+  // A container may forbid both the request and the query.
   if (prefer_numa_node(pages.begin() + page, 2 * page, 0)) {
     const auto policy_of = [&](int number) {
       int policy = -1;
@@ -131,11 +132,11 @@ TEST_CASE("numa: pages are asked of a node, and a node that is not there is no e
     CHECK(policy_of(2) == asked);
     CHECK(policy_of(3) != asked);
   }
-  std::memset(pages.begin(), 1, 4 * page);  // the memory is there, whatever was agreed
+  std::memset(pages.begin(), 1, 4 * page);  // the memory is usable, whatever the result
 }
 
 TEST_CASE("numa: every byte is touched, near a node or not, and the thread stays where it was") {
-  constexpr int64_t kBytes = (int64_t{129} << 20) + 5;  // several pieces and a bit
+  constexpr int64_t kBytes = (int64_t{129} << 20) + 5;  // several pieces and a remainder
   const Pages pages(kBytes + 1);
   const Numbers own = own_processors();
   for (const std::optional<int> node : {std::optional<int>(), {0}, {1023}}) {

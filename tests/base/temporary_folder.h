@@ -28,7 +28,7 @@ class TemporaryFolder {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Writes `bytes` to `name` inside, in folders of their own if it says so; returns its path.
+  /// Writes `bytes` to `name` inside, creating the folders that `name` contains; returns its path.
   std::filesystem::path file(const std::string& name, std::string_view bytes) const {
     const std::filesystem::path path = path_ / name;
     std::filesystem::create_directories(path.parent_path());

@@ -56,7 +56,7 @@ double hidden_share(const Program& program, const Timeline& timeline) {
   return all > 0 ? hidden / all : 0;
 }
 
-// Something to run on before the profile is there.
+// A placeholder machine, until the profile is measured.
 HardwareProfile some_machine(int64_t ranks) {
   constexpr double kPlenty = 64.0 * (int64_t{1} << 30);
   HardwareProfile hw;

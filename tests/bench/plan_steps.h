@@ -1,5 +1,5 @@
-// What the benchmarks of predictions share: plans that train a step whenever told, and what the
-// simulator expects of those steps.
+// Shared by the benchmarks of predictions: plans that train one step per call, and the simulator's
+// predictions for those steps.
 #pragma once
 
 #include <array>

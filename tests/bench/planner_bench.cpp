@@ -80,7 +80,7 @@ bool bench_bounds() {
   return rate >= 1e6;
 }
 
-// Configurations a planner meets in one question: the same choices at many sizes.
+// Configurations that one planner request simulates: the same choices at many sizes.
 bool bench_sampled_simulation() {
   const ModelSpec model = load_model("llama-3.1-8b");
   const HardwareProfile hw = load_hardware("h100-80g");

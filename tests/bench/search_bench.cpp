@@ -32,7 +32,7 @@ namespace {
 
 constexpr double kNear = 1.01, kFar = 1.03, kShare = 0.98;
 constexpr double kSame = 1e-6;
-constexpr double kNone = 1e9;  // times worse: no answer where there is one
+constexpr double kNone = 1e9;  // `times` if there is an answer but the search finds none
 
 struct Options {
   std::string corpus = LONGSPAN_SEARCH_CORPUS;
@@ -45,13 +45,13 @@ struct Options {
 
 struct Result {
   std::string id;
-  double times = kNone;  // worse than the best known
+  double times = kNone;  // how many times as much as the best known
   double value = 0, best = 0;
   bool at_risk = false;  // its plan
   std::optional<double> gap;
   int64_t considered = 0, simulated = 0;
   double seconds = 0;
-  std::string why;  // no answer, or one that is not what it says
+  std::string why;  // why there is no answer, or why it is not as good as claimed
 };
 
 std::string value_text(const Question& q, double value) {
@@ -95,7 +95,7 @@ Result asked(Row& row, bool offer) {
   result.best = known != nullptr ? known->best : exact->value;
   result.times = times_worse(row.question, result.value, result.best);
   if (offer) row.offer(answer, *exact, "search");
-  // The longest sequence is a question of memory; its time may be the sampled simulation's.
+  // The longest sequence depends on memory alone; its time may come from the sampled simulation.
   if (row.question.verb == Question::Verb::max_seq) return result;
   const double said =
       reply.plan->predicted.step_seconds / static_cast<double>(reply.plan->strategy.parallel.data);

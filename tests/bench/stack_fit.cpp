@@ -55,7 +55,7 @@ class Fit {
     }
   }
 
-  // Mean |log| of a table with these values.
+  // Mean |log| error of a table with these values.
   double error(const std::string& table, const std::vector<double>& values) {
     set(values);
     const Target& target = targets_.at(table);

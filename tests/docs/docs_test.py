@@ -49,17 +49,17 @@ EXCEPTIONS = [
     ("docs/validation.md", "longspan validate tests/published",
      "long: 15 to 30 s; e2e_validate_test"),
 ]
-# Of these only commands that match entirely are excepted, not those that begin so.
+# Commands that are excepted only if they match entirely, not if they just begin so.
 EXACT = {"longspan validate tests/published"}
 
-# Commands that may end with another status than 0: page, how the command begins, statuses, why.
+# Commands that may exit with a status other than 0: page, how the command begins, statuses, why.
 STATUSES = [
     ("docs/cli.md", "longspan compare", (0, 1), "the machine is not the one of the stand-in"),
 ]
 
 NEEDS_SOLVER = ("longspan schedule optpipe", "longspan schedule adaptis", "longspan assign")
 
-# What `--hw local` reads. Plans of it run here, but take another time than predicted.
+# The profile that `--hw local` reads. Plans of it run here, but take another time than predicted.
 PROFILE = "name: local\nlike: cpu-example-host\ndevice: cpu-example\n"
 
 # Flags in docs/cli.md that are not Longspan's.

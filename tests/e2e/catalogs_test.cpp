@@ -1,4 +1,4 @@
-// Help, version, the catalogs, and how the program speaks when it is misused.
+// Help, version, the catalogs, and the messages for wrong usage.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -119,7 +119,7 @@ TEST_CASE("hw import: a file of Calculon's becomes one that --hw takes") {
 
 TEST_CASE("headings are bold on a terminal that shows it, and nowhere else") {
   const std::string bold = "\033[1m";
-  // A terminal of its own for the program, whose output comes back through it.
+  // Runs the program on a pseudo-terminal, from which the test reads its output.
   const auto on_terminal = [](const std::string& environment) {
     Command command({"models", "list"}, 0,
                     {"sh", "-c", "script -qec \"env " + environment + " $0 $*\" /dev/null"});
@@ -167,7 +167,7 @@ TEST_CASE("profile says itself what it cannot have") {
   };
   check_refused(with({"--device-memory", "99TiB"}), 1, {"99.0 TiB asked for", "in all"});
   check_refused(with({"--host-memory", "99TiB"}), 1, {"99.0 TiB asked for"});
-  // A file that may not grow, as on a full disk.
+  // A limit on file sizes acts as a full disk does.
   const Result full = with({}, 1 << 20);
   check_refused(full, 3, {"profile: measuring the file tier takes 64.0 MiB", "--nvme-dir"});
   CHECK(names_in(folder.path()).empty());

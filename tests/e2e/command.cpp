@@ -42,7 +42,7 @@ Command::Command(const std::vector<std::string>& arguments, int64_t file_limit_b
                        static_cast<rlim_t>(file_limit_bytes)};
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
-  // Lines as they are, unless the test says how wide.
+  // Lines are not wrapped, unless the test sets the width.
   ::setenv("COLUMNS", "1000", 0);
   ::execvp(pointers[0], pointers.data());
   ::_exit(127);

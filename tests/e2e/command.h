@@ -1,4 +1,4 @@
-// Running the real program, as a person or a script would.
+// Runs the real program, as a user or a script would.
 #pragma once
 
 #include <sys/types.h>
@@ -31,7 +31,7 @@ class Command {
 
   void send(int signal) const;
   pid_t process() const { return process_; }
-  /// What it has written to standard output so far.
+  /// The standard output written so far.
   std::string out_so_far() const;
   bool running();
   Result wait();
@@ -48,8 +48,8 @@ Result longspan(const std::vector<std::string>& arguments, int64_t file_limit_by
 /// Runs with --json and parses what it prints. Fails the test unless the status is `status`.
 nlohmann::json longspan_json(std::vector<std::string> arguments, int status = 0);
 
-/// Checks that the program refused: the status, nothing but one line on standard error, which
-/// begins with "longspan: " and holds each of `texts`.
+/// Checks that the program refused: the exit status, no standard output, and one line on standard
+/// error that begins with "longspan: " and contains each of `texts`.
 void check_refused(const Result& result, int status, const std::vector<std::string>& texts);
 
 std::string read_text(const std::filesystem::path& path);
@@ -73,7 +73,7 @@ std::string make_ranks_plan(const testing::TemporaryFolder& folder, int ranks,
                             const std::vector<std::string>& more,
                             const std::string& sequence = "256");
 
-/// Names of what lies in a folder, sorted.
+/// Names of the entries of a folder, sorted.
 std::vector<std::string> names_in(const std::filesystem::path& folder);
 
 }  // namespace longspan::e2e

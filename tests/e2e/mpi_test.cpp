@@ -1,4 +1,4 @@
-// Plans run by mpirun: the same bits as threads of one process give, one process that prints, and
+// Plans run by mpirun: the same bits as from threads of one process, one process that prints, and
 // an end in bounded time whatever happens to a rank.
 #include <signal.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ std::vector<std::string> mpirun(int ranks) {
   return {LONGSPAN_MPIEXEC, "-n", std::to_string(ranks), "--oversubscribe"};
 }
 
-// Processes of the job that are ranks of longspan: what mpirun started.
+// The processes of the job that are ranks of longspan, started by mpirun.
 std::vector<pid_t> ranks_of(pid_t launcher) {
   std::vector<pid_t> ranks;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {

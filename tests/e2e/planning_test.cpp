@@ -56,7 +56,7 @@ TEST_CASE("max-seq: more memory is a longer sequence, none is status 1") {
         .get<int64_t>();
   };
   CHECK(longest("32MiB") > longest("16MiB"));
-  for (const char* flag : {"--granularity", "--granule"}) {  // the latter as it was called
+  for (const char* flag : {"--granularity", "--granule"}) {  // the second is the flag's former name
     const json rounded = longspan_json({"max-seq", "--model", "tiny-llama", "--hw", kHardware,
                                         "--strategy", "baseline", flag, "1K"});
     CHECK(rounded.at("results")[0].at("sequence_tokens").get<int64_t>() % 1024 == 0);
@@ -100,7 +100,8 @@ TEST_CASE("plan: a pipeline is planned, written, simulated and explained, and no
   const Result explained = longspan({"explain", file});
   CHECK(explained.status == 0);
   CHECK_THAT(explained.out, Contains("microbatches held") && Contains("What limits it"));
-  // A record of another day's cost model is no input: what is simulated is what is printed.
+  // A plan file's record may come from an older cost model and is not an input: `simulate` prints
+  // its own prediction.
   const std::string edited = folder.path() / "edited.yaml";
   std::ofstream(edited) << replaced(read_text(file), "step_seconds: ", "step_seconds: 9");
   for (const char* verb : {"simulate", "explain"}) {
@@ -230,7 +231,7 @@ TEST_CASE("max-seq uses all devices of a machine, or as many as it is told to") 
   CHECK(all.at("devices") == 8);
   CHECK(two.at("devices") == 2);
   CHECK(two.at("hardware") == "2 of 8xh100-80g");
-  // Its 4 heads deal a sequence out to 4 ranks at most.
+  // Its 4 heads allow a sequence on at most 4 ranks.
   CHECK(all.at("results")[0].at("knobs").at("parallel").at("ulysses") == 4);
   CHECK(all.at("results")[0].at("knobs").at("parallel").at("data") == 2);
   CHECK(two.at("results")[0].at("knobs").at("parallel").at("ulysses") == 2);
@@ -255,7 +256,7 @@ TEST_CASE("plan: the search's answer fits, and is the same every time") {
   const json document = make(first);
   CHECK(document.at("sequence_tokens") == 2048);
   CHECK(document.at("microbatches") == 2);
-  CHECK(document.at("micro_batches") == 2);  // as it was called
+  CHECK(document.at("micro_batches") == 2);  // the key's former name
   const json& strategy = document.at("strategy");
   CHECK(strategy.at("idle") == strategy.at("between_uses"));
   CHECK(document.at("predicted").at("device_bytes") <= kDeviceBytes);
@@ -413,7 +414,7 @@ TEST_CASE("plan: at most a number of devices, the fewest for a length, and sever
   const json found = ask(fewest);
   const int64_t devices = found.at("devices");
   CHECK(devices > 1);
-  // It may be padded where that is faster: here by less than a 256th.
+  // The length may be padded where that is faster: here by less than a 256th.
   CHECK(found.at("sequence_tokens") >= 1048576);
   CHECK(found.at("sequence_tokens") < 1048576 + 1048576 / 256);
   const json& answers = found.at("answers");

@@ -1,5 +1,5 @@
-// Plans of several ranks, run as threads of one process: training, checkpoints, traces, and what is
-// said where plan and ranks do not match.
+// Plans of several ranks, run as threads of one process: training, checkpoints, traces, and the
+// messages where plan and ranks do not match.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -49,7 +49,7 @@ std::vector<double> losses(const json& record) {
 
 TEST_CASE("ranks train the numbers of one, in the memory and with the messages foretold") {
   const TemporaryFolder folder;
-  // As many sequences per step on every mesh: 4.
+  // Sequences per step, 4 on every mesh.
   const auto sequences = [](const std::vector<std::string>& mesh) {
     const auto data = std::find(mesh.begin(), mesh.end(), "--data");
     return data == mesh.end() ? 4 : 4 / std::stoll(*(data + 1));
@@ -106,7 +106,7 @@ TEST_CASE("a checkpoint of ranks is whole, and another number of ranks resumes f
       REQUIRE(rest.size() == 3);
       for (size_t i = 0; i < 3; ++i) CHECK(rest[i] == Approx(through[i + 3]).epsilon(1e-5));
     }
-    // Layers cut up, as a file like any other.
+    // A checkpoint of sharded layers is a file like any other.
     train(folder, cut, 2,
           {"--steps", "6", "--resume", file("half"), "--stop-after", "1", "--checkpoint",
            file("cut")});
@@ -149,7 +149,7 @@ TEST_CASE("ranks that do not match the plan are refused, with what would") {
   check_refused(longspan({"run", four, "--local-ranks", "2"}), 2, {"4 ranks", "2 are started"});
   check_refused(longspan({"run", one, "--local-ranks", "2"}), 2, {"1 rank,", "2 are started"});
   check_refused(longspan({"run", four, "--local-ranks", "-1"}), 2, {"--local-ranks"});
-  // A mistake that all ranks meet is said once.
+  // An error that all ranks meet is reported once.
   check_refused(longspan({"run", four, "--local-ranks", "4", "--data", "no-such-file"}), 2,
                 {"no-such-file"});
   check_refused(longspan({"run", "no-such-plan", "--local-ranks", "4"}), 2, {"no-such-plan"});

@@ -17,7 +17,7 @@ const std::string kModel =
     "max_positions: 512\nnorm: rmsnorm\nactivation: swiglu\npositions: rope\nnorm_eps: 1e-5\n"
     "rope_theta: 10000\n";
 
-// One bad input: a text to replace, by what, and what the message must say.
+// One bad input: the text to replace, the replacement, and what the message must contain.
 struct Edit {
   std::string from, to;
   std::vector<std::string> says;
@@ -287,7 +287,7 @@ TEST_CASE("where nothing can be written is said before the work begins") {
   for (const auto& [place, says] : places) {
     CAPTURE(place);
     for (const char* flag : {"--checkpoint", "--trace", "-o"}) {
-      // Without end, if it began.
+      // This run would not end if it began.
       const Result run = longspan({"run", plan, "--steps", "1000000000", flag, place});
       check_refused(run, 2, {flag, says});
       CHECK(run.out.empty());

@@ -1,4 +1,4 @@
-// longspan schedule: one, all, and what it refuses.
+// longspan schedule: one schedule, the comparison of all, and refusals.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -168,8 +168,8 @@ TEST_CASE("schedule measured: a trace and the schedule that it shows") {
   check_refused(longspan({"schedule", "1f1b", path}), 2, {"not expected", path});
 }
 
-// docs/schedules.md shows what the command prints, indented. Where this fails, put what it prints
-// now into the page.
+// docs/schedules.md shows the command's output, indented. If this fails, copy the current output to
+// the page.
 TEST_CASE("schedule compare: the page of schedules has what it prints, and every family") {
   const std::string page = read_file(std::filesystem::path(LONGSPAN_SOURCE) / "docs/schedules.md");
   const std::string command = "schedule compare --stages 8 --microbatches 32 --comm 0.02";
@@ -196,7 +196,7 @@ TEST_CASE("schedule refuses in one line") {
   for (const char* word : {"nan", "1e300", "-1", "x"}) {
     check_refused(longspan(asked("1f1b", {"--forward", word})), 2, {"--forward", word});
   }
-  // However little it is, it is a limit; and however much.
+  // A limit counts however small or large it is.
   check_refused(longspan(asked("1f1b", {"--memory-limit", "1e-9"})), 1, {"holds 8 microbatches"});
   CHECK(longspan(asked("1f1b", {"--memory-limit", "1e15"})).status == 0);
   CHECK(longspan(asked("compare", {"--memory-limit", "0.001"})).status == 1);
@@ -232,7 +232,7 @@ TEST_CASE("schedule refuses flags that would change nothing") {
   check_refused(longspan({"schedule", "list", "--stages", "4"}), 2,
                 {"--stages", "schedule list --help"});
   check_refused(longspan({"schedule", "list", "extra"}), 2, {"extra"});
-  // And takes them where they mean something.
+  // The same flags are accepted by schedules where they have a meaning.
   CHECK(longspan(asked("dualpipe", {"--hidden", "0.5"})).status == 0);
   CHECK(longspan(asked("po-h", {"--virtual", "2", "--offload", "0.1"})).status == 0);
   CHECK(longspan(asked("1f1b-vocab-1", {"--vocabulary-forward", "0.1"})).status == 0);

@@ -1,4 +1,4 @@
-// What a solver makes, through the command line: optpipe, adaptis and assign.
+// Results of solvers through the command line: optpipe, adaptis and assign.
 #include <catch2/catch.hpp>
 
 #include "tests/e2e/command.h"

@@ -1,5 +1,5 @@
-// The verbs that train and compare: run, compare, and what happens when they are stopped, when
-// memory is short and when the disk is full.
+// The verbs that train and compare: run and compare, also when they are stopped, when memory is
+// short and when the disk is full.
 #include <signal.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ using Catch::Matchers::Contains;
 using nlohmann::json;
 using testing::TemporaryFolder;
 
-// How many lines of steps a run has printed: those that begin with a number.
+// Number of step lines that a run has printed: those that begin with a number.
 int64_t steps_in(const std::string& out) {
   int64_t steps = 0;
   std::istringstream lines(out);

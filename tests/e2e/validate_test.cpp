@@ -1,4 +1,4 @@
-// longspan validate: published measurements against predictions, as a person would ask for them.
+// longspan validate: published measurements against predictions, on the command line.
 #include <catch2/catch.hpp>
 
 #include "tests/e2e/command.h"

@@ -1,6 +1,6 @@
-// What a person sees at 80, 100 and 160 columns: kept in golden/, and never wider than asked.
+// Output at 80, 100 and 160 columns: equal to the files in golden/, and never wider than the limit.
 //
-// LONGSPAN_WRITE_GOLDEN=1 writes the files anew.
+// LONGSPAN_WRITE_GOLDEN=1 rewrites the files.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

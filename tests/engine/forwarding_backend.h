@@ -1,4 +1,5 @@
-// A backend that does everything by another one: what tests of failures and faults derive from.
+// A backend that forwards every call to another one: the base of backends for tests of failures and
+// faults.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// max-seq tells the truth: on a machine with small budgets, the length it names for each preset
-// trains a step on the engine, and the next multiple is refused before the first op.
+// max-seq is correct: on a machine with small budgets, the length it reports for each preset trains
+// a step on the engine, and the next multiple is refused before the first op.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
@@ -39,7 +39,7 @@ HardwareProfile budgets(const Plan& like, int64_t device, int64_t host) {
   return hw;
 }
 
-// On as many ranks as the plan has, as threads.
+// Runs the ranks of the plan as threads.
 void train_one_step(const Plan& plan) {
   const int ranks = static_cast<int>(plan.strategy.parallel.ranks());
   std::vector<StepReport> reports(ranks);
@@ -110,7 +110,7 @@ TEST_CASE("with ranks too: the length max-seq names trains, and the next multipl
     hw.devices_per_node = ranks;
     for (const std::string name :
          {"baseline", "ulysses", "ring", "usp", "megatron-sp", "alst", "fpdt", "auto"}) {
-      if (name == "auto" && ranks > 2) continue;  // longer, and says no more
+      if (name == "auto" && ranks > 2) continue;  // takes longer and checks nothing new
       const MaxSequence found = max_sequence(model, hw, name, options);
       INFO(name << ", " << describe(found.plan.strategy.parallel) << ": " << found.sequence
                 << " tokens, granularity " << found.granularity);

@@ -30,8 +30,9 @@ struct Plan {
   StepCase step;
 };
 
-// Every kind of parallelism that four ranks can have, and of each pair of them; over these, every
-// stage of ZeRO, overlap and none, and strategies that keep, stream and recompute.
+// Plans with every kind of parallelism that four ranks can have, and with each pair of kinds; over
+// these, every ZeRO stage, with and without overlap, and strategies that keep, stream and
+// recompute.
 std::vector<Plan> make_plans() {
   const ModelSpec gpt = model_with_heads(small_gpt(), 8, 8);
   const ModelSpec llama = model_with_heads(small_llama(), 8, 2);
@@ -62,7 +63,8 @@ std::vector<Plan> make_plans() {
   on_sequence(gpt, "away, q-outer", {.data = 2, .ulysses = 2, .zero = 1, .overlap = false});
   on_sequence(llama, "away, kv-outer", {.data = 2, .ulysses = 2, .zero = 3});
 
-  // A ring works on a layer that lies on the device; what is saved of the others may leave it.
+  // A ring works on layers whose parameters are on the device; the saved tensors of the others may
+  // leave it.
   Strategy stored = whole.at("kept");
   stored.layer_input.where = stored.attention_out.where = Saved::host;
   stored.mlp_input.where = stored.mlp_inner.where = Saved::recompute;
@@ -104,7 +106,7 @@ std::vector<Plan> make_plans() {
   return plans;
 }
 
-// What this process ended with.
+// The results of this process.
 struct RankOutcome {
   StepOutcome step;
   int64_t sent = 0;
@@ -162,7 +164,7 @@ TEST_CASE("a rank that is a process ends with the bits of one that is a thread")
 }
 
 TEST_CASE("these plans give the numbers of one rank") {
-  if (job.rank != 0) return;  // once is enough: it is about threads
+  if (job.rank != 0) return;  // once is enough: it tests threads
   for (const auto& [name, step] : job.plans) {
     INFO(name);
     check_against_one_rank(step);
@@ -177,7 +179,7 @@ bool run_checks(std::string& report) {
   std::streambuf* const terminal = std::cout.rdbuf(text.rdbuf());
   Catch::Session session;
   session.configData().processName = "mpi_ranks_test";
-  session.configData().useColour = Catch::UseColour::No;  // it is not for this process's terminal
+  session.configData().useColour = Catch::UseColour::No;  // the report is not for a terminal
   const int failures = session.run();
   std::cout.rdbuf(terminal);
   report = text.str();
@@ -206,7 +208,7 @@ int run() {
     const bool all_passed = all_reduce_sum(comm, all, passed ? 0 : 1) == 0;
     if (passed && rank != 0) report.clear();
     const std::vector<std::string> reports = gather(comm, all, report, 0);
-    // Before the world ends: the launcher kills what is left once a rank has ended in failure.
+    // Printed before the world ends: the launcher kills the remaining ranks once one has failed.
     for (size_t i = 0; i < reports.size(); ++i) {
       if (!reports[i].empty()) fmt::print("rank {}:\n{}", i, reports[i]);
     }

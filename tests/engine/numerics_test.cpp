@@ -1,5 +1,5 @@
-// Same numbers: any plan gives the loss and every gradient of the plain double-precision reference,
-// the same bits from run to run and in any legal order, in exactly the memory that was predicted.
+// Equal numbers: any plan gives the loss and every gradient of the plain double-precision
+// reference, the same bits from run to run and in any legal order, in exactly the predicted memory.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kTolerance = 1e-5;  // relative, norm-wise
 
-// Sixteen plans and more, each about one knob; every knob has a plan where it matters.
+// Sixteen plans or more, each for one knob; every knob has a plan where it matters.
 std::map<std::string, Strategy> knob_plans(int64_t sequence) {
   const int64_t chunk = sequence / 4;
   Strategy whole;

@@ -63,7 +63,7 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
 
   StepOutcome outcome;
   outcome.gradients.resize(weights.size());
-  // A device may still be working on them, unless ops are waited for one by one.
+  // A device may still use them, unless ops are waited for one by one.
   const bool waits = backend->queues() == nullptr || step.random_order;
   executor.before_op = [&](const Op& op) {
     if (op.kind != OpKind::adamw || !waits) return;

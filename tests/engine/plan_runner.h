@@ -1,5 +1,5 @@
-// Runs one step of a plan, on the CPU engine unless told otherwise, and hands back everything there
-// is to check: loss, every gradient, updated parameters, and what the arenas saw.
+// Runs one step of a plan, on the CPU engine unless told otherwise, and returns all results to
+// check: loss, every gradient, updated parameters, and the use of the arenas.
 #pragma once
 
 #include <array>
@@ -27,9 +27,10 @@ struct StepCase {
   uint64_t seed = 7;                     // of the weights and the tokens
   std::optional<uint64_t> random_order;  // run on one thread in a random legal order
   DType dtype = DType::float32;
-  double weight_spread = 0.2;    // of matrices: uniform in +- this
-  bool rounded_weights = false;  // to bfloat16, whatever the dtype
-  /// What runs it, of several ranks with their communicator; empty: the CPU backend.
+  double weight_spread = 0.2;    // of matrices: uniform within +- this
+  bool rounded_weights = false;  // rounded to bfloat16, whatever the dtype
+  /// Makes the backend that runs the step; for several ranks it gets their communicator. Empty: the
+  /// CPU backend.
   std::function<std::unique_ptr<Backend>(const Program&, Communicator*)> make_backend;
 };
 
@@ -49,8 +50,8 @@ std::vector<int32_t> case_tokens(const StepCase& step, int64_t microbatch);
 /// The weights the step starts from, per unit.
 std::vector<std::vector<float>> case_weights(const StepCase& step);
 
-/// Arenas start as NaN, so whatever is read before it is written shows. With `comm`, the outcome is
-/// one rank's; gradients and parameters are the shards it holds, padding included.
+/// Arenas start as NaN, so that reads of unwritten memory show. With `comm`, the outcome is one
+/// rank's; gradients and parameters are the shards it holds, padding included.
 StepOutcome run_step(const StepCase& step, Communicator* comm = nullptr);
 
 /// Small models with every feature: GPT-2 style; Llama style with GQA, H*D != d, RoPE scaling and
@@ -59,7 +60,7 @@ ModelSpec small_gpt();
 ModelSpec small_llama();
 ModelSpec small_qwen();
 
-/// A legal strategy drawn at random for `sequence`, and a random sequence it suits.
+/// A random legal strategy and a random sequence length that suits it.
 StepCase random_case(uint64_t seed);
 
 }  // namespace longspan::testing

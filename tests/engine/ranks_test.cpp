@@ -1,5 +1,5 @@
-// Same numbers on any number of ranks: loss and every gradient of one rank alone, the same bits
-// from run to run, in exactly the memory and with exactly the messages that were predicted.
+// Equal numbers on any number of ranks: loss and every gradient of one rank alone, the same bits
+// from run to run, with exactly the predicted memory and messages.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -109,12 +109,13 @@ TEST_CASE("groups of heads give the numbers of one rank with all heads at once",
   for (const int64_t ulysses : {1, 2, 4, 8}) {
     for (const int64_t groups : {2, 4, 8}) {
       const int64_t shares = ulysses * groups, heads = shares > 16 ? shares : 2 * shares;
-      // As many K,V heads as queries; one for every two groups of all ranks; fewer than ranks.
+      // K,V heads: as many as queries; one for every two groups of all ranks; fewer than ranks.
       const ModelSpec models[] = {
           model_with_heads(small_gpt(), heads, heads),
           model_with_heads(small_llama(), heads, shares / 2),
           model_with_heads(small_qwen(), heads, std::max<int64_t>(1, ulysses / 2))};
-      // Every strategy meets every model, every stage of ZeRO, overlap and none, replicas and none.
+      // Every strategy is combined with every model, every ZeRO stage, and with and without overlap
+      // and replicas.
       for (const auto& [name, strategy] : group_strategies(16)) {
         StepCase step;
         step.model = models[(turn + turn / 3) % 3];

@@ -1,5 +1,5 @@
-// What the process takes beyond its arenas is small and bounded: a binary of its own, because it
-// reads the process's own memory.
+// The process's memory beyond its arenas is small and bounded. A separate binary, because it reads
+// the memory of its own process.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>

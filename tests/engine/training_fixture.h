@@ -12,7 +12,7 @@ namespace longspan::testing {
 /// Llama style, byte-level: L = 2, d = 128, GQA 4:2.
 ModelSpec byte_llama();
 
-/// A plan on a roomy CPU machine.
+/// A plan on a CPU machine with ample memory.
 Plan plan_for(const ModelSpec& model, const Strategy& strategy, int64_t sequence,
               int64_t microbatches = 1);
 

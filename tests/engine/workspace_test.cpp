@@ -1,4 +1,4 @@
-// The planner's rule for scratch memory is the kernels' own, op kind by op kind.
+// The planner's rule for scratch memory equals the kernels' own, for each op kind.
 #include "planner/program/workspace.h"
 
 #include <algorithm>

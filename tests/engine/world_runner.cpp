@@ -11,8 +11,7 @@
 namespace longspan::testing {
 namespace {
 
-// What the holders of one slice of a unit have of it: whole on each, or their shards one after
-// another.
+// The holders' part of one slice of a unit: whole on each, or their shards concatenated.
 std::vector<float> slice_held(const WorldOutcome& world, const std::vector<int>& holders,
                               size_t unit, size_t elements,
                               std::vector<std::vector<float>> StepOutcome::*values) {
@@ -79,7 +78,7 @@ void check_against_one_rank(const StepCase& step, double tolerance) {
     CHECK(rank.loss == Approx(expected.loss).epsilon(tolerance));
     CHECK(rank.gradient_norm == Approx(expected.gradient_norm).epsilon(tolerance));
     CHECK(rank.high_water_bytes == rank.arena_bytes);
-    // Positions of a ring see different parts of each other's keys, so they pack differently.
+    // Positions of a ring see different parts of the others' keys, so they pack differently.
     if (step.strategy.parallel.ring == 1) CHECK(rank.arena_bytes == world.ranks[0].arena_bytes);
   }
   const std::vector<ParameterUnit> units = parameter_units(step.model);

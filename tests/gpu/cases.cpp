@@ -11,7 +11,7 @@ StepCase widened(StepCase step, int64_t factor) {
   if (factor == 1) return step;
   ModelSpec& m = step.model;
   for (int64_t* width : {&m.hidden, &m.head_dim, &m.ffn, &m.max_positions}) *width *= factor;
-  // A multiple of 8, at most what every library takes.
+  // A multiple of 8, at most the largest that every library supports.
   m.head_dim = std::min<int64_t>(128, round_up(m.head_dim, 8));
   Strategy& s = step.strategy;
   for (int64_t* tokens : {&step.sequence, &s.chunk_tokens, &s.block_tokens, &s.projection_tile,

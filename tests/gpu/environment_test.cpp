@@ -1,5 +1,5 @@
-// What the checks run on: the GPU, the driver, and the versions of the libraries as they are found
-// here. A library that is not found fails the case that needs it, not this one.
+// The environment of the checks: the GPU, the driver, and the versions of the libraries found here.
+// A missing library fails the case that needs it, not this one.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -11,7 +11,7 @@
 namespace longspan::testing {
 namespace {
 
-// What a library's function of this name says of its version.
+// The version that a library's function of this name reports.
 template <class Function, class Call>
 void library_version(const char* name, const char* file, const char* function, Call call) {
   void* library = dlopen(file, RTLD_NOW | RTLD_LOCAL);

@@ -1,5 +1,5 @@
-// What a check measured, for the results file: one line of JSON each, appended at once to the file
-// that LONGSPAN_FIGURES names, so that nothing is lost where the process ends badly.
+// Figures that a check measured, for the results file: one line of JSON each, appended at once to
+// the file that LONGSPAN_FIGURES names, so that nothing is lost if the process crashes.
 #pragma once
 
 #include <string>

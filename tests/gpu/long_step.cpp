@@ -26,7 +26,7 @@ uint64_t mixed(uint64_t x) {
   return x ^ x >> 31;
 }
 
-// values[i] = center + uniform in +- spread, rounded, by all processors.
+// values[i] = center + uniform within +- spread, rounded, computed by all processors.
 void draw(uint64_t seed, float center, float spread, int64_t count, float* values) {
   const int threads = bound_processors();
   std::vector<std::jthread> workers;
@@ -42,7 +42,7 @@ void draw(uint64_t seed, float center, float spread, int64_t count, float* value
 
 void draw_weights(Executor& executor, const ModelSpec& model, uint64_t seed) {
   const std::vector<ParameterUnit> units = parameter_units(model);
-  // Rows of a matrix keep activations of the size of one.
+  // Rows of a matrix are scaled to keep activations near one in magnitude.
   const float spread = static_cast<float>(2 / std::sqrt(static_cast<double>(model.hidden)));
   for (size_t unit = 0; unit < units.size(); ++unit) {
     std::vector<float> values(units[unit].elements);

@@ -1,5 +1,5 @@
 // Two layers of Llama 3.1 8B's shape at 128K tokens, chunked and offloaded: gradients by the same
-// plan at a smaller size, in bfloat16 against float32; the memory and the loss at the full one.
+// plan at a smaller size, in bfloat16 against float32; memory and loss at the full size.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -28,7 +28,7 @@ TEST_CASE("gradients of two wide layers in bfloat16 are those in float32", "[lon
   CHECK(got.loss == Approx(want.loss).epsilon(1e-2));
   figure("loss in bfloat16", got.loss, "nat");
   figure("loss in float32", want.loss, "nat");
-  // Narrow models are held to 2e-2 a layer (tests/engine/cuda/step_test.cpp).
+  // Tolerance for narrow models: 2e-2 a layer (tests/engine/cuda/step_test.cpp).
   const double tolerance = on_gpu() ? 1e-2 : 4e-2;
   for (size_t unit = 0; unit < want.gradients.size(); ++unit) {
     const double error = reference::relative_error(got.gradients[unit], want.gradients[unit]);

@@ -1,5 +1,5 @@
-// Device memory beyond the arenas: what a device with its libraries takes, that a plan takes its
-// arena and next to nothing besides, and that all of it is given back.
+// Device memory beyond the arenas: what a device with its libraries takes, that a plan takes little
+// besides its arena, and that all of it is given back.
 #include <catch2/catch.hpp>
 
 #include "tests/gpu/figures.h"
@@ -31,7 +31,7 @@ TEST_CASE("a plan takes its arena and gives it back", "[memory]") {
              "B");
       CHECK(got.bytes_with - got.bytes_before >= arena);
       CHECK(got.bytes_with - got.bytes_before <= arena + (int64_t{4} << 20));
-      // Kernels that are loaded with the first step stay; another plan brings few of its own.
+      // Kernels loaded by the first step stay; another plan adds few of its own.
       if (overhead > 0) {
         CHECK(beyond <= static_cast<double>(overhead) + 0.02 * static_cast<double>(arena));
       }

@@ -26,7 +26,7 @@ constexpr int kNarrowed = operand_index(OpKind::adamw, "narrowed");
 bool is_double(Tensor t) { return t == Tensor::loss || t == Tensor::grad_norm; }
 bool is_integer(Tensor t) { return t == Tensor::tokens || t == Tensor::tokens_all; }
 
-// Whether an operand is of no meaning once the op is done with it.
+// Whether the contents of an operand are undefined after the op.
 bool is_used_up(const Op& op, int operand) {
   return (op.kind == OpKind::qkv_backward &&
           (operand == operand_index(OpKind::qkv_backward, "dq") ||
@@ -40,9 +40,9 @@ bool is_used_up(const Op& op, int operand) {
 struct Used {
   BufferId id = -1;
   bool reads = false, writes = false, compared = false;
-  Bytes before;        // as the CPU engine had it
-  Bytes given, after;  // as the backend under test gets it, and leaves it
-  int64_t offset = 0;  // in the memory it is given in
+  Bytes before;        // its contents on the CPU engine
+  Bytes given, after;  // its contents on the backend under test before and after the op
+  int64_t offset = 0;  // within the memory it is given in
 };
 
 std::vector<Used> buffers_of(const Program& p, const Op& op) {
@@ -63,7 +63,7 @@ std::vector<Used> buffers_of(const Program& p, const Op& op) {
   return used;
 }
 
-// The step as the CPU engine runs it: the list of the program under test over wider buffers.
+// The step run by the CPU engine: the op list of the program under test over wider buffers.
 class Reference {
  public:
   Reference(const StepCase& step, const Program& tested)
@@ -118,7 +118,7 @@ class Reference {
   }
 
  private:
-  // In float32 the sum and the output are one and the same.
+  // In float32 the sum and the output are the same.
   void attend_into_sum(Op op, OperandPointers pointers, const StepContext& context) {
     const BufferId o = op.operands[kOutput], sum = op.operands[kOutputSum];
     op.operands[kOutput] = sum;
@@ -135,7 +135,7 @@ class Reference {
   std::vector<Bytes> memory_;
 };
 
-// A buffer's numbers, whatever they are held in.
+// The numbers of a buffer in any type.
 std::vector<double> numbers(const Bytes& bytes, Tensor tensor, bool is_narrow) {
   const auto read = [&]<class T>(T, auto value) {
     std::vector<double> values(bytes.size() / sizeof(T));
@@ -223,7 +223,7 @@ class Checker {
     ++report_.ops;
   }
 
-  // What the CPU engine began with, rounded; NaN where it has written without having read.
+  // The CPU engine's input, rounded; NaN where it wrote without reading.
   Bytes given(const Used& u) {
     const Tensor tensor = program_.buffers[u.id].tensor;
     if (is_workspace(tensor)) return Bytes(program_.bytes_of(u.id), std::byte{0xFF});
@@ -268,7 +268,7 @@ class Checker {
     for (Used& u : used) {
       const int tier = tier_of(u);
       if (tier >= 2) continue;
-      u.after.resize(room(u.id));  // with what is behind it
+      u.after.resize(room(u.id));  // with the guard behind it
       memory_[tier]->read(u.offset, u.after.data(), room(u.id));
       const auto behind = u.after.begin() + program_.bytes_of(u.id);
       if (std::any_of(behind, u.after.end(), [](std::byte b) { return b != std::byte{0xFF}; })) {
@@ -294,7 +294,7 @@ class Checker {
     double difference = 0, norm = 0;
     int64_t unwritten = 0, stray = 0;
     for (size_t i = 0; i < want.size(); ++i) {
-      // Where it only writes, what the CPU engine leaves alone must be left alone.
+      // An op that only writes must leave unwritten what the CPU engine does.
       if (std::isnan(want[i]) || (!u.reads && same(want[i], begun[i]))) {
         stray += !same(got[i], given[i]);
         continue;

@@ -1,10 +1,10 @@
 // Runs the ops of a program one by one on a backend under test and on the CPU engine, and compares
-// what each of them writes.
+// the results of each.
 //
-// Both get the same inputs, which are what a step has there: the CPU engine's results so far, in
-// float32, rounded where the backend under test holds bfloat16. So an op answers for its own error
-// alone, and every kind is seen in all the forms that plans give it. Whatever an op writes without
-// reading it is NaN before, and so is all memory around its operands that it is given.
+// Both get the same inputs as in a real step: the CPU engine's results so far, in float32, rounded
+// where the backend under test holds bfloat16. So each op is judged by its own error alone, and
+// every kind is tested in all forms that plans use. Memory that an op writes without reading is NaN
+// before, and so is all memory around the operands it is given.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@
 namespace longspan::testing {
 
 struct OpReport {
-  /// One line for each operand that came out wrong: too far off, left unwritten, or written where
-  /// the op has no business.
+  /// One line for each wrong operand: too large an error, left unwritten, or written outside the
+  /// op's range.
   std::vector<std::string> faults;
   /// The largest error of each op kind: relative, norm-wise, of one operand of one op.
   std::map<std::string, double> worst;
   int64_t ops = 0;
 };
 
-/// One step of the case on the backend that case.make_backend() makes. Files are memory here, and
-/// what an op leaves without meaning (workspaces, gradients that it has used up) is not looked at.
+/// Runs one step of the case on the backend that case.make_backend() makes. Files are memory here;
+/// contents that an op leaves undefined (workspaces, consumed gradients) are not compared.
 /// REQUIRES: one rank.
 OpReport check_ops(const StepCase& step);
 

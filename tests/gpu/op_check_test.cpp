@@ -1,4 +1,4 @@
-// That the check of single ops can fail: what a backend may do wrong, done on purpose.
+// The check of single ops can fail: faults of a backend, made on purpose.
 #include "tests/gpu/op_check.h"
 
 #include <catch2/catch.hpp>
@@ -15,12 +15,12 @@ enum class Harm {
   none,
   leaves_out,     // does not run the op
   runs_twice,     // adds to a gradient twice
-  rounds,         // loses the last half of what a float holds
-  writes_inputs,  // scribbles into what the op only reads
-  writes_behind,  // one element behind the end of an output
+  rounds,         // loses the lower half of a float's bits
+  writes_inputs,  // writes to operands that the op only reads
+  writes_behind,  // writes one element beyond the end of an output
 };
 
-// The backend under test, which does ops of one kind wrong. Host memory only.
+// The backend under test with a fault in ops of one kind. Host memory only.
 class HarmfulBackend final : public ForwardingBackend {
  public:
   HarmfulBackend(std::unique_ptr<Backend> backend, OpKind kind, Harm harm)
@@ -49,7 +49,7 @@ class HarmfulBackend final : public ForwardingBackend {
   }
 
  private:
-  // Until the queue has done what it was given.
+  // Waits until the queue has done its work.
   void wait(const Op& op) {
     queues()->submitted(op.stream, 0);
     queues()->synchronize(op.stream, 0);

@@ -1,4 +1,4 @@
-// Every op against the CPU engine, on fresh random inputs: the ops of random plans, in the sizes of
+// Every op against the CPU engine, on new random inputs: the ops of random plans, in the sizes of
 // the tests, and in sizes that the libraries' kernels are made for.
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -81,7 +81,7 @@ TEST_CASE("deterministic attention of many heads", "[ops]") {
          "1");
 }
 
-// For tools that make everything ten to a hundred times slower.
+// For tools that slow everything down ten to a hundred times.
 TEST_CASE("a few plans run", "[sanitizer]") {
   const auto device = open_under_test();
   for (const DType dtype : {DType::float32, DType::bfloat16}) {

@@ -1,4 +1,4 @@
-// Whole steps of random plans, as small as the plain reference in double precision can follow.
+// Whole steps of random plans, small enough for the plain reference in double precision.
 #include <catch2/catch.hpp>
 
 #include "engine/cuda/backend.h"
@@ -8,7 +8,7 @@
 namespace longspan::testing {
 namespace {
 
-// Cases whose weights, tokens and plans are drawn from these seeds; their queues run freely.
+// Cases with weights, tokens and plans from these seeds; their queues run freely.
 std::vector<StepCase> random_cases(cuda::Device& device, uint64_t first, int64_t count) {
   std::vector<StepCase> cases;
   for (uint64_t seed = first; seed < first + count; ++seed) {

@@ -10,7 +10,7 @@
 namespace longspan::testing {
 namespace {
 
-// In sizes that the libraries' kernels are made for; on the host a few of them.
+// Cases in sizes that the libraries' kernels are made for; fewer on the host.
 std::vector<NamedCase> wide_cases() {
   std::vector<NamedCase> cases;
   const std::vector<NamedCase> all = exchanging_cases();

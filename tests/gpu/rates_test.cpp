@@ -1,4 +1,4 @@
-// How fast products, attention and copies are, by shape: figures, no pass or fail by the clock.
+// Speed of products, attention and copies by shape: figures only; no check depends on the clock.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using cuda::Queue;
 
-// Device memory with random numbers in it: on zeros, products run faster than they ever do.
+// Device memory with random numbers: products run unrealistically fast on zeros.
 class Numbers {
  public:
   Numbers(cuda::Device& device, Tier tier, int64_t bytes) : arena_(device.allocate(tier, bytes)) {
@@ -39,7 +39,7 @@ class Numbers {
   std::unique_ptr<Arena> arena_;
 };
 
-// Seconds that `work` takes on a queue: once to warm up, then the mean of several.
+// Seconds of `work` on a queue: one run to warm up, then the mean of several.
 template <class Work>
 double seconds_of(cuda::Device& device, Stream stream, Work work) {
   const Queue& queue = device.queue(stream);
@@ -94,7 +94,7 @@ TEST_CASE("rates of products", "[bench]") {
     report("gemm_nn", seconds_of(*device, Stream::compute, [&](const Queue& queue) {
              gemm_nn(queue, m, w, d, x, d, y, w, cuda::Into::write, c.at<bfloat16>(), w);
            }));
-    // The gradient of a weight: m tokens are summed over.
+    // The gradient of a weight: a sum over m tokens.
     report("gemm_tn", seconds_of(*device, Stream::compute, [&](const Queue& queue) {
              gemm_tn(queue, w, d, m, x, w, y, d, cuda::Into::add, c.at<float>(), d);
            }));

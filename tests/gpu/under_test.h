@@ -12,21 +12,21 @@
 
 namespace longspan::testing {
 
-/// A device of its own. Throws failed, with the reason, where there is none. `lag` matters to the
-/// host alone: queues sleep a random moment before each piece of their work.
+/// A new device. Throws failed, with the reason, where there is none. `lag` only affects the host:
+/// queues sleep a random moment before each piece of their work.
 std::unique_ptr<cuda::Device> open_under_test(bool lag = false);
 
-/// Whether it is a GPU; its host takes sizes that keep loops waiting no longer than seconds.
+/// Whether it is a GPU; for the host, tests choose sizes that take loops no longer than seconds.
 bool on_gpu();
 
 /// Whether steps in this type give the same bits every time. On a GPU the backward of attention in
-/// bfloat16 adds to dq in whatever order its blocks end.
+/// bfloat16 adds to dq in the order in which its blocks end.
 bool repeats_bits(DType dtype);
 
-/// Bytes that are taken of the device's memory, by all processes; nothing where there is no GPU.
+/// Bytes of the device's memory in use by all processes; empty where there is no GPU.
 std::optional<int64_t> device_bytes_taken();
 
-/// What random numbers begin with: LONGSPAN_SEED, or 1.
+/// The seed of random numbers: LONGSPAN_SEED, or 1.
 uint64_t base_seed();
 
 }  // namespace longspan::testing

@@ -26,7 +26,7 @@ double worst_error(const StepOutcome& got, const StepOutcome& want, double toler
   return worst;
 }
 
-// As step_test.cpp holds steps of the same types to the reference.
+// The tolerances by which step_test.cpp compares steps of the same types with the reference.
 double tolerance_of(DType dtype) { return dtype == DType::float32 ? 1e-5 : 2e-2; }
 
 StepCase on_device(StepCase step, cuda::Device& device, DType dtype) {

@@ -1,5 +1,5 @@
-// What the entries of the catalog say: each is held to facts that follow from other figures, or
-// that no real machine breaks, so that a slip of the decimal point or of a unit shows.
+// The entries of the catalog: each must satisfy facts that follow from other figures, or that hold
+// for all real machines, so that a wrong decimal point or unit is found.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
@@ -41,7 +41,7 @@ TEST_CASE("every entry loads under its name and is valid") {
     const HardwareProfile hw = load_hardware(names[i]);
     CHECK(hw.name == names[i]);
     CHECK_NOTHROW(validate(hw, names[i]));
-    CHECK(together[i] == hw);  // what was read for one is as good for another
+    CHECK(together[i] == hw);  // reading one entry after another gives the same result
   }
 }
 
@@ -62,10 +62,11 @@ TEST_CASE("figures of the catalog are of the size such machines have") {
     CHECK(device.memory_bytes.value < 400 * kGb);
     CHECK(device.memory_bandwidth.value > 100 * kGb);
     CHECK(device.memory_bandwidth.value < 10e12);
-    // Matrix units are why one buys these; sparsity would double the quotient.
+    // Devices with matrix units are at least this much faster; a figure with sparsity would double
+    // the quotient.
     CHECK(device.peak_flops_bfloat16.value > 1.5 * device.peak_flops_float32.value);
     CHECK(device.peak_flops_bfloat16.value < 35 * device.peak_flops_float32.value);
-    // Half the bits are twice the rate, at least, where there are units for them.
+    // Half the bits give at least twice the rate, where there are units for them.
     for (const auto& [wide, narrow] :
          {std::pair{device.peak_flops_bfloat16.value, device.peak_flops_float8.value},
           std::pair{device.peak_flops_float8.value, device.peak_flops_float4.value}}) {
@@ -92,7 +93,7 @@ TEST_CASE("no table is faster than its device can be") {
         INFO(hw.name << " " << family);
         if (table.unit != "FLOP/s") continue;
         for (const RatePoint& point : table.points) {
-          // Consumer cards run above the clock that their nominal peak is for.
+          // Consumer cards run above the clock that their nominal peak assumes.
           CHECK(point.rate / peak <= 1.25);
           CHECK(point.rate / peak >= 0.1);
         }

@@ -88,7 +88,7 @@ TEST_CASE("one count before a node makes nodes, two nodes of devices") {
   const HardwareProfile half = load_hardware("4x2xdgx-h100");
   CHECK(half.nodes == 4);
   CHECK(half.devices_per_node == 2);
-  // The node of a device is the same thing by another name.
+  // 8xh100-80g is the same node by another name.
   node.name = "8xh100-80g";
   CHECK(node == load_hardware("8xh100-80g"));
 }
@@ -261,7 +261,7 @@ TEST_CASE("a file is read by its path") {
                     Contains("bad.yaml:2:1: not valid YAML"));
 }
 
-// A file of a user's own that says what differs from the catalog.
+// A user's file that states its differences from the catalog.
 TEST_CASE("a file may name what it takes from the catalog") {
   const TemporaryFolder folder;
   const auto load = [&](const std::string& text) {
@@ -280,7 +280,7 @@ TEST_CASE("a file may name what it takes from the catalog") {
   CHECK(mine.host == dgx.host);
   CHECK(mine.devices_per_node == 4);
 
-  // What the file says itself comes before the device it names.
+  // Figures in the file override those of the device it names.
   mine = load(
       "name: mine\nlike: dgx-h100\nattention_kernel: flash2\ncompute_under_io: {value: 0.5, unit: "
       "\"1\", source: \"measured: here\", date: 2026-01-01}\n");
@@ -318,7 +318,7 @@ TEST_CASE("tables may be another device's, scaled") {
     twice.date = "2026-01-01";
     CHECK(hw.rates.at(family) == twice);
   }
-  // Attention was not among the lender's rates, so it is the kernel's that the file names.
+  // Attention was not among the lender's rates, so the file's own kernel rates are used.
   CHECK(hw.rates.at("attention_forward") ==
         hw.attention_kernels.at("cudnn").at("attention_forward"));
 

@@ -103,7 +103,7 @@ TEST_CASE("zero is a value only where it means none") {
   int index = 0;
   visit_figures(model, [&](const FigureRule& rule, const Figure&) {
     HardwareProfile hw = full_profile();
-    hw.device.overhead.clear();  // more than nothing is reserved for
+    hw.device.overhead.clear();  // any overhead needs reserved bytes
     const std::string name = spoil_figure(hw, index++, [](Figure& f) { f.value = 0; });
     INFO(name);
     const std::string key = rule.key;
@@ -185,7 +185,7 @@ TEST_CASE("an attention kernel brings its tables and nothing else") {
   CHECK(flash3.rates.at("gemm_nt") == hw.rates.at("gemm_nt"));
   CHECK(with_attention_kernel(flash3, "cudnn") == hw);
 
-  // The causal tables of one kernel do not stay behind with another that has none.
+  // The causal tables of one kernel must not remain when another without any replaces it.
   const HardwareProfile h200 = load_hardware("h200-141g");
   REQUIRE(h200.rates.contains("attention_forward_diagonal"));
   CHECK_FALSE(with_attention_kernel(h200, "flash2").rates.contains("attention_forward_diagonal"));

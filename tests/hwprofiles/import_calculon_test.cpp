@@ -9,7 +9,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// A device that never was, in the form of Calculon's files.
+// A made-up device in the form of Calculon's files.
 const std::string kSystem = R"({
   "matrix": {"float16": {"tflops": 400, "gflops_efficiency": [[128, 0.9], [2, 0.5], [0, 0.1]]}},
   "vector": {"float16": {"tflops": 80, "gflops_efficiency": [[16, 0.9], [0, 0.1]]}},
@@ -47,7 +47,7 @@ TEST_CASE("a Calculon file becomes a profile") {
   CHECK(hw.device.memory_bytes.source == "assumption: mem1.GiB of the Calculon file sys.json");
   CHECK(hw.device.memory_bytes.date == "2026-01-02");
 
-  // 2 GFLOP are the cube of 1000, 128 GFLOP that of 4000; no size has no cube.
+  // 2 GFLOP are a product of size 1000 cubed, 128 GFLOP of 4000; other sizes are not cubes.
   const RateTable products = hw.rates.at("gemm_nn");
   REQUIRE(products.points.size() == 2);
   CHECK(products.points[0].shape == std::array<double, 3>{4000, 4000, 4000});

@@ -125,7 +125,7 @@ TEST_CASE("files and folders are read by what they hold") {
   write_file_atomically(folder / "config.json", write_hf_config(model));
   write_file_atomically(folder / "bad.yaml", "name: [\n");
   CHECK(load_model((folder / "m.yaml").string()) == model);
-  // A config is called by its folder.
+  // The name of a config is its folder's.
   ModelSpec called = model;
   called.name = folder.filename().string();
   CHECK(load_model((folder / "config.json").string()) == called);

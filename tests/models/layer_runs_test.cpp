@@ -1,4 +1,4 @@
-// Models whose layers differ: runs, kinds, fusing, and what follows for parameters and FLOPs.
+// Models whose layers differ: runs, kinds, fusing, and their parameters and FLOPs.
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -43,13 +43,13 @@ TEST_CASE("runs that are all plain are the model itself") {
 }
 
 TEST_CASE("fused layers do the same products in fewer steps") {
-  // Two runs without attention in a row are fused as one, and the last layer is left alone.
+  // Two runs without attention in a row are fused into one; the last layer stays as it is.
   const std::vector<LayerRun> fused =
       fuse({{3, true, 100, 1}, {2, false, 100, 1}, {3, false, 70, 1}, {1, true, 100, 1}});
   const std::vector<LayerRun> expected = {
       {3, true, 100, 1}, {1, false, 2 * 100 + 2 * 70, 1}, {1, false, 70, 1}, {1, true, 100, 1}};
   CHECK(fused == expected);
-  // One alone is what it was; what works on other tokens is not fused with it.
+  // A single run is unchanged; runs on different tokens are not fused.
   CHECK(fuse({{1, false, 100, 1}}) == std::vector<LayerRun>{{1, false, 100, 1}});
   CHECK(fuse({{1, false, 9, 1}, {1, false, 9, 0.5}}).size() == 2);
 
@@ -102,7 +102,7 @@ TEST_CASE("what passes a run by is what those around it worked on") {
   const std::vector<double> nested =
       passing_shares({run(1), run(0.5), run(0.25), run(0.5), run(1)});
   CHECK(nested == std::vector<double>{0, 1, 1.5, 1, 0});
-  // Up by half a step: the others go on passing by.
+  // One run grows by half a step: the other tokens continue to bypass.
   CHECK(passing_shares({run(1), run(0.25), run(0.5), run(1)}) == std::vector<double>{0, 1, 1, 0});
 }
 

@@ -31,7 +31,7 @@ ModelSpec model_of(bool gpt) {
   return m;
 }
 
-// A unit whose elements are their own numbers, as rank `index` has it.
+// The slice of rank `index` of a unit whose elements are numbered in order.
 std::vector<int64_t> slice(const ModelSpec& model, const ParameterUnit& unit, int64_t degree,
                            int64_t index) {
   std::vector<int64_t> values;

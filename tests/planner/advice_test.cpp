@@ -1,4 +1,5 @@
-// Advice helps: the named knob fits when laid out, the capacity is enough.
+// Advice is right: with the named knob the plan fits when laid out, or the named capacity is
+// enough.
 #include <catch2/catch.hpp>
 #include <string>
 

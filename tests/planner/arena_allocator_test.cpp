@@ -23,7 +23,8 @@ TEST_CASE("an index by size changes nothing that is handed out") {
       ArenaAllocator plain(SIZE_MAX), indexed(64);
       std::vector<Held> held;
       size_t most_free = 0;
-      // Sizes are few, as tensors are, or many; there is more and less of them in turn.
+      // Sizes are few, as for tensors, or many; the number of live buffers grows and shrinks in
+      // turn.
       const size_t sizes = seed % 2 == 0 ? 7 : 200;
       for (int step = 0; step < 6000; ++step) {
         const bool grows = step / 1500 % 2 == 0;

@@ -1,4 +1,4 @@
-// Bounds are bounds: no program takes less time or memory, and no search loses its winner to one.
+// Bounds hold: no program takes less time or memory, and no search discards its winner by one.
 #include "planner/evaluate/bounds.h"
 
 #include <catch2/catch.hpp>
@@ -23,7 +23,7 @@
 namespace longspan {
 namespace {
 
-// Sums of a step's durations, in another order than the simulator adds them up.
+// The bound sums a step's durations in another order than the simulator.
 constexpr double kRounding = 1e-9;
 
 void check_bound(const StepRequest& request, const HardwareProfile& hw) {
@@ -34,7 +34,7 @@ void check_bound(const StepRequest& request, const HardwareProfile& hw) {
       simulate(program, layout, cost.durations(program), cost.interference(), false).step_seconds;
   const Bound bound = Bounds(request, cost).of(request.strategy);
   CHECK(bound.step_seconds <= seconds * (1 + kRounding));
-  CHECK(bound.step_seconds >= 0.05 * seconds);  // and says something
+  CHECK(bound.step_seconds >= 0.05 * seconds);  // and is not trivial
   CHECK(bound.peak_bytes == least_bytes(request));
   const Arenas arenas = arenas_of(request);
   CHECK(arenas.bytes == layout.arena_bytes);
@@ -128,7 +128,8 @@ TEST_CASE("nor does one of an odd model, with parts of its layers saved elsewher
 }
 
 TEST_CASE("bounds are close where little can be hidden") {
-  // One device, everything on it: compute is all there is, and what is live at the peak is known.
+  // One device, everything on it: the time is compute alone, and the live bytes at the peak are
+  // known.
   const HardwareProfile hw = load_hardware("h100-80g");
   const CostModel cost(hw, DType::bfloat16);
   StepRequest request{load_model("llama-3.1-8b"), {}, 65536, 1, DType::bfloat16};
@@ -207,7 +208,7 @@ TEST_CASE("no candidate of a frame is faster than the frame's bound, or fits whe
 }
 
 TEST_CASE("bounds never discard the winner") {
-  // All of a small space, simulated one by one: none is better than what the search comes up with.
+  // All of a small space, simulated one by one: none is better than the search's answer.
   const ModelSpec model = load_model("tiny-llama");
   HardwareProfile hw = load_hardware("cpu-example");
   hw.nvme.capacity_bytes.value = 0;

@@ -1,5 +1,5 @@
-// How close a step's cost by its period comes to that of its whole program, and how many ops it is
-// said to have, on random plans of many chunks.
+// The error of a step's cost by its period against that of its whole program, and of its number of
+// ops, on random plans of many chunks.
 #include "planner/evaluate/by_period.h"
 
 #include <catch2/catch.hpp>
@@ -69,8 +69,8 @@ TEST_CASE("an outline has the arenas and the time of the list") {
 }
 
 TEST_CASE("random plans of many chunks cost by their period what they cost as a whole") {
-  // Where transfers from before a loop still run during it when it is measured, what is left out
-  // is taken to be slowed down throughout: rarely, that is more than 1 %.
+  // Where transfers from before a loop still run while it is measured, the part left out is assumed
+  // to be slowed down throughout: rarely, that is more than 1 %.
   int within = 0;
   int64_t whole_ops = 0, left_ops = 0;
   const int64_t plans = testing::cases(30, 60);

@@ -8,10 +8,10 @@
 namespace longspan::testing {
 namespace {
 
-// A ring works on a layer that lies on the device.
+// A ring works on layers that are on the device.
 bool may_stream(const Shape& shape) { return shape.chunk < shape.share && shape.mesh.ring == 1; }
 
-// A tensor group distributes the tokens of the one block there is.
+// A tensor group distributes the tokens of its only block.
 bool has_blocks(const Shape& shape) { return shape.chunk < shape.share && shape.mesh.tensor == 1; }
 
 // Parameters off the device are whole on every rank, or gathered from shards.

@@ -1,6 +1,6 @@
 // The knobs of one mesh and chunk with their values, and strategies at the corners of that space.
 //
-// Tests compare searches with it, so it shares nothing with the space that searches go through.
+// Tests compare searches with it, so it shares no code with the search space.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace longspan::testing {
 
-/// What the knobs are for: a mesh, and the chunk in a ring position's share of the sequence.
+/// The frame of the knobs: a mesh, and the chunk within a ring position's share of the sequence.
 struct Shape {
   ParallelLayout mesh;
-  int64_t share = 0;  // tokens; all of the sequence where there is no ring
+  int64_t share = 0;  // tokens; the whole sequence without a ring
   int64_t chunk = 0;
 };
 
@@ -31,15 +31,15 @@ struct Knob {
   std::vector<std::function<void(Strategy&)>> values;
 };
 
-/// All knobs but the shape. Where the chunk is all of the share, knobs that only matter between
+/// All knobs except the shape. If the chunk is the whole share, knobs that only matter between
 /// chunks are left out. ZeRO is a knob unless `zero` fixes it.
 std::vector<Knob> knobs(const ModelSpec& model, const Shape& shape, bool with_nvme,
                         std::optional<int64_t> zero = {});
 
-/// Strategies that may need least memory: every combination of the knobs that decide how much is
-/// held, which are where states, keys and values, tensors between uses and what is saved wait,
-/// blocks, and the order of the backward. All else recomputes and takes the smallest tiles. States
-/// are sharded as far as they can be.
+/// Candidates for least memory: every combination of the knobs that decide how much is held (the
+/// tiers of states, keys and values, tensors between uses and saved tensors; blocks; and the order
+/// of the backward). All else is recomputed, with the smallest tiles. States are sharded as far as
+/// possible.
 std::vector<Strategy> min_memory_strategies(const ModelSpec& model, const Shape& shape,
                                             bool with_nvme, std::optional<int64_t> zero = {});
 

@@ -1,4 +1,4 @@
-// The table of knobs has every field, and what it says of each of them is true.
+// The table of knobs has every field, and its statements about each of them are true.
 #include "planner/strategy/knobs.h"
 
 #include <catch2/catch.hpp>
@@ -26,7 +26,7 @@ ModelSpec small_model() {
   return m;
 }
 
-// Strategies that between them make every knob matter.
+// Strategies that together make every knob matter.
 std::vector<Strategy> some_strategies() {
   std::vector<Strategy> all;
   const std::vector<ParallelLayout> meshes = {{},
@@ -52,7 +52,7 @@ std::vector<Strategy> some_strategies() {
   return all;
 }
 
-// A knob's other values: all words, and some numbers near and far.
+// The other values of a knob: all words, and some numbers near and far.
 std::vector<int64_t> values_of(const KnobRow& row, const Strategy& s) {
   const int64_t own = row.at.get(s);
   std::set<int64_t> values;
@@ -97,7 +97,7 @@ std::string list_key(const Strategy& s) {
 }  // namespace
 
 TEST_CASE("every field has a row") {
-  // A field more does not compile here: it needs a row, and a place in these lists.
+  // A new field does not compile here: it needs a row, and a place in these lists.
   const Strategy s;
   [[maybe_unused]] const auto& [preset, chunk, block, head_groups, kv, between_uses, prefetch,
                                 window, order, deterministic, layer_input, qkv, attention_out,
@@ -106,7 +106,7 @@ TEST_CASE("every field has a row") {
   [[maybe_unused]] const auto& [data, ring, ulysses, zero, overlap, tensor, pipeline] = parallel;
   CHECK(knob_rows().size() == 20 + 6);
 
-  // Every row changes something, and none of them what another one does.
+  // Every row changes something, and no two rows change the same.
   Strategy changed;
   std::set<std::string_view> keys;
   for (const KnobRow& row : knob_rows()) {
@@ -140,7 +140,7 @@ TEST_CASE("every value of a knob is written and read back, and others are refuse
       (s.*row.at.policy).fraction = 0.25;
       CHECK(read_strategy(YamlMap::parse(written(), "s.yaml")) == s);
     }
-    // The nearest that it does not take; of words, one that has a name.
+    // The nearest number that it does not take; for words, one that is not a value.
     int64_t refused = row.refused;
     if (row.at.kind == KnobKind::number) {
       refused = row.least - 1;
@@ -167,7 +167,7 @@ TEST_CASE("strategies of one key have one list of ops") {
         Strategy other = own;
         row.at.set(other, value);
         if (!is_valid(other, small_model(), kSequence)) continue;
-        // Lengths, and the groups that share keys and values, are keys of their own.
+        // Lengths, and the groups that share keys and values, have keys of their own.
         const Lengths a = lengths_of(own, kSequence), b = lengths_of(other, kSequence);
         if (a.chunk != b.chunk || a.block != b.block || a.local_sequence != b.local_sequence ||
             kv_groups(small_model(), a) != kv_groups(small_model(), b)) {
@@ -190,12 +190,11 @@ TEST_CASE("strategies of one key have one list of ops") {
   CHECK(same_key > 100);
   CHECK(other_list > 100);
   for (const KnobRow& row : knob_rows()) {
-    // A ring changes lengths too, as a position has a share of the sequence.
+    // A ring changes lengths too, as a position holds a share of the sequence.
     if (row.turn == Turn::chunk || row.turn == Turn::block || row.key == "parallel.ring") continue;
     CAPTURE(row.key);
     CHECK(turned.contains(row.key));
-    // A knob that is said to change the list does so somewhere: keys are no finer than they need to
-    // be.
+    // A knob marked as changing the list does so somewhere: keys are no finer than needed.
     CHECK(row.changes_list == changing.contains(row.key));
   }
 }

@@ -1,5 +1,5 @@
-// Models whose layers differ, from lowering to the search: against what is known of models whose
-// layers do not.
+// Models whose layers differ, from lowering to the search: compared with models whose layers do
+// not.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -22,7 +22,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// The same model as near as two kinds of layers can be.
+// The same model with two kinds of layers that are as equal as possible.
 ModelSpec in_runs(ModelSpec model) {
   const int64_t first = (model.layers + 1) / 2, next = model.ffn + 8;
   model.runs = {{first, true, model.ffn, 1}, {model.layers - first, true, next, 1}};
@@ -86,7 +86,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a model in runs takes about what it takes as one program") {
-  // The sums do not know what copies of one kind of layer hide behind the other's work.
+  // The sums ignore that copies of one kind of layer may hide behind the other's work.
   int times = 0, close_times = 0, tiers = 0, close_tiers = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     INFO("seed " << seed);
@@ -125,7 +125,7 @@ TEST_CASE("fused layers have fewer sums over a tensor group, and take less time"
   };
   CHECK(step(fuse(runs)) < step(runs));
 
-  // Six layers' sums and gathers are gone: a layer's forward has one of each.
+  // The sums and gathers of six layers are gone: a layer's forward has one of each.
   StepRequest apart = request_of(load_model("llama-3.1-70b"), 4096, tensor8);
   apart.microbatches = 1;
   apart.model.attention = false;
@@ -149,7 +149,7 @@ TEST_CASE("a run on half of the tokens costs what half of the tokens cost") {
   CHECK(sampled.step_seconds < 0.6 * all.step_seconds);
   CHECK(sampled.peak_bytes[0] < all.peak_bytes[0]);
 
-  // In bytes: on each layer's tokens alone, and one residual that passes by.
+  // In bytes: for each layer only its own tokens, and one residual that bypasses.
   const StepRequest request = request_of(half, 65536, {});
   const EvaluateStage none = [](const StepRequest&) { return Evaluation{}; };
   const StagePrograms programs(request, none);
@@ -205,7 +205,7 @@ TEST_CASE("stages have as much work as may be, not as many layers") {
 }
 
 TEST_CASE("what passes by goes along from stage to stage, and takes its time") {
-  // 1 -> 0.5 -> 1 over four stages: inside, half of the tokens, and all that pass by.
+  // 1 -> 0.5 -> 1 over four stages: inside, half of the tokens, and all that bypass.
   const int64_t ffn = load_model("qwen3-0.6b").ffn;
   const ModelSpec model =
       with_runs("qwen3-0.6b", {{4, true, ffn, 1}, {16, true, ffn, 0.5}, {4, true, ffn, 1}});
@@ -220,7 +220,7 @@ TEST_CASE("what passes by goes along from stage to stage, and takes its time") {
     CHECK(programs.passed_on(stage) == (layer > 4 && layer < 20 ? 1.5 : 1.0));
   }
 
-  // The schedule's exact times: of two stages, messages of 1 and of 3.
+  // The schedule's exact times, with messages of 1 and of 3 between two stages.
   const ScheduleFamily& family = schedule_family("1f1b");
   ScheduleRequest wanted;
   wanted.ranks = 3;
@@ -260,8 +260,8 @@ TEST_CASE("layers that differ are searched on one stage and on more") {
   const ModelSpec all_alike = in_runs(load_model("llama-3.1-8b"));
   const MaxSequence longest = max_sequence(model, without_storage, "auto", {});
   const MaxSequence plain = max_sequence(all_alike, without_storage, "auto", {});
-  CHECK(longest.sequence > plain.sequence);  // six layers' inputs fewer, no keys of eight
-  // Widths that no tensor group cuts up: other meshes do.
+  CHECK(longest.sequence > plain.sequence);  // inputs of six layers fewer, and no keys of eight
+  // Widths that tensor groups cannot split: other meshes can.
   const ModelSpec odd =
       with_runs("qwen3-0.6b", {{4, true, 3071, 1}, {16, true, 3072, 1}, {4, true, 3071, 1}});
   options = {};

@@ -1,5 +1,5 @@
-// Many ranks in the planner: which meshes there are, what searches say of them, and that lengths
-// grow with ranks as the theory says.
+// Many ranks in the planner: the meshes there are, the answers of searches, and that lengths grow
+// with ranks as theory predicts.
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -51,7 +51,7 @@ TEST_CASE("meshes are the ways to cut a number of ranks that the heads allow") {
     return meshes(model, machine(devices), choice).size();
   };
   CHECK(count(1, eight_heads(), {}) == 1);
-  // Ordered factorisations of 8 into three, and layers cut up for 2, 4 or 8.
+  // Ordered factorisations of 8 into three factors, and tensor groups of 2, 4 or 8.
   CHECK(count(8, eight_heads(), {}) == 10 + 3);
   ParallelChoice two_replicas;
   two_replicas.data = 2;
@@ -115,7 +115,7 @@ TEST_CASE("devices of a cpu share one machine: its memory, its time and its peak
   replicas.hardware = four;
   replicas.strategy.parallel.data = 4;
   CHECK(prediction_of(replicas, 4, {}).mfu == Approx(prediction_of(alone, 1, {}).mfu));
-  // On devices of their own they have four peaks.
+  // On separate devices they have four times the peak FLOPs.
   Plan own = replicas;
   own.hardware = machine(4);
   Plan own_alone = alone;
@@ -143,7 +143,7 @@ TEST_CASE("the sampled simulation agrees with the full simulation on every mesh"
         CHECK(quick.step_seconds == Approx(exact.step_seconds).epsilon(0.05));
         const auto live = lay_out(build_program(request)).live_bytes;
         for (int tier = 0; tier < kTierCount; ++tier) {
-          // Lines through the samples of a few chunks lie on the safe side.
+          // The extrapolation from samples of a few chunks lies on the safe side.
           const auto guess = static_cast<double>(quick.peak_bytes[tier]);
           CHECK(guess >= 0.95 * static_cast<double>(live[tier]));
           CHECK(guess <= 1.12 * static_cast<double>(live[tier]));
@@ -197,7 +197,7 @@ TEST_CASE("lengths grow with the ranks that share a sequence") {
     MaxSequenceOptions options;
     options.parallel.zero = 3;
     options.chunk_tokens = is_chunked_preset(preset) ? 1024 : 0;
-    // A host that is never in the way.
+    // A host that is never the limit.
     const HardwareProfile hw = machine(devices, int64_t{96} << 20, int64_t{1} << 40);
     const MaxSequence found = max_sequence(model, hw, preset, options);
     CHECK(found.limit == Limit::device_memory);
@@ -205,8 +205,8 @@ TEST_CASE("lengths grow with the ranks that share a sequence") {
   };
   for (const char* preset : {"ulysses", "ring", "alst"}) {
     CAPTURE(preset);
-    // Per rank: activations of S/P tokens, 1/P of the states, and what does not shrink (the layer
-    // in use). So S = a P - b, but for what packing loses here and there.
+    // Per rank: activations of S/P tokens, 1/P of the states, and a constant (the layer in use). So
+    // S = a P - b, except for losses by packing.
     double before = longest(preset, 2);
     for (const int64_t devices : {4, 8}) {
       const double length = longest(preset, devices);
@@ -214,14 +214,14 @@ TEST_CASE("lengths grow with the ranks that share a sequence") {
       CHECK(length <= 2.4 * before);
       before = length;
     }
-    // One rank alone has no exchanges to hold memory for, but all of the states.
+    // One rank needs no memory for exchanges, but holds all of the states.
     CHECK(before >= 3 * longest(preset, 1));
   }
   // A tensor group distributes residuals and heads, but the rows it gathers are the whole
   // sequence's.
   CHECK(longest("megatron-sp", 8) > 1.3 * longest("megatron-sp", 4));
   CHECK(longest("megatron-sp", 8) < 0.8 * longest("ulysses", 8));
-  // Replicas share states, but not a sequence.
+  // Replicas share states, but not sequences.
   CHECK(longest("checkpoint", 8) < 2 * longest("checkpoint", 1));
 }
 

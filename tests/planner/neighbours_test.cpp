@@ -1,4 +1,4 @@
-// Neighbours differ by one knob, and what is said of each of them is true.
+// Neighbours differ by one knob, and the statements about each of them are true.
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -19,8 +19,8 @@ int64_t largest_chunk(const Strategy& s, int64_t sequence) {
   return sequence / (s.parallel.ring > 1 ? 2 * s.parallel.ring : 1);
 }
 
-// Knobs that two strategies differ by. A chunk that is all there can be, and one block of all
-// there is, are the same knob setting on another mesh; blocks are counted in chunks.
+// Knobs that two strategies differ by. A chunk that is as long as possible, and one block of
+// everything, are the same knob setting on another mesh; blocks are counted in chunks.
 int differences(const Strategy& a, const Strategy& b, int64_t sequence) {
   const ParallelLayout &p = a.parallel, &q = b.parallel;
   const auto largest = [&](const Strategy& s) {
@@ -183,7 +183,7 @@ TEST_CASE("every verdict is true: the bytes too large, the seconds slower") {
           }
           CHECK(fits(exact.peak_bytes, larger) == (less == 0));
         }
-        // A second knob that is said to help does.
+        // The second knob that a remedy names does help.
         const std::string remedy = judge.remedy(v);
         CHECK_FALSE(remedy.empty());
         for (const Neighbour& n : neighbours(v.neighbour.strategy, sequence, false)) {

@@ -1,5 +1,5 @@
-// Programs follow the table of ops, whatever the strategy; the table says no more than programs do;
-// and an op that contradicts its row is told from one that follows it.
+// Programs follow the table of ops for any strategy; the table allows no more than programs do; and
+// an op that contradicts its row is detected.
 #include "planner/program/op_schema.h"
 
 #include <array>
@@ -18,7 +18,7 @@
 namespace longspan::testing {
 namespace {
 
-// One of the three stages of a pipeline that otherwise does as `request` says.
+// One of the three stages of a pipeline that otherwise follows `request`.
 Program stage_program(StepRequest request, size_t stage) {
   request.model.layers = 4;
   request.microbatches = 4;
@@ -31,7 +31,7 @@ Program stage_program(StepRequest request, size_t stage) {
   return build_program(own.request, own.rank);
 }
 
-// A step of one of a machine's ranks, shortened to two layers.
+// A step of one rank of a machine, reduced to two layers.
 StepRequest ranks_request(uint64_t seed) {
   StepRequest request = random_plan(seed).request;
   request.model.layers = 2;
@@ -68,7 +68,7 @@ bool is_named(const std::string& violation, std::string_view what) {
   return violation.find(what) != std::string::npos;
 }
 
-// What programs have been seen to do with the operands of a name.
+// The uses of the operands of a name that programs have shown.
 struct Seen {
   Access access = 0;
   TensorSet tensors;

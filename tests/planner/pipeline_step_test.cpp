@@ -1,5 +1,5 @@
 // Pipelines by their stages' programs: against whole lists laid out for every rank, and against
-// what must hold of any pipeline.
+// properties of any pipeline.
 #include "planner/pipeline/pipeline_step.h"
 
 #include "planner/evaluate/evaluate.h"
@@ -89,12 +89,12 @@ TEST_CASE("stages of a model have its layers and its parameters between them") {
 TEST_CASE("forward and backward take no less than they compute, whatever a first slice waits for") {
   const StepRequest request = small_request(2, "1f1b", 1, 8);
   const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
-  // One slice alone waits for two seconds that the first of two does not wait for.
+  // A step of one slice waits for two seconds; the first of two slices does not.
   const EvaluateStage stage = [](const StepRequest& r) {
     const auto slices = static_cast<double>(r.microbatches);
     Evaluation e;
     e.step_seconds = 1 + 8 * slices + (r.microbatches == 1 ? 2 : 0);
-    e.forward_seconds = 6;  // of which it waits for half
+    e.forward_seconds = 6;  // half of it is waiting
     e.forward_busy[static_cast<int>(Stream::compute)] = 3;
     e.busy_seconds[static_cast<int>(Stream::compute)] = 1 + 8 * slices;
     return e;
@@ -154,7 +154,7 @@ TEST_CASE("a rank's memory is that of its whole list laid out") {
       const Layout layout = lay_out(build_program(own.request, own.rank));
       INFO("rank " << rank);
       CHECK(exact.ranks[rank].peak_bytes == layout.arena_bytes);
-      // The sum is what lives there, but where all forwards come before any gradient: then more.
+      // The sum equals the live bytes, or exceeds them where all forwards come before any gradient.
       const double ratio = static_cast<double>(summed.ranks[rank].peak_bytes[0]) /
                            static_cast<double>(layout.live_bytes[0]);
       CHECK(ratio > 0.97);
@@ -198,7 +198,7 @@ TEST_CASE("slices take less memory than whole sequences, and smaller bubbles") {
   CHECK(four.bubble_rate < whole.bubble_rate);
   CHECK(four.whole.peak_bytes[0] < whole.whole.peak_bytes[0]);
   CHECK(sixteen.whole.peak_bytes[0] < four.whole.peak_bytes[0]);
-  // In flight on the first rank: p - 1 slices more than a microbatch, of s slices each.
+  // In flight on the first rank: a microbatch and p - 1 slices, with s slices in a microbatch.
   CHECK(four.ranks[0].microbatches_held == Approx((4 + 3) / 4.0).epsilon(0.3));
 }
 
@@ -231,7 +231,7 @@ TEST_CASE("the slices of a sequence take together what it takes in as many chunk
   }
 }
 
-// By hand, from what every rank is at.
+// Computed by hand, from the slices that the ranks run at each time.
 TEST_CASE("attention is shared out by the windows of slices that ranks are at") {
   for (const auto& [ranks, slices] : {std::pair{int64_t{4}, int64_t{4}}, {4, 8}, {3, 9}, {2, 6}}) {
     CAPTURE(ranks, slices);
@@ -241,7 +241,7 @@ TEST_CASE("attention is shared out by the windows of slices that ranks are at") 
     const std::vector<double> away = keys_exchanged(slices, ranks);
     for (int64_t first = 0; first < slices; ++first) {
       const auto window = static_cast<size_t>(first);
-      // Slices first, first - 1, ...: at least so far in a row that none is before slice 0.
+      // Slices first, first - 1, ...: as many in a row as there are from slice 0.
       const auto own = static_cast<double>(std::min(ranks, first + 1));
       const auto rest = static_cast<double>(ranks) - own;  // the last ones of the microbatch before
       const auto n = static_cast<double>(slices), k = static_cast<double>(first);
@@ -274,11 +274,11 @@ TEST_CASE("SlimPipe's uniform slices take equal time, and what the exchange adds
     const StepRequest request = request_of("slimpipe", slices);
     const PipelineStep slim = summed_step(request);
     const PipelineStep seq = summed_step(request_of("seq1f1b-i", slices));
-    // The same attention in all, and the exchange; less waiting, and the same memory.
+    // The same attention in total, plus the exchange; less waiting, and the same memory.
     CHECK(slim.bubble_rate < 0.6 * seq.bubble_rate);
     CHECK(slim.whole.step_seconds < seq.whole.step_seconds);
     CHECK(slim.whole.peak_bytes == seq.whole.peak_bytes);
-    // 8 K,V heads and 32 heads of 128 in two bytes, on 8 layers of a rank, every slice.
+    // 8 K,V heads and 32 heads of 128 in two bytes, on 8 layers of a rank, for every slice.
     const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
     const double keys = 131072.0 / static_cast<double>(slices) * 8 * 128 * 2, queries = 4 * keys;
     double forward = 0;
@@ -288,7 +288,8 @@ TEST_CASE("SlimPipe's uniform slices take equal time, and what the exchange adds
     }
     CHECK(slim.forward_seconds - seq.forward_seconds == Approx(forward).epsilon(1e-6));
   }
-  // Between the p-1 of 2 n m + p-1 chunks of slices that fill and drain, and what the ends add.
+  // The bubble is above the p-1 of 2 n m + p-1 chunks of slices that fill and drain; the ends add
+  // to it.
   CHECK(summed_step(request_of("slimpipe", 4)).bubble_rate > 3.0 / (2 * 4 * 8 + 3));
 }
 

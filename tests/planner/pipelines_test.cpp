@@ -1,5 +1,4 @@
-// Pipelines in the search: what it answers is what the full simulation says, and can be written and
-// read.
+// Pipelines in the search: its answer agrees with the full simulation, and can be written and read.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <optional>
@@ -18,7 +17,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// The answer alone.
+// Options for an answer without the front.
 SearchOptions without_front() {
   SearchOptions options;
   options.front_lines = 0;
@@ -123,7 +122,7 @@ TEST_CASE("no plan is much longer than what is said to be the longest") {
     const Plan plan = search(model, hw, longest.sequence, with_stages(stages)).best;
     CHECK(plan.sequence == longest.sequence);
     for (const double factor : {kUneven, 2.0}) {
-      // 64 Ki tokens, so that all ways to cut are open.
+      // A multiple of 64 Ki tokens, so that all ways to split are possible.
       const auto parts =
           static_cast<int64_t>(factor * static_cast<double>(longest.sequence) / 65536 + 1);
       CHECK_THROWS_AS(search(model, hw, parts * 65536, with_stages(stages)), Error);
@@ -204,7 +203,7 @@ TEST_CASE("schedules that arrange themselves within memory get a limit that fits
     CHECK(held(plan) <= static_cast<double>(limit));
     CHECK(parse_plan(write_plan(plan), "test").strategy == plan.strategy);
   }
-  // Left open, the search finds a limit where there is no room for any number.
+  // With the number left open, the search finds a limit where no number fits.
   options.parallel.in_flight = {};
   const Plan open = search(model, hw, 32768, options).best;
   CHECK(open.strategy.parallel.pipeline.schedule == "zb-v");
@@ -314,7 +313,7 @@ TEST_CASE("what rules every pipeline out is named") {
     const std::optional<std::string> reason = pipeline_refusal(question);
     REQUIRE(reason);
     CHECK_THAT(*reason, Contains(asked.words));
-    // And it is true: there is no plan, and the search says so too.
+    // The reason is true: the search finds no plan either.
     SearchOptions options = without_front();
     options.parallel = asked.choice;
     options.microbatches = std::max<int64_t>(1, asked.microbatches);
@@ -325,7 +324,7 @@ TEST_CASE("what rules every pipeline out is named") {
   }
   ParallelChoice open;
   CHECK_FALSE(pipeline_refusal({model, hw, open}));
-  // Named by what the search throws where it has the question.
+  // Checks the text that the search throws for such a question.
   ParallelChoice few = of_four("dualpipe-v");
   CHECK_THAT(none_takes({model, hw, few, 3, 32768}).what(), Contains("8 microbatches or more"));
   few = with(of_four("seq1f1b"), &Choice::slices, 64);

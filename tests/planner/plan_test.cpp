@@ -26,7 +26,7 @@ Plan tiny_plan(const std::string& preset = "fpdt", int64_t sequence = 256) {
   return plan;
 }
 
-// Another value in every knob than a default strategy has.
+// A strategy whose value of every knob differs from the default.
 Strategy unusual() {
   Strategy s;
   s.preset = "by hand: with \"quotes\"";
@@ -137,7 +137,7 @@ TEST_CASE("a record of memory that the knobs do not lay out to is a contradictio
                 {"p.yaml:", "predicted.device_bytes", "256 bytes", device});
   check_refused(replaced(text, "chunk_tokens: 64", "chunk_tokens: 32"), {"lay out"});
   check_refused(replaced(text, "nvme_bytes: 0", "nvme_bytes: 1"), {"nvme_bytes"});
-  // Time is a record only: cost models may change.
+  // Time is only a record: cost models may change.
   Plan slower = plan;
   slower.predicted.step_seconds *= 2;
   CHECK(parse_plan(write_plan(slower), "p.yaml") == slower);
@@ -147,7 +147,7 @@ TEST_CASE("what this version cannot run is refused by name") {
   const std::string text = write_plan(tiny_plan());
   check_refused(replaced(text, "longspan_plan: 1", "longspan_plan: 12"),
                 {"version 12", "version 1"});
-  // A newer plan may have keys we do not know; the version is the better message.
+  // A newer plan may have unknown keys; the message about the version is the better one.
   check_refused("longspan_plan: 2\nnews: yes\n", {"version 2", "version 1"});
   check_refused(replaced(text, "longspan_plan: 1\n", ""), {"longspan_plan"});
   check_refused(replaced(text, "ranks: 1", "ranks: 2"), {"ranks", "product of the degrees, 1"});
@@ -264,7 +264,7 @@ TEST_CASE("a plan that needs what a profile only assumes to be there is at risk"
   CHECK_THAT(fit(capacity[0] + 1, 0).reason, Contains("device memory is short by 1 B"));
   CHECK(fit(0, capacity[1] / 100 * 94).fit == Fit::fits);
   CHECK(fit(0, capacity[1] / 100 * 96).fit == Fit::at_risk);
-  // The worst of the tiers, and nothing at risk where the profile has measured.
+  // The worst of the tiers; nothing is at risk where the profile has measured.
   CHECK(fit(capacity[0], capacity[1] + 1).fit == Fit::does_not_fit);
   hw.device.reserved_bytes.source = hw.host.memory_bytes.source = "measured: on this machine";
   CHECK(fit(capacity[0], capacity[1]).fit == Fit::fits);

@@ -21,7 +21,7 @@ constexpr int kOutputSum = operand_index(OpKind::attention_forward, "o_sum");
 void check_lifetimes(const Program& program) {
   std::vector<bool> written(program.buffers.size());
   for (const Buffer& b : program.buffers) {
-    // Parameters and optimizer state come into the step with a value.
+    // Parameters and optimizer state have a value when the step begins.
     written[&b - program.buffers.data()] = b.persistent;
     REQUIRE(b.first_op >= 0);
     REQUIRE(b.last_op >= b.first_op);
@@ -72,8 +72,9 @@ void check_placement(const Program& program, const Layout& layout) {
   }
 }
 
-// Which ops are surely done when each op starts: its own stream's earlier ones, and what it or they
-// waited for. Every pair of ops that touch the same bytes, one of them writing, must be so ordered.
+// Ops that are surely done when each op starts: earlier ones of its stream, and those waited for by
+// it or by them. Every pair of ops that touch the same bytes, one of them writing, must be so
+// ordered.
 void check_edges(const Program& program, const Layout& layout) {
   std::vector<Waits> done_before(program.ops.size());  // per stream, highest ordinal known done
   std::vector<int32_t> ordinal(program.ops.size());
@@ -161,7 +162,7 @@ TEST_CASE("random strategies lower to legal programs for every rank of a tensor 
     check_placement(first, layout);
     if (first.ops.size() < 1500) check_edges(first, layout);
 
-    // All ranks run the same list: an exchange finds its peers at the same one.
+    // All ranks run the same list: an exchange finds its peers at the same place.
     request.rank = s.parallel.ranks() - 1;
     const Program last = build_program(request);
     REQUIRE(last.ops.size() == first.ops.size());
@@ -276,7 +277,7 @@ TEST_CASE("device memory falls with the groups of heads, where queries are what 
     m.kv_heads = kv_heads;
     for (const auto& [ulysses, overlap] : {std::pair{1, true}, {2, true}, {4, true}, {4, false}}) {
       const ParallelLayout parallel{1, 1, ulysses, 0, overlap};
-      // Exchanges during compute take two groups at a time.
+      // Exchanges during compute hold two groups at a time.
       const int64_t at_once = ulysses > 1 && overlap ? 2 : 1;
       int64_t all_heads = 0, before = 0;
       for (int64_t groups = 1; groups <= m.heads / ulysses; groups *= 2) {
@@ -289,7 +290,7 @@ TEST_CASE("device memory falls with the groups of heads, where queries are what 
         if (groups > at_once) CHECK(peak < before);
         before = peak;
       }
-      // The rest is attention's output, of all heads.
+      // The rest is attention's output for all heads.
       INFO(all_heads << " to " << before << ", " << describe(parallel));
       CHECK(5 * before < 3 * all_heads);
     }
@@ -332,7 +333,7 @@ TEST_CASE("where keys come in several ops, a narrow output is summed in float un
         if (rank >= s.parallel.ranks()) continue;
         INFO(s.preset << " " << name_of(dtype) << " rank " << rank);
         const Program p = build_program({model, s, 4096, 1, dtype, rank});
-        // The ops of one query chunk are those from a `first` one on.
+        // The ops of one query chunk begin at op `first`.
         std::map<std::pair<int, int>, std::vector<const Op*>> of_chunk;
         int64_t several = 0;
         const auto check = [&](const std::vector<const Op*>& ops) {
@@ -348,7 +349,7 @@ TEST_CASE("where keys come in several ops, a narrow output is summed in float un
             CHECK(sum == ops[0]->operands[kOutputSum]);
             CHECK(p.bytes_of(sum) == 4 * p.lengths.chunk * model.attention_width());
             CHECK(&p.ops[p.buffers[sum].first_op] == ops[0]);
-            // Copies that were issued ahead may follow the last of them, nothing that computes.
+            // Only copies that were issued ahead may follow the last of them, no compute.
             const Op* end = &p.ops[p.buffers[sum].last_op];
             CHECK(end >= ops.back());
             CHECK(std::none_of(ops.back() + 1, end + 1,

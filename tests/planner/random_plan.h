@@ -1,5 +1,5 @@
-// Random plans on real machines and meshes of ranks: what the search may meet, as far as a full
-// simulation of it stays small.
+// Random plans on real machines and meshes of ranks: such as the search may meet, if small enough
+// for a full simulation.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kExact = 1e-6;
 
-// A random choice between the values of a few groups, on a few of the rows.
+// A random choice between values of a few groups, with demands on a few of the rows.
 struct Problem {
   DemandRows base{};
   std::vector<std::vector<DemandRows>> values;
@@ -85,7 +85,7 @@ double overflow_at(const Problem& p, const Shares& shares) {
   return worst;
 }
 
-// A plane in the space of shares: what multiplies each, and what that has to sum up to.
+// A plane in the space of shares: the coefficients, and their required sum.
 struct Plane {
   std::vector<double> factors;
   double right = 0;
@@ -112,9 +112,9 @@ std::vector<double> solved(std::vector<Plane> planes) {
   return point;
 }
 
-// Every mixture at which a linear program of the problem may have its optimum: where as many as
-// there are variables of these meet: a share is zero, a row is at its bound, two rows of a part are
-// as large, two rows exceed their bounds by as much.
+// Every mixture at which a linear program of the problem may have its optimum: points where as many
+// of these conditions as there are variables hold: a share is zero, a row is at its bound, two rows
+// of a part are equal, two rows exceed their bounds by the same amount.
 void at_vertices(const Problem& p, const std::function<void(const Shares&)>& tell) {
   std::vector<std::pair<size_t, size_t>> variables;
   for (size_t g = 0; g < p.values.size(); ++g) {
@@ -192,7 +192,7 @@ TEST_CASE("the best mixture is the best of all vertices, and overflow means that
     });
     const Mixture found = p.relaxation().solve(p.goal, p.allowed);
     REQUIRE(found.optimal);
-    // The mixture is one, of values that are allowed, and what is said of it is true.
+    // The mixture is valid, uses allowed values only, and its reported sums are true.
     for (size_t g = 0; g < p.values.size(); ++g) {
       double sum = 0;
       for (size_t v = 0; v < p.values[g].size(); ++v) {
@@ -270,7 +270,7 @@ TEST_CASE("rows of a demand are its seconds, its phases and its shares of the li
   CHECK(busiest == Approx(0.5 * d.step_seconds()));
   CHECK(rows[comm] == Approx(0.5 * 13));
   CHECK(rows[kStreamCount + comm] == Approx(0.5 * (8 + 4)));
-  // Forward: the exchange is longest, and a part of what compute does meanwhile is not hidden.
+  // Forward: the exchange is longest, and part of the compute meanwhile is not hidden.
   const auto longest_of = [](const DemandRows& of, int phase) {
     const auto first = of.begin() + kBoundRows + phase * kStreamCount;
     return *std::max_element(first, first + kStreamCount);
@@ -278,7 +278,7 @@ TEST_CASE("rows of a demand are its seconds, its phases and its shares of the li
   const double forward = longest_of(rows, 0) + longest_of(rows, 1);
   CHECK(forward > 0.5 * 7);
   CHECK(forward < 0.5 * (7 + 3.5));
-  // In the first half alone it takes as long, and nothing is left for the second.
+  // In the first half alone it takes the whole time, and nothing is left for the second.
   const DemandRows first = in_first_half(rows);
   CHECK(longest_of(first, 0) == Approx(forward));
   CHECK(longest_of(first, 1) == 0);

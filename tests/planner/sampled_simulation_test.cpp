@@ -1,4 +1,4 @@
-// How close the sampled simulation comes to the full simulation, on random plans of every kind.
+// The error of the sampled simulation against the full simulation, on random plans of every kind.
 #include "planner/evaluate/sampled_simulation.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// The sampled simulation against the exact one, and the truth of what the search says.
+// The sampled simulation against the full simulation, and the truth of the search's statements.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -61,7 +61,7 @@ TEST_CASE("the sampled simulation agrees with the full simulation") {
     const Evaluation exact = evaluate(request, cost);
     const Evaluation quick = fast.evaluate(request);
     CHECK(quick.step_seconds == Approx(exact.step_seconds).epsilon(0.05));
-    // The sampled simulation sums what lives; the arena adds what packing loses.
+    // The sampled simulation sums live bytes; the arena adds losses by packing.
     for (int tier = 0; tier < kTierCount; ++tier) {
       INFO("tier " << tier);
       CHECK(static_cast<double>(quick.peak_bytes[tier]) <=
@@ -154,7 +154,7 @@ TEST_CASE("the search is deterministic, fits, and is at least as fast as any pre
   CHECK(first.best.predicted.step_seconds <= first.pareto[0].predicted.step_seconds);
   for (size_t i = 1; i < first.pareto.size(); ++i) {
     CHECK(first.pareto[i].predicted.step_seconds >= first.pareto[i - 1].predicted.step_seconds);
-    for (size_t j = 0; j < i; ++j) {  // slower, and so less of something than each that is faster
+    for (size_t j = 0; j < i; ++j) {  // slower than the others, so it must need less of something
       const auto &less = first.pareto[i].predicted, &than = first.pareto[j].predicted;
       CHECK((less.peak_bytes[0] < than.peak_bytes[0] || less.peak_bytes[1] < than.peak_bytes[1]));
     }

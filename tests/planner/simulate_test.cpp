@@ -25,8 +25,8 @@ std::vector<double> unit_durations(const Program& program) {
   return durations;
 }
 
-// The plainest simulator: in list order, an op starts when its stream and what it waits for are
-// done. Right where ops do not slow each other down.
+// The simplest simulator: in list order, an op starts when its stream and its dependencies are
+// done. Exact where ops do not slow each other down.
 double longest_path(const Program& program, const Layout& layout,
                     const std::vector<double>& durations) {
   std::vector<Waits> waits(program.ops.size());

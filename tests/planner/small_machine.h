@@ -1,11 +1,11 @@
-// Small machines whose devices are their own, for tests of the search.
+// Small machines with separate devices, for tests of the search.
 #pragma once
 
 #include "hwprofiles/catalog.h"
 
 namespace longspan::testing {
 
-/// Devices that share nothing but their host; without storage.
+/// Devices that share only their host; without storage.
 inline HardwareProfile small_machine(int64_t nodes, int64_t per_node, int64_t device_bytes,
                                      int64_t host_bytes) {
   HardwareProfile hw = load_hardware("cpu-example");

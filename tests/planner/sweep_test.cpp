@@ -1,5 +1,5 @@
-// The front holds no plan that another beats, and a number of devices is said to be the fewest only
-// where fewer cannot.
+// The front holds no plan that another dominates, and a number of devices is called the fewest only
+// if fewer cannot do it.
 #include <catch2/catch.hpp>
 #include <random>
 
@@ -28,7 +28,7 @@ ModelSpec small_model() {
   return m;
 }
 
-// As the definition says it.
+// Domination by its definition.
 bool beats(const Costs& a, const Costs& b) {
   bool better = false;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -65,7 +65,7 @@ TEST_CASE("the front is what the definition says, on random points") {
           std::count_if(front.begin(), front.end(), [&](size_t k) { return rows[k] == rows[i]; });
       CHECK(on_front == (beaten ? 0 : 1));
     }
-    // With slack a subset of it, and all that is missing is close to something.
+    // With slack the result is a subset, and every missing plan is close to one in it.
     const std::vector<size_t> fewer = non_dominated(rows, 0.3);
     for (const size_t k : fewer) {
       CHECK(std::find(front.begin(), front.end(), k) != front.end());
@@ -146,8 +146,8 @@ TEST_CASE("nothing of a small space beats the front") {
   SweepOptions options;
   options.search.chunk_tokens = 1024;
   const Sweep found = sweep(model, hw, {sequence}, {1}, options);
-  // All combinations of where states and what is saved wait, with the best plan's other knobs and
-  // with those that hold least.
+  // All combinations of tiers of states and saved tensors, with the other knobs of the best plan
+  // and with those that hold least.
   Plan plan = found.best;
   const testing::Shape shape{{}, sequence, 1024};
   std::vector<Strategy> all = {plan.strategy, testing::all_offloaded(shape)};
@@ -171,7 +171,7 @@ TEST_CASE("nothing of a small space beats the front") {
     if (!fits(plan, s)) continue;
     ++fitting;
     plan.predicted = prediction_of(plan, e.step_seconds, e.peak_bytes);
-    // The sampled simulation, which chose, is right to about a percent.
+    // The sampled simulation, by which the search chose, is exact to about a percent.
     Costs costs = costs_of({plan, sequence});
     costs[0] *= 1.02;
     for (const FrontPoint& point : found.front) CHECK_FALSE(beats(costs, costs_of(point)));
@@ -188,7 +188,7 @@ TEST_CASE("the fewest devices: a plan fits them, and nothing fits the next small
   CHECK(counts == std::vector<int64_t>{1, 2, 4, 6, 8});
   const Sweep found = fewest_devices(model, hw, sequence, counts, {});
   const int64_t fewest = found.best.hardware.devices();
-  REQUIRE(found.answers.size() > 1);  // or the question is too easy
+  REQUIRE(found.answers.size() > 1);  // otherwise the question is too easy
   CHECK(found.answers.back().devices == fewest);
   CHECK(fits(found.best, found.best.strategy));
   for (size_t i = 0; i + 1 < found.answers.size(); ++i) {
@@ -196,8 +196,8 @@ TEST_CASE("the fewest devices: a plan fits them, and nothing fits the next small
     CHECK(fewer.devices == counts[i]);
     CHECK_FALSE(fewer.plan);
     CAPTURE(fewer.devices, fewer.refusal);
-    // By brute force: whatever may need least memory, in every mesh and chunk, laid out; where
-    // chunks are many only what its bounds leave a chance.
+    // By brute force: all candidates for least memory, in every mesh and chunk, laid out; where
+    // chunks are many only those that bounds do not exclude.
     Plan plan = found.best;
     plan.hardware = with_devices(hw, fewer.devices);
     plan.sequence = sequence;  // the best may be padded

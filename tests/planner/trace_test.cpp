@@ -38,10 +38,10 @@ struct Traced {
     request.sequence = 256;
     request.strategy = make_preset("fpdt", model, 256, 64);
     request.strategy.optimizer = Tier::nvme;
-    request.strategy.layer_input.where = Saved::nvme;  // so that every tier comes and goes
+    request.strategy.layer_input.where = Saved::nvme;  // so that every tier changes
     program = build_program(request);
     layout = lay_out(program);
-    // Any durations do; these are the shape's number in milliseconds, plus a bit.
+    // Arbitrary durations: the shape's number in milliseconds, plus a bit.
     std::vector<double> durations;
     for (size_t i = 0; i < program.shapes.size(); ++i) durations.push_back(1e-3 * (i + 1.0 / 3));
     const CostModel cost(hw, DType::float32);

@@ -1,4 +1,5 @@
-// Every rule refuses what breaks it, in words that name the knob; and the three ways to ask agree.
+// Every rule refuses violations with a message that names the knob; and the three ways to ask
+// agree.
 #include "planner/strategy/validity.h"
 
 #include <catch2/catch.hpp>
@@ -194,7 +195,7 @@ std::vector<Case> cases() {
   };
 }
 
-// One knob of a valid strategy set to something that is often not valid.
+// Sets one knob of a valid strategy to a value that is often invalid.
 void disturb(Strategy& s, std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   const auto some = [&] { return pick(12) == 0 ? -pick(3) : 1 + pick(6); };
@@ -262,7 +263,8 @@ TEST_CASE("an odd length does not divide among a tensor group") {
 }
 
 TEST_CASE("what to try is valid") {
-  // Each: a strategy refused, and the knob that the advice is about, set to what it says.
+  // Each entry: a refused strategy, and the knob that the advice is about, set to the advised
+  // value.
   const ModelSpec model = twelve_heads();
   for (const int64_t chunk : {6, 8}) {
     Strategy s = in_one_chunk();

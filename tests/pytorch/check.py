@@ -38,14 +38,15 @@ CLASSES = {
     "DualPipeV": ("dualpipe-v", TWO),
 }
 
-# Options that make PyTorch's lowering place receives, waits and gathering otherwise.
+# Options that make PyTorch's lowering place receives, waits and gathering differently.
 LOWERINGS = [
     {"defer_pp_recv": True},
     {"max_outstanding_sends": 4},
     {"defer_reduce_grad_wait": True, "max_active_stages": 2},
 ]
 
-# What PyTorch's CSV cannot tell: PyTorch must refuse the file, or the program not write it.
+# Schedules that PyTorch's CSV cannot express: PyTorch must refuse the file, or the program not
+# write it.
 SLICES, WORDS, PLACES = (
     "slices",
     "words PyTorch has not",
@@ -59,7 +60,7 @@ BEYOND = {
 }
 
 FAMILY_SIZES = [(2, 4), (3, 7), (3, 9), (4, 8), (4, 13), (6, 12)]  # ranks, microbatches
-TRAINED = [(4, 8), (3, 9)]  # those of them that are trained with
+TRAINED = [(4, 8), (3, 9)]  # the subset that is trained with
 FEATURES = 6
 
 
@@ -84,7 +85,7 @@ def write_own(name, ranks, per_rank, microbatches, plain, lowered, **options):
     if issubclass(schedule_class, pytorch.PipelineScheduleSingle):
         order = schedule_class(stages[0], microbatches)._get_pipeline_order()
         if name == "1F1B":
-            # Made for display; the last rank's forwards are one too high, 1 to m.
+            # Intended for display; the last rank's forwards are one too high, 1 to m.
             order[ranks - 1] = [
                 (
                     a._replace(microbatch_index=a.microbatch_index - 1)
@@ -142,7 +143,7 @@ class Check:
                 try:
                     write_own(name, ranks, per_rank, microbatches, plain, lowered)
                 except ValueError:
-                    continue  # not a size of this class
+                    continue  # a size that this class does not take
                 made += 1
                 self.comes_back(plain, where)
                 self.comes_back(lowered, where + ", lowered")
@@ -162,7 +163,7 @@ class Check:
                     try:
                         write_own(name, ranks, per_rank, microbatches, plain, lowered, **options)
                     except ValueError:
-                        continue  # so few sends at a time, or stages, are too few for this one
+                        continue  # too few sends at a time, or stages, for this schedule
                     self.comes_back(lowered, f"{where}, lowered with {options}")
             self.hold(
                 "PyTorch makes schedules of its classes", made >= 4, f"{name}: only {made} sizes"
@@ -188,7 +189,7 @@ class Check:
             made = Counter()
             for ranks, microbatches in FAMILY_SIZES:
                 if name in ("optpipe", "adaptis") and ranks > 2:
-                    continue  # the solver is slow, and what it gives is a list like others
+                    continue  # the solver is slow, and its lists are like others
                 for per_rank in virtuals:
                     made[self.family(family, ranks, per_rank, microbatches, jobs)] += 1
             expected = BEYOND.get(name)
@@ -248,7 +249,7 @@ class Check:
 
     def trained(self, jobs):
         for ranks, microbatches in TRAINED:
-            # PyTorch's own loops for these two, which no list of actions drives.
+            # PyTorch runs these two by loops of its own, not by a list of actions.
             own = [training.Job(name, None, ranks, microbatches) for name in training.OWN]
             for outcome in training.train(jobs[ranks] + own, ranks, FEATURES, self.folder):
                 where = f"{outcome.job.name} on {ranks} processes"

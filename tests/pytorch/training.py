@@ -18,17 +18,17 @@ OWN = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
 @dataclass
 class Job:
     name: str
-    path: str | None  # of a file with exchanges; None: PyTorch's own class of that name
+    path: str | None  # a file with exchanges; None: PyTorch's own class of that name
     stages: int
     microbatches: int
-    # PyTorch divides gradients by microbatches in REDUCE_GRAD: without, they are sums.
+    # PyTorch divides gradients by microbatches in REDUCE_GRAD; without it they are sums.
     summed: bool = False
 
 
 @dataclass
 class Outcome:
     job: Job
-    error: float  # the worst of loss and gradients against the whole model, relative; of all ranks
+    error: float  # largest relative error of loss and gradients against the whole model, over ranks
     executed: list  # by rank, the actions as they were executed
 
 
@@ -61,7 +61,7 @@ def relative(got, expected):
 
 
 def worst(errors):
-    return torch.tensor(errors).max().item()  # what is no number stays so
+    return torch.tensor(errors).max().item()  # keeps NaN
 
 
 def recorded(stage, executed):

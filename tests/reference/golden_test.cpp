@@ -1,5 +1,5 @@
-// Holds the reference to what PyTorch computed (tests/golden/make_golden.py). A tensor is read
-// under its Hugging Face name, so names, layouts and transpositions of the models are held to it as
+// Compares the reference with PyTorch's results (tests/golden/make_golden.py). A tensor is read
+// under its Hugging Face name, so names, layouts and transpositions of the models are tested as
 // well.
 #include <catch2/catch.hpp>
 #include <set>

@@ -68,7 +68,7 @@ LayerParameters layer_parameters(const ModelSpec& m, UnitReader unit) {
   return p;
 }
 
-/// What the forward of one layer leaves for its backward.
+/// Tensors that the forward of one layer saves for its backward.
 struct LayerValues {
   Matrix input, normed1, q_raw, k_raw, q, k, v, attended, middle, normed2, gate, up, inner;
 };

@@ -1,6 +1,6 @@
-// The plain reference that every plan is held to: forward and backward of the whole model over the
-// whole sequence, in double precision, on one thread, written to be checked by eye. It shares no
-// code with the engine except the description of the model.
+// The plain reference for every plan: forward and backward of the whole model over the whole
+// sequence, in double precision, on one thread, written to be checked by eye. It shares no code
+// with the engine except the description of the model.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ double normal_at(uint64_t key, int64_t index) {
          std::cos(2 * M_PI * uniform_at(key, 2 * i + 1));
 }
 
-/// Weights large enough that every tensor matters: norms near one, the rest of this deviation.
+/// Weights large enough that every tensor matters: norms near one, the others with this deviation.
 Parameters random_parameters(const ModelSpec& model, double deviation) {
   Parameters parameters;
   for (const ParameterUnit& unit : parameter_units(model)) {
@@ -165,7 +165,7 @@ TEST_CASE("reference: uniform logits cost ln V", "[reference]") {
 }
 
 TEST_CASE("reference: no token sees a later one", "[reference]") {
-  // If it did, the sixth input would change the terms of the first five, and what it adds to their
+  // Otherwise the sixth input would change the terms of the first five, and its addition to their
   // sum would not be the logarithm of a distribution over the last label.
   for (const ModelSpec& model : {gpt2(), llama()}) {
     const Parameters parameters = random_parameters(model, 0.4);

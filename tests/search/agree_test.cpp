@@ -1,4 +1,5 @@
-// Answers of the planner's search agree with each other: random pairs, and those that once did not.
+// Answers of the planner's search agree with each other: random pairs, and pairs that once
+// disagreed.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

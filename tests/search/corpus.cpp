@@ -30,7 +30,7 @@ std::string emitted(const Strategy& s) {
   return out.c_str();
 }
 
-// Where chunk and block are left out a plan cannot be read, so none has these.
+// Plans without chunk and block cannot be read, so the default has none.
 Strategy plainest() {
   Strategy s;
   s.preset = "auto";
@@ -53,7 +53,7 @@ std::string flow(const YAML::Node& node) {
   return "{" + text + "}";
 }
 
-// What of `node` is not in `defaults`, as a flow mapping without its braces.
+// The entries of `node` that are not in `defaults`, as a flow mapping without its braces.
 std::string difference(const YAML::Node& node, const YAML::Node& defaults) {
   std::string text;
   for (const auto& entry : node) {
@@ -144,7 +144,7 @@ ParallelLayout read_mesh(const YamlMap& yaml) {
   return p;
 }
 
-// The knobs, with those that are left out as they usually are.
+// The knobs; missing ones have their defaults.
 Strategy read_knobs(const YamlMap& yaml) {
   YAML::Node usual = YAML::Load(plainest_text());
   if (yaml.has("saved")) {
@@ -175,7 +175,7 @@ Known read_known(const YamlMap& yaml, const Question& question) {
 const Known* Row::held_to(Fit fit) const {
   const Known* safe = fits ? &*fits : nullptr;
   const Known* risky = at_risk ? &*at_risk : nullptr;
-  // How long a sequence fits is a question of capacities, whatever is left of them.
+  // The longest sequence is a question of capacities, whatever is left of them.
   const bool takes_risk = fit != Fit::fits || question.verb == Question::Verb::max_seq;
   if (safe == nullptr || risky == nullptr) return safe != nullptr ? safe : risky;
   return takes_risk && times_worse(question, safe->best, risky->best) > 1 ? risky : safe;
@@ -190,7 +190,7 @@ bool Row::offer(const Answering& answer, const Measured& measured, const std::st
   const bool safe = measured.fit == Fit::fits;
   if (!better(fits) || (!safe && !better(at_risk))) return false;
   (safe ? fits : at_risk) = Known{measured.value, from, answer};
-  // A risk that gains nothing is not kept.
+  // A plan at risk is kept only if it is better.
   if (fits && at_risk && times_worse(question, fits->best, at_risk->best) <= 1 + kRounding) {
     at_risk.reset();
   }

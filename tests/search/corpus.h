@@ -36,17 +36,17 @@ struct Known {
 struct Row {
   std::string id, note;
   Question question;
-  std::optional<Known> fits, at_risk;  // not both empty in a corpus that is complete
+  std::optional<Known> fits, at_risk;  // at least one is set in a complete corpus
 
-  /// What an answer of this verdict is held to; none where nothing is known.
+  /// The known best for an answer of this verdict; null if none is known.
   const Known* held_to(Fit fit) const;
-  /// Takes a measured answer in where it is better than what is known, by more than rounding.
+  /// Stores a measured answer if it is better than the known best by more than rounding.
   bool offer(const Answering& answer, const Measured& measured, const std::string& from);
 };
 
 /// Throws bad_input with file, line and key for what cannot be read.
 std::vector<Row> read_corpus(const std::filesystem::path& path);
-/// Whole or not at all. Throws failed where it cannot be written.
+/// Writes the whole file or nothing. Throws failed where it cannot be written.
 void write_corpus(const std::filesystem::path& path, const std::vector<Row>& rows);
 
 }  // namespace longspan::testing

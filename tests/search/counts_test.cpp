@@ -16,7 +16,7 @@
 namespace longspan::testing {
 namespace {
 
-// The margin of a kept count: what a change may add unnoticed, and other compilers' rounding.
+// The margin of a kept count: changes that pass unnoticed, and other compilers' rounding.
 constexpr double kMore = 1.2, kMuchLess = 0.7, kFew = 10;
 
 struct Counts {

@@ -15,10 +15,10 @@ namespace longspan::testing {
 namespace {
 
 constexpr double kMiB = 1 << 20;
-constexpr int64_t kForget = 1000;     // evaluations, after which what grows is made anew
-constexpr int64_t kMostPadding = 16;  // a plan may be longer than asked by this part
+constexpr int64_t kForget = 1000;     // evaluations, after which growing caches are rebuilt
+constexpr int64_t kMostPadding = 16;  // a plan may be longer than the question by this part
 
-// Where a question leaves the number of devices open.
+// Whether a question leaves the number of devices open.
 bool open_devices(const Question& q) { return q.fewest || q.max_gpus > 0; }
 
 bool has_fixed(const ParallelChoice& choice, const ParallelLayout& p) {
@@ -35,7 +35,7 @@ bool has_fixed(const ParallelChoice& choice, const ParallelLayout& p) {
   return (!choice.schedule || *choice.schedule == pipe.schedule) && choice.overlap == p.overlap;
 }
 
-// A preset's plan is its knobs, with the states somewhere.
+// Whether a preset's plan has the preset's knobs; its states may be in any tier.
 bool is_of_preset(const Question& q, const ModelSpec& model, const Answering& answer) {
   const Strategy& s = answer.strategy;
   Strategy same = make_preset(q.strategy, model, answer.tokens, s.chunk_tokens, s.parallel);

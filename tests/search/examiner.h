@@ -1,8 +1,8 @@
-// What a plan is worth as an answer to a question, by full simulation, as `longspan simulate` says
-// it of the plan's file, and by sampled simulation.
+// The value of a plan as an answer to a question: by full simulation, as `longspan simulate`
+// reports it for the plan's file, and by sampled simulation.
 //
-// Independent of planner/search: whatever a search leaves out of its space counts here, as long as
-// the plan is valid and does as the question fixes. One per question; not thread-safe.
+// Independent of planner/search: a plan outside the search's space counts here, as long as it is
+// valid and has what the question fixes. One per question; not thread-safe.
 #pragma once
 
 #include <array>
@@ -32,16 +32,17 @@ struct Measured {
   double value = 0;  // see value_name()
 };
 
-/// What the question asks for: "seconds" per sequence, "bytes", "tokens", or "devices".
+/// The quantity that the question asks for: "seconds" per sequence, "bytes", "tokens", or
+/// "devices".
 const char* value_name(const Question& question);
 
-/// How many times as much as `best` the value is, or as little where more is better: 1.01 is 1 %
-/// worse. Bytes count from 1 MiB on.
+/// The ratio of the value to `best`, or its inverse where more is better: 1.01 is 1 % worse. Bytes
+/// count from 1 MiB on.
 double times_worse(const Question& question, double value, double best);
 
 class Examiner {
  public:
-  /// Throws bad_input for a model or machine that there is not.
+  /// Throws bad_input for an unknown model or machine.
   explicit Examiner(const Question& question);
   ~Examiner();
 
@@ -52,14 +53,15 @@ class Examiner {
   /// Whether the plan is valid, of this length or a little longer, and has what the question fixes.
   bool admits(const Answering& answer) const;
 
-  /// None where the schedule of a pipeline does not take the numbers. REQUIRES: admits().
+  /// Measures by full simulation. Empty if the schedule of a pipeline does not take the numbers.
+  /// REQUIRES: admits().
   std::optional<Measured> exact(const Answering& answer);
-  /// Memory alone, sooner where time is not asked for; `seconds` is 0.
+  /// Memory alone, which is faster if time is not asked for; `seconds` is 0.
   std::optional<Measured> exact_memory(const Answering& answer);
-  /// The sampled simulation's time, and live buffers without what packing loses. REQUIRES:
+  /// The sampled simulation's time, and live bytes without the losses by packing. REQUIRES:
   /// admits().
   std::optional<Measured> rough(const Answering& answer);
-  /// Likewise, of memory alone. REQUIRES: no pipeline.
+  /// The same for memory alone. REQUIRES: no pipeline.
   Measured rough_memory(const Answering& answer);
 
   /// Exact and rough measurements so far.

@@ -35,7 +35,7 @@ struct Count {
   int64_t agree = 0, disagree = 0, nothing = 0;
 };
 
-// In turn of every kind, those that fail most twice as often.
+// All kinds in turn, those that fail most twice as often.
 std::vector<std::string> kinds_of(const Options& options) {
   if (!options.only.empty()) return options.only;
   std::vector<std::string> kinds = pair_kinds();

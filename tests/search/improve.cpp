@@ -33,7 +33,7 @@ std::vector<std::pair<Question, std::string>> variants(const Row& row, const Exa
     const std::string line = line_of(q) + flags;
     try {
       all.emplace_back(parse_question(line, "variant"), "search with" + flags);
-    } catch (const Error&) {  // given twice, say
+    } catch (const Error&) {  // the variant may be invalid: say, a flag is given twice
     }
   };
   if (q.chunk == 0) {
@@ -64,7 +64,7 @@ std::vector<std::pair<Question, std::string>> variants(const Row& row, const Exa
   return all;
 }
 
-// One walk from answer to answer: a little worse is taken, the less so the later it is.
+// One walk from answer to answer: slightly worse ones are accepted, less so as time passes.
 class Walk {
  public:
   Walk(Row& row, Examiner& examiner, double until, uint64_t seed)
@@ -84,15 +84,15 @@ class Walk {
   }
 
  private:
-  static constexpr int kSteps = 3000;       // of a walk before it begins anew
-  static constexpr double kWarm = 0.03;     // so much worse is taken at first
-  static constexpr double kGain = 1e-4;     // what is worth measuring by full simulation
-  static constexpr int kLengthSteps = 400;  // a length takes many looks
+  static constexpr int kSteps = 3000;       // of a walk before it restarts
+  static constexpr double kWarm = 0.03;     // relative loss that is accepted at first
+  static constexpr double kGain = 1e-4;     // relative gain that is worth a full simulation
+  static constexpr int kLengthSteps = 400;  // a length takes many evaluations
 
   bool over() const { return processor_seconds() > until_; }
   double chance() { return std::uniform_real_distribution<>(0, 1)(random_); }
 
-  // Whether the rough measurement of a candidate says that it may do.
+  // Whether the rough measurement of a candidate is good enough.
   bool may_do(const Measured& rough, Fit wanted) const {
     return rough.excess == 0 && (wanted == Fit::at_risk || rough.fit == Fit::fits);
   }
@@ -101,7 +101,7 @@ class Walk {
     const Question& q = examiner_.question();
     const std::optional<Measured> first = examiner_.rough(begin.answer);
     if (!first) return;
-    const double exactly = begin.best / std::max(1.0e-12, first->value);  // times the rough value
+    const double exactly = begin.best / std::max(1.0e-12, first->value);  // exact / rough
     Answering at = begin.answer;
     double value = first->value, best = begin.best;
     if (elsewhere) {
@@ -153,7 +153,7 @@ class Walk {
     }
   }
 
-  // Anything that fits, where nothing is known to: by what is short by less and less.
+  // Finds any plan that fits, where none is known: by reducing the memory it is short by.
   bool find_any() {
     const Question& q = examiner_.question();
     const int64_t tokens = q.sequence > 0 ? q.sequence : 4096;
@@ -183,7 +183,7 @@ class Walk {
   Random random_;
 };
 
-// A preset has few knobs, so all of them at every length near its longest.
+// A preset has few knobs, so all of them are tried at every length near its longest.
 void improve_preset_longest(Row& row, Examiner& examiner, double until) {
   const Question& q = examiner.question();
   const Known* known = row.held_to(Fit::at_risk);

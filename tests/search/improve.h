@@ -1,9 +1,9 @@
-// Looks for better answers than those that are known to a question of the corpus.
+// Looks for better answers to a question of the corpus than those known.
 //
-// First the planner's own search is asked, as it is and with one knob more fixed; then changes are
-// tried blindly (mutate.h), by sampled simulation, and what looks better is measured by full
-// simulation. A lower bound of what there is: nothing here proves that no better answer exists, but
-// exhaust() over the knobs that it lists. Deterministic but for the time it is given.
+// First it asks the planner's own search, without changes and with one more knob fixed; then it
+// tries random changes (mutate.h) by sampled simulation and measures promising ones by full
+// simulation. The result is a lower bound: only exhaust() proves that there is no better answer,
+// and only over the knobs that it lists. Deterministic except for the time it is given.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 
 namespace longspan::testing {
 
-/// Measures what is known of the row anew; what no longer fits or is refused is dropped. Returns
-/// whether anything has changed by more than rounding.
+/// Measures the known answers of the row again; those that no longer fit or are refused are
+/// dropped. Returns whether anything has changed by more than rounding.
 bool measure_again(Row& row, Examiner& examiner);
 
-/// Asks the search, and as long as `seconds` are not over the same with one knob fixed.
+/// Asks the search, and until `seconds` are over also with one knob fixed.
 void ask_search(Row& row, Examiner& examiner, double seconds);
 
 /// Tries changes for `seconds` of processor time.
 void improve(Row& row, Examiner& examiner, double seconds, uint64_t seed);
 
-/// Measures every combination of chunks (all divisors of the length into at most 64), blocks, where
-/// keys and tensors between uses wait, the order of the backward, what is saved of each tensor (no
-/// shares) and where states live, with whole tiles and the smallest, prefetch and window 0 and 1.
+/// Measures every combination of chunks (all divisors of the length into at most 64), blocks, tiers
+/// of keys and of tensors between uses, the order of the backward, the policy of each saved tensor
+/// (no shares) and tiers of states, with whole tiles and the smallest, prefetch and window 0 and 1.
 /// For small models on one device; throws bad_input for others.
 void exhaust(Row& row, Examiner& examiner);
 

@@ -186,7 +186,7 @@ void Mutator::change_mesh(Answering& answer, Random& random) const {
   p.data = left;
   p.zero = one_of<int64_t>(random, {0, 1, 2, 3, 3});
   if (p.pipeline.stages > 1 && before.stages <= 1) change_pipeline(answer.strategy, random);
-  // Chunks that suit the new mesh, with as many tokens as before where that is possible.
+  // Chunks that suit the new mesh, with as many tokens as before if possible.
   Strategy& s = answer.strategy;
   const std::vector<int64_t> chunks = chunks_of(answer);
   if (chunks.empty()) return;
@@ -206,7 +206,7 @@ void Mutator::change_pipeline(Strategy& s, Random& random) const {
     const std::vector<std::string_view> names = plannable_schedules();
     pipe.schedule = one_of(random, names);
     const ScheduleFamily& family = schedule_family(pipe.schedule);
-    // A family that arranges itself within memory is planned only where it is asked for.
+    // A family that arranges itself within memory is planned only if requested.
     if (family.takes_memory_limit && choice.schedule != std::string(pipe.schedule))
       pipe.schedule = "1f1b";
     pipe.virtual_stages = schedule_family(pipe.schedule).least_virtual_stages;
@@ -315,8 +315,8 @@ void Mutator::repair(Answering& answer) const {
       if (p.tensor == 1 && slice % s.chunk_tokens != 0) s.chunk_tokens = slice;
       if (p.tensor == 1 && slice % s.block_tokens != 0) s.block_tokens = slice;
     }
-    // The time of a microbatch is derived as the difference of steps with two and with one. Where
-    // a step waits for storage at its end the difference comes out too small.
+    // The time of a microbatch is the difference of steps with two and with one. If a step waits
+    // for storage at its end, the difference is too small.
     if (s.optimizer == Tier::nvme) s.optimizer = Tier::host;
     // Schedules that split the backward need everything saved.
     const bool splits = pipe.schedule.starts_with("zb") || pipe.schedule.starts_with("v-") ||

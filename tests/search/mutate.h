@@ -20,13 +20,13 @@ class Mutator {
   /// `examiner` must outlive this object.
   explicit Mutator(const Examiner& examiner);
 
-  /// One to four random changes. What comes out may still be refused by Examiner::admits().
+  /// One to four random changes. Examiner::admits() may still refuse the result.
   Answering changed(const Answering& answer, Random& random) const;
 
-  /// A random place to begin at.
+  /// A random start.
   Answering start(int64_t tokens, Random& random) const;
 
-  /// The nearest to `answer` that suits `tokens`: as many tokens in a chunk where that divides.
+  /// The nearest to `answer` that suits `tokens`: as many tokens in a chunk if that divides.
   Answering at_length(const Answering& answer, int64_t tokens) const;
 
  private:
@@ -38,7 +38,7 @@ class Mutator {
   void change_mesh(Answering& answer, Random& random) const;
   void change_pipeline(Strategy& s, Random& random) const;
   void change_head_groups(Answering& answer, Random& random) const;
-  /// Sets what the question fixes, and knobs that follow from others.
+  /// Sets the knobs that the question fixes, and those that follow from others.
   void repair(Answering& answer) const;
   std::vector<int64_t> chunks_of(const Answering& answer) const;
 

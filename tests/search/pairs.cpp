@@ -23,7 +23,7 @@ constexpr double kTime = 0.005;  // relative, of seconds per sequence
 constexpr double kMemory = 0.001;
 constexpr double kSame = 1e-6;
 
-// Asks, and notes what was asked.
+// Asks questions and records their lines.
 class Asking {
  public:
   explicit Asking(Finding& finding) : finding_(finding) {}
@@ -49,7 +49,7 @@ Outcome agree_if(bool agree, const std::string& what) {
 
 double seconds_of(const Reply& reply) { return seconds_per_sequence(*reply.plan); }
 
-// The first must be at least as fast as the second, and there where the second is.
+// The first must be at least as fast as the second, and must have a plan if the second has one.
 Outcome first_no_slower(const Pair& pair, Asking& ask) {
   const Reply second = ask(pair.second);
   if (!second.plan) return nothing();
@@ -98,7 +98,7 @@ Outcome no_hole(const Pair& pair, Asking& ask) {
   return agree_if(shorter.plan.has_value(), shorter.refusal);
 }
 
-// The second's longest is at least the first's, the granularity aside.
+// The second's longest sequence is at least the first's, up to the granularity.
 Outcome no_shorter(const Pair& pair, Asking& ask) {
   const Reply first = ask(pair.first), second = ask(pair.second);
   if (first.bad_input || second.bad_input) return nothing();
@@ -159,7 +159,7 @@ Outcome the_fewest(const Pair& pair, Asking& ask) {
   std::vector<int64_t> fewer;
   std::copy_if(counts.begin(), counts.end(), std::back_inserter(fewer),
                [&](int64_t count) { return count < fewest.devices; });
-  constexpr size_t kLooks = 2;  // the next ones
+  constexpr size_t kLooks = 2;  // next lower device counts
   for (size_t i = 0; i < std::min(kLooks, fewer.size()); ++i) {
     Question q = plan_of_length(pair.first, pair.first.sequence);
     q.fewest = false;
@@ -198,7 +198,7 @@ Outcome ends_of_the_front(const Pair& pair, Asking& ask) {
   return {Verdict::agree, ""};
 }
 
-// Less than the least by more than the answer's gap is refused.
+// A memory below the least by more than the answer's gap is refused.
 Outcome really_the_least(const Pair& pair, Asking& ask) {
   const Reply least_memory = ask(pair.first);
   if (!least_memory.plan || !least_memory.gap || *least_memory.gap >= 1) return nothing();

@@ -33,10 +33,10 @@ namespace longspan::testing {
 struct Pair {
   std::string kind;
   Question first;
-  Question second;  // of border, fewest, front, least, same and within there is none: it follows
-                    // from the answer
+  Question second;  // unused for border, fewest, front, least, same and within: it follows from the
+                    // answer
 
-  bool slow = false;  // to answer: many seconds
+  bool slow = false;  // takes many seconds to answer
 };
 
 const std::vector<std::string>& pair_kinds();
@@ -61,12 +61,11 @@ enum class Scale {
 /// The same pair for the same seed. `kind` of pair_kinds().
 Pair random_pair(const std::string& kind, uint64_t seed, Scale scale);
 
-/// Asks both and compares. Throws bad_input for a kind, model or machine that there is not.
+/// Asks both and compares. Throws bad_input for an unknown kind, model or machine.
 Finding check(const Pair& pair);
 
 /// A list of pairs kept as YAML: `pairs: [{kind: holes, first: plan ..., second: plan ...}]`, with
-/// `slow: true` where it is.
-/// Throws bad_input for what cannot be read.
+/// `slow: true` for slow pairs. Throws bad_input for an unreadable file.
 std::vector<Pair> read_pairs(const std::filesystem::path& path);
 /// One item of such a list.
 std::string item_of(const Pair& pair);

@@ -1,9 +1,10 @@
-// A question to the planner as a person types it, and its answer from the library.
+// A question to the planner as typed on the command line, and its answer from the library.
 //
 // A question is a line of the command line's flags, `plan --model llama-3.1-8b --hw h100-80g --seq
-// 128K`: that is how the corpus and the lists of counterexamples hold it, and how a finding is
-// printed, so that it can be pasted. ask() calls what the verb calls. Plain values and pure
-// functions; the answer's time is that of the whole process, so one question is asked at a time.
+// 128K`: the corpus and the lists of counterexamples hold it in this form, and findings are printed
+// in it, so that they can be pasted. ask() calls what the verb calls. Plain values and pure
+// functions; the answer's time is that of the whole process, so only one question is asked at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct Question {
   std::string device_memory, host_memory, nvme_capacity;  // as typed; empty: as the profile says
   std::string max_step_time, margin;                      // as typed; empty: none
   int64_t gpus = 0;                                       // --gpus; 0: all
-  int64_t max_gpus = 0;                                   // --max-gpus; 0: not asked for
+  int64_t max_gpus = 0;                                   // --max-gpus; 0: not given
   int64_t sequence = 0;                                   // --seq; or of --min-gpus-for,
   bool fewest = false;                                    // where this is set
   std::string strategy = "auto";
@@ -36,19 +37,19 @@ struct Question {
   ParallelChoice parallel;
 };
 
-/// Throws bad_input, prefixed by `origin`, for a verb, flag or value that there is not. A flag with
-/// a value that is the default may be left out.
+/// Throws bad_input, prefixed by `origin`, for an unknown verb, flag or value. A flag whose value
+/// is the default may be left out.
 Question parse_question(const std::string& line, const std::string& origin);
 
 /// The line that parse_question() reads back to the same question, without the program's name.
 std::string line_of(const Question& question);
 
-/// All of the machine that the question may use, its overrides in place. Throws bad_input.
+/// The part of the machine that the question may use, its overrides applied. Throws bad_input.
 HardwareProfile hardware_of(const Question& question);
 
 struct Reply {
-  std::optional<Plan> plan;    // the best; of max_seq the one of the longest sequence
-  std::string refusal;         // why there is none
+  std::optional<Plan> plan;    // the best; for max_seq the one of the longest sequence
+  std::string refusal;         // why there is no plan
   bool failed = false;         // the refusal is neither no_fit nor bad_input
   bool bad_input = false;      // ... or it is bad_input
   int64_t tokens = 0;          // of the plan's sequence
@@ -56,13 +57,13 @@ struct Reply {
   std::vector<Within> within;  // of ten minutes and of an hour
   int64_t devices = 0;         // of the plan
   std::vector<Plan> front;     // SearchResult::pareto
-  std::optional<double> gap;   // what the search has proven, where it says so
+  std::optional<double> gap;   // the proven gap, if the search states one
   int64_t considered = 0, simulated = 0;
   double processor_seconds = 0;
 };
 
-/// Never throws for what the planner refuses; throws bad_input for a model or machine that there is
-/// not.
+/// Never throws for questions that the planner refuses; throws bad_input for an unknown model or
+/// machine.
 Reply ask(const Question& question);
 
 }  // namespace longspan::testing

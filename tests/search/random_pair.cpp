@@ -1,4 +1,4 @@
-// Random questions, and what is asked with them.
+// Random questions, and the pairs made of them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -155,7 +155,7 @@ void two_memories(Question& less, Question& more, Random& random) {
     low = between(random, 1, 8000);
   }
   const double high = std::max(low * between(random, 1.02, 2), low + 1);
-  // A small machine's memories are counted in MiB.
+  // Memory of a small machine is counted in MiB.
   less.*field = cpu ? fmt::format("{:.0f}MiB", low) : gib(low);
   more.*field = cpu ? fmt::format("{:.0f}MiB", high) : gib(high);
 }

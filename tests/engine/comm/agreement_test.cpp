@@ -1,4 +1,4 @@
-// Failing together: what all ranks throw where some have failed.
+// Common failure: the error that all ranks throw if some have failed.
 #include <array>
 #include <catch2/catch.hpp>
 #include <string>

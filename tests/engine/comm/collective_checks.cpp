@@ -17,7 +17,7 @@ void expect(bool holds, fmt::format_string<Args...> text, Args&&... args) {
   if (!holds) throw failed("check: {}", fmt::format(text, std::forward<Args>(args)...));
 }
 
-// Counts the bytes sent since it was made.
+// Counts the bytes sent since its construction.
 class Sent {
  public:
   explicit Sent(const Communicator& comm) : comm_(comm), before_(comm.bytes_sent()) {}
@@ -174,7 +174,7 @@ void check_reductions(Communicator& comm, const Group& group, uint64_t seed) {
     check_all_reduce(comm, group, count, odd, ++seed);
     if (count < 100) check_all_reduce(comm, group, count, smallest, ++seed);
   }
-  // Several segments of the size that is asked for.
+  // Several segments of the requested size.
   const int64_t large = 3 * 65536 + 11;
   check_all_reduce(comm, group, large * n, reduce_workspace_bytes(n, 4 * large), ++seed);
 
@@ -236,7 +236,7 @@ void check_group(Communicator& comm, const Group& group, uint64_t seed) {
 
 void check_collectives(Communicator& comm, uint64_t seed) {
   check_group(comm, whole_world(comm), seed);
-  // The order of a sum is the group's, not the world's.
+  // A sum follows the order of the group, not of the world.
   Group backwards = whole_world(comm);
   std::reverse(backwards.ranks.begin(), backwards.ranks.end());
   backwards.index = comm.size() - 1 - comm.rank();
@@ -273,7 +273,7 @@ void check_exchanges(Communicator& comm, uint64_t seed) {
       message.bytes = sizes[shared() % 5];
       message.seed = shared();
     }
-    // Peers in an order of this rank's own; messages of one pair stay in order.
+    // Peers in a different order on every rank; messages of one pair stay in order.
     std::vector<int> peers(n);
     std::iota(peers.begin(), peers.end(), 0);
     std::shuffle(peers.begin(), peers.end(), std::mt19937_64(hash(seed, repeat, comm.rank() + 1)));

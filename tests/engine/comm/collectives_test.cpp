@@ -1,4 +1,4 @@
-// The collectives over ranks that are threads, and what they refuse.
+// The collectives over ranks that are threads, and the calls they refuse.
 #include "engine/comm/collectives.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// What ranks as threads do when one of them fails.
+// The behaviour of ranks as threads when one of them fails.
 #include "engine/comm/local.h"
 
 #include <catch2/catch.hpp>
@@ -88,7 +88,7 @@ TEST_CASE("a message of the wrong size is an error on both ranks, which names bo
   CHECK(receiver.kind() == ErrorKind::failed);
   CHECK_THAT(receiver.what(), Contains("rank 0 sends 12 bytes to rank 1, which expects 16"));
   CHECK(sender.get().what() == std::string(receiver.what()));
-  // From then on the two are of no use.
+  // From then on both ranks keep failing.
   CHECK(error_of([&] { sends(1, 1); }).what() == std::string(receiver.what()));
   CHECK(error_of([&] { receives(0, 1); }).what() == std::string(receiver.what()));
   CHECK(world.rank(0).bytes_sent() == 0);

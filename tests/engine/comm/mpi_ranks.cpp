@@ -1,5 +1,6 @@
-// One rank of the MPI tests, started by mpirun: `mpi_ranks MODE`. In the mode "collectives" all
-// must go well; in the others a rank is lost, one way each, and the job must end, saying why.
+// One rank of the MPI tests, started by mpirun: `mpi_ranks MODE`. In mode "collectives" all checks
+// must pass; in each other mode a rank is lost in a different way, and the job must end and report
+// why.
 #include <signal.h>
 
 #include <chrono>
@@ -30,14 +31,15 @@ void succeed(MpiWorld& world) {
   testing::check_collectives(comm, 500);
   testing::check_exchanges(comm, 600);
   testing::check_mesh(comm, 2, 700);
-  // Messages that are not handed over at once.
+  // Messages large enough not to be sent eagerly.
   std::vector<std::byte> own(20 << 20, static_cast<std::byte>(comm.rank()));
   std::vector<std::byte> all(own.size() * comm.size());
   all_gather(comm, whole_world(comm), own, all.data());
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i] != static_cast<std::byte>(i / own.size())) throw failed("wrong byte {}", i);
   }
-  // The others wait in the destructor for longer than a rank may be silent: no reason for alarm.
+  // The other ranks wait in the destructor for longer than a rank may be silent, which must not
+  // count as a loss.
   if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::seconds(5));
 }
 

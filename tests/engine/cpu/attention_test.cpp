@@ -30,7 +30,8 @@ struct Result {
   Floats o, lse;
 };
 
-// Forward over the keys in chunks, each merged into the one before. Positions begin at `origin`.
+// Forward over the keys in chunks, each merged into the previous result. Positions begin at
+// `origin`.
 Result forward(ThreadPool& pool, const ModelSpec& model, const Inputs& in, int64_t q0,
                const std::vector<int64_t>& chunks, int64_t origin = 0) {
   const cpu::BlockContext context = cpu::make_block_context(model, pool);
@@ -108,7 +109,7 @@ TEST_CASE("attention of whole sequences, for grouped heads and ragged tiles") {
   const reference::AttentionGradient grad =
       reference::attention_backward(model, q, k, v, d_o, want.lse, delta, q0, 0);
   const Gradients got = backward(pool, model, in, narrow(want.lse), narrow(delta), q0, {s.nk});
-  // The first query sees one key alone: its gradient is zero but for rounding.
+  // The first query sees only one key: its gradient is zero except for rounding.
   const double floor = s.nk == 1 ? 1 : 0;
   CHECK(error_of(got.dq, grad.dq) < kGradientError + floor * 1e-5);
   CHECK(error_of(got.dk, grad.dk) < kGradientError + floor * 1e-5);
@@ -135,7 +136,7 @@ TEST_CASE("chunks of keys merge to the whole, forward and backward") {
   const std::vector<int64_t> chunks = GENERATE(
       std::vector<int64_t>{300}, std::vector<int64_t>{1, 299}, std::vector<int64_t>{100, 100, 100},
       std::vector<int64_t>{193, 64, 43}, std::vector<int64_t>{50, 50, 50, 50, 50, 25, 25});
-  // Off the diagonal, on it, and keys that no query or only some queries see.
+  // Chunks off the diagonal, on it, and with keys that no query or only some queries see.
   const int64_t nq = 80;
   const int64_t q0 = GENERATE(int64_t{0}, int64_t{120}, int64_t{220}, int64_t{300});
   CAPTURE(q0, chunks.size());
@@ -144,7 +145,7 @@ TEST_CASE("chunks of keys merge to the whole, forward and backward") {
   const reference::Attention want = reference::attention(model, q, k, v, q0);
   ThreadPool pool(3);
   check_forward(forward(pool, model, in, q0, chunks), want);
-  // Far out in a long sequence nothing changes.
+  // The result is the same at positions far out in a long sequence.
   check_forward(forward(pool, model, in, q0, chunks, int64_t{1} << 40), want);
 
   const Doubles delta = reference::row_dots(model, d_o, want.o);
@@ -230,7 +231,7 @@ TEST_CASE("rows that hold other heads too change no bit, and no other head's col
     }
     return wide;
   };
-  // In two parts, so that what is there is read as well.
+  // In two chunks, so that the second reads and updates the first one's output.
   Floats o(in.nq * rows.o, -3), lse(in.nq * rows.lse, -3);
   const Result halves = forward(pool, model, in, q0, {60, 70});
   for (const int64_t key : {0, 60}) {

@@ -1,5 +1,5 @@
-// Shared by the tests of engine/cpu: models of several shapes, random inputs, buffers that notice
-// what was left unwritten or written beyond their end, and the norm-wise error.
+// Shared by the tests of engine/cpu: models of several shapes, random inputs, buffers that detect
+// elements left unwritten or written beyond their end, and the norm-wise error.
 #pragma once
 
 #include <algorithm>
@@ -109,7 +109,7 @@ inline double error_of(const Floats& got, const Doubles& want) {
   return size == 0 ? std::sqrt(difference) : std::sqrt(difference / size);
 }
 
-/// What a gradient should be that began at `start`.
+/// The expected gradient, accumulated onto `start`.
 inline Doubles plus(const Floats& start, Doubles added) {
   for (size_t i = 0; i < added.size(); ++i) added[i] += start[i];
   return added;

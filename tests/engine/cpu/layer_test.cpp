@@ -178,7 +178,8 @@ TEST_CASE("qkv backward for every tile") {
 }
 
 TEST_CASE("groups of heads project, and differentiate, together what all heads do") {
-  // Two groups for each of two ranks; K,V heads that divide likewise, or one that they share.
+  // Two groups for each of two ranks; K,V heads that divide in the same way, or one that they
+  // share.
   ModelSpec grouped = llama(), multi = gpt2(), shared = scaled();
   grouped.heads = multi.heads = multi.kv_heads = shared.heads = 8;
   grouped.kv_heads = 4;
@@ -332,8 +333,8 @@ TEST_CASE("the mlp backward for every tile, from saved and recomputed inner rows
 
 namespace {
 
-// A layer as the ranks of a tensor group of two have it: each its slice of everything, and own rows
-// [first, first + rows) of n.
+// A layer as one rank of a tensor group of two holds it: its slice of every tensor, and its own
+// rows [first, first + rows) of n.
 struct GroupMember {
   GroupMember(const LayerCase& whole, int64_t index, ThreadPool& pool, int64_t n)
       : model(narrow_model(whole.model, 2)),
@@ -348,7 +349,8 @@ struct GroupMember {
     gradient.resize(unit.size());
   }
   GroupMember(const GroupMember&) = delete;
-  /// Adds its gradients to the whole unit's: sliced ones are its own, replicated ones a part.
+  /// Adds its gradients to those of the whole unit: sliced ones are its own, replicated ones a
+  /// partial sum.
   void add_gradients(Floats& whole) const {
     for (const SliceRun& run : runs) {
       for (int64_t i = 0; i < run.count; ++i) whole[run.whole + i] += gradient[run.narrow + i];
@@ -467,7 +469,7 @@ TEST_CASE("the parts of a tensor group's output projection add up to the project
 }
 
 TEST_CASE("many rows at once give the sum of the rows one by one") {
-  // The other tests hold single rows to the definition; this one reaches every piece and block.
+  // The other tests compare single rows with the definition; this one covers every piece and block.
   ModelSpec spec = GENERATE(llama(), gpt2(), scaled());
   spec.max_positions = 4096;
   const int64_t n = 1500, d = spec.hidden, a = spec.attention_width(), g = spec.kv_width();

@@ -26,7 +26,7 @@ struct LossCase {
 };
 
 struct LossResult {
-  double loss = 0.5;  // the sum is added to what is there
+  double loss = 0.5;  // the sum is added to this initial value
   Floats dx, head, output;
 };
 

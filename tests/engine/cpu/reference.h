@@ -1,5 +1,5 @@
-// The blocks of engine/cpu once more, as plainly as they can be written: whole sequences, double
-// precision, no tiles. What the tests compare against.
+// The blocks of engine/cpu, written as plainly as possible: whole sequences, double precision, no
+// tiles. The tests compare against them.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ Attention attention(const ModelSpec& model, const Doubles& q, const Doubles& k, 
 struct AttentionGradient {
   Doubles dq, dk, dv;
 };
-/// Keys sit at [k0, k0+nk); lse and delta may be those of more keys than these.
+/// Keys are at [k0, k0+nk); lse and delta may cover more keys than these.
 AttentionGradient attention_backward(const ModelSpec& model, const Doubles& q, const Doubles& k,
                                      const Doubles& v, const Doubles& d_o, const Doubles& lse,
                                      const Doubles& delta, int64_t q0, int64_t k0);

@@ -1,5 +1,5 @@
-// What cuDNN's frontend accepts of the attention that plans ask for, on each architecture, without
-// a GPU: shapes that it refuses would otherwise be found out on one.
+// Checks without a GPU that cuDNN's frontend accepts the attention that plans request, on each
+// architecture; otherwise refused shapes would only be found on a GPU.
 #include <catch2/catch.hpp>
 
 #include "engine/cuda/attention_plans.h"
@@ -55,7 +55,7 @@ TEST_CASE("what the frontend refuses is not asked of it", "[cuda]") {
   CHECK_FALSE(fits_library(wide, true));
   AttentionShape cut = wide;
   cut.head_dim = 128;
-  cut.offset = 100;  // neither no mask nor the causal one whose last query sees the last key
+  cut.offset = 100;  // neither without a mask nor causal with the last query seeing the last key
   CHECK_FALSE(fits_library(cut, false));
 }
 

@@ -1,4 +1,4 @@
-// Attention of the CUDA backend on the host: its workspace, and what its glue makes of a library's
+// Attention of the CUDA backend on the host: its workspace, and the conversion of a library's
 // outputs.
 #include "engine/cuda/attention.h"
 
@@ -17,7 +17,8 @@
 namespace longspan::cuda {
 namespace {
 
-// What the backend calls the library with, for one op on `keys` keys of a program of these lengths.
+// The shape that the backend passes to the library for one op on `keys` keys of a program of these
+// lengths.
 AttentionShape shape_of(const ModelSpec& model, const Lengths& lengths, int64_t keys) {
   AttentionShape shape;
   shape.heads = model.heads / lengths.head_shares();
@@ -109,7 +110,8 @@ TEST_CASE("outputs over parts of the keys merge into that over all of them", "[c
   attention_forward_plain<float>(queue, {shape, wide_q.data(), wide_k.data(), wide_v.data(), true,
                                          want.data(), want_lse.data(), nullptr, nullptr});
 
-  // A part at a time: with our own kernel, and with a library's narrow outputs and our glue.
+  // One chunk of keys at a time: with our own kernel, and with a library's narrow outputs and our
+  // conversion.
   shape.keys = kPart;
   std::vector<float> sum(kQueries * kWidth), lse(kQueries * kHeads), glued_sum(sum), glued_lse(lse);
   std::vector<float> part_lse(lse), statistics(lse);
@@ -137,7 +139,7 @@ TEST_CASE("outputs over parts of the keys merge into that over all of them", "[c
     }
     return std::sqrt(difference / norm);
   };
-  // One rounding to eight bits, of the output or (averaged) of the parts' outputs.
+  // One rounding to eight bits, of the output or (averaged) of the outputs of the chunks.
   constexpr double kRounding = 0x1p-9;
   CHECK(error([&](int64_t i) { return sum[i]; }) <= 1e-6);
   CHECK(error([&](int64_t i) { return widen(o[i]); }) <= kRounding);
@@ -158,7 +160,7 @@ TEST_CASE("an output made from delta gives it back", "[cuda]") {
   std::vector<float> delta(kRows * delta_stride);
   for (bfloat16& x : d_o) x = narrow(normal(random));
   for (float& x : delta) x = normal(random);
-  for (int64_t j = 0; j < dim; ++j) d_o[j] = narrow(0.0F);  // a row that nothing depends on
+  for (int64_t j = 0; j < dim; ++j) d_o[j] = narrow(0.0F);  // a row that no result depends on
   const auto device = testing::make_host_device(false);
   device->queues().begin({});
   output_from_delta(device->queue(Stream::compute), d_o.data(), stride, delta.data(), delta_stride,
@@ -268,7 +270,8 @@ TEST_CASE("a backward in tiles is the backward", "[cuda]") {
     }
     return std::sqrt(difference / norm);
   };
-  // Roundings to eight bits: of the output that stands for delta, and of every part's gradients.
+  // Roundings to eight bits: of the output that delta is computed from, and of the gradients of
+  // every chunk.
   constexpr double kRoundings = 3 * 0x1p-9;
   CHECK(error(got.dq, want.dq) <= kRoundings);
   CHECK(error(got.dk, want.dk) <= kRoundings);

@@ -33,7 +33,7 @@ class FailingBackend final : public ForwardingBackend {
   std::atomic<int> left_;
 };
 
-// Numbers in the device's memory.
+// An array of numbers in device memory.
 template <class T>
 class OnDevice {
  public:
@@ -185,7 +185,7 @@ void check_exchanges(const MakeRanks& make_ranks, bool in_rank_order) {
     const std::vector<float> sums = all.read();
     for (int64_t i = 0; i < kCount; ++i) near(sums[i], expected[i]);
 
-    // A shard away from its own part's place, and in it.
+    // The shard is either elsewhere or in place, within the full buffer.
     constexpr int64_t kShare = kCount / kRanks;
     const OnDevice<float> parts(device, own), shard(device, std::vector<float>(kShare));
     for (const bool in_place : {false, true}) {

@@ -1,5 +1,5 @@
-// Worlds of ranks with a device each, of the kind under test (tests/gpu/under_test.h): what the
-// tests of local ranks and of NCCL's share, and those on a GPU.
+// Worlds of ranks with a device each, of the kind under test (tests/gpu/under_test.h): shared by
+// the tests of local ranks, of NCCL's, and those on a GPU.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace longspan::testing {
 using MakeRanks = std::function<std::unique_ptr<cuda::DeviceRanks>(
     Communicator&, const ParallelLayout&, cuda::Device&)>;
 
-/// A device for each rank of up to `ranks`, and what makes backends on them.
+/// A device for each of up to `ranks` ranks, and a factory for backends on them.
 class DeviceWorld {
  public:
   DeviceWorld(int ranks, bool lag, MakeRanks make_ranks);
@@ -39,17 +39,18 @@ struct NamedCase {
 };
 std::vector<NamedCase> exchanging_cases();
 
-/// Holds the cases, their programs run in random legal orders, to one rank's numbers: in float32
-/// the CPU engine's, in bfloat16 the device's own. Each runs twice, to the same bits.
+/// Compares the cases, their programs run in random legal orders, with one rank's numbers: in
+/// float32 the CPU engine's, in bfloat16 the device's own. Each runs twice and must give the same
+/// bits.
 void check_numbers(const MakeRanks& make_ranks, DType dtype, const std::vector<NamedCase>& cases);
-/// The exchanging cases, whose queues lag, to the bits of their ops one by one.
+/// Compares cases with exchanges, on queues that lag, with the bits of their ops run one by one.
 void check_lagging_queues(const MakeRanks& make_ranks);
 
-/// The exchanges one by one against those of host memory: with the same bits where sums are in rank
-/// order, else to a rounding of each addition.
+/// Compares the exchanges one by one with those of host memory: equal bits where sums are in rank
+/// order, else equal up to a rounding of each addition.
 void check_exchanges(const MakeRanks& make_ranks, bool in_rank_order);
 
-/// A rank that fails in the middle of a step ends the others, with its own words.
+/// A rank that fails in the middle of a step ends the others, with its own message.
 void check_failure(const MakeRanks& make_ranks);
 
 }  // namespace longspan::testing

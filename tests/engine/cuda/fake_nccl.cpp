@@ -1,7 +1,7 @@
-// NCCL's functions over the threads of one process and the host device's queues, with what makes
-// the real ones easy to misuse: communicators are not blocking, so nothing is on a queue before its
-// communicator says so; a queue that has begun an operation stands still until the others come to
-// theirs; and sums are not in rank order.
+// NCCL's functions over the threads of one process and the host device's queues. They reproduce
+// what makes the real ones easy to misuse: communicators do not block, so an operation is on its
+// queue only once the communicator reports it; a queue that has begun an operation stalls until the
+// other ranks begin theirs; and sums are not in rank order.
 #include "tests/engine/cuda/fake_nccl.h"
 
 #include <nccl.h>
@@ -35,22 +35,22 @@ struct Message {
   bool taken = false;
 };
 
-// What the ranks of a communicator share. Everything in it is under the one mutex.
+// State shared by the ranks of a communicator, guarded by its mutex.
 struct Clique {
   explicit Clique(int n) : size(n), aborted(n), given(n), mailboxes(n * n) {}
 
   int size, joined = 0;
   bool mismatched = false;
-  std::vector<bool> aborted;  // by each rank, which ends what is its own only
+  std::vector<bool> aborted;  // by rank; an aborted rank ends only its own operations
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<const void*> given;  // by each rank, to the collective that is under way
+  std::vector<const void*> given;  // by rank, the inputs of the current collective
   int arrived = 0;
   int64_t round = 0;
   std::vector<std::deque<Message*>> mailboxes;                       // by source and destination
   std::map<std::pair<int64_t, int>, std::shared_ptr<Clique>> parts;  // by split and color
 
-  // Until all ranks have come here. False if this rank has aborted.
+  // Waits until all ranks have come here. False if this rank has aborted.
   bool meet(std::unique_lock<std::mutex>& lock, int rank) {
     const int64_t mine = round;
     if (++arrived == size) {
@@ -79,7 +79,7 @@ struct ncclComm {
   int rank;
   int64_t splits = 0;
   std::vector<std::function<void()>> unsubmitted;
-  int looks = 0;  // until what is unsubmitted is on its queue
+  int looks = 0;  // polls until unsubmitted work is on its queue
   int groups = 0;
 };
 
@@ -94,7 +94,7 @@ struct Group {
 };
 thread_local Group group;
 
-// To the group's communicator; false if it is another's or none.
+// Adds the communicator to the open group; false if it belongs to another one or no group is open.
 bool joins_group(ncclComm* comm, cudaStream_t stream) {
   if (group.depth == 0 || (group.comm != nullptr && group.comm != comm)) return false;
   group.comm = comm;
@@ -142,8 +142,8 @@ void add_up(ncclDataType_t type, const std::vector<const void*>& parts, size_t f
   if (type == ncclFloat64) add_up<double, double>(parts, first, count, to);
 }
 
-// All ranks show what they have, each makes its result of it, and only when all have done so is it
-// written: it may lie where others read.
+// All ranks publish their inputs and compute their results, which are written only when all are
+// done: the output of one may be the input of another.
 ncclResult_t collective(ncclComm* comm, cudaStream_t stream, const void* from, void* to,
                         size_t result_bytes,
                         std::function<void(const std::vector<const void*>&, void*)> make) {
@@ -153,7 +153,7 @@ ncclResult_t collective(ncclComm* comm, cudaStream_t stream, const void* from, v
     std::unique_lock lock(clique->mutex);
     clique->given[rank] = from;
     if (!clique->meet(lock, rank)) return;
-    // What a rank that has aborted showed is there no longer.
+    // The inputs of an aborted rank are no longer valid.
     if (std::find(clique->aborted.begin(), clique->aborted.end(), true) != clique->aborted.end()) {
       clique->changed.wait(lock, [&] { return clique->aborted[rank]; });
       return;
@@ -200,7 +200,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   return ncclInProgress;
 }
 
-// The part is known only once the whole has been asked how it does.
+// The new communicator is usable only after the parent's state has been queried.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* /*config*/) {
   const std::lock_guard lock(comm->clique->mutex);

@@ -1,4 +1,4 @@
-// What tests ask the fake NCCL (fake_nccl.cpp), and tell it.
+// Queries and settings of the fake NCCL (fake_nccl.cpp) for tests.
 #pragma once
 
 namespace longspan::testing {
@@ -6,7 +6,7 @@ namespace longspan::testing {
 /// Communicators that have been made and not destroyed or aborted.
 int nccl_communicators();
 
-/// While it lives, NCCL is of this version, and does not start on that rank (-1: on all).
+/// While it lives, NCCL has this version and fails to start on that rank (-1: on all).
 class FakeNccl {
  public:
   FakeNccl(int fake_version, int fails_on);

@@ -1,5 +1,5 @@
-// What the CUDA build takes from cuDNN, in plain loops: its layouts, its roundings, and that it
-// derives delta from the output it is given.
+// The functions that the CUDA build takes from cuDNN, in plain loops: with its layouts and
+// roundings, and delta derived from the output that it is given.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -97,7 +97,7 @@ void backward(const AttentionKey& key, const FusedOperands& x) {
 void run_fused_attention(const Queue& queue, const AttentionKey& key, const FusedOperands& x) {
   if (!queue.has_fused_attention) throw failed("there is no library");
   submit(queue, [=] {
-    // A library may leave anything there.
+    // A library may leave arbitrary contents there.
     std::memset(x.workspace, 0xff, static_cast<size_t>(x.workspace_bytes));
     key.backward ? backward(key, x) : forward(key, x);
   });

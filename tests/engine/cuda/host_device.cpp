@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Waits for `reached`, looking about meanwhile.
+// Waits for `reached`, polling `watch` meanwhile.
 template <class Reached>
 void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
            const std::function<void()>& watch, const Reached& reached) {
@@ -42,7 +42,7 @@ void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
   }
 }
 
-// One queue: a thread that does what was submitted, one thing after another.
+// One queue: a thread that runs the submitted work in order.
 class Worker {
  public:
   explicit Worker(bool lag, int seed) : random_(seed), lag_(lag), thread_([this] { loop(); }) {}
@@ -105,7 +105,7 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
     }
   }
   ~HostDevice() override {
-    for (auto& worker : workers_) worker.reset();  // before what their work touches
+    for (auto& worker : workers_) worker.reset();  // before the memory that they use
   }
 
   std::string name() const override { return "host"; }
@@ -160,7 +160,7 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
       }
     }
     if (error) std::rethrow_exception(error);
-    if (watch_) watch_();  // for what was too quick to be waited for
+    if (watch_) watch_();  // for work that was done without waiting
     cuda::throw_fault(fault_);
   }
   Span span_of(Stream queue, int32_t n) const override { return spans_[index(queue)][n]; }
@@ -176,7 +176,7 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
 
   const std::vector<cuda::MemoryTerm> opening_{{"context", "of the fake device", 300 << 20},
                                                {"scratch", "likewise", cuda::kScratchBytes}};
-  int64_t taken_ = 0;  // by all arenas there ever were
+  int64_t taken_ = 0;  // by all arenas so far
   std::array<cuda::Queue, kStreamCount> queues_;
   std::array<std::unique_ptr<std::byte[]>, kStreamCount> scratch_;
   cuda::Fault fault_;
@@ -201,7 +201,7 @@ struct cuda::Event::State {
     std::condition_variable changed;
     bool yes = false;
   };
-  std::shared_ptr<Passed> last;  // where it was recorded last
+  std::shared_ptr<Passed> last;  // of the latest recording
 };
 
 cuda::Event::Event() : state_(std::make_unique<State>()) {}

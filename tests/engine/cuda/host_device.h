@@ -12,7 +12,7 @@
 
 namespace longspan::testing {
 
-/// Memory that it says to have.
+/// Memory size that the device reports.
 inline constexpr int64_t kHostDeviceBytes = int64_t{2} << 30;
 
 /// With `lag`, every queue sleeps a random moment before each piece of its work.

@@ -1,5 +1,5 @@
-// What the CUDA build takes from the vendor's libraries, in plain loops: the order of the sums is
-// the loops', the roundings are where the libraries have them.
+// The functions that the CUDA build takes from the vendor's libraries, in plain loops: sums are in
+// the loops' order, roundings are where the libraries have them.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <mutex>

@@ -1,5 +1,5 @@
-// What `longspan profile` measures on a GPU, measured on the host device: times mean nothing there,
-// but which kernels run, what becomes of their figures, and what a plan makes of them does.
+// The measurements of `longspan profile` on a GPU, run on the host device. Times are meaningless
+// there; tested are which kernels run, how their figures are stored, and how a plan uses them.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -61,7 +61,7 @@ HardwareProfile measured_once() {
   static const HardwareProfile hw = [] {
     const auto device = make_host_device(false);
     ProfileOptions options = quick();
-    options.seconds_budget = 10;  // enough for all parts, but on a busy machine
+    options.seconds_budget = 10;  // enough for all parts, except on a busy machine
     return measure_device(*device, options, small_grid(), {});
   }();
   return hw;
@@ -90,9 +90,9 @@ TEST_CASE("a device's profile is complete, says what stands behind it, and survi
     CHECK(table.date == hw.device.memory_bandwidth.date);
   }
   for (const auto& [name, table] : hw.rates) {
-    CHECK(name.find(' ') == std::string::npos);  // what heads were told by is no family
+    CHECK(name.find(' ') == std::string::npos);  // names with heads are not families
   }
-  // Grids, so that interpolation is theirs: products of 2 x 2 x 2 shapes.
+  // Points on a grid, which interpolation needs: products of 2 x 2 x 2 shapes.
   CHECK(hw.rates.at("gemm_nt").points.size() == 8);
   CHECK(hw.rates.at("gemm_tn").points.size() == 8);
   CHECK(hw.rates.at("attention_forward").tiling.padded);
@@ -121,7 +121,7 @@ TEST_CASE("a device's memory is its arena's but for terms that have names") {
   options.device_memory_bytes = 256 << 20;
   const HardwareProfile asked = measure_device(*device, options, small_grid(), {});
   CHECK(capacities(asked)[0] == 256 << 20);
-  options.device_memory_bytes = kHostDeviceBytes;  // context and libraries are in the way
+  options.device_memory_bytes = kHostDeviceBytes;  // context and libraries take some of it
   CHECK_THROWS_AS(measure_device(*device, options, small_grid(), {}), Error);
 }
 
@@ -156,9 +156,9 @@ TEST_CASE("ranks with devices measure what is between them, and what their trans
     CHECK(other == (one_node ? before.cluster_fabric : before.node_fabric));
     const auto taken = static_cast<int64_t>(hw.device.overhead.at("nccl").value);
     CHECK(taken >= kTaken);
-    CHECK(taken <= kTaken + 4096);  // what local ranks take themselves
+    CHECK(taken <= kTaken + 4096);  // what local ranks themselves use
     CHECK(overhead_bytes(hw) == overhead_bytes(before) + taken);
-    CHECK(capacities(hw)[0] == capacities(before)[0]);  // as asked for
+    CHECK(capacities(hw)[0] == capacities(before)[0]);  // as requested
     CHECK(hw.devices_per_node == std::max<int64_t>(before.devices_per_node, ranks_here));
   }
 }
@@ -179,7 +179,7 @@ TEST_CASE("where time is short what matters least is left out") {
   // The first chunks, of the first width of heads: rectangles and triangles.
   CHECK(hw.rates.at("attention_forward").points.size() == 4);
   CHECK(hw.rates.at("attention_backward_diagonal").points.size() == 2);
-  // With more time the other chunks too, and with more still the other width: each whole or not.
+  // More time adds the other chunks, and still more the other width: each completely or not at all.
   const RateTables longer = measured_once().rates;
   const std::pair points{longer.at("attention_forward").points.size(),
                          longer.at("attention_backward_diagonal").points.size()};
@@ -226,7 +226,8 @@ TEST_CASE("how attention is shared between processors is found from a few heads'
   CHECK(fit.tiling == truth);
   CHECK(fit.worst < 0.003);
 
-  // A table of eight heads then predicts eight heads as they were measured, and others as shared.
+  // With a table of eight heads, eight heads are predicted as measured, and other numbers as
+  // shared.
   RateTable table;
   table.unit = "FLOP/s";
   table.source = "measured: by hand";

@@ -1,4 +1,4 @@
-// Which GPU each rank of a host takes, on hosts that are named rather than there.
+// The GPU that each rank of a host takes, on hosts that are described rather than present.
 #include <array>
 #include <catch2/catch.hpp>
 #include <vector>

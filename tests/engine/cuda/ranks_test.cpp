@@ -1,5 +1,5 @@
-// Ranks that are threads sharing a device, its kernels run on the host: one rank's numbers, the
-// same bits however queues lag, and sums in rank order.
+// Ranks that are threads sharing a device, its kernels run on the host: one rank's numbers, equal
+// bits however queues lag, and sums in rank order.
 #include <catch2/catch.hpp>
 
 #include "engine/comm/local.h"

@@ -1,5 +1,5 @@
-// The CUDA backend's steps, its kernels run on the host: the numbers of the reference, in float and
-// in bfloat16, and the same bits however its queues lag behind each other.
+// The CUDA backend's steps, with its kernels run on the host: the numbers of the reference, in
+// float and in bfloat16, and equal bits however its queues lag behind each other.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -53,7 +53,7 @@ TEST_CASE("without a library's attention our own kernels' numbers are as close",
     device->queue(Stream::compute).has_fused_attention = false;
     const std::vector<double> own = gradient_errors(step);
     device->queue(Stream::compute).has_fused_attention = true;
-    CHECK((own != library) == (step.model.head_dim % 8 == 0));  // where the library is asked at all
+    CHECK((own != library) == (step.model.head_dim % 8 == 0));  // where the library is used at all
     for (size_t unit = 0; unit < own.size(); ++unit) {
       INFO("unit " << unit);
       CHECK(own[unit] <= 1.25 * library[unit]);
@@ -61,8 +61,8 @@ TEST_CASE("without a library's attention our own kernels' numbers are as close",
   }
 }
 
-// All of a step's other roundings are the same, whatever the chunk: were o itself merged into, 64
-// times rather than twice, the gradients' errors would grow by 10 % to 45 %.
+// All other roundings of a step are the same for any chunk. If o itself were merged into, with 64
+// merges rather than two, the gradients' errors would grow by 10 % to 45 %.
 TEST_CASE("in bfloat16 the error does not grow with the chunks that keys stream in", "[cuda]") {
   const auto device = make_host_device(false);
   for (const ModelSpec& model : {small_gpt(), small_llama(), small_qwen()}) {

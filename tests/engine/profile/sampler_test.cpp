@@ -1,4 +1,4 @@
-// Rounds, repeats and parts of the sampler, with samples that only say how long they took.
+// Rounds, repeats and parts of the sampler, with samples that only report a duration.
 #include "engine/profile/sampler.h"
 
 #include <catch2/catch.hpp>
@@ -51,7 +51,7 @@ TEST_CASE("parts whose turn comes late are left out whole, the first never") {
     sampler.add("loss", {1, 1, 1}, 1, sample(0));
     sampler.begin_optional();
     sampler.add("zero", {1, 1, 1}, 1, sample(0));
-    // Where there is time for years, three rounds must do.
+    // Three rounds must be enough even if time is left for years.
     int rounds = 0;
     try {
       sampler.measure(
@@ -91,14 +91,14 @@ TEST_CASE("a difference that is lost in noise is measured again, and else left o
     sampler.add_difference(std::move(family), {32, 512, 1}, 1e3, std::move(run));
   };
   difference("activation_forward", [&] {
-    // As when another process took the processor during the part.
+    // As if another process took the processor during the part.
     return ++calls <= 2 ? WholeAndPart{20e-3, 21e-3} : WholeAndPart{20e-3, 10e-3};
   });
   difference("loss", [] { return WholeAndPart{20e-3, 20e-3}; });
   difference("rope", [] { return WholeAndPart{20e-3, 19e-3}; });  // a twentieth: noise of both
   difference("norm_forward", [] { return WholeAndPart{20e-3, 15e-3}; });
   sampler.add("add", {4, 4, 1}, 1, [] { return 0.0; });
-  sampler.add("zero", {1, 1, 1}, 1, [] {  // after two rounds the time is spent
+  sampler.add("zero", {1, 1, 1}, 1, [] {  // two rounds use up the time
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     return 0.3;
   });

@@ -99,13 +99,13 @@ TEST_CASE("tokens: an id beyond the vocabulary is named with its place", "[data]
   CHECK_THROWS_WITH(open_tokens(two, "auto", 2, 10),
                     Contains("token 2 is 10") && Contains("vocabulary of 10"));
   CHECK(open_tokens(two, "auto", 2, 11)->tokens() == 4);
-  // Beyond the first block that is read at once, and beyond int32.
+  // Longer than the first block that is read at once, with ids beyond int32.
   std::vector<uint32_t> many(600000, 7);
   many[599998] = 0xffffffffu;
   const auto four = folder.file("a.u32", bytes_of(many)).string();
   CHECK_THROWS_WITH(open_tokens(four, "auto", 2, 50257), Contains("token 599998 is 4294967295"));
 
-  // Nor may ids that appear after opening reach the embedding table.
+  // Ids that appear after opening must not reach the embedding table either.
   const auto source = open_tokens(two, "auto", 2, 11);
   folder.file("a.bin", bytes_of<uint16_t>({0, 11, 10, 3}));
   Ids out(3);

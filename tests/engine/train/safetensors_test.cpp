@@ -116,7 +116,7 @@ TEST_CASE("safetensors: a flipped bit anywhere is noticed", "[safetensors]") {
     }
   };
   read_all(path);
-  // But in the entry's own name: the file then is one without checksums, and all else is whole.
+  // Except in the entry's own name: the file then has no checksums, and the rest is intact.
   const std::string key = kChecksumKey;
   const size_t name = good.find(key);
   for (size_t byte = 0; byte < good.size(); ++byte) {
@@ -128,7 +128,7 @@ TEST_CASE("safetensors: a flipped bit anywhere is noticed", "[safetensors]") {
       CHECK_THROWS_AS(read_all(folder.file("flipped.safetensors", flipped)), Error);
     }
   }
-  // A NaN where a number was.
+  // A NaN in place of a number.
   std::string spoilt = good;
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(spoilt.data() + spoilt.size() - 4, &nan, 4);
@@ -151,7 +151,7 @@ TEST_CASE("safetensors: the checksums are an entry of the metadata, computed as 
   header.replace(at - 8, 17, "00000000 00000000");
   CHECK(text == fmt::format("{:08x} {:08x}", crc32(header.data(), header.size()),
                             crc32(values.data(), 12)));
-  // Without the entry, as others write files and earlier versions did, nothing is checked.
+  // Without the entry, as in files of other programs and earlier versions, nothing is checked.
   const std::string plain = R"({"w":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}})";
   const SafetensorsFile other(folder.file("plain.safetensors", file_bytes(plain, 12)));
   std::vector<float> read(3);

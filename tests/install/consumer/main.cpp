@@ -1,4 +1,4 @@
-// What a program that uses Longspan as a library starts with: a model from the catalog.
+// A first program that uses Longspan as a library: it loads a model from the catalog.
 #include <cstdint>
 #include <cstdio>
 
@@ -10,7 +10,7 @@ int main() {
   try {
     const longspan::ModelSpec model = longspan::load_model("llama-3.1-8b");
     const int64_t parameters = longspan::parameter_count(model);
-    // The number Meta's checkpoint has, to the last parameter.
+    // The exact number of parameters of Meta's checkpoint.
     if (parameters != 8030261248) {
       std::fprintf(stderr, "llama-3.1-8b: expected 8030261248 parameters, got %lld\n",
                    static_cast<long long>(parameters));

@@ -66,7 +66,7 @@ TEST_CASE("ranks on one processor share its cores, and leave none of them idle")
   const double work = 2.0 * 384 * 512 * 64;
   const Primitive one_block{Kernel::gemm_nt, {384, 512, 64}, work};
   CHECK(CostModel(hw, DType::float32).seconds(one_block) == Approx(work / 50e9));
-  hw.devices_per_node = 2;  // each rank's core does a block at its full rate
+  hw.devices_per_node = 2;  // each rank's core runs a block at its full rate
   CHECK(CostModel(hw, DType::float32).seconds(one_block) == Approx(work / 50e9));
   hw.devices_per_node = 4;  // two ranks a core
   CHECK(CostModel(hw, DType::float32).seconds(one_block) == Approx(2 * work / 50e9));
@@ -118,7 +118,7 @@ TEST_CASE("an optimizer on the host takes the host's bandwidth, which the device
   hw.rates["adamw_host"] = table;
   CHECK(seconds(Kernel::adamw_host) == Approx(8));
 
-  // The processor's own device is its host.
+  // On the processor, the device is the host itself.
   hw = cpu();
   hw.rates["adamw"] = table;
   CHECK(seconds(Kernel::adamw_host) == seconds(Kernel::adamw));
@@ -187,7 +187,7 @@ TEST_CASE("streams of a device slow each other down by the profile's factors") {
   CHECK(rate(cost, {Stream::compute, Stream::io}, Stream::io) == Approx(0.6));
   CHECK(rate(cost, {Stream::h2d, Stream::d2h}, Stream::h2d) == Approx(0.5));
   CHECK(rate(cost, {Stream::compute, Stream::h2d, Stream::d2h}, Stream::d2h) == Approx(0.35));
-  // The host's cores are its own.
+  // The host's cores are not shared with the device.
   CHECK(rate(cost, {Stream::compute, Stream::host}, Stream::compute) == 1);
   CHECK(rate(cost, {Stream::compute, Stream::host}, Stream::host) == 1);
 }

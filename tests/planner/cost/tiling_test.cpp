@@ -13,7 +13,7 @@ namespace {
 
 Tiling of_cores() { return {.shapes = {{384, 512}}}; }
 
-// A GPU's: three shapes, tiles always whole.
+// Tiling as on a GPU: three shapes, tiles always whole.
 Tiling of_multiprocessors() {
   return {.shapes = {{256, 128, 1}, {128, 128, 0.8}, {128, 64, 0.5}},
           .workers = 108,
@@ -30,7 +30,7 @@ TEST_CASE("tiles are handed to the worker that is free first") {
   CHECK(tiled_share(t, 1, {1000, 1000, 64}) == 1);
   CHECK(tiled_share(t, 2, {100, 100, 64}) == 0.5);            // one tile, one worker
   CHECK(tiled_share(t, 2, {768, 512, 64}) == 1);              // two equal ones
-  CHECK(tiled_share(t, 2, {384, 512, 64, 2}) == 1);           // likewise, of two products
+  CHECK(tiled_share(t, 2, {384, 512, 64, 2}) == 1);           // two equal ones, of two products
   CHECK(tiled_share(t, 2, {1152, 512, 64}) == Approx(0.75));  // three: 2 + 1
   // 384, 384, 232 rows: the small one follows the first.
   CHECK(tiled_share(t, 2, {1000, 256, 64}) == Approx(1000.0 / (2 * (384 + 232))));
@@ -59,12 +59,12 @@ TEST_CASE("padded tiles: rounds count, and each product gets the shape that suit
   CHECK(tiled_share(t, 108, {256, 128, 64}) == Approx(4 * 0.5 * one));  // four of 128 x 64
   CHECK(tiled_share(t, 108, {256 * 108, 128, 64}) == Approx(1));
   CHECK(tiled_share(t, 108, {128, 128, 64, 108}) == Approx(0.8));  // a batch fills the device
-  // 109 tiles take two rounds, unless the last one is cut up: then smaller tiles are better.
+  // 109 tiles take two rounds, unless the last one is split: then smaller tiles are better.
   t.shapes = {{256, 128, 1}};
   CHECK(tiled_share(t, 108, {256 * 109, 128, 64}) == Approx(109.0 / 216));
   t.waited = 0.5;
   CHECK(tiled_share(t, 108, {256 * 109, 128, 64}) == Approx(109.0 / (108 + 54.5)));
-  // A row more than a tile pays for two.
+  // One row more than a tile costs two tiles.
   CHECK(tiled_share(t, 108, {257, 128, 64}) == Approx(257.0 / 512 * 2 * one));
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("beginning a tile takes as long as some depth of it") {
 
 TEST_CASE("tiles explain the products measured on an A100 but for one factor") {
   const HardwareProfile hw = load_hardware("a100-80g-pcie");
-  std::vector<double> full, plain;  // rates over shares, and as they are
+  std::vector<double> full, plain;  // rates divided by shares, and unchanged
   for (const char* family : {"gemm_nt", "gemm_nn", "gemm_tn"}) {
     const RateTable& table = hw.rates.at(family);
     for (const RatePoint& point : table.points) {

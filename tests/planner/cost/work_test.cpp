@@ -40,8 +40,8 @@ Program program_of(const ModelSpec& model, const Strategy& strategy, int64_t seq
   return build_program({model, strategy, sequence, 1, DType::float32});
 }
 
-// FLOPs of all ops of a step; attention's backward does 10 per pair and element, of which the model
-// owns 8: the scores are computed again.
+// FLOPs of all ops of a step; attention's backward does 10 per pair and element, of which 8 are the
+// model's: the scores are recomputed.
 double model_share(const Program& program) {
   double flops = 0;
   for (const Op& op : program.ops) {
@@ -92,7 +92,7 @@ TEST_CASE("the ops of a step without recomputation do exactly the model's FLOPs"
     const Strategy whole = make_preset("baseline", model, 256);
     CHECK(model_share(program_of(model, whole, 256)) == Approx(expected).epsilon(1e-12));
 
-    // Neither chunks nor tiles nor where tensors wait change what is computed.
+    // Chunks, tiles and tiers do not change what is computed.
     Strategy chunked = whole;
     chunked.chunk_tokens = 32;
     chunked.block_tokens = 64;
@@ -123,7 +123,7 @@ TEST_CASE("groups of heads compute and send together what all heads do at once")
         for (const Op& op : p.ops) bytes += sent_bytes(p, op);
         return bytes;
       };
-      // What the cost model says of an exchange is what it sends.
+      // The bytes of an exchange in the cost model are the bytes it sends.
       const auto costed = [](const Program& p) {
         double bytes = 0;
         for (const Op& op : p.ops) {
@@ -223,12 +223,12 @@ TEST_CASE("a deterministic backward is as many FLOP in tiles, and moves the scor
   CHECK(flops(plain) == Approx(10 * kWidth * (kChunk * kChunk + kChunk * (kChunk + 1) / 2)));
   CHECK(work[0].shape == std::array<double, 3>{kTile, kTile, 128});
   CHECK(work[1].repeats == kChunk / kTile);
-  // All 4 x 4 tiles of the first chunk of keys; of the second 6, and 4 on the diagonal.
+  // All 4 x 4 tiles of the first chunk of keys; 6 of the second, and 4 on the diagonal.
   CHECK(work[2].kernel == Kernel::pass);
   CHECK(work[2].repeats == 16 + 6 + 4);
   CHECK(work[2].work == 4.0 * 32 * kTile * kTile);
 
-  program.dtype = DType::float32;  // by our own kernels, whose bits are the same each time
+  program.dtype = DType::float32;  // with our own kernels, which give the same bits each time
   work_of(program, op, work);
   CHECK(work.size() == plain.size());
 }
@@ -326,11 +326,11 @@ TEST_CASE("what a tensor group moves and sums is its tokens and what it holds al
     sent[what] += sent_bytes(program, op);
     ++count[what];
   }
-  // In every layer: what attention and the MLP take, forward and backward, and their gradients.
+  // In every layer: the inputs of attention and the MLP, forward and backward, and their gradients.
   CHECK(sent["all_gather h"] == 4 * 3 * own);
   CHECK(sent["all_gather dx"] == 2 * 3 * own);
   CHECK(sent["reduce_scatter sum"] == 4 * 3 * own);
-  // A layer's norms and the biases of out and down, in two halves that are summed and handed out.
+  // A layer's norms and the biases of out and down, in two halves that are summed and gathered.
   CHECK(sent["sum_replicated grads layer"] == 3 * 6 * d * 4);
   CHECK(count["reduce_scatter grads layer"] == 3);
   CHECK(sent["reduce_scatter grads layer"] == 3 * 2 * program.bytes[Tensor::grads_layer_shard]);

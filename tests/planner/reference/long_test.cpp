@@ -1,5 +1,5 @@
-// Long sequences under reference implementations: what waits on the host, what a GPU holds in use,
-// the longest sequence, and how far the published runs are off.
+// Long sequences under reference implementations: data offloaded to the host, memory in use on a
+// GPU, the longest sequence, and the errors for the published runs.
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -69,7 +69,7 @@ TEST_CASE("an offloaded optimizer leaves the devices, and its host updates") {
   c.offload.gradients = c.offload.parameters = {1};
   CHECK(memory(c).states == Approx(stack.gathered_bytes.value + stack.group_buffer_bytes.value +
                                    stack.exchange_buffer_bytes.value));
-  // 2 GB of a rank's gradients are pinned in 2^31 bytes.
+  // 2 GB of a rank's gradients are pinned in an allocation of 2^31 bytes.
   const double held = parameters * (2 + stack.host_state_bytes.value);
   CHECK(host(c) - held == Approx(8.0 * (int64_t{1} << 31)));
 
@@ -254,7 +254,7 @@ TEST_CASE("the longest sequence of a stack fits; devices, hosts and kernels end 
   c.measured.longest = false;
   c.sequence = longest;
   CHECK(predict_case(c).fits == true);
-  // Longer ones use what the longest leaves free, and then do not fit.
+  // Longer sequences use the memory that the longest leaves free, and then do not fit.
   const double spare = load_stack("alst").spare_bytes.value;
   CHECK(spare > 0);
   const double all = load_hardware("aws-p5").device.memory_bytes.value;

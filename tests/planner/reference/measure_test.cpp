@@ -1,4 +1,4 @@
-// What sources count, against their formulas as they print them and rows that give a figure twice.
+// The counting rules of sources, against their printed formulas and rows that give a figure twice.
 #include "planner/reference/measure.h"
 
 #include <catch2/catch.hpp>

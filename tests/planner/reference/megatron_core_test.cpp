@@ -1,5 +1,5 @@
-// What sets Megatron-Core apart: what Transformer Engine saves, the fullest stage, exchanges that
-// are repeated or hidden, layouts that a source leaves out.
+// Properties of Megatron-Core: tensors that Transformer Engine saves, the fullest stage, exchanges
+// that are repeated or hidden, layouts that a source leaves out.
 #include <catch2/catch.hpp>
 #include <limits>
 
@@ -73,7 +73,7 @@ TEST_CASE("the fullest stage is the first by what is in flight, or the last by i
   model.layers = 2;
   const RunMemory last = run_memory(c, model, load_hardware("dgx-b200"), stack);
   CHECK(last.ends == Approx(2.0 * 4096 * 128256));
-  // One stage has both ends' parameters.
+  // A single stage has the parameters of both ends.
   c.degrees.pipeline = 1;
   CHECK(run_memory(c, model, load_hardware("dgx-b200"), stack).states > last.states);
 }
@@ -124,7 +124,7 @@ TEST_CASE("gathers that backward repeats and ranks of a group cost time") {
   stack.exchange_rank_s.value = 0;
   CHECK(step(c, model, stack) < none);
   c.degrees.data = 8;
-  c.degrees.tensor = 1;  // nothing is cut up
+  c.degrees.tensor = 1;  // nothing is sharded
   const double alone = step(c, model, stack);
   stack.regathers.value = 2;
   CHECK(step(c, model, stack) == alone);
@@ -142,7 +142,7 @@ TEST_CASE("an exchange of heads for tokens costs copies besides") {
   const double copied = compute();
   const double copies = stack.context_copies.value;
   stack.context_copies.value = 0;
-  // Forward and backward, queries, keys, values and the output are read and written.
+  // Queries, keys, values and the output are read and written, forward and backward.
   const double bytes = copies * 2 * 2 * (2 * 512.0 * (8192 + 2 * 1024 + 8192));
   CHECK(copied - compute() ==
         Approx(32 * 12 * bytes / (8e12 * stack.pass_share.value)).epsilon(1e-3));

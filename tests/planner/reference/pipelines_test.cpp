@@ -1,4 +1,4 @@
-// Published pipelines: what the simulated schedules of their cases must show besides single errors.
+// Published pipelines: properties of the simulated schedules of their cases, besides single errors.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -20,7 +20,7 @@ struct Predicted {
   double measured = 0, seconds = 0;
 };
 
-// Cases of a table that ran and are predicted: once for all tests of it.
+// Cases of a table that ran and are predicted: computed once for all tests of it.
 const std::vector<Predicted>& predicted(const std::string& file) {
   static std::map<std::string, std::vector<Predicted>> kept;
   const auto [table, anew] = kept.try_emplace(file);
@@ -41,7 +41,7 @@ const std::vector<Predicted>& predicted(const std::string& file) {
 // "1.5b, m=24" of "zb-2p, 1.5b, m=24".
 std::string setting(const std::string& name) { return name.substr(name.find(", ") + 2); }
 
-// No term is fitted to a gain: how much faster ranks are the more they idle, rows of 1F1B tell.
+// No term is fitted to a gain; the speed-up of idle ranks is fitted to rows of 1F1B.
 TEST_CASE("what zero bubbles gain over 1F1B is what was measured within 5 %, mean 1.5 %") {
   const std::vector<Predicted> all = predicted("zero_bubble.yaml");
   std::map<std::string, Predicted> plain;
@@ -148,7 +148,7 @@ TEST_CASE("memory with a share of activations offloaded is as measured within 4 
   CHECK(sum / static_cast<double>(count) < 0.015);
 }
 
-// Its search offloads as little as memory asks for.
+// Its search offloads only as much as memory requires.
 TEST_CASE("shares that were chosen to fill the device are predicted to fill it alike") {
   CasePredictor predictor;
   int64_t offloading = 0, others = 0;
@@ -227,8 +227,7 @@ TEST_CASE("slices of equal work hold what was measured, and leave at half a PCIe
   }
 }
 
-// Only what SPPO's variants are to each other: the Megatron-LM that they are compared with is not
-// described.
+// Only the ratios of SPPO's variants: the Megatron-LM that they are compared with is not described.
 TEST_CASE("what SPPO's multiplexed ends gain over it is as published within 6 %") {
   const Validation v = validate_cases(read_cases(LONGSPAN_SOURCE "/tests/published/sppo.yaml"));
   std::map<std::string, std::pair<double, double>> speedups;  // printed, predicted

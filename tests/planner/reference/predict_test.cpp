@@ -1,4 +1,5 @@
-// Predictions of cases: those that a plan expresses are the plan's, others say why not.
+// Predictions of cases: those that a plan expresses equal the plan's, others state the reason why
+// not.
 #include "planner/reference/predict.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// Ranges: quantiles by hand, the file and back, and that those in the library are of today's
-// tables.
+// Ranges: quantiles by hand, writing and reading the file, and the library's ranges against the
+// current tables.
 #include "planner/reference/prediction_interval.h"
 
 #include <catch2/catch.hpp>
@@ -45,7 +45,7 @@ TEST_CASE("each table has the range of the others") {
   CHECK(calibrated.of("new") == calibrated.all);
 }
 
-// With a twentieth outside at either end the others would hold all of b, but 65 % of a.
+// With 5 % outside at either end, the other tables' range would hold all of b, but only 65 % of a.
 TEST_CASE("a range is wider where it would hold too little of what it is not made of") {
   const Ratios alike = {{"a", steps(1, 2, 1001)}, {"b", steps(1, 2, 1001)}};
   CHECK(calibrate(alike).all == interval_of(alike, 0.05));
@@ -70,7 +70,7 @@ TEST_CASE("ranges are written and read, and odd ones refused") {
   CHECK_THROWS_AS(parse_intervals(text + "more: {}\n", "x"), Error);
 }
 
-// A misspelt table would leave nothing out, and say so in silence.
+// A misspelt table would leave nothing out without any message.
 TEST_CASE("terms are fitted to tables that there are, and never stand in for themselves") {
   std::set<std::string> tables;
   for (const ReferenceCase& c : read_cases(LONGSPAN_SOURCE "/tests/published")) {
@@ -94,12 +94,12 @@ TEST_CASE("terms are fitted to tables that there are, and never stand in for the
   CHECK(crossed > 10);
 }
 
-// Everything that is published, predicted as it is and as if its own table had not been there.
+// Every published case, predicted as it is and as if its own table were unknown.
 TEST_CASE("90 % of published measurements are in the ranges of the library") {
   const std::vector<ReferenceCase> cases = read_cases(LONGSPAN_SOURCE "/tests/published");
   const ValidationReport report = validate_cases(cases).report;
 
-  // The library's ranges are what the tables say today: else write them anew.
+  // The library's ranges must follow from the current tables; otherwise write them again.
   CHECK(write_intervals(published_intervals()) == write_intervals(intervals_of(cases, report)));
   for (const HeldOut& figure : {report.overall.step_left_out, report.overall.peak_left_out,
                                 report.overall.longest_left_out}) {

@@ -1,5 +1,5 @@
-// The published measurements that come with the project: all files read, and no row contradicts
-// itself.
+// The published measurements that come with the project: all files can be read, and no row
+// contradicts itself.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -66,12 +66,12 @@ double rounding_of(const ReferenceCase& c, const std::string& figure) {
   if (figure == "step_time_s") return rounding(*m.step_seconds);
   if (figure == "tokens_per_s") return rounding(*m.tokens_per_second);
   if (figure == "tokens_per_s_per_gpu") return rounding(*m.tokens_per_second_per_gpu);
-  // llm-foundry cuts whole TFLOP/s off, which is twice as far as rounding them.
+  // llm-foundry truncates to whole TFLOP/s, which is twice the error of rounding.
   if (figure == "model_tflops_per_gpu") return 2 * rounding(*m.model_flops_per_gpu / 1e12);
   return rounding(*m.mfu * 100);  // printed in percent
 }
 
-// Where a row says its speed in several ways they must be of one step, to the rounding of each.
+// A row that states its speed in several ways must mean one step, within the rounding of each.
 TEST_CASE("the figures of a row agree") {
   int64_t compared = 0, bridge = 0, bridge_apart = 0;
   for (const ReferenceCase& c : published()) {

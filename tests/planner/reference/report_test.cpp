@@ -87,7 +87,7 @@ TEST_CASE("memory and longest sequences have errors of their own") {
   CHECK(report.overall.longest.worst == Approx(0.5));
 }
 
-// 2000 trained, and the next that was tried did not: the true one is anywhere in between.
+// 2000 trained, and the next length tried did not: the true longest is between them.
 TEST_CASE("the error of a longest sequence is its distance from what it may be") {
   ReferenceCase c = timed("a", 1);
   c.sequence = 2000;
@@ -175,7 +175,7 @@ TEST_CASE("cases of which something is assumed are summed up apart, and make no 
   CHECK(report.overall.cases == 2);
   CHECK(report.overall.step.count == 1);
   CHECK(report.overall.step.worst == Approx(0.1));
-  CHECK(report.overall.left_out.at("odd") == 1);  // said once, with all others
+  CHECK(report.overall.left_out.at("odd") == 1);  // reported once, with all others
   CHECK(report.tables[1].step.count == 0);
   REQUIRE(report.assumed_tables.size() == 2);
   CHECK(report.assumed_tables[0].step.worst == Approx(2));
@@ -198,7 +198,7 @@ TEST_CASE("what trained and what was to fit are counted against each other") {
                 {fits, fits, fits, refused, fits, fits, refused, predicted(1)});
   CHECK(report.overall.fit == FitCounts{3, 1, 2, 1});
   CHECK(report.overall.fit.total() == 7);
-  CHECK(report.overall.step.count == 5);  // what failed has no time
+  CHECK(report.overall.step.count == 5);  // a failed run has no time
 }
 
 TEST_CASE("cases left out and not covered are counted by their reasons") {
@@ -206,7 +206,7 @@ TEST_CASE("cases left out and not covered are counted by their reasons") {
   left_out.left_out = "odd";
   CasePrediction none;
   none.reason = "pipeline stages";
-  // The file's word counts: a prediction of a case that is left out is not read.
+  // The file's statement decides: the prediction of a case that is left out is not read.
   const ValidationReport report = report_of({left_out, left_out, timed("a", 1), timed("b", 1)},
                                             {predicted(2), none, none, none});
   CHECK(report.tables[0].left_out == std::map<std::string, int64_t>{{"odd", 2}});
@@ -239,7 +239,7 @@ TEST_CASE("a peer is compared over the cases that both predict") {
   CHECK(peer.peer_peak.bias == Approx(0.1));
 }
 
-// A row of SimuMax's published B200 table: its own errors are -9.27 % and -0.39 %.
+// A row of SimuMax's published B200 table, which states its own errors: -9.27 % and -0.39 %.
 TEST_CASE("a peer's errors are those it publishes") {
   ReferenceCase c = timed("simumax", 1.758);
   c.measured.peak_allocated_bytes = static_cast<int64_t>(68.43 * (1 << 30));

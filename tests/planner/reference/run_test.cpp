@@ -1,4 +1,4 @@
-// What reference implementations take: layers, stages, exchanges, states, against closed forms.
+// Costs of reference implementations: layers, stages, exchanges, states, against closed forms.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <numeric>
@@ -198,7 +198,7 @@ TEST_CASE("gradients of more replicas cost an exchange, unless it is hidden") {
 
 TEST_CASE("fewer bits speed up the products with parameters, and cost casts") {
   HardwareProfile hw = load_hardware("8xb200");
-  hw.device.speedup_float8 = hw.device.speedup_float4 = {};  // by the peaks
+  hw.device.speedup_float8 = hw.device.speedup_float4 = {};  // then from the peaks
   Stack stack = load_stack("megatron-lm");
   stack.low_precision_rate.value = stack.low_precision_share.value = 1;
   CHECK(product_precision("bf16", hw, stack).speed == 1);
@@ -309,14 +309,14 @@ TEST_CASE("a layer hides as much of its exchanges as its own computation is long
   c.zero = 2;
   CHECK(gathers() - ends == Approx((all - ends) * 6 / 8).epsilon(0.01));
   c.zero = 3;
-  // A fabric so slow that computation hides next to nothing.
+  // A fabric so slow that computation hides almost nothing.
   hw.cluster_fabric.bandwidth.value /= 1e4;
   CHECK(data() > 0.99 * gathers());
   // Transfers during computation slow it down by the toll.
   hw = load_hardware("2x8xdgx-h100");
   stack.exchange_toll.value = 0.25;
   CHECK(data() - ends == Approx((all - ends) / 4).epsilon(0.01));
-  // Every microbatch has them all, unless a pipeline keeps what it has gathered.
+  // Every microbatch has all of them, unless a pipeline keeps what it has gathered.
   stack.exchange_toll.value = 0;
   stack.data_hidden.value = 0;
   c.global_batch = 64;
@@ -342,20 +342,20 @@ TEST_CASE("a selection of products is run again, and what it keeps is what the r
   const double none = compute(0, 0);
   c.recompute = Recompute::selective;
   CHECK(compute(0, 0) == Approx(none));
-  CHECK(compute(0.5, 0.5) == Approx((compute(1, 1) + none) / 2).epsilon(0.02));  // gaps are whole
+  CHECK(compute(0.5, 0.5) == Approx((compute(1, 1) + none) / 2).epsilon(0.02));  // gaps in full
   CHECK(compute(1, 1) == Approx(full).epsilon(0.02));  // all but attention
 
   const auto activations = [&](double kept) {
     stack.selective_kept.value = kept;
     return run_memory(c, *c.shape, hw, stack).activations;
   };
-  // Inputs and outputs of attention stay; of the products' outputs a share.
+  // Inputs and outputs of attention stay, and a share of the outputs of the products.
   const double rows = 128 * 32, layers = 48, h = 6144, g = 8 * 96;
   stack.selective_passes.value = 1;
   const double outputs = 2 * rows * (h + 2 * g + 4 * h + h + h);
   CHECK(activations(1) - activations(0) == Approx((layers - 1) * outputs));  // one is running
   c.precision = "fp8";
-  CHECK(activations(1) == Approx(activations(0)));  // its products are on no list
+  CHECK(activations(1) == Approx(activations(0)));  // its products are not on the list
 }
 
 TEST_CASE("a tensor group gathers in fewer bits where its software casts before") {
@@ -377,7 +377,7 @@ TEST_CASE("a tensor group gathers in fewer bits where its software casts before"
     }
     return bytes;
   };
-  // Two gathers and two sums of all tokens, in which a rank has seven of eight parts to send.
+  // Two gathers and two sums of all tokens, of which a rank sends seven of eight parts.
   const double tokens = 2.0 * 4096 * 6144;
   CHECK(sent(shape) == Approx(4 * tokens * 7 / 8));
   LayerShape low = shape;
@@ -402,7 +402,7 @@ TEST_CASE("the last part of a sequence has nearly twice the average's attention"
   // Queries of the last quarter see 3.5 quarters of the keys, on average 2.
   const double pairs = 4096.0 * 4097 / 2 / 4;
   CHECK(last - even == Approx(0.75 * 4 * pairs * 6144));
-  shape.ulysses = 4;  // all of the sequence for a share of the heads
+  shape.ulysses = 4;  // the whole sequence for a share of the heads
   CHECK(flops(layer_work(m, stack, shape).forward.kernels) == Approx(even));
 }
 

@@ -1,4 +1,4 @@
-// Each fault is found, and said in a line.
+// Each fault is found and described in one line.
 #include <algorithm>
 #include <catch2/catch.hpp>
 

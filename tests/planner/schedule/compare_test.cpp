@@ -1,4 +1,4 @@
-// One schedule of a family with the family's own choices, all of them ranked, and drawn.
+// One schedule of a family with the family's own choices, the ranking of all, and the picture.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -51,7 +51,7 @@ TEST_CASE("slices of equal tokens wait for the last one, slices of equal work do
   const TimedSchedule tokens = timed(SliceSplit::equal_tokens);
   CHECK(ideal.timing.bubble_rate == Approx(7.0 / 71));
   CHECK(tokens.timing.bubble_rate > 0.2);
-  // Forwards are equal; gradients have twice the attention, and those of weights none.
+  // Forwards take equal time; gradients have twice the attention, and those of weights none.
   CHECK(work.timing.bubble_rate > ideal.timing.bubble_rate);
   CHECK(work.timing.bubble_rate < (ideal.timing.bubble_rate + tokens.timing.bubble_rate) / 2);
   // With attention as long as the rest, S slices up to b take (b/S + b^2/S^2) / 2: the first of
@@ -59,7 +59,7 @@ TEST_CASE("slices of equal tokens wait for the last one, slices of equal work do
   const SliceShare& first = work.request.costs.shares[0];
   CHECK(static_cast<double>(first.tokens) / 65536 == Approx((std::sqrt(3.0) - 1) / 2).margin(1e-3));
   CHECK(first.forward == Approx(0.25).margin(1e-3));
-  // The first slices are held longest, and they are the largest.
+  // The first slices are held longest, and are the largest.
   CHECK(work.most_microbatches_held() > ideal.most_microbatches_held());
   task.sequence_tokens = 0;
   CHECK_THROWS_WITH(timed(SliceSplit::equal_work), Catch::Contains("how many tokens"));
@@ -120,7 +120,7 @@ TEST_CASE("a picture shows every rank, aligned") {
   CHECK(text_picture(t.schedule, t.linked, t.timing, 100) ==
         "0  F0F1....B0##..B1##\n"
         "1  ..F0B0##F1B1##....\n");
-  // Where it is narrow, numbers only where there is room.
+  // In a narrow picture, numbers are drawn only where they fit.
   CHECK(text_picture(t.schedule, t.linked, t.timing, 12) ==
         "0  FF..B0.B1\n"
         "1  .FB0FB1..\n");

@@ -62,7 +62,7 @@ TEST_CASE("Seq1F1B and SPPO of few microbatches: one sequence takes (p-1+s)/s of
 }
 
 // SPPO, section 4: M_i = M_(i-1) + A_i - a A_(i-1) after the forward of slice i, where a is the
-// part of a slice that leaves while the next is computed.
+// part of a slice that is offloaded while the next is computed.
 TEST_CASE("SPPO: the bubble of Seq1F1B however slow copies are, and its recurrence of memory") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
@@ -89,8 +89,8 @@ TEST_CASE("SPPO: the bubble of Seq1F1B however slow copies are, and its recurren
   }
 }
 
-// A cut over ranks makes them busy unequally: of p ranks the middle one does most, left of it
-// 1 - 1/(p-k) slices of every stage k to it, right of it 1 - 1/(k+1) of every stage k from it.
+// Splitting over ranks makes them busy unequally: of p ranks the middle one does most: left of it 1
+// - 1/(p-k) slices of every stage k up to it, right of it 1 - 1/(k+1) of every stage k from it.
 TEST_CASE("SPPO with multiplexed ends: less than two thirds of a slice of bubble, whatever p") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
@@ -108,18 +108,18 @@ TEST_CASE("SPPO with multiplexed ends: less than two thirds of a slice of bubble
     CHECK(most - n < 2.0 / 3);
     CHECK(bubble_of("sppo-msp", a) ==
           Approx(a.microbatches * (most - n) * all(a) / n).margin(1e-9));
-    // Nothing is lost on the way to another rank: what ranks do adds up.
+    // Work moved to another rank is not lost: the ranks' busy times add up.
     double busy = 0;
     for (const RankTiming& rank : timing_of("sppo-msp", a).ranks) busy += rank.busy;
     CHECK(busy == Approx(p * a.microbatches * all(a)));
   }
 }
 
-// The ranges of SPPO's text for 4 stages and 8 subsequences: which a stage does with those behind
-// it, alone, and with those before it.
+// The ranges of SPPO's text for 4 stages and 8 subsequences: slices that a stage computes with the
+// stages behind it, alone, and with those before it.
 TEST_CASE("SPPO's multiplexed ends: its example of 4 stages and 8 subsequences") {
   const Schedule s = testing::schedule_of("sppo-msp", {.ranks = 4, .microbatches = 1, .slices = 8});
-  const int32_t left[] = {3, 2, 1, 0}, steady[] = {8, 7, 6, 5};  // the first that is not of it
+  const int32_t left[] = {3, 2, 1, 0}, steady[] = {8, 7, 6, 5};  // first slice outside it
   for (int32_t rank = 0; rank < 4; ++rank) {
     std::set<std::tuple<int32_t, int32_t, int32_t>> expected, found;  // stage, slice, ways
     for (int32_t stage = 0; stage < 4; ++stage) {
@@ -153,16 +153,17 @@ TEST_CASE("HelixPipe: filling waits for what has parameters, not for attention")
     const Schedule s = make_schedule(schedule_family("helixpipe"), request);
     const ScheduleTiming timing = simulate(s, request.costs);
     CAPTURE(p, v, a.group, a.microbatches, share);
-    // One layer; attention's gradients take twice its forward, of as much as the rest together.
+    // One layer; attention's gradients take twice its forward, of the same time as the rest
+    // together.
     const double in_gradients = 2 * share / (1 + share);
     const double parameters =
         (a.forward * (1 - share) + a.input * (1 - in_gradients) + a.weight) / v;
     const double bubble = timing.cost - a.microbatches * all(a);
     if (a.group == 1) CHECK(bubble == Approx((p - 1) * parameters));
-    // A fold waits for the other one, but for what attention fills.
+    // A fold waits for the other one, except for the time that attention fills.
     CHECK(bubble >= (p - 1) * parameters - 1e-6);
     CHECK(bubble <= 2 * (p - 1) * parameters + 1e-6);
-    // All microbatches' activations, shared out evenly but for the ends of the model.
+    // All microbatches' activations, divided evenly except for the ends of the model.
     for (const RankTiming& r : timing.ranks) {
       CHECK(r.busy <= a.microbatches * all(a) + 1e-6);
       CHECK(r.peak_memory == 340 * v * a.microbatches);
@@ -199,7 +200,7 @@ TEST_CASE("ChunkFlow: K slices on one rank whatever the length, the others' forw
     CHECK(timing.peak_memory() <= timing_of("seq1f1b", plain).peak_memory());
     plain.ranks = a.ranks = 1;
     CHECK(timing_of("chunkflow", a).peak_memory() == std::min(n, kept));
-    // What stays of the others.
+    // The memory that the other chunks keep: their checkpoints.
     ScheduleRequest request = testing::request_of(a);
     request.costs.memory[0].activations = request.costs.memory[0].for_weights = 100 * n;
     request.costs.memory[0].checkpoint = 7 * n;
@@ -248,7 +249,7 @@ TEST_CASE("a cut vocabulary: p+2 and p+1 microbatches in flight, and no bubble o
     CHECK(timing_of("1f1b-vocab-1", asked).cost <= timing_of("1f1b", asked).cost + 1e-9);
     CHECK(timing_of("1f1b-vocab-2", asked).cost <= timing_of("1f1b", asked).cost + 1e-9);
   }
-  // What the check says of a list without them.
+  // The message for a list without them.
   const ScheduleRequest request = testing::request_of({.ranks = 2, .microbatches = 2});
   Schedule s = make_schedule(schedule_family("1f1b-vocab-2"), request);
   std::erase_if(s.ranks[1], [](const Action& a) {

@@ -15,7 +15,7 @@ using testing::bubble_of;
 using testing::random_asked;
 using testing::timing_of;
 
-// What the formulas of most folded schedules ask for: I as long as F, W no longer.
+// Times that the formulas of most folded schedules require: I as long as F, W no longer.
 Asked random_even(int32_t least_ranks = 2) {
   Asked asked = random_asked(least_ranks);
   asked.forward = asked.input = between(8, 12);
@@ -191,7 +191,7 @@ TEST_CASE("more memory never makes v-adaptive slower, and it reaches V-Min and Z
   }
 }
 
-// Any limit: levels that a family tries inside are of no help to a test that asks at these.
+// Memory limits are arbitrary: limits at which a family itself searches would test nothing.
 TEST_CASE("more memory never makes a schedule slower that arranges itself within it") {
   for (int round = 0; round < 15; ++round) {
     const char* name = std::array{"zb-v", "v-adaptive", "zb-auto"}[round % 3];
@@ -222,7 +222,7 @@ TEST_CASE("more memory never makes a schedule slower that arranges itself within
         CHECK((limit == 0 || timing.peak_memory() <= limit));
         before = timing.cost;
       } catch (const Error& e) {
-        CHECK(before == 1e300);  // what fits in less fits in more
+        CHECK(before == 1e300);  // a schedule that fits a limit also fits a larger one
       }
     }
   }
@@ -247,7 +247,8 @@ TEST_CASE("zb-v and v-adaptive are as fast as any list for a V that fits") {
   }
 }
 
-// Between what two building blocks hold. The authors' open search reaches 2485.6 and 39 here.
+// A limit between the memory of two building blocks. The authors' open search reaches 2485.6 and 39
+// here.
 TEST_CASE("v-adaptive uses memory that no building block of equal steps just fills") {
   Asked asked{.ranks = 4, .microbatches = 23, .virtual_stages = 2};
   asked.forward = 23.99;
@@ -261,11 +262,11 @@ TEST_CASE("v-adaptive uses memory that no building block of equal steps just fil
   CHECK(timing_of("v-adaptive", asked).cost <= 39);
 }
 
-// Where the greedy cannot be beaten: one microbatch at a time leaves no choice.
+// A case where the greedy choice is optimal: one microbatch at a time leaves no choice.
 TEST_CASE("v-adaptive works with memory for a single microbatch") {
   Asked asked{.ranks = 4, .microbatches = 5, .virtual_stages = 2};
   asked.memory_limit = 2;
-  // Down, up, down and up again, W of the last chunks behind; nothing of the next meanwhile.
+  // Down, up, down and up again, with W of the last chunks behind; the next does not overlap.
   const ScheduleTiming timing = timing_of("v-adaptive", asked);
   CHECK(timing.peak_memory() <= 2);
   CHECK(timing.cost <= 5 * 0.5 * (4 * asked.ranks + 2));

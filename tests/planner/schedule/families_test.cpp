@@ -1,4 +1,5 @@
-// Every family over random sizes: valid always, and the closed forms where they are known.
+// Every family over random sizes: schedules are always valid, and follow the closed forms where
+// these are known.
 #include <catch2/catch.hpp>
 #include <optional>
 #include <string>
@@ -18,13 +19,13 @@ using testing::bubble_of;
 using testing::random_asked;
 using testing::timing_of;
 
-// As many equal groups of `least` or more microbatches as there could be.
+// Whether `microbatches` divide into equal groups of at least `least`.
 bool in_equal_groups(int32_t microbatches, int32_t least) {
   return microbatches % std::max(1, microbatches / least) == 0;
 }
 
-// What families say of themselves, written down a second time: all others take any sizes within
-// their row of the registry.
+// The sizes that families take, written down independently: all others take any sizes within their
+// row of the registry.
 bool takes(std::string_view family, const Asked& a) {
   const int32_t p = a.ranks, m = a.microbatches, half = (p + 1) / 2;
   if (family == "interleaved-1f1b") {
@@ -46,8 +47,7 @@ bool takes(std::string_view family, const Asked& a) {
   return true;
 }
 
-// Whether there is the schedule; one that is refused is bad input, or what no limit leaves room
-// for.
+// The schedule, if there is one; a refusal is bad input, or a limit that leaves no room.
 std::optional<Schedule> make_if_taken(const ScheduleFamily& family, const ScheduleRequest& request,
                                       std::string& refusal) {
   try {
@@ -71,7 +71,7 @@ Asked random_sizes(const ScheduleFamily& family) {
   return asked;
 }
 
-// Any times and memory of every stage and slice, from nothing to many times those of another.
+// Unequal times and memory of every stage and slice, from zero to many times those of another.
 ScheduleCosts unlike_costs(int32_t stages, int32_t slices) {
   const auto time = [] { return between(0, 4) == 0 ? between(0, 200) : between(10, 20); };
   ScheduleCosts costs;
@@ -276,15 +276,15 @@ TEST_CASE("Chronos: 1F1B's bubble; of its memory 3/4, and 1/4 with the shallow h
       for (const RankTiming& rank : again.ranks) {
         CHECK(rank.busy == Approx(a.microbatches * (all(a) + a.forward / 2)));
       }
-      // A little of every round is lost, since chunks take unequally long.
+      // A part of every round is lost, since chunks take unequal times.
       CHECK(again.cost - again.ranks[0].busy < (p - 1 + rounds) * all(a));
     }
   }
 }
 
 // PipeOffload's table 1: (v+2)/8v and O(1/vd) of the whole model's activations, which are p v
-// chunks; bubbles less than 1F1B's. Its chunks' copies are discrete: three on their way, three not
-// worth it.
+// chunks; bubbles less than 1F1B's. Copies of its chunks are discrete: three are under way, and
+// three are too short to be worth it.
 TEST_CASE("PO-H: (v+2) p / 8 chunks and a few; PO-F: a few, whatever the sizes") {
   for (int round = 0; round < 50; ++round) {
     Asked a = random_asked();
@@ -299,8 +299,8 @@ TEST_CASE("PO-H: (v+2) p / 8 chunks and a few; PO-F: a few, whatever the sizes")
       CHECK(bubble_of(name, a) < (p - 1) * all(a));
     }
   }
-  // Copies that take longer than computation hold it up: by k where all leaves, k/2 and more where
-  // half does.
+  // Copies that take longer than computation delay it: by k if everything is offloaded, k/2 and
+  // more if half is.
   for (const int32_t ranks_per_channel : {1, 2}) {
     Asked a{.ranks = 8, .microbatches = 64, .virtual_stages = 4};
     a.copy = 4.5;
@@ -342,7 +342,7 @@ TEST_CASE("families that arrange themselves under a memory limit stay below it")
         const auto fault = first_fault(*schedule, request.costs, asked.memory_limit);
         CHECK(fault.value_or("none") == "none");
       } else {
-        // What 1F1B holds on its first rank is enough for all of them.
+        // The memory of 1F1B's first rank is enough for all of them.
         CHECK(asked.memory_limit <
               asked.virtual_stages * std::min(asked.ranks, asked.microbatches));
         CHECK_THAT(refusal, Catch::Contains("memory limit"));

@@ -1,4 +1,4 @@
-// Parameters gathered ahead and given up again, as PyTorch's lowering does it.
+// Parameters gathered ahead and released again, as PyTorch's lowering does it.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>

@@ -1,5 +1,5 @@
-// Published peaks of memory against what the schedules hold: as many decimals as are published,
-// where one or two figures of a row give the size of a part and the rest follow.
+// Published peaks of memory against those of the schedules, to the published decimals: one or two
+// figures of a row calibrate the size of a part, and the rest follow.
 #include <catch2/catch.hpp>
 #include <string>
 #include <tuple>
@@ -12,8 +12,8 @@ namespace {
 
 using testing::Asked;
 
-// What ranks hold at most, in layers of a microbatch: `layers` of each stage, one less on the first
-// stage and on the last, where the embedding and the head are one each.
+// The peak of all ranks in layers of a microbatch: `layers` of each stage, one less on the first
+// stage and on the last, which have the embedding and the head instead.
 double layers_held(const char* name, const Asked& asked, int64_t layers) {
   ScheduleRequest request = testing::request_of(asked);
   const Schedule schedule = make_schedule(schedule_family(name), request);
@@ -24,8 +24,8 @@ double layers_held(const char* name, const Asked& asked, int64_t layers) {
   return static_cast<double>(simulate(schedule, request.costs).peak_memory());
 }
 
-// Whether `expected` is what `held` comes to, where `of_held` came to `of_expected`: the figures
-// are within `rounding` and `of_rounding` of what they are.
+// Checks that `expected` : `of_expected` = `held` : `of_held`, where the two figures are exact to
+// `rounding` and `of_rounding`.
 void check_in_proportion(double held, double expected, double of_held, double of_expected,
                          double rounding, double of_rounding) {
   const double part = held / of_held;
@@ -42,8 +42,8 @@ TimedSchedule of_ranks(const char* name, int32_t ranks, int32_t virtual_stages =
 }  // namespace
 
 // A 2.7B model of 32 layers with linear attention on 8 ranks (DeltaNet's repository): GB by slices
-// 1, 2, 4, 8; none where there is not enough memory. The first two that there are of a length say
-// what a microbatch takes and what does not change with slices; all else of the length follows.
+// 1, 2, 4, 8; 0 where there is not enough memory. For each length, the first two figures give the
+// memory of a microbatch and the part that does not depend on slices; the other figures follow.
 TEST_CASE("Seq1F1B: memory measured on 8 ranks by the number of slices, within 2%") {
   struct Row {
     double of_slices[2][4];  // of 16 and of 32 microbatches; 0: out of memory
@@ -68,7 +68,7 @@ TEST_CASE("Seq1F1B: memory measured on 8 ranks by the number of slices, within 2
       }
     }
   }
-  // What the law itself comes to, to the decimal: of 16K tokens from one and two slices, of 24K and
+  // Exact results of the law, to the decimal: for 16K tokens from one and two slices, for 24K and
   // 32K from two and four.
   const auto follows = [&](const Row& row, int from, int slices) {
     const double most = row.of_slices[0][from], less = row.of_slices[0][from + 1];
@@ -80,7 +80,7 @@ TEST_CASE("Seq1F1B: memory measured on 8 ranks by the number of slices, within 2
   CHECK(follows(kRows[0], 0, 3) == to_one(22.5));
   CHECK(follows(kRows[1], 1, 3) == to_one(29.1));
   CHECK(follows(kRows[2], 1, 3) == to_one(36.3));
-  // And of time alone, four slices against one: 1.30, of which 1.15 was measured.
+  // The ratio of times alone, four slices against one: 1.30; measured is 1.15.
   const auto cost = [](int32_t slices) {
     return testing::timing_of("seq1f1b", {.ranks = 8, .microbatches = 16, .slices = slices}).cost;
   };
@@ -88,7 +88,7 @@ TEST_CASE("Seq1F1B: memory measured on 8 ranks by the number of slices, within 2
 }
 
 // PipeOffload (arXiv 2503.01328), figure 15, read off in whole GB: activations of GPT-like models
-// with one layer on a chunk. The schedules with offloading are measured 2 to 4 chunks above theirs.
+// with one layer per chunk. The measured schedules with offloading are 2 to 4 chunks above theirs.
 TEST_CASE("PipeOffload: activations of 1F1B, interleaved 1F1B, GIS and GIS-H") {
   struct Row {
     int32_t ranks, chunks, microbatches;
@@ -112,7 +112,7 @@ TEST_CASE("PipeOffload: activations of 1F1B, interleaved 1F1B, GIS and GIS-H") {
   }
 }
 
-// The figure's rows, whose copies are hidden; measured are 1.4 to 4.4 chunks more.
+// The figure's rows whose copies are hidden; measurements are 1.4 to 4.4 chunks higher.
 TEST_CASE("PipeOffload: chunks that PO-H and PO-F hold") {
   for (const auto& [ranks, chunks, half] : {std::tuple{8, 5, 7}, {16, 3, 8}, {32, 2, 17}}) {
     const Asked a{.ranks = ranks, .microbatches = 8 * ranks, .virtual_stages = chunks};
@@ -122,7 +122,7 @@ TEST_CASE("PipeOffload: chunks that PO-H and PO-F hold") {
   }
 }
 
-// The same figure where nothing but GIS-H is left: tokens have doubled, so 1F1B would hold twice.
+// The same figure where only GIS-H fits: tokens have doubled, so 1F1B would hold twice.
 TEST_CASE("PipeOffload: activations of GIS-H at twice the length") {
   for (const auto& [ranks, chunks, before] : {std::tuple{16, 3, 37.0}, {32, 2, 33.0}}) {
     const Asked plain{.ranks = ranks, .microbatches = 8 * ranks};
@@ -162,8 +162,8 @@ TEST_CASE("Controllable Memory: activations of the family") {
 }
 
 // Traces of Primus (its pp_data_example, 64 layers on 8 GPUs, 16 microbatches): GB on each rank.
-// What a microbatch takes and what is there besides are those of 1F1B's inner ranks; the first and
-// the last have an embedding and a head more.
+// The memory of a microbatch and the rest come from 1F1B's inner ranks; the first and the last rank
+// also have the embedding and the head.
 TEST_CASE("Primus: memory of every rank of 1F1B and interleaved 1F1B") {
   constexpr double kPlain[] = {104.3, 95.6, 88.1, 80.3, 73.2, 65.9, 58.1, 52.2};
   constexpr double kFolded[] = {130.6, 122.3, 115.4, 108.5, 101.0, 93.1, 85.2, 78.4};
@@ -181,9 +181,10 @@ TEST_CASE("Primus: memory of every rank of 1F1B and interleaved 1F1B") {
   }
 }
 
-// Primus' blog: GB of the fullest rank of Llama 2 7B on 8 MI300 (here with as many microbatches as
-// do not matter), and of a mixture of experts in 4 stages on MI355. The first two say what a
-// microbatch takes and what else; in a V the first rank has both ends, which ZB-V says.
+// Primus' blog: GB of the fullest rank of Llama 2 7B on 8 MI300 (here with enough microbatches that
+// their number does not matter), and of a mixture of experts in 4 stages on MI355. The first two
+// figures give the memory of a microbatch and the rest; in a V the first rank has both ends, which
+// ZB-V's figure includes.
 TEST_CASE("Primus: the family's memory on MI300 and MI355") {
   const auto held = [](const char* name, int32_t ranks, int32_t virtual_stages) {
     return of_ranks(name, ranks, virtual_stages).most_microbatches_held();

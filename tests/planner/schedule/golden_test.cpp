@@ -84,8 +84,8 @@ TEST_CASE("Zero Bubble, table 5: interleaved 1F1B, p messages apart") {
   }
 }
 
-// What the open scheduler of Pipeline Parallelism with Controllable Memory (arXiv 2405.15362) makes
-// of F = I = W: the bubble in passes of a chunk, the peak in chunks of a microbatch.
+// Results of the open scheduler of Pipeline Parallelism with Controllable Memory (arXiv 2405.15362)
+// for F = I = W: the bubble in passes of a chunk, the peak in chunks of a microbatch.
 TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of equal passes") {
   struct Row {
     int32_t ranks, microbatches;
@@ -117,9 +117,9 @@ TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of equal passes") {
 }
 
 // The paper's table 1: bubbles of about 6 d, 4 d and 3 d passes of a chunk in 1F1B, V-Min and
-// V-Half, which is what every rank more costs. Its README: activations of 1, 1, 2, 1, 1/2 and 1/3
-// of 1F1B's for 1F1B, ZB-1P, ZB-2P, ZB-V, V-Half and V-Min (of many ranks), and messages of 2 for
-// the three in V.
+// V-Half, the cost of every additional rank. Its README: activations of 1, 1, 2, 1, 1/2 and 1/3 of
+// 1F1B's for 1F1B, ZB-1P, ZB-2P, ZB-V, V-Half and V-Min (for many ranks), and messages of 2 for the
+// three in V.
 TEST_CASE("Controllable Memory: what every rank more costs, and each schedule's share of memory") {
   const auto bubble = [](const char* name, int32_t ranks, int32_t virtual_stages) {
     return 2 * bubble_of(name, {ranks, 6 * ranks, virtual_stages});
@@ -153,7 +153,7 @@ TEST_CASE("Controllable Memory: ZB-V, V-Half and V-Min of unequal passes") {
   CHECK(timing_of("zb-v", asked).bubble_rate == to_four(.0223));
   CHECK(timing_of("v-half", asked).bubble_rate == to_four(.1050));
   CHECK(timing_of("v-min", asked).bubble_rate == to_four(.2341));
-  // V-Min idles anew in every repetition, V-Half does not.
+  // V-Min idles again in every repetition, V-Half does not.
   const auto more = [&](const char* name) {
     const auto bubble = [&](int32_t m) {
       asked.microbatches = m;
@@ -201,7 +201,7 @@ TEST_CASE("Zero Bubble: what memory a bubble costs") {
 
 // Formulas of Primus (its pipeline documentation) for F = I = W: (p-1)/(mv+p-1) interleaved,
 // (p-1)/(p-1+6m) for the static ZB-V, which counts all time from the first start to the last end;
-// of ZB-1P it has an approximation, (p-1)/(3(m+p-1)), of what is (p-1)/(3m+p-1).
+// for ZB-1P an approximation, (p-1)/(3(m+p-1)), of the exact (p-1)/(3m+p-1).
 TEST_CASE("Primus: rates of interleaved 1F1B, ZB-1P and the static ZB-V") {
   for (const auto& [p, m, v] : {std::tuple{4, 8, 2}, {8, 16, 2}, {8, 64, 4}, {5, 20, 3}}) {
     CAPTURE(p, m, v);

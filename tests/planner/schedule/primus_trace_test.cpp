@@ -1,4 +1,4 @@
-// Traces that are written from simulated schedules come back as those, whatever the schedule.
+// Traces written from simulated schedules are read back as the same schedules, for any schedule.
 #include "planner/schedule/io/primus_trace.h"
 
 #include <fmt/format.h>
@@ -88,11 +88,11 @@ TEST_CASE("a schedule's trace is read as the schedule, its times and its rates")
     CHECK(step.timing.cost == Approx(timing.cost));
     CHECK(step.timing.bubble_rate == Approx(timing.bubble_rate));
     CHECK(step.timing.ranks[3].peak_memory == 13'000'000'000);
-    // Medians of times that are all the same are these.
+    // Medians of equal times are those times.
     const Resimulated again =
         resimulate(pipeline, step, schedule_family(c.name), asked.communication);
     CHECK(again.timing.cost == Approx(timing.cost));
-    // Dealt otherwise, a rank's work is what it was.
+    // Under another schedule, a rank's work stays the same.
     const Resimulated other = resimulate(pipeline, step, schedule_family("zb-v"), 0);
     CHECK(other.timing.ranks[1].busy == Approx(timing.ranks[1].busy));
   }
@@ -160,7 +160,7 @@ TEST_CASE("what is no trace is refused in one line") {
   changed([](Json& own) { own["fwd_chunk"][0] = 1; }, "fwd_chunk: expected whole numbers");
   changed([](Json& own) { own["fwd_minibatch"][1] = 0; }, "is there already");
   changed([](Json& own) { own["bwd_minibatch"][1] = 7; }, "bwd_minibatch: expected whole numbers");
-  // Which microbatches go through which chunk is known of whole groups only.
+  // Which microbatch goes through which chunk is known only for whole groups.
   const TemporaryFolder odd;
   odd.file("config.json", R"({"pp_size": 2, "vp_size": 2, "num_mbs": 3})");
   for (int rank = 0; rank < 2; ++rank) {

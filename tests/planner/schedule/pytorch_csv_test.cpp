@@ -1,4 +1,5 @@
-// PyTorch's files: read and written again byte for byte, in both dialects, and ours in its form.
+// PyTorch's files: read and written again byte for byte, in both dialects, and our own in the same
+// form.
 #include <catch2/catch.hpp>
 
 #include "planner/schedule/check.h"
@@ -94,7 +95,7 @@ TEST_CASE("schedules of all families are written and read again") {
     const Schedule exchanged = with_exchanges(s);
     CHECK(first_fault(exchanged, {}).value_or("none") == "none");
     CHECK(write_pipeline_csv(pipeline_csv_of(exchanged)).find(",,") == std::string::npos);
-    // Nothing is later for it.
+    // Explicit exchanges make nothing later.
     ScheduleCosts costs;
     costs.communication = 0.3;
     CHECK(simulate(exchanged, costs).cost == Approx(simulate(s, costs).cost));

@@ -17,7 +17,7 @@ inline int32_t between(int32_t least, int32_t most) {
   return least + static_cast<int32_t>(dice()() % static_cast<uint64_t>(most - least + 1));
 }
 
-/// Times of a kind that bubbles' formulas hold for: W no longer than F or I.
+/// Times for which the formulas of bubbles hold: W no longer than F or I.
 inline Asked random_asked(int32_t least_ranks = 2) {
   Asked asked;
   asked.ranks = between(least_ranks, 9);

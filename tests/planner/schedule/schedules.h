@@ -1,4 +1,4 @@
-// Schedules as tests ask for them.
+// Short ways for tests to request schedules.
 #pragma once
 
 #include <string_view>
@@ -46,7 +46,8 @@ inline ScheduleTiming timing_of(std::string_view name, const Asked& asked) {
   return simulate(make_schedule(schedule_family(name), request), request.costs);
 }
 
-/// What of the cost is no computation of one microbatch after another: cost - m (F + I + W).
+/// The part of the cost that is not the computation of one microbatch after another: cost - m (F +
+/// I + W).
 inline double bubble_of(std::string_view name, const Asked& asked) {
   return timing_of(name, asked).cost -
          asked.microbatches * (asked.forward + asked.input + asked.weight);

@@ -1,5 +1,5 @@
-// Slices that take equally long: against all ways to cut, against the closed form, and what unequal
-// ones cost.
+// Slices that take equally long: against all ways to split, against the closed form, and the cost
+// of unequal ones.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -23,7 +23,7 @@ int64_t longest(const std::vector<int64_t>& lengths, const TokenCost& cost) {
   return most;
 }
 
-// The same of the best of all cuts into multiples.
+// The longest slice of the best of all splits into multiples.
 int64_t best_of_all(int64_t units, int32_t slices, int64_t multiple, const TokenCost& cost,
                     std::vector<int64_t>& lengths) {
   if (slices == 1) {
@@ -42,14 +42,14 @@ int64_t best_of_all(int64_t units, int32_t slices, int64_t multiple, const Token
 }
 
 double rate(int32_t slices, double attention, bool equal_times) {
-  // Attention is that part of a forward: attention S^2 / 2 against linear S, of S tokens.
+  // `part` is attention's part of a forward: attention S^2 / 2 against linear S, for S tokens.
   const int64_t tokens = 65536;
   const TokenCost cost{tokens * std::llround(10000 * (1 - attention)),
                        std::llround(20000 * attention)};
   const std::vector<int64_t> lengths = equal_times ? equal_time_slices(tokens, slices, 1, cost)
                                                    : equal_token_slices(tokens, slices, 1);
   ScheduleRequest request = testing::request_of({.ranks = 8, .microbatches = 16, .slices = slices});
-  // Gradients cost what forwards do, slice by slice.
+  // Gradients cost the same as forwards, slice by slice.
   request.costs.shares = slice_shares(lengths, cost, 1, 1);
   for (SliceShare& share : request.costs.shares) share.weight = share.forward;
   return simulate(make_schedule(schedule_family("seq1f1b"), request), request.costs).bubble_rate;
@@ -88,13 +88,13 @@ TEST_CASE("Seq1F1B's count of a 7B model at 64K tokens: later slices are shorter
   CHECK(cost.attention == 32 * 515 * 32);
   const std::vector<int64_t> lengths = equal_time_slices(65536, 4, 8, cost);
   CHECK(std::is_sorted(lengths.rbegin(), lengths.rend()));
-  // All within a unit of 8 tokens at the end, where tokens cost most.
+  // All are equal within a unit of 8 tokens at the end, where tokens cost most.
   const auto shares = slice_shares(lengths, cost);
   for (const SliceShare& share : shares) CHECK(share.forward == Approx(0.25).epsilon(0.002));
 }
 
-// Seq1F1B of 8 ranks and 16 microbatches whose slices have as many tokens each, by the rules of the
-// simulation; with equal times it is (p-1) / (s m + p-1).
+// Seq1F1B of 8 ranks and 16 microbatches whose slices have equally many tokens, by the rules of the
+// simulation; with equal times the bubble rate is (p-1) / (s m + p-1).
 TEST_CASE("slices of equal tokens are badly unbalanced") {
   const auto to_three = [](double value) { return Approx(value).margin(0.0005).epsilon(0); };
   CHECK(rate(4, 0.1, false) == to_three(.158));

@@ -1,5 +1,5 @@
-// The simulation against schedules timed by hand, and against a plain one that asks every action
-// over and over.
+// The simulation against schedules timed by hand, and against a plain simulation that checks every
+// action repeatedly.
 #include <catch2/catch.hpp>
 #include <random>
 
@@ -11,7 +11,7 @@ namespace {
 
 using Kind = ActionKind;
 
-// Starts by relaxation: every action as early as all it waits for and the one before it allow.
+// Starts by relaxation: every action as early as its dependencies and the action before it allow.
 std::vector<double> plain_ends(const Schedule& s, const ScheduleCosts& costs) {
   const LinkedActions linked = link(s);
   std::vector<double> ends(linked.actions.size(), 0);
@@ -118,7 +118,7 @@ TEST_CASE("copies run during the list and take turns on a channel") {
   SECTION("a shared one") {
     costs.ranks_per_channel = 2;
     const ScheduleTiming t = simulate(s, costs);
-    // Both of rank 0's are asked for first: a rank does not wait to ask for the second.
+    // Both of rank 0's are requested first: a rank does not wait to request the second.
     CHECK(t.ends == std::vector<double>{1, 3, 4, 6, 1, 6, 7, 9});
     CHECK(t.ranks[0].peak_memory == 10);
   }
@@ -219,7 +219,7 @@ TEST_CASE("random schedules with random times: as a plain simulation has them") 
             return std::any_of(list.begin(), list.end(),
                                [](const Action& a) { return a.with_next; });
           })) {
-        continue;  // the plain one does an action at a time
+        continue;  // the plain simulation runs one action at a time
       }
       const ScheduleTiming timing = simulate(s, request.costs);  // ends, so the plain one does
       CHECK(timing.ends == plain_ends(s, request.costs));

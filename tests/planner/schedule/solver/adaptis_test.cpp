@@ -1,4 +1,4 @@
-// Cuts of layers against all cuts there are; cuts, placements and orders together.
+// Splits of layers against all possible splits; splits, placements and orders together.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
@@ -106,7 +106,7 @@ TEST_CASE("stages cost what their layers do") {
 }
 
 TEST_CASE("a head that costs several layers is worth an uneven cut") {
-  // Eight layers and a head as dear as three of them. The best of all cuts, by trying them.
+  // Eight layers and a head that costs three of them. The best of all splits, by trying them.
   std::vector<LayerCosts> layers(8);
   layers.push_back({.forward = 3, .input = 3, .weight = 3});
   AdaptisRequest request;
@@ -139,7 +139,7 @@ TEST_CASE("random layers: sound, within memory, never worse than an even cut, an
     CHECK(plan.schedule.cost <= plan.schedule.start_cost);
     CHECK(plan.ends.back() == 8);
     CHECK(!first_fault(plan.schedule.schedule, plan.costs, plan.memory_limit));
-    // What the limit leaves for activations is what is resident does not take.
+    // The memory limit minus the resident memory is left for activations.
     const ScheduleTiming timing = simulate(plan.schedule.schedule, plan.costs);
     const std::vector<int64_t> resident = resident_of_stages(request.layers, plan.ends);
     for (size_t rank = 0; request.memory_limit > 0 && rank < timing.ranks.size(); ++rank) {
@@ -157,8 +157,8 @@ TEST_CASE("random layers: sound, within memory, never worse than an even cut, an
   }
 }
 
-// The clock is what is tested, so it is at its end from the start: the first schedule that there is
-// ends the search, and no other family is asked.
+// The test is about the clock, so the time is over from the start: the first schedule ends the
+// search, and no other family is asked.
 TEST_CASE("the search over cuts and families keeps to the time limit") {
   AdaptisRequest request{.layers = random_layers(7, 12), .ranks = 3, .microbatches = 6};
   request.limits = kLimits;

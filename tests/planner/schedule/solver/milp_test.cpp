@@ -1,4 +1,4 @@
-// Mixed integer programmes against answers known otherwise, and the solver's limits.
+// Mixed integer programmes against answers known by other means, and the solver's limits.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-// Most value within a weight, by trying all subsets.
+// The most value within a weight, by trying all subsets.
 struct Knapsack {
   std::vector<double> values, weights;
   double room = 0;
@@ -46,7 +46,7 @@ struct Knapsack {
     std::vector<Term> weight;
     for (size_t i = 0; i < values.size(); ++i) {
       const int32_t column = made.add_whole(0, 1, -values[i]);
-      // In two terms, which are to be added up.
+      // The coefficient in two terms, which must be added up.
       weight.push_back({column, weights[i] - 1});
       weight.push_back({column, 1});
     }
@@ -96,7 +96,7 @@ TEST_CASE("what cannot be is infeasible") {
 }
 
 TEST_CASE("a limit of nodes ends the search with the start or better, and says so") {
-  // Weights of which none fill the room exactly: a parity argument that branching cannot see.
+  // No subset of the weights fills the room exactly: a parity argument that branching cannot see.
   Milp milp;
   std::vector<Term> sum;
   for (int i = 0; i < 31; ++i) sum.push_back({milp.add_binary(), 2});

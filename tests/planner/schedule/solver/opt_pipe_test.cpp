@@ -1,4 +1,4 @@
-// Optimised orders against all orders there are, and what holds for every one of them.
+// Optimised orders against all possible orders, and properties of every one of them.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
@@ -58,7 +58,7 @@ double least_of_all(const ScheduleRequest& request, bool copies) {
   for (int32_t rank = 0; rank < request.ranks; ++rank) {
     lists.emplace_back();
     for (std::vector<Action>& list : all_lists(rank, request.microbatches)) {
-      // What a rank holds without copies does not depend on the others.
+      // Without copies, the memory of a rank does not depend on the others.
       int64_t held = 0, most = 0;
       for (const Action& a : list) {
         const StageMemory& m = request.costs.memory_of(schedule, rank);
@@ -83,7 +83,7 @@ double least_of_all(const ScheduleRequest& request, bool copies) {
       }
       return;
     }
-    // All of the first rank's but the last two: nothing waits for their copies.
+    // All subsets of the first rank's forwards except the last two: nothing waits for their copies.
     const uint32_t subsets = copies ? 1U << (request.microbatches - 2) : 1;
     for (uint32_t subset = 0; subset < subsets; ++subset) {
       Schedule made = schedule;
@@ -159,7 +159,7 @@ TEST_CASE("the optimum of all orders and all offloads") {
   for (unsigned seed = 1; seed <= 6; ++seed) {
     INFO("seed " << seed);
     ScheduleRequest request = random_request(seed, 2, 5);
-    // Gradients are long in coming, and memory is short until then. The second rank has no choice.
+    // Gradients arrive late, and memory is short until then. The second rank has no choice.
     request.costs.communication = 5;
     request.memory_limit = 16;
     request.costs.memory[0] = {.activations = 4, .for_weights = 3, .offloaded = 4};

@@ -1,4 +1,4 @@
-// Groups of ranks and their sequences against all groupings there are.
+// Groups of ranks and their sequences against all possible groupings.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
@@ -26,7 +26,8 @@ SequenceCosts random_costs(std::mt19937& random) {
   return costs;
 }
 
-// The least time of all ways to deal the sequences to groups of all sizes that the ranks have.
+// The least time of all ways to distribute the sequences over groups of all sizes that the ranks
+// have.
 double least_of_all(const std::vector<int64_t>& lengths, int32_t ranks,
                     const SequenceCosts& costs) {
   double least = std::numeric_limits<double>::infinity();
@@ -131,7 +132,7 @@ TEST_CASE("mixed lengths do better in groups of several sizes than in any one") 
   const SequenceAssignment made =
       assign_sequences(lengths, 8, costs, {.microbatches = 1, .limits = kLimits});
   check_sound(made, lengths, 8, costs);
-  // Eight ranks together are the only one size that holds the long one.
+  // Only a group of all eight ranks holds the long sequence.
   CHECK(made.time < group_time(costs, costs.sizes[3], lengths));
   CHECK(made.microbatches[0].groups.size() > 1);
 }
