@@ -5,6 +5,9 @@ target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wal
 if(LONGSPAN_ARCH)
   target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${LONGSPAN_ARCH}>)
 endif()
+# No multiplication is fused with an addition unless the code says so. Otherwise the optimisation level
+# decides how sums are rounded, and builds choose differently between plans that are equally fast.
+target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 if(LONGSPAN_WERROR)
   target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
