@@ -2,28 +2,49 @@
 
 #include <algorithm>
 #include <cassert>
-#include <iterator>
+#include <numeric>
 
 namespace longspan {
 namespace {
 
 constexpr size_t kMaxFragments = 64;  // beyond this, neighbours forget their separate histories
 
+// The least freed[i] among those with sizes[i] == bytes; INT64_MAX where there is none. It has no
+// branch: that would be mispredicted in most calls, and would keep the compiler from using vectors.
+int64_t oldest_of_size(const int64_t* sizes, const int64_t* freed, size_t n, int64_t bytes) {
+  int64_t oldest = INT64_MAX;
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t other = -static_cast<int64_t>(sizes[i] != bytes) & INT64_MAX;
+    oldest = std::min(oldest, freed[i] | other);
+  }
+  return oldest;
+}
+
+template <class T>
+void erase_range(std::vector<T>& list, size_t begin, size_t end) {
+  list.erase(list.begin() + static_cast<int64_t>(begin), list.begin() + static_cast<int64_t>(end));
+}
+
+template <class T>
+void insert_at(std::vector<T>& list, size_t at, const T& value) {
+  list.insert(list.begin() + static_cast<int64_t>(at), value);
+}
+
 }  // namespace
 
 void ArenaAllocator::erase(size_t begin, size_t end) {
-  const auto from = static_cast<int64_t>(begin), to = static_cast<int64_t>(end);
-  fragments_.erase(fragments_.begin() + from, fragments_.begin() + to);
-  if (!histories_.empty()) histories_.erase(histories_.begin() + from, histories_.begin() + to);
+  erase_range(offsets_, begin, end);
+  erase_range(sizes_, begin, end);
+  erase_range(freed_, begin, end);
+  if (!histories_.empty()) erase_range(histories_, begin, end);
 }
 
 // Halved without a branch, which would be foreseen in half of the cases.
 size_t ArenaAllocator::fragment_at(int64_t offset) const {
-  const Fragment* const all = fragments_.data();
   size_t first = 0;
-  for (size_t left = fragments_.size(); left > 0;) {
+  for (size_t left = offsets_.size(); left > 0;) {
     const size_t half = (left + 1) / 2;
-    first += all[first + half - 1].offset < offset ? half : 0;
+    first += offsets_[first + half - 1] < offset ? half : 0;
     left -= half;
   }
   return first;
@@ -31,22 +52,22 @@ size_t ArenaAllocator::fragment_at(int64_t offset) const {
 
 // More than kMaxFragments fragments are apart, and an index exists only then.
 void ArenaAllocator::index_or_not() {
-  if (fragments_.size() <= std::max(indexed_ / 2, kMaxFragments)) by_size_.clear();
-  if (!by_size_.empty() || fragments_.size() <= indexed_) return;
-  for (const Fragment& f : fragments_) by_size_.insert(sized(f));
+  if (sizes_.size() <= std::max(indexed_ / 2, kMaxFragments)) by_size_.clear();
+  if (!by_size_.empty() || sizes_.size() <= indexed_) return;
+  for (size_t i = 0; i < sizes_.size(); ++i) by_size_.insert(sized(i));
 }
 
 // As allocate(), of fragments that are apart: each is a run.
 int64_t ArenaAllocator::allocate_indexed(int64_t bytes, Waits* history) {
   auto fit = by_size_.lower_bound({bytes, INT64_MIN, 0});
   if (fit == by_size_.end()) {
-    const Fragment last = fragments_.back();
-    const bool touches_top = last.end() == top_;
-    const int64_t offset = touches_top ? last.offset : top_;
+    const size_t last = sizes_.size() - 1;
+    const bool touches_top = end(last) == top_;
+    const int64_t offset = touches_top ? offsets_[last] : top_;
     if (touches_top) {
-      inherit(history, fragments_.size() - 1);
+      inherit(history, last);
       by_size_.erase(sized(last));
-      erase(fragments_.size() - 1, fragments_.size());
+      erase(last, last + 1);
     }
     top_ = offset + bytes;
     return offset;
@@ -61,13 +82,12 @@ int64_t ArenaAllocator::allocate_indexed(int64_t bytes, Waits* history) {
   const size_t at = fragment_at(offset);
   by_size_.erase(fit);
   inherit(history, at);
-  Fragment& f = fragments_[at];
-  if (f.bytes == bytes) {
+  if (sizes_[at] == bytes) {
     erase(at, at + 1);
   } else {
-    f.offset += bytes;
-    f.bytes -= bytes;
-    by_size_.insert(sized(f));
+    offsets_[at] += bytes;
+    sizes_[at] -= bytes;
+    by_size_.insert(sized(at));
   }
   return offset;
 }
@@ -80,16 +100,12 @@ int64_t ArenaAllocator::allocate(int64_t bytes, Waits* history) {
     return offset;
   }
   // The oldest exact fit: in a loop there nearly always is one.
-  const size_t n = fragments_.size();
-  size_t exact = n;
-  int64_t oldest = INT64_MAX;
-  for (size_t i = 0; i < n; ++i) {
-    if (fragments_[i].bytes != bytes || fragments_[i].freed >= oldest) continue;
-    exact = i;
-    oldest = fragments_[i].freed;
-  }
-  if (exact != n) {
-    const int64_t offset = fragments_[exact].offset;
+  const size_t n = sizes_.size();
+  const int64_t oldest = oldest_of_size(sizes_.data(), freed_.data(), n, bytes);
+  if (oldest != INT64_MAX) {
+    const size_t exact =
+        static_cast<size_t>(std::find(freed_.begin(), freed_.end(), oldest) - freed_.begin());
+    const int64_t offset = offsets_[exact];
     inherit(history, exact);
     erase(exact, exact + 1);
     return offset;
@@ -99,60 +115,58 @@ int64_t ArenaAllocator::allocate(int64_t bytes, Waits* history) {
   int64_t best_run = INT64_MAX;
   size_t run_start = 0;
   int64_t run = 0;
+  const auto take_run = [&] {
+    if (run < bytes || run >= best_run) return;
+    best_run = run;
+    best = run_start;
+  };
   for (size_t i = 0; i < n; ++i) {
-    const Fragment& f = fragments_[i];
-    if (i > 0 && fragments_[i - 1].end() == f.offset) {
-      run += f.bytes;
-    } else {
+    if (i > 0 && end(i - 1) != offsets_[i]) {
+      take_run();
       run_start = i;
-      run = f.bytes;
+      run = 0;
     }
-    const bool ends = i + 1 == n || fragments_[i + 1].offset != f.end();
-    if (ends && run >= bytes && run < best_run) {
-      best_run = run;
-      best = run_start;
-    }
+    run += sizes_[i];
   }
+  take_run();
   // No run is large enough: grow, starting in the free run that touches the top, if there is one.
   if (best == n) {
-    const bool touches_top = n > 0 && fragments_.back().end() == top_;
+    const bool touches_top = n > 0 && end(n - 1) == top_;
     const size_t from = touches_top ? run_start : n;
-    const int64_t offset = touches_top ? fragments_[run_start].offset : top_;
+    const int64_t offset = touches_top ? offsets_[run_start] : top_;
     for (size_t i = from; i < n; ++i) inherit(history, i);
     erase(from, n);
     top_ = offset + bytes;
     return offset;
   }
-  const int64_t offset = fragments_[best].offset;
+  const int64_t offset = offsets_[best];
   int64_t left = bytes;
-  size_t end = best;
+  size_t past = best;
   while (left > 0) {
-    Fragment& f = fragments_[end];
-    inherit(history, end);
-    if (f.bytes > left) {
-      f.offset += left;
-      f.bytes -= left;
+    inherit(history, past);
+    if (sizes_[past] > left) {
+      offsets_[past] += left;
+      sizes_[past] -= left;
       break;
     }
-    left -= f.bytes;
-    ++end;
+    left -= sizes_[past];
+    ++past;
   }
-  erase(best, end);
+  erase(best, past);
   return offset;
 }
 
 void ArenaAllocator::free(int64_t offset, int64_t bytes, const Waits* history) {
   const size_t fragment = fragment_at(offset);
-  const auto after = fragments_.begin() + static_cast<int64_t>(fragment);
   assert(offset >= 0 && offset + bytes <= top_);
-  assert(after == fragments_.end() || offset + bytes <= after->offset);
-  assert(after == fragments_.begin() || std::prev(after)->end() <= offset);
-  if (history != nullptr) {
-    histories_.insert(histories_.begin() + static_cast<int64_t>(fragment), *history);
-  }
-  fragments_.insert(after, {offset, bytes, clock_++});
-  if (!by_size_.empty()) by_size_.insert(sized(fragments_[fragment]));
-  if (fragments_.size() <= kMaxFragments) {
+  assert(fragment == sizes_.size() || offset + bytes <= offsets_[fragment]);
+  assert(fragment == 0 || end(fragment - 1) <= offset);
+  insert_at(offsets_, fragment, offset);
+  insert_at(sizes_, fragment, bytes);
+  insert_at(freed_, fragment, clock_++);
+  if (history != nullptr) insert_at(histories_, fragment, *history);
+  if (!by_size_.empty()) by_size_.insert(sized(fragment));
+  if (sizes_.size() <= kMaxFragments) {
     apart_ = false;
   } else if (apart_) {
     coalesce_at(fragment);
@@ -162,20 +176,23 @@ void ArenaAllocator::free(int64_t offset, int64_t bytes, const Waits* history) {
   index_or_not();
 }
 
+void ArenaAllocator::absorb(size_t fragment, size_t next) {
+  sizes_[fragment] += sizes_[next];
+  freed_[fragment] = std::max(freed_[fragment], freed_[next]);
+  if (!histories_.empty()) merge(histories_[fragment], histories_[next]);
+}
+
 // The same where all but this one are apart.
 void ArenaAllocator::coalesce_at(size_t fragment) {
   const auto absorb_next = [&](size_t i) {
-    Fragment& last = fragments_[i];
-    if (i + 1 == fragments_.size() || last.end() != fragments_[i + 1].offset) return;
+    if (i + 1 == sizes_.size() || end(i) != offsets_[i + 1]) return;
     const bool is_indexed = !by_size_.empty();
     if (is_indexed) {
-      by_size_.erase(sized(last));
-      by_size_.erase(sized(fragments_[i + 1]));
+      by_size_.erase(sized(i));
+      by_size_.erase(sized(i + 1));
     }
-    last.bytes += fragments_[i + 1].bytes;
-    last.freed = std::max(last.freed, fragments_[i + 1].freed);
-    if (!histories_.empty()) merge(histories_[i], histories_[i + 1]);
-    if (is_indexed) by_size_.insert(sized(last));
+    absorb(i, i + 1);
+    if (is_indexed) by_size_.insert(sized(i));
     erase(i + 1, i + 2);
   };
   absorb_next(fragment);
@@ -183,40 +200,39 @@ void ArenaAllocator::coalesce_at(size_t fragment) {
 }
 
 void ArenaAllocator::append_state(std::vector<int64_t>& state) const {
-  std::vector<Fragment> by_age = fragments_;
+  std::vector<size_t> by_age(sizes_.size());
+  std::iota(by_age.begin(), by_age.end(), size_t{0});
   std::sort(by_age.begin(), by_age.end(),
-            [](const Fragment& a, const Fragment& b) { return a.freed < b.freed; });
+            [&](size_t a, size_t b) { return freed_[a] < freed_[b]; });
   state.push_back(top_);
-  for (const Fragment& f : by_age) {
-    state.push_back(f.offset);
-    state.push_back(f.bytes);
+  for (const size_t i : by_age) {
+    state.push_back(offsets_[i]);
+    state.push_back(sizes_[i]);
   }
 }
 
 uint64_t ArenaAllocator::state_key() const {
   uint64_t key = static_cast<uint64_t>(top_);
-  for (const Fragment& f : fragments_) {
-    key = key * 0x9E3779B97F4A7C15U + static_cast<uint64_t>(f.offset ^ (f.bytes << 7));
+  for (size_t i = 0; i < sizes_.size(); ++i) {
+    key = key * 0x9E3779B97F4A7C15U + static_cast<uint64_t>(offsets_[i] ^ (sizes_[i] << 7));
   }
   return key;
 }
 
 void ArenaAllocator::coalesce() {
-  const bool with_histories = !histories_.empty();
   size_t kept = 0;
-  for (size_t i = 1; i < fragments_.size(); ++i) {
-    Fragment& last = fragments_[kept];
-    const Fragment& f = fragments_[i];
-    if (last.end() == f.offset) {
-      last.bytes += f.bytes;
-      last.freed = std::max(last.freed, f.freed);
-      if (with_histories) merge(histories_[kept], histories_[i]);
+  for (size_t i = 1; i < sizes_.size(); ++i) {
+    if (end(kept) == offsets_[i]) {
+      absorb(kept, i);
       continue;
     }
-    fragments_[++kept] = f;
-    if (with_histories) histories_[kept] = histories_[i];
+    ++kept;
+    offsets_[kept] = offsets_[i];
+    sizes_[kept] = sizes_[i];
+    freed_[kept] = freed_[i];
+    if (!histories_.empty()) histories_[kept] = histories_[i];
   }
-  erase(kept + 1, fragments_.size());
+  erase(kept + 1, sizes_.size());
   apart_ = true;
 }
 

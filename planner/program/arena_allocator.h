@@ -41,12 +41,7 @@ class ArenaAllocator {
   uint64_t state_key() const;
 
  private:
-  struct Fragment {
-    int64_t offset;
-    int64_t bytes;
-    int64_t freed;  // age: smaller is older
-    int64_t end() const { return offset + bytes; }
-  };
+  int64_t end(size_t fragment) const { return offsets_[fragment] + sizes_[fragment]; }
   void inherit(Waits* history, size_t fragment) const {
     if (history != nullptr) merge(*history, histories_[fragment]);
   }
@@ -55,7 +50,9 @@ class ArenaAllocator {
     int64_t bytes, freed, offset;
     auto operator<=>(const Sized&) const = default;
   };
-  static Sized sized(const Fragment& f) { return {f.bytes, f.freed, f.offset}; }
+  Sized sized(size_t fragment) const {
+    return {sizes_[fragment], freed_[fragment], offsets_[fragment]};
+  }
 
   void erase(size_t begin, size_t end);
   int64_t allocate_indexed(int64_t bytes, Waits* history);
@@ -64,11 +61,16 @@ class ArenaAllocator {
   void index_or_not();
   void coalesce();
   void coalesce_at(size_t fragment);
+  // Makes `next`, which follows `fragment` in memory, part of it; `next` stays in the lists.
+  void absorb(size_t fragment, size_t next);
 
-  std::vector<Fragment> fragments_;  // free, by offset, not overlapping
-  std::vector<Waits> histories_;     // of each, where they are given: apart, as looking for a size
-                                     // is the hottest loop of a layout
-  std::set<Sized> by_size_;          // all of them; empty where there is no index
+  // The free fragments by offset, not overlapping: an array for each figure, as looking for a size
+  // is the hottest loop of a layout.
+  std::vector<int64_t> offsets_;
+  std::vector<int64_t> sizes_;    // bytes
+  std::vector<int64_t> freed_;    // when: smaller is older, no two are equal
+  std::vector<Waits> histories_;  // where they are given, else empty
+  std::set<Sized> by_size_;       // all fragments; empty where there is no index
   size_t indexed_;
   int64_t top_ = 0;
   int64_t clock_ = 0;
