@@ -20,7 +20,7 @@ class Questions {
             size_t count, const Progress& progress)
       : model_(model), hw_(hw), options_(options), count_(count), progress_(progress) {
     lines_ = options.search.front_lines;
-    options_.search.front_lines = std::max(kFewestLines, lines_ / count);
+    if (lines_ > 0) options_.search.front_lines = std::max(kFewestLines, lines_ / count);
   }
 
   /// Whether there is a plan.
@@ -73,7 +73,9 @@ class Questions {
     if (best == nullptr) throw *error_;
     result_.best = *best->plan;
     for (Planned& planned : plans_) complete(planned.plan);
-    if (options_.strategy == "auto" || count_ > 1) result_.front = front_of(plans_, lines_);
+    if (lines_ > 0 && (options_.strategy == "auto" || count_ > 1)) {
+      result_.front = front_of(plans_, lines_);
+    }
     result_.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
     return std::move(result_);
