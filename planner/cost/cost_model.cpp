@@ -9,7 +9,7 @@ namespace {
 
 // Share of the peak an unmeasured GEMM, attention or memory pass is assumed to reach.
 constexpr double kAssumedEfficiency = 0.7;
-// B/s of a drive that is not there: its capacity refuses the plan, its time need only be a number.
+// B/s of a missing drive: its capacity refuses the plan, and its time only has to be a number.
 constexpr double kNoBandwidth = 1;
 
 // Memory passes per element of the unmeasured elementwise kernels: tensors read plus written.
@@ -37,7 +37,8 @@ double passes(Kernel kernel) {
   }
 }
 
-// The kernel that runs where one is asked for: a processor has no host besides itself.
+// The kernel that runs for `kernel`: on the cpu backend the host is the device, so adamw_host is
+// adamw.
 Kernel run_as(const HardwareProfile& hw, Kernel kernel) {
   return kernel == Kernel::adamw_host && hw.device.backend == "cpu" ? Kernel::adamw : kernel;
 }
@@ -78,9 +79,9 @@ double fallback_rate(const HardwareProfile& hw, Kernel kernel, DType dtype, doub
   }
 }
 
-// How many times longer a kernel takes because all devices of a node are busy: on the cpu
-// backend they are one processor, where a copy is one thread's work; they share the drives and the
-// host's memory, and where they are devices of their own the links to it.
+// How many times longer a kernel takes while all devices of a node are busy. On the cpu backend the
+// devices are one processor, and a copy is one thread's work. Devices always share the drives and
+// the host's memory; devices that are not one processor share the links to the host.
 double sharing(const HardwareProfile& hw, Kernel kernel) {
   const auto devices = static_cast<double>(hw.devices_per_node);
   if (devices == 1) return 1;
@@ -106,7 +107,7 @@ double sharing(const HardwareProfile& hw, Kernel kernel) {
   }
 }
 
-// What the workers share of a kernel: the tiles of a product's result, the queries of attention.
+// The work that workers divide: the tiles of a product's result, the queries of attention.
 Product product_of(Kernel kernel, const std::array<double, 3>& shape, double batch) {
   const auto [m, n, k] = shape;
   if (!is_product(kernel)) return {m, 1, 1, batch};
@@ -116,7 +117,7 @@ Product product_of(Kernel kernel, const std::array<double, 3>& shape, double bat
 int bit(Stream s) { return 1 << static_cast<int>(s); }
 bool is_busy(unsigned busy, Stream s) { return (busy & bit(s)) != 0; }
 
-// A device of its own: streams meet only in its memory and on its link.
+// A device that is not the host's processor: its streams contend only for its memory and link.
 void slow_device(const HardwareProfile& hw, unsigned busy, std::array<double, kStreamCount>& rate) {
   const auto slow = [&](Stream s, double factor) { rate[static_cast<int>(s)] *= factor; };
   if (is_busy(busy, Stream::h2d) && is_busy(busy, Stream::d2h)) {
@@ -135,13 +136,12 @@ void slow_device(const HardwareProfile& hw, unsigned busy, std::array<double, kS
 }
 
 // The CPU backend: every stream is threads on the same cores. The profile's factors were measured
-// with one copy (or I/O) during compute. Several at once slow it down by the product of
-// their factors, and share among themselves what the pool has lost, as one alone had all of its
-// loss.
+// with one copy (or I/O) during compute. Several at once slow compute down by the product of their
+// factors and divide the pool's loss among themselves; one alone has all of its loss.
 void share_cores(const HardwareProfile& hw, unsigned busy, std::array<double, kStreamCount>& rate) {
   const auto at = [&](Stream s) -> double& { return rate[static_cast<int>(s)]; };
   const int pools = is_busy(busy, Stream::compute) + is_busy(busy, Stream::host);
-  // An exchange is copies, too, made by one thread of each rank.
+  // An exchange consists of copies, too, made by one thread of each rank.
   const int copies =
       is_busy(busy, Stream::h2d) + is_busy(busy, Stream::d2h) + is_busy(busy, Stream::comm);
   const int io = is_busy(busy, Stream::io);
@@ -229,9 +229,9 @@ double CostModel::seconds(const Primitive& p) const {
 }
 
 // Latency and bandwidth of the fabrics (the alpha-beta model). A group's neighbours are `stride`
-// ranks apart, so `inside` of its members share a node. What an exchange sends to each of the
-// others is its own; what a gather sends crosses to each node once, over the links of all of the
-// node's members.
+// ranks apart, so `inside` of its members share a node. An exchange sends different bytes to each
+// other rank. The bytes of a gather cross to each node once, over the links of all of the node's
+// members.
 double CostModel::exchange_seconds(const Primitive& p) const {
   const double bytes = p.shape[0], stride = p.shape[1], size = p.shape[2];
   const double inside = std::clamp(std::floor(node_devices_ / stride), 1.0, size);

@@ -21,14 +21,14 @@ using Interference = std::array<std::array<double, kStreamCount>, 1 << kStreamCo
 /// The natural compute precision of a device: float32 on the cpu backend, bfloat16 on others.
 DType default_dtype(const HardwareProfile& hw);
 
-/// FLOP/s of matrix products at this precision: what MFU is a fraction of. Where a device has no
-/// figure for bfloat16, its float32 one.
+/// FLOP/s of matrix products at this precision: the denominator of MFU. The float32 figure where a
+/// device has none for bfloat16.
 double peak_flops(const HardwareProfile& hw, DType dtype);
 
 class CostModel {
  public:
-  /// All of the hardware's devices work at once, one rank on each: they share links, storage and,
-  /// on the cpu backend, the processor. REQUIRES: validate(hw) passed.
+  /// All of the hardware's devices run at once, one rank on each: they share links, storage and, on
+  /// the cpu backend, the processor. REQUIRES: validate(hw) passed.
   CostModel(const HardwareProfile& hw, DType dtype);
 
   /// Seconds one op of each of the program's shapes takes alone, in the order of program.shapes.
@@ -36,9 +36,9 @@ class CostModel {
   /// The same for any list of shapes over the program's model and lengths.
   std::vector<double> durations(const Program& program, const std::vector<OpShape>& shapes) const;
   double seconds(const Primitive& primitive) const;
-  /// Whether the profile has rates of the kernel, and of this shape: else that of the nearest edge
-  /// is taken, or a share of the peak.
+  /// Whether the profile has rates of the kernel. Without them, a share of the peak is taken.
   bool has_table(Kernel kernel) const { return !curves_[static_cast<int>(kernel)].empty(); }
+  /// Whether the kernel's rates cover this shape. Outside them, the nearest edge's rate is taken.
   bool measured(const Primitive& primitive) const {
     return curves_[static_cast<int>(primitive.kernel)].covers(primitive.shape);
   }
@@ -49,11 +49,11 @@ class CostModel {
   std::array<double, kKernelCount> fallback_{};
   std::array<double, kKernelCount> latency_{};
   std::array<Tiling, kKernelCount> tiling_;
-  std::array<double, kKernelCount> workers_{};  // that share a product of one rank
+  std::array<double, kKernelCount> workers_{};  // workers that share a product of one rank
   double exchange_seconds(const Primitive& primitive) const;
 
   double op_overhead_seconds_ = 0;
-  std::array<double, kKernelCount> sharing_{};  // how many times longer for sharing with others
+  std::array<double, kKernelCount> sharing_{};  // how many times longer, as devices of a node share
   double node_devices_ = 1;
   FabricProfile node_fabric_, cluster_fabric_;
   Interference interference_{};

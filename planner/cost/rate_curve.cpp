@@ -53,7 +53,7 @@ bool RateCurve::covers(const std::array<double, 3>& shape) const {
 }
 
 float RateCurve::on_grid(const std::array<float, 3>& x) const {
-  std::array<size_t, 3> low{}, step{};  // of the cell's corner in points_, and to its next one
+  std::array<size_t, 3> low{}, step{};  // offsets in points_: to the cell's corner, to the next
   std::array<float, 3> t{};
   size_t stride = 1;
   for (int i = 2; i >= 0; --i) {

@@ -28,7 +28,7 @@ class RateCurve {
     float log_rate;
   };
   float on_grid(const std::array<float, 3>& x) const;    // the logarithm of the rate
-  float scattered(const std::array<float, 3>& x) const;  // likewise
+  float scattered(const std::array<float, 3>& x) const;  // the logarithm of the rate
 
   std::vector<Point> points_;               // in grid order where gridded
   std::array<std::vector<float>, 3> axes_;  // sorted coordinates (log2) where gridded

@@ -7,8 +7,8 @@
 namespace longspan {
 namespace {
 
-constexpr double kCountedRounds = 8;   // up to here tiles are handed out one by one
-constexpr int kMaxCountedWorkers = 8;  // likewise
+constexpr double kCountedRounds = 8;   // rounds up to which tiles are assigned one by one
+constexpr int kMaxCountedWorkers = 8;  // workers up to which they are
 
 // Tiles at the edge are smaller, and each is handed to the worker that is free first.
 double counted_share(const Tiling::Shape& tile, double workers, const Product& p) {
@@ -18,8 +18,8 @@ double counted_share(const Tiling::Shape& tile, double workers, const Product& p
   const double full = std::min(p.rows, tile.rows) * std::min(p.columns, tile.columns);
   if (pieces <= 1) return 1 / workers;
   if (pieces > kCountedRounds * workers || workers > kMaxCountedWorkers) {
-    // Enough tiles that the last round matters little: on average half a tile is waited for, and
-    // never less time passes than a round of tiles takes.
+    // After many rounds the last one matters little: workers wait for half a tile on average. Few
+    // rounds of many workers each take as long as a full tile.
     const double rounds = std::ceil(pieces / workers);
     if (rounds > kCountedRounds) return even / (even + full * (workers - 1) / (2 * workers));
     return std::min(1.0, even / (rounds * full));
@@ -37,7 +37,7 @@ double counted_share(const Tiling::Shape& tile, double workers, const Product& p
   return even / *std::max_element(load.begin(), load.begin() + n);
 }
 
-// All tiles take the same time, so rounds tell all.
+// All tiles take the same time, so the number of rounds determines the rate.
 double padded_share(const Tiling::Shape& tile, double waited, double workers, const Product& p) {
   const double pieces =
       std::ceil(p.rows / tile.rows) * std::ceil(p.columns / tile.columns) * p.count;

@@ -1,4 +1,5 @@
-// How a product's shape meets the workers that compute it: whole tiles, rounds of tiles.
+// How well a product's shape occupies the workers that compute it, in whole tiles and rounds of
+// tiles.
 #pragma once
 
 #include "hwprofiles/hardware_profile.h"
@@ -11,9 +12,9 @@ struct Product {
   double count = 1;
 };
 
-/// The rate of `workers` at these products, as a fraction of what it would be if all of them were
-/// busy to the end with tiles of the best shape: 1 / workers if there is one tile. The best over
-/// the tiling's shapes; 1 where it has none.
+/// The rate that `workers` reach at these products, as a fraction of the rate with all of them busy
+/// to the end on tiles of the best shape: 1 / workers if there is one tile. The maximum over the
+/// tiling's shapes; 1 where the tiling has no shapes.
 double tiled_share(const Tiling& tiling, double workers, const Product& product);
 
 }  // namespace longspan

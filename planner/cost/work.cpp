@@ -39,8 +39,8 @@ class Collector {
   double repeats_ = 1;
 };
 
-// In tiles (backward_tile()), each of whose calls also writes out and reads again the gradients of
-// the scores of all its pairs and heads, 2 bytes each.
+// Backward attention in tiles (backward_tile()). Each call also writes and reads back the gradients
+// of the scores of all its pairs and heads, 2 bytes each.
 void deterministic_backward(const Program& p, const OpShape& shape, int64_t width, Collector& add) {
   const double c = static_cast<double>(p.lengths.chunk);
   const double dim = static_cast<double>(p.model.head_dim);
@@ -61,8 +61,8 @@ void deterministic_backward(const Program& p, const OpShape& shape, int64_t widt
 
 // A call over several chunks of keys is a rectangle in which every pair is visible and, where the
 // last chunk is the query's own, a triangle; they run at different rates. Forward does two products
-// per pair and element (QK^T, PV), backward five. An output that is merged into a float sum is read
-// once more and the sum read and written: the bytes of two `add`s of narrow numbers.
+// per pair and element (QK^T, PV), backward five. Merging an output into a float sum reads the
+// output once more and reads and writes the sum: the bytes of two `add`s of narrow numbers.
 void attention(const Program& p, const OpShape& shape, Collector& add) {
   const double c = static_cast<double>(p.lengths.chunk);
   const double dim = static_cast<double>(p.model.head_dim);
@@ -98,7 +98,7 @@ double exchanged_row_bytes(const Program& p, const OpShape& shape) {
     case Tensor::q_own:
       bytes = row(Tensor::q) + (shape.queries_only ? 0 : 2 * row(Tensor::k));
       break;
-    case Tensor::o:  // d_o, which has taken its place
+    case Tensor::o:  // d_o, in the place of o
       bytes = row(Tensor::d_o_heads) + row(Tensor::delta_heads);
       break;
     case Tensor::dq:
@@ -149,7 +149,7 @@ std::string_view name_of(Kernel kernel) {
 void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out) {
   Collector add(out);
   const ModelSpec& m = p.model;
-  const int64_t tensor = p.lengths.tensor;  // which cuts the layers into narrow ones
+  const int64_t tensor = p.lengths.tensor;  // ranks that share each layer's widths
   const int64_t d = m.hidden, f = m.ffn / tensor, a = m.attention_width() / tensor;
   const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
   const int64_t own = p.lengths.own_block(), block = p.lengths.dense_block();
@@ -158,7 +158,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   const RankGroup group = group_of(p, shape);
   const double stride = static_cast<double>(group.stride), ranks = static_cast<double>(group.size);
   const bool rope = m.positions == Positions::rope;
-  // Widths of the q, and of the k and v, that one op projects: a head group's.
+  // Widths of q, and of k and v, that one op projects: those of a head group.
   const GroupHeads heads = group_heads(m, p.lengths);
   const int64_t aq = heads.q / tensor * m.head_dim;
   const int64_t g = shape.queries_only ? 0 : heads.kv / tensor * m.head_dim;
@@ -191,7 +191,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.whole(Kernel::exchange, {unit_bytes(), static_cast<double>(parallel.ranks()), 2},
                 unit_bytes());
       break;
-    case OpKind::receive:  // while the other side sends
+    case OpKind::receive:  // no work: the op that sends has it
       break;
     case OpKind::all_gather:
     case OpKind::reduce_scatter:

@@ -25,10 +25,10 @@ enum class Kernel : uint8_t {
   norm_backward,
   rope,
   activation_forward,
-  activation_backward,  // with the forward it runs again
+  activation_backward,  // including the forward that it runs again
   loss,
   adamw,
-  adamw_host,  // by the processor, where there is no device
+  adamw_host,  // on the host's processor
   sumsq,
   zero,
   embed_forward,
@@ -42,7 +42,7 @@ enum class Kernel : uint8_t {
   io_write,  // bytes
   exchange,  // (bytes to each peer, ranks between neighbours of the group, ranks): all-to-all,
              // shift
-  gather,    // likewise: all-gather, reduce-scatter
+  gather,    // the same shape: all-gather, reduce-scatter
   count
 };
 inline constexpr int kKernelCount = static_cast<int>(Kernel::count);
@@ -50,13 +50,13 @@ std::string_view name_of(Kernel);  // the family's name in a hardware profile
 
 /// Matrix products.
 inline bool is_product(Kernel kernel) { return kernel <= Kernel::gemm_tn; }
-/// Attention over visible pairs, or over those a mask leaves.
+/// Attention over pairs that are all visible, or over the pairs a mask leaves.
 inline bool is_attention(Kernel kernel) {
   return kernel >= Kernel::attention_forward && kernel <= Kernel::attention_backward_diagonal;
 }
-/// Their work is counted in FLOP.
+/// Kernels whose work is counted in FLOP.
 inline bool counts_flops(Kernel kernel) { return is_product(kernel) || is_attention(kernel); }
-/// Bytes on their way between tiers or ranks.
+/// Kernels that move bytes between tiers or ranks.
 inline bool is_transfer(Kernel kernel) {
   return kernel >= Kernel::copy_h2d && kernel < Kernel::count;
 }
@@ -65,9 +65,9 @@ struct Primitive {
   Kernel kernel;
   std::array<double, 3> shape;  // for the rate table
   double work;                  // FLOP, elements or bytes, by the kernel's unit
-  double repeats = 1;           // how often (tiles); a part of a tile counts as that part
+  double repeats = 1;           // number of runs (tiles); a partial tile counts as a fraction
   double batch = 1;             // products of this shape side by side, all in `work`
-  double speed = 1;             // times the table's rate: of products in fewer bits than its own
+  double speed = 1;             // multiple of the table's rate, for products in fewer bits
 };
 
 /// Appends the primitives of one op of `shape` to `out` (cleared first).

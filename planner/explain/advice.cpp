@@ -15,7 +15,7 @@
 namespace longspan {
 namespace {
 
-constexpr size_t kTries = 6;  // layouts that are looked at for one advice
+constexpr size_t kTries = 6;  // layouts tried for one advice
 constexpr int kNvme = static_cast<int>(Tier::nvme);
 
 bool within(const TierBytes& bytes, const TierBytes& limits) {
@@ -96,7 +96,7 @@ std::string capacity_for(const TierBytes& bytes, const TierBytes& limits) {
     if (!text.empty()) text += " and ";
     if (limits[tier] == 0) {
       text += fmt::format("{} of {} memory", needed, name);
-    } else if (needed == present) {  // as rounded
+    } else if (needed == present) {  // equal after rounding
       text += fmt::format("{} more of {} memory than {}", format_bytes(bytes[tier] - limits[tier]),
                           name, present);
     } else {

@@ -1,8 +1,8 @@
-// What would help a candidate that does not fit: the one adviser, for max-seq and for explain.
+// Remedies for a candidate that does not fit: the one adviser, for max-seq and for explain.
 //
 // Nothing is advised by a rule of thumb. A knob is named only where the candidate with that knob
-// turned was evaluated and fits. Bounds and live bytes, which no program needs less than, say which
-// changes are not worth a layout. Not thread-safe, as the Evaluator is not.
+// turned was evaluated and fits. Bounds and live bytes, lower limits of a program's memory, rule
+// out changes before a layout. Not thread-safe, as the Evaluator is not.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace longspan {
 
-/// How memory is known: by a whole program's layout, or by sampled programs (Evaluator::live()),
-/// which is up to a few percent less than the layout needs.
+/// The source of memory figures: a whole program's layout, or sampled programs (Evaluator::live()),
+/// which give up to a few percent less than the layout needs.
 enum class Fidelity : uint8_t { laid_out, sampled };
 
-/// One knob turned, and the bytes that are needed then.
+/// A change of one knob, and the bytes needed with it.
 struct Change {
   Neighbour neighbour;
   TierBytes bytes{};
@@ -33,20 +33,20 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
                                        const TierBytes& limits, Fidelity fidelity,
                                        std::string_view skip = {});
 
-/// "saved.qkv: host (device 71.2 GiB)": the change, and what is needed of the tier that is short.
+/// "saved.qkv: host (device 71.2 GiB)": the change, and the bytes needed in the tier that is short.
 std::string text_of(const Change& change, Tier tier);
 
-/// "900 GiB of host memory instead of 512 GiB": each tier that `bytes` exceed the limits of. Empty
+/// "900 GiB of host memory instead of 512 GiB": for each tier whose limit `bytes` exceed. Empty
 /// where they fit.
 std::string capacity_for(const TierBytes& bytes, const TierBytes& limits);
 
-/// What a refused candidate fits with, as a part of a sentence: a knob, else the capacity. Empty
-/// where it fits.
+/// The remedy for a refused candidate, as a part of a sentence: a knob with which it fits, else the
+/// capacity that it needs. Empty where it fits.
 std::string advice_for(Evaluator& evaluator, const Candidate& refused);
 
-/// The same for a candidate that was chosen among all knobs, where another knob is no advice: the
-/// capacity; and where the machine has no file tier, the size of one with which a knob makes it
-/// fit.
+/// The same for a candidate that was chosen among all knobs, where no other knob is worth advising:
+/// the capacity that it needs; and where the machine has no file tier, the size of one with which a
+/// change of a knob fits.
 std::string capacity_advice_for(Evaluator& evaluator, const Candidate& refused);
 
 }  // namespace longspan

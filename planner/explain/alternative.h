@@ -1,4 +1,5 @@
-// Why a pipeline wins, or does not: the best plan with one and the best without. Pure functions.
+// Why a pipeline wins or loses: compares the best plan with one and the best without. Pure
+// functions.
 #pragma once
 
 #include <string>
@@ -7,9 +8,9 @@
 
 namespace longspan {
 
-/// One sentence on what the two take and where it goes: bubbles and the rest of a step where there
-/// is a pipeline, what compute waits for where there is none. REQUIRES: of one length, with
-/// predictions; just one of them has a pipeline.
+/// One sentence on the time of the two plans and where it goes: for the plan with a pipeline,
+/// bubbles and the rest of a step; for the other, what compute waits for. REQUIRES: both have the
+/// same length, and predictions; exactly one has a pipeline.
 std::string why_chosen(const Plan& best, const Plan& alternative);
 
 }  // namespace longspan

@@ -26,7 +26,7 @@ Simulated simulate_plan(const Plan& plan) {
 
 namespace {
 
-// The op, of those that `op` waited for, that ended last; -1 if it waited for none.
+// Among the ops that `op` waited for, the one that ended last; -1 if `op` waited for none.
 int32_t blocker_of(const Simulated& s, const Queued& op) {
   int32_t blocker = -1;
   for (int stream = 0; stream < kStreamCount; ++stream) {

@@ -1,4 +1,4 @@
-// What a timeline says about its program: where time goes, what compute waits for, what memory
+// Analysis of a timeline and its program: where time goes, what compute waits for, what memory
 // holds at its peak. Works on predicted and measured timelines alike.
 #pragma once
 
@@ -32,9 +32,9 @@ struct KindTime {
 /// Kinds that occur, the longest first.
 std::vector<KindTime> time_by_kind(const Program& program, const Timeline& timeline);
 
-/// Time in which the compute stream had nothing to do, by what it waited for.
+/// Time in which the compute stream was idle, by what it waited for.
 struct ComputeWait {
-  Stream stream;  // where the op ran that compute waited for
+  Stream stream;  // of the op that compute waited for
   std::string what;
   double seconds = 0;
 };
@@ -53,10 +53,10 @@ struct PeakMemory {
   std::string op;                     // the first op at the peak
   std::vector<TensorMemory> tensors;  // the largest first
 };
-/// For each tier that is used at all.
+/// One entry for each tier in use.
 std::vector<PeakMemory> memory_at_peak(const Program& program, const Layout& layout);
 
-/// One sentence on what holds the step back. What would help: neighbour_result.h.
+/// One sentence on what limits the step. Remedies: neighbour_result.h.
 std::string limit_of(const Simulated& simulated);
 
 }  // namespace longspan

@@ -18,10 +18,10 @@
 namespace longspan {
 namespace {
 
-// Parts of a step: no prediction tells less apart.
+// Shares of a step; predictions do not resolve smaller differences.
 constexpr double kSame = 5e-3;
 constexpr double kSameSampled = 1e-2;
-constexpr double kRefused = 1e299;      // seconds: what no schedule takes (Evaluator::fast())
+constexpr double kRefused = 1e299;      // seconds: no schedule exists (Evaluator::fast())
 constexpr double kCheap = 0.03;         // of the step, for memory that a knob frees
 constexpr double kWorthFreeing = 0.03;  // of the device's arena
 // Neighbours of more ops take too long, unless the plan itself has as many.
@@ -59,7 +59,7 @@ LimitingFactor limiting_factor_of(Rule rule) {
   }
 }
 
-// "64 heads over 128 ranks": what a strategy that breaks a rule of heads divides among how many.
+// "64 heads over 128 ranks": the division that fails in a strategy that breaks a rule of heads.
 std::string heads_in_the_way(const ModelSpec& model, const Strategy& s) {
   const ParallelLayout& p = s.parallel;
   const auto over = [](int64_t count, const char* kind, int64_t shares, const char* what) {
@@ -78,8 +78,8 @@ std::string heads_in_the_way(const ModelSpec& model, const Strategy& s) {
   return over(model.heads / p.ulysses, "heads", s.head_groups, "groups");
 }
 
-// A step's seconds by what they went to: compute itself; where it was slowed down, the copies
-// during it; and what it waited for on other streams.
+// A step's seconds by resource: compute itself; its slowdown, which counts as copies; and its waits
+// for other streams.
 std::array<double, kLimitingFactorCount> parts_of(const Simulated& s, const CostModel& cost,
                                                   double sequences) {
   std::array<double, kLimitingFactorCount> parts{};
@@ -145,7 +145,8 @@ bool NeighbourJudge::is_large(const Strategy& strategy) const {
   return ops_estimate(evaluator_->request(candidate_of(strategy))) > kMostListedOps;
 }
 
-// Samples of a program too large to list are large themselves: such a one goes by its period.
+// Evaluates by sampled programs. A program too large to list is evaluated by its period instead, as
+// its samples are too large themselves.
 Score NeighbourJudge::sampled(const Candidate& c) const {
   const bool listable = !is_one_program(plan_.model, c.strategy) ||
                         ops_estimate(evaluator_->request(c)) <= kMostListedOps;
@@ -156,7 +157,7 @@ Candidate NeighbourJudge::candidate_of(const Strategy& strategy) const {
   return {strategy, plan_.sequence, plan_.microbatches};
 }
 
-// Why the strategy cannot be a plan's at all.
+// Whether the strategy cannot be a plan at all; sets the reason.
 bool NeighbourJudge::is_invalid(NeighbourResult& result) const {
   const Strategy& s = result.neighbour.strategy;
   if (std::optional<Violation> violation = violation_of(s, plan_.model, plan_.sequence)) {
@@ -181,7 +182,7 @@ bool NeighbourJudge::is_invalid(NeighbourResult& result) const {
   return true;
 }
 
-// Whether it does not fit; and if so by how much.
+// Whether the neighbour does not fit; sets by how much.
 bool NeighbourJudge::sets_shortage(NeighbourResult& result) const {
   for (int tier = kTierCount - 1; tier >= 0; --tier) {
     const int64_t missing = result.peak_bytes[tier] - capacity_[tier];
@@ -195,7 +196,7 @@ bool NeighbourJudge::sets_shortage(NeighbourResult& result) const {
   return result.limiting_factor != LimitingFactor::none;
 }
 
-// Whether it is slower; and by how much it is, or faster.
+// Whether the neighbour is slower; sets how much slower or faster it is.
 bool NeighbourJudge::sets_difference(NeighbourResult& result, double slower) const {
   const double same = result.fidelity == Fidelity::laid_out ? kSame : kSameSampled;
   result.seconds_slower = slower;
@@ -267,7 +268,7 @@ std::vector<NeighbourResult> NeighbourJudge::results(const Progress& progress) c
   return result;
 }
 
-// The least of a few factors that the resource's ops would have to be faster by.
+// The smallest of a few factors by which the resource's ops would have to be faster.
 std::string NeighbourJudge::faster_resource(const NeighbourResult& result) const {
   StepRequest request = step_request(plan_);
   request.strategy = result.neighbour.strategy;
@@ -351,8 +352,8 @@ std::vector<size_t> most_informative(const std::vector<NeighbourResult>& results
         std::accumulate(v.short_bytes.begin(), v.short_bytes.end(), int64_t{0}));
     return bytes > 0 ? bytes : v.seconds_slower;
   };
-  // Each one's place among those with the same limiting factor; the faster ones have a place of
-  // their own.
+  // The rank of each result among those with the same limiting factor; the faster ones are ranked
+  // apart.
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return distance(a) < distance(b); });
   std::array<int64_t, kLimitingFactorCount + 1> taken{};

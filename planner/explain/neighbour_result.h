@@ -1,14 +1,14 @@
-// What becomes of a plan when one knob is turned, and which limit is in the way.
+// The effect of turning one knob of a plan, and the limit that is in the way.
 //
 // Every neighbour is judged by full simulation: laid out on all ranks and, where it fits,
-// simulated. A neighbour that would be slower is rejected by the resource that its step gained most
-// seconds on: a step is what its compute takes, plus what compute waits for on every other stream,
-// so the difference of two steps is a sum over resources. Steps of different numbers of data
-// replicas are compared per sequence.
+// simulated. The limiting factor of a slower neighbour is the resource on which its step gained
+// most seconds. A step is what its compute takes, plus what compute waits for on every other
+// stream, so the difference of two steps is a sum over resources. Steps of different numbers of
+// data replicas are compared per sequence.
 //
-// Pipelines, and models whose layers differ, are judged by sampled programs of their stages; of
-// what is too large to list only its period is gone through. Which resource a slower one of these
-// needs more of is not known.
+// Pipelines, and models whose layers differ, are judged by sampled programs of their stages;
+// programs too large to list are evaluated by their period. For a slower neighbour of these kinds,
+// the resource that it needs more of is not known.
 #pragma once
 
 #include <array>
@@ -30,9 +30,9 @@ namespace longspan {
 
 enum class LimitingFactor {
   none,           // it fits, and is as fast as the plan or faster
-  heads,          // they, or the inner width, do not divide among the ranks or groups
-  divisibility,   // the sequence, a chunk or a slice cannot
-  rules,          // knobs that do not go together, or more ops than are looked at
+  heads,          // heads or inner width do not divide among the ranks or groups
+  divisibility,   // the sequence, a chunk or a slice does not divide
+  rules,          // knobs that exclude each other, or too many ops to evaluate
   device_memory,  // capacities: it does not fit
   host_memory,
   nvme_capacity,
@@ -40,8 +40,8 @@ enum class LimitingFactor {
   pcie_time,
   network_time,
   storage_time,
-  host_time,  // of the host's processor
-  time,       // of a resource that is not known
+  host_time,  // the host's processor
+  time,       // an unknown resource
 };
 inline constexpr int kLimitingFactorCount = static_cast<int>(LimitingFactor::time) + 1;
 std::string_view name_of(LimitingFactor);
@@ -51,7 +51,7 @@ struct NeighbourResult {
   LimitingFactor limiting_factor = LimitingFactor::none;
   std::string reason;  // by how much: "short by 3.2 GiB", "4.1 s slower", "64 heads over 128 ranks"
   std::array<int64_t, kTierCount> peak_bytes{};   // 0 where it cannot be laid out
-  std::array<int64_t, kTierCount> short_bytes{};  // beyond the capacities
+  std::array<int64_t, kTierCount> short_bytes{};  // above the capacities
   double seconds_slower = 0;                      // per sequence; negative: faster
   Fidelity fidelity = Fidelity::laid_out;         // sampled: time within 1 %, bytes before packing
   std::string remedy;  // one change that removes the limit; empty if not asked for, or if none does
@@ -63,34 +63,36 @@ struct NeighbourResult {
   bool faster() const { return limiting_factor == LimitingFactor::none && seconds_slower < 0; }
 };
 
-/// Judges the neighbours of one plan. Keeps what that takes; not thread-safe.
+/// Judges the neighbours of one plan. Keeps its evaluator and what it has evaluated; not
+/// thread-safe.
 class NeighbourJudge {
  public:
   /// Lays out and simulates the plan, or samples of it. REQUIRES: it is valid; it need not fit.
   explicit NeighbourJudge(const Plan& plan);
 
-  /// The results of all neighbours, in their order, without remedies. A difference of less than
-  /// half a percent of the step counts as none, by sampled programs of one percent: no prediction
-  /// tells that apart.
+  /// The results of all neighbours, in their order, without remedies. Predictions do not resolve
+  /// differences below half a percent of the step, or one percent for sampled programs; such
+  /// differences count as none.
   std::vector<NeighbourResult> results(const Progress& progress = {}) const;
 
   /// One change that removes the result's limit, as a part of a sentence:
   /// - memory: one more knob with which it fits, the fastest by its bound; else the capacity it
   ///   needs (advice.h);
-  /// - time: how much faster the resource would have to be for it to be even, up to 8 times;
-  /// - heads, divisibility, rules: what the check itself says to try.
-  /// Empty where nothing is in the way, or nothing that is known of helps.
+  /// - time: how much faster the resource would have to be for an equal step, up to 8 times;
+  /// - heads, divisibility, rules: what the check itself advises.
+  /// Empty where there is no limit, or where no known change removes it.
   std::string remedy(const NeighbourResult& result) const;
 
-  /// What would help the plan, of what was judged: the knob that makes it fit, where it does not;
-  /// else the one that makes it fastest, and the one that frees most device memory for little or no
-  /// time. A sentence each. `results`: all neighbours'.
+  /// Suggestions for the plan from the judged neighbours, a sentence each. If the plan does not
+  /// fit: the knob that makes it fit. Else the knob that makes it fastest, and the knob that frees
+  /// most device memory for little or no time. `results`: all neighbours'.
   std::vector<std::string> suggestions(const std::vector<NeighbourResult>& results) const;
 
   double seconds() const { return seconds_; }  // of the plan, per sequence
 
  private:
-  /// Compute's own seconds, and those it waits for every resource; by LimitingFactor, per sequence.
+  /// Seconds per sequence, by LimitingFactor: compute's own, and its waits for every other
+  /// resource.
   using Parts = std::array<double, kLimitingFactorCount>;
 
   NeighbourResult result_of(const Neighbour& neighbour) const;
@@ -108,20 +110,20 @@ class NeighbourJudge {
   TierBytes capacity_;
   CostModel cost_;
   std::unique_ptr<Evaluator> evaluator_;  // of plan_'s model and hardware
-  mutable std::optional<Score> sampled_;  // the plan's, once asked for
+  mutable std::optional<Score> sampled_;  // the plan's score, once computed
   bool large_;
   Parts parts_{};
   TierBytes bytes_{};
   double seconds_ = 0;
 };
 
-/// The results that say most, at most `lines` of them and in the order of limiting factors: of
-/// those that are faster than the plan and of every limiting factor in turn the fastest, or the one
-/// that is closest to being lifted. Indices into `results`.
+/// The most informative results, at most `lines` of them, in the order of limiting factors; indices
+/// into `results`. They are taken in turn from the results that are faster than the plan and from
+/// each limiting factor: the fastest first, or the one that is closest to removing its limit.
 std::vector<size_t> most_informative(const std::vector<NeighbourResult>& results, size_t lines);
 
-/// One sentence: whether a neighbour is faster, and so the plan not the best; how many are not, and
-/// why.
+/// One sentence: whether a neighbour is faster, so that the plan is not the best; and how many
+/// neighbours are not faster, by reason.
 std::string summary_of(const std::vector<NeighbourResult>& results);
 
 }  // namespace longspan

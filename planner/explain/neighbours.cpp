@@ -19,7 +19,7 @@ int64_t smallest_prime_factor(int64_t n) {
   return n;
 }
 
-// Collects what differs.
+// Collects the neighbours.
 class Neighbourhood {
  public:
   Neighbourhood(const Strategy& s, int64_t sequence, bool with_nvme)
@@ -78,12 +78,12 @@ class Neighbourhood {
   int64_t share() const { return sequence_ / own_.parallel.ring; }
   bool one_block() const { return own_.block_tokens == share(); }
 
-  // The largest chunk there can be: a ring gives two to every position.
+  // The largest possible chunk: a ring gives two chunks to every position.
   int64_t largest_chunk(const ParallelLayout& mesh) const {
     return sequence_ / (mesh.ring > 1 ? 2 * mesh.ring : 1);
   }
 
-  // Blocks of as many chunks as before, or still one.
+  // Keeps the number of chunks in a block, or the single block.
   void follow(Strategy& s) const {
     const int64_t per_block = own_.block_tokens / own_.chunk_tokens;
     s.block_tokens = one_block() ? sequence_ / s.parallel.ring : per_block * s.chunk_tokens;
@@ -139,7 +139,7 @@ class Neighbourhood {
     }
   }
 
-  // 0 rows, and as many as there are, are all of them.
+  // A tile of 0 rows and a tile of as many rows as there are both mean all rows.
   void tile(const KnobRow& row) {
     const int64_t set = row.at.get(own_), rows = row.rows(own_);
     const int64_t own = set > 0 && set < rows ? set : 0;

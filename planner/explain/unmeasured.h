@@ -1,5 +1,5 @@
 // The rates of a prediction that were not measured: shapes beyond their tables, and kernels that
-// have none. A prediction that rests on them says so.
+// have no table. A prediction that rests on such rates says so.
 #pragma once
 
 #include <array>
@@ -12,10 +12,11 @@ namespace longspan {
 
 struct UnmeasuredKernel {
   Kernel kernel;
-  bool has_table = false;  // the shape lies beyond it, and the nearest edge's rate was taken; or
-                           // there is none, and a share of the device's peak was
-  std::array<double, 3> shape{};  // of the one that takes longest, as in the table
-  double seconds = 0;             // of a step, alone
+  /// Whether the kernel has a table: the nearest edge's rate was taken, as the shape lies outside.
+  /// Without a table, a share of the device's peak was taken.
+  bool has_table = false;
+  std::array<double, 3> shape{};  // the shape that takes longest, as in the table
+  double seconds = 0;             // per step, each op alone
 };
 
 /// The unmeasured products, attention and elementwise kernels of the plan's program, the longest

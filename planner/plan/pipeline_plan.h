@@ -9,7 +9,7 @@ namespace longspan {
 /// The exact step of a plan with a pipeline. Throws as evaluate_pipeline().
 PipelineStep pipeline_step(const Plan& plan);
 
-/// The figures of that step. A plan's own record may be of another day's cost model.
+/// The prediction of that step. The plan's own record may come from an older cost model.
 Prediction prediction_of(const Plan& plan, const PipelineStep& step);
 
 }  // namespace longspan

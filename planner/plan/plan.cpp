@@ -20,7 +20,7 @@ StepRequest step_request(const Plan& plan) {
 Prediction prediction_of(const Plan& plan, double step_seconds,
                          const std::array<int64_t, kTierCount>& peak_bytes) {
   const auto sequences = static_cast<double>(plan.microbatches * plan.strategy.parallel.data);
-  // Devices that are one processor have one peak between them.
+  // Devices that are one processor share its peak.
   const double peak = peak_flops(plan.hardware, plan.dtype) *
                       static_cast<double>(plan.hardware.devices()) /
                       static_cast<double>(devices_per_processor(plan.hardware));

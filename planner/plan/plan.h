@@ -28,13 +28,13 @@ struct Prediction {
   double step_seconds = 0;
   double tokens_per_second = 0;                  // of all ranks together
   double mfu = 0;                                // causal model FLOPs over time and peak
-  std::array<int64_t, kTierCount> peak_bytes{};  // arena of each tier, of the rank with the largest
+  std::array<int64_t, kTierCount> peak_bytes{};  // per tier, the largest arena of a rank
   bool operator==(const Prediction&) const = default;
 };
 
 struct Plan {
   ModelSpec model;
-  HardwareProfile hardware;  // just what is used: one rank runs on each of its devices
+  HardwareProfile hardware;  // only the part in use: one rank runs on each of its devices
   int64_t sequence = 0;      // tokens, global
   int64_t microbatches = 1;  // sequences accumulated per optimizer step, on each data replica
   DType dtype = DType::float32;
@@ -46,22 +46,22 @@ struct Plan {
 
 StepRequest step_request(const Plan& plan);
 
-/// The figures of a step that takes `step_seconds` and these arenas: rate and MFU follow.
+/// The prediction of a step with this time and these arenas; token rate and MFU follow from the
+/// time.
 Prediction prediction_of(const Plan& plan, double step_seconds,
                          const std::array<int64_t, kTierCount>& peak_bytes);
 
-/// What was predicted, of one sequence: data replicas train several in a step.
+/// The predicted seconds of one sequence; data replicas train several sequences in a step.
 double seconds_per_sequence(const Plan& plan);
 
 /// Builds, lays out and simulates the plan, by its period where it is too large to list; fills
-/// `predicted`. Throws bad_input if the plan
-/// contradicts itself.
+/// `predicted`. Throws bad_input if the plan contradicts itself.
 Prediction predict(const Plan& plan);
 
 /// "host memory: the plan's peak is 1.2 GiB (1288490189), capacity 1.0 GiB (1073741824), short by
 /// 205 MiB (214748365)", with exact bytes in brackets: one text for every place that refuses.
 std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_bytes);
-/// That of every tier that is short, separated by semicolons; empty where none is.
+/// The texts of all tiers that are short, separated by semicolons; empty if every tier suffices.
 std::string describe_shortfalls(const std::array<int64_t, kTierCount>& peak_bytes,
                                 const std::array<int64_t, kTierCount>& capacity);
 
@@ -72,10 +72,10 @@ void check_fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_by
 /// Throws bad_input, prefixed by `origin`, unless the hardware has a device for each rank.
 void check_ranks(const Plan& plan, const std::string& origin);
 
-/// Whether the step's program can be held as a list, to be run, traced and looked at op by op.
-/// Where it is one program.
+/// Whether the program is small enough to be held as a list, to be run, traced and read op by op.
+/// For plans whose step is one program.
 bool is_listable(const Plan& plan);
-/// Throws no_fit, prefixed by `origin`, naming the number of ops, unless it can.
+/// Throws no_fit, prefixed by `origin`, naming the number of ops, unless is_listable(plan).
 void check_listable(const Plan& plan, const std::string& origin);
 
 /// Reading: strict. A plan without a `predicted` block gets one from its knobs. Unknown keys,
@@ -85,8 +85,7 @@ Plan read_plan(const std::filesystem::path& path);
 Plan parse_plan(const std::string& text, const std::string& origin);
 std::string write_plan(const Plan& plan);
 
-/// The strategy alone, as it stands inside a plan: without its ParallelLayout, which has its own
-/// block.
+/// The strategy's block of a plan, without the ParallelLayout, which has its own block.
 Strategy read_strategy(const YamlMap& yaml);
 void write_strategy(YAML::Emitter& out, const Strategy& strategy);
 

@@ -30,8 +30,8 @@ void field(YAML::Emitter& out, const char* key, const T& value) {
   out << YAML::Key << key << YAML::Value << value;
 }
 
-// The key that a value stands under: `old` in files that are older than its name. Of a file with
-// both, finish() refuses the old one.
+// The key of a value: `old` in files written before it got its name. If a file has both, finish()
+// refuses the old one.
 std::string key_in(const YamlMap& yaml, std::string_view key, std::string_view old) {
   const std::string now(key), before(old);
   return before.empty() || yaml.has(now) || !yaml.has(before) ? now : before;
@@ -172,8 +172,8 @@ Prediction read_prediction(const YamlMap& yaml) {
   return prediction;
 }
 
-// The record of memory must be what the knobs lay out to: both are exact, so a difference means
-// that one was edited and not the other.
+// The recorded memory must equal what the knobs lay out to. Both are exact, so a difference means
+// that only one of them was edited.
 void check_record(const YamlMap& yaml, const Plan& plan) {
   // A pipeline's memory follows from its schedule, which may follow from times.
   const std::array<int64_t, kTierCount> actual =
@@ -218,7 +218,7 @@ Strategy read_strategy(const YamlMap& yaml) {
   return s;
 }
 
-// A group of knobs is a mapping; it is on one line if no policy of it needs a mapping in turn.
+// A group of knobs is a mapping, on one line unless one of its policies is a mapping too.
 void write_strategy(YAML::Emitter& out, const Strategy& s) {
   out << YAML::BeginMap;
   field(out, "preset", s.preset);

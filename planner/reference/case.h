@@ -1,10 +1,10 @@
-// A published measurement, with all that is needed to predict it: what was trained, on what, how it
-// was spread, and what was measured.
+// A published measurement, with all that its prediction needs: model, hardware, parallelism and the
+// measured figures.
 //
 // Cases come in files (docs/validation.md): a table of one source, with defaults for what its rows
-// have in common. Reading is strict about the file and says where it is wrong; it resolves neither
-// hardware nor models of the catalogs, so a case can wait for either. Plain values, safe to share
-// between threads.
+// have in common. Reading is strict about the file and names the place of an error; it does not
+// look up hardware or catalog models, so a case may name ones that do not exist yet. Plain values,
+// safe to share between threads.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@
 
 namespace longspan {
 
-/// Their product, without `expert`, is the number of GPUs.
+/// Degrees of parallelism; their product, without `expert`, is the number of GPUs.
 struct CaseDegrees {
   int64_t data = 1;
   int64_t tensor = 1;
   int64_t pipeline = 1;
-  /// A sequence is spread over ulysses x ring x all_gather GPUs, by the way its attention sees the
-  /// others' keys: all-to-all, travelling around, or gathered.
+  /// A sequence is spread over ulysses x ring x all_gather GPUs. The names say how attention sees
+  /// the other GPUs' keys: by all-to-all, passed around a ring, or gathered.
   int64_t ulysses = 1;
   int64_t ring = 1;
   int64_t all_gather = 1;
-  int64_t expert = 1;  // experts are distributed over this many of them
+  int64_t expert = 1;  // experts are distributed over this many GPUs
   bool operator==(const CaseDegrees&) const = default;
 };
 
@@ -41,20 +41,20 @@ enum class Recompute : uint8_t {
 /// Shares of what waits in host memory: one for each pipeline stage, or one for all; empty: none.
 struct CaseOffload {
   std::vector<double> checkpoints, parameters, gradients, optimizer;
-  /// Parts of all that layers keep, in cases that name a schedule.
+  /// Shares of all that layers keep, in cases that name a schedule.
   std::vector<double> activations;
   bool operator==(const CaseOffload&) const = default;
 };
 
-/// The speed as a multiple of another case's of the table; `low` is `high` where the source is
-/// exact.
+/// The speed as a multiple of that of another case of the table; `low` equals `high` where the
+/// source is exact.
 struct CaseSpeedup {
   std::string over;  // the other's name
   double low = 0, high = 0;
   bool operator==(const CaseSpeedup&) const = default;
 };
 
-/// What the source reports, in base units and its own convention. Any of it; at least something.
+/// The figures that the source reports, in base units and its own convention; at least one.
 struct CaseMeasured {
   std::optional<double> step_seconds;
   std::optional<double> tokens_per_second;  // of all GPUs together
@@ -68,11 +68,11 @@ struct CaseMeasured {
   /// Where the case is the longest: the next length tried, which did not train. Nothing: not known.
   std::optional<int64_t> longest_below;
   bool out_of_memory = false;  // it did not train
-  bool trained = false;        // it did, which is all that is said
+  bool trained = false;        // it trained, and the source reports nothing else
   bool operator==(const CaseMeasured&) const = default;
 };
 
-/// What another planner predicts of the same case.
+/// Another planner's prediction of the same case.
 struct CasePeer {
   std::string name;
   std::optional<double> step_seconds;
@@ -86,8 +86,8 @@ struct ReferenceCase {
   int64_t line = 0;
 
   std::string model;               // as written: a name of the file's models or of the catalog
-  std::optional<ModelSpec> shape;  // where the file has it
-  int64_t layers = 0;              // the model cut to this many; 0: as it is
+  std::optional<ModelSpec> shape;  // if the file defines it
+  int64_t layers = 0;              // the model is cut to this many; 0: not cut
   std::string hardware;            // as load_hardware() takes it, without counts
   int64_t gpus = 0;
   int64_t gpus_per_node = 8;
@@ -100,13 +100,13 @@ struct ReferenceCase {
   CaseDegrees degrees;
   bool sequence_parallel = false;  // Megatron's, within the tensor group
   int64_t virtual_stages = 1;      // of each pipeline stage (interleaving)
-  /// A schedule of planner/schedule, simulated exactly; empty: 1F1B, interleaved where there are
-  /// virtual stages, by its closed form.
+  /// A schedule of planner/schedule, every action simulated; empty: the closed form of 1F1B,
+  /// interleaved where there are virtual stages.
   std::string schedule;
-  int64_t slices = 1;    // of a sequence, each an action of its own
-  double in_flight = 0;  // microbatches that a rank has memory for, of schedules that ask; 0: any
+  int64_t slices = 1;    // per sequence, each an action of its own
+  double in_flight = 0;  // microbatches a rank has memory for, if the schedule asks; 0: any
   int64_t zero = 0;      // stage, over the data and sequence ranks
-  std::vector<int64_t> stage_layers;  // of a rank, or of every virtual stage; empty: alike
+  std::vector<int64_t> stage_layers;  // per rank, or per virtual stage; empty: equal
   Recompute recompute = Recompute::none;
   /// Layers of each stage that are recomputed in full while the others keep all; empty: all layers
   /// as `recompute` says.
@@ -121,10 +121,10 @@ struct ReferenceCase {
   FlopConvention convention;
   CaseMeasured measured;
   std::optional<CasePeer> peer;
-  /// Why the case takes no part, which may be that it contradicts itself; empty: it does.
+  /// Why the case is left out, for example because it contradicts itself; empty: it is not.
   std::string left_out;
-  /// The part of the case that its source does not say and that was judged instead; empty: none.
-  /// Such cases are predicted and reported, apart from the others.
+  /// The part of the case that its source does not say and that was assumed; empty: none. Such
+  /// cases are predicted, and reported apart from the others.
   std::string assumed;
   std::string note;
   bool operator==(const ReferenceCase&) const = default;
@@ -143,7 +143,7 @@ const std::vector<std::string>& case_precisions();
 /// assumed by a case that assumes nothing, two cases of one name.
 std::vector<ReferenceCase> parse_cases(const std::string& text, const std::string& origin);
 
-/// Those of a file, or of every *.yaml directly in a folder, by file name. Throws bad_input as
+/// The cases of a file, or of every *.yaml directly in a folder, by file name. Throws bad_input as
 /// parse_cases(), and for a folder without any or two tables of one name.
 std::vector<ReferenceCase> read_cases(const std::filesystem::path& path);
 

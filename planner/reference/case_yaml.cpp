@@ -182,7 +182,7 @@ void read_degrees(const YamlMap& yaml, ReferenceCase& c) {
   for (const int64_t factor : {d.tensor, d.pipeline, d.ulysses, d.ring, d.all_gather}) {
     others *= static_cast<double>(factor);
   }
-  // Replicas are what the other degrees leave, and need not be said.
+  // The other degrees determine the number of replicas, so the file may omit it.
   const auto left = static_cast<int64_t>(static_cast<double>(c.gpus) / others);
   d.data = whole_or(yaml, "data", std::max<int64_t>(1, left), 1, kMostGpus);
   const double taken = others * static_cast<double>(d.data);
@@ -311,8 +311,8 @@ ReferenceCase read_case(const YamlMap& yaml, const ReferenceCase& of_file,
   return c;
 }
 
-// The run that a speed-up is over must be there, on as many GPUs, and be predicted; what is assumed
-// of it is assumed of the speed-up.
+// The case that a speed-up refers to must exist, use as many GPUs, and be predicted; an assumption
+// of that case is one of the speed-up.
 void check_speedup(const YamlMap& yaml, const ReferenceCase& c,
                    const std::vector<ReferenceCase>& cases) {
   if (!c.measured.speedup || !c.left_out.empty()) return;
@@ -355,7 +355,7 @@ std::string place_of(const ReferenceCase& reference) {
 }
 
 const std::vector<std::string>& case_stacks() {
-  // Those that have a file of terms, and others.
+  // The stacks that have a file of terms, and others.
   static const std::vector<std::string> stacks = [] {
     std::vector<std::string> names{"fsdp", "longspan"};
     const std::vector<std::string> files = stack_names();

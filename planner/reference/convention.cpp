@@ -16,7 +16,7 @@ double sequence_flops(const ModelSpec& as_given, int64_t sequence,
   double dense = products.dense_forward;
   if (convention.dense != DenseFlops::products) {
     dense = 2 * tokens * static_cast<double>(parameter_count(model));
-    // Where the token table is the output matrix as well, it is multiplied with and stays.
+    // A token table that is the output matrix, too, takes part in a product and counts.
     if (convention.dense == DenseFlops::non_embedding && !model.tied_embeddings) {
       dense -= 2 * tokens * table;
     }

@@ -1,4 +1,4 @@
-// What a published FLOP/s or MFU counts.
+// The operations that a published FLOP/s or MFU counts.
 //
 // Sources do not agree: some count the whole square of attention, some what a causal mask leaves;
 // some count the forward that recomputation runs again; some count six FLOPs for every parameter,
@@ -12,10 +12,11 @@
 
 namespace longspan {
 
-/// Products other than those of attention's scores and values, forward:
+/// FLOPs of the forward's products other than those of attention's scores and values:
 enum class DenseFlops : uint8_t {
   products,       // projections, MLP and logits, two FLOPs a multiply-add (Megatron-LM)
-  parameters,     // two for every parameter and token, embeddings and norms included (llm-foundry)
+  parameters,     // two FLOPs for every parameter and token, embeddings and norms included
+                  // (llm-foundry)
   non_embedding,  // the same without the token table (torchtitan since August 2024)
 };
 enum class AttentionFlops : uint8_t {
@@ -25,15 +26,15 @@ enum class AttentionFlops : uint8_t {
 /// A step is three forwards; where recomputation is counted, its forward is a fourth.
 enum class RecomputedFlops : uint8_t {
   none,
-  layers,  // of the layers, but not of the logits (PTD-P, arXiv 2104.04473, equation 3)
-  all,     // of everything (DeepSpeed-Ulysses, ALST)
+  layers,  // the layers' forward, without the logits (PTD-P, arXiv 2104.04473, equation 3)
+  all,     // the whole forward (DeepSpeed-Ulysses, ALST)
 };
 
 struct FlopConvention {
   DenseFlops dense = DenseFlops::products;
   AttentionFlops attention = AttentionFlops::causal;
   RecomputedFlops recomputed = RecomputedFlops::none;
-  double peak_flops = 0;  // FLOP/s of one GPU that an MFU is a share of; 0: not said
+  double peak_flops = 0;  // FLOP/s of one GPU at an MFU of 1; 0: not said
   bool operator==(const FlopConvention&) const = default;
 };
 

@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-// Megatron interleaves whole layers, and microbatches in rounds of as many as there are stages
+// Megatron interleaves whole layers, and needs a multiple of the number of stages of microbatches
 // (arXiv 2104.04473, section 2.2).
 bool interleaves(const ReferenceCase& c, const ModelSpec& model, int64_t virtual_stages) {
   if (virtual_stages == 1) return true;

@@ -1,5 +1,5 @@
-// The parts of a run's layout that its source leaves out, chosen as a person who tunes the run
-// would.
+// Infers the parts of a run's layout that its source omits, as a person who tunes the run would
+// choose them.
 #pragma once
 
 #include "hwprofiles/hardware_profile.h"
@@ -8,11 +8,11 @@
 
 namespace longspan {
 
-/// The case with all of its layout. Layers of stages as the stack cuts them, unless the case says.
-/// Its own microbatch, or where none is published the fastest among powers of two that divide the
-/// batch and fit; with it, where there are stages, the fastest interleaving that divides a stage's
-/// layers. If nothing fits, one sequence and no interleaving. Sources that leave out the
-/// microbatch leave out interleaving, too. Nothing of what was measured is read.
+/// The case with a complete layout. The case or else the stack decides the layers of stages. A
+/// published microbatch is kept. Otherwise the fastest microbatch among powers of two that divide
+/// the batch and fit; with it, where there are stages, the fastest interleaving that divides a
+/// stage's layers. If nothing fits, one sequence and no interleaving. Sources that omit the
+/// microbatch omit interleaving, too. Reads nothing that was measured.
 ReferenceCase infer_layout(const ReferenceCase& reference, const ModelSpec& model,
                            const HardwareProfile& hw, const Stack& stack);
 

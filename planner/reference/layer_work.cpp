@@ -18,7 +18,7 @@ class Kernels {
   void product(Kernel kernel, double m, double n, double k, double batch = 1, double speed = 1) {
     out_.push_back({kernel, {m, n, k}, 2 * m * n * k * batch, 1, batch, speed});
   }
-  // C = A W^T, and its gradients by A and by W; below 16 bits with the casts of what is new: A and
+  // C = A W^T, and its gradients by A and by W; below 16 bits with casts of the new operands: A and
   // W, the gradient of C.
   void linear(double rows, double out, double in) {
     cast(rows * in + precision_.weight_casts * out * in);
@@ -29,8 +29,9 @@ class Kernels {
     product(Kernel::gemm_nn, rows, in, out, 1, precision_.speed);
     product(Kernel::gemm_tn, out, in, rows, 1, precision_.speed);
   }
-  // The number of products over the pairs that a causal mask leaves to these of the keys' queries.
-  // The slowest rank has this many times an equal share of them.
+  // `products` products over the pairs of these queries that a causal mask leaves. The slowest rank
+  // has `slowest` times an equal share of them. If attention is linear in the length, a query sees
+  // at most `window` keys.
   // Where attention is linear in the length, a query sees no more than a window of them.
   void attention(Kernel kernel, double products, double queries, double keys, double dim,
                  double batch, double slowest, double window) {
@@ -53,8 +54,8 @@ class Kernels {
 };
 
 // An all-reduce, or an all-gather with a reduce-scatter, of `bytes` over a group of neighbours:
-// each is two passes in which every rank sends its share to all others, the gather `gathered` of
-// them.
+// each is two passes in which every rank sends its share to all others. The gather moves `gathered`
+// times the bytes.
 void all_reduce(std::vector<Primitive>& out, double bytes, double ranks, double gathered = 1) {
   if (ranks <= 1) return;
   for (const double share : {gathered, 1.0}) {
@@ -63,7 +64,7 @@ void all_reduce(std::vector<Primitive>& out, double bytes, double ranks, double 
   }
 }
 
-// One layer's work as it is put together.
+// Builds one layer's work.
 class Layer {
  public:
   Layer(const ModelSpec& model, const Stack& stack, const LayerShape& shape)
@@ -124,7 +125,7 @@ class Layer {
     bias_gradient(k, model_.qkv_bias, a_ + 2 * g_);
     k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
     for (const Primitive& p : work_.backward.kernels) {
-      // Attention's own products are of many heads at once.
+      // Attention's own products have many heads at once.
       if (p.kernel == Kernel::gemm_tn && p.batch == 1) work_.weights.kernels.push_back(p);
     }
   }
@@ -174,7 +175,8 @@ class Layer {
         }
       }
     }
-    // A product's input is kept for own tokens only, and gathered again for the weights' gradient.
+    // A rank keeps a product's input for its own tokens only, and gathers the rest again for the
+    // weights' gradient.
     const bool cut_up = shape_.sequence_parallel && shape_.tensor > 1;
     for (int i = 0; cut_up && i < static_cast<int>(stack_.regathers.value); ++i) {
       work_.backward.tensor.push_back({Kernel::gather, {bytes / t_, 1, t_}, bytes / t_ * (t_ - 1)});
@@ -210,7 +212,7 @@ class Layer {
   const double rows_ = widths_.rows, between_ = widths_.between;
   const double d_ = widths_.hidden, f_ = widths_.inner, w_ = widths_.gated;
   const double a_ = widths_.queries, g_ = widths_.keys;
-  // Attention of one rank: all of the sequence for its heads. A ring or a gather over the other
+  // One rank attends over the whole sequence for its heads. A ring or a gather over the other
   // context ranks leaves it an equal part of the queries.
   const double queries_, keys_, dim_, batch_;
 };
@@ -238,8 +240,8 @@ EndsWork ends_work(const ModelSpec& model, const Stack& stack, const LayerShape&
   const LayerWidths widths = layer_widths(model, shape);
   const double rows = widths.rows, between = widths.between, d = widths.hidden;
   const double t = number(shape.tensor);
-  // Megatron rounds the vocabulary up to a multiple of 128 on every rank; others gain nothing by
-  // it that shows.
+  // Megatron rounds the vocabulary up to a multiple of 128 on every rank; for other stacks the
+  // difference is negligible.
   const double v = number((model.vocab + 128 * shape.tensor - 1) / (128 * shape.tensor) * 128);
   EndsWork ends;
   Kernels embedding(ends.embedding.kernels);

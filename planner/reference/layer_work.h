@@ -1,6 +1,6 @@
-// What a reference implementation runs for one layer and one microbatch on one GPU: products,
+// The work of a reference implementation for one layer and one microbatch on one GPU: products,
 // attention, passes over memory, exchanges; forward and backward. The same primitives and rates as
-// the step program's ops, without a program: the run is of other software.
+// the step program's ops, but no program, as other software runs it.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@
 
 namespace longspan {
 
-/// How a layer is cut.
+/// How a layer is partitioned.
 struct LayerShape {
   int64_t sequence = 0;            // tokens
   int64_t sequences = 1;           // in a microbatch
@@ -32,7 +32,7 @@ struct LayerShape {
 /// Rows and widths on one rank.
 struct LayerWidths {
   double rows = 0, between = 0;             // tokens in a layer's products, and in norms and sums
-  double hidden = 0, inner = 0, gated = 0;  // of the model, after and before the activation
+  double hidden = 0, inner = 0, gated = 0;  // the model's, after and before the activation
   double queries = 0, keys = 0;             // heads times their size
 };
 LayerWidths layer_widths(const ModelSpec& model, const LayerShape& shape);
@@ -46,9 +46,9 @@ struct Pass {
 struct LayerWork {
   Pass forward;
   Pass backward;                  // without recomputation
-  std::vector<Primitive> scores;  // forward kernels that selective recomputation runs again
-  std::vector<Primitive> mlp;     // those that tiles of the MLP do
-  Pass weights;                   // of backward, what only the weights' gradients need
+  std::vector<Primitive> scores;  // forward kernels that selective recomputation repeats
+  std::vector<Primitive> mlp;     // forward kernels of the MLP
+  Pass weights;                   // the part of backward that only the weights' gradients need
 };
 
 LayerWork layer_work(const ModelSpec& model, const Stack& stack, const LayerShape& shape);

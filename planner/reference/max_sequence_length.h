@@ -1,5 +1,4 @@
-// The longest sequence that fits, of whatever can tell whether one does. Internal to
-// planner/reference.
+// The longest sequence that fits, for any test of whether one fits. Internal to planner/reference.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +7,8 @@
 namespace longspan {
 
 /// The largest multiple of `granularity` tokens for which `fits` holds, to within a `parts`-th of
-/// it and no more than 2^27; 0 if none does. `fits` must not hold again beyond where it fails.
-/// REQUIRES: granularity > 0; parts > 0.
+/// it and at most 2^27; 0 if there is none. `fits` must not hold again beyond a length where it
+/// fails. REQUIRES: granularity > 0; parts > 0.
 int64_t longest_multiple(int64_t granularity, int64_t parts,
                          const std::function<bool(int64_t tokens)>& fits);
 

@@ -10,13 +10,13 @@ double tokens_of_step(const ReferenceCase& c) {
   return static_cast<double>(c.global_batch) * static_cast<double>(c.sequence);
 }
 
-// What one GPU's share of a step counts for.
+// FLOPs of a step that count for one GPU.
 double flops_per_gpu(const ReferenceCase& c) {
   return static_cast<double>(c.global_batch) *
          sequence_flops(model_of(c), c.sequence, c.convention) / static_cast<double>(c.gpus);
 }
 
-// Those that need no model, the most direct first.
+// The step times that need no model, the most direct first.
 std::vector<ImpliedStep> steps_of_tokens(const ReferenceCase& c) {
   const CaseMeasured& m = c.measured;
   std::vector<ImpliedStep> steps;

@@ -1,4 +1,4 @@
-// From what a source reports to a step time, and back, in the source's own convention.
+// Converts a source's reported figures to a step time, and back, in the source's convention.
 #pragma once
 
 #include <optional>
@@ -19,18 +19,19 @@ struct ImpliedStep {
   double seconds = 0;
 };
 
-/// One for each figure of speed, the most direct first: a time, tokens/s, FLOP/s, MFU. They agree
-/// as far as the source rounds. Figures that count FLOPs need the model: throws as model_of().
+/// One step time for each figure of speed, the most direct first: a time, tokens/s, FLOP/s, MFU.
+/// They agree as far as the source rounds. Figures that count FLOPs need the model: throws as
+/// model_of().
 std::vector<ImpliedStep> implied_steps(const ReferenceCase& reference);
 
 /// The first of implied_steps(); nothing where the case has no figure of speed. Throws as
-/// model_of(), but only where nothing but a figure in FLOPs is given.
+/// model_of(), but only if every figure is in FLOPs.
 std::optional<double> measured_step_seconds(const ReferenceCase& reference);
 
-/// The memory to hold a prediction to: what was allocated, else reserved, else in use.
+/// The memory that a prediction is compared with: what was allocated, else reserved, else in use.
 std::optional<int64_t> measured_peak_bytes(const ReferenceCase& reference);
 
-/// The figures of speed that the source would have reported of a step of this time: those that its
+/// The figures of speed that the source would have reported for this step time: those that its
 /// convention defines (no MFU without a peak). REQUIRES: step_seconds > 0. Throws as model_of().
 CaseMeasured restated(const ReferenceCase& reference, double step_seconds);
 

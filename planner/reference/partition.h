@@ -16,16 +16,16 @@ double recomputed_layers(const ReferenceCase& reference, const ModelSpec& model,
 struct ModelEnds {
   bool first = false, last = false;
 };
-/// Those of a rank where a case names no schedule.
+/// The ends of a rank if the case names no schedule.
 ModelEnds ends_of(const ReferenceCase& reference, int64_t rank);
-/// Whether the case's schedule shares embedding and output layer out to all ranks.
+/// Whether the case's schedule splits embedding and output layer over all ranks.
 bool cuts_vocabulary(const ReferenceCase& reference);
-/// Parameters of one rank of a stage. The last of several has its own copy of a token table that
-/// the head shares.
+/// Parameters of one rank of a stage. If there are several stages, the last has its own copy of a
+/// token table that the head shares.
 double rank_parameters(const ReferenceCase& reference, const ModelSpec& model, int64_t stage = 0);
 double rank_parameters(const ReferenceCase& reference, const ModelSpec& model, int64_t stage,
                        const ModelEnds& ends_here);
-/// Ranks with the same parameters, over which ZeRO cuts their states.
+/// Ranks with the same parameters, over which ZeRO shards their states.
 double replicas(const ReferenceCase& reference);
 
 }  // namespace longspan

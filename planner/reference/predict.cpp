@@ -33,14 +33,14 @@ CasePrediction not_covered(std::string reason) {
   return prediction;
 }
 
-// Why the model of a reference stack does not say; empty if it does.
+// The reason why a reference stack's model does not cover the case; empty if it does.
 std::string why_not_stack(const ReferenceCase& c) {
   if (c.degrees.expert > 1) return "mixture of experts";
   if (c.precision == "fp32") return "precision fp32";
   return {};
 }
 
-// Why a step program cannot be this run; empty if it can.
+// The reason why a step program cannot express the run; empty if it can.
 std::string why_not_plan(const ReferenceCase& c) {
   if (c.degrees.pipeline > 1) return "pipeline stages";
   if (c.degrees.expert > 1) return "mixture of experts";
@@ -61,7 +61,7 @@ std::string hardware_reference(const ReferenceCase& c) {
   return fmt::format("{}x{}x{}", c.gpus / of_node, of_node, c.hardware);
 }
 
-// A share of all layers as a policy. REQUIRES: one stage.
+// The tier for a share of all layers. REQUIRES: one stage.
 Tier tier_of(const std::vector<double>& shares) {
   return shares.empty() || shares.front() == 0 ? Tier::device : Tier::host;
 }
@@ -108,13 +108,13 @@ bool fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes) {
   return std::equal(peak_bytes.begin(), peak_bytes.end(), capacity.begin(), std::less_equal<>());
 }
 
-// What the degrees and the chunk divide.
+// The number of tokens that degrees and chunk require the sequence to be a multiple of.
 int64_t granularity_of(const ReferenceCase& c) {
   const CaseDegrees& d = c.degrees;
   return std::lcm(std::max<int64_t>(1, c.chunk_tokens), 256 * d.ulysses * 2 * d.ring * d.tensor);
 }
 
-// As the plan of its knobs, run by Longspan.
+// Predicts the case as a plan with its knobs, run by Longspan.
 CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
                             const HardwareProfile& hw) {
   CasePrediction prediction;
@@ -138,14 +138,14 @@ CasePrediction predict_plan(const ReferenceCase& c, const ModelSpec& model,
   return prediction;
 }
 
-// What a run asks of its devices and hosts.
+// The memory that a run needs on its devices and hosts.
 struct StackNeeds {
   double tensors = 0;     // B on the fullest device, of which ...
   double device = 0;      // ... the bytes in use
   double host = 0;        // B of a node
   bool addressed = true;  // its kernels can address their tensors
-  /// If it takes these multiples of the memory that is predicted, on the device and on the host,
-  /// and leaves some of the device's free.
+  /// Whether the run fits if it takes `memory_share` times the predicted memory, on the device and
+  /// on the host, and leaves `spare_bytes` of the device free.
   bool fit(const HardwareProfile& hw, double memory_share = 1, double spare_bytes = 0) const {
     return addressed && memory_share * device + spare_bytes <= hw.device.memory_bytes.value &&
            memory_share * host <= hw.host.memory_bytes.value;
@@ -163,7 +163,7 @@ StackNeeds needs_of(const ReferenceCase& c, const ModelSpec& model, const Hardwa
           most == 0 || layer_shape(c).tokens() * widest <= most};
 }
 
-// Bytes as the case has measured them: tensors, what the allocator takes for them, or all.
+// Bytes of the kind that the case measures: tensors, what the allocator takes for them, or all.
 double measured_kind(const ReferenceCase& c, const Stack& stack, double tensors) {
   if (c.measured.peak_allocated_bytes) return tensors;
   const double reserved = tensors * stack.reserved_share.value;
@@ -171,7 +171,7 @@ double measured_kind(const ReferenceCase& c, const Stack& stack, double tensors)
   return c.measured.peak_device_bytes ? reserved + stack.context_bytes.value : tensors;
 }
 
-// As the software that it was measured with runs it.
+// Predicts the case as the software that it was measured with runs it.
 CasePrediction predict_stack(const ReferenceCase& reference, const ModelSpec& model,
                              const HardwareProfile& of_case, Stack stack) {
   CasePrediction prediction;
@@ -218,7 +218,7 @@ const HardwareProfile& CasePredictor::hardware(const std::string& name) {
                                : hardware_.emplace(name, load_hardware(name)).first->second;
 }
 
-// Nothing for software without a file of terms.
+// Null for software without a file of terms.
 const Stack* CasePredictor::stack(const std::string& name) {
   if (const auto it = stacks_.find(name); it != stacks_.end()) return &it->second;
   const std::vector<std::string> names = stack_names();

@@ -1,4 +1,4 @@
-// What Longspan predicts of a published case.
+// Predictions of published cases.
 #pragma once
 
 #include <cstdint>
@@ -19,41 +19,41 @@ struct LengthRange {
   bool operator==(const LengthRange&) const = default;
 };
 
-/// What could be predicted, or why nothing was.
+/// The predictions of a case, or the reason why there are none.
 struct CasePrediction {
   std::optional<double> step_seconds;
-  std::optional<int64_t> peak_bytes;  // of the fullest GPU's memory
+  std::optional<int64_t> peak_bytes;  // on the fullest GPU
   std::optional<bool> fits;           // into the GPU and its share of the host
   /// At risk: some of the memories that the range allows fit, and some do not
   /// (prediction_interval.h).
   std::optional<Fit> verdict;
   std::optional<int64_t> longest_sequence;  // tokens; of cases that ask for it
-  /// The longest at the ends of the memory that the range allows.
+  /// The longest sequences at the two ends of the memory range.
   std::optional<LengthRange> longest_range;
-  std::string reason;  // not covered because of: "pipeline stages"; empty: it is
+  std::string reason;  // why the case is not covered: "pipeline stages"; empty: it is
   bool operator==(const CasePrediction&) const = default;
 };
 
-/// Predicts cases, each as its source describes it, from model, hardware and degrees alone: nothing
-/// of what was measured is read, except whether it is the longest sequence that is asked for. What
-/// cannot be expressed is not approximated but comes back with its reason. Never throws for a case
+/// Predicts cases, each as its source describes it, from model, hardware and degrees alone. Reads
+/// nothing that was measured, except whether the case asks for the longest sequence. A case that
+/// cannot be expressed is not approximated but returned with its reason. Never throws for a case
 /// that parse_cases() accepted. Keeps the hardware and the stacks that it has read, for the next
 /// case; used from one thread.
 class CasePredictor {
  public:
   CasePrediction predict(const ReferenceCase& reference);
 
-  /// Takes a stack of this name for the one of the catalog.
+  /// Replaces the catalog's stack of the same name.
   void use(const Stack& stack) { stacks_[stack.name] = stack; }
 
-  /// As if the case's own table had not been there: with what the terms that were fitted to it are
-  /// without it.
+  /// Predicts without the case's own table: terms that were fitted to it have the values that they
+  /// have without it.
   CasePrediction predict_left_out(const ReferenceCase& reference);
-  /// Whether any term was fitted to it; otherwise the two predictions are one.
+  /// Whether any term was fitted to the case's table; otherwise the two predictions are equal.
   bool fitted_to(const ReferenceCase& reference);
 
  private:
-  /// Without a stack: as a plan.
+  /// `stack` null: predicts the case as a plan.
   CasePrediction predict(const ReferenceCase& reference, const Stack* stack);
   const HardwareProfile& hardware(const std::string& name);
   const Stack* stack(const std::string& name);
@@ -62,7 +62,7 @@ class CasePredictor {
   std::map<std::string, Stack> stacks_;
 };
 
-/// One case alone.
+/// Predicts one case.
 CasePrediction predict_case(const ReferenceCase& reference);
 
 }  // namespace longspan

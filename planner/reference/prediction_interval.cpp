@@ -17,15 +17,15 @@ std::span<const EmbeddedFile> range_files();
 
 namespace {
 
-constexpr double kTail = 0.05;  // of the runs outside, at either end
+constexpr double kTail = 0.05;  // share of the runs outside, at either end
 constexpr double kTailStep = 0.005;
-constexpr double kCovered = 0.85;  // at least, of the runs by ranges that others give
+constexpr double kCovered = 0.85;  // least share of the runs in the ranges of other tables
 
 constexpr std::pair<const char*, CalibratedInterval PredictionIntervals::*> kFigures[] = {
     {"step_time", &PredictionIntervals::step}, {"memory", &PredictionIntervals::memory}};
 
-// The value up to which `share` of the weight lies, half of its own weight included; between two
-// values, in proportion.
+// The value up to which `share` of the weight lies, including half of the value's own weight;
+// interpolated between two values.
 double quantile(const std::vector<std::pair<double, double>>& sorted, double share) {
   double before = 0, at = 0, value = sorted.front().first;
   for (const auto& [next, weight] : sorted) {
@@ -96,7 +96,7 @@ CalibratedInterval calibrated_with(const Ratios& ratios, double tail) {
   return calibrated;
 }
 
-// The share of all values that are in the range without their own table.
+// The share of all values that lie in the range learned without their own table.
 double covered(const CalibratedInterval& calibrated, const Ratios& ratios) {
   int64_t inside = 0;
   for (const auto& [table, of_table] : ratios) {

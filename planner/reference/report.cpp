@@ -10,15 +10,15 @@
 namespace longspan {
 namespace {
 
-// measured / predicted, of the error predicted / measured - 1.
+// measured / predicted, from the error predicted / measured - 1.
 double ratio_of(double error) { return 1 / (1 + error); }
 
-// What a table's summaries are made of.
+// The errors that a table's summaries are computed from.
 struct Collected {
   struct AgainstPeer {
     std::vector<double> ours_step, peer_step, ours_peak, peer_peak;
   };
-  // Errors without the table; how many measurements lie in the range.
+  // Errors predicted without the table, and the number of measurements in the range.
   struct Without {
     std::vector<double> errors;
     int64_t in_range = 0;
@@ -45,7 +45,7 @@ std::optional<double> error_of(const std::optional<T>& predicted,
   return static_cast<double>(*predicted) / static_cast<double>(*measured) - 1;
 }
 
-// The last length that may be the longest: just short of the one that did not train.
+// The last length that may be the longest: one token below the length that did not train.
 int64_t last_possible(const ReferenceCase& c) {
   return c.measured.longest_below.value_or(c.sequence + 1) - 1;
 }
@@ -65,7 +65,7 @@ void append(std::vector<double>& errors, const std::optional<double>& error) {
   if (error) errors.push_back(*error);
 }
 
-// The step time as measured, or nothing where only a figure in the FLOPs of an unknown model is.
+// The measured step time; nothing if the only figure counts FLOPs of an unknown model.
 std::optional<double> step_or_nothing(const ReferenceCase& c) {
   try {
     return measured_step_seconds(c);

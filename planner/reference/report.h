@@ -1,13 +1,12 @@
-// How right the predictions of published cases are.
+// The accuracy of the predictions of published cases.
 //
 // Errors are signed shares, predicted / measured - 1: below zero the prediction is too fast, too
-// small or too short. The longest sequence that trained says only that the true one is below the
-// next that was tried: its error is that to the nearest length in between, and in range is what
-// has such a length in its range. A speed-up that is printed as a range is off by its distance from
-// it. Every case is in the report: compared, left out by its file, or not covered by the predictor,
-// each with its reason. Cases of which something is assumed are summed up apart, so that no error
-// of a run that is described is kept apart from one of a run that was guessed. Pure functions
-// of their arguments.
+// small or too short. The longest sequence that trained only bounds the true one, which is below
+// the next length tried: the error is taken to the nearest length in between, and a case is in
+// range if its range has such a length. The error of a speed-up printed as a range is its distance
+// from the range. Every case is in the report: compared, left out by its file, or not covered by
+// the predictor, each with its reason. Cases with an assumption are summed up apart, so that errors
+// of guessed runs do not mix with errors of described runs. Pure functions of their arguments.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +23,23 @@ namespace longspan {
 
 struct ErrorSummary {
   int64_t count = 0;
-  double median = 0;  // of |error|; of an even number the mean of the middle two
+  double median = 0;  // of |error|; the mean of the middle two if the number is even
   double mean = 0;    // of |error|
-  double worst = 0;   // the error that is largest without its sign, with it
+  double worst = 0;   // the signed error of the largest magnitude
   double bias = 0;    // mean of the signed errors
   bool operator==(const ErrorSummary&) const = default;
 };
 ErrorSummary summarize(const std::vector<double>& errors);
 
-/// One case; a figure is there where both sides have it.
+/// The errors of one case; a figure is set where prediction and measurement both have it.
 struct CaseErrors {
   std::optional<double> measured_step_seconds;
   std::optional<int64_t> measured_peak_bytes;
   std::optional<double> step, peak, longest;
-  /// Likewise, predicted with nothing fitted to the case's table.
+  /// The same errors, predicted with nothing fitted to the case's table.
   std::optional<double> step_left_out, peak_left_out, longest_left_out;
-  /// Whether the range of the longest sequence, predicted likewise, has one that the source allows.
+  /// Whether the range of the longest sequence, predicted without the case's table, has a length
+  /// that the source allows.
   std::optional<bool> longest_in_range;
   std::optional<double> mfu;  // predicted - measured: 0.01 is a percentage point
   std::optional<double> predicted_speedup, speedup;  // over another case; its error
@@ -55,7 +55,7 @@ struct FitCounts {
   bool operator==(const FitCounts&) const = default;
 };
 
-/// Our errors and a peer's, over the cases that both predict.
+/// Longspan's errors and a peer's, over the cases that both predict.
 struct PeerErrors {
   std::string name;
   ErrorSummary ours_step, peer_step, ours_peak, peer_peak;
@@ -85,14 +85,14 @@ struct ValidationReport {
   std::vector<CaseErrors> cases;    // as given
   std::vector<TableReport> tables;  // in the order of their first case
   TableReport overall;              // of all tables; table, file and source are empty
-  /// Likewise of the cases of which something is assumed, which are not among those above; only of
-  /// tables that have such.
+  /// The same for the cases with an assumption, which are not among those above; only tables that
+  /// have such cases.
   std::vector<TableReport> assumed_tables;
   TableReport assumed_overall;
 };
 
-/// REQUIRES: of both sorts a prediction for each case. Those of cases that are left out are not
-/// read.
+/// REQUIRES: `predictions` and `left_out` have one entry for each case. Entries of cases that are
+/// left out are not read.
 ValidationReport make_report(const std::vector<ReferenceCase>& cases,
                              const std::vector<CasePrediction>& predictions,
                              const std::vector<CasePrediction>& left_out,

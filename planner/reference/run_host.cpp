@@ -19,10 +19,10 @@ double checkpoint_bytes(const ReferenceCase& c, const ModelSpec& model) {
          widths.hidden;
 }
 
-// What attention in chunks leaves on the host (arXiv 2408.16978), in bytes of one layer and one
-// microbatch: each forward stores the input of its projections, queries, keys, values and output;
+// Bytes of one layer and one microbatch that attention in chunks copies to and from the host (arXiv
+// 2408.16978): each forward stores the input of its projections, queries, keys, values and output;
 // the backward fetches them once, and stores and fetches the output's gradient and that of the
-// queries, which is in single precision. What it fetches again and again runs during attention.
+// queries, which is in single precision. Repeated fetches run during attention and are not counted.
 struct ChunkBytes {
   double forward = 0;  // down
   double backward_down = 0, backward_up = 0;
@@ -38,7 +38,7 @@ ChunkBytes chunk_bytes(const ReferenceCase& c, const ModelSpec& model) {
   return bytes;
 }
 
-// Parameters of one rank as ZeRO cuts them up.
+// Parameters of one rank after ZeRO's sharding.
 double shard(const ReferenceCase& c, const ModelSpec& model) {
   return rank_parameters(c, model) / (c.zero > 0 ? replicas(c) : 1);
 }
@@ -61,7 +61,7 @@ HostTraffic host_traffic(const ReferenceCase& c, const ModelSpec& model, const S
   const double parameters = offloaded(c.offload.parameters, 0) * own * 2;
   HostTraffic traffic;
   traffic.updated = offloaded(c.offload.optimizer, 0) * own;
-  // Parameters come for the forward and for the backward, or once after an update.
+  // Parameters are fetched for each forward and each backward, or once after an update.
   const double passes = c.zero == 3 ? 2 * times : 1;
   traffic.up = checkpoints + passes * parameters;
   if (parameters == 0) traffic.up += traffic.updated * 2;

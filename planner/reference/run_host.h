@@ -1,6 +1,6 @@
-// What a run keeps in host memory, and what moving it takes: checkpoints that wait there for the
-// backward, chunks of attention's tensors, parameters that are fetched for every pass, and an
-// optimizer that runs there.
+// Host memory of a run, and the time of its copies: checkpoints that wait there for the backward,
+// chunks of attention's tensors, parameters that are fetched for every pass, and an optimizer that
+// runs there.
 #pragma once
 
 #include "hwprofiles/hardware_profile.h"
@@ -9,7 +9,7 @@
 
 namespace longspan {
 
-/// Traffic of one rank of the first stage; bytes are exact, whatever the copies take.
+/// Traffic of one rank of the first stage; exact bytes, without regard to the copies' rate.
 struct HostTraffic {
   double down = 0, up = 0;  // bytes a step, device to host and back
   double updated = 0;       // parameters that its host updates
@@ -19,7 +19,7 @@ struct HostTraffic {
 HostTraffic host_traffic(const ReferenceCase& reference, const ModelSpec& model,
                          const Stack& stack);
 
-/// Seconds a step waits for the host: for copies that `compute_seconds` of it do not hide, one
+/// Seconds a step waits for the host: for the copies that `compute_seconds` do not hide, one
 /// direction after the other, and for the update, in which all ranks of a node share its memory.
 /// REQUIRES: as host_traffic(); hw has the case's GPUs.
 double host_seconds(const ReferenceCase& reference, const HardwareProfile& hw, const Stack& stack,
@@ -29,7 +29,8 @@ double host_seconds(const ReferenceCase& reference, const HardwareProfile& hw, c
 /// host_reserved_bytes. REQUIRES: as host_traffic().
 double host_bytes(const ReferenceCase& reference, const ModelSpec& model, const Stack& stack);
 
-/// Share of a stage's `shares` (one for each stage, or one for all; empty: none) that waits there.
+/// The share that a stage keeps on the host. `shares`: one for each stage, or one for all; empty:
+/// none.
 double offloaded(const std::vector<double>& shares, int64_t stage);
 
 }  // namespace longspan

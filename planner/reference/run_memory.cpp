@@ -17,9 +17,9 @@ double number(int64_t value) { return static_cast<double>(value); }
 // Bytes that one layer saves for one microbatch.
 struct LayerBytes {
   double all = 0;
-  double scores = 0;  // of which selective recomputation spares this many
-  double input = 0;   // all that full recomputation keeps
-  double chosen = 0;  // kept where the selection is of products and attention
+  double scores = 0;  // the part that selective recomputation does not save
+  double input = 0;   // the part that full recomputation keeps
+  double chosen = 0;  // the part kept if products and attention are selected
 };
 
 LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape) {
@@ -29,22 +29,22 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
   const double stored = shape.stored_scores ? 1 : 0;
   LayerBytes s;
   s.input = 2 * between * d;
-  // Scores as the stack keeps them, or one sum of a row of them.
+  // Scores as the stack keeps them, or one sum for each row of them.
   s.scores = number(m.heads) / number(shape.tensor) * number(shape.sequences) *
              number(shape.sequence) *
              (stored > 0 ? stack.score_saved_bytes.value * number(shape.sequence) : 4) /
              number(shape.context);
-  // Norms that save their outputs, which the products save anyway, do without their inputs.
+  // Norms that save their outputs do not need their inputs; the products save these outputs anyway.
   const double kept = shape.ulysses > 1 ? stack.exchanged_norm_inputs.value : 1;
   const double norms = kept * 2 * 2 * between * d, inputs = 2 * 2 * between * d;
-  // Dropout's, as old as unfused attention; with a fused kernel some have them still.
+  // Dropout's masks. Stacks with unfused attention have them, and some with a fused kernel.
   const double masks = (stored > 0 ? 2 : stack.dropout_masks.value) * between * d;
   s.all = norms + inputs + masks + 2 * rows * (a + 2 * g) + 2 * rows * a + 2 * rows * (w + f) +
           s.scores;
   const double between_kernels = stack.activation_tensors.value * 2 * rows * f;
   s.all += stack.mixer_tensors.value * 2 * rows * a + between_kernels;
   if (m.qk_norm) s.all += 2 * rows * (a + g);
-  if (stack.selective_products.value == 0) {  // outputs of norms and of the activation run again
+  if (stack.selective_products.value == 0) {  // norms and the activation are recomputed
     s.chosen = s.all - inputs - 2 * rows * f - between_kernels;
     return s;
   }
@@ -54,9 +54,9 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
   return s;
 }
 
-// Gathered parameters and gradients that are not cut up yet, where FSDP keeps the states. A
-// pipeline keeps all that it has gathered for the microbatches to come, and sums their gradients
-// before it cuts them up; else there are the ends of the model and the running layers.
+// Gathered parameters and unsharded gradients, where FSDP keeps the states. A pipeline keeps all
+// that it has gathered for later microbatches, and sums their gradients before it shards them.
+// Without a pipeline, only the ends of the model and the running layers are gathered.
 double gathered_bytes(const ReferenceCase& c, const ModelSpec& model, const Stack& stack,
                       int64_t stage) {
   const double window = stack.gathered_layers.value;
@@ -121,9 +121,9 @@ class Stage {
   }
 
  private:
-  // Every rank has a part of a vocabulary that is cut.
+  // If the vocabulary is cut, every rank has a part of it.
   bool last() const { return ends_.last || cuts_vocabulary(c_); }
-  // A microbatch whose backward runs on one slice.
+  // Bytes for an element of handed-on gradients; a microbatch's backward runs on one slice.
   double flow() const { return stack_.flow_bytes.value / number(c_.slices); }
   double vocabulary() const { return number(model_.vocab) / number(shape_.tensor); }
 
@@ -156,7 +156,7 @@ class Stage {
     return 2 * std::max(0.0, head + number(parameter_units(model_)[1].elements) - live);
   }
 
-  // Where layers are recomputed: what is whole while one of them runs backward.
+  // Tensors that exist only while one recomputed layer runs backward.
   bool selective() const { return c_.recompute == Recompute::selective; }
   bool chosen() const { return stack_.selective_passes.value > 0; }
   double at_work() const {
@@ -165,7 +165,7 @@ class Stage {
     if (recomputed_layers(c_, model_, index_) > 0) {
       bytes = layer_work_bytes(c_, model_, stack_, layer_.all - layer_.input) +
               stack_.work_tensors.value * 2 * widths_.rows * widths_.hidden +
-              offloaded(c_.offload.checkpoints, index_) * layer_.input;  // has come back
+              offloaded(c_.offload.checkpoints, index_) * layer_.input;  // fetched
     }
     if (c_.degrees.all_gather > 1) {  // keys and values of all, for all heads, and their gradients
       bytes += 2 * 2 * 2 * number(c_.sequence) * widths_.queries;
@@ -176,8 +176,8 @@ class Stage {
   double activations() const {
     const double of_stage = kept();
     if (held_) return of_stage * *held_ + at_work();
-    // 1F1B: a stage is as many microbatches ahead as there are stages from it on; interleaved,
-    // the first a little more (arXiv 2205.05198, section 4.2.3).
+    // 1F1B: the number of microbatches in flight is the number of stages from this one to the last;
+    // interleaved, the first stage has a little more (arXiv 2205.05198, section 4.2.3).
     const double p = number(c_.degrees.pipeline), v = number(c_.virtual_stages);
     const double ahead = p - number(index_) + (v > 1 ? (p - 1) / v : 0);
     return of_stage * std::min(ahead, microbatches(c_)) + at_work();
@@ -188,8 +188,8 @@ class Stage {
     return stack_.placeholder_bytes.value * layer;
   }
 
-  // The head's backward: what its input is gathered to and the gradient of that, the final norm's
-  // input, output and gradient, and the weights' gradient.
+  // The head's backward: its gathered input and the gradient of that, the final norm's input,
+  // output and gradient, and the weights' gradient.
   double head() const {
     if (!last()) return 0;
     const bool gathered = shape_.sequence_parallel && shape_.tensor > 1;

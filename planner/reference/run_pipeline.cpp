@@ -14,11 +14,11 @@
 namespace longspan {
 namespace {
 
-// A microbatch's slice on a rank, however many layers that has: limits of memory are told in
+// Memory units of a microbatch on a rank, for any number of layers: memory limits count
 // microbatches.
 constexpr auto kParts = static_cast<double>(kMicrobatchUnits);
 
-// Layers of a stage: as the case says of every stage, or an equal part of its rank's.
+// Layers of a stage: the case's number for every stage, or an equal part of its rank's layers.
 double layers_of_stage(const ReferenceCase& c, const ModelSpec& model,
                        const std::vector<int32_t>& ranks, size_t stage) {
   if (c.stage_layers.size() == ranks.size()) return static_cast<double>(c.stage_layers[stage]);
@@ -34,8 +34,8 @@ ScheduleRequest request_of(const ReferenceCase& c) {
   return request;
 }
 
-// What of a layer's activations the gradients of weights need: inputs of products, and the
-// gradients of their outputs, which have come in place of the rest.
+// The share of a layer's activations that the gradients of weights need: inputs of products, and
+// the gradients of their outputs, which have replaced the rest.
 double share_for_weights(const ReferenceCase& c, const ModelSpec& model, const Stack& stack) {
   const LayerShape shape = layer_shape(c);
   const LayerWidths w = layer_widths(model, shape);
@@ -44,7 +44,7 @@ double share_for_weights(const ReferenceCase& c, const ModelSpec& model, const S
   return std::min(1.0, bytes / saved_layer_bytes(model, stack, shape));
 }
 
-// Slices that take equally long; none where all of the same tokens do.
+// Slices that take equally long; empty if slices of equal tokens do.
 std::vector<SliceShare> shares_of(const ReferenceCase& c, const ModelSpec& model,
                                   const Stack& stack) {
   if (c.slices == 1 || stack.attention_window.value > 0) return {};
@@ -53,8 +53,8 @@ std::vector<SliceShare> shares_of(const ReferenceCase& c, const ModelSpec& model
       equal_time_slices(c.sequence, static_cast<int32_t>(c.slices), c.degrees.tensor, cost), cost);
 }
 
-// By stage, the rank that holds its parameters: each its own where stages move to others for a
-// while.
+// By stage, the rank that holds its parameters. Where stages move to other ranks for a while, each
+// stage has a rank of its own.
 std::vector<int32_t> ranks_of(const Schedule& schedule) {
   if (!schedule.moving_stages) return schedule.ranks_of_stages();
   std::vector<int32_t> ranks(static_cast<size_t>(schedule.stages));
@@ -69,7 +69,8 @@ bool offloads(const Schedule& schedule) {
   });
 }
 
-// The share of a rank's activations: the case's, or all that may where the schedule decides.
+// The share of a rank's activations that leaves: the case's, or all that may leave if the schedule
+// decides.
 double share_that_leaves(const ReferenceCase& c, bool copies, int64_t rank) {
   if (!copies) return 0;
   return c.offload.activations.empty() ? 1 : offloaded(c.offload.activations, rank);
@@ -83,8 +84,9 @@ Schedule schedule_of(const ReferenceCase& c, const ScheduleRequest& request) {
   return schedule;
 }
 
-// Where a family has its stages and whether it offloads is the same for any number of
-// microbatches. Families that arrange many of them by times take any number, and long.
+// The request with one microbatch, for families that arrange microbatches by their times: these
+// take any number, but long for many. A family's stages, and whether it offloads, are the same for
+// any number of microbatches.
 ScheduleRequest of_few(const ReferenceCase& c, ScheduleRequest request) {
   const ScheduleFamily& family = schedule_family(c.schedule);
   if (family.takes_memory_limit || family.cuts_vocabulary) request.microbatches = 1;

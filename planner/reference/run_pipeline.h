@@ -1,10 +1,10 @@
-// A published run whose case names a pipeline schedule: the schedule itself, every action
-// simulated, in place of the closed form of its bubble and of the microbatches in flight.
+// A published run whose case names a pipeline schedule. Every action of the schedule is simulated,
+// in place of the closed forms of the bubble and of the microbatches in flight.
 //
-// Which stages a rank has follows from the schedule. Where it cuts the vocabulary, embedding and
-// output layer are shared out to all ranks. Of activations the case's share leaves after every
-// forward, or all that may where the schedule offloads by itself and the case names no share. Pure
-// functions; safe from any thread.
+// The schedule decides the stages of a rank. If it cuts the vocabulary, all ranks share embedding
+// and output layer. After every forward the case's share of the activations is offloaded; if the
+// schedule offloads by itself and the case names no share, all that may be is. Pure functions; safe
+// from any thread.
 #pragma once
 
 #include <vector>
@@ -16,24 +16,24 @@
 
 namespace longspan {
 
-/// Seconds of a microbatch of one layer, and of the ends of the model.
+/// Seconds of one microbatch in one layer, and in the ends of the model.
 struct MicrobatchSeconds {
-  StageTimes layer;                // gradients of inputs with what is recomputed for them
-  double recomputed = 0;           // of a layer that is recomputed in full, on top
-  double embedding = 0, head = 0;  // forward and backward; the head's of one rank where it is cut
-  double besides = 0;              // of a slice on a stage, whatever the stage has
+  StageTimes layer;                // gradients of inputs include their recomputation
+  double recomputed = 0;           // in addition, of a layer that is recomputed in full
+  double embedding = 0, head = 0;  // forward and backward; one rank's head if it is cut
+  double besides = 0;              // of a slice on a stage, in addition to its layers
   double hop = 0;                  // from the end of a slice's action to the next stage
-  double stop = 0;                 // of the rank that sends it
-  double offload = 0, reload = 0;  // of all that a layer keeps, on the link
+  double stop = 0;                 // how long the sending rank stops
+  double offload = 0, reload = 0;  // copies of all that a layer keeps, on the link
 };
 
 struct RunPipeline {
   double seconds = 0;        // from the first action to the last of the rank that takes longest
-  double busy = 0;           // of which the busiest rank computes
+  double busy = 0;           // the busiest rank's computation in that time
   std::vector<double> held;  // microbatches that a rank holds at its peak, slices as parts of them
-  std::vector<double> away;  // at most, of these on its host
-  std::vector<ModelEnds> ends;  // of a rank
-  std::vector<double> layers;   // of a rank
+  std::vector<double> away;  // the most of these on the rank's host
+  std::vector<ModelEnds> ends;  // per rank
+  std::vector<double> layers;   // per rank
 };
 
 /// REQUIRES: the case names a schedule and its microbatch is known. Throws bad_input where there

@@ -131,14 +131,13 @@ class Run {
   }
 
  private:
-  // Several microbatches keep both directions of the link busy, one alone first this, then
-  // that.
+  // Several microbatches use both directions of the link at once; a single one uses them in turn.
   double copy(Kernel kernel, double bytes) const {
     const double shared = microbatches_ > 1 ? hw_.link.duplex_factor.value : 1;
     return cost_.seconds({kernel, {bytes, 1, 1}, bytes / (stack_.copy_share.value * shared)});
   }
 
-  // A slice's kernels, of attention its equal part of what the whole sequence takes.
+  // A slice's kernels; attention takes an equal part of its time for the whole sequence.
   Pass sliced(Pass slice, const Pass& whole) const {
     for (size_t i = 0; i < slice.kernels.size(); ++i) {
       const Kernel kernel = slice.kernels[i].kernel;
@@ -172,9 +171,8 @@ class Run {
     if (is_product(p.kernel)) return stack_.product_share.value;
     return stack_.attention_share.value / head_cost(p.shape[2]);
   }
-  // What a FLOP of a head takes against one of a head of 128 columns, which attention was measured
-  // with: kernels round columns up to 32, and the softmax of a pair costs the same for few as for
-  // many.
+  // The cost of a FLOP relative to heads of 128 columns, with which attention was measured: kernels
+  // round columns up to 32, and the softmax of a pair costs the same for any number of columns.
   double head_cost(double columns) const {
     const double softmax = stack_.attention_head_cost.value;
     if (softmax == 0) return 1;
@@ -215,7 +213,7 @@ class Run {
                stack_.message_share.value;
   }
 
-  // What selective recomputation runs again: scores of attention, and what else the stack says.
+  // The work that selective recomputation repeats: scores of attention, and what the stack adds.
   Pass selective_pass(const LayerWork& layer) const {
     Pass pass{layer.scores, {}, {}};
     const double products = shape_.precision.speed > 1 ? stack_.selective_low_precision.value
@@ -226,14 +224,14 @@ class Run {
                                             : 0;
       if (p.repeats > 0) pass.kernels.push_back(p);
     }
-    // The gathers of a tensor group's products, not the sums behind them.
+    // Only the gathers before a tensor group's products, not the sums after them.
     for (size_t i = 0; products > 0 && i < layer.forward.tensor.size(); i += 2) {
       pass.tensor.push_back(layer.forward.tensor[i]);
     }
     return pass;
   }
 
-  // Gradients are summed over the replicas, parameters gathered where their states are cut up.
+  // Gradients are summed over the replicas; parameters are gathered if ZeRO shards their states.
   double data(double microbatch_compute) const {
     if (replicas_ <= 1) return 0;
     const double gradients = replica_pass(parameters_ * stack_.gradient_bytes.value);
@@ -242,12 +240,12 @@ class Run {
     return added(all, microbatch_compute);
   }
 
-  // Where gradients are cut up (ZeRO 2), or parameters as well (ZeRO 3), each layer has exchanges
-  // of its own in every microbatch: parameters are gathered during the forward of the layer
-  // before, in ZeRO 3 once more in backward, and gradients are summed during the next backward. So
-  // a pass hides what its own computation is long enough for, and the ends' exchanges have none
-  // to hide them. A pipeline would repeat that for every microbatch of every stage, and keeps its
-  // parameters instead.
+  // With sharded gradients (ZeRO 2), or parameters as well (ZeRO 3), each layer has its own
+  // exchanges in every microbatch: parameters are gathered during the forward of the layer before,
+  // in ZeRO 3 once more in backward, and gradients are summed during the next backward. So a pass
+  // hides as much as its own computation is long enough for, and nothing hides the exchanges of the
+  // ends. A pipeline would repeat the exchanges for every microbatch of every stage, so it keeps
+  // its parameters.
   double data_by_layers(double forward, double backward) const {
     if (replicas_ <= 1) return 0;
     const bool kept = c_.degrees.pipeline > 1;
@@ -264,7 +262,7 @@ class Run {
                           (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     return (kept ? 1 : microbatches_) * (layers * of_layer + of_ends + copies);
   }
-  // The time that an exchange adds to a computation at the same time.
+  // The time that an exchange adds to a computation that runs at the same time.
   double added(double exchange, double computation) const {
     const double hidden = std::min(exchange, stack_.data_hidden.value * computation);
     return exchange - hidden * (1 - stack_.exchange_toll.value);

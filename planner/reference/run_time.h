@@ -1,4 +1,4 @@
-// How long a step takes under a reference implementation: layers, stages, exchanges, update.
+// Step time under a reference implementation: layers, stages, exchanges, update.
 #pragma once
 
 #include "hwprofiles/hardware_profile.h"
@@ -8,16 +8,16 @@
 
 namespace longspan {
 
-/// Seconds of a step by what they go to; the rank of the slowest stage.
+/// Seconds of a step, by cause, on the rank of the slowest stage.
 struct RunTime {
   double compute = 0;  // kernels, recomputation included, or the host that issues them
   double tensor = 0;   // exchanges of the tensor group that nothing hides
-  double context = 0;  // likewise of keys and values
-  double data = 0;     // likewise of gradients and parameters
+  double context = 0;  // exchanges of keys and values that nothing hides
+  double data = 0;     // exchanges of gradients and parameters that nothing hides
   double bubble = 0;   // stages that wait for others
   double update = 0;   // of the parameters
   double host = 0;     // copies to and from the host that nothing hides, and the update there
-  double rest = 0;     // what a step takes besides
+  double rest = 0;     // time of a step for everything else
   double step() const { return compute + tensor + context + data + bubble + update + host + rest; }
 };
 
@@ -25,9 +25,9 @@ struct RunTime {
 RunPipeline run_pipeline(const ReferenceCase& reference, const ModelSpec& model,
                          const HardwareProfile& hw, const Stack& stack);
 
-/// Where the case names a schedule, `compute` has the exchanges of the busiest rank, and `bubble`
-/// the rest of the schedule's time. REQUIRES: the case's microbatch is known; hw has its GPUs;
-/// model is its dense model. `known`: what run_pipeline() says of the case, where the caller has
+/// If the case names a schedule, `compute` includes the exchanges of the busiest rank, and `bubble`
+/// is the rest of the schedule's time. REQUIRES: the case's microbatch is known; hw has its GPUs;
+/// model is its dense model. `known`: the result of run_pipeline() for the case, if the caller has
 /// it.
 RunTime run_time(const ReferenceCase& reference, const ModelSpec& model, const HardwareProfile& hw,
                  const Stack& stack, const RunPipeline* known = nullptr);

@@ -1,4 +1,4 @@
-// Published cases, all at once: what is predicted of each, and how right that is.
+// All published cases at once: their predictions, and the errors of these.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@ namespace longspan {
 
 struct Validation {
   std::vector<ReferenceCase> cases;
-  /// One for each case, in their order: as it is, and as if its own table had not been there. Of
-  /// cases that their file leaves out both are empty.
+  /// One prediction for each case, in their order: with the case's own table, and without it. Both
+  /// are empty for cases that their file leaves out.
   std::vector<CasePrediction> predictions, left_out;
   ValidationReport report;
 };

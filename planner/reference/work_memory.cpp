@@ -11,8 +11,9 @@ constexpr double kBytes = 2;  // of an activation
 
 double number(int64_t value) { return static_cast<double>(value); }
 
-// Tiles of an MLP have as many rows as the model is wide (DeepSpeed's TiledMLP). Besides a tile,
-// the gradient of the input is whole, and the weights' are summed until the last tile.
+// Tiles of an MLP have as many rows as the model is wide (DeepSpeed's TiledMLP). In addition to a
+// tile, the whole gradient of the input is held, and the weights' gradients are summed until the
+// last tile.
 double tiled_mlp_bytes(const ModelSpec& model, const LayerWidths& w, double whole) {
   const double tile = std::min(1.0, number(model.hidden) / w.rows) * whole;
   return tile + kBytes * (w.between * w.hidden + w.hidden * (w.gated + w.inner));
@@ -26,7 +27,7 @@ double layer_work_bytes(const ReferenceCase& c, const ModelSpec& model, const St
   const LayerWidths w = layer_widths(model, shape);
   const double hidden = kBytes * w.between * w.hidden, inner = kBytes * w.rows * w.inner;
   const double queries = kBytes * w.rows * w.queries, keys = kBytes * w.rows * w.keys;
-  // Attention in chunks leaves queries, keys and its output on the host, but for one chunk.
+  // Attention in chunks leaves queries, keys and its output on the host, except for one chunk.
   const double chunk =
       c.chunk_tokens > 0 ? std::min(1.0, number(c.chunk_tokens) / number(c.sequence)) : 1;
   const double in_mlp = kBytes * w.rows * (w.gated + w.inner);
@@ -35,7 +36,7 @@ double layer_work_bytes(const ReferenceCase& c, const ModelSpec& model, const St
   const double whole_mlp = in_mlp + stack.inner_work.value * inner;
   const double mlp = c.tiled_mlp ? tiled_mlp_bytes(model, w, whole_mlp) : whole_mlp;
   const double exchanged = shape.ulysses > 1 ? stack.exchange_work.value * queries : 0;
-  // By then the second norm's input and output are gone.
+  // The second norm's input and output have been freed before attention's backward.
   const double expanded = stack.expanded_keys.value * (queries - keys);
   const double attention = chunk * (stack.attention_work.value * queries + expanded) - 2 * hidden;
   return rest + chunk * exchanged + std::max(mlp, attention);

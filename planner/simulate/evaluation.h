@@ -1,4 +1,4 @@
-// What a step costs. A plain value.
+// The time and memory of a step. A plain value.
 #pragma once
 
 #include <array>
@@ -12,10 +12,10 @@ struct Evaluation {
   double step_seconds = 0;
   std::array<int64_t, kTierCount> peak_bytes{};
   double forward_seconds = 0;  // until the first microbatch's backward begins to compute
-  /// Busy seconds of every stream, until then and in all of the step.
+  /// Busy seconds of every stream: until then, and in the whole step.
   std::array<double, kStreamCount> forward_busy{}, busy_seconds{};
-  /// The program is too large to go through: by_period.h says how it was evaluated. By sampled
-  /// simulation: of its chunks only some were sampled.
+  /// The program is too large to walk: by_period.h says how it was evaluated. In a sampled
+  /// simulation: only some of its chunks were sampled.
   bool extrapolated = false;
 };
 

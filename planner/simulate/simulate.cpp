@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-// The op a stream is at, as it stands in a queue.
+// The current op of a stream, read from its queue.
 class Reader {
  public:
   explicit Reader(const std::vector<Queued>& queue) : next_(queue.data()), size_(queue.size()) {}
@@ -46,7 +46,7 @@ class PackedReader {
   const uint32_t* next_;
   const int32_t* waits_;
   size_t size_;
-  Queued op_;  // whose `op` is its ordinal
+  Queued op_;  // its `op` is its ordinal
 };
 
 template <class QueueReader>
@@ -60,7 +60,7 @@ struct Streams {
   std::array<QueueReader, kStreamCount> readers;
 };
 
-// `ended(stream, op, started, now)` is told of every op; the caller may list spans.
+// Calls `ended(stream, op, started, now)` at the end of every op, so that callers can list spans.
 template <class QueueReader, class Ended>
 Timeline run(Streams<QueueReader> streams, const std::vector<double>& durations,
              const Interference& interference, Ended ended) {
@@ -71,10 +71,9 @@ Timeline run(Streams<QueueReader> streams, const std::vector<double>& durations,
 
   std::array<int32_t, kStreamCount> done{};  // ops completed per stream; also the next to start
   std::array<double, kStreamCount> remaining{}, started{};
-  unsigned busy = 0;  // streams running an op
-  // For a stream whose next op waits: a stream it waits for, and how many of its ops must be done.
-  std::array<unsigned, kStreamCount> waiters{};  // streams that wait for this one
-  std::array<int32_t, kStreamCount> until{};
+  unsigned busy = 0;                             // streams running an op
+  std::array<unsigned, kStreamCount> waiters{};  // by stream: the streams that wait for it
+  std::array<int32_t, kStreamCount> until{};     // by waiting stream: ops of the other to be done
   double now = 0;
   size_t left = total;
 
@@ -162,7 +161,7 @@ Timeline simulate(const Queues& queues, const std::vector<double>& durations,
 
 StepSeconds simulate(const Outline& outline, const std::vector<double>& durations,
                      const Interference& interference) {
-  // Ends of ops of the compute stream, of which what is left out takes a multiple.
+  // A compute op; `times` its end, summed over all marks, is the time that was left out.
   struct Mark {
     int64_t ordinal, times;
     bool operator<(const Mark& other) const { return ordinal < other.ordinal; }

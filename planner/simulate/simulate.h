@@ -21,20 +21,20 @@ Timeline simulate(const Program& program, const Layout& layout,
                   const std::vector<double>& durations, const Interference& interference,
                   bool keep_spans = true);
 
-/// The same of any queues: `durations` are by Queued::shape, spans by Queued::op, which counts from
-/// 0 over all queues. Arenas are not known.
+/// The same for any queues: `durations` are indexed by Queued::shape, spans by Queued::op, which
+/// counts from 0 over all queues. Peak bytes stay 0, as the arenas are not known.
 Timeline simulate(const Queues& queues, const std::vector<double>& durations,
                   const Interference& interference, bool keep_spans = true);
 
-/// What an outline's step takes.
+/// The seconds of an outline's step.
 struct StepSeconds {
   double step = 0;
   double forward = 0;  // until its first backward begins to compute
-  /// Busy seconds of every stream, until then and in all of the step.
+  /// Busy seconds of every stream: until then, and in the whole step.
   std::array<double, kStreamCount> forward_busy{}, busy{};
 };
-/// As simulate() of the program that it outlines. What is left out of it takes as long as what it
-/// repeats, each time.
+/// The same as simulate() of the program that it outlines. Every repetition that the outline leaves
+/// out takes as long as the one that it has.
 StepSeconds simulate(const Outline& outline, const std::vector<double>& durations,
                      const Interference& interference);
 

@@ -1,4 +1,4 @@
-// When everything happened: the one structure that both readers of a program produce.
+// The times of all ops of a step: the one structure that both readers of a program produce.
 //
 // The simulator fills it with predictions, the engine with measurements; tables, traces and
 // comparisons read nothing else. A plain value.

@@ -66,7 +66,7 @@ void add_spans(EventList& events, const Program& program, const Timeline& timeli
   }
 }
 
-// When the first op that touches a buffer starts and the last one ends.
+// Each buffer's span, from the start of the first op that touches it to the end of the last.
 std::vector<Span> buffer_spans(const Program& program, const Timeline& timeline) {
   std::vector<Span> lives(program.buffers.size(), Span{1e300, -1});
   for (size_t i = 0; i < timeline.spans.size(); ++i) {
@@ -82,7 +82,7 @@ std::vector<Span> buffer_spans(const Program& program, const Timeline& timeline)
 }
 
 // One counter per tier: bytes of the buffers alive. Changes at the same moment (to the nanosecond,
-// the resolution of the file) become one event, and moments without a change none.
+// the resolution of the file) become one event; moments without a change get no event.
 void add_memory(EventList& events, const Program& program, const Timeline& timeline) {
   struct Change {
     int64_t when;  // nanoseconds

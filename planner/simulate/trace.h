@@ -16,7 +16,7 @@ namespace longspan {
 std::string trace_events(const Program& program, const Timeline& timeline, const std::string& name,
                          int rank = 0);
 
-/// Microseconds of a span as a trace has them.
+/// A span of a trace, in microseconds.
 struct TraceSpan {
   double start = 0, duration = 0;
 };
@@ -24,7 +24,7 @@ struct TraceSpan {
 /// is taken, so that spans that touch still touch, and never overlap.
 TraceSpan trace_span(double start, double end);
 
-/// The whole trace, of the ranks' parts.
+/// The whole trace, from the parts of the ranks.
 std::string trace_document(std::span<const std::string> parts);
 
 }  // namespace longspan
