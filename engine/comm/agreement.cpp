@@ -15,9 +15,9 @@
 namespace longspan {
 namespace {
 
-// How a rank's part went; travels as it is.
+// The outcome of a rank's part, sent as raw bytes.
 struct Verdict {
-  int status = 0;  // 0: well
+  int status = 0;  // 0: success
   std::array<char, 1000> message{};
 };
 

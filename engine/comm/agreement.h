@@ -1,5 +1,5 @@
-// Failing together: where a part of the work may fail on some ranks only, all of them hear of it
-// and throw the same, so that none waits for one that has given up.
+// Collective error handling: if a piece of work fails on some ranks, all ranks throw the same
+// error, so that none waits for a rank that has given up.
 #pragma once
 
 #include <functional>
@@ -9,20 +9,20 @@
 
 namespace longspan {
 
-/// The error that all ranks throw together: none of them has lost another.
+/// The error that all ranks throw together. No rank is lost.
 class AgreedError : public Error {
  public:
   using Error::Error;
 };
 
-/// Runs `part` on this rank and waits for the others to have run theirs. If it has thrown on any,
-/// throws AgreedError on all of them, the same: the first such rank's error, with its number in
-/// front if not all have failed. Of a world of one, what `part` throws is thrown as it is. A part
-/// exchanges nothing, unless every failure in it is an agreed one.
+/// Runs `part` on this rank and waits until all ranks have run theirs. If `part` threw on any rank,
+/// throws the same AgreedError on all of them: the error of the first such rank, prefixed with its
+/// number unless all ranks failed. In a world of one rank, rethrows the exception of `part`
+/// unchanged. `part` must not exchange anything, unless every failure in it is an AgreedError.
 void agree(Communicator& comm, const std::function<void()>& part);
 
-/// The exception being thrown: as it is if it is an Error, else `failed` with its text.
-/// REQUIRES: an exception is being handled.
+/// Returns the exception being handled: unchanged if it is an Error, otherwise `failed` with its
+/// text. REQUIRES: an exception is being handled.
 Error current_error();
 
 }  // namespace longspan

@@ -11,7 +11,7 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kFloatBytes = sizeof(float);
-constexpr int64_t kPieceBytes = 256 * 1024;  // of a peer, in a workspace
+constexpr int64_t kPieceBytes = 256 * 1024;  // per peer in a workspace
 
 void check_membership(const Communicator& comm, const Group& group, const char* what) {
   if (group.index < 0 || group.index >= group.size() || group.ranks[group.index] != comm.rank()) {
@@ -19,7 +19,7 @@ void check_membership(const Communicator& comm, const Group& group, const char* 
   }
 }
 
-// The other members, beginning behind this one, so that not all begin with the same.
+// Visits the other members from the next one on: all start with different peers.
 template <class Body>
 void for_each_peer(const Group& group, const Body& body) {
   for (int step = 1; step < group.size(); ++step) body((group.index + step) % group.size());
@@ -33,8 +33,8 @@ void copy(std::span<const std::byte> from, std::byte* to) {
   if (!from.empty() && from.data() != to) std::memmove(to, from.data(), from.size());
 }
 
-// sum[i] = parts[0][i] + parts[1][i] + ... in that order. `sum` may be one of the parts: a block is
-// read from all of them before it is written.
+// sum[i] = parts[0][i] + parts[1][i] + ... in that order. `sum` may be one of the parts, because a
+// block is read from all parts before it is written.
 void add_in_order(const std::vector<const float*>& parts, int64_t count, float* sum) {
   constexpr int64_t kBlock = 1024;
   float block[kBlock];
@@ -49,8 +49,8 @@ void add_in_order(const std::vector<const float*>& parts, int64_t count, float* 
   }
 }
 
-// Reduces every member's share of `count` floats, this member's into `shard`. All members go
-// through the same number of segments, even where their shares are shorter.
+// Reduces every member's share of `count` floats; this member's goes into `shard`. All members make
+// the same number of exchanges, even if their shares are shorter.
 void reduce_shares(Communicator& comm, const Group& group, const float* data, int64_t count,
                    float* shard, std::span<std::byte> workspace, const char* what) {
   const int n = group.size();
@@ -73,7 +73,7 @@ void reduce_shares(Communicator& comm, const Group& group, const float* data, in
   for (int64_t done = 0; done < longest; done += segment) {
     sends.clear();
     receives.clear();
-    // The rest of a member's share from `done` on, up to a segment.
+    // The next segment of a member's share, from `done` on.
     const auto rest_of = [&](int member) -> Share {
       const Share share = share_of(count, member, n);
       const int64_t begin = std::min(share.begin + done, share.end);
@@ -99,7 +99,7 @@ void reduce_shares(Communicator& comm, const Group& group, const float* data, in
 }  // namespace
 
 Share share_of(int64_t count, int member, int n) {
-  // count * member / n without its overflow
+  // count * member / n without overflow
   const int64_t each = count / n, rest = count % n;
   const auto cut = [&](int64_t i) { return each * i + rest * i / n; };
   return {cut(member), cut(member + 1)};
@@ -161,7 +161,7 @@ void all_reduce(Communicator& comm, const Group& group, float* data, int64_t cou
   const int n = group.size();
   if (n == 1) return;
   const Share own = share_of(count, group.index, n);
-  // In place: others' shares are what is sent, and the own one is not sent before it is done.
+  // In place is safe: only other members' shares are sent before the own share is complete.
   reduce_shares(comm, group, data, count, data + own.begin, workspace, "all_reduce");
   std::vector<Send> sends;
   std::vector<Receive> receives;

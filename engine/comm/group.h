@@ -1,5 +1,5 @@
-// Some ranks of the world in a fixed order, and this rank's place among them: whom a collective is
-// over. A plain value; every member of a group holds the same ranks and its own index.
+// The ranks that take part in a collective, in a fixed order, and the index of this rank among
+// them. A plain value; every member of a group holds the same ranks and its own index.
 #pragma once
 
 #include <numeric>
@@ -16,7 +16,7 @@ struct Group {
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
-/// All ranks in their order.
+/// The group of all ranks, in their order.
 inline Group whole_world(const Communicator& comm) {
   Group group{std::vector<int>(comm.size()), comm.rank()};
   std::iota(group.ranks.begin(), group.ranks.end(), 0);

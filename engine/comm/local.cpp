@@ -17,10 +17,10 @@
 namespace longspan {
 namespace {
 
-// What one exchange still has to get rid of; on the sender's stack, guarded by the world's mutex.
+// The unfinished sends of one exchange. On the sender's stack, guarded by the world's mutex.
 struct Outbox {
-  int waiting = 0;  // messages that no receiver has begun to copy
-  int copying = 0;  // messages that a receiver is copying, outside the mutex
+  int waiting = 0;  // messages not yet taken by a receiver
+  int copying = 0;  // messages being copied by a receiver, outside the mutex
   std::string error;
 };
 
@@ -31,7 +31,7 @@ struct Message {
   int source;
 };
 
-// All that the ranks share. One mutex guards it; nothing is copied under it.
+// The state shared by the ranks. One mutex guards it; no data is copied while it is held.
 struct World {
   explicit World(int n) : size(n), mailboxes(n * n), news(n) {}
 
@@ -57,7 +57,7 @@ class LocalCommunicator final : public Communicator {
       const std::lock_guard lock(world_.mutex);
       try {
         if (!world_.lost) world_.lost = fmt::format("rank {} failed: {}", rank(), reason);
-      } catch (const std::exception&) {  // out of memory; this is short enough to need none
+      } catch (const std::exception&) {  // out of memory; the next line does not allocate
         world_.lost = "a rank failed";
       }
     }
@@ -84,8 +84,8 @@ class LocalCommunicator final : public Communicator {
       world_.news[send.peer].notify_one();
     }
 
-    // Receives are served as their messages come: two ranks may wait for each other through a
-    // third.
+    // Serve receives in the order in which messages arrive: two ranks may wait for each other
+    // through a third.
     todo_.assign(receives.begin(), receives.end());
     while (true) {
       while (outbox.error.empty() && receive_one(lock, outbox)) {
@@ -96,7 +96,7 @@ class LocalCommunicator final : public Communicator {
       world_.news[rank()].wait(lock);
     }
 
-    // No rank may look at this exchange's buffers once it has thrown.
+    // No rank may access this exchange's buffers once it has thrown.
     for (const Send& send : sends) {
       std::erase_if(world_.mailbox(rank(), send.peer),
                     [&](const Message& message) { return message.outbox == &outbox; });
@@ -106,7 +106,7 @@ class LocalCommunicator final : public Communicator {
     throw failed("{}", broken_);
   }
 
-  // Takes one message that is there; false if there is none for any receive. A mismatch is written
+  // Receives one available message; false if there is none for any receive. Writes a size mismatch
   // into both outboxes.
   bool receive_one(Lock& lock, Outbox& own) {
     const auto next = std::find_if(todo_.begin(), todo_.end(), [&](const Receive& receive) {
@@ -130,7 +130,7 @@ class LocalCommunicator final : public Communicator {
       lock.lock();
       --sender.copying;
     }
-    // Under the mutex: as soon as it is free the sender may return, and the world be destroyed.
+    // Still under the mutex: once it is free, the sender may return and the world be destroyed.
     world_.news[message.source].notify_one();
     return true;
   }
@@ -166,7 +166,7 @@ Communicator& LocalWorld::rank(int rank) {
 
 namespace {
 
-// The first exception of a run: whatever comes later may follow from it.
+// The first exception of a run. Later ones may be consequences of it.
 class FirstError {
  public:
   void keep(int rank, std::exception_ptr error) {

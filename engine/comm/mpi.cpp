@@ -37,15 +37,15 @@ void Pause::wait() {
 namespace {
 
 constexpr int kSizeTag = 1, kPayloadTag = 2;
-// MPI counts in int; and it moves data only while it is polled: a segment that is done says that
-// the next is under way, so that the looks stay close. Both ends of a message compute the same.
+// MPI counts in int, and it moves data only while it is polled. Segments keep the polls frequent: a
+// completed one shows that the next is in progress. Both ends of a message compute the same size.
 int64_t segment_bytes(int64_t message_bytes) {
   constexpr int64_t kSmallest = int64_t{1} << 18, kLargest = int64_t{1} << 30, kSegments = 256;
   return std::clamp(ceil_div(message_bytes, kSegments), kSmallest, kLargest);
 }
 
-// A message is its size, 8 bytes, and then its payload in segments. Payloads are posted without
-// waiting for the sizes, but only sizes that agree make an exchange succeed.
+// A message is its size (8 bytes), followed by its payload in segments. Payloads are posted without
+// waiting for the sizes, but the exchange fails if the sizes differ.
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(MPI_Comm comm, int rank, int size, Liveness& liveness)
@@ -77,17 +77,17 @@ class MpiCommunicator final : public Communicator {
         int done = 0;
         const int code = MPI_Testsome(static_cast<int>(payloads_.size()), payloads_.data(), &done,
                                       done_.data(), MPI_STATUSES_IGNORE);
-        if (code != MPI_SUCCESS) check_sizes(receives);  // a better word for a message too long
+        if (code != MPI_SUCCESS) check_sizes(receives);  // clearer if a message is too long
         check(code, "exchange");
         if (sizes_left == 0 && done == MPI_UNDEFINED) return;
-        if (done > 0 || sizes_left < sizes_missing) pause = Pause();  // a peer is at it
+        if (done > 0 || sizes_left < sizes_missing) pause = Pause();  // a peer is active
         sizes_missing = sizes_left;
         liveness_.throw_if_lost();
         pause.wait();
       }
     } catch (const std::exception& error) {
-      // What MPI has not begun to fill it will not touch any more. The rest stays as it is, with
-      // the vectors below: the communicator is never used again.
+      // Cancel the receives that MPI has not started to fill. It may still use the others and the
+      // vectors below, so those stay: the communicator is never used again.
       for (size_t i = 0; i < receive_requests_; ++i) cancel(payloads_[i]);
       for (MPI_Request& request : sizes_in_) cancel(request);
       liveness_.lose(error.what());
@@ -133,7 +133,7 @@ class MpiCommunicator final : public Communicator {
     done_.resize(payloads_.size());
   }
 
-  // How many sizes have not come. Throws if one is not what is expected, and tells the sender.
+  // Returns how many sizes have not arrived. Throws on a wrong one, after telling the sender.
   size_t check_sizes(std::span<const Receive> receives) {
     size_t left = 0;
     for (size_t i = 0; i < receives.size(); ++i) {
@@ -165,12 +165,12 @@ class MpiCommunicator final : public Communicator {
 
   MPI_Comm comm_;
   Liveness& liveness_;
-  // Requests of the running exchange; kept from one to the next.
-  std::vector<MPI_Request> payloads_;  // receives, then sends and their sizes
+  // Requests of the current exchange. Members, to reuse their memory.
+  std::vector<MPI_Request> payloads_;  // receives, then sends with their sizes
   size_t receive_requests_ = 0;
   std::vector<int> done_;  // indices of payloads_
   std::vector<MPI_Request> sizes_in_;
-  std::vector<int64_t> announced_;  // the sizes that come
+  std::vector<int64_t> announced_;  // the received sizes
   std::vector<int64_t> sent_sizes_;
 };
 
@@ -179,8 +179,8 @@ class MpiCommunicator final : public Communicator {
 
 struct MpiWorld::State {
   int exceptions = std::uncaught_exceptions();  // in flight when the world began
-  MPI_Comm data = MPI_COMM_NULL;                // exchanges
-  MPI_Comm control = MPI_COMM_NULL;             // beats and notices
+  MPI_Comm data = MPI_COMM_NULL;                // for exchanges
+  MPI_Comm control = MPI_COMM_NULL;             // for heartbeats and notices
   int local_rank = 0;
   int local_size = 1;
   std::unique_ptr<mpi::Liveness> liveness;
@@ -236,7 +236,7 @@ MpiWorld::~MpiWorld() {
   if (std::uncaught_exceptions() > s.exceptions && !s.liveness->lost()) {
     s.communicator->abandon("an exception ended it");
   }
-  // All ranks are here before the first stops its beats; those that are lost are noticed meanwhile.
+  // All ranks must be here before the first stops its heartbeats. Lost ranks are still detected.
   MPI_Request all_here = MPI_REQUEST_NULL;
   if (!s.liveness->lost() && MPI_Ibarrier(s.control, &all_here) == MPI_SUCCESS) {
     mpi::Pause pause;

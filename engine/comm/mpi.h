@@ -1,12 +1,12 @@
-// Ranks as processes, on one machine or several, started by mpirun or srun.
+// Ranks as processes, on one or several machines, started by mpirun or srun.
 //
-// Waiting ranks poll and sleep in between, so there may be more ranks than cores. In a build
-// without MPI (LONGSPAN_MPI=OFF) this header is the same; what needs MPI throws bad_input.
+// Waiting ranks poll and sleep, so there may be more ranks than cores. In a build without MPI
+// (LONGSPAN_MPI=OFF) this header is the same, and functions that need MPI throw bad_input.
 //
-// Liveness: a thread in each process sends a beat to the next rank every second and listens for
-// those of the previous one, so that a rank that is stopped, hangs in the kernel or has vanished is
-// noticed even where the launcher sees nothing. It watches from the first beat on, and counts only
-// the time in which its own process runs too: a slow start or a machine put to sleep is no loss.
+// Liveness: a thread in each process sends a heartbeat to the next rank every second and listens
+// for those of the previous one. This detects a rank that is stopped, hangs in the kernel or has
+// vanished, even if the launcher notices nothing. Silence counts from the first heartbeat on, and
+// only while the own process runs: a slow start or a suspended machine is not reported.
 #pragma once
 
 #include <functional>
@@ -18,48 +18,47 @@
 namespace longspan {
 
 struct MpiOptions {
-  /// For how long the previous rank may give no sign of life. At least 2: beats come each second.
+  /// Seconds without a heartbeat (sent every 1 s) after which a rank is lost. At least 2.
   double silence_seconds = 20;
   /// Called once, on the watching thread, with "rank 1 (host a) gives no sign of life for 20 s".
-  /// What to do is the caller's to decide: print it and call abort_mpi(), as a rule. When it
-  /// returns (or is not set), all ranks that can be told of it throw that text from their
-  /// exchanges. Must not throw.
+  /// Usually prints it and calls abort_mpi(). When it returns (or is not set), all reachable ranks
+  /// throw that text from their exchanges. Must not throw.
   std::function<void(const std::string& message)> on_lost;
 };
 
-/// Whether a launcher started this process as one of several ranks, by what it left in the
-/// environment. True for mpirun with a single rank as well.
+/// Whether a launcher started this process as one of several ranks, judged by environment
+/// variables. True for mpirun with a single rank as well.
 bool launched_by_mpi();
 
-/// MPI from its initialisation to its end: one object per process, as MPI cannot begin twice.
-/// Construct and destroy it on the same thread, on all ranks.
+/// Owns MPI from initialisation to finalisation: one object per process, as MPI can be initialised
+/// only once. Construct and destroy it on the same thread, on all ranks.
 class MpiWorld {
  public:
   /// Waits for all ranks to start. Throws bad_input for options out of range or a build without
-  /// MPI; `failed` if MPI is in use already, has no MPI_THREAD_MULTIPLE, or reports an error. What
-  /// goes wrong inside MPI_Init itself MPI prints, and ends the process.
+  /// MPI; `failed` if MPI is already in use, has no MPI_THREAD_MULTIPLE, or reports an error. MPI
+  /// itself prints errors inside MPI_Init and ends the process.
   explicit MpiWorld(const MpiOptions& options);
-  /// Waits for all ranks to come here and ends MPI. If a rank is lost, and when unwinding (the
-  /// others are then told, as by abandon()), it waits for no rank and leaves MPI open; the process
-  /// should end, and the launcher ends the rest.
+  /// Waits for all ranks to get here and finalises MPI. If a rank is lost, or during unwinding
+  /// (which tells the other ranks, as abandon() does), it does not wait and leaves MPI initialised;
+  /// the process should then exit, and the launcher ends the other ranks.
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
 
-  /// Lives as long as this object. After its exchange has thrown `failed`, MPI may still hold that
-  /// exchange's buffers: leave them allocated and end the process.
+  /// Lives as long as this object. After an exchange has thrown `failed`, MPI may still use the
+  /// buffers of that exchange: leave them allocated and end the process.
   Communicator& communicator();
 
-  int local_rank() const;  ///< among the ranks that share memory with this one, from 0
-  int local_size() const;  ///< how many those are
+  int local_rank() const;  ///< among the ranks of this node, from 0
+  int local_size() const;  ///< the number of ranks of this node
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-/// Ends all ranks at once with this exit status, from any thread, without destructors. Does not
-/// return.
+/// Ends all ranks immediately with this exit status, without running destructors. Safe from any
+/// thread. Does not return.
 [[noreturn]] void abort_mpi(int status);
 
 }  // namespace longspan

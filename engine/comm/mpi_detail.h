@@ -1,4 +1,4 @@
-// What the parts of the MPI transport share. Not installed: it needs MPI's own header.
+// Shared by the parts of the MPI transport. Not installed, as it needs MPI's own header.
 #pragma once
 
 #include <mpi.h>
@@ -19,9 +19,8 @@ namespace longspan::mpi {
 /// Throws failed("MPI: <what>: <MPI's text>") unless the code is MPI_SUCCESS.
 void check(int code, const char* what);
 
-/// Between two looks at what has not come yet: offers the core to others for 200 us, then sleeps,
-/// for a 64th of the time waited so far, 5 ms at most. Spinning would take the core from the rank
-/// that is waited for.
+/// Waits between two polls: yields the core for the first 200 us, then sleeps for 1/64 of the time
+/// waited so far, 5 ms at most. Spinning would take the core from the rank that is waited for.
 class Pause {
  public:
   void wait();
@@ -30,12 +29,12 @@ class Pause {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-/// The beats of this process and what it has heard of lost ranks. Owns the watching thread.
+/// Sends and receives heartbeats and notices of lost ranks. Owns the watching thread.
 class Liveness {
  public:
-  /// `comm` has no other user while this object lives. `hosts` has a name per rank.
+  /// `comm` must have no other user while this object lives. `hosts` has one name per rank.
   Liveness(MPI_Comm comm, const MpiOptions& options, std::vector<std::string> hosts);
-  /// Stops at once. After close() there is nothing left to stop.
+  /// Stops the thread immediately, unless close() has done so.
   ~Liveness();
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;
@@ -43,14 +42,14 @@ class Liveness {
   bool lost() const { return lost_.load(std::memory_order_acquire); }
   /// Throws `failed` with the reason if a rank is lost.
   void throw_if_lost() const;
-  /// Marks the world as broken on this rank, for the first reason there is.
+  /// Marks the world as broken on this rank. The first reason is kept.
   void lose(const std::string& reason);
-  /// Marks it as broken on other ranks. Waits until that is sent, a second at most.
+  /// Marks the world as broken on other ranks. Waits until the notices are sent, 1 s at most.
   void tell(const std::vector<int>& ranks, const std::string& reason) noexcept;
   void tell_all(const std::string& reason) noexcept;
 
-  /// Says goodbye to the next rank, waits for the previous one's goodbye and stops; or returns when
-  /// a rank is lost. All ranks must call it.
+  /// Sends a goodbye to the next rank, waits for that of the previous one and stops; or returns
+  /// when a rank is lost. All ranks must call it.
   void close();
 
  private:
@@ -71,15 +70,15 @@ class Liveness {
   std::vector<std::string> hosts_;
 
   std::atomic<bool> lost_{false};
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::string reason_;
-  std::list<Notice> notices_;  // MPI may hold them until the end
+  std::list<Notice> notices_;  // kept to the end, as MPI may still use them
   bool closing_ = false;
   bool stopping_ = false;
   std::condition_variable wake_;
   std::thread thread_;
 
-  // The watching thread's messages: members, as MPI may hold them when that thread has ended.
+  // The watching thread's messages. Members, as MPI may use them after that thread has ended.
   MPI_Request sending_ = MPI_REQUEST_NULL;
   char beat_out_ = 0;
   char beat_in_ = 0;

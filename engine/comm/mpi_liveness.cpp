@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr auto kBeatPeriod = std::chrono::seconds(1);
-constexpr auto kLookPeriod = milliseconds(20);  // bounds how late another rank's notice is seen
+constexpr auto kLookPeriod = milliseconds(20);  // the longest delay of another rank's notice
 constexpr auto kTellLimit = std::chrono::seconds(1);
 constexpr int kBeatTag = 1, kNoticeTag = 2;
 constexpr int kNoticeBytes = 1000;
@@ -27,7 +27,7 @@ Liveness::Liveness(MPI_Comm comm, const MpiOptions& options, std::vector<std::st
   check(MPI_Comm_rank(comm_, &rank_), "rank");
   check(MPI_Comm_size(comm_, &size_), "size");
   if (size_ == 1) return;
-  // Here, not on the thread: a rank must not get away from its constructor unwatched.
+  // Send here, not on the thread: no rank may leave its constructor without being watched.
   send_beat(kBeat);
   try {
     thread_ = std::thread([this] { run(); });
@@ -69,7 +69,7 @@ void Liveness::lose(const std::string& reason) {
 }
 
 void Liveness::tell(const std::vector<int>& ranks, const std::string& reason) noexcept {
-  // A rank that cannot be told any more learns it from the beats; nothing is reported here.
+  // A rank that cannot be told learns it from the heartbeats, so errors are ignored here.
   try {
     const std::lock_guard lock(mutex_);
     Notice& notice = notices_.emplace_back();
@@ -104,7 +104,7 @@ void Liveness::tell_all(const std::string& reason) noexcept {
 }
 
 void Liveness::report(const std::string& message) {
-  // First the caller, who may want to end the process in its own words; then the exchanges.
+  // The callback comes first: it may end the process with its own message.
   if (options_.on_lost) options_.on_lost(message);
   lose(message);
   tell_all(message);
@@ -149,7 +149,7 @@ void Liveness::watch() {
   Clock::time_point looked = Clock::now(), beaten = looked;
   while (true) {
     const Clock::time_point now = Clock::now();
-    // When this process was stopped, or the machine slept, the other's beats were not due.
+    // While this process was stopped or the machine slept, no heartbeats were due.
     silence += std::min<Clock::duration>(now - looked, kBeatPeriod);
     looked = now;
 
@@ -158,7 +158,7 @@ void Liveness::watch() {
     lock.unlock();
     if (stopping || (closing && lost())) break;
 
-    // One beat under way at a time: to a rank that takes none, they would pile up.
+    // At most one heartbeat in flight: they would pile up at a rank that receives none.
     if (test(sending_, MPI_STATUS_IGNORE)) {
       if (closing && said_goodbye && heard_goodbye) break;
       const bool goodbye = closing && !said_goodbye;
@@ -176,7 +176,7 @@ void Liveness::watch() {
     }
     if (watching && heard && !heard_goodbye &&
         std::chrono::duration<double>(silence).count() >= options_.silence_seconds) {
-      watching = false;  // once
+      watching = false;  // report only once
       report(fmt::format("rank {} (host {}) gives no sign of life for {:g} s", previous,
                          hosts_[previous], options_.silence_seconds));
     }
@@ -194,7 +194,7 @@ void Liveness::watch() {
                    [&] { return stopping_ || (closing_ && !waiting_to_end); });
   }
 
-  // MPI must not end with receives that are still open.
+  // MPI must not be finalised while receives are open.
   for (MPI_Request* request : {&beat, &notice}) {
     if (*request == MPI_REQUEST_NULL) continue;
     check(MPI_Cancel(request), "watch");

@@ -1,4 +1,4 @@
-// A world of one rank. Nothing is ever sent; collectives over it copy.
+// A world of one rank. Nothing is sent; collectives only copy.
 #pragma once
 
 #include "engine/comm/communicator.h"

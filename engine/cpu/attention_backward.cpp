@@ -1,10 +1,10 @@
 // The backward of tiled attention from the global log-sum-exp and delta: with P = exp(S - lse) and
 // dS = P (dP - delta), dV = P^T dO, dP = dO V^T, dQ = dS K / sqrt(D), dK = dS^T Q / sqrt(D).
 //
-// A piece owns one kv head and one tile of keys, whose dk and dv it sums over the query tiles, so
-// every score is computed once. It adds its share of dq straight to memory, each query tile after
-// the piece of the keys before it has done so: the order of the sum is fixed, and pieces that run
-// side by side follow each other as in a pipeline, one query tile apart.
+// A piece owns one kv head and one tile of keys. It sums dk and dv of that tile over the query
+// tiles, so every score is computed once. It adds its part of dq straight to memory, each query
+// tile after the piece of the preceding keys has done so. The order of the sum is thus fixed, and
+// concurrent pieces run like a pipeline, one query tile apart.
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -17,9 +17,9 @@
 namespace longspan::cpu {
 namespace {
 
-constexpr int64_t kRows = 96;   // of a query tile
-constexpr int64_t kKeys = 96;   // of a key tile
-constexpr int64_t kRound = 64;  // key tiles of a head that are in work at a time
+constexpr int64_t kRows = 96;   // rows of a query tile
+constexpr int64_t kKeys = 96;   // keys of a key tile
+constexpr int64_t kRound = 64;  // key tiles of a head that are processed in one round
 constexpr int64_t kLds = tile_stride(kKeys);
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
@@ -34,7 +34,7 @@ struct Backward {
   HeadRows rows;
 };
 
-// How many query tiles a piece has added to dq; the piece of the next keys waits for it.
+// The number of query tiles that a piece has added to dq. The piece of the next keys waits for it.
 using Progress = std::atomic_ref<int32_t>;
 
 void wait_for(int32_t& progress, int64_t done) {
@@ -54,7 +54,7 @@ class BackwardTile {
         key_(key),
         keys_(std::min(kKeys, call.nk - key)) {}
 
-  // `before` is the progress of the piece of the keys before, null for the first of a round.
+  // `before` is the progress of the piece of the preceding keys; null for the first of a round.
   void run(int32_t* before, int32_t& own) {
     const QueryTiling& tiling = call_.tiling;
     pack_keys();
@@ -68,7 +68,7 @@ class BackwardTile {
         Progress(own).store(static_cast<int32_t>(turn + 1), std::memory_order_release);
       }
     }
-    // Nothing waits for tiles that no query of these keys reaches.
+    // No piece waits for query tiles that do not see these keys.
     write_gradient(dk_, kLn2, call_.dk);
     write_gradient(dv_, 1, call_.dv);
   }
@@ -153,7 +153,7 @@ class BackwardTile {
   int64_t ld_ = tile_stride(dim_);
   int64_t cols_ = round_up(dim_, kTileCols);
 
-  alignas(64) float q_[kRows * kStride];  // scaled to base 2, which dk takes back
+  alignas(64) float q_[kRows * kStride];  // scaled to base 2, which kLn2 reverts in dk
   alignas(64) float do_[kRows * kStride];
   alignas(64) float dq_[kRows * kStride];
   alignas(64) float k_[kKeys * kStride];
@@ -186,8 +186,8 @@ void attention_backward(const BlockContext& context, const float* q, const float
                       first_dkv, dk,
                       dv,        rows.of(model)};
   if (first_dq) zero(*context.pool, dq, nq * model.attention_width());
-  // The counters of a round: [kRound, Hkv], so that pieces handed out in order never wait for one
-  // that has not begun.
+  // The counters of a round, [kRound, Hkv]. Pieces are started in order, so none waits for a piece
+  // that has not started.
   auto* progress = reinterpret_cast<int32_t*>(workspace);
   const int64_t heads = model.kv_heads;
   for (int64_t first = 0; first < nk; first += kRound * kKeys) {

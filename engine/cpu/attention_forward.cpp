@@ -1,5 +1,5 @@
-// Tiled causal attention with an online softmax, after FlashAttention (Dao et al., 2022), seeded
-// from an earlier result where there is one. Scores are kept in base 2: s' = s * log2(e).
+// Tiled causal attention with an online softmax, after FlashAttention (Dao et al., 2022),
+// optionally continuing from an earlier result. Scores are in base 2: s' = s * log2(e).
 #include <cmath>
 #include <limits>
 
@@ -10,9 +10,9 @@
 namespace longspan::cpu {
 namespace {
 
-constexpr int64_t kRows = 192;  // of a query tile
-constexpr int64_t kKeys = 192;  // of a key tile
-constexpr int64_t kStep = 48;   // rows whose scores are in the first-level cache at a time
+constexpr int64_t kRows = 192;  // rows of a query tile
+constexpr int64_t kKeys = 192;  // keys of a key tile
+constexpr int64_t kStep = 48;   // rows whose scores fit in the L1 cache
 constexpr int64_t kLds = tile_stride(kKeys);
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
@@ -71,7 +71,7 @@ class ForwardTile {
     pack_rows(call_.v + at, g, keys, dim_, v_, ld_, cols_);
   }
 
-  // Keys of the tile that row r sees.
+  // The number of keys of the tile that row r sees.
   int64_t seen(int64_t r, int64_t key, int64_t keys) const {
     const int64_t position = call_.q0 + tile_.first + r / tile_.heads;
     return std::clamp<int64_t>(position - (call_.k0 + key) + 1, 0, keys);
@@ -89,15 +89,15 @@ class ForwardTile {
     tile_gemm<true>(rows, cols_, most, scores_, kLds, 1, v_, ld_, o_ + row * ld_, ld_);
   }
 
-  // Scores become probabilities relative to the row's maximum so far; what was summed before is
-  // brought to a new maximum.
+  // Turns scores into probabilities relative to the row's running maximum, and rescales the earlier
+  // sums to a new maximum.
   void update_row(float* s, int64_t seen, int64_t width, float& row_max, float& row_sum,
                   float* o) const {
     std::fill(s + seen, s + width, kNone);
     Vec top = broadcast(row_max);
     for (int64_t j = 0; j < width; j += kLanes) top = max(top, load(s + j));
     const float new_max = max_lanes(top);
-    // A row that has seen nothing yet must not subtract infinity from itself.
+    // A row that has seen no key yet must not subtract infinity from itself.
     const float shift = new_max == kNone ? 0 : new_max;
     Vec sum{};
     for (int64_t j = 0; j < width; j += kLanes) {
@@ -154,7 +154,7 @@ void attention_forward(const BlockContext& context, const float* q, const float*
   const QueryTiling& tiling = call.tiling;
   const int64_t per_tile = model.kv_heads * tiling.shares;
   for_pieces(*context.pool, tiling.tiles * per_tile, [&](int64_t piece) {
-    // Late positions see the most keys: they go first, the short ones fill up the end.
+    // Late positions see the most keys: start with them, so that short pieces fill the end.
     const int64_t index = tiling.tiles - 1 - piece / per_tile;
     const int64_t kv_head = piece % per_tile / tiling.shares;
     const QueryTile tile(tiling, kv_head, piece % tiling.shares, index);

@@ -1,9 +1,8 @@
-// What the forward and the backward of attention share: how queries are laid into tiles.
-// Internal to engine/cpu.
+// Query tiles, shared by the forward and the backward of attention. Internal to engine/cpu.
 //
-// A tile of queries holds all (or an even share) of the query heads of one kv head at a few
-// neighbouring positions, so that they share the tiles of K and V. Its row r is position r / heads
-// and head r % heads: position-major, so that the diagonal cuts a tile once.
+// A query tile holds all (or an even share) of the query heads of one kv head at a few neighbouring
+// positions, so that these heads share the tiles of K and V. Row r of a tile is position r / heads
+// and head r % heads: position-major, so that the causal diagonal cuts a tile once.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +14,9 @@
 
 namespace longspan::cpu {
 
-/// Tiles live on the stack of the thread: this bounds them.
+/// The largest head_dim. Tiles live on a thread's stack, which limits it.
 inline constexpr int64_t kMaxHeadDim = 512;
-/// Query heads that share a tile; groups with more are cut evenly.
+/// The most query heads in a tile; larger groups are split evenly.
 inline constexpr int64_t kMaxTileHeads = 48;
 
 struct QueryTiling {
@@ -33,11 +32,11 @@ struct QueryTiling {
 
   int64_t dim;        // D
   int64_t width;      // A
-  int64_t group;      // query heads of a kv head
-  int64_t shares;     // tiles a position's group is cut into
-  int64_t share;      // heads in one of them (the last may have fewer)
-  int64_t positions;  // positions of a tile
-  int64_t tiles;      // along the positions
+  int64_t group;      // query heads per kv head
+  int64_t shares;     // tiles that the group of a position is split into
+  int64_t share;      // heads per share (the last may have fewer)
+  int64_t positions;  // positions per tile
+  int64_t tiles;      // number of tiles along the positions
   int64_t queries;    // nq
 };
 
@@ -50,25 +49,25 @@ struct QueryTile {
         heads(std::min(t.share, t.group - share * t.share)),
         rows(positions * heads) {}
 
-  /// Where row r begins in [nq, A], or in rows of `ld` elements that begin with these heads'.
+  /// The offset of row r in [nq, A], or in rows of `ld` elements that begin with this tile's heads.
   int64_t element(int64_t r) const { return element(r, tiling.width); }
   int64_t element(int64_t r, int64_t ld) const {
     return (first + r / heads) * ld + (head + r % heads) * tiling.dim;
   }
-  /// Where row r is in [nq, H], of which `ld` elements are a row.
+  /// The offset of row r in [nq, H] with rows of `ld` elements.
   int64_t scalar(int64_t r, int64_t ld) const {
     return (first + r / heads) * ld + head + r % heads;
   }
 
   const QueryTiling& tiling;
-  int64_t first;      // position of row 0, from the first query of the call
-  int64_t positions;  // in this tile
+  int64_t first;      // position of row 0, relative to the first query of the call
+  int64_t positions;  // positions in this tile
   int64_t head;       // first query head
-  int64_t heads;      // in this tile
+  int64_t heads;      // heads in this tile
   int64_t rows;
 };
 
-/// to[r, D] = factor * row r of the tile, zero up to `width`; `ld` as in QueryTile::element.
+/// to[r, D] = factor * row r of the tile, then zeros up to `width`; `ld` as in element().
 inline void gather_rows(const QueryTile& tile, const float* from, int64_t ld, float factor,
                         float* to, int64_t ldt, int64_t width) {
   const int64_t dim = tile.tiling.dim;

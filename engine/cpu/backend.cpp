@@ -12,7 +12,7 @@
 namespace longspan::cpu {
 namespace {
 
-// The blocks as the dispatch calls them; each on the model it is of.
+// Adapts the blocks to the dispatch. Attention has a model of its own: this rank's share.
 struct Blocks {
   Blocks(const StepShape& step, ThreadPool& pool)
       : layer(make_block_context(step.model(), pool)),
@@ -81,8 +81,8 @@ class CpuBackend final : public Backend {
   StepShape step_;
   Communicator* comm_;
   std::optional<HostExchange> ranks_;
-  ThreadPool pool_;       // the compute stream's
-  ThreadPool host_pool_;  // the host stream's: AdamW where the optimizer lives on the host
+  ThreadPool pool_;       // of the compute stream
+  ThreadPool host_pool_;  // of the host stream: AdamW with the optimizer on the host
   Blocks blocks_;
 };
 

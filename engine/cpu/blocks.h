@@ -1,9 +1,9 @@
 // The transformer's building blocks on the CPU: float32, row-major, tiled over tokens.
 //
-// Each function is one op kind of the step program. It walks its rows in tiles of `tile` tokens so
-// that its workspace is O(tile), and it never allocates: the caller hands it the workspace whose
-// size planner/program states for the op. All work is split over the pool in pieces that do not
-// depend on the number of threads: the same inputs give the same bits for any pool size.
+// Each function is one op kind of the step program. It processes its rows in tiles of `tile`
+// tokens, so its workspace is O(tile). It never allocates: the caller passes the workspace, whose
+// size planner/program defines. The work is split into pieces that do not depend on the number of
+// threads: the same inputs give the same bits for any pool size.
 //
 // Legend: n rows (tokens) of this call, d hidden, H query heads, Hkv key/value heads, D head dim,
 // A = H*D, G = Hkv*D, F ffn width, W = 2F under SwiGLU and F under GELU, V vocabulary.
@@ -35,14 +35,13 @@ struct BlockContext {
   ThreadPool* pool = nullptr;
   std::shared_ptr<const Rope> rope;  // null with learned positions
 };
-/// The model and the pool must outlive the context. Throws bad_input where a head is wider than
-/// the tiles of attention on the stack allow (512).
+/// The model and the pool must outlive the context. Throws bad_input if head_dim exceeds 512, the
+/// limit of attention's tiles on the stack.
 BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool);
 
-/// Workspace of each block in floats, for n rows in tiles of t (t >= n means one tile of n rows).
-/// t*d
+/// Workspace of each block in floats, for n rows in tiles of t (t >= n: one tile of n rows).
 int64_t qkv_forward_workspace(const ModelSpec&, int64_t n, int64_t tile);
-/// t*d; with qk_norm t*(d+A), A being the width of the query heads in use (0: all)
+/// t*d; with qk_norm t*(d+A), where A is the width of the query heads in use (0: all)
 int64_t qkv_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, int64_t q_heads = 0);
 /// t*(d+F+W); with saves_inner t*(d+F); partial: without d
 int64_t mlp_forward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool saves_inner,
@@ -60,101 +59,101 @@ int64_t attention_backward_workspace(const ModelSpec&);
 /// x[n,d] = token_table[tokens] (+ position_table[position0 + row]).
 void embed_forward(const BlockContext&, const float* unit, const int32_t* tokens, int64_t n,
                    int64_t position0, float* x);
-/// unit_gradient += scatter of dx[n,d]; rows are added in token order, so bits repeat.
+/// unit_gradient += scatter of dx[n,d]; rows are added in token order, so the bits repeat.
 void embed_backward(const BlockContext&, const int32_t* tokens, const float* dx, int64_t n,
                     int64_t position0, float* unit_gradient);
 
-/// h[n,d] = norm1(x[n,d]); what qkv_forward does inside unless its input is already normed.
+/// h[n,d] = norm1(x[n,d]). qkv_forward includes it unless its input is already normed.
 void norm1_forward(const BlockContext&, const float* unit, const float* x, int64_t n, float* h);
-/// dx[n,d] += norm1'(x; dh[n,d]); gradient of norm1's weight (bias).
+/// dx[n,d] += norm1'(x; dh[n,d]); adds the gradient of norm1's weight (and bias).
 void norm1_backward(const BlockContext&, const float* unit, const float* x, const float* dh,
                     int64_t n, float* dx, float* unit_gradient);
-/// Likewise norm2, which mlp_forward does inside unless it is partial.
+/// The same for norm2. mlp_forward includes it unless it is partial.
 void norm2_forward(const BlockContext&, const float* unit, const float* y, int64_t n, float* h);
 void norm2_backward(const BlockContext&, const float* unit, const float* y, const float* dh,
                     int64_t n, float* dy, float* unit_gradient);
 
-/// q[n,A], k[n,G], v[n,G] = rope(qk_norm(norm1(x[n,d]) Wqkv^T + b)); rows sit at global positions
-/// position0 + row. With `normed`, x is norm1's output already. Of a group of heads, A and G are
-/// its width; without k and v only q is projected.
+/// q[n,A], k[n,G], v[n,G] = rope(qk_norm(norm1(x[n,d]) Wqkv^T + b)). Row r is at global position
+/// position0 + r. With `normed`, x is already norm1's output. For a group of heads, A and G are the
+/// group's widths; without k and v only q is projected.
 void qkv_forward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
                  int64_t position0, int64_t tile, float* q, float* k, float* v, float* workspace,
                  const HeadGroup& heads = {});
-/// From dq, dk, dv (overwritten): dx[n,d] += their gradient through rope, qk_norm, Wqkv and norm1;
-/// gradients of all those tensors. With `normed`, x is norm1's output h and dx[n,d] is *written*
-/// with the gradient of h (norm1_backward finishes the job). Groups of heads as in qkv_forward.
+/// dx[n,d] += the gradient from dq, dk, dv (overwritten) through rope, qk_norm, Wqkv, norm1; adds
+/// these tensors' gradients. With `normed`, x is norm1's output h, and dx[n,d] is *written* with
+/// h's gradient (norm1_backward does the rest). Groups of heads as in qkv_forward.
 void qkv_backward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
                   int64_t position0, int64_t tile, float* dq, float* dk, float* dv, float* dx,
                   float* unit_gradient, float* workspace, const HeadGroup& heads = {});
 
 /// Causal attention of queries at global positions [q0, q0+nq) over keys at [k0, k0+nk): the key at
-/// position p is visible to the query at position >= p; masked tiles are skipped. Scale 1/sqrt(D).
-/// With `first`, o[nq,A] and lse[nq,H] (natural log) are written; otherwise the new keys are merged
-/// into them in the max-shifted form: m = max(a, b), never exp of a positive difference.
-/// REQUIRES: with `first`, every query sees at least one key.
+/// position p is visible to queries at positions >= p; masked tiles are skipped. Scale 1/sqrt(D).
+/// With `first`, o[nq,A] and lse[nq,H] (natural log) are written. Otherwise the new keys are merged
+/// into them in the max-shifted form: m = max(a, b), never exp of a positive difference. REQUIRES:
+/// with `first`, every query sees at least one key.
 void attention_forward(const BlockContext&, const float* q, const float* k, const float* v,
                        int64_t q0, int64_t nq, int64_t k0, int64_t nk, bool first, float* o,
                        float* lse, float* workspace, HeadRows rows = {});
-/// The backward of the same rectangle from the *global* lse and delta = rowsum(do*o) [nq,H]:
-/// dq[nq,A], dk[nk,G], dv[nk,G] are written where their first_ flag is set and += otherwise.
+/// The backward of the same rectangle from the *global* lse and delta = rowsum(do*o) [nq,H].
+/// dq[nq,A], dk[nk,G], dv[nk,G] are written if their first_ flag is set, otherwise +=.
 void attention_backward(const BlockContext&, const float* q, const float* k, const float* v,
                         const float* d_o, const float* lse, const float* delta, int64_t q0,
                         int64_t nq, int64_t k0, int64_t nk, bool first_dq, float* dq,
                         bool first_dkv, float* dk, float* dv, float* workspace, HeadRows rows = {});
 
-/// y[n,d] = x[n,d] + o[n,A] Wout^T (+ b). y may alias x. Without x the product alone is written:
-/// the part that one rank of a tensor group has in a sum.
+/// y[n,d] = x[n,d] + o[n,A] Wout^T (+ b). y may alias x. With x null, only the product is written:
+/// one rank's part of a tensor group's sum.
 void out_forward(const BlockContext&, const float* unit, const float* x, const float* o, int64_t n,
                  float* y);
-/// d_o[n,A] = dy Wout; delta[n,H] = rowsum(d_o * o) per head; gradients of Wout, b. d_o may alias
-/// o. With `partial`, b is left to residual_backward.
+/// d_o[n,A] = dy Wout; delta[n,H] = rowsum(d_o * o) per head; adds the gradients of Wout and b. d_o
+/// may alias o. With `partial`, residual_backward computes the gradient of b instead.
 void out_backward(const BlockContext&, const float* unit, const float* dy, const float* o,
                   int64_t n, float* d_o, float* delta, float* unit_gradient, bool partial = false);
 
-/// y[n,d] = x[n,d] + sum[n,d] + the bias of the MLP's or attention's output, where it has one: what
-/// the partial forms leave to be done once. y may alias x.
+/// y[n,d] = x[n,d] + sum[n,d] + the bias of the MLP's or attention's output, if it has one: the
+/// part that the partial forms leave out. y may alias x.
 void residual_forward(const BlockContext&, const float* unit, bool of_mlp, const float* x,
                       const float* sum, int64_t n, float* y);
-/// The gradient of that bias from dy[n,d]. REQUIRES: there is one.
+/// Adds the gradient of that bias from dy[n,d]. REQUIRES: the bias exists.
 void residual_backward(const BlockContext&, bool of_mlp, const float* dy, int64_t n,
                        float* unit_gradient);
 
-/// out[n,d] = y[n,d] + mlp(norm2(y)). `inner` [n,W] (pre-activation gate|up) is written where not
-/// null. out may alias y. With `partial`, y is norm2's output already, and out neither has the
-/// residual nor the last bias: the part of one rank of a tensor group.
+/// out[n,d] = y[n,d] + mlp(norm2(y)). `inner` [n,W] (pre-activation gate|up) is written unless
+/// null. out may alias y. With `partial`, y is already norm2's output, and out includes neither the
+/// residual nor the last bias: one rank's part of a tensor group's sum.
 void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t n, int64_t tile,
                  float* out, float* inner, float* workspace, bool partial = false);
-/// dy[n,d] in place: on entry the gradient of the block's output, on return that of y.
-/// `inner` may be null (recomputed) and is overwritten where given. Gradients of the MLP and norm2.
-/// With `partial`, y is norm2's output and dy on return this rank's part of the gradient of that;
-/// the last bias is left to residual_backward.
+/// dy[n,d] in place: on entry the gradient of the block's output, on return that of y. `inner` is
+/// overwritten, or recomputed if null. Adds the gradients of the MLP and norm2. With `partial`, y
+/// is norm2's output, dy on return is this rank's part of its gradient, and residual_backward
+/// computes the gradient of the last bias.
 void mlp_backward(const BlockContext&, const float* unit, const float* y, float* inner, int64_t n,
                   int64_t tile, float* dy, float* unit_gradient, float* workspace,
                   bool partial = false);
 
-/// Final norm, logits, cross-entropy and the gradient of all of it in one pass per tile.
-/// loss (+=, double) is the sum over rows of scale * (lse - logit[label]); dx[n,d] is written with
-/// its gradient and may alias x. `head` is the head unit; `output` is the [V,d] output matrix
-/// (inside the head unit, or the embedding unit's token table where tied).
-/// Throws Error(failed) if a label is outside [0, V) or the loss is not finite.
+/// Final norm, logits, cross-entropy and their gradients in one pass per tile. loss (+=, double) is
+/// the sum over rows of scale * (lse - logit[label]); dx[n,d] is written with its gradient and may
+/// alias x. `head` is the head unit; `output` is the [V,d] output matrix (inside the head unit, or
+/// the embedding unit's token table if tied). Throws Error(failed) if a label is outside [0, V) or
+/// the loss is not finite.
 void loss_forward_backward(const BlockContext&, const float* head, const float* output,
                            const float* x, const int32_t* labels, int64_t n, int64_t tile,
                            double scale, double* loss, float* dx, float* head_gradient,
                            float* output_gradient, float* workspace);
 
-/// *sum += sum of g[i]^2 in double, in an order that does not depend on the pool.
+/// *sum += the sum of g[i]^2 in double, in an order that does not depend on the pool.
 void sum_of_squares(ThreadPool&, const float* g, int64_t n, double* sum);
 
 /// One AdamW update of n parameters (bias-corrected moments, decoupled weight decay).
 struct AdamWStep {
   double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
   int64_t step = 1;           // 1 for the first update
-  double gradient_scale = 1;  // clipping factor, applied to g first
+  double gradient_scale = 1;  // clipping factor of g
 };
-/// What a step asks of its updates but for the decay, which differs from tensor to tensor. Throws
-/// failed where the gradients' norm, of which this is the square, is not finite.
+/// The update of a step, except for weight_decay, which differs between tensors. `squared_norm` is
+/// the square of the gradient norm. Throws failed if it is not finite.
 AdamWStep adamw_step(const StepContext& context, double squared_norm);
-/// narrowed[n], where there is one, becomes what p rounds to.
+/// narrowed[n], if not null, becomes p rounded to bfloat16.
 void adamw(ThreadPool&, const AdamWStep&, const float* g, int64_t n, float* p, float* m, float* v,
            bfloat16* narrowed = nullptr);
 

@@ -43,7 +43,7 @@ void embed_backward(const BlockContext& context, const int32_t* tokens, const fl
   const int64_t d = model.hidden;
   check(model, tokens, n, position0);
   float* positions = unit_gradient + (model.vocab + position0) * d;
-  // A piece owns columns, so that equal tokens never meet in two threads.
+  // Each piece owns columns, so that no element is added to by two threads.
   for_pieces(*context.pool, ceil_div(d, kSumCols), [&](int64_t piece) {
     const int64_t first = piece * kSumCols;
     const int64_t cols = std::min(kSumCols, d - first);

@@ -1,5 +1,4 @@
-// Exchanges between ranks on the CPU: what moves is host memory, and a call returns when it is
-// done.
+// Exchanges between ranks in host memory. Every call returns when its exchange is done.
 //
 // Sums over ranks are in rank order, so the bits do not depend on timing.
 #pragma once

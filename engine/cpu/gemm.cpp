@@ -1,6 +1,6 @@
 #include "engine/cpu/gemm.h"
 
-#define EIGEN_DONT_PARALLELIZE  // the pool shares the work, in pieces of its own
+#define EIGEN_DONT_PARALLELIZE  // the pool parallelizes, with pieces of its own
 #include <Eigen/Core>
 #include <algorithm>
 #include <functional>

@@ -1,9 +1,8 @@
-// Matrix products in float32, row-major, with their own packed kernels (see tile_gemm.h). Nothing
-// is allocated: a piece packs its operands on the stack of its thread (about 500 KiB).
+// Matrix products in float32, row-major, with Eigen's kernels. Nothing is allocated on the heap:
+// each piece packs its operands on its thread's stack (about 500 KiB).
 //
-// The work is cut into blocks of C of a fixed size, and the sum over k is never shared between
-// threads, so the bits of C do not depend on the pool. ld* are row lengths in elements.
-// C may not overlap A or B.
+// C is split into blocks of a fixed size, and the sum over k is never split between threads, so the
+// bits of C do not depend on the pool. ld* are row lengths in elements. C must not overlap A or B.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +11,8 @@
 
 namespace longspan::cpu {
 
-/// The block of C that is one piece of the work: a thread computes it alone, so the number of
-/// blocks says how evenly a product is shared. The profile hands it to the cost model.
+/// The block of C that one thread computes, so the number of blocks determines how evenly a product
+/// is shared. The profile passes it to the cost model.
 inline constexpr int64_t kGemmBlockRows = 384;
 inline constexpr int64_t kGemmBlockCols = 512;
 
@@ -30,7 +29,7 @@ void gemm_nn(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* a, 
 void gemm_tn(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
              const float* b, int64_t ldb, Into into, float* c, int64_t ldc);
 
-/// gemm_nn on the calling thread alone, for blocks that fuse a product with what follows it.
+/// gemm_nn on the calling thread only, for blocks that fuse a product with other work.
 void gemm_nn_block(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b,
                    int64_t ldb, Into into, float* c, int64_t ldc);
 

@@ -1,4 +1,4 @@
-// Final norm, logits and cross-entropy with its gradient, one tile of tokens at a time.
+// Final norm, logits, cross-entropy and their gradients, one tile of tokens at a time.
 #include <cmath>
 
 #include "base/error.h"
@@ -10,7 +10,7 @@
 namespace longspan::cpu {
 namespace {
 
-// Exponentials summed in float before they are added in double.
+// Exponentials that are summed in float before they are added in double.
 constexpr int64_t kSumTerms = 1024;
 
 void check_labels(const int32_t* labels, int64_t n, int64_t vocab) {
@@ -32,7 +32,7 @@ float max_of(const float* x, int64_t n) {
   return top;
 }
 
-// One row of logits becomes scale * (softmax - onehot); returns its cross-entropy.
+// Replaces one row of logits by scale * (softmax - onehot); returns its cross-entropy.
 double softmax_row(float* x, int64_t vocab, int32_t label, double scale) {
   const float top = max_of(x, vocab);
   const float wanted = x[label];
@@ -78,8 +78,8 @@ void loss_forward_backward(const BlockContext& context, const float* head, const
     const int64_t rows = std::min(tile, n - row);
     norm_forward(pool, model, norm_tensors(head, 0, bias), x + row * d, rows, h);
     gemm_nt(pool, rows, vocab, d, h, d, output, d, Into::write, logits, vocab);
-    // The losses wait in dh, which is free until the logits are gradients: float pairs, so that
-    // no row loses what the sum in double would keep.
+    // Store the losses in dh, which is unused until the logits are gradients. Pairs of floats keep
+    // the precision of the sum in double.
     for_rows(pool, rows, vocab, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const double value = softmax_row(logits + i * vocab, vocab, labels[row + i], scale);

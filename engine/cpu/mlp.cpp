@@ -34,7 +34,7 @@ void activate_row(const ModelSpec& model, const float* inner, float* act) {
   });
 }
 
-// inner[W] becomes its own gradient, from d_act[F], for one row.
+// Replaces inner[W] by its gradient, from d_act[F], for one row.
 void activate_row_backward(const ModelSpec& model, const float* d_act, float* inner) {
   const int64_t f = model.ffn;
   if (model.activation == Activation::gelu) {

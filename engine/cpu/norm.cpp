@@ -7,7 +7,7 @@
 namespace longspan::cpu {
 namespace {
 
-// Rows whose statistics are held on the stack between the passes of the backward.
+// Rows whose statistics are kept on the stack between the passes of the backward.
 constexpr int64_t kBackwardRows = 512;
 
 struct RowStats {
@@ -47,7 +47,7 @@ RowStats row_stats(const ModelSpec& model, const float* x) {
   return stats;
 }
 
-// The statistics that the gradient of x needs as well.
+// row_stats() plus the statistics for the gradient of x.
 RowStats backward_stats(const ModelSpec& model, const float* weight, const float* x,
                         const float* dh) {
   const int64_t d = model.hidden;
@@ -55,7 +55,7 @@ RowStats backward_stats(const ModelSpec& model, const float* weight, const float
   if (model.norm == Norm::layernorm) {
     stats.mean_g = sum_of_products(weight, dh, d) / static_cast<float>(d);
   }
-  // dh is zero beyond a tail, so the centred x needs no mask there.
+  // In a tail, the loaded dh is zero beyond count, so the centred x needs no mask.
   stats.mean_g_xhat = sum_over(d,
                                [&](int64_t j, int64_t count) {
                                  const Vec xhat = (load(x + j, count) - stats.mean) * stats.r;
@@ -122,7 +122,7 @@ void norm_backward(ThreadPool& pool, const ModelSpec& model, NormTensors<const f
         stats[i] = backward_stats(model, parameters.weight, x_part + i * d, dh_part + i * d);
       }
     });
-    // Before dx is written, which may lie where x lies.
+    // Must precede the writes of dx, which may alias x.
     add_parameter_gradients(pool, d, x_part, dh_part, rows, stats, gradients);
     for_rows(pool, rows, d, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

@@ -11,14 +11,14 @@
 
 namespace longspan::cpu {
 
-/// The place of one norm's parameters, or of their gradients.
+/// Pointers to one norm's parameters, or to their gradients.
 template <class Float>
 struct NormTensors {
   Float* weight = nullptr;  // [d]
   Float* bias = nullptr;    // [d], null under rmsnorm
 };
 
-/// The tensors at these offsets of a unit; an offset of -1 means no tensor.
+/// The tensors at these offsets of a unit; -1 means no tensor.
 template <class Float>
 NormTensors<Float> norm_tensors(Float* unit, int64_t weight, int64_t bias) {
   return {unit + weight, bias < 0 ? nullptr : unit + bias};
@@ -28,16 +28,16 @@ NormTensors<Float> norm_tensors(Float* unit, int64_t weight, int64_t bias) {
 void norm_forward(ThreadPool& pool, const ModelSpec& model, NormTensors<const float> parameters,
                   const float* x, int64_t n, float* h);
 
-/// dx[n,d] = (add: +=) the gradient of x from dh[n,d]; gradients of the parameters +=. Without
-/// `add`, dx may alias x.
+/// dx[n,d] = (with `add`: +=) the gradient of x from dh[n,d]; gradients of the parameters +=.
+/// Without `add`, dx may alias x.
 void norm_backward(ThreadPool& pool, const ModelSpec& model, NormTensors<const float> parameters,
                    const float* x, const float* dh, int64_t n, bool add, float* dx,
                    NormTensors<float> gradients);
 
-/// RMSNorm of one head of `width` elements in place.
+/// RMSNorm in place of one head of `width` elements.
 void head_norm_forward(const float* weight, double eps, int64_t width, float* x);
-/// dx in place from the gradient of the normed head, given the head x before the norm; x is then
-/// overwritten with this head's share of the gradient of the weight.
+/// dx in place: on entry the gradient of the normed head, on return that of x, the head before the
+/// norm. x is overwritten with this head's part of the weight's gradient.
 void head_norm_backward(const float* weight, double eps, int64_t width, float* x, float* dx);
 
 }  // namespace longspan::cpu

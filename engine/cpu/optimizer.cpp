@@ -10,7 +10,7 @@
 namespace longspan::cpu {
 namespace {
 
-// The partial sums of one round of pieces wait on the stack to be added in order.
+// Pieces per round. Their partial sums are kept on the stack and added in order.
 constexpr int64_t kRoundPieces = 256;
 
 double square_sum(const float* g, int64_t n) {

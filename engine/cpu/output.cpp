@@ -1,4 +1,4 @@
-// The output projection of attention, and the residual where that is apart, forward and backward.
+// The output projection of attention and the separate residual, forward and backward.
 #include "engine/cpu/blocks.h"
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/rows.h"
@@ -6,7 +6,7 @@
 namespace longspan::cpu {
 namespace {
 
-// A piece of the backward: rows and columns of d_o that are formed on the stack before they
+// Rows and columns of d_o in a piece of the backward. They are computed on the stack before they
 // replace the same block of o.
 constexpr int64_t kRows = 192;
 constexpr int64_t kCols = 256;
@@ -20,7 +20,7 @@ struct OutBackward {
   float* delta;
 };
 
-// d_o and delta of rows [row, row + rows) and heads [head, head + heads).
+// Computes d_o and delta of rows [row, row + rows) and heads [head, head + heads).
 void backward_piece(const OutBackward& p, int64_t row, int64_t rows, int64_t head, int64_t heads) {
   alignas(64) float block[kRows * kCols];
   const int64_t first = head * p.dim;
@@ -31,7 +31,7 @@ void backward_piece(const OutBackward& p, int64_t row, int64_t rows, int64_t hea
                   kCols);
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t at = (row + i) * p.a;
-      // The part of every head that lies in these columns: one part unless a head is wider.
+      // The parts of heads in these columns: whole heads, unless a head is wider than kCols.
       for (int64_t h = col / p.dim; h * p.dim < col + cols; ++h) {
         const int64_t begin = std::max(col, h * p.dim);
         const int64_t width = std::min(col + cols, (h + 1) * p.dim) - begin;
@@ -88,7 +88,7 @@ void out_backward(const BlockContext& context, const float* unit, const float* d
   const ModelSpec& model = *context.model;
   const int64_t d = model.hidden;
   const int64_t a = model.attention_width();
-  // First what needs the whole of o, which d_o may replace.
+  // Needs the whole of o, which d_o may replace below.
   gemm_tn(*context.pool, d, a, n, dy, d, o, a, Into::add, unit_gradient + context.layer.out_weight,
           a);
   if (!partial && context.layer.out_bias >= 0) {

@@ -8,8 +8,8 @@
 namespace longspan::cpu {
 namespace {
 
-// One of q, k, v: where its rows of the joint weight and bias are, and what follows the product.
-// They are `runs` runs of `run` rows, the first of each run `stride` after the one before.
+// One of q, k, v: its rows in the joint weight and bias, and the ops after the product. The rows
+// form `runs` runs of `run` rows; each run begins `stride` rows after the previous one.
 struct Part {
   int64_t row;  // first row of the joint matrix
   int64_t runs, run, stride;
@@ -24,7 +24,7 @@ struct Parts {
   Part q, k, v;
 };
 
-// Calls body(row of the joint matrix, column of the part) for each run of rows.
+// Calls body(row of the joint matrix, column of the part) for each run.
 template <class Body>
 void for_runs(const Part& part, Body&& body) {
   for (int64_t i = 0; i < part.runs; ++i) body(part.row + i * part.stride, i * part.run);
@@ -33,7 +33,7 @@ void for_runs(const Part& part, Body&& body) {
 Part part_of(const ModelSpec& model, int64_t row, int64_t all_heads, HeadRuns heads) {
   if (heads.count == 0) heads = {1, 0, all_heads};
   const int64_t stride = all_heads / heads.runs;
-  // Runs that follow each other closely are one.
+  // Contiguous runs are merged into one.
   if (heads.count == stride) heads = {1, 0, all_heads};
   const int64_t dim = model.head_dim;
   return {row + heads.first * dim,
@@ -89,8 +89,8 @@ void forward_part(const BlockContext& context, const float* unit, const Part& pa
   }
 }
 
-// The gradient of the q/k norm: dy in place, += into gradient[D]. `before` [n,width] is scratch.
-// A piece sums its share of the weight's gradient into its own first head, in fixed order.
+// The gradient of the q/k norm: dy in place, gradient[D] +=. `before` [n,width] is scratch. Each
+// piece sums its part of the weight's gradient into its own first head, in fixed order.
 void backward_head_norm(const BlockContext& context, const float* unit, const Part& part,
                         const float* h, int64_t n, float* dy, float* gradient, float* before) {
   const ModelSpec& model = *context.model;
@@ -109,7 +109,7 @@ void backward_head_norm(const BlockContext& context, const float* unit, const Pa
   }
 }
 
-// From dy[n,width] (overwritten) the gradients of one part's tensors.
+// Adds the gradients of one part's tensors from dy[n,width] (overwritten).
 void backward_part(const BlockContext& context, const float* unit, const Part& part, const float* h,
                    int64_t n, int64_t position, float* dy, float* unit_gradient, float* before) {
   const int64_t d = context.model->hidden;
@@ -129,7 +129,7 @@ void backward_part(const BlockContext& context, const float* unit, const Part& p
   });
 }
 
-// dh[n,d] = or += the gradient of h from one part.
+// dh[n,d] = or += (see `into`) the gradient of h from one part.
 void backward_input(const BlockContext& context, const float* unit, const Part& part,
                     const float* dy, int64_t n, Into into, float* dh) {
   const int64_t d = context.model->hidden;
@@ -209,7 +209,7 @@ void qkv_backward(const BlockContext& context, const float* unit, const float* x
       backward(parts.k, dk);
       backward(parts.v, dv);
     }
-    // h is done with: the gradient of h takes its place.
+    // h is no longer needed: its gradient takes its place.
     float* dh = normed ? dx + row * d : workspace;
     const auto input = [&](const Part& part, const float* dy, Into into) {
       backward_input(context, unit, part, dy + row * part.width(), rows, into, dh);

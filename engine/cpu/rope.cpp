@@ -8,7 +8,7 @@
 namespace longspan::cpu {
 namespace {
 
-// Frequencies handled together, so that their cosines lie on the stack for any head width.
+// Frequencies processed together, so that their cosines fit on the stack for any head width.
 constexpr int64_t kFrequencies = 64;
 
 }  // namespace

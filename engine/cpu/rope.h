@@ -17,15 +17,15 @@ class Rope {
 
   enum class Turn { forward, back };
 
-  /// Rotates every head of x[n, heads * D] in place; row i sits at global position position0 + i.
-  /// `back` is the inverse, which is also the gradient. The angles are a function of the position
-  /// alone, in double, whatever the rows of the call.
+  /// Rotates every head of x[n, heads * D] in place. Row i is at global position position0 + i.
+  /// `back` is the inverse, which is also the gradient. Angles are computed in double and depend on
+  /// the position alone, not on how rows are grouped into calls.
   void rotate(ThreadPool& pool, int64_t n, int64_t position0, int64_t heads, Turn turn,
               float* x) const;
 
  private:
-  // An angle is that of the last multiple of kAnchor positions, computed by cos and sin, plus that
-  // of the rest, from a table: cheap and exact at any position.
+  // An angle is the sum of two: that of the last multiple of kAnchor positions, whose cos and sin
+  // are computed, and that of the rest, from a table. Cheap, and exact at any position.
   static constexpr int64_t kAnchor = 64;
 
   void rotate_rows(int64_t begin, int64_t end, int64_t position0, int64_t heads, Turn turn,

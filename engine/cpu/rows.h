@@ -1,5 +1,5 @@
-// Row-wise work shared by the blocks: how rows are cut into pieces, sums over a row, and sums over
-// rows for the gradients of biases. Internal to engine/cpu.
+// Row-wise helpers of the blocks: splitting rows into pieces, sums over a row, and sums over rows
+// for the gradients of biases. Internal to engine/cpu.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 
 namespace longspan::cpu {
 
-/// Elements of an elementwise piece: large enough to pay for handing it out, small enough for the
-/// cache. A fixed number, so that pieces do not depend on the pool.
+/// Elements of an elementwise piece: enough to outweigh the cost of scheduling it, few enough for
+/// the cache. Fixed, so that pieces do not depend on the pool.
 inline constexpr int64_t kPieceElements = 32768;
-/// Terms summed in one register before they are added to a gradient: keeps long sums accurate.
+/// Terms summed in one register before they are added to a gradient. Keeps long sums accurate.
 inline constexpr int64_t kSumRows = 128;
-/// Columns a thread sums at a time.
+/// Columns that a thread sums at a time.
 inline constexpr int64_t kSumCols = 4 * kLanes;
 
 /// Runs body(piece) for every piece. std::ref keeps std::function from copying the body to the
@@ -32,7 +32,7 @@ inline int64_t rows_per_piece(int64_t width) {
   return std::max<int64_t>(1, kPieceElements / std::max<int64_t>(1, width));
 }
 
-/// Runs body(begin, end) over pieces of the n rows, each row `width` elements of work.
+/// Runs body(begin, end) over pieces of n rows with `width` elements of work each.
 template <class Body>
 void for_rows(ThreadPool& pool, int64_t n, int64_t width, Body&& body) {
   const int64_t rows = rows_per_piece(width);
@@ -40,8 +40,8 @@ void for_rows(ThreadPool& pool, int64_t n, int64_t width, Body&& body) {
              [&](int64_t piece) { body(piece * rows, std::min(n, (piece + 1) * rows)); });
 }
 
-/// Sum of term(offset, count) over [0, n) in four independent registers; the lanes beyond count of
-/// a tail must be zero.
+/// The sum of term(offset, count) over [0, n), in four independent registers. In a tail, the lanes
+/// beyond count must be zero.
 template <class Term>
 inline float sum_over(int64_t n, Term&& term) {
   Vec sums[4] = {};
@@ -60,7 +60,7 @@ inline void add_to(const float* x, int64_t n, float* y) {
   });
 }
 
-/// x[n, width] += bias[width] on every row. `ldx` is the length of a row of x, 0: width.
+/// x[n, width] += bias[width] on every row. `ldx` is the row length of x; 0: width.
 void add_bias(ThreadPool& pool, const float* bias, int64_t n, int64_t width, float* x,
               int64_t ldx = 0);
 /// sums[width] += sum over the rows of x[n, width], rows in order. `ldx` as above.

@@ -1,6 +1,6 @@
-// The vector type every hand-written kernel of this folder is built on: as many floats as one
-// register of the instruction set the project is compiled for, through the compiler's vector
-// extension, so that one source serves SSE, AVX2 and AVX-512. Internal to engine/cpu.
+// The vector type of the hand-written kernels in this folder: as many floats as one register of the
+// target instruction set. It uses the compiler's vector extension, so that one source serves SSE,
+// AVX2 and AVX-512. Internal to engine/cpu.
 #pragma once
 
 #include <cmath>
@@ -51,7 +51,7 @@ inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
 
 inline Vec square_root(Vec v) {
 #if defined(__AVX512F__)
-  return _mm512_maskz_sqrt_ps(0xFFFF, v);  // the plain form warns in gcc 12
+  return _mm512_maskz_sqrt_ps(0xFFFF, v);  // the unmasked form warns in gcc 12
 #elif defined(__AVX__)
   return _mm256_sqrt_ps(v);
 #else
@@ -72,14 +72,14 @@ inline float max_lanes(Vec v) {
   return m;
 }
 
-/// 2^x for x <= 127, to about 1 unit in the last place; 0 below -126 (-inf too), NaN stays NaN.
-/// The integer part goes to the exponent, the rest in [-1/2, 1/2] to the Taylor polynomial of 2^r,
+/// 2^x for x <= 127, to about 1 ulp; 0 below -126 (including -inf); NaN stays NaN. The integer part
+/// of x becomes the exponent; the rest r, in [-1/2, 1/2], goes into the Taylor polynomial of 2^r,
 /// whose remainder at degree 7 is below 1e-8.
 inline Vec exp2(Vec x) {
   const Vec floor = broadcast(-126.0F);
   const VecInt below = x < floor;
   const Vec y = below ? floor : x;
-  // Adding 1.5 * 2^23 leaves round(y) in the low mantissa bits.
+  // Adding 1.5 * 2^23 puts round(y) into the low mantissa bits.
   const Vec magic = broadcast(12582912.0F);
   const Vec shifted = y + magic;
   const Vec r = y - (shifted - magic);
@@ -100,7 +100,7 @@ inline Vec exp2(Vec x) {
   return below ? Vec{} : result;
 }
 
-/// e^x, clamped below the overflow of float, so that 1 / (1 + exp(x)) is always a number.
+/// e^x, clamped below the overflow of float, so that 1 / (1 + exp(x)) is always finite.
 inline Vec exp(Vec x) { return exp2(min(x * kLog2E, broadcast(126.0F))); }
 inline Vec sigmoid(Vec x) { return 1.0F / (1.0F + exp(-x)); }
 
@@ -111,7 +111,7 @@ inline void exchange_lanes(Vec& a, Vec& b, std::index_sequence<kLane...>) {
   a = __builtin_shufflevector(x, y, ((kLane & kStep) ? kLanes + kLane - kStep : kLane)...);
   b = __builtin_shufflevector(x, y, ((kLane & kStep) ? kLanes + kLane : kLane + kStep)...);
 }
-/// Transposes a square block held in kLanes vectors: one butterfly per bit of the lane index.
+/// Transposes a square block in kLanes vectors: one butterfly per bit of the lane index.
 template <int kStep = 1>
 inline void transpose_block(Vec* v) {
   if constexpr (kStep < kLanes) {
@@ -125,7 +125,7 @@ inline void transpose_block(Vec* v) {
   }
 }
 
-/// Calls body(offset, count) over [0, n) in steps of one vector; count is kLanes but for the tail.
+/// Calls body(offset, count) over [0, n) in vector steps; count is kLanes except in the tail.
 template <class Body>
 inline void for_lanes(int64_t n, Body&& body) {
   int64_t i = 0;

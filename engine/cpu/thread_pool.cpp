@@ -16,10 +16,10 @@ struct ThreadPool::State {
 
   std::mutex mutex;
   std::condition_variable work;  // a loop has begun, or the pool is closing
-  std::condition_variable idle;  // the last worker has left the loop
-  const Body* body = nullptr;    // the open loop; null while there is none to join
-  uint64_t loop = 0;             // counts loops, so that a worker joins each one once
-  int inside = 0;                // workers in the open loop
+  std::condition_variable idle;  // the last worker has left the current loop
+  const Body* body = nullptr;    // the current loop; null if there is none to join
+  uint64_t loop = 0;             // number of loops, so that a worker joins each one once
+  int inside = 0;                // workers in the current loop
   bool closing = false;
   std::exception_ptr error;
 
@@ -100,7 +100,7 @@ void ThreadPool::run(int64_t pieces, const std::function<void(int64_t, int)>& bo
   std::exception_ptr error;
   {
     std::unique_lock lock(s.mutex);
-    s.body = nullptr;  // a worker that wakes only now finds nothing to join
+    s.body = nullptr;  // a worker that wakes up late finds no loop to join
     s.idle.wait(lock, [&] { return s.inside == 0; });
     error = std::exchange(s.error, nullptr);
   }

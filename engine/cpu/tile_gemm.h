@@ -1,5 +1,5 @@
-// Matrix products of tiles that sit in the cache: the inside of attention, where the operands are
-// packed once and used many times. Single-threaded, no allocation. Internal to engine/cpu.
+// Matrix products of tiles that fit in the cache, used inside attention, where operands are packed
+// once and used many times. Single-threaded, no allocation. Internal to engine/cpu.
 #pragma once
 
 #include <cassert>
@@ -9,7 +9,7 @@
 
 namespace longspan::cpu {
 
-/// Rows and columns of the register tile. Columns of B and C must be whole multiples of kTileCols.
+/// Rows and columns of the register tile. The columns of B and C must be a multiple of kTileCols.
 #if defined(__AVX512F__)
 inline constexpr int kTileRows = 12;
 #else
@@ -26,7 +26,7 @@ inline void tile_kernel(int64_t k, const float* a, int64_t row_stride, int64_t c
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
     left[i] = right[i] = Vec{};
-    __builtin_prefetch(c + i * ldc, 1);  // C comes from far away, and is needed only at the end
+    __builtin_prefetch(c + i * ldc, 1);  // C is not in the cache yet, and is needed only at the end
   }
 #pragma GCC unroll 4
   for (int64_t p = 0; p < k; ++p) {
@@ -49,7 +49,7 @@ inline void tile_kernel(int64_t k, const float* a, int64_t row_stride, int64_t c
   }
 }
 
-/// The rows that are left, fewer than 2 * kRows, in tiles of falling height.
+/// The remaining rows, fewer than 2 * kRows, in tiles of decreasing height.
 template <int kRows, bool kAdd>
 inline void tile_rest(int64_t m, int64_t k, const float* a, int64_t row_stride, int64_t col_stride,
                       const float* b, int64_t ldb, float* c, int64_t ldc) {
@@ -64,8 +64,8 @@ inline void tile_rest(int64_t m, int64_t k, const float* a, int64_t row_stride, 
   }
 }
 
-/// C[m, n] (+)= A[m, k] B[k, n]: B and C row-major, A with free strides (a transposed A has
-/// row_stride 1). REQUIRES: n a multiple of kTileCols.
+/// C[m, n] (+)= A[m, k] B[k, n]. B and C are row-major, A has any strides (a transposed A has
+/// row_stride 1). REQUIRES: n is a multiple of kTileCols.
 template <bool kAdd>
 inline void tile_gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t row_stride,
                       int64_t col_stride, const float* b, int64_t ldb, float* c, int64_t ldc) {
@@ -81,8 +81,8 @@ inline void tile_gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t r
   }
 }
 
-/// The row length, in floats, of a packed tile of at least `cols` columns: whole register tiles in
-/// an odd number of cache lines, so that a column does not fall on one set of the cache.
+/// The row length, in floats, of a packed tile of at least `cols` columns: whole register tiles and
+/// an odd number of cache lines, so that a column does not map to one set of the cache.
 constexpr int64_t tile_stride(int64_t cols) {
   constexpr int64_t line = 16;
   constexpr int64_t step = kTileCols > line ? kTileCols : line;
@@ -90,7 +90,7 @@ constexpr int64_t tile_stride(int64_t cols) {
   return (lines | 1) * line;
 }
 
-/// to[rows, cols] = from, and zero up to column `width` <= ldt.
+/// to[rows, cols] = from, padded with zeros up to column `width` <= ldt.
 inline void pack_rows(const float* from, int64_t ldf, int64_t rows, int64_t cols, float* to,
                       int64_t ldt, int64_t width) {
   for (int64_t i = 0; i < rows; ++i) {
@@ -102,7 +102,7 @@ inline void pack_rows(const float* from, int64_t ldf, int64_t rows, int64_t cols
   }
 }
 
-/// to[cols, rows] = from[rows, cols] transposed, and zero up to column `width` <= ldt.
+/// to[cols, rows] = from[rows, cols] transposed, padded with zeros up to column `width` <= ldt.
 inline void pack_transposed(const float* from, int64_t ldf, int64_t rows, int64_t cols, float* to,
                             int64_t ldt, int64_t width) {
   const int64_t whole_rows = rows / kLanes * kLanes;

@@ -16,8 +16,8 @@
 namespace longspan::cuda {
 namespace {
 
-// Sets and copies of pageable memory may return before the device is done, and the queues' streams
-// do not wait for the stream these are on.
+// Memsets and copies of pageable memory may return before the device has finished, and the queues'
+// non-blocking streams do not wait for the default stream.
 void wait_for_default_stream() { check(cudaStreamSynchronize(cudaStreamLegacy), "device memory"); }
 
 class DeviceArena final : public Arena {
@@ -59,7 +59,7 @@ class DeviceArena final : public Arena {
   int64_t bytes_;
 };
 
-// The NUMA node that the current device is near, if any.
+// The NUMA node nearest to the current device, if any.
 std::optional<int> numa_node_of_current_device() {
   int device = 0;
   char address[32];  // domain:bus:device.function

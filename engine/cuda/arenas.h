@@ -1,4 +1,4 @@
-// The memory of the tiers on a machine with a GPU.
+// Device and host memory on a machine with a GPU.
 #pragma once
 
 #include <memory>
@@ -7,13 +7,12 @@
 
 namespace longspan::cuda {
 
-/// One allocation on the current device, zeroed. Throws no_fit with the shortfall.
+/// Allocates zeroed memory on the current device, in one piece. Throws no_fit with the shortfall.
 std::unique_ptr<Arena> take_device_memory(int64_t bytes);
 
-/// One mapping of the host's memory that the current device copies from and to by itself: huge
-/// pages where the system has them, of the NUMA node that the device is near, touched by many
-/// processors at once, then pinned (far faster than having the driver allocate it). Throws no_fit
-/// with the shortfall.
+/// Allocates pinned host memory, in one mapping: huge pages where the system has them, on the NUMA
+/// node nearest to the current device, first touched by many processors in parallel, then pinned
+/// (far faster than an allocation by the driver). Throws no_fit with the shortfall.
 std::unique_ptr<Arena> take_pinned_memory(int64_t bytes);
 
 }  // namespace longspan::cuda

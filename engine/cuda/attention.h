@@ -1,6 +1,6 @@
-// Attention of one rectangle of queries and keys, forward and backward, and the libraries' and our
-// own ways of doing it. What a rectangle means is said in engine/cpu/blocks.h: the key at position
-// p is visible to the query at position >= p, log-sum-exps are global and natural.
+// Attention of one rectangle of queries and keys, forward and backward, by a library's kernels and
+// by our own. For the semantics see engine/cpu/blocks.h: the key at position p is visible to
+// queries at positions >= p; log-sum-exps are global and natural.
 //
 // Legend: nq queries, nk keys, H query heads, Hkv key/value heads, D head dim, A = H*D, G = Hkv*D.
 // T is float or bfloat16.
@@ -16,10 +16,10 @@ namespace longspan::cuda {
 struct AttentionShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t queries = 0, keys = 0;
-  /// Position of the first query less that of the first key: keys [0, offset + i] are visible to
-  /// query i. At least keys - 1: none is masked.
+  /// Position of the first query minus that of the first key: keys [0, offset + i] are visible to
+  /// query i. If it is at least keys - 1, no key is masked.
   int64_t offset = 0;
-  HeadRows rows;  // none of them 0
+  HeadRows rows;  // all nonzero
 
   bool masks() const { return offset < keys - 1; }
   float scale() const;  // 1/sqrt(D)
@@ -28,8 +28,9 @@ struct AttentionShape {
   }
 };
 
-/// o[nq,A], lse[nq,H]: written with `first`, otherwise the new keys are merged into them. With
-/// sum[nq,A], that takes the place of o, and o is what it rounds to; or absent, with keys to come.
+/// o[nq,A], lse[nq,H]: written with `first`, otherwise the new keys are merged into them.
+/// sum[nq,A], if given, is the accumulator instead of o; o is then sum rounded, or null if keys
+/// follow.
 template <class T>
 struct AttentionForward {
   AttentionShape shape;
@@ -37,13 +38,13 @@ struct AttentionForward {
   const T* k;
   const T* v;
   bool first;
-  T* o;  // may be null where sum is not
+  T* o;  // may be null if sum is not
   float* lse;
   std::byte* workspace;
-  float* sum;  // may be null; its rows follow each other
+  float* sum;  // may be null; rows are contiguous
 };
 
-/// dq[nq,A], dk[nk,G], dv[nk,G]: written where their first_ flag is set and += otherwise.
+/// dq[nq,A], dk[nk,G], dv[nk,G]: written if their first_ flag is set, otherwise +=.
 template <class T>
 struct AttentionBackward {
   AttentionShape shape;
@@ -58,18 +59,18 @@ struct AttentionBackward {
   float* dk;
   float* dv;
   std::byte* workspace;
-  bool deterministic = false;  // the same bits each time; our own kernels always are
+  bool deterministic = false;  // repeatable bits; our own kernels always are
 };
 
-/// The fastest way there is for this shape, on this queue.
+/// Runs the fastest implementation for this shape on this queue.
 template <class T>
 void attention_forward(const Queue&, const AttentionForward<T>&);
 template <class T>
 void attention_backward(const Queue&, const AttentionBackward<T>&);
 
-/// Our own kernels, for any architecture: one thread for a query (dk, dv: a key) of a head, all in
-/// float. Slow; the check of the fast ones, and what is left where these do not apply. They need no
-/// workspace. REQUIRES: head_dim at most 256.
+/// Our own kernels, for any architecture: one thread per query (dk, dv: per key) of a head, all in
+/// float. Slow; a reference for the fast kernels and the fallback where these do not apply. They
+/// need no workspace. REQUIRES: head_dim at most 256.
 template <class T>
 void attention_forward_plain(const Queue&, const AttentionForward<T>&);
 template <class T>

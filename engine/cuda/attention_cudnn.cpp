@@ -1,5 +1,5 @@
-// cuDNN's fused attention through its frontend. The one file that includes it, and that makes the
-// libraries of a queue.
+// cuDNN's fused attention through its frontend. The only file that includes the frontend; it also
+// implements Libraries.
 #include <cudnn_frontend.h>
 #include <dlfcn.h>
 
@@ -11,7 +11,7 @@
 #include "engine/cuda/fused_attention.h"
 #include "engine/cuda/libraries.h"
 
-// What the frontend asks its users for when it is to open the library at run time.
+// Users of the frontend must define this variable if it opens the library at run time.
 void* cudnn_frontend::cudnn_dlhandle = nullptr;
 
 namespace longspan::cuda {
@@ -41,8 +41,8 @@ void set_mask(const AttentionKey& key, Options& options) {
       .set_diagonal_band_right_bound(0);
 }
 
-// For the device at hand, or for a compute capability where there is none; it has to be known
-// before anything else is.
+// Builds the graph for the current device or, without a device, for a compute capability, which
+// must be set before anything else.
 fe::graph::Graph make_graph(const AttentionKey& key, int compute_capability = 0) {
   fe::graph::Graph graph;
   if (compute_capability > 0) graph.set_sm_version(compute_capability);

@@ -1,4 +1,4 @@
-// Attention by a library's fused kernels where they apply, by our own where they do not.
+// Attention by a library's fused kernels where they apply, by our own elsewhere.
 #include <type_traits>
 
 #include "base/units.h"
@@ -35,8 +35,8 @@ void fused_forward(const Queue& queue, const AttentionForward<bfloat16>& call) {
   }
 }
 
-// One tile of queries, part by part of the keys that any of them sees. Earlier tiles have seen the
-// first `met` of these: no part lies on both sides.
+// One tile of queries with all the keys that any of them sees, in parts. Earlier tiles have written
+// the gradients of the first `met` keys; no part straddles that boundary.
 void fused_backward_tile(const Queue& queue, const AttentionBackward<bfloat16>& call,
                          const AttentionBackwardWorkspace& at, const AttentionCall& tile,
                          int64_t met) {

@@ -11,7 +11,7 @@ AttentionKey key_of(const AttentionShape& s, bool backward, bool deterministic) 
 }
 
 bool fits_library(const AttentionShape& s, bool backward) {
-  const int64_t widest = backward ? 128 : 256;  // on every architecture; Hopper takes more
+  const int64_t widest = backward ? 128 : 256;  // on every architecture; Hopper supports more
   const bool aligned = s.head_dim % 8 == 0 && s.rows.o % 8 == 0;
   const bool known_mask = !s.masks() || s.offset == s.keys - s.queries;
   return aligned && s.head_dim <= widest && known_mask && s.queries > 1 &&

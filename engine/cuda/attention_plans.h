@@ -1,7 +1,7 @@
-// Plans of cuDNN's fused attention, one per shape, kept with the workspace each asks for.
+// Shapes of cuDNN's fused attention: keys of plans, and splits into supported shapes.
 //
-// This header knows nothing of cuDNN: its frontend takes most of a minute to compile, and one file
-// (attention_cudnn.cpp) is where that happens.
+// This header does not include cuDNN's frontend, which takes most of a minute to compile. Only
+// attention_cudnn.cpp does.
 #pragma once
 
 #include <compare>
@@ -13,8 +13,8 @@
 
 namespace longspan::cuda {
 
-/// All that a plan depends on. Of masks there are two: none, and the causal one whose last query
-/// sees the last key.
+/// Everything that a plan depends on. There are two masks: none, and the causal one whose last
+/// query sees the last key.
 struct AttentionKey {
   bool backward = false;
   bool masks = false;
@@ -25,22 +25,22 @@ struct AttentionKey {
   auto operator<=>(const AttentionKey&) const = default;
 };
 
-/// The key of a shape; `deterministic` matters to the backward alone.
+/// The key of a shape; `deterministic` matters only to the backward.
 AttentionKey key_of(const AttentionShape& shape, bool backward, bool deterministic);
 
-/// Whether cuDNN's attention of bfloat16 can be asked about at all: widths it takes, and no mask
-/// but the two.
+/// Whether the shape is a candidate for cuDNN's bfloat16 attention: a supported head width, and one
+/// of the two masks.
 bool fits_library(const AttentionShape& shape, bool backward);
 
-/// n queries from `first` on, with the keys that any of them sees.
+/// The part of a shape with n queries from `first` on and the keys that any of them sees.
 AttentionShape part_of_queries(const AttentionShape& shape, int64_t first, int64_t n);
 
-/// The keys from `first` on that one call of the backward takes: those that all queries see, `most`
-/// at a time, and then the square that the mask cuts. REQUIRES: fits_library(shape).
+/// The keys from `first` on for one call of the backward: first those that all queries see, at most
+/// `most` at a time, then the square cut by the mask. REQUIRES: fits_library(shape).
 AttentionShape part_of_keys(const AttentionShape& shape, int64_t first, int64_t most);
 
-/// What the frontend says of the shape on this compute capability (80, 90, 100), without a GPU:
-/// empty, or why it refuses. That it accepts is necessary, not sufficient.
+/// Returns why the frontend rejects the shape for this compute capability (80, 90, 100); empty if
+/// it accepts. Needs no GPU. Acceptance is necessary, not sufficient.
 std::string why_refused(const AttentionKey& key, int compute_capability);
 
 }  // namespace longspan::cuda

@@ -1,4 +1,4 @@
-// The CUDA backend: bfloat16 (or float32) with float accumulation, on the queues of a device.
+// The CUDA backend: bfloat16 (or float32) with float accumulation, on the queues of a Device.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,10 @@
 
 namespace longspan::cuda {
 
-/// A backend for programs like `program` on `device`, which must outlive it. `host_threads` 0: all
-/// cores; they are for AdamW where the optimizer lives on the host. `ranks` are on the same device;
-/// null where there is one rank. Throws bad_input for a program of several ranks without them, or a
-/// model whose heads are wider than the kernels take.
+/// Returns a backend for programs like `program` on `device`, which must outlive it. `host_threads`
+/// run AdamW if the optimizer is on the host; 0: all cores. `ranks` must be on the same device;
+/// null for one rank. Throws bad_input for a program of several ranks without `ranks`, or a model
+/// whose heads are wider than the kernels support.
 std::unique_ptr<Backend> make_backend(const Program& program, Device& device, int host_threads,
                                       std::unique_ptr<DeviceRanks> ranks = nullptr);
 

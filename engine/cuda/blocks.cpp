@@ -17,7 +17,7 @@ int64_t inner_width(const ModelSpec& model) {
   return model.activation == Activation::swiglu ? 2 * model.ffn : model.ffn;
 }
 
-// A gradient in float becomes an operand of products: in T, in its own place, where its rows are
+// Float gradients become operands of products: they are rounded to T in place, with rows
 // narrowed_stride() elements of T apart.
 int64_t narrowed_stride(float, int64_t width) { return width; }
 int64_t narrowed_stride(bfloat16, int64_t width) { return 2 * width; }
@@ -26,7 +26,7 @@ void narrow_rows(const Queue& queue, bfloat16, float* x, int64_t n, int64_t widt
   narrow_in_place(queue, x, n, width);
 }
 
-// Elements offset from a unit's or gradient's beginning; null where there is no such tensor.
+// The tensor at an offset (in elements) of a unit or its gradient; null if the offset is negative.
 template <class Float>
 Float* tensor(Float* unit, int64_t offset) {
   return offset < 0 ? nullptr : unit + offset;
@@ -34,8 +34,8 @@ Float* tensor(Float* unit, int64_t offset) {
 
 }  // namespace
 
-// Where the rows of one of q, k, v in the joint weight and bias are, and what follows the product.
-// They are `runs` runs of `run` rows, the first of each run `stride` after the one before.
+// One of q, k, v: its rows in the joint weight and bias, and the ops after the product. The rows
+// form `runs` runs of `run` rows; each run begins `stride` rows after the previous one.
 template <class T>
 struct Blocks<T>::Part {
   int64_t row;  // first row of the joint matrix
@@ -125,7 +125,7 @@ typename Blocks<T>::Parts Blocks<T>::parts_of(const HeadGroup& heads) const {
   const auto part = [&](int64_t row, int64_t all_heads, HeadRuns runs, int64_t norm, bool rotates) {
     if (runs.count == 0) runs = {1, 0, all_heads};
     const int64_t stride = all_heads / runs.runs, dim = model_.head_dim;
-    // Runs that follow each other closely are one.
+    // Contiguous runs are merged into one.
     if (runs.count == stride) runs = {1, 0, all_heads};
     return Part{row + runs.first * dim, runs.runs, runs.count * dim, stride * dim,
                 runs.runs * runs.count, norm,      rotates};
@@ -182,7 +182,7 @@ void Blocks<T>::qkv_forward(const T* unit, const T* x, bool normed, int64_t n, i
   }
 }
 
-// From dy[n,width], which is left in T, the gradients of one part's tensors.
+// Adds the gradients of one part's tensors from dy[n,width], which is left in T.
 template <class T>
 void Blocks<T>::backward_part(const T* unit, const Part& part, const T* h, int64_t n,
                               int64_t position, float* dy, float* unit_gradient, T* before) {
@@ -205,7 +205,7 @@ void Blocks<T>::backward_part(const T* unit, const Part& part, const T* h, int64
   });
 }
 
-// dh[n,d] = or += the gradient of h from one part's dy, in T by now.
+// dh[n,d] = (with `add`: +=) the gradient of h from one part's dy, which is already in T.
 template <class T>
 void Blocks<T>::backward_input(const T* unit, const Part& part, const float* dy, int64_t n,
                                bool add, T* dh) {
@@ -241,7 +241,7 @@ void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n, 
       backward(parts.k, dk);
       backward(parts.v, dv);
     }
-    // h is done with: the gradient of h takes its place.
+    // h is no longer needed: its gradient takes its place.
     T* dh = normed ? dx + row * d : workspace;
     const auto input = [&](const Part& part, const float* dy, bool add) {
       backward_input(unit, part, dy + row * part.width(), rows, add, dh);
@@ -297,12 +297,12 @@ template <class T>
 void Blocks<T>::out_backward(const T* unit, const T* dy, const T* o, int64_t n, T* d_o,
                              float* delta, float* unit_gradient, bool partial) {
   const int64_t d = model_.hidden, a = model_.attention_width();
-  // First what needs the whole of o, which d_o may replace.
+  // Needs the whole of o, which d_o may replace below.
   gemm_tn(queue_, d, a, n, dy, d, o, a, Into::add, unit_gradient + at_.out_weight, a);
   if (!partial && at_.out_bias >= 0) {
     add_column_sums(queue_, dy, n, d, d, unit_gradient + at_.out_bias);
   }
-  // Rows of d_o are formed in scratch, as delta needs them along with those of o.
+  // Rows of d_o are computed in scratch, as delta needs them together with those of o.
   T* rows_of_d_o = reinterpret_cast<T*>(queue_.scratch);
   const int64_t tile = std::min(n, kScratchBytes / (a * static_cast<int64_t>(sizeof(T))));
   for (int64_t row = 0; row < n; row += tile) {

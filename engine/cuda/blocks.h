@@ -1,9 +1,8 @@
-// The transformer's building blocks on the device: what each op kind is in kernels and products.
+// The transformer's building blocks on the device: the kernels and products of each op kind.
 //
-// They compute what the functions of the same names in engine/cpu/blocks.h do, which say what the
-// arguments are and what may alias; T is what activations and parameters are held in, float or
-// bfloat16, and accumulators are float in either case. Everything is put on one queue and nothing
-// waits for it. A Blocks belongs to its backend; one thread at a time.
+// See the functions of the same names in engine/cpu/blocks.h for arguments and aliasing. T is the
+// type of activations and parameters, float or bfloat16; accumulators are float. Everything is
+// submitted to one queue without waiting. A Blocks belongs to its backend; one thread at a time.
 #pragma once
 
 #include "engine/cuda/attention.h"
@@ -18,8 +17,8 @@ namespace longspan::cuda {
 template <class T>
 class Blocks {
  public:
-  /// `deterministic`: attention's backward too. Both others must outlive the blocks. Throws
-  /// bad_input where a head is wider than the kernels take.
+  /// `deterministic` makes attention's backward repeatable too. `step` and `queue` must outlive the
+  /// blocks. Throws bad_input if heads are wider than the kernels support.
   Blocks(const StepShape& step, const Queue& queue, bool deterministic);
 
   void embed_forward(const T* unit, const int32_t* tokens, int64_t n, int64_t position0, T* x);
@@ -30,7 +29,7 @@ class Blocks {
                      float* unit_gradient);
   void qkv_forward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
                    int64_t tile, T* q, T* k, T* v, T* workspace, const HeadGroup& heads);
-  /// dq, dk, dv are left in T, each row in the first half of where its floats were.
+  /// Leaves dq, dk, dv in T; each row is in the first half of its float row.
   void qkv_backward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
                     int64_t tile, float* dq, float* dk, float* dv, T* dx, float* unit_gradient,
                     T* workspace, const HeadGroup& heads);

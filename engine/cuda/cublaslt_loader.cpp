@@ -1,4 +1,4 @@
-// cuBLASLt's functions, handed on to the library that is opened when the first of them is called.
+// cuBLASLt's functions, forwarded to the library, which is loaded on the first call.
 #include <cublasLt.h>
 
 #include "engine/cuda/opened_library.h"

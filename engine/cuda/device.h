@@ -1,7 +1,7 @@
-// A device as the backend sees it: memory, and a queue for each stream that works there.
+// A device for the backend: memory, and a queue for each stream that runs on the device.
 //
-// The CUDA build has one kind (open_device); the tests' host build another, which runs the same
-// kernels on a processor. A Device outlives the backends, arenas and queues that are its own.
+// The CUDA build has one implementation (open_device); the tests' host build has another, which
+// runs the same kernels on a CPU. A Device outlives its backends, arenas and queues.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,23 @@
 
 namespace longspan::cuda {
 
-/// What stands behind figures that are measured on a device.
+/// The context of measurements on a device: its software and size.
 struct DeviceFacts {
   std::string software;    // "driver 580.82.07, CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0"
-  int64_t processors = 1;  // multiprocessors, which share a kernel's work
-  int64_t devices = 1;     // this machine has
+  int64_t processors = 1;  // multiprocessors
+  int64_t devices = 1;     // on this machine
 };
 
-/// A device's memory. `in use` is what all processes have taken.
+/// A device's memory. used_bytes counts all processes.
 struct DeviceMemory {
   int64_t total_bytes = 0;
   int64_t used_bytes = 0;
 };
 
-/// What one step of opening a device has taken of its memory, before any arena.
+/// The memory taken by one step of opening a device, before any arena.
 struct MemoryTerm {
-  std::string name;  // as it stands in a hardware profile's device.overhead
-  std::string what;  // it is
+  std::string name;  // as in device.overhead of a hardware profile
+  std::string what;  // what the memory is for
   int64_t bytes = 0;
 };
 
@@ -41,20 +41,18 @@ class Device {
   virtual std::string name() const = 0;  ///< e.g. "NVIDIA H200"
   virtual DeviceFacts facts() const = 0;
   virtual DeviceMemory memory() const = 0;
-  /// The first of them, "context", includes what other processes had taken before.
+  /// The memory taken by opening. The first term, "context", includes that of other processes.
   virtual const std::vector<MemoryTerm>& opening() const = 0;
-  /// As Backend::allocate(); host memory is such that copies to and from it need no help of the
-  /// host.
+  /// As Backend::allocate(). Host memory is pinned, so that the device copies it by DMA.
   virtual std::unique_ptr<Arena> allocate(Tier tier, int64_t bytes) = 0;
   /// REQUIRES: queues().has(stream).
   virtual Queue& queue(Stream stream) = 0;
-  /// DeviceQueues of the compute, h2d, d2h and comm streams; finish() also throws what kernels
-  /// found.
+  /// DeviceQueues of the compute, h2d, d2h and comm streams; finish() also throws faults of
+  /// kernels.
   virtual DeviceQueues& queues() = 0;
-  /// From now on `check` is called again and again, by any thread, while that waits for the device,
-  /// and at the end of every step.
-  /// What it throws is thrown once the wait is over, so it must have seen to it that it ends.
-  /// Empty: nothing is called. REQUIRES: no step is running.
+  /// Sets a function that is called, from any thread, repeatedly during every wait for the device
+  /// and at the end of every step. If it throws, it must first make sure that the wait ends; its
+  /// exception is thrown after the wait. Empty: none. REQUIRES: no step is running.
   virtual void watch(std::function<void()> check) = 0;
 };
 

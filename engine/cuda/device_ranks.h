@@ -1,15 +1,15 @@
-// Exchanges between ranks on device memory: everything is put on one queue of the rank's device,
-// that of the stream which the plan's exchanges are on, and the host waits for other ranks only to
-// have submitted their part, never for a device.
+// Exchanges between ranks in device memory. Everything is submitted to one queue of the rank's
+// device, that of the plan's exchange stream. The host waits only until other ranks have submitted
+// their part, never for a device.
 //
-// Two kinds there are. Ranks that are threads of one process share a GPU and copy from each other
-// (local); processes have a GPU each and go by NCCL, which finds its peers through the
+// There are two kinds. Ranks that are threads of one process share a GPU and copy from each other
+// (local). Ranks that are processes have a GPU each and use NCCL, which finds its peers through the
 // communicator.
 //
-// Sums are deterministic. Of local ranks they are in rank order, in float and rounded once, so they
-// have the bits of the CPU backend's. NCCL's are in NCCL's order, which depends on the ranks, their
-// wiring and its version and settings (NCCL_ALGO, NCCL_PROTO) but not on timing; it sums bfloat16
-// (the activations of a tensor group) in bfloat16.
+// Sums are deterministic. Local ranks sum in rank order, in float with one rounding, so they have
+// the bits of the CPU backend's sums. NCCL's order depends on the ranks, their topology, NCCL's
+// version and settings (NCCL_ALGO, NCCL_PROTO), but not on timing. NCCL sums bfloat16 (the
+// activations of a tensor group) in bfloat16.
 //
 // A DeviceRanks belongs to its backend. One thread at a time, except check() and sent_bytes().
 #pragma once
@@ -24,27 +24,27 @@ namespace longspan::cuda {
 
 class DeviceRanks : public RankExchange {
  public:
-  /// Throws failed, and ends what is under way, if a rank is lost or the transport has failed. For
-  /// those that wait for the device: a lost rank's part never comes.
+  /// Throws failed, after aborting pending work, if a rank is lost or the transport has failed. For
+  /// callers that wait for the device: a lost rank never submits its part.
   virtual void check() = 0;
-  /// Payload sent to other ranks by what has been put on the queue so far, counted as if every part
-  /// went straight to where it is needed.
+  /// Bytes of payload submitted to other ranks so far, counted as if each part were sent directly
+  /// to its destination.
   virtual int64_t sent_bytes() const = 0;
 };
 
-/// For ranks that are threads sharing one GPU, each with a Device of its own on it. Called by all
-/// ranks of the world; `comm` and `device` must outlive it. Throws bad_input for more than 64
+/// For ranks that are threads sharing one GPU, each with its own Device on it. Called by all ranks
+/// of the world; `comm` and `device` must outlive the result. Throws bad_input for more than 64
 /// ranks.
 std::unique_ptr<DeviceRanks> make_local_ranks(Communicator& comm, const ParallelLayout& parallel,
                                               Device& device);
 
-/// For ranks with a GPU each, by NCCL. Called by all ranks of the world; as above. What fails on
-/// one rank fails on all (AgreedError): NCCL cannot be opened, is older than what this build was
-/// made for, or does not start.
+/// For ranks with a GPU each, by NCCL. Called by all ranks of the world; lifetimes as above. Throws
+/// AgreedError on all ranks if on any of them NCCL cannot be opened, is older than this build
+/// requires, or does not start.
 ///
-/// NCCL's buffers are in no arena. It takes them when it starts and when two ranks first exchange
-/// something, so what they come to shows as the device's free memory before this call less that
-/// after the first step, arenas aside.
+/// NCCL's buffers are in no arena. It allocates them when it starts and when two ranks first
+/// communicate. Their size is the device's free memory before this call minus that after the first
+/// step, without arenas.
 std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator& comm, const ParallelLayout& parallel,
                                              Device& device);
 

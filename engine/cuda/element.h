@@ -1,9 +1,9 @@
-// What device memory holds: float, or bfloat16. Arithmetic is always in float; a value is widened
-// where it is read and rounded to nearest even where it is written.
+// Element types in device memory: float or bfloat16. Arithmetic is always in float: values are
+// widened when read and rounded to nearest even when written.
 //
-// Device code here is compiled twice: by the CUDA compiler for the GPU, and by the host's compiler
-// for the tests that run the same kernels on a processor. LONGSPAN_DEVICE marks functions that
-// kernels call, LONGSPAN_BODY the lambdas that are kernels' bodies.
+// Device code is compiled twice: by the CUDA compiler for the GPU, and by the host's compiler for
+// tests that run the same kernels on a CPU. LONGSPAN_DEVICE marks functions called by kernels,
+// LONGSPAN_BODY lambdas that are bodies of kernels.
 #pragma once
 
 #include "base/bfloat16.h"
@@ -39,7 +39,7 @@ LONGSPAN_DEVICE inline bfloat16 from_float<bfloat16>(float x) {
 #endif
 }
 
-/// Neither infinite nor NaN.
+/// Whether x is neither infinite nor NaN.
 LONGSPAN_DEVICE inline bool finite(double x) { return x - x == 0; }
 
 }  // namespace longspan::cuda

@@ -1,5 +1,5 @@
-// What went wrong inside a kernel, which cannot throw: written by the kernel that finds it, read by
-// the host when the step is over. Of several faults in a step, one is kept.
+// An error found by a kernel, which cannot throw. The kernel writes it and the host reads it at the
+// end of the step. Of several faults in a step, one is kept.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct Fault {
   int32_t value = 0;  // the token or label
 };
 
-/// Throws failed with what to do about it, unless there is none.
+/// Throws failed, with advice, if there is a fault.
 void throw_fault(const Fault& fault);
 
 }  // namespace longspan::cuda

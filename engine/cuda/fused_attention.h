@@ -1,6 +1,6 @@
-// One call of a library's fused attention of bfloat16, and what lies where in it. cuDNN's in the
-// CUDA build (attention_cudnn.cpp), loops in the tests' host build; attention_fused.cpp makes of
-// such calls what the engine means by attention.
+// One call of a library's fused bfloat16 attention: cuDNN's in the CUDA build
+// (attention_cudnn.cpp), loops in the tests' host build. attention_fused.cpp builds the engine's
+// attention from such calls.
 //
 // Legend: nq queries, nk keys, H query heads, Hkv key/value heads, D head dim, A = H*D, G = Hkv*D.
 #pragma once
@@ -11,9 +11,9 @@
 
 namespace longspan::cuda {
 
-/// Forward: o[nq,A], its rows key.o_row apart, and statistics[H,nq], the log-sum-exps, are written.
-/// Backward: both are read (o without gaps, d_o with o's row), dq[nq,A] and dk, dv[nk,G] written.
-/// q[nq,A] and k, v[nk,G] have no gaps.
+/// Forward: writes o[nq,A], with rows key.o_row apart, and statistics[H,nq], the log-sum-exps.
+/// Backward: reads both (o contiguous, d_o with rows key.o_row apart) and writes dq[nq,A] and dk,
+/// dv[nk,G]. q[nq,A] and k, v[nk,G] are contiguous.
 struct FusedOperands {
   const bfloat16 *q, *k, *v;
   bfloat16* o;
@@ -24,11 +24,11 @@ struct FusedOperands {
   int64_t workspace_bytes = 0;
 };
 
-/// REQUIRES: the queue has fused attention, and fits_library() said yes to the key's shape. Throws
-/// failed if the library wants more workspace than there is, or fails.
+/// REQUIRES: the queue has fused attention, and fits_library() holds for the key's shape. Throws
+/// failed if the library needs more workspace than given, or fails.
 void run_fused_attention(const Queue&, const AttentionKey& key, const FusedOperands& operands);
 
-/// attention_backward() of such a shape by calls of at most this size; the workspace is the tile's.
+/// attention_backward() by calls of at most `tile`'s size, with its workspace. REQUIRES: as above.
 void fused_backward(const Queue&, const AttentionBackward<bfloat16>& call,
                     const AttentionCall& tile);
 

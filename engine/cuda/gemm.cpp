@@ -17,18 +17,18 @@ void check_blas(cublasStatus_t status, const char* what) {
 template <class T>
 constexpr cudaDataType kType = std::is_same_v<T, float> ? CUDA_R_32F : CUDA_R_16BF;
 
-// The library's matrices are column-major. Row-major C[m,n] is its C^T, [n,m], so the operands
-// change places: X is our B and Y our A, each as it lies in memory, transposed where that is not
-// [n,k] or [k,m].
+// cuBLASLt's matrices are column-major, and a row-major C[m,n] is a column-major C^T[n,m]. So the
+// operands are swapped: X is our B and Y our A, unchanged in memory, and transposed unless they
+// already are [n,k] and [k,m].
 struct Product {
   int64_t m, n, k;
   bool transpose_x, transpose_y;
   int64_t ldx, ldy, ldc;
   bool adds;
-  uint32_t alignment = 0;  // of all three pointers, bytes
+  uint32_t alignment = 0;  // of all three pointers, in bytes
 };
 
-// The largest power of two, up to the library's own assumption, that divides all three.
+// The largest power of two that divides all three pointers, up to 256, the library's default.
 uint32_t alignment_of(const void* x, const void* y, const void* c) {
   const uintptr_t bits = reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y) |
                          reinterpret_cast<uintptr_t>(c) | 256;

@@ -1,8 +1,8 @@
-// Matrix products, row-major, with float accumulation whatever the operands are held in.
+// Matrix products, row-major, with float accumulation for all operand types.
 //
-// (T, C) is (float, float), (bfloat16, bfloat16) or (bfloat16, float): the last for gradients of
-// parameters. A pointer and a row length lda, ldb, ldc (elements) per matrix. The CUDA build does
-// them with cuBLASLt; the tests' host build with loops.
+// (T, C) is (float, float), (bfloat16, bfloat16) or, for gradients of parameters, (bfloat16,
+// float). Each matrix has a pointer and a row length lda, ldb, ldc in elements. The CUDA build uses
+// cuBLASLt, the tests' host build loops.
 #pragma once
 
 #include "engine/cuda/element.h"
@@ -10,7 +10,7 @@
 
 namespace longspan::cuda {
 
-/// Whether a product replaces C or is added to it.
+/// Whether a product overwrites C or is added to it.
 enum class Into { write, add };
 
 /// C[m,n] (+)= A[m,k] B[n,k]^T: a linear layer with its [out, in] weight.

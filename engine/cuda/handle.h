@@ -1,4 +1,4 @@
-// A handle of a C library that is destroyed with its owner.
+// An owning handle of a C library: destroyed with its owner, movable.
 #pragma once
 
 #include <cassert>
@@ -22,14 +22,14 @@ class Handle {
   }
 
   Value get() const { return value_; }
-  /// For functions that create into a pointer. REQUIRES: it holds nothing yet.
+  /// The output argument of functions that create a handle. REQUIRES: it is empty.
   Value* out() {
     assert(value_ == Value{});
     return &value_;
   }
 
  private:
-  // What destroying may say comes too late to be of use.
+  // Errors of destruction are ignored: they come too late to be useful.
   void reset() noexcept {
     if (value_ != Value{}) (void)Destroy(value_);
     value_ = Value{};

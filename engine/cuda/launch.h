@@ -1,7 +1,7 @@
-// How kernels are written: as a body for one element, or for one row by a team of threads. On the
-// device a team is a thread block; compiled for the host it is a single thread, and bodies run one
-// after another. Bodies must not depend on the order in which they run, nor on the size of a team
-// beyond rounding. Sums within a team are in a fixed order, so results repeat bit for bit.
+// Kernels are written as a body for one element, or for one row by a team of threads. On the device
+// a team is a thread block; on the host it is a single thread, and bodies run one after another.
+// Bodies must not depend on the order in which they run nor, beyond rounding, on the size of a
+// team. Sums within a team have a fixed order, so results repeat bit for bit.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class Team {
   __device__ int rank() const { return static_cast<int>(threadIdx.x); }
   __device__ int size() const { return static_cast<int>(blockDim.x); }
   __device__ void sync() const { __syncthreads(); }
-  /// The sum, or the largest, of all members' values, to every member.
+  /// The sum (or maximum) over all members' values, returned to every member.
   __device__ float sum(float x) const {
     return reduce(x, [](float a, float b) { return a + b; });
   }
@@ -42,7 +42,7 @@ class Team {
     for (int lanes = 16; lanes > 0; lanes /= 2) {
       x = combine(x, __shfl_xor_sync(0xFFFFFFFFU, x, lanes));
     }
-    __syncthreads();  // what the last reduction left may still be read
+    __syncthreads();  // the last result may still be being read
     if (threadIdx.x % 32 == 0) shared_[threadIdx.x / 32] = x;
     __syncthreads();
     x = shared_[0];
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kTeamThreads) run_teams(Body body, int64_t n) 
   for (int64_t row = blockIdx.x; row < n; row += gridDim.x) body(team, row);
 }
 
-/// body(i) for i in [0, n).
+/// Runs body(i) for i in [0, n).
 template <class Body>
 void for_each(const Queue& queue, int64_t n, Body body) {
   if (n == 0) return;
@@ -79,7 +79,7 @@ void for_each(const Queue& queue, int64_t n, Body body) {
   check(cudaGetLastError(), "launch");
 }
 
-/// body(team, row) for row in [0, n).
+/// Runs body(team, row) for row in [0, n).
 template <class Body>
 void for_each_row(const Queue& queue, int64_t n, Body body) {
   if (n == 0) return;
@@ -100,7 +100,7 @@ class Team {
   float max(float x) const { return x; }
 };
 
-/// Puts work on a queue of the host build's own device.
+/// Submits work to a queue of the host build's own device.
 void submit(const Queue& queue, std::function<void()> work);
 
 template <class Body>

@@ -1,5 +1,5 @@
-// The vendor's libraries on one queue: handles, the workspace their kernels share, and the plans
-// they have made. Only the CUDA build knows this; everything else sees gemm.h and attention.h.
+// NVIDIA's libraries on one queue: handles, the workspace shared by their kernels, and cached
+// plans. Only in the CUDA build; other code uses gemm.h and attention.h.
 #pragma once
 
 #include <cublasLt.h>
@@ -15,10 +15,10 @@
 
 namespace longspan::cuda {
 
-/// What NVIDIA advises for cuBLAS on Hopper; a queue has one, since its kernels run one by one.
+/// NVIDIA's advice for cuBLAS on Hopper. One per queue, as its kernels run in order.
 inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 
-/// One shape of product: see gemm.cpp.
+/// The shape of a product: see gemm.cpp.
 using GemmKey = std::array<int64_t, 9>;
 
 struct GemmPlan {
@@ -29,15 +29,15 @@ struct GemmPlan {
 
 class AttentionPlans;  // attention_cudnn.cpp
 
-/// Versions as the libraries number them: 10000 * major + 100 * minor + patch.
+/// Versions as the libraries encode them: 10000 * major + 100 * minor + patch.
 int64_t cublaslt_version();
-int64_t cudnn_version();  // 0 where it is not to be found
+int64_t cudnn_version();  // 0 if not found
 
 class Libraries {
  public:
-  /// Takes the workspace on the current device; calls opened() with a library's name as each is
-  /// there with all it takes. Throws failed if a library does not start, or is not to be found,
-  /// but for cuDNN, without which our own kernels do its work.
+  /// Opens the libraries and allocates the workspace on the current device. Calls opened() with a
+  /// library's name after each is fully opened. Throws failed if a library is not found or does not
+  /// start; only cuDNN may be missing, and our own kernels then replace it.
   Libraries(cudaStream_t stream, const std::function<void(const char* library)>& opened);
   ~Libraries();
   Libraries(const Libraries&) = delete;

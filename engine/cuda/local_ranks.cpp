@@ -1,10 +1,10 @@
-// Ranks that are threads sharing a GPU: what one sends another copies from where it lies.
+// Ranks that are threads sharing a GPU: the receiver copies straight from the sender's memory.
 //
-// An exchange has two meetings of the threads, by messages of the communicator. At the first,
-// every rank says where its data is, behind an event on its queue; the receivers' queues wait for
-// the events and copy. At the second, every rank has submitted its copies, behind an event for each
-// rank it copied from, whose queue waits for that: what was sent may then be overwritten. So
-// threads wait for threads to have submitted, and queues for queues.
+// An exchange has two meetings of the threads, by messages of the communicator. In the first, every
+// rank announces its data and an event on its queue; the receivers' queues wait for these events
+// and copy. In the second, every rank has submitted its copies, and after them an event for each
+// rank it copied from, whose queue waits for it; the sent data may then be overwritten. So threads
+// wait only until others have submitted, and queues wait for queues.
 #include <algorithm>
 #include <memory>
 #include <span>
@@ -21,13 +21,13 @@
 namespace longspan::cuda {
 namespace {
 
-// State that a rank shows the others. An event is recorded again only after each rank that waits
-// for it has made its queue wait: `ready` is waited for between an exchange's meetings, `taken[r]`
-// before rank r comes to the first meeting of its next exchange with this rank.
+// State of a rank that is visible to the others. An event may be recorded again only after each
+// waiting rank has submitted its wait: `ready` is waited for between the two meetings, `taken[r]`
+// before rank r enters the first meeting of its next exchange with this rank.
 struct Events {
   explicit Events(int ranks) : taken(ranks) {}
-  Event ready;               // what this rank sends is there
-  std::vector<Event> taken;  // what it has from each other rank is copied
+  Event ready;               // the data of this rank is ready to be copied
+  std::vector<Event> taken;  // the data from each other rank is copied
 };
 
 class LocalRanks final : public QueueRanks {
@@ -37,7 +37,7 @@ class LocalRanks final : public QueueRanks {
         comm_(comm),
         own_(std::make_shared<Events>(comm.size())),
         scalars_(device.allocate(Tier::device, comm.size() * sizeof(double))) {
-    // Shared, as a rank that fails leaves while others may still look at its events.
+    // Shared, as a failing rank may leave while others still use its events.
     const std::shared_ptr<Events>* own = &own_;
     std::vector<const std::shared_ptr<Events>*> all(comm.size());
     const Group world = whole_world(comm_);
@@ -112,7 +112,7 @@ class LocalRanks final : public QueueRanks {
   }
 
  private:
-  // Where one rank's message to another lies.
+  // The location of a message in the sender's memory.
   struct Offer {
     const std::byte* data = nullptr;
     int64_t bytes = 0;
@@ -128,7 +128,7 @@ class LocalRanks final : public QueueRanks {
     for (int step = 1; step < group.size(); ++step) body((group.index + step) % group.size());
   }
 
-  // sum = all ranks' elements of this rank's share.
+  // sum = the sum over the ranks of this rank's share.
   template <class T, class Shares>
   void sum_shares(const Group& group, const T* data, const Shares& shares, T* sum) {
     const Share own = shares(group.index);
@@ -154,7 +154,7 @@ class LocalRanks final : public QueueRanks {
     });
   }
 
-  // take(from) puts on the queue what reads message i of the receives where its sender has it.
+  // Runs an exchange. take(from) submits the work that reads message i at from[i], in its sender.
   template <class Take>
   void trade(std::span<const Send> sends, std::span<const Receive> receives, const Take& take) {
     own_->ready.record(queue());
@@ -199,7 +199,7 @@ class LocalRanks final : public QueueRanks {
     comm_.exchange(out, in);
   }
 
-  // Each once.
+  // The peers, without duplicates.
   template <class Message>
   static std::vector<int> peers_of(std::span<const Message> messages) {
     std::vector<int> peers;
@@ -213,7 +213,7 @@ class LocalRanks final : public QueueRanks {
 
   Communicator& comm_;
   std::shared_ptr<Events> own_;
-  std::vector<std::shared_ptr<Events>> events_;  // of every rank
+  std::vector<std::shared_ptr<Events>> events_;  // per rank
   std::unique_ptr<Arena> scalars_;
 };
 

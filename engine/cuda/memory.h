@@ -1,4 +1,4 @@
-// Moving bytes on a queue.
+// Copies and fills on a queue.
 #pragma once
 
 #include "engine/cuda/queue.h"

@@ -14,13 +14,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What a call has refused, in NCCL's words.
+// Throws NCCL's text if a call failed.
 void check_call(ncclResult_t result, const char* what) {
   if (!is_failure(result)) return;
   throw failed("NCCL: {}: {} ({})", what, ncclGetErrorString(result), ncclGetLastError(nullptr));
 }
 
-// A struct of the library's grows with its version; what is newer than the header is compatible.
+// NCCL's structs grow with its version, so the library must be at least as new as the header.
 void check_version() {
   int version = 0;
   check_call(ncclGetVersion(&version), "version");
@@ -33,7 +33,7 @@ void check_version() {
 ncclConfig_t configuration() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  config.splitShare = 1;  // groups use the world's buffers: their work is on one queue anyway
+  config.splitShare = 1;  // groups share the world's buffers: their work is on one queue anyway
   return config;
 }
 
@@ -45,7 +45,7 @@ NcclCommunicators::NcclCommunicators(Communicator& host, const ParallelLayout& p
     start();
     const Place place = place_of(parallel, host_.rank());
     for (const RankGroup& group : {replica_group(parallel, place), tensor_group(parallel, place)}) {
-      // The same on all ranks, as groups of a kind are of one size.
+      // All ranks decide alike, as groups of a kind have the same size.
       if (group.size > 1 && group.size < host_.size()) {
         split({ranks_of(group), static_cast<int>(group.index)});
       }
@@ -80,11 +80,11 @@ void NcclCommunicators::split(const Group& group) {
   agree(host_, [&] {
     check_call(ncclCommSplit(world(), color, group.index, &parts_.back().comm, &config), "split");
   });
-  settle_together(world());  // which makes the part known
+  settle_together(world());  // only then is the new communicator valid
   settle_together(parts_.back().comm);
 }
 
-// Returns when NCCL has done on all ranks with what is under way in `comm`.
+// Returns when no rank has pending NCCL work in `comm`.
 void NcclCommunicators::settle_together(ncclComm_t comm) {
   constexpr milliseconds kPeriod{5};
   while (true) {
@@ -105,7 +105,7 @@ NcclCommunicators::~NcclCommunicators() {
     abort();
     return;
   }
-  // What destroying may say comes too late to be of use.
+  // Errors of destruction are ignored: they come too late to be useful.
   for (size_t i = parts_.size(); i-- > 0;) (void)ncclCommDestroy(parts_[i].comm);
 }
 
@@ -120,14 +120,14 @@ void NcclCommunicators::submit(const Group& group,
   ncclResult_t result = ncclGroupStart();
   if (!is_failure(result)) {
     result = put(comm);
-    // Always ended; the first failure is the one to tell of.
+    // Always end the group. The first failure is the one reported.
     const ncclResult_t ended = ncclGroupEnd();
     if (!is_failure(result)) result = ended;
   }
   if (is_failure(result)) {
     give_up(fmt::format("NCCL: {} ({})", ncclGetErrorString(result), ncclGetLastError(comm)));
   }
-  // Connecting to a peer for the first time takes a while; until then nothing is on the queue.
+  // The first connection to a peer takes a while; until then nothing is on the queue.
   for (ncclResult_t state = ncclInProgress; state == ncclInProgress;) {
     look(comm, state);
     if (state == ncclInProgress) std::this_thread::yield();
@@ -136,13 +136,13 @@ void NcclCommunicators::submit(const Group& group,
 
 void NcclCommunicators::check() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return;  // who has it looks as well
+  if (!lock) return;  // the holder of the lock checks too
   if (!broken_.empty()) throw failed("{}", broken_);
   ncclResult_t state = ncclSuccess;
   for (const Part& part : parts_) look(part.comm, state);
 }
 
-// How a communicator is; throws if it has failed, or a rank is lost.
+// Gets the state of a communicator. Throws if it has failed or a rank is lost.
 void NcclCommunicators::look(ncclComm_t comm, ncclResult_t& state) {
   if (const ncclResult_t asked = ncclCommGetAsyncError(comm, &state); asked != ncclSuccess) {
     state = asked;

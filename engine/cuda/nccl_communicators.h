@@ -1,8 +1,8 @@
-// NCCL's communicators of a rank: one of the world, and one of each group of it that collectives
-// are over. Not blocking: a waiting rank checks at the same time whether a rank is lost.
+// The NCCL communicators of a rank: one for the world and one for each group with collectives.
+// Non-blocking, so that a waiting rank can check whether another rank is lost.
 //
-// Only what is built with NCCL's header knows this; everything else sees device_ranks.h. submit()
-// is for one thread at a time, check() for any.
+// Needs NCCL's header; other code uses device_ranks.h. submit() is for one thread at a time,
+// check() for any thread.
 #pragma once
 
 #include <nccl.h>
@@ -18,32 +18,32 @@
 
 namespace longspan::cuda {
 
-/// False for work that has only begun, too.
+/// Whether a call failed; false for work in progress too.
 inline bool is_failure(ncclResult_t result) {
   return result != ncclSuccess && result != ncclInProgress;
 }
 
 class NcclCommunicators {
  public:
-  /// Communicators of all ranks of `host` and of the groups that `parallel` has, on the current
-  /// device. All ranks call it. Throws AgreedError on all if NCCL does not start on any.
+  /// Creates communicators for all ranks of `host` and for the groups of `parallel`, on the current
+  /// device. Called by all ranks. Throws AgreedError on all if NCCL does not start on any.
   NcclCommunicators(Communicator& host, const ParallelLayout& parallel);
-  /// Waits for the others, if there is no exception under way; else ends what is under way.
+  /// Waits for the other ranks; during unwinding, aborts pending work instead.
   ~NcclCommunicators();
   NcclCommunicators(const NcclCommunicators&) = delete;
   NcclCommunicators& operator=(const NcclCommunicators&) = delete;
 
-  /// Calls `put`, which calls NCCL's functions for the group's communicator, within a group call,
-  /// and returns when all of it is on the queue. Throws failed as check(). REQUIRES: a group of the
-  /// plan's, or the world.
+  /// Calls `put`, which calls NCCL's functions for the group's communicator, inside a group call.
+  /// Returns when all of it is on the queue. Throws failed as check(). REQUIRES: a group of the
+  /// plan, or the world.
   void submit(const Group& group, const std::function<ncclResult_t(ncclComm_t)>& put);
-  /// Throws failed if a rank is lost or NCCL has failed, and first aborts all communicators, so
-  /// that what is on the queue ends. Then each later call throws the same.
+  /// If a rank is lost or NCCL has failed, aborts all communicators, so that work on the queue
+  /// ends, and throws failed. Each later call throws the same.
   void check();
 
  private:
   struct Part {
-    std::vector<int> ranks;  // of the world
+    std::vector<int> ranks;  // world ranks
     ncclComm_t comm = nullptr;
   };
 
@@ -56,10 +56,10 @@ class NcclCommunicators {
   void abort() noexcept;
 
   Communicator& host_;
-  int exceptions_;  // in flight when this object was made
+  int exceptions_;  // uncaught when this object was made
   std::vector<Part> parts_;
   std::mutex mutex_;    // guards NCCL's state
-  std::string broken_;  // why nothing can go on
+  std::string broken_;  // the error that every later call throws
 };
 
 }  // namespace longspan::cuda

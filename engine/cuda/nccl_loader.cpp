@@ -1,4 +1,4 @@
-// NCCL's functions, handed on to the library that is opened when the first of them is called.
+// NCCL's functions, forwarded to the library, which is loaded on the first call.
 #include <nccl.h>
 
 #include "engine/cuda/opened_library.h"

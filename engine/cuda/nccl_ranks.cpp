@@ -1,4 +1,4 @@
-// Ranks with a GPU each: what they exchange is NCCL's to move.
+// Ranks with a GPU each, which exchange through NCCL.
 #include "engine/comm/collectives.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/nccl_communicators.h"

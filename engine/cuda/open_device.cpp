@@ -18,12 +18,12 @@
 namespace longspan::cuda {
 namespace {
 
-constexpr int kOldestMajor = 8;  // bfloat16 products: Ampere
+constexpr int kOldestMajor = 8;  // Ampere, the first with bfloat16 products
 
 using OwnedStream = Handle<cudaStream_t, cudaStreamDestroy>;
 using OwnedEvent = Handle<cudaEvent_t, cudaEventDestroy>;
 
-// An op's two events on its queue.
+// The events before and after an op on its queue.
 struct OpEvents {
   OwnedEvent start, end;
 };
@@ -34,7 +34,7 @@ DeviceMemory memory_of_current_device() {
   return {static_cast<int64_t>(total), static_cast<int64_t>(total - available)};
 }
 
-// What the driver calls itself; empty where the system does not say.
+// The version of the driver; empty if the system does not tell.
 std::string driver_name() {
   std::string version;
   std::ifstream("/sys/module/nvidia/version") >> version;
@@ -121,8 +121,8 @@ class CudaDevice final : public Device, public DeviceQueues {
            stream == Stream::comm;
   }
 
-  // Events are made once, for the longest step so far. Recorded on one queue, the first event is
-  // the beginning of time for all: the others wait for it.
+  // Events are created once, for the longest step so far, and reused. All queues wait for the first
+  // event, so that times are relative to it.
   void begin(const std::array<int32_t, kStreamCount>& ops) override {
     use();
     *fault_ = {};
@@ -158,7 +158,7 @@ class CudaDevice final : public Device, public DeviceQueues {
   }
   void finish() override {
     use();
-    std::exception_ptr error;  // thrown when all queues are empty
+    std::exception_ptr error;  // rethrown when all queues are empty
     for (const OwnedStream& owned : streams_) {
       const cudaStream_t stream = owned.get();
       if (stream == nullptr) continue;
@@ -170,7 +170,7 @@ class CudaDevice final : public Device, public DeviceQueues {
       }
     }
     if (error) std::rethrow_exception(error);
-    if (watch_) watch_();  // for what was too quick to be waited for
+    if (watch_) watch_();  // for errors that no wait has checked
     throw_fault(*fault_);
   }
   Span span_of(Stream queue, int32_t n) const override {
@@ -180,9 +180,9 @@ class CudaDevice final : public Device, public DeviceQueues {
 
  private:
   static int at(Stream stream) { return static_cast<int>(stream); }
-  // The current device is each thread's own.
+  // The current device is per thread.
   void use() const { check(cudaSetDevice(index_), "device"); }
-  // Waits for the device: in the runtime's own way, or looking about meanwhile.
+  // Waits for the device: by the runtime, or by polling if there is a check to call meanwhile.
   template <class Query, class Wait>
   void await(Query query, Wait wait) const {
     if (!watch_) {
@@ -192,7 +192,7 @@ class CudaDevice final : public Device, public DeviceQueues {
     constexpr std::chrono::microseconds kPause{20};
     cudaError_t status = query();
     for (; status == cudaErrorNotReady; status = query()) {
-      (void)cudaGetLastError();  // no error, but remembered as one
+      (void)cudaGetLastError();  // not an error, but CUDA keeps it as one
       try {
         watch_();
       } catch (...) {
@@ -206,7 +206,7 @@ class CudaDevice final : public Device, public DeviceQueues {
   void record(const OwnedEvent& event, Stream queue) {
     check(cudaEventRecord(event.get(), streams_[at(queue)].get()), "event");
   }
-  // Memory taken since the last note.
+  // Adds the memory taken since the last note.
   void note(const char* name, const char* what) {
     int64_t taken = memory().used_bytes;
     for (const MemoryTerm& before : opening_) taken -= before.bytes;
@@ -231,7 +231,7 @@ class CudaDevice final : public Device, public DeviceQueues {
   std::unique_ptr<Libraries> libraries_;
 };
 
-// Why this device is of no use; empty if it is.
+// Why this device cannot be used; empty if it can.
 std::string why_not(int index) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);

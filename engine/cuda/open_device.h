@@ -9,16 +9,16 @@
 
 namespace longspan::cuda {
 
-/// Why no GPU can be used here: the build has no CUDA, no driver, no device, or one too old. Empty
-/// if there is one.
+/// Why no GPU can be used: the build has no CUDA, there is no driver or device, or the device is
+/// too old. Empty if one can be used.
 std::string why_unavailable();
 
-/// What tells this process's devices from all others in the world, in their order. Throws failed if
-/// they cannot be asked.
+/// Globally unique ids of this process's devices, in their order. Throws failed if they cannot be
+/// queried.
 std::vector<std::string> device_ids();
 
-/// Device `index` of this process, made current in every thread that uses it. Throws failed with
-/// the reason if it cannot be used.
+/// Opens device `index` of this process. It becomes current in every thread that uses it. Throws
+/// failed with the reason if it cannot be used.
 std::unique_ptr<Device> open_device(int index);
 
 }  // namespace longspan::cuda

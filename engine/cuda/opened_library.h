@@ -1,7 +1,7 @@
-// A library of the vendor's that is opened when its first function is called: some take a hundred
-// megabytes from the moment they are loaded, and most of what this program is asked needs none of
-// them. A file of its own defines the functions under the library's own names (cublaslt_loader.cpp,
-// nccl_loader.cpp), so callers do not notice.
+// A library of NVIDIA's that is loaded when its first function is called: some take a hundred
+// megabytes once loaded, and most commands need none of them. One file per library
+// (cublaslt_loader.cpp, nccl_loader.cpp) defines the functions under the library's own names, so
+// callers need no changes.
 #pragma once
 
 #include <dlfcn.h>
@@ -12,10 +12,10 @@
 
 namespace longspan::cuda {
 
-/// Never closed: what it has handed out is kept for good. Safe from any thread.
+/// Never closed, so its functions stay valid. Safe from any thread.
 class OpenedLibrary {
  public:
-  /// Throws failed where `file` cannot be opened: `need` says what for, `advice` what to try.
+  /// Throws failed, with its use (`need`) and a fix (`advice`), if `file` cannot be opened.
   OpenedLibrary(const char* file, std::string_view need, std::string_view advice)
       : file_(file), handle_(dlopen(file, RTLD_NOW | RTLD_LOCAL)) {
     if (handle_ != nullptr) return;
@@ -23,7 +23,7 @@ class OpenedLibrary {
                  dlerror(), advice);
   }
 
-  /// The library's function of this name and type. Throws failed where it has none.
+  /// Returns the library's function of this name and type. Throws failed if it has none.
   template <class Function>
   Function* find(Function*, const char* name) const {
     void* symbol = dlsym(handle_, name);
@@ -38,7 +38,7 @@ class OpenedLibrary {
 
 }  // namespace longspan::cuda
 
-/// Defines `result name parameters`, which hands its arguments on to the function of this name in
+/// Defines `result name parameters`, which forwards its arguments to the function of this name in
 /// library(), an OpenedLibrary.
 #define LONGSPAN_FORWARD(result, name, parameters, ...)         \
   result name parameters {                                      \

@@ -1,5 +1,5 @@
-// What a library has worked out for a shape, kept: finding an algorithm or building a plan takes
-// the host from microseconds to seconds, and a step asks for the same few shapes again and again.
+// A cache of a library's plans per shape: finding an algorithm or building a plan takes the host
+// microseconds to seconds, and a step uses the same few shapes repeatedly.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace longspan::cuda {
 
-/// Key is ordered (<) and says everything a plan depends on. One thread at a time.
+/// Key is ordered (<) and contains everything that a plan depends on. One thread at a time.
 template <class Key, class Plan>
 class PlanCache {
  public:
-  /// The plan of `key`, built by build() if it is asked for the first time; where build() throws,
-  /// nothing is kept. The reference holds as long as the cache.
+  /// Returns the plan of `key`, calling build() on first use; if build() throws, nothing is kept.
+  /// The reference is valid as long as the cache.
   template <class Build>
   Plan& get(const Key& key, Build build) {
     auto found = plans_.find(key);

@@ -1,5 +1,5 @@
-// What the kinds of DeviceRanks share: the queue that everything is put on, rows moved and summed
-// there, and the count of what was sent.
+// Base class of both kinds of DeviceRanks: the queue, row copies and sums on it, and the count of
+// sent bytes.
 #pragma once
 
 #include <atomic>

@@ -7,7 +7,7 @@
 namespace longspan::cuda {
 namespace {
 
-// Null where no profiler is attached, which does not change while a program runs.
+// Null if no profiler is attached, which does not change while a program runs.
 nvtxDomainHandle_t domain() {
   static const nvtxDomainHandle_t made = nvtxDomainCreateA("longspan");
   return made;

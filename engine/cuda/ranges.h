@@ -1,9 +1,8 @@
-// Ranges on the host's timeline that profilers show: an op's is open while it is put on its queue,
-// and what the device then does for it carries its name.
+// Named ranges on the host's timeline for profilers. An op's range is open while it is submitted,
+// and profilers attribute its device work to it.
 //
-// The CUDA build hands them to NVTX, which costs a look at a null pointer where no profiler is
-// attached; the tests' host build writes them down. Safe from several threads; a thread's ranges
-// nest.
+// The CUDA build uses NVTX, which costs a test of a null pointer if no profiler is attached; the
+// tests' host build records them. Safe from several threads; the ranges of a thread nest.
 #pragma once
 
 #include <string_view>

@@ -15,7 +15,7 @@
 namespace longspan::cuda {
 namespace {
 
-// A text of every rank, in order. Longer texts are cut: their beginnings tell them apart.
+// Texts of all ranks, in order. Longer ones are truncated: their beginnings differ.
 using Text = std::array<char, 256>;
 
 std::vector<Text> texts_of_all(Communicator& comm, std::string_view own) {

@@ -1,4 +1,4 @@
-// Which GPU a rank takes where ranks have one each.
+// Assigns GPUs to ranks that have one each.
 #pragma once
 
 #include <memory>
@@ -10,23 +10,22 @@
 
 namespace longspan::cuda {
 
-/// This machine as one of those that ranks run on: its name, and what device_ids() says of it.
+/// This host and its devices: the host's name, and device_ids().
 struct HostDevices {
   std::string host;
   std::vector<std::string> ids;
 };
 
-/// The device, an index of `here.ids`, of this rank: the ranks of a host take its devices in turn,
-/// whether each of them sees all devices or the launcher shows it one of its own. Called by all
-/// ranks. Throws AgreedError (bad_input) if two ranks would take the same device, or a rank has
-/// none.
+/// Returns this rank's device, an index into `here.ids`: the ranks of a host get its devices in
+/// turn, whether every rank sees all devices or the launcher shows each its own. Called by all
+/// ranks. Throws AgreedError (bad_input) if two ranks would get the same device or a rank has none.
 int device_of_rank(Communicator& comm, const HostDevices& here);
 
-/// This host, as HostDevices has it.
+/// The name of this host for HostDevices.
 std::string host_name();
 
-/// The GPU of this rank. Called by all ranks. Throws AgreedError as device_of_rank(), or if a
-/// rank's cannot be opened.
+/// Opens the GPU of this rank. Called by all ranks. Throws AgreedError as device_of_rank(), or if
+/// any rank's GPU cannot be opened.
 std::unique_ptr<Device> open_rank_device(Communicator& comm);
 
 }  // namespace longspan::cuda

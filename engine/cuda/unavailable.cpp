@@ -1,4 +1,4 @@
-// A build without CUDA.
+// The functions of engine/cuda in a build without CUDA.
 #include "base/error.h"
 #include "engine/cuda/backend.h"
 #include "engine/cuda/open_device.h"

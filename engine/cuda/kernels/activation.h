@@ -14,7 +14,7 @@ namespace longspan::cuda {
 template <class T>
 void activate(const Queue&, Activation, int64_t n, int64_t ffn, const T* inner, T* act);
 
-/// inner[n,W] becomes its own gradient, from d_act[n,F].
+/// Replaces inner[n,W] by its gradient, from d_act[n,F].
 template <class T>
 void activate_backward(const Queue&, Activation, int64_t n, int64_t ffn, const T* d_act, T* inner);
 

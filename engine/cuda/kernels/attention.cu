@@ -1,4 +1,4 @@
-// Attention without a library.
+// Our own attention kernels, without a library.
 #include <cmath>
 
 #include "engine/cuda/attention.h"
@@ -7,7 +7,7 @@
 namespace longspan::cuda {
 namespace {
 
-// Neighbouring threads have neighbouring queries of one head: they read the same keys.
+// Neighbouring threads handle neighbouring queries of one head, so they read the same keys.
 template <int kDim, class T>
 void forward(const Queue& queue, const AttentionForward<T>& call) {
   const AttentionShape s = call.shape;
@@ -127,7 +127,7 @@ void backward_keys(const Queue& queue, const AttentionBackward<T>& call) {
   });
 }
 
-// Calls body with the least of the sizes kernels are compiled for that holds a head.
+// Calls body with the smallest compiled size that holds head_dim.
 template <class Body>
 void with_dim(int64_t head_dim, Body body) {
   if (head_dim <= 64) {

@@ -67,8 +67,8 @@ void output_from_delta(const Queue& queue, const bfloat16* d_o, int64_t o_stride
       largest = fmaxf(largest, fabsf(x));
     }
     const float factor = squares > 0 ? wanted / squares : 0;
-    // What rounding has lost of the product is given to one element, a small one: its own rounding
-    // is then lost in the product.
+    // One element absorbs the rounding error of the product. It is a small one, so that its own
+    // rounding error is negligible in the product.
     int64_t small = -1;
     float smallest = largest, product = 0;
     for (int64_t j = 0; j < dim; ++j) {

@@ -1,4 +1,4 @@
-// Between our layouts and those of a library's attention; see
+// Conversions between our layouts and those of a library's attention; see
 // planner/program/attention_workspace.h.
 #pragma once
 
@@ -7,27 +7,27 @@
 
 namespace longspan::cuda {
 
-/// lse[n, heads], rows `stride` elements apart, = statistics[heads, n]; and the way back.
+/// lse[n, heads], with rows `stride` elements apart, = statistics[heads, n]; and the reverse.
 void spread_statistics(const Queue&, const float* statistics, int64_t n, int64_t heads, float* lse,
                        int64_t stride);
 void gather_statistics(const Queue&, const float* lse, int64_t stride, int64_t n, int64_t heads,
                        float* statistics);
 
 /// Merges partial[n, heads * dim] with its statistics[heads, n] into sum[n, heads * dim] and lse,
-/// whose rows are `lse_stride` apart, in the max-shifted form: never exp of a positive difference;
-/// with `first` both are written. o, rows `o_stride` apart, is what the sum rounds to; may be null.
+/// with rows `lse_stride` apart, in the max-shifted form: never exp of a positive difference. With
+/// `first`, sum and lse are written. o, with rows `o_stride` apart, is sum rounded; may be null.
 void merge_partial(const Queue&, const bfloat16* partial, const float* statistics, int64_t n,
                    int64_t heads, int64_t dim, bool first, float* sum, bfloat16* o,
                    int64_t o_stride, float* lse, int64_t lse_stride);
 
-/// An output[n, heads * dim] whose products with d_o are delta, to 2^-12 of it or better: d_o *
-/// delta / |d_o|^2, head by head, but for one element. By Cauchy and Schwarz it is hardly longer
-/// than the true output.
+/// Computes an output[n, heads * dim] with rowsum(d_o * output) = delta per head, to 2^-12 of delta
+/// or better: d_o * delta / |d_o|^2 with one corrected element. By Cauchy-Schwarz it is hardly
+/// longer than the true output.
 void output_from_delta(const Queue&, const bfloat16* d_o, int64_t o_stride, const float* delta,
                        int64_t delta_stride, int64_t n, int64_t heads, int64_t dim,
                        bfloat16* output);
 
-/// sum[n] = (first: 0, otherwise sum) + part.
+/// sum[n] = part, plus sum[n] unless `first`.
 void accumulate(const Queue&, const bfloat16* part, int64_t n, bool first, float* sum);
 
 }  // namespace longspan::cuda

@@ -1,6 +1,6 @@
-// Sums over rows, column by column: the gradients of biases and of norms' weights. In two passes,
-// of which the first gives each of some groups of rows its own partial sums: no atomics, so the
-// bits repeat, and neighbouring threads read neighbouring columns. Included by .cu files only.
+// Column sums over rows, for the gradients of biases and of norms' weights. The first of two passes
+// computes partial sums of groups of rows. No atomics, so the bits repeat, and neighbouring threads
+// read neighbouring columns. Included by .cu files only.
 #pragma once
 
 #include "base/units.h"
@@ -8,12 +8,12 @@
 
 namespace longspan::cuda {
 
-/// sums[j] += the sum over i in [0, n) of value(i, j), for j in [0, width). Uses `partial_bytes` of
-/// scratch at `partial`. REQUIRES: they hold width floats.
+/// sums[j] += the sum over i in [0, n) of value(i, j), for j in [0, width). `partial` is
+/// `partial_bytes` of scratch. REQUIRES: they hold width floats.
 template <class Value>
 void add_column_sums(const Queue& queue, int64_t n, int64_t width, std::byte* partial,
                      int64_t partial_bytes, Value value, float* sums) {
-  constexpr int64_t kRows = 64;  // a thread's, unless scratch for that many groups is not there
+  constexpr int64_t kRows = 64;  // per thread; more if scratch is short
   const int64_t room = partial_bytes / (width * static_cast<int64_t>(sizeof(float)));
   const int64_t rows = std::max(kRows, ceil_div(n, room));
   const int64_t groups = ceil_div(n, rows);

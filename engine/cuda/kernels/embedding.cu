@@ -27,7 +27,7 @@ template <class T>
 void embed_backward(const Queue& queue, const int32_t* tokens, const T* dx, int64_t n,
                     int64_t position0, EmbeddingTables<float> gradients) {
   const int64_t d = gradients.hidden;
-  // The team of a token's first row adds up all rows of that token; the others' have nothing to do.
+  // The team of a token's first row sums all rows of that token; teams of later rows skip it.
   for_each_row(queue, n, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
     const int32_t token = tokens[row];
     if (gradients.positions != nullptr) {

@@ -1,4 +1,4 @@
-// The token (and position) tables, forward and backward. T is float or bfloat16.
+// Lookup in the token (and position) tables, forward and backward. T is float or bfloat16.
 #pragma once
 
 #include "engine/cuda/element.h"
@@ -19,7 +19,7 @@ template <class T>
 void embed_forward(const Queue&, EmbeddingTables<const T>, const int32_t* tokens, int64_t n,
                    int64_t position0, T* x);
 
-/// Gradients of the tables += the rows of dx[n,d], equal tokens in the order of their rows.
+/// Gradients of the tables += the rows of dx[n,d]; rows of equal tokens are added in order.
 template <class T>
 void embed_backward(const Queue&, const int32_t* tokens, const T* dx, int64_t n, int64_t position0,
                     EmbeddingTables<float> gradients);

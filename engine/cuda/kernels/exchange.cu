@@ -5,7 +5,7 @@
 namespace longspan::cuda {
 namespace {
 
-// What a thread moves at once.
+// The unit that a thread copies.
 struct alignas(16) SixteenBytes {
   uint64_t words[2];
 };

@@ -8,7 +8,7 @@
 namespace longspan::cuda {
 namespace {
 
-// The rows' losses wait behind the scratch of their sum: rows beyond these are another round.
+// Rows per round. Their losses are stored in scratch, after the scratch of their sum.
 constexpr int64_t kRoundRows = 4 * 1024 * 1024;
 static_assert(kSumBytes + kRoundRows * static_cast<int64_t>(sizeof(float)) <= kScratchBytes);
 
@@ -35,7 +35,7 @@ void cross_entropy(const Queue& queue, const int32_t* labels, int64_t n, int64_t
       for (int64_t j = team.rank(); j < vocab; j += team.size()) {
         sum += expf(to_float(at[j]) - top);
       }
-      // Every member has read the label's logit before the sum is known, and so before any writes.
+      // Every member reads the label's logit before sum() returns, and so before any member writes.
       const float logit = valid ? to_float(at[label]) : 0;
       sum = team.sum(sum);
       for (int64_t j = team.rank(); j < vocab; j += team.size()) {

@@ -1,4 +1,4 @@
-// Cross-entropy over rows of logits, with its gradient in their place.
+// Cross-entropy of rows of logits; the gradient replaces the logits.
 #pragma once
 
 #include "engine/cuda/element.h"
@@ -6,9 +6,9 @@
 
 namespace longspan::cuda {
 
-/// logits[n,V] become scale * (softmax - onehot(label)); *loss += scale * the sum over rows of
-/// lse - logit[label]. A label outside [0, V) or a loss that is not finite is noted as a fault.
-/// T is float or bfloat16.
+/// logits[n,V] = scale * (softmax - onehot(label)); *loss += scale * the sum over rows of lse -
+/// logit[label]. A label outside [0, V) or a loss that is not finite is a fault. T is float or
+/// bfloat16.
 template <class T>
 void cross_entropy(const Queue&, const int32_t* labels, int64_t n, int64_t vocab, double scale,
                    T* logits, double* loss);

@@ -12,8 +12,7 @@ struct RowStats {
   float mean, r;
 };
 
-// Statistics wait at the beginning of scratch, sums of columns behind them: rows beyond these are
-// worked on in another round.
+// Rows per round. Their statistics are at the beginning of scratch, followed by column sums.
 constexpr int64_t kRoundRows = 128 * 1024;
 constexpr int64_t kStatsBytes = kRoundRows * static_cast<int64_t>(sizeof(RowStats));
 
@@ -65,7 +64,7 @@ void norm_backward(const Queue& queue, NormKind kind, NormTensors<const T> param
       const RowStats s = row_stats(team, kind, xs + row * d);
       if (team.rank() == 0) stats[row] = s;
     });
-    // Before dx is written, which may lie where x or dh lies.
+    // Must precede the writes of dx, which may alias x or dh.
     std::byte* partial = queue.scratch + kStatsBytes;
     const int64_t room = kScratchBytes - kStatsBytes;
     add_column_sums(

@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm over the hidden width, and the RMSNorm of single heads of queries and keys.
+// LayerNorm and RMSNorm over the hidden width, and RMSNorm of single heads of queries and keys.
 //
 // Legend: n rows, d width. layernorm: h = (x - mean) * r * w + b, r = 1/sqrt(var + eps);
 // rmsnorm: h = x * r * w, r = 1/sqrt(mean(x^2) + eps). T is float or bfloat16.
@@ -15,7 +15,7 @@ struct NormTensors {
   T* bias = nullptr;    // [d], null under rmsnorm
 };
 
-/// How one norm is computed.
+/// The parameters of a norm.
 struct NormKind {
   bool centers = false;  // layernorm
   float epsilon = 1e-5F;
@@ -26,16 +26,16 @@ struct NormKind {
 template <class T>
 void norm_forward(const Queue&, NormKind, NormTensors<const T>, const T* x, int64_t n, T* h);
 
-/// dx[n,d] = (add: +=) norm'(x; dh[n,d]); gradients +=. dx may be x, or dh.
+/// dx[n,d] = (with `add`: +=) norm'(x; dh[n,d]); gradients +=. dx may be x or dh.
 template <class T>
 void norm_backward(const Queue&, NormKind, NormTensors<const T>, const T* x, const T* dh, int64_t n,
                    bool add, T* dx, NormTensors<float> gradients);
 
-/// x[n,D] in place: every row is a head.
+/// Normalizes x[n,D] in place; every row is a head.
 template <class T>
 void head_norm_forward(const Queue&, const T* weight, float epsilon, int64_t n, int64_t width,
                        T* x);
-/// dx[n,D] in place, from the norm's input x[n,D]; gradient[D] +=.
+/// Computes dx[n,D] in place from the norm's input x[n,D]; gradient[D] +=.
 template <class T>
 void head_norm_backward(const Queue&, const T* weight, float epsilon, int64_t n, int64_t width,
                         const T* x, float* dx, float* gradient);

@@ -9,8 +9,8 @@ namespace longspan::cuda {
 /// *sum += the sum of g[i]^2, in double.
 void sum_of_squares(const Queue&, const float* g, int64_t n, double* sum);
 
-/// One AdamW update (bias-corrected moments, decoupled weight decay), with the constants already
-/// worked out for its step.
+/// One AdamW update (bias-corrected moments, decoupled weight decay), with the constants
+/// precomputed for its step.
 struct AdamWStep {
   float beta1 = 0, beta2 = 0;
   float rate = 0;        // learning rate / (1 - beta1^t)
@@ -20,8 +20,8 @@ struct AdamWStep {
   double clip_norm = 0;
 };
 
-/// p, m, v[n] from g[n] times what clips the norm of all gradients, *norm_squared; `narrowed`,
-/// where not null, is p rounded. A norm that is not finite is a fault, and nothing is updated.
+/// Updates p, m, v[n] from g[n] clipped by the norm of all gradients, sqrt(*norm_squared).
+/// `narrowed`, if not null, is p rounded. If the norm is not finite: a fault, and no update.
 void adamw(const Queue&, const AdamWStep&, const double* norm_squared, const float* g, int64_t n,
            float* p, float* m, float* v, bfloat16* narrowed);
 

@@ -1,12 +1,11 @@
-// Sums in double of as many values as there are, always in the same order. Included by .cu files
-// only.
+// Sums in double of any number of values, always in the same order. Included by .cu files only.
 #pragma once
 
 #include "engine/cuda/launch.h"
 
 namespace longspan::cuda {
 
-/// Scratch that add_sum needs.
+/// Bytes of scratch for add_sum().
 inline constexpr int64_t kSumBytes = (65536 + 256) * static_cast<int64_t>(sizeof(double));
 
 /// *sum += scale * the sum over i in [0, n) of value(i). `partial` is kSumBytes of scratch.
