@@ -33,7 +33,7 @@ void check_verb(const CLI::App& app, int argc, char** argv) {
                   nearest_hint(argv[1], verbs));
 }
 
-// The arguments; where a group of verbs is named without a verb, the group's default verb is added.
+// Returns the arguments, with the default verb after a group of verbs that is named without a verb.
 std::vector<std::string> with_verbs(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   if (words.empty()) return words;
@@ -105,7 +105,7 @@ std::string refuse_overflow(const std::string& text) {
                       : fmt::format("expected a whole number up to {}, got {}", kHighest, text);
 }
 
-// Most likely a variable of a script that was never set.
+// An empty text is most likely an unset variable of a script.
 std::string refuse_empty(const std::string& text) {
   return text.empty() ? "expected a value, got an empty one; leave the option out instead" : "";
 }

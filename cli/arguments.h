@@ -19,27 +19,27 @@ class Option;
 
 namespace longspan::cli {
 
-/// The action that the arguments ask for. `action` gets whether --json was given, returns the exit
-/// status and throws Error.
+/// The action that the arguments ask for. `action` receives whether --json was given, returns the
+/// exit status and throws Error.
 struct Invocation {
   bool json = false;
   bool wide = false;      // tables with all columns, lines of any length
-  bool progress = false;  // progress printed as lines, also where there is no terminal
+  bool progress = false;  // prints progress as lines, also without a terminal
   std::function<int(bool json)> action;
 };
 
-/// Restrictions of one option; each returns the option itself. Values that break them are refused
-/// by parse().
+/// Sets restrictions of one option; each method returns the option itself. parse() refuses values
+/// that violate them.
 class Option {
  public:
   explicit Option(CLI::Option& option) : option_(&option) {}
 
   Option& required();
-  /// A whole number, `lowest` <= it <= `highest`.
+  /// A whole number in [lowest, highest].
   Option& within(int64_t lowest, int64_t highest);
   Option& not_negative();
   Option& one_of(const std::vector<std::string>& words);
-  /// The text that the help shows as the default, for variables whose value does not say it.
+  /// The text that the help shows as the default instead of the variable's value.
   Option& shown_default(const std::string& text);
 
   /// Whether the arguments that parse() read contain this option.
@@ -54,22 +54,22 @@ class Verb {
  public:
   Verb(CLI::App& app, Invocation& invocation) : app_(&app), invocation_(&invocation) {}
 
-  /// A verb below this one, with --json, --wide, --progress and an example at the end of its help.
+  /// Adds a verb below this one, with --json, --wide, --progress and an example in its help.
   Verb add_verb(const std::string& name, const std::string& description,
                 const std::string& example);
-  /// A verb below this one that has verbs of its own, among them `list` and `show`. Without a verb
-  /// it runs `list`; a word that is not a verb is passed to `show`.
+  /// Adds a verb below this one that has verbs of its own, among them `list` and `show`. Without a
+  /// verb it runs `list`; a word that is not a verb is passed to `show`.
   Verb add_group(const std::string& name, const std::string& description,
                  const std::string& example);
 
-  /// `flags` as in "--output", "-o,--output", or "plan" for a positional argument. `Value` is
-  /// std::string, int, int64_t, uint64_t, double, or an optional int64_t or std::string. A whole
-  /// number that the type cannot hold is refused as it was typed, and so is an empty text.
+  /// Adds an option. `flags` as in "--output", "-o,--output", or "plan" for a positional argument.
+  /// `Value` is std::string, int, int64_t, uint64_t, double, or an optional int64_t or std::string.
+  /// parse() refuses whole numbers out of the type's range, quoting them as typed, and empty texts.
   template <class Value>
   Option add_option(const std::string& flags, Value& variable, const std::string& description);
   Option add_flag(const std::string& flags, bool& variable, const std::string& description);
 
-  /// The action where the arguments chose this verb, which must not be a group.
+  /// Sets the action that runs if the arguments choose this verb. REQUIRES: not a group.
   void runs(std::function<int(bool json)> action);
 
  private:
@@ -88,8 +88,8 @@ class CommandLine {
   /// Handle to add verbs to.
   Verb program();
 
-  /// The action is the verb's, or prints what --help and --version ask for. Throws bad_input for
-  /// arguments that no verb takes, with the nearest verbs or the help to read.
+  /// Returns the chosen verb's action, or one that prints the help or the version. Throws bad_input
+  /// for arguments that no verb accepts, with the nearest verbs or the help to read.
   Invocation parse(int argc, char** argv);
 
  private:

@@ -1,4 +1,4 @@
-// longspan compare: was the prediction right, and if not, which op kinds caused the difference?
+// longspan compare: the error of a plan's prediction against a run, and the op kinds that cause it.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// JSON that several verbs print: plans, predictions, tiers. Keys are snake_case, stable, and name
-// their unit.
+// JSON that several verbs print: plans, predictions, tiers. Keys are snake_case and stable, and
+// include their unit.
 #pragma once
 
 #include <array>
@@ -25,8 +25,7 @@ void put_tiers(Json& object, const std::array<int64_t, kTierCount>& bytes);
 
 Json strategy_json(const Strategy& strategy);
 Json prediction_json(const Prediction& prediction);
-/// The same for a plan that was not run, with the interval of its step time and the verdict on its
-/// memory.
+/// The same for a plan that was not run, with its step time's interval and whether its memory fits.
 Json forecast_json(const HardwareProfile& hw, const Prediction& prediction);
 /// Identifies a plan: model, hardware, lengths and knobs, without its figures.
 Json plan_summary_json(const Plan& plan);

@@ -1,5 +1,5 @@
-// longspan explain: where a plan's time and memory go, what limits it, and what changing a knob
-// would do.
+// longspan explain: the parts of a plan's time and memory, its limiting factors, and the effect of
+// changing a knob.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -93,7 +93,7 @@ struct Neighbours {
   }
 };
 
-// The note on neighbours that were judged by sampled programs.
+// The note on neighbours that were evaluated by sampled programs.
 std::string sampled_text(const Neighbours& around) {
   return fmt::format(
       "{} of {} are judged by samples of their programs: time within 1 %, memory before packing, "
@@ -171,7 +171,7 @@ std::string shape_text(const std::array<double, 3>& shape) {
 }
 
 void print_unmeasured(const Plan& plan, const Simulated& s) {
-  constexpr double kTelling = 0.001;  // share of the step below which a line is not shown
+  constexpr double kTelling = 0.001;  // smallest share of the step that gets a line
   std::vector<UnmeasuredKernel> kernels = unmeasured_kernels(plan, s.program);
   std::erase_if(kernels, [&](const UnmeasuredKernel& kernel) {
     return kernel.seconds < kTelling * s.timeline.step_seconds;

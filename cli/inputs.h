@@ -11,7 +11,7 @@
 
 namespace longspan::cli {
 
-/// --hw and what overrides its figures. Lives as long as the parse and the action.
+/// --hw and the flags that override its figures. Must outlive the parse and the action.
 struct HardwareFlags {
   std::string reference;
   std::string device_memory, host_memory, nvme_capacity;  // empty: as the profile says
@@ -20,7 +20,7 @@ struct HardwareFlags {
   int64_t gpus = 0;                                       // 0: all
 
   void add_to(Verb& verb);
-  /// The profile with the overrides in place, their source the command line.
+  /// Returns the profile with the overrides applied; their source is the command line.
   /// Warns as warn_of_disturbance(). Throws bad_input.
   HardwareProfile load() const;
 };
@@ -37,12 +37,12 @@ struct ParallelFlags {
 /// --deterministic.
 void add_deterministic_flag(Verb& verb, bool& value);
 
-/// Lengths from "64K,1M", ascending. Throws bad_input naming `what`, as parse_tokens() does, and
-/// for a length that is given twice.
+/// Returns the lengths in "64K,1M", ascending. Throws bad_input naming `what`, as parse_tokens()
+/// does, and for a length that is given twice.
 std::vector<int64_t> parse_lengths(const std::string& text, const char* what);
 
-/// Throws as check_writable(), naming `flag`, if a file cannot be written to `path`; better now
-/// than after hours of work. An empty path asks for no file.
+/// Throws as check_writable(), naming `flag`, if a file cannot be written to `path`: an error now
+/// instead of after hours of work. An empty path asks for no file.
 void check_output(const std::filesystem::path& path, const char* flag);
 
 /// Warns with one line on standard error if other processes disturbed many of the measurements in

@@ -1,4 +1,4 @@
-// Graceful stop: the first SIGINT or SIGTERM asks to stop, the second kills.
+// Graceful stop: the first SIGINT or SIGTERM requests a stop, the second ends the process.
 #pragma once
 
 namespace longspan::cli {

@@ -1,5 +1,5 @@
-// longspan: parses the command line, runs one verb, and turns every error into one line and an exit
-// status (0 done, 1 the answer is no, 2 bad input, 3 failed while running).
+// longspan: parses the command line, runs one verb, and converts every error to one line and an
+// exit status (0 done, 1 the answer is no, 2 bad input, 3 failed while running).
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// longspan max-seq: the longest sequence that fits, for each strategy, what stops it, and what
-// would help.
+// longspan max-seq: the longest sequence that fits, by strategy, its limiting factor and remedies.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -95,7 +94,7 @@ void add_row(Table& table, const MaxSequence& result, bool many) {
   table.add(std::move(row));
 }
 
-// Prints how much longer a plan can be at most, by bounds: for the preset that is furthest from its
+// Prints upper bounds on how much longer a plan can be: for the preset that is furthest from its
 // bound, and for auto.
 void print_gaps(const std::vector<MaxSequence>& rows) {
   const MaxSequence* widest = nullptr;

@@ -79,7 +79,7 @@ void check_chunk(const Flags& flags, const ModelSpec& model, int64_t chunk, int6
                   flags.strategy);
 }
 
-// Whether there is one question, so that the front is a remark and not the answer.
+// Whether the flags ask for a single plan, so that the Pareto front is only a remark.
 bool is_one_question(const Flags& flags) {
   return flags.min_gpus_for.empty() && flags.max_gpus == 0 &&
          parse_lengths(flags.sequences, "--seq").size() == 1;
@@ -87,8 +87,9 @@ bool is_one_question(const Flags& flags) {
 
 bool has_front(const Flags& flags) { return flags.strategy == "auto" || !is_one_question(flags); }
 
-// `with_front`: also where it is only a remark. Looking for it takes a fifth of the time, and for
-// the least memory its ends are the answer.
+// `with_front`: search the Pareto front even if it is only a remark; that takes a fifth of the
+// time. A search for the least memory always has the front, because the front's ends are its
+// answer.
 Sweep find_plans(const Flags& flags, const ModelSpec& model, const HardwareProfile& hw,
                  bool with_front) {
   const bool fewest = !flags.min_gpus_for.empty();
@@ -119,7 +120,7 @@ double rate_per_device(const Plan& plan) {
   return plan.predicted.tokens_per_second / static_cast<double>(plan.hardware.devices());
 }
 
-// `counts`: plans on different numbers of devices are compared.
+// `counts`: whether plans on different numbers of devices are compared.
 std::vector<Table::Column> plan_columns(bool counts) {
   return {{"length"},         {"GPUs", true, counts ? 0 : 4},
           {"step/sequence"},  {"tokens/s", true, 5},
@@ -156,7 +157,7 @@ void print_front(const Sweep& found) {
   table.print();
 }
 
-// Prints the last refusals: those had most devices, and so came closest.
+// Prints the last refusals: those with the most devices, which came closest to fitting.
 void print_refusals(const Sweep& found) {
   constexpr size_t kLines = 6;
   std::vector<const Answer*> refused;
@@ -201,7 +202,7 @@ Json answers_json(const Sweep& found) {
   return answers;
 }
 
-// How much better any plan of the space can be; empty where that is not known.
+// How much better any plan of the space can be; empty if unknown.
 std::string gap_text(const Flags& flags, double gap) {
   if (gap >= 1) return "";
   const char* better = flags.objective == "memory"        ? "{} less device memory"
@@ -211,7 +212,7 @@ std::string gap_text(const Flags& flags, double gap) {
          fmt::format(fmt::runtime(better), percent(gap));
 }
 
-// The number of sequences of one step, and where they are trained.
+// The number of sequences per step and per data replica; empty if that needs no remark.
 std::string batch_text(const Flags& flags, const Plan& plan) {
   const int64_t replicas = plan.strategy.parallel.data, each = plan.microbatches;
   if (replicas == 1 || flags.question.global_batch > 0) return "";
@@ -236,8 +237,8 @@ void print_remarks(const Flags& flags, const ModelSpec& model, const Plan& plan,
   print("model", only_planned_text(model));
 }
 
-// Where the time goes: with and without a pipeline if both were searched, else what compute waits
-// for.
+// What limits the step time: with and without a pipeline if both were searched, else what compute
+// waits for.
 std::string limit_text(const Plan& plan, const std::string& why_chosen) {
   if (!why_chosen.empty()) return why_chosen;
   const bool listable = is_one_program(plan.model, plan.strategy) && is_listable(plan);

@@ -115,7 +115,7 @@ std::string step_interval_text(const HardwareProfile& hw, double step_seconds) {
   const PredictionInterval& interval = step_interval(hw);
   std::string low = format_seconds(step_seconds * interval.low);
   const std::string high = format_seconds(step_seconds * interval.high);
-  // A unit that both have is printed once. This needs one unit in each: "8.54 s", not "1 h 03 min".
+  // A common unit is printed once. This needs a single unit in each: "8.54 s", not "1 h 03 min".
   const size_t unit = low.find(' ');
   if (low.rfind(' ') == unit && high.find(' ') == high.rfind(' ') &&
       high.ends_with(low.substr(unit))) {

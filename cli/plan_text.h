@@ -28,8 +28,8 @@ void print_prediction(const Plan& plan, const Prediction& prediction);
 /// Prints "  key             value" on standard output.
 void print_line(std::string_view key, std::string_view value);
 
-/// Assumptions of a prediction for this hardware that no measurement supports: machine figures that
-/// are assumed, and a backend that has not run on a GPU. One line each, for print_line().
+/// The assumptions of a prediction for this hardware that no measurement supports: assumed machine
+/// figures, and a backend that has not run on a GPU. One line each, for print_line().
 std::vector<std::pair<std::string, std::string>> caveats_of(const HardwareProfile& hw);
 void print_caveats(const HardwareProfile& hw);
 

@@ -20,7 +20,7 @@
 namespace longspan::cli {
 namespace {
 
-// Seconds to spend unless told: building a library's plans takes a GPU's profile part of it.
+// Default time budgets. A GPU's is larger, because building the libraries' plans takes part of it.
 constexpr double kSeconds = 60, kSecondsOnGpu = 150;
 
 struct Flags {

@@ -9,7 +9,7 @@
 
 namespace longspan::cli {
 
-/// Lives as long as the parse and the action.
+/// Must outlive the parse and the action.
 struct QuestionFlags {
   ParallelFlags parallel;
   std::string chunk, margin, max_step_time, min_tokens_per_second;  // empty: not given
@@ -23,11 +23,10 @@ struct QuestionFlags {
   void load(QuestionOptions& options) const;
 };
 
-/// A line that says that the plan's table of learned positions is longer than the model's; else
-/// empty.
+/// A remark if the plan's table of learned positions is longer than the model's; else empty.
 std::string extended_positions_text(const ModelSpec& model, const Plan& plan);
 
-/// How the model differs from what is planned; empty where it does not.
+/// How the model differs from what is planned; empty if it does not.
 std::string only_planned_text(const ModelSpec& model);
 
 }  // namespace longspan::cli

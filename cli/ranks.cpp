@@ -22,7 +22,7 @@ namespace {
 [[noreturn]] void end_job(Communicator& comm, const Error& error) {
   const std::string message = error.what();
   comm.abandon(message);
-  // A message about another rank waits: that rank knows the cause and should report first.
+  // Wait with an error about another rank: that rank knows the cause and should report first.
   constexpr std::chrono::seconds kDeference{2};
   const bool of_another = message.starts_with("rank ");
   if (of_another) std::this_thread::sleep_for(kDeference);
@@ -44,8 +44,8 @@ int on_processes(bool json, const std::function<void(const RankContext&)>& body)
   try {
     body({comm, world.local_size()});
   } catch (const AgreedError& e) {
-    // Not rethrown: unwinding a world counts as losing it. Reported before the world ends: the
-    // launcher kills the remaining ranks once a rank has ended with this status.
+    // Do not rethrow: unwinding a world counts as losing it. Report before the world ends, because
+    // the launcher kills the remaining ranks once a rank has ended with this status.
     return comm.rank() == 0 ? report_error(e.what(), e.exit_status(), json) : e.exit_status();
   } catch (...) {
     if (comm.size() == 1) throw;

@@ -18,13 +18,14 @@ struct RankContext {
   bool is_leader() const { return comm.rank() == 0; }
 };
 
-/// Runs `body` on every rank and returns the exit status. `local_ranks`: threads of this process;
-/// 0: what the launcher has started, or this process alone. In one process an error is thrown. Of
-/// several, the first reports what they threw in agree(); when one fails elsewhere, or vanishes,
-/// the rank that notices says so and ends all of them at once with the status of the error.
+/// Runs `body` on every rank and returns the exit status. `local_ranks`: the number of ranks as
+/// threads of this process; 0: the processes that the launcher has started, or this process alone.
+/// In one process an error is thrown. Of several processes, the first reports an error that they
+/// threw in agree(). If one fails elsewhere, or is lost, the rank that notices reports it and ends
+/// all of them at once with the status of the error.
 int on_ranks(int64_t local_ranks, bool json, const std::function<void(const RankContext&)>& body);
 
-/// Whether any rank passes yes; the same result on all ranks.
+/// Returns whether `yes` is true on any rank; the same result on all ranks.
 bool any_rank(Communicator& comm, bool yes);
 
 }  // namespace longspan::cli

@@ -159,8 +159,8 @@ void save(const Trainer& trainer, const std::string& path, Outcome& outcome) {
   }
 }
 
-// Steps until done, or until a signal asks to stop; saves checkpoints on the way. All ranks take
-// the same turns, unless one cannot save.
+// Runs steps until done, or until a signal requests a stop, and saves checkpoints on the way. All
+// ranks run the same steps, unless one cannot save.
 Outcome train(const Flags& flags, const RankContext& context, Trainer& trainer,
               RunRecorder& recorder, bool prints) {
   Outcome outcome;
@@ -239,8 +239,8 @@ Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
           {"steps", std::move(steps)}};
 }
 
-// The bytes sent by a rank: the one that is predicted to send most, or the first that differs from
-// its prediction.
+// Adds the bytes sent by one rank: the rank with the most predicted bytes, or the first whose
+// measured bytes differ from its prediction.
 void add_traffic(Table& table, const std::vector<Traffic>& traffic) {
   if (traffic.size() == 1) return;
   Traffic shown;
@@ -293,7 +293,7 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
   if (!flags.output.empty()) say("Wrote {}\n", flags.output);
 }
 
-// Says how to run a plan of several ranks where too few are present.
+// Throws unless the engine can run the plan and as many ranks are present as it needs.
 void check_ranks_present(const Plan& plan, const Flags& flags, const Communicator& comm) {
   if (!plan.model.uniform()) {
     throw bad_input(
@@ -349,7 +349,7 @@ void run_rank(const Flags& flags, const RankContext& context, bool json) {
     check_ranks_present(plan, flags, context.comm);
     tokens = open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab);
   });
-  // Only after the checks: trainers of several ranks exchange messages.
+  // Must follow the checks, because trainers of several ranks exchange messages.
   agree(context.comm, [&] {
     TrainerOptions options;
     options.compute_threads = threads_per_rank(flags, context);
@@ -364,7 +364,7 @@ void run_rank(const Flags& flags, const RankContext& context, bool json) {
                         trainer->steps_done());
       }
     }
-    // Only after the trainer is made: the file tier may lie on the same disk.
+    // Must follow the trainer's construction: the file tier may use the same disk.
     if (const std::string path = expected_checkpoint(flags); context.is_leader() && !path.empty()) {
       check_space(path, checkpoint_bytes(plan.model), "the checkpoint");
     }

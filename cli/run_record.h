@@ -15,7 +15,7 @@
 
 namespace longspan::cli {
 
-/// Takes the reports and timelines of a run as they come.
+/// Collects the reports and timelines of a run step by step.
 class RunRecorder {
  public:
   void add(const StepReport& report, const Program& program, const Timeline& timeline);
@@ -47,7 +47,7 @@ struct RunRecord {
 /// Throws bad_input naming the file and the key.
 RunRecord read_run_record(const std::filesystem::path& path);
 
-/// The process's largest resident memory so far, in bytes; 0 where the system does not report it.
+/// The process's largest resident memory so far, in bytes; 0 if the system does not report it.
 int64_t process_peak_bytes();
 
 }  // namespace longspan::cli

@@ -1,5 +1,4 @@
-// longspan schedule: times and draws one pipeline schedule, from a family or a file, or compares
-// all.
+// longspan schedule: times and draws a pipeline schedule (of a family or a file) or compares all.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -150,7 +149,7 @@ int compare(const Flags& flags, bool json) {
   return any ? 0 : 1;
 }
 
-// Empty where slices were not cut from tokens.
+// The tokens of each slice; empty if slices were not cut from tokens.
 std::vector<int64_t> slice_tokens(const TimedSchedule& timed) {
   std::vector<int64_t> tokens;
   for (const SliceShare& share : timed.request.costs.shares) tokens.push_back(share.tokens);
@@ -186,7 +185,7 @@ void print_solver(const OptimalAnswer& optimal) {
                                   : std::string("nothing fits"));
 }
 
-// A schedule from a file, with its own numbers of everything.
+// Times a schedule from a file, whose ranks, stages and microbatches are the file's.
 TimedSchedule time_file(const Flags& flags, const PipelineCsv& csv, const ScheduleFamily& family) {
   const auto ranks = static_cast<int32_t>(csv.schedule.ranks.size());
   if (const auto fault = first_fault(csv.schedule, {})) {
@@ -206,7 +205,7 @@ TimedSchedule time_file(const Flags& flags, const PipelineCsv& csv, const Schedu
   return timed_answer(family, request_of(family, task, choice), csv.schedule);
 }
 
-// The schedule that --csv writes: a file unchanged, unless flags ask for more.
+// The schedule that --csv writes: a file's actions unchanged, unless flags add to them.
 PipelineCsv written_csv(const Flags& flags, const Schedule& schedule,
                         const std::optional<PipelineCsv>& read) {
   if (read && !flags.exchanges && !flags.gathering && !flags.no_waits) return *read;
@@ -370,7 +369,7 @@ int run_measured(Flags flags, bool json) {
   return show_measured(flags.measured, json);
 }
 
-// Adds the flags that at least one of `asked` takes.
+// Adds the flags that at least one of `asked` accepts.
 class FlagAdder {
  public:
   FlagAdder(Verb& verb, std::vector<ScheduleFlag>& options,

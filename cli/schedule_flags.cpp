@@ -21,7 +21,7 @@ constexpr unsigned kAdaptis = bit(ScheduleAsked::adaptis);
 constexpr unsigned kSolved = kOptpipe | kAdaptis;
 constexpr unsigned kTimed = kCompare | kOne | kSolved;
 
-// The part of a schedule that a flag is about; the flag is refused for schedules without it.
+// The part of a schedule that a flag affects. The flag is refused for schedules without that part.
 enum class About { everything, slices, vocabulary, copies, pairs, attention, weights };
 
 struct Row {
@@ -73,7 +73,7 @@ const Row& row_of(std::string_view flag) {
   return *found;
 }
 
-// Names of the schedules that take a flag, for the message.
+// The names of the schedules that accept a flag, for messages.
 std::string takers(unsigned asked) {
   if (asked == kMeasured) return "schedule measured";
   if (asked == kAdaptis) return "schedule adaptis";
@@ -88,7 +88,7 @@ bool has_action(const Schedule& schedule, const Wanted& wanted) {
   });
 }
 
-// The name of the part that the flag is about, if the schedule does not have it; else empty.
+// The name of the part that the flag affects if the schedule does not have that part; else empty.
 std::string_view missing_in(About about, const Schedule& schedule, const ScheduleFamily& family) {
   const auto has = [&](std::initializer_list<ActionKind> kinds) {
     return has_action(schedule, [&](const Action& a) {

@@ -1,5 +1,5 @@
-// Which flags of `longspan schedule` have an effect for what it is asked to show. A flag that would
-// have no effect is refused.
+// Determines which flags of `longspan schedule` have an effect for the schedule that it shows, and
+// refuses the others.
 #pragma once
 
 #include <initializer_list>
@@ -21,7 +21,7 @@ enum class ScheduleAsked { list, compare, measured, file, family, optpipe, adapt
 /// for a name that is not one of these, and for a file whose name does not end in .csv.
 ScheduleAsked schedule_shown(const std::string& name);
 
-/// Whether one of `asked` takes the flag.
+/// Returns whether one of `asked` accepts the flag.
 bool takes_flag(std::string_view flag, std::initializer_list<ScheduleAsked> asked);
 
 /// A flag and its option.
@@ -30,11 +30,10 @@ using ScheduleFlag = std::pair<std::string, Option>;
 /// The names of the flags that the arguments contain.
 std::vector<std::string> given_flags(std::span<const ScheduleFlag> flags);
 
-/// Throws bad_input for a flag that has no meaning for any schedule of that kind.
+/// Throws bad_input for a flag that has no effect for any schedule of that kind.
 void check_flags(ScheduleAsked asked, const std::string& name, std::span<const std::string> given);
 
-/// Throws bad_input for a flag about actions that are missing in `schedule`, of one family or of a
-/// file.
+/// Throws bad_input for a flag about actions that `schedule` (of a family or a file) does not have.
 void check_flags_of(const Schedule& schedule, const ScheduleFamily& family,
                     std::span<const std::string> given);
 

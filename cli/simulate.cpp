@@ -33,7 +33,7 @@ void print_trace_file(const Flags& flags) {
   }
 }
 
-// A pipeline is simulated by its schedule, with the times of its stages' programs.
+// Simulates a pipeline by its schedule, with the times of its stages' programs.
 int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
   const PipelineStep step = pipeline_step(plan);
   const Prediction prediction = prediction_of(plan, step);
@@ -53,7 +53,7 @@ int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
   return 0;
 }
 
-// Prints the prediction of a program that is too large to list, by its period.
+// Prints the prediction of a program that is too large to list. It is simulated by its period.
 int run_unlisted(const Flags& flags, const Plan& plan, bool json) {
   if (!flags.trace.empty()) check_listable(plan, flags.plan);
   const int64_t ops = ops_estimate(step_request(plan));

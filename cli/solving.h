@@ -1,4 +1,4 @@
-// Runs a solver and shows a bar on a terminal that fills towards the solver's time limit.
+// Runs a solver with a progress bar that fills towards the solver's time limit.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace longspan::cli {
 
-/// Returns or throws what `solve` does; `solve` runs on its own thread meanwhile.
+/// Runs `solve` on its own thread, and returns or throws what it does.
 template <class Solve>
 auto with_progress(double seconds, Solve&& solve) {
   ProgressBar bar;

@@ -11,9 +11,8 @@
 namespace longspan::cli {
 namespace {
 
-constexpr size_t kIndent = 2;  // of every column
-constexpr size_t kWrapped =
-    20;  // words are not wrapped to less, as long as columns can be left out
+constexpr size_t kIndent = 2;    // of every column
+constexpr size_t kWrapped = 20;  // least width of wrapped cells, if columns can be left out
 
 size_t longest_word(std::string_view text) {
   size_t longest = 0;
@@ -72,7 +71,7 @@ class Fitting {
     shown_[which] = false;
     return true;
   }
-  // The rest goes to the columns that are narrower than their cells, alike.
+  // Distributes the remaining width over columns narrower than their cells, narrowest first.
   void spread(std::vector<size_t>& widths) const {
     size_t used = 0;
     for (const size_t w : widths) used += w == 0 ? 0 : kIndent + w;

@@ -6,9 +6,9 @@
 
 namespace longspan::cli {
 
-/// A table with a heading; numbers are right-aligned, words left-aligned. Columns are as wide as
-/// their contents. If their sum is wider than text_width(), words are wrapped and columns are left
-/// out, those of the highest `drop` first. A line below the table names the columns left out.
+/// A table with a heading. Columns are as wide as their contents. If the table is wider than
+/// text_width(), words are wrapped and columns are left out, those with the highest `drop` first. A
+/// line below the table names the columns left out.
 class Table {
  public:
   struct Column {

@@ -13,8 +13,8 @@
 namespace longspan::cli {
 namespace {
 
-// Whether `descriptor` is a terminal that understands escapes. An MPI launcher gives its ranks
-// terminals of their own even if its output goes to a log file.
+// Whether `descriptor` is a terminal that supports escapes and no MPI launcher started the process:
+// launchers give ranks terminals of their own even if their output goes to a log file.
 bool is_screen(int descriptor) {
   const char* kind = std::getenv("TERM");
   const bool dumb = kind != nullptr && std::string_view(kind) == "dumb";

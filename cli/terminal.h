@@ -1,4 +1,4 @@
-// The terminal: bold text and a progress bar where there is one.
+// Bold text and a progress bar, if there is a terminal.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@ namespace longspan::cli {
 /// MPI launcher started this process; otherwise unchanged.
 std::string bold(std::string_view text);
 
-/// From now on, prints progress as lines where there is no terminal: --progress.
+/// From now on, prints progress as lines if there is no terminal: --progress.
 void set_progress_lines();
 
 /// Progress on standard error, shown once a second has passed. On a terminal (see bold()) it is a

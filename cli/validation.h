@@ -1,4 +1,4 @@
-// Predictions and published measurements compared, in words and as JSON.
+// The comparison of predictions with published measurements, as text and as JSON.
 #pragma once
 
 #include "cli/documents.h"
@@ -6,8 +6,8 @@
 
 namespace longspan::cli {
 
-/// Prints tables of errors, of what fits, and of cases without a prediction on standard output;
-/// with `with_cases`, first every case.
+/// Prints tables of prediction errors, of verdicts on memory, and of cases without a prediction on
+/// standard output; with `with_cases`, every case first.
 void print_validation(const Validation& validation, bool with_cases);
 Json validation_json(const Validation& validation, bool with_cases);
 

@@ -1,5 +1,4 @@
-// The verbs of the command line. Each file adds one: its flags, and its action once they are
-// parsed.
+// The verbs of the command line. Each function adds one verb: its flags and its action.
 #pragma once
 
 #include "cli/arguments.h"

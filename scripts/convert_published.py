@@ -15,7 +15,8 @@ import re
 import sys
 import textwrap
 
-# Dense TFLOP/s that sources take an MFU of; llm-foundry halves the H100's at 8 bits for 16.
+# Dense peak TFLOP/s that sources relate an MFU to; llm-foundry uses half of the H100's FP8 peak for
+# 16 bits.
 A100, H100, H100_FP8 = 312, 989, 1979
 
 MOE = "mixture of experts"
@@ -56,7 +57,7 @@ def laid_over(own, defaults):
     return merged
 
 
-# What a row is about: said by each row unless all are alike.
+# The columns that identify a row; written for each row unless all rows have the same value.
 SUBJECT = ("model", "layers", "gpus", "sequence", "micro_batch", "global_batch", "note")
 
 
@@ -113,7 +114,7 @@ def document(source_line, table, cases, models=()):
     return "\n".join(lines) + "\n"
 
 
-# ---------------------------------------------------------------- what several tables share
+# ---------------------------------------------------------------- shared by several tables
 
 def gpt(name, layers, hidden, heads, vocab, positions, tied=True, biases=True, ffn=None):
     model = dict(name=name, layers=layers, hidden=hidden, heads=heads, ffn=ffn or 4 * hidden,
@@ -162,8 +163,8 @@ def length(tokens):
 
 # ---------------------------------------------------------------- the tables
 
-# arXiv 2506.13996, table 1: the time of an iteration of hours and minutes, and for those of seconds,
-# which are printed whole, the rate.
+# arXiv 2506.13996, table 1: the iteration time if it is hours or minutes; the rate if it is seconds,
+# which the table rounds to whole numbers.
 ALST_TIMES = {
     "run-h100-sp1-llama-8b-baseline.yml": dict(model_tflops_per_gpu=189.4),
     "run-h100-sp32-llama-8b-baseline.yml": dict(model_tflops_per_gpu=393.6),
@@ -173,7 +174,7 @@ ALST_TIMES = {
 }
 
 
-# Lengths that are known to have failed: 555K by addresses of 32 bits (issue 803 of Liger-Kernel).
+# Lengths that are known to fail: 555K because of 32-bit addresses (issue 803 of Liger-Kernel).
 ALST_FAILED = {"run-h100-sp1-llama-8b.yml": 555000}
 
 
@@ -194,7 +195,7 @@ def alst(rows):
             offload["checkpoints"] = [1]
         if r["offload_param"] == "true":
             offload["parameters"] = [1]
-        # DeepSpeed's offloaded optimizer keeps the gradients beside it.
+        # DeepSpeed's offloaded optimizer keeps the gradients on the host, too.
         offload |= {"gradients": [1], "optimizer": [1]}
         # Recipes without Ulysses keep sequence_parallel_size in the file, but the lengths and the
         # paper's rates are those of one sequence on each GPU.
@@ -249,13 +250,13 @@ def fpdt_run(method, gpus):
 
 
 def fpdt_gpt(size, layers, hidden, heads):
-    # Its example turns positions instead of learning them, as millions of them would ask for.
+    # Its example uses RoPE instead of learned positions, whose table would need millions of rows.
     return gpt(f"fpdt-gpt-{size}", layers, hidden, heads, 50257, 2048) | dict(
         positions="rope", rope_theta=10000)
 
 
-# The lengths at which Llama runs out of memory are those of GPT at 6.7B: with the vocabulary of
-# GPT-2, as the example's tokenizer has it. With its own, logits would take 2.5 times as much.
+# Llama runs out of memory at the same lengths as GPT 6.7B, hence with the vocabulary of GPT-2, which
+# the example's tokenizer has. With Llama's own, logits would be 2.5 times as large.
 FPDT_LLAMA_8B = llama("fpdt-llama-8b", 32, 4096, 32, 14336, 50257, 8192) | dict(kv_heads=8)
 FPDT_LLAMA_70B = llama("fpdt-llama-70b", 80, 8192, 64, 28672, 50257, 8192) | dict(kv_heads=8)
 
@@ -296,7 +297,7 @@ def fpdt_table(rows):
         run = fpdt_run("FPDT" if on["fpdt"] else "Megatron-SP" if on["tp"] else "Ulysses", 8)
         run |= dict(zero=int(r["zero"]), recompute="full" if on["ac"] else "none")
         if on["tp"]:
-            # The memory of 32K is that of norms and sums on every rank; cut up they would leave a third of it.
+            # The memory at 32K matches unsharded norms and sums on every rank; sharded, a third would be left.
             run["sequence_parallel"] = False
         if on["oc"]:
             run["offload"] = {"checkpoints": [1]}
@@ -318,7 +319,7 @@ def fpdt_table(rows):
 def llm_foundry(table, hardware, precision, peak):
     def convert(rows):
         models, cases = {}, []
-        # The position table has as many rows as the sequence: the reader extends the shortest.
+        # The position table has as many rows as the sequence; the reader extends that of the shortest.
         shortest = min(int(r["seqlen_t"]) for r in rows)
         for r in rows:
             name = "mpt-" + r["model"]
@@ -573,7 +574,7 @@ def nemo(rows):
 
 
 def simumax(rows):
-    # Its 405B has the 16 key and value heads of the first release (configs/models).
+    # Its 405B has 16 K,V heads, as in the first release (configs/models).
     largest = llama("llama-3-405b-kv16", 126, 16384, 128, 53248, 128256, 8192) | dict(kv_heads=16)
     models = {"llama3-70b": "llama-3.1-70b", "llama3-405b": largest["name"],
               "llama3-8b": "llama-3.1-8b"}
@@ -604,7 +605,7 @@ def simumax(rows):
 
 def torchtitan_flops(r):
     peak = H100_FP8 if "Float8" in r["technique"] else A100 if "A100" in r["hardware"] else H100
-    # Until August 2024 its formula counted the token table as well; the rows say which they used.
+    # Until August 2024 its formula also counted the token table; the rows name the formula used.
     return flops("parameters" if r["table"] == "perf.md-2024" else "non-embedding", "full", "none",
                  peak)
 
@@ -709,10 +710,10 @@ TRAINING = {
         vtrain("vtrain-multi-node", "40 or 80 GB is not stated; 800 Gb/s between nodes"),
 }
 
-# Kernels and collectives: not training runs, kept as they are.
+# Kernels and collectives, which are not training runs: kept unchanged.
 OPERATIONS = ("echo_nccl_allreduce_a100", "simumax_op_efficiency")
 
-# CC BY-SA, so not copied as a table: single figures stand with their source in the hardware catalog.
+# Not copied, because it is CC BY-SA: the hardware catalog cites single figures with their source.
 ELSEWHERE = ("mamf_max_achievable_matmul",)
 
 

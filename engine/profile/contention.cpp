@@ -18,12 +18,12 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kCopyBytes = int64_t{2} << 20;
-constexpr int64_t kCopies = 16;  // pieces the copied region has: more than the caches hold
+constexpr int64_t kCopies = 16;  // pieces of the copied region, which exceeds the caches
 constexpr int kRounds = 7, kFewestRounds = 3;
 
 double as_fraction(double value) { return std::clamp(value, 0.05, 1.0); }
 
-// One thing a stream does, over and over.
+// One iteration of a stream's work.
 using Loop = std::function<void()>;
 
 double processor_seconds(clockid_t clock) {
@@ -32,7 +32,7 @@ double processor_seconds(clockid_t clock) {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// What a loop achieved: rounds, and the processor time it took for them.
+// The result of running a loop: the number of rounds and the time they took.
 struct Achieved {
   int64_t count = 0;
   double processor = 0;  // seconds, of all its threads
@@ -40,8 +40,8 @@ struct Achieved {
   double efficiency() const { return static_cast<double>(count) / processor; }
 };
 
-// The loop on this thread for `seconds`. With pauses, it waits after every round for as long as the
-// round took.
+// Runs the loop on this thread for `seconds`. With `pauses`, it sleeps after every round for as
+// long as the round took.
 Achieved run_loop(const Loop& loop, double seconds, clockid_t clock, bool pauses) {
   Achieved achieved;
   const double before = processor_seconds(clock);
@@ -70,7 +70,7 @@ Pair run_together(const Loop& first, const Loop& second, double seconds, bool pa
   started.wait(false);
   pair.first = run_loop(first, seconds, CLOCK_PROCESS_CPUTIME_ID, false);
   thread.join();
-  // The process' time holds both.
+  // The process's time includes the second loop's thread.
   pair.first.processor = std::max(1e-9, pair.first.processor - pair.second.processor);
   return pair;
 }
@@ -79,19 +79,18 @@ struct Together {
   double first = 1, second = 1;  // fractions of the rates alone
 };
 
-// How a loop of `threads` threads and one of a single thread run at the same time. In a step the
-// single one waits, wakes, works for a moment and waits again; the system lets a thread that wakes
-// go first, so it is timed in bursts with pauses. What it takes from the other is the processor it
-// stands on, if all are in use, and memory bandwidth. Processors are counted, not timed: only so is
-// the answer the same on a machine that does other things too. Bandwidth shows as more processor
-// time for the same work.
+// Measures how a loop of `threads` threads and a loop of one thread slow each other down. In a step
+// the single thread alternates between short work and waits, and the scheduler prefers threads that
+// wake up, so it is timed in bursts with pauses. It costs the other loop a processor, if all are in
+// use, and memory bandwidth. The processors are counted instead of timed, so that the result does
+// not depend on other processes. Lost bandwidth shows as more processor time for the same work.
 Together slow_down(const Loop& first, int threads, const Loop& second, double seconds) {
   const double processors = machine_processors();
   const double slice = seconds / (4 * kRounds);
   std::vector<double> first_efficiency, second_rate, second_share;
   const Clock::time_point begin = Clock::now();
   for (int round = 0; round < kRounds; ++round) {
-    // On a busy machine a single product may take longer than its slice.
+    // On a busy machine a single product can take longer than its slice.
     if (round >= kFewestRounds && seconds_since(begin) > seconds) break;
     const Achieved first_alone = run_loop(first, slice, CLOCK_PROCESS_CPUTIME_ID, false);
     const Achieved second_alone = run_loop(second, slice, CLOCK_THREAD_CPUTIME_ID, true);
@@ -106,7 +105,7 @@ Together slow_down(const Loop& first, int threads, const Loop& second, double se
   return {as_fraction(left * median(first_efficiency)), as_fraction(median(second_rate))};
 }
 
-// Copies round and round a region that no cache holds.
+// Copies the pieces of a region that exceeds the caches, cyclically.
 class CopyLoop {
  public:
   CopyLoop()
@@ -125,7 +124,7 @@ class CopyLoop {
 }  // namespace
 
 Contention measure_contention(ThreadPool& pool, FileArena& file, double seconds) {
-  // A product of the size of a step's, of even blocks for a few threads, in a few milliseconds.
+  // A product of realistic size that takes a few milliseconds and splits evenly over a few threads.
   constexpr int64_t m = 4 * cpu::kGemmBlockRows, n = cpu::kGemmBlockCols, k = 256;
   const std::vector<float> a(m * k, 0.5F), b(n * k, 0.5F);
   std::vector<float> c(m * n);

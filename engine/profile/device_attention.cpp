@@ -13,9 +13,9 @@ namespace {
 using cuda::AttentionShape;
 
 constexpr int64_t kHalf = sizeof(bfloat16), kFloat = sizeof(float);
-const std::string kByHeads = "by heads ";  // before the family of add_heads_samples()
+const std::string kByHeads = "by heads ";  // prefix of the families of add_heads_samples()
 
-// One call, of a rectangle that no mask cuts, or of a triangle.
+// The shape of one call: an unmasked rectangle, or the triangle of a causal mask.
 AttentionShape call_of(int64_t heads, int64_t kv_heads, int64_t dim, int64_t queries, int64_t keys,
                        bool diagonal) {
   AttentionShape shape;
@@ -24,7 +24,7 @@ AttentionShape call_of(int64_t heads, int64_t kv_heads, int64_t dim, int64_t que
   shape.head_dim = dim;
   shape.queries = queries;
   shape.keys = keys;
-  shape.offset = diagonal ? 0 : keys;  // behind the keys, every pair is visible
+  shape.offset = diagonal ? 0 : keys;  // queries after all keys: nothing is masked
   shape.rows = {heads * dim, heads, heads};
   return shape;
 }
@@ -75,7 +75,7 @@ void add_backward(Sampler& sampler, DeviceBench& bench, const std::string& famil
   sampler.add(family, shape, flops_of(s, true), bench.runs(Stream::compute, run));
 }
 
-// Forward and backward of one shape; keys 0: the triangle.
+// Adds forward and backward of one shape; keys 0: the triangle.
 void add_shape(Sampler& sampler, DeviceBench& bench, int64_t dim, int64_t queries, int64_t keys) {
   const DeviceGrid& grid = bench.grid;
   const bool diagonal = keys == 0;
@@ -88,7 +88,7 @@ void add_shape(Sampler& sampler, DeviceBench& bench, int64_t dim, int64_t querie
   add_backward(sampler, bench, "attention_backward" + end, s, shape);
 }
 
-// The triangles and rectangles of `chunks` that `had` has not got.
+// Adds the triangles and rectangles of `chunks`, except those with lengths only from `had`.
 void add_shapes(Sampler& sampler, DeviceBench& bench, int64_t dim,
                 const std::vector<int64_t>& chunks, const std::vector<int64_t>& had) {
   const auto was = [&](int64_t chunk) {
@@ -156,7 +156,7 @@ HeadsTiling fit_heads(const std::vector<HeadsRate>& rates, int64_t processors) {
       tiling.workers = processors;
       tiling.padded = true;
       tiling.waited = waited;
-      // Apart from the share, the rates are to be the same for all heads of a shape.
+      // Divided by the tiling's share, the rates of a shape should not depend on the heads.
       std::map<int, std::vector<double>> left;
       for (const HeadsRate& r : rates) {
         left[r.shape].push_back(std::log(r.rate / share(tiling, r.queries, r.heads)));

@@ -11,8 +11,8 @@ namespace longspan {
 namespace {
 
 constexpr int kRounds = 5;
-constexpr double kLeastSeconds = 5e-3;  // that the one which is timed takes
-constexpr int kLonger = 3;              // times, that the other one takes
+constexpr double kLeastSeconds = 5e-3;  // of the timed work
+constexpr int kLonger = 3;              // concurrent work takes this many times as long
 constexpr int kMostRuns = 200;
 constexpr int64_t kIoBytes = int64_t{1} << 20;
 constexpr int kIoRuns = 16;
@@ -23,7 +23,7 @@ int runs_of(double seconds, double once) {
   return std::clamp(static_cast<int>(std::ceil(seconds / std::max(once, 1e-9))), 1, kMostRuns);
 }
 
-// The rate of `first` during `second`, as a fraction of the rate alone.
+// Returns the rate of `first` during `second` as a fraction of its rate alone.
 double rate_during(DeviceTimer& timer, const QueueWork& first, const QueueWork& second) {
   const double once = timer.seconds(first, 1, true), other = timer.seconds(second, 1, true);
   const int repeats = runs_of(kLeastSeconds, once);
@@ -36,7 +36,7 @@ double rate_during(DeviceTimer& timer, const QueueWork& first, const QueueWork& 
   return as_fraction(median(fractions));
 }
 
-// Reads and writes a file in turns.
+// Alternates between writing and reading a file.
 class FileLoop {
  public:
   explicit FileLoop(FileArena& file) : file_(file), memory_(kIoBytes, "profile", kMeasuring) {}

@@ -1,4 +1,4 @@
-// Measuring how a device's queues slow each other down, and the host's file I/O.
+// Measures how much a device's queues and the host's file I/O slow each other down.
 // Internal to engine/profile.
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace longspan {
 
-/// Products during copies, copies during each other, and file I/O during products. Takes about a
-/// second on a GPU.
+/// Measures matrix products and copies during each other, copies in both directions at once, and
+/// products and file I/O during each other. Takes about a second on a GPU.
 Contention measure_contention(DeviceBench& bench, FileArena& file);
 
 }  // namespace longspan

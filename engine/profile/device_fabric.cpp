@@ -13,11 +13,11 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kSmall = 64;  // bytes to each peer: all latency
+constexpr int64_t kSmall = 64;  // bytes to each peer: latency dominates
 constexpr int kRounds = 9;
-constexpr int kRepeats = 10;  // in a round: they keep the ranks together once they are
+constexpr int kRepeats = 10;  // per round; exchanges keep the ranks in step with each other
 
-// While it lives, a thread that waits for the device also watches the ranks.
+// While it lives, a thread that waits for the device also checks for lost ranks.
 class Watched {
  public:
   Watched(cuda::Device& device, cuda::DeviceRanks& ranks) : device_(device) {
@@ -31,7 +31,7 @@ class Watched {
   cuda::Device& device_;
 };
 
-// The largest of what the ranks have, on all of them.
+// Returns the maximum of `own` over the ranks, on all of them.
 double largest(Communicator& comm, double own) {
   std::vector<double> all(comm.size());
   all_gather(comm, whole_world(comm), std::as_bytes(std::span(&own, 1)),
@@ -39,7 +39,7 @@ double largest(Communicator& comm, double own) {
   return *std::max_element(all.begin(), all.end());
 }
 
-// All-to-alls between the memories of two arenas.
+// All-to-alls from one device arena to another.
 class Exchanges {
  public:
   Exchanges(Communicator& comm, const DeviceGrid& grid, cuda::Device& device)
@@ -49,7 +49,7 @@ class Exchanges {
         from_(device.allocate(Tier::device, comm.size() * grid.exchanged)),
         to_(device.allocate(Tier::device, comm.size() * grid.exchanged)) {}
 
-  // Each kind once, so that what they load and connect is there.
+  // Runs each kind of exchange once, so that kernels are loaded and connections are open.
   void warm_up(cuda::DeviceRanks& ranks) {
     const Group world = whole_world(comm_);
     constexpr int64_t kFloat = sizeof(float);
@@ -63,7 +63,7 @@ class Exchanges {
     device_.queues().finish();
   }
 
-  // Seconds of one; the slowest rank's, in the middle round.
+  // Returns the seconds of one all-to-all: of the slowest rank, in the median round.
   double seconds(cuda::DeviceRanks& ranks, int64_t bytes) {
     const QueueWork work{Stream::comm, [&](const cuda::Queue&) { all_to_all(ranks, bytes); }};
     std::vector<double> rounds;
@@ -92,7 +92,8 @@ class Exchanges {
   std::unique_ptr<Arena> from_, to_;
 };
 
-// In use once ranks have exchanged something, so it is reserved; what was asked for stays free.
+// Reserves NCCL's memory, which is in use once ranks have exchanged. A capacity that the user chose
+// remains fully available.
 void add_overhead(HardwareProfile& hw, const Figures& figures, const ProfileOptions& options,
                   double bytes) {
   DeviceProfile& device = hw.device;

@@ -1,5 +1,5 @@
-// What ranks with devices pay to exchange, and what their transport takes of device memory.
-// Internal to engine/profile but for what profile.h says.
+// Measures the cost of exchanges between ranks with devices, and the device memory of their
+// transport. Internal to engine/profile, except what profile.h exposes.
 #pragma once
 
 #include "engine/cuda/device_ranks.h"
@@ -9,11 +9,11 @@
 
 namespace longspan {
 
-/// Makes the ranks whose exchanges are measured: cuda::make_nccl_ranks() or make_local_ranks().
+/// Creates the ranks whose exchanges are measured: cuda::make_nccl_ranks() or make_local_ranks().
 using MakeDeviceRanks = std::function<std::unique_ptr<cuda::DeviceRanks>(
     Communicator&, const ParallelLayout&, cuda::Device&)>;
 
-/// As measure_gpu_fabric(), for this rank's `device`, which has no other user meanwhile.
+/// As measure_gpu_fabric(), for this rank's `device`. REQUIRES: the device has no other user.
 void measure_device_fabric(HardwareProfile& hw, Communicator& comm, int ranks_here,
                            const ProfileOptions& options, const DeviceGrid& grid,
                            cuda::Device& device, const MakeDeviceRanks& make_ranks);

@@ -28,7 +28,7 @@ double product_of(int64_t a, int64_t b, int64_t c = 1) {
   return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
 }
 
-// Samples of one shape; those whose operands the scratch cannot hold are left out.
+// Adds samples of one shape, except those whose operands do not fit the scratch.
 class Adder {
  public:
   Adder(Sampler& sampler, DeviceBench& bench, std::array<double, 3> shape, double work)
@@ -76,7 +76,7 @@ cuda::RopeTable rope_of(int64_t width) {
   return cuda::rope_table(model);
 }
 
-// Norms, RoPE, additions, sums over rows, activations and embeddings at [rows, width].
+// Adds norms, RoPE, additions, sums over rows, activations and embeddings at [rows, width].
 void add_kernels_over_rows(Sampler& sampler, DeviceBench& bench, int64_t rows, int64_t width) {
   DeviceScratch& scratch = bench.scratch;
   const int64_t count = rows * width;
@@ -113,7 +113,7 @@ void add_kernels_over_rows(Sampler& sampler, DeviceBench& bench, int64_t rows, i
     const auto* inner = scratch.in<bfloat16>(2 * count);
     cuda::activate(queue, swiglu, rows, width, inner, scratch.out<bfloat16>(count));
   });
-  // With the forward, which a backward runs again.
+  // Includes the forward, which the backward recomputes.
   add("activation_backward", kHalf * count, kHalf * 3 * count, [=, &scratch](const Queue& queue) {
     auto* inner = scratch.out<bfloat16>(2 * count);
     const auto* d_act = scratch.in<bfloat16>(count);
@@ -132,8 +132,7 @@ void add_kernels_over_rows(Sampler& sampler, DeviceBench& bench, int64_t rows, i
   });
 }
 
-// The gradient takes the logits' place: random ones go there first, untimed, so that what is not a
-// number does not stand there.
+// The gradient overwrites the logits. Random logits are copied there first, untimed, to avoid NaNs.
 void add_loss(Sampler& sampler, DeviceBench& bench, int64_t rows, int64_t vocab) {
   const int64_t count = rows * vocab, bytes = kHalf * count;
   if (!bench.scratch.holds(bytes, bytes)) return;

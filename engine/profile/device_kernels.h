@@ -1,5 +1,5 @@
-// The samples of a device's kernels and copies: bfloat16 through the backend's own blocks, as a
-// step runs them. Internal to engine/profile.
+// The samples of a device's kernels and copies, in bfloat16, through the same kernels of the
+// backend that a step runs. Internal to engine/profile.
 #pragma once
 
 #include "engine/profile/device_scratch.h"
@@ -8,7 +8,7 @@
 
 namespace longspan {
 
-/// What samples of a device share; all of it outlives their measurement.
+/// The state that all samples of a device share. Must outlive their measurement.
 struct DeviceBench {
   cuda::Device& device;
   DeviceTimer timer;
@@ -16,22 +16,22 @@ struct DeviceBench {
   DeviceGrid grid;
 
   DeviceBench(cuda::Device& device, const DeviceGrid& grid);
-  /// Timed runs of what is put on a stream's queue; the first of all goes untimed, and where runs
-  /// are short, one before each of theirs.
+  /// Returns a function that times runs of `submit` on a stream's queue. An untimed run precedes
+  /// the first call and every call with several repeats.
   TimedRuns runs(Stream stream, Submit submit);
 };
 
-/// Adds the samples of products; of attention-free kernels over rows; of those over whole states;
-/// and of copies.
+/// Add the samples of matrix products; of kernels over rows, except attention; of kernels over
+/// whole states; and of copies.
 void add_product_samples(Sampler& sampler, DeviceBench& bench);
 void add_row_samples(Sampler& sampler, DeviceBench& bench);
 void add_state_samples(Sampler& sampler, DeviceBench& bench);
 void add_copy_samples(Sampler& sampler, DeviceBench& bench);
 
-/// A product of [size, size] matrices, and a copy of `bytes`: to run during other work.
+/// A product of [size, size] matrices, and a copy of `bytes`, to run concurrently with other work.
 QueueWork square_product(DeviceBench& bench, int64_t size);
 QueueWork one_copy(DeviceBench& bench, Stream stream, int64_t bytes);
-/// Next to nothing.
+/// The smallest possible kernel, for overheads.
 QueueWork tiny_kernel(DeviceBench& bench);
 
 }  // namespace longspan

@@ -10,12 +10,11 @@
 namespace longspan {
 namespace {
 
-// Gradients, parameters, two moments, and what the parameters round to.
+// Bytes of a gradient, a parameter, two moments, and the parameter rounded to bfloat16.
 constexpr int64_t kStateBytes = 4 * sizeof(float) + sizeof(bfloat16);
 constexpr int64_t kAlign = 256;
 
-// States of a number of parameters, taken in turn from all of the memory, so that no cache holds
-// them.
+// Optimizer states whose location cycles through all of the memory, to keep them out of caches.
 class HostStates {
  public:
   HostStates(cuda::Device& device, int64_t most)

@@ -1,5 +1,5 @@
-// AdamW where an optimizer of a device's plan lives on the host: the processor's work, on memory
-// that the device's copies reach. Internal to engine/profile.
+// The samples of AdamW on the CPU, for plans that offload a device's optimizer to the host. They
+// use pinned host memory, as steps do. Internal to engine/profile.
 #pragma once
 
 #include "engine/cpu/thread_pool.h"
@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// Adds the samples of adamw_host, by all threads of the pool, which outlives their measurement.
+/// Adds the samples of adamw_host on all threads of the pool, which must outlive their measurement.
 void add_host_optimizer_samples(Sampler& sampler, DeviceBench& bench, ThreadPool& pool);
 
 }  // namespace longspan

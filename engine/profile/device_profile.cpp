@@ -17,13 +17,13 @@
 namespace longspan {
 namespace {
 
-constexpr double kHostShare = 0.8;   // of what is available
-constexpr double kHeadsShare = 0.1;  // of the time to spend
-// Memory left free for kernels that are loaded later, as cuBLASLt's and cuDNN's are for a shape.
+constexpr double kHostShare = 0.8;   // of available memory
+constexpr double kHeadsShare = 0.1;  // of the time budget
+// Memory left free for kernels that are loaded later, as cuBLASLt and cuDNN do per shape.
 constexpr int64_t kSpareBytes = int64_t{256} << 20;
-constexpr double kMatrixBytes = 3 * sizeof(bfloat16);  // that an addition reads and writes
+constexpr double kMatrixBytes = 3 * sizeof(bfloat16);  // traffic of one addition
 
-// The catalog's entry of a device, by the name that its driver gives it.
+// Returns the catalog's entry of a device by the name that its driver reports.
 std::optional<HardwareProfile> catalog_entry(const std::string& device) {
   for (HardwareProfile& hw : load_hardware(device_names())) {
     if (hw.device.name == device) return std::move(hw);
@@ -31,7 +31,7 @@ std::optional<HardwareProfile> catalog_entry(const std::string& device) {
   return std::nullopt;
 }
 
-// What stands in no arena: taken as the device was opened, and as kernels were loaded.
+// Adds the device memory outside the arenas: from opening the device and from loading kernels.
 void add_overhead(HardwareProfile& hw, const Figures& figures, cuda::Device& device,
                   int64_t kernel_bytes, int64_t wanted_bytes) {
   std::map<std::string, Figure>& terms = hw.device.overhead;
@@ -57,7 +57,8 @@ void add_overhead(HardwareProfile& hw, const Figures& figures, cuda::Device& dev
           : figures.measured(static_cast<double>(total), "B", "as the driver counts it");
 }
 
-// Peaks are not measured: the catalog's, so that MFU means the same for all of a device's kind.
+// Takes peaks from the catalog, not from measurements: all devices of a kind have the same MFU
+// base.
 void add_peaks(HardwareProfile& hw, const Figures& figures,
                const std::optional<HardwareProfile>& entry) {
   if (entry) {
@@ -95,7 +96,7 @@ void add_link(HardwareProfile& hw, const Figures& figures, const Contention& con
   hw.io_under_compute = figures.measured(contention.io_under_compute, "1", "files during products");
 }
 
-// What one device cannot measure.
+// Adds the fabrics, which cannot be measured with one device.
 void add_fabrics(HardwareProfile& hw, const Figures& figures,
                  const std::optional<HardwareProfile>& entry) {
   if (entry) {
@@ -112,7 +113,7 @@ void add_fabrics(HardwareProfile& hw, const Figures& figures,
   }
 }
 
-// Attention's tables, told how its rate falls with few heads.
+// Fits how attention's rate falls with few heads and converts its tables. Returns a note on that.
 std::string share_attention(RateTables& rates, const Sampler& by_heads, const DeviceGrid& grid,
                             int64_t processors) {
   const std::vector<HeadsRate> measured = attention_by_heads(by_heads.tables());
@@ -137,7 +138,7 @@ HardwareProfile measure_device(
     const std::function<void(const std::string& what, double share)>& progress) {
   check(options);
   const Unbound unbound;
-  double shown = 0;  // what it shows never falls
+  double shown = 0;  // progress never decreases
   const auto show = [&](const std::string& what, double share) {
     shown = std::clamp(share, shown, 1.0);
     if (progress) progress(what, shown);
@@ -183,7 +184,7 @@ HardwareProfile measure_device(
     bench.scratch.refresh();
     host_scratch.refresh();
   };
-  // The rest of the budget when its turn has come, and of the bar that shows it.
+  // Measures until `share` of the time budget is spent; progress runs up to `share`, too.
   const auto measure = [&](Sampler& what, double share) {
     const double done = std::min(1.0, seconds_since(begin) / options.seconds_budget);
     const double seconds = std::max(0.0, share - done) * options.seconds_budget;

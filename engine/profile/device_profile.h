@@ -1,9 +1,9 @@
-// Measuring a GPU and what is around it. Internal to engine/profile but for what profile.h says.
+// Measures a GPU and its host. Internal to engine/profile, except what profile.h exposes.
 //
-// A profile of a machine with a GPU is that of the GPU and its link, measured through the CUDA
-// backend's own kernels by the events of its queues; of the host's memory and files, measured as
-// for the CPU; and of the fabric between devices, which one device cannot measure: where the
-// catalog knows the device, its node's, else as a link.
+// The profile of a machine with a GPU has three parts. The GPU and its link are measured with the
+// CUDA backend's own kernels and the events of its queues. The host's memory and files are measured
+// as for the CPU. The fabric between devices cannot be measured with one device: it is the
+// catalog's for this device, or assumed equal to the link if the catalog does not have the device.
 #pragma once
 
 #include "engine/profile/device_scratch.h"
@@ -11,8 +11,8 @@
 
 namespace longspan {
 
-/// The profile of `device`, which has no other user. Throws bad_input for options that are
-/// wrong, no_fit where the memory that was asked for is not there.
+/// Returns the profile of `device`. Throws bad_input for invalid options, no_fit if the requested
+/// memory is not available. REQUIRES: the device has no other user.
 HardwareProfile measure_device(
     cuda::Device& device, const ProfileOptions& options, const DeviceGrid& grid,
     const std::function<void(const std::string& what, double share)>& progress);

@@ -10,9 +10,9 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kAlign = 256;                    // of a plan's buffers
-constexpr int64_t kPiece = int64_t{32} << 20;      // of random numbers, repeated
-constexpr double kInShare = 0.2, kOutShare = 0.4;  // of what is free, at most
+constexpr int64_t kAlign = 256;                    // alignment of a plan's buffers
+constexpr int64_t kPiece = int64_t{32} << 20;      // bytes of random numbers, which are repeated
+constexpr double kInShare = 0.2, kOutShare = 0.4;  // of free memory, at most
 
 int64_t share_of(double share, int64_t free_bytes, int64_t wanted) {
   const int64_t most = static_cast<int64_t>(share * static_cast<double>(free_bytes));
@@ -61,7 +61,7 @@ DeviceScratch::DeviceScratch(cuda::Device& device, const DeviceGrid& grid) : dev
 }
 
 bool DeviceScratch::holds(int64_t in_bytes, int64_t out_bytes) const {
-  constexpr int64_t kOperands = 16;  // and what aligning that many of them takes
+  constexpr int64_t kOperands = 16;  // most operands, each of which may need padding
   return in_bytes + kOperands * kAlign <= in_.arena->bytes() &&
          out_bytes + kOperands * kAlign <= out_.arena->bytes();
 }

@@ -1,7 +1,7 @@
-// Timing what a device does, by the events of its queues: the same that say when the ops of a step
-// ran. On a GPU they are events; the tests' host device has clocks there.
+// Times work on a device with the events of its queues, the same that time the ops of a step. The
+// tests' host device uses clocks instead of events.
 //
-// Internal to engine/profile; used from one thread, which must be the only user of the device.
+// Internal to engine/profile. Used from one thread, which must be the only user of the device.
 #pragma once
 
 #include <functional>
@@ -10,10 +10,10 @@
 
 namespace longspan {
 
-/// Puts work on a queue and returns.
+/// Enqueues work and returns.
 using Submit = std::function<void(const cuda::Queue&)>;
 
-/// Work for the queue of a stream.
+/// Work and the stream on whose queue it runs.
 struct QueueWork {
   Stream stream = Stream::compute;
   Submit submit;
@@ -24,24 +24,24 @@ class DeviceTimer {
   /// The device must outlive the timer.
   explicit DeviceTimer(cuda::Device& device) : device_(device) {}
 
-  /// Seconds of `repeats` runs one after another. With `lead` one more goes before, untimed: what
-  /// it loads is loaded, and while it runs the others get on the queue.
+  /// Returns the seconds of `repeats` consecutive runs. With `lead`, an untimed run precedes them:
+  /// it loads the kernels and gives the host time to enqueue the others.
   double seconds(const QueueWork& work, int repeats, bool lead);
-  /// Seconds of `repeats` runs of `first` while `second` runs all the time. REQUIRES:
+  /// Returns the seconds of `repeats` runs of `first` while `second` runs concurrently. REQUIRES:
   /// `others` runs of `second` take longer than that.
   double seconds_beside(const QueueWork& first, int repeats, const QueueWork& second, int others);
-  /// Seconds of `host`, on this thread, while `others` runs of `second` are on their queue.
+  /// Returns the seconds of `host` on this thread while `others` runs of `second` are queued.
   double host_seconds_beside(const std::function<void()>& host, const QueueWork& second,
                              int others);
 
-  /// Seconds an op adds to what its kernels take: its events.
+  /// Returns the seconds that an op's events add to the time of its kernels.
   double op_overhead(const QueueWork& tiny);
-  /// Seconds from the end of an op to the start of one on another queue that waits for it. Both
-  /// should do next to nothing.
+  /// Returns the seconds from the end of an op to the start of an op on another queue that waits
+  /// for it. Both should be as small as possible.
   double hand_over(const QueueWork& one, const QueueWork& other);
 
  private:
-  // Ops [first, first + count) of a queue, each with `runs` runs; returns when they are submitted.
+  // Submits ops [first, first + count) of a queue, each with `runs` runs of the work.
   void put(const QueueWork& work, int32_t first, int32_t count, int runs);
   double span(Stream stream, int32_t first, int32_t last) const;
 

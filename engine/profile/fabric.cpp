@@ -10,12 +10,13 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kSmall = 64;                // bytes to each peer: all latency
-constexpr int64_t kLarge = int64_t{4} << 20;  // all bandwidth
+constexpr int64_t kSmall = 64;                // bytes to each peer: latency dominates
+constexpr int64_t kLarge = int64_t{4} << 20;  // bandwidth dominates
 constexpr int kRounds = 15, kFewestRounds = 4;
 constexpr double kEnoughSeconds = 1;  // spent in exchanges
 
-// Seconds of an all-to-all of `bytes` to each peer; the slowest rank's, in the middle round.
+// Returns the seconds of an all-to-all with `bytes` to each peer: of the slowest rank, in the
+// median round.
 double seconds_of(Communicator& comm, int64_t bytes) {
   const Group world = whole_world(comm);
   const int ranks = world.size();
@@ -27,7 +28,7 @@ double seconds_of(Communicator& comm, int64_t bytes) {
     receive.emplace_back(to.data() + peer * bytes, bytes);
   }
   std::vector<double> rounds;
-  double spent = 0;  // the same on all ranks, which so stop together
+  double spent = 0;  // equal on all ranks, so that they stop together
   for (int round = 0; round < kRounds && (round < kFewestRounds || spent < kEnoughSeconds);
        ++round) {
     barrier(comm, world);
@@ -52,7 +53,7 @@ void add_fabric(HardwareProfile& hw, const Figures& figures, const FabricRates& 
 }
 
 FabricRates measure_exchange(Communicator& comm, bool share_processor) {
-  // Ranks that share a processor take that many times as long as each alone would.
+  // n ranks that share a processor take n times as long as ranks with processors of their own.
   const double sharing = share_processor ? comm.size() : 1;
   const double small = seconds_of(comm, kSmall) / sharing;
   const double large = seconds_of(comm, kLarge) / sharing;

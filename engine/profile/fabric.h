@@ -1,4 +1,4 @@
-// Measuring what ranks pay to exchange: internal to engine/profile but for what profile.h says.
+// Measures the cost of exchanges between ranks. Internal to engine/profile, except for profile.h.
 #pragma once
 
 #include <string>
@@ -8,17 +8,17 @@
 
 namespace longspan {
 
-/// The alpha-beta model of an all-to-all, as one device on a processor of its own would see it.
+/// The alpha-beta model of an all-to-all between ranks that each have a processor of their own.
 struct FabricRates {
   double latency_seconds = 0;
-  double bandwidth = 0;  // B/s a rank sends, to all others together
+  double bandwidth = 0;  // B/s that a rank sends to all others together
 };
 
-/// Called by all ranks together; the same on all. REQUIRES: two ranks or more, all of them on one
+/// Called by all ranks together; returns the same on all. REQUIRES: at least two ranks, all on one
 /// processor if `share_processor`.
 FabricRates measure_exchange(Communicator& comm, bool share_processor);
 
-/// Writes them as the node's fabric or as the cluster's.
+/// Writes the rates as the node's fabric if `one_node`, else as the cluster's.
 void add_fabric(HardwareProfile& hw, const Figures& figures, const FabricRates& rates,
                 bool one_node, const std::string& how);
 

@@ -1,4 +1,4 @@
-// A build with CUDA.
+// The GPU functions of profile.h in a build with CUDA.
 #include "engine/cuda/open_device.h"
 #include "engine/cuda/rank_device.h"
 #include "engine/profile/device_fabric.h"
@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-// Without a library's attention long chunks would take minutes each.
+// Without fused attention (cuDNN), long chunks would take minutes each.
 DeviceGrid grid_for(cuda::Device& device) {
   DeviceGrid grid;
   if (device.queue(Stream::compute).has_fused_attention) return grid;

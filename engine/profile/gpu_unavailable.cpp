@@ -1,4 +1,4 @@
-// A build without CUDA.
+// The GPU functions of profile.h in a build without CUDA.
 #include "base/error.h"
 #include "engine/cuda/open_device.h"
 #include "engine/profile/profile.h"

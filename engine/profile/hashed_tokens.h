@@ -1,4 +1,4 @@
-// Tokens to measure embeddings with. Internal to engine/profile.
+// Tokens for measuring embeddings. Internal to engine/profile.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace longspan {
 
-/// A multiplicative hash of 0, 1, ... : spread over [0, vocab), the same every time.
+/// Returns multiplicative hashes of 0, 1, ..., spread over [0, vocab). Deterministic.
 inline std::vector<int32_t> hashed_tokens(int64_t count, int64_t vocab) {
   std::vector<int32_t> tokens(count);
   for (int64_t i = 0; i < count; ++i) {

@@ -19,7 +19,7 @@ using cpu::Into;
 
 constexpr int64_t kVocab = 4096;
 
-// A model, its context and what it points to: samples share it.
+// A model and its block context, shared by samples.
 struct Model {
   Model(ThreadPool& pool, int64_t hidden, int64_t heads, int64_t head_dim, int64_t ffn) {
     spec.name = "profile";
@@ -50,7 +50,7 @@ double product_of(int64_t a, int64_t b, int64_t c = 1) {
   return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
 }
 
-// Rows and widths the elementwise families are measured at.
+// Rows and widths at which the elementwise families are measured.
 constexpr int64_t kRowCounts[] = {32, 512, 4096};
 constexpr int64_t kWidths[] = {128, 512, 2048};
 
@@ -83,7 +83,7 @@ void add_product_samples(Sampler& sampler, ThreadPool& pool, Scratch& scratch) {
 
 namespace {
 
-// One call of attention, over a full rectangle or the triangle of a causal mask.
+// One call of attention: an unmasked rectangle, or the triangle of a causal mask.
 struct AttentionSample {
   std::shared_ptr<Model> model;
   int64_t queries, keys;
@@ -98,7 +98,7 @@ struct AttentionSample {
   double operator()() const {
     const ModelSpec& m = model->spec;
     const int64_t q_floats = queries * m.attention_width(), k_floats = keys * m.kv_width();
-    const int64_t q0 = diagonal ? 0 : keys;  // behind the keys, every pair is visible
+    const int64_t q0 = diagonal ? 0 : keys;  // queries after all keys: nothing is masked
     const float *q = scratch->in(q_floats), *k = scratch->in(k_floats), *v = scratch->in(k_floats);
     if (!backward) {
       float *o = scratch->out(q_floats), *lse = scratch->out(queries * m.heads);
@@ -144,7 +144,7 @@ void add_attention_samples(Sampler& sampler, ThreadPool& pool, Scratch& scratch)
 
 namespace {
 
-// Norms, RoPE, additions, sums over rows and embeddings at [rows, width].
+// Adds norms, RoPE, additions, sums over rows and embeddings at [rows, width].
 void add_plain_rows(Sampler& sampler, ThreadPool& pool, Scratch& scratch, int64_t rows,
                     int64_t width) {
   const auto add = [&](const char* family, std::function<double()> run) {
@@ -199,9 +199,9 @@ void add_plain_rows(Sampler& sampler, ThreadPool& pool, Scratch& scratch, int64_
   });
 }
 
-// The activation and the softmax of the loss live inside larger kernels: those are run on a model
-// so narrow that little else is left, and the products, timed the same way right after, are taken
-// off.
+// The activation and the softmax of the loss are parts of larger kernels. Those kernels are run on
+// a model so narrow that these parts dominate; their matrix products are timed separately right
+// after and subtracted.
 constexpr int64_t kNarrow = 8;
 
 void add_activation(Sampler& sampler, ThreadPool& pool, Scratch& scratch, int64_t rows,

@@ -1,5 +1,5 @@
-// The samples of the compute kernels: products, attention and the elementwise families, each run
-// through the engine's own code. Internal to engine/profile.
+// The samples of the CPU's compute kernels: matrix products, attention and the elementwise
+// families, each run through the engine's own code. Internal to engine/profile.
 #pragma once
 
 #include "engine/cpu/thread_pool.h"
@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// Adds the samples; pool and scratch must outlive their measurement.
+/// Add the samples. Pool and scratch must outlive their measurement.
 void add_product_samples(Sampler& sampler, ThreadPool& pool, Scratch& scratch);
 void add_attention_samples(Sampler& sampler, ThreadPool& pool, Scratch& scratch);
 void add_row_samples(Sampler& sampler, ThreadPool& pool, Scratch& scratch);

@@ -1,5 +1,4 @@
-// What this machine is: its processor, its memory, its disk, and the date. Internal to
-// engine/profile.
+// Facts about this machine: processor, memory, disk, date. Internal to engine/profile.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +7,9 @@
 
 namespace longspan {
 
-std::string processor_name();      // "unknown processor" where the system does not say
-int64_t available_memory_bytes();  // without swapping; throws failed where the system does not say
-int64_t total_memory_bytes();      // in use or not; throws as above
+std::string processor_name();      // "unknown processor" if the system does not report it
+int64_t available_memory_bytes();  // without swapping; throws failed if it is not reported
+int64_t total_memory_bytes();      // used and free; throws failed if it is not reported
 int64_t free_disk_bytes(const std::filesystem::path& directory);  // throws bad_input
 std::string today();                                              // YYYY-MM-DD, UTC
 

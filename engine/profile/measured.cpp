@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr double kDiskShare = 0.5;  // of what is free
+constexpr double kDiskShare = 0.5;  // of free space
 
 }  // namespace
 

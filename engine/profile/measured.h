@@ -1,5 +1,5 @@
-// The parts of every profile, whatever its device: figures that say by what they were measured, and
-// those of the host and its files. Internal to engine/profile.
+// The parts that profiles of all devices share: figures with their sources, and the figures of the
+// host and its files. Internal to engine/profile.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@
 
 namespace longspan {
 
-/// Figures of one profile: same date, sources that name the machine.
+/// Creates the figures of one profile, with the same date and with sources that name the machine.
 class Figures {
  public:
   Figures(std::string machine, std::string date)
@@ -31,27 +31,26 @@ class Figures {
   std::string machine_, date_;
 };
 
-/// Throws bad_input naming the option.
+/// Throws bad_input, naming the option, for an invalid option.
 void check(const ProfileOptions& options);
 
-/// The highest rate in the tables of these families; 0 where there is none.
+/// Returns the highest rate in the tables of these families; 0 if there is none.
 double best_rate(const RateTables& rates, std::initializer_list<const char*> families);
 
-/// The file that the file tier is measured with. Throws failed, in the profile's own words, where
-/// the disk has no room for it.
+/// Creates the file to measure the file tier with. Throws failed if the disk has too little space.
 std::unique_ptr<FileArena> measuring_file(const std::filesystem::path& directory);
 
-/// Throws no_fit if the capacities asked for are more than this machine's whole memory, which both
-/// tiers of a plan for its processor are taken from.
+/// Throws no_fit if the requested device and host capacities together exceed this machine's memory,
+/// which contains both tiers of the cpu backend.
 void check_capacities(const ProfileOptions& options, int64_t machine_bytes);
 
-/// A memory's capacity: `wanted`, or where that is 0 a share of what is available.
+/// Returns the capacity of a memory: `wanted`, or if that is 0, `share` of `available`.
 Figure memory_capacity(const Figures& figures, int64_t wanted, double share, int64_t available);
 
-/// Tells options.warn of points that are in no table.
+/// Passes a text about points that could not be measured to options.warn.
 void warn_of_left_out(const Sampler& sampler, const ProfileOptions& options);
 
-/// Writes hw.nvme, of which io_read and io_write are in hw.rates.
+/// Writes hw.nvme. REQUIRES: hw.rates has io_read and io_write.
 void add_file_figures(HardwareProfile& hw, const Figures& figures, const ProfileOptions& options,
                       double hand_over_seconds);
 

@@ -17,9 +17,9 @@
 namespace longspan {
 namespace {
 
-constexpr double kMemoryShare = 0.4;       // of what is available, for each of device and host
-constexpr double kContentionShare = 0.15;  // of the time to spend
-constexpr double kFigureSeconds = 0.3;     // for the figures that have no table
+constexpr double kMemoryShare = 0.4;       // of available memory, for each of device and host
+constexpr double kContentionShare = 0.15;  // of the time budget
+constexpr double kFigureSeconds = 0.3;     // for the figures without a table
 
 }  // namespace
 
@@ -54,7 +54,7 @@ HardwareProfile measure_machine(
   hw.device.name = processor;
   hw.device.backend = "cpu";
 
-  // Contention first: it needs the least memory, and a machine in trouble shows early.
+  // Contention first: it needs the least memory, so that problems of the machine show early.
   show("contention", 0);
   ThreadPool pool(threads);
   Contention contention;
@@ -74,7 +74,7 @@ HardwareProfile measure_machine(
       if (options.between_rounds) options.between_rounds();
       scratch.refresh();
     };
-    // What was needed to get here counts: it may be most of a short time.
+    // The time spent so far counts: it can be most of a short budget.
     const double left = std::max(0.1 * options.seconds_budget,
                                  options.seconds_budget - kFigureSeconds - seconds_since(begin));
     sampler.measure(left, between, [&](const std::string& what, double share) {

@@ -19,11 +19,11 @@ constexpr int64_t kLeastStretch = int64_t{2} << 20;  // floats: more than a core
 constexpr double kLeastSeconds = 1e-3;               // of a sample in one round
 constexpr double kLongSeconds = 10e-3;
 constexpr int kLeastRounds = 2;
-constexpr double kSlower = 10;          // times kLeastSeconds, and no more runs are made
-constexpr double kLeastPart = 0.1;      // of a whole, to tell it from the noise of both
-constexpr double kAgainShare = 0.25;    // of the time to spend, for points without a rate
-constexpr int kTimesAgain = 9;          // such a point is timed at most
-constexpr int kLeastPoints = 4;         // of a family, whatever the time
+constexpr double kSlower = 10;          // times kLeastSeconds: a sample's runs stop then
+constexpr double kLeastPart = 0.1;      // of the whole: smaller differences are noise
+constexpr double kAgainShare = 0.25;    // of the time budget, for points without a rate
+constexpr int kTimesAgain = 9;          // most repetitions of such a point
+constexpr int kLeastPoints = 4;         // of a family that are always measured
 constexpr double kDisturbance = 0.02;   // of a sample's time spent waiting for a processor
 constexpr double kMostDisturbed = 0.6;  // share of the timings
 
@@ -39,7 +39,7 @@ double waited_for_processor() {
   std::error_code error;
   double nanoseconds = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-    // Running time, waiting time, slices.
+    // Fields: running time, waiting time, number of time slices.
     std::ifstream file(task.path() / "schedstat");
     double running = 0, waiting = 0;
     if (file >> running >> waiting) nanoseconds += waiting;
@@ -49,7 +49,7 @@ double waited_for_processor() {
 
 Scratch::Ring::Ring(int64_t count)
     : arena(count * static_cast<int64_t>(sizeof(float)), "profile", kMeasuring), floats(count) {
-  constexpr int64_t kPeriod = (int64_t{1} << 20) - 3;  // a prime: no shape meets the same twice
+  constexpr int64_t kPeriod = (int64_t{1} << 20) - 3;  // prime: rows do not repeat
   std::minstd_rand engine(1);
   std::uniform_real_distribution<float> uniform(-1, 1);
   auto* data = reinterpret_cast<float*>(arena.data());
@@ -60,7 +60,7 @@ Scratch::Ring::Ring(int64_t count)
 }
 
 float* Scratch::Ring::take(int64_t count, int64_t stretch) {
-  constexpr int64_t kAlign = 64;  // floats: the alignment of a plan's buffers
+  constexpr int64_t kAlign = 64;  // floats; the alignment of a plan's buffers
   if (next + count > stretch) next = 0;
   float* data = reinterpret_cast<float*>(arena.data()) + next;
   next += (count + kAlign - 1) / kAlign * kAlign;
@@ -118,7 +118,7 @@ void Sampler::keep_to_time() {
   keeps_to_time_ = true;
   std::map<std::string, std::vector<size_t>> families;
   for (size_t i = 0; i < samples_.size(); ++i) families[samples_[i].family].push_back(i);
-  // Where a sample stands in its family, from the least work, as a share of the family.
+  // The rank of each sample in its family by increasing work, as a share of the family's size.
   std::vector<std::pair<double, size_t>> order;
   for (auto& [family, members] : families) {
     std::stable_sort(members.begin(), members.end(),
@@ -141,7 +141,7 @@ void Sampler::warm_up() {
   }
 }
 
-// Runs a sample `repeats` times and keeps the time of one.
+// Runs a sample `repeats` times and stores the time of one run.
 void Sampler::take(Sample& sample, int repeats, bool warms_up) {
   const double waited = waited_for_processor();
   const Clock::time_point start = Clock::now();
@@ -150,15 +150,15 @@ void Sampler::take(Sample& sample, int repeats, bool warms_up) {
   timing.seconds /= repeats;
   timing.whole /= repeats;
   sample.warm_seconds = std::max(timing.seconds, timing.whole);
-  // The first round only warms up, which long ones do by themselves.
+  // The first round only warms up. Long samples warm up by themselves, so theirs counts.
   if (!warms_up || timing.seconds > kLongSeconds) sample.timings.push_back(timing);
 }
 
 void Sampler::measure(double budget, const std::function<void()>& between,
                       const std::function<void(const std::string&, double)>& progress) {
-  std::map<std::string, int> points;            // of a family, that have been run
-  double spent_seconds = 0, round_seconds = 0;  // on rounds that are over; on the last of them
-  int parts = 0;                                // there is time for, counted in the first round
+  std::map<std::string, int> points;            // points of each family run so far
+  double spent_seconds = 0, round_seconds = 0;  // of the finished rounds; of the last of them
+  int parts = 0;                                // parts with enough time, set in the first round
   for (int round = 0; round < kLeastRounds || spent_seconds + round_seconds < budget; ++round) {
     between();
     const Clock::time_point round_begin = Clock::now();
@@ -171,7 +171,7 @@ void Sampler::measure(double budget, const std::function<void()>& between,
       }
       if (sample.part > parts || sample.dropped) continue;
       if (keeps_to_time_ && spent >= budget && !sample.timings.empty()) continue;
-      // The rest is the larger of the budget and the rounds that must be.
+      // Progress is limited by the budget and by the least number of rounds.
       const double by_rounds =
           (round + static_cast<double>(i) / static_cast<double>(samples_.size())) / kLeastRounds;
       progress(sample.family, std::min(by_rounds, spent / budget));
@@ -205,7 +205,7 @@ void Sampler::measure_again(double budget) {
   }
 }
 
-// Seconds of one run, the middle of its timings; 0 where they say nothing.
+// Returns the seconds of one run, the median of its timings; 0 if they are not usable.
 double Sampler::seconds_of(const Sample& sample) const {
   std::vector<double> seconds, wholes, undisturbed, undisturbed_wholes;
   for (const Timing& timing : sample.timings) {
@@ -218,7 +218,7 @@ double Sampler::seconds_of(const Sample& sample) const {
   if (seconds.empty()) return 0;
   const bool is_quiet = disturbed_share() < kMostDisturbed;
   if (is_quiet && undisturbed.empty()) {
-    // A process in the way makes it longer only, at times a hundred times: the shortest is nearest.
+    // Other processes only make timings longer, up to a hundred times: the shortest is the best.
     const Timing& least = *std::min_element(
         sample.timings.begin(), sample.timings.end(), [](const Timing& a, const Timing& b) {
           return std::max(a.whole, a.seconds) < std::max(b.whole, b.seconds);
@@ -238,7 +238,7 @@ std::map<std::string, RateTable> Sampler::tables() const {
     table.unit = unit_of(sample.family);
     table.points.push_back({sample.shape, sample.work / seconds});
   }
-  // By shape, where they were measured in another order.
+  // keep_to_time() has changed the order of the samples: sort by shape.
   for (auto& [family, table] : tables) {
     if (!keeps_to_time_) break;
     std::stable_sort(table.points.begin(), table.points.end(),

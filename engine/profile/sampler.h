@@ -1,13 +1,13 @@
-// Collecting timings: every point of every rate table is measured once per round, and the rounds go
-// on until the time is spent, so that a disturbance meets all points alike and the median drops it.
-// Timings during which the process waited for a processor are left out, unless most are such: then
-// the machine is busy with other things all the time, and a step would meet the same. A point whose
-// timings make no rate, as a difference of two that other processes have garbled, is measured again
-// when the rounds are over, and left out of its table if that does not help.
+// Collects timings for rate tables. Each round measures every point of every table once, and rounds
+// repeat until the time is spent, so that a disturbance affects all points alike and the median
+// drops it. Timings during which the process waited for a processor are left out, unless most are
+// such: then the machine is always busy, and a step would be slowed down alike. A point without a
+// usable rate (for example the difference of two disturbed timings) is measured again after the
+// rounds, and left out of its table if that fails.
 //
-// Samples decide what is timed, and by which clock: the CPU's kernels are timed one by one
-// by the host's clock, a device's many at a time by events on its queues.
-// Internal to engine/profile; used from one thread.
+// Samples define what is timed and by which clock: a CPU kernel's runs one by one by the host's
+// clock, a device kernel's many at a time by events on its queues.
+// Internal to engine/profile. Used from one thread.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ inline double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// Runs `body` once and returns how long it took.
+/// Runs `body` once and returns its time in seconds.
 template <class Body>
 double timed(Body&& body) {
   const Clock::time_point begin = Clock::now();
@@ -37,23 +37,24 @@ double timed(Body&& body) {
   return seconds_since(begin);
 }
 
-/// Seconds the threads of this process have been ready to run and were not let, so far: what other
-/// processes took. 0 where the system does not say.
+/// Total seconds that this process's threads have been ready to run without a processor, because
+/// other processes ran. 0 if the system does not report it.
 double waited_for_processor();
 
-/// Operands for kernels, in two rings of floats. Inputs are random in [-1, 1] and never written.
-/// A step touches a few times as much memory as one of its tensors before it comes back to that:
-/// operands of kernels come from a stretch of the ring that is so long (and not in the nearest
-/// caches); those of whole states, called cold, from all of it.
+/// Operands for kernels, in two ring buffers of floats. Inputs are random in [-1, 1] and never
+/// written. A step touches a few times a tensor's size of other memory before it reuses the tensor.
+/// Hence kernel operands cycle through a stretch of the ring of that length (larger than a core's
+/// own cache), and operands of whole states ("cold") through the whole ring.
 class Scratch {
  public:
-  /// Throws no_fit where the machine has not got the memory.
+  /// Throws no_fit if the machine has too little memory.
   Scratch();
   const float* in(int64_t count) { return in_.take(count, stretch(count)); }
   float* out(int64_t count) { return out_.take(count, stretch(count)); }
   const float* cold_in(int64_t count) { return in_.take(count, in_.floats); }
   float* cold_out(int64_t count) { return out_.take(count, out_.floats); }
-  /// Results of results would grow or shrink without end: begins with random numbers again.
+  /// Refills the outputs with random numbers. Kernels that reuse their outputs as inputs would
+  /// otherwise grow or shrink them without bound.
   void refresh();
 
  private:
@@ -68,68 +69,69 @@ class Scratch {
   Ring in_, out_;
 };
 
-/// Does what is timed `repeats` times and returns the seconds that count, of all of them.
+/// Runs the timed work `repeats` times and returns the total of the seconds that count.
 using TimedRuns = std::function<double(int repeats)>;
 
-/// Work that is timed as the difference of two runs.
+/// Times of work that is measured as the difference of two runs.
 struct WholeAndPart {
   double whole = 0, part = 0;  // seconds
 };
 
-/// What messages about memory that is taken to measure say of it.
+/// The purpose of memory that measurements allocate, for messages.
 inline constexpr const char* kMeasuring = "measuring takes";
 
-/// One timing of a sample, of a single run.
+/// One timing of a sample, per run.
 struct Timing {
-  double seconds = 0;      // that count
-  double whole = 0;        // of which they are what is left; 0 where they are not a difference
-  bool disturbed = false;  // another process was in the way
+  double seconds = 0;      // the time that counts
+  double whole = 0;        // the minuend if `seconds` is a difference, else 0
+  bool disturbed = false;  // the process waited for a processor
 };
 
-/// One point of a rate table: `run` does `work` as often as it is told.
+/// One point of a rate table: `run` does `work` the given number of times.
 struct Sample {
   std::string family;
   std::array<double, 3> shape{1, 1, 1};
   double work = 0;
-  std::function<Timing(int repeats)> run;  // of all repeats together
+  std::function<Timing(int repeats)> run;  // returns the total of all repeats
   int part = 0;                            // see begin_optional()
   std::vector<Timing> timings = {};        // one per round
   int repeats = 1;                         // in a round
-  double warm_seconds = 0;                 // of the last run, all of it
+  double warm_seconds = 0;                 // of the last run, including its subtrahend
   bool dropped = false;                    // see keep_to_time()
 };
 
 class Sampler {
  public:
   void add(std::string family, std::array<double, 3> shape, double work, TimedRuns run);
-  /// For measurements that are timed run by run. Runs that take far longer than the first did are
-  /// not repeated to the end.
+  /// For measurements that are timed run by run. Stops repeating if the runs take much longer than
+  /// the first one did.
   void add(std::string family, std::array<double, 3> shape, double work,
            std::function<double()> run);
-  /// Work that is a part of something larger: the time of the whole less that of the rest.
+  /// For work that can only run as a part of something larger: its time is that of the whole minus
+  /// that of the rest.
   void add_difference(std::string family, std::array<double, 3> shape, double work,
                       std::function<WholeAndPart()> run);
-  /// Samples added from here on, to the next such call, are one part: all of it is left out if half
-  /// of the time is spent before its turn comes, and so are the parts behind it.
+  /// Begins an optional part: the samples added from here to the next such call. The part and all
+  /// later ones are left out if half of the time is spent before the part's turn.
   void begin_optional() { ++parts_; }
-  /// Takes the smaller shapes of all families first, and leaves out those whose turn has not come
-  /// when half of the time is spent, but for a few of each family. Not together with optional
-  /// parts.
+  /// Measures the smaller shapes of all families first, and leaves out those whose turn has not
+  /// come when half of the time is spent, except a few of each family. Cannot be combined with
+  /// optional parts.
   void keep_to_time();
 
-  /// Runs the first sample of each family once, so that what they load is loaded.
+  /// Runs the first sample of each family once, so that its kernels are loaded.
   void warm_up();
-  /// Runs every sample in at least two rounds, of which the first warms up, and on until `budget`
-  /// seconds are spent; then those again of which no rate is known or that other processes were in
-  /// the way of each time, for a part of `budget` more.
-  /// `between` runs before each round, in time that is not counted.
+  /// Runs every sample in at least two rounds, the first of which warms up, and repeats rounds
+  /// until `budget` seconds are spent. Then repeats the samples without a usable or undisturbed
+  /// timing, for at most a fraction of `budget`. `between` runs before each round; its time is not
+  /// counted.
   void measure(double budget, const std::function<void()>& between,
                const std::function<void(const std::string& what, double share)>& progress);
-  /// The tables of what was measured, without source and date.
+  /// The measured tables, without source and date.
   std::map<std::string, RateTable> tables() const;
-  /// The points that were tried and are in no table, as "loss of 32 x 512".
+  /// The points that were tried but have no usable rate, for example "loss of 32 x 512".
   std::vector<std::string> left_out() const;
-  /// Share of the timings in which this process waited for a processor.
+  /// The share of timings during which this process waited for a processor.
   double disturbed_share() const;
 
  private:

@@ -16,7 +16,7 @@ constexpr int64_t kCopyBytes[] = {4096, 65536, 1 << 20, 8 << 20};
 constexpr int64_t kIoBytes[] = {4096, 65536, 1 << 20, 8 << 20};
 constexpr int64_t kFileBytes = int64_t{64} << 20;
 constexpr int kHandOvers = 400, kFewestHandOvers = 20;
-constexpr double kHandOverSeconds = 0.5;  // in all, where the machine is busy
+constexpr double kHandOverSeconds = 0.5;  // limit for all hand-overs on a busy machine
 constexpr int kOps = 2000;
 
 }  // namespace
@@ -37,7 +37,7 @@ void add_copy_samples(Sampler& sampler, Scratch& scratch) {
 int64_t io_file_bytes() { return kFileBytes; }
 
 void add_io_samples(Sampler& sampler, Scratch& scratch, FileArena& file) {
-  // Places in the file go round, so that a write does not find the page it has just written.
+  // Offsets cycle through the file, so that a write does not hit the page just written.
   const auto next = std::make_shared<int64_t>(0);
   const auto place = [next](int64_t bytes) {
     if (*next + bytes > kFileBytes) *next = 0;
@@ -90,7 +90,7 @@ double measure_hand_over() {
 }
 
 double measure_op_overhead() {
-  // What the executor does around a kernel: two clocks, one counter, one notification.
+  // The executor's work around a kernel: two clock reads, one counter, one notification.
   std::atomic<int32_t> done{0};
   volatile double sink = 0;
   return timed([&] {

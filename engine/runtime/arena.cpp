@@ -16,7 +16,7 @@
 namespace longspan {
 namespace {
 
-// What the kernel says could be taken without swapping; -1 where it does not say.
+// Bytes that can be allocated without swapping (MemAvailable); -1 if the kernel does not report it.
 int64_t available_memory_bytes() {
   std::ifstream meminfo("/proc/meminfo");
   std::string key, unit;
@@ -42,8 +42,8 @@ MemoryArena::MemoryArena(int64_t bytes, const char* what, const char* use) : byt
   if (bytes == 0) return;
   refuse_unless_available(bytes, what, use);
   const int64_t page = sysconf(_SC_PAGESIZE);
-  // The data ends where the guard page begins (up to the arena's alignment), so that the first byte
-  // past the plan's peak is not there.
+  // The data ends where the guard page begins (up to the arena's alignment), so that an access past
+  // the plan's peak faults.
   const int64_t usable = round_up(bytes, page);
   mapped_ = usable + page;
   void* base = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -52,7 +52,7 @@ MemoryArena::MemoryArena(int64_t bytes, const char* what, const char* use) : byt
   }
   data_ = static_cast<std::byte*>(base) + (usable - bytes);
   mprotect(static_cast<std::byte*>(base) + usable, page, PROT_NONE);
-  std::memset(data_, 0, bytes);  // take the pages now, not in the middle of a step
+  std::memset(data_, 0, bytes);  // fault the pages in now, not during a step
 }
 
 MemoryArena::~MemoryArena() {

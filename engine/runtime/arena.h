@@ -1,8 +1,8 @@
-// The memory of a step: one arena per tier, taken once, exactly as large as the plan says.
+// The memory of a step: one arena per tier, allocated once with exactly the size in the plan.
 //
-// Whose memory it is, is the backend's affair (Arena); the CPU backend's device and host arenas are
-// anonymous mappings with an inaccessible page right behind them (MemoryArena); the nvme tier is a
-// file (FileArena). Arenas own their memory and release it on destruction.
+// The backend decides which memory an Arena is. The CPU backend's device and host arenas are
+// anonymous mappings followed by an inaccessible guard page (MemoryArena). The nvme tier is a file
+// (FileArena). Arenas own their memory and release it on destruction.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +11,20 @@
 
 namespace longspan {
 
-/// The memory of the device or the host tier. Used by the thread that runs steps, between them.
+/// The memory of the device or the host tier. Used by the thread that runs steps, between steps.
 class Arena {
  public:
   virtual ~Arena() = default;
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Where it begins, for the backend's ops; the host may not be able to follow the pointer.
+  /// The first byte, for the backend's ops. The host may not be able to dereference it.
   virtual std::byte* data() const = 0;
   virtual int64_t bytes() const = 0;
-  /// Fills every byte with 0xFF: a NaN in float32 and in bfloat16, so that reading what was
-  /// not written shows.
+  /// Fills every byte with 0xFF, a NaN in float32 and in bfloat16, to expose reads of memory that
+  /// was never written.
   virtual void poison() = 0;
-  /// Copies `bytes` at `offset` out of, or into, the arena; done on return.
+  /// Copies `bytes` at `offset` out of, or into, the arena. Synchronous.
   virtual void read(int64_t offset, void* out, int64_t bytes) const = 0;
   virtual void write(int64_t offset, const void* data, int64_t bytes) = 0;
 
@@ -32,11 +32,11 @@ class Arena {
   Arena() = default;
 };
 
-/// What memory is usually taken for, in messages.
+/// The usual purpose of an allocation, for messages.
 inline constexpr const char* kPlansPeak = "the plan's peak is";
 
-/// Throws no_fit if the system has not got `bytes` available, naming `what`, what they are taken
-/// for, the size and the shortfall.
+/// Throws no_fit if the system has fewer than `bytes` available, naming `what`, the purpose `use`,
+/// the size and the shortfall.
 void refuse_unless_available(int64_t bytes, const char* what, const char* use = kPlansPeak);
 
 class MemoryArena final : public Arena {
@@ -59,16 +59,16 @@ class MemoryArena final : public Arena {
 
 class FileArena {
  public:
-  /// Creates and reserves a file of `bytes` in `directory`, and unlinks its name: it disappears
-  /// with this object, even if the process dies. Throws no_fit if the disk has not got that much,
-  /// naming the directory, the size and the shortfall; failed for other errors.
+  /// Creates and reserves a file of `bytes` in `directory`, and unlinks its name: the file
+  /// disappears with this object, even if the process dies. Throws no_fit if the disk has too
+  /// little space, naming the directory, the size and the shortfall; failed for other errors.
   FileArena(int64_t bytes, const std::filesystem::path& directory);
   ~FileArena();
   FileArena(const FileArena&) = delete;
   FileArena& operator=(const FileArena&) = delete;
 
   int64_t bytes() const { return bytes_; }
-  /// Whole reads and writes; throw failed with the system's reason. Safe from several threads.
+  /// Read or write all `bytes`. Throw failed with the system's reason. Thread-safe.
   void read(int64_t offset, void* out, int64_t bytes) const;
   void write(int64_t offset, const void* data, int64_t bytes);
 

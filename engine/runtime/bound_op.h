@@ -1,8 +1,6 @@
-// An op with its operands at hand: found by the names they have in the table of ops, as pointers
-// to the op's own rows.
+// Access to an op's operands by their names in the op table, as pointers to the op's rows.
 //
-// Names are looked up when compiling: what is left of them is an index, and one that the row does
-// not have does not compile.
+// Names are resolved to indices at compile time; an unknown name is a compile error.
 #pragma once
 
 #include <cassert>
@@ -14,11 +12,11 @@
 
 namespace longspan {
 
-/// Where an operand of a kind stands.
+/// The index of a named operand among those of an op kind.
 template <OpKind kind>
 class OperandAt {
  public:
-  /// The operand of this name; `nth` of those that share it.
+  /// `nth`: which of the operands that share the name.
   consteval OperandAt(const char* name, int nth = 0) : index_(operand_index(kind, name) + nth) {}
   constexpr int index() const { return index_; }
 
@@ -26,7 +24,7 @@ class OperandAt {
   int index_;
 };
 
-/// An op of one kind. Keeps references to what it is made from.
+/// An op of one kind with its operand pointers. Keeps references to its constructor's arguments.
 template <OpKind kind>
 class BoundOp {
  public:
@@ -37,36 +35,36 @@ class BoundOp {
   }
 
   bool has(OperandAt<kind> operand) const { return op_.has(operand.index()); }
-  /// REQUIRES: has(operand), here and in bytes() and at().
+  /// REQUIRES: has(operand); bytes() and at() require it too.
   BufferId id(OperandAt<kind> operand) const {
     assert(has(operand));
     return op_.operands[operand.index()];
   }
   int64_t bytes(OperandAt<kind> operand) const { return program_.bytes_of(id(operand)); }
-  /// Where the operand's buffer starts; null where it is absent.
+  /// The start of the operand's buffer; null if the operand is absent.
   template <class T>
   T* whole(OperandAt<kind> operand) const {
     return reinterpret_cast<T*>(pointers_[operand.index()]);
   }
-  /// At the first row of a chunk.
+  /// The first row of a chunk.
   template <class T>
   T* at(OperandAt<kind> operand, int64_t chunk) const {
     return offset<T>(operand, program_.chunk_offset_bytes(id(operand), chunk));
   }
-  /// At the chunk and head group of the op; null where it is absent.
+  /// The op's chunk and head group; null if the operand is absent.
   template <class T>
   T* heads(OperandAt<kind> operand) const {
     if (!has(operand)) return nullptr;
     return offset<T>(operand, program_.chunk_offset_bytes(id(operand), op_.index) +
                                   program_.group_offset_bytes(id(operand), op_.head_group));
   }
-  /// At this rank's shard of a unit; null where it is absent.
+  /// This rank's shard of a unit; null if the operand is absent.
   template <class T>
   T* shard(OperandAt<kind> operand) const {
     if (!has(operand)) return nullptr;
     return offset<T>(operand, program_.shard_offset_bytes(id(operand)));
   }
-  /// Elements from one row to the next; 0 where it is absent.
+  /// The row stride in elements; 0 if the operand is absent.
   template <class T>
   int64_t row(OperandAt<kind> operand) const {
     if (!has(operand)) return 0;

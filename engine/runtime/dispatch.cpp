@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kUnitEnd = std::numeric_limits<int64_t>::max();
 
-// The model as attention sees it: a head group of this rank's share of the heads.
+// The model with the heads of one attention call: one head group of this rank's share.
 ModelSpec share_of(const ModelSpec& model, int64_t shares) {
   ModelSpec share = model;
   share.heads /= shares;
@@ -28,7 +28,7 @@ std::array<std::vector<UnitRange>, 3> counted_elements(const Program& program) {
   return {std::vector<UnitRange>{}, layer, std::vector<UnitRange>{}};
 }
 
-// Where in its unit this rank's shard of `elements` begins; where there are none it is all of it.
+// The offset in its unit of this rank's shard of `elements`; 0 if the unit is not sharded.
 int64_t first_of_shard(const Program& p, int64_t elements) {
   const ParallelLayout& parallel = p.strategy.parallel;
   return parallel.shards() > 1 ? replica_group(parallel, p.place).index * elements : 0;

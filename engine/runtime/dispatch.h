@@ -1,11 +1,10 @@
-// What an op of a program means, for any backend: which block it is, on which rows of which
-// buffers. The blocks themselves, and what their numbers are, belong to the backend.
+// Dispatch of ops to a backend's blocks: selects the block that an op calls and the rows of the
+// buffers that it works on. The backend defines the blocks and their numerics.
 //
-// A backend's blocks are a class with one function per op kind, named and ordered as in
-// engine/cpu/blocks.h, which also says what each of them computes. Element is what activations and
-// parameters are held in; where that is not float, these are float all the same: lse, delta, o_sum,
-// dq, dk, dv, gradients of parameters, and the optimizer's states. o_sum is given to
-// attention_forward only there (see OpKind).
+// A backend's blocks are a class with one function per op kind, with the names and parameters of
+// engine/cpu/blocks.h, which documents what each computes. Element is the type of activations and
+// parameters. These are float regardless of Element: lse, delta, o_sum, dq, dk, dv, gradients of
+// parameters, and optimizer states. o_sum is an operand only if Element is not float (see OpKind).
 #pragma once
 
 #include <algorithm>
@@ -27,30 +26,31 @@ namespace longspan {
 inline constexpr int kCopySource = operand_index(OpKind::copy_h2d, "source");
 inline constexpr int kCopyDestination = operand_index(OpKind::copy_h2d, "destination");
 
-/// A copy between tiers. Between units of different extent the smaller one moves.
+/// A copy between tiers. If the two buffers differ in size, the smaller size is copied.
 struct CopyRange {
-  int64_t from_bytes = 0, to_bytes = 0;  // where it begins in each
+  int64_t from_bytes = 0, to_bytes = 0;  // offsets in source and destination
   int64_t bytes = 0;
 };
 CopyRange copy_range(const Program& program, const Op& op);
 
-/// What backends work out once about the programs they will run.
+/// What a backend computes once about the programs that it will run.
 class StepShape {
  public:
   explicit StepShape(const Program& program);
 
-  const ModelSpec& model() const { return model_; }      ///< of this rank's layers
-  const ModelSpec& attention() const { return share_; }  ///< as this rank's attention sees it
+  const ModelSpec& model() const { return model_; }      ///< narrowed to this rank's matrices (TP)
+  const ModelSpec& attention() const { return share_; }  ///< with the heads of one attention call
   const std::vector<ParameterUnit>& units() const { return units_; }
 
-  /// The heads of a group among all: those that each rank of the Ulysses group will attend with.
+  /// The heads of a head group that a projection computes: those that all ranks of the Ulysses
+  /// group attend with.
   HeadGroup group_of(const Program& program, int64_t group) const;
 
-  /// The parts of what this rank holds of a unit's gradients, in elements, whose squares it adds
-  /// to the gradient norm: what a tensor group holds alike counts on its first rank.
+  /// The ranges (in elements) of this rank's gradients of a unit whose squares it adds to the
+  /// gradient norm. Gradients that are replicated in a tensor group count on its first rank only.
   std::vector<UnitRange> counted(const Program& program, const Op& op) const;
 
-  /// The part, of each tensor of an adamw op's unit, that lies in this rank's shard.
+  /// The part of each tensor of an adamw op's unit that lies in this rank's shard.
   struct Update {
     int64_t first, count;  // elements of the shard
     bool decays;
@@ -64,11 +64,11 @@ class StepShape {
   std::array<std::vector<UnitRange>, 3> counted_;  // embedding, layer, head unit
 };
 
-/// Where a microbatch's inputs and labels go, block by block, in the order in which this rank holds
-/// its tokens.
+/// Fills `tokens` with a microbatch's inputs and labels, block by block, in the order in which this
+/// rank holds its tokens.
 void fill_tokens(const Program& program, const Op& op, int32_t* tokens, const StepContext& context);
 
-/// Runs an op of the transformer's, or `add` or `zero`. False for kinds that are none of these.
+/// Runs an op of the transformer, or `add` or `zero`. Returns false for other kinds.
 template <class Element, class Blocks>
 bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op& op,
                const OperandPointers& pointers) {
@@ -80,7 +80,7 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
   const int64_t own = p.lengths.own_block(), own_run = p.lengths.own_run();
   const int64_t block = p.lengths.dense_block(), own_chunk = p.lengths.own_chunk();
   const int64_t chunk = p.lengths.chunk, index = op.index;
-  // Positions matter to attention only where the mask cuts: in the chunk that is the query's own.
+  // Attention needs positions only where the causal mask cuts: in the query's own chunk.
   const int64_t kv_rows = shape.kv_chunks * chunk;
   const int64_t query = shape.diagonal ? kv_rows - chunk : kv_rows;
   const auto tile = [](int64_t wanted, int64_t rows) {
@@ -139,8 +139,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::loss: {
       const BoundOp<OpKind::loss> b(p, op, pointers);
-      // Where the output matrix is tied it is the embedding's token table, the first tensor there;
-      // otherwise it is the last tensor of the head unit.
+      // A tied output matrix is the token table, the first tensor of the embedding unit; an untied
+      // one is the last tensor of the head unit, behind the norm.
       const int64_t behind_norm =
           model.tied_embeddings ? 0 : (model.norm == Norm::layernorm ? 2 : 1) * model.hidden;
       blocks.loss_forward_backward(

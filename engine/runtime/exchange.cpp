@@ -19,10 +19,10 @@ Group group_of(const Program& p, const Op& op) {
 float* floats(std::byte* bytes) { return reinterpret_cast<float*>(bytes); }
 const float* floats(const std::byte* bytes) { return reinterpret_cast<const float*>(bytes); }
 
-// One tensor of an all-to-all: its form with a rank's own tokens [rows, width] and its form with
-// all ranks' tokens [U * rows, share], in bytes. Of each rank's columns of a row, the shares of
-// other head groups lie next to it: they begin `stride` apart. Where ranks outnumber K,V heads,
-// `replicas` neighbours hold the same share.
+// One tensor of an all-to-all, in bytes: its layout with a rank's own tokens [rows, width] and its
+// layout with all ranks' tokens [U * rows, share]. The shares of different ranks in a row begin
+// `stride` apart, because the shares of other head groups lie between them. If there are more ranks
+// than K,V heads, `replicas` neighbouring ranks hold the same share.
 struct Exchanged {
   std::byte* own = nullptr;
   std::byte* heads = nullptr;
@@ -60,7 +60,8 @@ class AllToAll {
     assert(staged_bytes() <= p.bytes_of(op.operands[kStaging]));
   }
 
-  // Everyone's share of our tokens goes out packed; our share of everyone's tokens comes in place.
+  // Sends each peer its share of this rank's tokens, packed; receives this rank's share of each
+  // peer's tokens in place.
   void to_heads(RankExchange& ranks) {
     std::byte* next = staging_;
     for (const Exchanged& e : tensors_) {
@@ -76,8 +77,8 @@ class AllToAll {
     ranks.exchange(sends_, receives_);
   }
 
-  // Everyone's tokens of our share go out in place; what comes is unpacked, and replicas summed:
-  // those are gradients, so floats.
+  // Sends each peer's tokens of this rank's share in place; unpacks what it receives and sums
+  // replicas. Replicas are gradients, hence floats.
   void to_tokens(RankExchange& ranks) {
     std::byte* next = staging_;
     for (const Exchanged& e : tensors_) {
@@ -113,7 +114,7 @@ class AllToAll {
   static std::byte* at_chunk(const Program& p, BufferId id, int64_t chunk, std::byte* buffer) {
     return buffer + p.chunk_offset_bytes(id, chunk);
   }
-  // Everything but what stays here.
+  // All shares but this rank's own, which is not sent.
   int64_t staged_bytes() const {
     int64_t row = 0;
     for (const Exchanged& e : tensors_) row += e.share;
@@ -169,7 +170,7 @@ void reduce_scatter(RankExchange& ranks, const Program& p, const Op& op,
   const BoundOp<OpKind::reduce_scatter> b(p, op, at);
   const int64_t whole = b.bytes("parts"), shard = b.bytes("sum");
   std::byte* parts = b.whole<std::byte>("parts");
-  // The addend of the shard is summed in its own place, which is not needed any more.
+  // Unless this is the first addend, it is computed in place in `parts` and added to `sum` below.
   std::byte* sum = shape.first ? b.whole<std::byte>("sum") : parts + group.index * shard;
   ranks.reduce_scatter(group, type, parts, whole / size_of(type), sum, workspace_of(b));
   if (shape.first) return;
@@ -186,8 +187,8 @@ void all_reduce(RankExchange& ranks, const Program& p, const Op& op, const Opera
   }
 }
 
-// What a layer's ranks hold alike lies between what they do not: packed into the workspace, summed
-// in one exchange, and put back.
+// A layer's replicated gradients are interleaved with sharded ones: they are packed into the
+// workspace, summed in one all-reduce and copied back.
 void sum_replicated(RankExchange& ranks, const Program& p, const Op& op,
                     const OperandPointers& at) {
   const BoundOp<OpKind::sum_replicated> b(p, op, at);

@@ -1,9 +1,9 @@
-// The ops of a program that talk to other ranks, for any backend: who sends what to whom, packed
-// into the op's workspace where a peer's part does not lie in one piece.
+// The communication ops of a program, for any backend: which rank sends what to whom. A peer's part
+// that is not contiguous is packed into the op's workspace.
 //
-// How bytes move and sums are made is a RankExchange, which each backend has of its own: the CPU's
-// is done when a call returns, a GPU's puts it on a queue. It belongs to its backend and is used by
-// one thread at a time; all ranks of a group make the same calls in the same order.
+// A RankExchange moves the bytes and computes the sums. Each backend owns one: the CPU's calls are
+// synchronous, a GPU's are enqueued. Used by one thread at a time. All ranks of a group make the
+// same calls in the same order.
 #pragma once
 
 #include <cstddef>
@@ -17,35 +17,35 @@
 
 namespace longspan {
 
-/// Below, n is the size of the group, which holds this rank. Functions throw Error(failed) if a
-/// rank is lost meanwhile.
+/// Below, n is the size of the group; the group contains this rank. Functions throw Error(failed)
+/// if a rank is lost.
 class RankExchange {
  public:
   virtual ~RankExchange() = default;
 
-  /// All messages at once, as Communicator::exchange(). Peers are ranks of the world.
+  /// Exchanges all messages at once, as Communicator::exchange(). Peers are ranks of the world.
   virtual void exchange(std::span<const Send> sends, std::span<const Receive> receives) = 0;
-  /// Every rank's shard to out[0, n * shard bytes), in the order of the group. The shard may lie in
-  /// its own place there.
+  /// Gathers every rank's shard into out[0, n * shard bytes), in the order of the group. May be in
+  /// place: `shard` at its position in `out`.
   virtual void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) = 0;
-  /// sum[0, count/n) = the sum over the members of their parts[index * count/n, ...), of elements
-  /// of `type`. sum may be its own place in `parts`. The workspace is the op's, to be used or not.
+  /// sum[0, count/n) = the sum over the members of their parts[index * count/n, ...), in elements
+  /// of `type`. May be in place: `sum` at its position in `parts`. The op's workspace is scratch.
   virtual void reduce_scatter(const Group& group, DType type, const std::byte* parts, int64_t count,
                               std::byte* sum, std::span<std::byte> workspace) = 0;
-  /// data[0, count) becomes the sum over the members, the same bits on all of them.
+  /// Replaces data[0, count) by the sum over the members, bitwise equal on all of them.
   virtual void all_reduce(const Group& group, float* data, int64_t count,
                           std::span<std::byte> workspace) = 0;
   virtual void all_reduce(const Group& group, double* scalar) = 0;
 
-  /// Rows of `width` bytes, which begin a stride apart. Neither overlaps the other.
+  /// Copies rows of `width` bytes; strides are in bytes. Source and destination do not overlap.
   virtual void copy_rows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t width,
                          std::byte* to, int64_t to_stride) = 0;
-  /// to += from: rows of `width` floats, which begin a stride (in floats) apart.
+  /// to += from, over rows of `width` floats; strides are in floats.
   virtual void add_rows(const float* from, int64_t from_stride, int64_t rows, int64_t width,
                         float* to, int64_t to_stride) = 0;
 };
 
-/// Runs an op that is_exchange(). Throws failed for a kind that no exchange here is of.
+/// Runs an op that is_exchange(). Throws failed for any other kind.
 void run_exchange(RankExchange& ranks, const Program& program, const Op& op,
                   const OperandPointers& operands);
 

@@ -33,8 +33,9 @@ std::array<int32_t, kStreamCount> ops_of_streams(const Layout& layout) {
 
 }  // namespace
 
-// How far each stream is: the one thing the streams' threads share during a step. A counter only
-// grows; after a failure every counter is at its end, so that no thread waits for ever.
+// The number of completed ops of each stream; the only state that the streams' threads share during
+// a step. Counters only grow. After a failure all are at their maximum, so that no thread waits
+// forever.
 class StreamProgress {
  public:
   void wait_for(int stream, int32_t ordinal) {
@@ -45,7 +46,7 @@ class StreamProgress {
     }
   }
   void complete(int stream, int32_t ordinal) {
-    // A failure elsewhere may have moved the counter to its end meanwhile; leave it there.
+    // fail() may have set the counter to its maximum meanwhile; do not overwrite it.
     int32_t expected = ordinal;
     done_[stream].compare_exchange_strong(expected, ordinal + 1, std::memory_order_release);
     done_[stream].notify_all();
@@ -125,15 +126,15 @@ void Executor::touch(const Op& op, std::array<int64_t, kTierCount>& high_water) 
     const BufferId id = op.operands[i];
     if (id < 0) continue;
     int64_t& mark = high_water[static_cast<int>(program_.buffers[id].tier)];
-    // A buffer takes its padding with it: offsets are aligned.
+    // The padding up to the next aligned offset belongs to the buffer.
     const int64_t bytes = program_.bytes_of(id);
     mark = std::max(mark, layout_.offsets[id] +
                               (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment);
   }
 }
 
-// Returns when the op of `stream` that has these waits may be run, or put on the stream's queue. An
-// op that another queue has is waited for by the queue where this stream has one.
+// Returns when the op of `stream` with these waits may be run or enqueued. If both streams have a
+// queue, the wait is enqueued instead of blocking this thread.
 void Executor::await(int stream, const Waits& waits, StreamProgress& progress) {
   const bool queued = queues_ != nullptr && queues_->has(static_cast<Stream>(stream));
   for (int i = 0; i < kStreamCount; ++i) {

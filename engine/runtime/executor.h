@@ -1,11 +1,10 @@
-// Execution of a step program: the second of its two readers.
+// Executes a step program. (The simulator is the program's other reader.)
 //
-// One thread per stream runs that stream's ops in order; before each op it waits for the ops on
-// other streams that the layout names, and for nothing else. Where the backend has queues, the
-// thread of such a stream only submits: the waits become waits of queues for each other, and only
-// streams that the host itself works for (file I/O, the data source) ever make a thread wait for
-// the device. Arenas are taken once, on construction, after their sizes have been held against the
-// capacities.
+// One thread per stream runs that stream's ops in order. Before each op it waits only for the ops
+// on other streams that the layout lists. If the backend has a queue for a stream, that stream's
+// thread only enqueues, and its waits become waits between queues. Only streams whose work the host
+// does itself (file I/O, the data source) block a thread on the device. Arenas are allocated once,
+// on construction, after their sizes have been checked against the capacities.
 #pragma once
 
 #include <array>
@@ -23,10 +22,10 @@
 namespace longspan {
 
 struct ExecutorOptions {
-  /// Bytes each tier may take; a larger arena is refused before anything is allocated.
+  /// The most bytes of each tier; a larger arena is refused before anything is allocated.
   std::array<int64_t, kTierCount> capacity_bytes{INT64_MAX, INT64_MAX, INT64_MAX};
   std::filesystem::path nvme_directory = ".";
-  bool poison = false;  // fill the arenas with NaN first (tests)
+  bool poison = false;  // fills the arenas with NaN first (tests)
 };
 
 class StreamProgress;
@@ -40,11 +39,11 @@ class Executor {
   const Program& program() const { return program_; }
   const Layout& layout() const { return layout_; }
 
-  /// Runs one step on the streams' threads and returns what was measured. An exception thrown by an
-  /// op ends the step on all streams and is rethrown here.
+  /// Runs one step on the streams' threads and returns its measured timeline. An exception thrown
+  /// by an op ends the step on all streams and is rethrown here.
   Timeline run(const StepContext& context);
 
-  /// Runs one step on this thread in a random order among those the edges allow.
+  /// Runs one step on this thread in a random order that respects the dependencies.
   void run_in_random_order(const StepContext& context, uint64_t seed);
 
   /// Copies a buffer out of, or into, its arena. REQUIRES: no step is running; the buffer is
@@ -52,10 +51,10 @@ class Executor {
   void read(BufferId buffer, void* out) const;
   void write(BufferId buffer, const void* data);
 
-  /// Called on the op's thread right before it runs; for tests and tracing.
+  /// Called on the op's thread right before the op runs; for tests and tracing.
   std::function<void(const Op&)> before_op;
 
-  /// The end of the highest byte any op has touched so far, per tier.
+  /// The end of the highest byte that any op has touched so far, per tier.
   std::array<int64_t, kTierCount> high_water_bytes() const { return high_water_; }
   std::array<int64_t, kTierCount> arena_bytes() const { return layout_.arena_bytes; }
 

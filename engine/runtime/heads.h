@@ -1,4 +1,4 @@
-// Which heads a block of attention's works on, and how far apart their rows lie.
+// The heads that an attention block works on, and their row strides.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 
 namespace longspan {
 
-/// Some heads of a model: `count` neighbours from `first` on in each of `runs` equal parts of them;
-/// count 0: all.
+/// A subset of a model's heads: the heads are split into `runs` equal parts, and the subset is
+/// [first, first + count) of each part. count 0: all heads.
 struct HeadRuns {
   int64_t runs = 1, first = 0, count = 0;
 };
-/// The heads a projection works on.
+/// The heads that a projection computes.
 struct HeadGroup {
   HeadRuns q, kv;
 };
 
-/// Row lengths of o (or d_o), lse and delta in elements, where rows hold more heads than those at
-/// work; 0: they do not.
+/// Row strides of o (or d_o), lse and delta in elements, if rows hold more heads than the block
+/// works on; 0: rows hold exactly those.
 struct HeadRows {
   int64_t o = 0, lse = 0, delta = 0;
   HeadRows of(const ModelSpec& model) const {

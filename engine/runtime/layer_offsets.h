@@ -1,4 +1,4 @@
-// Where a layer's tensors lie inside its parameter unit.
+// The offsets of a layer's tensors in its parameter unit.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace longspan {
 
-/// Offsets in elements; -1 where the model has none. The q, k, v weights are one [A+2G, d] matrix;
-/// gate and up are one [W, d] matrix.
+/// Offsets in elements; -1 for a tensor that the model does not have. The q, k, v weights are one
+/// [A+2G, d] matrix; gate and up are one [W, d] matrix.
 struct LayerOffsets {
   int64_t norm1_weight = -1, norm1_bias = -1;
   int64_t qkv_weight = -1, qkv_bias = -1;
@@ -19,7 +19,7 @@ struct LayerOffsets {
   int64_t down_weight = -1, down_bias = -1;
 };
 
-/// Throws bad_input if a layer of the model has other parameters than the blocks know of.
+/// Throws bad_input if a layer of the model has parameters that the blocks do not support.
 LayerOffsets layer_offsets(const ModelSpec& model);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Rotary positions, the part of them that no backend does its own way. Pure.
+// The frequencies of rotary position embeddings, common to all backends. Pure.
 #pragma once
 
 #include <vector>
@@ -7,9 +7,9 @@
 
 namespace longspan {
 
-/// Radians per position of each of the D/2 pairs of a head's columns: theta^(-2i/D), with the
-/// scaling of Llama 3.1 where the model has it (long waves are slowed down by its factor, short
-/// ones kept, those between interpolated). REQUIRES: model.positions is rope.
+/// Returns the radians per position of each of the D/2 column pairs of a head: theta^(-2i/D), with
+/// Llama 3.1 scaling if the model has it (frequencies of long wavelengths divided by its factor, of
+/// short ones kept, others interpolated). REQUIRES: model.positions is rope.
 std::vector<double> rope_frequencies(const ModelSpec& model);
 
 }  // namespace longspan

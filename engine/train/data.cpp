@@ -34,7 +34,7 @@ Format parse_format(const std::string& format, const std::filesystem::path& path
   return path.extension() == ".u32" ? Format::uint32 : Format::text;
 }
 
-/// Skewed towards small ids, so that there is something to learn: the density of u^2 * V.
+/// Ids u^2 * V for uniform u: skewed towards small ids, so that a model can learn something.
 class SyntheticTokens final : public TokenSource {
  public:
   explicit SyntheticTokens(int64_t vocab) : vocab_(vocab) {}
@@ -103,8 +103,8 @@ class FileTokens final : public TokenSource {
     }
   }
 
-  /// Checks the ids again: the file may have changed since, and an id beyond the vocabulary would
-  /// read beyond the embedding table.
+  /// Checks the ids again: the file may have changed since it was opened, and an id beyond the
+  /// vocabulary would read out of bounds of the embedding table.
   template <class Id>
   void decode_as(int64_t first, int64_t count, int32_t* out) const {
     std::vector<Id> ids(static_cast<size_t>(std::min(block_, count)));

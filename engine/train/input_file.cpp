@@ -14,7 +14,7 @@
 namespace longspan {
 
 InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
-  // Without O_NONBLOCK, opening a pipe without a writer would wait for ever.
+  // Without O_NONBLOCK, opening a pipe without a writer would block forever.
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd_ < 0) throw bad_input("{}: cannot open: {}", path.string(), std::strerror(errno));
   struct stat status {};

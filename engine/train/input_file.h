@@ -1,5 +1,5 @@
 // A regular file opened for reading at any offset. Owns its descriptor. Reads do not share a file
-// position, so one object may be read from several threads.
+// position, so read() is thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  int64_t size() const { return size_; }  ///< bytes, when it was opened
+  int64_t size() const { return size_; }  ///< bytes, at the time of opening
 
-  /// Reads exactly `count` bytes from byte `offset` on. Throws `failed` on an I/O error and where
+  /// Reads exactly `count` bytes starting at byte `offset`. Throws `failed` on an I/O error or if
   /// the file has become shorter. REQUIRES: offset, count >= 0.
   void read(int64_t offset, void* out, int64_t count) const;
 

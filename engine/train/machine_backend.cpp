@@ -41,8 +41,8 @@ MachineBackend::MachineBackend(const HardwareProfile& hardware, const Program& p
   }
 }
 
-// Ranks that are threads share the first GPU; processes have one each. What fails on one rank fails
-// on all: none waits for the others in NCCL's start.
+// Ranks that are threads share the first GPU; processes have one each. An error on one rank is
+// thrown on all, so that no rank hangs in NCCL's initialization.
 void MachineBackend::open_gpu(const Program& program, int threads, Communicator* comm) {
   std::unique_ptr<cuda::DeviceRanks> ranks;
   if (comm == nullptr || comm->size() == 1) {

@@ -1,4 +1,4 @@
-// The backend that a plan's hardware names, on this machine.
+// Creates the backend that a plan's hardware profile names, on this machine.
 #pragma once
 
 #include <memory>
@@ -10,25 +10,26 @@
 
 namespace longspan {
 
-/// Throws before anything is built: bad_input if no backend runs this hardware, failed if it is a
-/// GPU's and none is usable here, with the reason.
+/// Checks, before anything is built, that a backend can run this hardware. Throws bad_input if
+/// there is no backend for it; failed, with the reason, if it needs a GPU and this machine has no
+/// usable one.
 void check_backend(const HardwareProfile& hardware);
 
-/// Throws bad_input for a model that can be planned for only (ModelSpec::only_planned).
+/// Throws bad_input for a model that can be planned but not run (ModelSpec::only_planned).
 void check_model(const ModelSpec& model);
 
-/// A backend with the device it works on, if any.
+/// A backend and, for GPUs, the device that it uses. Owns both.
 class MachineBackend {
  public:
-  /// As cpu::make_backend() and cuda::make_backend(), called by all ranks. Of several ranks on
-  /// GPUs, threads share one, and processes have one each: what fails on one rank then fails on all
-  /// (AgreedError), as where a host has fewer GPUs than ranks. REQUIRES: check_backend() has passed
-  /// on all.
+  /// As cpu::make_backend() and cuda::make_backend(). Called by all ranks. Ranks that are threads
+  /// share one GPU; ranks that are processes have one each. With several ranks on GPUs, an error on
+  /// one rank, such as fewer GPUs than ranks on its host, is thrown on all (AgreedError).
+  /// REQUIRES: check_backend() has passed on all ranks.
   MachineBackend(const HardwareProfile& hardware, const Program& program, int threads,
                  Communicator* comm);
 
   Backend& backend() const { return *backend_; }
-  /// What it works on; null on the cpu.
+  /// The GPU; null for the cpu backend.
   const cuda::Device* device() const { return device_.get(); }
 
  private:

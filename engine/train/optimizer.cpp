@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr double init_deviation = 0.02;  // of GPT-2, and what most others kept
+constexpr double init_deviation = 0.02;  // from GPT-2; most later models kept it
 
 void require(bool holds, const char* field, const char* expected, double value) {
   if (!holds) throw bad_input("training: {}: expected {}, got {}", field, expected, value);
@@ -58,7 +58,7 @@ void initialize_tensor(const ModelSpec& model, const ParameterTensor& tensor, ui
   if (tensor.init == Init::residual_normal) {
     deviation /= std::sqrt(2.0 * static_cast<double>(model.layers));
   }
-  // Box and Muller: two uniform numbers make two normal ones.
+  // Box-Muller transform: two uniform numbers give two normal ones.
   const uint64_t key = random_key(seed, tensor.name);
   for (int64_t i = 0; i < tensor.elements; i += 2) {
     const auto pair = static_cast<uint64_t>(i);

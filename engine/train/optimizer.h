@@ -1,5 +1,5 @@
-// Hyperparameters of training that do not change the program: the learning-rate schedule, AdamW's
-// constants, gradient clipping, and initial weights.
+// Training hyperparameters that do not affect the program: the learning-rate schedule, AdamW's
+// constants, gradient clipping and initial weights.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ struct TrainingConfig {
 /// weight_decay and clip_norm >= 0.
 void validate(const TrainingConfig& config);
 
-/// Linear warmup to the peak over warmup_steps, then a cosine to the minimum at `steps`; constant
-/// afterwards. `step` counts from 1.
+/// Returns the learning rate of `step`, which counts from 1: linear warmup to the peak over
+/// warmup_steps, cosine decay to the minimum at `steps`, constant afterwards.
 double learning_rate(const TrainingConfig& config, int64_t step);
 
-/// Fills one tensor of the model deterministically from (seed, tensor name): normal(0, 0.02),
-/// residual projections scaled by 1/sqrt(2L), ones, or zeros, by `tensor.init`. The values do not
-/// depend on the order of calls.
+/// Fills one tensor of the model deterministically from (seed, tensor name). `tensor.init` selects
+/// normal(0, 0.02), the same scaled by 1/sqrt(2L) for residual projections, ones, or zeros. The
+/// values do not depend on the order of calls.
 void initialize_tensor(const ModelSpec& model, const ParameterTensor& tensor, uint64_t seed,
                        float* out);
 

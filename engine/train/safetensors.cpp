@@ -26,7 +26,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 constexpr int64_t length_bytes = 8;
-// The format's own limit; it keeps a damaged length field from asking for the memory of a machine.
+// The format's own limit. It keeps a damaged length field from causing a huge allocation.
 constexpr int64_t max_header_bytes = 100'000'000;
 constexpr int64_t header_alignment = 8;
 constexpr const char* metadata_key = "__metadata__";
@@ -55,9 +55,9 @@ int64_t dtype_bytes(std::string_view dtype) {
   return 0;
 }
 
-/// Parses the header. The JSON library keeps the last of two equal keys, so they are refused here.
+/// Parses the header and rejects duplicate keys, of which the JSON library would keep the last.
 nlohmann::json parse_header(const std::string& text, const std::string& path) {
-  std::vector<std::set<std::string>> keys;  // of every object that is open at this point
+  std::vector<std::set<std::string>> keys;  // of the objects that are open, outermost first
   const auto watch = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& value) {
     using Event = nlohmann::json::parse_event_t;
     if (event == Event::object_start) keys.emplace_back();
@@ -77,7 +77,7 @@ nlohmann::json parse_header(const std::string& text, const std::string& path) {
   }
 }
 
-/// A whole number >= 0 of the header.
+/// Returns a whole number >= 0 of the header; throws bad_input for other values.
 int64_t whole(const nlohmann::json& value, const std::string& where) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{INT64_MAX}) {
     throw bad_input("{}: expected a whole number >= 0, got {}", where, value.dump());
@@ -128,7 +128,7 @@ SafetensorsEntry read_entry(const nlohmann::json& value, const std::string& wher
   return entry;
 }
 
-/// Every data byte belongs to exactly one tensor.
+/// Throws bad_input unless every data byte belongs to exactly one tensor.
 void check_tiling(const std::map<std::string, SafetensorsEntry>& entries, int64_t data_bytes,
                   const std::string& path) {
   std::vector<std::pair<std::pair<int64_t, int64_t>, std::string>> ranges;
@@ -164,7 +164,7 @@ std::string checksums_text(const std::vector<uint32_t>& checksums) {
   return text;
 }
 
-// Digits for `count` checksums, all zeros.
+// The text of `count` checksums with all digits zero.
 std::string blank_checksums(size_t count) { return checksums_text(std::vector<uint32_t>(count)); }
 
 std::vector<uint32_t> parse_checksums(const std::string& text, size_t count,
@@ -186,14 +186,14 @@ std::vector<uint32_t> parse_checksums(const std::string& text, size_t count,
   return checksums;
 }
 
-// The header's own checksum is taken with no checksums in it yet.
+// The header's own checksum, computed with zeros for the digits of the checksums' entry.
 uint32_t header_checksum(std::string header, size_t at, size_t count) {
   const std::string blank = blank_checksums(count);
   header.replace(at, blank.size(), blank);
   return crc32(header.data(), header.size());
 }
 
-// The checksums of the tensors, after that of the header has been checked.
+// Checks the header against its checksum and returns the checksums of the tensors.
 std::map<std::string, uint32_t> read_checksums(
     const std::string& header, const std::string& text,
     const std::map<std::string, SafetensorsEntry>& entries, const std::string& path) {
@@ -207,8 +207,8 @@ std::map<std::string, uint32_t> read_checksums(
   }
   std::vector<std::pair<int64_t, std::string>> order;
   for (const auto& [name, entry] : entries) order.emplace_back(entry.begin, name);
-  // Tensors without elements share a place, and their checksums are that of nothing; the one
-  // with elements begins where they do and comes last.
+  // Empty tensors can share their begin with a tensor that has elements; that tensor comes last.
+  // Empty tensors all have the same checksum, so their own order does not matter.
   std::sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
     return std::pair(a.first, entries.at(a.second).end) <
            std::pair(b.first, entries.at(b.second).end);
@@ -285,7 +285,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   check_tiling(entries_, data_bytes, where);
   if (const auto sums = metadata_.find(kChecksumKey); sums != metadata_.end()) {
     checksums_ = read_checksums(text, sums->second, entries_, where);
-    metadata_.erase(sums);  // it is of this file, and would be wrong in a copy
+    metadata_.erase(sums);  // they describe this file and would be wrong in a copy
   }
 }
 
@@ -336,10 +336,10 @@ void SafetensorsFile::read_float(const std::string& name, float* out, int64_t el
 
 namespace {
 
-// What stands in front of the tensors, and how large they are.
+// The header of a file to write and the sizes of its tensors.
 struct Layout {
   std::string header;
-  size_t checksums_at = 0;  // in the header; 0 without
+  size_t checksums_at = 0;  // offset in the header; 0 without checksums
   std::vector<int64_t> elements;
   int64_t data_bytes = 0;
 };
@@ -400,7 +400,7 @@ int64_t safetensors_bytes(const std::vector<SafetensorsTensor>& tensors,
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<SafetensorsTensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  lay_out(path.string(), tensors, metadata, true);  // bad input is refused before a file is opened
+  lay_out(path.string(), tensors, metadata, true);  // throws for bad input before a file is opened
   write_file_atomically(path, [&](int fd) {
     const bool with_checksums = is_regular(fd);
     const Layout layout = lay_out(path.string(), tensors, metadata, with_checksums);
@@ -409,7 +409,7 @@ void write_safetensors(const std::filesystem::path& path,
     write_all(fd, layout.header.data(), layout.header.size(), path);
     std::vector<uint32_t> checksums{header_checksum(layout.header, layout.checksums_at,
                                                     with_checksums ? tensors.size() + 1 : 0)};
-    std::vector<float> values;  // one tensor at a time: the largest decides the memory
+    std::vector<float> values;  // one tensor at a time: memory is that of the largest
     for (size_t i = 0; i < tensors.size(); ++i) {
       values.resize(static_cast<size_t>(layout.elements[i]));
       tensors[i].fill(values.data());

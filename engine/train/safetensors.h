@@ -1,5 +1,5 @@
-// Reading and writing safetensors files: an 8-byte little-endian header length, a JSON header, raw
-// tensors. Free functions and plain values; no thread-safety concerns beyond the file itself.
+// Reads and writes safetensors files: an 8-byte little-endian header length, a JSON header, raw
+// tensors. Holds no shared state: thread-safe except for concurrent access to one file.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,19 @@ struct SafetensorsEntry {
   int64_t begin = 0, end = 0;  // bytes from the start of the data section
 };
 
-/// An opened, fully validated file: header length against file size, product of shape times dtype
-/// size against the range, ranges disjoint, gap-free and inside the file, no duplicate keys.
-/// Any violation throws bad_input with path, tensor name and what was expected. So does a header
-/// that does not match its checksum, if the file has checksums.
+/// A validated file: the header fits the file, each tensor's shape and dtype match its byte range,
+/// ranges are disjoint, without gaps and inside the file, and keys are unique. The constructor
+/// throws bad_input with path, tensor name and the expected value for any violation, and for a
+/// header that does not match its checksum if the file has checksums.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
-  /// Without the checksums.
+  /// The metadata without the checksums.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  /// Reads a tensor of dtype F32, F16 or BF16 as float32 into out[elements]. Throws bad_input too
-  /// where the file has checksums and the tensor's bytes do not match.
+  /// Reads a tensor of dtype F32, F16 or BF16 as float32 into out[elements]. Throws bad_input if
+  /// the tensor is missing, has another dtype or size, or does not match its checksum (if the file
+  /// has checksums).
   void read_float(const std::string& name, float* out, int64_t elements) const;
 
  private:
@@ -39,26 +40,27 @@ class SafetensorsFile {
   std::map<std::string, uint32_t> checksums_;  // of each tensor, or empty
 };
 
-/// A tensor to write; `data` is called once, in order, and must yield elements * 4 bytes of F32.
+/// A tensor to write. `fill` is called once, in the order of the tensors, and must write
+/// elements * 4 bytes of F32.
 struct SafetensorsTensor {
   std::string name;
   std::vector<int64_t> shape;
   std::function<void(float* out)> fill;
 };
 
-/// Writes atomically (temporary file, then rename); a full disk leaves the old file as it was. The
-/// metadata gets an entry of checksums that SafetensorsFile checks: CRC-32 in hexadecimal, first of
-/// the header with zeros for all digits of the entry itself, then of each tensor's bytes in their
-/// order. A device or pipe gets none, as the entry is filled in when the tensors are written.
+/// Writes atomically (temporary file, then rename); a full disk leaves the old file as it was. Adds
+/// a metadata entry of checksums that SafetensorsFile checks: CRC-32 in hexadecimal, first of the
+/// header with zeros for all digits of the entry itself, then of each tensor's bytes in order. The
+/// entry is filled in after the tensors are written, so a device or pipe gets none.
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<SafetensorsTensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 
-/// The size of the file that write_safetensors() writes; `fill` is not called.
+/// Returns the size in bytes of the file of write_safetensors(). Does not call `fill`.
 int64_t safetensors_bytes(const std::vector<SafetensorsTensor>& tensors,
                           const std::map<std::string, std::string>& metadata);
 
-/// The key of the checksums in the metadata.
+/// The metadata key of the checksums.
 inline constexpr const char* kChecksumKey = "longspan_crc32";
 
 }  // namespace longspan

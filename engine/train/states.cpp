@@ -21,8 +21,8 @@
 namespace longspan {
 namespace {
 
-// Out of what every rank holds of a unit, the unit of the model: shards make slices, and slices the
-// whole.
+// Assembles a unit of the model from the parts of all ranks: shards (ZeRO) give slices (TP), slices
+// give the whole.
 std::vector<float> assembled(const Program& program, const ParameterUnit& unit,
                              const std::vector<std::string>& parts) {
   const ParallelLayout& parallel = program.strategy.parallel;
@@ -30,7 +30,7 @@ std::vector<float> assembled(const Program& program, const ParameterUnit& unit,
   for (int64_t rank = 0; rank < parallel.ranks(); ++rank) {
     const Place place = place_of(parallel, rank);
     const RankGroup holders = replica_group(parallel, place);
-    if (holders.index != 0) continue;  // another speaks for this slice
+    if (holders.index != 0) continue;  // the slice is assembled for its first holder
     std::string slice;
     for (const int holder : ranks_of(holders)) slice += parts[holder];
     for (const SliceRun& run : slice_runs(program.model, unit, parallel.tensor, place.tensor)) {
@@ -40,8 +40,8 @@ std::vector<float> assembled(const Program& program, const ParameterUnit& unit,
   return whole;
 }
 
-// A unit of any state, as float32, wherever its buffer is. Of several ranks rank 0 gets it, from
-// all if none has it whole, and the others nothing.
+// Returns a whole unit of any state as float32, from any tier. Of several ranks, rank 0 gets it
+// (gathered from all if the unit is sharded or sliced); the others get an empty vector.
 std::vector<float> whole_unit(const Executor& executor, Communicator* comm, BufferId buffer,
                               const ParameterUnit& unit) {
   const Program& program = executor.program();
@@ -59,7 +59,7 @@ std::vector<float> whole_unit(const Executor& executor, Communicator* comm, Buff
   return is_root ? assembled(program, unit, parts) : std::vector<float>{};
 }
 
-// This rank's unit, out of the model's.
+// Returns this rank's slice (TP) of a unit of the model.
 std::vector<float> slice_of(const Program& program, int unit, const std::vector<float>& whole) {
   const int64_t degree = program.strategy.parallel.tensor;
   const ParameterUnit model_unit = parameter_units(program.model)[unit];
@@ -71,13 +71,13 @@ std::vector<float> slice_of(const Program& program, int unit, const std::vector<
   return slice;
 }
 
-// Whether a state's buffer is what the kernels read, in a compute type narrower than float.
+// Whether a state's buffer holds the parameters that kernels read, as bfloat16.
 bool held_narrow(const Program& program, BufferId buffer) {
   return program.dtype == DType::bfloat16 && is_parameters(program.buffers[buffer].tensor);
 }
 
-// Writes what a buffer holds of a unit of the model: this rank's slice, or its shard of that;
-// padding is zero.
+// Writes a buffer's part of a unit of the model: this rank's slice, or its shard of the slice.
+// Padding is zero.
 void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& whole) {
   const Program& program = executor.program();
   const bool sliced = program.strategy.parallel.tensor > 1;
@@ -139,12 +139,12 @@ class WeightFiles {
 
   const std::map<std::string, std::string>& metadata() const { return files_.front()->metadata(); }
 
-  /// `tensor` under `prefix` + its name, in our layout.
+  /// Reads the tensor named `prefix` + tensor.name in our layout.
   void read(const std::string& prefix, const ParameterTensor& tensor, float* out) const {
     const SafetensorsFile* file = nullptr;
     const SafetensorsEntry* entry = nullptr;
     std::string name;
-    // GPT-2's own files leave the "transformer." out.
+    // GPT-2's original files omit the prefix "transformer.".
     constexpr std::string_view optional = "transformer.";
     for (const bool strip : {false, true}) {
       if (strip && !tensor.name.starts_with(optional)) continue;
@@ -217,7 +217,7 @@ void load_parameters(Executor& executor, const ModelSpec& model, const WeightFil
 
 constexpr const char* kStepKey = "longspan_steps_done";
 
-// What the names of a checkpoint's tensors begin with: parameters, both moments.
+// Name prefixes of a checkpoint's tensors: parameters, first and second moments.
 constexpr const char* kSections[] = {"", "adam_m.", "adam_v."};
 
 std::map<std::string, std::string> checkpoint_metadata(const ModelSpec& model, int64_t steps_done) {
@@ -271,7 +271,8 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t s
     }
     return;
   }
-  // Tensors are written in order, so one unit at a time is in memory, and asked for as above.
+  // Tensors are written in order, so only one unit is in memory at a time, and rank 0 gathers units
+  // in the same order as the other ranks above.
   auto cached = std::make_shared<std::pair<BufferId, std::vector<float>>>(-1, std::vector<float>());
   for (const Section& section : sections) {
     for (size_t unit = 0; unit < units.size(); ++unit) {

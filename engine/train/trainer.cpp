@@ -46,7 +46,7 @@ int64_t sum_of_sent_bytes(const Program& program) {
   return sum;
 }
 
-// The figures of a step that every rank tells the others.
+// The figures of a step that ranks exchange.
 struct RankFigures {
   double seconds = 0;
   std::array<int64_t, kTierCount> peak_bytes{};
@@ -77,8 +77,8 @@ struct Trainer::State {
   Plan plan;
   TrainingConfig config;
   std::shared_ptr<const TokenSource> data;
-  Communicator* comm;  // null: no other ranks
-  int64_t sent_bytes;  // of a step, as predicted
+  Communicator* comm;  // null if there is one rank
+  int64_t sent_bytes;  // predicted, per step
   MachineBackend machine;
   Executor executor;
   Timeline timeline;
@@ -120,7 +120,7 @@ StepReport Trainer::step() {
   context.epsilon = s.config.epsilon;
   context.weight_decay = s.config.weight_decay;
   context.clip_norm = s.config.clip_norm;
-  // Every replica takes its own sequences, in the order one rank alone would take them.
+  // Replicas interleave their sequences, so that a step has the same ones as with a single replica.
   const int64_t replicas = plan.strategy.parallel.data;
   const int64_t replica = s.executor.program().place.data;
   context.fill_tokens = [&](int64_t microbatch, int64_t first, int64_t count, int32_t* tokens) {

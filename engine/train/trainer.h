@@ -1,10 +1,10 @@
-// Training: a plan, a data source and hyperparameters in; updated parameters and measurements out.
+// Trains a model by a plan, a data source and hyperparameters, and measures each step.
 //
-// A plan of several ranks has a Trainer on each, and whatever is called on one is called on all, in
-// the same order: steps, checkpoints. Their reports are the same on every rank.
+// A plan for several ranks needs a Trainer on each. All ranks call the same methods in the same
+// order (steps, checkpoints) and get the same reports.
 //
-// A Trainer owns the executor, and with it all memory of the run. It is used from one thread. It
-// never prints: a caller that wants a line per step takes the StepReport.
+// A Trainer owns the executor, and with it all memory of the run. Used from one thread. It never
+// prints; the StepReport has the figures of each step.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@
 
 namespace longspan {
 
-/// What a rank sent to others in a step, in bytes.
+/// Bytes that a rank sent to others in a step.
 struct Traffic {
   int64_t predicted = 0;
   int64_t measured = 0;
@@ -35,32 +35,32 @@ struct StepReport {
   double loss = 0;           // mean over the step's tokens, before the update
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
-  Prediction measured;  // the step's figures in the form the plan predicted them: the time of the
-                        // slowest rank; the high-water mark of each arena, of the rank with the
-                        // largest
+  Prediction measured;  // measured counterparts of the plan's prediction: the time of the slowest
+                        // rank; for each tier, the largest high-water mark of any rank
   std::vector<Traffic> traffic;  // of each rank
 };
 
 struct TrainerOptions {
   int compute_threads = 0;  // 0: all cores
   std::filesystem::path nvme_directory = ".";
-  bool poison = false;           // tests: arenas start as NaN
+  bool poison = false;           // fills the arenas with NaN first (tests)
   Communicator* comm = nullptr;  // to the plan's other ranks; must outlive the trainer
 };
 
 class Trainer {
  public:
-  /// Refuses, before the first op: a plan that does not fit its hardware (no_fit), a dtype or
-  /// backend this build cannot run (bad_input). Parameters start from config.seed.
+  /// Initializes the parameters from config.seed. Throws no_fit for a plan that does not fit its
+  /// hardware, bad_input for a dtype or backend that this build cannot run.
   Trainer(const Plan& plan, const TrainingConfig& config, std::shared_ptr<const TokenSource> data,
           const TrainerOptions& options);
   ~Trainer();
 
-  /// Initial weights from a Hugging Face model folder or file (safetensors, sharded or not).
+  /// Loads initial weights from a Hugging Face model folder or file (safetensors, sharded or not).
   void load_weights(const std::filesystem::path& path);
-  /// Writes parameters, optimizer state and the step count, whole: rank 0 collects the others'
-  /// shards, and they need not see the file; atomic. resume(), where every rank reads it, continues
-  /// bit for bit under the same plan and data, and under another mesh from the same state.
+  /// Writes the whole parameters, optimizer states and the step count, atomically. Rank 0 collects
+  /// the shards and writes; only rank 0 needs access to the file. For resume() every rank reads the
+  /// file: it continues bit for bit under the same plan and data, and from the same state under
+  /// another mesh.
   void save_checkpoint(const std::filesystem::path& path) const;
   void resume(const std::filesystem::path& path);
 
@@ -70,10 +70,10 @@ class Trainer {
   const Executor& executor() const;
   Executor& executor();
   const TrainingConfig& config() const;
-  /// Bytes in use on the device, by this process and all others; nothing where the machine does not
-  /// tell the device's memory from the host's.
+  /// Bytes in use on the device, by this process and all others; nullopt on the cpu backend, which
+  /// has no device memory of its own.
   std::optional<int64_t> device_bytes_in_use() const;
-  /// The device, its driver and its libraries; nothing where steps run on the processor.
+  /// The device, its driver and its libraries; nullopt on the cpu backend.
   std::optional<std::string> device_text() const;
 
  private:

@@ -28,7 +28,7 @@ class TemporaryFolder {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Writes `bytes` to `name` inside, creating the folders that `name` contains; returns its path.
+  /// Writes `bytes` to the file `name` inside, creating its parent folders. Returns its path.
   std::filesystem::path file(const std::string& name, std::string_view bytes) const {
     const std::filesystem::path path = path_ / name;
     std::filesystem::create_directories(path.parent_path());

@@ -27,11 +27,11 @@ struct PlanCase {
   int64_t microbatches = 1;
 };
 
-/// Medians over the steps so far, next to what a profile predicts for the plan.
+/// Medians over the steps so far, and the plan's prediction by a profile.
 struct Outcome {
   double predicted = 0, measured = 0;  // seconds of a step
   KindSeconds predicted_kinds{}, measured_kinds{};
-  double hidden = 0;  // share of the time in exchanges with the compute stream busy
+  double hidden = 0;  // share of the time of exchanges during which the compute stream is busy
   double others = 0;  // cores that other processes used meanwhile
   double own = 0;     // processor seconds of this process, per core
 
@@ -40,13 +40,13 @@ struct Outcome {
   OpKind furthest_off() const;
 };
 
-/// A line for every kind that the plan has.
+/// Prints a line for every op kind of the plan.
 void print_kinds(const Outcome& outcome);
 
-/// One rank's part in a plan that trains a step per call. Used from one thread.
+/// One rank of a plan that trains a step per call. Used from one thread.
 class PlanSteps {
  public:
-  /// Takes a first step, to warm up. A null `comm` is one rank alone. Called by all ranks together.
+  /// Runs a first step to warm up. `comm` is null for one rank. Called by all ranks together.
   PlanSteps(const PlanCase& plan_case, Communicator* comm, int threads);
   /// Called by all ranks together.
   void step();
@@ -66,9 +66,9 @@ class PlanSteps {
   std::vector<Step> steps_;
 };
 
-/// A profile of this machine, measured between rounds of `round`, of which there are at least
-/// `rounds`. Both are medians over the same minutes: a virtual machine changes its speed by a third
-/// from one minute to the next.
+/// Returns a profile of this machine, measured between at least `rounds` calls of `round`. Both
+/// thus cover the same minutes: a virtual machine's speed can change by a third from minute to
+/// minute.
 HardwareProfile measure_in_turns(double seconds, int rounds, const std::function<void()>& round);
 
 }  // namespace longspan::bench

@@ -5,7 +5,7 @@
 
 namespace longspan {
 
-/// How long work() takes, once, in seconds of wall time.
+/// Returns the wall time of one call of work(), in seconds.
 template <class Work>
 double seconds_of(Work&& work) {
   const auto begin = std::chrono::steady_clock::now();

@@ -53,22 +53,22 @@ nlohmann::json longspan_json(std::vector<std::string> arguments, int status = 0)
 void check_refused(const Result& result, int status, const std::vector<std::string>& texts);
 
 std::string read_text(const std::filesystem::path& path);
-/// `text` with the first `from` replaced; fails the test if there is none.
+/// Returns `text` with the first `from` replaced; fails the test if there is none.
 std::string replaced(std::string text, const std::string& from, const std::string& to);
-/// `text` without the predicted block of a plan.
+/// Returns `text` without the predicted block of a plan.
 std::string without_record(const std::string& plan);
 
 /// tests/e2e/fixtures/tiny-cpu.yaml: 64 MiB of device memory, 1 GiB on the host, 1 GiB in files.
 extern const std::string kHardware;
-/// tests/golden, where small models with weights lie.
+/// tests/golden, the folder of small models with weights.
 extern const std::string kGolden;
 
 /// Writes a plan of tiny-llama for `sequence` tokens, by a preset with a chunk of a quarter.
 std::string make_plan(const testing::TemporaryFolder& folder, const std::string& sequence = "256",
                       const std::string& strategy = "fpdt");
 
-/// Writes a plan of tiny-llama on a machine of `ranks` devices like kHardware, with more words for
-/// `longspan plan`.
+/// Writes a plan of tiny-llama on a machine of `ranks` devices like kHardware, with `more`
+/// arguments for `longspan plan`.
 std::string make_ranks_plan(const testing::TemporaryFolder& folder, int ranks,
                             const std::vector<std::string>& more,
                             const std::string& sequence = "256");

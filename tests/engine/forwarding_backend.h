@@ -1,5 +1,5 @@
-// A backend that forwards every call to another one: the base of backends for tests of failures and
-// faults.
+// A backend that forwards every call to another one. The base class of backends that tests use to
+// inject failures and faults.
 #pragma once
 
 #include <memory>

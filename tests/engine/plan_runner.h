@@ -1,5 +1,5 @@
-// Runs one step of a plan, on the CPU engine unless told otherwise, and returns all results to
-// check: loss, every gradient, updated parameters, and the use of the arenas.
+// Runs one step of a plan, by default on the CPU engine, and returns all results to check: loss,
+// every gradient, updated parameters, and the use of the arenas.
 #pragma once
 
 #include <array>
@@ -27,10 +27,9 @@ struct StepCase {
   uint64_t seed = 7;                     // of the weights and the tokens
   std::optional<uint64_t> random_order;  // run on one thread in a random legal order
   DType dtype = DType::float32;
-  double weight_spread = 0.2;    // of matrices: uniform within +- this
-  bool rounded_weights = false;  // rounded to bfloat16, whatever the dtype
-  /// Makes the backend that runs the step; for several ranks it gets their communicator. Empty: the
-  /// CPU backend.
+  double weight_spread = 0.2;    // matrices are uniform in [-weight_spread, weight_spread]
+  bool rounded_weights = false;  // rounded to bfloat16 for any dtype
+  /// Creates the backend for the step. The communicator is null for one rank. Empty: CPU backend.
   std::function<std::unique_ptr<Backend>(const Program&, Communicator*)> make_backend;
 };
 
@@ -50,8 +49,8 @@ std::vector<int32_t> case_tokens(const StepCase& step, int64_t microbatch);
 /// The weights the step starts from, per unit.
 std::vector<std::vector<float>> case_weights(const StepCase& step);
 
-/// Arenas start as NaN, so that reads of unwritten memory show. With `comm`, the outcome is one
-/// rank's; gradients and parameters are the shards it holds, padding included.
+/// Runs the step. Arenas start as NaN to expose reads of unwritten memory. With `comm`, the outcome
+/// is this rank's; gradients and parameters are the shards that it holds, padding included.
 StepOutcome run_step(const StepCase& step, Communicator* comm = nullptr);
 
 /// Small models with every feature: GPT-2 style; Llama style with GQA, H*D != d, RoPE scaling and

@@ -16,7 +16,7 @@ ModelSpec byte_llama();
 Plan plan_for(const ModelSpec& model, const Strategy& strategy, int64_t sequence,
               int64_t microbatches = 1);
 
-/// Everything on the device in one chunk; everything chunked and offloaded.
+/// Strategies: everything on the device in one chunk, and everything chunked and offloaded.
 Strategy whole_sequence(int64_t sequence);
 Strategy chunked_and_offloaded(int64_t chunk);
 

@@ -5,12 +5,12 @@
 
 namespace longspan::testing {
 
-/// The same plan, `factor` times as long and wide: hidden and inner widths, heads' dimensions,
-/// chunks and tiles. Weights shrink so that activations stay near one in magnitude.
+/// Returns the same plan, `factor` times as long and wide: hidden and inner widths, head
+/// dimensions, chunks and tiles. Weights shrink so that activations stay near one in magnitude.
 StepCase widened(StepCase step, int64_t factor);
 
-/// The factor on the device under test: heads of 64 to 128 on a GPU, where libraries have kernels
-/// for them; on the host a size that loops compute in seconds.
+/// Returns the factor for the device under test: head dimensions of 64 to 128 on a GPU, for which
+/// libraries have kernels; on the host a size that plain loops compute in seconds.
 int64_t wide();
 
 }  // namespace longspan::testing

@@ -1,5 +1,5 @@
-// Figures that a check measured, for the results file: one line of JSON each, appended at once to
-// the file that LONGSPAN_FIGURES names, so that nothing is lost if the process crashes.
+// Records the figures that a check measures. Each is appended at once, as one line of JSON, to the
+// file that LONGSPAN_FIGURES names, so that nothing is lost if the process crashes.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// One step of a model too large for StepCase: weights are drawn by all processors, gradients are
-// read off the optimizer's moments.
+// Runs steps of a model too large for StepCase: weights are drawn on all processors, gradients are
+// derived from the optimizer's moments.
 #pragma once
 
 #include <array>
@@ -15,25 +15,25 @@ struct LongOutcome {
   double loss = 0;
   double gradient_norm = 0;
   double seconds = 0;                         // of the last step
-  std::vector<std::vector<float>> gradients;  // per unit, where asked for
+  std::vector<std::vector<float>> gradients;  // per unit, if requested
   std::array<int64_t, kTierCount> predicted_bytes{}, high_water_bytes{};
-  int64_t bytes_before =
-      0;                   // device memory taken by all processes before the program's arenas were,
-  int64_t bytes_with = 0;  // with them, and after the first step
-  int64_t bytes_after = 0;  // 0 where there is no GPU
+  // Device memory in use by all processes; 0 without a GPU.
+  int64_t bytes_before = 0;  // before the program's arenas are allocated
+  int64_t bytes_with = 0;    // after that
+  int64_t bytes_after = 0;   // after the first step
 };
 
-/// `steps` steps from weights drawn by `seed`, rounded to bfloat16 whatever the request's dtype.
-/// Gradients are the first step's, so they can be asked for with one.
+/// Runs `steps` steps from weights drawn from `seed`, rounded to bfloat16 for any dtype of the
+/// request. Gradients are those of the first step; request them only with one step.
 LongOutcome run_long_step(const StepRequest& request, cuda::Device& device, uint64_t seed,
                           int64_t steps, bool wants_gradients);
 
-/// Two layers as wide as Llama 3.1 8B's with its embedding and vocabulary; on the host, of the
-/// tests' size.
+/// Two layers as wide as Llama 3.1 8B's with its embedding and vocabulary; on the host device, a
+/// small model instead.
 ModelSpec two_layers();
 
-/// Chunks of attention and blocks of everything else, away on the host whenever they are not at
-/// work: what device memory holds is of a chunk's size.
+/// Attention in chunks and everything else in blocks, offloaded to the host between uses, so that
+/// device memory holds only tensors of a chunk's size.
 Strategy chunked_and_offloaded(const ModelSpec& model, int64_t sequence, int64_t chunk);
 
 }  // namespace longspan::testing

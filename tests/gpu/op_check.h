@@ -1,10 +1,10 @@
 // Runs the ops of a program one by one on a backend under test and on the CPU engine, and compares
 // the results of each.
 //
-// Both get the same inputs as in a real step: the CPU engine's results so far, in float32, rounded
-// where the backend under test holds bfloat16. So each op is judged by its own error alone, and
-// every kind is tested in all forms that plans use. Memory that an op writes without reading is NaN
-// before, and so is all memory around the operands it is given.
+// Both get the same inputs, as in a real step: the CPU engine's results so far in float32, rounded
+// if the backend under test uses bfloat16. So each op is judged by its own error only, and every
+// kind is tested in all forms that plans use. Memory that an op writes without reading is NaN
+// before, and so is all memory around its operands.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,16 @@ struct OpReport {
   int64_t ops = 0;
 };
 
-/// Runs one step of the case on the backend that case.make_backend() makes. Files are memory here;
-/// contents that an op leaves undefined (workspaces, consumed gradients) are not compared.
-/// REQUIRES: one rank.
+/// Runs one step of the case on the backend that step.make_backend() creates. The nvme tier is kept
+/// in memory. Contents that an op leaves undefined (workspaces, consumed gradients) are not
+/// compared. REQUIRES: one rank.
 OpReport check_ops(const StepCase& step);
 
-/// Bounds of the error of a single op, norm-wise. In float32 what sums of thousands come to. In
-/// bfloat16 a rounding is off by at most 2^-8 and by 1.7e-3 in the mean, and those in a row add up
-/// like the sides of right angles: 4e-3 is five of them. The gradients of the MLP's weights come
-/// after eight (norm, inner width twice, activation, its gradient, ...), which is 5e-3.
+/// Returns the bound on the norm-wise error of a single op. In float32 it covers the rounding of
+/// sums of thousands of terms. In bfloat16 a rounding has an error of at most 2^-8 and 1.7e-3 in
+/// the mean, and n consecutive ones add up to sqrt(n) times that: 4e-3 covers five. The gradients
+/// of the MLP's weights follow eight (norm, inner width twice, activation, its gradient, ...):
+/// 5e-3.
 double op_tolerance(DType dtype, OpKind kind);
 
 }  // namespace longspan::testing

@@ -1,6 +1,6 @@
-// The device that the checks of this folder run on. The same checks are linked twice: with the GPU
-// of this machine (gpu_checks), and with the kernels compiled for the host (cuda_checks_test),
-// which tests the checks themselves where there is no GPU.
+// The device that the checks of this folder run on. The checks are linked twice: with this
+// machine's GPU (gpu_checks), and with the kernels compiled for the host (cuda_checks_test), which
+// tests the checks themselves on machines without a GPU.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 
 namespace longspan::testing {
 
-/// A new device. Throws failed, with the reason, where there is none. `lag` only affects the host:
-/// queues sleep a random moment before each piece of their work.
+/// Opens a device. Throws failed, with the reason, if there is none. `lag` only affects the host
+/// device: queues sleep for a random time before each piece of their work.
 std::unique_ptr<cuda::Device> open_under_test(bool lag = false);
 
-/// Whether it is a GPU; for the host, tests choose sizes that take loops no longer than seconds.
+/// Returns whether the device is a GPU. On the host, tests choose smaller sizes.
 bool on_gpu();
 
-/// Whether steps in this type give the same bits every time. On a GPU the backward of attention in
-/// bfloat16 adds to dq in the order in which its blocks end.
+/// Returns whether steps in this type are bitwise reproducible. On a GPU, attention's backward in
+/// bfloat16 is not: it adds to dq in the order in which its thread blocks finish.
 bool repeats_bits(DType dtype);
 
-/// Bytes of the device's memory in use by all processes; empty where there is no GPU.
+/// Returns the bytes of device memory in use by all processes; empty without a GPU.
 std::optional<int64_t> device_bytes_taken();
 
 /// The seed of random numbers: LONGSPAN_SEED, or 1.

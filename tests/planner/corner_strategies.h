@@ -1,6 +1,6 @@
 // The knobs of one mesh and chunk with their values, and strategies at the corners of that space.
 //
-// Tests compare searches with it, so it shares no code with the search space.
+// Shares no code with the search space, because tests compare searches with it.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,11 @@ struct Shape {
   int64_t chunk = 0;
 };
 
-/// The corner of the space that keeps most on the device, and the one that keeps least. `zero`
-/// fixes the ZeRO stage.
+/// The strategies that keep most and least on the device. `zero` fixes the ZeRO stage.
 Strategy all_resident(const Shape& shape);
 Strategy all_offloaded(const Shape& shape, std::optional<int64_t> zero = {});
 
-/// One knob: every value it can take, applied to a strategy.
+/// One knob: for each of its values, a function that sets the value in a strategy.
 struct Knob {
   std::string name;
   std::vector<std::function<void(Strategy&)>> values;
@@ -36,9 +35,9 @@ struct Knob {
 std::vector<Knob> knobs(const ModelSpec& model, const Shape& shape, bool with_nvme,
                         std::optional<int64_t> zero = {});
 
-/// Candidates for least memory: every combination of the knobs that decide how much is held (the
-/// tiers of states, keys and values, tensors between uses and saved tensors; blocks; and the order
-/// of the backward). All else is recomputed, with the smallest tiles. States are sharded as far as
+/// Candidates for least memory: every combination of the knobs that determine memory (the tiers of
+/// states, keys and values, tensors between uses and saved tensors; blocks; and the order of the
+/// backward). Other tensors are recomputed, with the smallest tiles. States are sharded as far as
 /// possible.
 std::vector<Strategy> min_memory_strategies(const ModelSpec& model, const Shape& shape,
                                             bool with_nvme, std::optional<int64_t> zero = {});

@@ -1,5 +1,5 @@
-// Random plans on real machines and meshes of ranks: such as the search may meet, if small enough
-// for a full simulation.
+// Random plans on real machines and meshes of ranks, of the kind that the search considers but
+// small enough for a full simulation.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct RandomPlan {
   StepRequest request;
 };
 
-/// The same plan for the same seed. Its strategy is valid.
+/// Returns a plan with a valid strategy. Deterministic for a seed.
 RandomPlan random_plan(uint64_t seed);
 
 }  // namespace longspan::testing

@@ -7,7 +7,7 @@
 
 namespace longspan::testing {
 
-/// A small random model, a random legal strategy and a length it suits; the same for the same seed.
+/// Returns a small random model, legal strategy and suitable length. Deterministic for a seed.
 StepRequest random_request(uint64_t seed);
 
 }  // namespace longspan::testing

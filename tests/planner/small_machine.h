@@ -5,7 +5,7 @@
 
 namespace longspan::testing {
 
-/// Devices that share only their host; without storage.
+/// A machine whose devices share only their host, without storage.
 inline HardwareProfile small_machine(int64_t nodes, int64_t per_node, int64_t device_bytes,
                                      int64_t host_bytes) {
   HardwareProfile hw = load_hardware("cpu-example");

@@ -1,4 +1,4 @@
-// Comparing results of floating-point programs.
+// Compares results of floating-point programs.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,8 @@
 
 namespace longspan::reference {
 
-/// ||a - b|| / ||b|| in the Euclidean norm; `b` is the trusted one. Zero if both are zero, infinite
-/// if only b is, NaN if either holds one (so that `error <= tolerance` fails).
+/// Returns ||a - b|| / ||b|| in the Euclidean norm; `b` is the reference. Zero if both are zero,
+/// infinite if only b is, NaN if either has one (so that `error <= tolerance` fails).
 template <class A, class B>
 double relative_error(const A* a, const B* b, size_t count) {
   double difference = 0;

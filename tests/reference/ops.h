@@ -1,6 +1,6 @@
 // The operators of the reference, each with its backward. Matrices are row-major vectors of double
-// with one row per token. Every backward ADDS into the gradients it is given, so a value that is
-// used twice collects both. A null bias (or null gradient of one) means that there is none.
+// with one row per token. Every backward ADDS to its output gradients, so a value that is used
+// twice collects both. A null bias (or null gradient of one) means that the model has none.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace longspan::reference {
 
 using Matrix = std::vector<double>;
 
-/// A parameter and the place that collects its gradient; both null where the model has none.
+/// A parameter and the accumulator of its gradient; both null if the model does not have it.
 struct Parameter {
   const double* value = nullptr;
   double* gradient = nullptr;
@@ -30,13 +30,13 @@ Matrix normalize(Norm norm, const Matrix& x, Parameter w, Parameter b, int64_t w
 void normalize_backward(Norm norm, const Matrix& x, Parameter w, Parameter b, const Matrix& dy,
                         Matrix& dx, int64_t width, double eps);
 
-/// The angle that dimension pair i of a head turns by per position: theta^(-2i/D), stretched where
-/// `scaling` says so: wavelengths longer than original/low are slowed down by `factor`, shorter
-/// than original/high kept, and those between interpolated (Llama 3.1's published rule).
+/// Returns the rotation of dimension pair i of a head per position: theta^(-2i/D), with Llama 3.1's
+/// published rule if `scaling` is set: frequencies of wavelengths longer than original/low are
+/// divided by `factor`, those of wavelengths shorter than original/high kept, others interpolated.
 std::vector<double> rope_frequencies(int64_t head_dim, double theta,
                                      const std::optional<Llama3RopeScaling>& scaling);
 
-/// Turns the pairs (i, i + D/2) of every head of x [rows, heads * D] by row * frequency[i];
+/// Rotates the pairs (i, i + D/2) of every head of x [rows, heads * D] by row * frequency[i].
 /// `direction` is +1 forward and -1 for gradients (the inverse of a rotation is its transpose).
 void rotate(Matrix& x, int64_t heads, int64_t head_dim, const std::vector<double>& frequencies,
             int direction);

@@ -1,6 +1,6 @@
-// The plain reference for every plan: forward and backward of the whole model over the whole
-// sequence, in double precision, on one thread, written to be checked by eye. It shares no code
-// with the engine except the description of the model.
+// The reference for every plan: forward and backward of the whole model over the whole sequence, in
+// double precision, on one thread, simple enough to check by reading. It shares no code with the
+// engine except the description of the model.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ struct Result {
   std::vector<std::vector<double>> gradients;  // one per ParameterUnit, in its layout
 };
 
-/// `parameters` holds one vector per unit of parameter_units(model), in the layout it describes.
-/// `tokens` holds S + 1 ids: inputs are the first S, labels the last S. Throws bad_input where
-/// sizes or ids do not fit the model.
+/// `parameters` has one vector per unit of parameter_units(model), in the unit's layout. `tokens`
+/// has S + 1 ids: inputs are the first S, labels the last S. Throws bad_input if sizes or ids do
+/// not fit the model.
 Result forward_backward(const ModelSpec& model, const std::vector<std::vector<double>>& parameters,
                         const std::vector<int32_t>& tokens);
 
-/// The loss alone, a third of the work.
+/// Returns only the loss, with a third of the work.
 double forward(const ModelSpec& model, const std::vector<std::vector<double>>& parameters,
                const std::vector<int32_t>& tokens);
 

@@ -1,8 +1,8 @@
-// The value of a plan as an answer to a question: by full simulation, as `longspan simulate`
-// reports it for the plan's file, and by sampled simulation.
+// Evaluates plans as answers to a question: by full simulation, as `longspan simulate` reports it
+// for the plan's file, and by sampled simulation.
 //
-// Independent of planner/search: a plan outside the search's space counts here, as long as it is
-// valid and has what the question fixes. One per question; not thread-safe.
+// Independent of planner/search: it accepts plans outside the search space that are valid and have
+// the values that the question fixes. One per question; not thread-safe.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ struct Answering {
 
 struct Measured {
   Fit fit = Fit::does_not_fit;
-  double excess = 0;   // beyond the capacities, relative, summed over tiers; 0: fits or at risk
+  double excess = 0;   // relative excess over the capacities, summed over tiers; 0: fits or at risk
   double seconds = 0;  // per sequence
   std::array<int64_t, kTierCount> bytes{};
   double value = 0;  // see value_name()
@@ -36,8 +36,8 @@ struct Measured {
 /// "devices".
 const char* value_name(const Question& question);
 
-/// The ratio of the value to `best`, or its inverse where more is better: 1.01 is 1 % worse. Bytes
-/// count from 1 MiB on.
+/// Returns the ratio of the value to `best`, or its inverse if more is better: 1.01 is 1 % worse.
+/// Bytes below 1 MiB count as 1 MiB.
 double times_worse(const Question& question, double value, double best);
 
 class Examiner {
@@ -50,21 +50,22 @@ class Examiner {
   const ModelSpec& model() const { return model_; }
   const HardwareProfile& hardware() const { return hardware_; }
 
-  /// Whether the plan is valid, of this length or a little longer, and has what the question fixes.
+  /// Returns whether the plan is valid, has this length or a little more, and has the values that
+  /// the question fixes.
   bool admits(const Answering& answer) const;
 
-  /// Measures by full simulation. Empty if the schedule of a pipeline does not take the numbers.
-  /// REQUIRES: admits().
+  /// Measures by full simulation. Empty if the pipeline's schedule does not support the numbers of
+  /// stages and microbatches. REQUIRES: admits().
   std::optional<Measured> exact(const Answering& answer);
-  /// Memory alone, which is faster if time is not asked for; `seconds` is 0.
+  /// Measures only memory, which is faster; `seconds` is 0.
   std::optional<Measured> exact_memory(const Answering& answer);
-  /// The sampled simulation's time, and live bytes without the losses by packing. REQUIRES:
-  /// admits().
+  /// Measures time by sampled simulation, and live bytes, without the overhead of packing.
+  /// REQUIRES: admits().
   std::optional<Measured> rough(const Answering& answer);
-  /// The same for memory alone. REQUIRES: no pipeline.
+  /// The same for memory only. REQUIRES: no pipeline.
   Measured rough_memory(const Answering& answer);
 
-  /// Exact and rough measurements so far.
+  /// The numbers of full and sampled simulations so far.
   int64_t examined() const { return examined_; }
   int64_t looked_at() const { return looked_at_; }
 
@@ -77,11 +78,11 @@ class Examiner {
   Question question_;
   ModelSpec model_;
   HardwareProfile hardware_;
-  std::map<int64_t, std::unique_ptr<Machine>> machines_;  // by devices
+  std::map<int64_t, std::unique_ptr<Machine>> machines_;  // by number of devices
   int64_t examined_ = 0, looked_at_ = 0;
 };
 
-/// Ops of the program of a plan without a pipeline, roughly.
+/// Returns the approximate number of ops of a plan without a pipeline.
 double ops_of(const ModelSpec& model, int64_t microbatches, const Answering& answer);
 
 }  // namespace longspan::testing

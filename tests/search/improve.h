@@ -1,9 +1,9 @@
-// Looks for better answers to a question of the corpus than those known.
+// Searches for better answers to a question of the corpus than those known.
 //
-// First it asks the planner's own search, without changes and with one more knob fixed; then it
+// First it runs the planner's own search, without changes and with one more knob fixed. Then it
 // tries random changes (mutate.h) by sampled simulation and measures promising ones by full
-// simulation. The result is a lower bound: only exhaust() proves that there is no better answer,
-// and only over the knobs that it lists. Deterministic except for the time it is given.
+// simulation. The best answer can be better still: only exhaust() proves that there is no better
+// one, and only over the knobs that it lists. Deterministic except for the time limits.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace longspan::testing {
 /// dropped. Returns whether anything has changed by more than rounding.
 bool measure_again(Row& row, Examiner& examiner);
 
-/// Asks the search, and until `seconds` are over also with one knob fixed.
+/// Runs the search, then repeats it with one knob fixed until `seconds` are over.
 void ask_search(Row& row, Examiner& examiner, double seconds);
 
 /// Tries changes for `seconds` of processor time.

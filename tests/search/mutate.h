@@ -1,8 +1,9 @@
-// Random changes to an answer: what a blind search makes its steps of.
+// Random changes to an answer: the steps of a random search.
 //
-// Every knob of a strategy may change, whether planner/search tries such values or not: chunks and
+// Every knob of a strategy may change, even to values that planner/search does not try: chunks and
 // blocks among the divisors of the length, shares of tensors, tiles, degrees of the mesh, the
-// schedule of a pipeline. What a question fixes stays. Deterministic for a generator's state.
+// schedule of a pipeline. Knobs that the question fixes stay. Deterministic for a generator's
+// state.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +21,13 @@ class Mutator {
   /// `examiner` must outlive this object.
   explicit Mutator(const Examiner& examiner);
 
-  /// One to four random changes. Examiner::admits() may still refuse the result.
+  /// Returns the answer with one to four random changes. Examiner::admits() may refuse the result.
   Answering changed(const Answering& answer, Random& random) const;
 
-  /// A random start.
+  /// Returns a random answer to start from.
   Answering start(int64_t tokens, Random& random) const;
 
-  /// The nearest to `answer` that suits `tokens`: as many tokens in a chunk if that divides.
+  /// Returns the nearest answer for `tokens`: with the same chunk if that divides.
   Answering at_length(const Answering& answer, int64_t tokens) const;
 
  private:
@@ -47,7 +48,7 @@ class Mutator {
   bool may_pipe_ = false;
 };
 
-/// All of them, ascending.
+/// Returns all divisors, ascending.
 std::vector<int64_t> divisors(int64_t number);
 
 }  // namespace longspan::testing

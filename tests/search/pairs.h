@@ -1,22 +1,21 @@
-// Pairs of questions whose answers must agree, whatever the answers are: what a person takes for
-// granted of a search.
+// Pairs of questions whose answers must be consistent with each other, whatever the answers are.
 //
-//   fixed      a plan with a knob fixed is not faster than the free one
-//   preset     nor is a preset's than auto's
+//   fixed      a plan with a knob fixed is not faster than one without
+//   preset     a preset's plan is not faster than auto's
 //   memory     more device, host or nvme memory gives no slower plan
 //   gpus       the choice among more devices gives no slower plan
-//   objective  the plan of least memory needs no more of it than the fastest
-//   false-no   where --objective memory plans, --objective throughput does, and the other way
-//   holes      a shorter length than one that is planned is planned, odd ones too
+//   objective  the plan of least memory needs no more memory than the fastest plan
+//   false-no   --objective memory finds a plan if and only if --objective throughput does
+//   holes      if a length has a plan, so has every shorter one, odd ones too
 //   longer     more memory gives no shorter longest sequence
 //   reach      auto's longest sequence is at least a preset's
-//   border     plan takes the length that max-seq prints, and refuses one 5 % beyond
-//   within     what max-seq shows as the longest within a time is planned within it, and about as
-//              long as what it finds where that time is the limit
-//   fewest     what --min-gpus-for names is the fewest: fewer do not plan
-//   front      the ends of the front are the fastest and the one of least memory
-//   least      nothing plans with less memory than the least that is named, less its gap
-//   same       the answer's plan, measured by full simulation, is what the answer says
+//   border     plan accepts the length that max-seq prints, and refuses one 5 % longer
+//   within     the longest sequence that max-seq shows for a step time has a plan within that time,
+//              and is about as long as the longest with that time as the limit
+//   fewest     no plan exists on fewer devices than --min-gpus-for names
+//   front      the ends of the front are the fastest plan and the plan of least memory
+//   least      no plan exists with less memory than the least that is named, minus its gap
+//   same       a full simulation of the answer's plan gives the answer's figures
 //
 // Pure functions of their arguments; see ask() for times.
 #pragma once
@@ -33,8 +32,8 @@ namespace longspan::testing {
 struct Pair {
   std::string kind;
   Question first;
-  Question second;  // unused for border, fewest, front, least, same and within: it follows from the
-                    // answer
+  Question second;  // unused for border, fewest, front, least, same and within, which derive it
+                    // from the first answer
 
   bool slow = false;  // takes many seconds to answer
 };
@@ -46,22 +45,22 @@ enum class Verdict { agree, disagree, nothing_to_compare };
 
 struct Finding {
   Verdict verdict = Verdict::agree;
-  std::string what;                // of the two answers, as a clause
-  std::vector<std::string> lines;  // of the command line that were asked
+  std::string what;                // the relation of the two answers, as a clause
+  std::vector<std::string> lines;  // the questions asked, as command lines
   double slowest = 0;              // processor seconds of one question
 };
 
-/// Machines and lengths of a size.
+/// The sizes of machines, models and lengths.
 enum class Scale {
   small,  // up to 2 devices, 0.6B parameters and 32K tokens
   quick,  // up to 4 devices, 14B parameters and 256K tokens
-  whole   // up to 64 devices, 70B and 2M
+  whole   // up to 64 devices, 70B parameters and 2M tokens
 };
 
-/// The same pair for the same seed. `kind` of pair_kinds().
+/// Returns a random pair; `kind` is one of pair_kinds(). Deterministic for a seed.
 Pair random_pair(const std::string& kind, uint64_t seed, Scale scale);
 
-/// Asks both and compares. Throws bad_input for an unknown kind, model or machine.
+/// Asks both and compares the answers. Throws bad_input for an unknown kind, model or machine.
 Finding check(const Pair& pair);
 
 /// A list of pairs kept as YAML: `pairs: [{kind: holes, first: plan ..., second: plan ...}]`, with

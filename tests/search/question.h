@@ -1,10 +1,9 @@
 // A question to the planner as typed on the command line, and its answer from the library.
 //
-// A question is a line of the command line's flags, `plan --model llama-3.1-8b --hw h100-80g --seq
-// 128K`: the corpus and the lists of counterexamples hold it in this form, and findings are printed
-// in it, so that they can be pasted. ask() calls what the verb calls. Plain values and pure
-// functions; the answer's time is that of the whole process, so only one question is asked at a
-// time.
+// A question has the form of a command line, `plan --model llama-3.1-8b --hw h100-80g --seq 128K`:
+// in the corpus, in the lists of counterexamples, and in printed findings, which can be pasted into
+// a shell. ask() calls the same functions as the verb. Plain values and pure functions. The
+// answer's time is that of the whole process, so ask one question at a time.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +25,8 @@ struct Question {
   std::string max_step_time, margin;                      // as typed; empty: none
   int64_t gpus = 0;                                       // --gpus; 0: all
   int64_t max_gpus = 0;                                   // --max-gpus; 0: not given
-  int64_t sequence = 0;                                   // --seq; or of --min-gpus-for,
-  bool fewest = false;                                    // where this is set
+  int64_t sequence = 0;                                   // --seq, or --min-gpus-for if `fewest`
+  bool fewest = false;                                    // --min-gpus-for was given
   std::string strategy = "auto";
   Objective objective = Objective::throughput;
   int64_t chunk = 0;  // 0: not fixed
@@ -48,13 +47,13 @@ std::string line_of(const Question& question);
 HardwareProfile hardware_of(const Question& question);
 
 struct Reply {
-  std::optional<Plan> plan;    // the best; for max_seq the one of the longest sequence
+  std::optional<Plan> plan;    // the best; for max_seq that of the longest sequence
   std::string refusal;         // why there is no plan
   bool failed = false;         // the refusal is neither no_fit nor bad_input
   bool bad_input = false;      // ... or it is bad_input
   int64_t tokens = 0;          // of the plan's sequence
   int64_t granularity = 0;     // MaxSequence::granularity
-  std::vector<Within> within;  // of ten minutes and of an hour
+  std::vector<Within> within;  // for steps of ten minutes and of an hour
   int64_t devices = 0;         // of the plan
   std::vector<Plan> front;     // SearchResult::pareto
   std::optional<double> gap;   // the proven gap, if the search states one

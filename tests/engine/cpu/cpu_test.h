@@ -38,7 +38,7 @@ inline ModelSpec gpt2() {
   m.qkv_bias = m.attention_out_bias = m.mlp_bias = m.tied_embeddings = true;
   return m;
 }
-/// One kv head, scaled frequencies, some biases, H*D unlike d.
+/// One K,V head, scaled RoPE frequencies, some biases, H*D != d.
 inline ModelSpec scaled() {
   ModelSpec m;
   m.name = "tiny-scaled";
@@ -115,7 +115,7 @@ inline Doubles plus(const Floats& start, Doubles added) {
   return added;
 }
 
-/// True if `run` gives the same bits on pools of 1, 2, 3 and 5 threads.
+/// Returns whether `run` gives the same bits on pools of 1, 2, 3 and 5 threads.
 inline bool same_bits_on_every_pool(const std::function<Floats(ThreadPool&)>& run) {
   ThreadPool one(1);
   const Floats expected = run(one);

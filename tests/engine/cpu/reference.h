@@ -1,5 +1,5 @@
-// The blocks of engine/cpu, written as plainly as possible: whole sequences, double precision, no
-// tiles. The tests compare against them.
+// Reference implementations of the blocks of engine/cpu, as plain as possible: whole sequences,
+// double precision, no tiles.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace longspan::reference {
 
 using Doubles = std::vector<double>;
 
-/// A parameter unit and where its tensors are.
+/// A parameter unit and the offsets of its tensors.
 struct Layer {
   const ModelSpec& model;
   const LayerOffsets& at;
@@ -53,7 +53,7 @@ Doubles mlp(const Layer& layer, const Doubles& y, Doubles* inner = nullptr);
 double loss(const ModelSpec& model, const Doubles& head, const Doubles& output, const Doubles& x,
             const std::vector<int32_t>& labels, double scale);
 
-/// The gradient of f with respect to x by central differences, element by element.
+/// Returns the gradient of f with respect to x by central differences, element by element.
 Doubles differences(const std::function<double()>& f, Doubles& x);
 
 double dot(const Doubles& a, const Doubles& b);

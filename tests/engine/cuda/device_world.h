@@ -1,5 +1,5 @@
-// Worlds of ranks with a device each, of the kind under test (tests/gpu/under_test.h): shared by
-// the tests of local ranks, of NCCL's, and those on a GPU.
+// Worlds of ranks with one device each, of the kind under test (tests/gpu/under_test.h). Shared by
+// the tests of local ranks, of NCCL ranks, and of ranks on a GPU.
 #pragma once
 
 #include <functional>
@@ -31,26 +31,27 @@ class DeviceWorld {
   MakeRanks make_ranks_;
 };
 
-/// Plans of every kind of exchange: Ulysses, ring, both, tensor and head groups, replicas and the
-/// stages of ZeRO, overlapped or not. Each name is its test's context.
+/// Plans with every kind of exchange: Ulysses, ring, both, tensor and head groups, replicas and the
+/// ZeRO stages, overlapped or not. `name` identifies the plan in test output.
 struct NamedCase {
   std::string name;
   StepCase step;
 };
 std::vector<NamedCase> exchanging_cases();
 
-/// Compares the cases, their programs run in random legal orders, with one rank's numbers: in
-/// float32 the CPU engine's, in bfloat16 the device's own. Each runs twice and must give the same
-/// bits.
+/// Runs the cases' programs in random legal orders and compares them with one rank's numbers: in
+/// float32 the CPU engine's, in bfloat16 the device's own. Each case runs twice and must give the
+/// same bits.
 void check_numbers(const MakeRanks& make_ranks, DType dtype, const std::vector<NamedCase>& cases);
-/// Compares cases with exchanges, on queues that lag, with the bits of their ops run one by one.
+/// Checks that cases with exchanges give the same bits on lagging queues as with ops run one by
+/// one.
 void check_lagging_queues(const MakeRanks& make_ranks);
 
-/// Compares the exchanges one by one with those of host memory: equal bits where sums are in rank
+/// Compares the exchanges one by one with those of host memory: equal bits if sums are in rank
 /// order, else equal up to a rounding of each addition.
 void check_exchanges(const MakeRanks& make_ranks, bool in_rank_order);
 
-/// A rank that fails in the middle of a step ends the others, with its own message.
+/// Checks that a rank that fails during a step ends the others, with its own message.
 void check_failure(const MakeRanks& make_ranks);
 
 }  // namespace longspan::testing

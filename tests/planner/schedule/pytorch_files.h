@@ -1,11 +1,11 @@
-// Files that PyTorch keeps for its own tests (BSD-3-Clause): test/distributed/pipelining/artifacts.
+// Files of PyTorch's own tests (BSD-3-Clause), from test/distributed/pipelining/artifacts.
 #pragma once
 
 #include <string_view>
 
 namespace longspan::testing {
 
-// dualpipev_4rank_10mb.csv: today's dialect, pairs.
+// dualpipev_4rank_10mb.csv: current dialect, overlapped pairs.
 inline constexpr std::string_view kDualPipeV =
     "0F0,0F1,0F2,0F3,0F4,0F5,0F6,7F0,7I0,7W0,7F1,7I1,7W1,7F2,7I2,7W2,7F3,(0F7;7B3)OVERLAP_F_B"
     ",(7F4;0B0)OVERLAP_F_B,(0F8;7B4)OVERLAP_F_B,(7F5;0B1)OVERLAP_F_B,(0F9;7B5)OVERLAP_F_B,(7F"
@@ -33,7 +33,7 @@ inline constexpr std::string_view kOldCompute =
     ",1F5,1B3,1W2,3F4,3B4,1W3,3F5,3B5,3W4,1F6,1B4,3W5,1F7,1B5,1W4,3F6,3B6,1W5,3F7,3B7,3W6,1B6"
     ",3W7,1B7,1W6,1W7\n";
 
-// and as it is since: the same schedule.
+// The current version of that file: the same schedule in the new dialect.
 inline constexpr std::string_view kCompute =
     "0F0,0F1,2F0,,2F1,2I0,2W0,0F2,2I1,2W1,0F3,0I0,0W0,2F2,0I1,0W1,2F3,2I2,2W2,0F4,2I3,2W3,0F5"
     ",0I2,0W2,2F4,0I3,0W3,2F5,2I4,2W4,0F6,2I5,2W5,0F7,0I4,0W4,2F6,0I5,0W5,2F7,2I6,2W6,2I7,2W7"
@@ -60,7 +60,7 @@ inline constexpr std::string_view kOldExchanges =
     "6,3B6,3SEND_B6,1RECV_B6,1W5,3F7,3B7,3SEND_B7,1RECV_B7,3W6,1B6,1SEND_B6,3W7,1B7,1SEND_B7,"
     "1W6,1W7\n";
 
-// and as it is since.
+// The current version of that file.
 inline constexpr std::string_view kExchanges =
     "0F0,0SEND_F0,2RECV_F0,0F1,0SEND_F1,2RECV_F1,2F0,2SEND_F0,2F1,2SEND_F1,2RECV_B0,2B0,2SEND"
     "_B0,0F2,0SEND_F2,2RECV_B1,2B1,2SEND_B1,0F3,0SEND_F3,2RECV_F2,0RECV_B0,0B0,2F2,2SEND_F2,2"

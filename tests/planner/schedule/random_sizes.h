@@ -1,4 +1,4 @@
-// Random sizes and times for tests of schedules' closed forms, the same in every run.
+// Random sizes and times for tests of schedules' closed forms. Deterministic.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline int32_t between(int32_t least, int32_t most) {
   return least + static_cast<int32_t>(dice()() % static_cast<uint64_t>(most - least + 1));
 }
 
-/// Times for which the formulas of bubbles hold: W no longer than F or I.
+/// Times for which the formulas of bubbles hold: W <= F and W <= I.
 inline Asked random_asked(int32_t least_ranks = 2) {
   Asked asked;
   asked.ranks = between(least_ranks, 9);

@@ -1,4 +1,4 @@
-// Short ways for tests to request schedules.
+// Helpers for tests that request schedules.
 #pragma once
 
 #include <string_view>
@@ -16,8 +16,8 @@ struct Asked {
   int32_t slices = 1;
   int32_t group = 0;
   double forward = 1, input = 1, weight = 1, communication = 0;
-  double copy = 1;           // to the host, and as long back
-  int64_t memory_limit = 0;  // in parts: a rank's microbatch has virtual_stages * slices of them
+  double copy = 1;           // time of an offload, and of a reload
+  int64_t memory_limit = 0;  // in parts; a microbatch has virtual_stages * slices parts on a rank
 };
 
 inline ScheduleRequest request_of(const Asked& asked) {
@@ -46,8 +46,7 @@ inline ScheduleTiming timing_of(std::string_view name, const Asked& asked) {
   return simulate(make_schedule(schedule_family(name), request), request.costs);
 }
 
-/// The part of the cost that is not the computation of one microbatch after another: cost - m (F +
-/// I + W).
+/// The bubble: the cost minus the computation of all microbatches, cost - m (F + I + W).
 inline double bubble_of(std::string_view name, const Asked& asked) {
   return timing_of(name, asked).cost -
          asked.microbatches * (asked.forward + asked.input + asked.weight);
