@@ -14,14 +14,14 @@ namespace {
 
 int64_t tile_rows(int64_t tile, int64_t rows) { return tile > 0 ? std::min(tile, rows) : rows; }
 
-// Attention of one layer over all that a rank's chunks see, and what it depends on.
+// Attention of one layer over all keys that a rank's chunks see.
 struct AttentionSeconds {
   std::array<int64_t, 6> of;
   double forward, backward;              // resident keys and values, q-outer
   double forward_pairs, backward_pairs;  // a pair of chunks at a time
 };
 
-// Seconds of an op that does not depend on a tile.
+// Seconds of ops that do not depend on a tile.
 struct Seconds {
   double embed_forward, embed_backward, out_forward, out_backward, norm_forward, norm_backward;
   AttentionSeconds attention;
@@ -38,10 +38,10 @@ struct TileSeconds {
   std::array<double, 3> seconds;
 };
 
-// What depends on the knobs that change sizes (strategy/knobs.h).
+// Values that depend on the knobs that change sizes (strategy/knobs.h).
 struct Table {
-  Program program;                 // without ops: what the cost model asks of one
-  std::optional<Seconds> seconds;  // made when time is first asked for
+  Program program;                 // without ops, for the cost model
+  std::optional<Seconds> seconds;  // made when time is first needed
   TileBytes row{};                 // bytes of a tile's row
   std::vector<TileSeconds> projection, mlp, loss;
 };
@@ -94,7 +94,7 @@ Table& Bounds::State::table_of(const Strategy& s) {
     Table& t = *tables[i];
     if (have_same_sizes(t.program.strategy, s)) return t;
   }
-  // A search goes from shape to shape and does not come back to many.
+  // A search returns to few earlier shapes.
   constexpr size_t kMostTables = 24;
   if (tables.size() == kMostTables) tables.erase(tables.begin());
   tables.push_back(std::make_unique<Table>());
@@ -112,20 +112,20 @@ Table& Bounds::State::table_of(const Strategy& s) {
   return t;
 }
 
-// Most ops of a ring are alike.
+// Counts equal ops, as most ops of a ring are.
 double Bounds::State::attention_resident(const Table& t, OpKind kind) const {
   const ParallelLayout& parallel = t.program.strategy.parallel;
   const int64_t chunks = t.program.lengths.chunks(), positions = parallel.ring;
   const bool narrow = request.dtype != DType::float32;
-  // By the chunks of keys that an op sees, and by what it is besides: the ring position's own, and
-  // added to a sum.
+  // Numbers of ops by the chunks of keys that they see, and by two flags: keys of the own ring
+  // position; added to a sum.
   std::vector<std::array<int, 4>> times(static_cast<size_t>(chunks) + 1);
   for (int64_t source = 0; source < positions; ++source) {
     int64_t count = 0;
     for (int64_t i = 0; i < chunks; ++i) {
       const int64_t query = global_chunk(parallel, 0, i);
       while (count < chunks && global_chunk(parallel, source, count) <= query) ++count;
-      // The very first chunk of the sequence sees itself alone.
+      // The first chunk of the sequence sees only itself.
       const bool sums = narrow && positions > 1 && i > 0;
       ++times[static_cast<size_t>(count)][(source == 0 ? 2 : 0) + (sums ? 1 : 0)];
     }
@@ -146,7 +146,7 @@ double Bounds::State::attention_resident(const Table& t, OpKind kind) const {
 
 double Bounds::State::attention_pairs(const Table& t, OpKind kind) const {
   const auto n = static_cast<double>(t.program.lengths.chunks());
-  // All but the first chunk see several.
+  // All chunks but the first see several.
   const bool sums = request.dtype != DType::float32;
   double sum = seconds(t, attention_of(kind, 1, true));
   if (n > 1) {
@@ -299,7 +299,7 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
     sum += recomputed(s.qkv) * projection + recomputed(s.attention_out) * attend +
            recomputed(s.mlp_input) * blocks * one.out_forward;
   }
-  // For the MLP, only a tensor group's is an op of its own.
+  // The MLP's norm is a separate op only in a tensor group.
   if (attends ? f.separate_norm : f.tensor) {
     forwards += blocks * layers * one.norm_forward;
     sum += blocks * (layers * (one.norm_forward + one.norm_backward) +
@@ -311,7 +311,7 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
   busy[Stream::compute] += steps * sum;
 }
 
-// Tensors that are saved and brought back, and residuals that wait between layers.
+// Saved tensors that are stored and loaded, and residuals between layers.
 void Bounds::State::count_saved(const StrategyTraits& f, const Table& t, StreamLoad& busy) const {
   using enum Tensor;
   const Seconds& one = *t.seconds;
@@ -379,7 +379,7 @@ void Bounds::State::count_saved(const StrategyTraits& f, const Table& t, StreamL
   }
 }
 
-// Keys and values that stream, and what streams past them where they are outermost.
+// Streamed keys and values, and the tensors that stream past them in kv-outer order.
 void Bounds::State::count_pairs(const StrategyTraits& f, const Table& t, StreamLoad& busy) const {
   using enum Tensor;
   const Seconds& one = *t.seconds;
@@ -443,7 +443,7 @@ void Bounds::State::count_exchanges(const StrategyTraits& f, const Table& t,
     forwards += chunks * layers * (q + groups * one.o_exchange);
     sum += chunks * (layers * (dq + groups * one.d_o_exchange) + recomputed(s.qkv) * q +
                      recomputed(s.attention_out) * groups * one.o_exchange);
-    // Another chunk or group of heads is what there is to do meanwhile.
+    // Only another chunk or head group could hide these exchanges.
     if (f.chunks == 1 && f.groups == 1) {
       waited = sum;
       waited_forward = forwards;
@@ -456,7 +456,8 @@ void Bounds::State::count_exchanges(const StrategyTraits& f, const Table& t,
            one.dkv_shift * (shifts + 1) * layers;
   }
   if (f.tensor) {
-    // Attention and the MLP gather what they take and scatter what they give, twice in backward.
+    // Attention and the MLP gather their input and scatter their output; the backward gathers
+    // twice.
     const double sublayers = attends ? 2 : 1;
     const double once = layers * sublayers * (one.tokens_gather + one.tokens_scatter);
     const double twice = once + layers * sublayers * one.tokens_gather;
@@ -474,7 +475,7 @@ void Bounds::State::count_exchanges(const StrategyTraits& f, const Table& t,
   busy.waited_forward += steps * waited_forward;
 }
 
-// Parameters on their way to the layers, gradients on their way back, and the update.
+// Loads and gathers of parameters, stores and reductions of gradients, and the update.
 void Bounds::State::count_states(const StrategyTraits& f, const Table& t, StreamLoad& busy) const {
   using enum Tensor;
   const Seconds& one = *t.seconds;
@@ -487,7 +488,7 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
   for (int kind = 0; kind < 3; ++kind) {
     const auto at = [&](Tensor first) { return static_cast<int>(first) + kind; };
     const double n = of_kind[kind];
-    // A layer's are used twice a microbatch, and need not stay in between.
+    // A layer's parameters are used twice per microbatch, and need not stay in between.
     const auto use = [&](Stream stream, double seconds) {
       busy.in_forward(stream, steps * n * seconds);
       if (kind == 1) busy[stream] += steps * n * seconds;
@@ -498,9 +499,9 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
     }
     busy.once_a_step(comm, n * one.gradients_reduce[kind]);
     const int gradient = at(f.sharded ? grads_embedding_shard : grads_embedding);
-    // Every microbatch after the first adds to the gradients that those before have left of a
-    // layer: on the host, where gradients live there. A rank of a pipeline may have neither
-    // embedding nor head.
+    // Every microbatch after the first adds to the layer's gradients of earlier ones, which are
+    // loaded and stored if they live on the host. A rank of a pipeline may have neither embedding
+    // nor head.
     const bool reduces = f.sharded && s.parallel.zero >= 2;
     if (kind == 1 && reduces) busy.again(comm, n * one.gradients_reduce[kind], steps - 1);
     if (kind == 1 && s.gradients != Tier::device) {

@@ -1,4 +1,4 @@
-// The bound of memory: sums of what must be live at the ops where peaks are. See bounds.h.
+// The bound on memory: sums of live bytes at the ops where peaks occur. See bounds.h.
 #include <algorithm>
 
 #include "base/units.h"
@@ -12,7 +12,7 @@ namespace {
 
 using TierBytes = std::array<int64_t, kTierCount>;
 
-/// The bytes of one unit, as they are laid out.
+/// The bytes of one unit, with arena alignment.
 struct Units {
   const TensorBytes& bytes;
   int64_t operator()(Tensor t) const { return round_up(bytes[t], kArenaAlignment); }
@@ -40,10 +40,10 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
   const int64_t of_kind[3] = {1, f.layers, 1};
 
-  // As create_states().
+  // As StepLowering::create_states().
   TierBytes persistent{};
   const int update = s.optimizer == Tier::device ? 0 : host;
-  int64_t gradients = 0;  // of all units, complete
+  int64_t gradients = 0;  // of all units, when complete
   for (int kind = 0; kind < 3; ++kind) {
     const int64_t n = of_kind[kind];
     persistent[static_cast<int>(s.parameters)] +=
@@ -65,13 +65,13 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     ++moment;
   };
 
-  // The gradients of all units, when the last is complete.
+  // The moment when the gradients of all units are complete.
   TierBytes complete{};
   complete[static_cast<int>(s.gradients)] = gradients;
   at(complete);
 
-  // Between microbatches gradients wait whole where only the last one's are scattered; on the
-  // device those are the ones that are worked on.
+  // Between microbatches gradients are whole if only the last microbatch scatters them; on the
+  // device these are the accumulators themselves.
   const bool several = request.microbatches > 1;
   const bool whole = !f.sharded || s.parallel.zero < 2;
   const bool apart = !whole || s.gradients != Tier::device;
@@ -95,8 +95,8 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   }
   at(end);
 
-  // A layer's backward in the last microbatch, after `before` layers have left what they save and
-  // `after` are done.
+  // The backward of a layer in the last microbatch, with the saved tensors of `before` layers,
+  // after `after` layers are done.
   const auto layer = [&](int64_t before, int64_t after) {
     TierBytes sum{};
     add(saved_of(before), sum);
@@ -104,7 +104,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;
     if (s.gradients == Tier::device) {
       sum[0] += after * unit(done, 1) + unit(done, output);
-    } else if (after > 0) {  // the last may be on its way
+    } else if (after > 0) {  // the last one may still be in a copy
       sum[host] += (after - 1) * unit(done, 1) + unit(done, output);
     }
     if (several) {
@@ -114,7 +114,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     }
     sum[0] += unit(grads_layer) + (loads ? unit(params_layer) : 0);
 
-    // Its MLP: the layer's input, what attention left, the residual and its gradient.
+    // Its MLP: the layer's input, attention's output, the residual and its gradient.
     TierBytes mlp = sum;
     const bool inner_saved = s.mlp_inner.where != Saved::recompute;
     mlp[f.block_between_uses ? host : 0] += f.blocks * unit(dx);
@@ -137,7 +137,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     attention[0] += unit(q) + unit(dq) + unit(lse) + unit(ws_attention_backward);
     attention[0] += f.exchanges ? unit(d_o_heads) + unit(delta_heads) : unit(d_o) + unit(delta);
     attention[0] += f.streams ? 2 * (unit(k) + unit(dk)) : 2 * (unit(k_all) + unit(dk_all));
-    // What waits on the host meanwhile, but for a chunk that is on its way.
+    // Tensors on the host meanwhile, except a chunk that is being copied.
     const int64_t others = f.chunks - 1;
     if (f.streams) {
       attention[host] += others * 2 * unit(k);

@@ -15,23 +15,24 @@
 namespace longspan {
 namespace {
 
-// Ops that are gone through after repeats are left out: without extrapolation, and in the samples
-// of one dimension. Packing is in no order from sample to sample, and decides what fits; seconds
-// are smooth, and known to 0.3 % from small samples.
+// Limits on the ops left without repeats: of a whole program, and of each sample. Memory gets
+// larger samples, as packing varies irregularly from sample to sample and decides what fits.
+// Seconds are smooth, and known to 0.3 % from small samples.
 struct Sizes {
   int64_t whole, samples;
 };
 constexpr Sizes kMemory = {40'000'000, 8'000'000}, kTime = {700'000, 700'000};
-constexpr int64_t kFewestLayers = 4;  // of the larger sample
-// Chunks in the smallest of three samples, at least, besides those in flight.
+constexpr int64_t kFewestLayers = 4;  // in the larger sample
+// Least chunks of the smallest of three samples, without those in flight.
 constexpr int64_t kFewestRepeats = 6;
 
-// What a sample has of the two dimensions.
+// The extents of a sample in the two dimensions.
 struct Extents {
   int64_t layers = 1, repeats = 1;
 };
 
-// Along the sequence blocks repeat, or the chunks of every block, whichever are more.
+// A request with smaller extents. Along the sequence, blocks repeat, or the chunks of every block,
+// whichever are more.
 class Shrunk {
  public:
   explicit Shrunk(const StepRequest& request) : request_(request) {
@@ -40,8 +41,7 @@ class Shrunk {
     const int64_t chunks_of_block = lengths.block / lengths.chunk;
     by_blocks_ = lengths.blocks() > chunks_of_block;
     all_ = {request.model.layers, by_blocks_ ? lengths.blocks() : chunks_of_block};
-    // Positions of a ring have chunks in pairs, and a tensor group distributes the tokens of a
-    // block.
+    // Ring positions have chunks in pairs, and a tensor group divides the tokens of a block.
     step_ = s.parallel.ring > 1 ? 2 : 1;
     if (!by_blocks_ && s.parallel.tensor > 1) {
       step_ = s.parallel.tensor / std::gcd(s.parallel.tensor, s.chunk_tokens);
@@ -49,7 +49,7 @@ class Shrunk {
   }
 
   const Extents& all() const { return all_; }
-  /// Fewer repeats must be a multiple of this.
+  /// Sampled numbers of repeats are multiples of this.
   int64_t step() const { return step_; }
   StepRequest of(const Extents& extents) const {
     StepRequest small = request_;
@@ -80,8 +80,8 @@ struct Samples {
   int64_t real = 1;
   std::vector<int64_t> extents;
 
-  // The value at the real extent of the polynomial through the last `points` samples' values is
-  // the sum of these times them.
+  // The weights of the samples' values in their extrapolation to the real extent, by the polynomial
+  // through the last `points` samples.
   std::vector<double> weights(size_t points) const {
     const size_t first = extents.size() - std::min(points, extents.size());
     std::vector<double> result(extents.size());
@@ -97,13 +97,13 @@ struct Samples {
   }
 };
 
-// Layers that differ from each other are all kept.
+// If layers differ, samples keep all of them.
 bool layers_are_alike(const Strategy& s) {
   return std::min({s.layer_input.fraction, s.qkv.fraction, s.attention_out.fraction,
                    s.mlp_input.fraction, s.mlp_inner.fraction}) >= 1;
 }
 
-// As many layers as a sample may have of all repeats, and half of them.
+// The most layers with which all repeats are within `ops`, and half of them.
 Samples sampled_layers(const Shrunk& shrunk, const Strategy& s, int64_t ops) {
   Extents extents = shrunk.all();
   const int64_t real = extents.layers;
@@ -116,8 +116,8 @@ Samples sampled_layers(const Shrunk& shrunk, const Strategy& s, int64_t ops) {
   return {real, {more / 2, more}};
 }
 
-// As many repeats as the larger sample of layers may have; the smaller ones have a quarter and half
-// of them.
+// Numbers of repeats: few, doubled while the largest of three samples is within `ops`; the smaller
+// ones are a quarter and half of it.
 Samples sampled_repeats(const Shrunk& shrunk, const Strategy& s, int64_t layers, int64_t ops) {
   const int64_t real = shrunk.all().repeats, step = shrunk.step();
   const auto fits = [&](int64_t repeats) { return shrunk.fits({layers, repeats}, ops); };
@@ -127,14 +127,14 @@ Samples sampled_repeats(const Shrunk& shrunk, const Strategy& s, int64_t layers,
   return {real, {few, 2 * few, 4 * few}};
 }
 
-// A sample, and how often the whole has it: of what grows with pairs of chunks, and of what grows
+// A sample, and its weights in the extrapolation of quantities that grow with pairs of chunks, and
 // with chunks.
 struct Sample {
   StepRequest request;
   double of_pairs = 1, of_chunks = 1;
 };
 
-// The whole alone where it is small enough.
+// The samples of a request; only the whole if it is small enough.
 std::vector<Sample> samples_of(const StepRequest& request, const Sizes& sizes) {
   const Shrunk shrunk(request);
   if (shrunk.fits(shrunk.all(), sizes.whole)) return {{request}};
@@ -187,7 +187,7 @@ Arenas arenas_by_period(const StepRequest& request) {
     result.ops += arenas.ops;
     for (int tier = 0; tier < kTierCount; ++tier) {
       bytes[tier] += sample.of_chunks * static_cast<double>(arenas.bytes[tier]);
-      // Packing may make a larger sample need less: a line through such falls.
+      // Packing may make a larger sample need less memory, and the extrapolation fall.
       result.bytes[tier] = std::max(result.bytes[tier], arenas.bytes[tier]);
     }
   }

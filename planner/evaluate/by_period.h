@@ -1,10 +1,10 @@
-// What a step costs whose program is too large to go through as a whole: by its period.
+// Evaluates a step whose program is too large to process as a whole, by the program's period.
 //
-// Loops over pairs of chunks come to repeat themselves, in the device's memory and in time; what
-// repeats is left out and counted. The device's arena is then what it would be, of other tiers and
-// of time it is close. Where that is too much still, whole programs of the same strategy with fewer
-// layers and chunks are evaluated so, and extrapolated: linearly in layers, as a quadratic in
-// chunks.
+// Loops over pairs of chunks reach a period, in the device's memory and in time; further iterations
+// are left out and counted. The device's arena is then exact; other tiers and time are close. If
+// the program is still too large, programs of the same strategy with fewer layers and chunks are
+// evaluated this way and extrapolated: linearly in layers; in chunks as a quadratic for time,
+// linearly for memory.
 #pragma once
 
 #include "planner/cost/cost_model.h"
@@ -14,9 +14,9 @@ namespace longspan {
 
 /// Evaluates the program of the request's rank. Deterministic.
 Evaluation evaluate_by_period(const StepRequest& request, const CostModel& cost);
-/// The same without its bytes.
+/// The same without the memory.
 Evaluation time_by_period(const StepRequest& request, const CostModel& cost);
-/// The same, memory alone.
+/// The memory alone.
 Arenas arenas_by_period(const StepRequest& request);
 
 }  // namespace longspan

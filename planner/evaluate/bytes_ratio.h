@@ -1,6 +1,6 @@
-// How many times as much memory one count of a step's bytes says as another, per tier: arenas as
-// live bytes, which is what packing adds, or live bytes as what bounds see. What is seen of one
-// candidate says what to expect of those that are like it.
+// The ratio per tier between two counts of a step's bytes: arenas over live bytes, which is the
+// cost of packing, or live bytes over their lower bounds. The ratio of one candidate is an estimate
+// for similar ones.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace longspan {
 class BytesRatio {
  public:
   BytesRatio() { times_.fill(1); }
-  /// At least 1 on every tier.
+  /// The ratio `more` / `less`, at least 1 on every tier.
   BytesRatio(const TierBytes& more, const TierBytes& less) {
     for (int tier = 0; tier < kTierCount; ++tier) {
       const auto least = static_cast<double>(std::max<int64_t>(1, less[tier]));
@@ -22,7 +22,7 @@ class BytesRatio {
   }
 
   double operator[](int tier) const { return times_[tier]; }
-  /// What `less` comes to by the other count.
+  /// `less` times the ratio.
   TierBytes of(const TierBytes& less) const {
     TierBytes more{};
     for (int tier = 0; tier < kTierCount; ++tier) {
@@ -30,13 +30,13 @@ class BytesRatio {
     }
     return more;
   }
-  /// Takes the lesser of both for each tier.
+  /// Takes the lower ratio for each tier.
   void lower_to(const BytesRatio& other) {
     for (int tier = 0; tier < kTierCount; ++tier) {
       times_[tier] = std::min(times_[tier], other.times_[tier]);
     }
   }
-  /// With `part` of what exceeds 1.
+  /// The ratio with its excess over 1 multiplied by `part`.
   BytesRatio damped(double part) const {
     BytesRatio damped = *this;
     for (double& times : damped.times_) times = 1 + part * (times - 1);

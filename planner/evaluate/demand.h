@@ -1,8 +1,8 @@
-// What a step of a configuration needs at least, row by row: seconds of every stream, bytes of
-// every tier at the moments where peaks are. Bounds fill it in; the search adds and compares it.
+// Lower bounds on the resources of a step, as rows: seconds of every stream, and bytes of every
+// tier at the moments where peaks occur. bounds.h fills it in; the search adds and compares rows.
 //
-// For one layout of ranks, chunk and block every row is a sum over independent knobs. That is what
-// lets the search choose all of them at once (search/relaxation.h). A plain value.
+// For one layout of ranks, chunk and block every row is a sum over independent knobs, so the search
+// can choose all of them at once (search/relaxation.h). A plain value.
 #pragma once
 
 #include <algorithm>
@@ -13,31 +13,31 @@
 
 namespace longspan {
 
-/// Which rows are wanted: where memory alone is asked about, the others are left 0.
+/// The rows to compute; with `bytes` the rows of time stay 0.
 enum class DemandOf { all, bytes };
 
 struct Demand {
   using Streams = std::array<double, kStreamCount>;
   /// Moments: gradients complete; the first block's loss; the backward of the MLP and of attention
-  /// in the last layer, in the middle one and in the first.
+  /// in the last, the middle and the first layer.
   static constexpr int kMoments = 8;
 
-  /// Seconds that each stream is busy: forward and backward of all microbatches, once a step before
-  /// the norm of the gradients is known (their reductions), and after it (the update).
+  /// Busy seconds of each stream: forward and backward of all microbatches; once per step before
+  /// the norm of the gradients is known (their reductions); and after it (the update).
   Streams forward{}, backward{}, once{}, update{};
-  /// Seconds that every microbatch after the first adds in the backward.
+  /// Seconds of `backward` that every microbatch after the first adds.
   Streams again{};
-  /// Seconds that compute is likely to wait for exchanges which nothing else is there to hide. No
-  /// bound: streams may overlap better.
+  /// Expected seconds that compute waits for exchanges that no other work hides. Not a bound:
+  /// streams may overlap better.
   double waited_forward = 0, waited_backward = 0;
-  double loss = 0;  ///< the part of compute's `backward` at the loss
+  double loss = 0;  ///< the loss's part of compute's `backward`
   std::array<std::array<double, kTierCount>, kMoments> bytes{};
 
   double of_step(int stream) const {
     return forward[stream] + backward[stream] + once[stream] + update[stream];
   }
-  /// No step is shorter than its busiest stream; and no parameter is updated before the norm of all
-  /// gradients is known, so the update's streams follow all of forward and backward compute.
+  /// Lower bound on the step: the busiest stream; and, as no parameter is updated before the norm
+  /// of all gradients is known, forward and backward compute plus a stream of the update.
   double step_seconds() const {
     const int compute = static_cast<int>(Stream::compute);
     const double before = of_step(compute) - update[compute];
@@ -47,8 +47,8 @@ struct Demand {
     }
     return seconds;
   }
-  /// Compute's alone, without the update: with everything on the device and nothing recomputed it
-  /// is the least of all strategies that differ in nothing else.
+  /// Seconds of compute without the update. With everything on the device and nothing recomputed,
+  /// it is a lower bound for all strategies that differ only in that.
   double compute_seconds() const {
     constexpr int compute = static_cast<int>(Stream::compute);
     return forward[compute] + backward[compute];

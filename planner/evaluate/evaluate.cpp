@@ -13,18 +13,18 @@ namespace {
 
 using TierBytes = std::array<int64_t, kTierCount>;
 
-constexpr int64_t kFewPositions = 16;  // of which all are looked at
-constexpr int64_t kSomePositions = 4;  // looked at where there are more
-constexpr int64_t kOps = 1'000'000;    // laid out in well under a second
+constexpr int64_t kFewPositions = 16;  // up to this many, all are laid out
+constexpr int64_t kSomePositions = 4;  // fewest laid out in larger rings
+constexpr int64_t kOps = 1'000'000;    // of all of these: well under a second
 
 int64_t positions_of(int64_t ring, int64_t ops) {
   return ring <= kFewPositions ? ring : std::clamp(kOps / ops, kSomePositions, ring);
 }
 
-// Only a ring's position, of all indices of the mesh, changes the program's shape: a position has
-// as many steps with the keys of those before it as there are, and then those behind it. Arenas of
-// positions differ by what packing makes of that, a few percent and in no order, so all of a ring
-// are laid out; of a large one evenly spaced positions, the first and the last among them.
+// Among the indices of the mesh, only the ring position changes the program: the keys of earlier
+// positions come first, then those of later ones. Through packing, arenas differ irregularly
+// between positions by a few percent, so all positions of a ring are laid out. In a large ring
+// evenly spaced ones are, including the first and the last.
 TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
                                const TierBytes* limits = nullptr) {
   const ParallelLayout& parallel = request.strategy.parallel;
@@ -56,7 +56,7 @@ StepRequest of_first_rank(StepRequest request) {
   return request;
 }
 
-// The first rank's time; the bytes of a program too large to list are left at 0.
+// The first rank's time. Bytes stay 0 if the program is too large to list.
 Evaluation time_first(const StepRequest& request, const CostModel& cost) {
   const StepRequest first = of_first_rank(request);
   return ops_estimate(first) > kMostListedOps ? time_by_period(first, cost)

@@ -23,20 +23,19 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kParts = 10000;    // of a microbatch on a stage
-constexpr int64_t kDenseParts = 16;  // of a forward, the part without attention: lengths that are
-                                     // alike share a schedule
+constexpr int64_t kParts = 10000;    // units of a microbatch's memory on a stage
+constexpr int64_t kDenseParts = 16;  // steps of the dense share: similar lengths share a schedule
 constexpr int kCompute = static_cast<int>(Stream::compute);
 
-/// A schedule of stages that are alike.
+/// A schedule of equal stages.
 struct Order {
-  bool possible = true;  // it takes these numbers
-  bool splits = false;   // gradients of weights are actions of their own
+  bool possible = true;  // the schedule takes these numbers
+  bool splits = false;   // gradients of weights are separate actions
   double cost = 0;       // of a step, in microbatches of a rank
   double held = 0;       // microbatches in flight on the rank that holds most
 };
 
-/// A request that is changed in place, with the numbers its model was made for.
+/// A request that is modified in place, and the numbers for which its model was made.
 struct KindSlice {
   StepRequest request;
   int64_t layers = 0, sequence = 0;
@@ -138,8 +137,8 @@ struct Evaluator::State {
       orders;
   std::map<std::tuple<int64_t, int64_t, int32_t, bool>, std::vector<SliceShare>> shares;
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool>, std::array<double, 2>> attention;
-  std::deque<std::pair<StepRequest, Evaluation>> stages;  // known last
-  std::deque<std::pair<Candidate, TierBytes>> laid_out;   // likewise
+  std::deque<std::pair<StepRequest, Evaluation>> stages;  // latest last
+  std::deque<std::pair<Candidate, TierBytes>> laid_out;   // latest last
   int64_t considered = 0, simulated = 0;
 };
 
@@ -168,7 +167,8 @@ Bounds& Evaluator::State::bounds_of(int64_t kind, int64_t layers, int64_t sequen
   return *known;
 }
 
-// As slice_request(), in place: demands are many, and a model is large. Until the next call.
+// As slice_request(), but in place, as demands are frequent and a model is large. Valid until the
+// next call.
 const StepRequest& Evaluator::State::slice_of(const Candidate& c, size_t kind, int64_t layers) {
   KindSlice& own = slices[kind];
   if (own.layers != layers || own.sequence != c.sequence) {
@@ -182,8 +182,8 @@ const StepRequest& Evaluator::State::slice_of(const Candidate& c, size_t kind, i
   return own.request;
 }
 
-// Times are in units of a rank's forward. Gradients of weights are as many products as the forward
-// has with them, those of attention two and a half times its forward; see costs_of() in
+// Times are in units of a rank's forward. Gradients of weights take as many products as the forward
+// has with them, the backward of attention two and a half times its forward; see costs_of() in
 // pipeline_step.cpp.
 const Order& Evaluator::State::order_of(const Candidate& c) {
   const Pipeline& p = c.strategy.parallel.pipeline;
@@ -223,7 +223,7 @@ const Order& Evaluator::State::order_of(const Candidate& c) {
   return order;
 }
 
-// Most schedules cut a sequence alike.
+// Shared by schedules, as most of them divide a sequence equally.
 const std::vector<SliceShare>& Evaluator::State::shares_of(const Candidate& probe) {
   const Pipeline& p = probe.strategy.parallel.pipeline;
   const auto [it, fresh] =
@@ -244,10 +244,10 @@ const std::array<double, 2>& Evaluator::State::attention_of(const StepRequest& s
   return it->second;
 }
 
-// The busiest rank works on all microbatches, which is a bound for any schedule. Before its first
-// stage begins a slice has passed the stages before, after its last backward the gradients pass
-// them again; where the gradients of weights come later they may fill that second time. What is
-// only on some ranks (embedding, output layer, an uneven layer) counts where all have it.
+// The work of the busiest rank on all microbatches is a bound for any schedule. Before it a slice
+// passes the earlier stages, and after it gradients pass them again; a split backward may fill that
+// second time with gradients of weights. Work that only some ranks have (embedding, output layer,
+// an uneven layer) is only counted if all have it.
 Demand Evaluator::State::pipeline_demand(const Candidate& c, DemandOf rows) {
   const Pipeline pipeline = c.strategy.parallel.pipeline;
   const Order& order = order_of(c);
@@ -275,7 +275,7 @@ Demand Evaluator::State::pipeline_demand(const Candidate& c, DemandOf rows) {
     }
     const TensorBytes& bytes = bounds(layers).tensors(s);
     in_flight.include(SlicesInFlight(slice, bytes, pipeline.slices), 1);
-    // Only with two stages or fewer can a rank have both embedding and head.
+    // A rank can have both embedding and head only with at most two stages.
     if (kind == 0 && cut) {
       elsewhere = unit_states(slice, bytes, counted, {0, 2});
       for (int64_t& tier : elsewhere) tier -= tier / pipeline.stages;
@@ -289,7 +289,7 @@ Demand Evaluator::State::pipeline_demand(const Candidate& c, DemandOf rows) {
     earlier_forward += static_cast<double>(layers) * forward;
   }
   const auto of_step = static_cast<double>(all_slices);
-  // The part that differs between microbatches is not scaled, and added afterwards.
+  // The part that differs between microbatches is added after scaling.
   for (int s = 0; s < kStreamCount; ++s) {
     sum.backward[s] -= static_cast<double>(counted - 1) * sum.again[s];
   }
@@ -322,7 +322,8 @@ Demand Evaluator::State::pipeline_demand(const Candidate& c, DemandOf rows) {
   return sum;
 }
 
-// Evaluated by sampled simulation, and not again for another schedule. Until the next call.
+// Evaluates a stage by sampled simulation; cached, so that schedules share it. Valid until the next
+// call.
 const Evaluation& Evaluator::State::of_stage(const StepRequest& asked) {
   const auto same = [&](const auto& known) {
     const StepRequest& other = known.first;
@@ -403,7 +404,7 @@ double Evaluator::overflow(const TierBytes& bytes) const {
 
 bool Evaluator::at_risk(const TierBytes& bytes) const {
   for (int tier = 0; tier < 2; ++tier) {
-    // Far from full is far from any risk, and asked often.
+    // A fast exit: below this share there is no risk.
     if (bytes[tier] > limits_[tier] / 10 * 8) return fit_of(state_->hw, bytes).fit == Fit::at_risk;
   }
   return false;
@@ -416,7 +417,7 @@ Score score_of(const Candidate& c, const Evaluation& e, double overflow) {
           e.peak_bytes};
 }
 
-// A schedule that takes stages that are alike may not take those there are.
+// The result for a schedule that takes equal stages but not the real ones.
 Evaluation too_large(const TierBytes& limits) {
   Evaluation e;
   for (int tier = 0; tier < kTierCount; ++tier) {
@@ -441,7 +442,7 @@ Score Evaluator::fast(const Candidate& c) {
       e = too_large(limits_);
     }
   }
-  // An extrapolation may err; a bound does not.
+  // An extrapolation may be below the bound.
   e.step_seconds = std::max(e.step_seconds, demand(c).step_seconds());
   Score score = score_of(c, e, overflow(e.peak_bytes));
   score.sampled = e.extrapolated;

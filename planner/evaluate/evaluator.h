@@ -1,12 +1,12 @@
-// How good a candidate is, in three fidelities: by lower bounds, by sampled simulation, exactly.
+// Evaluates candidates at three levels of accuracy: lower bounds, sampled simulation, exact.
 //
-// One Evaluator answers for one model on one machine, for any length, any number of microbatches,
-// with and without a pipeline. It keeps what it has measured: durations of ops, sampled programs,
-// schedules. Not thread-safe; one per search.
+// An Evaluator serves one model on one machine, for any length and number of microbatches, with and
+// without a pipeline. It caches durations of ops, sampled programs and schedules. Not thread-safe;
+// one per search.
 //
-// A strategy with a pipeline is evaluated by the programs of its stages (planner/pipeline): its
-// demand is that of a stage's layers, times the microbatches, and the time that any schedule needs
-// to fill and to drain; its memory is that of one microbatch, and of those the schedule has in
+// A strategy with a pipeline is evaluated by the programs of its stages (planner/pipeline). Its
+// demand is that of a stage's layers times the microbatches, plus the time that any schedule needs
+// to fill and to drain. Its memory is that of one microbatch, plus those that the schedule has in
 // flight. A model whose layers differ is evaluated the same way, even on one stage.
 #pragma once
 
@@ -22,54 +22,56 @@ namespace longspan {
 
 class Evaluator {
  public:
-  /// `model` and `hw` must outlive this object. `limits`: bytes that a rank may use of each tier.
-  /// `dtype`: of the work; none: the one the hardware is meant for.
+  /// `model` and `hw` must outlive this object. `limits`: bytes of each tier that a rank may use.
+  /// `dtype`: compute precision; none: default_dtype(hw).
   Evaluator(const ModelSpec& model, const HardwareProfile& hw, const TierBytes& limits,
             std::optional<DType> dtype = {});
   ~Evaluator();
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
-  /// Whether the schedule takes these numbers, and goes with what is recomputed. True without one.
+  /// Whether the schedule takes these numbers, and allows what the strategy recomputes. True
+  /// without a pipeline.
   bool possible(const Candidate& c);
-  /// What a schedule holds with equal stages; none where it does not take these numbers.
+  /// The microbatches that a schedule has in flight with equal stages; none if it does not take
+  /// these numbers.
   struct InFlight {
     double microbatches = 0;
-    bool splits = false;  ///< its backward, so that nothing may be recomputed
+    bool splits = false;  ///< it splits the backward, so nothing may be recomputed
   };
   std::optional<InFlight> in_flight(const ParallelLayout& parallel, int64_t microbatches);
   /// Lower bounds on a step: no program of the candidate needs less. REQUIRES: valid, possible().
   Demand demand(const Candidate& c, DemandOf rows = DemandOf::all);
-  /// How much longer than its bound on compute a step is likely to be, from the schedule with equal
-  /// stages; 1 without a pipeline.
+  /// Expected ratio of a step's time to its compute bound, from the schedule with equal stages; 1
+  /// without a pipeline.
   double expected_ratio(const Candidate& c);
 
-  /// By sampled programs: time within 1 %, bytes are live bytes, which packing adds to.
+  /// By sampled programs: time within 1 %; bytes are live bytes, without the cost of packing.
   Score fast(const Candidate& c);
-  /// The bytes alone, without simulating. With a pipeline as fast().
+  /// The bytes of fast() alone, without simulation. With a pipeline the same work as fast().
   TierBytes live(const Candidate& c);
-  /// The whole program, laid out and simulated. Times are left out where it does not fit.
+  /// The whole program, laid out and simulated. Without times if it does not fit.
   Score exact(const Candidate& c);
   /// The memory of exact() alone.
   TierBytes arenas(const Candidate& c);
-  /// Whether arenas() are within the limits: sooner known where they are not.
+  /// Whether arenas() are within the limits. Faster than arenas() if they are not.
   bool fits(const Candidate& c);
 
-  /// How far bytes exceed the limits, relative and summed over tiers.
+  /// The relative excess over the limits, summed over tiers.
   double overflow(const TierBytes& bytes) const;
   /// Whether fit_of() calls these bytes at risk (planner/evaluate/fit.h).
   bool at_risk(const TierBytes& bytes) const;
   const TierBytes& limits() const { return limits_; }
-  /// From now on. What was measured does not depend on them.
+  /// Applies to later calls; cached results do not depend on limits.
   void set_limits(const TierBytes& limits) { limits_ = limits; }
 
   StepRequest request(const Candidate& c) const;
   const HardwareProfile& hardware() const;
 
   int64_t considered() const;  ///< demands computed
-  int64_t simulated() const;   ///< by sampled simulation or exactly
+  int64_t simulated() const;   ///< simulations, sampled or exact
   int64_t work() const;        ///< of the sampled simulation (sampled_simulation.h)
-  int64_t laid_out() const;    ///< ops gone through by arenas() and fits()
+  int64_t laid_out() const;    ///< ops laid out by arenas() and fits()
 
  private:
   struct State;

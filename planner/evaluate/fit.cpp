@@ -9,9 +9,9 @@
 namespace longspan {
 namespace {
 
-constexpr double kHostShare = 0.05;  // of the host's memory that others may need
+constexpr double kHostShare = 0.05;  // part of the host's memory for other processes
 
-// Whole bytes of a figure; figures are doubles because they carry rates as well. Never negative.
+// Whole bytes of a figure, not negative. Figures are doubles because they hold rates as well.
 int64_t whole_bytes(double bytes) {
   if (!(bytes > 0)) return 0;
   constexpr double kMost = 9.2e18;  // just below 2^63
@@ -20,7 +20,7 @@ int64_t whole_bytes(double bytes) {
 
 bool measured(const Figure& figure) { return figure.source.starts_with("measured: "); }
 
-// Bytes besides a tier's arena that the profile does not know for certain.
+// Bytes that a tier may need besides its arena, if the profile has not measured them.
 std::array<int64_t, kTierCount> uncertain_bytes(const HardwareProfile& hw) {
   const auto per_node = static_cast<double>(hw.devices_per_node);
   std::array<int64_t, kTierCount> bytes{};

@@ -1,8 +1,8 @@
-// Whether a plan's memory will do: the verdict that comes with every prediction.
+// The verdict on a plan's memory that comes with every prediction.
 //
-// Arenas are exact, so the risk is memory besides them: context and libraries on the device,
-// other processes' memory on the host. Where a profile has measured those, a plan fits or
-// does not; where it assumes them, a plan that needs the last of a memory is at risk.
+// Arenas are exact, so only other memory is uncertain: context and libraries on the device, other
+// processes on the host. If the profile has measured it, a plan fits or does not fit. If the
+// profile assumes it, a plan that needs nearly all of a memory is at risk.
 #pragma once
 
 #include <array>
@@ -14,9 +14,8 @@
 
 namespace longspan {
 
-/// What the arenas of one rank may hold on this hardware: a device's capacity minus what is
-/// reserved, and the rank's share of its node's host memory and storage, as every device has a
-/// rank.
+/// Bytes available to the arenas of one rank: a device's capacity minus the reserved bytes, and the
+/// rank's share of its node's host memory and storage, with one rank per device.
 std::array<int64_t, kTierCount> capacities(const HardwareProfile& hw);
 
 enum class Fit { fits, at_risk, does_not_fit };
@@ -24,12 +23,12 @@ std::string_view name_of(Fit);  // "fits", "at risk", "does not fit"
 
 struct FitVerdict {
   Fit fit = Fit::fits;
-  std::string reason;  // of the tier with the least to spare, as a clause; empty: it fits
+  std::string reason;  // about the tier that is short or at risk, as a clause; empty: it fits
 };
 
-/// The verdict on arenas of `peak_bytes`. At risk: more than the capacity would be needed if what
-/// is reserved on the device were twice what the profile assumes, or if the host kept a twentieth
-/// of its memory to itself.
+/// The verdict on arenas of `peak_bytes`. At risk: they would exceed the capacity if the device
+/// reserved twice the bytes that the profile assumes, or if other processes used a twentieth of the
+/// host's memory.
 FitVerdict fit_of(const HardwareProfile& hw, const std::array<int64_t, kTierCount>& peak_bytes);
 
 }  // namespace longspan

@@ -14,36 +14,35 @@ namespace longspan {
 namespace {
 
 // Layers of the smaller sample: the first, the last, and one with a neighbour on both sides. More
-// where they are small, as what copies have fallen behind by builds up from layer to layer.
+// if layers are small, as the lag of copies accumulates from layer to layer.
 constexpr int64_t kFewestLayers = 3;
 constexpr int64_t kSampleOps = 2000;
-// Samples are this far apart, and the model's layers a multiple of it from them: layers can take
-// turns. By twos, threes and fours where they differ from each other, as ops wait for a place in
-// memory; and the farther apart, the less a single layer's luck matters.
+// Distance of the samples; the model's layers are at a multiple of it from them, as layers can
+// alternate. If layers differ, because ops wait for memory, periods are two, three or four, and a
+// larger distance reduces the effect of single layers.
 constexpr int64_t kLayersApart = 2;
 constexpr int64_t kUnevenLayersApart = 12;
 constexpr int64_t kUnevenPeriod = 6;
-// Programs of so few ops are not shrunk in their layers: it would gain nothing.
+// Programs with fewer ops keep all layers, as sampling would gain nothing.
 constexpr int64_t kExactOps = 12000;
 constexpr int64_t kUnevenExactOps = 15000;
 constexpr int kLayerSamples = 2;
 constexpr int kRepeatSamples = 3;
-// Up to this many repeats nothing is shrunk along the sequence where time is asked for: the program
-// of a few layers is small enough, and where copies and compute are close to each other only the
-// real extent tells.
+// Up to this many repeats, samples for time keep all of them: a program of a few layers is small
+// enough, and if copies and compute take similar time, only the real extent is accurate.
 constexpr int64_t kExactRepeats = 64;
 constexpr int64_t kExactPairedRepeats = 24;  // ops grow with pairs of chunks
 constexpr int64_t kExactRepeatsForMemory = 6;
-constexpr int64_t kExactBatches = 3;  // as many as two samples have in all
+constexpr int64_t kExactBatches = 3;  // as many as two samples have in total
 
-// How many of the layers a policy covers; those are the first.
+// The number of layers, from the first on, that a policy covers.
 int64_t covered(const SavedPolicy& policy, int64_t layers) {
   if (policy.where == Saved::keep) return layers;
   const auto count = static_cast<int64_t>(std::ceil(policy.fraction * static_cast<double>(layers)));
   return std::min(layers, count);
 }
 
-// The lengths of the runs of layers that save alike.
+// The lengths of the runs of layers with equal policies.
 std::vector<int64_t> runs_of(const Strategy& s, int64_t layers) {
   std::vector<int64_t> ends = {layers};
   for (const KnobRow& row : knob_rows()) {
@@ -55,7 +54,7 @@ std::vector<int64_t> runs_of(const Strategy& s, int64_t layers) {
   return ends;
 }
 
-// The strategy for a model whose runs have other lengths.
+// The strategy for a model whose runs have lengths `lengths`.
 Strategy with_runs(Strategy s, int64_t layers, const std::vector<int64_t>& lengths) {
   const std::vector<int64_t> runs = runs_of(s, layers);
   const auto all = static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
@@ -65,14 +64,14 @@ Strategy with_runs(Strategy s, int64_t layers, const std::vector<int64_t>& lengt
     const int64_t covers = covered(own, layers);
     int64_t shorter = 0, end = 0;
     for (size_t i = 0; end < covers; end += runs[i++]) shorter += lengths[i];
-    // Half a layer less than it covers, so that no rounding adds one.
+    // Half a layer less than it covers, so that rounding does not add one.
     own.fraction = covers == layers ? 1 : (static_cast<double>(shorter) - 0.5) / all;
   }
   return s;
 }
 
-// How many units of every tensor are live at one moment. Whole vectors of them: comparing two is
-// where lowering spent most of its time.
+// The number of live units of every tensor at a moment, padded to whole vectors, as comparisons of
+// them dominated the time of lowering.
 using LiveCounts = std::array<int16_t, (kTensorCount + 15) / 16 * 16>;
 
 bool dominates(const LiveCounts& a, const LiveCounts& b) {
@@ -82,7 +81,7 @@ bool dominates(const LiveCounts& a, const LiveCounts& b) {
 }
 
 void add_moment(std::vector<LiveCounts>& moments, const LiveCounts& moment) {
-  // Newest first: loops come back to what they had last.
+  // Newest first, as loops return to recent moments.
   for (size_t i = moments.size(); i-- > 0;) {
     if (dominates(moments[i], moment)) return;
   }
@@ -110,8 +109,8 @@ void find_phases(SampledProgram& sample) {
       ops.begin());
 }
 
-// Reads off what lives while a program passes by: of a sample that is shrunk the moments of every
-// kind, else the list of lives, as what is not extrapolated has its peak where it has it.
+// Records what is live during lowering. For a sample it records the moments of every kind; for a
+// whole program, which is not extrapolated, a list of lifetimes suffices.
 class LifeReader final : public LifetimeWatcher {
  public:
   LifeReader(SampledProgram& sample, bool is_whole) : sample_(sample), is_whole_(is_whole) {
@@ -126,17 +125,17 @@ class LifeReader final : public LifetimeWatcher {
       phase_ = backward_phase;
     }
     if (op.kind == OpKind::adamw) phase_ = update_phase;
-    const auto layer = static_cast<size_t>(op.layer);  // huge where an op is of none
+    const auto layer = static_cast<size_t>(op.layer);  // huge if the op has no layer
     const int run = layer < sample_.run_of_layer.size() ? sample_.run_of_layer[layer] : 0;
     of_op_ = &found_[static_cast<size_t>(kind_of_moment(op, phase_, run))];
     looked_.fill(false);
   }
   void ends(BufferId, const Buffer& b) override {
-    // Where nothing ends the next moment exceeds this one.
+    // Peaks are right before an end: without one the next moment dominates.
     if (!is_whole_) look(static_cast<size_t>(b.tier));
     change(b, true);
   }
-  /// Once all has passed by; of the program's buffers those that persist count.
+  /// Call after lowering. Adds the program's persistent buffers.
   void finish() {
     std::array<LiveCounts, kTierCount> persistent{};
     std::vector<LifeEvent> lives;
@@ -171,7 +170,7 @@ class LifeReader final : public LifetimeWatcher {
  private:
   struct OfKind {
     std::array<std::vector<LiveCounts>, kTierCount> moments;
-    std::array<int64_t, kTierCount> seen{};  // changes when this kind was last looked at
+    std::array<int64_t, kTierCount> seen{};  // changes_ at the last look at this kind
   };
 
   static LifeEvent event(const Buffer& b, bool ends) {
@@ -186,7 +185,7 @@ class LifeReader final : public LifetimeWatcher {
     live_[tier][static_cast<size_t>(b.tensor)] += static_cast<int16_t>(ends ? -1 : 1);
     ++changes_[tier];
   }
-  // At the op that passed last.
+  // Records the current moment of the last op.
   void look(size_t tier) {
     if (std::exchange(looked_[tier], true)) return;
     if (std::exchange(of_op_->seen[tier], changes_[tier]) == changes_[tier]) return;
@@ -201,7 +200,7 @@ class LifeReader final : public LifetimeWatcher {
   OfKind* of_op_ = nullptr;
   std::array<bool, kTierCount> looked_{};
   std::array<LiveCounts, kTierCount> live_{};
-  std::array<int64_t, kTierCount> changes_{1, 1, 1};  // of what is live
+  std::array<int64_t, kTierCount> changes_{1, 1, 1};  // counts changes of live_
 };
 
 }  // namespace
@@ -266,8 +265,8 @@ double Dimension::extrapolate(const std::array<double, 3>& values, int points) c
 
 namespace {
 
-// Differences between samples of a few chunks are small, and what makes many chunks of them makes
-// noise of them: with runs that differ, all layers are then in the sample.
+// Extrapolation along chunks amplifies noise in the small differences between samples of few
+// chunks: with several runs, all layers are then in the sample.
 LayerRuns layers_of(const StepRequest& request, Purpose purpose, const Dimension& repeats) {
   const bool with_time = purpose != Purpose::memory, uneven = purpose == Purpose::uneven_time;
   const int64_t extent = request.model.layers;
@@ -306,8 +305,8 @@ SampledPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
   const Lengths lengths = lengths_of(s, request.sequence);
   const int64_t blocks = lengths.blocks();
   sampled.repeats_blocks = blocks > 1;
-  // Buffers in flight are in the steady state once there are more repeats than the program looks
-  // ahead and stores behind; exchanges that overlap hold a chunk more on either side.
+  // Buffers in flight are in the steady state once repeats exceed the prefetch depth and the
+  // offload window; exchanges that overlap hold one more chunk on either side.
   const int64_t exchanged = s.parallel.ulysses > 1 && s.parallel.overlap ? 2 : 0;
   const int64_t first = 2 + exchanged + std::max({int64_t{1}, s.prefetch_depth, s.offload_window});
   const int64_t repeats = blocks > 1 ? blocks : lengths.chunks();
@@ -316,17 +315,17 @@ SampledPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
                         : pairs    ? kExactPairedRepeats
                                    : kExactRepeats;
   const bool small = repeats <= exact;
-  // A ring's ops depend on how its positions' chunks lie to each other, of which each has an even
-  // number; and some chunks divide among a tensor group, but not every chunk.
+  // A ring's ops depend on the relative order of its positions' chunks, and each position has an
+  // even number. Some numbers of chunks, but not every one, divide among a tensor group.
   const ParallelLayout& p = s.parallel;
   const bool ring = p.ring > 1;
   const bool whole = small || (ring && (with_time || blocks > 1)) || s.chunk_tokens % p.tensor != 0;
-  const int64_t from = with_time ? first : first + 3;  // two make a line, three a parabola
+  const int64_t from = with_time ? first : first + 3;  // two samples give a line, three a parabola
   sampled.repeats = whole ? Dimension::exact(repeats)
                           : Dimension::sampled(repeats, ring ? round_up(from, 2) : from,
                                                with_time ? kRepeatSamples : 2, ring ? 2 : 1);
   sampled.layers = layers_of(request, purpose, sampled.repeats);
-  // The second is like all that follow: it adds to the gradients of the first.
+  // The second microbatch adds to gradients of the first, as all later ones do.
   sampled.batches = request.microbatches <= kExactBatches
                         ? Dimension::exact(request.microbatches)
                         : Dimension::sampled(request.microbatches, 1, 2);

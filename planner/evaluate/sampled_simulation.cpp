@@ -14,19 +14,19 @@
 namespace longspan {
 namespace {
 
-// Spread between the fastest and the slowest layer, as a part of a layer's time: beyond it, larger
+// Spread between the fastest and the slowest layer, relative to a layer's time, above which larger
 // samples are taken.
 constexpr double kUneven = 0.003;
-// An op takes this many times longer to lower and to lay out than a chain takes to simulate.
+// Time to lower and lay out an op over the time to simulate a chain.
 constexpr int64_t kLowerings = 8;
-// All samples are forgotten once they have more ops than this; an op takes a few hundred bytes.
+// The cache is cleared when its samples have more ops than this; an op takes a few hundred bytes.
 constexpr int64_t kMostKeptOps = 4'000'000;
 
-// The figures read off one sample, and how each grows: along the repeats the peak of every kind of
-// moment linearly, busy time as a quadratic (pairs of chunks), and what a phase takes beyond its
-// busiest stream linearly; along layers and microbatches, which repeat exactly, all of it
-// linearly. Which stream is the busiest, and which kind of moment is the peak, is decided at the
-// real size, where it may be another one than in the sample.
+// The measures of one sample. Along repeats, the peak of every kind of moment grows linearly, busy
+// time as a quadratic (pairs of chunks), and the excess of a phase over its busiest stream
+// linearly. Along layers and microbatches, which repeat exactly, all measures grow linearly. The
+// busiest stream and the kind of the peak are determined at the real size, where they may differ
+// from the sample's.
 struct Measures {
   struct Peak {
     int kind;
@@ -35,7 +35,7 @@ struct Measures {
   std::vector<Peak> peaks;  // by kind
   std::array<std::array<double, kStreamCount>, phase_count> busy{};
   std::array<double, phase_count> seconds{};
-  bool by_repeats = false;  // whether repeats were sampled; set once all samples are folded
+  bool by_repeats = false;  // whether repeats were sampled; set when all samples are folded
 
   double most_busy(int phase) const {
     return *std::max_element(busy[phase].begin(), busy[phase].end());
@@ -46,9 +46,8 @@ struct Measures {
   }
 };
 
-// Adds to the peaks of the largest sample what is missing of the real extent: `beyond` times what
-// it has more than a smaller one. Kinds that only one of them has (the ends of what is long enough
-// to have a middle) stay.
+// Extrapolates the peaks of the largest sample: adds `beyond` times its difference to a smaller
+// one. Kinds that only one of them has (at the ends) stay.
 void extend_peaks(std::vector<Measures::Peak>& peaks, const std::vector<Measures::Peak>& largest,
                   const std::vector<Measures::Peak>& smaller, double beyond) {
   auto own = largest.begin();
@@ -65,7 +64,7 @@ void extend_peaks(std::vector<Measures::Peak>& peaks, const std::vector<Measures
 
 using Samples = std::array<Measures, 3>;
 
-// A figure of the samples at the real extent, by the polynomial through the last `points`.
+// A measure at the real extent, by the polynomial through the last `points` samples.
 template <class Figure>
 double grown(const Dimension& dimension, const Samples& samples, int points, Figure figure) {
   std::array<double, 3> values{};
@@ -73,7 +72,7 @@ double grown(const Dimension& dimension, const Samples& samples, int points, Fig
   return dimension.extrapolate(values, points);
 }
 
-// The samples along the sequence, folded into the values at its real extent.
+// Extrapolates the samples along the sequence to its real extent.
 Measures fold_repeats(const Dimension& dimension, Samples& samples) {
   if (dimension.count == 1) return std::move(samples[0]);
   const Measures& last = samples[dimension.count - 1];
@@ -96,13 +95,14 @@ Measures fold_repeats(const Dimension& dimension, Samples& samples) {
   return result;
 }
 
-// A smaller sample, and how many times its difference to the largest one is missing from that.
+// A smaller sample, and the factor of its difference to the largest one in the extrapolation.
 struct Smaller {
   const Measures& measures;
   double beyond;
 };
 
-// The largest sample of layers or of microbatches, which repeat exactly, at the real extents.
+// Extrapolates the largest sample of layers or of microbatches, which repeat exactly, to the real
+// extents.
 Measures fold_alike(const Measures& largest, const std::vector<Smaller>& smaller) {
   Measures result = largest;
   for (const auto& [other, beyond] : smaller) {
@@ -158,7 +158,7 @@ std::vector<Measures::Peak> measure_peaks(const SampledProgram& sample) {
   return peaks;
 }
 
-// The chains of a sample: of one phase each, on the compute stream of one layer each.
+// The chains of a sample; each is within one phase and, on the compute stream, one layer.
 const Chains& chains_of(SampledProgram& sample) {
   if (sample.chains) return *sample.chains;
   const std::vector<Op>& ops = sample.program.ops;
@@ -178,7 +178,7 @@ const Chains& chains_of(SampledProgram& sample) {
   });
   const std::vector<int32_t>& first_ops = sample.chains->first_ops;
   for (const int32_t op : first_ops) sample.layer_of_chain.push_back(ops[op].layer);
-  // Chains are numbered stream by stream, and no stream turns back to an earlier phase.
+  // Chains are numbered stream by stream, and no stream returns to an earlier phase.
   int32_t chain = 0, end = 0;
   for (int s = 0; s < kStreamCount; ++s) {
     end += static_cast<int32_t>(sample.chains->queues[s].size());
@@ -211,17 +211,17 @@ void measure_time(const SampledProgram& sample, const Timeline& timeline, Measur
   }
 }
 
-// Whether a layer within takes longer than another, forward or backward: then a few layers are no
-// good measure of many.
+// Whether inner layers differ in time, in forward or backward. A few layers are then no good
+// measure of many.
 bool layers_differ(const SampledProgram& sample, const Timeline& timeline) {
   struct Spread {
     double least = 1e300, most = 0, sum = 0;
     int64_t count = 0;
   };
-  // Spreads of each run of layers, upwards and downwards.
+  // Spreads of each run of layers, in forward and backward order.
   std::vector<std::array<Spread, 2>> spreads(static_cast<size_t>(sample.run_of_layer.back() + 1));
   const int64_t layers = sample.program.model.layers;
-  const auto is_within = [&](int layer) {  // with neighbours that are like it on both sides
+  const auto is_within = [&](int layer) {  // with both neighbours in its run
     if (layer <= 0 || layer >= layers - 1) return false;
     const int* const run = sample.run_of_layer.data() + layer;
     return run[-1] == run[0] && run[1] == run[0];
@@ -266,7 +266,7 @@ double step_seconds(const Measures& m) {
   const std::array<double, kStreamCount> by_stream = busy_seconds(m);
   const double total = std::accumulate(m.seconds.begin(), m.seconds.end(), 0.0);
   const double serial = std::accumulate(by_stream.begin(), by_stream.end(), 0.0);
-  // No step is shorter than its busiest stream or longer than all streams one after another.
+  // A step takes at least its busiest stream, and at most the sum of all streams.
   return std::clamp(total, *std::max_element(by_stream.begin(), by_stream.end()), serial);
 }
 
@@ -277,13 +277,13 @@ struct SampledSimulation::State {
 
   const CostModel& cost;
   std::unordered_map<std::string, SampledPrograms> known;
-  int64_t known_ops = 0;  // that these were lowered to
+  int64_t known_ops = 0;  // of all known samples
   int64_t evaluations = 0;
   int64_t work = 0;
 
   SampledPrograms& find(const StepRequest& request, Purpose purpose);
-  /// `uneven` is set if layers were seen to differ. With `whether_even` the time is not wanted if
-  /// they do: it is left at 0 of the samples that come after.
+  /// Sets `uneven` if layers differ in time. With `whether_even`, the time of later samples is then
+  /// left at 0, as it is not used.
   Measures measure(const StepRequest& request, Purpose purpose, bool& uneven,
                    bool whether_even = false);
   Evaluation evaluate(const StepRequest& request,
@@ -298,7 +298,7 @@ SampledPrograms& SampledSimulation::State::find(const StepRequest& request, Purp
   }
   const auto [it, fresh] = known.try_emplace(key_of(request, wanted));
   SampledPrograms& found = it->second;
-  // Those that were lowered for memory alone have no list for time.
+  // Samples lowered for memory have no list for time.
   if (fresh || (purpose != Purpose::memory && !found.has_lists)) {
     lower_samples(request, purpose, wanted);
     work += kLowerings * wanted.ops;
@@ -316,8 +316,8 @@ Measures SampledSimulation::State::measure(const StepRequest& request, Purpose p
                                            bool& uneven, bool whether_even) {
   const bool with_time = purpose != Purpose::memory;
   SampledPrograms& t = find(request, purpose);
-  // Durations of all shapes, by repeat sample: a block's length follows from it unless blocks are
-  // what repeats.
+  // Durations of all shapes, by repeat sample, which determines a block's length unless blocks
+  // repeat.
   std::array<std::vector<double>, 3> durations;
   Samples by_repeat{};
   std::vector<Measures> by_batch;
@@ -331,7 +331,7 @@ Measures SampledSimulation::State::measure(const StepRequest& request, Purpose p
         program.model = request.model;
         program.model.layers = layers;
         program.lengths = sample_lengths(request, t, t.repeats.samples[r]);
-        // As the key says, what differs from the strategy it was lowered for are sizes.
+        // Equal keys: the strategy differs only in sizes from the one that was lowered.
         program.strategy = request.strategy;
         program.strategy.block_tokens = program.lengths.block;
         program.bytes =
@@ -363,7 +363,7 @@ Measures SampledSimulation::State::measure(const StepRequest& request, Purpose p
     result = std::move(by_batch[0]);
   } else {
     result = fold_alike(by_batch[1], {{by_batch[0], t.batches.beyond()}});
-    // Memory does not depend on how many microbatches come after the second.
+    // Memory does not depend on the number of microbatches after the second.
     result.peaks = by_batch[1].peaks;
   }
   result.by_repeats = t.repeats.count > 1;

@@ -1,4 +1,4 @@
-// What of a strategy the bounds of time and of memory both ask for: internal to them.
+// Properties of a strategy that the bounds of time and of memory share. Internal to them.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace longspan {
 
-/// What of a strategy both bounds ask for.
+/// Properties of a strategy that both bounds use.
 struct StrategyTraits {
   StrategyTraits(const StepRequest& request, const Strategy& s, const Lengths& n)
       : s(s),
@@ -25,13 +25,13 @@ struct StrategyTraits {
         tensor(s.parallel.tensor > 1),
         exchanges(s.parallel.ulysses > 1),
         streams(chunks > 1 && s.kv == Tier::host),
-        // A ring and head groups have a backward of their own.
+        // A ring and head groups have their own backward.
         kv_outer(s.backward_order == BackwardOrder::kv_outer && !ring && groups == 1),
         block_between_uses(blocks > 1 && s.between_uses == Tier::host),
         chunk_between_uses(chunks > 1 && s.between_uses == Tier::host),
         separate_norm(n.block > n.chunk || tensor) {}
 
-  /// Layers that a policy's `fraction` covers, of the first `layers` ones.
+  /// The number of the first `of_first` layers that the policy covers.
   int64_t covered(const SavedPolicy& policy, int64_t of_first) const {
     const double share = std::ceil(policy.fraction * static_cast<double>(layers));
     return std::min(of_first, static_cast<int64_t>(share));
@@ -50,7 +50,7 @@ struct TileBytes {
 
 TileBytes tile_bytes(const TensorBytes& bytes);
 
-/// Fills in the bytes of `demand`, where the sizes of everything are known.
+/// Fills in the bytes of `demand` from the sizes of all tensors and workspaces.
 void add_bytes(const StepRequest& request, const Strategy& strategy, const Lengths& lengths,
                const TensorBytes& bytes, const TileBytes& workspaces, Demand& demand);
 

@@ -1,4 +1,4 @@
-// How long every stream is busy in a step. Internal to the bounds.
+// Busy time of every stream in a step. Internal to the bounds.
 #pragma once
 
 #include <array>
@@ -7,13 +7,13 @@
 
 namespace longspan {
 
-/// Seconds that every stream is busy, filled op by op.
+/// Busy seconds of every stream, accumulated op by op.
 struct StreamLoad {
   using Streams = std::array<double, kStreamCount>;
-  /// Parts of `total`: before the backward; once a step and not for every microbatch; and of the
-  /// latter after the norm of the gradients.
+  /// `total`, and parts of it: before the backward; once per step rather than per microbatch; and
+  /// the part of `once` after the norm of the gradients.
   Streams total{}, forward{}, once{}, update{};
-  /// Seconds that every microbatch after the first adds; in `total` those of all of them.
+  /// Seconds that every microbatch after the first adds; `total` includes all of them.
   Streams repeated{};
   /// Seconds that compute waits for exchanges.
   double waited = 0, waited_forward = 0;

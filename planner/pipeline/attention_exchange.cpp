@@ -6,7 +6,7 @@
 namespace longspan {
 namespace {
 
-// The slices that ranks are at where the first is at `first`.
+// The slices of all ranks when the first rank is at slice `first`.
 std::vector<size_t> window_of(int64_t first, int64_t slices, int64_t ranks) {
   std::vector<size_t> window;
   for (int64_t rank = 0; rank < ranks; ++rank) {

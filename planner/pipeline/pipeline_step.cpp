@@ -24,7 +24,7 @@ LayersByKind layers_on_stage(const StagePrograms& programs, int64_t stage) {
   return layers;
 }
 
-// The sum over some layers of a value that is given for a layer of every kind.
+// The sum over layers of a value per layer of each kind.
 template <class Value>
 double sum_over(const LayersByKind& layers, const Value& value_of) {
   double sum = 0;
@@ -34,7 +34,7 @@ double sum_over(const LayersByKind& layers, const Value& value_of) {
   return sum;
 }
 
-// `sequences` hidden states of every token, from one stage to the next.
+// Seconds to send `sequences` hidden states per token from one stage to the next.
 double message_seconds(const StepRequest& request, const CostModel& cost, double sequences) {
   const ParallelLayout& parallel = request.strategy.parallel;
   const int64_t rows =
@@ -45,8 +45,8 @@ double message_seconds(const StepRequest& request, const CostModel& cost, double
       {Kernel::exchange, {bytes, static_cast<double>(parallel.stage_ranks()), 2}, bytes});
 }
 
-// What microbatches hold on every stage: units of the memory of one on a layer of the kind that
-// keeps most, of which `kept` says the others' part.
+// The memory of a microbatch on every stage, in units of that on a layer of the kind that keeps
+// most; `kept`: the other kinds relative to it.
 std::vector<StageMemory> memory_of_stages(const StagePrograms& programs,
                                           const std::vector<double>& kept) {
   const Pipeline& p = programs.pipeline();
@@ -73,7 +73,7 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
   for (int64_t stage = 0; stage < count; ++stage) {
     const LayersByKind layers = layers_on_stage(programs, stage);
     const double backward = sum_over(layers, [&](size_t k) { return t.layer[k].backward; });
-    // The gradients of weights are as many products as the forward has with them.
+    // Gradients of weights take as many products as the forward has with them.
     StageTimes times;
     times.forward = sum_over(layers, [&](size_t k) { return t.layer[k].forward; });
     times.weight = std::min(dense * times.forward, backward);
@@ -85,7 +85,7 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
     }
     if (stage == count - 1 && !cut) times.input += t.loss;
     if (cut) {
-      // One product forward and two back; every rank has its share of them.
+      // One product in forward and two in backward; every rank has its share.
       times.vocabulary_forward = t.loss / 3 / static_cast<double>(p.stages);
       times.vocabulary_backward = 2 * times.vocabulary_forward;
     }
@@ -114,7 +114,7 @@ std::array<int64_t, kTierCount> arenas_of_rank(const StepRequest& request, const
   return arenas_of(own.request, own.rank).bytes;
 }
 
-// Costs are the caller's to set.
+// Without costs, which the caller sets.
 ScheduleRequest schedule_request(const StepRequest& request) {
   const Pipeline& p = request.strategy.parallel.pipeline;
   ScheduleRequest wanted;
@@ -125,13 +125,14 @@ ScheduleRequest schedule_request(const StepRequest& request) {
   return wanted;
 }
 
-// All layers on a rank, in units of a microbatch's memory on a layer that keeps most.
+// The peak of a rank, over all its layers, in units of a microbatch's memory on a layer that keeps
+// most.
 double held_on(const ScheduleTiming& timing, size_t rank, int64_t slices) {
   return static_cast<double>(timing.ranks[rank].peak_memory) /
          static_cast<double>(kMicrobatchUnits * slices);
 }
 
-// What ranks have of the model.
+// The parts of the model on each rank.
 struct RanksShares {
   RanksShares(const StagePrograms& programs, const Schedule& schedule)
       : of_stages(schedule.ranks_of_stages()),
@@ -156,7 +157,7 @@ struct RanksShares {
 
   std::vector<int32_t> of_stages;
   std::vector<LayersByKind> layers;
-  std::vector<double> passing;  // hidden states by the rank's layers, in sequences
+  std::vector<double> passing;  // hidden states that pass by a rank's layers, in sequences
 };
 
 void check_split(const Schedule& schedule, const Strategy& s) {
@@ -189,7 +190,7 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
   StagePrograms programs(request, evaluate_stage);
   RankBytes memory(programs, request.microbatches * p.slices);
   const std::vector<double> kept = memory.kept_parts();
-  // Each rank has its list, so what it holds does not depend on when.
+  // The lists of ranks are fixed, so memory does not depend on times.
   ScheduleCosts costs;
   costs.memory = memory_of_stages(programs, kept);
   costs.shares = pipeline_shares(request);

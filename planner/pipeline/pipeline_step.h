@@ -1,30 +1,29 @@
-// What a step of a pipeline takes and holds: the exact schedule of its actions, with costs that
-// come from the step programs of its stages.
+// Time and memory of a pipeline's step: the exact schedule of its actions, with costs from the step
+// programs of its stages.
 //
-// A stage's program is that of a model of its layers alone, with residuals received and sent where
-// it has no embedding or no loss (StageBoundary). Simulated with one microbatch and with two it
-// gives the time of a forward and of a backward among others, and what a step takes besides. Those
-// are the times of the schedule's actions; what a message takes comes between stages. The memory of
-// a rank is that of its program with one microbatch at a time, and what the others that the
-// schedule has in flight have left there for their backward, which is plain arithmetic
-// (saved_bytes()).
+// A stage's program is that of a model with only its layers, and receives and sends residuals if it
+// has no embedding or no loss (StageBoundary). Simulations with one microbatch and with two give
+// the time of a forward and of a backward among others, and the rest of a step. These are the times
+// of the schedule's actions; messages between stages add their time. The memory of a rank is that
+// of its program with one microbatch, plus the tensors that the other microbatches in flight have
+// saved, by plain arithmetic (saved_bytes()).
 //
-// Where sequences are sliced, the program is that of one slice, to which attention to the slices
-// before is added. A rank holds that program and, for every slice in flight, what it has left, keys
-// and values among it; gradients of these add up for the whole sequence in all layers at once.
+// With slices, the program is that of one slice, and attention to earlier slices is added. A rank
+// holds that program and the saved tensors of every slice in flight, including keys and values.
+// Gradients of keys and values are held for the whole sequence in all layers.
 //
-// A model whose layers differ (ModelSpec::runs) has a program for each kind of them, even where all
-// are on one rank. A stage takes the sum of what its layers take in theirs; a rank holds what
-// theirs last hold, and what the running one holds besides. What samples tokens, and brings those
-// that passed by together with the others, is not counted in time; those that pass by are memory,
-// and go along from stage to stage.
+// A model whose layers differ (ModelSpec::runs) has a program for each kind of layer, even if all
+// are on one rank. The time of a stage is the sum over its layers. A rank holds the lasting memory
+// of all its layers, plus the temporary memory of the running kind. The time to sample tokens, and
+// to merge those that passed by, is not modelled; tokens that pass by count in memory and in
+// messages between stages.
 //
-// That sum knows neither what packing loses nor that gradients come after all forwards in some
-// schedules; lists that can be lowered are laid out where the answer is to be exact.
+// The sum ignores the cost of packing, and that in some schedules gradients come after all
+// forwards. For an exact answer, lists that can be lowered are laid out.
 //
-// Where the backward is split, W is taken to need all that F has left. Where the vocabulary is cut,
-// every rank has its share of embedding and output layer.
-// Pure functions; safe from any thread.
+// If the backward is split, W is assumed to need all tensors that F has saved. If the vocabulary is
+// cut, every rank has its share of embedding and output layer. Pure functions; safe from any
+// thread.
 #pragma once
 
 #include <functional>
@@ -38,48 +37,48 @@
 
 namespace longspan {
 
-/// What one rank of a pipeline does and holds.
+/// Time and memory of one rank of a pipeline.
 struct PipelineRank {
   int64_t layers = 0;
   double busy_seconds = 0;
-  double microbatches_held = 0;  // at its peak, of as many layers as the largest rank's
+  double microbatches_held = 0;  // at its peak, in units of the largest rank's layers
   std::array<int64_t, kTierCount> peak_bytes{};
 };
 
 struct PipelineStep {
-  Evaluation whole;            // of the step; memory of whichever rank needs most of a tier
-  double forward_seconds = 0;  // of a microbatch on all layers of the largest rank, ends apart
+  Evaluation whole;            // of the step; memory of the rank that needs most of each tier
+  double forward_seconds = 0;  // of a microbatch on all layers of the largest rank, without ends
   double backward_seconds = 0;
-  double message_seconds = 0;  // of what one stage sends the next at a time
-  double rest_seconds = 0;     // of a step: the last reductions and the update
+  double message_seconds = 0;  // of one message between stages
+  double rest_seconds = 0;     // of the last reductions and the update
   double bubble_rate = 0;
   std::vector<PipelineRank> ranks;
-  LinkedActions linked;   // of the schedule, whose times are
-  ScheduleTiming timing;  // these
+  LinkedActions linked;   // of the schedule, with the times in
+  ScheduleTiming timing;  // `timing`
   int32_t slices = 1;
 };
 
-/// Evaluates a stage's program: request.strategy.parallel has no pipeline, the model the stage's
-/// layers.
+/// Evaluates a stage's program: request.strategy.parallel has no pipeline, and the model has only
+/// the stage's layers.
 using EvaluateStage = std::function<Evaluation(const StepRequest& stage)>;
 
-/// How the memory of a rank is found: by arithmetic, or, where its list is one of F and B of whole
-/// sequences, by laying out all of it.
+/// How the memory of a rank is computed: by arithmetic, or by a layout of its whole list, if that
+/// consists of F and B of whole sequences.
 enum class RankMemory { summed, laid_out };
 
-/// REQUIRES: the strategy is valid for model and length, and has a pipeline. Throws bad_input where
-/// the schedule does not take these numbers of microbatches, or splits the backward of a strategy
-/// that recomputes.
+/// Evaluates the step of a pipeline. Throws bad_input if the schedule does not take these numbers
+/// of microbatches, or splits the backward of a strategy that recomputes. REQUIRES: the strategy is
+/// valid for model and length, and has a pipeline.
 PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost,
                                const EvaluateStage& evaluate_stage, RankMemory memory);
 
-/// The memory of evaluate_pipeline() alone, which is known sooner than a step is: only the memory
-/// that `evaluate_stage` returns is read. None for schedules that ask for times.
-/// REQUIRES and throws: as above.
+/// The memory of evaluate_pipeline() alone, which is faster: of the results of `evaluate_stage`
+/// only the memory is read. None for schedules that depend on times. REQUIRES and throws: as
+/// evaluate_pipeline().
 std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory memory);
 
-/// Whether the gradients of weights are actions of their own.
+/// Whether the gradients of weights are separate actions.
 bool splits_backward(const Schedule& schedule);
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
-// A pipeline's step as a Perfetto (Chrome JSON) trace: one track per rank, a span for every action
-// of its list. Pure functions.
+// Writes a pipeline's step as a Perfetto (Chrome JSON) trace: one track per rank, one span per
+// action of its list. Pure functions.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace longspan {
 
-/// The whole trace. Actions that run as one are one span. What comes behind the schedule's end (the
-/// last reductions and the update) is a span of its own on every rank.
+/// The whole trace. Actions that run as one are one span. The last reductions and the update, after
+/// the schedule's end, are a separate span on every rank.
 std::string pipeline_trace(const PipelineStep& step);
 
 }  // namespace longspan

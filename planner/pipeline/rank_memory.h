@@ -1,7 +1,7 @@
-// What lies on a rank of a pipeline, summed. Internal to planner/pipeline.
+// The memory of a rank of a pipeline, as a sum. Internal to planner/pipeline.
 //
-// The sum is over the layers of every kind that a rank has: what their programs hold from first to
-// last, what the kind that needs most holds besides while it runs, and what slices in flight leave.
+// The sum consists of the lasting memory of all layers of a rank, the temporary memory of the kind
+// that needs most while it runs, and the saved tensors of slices in flight.
 #pragma once
 
 #include <array>
@@ -17,35 +17,34 @@ namespace longspan {
 /// Numbers of layers of every kind: on a stage, or on all stages of a rank.
 using LayersByKind = std::vector<int64_t>;
 
-/// Parameters and their states of units of these kinds (0: embedding, 1: a layer, 2: head), one of
-/// each. Gradients that are shards in the end are whole until then where there are several
-/// microbatches to sum.
+/// Bytes of the states of one unit of each of these kinds (0: embedding, 1: a layer, 2: head). With
+/// several microbatches, gradients that ZeRO stage 1 shards at the end are counted whole.
 std::array<int64_t, kTierCount> unit_states(const StepRequest& stage, const TensorBytes& bytes,
                                             int64_t microbatches, std::initializer_list<int> units);
 
 class RankBytes {
  public:
-  /// `slices_of_step` pass a stage in a step, microbatches together.
+  /// `slices_of_step`: slices of all microbatches that pass a stage in a step.
   RankBytes(StagePrograms& programs, int64_t slices_of_step);
 
-  /// What a layer of each kind keeps of a microbatch on all tiers, as parts of the most that one
-  /// keeps.
+  /// Bytes on all tiers that a layer of each kind keeps of a microbatch, relative to the kind that
+  /// keeps most.
   std::vector<double> kept_parts() const;
 
-  /// The peak with `held` microbatches of the rank's own layers. `passing`: hidden states that pass
-  /// by the rank's layers, in sequences.
+  /// The peak with `held` microbatches in flight on the rank's own layers. `passing`: hidden states
+  /// that pass by the rank's layers, in sequences.
   std::array<int64_t, kTierCount> peak(const LayersByKind& layers, StageBoundary boundary,
                                        double held, double passing);
 
  private:
   struct Kind {
     SlicesInFlight slices;                     // of all layers of its program
-    std::array<double, kTierCount> lasting{};  // of a layer: states, and one slice's
+    std::array<double, kTierCount> lasting{};  // of a layer: states, and one slice's saved tensors
     std::array<double, kTierCount> passing{};  // while layers run
   };
 
   StagePrograms& programs_;
-  int64_t microbatches_;  // gradients stay from the first of two to the second
+  int64_t microbatches_;  // at most 2: gradients stay from the first to the second
   std::vector<Kind> kinds_;
   std::array<int64_t, kTierCount> vocabulary_{};
   bool cut_;

@@ -16,8 +16,8 @@ namespace {
 
 using TierBytes = std::array<int64_t, kTierCount>;
 
-// The work of a layer for a token without attention, in units of a pair of a query and a key: small
-// numbers, as slices of millions of tokens are counted exactly.
+// The work of a token without attention, in units of a pair of a query and a key. Small integers,
+// so that slices of millions of tokens are exact.
 TokenCost token_cost_of(const ModelSpec& model, int64_t sequence) {
   ModelSpec layers = model;
   layers.vocab = 0;
@@ -29,7 +29,7 @@ TokenCost token_cost_of(const ModelSpec& model, int64_t sequence) {
   return {std::max<int64_t>(1, std::llround(of_token / of_pair)), 1};
 }
 
-// How many times the forward's products are done again before a backward.
+// The fraction of the forward's products that is recomputed for the backward.
 double recomputed_share(const Strategy& s) {
   double share = 0;
   for (const SavedPolicy* p : {&s.qkv, &s.mlp_input, &s.mlp_inner}) {
@@ -62,7 +62,7 @@ std::vector<SliceShare> pipeline_shares(const StepRequest& request) {
       slice_shares(lengths, cost, 1 + recomputed_share(request.strategy),
                    2.5 + attention_again(request.strategy));
   if (ranks_that_share(p) == 0) return shares;
-  // Apart from attention, equal slices are alike, so that whole shares may be shared out.
+  // Except for attention, equal slices are equal, so whole shares can be averaged.
   for (double SliceShare::*part : {&SliceShare::forward, &SliceShare::input}) {
     std::vector<double> by_slice;
     for (const SliceShare& share : shares) by_slice.push_back(share.*part);
@@ -82,7 +82,7 @@ double EarlierSlices::all_backward() const {
 EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const CostModel& cost) {
   const std::vector<double> none(static_cast<size_t>(slices), 0);
   if (slices == 1 || !slice.model.attention) return {none, none};
-  StepRequest whole = slice;  // the slice as one chunk
+  StepRequest whole = slice;  // with the slice as one chunk
   whole.strategy.chunk_tokens = whole.strategy.block_tokens = slice.sequence;
   const Program program = empty_program(whole);
   EarlierSlices earlier;
@@ -139,7 +139,7 @@ void cut_to_slice(StepRequest& request, const LayerRun& run) {
   s.chunk_tokens = std::min(s.chunk_tokens, request.sequence);
   request.rank = 0;
   if (run.tokens == 1) return;
-  // As many chunks and blocks, of fewer tokens each.
+  // The same numbers of chunks and blocks, with fewer tokens each.
   const int64_t chunks = request.sequence / s.chunk_tokens;
   const int64_t chunks_of_block = s.block_tokens / s.chunk_tokens;
   request.sequence =

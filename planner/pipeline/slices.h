@@ -1,8 +1,8 @@
-// Slices of sequences on a stage: what each takes besides its own program, and what it leaves.
+// Slices of sequences on a stage: the time of each beyond its own program, and the memory that it
+// leaves.
 //
-// A slice attends to the slices before it, which its own program knows nothing of; and what the
-// layers keep of it waits for the slices behind it, not for its own backward alone. Plain
-// arithmetic; safe from any thread.
+// A slice attends to earlier slices, which its own program does not contain; and its saved tensors
+// are kept for later slices, not only for its own backward. Plain arithmetic; safe from any thread.
 #pragma once
 
 #include <array>
@@ -15,30 +15,30 @@
 
 namespace longspan {
 
-/// How much of attention's forward is done again before a backward.
+/// The fraction of attention's forward that is recomputed for the backward.
 double attention_again(const Strategy& strategy);
 
-/// Seconds that one layer of a rank attends to the slices before, by slice, forward and backward.
+/// Seconds of attention to earlier slices in one layer of a rank, by slice.
 struct EarlierSlices {
   std::vector<double> forward, backward;
   double all_forward() const;
   double all_backward() const;
 };
-/// `slice` is of one of `slices` equal slices, without the pipeline.
+/// `slice`: the request of one of `slices` equal slices, without the pipeline.
 EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const CostModel& cost);
-/// What slices leave on a rank for their backward, and for the slices behind them: keys and values
-/// stay on the device, whatever becomes of the rest, and so do the gradients of a whole sequence's.
+/// The memory that slices leave on a rank for their backward and for later slices. Keys and values,
+/// and their gradients for a whole sequence, stay on the device for all policies.
 class SlicesInFlight {
  public:
   explicit SlicesInFlight(int64_t slices) : slices_(slices) {}
-  /// `slice` is of one of `slices`, `bytes` of its program.
+  /// `slice`: the request of one of `slices` slices; `bytes`: of its program.
   SlicesInFlight(const StepRequest& slice, const TensorBytes& bytes, int64_t slices);
-  /// A part of what another's layers leave.
+  /// Adds `part` of another's memory.
   void include(const SlicesInFlight& other, double part);
   /// Bytes that one slice leaves.
   const std::array<int64_t, kTierCount>& kept() const { return kept_; }
-  /// Adds to the memory of one slice's program what there is besides where `held` microbatches are
-  /// held, which may be a fraction.
+  /// Adds to `bytes`, the memory of one slice's program, the memory of the other slices of `held`
+  /// microbatches, which may be a fraction.
   void add(double held, std::array<int64_t, kTierCount>& bytes) const;
 
  private:
@@ -47,16 +47,16 @@ class SlicesInFlight {
   int64_t gradients_ = 0;
 };
 
-/// Makes a request of the layers of a stage one of a slice, without the pipeline, and of the run's
-/// share of its tokens.
+/// Converts the request of a stage's layers to that of a slice, without the pipeline, with the
+/// run's share of its tokens.
 void cut_to_slice(StepRequest& request, const LayerRun& run);
 
-/// ScheduleCosts::sharing_ranks: all of the pipeline's, where they share out attention.
+/// ScheduleCosts::sharing_ranks: all ranks of the pipeline if they divide attention; else 0.
 int32_t ranks_that_share(const Pipeline& pipeline);
 
-/// The slices' parts of a microbatch by the model's FLOP, those of windows of ranks where they
-/// share out attention; none for whole sequences. REQUIRES: the request names a pipeline whose
-/// slices divide the sequence.
+/// The slices' parts of a microbatch by the model's FLOPs, averaged over windows of ranks if they
+/// divide attention; empty for whole sequences. REQUIRES: the request has a pipeline whose slices
+/// divide the sequence.
 std::vector<SliceShare> pipeline_shares(const StepRequest& request);
 
 }  // namespace longspan

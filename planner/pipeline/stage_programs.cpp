@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-// As many as any rank has, whatever its schedule assigns.
+// The most layers of a rank, for any assignment of stages by a schedule.
 int64_t most_on_a_rank(const std::vector<int64_t>& on_stage, const Pipeline& p) {
   int64_t most = p.virtual_stages * on_stage[on_stage.size() / 2];
   for (int64_t r = 0; r < p.stages; ++r) {
@@ -35,7 +35,7 @@ StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& ev
   kinds_.resize(kinds.size());
   for (Kind& kind : kinds_) kind.on_stage.assign(layers.size(), 0);
 
-  // Runs and stages side by side.
+  // Walks runs and stages in parallel.
   size_t run = 0;
   int64_t left = runs[0].layers;
   for (size_t stage = 0; stage < layers.size(); ++stage) {
@@ -51,7 +51,8 @@ StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& ev
       left -= taken;
     }
     passing_.push_back(passing);
-    // Those that pass by rejoin before they are sent; fewer are sampled behind.
+    // If a stage ends with a run, tokens that pass by rejoin before the send; the next run samples
+    // fewer only after it.
     const bool ends = left == 0 && run + 1 < runs.size();
     const size_t from = ends && runs[run + 1].tokens > runs[run].tokens ? run + 1 : run;
     passed_on_.push_back(shares[from] + runs[from].tokens);

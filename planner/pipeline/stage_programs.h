@@ -1,9 +1,9 @@
-// The step programs that the costs of a pipeline's stages are made of. Internal to
+// The step programs from which the costs of a pipeline's stages are computed. Internal to
 // planner/pipeline.
 //
-// Layers of one kind on the rank that has most of them are a program, of a model with just these
-// layers; where all layers are alike there is one kind. Programs are evaluated when they are first
-// asked for, each once. Not thread-safe.
+// There is one program per kind of layer: of a model with only this kind, and as many layers as the
+// rank with most of them has. If all layers are alike there is one kind. Programs are evaluated
+// lazily, each once. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace longspan {
 
-/// A stage that has neither embedding nor loss.
+/// A stage with neither embedding nor loss.
 inline constexpr StageBoundary kMiddle = {false, false};
 /// Whether all ranks have a share of embedding and output layer.
 bool cuts_vocabulary(const Pipeline& pipeline);
@@ -35,14 +35,14 @@ class StagePrograms {
   int64_t layers_on(int64_t stage, size_t kind) const {
     return kinds_[kind].on_stage[static_cast<size_t>(stage)];
   }
-  /// Hidden states that leave a stage for the next one, in sequences: those of tokens that the
-  /// layers there pass by come along.
+  /// Hidden states that a stage sends to the next one, in sequences, including those of tokens that
+  /// pass by layers.
   double passed_on(int64_t stage) const { return passed_on_[static_cast<size_t>(stage)]; }
-  /// The most hidden states that pass by a stage's layers, in sequences.
+  /// The maximum of hidden states that pass by a stage's layers, in sequences.
   double passing(int64_t stage) const { return passing_[static_cast<size_t>(stage)]; }
 
-  /// What a slice among others takes. The first kind works on all tokens, and stands for all at the
-  /// ends.
+  /// The evaluation of a kind's program. The first kind processes all tokens, and represents all
+  /// kinds at the ends.
   const Evaluation& evaluation(size_t kind, StageBoundary boundary, int64_t microbatches);
 
  private:
@@ -55,7 +55,7 @@ class StagePrograms {
     StepRequest slice;
     int64_t in_model = 0;
     std::vector<int64_t> on_stage;
-    std::deque<Known> known;  // references stay
+    std::deque<Known> known;  // a deque, as references stay valid
   };
 
   Pipeline pipeline_;
@@ -64,7 +64,8 @@ class StagePrograms {
   std::vector<double> passed_on_, passing_;
 };
 
-/// The request of one slice on layers of one kind, `run` with their number, without the pipeline.
+/// The request of one slice on layers of one kind, without the pipeline; `run` gives the kind and
+/// the number of layers.
 StepRequest slice_request(const StepRequest& request, const LayerRun& run);
 
 }  // namespace longspan

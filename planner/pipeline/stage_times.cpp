@@ -9,13 +9,13 @@
 namespace longspan {
 namespace {
 
-// Seconds of a slice among others on all layers of a kind's program, and of a step besides.
+// Seconds of a slice among others on all layers of a kind's program, and of the rest of a step.
 struct Phases {
   double forward = 0, backward = 0, rest = 0;
 };
 
-// A slice among others takes what a second one adds to the first, and no less than a stream is busy
-// with it: alone, a slice may wait for copies as it does not among others.
+// The time of a slice among others is what a second slice adds to the first, and at least the busy
+// time of each stream: alone, a slice may wait for copies that others hide.
 Phases phases_of(StagePrograms& programs, size_t kind, StageBoundary boundary) {
   const Evaluation& one = programs.evaluation(kind, boundary, 1);
   const Evaluation& two = programs.evaluation(kind, boundary, 2);
@@ -23,8 +23,8 @@ Phases phases_of(StagePrograms& programs, size_t kind, StageBoundary boundary) {
   for (size_t stream = 0; stream < one.busy_seconds.size(); ++stream) {
     each = std::max(each, two.busy_seconds[stream] - one.busy_seconds[stream]);
   }
-  // The backward takes no less than it computes, and no less of what computing leaves than its part
-  // of the exchanges: what the forward waits for copies is not taken from either.
+  // The backward takes at least its compute time plus a part of the remaining time, in proportion
+  // to its exchanges. So waits of the forward for copies do not reduce either.
   constexpr auto kCompute = static_cast<size_t>(Stream::compute);
   constexpr auto kComm = static_cast<size_t>(Stream::comm);
   const auto of_backward = [&](size_t stream) {
@@ -42,7 +42,7 @@ Phases phases_of(StagePrograms& programs, size_t kind, StageBoundary boundary) {
   return phases;
 }
 
-// The slices' parts of a microbatch on all layers of the model.
+// The slices' parts of a microbatch, over all layers of the model.
 std::vector<SliceShare> measured_shares(StagePrograms& programs,
                                         const std::vector<EarlierSlices>& earlier) {
   const auto slices = static_cast<size_t>(programs.pipeline().slices);
@@ -52,7 +52,7 @@ std::vector<SliceShare> measured_shares(StagePrograms& programs,
     const Phases middle = phases_of(programs, kind, kMiddle);
     const auto layers = static_cast<double>(programs.all_layers(kind));
     const double part = layers / static_cast<double>(programs.layers(kind));
-    // Gradients of weights know of no other tokens.
+    // Gradients of weights do not depend on other slices.
     const double weight = std::min(middle.forward, middle.backward);
     for (size_t j = 0; j < slices; ++j) {
       const EarlierSlices& e = earlier[kind];

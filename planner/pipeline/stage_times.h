@@ -1,7 +1,7 @@
-// What a microbatch takes on a pipeline's layers and at its ends. Internal to planner/pipeline.
+// Times of a microbatch on a pipeline's layers and at its ends. Internal to planner/pipeline.
 //
-// Simulated with one microbatch and with two, a program gives the time of a forward and of a
-// backward among others, and what a step takes besides.
+// Simulations of a program with one microbatch and with two give the time of a forward and of a
+// backward among others, and the rest of a step.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace longspan {
 
-/// Seconds of a microbatch on a layer of one kind, and the layer's part of a step's rest.
+/// Seconds of a microbatch on a layer of one kind, and the layer's part of the rest of a step.
 struct LayerTimes {
   double forward = 0, backward = 0, rest = 0;
 };
@@ -21,13 +21,13 @@ struct LayerTimes {
 struct LayerAndEndTimes {
   std::vector<LayerTimes> layer;  // by kind
   double embedding = 0, embedding_backward = 0, loss = 0;
-  std::vector<SliceShare> shares;  // of slices, or of windows of ranks that share attention out, by
-                                   // what they take; none for whole sequences
+  std::vector<SliceShare> shares;  // by time, of slices, or of windows of ranks that divide
+                                   // attention; empty for whole sequences
 };
 
 LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost);
 
-/// Seconds of the ends in a step's rest, on the ranks of the stages; layers come on top.
+/// Seconds that the ends add to the rest of a step. `ranks`: the rank of every stage.
 double rest_of_ends(StagePrograms& programs, const std::vector<int32_t>& ranks);
 
 }  // namespace longspan

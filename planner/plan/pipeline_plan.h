@@ -1,4 +1,4 @@
-// The step of a plan with a pipeline. Pure functions; safe from any thread.
+// Evaluates the step of a plan with a pipeline. Pure functions; safe from any thread.
 #pragma once
 
 #include "planner/pipeline/pipeline_step.h"
@@ -9,7 +9,7 @@ namespace longspan {
 /// The exact step of a plan with a pipeline. Throws as evaluate_pipeline().
 PipelineStep pipeline_step(const Plan& plan);
 
-/// The prediction of that step. The plan's own record may come from an older cost model.
+/// The prediction of that step. Plan::predicted may come from an older cost model.
 Prediction prediction_of(const Plan& plan, const PipelineStep& step);
 
 }  // namespace longspan

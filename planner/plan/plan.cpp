@@ -20,7 +20,7 @@ StepRequest step_request(const Plan& plan) {
 Prediction prediction_of(const Plan& plan, double step_seconds,
                          const std::array<int64_t, kTierCount>& peak_bytes) {
   const auto sequences = static_cast<double>(plan.microbatches * plan.strategy.parallel.data);
-  // Devices that are one processor share its peak.
+  // Devices on one processor share its peak.
   const double peak = peak_flops(plan.hardware, plan.dtype) *
                       static_cast<double>(plan.hardware.devices()) /
                       static_cast<double>(devices_per_processor(plan.hardware));
@@ -42,7 +42,7 @@ Prediction predict(const Plan& plan) {
 }
 
 std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_bytes) {
-  // Exact bytes as well as the rounded ones: a plan can be a single byte too large.
+  // Exact bytes in addition to rounded ones, as a plan can be a single byte too large.
   const auto shown = [](int64_t bytes) {
     return bytes < 1024 ? format_bytes(bytes) : fmt::format("{} ({})", format_bytes(bytes), bytes);
   };

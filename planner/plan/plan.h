@@ -1,10 +1,10 @@
-// The plan: the decision record between the search and the engine, a file a person can read, edit
+// The plan: the interface between the search and the engine, and a file that users can read, edit
 // and commit.
 //
-// It carries the model and the hardware by value, every knob of the strategy, and what was
-// predicted when it was made. Predictions are a record, never an input: the program, its memory and
-// its time are always derived from the knobs anew, and a plan whose record disagrees with its knobs
-// is refused. docs/plan_format.md describes the file.
+// It holds the model and the hardware by value, every knob of the strategy, and the prediction at
+// its creation. Predictions are never an input: the program, its memory and its time are always
+// derived from the knobs, and a plan whose recorded prediction disagrees with its knobs is refused.
+// docs/plan_format.md describes the file.
 #pragma once
 
 #include <array>
@@ -21,22 +21,22 @@
 
 namespace longspan {
 
-/// The version this library writes and the newest it reads.
+/// The version that this library writes, and the newest that it reads.
 inline constexpr int64_t kPlanVersion = 1;
 
 struct Prediction {
   double step_seconds = 0;
   double tokens_per_second = 0;                  // of all ranks together
-  double mfu = 0;                                // causal model FLOPs over time and peak
+  double mfu = 0;                                // causal model FLOPs / (time * peak FLOP/s)
   std::array<int64_t, kTierCount> peak_bytes{};  // per tier, the largest arena of a rank
   bool operator==(const Prediction&) const = default;
 };
 
 struct Plan {
   ModelSpec model;
-  HardwareProfile hardware;  // only the part in use: one rank runs on each of its devices
+  HardwareProfile hardware;  // only the part in use, with one rank per device
   int64_t sequence = 0;      // tokens, global
-  int64_t microbatches = 1;  // sequences accumulated per optimizer step, on each data replica
+  int64_t microbatches = 1;  // per optimizer step on each data replica
   DType dtype = DType::float32;
   Strategy strategy;
   Prediction predicted;
@@ -54,38 +54,39 @@ Prediction prediction_of(const Plan& plan, double step_seconds,
 /// The predicted seconds of one sequence; data replicas train several sequences in a step.
 double seconds_per_sequence(const Plan& plan);
 
-/// Builds, lays out and simulates the plan, by its period where it is too large to list; fills
-/// `predicted`. Throws bad_input if the plan contradicts itself.
+/// Returns the prediction of a plan: builds, lays out and simulates its program, or evaluates it by
+/// its period if it is too large to list. Throws bad_input if the plan contradicts itself.
 Prediction predict(const Plan& plan);
 
-/// "host memory: the plan's peak is 1.2 GiB (1288490189), capacity 1.0 GiB (1073741824), short by
-/// 205 MiB (214748365)", with exact bytes in brackets: one text for every place that refuses.
+/// The text for all refusals, with exact bytes in brackets: "host memory: the plan's peak is 1.2
+/// GiB (1288490189), capacity 1.0 GiB (1073741824), short by 205 MiB (214748365)".
 std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_bytes);
 /// The texts of all tiers that are short, separated by semicolons; empty if every tier suffices.
 std::string describe_shortfalls(const std::array<int64_t, kTierCount>& peak_bytes,
                                 const std::array<int64_t, kTierCount>& capacity);
 
-/// Throws no_fit naming the tier, the plan's peak, the capacity and the shortfall, if an arena of
+/// Throws no_fit with the tier, the plan's peak, the capacity and the shortfall, if an arena of
 /// `peak_bytes` exceeds the hardware's capacity.
 void check_fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes);
 
 /// Throws bad_input, prefixed by `origin`, unless the hardware has a device for each rank.
 void check_ranks(const Plan& plan, const std::string& origin);
 
-/// Whether the program is small enough to be held as a list, to be run, traced and read op by op.
-/// For plans whose step is one program.
+/// Whether the program is small enough to be held as a list, and so to be run, traced and read op
+/// by op. REQUIRES: the step is one program.
 bool is_listable(const Plan& plan);
 /// Throws no_fit, prefixed by `origin`, naming the number of ops, unless is_listable(plan).
 void check_listable(const Plan& plan, const std::string& origin);
 
-/// Reading: strict. A plan without a `predicted` block gets one from its knobs. Unknown keys,
-/// contradictions (chunk not dividing the sequence, a record that does not follow from the knobs, a
-/// device without the dtype) and newer versions throw bad_input with one line.
+/// Reads a plan, strictly. A plan without a `predicted` block gets one from its knobs. Throws
+/// bad_input with one line for unknown keys, contradictions (a chunk that does not divide the
+/// sequence, a recorded prediction that does not follow from the knobs, a device without the dtype)
+/// and newer versions.
 Plan read_plan(const std::filesystem::path& path);
 Plan parse_plan(const std::string& text, const std::string& origin);
 std::string write_plan(const Plan& plan);
 
-/// The strategy's block of a plan, without the ParallelLayout, which has its own block.
+/// The strategy's block of a plan, without the ParallelLayout, which has a separate block.
 Strategy read_strategy(const YamlMap& yaml);
 void write_strategy(YAML::Emitter& out, const Strategy& strategy);
 

@@ -1,4 +1,4 @@
-// The plan as a file. docs/plan_format.md is the description for people who edit one by hand.
+// Reads and writes plan files. docs/plan_format.md describes the format.
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -30,14 +30,13 @@ void field(YAML::Emitter& out, const char* key, const T& value) {
   out << YAML::Key << key << YAML::Value << value;
 }
 
-// The key of a value: `old` in files written before it got its name. If a file has both, finish()
-// refuses the old one.
+// The key of a value; `old` in older files. If a file has both, finish() refuses the old one.
 std::string key_in(const YamlMap& yaml, std::string_view key, std::string_view old) {
   const std::string now(key), before(old);
   return before.empty() || yaml.has(now) || !yaml.has(before) ? now : before;
 }
 
-// One of the words that a knob takes.
+// Reads one of the words that a knob takes.
 int64_t read_word(const YamlMap& yaml, const std::string& key, const KnobRow& row) {
   const std::string word = yaml.text(key);
   for (int64_t value = row.least; value <= row.most; ++value) {
@@ -46,7 +45,7 @@ int64_t read_word(const YamlMap& yaml, const std::string& key, const KnobRow& ro
   throw yaml.error(key, fmt::format("expected {}, got \"{}\"", taken_by(row), word));
 }
 
-// A policy is `host`, or `{where: host, fraction: 0.5}`.
+// A policy is written `host`, or `{where: host, fraction: 0.5}`.
 void read_knob(const YamlMap& yaml, const KnobRow& row, Strategy& s) {
   const std::string key = key_in(yaml, row.name(), row.old_key);
   if (row.optional && !yaml.has(key)) return;
@@ -122,10 +121,10 @@ void write_pipeline(YAML::Emitter& out, const Pipeline& pipeline) {
   out << YAML::EndMap;
 }
 
-// The knobs of ParallelLayout stand in a mapping of their own, next to the strategy's.
+// The knobs of ParallelLayout are in a separate mapping, next to the strategy's.
 bool is_parallel(const KnobRow& row) { return row.group() == "parallel"; }
 
-// Degrees that are left out are 1; the product is written as well, for people, and must agree.
+// Omitted degrees are 1. The product is written as well, for readers, and must agree.
 ParallelLayout read_parallel(const YamlMap& yaml) {
   Strategy s;
   for (const KnobRow& row : knob_rows()) {
@@ -172,10 +171,10 @@ Prediction read_prediction(const YamlMap& yaml) {
   return prediction;
 }
 
-// The recorded memory must equal what the knobs lay out to. Both are exact, so a difference means
-// that only one of them was edited.
+// The recorded memory must equal that of the layout. Both are exact, so a difference means that
+// only one of them was edited.
 void check_record(const YamlMap& yaml, const Plan& plan) {
-  // A pipeline's memory follows from its schedule, which may follow from times.
+  // A pipeline's memory depends on its schedule, which may depend on times.
   const std::array<int64_t, kTierCount> actual =
       is_one_program(plan.model, plan.strategy)
           ? exact_peak_bytes(step_request(plan))
@@ -218,7 +217,7 @@ Strategy read_strategy(const YamlMap& yaml) {
   return s;
 }
 
-// A group of knobs is a mapping, on one line unless one of its policies is a mapping too.
+// A group of knobs is a mapping, on one line unless one of its policies is a mapping.
 void write_strategy(YAML::Emitter& out, const Strategy& s) {
   out << YAML::BeginMap;
   field(out, "preset", s.preset);

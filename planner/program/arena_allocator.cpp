@@ -7,10 +7,10 @@
 namespace longspan {
 namespace {
 
-constexpr size_t kMaxFragments = 64;  // beyond this, neighbours forget their separate histories
+constexpr size_t kMaxFragments = 64;  // with more, adjacent ones merge with their histories
 
-// The least freed[i] among those with sizes[i] == bytes; INT64_MAX where there is none. It has no
-// branch: that would be mispredicted in most calls, and would keep the compiler from using vectors.
+// The least freed[i] with sizes[i] == bytes; INT64_MAX if there is none. Without a branch, which
+// would be mispredicted in most calls and prevent vectorisation.
 int64_t oldest_of_size(const int64_t* sizes, const int64_t* freed, size_t n, int64_t bytes) {
   int64_t oldest = INT64_MAX;
   for (size_t i = 0; i < n; ++i) {
@@ -39,7 +39,7 @@ void ArenaAllocator::erase(size_t begin, size_t end) {
   if (!histories_.empty()) erase_range(histories_, begin, end);
 }
 
-// Halved without a branch, which would be foreseen in half of the cases.
+// Bisection without a branch, which would be mispredicted half of the time.
 size_t ArenaAllocator::fragment_at(int64_t offset) const {
   size_t first = 0;
   for (size_t left = offsets_.size(); left > 0;) {
@@ -50,14 +50,14 @@ size_t ArenaAllocator::fragment_at(int64_t offset) const {
   return first;
 }
 
-// More than kMaxFragments fragments are apart, and an index exists only then.
+// An index exists only with more than kMaxFragments fragments, none of which are then adjacent.
 void ArenaAllocator::index_or_not() {
   if (sizes_.size() <= std::max(indexed_ / 2, kMaxFragments)) by_size_.clear();
   if (!by_size_.empty() || sizes_.size() <= indexed_) return;
   for (size_t i = 0; i < sizes_.size(); ++i) by_size_.insert(sized(i));
 }
 
-// As allocate(), of fragments that are apart: each is a run.
+// As allocate(), with no adjacent fragments, so each is a run.
 int64_t ArenaAllocator::allocate_indexed(int64_t bytes, Waits* history) {
   auto fit = by_size_.lower_bound({bytes, INT64_MIN, 0});
   if (fit == by_size_.end()) {
@@ -99,7 +99,7 @@ int64_t ArenaAllocator::allocate(int64_t bytes, Waits* history) {
     index_or_not();
     return offset;
   }
-  // The oldest exact fit: in a loop there nearly always is one.
+  // The oldest exact fit; in a loop there nearly always is one.
   const size_t n = sizes_.size();
   const int64_t oldest = oldest_of_size(sizes_.data(), freed_.data(), n, bytes);
   if (oldest != INT64_MAX) {
@@ -182,7 +182,7 @@ void ArenaAllocator::absorb(size_t fragment, size_t next) {
   if (!histories_.empty()) merge(histories_[fragment], histories_[next]);
 }
 
-// The same where all but this one are apart.
+// As coalesce(), if only this fragment may be adjacent to others.
 void ArenaAllocator::coalesce_at(size_t fragment) {
   const auto absorb_next = [&](size_t i) {
     if (i + 1 == sizes_.size() || end(i) != offsets_[i + 1]) return;

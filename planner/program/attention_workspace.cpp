@@ -7,10 +7,10 @@
 namespace longspan {
 namespace {
 
-// Workspace that the library may ask for besides what its kernels are known to keep. A plan of its
-// that asks for more than it is given is not used.
+// Workspace of the library beyond the known needs of its kernels. Its plans that ask for more are
+// not used.
 constexpr int64_t kLibrarySlack = int64_t{1} << 20;
-// cuDNN's deterministic backward (9.19) writes the gradients of all scores out, rows and columns
+// cuDNN's deterministic backward (9.19) writes the gradients of all scores, with rows and columns
 // rounded up to 64: 64 GiB at 16K tokens and 128 heads, by NVIDIA's own benchmark results.
 constexpr int64_t kScoresRounding = 64;
 constexpr int64_t kScoresBytes = int64_t{1} << 30;
@@ -24,7 +24,7 @@ int64_t scores_bytes(const AttentionCall& c) {
                  product(round_up(c.queries, kScoresRounding), round_up(c.keys, kScoresRounding)));
 }
 
-// Hands out parts one behind the other.
+// Allocates parts one after another.
 class Parts {
  public:
   int64_t take(int64_t rows, int64_t row_bytes) {
@@ -78,7 +78,7 @@ AttentionCall backward_tile(const AttentionCall& whole) {
     while (side > kScoresRounding && 2 * whole.heads * side * side > kScoresBytes) {
       side -= kScoresRounding;
     }
-    // As many tiles as that takes, and all of (nearly) one size.
+    // The fewest tiles, of (nearly) equal size.
     tile.queries = ceil_div(whole.queries, ceil_div(whole.queries, side));
   }
   tile.keys = std::min(tile.queries, whole.keys);

@@ -9,10 +9,9 @@
 namespace longspan {
 namespace {
 
-// Where times are wanted, this many iterations of a loop that is known to repeat come before any is
-// left out: first for time to settle as memory has, then to be measured. With half as many to
-// settle two of 60 random plans were 3 and 9 % off, with these 2 and 8 %: there, transfers from
-// before a loop run on during it.
+// For time, this many iterations of a loop with a known period are kept: first for time to settle
+// as memory has, then to be measured. With half as many to settle, two of 60 random plans were 3
+// and 9 % off, with these 2 and 8 %: their transfers from before the loop continue during it.
 constexpr int64_t kSettling = 16, kMeasured = 8;
 
 }  // namespace
@@ -56,7 +55,7 @@ BufferId ProgramBuilder::create(Tensor tensor, Tier tier, int layer, int index, 
     ended_.pop_back();
     last_writer_[id] = -1;
   }
-  // Member by member: a whole one would be read back before its parts are written.
+  // Assigned member by member: a whole struct would be read back before its parts are written.
   Buffer& buffer = program_.buffers[id];
   buffer.tensor = tensor;
   buffer.tier = tier;
@@ -85,7 +84,7 @@ void ProgramBuilder::fill(Op& op, const OpShape& shape, int layer, int index, St
                           std::initializer_list<Operand> operands) {
   assert(operands.size() <= kMaxOperands);
   op.operand_count = static_cast<uint8_t>(operands.size());
-  if (!with_ops_) {  // lifetimes follow from the operands alone
+  if (!with_ops_) {  // lifetimes only need the operands
     std::transform(operands.begin(), operands.end(), op.operands.begin(),
                    [](const Operand& operand) { return operand.id; });
     return;
@@ -132,14 +131,14 @@ void ProgramBuilder::issue_ahead(const Op& op, BufferId source) {
 
 Op& ProgramBuilder::compute(const OpShape& shape, int layer, int index,
                             std::initializer_list<Operand> operands, Stream stream) {
-  // Tensors whose store has had its window of compute ops give their memory back now.
+  // Releases tensors whose offload window has passed.
   for (; !deferred_.empty() && deferred_.front().due <= computes_; deferred_.pop_front()) {
     release(deferred_.front().buffer);
   }
   ++computes_;
   ++queued_computes_;
   enqueue(shape, layer, index, stream, operands, true);
-  // Make room first, so that the reference handed out stays in the queue until the next call.
+  // Pop first, so that the returned reference stays in the queue until the next call.
   while (queued_computes_ > std::max<int64_t>(1, program_.strategy.prefetch_depth)) pop();
   return queue_.back().op;
 }
@@ -188,7 +187,7 @@ void ProgramBuilder::append(const Op& op) {
 
 void ProgramBuilder::end_lifetime(BufferId id) {
   Buffer& buffer = program_.buffers[id];
-  assert(buffer.first_op >= 0 && buffer.last_op < 0);  // some op had it, and it ends once
+  assert(buffer.first_op >= 0 && buffer.last_op < 0);  // an op had it, and it ends once
   buffer.last_op = ops_ - 1;
   if (watcher_ == nullptr) {
     program_.releases.push_back(id);
@@ -212,7 +211,7 @@ void ProgramBuilder::copy(BufferId source, BufferId destination, bool hoist) {
     shape.kind = from.tier == Tier::nvme ? OpKind::io_read : OpKind::io_write;
     stream = Stream::io;
   }
-  // Between units of different extent (one block of all tokens) the smaller one is what moves.
+  // Between units of different extent (one block of all tokens) the smaller one is copied.
   const bool smaller = program_.bytes[to.tensor] <= program_.bytes[from.tensor];
   shape.tensor = smaller ? to.tensor : from.tensor;
   const int index = smaller ? to.index : from.index;
@@ -294,7 +293,7 @@ void ProgramBuilder::drop(const Parked& parked) {
 
 void ProgramBuilder::append_state(std::vector<int64_t>& state) const {
   watcher_->append_state(state);
-  std::vector<BufferId> to_begin;  // with what is queued, in order
+  std::vector<BufferId> to_begin;  // buffers that queued ops begin, in order
   const auto append = [&](BufferId id) {
     const Buffer& buffer = program_.buffers[id];
     state.push_back(kTierCount * static_cast<int64_t>(buffer.tensor) +
@@ -358,7 +357,7 @@ int64_t Repeats::passed_over(int64_t left) {
       return 0;
     }
   }
-  // Twice as long a wait each time finds any period.
+  // Doubling the wait each time finds any period.
   if (since_ >= renew_) {
     look(known_);
     key_ = key;

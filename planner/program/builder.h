@@ -1,14 +1,14 @@
-// The mechanics of writing a program: buffers with lifetimes, parking them in other tiers, and one
-// rule each for prefetching and for stores in flight.
+// Builds a program from ops in plain order: manages buffer lifetimes, copies to other tiers,
+// prefetching and stores in flight.
 //
-// Lowering emits ops in the plainest order: load right before use, store right after. The builder
-// holds compute ops back in a short queue while loads go straight into the program, so that every
-// load is issued `prefetch_depth` compute ops before its use (but never before the store it reads
-// from). A stored buffer keeps its memory for `offload_window` compute ops more, so that the copy
-// can overlap them. Double buffering is nothing but the lifetimes that follow.
+// Lowering emits ops in plain order: load right before use, store right after. The builder holds
+// compute ops back in a short queue while loads go straight into the program, so that every load is
+// issued `prefetch_depth` compute ops before its use (but never before the store it reads from). A
+// stored buffer keeps its memory for `offload_window` compute ops more, so that the copy can
+// overlap them. Double buffering follows from these lifetimes.
 //
-// A caller that does not need the list can watch lifetimes begin and end, and ops, as they are
-// emitted; the list is then not kept.
+// A caller that does not need the list can watch lifetimes and ops as they are emitted; no list is
+// kept then.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace longspan {
 
-/// A tensor unit between uses: on the device, on the host or in a file (or more than one of them).
+/// A tensor unit between uses: its copies on the device, on the host and in a file; -1: none there.
 struct Parked {
   BufferId device = -1;
   BufferId host = -1;
@@ -38,14 +38,14 @@ inline Operand in(BufferId id) { return {id, true, false}; }
 inline Operand out(BufferId id) { return {id, false, true}; }
 inline Operand inout(BufferId id) { return {id, true, true}; }
 
-/// Which iterations of loops that repeat each other may be left out for a watcher: none; those that
-/// change nothing it will say; or those too after which other tiers than the device come out a
-/// little different.
+/// The iterations of periodic loops that may be left out for a watcher: none; those that do not
+/// change its result; or also those that change its result for tiers other than the device
+/// slightly.
 enum class LeaveOut { none, same, close };
 
-/// Is told of the lifetimes of all buffers that do not live between steps, in program order; and
-/// of the ops, if it wants them: between the beginnings of what they are the first to touch and the
-/// ends of what they are the last to.
+/// Receives the lifetimes of all buffers that are not persistent, in program order, and the ops if
+/// wants_ops(). An op comes after the begin of each buffer that it touches first, and before the
+/// end of each that it touches last.
 class LifetimeWatcher {
  public:
   virtual ~LifetimeWatcher() = default;
@@ -53,37 +53,37 @@ class LifetimeWatcher {
   virtual void ends(BufferId id, const Buffer& buffer) = 0;
   virtual bool wants_ops() const { return false; }
   virtual void passes(const Op&) {}
-  /// Which iterations may be left out for this watcher (Repeats).
+  /// The iterations that Repeats may leave out.
   virtual LeaveOut leave_out() const { return LeaveOut::none; }
-  /// Appends what the memory of buffers to come on the device depends on, to tell repeats by; and a
-  /// number that is the same where that is.
+  /// Appends all that determines the device memory of later buffers, for the detection of repeats.
+  /// state_key() is a hash of it.
   virtual void append_state(std::vector<int64_t>&) const {}
   virtual uint64_t state_key() const { return 0; }
-  /// Where it is, for leaves_out().
+  /// The current position, for leaves_out().
   virtual int64_t position() const { return 0; }
-  /// All since position `from` would now come again `times` times.
+  /// Everything since position `from` would now repeat `times` times and is left out.
   virtual void leaves_out(int64_t /*times*/, int64_t /*from*/) {}
-  /// Where a buffer that is alive lies.
+  /// The offset of a live buffer.
   virtual int64_t offset(BufferId) const { return 0; }
 };
 
-/// Lowers the step as build_program() does, for `watcher` alone: `program` gets all but the list,
-/// and of the buffers some that lie anywhere besides those that persist. Returns the number of ops.
+/// Lowers the step as build_program() does, but only for `watcher`: `program` gets everything
+/// except the list; its buffers are the persistent ones and leftovers. Returns the number of ops.
 int64_t watch_program(const StepRequest& request, Program& program, LifetimeWatcher& watcher);
-/// Tells `watcher` of a program that was built what it would have seen pass by.
+/// Calls `watcher` for a built program as watch_program() does.
 void replay(const Program& program, LifetimeWatcher& watcher);
 
 class ProgramBuilder;
 
-/// Finds out when the iterations of a loop have come to repeat each other, where the watcher does
-/// not mind. An iteration is over the same list of ops; if the device's memory and what is queued
-/// are as they were some iterations ago, so is all that follows, however often.
+/// Detects when the iterations of a loop have become periodic, if the watcher allows to leave
+/// iterations out. All iterations have the same list of ops. If the state of the device's memory
+/// and of the queue equals that of some iterations ago, all that follows repeats.
 class Repeats {
  public:
-  /// `on_device`: whether lifetimes that begin or end in an iteration are on the device alone.
+  /// `on_device`: all lifetimes that begin or end in an iteration are on the device.
   Repeats(ProgramBuilder& builder, bool on_device) : builder_(builder), on_device_(on_device) {}
-  /// How many of the `left` iterations to come, which are alike, to leave out now: fewer than all.
-  /// Ask before every iteration.
+  /// Returns how many of the `left` remaining equal iterations to leave out now; fewer than all.
+  /// Call before every iteration.
   int64_t passed_over(int64_t left);
 
  private:
@@ -91,74 +91,74 @@ class Repeats {
   bool on_device_;
   std::vector<int64_t> known_, now_;  // states
   uint64_t key_ = 0;                  // of known_
-  int64_t position_ = 0, ops_ = 0;    // likewise
+  int64_t position_ = 0, ops_ = 0;    // at known_
   int64_t since_ = 0;                 // iterations since known_
-  int64_t renew_ = 1;                 // then known_ becomes what is now
-  // Once iterations are known to repeat: the numbers that are not measured, and that are.
+  int64_t renew_ = 1;                 // iterations after which known_ is replaced
+  // Once a period is known: iterations to skip in the measurement, and to measure.
   int64_t settling_ = 0, span_ = 0;
   bool done_ = false;
 };
 
 class ProgramBuilder {
  public:
-  /// With a watcher, neither ops nor releases are written to the program, of its buffers those that
-  /// are alive, and shapes where the watcher wants ops.
+  /// With a watcher, ops and releases are not written to the program; buffers are only kept while
+  /// alive, and shapes only if the watcher wants ops.
   explicit ProgramBuilder(Program& program, LifetimeWatcher* watcher = nullptr);
 
   BufferId create(Tensor tensor, Tier tier, int layer, int index, bool persistent = false);
 
-  /// Emits one op of the compute (or host) stream. An operand with id -1 is absent; one
-  /// buffer may stand in two places (in-place ops).
+  /// Emits one op of the compute (or host) stream. An operand with id -1 is absent; a buffer may be
+  /// two operands (in-place ops).
   Op& compute(const OpShape& shape, int layer, int index, std::initializer_list<Operand> operands,
               Stream stream = Stream::compute);
-  /// Emits an exchange with other ranks: on the comm stream, or on the compute stream where the
-  /// strategy does not overlap them. It does not count as a compute op. `hoist`: issue it ahead of
-  /// queued compute (but never before its first operand is written).
+  /// Emits an exchange with other ranks, on the comm stream, or on the compute stream if the
+  /// strategy does not overlap exchanges. It does not count as a compute op. `hoist`: issue it
+  /// ahead of queued compute (but never before its first operand is written).
   void communicate(const OpShape& shape, int layer, int index,
                    std::initializer_list<Operand> operands, bool hoist = false);
-  /// A copy between tiers: the stream follows from them. `hoist`: issue it ahead of queued compute.
+  /// Emits a copy between tiers, which determine the stream. `hoist`: issue it ahead of queued
+  /// compute.
   void copy(BufferId source, BufferId destination, bool hoist);
 
-  /// Stores `buffer` (on device) at `where` and frees the device copy once the store is done.
+  /// Stores `buffer` (on the device) at `where` and frees the device copy after the store.
   Parked park(BufferId buffer, Saved where);
-  /// Stores a copy and leaves the device buffer to the caller. REQUIRES: where is host or nvme.
+  /// Stores a copy; the caller keeps the device buffer. REQUIRES: where is host or nvme.
   Parked save(BufferId buffer, Saved where);
-  /// Moves on a buffer that is on the host already: as it is, or from there to a file. REQUIRES:
-  /// it is on the host.
+  /// Keeps a host buffer as it is, or moves it to a file. REQUIRES: it is on the host.
   Parked keep_on_host(BufferId host, Saved where);
-  /// A device buffer with the parked contents: the kept one, or a fresh one loaded ahead of time.
-  /// REQUIRES: !parked.empty().
+  /// Returns a device buffer with the parked contents: the kept one, or a new one that is loaded
+  /// ahead of use. REQUIRES: !parked.empty().
   BufferId fetch(const Parked& parked);
   /// Frees what fetch() returned, unless that is the kept buffer itself.
   void release_fetched(const Parked& parked, BufferId fetched);
   /// Frees every copy.
   void drop(const Parked& parked);
 
-  /// Ends a lifetime after everything emitted so far. REQUIRES: an op has the buffer, which is
-  /// released once, here or after the window.
+  /// Ends a lifetime after everything emitted so far. REQUIRES: an op has the buffer; it is
+  /// released once, here or with release_after_window().
   void release(BufferId buffer);
   void release_after_window(BufferId buffer);
 
   void set_microbatch(int microbatch) { microbatch_ = microbatch; }
-  /// The group of the ops to come.
+  /// Sets Op::head_group of later ops.
   void set_head_group(int group) { head_group_ = group; }
-  /// Writes out what is still queued and closes the lifetimes. Call once.
+  /// Writes the queued ops and ends the open lifetimes. Call once.
   void finish();
   int64_t ops() const { return ops_; }  // written so far
-  /// Counts ops as written that are left out.
+  /// Adds left-out ops to ops().
   void count(int64_t ops) { ops_ += static_cast<int32_t>(ops); }
   LeaveOut leave_out() const {
     return watcher_ != nullptr ? watcher_->leave_out() : LeaveOut::none;
   }
-  /// All that decides where buffers on the device will lie, given the calls to come.
+  /// Appends all that determines, for given later calls, the device memory of later buffers.
   void append_state(std::vector<int64_t>& state) const;
   uint64_t state_key() const { return watcher_->state_key() + queue_.size(); }
   LifetimeWatcher& watcher() const { return *watcher_; }
 
  private:
-  // Slots of the queue are used again and again, so `op` is only meant where `release` is not.
+  // Slots of the queue are reused, so `op` is only valid if `release` is -1.
   struct Item {
-    BufferId release = -1;  // >= 0: the end of a lifetime, else an op
+    BufferId release = -1;  // >= 0: ends a lifetime; else an op
     bool computes = false;
     Op op;
   };
@@ -179,7 +179,7 @@ class ProgramBuilder {
 
   Program& program_;
   LifetimeWatcher* watcher_;
-  bool with_ops_;  // ops are read: in the list, or as they pass
+  bool with_ops_;  // ops are needed, in the list or by the watcher
   int microbatch_ = 0;
   int head_group_ = 0;
   int32_t ops_ = 0;
@@ -190,9 +190,9 @@ class ProgramBuilder {
   Fifo<Deferred> deferred_;
   std::vector<int64_t>
       last_writer_;              // per buffer: sequence number of the queued item that writes it
-  std::vector<BufferId> ended_;  // with a watcher, whose ids others take over
+  std::vector<BufferId> ended_;  // with a watcher: ids for reuse
   std::vector<std::vector<int>> shapes_by_kind_;
-  std::array<int, 256> met_;  // shapes met last, by a hash of them; -1: none
+  std::array<int, 256> met_;  // latest shapes, by their hash; -1: none
 };
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
-// A queue that reuses its slots, a ring of them that grows as needed: internal to planner/program,
-// where queues are short and their pushes and pops are the hottest loop of lowering.
+// A queue on a growable ring buffer. Internal to planner/program, where queues are short and their
+// pushes and pops are the hottest loop of lowering.
 #pragma once
 
 #include <cassert>
@@ -14,8 +14,10 @@ class Fifo {
  public:
   bool empty() const { return head_ == tail_; }
   size_t size() const { return tail_ - head_; }
-  const T& operator[](size_t i) const { return slots_[(head_ + i) & mask()]; }  // from the front
-  /// REQUIRES: there is an item, here and in back() and pop_front().
+  const T& operator[](size_t i) const {
+    return slots_[(head_ + i) & mask()];
+  }  // the i-th from the front
+  /// REQUIRES: not empty; also for back() and pop_front().
   T& front() {
     assert(!empty());
     return slots_[head_ & mask()];
@@ -24,7 +26,7 @@ class Fifo {
     assert(!empty());
     return slots_[(tail_ - 1) & mask()];
   }
-  /// A slot at the end, with whatever an earlier item has left in it.
+  /// Appends a slot and returns it, with the content of an earlier item.
   T& push() {
     if (size() == slots_.size()) grow();
     return slots_[tail_++ & mask()];
@@ -36,7 +38,7 @@ class Fifo {
   }
 
  private:
-  size_t mask() const { return slots_.size() - 1; }  // slots are a power of two
+  size_t mask() const { return slots_.size() - 1; }  // the number of slots is a power of two
   void grow() {
     std::vector<T> larger(2 * slots_.size());
     const size_t count = size();
@@ -47,7 +49,7 @@ class Fifo {
   }
 
   std::vector<T> slots_ = std::vector<T>(32);
-  size_t head_ = 0, tail_ = 0;  // ever popped, ever pushed
+  size_t head_ = 0, tail_ = 0;  // numbers of pops and of pushes
 };
 
 }  // namespace longspan

@@ -17,7 +17,7 @@ Layout lay_out(const Program& program) {
                      [](const Buffer& b) { return b.first_op >= 0 && b.last_op >= b.first_op; }));
   Layout layout;
   layout.offsets.assign(program.buffers.size(), 0);
-  // What persists lies below everything else.
+  // Persistent buffers are below all others.
   std::array<int64_t, kTierCount> persistent{};
   for (size_t i = 0; i < program.buffers.size(); ++i) {
     const Buffer& b = program.buffers[i];

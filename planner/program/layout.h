@@ -1,15 +1,16 @@
-// Where every buffer of a program lies, and what every op must wait for: both follow from the list.
+// The layout of a program, derived from its list: the offset of every buffer, and the ops that
+// every op waits for.
 //
-// Walking the program once in order, buffers are given memory when their lifetime begins and give
-// it back when it ends; the arena of a tier is exactly as large as the walk needed. The same walk
-// derives the edges between ops: read after write, write after read and write after write on a
-// buffer, and on the memory a buffer inherits from those that lay there before.
+// One walk over the program in order allocates buffers when their lifetime begins and frees them
+// when it ends; the arena of a tier is exactly as large as the walk needed. The same walk derives
+// the edges between ops: read after write, write after read and write after write, on a buffer and
+// on the memory that it takes over from earlier ones.
 //
-// Streams are queues, so an edge is only needed between streams, and "op n of stream s is done"
-// implies all before it on s: an op's dependencies are at most one ordinal per other stream, which
-// is what an event wait is on a GPU.
+// Streams are queues, so edges are only needed between streams, and the end of op n of a stream
+// implies that of all before it. An op's dependencies are at most one ordinal per other stream,
+// like an event wait on a GPU.
 //
-// A Layout is a plain value, immutable once made.
+// A Layout is an immutable plain value.
 #pragma once
 
 #include <array>
@@ -20,7 +21,7 @@
 
 namespace longspan {
 
-/// Offsets are multiples of this; so are arena sizes.
+/// Offsets and arena sizes are multiples of this.
 inline constexpr int64_t kArenaAlignment = 256;
 
 /// For each stream, the ordinal of the op on it that must be done first; -1: none.
@@ -29,19 +30,19 @@ using Waits = std::array<int32_t, kStreamCount>;
 /// One op in its stream's queue.
 struct Queued {
   int32_t op = 0;         // index into Program::ops
-  int32_t shape = 0;      // its shape, here so that the simulator need not look the op up
+  int32_t shape = 0;      // a copy, which spares the simulator a lookup
   uint32_t wait_set = 0;  // bit s: waits[s] >= 0
   Waits waits{};
 };
 
-/// All streams' queues, in order; position is the ordinal.
+/// All streams' queues, in order; the index is the ordinal.
 using Queues = std::array<std::vector<Queued>, kStreamCount>;
 
 struct Layout {
   std::vector<int64_t> offsets;  // per buffer, bytes from the start of its tier's arena
   Queues streams;
   std::array<int64_t, kTierCount> arena_bytes{};
-  /// Largest sum of live buffers at any op: what a perfect packing would need.
+  /// Largest sum of live buffers at any op: the arena size of a perfect packing.
   std::array<int64_t, kTierCount> live_bytes{};
 };
 
@@ -50,22 +51,23 @@ Layout lay_out(const Program& program);
 
 struct Arenas {
   std::array<int64_t, kTierCount> bytes{};
-  /// What takes most of a tier at the first op at its peak; Tensor::count where it is empty.
+  /// The tensor with most bytes of a tier at the first op at its peak; Tensor::count if the tier is
+  /// empty.
   std::array<Tensor, kTierCount> largest{Tensor::count, Tensor::count, Tensor::count};
   int64_t ops = 0;  // of the program
 };
-/// The arenas of lay_out(build_program(request)), in a fraction of their time: neither the list nor
-/// its edges are made. With limits it stops at the first buffer that exceeds them: bytes say then
-/// that they do, not by how much. Throws as build_program() does.
+/// The arenas of lay_out(build_program(request)), in a fraction of the time, as neither the list
+/// nor its edges are built. With limits it stops at the first buffer that exceeds them; bytes then
+/// exceed the limits by an unspecified amount. Throws as build_program() does.
 Arenas arenas_of(const StepRequest& request,
                  const std::array<int64_t, kTierCount>* limits = nullptr);
 Arenas arenas_of(const StepRequest& request, const RankOfPipeline& rank);
 
-/// The same with loops over pairs of chunks left out as far as they repeat what they have done: of
-/// the device what it would be, of other tiers close to it; `ops` are those that are left.
+/// The same, without the periodic iterations of loops over pairs of chunks. The device's arena is
+/// exact, those of other tiers are close; `ops` counts the remaining ops.
 Arenas arenas_without_repeats(const StepRequest& request);
 
-/// Bytes live on each tier while each op runs, in program order: the memory curve.
+/// The memory curve: live bytes of each tier while each op runs, in program order.
 std::vector<std::array<int64_t, kTierCount>> live_bytes_by_op(const Program& program);
 
 }  // namespace longspan

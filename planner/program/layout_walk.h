@@ -1,8 +1,7 @@
-// The walk that lays a program out, op by op: memory for the buffers, and what every op waits for.
-// Internal to planner/program; layout.h says what comes of it.
+// The walk that lays out a program op by op: allocates buffers, and finds the ops that each op
+// waits for. Internal to planner/program; layout.h describes the result.
 //
-// The ops may come from a list or straight from lowering. What the walk holds is as large as what
-// is alive at once: state goes with the buffer, and the next one takes its place.
+// The ops come from a list or directly from lowering. The walk holds state of live buffers only.
 #pragma once
 
 #include <array>
@@ -17,38 +16,38 @@ namespace longspan {
 
 class LayoutWalk {
  public:
-  /// `program` must outlive this object. Of the list nothing is read; shapes and buffers must be
-  /// there when their ops come.
+  /// `program` must outlive this object. The list of ops is not read; shapes and buffers must exist
+  /// when their ops come.
   explicit LayoutWalk(const Program& program);
 
-  /// What an op waits for, and its place in its stream's queue.
+  /// The ops that an op waits for, and its place in its stream's queue.
   struct Step {
     int32_t ordinal = 0;
     uint32_t wait_set = 0;
     Waits waits = kNoWaits;
   };
-  /// The next op. Buffers it is the first to touch are given memory.
+  /// Processes the next op. Allocates the buffers that it touches first.
   Step run(const Op& op);
-  /// The end of a buffer's lifetime; its id may then be another's.
+  /// Ends a buffer's lifetime; its id may then be reused.
   void end(BufferId id);
 
   bool is_alive(BufferId id) const {
     return static_cast<size_t>(id) < state_of_.size() && state_of_[id] >= 0;
   }
-  /// Bytes from the start of what does not persist in its tier. REQUIRES: it is alive.
+  /// Bytes from the start of the tier's buffers that are not persistent. REQUIRES: it is alive.
   int64_t offset(BufferId id) const { return states_[state_of_[id]].offset; }
   const ArenaAllocator& allocator(Tier tier) const { return allocators_[static_cast<int>(tier)]; }
   int32_t ordinal(Stream stream) const { return ordinals_[static_cast<int>(stream)]; }
-  /// Bytes of buffers that do not persist.
+  /// Arena bytes of buffers that are not persistent.
   int64_t arena_bytes(int tier) const { return allocators_[tier].top(); }
   int64_t most_live_bytes(int tier) const { return most_live_[tier]; }
 
  private:
-  // The state of a live buffer. Ops work on some of the chunks of resident keys and values, and
-  // those that work on others need not wait.
+  // The state of a live buffer. Resident keys and values have a history per chunk, as ops on
+  // different chunks need not wait for each other.
   struct State {
     History whole;
-    int32_t chunks = -1;  // index into chunks_, of those that have histories by chunk
+    int32_t chunks = -1;  // index into chunks_; -1: no histories by chunk
     int64_t offset = 0;
   };
   struct Range {
@@ -62,7 +61,7 @@ class LayoutWalk {
   std::array<int64_t, kTensorCount> padded_{};  // bytes of a unit
   std::array<ArenaAllocator, kTierCount> allocators_;
   std::array<int64_t, kTierCount> live_{}, most_live_{};
-  std::array<Waits, kStreamCount> known_;  // what each stream has waited for already
+  std::array<Waits, kStreamCount> known_;  // the ops that each stream has already waited for
   std::array<int32_t, kStreamCount> ordinals_{};
   std::vector<int32_t> state_of_;  // per buffer, -1: not alive
   std::vector<State> states_;

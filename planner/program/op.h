@@ -1,8 +1,7 @@
 // One op of a step program: its kind, its shape, its operands, the stream it runs on.
 //
-// Each kind has one row in op_table.h, which says what its operands are called, how it accesses
-// them, which tensors they may be and which streams may run it. Lowering emits ops that follow
-// their rows, and backends find operands by the names there.
+// Each kind has one row in op_table.h: its streams, and its operands' names, accesses and allowed
+// tensors. Lowering emits ops that follow their rows, and backends find operands by name.
 #pragma once
 
 #include <array>
@@ -18,7 +17,8 @@ enum class Stream : uint8_t { compute, h2d, d2h, io, host, comm };
 inline constexpr int kStreamCount = 6;
 std::string_view name_of(Stream);
 
-/// In the order of a step. Questions about a kind are asked of its row, never of this order.
+/// Kinds of ops, about in the order of a step. Code reads properties of a kind from its row, never
+/// from this order.
 enum class OpKind : uint8_t {
   batch,
   embed_forward,
@@ -57,28 +57,28 @@ enum class OpKind : uint8_t {
 inline constexpr int kOpKindCount = static_cast<int>(OpKind::count);
 std::string_view name_of(OpKind);
 
-/// Communicates with other ranks.
+/// Whether it communicates with other ranks.
 bool is_exchange(OpKind);
-/// Moves a buffer from one tier to another.
+/// Whether it moves a buffer from one tier to another.
 bool is_copy(OpKind);
-/// Multiplies activations by a unit's weights.
+/// Whether it multiplies activations by a unit's weights.
 bool is_product(OpKind);
-/// Attends, forward or backward.
+/// Whether it is attention, forward or backward.
 bool is_attention(OpKind);
-/// Works on any tensor, which OpShape::tensor tells.
+/// Whether it works on any tensor, named by OpShape::tensor.
 bool names_tensor(OpKind);
 
 using BufferId = int32_t;
 inline constexpr int kMaxOperands = 10;
-inline constexpr int kExchanged = 3;  // tensors one all_to_all exchanges at most
+inline constexpr int kExchanged = 3;  // most tensors of one all_to_all
 
-/// What an op costs depends only on this; ops of equal shape share one entry.
+/// All that an op's cost depends on; ops of equal shape share one entry.
 struct OpShape {
   OpKind kind = OpKind::batch;
-  Tensor tensor = Tensor::count;  // where names_tensor(kind): whose unit
+  Tensor tensor = Tensor::count;  // if names_tensor(kind): the tensor of the unit
   int32_t kv_chunks = 0;          // attention: chunks of keys ...
   bool diagonal = false;          // ... of which the last is the query's own
-  bool first = false;             // attention: nothing to merge with
+  bool first = false;             // attention: no earlier result to merge with
   bool into_sum = false;          // attention_forward: o_sum is given
   bool saves_inner = false;       // mlp: inner is written (forward) or given (backward)
   bool normed = false;            // qkv: the norm is a separate op
@@ -86,8 +86,8 @@ struct OpShape {
   bool of_mlp = false;            // norm, residual: the MLP's, not attention's
   bool partial = false;  // out, mlp: one rank's part of a sum over its tensor group; neither norm,
                          // residual nor the bias that is added once
-  bool queries_only = false;  // qkv, all_to_all: of a head group without its K,V
-  bool on_host = false;       // adamw: by the processor, on its own memory
+  bool queries_only = false;  // qkv, all_to_all: for a head group without its K,V
+  bool on_host = false;       // adamw: on the host's processor and memory
   bool operator==(const OpShape&) const = default;
 };
 
@@ -96,15 +96,15 @@ struct Op {
   Stream stream = Stream::compute;
   uint8_t operand_count = 0;
   bool first_dq = false;   // attention_backward: dq is written, not added to
-  bool first_dkv = false;  // likewise dk, dv
+  bool first_dkv = false;  // dk, dv are written, not added to
   uint16_t reads = 0;      // bit i: operand i is read
   uint16_t writes = 0;     // bit i: operand i is written
   int32_t shape = 0;       // index into Program::shapes
   int32_t layer = -1;
-  int32_t index = 0;     // block, chunk (of this ring position) or parameter unit it works on
+  int32_t index = 0;     // its block, chunk (of this ring position) or parameter unit
   int32_t kv_first = 0;  // attention: first chunk of keys
   int32_t microbatch = 0;
-  int32_t head_group = 0;                         // around attention
+  int32_t head_group = 0;                         // of attention and the ops around it
   std::array<BufferId, kMaxOperands> operands{};  // -1: absent
 
   bool has(int operand) const { return operand < operand_count && operands[operand] >= 0; }

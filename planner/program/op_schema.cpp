@@ -43,7 +43,7 @@ Tiers tiers_of(const Op& op) {
   return {Tier::device, Tier::device};
 }
 
-// The fault of operand `i`, which is present; empty if it has none.
+// The violation of operand `i`, which is present; empty if there is none.
 std::string operand_violation(const Program& program, const Op& op, int i, const OperandRow& row) {
   const Buffer& buffer = program.buffers[op.operands[i]];
   const Access access = access_of(op, i);

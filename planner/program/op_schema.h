@@ -1,7 +1,7 @@
-// What a row of the table of ops (op_table.h) says, and whether an op follows its row.
+// The type of a row of the table of ops (op_table.h), and the check of an op against its row.
 //
-// Everything here is known when compiling. Only schema_violation() looks at a program: the builder
-// asserts it for every op that lowering emits, and the tests ask it of random programs.
+// Rows are constants. Only schema_violation() reads a program: the builder asserts it for every op,
+// and tests apply it to random programs.
 #pragma once
 
 #include <array>
@@ -16,10 +16,10 @@
 
 namespace longspan {
 
-/// What kind of work an op is.
+/// The class of an op's work.
 enum class OpClass : uint8_t {
   input,        // fills a batch
-  product,      // matrix products and what is fused with them
+  product,      // matrix products and ops fused with them
   attention,    // of queries over keys
   elementwise,  // on activations, row by row
   state,        // on gradients, parameters and optimizer state
@@ -28,7 +28,7 @@ enum class OpClass : uint8_t {
   exchange,     // with other ranks
 };
 
-/// How an op accesses an operand: one of these, or several (or-ed) where its ops differ.
+/// Allowed accesses of an operand, or-ed.
 using Access = uint8_t;
 inline constexpr Access kRead = 1, kWrite = 2, kUpdate = 4;  // update: read and written
 
@@ -47,11 +47,11 @@ class StreamSet {
 enum class Presence : uint8_t { required, optional };
 
 struct OperandRow {
-  std::string_view name;  // empty: the row's operands end before it
+  std::string_view name;  // empty after the row's last operand
   Access access = 0;
-  TensorSet tensors;  // that it may be a unit of
+  TensorSet tensors;  // the tensors allowed
   Presence presence = Presence::required;
-  int at_most = 1;  // operands of this name one after another; those behind the first are optional
+  int at_most = 1;  // consecutive operands of this name; all after the first are optional
 };
 
 enum class Names : uint8_t { nothing, tensor };
@@ -60,7 +60,7 @@ struct OpRow {
   OpKind kind = OpKind::count;
   std::string_view name;
   OpClass op_class = OpClass::input;
-  StreamSet streams;             // that may run it
+  StreamSet streams;             // the streams allowed
   Names names = Names::nothing;  // tensor: OpShape::tensor is given
   std::array<OperandRow, kMaxOperands> operands{};
 };
@@ -68,8 +68,8 @@ struct OpRow {
 /// The row of a kind.
 const OpRow& schema_of(OpKind kind);
 
-/// What contradicts the row of the op's kind, with the op described: a stream, the number of
-/// operands, an access, a tensor, a tier. Empty where nothing does.
+/// Describes the op and how it contradicts the row of its kind: a stream, the number of operands,
+/// an access, a tensor or a tier. Empty if it follows its row.
 std::string schema_violation(const Program& program, const Op& op);
 
 }  // namespace longspan

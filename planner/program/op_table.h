@@ -1,6 +1,6 @@
-// The table of ops: one row per kind, which is all that is said of its operands anywhere.
+// The table of ops: one row per kind, the only description of its operands.
 //
-// Operands stand in the order in which lowering emits them; docs/adding.md shows a new row.
+// Operands are in the order in which lowering emits them; docs/adding.md shows a new row.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ consteval OpRow row(OpKind kind, std::string_view name, OpClass op_class, Stream
   std::copy(operands.begin(), operands.end(), row.operands.begin());
   return row;
 }
-// A kind that works on any tensor.
+// The row of a kind that works on any tensor.
 consteval OpRow tensor_row(OpKind kind, std::string_view name, OpClass op_class, StreamSet streams,
                            std::initializer_list<OperandRow> operands) {
   OpRow of_tensor = row(kind, name, op_class, streams, operands);
@@ -44,7 +44,7 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
         {{"params", r, {params_embedding}}, {"tokens", r, {tokens}}, {"x", w, {x}}}),
     row(OpKind::norm_forward, "norm_forward", elementwise, compute,
         {{"params", r, params}, {"x", r, residual}, {"h", w, {h, h_own}}}),
-    // One head group's. k and v are absent where it shares them with the group before.
+    // One head group. k and v are absent if it shares them with the group before.
     row(OpKind::qkv_forward, "qkv_forward", product, compute,
         {{"params", r, params},
          {"x", r, residual | h},
@@ -52,8 +52,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"k", w, {k, k_all, k_own}, optional},
          {"v", w, {v, v_all, v_own}, optional},
          {"workspace", w, {ws_qkv_forward}, optional}}),
-    // Where the keys of a query chunk come in several ops, o_sum takes them, and the last of these
-    // ops has o, too.
+    // If the keys of a query chunk come in several ops, o_sum accumulates, and the last op also has
+    // o.
     row(OpKind::attention_forward, "attention_forward", attention, compute,
         {{"q", r, {q}},
          {"k", r, {k, k_all}},
@@ -62,13 +62,13 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"lse", w | rw, {lse}},
          {"workspace", w, {ws_attention_forward}},
          {"o_sum", w | rw, {o_sum}, optional}}),
-    // y may be x. One rank's part of a sum has no x, and y is that part.
+    // y may be x. For one rank's part of a sum, x is absent and y is the part.
     row(OpKind::out_forward, "out_forward", product, compute,
         {{"params", r, params},
          {"x", r, residual, optional},
          {"o", r, {o}},
          {"y", w, residual | part}}),
-    // x may be y. One rank's part is written over the normed rows.
+    // x may be y. One rank's part overwrites the normed rows.
     row(OpKind::mlp_forward, "mlp_forward", product, compute,
         {{"params", r, params},
          {"y", r, residual | h},
@@ -77,7 +77,7 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"inner", w, {inner}, optional}}),
     row(OpKind::residual_forward, "residual_forward", elementwise, compute,
         {{"params", r, params}, {"x", r, residual}, {"sum", r, {sum_own}}, {"y", w, residual}}),
-    // The output matrix is of the embedding where it is tied. dx may be x.
+    // With tied embeddings the output matrix is in the embedding unit. dx may be x.
     row(OpKind::loss, "loss", product, compute,
         {{"head", r, {params_head}},
          {"output", r, {params_embedding, params_head}},
@@ -88,7 +88,7 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"head_grads", rw, {grads_head}},
          {"output_grads", rw, {grads_embedding, grads_head}},
          {"workspace", w, {ws_loss}}}),
-    // One rank's part: y is normed, and dx of all tokens becomes the part of its gradient.
+    // For one rank's part, y is normed, and dx of all tokens becomes this part's gradient of it.
     row(OpKind::mlp_backward, "mlp_backward", product, compute,
         {{"params", r, params},
          {"y", r, residual | h},
@@ -115,7 +115,7 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"dk", w | rw, {dk, dk_all}},
          {"dv", w | rw, {dv, dv_all}},
          {"workspace", w, {ws_attention_backward}}}),
-    // With dk and dv once the last head group that shares them is done.
+    // dk and dv are present for the last head group that shares them.
     row(OpKind::qkv_backward, "qkv_backward", product, compute,
         {{"params", r, params},
          {"x", r, residual | h},
@@ -131,12 +131,12 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"dh", r, {dh, sum_own}},
          {"dx", rw, gradient},
          {"grads", rw, grads}}),
-    // The bias's, where there is one.
+    // The gradient of a bias.
     row(OpKind::residual_backward, "residual_backward", elementwise, compute,
         {{"dx", r, gradient}, {"grads", rw, grads}}),
     row(OpKind::embed_backward, "embed_backward", elementwise, compute,
         {{"tokens", r, {tokens}}, {"dx", r, gradient}, {"grads", rw, {grads_embedding}}}),
-    // In a ring: gradients of keys and values.
+    // In a ring: adds gradients of keys and values.
     tensor_row(OpKind::add, "add", elementwise, compute,
                {{"sum", rw, {dk_all, dv_all}}, {"part", r, {dk_all, dv_all}}}),
     tensor_row(OpKind::zero, "zero", state, compute,
@@ -158,7 +158,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
                {{"source", r, any}, {"destination", w, any}}),
     tensor_row(OpKind::io_write, "io_write", OpClass::io, {Stream::io},
                {{"source", r, any}, {"destination", w, any}}),
-    // One chunk's tokens for heads (of one head group), or heads for tokens, in the Ulysses group.
+    // Exchanges a chunk's tokens for heads (of one head group), or heads for tokens, in a Ulysses
+    // group.
     tensor_row(OpKind::all_to_all, "all_to_all", exchange, comm,
                {{"source",
                  r,
@@ -171,17 +172,17 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
                  Presence::required,
                  kExchanged},
                 {"workspace", w, {ws_exchange, ws_exchange_queries}}}),
-    // To the ring's next rank, from the one before.
+    // Sends to the ring's next rank, receives from the one before.
     tensor_row(OpKind::ring_shift, "ring_shift", exchange, comm,
                {{"k", r, {k_all, dk_all}},
                 {"v", r, {v_all, dv_all}},
                 {"next_k", w, {k_all, dk_all}},
                 {"next_v", w, {v_all, dv_all}}}),
-    // A unit's shards, where the own one may lie in the whole; or own tokens in a tensor group.
+    // Gathers a unit's shards, whose own one may lie in the whole; or own tokens in a tensor group.
     tensor_row(OpKind::all_gather, "all_gather", exchange, comm,
                {{"part", r, all_params | param_shards | gradient | h_own},
                 {"whole", w | rw, all_params | h | dx_all}}),
-    // Adds the ranks' sum of gradients to the shard; or is the sum of parts in a tensor group.
+    // Adds the ranks' sum of gradients to the shard; or sums the parts in a tensor group.
     tensor_row(OpKind::reduce_scatter, "reduce_scatter", exchange, comm,
                {{"parts", r | rw, all_grads | part | h | dh | dx_all},
                 {"sum", w | rw, grad_shards | sum_own},
@@ -189,18 +190,18 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
     tensor_row(
         OpKind::all_reduce, "all_reduce", exchange, comm,
         {{"sum", rw, all_grads | loss | grad_norm}, {"workspace", w, {ws_reduce}, optional}}),
-    // Tensors that the tensor group holds alike.
+    // Sums gradients of parameters that a tensor group replicates.
     tensor_row(OpKind::sum_replicated, "sum_replicated", exchange, comm,
                {{"grads", rw, all_grads}, {"workspace", w, {ws_replicated}}}),
-    // To the same place in the next stage of the pipeline, or the one before; and from there.
+    // To, and from, the same place in the next or previous stage of the pipeline.
     tensor_row(OpKind::send, "send", exchange, comm, {{"rows", r, gradient}}),
     tensor_row(OpKind::receive, "receive", exchange, comm, {{"rows", w, {x, dx}}}),
 }};
 
 }  // namespace op_table
 
-/// Where an operand stands in the list of its op, the first of those that share the name. Does not
-/// compile for a name that the row does not have.
+/// The index of the (first) operand of this name in its op's list. Does not compile for a name that
+/// is not in the row.
 consteval int operand_index(OpKind kind, std::string_view name) {
   int index = 0;
   for (const OperandRow& row : op_table::kRows[static_cast<size_t>(kind)].operands) {

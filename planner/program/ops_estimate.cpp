@@ -1,5 +1,5 @@
-// The loops of lowering as sums: a change of what lowering emits changes the same terms here, and
-// a test that counts.
+// The loops of lowering as sums. A change of lowering needs the same change here; a test compares
+// the counts.
 #include "planner/program/ops_estimate.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-// Ops that move a tensor to where it waits, or back.
+// Ops that move a tensor to another tier, or back.
 double moves(Saved where) { return where == Saved::host ? 1 : where == Saved::nvme ? 2 : 0; }
 
 // One layer's policies.
@@ -45,8 +45,8 @@ class Counter {
     const auto ring = static_cast<double>(p_.ring);
     const auto own = static_cast<double>(place_of(p_, request.rank).ring);
     ring_steps_ = ring - 1;
-    // A query chunk sees a part of every position's chunks; a position's first one sees those of
-    // the positions before it only.
+    // A query chunk sees a part of every position's chunks, but a position's first one only sees
+    // those of earlier positions.
     ring_attention_ = chunks_ + (ring - 1) * (chunks_ - 1) + own;
     ring_zeros_ = lengths.chunks() > 1 ? 2 * own : 0;
   }
@@ -77,7 +77,7 @@ class Counter {
       &Strategy::layer_input, &Strategy::qkv, &Strategy::attention_out, &Strategy::mlp_input,
       &Strategy::mlp_inner};
 
-  // --- sublayers, which are one op each where there is no tensor group
+  // --- sublayers, one op each without a tensor group
   double norm() const { return 1 + tensor_; }
   double project_out() const { return 1 + 2 * tensor_; }
   double mlp() const { return 1 + 4 * tensor_; }
@@ -106,7 +106,7 @@ class Counter {
   }
 
   double forward(const Policies& saved) const {
-    double open = 2 * block_between_uses_;  // the residual: out of its waiting, and back
+    double open = 2 * block_between_uses_;  // the residual: loaded and stored
     if (saved.input != Saved::keep) open += moves(saved.input) - block_between_uses_;
     double ops = load_parameters() + blocks_ * (open + mlp() + moves(saved.mlp_inner));
     if (!model_.attention) return ops;
@@ -145,14 +145,15 @@ class Counter {
     if (again) {
       ops += attention() + chunks_ * (load_queries(saved) + (streams_ ? 2 : 0));
     }
-    // The norm again and its gradient, the exchanges of gradients, and the projection's backward.
+    // The recomputed norm and its gradient, the exchanges of gradients, and the projection's
+    // backward.
     if (separate_norm_ > 0) ops += 2 * blocks_ * norm();
     ops += chunks_ * (2 * exchange_ + 1);
     return ops + attention_gradient(saved);
   }
 
   double attention_gradient(const Policies& saved) const {
-    const double before = pairs() - chunks_;  // pairs but those of a chunk with itself
+    const double before = pairs() - chunks_;  // pairs of different chunks
     if (p_.ring > 1) {
       return chunks_ * load_queries(saved) + 2 * ring_steps_ + 1 + ring_attention_ + ring_zeros_ +
              2 * ring_steps_;
@@ -161,7 +162,7 @@ class Counter {
       const double ops = chunks_ * load_queries(saved);
       return ops + (streams_ ? 3 * pairs() + 4 * before : chunks_);
     }
-    double ops = blocks_ * block_between_uses_ * 3;  // dx, lse and dx again
+    double ops = blocks_ * block_between_uses_ * 3;  // dx, lse, and dx once more
     ops += blocks_ * moves(saved.input);
     ops += exchange_ > 0 ? 2 * chunks_ * chunk_between_uses_ : 2 * blocks_ * block_between_uses_;
     ops += streams_ ? 2 * chunks_ : 0;
@@ -170,7 +171,7 @@ class Counter {
     return ops + pairs() * (1 + load_queries(saved) + waiting) + 2 * before * chunk_between_uses_;
   }
 
-  // --- embedding and loss, or what comes from neighbours and goes to them
+  // --- embedding and loss, or exchanges with neighbour stages
   double ends() const {
     const double through = 1 + block_between_uses_;
     double ops = boundary_.has_embedding || boundary_.has_loss ? 1 : 0;  // the batch
@@ -191,7 +192,7 @@ class Counter {
     const double summed = sharded() ? 1 : p_.replicas() > 1 ? 1 : 0;
     return 2 + (2 * batches_ - 1) * stored + tensor_ + summed;
   }
-  // A tied table has gradients from the loss and, later, from the embedding.
+  // A tied embedding has gradients from the loss and, later, from the embedding.
   double of_tied_table() const {
     if (!model_.tied_embeddings || !boundary_.has_embedding || !boundary_.has_loss) return 0;
     const double stored = s_.gradients == Tier::device ? 0 : 1;
@@ -234,8 +235,7 @@ int64_t ops_estimate(const StepRequest& request) {
 }
 
 int64_t ops_without_repeats(const StepRequest& request) {
-  // Loops over pairs are gone through some thirty-five times, as those of that many chunks are on
-  // average.
+  // About 35 iterations of each loop over pairs remain, the average of loops over this many chunks.
   constexpr int64_t kChunks = 70;
   const Strategy& s = request.strategy;
   const Lengths lengths = lengths_of(s, request.sequence);

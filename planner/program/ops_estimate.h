@@ -1,5 +1,5 @@
-// How many ops a step has, without lowering it: what decides whether its program is to be held
-// whole, and what looking at it will take.
+// Estimates the number of ops of a step without lowering it. It decides whether the program is held
+// as a list, and how long its evaluation takes.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,20 @@
 
 namespace longspan {
 
-/// A program of more ops is not held as a list: build_program(), lay_out() and simulate() of one as
-/// large take about a second and half a gigabyte.
+/// Programs with more ops are not held as a list. At this size build_program(), lay_out() and
+/// simulate() take about a second and half a gigabyte.
 inline constexpr int64_t kMostListedOps = 2'500'000;
 
-/// A program of more ops is not looked at; one of fewer that is not held as a list is priced by
-/// what repeats in it.
+/// Programs with more ops are not evaluated. Those between kMostListedOps and this are evaluated by
+/// their period.
 inline constexpr int64_t kMostPricedOps = 20'000'000;
 
-/// Ops of build_program(request), or close to that; of a pipeline's stages and of layers that
-/// differ as if one rank had them all and all had attention. At most 2^62. REQUIRES: a strategy
-/// that is valid for the length.
+/// The number of ops of build_program(request), approximately. For a pipeline's stages and layers
+/// that differ, as if one rank had all layers and all had attention. At most 2^62. REQUIRES: the
+/// strategy is valid for the length.
 int64_t ops_estimate(const StepRequest& request);
 
-/// About what is left of them in outline_without_repeats(); arenas_without_repeats() has fewer.
+/// The approximate number of ops of outline_without_repeats(); arenas_without_repeats() has fewer.
 int64_t ops_without_repeats(const StepRequest& request);
 
 }  // namespace longspan

@@ -9,12 +9,12 @@
 namespace longspan {
 namespace {
 
-// Lays the program out as it passes by.
+// Lays out the program during lowering.
 class Outliner final : public LifetimeWatcher {
  public:
   Outliner(Outline& outline, LeaveOut leave_out)
       : outline_(outline), walk_(outline.program), leave_out_(leave_out) {}
-  void begins(BufferId, const Buffer&) override {}  // with the op that touches it
+  void begins(BufferId, const Buffer&) override {}  // LayoutWalk::run() begins it
   void ends(BufferId id, const Buffer&) override { walk_.end(id); }
   bool wants_ops() const override { return true; }
   void passes(const Op& op) override {

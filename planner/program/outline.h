@@ -1,6 +1,6 @@
-// What of a program and its layout a prediction needs: the arenas, and the queues in a few bytes an
-// op. Made while lowering goes by, without a list of ops or buffers, it takes a fraction of the
-// time and a twentieth of the memory of build_program() and lay_out(), and says the same.
+// The part of a program and its layout that a prediction needs: the arenas, and the queues in a few
+// bytes per op. Built during lowering, without a list of ops or buffers, it takes a fraction of the
+// time and a twentieth of the memory of build_program() and lay_out(), with equal results.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@ namespace longspan {
 
 /// A stream's queue, packed.
 struct PackedQueue {
-  std::vector<uint32_t> ops;   // shape << kStreamCount | set of streams waited for
-  std::vector<int32_t> waits;  // of each op, per member of its set, ascending: the ordinal there
+  std::vector<uint32_t> ops;   // shape << kStreamCount | set of streams to wait for
+  std::vector<int32_t> waits;  // per op and stream of its set, ascending: the ordinal to wait for
 };
 using PackedQueues = std::array<PackedQueue, kStreamCount>;
 
@@ -25,8 +25,8 @@ struct QueuePlace {
   int64_t ordinal = -1;
 };
 
-/// Part of a program that comes so often more than it is in the queues: what the compute stream
-/// does after its op `from` until its op `to` is done.
+/// A part of a program that repeats `times` times more than in the queues: from the end of the
+/// compute stream's op `from` to the end of its op `to`.
 struct LeftOut {
   int64_t from = 0, to = 0;  // ordinals
   int64_t times = 0;
@@ -35,7 +35,7 @@ struct LeftOut {
 struct Outline {
   Program program;  // without ops, buffers and releases
   PackedQueues queues;
-  QueuePlace first_backward;  // FirstBackward; -1: there is none
+  QueuePlace first_backward;  // see FirstBackward; -1: none
   std::array<int64_t, kTierCount> arena_bytes{};
   /// Largest sum of live buffers at any op.
   std::array<int64_t, kTierCount> live_bytes{};
@@ -43,11 +43,11 @@ struct Outline {
   std::vector<LeftOut> left_out;  // in order
 };
 
-/// The outline of what build_program() and lay_out() make. Throws as build_program() does.
+/// The outline of build_program() and lay_out(). Throws as build_program() does.
 Outline outline_of(const StepRequest& request);
 
-/// The same with loops over pairs of chunks left out as far as they repeat what they have done: as
-/// far as the memory of the device tells. The arenas of other tiers are then close to the layout's.
+/// The same, without the periodic iterations of loops over pairs of chunks; the period is that of
+/// the device's memory. The arenas of other tiers are then only close to the layout's.
 Outline outline_without_repeats(const StepRequest& request);
 
 }  // namespace longspan

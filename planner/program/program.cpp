@@ -52,7 +52,8 @@ RankGroup group_of(const Program& p, const OpShape& shape) {
   if (shape.tensor == Tensor::loss) return world_group(parallel, p.place);
   if (shape.kind == OpKind::sum_replicated) return tensor_group(parallel, p.place);
   if (is_state(shape.tensor)) return replica_group(parallel, p.place);
-  // Whole gradients have their squares' sum on every replica already, shards add up to it.
+  // With whole gradients every replica has the sum of their squares already; those of shards are
+  // summed.
   const bool of_shards = shape.tensor == Tensor::grad_norm && parallel.shards() > 1;
   return of_shards ? world_group(parallel, p.place) : tensor_group(parallel, p.place);
 }
@@ -74,7 +75,7 @@ int64_t sent_bytes(const Program& p, const Op& op) {
   const auto bytes_of = [&](int operand) { return p.bytes_of(op.operands[operand]); };
   switch (op.kind) {
     case OpKind::all_to_all: {
-      // To every other rank: this rank's tokens of its heads, or its tokens of ours.
+      // To every other rank: own tokens of the other's heads, or the other's tokens of own heads.
       int64_t row_bytes = 0;
       const int heads_at = shape.to_heads ? operand_index(OpKind::all_to_all, "destination")
                                           : operand_index(OpKind::all_to_all, "source");
@@ -91,7 +92,7 @@ int64_t sent_bytes(const Program& p, const Op& op) {
     case OpKind::reduce_scatter:
       return (group.size - 1) * p.bytes[shape.tensor];
     case OpKind::all_reduce:
-      if (!is_state(shape.tensor)) return (group.size - 1) * 8;  // everyone's to everyone
+      if (!is_state(shape.tensor)) return (group.size - 1) * 8;  // each rank's to all others
       return summed_everywhere(bytes_of(operand_index(OpKind::all_reduce, "sum")) / 4);
     case OpKind::sum_replicated:
       return summed_everywhere(replicated_gradients(p, shape));

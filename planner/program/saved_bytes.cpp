@@ -36,7 +36,7 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
   if (chunks == 1 || s.kv != Tier::host) {
     add(s.qkv, kv_units * 2 * unit(Tensor::k_all));
   } else {
-    // Streamed keys and values stay where they are, on the host.
+    // Streamed keys and values stay on the host.
     const int64_t kept = s.qkv.where == Saved::recompute ? layers - covered(s.qkv) : layers;
     sum[1] += kept * chunks * 2 * unit(Tensor::k);
   }

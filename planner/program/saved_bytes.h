@@ -1,5 +1,5 @@
-// What layers leave behind for their backward: the memory that a microbatch holds between its
-// forward and its backward. Pure arithmetic; safe from any thread.
+// The memory that a microbatch holds between its forward and its backward. Pure arithmetic; safe
+// from any thread.
 #pragma once
 
 #include <array>
@@ -9,12 +9,12 @@
 
 namespace longspan {
 
-/// What the first `layers` of a model's layers have left when their forward is over, on each tier,
-/// as it is laid out. `kv_units`: kv_groups().
+/// Bytes on each tier, with arena alignment, that the first `layers` layers keep after their
+/// forward. `kv_units`: kv_groups().
 std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strategy& strategy,
                                             const Lengths& lengths, const TensorBytes& bytes,
                                             int64_t kv_units, int64_t layers);
-/// The same of all layers of a program.
+/// The same for all layers of a program.
 std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request);
 
 }  // namespace longspan

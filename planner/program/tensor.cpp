@@ -49,7 +49,7 @@ constexpr bool has_scattered_rows(Tensor tensor) {
   }
 }
 
-// A table, as searches ask of all tensors tens of thousands of times a second.
+// A table, as searches read it for all tensors tens of thousands of times a second.
 struct RowKind {
   Rows rows;
   bool own, scattered;
@@ -177,7 +177,7 @@ int64_t Lengths::rows(Tensor t) const {
   const int64_t of_kind[] = {0, local_sequence, block, chunk};
   const int64_t whole = of_kind[static_cast<int>(kind.rows)];
   const int64_t share = (kind.own ? ulysses : 1) * (kind.scattered ? tensor : 1);
-  return share == 1 ? whole : whole / share;  // to divide takes longer than all else
+  return share == 1 ? whole : whole / share;  // avoids the division, the slowest part
 }
 
 Lengths lengths_of(const Strategy& s, int64_t sequence) {
@@ -201,7 +201,7 @@ int64_t kv_groups(const ModelSpec& model, const Lengths& lengths) {
 
 TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const Strategy& strategy,
                          DType dtype) {
-  // Searches ask tens of thousands of times a second: a copy only where it differs.
+  // Copies the model only if it differs: searches call this tens of thousands of times a second.
   const std::optional<ModelSpec> narrow =
       lengths.tensor > 1 ? std::optional(narrow_model(whole, lengths.tensor)) : std::nullopt;
   const ModelSpec& model = narrow ? *narrow : whole;
@@ -256,7 +256,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   std::array<int64_t, 3> elements = unit_elements(model), shard{};
   const int64_t shards = strategy.parallel.shards();
   for (int i = 0; i < 3; ++i) {
-    // Where a unit is cut into shards it is padded, so that all are alike.
+    // A sharded unit is padded, so that all shards are equal.
     shard[i] = shards > 1 ? round_up(ceil_div(elements[i], shards), kShardAlignment) : elements[i];
     elements[i] = checked_mul(shard[i], shards, "parameters");
   }

@@ -1,4 +1,4 @@
-// Sets of tensors, and those that several ops have operands of.
+// Sets of tensors, and the sets that operands of several ops share.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ namespace tensor_sets {
 using enum Tensor;
 inline constexpr TensorSet params{params_layer};
 inline constexpr TensorSet grads{grads_layer};
-// The residual is updated in place, and its gradient is written over it.
+// The residual is updated in place, and its gradient overwrites it.
 inline constexpr TensorSet residual{x, y};
 inline constexpr TensorSet gradient{x, y, dx};
 inline constexpr TensorSet all_params{params_embedding, params_layer, params_head};

@@ -8,14 +8,14 @@
 namespace longspan {
 namespace {
 
-// In float32, on the CPU, attention's backward keeps this many progress counters for every kv head.
+// Progress counters per K,V head in attention's backward on the CPU (float32).
 constexpr int64_t kAttentionBackwardCounters = 64;
-// A reduction takes pieces of at most this size from each of the other ranks at a time.
+// The largest piece that a reduction takes at a time from each of the other ranks.
 constexpr int64_t kReducePiece = 256 * 1024;
 
 int64_t tile_of(int64_t tile, int64_t rows) { return tile > 0 ? std::min(tile, rows) : rows; }
 
-// Room for a piece from each other member of a group that sums `count` elements of `bytes`.
+// Bytes for a piece from each other member of a group that sums `count` elements of `bytes`.
 int64_t pieces(int64_t members, int64_t count, int64_t bytes) {
   if (members == 1) return 0;
   const int64_t share = round_up(ceil_div(count, members), 64);
@@ -75,7 +75,7 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   };
   Workspaces ws;
   ws.qkv_forward = bytes(qkv_rows, d);
-  // A tensor group's MLP is handed its normed rows, and keeps none of its own.
+  // In a tensor group the MLP's input is normed already, so no normed rows are kept.
   const int64_t normed = tensor > 1 ? 0 : d;
   ws.mlp_forward = bytes(mlp_rows, normed + w + f);
   ws.mlp_forward_saving = bytes(mlp_rows, normed + f);
@@ -96,7 +96,7 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   if (ulysses > 1) {
     const int64_t rows = checked_mul(ulysses - 1, lengths.own_chunk(), "workspace");
     const int64_t q_share = q_width / ulysses, kv_share = kv_heads * m.head_dim;
-    const int64_t q_bytes = q_share * 4;  // dq is the widest
+    const int64_t q_bytes = q_share * 4;  // float32, as dq is the widest
     const int64_t d_o_bytes = q_share * act + m.heads / lengths.head_shares() * 4;
     ws.exchange = checked_mul(rows, q_bytes + 2 * kv_share * 4, "workspace");
     ws.exchange_queries = checked_mul(rows, std::max(q_bytes, d_o_bytes), "workspace");

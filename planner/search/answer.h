@@ -1,4 +1,4 @@
-// The plan that a candidate is. Internal to planner/search.
+// Converts a candidate to a plan. Internal to planner/search.
 #pragma once
 
 #include "planner/evaluate/evaluator.h"
@@ -6,7 +6,7 @@
 
 namespace longspan {
 
-/// With its prediction, from its exact score.
+/// The plan of `c`, with the prediction of its exact score.
 Plan plan_of(const Evaluator& evaluator, const Candidate& c, const Score& exact);
 
 }  // namespace longspan

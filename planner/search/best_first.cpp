@@ -18,42 +18,43 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kNvme = static_cast<int>(Tier::nvme);
 
-// Bounds see less memory than programs need, and packing loses some: the first rounding of a frame
-// leaves room for that, until it is known what others needed. Where candidates turn out too large
-// it leaves more.
+// Programs need more memory than their bounds, and packing adds to it. The first rounding of a
+// frame leaves this room, until the needs of other frames are known, and more where candidates turn
+// out too large.
 constexpr double kFirstRoom = 0.96;
-constexpr double kLessRoom = 0.99;  // at least, where the same candidate was rounded to again
-constexpr double kNearly = 0.5;     // beyond the limits: what may fit with nothing copied ahead
-// A frame this much slower than the best is looked at in one rounding only.
+constexpr double kLessRoom = 0.99;  // at least, if rounding gives the same candidate again
+constexpr double kNearly = 0.5;     // overflow: more may not fit even with nothing copied ahead
+// Frames slower than the best by more than this are evaluated in one rounding only.
 constexpr double kClose = 1.03;
-// The first frame of a kind that is not this much slower tries this many placements of states.
+// The first frame of a kind tries kStates placements of states, unless it is slower than the best
+// by more than kSpread.
 constexpr double kSpread = 1.25;
 constexpr size_t kStates = 6;
-// Files are tried where they promise to be worth it.
+// Files are tried if the expected gain exceeds this part.
 constexpr double kFilesPromise = 0.004;
 // Layouts and kinds whose best is within this are refined too.
 constexpr double kNear = 1.3;
-// Links that fall behind from chunk to chunk are not seen in the few of a sample.
+// A sample's few chunks do not show copies that fall behind from chunk to chunk.
 constexpr double kSampled = 1.5;
-constexpr int64_t kSmallOps = 100'000;  // of a program that is laid out on the way
-constexpr int kRepairs = 6;             // of candidates that do not fit when they are laid out
-constexpr double kStartEstimates = 60;  // that each start can spend
-constexpr int kStartLooks = 5;          // layouts, until one fits
+constexpr int64_t kSmallOps = 100'000;  // of a program that packed() lays out
+constexpr int kRepairs = 6;             // repairs of candidates that do not fit when laid out
+constexpr double kStartEstimates = 60;  // estimates per start
+constexpr int kStartLooks = 5;          // layouts per start, until one fits
 constexpr size_t kFinalists = 2;
-constexpr double kSameLayout = 1.1, kAlike = 1.25;  // handicaps of starts that are like others
-// All of the effort is spent where so much may be gained, and less in proportion.
+constexpr double kSameLayout = 1.1, kAlike = 1.25;  // handicaps of starts similar to others
+// All of the effort is spent if this much may be gained, else a proportional part.
 constexpr double kMuchToGain = 0.10;
-constexpr double kLeastEffort = 0.1, kMostEffort = 4;  // the most within limits on time
-constexpr double kLastEffort = 1.5;                    // where all that fitted turned out too large
-constexpr double kUnseenEffort = 0.25;                 // for meshes of ranks not looked at so far
-constexpr double kSeemed = 0.002;                      // slower, by exact time, than it seemed
+constexpr double kLeastEffort = 0.1, kMostEffort = 4;  // kMostEffort: with limits on time
+constexpr double kLastEffort = 1.5;                    // if all candidates turned out too large
+constexpr double kUnseenEffort = 0.25;                 // for meshes not evaluated so far
+constexpr double kSeemed = 0.002;                      // excess of exact time over the estimate
 constexpr int kAgain = 3;
-constexpr size_t kFewMeshes = 48;  // where that reaches all of them
+constexpr size_t kFewMeshes = 48;  // more meshes are not all visited
 
 // The state of a frame.
 struct FrameState {
-  double bound = kInfinity;  // in the goal's measure; infinite: none fits
-  // Without and with files:
+  double bound = kInfinity;  // in the goal's measure; infinite: nothing fits
+  // Without files and with files:
   Room room[2] = {{kFirstRoom, 1, 0}, {kFirstRoom, 1, 1}};
   int attempts[2] = {0, 0};
 };
@@ -92,7 +93,7 @@ class BestFirst {
     if (seen_.empty()) repair_nearest();
     int looks = effort_.exact;
     verify(looks);
-    // A leader that was not as fast as it seemed ruled out too much.
+    // A leader that turned out slower than estimated has ruled out too much.
     for (int again = 0; again < kAgain && is_slower_than_seemed(); ++again) {
       incumbent_ = weighed(found_.best->score);
       explore();
@@ -106,10 +107,10 @@ class BestFirst {
   struct Seen {
     Scored scored;
     Waiting from;
-    bool dropped = false;  // fits by its live bytes, but hardly when it is packed
+    bool dropped = false;  // fits by live bytes, but probably not when packed
   };
 
-  // Looks at what waits, as long as it is worth it. Whether the first that fits was asked for, and
+  // Visits queued frames while worthwhile. Returns true if Wanted::first is set and a candidate was
   // found.
   bool explore() {
     double share = 1;
@@ -121,7 +122,7 @@ class BestFirst {
         int looks = effort_.exact;
         verify(looks);
         if (found_.best) return true;
-        if (queue_.empty()) break;  // verifying visits, too
+        if (queue_.empty()) break;  // verify() visits, too
       }
       visit(queue_.pop());
     }
@@ -135,7 +136,7 @@ class BestFirst {
     return wanted_.goal == Goal::fastest && !wanted_.first && found_.best &&
            incumbent_ < weighed(found_.best->score) * (1 - kSeemed);
   }
-  // As it is, or turned until it fits.
+  // Adds the start, repaired if Wanted::first is set.
   void begin_with(const Candidate& c) {
     Waiting from;
     while (from.frame + 1 < frames_.size() && kind_of(frames_[from.frame]) != kind_of(c)) {
@@ -155,8 +156,8 @@ class BestFirst {
     for (const FrameState& state : states_) least = std::min(least, state.bound);
     return least;
   }
-  // Where bounds leave little to gain, little is done for it. Where time is limited and nothing is
-  // found yet, it takes longer to say that there is nothing.
+  // Effort is proportional to the possible gain. With a limit on time and no result yet, more
+  // effort is spent before the search gives up.
   double share_of_effort() const {
     if (seen_.empty()) return wanted_.time.any() && !wanted_.first ? kMostEffort : 1;
     if (wanted_.goal != Goal::fastest) return 1;
@@ -179,7 +180,7 @@ class BestFirst {
     ++estimated_;
     return ranking_.estimate(c);
   }
-  // With what packing adds: what would lead is laid out, where that takes no longer than the
+  // The score including packing. A candidate that would lead is laid out, if that is as fast as an
   // estimate.
   Score packed(const Candidate& c, const Score& live) {
     Score score = margin_.packed(c, live);
@@ -206,8 +207,8 @@ class BestFirst {
     return score;
   }
 
-  // All frames, by what their compute takes with everything on the device: no value of any group
-  // takes less.
+  // Queues all frames by the compute time with everything on the device, a lower bound for all
+  // values of all groups.
   void enqueue() {
     for (size_t i = 0; i < frames_.size(); ++i) {
       const Candidate& c = frames_[i];
@@ -220,13 +221,12 @@ class BestFirst {
       }
       FrameState& state = states_[i];
       state.bound = bound;
-      // Relaxed frames go first where this one promises no more than the gap.
+      // The gap puts relaxed frames first, unless this one promises more than the gap.
       queue_.push({i, bound * evaluator_.expected_ratio(c) * (1 + wanted_.gap)});
     }
   }
 
-  // Whether a schedule holds no more without the limit than with it: then it is the same as
-  // without.
+  // Whether the schedule's limit on microbatches in flight has no effect.
   bool limits_nothing(const Candidate& c) {
     ParallelLayout free = c.strategy.parallel;
     if (free.pipeline.in_flight == 0 || options_.parallel.in_flight) return false;
@@ -244,8 +244,8 @@ class BestFirst {
     }
   }
 
-  // The expectation of a mesh of ranks may be too high. Every mesh whose bounds leave hope is
-  // looked at some times, so that none is faster where the question asks for it alone.
+  // The expectation of a mesh may be too high. Every mesh that bounds do not rule out is visited a
+  // few times, so that none gives a better answer if the question fixes it.
   void visit_unseen(double share) {
     if (queue_.unseen() > kFewMeshes) return;
     const auto part = [&](int64_t of) {
@@ -296,8 +296,8 @@ class BestFirst {
     return c;
   }
 
-  // The first rounding, the second, and the first with copies nearer to and further from their use.
-  // Where memory is what counts, nothing is copied ahead.
+  // The first and the second rounding, and the first with other prefetch depths and offload
+  // windows. For memory goals nothing is copied ahead.
   static std::vector<Candidate> looks_of(const std::vector<Rounded>& rounded, Goal goal) {
     std::vector<Candidate> looks;
     for (const Rounded& r : rounded) {
@@ -309,18 +309,18 @@ class BestFirst {
     looks.push_back(with_depths(first, 1, 1));
     looks.push_back(with_depths(first, 4, 3));
     looks.push_back(with_depths(first, 8, 4));
-    // A stage has few layers, of which those at the ends differ: pairs differ more.
+    // A stage has few layers, and those at the ends differ, so these depths matter more.
     if (first.strategy.parallel.has_pipeline()) looks.push_back(with_depths(first, 2, 4));
     return looks;
   }
 
-  // Rounds the frame, with ever less room until a candidate fits.
+  // Rounds the frame, with less room each time, until a candidate fits.
   void look(const Waiting& waiting) {
     FrameState& state = states_[waiting.frame];
     const size_t way = waiting.nvme ? 1 : 0;
     Room& room = state.room[way];
     const FrameChoice choice = choice_of(waiting.frame);
-    std::optional<Candidate> last;  // that was too large
+    std::optional<Candidate> last;  // the last that was too large
     if (state.attempts[way] == 0) room = margin_.room_of(frames_[waiting.frame], room);
     for (; state.attempts[way] < effort_.attempts; ++state.attempts[way]) {
       bool any = false;
@@ -333,7 +333,8 @@ class BestFirst {
         look_bare(waiting, choice);
         return;
       }
-      // Where states live is what expectations know least about: the first of a kind tries several.
+      // Expectations are least accurate about the placement of states: the first frame of a kind
+      // tries several.
       bool spread = (wanted_.goal == Goal::fastest || wanted_.goal == Goal::roomiest) &&
                     !queue_.is_known(waiting.frame);
       size_t spread_end = 0;
@@ -365,7 +366,7 @@ class BestFirst {
         if (score.overflow > 0 && score.overflow < least_missing) {
           least_missing = score.overflow;
           next = tightened(room, score.bytes, evaluator_.limits());
-          if (i == 0 && last && *last == c) {  // so little less room makes no difference
+          if (i == 0 && last && *last == c) {  // this reduction of room has no effect
             for (int tier = 0; tier < kTierCount; ++tier) {
               if (next[tier] < room[tier]) next[tier] *= kLessRoom;
             }
@@ -377,20 +378,20 @@ class BestFirst {
         if (allowed(live) && weighed(live) < incumbent_) too_large_.push_back({{c, live}, waiting});
         if (wanted_.goal == Goal::roomiest) {
           if (score.overflow > kNearly && i == 0) {
-            state.attempts[way] = effort_.attempts;  // less room does not help so far
+            state.attempts[way] = effort_.attempts;  // far too large: less room does not help
             return;
           }
           if (std::exchange(spread, false) && state.attempts[way] == 0) try_states();
         }
         if (any || i + 1 < spread_end) continue;
-        // Tensors copied ahead may be what does not fit.
+        // It may fit without tensors copied ahead.
         const Candidate bare = with_depths(c, 0, 0);
         if (score.overflow < kNearly && !(bare == c) && !known(bare)) {
           const Score own = estimate(bare);
           if (allowed(margin_.packed(bare, own))) {
             queue_.learn(waiting, weighed(own));
             add(bare, own, waiting);
-            any = wanted_.goal != Goal::fastest;  // with less kept it may be faster
+            any = wanted_.goal != Goal::fastest;  // with fewer tensors kept it may be faster
           }
         }
         break;
@@ -400,7 +401,8 @@ class BestFirst {
     }
   }
 
-  // With nothing copied ahead, which is what bounds know least about; at last what takes least.
+  // Tries candidates with nothing copied ahead, as bounds do not model these copies; at last the
+  // one with least memory.
   void look_bare(const Waiting& waiting, const FrameChoice& choice) {
     Room room = {kFirstRoom, 1, waiting.nvme ? 1.0 : 0.0};
     for (int attempt = 0; attempt <= effort_.attempts; ++attempt) {
@@ -433,7 +435,7 @@ class BestFirst {
   }
   void add(const Candidate& c, const Score& score, const Waiting& from) {
     seen_.push_back({{c, score, false}, from});
-    // Live bytes are less than arenas: what is not laid out rules nothing out.
+    // Live bytes are less than arenas, so candidates that are not laid out rule nothing out.
     if (wanted_.goal != Goal::fastest) return;
     incumbent_ = std::min(incumbent_, weighed(score) * (score.sampled ? kSampled : 1));
   }
@@ -444,8 +446,8 @@ class BestFirst {
     }
   }
 
-  // Packing decides more about memory than what is live, and differs from kind to kind: lays out
-  // the best of every kind that may be the best of all, the smallest programs first.
+  // Packing affects memory more than differences in live bytes, and depends on the kind. Lays out
+  // the best candidate of every kind that may be the best of all, smallest programs first.
   void verify_each_kind() {
     std::map<Kind, size_t> of_kind;
     for (size_t i = 0; i < seen_.size(); ++i) {
@@ -470,20 +472,20 @@ class BestFirst {
     }
   }
 
-  // The measure of a seen candidate: the sampled one, times how much slower full simulation found
-  // its kind.
+  // The expected exact measure: the sampled one times the known ratio of full to sampled simulation
+  // of its kind.
   double likely(const Seen& s) const {
     const double measure = weighed(s.scored.score);
     if (s.scored.exact) return measure;
     const auto known = slower_.find(kind_of(s.scored.candidate));
     return known == slower_.end() ? measure : measure * known->second;
   }
-  // For refinement.
+  // Ops reserved for refinement.
   int64_t kept_ops() const {
     return wanted_.first || effort_.refinements == 0 ? 0 : effort_.exact_ops / 4;
   }
-  // Lays out the best by sampled simulation until the best of all is exact. What turns out not to
-  // fit is rounded again with less room; where nothing is left, the frames that wait are looked at.
+  // Lays out the best by sampled simulation until the best of all is exact. Candidates that do not
+  // fit are rounded again with less room; if none is left, queued frames are visited.
   void verify(int& looks) {
     while (true) {
       Seen* best = nullptr;
@@ -495,7 +497,7 @@ class BestFirst {
           best_exact = &s;
         }
       }
-      // Something is left for refinement.
+      // Keeps some ops for refinement.
       const bool spent = looks <= 0 || ops_ <= (best_exact ? kept_ops() : 0);
       if (spent) best = best_exact;
       if (best == nullptr) {
@@ -514,7 +516,7 @@ class BestFirst {
         best->dropped = true;
         continue;
       }
-      // Others of its layout may have shown that this one packs into more than there is.
+      // Packing of others of its layout may show that it does not fit.
       if (const Score likely = margin_.packed(candidate, best->scored.score); likely.overflow > 0) {
         best->dropped = true;
         look_again(from, likely.bytes);
@@ -522,7 +524,8 @@ class BestFirst {
       }
       const Score score = exact(candidate, best->scored.score);
       best->scored = {candidate, score, true};
-      // Arenas exceed live bytes: of memory something not yet laid out always promises less.
+      // Arenas exceed live bytes, so for memory goals a candidate not yet laid out always seems
+      // better.
       if (!allowed(score) || wanted_.goal != Goal::fastest) --looks;
       if (allowed(score) && wanted_.first) {
         found_.best = best->scored;
@@ -536,7 +539,7 @@ class BestFirst {
       look_again(from, score.bytes);
     }
   }
-  // Those that would lead if they could be packed.
+  // Repairs candidates that would lead if they fitted when packed.
   void repair_leaders() {
     std::stable_sort(too_large_.begin(), too_large_.end(), [&](const Seen& a, const Seen& b) {
       return weighed(a.scored.score) < weighed(b.scored.score);
@@ -549,7 +552,7 @@ class BestFirst {
       repair(scored.candidate, from, work_of_repair());
     }
   }
-  // Where nothing fits: what is short by least, of each kind, is turned knob by knob until it does.
+  // If nothing fits: repairs, of each kind, the candidate that is short by least.
   void repair_nearest() {
     std::stable_sort(misses_.begin(), misses_.end(), [](const Seen& a, const Seen& b) {
       return a.scored.score.overflow < b.scored.score.overflow;
@@ -573,14 +576,14 @@ class BestFirst {
     seen_.push_back({*found.fits, from});
     incumbent_ = std::min(incumbent_, weighed(found.fits->score));
   }
-  // With less room, after a candidate that needs `bytes`.
+  // Rounds the frame again with less room, after a candidate that needs `bytes`.
   void look_again(const Waiting& from, const TierBytes& bytes) {
     Room& room = states_[from.frame].room[from.nvme ? 1 : 0];
     room = tightened(room, bytes, evaluator_.limits());
     look(from);
   }
 
-  // The least of what is seen by `order` of those that `takes`; null if there is none.
+  // The least seen candidate by `order` among those that `takes` accepts; null if there is none.
   template <class Order, class Takes>
   Seen* least_of(const Order& order, const Takes& takes) {
     Seen* least = nullptr;
@@ -590,7 +593,7 @@ class BestFirst {
     }
     return least;
   }
-  // The same, laid out.
+  // The same, exactly evaluated.
   template <class Order, class Takes>
   Seen* least_seen(const Order& order, const Takes& takes) {
     for (int looks = 0; looks < kStartLooks && ops_ > kept_ops(); ++looks) {
@@ -604,7 +607,7 @@ class BestFirst {
     return nullptr;
   }
 
-  // By how much a start has to be better than others to be worth its effort where one is alike.
+  // The handicap of a start that is similar to another.
   static double likeness_of(const Candidate& a, const Candidate& b) {
     if (layout_of(a) != layout_of(b)) return 1;
     const double chunks =
@@ -613,7 +616,7 @@ class BestFirst {
     return groups && chunks < 2.1 && chunks > 0.48 ? kAlike : kSameLayout;
   }
 
-  // As many as can be refined for some rounds each.
+  // The number of starts that can be refined for some rounds each.
   size_t affordable_starts() const {
     const double of_estimate =
         static_cast<double>(evaluator_.work() - first_work_) / static_cast<double>(estimated_ + 1);
@@ -624,10 +627,10 @@ class BestFirst {
   }
   struct Start {
     Scored scored;
-    bool settled = false;  // nothing helps, or nothing was found to
+    bool settled = false;  // no further refinement helps
   };
-  // The starts of refinement: the best, the best of other layouts, the best of other kinds, and the
-  // best of the kind with the highest expectation. The leader may not be what can be improved most.
+  // The starts of refinement: the best of all, of other kinds and layouts, and of the frame with
+  // the best expectation. The leader is not always the one that can be improved most.
   std::deque<Start> starts() {
     std::deque<Start> starts = {{*found_.best}};
     started_ = {kind_of(frames_[from_of(found_.best->candidate).frame])};
@@ -646,8 +649,8 @@ class BestFirst {
     }
     return starts;
   }
-  // The best of a kind that is not among them, those last that are like others. Whether there is
-  // one that is near the best.
+  // Adds the best candidate of a new kind that is near the best of all, with handicaps for similar
+  // ones. Returns false if there is none.
   bool add_start(std::deque<Start>& starts) {
     const double near = kNear * weighed(found_.best->score);
     const auto order = [&](const Seen& s) {
@@ -660,7 +663,7 @@ class BestFirst {
     const auto is_near = [&](const Seen& s) {
       return likely(s) < near && !started_.contains(kind_of(frames_[s.from.frame]));
     };
-    // Nothing of a kind may be laid out to fit: then the next is taken.
+    // If nothing of a kind fits when laid out, the next kind is tried.
     while (const Seen* s = least_of(order, is_near)) {
       const Kind kind = kind_of(frames_[s->from.frame]);
       started_.insert(kind);
@@ -674,8 +677,8 @@ class BestFirst {
     return false;
   }
 
-  // Half of the effort goes to all starts alike, the other half to those that came out best. Where
-  // nothing helps these any more, further starts get what the first ones got.
+  // Half of the effort is divided equally among all starts, the other half goes to the best. If
+  // these do not improve any more, further starts get the effort of the first ones.
   void refine() {
     std::deque<Start> all = starts();
     const size_t count = all.size();
@@ -697,7 +700,7 @@ class BestFirst {
       if (weighed(s.scored.score) < weighed(found_.best->score)) found_.best = s.scored;
     }
   }
-  // The best that is not settled, among the best of all; null if there is none.
+  // The best unsettled start among the finalists; null if there is none.
   Start* finalist(std::deque<Start>& all) const {
     std::stable_sort(all.begin(), all.end(), [&](const Start& a, const Start& b) {
       return weighed(a.scored.score) < weighed(b.scored.score);
@@ -715,7 +718,7 @@ class BestFirst {
             part_of(effort_.refinement_work / parts, share),
             std::max(2, effort_.exact / static_cast<int>(parts)), ops_ / parts};
   }
-  // `most`: no other time it gets more effort.
+  // `most`: it will not get more effort later.
   void refine(Start& start, const RefineEffort& effort, bool most) {
     std::vector<Scored> others;
     const Waiting from = from_of(start.scored.candidate);
@@ -755,18 +758,18 @@ class BestFirst {
   Ranking ranking_;
   const Effort& effort_;
   const Progress& progress_;
-  // That may yet be laid out: on the way, and to repair, verify and refine.
+  // Ops left for layouts: during exploration, and to repair, verify and refine.
   int64_t early_ops_, ops_;
-  int64_t first_work_;  // of the evaluator
+  int64_t first_work_;  // the evaluator's work at the begin
   int64_t estimated_ = 0;
   int repairs_ = kRepairs;
   std::vector<FrameState> states_;
   FrameQueue queue_;
   MemoryMargin& margin_;
-  std::map<Kind, double> slower_;  // of full over sampled simulation: the least seen
+  std::map<Kind, double> slower_;  // least ratio of full to sampled simulation
   std::vector<Seen> seen_, too_large_, misses_;
-  double incumbent_ = kInfinity;  // the best that fits by sampled simulation, weighed
-  std::set<Kind> started_;        // kinds of what was refined
+  double incumbent_ = kInfinity;  // weighed score of the best that fits by sampled simulation
+  std::set<Kind> started_;        // kinds of starts
   Found found_;
 };
 

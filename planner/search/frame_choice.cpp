@@ -11,11 +11,11 @@ namespace longspan {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int kMostSolves = 24;  // of one rounding
+constexpr int kMostSolves = 24;  // limit per rounding
 constexpr size_t kMostRounded = 4;
-constexpr size_t kMostTaken = 3;  // values of a mixture that are branched on
+constexpr size_t kMostTaken = 3;  // values of a mixture to branch on
 
-// The values that a mixture has a share of.
+// The values with a share in a mixture.
 std::vector<size_t> taken_of(const std::vector<double>& shares) {
   std::vector<size_t> taken;
   for (size_t v = 0; v < shares.size(); ++v) {
@@ -63,7 +63,7 @@ Relaxation relaxation_of(Evaluator& evaluator, const Candidate& frame, DemandOf 
 }  // namespace
 
 Room tightened(Room room, const TierBytes& bytes, const TierBytes& limits) {
-  constexpr double kSpare = 0.0005;  // of a tier
+  constexpr double kSpare = 0.0005;  // part of a tier
   for (int tier = 0; tier < kTierCount; ++tier) {
     const double share =
         static_cast<double>(bytes[tier]) / std::max(1.0, static_cast<double>(limits[tier]));
@@ -117,7 +117,7 @@ RelaxationGoal FrameChoice::relaxation_goal(Goal goal, const Room& room, double 
     if (goal != Goal::roomiest) {
       result.at_most[r] = room[tier];
     } else if (room[tier] > 0) {
-      result.weight[r] = 1 / room[tier];  // less room counts as more that is taken
+      result.weight[r] = 1 / room[tier];  // less room counts as more use
     }
   }
   return result;

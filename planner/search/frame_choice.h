@@ -1,4 +1,4 @@
-// One frame of the search as a choice of values for its groups of knobs.
+// The choice of values for the groups of knobs in one frame.
 #pragma once
 
 #include <cstdint>
@@ -10,39 +10,39 @@
 
 namespace longspan {
 
-/// What the best candidate is: the fastest per sequence, that of least memory on one tier, or that
-/// with most room on the fullest tier.
+/// The criterion for the best candidate: the least time per sequence, the least memory on one tier,
+/// or the most room on the fullest tier.
 enum class Goal : uint8_t { fastest, least_device, least_host, roomiest };
 
 using Room = std::array<double, kTierCount>;
 
-/// A candidate with what the relaxation says of it, in the goal's measure.
+/// A candidate with the bound that the relaxation gives it, in the goal's measure.
 struct Rounded {
   Candidate candidate;
   double bound = 0;
 };
 
-/// The room after a candidate has turned out to need `bytes`: less on every tier that is short, by
-/// what was missing and a little more.
+/// The room to leave after a candidate has turned out to need `bytes`: every tier that is short is
+/// reduced by the missing part and a little more.
 Room tightened(Room room, const TierBytes& bytes, const TierBytes& limits);
 
 class FrameChoice {
  public:
-  /// Computes the demand of every value. With DemandOf::bytes no question may be about time.
-  /// REQUIRES: evaluator.possible(frame).
+  /// Computes the demand of every value. With DemandOf::bytes, goals and limits on time are not
+  /// allowed. REQUIRES: evaluator.possible(frame).
   FrameChoice(Evaluator& evaluator, const Candidate& frame, const SpaceOptions& options,
               DemandOf rows = DemandOf::all);
 
-  /// The mixture that is best for the goal: its objective is a lower bound for all candidates of
-  /// the frame (seconds per sequence, or a share of a tier); overflow > 0: none fits.
-  /// `most_seconds`: per step; infinite: any.
+  /// The best mixture for the goal. Its objective is a lower bound for all candidates of the frame
+  /// (seconds per sequence, or a share of a tier); overflow > 0: none fits. `most_seconds`: limit
+  /// per step; infinite: none.
   Mixture bound(Goal goal, double most_seconds) const;
-  /// The same by the seconds that are expected, which no bound allows for: streams of one phase
-  /// overlap, phases do not. `room`: the share of every tier that may be used; 0 of nvme: no value
-  /// that puts something there.
+  /// The best mixture by expected seconds, which are no bound: streams of one phase overlap, phases
+  /// do not. `room`: the share of every tier that may be used; with 0 of nvme, values that use a
+  /// file are excluded.
   Mixture expect(Goal goal, const Room& room, double most_seconds) const;
 
-  /// Candidates near the best mixture, the best first by their own bounds.
+  /// Candidates near the best mixture, by their own bounds, best first.
   std::vector<Rounded> round(Goal goal, const Room& room, double most_seconds) const;
 
   /// The best rounding for each of the `most` most promising values of one group.
@@ -57,19 +57,19 @@ class FrameChoice {
   RelaxationGoal relaxation_goal(Goal goal, const Room& room, double most_seconds,
                                  bool expected) const;
   std::vector<uint64_t> allowed_with(const Room& room) const;
-  /// The value whose mixtures with this one stand for a policy of a part of the layers: the same
-  /// policy of fewer layers, at last "keep"; -1: none.
+  /// The value that, mixed with this one, stands for a policy of a part of the layers: the same
+  /// policy of fewer layers, at the end "keep". -1: there is no such value.
   int fewer(size_t group, size_t value) const;
-  /// Whether the shares of a group are one value or such a mixture.
+  /// Whether the shares of a group are one value, or a mixture as fewer() describes.
   bool stands(size_t group, const std::vector<double>& shares) const;
-  /// Values allowed instead of a mixture that is not valid, the most taken first.
+  /// Masks of values to allow instead of a mixture that is not valid, largest share first.
   std::vector<uint64_t> branches(size_t group, const std::vector<double>& shares) const;
   Candidate candidate_of(const Mixture& mixture) const;
 
   Candidate frame_;
-  int64_t layers_;  // of a stage
+  int64_t layers_;  // layers of a stage
   GroupValues values_;
-  std::vector<uint64_t> without_nvme_;  // the values of every group that use no file
+  std::vector<uint64_t> without_nvme_;  // mask of the values of every group that use no file
   Relaxation relaxation_;
 };
 

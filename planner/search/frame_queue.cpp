@@ -6,12 +6,12 @@
 namespace longspan {
 namespace {
 
-// Every look at a kind puts its like back by this part, so that other kinds get theirs.
+// Every look at a kind raises the keys of its frames by this part, so that other kinds get looks.
 constexpr double kTired = 0.004;
-constexpr double kTiredOfMemory = 0.1;  // where packing decides more than bounds
-// A kind that nothing is known of is expected to reach this part of the ratio of others.
+constexpr double kTiredOfMemory = 0.1;  // for memory goals, where packing matters more than bounds
+// A kind without results is expected to reach this part of the ratio of others.
 constexpr double kUnknown = 0.95;
-// Frames of a mesh that pop_unseen() takes: to be relaxed, and to be looked at.
+// The number of frames of a mesh that pop_unseen() returns, to relax and to evaluate.
 constexpr int64_t kMeshRelaxed = 64, kMeshLooks = 3;
 
 struct Later {
@@ -42,7 +42,7 @@ void FrameQueue::index(size_t frame) {
   if (own.kind >= 0) return;
   const Candidate& c = frames_[frame];
   own.kind = index_of(kinds_, kind_of(c));
-  // Heads in groups overlap otherwise than chunks do.
+  // Head groups overlap differently from chunks.
   own.alike = index_of(alikes_, {layout_of(c), c.strategy.head_groups > 1});
   own.mesh = index_of(meshes_, mesh_of(c));
   of_mesh_.resize(meshes_.size());
@@ -101,7 +101,7 @@ std::optional<Waiting> FrameQueue::pop_unseen() {
   ++(next.relaxed ? mesh.taken : mesh.relaxed);
   *best = heap_.back();
   heap_.pop_back();
-  fallen_ = true;  // the heap is in no order
+  fallen_ = true;  // the heap has lost its order
   return next;
 }
 

@@ -1,8 +1,9 @@
-// The frames that wait, the most hopeful first. Internal to planner/search.
+// A priority queue of frames that have not been evaluated, best expected value first. Internal to
+// planner/search.
 //
-// A frame waits with what is expected of it, in the goal's measure. What candidates took, compared
-// with what was expected of their frames, corrects the expectation for frames of the same kind,
-// else of the same layout, else for all.
+// A frame is queued with its expected value in the goal's measure. The ratios of measured to
+// expected values correct the expectation of frames of the same kind, else of the same layout, else
+// of all frames.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,7 @@ struct Waiting {
   size_t frame = 0;
   double expected = 0;
   bool relaxed = false, nvme = false;
-  double key = 0;  ///< the expectation, corrected; the queue's own
+  double key = 0;  ///< the corrected expectation; set by the queue
 };
 
 class FrameQueue {
@@ -32,30 +33,30 @@ class FrameQueue {
 
   void push(Waiting waiting);
   bool empty() const { return heap_.empty(); }
-  /// The most hopeful. REQUIRES: not empty.
+  /// Removes and returns the frame with the best key. REQUIRES: not empty.
   Waiting pop();
-  /// Meshes of ranks that have frames here, of which nothing was learned.
+  /// The number of meshes with queued frames for which nothing was learned.
   size_t unseen() const;
-  /// The most hopeful of those whose mesh of ranks little was learned of, and was not taken too
-  /// often; none if there is no such frame.
+  /// The best frame among meshes with few learned values that were not popped too often; none if
+  /// there is no such frame.
   std::optional<Waiting> pop_unseen();
 
   void learn(const Waiting& waiting, double measured);
-  bool is_known(size_t frame) const;  ///< whether something was learned of its kind
+  bool is_known(size_t frame) const;  ///< whether something was learned for its kind
 
  private:
-  /// The least that was measured, in what was expected.
+  /// The least ratio of measured to expected value.
   struct Learned {
     double ratio = std::numeric_limits<double>::infinity();
     int64_t looks = 0;
-    bool update(double measured);  ///< whether it fell
+    bool update(double measured);  ///< returns whether the ratio fell
   };
   struct Indices {
     int32_t kind = -1, alike = -1, mesh = -1;
   };
   struct Mesh {
     int64_t learned = 0, taken = 0, relaxed = 0;
-    bool takes(const Waiting& waiting) const;  // for pop_unseen()
+    bool takes(const Waiting& waiting) const;  // whether pop_unseen() may take it
   };
   void index(size_t frame);
   double key_of(const Waiting& waiting) const;
@@ -63,12 +64,12 @@ class FrameQueue {
   const std::vector<Candidate>& frames_;
   Goal goal_;
   std::vector<Waiting> heap_;
-  bool fallen_ = false;  // a ratio: keys in the heap may be too high
+  bool fallen_ = false;  // a ratio fell: keys in the heap may be too high
   std::map<Kind, int32_t> kinds_;
   std::map<std::pair<LayoutKey, bool>, int32_t>
-      alikes_;  // layouts, with groups of heads or without
+      alikes_;  // by layout and whether heads are in groups
   std::map<MeshKey, int32_t> meshes_;
-  std::vector<Indices> indices_;  // of frames
+  std::vector<Indices> indices_;  // by frame
   std::vector<Learned> of_kind_, of_alike_;
   std::vector<Mesh> of_mesh_;
   Learned of_all_;

@@ -12,13 +12,13 @@
 namespace longspan {
 namespace {
 
-constexpr double kSlack = 0.02;  // less than that is no reason to show another plan
+constexpr double kSlack = 0.02;  // smaller savings do not justify a line
 constexpr int kHost = static_cast<int>(Tier::host), kDevice = static_cast<int>(Tier::device);
 
 int64_t devices_of(const Plan& plan) { return plan.hardware.devices(); }
 int64_t bytes_of(const Plan& plan, int tier) { return plan.predicted.peak_bytes[tier]; }
 
-// ", host -60 %": how much less of it than the other, if that is worth saying.
+// The text of a relevant saving compared with `than`, such as ", host -60 %"; else empty.
 std::string saving(const char* what, int64_t bytes, int64_t than) {
   const double change = static_cast<double>(bytes) / std::max(1.0, static_cast<double>(than)) - 1;
   return change > -kSlack ? "" : fmt::format(", {} {:.0f} %", what, 100 * change);
@@ -26,7 +26,7 @@ std::string saving(const char* what, int64_t bytes, int64_t than) {
 
 struct Row {
   const Planned* planned;
-  int rank = 2;  // 0: the fastest of its length and devices; 1: the least of something there
+  int rank = 2;  // 0: the fastest of its length and devices; 1: the least memory there
   std::string because;
 };
 
@@ -34,7 +34,7 @@ void add_reason(Row& row, const std::string& reason) {
   row.because += (row.because.empty() ? "" : ", ") + reason;
 }
 
-// Begin to end: the rows of one length and number of devices, the fastest first.
+// Sets the reasons of the rows of one length and number of devices, which are sorted by time.
 void name_reasons(std::vector<Row>::iterator begin, std::vector<Row>::iterator end) {
   const Planned& fastest = *begin->planned;
   begin->rank = 0;
@@ -57,8 +57,7 @@ void name_reasons(std::vector<Row>::iterator begin, std::vector<Row>::iterator e
   }
 }
 
-// Names, for every fastest plan, the length and number of devices it is the fastest of, and the
-// extreme where that is the reason.
+// Adds to every fastest plan its length and number of devices, and the extreme that it reaches.
 void name_extremes(std::vector<Row>& rows) {
   if (rows.empty()) return;
   const auto [shortest, longest] = std::minmax_element(
@@ -87,7 +86,7 @@ void name_extremes(std::vector<Row>& rows) {
 std::vector<size_t> non_dominated(const std::vector<Costs>& rows, double slack) {
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  // A row can only be beaten by one before it in this order, and that by one that is kept.
+  // Only earlier rows in this order can dominate a row, and it suffices to compare with kept ones.
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return rows[a] < rows[b]; });
   std::vector<size_t> kept;
@@ -104,7 +103,7 @@ std::vector<size_t> non_dominated(const std::vector<Costs>& rows, double slack) 
 bool beaten_by_mixture(const Costs& row, const std::vector<Costs>& rows) {
   for (const Costs& a : rows) {
     for (const Costs& b : rows) {
-      // Shares of a at which the mixture costs no more, of one cost after the other.
+      // The range of shares of a with which the mixture costs no more, cost by cost.
       double least = 0, most = 1;
       for (size_t c = 0; c < row.size(); ++c) {
         const double slope = a[c] - b[c], room = row[c] - b[c];
@@ -154,7 +153,7 @@ std::vector<FrontPoint> front_of(const std::vector<Planned>& all, size_t lines) 
   }
   name_extremes(rows);
 
-  // The least telling rows go first, of those the last.
+  // Drops the least important rows, from the end.
   for (int rank = 2; rank > 0; --rank) {
     for (size_t i = rows.size(); i-- > 0 && rows.size() > lines;) {
       if (rows[i].rank == rank) rows.erase(rows.begin() + static_cast<int64_t>(i));

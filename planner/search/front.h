@@ -1,8 +1,8 @@
-// The Pareto front: plans of which none is better in everything.
+// The Pareto front of plans.
 //
-// What counts is what a person pays and gets: tokens a second of all ranks together, the length,
-// the number of devices, and the host and device memory of a rank. Nothing is weighed against
-// anything: a plan is on the front unless another is as good in all five and better in one.
+// The criteria are tokens per second of all ranks together, the length, the number of devices, and
+// the host and device memory of a rank. They are not weighted: a plan is on the front unless
+// another is as good in all five and better in one.
 #pragma once
 
 #include <cstddef>
@@ -13,38 +13,36 @@
 
 namespace longspan {
 
-/// What a row costs, each the less the better and none negative.
+/// The costs of a row: lower is better, none is negative.
 using Costs = std::vector<double>;
 
-/// Indices of the rows that no other row is as good as in every cost and better than in one, in
-/// lexicographic order of costs; of equal rows the first. With `slack` also without those that a
-/// row before them comes within this fraction of in every cost: they are not worth a line.
-/// REQUIRES: rows of equal length.
+/// Indices of the non-dominated rows, in lexicographic order of costs; of equal rows only the
+/// first. With `slack`, rows are dropped, too, if an earlier row is within this fraction of them in
+/// every cost. REQUIRES: rows of equal length.
 std::vector<size_t> non_dominated(const std::vector<Costs>& rows, double slack = 0);
 
-/// Whether a mixture of two of the rows costs no more than `row` in anything. As policies may cover
+/// Whether a mixture of two of the rows is no worse than `row` in every cost. As policies may cover
 /// a part of the layers, a mixture of two plans is nearly a plan.
 bool beaten_by_mixture(const Costs& row, const std::vector<Costs>& rows);
 
-/// A plan for a length that was asked for. Its own may be longer by what it is padded with.
+/// A plan for a requested length. With padding, the plan's own sequence is longer.
 struct Planned {
   Plan plan;
   int64_t asked = 0;
 };
 
-/// What a plan costs on the front, from its prediction: seconds per token that was asked for, 1 /
-/// that length, devices, bytes of host memory and of device memory.
+/// The costs of a plan on the front, from its prediction: seconds per requested token, 1 /
+/// requested length, devices, bytes of host memory and of device memory.
 Costs costs_of(const Planned& planned);
 
 struct FrontPoint : Planned {
-  /// Why it is there: "fastest", "least host memory", "fewest GPUs", "longest"; or what it saves
-  /// for being slower than the fastest of its length and devices.
+  /// Why it is on the front: "fastest", "least host memory", "fewest GPUs", "longest"; or what it
+  /// saves compared with the fastest of its length and number of devices.
   std::string because;
 };
 
-/// The front of all that was planned, by length, devices and time; the fastest of each length and
-/// number of devices is kept however close others are, and of those between only as many as make at
-/// most `lines` in all.
+/// The front of all plans, by length, devices and time. The fastest plan of each length and number
+/// of devices is always kept. Other plans fill up to `lines` lines in all.
 std::vector<FrontPoint> front_of(const std::vector<Planned>& all, size_t lines);
 
 }  // namespace longspan

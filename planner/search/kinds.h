@@ -1,5 +1,4 @@
-// Frames that are alike: what was seen of one says something about the others. Internal to
-// planner/search.
+// Keys of similar frames, for which results of one predict the others. Internal to planner/search.
 #pragma once
 
 #include <array>
@@ -16,8 +15,8 @@ using MeshKey = std::array<int64_t, 5>;
 /// A layout of ranks with its schedule.
 using LayoutKey =
     std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string_view, int64_t, int64_t>;
-/// Likewise with the number of chunks, whether chunks are blocks, and the groups of heads: frames
-/// whose streams overlap alike.
+/// Layout, number of chunks, whether chunks are blocks, and head groups: frames of equal keys
+/// overlap their streams alike.
 using Kind = std::tuple<LayoutKey, int64_t, bool, int64_t>;
 
 MeshKey mesh_of(const Candidate& c);

@@ -16,20 +16,20 @@
 namespace longspan {
 namespace {
 
-// More chunks hold hardly less, and make large programs.
+// More chunks save hardly any memory, and make large programs.
 constexpr int64_t kMostChunks = 256;
 constexpr int64_t kMostRingChunks = 32;
 constexpr int64_t kMostRingOps = 1'000'000;
-constexpr int64_t kLeast = 1024;    // tokens: shorter sequences are not looked for
-constexpr double kCoarse = 1.25;    // lengths that shapes are asked about at first are so far apart
-constexpr double kFarBehind = 0.7;  // of the longest: a shape that reaches no further hardly counts
-// Lengths that are tried: the first, in the bound, and each after one at which nothing fits, in
-// that one. They become ever further apart.
+constexpr int64_t kLeast = 1024;    // tokens; shorter sequences are not tried
+constexpr double kCoarse = 1.25;    // ratio of the lengths first tried per shape
+constexpr double kFarBehind = 0.7;  // part of the longest: shapes below are not refined
+// Lengths to try: the first as a part of the bound, and the next, after a length at which nothing
+// fits, as a part of that. Distances grow.
 constexpr double kStart = 0.95, kDown = 0.88;
-// Programs are looked at by size, the smallest first. What fits a length is pushed to lengths so
-// many times as long: larger programs have to gain more.
+// Programs are tried by size, the smallest first. `pushes`: the factors by which longer lengths are
+// tried; larger programs have to gain more.
 struct Size {
-  int64_t more_than, at_most;  // ops
+  int64_t more_than, at_most;  // in ops
   std::array<double, 2> pushes;
   bool is_listed() const { return at_most <= kMostListedOps; }
   bool has(int64_t ops) const { return ops > more_than && ops <= at_most; }
@@ -38,25 +38,25 @@ constexpr int64_t kSmallOps = 300'000;
 constexpr std::array<Size, 3> kSizes = {Size{0, kSmallOps, {1.1, 1.02}},
                                         Size{kSmallOps, kMostListedOps, {1.1, 1.02}},
                                         Size{kMostListedOps, kMostPricedOps, {1.1, 1.03}}};
-constexpr int64_t kResolution = 100;  // the answer's part that its refused step is at least
-constexpr int64_t kApart = 256;       // the answer's part that knobs are followed to
-constexpr int kLooks = 8;             // layouts that are made for that
-constexpr int64_t kDownPart = 16;     // of a length at which knobs do not fit: to the next
-constexpr double kShortest = 0.75;    // of a length that is missed: what may fit is not far
-constexpr double kNearly = 0.25;      // beyond the limits: what may fit a shorter length
+constexpr int64_t kResolution = 100;  // the refused step is at least 1 / kResolution of the answer
+constexpr int64_t kApart = 256;       // knobs are extended to within 1 / kApart of the answer
+constexpr int kLooks = 8;             // layouts for that
+constexpr int64_t kDownPart = 16;  // lengths at which knobs do not fit are reduced by 1 / kDownPart
+constexpr double kShortest = 0.75;  // of a missed length: shorter ones are not tried
+constexpr double kNearly = 0.25;    // overflow up to which a shorter length may fit
 constexpr Effort kEffort = {.evaluations = 200,
                             .work = 12'000'000,
                             .refinements = 0,
                             .exact = 20,
                             .attempts = 4,
                             .exact_ops = 4'000'000};
-// Within limits on time: lengths that are asked for in turn where nothing is in time, what is found
-// is pushed to lengths this many times as long, and how near to the fastest is good enough.
+// With limits on time: the number of lengths to try, the slack on time, factors for longer lengths,
+// and the gap that is good enough.
 constexpr int kTimedLooks = 6;
 constexpr double kTimedSlack = 1.1, kTimedPush = 1.1, kTimedStep = 1.01;
 constexpr double kTimedGap = 0.005;
-// The part of the length at which compute alone takes all of the time that max-seq's columns are
-// pushed to.
+// The part, of the length at which compute alone takes all of the time, up to which max-seq's
+// columns are pushed.
 constexpr double kTimedEnough = 0.9;
 constexpr Effort kTimedEffort = {.evaluations = 60,
                                  .work = 12'000'000,
@@ -98,10 +98,11 @@ class Longest {
   }
 
  private:
-  /// The longest without limits on time.
+  /// Finds the longest without limits on time.
   void find(const Progress& progress) {
-    // With more replicas a rank has more of a sequence. Without a pipeline heads may not divide by
-    // as many ranks as with one, so that what was left out comes second.
+    // Layouts with the fewest replicas come first, as a rank then has less of a sequence. Without a
+    // pipeline heads may not divide by as many ranks as with one, so layouts left out by that come
+    // second.
     std::vector<FrameShape> all;
     for (const bool left_out : {false, true}) {
       const std::vector<FrameShape> shapes = min_memory_shapes(left_out);
@@ -117,11 +118,11 @@ class Longest {
     if (best().sequence == 0) least_of(all);
   }
 
-  /// A shape, and a length that no candidate of it exceeds.
+  /// A shape, and an upper bound on the length of its candidates.
   struct Bounded {
     FrameShape shape;
     int64_t length = 0;
-    bool refined = false;  // else it is one of a coarse grid
+    bool refined = false;  // else on a coarse grid
   };
 
   const Candidate& best() const { return found_.fits.candidate; }
@@ -130,8 +131,8 @@ class Longest {
     return round_up(wanted_.granularity, unit_of(shape));
   }
 
-  // Whether a program is worth its time: positions of a ring and stages of a pipeline differ, and
-  // all are looked at.
+  // Whether the program is small enough. Limits are lower for a ring and for a pipeline, as all
+  // positions or stages are evaluated.
   bool is_moderate(const Candidate& c) const {
     const ParallelLayout& p = c.strategy.parallel;
     const int64_t most = p.ring > 1         ? kMostRingOps
@@ -159,8 +160,8 @@ class Longest {
            wanted_.time.most_seconds(s.candidate.sequence, sequences_of_step(s.candidate));
   }
 
-  // Whether a candidate of the shape may have the length.
-  enum class May { fit, not_fit, not_be };  // what is not valid yet may be at longer lengths
+  // Whether a candidate of the shape may fit a length.
+  enum class May { fit, not_fit, not_be };  // not_be: not valid, but longer lengths may be
   May may(const FrameShape& shape, int64_t length) {
     const std::optional<Candidate> c = frame_of(shape, length, options_);
     if (!c || !is_valid(c->strategy, model_, c->sequence)) return May::not_be;
@@ -170,8 +171,8 @@ class Longest {
     return m.overflow == 0 || !m.optimal ? May::fit : May::not_fit;
   }
 
-  // The bound of every shape: from lengths far apart, and of the longest exactly. Of shapes that do
-  // not come near the longest so far no more is asked.
+  // The bound of every shape: coarse first, and refined for the longest. Shapes far behind the
+  // longest are not examined further.
   void bound_all(const std::vector<FrameShape>& shapes, const Progress& progress) {
     bounds_.clear();
     auto likely = static_cast<double>(least_);
@@ -222,8 +223,8 @@ class Longest {
     bounded.refined = true;
   }
 
-  // Shapes of the layouts that share a sequence among most ranks, each with the schedule that holds
-  // least.
+  // Shapes of the layouts that divide a sequence among most ranks, each with the schedule that
+  // holds least.
   std::vector<FrameShape> min_memory_shapes(bool left_out) {
     std::vector<RankLayout> layouts = layouts_of(model_, hw_, options_);
     int64_t fewest[3] = {INT64_MAX, INT64_MAX, INT64_MAX};
@@ -259,11 +260,11 @@ class Longest {
     return shapes;
   }
 
-  // From the bound to shorter lengths, until something fits.
+  // Tries lengths from the bound down until something fits.
   void descend() {
     if (best().sequence > 0) return;
     auto length = static_cast<double>(found_.bound);
-    if (found_.bound < wanted_.most * kStart) length *= kStart;  // a bound is hardly reached
+    if (found_.bound < wanted_.most * kStart) length *= kStart;  // bounds are hardly ever reached
     double down = kDown;
     for (bool last = false; !last; length *= std::exchange(down, down * kDown)) {
       const int64_t asked = std::max(least_, static_cast<int64_t>(length));
@@ -273,7 +274,7 @@ class Longest {
       }
     }
   }
-  // Whether anything fits a longer sequence.
+  // Tries longer lengths; returns whether anything fits.
   bool push() {
     for (size_t size = 0; size < kSizes.size(); ++size) {
       for (const double times : kSizes[size].pushes) {
@@ -284,8 +285,8 @@ class Longest {
     return false;
   }
 
-  // From the length at which compute alone takes all of the time down to where something is found.
-  // Returns that length.
+  // Tries lengths from the one at which compute alone takes all of the time, which it returns, down
+  // until something is found.
   int64_t shorten(const LongestFound& beyond) {
     time_ = wanted_.time;
     found_ = {};
@@ -304,14 +305,15 @@ class Longest {
       if (next >= length) break;
       length = next;
     }
-    // The knobs of the longest are in time where they are short enough.
+    // The knobs of the longest are within the time at a short enough length.
     if (static_cast<double>(best().sequence) < kTimedEnough * static_cast<double>(most)) {
       extend(beyond.fits.candidate);
     }
     return most;
   }
-  // Looks at the layout that was found without limits on time, and at those without a pipeline:
-  // what reaches furthest in memory may have few ranks to share a sequence among.
+  // The longest length at which compute alone is within the time, for the layout of `beyond` and
+  // for those without a pipeline, as the layout that reaches furthest in memory may divide a
+  // sequence among few ranks.
   int64_t longest_of_compute(const Candidate& beyond) {
     std::vector<FrameShape> shapes = {shape_of(beyond, options_)};
     for (const RankLayout& layout : layouts_of(model_, hw_, options_)) {
@@ -337,8 +339,8 @@ class Longest {
     }
     return longest;
   }
-  // Whether anything a little longer is in time, until `enough` is reached; what no frame can have
-  // bounds the answer.
+  // Tries slightly longer lengths within the time until `enough` is reached. A length that no frame
+  // can reach bounds the answer.
   void push_in_time(double enough) {
     double length = 0;
     for (int looks = 0; looks < kTimedLooks && best().sequence > 0; ++looks) {
@@ -353,8 +355,8 @@ class Longest {
       length *= kTimedStep;
     }
   }
-  // Looks for the fastest plan of a length within a multiple of the time there is, or for any where
-  // it may take no more; then for the longest of its knobs that is in time.
+  // Searches for the fastest plan of a length within `slack` times the time, or for any plan if
+  // slack is 1; then extends its knobs to the longest length within the time.
   bool reach_in_time(int64_t length, double slack) {
     Wanted wanted;
     wanted.gap = kTimedGap;
@@ -370,8 +372,8 @@ class Longest {
     return found.best && extend(found.best->candidate);
   }
 
-  // Looks for anything that fits a length, as a plan for it is looked for; then for the longest of
-  // its knobs. Whether that is notably longer than what was found.
+  // Searches for any candidate that fits a length, then extends its knobs. Returns whether the
+  // result is notably longer than the best so far.
   bool reach(int64_t length, size_t size) {
     const bool reached = reaches(length, kSizes[size]);
     if (!reached) missed_[size] = std::min(missed_[size], length);
@@ -381,7 +383,7 @@ class Longest {
     std::vector<Candidate> frames;
     for (const Bounded& bounded : bounds_) {
       if (bounded.length < length || length > wanted_.most) continue;
-      // Numbers of chunks in between have no bound of their own.
+      // Numbers of chunks in between have no separate bound.
       FrameShape between = bounded.shape;
       between.chunks += between.chunks / 2;
       for (const FrameShape& shape : {bounded.shape, between}) {
@@ -397,7 +399,7 @@ class Longest {
     if (best().sequence > 0) any.start = at(best(), shape_, round_up(length, step_of(shape_)));
     if (any.start && !size.has(ops(*any.start))) any.start.reset();
     const Found found = best_first(evaluator_, margin_, frames, options_, any, kEffort);
-    // What misses by little fits a length that is little shorter: shorter by that part at least.
+    // A candidate with a small overflow fits a length that is shorter by at least that part.
     const std::optional<Scored>& from = found.best ? found.best : found.nearest;
     if (from && length == least_) note_short(from->candidate);
     if (!from || from->score.overflow > kNearly) return false;
@@ -406,9 +408,9 @@ class Longest {
     return from->candidate.sequence <= wanted_.most && extend(from->candidate);
   }
 
-  // To the longest of the same knobs. Live bytes say how far that is, with what packing added to
-  // them at the length that was laid out last, and bounds on time, with how far they were off.
-  // Whether it is notably longer than what was found.
+  // Finds the longest length of the same knobs, by live bytes and bounds on time, both scaled by
+  // their ratio to the exact values at the length that was evaluated last. Returns whether it is
+  // notably longer than the best so far.
   bool extend(const Candidate& knobs) {
     const FrameShape shape = shape_of(knobs, options_);
     const int64_t step = step_of(shape);
@@ -432,7 +434,7 @@ class Longest {
       slower = seconds / evaluator_.demand(c).step_seconds();
       return seconds <= most_seconds(c);
     };
-    int64_t low = 0, high = wanted_.most / step + 1;  // it fits, and it does not
+    int64_t low = 0, high = wanted_.most / step + 1;  // low fits, high does not
     int64_t count = knobs.sequence / step;
     const auto shortest =
         std::max(best().sequence / step,
@@ -447,8 +449,9 @@ class Longest {
         (seems_to_fit(middle) ? least : misses) = middle;
       }
       const bool is_known = least < low + apart || high - low <= apart;
-      // A little less than what seems to fit is likelier to. Where packing is not what it was, the
-      // middle is as good, or, as long as nothing fits, somewhat less.
+      // Slightly less than the estimate is more likely to fit. If the estimate does not exceed
+      // `low`, as packing has changed, takes the middle, or, as long as nothing fits, somewhat
+      // less.
       if (least > low) {
         count = std::max(low + 1, least - apart / 2);
       } else {
@@ -463,7 +466,7 @@ class Longest {
     return best().sequence - before > before / kApart;
   }
 
-  // From what nearly fits to what does, and to where it no longer does.
+  // Reduces the length until it fits, then increases it by steps until it does not.
   void settle() {
     if (best().sequence == 0) return;
     const int64_t unit = step_of(shape_);
@@ -485,7 +488,7 @@ class Longest {
     found_.bound = std::max(found_.bound, best().sequence);
   }
 
-  // Keeps the candidate that is short of memory by least at the least length.
+  // Keeps the candidate with the least overflow at the least length.
   void note_short(const Candidate& c) {
     const double overflow = evaluator_.overflow(evaluator_.arenas(c));
     if (overflow >= least_short_) return;
@@ -493,7 +496,7 @@ class Longest {
     found_.refused = c;
     found_.step = c.sequence;
   }
-  // The same where no search came that far: by mixtures.
+  // The same by mixtures, if no search reached that length.
   void least_of(const std::vector<FrameShape>& shapes) {
     if (least_short_ < kInfinity) return;
     const double nvme = evaluator_.limits()[kNvme] > 0 ? 1 : 0;
@@ -520,14 +523,15 @@ class Longest {
   const HardwareProfile& hw_;
   const SpaceOptions& options_;
   LongestWanted wanted_;
-  int64_t least_;  // kLeast, or all that the model takes
+  int64_t least_;  // kLeast, or the model's limit if less
   std::vector<Bounded> bounds_;
   LongestFound found_;
-  TimeLimits time_;  // those that are in force
+  TimeLimits time_;  // the limits that apply now
   double least_short_ = kInfinity;
-  bool none_in_time_ = false;  // no frame can have the length that was looked for last
-  FrameShape shape_;           // of what was found
-  std::array<int64_t, kSizes.size()> missed_{};  // the shortest at which no program of a size fits
+  bool none_in_time_ = false;  // no frame can reach the length tried last
+  FrameShape shape_;           // of the best so far
+  std::array<int64_t, kSizes.size()>
+      missed_{};  // by size: the shortest length at which nothing fits
 };
 
 }  // namespace

@@ -16,8 +16,8 @@
 namespace longspan {
 namespace {
 
-// The limit of the next length, the shortfall, and the remedy. Another knob is no advice for a plan
-// chosen among all of them.
+// Sets the limit of the next length, the shortfall, and the remedy. For "auto" no other knob is
+// worth advising, as the plan was chosen among all of them.
 void explain_refusal(MaxSequence& result, Evaluator& evaluator, const Candidate& refused) {
   if (refused.sequence == 0 || refused.sequence <= result.sequence) return;
   const TierBytes bytes = evaluator.arenas(refused);
@@ -32,7 +32,7 @@ void explain_refusal(MaxSequence& result, Evaluator& evaluator, const Candidate&
   }
 }
 
-// Limits that are no shortage of memory.
+// Sets limits other than memory.
 void explain_other_limit(MaxSequence& result, const ModelSpec& model,
                          const MaxSequenceOptions& options) {
   if (result.limit != Limit::none || result.granularity == 0) return;
@@ -51,7 +51,7 @@ void explain_other_limit(MaxSequence& result, const ModelSpec& model,
   }
 }
 
-// What a pipeline of the longest is worth.
+// The text on the worth of a pipeline for the longest plan.
 std::string pipeline_comparison(const ModelSpec& model, const Pipeline& pipeline) {
   if (pipeline.stages == 1)
     return "the longest plan has no pipeline; a pipeline fits no longer sequence";
@@ -105,7 +105,7 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   }
   explain_refusal(result, evaluator, found.refused);
   explain_other_limit(result, model, options);
-  // From the loosest down: none is longer than what a looser limit allows.
+  // From the loosest limit down, as a tighter limit allows no longer sequence.
   for (size_t i = options.steps.size(); i-- > 0;) {
     LongestWanted shorter = wanted;
     shorter.time.step_seconds = std::min(options.time.step_seconds, options.steps[i]);

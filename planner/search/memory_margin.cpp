@@ -5,9 +5,9 @@
 namespace longspan {
 namespace {
 
-constexpr double kPacked = 0.99;  // of the room that others needed: packing differs
-// Packing is expected to add this part of what it adds to others of the layout, where a kind is not
-// known.
+constexpr double kPacked = 0.99;  // part of the room by known ratios, as packing differs
+// For an unknown kind, packing is expected to add this part of its addition for others of the
+// layout.
 constexpr double kUnknownPacking = 1.0 / 3;
 
 }  // namespace

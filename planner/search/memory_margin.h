@@ -1,7 +1,7 @@
-// What programs need beyond what bounds see of their memory. Internal to planner/search.
+// Estimates of a program's memory beyond its lower bounds. Internal to planner/search.
 //
-// Live bytes exceed the bounds, and packing adds to live bytes; both differ from layout to layout
-// and from kind to kind. What was seen says how much room the next rounding has to leave.
+// Live bytes exceed the bounds, and packing adds to live bytes; both differ between layouts and
+// kinds. The ratios seen so far tell how much room the next rounding leaves.
 #pragma once
 
 #include <map>
@@ -21,19 +21,19 @@ class MemoryMargin {
   void learn_live(const Candidate& c, const TierBytes& live);
   void learn_packing(const Candidate& c, const TierBytes& live, const TierBytes& arenas);
 
-  /// The room that a first rounding of `frame` leaves its bounds; `room` where nothing is known.
+  /// The room, in terms of bounds, for a first rounding of `frame`; `room` if nothing is known.
   Room room_of(const Candidate& frame, Room room) const;
-  /// An estimate with what packing adds to its bytes.
+  /// `score` with the expected cost of packing added to its bytes.
   Score packed(const Candidate& c, Score score) const;
 
  private:
   BytesRatio packing_of(const Candidate& c) const;
 
   Evaluator& evaluator_;
-  std::map<Kind, BytesRatio> packing_;  // the least that was seen
+  std::map<Kind, BytesRatio> packing_;  // the least seen
   std::map<LayoutKey, BytesRatio> packing_of_layout_;
-  std::map<LayoutKey, BytesRatio> live_;  // the last
-  BytesRatio last_live_;                  // of any layout
+  std::map<LayoutKey, BytesRatio> live_;  // the last seen
+  BytesRatio last_live_;                  // the last seen, of any layout
 };
 
 }  // namespace longspan

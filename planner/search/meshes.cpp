@@ -13,8 +13,8 @@
 namespace longspan {
 namespace {
 
-// With a length that every degree divides, in one chunk per position, only the heads can rule a
-// mesh out.
+// Checks validity at a length that every degree divides, with the fewest chunks, so that only heads
+// can rule a mesh out.
 bool heads_allow(const ParallelLayout& parallel, const ModelSpec& model) {
   const int64_t granularity = whole_granularity(parallel);
   Strategy s;
@@ -47,7 +47,7 @@ bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice) {
 
 void check_choice(const ParallelChoice& choice) {
   if (choice.schedule) {
-    const ScheduleFamily& family = schedule_family(*choice.schedule);  // or says which are near
+    const ScheduleFamily& family = schedule_family(*choice.schedule);  // throws for an unknown name
     if (!family.plannable) {
       throw bad_input("--schedule: {} is simulated alone, not planned with; try one of {}",
                       *choice.schedule, fmt::join(plannable_schedules(), ", "));

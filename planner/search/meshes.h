@@ -1,6 +1,6 @@
-// Which meshes of ranks there are for a question, and which one a preset stands for.
+// The meshes of ranks that a question allows, and the mesh of a preset.
 //
-// Internal to planner/search but for ParallelChoice, which is part of its options.
+// Internal to planner/search, except ParallelChoice, which is part of its options.
 #pragma once
 
 #include <cstdint>
@@ -14,52 +14,52 @@
 
 namespace longspan {
 
-/// What the person who asks has fixed; the rest is a preset's or the search's to choose.
+/// The degrees fixed by the user. The preset or the search chooses the rest.
 struct ParallelChoice {
   std::optional<int64_t> data, tensor, ring, ulysses, zero;
   bool overlap = true;
-  /// 1: no pipeline; more: only pipelines of this number of stages. Not fixed: the best.
+  /// 1: no pipeline; more: only pipelines with this number of stages. Unset: the best.
   std::optional<int64_t> pipeline;
-  std::optional<std::string> schedule;  // of a pipeline; likewise what follows
+  std::optional<std::string> schedule;  // of a pipeline, as are the next three
   std::optional<int64_t> virtual_stages, slices, in_flight;
 
-  /// Whether plans with and without a pipeline are asked for.
+  /// Whether plans without, and with, a pipeline are allowed.
   bool admits_flat() const { return pipeline.value_or(1) == 1 && !of_pipeline(); }
   bool admits_pipelines() const { return pipeline.value_or(2) > 1; }
-  /// Something only a pipeline has is fixed.
+  /// Whether a setting is fixed that only pipelines have.
   bool of_pipeline() const { return schedule || virtual_stages || slices || in_flight; }
 };
 
-/// Whether pipelines are looked at. The engine runs what it plans for; it runs no pipelines on
-/// processors, where they gain nothing: there they are for those who ask.
+/// Whether the search considers pipelines. On the cpu backend they gain nothing and the engine does
+/// not run them, so they are considered only on request.
 bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice);
 
-/// "tensor 2, ring 4": the degrees that are fixed, or "any degrees".
+/// The fixed degrees, as in "tensor 2, ring 4", or "any degrees".
 std::string degrees_text(const ParallelChoice& choice);
 
-/// Throws bad_input for parts of the choice that contradict each other whatever the model and the
-/// hardware are, and for schedules that there are none of or that are not planned with.
+/// Throws bad_input for parts of the choice that contradict each other for every model and
+/// hardware, and for schedules that are unknown or not plannable.
 void check_choice(const ParallelChoice& choice);
 
-/// All meshes of as many ranks as the hardware has devices that the choice admits and the model's
-/// heads allow, each with the least ZeRO stage that the choice admits. Throws bad_input if there is
-/// none, saying what was fixed.
+/// All meshes with one rank per device that the choice and the model's heads allow, each with the
+/// least ZeRO stage that the choice allows. Throws bad_input if there is none, naming the fixed
+/// degrees.
 std::vector<ParallelLayout> meshes(const ModelSpec& model, const HardwareProfile& hw,
                                    const ParallelChoice& choice);
-/// The same of `ranks` ranks: those of one stage.
+/// The same for `ranks` ranks, those of one stage.
 std::vector<ParallelLayout> meshes(const ModelSpec& model, int64_t ranks,
                                    const ParallelChoice& choice);
-/// The same, and empty where there is none.
+/// The same, but returns an empty list instead of throwing.
 std::vector<ParallelLayout> meshes_if_any(const ModelSpec& model, int64_t ranks,
                                           const ParallelChoice& choice);
 
-/// The mesh of a preset: what its published form uses, as far as heads and choice allow, and its
-/// ZeRO stage where there are several ranks. Throws bad_input as preset_named() and meshes().
+/// The mesh of a preset: the one of its published form, as far as heads and choice allow, with the
+/// preset's ZeRO stage if there are several ranks. Throws bad_input as preset_named() and meshes().
 ParallelLayout preset_mesh(const std::string& preset, const ModelSpec& model,
                            const HardwareProfile& hw, const ParallelChoice& choice);
 
-/// Every sequence that this mesh distributes is a multiple of this many tokens, if it is in one
-/// chunk per position (of a ring: in two).
+/// The number of tokens that a sequence must be a multiple of on this mesh, with one chunk per
+/// position (in a ring: two).
 int64_t whole_granularity(const ParallelLayout& parallel);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// The layouts of ranks that memory is looked for among. Internal to planner/search.
+// Selects the layouts of ranks for searches for little memory. Internal to planner/search.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,10 @@
 
 namespace longspan {
 
-/// The layouts that hold least in flight among those that differ in their schedule alone:
-/// of those whose backward may recompute and of those that split it; of equals one that cuts the
-/// vocabulary. Layouts without a pipeline stay. What a schedule does not take is left out.
+/// For each set of layouts that differ only in their schedule: the ones that hold fewest
+/// microbatches in flight, one whose backward may recompute and one that splits it; of equals one
+/// that cuts the vocabulary. Layouts without a pipeline stay. Layouts whose schedule does not take
+/// these numbers are left out.
 std::vector<RankLayout> min_memory_layouts(Evaluator& evaluator,
                                            const std::vector<RankLayout>& all);
 

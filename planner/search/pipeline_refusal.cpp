@@ -22,8 +22,8 @@ Families plannable() {
   return all;
 }
 
-// Some of the families that suit, as an aside: "1f1b, zb-h1 and others". Others do better than
-// those that are dominated.
+// Some of the families that suit, as text: "1f1b, zb-h1 and others". Dominated families are not
+// named.
 template <class Suits>
 std::string names_of(const Families& families, const Suits& suits) {
   constexpr size_t kSome = 4;
@@ -51,7 +51,7 @@ bool takes_slices(const ScheduleFamily& family, int64_t slices) {
   return family.sliced == (slices > 1);
 }
 
-// What the named schedule does not take.
+// The reason why the named schedule does not match.
 Reason of_schedule(const ParallelChoice& choice, const ScheduleFamily& family) {
   const Families all = plannable();
   if (choice.virtual_stages && !takes_virtual_stages(family, *choice.virtual_stages)) {
@@ -81,7 +81,7 @@ Reason of_schedule(const ParallelChoice& choice, const ScheduleFamily& family) {
   return std::nullopt;
 }
 
-// Where no schedule is named: what leaves none.
+// The reason why no schedule matches, if none is named.
 Reason of_schedules(const ParallelChoice& choice) {
   Families left = plannable();
   if (choice.in_flight) {
@@ -108,7 +108,7 @@ Reason of_schedules(const ParallelChoice& choice) {
   return std::nullopt;
 }
 
-// The numbers of stages that devices divide into as whole nodes, or as equal parts of one.
+// The numbers of stages that consist of whole nodes, or of equal parts of one.
 std::vector<int64_t> possible_stages(const HardwareProfile& hw) {
   std::vector<int64_t> all;
   for (int64_t stages = 2; stages <= hw.devices(); ++stages) {
@@ -159,7 +159,7 @@ Reason of_stages(const PipelineQuestion& q) {
   return std::nullopt;
 }
 
-// What becomes of the sequence.
+// The reason in the slices of the sequence.
 Reason of_slices(const PipelineQuestion& q) {
   const int64_t slices = q.choice.slices.value_or(1);
   if (slices == 1) return std::nullopt;
@@ -175,8 +175,8 @@ Reason of_slices(const PipelineQuestion& q) {
   return std::nullopt;
 }
 
-// What the schedule itself says to these numbers, with costs that are the same everywhere; nothing
-// where there is one, or where it would take long to find out.
+// The schedule's own error for these numbers, with uniform costs; none if it takes them, or if the
+// check would take long.
 Reason said_by(const ScheduleFamily& family, int64_t stages, int64_t virtual_stages, int64_t slices,
                int64_t microbatches) {
   constexpr int64_t kMostForwards = int64_t{1} << 16;
@@ -195,12 +195,12 @@ Reason said_by(const ScheduleFamily& family, int64_t stages, int64_t virtual_sta
   return std::nullopt;
 }
 
-// Microbatches and slices that the named schedule cannot deal to these stages.
+// The reason why the named schedule cannot distribute microbatches and slices to these stages.
 Reason of_numbers(const PipelineQuestion& q, const ScheduleFamily& family) {
   if (!q.choice.pipeline || (family.sliced && !q.choice.slices)) return std::nullopt;
   const int64_t stages = *q.choice.pipeline, slices = q.choice.slices.value_or(1);
-  // Where any number of microbatches is allowed, this one decides: enough to fill a pipeline, and a
-  // multiple of all that groups may have.
+  // If any number of microbatches is allowed, tries numbers that fill the pipeline, among them a
+  // multiple of every group size.
   const int64_t fewest = q.microbatches > 0 ? q.microbatches : 2 * stages;
   const int64_t most = q.microbatches > 0 ? q.microbatches : 4 * stages;
   Reason first;

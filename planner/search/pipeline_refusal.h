@@ -1,5 +1,5 @@
-// Why there is no pipeline of what was asked for: the first of its parts that rules all of them
-// out, in the words of the flags. Internal to planner/search.
+// Explains why no pipeline matches a request: names the first part of it that rules all pipelines
+// out, in terms of the flags. Internal to planner/search.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace longspan {
 
-/// What a pipeline is asked of. A 0 stands for any number: then only what holds of every number is
-/// a reason.
+/// A request for a pipeline. A 0 stands for any number; only what rules out every number is a
+/// reason then.
 struct PipelineQuestion {
   const ModelSpec& model;
   const HardwareProfile& hw;
@@ -21,10 +21,9 @@ struct PipelineQuestion {
   int64_t sequence = 0;  ///< in tokens
 };
 
-/// The cause, as a clause: "8 devices do not divide into 3 stages; ...". None where nothing known
-/// here is in the way, which is no promise: a schedule may still refuse the real stages, and what
-/// there is may not fit. REQUIRES: check_choice() lets the choice
-/// pass.
+/// The cause, as a clause: "8 devices do not divide into 3 stages; ...". None if no cause is known
+/// here; the schedule may still refuse the real stages, and plans may not fit. REQUIRES:
+/// check_choice() passed.
 std::optional<std::string> pipeline_refusal(const PipelineQuestion& question);
 
 }  // namespace longspan

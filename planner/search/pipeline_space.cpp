@@ -8,12 +8,12 @@ namespace longspan {
 namespace {
 
 constexpr std::array<int64_t, 8> kSlices = {1, 2, 4, 8, 16, 32, 64, 128};
-constexpr std::array<int64_t, 4> kChunks = {1, 4, 16, 64};  // of a sequence that is not sliced
-constexpr int64_t kMostPipedChunks = 16;                    // stages are another way to less memory
-constexpr int64_t kMostVirtual = 10;  // with more, messages cost what bubbles save
+constexpr std::array<int64_t, 4> kChunks = {1, 4, 16, 64};  // per sequence without slices
+constexpr int64_t kMostPipedChunks = 16;                    // stages reduce memory as well
+constexpr int64_t kMostVirtual = 10;  // with more, messages cost as much as bubbles save
 
-// How many microbatches a rank may hold in a schedule that arranges itself within memory: any
-// number, and from twice 1F1B's down.
+// The limits on microbatches in flight to try, for a schedule that arranges itself within memory:
+// none, and from twice 1F1B's down.
 std::vector<int64_t> limits_of(const ScheduleFamily& family, int64_t stages,
                                const ParallelChoice& choice) {
   if (!family.takes_memory_limit) return {0};
@@ -64,7 +64,7 @@ std::vector<ParallelLayout> possible_meshes(const ModelSpec& model, const Hardwa
     if (!divides_into_stages(hw, stages) || choice.pipeline.value_or(stages) != stages) continue;
     const int64_t ranks = hw.devices() / stages;
     for (ParallelLayout mesh : meshes_if_any(model, ranks, choice)) {
-      // A ring is for ranks that heads do not divide among; stages are another way to that.
+      // A ring is for ranks that heads do not divide among; stages are an alternative.
       if (mesh.ring > 1 && !choice.ring) continue;
       const auto cuts = [&](const LayerRun& kind) { return kind.ffn % mesh.tensor == 0; };
       if (!std::all_of(kinds.begin(), kinds.end(), cuts)) continue;

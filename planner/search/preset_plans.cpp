@@ -13,23 +13,23 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kPaddings = 24;        // lengths tried for one that packs badly ...
-constexpr int64_t kMostPadding = 24;     // ... up to this part of it more
-constexpr int64_t kMostChunks = 24;      // more of them have a chunk of a round number of tokens
+constexpr int64_t kPaddings = 24;        // padded lengths tried if one packs badly ...
+constexpr int64_t kMostPadding = 24;     // ... up to 1 / kMostPadding longer
+constexpr int64_t kMostChunks = 24;      // for more, chunks have a round number of tokens
 constexpr int64_t kLeastChunk = 1024;    // tokens of a rank
-constexpr int64_t kMostOps = 1'000'000;  // of programs that a longest sequence is looked for among
-// Lengths whose arenas are looked at are this part apart, or more where programs are large.
+constexpr int64_t kMostOps = 1'000'000;  // limit on programs with a free chunk
+// Arenas are laid out at lengths 1 / kLengths apart, or further apart for large programs.
 constexpr int64_t kLengths = 512;
 constexpr int64_t kFewestLooks = 16;
-constexpr int64_t kLookOps = 500'000;      // laid out for one way ...
-constexpr int64_t kEffortOps = 3'000'000;  // ... and for all
-constexpr int64_t kRefusedPart = 4;        // of the ops that a layout goes through until it exceeds
+constexpr int64_t kLookOps = 500'000;      // ops of layouts per way ...
+constexpr int64_t kEffortOps = 3'000'000;  // ... and in total
+constexpr int64_t kRefusedPart = 4;        // a refused layout stops after 1 / this of its ops
 
 double most_seconds(const Candidate& c, const TimeLimits& time) {
   return time.most_seconds(c.sequence, sequences_of_step(c));
 }
 
-/// The last that fits between one that does and one that does not.
+/// The last that fits, by bisection between one that does and one that does not.
 template <class Fits>
 int64_t boundary(int64_t low, int64_t high, const Fits& fits) {
   while (high - low > 1) {
@@ -69,7 +69,7 @@ std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence
   c.sequence = sequence;
   c.microbatches = options_.microbatches;
   if (options_.global_batch > 0) c.microbatches = options_.global_batch / layout_.data;
-  // A preset that does not chunk refuses a chunk that is asked for.
+  // make_preset() refuses a chunk for a preset that does not chunk.
   const int64_t chunk = way.chunks > 0         ? sequence / way.chunks
                         : way.chunk_tokens > 0 ? way.chunk_tokens
                                                : options_.chunk_tokens;
@@ -80,7 +80,7 @@ std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence
   c.strategy.optimizer = way.placement.optimizer;
   if (sequence > options_.most_tokens) return std::nullopt;
   if (!is_valid(c.strategy, model_, sequence)) return std::nullopt;
-  // Chunks that a preset leaves open are those that make moderate programs.
+  // A free chunk must give a moderate program.
   if (is_chunked_preset(preset_) && options_.chunk_tokens == 0 && ops(c) > kMostOps) {
     return std::nullopt;
   }
@@ -126,7 +126,7 @@ std::optional<Scored> PresetPlans::fitting(const Way& way, int64_t sequence) {
     if (i > 0 && length > most_padded()) return std::nullopt;
     const std::optional<Candidate> c = candidate(way, length);
     if (!c) return std::nullopt;
-    // More than live bytes is needed, and more by every longer length.
+    // Arenas exceed live bytes, and grow with the length.
     if (evaluator_.overflow(evaluator_.live(*c)) > 0) return std::nullopt;
     if (evaluator_.fits(*c)) return Scored{*c, {}, false};
   }
@@ -144,7 +144,7 @@ Scored PresetPlans::best(int64_t sequence, const TimeLimits& time) {
   std::optional<Scored> best, late;
   std::optional<Way> way_of_best;
   for (const Way& way : ways(sequence)) {
-    // States leave the device only where nothing fits with them there.
+    // States leave the device only if nothing fits with them there.
     if (way_of_best && !way_of_best->same_states(way)) break;
     const std::optional<Candidate> c = candidate(way, round_up(sequence, unit(way)));
     if (c && best && evaluator_.fast(*c).seconds >= best->score.seconds) continue;
@@ -168,7 +168,7 @@ Scored PresetPlans::best(int64_t sequence, const TimeLimits& time) {
     return *best;
   }
   if (const std::optional<Scored> short_by_least = nearest(sequence)) return *short_by_least;
-  // No layout of the preset suits the length: its own check says why.
+  // No layout of the preset suits the length: validate() throws the reason.
   Strategy probe = make_preset(preset_, model_, sequence, options_.chunk_tokens, layout_);
   validate(probe, model_, sequence, preset_);
   throw bad_input("{}: {} tokens do not divide among {} ranks", preset_, sequence, layout_.ranks());
@@ -186,12 +186,13 @@ std::optional<Scored> PresetPlans::nearest(int64_t sequence) {
   return nearest;
 }
 
-// Whether a step of it seems to be in time: its bound, with how far such a bound was off.
+// Whether a step seems to be within the time, by its bound times the ratio of an earlier step to
+// its bound.
 bool PresetPlans::seems_in_time(const Hope& hope, const Candidate& c, const TimeLimits& time) {
   return !time.any() || hope.slower * evaluator_.demand(c).step_seconds() <= most_seconds(c, time);
 }
 
-// By bounds alone, which take a microsecond.
+// Limits the length of every way by bounds, which take a microsecond each.
 std::vector<PresetPlans::Hope> PresetPlans::bounded(const LongestWanted& wanted) {
   std::vector<Hope> hopes;
   for (const Way& way : ways(wanted.most)) {
@@ -212,7 +213,7 @@ std::vector<PresetPlans::Hope> PresetPlans::bounded(const LongestWanted& wanted)
   return hopes;
 }
 
-// By live bytes, and by bounds on time with how far the sampled simulation is from one.
+// Limits the length by live bytes, and by bounds on time scaled to the sampled simulation.
 void PresetPlans::estimate(Hope& hope, const TimeLimits& time) {
   hope.estimated = true;
   if (time.any()) {
@@ -235,17 +236,17 @@ void PresetPlans::estimate(Hope& hope, const TimeLimits& time) {
 
 LongestFound PresetPlans::longest(const LongestWanted& wanted) {
   std::vector<Hope> hopes = bounded(wanted);
-  // From the longest of all downwards, so that nothing is laid out which is shorter than the
-  // answer.
+  // Starts from the longest of all ways, so that nothing shorter than the answer is laid out.
   LongestFound best;
   int64_t bound = 0;
   if (wanted.time.any()) {
-    // Bounds alone: how far they are off is no proof.
+    // Bounds only: an estimate from scaled bounds proves nothing.
     for (const Hope& hope : hopes) bound = std::max(bound, hope.length());
   }
   int64_t effort = kEffortOps;
   while (!hopes.empty()) {
-    // Within limits on time most ways reach about as far: what promises hardly more is not asked.
+    // With limits on time most ways reach about as far, so ways that promise hardly more are
+    // skipped.
     const double more = wanted.time.any() ? 1 + 1.0 / kLengths : 1;
     const auto reach = [&](const Hope& h) {
       return static_cast<double>(h.length()) * (h.estimated ? more : 1);
@@ -287,7 +288,7 @@ LongestFound PresetPlans::longest(const LongestWanted& wanted) {
         return c && seems_in_time(hope, *c, wanted.time);
       });
     } else {
-      // The lengths right below first, then ever wider apart.
+      // The lengths right below first, then increasingly far apart.
       if (++hope.looks * hope.ops > kRefusedPart * kLookOps && hope.looks >= kFewestLooks) {
         hope.looks = 0;
         hope.stride *= 2;
@@ -299,7 +300,7 @@ LongestFound PresetPlans::longest(const LongestWanted& wanted) {
     if (hope.count == 0) hopes.erase(next);
   }
   if (best.step == 0) {
-    // Not even one step.
+    // Not even one step fits.
     int64_t least = INT64_MAX;
     for (const Way& way : ways(wanted.most)) least = std::min(least, unit(way));
     best.step = round_up(wanted.granularity, least);

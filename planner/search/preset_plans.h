@@ -1,9 +1,9 @@
-// Plans of presets: published strategies with their knobs, at any length. Internal to
+// Plans of presets at any length: published strategies with their knobs. Internal to
 // planner/search.
 //
-// What a preset leaves open is where states live, and the chunk of those that chunk attention: a
-// part of the sequence, or a number of tokens. A length that the preset's layout does not divide is
-// padded; so is one whose arenas do not fit only because buffers pack badly at just this length.
+// A preset leaves open where states live and, if it chunks attention, the chunk: a part of the
+// sequence, or a number of tokens. A length that the preset's layout does not divide is padded, and
+// so is a length whose arenas do not fit only because buffers pack badly.
 #pragma once
 
 #include <cstdint>
@@ -20,50 +20,51 @@ namespace longspan {
 
 class PresetPlans {
  public:
-  /// Throws bad_input for an unknown preset, a chunk for one without, a layout it has none of.
-  /// `evaluator` must outlive this object.
+  /// Throws bad_input for an unknown preset, a chunk for a preset without one, or a layout that the
+  /// preset does not have. `evaluator` must outlive this object.
   PresetPlans(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
               const std::string& preset, const SpaceOptions& options);
 
-  /// The fastest that fits and is in time; where none is, the least late of those that fit; where
-  /// none fits, what misses by least (overflow > 0).
+  /// The fastest candidate that fits within the time limits. If none does: of those that fit, the
+  /// one that exceeds the limits by least. If none fits: the one with the least overflow (> 0).
   Scored best(int64_t sequence, const TimeLimits& time);
 
-  /// The longest that fits, as LongestWanted says. How buffers pack changes from length to length,
-  /// so arenas are looked at from the longest that live bytes allow downwards; the last step is
-  /// exact, steps of up to half a percent before it. The bound is what live bytes allow.
+  /// The longest sequence that fits, within `wanted`. Packing changes from length to length, so
+  /// arenas are laid out from the longest length that live bytes allow downwards, in steps of up to
+  /// half a percent; the last step is exact. The bound is the length that live bytes allow.
   LongestFound longest(const LongestWanted& wanted);
 
  private:
   struct Way {
     StatePlacement placement;
-    int64_t chunks = 0;        // of a sequence
-    int64_t chunk_tokens = 0;  // or this chunk; 0 both: the preset does not chunk
+    int64_t chunks = 0;        // per sequence
+    int64_t chunk_tokens = 0;  // or tokens of a chunk; both 0: the preset does not chunk
     bool same_states(const Way& other) const { return placement == other.placement; }
   };
-  /// A way, and the longest that it may have, as a multiple of its step.
+  /// A way, and an upper bound on its length as a multiple of its step.
   struct Hope {
     Way way;
     int64_t step = 0, count = 0, ops = 0;
-    int64_t refused = 0;     // the last that was looked at
-    bool estimated = false;  // `count` is what live bytes allow, else what bounds do
+    int64_t refused = 0;     // the last count refused
+    bool estimated = false;  // `count` is from live bytes, else from bounds
     int64_t stride = 1, looks = 0;
-    double slower = 1;  // than its bound
+    double slower = 1;  // step time over its bound
     int64_t length() const { return count * step; }
   };
   bool seems_in_time(const Hope& hope, const Candidate& c, const TimeLimits& time);
   std::vector<Hope> bounded(const LongestWanted& wanted);
   void estimate(Hope& hope, const TimeLimits& time);
   std::optional<Candidate> candidate(const Way& way, int64_t sequence) const;
-  /// Those with states in one place after those with states in another, most on the device first.
+  /// All ways, grouped by where states live, most on the device first.
   std::vector<Way> ways(int64_t sequence) const;
   int64_t unit(const Way& way) const;
   int64_t ops(const Candidate& c) const;
-  /// What misses by least of those that do not fit the length; none where no way takes it.
+  /// The candidate with the least overflow at the length; none if no way takes the length.
   std::optional<Scored> nearest(int64_t sequence);
-  /// Lengths from `sequence` on at which this way's arenas may fit, the nearest first.
+  /// The shortest length from `sequence` on, within the padding allowed, at which this way's arenas
+  /// fit.
   std::optional<Scored> fitting(const Way& way, int64_t sequence);
-  /// What max-seq says: a sequence that does not fit is not padded to a longer one.
+  /// The longest sequence that max-seq finds. Padding does not exceed it.
   int64_t most_padded();
 
   Evaluator& evaluator_;

@@ -1,4 +1,4 @@
-// A question's options as those of the space and of the evaluator that answer it. Internal to
+// Converts a question's options to those of the space and of the evaluator. Internal to
 // planner/search.
 #pragma once
 
@@ -10,19 +10,19 @@ namespace longspan {
 
 SpaceOptions space_of(const ModelSpec& model, const QuestionOptions& options);
 
-/// The longest sequence that the model has positions for, or that it may be given.
+/// The longest sequence that the model has, or may be given, positions for.
 int64_t most_positions(const ModelSpec& model, const QuestionOptions& options);
-/// Throws bad_input for a sequence that is longer.
+/// Throws bad_input if the sequence exceeds most_positions().
 void check_positions(const ModelSpec& model, int64_t sequence, const QuestionOptions& options);
 
-/// Bytes of every tier that a rank may use: the capacities less the margin. Throws bad_input for a
-/// margin outside of [0, 1).
+/// Bytes of every tier that a rank may use: the capacities minus the margin. Throws bad_input
+/// unless the margin is in [0, 1).
 TierBytes limits_of(const HardwareProfile& hw, const QuestionOptions& options);
 
-/// What a shortage of memory is added where a margin is part of it; empty without one.
+/// The text to append to a memory shortfall about the margin; empty without one.
 std::string margin_text(const QuestionOptions& options);
 
-/// Throws no_fit, saying that a plan with this score breaks a limit on time, if it does.
+/// Throws no_fit if a plan with this score exceeds a limit on time.
 void check_time(const Score& score, int64_t sequence, const QuestionOptions& options);
 
 }  // namespace longspan

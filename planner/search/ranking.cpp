@@ -5,8 +5,8 @@
 namespace longspan {
 namespace {
 
-// What a plan has to gain to be worth a file, or the last of a memory. Less than the prediction's
-// own error: a person would not take either for so little.
+// The gain that justifies the use of a file, or of nearly all of a memory. Gains below the
+// prediction's error are not worth either.
 constexpr double kWorthNvme = 0.004;
 constexpr double kWorthRisk = 0.002;
 

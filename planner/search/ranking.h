@@ -1,4 +1,4 @@
-// Which of two scores a question prefers. Internal to planner/search.
+// The order in which a question prefers scores. Internal to planner/search.
 #pragma once
 
 #include <optional>
@@ -9,15 +9,15 @@
 
 namespace longspan {
 
-/// What a search looks for.
+/// The target of a search.
 struct Wanted {
   Goal goal = Goal::fastest;
-  double gap = 0.002;  ///< that is good enough
+  double gap = 0.002;  ///< good enough to stop
   TimeLimits time;
-  int64_t tokens = 0;  ///< of a sequence, that time.tokens_per_second counts: not what pads it
-  bool first = false;  ///< any candidate that fits will do
-  std::optional<Candidate> start;  ///< looked at before all others, and around it
-  /// The most seconds that a step of `c` may take.
+  int64_t tokens = 0;  ///< of a sequence without padding; time.tokens_per_second counts these
+  bool first = false;  ///< stop at the first candidate that fits
+  std::optional<Candidate> start;  ///< evaluated before all others, with candidates around it
+  /// The limit on the seconds of a step of `c`.
   double most_seconds(const Candidate& c) const {
     return time.most_seconds(tokens, sequences_of_step(c));
   }
@@ -29,7 +29,7 @@ struct Scored {
   bool exact = false;
 };
 
-/// In the goal's measure: seconds per sequence, or the share of a tier that is used.
+/// The score in the goal's measure: seconds per sequence, or the used share of a tier.
 double measure_of(Goal goal, const Score& score, const TierBytes& limits);
 
 class Ranking {
@@ -37,21 +37,21 @@ class Ranking {
   /// Both must outlive this object.
   Ranking(Evaluator& evaluator, const Wanted& wanted) : evaluator_(evaluator), wanted_(wanted) {}
 
-  /// It fits, and takes no longer than is wanted.
+  /// Whether it fits and is within the time limits.
   bool admits(const Score& score) const {
     return score.overflow == 0 && score.step_seconds <= wanted_.time.step_seconds &&
            score.seconds * wanted_.time.tokens_per_second <= static_cast<double>(wanted_.tokens);
   }
-  /// The measure, with what a plan has to gain to be worth its files and its risk; less is better.
+  /// The measure, increased for plans that use files or are at risk, which have to gain that much;
+  /// less is better.
   double weighed(const Score& score) const;
-  /// By sampled simulation. Where time does not matter it is left out: memory alone is known
-  /// sooner.
+  /// By sampled simulation. Without needs_time() only memory is computed, which is faster.
   Score estimate(const Candidate& c) const;
-  /// Laid out; simulated too where time matters.
+  /// Laid out, and simulated if needs_time().
   Score exact(const Candidate& c) const;
 
   const Wanted& wanted() const { return wanted_; }
-  /// Whether time matters: else it is left out of what is estimated.
+  /// Whether the goal or a limit depends on time.
   bool needs_time() const { return wanted_.goal == Goal::fastest || wanted_.time.any(); }
 
  private:

@@ -16,16 +16,16 @@
 namespace longspan {
 namespace {
 
-constexpr double kGain = 1e-4;      // less is not worth a step
-constexpr double kHopeless = 1.1;   // times the memory or the measure: not even half of a pair
-constexpr size_t kPairs = 12;       // of single steps, tried together
-constexpr size_t kLooks = 3;        // layouts of one round, the best first
-constexpr double kFarthest = 1.03;  // the measure that steps uphill may reach
+constexpr double kGain = 1e-4;      // smaller gains are not worth a step
+constexpr double kHopeless = 1.1;   // factor on memory or measure: no half of a pair
+constexpr size_t kPairs = 12;       // pairs of single steps to try
+constexpr size_t kLooks = 3;        // exact evaluations per round, the best first
+constexpr double kFarthest = 1.03;  // limit on the measure of uphill steps, relative
 constexpr int64_t kLaidOutOps = 150'000;
-constexpr int64_t kLayoutWork = 10;  // of an op (SampledSimulation::work)
-constexpr double kLess = 0.985;      // of the room, where a frame was rounded to what does not fit
+constexpr int64_t kLayoutWork = 10;  // per op (SampledSimulation::work)
+constexpr double kLess = 0.985;      // factor on the room if a frame's rounding does not fit
 
-// Both changes to `from`; of a knob that both turn, b's.
+// `from` with both changes; b's value for knobs that both turn.
 Strategy joined(const Strategy& from, const Strategy& a, const Strategy& b) {
   Strategy both = a;
   for (const KnobRow& row : knob_rows()) {
@@ -84,7 +84,8 @@ class Refinement {
     return estimates_.emplace_back(c, ranking_.estimate(c)).second;
   }
 
-  // How far the sampled simulation is off here, and how much of each tier its demand says is taken.
+  // Sets the ratios of exact to sampled results of the best, and the share of each tier that its
+  // demand takes.
   void calibrate() {
     const Score fast = estimate(best_.candidate);
     seconds_ = fast.seconds > 0 ? best_.score.seconds / fast.seconds : 1;
@@ -109,7 +110,8 @@ class Refinement {
     return {c, score, ranking_.weighed(score)};
   }
 
-  // Whether bounds leave any hope of it: as half of a pair even where it is a little too large.
+  // Whether bounds allow an improvement, including as half of a pair, where it may be slightly too
+  // large.
   bool hopeful(const Candidate& c) {
     if (!evaluator_.possible(c)) return false;
     const Demand demand = evaluator_.demand(c);
@@ -131,7 +133,8 @@ class Refinement {
   bool is_better(const Step& step, double than) const {
     return ranking_.admits(step.score) && step.measure < than * (1 - kGain);
   }
-  // Packing may lose what the estimate leaves: a small program is laid out before it is built on.
+  // Packing may exceed the estimate: a small program is laid out before further steps start from
+  // it.
   bool fits(const Candidate& c) {
     const int64_t ops = ops_of_all_positions(evaluator_.request(c));
     if (ops > kLaidOutOps) return true;
@@ -140,8 +143,7 @@ class Refinement {
   }
   bool nvme() const { return evaluator_.limits()[static_cast<int>(Tier::nvme)] > 0; }
 
-  // Knob by knob to the best of its values. As long as none has helped, what each step changes is
-  // kept for pairs.
+  // Sets knob by knob to its best value. As long as none has helped, steps are kept for pairs.
   void descend(Step at) {
     const Steps steps(evaluator_.request(best_.candidate).model, options_, nvme());
     const bool from_best = at.candidate == best_.candidate;
@@ -157,7 +159,7 @@ class Refinement {
     }
   }
 
-  // Out of a local optimum: from steps that cost least, downhill again.
+  // Leaves a local optimum: descends again from the steps that cost least.
   bool kick() {
     std::vector<Step> from = std::move(steps_);
     std::erase_if(from, [&](const Step& s) {
@@ -176,8 +178,8 @@ class Refinement {
     return false;
   }
 
-  // Two steps of which each alone is too large, or too slow: what they promise together is the sum
-  // of what each changes.
+  // Tries pairs of steps, each of which may be too large or too slow alone. The expected effect of
+  // a pair is the sum of both.
   void pairs() {
     struct Pair {
       double measure;
@@ -229,12 +231,12 @@ class Refinement {
     return c;
   }
 
-  // Frames of the same layout that differ in one thing, and the plan's own.
+  // Whether a frame differs from the plan's in at most one property.
   bool is_near(const Candidate& frame) const {
     const Strategy &a = frame.strategy, &b = best_.candidate.strategy;
     ParallelLayout p = a.parallel;
     p.zero = b.parallel.zero;
-    // Ranks that share a sequence, shared otherwise.
+    // The same number of ranks per sequence, with other ring and Ulysses degrees.
     const bool shared = p.ring * p.ulysses == b.parallel.ring * b.parallel.ulysses;
     const bool mesh = shared && p.ring != b.parallel.ring;
     if (mesh) {
@@ -288,7 +290,7 @@ class Refinement {
     }
   }
 
-  // The best of these that is as good as it seems becomes where the next round starts.
+  // Evaluates the best steps exactly; the first that improves becomes the start of the next round.
   bool take(std::vector<Step> steps) {
     std::erase_if(steps, [&](const Step& s) { return !is_better(s, measure_); });
     std::stable_sort(steps.begin(), steps.end(),
@@ -321,8 +323,8 @@ class Refinement {
   int64_t ops_;
   int64_t last_work_;
   std::vector<Scored>& seen_;
-  std::deque<std::pair<Candidate, Score>> estimates_;  // uncorrected
-  std::vector<Candidate> refused_;                     // not as good as they seemed
+  std::deque<std::pair<Candidate, Score>> estimates_;  // not corrected
+  std::vector<Candidate> refused_;                     // not as good as estimated
   std::vector<Step> steps_, path_;
   double measure_ = 0, seconds_ = 1;
   std::array<double, kTierCount> bytes_{};

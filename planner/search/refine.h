@@ -1,11 +1,12 @@
-// Local search around a plan: what the relaxation cannot see. Internal to planner/search.
+// Local search around a plan, for effects that the relaxation does not model. Internal to
+// planner/search.
 //
-// The relaxation knows bounds, so the best plan it leads to can be improved a little by almost any
-// knob. From a plan that is known exactly, every single step of one knob is evaluated by sampled
-// simulation; steps that promise most together are tried in pairs, because one may free the memory
-// that another needs; and frames next to the plan's are rounded with the room it turned out to
-// have. What the sampled simulation says is corrected by how far it was off for the plan itself.
-// The best is laid out and simulated, and the search continues from there, until nothing helps.
+// The relaxation works with bounds, so almost any knob can improve its best plan a little. From an
+// exactly evaluated plan, every single step of one knob is evaluated by sampled simulation. The
+// most promising steps are tried in pairs, because one may free the memory that another needs.
+// Frames next to the plan's are rounded with the room that it turned out to have. Sampled results
+// are corrected by their error for the plan itself. The best is laid out and simulated, and the
+// search continues from there until nothing helps.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +17,21 @@
 
 namespace longspan {
 
-/// How much a refinement may do.
+/// Limits on the work of a refinement.
 struct RefineEffort {
-  int64_t evaluations = 600;      ///< by sampled simulation
-  int64_t work = INT64_MAX;       ///< of those (SampledSimulation::work)
-  int exact = 12;                 ///< layouts that turn out not to fit, or not to be better
-  int64_t exact_ops = INT64_MAX;  ///< of all programs laid out
+  int64_t evaluations = 600;      ///< sampled simulations
+  int64_t work = INT64_MAX;       ///< their work (SampledSimulation::work)
+  int exact = 12;                 ///< layouts of candidates that do not fit, or are not better
+  int64_t exact_ops = INT64_MAX;  ///< ops of all programs laid out
 };
 
 struct Refined {
   Scored best;
-  bool settled = false;  ///< no step helps, and none was left out to save effort
+  bool settled = false;  ///< no step helps, and none was skipped to save effort
 };
 
-/// The best that steps from `start` lead to, exact; `start` itself where none helps. REQUIRES:
-/// `start` is exact and admitted. `seen` gets every candidate that was exactly evaluated and fits.
+/// The best candidate that steps from `start` lead to, exact; `start` itself if none helps. `seen`
+/// gets every exactly evaluated candidate that fits. REQUIRES: `start` is exact and admitted.
 Refined refined(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
                 const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
                 std::vector<Scored>& seen);

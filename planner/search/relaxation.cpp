@@ -9,15 +9,16 @@
 namespace longspan {
 namespace {
 
-/// Streams never overlap to the last: this part of what could be hidden is not.
+/// Overlap is never perfect: this part of the time that could be hidden is not.
 constexpr double kUnhidden = 0.03;
 constexpr double kTiny = 1e-9;
-constexpr double kOverflowCost = 1e4;  // a bound is kept where it can be, whatever it costs
+constexpr double kOverflowCost = 1e4;  // bounds are kept if possible, at any cost
 constexpr int kMostPivots = 1000;
-constexpr int kPatience = 200;  // pivots by the steepest price; then Bland's rule, which ends
+constexpr int kPatience = 200;  // pivots by steepest price; then by Bland's rule, which ends
 
-// minimise cost * x where rows * x <= right, x >= 0, in condensed form: a column for each variable
-// outside the basis, a row for each within. Variable j < columns is the j-th, the others slacks.
+// Minimises cost * x subject to rows * x <= right, x >= 0, in condensed form: a column for each
+// variable outside the basis, a row for each in it. Variable j < columns is the j-th, the others
+// slacks.
 class Tableau {
  public:
   Tableau(int rows, int columns)
@@ -58,7 +59,7 @@ class Tableau {
       const int column = entering(count < kPatience);
       if (column < 0) return true;
       const int row = leaving(column);
-      if (row < 0) return false;  // unbounded: not with these programs
+      if (row < 0) return false;  // unbounded; does not occur here
       pivot(row, column);
     }
     return false;
@@ -154,7 +155,8 @@ Mixture Relaxation::solve(const RelaxationGoal& goal, const std::vector<uint64_t
   const auto may_take = [&](size_t g, size_t v) {
     return allowed.empty() || v >= 64 || (allowed[g] >> v & 1) != 0;
   };
-  // The first allowed value of every group is in the base; the others add their difference to it.
+  // The base includes the first allowed value of every group; other values add their difference to
+  // it.
   DemandRows base = base_, least, most;
   std::vector<size_t> first(values_.size(), 0);
   for (size_t g = 0; g < values_.size(); ++g) {
@@ -181,7 +183,7 @@ Mixture Relaxation::solve(const RelaxationGoal& goal, const std::vector<uint64_t
       most[r] += high[r];
     }
   }
-  // Rows that cannot bind are left out: most of them.
+  // Most rows cannot bind, and are left out.
   double floors[kPhases] = {}, scale = 0;
   for (int r = 0; r < kRows; ++r) {
     if (goal.part[r] < 0) continue;
@@ -203,13 +205,12 @@ Mixture Relaxation::solve(const RelaxationGoal& goal, const std::vector<uint64_t
   for (const Column& c : columns) {
     if (group_row[c.group] < 0) group_row[c.group] = rows + groups++;
   }
-  // The last variables: what each part of the objective exceeds its floor by, and the overflow.
+  // The last variables: the excess of each part of the objective over its floor, and the overflow.
   const auto count = static_cast<int>(columns.size());
   const int overflow = count + kPhases;
   Tableau t(rows + groups, count + kPhases + 1);
   int row = 0;
-  // The rows that are furthest from being kept: the basis begins with the variables that repair
-  // them.
+  // The most violated rows: the initial basis contains the variables that repair them.
   int worst[kPhases + 1];
   std::fill(std::begin(worst), std::end(worst), -1);
   const auto note = [&](int variable) {

@@ -10,9 +10,9 @@
 namespace longspan {
 namespace {
 
-constexpr double kGain = 1e-5;      // less is not worth a step
-constexpr double kOfMemory = 0.01;  // of all that is taken, besides what is short
-constexpr double kShortage = 5;     // what a part of the memory is worth, in parts of the time
+constexpr double kGain = 1e-5;      // smaller gains are not worth a step
+constexpr double kOfMemory = 0.01;  // weight of all memory used, next to the shortfall
+constexpr double kShortage = 5;     // weight of overflow relative to (log) time
 
 class Repair {
  public:
@@ -46,7 +46,7 @@ class Repair {
     return evaluator_.demand(c).step_seconds() / static_cast<double>(sequences_of_step(c));
   }
 
-  // By live bytes and packing; the time by bounds, and by what they miss of the first.
+  // Memory by live bytes and packing; time by bounds, scaled by the ratio of the first candidate.
   Score sketch(const Candidate& c) {
     Score score;
     score.bytes = packing_.of(evaluator_.live(c));
@@ -55,8 +55,8 @@ class Repair {
     return score;
   }
 
-  // What a step should lower. Where two candidates are short by the same, the one that takes less
-  // memory in all is nearer.
+  // The quantity that steps lower. Of candidates with equal overflow, the one with less memory in
+  // total is better.
   double need(const Score& score) const {
     if (ranking_.wanted().goal == Goal::fastest) {
       return std::log(score.seconds) + kShortage * score.overflow;
@@ -69,7 +69,7 @@ class Repair {
     return score.overflow + kOfMemory * sum;
   }
 
-  // Whether that is the end: it fits, or nothing else is worth a look.
+  // Returns whether to stop: it fits, or further steps are not worthwhile.
   bool lay_out() {
     const int64_t ops = ops_of_all_positions(evaluator_.request(c_));
     if (result_.exact_ops + ops > most_ops_) return true;
@@ -85,13 +85,13 @@ class Repair {
       return true;
     }
     result_.missed.push_back({c_, score, true});
-    if (score.overflow == 0) return true;  // it takes too long
+    if (score.overflow == 0) return true;  // too slow
     packing_ = BytesRatio(score.bytes, live.bytes);
     at_ = sketch(c_);
     return false;
   }
 
-  // Every knob to the best of its values. Whether any was turned.
+  // Sets every knob to its best value. Returns whether any was turned.
   bool step() {
     bool turned = false;
     for (int knob = 0; knob < Steps::knobs() && at_.overflow > 0; ++knob) {
@@ -121,7 +121,7 @@ class Repair {
   int left_;
   int64_t last_work_, most_ops_;
   BytesRatio packing_;
-  double slower_ = 1;  // than bounds
+  double slower_ = 1;  // ratio to bounds
   Repaired result_;
 };
 

@@ -1,9 +1,9 @@
-// From a candidate that does not fit to one like it that does. Internal to planner/search.
+// Turns knobs of a candidate that does not fit until it does. Internal to planner/search.
 //
-// Knob by knob the candidate is turned to the value that lowers its need: what it is short of, and,
-// where time matters, what that costs. Live bytes say whether a step fits, as far as packing
-// exceeds them; bounds say what it takes. What seems to fit is laid out. If it does not fit after
-// all, the walk continues from there, knowing more of packing.
+// Knob by knob, the value is taken that lowers a weighted sum of the memory shortfall and, if time
+// matters, of time. Live bytes, scaled by packing, tell whether a step fits; bounds tell its time.
+// A candidate that seems to fit is laid out. If it does not fit after all, the walk continues from
+// there with the packing just measured.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,18 @@
 namespace longspan {
 
 struct RepairEffort {
-  int steps = 100;        ///< that are looked at
-  int64_t work = 0;       ///< of those (SampledSimulation::work)
-  int64_t exact_ops = 0;  ///< of all programs laid out
+  int steps = 100;        ///< evaluated steps
+  int64_t work = 0;       ///< their work (SampledSimulation::work)
+  int64_t exact_ops = 0;  ///< ops of all programs laid out
 };
 
 struct Repaired {
-  std::optional<Scored> fits;  ///< exact, and in the ranking's measure better than was asked for
-  std::vector<Scored> missed;  ///< laid out on the way, and too large or too slow
-  int64_t exact_ops = 0;       ///< of programs laid out
+  std::optional<Scored> fits;  ///< exact, and better than `better_than` in the ranking's measure
+  std::vector<Scored> missed;  ///< candidates laid out on the way that are too large or too slow
+  int64_t exact_ops = 0;       ///< ops of programs laid out
 };
 
-/// `better_than`: a measure of Ranking::weighed(), which what would fit may not reach.
+/// Gives up when a candidate's Ranking::weighed() reaches `better_than`.
 Repaired repaired(Evaluator& evaluator, const Ranking& ranking, MemoryMargin& margin,
                   const SpaceOptions& options, const Candidate& from, double better_than,
                   const RepairEffort& effort);

@@ -20,8 +20,8 @@
 namespace longspan {
 namespace {
 
-constexpr double kFrontSlack = 0.02;  // a line of the front that saves less is not worth one
-// Ops of the programs that the ends of the front are looked for among.
+constexpr double kFrontSlack = 0.02;  // smaller savings do not justify a line of the front
+// Limit on program ops in searches for the ends of the front.
 constexpr int64_t kEndOps = 500'000;
 constexpr Effort kEndEffort = {.evaluations = 60,
                                .refinements = 200,
@@ -35,7 +35,8 @@ constexpr Effort kAlternativeEffort = {
 constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
 constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 40, .attempts = 6};
 
-// The least memory is looked for again where it is this much above what is known not to do.
+// The search for the least memory is repeated while the largest size known not to suffice is below
+// this part of the answer.
 constexpr double kNearBound = 0.8;
 constexpr int kSqueezes = 5;
 constexpr Effort kSqueezeEffort = {.evaluations = 60,
@@ -93,7 +94,7 @@ class Search {
         refuse(evaluator_, hw_, sequence_, last.nearest ? last : found, margin_text(options_));
       }
       found.best = last.best;
-      found.bound = 0;  // that of other programs says nothing about this one
+      found.bound = 0;  // the bound of other programs does not apply
       if (goal == Goal::fastest) found = faster_of(std::move(last));
       if (found.fitting.empty()) found.fitting.push_back(*found.best);
     }
@@ -129,8 +130,8 @@ class Search {
     wanted.tokens = sequence_;
     return wanted;
   }
-  // Where a plan fits without the limits on time, they are what refuses it. The shortest step has
-  // the fewest sequences.
+  // If a plan fits without limits on time, refuses with the limit that it exceeds. The shortest
+  // step has the fewest sequences.
   void refuse_for_time() {
     int64_t fewest = INT64_MAX;
     for (const Candidate& c : frames()) fewest = std::min(fewest, sequences_of_step(c));
@@ -142,7 +143,7 @@ class Search {
         best_first(evaluator_, margin_, shortest, space_, Wanted{}, kLargeEffort, progress_);
     if (any.best) check_time(any.best->score, sequence_, options_);
   }
-  // Among moderate programs, and among larger ones where none of those fits.
+  // Searches moderate programs, then larger ones if none of those fits.
   Found fastest() {
     Found found =
         best_first(evaluator_, margin_, frames(), space_, wanted(Goal::fastest), {}, progress_);
@@ -164,8 +165,8 @@ class Search {
     if (min_memory_frames_.empty()) min_memory_frames_ = min_memory_frames_of(kEndOps);
     return min_memory_frames_;
   }
-  // Frames that the least memory is looked for among. A stage's ranks hold least where they share a
-  // sequence rather than train one each.
+  // Frames for searches for the least memory. A stage's ranks hold least if they divide a sequence
+  // rather than train one each.
   std::vector<Candidate> min_memory_frames_of(int64_t most_ops) {
     std::vector<RankLayout> layouts = layouts_of(model_, hw_, space_);
     int64_t fewest = INT64_MAX;
@@ -178,7 +179,7 @@ class Search {
     return frames_of(model_, min_memory_layouts(evaluator_, layouts), sequence_, space_,
                      {true, most_ops});
   }
-  // The least that programs which are too large for that search may hold.
+  // A lower bound on the memory of programs too large for that search.
   double bound_of_larger(Goal goal) {
     const Wanted least = wanted(goal);
     const DemandOf rows = least.time.any() ? DemandOf::all : DemandOf::bytes;
@@ -191,11 +192,11 @@ class Search {
     }
     return bound;
   }
-  // Where bounds promise much less: whether anything fits into less is found more easily than the
-  // least itself, because what misses is turned knob by knob until it fits.
+  // If bounds are much lower than the result: searches for anything that fits reduced limits. That
+  // is easier than a search for the minimum, because near misses are repaired.
   void squeeze(Found& found, Goal goal) {
     const int tier = static_cast<int>(goal == Goal::least_host ? Tier::host : Tier::device);
-    if (found.bound >= 1) return;  // nothing can fit
+    if (found.bound >= 1) return;  // nothing fits
     const TierBytes limits = evaluator_.limits();
     const auto bound = static_cast<int64_t>(found.bound * static_cast<double>(limits[tier]));
     int64_t missed = bound;
@@ -215,7 +216,7 @@ class Search {
     }
     evaluator_.set_limits(limits);
   }
-  // Whatever fits, the roomiest first.
+  // Searches for anything that fits, the roomiest first.
   Found any_of(const std::vector<Candidate>& frames, const Effort& effort) {
     Wanted any = wanted(Goal::roomiest);
     any.first = true;
@@ -223,13 +224,13 @@ class Search {
     if (found.best) found.best->score = evaluator_.exact(found.best->candidate);
     return found;
   }
-  // Where memory is so short that the fastest were all too large.
+  // Searches for anything that fits, after all fast plans were too large.
   Found roomiest() {
     const std::vector<Candidate> listed =
         frames_of(model_, hw_, sequence_, space_, {true, kMostListedOps});
     Found found = any_of(listed, kLastEffort);
     if (found.best) return found;
-    // Programs too large to list are the last resort: the engine does not run them. A pipeline
+    // Programs too large to list are the last resort, as the engine does not run them. A pipeline
     // would have one for each stage.
     std::vector<Candidate> all = frames_of(model_, hw_, sequence_, space_, {true, kMostPricedOps});
     std::erase_if(all, [&](const Candidate& c) {
@@ -240,11 +241,11 @@ class Search {
     Found last = any_of(all, kLastEffort);
     return last.best || last.nearest ? last : found;
   }
-  // What trains the longest sequence trains this one too, where that is longer: as max-seq asks.
+  // A plan of a longer sequence also trains this one: uses the search of max-seq.
   void reach(Found& found) {
     LongestWanted wanted;
     wanted.time = options_.time;
-    // What an evaluator knows costs no effort, so one that knows something finds another answer.
+    // A new evaluator: cached results cost no effort, so they would change the answer.
     Evaluator own(model_, hw_, evaluator_.limits());
     const LongestFound reached = longest(own, model_, hw_, space_, wanted);
     const Candidate& longest = reached.fits.candidate;
@@ -260,8 +261,8 @@ class Search {
     }
   }
 
-  // The fastest, from a plan that was found to fit. If its program is larger than moderate, only
-  // its layout and its chunk are searched.
+  // The fastest plan, starting from one that fits. If its program is larger than moderate, only its
+  // layout and chunk are searched.
   Found faster_of(Found any) {
     const Candidate& c = any.best->candidate;
     const bool is_moderate = ops_estimate(evaluator_.request(c)) <= kModerateOps;
@@ -279,7 +280,7 @@ class Search {
     faster.start = c;
     Found found = best_first(evaluator_, margin_, others, space_, faster,
                              is_moderate ? Effort{} : kLargeEffort, progress_);
-    const double bound = is_moderate ? found.bound : 0;  // else it is that of some frames alone
+    const double bound = is_moderate ? found.bound : 0;  // else it covers only some frames
     if (!found.best || found.best->score.seconds > any.best->score.seconds) found = std::move(any);
     found.bound = bound;
     return found;
@@ -289,7 +290,7 @@ class Search {
     return longspan::plan_of(evaluator_, s.candidate, s.score);
   }
 
-  // The best with a pipeline where the best has none, or the other way round.
+  // Adds the best plan with a pipeline if the best has none, or the reverse.
   void add_alternative(const Found& found, SearchResult& result) {
     const bool piped = result.best.strategy.parallel.has_pipeline();
     const auto other = [&](const Candidate& c) {
@@ -309,7 +310,7 @@ class Search {
       result.alternative = plan_of(alternative);
       return;
     }
-    // Nothing else asks for the frames any more, and there may be a hundred thousand.
+    // Moved, as there may be a hundred thousand frames, and no later code uses them.
     frames();
     std::vector<Candidate> others = std::exchange(frames_, {});
     std::erase_if(others, [&](const Candidate& c) { return !other(c); });
@@ -325,8 +326,8 @@ class Search {
     }
   }
 
-  // The ends, searched for as such, and what lies between of what was seen. Whatever is asked for,
-  // the same searches are made and the same plans are looked at for the ends.
+  // The front: its ends, from searches with their goals, and plans between them that a search has
+  // seen. The ends come from the same searches and plans for every objective.
   std::vector<Scored> front(Goal goal, const Found& found) {
     std::vector<Scored> points = {*found.best};
     if (options_.front_lines == 0) return points;
@@ -335,7 +336,7 @@ class Search {
     all.push_back(*found.best);
     for (const Goal end : {Goal::fastest, Goal::least_host, Goal::least_device}) {
       if (end == goal) continue;
-      // Begun anew, so that it is what is found where that end alone is asked for.
+      // A new search gives the result of a question with only that objective.
       Search anew(model_, hw_, sequence_, options_, progress_);
       if (end != Goal::fastest) anew.min_memory_frames_ = min_memory_frames();
       const Found other = end == Goal::fastest ? anew.fastest() : anew.least(end);
@@ -364,7 +365,7 @@ class Search {
     return non_dominated_of(points);
   }
 
-  // Some plans of the Pareto front of what a search saw to fit, spread evenly.
+  // Some plans, evenly spread, of the Pareto front of those found to fit.
   std::vector<Scored> spread_of(const Found& found) const {
     const std::vector<Scored> best = non_dominated_of(found.fitting);
     const size_t lines = options_.front_lines > 3 ? options_.front_lines - 3 : 0;
@@ -377,8 +378,8 @@ class Search {
   Scored measured(const Scored& s) {
     return s.exact ? s : Scored{s.candidate, evaluator_.exact(s.candidate), true};
   }
-  // The same, laid out and simulated, and laid out alone: for an end of the front time is needed
-  // only where it is shown.
+  // The same, laid out and simulated, or only laid out: for candidates of an end, time is only
+  // needed for a plan that is shown.
   std::vector<Scored> some_of(const Found& found) {
     std::vector<Scored> some;
     for (const Scored& s : spread_of(found)) some.push_back(measured(s));
@@ -414,7 +415,7 @@ class Search {
   Evaluator evaluator_;
   MemoryMargin margin_;
   const ModelSpec& model_;
-  // Once they are asked for: those of moderate programs, and those that hold least.
+  // Computed lazily: frames of moderate programs, and frames with least memory.
   std::vector<Candidate> frames_, min_memory_frames_;
 };
 

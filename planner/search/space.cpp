@@ -13,7 +13,7 @@ namespace {
 
 constexpr Tier kDevice = Tier::device, kHost = Tier::host, kNvme = Tier::nvme;
 
-// Where parameters, gradients and optimizer may live, from all on the device to all off it.
+// Placements of parameters, gradients and optimizer, from all on the device to all off it.
 struct Placement {
   Tier parameters, gradients, optimizer;
 };
@@ -25,10 +25,10 @@ constexpr Placement kPlacements[] = {{kDevice, kDevice, kDevice}, {kDevice, kDev
 constexpr int64_t kTiles[] = {64, 256, 512, 1024, 2048, 4096, 8192};
 constexpr int64_t kLeastChunk = 64;       // tokens of a rank
 constexpr int64_t kPrefetchDepth = 3;     // refined at the end
-constexpr int64_t kMostPipedChunks = 16;  // stages are another way to less memory
+constexpr int64_t kMostPipedChunks = 16;  // stages reduce memory as well
 constexpr int64_t kMostChunks = 1024;
 
-// Numbers of chunks a sequence is cut into: powers of two, and half as many again.
+// The numbers of chunks to try: powers of two, and 1.5 times those.
 std::vector<int64_t> chunk_numbers(int64_t most) {
   std::vector<int64_t> all = {1};
   for (int64_t n = 2; n <= most; n *= 2) {
@@ -38,8 +38,8 @@ std::vector<int64_t> chunk_numbers(int64_t most) {
   return all;
 }
 
-// The length that `unit` divides, at least `sequence`: itself, or padded so that chunks stay
-// aligned where that costs less than a 256th; 0 where it would cost more than a sixteenth.
+// The shortest padded length that `unit` divides, with chunks aligned if that costs at most a
+// 256th; 0 if padding would cost more than a sixteenth.
 int64_t padded(int64_t sequence, int64_t unit) {
   if (sequence % unit == 0) return sequence;
   for (int64_t aligned = 64; aligned > 1; aligned /= 2) {
@@ -52,8 +52,7 @@ int64_t padded(int64_t sequence, int64_t unit) {
 
 int64_t rings_of(const ParallelLayout& p) { return p.ring > 1 ? 2 * p.ring : 1; }
 
-// Chunks of a sequence that is not sliced; most where keys and values stream, as programs grow with
-// pairs of chunks.
+// The numbers of chunks of a sequence; one if it is sliced.
 std::vector<int64_t> chunk_counts(const ParallelLayout& p, int64_t sequence) {
   if (p.pipeline.slices > 1) return {1};
   const int64_t most = std::max<int64_t>(1, sequence / rings_of(p) / kLeastChunk);
@@ -69,7 +68,7 @@ std::vector<int64_t> zero_stages(const ParallelLayout& p, const std::optional<in
 
 bool may_stand(const Strategy& s) {
   const ParallelLayout& p = s.parallel;
-  // What a step waits for storage at its end is not among the times of a schedule's actions.
+  // The schedule's actions do not include waits for storage at the end of a step.
   if (p.has_pipeline() && s.optimizer == kNvme) return false;
   if (p.pipeline.slices > 1 && against_slices(s)) return false;
   return s.parameters == kDevice || p.shards() == 1 || p.zero == 3;
@@ -153,8 +152,8 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
     for (const Saved where : {Saved::recompute, Saved::host, Saved::nvme}) {
       if (where == Saved::nvme && !nvme) continue;
       if (where == Saved::recompute && group == KnobGroup::layer_input) continue;
-      // What the middle layer finds saved is no multiple of the share of layers that is covered:
-      // up to half and beyond half are values of their own.
+      // At the middle layer, saved bytes are not proportional to the share of layers covered, so
+      // shares up to a half and above are separate values.
       for (const double fraction : {0.5, 1.0}) {
         Strategy s = base;
         *saved_policy(group, s) = {where, fraction};
@@ -206,7 +205,7 @@ std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile
   if (choice.admits_flat() && model.uniform()) {
     std::vector<ParallelLayout> flat;
     if (!may_pipe(hw, choice)) {
-      flat = meshes(model, hw, choice);  // which says why there is none
+      flat = meshes(model, hw, choice);  // throws the reason if there is none
     } else {
       try {
         flat = meshes(model, hw, choice);
@@ -330,7 +329,7 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
   if (shape.block_parts > 0 && p.tensor == 1 &&
       (share % shape.block_parts != 0 || s.block_tokens % s.chunk_tokens != 0 ||
        s.block_tokens <= s.chunk_tokens)) {
-    return std::nullopt;  // no blocks of several chunks
+    return std::nullopt;  // not blocks of several chunks
   }
   c.microbatches = shape.layout.microbatches;
   s.preset = "auto";
@@ -375,7 +374,7 @@ std::vector<Candidate> frames_of(const ModelSpec& model, const std::vector<RankL
     for (const FrameShape& shape : shapes_of(model, layout, sequence, options, filter.min_memory)) {
       std::optional<Candidate> frame = frame_of(shape, sequence, options);
       if (!frame || !is_valid(frame->strategy, model, frame->sequence)) continue;
-      // Few chunks are never too many ops.
+      // One chunk never gives too many ops.
       if (shape.chunks != 1) {
         request.strategy = frame->strategy;
         request.sequence = frame->sequence;

@@ -18,7 +18,7 @@ int64_t rows_of_rank(const Candidate& c) {
   return c.strategy.block_tokens / (p.ulysses * p.tensor);
 }
 
-// All rows at once, a usual size, and half, twice, a quarter and four times as many as now.
+// Tiles to try: all rows, a usual size, and 1/4, 1/2, 2 and 4 times the current one.
 std::vector<int64_t> tiles_about(int64_t own, int64_t rows) {
   constexpr int64_t kLeast = 64, kUsual = 1024;
   std::vector<int64_t> tiles = {0, kUsual};
@@ -64,7 +64,7 @@ std::vector<Candidate> Steps::of(int knob, const Candidate& c) const {
   return steps;
 }
 
-// Another policy for the same layers; the same for a layer more or less, or for more of them.
+// Another policy for the same layers; or the same policy for more or fewer layers.
 template <SavedPolicy Strategy::*policy>
 void Steps::saved(const Candidate& c, Strategies& all) const {
   const SavedPolicy own = c.strategy.*policy;

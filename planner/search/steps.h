@@ -1,8 +1,7 @@
-// Single steps from a candidate: what refinement walks along. Internal to planner/search.
+// Single steps from a candidate, for refine.h and repair.h. Internal to planner/search.
 //
-// Steps come by knob: each leads to another value of one knob, or of one group of knobs that go
-// together (where the states live, with the ZeRO stage). Frames, and so the layout of ranks and the
-// chunk, stay as they are.
+// A step changes one knob, or one group of knobs that belong together (where the states live, with
+// the ZeRO stage). The layout of ranks and the chunk stay.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@ namespace longspan {
 
 class Steps {
  public:
-  /// `options` must outlive this object. With `nvme` also what puts something into a file.
+  /// `options` must outlive this object. `nvme` includes values that use a file.
   Steps(const ModelSpec& model, const SpaceOptions& options, bool nvme)
       : model_(model), options_(options), nvme_(nvme) {}
 

@@ -11,9 +11,9 @@
 namespace longspan {
 namespace {
 
-constexpr size_t kFewestLines = 3;  // of the front of one question: its ends
+constexpr size_t kFewestLines = 3;  // lines of one question's front: its ends
 
-// The questions of one sweep, asked one after another.
+// Runs the searches of one sweep, one after another.
 class Questions {
  public:
   Questions(const ModelSpec& model, const HardwareProfile& hw, const SweepOptions& options,
@@ -23,7 +23,7 @@ class Questions {
     if (lines_ > 0) options_.search.front_lines = std::max(kFewestLines, lines_ / count);
   }
 
-  /// Whether there is a plan.
+  /// Searches for a plan; returns whether there is one.
   bool ask(int64_t sequence, int64_t devices) {
     Answer& answer = result_.answers.emplace_back(Answer{sequence, devices, {}, ""});
     try {
@@ -45,8 +45,8 @@ class Questions {
       complete(*answer.plan);
       return true;
     } catch (const Error& error) {
-      // Where all are refused, the last says it: it had most devices. "Does not fit" says more than
-      // "cannot be asked".
+      // If all are refused, the last error is thrown, as it had most devices. no_fit is preferred
+      // to bad_input, as it says more.
       if (error.kind() == ErrorKind::failed) throw;
       if (!error_ || error_->kind() == ErrorKind::bad_input || error.kind() == ErrorKind::no_fit) {
         error_ = error;
@@ -82,7 +82,7 @@ class Questions {
   }
 
  private:
-  // A search fills in what it ranks by, time and memory; rate and MFU follow from them.
+  // A search fills in only time and memory; rate and MFU follow from them.
   static void complete(Plan& plan) {
     plan.predicted = prediction_of(plan, plan.predicted.step_seconds, plan.predicted.peak_bytes);
   }
@@ -104,7 +104,7 @@ class Questions {
   const Progress& progress_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   size_t lines_;
-  std::vector<Planned> plans_;  // of all fronts
+  std::vector<Planned> plans_;  // of all searches
   std::optional<Error> error_;
   Sweep result_;
 };

@@ -28,7 +28,7 @@ std::array<std::vector<bool>, kStreamCount> awaited(const Queues& queues) {
 Chains chains_of(const Queues& queues, const std::function<bool(int32_t, int32_t)>& apart) {
   Chains chains;
   const auto ends_matter = awaited(queues);
-  std::array<std::vector<int32_t>, kStreamCount> chain_at;  // by op: its chain's ordinal
+  std::array<std::vector<int32_t>, kStreamCount> chain_at;  // per op, its chain's ordinal
   std::map<Sum, int32_t> known;
   std::map<int32_t, int32_t> counts;  // ops of the current chain, by shape
   for (int s = 0; s < kStreamCount; ++s) {

@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-// The current op of a stream, read from its queue.
+// A cursor on a stream's queue.
 class Reader {
  public:
   explicit Reader(const std::vector<Queued>& queue) : next_(queue.data()), size_(queue.size()) {}
@@ -46,7 +46,7 @@ class PackedReader {
   const uint32_t* next_;
   const int32_t* waits_;
   size_t size_;
-  Queued op_;  // its `op` is its ordinal
+  Queued op_;  // `op` is the ordinal
 };
 
 template <class QueueReader>
@@ -60,7 +60,8 @@ struct Streams {
   std::array<QueueReader, kStreamCount> readers;
 };
 
-// Calls `ended(stream, op, started, now)` at the end of every op, so that callers can list spans.
+// Simulates the queues. Calls `ended(stream, op, started, now)` at the end of every op, so that
+// callers can record spans.
 template <class QueueReader, class Ended>
 Timeline run(Streams<QueueReader> streams, const std::vector<double>& durations,
              const Interference& interference, Ended ended) {
@@ -72,8 +73,9 @@ Timeline run(Streams<QueueReader> streams, const std::vector<double>& durations,
   std::array<int32_t, kStreamCount> done{};  // ops completed per stream; also the next to start
   std::array<double, kStreamCount> remaining{}, started{};
   unsigned busy = 0;                             // streams running an op
-  std::array<unsigned, kStreamCount> waiters{};  // by stream: the streams that wait for it
-  std::array<int32_t, kStreamCount> until{};     // by waiting stream: ops of the other to be done
+  std::array<unsigned, kStreamCount> waiters{};  // by stream: the set of streams that wait for it
+  std::array<int32_t, kStreamCount>
+      until{};  // by waiting stream: ops of the other stream to be done
   double now = 0;
   size_t left = total;
 
@@ -98,7 +100,7 @@ Timeline run(Streams<QueueReader> streams, const std::vector<double>& durations,
     if (busy == 0) {
       throw failed("simulate: the program makes no progress after {} ops", total - left);
     }
-    // Run until the first of the busy streams' ops ends.
+    // Advance to the first end of a running op.
     const std::array<double, kStreamCount>& rate = interference[busy];
     double step = 1e300;
     int first = -1;
@@ -161,7 +163,7 @@ Timeline simulate(const Queues& queues, const std::vector<double>& durations,
 
 StepSeconds simulate(const Outline& outline, const std::vector<double>& durations,
                      const Interference& interference) {
-  // A compute op; `times` its end, summed over all marks, is the time that was left out.
+  // A compute op. The time left out is the sum over all marks of `times` * end of the op.
   struct Mark {
     int64_t ordinal, times;
     bool operator<(const Mark& other) const { return ordinal < other.ordinal; }

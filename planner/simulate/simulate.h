@@ -1,8 +1,8 @@
-// Discrete-event simulation of a step program: the first of its two readers.
+// Discrete-event simulation of a step program.
 //
 // Every stream runs its ops in order; an op starts when its stream is free and the ops it waits for
-// are done. Ops that run at the same time slow each other down by the interference table, so an
-// op's progress is a rate that changes whenever another op starts or ends.
+// are done. Concurrent ops slow each other down by the interference table, so an op's rate changes
+// whenever another op starts or ends.
 #pragma once
 
 #include <array>
@@ -15,26 +15,27 @@
 
 namespace longspan {
 
-/// The predicted timeline. `durations` are seconds per program shape, alone. With `keep_spans` off,
-/// spans stay empty. Throws Error(failed) if the program cannot make progress (a bug in it).
+/// The predicted timeline. `durations`: seconds per program shape, running alone. Without
+/// `keep_spans` spans stay empty. Throws Error(failed) if the program cannot make progress, a bug
+/// in it.
 Timeline simulate(const Program& program, const Layout& layout,
                   const std::vector<double>& durations, const Interference& interference,
                   bool keep_spans = true);
 
 /// The same for any queues: `durations` are indexed by Queued::shape, spans by Queued::op, which
-/// counts from 0 over all queues. Peak bytes stay 0, as the arenas are not known.
+/// counts from 0 over all queues. Peak bytes stay 0.
 Timeline simulate(const Queues& queues, const std::vector<double>& durations,
                   const Interference& interference, bool keep_spans = true);
 
 /// The seconds of an outline's step.
 struct StepSeconds {
   double step = 0;
-  double forward = 0;  // until its first backward begins to compute
-  /// Busy seconds of every stream: until then, and in the whole step.
+  double forward = 0;  // until the first compute op of the first backward
+  /// Busy seconds of every stream: in `forward`, and in the whole step.
   std::array<double, kStreamCount> forward_busy{}, busy{};
 };
-/// The same as simulate() of the program that it outlines. Every repetition that the outline leaves
-/// out takes as long as the one that it has.
+/// Simulates the program of an outline. Left-out repetitions take as long as the one in the
+/// outline.
 StepSeconds simulate(const Outline& outline, const std::vector<double>& durations,
                      const Interference& interference);
 

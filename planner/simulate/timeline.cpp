@@ -27,7 +27,7 @@ double overlapped_copy_seconds(const Program& program, const Timeline& timeline)
     const Stream stream = program.ops[i].stream;
     if (stream != Stream::h2d && stream != Stream::d2h && stream != Stream::io) continue;
     const Span& copy = timeline.spans[i];
-    // Compute spans do not overlap each other, so they are sorted by end as well.
+    // Compute spans do not overlap, so they are sorted by end as well.
     auto it = std::lower_bound(compute.begin(), compute.end(), copy.start,
                                [](const Span& c, double start) { return c.end < start; });
     for (; it != compute.end() && it->start < copy.end; ++it) {

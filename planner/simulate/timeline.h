@@ -1,7 +1,7 @@
-// The times of all ops of a step: the one structure that both readers of a program produce.
+// The times of all ops of a step.
 //
 // The simulator fills it with predictions, the engine with measurements; tables, traces and
-// comparisons read nothing else. A plain value.
+// comparisons read it. A plain value.
 #pragma once
 
 #include <array>

@@ -15,8 +15,8 @@ namespace {
 constexpr Stream kTracks[] = {Stream::compute, Stream::h2d,  Stream::d2h,
                               Stream::io,      Stream::host, Stream::comm};
 
-// Events are written as they come: a step has hundreds of thousands of them, too many for a tree of
-// JSON values. Text from outside goes through `quoted`, which escapes.
+// Events are written directly: a step has hundreds of thousands, too many for a tree of JSON
+// values. `quoted` escapes external text.
 class EventList {
  public:
   explicit EventList(int rank) : rank_(rank) {}
@@ -66,7 +66,7 @@ void add_spans(EventList& events, const Program& program, const Timeline& timeli
   }
 }
 
-// Each buffer's span, from the start of the first op that touches it to the end of the last.
+// The span of each buffer, from the start of the first op that touches it to the end of the last.
 std::vector<Span> buffer_spans(const Program& program, const Timeline& timeline) {
   std::vector<Span> lives(program.buffers.size(), Span{1e300, -1});
   for (size_t i = 0; i < timeline.spans.size(); ++i) {
@@ -81,8 +81,8 @@ std::vector<Span> buffer_spans(const Program& program, const Timeline& timeline)
   return lives;
 }
 
-// One counter per tier: bytes of the buffers alive. Changes at the same moment (to the nanosecond,
-// the resolution of the file) become one event; moments without a change get no event.
+// Adds one counter of live bytes per tier. Changes in the same nanosecond, the resolution of the
+// file, become one event.
 void add_memory(EventList& events, const Program& program, const Timeline& timeline) {
   struct Change {
     int64_t when;  // nanoseconds

@@ -1,5 +1,6 @@
-// Timelines as a Perfetto (Chrome JSON) trace: one group of tracks per rank. Predicted and measured
-// timelines of one program give the same tracks: one per stream, and memory counters per tier.
+// Writes timelines as a Perfetto (Chrome JSON) trace with one group of tracks per rank. Predicted
+// and measured timelines of a program give the same tracks: one per stream, and memory counters per
+// tier.
 #pragma once
 
 #include <span>
@@ -20,11 +21,11 @@ std::string trace_events(const Program& program, const Timeline& timeline, const
 struct TraceSpan {
   double start = 0, duration = 0;
 };
-/// A span between moments in seconds. They are rounded to the file's resolution before the duration
-/// is taken, so that spans that touch still touch, and never overlap.
+/// A span from `start` to `end` in seconds. Both are rounded to the file's resolution before the
+/// duration is computed, so adjacent spans stay adjacent and never overlap.
 TraceSpan trace_span(double start, double end);
 
-/// The whole trace, from the parts of the ranks.
+/// The whole trace, from trace_events() of the ranks.
 std::string trace_document(std::span<const std::string> parts);
 
 }  // namespace longspan

@@ -65,8 +65,7 @@ bool has_chunks(const Strategy& s, int64_t sequence) {
   return sequence / s.parallel.ring / s.chunk_tokens > 1;
 }
 
-// The list depends on a degree only by whether ranks share something; on a ring's by its number of
-// passes.
+// The list depends only on whether a degree exceeds 1; for a ring, on the number of passes.
 constexpr auto kRows = std::to_array<KnobRow>({
     {.key = "parallel.data",
      .at = at<&ParallelLayout::data>,
@@ -152,7 +151,7 @@ constexpr auto kRows = std::to_array<KnobRow>({
          [](const Strategy& s, int64_t sequence) {
            return s.chunk_tokens == sequence && s.parallel.tensor == 1;
          }},
-    // Attention over streamed keys is summed up in memory of its own.
+    // Attention over streamed keys uses a separate sum.
     {.key = "kv",
      .at = at<&Strategy::kv>,
      .most = kHost,
@@ -189,7 +188,7 @@ constexpr auto kRows = std::to_array<KnobRow>({
     {.key = "saved.layer_input",
      .at = at<&Strategy::layer_input>,
      .most = kSavedNvme,
-     .refused = static_cast<int64_t>(Saved::recompute),  // there is nothing to recompute it from
+     .refused = static_cast<int64_t>(Saved::recompute),  // it has no source to recompute it from
      .changes_list = true},
     {.key = "saved.qkv", .at = at<&Strategy::qkv>, .most = kSavedNvme, .changes_list = true},
     {.key = "saved.attention_out",
@@ -204,7 +203,7 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .at = at<&Strategy::mlp_inner>,
      .most = kSavedNvme,
      .changes_list = true},
-    // Tiles change workspaces and durations of the ops that are tiled, and nothing else.
+    // Tiles change only workspaces and durations of tiled ops.
     {.key = "tiles.projection",
      .at = at<&Strategy::projection_tile>,
      .most = kAny,
@@ -241,8 +240,7 @@ constexpr auto kRows = std::to_array<KnobRow>({
 });
 
 // Calls is_so.operator()<i>() for every row i until one is false, and returns that i, or the number
-// of rows. Unrolled over constants, so that all that a row says is inlined: a search asks millions
-// of times.
+// of rows. Unrolled over constants, so that rows are inlined: a search calls it millions of times.
 template <class Is>
 size_t first_not(const Is& is_so) {
   size_t first = 0;

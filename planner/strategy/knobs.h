@@ -1,13 +1,13 @@
-// The knobs: every field of a Strategy but its preset's name, one row each.
+// The table of knobs: one row for every field of a Strategy except its preset's name.
 //
-// Whatever has to know all knobs walks this table: the plan file and JSON, the text of a plan, the
-// ranges that validity checks, the neighbours of a plan, and the keys under which programs and
-// durations are kept. A new field of Strategy is a row here, a check in validity.cpp if it does not
-// go with every other knob, and the code that gives it meaning (docs/adding.md). The fields of a
-// Pipeline are the numbers of one schedule and have no rows.
+// Code that handles all knobs iterates over this table: the plan file and JSON, the text of a plan,
+// checks of ranges, the neighbours of a plan, and the cache keys of programs and durations. A new
+// field of Strategy needs a row here, a check in validity.cpp if it excludes values of other knobs,
+// and the code that implements it (docs/adding.md). The fields of a Pipeline are the numbers of one
+// schedule and have no rows.
 //
-// Rows stand in the order of the plan file. A row is a plain constant. A value is an int64_t: the
-// number itself, 0 or 1 of a flag, the enumerator of a word.
+// Rows are constants, in the order of the plan file. A value is an int64_t: the number, 0 or 1 for
+// a flag, the enumerator for a word.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@ enum class KnobKind : uint8_t {
   number,
   flag,
   word,    ///< an enumerator by its name
-  policy,  ///< likewise, and a fraction of the layers besides (SavedPolicy)
+  policy,  ///< an enumerator by its name, and a fraction of the layers (SavedPolicy)
 };
 
-/// How a person turns a knob by one: what the neighbours of a plan are (explain/neighbours.h).
+/// A single turn of a knob, as for the neighbours of a plan (explain/neighbours.h).
 enum class Turn : uint8_t {
   words,   ///< to any other word
-  off,     ///< from true to false; nothing is gained by the other way round
+  off,     ///< from true to false; the reverse gains nothing
   step,    ///< one less or one more
-  trade,   ///< a degree: a prime factor goes to another one, so that the number of ranks stays
-  chunk,   ///< by a prime factor of it or of what there is; blocks follow
-  block,   ///< to a chunk, to all there is, or by a prime factor
+  trade,   ///< a degree: a prime factor moves to another degree; the number of ranks stays
+  chunk,   ///< by a prime factor of it or of the whole; blocks follow
+  block,   ///< to a chunk, to the whole, or by a prime factor
   groups,  ///< by a prime factor, or doubled
-  tile,    ///< halved or doubled; the largest is all rows
+  tile,    ///< halved or doubled, up to all rows
 };
 
 /// How a field of Strategy or ParallelLayout is read and written.
@@ -43,34 +43,34 @@ struct KnobAccess {
   KnobKind kind;
   int64_t (*get)(const Strategy&);
   void (*set)(Strategy&, int64_t value);
-  std::span<const std::string_view> words;  // by value, those included that the knob does not take
-  SavedPolicy Strategy::*policy;            // null but of a policy
+  std::span<const std::string_view>
+      words;                      // by value, including values that the knob does not take
+  SavedPolicy Strategy::*policy;  // null except for KnobKind::policy
 };
 
 struct KnobRow {
-  std::string_view key;  // its place in the plan file: "saved.qkv", "parallel.zero"
+  std::string_view key;  // its path in the plan file: "saved.qkv", "parallel.zero"
   KnobAccess at;
-  std::string_view old_key = {};  // name() in older plan files: read, and written in JSON too
+  std::string_view old_key = {};  // name() in older plan files; still read, and written to JSON
 
-  // Values that it takes whatever the others are.
+  // The range of values, independent of other knobs.
   int64_t least = 0, most = 1;
-  int64_t refused = -1;        // one of those between that it does not take; -1: none
-  std::string_view unit = {};  // of a number
-  bool optional = false;       // plan files may leave it out, as they may be older than the knob
+  int64_t refused = -1;        // an excluded value between them; -1: none
+  std::string_view unit = {};  // for numbers
+  bool optional = false;       // plan files, which may be older, may omit it
 
-  /// Whether it decides which ops a program has, and in which order. Programs are kept by the
-  /// values of these knobs. One that is forgotten is a silent wrong answer of the sampled
-  /// simulation.
+  /// Whether it affects the ops of a program or their order. These knobs form the cache key of
+  /// programs; a missing one would give silently wrong sampled simulations.
   bool changes_list = false;
-  int64_t (*list_part)(const Strategy&) = nullptr;  // what of the value decides that; null: all
-  /// Whether it decides bytes or durations of ops, tiled ones aside, or how often chunks and blocks
-  /// repeat. Durations are kept by the values of these knobs.
+  int64_t (*list_part)(const Strategy&) = nullptr;  // the part of the value that does; null: all
+  /// Whether it affects bytes or durations of ops that are not tiled, or the numbers of chunks and
+  /// blocks. These knobs form the cache key of durations.
   bool changes_sizes = false;
 
   Turn turn = Turn::words;
-  /// Whether turning it makes a difference; null: always.
+  /// Whether turning it has an effect; null: always.
   bool (*matters)(const Strategy&, int64_t sequence) = nullptr;
-  int64_t (*rows)(const Strategy&) = nullptr;  // of a tile: how many there are to cut
+  int64_t (*rows)(const Strategy&) = nullptr;  // for a tile: the number of rows to divide
 
   constexpr bool takes(int64_t value) const {
     return value >= least && value <= most && value != refused;
@@ -83,22 +83,22 @@ struct KnobRow {
   constexpr std::string_view name() const { return key.substr(key.find('.') + 1); }
 };
 
-/// All of them, in the order of the plan file.
+/// All rows, in the order of the plan file.
 std::span<const KnobRow> knob_rows();
 
-/// "64", "true", "host": a value as the plan file has it.
+/// A value as in the plan file: "64", "true", "host".
 std::string text_of(const KnobRow& row, int64_t value);
-/// "0 to 64 compute ops", "tokens >= 1", "device or host": the values that a knob takes.
+/// The values that a knob takes: "0 to 64 compute ops", "tokens >= 1", "device or host".
 std::string taken_by(const KnobRow& row);
 
-/// The first knob whose value, or whose fraction, is out of range; null: all are in range.
+/// The first knob whose value or fraction is out of range; null if none is.
 const KnobRow* first_out_of_range(const Strategy& strategy);
 
-/// Whether two strategies have the same bytes and durations of all ops that are not tiled. Takes
+/// Whether two strategies have equal bytes and durations of all ops that are not tiled. Takes
 /// nanoseconds.
 bool have_same_sizes(const Strategy& a, const Strategy& b);
 
-/// Appends all that a list of ops depends on of its strategy but the lengths of chunks and blocks.
+/// Appends the strategy's part of a program's cache key, without the lengths of chunks and blocks.
 void append_list_key(const Strategy& strategy, std::string& key);
 
 }  // namespace longspan

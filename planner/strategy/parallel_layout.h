@@ -1,19 +1,19 @@
-// How a step is spread over ranks, and who works with whom.
+// The distribution of a step over ranks, and their groups.
 //
-// A rank has a place in a mesh of data x tensor x ring x ulysses; the last index runs fastest, so
-// that the ranks that talk most are neighbours, and lie on one node where the node is large enough.
-// Every stage of a pipeline has such a mesh, one after another; the rest describes one of them.
+// Ranks form a mesh of data x tensor x ring x ulysses. The last index runs fastest, so ranks that
+// communicate most are neighbours, and on one node if it is large enough. Every stage of a pipeline
+// has such a mesh, one after another; the rest describes one mesh.
 //
 // - data: replicas that train on their own sequences;
-// - tensor: every layer's heads and inner width are distributed, and the tokens of all that lies
-//   between (Megatron's TP with sequence parallelism: what others are compared with);
+// - tensor: every layer's heads and inner width are distributed, and tokens between sublayers
+//   (Megatron's TP with sequence parallelism, the baseline of comparisons);
 // - ring: a sequence's chunks are distributed to the ranks, keys and values travel around;
 // - ulysses: every chunk's tokens are distributed, and an all-to-all exchanges tokens for heads
 //   around attention.
 //
-// ZeRO shards parameters' states over the ranks that hold the same parameters: all of the mesh or,
-// where a tensor group has cut the layers up, those of the same place in it.
-// A ParallelLayout is a plain value, part of a Strategy.
+// ZeRO shards states over the ranks that hold the same parameters: all of the mesh or, with a
+// tensor degree, the ranks of equal tensor index. A ParallelLayout is a plain value, part of a
+// Strategy.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,10 @@ struct ParallelLayout {
   /// 0: all states on every rank; 1: each rank updates, and holds the optimizer of, its shard; 2:
   /// gradients are reduced to the shard as they finish; 3: parameters are gathered ahead of use.
   int64_t zero = 0;
-  /// Exchanges overlap with the neighbouring chunk's compute; off: compute waits for each of them.
+  /// Exchanges overlap with the neighbouring chunk's compute; false: compute waits for each
+  /// exchange.
   bool overlap = true;
-  /// > 1: neither ring nor ulysses, and one block of the whole sequence.
+  /// > 1 requires ring = ulysses = 1, and one block of the whole sequence.
   int64_t tensor = 1;
 
   Pipeline pipeline = {};
@@ -47,12 +48,12 @@ struct ParallelLayout {
   int64_t sequence_ranks() const { return ring * ulysses; }
   /// Ranks that hold the same parameters.
   int64_t replicas() const { return data * ring * ulysses; }
-  /// States are cut into this many shards.
+  /// The number of shards of a state.
   int64_t shards() const { return zero > 0 ? replicas() : 1; }
   bool operator==(const ParallelLayout&) const = default;
 };
 
-/// Where a rank stands in the mesh of its stage.
+/// A rank's place in the mesh of its stage.
 struct Place {
   int64_t rank = 0;
   int64_t data = 0, tensor = 0, ring = 0, ulysses = 0;
@@ -61,32 +62,32 @@ struct Place {
 /// REQUIRES: 0 <= rank < parallel.stage_ranks().
 Place place_of(const ParallelLayout& parallel, int64_t rank);
 
-/// Some ranks of the world at equal distances, a given one among them.
+/// Ranks at equal distances that include a given rank.
 struct RankGroup {
   int64_t first = 0, stride = 1, size = 1;
-  int64_t index = 0;  // of the given one
+  int64_t index = 0;  // of the given rank
 };
 RankGroup world_group(const ParallelLayout& parallel, const Place& place);
-/// Those that share all indices but the named one, in its order.
+/// The ranks that share all indices except the named one, in its order.
 RankGroup tensor_group(const ParallelLayout& parallel, const Place& place);
 RankGroup ring_group(const ParallelLayout& parallel, const Place& place);
 RankGroup ulysses_group(const ParallelLayout& parallel, const Place& place);
-/// Those that hold the same parameters, which ZeRO shards among them: shard i is member i's.
-/// REQUIRES: as validate().
+/// The ranks that hold the same parameters; ZeRO's shard i belongs to member i. REQUIRES: as
+/// validate().
 RankGroup replica_group(const ParallelLayout& parallel, const Place& place);
 std::vector<int> ranks_of(const RankGroup& group);
 
-/// Chunk `local` of ring position `ring`, as a chunk of the whole sequence. The ring deals chunks
-/// out in zigzag, so that every position has the same share of a causal mask's work: of each 2R
-/// chunks, position r has number r and number 2R-1-r.
+/// The index in the whole sequence of chunk `local` of ring position `ring`. Chunks are distributed
+/// in zigzag, so that every position has an equal share of causal attention: of each 2R chunks,
+/// position r has r and 2R-1-r.
 int64_t global_chunk(const ParallelLayout& parallel, int64_t ring, int64_t local);
 
-/// K,V heads one rank of a Ulysses group attends with: their share, or one where there are more
-/// ranks than K,V heads (each is then held by several ranks).
+/// The number of K,V heads of one rank of a Ulysses group: its share, or one if there are more
+/// ranks than K,V heads (several ranks then hold the same head).
 int64_t kv_heads_per_rank(const ModelSpec& model, int64_t ulysses);
 
-/// Whether a rank's share of the heads divides into that many groups, each with whole K,V heads or
-/// whole shares of one.
+/// Whether a rank's share of the heads divides into `groups` groups, each with whole K,V heads or
+/// equal shares of one.
 bool heads_divide_into(const ModelSpec& model, int64_t ulysses, int64_t groups);
 
 /// "ulysses 2 x ring 2, ZeRO 3"; empty for one rank.

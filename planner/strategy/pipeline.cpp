@@ -13,7 +13,7 @@
 namespace longspan {
 namespace {
 
-// FLOPs of every layer's forward.
+// FLOPs of the forward of every layer.
 std::vector<double> work_of_layers(const ModelSpec& model, int64_t sequence) {
   std::vector<double> work;
   for (const LayerRun& run : layer_runs(model)) {
@@ -27,15 +27,15 @@ std::vector<double> work_of_layers(const ModelSpec& model, int64_t sequence) {
   return work;
 }
 
-// As many consecutive layers for each stage as stay within `most`, and one at least; nothing where
-// the last stage would exceed it.
+// Assigns each stage as many consecutive layers as stay within `most`, at least one. None if the
+// last stage would exceed it.
 std::optional<std::vector<int64_t>> cut_within(const std::vector<double>& work, int64_t stages,
                                                double most) {
   const auto layers = static_cast<int64_t>(work.size());
   std::vector<int64_t> cut;
   int64_t next = 0;
   for (int64_t stage = 0; stage < stages; ++stage) {
-    const int64_t first = next, behind = stages - stage - 1;  // stages that need a layer each
+    const int64_t first = next, behind = stages - stage - 1;  // later stages need a layer each
     double sum = work[static_cast<size_t>(next++)];
     while (next < layers - behind && sum + work[static_cast<size_t>(next)] <= most) {
       sum += work[static_cast<size_t>(next++)];
@@ -46,9 +46,9 @@ std::optional<std::vector<int64_t>> cut_within(const std::vector<double>& work, 
   return cut;
 }
 
-// The largest stage's work is the sum of some layers in a row: halving finds it within rounding. A
-// pipeline is cut each time it is evaluated, so not by cut_line() of planner/schedule/solver, which
-// takes any price of a piece and time by the square of the layers.
+// Minimises the largest stage's work, by bisection. A pipeline is cut at every evaluation, so this
+// does not use cut_line() of planner/schedule/solver, which allows any cost function but takes time
+// quadratic in the layers.
 std::vector<int64_t> cut_evenly(const std::vector<double>& work, int64_t stages) {
   constexpr int kHalvings = 60;
   double low = 0, high = std::accumulate(work.begin(), work.end(), 0.0);
@@ -77,7 +77,7 @@ std::vector<int64_t> layers_of_stages(const ModelSpec& model, const Pipeline& pi
   const int64_t stages = pipeline.stages * pipeline.virtual_stages;
   if (!model.uniform()) return cut_evenly(work_of_layers(model, sequence), stages);
   std::vector<int64_t> layers(static_cast<size_t>(stages), model.layers / stages);
-  // The ends have the embedding and the loss besides their layers.
+  // The end stages also have the embedding and the loss.
   const int64_t more = model.layers % stages;
   const int64_t first = std::max<int64_t>(0, std::min<int64_t>(1, stages - more));
   for (int64_t i = 0; i < more; ++i) ++layers[static_cast<size_t>(first + i)];

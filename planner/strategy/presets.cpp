@@ -15,7 +15,7 @@ void recompute_all_but_layer_input(Strategy& s, Saved layer_input) {
   s.qkv.where = s.attention_out.where = s.mlp_input.where = s.mlp_inner.where = Saved::recompute;
 }
 
-// Rows of one rank's MLP and of its loss.
+// Rows of the MLP, and of the loss, on one rank.
 int64_t mlp_rows(const Strategy& s) { return s.block_tokens / s.parallel.ulysses; }
 int64_t loss_rows(const Strategy& s) { return mlp_rows(s) / s.parallel.tensor; }
 
@@ -29,31 +29,32 @@ void checkpoint_offload(Strategy& s, const ModelSpec&, int64_t, int64_t) {
   recompute_all_but_layer_input(s, Saved::host);
 }
 
-// Mini-sequences for the MLP and the head: as many as the inner width exceeds the hidden one.
+// Mini-sequences for the MLP and the head; their number is the ratio of the inner width, or the
+// vocabulary, to the hidden width.
 void mini_sequences(Strategy& s, const ModelSpec& model, int64_t, int64_t) {
   recompute_all_but_layer_input(s, Saved::keep);
   s.mlp_tile = ceil_div(mlp_rows(s), std::max<int64_t>(1, model.ffn / model.hidden));
   s.loss_tile = ceil_div(loss_rows(s), std::max<int64_t>(1, model.vocab / model.hidden));
 }
 
-// TiledMLP cuts ceil(S/d) shards; tiled loss likewise; checkpoints go to the host.
+// TiledMLP and the tiled loss cut ceil(S/d) shards; checkpoints go to the host.
 void alst(Strategy& s, const ModelSpec& model, int64_t, int64_t) {
   recompute_all_but_layer_input(s, Saved::host);
   s.mlp_tile = std::min(mlp_rows(s), model.hidden);
   s.loss_tile = std::min(loss_rows(s), model.hidden);
 }
 
-// ALST, and every rank of the Ulysses group attends with one query head at a time. A ring and a
-// tensor group have no groups of heads.
+// ALST, with one query head at a time on every rank of the Ulysses group. A ring and a tensor group
+// have no head groups.
 void upipe(Strategy& s, const ModelSpec& model, int64_t sequence, int64_t chunk_tokens) {
   alst(s, model, sequence, chunk_tokens);
   if (s.parallel.ring > 1 || s.parallel.tensor > 1) return;
   s.head_groups = std::max<int64_t>(1, model.heads / s.parallel.ulysses);
 }
 
-// As published: attention is chunked and streams K,V and queries from the host, the layer is run
-// again in backward including its attention, MLP tiles are c/2 and loss tiles c/32, while norms,
-// residuals and the output projection hold the whole sequence.
+// As published: attention is chunked and streams K,V and queries from the host; the backward
+// recomputes the layer including attention; MLP tiles are c/2 and loss tiles c/32; norms, residuals
+// and the output projection hold the whole sequence.
 void fpdt(Strategy& s, const ModelSpec&, int64_t sequence, int64_t chunk_tokens) {
   recompute_all_but_layer_input(s, Saved::host);
   s.chunk_tokens = std::min(sequence, chunk_tokens > 0 ? chunk_tokens : kPublishedChunk);
@@ -63,7 +64,8 @@ void fpdt(Strategy& s, const ModelSpec&, int64_t sequence, int64_t chunk_tokens)
   s.loss_tile = std::max<int64_t>(1, s.chunk_tokens / s.parallel.ulysses / 32);
 }
 
-// What a preset distributes: sequences, tokens by Ulysses, around a ring or by both, or heads.
+// Suitability by what a preset distributes: sequences; tokens by Ulysses, by a ring or by both; or
+// heads.
 Suitability by_data(const ParallelLayout& p) { return {-p.tensor, p.data, p.ulysses, 0}; }
 Suitability by_ulysses(const ParallelLayout& p) { return {-p.tensor, -p.ring, p.ulysses, 0}; }
 Suitability by_ring(const ParallelLayout& p) { return {-p.tensor, -p.ulysses, p.ring, 0}; }
@@ -181,7 +183,7 @@ Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequ
   Strategy s;
   s.preset = name;
   s.parallel = parallel;
-  // A ring gives two chunks to every rank.
+  // In a ring every rank has two chunks.
   s.block_tokens = sequence / parallel.ring;
   s.chunk_tokens = parallel.ring > 1 ? s.block_tokens / 2 : sequence;
   preset.apply(s, model, sequence, chunk_tokens);

@@ -1,8 +1,8 @@
-// The presets: published systems as points in the space of knobs, one row each.
+// The presets: published systems as strategies, one row each.
 //
-// FPDT, ALST, MsT, activation checkpointing and the ways to deal a sequence out differ in a handful
-// of decisions. A row has all that is known of one of them; code that asks about a preset walks or
-// finds its row, and compares no names. "auto" is the search and no preset. Rows are constants.
+// FPDT, ALST, MsT, activation checkpointing and the forms of sequence parallelism differ in a few
+// knobs. A row describes one of them completely; code reads the row and does not compare names.
+// "auto" is the search, not a preset. Rows are constants.
 #pragma once
 
 #include <array>
@@ -16,25 +16,26 @@
 
 namespace longspan {
 
-/// How well a mesh suits a preset: the larger, compared from the front, the better.
+/// How well a mesh suits a preset: compared lexicographically, larger is better.
 using Suitability = std::array<int64_t, 4>;
 
 struct Preset {
   std::string_view name;
-  std::string_view source;  // what it follows, and where that is described
+  std::string_view source;  // the system and its publication
   Suitability (*suits)(const ParallelLayout&);
-  int64_t zero = 3;                 // ZeRO stage on several ranks, unless asked for otherwise
-  bool only_a_mesh = false;         // `checkpoint` on a mesh of its own: nothing else on one rank
-  bool chunked = false;             // attention is chunked, and the size of a chunk is to be chosen
-  bool may_offload_states = false;  // it offloads activations, and states where they do not fit
-  /// Sets the knobs of a strategy that keeps everything on the device, in one chunk per ring
-  /// position (of a ring: two). `chunk_tokens` is for chunked presets; 0: as published.
+  int64_t zero = 3;          // ZeRO stage on several ranks, unless fixed
+  bool only_a_mesh = false;  // `checkpoint` on a particular mesh, and equal to it on one rank
+  bool chunked = false;      // attention is chunked, with a free chunk size
+  bool may_offload_states = false;  // offloads activations, and states if they do not fit
+  /// Sets the preset's knobs in a strategy that keeps everything on the device, in one chunk per
+  /// sequence (in a ring: two per position). `chunk_tokens` is for chunked presets; 0: as
+  /// published.
   void (*apply)(Strategy&, const ModelSpec&, int64_t sequence, int64_t chunk_tokens);
 };
 
-/// In the order in which they are shown.
+/// All presets, in display order.
 std::span<const Preset> presets();
-/// Throws bad_input that lists all for a name that there is none of.
+/// Throws bad_input with a list of all for an unknown name.
 const Preset& preset_named(std::string_view name);
 
 /// Where parameters, gradients and optimizer states live.
@@ -43,9 +44,9 @@ struct StatePlacement {
   bool operator==(const StatePlacement&) const = default;
 };
 
-/// Where a preset may put states on a mesh, in the order to try them: from all on the device to all
-/// on the host. Parameters leave it where they are whole on a rank, or gathered from shards. Throws
-/// as preset_named().
+/// The placements of states that a preset allows on a mesh, in the order to try: from all on the
+/// device to all on the host. Parameters may leave the device if a rank holds them whole or gathers
+/// them from shards. Throws as preset_named().
 std::vector<StatePlacement> preset_placements(std::string_view name, const ParallelLayout& mesh);
 
 std::vector<std::string> preset_names();

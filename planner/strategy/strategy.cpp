@@ -13,8 +13,8 @@ bool recomputes(const Strategy& s) {
   return false;
 }
 
-// A slice passes all layers of a stage before the next one comes: what a layer knows of the slices
-// before stays on the device, and so do the stage's parameters and their gradients.
+// A slice passes all layers of a stage before the next one comes, so every layer's keys and values
+// of earlier slices, and the stage's parameters and gradients, stay on the device.
 std::optional<KnobRule> against_slices(const Strategy& s) {
   if (s.parallel.ring > 1) return KnobRule{"parallel.ring", "1"};
   if (s.parallel.zero == 3) return KnobRule{"parallel.zero", "0 to 2"};

@@ -1,9 +1,9 @@
-// A strategy is a point in the space of knobs: what is chunked, kept, recomputed, offloaded, tiled.
+// A strategy: a value for every knob, which decides what is chunked, kept, recomputed, offloaded
+// and tiled.
 //
-// Published systems are presets over one set of knobs (presets.h), and the search moves through all
-// of it. A Strategy
-// is a plain value; the same strategy and model always lower to the same program. A field here has
-// a row in knobs.h, by which everything that has to know all knobs goes.
+// Published systems are presets of these knobs (presets.h); the search covers the whole space. A
+// Strategy is a plain value; the same strategy and model always lower to the same program. Every
+// field has a row in knobs.h, which code that handles all knobs uses.
 //
 // Legend: S sequence, c chunk, b block (all tokens); u = S/c chunks.
 #pragma once
@@ -23,11 +23,11 @@ enum class Tier : uint8_t { device, host, nvme };
 inline constexpr int kTierCount = 3;
 inline constexpr std::string_view kTierNames[] = {"device", "host", "nvme"};
 
-/// What happens to a tensor between its forward and its backward use.
+/// The treatment of a tensor between its forward and its backward use.
 enum class Saved : uint8_t { keep, recompute, host, nvme };
 inline constexpr std::string_view kSavedNames[] = {"keep", "recompute", "host", "nvme"};
 
-/// A saved tensor's policy, for the first `fraction` of the layers; the others keep it on device.
+/// A saved tensor's policy in the first `fraction` of the layers; the others keep it on the device.
 struct SavedPolicy {
   Saved where = Saved::keep;
   double fraction = 1;  // in (0, 1]
@@ -40,19 +40,19 @@ enum class BackwardOrder : uint8_t { kv_outer, q_outer };
 inline constexpr std::string_view kOrderNames[] = {"kv-outer", "q-outer"};
 
 struct Strategy {
-  std::string preset = "custom";  // where it came from; informational
+  std::string preset = "custom";  // its origin; informational
 
   int64_t chunk_tokens = 0;  // attention chunk c; divides S
-  int64_t block_tokens = 0;  // rows that norms, residuals, output projection and MLP are held for
-                             // at once: a multiple of c that divides a ring position's share of S
-  int64_t head_groups = 1;   // G: attention takes a rank's share of the heads in this many groups,
-                             // one after another; more than one need c = S
-  Tier kv = Tier::device;  // K,V (and dK,dV) of the running layer: resident, or streamed from host
-  Tier between_uses = Tier::device;  // where residuals, queries and their gradients wait
+  int64_t block_tokens = 0;  // rows that norms, residuals, output projection and MLP process at
+                             // once: a multiple of c that divides a ring position's share of S
+  int64_t head_groups = 1;  // G: attention processes a rank's heads in G groups, one after another;
+                            // G > 1 requires c = S
+  Tier kv = Tier::device;   // K,V (and dK,dV) of the running layer: resident, or streamed from host
+  Tier between_uses = Tier::device;  // where residuals, queries and their gradients are
   int64_t prefetch_depth = 1;        // loads are issued this many compute ops before their use
   int64_t offload_window = 1;  // a stored tensor keeps its memory for this many compute ops more
   BackwardOrder backward_order = BackwardOrder::q_outer;
-  bool deterministic = false;  // a GPU library's attention backward gives the same bits each time
+  bool deterministic = false;  // a GPU library's attention backward gives equal bits each time
 
   SavedPolicy layer_input;    // [S, d] per layer; keep, host or nvme
   SavedPolicy qkv;            // queries, keys, values after RoPE
@@ -66,9 +66,9 @@ struct Strategy {
 
   Tier parameters = Tier::device;  // device or host
   Tier gradients = Tier::device;   // device or host
-  Tier optimizer = Tier::device;   // device, host or nvme; device needs both others on device
+  Tier optimizer = Tier::device;   // device, host or nvme; device requires the other two on device
 
-  ParallelLayout parallel;  // over how many ranks, and how
+  ParallelLayout parallel;  // the mesh of ranks
 
   bool operator==(const Strategy&) const = default;
 };
@@ -77,19 +77,20 @@ std::string_view name_of(Tier);
 std::string_view name_of(Saved);
 std::string_view name_of(BackwardOrder);
 
-/// Whether anything is done again for its backward.
+/// Whether anything is recomputed for the backward.
 bool recomputes(const Strategy& strategy);
 
-/// The first knob that does not go with slices of sequences in a pipeline, and what it has to be.
+/// The first knob that excludes slices of sequences in a pipeline, and the value that it must have.
 struct KnobRule {
   const char* key;
   const char* expected;
 };
 std::optional<KnobRule> against_slices(const Strategy& strategy);
 
-/// Throws bad_input, prefixed by `origin`, with what violation_of() has to say (validity.h), if
-/// anything: knobs out of range, that contradict each other, the model's heads or the length. For a
-/// chunk that does not divide S it names the nearest that do. Who only asks takes is_valid().
+/// Throws bad_input, prefixed by `origin`, with the text of violation_of() (validity.h), if there
+/// is a violation: knobs out of range, or that contradict each other, the model's heads or the
+/// length. For a chunk that does not divide S it names the nearest divisors. For a test without a
+/// text use is_valid().
 void validate(const Strategy& strategy, const ModelSpec& model, int64_t sequence,
               const std::string& origin);
 

@@ -20,20 +20,20 @@ struct Question {
   const Strategy& s;
   const ModelSpec& model;
   int64_t sequence;
-  const ScheduleFamily* family;  // null of one stage, and of a name that there is no schedule of
+  const ScheduleFamily* family;  // null for one stage, or an unknown schedule
 
   const ParallelLayout& mesh() const { return s.parallel; }
   const Pipeline& pipeline() const { return s.parallel.pipeline; }
-  int64_t share() const { return sequence / s.parallel.ring; }  // of a ring position
+  int64_t share() const { return sequence / s.parallel.ring; }  // tokens of a ring position
 };
 
 struct Words {
   std::string what, advice = {}, got = {};
-  const char* key = nullptr;  // where it is not the row's
+  const char* key = nullptr;  // if it differs from the row's
 };
 
-// A row may rely on every knob being in range, and on the rows before it, as the walk ends at the
-// first that does not hold.
+// A row may assume that every knob is in range and that all earlier rows hold, as evaluation stops
+// at the first that does not.
 struct Check {
   Rule rule;
   const char* key;
@@ -88,7 +88,7 @@ constexpr auto kChecks = std::to_array<Check>({
     {Rule::range, "parallel",
      [](const Question& q) {
        const ParallelLayout& p = q.mesh();
-       int64_t ranks = p.pipeline.stages;  // at every step at most kMostRanks squared
+       int64_t ranks = p.pipeline.stages;  // at most kMostRanks squared, so no overflow
        for (const int64_t degree : {p.data, p.tensor, p.ring, p.ulysses}) {
          ranks *= degree;
          if (ranks > kMostRanks) return false;
@@ -230,7 +230,7 @@ constexpr auto kChecks = std::to_array<Check>({
      }},
 });
 
-// These are walked where there is more than one stage.
+// Evaluated if there is more than one stage.
 constexpr auto kPipelineChecks = std::to_array<Check>({
     {Rule::schedule, "pipeline.schedule", [](const Question& q) { return q.family != nullptr; },
      [](const Question& q) {
@@ -253,7 +253,7 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
                     .got = std::to_string(q.pipeline().virtual_stages)};
      }},
     {Rule::schedule, "pipeline.stages",
-     [](const Question& q) {  // divided, as the product may overflow
+     [](const Question& q) {  // a division, as the product may overflow
        return q.pipeline().virtual_stages <= q.model.layers / q.pipeline().stages;
      },
      [](const Question& q) {
@@ -321,7 +321,7 @@ Question question_of(const Strategy& s, const ModelSpec& model, int64_t sequence
   return {s, model, sequence, p.stages > 1 ? find_schedule_family(p.schedule) : nullptr};
 }
 
-// Unrolled, as the checks are then inlined: a search asks millions of times.
+// Unrolled, so that checks are inlined: a search calls it millions of times.
 template <const auto& checks>
 const Check* first_broken_of(const Question& q) {
   const Check* broken = nullptr;

@@ -80,7 +80,7 @@ void StepLowering::backward_chunks(int layer) {
     for (const Parked* parked : {&q[chunk], &kv.k[chunk], &kv.v[chunk]}) builder_.drop(*parked);
   }
   if (!streams_kv()) {
-    // Recomputed ones were never parked, so this frees them too.
+    // Recomputed tensors were never parked, so this frees them, too.
     builder_.release_fetched(mine.k_all, kv.k_all);
     builder_.release_fetched(mine.v_all, kv.v_all);
     builder_.drop(mine.k_all);
@@ -166,11 +166,11 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
     builder_.release(y);
   }
 
-  // d_o takes the place of o; o is not needed once delta is known.
+  // d_o overwrites o, which is not needed once delta is known.
   g.out.delta = device(exchanges_heads() ? Tensor::delta_own : Tensor::delta, layer, block);
   g.out.d_o = o;
   project_out_gradient(layer, block, g.dx, o, g.out.delta);
-  // What was kept on the device is consumed here; copies elsewhere go with it.
+  // Tensors kept on the device are consumed here; copies elsewhere are freed as well.
   for (auto* parked : {&mine.o[block], &mine.lse[block]}) {
     if (parked->host >= 0) builder_.release(parked->host);
     if (parked->file >= 0) builder_.release(parked->file);
@@ -266,7 +266,7 @@ void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock
        op.normed ? out(b.dh) : inout(b.dx), inout(gradients(unit)), out(workspace)});
   builder_.release(workspace);
   builder_.release(d.q);
-  // Resident gradients of keys and values stay for the chunks to come.
+  // Resident gradients of keys and values stay for later chunks.
   if (d.k >= 0 && (parts_kv_gradients() || exchanges_heads())) {
     builder_.release(d.k);
     builder_.release(d.v);
@@ -318,7 +318,8 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
     } else {
       Repeats repeats(builder_, false);
       for (int j = 0; j <= i; ++j) {
-        // The chunk itself is not as those before it. What has no gradient yet gets one.
+        // The chunk itself differs from those before it, so it is never left out. The last query
+        // chunk creates gradients of keys and values.
         if (i != last) j += static_cast<int>(repeats.passed_over(i - j));
         p.k = builder_.fetch(kv.k[j]);
         p.v = builder_.fetch(kv.v[j]);
@@ -339,7 +340,7 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
       }
     }
     builder_.release_fetched(q[i], p.q);
-    // Chunk i is neither query nor key for what is still to come.
+    // No later op uses chunk i as query or key.
     for (Parked* done : {&q[i], &kv.k[i], &kv.v[i]}) {
       builder_.drop(*done);
       *done = {};
@@ -353,8 +354,8 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
     if (i % chunks_per_block_ == 0) close_backward(layer, block_of(i), b);
   };
 
-  // From the last query chunk to the first: when chunk i has been a query, no later query sees
-  // keys i, so dk_i and dv_i are final and the projection's backward can follow at once.
+  // From the last query chunk to the first: after query chunk i, no later query sees keys i, so
+  // dk_i and dv_i are final and the projection's backward can follow at once.
   int opened = chunks_;
   for (int i = last; i >= 0; --i) {
     while (opened > std::max(0, i - ahead())) open(--opened);
@@ -368,7 +369,7 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
   }
 }
 
-// The output gradients of a block's last chunk go when all of its chunks have been queries.
+// A block's output gradients are freed when all of its chunks have been queries.
 void StepLowering::release_output_gradient(int chunk, const BackwardBlock& b,
                                            const OutputGradient& g) {
   if (exchanges_heads()) {
@@ -384,8 +385,8 @@ void StepLowering::release_output_gradient(int chunk, const BackwardBlock& b,
 }
 
 void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parked>& q) {
-  // First every block up to d_o: the inner loop below meets all queries from j on. What waits is
-  // held per block, or per chunk where it has been exchanged.
+  // First every block up to d_o, as the inner loop below needs all queries from j on. d_o and delta
+  // are kept per block, or per chunk if exchanged.
   struct Waiting {
     Parked d_o, delta;
   };
@@ -428,7 +429,7 @@ void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parke
       d.k = device(Tensor::dk, layer, j);
       d.v = device(Tensor::dv, layer, j);
     }
-    // The chunk's own queries come last: their dq is then final and still on the device.
+    // The chunk's own queries come last, as their dq is then final and still on the device.
     Repeats repeats(builder_, false);
     for (int step = 1; step <= chunks_ - j; ++step) {
       if (j > 0) step += static_cast<int>(repeats.passed_over(chunks_ - j - step));

@@ -5,7 +5,7 @@
 namespace longspan {
 
 Saved StepLowering::saved(const SavedPolicy& policy, int layer) const {
-  // The first layers wait longest for their backward, so they are the ones that leave.
+  // The first layers wait longest for their backward, so the policy applies to them.
   const bool applies = layer < policy.fraction * static_cast<double>(layers_);
   return applies ? policy.where : Saved::keep;
 }
@@ -123,7 +123,7 @@ void StepLowering::attend_chunk(int layer, int chunk, const KeyValues& kv, const
     attend(layer, chunk, 0, chunk + 1, true, true, true, {own.q, kv.k_all, kv.v_all}, {out, lse});
   } else {
     const AttentionOutput to = attention_output(layer, chunk, chunk + 1, out, lse);
-    // Data read from files passes through the host.
+    // Data from files passes through the host.
     const bool on_host = chunk > 0 && kv.k[0].host >= 0 && kv.v[0].host >= 0;
     Repeats repeats(builder_, on_host);
     for (int j = 0; j < chunk; ++j) {
@@ -153,7 +153,7 @@ BufferId StepLowering::open_residual(int layer, int block) {
   const Saved keep_x = saved(s_.layer_input, layer);
   const Parked waiting = residual_[block];
   const BufferId x = builder_.fetch(waiting);
-  // A residual that waits on the host is the saved layer input already.
+  // A residual on the host already is the saved layer input.
   if (keep_x == Saved::keep) {
     saved_here.x[block].device = x;
     if (waiting.host >= 0) builder_.release(waiting.host);
@@ -169,7 +169,7 @@ void StepLowering::close_block(int layer, int block, const ForwardBlock& b) {
   LayerSaved& saved_here = saved_[layer];
   const Saved keep_o = saved(s_.attention_out, layer), keep_y = saved(s_.mlp_input, layer);
 
-  // The residual is updated in place wherever the old value is not needed any more.
+  // The residual is updated in place if the old value is not needed any more.
   const bool y_in_place = saved(s_.layer_input, layer) != Saved::keep;
   const BufferId y = y_in_place ? b.x : device(Tensor::y, layer, block);
   project_out(layer, block, b.x, b.o, y);
@@ -245,7 +245,7 @@ void StepLowering::forward_chunks(int layer) {
     if (chunk % chunks_per_block_ == 0) open_block(layer, block_of(chunk), b);
     Projections& p = projections[chunk];
     p = project_chunk(layer, chunk, b.h >= 0 ? b.h : b.x, b.h >= 0, kv);
-    // A store of K, V goes out at once: the chunks to come read it back.
+    // K,V are stored at once, as later chunks load them.
     const bool stores_kv = streams_kv() && (chunk + 1 < chunks_ || keep_qkv != Saved::recompute);
     if (stores_kv) {
       kv.k[chunk] = builder_.save(p.k, Saved::host);
@@ -305,7 +305,7 @@ void StepLowering::loss_stage() {
     const BufferId x = builder_.fetch(waiting);
     const BufferId tokens = load_tokens(block);
     const BufferId workspace = device(Tensor::ws_loss, -1, block);
-    // dx is written over x.
+    // dx overwrites x.
     builder_.compute(shape(OpKind::loss), -1, block,
                      {in(head), in(output), in(x), in(tokens), inout(program_.loss), out(x),
                       inout(head_grads), inout(output_grads), out(workspace)});
@@ -319,7 +319,7 @@ void StepLowering::loss_stage() {
   finish_gradients(head_unit());
   if (output_unit() == head_unit()) return;
   if (program_.boundary.has_embedding) {
-    store_gradients(output_unit());  // to which embedding_backward() will add
+    store_gradients(output_unit());  // embedding_backward() will add to them
   } else {
     finish_gradients(output_unit());
   }

@@ -1,10 +1,10 @@
-// Attention in groups of heads: the whole sequence at once, a few heads at a time.
+// Attention in head groups: the whole sequence at once, a few heads at a time.
 //
-// Queries of one group are projected, exchanged, attend, and their output goes back into its
-// columns of o; the next group takes over their memory. K,V are grouped alike, and where a rank has
-// fewer K,V heads than there are groups, neighbouring groups share them: they are projected and
-// exchanged with the first of these, and their gradients leave with the last. Every projection
-// norms its input again, so that nothing of the hidden width waits while the groups pass.
+// The queries of a group are projected, exchanged and attend; their output goes to its columns of
+// o, and the next group reuses their memory. K,V are grouped alike. If a rank has fewer K,V heads
+// than groups, neighbouring groups share them: K,V are projected and exchanged with the first of
+// these, and their gradients are finished with the last. Every projection computes the norm again,
+// so that no tensor of the hidden width is kept across groups.
 #include <algorithm>
 
 #include "planner/program/lowering/lowering.h"
@@ -100,8 +100,8 @@ void StepLowering::group_attention_again(int layer) {
 }
 
 void StepLowering::backward_groups(int layer) {
-  // The output projection and the MLP need the output of all groups. Where nothing was saved, each
-  // group's queries are therefore projected twice: for its output, and for its gradients.
+  // The output projection and the MLP need the output of all groups. So without saved tensors each
+  // group's queries are projected twice: for the output, and for the gradients.
   group_attention_again(layer);
   KeyValues none;
   std::vector<Parked> no_queries;

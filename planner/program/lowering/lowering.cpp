@@ -1,4 +1,4 @@
-// What lowering is asked for: a program, or its arenas alone.
+// Entry points of lowering: a program, or only its arenas.
 #include "planner/program/lowering/lowering.h"
 
 #include <algorithm>
@@ -38,10 +38,10 @@ using TierBytes = std::array<int64_t, kTierCount>;
 /// Thrown by an ArenaWalk with limits at the first buffer that exceeds them.
 struct Exceeded {};
 
-// Lays arenas out while lifetimes pass by.
+// Lays out arenas during lowering.
 class ArenaWalk final : public LifetimeWatcher {
  public:
-  /// `limits`: of all there is on a tier, or null.
+  /// `limits`: of all buffers of a tier, or null.
   ArenaWalk(const Program& program, LeaveOut leave_out, const TierBytes* limits)
       : program_(program), leave_out_(leave_out), limits_(limits) {
     for (int t = 0; t < kTensorCount; ++t) {
@@ -86,7 +86,7 @@ class ArenaWalk final : public LifetimeWatcher {
   int64_t offset(BufferId id) const override {
     return static_cast<size_t>(id) < offsets_.size() ? offsets_[id] : 0;
   }
-  /// With what persists, which lies below everything else.
+  /// The arenas, including persistent buffers, which are below all others.
   Arenas finish(int64_t ops) {
     Arenas result;
     result.ops = ops;
@@ -115,7 +115,7 @@ class ArenaWalk final : public LifetimeWatcher {
     int64_t live = 0, peak = 0;
     int64_t most = 0;  // with limits
     Units units{}, units_at_peak{};
-    // Where nothing ends the next moment exceeds this one, so peaks are right before an end.
+    // Peaks are right before an end: without one the next moment is larger.
     void look() {
       if (live <= peak) return;
       peak = live;
@@ -123,7 +123,7 @@ class ArenaWalk final : public LifetimeWatcher {
     }
   };
 
-  // All that persists is created before anything else begins.
+  // Persistent buffers are created before any other begins.
   TierBytes persistent_bytes() const {
     TierBytes bytes{};
     for (const Buffer& b : program_.buffers) {
@@ -150,7 +150,7 @@ RankOfPipeline whole_model(const StepRequest& request) {
 
 Program build_program(const StepRequest& request, const RankOfPipeline& rank) {
   Program program = empty_program(request);
-  // Moving what there is each time it grows is a tenth of all lowering.
+  // Without this, reallocation takes a tenth of lowering.
   constexpr int64_t kMost = int64_t{1} << 22;
   program.ops.reserve(std::min(kMost, ops_estimate(request)));
   StepLowering(program, rank).run();

@@ -1,10 +1,10 @@
-// Lowering a training step of a transformer to ops: internal to planner/program.
+// Lowers a training step of a transformer to ops. Internal to planner/program.
 //
-// StepLowering walks the actions of the schedule and, inside one, layer by layer, block by block,
-// chunk by chunk, emitting ops in the plainest order through a ProgramBuilder. Every knob of the
-// strategy acts here and nowhere else. forward.cpp, backward.cpp and states.cpp hold the three
-// parts of a step; exchange.cpp, ring.cpp and tensor.cpp what it takes to spread one over ranks;
-// groups.cpp, like ring.cpp, another way through attention.
+// StepLowering walks the actions of the schedule and, in each, layers, blocks and chunks, and emits
+// ops in plain order through a ProgramBuilder. All knobs of the strategy take effect here.
+// forward.cpp, backward.cpp and states.cpp hold the three parts of a step; exchange.cpp, ring.cpp
+// and tensor.cpp distribute it over ranks; groups.cpp and ring.cpp are alternative orders of
+// attention.
 #pragma once
 
 #include <array>
@@ -16,11 +16,11 @@
 
 namespace longspan {
 
-/// What one layer leaves behind for its backward, per block or per chunk.
+/// Tensors that one layer saves for its backward, per block or per chunk.
 struct LayerSaved {
   std::vector<Parked> x, y, o, lse, inner;  // per block
-  std::vector<Parked> q, k, v;              // per chunk, or head group; k, v where they stream
-  Parked k_all, v_all;                      // where they are resident
+  std::vector<Parked> q, k, v;              // per chunk, or head group; k, v if they stream
+  Parked k_all, v_all;                      // if they are resident
 };
 
 /// A microbatch between its forward and its backward on a stage.
@@ -38,35 +38,35 @@ struct KeyValues {
   std::vector<Parked> k, v;
 };
 
-/// Queries, keys and values of one chunk (or their gradients), as attention takes them.
+/// Queries, keys and values of one chunk (or their gradients), in attention's form.
 struct Projections {
   BufferId q = -1, k = -1, v = -1;
 };
 
-/// A block on its way through a layer's forward.
+/// The state of a block in a layer's forward.
 struct ForwardBlock {
   BufferId x = -1, h = -1, o = -1, lse = -1;
 };
 
-/// Where attention of a query chunk puts what it finds: o, or, where its keys come in several ops
-/// and are summed in float, `sum`, of which the last op makes o.
+/// The outputs of attention of a query chunk. If its keys come in several ops and are summed in
+/// float, the ops use `sum`, and the last one writes o.
 struct AttentionOutput {
   BufferId o = -1, lse = -1, sum = -1;
 };
 
-/// What the backward of attention needs of its output: of a block, or of one chunk where heads are
-/// exchanged (lse is then still the block's).
+/// Inputs of attention's backward about its output: of a block, or of one chunk if heads are
+/// exchanged (lse is the block's in both cases).
 struct OutputGradient {
   BufferId d_o = -1, lse = -1, delta = -1;
 };
 
-/// A block on its way through a layer's backward.
+/// The state of a block in a layer's backward.
 struct BackwardBlock {
   BufferId x = -1, dx = -1, h = -1, dh = -1;
   OutputGradient out;
 };
 
-/// A rank that has all of the request, with one schedule of its own.
+/// A rank that has all layers of the request and a single-stage schedule.
 RankOfPipeline whole_model(const StepRequest& request);
 
 class StepLowering {
@@ -81,34 +81,35 @@ class StepLowering {
   void forward(const StageLayers& stage, int microbatch);
   void forward_layer(int layer);
   void forward_chunks(int layer);
-  /// For a layer that is a norm and the MLP alone: y is its input, saved as a layer's input is.
+  /// For a layer that is only a norm and the MLP: y is its input, saved as a layer's input.
   void forward_without_attention(int layer);
   void open_block(int layer, int block, ForwardBlock& b);
-  /// The layer's input, saved as its policy says.
+  /// Returns the layer's input, saved by its policy.
   BufferId open_residual(int layer, int block);
-  /// The MLP of y; `inner` comes back where it is saved.
+  /// The MLP of y; returns `inner` if it is saved.
   BufferId mlp_forward(int layer, int block, BufferId y, BufferId next);
   void leave_block(int layer, int block, BufferId next, BufferId inner);
   void close_block(int layer, int block, const ForwardBlock& b);
   Projections project_chunk(int layer, int chunk, BufferId x, bool normed, const KeyValues& kv);
-  /// One rectangle of it. `first`, `last`: of the ops of this query chunk.
+  /// One op of attention, a rectangle. `first`, `last`: among the ops of this query chunk.
   void attend(int layer, int chunk, int first_kv, int count, bool diagonal, bool first, bool last,
               const Projections& p, const AttentionOutput& to);
-  /// The output of a query chunk whose keys come in `ops` ops.
+  /// The output buffers of a query chunk whose keys come in `ops` ops.
   AttentionOutput attention_output(int layer, int chunk, int64_t ops, BufferId o, BufferId lse);
-  /// Attention of a chunk over itself and all before it; o is the block's, in own tokens.
+  /// Attention of a chunk over itself and all earlier ones; o is the block's, in own tokens.
   void attend_chunk(int layer, int chunk, const KeyValues& kv, const Projections& own, BufferId o,
                     BufferId lse);
   void embedding();
   void loss_stage();
 
   // --- pipeline.cpp
-  /// All blocks of the residual (x) or its gradient (dx), from or to a neighbour.
+  /// Receives from, or sends to, a neighbour all blocks of the residual (x) or its gradient (dx).
   void receive(Tensor what, int layer, std::vector<Parked>& blocks);
   void send(Tensor what, std::vector<Parked>& blocks);
-  /// The stage that an action is on, as one of this rank's.
+  /// The stage of an action, among this rank's.
   const StageLayers& stage_of(const Action& action) const;
-  /// What a microbatch has left behind on a stage, put away until its backward; and back again.
+  /// Puts away the tensors that a microbatch has saved on a stage, and restores them for its
+  /// backward.
   void save_in_flight(const StageLayers& stage, int microbatch);
   void restore_in_flight(const StageLayers& stage, int microbatch);
 
@@ -120,40 +121,41 @@ class StepLowering {
   void restore_projections(int layer, KeyValues& kv, std::vector<Parked>& q);
   void backward_q_outer(int layer, KeyValues& kv, std::vector<Parked>& q);
   void backward_kv_outer(int layer, KeyValues& kv, std::vector<Parked>& q);
-  /// Everything of a block between its output gradient and d_o, delta: restores o, lse, y, inner.
+  /// The backward of a block from its output gradient to d_o and delta: restores o, lse, y, inner.
   BackwardBlock open_backward(int layer, int block, KeyValues& kv, std::vector<Parked>& q);
   void recompute_attention(int layer, int block, KeyValues& kv, std::vector<Parked>& q, BufferId o,
                            BufferId lse);
-  /// The output gradient of a chunk as attention takes it: the block's, or exchanged for heads.
+  /// The output gradient of a chunk in attention's form: the block's, or exchanged for heads.
   OutputGradient output_gradient(int layer, int chunk, const BackwardBlock& b);
   void release_output_gradient(int chunk, const BackwardBlock& b, const OutputGradient& g);
   void attention_gradient(int layer, int q_chunk, int kv_first, int kv_count, bool diagonal,
                           bool first_dq, bool first_dkv, const Projections& p,
                           const OutputGradient& g, const Projections& d);
-  /// Gradients of a chunk's projections in own tokens; frees exchanged ones unless resident.
+  /// Gradients of a chunk's projections, in own tokens; frees exchanged ones unless resident.
   Projections own_gradients(int layer, int chunk, const Projections& d);
   void recompute_norm(int layer, int block, BackwardBlock& b);
   void backward_projection(int layer, int chunk, const BackwardBlock& b, const Projections& d);
-  /// Gradients of a block's MLP, from what its forward saved of it.
+  /// The backward of a block's MLP, from the tensors that its forward saved.
   void mlp_backward(int layer, int block, BufferId y, BufferId dx);
-  /// The gradient that came from the layer behind is used up.
+  /// Frees the gradient from the next layer.
   void drop_gradient(int block);
   void close_backward(int layer, int block, const BackwardBlock& b);
   void embedding_backward();
 
   // --- ring.cpp
-  /// Attention of all chunks of this ring position over K,V of all positions, which travel around.
+  /// Attention of all chunks of this ring position over K,V of all positions, which travel around
+  /// the ring.
   void attend_ring(int layer, const std::vector<BufferId>& q, const KeyValues& kv,
                    const std::vector<ForwardBlock>& blocks);
   void backward_ring(int layer, KeyValues& kv, std::vector<Parked>& q);
-  /// Restores the attention output of all blocks where it was not saved.
+  /// Restores the attention output of all blocks if it was not saved.
   void ring_attention_again(int layer, KeyValues& kv, std::vector<Parked>& q);
-  /// Sends K,V (or their gradients) to the next position; what arrives is returned.
+  /// Sends K,V (or their gradients) to the next position; returns those received.
   Projections pass_on(int layer, BufferId k, BufferId v);
 
   // --- groups.cpp
   bool in_groups() const { return head_groups_ > 1; }
-  /// Groups with the same K,V are neighbours: the first of them has K,V made, the last lets go.
+  /// Groups with the same K,V are neighbours: the first of them creates K,V, the last releases it.
   int kv_of(int group) const { return group / groups_per_kv_; }
   bool opens_kv(int group) const { return group % groups_per_kv_ == 0; }
   bool closes_kv(int group) const { return (group + 1) % groups_per_kv_ == 0; }
@@ -161,53 +163,54 @@ class StepLowering {
   void backward_groups(int layer);
   /// Attention of all groups into o and lse of the block.
   void attend_groups(int layer, const ForwardBlock& b);
-  /// Restores the attention output where it was not saved.
+  /// Restores the attention output if it was not saved.
   void group_attention_again(int layer);
-  /// A group's projections on the device: saved ones, or from the layer's input `x`. `before` are
-  /// those of the group before.
+  /// A group's projections on the device: saved ones, or recomputed from the layer's input `x`.
+  /// `before`: those of the previous group.
   Projections take_group(int layer, int group, BufferId x, const Projections& before);
-  /// Parks what was projected in forward as its policy says, and frees what was brought back.
+  /// Parks projections of the forward by their policy, and frees those that were loaded.
   void leave_group(int layer, int group, const Projections& p);
   void drop_group(int layer, int group);
 
   // --- exchange.cpp
   bool exchanges_heads() const { return parallel_.ulysses > 1; }
   bool has_ring() const { return parallel_.ring > 1; }
-  /// How many chunks the stages around attention run ahead of it, so that exchanges have
-  /// something to overlap with.
+  /// The number of chunks that the ops around attention run ahead of it, so that exchanges overlap
+  /// with compute.
   int ahead() const { return exchanges_heads() && parallel_.overlap ? 1 : 0; }
   void exchange(bool to_heads, int layer, int chunk, const std::array<BufferId, kExchanged>& from,
                 const std::array<BufferId, kExchanged>& to);
 
-  // --- tensor.cpp: a layer's sublayers, of which a tensor group's ranks do a part each
+  // --- tensor.cpp: a layer's sublayers, divided among the ranks of a tensor group
   bool is_tensor_parallel() const { return parallel_.tensor > 1; }
-  /// What attention or the MLP takes: the norm of all tokens of x.
+  /// The input of attention or the MLP: the norm of all tokens of x.
   BufferId norm(int layer, int block, BufferId x, bool of_mlp);
   /// Adds the gradient of norm()'s result, in all tokens, to dx.
   void norm_gradient(int layer, int block, BufferId x, BufferId dh, BufferId dx, bool of_mlp);
   /// y = x + the projection of attention's output.
   void project_out(int layer, int block, BufferId x, BufferId o, BufferId y);
-  /// Turns attention's output into its gradient and delta, in place, from dx.
+  /// Replaces attention's output by its gradient, from dx, and writes delta.
   void project_out_gradient(int layer, int block, BufferId dx, BufferId o, BufferId delta);
-  /// next = y + the MLP of it; `inner` is saved where it is given.
+  /// next = y + MLP(y); `inner` is saved if given.
   void mlp(int layer, int block, BufferId y, BufferId next, BufferId inner);
   void mlp_gradient(int layer, int block, BufferId y, BufferId dx, BufferId inner);
-  /// All tokens of `what`, as a tensor `all`. (A gradient may lie where the residual lay.)
+  /// Gathers all tokens of `what` into a tensor `all`. (A gradient may be in the residual's
+  /// buffer.)
   BufferId gather(int layer, int block, BufferId own, Tensor what, Tensor all);
-  /// The sum of all ranks' parts, in own tokens.
+  /// Returns the sum of all ranks' parts, in own tokens.
   BufferId scatter(int layer, int block, BufferId part);
   void add_sum(int layer, int block, BufferId x, BufferId part, BufferId y, bool of_mlp);
   void bias_gradient(int layer, int block, BufferId dx, bool of_mlp);
 
   // --- states.cpp
   void create_states();
-  BufferId parameters(int unit);  // working copy on device, loaded if need be
+  BufferId parameters(int unit);  // working copy on the device, loaded if needed
   void prefetch_parameters(int unit);
   void release_parameters(int unit);
-  BufferId gradients(int unit);     // accumulator on device, zeroed or loaded at its first use
-  void store_gradients(int unit);   // the unit's backward is done for now
-  void finish_gradients(int unit);  // its last contribution of the step is in: norm, and store
-  void sum_replicated(int unit);    // over the tensor group, what all of it holds alike
+  BufferId gradients(int unit);     // accumulator on the device, zeroed or loaded at its first use
+  void store_gradients(int unit);   // after the unit's backward of a microbatch
+  void finish_gradients(int unit);  // after its last contribution of the step: norm, and store
+  void sum_replicated(int unit);    // over the tensor group, for replicated parameters
   void reduce_to_shard(int unit);
   void store(BufferId& accumulator, BufferId& host, int unit);
   void optimizer();
@@ -224,7 +227,7 @@ class StepLowering {
     return program_.model.tied_embeddings ? embedding_unit() : head_unit();
   }
   int units() const { return head_unit() + 1; }
-  /// On a stage that is last and not first, a tied table is a copy.
+  /// On a stage that is last and not first, a tied embedding is a copy.
   bool has_unit(int unit) const {
     if (unit == embedding_unit()) {
       return program_.boundary.has_embedding ||
@@ -232,7 +235,7 @@ class StepLowering {
     }
     return unit != head_unit() || program_.boundary.has_loss;
   }
-  /// A unit's tensor of the state that begins with `first`.
+  /// The unit's tensor of the state whose first tensor is `first`.
   Tensor of_unit(Tensor first, int unit) const {
     return unit_tensor(first, unit == embedding_unit() ? UnitKind::embedding
                               : unit == head_unit()    ? UnitKind::head
@@ -250,7 +253,7 @@ class StepLowering {
     s.tensor = tensor;
     return s;
   }
-  /// Where a block's (chunk's) tensors wait while others are processed.
+  /// Where the tensors of a block (chunk) are between uses.
   Saved block_between_uses() const {
     return blocks_ > 1 && between_uses_ == Tier::host ? Saved::host : Saved::keep;
   }
@@ -258,7 +261,7 @@ class StepLowering {
     return chunks_ > 1 && between_uses_ == Tier::host ? Saved::host : Saved::keep;
   }
   bool streams_kv() const { return chunks_ > 1 && program_.strategy.kv == Tier::host; }
-  /// Gradients of K,V are one chunk's or head group's; otherwise all chunks add to the same.
+  /// Gradients of K,V are per chunk or head group; otherwise all chunks add to the same buffers.
   bool parts_kv_gradients() const { return streams_kv() || in_groups(); }
   bool separate_norm() const { return chunks_per_block_ > 1 || is_tensor_parallel(); }
 
@@ -270,21 +273,21 @@ class StepLowering {
   Tier between_uses_;
   int layers_, chunks_, blocks_, chunks_per_block_;
   int head_groups_, groups_per_kv_;
-  bool last_microbatch_ = false;                // of its stage, forward or backward
-  std::array<std::vector<int64_t>, 2> passed_;  // microbatches, by stage: forward, backward
+  bool last_microbatch_ = false;                // of its stage, in forward or backward
+  std::array<std::vector<int64_t>, 2> passed_;  // microbatches done, by stage: forward, backward
   std::vector<InFlight> in_flight_;
 
-  // State of the microbatch being lowered.
+  // State of the current microbatch.
   const StageLayers* stage_ = nullptr;
   BufferId tokens_all_ = -1;
-  std::vector<Parked> residual_;   // per block: x of the layer to come
-  std::vector<Parked> gradient_;   // per block: dx of the layer to come
+  std::vector<Parked> residual_;   // per block: x of the next layer
+  std::vector<Parked> gradient_;   // per block: dx of the next layer in the backward
   std::vector<LayerSaved> saved_;  // per layer
 
   // States, per unit.
-  std::vector<BufferId> working_;          // resident device parameters, or the loaded copy, or -1
-  std::vector<BufferId> parameter_homes_;  // compute dtype, where they live between uses
-  std::vector<BufferId> masters_;          // what AdamW updates
+  std::vector<BufferId> working_;  // resident parameters on the device, a loaded copy, or -1
+  std::vector<BufferId> parameter_homes_;                    // in compute dtype, between uses
+  std::vector<BufferId> masters_;                            // updated by AdamW
   std::vector<BufferId> device_gradients_, host_gradients_;  // whole units
   std::vector<BufferId> device_shards_, host_shards_;        // reduced shards
 };

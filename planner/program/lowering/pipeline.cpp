@@ -1,6 +1,6 @@
-// Stages of a pipeline. In place of the embedding and of the loss they have residuals and their
-// gradients that come from their neighbours and go to them, block by block; and between its forward
-// and its backward on a stage a microbatch waits while others run.
+// Stages of a pipeline. Instead of the embedding and the loss they receive from and send to their
+// neighbours residuals and their gradients, block by block. Between its forward and its backward on
+// a stage a microbatch's tensors are put away while others run.
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,7 +10,7 @@ namespace longspan {
 
 void StepLowering::receive(Tensor what, int layer, std::vector<Parked>& blocks) {
   for (int i = 0; i < blocks_; ++i) {
-    // Gradients are asked for from the last block on.
+    // The backward takes gradients from the last block on.
     const int block = what == Tensor::x ? i : blocks_ - 1 - i;
     const BufferId arrived = device(what, layer, block);
     builder_.communicate(shape(OpKind::receive, what), -1, block, {out(arrived)});

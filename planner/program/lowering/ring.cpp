@@ -1,15 +1,15 @@
-// Attention over a ring: every position keeps its queries, keys and values travel around.
+// Attention over a ring: positions keep their queries, while keys and values travel around.
 //
-// At step s a position works with the keys of the position s places before it, while the next ones
-// are already on their way. Chunks are distributed in zigzag (global_chunk()), and the chunks of a
-// position are in order, so what a query chunk sees of another position's keys is always a prefix:
-// one op per query chunk and step.
+// At step s a position uses the keys of the position s places before it, while the next ones are
+// being sent. Chunks are distributed in zigzag (global_chunk()), and the chunks of a position are
+// in order, so a query chunk always sees a prefix of another position's keys: one op per query
+// chunk and step.
 #include "planner/program/lowering/lowering.h"
 
 namespace longspan {
 namespace {
 
-/// How many of position `source`'s chunks a query chunk of `own` sees, its own included.
+/// The number of position `source`'s chunks that a query chunk of `own` sees, itself included.
 int visible_chunks(const ParallelLayout& parallel, int64_t own, int64_t chunk, int64_t source,
                    int chunks) {
   const int64_t query = global_chunk(parallel, own, chunk);
@@ -73,7 +73,7 @@ Projections StepLowering::pass_on(int layer, BufferId k, BufferId v) {
 void StepLowering::backward_ring(int layer, KeyValues& kv, std::vector<Parked>& q) {
   const int64_t positions = parallel_.ring, own = program_.place.ring;
 
-  // Everything up to d_o, for all chunks: each of them meets the keys of every position.
+  // All blocks up to d_o first, as every chunk meets the keys of every position.
   std::vector<BackwardBlock> blocks(blocks_);
   std::vector<OutputGradient> output(chunks_);
   std::vector<Projections> in(chunks_), d(chunks_);
@@ -92,8 +92,8 @@ void StepLowering::backward_ring(int layer, KeyValues& kv, std::vector<Parked>& 
     d[i].q = device(Tensor::dq, layer, i);
   }
 
-  // Keys travel forward as before; their gradients follow one step behind, and each position adds
-  // its part to what arrives. After the last step they are one place short of home.
+  // Keys travel as in the forward. Their gradients follow one step behind, and each position adds
+  // its part to those received. After the last step they are one place before their own position.
   BufferId k = kv.k_all, v = kv.v_all;
   Projections sum;
   for (int64_t step = 0; step < positions; ++step) {
@@ -105,13 +105,13 @@ void StepLowering::backward_ring(int layer, KeyValues& kv, std::vector<Parked>& 
       builder_.release_after_window(sum.v);
     }
     const Projections part{-1, device(Tensor::dk_all, layer, 0), device(Tensor::dv_all, layer, 0)};
-    // From the longest prefix to the shortest: the first one writes, the others add.
+    // From the longest prefix to the shortest: the first writes, the others add.
     bool first = true;
     for (int i = chunks_ - 1; i >= 0; --i) {
       const int count = visible_chunks(parallel_, own, i, source, chunks_);
       if (count == 0) continue;
       if (first && count < chunks_) {
-        // No query here sees the last of these keys.
+        // No query here sees the last of these keys, so the gradients start at zero.
         for (const BufferId id : {part.k, part.v}) {
           builder_.compute(shape(OpKind::zero, program_.buffers[id].tensor), layer, 0,
                            {longspan::out(id)});

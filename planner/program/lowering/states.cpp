@@ -63,7 +63,7 @@ void StepLowering::create_states() {
     if (!has_unit(unit)) continue;
     parameter_homes_[unit] = persistent(home, unit, s_.parameters);
     if (parameters_stay()) working_[unit] = parameter_homes_[unit];
-    // In float32 the copy on the optimizer's side is the master itself.
+    // In float32 the copy on the optimizer's tier is the master.
     if (program_.dtype != DType::float32) {
       masters_[unit] = persistent(Tensor::master_embedding, unit, update_tier);
     } else if (update_tier == s_.parameters) {
@@ -126,7 +126,7 @@ BufferId StepLowering::gradients(int unit) {
   return accumulator;
 }
 
-// Moves a finished accumulator to the host if that is where gradients live.
+// Moves a finished accumulator to the host if gradients live there.
 void StepLowering::store(BufferId& accumulator, BufferId& host, int unit) {
   if (s_.gradients == Tier::device || accumulator < 0) return;
   if (host < 0) {
@@ -137,8 +137,8 @@ void StepLowering::store(BufferId& accumulator, BufferId& host, int unit) {
   accumulator = -1;
 }
 
-// Every rank of a tensor group has its own tokens' share of these, so all must be summed before
-// anything else becomes of them.
+// Every rank of a tensor group has only its own tokens' part of these gradients, so they must be
+// summed before any other use.
 void StepLowering::sum_replicated(int unit) {
   if (!is_tensor_parallel()) return;
   const BufferId workspace = device(Tensor::ws_replicated, unit - 1, unit);
@@ -165,7 +165,7 @@ void StepLowering::reduce_to_shard(int unit) {
   builder_.release_after_window(workspace);
   builder_.release_after_window(accumulator);
   device_gradients_[unit] = -1;
-  // A later load must not bring back what this one has replaced.
+  // A later load must not restore the replaced copy.
   if (host_gradients_[unit] >= 0) builder_.release(host_gradients_[unit]);
   host_gradients_[unit] = -1;
 }
@@ -208,7 +208,7 @@ void StepLowering::optimizer() {
     builder_.communicate(shape(OpKind::all_reduce, Tensor::loss), -1, 0, {inout(program_.loss)});
   }
   if (sharded() || is_tensor_parallel()) {
-    // Each rank has the squares of what it alone holds; otherwise all have the norm already.
+    // Each rank has the squares of its own shard or part; otherwise all have the norm already.
     builder_.communicate(shape(OpKind::all_reduce, Tensor::grad_norm), -1, 0,
                          {inout(program_.grad_norm)});
   }
@@ -223,8 +223,8 @@ void StepLowering::optimizer() {
   if (!on_device) builder_.release(norm);
 }
 
-// One unit's AdamW, on this rank's shard where there are shards, and what makes the kernels' copy
-// of the parameters current again.
+// AdamW of one unit, on this rank's shard if sharded, and the update of the kernels' copy of the
+// parameters.
 void StepLowering::update(int unit, BufferId norm) {
   const bool on_device = s_.optimizer == Tier::device;
   const bool half = program_.dtype != DType::float32;
@@ -240,7 +240,7 @@ void StepLowering::update(int unit, BufferId norm) {
     builder_.copy(accumulated, grads, false);
     builder_.release_after_window(accumulated);
   }
-  // Moments in a file come through the host and go back.
+  // Moments in a file are staged on the host.
   const auto moment = [&](BufferId home, Tensor first) {
     if (s_.optimizer != Tier::nvme) return home;
     const BufferId staged = builder_.create(of_unit(first, unit), Tier::host, layer, unit);
@@ -250,7 +250,7 @@ void StepLowering::update(int unit, BufferId norm) {
   const BufferId m = moment(program_.adam_m[unit], Tensor::adam_m_embedding);
   const BufferId v = moment(program_.adam_v[unit], Tensor::adam_v_embedding);
 
-  // Where the kernels' copy is not the master, it is written next to it (in compute dtype).
+  // If the kernels' copy is not the master, AdamW also writes it, in compute dtype.
   const Tier update_tier = on_device ? Tier::device : Tier::host;
   const BufferId home = parameter_homes_[unit];
   const bool copied = s_.parameters != update_tier;
@@ -266,7 +266,7 @@ void StepLowering::update(int unit, BufferId norm) {
     builder_.copy(half ? narrowed : masters_[unit], home, false);
     if (half) builder_.release_after_window(narrowed);
   }
-  // Every rank has updated its slice of what all of them hold whole.
+  // Every rank has updated its shard of parameters that all hold whole.
   if (sharded() && !gathers_parameters()) {
     builder_.communicate(shape(OpKind::all_gather, parameter_tensor), layer, unit,
                          {in(home), inout(home)});

@@ -1,10 +1,10 @@
-// The sublayers of a layer around attention: one op each where a rank does all of it, and where a
-// tensor group shares the work the ops around its part.
+// The sublayers around attention: one op each without a tensor group; with one, a rank's part and
+// the ops around it.
 //
-// A group's ranks hold the residual and its gradient for their own tokens. What a sublayer takes is
-// gathered, so that every rank has all tokens; what its part of the heads or of the MLP comes to is
-// summed and distributed again. Norms, residuals and the biases that are added once stay with the
-// own tokens, so every rank has its tokens' part of their gradients.
+// The ranks of a group hold the residual and its gradient for their own tokens. The input of a
+// sublayer is gathered to all tokens; the results of all ranks' heads or MLP parts are summed and
+// scattered. Norms, residuals and biases that are added once work on own tokens, so every rank has
+// its tokens' part of their gradients.
 #include "planner/program/lowering/lowering.h"
 
 namespace longspan {
@@ -99,7 +99,7 @@ void StepLowering::mlp(int layer, int block, BufferId y, BufferId next, BufferId
   OpShape op = shape(OpKind::mlp_forward);
   op.saves_inner = saves;
   op.partial = is_tensor_parallel();
-  // A rank's part is written over the normed rows it comes from.
+  // A rank's part overwrites its input, the normed rows.
   const BufferId from = is_tensor_parallel() ? norm(layer, block, y, true) : y;
   const BufferId to = is_tensor_parallel() ? from : next;
   const BufferId workspace =
