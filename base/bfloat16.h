@@ -1,4 +1,4 @@
-// bfloat16: the upper half of a float, to hold numbers in; arithmetic is done in float.
+// bfloat16: the upper half of a float. A storage type; arithmetic is done in float.
 #pragma once
 
 #include <bit>
@@ -14,7 +14,7 @@ constexpr float widen(bfloat16 x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
 }
 
-/// To the nearest, ties to even; a NaN stays one.
+/// Rounds to nearest, ties to even; a NaN stays a NaN.
 constexpr bfloat16 narrow(float x) {
   if (x != x) return {0x7FC0};
   const uint32_t bits = std::bit_cast<uint32_t>(x);

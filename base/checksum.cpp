@@ -6,8 +6,7 @@
 namespace longspan {
 namespace {
 
-// tables[k][b]: what byte b becomes when k more bytes have passed (slicing by 8; Kounavis and
-// Berry, 2005).
+// tables[k][b]: the CRC of byte b after k more bytes (slicing by 8; Kounavis and Berry, 2005).
 constexpr std::array<std::array<uint32_t, 256>, 8> make_tables() {
   std::array<std::array<uint32_t, 256>, 8> tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -31,7 +30,7 @@ uint32_t crc32(const void* bytes, size_t size, uint32_t before) {
   const auto* next = static_cast<const unsigned char*>(bytes);
   uint32_t value = ~before;
   for (; size >= 8; size -= 8, next += 8) {
-    uint32_t low = 0, high = 0;  // little-endian, as every machine this is built for
+    uint32_t low = 0, high = 0;  // little-endian, like every supported machine
     std::memcpy(&low, next, 4);
     std::memcpy(&high, next + 4, 4);
     low ^= value;

@@ -1,5 +1,5 @@
-// CRC-32 as zlib, gzip and PNG compute it (polynomial 0xEDB88320), so that a file's checksums can
-// be checked with any tool at hand. It notices every burst of damage of up to 32 bits.
+// CRC-32 of zlib, gzip and PNG (polynomial 0xEDB88320), so that standard tools can check a file's
+// checksums. It detects every burst error of up to 32 bits.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-/// The checksum of `size` bytes; `before` is that of the bytes in front of them, 0 for none.
+/// The checksum of `size` bytes. `before` is the checksum of the preceding bytes, 0 for none.
 uint32_t crc32(const void* bytes, size_t size, uint32_t before = 0);
 
 }  // namespace longspan

@@ -1,9 +1,9 @@
-// How Longspan reports what went wrong.
+// The exception type of Longspan.
 //
-// The library throws one exception type and never prints, exits or aborts. The kind says who can
-// repair it and is the exit status of the command line: the answer is no (1), the input is bad (2),
-// or something failed while running (3). The text is one line that says what, where, what was
-// expected and what to try, so that a caller can print it as it is.
+// The library throws one exception type and never prints, exits or aborts. The kind determines the
+// exit status of the command line: the answer is no (1), the input is bad (2), or something failed
+// while running (3). The text is one line with what failed, where, what was expected and what to
+// try, so that a caller can print it unchanged.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,8 +16,8 @@ namespace longspan {
 
 enum class ErrorKind {
   no_fit = 1,     ///< a well-formed question whose answer is no: does not fit, out of tolerance
-  bad_input = 2,  ///< a file, flag or value the user gave is wrong
-  failed = 3,     ///< the machine failed us: I/O error, allocation refused, a rank lost
+  bad_input = 2,  ///< a file, flag or value from the user is wrong
+  failed = 3,     ///< the machine failed: I/O error, allocation refused, a rank lost
 };
 
 class Error : public std::runtime_error {

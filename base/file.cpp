@@ -30,7 +30,7 @@ struct OpenFile {
     if (fd >= 0) ::close(fd);
     if (!temporary.empty()) ::unlink(temporary.c_str());
   }
-  // close(2) reports errors of delayed writes (NFS, quotas), so its answer counts.
+  // close(2) reports errors of delayed writes (NFS, quotas), so its result is checked.
   int close() {
     const int closed = fd;
     fd = -1;
@@ -38,7 +38,8 @@ struct OpenFile {
   }
 };
 
-// A new file next to `target`, made with the permissions the umask grants. Returns 0, or why not.
+// Creates a new file next to `target`, with the permissions that the umask grants. Returns 0 or
+// errno.
 int open_temporary(const std::filesystem::path& target, OpenFile& file) {
   static std::atomic<uint64_t> counter{0};
   for (int attempt = 0; attempt < 100; ++attempt) {
@@ -54,7 +55,7 @@ int open_temporary(const std::filesystem::path& target, OpenFile& file) {
   return errno;
 }
 
-// Through a link the file it names is replaced, not the link.
+// A symbolic link resolves to its target, which is replaced instead of the link.
 std::filesystem::path behind_links(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::is_symlink(path, ignored)) return path;
@@ -76,8 +77,8 @@ void write_to_device(const std::filesystem::path& path, const std::function<void
   }
 }
 
-// The rename is on disk only once its folder is. A folder that cannot be synced is no reason to
-// report a file that is already in place as lost.
+// The rename is durable only after its folder is synced. If that fails, the file is still in place,
+// so it is no error.
 void sync_folder(const std::filesystem::path& target) {
   OpenFile file;
   file.fd = ::open(folder_of(target).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -88,7 +89,7 @@ void sync_folder(const std::filesystem::path& target) {
 
 std::string read_file(const std::filesystem::path& path, int64_t most_bytes) {
   OpenFile file;
-  // Without O_NONBLOCK, opening a pipe that has no writer would wait for ever.
+  // Without O_NONBLOCK, opening a pipe without a writer would block forever.
   file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.fd < 0) throw bad_input("cannot read {}: {}", path.string(), reason(errno));
   struct stat status {};
@@ -115,7 +116,7 @@ std::string read_file(const std::filesystem::path& path, int64_t most_bytes) {
     if (got == 0) return bytes;
     if (got > 0) {
       bytes.append(block, static_cast<size_t>(got));
-      refuse_more_than(static_cast<int64_t>(bytes.size()));  // files of /proc say they are empty
+      refuse_more_than(static_cast<int64_t>(bytes.size()));  // files in /proc report size 0
     } else if (errno != EINTR) {
       throw bad_input("cannot read {}: {}", path.string(), reason(errno));
     }
@@ -147,8 +148,8 @@ void check_writable(const std::filesystem::path& path) {
   if (!S_ISDIR(parent.st_mode)) {
     throw bad_input("cannot write {}: {} is a file, not a folder", path.string(), folder.string());
   }
-  // The temporary file is what a write begins with: made, it answers for permissions, read-only
-  // disks and the length of its name alike.
+  // Creating the temporary file, as a write does first, tests permissions, read-only disks and the
+  // length of the name.
   OpenFile file;
   const int error = open_temporary(target, file);
   if (error == 0) return;
@@ -162,7 +163,7 @@ void check_space(const std::filesystem::path& path, int64_t bytes, std::string_v
   struct stat old {};
   if (::stat(target.c_str(), &old) == 0 && !S_ISREG(old.st_mode)) return;
   struct statvfs disk {};
-  if (::statvfs(folder_of(target).c_str(), &disk) != 0) return;  // the write itself will say why
+  if (::statvfs(folder_of(target).c_str(), &disk) != 0) return;  // the write reports it
   const double free = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
   if (static_cast<double>(bytes) <= free) return;
   const auto available = static_cast<int64_t>(std::min(free, 9e18));

@@ -1,4 +1,4 @@
-// Reading whole files and writing them so that no reader ever sees half of one.
+// Reads whole files, and writes files atomically: no reader ever sees half of one.
 #pragma once
 
 #include <cstdint>
@@ -9,32 +9,32 @@
 
 namespace longspan {
 
-/// More than any record or trace has, and little enough to be in memory several times.
+/// Larger than any record or trace, and small enough to be in memory several times.
 inline constexpr int64_t kMostFileBytes = int64_t{256} << 20;
 
-/// The bytes of `path`. Throws bad_input if it cannot be read, is not a regular file (a device may
-/// never end, and a pipe may never begin) or has more than `most_bytes`: what, path and reason.
+/// The bytes of `path`. Throws bad_input, with path and reason, if it cannot be read, is not a
+/// regular file (a device may never end, and a pipe may never begin) or has more than `most_bytes`.
 std::string read_file(const std::filesystem::path& path, int64_t most_bytes = kMostFileBytes);
 
-/// Throws what write_file_atomically() would run into as things stand, without changing the file:
-/// bad_input for a path that cannot be one (empty, a folder, too long, not permitted, its folder
-/// missing), failed where the disk refuses. For what is written only after hours of work.
+/// Throws the error that write_file_atomically() would throw now, without changing the file:
+/// bad_input for an invalid path (empty, a folder, too long, not permitted, its folder missing),
+/// failed if the disk refuses. For results that are written only after hours of work.
 void check_writable(const std::filesystem::path& path);
 
-/// Throws failed if the disk that holds `path` has less than `bytes` free; `what` names what needs
-/// them. A device or pipe has no size, and passes.
+/// Throws failed if the disk that holds `path` has less than `bytes` free; `what` names the data in
+/// the message. A device or pipe has no size, and passes.
 void check_space(const std::filesystem::path& path, int64_t bytes, std::string_view what);
 
-/// Writes to a temporary file next to `path`, syncs it and renames it over `path`; on any error the
-/// temporary is removed, an existing `path` stays as it was, and `failed` is thrown with the
-/// system's reason ("No space left on device"). `write` receives an open file descriptor; what it
-/// throws is passed on after the clean-up. A device or pipe ("/dev/stdout") is written directly, a
-/// symbolic link stays a link, and an existing file keeps its permissions.
+/// Writes to a temporary file next to `path`, syncs it and renames it over `path`. On any error the
+/// temporary is removed, an existing `path` is unchanged, and `failed` is thrown with the system's
+/// reason ("No space left on device"). `write` receives an open file descriptor; its exceptions are
+/// passed on after the clean-up. A device or pipe ("/dev/stdout") is written directly, a symbolic
+/// link stays a link, and an existing file keeps its permissions.
 void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(int fd)>& write);
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
-/// write(2) until all of `size` bytes are written. Throws `failed` naming `path`.
+/// Calls write(2) until all `size` bytes are written. Throws `failed` naming `path`.
 void write_all(int fd, const void* bytes, size_t size, const std::filesystem::path& path);
 
 }  // namespace longspan

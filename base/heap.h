@@ -1,12 +1,12 @@
-// The heap of a program that searches.
+// Heap settings for a program that searches.
 #pragma once
 
 namespace longspan {
 
-/// Lets the heap keep what is freed. A search makes and drops thousands of programs of some
-/// megabytes, and memory that was given back to the system in between comes cleared the next time,
-/// which takes up to a third of the search. For a program's main(); does nothing where the C
-/// library is not GNU's.
+/// Makes the heap keep freed memory. A search allocates and frees thousands of programs of some
+/// megabytes. Memory returned to the system in between is zeroed at the next allocation, which
+/// takes up to a third of the search. For a program's main(); does nothing unless the C library is
+/// GNU's.
 void keep_freed_memory();
 
 }  // namespace longspan

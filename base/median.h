@@ -1,11 +1,11 @@
-// The middle of some figures: what timings are summed up by.
+// The median, used to summarize timings.
 #pragma once
 
 #include <vector>
 
 namespace longspan {
 
-/// The middle of the values, half way between two. REQUIRES: not empty.
+/// The median of the values; of an even number, the mean of the middle two. REQUIRES: not empty.
 double median(std::vector<double> values);
 
 }  // namespace longspan

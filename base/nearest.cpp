@@ -14,7 +14,7 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-// Levenshtein distance with one row of the table kept.
+// Levenshtein distance, keeping one row of the table.
 size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -42,7 +42,7 @@ bool is_same_name(std::string_view a, std::string_view b) { return letters_of(a)
 
 std::vector<std::string> nearest_names(std::string_view word, const std::vector<std::string>& known,
                                        size_t limit) {
-  // Long words cannot be near a name and would only cost time.
+  // Long words cannot be close to a name and would only cost time.
   if (word.empty() || word.size() > 200) return {};
   const std::string wanted = lower(word);
   std::vector<std::pair<size_t, std::string>> close;

@@ -1,4 +1,4 @@
-// Names as people type them: which known name is meant, or was probably meant.
+// Matches names typed by users to known names.
 #pragma once
 
 #include <string>
@@ -7,15 +7,15 @@
 
 namespace longspan {
 
-/// Whether two names differ in nothing but case, hyphens, underscores, dots and spaces.
+/// Whether two names differ only in case, hyphens, underscores, dots and spaces.
 bool is_same_name(std::string_view a, std::string_view b);
 
 /// Up to `limit` of `known` that are close to `word` (edit distance, case ignored, or one contains
-/// the other), the nearest first and ties in the order of `known`. Empty if none is close.
+/// the other), nearest first, ties in the order of `known`. Empty if there are no close names.
 std::vector<std::string> nearest_names(std::string_view word, const std::vector<std::string>& known,
                                        size_t limit = 3);
 
-/// `; did you mean "a" or "b"?`, or an empty string if nothing is close.
+/// `; did you mean "a" or "b"?`, or an empty string if there are no close names.
 std::string nearest_hint(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace longspan

@@ -20,10 +20,10 @@
 namespace longspan {
 namespace {
 
-constexpr int kMostNodes = 1024;  // what a kernel can be built for
+constexpr int kMostNodes = 1024;  // the most that a kernel can be built for
 
-// "0-3,8,10-11", as sysfs writes sets of processors and of nodes; empty for anything else, and for
-// more processors than a cpu_set_t counts.
+// Parses "0-3,8,10-11", the form of processor and node sets in sysfs. Empty for anything else, and
+// for more processors than a cpu_set_t holds.
 std::vector<int> read_numbers(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::vector<int> numbers;
@@ -50,7 +50,7 @@ std::optional<int> numa_node_of_device(std::string_view address,
   std::string name(address);
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   std::ifstream file(sysfs / "bus/pci/devices" / name / "numa_node");
-  int node = -1;  // what the system says of a device that is near none
+  int node = -1;  // the system's value for a device without a nearest node
   if (!(file >> node)) return std::nullopt;
   const std::vector<int> with_memory = read_numbers(sysfs / "devices/system/node/has_memory");
   if (with_memory.size() < 2 || !contains(with_memory, node)) return std::nullopt;
@@ -70,13 +70,14 @@ bool prefer_numa_node(std::byte* begin, int64_t bytes, int node) {
   if (node < 0 || node >= kMostNodes) return false;
   std::array<uint64_t, kMostNodes / 64> nodes{};
   nodes[node / 64] = uint64_t{1} << node % 64;
-  // The kernel reads one bit less than it is told there are.
+  // The kernel reads one bit less than the given count.
   return syscall(SYS_mbind, begin, bytes, MPOL_PREFERRED, nodes.data(), kMostNodes + 1, 0) == 0;
 }
 
 void touch_first(std::byte* begin, int64_t bytes, std::optional<int> node) {
   constexpr int64_t kPiece = int64_t{64} << 20;
-  // Both, as either can be refused: the policy by a container, the processors by a launcher's bond.
+  // Both, since each can be refused: the policy by a container, the processors by a launcher's
+  // binding.
   if (node) (void)prefer_numa_node(begin, bytes, *node);
   const std::vector<int> near = node ? processors_of_numa_node(*node) : std::vector<int>{};
   cpu_set_t set;

@@ -6,7 +6,7 @@
 
 namespace longspan {
 
-// More processors than a cpu_set_t counts: sched_getaffinity fails, and nothing is known of bonds.
+// With more processors than a cpu_set_t holds, sched_getaffinity fails and the binding is unknown.
 int bound_processors() {
   cpu_set_t set;
   const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
@@ -23,7 +23,7 @@ int processor_share(int processes) {
   return std::max(1, std::min(bound_processors(), machine_processors() / std::max(1, processes)));
 }
 
-// The system takes from the set what this process is not to have.
+// The system removes the processors that this process may never use from the set.
 Unbound::Unbound() {
   if (sched_getaffinity(0, sizeof before_, &before_) != 0) return;
   cpu_set_t all;

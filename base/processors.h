@@ -1,22 +1,22 @@
-// Which of the machine's processors this process may use: a launcher such as mpirun may have bound
-// it to some. Linux; any thread.
+// The processors that this process may use: a launcher such as mpirun may have bound it to some.
+// Linux; any thread.
 #pragma once
 
 #include <sched.h>
 
 namespace longspan {
 
-/// Processors the calling thread may run on; at least 1.
+/// The number of processors that the calling thread may run on; at least 1.
 int bound_processors();
 
-/// Processors it could run on if no launcher had bound it; at least bound_processors().
+/// The number of processors without a launcher's binding; at least bound_processors().
 int machine_processors();
 
-/// The share of one of `processes` equal ones on this machine, bound or not; at least 1.
+/// The processors of one of `processes` equal processes on this machine, bound or not; at least 1.
 int processor_share(int processes);
 
-/// While it lives, the calling thread and the threads it starts may run on all of the machine's
-/// processors. Destroyed on the thread that made it.
+/// During its lifetime, the calling thread and the threads it starts may run on all of the
+/// machine's processors. Destroyed on the thread that made it.
 class Unbound {
  public:
   Unbound();

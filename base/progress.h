@@ -1,4 +1,4 @@
-// How far a long call has come.
+// The progress callback of a long call.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace longspan {
 
-/// done, total (in whatever unit the call counts). Called from the thread that works.
+/// done, total (in the unit of the call). Called from the thread that works.
 using Progress = std::function<void(int64_t done, int64_t total)>;
 
 }  // namespace longspan

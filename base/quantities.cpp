@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-// The number that a text begins with, and what follows it.
+// The number at the start of a text, and the text after it.
 std::optional<std::pair<double, std::string_view>> number_of(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -42,7 +42,7 @@ constexpr std::string_view kTokensExpected =
 constexpr std::string_view kBytesExpected =
     "a size such as 1024, 64MiB, 80G or 80GiB (powers of two), or 80GB (powers of ten)";
 
-// A few words of what the user wrote, on one line.
+// The beginning of the user's text, on one line.
 std::string shown(std::string_view text) {
   std::string result;
   for (const char c : text.substr(0, 60)) {
@@ -59,15 +59,15 @@ bool is_same_unit(std::string_view a, std::string_view b) {
                     [&](char x, char y) { return lower(x) == lower(y); });
 }
 
-// Where the digits of an exponent begin that stands at `end`; `end` if none does.
+// The first digit of the exponent at `end`; `end` if there is no exponent.
 size_t first_of_exponent(std::string_view text, size_t end) {
   if (end >= text.size() || (text[end] != 'e' && text[end] != 'E')) return end;
   const size_t first = end + 1 < text.size() && text[end + 1] == '+' ? end + 2 : end + 1;
   return first < text.size() && is_digit(text[first]) ? first : end;
 }
 
-// `digits[.digits][e[+]digits][ ]suffix`, exactly: no floating point, so that 2^53 + 1 keeps its
-// last digit.
+// Parses `digits[.digits][e[+]digits][ ]suffix` exactly: without floating point, so that 2^53 + 1
+// keeps its last digit.
 template <size_t N>
 int64_t parse_quantity(std::string_view text, std::string_view what,
                        const std::array<Unit, N>& units, std::string_view expected) {
@@ -128,8 +128,8 @@ int64_t parse_quantity(std::string_view text, std::string_view what,
   throw refuse("");
 }
 
-// `value` with at most `digits` figures before and after the point, never fewer than the integer
-// part needs: 3 gives 1.25, 25.0, 123, 1023.
+// `value` with at most `digits` digits, but never fewer than the integer part needs: with 3, 1.25,
+// 25.0, 123, 1023.
 std::string figures(double value, int digits) {
   int decimals = digits - 1;
   for (double limit = 10; decimals > 0; limit *= 10, --decimals) {
@@ -166,7 +166,7 @@ std::string format_bytes(int64_t bytes) {
   constexpr std::array<std::string_view, 6> names{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double value = static_cast<double>(bytes) / kKibi;
   size_t unit = 0;
-  // 1023.5 and more would print as 1024: that is 1.00 of the next unit.
+  // 1023.5 and more would print as 1024, which is 1.00 of the next unit.
   while (value >= 1023.5 && unit + 1 < names.size()) {
     value /= kKibi;
     ++unit;

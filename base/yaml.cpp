@@ -16,7 +16,7 @@ std::string place(const std::string& origin, const YAML::Mark& mark) {
   return fmt::format("{}:{}:{}", origin, mark.line + 1, mark.column + 1);
 }
 
-// What stands at a node, short and on one line.
+// The value of a node, short and on one line.
 std::string shown(const YAML::Node& node) {
   if (node.IsMap()) return "a mapping";
   if (node.IsSequence()) return "a sequence";
@@ -27,9 +27,9 @@ std::string shown(const YAML::Node& node) {
   return fmt::format("\"{}{}\"", result, text.size() > 60 ? "..." : "");
 }
 
-// Walks the events of a document before it becomes nodes and refuses what nodes would hide: keys
-// given twice (the second would vanish), aliases (a few bytes can stand for billions of nodes, or
-// for themselves) and keys that are not plain text.
+// Walks the events of a document before it becomes nodes and refuses what nodes would hide:
+// duplicate keys (the second would vanish), aliases (a few bytes can stand for billions of nodes,
+// or for themselves) and keys that are not plain text.
 class StrictHandler : public YAML::EventHandler {
  public:
   explicit StrictHandler(const std::string& origin) : origin_(origin) {}
@@ -134,7 +134,7 @@ YamlMap::YamlMap(YAML::Node node, std::string origin, std::string path)
 
 YamlMap YamlMap::over(const YamlMap& defaults) const {
   YamlMap below = defaults;
-  below.known_ = known_;  // what is asked of either is known of both
+  below.known_ = known_;  // a key read from one of them is known to both
   YamlMap merged = *this;
   merged.defaults_ = std::make_shared<const YamlMap>(std::move(below));
   return merged;

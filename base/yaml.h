@@ -1,10 +1,10 @@
-// Typed, strict reading of YAML mappings, for every YAML file a user can hand us.
+// Typed, strict reading of YAML mappings, for every YAML file from a user.
 //
-// A YamlMap wraps one mapping node together with the file it came from and its path inside the
-// file. Each getter checks presence, type and range and throws bad_input with one line such as
+// A YamlMap wraps one mapping node with its file and its path inside the file. Each getter checks
+// presence, type and range and throws bad_input with one line such as
 //   plan.yaml:12:3: strategy.chunk_tokens: expected a whole number > 0, got "-4"
-// `finish()` refuses keys that were not asked for, with the nearest known key as a hint, so a
-// typing error never silently becomes a default. Not thread-safe; cheap to copy.
+// `finish()` refuses keys that were never read, with the nearest known key as a hint, so a typing
+// error never silently becomes a default. Not thread-safe; cheap to copy.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -23,7 +23,8 @@
 
 namespace longspan {
 
-/// Many times the largest profile or plan; the nodes of so much text take some gigabytes at worst.
+/// Many times the largest profile or plan; the nodes of a text this long take some gigabytes at
+/// worst.
 inline constexpr int64_t kMostYamlBytes = int64_t{8} << 20;
 
 class YamlMap {
@@ -33,15 +34,15 @@ class YamlMap {
   static YamlMap parse(const std::string& text, const std::string& origin);
   YamlMap(YAML::Node node, std::string origin, std::string path);
 
-  /// This mapping laid over another: missing keys are taken from `defaults`, mappings that both
-  /// have are merged likewise, and an error names the place the value stands at. finish() answers
-  /// for the keys of both.
+  /// This mapping with `defaults` below it: missing keys come from `defaults`, mappings in both are
+  /// merged recursively, and an error names the place of the value. finish() checks the keys of
+  /// both.
   YamlMap over(const YamlMap& defaults) const;
-  /// Line of the file the mapping begins at, from 1; 0 where it is of no file.
+  /// The line of the file where the mapping begins, from 1; 0 if it has no file.
   int64_t line() const;
 
   bool has(const std::string& key) const;
-  bool has_map(const std::string& key) const;      ///< the key is there and holds a mapping
+  bool has_map(const std::string& key) const;      ///< the key exists and holds a mapping
   std::string text(const std::string& key) const;  ///< a non-empty scalar
   int64_t whole(const std::string& key, int64_t min, int64_t max = INT64_MAX) const;
   double real(const std::string& key, double min_exclusive = -1e300) const;  ///< finite
@@ -67,9 +68,9 @@ class YamlMap {
     throw error(key, "expected one of " + list + ", got \"" + word + "\"");
   }
 
-  /// Every key of the mapping itself, in file order.
+  /// The keys of the mapping itself, in file order.
   std::vector<std::string> keys() const;
-  /// Throws bad_input if the mapping holds a key that no getter or has() has named so far.
+  /// Throws bad_input if the mapping has a key that no getter and no has() was called for.
   void finish() const;
   /// The bad_input error for `key`: origin, line, column, path and `what`.
   Error error(const std::string& key, const std::string& what) const;

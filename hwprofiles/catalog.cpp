@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "2x8xa100-80g" taken apart: the counts from the left, and the name.
+// The parts of "2x8xa100-80g": the counts from the left, and the name.
 struct Reference {
   std::vector<std::string> counts;
   std::string name;
@@ -52,13 +52,13 @@ int64_t parse_count(const std::string& text, const std::string& reference) {
   return count;
 }
 
-// What the counts of a reference ask for; a count that is not given is 0.
+// The counts of a reference; 0 if not given.
 struct Counts {
   int64_t nodes = 0;
   int64_t devices = 0;
 };
 
-// A single count is of devices, or of nodes where the name is a node's.
+// A single count means devices, or nodes if the name is a node's.
 Counts parse_counts(const std::vector<std::string>& texts, const std::string& reference,
                     bool single_is_nodes) {
   if (texts.size() > 2) {
@@ -105,14 +105,14 @@ std::optional<HardwareProfile> load_device(CatalogFiles& files, const Reference&
                                            const std::string& reference) {
   auto layers = device_layers(files, parts.name);
   if (!layers) return std::nullopt;
-  const std::string node = layer_with(*layers, "node").text("node");  // and so known to all of them
+  const std::string node = layer_with(*layers, "node").text("node");  // marks it as known
   const Layers below = node_layers(files, node).value();
-  layer_with(below, "device");  // another device may have been named there
+  layer_with(below, "device");  // marks the key as known: another device may be named there
   layers->insert(layers->end(), below.begin(), below.end());
   Counts counts = parse_counts(parts.counts, reference, false);
   if (counts.devices == 0) counts.devices = 1;
   if (counts.nodes > 0) return load_layers(files, *layers, node, counts, reference, parts.name);
-  // More devices than a node has are whole nodes.
+  // More devices than one node has fill whole nodes.
   const int64_t of_node = read_layers(files, *layers, parts.name).devices_per_node;
   const bool whole_nodes = counts.devices > of_node && counts.devices % of_node == 0;
   const bool is_cpu = layer_with(*layers, "device").map("device").text("backend") == "cpu";

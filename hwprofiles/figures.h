@@ -1,5 +1,5 @@
-// The one list of a profile's figures: where each stands in the YAML form, in which unit, and what
-// values it may take. Reading, writing and validation all walk it.
+// The list of a profile's figures: place in the YAML form, unit, and allowed values. Reading,
+// writing and validation all walk this list.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ struct FigureRule {
   FigureRange range;
 };
 
-/// Whether the figure is one that may be missing, and is.
+/// Whether the figure is optional and missing.
 inline bool is_missing(const FigureRule& rule, const Figure& figure) {
   return rule.range == FigureRange::optional && figure == Figure{};
 }
@@ -68,7 +68,7 @@ struct HardwareProblem {
   std::string what;
 };
 
-/// The first reason why validate() would refuse `hw`, or nothing.
+/// The first reason for which validate() refuses `hw`, or none.
 std::optional<HardwareProblem> find_problem(const HardwareProfile& hw);
 
 }  // namespace longspan

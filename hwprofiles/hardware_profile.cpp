@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-// Every value, a capacity in bytes above all, must survive the conversion to int64.
+// Every value, in particular a capacity in bytes, must be convertible to int64.
 constexpr double kLargest = 9e18;
 
 struct Family {
@@ -147,7 +147,7 @@ std::string kernel_list(const HardwareProfile& hw) {
   return list.empty() ? "none" : list;
 }
 
-// The fault of a table that stands at `section`.`name`.
+// The fault of the table at `section`.`name`.
 std::optional<HardwareProblem> table_problem(const std::string& section, const std::string& name,
                                              const RateTable& table) {
   const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(),

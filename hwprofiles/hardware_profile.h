@@ -1,9 +1,9 @@
-// What a model runs on: devices, memories, links and fabrics, with a source for every figure.
+// A hardware profile: devices, memories, links and fabrics, with a source for every figure.
 //
-// A profile is a plain value. Figures keep where they came from (measured, vendor, paper) so that a
+// A profile is a plain value. Figures keep their source (measured, vendor, paper) so that a
 // prediction can be traced to its inputs; the loader refuses a figure without unit, source or date.
 // Kernel rates are tables of measured points (a shape and a rate); cost rules interpolate between
-// them and fall back to peak figures where a table is missing.
+// them and fall back to peak figures if a table is missing.
 #pragma once
 
 #include <array>
@@ -18,31 +18,31 @@ struct Figure {
   double value = 0;  // in `unit`, always the base unit: B, B/s, FLOP/s, s, 1
   std::string unit;
   std::string source;  // "measured: ...", "vendor: ...", "paper: ..." or "assumption: ..."
-  std::string date;    // YYYY-MM-DD: measured or published, else entered here
+  std::string date;    // YYYY-MM-DD: measured or published, else date of entry
   bool operator==(const Figure&) const = default;
 };
 
-/// One measured point: up to three shape numbers and the rate there.
+/// One measured point: up to three shape numbers and the rate.
 struct RatePoint {
   std::array<double, 3> shape{1, 1, 1};
   double rate = 0;
   bool operator==(const RatePoint&) const = default;
 };
 
-/// How a device's workers (cores, multiprocessors) share a product: its result in whole tiles, each
-/// one worker's.
+/// How a product is divided among a device's workers (cores, multiprocessors): its result consists
+/// of tiles, and one worker computes each.
 struct Tiling {
   struct Shape {
     double rows = 0, columns = 0;
-    double rate = 1;  // of a worker busy with such tiles, as a fraction of the best shape's
+    double rate = 1;  // rate of a worker on such tiles, relative to the best shape
     bool operator==(const Shape&) const = default;
   };
-  std::vector<Shape> shapes;  // of which a product gets the best; none: it is shared evenly
+  std::vector<Shape> shapes;  // a product uses the best; empty: divided evenly
   int64_t workers = 0;        // 0: host.cores
-  bool padded = false;        // a tile that sticks out takes as long as a whole one
-  double waited = 1;  // how much of a last round without work for all is waited for, 0 to 1: less
-                      // where kernels cut the last tiles up
-  double ramp = 0;    // depth k a worker could have done in the time it takes to begin a tile
+  bool padded = false;        // a partial tile takes as long as a whole one
+  double waited = 1;  // share of a partial last round that is waited for, 0 to 1; below 1 if
+                      // kernels split the last tiles
+  double ramp = 0;    // depth k that a worker could do in the start-up time of a tile
   bool operator==(const Tiling&) const = default;
 };
 
@@ -64,7 +64,7 @@ struct RateTable {
   std::string source;
   std::string date;
   std::vector<RatePoint> points;
-  Tiling tiling = {};  // of products
+  Tiling tiling = {};  // for products
   bool operator==(const RateTable&) const = default;
 };
 
@@ -74,17 +74,17 @@ struct DeviceProfile {
   std::string name;
   std::string backend;         // "cpu", "cuda", or "none": the engine backend that can run it
   Figure memory_bytes;         // capacity of the device tier
-  Figure reserved_bytes;       // taken by context and libraries before the first tensor
+  Figure reserved_bytes;       // used by context and libraries before the first tensor
   Figure memory_bandwidth;     // B/s
   Figure peak_flops_float32;   // FLOP/s, matrix peak at this precision
-  Figure peak_flops_bfloat16;  // FLOP/s; value 0 where the device has none
-  Figure peak_flops_float8;    // FLOP/s; of products in this many bits ...
-  Figure peak_flops_float4;    // ... and all of it empty where it is not known
-  Figure speedup_float8;       // 1: of products below 16 bits over those of `rates`, where that ...
-  Figure speedup_float4;       // ... is known apart from the peaks; may be empty, too
+  Figure peak_flops_bfloat16;  // FLOP/s; 0 if the device has no bfloat16
+  Figure peak_flops_float8;    // FLOP/s of products in 8 bits; empty if unknown
+  Figure peak_flops_float4;    // FLOP/s of products in 4 bits; empty if unknown
+  Figure speedup_float8;       // 1: products below 16 bits over those of `rates`, if known ...
+  Figure speedup_float4;       // ... separately from the peaks; else empty
   Figure op_overhead_seconds;  // launch or dispatch cost of one op
   /// Memory in use besides the arena while a plan runs, by name ("context", "scratch"); may be
-  /// empty. At most reserved_bytes together: that also holds what must stay free.
+  /// empty. The sum is at most reserved_bytes, which also includes memory that must stay free.
   std::map<std::string, Figure> overhead;
   bool operator==(const DeviceProfile&) const = default;
 };
@@ -92,7 +92,7 @@ struct DeviceProfile {
 struct LinkProfile {     // device <-> host
   Figure h2d_bandwidth;  // B/s, alone
   Figure d2h_bandwidth;  // B/s, alone
-  Figure duplex_factor;  // 1: rate of each direction while both run, as a fraction of alone
+  Figure duplex_factor;  // 1: rate of each direction while both run, relative to alone
   Figure latency_seconds;
   int64_t devices_sharing = 1;  // devices behind one such link
   bool operator==(const LinkProfile&) const = default;
@@ -129,18 +129,19 @@ struct HardwareProfile {
   NvmeProfile nvme;
   FabricProfile node_fabric;     // between devices of one node
   FabricProfile cluster_fabric;  // between nodes
-  /// Rate of compute while a copy (h2d, d2h) or file I/O runs, as a fraction of the rate alone;
-  /// and the rate of that copy or I/O while compute runs, likewise.
+  /// The rate of compute while a copy (h2d, d2h) or file I/O runs, relative to the rate alone; and
+  /// the rate of that copy or I/O while compute runs, relative to alone.
   Figure compute_under_copy;
   Figure compute_under_io;
   Figure copy_under_compute;
   Figure io_under_compute;
-  Figure disturbed_share;  // 1: of the timings behind the rates, those that other processes were in
-                           // the way of; may be empty
+  Figure disturbed_share;  // 1: share of the timings behind the rates that other processes
+                           // disturbed; may be empty
   RateTables rates;
-  /// Attention has several implementations, and which one a program links to is its own choice: the
-  /// tables of each that is known ("flash2", "flash3", "cudnn"; attention families only), and the
-  /// one whose tables stand in `rates`. Both are empty where a device has only one.
+  /// Attention has several implementations, and a program chooses one when it is linked.
+  /// `attention_kernels` has the tables of each known one ("flash2", "flash3", "cudnn"; attention
+  /// families only), `attention_kernel` the name of the one in `rates`. Both are empty if a device
+  /// has only one.
   std::map<std::string, RateTables> attention_kernels;
   std::string attention_kernel;
 
@@ -148,29 +149,29 @@ struct HardwareProfile {
   bool operator==(const HardwareProfile&) const = default;
 };
 
-/// The profile with `devices` of its devices, the whole of one node's or of several nodes': what a
-/// job that uses no others has to itself, host memory included. Throws bad_input unless that many
-/// are there and the nodes are used evenly.
+/// The profile reduced to `devices` devices: some of one node's, or those of several whole nodes.
+/// The job has these nodes to itself, including host memory. Throws bad_input unless that many
+/// exist and divide evenly among nodes.
 HardwareProfile with_devices(const HardwareProfile& hw, int64_t devices);
 
-/// The profile with the attention tables of `kernel` in its rates. Throws bad_input naming the
-/// kernels there are, unless `kernel` is one of hw.attention_kernels.
+/// The profile with the attention tables of `kernel` in its rates. Throws bad_input listing the
+/// known kernels, unless `kernel` is one of hw.attention_kernels.
 HardwareProfile with_attention_kernel(const HardwareProfile& hw, const std::string& kernel);
 
-/// Bytes of all terms of device.overhead together: what a device has in use besides its arena. 0
-/// where the profile does not name them.
+/// The sum of device.overhead in bytes: a device's memory in use besides its arena. 0 if the
+/// profile does not list it.
 int64_t overhead_bytes(const HardwareProfile& hw);
 
-/// How many devices are the same processor: on the cpu backend all of a node's. They share its
-/// time; its memory has been shared out (see load_hardware).
+/// The number of devices on one processor: all of a node's on the cpu backend. They share its time;
+/// its memory is already divided (see load_hardware).
 int64_t devices_per_processor(const HardwareProfile& hw);
 
-/// Throws bad_input naming `origin` and the field: missing figures, wrong units, values that are
-/// not finite or not positive where they must be (zero is allowed for reserved_bytes, latencies,
-/// op_overhead_seconds, peak_flops_bfloat16 and a missing NVMe tier; factors lie in (0, 1]),
-/// sources that do not say their kind, overheads above reserved_bytes, counts out of range, unknown
-/// kernel families, rate tables without points or with two points at one shape, an attention kernel
-/// that has no tables.
+/// Throws bad_input naming `origin` and the field for: missing figures, wrong units, values that
+/// are not finite or not positive where they must be (zero is allowed for reserved_bytes,
+/// latencies, op_overhead_seconds, peak_flops_bfloat16 and a missing NVMe tier; factors lie in (0,
+/// 1]), sources without a kind, overheads above reserved_bytes, counts out of range, unknown kernel
+/// families, rate tables without points or with two points at one shape, an attention kernel
+/// without tables.
 void validate(const HardwareProfile& hw, const std::string& origin);
 
 }  // namespace longspan

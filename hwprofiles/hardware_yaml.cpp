@@ -53,11 +53,11 @@ RateTable read_table(const YamlMap& yaml) {
   return table;
 }
 
-using Sections = std::map<std::string, YamlMap>;  // by dotted path, to find the line of a problem
+using Sections = std::map<std::string, YamlMap>;  // by dotted path, to find the line of a fault
 
-// The tables at `path`, that is `yaml`: its own, or all of those at the same place of a device of
-// the catalog, their rates scaled. What was measured on one device so lends the form of its curves
-// to a relative of which less is known.
+// The tables of `yaml`, which is at `path`: its own or, with `like`, those at the same path of a
+// device of the catalog, with scaled rates. A less known device thus gets the shape of the curves
+// of a similar, measured one.
 RateTables read_tables(CatalogFiles& files, const YamlMap& yaml,
                        const std::vector<std::string>& path, Sections& sections) {
   const std::string dotted = fmt::format("{}", fmt::join(path, "."));
@@ -160,7 +160,7 @@ void write_overhead(YAML::Emitter& out, const std::map<std::string, Figure>& ter
   out << YAML::EndMap;
 }
 
-// The fields of a section that are not figures every profile has.
+// The fields of a section that are not in the list of figures.
 void write_plain_fields(YAML::Emitter& out, const HardwareProfile& hw, const std::string& section) {
   if (section == "device") {
     field(out, "name", hw.device.name);

@@ -11,7 +11,7 @@ namespace {
 constexpr double kGiga = 1e9;
 constexpr double kGiB = 1073741824;
 
-// Figures that say which key they come from, or what was assumed for want of one.
+// Figures whose source is the key of the file, or the assumption made without one.
 class Source {
  public:
   Source(std::string origin, std::string date)
@@ -37,7 +37,8 @@ double best(const std::vector<std::vector<double>>& efficiency) {
   return found;
 }
 
-// Points at the cubes of these GFLOP; one of no size is left out, rates hold beyond the edge.
+// Points at the cubes with this many GFLOP. A point of size 0 is left out, as rates extend beyond
+// the first point.
 std::vector<RatePoint> cubes(const std::vector<std::vector<double>>& efficiency, double peak) {
   std::vector<RatePoint> points;
   for (const auto& row : efficiency) {

@@ -30,7 +30,7 @@ std::optional<YamlMap> find_file(CatalogFiles& files, Folder folder, const std::
   return files.parsed(*file);
 }
 
-// The file that `key` of `asking` names.
+// The file named by `key` of `asking`.
 YamlMap named_file(CatalogFiles& files, Folder folder, const YamlMap& asking,
                    const std::string& key) {
   const std::string name = asking.text(key);
@@ -39,7 +39,7 @@ YamlMap named_file(CatalogFiles& files, Folder folder, const YamlMap& asking,
                               nearest_hint(name, names_of(folder)));
 }
 
-// Adds what the last of `layers` is like, and what that is like, and so on.
+// Adds the file that the last of `layers` is `like`, and so on recursively.
 void add_likes(CatalogFiles& files, Folder folder, Layers& layers) {
   while (layers.back().has("like")) {
     if (layers.size() > 8) throw layers.back().error("like", "expected an end to what it is like");
@@ -55,7 +55,7 @@ std::optional<Layers> layers_of(CatalogFiles& files, Folder folder, const std::s
   return layers;
 }
 
-// By recursion: assigning a YAML::Node to another changes what all copies of the latter stand for.
+// Recursive, because assigning to a YAML::Node changes all copies of it.
 YamlMap map_at(const YamlMap& map, std::span<const std::string> path) {
   return path.empty() ? map : map_at(map.map(path.front()), path.subspan(1));
 }
@@ -68,7 +68,7 @@ const YamlMap& CatalogFiles::parsed(const EmbeddedFile& file) {
   const std::string origin = "catalog hardware " + std::string(file.name);
   const YamlMap& map =
       maps_.emplace(file.text.data(), YamlMap::parse(std::string(file.text), origin)).first->second;
-  map.has("aliases");  // known to be there, though no part of a profile
+  map.has("aliases");  // marks the key as known, though it is no part of a profile
   return map;
 }
 
@@ -91,7 +91,7 @@ std::string node_of(const std::string& device) {
 const YamlMap& layer_with(const Layers& layers, const std::string& key) {
   const YamlMap* found = nullptr;
   for (const YamlMap& layer : layers) {
-    // Every layer is asked, so that finish() knows the key in those that another one hides.
+    // Calls has() on every layer, so that finish() knows the key also in layers that are hidden.
     if (layer.has(key) && (found == nullptr || (!found->has_map(key) && layer.has_map(key)))) {
       found = &layer;
     }
@@ -130,7 +130,7 @@ Layers file_layers(CatalogFiles& files, const YamlMap& file) {
   if (naming.has("device") && !naming.has_map("device")) {
     Layers device{named_file(files, hardware_device_files(), naming, "device")};
     add_likes(files, hardware_device_files(), device);
-    layer_with(device, "node");  // where it is usually found does not matter here
+    layer_with(device, "node");  // marks the key as known: the device's usual node is not used here
     layers.insert(layers.end(), device.begin(), device.end());
   }
   return layers;
@@ -140,7 +140,7 @@ YamlMap device_map(CatalogFiles& files, const std::string& device,
                    const std::vector<std::string>& path, const YamlMap& asking,
                    const std::string& key) {
   const auto layers = device_layers(files, device);
-  if (!layers) named_file(files, hardware_device_files(), asking, key);  // says what is there
+  if (!layers) named_file(files, hardware_device_files(), asking, key);  // throws
   return map_at(layer_with(*layers, path.front()), path);
 }
 

@@ -23,7 +23,8 @@ ModelSpec load_file(const fs::path& path) {
       path.extension() == ".json" || (first != std::string::npos && text[first] == '{');
   if (json) {
     ModelSpec model = read_hf_config(text, path.string());
-    // A config says its family at best: its folder, or its own name, says which model it is.
+    // A config names at most the model's family; the name of its folder or file identifies the
+    // model.
     std::error_code error;
     const fs::path whole = fs::absolute(path, error).lexically_normal();
     const fs::path own = path.filename() == "config.json" ? whole.parent_path() : whole.stem();
@@ -36,12 +37,12 @@ ModelSpec load_file(const fs::path& path) {
 YamlMap parsed(const EmbeddedFile& file) {
   const YamlMap map =
       YamlMap::parse(std::string(file.text), "catalog model " + std::string(file.name));
-  map.has("aliases");  // known to be there, though no part of the model
+  map.has("aliases");  // marks the key as known, though it is no part of the model
   return map;
 }
 
-// The file of the catalog that goes by `name`, also by a repository's name without its owner; null
-// if none does.
+// The file of the catalog with the name or alias `name`, also without the owner of a repository;
+// null if not found.
 const EmbeddedFile* find_in_catalog(const std::string& name) {
   const std::span<const EmbeddedFile> files = model_catalog_files();
   for (const EmbeddedFile& file : files) {

@@ -1,6 +1,6 @@
-// Hugging Face config.json -> ModelSpec. What a file leaves out means what the Transformers library
-// takes it to mean for that architecture. Features that change neither memory nor time are planned
-// without (ModelSpec::only_planned); others that we cannot train are refused by name.
+// Hugging Face config.json -> ModelSpec. A missing field has the default of the Transformers
+// library for that architecture. Features that change neither memory nor time are left out of the
+// plan (ModelSpec::only_planned); others that cannot be trained are refused by name.
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ std::string shown(const Json& value) {
   return text.size() > 60 ? text.substr(0, 60) + "..." : text;
 }
 
-// Typed access to one JSON object. A null counts as absent, as it does in Transformers.
+// Typed access to one JSON object. A null counts as absent, as in Transformers.
 class Fields {
  public:
   Fields(const Json& json, std::string origin, std::string path = "")
@@ -77,7 +77,7 @@ class Fields {
   std::string path_;
 };
 
-// What a Llama-like architecture takes an absent field to mean.
+// The defaults of a Llama-like architecture for absent fields.
 struct Family {
   const char* architecture;
   const char* model_type;
@@ -87,7 +87,7 @@ struct Family {
   bool qkv_bias;
   bool qk_norm;
   bool gpt2 = false;
-  const char* differs = "";  // from the model it is planned as; empty: the engine trains it
+  const char* differs = "";  // difference from the planned model; empty: the engine trains it
 };
 
 constexpr std::array<Family, 8> kFamilies{{
@@ -104,7 +104,7 @@ constexpr std::array<Family, 8> kFamilies{{
      "SmolLM3 does not rotate q and k in every fourth layer"},
 }};
 
-// Differences of the real model that a plan does not see.
+// Records a difference of the real model that a plan does not consider.
 void differs(ModelSpec& model, const std::string& how) {
   model.only_planned += (model.only_planned.empty() ? "" : "; ") + how;
 }
@@ -114,7 +114,7 @@ bool contains_any(const std::string& text, std::initializer_list<const char*> pa
                      [&](const char* part) { return text.find(part) != std::string::npos; });
 }
 
-// Why an architecture we do not know is not one we could treat as one we do.
+// The reason why an unknown architecture cannot be treated as a known one.
 std::string kind_of(const std::string& name) {
   if (contains_any(name, {"Moe", "MoE", "Mixtral", "Deepseek", "DeepSeek", "GptOss", "Dbrx"})) {
     return " is a mixture of experts, which";
@@ -128,7 +128,7 @@ std::string kind_of(const std::string& name) {
   return "";
 }
 
-// The name of the architecture: the `architectures` entry, or what stands for it.
+// The name of the architecture: the `architectures` entry, or its substitute.
 std::string architecture_of(const Fields& config) {
   if (config.has("architectures")) {
     const Json& list = config.at("architectures");
@@ -178,7 +178,7 @@ void refuse_foreign_features(const Fields& config) {
   }
 }
 
-// A window that is as long as any sequence the model takes changes nothing.
+// A window at least as long as any sequence of the model changes nothing.
 bool is_whole_window(const Fields& config) {
   return config.has("sliding_window") &&
          config.whole("sliding_window") >= config.whole("max_position_embeddings");
@@ -218,7 +218,7 @@ void read_rope_scaling(const Fields& config, const char* key, ModelSpec& model) 
   const char* type_key = scaling.has("rope_type") ? "rope_type" : "type";
   const std::string type = scaling.text(type_key, "default");
   if (type == "default") return;
-  // Other angles, in a table of the same size.
+  // They only change the angles, not the size of the table.
   for (const char* known : {"yarn", "linear", "dynamic", "longrope", "su"}) {
     if (type == known) return differs(model, fmt::format("its RoPE angles are scaled by {}", type));
   }

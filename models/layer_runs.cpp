@@ -49,7 +49,7 @@ std::vector<LayerRun> layer_kinds(const ModelSpec& model) {
 
 std::vector<double> passing_shares(const std::vector<LayerRun>& runs) {
   std::vector<double> shares;
-  std::vector<double> around;  // shares of the runs that this one is between, decreasing
+  std::vector<double> around;  // shares of the runs around this one, decreasing
   for (const LayerRun& run : runs) {
     while (!around.empty() && around.back() <= run.tokens) around.pop_back();
     shares.push_back(std::accumulate(around.begin(), around.end(), 0.0));
@@ -65,7 +65,7 @@ std::vector<LayerRun> fuse(const std::vector<LayerRun>& runs) {
       fused.push_back(runs[i++]);
       continue;
     }
-    // All in a row that have no attention and work on the same tokens.
+    // Consecutive layers without attention on the same tokens.
     LayerRun wide = runs[i];
     wide.layers = 1;
     wide.ffn = 0;

@@ -1,4 +1,4 @@
-// The fault of a model description, before it is known where it came from.
+// The fault of a model description, without its origin.
 #pragma once
 
 #include <optional>
@@ -10,10 +10,10 @@ namespace longspan {
 
 struct ModelProblem {
   std::string field;  ///< name in the YAML form, dotted inside rope_scaling
-  std::string what;   ///< what was expected and what was found
+  std::string what;   ///< the expected and the actual value
 };
 
-/// The first reason why validate() would refuse `model`, or nothing.
+/// The first reason for which validate() refuses `model`, or none.
 std::optional<ModelProblem> find_problem(const ModelSpec& model);
 
 }  // namespace longspan

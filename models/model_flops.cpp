@@ -5,7 +5,7 @@ namespace longspan {
 
 namespace {
 
-// Forward of all layers of a uniform model.
+// The forward of all layers of a uniform model.
 ModelFlops layer_flops(const ModelSpec& model, int64_t sequence, bool causal) {
   const auto s = static_cast<double>(sequence);
   const auto layers = static_cast<double>(model.layers);
@@ -18,7 +18,7 @@ ModelFlops layer_flops(const ModelSpec& model, int64_t sequence, bool causal) {
   // Multiply-adds of one token: q, k, v and out, then the MLP.
   const double projections = attends * hidden * (2 * attention + 2 * kv);
   const double mlp = mlp_matrices * hidden * static_cast<double>(model.ffn);
-  // One of s and s + 1 is even, so halving first keeps whole numbers.
+  // One of s and s + 1 is even, so halving it first keeps integers.
   const double half = sequence % 2 == 0 ? (s / 2) * (s + 1) : s * ((s + 1) / 2);
   const double pairs = causal ? half : s * s;
 

@@ -11,12 +11,12 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kMaxCount = (int64_t{1} << 40) - 1;
-// Far above any model; keep what a hostile file makes a planner list and try small: units of
-// parameters, tensors, divisors of heads.
+// Far above any model; bounds the work that a hostile file can cause in a planner: parameter units,
+// tensors, divisors of heads.
 constexpr int64_t kMaxLayers = 2048;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHidden = int64_t{1} << 24;
-constexpr int64_t kMaxFfn = int64_t{1} << 32;    // also of layers that are fused
+constexpr int64_t kMaxFfn = int64_t{1} << 32;    // also for fused layers
 constexpr int64_t kMaxVocab = int64_t{1} << 31;  // token ids are 32 bits wide
 
 struct Count {
@@ -126,9 +126,9 @@ void validate(const ModelSpec& model, const std::string& origin) {
 
 int64_t parameter_count(const ModelSpec& model) {
   int64_t total = 0;
-  bool ends = true;  // are counted once
+  bool ends = true;  // embedding and head are counted once
   for (LayerRun run : layer_runs(model)) {
-    // Layers of a run are alike: one stands for all, so the cost does not grow with their number.
+    // Layers of a run are alike: one represents all, so the cost does not grow with their number.
     const int64_t layers = std::exchange(run.layers, 1);
     for (const ParameterUnit& unit : parameter_units(model_of_run(model, run))) {
       const bool layer = unit.kind == ParameterUnit::Kind::layer;

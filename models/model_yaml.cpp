@@ -25,8 +25,8 @@ Llama3RopeScaling read_scaling(const YamlMap& yaml) {
   return scaling;
 }
 
-// [{layers: 30}, {layers: 6, attention: false, fused: true}, {layers: 8, tokens: 0.5}]: what a run
-// does not say is the model's, whose layers are counted before any are fused.
+// [{layers: 30}, {layers: 6, attention: false, fused: true}, {layers: 8, tokens: 0.5}]: fields that
+// a run leaves out have the model's value. The model's `layers` counts layers before fusion.
 void read_runs(const YamlMap& whole, ModelSpec& model) {
   int64_t layers = 0;
   for (const YamlMap& yaml : whole.maps("runs")) {

@@ -10,7 +10,7 @@ namespace {
 
 using Init = ParameterTensor::Init;
 
-// How one family of checkpoints calls the tensors of a layer and of the ends.
+// The names of tensors in one family of checkpoints.
 struct Names {
   bool gpt2 = false;
   std::string layer(int64_t i) const {
@@ -31,7 +31,7 @@ bool has_gpt2_names(const ModelSpec& model) {
          model.activation == Activation::gelu && !model.qk_norm;
 }
 
-// Appends tensors to one unit, back to back.
+// Appends tensors to one unit, contiguously.
 class UnitBuilder {
  public:
   UnitBuilder(ParameterUnit::Kind kind, int64_t layer) {

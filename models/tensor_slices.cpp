@@ -5,14 +5,14 @@ namespace {
 
 enum class Cut { none, rows, columns };
 
-// A piece of a layer unit of the whole model that is cut in one way. q, k and v are pieces of their
-// own even where they are one tensor.
+// A piece of a whole layer unit with one kind of cut. q, k and v are separate pieces even if they
+// are one tensor.
 struct Piece {
   Cut cut;
   int64_t rows, columns;
 };
 
-// In the order that parameter_units() documents.
+// The pieces in the order documented at parameter_units().
 std::vector<Piece> layer_pieces(const ModelSpec& m) {
   const int64_t d = m.hidden, a = m.attention_width(), g = m.kv_width();
   const Piece norm{Cut::none, m.norm == Norm::layernorm ? 2 : 1, d};
@@ -34,7 +34,7 @@ std::vector<Piece> layer_pieces(const ModelSpec& m) {
   return pieces;
 }
 
-// Appends runs back to back in the narrow unit, and joins those that continue each other in both.
+// Appends runs contiguously in the narrow unit, and joins runs that are contiguous in both units.
 class Runs {
  public:
   void add(int64_t whole, int64_t count, bool replicated) {

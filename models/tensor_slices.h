@@ -1,11 +1,11 @@
-// Tensor parallelism's cut through the parameters: what of a layer each of T ranks has.
+// Tensor parallelism's cut of the parameters: the part of a layer on each of T ranks.
 //
-// A rank's layers are the layers of a narrow model: H/T heads, Hkv/T key/value heads and F/T of the
+// A rank's layers are those of a narrow model: H/T heads, Hkv/T key/value heads and F/T of the
 // MLP's inner width, at the same hidden width. Their parameter units are parameter_units() of that
-// model. The matrices that widen (q, k, v, gate, up) are cut by rows, with their biases; those that
-// come back to the hidden width (out, down) by columns. What is left is replicated, the same
-// numbers on every rank: norms, q/k norms and the biases of out and down. Embedding and head are
-// the same units in both models, replicated as a whole.
+// model. Matrices that widen (q, k, v, gate, up) are cut by rows, with their biases; those that
+// return to the hidden width (out, down) by columns. Norms, q/k norms and the biases of out and
+// down are replicated, with equal values on every rank. Embedding and head are the same units in
+// both models and wholly replicated.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace longspan {
 
-/// The model that one of `degree` ranks has layers of. REQUIRES: degree divides heads, kv_heads and
+/// The model of the layers on one of `degree` ranks. REQUIRES: degree divides heads, kv_heads and
 /// ffn.
 ModelSpec narrow_model(const ModelSpec& model, int64_t degree);
 
@@ -26,9 +26,9 @@ struct SliceRun {
   bool operator==(const SliceRun&) const = default;
 };
 
-/// The runs that make up the unit that rank `index` of `degree` holds of `unit`, in the order of
-/// the narrow unit and without gaps in it. `unit` is one of parameter_units(model), of the whole
-/// model. REQUIRES: as narrow_model(); 0 <= index < degree.
+/// The runs of the part of `unit` on rank `index` of `degree`, in the order of the narrow unit and
+/// without gaps in it. `unit` is one of parameter_units(model), of the whole model. REQUIRES: as
+/// narrow_model(); 0 <= index < degree.
 std::vector<SliceRun> slice_runs(const ModelSpec& model, const ParameterUnit& unit, int64_t degree,
                                  int64_t index);
 

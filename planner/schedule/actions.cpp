@@ -54,7 +54,7 @@ std::string to_string(const Action& action, int32_t slices) {
 
 std::string to_string(const std::vector<Action>& actions, int32_t slices) {
   std::string text;
-  bool joined = false;  // the action before this one runs with it
+  bool joined = false;  // the previous action runs with this one
   for (const Action& action : actions) {
     if (!text.empty()) text += joined ? ";" : " ";
     if (action.with_next && !joined) text += '(';

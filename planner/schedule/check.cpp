@@ -11,7 +11,7 @@ namespace {
 
 using Kind = ActionKind;
 
-// Which kinds there are of a stage's microbatch and slice, as bits, and on which rank.
+// The kinds of action for a stage's microbatch and slice, as bits, and their rank.
 struct Unit {
   uint32_t kinds = 0;
   int32_t rank = -1;
@@ -26,7 +26,7 @@ class Units {
         units_(int64_t{s_.all_stages()} * s_.microbatches * s_.slices),
         ranks_(s_.all_stages(), -1) {}
 
-  // The first fault while all actions are counted.
+  // Counts all actions; throws the first fault.
   void count() {
     for (size_t rank = 0; rank < s_.ranks.size(); ++rank) {
       for (const Action& a : s_.ranks[rank]) {
@@ -47,7 +47,7 @@ class Units {
     }
   }
 
-  // S and T: both on every rank of every microbatch and slice, or nowhere.
+  // Every rank does S and T for every microbatch and slice, or no rank does any.
   void check_vocabulary() const {
     const int64_t wanted = int64_t{s_.microbatches} * s_.slices;
     bool any = false;
@@ -123,7 +123,7 @@ class Units {
   std::vector<int32_t> ranks_;  // by stage
 };
 
-// Numbers far beyond what is there, which no table should be made for.
+// Rejects numbers far beyond the actions, before tables of that size are allocated.
 void check_numbers(const Schedule& s) {
   int64_t actions = 0;
   for (const std::vector<Action>& list : s.ranks) actions += static_cast<int64_t>(list.size());

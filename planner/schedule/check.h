@@ -1,4 +1,4 @@
-// Whether a schedule is one: everything done once, in an order that ends, within memory.
+// Validates a schedule: everything is done once, the order ends, memory suffices.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace longspan {
 
-/// The first thing that is wrong with `schedule`, as one line; none where nothing is. Looked at in
-/// this order: there are as many actions as stages, microbatches and slices ask for; every action
-/// names a stage, microbatch and slice and is there once; every stage does F and either B or I and
-/// W of every microbatch and slice, all on one rank; what is sent is received; the lists end; no
-/// rank ever holds more than `memory_limit` (0: any amount).
+/// Returns the first fault of `schedule` as one line, or none. The checks, in this order: the
+/// number of actions covers stages, microbatches and slices; every action has a valid stage,
+/// microbatch and slice and appears once; every stage does F and either B or I and W for every
+/// microbatch and slice, all on one rank; every SEND has its RECV; the lists end without deadlock;
+/// no rank ever holds more than `memory_limit` (0: unlimited).
 std::optional<std::string> first_fault(const Schedule& schedule, const ScheduleCosts& costs,
                                        int64_t memory_limit = 0);
 

@@ -11,7 +11,7 @@
 namespace longspan {
 namespace {
 
-// A microbatch's memory on a rank; of each stage and slice it is whole.
+// The parts of a microbatch's memory on a rank; a stage and a slice have whole numbers of them.
 int64_t parts_of(const ScheduleRequest& request) {
   return kMicrobatchUnits * request.virtual_stages * request.slices;
 }
@@ -30,7 +30,8 @@ std::vector<ScheduleChoice> choices_of(const ScheduleFamily& family, int32_t ran
   return choices;
 }
 
-// `attention` of a forward is pairs of a query and a key, the rest tokens.
+// The share task.attention of a forward is in proportion to pairs of query and key, the rest to
+// tokens.
 std::vector<SliceShare> shares_of(const PipelineTask& task, int32_t slices) {
   const int64_t tokens = task.sequence_tokens;
   if (tokens < 1) {
@@ -45,7 +46,7 @@ std::vector<SliceShare> shares_of(const PipelineTask& task, int32_t slices) {
   return slice_shares(lengths, cost);
 }
 
-// What passes activations or their gradients on.
+// Whether the kind passes on activations or their gradients.
 bool passes_on(ActionKind kind) {
   return kind <= ActionKind::backward_input || kind == ActionKind::send_forward ||
          kind == ActionKind::send_backward;
@@ -60,7 +61,7 @@ double messages_of(const TimedSchedule& timed) {
     if (!is_compute(a.kind)) continue;
     for (const Wait& wait : timed.linked.waits_of(static_cast<int32_t>(i))) {
       const Action& from = timed.linked.actions[wait.action];
-      // What S passes on are a few numbers per token.
+      // S passes on only a few numbers per token.
       if (!wait.delayed || !passes_on(from.kind) || from.stage == a.stage) continue;
       const bool to_attention = std::max(a.stage, from.stage) % 2 == 1;
       const double size = !apart ? 1 : to_attention ? kToAttention : kFromAttention;
@@ -119,7 +120,7 @@ ScheduleRequest request_of(const ScheduleFamily& family, const PipelineTask& tas
 
 namespace {
 
-// A second and more of simulation.
+// More actions take a second or longer to simulate.
 constexpr size_t kMostActionsCompared = 1'000'000;
 
 size_t actions_of(const Schedule& schedule) {
@@ -128,7 +129,7 @@ size_t actions_of(const Schedule& schedule) {
   return count;
 }
 
-// A forward and a backward of every slice on every stage.
+// The least number of actions: a forward and a backward of every slice on every stage.
 size_t least_actions_of(const ScheduleRequest& r) {
   return size_t{2} * static_cast<size_t>(r.ranks) * static_cast<size_t>(r.virtual_stages) *
          static_cast<size_t>(r.microbatches) * static_cast<size_t>(r.slices);
@@ -140,7 +141,7 @@ void check_few(size_t actions) {
                   static_cast<double>(actions));
 }
 
-// All but the times.
+// The schedule without its times.
 TimedSchedule untimed(const ScheduleFamily& family, ScheduleRequest request, Schedule schedule) {
   TimedSchedule timed;
   timed.family = &family;
@@ -192,7 +193,8 @@ std::vector<Compared> compare_schedules(const PipelineTask& task) {
     best.family = &family;
     for (const ScheduleChoice& choice : choices_of(family, task.ranks)) {
       try {
-        // Lists may be longer than that: they are not made where these are too many already.
+        // Lists can be longer than this minimum; if the minimum is too long, they are not
+        // generated.
         check_few(least_actions_of(request_of(family, task, choice)));
         TimedSchedule timed = untimed(family, task, choice);
         check_few(actions_of(timed.schedule));

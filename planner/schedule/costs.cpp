@@ -144,7 +144,7 @@ double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const A
     case ActionKind::reload:
       return t.reload * share.weight * part_offloaded(schedule, costs, action);
     default:
-      return 0;  // exchanges run next to the rank's list; what waits for one waits `communication`
+      return 0;  // exchanges do not occupy the rank; their dependents wait `communication`
   }
 }
 

@@ -1,8 +1,8 @@
-// What the actions of a schedule take: time on the rank, memory from one action to another.
+// The costs of a schedule's actions: time on the rank, and memory between actions.
 //
-// Times are in any unit, the same for all; memory is counted in bytes, or in any unit that makes it
-// whole. Both are given for one microbatch on one stage, and shared out to the slices of its
-// sequence. Plain values; safe from any thread.
+// Times are in any unit, the same for all. Memory is in bytes, or in any unit that makes it whole.
+// Both are given for one microbatch on one stage and divided among the slices of its sequence.
+// Plain values; safe from any thread.
 #pragma once
 
 #include <algorithm>
@@ -13,94 +13,93 @@
 
 namespace longspan {
 
-/// Parts that a microbatch's memory on a rank, a stage or a layer is counted in, where it is not
-/// counted in bytes: enough that rounding a share is negligible, few enough that sums are exact.
+/// Units per microbatch in which memory on a rank, stage or layer is counted if not in bytes:
+/// enough that rounding a share is negligible, few enough that sums are exact.
 inline constexpr int64_t kMicrobatchUnits = 10000;
 
 /// Times of one microbatch on one stage.
 struct StageTimes {
   double forward = 1;
-  double input = 1;   ///< I; B takes input + weight
+  double input = 1;   ///< I; B is input + weight
   double weight = 1;  ///< W
   double recompute = 1;
   double vocabulary_forward = 0;   ///< S, of one rank's share
   double vocabulary_backward = 0;  ///< T
-  double offload = 1;              ///< on the copy channel, not on the rank
+  double offload = 1;              ///< on the copy channel; does not occupy the rank
   double reload = 1;
 };
 
-/// What one microbatch holds on one stage.
+/// Memory of one microbatch on one stage.
 struct StageMemory {
   int64_t activations = 1;  ///< from the start of F to the end of I, or of B
-  int64_t for_weights = 1;  ///< what of them stays from I to the end of W
-  int64_t checkpoint = 0;   ///< what F keeps where R follows; R makes it `activations`
-  int64_t offloaded = 0;    ///< what of them leaves with OFFLOAD and returns with RELOAD
+  int64_t for_weights = 1;  ///< the part of them that stays from I to the end of W
+  int64_t checkpoint = 0;   ///< what F keeps if R follows; R replaces it with `activations`
+  int64_t offloaded = 0;    ///< the part of them that OFFLOAD removes and RELOAD restores
 };
 
-/// A slice's part of its microbatch. Attention makes later slices cost more than their tokens.
+/// A slice's share of its microbatch. Attention makes later slices cost more per token.
 struct SliceShare {
   double forward = 1;
   double input = 1;
   double weight = 1;
-  int64_t tokens = 1;  ///< memory is shared out in proportion
+  int64_t tokens = 1;  ///< memory is divided in proportion to tokens
 };
 
 struct ScheduleCosts {
-  std::vector<StageTimes> times = {{}};    ///< by stage of a pipe, or one for all
-  std::vector<StageMemory> memory = {{}};  ///< likewise
-  std::vector<SliceShare> shares;  ///< by slice, or by microbatch and slice; none: equal parts
-  /// The number of ranks that share the work of slices they are at, one behind the other: the
-  /// share of slice j on stage s is then number j + s mod these ranks. 0: each does its own.
+  std::vector<StageTimes> times = {{}};    ///< by stage of a pipe, or one entry for all
+  std::vector<StageMemory> memory = {{}};  ///< by stage of a pipe, or one entry for all
+  std::vector<SliceShare> shares;  ///< by slice, or by microbatch and slice; empty: equal shares
+  /// The number of consecutive ranks that share the work of their current slices: slice j on stage
+  /// s then has the share number j + s mod sharing_ranks. 0: each rank does its own work.
   int32_t sharing_ranks = 0;
-  double communication = 0;  ///< from the end of an action to what needs it on another rank
-  /// The same by stage of a pipe, for what it passes to the next one and gets back; none: all
-  /// alike.
+  double communication = 0;  ///< from the end of an action to a dependent action on another rank
+  /// Communication time by stage, in both directions between it and the next stage; empty:
+  /// `communication` for all.
   std::vector<double> messages;
-  double sending = 0;  ///< how long a rank stops behind an action that another rank needs
-  /// How much of the shorter actions is hidden by the longest where actions run as one, 0 to 1.
+  double sending = 0;  ///< how long a rank stops after an action that another rank needs
+  /// For actions that run as one: the share of the shorter ones that the longest hides, 0 to 1.
   double hidden = 0;
-  int32_t ranks_per_channel = 1;  ///< neighbours that share a copy channel to their host
-  bool both_ways = false;         ///< a channel offloads and reloads at once
+  int32_t ranks_per_channel = 1;  ///< neighbouring ranks that share a copy channel to their host
+  bool both_ways = false;         ///< a channel offloads and reloads at the same time
 
   const StageTimes& times_of(const Schedule& schedule, int32_t stage) const;
   const StageMemory& memory_of(const Schedule& schedule, int32_t stage) const;
-  /// What a message between two stages takes.
+  /// The communication time between two stages.
   double message(int32_t from, int32_t to) const {
     return messages.empty() ? communication : messages[static_cast<size_t>(std::min(from, to))];
   }
 };
 
-/// The same on every rank: `rank` is what one microbatch takes on all stages of one rank, and
-/// `memory` what it holds there; a stage has its part of that. REQUIRES: `memory` divides by the
-/// virtual stages.
+/// Equal costs on every rank. `rank` has the times and `memory` the memory of one microbatch on all
+/// stages of one rank; a stage has an equal share. REQUIRES: `memory` divides by virtual_stages.
 ScheduleCosts uniform_costs(int32_t virtual_stages, const StageTimes& rank,
                             const StageMemory& memory, double communication);
 
-/// The same where attention of every layer is a stage of its own (HelixPipe): of `layers` on each
-/// of `ranks`, stages 0, 2, 4 ... are what lies between two attentions, 1, 3, 5 ... attention,
-/// which is the part `attention` of a forward and knows of no gradients of weights. Its gradients
-/// take twice its forward, those of inputs of all else as long as theirs. What a layer keeps is
-/// shared out as in arXiv 2205.05198 (34 sbh: 4 before attention, 6 for q, k and v), time of what
-/// has parameters by its products (12 h^2 per token: 3 before attention).
+/// The same if attention of every layer is a stage of its own (HelixPipe). Each of `ranks` has
+/// `layers`; stages 1, 3, 5 ... are attention, stages 0, 2, 4 ... the parts between two attentions.
+/// Attention is the share `attention` of a forward and has no W. Its I takes twice its forward, I
+/// of everything else as long as its forward. A layer's memory is divided as in arXiv 2205.05198
+/// (34 sbh: 4 before attention, 6 for q, k and v), the time of the parts with parameters by their
+/// products (12 h^2 per token: 3 before attention).
 ScheduleCosts attention_apart_costs(int32_t ranks, int32_t layers, const StageTimes& rank,
                                     const StageMemory& memory, double communication,
                                     double attention);
 
-/// How long `action` takes, alone. REQUIRES: costs that check_costs() lets pass.
+/// How long `action` takes alone. REQUIRES: costs that check_costs() accepts.
 double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action);
 
-/// Which part of what may leave with OFFLOAD does, 0 to 1: all of it, or in a schedule with
-/// adaptive offload min(1, F of the next slice / OFFLOAD of all of this one), SPPO's
-/// (arXiv 2503.10377) rule.
+/// The share of StageMemory::offloaded that OFFLOAD moves, 0 to 1. It is 1, or with
+/// Schedule::adaptive_offload min(1, F of the next slice / OFFLOAD of all of this one), the rule of
+/// SPPO (arXiv 2503.10377).
 double part_offloaded(const Schedule& schedule, const ScheduleCosts& costs, const Action& action);
 
-/// `whole`, of which the action's slice has its part; slices add up exactly, and what is shared
-/// between ranks is rounded up for each.
+/// The share of `whole` of the action's slice. Slices add up exactly; an action divided among ranks
+/// is rounded up for each.
 int64_t slice_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action,
                  int64_t whole);
 
-/// Throws bad_input where the tables are not as long as the schedule wants them, or where a number
-/// is negative or no number.
+/// Throws bad_input if a table does not have the schedule's length, or a number is negative or not
+/// finite.
 void check_costs(const Schedule& schedule, const ScheduleCosts& costs);
 
 }  // namespace longspan

@@ -12,10 +12,10 @@ namespace {
 
 using Kind = ActionKind;
 
-// I and B are the same to an action that waits for the gradient of a stage's input.
+// Actions that wait for the gradient of a stage's input accept I or B.
 Kind product_of(Kind kind) { return kind == Kind::backward ? Kind::backward_input : kind; }
 
-// Numbers of actions by what they are.
+// The numbers of actions by kind, stage, microbatch and slice.
 class Index {
  public:
   explicit Index(const Schedule& s)
@@ -42,15 +42,15 @@ class Index {
     slot = number;
   }
 
-  /// Another part of what the action is a part of, each once from what find() gave on; -1 after
-  /// all.
+  /// The next part of an action divided among ranks, starting from the result of find(); -1 after
+  /// the last.
   int32_t other_part(int32_t number) const {
     return number < static_cast<int32_t>(other_part_.size()) ? other_part_[number] : -1;
   }
 
   bool any(Kind kind) const { return !tables_[static_cast<size_t>(kind)].empty(); }
 
-  /// -1 where there is none.
+  /// Returns -1 if not found.
   int32_t find(Kind kind, int32_t stage, const Action& of, int32_t slice) const {
     const std::vector<int32_t>& table = tables_[static_cast<size_t>(kind)];
     return table.empty() ? -1 : table[place(stage, of.microbatch, slice)];
@@ -158,7 +158,7 @@ class Linker {
     }
   }
 
-  // What `a` takes from `stage`, which may be sent and received explicitly.
+  // Adds the waits for the input of `a` from `stage`, with an explicit exchange or without.
   void receive(const Action& a, Kind kind, int32_t stage) {
     const bool forward = kind == Kind::forward;
     const Kind recv = forward ? Kind::recv_forward : Kind::recv_backward;
@@ -171,7 +171,7 @@ class Linker {
     linked_.waits.push_back({sent, true});
   }
 
-  // Until it has been on its way, and the other rank has asked for it.
+  // Waits until the message has arrived and the other rank has posted its RECV.
   void await_sent(const Action& a, Kind send, Kind recv, int32_t receiver) {
     wait_for_own(a, send);
     linked_.waits.back().delayed = true;
@@ -181,7 +181,7 @@ class Linker {
     linked_.waits.push_back({received, false});
   }
 
-  // For all parts of it.
+  // Waits for all parts of the action.
   void wait(const Action& a, Kind kind, int32_t stage, int32_t slice) {
     int32_t found = index_.find(kind, stage, a, slice), parts = 0;
     if (found < 0) missing(a, kind, stage, slice);
@@ -195,7 +195,7 @@ class Linker {
     }
   }
 
-  // For what the same rank has done of the same microbatch and slice.
+  // Waits for the same rank's action on the same microbatch and slice.
   void wait_for_own(const Action& a, Kind kind) {
     int32_t found = index_.find(kind, a.stage, a, a.slice);
     if (found < 0) missing(a, kind, a.stage, a.slice);
@@ -208,7 +208,7 @@ class Linker {
     linked_.waits.push_back({found, false});
   }
 
-  // The ranks' shares of the vocabulary.
+  // Waits for every rank's share of the vocabulary.
   void wait_for_all(const Action& a, Kind kind) {
     for (size_t rank = 0; rank < s_.ranks.size(); ++rank) {
       wait(a, kind, static_cast<int32_t>(rank), a.slice);
@@ -228,7 +228,7 @@ class Linker {
   const Schedule& s_;
   Index index_;
   LinkedActions linked_;
-  int32_t number_ = 0, begin_ = 0, end_ = 0;  // of the action that is linked, and its rank's
+  int32_t number_ = 0, begin_ = 0, end_ = 0;  // the current action, and its rank's range
 };
 
 }  // namespace

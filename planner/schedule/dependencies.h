@@ -1,19 +1,19 @@
-// Dependencies of every action of a schedule, derived from the grammar.
+// The dependencies of every action of a schedule, derived from the grammar.
 //
-//   F  of a stage: F of the stage before it, and of the slice before it on the same stage
-//   I, B         : I or B of the stage behind it, F of its own, and of the slice behind it
+//   F of a stage : F of the stage before, and of the slice before on the same stage
+//   I, B         : I or B of the next stage and of the next slice, F of its own
 //   W            : its I
-//   R            : its F; I and B wait for it
-//   offload      : its F; AWAIT and reload wait for it, and I and B for reload
-//   S            : F of the last stage;  T: every rank's S; I and B of the last stage where there
-//   is
-//                  a cut vocabulary: every rank's S, or every rank's T if the schedule says so
-// Where ranks share an action, an action that waits for it waits for all parts; what else a rank
-// does of the same microbatch and slice waits for its own part. An exchange that is written out
-// stands between: F waits for RECV_F and the SEND_F it belongs to; the message is on its way from
-// the latter on, whenever the former is asked for, and WAIT_SEND_F waits for its end and for
-// RECV_F. That a rank does its list in order is not written down here. Pure functions, safe from
-// any thread.
+//   R            : its F; I and B wait for R
+//   offload      : its F; AWAIT and reload wait for it, I and B wait for reload
+//   S            : F of the last stage
+//   T            : every rank's S
+//   I, B of the last stage with a cut vocabulary: every rank's S, or every rank's T if
+//                input_gradient_in_t
+// If ranks share an action, its dependents wait for all parts; later actions of a rank on the same
+// microbatch and slice wait for the rank's own part. Explicit exchanges come in between: F waits
+// for RECV_F and for its SEND_F. The message travels from SEND_F on, whenever RECV_F is posted, and
+// WAIT_SEND_F waits for its arrival and for RECV_F. The order of a rank's list is not recorded
+// here. Pure functions, safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,14 @@ namespace longspan {
 
 struct Wait {
   int32_t action;
-  bool delayed;  ///< there is a message between ranks behind it: it takes the communication time
+  bool delayed;  ///< a message between ranks follows it: adds the communication time
 };
 
-/// A schedule's actions, numbered rank after rank, with what each waits for.
+/// A schedule's actions, numbered rank after rank, with the actions that each waits for.
 struct LinkedActions {
   std::vector<Action> actions;
-  std::vector<int32_t> first_of_rank;  ///< and one more entry: the number of actions
-  std::vector<int32_t> first_wait;     ///< by action, and one more entry
+  std::vector<int32_t> first_of_rank;  ///< by rank; one more entry: the number of actions
+  std::vector<int32_t> first_wait;     ///< by action; one more entry at the end
   std::vector<Wait> waits;
 
   std::span<const Wait> waits_of(int32_t action) const {
@@ -42,8 +42,8 @@ struct LinkedActions {
   int32_t rank_of(int32_t action) const;
 };
 
-/// Throws bad_input where an action is of no stage, microbatch or slice of the schedule, is there
-/// twice, or needs one that is not there.
+/// Throws bad_input if an action is outside the schedule's stages, microbatches or slices, appears
+/// twice, or needs one that is missing.
 LinkedActions link(const Schedule& schedule);
 
 }  // namespace longspan

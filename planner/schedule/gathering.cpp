@@ -12,7 +12,7 @@ using Kind = ActionKind;
 
 bool needs_parameters(Kind kind) { return kind <= Kind::recompute; }
 
-// What of a list runs as one, from `begin` to `end`.
+// Actions [begin, end) of a list that run as one.
 struct Group {
   size_t begin, end;
 };
@@ -29,8 +29,8 @@ std::vector<Group> groups_of(const std::vector<Action>& list) {
   return groups;
 }
 
-// By group the `most` stages that come next from there on, in the order in which they do, and those
-// that run as one with the last of them.
+// By group: the next `most` stages from it on, in order, and those that run as one with the last of
+// them.
 std::vector<std::vector<int32_t>> next_stages(const std::vector<Action>& list,
                                               const std::vector<Group>& groups, size_t most) {
   struct Coming {
@@ -60,14 +60,14 @@ bool contains(const std::vector<int32_t>& stages, int32_t stage) {
 std::vector<Action> gathered(const std::vector<Action>& list, int32_t most) {
   const std::vector<Group> groups = groups_of(list);
   const std::vector<std::vector<int32_t>> next = next_stages(list, groups, most);
-  std::map<int32_t, size_t> last;  // by stage, its last action that makes gradients
+  std::map<int32_t, size_t> last;  // by stage: its last action that computes gradients
   for (size_t i = 0; i < list.size(); ++i) {
     const Kind kind = list[i].kind;
     if (kind == Kind::backward || kind == Kind::backward_weight) last[list[i].stage] = i;
   }
   std::vector<Action> written;
   written.reserve(2 * list.size());
-  std::vector<int32_t> whole;  // stages, in the order in which they were gathered
+  std::vector<int32_t> whole;  // gathered stages, in the order of gathering
   for (size_t g = 0; g < groups.size(); ++g) {
     const auto [begin, end] = groups[g];
     if (std::any_of(list.begin() + begin, list.begin() + end,

@@ -1,7 +1,7 @@
-// Steps of a pipeline as they were measured, in the form in which schedules are simulated: lists of
-// actions and their times, so that both are drawn and counted by the same code.
+// Measured steps of a pipeline, in the form of simulated schedules: lists of actions and their
+// times, so that the same code draws and evaluates both.
 //
-// A reader of traces (primus_trace.h) makes one; plain values, safe from any thread.
+// Made by a reader of traces (primus_trace.h). Plain values, safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace longspan {
 
-/// Times are milliseconds from the first start of all ranks on.
+/// Times are in ms since the first start on any rank.
 struct MeasuredStep {
   int64_t iteration = 0;
-  double total = 0;  ///< of the whole step, with what is before and behind computation
+  double total = 0;  ///< the whole step, including the time before and after computation
   Schedule schedule;
   LinkedActions linked;
-  /// As simulate() has it; a rank's peak of memory is in bytes.
+  /// As from simulate(), but peaks of memory are in bytes.
   ScheduleTiming timing;
 };
 
@@ -30,16 +30,16 @@ struct MeasuredPipeline {
   int32_t microbatches = 1;
   std::vector<MeasuredStep> steps;  ///< by iteration
 
-  /// The step of `iteration`, or the one whose cost is the middle of all (of an even number the
-  /// cheaper of two). Throws bad_input, naming those there are, where there is no such one.
+  /// The step of `iteration`; without one, the step of median cost (the lower of the middle two).
+  /// Throws bad_input listing the iterations if it is not among them.
   const MeasuredStep& step(std::optional<int64_t> iteration) const;
 };
 
-/// Cost, spans and bubble rate from starts and ends that are there; peaks of memory stay. What
-/// overlaps on a rank counts once.
+/// Computes cost, spans and bubble rate from the starts and ends in `timing`; keeps its peaks of
+/// memory. Overlapping actions of a rank count once.
 void summarise(const LinkedActions& linked, ScheduleTiming& timing);
 
-/// A family's schedule of the pipeline's size at the times of a step.
+/// A family's schedule for the size of a pipeline, with the times of a measured step.
 struct Resimulated {
   ScheduleRequest request;
   Schedule schedule;
@@ -47,10 +47,10 @@ struct Resimulated {
   ScheduleTiming timing;  ///< peaks of memory in chunks of a microbatch
 };
 
-/// Every stage takes the median of its measured times; where `family` deals stages otherwise than
-/// the trace does, a rank's chunks take equal parts of what its stages take. A backward that was
-/// measured whole is half I and half W. Throws bad_input for what the family does not take, and for
-/// families whose stages move.
+/// Simulates `family` with each stage's median measured times. If the family places stages on ranks
+/// differently, a rank's chunks take equal parts of its stages' total. A backward measured whole is
+/// half I and half W. Throws bad_input if the family does not support the numbers or moves stages
+/// between ranks.
 Resimulated resimulate(const MeasuredPipeline& pipeline, const MeasuredStep& step,
                        const ScheduleFamily& family, double communication);
 

@@ -11,7 +11,7 @@ using Kind = ActionKind;
 
 struct Step {
   double time;
-  int64_t taken;  // given back where negative
+  int64_t taken;  // freed if negative
   int32_t action;
 };
 
@@ -41,7 +41,7 @@ std::pair<int64_t, int32_t> peak_memory(const Schedule& schedule, const LinkedAc
       where = action;
     }
   };
-  std::vector<Step> steps;  // where copies change what is held in between, by time instead of order
+  std::vector<Step> steps;  // with copies, changes by time instead of list order
   const auto change = [&](double time, int64_t bytes, int32_t action) {
     if (copies) {
       steps.push_back({time, bytes, action});
@@ -86,7 +86,7 @@ std::pair<int64_t, int32_t> peak_memory(const Schedule& schedule, const LinkedAc
         break;
     }
   }
-  // What ends gives back before what starts takes.
+  // Memory freed by an end comes before memory taken by a start.
   std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
     return a.time != b.time ? a.time < b.time : (a.taken < 0) > (b.taken < 0);
   });

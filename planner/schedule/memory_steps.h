@@ -1,7 +1,7 @@
-// What a rank holds while it works through its list: internal to planner/schedule.
+// Memory that a rank holds while it runs its list. Internal to planner/schedule.
 //
-// F takes a microbatch's activations, I gives back what W has no use for, W and B the rest; a copy
-// channel takes some of them away in between.
+// F allocates a microbatch's activations, I frees the part that W does not need, W or B frees the
+// rest. Copies to the host remove a part in between.
 #pragma once
 
 #include <span>
@@ -12,8 +12,8 @@
 
 namespace longspan {
 
-/// The most that `rank` holds, and the action at which it first does (-1 if it never holds
-/// anything), from times as ScheduleTiming has them.
+/// The peak of `rank` and the first action that reaches it (-1 if the rank never holds anything),
+/// from times as in ScheduleTiming.
 std::pair<int64_t, int32_t> peak_memory(const Schedule& schedule, const LinkedActions& linked,
                                         const ScheduleCosts& costs, std::span<const double> starts,
                                         std::span<const double> ends, int32_t rank);

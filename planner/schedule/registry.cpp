@@ -233,10 +233,10 @@ constexpr auto kFamilies = std::to_array<ScheduleFamily>({
      .generate = v_half_vocabulary_2},
 });
 
-// Lists of more take many seconds to make and to simulate.
+// Longer lists take many seconds to generate and simulate.
 constexpr double kMostForwards = 1 << 21;
 
-// What a count is of, one and several.
+// The counted noun, singular and plural.
 struct Counted {
   std::string_view one, several;
 };

@@ -1,6 +1,6 @@
-// All families of schedules, by name: what each needs, and where its definition comes from.
+// The table of all families of schedules: name, parameters, and source of the definition.
 //
-// Code that lists, compares or searches schedules reads this table; nothing else knows their names.
+// Code that lists, compares or searches schedules reads this table; no other code has their names.
 #pragma once
 
 #include <span>
@@ -13,40 +13,41 @@ namespace longspan {
 struct ScheduleFamily {
   std::string_view name;
   std::string_view summary;  ///< one line
-  std::string_view source;   ///< of the definition
+  std::string_view source;   ///< source of the definition
   int32_t least_virtual_stages = 1;
-  int32_t most_virtual_stages = 1;  ///< 0: as many as wanted
-  bool sliced = false;              ///< takes more than one slice
-  bool uneven_slices = false;       ///< sequences may be cut by work, not by tokens alone
-  bool grouped = false;             ///< takes ScheduleRequest::group
+  int32_t most_virtual_stages = 1;  ///< 0: unlimited
+  bool sliced = false;              ///< supports more than one slice
+  bool uneven_slices = false;       ///< slices may have equal work instead of equal tokens
+  bool grouped = false;             ///< uses ScheduleRequest::group
   /// Attention is a stage of its own; costs are attention_apart_costs().
   bool attention_apart = false;
-  bool takes_memory_limit = false;  ///< arranges itself under ScheduleRequest::memory_limit
-  bool cuts_vocabulary = false;     ///< all ranks have a share of embedding and output layer
-  /// Whether plans may name it: not where it offloads or recomputes by itself, waits for messages
-  /// in groups, copies the model, or has parts of a layer on several ranks.
+  bool takes_memory_limit = false;  ///< adapts to ScheduleRequest::memory_limit
+  bool cuts_vocabulary = false;     ///< embedding and output layer are cut over all ranks
+  /// Whether plans may use it. False if it offloads or recomputes by itself, waits for messages in
+  /// groups, copies the model, or has parts of a layer on several ranks.
   bool plannable = true;
-  /// Ranks that are at slices of one sequence share their attention out among them
+  /// Ranks working on slices of the same sequence divide their attention among them
   /// (planner/pipeline/attention_exchange.h).
   bool exchanges_attention = false;
-  bool dominated = false;  ///< another is as fast in less memory: for those who ask for it
-  /// Throws bad_input where there is no such schedule, with the numbers for which there is.
+  bool dominated = false;  ///< another family is as fast in less memory; used only on request
+  /// Throws bad_input if the family has no schedule for the request, naming the numbers that it
+  /// supports.
   Schedule (*generate)(const ScheduleRequest& request) = nullptr;
 };
 
-/// In the order in which people came to them.
+/// All families, roughly in the order of their publication.
 std::span<const ScheduleFamily> schedule_families();
 
-/// Null for a name that there is none of.
+/// Returns null for an unknown name.
 const ScheduleFamily* find_schedule_family(std::string_view name);
-/// Throws bad_input naming the nearest for a name that there is none of, and for one that a solver
+/// Throws bad_input for an unknown name, with the nearest known one, and for a family that a solver
 /// makes (solver/solved_families.h).
 const ScheduleFamily& schedule_family(std::string_view name);
 
-/// Whether ranks may have this number of stages each.
+/// Whether the family supports `count` stages on each rank.
 bool takes_virtual_stages(const ScheduleFamily& family, int64_t count);
 
-/// The family's schedule for `request`. Throws bad_input for numbers that the family does not take.
+/// The family's schedule for `request`. Throws bad_input for unsupported numbers.
 Schedule make_schedule(const ScheduleFamily& family, const ScheduleRequest& request);
 
 }  // namespace longspan

@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-// Twice what the first `tokens` cost, so that it is whole.
+// Twice the cost of the first `tokens`, to stay an integer.
 int64_t doubled_cost(const TokenCost& cost, int64_t tokens) {
   constexpr const char* kWhat = "a slice's cost";
   return checked_add(checked_mul(2 * cost.linear, tokens, kWhat),
@@ -28,8 +28,8 @@ class Cuts {
   Cuts(int64_t tokens, int32_t slices, int64_t multiple, const TokenCost& cost)
       : slices_(slices), multiple_(multiple), units_(tokens / multiple), cost_(cost) {}
 
-  // The longest slices from the end that cost no more than `most`; the first is what is left, and
-  // at least a unit is left for every slice.
+  // The longest slices, from the last backward, that cost no more than `most`; the first slice is
+  // the remainder, and every slice gets at least one unit.
   std::vector<int64_t> within(int64_t most) const {
     std::vector<int64_t> lengths(slices_);
     int64_t end = units_;
@@ -53,7 +53,7 @@ class Cuts {
   }
 
  private:
-  // The first unit at which a slice up to `end` may begin.
+  // The first unit at which a slice that ends at `end` may begin.
   int64_t first_within(int64_t end, int64_t most) const {
     int64_t low = 0, high = end;
     const int64_t all = doubled_cost(cost_, end * multiple_);
@@ -85,7 +85,8 @@ std::vector<int64_t> equal_time_slices(int64_t tokens, int32_t slices, int64_t m
                                        const TokenCost& cost) {
   check_units(tokens, slices, multiple);
   const Cuts cuts(tokens, slices, multiple, cost);
-  int64_t low = 0, high = doubled_cost(cost, tokens);  // the least that is enough is in (low, high]
+  int64_t low = 0, high = doubled_cost(cost, tokens);  // the smallest feasible value is in (low,
+                                                       // high]
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     (cuts.longest(cuts.within(middle)) <= middle ? high : low) = middle;

@@ -52,7 +52,7 @@ class Simulation {
   int32_t ranks() const { return static_cast<int32_t>(next_.size()); }
   int32_t end_of(int32_t rank) const { return linked_.first_of_rank[rank + 1]; }
 
-  // One behind the last action that runs as one with this one.
+  // The index after the last action that runs as one with `action`.
   int32_t end_of_group(int32_t action) const {
     while (linked_.actions[action].with_next) ++action;
     return action + 1;
@@ -62,7 +62,7 @@ class Simulation {
     return costs_.message(linked_.actions[from].stage, linked_.actions[to].stage);
   }
 
-  // What copies back is the second of each channel's two ways, if it has two.
+  // A channel with both ways uses its second one for RELOAD.
   size_t channel_of(int32_t rank, ActionKind kind) const {
     const bool second = costs_.both_ways && kind == ActionKind::reload;
     return 2 * static_cast<size_t>(rank / costs_.ranks_per_channel) + (second ? 1 : 0);
@@ -76,12 +76,13 @@ class Simulation {
     return end;
   }
 
-  // Puts the rank's next action where its start is known, or where what it waits for is.
+  // Queues the rank's next action if its start is known, or registers the rank with the action that
+  // it waits for.
   void prepare(int32_t rank) {
     const int32_t begin = next_[rank];
     if (begin == end_of(rank)) return;
     double start = free_at_[rank];
-    // A rank asks for a copy and goes on; it is the copy that waits.
+    // A rank requests a copy and continues; only the copy waits.
     const bool asks = is_copy(linked_.actions[begin].kind);
     for (int32_t action = begin, last = end_of_group(begin); action < last; ++action) {
       for (const Wait& wait : linked_.waits_of(action)) {
@@ -97,7 +98,8 @@ class Simulation {
     ready_.push({start, rank});
   }
 
-  // Ranks are taken in the order of their starts, so copies come to their channel in time's order.
+  // Ranks are executed in the order of their starts, so copies reach their channel in order of
+  // time.
   void execute(int32_t rank, double start) {
     const int32_t begin = next_[rank], end = end_of_group(begin);
     double longest = 0, sum = 0;
@@ -142,7 +144,7 @@ class Simulation {
     double busy = 0;
     for (int32_t rank = 0; rank < ranks(); ++rank) {
       RankTiming& own = timing_.ranks[rank];
-      own.end = std::max(own.end, own.start);  // where it computes nothing
+      own.end = std::max(own.end, own.start);  // if it computes nothing
       timing_.cost = std::max(timing_.cost, own.span());
       timing_.makespan = std::max(timing_.makespan, own.end);
       busy += own.busy;
@@ -175,15 +177,15 @@ class Simulation {
   const LinkedActions& linked_;
   const ScheduleCosts& costs_;
   ScheduleTiming timing_;
-  std::vector<int32_t> next_;    // by rank, its next action
-  std::vector<double> free_at_;  // by rank, the end of the one before, and of sending it
-  // Ranks that wait for an action: the last that came, by action, and who was there before, by
-  // rank.
+  std::vector<int32_t> next_;    // by rank: its next action
+  std::vector<double> free_at_;  // by rank: the end of the action before, and of sending it
+  // Linked lists of the ranks that wait for an action: by action the last rank that came, by rank
+  // the one before it.
   std::vector<int32_t> waiting_for_, next_waiting_;
   std::vector<double> channel_free_;
-  std::vector<bool> sent_;  // by action, whether another rank needs it; none where that is free
+  std::vector<bool> sent_;  // by action: whether another rank needs it; empty if sending is free
   size_t unfinished_;
-  using Start = std::pair<double, int32_t>;  // and the rank
+  using Start = std::pair<double, int32_t>;  // time and rank
   std::priority_queue<Start, std::vector<Start>, std::greater<>> ready_;
 };
 

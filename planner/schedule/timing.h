@@ -1,22 +1,22 @@
-// When every action of a schedule runs, and what its ranks hold: exact discrete-event simulation.
+// Exact discrete-event simulation of a schedule: start and end of every action, memory of every
+// rank.
 //
-// The rules are those under which published bubble rates come out to the last decimal:
-//   * a rank does its list in order, one action at a time; actions that run as one start and end
+// The rules are those that reproduce published bubble rates to the last decimal:
+//   * a rank runs its list in order, one action at a time; actions that run as one start and end
 //     together;
-//   * an action starts when all it waits for is done, `communication` later what is on another
-//   rank;
+//   * an action starts when its dependencies are done, those on another rank `communication` later;
 //     links are never contended;
-//   * sending takes no time of a rank (`sending` of the costs is 0 in those rates), or stops it for
-//     so long before its next action;
-//   * copies run next to the list, in order of being asked for, one at a time on a channel, or one
-//     each way, which neighbouring ranks may share; the rank waits for one where it needs what
-//     comes back, and at AWAIT;
-//   * a step costs the longest span of a rank, from the start of its first computation to the end
-//   of
-//     its last (the optimizer needs no barrier between ranks); the makespan is given as well;
-//   * the bubble rate is the share of that cost in which ranks compute nothing, mean over ranks.
-// Linking is what costs; a schedule linked once can be timed with many costs. Pure functions; safe
-// from any thread.
+//   * sending is free (published rates have `sending` = 0), or stops the rank for `sending` before
+//     its next action;
+//   * copies run concurrently with the list, in the order of request, one at a time on a channel or
+//     one each way; neighbouring ranks may share a channel. A rank waits for a copy where it needs
+//     the reloaded data, and at AWAIT;
+//   * the cost of a step is the longest span of a rank, from the start of its first computation to
+//     the end of its last (the optimizer needs no barrier between ranks); the makespan is also
+//     given;
+//   * the bubble rate is the share of that cost in which ranks do not compute, mean over ranks.
+// Linking is the expensive part; a schedule linked once can be timed with many costs. Pure
+// functions; safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +28,11 @@
 namespace longspan {
 
 struct RankTiming {
-  double start = 0;  ///< of its first action that computes
-  double end = 0;    ///< of its last such
-  double busy = 0;   ///< of which it computed
+  double start = 0;  ///< of its first computation
+  double end = 0;    ///< of its last computation
+  double busy = 0;   ///< time spent computing
   int64_t peak_memory = 0;
-  int32_t peak_action = -1;  ///< the action at which it is reached first
+  int32_t peak_action = -1;  ///< the first action that reaches the peak
 
   double span() const { return end - start; }
 };
@@ -41,14 +41,14 @@ struct ScheduleTiming {
   std::vector<double> starts, ends;  ///< by action, as numbered in LinkedActions
   std::vector<RankTiming> ranks;
   double cost = 0;      ///< the longest span
-  double makespan = 0;  ///< from 0 to the end of the last action of all
+  double makespan = 0;  ///< from 0 to the end of the last action on any rank
   double bubble_rate = 0;
 
-  int64_t peak_memory() const;  ///< of the rank that holds most
+  int64_t peak_memory() const;  ///< the maximum over ranks
 };
 
-/// Throws bad_input for costs that do not fit the schedule, and where ranks wait for each other,
-/// with the actions they wait in front of.
+/// Throws bad_input for costs that do not match the schedule, and for deadlocks, with the actions
+/// at which the ranks wait.
 ScheduleTiming simulate(const Schedule& schedule, const LinkedActions& linked,
                         const ScheduleCosts& costs);
 ScheduleTiming simulate(const Schedule& schedule, const ScheduleCosts& costs);

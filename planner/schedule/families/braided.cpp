@@ -1,8 +1,8 @@
 // STP, synergistic tensor and pipeline parallelism (arXiv 2510.27257, its repository's schedule):
-// stages in a V, and two computations of a rank braided into one, so that the all-reduces of tensor
-// parallelism of one run during the products of the other. Forwards are braided with forwards, with
-// gradients of weights while the pipeline fills, and with backwards; 3p chunks on every rank,
-// bubble (p-1)(F+I-W) chunks.
+// stages in a V, and pairs of computations of a rank braided into one, so that one's all-reduces of
+// tensor parallelism run during the other's products. Forwards are braided with forwards, with
+// weight gradients while the pipeline fills, and with backwards; 3p chunks on every rank, bubble
+// (p-1)(F+I-W) chunks.
 #include "base/error.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
@@ -25,7 +25,7 @@ Schedule braided(const ScheduleRequest& request) {
       list.forward(0);
       list.forward(1);
     }
-    // In pairs, the odd one first.
+    // In pairs; an odd one comes first.
     for (int32_t left = rank + 1; left > 0; --left) list.forward(0, left % 2 == 0);
     for (int32_t i = 0; i < beyond; ++i) {
       list.forward(1, true);

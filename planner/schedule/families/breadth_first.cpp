@@ -1,7 +1,7 @@
 // Breadth-first pipeline parallelism (arXiv 2211.05953): with several chunks on each rank, all
-// microbatches go through a chunk before any goes through the next. Bubble (p-1)(F+B)/v, and a
-// stage's parameters are gathered only once per direction; every rank holds every microbatch.
-// Backwards go from the last microbatch to the first, as PyTorch's LoopedBFS has it.
+// microbatches go through a chunk before any goes through the next. Bubble (p-1)(F+B)/v. A stage's
+// parameters are gathered only once per direction; every rank holds every microbatch. Backwards go
+// from the last microbatch to the first, as in PyTorch's LoopedBFS.
 #include <algorithm>
 
 #include "planner/schedule/families/families.h"

@@ -10,7 +10,7 @@
 namespace longspan {
 namespace {
 
-constexpr int kWeight = 4;  // besides the four of VPass; of either stage
+constexpr int kWeight = 4;  // a fifth pass after those of VPass; for both stages
 constexpr int32_t kPeriod = 6;
 enum Slot : uint8_t { kFree, kForward, kInput, kWeights };
 
@@ -21,10 +21,11 @@ struct Placed {
   auto operator<=>(const Placed&) const = default;
 };
 
-// The n-th least of both. REQUIRES: both are sorted, and have more than n in all.
+// The n-th smallest (from 0) of both together. REQUIRES: both are sorted, and have more than n in
+// all.
 int32_t nth(const std::vector<int32_t>& a, const std::vector<int32_t>& b, int32_t n) {
   const auto size_a = static_cast<int32_t>(a.size()), size_b = static_cast<int32_t>(b.size());
-  // How many of the n least are of `a`.
+  // How many of the n smallest are in `a`.
   int32_t of_a = std::max(0, n - size_b), most = std::min(n, size_a);
   while (of_a < most) {
     const int32_t middle = of_a + (most - of_a) / 2;
@@ -40,10 +41,10 @@ int32_t nth(const std::vector<int32_t>& a, const std::vector<int32_t>& b, int32_
   return std::min(a[of_a], b[of_b]);
 }
 
-// The slots of a rank, with how many microbatches are alive behind each.
+// The slots of a rank, and the number of microbatches alive after each.
 class Line {
  public:
-  /// Without `with_weights` the weights have no slots yet: free ones are taken for them.
+  /// Without `with_weights` the slots have no weight gradients yet, and each takes a free slot.
   Line(std::vector<Slot> slots, bool with_weights)
       : slots_(std::move(slots)), with_weights_(with_weights), held_(slots_.size()) {
     Held held;
@@ -56,13 +57,14 @@ class Line {
 
   int32_t most_alive() const { return most_; }
 
-  /// Moves a pass to an earlier slot, if that is free and no more than `most` are alive then.
+  /// Moves a pass to an earlier slot, if that is free and at most `most` microbatches are alive
+  /// then.
   bool move(int32_t from, int32_t to, int32_t most) {
     if (slots_[to] != kFree) return false;
     std::swap(slots_[to], slots_[from]);
     Held held = to > 0 ? held_[to - 1] : Held{};
     moved_.clear();
-    // Behind both, as soon as what is held is what it was, nothing changes.
+    // After both slots nothing changes once the state equals the old one.
     for (auto slot = static_cast<size_t>(to); slot < slots_.size(); ++slot) {
       advance(held, slots_[slot]);
       if (held.alive > most) {
@@ -78,7 +80,7 @@ class Line {
 
  private:
   struct Held {
-    int32_t alive = 0, due = 0;  // microbatches; weights that have no slot yet
+    int32_t alive = 0, due = 0;  // microbatches; weight gradients without a slot yet
     bool operator==(const Held&) const = default;
   };
   void advance(Held& held, Slot slot) const {
@@ -100,7 +102,7 @@ class Line {
   int32_t most_ = 0;
 };
 
-// By rank and pass, slots in order of microbatches.
+// By rank and pass: the slots in order of microbatches.
 using Slots = std::vector<std::array<std::vector<int32_t>, 5>>;
 
 class Repeated {
@@ -128,7 +130,7 @@ class Repeated {
     remove_weights();
   }
 
-  // By rank, (pass, microbatch) in order of slots; weights as the pass whose gradient they follow.
+  // The list of `rank` in order of slots, with each W in the first free slot after its I.
   ActionList list_of(const ScheduleRequest& request, int32_t rank) const {
     static constexpr ActionKind kKinds[] = {ActionKind::forward, ActionKind::forward,
                                             ActionKind::backward_input, ActionKind::backward_input};
@@ -136,7 +138,7 @@ class Repeated {
     std::vector<Placed> placed = passes_of(rank);
     std::sort(placed.begin(), placed.end());
     ActionList list;
-    std::array<std::deque<int32_t>, 2> due;  // microbatches whose W is, of the stage up, down
+    std::array<std::deque<int32_t>, 2> due;  // microbatches whose W is due: stage up, stage down
     const auto add_weight = [&] {
       std::deque<int32_t>& first = due[0].empty() ? due[1] : due[0];
       const int32_t chunk = due[0].empty() ? 0 : 1;
@@ -168,7 +170,7 @@ class Repeated {
     return placed;
   }
 
-  // In order of slots, ranks and passes: sorted by counting, as there are few slots.
+  // All passes in order of slots, ranks and passes. A counting sort, as there are few slots.
   std::vector<Placed> all_passes() const {
     std::vector<Placed> by_rank;
     for (int32_t rank = 0; rank < ranks_; ++rank) {
@@ -196,7 +198,7 @@ class Repeated {
     return line;
   }
 
-  // Weights into the first free slots behind the inputs, one for each.
+  // Places each weight gradient into the first free slot after its input gradient.
   void place_weights() {
     for (int32_t rank = 0; rank < ranks_; ++rank) {
       std::vector<int32_t>& weights = slots_[rank][kWeight];
@@ -218,7 +220,7 @@ class Repeated {
     for (auto& passes : slots_) passes[kWeight].clear();
   }
 
-  // The first slot that the pass may be in, behind all that it follows.
+  // The first slot after all passes that this pass depends on.
   int32_t earliest(const Placed& p) const {
     int32_t after = -1;
     const auto behind = [&](int32_t rank, int32_t pass, int32_t number) {
@@ -236,8 +238,8 @@ class Repeated {
     return after + 1;
   }
 
-  // Passes before the first backward is through, with weights only, and those after the last
-  // forward has begun; what is in between repeats and stays.
+  // Moves the passes before the end of the first backward (only with weights) and those after the
+  // start of the last forward; the steady phase between them stays.
   void move_to_earlier_slots(bool with_weights) {
     std::vector<Line> lines;
     int32_t most = 0;
@@ -260,7 +262,7 @@ class Repeated {
     }
   }
 
-  // Every pass as early as the one before it on its rank and those it follows allow.
+  // Closes gaps: every pass as early as its predecessor on the rank and its dependencies allow.
   void draw_together() {
     std::vector<int32_t> last(ranks_, -1);
     for (const Placed& p : all_passes()) {

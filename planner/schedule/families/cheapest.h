@@ -1,4 +1,4 @@
-// The cheapest of several schedules that a family generates: internal to planner/schedule.
+// Keeps the cheapest of the schedules that a family generates. Internal to planner/schedule.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,25 @@
 
 namespace longspan {
 
-/// Plain value; holds on to `costs`, which must outlive it.
+/// Plain value; refers to `costs`, which must outlive it.
 class Cheapest {
  public:
-  /// Only schedules whose ranks hold `memory_limit` at most, in the unit of `costs`; 0: any amount.
+  /// Keeps only schedules whose ranks hold at most `memory_limit`, in the unit of `costs`; 0:
+  /// unlimited.
   explicit Cheapest(const ScheduleCosts& costs, int64_t memory_limit = 0)
       : costs_(costs), memory_limit_(memory_limit) {}
 
-  /// Keeps `schedule` where it fits and costs less than every one before, or as little in less
-  /// memory; of equals the first.
+  /// Keeps `schedule` if it fits and costs less than all before, or the same in less memory. The
+  /// first of equals stays.
   void offer(Schedule schedule);
 
-  /// The one kept, once; none where none fitted or none was offered.
+  /// Moves out the schedule kept; none if none fitted or was offered. Call at most once.
   std::optional<Schedule> take() { return std::move(best_); }
 
-  /// The cost of the one kept; 0 for none.
+  /// The cost of the schedule kept; 0 without one.
   double cost() const { return best_ ? cost_ : 0; }
 
-  /// The least that a rank must be able to hold for one of those offered to fit; 0 for none.
+  /// The smallest memory limit with which one of the offered schedules fits; 0 if none was offered.
   int64_t least_memory() const { return least_memory_; }
 
  private:

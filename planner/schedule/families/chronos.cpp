@@ -1,9 +1,9 @@
-// ChronosPipe (arXiv 2503.03182): activations are to be used again soon after they are made.
+// ChronosPipe (arXiv 2503.03182): activations are reused soon after they are computed.
 //
-// Its abstract names the means, not the order. Taken here: chunks evenly interleaved, which has the
-// shortest lives that chunks dealt round robin can have: with two on each rank 3/4 of 1F1B's memory
-// and its bubble. Chronos-Recomp recomputes the shallow half of the chunks, which live longest: 1/4
-// and what that half keeps for it.
+// Its abstract gives the idea, but not the order. This implementation uses evenly interleaved
+// chunks, which have the shortest lives of round-robin chunks: with two on each rank 3/4 of 1F1B's
+// memory and its bubble. Chronos-Recomp recomputes the shallow half of the chunks, which live
+// longest: 1/4, plus the checkpoints of that half.
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +14,7 @@
 namespace longspan {
 namespace {
 
-// A chunk begins where the way through all ranks ends, in units of all that a chunk takes.
+// A chunk begins when the pass through all ranks ends, in units of F + I + W of a chunk.
 ChunkDelays delays_of(const ScheduleRequest& request) {
   const StageTimes& t = request.costs.times[0];
   const double unit = t.forward + t.input + t.weight;

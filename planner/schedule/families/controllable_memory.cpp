@@ -1,11 +1,12 @@
-// V-Min, V-Half and what lies between (Pipeline Parallelism with Controllable Memory, arXiv
-// 2405.15362): building blocks whose microbatches live shorter than those of ZB-V, and take that
-// much less memory.
+// V-Min, V-Half and schedules between them (Pipeline Parallelism with Controllable Memory, arXiv
+// 2405.15362): building blocks with shorter lives of microbatches than ZB-V, and less memory in
+// proportion.
 //
 // A block goes down the ranks in steps of `down` slots and up in steps of `up`: a microbatch lives
-// about (down + up) slots per rank, of which each six cost one microbatch of memory. V-Min steps 1
-// and 1, a third of 1F1B's memory; V-Half 2 and 1, half of it; ZB-V 4 and 2, as much as 1F1B.
-// V-adaptive tries more of them, the greedy of ZB-V, and one for memory that no block just fills.
+// about (down + up) slots per rank, and every six slots cost one microbatch of memory. V-Min has
+// steps 1 and 1, a third of 1F1B's memory; V-Half 2 and 1, half of it; ZB-V 4 and 2, as much as
+// 1F1B. V-adaptive also tries other blocks, the greedy of ZB-V, and a greedy (v_greedy.h) for
+// memory between the needs of blocks.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -23,7 +24,7 @@
 namespace longspan {
 namespace {
 
-// Repeated every six slots, no two passes of a rank meet.
+// Whether no two passes of a rank collide if the block is repeated every six slots.
 bool repeats(const BuildingBlock& block) {
   for (const std::array<int32_t, 4>& passes : block) {
     unsigned taken = 0;
@@ -35,14 +36,14 @@ bool repeats(const BuildingBlock& block) {
   return true;
 }
 
-// Slots from a rank to the next one, on the ways down and up.
+// Slots from one rank to the next, on the ways down and up.
 struct Steps {
   int32_t down, up;
 };
 
-// The block that repeats and is done soonest whose steps are `first` to rank `turn` and `then`
-// behind it: passes follow each other at once but for a few free slots where the way turns. None
-// where no free slots help.
+// The shortest block that repeats, with steps `first` up to rank `turn` and `then` after it. Passes
+// follow each other at once, except for a few free slots at the turns. None if no number of free
+// slots helps.
 std::optional<BuildingBlock> block_of(int32_t ranks, const Steps& first, const Steps& then,
                                       int32_t turn) {
   std::optional<BuildingBlock> best;
@@ -78,10 +79,10 @@ std::optional<BuildingBlock> block_of(int32_t ranks, const Steps& first, const S
   return best;
 }
 
-// Blocks of the same steps from rank to rank, and of other steps behind one of the ranks, which
-// hold something in between. Of all pairs of steps up to four these make the schedules that are
-// best for some memory, within 1 % in 60 random settings of 3 to 10 ranks. Steps of five in all do
-// not repeat where ranks are many; more than six in all are longer for nothing.
+// Offers blocks with equal steps between all ranks, and blocks whose steps change at one rank, with
+// memory in between. Of all pairs of steps up to four, these make the best schedules for some
+// memory, within 1 % in 60 random settings of 3 to 10 ranks. Steps that sum to five do not repeat
+// with many ranks; sums above six make blocks longer without a gain.
 void offer_blocks(const ScheduleRequest& request, Cheapest& cheapest) {
   constexpr Steps kAlike[] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {3, 1},
                               {1, 3}, {3, 3}, {4, 2}, {2, 4}};
@@ -89,7 +90,7 @@ void offer_blocks(const ScheduleRequest& request, Cheapest& cheapest) {
       {{1, 2}, {3, 3}}, {{2, 2}, {2, 4}}, {{1, 3}, {1, 1}}, {{2, 1}, {1, 3}},
       {{1, 4}, {2, 1}}, {{1, 2}, {4, 4}}, {{1, 2}, {4, 2}}, {{1, 1}, {1, 2}},
       {{1, 1}, {1, 3}}, {{4, 4}, {2, 1}}, {{3, 3}, {1, 2}}, {{4, 1}, {2, 1}}};
-  constexpr int32_t kTurns = 8;  // all turns up to this many ranks
+  constexpr int32_t kTurns = 8;  // tries all turns up to this many ranks
   const auto offer = [&](const Steps& first, const Steps& then, int32_t turn) {
     const std::optional<BuildingBlock> block = block_of(request.ranks, first, then, turn);
     if (block) cheapest.offer(repeat(request, *block));
@@ -101,7 +102,7 @@ void offer_blocks(const ScheduleRequest& request, Cheapest& cheapest) {
   }
 }
 
-// V-Half's, whose way back begins a number of repetitions later than it could.
+// The block of V-Half, with a way back that begins `repetitions` later than it could.
 BuildingBlock half_block(const ScheduleRequest& request, int32_t repetitions) {
   const int32_t p = request.ranks, later = (p % 2 == 0 ? 3 : 0) + 6 * repetitions;
   BuildingBlock block;
@@ -113,7 +114,7 @@ BuildingBlock half_block(const ScheduleRequest& request, int32_t repetitions) {
 
 }  // namespace
 
-// The paper's tables 8 and 9 say where the free slots of these two are.
+// The free slots of these two are from the paper's tables 8 and 9.
 Schedule v_min(const ScheduleRequest& request) {
   const int32_t p = request.ranks, later = p % 3 == 0 ? 2 : 0;
   BuildingBlock block;
@@ -125,8 +126,8 @@ Schedule v_min(const ScheduleRequest& request) {
 
 Schedule v_half(const ScheduleRequest& request) { return repeat(request, half_block(request, 0)); }
 
-// With the output layer cut over all ranks (Vocabulary Parallelism, arXiv 2411.05288) a
-// microbatch turns back two repetitions later, or one where S gives the gradient already.
+// With the output layer cut over all ranks (Vocabulary Parallelism, arXiv 2411.05288), a microbatch
+// turns back two repetitions later; one if S computes the gradient already.
 Schedule v_half_vocabulary_1(const ScheduleRequest& request) {
   return with_cut_vocabulary(repeat(request, half_block(request, 2)), request.costs, true);
 }

@@ -14,11 +14,11 @@ namespace {
 
 using Kind = ActionKind;
 
-// What a rank may do next, and which goes first where several could start at once.
+// What a rank may do next, and the priority if several could start at the same time.
 enum Next { kOwn, kSoftmax, kGradient };
 using Order = std::array<int, 3>;
 
-// Whose T are late: a rank's S that are ahead of its T. What lies between them takes memory.
+// The most S that a rank does ahead of its T. Results between S and T take memory.
 constexpr int32_t kMostAhead = 2;
 
 class Inserting {
@@ -70,11 +70,11 @@ class Inserting {
 
  private:
   struct Rank {
-    int32_t next = 0, end = 0;  // of its list
+    int32_t next = 0, end = 0;  // range of its list not yet done
     double free = 0;
     std::array<std::vector<double>, 2> ends;  // of S and T, by microbatch
   };
-  using Candidate = std::tuple<double, int, int32_t, Next>;  // start, place in the order, rank
+  using Candidate = std::tuple<double, int, int32_t, Next>;  // start, priority, rank
 
   std::optional<Candidate> first() const {
     std::optional<Candidate> best;
@@ -89,7 +89,8 @@ class Inserting {
     return best;
   }
 
-  // When what it needs is there; none where that is not known yet, or where there is no next one.
+  // When the inputs of `what` are ready; none if that is not known yet, or if nothing is left to
+  // do.
   std::optional<double> input_of(int32_t rank, Next what) const {
     const Rank& own = ranks_[rank];
     if (what == kOwn) {
@@ -129,9 +130,9 @@ class Inserting {
   const LinkedActions& linked_;
   const ScheduleCosts& costs_;
   Order order_;
-  std::vector<double> ends_;  // by action of the list
+  std::vector<double> ends_;  // by action of the schedule without S and T
   std::vector<Rank> ranks_;
-  std::vector<int32_t> last_forwards_;  // by microbatch, the last stage's F
+  std::vector<int32_t> last_forwards_;  // by microbatch: the last stage's F
   Schedule done_;
 };
 

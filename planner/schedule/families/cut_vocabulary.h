@@ -1,15 +1,14 @@
-// The output layer cut over all ranks, in a schedule that does not know of it: internal to
-// planner/schedule.
+// Cuts the output layer of a schedule over all ranks. Internal to planner/schedule.
 #pragma once
 
 #include "planner/schedule/request.h"
 
 namespace longspan {
 
-/// `schedule`, which has no S and T, with both of every microbatch in every rank's list: each rank
-/// keeps its order and does S and T where they fit, by the times of `costs`; of some ways to choose
-/// the one that costs least. `input_gradient_in_t` as in Schedule. Where gradients of the last
-/// stage do not come late enough for the exchanges, ranks wait.
+/// Inserts S and T of every microbatch into every rank's list of `schedule`, which has none. Each
+/// rank keeps its order and does S and T where they fit by the times of `costs`; the cheapest of
+/// several orders is returned. `input_gradient_in_t` is as in Schedule. If gradients of the last
+/// stage come too early for the exchanges, ranks wait.
 Schedule with_cut_vocabulary(const Schedule& schedule, const ScheduleCosts& costs,
                              bool input_gradient_in_t);
 

@@ -1,12 +1,12 @@
 // DualPipe and DualPipeV (DeepSeek-V3, arXiv 2412.19437; DualPipe's README): a forward and a
-// backward of opposite directions run as one, so that the exchanges of one are hidden by the
-// other's computation.
+// backward of opposite directions run as one, so that the computation of one hides the exchanges of
+// the other.
 //
-//   DualPipe: two copies of the model, whose microbatches enter at either end of the ranks.
+//   DualPipe: two copies of the model, whose microbatches enter at opposite ends of the ranks.
 //   DualPipeV: the same cut in half and folded: one copy, two stages on each rank in a V.
 //
-// Bubble (s/2-1)(F&B + B - 3W) with s stages in the way of a microbatch, s + 1 stages' activations
-// on every rank.
+// Bubble (s/2-1)(F&B + B - 3W) with s stages per microbatch; every rank holds the activations of s
+// + 1 stages.
 #include "base/error.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
@@ -15,8 +15,8 @@
 namespace longspan {
 namespace {
 
-// One rank's list, rank `near` of `ranks` counted from where direction 0 enters to where it turns
-// or meets the other half. Direction 0 has stage `first` on this rank, direction 1 `second`.
+// The list of rank `near` of `ranks`, counted from where direction 0 enters to where it turns or
+// meets the other half. Direction 0 has stage `first` on this rank, direction 1 `second`.
 ActionList dual_list(int32_t ranks, int32_t near, int32_t microbatches, int32_t first,
                      int32_t second) {
   TwoStageList list(first, second);
@@ -32,7 +32,7 @@ ActionList dual_list(int32_t ranks, int32_t near, int32_t microbatches, int32_t 
     list.forward(1);
   }
   for (int32_t i = 0; i < microbatches - 2 * ranks + near + 1; ++i) {
-    // At the turn the first backward needs the end of the forward next to it.
+    // At the turn the first backward depends on the forward next to it, so they cannot run as one.
     list.forward(0, i > 0 || beyond > 0);
     list.backward(1);
     list.forward(1, true);
@@ -43,7 +43,7 @@ ActionList dual_list(int32_t ranks, int32_t near, int32_t microbatches, int32_t 
     list.forward(1, true);
     list.backward(0);
   }
-  // The later half of these leaves its weights for the bubbles at the end.
+  // The later half postpones its weight gradients to the bubbles at the end.
   for (int32_t i = 0; i < 2 * (near + 1); ++i) {
     const int direction = 1 - i % 2;
     if (i > near) {
@@ -88,7 +88,7 @@ Schedule dual_pipe(const ScheduleRequest& request) {
   schedule.microbatches = m / 2;
   for (int32_t rank = 0; rank < p; ++rank) {
     const int32_t far = p - 1 - rank;
-    const int32_t of_first = rank, of_second = p + far;  // stages of either copy on this rank
+    const int32_t of_first = rank, of_second = p + far;  // the stage of each copy on this rank
     schedule.ranks[rank] = rank < far ? dual_list(p / 2, rank, m / 2, of_first, of_second)
                                       : dual_list(p / 2, far, m / 2, of_second, of_first);
   }

@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-// Chunks and microbatches in the order of their units: which have one, from the first on.
+// The chunk and microbatch that enter at each unit of time, counted from the first.
 class Evenly {
  public:
   Evenly(const ScheduleRequest& request, int32_t delay)
@@ -18,7 +18,7 @@ class Evenly {
   int64_t delay() const { return delay_; }
   int64_t units() const { return int64_t{v_} * m_ + delay_ * (v_ - 1); }
 
-  /// Calls use(chunk, microbatch) for what enters at `unit`, if anything does.
+  /// Calls use(chunk, microbatch) for the pair that enters at `unit`, if any does.
   template <class Use>
   void at(int64_t unit, Use use) const {
     for (int32_t chunk = 0; chunk < v_; ++chunk) {

@@ -1,8 +1,7 @@
-// One function for each family of schedules: internal to planner/schedule, whose registry names
-// them.
+// The generators of all families of schedules, named by the registry. Internal to planner/schedule.
 //
-// Each gets a request whose numbers are positive and within what its row of the registry takes, and
-// throws bad_input for what else it cannot do.
+// Each gets a request with positive numbers that its row of the registry allows, and throws
+// bad_input for anything else that it does not support.
 #pragma once
 
 #include "planner/schedule/request.h"

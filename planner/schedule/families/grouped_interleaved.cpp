@@ -1,10 +1,10 @@
-// GIS, grouped interleaved scheduling (PipeOffload, arXiv 2503.01328): interleaved 1F1B whose
-// backward is split, so that a stage's gradient goes on before those of its weights are done. The
-// first backward needs to wait for p-r-1 forwards less: a rank holds p v chunks at most, the bubble
-// is (p-1)(F+I)/v.
+// GIS, grouped interleaved scheduling (PipeOffload, arXiv 2503.01328): interleaved 1F1B with a
+// split backward, so that a stage passes its input gradient on before its weight gradients are
+// done. The first backward waits for p-r-1 fewer forwards: a rank holds at most p v chunks, the
+// bubble is (p-1)(F+I)/v.
 //
-//   GIS-H continues with groups of g = p/2 microbatches instead of p: g (v-1) + p chunks, for
-//   bubbles of p-g chunks more in every but the first chunk of the warm-up.
+//   GIS-H has groups of g = p/2 microbatches instead of p: g (v-1) + p chunks, for bubbles longer
+//   by p-g chunks in every chunk of the warm-up except the first.
 #include "base/error.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"

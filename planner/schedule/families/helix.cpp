@@ -1,16 +1,16 @@
 // HelixPipe (arXiv 2507.00394, its repository's schedule): attention has no parameters, so any rank
-// can do it. Microbatches go through the layers in groups of as many as there are ranks, and
-// attention of a layer of a group is done by all ranks at once: while one rank does what has
-// parameters for one microbatch after another, the others do attention of those before. Filling the
-// pipeline then waits for what has parameters only, (p-1) times, however long attention takes.
+// can run it. Microbatches go through the layers in groups of as many as there are ranks, and all
+// ranks run attention of a group's layer at the same time: while one rank runs the parts with
+// parameters for one microbatch after another, the others run attention of earlier ones. Filling
+// the pipeline then takes (p-1) times the parts with parameters, however long attention takes.
 //
-//   Stages 0, 2, 4 ... 2L are what lies between two attentions, of L = v p layers: stage 2l, behind
+//   Stages 0, 2, 4 ... 2L are the parts between two attentions, of L = v p layers. Stage 2l, after
 //   attention of layer l-1 and before that of layer l, is on rank l mod p, and so is its backward.
-//   Stage 2l+1 is attention of layer l, of the group's microbatch j on rank (l + j + 1) mod p: for
-//   the first microbatch the rank that continues with it, for the last the one that it comes from.
-//   A group has `fold` microbatches for each rank, one behind another, to send one while the next
-//   is computed. The layers of the next group follow those of the one before without a break.
-//   Backward is the same order from its end: all microbatches are held until then.
+//   Stage 2l+1 is attention of layer l; for the group's microbatch j it is on rank (l + j + 1) mod
+//   p: for the first microbatch the rank that runs its next stage, for the last one the rank of its
+//   stage before. A group has `fold` microbatches for each rank, one after another, to send one
+//   while the next is computed. The next group's layers follow without a break. Backward is the
+//   reverse order: all microbatches are held until then.
 #include <algorithm>
 #include <utility>
 
@@ -31,7 +31,7 @@ class Helix {
         rank_(rank) {}
 
   ActionList forwards() {
-    // Layers are counted on through the groups. This rank's begin at its own number.
+    // Layers are numbered through all groups. This rank's first layer is its own number.
     for (int32_t layer = rank_; layer < all_layers_ + p_; layer += p_) {
       for (int32_t j = p_ - 2; j >= 0; --j) {
         for (int32_t fold = 0; fold < fold_; ++fold) {
@@ -55,7 +55,7 @@ class Helix {
     add(2 * (layer % layers_) + 1, layer / layers_, j, fold);
   }
 
-  // The place behind the layer before and in front of this one; between groups these are two.
+  // The part before this layer's attention; between groups these are two stages.
   void parameters(int32_t layer, int32_t j, int32_t fold) {
     if (layer > all_layers_) return;
     const int32_t group = layer / layers_, stage = 2 * (layer % layers_);

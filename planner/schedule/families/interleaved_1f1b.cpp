@@ -1,9 +1,9 @@
-// Interleaved 1F1B (Megatron-LM, arXiv 2104.04473): v chunks of layers on each rank, dealt round
-// robin, in groups of N microbatches: a group goes through a rank's first chunk, then its second.
-// Bubble (p-1)(F+B)/v for v times the messages.
+// Interleaved 1F1B (Megatron-LM, arXiv 2104.04473): v chunks of layers on each rank, round robin.
+// Microbatches go in groups of N through a rank's first chunk, then its second. Bubble (p-1)(F+B)/v
+// for v times the messages.
 //
-// N is the request's group; without one it is as in PyTorch, the ranks' number where that divides
-// the microbatches and else the next larger number that does.
+// N is the request's group. Without one it is chosen as in PyTorch: the number of ranks if that
+// divides the microbatches, else the next larger number that does.
 #include "base/error.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"

@@ -1,7 +1,7 @@
 // kFkB (Ada-Grouper, arXiv 2303.01675): 1F1B of groups of k microbatches. The bubble is 1F1B's, but
-// messages of one microbatch travel while the others of its group compute; k times the memory.
-// Where k does not divide the microbatches the last group is smaller. Without a group of the
-// request's k = 2.
+// messages of one microbatch travel while others of its group compute; memory is k times as large.
+// If k does not divide the microbatches, the last group is smaller. k = 2 if the request has no
+// group.
 #include <algorithm>
 
 #include "planner/schedule/families/families.h"

@@ -6,8 +6,8 @@ namespace longspan {
 
 std::vector<int64_t> memory_levels(const ScheduleRequest& request, int64_t held, double most,
                                    int64_t actions) {
-  constexpr int64_t kActions = 3'000'000;      // a second or less
-  constexpr int64_t kFewest = 4, kFinest = 8;  // parts of all of it, and of a microbatch
+  constexpr int64_t kActions = 3'000'000;      // takes a second or less
+  constexpr int64_t kFewest = 4, kFinest = 8;  // parts of the whole memory, and of a microbatch
   const int64_t ranks = request.ranks, whole = held * ranks;
   if (whole <= 0) return {};
   const auto affordable = static_cast<int64_t>(

@@ -1,9 +1,9 @@
-// Limits of memory that greedy schedules are made for, whatever the limit is that is asked for:
-// internal to planner/schedule.
+// Memory limits for which greedy schedules are generated, independent of the requested limit.
+// Internal to planner/schedule.
 //
-// With more memory a greedy runs further ahead, which does not always pay. A family that makes its
-// schedules for some fixed levels up to the limit, and takes the cheapest of all that fit, has more
-// to choose from the more memory there is: it is never slower with more.
+// With more memory a greedy runs further ahead, which does not always pay. A family that generates
+// schedules for fixed levels up to the limit, and takes the cheapest of all that fit, has more
+// choice with more memory, so it never gets slower with more memory.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,10 @@
 
 namespace longspan {
 
-/// Levels up to the request's limit and up to `most` times 1F1B's memory on the first rank, the
-/// highest first. They are equal parts of that memory, 2^i in all or 2^i on each microbatch of it,
-/// as many as work allows of which every one takes `actions`. `held`: by a microbatch, on a rank.
+/// Levels up to the request's limit and up to `most` times 1F1B's memory on the first rank, highest
+/// first. That memory is divided into equal parts, 2^i in all or 2^i for each of its microbatches;
+/// their number is bounded by work, at `actions` per level. `held`: memory of a microbatch on a
+/// rank.
 std::vector<int64_t> memory_levels(const ScheduleRequest& request, int64_t held, double most,
                                    int64_t actions);
 

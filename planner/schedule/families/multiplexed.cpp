@@ -1,13 +1,12 @@
 // SPPO's multiplexed ends (arXiv 2503.10377, multiplexed sequence partition): where a pipeline
-// fills and where it drains, a slice is cut once more, over the ranks that would idle, as
-// Megatron's sequence parallelism cuts a sequence.
+// fills and drains, a slice is cut once more over the ranks that would idle, as Megatron's sequence
+// parallelism cuts a sequence.
 //
-//   Of N slices, stage i does the first p-1-i together with ranks i+1 .. p-1, which have nothing
-//   to do yet, and the last i together with ranks 0 .. i-1, which are through; those between it
-//   does alone. Backward is the same from the last to the first, on the ranks that hold the
-//   activations. Sequences follow each other: at both ends all ranks work on the same one, so there
-//   is nothing for the next to fill. That ranks gather parameters of stages that are not theirs is
-//   not in the times.
+//   Of N slices, stage i shares the first p-1-i with ranks i+1 .. p-1, which have nothing to do
+//   yet, and the last i with ranks 0 .. i-1, which are done; it runs those between alone. Backward
+//   is the same from the last slice to the first, on the ranks that hold the activations. Sequences
+//   do not overlap: at both ends all ranks work on the same one. The times leave out that ranks
+//   gather parameters of stages that they do not own.
 #include "base/error.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
@@ -16,7 +15,7 @@
 namespace longspan {
 namespace {
 
-// What a rank does forwards, of one sequence.
+// A rank's forwards of one sequence.
 ActionList forwards_of(const ScheduleRequest& request, int32_t rank, int32_t m) {
   const int32_t p = request.ranks, n = request.slices;
   ActionList list;

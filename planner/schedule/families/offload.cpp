@@ -22,10 +22,10 @@ std::tuple<int32_t, int32_t, int32_t> unit_of(const Action& a) {
   return {a.stage, a.microbatch, a.slice};
 }
 
-// Numbers of a forward whose activations leave and of the backward that they return for.
+// The forwards whose activations are offloaded, and the backwards that need them back.
 struct Away {
-  std::vector<bool> leaves;                     // by action
-  std::vector<std::optional<size_t>> returned;  // by action, the forward
+  std::vector<bool> leaves;                     // by action: whether they leave
+  std::vector<std::optional<size_t>> returned;  // by action: the forward
 };
 
 Away away_of(const std::vector<Action>& list, int worth,
@@ -51,8 +51,8 @@ Away away_of(const std::vector<Action>& list, int worth,
 }
 
 std::vector<Action> with_copies(const std::vector<Action>& list, const Away& away) {
-  std::vector<std::pair<size_t, Action>> returns;  // and the action in front of which, in order
-  size_t before = 0;                               // the backward before the next one
+  std::vector<std::pair<size_t, Action>> returns;  // with the action to put it before, in order
+  size_t before = 0;                               // the latest backward so far
   for (size_t i = 0; i < list.size(); ++i) {
     if (!is_gradient(list[i].kind)) continue;
     if (const auto forward = away.returned[i]) {
@@ -63,7 +63,7 @@ std::vector<Action> with_copies(const std::vector<Action>& list, const Away& awa
   std::vector<Action> copies;
   copies.reserve(2 * list.size());
   size_t returned = 0;
-  std::optional<Action> last, last_but_one;  // asked for and not waited for yet
+  std::optional<Action> last, last_but_one;  // requested and not awaited yet
   for (size_t i = 0; i < list.size(); ++i) {
     const bool forward = list[i].kind == Kind::forward;
     if (forward && last_but_one) {

@@ -1,5 +1,5 @@
 // 1F1B (PipeDream-Flush, arXiv 2006.09503; Megatron-LM, arXiv 2104.04473): rank r starts its first
-// backward after p-r forwards, and holds no more. Bubble (p-1)(F+B).
+// backward after p-r forwards, and holds at most that many microbatches. Bubble (p-1)(F+B).
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
 

@@ -1,7 +1,7 @@
-// PO-H and PO-F (PipeOffload, arXiv 2503.01328): chunks evenly interleaved, and their activations
-// on the host between their uses: those of half of a rank's chunks, which are the first, since they
-// wait longest for their backward, or those of all. About (v+2) p / 8 chunks stay with half of them
-// away, and a few with all of them away, wherever copies keep up: offload + reload <= F + I + W.
+// PO-H and PO-F (PipeOffload, arXiv 2503.01328): evenly interleaved chunks whose activations are on
+// the host between uses. PO-H offloads the first half of a rank's chunks, which wait longest for
+// their backward, PO-F all. About (v+2) p / 8 chunks stay on the device with PO-H, and a few with
+// PO-F, if copies keep up: offload + reload <= F + I + W.
 #include "planner/schedule/families/evenly.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/offload.h"
@@ -9,12 +9,13 @@
 namespace longspan {
 namespace {
 
-// Forwards behind its own for which a chunk's activations leave: three ways there and back.
+// The least forwards between a chunk's forward and backward for which it is offloaded: the time of
+// three round trips of copies.
 constexpr int kWorth = 3;
 
-// With the first `away` chunks of every rank offloaded.
+// The schedule with the first `away` chunks of every rank offloaded.
 Schedule offloaded(const ScheduleRequest& request, int32_t away) {
-  const int32_t half = (request.ranks + 1) / 2;  // the least for the way down and the way back
+  const int32_t half = (request.ranks + 1) / 2;  // the least for the ways down and up
   Schedule schedule = evenly_interleaved(request, {half, half}, true);
   offload(schedule, kWorth, [&](const Action& f) { return f.stage / request.ranks < away; });
   return schedule;

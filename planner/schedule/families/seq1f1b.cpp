@@ -1,17 +1,19 @@
-// Schedules whose unit is a slice of a sequence. A slice's forward attends to the keys of the
-// slices before it, so forwards of a microbatch go from the first slice to the last and backwards,
-// which add to the gradients of those keys, from the last to the first.
+// Schedules whose unit is a slice of a sequence. A slice's forward attends to the keys of earlier
+// slices, so forwards of a microbatch go from the first slice to the last. Backwards add to the
+// gradients of those keys, so they go from the last to the first.
 //
 //   Seq1F1B (arXiv 2406.03488): 1F1B of slices with p-r-2+s forwards first, since the first
 //   backward is that of a microbatch's last slice. Bubble (p-1)(F+B)/s, memory (p-r+s-1)/s
-//   microbatches. Seq1F1B-I: the same of interleaved 1F1B, slices in groups of p. A group holds
-//   whole microbatches here, since backward begins with their last slices: where s does not divide
-//   p, the next larger groups of which there are equal ones (groups of p would wait for
-//   themselves). TeraPipe (arXiv 2102.07988): all forwards of slices, then all backwards.
-//   SPPO (arXiv 2503.10377): Seq1F1B with as much of each slice offloaded as the next one's forward
-//   hides, so that bubbles stay what they were. ChunkFlow (arXiv 2503.02356): Seq1F1B that keeps
-//   the last K slices of a sequence; of those before only keys, values and the input stay, and
-//   their forward runs again right in front of their backward.
+//   microbatches.
+//   Seq1F1B-I: interleaved 1F1B of slices in groups of p. Here a group holds whole microbatches,
+//   since backward begins with their last slices: if s does not divide p, the next larger equal
+//   groups (groups of p would deadlock).
+//   TeraPipe (arXiv 2102.07988): all forwards of slices, then all backwards.
+//   SPPO (arXiv 2503.10377): Seq1F1B that offloads as much of each slice as the next one's forward
+//   hides, so that bubbles do not grow.
+//   ChunkFlow (arXiv 2503.02356): Seq1F1B that keeps the last K slices of a sequence. Earlier
+//   slices keep only keys, values and the input, and repeat their forward directly before their
+//   backward.
 #include <algorithm>
 
 #include "base/error.h"
@@ -22,7 +24,7 @@
 namespace longspan {
 namespace {
 
-// Interleaved 1F1B of slices, `group` of them through a chunk at a time.
+// Interleaved 1F1B of slices; `group` slices go through a chunk at a time.
 Schedule interleaved_slices(const ScheduleRequest& request, int32_t group) {
   const int32_t p = request.ranks;
   Schedule schedule = empty_schedule(request, p * request.virtual_stages);
@@ -54,7 +56,7 @@ Schedule sppo(const ScheduleRequest& request) {
 
 Schedule chunk_flow(const ScheduleRequest& request) {
   Schedule schedule = seq1f1b(request);
-  const int32_t again = request.slices - std::max(1, request.group);  // from the front
+  const int32_t again = request.slices - std::max(1, request.group);  // the first slices
   recompute(schedule, [&](const Action& backward) { return backward.slice < again; });
   return schedule;
 }

@@ -1,4 +1,4 @@
-// The list of a rank with two stages, as families write it: internal to planner/schedule.
+// Builds the list of a rank with two stages. Internal to planner/schedule.
 #pragma once
 
 #include <cassert>
@@ -10,24 +10,24 @@
 
 namespace longspan {
 
-/// Microbatches go through either stage in order, and gradients of weights that were put off are
-/// done in the order of their inputs' gradients, whatever the stage. A stage is meant by 0 or 1,
-/// its place in the constructor.
+/// Microbatches pass each stage in order. Postponed weight gradients run in the order of their
+/// input gradients, over both stages. A parameter `stage` is 0 or 1, the position in the
+/// constructor.
 class TwoStageList {
  public:
   TwoStageList(int32_t first, int32_t second) : stages_{first, second} {}
 
-  /// F of the stage's next microbatch, run as one with the action after it where `with_next`.
+  /// F of the stage's next microbatch; `with_next`: runs as one with the next action.
   void forward(int stage, bool with_next = false) {
     list_.push_back({ActionKind::forward, stages_[stage], forwards_[stage]++, 0, with_next});
   }
   void backward(int stage) { add_backward(ActionKind::backward, stage); }
-  /// I; its W comes with a weight() later.
+  /// I; a later weight() adds its W.
   void input(int stage) {
     add_backward(ActionKind::backward_input, stage);
     weights_.push_back(list_.back());
   }
-  /// W of the first input() that has had none. REQUIRES: there is one.
+  /// W of the first input() without one. REQUIRES: there is such an input().
   void weight() {
     assert(weights_done_ < weights_.size());
     list_.push_back(weights_[weights_done_++]);

@@ -18,14 +18,14 @@ namespace {
 using Kind = ActionKind;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr int kWeights = 4;  // besides the four of VPass
+constexpr int kWeights = 4;  // a fifth pass after those of VPass
 constexpr int kNothing = -1;
 
-// Passes that are still open.
+// The free choices of the greedy.
 struct Choices {
-  int order = 0;           // of preference
+  int order = 0;           // order of preference
   int32_t in_flight = 1;   // microbatches between the first rank's first pass and its last
-  bool may_delay = false;  // W where a wait is known to be shorter
+  bool may_delay = false;  // W runs even if the known wait is shorter
 };
 constexpr int kOrders = 4;
 
@@ -51,7 +51,7 @@ class Greedy {
     }
   }
 
-  // None where memory is too little, or once the cost cannot be below `worth` (0: any).
+  // None if memory is insufficient, or as soon as the cost cannot be below `worth` (0: any).
   std::optional<Schedule> run() {
     const int64_t all = int64_t{6} * count() * request_.microbatches;
     std::vector<double> decisions;
@@ -62,7 +62,7 @@ class Greedy {
       const auto next = static_cast<int32_t>(soonest - decisions.begin());
       ranks_[next].free = *soonest;
       put(next, choose(next));
-      // A pass changes what its own rank and its two neighbours may decide.
+      // A pass affects the decisions of its rank and the two neighbours.
       for (int32_t i = std::max(0, next - 1); i <= std::min(next + 1, count() - 1); ++i) {
         decisions[i] = decision(i);
       }
@@ -71,7 +71,7 @@ class Greedy {
     return std::move(schedule_);
   }
 
-  // Any limit from here to the request's makes the same.
+  // Any limit from this value to the request's gives the same schedule.
   int64_t accepted() const { return accepted_; }
 
  private:
@@ -80,7 +80,8 @@ class Greedy {
     std::array<StageMemory, 2> memory;
     std::array<std::vector<double>, 4> ends;      // by VPass, of every microbatch
     std::deque<std::pair<int32_t, int32_t>> due;  // chunk and microbatch of weights
-    double begin = 0, free = 0, left = 0;         // of its first pass, of its last, and work
+    double begin = 0, free = 0, left = 0;         // start of its first pass, end of its last, work
+                                                  // left
     int64_t held = 0;
     int last = kNothing;
 
@@ -94,7 +95,7 @@ class Greedy {
 
   static double least_span(const Rank& own) { return own.free + own.left - own.begin; }
 
-  // When the input of the rank's next `pass` is there; never, where that is not known yet.
+  // When the input of the rank's next `pass` arrives; kNever if that is not known yet.
   double arrival(int32_t i, int pass) const {
     const Rank& own = ranks_[i];
     const int32_t m = own.done(pass);
@@ -107,7 +108,7 @@ class Greedy {
     return before.ends[pass][m] + request_.costs.communication;
   }
 
-  // What the rank must have free for the pass: of a forward down one up as well.
+  // The memory that the pass needs; a forward down also reserves that of the forward up.
   int64_t needed(const Rank& own, int pass) const {
     if (!is_forward(pass)) return 0;
     const int64_t up = own.memory[1].activations;
@@ -124,7 +125,7 @@ class Greedy {
            ranks_[0].done(kForwardDown) - ranks_[0].done(kInputUp) < choices_.in_flight;
   }
 
-  // When the rank can decide what to do next.
+  // When the rank can choose its next pass.
   double decision(int32_t i) {
     const Rank& own = ranks_[i];
     double soonest = kNever;
@@ -148,18 +149,18 @@ class Greedy {
         {kForwardUp, kInputUp, kInputDown, kForwardDown},
         {kForwardUp, kForwardDown, kInputUp, kInputDown},
     };
-    // The last one takes turns: forwards behind backwards, and the other way round.
+    // The last order alternates: forwards after backwards, and backwards after forwards.
     if (choices_.order == 3 && (own.last == kNothing || is_forward(own.last))) return kOrders[0];
     return kOrders[choices_.order];
   }
 
-  // Among the passes whose input is there at the rank's time.
+  // Chooses among the passes whose input has arrived by the rank's time.
   int choose(int32_t i) {
     const Rank& own = ranks_[i];
     for (const int pass : preferences(own)) {
       if (arrival(i, pass) > own.free || !let_in(i, pass)) continue;
       if (fits(own, pass)) return pass;
-      if (!own.due.empty()) return kWeights;  // which makes room
+      if (!own.due.empty()) return kWeights;  // frees memory
     }
     return kWeights;
   }
@@ -204,12 +205,12 @@ class Greedy {
 }  // namespace
 
 void offer_v_greedy(const ScheduleRequest& request, Cheapest& cheapest) {
-  constexpr double kMost = 0.75;  // of 1F1B's memory: with more, building blocks and ZB-V do better
-  constexpr int32_t kInFlight = 8;  // numbers of microbatches let in, of many
-  constexpr int64_t kRuns = 32;     // of a level, or so
+  constexpr double kMost = 0.75;  // of 1F1B's memory; above it, building blocks and ZB-V are better
+  constexpr int32_t kInFlight = 8;  // about this many values of in_flight up to the ranks' number
+  constexpr int64_t kRuns = 32;     // approximate runs per level
   const int64_t held = held_by_microbatch(request, 2, v_stage);
   const int64_t actions = int64_t{6} * request.ranks * request.microbatches;
-  // Where messages differ the greedy's times are not exact, and say nothing about the cost.
+  // If messages differ, the greedy's times are inexact and do not bound the cost.
   const bool exact = request.costs.messages.empty() && request.costs.sending == 0;
   const std::vector<int64_t> levels = memory_levels(request, held, kMost, kRuns * actions);
   const int32_t apart = std::max(1, request.ranks / kInFlight);
@@ -218,7 +219,7 @@ void offer_v_greedy(const ScheduleRequest& request, Cheapest& cheapest) {
       for (const bool may_delay : {false, true}) {
         int64_t same_from = std::numeric_limits<int64_t>::max();
         for (const int64_t level : levels) {
-          // With fewer, memory is left over; twice as many gain little.
+          // With fewer in flight, memory is left over; above twice as many there is little gain.
           const int64_t whole = level / held;
           if (level >= same_from || in_flight + apart <= whole || in_flight > 2 * whole + 1)
             continue;

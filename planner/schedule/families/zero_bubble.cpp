@@ -1,11 +1,12 @@
 // ZB-H1 and ZB-H2 (Zero Bubble Pipeline Parallelism, arXiv 2401.10241): the backward is split, so
-// that gradients of inputs are passed on at once and those of weights fill what would be bubbles.
+// that input gradients are passed on at once and weight gradients fill the bubbles.
 //
 //   ZB-H1: p-1-r forwards first, W of a microbatch r backwards late: 1F1B's memory,
 //          bubble (p-1)(F+I-W).
 //   ZB-H2: twice as many forwards first, W 2r backwards late: bubble (p-1)(F+I-2W).
-//   Interleaved (PyTorch's InterleavedZeroBubble): ZB-H1 over v chunks dealt round robin, in groups
-//   as in interleaved 1F1B: (v-1) of them and p-1-r forwards first, W r backwards late.
+//   Interleaved (PyTorch's InterleavedZeroBubble): ZB-H1 over v chunks, round robin, in groups as
+//   in
+//   interleaved 1F1B: (v-1) groups and p-1-r forwards first, W r backwards late.
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
 

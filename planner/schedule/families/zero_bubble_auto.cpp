@@ -1,12 +1,12 @@
 // ZB automatic (Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3.1; its authors' open
-// scheduler): a heuristic that knows times, messages and a memory limit.
+// scheduler): a heuristic that considers times, messages and a memory limit.
 //
 // Microbatch by microbatch, each stage gets one forward and one backward, as soon as they can run.
-// While it waits for one, it does gradients of weights that are due: those that fit into the wait
-// always, one that does not where the wait would make its bubbles the longest of all stages'.
-// Before the first backward, as many forwards as fit into the wait and into memory; gradients of
-// weights are done earlier where memory is at its limit. Three choices are open: of all eight
-// combinations, at levels of memory up to the limit, the cheapest is taken.
+// While a stage waits, it does the weight gradients that are due: all that fit into the wait, and
+// one that does not fit if the wait would make the stage's bubbles the longest of all. As many
+// forwards run before the first backward as fit into the wait and into memory; at the memory limit,
+// weight gradients run earlier. Three choices are free: the cheapest of all eight combinations, at
+// levels of memory up to the limit, is returned.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -27,8 +27,8 @@ using Kind = ActionKind;
 
 struct Choices {
   bool late_first_backward;  // a forward may delay the first backward
-  bool backwards_first;      // a forward waits where the next stage has two to do already
-  bool fill_harmless;        // W into a wait that makes no bubble the longest, though it delays
+  bool backwards_first;      // a forward waits if the next stage has two to do already
+  bool fill_harmless;        // W, even if longer, also fills waits that make no bubble the longest
 };
 
 class Heuristic {
@@ -46,7 +46,7 @@ class Heuristic {
     }
   }
 
-  // None where the memory limit is too low.
+  // None if the memory limit is too low.
   std::optional<Schedule> run() {
     if (!begin()) return std::nullopt;
     for (int32_t m = 1; m < request_.microbatches; ++m) {
@@ -57,7 +57,7 @@ class Heuristic {
     return std::move(schedule_);
   }
 
-  // Any limit from here to the request's makes the same.
+  // Any limit from this value to the request's gives the same schedule.
   int64_t accepted() const { return accepted_; }
 
  private:
@@ -86,7 +86,7 @@ class Heuristic {
     return longest;
   }
 
-  // When the input of the stage's next pass is there; 0 where it comes from no other stage.
+  // When the input of the stage's next pass arrives; 0 if it does not come from another stage.
   double arrival(int32_t stage, Pass pass) const {
     const int32_t from = pass == kForward ? stage - 1 : stage + 1;
     if (pass == kWeight || from < 0 || from >= count()) return 0;
@@ -110,7 +110,7 @@ class Heuristic {
     while (stages_[stage].done(kWeight) < up_to) put(stage, kWeight);
   }
 
-  // Gradients of weights while the stage waits for the input of its next pass.
+  // Runs weight gradients while the stage waits for the input of its next pass.
   void fill_wait(int32_t number, Pass pass) {
     const Stage& stage = stages_[number];
     const double until = arrival(number, pass);
@@ -120,14 +120,14 @@ class Heuristic {
     if (!harmless || choices_.fill_harmless) put(number, kWeight);
   }
 
-  // The first microbatch down and up, and the forwards that fit in between.
+  // Runs the first microbatch forward and backward, and the forwards that fit in between.
   bool begin() {
     for (int32_t stage = 0; stage < count(); ++stage) {
       if (!fits(stages_[stage].memory.activations)) return false;
       put(stage, kForward);
     }
     std::vector<int32_t> more(count(), 0);
-    double backward = stages_.back().free + stages_.back().times[kInput];  // of the stage behind
+    double backward = stages_.back().free + stages_.back().times[kInput];  // end at the next stage
     for (int32_t number = count() - 2; number >= 0; --number) {
       const Stage& stage = stages_[number];
       const double until = backward + request_.costs.communication;
@@ -141,7 +141,7 @@ class Heuristic {
       }
       backward = std::max(time, until) + stage.times[kInput];
     }
-    // A stage is ahead of the next one by a forward at least, while there are forwards.
+    // While there are forwards, a stage stays at least one forward ahead of the next stage.
     for (int32_t number = 0; number < count(); ++number) {
       if (number > 0 && 1 + more[number - 1] < request_.microbatches) {
         more[number] = std::min(more[number], std::max(0, more[number - 1] - 1));
@@ -152,7 +152,7 @@ class Heuristic {
     return true;
   }
 
-  // Whether the stage's next forward had better wait for the stage behind it, which has two to do.
+  // Whether the stage's next forward should wait, because the next stage has two to do already.
   bool postponed(int32_t number) {
     if (!choices_.backwards_first || number + 1 >= count()) return false;
     const Stage &stage = stages_[number], &next = stages_[number + 1];
@@ -195,7 +195,7 @@ class Heuristic {
     for (int32_t number = count() - 1; number >= 0; --number) {
       const Stage& stage = stages_[number];
       if (number + 1 < count()) fill_wait(number, kInput);
-      // Nothing waits for the first stage's last backwards.
+      // No stage waits for the first stage's last backwards.
       if (number == 0 && stage.done(kForward) == request_.microbatches) {
         weights(number, stage.done(kInput));
       }
@@ -210,8 +210,8 @@ class Heuristic {
   int64_t accepted_ = 0;
 };
 
-// As many forwards as memory allows, then as many backwards, and so on: where the heuristic has too
-// little memory to keep all ranks busy, this wastes less. `at_once`: W right behind its I.
+// Alternates as many forwards as memory allows with as many backwards. It wastes less than the
+// heuristic if memory is too small to keep all ranks busy. `at_once`: W directly follows its I.
 Schedule in_batches(const ScheduleRequest& request, int32_t batch, bool at_once) {
   Schedule schedule = empty_schedule(request, request.ranks);
   for (int32_t stage = 0; stage < request.ranks; ++stage) {
@@ -253,7 +253,7 @@ Schedule zb_auto(const ScheduleRequest& request) {
       if (made) cheapest.offer(*std::move(made));
     }
   }
-  // Batches that are as even as can be, of every number of them.
+  // Batches as even as possible, for every number of batches.
   for (int32_t count = request.microbatches, before = 0; count > 1; --count) {
     const int32_t batch = (request.microbatches + count - 1) / count;
     if (std::exchange(before, batch) == batch) continue;

@@ -1,12 +1,13 @@
 // ZB-V (Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6; its authors' open
-// scheduler): two stages on each rank in a V, so that a microbatch's backward begins where its
-// forward ends, and no bubble where F = I = W in 1F1B's memory, the same on every rank.
+// scheduler): two stages on each rank in a V, so that a microbatch's backward begins on the rank
+// where its forward ends. It has no bubble if F = I = W, in 1F1B's memory, which is equal on every
+// rank.
 //
-// Greedy, with times, messages and a memory limit: as many forwards as fit before the first
-// backward, then a backward and a forward of each rank in turns, of whichever of its two stages can
-// go on. Gradients of weights fill waits as in zb-auto, here measured against the bubbles of a run
-// before. Of four combinations of choices, at levels of memory up to the limit, and of the static
-// list the cheapest is taken.
+// The greedy considers times, messages and a memory limit. It runs as many forwards as fit before
+// the first backward, then alternates a backward and a forward on each rank, of either of its two
+// stages that can proceed. Weight gradients fill waits as in zb-auto, but compared with the bubbles
+// of the previous run. The result is the cheapest of the static list and four combinations of
+// choices at levels of memory up to the limit.
 #include "planner/schedule/families/zero_bubble_v.h"
 
 #include <algorithm>
@@ -29,8 +30,8 @@ namespace {
 using Kind = ActionKind;
 
 struct Choices {
-  bool fill_before_forwards;  // W into a wait for a forward though it delays
-  bool fill_before_inputs;    // and into one for a gradient on the way down
+  bool fill_before_forwards;  // W fills a wait for a forward even if it delays that forward
+  bool fill_before_inputs;    // the same for a wait for an input gradient on the way down
 };
 
 struct Attempt {
@@ -41,7 +42,7 @@ struct Attempt {
 
 class Greedy {
  public:
-  /// `approved`: bubbles of a run before, by rank, or nothing.
+  /// `approved`: bubbles of the previous run, by rank, or empty.
   Greedy(const ScheduleRequest& request, const Choices& choices, std::vector<double> approved)
       : request_(request),
         choices_(choices),
@@ -57,7 +58,7 @@ class Greedy {
     }
   }
 
-  // None where the memory limit is too low.
+  // None if the memory limit is too low.
   std::optional<Attempt> run() {
     if (!begin()) return std::nullopt;
     for (bool goes_on = true; goes_on;) {
@@ -74,7 +75,7 @@ class Greedy {
     return attempt;
   }
 
-  // Any limit from here to the request's makes the same of everything.
+  // Any limit from this value to the request's gives the same attempt.
   int64_t accepted() const { return accepted_; }
 
  private:
@@ -100,18 +101,18 @@ class Greedy {
     return true;
   }
 
-  // What the rank holds from its next forward on.
+  // The rank's memory from its next forward on.
   int64_t memory_after(int32_t i, int pass) const {
     return ranks_[i].held + ranks_[i].memory[chunk_of(pass)].activations;
   }
 
-  // The rank that the pass comes from; outside of 0 .. count - 1 where it comes from the same rank.
+  // The rank that the pass comes from; outside 0 .. count - 1 if it comes from the same rank.
   int32_t before(int32_t i, int pass) const { return goes_down(pass) ? i - 1 : i + 1; }
   bool turns(int32_t i, int pass) const {
     return before(i, pass) < 0 || before(i, pass) >= count();
   }
 
-  // Whether the input of the rank's next `pass` is there, or will be at a time that is known.
+  // Whether the input of the rank's next `pass` is ready, or will be at a known time.
   bool can(int32_t i, int pass) const {
     const Rank& own = ranks_[i];
     if (own.done(pass) >= request_.microbatches) return false;
@@ -124,8 +125,8 @@ class Greedy {
     return ranks_[before(i, pass)].ends[pass][ranks_[i].done(pass)] + request_.costs.communication;
   }
 
-  // The length of a bubble that costs no time: the longest of all, or what a run before left to
-  // this rank.
+  // How much longer the rank may idle at no cost: up to the longest bubble of any rank, or the
+  // slack of this rank in the previous run.
   double harmless(int32_t i) const {
     double longest = 0;
     for (const Rank& rank : ranks_) longest = std::max(longest, rank.bubble);
@@ -169,7 +170,7 @@ class Greedy {
     if (though_it_delays && !own.due.empty() && until - own.free > harmless(i)) put_weight(i);
   }
 
-  // Forwards before the first backward. None of them waits for memory.
+  // Forwards before the first backward. They do not wait for memory.
   bool begin() {
     for (int32_t i = 0; i < count(); ++i) put(i, kForwardDown);
     for (int32_t i = count() - 1; i >= 0; --i) {
@@ -190,7 +191,7 @@ class Greedy {
       }
       put(i, kForwardUp);
     }
-    // Later ranks catch up with those before them, whose backward comes later.
+    // Later ranks catch up with earlier ones, whose backward comes later.
     int pass = kForwardDown;
     for (int32_t i = 1; i < count(); ++i) {
       const Rank &own = ranks_[i], &above = ranks_[i - 1];
@@ -199,8 +200,8 @@ class Greedy {
                (own.done(kForwardUp) <= above.done(kForwardUp) &&
                 above.done(kForwardUp) < request_.microbatches);
       };
-      // Those before may have too little ahead to catch up with: by memory, or as their forward is
-      // the longest.
+      // Earlier ranks may not be far enough ahead to catch up with: because of memory, or because
+      // their forward is the longest.
       for (int32_t in_vain = 0; behind() && in_vain < 2; ++in_vain) {
         for (int32_t j = count() - 1; j >= i; --j) {
           if (!can(j, pass) || !fits(memory_after(j, pass))) continue;
@@ -213,7 +214,7 @@ class Greedy {
     return std::all_of(ranks_.begin(), ranks_.end(), [&](const Rank& r) { return fits(r.held); });
   }
 
-  // One backward on each rank that has one to do: whether there was any.
+  // Runs one backward on each rank that can; returns whether there was any.
   bool input_round() {
     std::vector<int32_t> down, up;
     for (int32_t i = 0; i < count(); ++i) {
@@ -235,7 +236,7 @@ class Greedy {
     return any;
   }
 
-  // One forward on each rank that has one to do and memory for it: whether there was any.
+  // Runs one forward on each rank that can and has the memory; returns whether there was any.
   bool forward_round() {
     bool any = false;
     for (int32_t i = 0; i < count(); ++i) {
@@ -267,7 +268,7 @@ void offer_zb_v(const ScheduleRequest& request, Cheapest& cheapest) {
   cheapest.offer(zb_v_static(request));
   const int64_t held = held_by_microbatch(request, 2, v_stage);
   const int64_t actions = int64_t{6} * request.ranks * request.microbatches;
-  constexpr int64_t kRuns = 12;  // of a level: for each of four choices three, or so
+  constexpr int64_t kRuns = 12;  // approximate runs per level: three for each of four choices
   std::vector<int64_t> levels = memory_levels(request, held, kMost, kRuns * actions);
   levels.insert(levels.begin(), 0);
   for (int choice = 0; choice < 4; ++choice) {
@@ -279,7 +280,8 @@ void offer_zb_v(const ScheduleRequest& request, Cheapest& cheapest) {
       own.memory_limit = level;
       same_from = 0;
       std::vector<double> approved;
-      // A run's bubbles are what the next one may have, as long as that shortens the longest.
+      // A run's bubbles become the next run's allowance, as long as that shortens the longest
+      // bubble.
       for (double longest = -1;;) {
         Greedy greedy(own, choices, approved);
         std::optional<Attempt> attempt = greedy.run();

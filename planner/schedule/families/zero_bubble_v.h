@@ -1,4 +1,4 @@
-// ZB-V's schedules for those who choose among more: internal to planner/schedule.
+// Offers ZB-V's schedules to families with more candidates. Internal to planner/schedule.
 #pragma once
 
 #include "planner/schedule/families/cheapest.h"
@@ -6,7 +6,7 @@
 
 namespace longspan {
 
-/// Offers the static list and what the greedy makes without a limit, and of some fixed limits up to
+/// Offers the static list, and the greedy's schedules without a limit and for fixed limits up to
 /// the request's.
 void offer_zb_v(const ScheduleRequest& request, Cheapest& cheapest);
 

@@ -1,5 +1,5 @@
-// ZB-V as a list that knows no times, the one that PyTorch ships: made for F = I = W, and for as
-// many microbatches as fill the pipeline (2p-1). Fewer of them take what is theirs of that list.
+// ZB-V as a static list, the one of PyTorch: made for F = I = W and for enough microbatches to fill
+// the pipeline (2p-1). With fewer microbatches the rest of the list is left out.
 #include <algorithm>
 #include <utility>
 

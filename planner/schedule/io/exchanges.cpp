@@ -1,5 +1,5 @@
-// Schedules as PyTorch's runtime wants them: columns that keep ranks aligned, or exchanges between
-// ranks written out.
+// Schedules for PyTorch's runtime: with empty cells that keep ranks aligned, or with explicit
+// exchanges between ranks.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -33,9 +33,9 @@ void check_stages_stay(const Schedule& s) {
   }
 }
 
-// Runs `schedule` in steps of one action, or one group, for each rank in turn: what it waits for
-// was done in an earlier step, or, in no `lockstep`, in this one by a rank whose turn was before.
-// `visit(rank, begin, end, step)` gets the actions as they come.
+// Runs `schedule` in steps of one action, or one group, for each rank in turn. An action's
+// dependencies were done in an earlier step or, without `lockstep`, in the same step by an earlier
+// rank. Calls `visit(rank, begin, end, step)` for the actions in that order.
 template <class Visit>
 void run_in_steps(const Schedule& schedule, const LinkedActions& linked, bool lockstep,
                   Visit visit) {
@@ -65,10 +65,10 @@ void run_in_steps(const Schedule& schedule, const LinkedActions& linked, bool lo
   }
 }
 
-// `list` with a wait for all that it sends: a forward's behind the backward that shows it was
-// received, the others at the end.
+// `list` with a WAIT for every SEND: that of a forward follows the backward that shows it was
+// received, the others are at the end.
 std::vector<Action> with_waits(const std::vector<Action>& list) {
-  std::vector<Action> written, waits;  // the latter in order of sending
+  std::vector<Action> written, waits;  // `waits` is in order of sending
   std::vector<bool> waited_for;
   std::map<std::tuple<int32_t, int32_t, int32_t>, size_t> forwards;  // their places in `waits`
   size_t begin_of_group = 0;
@@ -110,7 +110,7 @@ PipelineCsv pipeline_csv_of(const Schedule& schedule) {
   for (const std::vector<Action>& list : schedule.ranks) csv.idle.emplace_back(list.size() + 1, 0);
   if (has_exchanges(schedule)) return csv;
   const LinkedActions linked = link(schedule);
-  std::vector<int32_t> column(schedule.ranks.size(), 0);  // by rank, the first that is free
+  std::vector<int32_t> column(schedule.ranks.size(), 0);  // by rank: the first free column
   run_in_steps(schedule, linked, true, [&](int32_t rank, int32_t begin, int32_t, int32_t step) {
     csv.idle[rank][begin - linked.first_of_rank[rank]] = step - column[rank];
     column[rank] = step + 1;
@@ -130,7 +130,7 @@ Schedule with_exchanges(const Schedule& schedule) {
   }
   Schedule written = schedule;
   for (std::vector<Action>& list : written.ranks) list.clear();
-  // A receive goes to the end of what the other rank has come to when it is sent.
+  // At each SEND, the RECV is appended to the other rank's list as written so far.
   const auto send = [&](const Action& a, int32_t rank, Kind kind, Kind received, int32_t to) {
     if (rank_of[to] == rank) return;
     written.ranks[rank].push_back({kind, a.stage, a.microbatch, a.slice});

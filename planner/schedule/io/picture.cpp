@@ -46,7 +46,7 @@ constexpr std::string_view colour_of(Kind kind) {
   }
 }
 
-// Which of its rank's stages an action's is, in the order in which forwards come to them.
+// By stage: its index among its rank's stages, in the order of their first forwards.
 std::vector<int32_t> chunks_of(const Schedule& s) {
   std::vector<int32_t> chunks(s.all_stages(), 0);
   for (const std::vector<Action>& list : s.ranks) {
@@ -79,8 +79,8 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-// Calls visit(action, start, end, part, parts) for what rank computes; actions that run as one
-// share their time in parts.
+// Calls visit(action, start, end, part, parts) for the computations of `rank`; actions that run as
+// one divide their time into parts.
 template <class Visit>
 void for_each_computation(const LinkedActions& linked, const ScheduleTiming& timing, size_t rank,
                           Visit visit) {
@@ -113,7 +113,7 @@ std::string text_picture(const Schedule& schedule, const LinkedActions& linked,
   const std::string widest = fmt::format("{}", schedule.ranks.size() - 1);
   const auto columns = static_cast<double>(width - static_cast<int32_t>(widest.size()) - 2);
   if (timing.makespan <= 0) return {};
-  // The shortest action has room for its letter and label where the width allows.
+  // If the width allows, the shortest action has room for its letter and label.
   const double scale =
       std::min(columns / timing.makespan, (static_cast<double>(longest_label) + 1) / shortest);
   const auto column_of = [&](double time) {

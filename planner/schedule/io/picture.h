@@ -1,7 +1,7 @@
-// Pictures of a timed schedule: a line for each rank, time from left to right.
+// Pictures of a timed schedule: a line per rank, time from left to right.
 //
-// Actions of a rank's later stages are told from those of its first by small letters in text and by
-// darker fields in drawings. Pure functions; safe from any thread.
+// Actions of a rank's later stages have small letters in text and darker fields in drawings. Pure
+// functions; safe from any thread.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@
 
 namespace longspan {
 
-/// Lines of `width` characters or less: "F0" and its microbatch where an action is wide enough, its
-/// letter alone where not, the rest of it filled with "=" (F), "#" (B), "+" (I), "-" (W), ":" for
-/// what else computes; "." idles. REQUIRES: width >= 12.
+/// Lines of at most `width` characters. An action is "F0" with its microbatch if wide enough, else
+/// its letter alone, filled up with "=" (F), "#" (B), "+" (I), "-" (W) or ":" (other computation);
+/// "." is idle time. REQUIRES: width >= 12.
 std::string text_picture(const Schedule& schedule, const LinkedActions& linked,
                          const ScheduleTiming& timing, int32_t width);
 

@@ -20,7 +20,7 @@ using Kind = ActionKind;
 constexpr int64_t kMostRanks = 4096;
 constexpr int64_t kMostActions = 1 << 22;  // of a step
 
-// A JSON object and how errors name it.
+// A JSON object and its name in errors.
 struct Place {
   const Json& json;
   std::string name;
@@ -42,7 +42,7 @@ struct Place {
     }
     return value.get<double>();
   }
-  /// The first of the keys that there is.
+  /// The value of the first key that exists.
   int64_t count(std::initializer_list<const char*> keys, int64_t most, int64_t otherwise) const {
     for (const char* key : keys) {
       if (!json.contains(key) || json[key].is_null()) continue;
@@ -79,11 +79,11 @@ Json parsed(const std::filesystem::path& path) {
 }
 
 struct Timed {
-  Action action;  // with the rank's chunk in place of the stage
+  Action action;  // its stage is the rank's chunk
   double start, end;
 };
 
-// What one rank did in one iteration.
+// Reads the actions of one rank in one iteration.
 class RankReader {
  public:
   RankReader(const Place& place, const MeasuredPipeline& pipeline)
@@ -117,7 +117,7 @@ class RankReader {
     }
   }
 
-  // Whole numbers of a list, `least` to `least` + `values` - 1, from which `least` is taken.
+  // The list's whole numbers minus `least`; they must be in `least` .. `least` + `values` - 1.
   std::vector<int32_t> ids(const std::string& key, int32_t values, bool from_one_too) const {
     const std::vector<double> numbers = place_.numbers(key, count());
     const double low = *std::min_element(numbers.begin(), numbers.end());
@@ -157,7 +157,7 @@ class RankReader {
     return microbatches;
   }
 
-  // For microbatches that pass a chunk together where the trace does not tell them apart.
+  // The number of microbatches that pass a chunk together, if the trace does not identify them.
   int32_t group_of(const std::string& kind) const {
     if (pipeline_.virtual_stages == 1) return 1;
     const bool said = place_.has(kind + "_chunk") && place_.has(kind + "_minibatch");
@@ -175,7 +175,7 @@ class RankReader {
   std::vector<Timed> timed_;
 };
 
-// Whether of two chunks the second goes back from the last rank to the first.
+// Whether the second of two chunks goes back from the last rank to the first.
 bool is_folded(const std::vector<std::vector<Timed>>& ranks) {
   const auto begins = [](const std::vector<Timed>& list) {
     for (const Timed& t : list) {

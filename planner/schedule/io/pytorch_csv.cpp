@@ -13,7 +13,7 @@ using Kind = ActionKind;
 
 constexpr std::string_view kPair = "OVERLAP_F_B";
 
-// A cell's word as it stands, before it is known which dialect it is of.
+// A cell as written, before its dialect is known.
 struct Cell {
   Action action;
   std::string_view word;
@@ -97,7 +97,7 @@ class Reader {
     return cell;
   }
 
-  // The number that `text` begins with, which is taken away.
+  // Removes and returns the number at the start of `text`.
   int32_t number(std::string_view& text) const {
     int32_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

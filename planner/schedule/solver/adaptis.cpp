@@ -19,14 +19,14 @@ using Ends = std::vector<int64_t>;
 
 constexpr int32_t kMostVirtualStages = 2;
 
-// A cut, the family's schedule for it, and how long that takes.
+// A cut, the family's schedule for it, and its cost.
 struct Candidate {
   const ScheduleFamily* family = nullptr;
   int32_t virtual_stages = 1;
   Ends ends;
   ScheduleCosts costs;
   Schedule schedule;
-  int64_t left = 0;  // of the memory limit, for activations
+  int64_t left = 0;  // the part of the memory limit for activations
   double cost = 0;
 };
 
@@ -37,7 +37,7 @@ struct Start {
   std::optional<Candidate> best = {};
 };
 
-// As many layers in each stage as can be.
+// Layers divided as evenly among stages as possible.
 Ends even_cut(int64_t layers, int64_t stages) {
   Ends ends;
   for (int64_t stage = 1; stage <= stages; ++stage) ends.push_back(layers * stage / stages);
@@ -51,7 +51,7 @@ int64_t most_resident(const Schedule& schedule, const std::vector<int64_t>& resi
   return *std::max_element(held.begin(), held.end());
 }
 
-// Microbatches whose activations a stage has at once.
+// By stage: the most microbatches whose activations it holds at once.
 std::vector<int64_t> in_flight(const Schedule& schedule) {
   std::vector<int64_t> now(schedule.stages, 0), most(schedule.stages, 0);
   for (const std::vector<Action>& list : schedule.ranks) {
@@ -63,7 +63,7 @@ std::vector<int64_t> in_flight(const Schedule& schedule) {
   return most;
 }
 
-// The cut's boundaries, each a layer further down or up.
+// All cuts with one boundary moved by a layer up or down.
 std::vector<Ends> moved(const Ends& ends) {
   std::vector<Ends> all;
   for (size_t k = 0; k + 1 < ends.size(); ++k) {
@@ -89,11 +89,12 @@ class Search {
         starts.push_back({&family, v});
       }
     }
-    // What arranges itself by its times takes longest to make: where time is short, it comes last.
+    // Families that arrange themselves by times take longest to generate, so they come last in case
+    // time is short.
     std::stable_partition(starts.begin(), starts.end(),
                           [](const Start& start) { return !start.family->takes_memory_limit; });
     for (Start& start : starts) begin(start);
-    // Where time is short, the boundaries of the fastest are what it is for.
+    // If time is short, it is best spent on the boundaries of the fastest.
     std::stable_sort(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
       return a.best && (!b.best || a.best->cost < b.best->cost);
     });
@@ -106,8 +107,8 @@ class Search {
   }
 
  private:
-  // None where the family has no schedule for the cut within memory, or none whose order could be
-  // optimised.
+  // None if the family has no schedule for the cut within memory, or none whose order can be
+  // optimized.
   std::optional<Candidate> made(const ScheduleFamily& family, int32_t v, const Ends& ends) const {
     Candidate c{&family, v, ends, costs_of_stages(r_.layers, ends, r_.communication), {}, 0, 0};
     ScheduleRequest request;
@@ -137,14 +138,14 @@ class Search {
     return r_.memory_limit - most_resident(schedule, resident_of_stages(r_.layers, ends));
   }
 
-  // Whether the limits leave no time to look further; something is to be found in any case.
+  // Whether time is up. The search continues in any case until it has found a schedule.
   bool out_of_time() const { return best_ && seconds_left() <= 0; }
   double seconds_left() const {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin_;
     return r_.limits.seconds - passed.count();
   }
 
-  // Takes the family's schedule for the cut where it is faster.
+  // Keeps the family's schedule for the cut if it is faster.
   bool consider(Start& start, const Ends& ends) {
     if (ends.empty() || out_of_time()) return false;
     std::optional<Candidate> made = this->made(*start.family, start.virtual_stages, ends);
@@ -158,7 +159,7 @@ class Search {
     return cut_layers(r_.layers, start.virtual_stages * r_.ranks, r_.memory_limit, in_flight);
   }
 
-  // Equal numbers of layers, and the fastest slowest stage.
+  // Tries equal numbers of layers, and the cut that minimizes the slowest stage.
   void begin(Start& start) {
     const int32_t stages = start.virtual_stages * r_.ranks;
     if (consider(start, even_cut(static_cast<int64_t>(r_.layers.size()), stages)) &&
@@ -203,7 +204,7 @@ class Search {
     return plan;
   }
 
-  // A cut whose step is shorter with the order as it is.
+  // Takes the first cut that shortens the step with the current order.
   bool move_boundary(AdaptisPlan& plan, NamedSchedule& start) const {
     for (const Ends& ends : moved(plan.ends)) {
       ScheduleCosts costs = costs_of_stages(r_.layers, ends, r_.communication);

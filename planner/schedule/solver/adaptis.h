@@ -1,13 +1,13 @@
-// AdaPtis (arXiv 2509.23722): layers to stages, stages to ranks and the order of the lists, chosen
-// together for layers that are not alike.
+// AdaPtis (arXiv 2509.23722): chooses the layers of stages, the ranks of stages and the order of
+// the lists together, for unequal layers.
 //
-// For every family of schedules, which brings a placement with it (a stage on each rank, two round
-// robin or in a V), the layers are cut for the fastest slowest stage under memory, the family makes
-// its schedule for these costs, the layers are cut again for the microbatches that it keeps in
-// flight, and then boundaries move by a layer as long as that makes the step shorter. The best of
-// all is ordered by the solver (opt_pipe.h), boundaries move under that order, and so on until
-// nothing improves. All of it keeps to the limits' seconds, but for the first schedule within
-// memory and whatever is being made or cut when they end; one programme is solved at a time.
+// Every family of schedules implies a placement (one stage on each rank, or two, round robin or in
+// a V). For each, the search cuts the layers to minimize the slowest stage's time within memory,
+// generates the family's schedule for these costs, cuts again for the microbatches that it keeps in
+// flight, and then moves boundaries by a layer while that shortens the step. The solver orders the
+// best of all (opt_pipe.h), boundaries move under that order, and so on until nothing improves. The
+// search keeps to the limits' seconds, except to find a first schedule within memory and to finish
+// the current schedule or cut; one MILP is solved at a time.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +24,23 @@ struct AdaptisRequest {
   int32_t ranks = 1;
   int32_t microbatches = 1;
   double communication = 0;
-  /// The most of a rank, with what is resident; 0: any amount. Every rank's activations get what
-  /// the one with most resident leaves.
+  /// Memory limit of a rank, including resident memory; 0: unlimited. Activations of every rank get
+  /// what is left on the rank with the most resident memory.
   int64_t memory_limit = 0;
-  SolverLimits limits = {};  ///< nodes of all orders together, seconds of everything
+  SolverLimits limits = {};  ///< nodes are for all orders together, seconds for the whole search
 };
 
 struct AdaptisPlan {
   std::string family;
   int32_t virtual_stages = 1;
-  std::vector<int64_t> ends;  ///< of stages, in layers
+  std::vector<int64_t> ends;  ///< ends of stages, in layers
   OptimalSchedule schedule;
   ScheduleCosts costs;
-  int64_t memory_limit = 0;  ///< what the limit leaves for activations
-  double even_cost = 0;      ///< the best family with as many layers in each stage; 0: none fits
+  int64_t memory_limit = 0;  ///< the part of the limit for activations
+  double even_cost = 0;      ///< best cost with equally many layers per stage; 0: none fits
 };
 
-/// Throws bad_input for fewer layers than ranks, no_fit where nothing is within memory.
+/// Throws bad_input for fewer layers than ranks, no_fit if no schedule is within memory.
 AdaptisPlan adaptis(const AdaptisRequest& request);
 
 }  // namespace longspan

@@ -18,7 +18,7 @@ struct Delete {
 };
 using Model = std::unique_ptr<Cbc_Model, Delete>;
 
-// The terms of a row with each column once.
+// The terms of a row, summed so that each column appears once.
 std::vector<Term> added_up(std::vector<Term> terms) {
   std::sort(terms.begin(), terms.end(),
             [](const Term& a, const Term& b) { return a.column < b.column; });
@@ -114,7 +114,7 @@ MilpSolution solve(const Milp& milp, const SolverLimits& limits, std::span<const
       solution.objective += milp.columns[i].price * solution.values[i];
     }
   }
-  // Where the search is done, what it has not looked at has no bound.
+  // After a complete search CBC's bound on open nodes has no meaning.
   if (solution.stop == Stop::optimal) solution.bound = solution.objective;
   return solution;
 }

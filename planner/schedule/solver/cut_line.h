@@ -1,8 +1,8 @@
-// The best way to cut a row of things into pieces: internal to planner/schedule/solver.
+// Cuts a row of items into consecutive pieces optimally. Internal to planner/schedule/solver.
 //
-// Layers into stages, sequences into microbatches, lengths into buckets are all this: pieces follow
-// each other, each has a price, and either their sum or the dearest of them is to be small. Solved
-// exactly, by dynamic programming over the ends of pieces.
+// Used for layers into stages, sequences into microbatches, and lengths into buckets. Each piece
+// has a price, and either the sum or the maximum of the prices is minimized, exactly, by dynamic
+// programming over the ends of pieces.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace longspan {
 
 enum class Smallest { sum, dearest };
 
-/// The ends of `pieces` pieces of [0, count), each of one thing or more: piece k is [ends[k - 1],
-/// ends[k]). `price(k, begin, end)` is that of a piece, infinity where it may not be. Empty where
-/// there is no way. REQUIRES: prices >= 0.
+/// The ends of `pieces` pieces of [0, count), each of one item or more: piece k is [ends[k - 1],
+/// ends[k]). `price(k, begin, end)` is the price of a piece, infinity if it is not allowed. Empty
+/// if no cut is allowed. REQUIRES: prices >= 0.
 inline std::vector<int64_t> cut_line(
     int64_t count, int64_t pieces, Smallest smallest,
     const std::function<double(int64_t piece, int64_t begin, int64_t end)>& price) {

@@ -7,7 +7,7 @@
 namespace longspan {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::max();  // as COIN-OR writes it
+constexpr double kInfinity = std::numeric_limits<double>::max();  // COIN-OR's infinity
 
 }  // namespace
 

@@ -1,9 +1,9 @@
-// A mixed integer linear programme, and what a solver makes of it.
+// A mixed-integer linear program (MILP), and its solution by a solver.
 //
-// Columns are numbers to find, rows are sums of them within bounds; the objective is smallest. The
-// solver is COIN-OR's CBC: one thread, a fixed seed, silent. Its answer is the same every time
-// unless the clock stopped it, so limits are counted in nodes of its search first. A programme is a
-// plain value; solve() may be called from any thread, and one call waits for another.
+// Columns are the variables, rows are bounded sums of them; the objective is minimized. The solver
+// is COIN-OR's CBC: one thread, a fixed seed, no output. Its answer is deterministic unless time
+// stopped it, so the first limit is the number of nodes of its search. A MILP is a plain value.
+// solve() may be called from any thread; concurrent calls run one after another.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ struct Milp {
   };
   struct Row {
     double lower, upper;
-    std::vector<Term> terms;  ///< of one column several are added up
+    std::vector<Term> terms;  ///< several terms of a column add up
   };
   std::vector<Column> columns;
   std::vector<Row> rows;
 
-  /// Each returns the number of the column.
+  /// Each add_ function returns the number of the column.
   int32_t add_number(double lower, double upper, double price = 0);
   int32_t add_whole(double lower, double upper, double price = 0);
   int32_t add_binary() { return add_whole(0, 1); }
@@ -41,31 +41,31 @@ struct Milp {
 };
 
 struct SolverLimits {
-  int64_t nodes = 2000;  ///< of the search tree; the answer does not depend on the machine
-  double seconds = 60;   ///< the second guard
-  /// Whether the solver looks for cuts, a smaller programme and solutions by its own means before
-  /// it branches: a gain unless the programme is tight already.
+  int64_t nodes = 2000;  ///< of the search tree; results do not depend on the machine
+  double seconds = 60;   ///< a second limit
+  /// Whether the solver runs cuts, presolve and heuristics before it branches: a gain unless the
+  /// MILP is tight already.
   bool cuts = true;
 };
 
 enum class Stop {
   optimal,     ///< proven
-  infeasible,  ///< there is no solution
+  infeasible,  ///< no solution exists
   nodes,       ///< SolverLimits::nodes
   seconds,     ///< SolverLimits::seconds
 };
 
 struct MilpSolution {
   Stop stop = Stop::infeasible;
-  std::vector<double> values;  ///< by column; empty where none was found
-  double objective = 0;        ///< of `values`
-  double bound = 0;            ///< no solution is below
+  std::vector<double> values;  ///< by column; empty if none was found
+  double objective = 0;        ///< the objective of `values`
+  double bound = 0;            ///< a lower bound on every solution's objective
   int64_t nodes = 0;
 };
 
-/// `start` is a solution to begin with: a value (the factor) for every whole column; one that
-/// cannot be completed is passed over. Throws failed where the solver gives up, bad_input in a
-/// build without one. REQUIRES: lower <= upper everywhere.
+/// `start` is a warm start: a value (the factor) for every whole column; it is ignored if it cannot
+/// be completed. Throws failed if the solver gives up, bad_input in a build without a solver.
+/// REQUIRES: lower <= upper everywhere.
 MilpSolution solve(const Milp& milp, const SolverLimits& limits, std::span<const Term> start = {});
 
 }  // namespace longspan

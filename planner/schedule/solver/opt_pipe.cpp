@@ -15,7 +15,7 @@ namespace longspan {
 namespace {
 using Kind = ActionKind;
 
-// Above these the rows are too many to be written down, and the whole programme is too much for the
+// Above these limits there are too many rows to build, or the whole MILP is too large for the
 // solver.
 constexpr int64_t kMostActions = 600;
 constexpr int64_t kMostBinaries = 1000;
@@ -25,7 +25,8 @@ bool is_copy(Kind kind) {
   return kind == Kind::offload || kind == Kind::await_offload || kind == Kind::reload;
 }
 
-// Computations only, each by itself, backwards taken apart.
+// The schedule with each B split into I and W, and no actions that run as one; copies only if
+// `copies`.
 Schedule plain(const Schedule& schedule, bool copies) {
   Schedule made = schedule;
   for (std::vector<Action>& list : made.ranks) {
@@ -51,8 +52,8 @@ bool takes(const ScheduleFamily& family, const ScheduleRequest& request) {
          (family.sliced || request.slices == 1);
 }
 
-// The family's schedule for the request, as it is or with all activations offloaded; none where it
-// has none.
+// The family's schedule for the request, as it is or with all activations offloaded; none if the
+// family has no schedule.
 std::optional<Schedule> made_by(const ScheduleFamily& family, const ScheduleRequest& request,
                                 bool copies) {
   try {
@@ -60,7 +61,7 @@ std::optional<Schedule> made_by(const ScheduleFamily& family, const ScheduleRequ
     if (!can_be_reordered(schedule)) return std::nullopt;
     if (copies) {
       schedule = plain(schedule, false);
-      constexpr int kWorth = 4;  // forwards: so that it is away for a while
+      constexpr int kWorth = 4;  // in forwards, so that activations are away long enough
       offload(schedule, kWorth, [](const Action&) { return true; });
     }
     return schedule;
@@ -70,7 +71,7 @@ std::optional<Schedule> made_by(const ScheduleFamily& family, const ScheduleRequ
   }
 }
 
-// The rest of the limits, over several programs.
+// The rest of the limits, over several MILPs.
 class Budget {
  public:
   explicit Budget(const SolverLimits& limits) : limits_(limits) {}
@@ -81,7 +82,7 @@ class Budget {
     SolverLimits left = limits_;
     left.nodes = std::min(limits_.nodes - nodes_, most_nodes);
     left.seconds = limits_.seconds - passed.count();
-    left.cuts = false;  // the rows of an OrderModel are what cuts would be
+    left.cuts = false;  // an OrderModel's rows do the work of cuts
     return left;
   }
   int64_t nodes() const { return nodes_; }
@@ -93,7 +94,7 @@ class Budget {
   int64_t nodes_ = 0;
 };
 
-// Takes what a solution says, where it is faster.
+// Keeps the schedule of a solution if it is faster.
 bool take(OptimalSchedule& best, const OrderModel& model, const MilpSolution& solution,
           const ScheduleCosts& costs, int64_t memory_limit) {
   if (solution.values.empty()) return false;
@@ -106,8 +107,8 @@ bool take(OptimalSchedule& best, const OrderModel& model, const MilpSolution& so
   return true;
 }
 
-// The order within a window of time, what is before and behind it as it is: windows one after
-// another, from the first to the last, until none of them has anything better.
+// Optimizes the order within a window of time with the rest fixed: windows from first to last,
+// repeatedly, until none improves.
 void improve_windows(OptimalSchedule& best, const OrderModel& model, const ScheduleCosts& costs,
                      int64_t memory_limit, Budget& budget, double parts) {
   const double width = best.cost / parts;
@@ -147,8 +148,8 @@ NamedSchedule best_of_families(const ScheduleRequest& request) {
       if (copies && request.memory_limit == 0) continue;
       ScheduleRequest own = request;
       if (!family.grouped) own.group = 0;
-      // Offloaded activations need not fit: families that arrange themselves within memory get
-      // more.
+      // Offloaded activations do not count, so families that adapt to a memory limit get a higher
+      // one.
       for (const int32_t times : {1, 2, 4}) {
         if (times > 1 && !(copies && family.takes_memory_limit)) continue;
         own.memory_limit = request.memory_limit * times;
@@ -196,7 +197,7 @@ OptimalSchedule reorder(const NamedSchedule& start, const ScheduleCosts& costs,
   const Schedule actions = plain(start.schedule, false);
   const LinkedActions linked = link(actions);
   if (static_cast<int64_t>(linked.actions.size()) > kMostActions) return best;
-  // A little longer than the best, so that rounding does not cut it off.
+  // A little above the best, so that rounding does not exclude it.
   const OrderModel model(actions, linked, costs, memory_limit, best.cost * (1 + 1e-9), true);
   best.bound = std::min(model.bound(), best.cost);
   best.binaries = model.milp().whole_columns();
@@ -220,8 +221,8 @@ OptimalSchedule reorder(const NamedSchedule& start, const ScheduleCosts& costs,
   take(best, model, solution, costs, memory_limit);
   best.stop = solution.stop;
   best.nodes = budget.nodes();
-  // Without a solution within the span there is no faster one; nor is there next to the
-  // optimum.
+  // If infeasible, no schedule is faster than the current span; if optimal, none is faster than the
+  // result.
   const bool done = solution.stop == Stop::optimal || solution.stop == Stop::infeasible;
   const double bound = done ? best.cost : model.time_of(solution.bound);
   best.bound = std::clamp(bound, std::min(best.bound, best.cost), best.cost);

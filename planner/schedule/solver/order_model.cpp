@@ -32,7 +32,7 @@ OrderModel::OrderModel(const Schedule& schedule, const LinkedActions& linked,
       communication_(costs.communication),
       copies_(schedule.ranks.size()) {
   fix_by_windows();
-  // In units of about an action, which is what the solver's tolerances are made for.
+  // The unit is about an action's duration, the scale that the solver's tolerances are made for.
   unit_ = longest * ranks() / std::max(1, order_.count());
   if (unit_ <= 0) unit_ = 1;
   add_times();
@@ -73,8 +73,8 @@ void OrderModel::at_least(double lower, Sum sum) {
   milp_.at_least(lower - sum.known, std::move(sum.terms));
 }
 
-// The least time from a rank's first start to an action, and from an action to its rank's last end:
-// what the order says, and all that its rank does in between.
+// Computes the least time from a rank's first start to an action, and from an action to its rank's
+// last end, from the partial order and the work of the rank in between.
 void OrderModel::find_windows() {
   before_.assign(order_.count(), 0);
   after_.assign(order_.count(), 0);
@@ -83,7 +83,7 @@ void OrderModel::find_windows() {
     for (int32_t a = begin(rank); a < end(rank); ++a) {
       double earlier = 0, later = order_.duration(a);
       for (int32_t b = begin(rank); b < end(rank); ++b) {
-        // Whichever is first, the rank's span begins no later than with b.
+        // Whichever action is first, the rank's span begins no later than b.
         before_[a] = std::max(before_[a], order_.least(b, a));
         if (order_.least(a, b) >= 0) {
           after_[a] = std::max(after_[a], order_.least(a, b) + order_.duration(b));
@@ -101,7 +101,7 @@ void OrderModel::find_windows() {
   }
 }
 
-// If one of two actions cannot be first within the span, the other is.
+// Fixes the order of two actions if one of the two orders exceeds the span.
 void OrderModel::fix_by_windows() {
   for (bool fixed = true; fixed;) {
     fixed = false;
@@ -130,7 +130,8 @@ void OrderModel::fix_by_windows() {
 void OrderModel::add_times() {
   const double most = longest_ / unit_;
   span_ = milp_.add_number(std::min(bound_ / unit_, most), most, 1);
-  // A rank begins when it likes: at the latest when all before it have ended and been heard of.
+  // A rank may begin at any time, at the latest when all before it have ended and their messages
+  // have arrived.
   const double all = (longest_ + communication_) / unit_ * 2 * ranks();
   for (int32_t rank = 0; rank < ranks(); ++rank) offsets_.push_back(milp_.add_number(0, all));
   for (int32_t a = 0; a < order_.count(); ++a) {
@@ -160,7 +161,7 @@ void OrderModel::follow(int32_t later, int32_t earlier, double time, int32_t of,
   at_least((of >= 0 ? 0 : time) - slack, std::move(sum));
 }
 
-// One thing at a time; and what follows from a stage's order of microbatches.
+// Adds rows for one action at a time, and for the consequences of a stage's order of microbatches.
 void OrderModel::add_order(int32_t rank) {
   for (int32_t a = begin(rank); a < end(rank); ++a) {
     for (int32_t b = a + 1; b < end(rank); ++b) {
@@ -178,7 +179,7 @@ void OrderModel::add_order(int32_t rank) {
     }
     for (const auto& [what, sequence] : sequences) {
       for (size_t i = 0; i + 1 < sequence.size(); ++i) {
-        // What comes before one comes before the next.
+        // What comes before an action comes before its successor.
         const int32_t b = sequence[i], c = sequence[i + 1];
         if (a == b || a == c || !(open(a, b) && open(a, c))) continue;
         at_least(0, Sum().add(1, first(a, c)).add(-1, first(a, b)));
@@ -274,7 +275,7 @@ Schedule OrderModel::schedule_of(const std::vector<double>& values) const {
   Schedule made = schedule_;
   std::map<std::tuple<int32_t, int32_t, int32_t>, bool> away;
   for (int32_t rank = 0; rank < ranks(); ++rank) {
-    std::vector<std::pair<int32_t, int32_t>> places;  // how many come before, and the action
+    std::vector<std::pair<int32_t, int32_t>> places;  // number of earlier actions, and the action
     for (int32_t a = begin(rank); a < end(rank); ++a) {
       int32_t earlier = 0;
       for (int32_t b = begin(rank); b < end(rank); ++b) earlier += a != b && said(first(b, a));

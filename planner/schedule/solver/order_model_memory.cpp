@@ -1,4 +1,4 @@
-// What a rank holds, and the copies that take some of it away for a while.
+// The rows of OrderModel for a rank's memory and for copies to the host.
 #include <algorithm>
 #include <utility>
 
@@ -13,7 +13,7 @@ constexpr Choice kAlways{.column = -1, .yes = true};
 
 bool is(const Choice& choice, bool yes) { return choice.column < 0 && choice.yes == yes; }
 
-// What an action takes when it starts or, where negative, gives back when it has ended.
+// The memory that an action takes at its start or, if negative, frees at its end.
 double taken_by(const Action& action, const Schedule& schedule, const ScheduleCosts& costs) {
   const StageMemory& m = costs.memory_of(schedule, action.stage);
   const auto part = [&](int64_t whole) {
@@ -47,7 +47,7 @@ void OrderModel::add_copies(int32_t rank, const ScheduleCosts& costs, int64_t li
     });
     if (forwards.end() - same <= 2) continue;
     const int32_t forward = *same, waiting = *(same + 2);
-    // It has to be away before it is asked back.
+    // The offload must be complete before the reload is requested.
     const Choice worth = first(waiting, asked);
     if (is(worth, false)) continue;
     Copy copy{.forward = forward, .waiting = waiting, .gradient = gradient, .asked = asked};
@@ -71,7 +71,7 @@ void OrderModel::add_copies(int32_t rank, const ScheduleCosts& costs, int64_t li
   add_channel(copies);
 }
 
-// One copy at a time, in the order in which the list asks for them.
+// One copy at a time, in the order of requests in the list.
 void OrderModel::add_channel(const std::vector<Copy>& copies) {
   for (size_t i = 0; i < copies.size(); ++i) {
     const Copy& a = copies[i];
@@ -88,8 +88,8 @@ void OrderModel::add_channel(const std::vector<Copy>& copies) {
   }
 }
 
-// Wherever a rank takes memory: what all that comes before has taken and not given back, in parts
-// of the limit, but for what is away.
+// Adds a row wherever a rank takes memory: the memory taken and not freed by all earlier actions,
+// minus what is offloaded, as a share of the limit.
 void OrderModel::add_memory(int32_t rank, const ScheduleCosts& costs, int64_t limit) {
   const std::vector<Copy>& copies = copies_[rank];
   const auto part = [&](int32_t a) {

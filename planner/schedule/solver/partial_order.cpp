@@ -12,7 +12,7 @@ PartialOrder::PartialOrder(const Schedule& schedule, const LinkedActions& linked
   for (const Action& a : linked.actions) durations_.push_back(duration_of(schedule, costs, a));
   least_.assign(int64_t{count()} * count(), -1);
   for (int32_t a = 0; a < count(); ++a) least_[int64_t{a} * count() + a] = 0;
-  std::map<std::pair<ActionKind, int32_t>, int32_t> last;  // of a kind and a stage
+  std::map<std::pair<ActionKind, int32_t>, int32_t> last;  // the last action of a kind and stage
   for (int32_t b = 0; b < count(); ++b) {
     const Action& action = linked.actions[b];
     for (const Wait& wait : linked.waits_of(b)) {

@@ -14,14 +14,14 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kMostSequences = 4096;
-constexpr int64_t kMoreMicrobatches = 3;  // than the fewest that fit are tried
+constexpr int64_t kMoreMicrobatches = 3;  // tried above the fewest that fit
 
 double sum_of(const std::vector<int64_t>& sequences) {
   return std::accumulate(sequences.begin(), sequences.end(), 0.0,
                          [](double sum, int64_t s) { return sum + static_cast<double>(s); });
 }
 
-// A sequence's part of its group's time and of its group's memory on a rank.
+// A sequence's share of its group's time, and of its group's memory on a rank.
 double time_in(const SequenceCosts& costs, const GroupSize& size, int64_t tokens) {
   const auto s = static_cast<double>(tokens);
   return (costs.quadratic * s * s + costs.linear * s) / size.ranks + size.exchange * s;
@@ -46,7 +46,7 @@ void finish(Microbatch& batch, const SequenceCosts& costs) {
   }
 }
 
-// All groups of one size, the longest sequence first, each to the group that is done with it first.
+// Groups of one size; longest first, each sequence goes to the group with the least time so far.
 std::optional<Microbatch> groups_of_one_size(const std::vector<int64_t>& lengths, int32_t ranks,
                                              const SequenceCosts& costs, const GroupSize& size) {
   Microbatch batch;
@@ -69,7 +69,7 @@ std::optional<Microbatch> groups_of_one_size(const std::vector<int64_t>& lengths
   return batch;
 }
 
-// Groups that there may be of each size, and how many sequences of each bucket go to each of them.
+// The MILP: possible groups of each size, and how many sequences of each bucket go to each.
 class AssignmentModel {
  public:
   AssignmentModel(const std::vector<int64_t>& lengths, int32_t ranks, const SequenceCosts& costs,
@@ -79,7 +79,7 @@ class AssignmentModel {
       members_[std::lower_bound(uppers_.begin(), uppers_.end(), length) - uppers_.begin()]
           .push_back(length);
     }
-    // In units of the time of a good solution, and of the memory limit.
+    // Units are the time of a good solution, and the memory limit.
     unit_ = longest > 0 ? longest : 1;
     const int32_t slowest = milp_.add_number(0, std::max(1.0, longest / unit_) * 10, 1);
     std::vector<Term> taken;
@@ -147,7 +147,7 @@ class AssignmentModel {
   void add_slot(const GroupSize& size, bool after_another, int32_t slowest,
                 std::vector<std::vector<Term>>& placed) {
     Slot slot{.size = &size, .used = milp_.add_binary(), .counts = {}};
-    // Groups of a size are alike: the first of them are used.
+    // Groups of a size are interchangeable: the first ones are used.
     if (after_another) milp_.at_least(0, {{slots_.back().used, 1}, {slot.used, -1}});
     std::vector<Term> time = {{slowest, 1}, {slot.used, -costs_.fixed / unit_}}, memory;
     for (size_t q = 0; q < uppers_.size(); ++q) {
@@ -185,7 +185,7 @@ std::optional<Microbatch> group(const std::vector<int64_t>& lengths, int32_t ran
     std::optional<Microbatch> made = groups_of_one_size(lengths, ranks, costs, size);
     if (made && (!best || made->time < best->time)) best = std::move(made);
   }
-  // The time of all sequences on the largest groups one after another, where nothing is known yet.
+  // Without a known solution: all sequences on the largest groups, one after another.
   double longest = best ? best->time : costs.fixed;
   if (!best) {
     for (const int64_t length : lengths) longest += time_in(costs, costs.sizes.back(), length);
@@ -201,7 +201,7 @@ std::optional<Microbatch> group(const std::vector<int64_t>& lengths, int32_t ran
   }
   if (!best) return best;
   best->stop = solution.stop;
-  // Rounded up to buckets, nothing may fit that fits as it is.
+  // Rounding up to buckets can exclude solutions that fit with exact lengths.
   best->bound = solution.stop == Stop::infeasible ? 0 : std::min(bound, best->time);
   return best;
 }
@@ -258,7 +258,7 @@ double group_time(const SequenceCosts& costs, const GroupSize& size,
 
 std::vector<int64_t> length_buckets(std::vector<int64_t> lengths, int64_t buckets) {
   std::sort(lengths.begin(), lengths.end());
-  std::vector<int64_t> values, counts;  // each length once
+  std::vector<int64_t> values, counts;  // distinct lengths
   for (const int64_t length : lengths) {
     if (values.empty() || values.back() != length) {
       values.push_back(length);
@@ -267,7 +267,7 @@ std::vector<int64_t> length_buckets(std::vector<int64_t> lengths, int64_t bucket
     ++counts.back();
   }
   const auto count = static_cast<int64_t>(values.size());
-  std::vector<double> number(count + 1, 0), tokens(count + 1, 0);  // of those before
+  std::vector<double> number(count + 1, 0), tokens(count + 1, 0);  // sums over all lengths before
   for (int64_t i = 0; i < count; ++i) {
     number[i + 1] = number[i] + static_cast<double>(counts[i]);
     tokens[i + 1] = tokens[i] + static_cast<double>(counts[i] * values[i]);
@@ -290,7 +290,7 @@ SequenceAssignment assign_sequences(const std::vector<int64_t>& lengths, int32_t
   std::vector<int64_t> sorted = lengths;
   std::sort(sorted.begin(), sorted.end());
   const auto count = static_cast<int64_t>(sorted.size());
-  std::vector<double> before(1, 0);  // tokens
+  std::vector<double> before(1, 0);  // tokens before each sequence
   for (const int64_t length : sorted) before.push_back(before.back() + static_cast<double>(length));
   int64_t first = std::max<int64_t>(1, options.microbatches);
   if (options.microbatches == 0 && costs.memory_limit > 0) {

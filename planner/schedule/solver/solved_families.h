@@ -1,6 +1,6 @@
-// Schedules that a solver makes for `longspan schedule`: rows like those of the registry, without
-// generators, as what makes them (opt_pipe.h, adaptis.h) needs the solver and takes its time.
-// They are not planned with.
+// Families whose schedules a solver makes, for `longspan schedule`. The rows are like those of the
+// registry, but without generators: opt_pipe.h and adaptis.h need the solver and its time. Plans do
+// not use them.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@ namespace longspan {
 
 std::span<const ScheduleFamily> solved_families();
 
-/// None for other names.
+/// Returns null for other names.
 const ScheduleFamily* solved_family(std::string_view name);
 
 }  // namespace longspan

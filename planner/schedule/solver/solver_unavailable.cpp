@@ -1,4 +1,4 @@
-// solve() of milp.h in a build without a solver.
+// solve() of milp.h for a build without a solver.
 #include "base/error.h"
 #include "planner/schedule/solver/milp.h"
 
