@@ -29,6 +29,12 @@ set(LONGSPAN_PCH_HEADERS
     <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <map> <memory> <optional> <set>
     <string> <string_view> <utility> <vector> <fmt/format.h>)
 
+# Files of a library are compiled together, a few at a time (LONGSPAN_UNITY): what headers instantiate
+# is then compiled once for all of them, which under sanitizers is half of the time. So names in
+# anonymous namespaces differ between the files of a library; builds with LONGSPAN_UNITY off hold
+# every file to its own includes.
+set(LONGSPAN_UNITY_FILES 8)
+
 # Code that runs once takes longer to optimise than that saves: of tests, much; of programs with flags
 # and JSON, nearly all. What they call in libraries is optimised as the preset says.
 set(LONGSPAN_TEST_OPTIONS $<$<NOT:$<CONFIG:Release>>:-O1>)
@@ -68,10 +74,11 @@ function(longspan_precompile_program target)
                       HEADERS <nlohmann/json.hpp>)
 endfunction()
 
-# longspan_library(NAME subject SOURCES ... LINK ...): a static library longspan_<subject>, exported
-# as longspan::<subject>, whose headers are included by their path from the root of the tree.
+# longspan_library(SUBJECT [UNITY] SOURCES ... LINK ...): a static library longspan_<subject>, exported
+# as longspan::<subject>, whose headers are included by their path from the root of the tree. UNITY:
+# its files may be compiled together.
 function(longspan_library subject)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "UNITY" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
   set(target longspan_${subject})
   add_library(${target} STATIC ${ARG_SOURCES})
   add_library(longspan::${subject} ALIAS ${target})
@@ -83,5 +90,11 @@ function(longspan_library subject)
   target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK}
                                          $<BUILD_INTERFACE:longspan_options>)
   longspan_precompile(${target} NAME library KIND LIBRARY)
+  if(ARG_UNITY AND LONGSPAN_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON
+                                               UNITY_BUILD_BATCH_SIZE ${LONGSPAN_UNITY_FILES})
+    # GCC takes the files for headers, which must not have types of an anonymous namespace.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
   install(TARGETS ${target} EXPORT longspan-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()

@@ -6,7 +6,7 @@
 namespace longspan {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 bool is_gpt2(const ModelSpec& model) {
   return model.positions == Positions::learned && model.norm == Norm::layernorm &&
@@ -15,7 +15,7 @@ bool is_gpt2(const ModelSpec& model) {
          model.attention_width() == model.hidden;
 }
 
-Json gpt2_config(const ModelSpec& model) {
+OrderedJson gpt2_config(const ModelSpec& model) {
   return {{"architectures", {"GPT2LMHeadModel"}},
           {"model_type", "gpt2"},
           {"_name_or_path", model.name},
@@ -43,27 +43,27 @@ const char* llama_family(const ModelSpec& model) {
   return model.qkv_bias ? "qwen2" : nullptr;
 }
 
-Json llama_config(const ModelSpec& model, const std::string& family) {
+OrderedJson llama_config(const ModelSpec& model, const std::string& family) {
   const char* architecture = family == "qwen3"   ? "Qwen3ForCausalLM"
                              : family == "qwen2" ? "Qwen2ForCausalLM"
                                                  : "LlamaForCausalLM";
-  Json config{{"architectures", {architecture}},
-              {"model_type", family},
-              {"_name_or_path", model.name},
-              {"num_hidden_layers", model.layers},
-              {"hidden_size", model.hidden},
-              {"num_attention_heads", model.heads},
-              {"num_key_value_heads", model.kv_heads},
-              {"head_dim", model.head_dim},
-              {"intermediate_size", model.ffn},
-              {"vocab_size", model.vocab},
-              {"max_position_embeddings", model.max_positions},
-              {"hidden_act", "silu"},
-              {"rms_norm_eps", model.norm_eps},
-              {"rope_theta", model.rope_theta},
-              {"rope_scaling", nullptr},
-              {"attention_dropout", 0.0},
-              {"tie_word_embeddings", model.tied_embeddings}};
+  OrderedJson config{{"architectures", {architecture}},
+                     {"model_type", family},
+                     {"_name_or_path", model.name},
+                     {"num_hidden_layers", model.layers},
+                     {"hidden_size", model.hidden},
+                     {"num_attention_heads", model.heads},
+                     {"num_key_value_heads", model.kv_heads},
+                     {"head_dim", model.head_dim},
+                     {"intermediate_size", model.ffn},
+                     {"vocab_size", model.vocab},
+                     {"max_position_embeddings", model.max_positions},
+                     {"hidden_act", "silu"},
+                     {"rms_norm_eps", model.norm_eps},
+                     {"rope_theta", model.rope_theta},
+                     {"rope_scaling", nullptr},
+                     {"attention_dropout", 0.0},
+                     {"tie_word_embeddings", model.tied_embeddings}};
   if (family != "qwen2") config["attention_bias"] = model.qkv_bias;
   if (family == "llama") config["mlp_bias"] = false;
   if (family != "llama") config["use_sliding_window"] = false;

@@ -337,16 +337,16 @@ void SafetensorsFile::read_float(const std::string& name, float* out, int64_t el
 namespace {
 
 // The header of a file to write and the sizes of its tensors.
-struct Layout {
+struct FileLayout {
   std::string header;
   size_t checksums_at = 0;  // offset in the header; 0 without checksums
   std::vector<int64_t> elements;
   int64_t data_bytes = 0;
 };
 
-Layout lay_out(const std::string& where, const std::vector<SafetensorsTensor>& tensors,
-               std::map<std::string, std::string> metadata, bool with_checksums) {
-  Layout layout;
+FileLayout lay_out_file(const std::string& where, const std::vector<SafetensorsTensor>& tensors,
+                        std::map<std::string, std::string> metadata, bool with_checksums) {
+  FileLayout layout;
   const std::string blank = blank_checksums(tensors.size() + 1);
   metadata.erase(kChecksumKey);
   if (with_checksums) metadata[kChecksumKey] = blank;
@@ -393,17 +393,18 @@ bool is_regular(int fd) {
 
 int64_t safetensors_bytes(const std::vector<SafetensorsTensor>& tensors,
                           const std::map<std::string, std::string>& metadata) {
-  const Layout layout = lay_out("safetensors", tensors, metadata, true);
+  const FileLayout layout = lay_out_file("safetensors", tensors, metadata, true);
   return checked_add(length_bytes + std::ssize(layout.header), layout.data_bytes, "safetensors");
 }
 
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<SafetensorsTensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  lay_out(path.string(), tensors, metadata, true);  // throws for bad input before a file is opened
+  lay_out_file(path.string(), tensors, metadata,
+               true);  // throws before a file is opened
   write_file_atomically(path, [&](int fd) {
     const bool with_checksums = is_regular(fd);
-    const Layout layout = lay_out(path.string(), tensors, metadata, with_checksums);
+    const FileLayout layout = lay_out_file(path.string(), tensors, metadata, with_checksums);
     const uint64_t length = layout.header.size();
     write_all(fd, &length, sizeof length, path);
     write_all(fd, layout.header.data(), layout.header.size(), path);

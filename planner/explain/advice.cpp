@@ -16,7 +16,6 @@ namespace longspan {
 namespace {
 
 constexpr size_t kTries = 6;  // layouts tried for one advice
-constexpr int kNvme = static_cast<int>(Tier::nvme);
 
 bool within(const TierBytes& bytes, const TierBytes& limits) {
   for (int tier = 0; tier < kTierCount; ++tier) {
@@ -49,7 +48,7 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
     changed.strategy = strategy;
     return changed;
   };
-  for (Neighbour& n : neighbours(c.strategy, c.sequence, limits[kNvme] > 0)) {
+  for (Neighbour& n : neighbours(c.strategy, c.sequence, limits[kNvmeTier] > 0)) {
     if (n.knob == skip || !is_valid(n.strategy, model, c.sequence)) continue;
     const Candidate changed = with(n.strategy);
     if (!evaluator.possible(changed)) continue;
@@ -120,11 +119,11 @@ std::string capacity_advice_for(Evaluator& evaluator, const Candidate& refused) 
   const TierBytes bytes = evaluator.arenas(refused);
   TierBytes limits = evaluator.limits();
   std::string text = capacity_for(bytes, limits);
-  if (text.empty() || limits[kNvme] > 0) return text;
-  limits[kNvme] = std::numeric_limits<int64_t>::max();
+  if (text.empty() || limits[kNvmeTier] > 0) return text;
+  limits[kNvmeTier] = std::numeric_limits<int64_t>::max();
   const auto change = change_that_fits(evaluator, refused, limits, Fidelity::laid_out);
-  if (!change || change->bytes[kNvme] == 0) return text;
-  return fmt::format("{}, or {} of nvme for {}: {}", text, format_bytes(change->bytes[kNvme]),
+  if (!change || change->bytes[kNvmeTier] == 0) return text;
+  return fmt::format("{}, or {} of nvme for {}: {}", text, format_bytes(change->bytes[kNvmeTier]),
                      change->neighbour.knob, change->neighbour.to);
 }
 

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "planner/reference/number.h"
+
 namespace longspan {
 namespace {
 
 constexpr double kBytes = 2;  // of an activation
-
-double number(int64_t value) { return static_cast<double>(value); }
 
 // Appends kernels to a list.
 class Kernels {

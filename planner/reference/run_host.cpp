@@ -5,12 +5,11 @@
 #include <utility>
 
 #include "planner/cost/cost_model.h"
+#include "planner/reference/number.h"
 #include "planner/reference/partition.h"
 
 namespace longspan {
 namespace {
-
-double number(int64_t value) { return static_cast<double>(value); }
 
 // Bytes of the layers' inputs that wait on the host for one microbatch.
 double checkpoint_bytes(const ReferenceCase& c, const ModelSpec& model) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "planner/reference/number.h"
 #include "planner/reference/partition.h"
 #include "planner/reference/run_host.h"
 #include "planner/reference/run_pipeline.h"
@@ -11,8 +12,6 @@
 
 namespace longspan {
 namespace {
-
-double number(int64_t value) { return static_cast<double>(value); }
 
 // Bytes that one layer saves for one microbatch.
 struct LayerBytes {

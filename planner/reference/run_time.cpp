@@ -5,14 +5,13 @@
 #include <numeric>
 
 #include "planner/cost/cost_model.h"
+#include "planner/reference/number.h"
 #include "planner/reference/partition.h"
 #include "planner/reference/run_host.h"
 #include "planner/reference/run_memory.h"
 
 namespace longspan {
 namespace {
-
-double number(int64_t value) { return static_cast<double>(value); }
 
 // Seconds of one pass through a layer, or through an end of the model.
 struct Seconds {

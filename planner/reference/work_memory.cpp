@@ -2,14 +2,13 @@
 
 #include <algorithm>
 
+#include "planner/reference/number.h"
 #include "planner/reference/partition.h"
 
 namespace longspan {
 namespace {
 
 constexpr double kBytes = 2;  // of an activation
-
-double number(int64_t value) { return static_cast<double>(value); }
 
 // Tiles of an MLP have as many rows as the model is wide (DeepSpeed's TiledMLP). In addition to a
 // tile, the whole gradient of the input is held, and the weights' gradients are summed until the

@@ -15,9 +15,6 @@
 namespace longspan {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int kNvme = static_cast<int>(Tier::nvme);
-
 // Programs need more memory than their bounds, and packing adds to it. The first rounding of a
 // frame leaves this room, until the needs of other frames are known, and more where candidates turn
 // out too large.
@@ -279,7 +276,7 @@ class BestFirst {
         wanted_.goal == Goal::fastest ? evaluator_.expected_ratio(frames_[frame]) : 1;
     double without_files = kInfinity;
     for (const bool nvme : {false, true}) {
-      if (nvme && evaluator_.limits()[kNvme] == 0) continue;
+      if (nvme && evaluator_.limits()[kNvmeTier] == 0) continue;
       Room room = {1, 1, nvme ? 1.0 : 0.0};
       const Mixture likely = choice.expect(wanted_.goal, room, most_seconds(frame));
       if (likely.overflow > 0) continue;
@@ -412,7 +409,7 @@ class BestFirst {
       }
       if (rounded.empty()) {
         attempt = effort_.attempts;
-        rounded = choice.round(Goal::roomiest, {1, 1, room[kNvme]}, kInfinity);
+        rounded = choice.round(Goal::roomiest, {1, 1, room[kNvmeTier]}, kInfinity);
       }
       if (rounded.empty()) return;
       const Candidate c = with_depths(rounded.front().candidate, 0, 0);

@@ -10,7 +10,6 @@
 namespace longspan {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kMostSolves = 24;  // limit per rounding
 constexpr size_t kMostRounded = 4;
 constexpr size_t kMostTaken = 3;  // values of a mixture to branch on

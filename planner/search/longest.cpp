@@ -17,7 +17,7 @@ namespace longspan {
 namespace {
 
 // More chunks save hardly any memory, and make large programs.
-constexpr int64_t kMostChunks = 256;
+constexpr int64_t kMostChunksTried = 256;
 constexpr int64_t kMostRingChunks = 32;
 constexpr int64_t kMostRingOps = 1'000'000;
 constexpr int64_t kLeast = 1024;    // tokens; shorter sequences are not tried
@@ -64,8 +64,6 @@ constexpr Effort kTimedEffort = {.evaluations = 60,
                                  .exact = 8,
                                  .attempts = 4,
                                  .repaired = 2};
-constexpr int kNvme = static_cast<int>(Tier::nvme);
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class Longest {
  public:
@@ -254,7 +252,7 @@ class Longest {
     // reach() tries numbers of chunks in between.
     std::erase_if(shapes, [](const FrameShape& shape) {
       const bool ring = shape.layout.parallel.ring > 1;
-      return shape.chunks > (ring ? kMostRingChunks : kMostChunks) ||
+      return shape.chunks > (ring ? kMostRingChunks : kMostChunksTried) ||
              (shape.chunks > 4 && !std::has_single_bit(static_cast<uint64_t>(shape.chunks)));
     });
     return shapes;
@@ -499,7 +497,7 @@ class Longest {
   // The same by mixtures, if no search reached that length.
   void least_of(const std::vector<FrameShape>& shapes) {
     if (least_short_ < kInfinity) return;
-    const double nvme = evaluator_.limits()[kNvme] > 0 ? 1 : 0;
+    const double nvme = evaluator_.limits()[kNvmeTier] > 0 ? 1 : 0;
     double least = kInfinity;
     for (const FrameShape& shape : shapes) {
       const std::optional<Candidate> c = frame(shape, std::max(step_of(shape), least_));

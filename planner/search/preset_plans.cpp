@@ -13,11 +13,11 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kPaddings = 24;        // padded lengths tried if one packs badly ...
-constexpr int64_t kMostPadding = 24;     // ... up to 1 / kMostPadding longer
-constexpr int64_t kMostChunks = 24;      // for more, chunks have a round number of tokens
-constexpr int64_t kLeastChunk = 1024;    // tokens of a rank
-constexpr int64_t kMostOps = 1'000'000;  // limit on programs with a free chunk
+constexpr int64_t kPaddings = 24;          // padded lengths tried if one packs badly ...
+constexpr int64_t kMostPadding = 24;       // ... up to 1 / kMostPadding longer
+constexpr int64_t kMostPresetChunks = 24;  // for more, chunks have a round number of tokens
+constexpr int64_t kLeastChunk = 1024;      // tokens of a rank
+constexpr int64_t kMostOps = 1'000'000;    // limit on programs with a free chunk
 // Arenas are laid out at lengths 1 / kLengths apart, or further apart for large programs.
 constexpr int64_t kLengths = 512;
 constexpr int64_t kFewestLooks = 16;
@@ -97,9 +97,9 @@ std::vector<PresetPlans::Way> PresetPlans::ways(int64_t sequence) const {
   } else if (is_chunked_preset(preset_)) {
     const int64_t least = kLeastChunk * layout_.ulysses;
     chunkings = {{1, 0}};
-    for (int64_t n = 2; n <= kMostChunks && sequence / n >= least; n *= 2) {
+    for (int64_t n = 2; n <= kMostPresetChunks && sequence / n >= least; n *= 2) {
       for (const int64_t count : {n, n + n / 2}) {
-        if (count <= kMostChunks) chunkings.push_back({count, 0});
+        if (count <= kMostPresetChunks) chunkings.push_back({count, 0});
       }
     }
     for (int64_t n = round_up(kLeastChunk, layout_.ulysses); n < sequence / 4; n *= 2) {

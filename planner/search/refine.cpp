@@ -264,8 +264,7 @@ class Refinement {
   void neighbours() {
     const ModelSpec model = evaluator_.request(best_.candidate).model;
     Room room = room_;
-    constexpr int kNvme = static_cast<int>(Tier::nvme);
-    if (best_.score.bytes[kNvme] == 0) room[kNvme] = 0;
+    if (best_.score.bytes[kNvmeTier] == 0) room[kNvmeTier] = 0;
     Room less = room;
     for (int tier = 0; tier < 2; ++tier) less[tier] *= kLess;
     for (const Candidate& frame : frames_) {

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -20,6 +21,9 @@
 #include "planner/search/meshes.h"
 
 namespace longspan {
+
+/// A time, length or number of bytes that nothing reaches.
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Settings fixed for all candidates of a question.
 struct SpaceOptions {

@@ -58,7 +58,6 @@ constexpr KnobAccess at = {
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 constexpr auto kHost = static_cast<int64_t>(Tier::host);
-constexpr auto kNvme = static_cast<int64_t>(Tier::nvme);
 constexpr auto kSavedNvme = static_cast<int64_t>(Saved::nvme);
 
 bool has_chunks(const Strategy& s, int64_t sequence) {
@@ -235,7 +234,7 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .changes_list = true},
     {.key = "states.optimizer",
      .at = at<&Strategy::optimizer>,
-     .most = kNvme,
+     .most = kNvmeTier,
      .changes_list = true},
 });
 

@@ -21,6 +21,7 @@ namespace longspan {
 
 enum class Tier : uint8_t { device, host, nvme };
 inline constexpr int kTierCount = 3;
+inline constexpr int kNvmeTier = static_cast<int>(Tier::nvme);
 inline constexpr std::string_view kTierNames[] = {"device", "host", "nvme"};
 
 /// The treatment of a tensor between its forward and its backward use.

@@ -25,7 +25,7 @@ namespace {
 
 using Kind = ActionKind;
 
-struct Choices {
+struct HeuristicChoices {
   bool late_first_backward;  // a forward may delay the first backward
   bool backwards_first;      // a forward waits if the next stage has two to do already
   bool fill_harmless;        // W, even if longer, also fills waits that make no bubble the longest
@@ -33,7 +33,7 @@ struct Choices {
 
 class Heuristic {
  public:
-  Heuristic(const ScheduleRequest& request, const Choices& choices)
+  Heuristic(const ScheduleRequest& request, const HeuristicChoices& choices)
       : request_(request),
         choices_(choices),
         schedule_(empty_schedule(request, request.ranks)),
@@ -204,7 +204,7 @@ class Heuristic {
   }
 
   const ScheduleRequest& request_;
-  Choices choices_;
+  HeuristicChoices choices_;
   Schedule schedule_;
   std::vector<Stage> stages_;
   int64_t accepted_ = 0;
@@ -241,7 +241,7 @@ Schedule zb_auto(const ScheduleRequest& request) {
   std::vector<int64_t> levels = memory_levels(request, held, kMost, 8 * actions);
   levels.insert(levels.begin(), 0);
   for (int choice = 0; choice < 8; ++choice) {
-    const Choices choices{(choice & 4) == 0, (choice & 2) == 0, (choice & 1) == 0};
+    const HeuristicChoices choices{(choice & 4) == 0, (choice & 2) == 0, (choice & 1) == 0};
     int64_t same_from = std::numeric_limits<int64_t>::max();
     for (const int64_t level : levels) {
       if (level >= same_from) continue;

@@ -29,7 +29,7 @@ namespace {
 
 using Kind = ActionKind;
 
-struct Choices {
+struct GreedyChoices {
   bool fill_before_forwards;  // W fills a wait for a forward even if it delays that forward
   bool fill_before_inputs;    // the same for a wait for an input gradient on the way down
 };
@@ -40,10 +40,11 @@ struct Attempt {
   double longest_bubble() const { return *std::max_element(bubbles.begin(), bubbles.end()); }
 };
 
-class Greedy {
+class GreedyV {
  public:
   /// `approved`: bubbles of the previous run, by rank, or empty.
-  Greedy(const ScheduleRequest& request, const Choices& choices, std::vector<double> approved)
+  GreedyV(const ScheduleRequest& request, const GreedyChoices& choices,
+          std::vector<double> approved)
       : request_(request),
         choices_(choices),
         approved_(std::move(approved)),
@@ -254,7 +255,7 @@ class Greedy {
   }
 
   const ScheduleRequest& request_;
-  Choices choices_;
+  GreedyChoices choices_;
   std::vector<double> approved_;
   Schedule schedule_;
   std::vector<Rank> ranks_;
@@ -272,7 +273,7 @@ void offer_zb_v(const ScheduleRequest& request, Cheapest& cheapest) {
   std::vector<int64_t> levels = memory_levels(request, held, kMost, kRuns * actions);
   levels.insert(levels.begin(), 0);
   for (int choice = 0; choice < 4; ++choice) {
-    const Choices choices{(choice & 1) == 0, (choice & 2) == 0};
+    const GreedyChoices choices{(choice & 1) == 0, (choice & 2) == 0};
     int64_t same_from = std::numeric_limits<int64_t>::max();
     for (const int64_t level : levels) {
       if (level >= same_from) continue;
@@ -283,7 +284,7 @@ void offer_zb_v(const ScheduleRequest& request, Cheapest& cheapest) {
       // A run's bubbles become the next run's allowance, as long as that shortens the longest
       // bubble.
       for (double longest = -1;;) {
-        Greedy greedy(own, choices, approved);
+        GreedyV greedy(own, choices, approved);
         std::optional<Attempt> attempt = greedy.run();
         same_from = std::max(same_from, greedy.accepted());
         if (!attempt) break;

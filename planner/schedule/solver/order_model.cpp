@@ -15,11 +15,6 @@ namespace {
 
 using Kind = ActionKind;
 
-constexpr Choice kAlways{.column = -1, .yes = true};
-constexpr Choice kNever{.column = -1, .yes = false};
-
-bool is(const Choice& choice, bool yes) { return choice.column < 0 && choice.yes == yes; }
-
 }  // namespace
 
 OrderModel::OrderModel(const Schedule& schedule, const LinkedActions& linked,
@@ -152,7 +147,7 @@ void OrderModel::add_times() {
 }
 
 void OrderModel::follow(int32_t later, int32_t earlier, double time, int32_t of, const Choice& so) {
-  if (is(so, false)) return;
+  if (so.is_known(false)) return;
   const double slack =
       std::max(0.0, time - milp_.columns[later].lower + milp_.columns[earlier].upper);
   Sum sum;

@@ -28,7 +28,12 @@ namespace longspan {
 struct Choice {
   int32_t column = -1;  ///< -1: known
   bool yes = false;     ///< the value if known; else whether 1 in the column means yes
+
+  bool is_known(bool value) const { return column < 0 && yes == value; }
 };
+
+inline constexpr Choice kAlways{.column = -1, .yes = true};
+inline constexpr Choice kNever{.column = -1, .yes = false};
 
 class OrderModel {
  public:

@@ -9,10 +9,6 @@ namespace {
 
 using Kind = ActionKind;
 
-constexpr Choice kAlways{.column = -1, .yes = true};
-
-bool is(const Choice& choice, bool yes) { return choice.column < 0 && choice.yes == yes; }
-
 // The memory that an action takes at its start or, if negative, frees at its end.
 double taken_by(const Action& action, const Schedule& schedule, const ScheduleCosts& costs) {
   const StageMemory& m = costs.memory_of(schedule, action.stage);
@@ -49,7 +45,7 @@ void OrderModel::add_copies(int32_t rank, const ScheduleCosts& costs, int64_t li
     const int32_t forward = *same, waiting = *(same + 2);
     // The offload must be complete before the reload is requested.
     const Choice worth = first(waiting, asked);
-    if (is(worth, false)) continue;
+    if (worth.is_known(false)) continue;
     Copy copy{.forward = forward, .waiting = waiting, .gradient = gradient, .asked = asked};
     copy.taken = milp_.add_binary();
     copy.out = milp_.add_number(0, longest_ / unit_);
@@ -108,7 +104,7 @@ void OrderModel::add_memory(int32_t rank, const ScheduleCosts& costs, int64_t li
       if (copy.asked == a) continue;
       const Choice left = copy.waiting == a ? kAlways : first(copy.waiting, a);
       const Choice not_back = first(a, copy.asked);
-      if (is(left, false) || is(not_back, false)) continue;
+      if (left.is_known(false) || not_back.is_known(false)) continue;
       const int32_t away = milp_.add_number(0, 1);
       milp_.at_most(0, {{away, 1}, {copy.taken, -1}});
       at_least(0, Sum().add(1, left).add(-1, away));
