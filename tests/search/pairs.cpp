@@ -26,9 +26,9 @@ constexpr double kSame = 1e-6;
 // Asks questions and records their lines.
 class Asking {
  public:
-  explicit Asking(Finding& finding) : finding_(finding) {}
+  Asking(Finding& finding, bool with_front) : finding_(finding), with_front_(with_front) {}
   Reply operator()(const Question& question) {
-    Reply reply = ask(question);
+    Reply reply = ask(question, with_front_);
     finding_.lines.push_back("longspan " + line_of(question));
     finding_.slowest = std::max(finding_.slowest, reply.processor_seconds);
     if (reply.failed) throw failed("{}", reply.refusal);
@@ -37,6 +37,7 @@ class Asking {
 
  private:
   Finding& finding_;
+  bool with_front_;
 };
 
 using Check = std::function<std::pair<Verdict, std::string>(const Pair&, Asking&)>;
@@ -266,7 +267,7 @@ Finding check(const Pair& pair) {
   const auto known = checks().find(pair.kind);
   if (known == checks().end()) throw bad_input("there is no kind of pair \"{}\"", pair.kind);
   Finding finding;
-  Asking asking(finding);
+  Asking asking(finding, pair.kind == "front");
   try {
     std::tie(finding.verdict, finding.what) = known->second(pair, asking);
   } catch (const Error& e) {

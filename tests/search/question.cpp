@@ -151,13 +151,17 @@ void best_of_sweep(const Question& q, const ModelSpec& model, const HardwareProf
   reply.plan = std::move(found.best);
 }
 
-void best(const Question& q, const ModelSpec& model, const HardwareProfile& hw, Reply& reply) {
+void best(const Question& q, const ModelSpec& model, const HardwareProfile& hw, bool with_front,
+          Reply& reply) {
   if (q.fewest || q.max_gpus > 0) return best_of_sweep(q, model, hw, reply);
   if (q.strategy != "auto") {
     reply.plan = plan_preset(model, hw, q.strategy, q.sequence, search_options(q));
     return;
   }
-  SearchResult found = search(model, hw, q.sequence, search_options(q));
+  SearchOptions options = search_options(q);
+  // For the least memory the front's ends are the answer.
+  if (!with_front && q.objective == Objective::throughput) options.front_lines = 0;
+  SearchResult found = search(model, hw, q.sequence, options);
   reply.gap = found.gap;
   reply.considered = found.considered;
   reply.simulated = found.evaluated;
@@ -260,13 +264,17 @@ HardwareProfile hardware_of(const Question& q) {
   return hw;
 }
 
-Reply ask(const Question& q) {
+Reply ask(const Question& q, bool with_front) {
   const ModelSpec model = load_model(q.model);
   const HardwareProfile hw = hardware_of(q);
   Reply reply;
   const double begin = processor_seconds();
   try {
-    (q.verb == Question::Verb::max_seq ? longest : best)(q, model, hw, reply);
+    if (q.verb == Question::Verb::max_seq) {
+      longest(q, model, hw, reply);
+    } else {
+      best(q, model, hw, with_front, reply);
+    }
   } catch (const Error& e) {
     reply.refusal = e.what();
     reply.failed = e.kind() == ErrorKind::failed;

@@ -62,7 +62,7 @@ struct Reply {
 };
 
 /// Never throws for questions that the planner refuses; throws bad_input for an unknown model or
-/// machine.
-Reply ask(const Question& question);
+/// machine. Without the front, which takes a fifth of the time, the best is the same.
+Reply ask(const Question& question, bool with_front = true);
 
 }  // namespace longspan::testing
