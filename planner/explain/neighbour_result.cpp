@@ -170,13 +170,13 @@ bool NeighbourJudge::is_invalid(NeighbourResult& result) const {
   }
   if (!evaluator_->possible(candidate_of(s))) {
     result.limiting_factor = LimitingFactor::rules;
-    result.reason = fmt::format("{} does not go with it", s.parallel.pipeline.schedule);
+    result.reason = fmt::format("schedule {} does not support it", s.parallel.pipeline.schedule);
     return true;
   }
   const int64_t ops = ops_estimate(evaluator_->request(candidate_of(s)));
   if (ops <= std::max(kMostOps, ops_estimate(step_request(plan_)))) return false;
   result.limiting_factor = LimitingFactor::rules;
-  result.reason = fmt::format("{} chunks in {} ops, more than are looked at",
+  result.reason = fmt::format("{} chunks make {} ops, too many to evaluate",
                               plan_.sequence / s.parallel.ring / s.chunk_tokens, ops);
   result.remedy = "a larger chunk";
   return true;
@@ -390,7 +390,7 @@ std::string summary_of(const std::vector<NeighbourResult>& results) {
     impossible += !v.fits() && v.limiting_factor < LimitingFactor::device_memory;
   }
   const std::string others =
-      fmt::format("{} as fast, {} slower, {} that do not fit, {} that cannot be", as_fast, slower,
+      fmt::format("{} as fast, {} slower, {} that do not fit, {} not possible", as_fast, slower,
                   too_large, impossible);
   if (fastest == nullptr) return "No neighbour is faster: " + others;
   return fmt::format("This plan is not the best: {} {} is {}; besides {}", fastest->neighbour.knob,

@@ -42,7 +42,7 @@ double quantile(const std::vector<std::pair<double, double>>& sorted, double sha
 
 PredictionInterval read_interval(const YamlMap& yaml) {
   const PredictionInterval interval{yaml.real("low", 0), yaml.real("high", 0)};
-  if (interval.low > interval.high) throw yaml.error("high", "expected one that is not below low");
+  if (interval.low > interval.high) throw yaml.error("high", "expected a number of at least low");
   return interval;
 }
 
