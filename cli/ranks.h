@@ -20,9 +20,9 @@ struct RankContext {
 
 /// Runs `body` on every rank and returns the exit status. `local_ranks`: the number of ranks as
 /// threads of this process; 0: the processes that the launcher has started, or this process alone.
-/// In one process an error is thrown. Of several processes, the first reports an error that they
-/// threw in agree(). If one fails elsewhere, or is lost, the rank that notices reports it and ends
-/// all of them at once with the status of the error.
+/// In one process an error is thrown. If several processes throw an error
+/// in agree(), the first reports it. If one fails elsewhere, or is lost, the rank that notices
+/// reports it and ends all of them at once with the status of the error.
 int on_ranks(int64_t local_ranks, bool json, const std::function<void(const RankContext&)>& body);
 
 /// Returns whether `yes` is true on any rank; the same result on all ranks.

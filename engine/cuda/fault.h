@@ -1,5 +1,5 @@
 // An error found by a kernel, which cannot throw. The kernel writes it and the host reads it at the
-// end of the step. Of several faults in a step, one is kept.
+// end of the step. It keeps one of several faults in a step.
 #pragma once
 
 #include <cstdint>

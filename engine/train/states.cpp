@@ -40,8 +40,9 @@ std::vector<float> assembled(const Program& program, const ParameterUnit& unit,
   return whole;
 }
 
-// Returns a whole unit of any state as float32, from any tier. Of several ranks, rank 0 gets it
-// (gathered from all if the unit is sharded or sliced); the others get an empty vector.
+// Returns a whole unit of any state as float32, from any tier. If there are several ranks,
+// rank 0 gets it (gathered from all if the unit is sharded or sliced), and the others get an empty
+// vector.
 std::vector<float> whole_unit(const Executor& executor, Communicator* comm, BufferId buffer,
                               const ParameterUnit& unit) {
   const Program& program = executor.program();
