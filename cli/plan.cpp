@@ -79,17 +79,7 @@ void check_chunk(const Flags& flags, const ModelSpec& model, int64_t chunk, int6
                   flags.strategy);
 }
 
-// Whether the flags ask for a single plan, so that the Pareto front is only a remark.
-bool is_one_question(const Flags& flags) {
-  return flags.min_gpus_for.empty() && flags.max_gpus == 0 &&
-         parse_lengths(flags.sequences, "--seq").size() == 1;
-}
-
-bool has_front(const Flags& flags) { return flags.strategy == "auto" || !is_one_question(flags); }
-
-// `with_front`: search the Pareto front even if it is only a remark; that takes a fifth of the
-// time. A search for the least memory always has the front, because the front's ends are its
-// answer.
+// `with_front`: search the Pareto front even if it is only a remark.
 Sweep find_plans(const Flags& flags, const ModelSpec& model, const HardwareProfile& hw,
                  bool with_front) {
   const bool fewest = !flags.min_gpus_for.empty();
@@ -97,9 +87,6 @@ Sweep find_plans(const Flags& flags, const ModelSpec& model, const HardwareProfi
       fewest ? std::vector<int64_t>{parse_tokens(flags.min_gpus_for, "--min-gpus-for")}
              : parse_lengths(flags.sequences, "--seq");
   SweepOptions options = options_of(flags);
-  if (!with_front && is_one_question(flags) && options.search.objective == Objective::throughput) {
-    options.search.front_lines = 0;
-  }
   for (const int64_t sequence : sequences) {
     check_chunk(flags, model, options.search.chunk_tokens, sequence);
   }
@@ -113,6 +100,7 @@ Sweep find_plans(const Flags& flags, const ModelSpec& model, const HardwareProfi
   }
   const std::vector<int64_t> devices =
       flags.max_gpus > 0 ? doubling(device_counts(hw, most)) : std::vector<int64_t>{most};
+  if (!with_front && sequences.size() == 1 && devices.size() == 1) omit_front(options.search);
   return sweep(model, hw, sequences, devices, options, progress);
 }
 
@@ -269,7 +257,7 @@ void print_text(const Flags& flags, const ModelSpec& model, const Sweep& found,
   if (flags.verbose) print_verbose(found, why_chosen);
   const std::string why = why_so_many(found);
   if (!why.empty()) say("{}\n  {}\n", bold("Why this number of devices"), why);
-  if (has_front(flags) && (flags.verbose || found.answers.size() > 1)) print_front(found);
+  if (!found.front.empty() && (flags.verbose || found.answers.size() > 1)) print_front(found);
   print_refusals(found);
   if (found.evaluated > 0 && flags.verbose) {
     say("{} configurations considered, {} of them simulated, in {}\n", grouped(found.considered),
@@ -277,7 +265,8 @@ void print_text(const Flags& flags, const ModelSpec& model, const Sweep& found,
   }
   if (!flags.output.empty()) say("Wrote {}\n", flags.output);
   if (!flags.verbose) {
-    say("--verbose shows all knobs{}{}\n", has_front(flags) ? " and the Pareto front" : "",
+    const bool has_front = flags.strategy == "auto" || !found.front.empty();
+    say("--verbose shows all knobs{}{}\n", has_front ? " and the Pareto front" : "",
         flags.output.empty() ? "; -o FILE writes the plan" : "");
   }
 }

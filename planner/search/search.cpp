@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -183,7 +182,7 @@ class Search {
   double bound_of_larger(Goal goal) {
     const Wanted least = wanted(goal);
     const DemandOf rows = least.time.any() ? DemandOf::all : DemandOf::bytes;
-    double bound = std::numeric_limits<double>::infinity();
+    double bound = kInfinity;
     for (const Candidate& c : min_memory_frames_of(kMostPricedOps)) {
       if (ops_estimate(evaluator_.request(c)) <= kEndOps || !evaluator_.possible(c)) continue;
       const Mixture m = FrameChoice(evaluator_, c, space_, rows).bound(goal, least.most_seconds(c));

@@ -92,6 +92,12 @@ struct SearchOptions : QuestionOptions {
   size_t front_lines = 8;  // plans of the front evaluated exactly; 0: no front, else 3 or more
 };
 
+/// Asks for no front, which saves a fifth of the time, if the best plan does not depend on it. A
+/// search for the least memory keeps the front, because the front's ends are its answer.
+inline void omit_front(SearchOptions& options) {
+  if (options.objective == Objective::throughput) options.front_lines = 0;
+}
+
 struct SearchResult {
   Plan best;
   std::vector<Plan> pareto;  // Pareto front in time, host and device memory, the fastest first;

@@ -429,6 +429,13 @@ TEST_CASE("plan: at most a number of devices, the fewest for a length, and sever
   CHECK(lengths.at("sequence_tokens") == 16384);
   CHECK(lengths.at("answers").size() == 2);
   CHECK(lengths.at("answers")[0].at("sequence_tokens") == 4096);
+
+  // A preset's one answer has no front, and no heading of one.
+  std::vector<std::string> preset = question;
+  preset.insert(preset.end(), {"--min-gpus-for", "1K", "--strategy", "checkpoint", "--verbose"});
+  const Result text = longspan(preset);
+  CHECK(text.status == 0);
+  CHECK_THAT(text.out, !Contains("Pareto front"));
 }
 
 TEST_CASE("explain: what one knob would do, and that the search's plan is not beaten") {

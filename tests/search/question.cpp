@@ -159,8 +159,7 @@ void best(const Question& q, const ModelSpec& model, const HardwareProfile& hw, 
     return;
   }
   SearchOptions options = search_options(q);
-  // For the least memory the front's ends are the answer.
-  if (!with_front && q.objective == Objective::throughput) options.front_lines = 0;
+  if (!with_front) omit_front(options);
   SearchResult found = search(model, hw, q.sequence, options);
   reply.gap = found.gap;
   reply.considered = found.considered;
