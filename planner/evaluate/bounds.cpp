@@ -307,6 +307,8 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
   }
   const auto steps = static_cast<double>(request.microbatches);
   busy.loss = blocks * head[0];
+  busy.embed_forward = blocks * one.embed_forward;
+  busy.embed_backward = blocks * one.embed_backward;
   busy.in_forward(Stream::compute, steps * forwards);
   busy[Stream::compute] += steps * sum;
 }
@@ -579,7 +581,10 @@ Demand Bounds::demand(const Strategy& strategy, DemandOf rows) {
     demand.update = busy.update;
     demand.waited_forward = busy.waited_forward;
     demand.waited_backward = busy.waited - busy.waited_forward;
-    demand.loss = busy.loss * static_cast<double>(state.request.microbatches);
+    const auto microbatches = static_cast<double>(state.request.microbatches);
+    demand.loss = busy.loss * microbatches;
+    demand.embed_forward = busy.embed_forward * microbatches;
+    demand.embed_backward = busy.embed_backward * microbatches;
   }
   add_bytes(state.request, strategy, t.program.lengths, t.program.bytes,
             workspaces_of(strategy, t.program.lengths, t.row), demand);

@@ -85,8 +85,8 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   end[f.block_between_uses ? host : 0] += f.blocks * unit(x);
   if (f.block_between_uses) end[0] += unit(x);
   end[host] += unit(tokens_all);
-  end[0] += unit(tokens) + ws.loss + unit(grads_head) + (tied ? unit(grads_embedding) : 0);
-  if (loads) end[0] += unit(params_head) + (tied ? unit(params_embedding) : 0);
+  demand.loss_bytes = loss_bytes(request.model, s, bytes, ws.loss);
+  end[0] += unit(tokens) + demand.loss_bytes;
   if (several) {
     int64_t& waits = end[static_cast<int>(s.gradients)];
     waits += f.layers * unit(waiting, 1);

@@ -30,8 +30,11 @@ struct Demand {
   /// Expected seconds that compute waits for exchanges that no other work hides. Not a bound:
   /// streams may overlap better.
   double waited_forward = 0, waited_backward = 0;
-  double loss = 0;  ///< the loss's part of compute's `backward`
+  double loss = 0;                               ///< the loss's part of compute's `backward`
+  double embed_forward = 0, embed_backward = 0;  ///< the embedding's parts of compute's rows
   std::array<std::array<double, kTierCount>, kMoments> bytes{};
+  static constexpr int kLossMoment = 1;
+  int64_t loss_bytes = 0;  ///< the loss's own part of the device's bytes at that moment
 
   double of_step(int stream) const {
     return forward[stream] + backward[stream] + once[stream] + update[stream];

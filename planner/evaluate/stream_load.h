@@ -17,8 +17,8 @@ struct StreamLoad {
   Streams repeated{};
   /// Seconds that compute waits for exchanges.
   double waited = 0, waited_forward = 0;
-  /// Seconds of a microbatch's loss on the compute stream.
-  double loss = 0;
+  /// Seconds of a microbatch's loss and embedding on the compute stream.
+  double loss = 0, embed_forward = 0, embed_backward = 0;
 
   double& operator[](Stream s) { return total[static_cast<int>(s)]; }
   void in_forward(Stream s, double seconds) { add(s, seconds, forward); }

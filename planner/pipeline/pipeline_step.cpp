@@ -98,16 +98,6 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
   return costs;
 }
 
-bool can_be_laid_out(const ModelSpec& model, const Schedule& schedule) {
-  return model.uniform() && schedule.slices == 1 &&
-         std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
-           return std::all_of(actions.begin(), actions.end(), [](const Action& action) {
-             return action.kind == ActionKind::forward || action.kind == ActionKind::backward ||
-                    action.kind == ActionKind::optimizer;
-           });
-         });
-}
-
 std::array<int64_t, kTierCount> arenas_of_rank(const StepRequest& request, const Schedule& schedule,
                                                size_t rank) {
   const RankProgram own = rank_program(request, schedule, rank);
@@ -200,6 +190,16 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     include(shares.peak(r, memory, kept, held_on(timing, r, p.slices)));
   }
   return most;
+}
+
+bool can_be_laid_out(const ModelSpec& model, const Schedule& schedule) {
+  return model.uniform() && schedule.slices == 1 &&
+         std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
+           return std::all_of(actions.begin(), actions.end(), [](const Action& action) {
+             return action.kind == ActionKind::forward || action.kind == ActionKind::backward ||
+                    action.kind == ActionKind::optimizer;
+           });
+         });
 }
 
 bool splits_backward(const Schedule& schedule) {

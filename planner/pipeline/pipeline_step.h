@@ -78,6 +78,10 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
 std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory memory);
 
+/// Whether the lists of a model's schedule can be lowered, so that memory is that of a layout: they
+/// consist of F and B of whole sequences.
+bool can_be_laid_out(const ModelSpec& model, const Schedule& schedule);
+
 /// Whether the gradients of weights are separate actions.
 bool splits_backward(const Schedule& schedule);
 

@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "planner/program/layout.h"
+#include "planner/program/saved_bytes.h"
 
 namespace longspan {
 namespace {
@@ -60,10 +61,17 @@ RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
   }
   if (!cut_) return;
   const StepRequest& first = programs.slice(0);
-  vocabulary_ = unit_states(first, bytes_of(first), microbatches_, {0, 2});
-  for (int64_t& tier : vocabulary_) {
-    tier = round_up(ceil_div(tier, programs.pipeline().stages), kArenaAlignment);
-  }
+  const auto part_of = [&](int64_t bytes) {
+    return round_up(ceil_div(bytes, programs.pipeline().stages), kArenaAlignment);
+  };
+  const TensorBytes bytes = bytes_of(first);
+  vocabulary_ = unit_states(first, bytes, microbatches_, {0, 2});
+  for (int64_t& tier : vocabulary_) tier = part_of(tier);
+  // Every rank has all tokens, the hidden states of a block, and its part of their gradient.
+  vocabulary_[static_cast<int>(Tier::host)] += round_up(bytes[Tensor::tokens_all], kArenaAlignment);
+  const int64_t block = round_up(bytes[Tensor::x], kArenaAlignment);
+  loss_ = part_of(loss_bytes(first.model, first.strategy, bytes, bytes[Tensor::ws_loss])) +
+          round_up(bytes[Tensor::tokens], kArenaAlignment) + 2 * block;
 }
 
 std::vector<double> RankBytes::kept_parts() const {
@@ -95,6 +103,7 @@ TierBytes RankBytes::peak(const LayersByKind& layers, StageBoundary boundary, do
     slices.include(own.slices,
                    static_cast<double>(layers[kind]) / static_cast<double>(programs_.layers(kind)));
   }
+  largest[0] = std::max(largest[0], static_cast<double>(loss_));
   const auto peak_of = [&](StageBoundary at) -> const TierBytes& {
     return programs_.evaluation(0, at, microbatches_).peak_bytes;
   };

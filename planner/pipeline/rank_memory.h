@@ -14,9 +14,6 @@
 
 namespace longspan {
 
-/// Numbers of layers of every kind: on a stage, or on all stages of a rank.
-using LayersByKind = std::vector<int64_t>;
-
 /// Bytes of the states of one unit of each of these kinds (0: embedding, 1: a layer, 2: head). With
 /// several microbatches, gradients that ZeRO stage 1 shards at the end are counted whole.
 std::array<int64_t, kTierCount> unit_states(const StepRequest& stage, const TensorBytes& bytes,
@@ -46,7 +43,9 @@ class RankBytes {
   StagePrograms& programs_;
   int64_t microbatches_;  // at most 2: gradients stay from the first to the second
   std::vector<Kind> kinds_;
+  // If all ranks have a part of the vocabulary: its states, and what its loss needs meanwhile.
   std::array<int64_t, kTierCount> vocabulary_{};
+  int64_t loss_ = 0;
   bool cut_;
 };
 

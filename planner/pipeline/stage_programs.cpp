@@ -6,25 +6,43 @@
 #include "planner/schedule/registry.h"
 
 namespace longspan {
-namespace {
-
-// The most layers of a rank, for any assignment of stages by a schedule.
-int64_t most_on_a_rank(const std::vector<int64_t>& on_stage, const Pipeline& p) {
-  int64_t most = p.virtual_stages * on_stage[on_stage.size() / 2];
-  for (int64_t r = 0; r < p.stages; ++r) {
-    int64_t of_rank = 0;
-    for (int64_t v = 0; v < p.virtual_stages; ++v) {
-      of_rank += on_stage[static_cast<size_t>(r + v * p.stages)];
-    }
-    most = std::max(most, of_rank);
-  }
-  return std::max<int64_t>(1, most);
-}
-
-}  // namespace
-
 bool cuts_vocabulary(const Pipeline& pipeline) {
   return schedule_family(pipeline.schedule).cuts_vocabulary;
+}
+
+std::vector<LayersByKind> layers_by_stage(const ModelSpec& model, const Pipeline& pipeline,
+                                          int64_t sequence) {
+  const std::vector<LayerRun> kinds = layer_kinds(model);
+  std::vector<size_t> kind_of_layer;
+  for (const LayerRun& run : layer_runs(model)) {
+    const auto kind =
+        std::find_if(kinds.begin(), kinds.end(), [&](const LayerRun& k) { return k.like(run); });
+    kind_of_layer.insert(kind_of_layer.end(), static_cast<size_t>(run.layers),
+                         static_cast<size_t>(kind - kinds.begin()));
+  }
+  std::vector<LayersByKind> stages;
+  size_t layer = 0;
+  for (const int64_t layers : layers_of_stages(model, pipeline, sequence)) {
+    LayersByKind& of_stage = stages.emplace_back(kinds.size(), 0);
+    for (int64_t i = 0; i < layers; ++i) ++of_stage[kind_of_layer[layer++]];
+  }
+  return stages;
+}
+
+LayersByKind most_on_a_rank(const std::vector<LayersByKind>& by_stage, const Pipeline& p) {
+  LayersByKind most = by_stage[by_stage.size() / 2];
+  for (int64_t& layers : most) layers = std::max<int64_t>(1, layers * p.virtual_stages);
+  for (int64_t r = 0; r < p.stages; ++r) {
+    LayersByKind of_rank(most.size(), 0);
+    for (int64_t v = 0; v < p.virtual_stages; ++v) {
+      const LayersByKind& own = by_stage[static_cast<size_t>(r + v * p.stages)];
+      for (size_t kind = 0; kind < own.size(); ++kind) of_rank[kind] += own[kind];
+    }
+    for (size_t kind = 0; kind < most.size(); ++kind) {
+      most[kind] = std::max(most[kind], of_rank[kind]);
+    }
+  }
+  return most;
 }
 
 StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& evaluate)
@@ -33,7 +51,14 @@ StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& ev
   const std::vector<LayerRun> runs = layer_runs(request.model), kinds = layer_kinds(request.model);
   const std::vector<double> shares = passing_shares(runs);
   kinds_.resize(kinds.size());
-  for (Kind& kind : kinds_) kind.on_stage.assign(layers.size(), 0);
+  const std::vector<LayersByKind> by_stage =
+      layers_by_stage(request.model, pipeline_, request.sequence);
+  for (const LayersByKind& of_stage : by_stage) {
+    for (size_t kind = 0; kind < kinds.size(); ++kind) {
+      kinds_[kind].on_stage.push_back(of_stage[kind]);
+    }
+  }
+  const LayersByKind most = most_on_a_rank(by_stage, pipeline_);
 
   // Walks runs and stages in parallel.
   size_t run = 0;
@@ -43,9 +68,6 @@ StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& ev
     for (int64_t wanted = layers[stage]; wanted > 0;) {
       if (left == 0) left = runs[++run].layers;
       const int64_t taken = std::min(wanted, left);
-      const auto kind = std::find_if(kinds.begin(), kinds.end(),
-                                     [&](const LayerRun& k) { return k.like(runs[run]); });
-      kinds_[static_cast<size_t>(kind - kinds.begin())].on_stage[stage] += taken;
       passing = std::max(passing, shares[run]);
       wanted -= taken;
       left -= taken;
@@ -60,7 +82,7 @@ StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& ev
   for (size_t i = 0; i < kinds.size(); ++i) {
     kinds_[i].in_model = kinds[i].layers;
     LayerRun of_rank = kinds[i];
-    of_rank.layers = most_on_a_rank(kinds_[i].on_stage, pipeline_);
+    of_rank.layers = most[i];
     kinds_[i].slice = slice_request(request, of_rank);
   }
 }

@@ -50,4 +50,18 @@ std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request) {
                      kv_groups(request.model, lengths), request.model.layers);
 }
 
+int64_t loss_bytes(const ModelSpec& model, const Strategy& s, const TensorBytes& bytes,
+                   int64_t workspace) {
+  const bool gathers = s.parallel.shards() > 1 && s.parallel.zero == 3;
+  const auto of_output = [&](Tensor embedding, Tensor head) {
+    const int64_t own = round_up(bytes[head], kArenaAlignment);
+    return model.tied_embeddings ? own + round_up(bytes[embedding], kArenaAlignment) : own;
+  };
+  int64_t sum = workspace + of_output(Tensor::grads_embedding, Tensor::grads_head);
+  if (s.parameters != Tier::device || gathers) {
+    sum += of_output(Tensor::params_embedding, Tensor::params_head);
+  }
+  return sum;
+}
+
 }  // namespace longspan

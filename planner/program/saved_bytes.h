@@ -1,5 +1,5 @@
-// The memory that a microbatch holds between its forward and its backward. Pure arithmetic; safe
-// from any thread.
+// The memory that a microbatch holds between its forward and its backward, and that its loss needs.
+// Pure arithmetic; safe from any thread.
 #pragma once
 
 #include <array>
@@ -16,5 +16,11 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
                                             int64_t kv_units, int64_t layers);
 /// The same for all layers of a program.
 std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request);
+
+/// Device bytes, with arena alignment, of the operands of a block's loss without hidden states and
+/// without states that stay: the workspace, and the output layer's gradients and loaded or gathered
+/// parameters. `workspace`: that of the strategy's tile.
+int64_t loss_bytes(const ModelSpec& model, const Strategy& strategy, const TensorBytes& bytes,
+                   int64_t workspace);
 
 }  // namespace longspan

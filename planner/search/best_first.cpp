@@ -36,6 +36,8 @@ constexpr int64_t kSmallOps = 100'000;  // of a program that packed() lays out
 constexpr int kRepairs = 6;             // repairs of candidates that do not fit when laid out
 constexpr double kStartEstimates = 60;  // estimates per start
 constexpr int kStartLooks = 5;          // layouts per start, until one fits
+constexpr double kNearlyInTime = 1.15;  // excess over the time: refinement may remove it
+constexpr int64_t kSlowEvaluations = 150;
 constexpr size_t kFinalists = 2;
 constexpr double kSameLayout = 1.1, kAlike = 1.25;  // handicaps of starts similar to others
 // All of the effort is spent if this much may be gained, else a proportional part.
@@ -87,6 +89,7 @@ class BestFirst {
     if (explore()) return finish();
     if (wanted_.goal != Goal::fastest) verify_each_kind();
     if (seen_.empty()) repair_nearest();
+    if (seen_.empty()) refine_slow();
     int looks = effort_.exact;
     verify(looks);
     // A leader that turned out slower than estimated has ruled out too much.
@@ -369,7 +372,7 @@ class BestFirst {
           }
         }
         if (i == 0) last = c;
-        miss(c, score);
+        miss(c, score, waiting);
         if (score.overflow > 0) misses_.push_back({{c, score}, waiting});
         if (allowed(live) && weighed(live) < incumbent_) too_large_.push_back({{c, live}, waiting});
         if (wanted_.goal == Goal::roomiest) {
@@ -419,7 +422,7 @@ class BestFirst {
         add(c, live, waiting);
         return;
       }
-      miss(c, score);
+      miss(c, score, waiting);
       if (allowed(live) && weighed(live) < incumbent_) too_large_.push_back({{c, live}, waiting});
       room = tightened(room, score.bytes, evaluator_.limits());
     }
@@ -435,8 +438,11 @@ class BestFirst {
     if (wanted_.goal != Goal::fastest) return;
     incumbent_ = std::min(incumbent_, weighed(score) * (score.sampled ? kSampled : 1));
   }
-  void miss(const Candidate& c, const Score& score) {
-    if (score.overflow == 0) return;
+  void miss(const Candidate& c, const Score& score, const Waiting& from) {
+    if (score.overflow == 0) {
+      slow_.push_back({{c, score}, from});
+      return;
+    }
     if (!found_.nearest || score.overflow < found_.nearest->score.overflow) {
       found_.nearest = Scored{c, score, false};
     }
@@ -528,7 +534,7 @@ class BestFirst {
         return;
       }
       if (allowed(score)) continue;
-      miss(candidate, score);
+      miss(candidate, score, from);
       if (score.overflow == 0) continue;
       if (wanted_.goal == Goal::fastest && repairs_-- > 0)
         repair(candidate, from, work_of_repair());
@@ -563,11 +569,39 @@ class BestFirst {
       }
     }
   }
+  // If nothing that fits is within the limits on time: refines, of each kind, the candidate that
+  // exceeds them by least.
+  void refine_slow() {
+    const auto excess = [&](const Seen& s) {
+      return s.scored.score.step_seconds / wanted_.most_seconds(s.scored.candidate);
+    };
+    std::stable_sort(slow_.begin(), slow_.end(),
+                     [&](const Seen& a, const Seen& b) { return excess(a) < excess(b); });
+    Wanted any_time;
+    any_time.tokens = wanted_.tokens;
+    const Ranking ranking(evaluator_, any_time);
+    std::set<Kind> kinds;
+    for (const Seen& s : slow_) {
+      if (excess(s) > kNearlyInTime || kinds.size() == effort_.repaired || ops_ <= 0) return;
+      if (!kinds.insert(kind_of(s.scored.candidate)).second) continue;
+      const Score score = exact(s.scored.candidate, s.scored.score);
+      if (score.overflow > 0) continue;
+      std::vector<Scored> others;
+      const RefineEffort effort = {kSlowEvaluations, work_of_repair(), effort_.exact, ops_ / 2};
+      const Scored best = refined(evaluator_, ranking, frames_, options_,
+                                  {s.scored.candidate, score, true}, effort, others)
+                              .best;
+      if (!allowed(best.score)) continue;
+      seen_.push_back({best, s.from});
+      incumbent_ = std::min(incumbent_, weighed(best.score));
+      if (wanted_.first) return;
+    }
+  }
   void repair(const Candidate& c, const Waiting& from, int64_t work) {
     const Repaired found = repaired(evaluator_, ranking_, margin_, options_, c, incumbent_,
                                     {.work = work, .exact_ops = ops_});
     ops_ -= found.exact_ops;
-    for (const Scored& s : found.missed) miss(s.candidate, s.score);
+    for (const Scored& s : found.missed) miss(s.candidate, s.score, from);
     if (!found.fits) return;
     seen_.push_back({*found.fits, from});
     incumbent_ = std::min(incumbent_, weighed(found.fits->score));
@@ -763,7 +797,7 @@ class BestFirst {
   FrameQueue queue_;
   MemoryMargin& margin_;
   std::map<Kind, double> slower_;  // least ratio of full to sampled simulation
-  std::vector<Seen> seen_, too_large_, misses_;
+  std::vector<Seen> seen_, too_large_, misses_, slow_;
   double incumbent_ = kInfinity;  // weighed score of the best that fits by sampled simulation
   std::set<Kind> started_;        // kinds of starts
   Found found_;

@@ -250,11 +250,16 @@ void FrameChoice::round(const RelaxationGoal& goal, const std::vector<uint64_t>&
   for (size_t g = 0; g < values_.size(); ++g) {
     const std::vector<double>& shares = mixture.shares[g];
     if (stands(g, shares)) continue;
+    std::vector<uint64_t> fewer = allowed;
+    uint64_t others = allowed[g] & ((uint64_t{1} << values_[g].size()) - 1);
     for (const uint64_t branch : branches(g, shares)) {
-      std::vector<uint64_t> fewer = allowed;
       fewer[g] = branch & allowed[g];
+      others &= ~branch;
       if (fewer[g] != 0 && fewer[g] != allowed[g]) round(goal, fewer, solves, found);
     }
+    // Of values that fit together as a mixture, none may fit alone.
+    fewer[g] = others;
+    if (found.empty() && others != 0) round(goal, fewer, solves, found);
     return;
   }
   found.push_back({candidate_of(mixture), mixture.objective});

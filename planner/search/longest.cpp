@@ -395,7 +395,9 @@ class Longest {
     any.first = true;
     if (best().sequence > 0) any.start = at(best(), shape_, round_up(length, step_of(shape_)));
     if (any.start && !size.has(ops(*any.start))) any.start.reset();
-    const Found found = best_first(evaluator_, margin_, frames, options_, any, kEffort);
+    Effort effort = kEffort;
+    effort.exact_ops = std::max(effort.exact_ops, 2 * size.at_most);
+    const Found found = best_first(evaluator_, margin_, frames, options_, any, effort);
     // A candidate with a small overflow fits a length that is shorter by at least that part.
     const std::optional<Scored>& from = found.best ? found.best : found.nearest;
     if (from && length == least_) note_short(from->candidate);

@@ -10,11 +10,13 @@
 #include "models/catalog.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/explain/analysis.h"
+#include "planner/pipeline/stage_programs.h"
 #include "planner/program/layout.h"
 #include "planner/search/frame_choice.h"
 #include "planner/search/search.h"
 #include "planner/simulate/simulate.h"
 #include "planner/strategy/validity.h"
+#include "tests/length.h"
 #include "tests/planner/corner_strategies.h"
 #include "tests/planner/random_plan.h"
 #include "tests/planner/random_strategy.h"
@@ -52,12 +54,20 @@ void check_bound(const StepRequest& request, const HardwareProfile& hw) {
 // Random frames of a small machine with random choices for all of their groups.
 class RandomFrames {
  public:
-  RandomFrames(int64_t devices, int64_t device_bytes)
+  /// `mixed`: a quarter of the layers in the middle has half of the tokens and a larger MLP.
+  RandomFrames(int64_t devices, int64_t device_bytes, int64_t layers = 4, int64_t microbatches = 4,
+               bool mixed = false)
       : hw_(testing::small_machine(1, devices, device_bytes, int64_t{1} << 28)),
         model_(load_model("tiny-llama")) {
-    model_.layers = 4;
+    model_.layers = layers;
+    if (mixed) {
+      const int64_t other = layers / 4, before = (layers - other) / 2, ffn = model_.ffn;
+      model_.runs = {{before, true, ffn, 1},
+                     {other, true, 2 * ffn, 0.5},
+                     {layers - before - other, true, ffn, 1}};
+    }
     model_.heads = model_.kv_heads = 8;
-    options_.microbatches = 4;
+    options_.microbatches = microbatches;
     hw_.nvme.capacity_bytes.value = 1e9;
     hw_.nvme.read_bandwidth.value = hw_.nvme.write_bandwidth.value = 1e9;
     evaluator_.emplace(model_, hw_, capacities(hw_));
@@ -173,6 +183,45 @@ TEST_CASE("what groups of knobs add to a frame's demand adds up to no more than 
   }
   CHECK(compared > 1000);
   CHECK(piped > 100);
+}
+
+TEST_CASE("no plan, with a pipeline or without, takes less memory than its bound") {
+  const int64_t rounds = testing::cases(150, 6000);
+  int piped = 0, cut = 0;
+  struct Case {
+    int64_t devices, layers, microbatches;
+    bool mixed = false;
+  };
+  for (const auto& [devices, layers, microbatches, mixed] :
+       {Case{1, 4, 4}, Case{4, 4, 4}, Case{4, 7, 2}, Case{4, 8, 12}, Case{1, 8, 2, true},
+        Case{4, 8, 3, true}}) {
+    RandomFrames random(devices, int64_t{1} << 40, layers, microbatches, mixed);
+    for (int64_t round = 0; round < rounds; ++round) {
+      const Candidate& frame = random.frame();
+      const GroupValues values = random.values(frame);
+      std::array<size_t, kGroupCount> chosen;
+      const std::optional<Candidate> c = random.candidate(frame, values, chosen);
+      if (!c) continue;
+      const ParallelLayout& parallel = c->strategy.parallel;
+      CAPTURE(devices, layers, microbatches, mixed, round, chosen, describe(parallel));
+      const Demand demand = random.evaluator().demand(*c);
+      const TierBytes bound = demand.peak_bytes();
+      const TierBytes bytes = random.evaluator().arenas(*c);
+      const double most = mixed ? 1.02 : 1;  // see Evaluator's pipeline_demand()
+      for (int tier = 0; tier < kTierCount; ++tier) {
+        CAPTURE(tier);
+        CHECK(static_cast<double>(bound[tier]) <= most * static_cast<double>(bytes[tier]));
+      }
+      const Score exact = random.evaluator().exact(*c);
+      if (exact.overflow > 0) continue;
+      const double seconds = exact.step_seconds;
+      CHECK(demand.step_seconds() <= seconds * (1 + kRounding));
+      piped += parallel.has_pipeline();
+      cut += cuts_vocabulary(parallel.pipeline);
+    }
+  }
+  CHECK(piped > 200);
+  CHECK(cut > 20);
 }
 
 TEST_CASE("no candidate of a frame is faster than the frame's bound, or fits where none may") {

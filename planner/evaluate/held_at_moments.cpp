@@ -1,0 +1,102 @@
+#include "planner/evaluate/held_at_moments.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+namespace longspan {
+namespace {
+
+// The most microbatches in flight besides the one that runs, at actions of a kind on a stage; and
+// the same once all stages of the rank hold gradients. Only those count that are in flight on all
+// layers of the rank, as policies may cover some layers only.
+struct Besides {
+  double ever = 0, accumulating = 0;
+};
+
+class RankList {
+ public:
+  RankList(const Schedule& schedule, int32_t rank, const std::vector<int64_t>& layers)
+      : actions_(schedule.ranks[static_cast<size_t>(rank)]), layers_(layers) {
+    const std::vector<int32_t> ranks = schedule.ranks_of_stages();
+    for (int32_t stage = 0; stage < schedule.all_stages(); ++stage) {
+      if (ranks[static_cast<size_t>(stage)] == rank) stages_.push_back(stage);
+    }
+  }
+
+  int32_t last_stage() const { return stages_.back(); }
+  /// The stage of a layer of the rank.
+  int32_t stage_of(int64_t layer) const {
+    for (const int32_t stage : stages_) {
+      layer -= layers_[static_cast<size_t>(stage)];
+      if (layer < 0) return stage;
+    }
+    return stages_.back();
+  }
+  int64_t layers() const {
+    int64_t sum = 0;
+    for (const int32_t stage : stages_) sum += layers_[static_cast<size_t>(stage)];
+    return sum;
+  }
+
+  Besides at(ActionKind kind, int32_t stage) const {
+    std::map<int32_t, int64_t> held;  // layers in flight by microbatch
+    std::set<int32_t> with_gradients;
+    Besides most;
+    for (const Action& a : actions_) {
+      if (a.kind != ActionKind::forward && a.kind != ActionKind::backward) continue;
+      const int64_t layers = layers_[static_cast<size_t>(a.stage)];
+      if (a.kind == kind && a.stage == stage) {
+        double besides = 0;
+        for (const auto& [microbatch, of_it] : held) {
+          if (microbatch != a.microbatch && of_it == this->layers()) ++besides;
+        }
+        most.ever = std::max(most.ever, besides);
+        if (with_gradients.size() == stages_.size()) {
+          most.accumulating = std::max(most.accumulating, besides);
+        }
+      }
+      if (a.kind == ActionKind::forward) {
+        held[a.microbatch] += layers;
+      } else {
+        held[a.microbatch] -= layers;
+        with_gradients.insert(a.stage);
+      }
+    }
+    return most;
+  }
+
+ private:
+  const std::vector<Action>& actions_;
+  const std::vector<int64_t>& layers_;
+  std::vector<int32_t> stages_;
+};
+
+}  // namespace
+
+HeldAtMoments held_in_lists(const Schedule& schedule, const std::vector<int64_t>& layers) {
+  const std::vector<int32_t> ranks = schedule.ranks_of_stages();
+  const RankList first(schedule, ranks.front(), layers), last(schedule, ranks.back(), layers);
+  std::array<Besides, Demand::kMoments> besides{};
+  const auto least = [](const Besides& a, const Besides& b) {
+    return Besides{std::min(a.ever, b.ever), std::min(a.accumulating, b.accumulating)};
+  };
+  // The loss runs at the end of a forward or at the start of its backward.
+  besides[Demand::kLossMoment] = least(last.at(ActionKind::forward, last.last_stage()),
+                                       last.at(ActionKind::backward, last.last_stage()));
+  const int64_t count = first.layers();
+  const int64_t of_moments[] = {count - 1, std::min((count + 1) / 2, count - 1), 0};
+  for (int i = 0; i < 3; ++i) {
+    const Besides own = first.at(ActionKind::backward, first.stage_of(of_moments[i]));
+    besides[2 + 2 * i] = besides[3 + 2 * i] = own;
+  }
+  HeldAtMoments result;
+  for (const Besides& b : besides) result.accumulates &= b.accumulating >= b.ever;
+  for (size_t moment = 0; moment < besides.size(); ++moment) {
+    result.held[moment] = 1 + besides[moment].ever;
+  }
+  return result;
+}
+
+}  // namespace longspan
