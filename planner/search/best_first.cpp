@@ -40,9 +40,11 @@ constexpr double kNearlyInTime = 1.15;  // excess over the time: refinement may 
 constexpr int64_t kSlowEvaluations = 150;
 constexpr size_t kFinalists = 2;
 constexpr double kSameLayout = 1.1, kAlike = 1.25;  // handicaps of starts similar to others
-// All of the effort is spent if this much may be gained, else a proportional part.
+// All of the effort is spent if this much may be gained, else a proportional part; for more gain at
+// most kMostShare of it.
 constexpr double kMuchToGain = 0.10;
-constexpr double kLeastEffort = 0.1, kMostEffort = 4;  // kMostEffort: with limits on time
+constexpr double kLeastEffort = 0.1, kMostShare = 1.5;
+constexpr double kMostEffort = 4;  // with limits on time
 constexpr double kLastEffort = 1.5;                    // if all candidates turned out too large
 constexpr double kUnseenEffort = 0.25;                 // for meshes not evaluated so far
 constexpr double kSeemed = 0.002;                      // excess of exact time over the estimate
@@ -161,7 +163,7 @@ class BestFirst {
     if (seen_.empty()) return wanted_.time.any() && !wanted_.first ? kMostEffort : 1;
     if (wanted_.goal != Goal::fastest) return 1;
     const double best = found_.best ? weighed(found_.best->score) : incumbent_;
-    return std::clamp((1 - least_bound() / best) / kMuchToGain, kLeastEffort, 1.0);
+    return std::clamp((1 - least_bound() / best) / kMuchToGain, kLeastEffort, kMostShare);
   }
   bool is_spent(double share) const {
     const auto beyond = [&](int64_t done, int64_t of) {
@@ -587,9 +589,10 @@ class BestFirst {
       const Score score = exact(s.scored.candidate, s.scored.score);
       if (score.overflow > 0) continue;
       std::vector<Scored> others;
+      RefineMemory memory;
       const RefineEffort effort = {kSlowEvaluations, work_of_repair(), effort_.exact, ops_ / 2};
       const Scored best = refined(evaluator_, ranking, frames_, options_,
-                                  {s.scored.candidate, score, true}, effort, others)
+                                  {s.scored.candidate, score, true}, effort, memory, others)
                               .best;
       if (!allowed(best.score)) continue;
       seen_.push_back({best, s.from});
@@ -658,6 +661,7 @@ class BestFirst {
   struct Start {
     Scored scored;
     bool settled = false;  // no further refinement helps
+    RefineMemory memory = {};
   };
   // The starts of refinement: the best of all, of other kinds and layouts, and of the frame with
   // the best expectation. The leader is not always the one that can be improved most.
@@ -671,6 +675,17 @@ class BestFirst {
         return !started_.contains(kind_of(frames_[s.from.frame]));
       };
       if (const Seen* s = least_seen(expected, new_kind)) {
+        starts.push_back({s->scored});
+        started_.insert(kind_of(frames_[s->from.frame]));
+      }
+      // The relaxation compares plans with and without a pipeline least well.
+      const bool piped = found_.best->candidate.strategy.parallel.has_pipeline();
+      const auto measure = [&](const Seen& s) { return likely(s); };
+      const auto other = [&](const Seen& s) {
+        return s.scored.candidate.strategy.parallel.has_pipeline() != piped && new_kind(s) &&
+               likely(s) < kNear * weighed(found_.best->score);
+      };
+      if (const Seen* s = least_seen(measure, other)) {
         starts.push_back({s->scored});
         started_.insert(kind_of(frames_[s->from.frame]));
       }
@@ -716,15 +731,15 @@ class BestFirst {
     const int64_t last_work = evaluator_.work() + part_of(effort_.refinement_work, share);
     const RefineEffort first = refine_effort(share, 2 * count);
     const RefineEffort second = refine_effort(share, 2 * std::min(count, kFinalists));
-    for (Start& start : all) refine(start, first, count <= kFinalists);
+    for (Start& start : all) refine(start, first);
     while (evaluator_.work() < last_work) {
       Start* next = finalist(all);
       if (next == nullptr) {
         if (!add_start(all)) break;
-        refine(all.back(), first, false);
+        refine(all.back(), first);
         continue;
       }
-      refine(*next, second, true);
+      refine(*next, second);
     }
     for (const Start& s : all) {
       if (weighed(s.scored.score) < weighed(found_.best->score)) found_.best = s.scored;
@@ -748,14 +763,16 @@ class BestFirst {
             part_of(effort_.refinement_work / parts, share),
             std::max(2, effort_.exact / static_cast<int>(parts)), ops_ / parts};
   }
-  // `most`: it will not get more effort later.
-  void refine(Start& start, const RefineEffort& effort, bool most) {
+  void refine(Start& start, const RefineEffort& effort) {
     std::vector<Scored> others;
     const Waiting from = from_of(start.scored.candidate);
-    const Refined refined =
-        longspan::refined(evaluator_, ranking_, frames_, options_, start.scored, effort, others);
-    const bool same = refined.best.candidate == start.scored.candidate;
-    start = {refined.best, refined.settled || (same && most)};
+    const size_t known = start.memory.estimates.size();
+    const Refined refined = longspan::refined(evaluator_, ranking_, frames_, options_, start.scored,
+                                              effort, start.memory, others);
+    const bool stands = refined.best.candidate == start.scored.candidate &&
+                        start.memory.estimates.size() == known;
+    start.scored = refined.best;
+    start.settled = refined.settled || stands;
     for (Scored& other : others) seen_.push_back({std::move(other), from});
   }
 

@@ -16,7 +16,7 @@ namespace longspan {
 namespace {
 
 // More chunks save hardly any memory, and make large programs.
-constexpr int64_t kMostChunksTried = 256;
+constexpr int64_t kMostChunksTried = 512;
 constexpr int64_t kMostRingChunks = 32;
 constexpr int64_t kMostRingOps = 1'000'000;
 constexpr int64_t kLeast = 1024;    // tokens; shorter sequences are not tried

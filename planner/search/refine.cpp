@@ -42,7 +42,7 @@ class Refinement {
  public:
   Refinement(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
              const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
-             std::vector<Scored>& seen)
+             RefineMemory& memory, std::vector<Scored>& seen)
       : evaluator_(evaluator),
         ranking_(ranking),
         frames_(frames),
@@ -52,7 +52,9 @@ class Refinement {
         exact_(effort.exact),
         ops_(effort.exact_ops),
         last_work_(evaluator.work() + effort.work),
-        seen_(seen) {}
+        seen_(seen),
+        estimates_(memory.estimates),
+        refused_(memory.refused) {}
 
   Refined run() {
     calibrate();
@@ -322,8 +324,8 @@ class Refinement {
   int64_t ops_;
   int64_t last_work_;
   std::vector<Scored>& seen_;
-  std::deque<std::pair<Candidate, Score>> estimates_;  // not corrected
-  std::vector<Candidate> refused_;                     // not as good as estimated
+  std::deque<std::pair<Candidate, Score>>& estimates_;  // not corrected
+  std::vector<Candidate>& refused_;
   std::vector<Step> steps_, path_;
   double measure_ = 0, seconds_ = 1;
   std::array<double, kTierCount> bytes_{};
@@ -334,8 +336,8 @@ class Refinement {
 
 Refined refined(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
                 const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
-                std::vector<Scored>& seen) {
-  return Refinement(evaluator, ranking, frames, options, start, effort, seen).run();
+                RefineMemory& memory, std::vector<Scored>& seen) {
+  return Refinement(evaluator, ranking, frames, options, start, effort, memory, seen).run();
 }
 
 }  // namespace longspan

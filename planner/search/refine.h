@@ -10,6 +10,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <utility>
 #include <vector>
 
 #include "planner/search/ranking.h"
@@ -25,6 +27,13 @@ struct RefineEffort {
   int64_t exact_ops = INT64_MAX;  ///< ops of all programs laid out
 };
 
+/// What a refinement has evaluated, so that the next one from the same start goes on instead of
+/// repeating it.
+struct RefineMemory {
+  std::deque<std::pair<Candidate, Score>> estimates;  ///< by sampled simulation
+  std::vector<Candidate> refused;                     ///< not as good as estimated
+};
+
 struct Refined {
   Scored best;
   bool settled = false;  ///< no step helps, and none was skipped to save effort
@@ -34,6 +43,6 @@ struct Refined {
 /// gets every exactly evaluated candidate that fits. REQUIRES: `start` is exact and admitted.
 Refined refined(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
                 const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
-                std::vector<Scored>& seen);
+                RefineMemory& memory, std::vector<Scored>& seen);
 
 }  // namespace longspan

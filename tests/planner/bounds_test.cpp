@@ -185,7 +185,7 @@ TEST_CASE("what groups of knobs add to a frame's demand adds up to no more than 
   CHECK(piped > 100);
 }
 
-TEST_CASE("no plan, with a pipeline or without, takes less memory than its bound") {
+TEST_CASE("no plan, with a pipeline or without, takes less memory or time than its bound") {
   const int64_t rounds = testing::cases(150, 6000);
   int piped = 0, cut = 0;
   struct Case {
@@ -207,7 +207,7 @@ TEST_CASE("no plan, with a pipeline or without, takes less memory than its bound
       const Demand demand = random.evaluator().demand(*c);
       const TierBytes bound = demand.peak_bytes();
       const TierBytes bytes = random.evaluator().arenas(*c);
-      const double most = mixed ? 1.02 : 1;  // see Evaluator's pipeline_demand()
+      const double most = mixed ? 1.02 : 1;  // see pipeline_demand.h
       for (int tier = 0; tier < kTierCount; ++tier) {
         CAPTURE(tier);
         CHECK(static_cast<double>(bound[tier]) <= most * static_cast<double>(bytes[tier]));

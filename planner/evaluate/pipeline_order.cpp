@@ -1,0 +1,142 @@
+#include "planner/evaluate/pipeline_order.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "planner/pipeline/pipeline_step.h"
+#include "planner/pipeline/slices.h"
+#include "planner/schedule/registry.h"
+#include "planner/schedule/timing.h"
+
+namespace longspan {
+namespace {
+
+constexpr int64_t kParts = 10000;    // units of a microbatch's memory on a layer
+constexpr int64_t kDenseParts = 16;  // steps of the dense share: similar lengths share a schedule
+
+int64_t sum_of(const LayersByKind& layers) {
+  return std::accumulate(layers.begin(), layers.end(), int64_t{0});
+}
+
+// The number that divides all slices of equal work, as they are divided among ranks; 0 for slices
+// of equal length.
+int64_t divisor_of(const ParallelLayout& p) {
+  return p.pipeline.equal_work ? p.ulysses * p.tensor : 0;
+}
+
+// Times are in units of a rank's forward. Gradients of weights take as many products as the forward
+// has with them, the backward of attention two and a half times its forward; see costs_of() in
+// pipeline_step.cpp.
+StageTimes times_of(int64_t dense) {
+  StageTimes times;
+  times.weight = static_cast<double>(dense) / kDenseParts;
+  times.input = times.weight + 2.5 * (1 - times.weight);
+  return times;
+}
+
+}  // namespace
+
+PipelineOrders::PipelineOrders(const ModelSpec& model, DType dtype)
+    : model_(model), dtype_(dtype), kinds_(layer_kinds(model).size()) {}
+
+double PipelineOrders::dense_share(int64_t sequence) const {
+  const ModelFlops flops = model_flops(model_, sequence);
+  return flops.dense_forward / (flops.dense_forward + flops.attention_forward);
+}
+
+const PipelineOrder& PipelineOrders::of(const Candidate& c) {
+  const ParallelLayout& parallel = c.strategy.parallel;
+  const Pipeline& p = parallel.pipeline;
+  const int64_t dense = std::max<int64_t>(1, std::llround(dense_share(c.sequence) * kDenseParts));
+  const auto [it, fresh] = orders_.try_emplace(
+      {p.stages, p.schedule, p.virtual_stages, p.slices, divisor_of(parallel), p.in_flight,
+       p.slices > 1 || !model_.uniform() ? c.sequence : 0, dense, c.microbatches});
+  if (fresh) it->second = made(c, dense);
+  return it->second;
+}
+
+PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
+  const Pipeline& p = c.strategy.parallel.pipeline;
+  const std::vector<LayersByKind> of_stage = layers_by_stage(model_, p, c.sequence);
+  std::vector<int64_t> layers;
+  for (const LayersByKind& stage : of_stage) layers.push_back(sum_of(stage));
+  PipelineOrder order;
+  order.most_layers = most_on_a_rank(of_stage, p);
+  ScheduleRequest wanted;
+  wanted.ranks = static_cast<int32_t>(p.stages);
+  wanted.virtual_stages = static_cast<int32_t>(p.virtual_stages);
+  wanted.microbatches = static_cast<int32_t>(c.microbatches);
+  wanted.slices = static_cast<int32_t>(p.slices);
+  const StageTimes times = times_of(dense);
+  wanted.costs = uniform_costs(wanted.virtual_stages, times, {}, 0);
+  const int64_t of_layer = kParts * p.slices;
+  wanted.costs.memory.clear();
+  for (const int64_t of_it : layers) {
+    wanted.costs.memory.push_back(
+        {.activations = of_layer * of_it, .for_weights = of_layer * of_it});
+  }
+  wanted.memory_limit = p.in_flight * of_layer * ceil_div(model_.layers, p.stages);
+  try {
+    wanted.costs.shares = shares(c);
+    const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
+    const ScheduleTiming timing = simulate(schedule, wanted.costs);
+    order.splits = splits_backward(schedule);
+    order.laid_out = can_be_laid_out(model_, schedule);
+    order.cost = timing.cost / (times.forward + times.input + times.weight);
+    const std::vector<int32_t> ranks = schedule.ranks_of_stages();
+    std::vector<LayersByKind> of_rank(schedule.ranks.size(), LayersByKind(kinds_, 0));
+    for (size_t stage = 0; stage < of_stage.size(); ++stage) {
+      LayersByKind& sum = of_rank[static_cast<size_t>(ranks[stage])];
+      for (size_t kind = 0; kind < kinds_; ++kind) sum[kind] += of_stage[stage][kind];
+    }
+    const auto held_on = [&](size_t rank) {
+      return static_cast<double>(timing.ranks[rank].peak_memory) /
+             static_cast<double>(of_layer * std::max<int64_t>(1, sum_of(of_rank[rank])));
+    };
+    const auto first = static_cast<size_t>(ranks.front()), last = static_cast<size_t>(ranks.back());
+    const bool cut = cuts_vocabulary(p);
+    order.layers = of_rank[first];
+    for (size_t rank = 0; rank < of_rank.size(); ++rank) {
+      order.held = std::max(order.held, held_on(rank));
+      if (rank != last && !cut) continue;
+      for (size_t kind = 0; kind < kinds_; ++kind) {
+        order.layers[kind] = std::min(order.layers[kind], of_rank[rank][kind]);
+      }
+    }
+    if (order.laid_out) {
+      order.at_moments = held_in_lists(schedule, layers);
+    } else {
+      order.at_moments.held.fill(cut ? order.held : held_on(first));
+      if (!cut) order.at_moments.held[Demand::kLossMoment] = held_on(last);
+    }
+  } catch (const Error&) {
+    order.possible = false;
+  }
+  return order;
+}
+
+// Shared by schedules, as most of them divide a sequence equally.
+const std::vector<SliceShare>& PipelineOrders::shares(const Candidate& c) {
+  const ParallelLayout& parallel = c.strategy.parallel;
+  const Pipeline& p = parallel.pipeline;
+  const auto [it, fresh] =
+      shares_.try_emplace({c.sequence, p.slices, ranks_that_share(p), divisor_of(parallel)});
+  if (!fresh) return it->second;
+  StepRequest request;
+  request.model = model_;
+  request.dtype = dtype_;
+  request.sequence = c.sequence;
+  request.microbatches = c.microbatches;
+  request.strategy.parallel.pipeline = p;
+  if (p.equal_work) {
+    request.strategy.parallel.ulysses = parallel.ulysses;
+    request.strategy.parallel.tensor = parallel.tensor;
+  }
+  it->second = pipeline_shares(request);
+  return it->second;
+}
+
+}  // namespace longspan
