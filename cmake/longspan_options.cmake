@@ -74,6 +74,16 @@ function(longspan_precompile_program target)
                       HEADERS <nlohmann/json.hpp>)
 endfunction()
 
+# longspan_unity(TARGET): its files may be compiled together.
+function(longspan_unity target)
+  if(LONGSPAN_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON
+                                               UNITY_BUILD_BATCH_SIZE ${LONGSPAN_UNITY_FILES})
+    # GCC takes the files for headers, which must not have types of an anonymous namespace.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 # longspan_library(SUBJECT [UNITY] SOURCES ... LINK ...): a static library longspan_<subject>, exported
 # as longspan::<subject>, whose headers are included by their path from the root of the tree. UNITY:
 # its files may be compiled together.
@@ -90,11 +100,8 @@ function(longspan_library subject)
   target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK}
                                          $<BUILD_INTERFACE:longspan_options>)
   longspan_precompile(${target} NAME library KIND LIBRARY)
-  if(ARG_UNITY AND LONGSPAN_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON
-                                               UNITY_BUILD_BATCH_SIZE ${LONGSPAN_UNITY_FILES})
-    # GCC takes the files for headers, which must not have types of an anonymous namespace.
-    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  if(ARG_UNITY)
+    longspan_unity(${target})
   endif()
   install(TARGETS ${target} EXPORT longspan-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()

@@ -33,16 +33,16 @@ struct Size {
   bool is_listed() const { return at_most <= kMostListedOps; }
   bool has(int64_t ops) const { return ops > more_than && ops <= at_most; }
 };
-constexpr int64_t kSmallOps = 300'000;
-constexpr std::array<Size, 3> kSizes = {Size{0, kSmallOps, {1.1, 1.02}},
-                                        Size{kSmallOps, kMostListedOps, {1.1, 1.02}},
+constexpr int64_t kSmallPrograms = 300'000;
+constexpr std::array<Size, 3> kSizes = {Size{0, kSmallPrograms, {1.1, 1.02}},
+                                        Size{kSmallPrograms, kMostListedOps, {1.1, 1.02}},
                                         Size{kMostListedOps, kMostPricedOps, {1.1, 1.03}}};
 constexpr int64_t kResolution = 100;  // the refused step is at least 1 / kResolution of the answer
 constexpr int64_t kApart = 256;       // knobs are extended to within 1 / kApart of the answer
 constexpr int kLooks = 8;             // layouts for that
 constexpr int64_t kDownPart = 16;  // lengths at which knobs do not fit are reduced by 1 / kDownPart
 constexpr double kShortest = 0.75;  // of a missed length: shorter ones are not tried
-constexpr double kNearly = 0.25;    // overflow up to which a shorter length may fit
+constexpr double kMostOverflow = 0.25;    // overflow up to which a shorter length may fit
 constexpr Effort kEffort = {.evaluations = 200,
                             .work = 12'000'000,
                             .refinements = 0,
@@ -396,12 +396,12 @@ class Longest {
     if (best().sequence > 0) any.start = at(best(), shape_, round_up(length, step_of(shape_)));
     if (any.start && !size.has(ops(*any.start))) any.start.reset();
     Effort effort = kEffort;
-    effort.exact_ops = std::max(effort.exact_ops, 2 * size.at_most);
+    effort.exact_ops = std::max(effort.exact_ops, size.at_most);
     const Found found = best_first(evaluator_, margin_, frames, options_, any, effort);
     // A candidate with a small overflow fits a length that is shorter by at least that part.
     const std::optional<Scored>& from = found.best ? found.best : found.nearest;
     if (from && length == least_) note_short(from->candidate);
-    if (!from || from->score.overflow > kNearly) return false;
+    if (!from || from->score.overflow > kMostOverflow) return false;
     const double shorter = static_cast<double>(length) / (1 + from->score.overflow);
     if (shorter <= static_cast<double>(best().sequence)) return false;
     return from->candidate.sequence <= wanted_.most && extend(from->candidate);

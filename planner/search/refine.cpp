@@ -16,7 +16,7 @@
 namespace longspan {
 namespace {
 
-constexpr double kGain = 1e-4;      // smaller gains are not worth a step
+constexpr double kLeastGain = 1e-4;      // smaller gains are not worth a step
 constexpr double kHopeless = 1.1;   // factor on memory or measure: no half of a pair
 constexpr size_t kPairs = 12;       // pairs of single steps to try
 constexpr size_t kLooks = 3;        // exact evaluations per round, the best first
@@ -133,7 +133,7 @@ class Refinement {
     return corrected(c);
   }
   bool is_better(const Step& step, double than) const {
-    return ranking_.admits(step.score) && step.measure < than * (1 - kGain);
+    return ranking_.admits(step.score) && step.measure < than * (1 - kLeastGain);
   }
   // Packing may exceed the estimate: a small program is laid out before further steps start from
   // it.
@@ -203,7 +203,7 @@ class Refinement {
         }
         sum.overflow = evaluator_.overflow(sum.bytes);
         const double measure = ranking_.weighed(sum);
-        if (!ranking_.admits(sum) || measure >= measure_ * (1 - kGain)) continue;
+        if (!ranking_.admits(sum) || measure >= measure_ * (1 - kLeastGain)) continue;
         Candidate c = best_.candidate;
         c.strategy = joined(best_.candidate.strategy, steps_[i].candidate.strategy,
                             steps_[j].candidate.strategy);
@@ -302,7 +302,7 @@ class Refinement {
       const Score score = ranking_.exact(c);
       if (ranking_.admits(score)) {
         seen_.push_back({c, score, true});
-        if (ranking_.weighed(score) < measure_ * (1 - kGain)) {
+        if (ranking_.weighed(score) < measure_ * (1 - kLeastGain)) {
           best_ = {c, score, true};
           calibrate();
           return true;
