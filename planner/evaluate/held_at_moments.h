@@ -22,7 +22,7 @@ struct HeldAtMoments {
   bool accumulates = true;
 };
 
-/// Of lists of F and B of whole sequences. `layers`: by stage.
+/// REQUIRES: lists of F and B of whole sequences. `layers`: by stage.
 HeldAtMoments held_in_lists(const Schedule& schedule, const std::vector<int64_t>& layers);
 
 }  // namespace longspan

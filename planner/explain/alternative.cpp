@@ -33,10 +33,15 @@ std::string waits_of(const Plan& plan) {
   return text.empty() ? "compute waits for nothing" : "compute waits " + text;
 }
 
+// A plan with a pipeline, or of a model whose layers differ.
 std::string bubbles_of(const Plan& plan) {
   const PipelineStep step = pipeline_step(plan);
   double busy = 0;
   for (const PipelineRank& rank : step.ranks) busy = std::max(busy, rank.busy_seconds);
+  if (!has_pipeline(plan)) {
+    return fmt::format("forward and backward take {} of it",
+                       format_seconds(busy / static_cast<double>(plan.strategy.parallel.data)));
+  }
   return fmt::format(
       "the busiest rank computes for {} of it, and ranks are idle {:.1f} % of the schedule",
       format_seconds(busy / static_cast<double>(plan.strategy.parallel.data)),
@@ -44,7 +49,7 @@ std::string bubbles_of(const Plan& plan) {
 }
 
 std::string account_of(const Plan& plan) {
-  return has_pipeline(plan) ? bubbles_of(plan) : waits_of(plan);
+  return is_one_program(plan.model, plan.strategy) ? waits_of(plan) : bubbles_of(plan);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ bool cuts_vocabulary(const Pipeline& pipeline);
 
 /// Numbers of layers of every kind (layer_kinds()): on a stage, or on all stages of a rank.
 using LayersByKind = std::vector<int64_t>;
-/// Of every stage.
+/// Returns the layers of every stage.
 std::vector<LayersByKind> layers_by_stage(const ModelSpec& model, const Pipeline& pipeline,
                                           int64_t sequence);
 /// The most layers of each kind on a rank, for any assignment of stages by a schedule; at least 1.

@@ -257,7 +257,7 @@ void FrameChoice::round(const RelaxationGoal& goal, const std::vector<uint64_t>&
       others &= ~branch;
       if (fewer[g] != 0 && fewer[g] != allowed[g]) round(goal, fewer, solves, found);
     }
-    // Of values that fit together as a mixture, none may fit alone.
+    // Values that fit as a mixture may not fit alone, and one outside of it may.
     fewer[g] = others;
     if (found.empty() && others != 0) round(goal, fewer, solves, found);
     return;

@@ -257,6 +257,9 @@ class Checks:
 
     def width(self, page, lines):
         for i, line in enumerate(lines):
+            # This page quotes whole sentences in a table.
+            if page == "docs/wording.md" and line.startswith("|"):
+                continue
             if len(line) > COLUMNS:
                 self.fail(f"{page}:{i + 1}: {len(line)} columns, more than {COLUMNS}")
 

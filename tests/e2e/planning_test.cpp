@@ -160,6 +160,10 @@ TEST_CASE("models whose layers differ are shown, planned, simulated and explaine
     check_refused(longspan({"run", file}), 2, {"layers of fused differ", "simulate"});
     CHECK(longspan({"simulate", file, "--trace", folder.path() / "t.json"}).status == 0);
   }
+  const Result free = longspan(
+      {"plan", "--model", model, "--hw", "2xh100-80g", "--seq", "16K", "--micro-batches", "2"});
+  CHECK(free.status == 0);
+  CHECK_THAT(free.out, Contains("the best plan with"));
   const json longest = longspan_json({"max-seq", "--model", model, "--hw", "4xh100-80g"});
   REQUIRE(longest.at("results").size() == 1);
   CHECK(longest.at("results")[0].at("strategy") == "auto");

@@ -15,7 +15,6 @@
 #include "planner/search/search.h"
 #include "planner/simulate/simulate.h"
 #include "planner/strategy/presets.h"
-#include "tests/length.h"
 #include "tests/planner/random_plan.h"
 
 namespace longspan {
@@ -238,10 +237,10 @@ TEST_CASE("layers that differ are searched on one stage and on more") {
   const ModelSpec model = with_runs(
       "llama-3.1-8b",
       {{12, true, ffn, 1}, {1, false, 7 * ffn, 1}, {1, false, ffn, 1}, {12, true, ffn, 1}});
-  const HardwareProfile hw = load_hardware(testing::whole_length() ? "8xh100-80g" : "4xh100-80g");
+  const HardwareProfile hw = load_hardware("8xh100-80g");
   SearchOptions options;
   options.front_lines = 0;
-  options.microbatches = testing::whole_length() ? 8 : 2;
+  options.microbatches = 8;
   const SearchResult any = search(model, hw, 131072, options);
   CHECK(evaluate(step_request(any.best), CostModel(hw, any.best.dtype)).peak_bytes ==
         any.best.predicted.peak_bytes);
