@@ -107,17 +107,17 @@ const std::array<double, 2>& PipelineDemand::attention_of(const StepRequest& sli
   return it->second;
 }
 
-// The demand of a rank with layers of one kind and both ends. Between whole numbers of layers every
-// row is a straight line.
+// The demand of a rank with layers of one kind, and with both ends if `ends`. Between whole numbers
+// of layers every row is a straight line.
 Demand PipelineDemand::of_kind(const StepRequest& slice, size_t kind, double layers,
-                               int64_t microbatches) {
+                               int64_t microbatches, bool ends) {
   const auto of = [&](int64_t whole) {
     return bounds_of(kind, whole, slice.sequence, microbatches).demand(slice.strategy);
   };
-  const double whole = std::floor(layers);
-  if (layers == whole && layers > 0) return of(static_cast<int64_t>(layers));
-  Demand sum = times(of(1), 2 - layers);
-  add(sum, times(of(2), layers - 1));
+  if (ends && layers == std::floor(layers) && layers > 0) return of(static_cast<int64_t>(layers));
+  const double first = ends ? 1 : 0;
+  Demand sum = times(of(1), 2 * first - layers);
+  add(sum, times(of(2), layers - first));
   return sum;
 }
 
@@ -169,8 +169,7 @@ Demand PipelineDemand::of(const Candidate& c, DemandOf rows) {
     const double layers = kinds_.size() == 1 ? std::ceil(mean) : mean;
     even &= kinds_[kind].layers % (pipeline.stages * pipeline.virtual_stages) == 0;
     const StepRequest& slice = slice_of(c, kind, std::max<int64_t>(1, std::llround(layers)));
-    add(sum, of_kind(slice, kind, layers, counted));
-    if (kind > 0) add(sum, times(of_kind(slice, kind, 0, counted), -1));
+    add(sum, of_kind(slice, kind, layers, counted, kind == 0));
     if (pipeline.slices == 1 || !slice.model.attention) continue;
     const auto& [forward, backward] = attention_of(slice, pipeline.slices);
     const double again = 1 + attention_again(slice.strategy);

@@ -45,7 +45,8 @@ class PipelineDemand {
   Bounds& bounds_of(size_t kind, int64_t layers, int64_t sequence, int64_t microbatches);
   const StepRequest& slice_of(const Candidate& c, size_t kind, int64_t layers);
   const std::array<double, 2>& attention_of(const StepRequest& slice, int64_t slices);
-  Demand of_kind(const StepRequest& slice, size_t kind, double layers, int64_t microbatches);
+  Demand of_kind(const StepRequest& slice, size_t kind, double layers, int64_t microbatches,
+                 bool ends);
   SlicePass first_slice(const Candidate& c, const SlicePass& alone, double forward,
                         double backward);
   void add_bytes(const Candidate& c, const PipelineOrder& order, Demand& sum);

@@ -661,6 +661,7 @@ class BestFirst {
   struct Start {
     Scored scored;
     bool settled = false;  // no further refinement helps
+    bool stood = false;    // the last one did not help
     RefineMemory memory = {};
   };
   // The starts of refinement: the best of all, of other kinds and layouts, and of the frame with
@@ -731,15 +732,15 @@ class BestFirst {
     const int64_t last_work = evaluator_.work() + part_of(effort_.refinement_work, share);
     const RefineEffort first = refine_effort(share, 2 * count);
     const RefineEffort second = refine_effort(share, 2 * std::min(count, kFinalists));
-    for (Start& start : all) refine(start, first);
+    for (Start& start : all) refine(start, first, count <= kFinalists);
     while (evaluator_.work() < last_work) {
       Start* next = finalist(all);
       if (next == nullptr) {
         if (!add_start(all)) break;
-        refine(all.back(), first);
+        refine(all.back(), first, false);
         continue;
       }
-      refine(*next, second);
+      refine(*next, second, true);
     }
     for (const Start& s : all) {
       if (weighed(s.scored.score) < weighed(found_.best->score)) found_.best = s.scored;
@@ -763,16 +764,16 @@ class BestFirst {
             part_of(effort_.refinement_work / parts, share),
             std::max(2, effort_.exact / static_cast<int>(parts)), ops_ / parts};
   }
-  void refine(Start& start, const RefineEffort& effort) {
+  // `most`: it will not get more effort later.
+  void refine(Start& start, const RefineEffort& effort, bool most) {
     std::vector<Scored> others;
     const Waiting from = from_of(start.scored.candidate);
-    const size_t known = start.memory.estimates.size();
     const Refined refined = longspan::refined(evaluator_, ranking_, frames_, options_, start.scored,
                                               effort, start.memory, others);
-    const bool stands = refined.best.candidate == start.scored.candidate &&
-                        start.memory.estimates.size() == known;
+    const bool same = refined.best.candidate == start.scored.candidate;
     start.scored = refined.best;
-    start.settled = refined.settled || stands;
+    start.settled = refined.settled || (same && start.stood);
+    start.stood = same && most;
     for (Scored& other : others) seen_.push_back({std::move(other), from});
   }
 

@@ -146,8 +146,8 @@ TEST_CASE("models whose layers differ are shown, planned, simulated and explaine
                  Contains("layers 10 to 15, on 50.0 % of the tokens"));
   for (const char* stages : {"1", "2"}) {
     const json planned =
-        longspan_json({"plan", "--model", model, "--hw", "4xh100-80g", "--seq", "64K",
-                       "--micro-batches", "4", "--pipeline", stages, "-o", file});
+        longspan_json({"plan", "--model", model, "--hw", "2xh100-80g", "--seq", "16K",
+                       "--micro-batches", "2", "--pipeline", stages, "-o", file});
     const json simulated = longspan_json({"simulate", file});
     CHECK(simulated.at("predicted").at("step_seconds") ==
           planned.at("predicted").at("step_seconds"));
@@ -160,11 +160,10 @@ TEST_CASE("models whose layers differ are shown, planned, simulated and explaine
     check_refused(longspan({"run", file}), 2, {"layers of fused differ", "simulate"});
     CHECK(longspan({"simulate", file, "--trace", folder.path() / "t.json"}).status == 0);
   }
-  const Result free = longspan(
-      {"plan", "--model", model, "--hw", "2xh100-80g", "--seq", "16K", "--micro-batches", "2"});
+  const Result free = longspan({"plan", "--model", model, "--hw", "2xh100-80g", "--seq", "2K"});
   CHECK(free.status == 0);
   CHECK_THAT(free.out, Contains("the best plan with"));
-  const json longest = longspan_json({"max-seq", "--model", model, "--hw", "4xh100-80g"});
+  const json longest = longspan_json({"max-seq", "--model", model, "--hw", "2xh100-80g"});
   REQUIRE(longest.at("results").size() == 1);
   CHECK(longest.at("results")[0].at("strategy") == "auto");
   CHECK(longest.at("results")[0].at("sequence_tokens") > 65536);
