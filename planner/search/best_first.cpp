@@ -44,10 +44,10 @@ constexpr double kSameLayout = 1.1, kAlike = 1.25;  // handicaps of starts simil
 // most kMostShare of it.
 constexpr double kMuchToGain = 0.10;
 constexpr double kLeastEffort = 0.1, kMostShare = 1.5;
-constexpr double kMostEffort = 4;  // with limits on time
-constexpr double kLastEffort = 1.5;                    // if all candidates turned out too large
-constexpr double kUnseenEffort = 0.25;                 // for meshes not evaluated so far
-constexpr double kSeemed = 0.002;                      // excess of exact time over the estimate
+constexpr double kMostEffort = 4;       // with limits on time
+constexpr double kLastEffort = 1.5;     // if all candidates turned out too large
+constexpr double kUnseenEffort = 0.25;  // for meshes not evaluated so far
+constexpr double kSeemed = 0.002;       // excess of exact time over the estimate
 constexpr int kAgain = 3;
 constexpr size_t kFewMeshes = 48;  // more meshes are not all visited
 
