@@ -41,8 +41,8 @@ constexpr int64_t kResolution = 100;  // the refused step is at least 1 / kResol
 constexpr int64_t kApart = 256;       // knobs are extended to within 1 / kApart of the answer
 constexpr int kLooks = 8;             // layouts for that
 constexpr int64_t kDownPart = 16;  // lengths at which knobs do not fit are reduced by 1 / kDownPart
-constexpr double kShortest = 0.75;  // of a missed length: shorter ones are not tried
-constexpr double kMostOverflow = 0.25;    // overflow up to which a shorter length may fit
+constexpr double kShortest = 0.75;      // of a missed length: shorter ones are not tried
+constexpr double kMostOverflow = 0.25;  // overflow up to which a shorter length may fit
 constexpr Effort kEffort = {.evaluations = 200,
                             .work = 12'000'000,
                             .refinements = 0,

@@ -16,11 +16,11 @@
 namespace longspan {
 namespace {
 
-constexpr double kLeastGain = 1e-4;      // smaller gains are not worth a step
-constexpr double kHopeless = 1.1;   // factor on memory or measure: no half of a pair
-constexpr size_t kPairs = 12;       // pairs of single steps to try
-constexpr size_t kLooks = 3;        // exact evaluations per round, the best first
-constexpr double kFarthest = 1.03;  // limit on the measure of uphill steps, relative
+constexpr double kLeastGain = 1e-4;  // smaller gains are not worth a step
+constexpr double kHopeless = 1.1;    // factor on memory or measure: no half of a pair
+constexpr size_t kPairs = 12;        // pairs of single steps to try
+constexpr size_t kLooks = 3;         // exact evaluations per round, the best first
+constexpr double kFarthest = 1.03;   // limit on the measure of uphill steps, relative
 constexpr int64_t kLaidOutOps = 150'000;
 constexpr int64_t kLayoutWork = 10;  // per op (SampledSimulation::work)
 constexpr double kLess = 0.985;      // factor on the room if a frame's rounding does not fit
