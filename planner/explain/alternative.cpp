@@ -38,14 +38,12 @@ std::string bubbles_of(const Plan& plan) {
   const PipelineStep step = pipeline_step(plan);
   double busy = 0;
   for (const PipelineRank& rank : step.ranks) busy = std::max(busy, rank.busy_seconds);
-  if (!has_pipeline(plan)) {
-    return fmt::format("forward and backward take {} of it",
-                       format_seconds(busy / static_cast<double>(plan.strategy.parallel.data)));
-  }
+  const std::string of_sequence =
+      format_seconds(busy / static_cast<double>(plan.strategy.parallel.data * plan.microbatches));
+  if (!has_pipeline(plan)) return fmt::format("forward and backward take {} of it", of_sequence);
   return fmt::format(
       "the busiest rank computes for {} of it, and ranks are idle {:.1f} % of the schedule",
-      format_seconds(busy / static_cast<double>(plan.strategy.parallel.data)),
-      100 * step.bubble_rate);
+      of_sequence, 100 * step.bubble_rate);
 }
 
 std::string account_of(const Plan& plan) {

@@ -33,7 +33,8 @@ Prediction prediction_of(const Plan& plan, double step_seconds,
 }
 
 double seconds_per_sequence(const Plan& plan) {
-  return plan.predicted.step_seconds / static_cast<double>(plan.strategy.parallel.data);
+  return plan.predicted.step_seconds /
+         static_cast<double>(plan.strategy.parallel.data * plan.microbatches);
 }
 
 Prediction predict(const Plan& plan) {

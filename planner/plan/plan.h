@@ -51,7 +51,7 @@ StepRequest step_request(const Plan& plan);
 Prediction prediction_of(const Plan& plan, double step_seconds,
                          const std::array<int64_t, kTierCount>& peak_bytes);
 
-/// The predicted seconds of one sequence; data replicas train several sequences in a step.
+/// The predicted seconds of one sequence; a step trains one in each microbatch of each replica.
 double seconds_per_sequence(const Plan& plan);
 
 /// Returns the prediction of a plan: builds, lays out and simulates its program, or evaluates it by

@@ -124,9 +124,8 @@ bool beaten_by_mixture(const Costs& row, const std::vector<Costs>& rows) {
 Costs costs_of(const Planned& planned) {
   const Plan& plan = planned.plan;
   const auto asked = static_cast<double>(planned.asked);
-  return {seconds_per_sequence(plan) / static_cast<double>(plan.microbatches) / asked, 1 / asked,
-          static_cast<double>(devices_of(plan)), static_cast<double>(bytes_of(plan, kHost)),
-          static_cast<double>(bytes_of(plan, kDevice))};
+  return {seconds_per_sequence(plan) / asked, 1 / asked, static_cast<double>(devices_of(plan)),
+          static_cast<double>(bytes_of(plan, kHost)), static_cast<double>(bytes_of(plan, kDevice))};
 }
 
 std::vector<FrontPoint> front_of(const std::vector<Planned>& all, size_t lines) {
