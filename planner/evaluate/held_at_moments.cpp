@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
 namespace longspan {
@@ -21,7 +20,9 @@ class RankList {
       : actions_(schedule.ranks[static_cast<size_t>(rank)]), layers_(layers) {
     const std::vector<int32_t> ranks = schedule.ranks_of_stages();
     for (int32_t stage = 0; stage < schedule.all_stages(); ++stage) {
-      if (ranks[static_cast<size_t>(stage)] == rank) stages_.push_back(stage);
+      if (ranks[static_cast<size_t>(stage)] != rank) continue;
+      stages_.push_back(stage);
+      count_ += layers[static_cast<size_t>(stage)];
     }
   }
 
@@ -34,11 +35,7 @@ class RankList {
     }
     return stages_.back();
   }
-  int64_t layers() const {
-    int64_t sum = 0;
-    for (const int32_t stage : stages_) sum += layers_[static_cast<size_t>(stage)];
-    return sum;
-  }
+  int64_t layers() const { return count_; }
 
   Besides at(ActionKind kind, int32_t stage) const {
     std::map<int32_t, int64_t> held;  // layers in flight by microbatch
@@ -50,7 +47,7 @@ class RankList {
       if (a.kind == kind && a.stage == stage) {
         double besides = 0;
         for (const auto& [microbatch, of_it] : held) {
-          if (microbatch != a.microbatch && of_it == this->layers()) ++besides;
+          if (microbatch != a.microbatch && of_it == count_) ++besides;
         }
         most.ever = std::max(most.ever, besides);
         if (with_gradients.size() == stages_.size()) {
@@ -71,6 +68,7 @@ class RankList {
   const std::vector<Action>& actions_;
   const std::vector<int64_t>& layers_;
   std::vector<int32_t> stages_;
+  int64_t count_ = 0;  // layers of the rank
 };
 
 }  // namespace

@@ -130,13 +130,12 @@ PipelineDemand::SlicePass PipelineDemand::first_slice(const Candidate& c, const 
   const Pipeline& p = c.strategy.parallel.pipeline;
   const auto microbatches = static_cast<double>(c.microbatches);
   const auto slices = static_cast<double>(p.slices);
-  const double weight =
-      std::min(orders_.dense_share(c.sequence) * forward, backward) / microbatches;
+  const double dense = orders_.dense_share(c.sequence);
+  const double weight = std::min(dense * forward, backward) / microbatches;
   if (!p.equal_work) {
     return {alone.forward, alone.backward - std::max(0.0, alone.forward - weight / slices)};
   }
   const SliceShare& share = orders_.shares(c).front();
-  const double dense = orders_.dense_share(c.sequence);
   const double tokens = static_cast<double>(share.tokens) / static_cast<double>(c.sequence);
   const double attention =
       std::max(0.0, share.forward - tokens * dense) / std::max(1e-9, 1 - dense);
@@ -185,8 +184,7 @@ Demand PipelineDemand::of(const Candidate& c, DemandOf rows) {
   for (int s = 0; s < kStreamCount; ++s) sum.backward[s] += (of_step - 1) * sum.again[s];
   double& forward = sum.forward[kCompute];
   double& backward = sum.backward[kCompute];
-  const double loss = sum.loss;
-  backward -= loss;
+  backward -= sum.loss;
   if (pipeline.stages > 1) {
     forward -= sum.embed_forward;
     backward -= sum.embed_backward;

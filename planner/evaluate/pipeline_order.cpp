@@ -14,7 +14,6 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kParts = 10000;    // units of a microbatch's memory on a layer
 constexpr int64_t kDenseParts = 16;  // steps of the dense share: similar lengths share a schedule
 
 int64_t sum_of(const LayersByKind& layers) {
@@ -72,7 +71,7 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
   wanted.slices = static_cast<int32_t>(p.slices);
   const StageTimes times = times_of(dense);
   wanted.costs = uniform_costs(wanted.virtual_stages, times, {}, 0);
-  const int64_t of_layer = kParts * p.slices;
+  const int64_t of_layer = kMicrobatchUnits * p.slices;
   wanted.costs.memory.clear();
   for (const int64_t of_it : layers) {
     wanted.costs.memory.push_back(
