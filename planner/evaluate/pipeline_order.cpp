@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -15,10 +14,6 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kDenseParts = 16;  // steps of the dense share: similar lengths share a schedule
-
-int64_t sum_of(const LayersByKind& layers) {
-  return std::accumulate(layers.begin(), layers.end(), int64_t{0});
-}
 
 // The number that divides all slices of equal work, as they are divided among ranks; 0 for slices
 // of equal length.

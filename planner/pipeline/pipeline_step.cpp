@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -251,7 +250,7 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
       rank_memory == RankMemory::laid_out && can_be_laid_out(request.model, schedule);
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
     PipelineRank& rank = step.ranks.emplace_back();
-    rank.layers = std::accumulate(shares.layers[r].begin(), shares.layers[r].end(), int64_t{0});
+    rank.layers = sum_of(shares.layers[r]);
     rank.busy_seconds = timing.ranks[r].busy;
     rank.microbatches_held = held_on(timing, r, p.slices) / most_kept;
     rank.peak_bytes = lays_out ? arenas_of_rank(request, schedule, r)

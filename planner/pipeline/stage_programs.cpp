@@ -1,6 +1,7 @@
 #include "planner/pipeline/stage_programs.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "planner/pipeline/slices.h"
 #include "planner/schedule/registry.h"
@@ -8,6 +9,10 @@
 namespace longspan {
 bool cuts_vocabulary(const Pipeline& pipeline) {
   return schedule_family(pipeline.schedule).cuts_vocabulary;
+}
+
+int64_t sum_of(const LayersByKind& layers) {
+  return std::accumulate(layers.begin(), layers.end(), int64_t{0});
 }
 
 std::vector<LayersByKind> layers_by_stage(const ModelSpec& model, const Pipeline& pipeline,
@@ -47,7 +52,6 @@ LayersByKind most_on_a_rank(const std::vector<LayersByKind>& by_stage, const Pip
 
 StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& evaluate)
     : pipeline_(request.strategy.parallel.pipeline), evaluate_(evaluate) {
-  const std::vector<int64_t> layers = layers_of_stages(request.model, pipeline_, request.sequence);
   const std::vector<LayerRun> runs = layer_runs(request.model), kinds = layer_kinds(request.model);
   const std::vector<double> shares = passing_shares(runs);
   kinds_.resize(kinds.size());
@@ -63,9 +67,9 @@ StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& ev
   // Walks runs and stages in parallel.
   size_t run = 0;
   int64_t left = runs[0].layers;
-  for (size_t stage = 0; stage < layers.size(); ++stage) {
+  for (const LayersByKind& of_stage : by_stage) {
     double passing = 0;
-    for (int64_t wanted = layers[stage]; wanted > 0;) {
+    for (int64_t wanted = sum_of(of_stage); wanted > 0;) {
       if (left == 0) left = runs[++run].layers;
       const int64_t taken = std::min(wanted, left);
       passing = std::max(passing, shares[run]);

@@ -21,6 +21,8 @@ bool cuts_vocabulary(const Pipeline& pipeline);
 
 /// Numbers of layers of every kind (layer_kinds()): on a stage, or on all stages of a rank.
 using LayersByKind = std::vector<int64_t>;
+/// The layers of all kinds.
+int64_t sum_of(const LayersByKind& layers);
 /// Returns the layers of every stage.
 std::vector<LayersByKind> layers_by_stage(const ModelSpec& model, const Pipeline& pipeline,
                                           int64_t sequence);
