@@ -31,6 +31,9 @@
 namespace longspan::cli {
 namespace {
 
+// Each rank is a thread that holds its share of the plan's memory.
+constexpr int64_t kMostLocalRanks = 1024;
+
 struct Flags {
   std::string plan;
   TrainingConfig training;
@@ -110,8 +113,8 @@ void check(const Flags& flags) {
   if (flags.stop_after < 0) {
     throw bad_input("--stop-after: expected a number of steps >= 0, got {}", flags.stop_after);
   }
-  if (flags.local_ranks < 0) {
-    throw bad_input("--local-ranks: expected >= 0, got {}", flags.local_ranks);
+  if (flags.local_ranks < 0 || flags.local_ranks > kMostLocalRanks) {
+    throw bad_input("--local-ranks: expected 0 to {}, got {}", kMostLocalRanks, flags.local_ranks);
   }
   if (flags.threads < 0) throw bad_input("--threads: expected >= 0, got {}", flags.threads);
   if (!flags.weights.empty() && !flags.resume.empty()) {
@@ -293,8 +296,8 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
   if (!flags.output.empty()) say("Wrote {}\n", flags.output);
 }
 
-// Throws unless the engine can run the plan and as many ranks are present as it needs.
-void check_ranks_present(const Plan& plan, const Flags& flags, const Communicator& comm) {
+// Throws unless the engine can run the plan with the ranks that are started.
+void check_runs(const Plan& plan, const Flags& flags, int64_t started) {
   if (!plan.model.uniform()) {
     throw bad_input(
         "{}: the layers of {} differ: such models are planned and simulated, the engine trains "
@@ -310,14 +313,23 @@ void check_ranks_present(const Plan& plan, const Flags& flags, const Communicato
   check_model(plan.model);
   check_backend(plan.hardware);
   const int64_t ranks = plan.strategy.parallel.ranks();
-  if (comm.size() == ranks) return;
-  if (comm.name() == "self") {
+  if (started == ranks) return;
+  if (started == 1 && flags.local_ranks == 0) {
     throw bad_input(
         "{}: the plan is for {} ranks: run it with --local-ranks {}, or as mpirun -n {}",
         flags.plan, ranks, ranks, ranks);
   }
   throw bad_input("{}: the plan is for {} rank{}, and {} {} started", flags.plan, ranks,
-                  ranks == 1 ? "" : "s", comm.size(), comm.size() == 1 ? "is" : "are");
+                  ranks == 1 ? "" : "s", started, started == 1 ? "is" : "are");
+}
+
+Plan checked_plan(const Flags& flags, int64_t started) {
+  check(flags);
+  Plan plan = read_plan(flags.plan);
+  check_listable(plan, flags.plan);
+  check_fits(plan, plan.predicted.peak_bytes);
+  check_runs(plan, flags, started);
+  return plan;
 }
 
 int threads_per_rank(const Flags& flags, const RankContext& context) {
@@ -341,12 +353,8 @@ void run_rank(const Flags& flags, const RankContext& context, bool json) {
   std::shared_ptr<const TokenSource> tokens;
   std::unique_ptr<Trainer> trainer;
   agree(context.comm, [&] {
-    check(flags);
+    plan = checked_plan(flags, context.comm.size());
     if (context.is_leader()) check_outputs(flags);
-    plan = read_plan(flags.plan);
-    check_listable(plan, flags.plan);
-    check_fits(plan, plan.predicted.peak_bytes);
-    check_ranks_present(plan, flags, context.comm);
     tokens = open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab);
   });
   // Must follow the checks, because trainers of several ranks exchange messages.
@@ -423,6 +431,7 @@ void run_rank(const Flags& flags, const RankContext& context, bool json) {
 int run(Flags flags, bool json) {
   flags.training.min_learning_rate =
       flags.min_learning_rate < 0 ? flags.training.learning_rate / 10 : flags.min_learning_rate;
+  if (flags.local_ranks != 0) checked_plan(flags, flags.local_ranks);  // before threads start
   const InterruptGuard guard;
   return on_ranks(flags.local_ranks, json,
                   [&](const RankContext& context) { run_rank(flags, context, json); });

@@ -149,6 +149,7 @@ TEST_CASE("ranks that do not match the plan are refused, with what would") {
   check_refused(longspan({"run", four, "--local-ranks", "2"}), 2, {"4 ranks", "2 are started"});
   check_refused(longspan({"run", one, "--local-ranks", "2"}), 2, {"1 rank,", "2 are started"});
   check_refused(longspan({"run", four, "--local-ranks", "-1"}), 2, {"--local-ranks"});
+  check_refused(longspan({"run", four, "--local-ranks", "65536"}), 2, {"--local-ranks", "1024"});
   // An error that all ranks meet is reported once.
   check_refused(longspan({"run", four, "--local-ranks", "4", "--data", "no-such-file"}), 2,
                 {"no-such-file"});
