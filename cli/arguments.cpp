@@ -50,15 +50,35 @@ std::vector<std::string> with_verbs(const CLI::App& app, int argc, char** argv) 
   return words;
 }
 
+// The verb that parsing reached, after the verbs above it.
+std::vector<const CLI::App*> path_of(const CLI::App& app) {
+  std::vector<const CLI::App*> path = {&app};
+  while (!path.back()->get_subcommands().empty()) {
+    path.push_back(path.back()->get_subcommands().front());
+  }
+  return path;
+}
+
 // Advice to read the verb's own help, if parsing reached a verb.
 std::string help_hint(const CLI::App& app) {
-  std::string words = app.get_name();
-  const CLI::App* last = &app;
-  while (!last->get_subcommands().empty()) {
-    last = last->get_subcommands().front();
-    words += " " + last->get_name();
+  std::string words;
+  for (const CLI::App* verb : path_of(app)) words += verb->get_name() + " ";
+  return "; see " + words + "--help";
+}
+
+// The message for the first word that the verb does not take.
+std::string unexpected(const CLI::App& app, const std::string& fallback) {
+  const std::vector<std::string> words = app.remaining(true);
+  if (words.empty()) return fallback;
+  const auto option = std::find_if(words.begin(), words.end(),
+                                   [](const std::string& word) { return word.starts_with('-'); });
+  if (option == words.end()) return fmt::format("\"{}\" is not expected", words.front());
+  const std::string name = option->substr(0, option->find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* one : path_of(app).back()->get_options()) {
+    for (const std::string& known_name : one->get_lnames()) known.push_back("--" + known_name);
   }
-  return "; see " + words + " --help";
+  return fmt::format("there is no option \"{}\"{}", name, nearest_hint(name, known));
 }
 
 // Prints help wrapped to the width; a wrapped command is continued with a backslash, as in a shell.
@@ -107,7 +127,7 @@ std::string refuse_overflow(const std::string& text) {
 
 // An empty text is most likely an unset variable of a script.
 std::string refuse_empty(const std::string& text) {
-  return text.empty() ? "expected a value, got an empty one; leave the option out instead" : "";
+  return text.empty() ? "expected a value, got an empty text" : "";
 }
 
 }  // namespace
@@ -221,6 +241,15 @@ Invocation CommandLine::parse(int argc, char** argv) {
     };
   } catch (const CLI::Success& asked) {
     invocation_.action = [this, asked](bool /*json*/) { return app_->exit(asked); };
+  } catch (const CLI::ExtrasError& e) {
+    throw bad_input("{}{}", unexpected(*app_, e.what()), help_hint(*app_));
+  } catch (const CLI::ArgumentMismatch& e) {
+    // CLI11 names the type: "--seq: 1 required TEXT missing".
+    const std::string text = e.what();
+    const size_t colon = text.find(": ");
+    const bool is_missing = colon != std::string::npos && text.ends_with(" missing");
+    throw bad_input("{}{}", is_missing ? text.substr(0, colon) + ": expected a value" : text,
+                    help_hint(*app_));
   } catch (const CLI::ParseError& e) {
     throw bad_input("{}{}", e.what(), help_hint(*app_));
   }

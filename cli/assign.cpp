@@ -176,7 +176,7 @@ void add_assign(Verb& program) {
   verb.add_option("--fixed", flags->costs.fixed, "Time of a group besides").not_negative();
   verb.add_option("--token-memory", flags->costs.memory_per_token, "Memory per token")
       .not_negative();
-  verb.add_option("--memory-limit", flags->costs.memory_limit, "Memory of a rank")
+  verb.add_option("--memory-limit", flags->costs.memory_limit, "Memory of a rank; 0: no limit")
       .not_negative()
       .shown_default("none");
   verb.add_option("--microbatches", flags->options.microbatches, "Microbatches")

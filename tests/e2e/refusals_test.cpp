@@ -213,6 +213,20 @@ TEST_CASE("numbers beyond their type are refused as they were typed") {
   }
 }
 
+TEST_CASE("options that do not exist or have no value are named") {
+  const std::vector<std::string> plan = {"plan", "--model", "tiny-llama", "--hw", kHardware};
+  const auto ask = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = plan;
+    words.insert(words.end(), more.begin(), more.end());
+    return longspan(words);
+  };
+  check_refused(ask({"--sequence", "8K"}), 2,
+                {"no option \"--sequence\"", "did you mean \"--seq\"", "plan --help"});
+  check_refused(ask({"--sequence=8K"}), 2, {"no option \"--sequence\"", "\"--seq\""});
+  check_refused(ask({"--seq", "8K", "16K"}), 2, {"\"16K\" is not expected"});
+  check_refused(ask({"--seq"}), 2, {"--seq: expected a value", "plan --help"});
+}
+
 TEST_CASE("what says nothing is refused") {
   const auto plan = [](const std::vector<std::string>& more) {
     std::vector<std::string> words = {"plan", "--model", "tiny-llama", "--hw", kHardware};
