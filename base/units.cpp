@@ -149,6 +149,10 @@ int64_t parse_bytes(std::string_view text, std::string_view what) {
   return parse_quantity(text, what, kByteUnits, kBytesExpected);
 }
 
+std::string count_tokens(int64_t tokens) {
+  return tokens == 1 ? "1 token" : format_tokens(tokens) + " tokens";
+}
+
 std::string format_tokens(int64_t tokens) {
   // 2^17 tokens are 0.125M and 2^9 are 0.5K: multiples of these have a short exact form.
   if (tokens >= kMebi && tokens % (kMebi / 8) == 0) {

@@ -23,6 +23,7 @@ int64_t parse_tokens(std::string_view text, std::string_view what);
 int64_t parse_bytes(std::string_view text, std::string_view what);
 
 std::string format_tokens(int64_t tokens);   ///< "64K", "1.5M", "1000": exact when short
+std::string count_tokens(int64_t tokens);    ///< "64K tokens", "1 token"
 std::string format_bytes(int64_t bytes);     ///< "63.9 MiB": up to four digits
 std::string format_seconds(double seconds);  ///< "1.23 ms", "45.6 s", "2 h 03 min"
 std::string format_rate(double per_second, std::string_view unit);  ///< "1.25 TFLOP/s", "25.0 GB/s"

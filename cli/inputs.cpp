@@ -19,8 +19,7 @@ namespace {
 
 void override_figure(Figure& figure, const std::string& text, const char* flag) {
   if (text.empty()) return;
-  figure = {static_cast<double>(parse_bytes(text, flag)), "B",
-            "assumption: given on the command line", today()};
+  figure = {static_cast<double>(parse_bytes(text, flag)), "B", kGivenByUser, today()};
 }
 
 std::string key_of(const FigureRule& rule) {
@@ -44,7 +43,7 @@ void set_figure(HardwareProfile& hw, const std::string& key, const std::string& 
       }
       value = static_cast<double>(parse_bytes(text, what));
     }
-    figure = {value, rule.unit, "assumption: given on the command line", today()};
+    figure = {value, rule.unit, kGivenByUser, today()};
     is_set = true;
   });
   if (is_set) return;
@@ -159,7 +158,7 @@ void override_capacities(HardwareProfile& hw, const std::string& device_memory,
   override_figure(hw.host.memory_bytes, host_memory, "--host-memory");
   const bool without_storage = nvme_capacity == "0";
   if (without_storage) {
-    hw.nvme.capacity_bytes = {0, "B", "assumption: given on the command line", today()};
+    hw.nvme.capacity_bytes = {0, "B", kGivenByUser, today()};
   } else {
     override_figure(hw.nvme.capacity_bytes, nvme_capacity, "--nvme-capacity");
   }

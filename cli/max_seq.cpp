@@ -158,7 +158,7 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   for (const MaxSequence& result : rows) {
     std::string line = result.remedy;
     if (result.shortfall_bytes > 0) {
-      line = fmt::format("{} tokens more are short by {}{}{}", format_tokens(result.granularity),
+      line = fmt::format("{} more are short by {}{}{}", count_tokens(result.granularity),
                          format_bytes(result.shortfall_bytes), line.empty() ? "" : "; ", line);
     }
     if (line.empty()) continue;
@@ -221,7 +221,7 @@ int run(const Flags& flags, bool json) {
   } else {
     print_text(model, hw, results);
     if (written) say("Wrote {}\n", flags.output);
-    if (!any) say("Nothing fits, not even {} tokens.\n", format_tokens(options.granularity));
+    if (!any) say("Nothing fits, not even {}.\n", count_tokens(options.granularity));
   }
   return any ? 0 : 1;
 }

@@ -125,7 +125,7 @@ std::string step_interval_text(const HardwareProfile& hw, double step_seconds) {
 }
 
 std::string headline(const Plan& plan) {
-  return fmt::format("{}, {} tokens, {}, {}, on {}", plan.model.name, format_tokens(plan.sequence),
+  return fmt::format("{}, {}, {}, {}, on {}", plan.model.name, count_tokens(plan.sequence),
                      counted(plan.microbatches, "microbatch", "microbatches"), name_of(plan.dtype),
                      plan.hardware.name);
 }
@@ -145,7 +145,8 @@ std::vector<std::pair<std::string, std::string>> caveats_of(const HardwareProfil
   std::vector<std::pair<std::string, std::string>> caveats;
   std::string assumed;
   const auto add = [&](const char* name, const Figure& figure) {
-    if (!figure.source.starts_with("assumption") || figure.value == 0) return;
+    if (!figure.source.starts_with("assumption") || figure.source == kGivenByUser) return;
+    if (figure.value == 0) return;
     assumed += fmt::format("{}{} of {}", assumed.empty() ? "" : ", ", name,
                            format_bytes(static_cast<int64_t>(figure.value)));
   };
@@ -180,11 +181,11 @@ void print_knobs(const Plan& plan) {
   if (s.parallel.ranks() > 1) wide_line("ranks", describe(s.parallel));
   const int64_t chunks = plan.sequence / s.chunk_tokens;
   wide_line("chunk",
-            fmt::format("{} tokens ({}), blocks of {}", format_tokens(s.chunk_tokens),
+            fmt::format("{} ({}), blocks of {}", count_tokens(s.chunk_tokens),
                         counted(chunks, "chunk", "chunks"), format_tokens(s.block_tokens)));
   if (s.head_groups > 1) wide_line("heads", fmt::format("in {} groups", s.head_groups));
   wide_line("keys, values", s.kv == Tier::device ? "resident on device" : "streamed from host");
-  wide_line("between uses", fmt::format("wait on {}", name_of(s.between_uses)));
+  wide_line("between uses", fmt::format("on {}", name_of(s.between_uses)));
   wide_line("saved", group_text("saved", s));
   wide_line(
       "backward",

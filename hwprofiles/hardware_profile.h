@@ -22,6 +22,9 @@ struct Figure {
   bool operator==(const Figure&) const = default;
 };
 
+/// The source of a figure that the user states.
+inline constexpr const char* kGivenByUser = "assumption: given on the command line";
+
 /// One measured point: up to three shape numbers and the rate.
 struct RatePoint {
   std::array<double, 3> shape{1, 1, 1};

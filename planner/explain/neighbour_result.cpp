@@ -293,7 +293,7 @@ std::string NeighbourJudge::faster_resource(const NeighbourResult& result) const
   const auto enough = std::partition_point(factors.begin(), factors.end(),
                                            [&](double factor) { return !is_enough(factor); });
   if (enough == factors.end()) return "";
-  return fmt::format("{} {} times as fast", machine_part(result.limiting_factor), *enough);
+  return fmt::format("{} {}x as fast", machine_part(result.limiting_factor), *enough);
 }
 
 std::string NeighbourJudge::remedy(const NeighbourResult& result) const {

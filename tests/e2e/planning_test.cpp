@@ -312,7 +312,26 @@ TEST_CASE("plan: a margin, no storage, and limits on time") {
   check_refused(longspan(ask({"--max-step-time", "10s", "--strategy", "fpdt"})), 1,
                 {"step of at most 10.0 s", "fastest"});
   if (!whole) return;
-  check_refused(longspan(ask({"--min-tokens-per-second", "1e6"})), 1, {"tokens/s", "fastest"});
+  check_refused(longspan(ask({"--min-tokens-per-second", "1e6"})), 1,
+                {"tokens/s", "compute alone"});
+}
+
+TEST_CASE("figures that the user gives are not called assumed") {
+  const std::vector<std::string> ask = {"plan",     "--model", "gpt2", "--hw",
+                                        "rtx-4090", "--seq",   "1K"};
+  CHECK_THAT(longspan(ask).out, Contains("assumed"));
+  std::vector<std::string> given = ask;
+  given.insert(given.end(), {"--host-memory", "512GiB", "--nvme-capacity", "1TiB"});
+  CHECK_THAT(longspan(given).out, !Contains("assumed"));
+}
+
+TEST_CASE("max-seq: a length that memory does not limit has the fastest plan") {
+  const json longest =
+      longspan_json({"max-seq", "--model", "gpt2", "--hw", "h100-80g", "--strategy", "auto"})
+          .at("results")[0];
+  CHECK(longest.at("limited_by") == "positions");
+  const json plan = longspan_json({"plan", "--model", "gpt2", "--hw", "h100-80g", "--seq", "1K"});
+  CHECK(longest.at("predicted").at("step_seconds") == plan.at("predicted").at("step_seconds"));
 }
 
 TEST_CASE("plan: the batch, the gap and what is padded are said") {

@@ -171,7 +171,7 @@ void best(const Question& q, const ModelSpec& model, const HardwareProfile& hw, 
 void override_figure(Figure& figure, const std::string& text, const char* flag) {
   if (text.empty()) return;
   figure.value = static_cast<double>(parse_bytes(text, flag));
-  figure.source = "assumption: given on the command line";
+  figure.source = kGivenByUser;
 }
 
 }  // namespace
