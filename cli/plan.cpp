@@ -79,7 +79,7 @@ void check_chunk(const Flags& flags, const ModelSpec& model, int64_t chunk, int6
                   flags.strategy);
 }
 
-// `with_front`: search the Pareto front even if it is only a remark.
+// `with_front`: search the Pareto front of every question.
 Sweep find_plans(const Flags& flags, const ModelSpec& model, const HardwareProfile& hw,
                  bool with_front) {
   const bool fewest = !flags.min_gpus_for.empty();
@@ -87,6 +87,7 @@ Sweep find_plans(const Flags& flags, const ModelSpec& model, const HardwareProfi
       fewest ? std::vector<int64_t>{parse_tokens(flags.min_gpus_for, "--min-gpus-for")}
              : parse_lengths(flags.sequences, "--seq");
   SweepOptions options = options_of(flags);
+  options.front_of_each = with_front;
   for (const int64_t sequence : sequences) {
     check_chunk(flags, model, options.search.chunk_tokens, sequence);
   }
@@ -100,7 +101,6 @@ Sweep find_plans(const Flags& flags, const ModelSpec& model, const HardwareProfi
   }
   const std::vector<int64_t> devices =
       flags.max_gpus > 0 ? doubling(device_counts(hw, most)) : std::vector<int64_t>{most};
-  if (!with_front && sequences.size() == 1 && devices.size() == 1) omit_front(options.search);
   return sweep(model, hw, sequences, devices, options, progress);
 }
 
@@ -134,8 +134,10 @@ std::vector<std::string> plan_row(const Plan& plan, const std::string& why) {
           why};
 }
 
-void print_front(const Sweep& found) {
-  say("{}\n", bold("Pareto front (tokens/s, length, GPUs, host and device memory)"));
+// `whole`: with the fronts of all questions, else only their best plans.
+void print_front(const Sweep& found, bool whole) {
+  say("{}\n", bold(whole ? "Pareto front (tokens/s, length, GPUs, host and device memory)"
+                         : "Best plans (tokens/s, length, GPUs)"));
   const bool counts =
       std::any_of(found.front.begin(), found.front.end(), [&](const FrontPoint& point) {
         return point.plan.hardware.devices() != found.front.front().plan.hardware.devices();
@@ -257,7 +259,9 @@ void print_text(const Flags& flags, const ModelSpec& model, const Sweep& found,
   if (flags.verbose) print_verbose(found, why_chosen);
   const std::string why = why_so_many(found);
   if (!why.empty()) say("{}\n  {}\n", bold("Why this number of devices"), why);
-  if (!found.front.empty() && (flags.verbose || found.answers.size() > 1)) print_front(found);
+  if (flags.verbose ? !found.front.empty() : found.front.size() > 1) {
+    print_front(found, flags.verbose);
+  }
   print_refusals(found);
   if (found.evaluated > 0 && flags.verbose) {
     say("{} configurations considered, {} of them simulated, in {}\n", grouped(found.considered),

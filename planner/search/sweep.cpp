@@ -13,14 +13,18 @@ namespace {
 
 constexpr size_t kFewestLines = 3;  // lines of one question's front: its ends
 
-// Runs the searches of one sweep, one after another.
+// Runs the searches of one sweep, one after another: at most `count`, of which `planned` end with a
+// plan.
 class Questions {
  public:
   Questions(const ModelSpec& model, const HardwareProfile& hw, const SweepOptions& options,
-            size_t count, const Progress& progress)
+            size_t count, size_t planned, const Progress& progress)
       : model_(model), hw_(hw), options_(options), count_(count), progress_(progress) {
     lines_ = options.search.front_lines;
-    if (lines_ > 0) options_.search.front_lines = std::max(kFewestLines, lines_ / count);
+    if (!options.front_of_each) omit_front(options_.search);
+    if (options_.search.front_lines > 0) {
+      options_.search.front_lines = std::max(kFewestLines, lines_ / planned);
+    }
   }
 
   /// Searches for a plan; returns whether there is one.
@@ -73,7 +77,7 @@ class Questions {
     if (best == nullptr) throw *error_;
     result_.best = *best->plan;
     for (Planned& planned : plans_) complete(planned.plan);
-    if (lines_ > 0 && (options_.strategy == "auto" || count_ > 1)) {
+    if (lines_ > 0 && (options_.strategy == "auto" || result_.answers.size() > 1)) {
       result_.front = front_of(plans_, lines_);
     }
     result_.seconds =
@@ -141,7 +145,8 @@ std::vector<int64_t> doubling(const std::vector<int64_t>& counts) {
 Sweep sweep(const ModelSpec& model, const HardwareProfile& hw,
             const std::vector<int64_t>& sequences, const std::vector<int64_t>& devices,
             const SweepOptions& options, const Progress& progress) {
-  Questions questions(model, hw, options, sequences.size() * devices.size(), progress);
+  const size_t all = sequences.size() * devices.size();
+  Questions questions(model, hw, options, all, all, progress);
   for (const int64_t sequence : sequences) {
     for (const int64_t count : devices) questions.ask(sequence, count);
   }
@@ -151,7 +156,7 @@ Sweep sweep(const ModelSpec& model, const HardwareProfile& hw,
 Sweep fewest_devices(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                      const std::vector<int64_t>& devices, const SweepOptions& options,
                      const Progress& progress) {
-  Questions questions(model, hw, options, 1, progress);
+  Questions questions(model, hw, options, devices.size(), 1, progress);
   for (const int64_t count : devices) {
     if (questions.ask(sequence, count)) break;
   }
