@@ -102,7 +102,10 @@ std::string choice_text(const ScheduleFamily& family, const ScheduleChoice& choi
 }
 
 int compare(const Flags& flags, bool json) {
-  const std::vector<Compared> all = compare_schedules(flags.task);
+  ProgressBar bar;
+  const std::vector<Compared> all = compare_schedules(flags.task, [&](int64_t done, int64_t total) {
+    bar.show("comparing", static_cast<double>(done) / static_cast<double>(total));
+  });
   const bool any =
       std::any_of(all.begin(), all.end(), [](const Compared& c) { return c.refusal.empty(); });
   if (json) {

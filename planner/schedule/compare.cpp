@@ -186,9 +186,11 @@ TimedSchedule time_schedule(const ScheduleFamily& family, const PipelineTask& ta
   return timed;
 }
 
-std::vector<Compared> compare_schedules(const PipelineTask& task) {
+std::vector<Compared> compare_schedules(const PipelineTask& task, const Progress& progress) {
   std::vector<Compared> all;
+  const auto families = static_cast<int64_t>(schedule_families().size());
   for (const ScheduleFamily& family : schedule_families()) {
+    if (progress) progress(static_cast<int64_t>(all.size()), families);
     Compared best;
     best.family = &family;
     for (const ScheduleChoice& choice : choices_of(family, task.ranks)) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/progress.h"
 #include "planner/schedule/registry.h"
 #include "planner/schedule/timing.h"
 
@@ -84,6 +85,7 @@ struct Compared {
 
 /// One entry for each family: its cheapest choice within memory. Families with a schedule come
 /// first, by cost; those without follow. Schedules of more than a million actions are refused.
-std::vector<Compared> compare_schedules(const PipelineTask& task);
+/// `progress` gets the number of families done.
+std::vector<Compared> compare_schedules(const PipelineTask& task, const Progress& progress = {});
 
 }  // namespace longspan
