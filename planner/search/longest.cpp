@@ -56,7 +56,7 @@ constexpr double kTimedSlack = 1.1, kTimedPush = 1.1, kTimedStep = 1.01;
 constexpr double kTimedGap = 0.005;
 // The part, of the length at which compute alone takes all of the time, up to which max-seq's
 // columns are pushed.
-constexpr double kTimedEnough = 0.9;
+constexpr double kTimedEnough = 0.98;
 constexpr Effort kTimedEffort = {.evaluations = 60,
                                  .work = 12'000'000,
                                  .refinements = 0,
@@ -80,6 +80,7 @@ class Longest {
 
   LongestFound run(const Progress& progress) {
     find(progress);
+    if (best().sequence + found_.step > wanted_.most) hasten();
     if (best().sequence == 0 || in_time(found_.fits)) return found_;
     const LongestFound beyond = found_;
     shorten(beyond);
@@ -485,6 +486,20 @@ class Longest {
     }
     if (best().sequence > 0) found_.fits = {best(), evaluator_.exact(best()), true};
     found_.bound = std::max(found_.bound, best().sequence);
+  }
+
+  // Memory does not limit the length: takes the fastest plan for it, not the roomiest.
+  void hasten() {
+    if (best().sequence == 0) return;
+    Wanted fast;
+    fast.tokens = best().sequence;
+    const std::vector<Candidate> frames =
+        frames_of(model_, hw_, best().sequence, options_, {false, kModerateOps});
+    const Found found = best_first(evaluator_, margin_, frames, options_, fast, {});
+    if (!found.best) return;
+    found_.fits = *found.best;
+    found_.refused = best();
+    shape_ = shape_of(best(), options_);
   }
 
   // Keeps the candidate with the least overflow at the least length.
