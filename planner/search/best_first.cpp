@@ -27,7 +27,7 @@ constexpr double kClose = 1.03;
 constexpr double kSpread = 1.25;
 constexpr size_t kStates = 6;
 // Files are tried if the expected gain exceeds this part.
-constexpr double kFilesPromise = 0.004;
+constexpr double kFilesPromise = 0.01;
 // Layouts and kinds whose best is within this are refined too.
 constexpr double kNear = 1.3;
 // A sample's few chunks do not show copies that fall behind from chunk to chunk.

@@ -5,10 +5,12 @@
 namespace longspan {
 namespace {
 
-// The gain that justifies the use of a file, or of nearly all of a memory. Gains below the
-// prediction's error are not worth either.
-constexpr double kWorthNvme = 0.004;
+// The gain that justifies the use of a file, of nearly all of a memory, or of all of the device's
+// or of the host's memory instead of none. Gains below the prediction's error are worth none of
+// these.
+constexpr double kWorthNvme = 0.01;
 constexpr double kWorthRisk = 0.002;
+constexpr double kWorthMemory = 0.001;
 
 }  // namespace
 
@@ -29,6 +31,11 @@ double Ranking::weighed(const Score& score) const {
   if (wanted_.goal != Goal::fastest) return measure;
   if (score.bytes[static_cast<int>(Tier::nvme)] > 0) measure *= 1 + kWorthNvme;
   if (evaluator_.at_risk(score.bytes)) measure *= 1 + kWorthRisk;
+  for (const Tier tier : {Tier::device, Tier::host}) {
+    const int at = static_cast<int>(tier);
+    const auto limit = static_cast<double>(std::max<int64_t>(1, evaluator_.limits()[at]));
+    measure *= 1 + kWorthMemory * static_cast<double>(score.bytes[at]) / limit;
+  }
   return measure;
 }
 

@@ -15,6 +15,7 @@
 #include "planner/search/pipeline_space.h"
 #include "planner/search/preset_plans.h"
 #include "planner/search/question.h"
+#include "planner/search/refine.h"
 
 namespace longspan {
 namespace {
@@ -29,6 +30,8 @@ constexpr Effort kEndEffort = {.evaluations = 60,
                                .exact = 8,
                                .attempts = 3,
                                .exact_ops = 800'000};
+constexpr RefineEffort kBetweenEffort = {
+    .evaluations = 200, .work = 8'000'000, .exact = 6, .exact_ops = 4'000'000};
 constexpr Effort kAlternativeEffort = {
     .evaluations = 40, .refinements = 0, .exact = 4, .attempts = 3, .repaired = 0};
 constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
@@ -381,9 +384,24 @@ class Search {
   // needed for a plan that is shown.
   std::vector<Scored> some_of(const Found& found) {
     std::vector<Scored> some;
-    for (const Scored& s : spread_of(found)) some.push_back(measured(s));
-    std::erase_if(some, [](const Scored& s) { return s.score.overflow > 0; });
+    for (const Scored& s : spread_of(found)) {
+      const Scored exact = measured(s);
+      if (exact.score.overflow == 0) some.push_back(refined_within(exact));
+    }
     return some;
+  }
+  // Refines a plan with no more memory than it takes.
+  Scored refined_within(const Scored& s) {
+    const TierBytes limits = evaluator_.limits();
+    evaluator_.set_limits(s.score.bytes);
+    const Wanted fastest = wanted(Goal::fastest);
+    RefineMemory memory;
+    std::vector<Scored> others;
+    Scored best = refined(evaluator_, Ranking(evaluator_, fastest), frames(), space_, s,
+                          kBetweenEffort, memory, others)
+                      .best;
+    evaluator_.set_limits(limits);
+    return best;
   }
   std::vector<Scored> some_packed_of(const Found& found) {
     std::vector<Scored> some;
