@@ -163,6 +163,7 @@ class BestFirst {
     if (seen_.empty()) return wanted_.time.any() && !wanted_.first ? kMostEffort : 1;
     if (wanted_.goal != Goal::fastest) return 1;
     const double best = found_.best ? weighed(found_.best->score) : incumbent_;
+    if (wanted_.thorough) return kMostShare;
     return std::clamp((1 - least_bound() / best) / kMuchToGain, kLeastEffort, kMostShare);
   }
   bool is_spent(double share) const {

@@ -49,17 +49,17 @@ std::string margin_text(const QuestionOptions& options) {
   return fmt::format(" (of every capacity {:.4g} % are left free)", 100 * options.margin);
 }
 
-void check_time(const Score& score, int64_t sequence, const QuestionOptions& options) {
+void check_time(const Score& score, int64_t sequence, const QuestionOptions& options, TimeOf of) {
+  const char* who = of == TimeOf::compute_alone ? "compute alone" : "the fastest found";
   if (score.step_seconds > options.time.step_seconds) {
-    throw no_fit("no plan for {} tokens has a step of at most {}: the fastest that fits takes {}",
-                 format_tokens(sequence), format_seconds(options.time.step_seconds),
+    throw no_fit("no plan for {} has a step of at most {}: {} takes {}", count_tokens(sequence),
+                 format_seconds(options.time.step_seconds), who,
                  format_seconds(score.step_seconds));
   }
   const double rate = static_cast<double>(sequence) / score.seconds;
   if (rate < options.time.tokens_per_second) {
-    throw no_fit(
-        "no plan for {} tokens trains {:.6g} tokens/s: the fastest that fits trains {:.6g}",
-        format_tokens(sequence), options.time.tokens_per_second, rate);
+    throw no_fit("no plan for {} trains {:.6g} tokens/s: {} trains {:.6g}", count_tokens(sequence),
+                 options.time.tokens_per_second, who, rate);
   }
 }
 

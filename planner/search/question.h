@@ -22,7 +22,12 @@ TierBytes limits_of(const HardwareProfile& hw, const QuestionOptions& options);
 /// The text to append to a memory shortfall about the margin; empty without one.
 std::string margin_text(const QuestionOptions& options);
 
-/// Throws no_fit if a plan with this score exceeds a limit on time.
-void check_time(const Score& score, int64_t sequence, const QuestionOptions& options);
+/// Whose time is compared with the limits: the fastest plan that was found, or a lower bound of all
+/// plans.
+enum class TimeOf { fastest_found, compute_alone };
+
+/// Throws no_fit if the score exceeds a limit on time.
+void check_time(const Score& score, int64_t sequence, const QuestionOptions& options,
+                TimeOf of = TimeOf::fastest_found);
 
 }  // namespace longspan

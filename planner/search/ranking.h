@@ -14,8 +14,9 @@ struct Wanted {
   Goal goal = Goal::fastest;
   double gap = 0.002;  ///< good enough to stop
   TimeLimits time;
-  int64_t tokens = 0;  ///< of a sequence without padding; time.tokens_per_second counts these
-  bool first = false;  ///< stop at the first candidate that fits
+  int64_t tokens = 0;     ///< of a sequence without padding; time.tokens_per_second counts these
+  bool thorough = false;  ///< all of the effort, even if little may be gained
+  bool first = false;     ///< stop at the first candidate that fits
   std::optional<Candidate> start;  ///< evaluated before all others, with candidates around it
   /// The limit on the seconds of a step of `c`.
   double most_seconds(const Candidate& c) const {

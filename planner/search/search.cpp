@@ -20,7 +20,8 @@
 namespace longspan {
 namespace {
 
-constexpr double kFrontSlack = 0.02;  // smaller savings do not justify a line of the front
+constexpr double kNearlyInTime = 1.03;  // excess over the time that more effort may remove
+constexpr double kFrontSlack = 0.02;    // smaller savings do not justify a line of the front
 // Limit on program ops in searches for the ends of the front.
 constexpr int64_t kEndOps = 500'000;
 constexpr Effort kEndEffort = {.evaluations = 60,
@@ -56,8 +57,7 @@ Goal goal_of(Objective objective) {
 
 [[noreturn]] void refuse(const Evaluator& evaluator, const HardwareProfile& hw, int64_t sequence,
                          const Found& found, const std::string& margin) {
-  const std::string what =
-      fmt::format("no plan for {} tokens fits {}", format_tokens(sequence), hw.name);
+  const std::string what = fmt::format("no plan for {} fits {}", count_tokens(sequence), hw.name);
   if (found.nearest) {
     const std::string shortfalls =
         describe_shortfalls(found.nearest->score.bytes, evaluator.limits());
@@ -80,6 +80,7 @@ class Search {
         model_(model) {}
 
   SearchResult run() {
+    check_compute();
     const Goal goal = goal_of(options_.objective);
     Found found = goal == Goal::fastest ? fastest() : least(goal);
     if (goal != Goal::fastest) found.bound = std::min(found.bound, bound_of_larger(goal));
@@ -89,7 +90,8 @@ class Search {
         throw none_takes(
             PipelineQuestion{model_, hw_, options_.parallel, options_.microbatches, sequence_});
       }
-      Found last = roomiest();
+      // If a plan fits without limits on time, memory is not what is short.
+      Found last = any_time_.best ? Found{} : roomiest();
       if (!last.best) reach(last);
       if (!last.best && options_.time.any()) refuse_for_time();
       if (!last.best) {
@@ -132,8 +134,31 @@ class Search {
     wanted.tokens = sequence_;
     return wanted;
   }
-  // If a plan fits without limits on time, refuses with the limit that it exceeds. The shortest
-  // step has the fewest sequences.
+  // The least times that compute alone takes of these frames.
+  Score compute_of(const std::vector<Candidate>& frames) {
+    Score least;
+    least.seconds = least.step_seconds = kInfinity;
+    for (const Candidate& c : frames) {
+      if (!evaluator_.possible(c)) continue;
+      const double seconds = evaluator_.demand(c).compute_seconds();
+      least.step_seconds = std::min(least.step_seconds, seconds);
+      least.seconds = std::min(least.seconds, seconds / static_cast<double>(sequences_of_step(c)));
+    }
+    return least;
+  }
+  // Refuses limits on time that the compute of every plan exceeds.
+  void check_compute() {
+    if (!options_.time.any() || is_in_time(compute_of(frames()))) return;
+    const Score least =
+        compute_of(frames_of(model_, hw_, sequence_, space_, {false, kMostPricedOps}));
+    if (least.seconds < kInfinity) check_time(least, sequence_, options_, TimeOf::compute_alone);
+  }
+  bool is_in_time(const Score& score, double slack = 1) const {
+    return score.step_seconds <= slack * options_.time.step_seconds &&
+           score.seconds * options_.time.tokens_per_second <=
+               slack * static_cast<double>(sequence_);
+  }
+  // Refuses limits on time if a plan fits without them. The shortest step has the fewest sequences.
   void refuse_for_time() {
     int64_t fewest = INT64_MAX;
     for (const Candidate& c : frames()) fewest = std::min(fewest, sequences_of_step(c));
@@ -141,21 +166,46 @@ class Search {
     if (options_.time.step_seconds < 1e300) {
       std::erase_if(shortest, [&](const Candidate& c) { return sequences_of_step(c) > fewest; });
     }
-    const Found any =
-        best_first(evaluator_, margin_, shortest, space_, Wanted{}, kLargeEffort, progress_);
-    if (any.best) check_time(any.best->score, sequence_, options_);
+    if (!any_time_.best || shortest.size() < frames().size()) {
+      const Found any =
+          best_first(evaluator_, margin_, shortest, space_, Wanted{}, kLargeEffort, progress_);
+      if (any.best) check_time(any.best->score, sequence_, options_);
+    }
+    if (any_time_.best) check_time(any_time_.best->score, sequence_, options_);
   }
   // Searches moderate programs, then larger ones if none of those fits.
   Found fastest() {
-    Found found =
-        best_first(evaluator_, margin_, frames(), space_, wanted(Goal::fastest), {}, progress_);
-    if (found.best) return found;
+    Found found = fastest_of(frames(), {});
+    if (found.best || any_time_.best) return found;
     const std::vector<Candidate> listed =
         frames_of(model_, hw_, sequence_, space_, {false, kMostListedOps});
     if (listed.size() == frames().size()) return found;
-    Found larger = best_first(evaluator_, margin_, listed, space_, wanted(Goal::fastest),
-                              kLargeEffort, progress_);
+    Found larger = fastest_of(listed, kLargeEffort);
     return larger.best || larger.nearest ? larger : found;
+  }
+  // The fastest without limits on time, if it is within them, is also the answer with them.
+  Found fastest_of(const std::vector<Candidate>& frames, const Effort& effort) {
+    Wanted any_time = wanted(Goal::fastest);
+    any_time.time = {};
+    any_time_ = best_first(evaluator_, margin_, frames, space_, any_time, effort, progress_);
+    if (!any_time_.best || is_in_time(any_time_.best->score)) return any_time_;
+    Found in_time =
+        best_first(evaluator_, margin_, frames, space_, wanted(Goal::fastest), effort, progress_);
+    if (in_time.best || !is_in_time(any_time_.best->score, kNearlyInTime)) return in_time;
+    // The limit is near: looks further among the frames that may be within it.
+    std::vector<Candidate> near = frames;
+    std::erase_if(near, [&](const Candidate& c) {
+      return !evaluator_.possible(c) ||
+             evaluator_.demand(c).compute_seconds() > wanted(Goal::fastest).most_seconds(c);
+    });
+    any_time.start = any_time_.best->candidate;
+    any_time.gap = 0;
+    any_time.thorough = true;
+    Found last = best_first(evaluator_, margin_, near, space_, any_time, effort, progress_);
+    if (!last.best) return in_time;
+    if (is_in_time(last.best->score)) return last;
+    any_time_.best = last.best;
+    return in_time;
   }
   Found least(Goal goal) {
     Found found = best_first(evaluator_, margin_, min_memory_frames(), space_, wanted(goal),
@@ -432,6 +482,7 @@ class Search {
   Evaluator evaluator_;
   MemoryMargin margin_;
   const ModelSpec& model_;
+  Found any_time_;  // the fastest without limits on time, if those were looked for
   // Computed lazily: frames of moderate programs, and frames with least memory.
   std::vector<Candidate> frames_, min_memory_frames_;
 };

@@ -307,8 +307,15 @@ TEST_CASE("plan: a margin, no storage, and limits on time") {
       ask({"--objective", "memory", "--max-step-time", fmt::format("{}s", 1.1 * fastest)}));
   CHECK(slim.at("predicted").at("step_seconds") <= 1.1 * fastest);
   CHECK(slim.at("predicted").at("device_bytes") < free.at("predicted").at("device_bytes"));
+  // A limit that the fastest plan keeps to changes nothing.
+  const json within =
+      longspan_json(ask({"--max-step-time", fmt::format("{:.6f}s", fastest + 1e-3)}));
+  CHECK(within.at("strategy") == free.at("strategy"));
+  CHECK(within.at("predicted") == free.at("predicted"));
+  check_refused(longspan(ask({"--max-step-time", fmt::format("{:.6f}s", 0.995 * fastest)})), 1,
+                {"step of at most", "the fastest found takes"});
   check_refused(longspan(ask({"--max-step-time", "10s"})), 1,
-                {"step of at most 10.0 s", "fastest"});
+                {"step of at most 10.0 s", "compute alone takes"});
   check_refused(longspan(ask({"--max-step-time", "10s", "--strategy", "fpdt"})), 1,
                 {"step of at most 10.0 s", "fastest"});
   if (!whole) return;

@@ -152,6 +152,16 @@ Outcome longest_in_time(const Pair& pair, Asking& ask) {
                   fmt::format("plan refuses {} tokens: {}", within.sequence, there.refusal));
 }
 
+// The second's time is a limit that the first, which has more to choose from, keeps to.
+Outcome found_in_time(const Pair& pair, Asking& ask) {
+  const Reply fixed = ask(pair.second);
+  if (!fixed.plan) return nothing();
+  Question q = pair.first;
+  q.max_step_time = fmt::format("{:.9f}s", (1 + kTime / 10) * fixed.plan->predicted.step_seconds);
+  const Reply limited = ask(q);
+  return agree_if(limited.plan.has_value(), limited.refusal);
+}
+
 Outcome the_fewest(const Pair& pair, Asking& ask) {
   const Reply fewest = ask(pair.first);
   if (!fewest.plan) return nothing();
@@ -243,7 +253,8 @@ const std::map<std::string, Check>& checks() {
       {"gpus", second_no_slower},   {"objective", least_memory}, {"false-no", both_or_none},
       {"holes", no_hole},           {"longer", no_shorter},      {"reach", no_shorter},
       {"border", at_the_border},    {"fewest", the_fewest},      {"front", ends_of_the_front},
-      {"same", same_when_measured}, {"within", longest_in_time}, {"least", really_the_least}};
+      {"same", same_when_measured}, {"within", longest_in_time}, {"least", really_the_least},
+      {"in-time", found_in_time}};
   return all;
 }
 

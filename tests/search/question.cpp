@@ -78,6 +78,7 @@ const std::map<std::string, Set>& flags_with_values() {
       number("--gpus", &Question::gpus),
       number("--max-gpus", &Question::max_gpus),
       number("--micro-batches", &Question::microbatches),
+      number("--global-batch", &Question::global_batch),
       tokens("--seq", &Question::sequence),
       tokens("--chunk", &Question::chunk),
       tokens("--granule", &Question::granularity),
@@ -105,6 +106,7 @@ double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_P
 void load(const Question& q, QuestionOptions& options) {
   options.chunk_tokens = q.chunk;
   options.microbatches = q.microbatches;
+  options.global_batch = q.global_batch;
   options.deterministic = q.deterministic;
   options.parallel = q.parallel;
   if (!q.margin.empty()) options.margin = parse_share(q.margin, "--margin");
@@ -234,6 +236,7 @@ std::string line_of(const Question& q) {
   positive("--chunk", q.chunk, 0);
   positive("--granule", q.granularity, 256);
   if (q.microbatches != 1) count("--micro-batches", q.microbatches);
+  if (q.global_batch > 0) count("--global-batch", q.global_batch);
   const ParallelChoice& p = q.parallel;
   count("--data", p.data);
   count("--tensor", p.tensor);

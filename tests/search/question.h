@@ -32,6 +32,7 @@ struct Question {
   int64_t chunk = 0;  // 0: not fixed
   int64_t granularity = 256;
   int64_t microbatches = 1;
+  int64_t global_batch = 0;  // replaces microbatches
   bool deterministic = false;
   ParallelChoice parallel;
 };

@@ -168,7 +168,11 @@ Pair random_pair(const std::string& kind, uint64_t seed, Scale scale) {
   Question& first = pair.first;
   Question& second = pair.second;
   const int64_t devices = load_hardware(first.hardware).devices();
-  if (kind == "fixed" || kind == "preset") {
+  if (kind == "in-time") {
+    if (random() % 2 == 0) first.global_batch = devices * one_of<int64_t>(random, {1, 2, 4});
+    second = first;
+    fix_one(second, random, devices);
+  } else if (kind == "fixed" || kind == "preset") {
     more_microbatches(first, random);
     second = first;
     if (kind == "preset") {
