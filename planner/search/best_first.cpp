@@ -39,11 +39,12 @@ constexpr int kStartLooks = 5;          // layouts per start, until one fits
 constexpr double kNearlyInTime = 1.15;  // excess over the time: refinement may remove it
 constexpr int64_t kSlowEvaluations = 150;
 constexpr size_t kFinalists = 2;
+constexpr size_t kMostStarts = 12;
 constexpr double kSameLayout = 1.1, kAlike = 1.25;  // handicaps of starts similar to others
-// All of the effort is spent if this much may be gained, else a proportional part; for more gain at
-// most kMostShare of it.
-constexpr double kMuchToGain = 0.10;
-constexpr double kLeastEffort = 0.1, kMostShare = 1.5;
+// All of the effort is spent if kMuchToGain may be gained, less for less down to kLeastEffort for
+// kLittleToGain, and at most kMostShare of it for more.
+constexpr double kLittleToGain = 0.01, kMuchToGain = 0.055;
+constexpr double kLeastEffort = 0.08, kMostShare = 1.5;
 constexpr double kMostEffort = 4;       // with limits on time
 constexpr double kLastEffort = 1.5;     // if all candidates turned out too large
 constexpr double kUnseenEffort = 0.25;  // for meshes not evaluated so far
@@ -162,9 +163,11 @@ class BestFirst {
   double share_of_effort() const {
     if (seen_.empty()) return wanted_.time.any() && !wanted_.first ? kMostEffort : 1;
     if (wanted_.goal != Goal::fastest) return 1;
-    const double best = found_.best ? weighed(found_.best->score) : incumbent_;
     if (wanted_.thorough) return kMostShare;
-    return std::clamp((1 - least_bound() / best) / kMuchToGain, kLeastEffort, kMostShare);
+    const double best = found_.best ? weighed(found_.best->score) : incumbent_;
+    const double gain = 1 - least_bound() / best;
+    const double slope = (1 - kLeastEffort) / (kMuchToGain - kLittleToGain);
+    return std::clamp(kLeastEffort + slope * (gain - kLittleToGain), kLeastEffort, kMostShare);
   }
   bool is_spent(double share) const {
     const auto beyond = [&](int64_t done, int64_t of) {
@@ -662,7 +665,6 @@ class BestFirst {
   struct Start {
     Scored scored;
     bool settled = false;  // no further refinement helps
-    bool stood = false;    // the last one did not help
     RefineMemory memory = {};
   };
   // The starts of refinement: the best of all, of other kinds and layouts, and of the frame with
@@ -724,24 +726,29 @@ class BestFirst {
     return false;
   }
 
-  // Half of the effort is divided equally among all starts, the other half goes to the best. If
-  // these do not improve any more, further starts get the effort of the first ones.
+  // Half of the effort goes to local optima near as many starts as it lasts for, the other half to
+  // the best of these. If those do not improve any more, further starts follow.
   void refine() {
-    std::deque<Start> all = starts();
-    const size_t count = all.size();
     const double share = share_of_effort();
-    const int64_t last_work = evaluator_.work() + part_of(effort_.refinement_work, share);
-    const RefineEffort first = refine_effort(share, 2 * count);
-    const RefineEffort second = refine_effort(share, 2 * std::min(count, kFinalists));
-    for (Start& start : all) refine(start, first, count <= kFinalists);
+    const int64_t begin = evaluator_.work();
+    const int64_t last_work = begin + part_of(effort_.refinement_work, share);
+    std::deque<Start> all = starts();
+    RefineEffort first = refine_effort(share, 2 * all.size());
+    first.kicks = false;
+    const RefineEffort second = refine_effort(share, 2 * std::min(all.size(), kFinalists));
+    for (Start& start : all) refine(start, first);
+    const int64_t half = begin + (last_work - begin) / 2;
+    while (evaluator_.work() < half && all.size() < kMostStarts && add_start(all)) {
+      refine(all.back(), first);
+    }
     while (evaluator_.work() < last_work) {
       Start* next = finalist(all);
       if (next == nullptr) {
         if (!add_start(all)) break;
-        refine(all.back(), first, false);
+        refine(all.back(), first);
         continue;
       }
-      refine(*next, second, true);
+      refine(*next, second);
     }
     for (const Start& s : all) {
       if (weighed(s.scored.score) < weighed(found_.best->score)) found_.best = s.scored;
@@ -765,16 +772,14 @@ class BestFirst {
             part_of(effort_.refinement_work / parts, share),
             std::max(2, effort_.exact / static_cast<int>(parts)), ops_ / parts};
   }
-  // `most`: it will not get more effort later.
-  void refine(Start& start, const RefineEffort& effort, bool most) {
+  void refine(Start& start, const RefineEffort& effort) {
     std::vector<Scored> others;
     const Waiting from = from_of(start.scored.candidate);
     const Refined refined = longspan::refined(evaluator_, ranking_, frames_, options_, start.scored,
                                               effort, start.memory, others);
     const bool same = refined.best.candidate == start.scored.candidate;
     start.scored = refined.best;
-    start.settled = refined.settled || (same && start.stood);
-    start.stood = same && most;
+    start.settled = refined.settled || (same && effort.kicks);
     for (Scored& other : others) seen_.push_back({std::move(other), from});
   }
 

@@ -51,6 +51,7 @@ class Refinement {
         left_(effort.evaluations),
         exact_(effort.exact),
         ops_(effort.exact_ops),
+        kicks_(effort.kicks),
         last_work_(evaluator.work() + effort.work),
         seen_(seen),
         estimates_(memory.estimates),
@@ -65,9 +66,9 @@ class Refinement {
       if (take(path_)) continue;
       pairs();
       neighbours();
-      if (!take(steps_) && !kick()) break;
+      if (!take(steps_) && !(kicks_ && kick())) break;
     }
-    return {best_, !is_spent() && exact_ > 0 && ops_ > 0};
+    return {best_, kicks_ && !is_spent() && exact_ > 0 && ops_ > 0};
   }
 
  private:
@@ -322,6 +323,7 @@ class Refinement {
   int64_t left_;
   int exact_;
   int64_t ops_;
+  bool kicks_;
   int64_t last_work_;
   std::vector<Scored>& seen_;
   std::deque<std::pair<Candidate, Score>>& estimates_;  // not corrected

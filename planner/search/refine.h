@@ -25,6 +25,7 @@ struct RefineEffort {
   int64_t work = INT64_MAX;       ///< their work (SampledSimulation::work)
   int exact = 12;                 ///< layouts of candidates that do not fit, or are not better
   int64_t exact_ops = INT64_MAX;  ///< ops of all programs laid out
+  bool kicks = true;              ///< whether it leaves local optima
 };
 
 /// What a refinement has evaluated, so that the next one from the same start goes on instead of
