@@ -104,6 +104,23 @@ TEST_CASE("schedules fit the width") {
   check({"schedule-compare", {"schedule", "compare", "--stages", "4", "--microbatches", "8"}});
 }
 
+TEST_CASE("assignments fit the width") {
+  check({"assign",
+         {"assign", "64K,16K*4,2K*40", "--ranks", "8", "--groups", "1,2:0.01,4:0.02,8:0.03",
+          "--quadratic", "1e-5", "--memory-limit", "16384", "--time-limit", "1000"}});
+}
+
+TEST_CASE("imports fit the width") {
+  const TemporaryFolder folder;
+  const std::string from = folder.file("theirs.json", R"({
+    "matrix": {"float16": {"tflops": 312, "gflops_efficiency": [[128, 0.95], [0, 0.1]]}},
+    "vector": {"float16": {"tflops": 78, "gflops_efficiency": [[0, 0.1]]}},
+    "mem1": {"GiB": 80, "GBps": 2048, "MB_efficiency": [[100, 0.9]]},
+    "mem2": {"GiB": 512, "GBps": 32, "MB_efficiency": [[100, 0.95]]},
+    "networks": [{"bandwidth": 300, "efficiency": 0.65, "size": 8, "latency": 0.00001}]})");
+  check({"hw-import", {"hw", "import", from, "-o", "/dev/null"}});
+}
+
 TEST_CASE("validations fit the width") {
   const std::string published = LONGSPAN_SOURCE "/tests/published/";
   check({"validate", {"validate", published + "alst.yaml"}});
@@ -125,6 +142,9 @@ TEST_CASE("what is measured fits the width") {
     fits({"run", plan, "--steps", "2", "-o", record});
     fits({"compare", plan, record, "--tolerance", "1e12"});
     fits({"plan", "--model", "tiny-llama", "--hw", "cpu-example", "--seq", "1K", "--verbose"});
+    fits({"profile", "--backend", "cpu", "--seconds", "1", "--device-memory", "64MiB",
+          "--host-memory", "256MiB", "--threads", "1", "--nvme-dir", folder.path(), "-o",
+          folder.path() / "machine.yaml"});
   }
 }
 
