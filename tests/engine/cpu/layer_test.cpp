@@ -4,9 +4,11 @@
 #include "base/error.h"
 #include "models/tensor_slices.h"
 #include "tests/engine/cpu/cpu_test.h"
+#include "tests/length.h"
 
 using namespace longspan;
 using namespace longspan::cpu_test;
+using longspan::testing::cases;
 using cpu::BlockContext;
 using cpu::make_block_context;
 
@@ -578,7 +580,7 @@ TEST_CASE("the bits of a layer do not depend on the pool") {
   biased.hidden = 260, biased.head_dim = 100, biased.ffn = 900;
   const ModelSpec spec = GENERATE_COPY(wide_model(), biased);
   Random random(32);
-  const int64_t n = 700, tile = 333, d = spec.hidden;
+  const int64_t n = cases(140, 700), tile = cases(67, 333), d = spec.hidden;
   const Floats x = random.normal(n * d), o = random.normal(n * spec.attention_width());
   const Floats gk = random.normal(n * spec.kv_width());
   CHECK(same_bits_on_every_pool([&](ThreadPool& pool) {
