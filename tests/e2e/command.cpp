@@ -107,13 +107,6 @@ std::string read_text(const std::filesystem::path& path) {
   return text.str();
 }
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  INFO("looking for: " << from);
-  REQUIRE(at != std::string::npos);
-  return text.replace(at, from.size(), to);
-}
-
 std::string without_record(const std::string& plan) {
   const size_t first = plan.find("\npredicted:"), last = plan.find("\nmodel:");
   REQUIRE(first != std::string::npos);

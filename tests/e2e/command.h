@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/base/temporary_folder.h"
+#include "tests/replaced.h"
 
 namespace longspan::e2e {
 
@@ -53,8 +54,7 @@ nlohmann::json longspan_json(std::vector<std::string> arguments, int status = 0)
 void check_refused(const Result& result, int status, const std::vector<std::string>& texts);
 
 std::string read_text(const std::filesystem::path& path);
-/// Returns `text` with the first `from` replaced; fails the test if there is none.
-std::string replaced(std::string text, const std::string& from, const std::string& to);
+using testing::replaced;
 /// Returns `text` without the predicted block of a plan.
 std::string without_record(const std::string& plan);
 

@@ -9,9 +9,12 @@
 #include "base/nearest.h"
 #include "hwprofiles/layers.h"
 #include "tests/base/temporary_folder.h"
+#include "tests/replaced.h"
 
 namespace longspan {
 namespace {
+
+using testing::replaced;
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
@@ -27,12 +30,6 @@ std::string written(const HardwareProfile& hw) {
 
 HardwareProfile read(const std::string& text) {
   return read_hardware(YamlMap::parse(text, "hw.yaml"));
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  REQUIRE(at != std::string::npos);
-  return text.replace(at, from.size(), to);
 }
 
 // Sets an environment variable and puts the old value back.

@@ -3,9 +3,12 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "tests/replaced.h"
 
 namespace longspan {
 namespace {
+
+using testing::replaced;
 
 using Catch::Matchers::Contains;
 
@@ -23,12 +26,6 @@ const std::string kSystem = R"({
 
 HardwareProfile import(const std::string& text) {
   return import_calculon(text, "sys.json", "never-was", "2026-01-02");
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  REQUIRE(at != std::string::npos);
-  return text.replace(at, from.size(), to);
 }
 
 TEST_CASE("a Calculon file becomes a profile") {

@@ -8,9 +8,12 @@
 #include "planner/evaluate/evaluate.h"
 #include "planner/evaluate/fit.h"
 #include "planner/strategy/presets.h"
+#include "tests/replaced.h"
 
 namespace longspan {
 namespace {
+
+using testing::replaced;
 
 using Catch::Matchers::Contains;
 using Catch::Matchers::Predicate;
@@ -50,12 +53,6 @@ Strategy unusual() {
   s.gradients = Tier::host;
   s.optimizer = Tier::nvme;
   return s;
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  REQUIRE(at != std::string::npos);
-  return text.replace(at, from.size(), to);
 }
 
 void check_refused(const std::string& text, const std::vector<std::string>& says,

@@ -84,5 +84,7 @@ class Examiner {
 
 /// Returns the approximate number of ops of a plan without a pipeline.
 double ops_of(const ModelSpec& model, int64_t microbatches, const Answering& answer);
+/// Programs of more ops take longer than about a second to lay out.
+inline constexpr double kMostOps = 1.5e6;
 
 }  // namespace longspan::testing

@@ -22,8 +22,6 @@ namespace {
 
 constexpr const char* kLocal = "local search";
 
-double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
-
 // The question with one more knob fixed, and a name for it.
 std::vector<std::pair<Question, std::string>> variants(const Row& row, const Examiner& examiner) {
   const Question& q = row.question;

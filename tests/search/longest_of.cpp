@@ -7,7 +7,6 @@
 namespace longspan::testing {
 namespace {
 
-constexpr double kMostOps = 1.5e6;
 constexpr int64_t kLongest = int64_t{1} << 28;  // MaxSequenceOptions::longest
 
 bool small_enough(const Examiner& examiner, const Answering& answer) {

@@ -11,7 +11,6 @@
 namespace longspan::testing {
 namespace {
 
-constexpr double kMostOps = 1.5e6;  // of a program, so that it is laid out in about a second
 constexpr int64_t kLeastChunk = 256;
 
 template <class T>

@@ -101,8 +101,6 @@ const std::map<std::string, Set>& flags_with_values() {
   return flags;
 }
 
-double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
-
 void load(const Question& q, QuestionOptions& options) {
   options.chunk_tokens = q.chunk;
   options.microbatches = q.microbatches;
@@ -177,6 +175,8 @@ void override_figure(Figure& figure, const std::string& text, const char* flag) 
 }
 
 }  // namespace
+
+double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 Question parse_question(const std::string& line, const std::string& origin) {
   std::istringstream words(line);

@@ -17,6 +17,9 @@
 
 namespace longspan::testing {
 
+/// The processor time of this process.
+double processor_seconds();
+
 struct Question {
   enum class Verb { plan, max_seq };
   Verb verb = Verb::plan;

@@ -8,9 +8,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "tests/replaced.h"
 
 namespace longspan {
 namespace {
+
+using testing::replaced;
 
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
@@ -62,12 +65,6 @@ cases:
     left_out: because
     note: a remark
 )YAML";
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  REQUIRE(at != std::string::npos);
-  return text.replace(at, from.size(), to);
-}
 
 std::string refusal(const std::string& text) {
   try {
