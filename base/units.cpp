@@ -21,7 +21,7 @@ constexpr int64_t kMebi = int64_t{1} << 20;
 constexpr int64_t kGibi = int64_t{1} << 30;
 constexpr int64_t kTebi = int64_t{1} << 40;
 
-constexpr std::array<Unit, 3> kTokenUnits{{{"", 1}, {"K", kKibi}, {"M", kMebi}}};
+constexpr std::array<Unit, 4> kTokenUnits{{{"", 1}, {"K", kKibi}, {"M", kMebi}, {"G", kGibi}}};
 constexpr std::array<Unit, 14> kByteUnits{{{"", 1},
                                            {"B", 1},
                                            {"K", kKibi},
@@ -154,6 +154,9 @@ std::string count_tokens(int64_t tokens) {
 }
 
 std::string format_tokens(int64_t tokens) {
+  if (tokens >= kGibi && tokens % (kGibi / 8) == 0) {
+    return fmt::format("{}G", static_cast<double>(tokens) / kGibi);
+  }
   // 2^17 tokens are 0.125M and 2^9 are 0.5K: multiples of these have a short exact form.
   if (tokens >= kMebi && tokens % (kMebi / 8) == 0) {
     return fmt::format("{}M", static_cast<double>(tokens) / kMebi);

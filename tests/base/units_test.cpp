@@ -83,6 +83,10 @@ TEST_CASE("tokens are shown short only where that is exact, and read back") {
   CHECK(format_tokens(1572864) == "1.5M");
   CHECK(format_tokens(2097152) == "2M");
   CHECK(format_tokens(2097153) == "2097153");
+  CHECK(format_tokens(int64_t{1} << 40) == "1024G");
+  CHECK(parse_tokens("1.5G", "seq") == int64_t{3} << 29);
+  CHECK(count_tokens(1) == "1 token");
+  CHECK(count_tokens(65536) == "64K tokens");
   const int64_t tokens = GENERATE(as<int64_t>{}, 1, 511, 512, 1000, 1025, 4096, 98304, 1048576,
                                   1179648, 1179649, 16777216, int64_t{1} << 40, INT64_MAX);
   CHECK(parse_tokens(format_tokens(tokens), "seq") == tokens);
