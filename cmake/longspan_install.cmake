@@ -16,6 +16,18 @@ foreach(folder base models hwprofiles planner engine)
     FILES_MATCHING
     PATTERN "*.h" ${longspan_header_exclusions})
 endforeach()
+# Headers whose first comment says "Internal to" are for the library's own files. What they say is
+# read when they are installed, as it may have changed since the configuration.
+install(CODE "set(longspan_headers \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${LONGSPAN_INCLUDE_DIR}\")")
+install(CODE [[
+  file(GLOB_RECURSE headers "${longspan_headers}/*.h")
+  foreach(header IN LISTS headers)
+    file(STRINGS "${header}" internal LIMIT_COUNT 1 REGEX "^// .*Internal to")
+    if(internal)
+      file(REMOVE "${header}")
+    endif()
+  endforeach()
+]])
 
 install(
   EXPORT longspan-targets

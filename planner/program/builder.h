@@ -1,5 +1,5 @@
 // Builds a program from ops in plain order: manages buffer lifetimes, copies to other tiers,
-// prefetching and stores in flight.
+// prefetching and stores in flight. Internal to planner/program.
 //
 // Lowering emits ops in plain order: load right before use, store right after. The builder holds
 // compute ops back in a short queue while loads go straight into the program, so that every load is

@@ -1,4 +1,5 @@
 // Best-first branch and bound over the frames of a question. All searches of the planner use it.
+// Internal to planner/search.
 //
 // Frames are queued by expected value. The best is relaxed (frame_choice.h), which gives a lower
 // bound for all of its candidates. When it comes up again, the candidates near its best mixture are

@@ -1,4 +1,4 @@
-// The choice of values for the groups of knobs in one frame.
+// The choice of values for the groups of knobs in one frame. Internal to planner/search.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// The meshes of ranks that a question allows, and the mesh of a preset.
-//
-// Internal to planner/search, except ParallelChoice, which is part of its options.
+// The meshes of ranks that a question allows, and the mesh of a preset. Only ParallelChoice, which
+// is part of a question's options, is used outside planner/search.
 #pragma once
 
 #include <cstdint>

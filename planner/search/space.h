@@ -1,4 +1,5 @@
-// The search space: frames, and groups of knobs within each frame.
+// The search space: frames, and groups of knobs within each frame. Internal to
+// planner/search.
 //
 // A frame fixes the knobs that determine most of a program's list: the layout of ranks, the
 // pipeline's schedule, the chunk, the block, where keys, values and tensors between uses wait, the
