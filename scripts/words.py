@@ -41,6 +41,7 @@ RULES = [
     (r"\b(goes|gone|go|going) on (from|with|as|there|at|to)\b", "continue", [], None),
     (r"\bbeside\b", "next to, with, besides", ["cli/max_seq.cpp", "tests/e2e/planning_test.cpp"], None),
     (r"\bso many\b", "a number of", [], None),
+    (r"\bhope(s|d|ful|less)?\b", "candidate, may", [], None),
     (r"//+<? (?-i:Of) (?!course)", "begin with the subject", [], CODE),
     (r"//+<? (?-i:What) (is|no|all|each|every|may|can|has)\b", "begin with the subject", [], CODE),
 ]

@@ -37,11 +37,11 @@ Tier short_tier(const TierBytes& bytes, const TierBytes& limits) {
 std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
                                        const TierBytes& limits, Fidelity fidelity,
                                        std::string_view skip) {
-  struct Hope {
+  struct Bounded {
     Neighbour neighbour;
     double seconds;
   };
-  std::vector<Hope> hopes;
+  std::vector<Bounded> bounded;
   const ModelSpec model = evaluator.request(c).model;
   const auto with = [&](const Strategy& strategy) {
     Candidate changed = c;
@@ -59,16 +59,16 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
     const Demand demand = evaluator.demand(changed);
     if (!within(demand.peak_bytes(), limits)) continue;
     const auto sequences = static_cast<double>(sequences_of_step(changed));
-    hopes.push_back({std::move(n), demand.step_seconds() / sequences});
+    bounded.push_back({std::move(n), demand.step_seconds() / sequences});
   }
-  std::stable_sort(hopes.begin(), hopes.end(),
-                   [](const Hope& a, const Hope& b) { return a.seconds < b.seconds; });
+  std::stable_sort(bounded.begin(), bounded.end(),
+                   [](const Bounded& a, const Bounded& b) { return a.seconds < b.seconds; });
   const BytesRatio packing = fidelity == Fidelity::laid_out
                                  ? BytesRatio(evaluator.arenas(c), evaluator.live(c))
                                  : BytesRatio();
   size_t tries = 0;
-  for (Hope& hope : hopes) {
-    const Candidate changed = with(hope.neighbour.strategy);
+  for (Bounded& one : bounded) {
+    const Candidate changed = with(one.neighbour.strategy);
     TierBytes bytes = packing.of(evaluator.live(changed));
     if (!within(bytes, limits)) continue;
     if (fidelity == Fidelity::laid_out) {
@@ -76,7 +76,7 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
       bytes = evaluator.arenas(changed);
       if (!within(bytes, limits)) continue;
     }
-    return Change{std::move(hope.neighbour), bytes};
+    return Change{std::move(one.neighbour), bytes};
   }
   return std::nullopt;
 }

@@ -188,116 +188,117 @@ std::optional<Scored> PresetPlans::nearest(int64_t sequence) {
 
 // Whether a step seems to be within the time, by its bound times the ratio of an earlier step to
 // its bound.
-bool PresetPlans::seems_in_time(const Hope& hope, const Candidate& c, const TimeLimits& time) {
-  return !time.any() || hope.slower * evaluator_.demand(c).step_seconds() <= most_seconds(c, time);
+bool PresetPlans::seems_in_time(const LengthCandidate& entry, const Candidate& c,
+                                const TimeLimits& time) {
+  return !time.any() || entry.slower * evaluator_.demand(c).step_seconds() <= most_seconds(c, time);
 }
 
 // Limits the length of every way by bounds, which take a microsecond each.
-std::vector<PresetPlans::Hope> PresetPlans::bounded(const LongestWanted& wanted) {
-  std::vector<Hope> hopes;
+std::vector<PresetPlans::LengthCandidate> PresetPlans::bounded(const LongestWanted& wanted) {
+  std::vector<LengthCandidate> entries;
   for (const Way& way : ways(wanted.most)) {
-    Hope hope{.way = way, .step = round_up(wanted.granularity, unit(way))};
+    LengthCandidate entry{.way = way, .step = round_up(wanted.granularity, unit(way))};
     const auto may_fit = [&](int64_t count) {
-      const std::optional<Candidate> c = candidate(way, count * hope.step);
+      const std::optional<Candidate> c = candidate(way, count * entry.step);
       return c && evaluator_.overflow(evaluator_.demand(*c, DemandOf::bytes).peak_bytes()) == 0 &&
-             seems_in_time(hope, *c, wanted.time);
+             seems_in_time(entry, *c, wanted.time);
     };
-    if (hope.step > wanted.most || !may_fit(1)) continue;
+    if (entry.step > wanted.most || !may_fit(1)) continue;
     int64_t high = 2;
-    while (high <= wanted.most / hope.step && may_fit(high)) high *= 2;
-    hope.count = boundary(high / 2, std::min(high, wanted.most / hope.step + 1), may_fit);
-    hope.refused = hope.count + 1;
-    while (hope.stride * kLengths < hope.count) hope.stride *= 2;
-    hopes.push_back(hope);
+    while (high <= wanted.most / entry.step && may_fit(high)) high *= 2;
+    entry.count = boundary(high / 2, std::min(high, wanted.most / entry.step + 1), may_fit);
+    entry.refused = entry.count + 1;
+    while (entry.stride * kLengths < entry.count) entry.stride *= 2;
+    entries.push_back(entry);
   }
-  return hopes;
+  return entries;
 }
 
 // Limits the length by live bytes, and by bounds on time scaled to the sampled simulation.
-void PresetPlans::estimate(Hope& hope, const TimeLimits& time) {
-  hope.estimated = true;
+void PresetPlans::estimate(LengthCandidate& entry, const TimeLimits& time) {
+  entry.estimated = true;
   if (time.any()) {
-    const Candidate c = *candidate(hope.way, hope.length());
-    hope.slower = evaluator_.fast(c).step_seconds / evaluator_.demand(c).step_seconds();
+    const Candidate c = *candidate(entry.way, entry.length());
+    entry.slower = evaluator_.fast(c).step_seconds / evaluator_.demand(c).step_seconds();
   }
   const auto may_fit = [&](int64_t count) {
-    const std::optional<Candidate> c = candidate(hope.way, count * hope.step);
-    return c && seems_in_time(hope, *c, time) && evaluator_.overflow(evaluator_.live(*c)) == 0;
+    const std::optional<Candidate> c = candidate(entry.way, count * entry.step);
+    return c && seems_in_time(entry, *c, time) && evaluator_.overflow(evaluator_.live(*c)) == 0;
   };
-  int64_t low = hope.count, apart = hope.stride;
+  int64_t low = entry.count, apart = entry.stride;
   for (; low > 0 && !may_fit(low); apart *= 2) {
-    hope.refused = low;
+    entry.refused = low;
     low = std::max<int64_t>(0, low - apart);
   }
-  hope.count = boundary(low, hope.refused, may_fit);
-  hope.refused = hope.count + 1;
-  if (hope.count > 0) hope.ops = ops(*candidate(hope.way, hope.length()));
+  entry.count = boundary(low, entry.refused, may_fit);
+  entry.refused = entry.count + 1;
+  if (entry.count > 0) entry.ops = ops(*candidate(entry.way, entry.length()));
 }
 
 LongestFound PresetPlans::longest(const LongestWanted& wanted) {
-  std::vector<Hope> hopes = bounded(wanted);
+  std::vector<LengthCandidate> entries = bounded(wanted);
   // Starts from the longest of all ways, so that nothing shorter than the answer is laid out.
   LongestFound best;
   int64_t bound = 0;
   if (wanted.time.any()) {
     // Bounds only: an estimate from scaled bounds proves nothing.
-    for (const Hope& hope : hopes) bound = std::max(bound, hope.length());
+    for (const LengthCandidate& entry : entries) bound = std::max(bound, entry.length());
   }
   int64_t effort = kEffortOps;
-  while (!hopes.empty()) {
+  while (!entries.empty()) {
     // With limits on time most ways reach about as far, so ways that promise hardly more are
     // skipped.
     const double more = wanted.time.any() ? 1 + 1.0 / kLengths : 1;
-    const auto reach = [&](const Hope& h) {
+    const auto reach = [&](const LengthCandidate& h) {
       return static_cast<double>(h.length()) * (h.estimated ? more : 1);
     };
-    const auto next =
-        std::max_element(hopes.begin(), hopes.end(), [&](const Hope& a, const Hope& b) {
+    const auto next = std::max_element(
+        entries.begin(), entries.end(), [&](const LengthCandidate& a, const LengthCandidate& b) {
           return reach(a) != reach(b) ? reach(a) < reach(b) : a.ops > b.ops;
         });
-    Hope& hope = *next;
-    if (!hope.estimated) {
-      estimate(hope, wanted.time);
-      if (!wanted.time.any()) bound = std::max(bound, hope.length());
-      if (hope.count == 0) hopes.erase(next);
+    LengthCandidate& entry = *next;
+    if (!entry.estimated) {
+      estimate(entry, wanted.time);
+      if (!wanted.time.any()) bound = std::max(bound, entry.length());
+      if (entry.count == 0) entries.erase(next);
       continue;
     }
     bool late = false;
     const auto fits = [&](int64_t count) {
-      const Candidate c = *candidate(hope.way, count * hope.step);
+      const Candidate c = *candidate(entry.way, count * entry.step);
       late = false;
       if (!evaluator_.fits(c)) return false;
       if (!wanted.time.any()) return true;
       const double seconds = evaluator_.exact(c).step_seconds;
       late = seconds > most_seconds(c, wanted.time);
-      if (late) hope.slower = seconds / evaluator_.demand(c).step_seconds();
+      if (late) entry.slower = seconds / evaluator_.demand(c).step_seconds();
       return !late;
     };
-    if (fits(hope.count)) {
-      const int64_t found = boundary(hope.count, hope.refused, fits);
-      best.fits.candidate = *candidate(hope.way, found * hope.step);
-      best.refused = candidate(hope.way, (found + 1) * hope.step).value_or(best.fits.candidate);
-      best.step = hope.step;
+    if (fits(entry.count)) {
+      const int64_t found = boundary(entry.count, entry.refused, fits);
+      best.fits.candidate = *candidate(entry.way, found * entry.step);
+      best.refused = candidate(entry.way, (found + 1) * entry.step).value_or(best.fits.candidate);
+      best.step = entry.step;
       break;
     }
-    effort -= hope.ops / kRefusedPart;
-    hope.refused = hope.count;
+    effort -= entry.ops / kRefusedPart;
+    entry.refused = entry.count;
     if (late) {
-      hope.count = boundary(0, hope.count, [&](int64_t count) {
-        const std::optional<Candidate> c = candidate(hope.way, count * hope.step);
-        return c && seems_in_time(hope, *c, wanted.time);
+      entry.count = boundary(0, entry.count, [&](int64_t count) {
+        const std::optional<Candidate> c = candidate(entry.way, count * entry.step);
+        return c && seems_in_time(entry, *c, wanted.time);
       });
     } else {
       // The lengths right below first, then increasingly far apart.
-      if (++hope.looks * hope.ops > kRefusedPart * kLookOps && hope.looks >= kFewestLooks) {
-        hope.looks = 0;
-        hope.stride *= 2;
+      if (++entry.looks * entry.ops > kRefusedPart * kLookOps && entry.looks >= kFewestLooks) {
+        entry.looks = 0;
+        entry.stride *= 2;
       }
-      const int64_t stride = effort > 0 ? hope.stride : std::max(hope.stride, hope.count / 8);
-      hope.count = (hope.count - 1) / stride * stride;
-      if (hope.count == 0 && hope.refused > 1) hope.count = 1;
+      const int64_t stride = effort > 0 ? entry.stride : std::max(entry.stride, entry.count / 8);
+      entry.count = (entry.count - 1) / stride * stride;
+      if (entry.count == 0 && entry.refused > 1) entry.count = 1;
     }
-    if (hope.count == 0) hopes.erase(next);
+    if (entry.count == 0) entries.erase(next);
   }
   if (best.step == 0) {
     // Not even one step fits.

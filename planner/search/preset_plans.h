@@ -42,7 +42,7 @@ class PresetPlans {
     bool same_states(const Way& other) const { return placement == other.placement; }
   };
   /// A way, and an upper bound on its length as a multiple of its step.
-  struct Hope {
+  struct LengthCandidate {
     Way way;
     int64_t step = 0, count = 0, ops = 0;
     int64_t refused = 0;     // the last count refused
@@ -51,9 +51,9 @@ class PresetPlans {
     double slower = 1;  // step time over its bound
     int64_t length() const { return count * step; }
   };
-  bool seems_in_time(const Hope& hope, const Candidate& c, const TimeLimits& time);
-  std::vector<Hope> bounded(const LongestWanted& wanted);
-  void estimate(Hope& hope, const TimeLimits& time);
+  bool seems_in_time(const LengthCandidate& entry, const Candidate& c, const TimeLimits& time);
+  std::vector<LengthCandidate> bounded(const LongestWanted& wanted);
+  void estimate(LengthCandidate& entry, const TimeLimits& time);
   std::optional<Candidate> candidate(const Way& way, int64_t sequence) const;
   /// All ways, grouped by where states live, most on the device first.
   std::vector<Way> ways(int64_t sequence) const;

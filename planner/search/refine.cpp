@@ -17,7 +17,7 @@ namespace longspan {
 namespace {
 
 constexpr double kLeastGain = 1e-4;  // smaller gains are not worth a step
-constexpr double kHopeless = 1.1;    // factor on memory or measure: no half of a pair
+constexpr double kTooFar = 1.1;      // factor on memory or measure: no half of a pair
 constexpr size_t kPairs = 12;        // pairs of single steps to try
 constexpr size_t kLooks = 3;         // exact evaluations per round, the best first
 constexpr double kFarthest = 1.03;   // limit on the measure of uphill steps, relative
@@ -115,14 +115,14 @@ class Refinement {
 
   // Whether bounds allow an improvement, including as half of a pair, where it may be slightly too
   // large.
-  bool hopeful(const Candidate& c) {
+  bool may_help(const Candidate& c) {
     if (!evaluator_.possible(c)) return false;
     const Demand demand = evaluator_.demand(c);
     Score bound;
     bound.bytes = demand.peak_bytes();
     bound.seconds = demand.step_seconds() / static_cast<double>(sequences_of_step(c));
-    return evaluator_.overflow(bound.bytes) < kHopeless - 1 &&
-           measure_of(ranking_.wanted().goal, bound, evaluator_.limits()) < kHopeless * measure_;
+    return evaluator_.overflow(bound.bytes) < kTooFar - 1 &&
+           measure_of(ranking_.wanted().goal, bound, evaluator_.limits()) < kTooFar * measure_;
   }
 
   bool is_spent() const { return left_ <= 0 || evaluator_.work() >= last_work_; }
@@ -130,7 +130,7 @@ class Refinement {
     return std::find(refused_.begin(), refused_.end(), c) != refused_.end();
   }
   std::optional<Step> considered(const Candidate& c) {
-    if (is_spent() || is_refused(c) || !hopeful(c)) return std::nullopt;
+    if (is_spent() || is_refused(c) || !may_help(c)) return std::nullopt;
     return corrected(c);
   }
   bool is_better(const Step& step, double than) const {
