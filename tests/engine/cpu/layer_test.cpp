@@ -8,9 +8,9 @@
 
 using namespace longspan;
 using namespace longspan::cpu_test;
-using longspan::testing::cases;
 using cpu::BlockContext;
 using cpu::make_block_context;
+using longspan::testing::cases;
 
 namespace {
 
