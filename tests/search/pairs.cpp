@@ -157,8 +157,8 @@ Outcome found_in_time(const Pair& pair, Asking& ask) {
   const Reply fixed = ask(pair.second);
   if (!fixed.plan) return nothing();
   Question q = pair.first;
-  // Answers agree to within kTime, as for "fixed".
-  q.max_step_time = fmt::format("{:.9f}s", (1 + kTime) * fixed.plan->predicted.step_seconds);
+  // A refusal is worse than a slower plan, so the tolerance is a tenth of that of "fixed".
+  q.max_step_time = fmt::format("{:.9f}s", (1 + kTime / 10) * fixed.plan->predicted.step_seconds);
   const Reply limited = ask(q);
   return agree_if(limited.plan.has_value(), limited.refusal);
 }

@@ -12,8 +12,7 @@
 //   border     plan accepts the length that max-seq prints, and refuses one 5 % longer
 //   within     the longest sequence that max-seq shows for a step time has a plan within that time,
 //              and is about as long as the longest with that time as the limit
-//   in-time    if a plan with a knob fixed keeps to a step time, one without is found that does, or
-//              nearly
+//   in-time    if a plan with a knob fixed keeps to a step time, one without is found that does
 //   fewest     no plan exists on fewer devices than --min-gpus-for names
 //   front      the ends of the front are the fastest plan and the plan of least memory
 //   least      no plan exists with less memory than the least that is named, minus its gap
