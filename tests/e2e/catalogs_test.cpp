@@ -103,12 +103,7 @@ TEST_CASE("hw: the list and one of it") {
 TEST_CASE("hw import: a file of Calculon's becomes one that --hw takes") {
   const TemporaryFolder folder;
   const std::string from = folder.path() / "theirs.json", to = folder.path() / "ours.yaml";
-  write_file_atomically(from, R"({
-    "matrix": {"float16": {"tflops": 312, "gflops_efficiency": [[128, 0.95], [0, 0.1]]}},
-    "vector": {"float16": {"tflops": 78, "gflops_efficiency": [[0, 0.1]]}},
-    "mem1": {"GiB": 80, "GBps": 2048, "MB_efficiency": [[100, 0.9]]},
-    "mem2": {"GiB": 512, "GBps": 32, "MB_efficiency": [[100, 0.95]]},
-    "networks": [{"bandwidth": 300, "efficiency": 0.65, "size": 8, "latency": 0.00001}]})");
+  write_file_atomically(from, kCalculon);
   CHECK(longspan_json({"hw", "import", from, "-o", to}).at("devices") == 8);
   const auto shown = longspan_json({"hw", "show", to});
   CHECK(shown.at("name") == "theirs");

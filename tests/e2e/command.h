@@ -63,6 +63,14 @@ extern const std::string kHardware;
 /// tests/golden, the folder of small models with weights.
 extern const std::string kGolden;
 
+/// A hardware file of Calculon: a node of eight devices.
+inline const std::string kCalculon = R"({
+    "matrix": {"float16": {"tflops": 312, "gflops_efficiency": [[128, 0.95], [0, 0.1]]}},
+    "vector": {"float16": {"tflops": 78, "gflops_efficiency": [[0, 0.1]]}},
+    "mem1": {"GiB": 80, "GBps": 2048, "MB_efficiency": [[100, 0.9]]},
+    "mem2": {"GiB": 512, "GBps": 32, "MB_efficiency": [[100, 0.95]]},
+    "networks": [{"bandwidth": 300, "efficiency": 0.65, "size": 8, "latency": 0.00001}]})";
+
 /// Writes a plan of tiny-llama for `sequence` tokens, by a preset with a chunk of a quarter.
 std::string make_plan(const testing::TemporaryFolder& folder, const std::string& sequence = "256",
                       const std::string& strategy = "fpdt");

@@ -112,12 +112,7 @@ TEST_CASE("assignments fit the width") {
 
 TEST_CASE("imports fit the width") {
   const TemporaryFolder folder;
-  const std::string from = folder.file("theirs.json", R"({
-    "matrix": {"float16": {"tflops": 312, "gflops_efficiency": [[128, 0.95], [0, 0.1]]}},
-    "vector": {"float16": {"tflops": 78, "gflops_efficiency": [[0, 0.1]]}},
-    "mem1": {"GiB": 80, "GBps": 2048, "MB_efficiency": [[100, 0.9]]},
-    "mem2": {"GiB": 512, "GBps": 32, "MB_efficiency": [[100, 0.95]]},
-    "networks": [{"bandwidth": 300, "efficiency": 0.65, "size": 8, "latency": 0.00001}]})");
+  const std::string from = folder.file("theirs.json", kCalculon);
   check({"hw-import", {"hw", "import", from, "-o", "/dev/null"}});
 }
 
