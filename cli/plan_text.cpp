@@ -145,8 +145,9 @@ std::vector<std::pair<std::string, std::string>> caveats_of(const HardwareProfil
   std::vector<std::pair<std::string, std::string>> caveats;
   std::string assumed;
   const auto add = [&](const char* name, const Figure& figure) {
-    if (!figure.source.starts_with("assumption") || figure.source == kGivenByUser) return;
-    if (figure.value == 0) return;
+    const bool is_assumed =
+        figure.source.starts_with("assumption") && figure.source != kGivenByUser;
+    if (!is_assumed || figure.value == 0) return;
     assumed += fmt::format("{}{} of {}", assumed.empty() ? "" : ", ", name,
                            format_bytes(static_cast<int64_t>(figure.value)));
   };

@@ -323,6 +323,7 @@ void check_runs(const Plan& plan, const Flags& flags, int64_t started) {
                   ranks == 1 ? "" : "s", started, started == 1 ? "is" : "are");
 }
 
+// Reads the plan. Throws unless it and the options can be run with the ranks that are started.
 Plan checked_plan(const Flags& flags, int64_t started) {
   check(flags);
   Plan plan = read_plan(flags.plan);

@@ -80,8 +80,9 @@ class Longest {
 
   LongestFound run(const Progress& progress) {
     find(progress);
+    if (best().sequence == 0) return found_;
     if (best().sequence + found_.step > wanted_.most) hasten();
-    if (best().sequence == 0 || in_time(found_.fits)) return found_;
+    if (in_time(found_.fits)) return found_;
     const LongestFound beyond = found_;
     shorten(beyond);
     push_in_time(static_cast<double>(beyond.fits.candidate.sequence));
@@ -490,7 +491,6 @@ class Longest {
 
   // Memory does not limit the length: takes the fastest plan for it, not the roomiest.
   void hasten() {
-    if (best().sequence == 0) return;
     Wanted fast;
     fast.tokens = best().sequence;
     const std::vector<Candidate> frames =

@@ -40,8 +40,8 @@ class Ranking {
 
   /// Whether it fits and is within the time limits.
   bool admits(const Score& score) const {
-    return score.overflow == 0 && score.step_seconds <= wanted_.time.step_seconds &&
-           score.seconds * wanted_.time.tokens_per_second <= static_cast<double>(wanted_.tokens);
+    return score.overflow == 0 &&
+           wanted_.time.admit(score.step_seconds, score.seconds, wanted_.tokens);
   }
   /// The measure, increased for plans that use files or are at risk, which have to gain that much;
   /// less is better.

@@ -20,8 +20,8 @@
 namespace longspan {
 namespace {
 
-constexpr double kNearlyInTime = 1.03;  // excess over the time that more effort may remove
-constexpr double kFrontSlack = 0.02;    // smaller savings do not justify a line of the front
+constexpr double kNearLimit = 1.03;   // excess over the time that more effort may remove
+constexpr double kFrontSlack = 0.02;  // smaller savings do not justify a line of the front
 // Limit on program ops in searches for the ends of the front.
 constexpr int64_t kEndOps = 500'000;
 constexpr Effort kEndEffort = {.evaluations = 60,
@@ -154,9 +154,7 @@ class Search {
     if (least.seconds < kInfinity) check_time(least, sequence_, options_, TimeOf::compute_alone);
   }
   bool is_in_time(const Score& score, double slack = 1) const {
-    return score.step_seconds <= slack * options_.time.step_seconds &&
-           score.seconds * options_.time.tokens_per_second <=
-               slack * static_cast<double>(sequence_);
+    return options_.time.admit(score.step_seconds, score.seconds, sequence_, slack);
   }
   // Refuses limits on time if a plan fits without them. The shortest step has the fewest sequences.
   void refuse_for_time() {
@@ -185,18 +183,18 @@ class Search {
   }
   // The fastest without limits on time, if it is within them, is also the answer with them.
   Found fastest_of(const std::vector<Candidate>& frames, const Effort& effort) {
-    Wanted any_time = wanted(Goal::fastest);
+    const Wanted limited = wanted(Goal::fastest);
+    Wanted any_time = limited;
     any_time.time = {};
     any_time_ = best_first(evaluator_, margin_, frames, space_, any_time, effort, progress_);
     if (!any_time_.best || is_in_time(any_time_.best->score)) return any_time_;
-    Found in_time =
-        best_first(evaluator_, margin_, frames, space_, wanted(Goal::fastest), effort, progress_);
-    if (in_time.best || !is_in_time(any_time_.best->score, kNearlyInTime)) return in_time;
+    Found in_time = best_first(evaluator_, margin_, frames, space_, limited, effort, progress_);
+    if (in_time.best || !is_in_time(any_time_.best->score, kNearLimit)) return in_time;
     // The limit is near: looks further among the frames that may be within it.
     std::vector<Candidate> near = frames;
     std::erase_if(near, [&](const Candidate& c) {
       return !evaluator_.possible(c) ||
-             evaluator_.demand(c).compute_seconds() > wanted(Goal::fastest).most_seconds(c);
+             evaluator_.demand(c).compute_seconds() > limited.most_seconds(c);
     });
     any_time.start = any_time_.best->candidate;
     any_time.gap = 0;

@@ -24,8 +24,8 @@ std::vector<int64_t> doubling(const std::vector<int64_t>& counts);
 struct SweepOptions {
   std::string strategy = "auto";  // or a preset
   SearchOptions search;           // its front_lines are divided among the questions
-  // Whether every question has a front of its own. Else the sweep's front has its best plan only,
-  // which saves about half of the time.
+  // Whether every question has a front of its own. Else the sweep's front is made of the questions'
+  // best plans, which saves about half of the time.
   bool front_of_each = true;
 };
 

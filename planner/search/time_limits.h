@@ -11,6 +11,12 @@ struct TimeLimits {
   double tokens_per_second = 0;  ///< lower limit, of all ranks together
 
   bool any() const { return step_seconds < 1e300 || tokens_per_second > 0; }
+  /// Whether a step of `step` seconds, `sequence` for each sequence of `tokens` tokens, keeps to
+  /// `slack` times the limits.
+  bool admit(double step, double sequence, int64_t tokens, double slack = 1) const {
+    return step <= slack * step_seconds &&
+           sequence * tokens_per_second <= slack * static_cast<double>(tokens);
+  }
   /// The stricter limit in seconds, for a step that trains `sequences` sequences of `tokens`
   /// tokens.
   double most_seconds(int64_t tokens, int64_t sequences) const {
