@@ -219,17 +219,21 @@ void read_rope_scaling(const Fields& config, const char* key, ModelSpec& model) 
   const std::string type = scaling.text(type_key, "default");
   if (type == "default") return;
   // They only change the angles, not the size of the table.
-  for (const char* known : {"yarn", "linear", "dynamic", "longrope", "su"}) {
+  for (const char* known : {"yarn", "dynamic", "longrope", "su"}) {
     if (type == known) return differs(model, fmt::format("its RoPE angles are scaled by {}", type));
+  }
+  if (type == "linear") {
+    model.rope_scaling = RopeScaling{RopeType::linear, scaling.real("factor")};
+    return;
   }
   if (type != "llama3") {
     throw scaling.error(type_key,
                         "expected default, llama3, yarn, linear, dynamic or longrope, got \"" +
                             type.substr(0, 60) + "\"; this RoPE scaling is not supported");
   }
-  model.rope_scaling = Llama3RopeScaling{scaling.real("factor"), scaling.real("low_freq_factor"),
-                                         scaling.real("high_freq_factor"),
-                                         scaling.whole("original_max_position_embeddings")};
+  model.rope_scaling = RopeScaling{
+      RopeType::llama3, scaling.real("factor"), scaling.real("low_freq_factor"),
+      scaling.real("high_freq_factor"), scaling.whole("original_max_position_embeddings")};
 }
 
 // Some models rotate a part of each head.

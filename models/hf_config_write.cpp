@@ -68,12 +68,16 @@ OrderedJson llama_config(const ModelSpec& model, const std::string& family) {
   if (family == "llama") config["mlp_bias"] = false;
   if (family != "llama") config["use_sliding_window"] = false;
   if (model.rope_scaling) {
-    const Llama3RopeScaling& scaling = *model.rope_scaling;
-    config["rope_scaling"] = {{"rope_type", "llama3"},
-                              {"factor", scaling.factor},
-                              {"low_freq_factor", scaling.low_freq_factor},
-                              {"high_freq_factor", scaling.high_freq_factor},
-                              {"original_max_position_embeddings", scaling.original_max_positions}};
+    const RopeScaling& scaling = *model.rope_scaling;
+    OrderedJson written = {{"rope_type", "linear"}, {"factor", scaling.factor}};
+    if (scaling.type == RopeType::llama3) {
+      written = {{"rope_type", "llama3"},
+                 {"factor", scaling.factor},
+                 {"low_freq_factor", scaling.low_freq_factor},
+                 {"high_freq_factor", scaling.high_freq_factor},
+                 {"original_max_position_embeddings", scaling.original_max_positions}};
+    }
+    config["rope_scaling"] = written;
   }
   return config;
 }

@@ -51,9 +51,10 @@ std::optional<ModelProblem> find_rope_problem(const ModelSpec& model) {
   if (model.positions != Positions::rope) {
     return ModelProblem{"rope_scaling", "only for positions: rope; remove it"};
   }
-  const Llama3RopeScaling& scaling = *model.rope_scaling;
-  for (const Real& real : {Real{"rope_scaling.factor", scaling.factor},
-                           Real{"rope_scaling.low_freq_factor", scaling.low_freq_factor},
+  const RopeScaling& scaling = *model.rope_scaling;
+  if (auto problem = check_positive({"rope_scaling.factor", scaling.factor})) return problem;
+  if (scaling.type == RopeType::linear) return std::nullopt;
+  for (const Real& real : {Real{"rope_scaling.low_freq_factor", scaling.low_freq_factor},
                            Real{"rope_scaling.high_freq_factor", scaling.high_freq_factor}}) {
     if (auto problem = check_positive(real)) return problem;
   }

@@ -22,13 +22,19 @@ enum class Norm { layernorm, rmsnorm };
 enum class Activation { gelu, swiglu };  // gelu is the tanh form of GPT-2 ("gelu_new")
 enum class Positions { learned, rope };
 
-/// The frequency scaling of Llama 3.1 ("rope_type": "llama3").
-struct Llama3RopeScaling {
+/// linear divides all of RoPE's frequencies by a factor; llama3 (of Llama 3.1) divides the low
+/// ones.
+enum class RopeType { linear, llama3 };
+
+/// The scaling of RoPE's frequencies.
+struct RopeScaling {
+  RopeType type = RopeType::llama3;
   double factor = 8;
+  // The rest is of llama3 only.
   double low_freq_factor = 1;
   double high_freq_factor = 4;
   int64_t original_max_positions = 8192;
-  bool operator==(const Llama3RopeScaling&) const = default;
+  bool operator==(const RopeScaling&) const = default;
 };
 
 /// Consecutive layers that are alike.
@@ -61,7 +67,7 @@ struct ModelSpec {
   Positions positions = Positions::rope;
   double norm_eps = 1e-5;
   double rope_theta = 10000;
-  std::optional<Llama3RopeScaling> rope_scaling;
+  std::optional<RopeScaling> rope_scaling;
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;

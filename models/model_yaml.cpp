@@ -14,10 +14,15 @@ bool flag_or_false(const YamlMap& yaml, const std::string& key) {
   return yaml.has(key) && yaml.flag(key);
 }
 
-Llama3RopeScaling read_scaling(const YamlMap& yaml) {
-  yaml.one_of<bool>("type", {{"llama3", true}});
-  Llama3RopeScaling scaling;
+RopeScaling read_scaling(const YamlMap& yaml) {
+  RopeScaling scaling;
+  scaling.type =
+      yaml.one_of<RopeType>("type", {{"linear", RopeType::linear}, {"llama3", RopeType::llama3}});
   scaling.factor = yaml.real("factor", 0);
+  if (scaling.type == RopeType::linear) {
+    yaml.finish();
+    return scaling;
+  }
   scaling.low_freq_factor = yaml.real("low_freq_factor", 0);
   scaling.high_freq_factor = yaml.real("high_freq_factor", 0);
   scaling.original_max_positions = yaml.whole("original_max_positions", 1);
@@ -117,13 +122,15 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   field("norm_eps", exact(model.norm_eps));
   field("rope_theta", exact(model.rope_theta));
   if (model.rope_scaling) {
-    const Llama3RopeScaling& scaling = *model.rope_scaling;
+    const RopeScaling& scaling = *model.rope_scaling;
     out << YAML::Key << "rope_scaling" << YAML::Value << YAML::Flow << YAML::BeginMap;
-    field("type", "llama3");
+    field("type", scaling.type == RopeType::linear ? "linear" : "llama3");
     field("factor", exact(scaling.factor));
-    field("low_freq_factor", exact(scaling.low_freq_factor));
-    field("high_freq_factor", exact(scaling.high_freq_factor));
-    field("original_max_positions", scaling.original_max_positions);
+    if (scaling.type == RopeType::llama3) {
+      field("low_freq_factor", exact(scaling.low_freq_factor));
+      field("high_freq_factor", exact(scaling.high_freq_factor));
+      field("original_max_positions", scaling.original_max_positions);
+    }
     out << YAML::EndMap;
   }
   field("qkv_bias", model.qkv_bias);

@@ -7,7 +7,8 @@
 namespace longspan {
 namespace {
 
-double scaled(double frequency, const Llama3RopeScaling& s) {
+double scaled(double frequency, const RopeScaling& s) {
+  if (s.type == RopeType::linear) return frequency / s.factor;
   const double wavelength = 2 * std::numbers::pi / frequency;
   const double turns = static_cast<double>(s.original_max_positions) / wavelength;
   if (turns > s.high_freq_factor) return frequency;

@@ -137,7 +137,7 @@ ModelSpec small_llama() {
   m.ffn = 56;
   m.vocab = 71;
   m.max_positions = 4096;
-  m.rope_scaling = Llama3RopeScaling{8, 1, 4, 64};
+  m.rope_scaling = RopeScaling{RopeType::llama3, 8, 1, 4, 64};
   m.qkv_bias = true;
   return m;
 }
@@ -148,7 +148,7 @@ ModelSpec small_qwen() {
   m.layers = 2;
   m.kv_heads = 1;
   m.head_dim = 16;
-  m.rope_scaling.reset();
+  m.rope_scaling = RopeScaling{RopeType::linear, 4};
   m.qkv_bias = false;
   m.qk_norm = m.tied_embeddings = true;
   return m;

@@ -54,6 +54,8 @@ TEST_CASE("a model written as YAML reads back the same") {
   odd.rope_scaling->factor = 5e-324;
   odd.qkv_bias = odd.attention_out_bias = odd.qk_norm = true;
   CHECK(read(written(odd)) == odd);
+  odd.rope_scaling = RopeScaling{RopeType::linear, 2.5};
+  CHECK(read(written(odd)) == odd);
 }
 
 TEST_CASE("optional fields have their meaning when left out") {
@@ -93,7 +95,11 @@ TEST_CASE("bad values are refused with their place") {
                     StartsWith("m.yaml:13:1: tied_embedings: unknown key; did you mean "
                                "\"tied_embeddings\"?"));
   CHECK_THROWS_WITH(read(kTiny + "rope_scaling: {type: yarn}\n"),
-                    Contains("rope_scaling.type: expected one of llama3, got \"yarn\""));
+                    Contains("rope_scaling.type: expected one of linear, llama3, got \"yarn\""));
+  CHECK_THROWS_WITH(read(kTiny + "rope_scaling: {type: linear, factor: 0}\n"),
+                    Contains("rope_scaling.factor: expected"));
+  CHECK_THROWS_WITH(read(kTiny + "rope_scaling: {type: linear, factor: 8, low_freq_factor: 1}\n"),
+                    Contains("low_freq_factor: unknown key"));
   CHECK_THROWS_WITH(read(kTiny + "rope_scaling: {type: llama3, factor: 8}\n"),
                     Contains("rope_scaling.low_freq_factor: missing"));
   CHECK_THROWS_WITH(read(kTiny + "layers: 3\n"), Contains("given twice"));

@@ -208,8 +208,22 @@ TEST_CASE("both forms of RoPE scaling are read") {
   CHECK(read(with(config, "rope_parameters", parameters)) == load_model("llama-3.1-8b"));
 }
 
+TEST_CASE("linear RoPE scaling is read and written") {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    for (const char* type_key : {"type", "rope_type"}) {
+      const ModelSpec model = read(with(kQwen3, key, {{type_key, "linear"}, {"factor", 4.0}}));
+      CHECK(model.only_planned.empty());
+      CHECK(model.rope_scaling == RopeScaling{RopeType::linear, 4.0});
+      CHECK(read_hf_config(write_hf_config(model), "config.json").rope_scaling ==
+            model.rope_scaling);
+      CHECK_THROWS_WITH(read(with(kQwen3, key, {{type_key, "linear"}})),
+                        Contains("factor: missing"));
+    }
+  }
+}
+
 TEST_CASE("RoPE scalings that change the angles alone are planned without") {
-  const char* type = GENERATE("yarn", "linear", "dynamic", "longrope", "su");
+  const char* type = GENERATE("yarn", "dynamic", "longrope", "su");
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     for (const char* type_key : {"type", "rope_type"}) {
       ModelSpec model = read(with(kQwen3, key, {{type_key, type}, {"factor", 4.0}}));

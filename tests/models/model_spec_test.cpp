@@ -46,24 +46,24 @@ TEST_CASE("each bad field is refused by its name") {
       {"rope_theta", [](ModelSpec& m) { m.rope_theta = kInf; }},
       {"rope_scaling.factor",
        [](ModelSpec& m) {
-         m.rope_scaling = Llama3RopeScaling{kNan, 1, 4, 8192};
+         m.rope_scaling = RopeScaling{RopeType::llama3, kNan, 1, 4, 8192};
        }},
       {"rope_scaling.low_freq_factor",
        [](ModelSpec& m) {
-         m.rope_scaling = Llama3RopeScaling{8, 0, 4, 8192};
+         m.rope_scaling = RopeScaling{RopeType::llama3, 8, 0, 4, 8192};
        }},
       {"rope_scaling.high_freq_factor",
        [](ModelSpec& m) {
-         m.rope_scaling = Llama3RopeScaling{8, 4, 4, 8192};
+         m.rope_scaling = RopeScaling{RopeType::llama3, 8, 4, 4, 8192};
        }},
       {"rope_scaling.original_max_positions",
        [](ModelSpec& m) {
-         m.rope_scaling = Llama3RopeScaling{8, 1, 4, 0};
+         m.rope_scaling = RopeScaling{RopeType::llama3, 8, 1, 4, 0};
        }},
       {"rope_scaling",
        [](ModelSpec& m) {
          m.positions = Positions::learned;
-         m.rope_scaling = Llama3RopeScaling{};
+         m.rope_scaling = RopeScaling{};
        }},
       {"mlp_bias", [](ModelSpec& m) { m.mlp_bias = true; }},
       {"hidden", [](ModelSpec& m) { m.hidden = (1 << 24) + 1; }},

@@ -100,12 +100,14 @@ void normalize_backward(Norm norm, const Matrix& x, Parameter w, Parameter b, co
 }
 
 std::vector<double> rope_frequencies(int64_t head_dim, double theta,
-                                     const std::optional<Llama3RopeScaling>& scaling) {
+                                     const std::optional<RopeScaling>& scaling) {
   std::vector<double> frequencies;
   for (int64_t i = 0; i < head_dim / 2; ++i) {
     double frequency =
         std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    if (scaling) {
+    if (scaling && scaling->type == RopeType::linear) {
+      frequency /= scaling->factor;
+    } else if (scaling) {
       const auto original = static_cast<double>(scaling->original_max_positions);
       const double turns = original * frequency / (2 * std::numbers::pi);  // original / wavelength
       const double kept = std::clamp((turns - scaling->low_freq_factor) /

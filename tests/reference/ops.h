@@ -30,11 +30,12 @@ Matrix normalize(Norm norm, const Matrix& x, Parameter w, Parameter b, int64_t w
 void normalize_backward(Norm norm, const Matrix& x, Parameter w, Parameter b, const Matrix& dy,
                         Matrix& dx, int64_t width, double eps);
 
-/// Returns the rotation of dimension pair i of a head per position: theta^(-2i/D), with Llama 3.1's
-/// published rule if `scaling` is set: frequencies of wavelengths longer than original/low are
-/// divided by `factor`, those of wavelengths shorter than original/high kept, others interpolated.
+/// Returns the rotation of dimension pair i of a head per position: theta^(-2i/D). Linear scaling
+/// divides all of them by `factor`. By Llama 3.1's published rule, those of wavelengths longer than
+/// original/low are divided, those of wavelengths shorter than original/high kept, others
+/// interpolated.
 std::vector<double> rope_frequencies(int64_t head_dim, double theta,
-                                     const std::optional<Llama3RopeScaling>& scaling);
+                                     const std::optional<RopeScaling>& scaling);
 
 /// Rotates the pairs (i, i + D/2) of every head of x [rows, heads * D] by row * frequency[i].
 /// `direction` is +1 forward and -1 for gradients (the inverse of a rotation is its transpose).

@@ -128,7 +128,7 @@ TEST_CASE("reference: gradients are those of the loss, Llama family", "[referenc
   ModelSpec m = llama();
   check_gradients(m, 5);
   m.name = "with scaling and biases";
-  m.rope_scaling = Llama3RopeScaling{4, 1, 4, 16};
+  m.rope_scaling = RopeScaling{RopeType::llama3, 4, 1, 4, 16};
   m.qkv_bias = m.attention_out_bias = true;
   check_gradients(m, 6);
   m.name = "with q/k norms, tied";
@@ -208,7 +208,7 @@ TEST_CASE("reference: rotary positions are relative", "[reference]") {
 }
 
 TEST_CASE("reference: llama3 scaling keeps short and stretches long wavelengths", "[reference]") {
-  const Llama3RopeScaling scaling{8, 1, 4, 128};
+  const RopeScaling scaling{RopeType::llama3, 8, 1, 4, 128};
   const std::vector<double> plain = rope_frequencies(8, 10000, std::nullopt);
   const std::vector<double> scaled = rope_frequencies(8, 10000, scaling);
   CHECK(scaled[0] == plain[0]);                          // wavelength 6.3 < 128 / 4

@@ -44,7 +44,7 @@ inline ModelSpec scaled() {
   m.name = "tiny-scaled";
   m.layers = 1, m.hidden = 24, m.heads = 3, m.kv_heads = 1, m.head_dim = 16, m.ffn = 17;
   m.vocab = 50, m.max_positions = 4096, m.rope_theta = 500000, m.norm_eps = 1e-6;
-  m.rope_scaling = Llama3RopeScaling{8, 1, 4, 64};
+  m.rope_scaling = RopeScaling{RopeType::llama3, 8, 1, 4, 64};
   m.qkv_bias = true;
   return m;
 }

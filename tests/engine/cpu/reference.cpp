@@ -28,7 +28,8 @@ double rope_frequency(const ModelSpec& model, int64_t i) {
   const double f = 1 / std::pow(model.rope_theta,
                                 2.0 * static_cast<double>(i) / static_cast<double>(model.head_dim));
   if (!model.rope_scaling) return f;
-  const Llama3RopeScaling& s = *model.rope_scaling;
+  const RopeScaling& s = *model.rope_scaling;
+  if (s.type == RopeType::linear) return f / s.factor;
   const double original = static_cast<double>(s.original_max_positions);
   const double wave = 2 * std::acos(-1.0) / f;
   if (wave < original / s.high_freq_factor) return f;
