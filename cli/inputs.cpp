@@ -109,7 +109,7 @@ void ParallelFlags::add_to(Verb& verb) {
 
 ParallelChoice ParallelFlags::load() const {
   ParallelChoice result = choice;
-  result.overlap = !no_overlap;
+  if (no_overlap) result.overlap = false;
   return result;
 }
 

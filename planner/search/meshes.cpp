@@ -84,13 +84,14 @@ std::vector<ParallelLayout> meshes_if_any(const ModelSpec& model, int64_t ranks,
     }
   };
   const int64_t zero = choice.zero.value_or(0);
+  const bool overlap = choice.overlap.value_or(true);
   for (int64_t data = 1; data <= ranks; ++data) {
     if (ranks % data != 0) continue;
     const int64_t rest = ranks / data;
     for (int64_t ring = 1; ring <= rest; ++ring) {
-      if (rest % ring == 0) add({data, ring, rest / ring, zero, choice.overlap, 1});
+      if (rest % ring == 0) add({data, ring, rest / ring, zero, overlap, 1});
     }
-    if (rest > 1) add({data, 1, 1, zero, choice.overlap, rest});
+    if (rest > 1) add({data, 1, 1, zero, overlap, rest});
   }
   return found;
 }

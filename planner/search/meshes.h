@@ -16,7 +16,7 @@ namespace longspan {
 /// The degrees fixed by the user. The preset or the search chooses the rest.
 struct ParallelChoice {
   std::optional<int64_t> data, tensor, ring, ulysses, zero;
-  bool overlap = true;
+  std::optional<bool> overlap;
   /// 1: no pipeline; more: only pipelines with this number of stages. Unset: the best.
   std::optional<int64_t> pipeline;
   std::optional<std::string> schedule;  // of a pipeline, as are the next three
@@ -41,8 +41,8 @@ std::string degrees_text(const ParallelChoice& choice);
 void check_choice(const ParallelChoice& choice);
 
 /// All meshes with one rank per device that the choice and the model's heads allow, each with the
-/// least ZeRO stage that the choice allows. Throws bad_input if there is none, naming the fixed
-/// degrees.
+/// least ZeRO stage that the choice allows, and with overlap unless the choice excludes it. Throws
+/// bad_input if there is none, naming the fixed degrees.
 std::vector<ParallelLayout> meshes(const ModelSpec& model, const HardwareProfile& hw,
                                    const ParallelChoice& choice);
 /// The same for `ranks` ranks, those of one stage.

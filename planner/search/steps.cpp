@@ -46,6 +46,7 @@ const std::vector<Steps::Knob>& Steps::all_knobs() {
                                         &Steps::kv,
                                         &Steps::between_uses,
                                         &Steps::backward_order,
+                                        &Steps::overlap,
                                         &Steps::states};
   return all;
 }
@@ -127,6 +128,14 @@ void Steps::between_uses(const Candidate& c, Strategies& all) const {
 void Steps::backward_order(const Candidate& c, Strategies& all) const {
   set_each(c, &Strategy::backward_order,
            std::array{BackwardOrder::q_outer, BackwardOrder::kv_outer}, all);
+}
+
+// Exchanges that compute waits for take less memory.
+void Steps::overlap(const Candidate& c, Strategies& all) const {
+  ParallelLayout waiting = c.strategy.parallel;
+  if (options_.parallel.overlap || waiting.stage_ranks() == 1) return;
+  waiting.overlap = !waiting.overlap;
+  all.emplace_back(c.strategy).parallel = waiting;
 }
 
 void Steps::states(const Candidate& c, Strategies& all) const {

@@ -34,6 +34,7 @@ class Steps {
   void kv(const Candidate& c, Strategies& all) const;
   void between_uses(const Candidate& c, Strategies& all) const;
   void backward_order(const Candidate& c, Strategies& all) const;
+  void overlap(const Candidate& c, Strategies& all) const;
   void states(const Candidate& c, Strategies& all) const;
 
   using Knob = void (Steps::*)(const Candidate&, Strategies&) const;

@@ -32,10 +32,12 @@ bool has_fixed(const ParallelChoice& choice, const ParallelLayout& p) {
     if (fixed && *fixed != actual) return false;
   }
   if (choice.of_pipeline() && pipe.stages == 1) return false;
-  return (!choice.schedule || *choice.schedule == pipe.schedule) && choice.overlap == p.overlap;
+  return (!choice.schedule || *choice.schedule == pipe.schedule) &&
+         (!choice.overlap || *choice.overlap == p.overlap);
 }
 
-// Whether a preset's plan has the preset's knobs; its states may be in any tier.
+// Whether a preset's plan has the preset's knobs; its states may be in any tier. Its exchanges
+// overlap with compute unless the question excludes that.
 bool is_of_preset(const Question& q, const ModelSpec& model, const Answering& answer) {
   const Strategy& s = answer.strategy;
   Strategy same = make_preset(q.strategy, model, answer.tokens, s.chunk_tokens, s.parallel);
@@ -44,6 +46,7 @@ bool is_of_preset(const Question& q, const ModelSpec& model, const Answering& an
   same.parameters = s.parameters;
   same.gradients = s.gradients;
   same.optimizer = s.optimizer;
+  same.parallel.overlap = q.parallel.overlap.value_or(true);
   return same == s;
 }
 

@@ -237,7 +237,7 @@ void Mutator::change_head_groups(Answering& answer, Random& random) const {
 void Mutator::change_one(Answering& answer, Random& random) const {
   Strategy& s = answer.strategy;
   const auto tier = [&] { return one_of(random, {Tier::device, Tier::host}); };
-  switch (random() % 18) {
+  switch (random() % 19) {
     case 0:
     case 1:
       return change_chunk(answer, random);
@@ -288,6 +288,9 @@ void Mutator::change_one(Answering& answer, Random& random) const {
       if (s.parallel.ranks() > 1) change_mesh(answer, random);
       return;
     case 16:
+      if (s.parallel.stage_ranks() > 1) s.parallel.overlap = !s.parallel.overlap;
+      return;
+    case 17:
       return change_head_groups(answer, random);
     default:
       if (s.parallel.has_pipeline()) change_pipeline(s, random);
@@ -300,7 +303,7 @@ void Mutator::repair(Answering& answer) const {
   ParallelLayout& p = s.parallel;
   if (q.chunk > 0) s.chunk_tokens = q.chunk;
   if (q.parallel.zero) p.zero = *q.parallel.zero;
-  p.overlap = q.parallel.overlap;
+  if (q.parallel.overlap) p.overlap = *q.parallel.overlap;
   if (p.has_pipeline()) {
     Pipeline& pipe = p.pipeline;
     if (q.parallel.virtual_stages) pipe.virtual_stages = *q.parallel.virtual_stages;

@@ -248,7 +248,7 @@ std::string line_of(const Question& q) {
   count("--virtual", p.virtual_stages);
   count("--slices", p.slices);
   count("--in-flight", p.in_flight);
-  if (!p.overlap) line += " --no-overlap";
+  if (!p.overlap.value_or(true)) line += " --no-overlap";
   if (q.deterministic) line += " --deterministic";
   for (const auto& [objective, name] : kObjectives) {
     if (objective == q.objective && objective != Objective::throughput) add("--objective", name);
