@@ -27,7 +27,7 @@ int32_t index_of(std::map<Key, int32_t>& known, const Key& key) {
 
 }  // namespace
 
-FrameQueue::FrameQueue(const std::vector<Candidate>& frames, Goal goal)
+FrameQueue::FrameQueue(std::span<const Candidate> frames, Goal goal)
     : frames_(frames), goal_(goal), indices_(frames.size()) {}
 
 bool FrameQueue::Learned::update(double measured) {

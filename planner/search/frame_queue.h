@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -29,7 +30,7 @@ struct Waiting {
 class FrameQueue {
  public:
   /// `frames` must outlive this object.
-  FrameQueue(const std::vector<Candidate>& frames, Goal goal);
+  FrameQueue(std::span<const Candidate> frames, Goal goal);
 
   void push(Waiting waiting);
   bool empty() const { return heap_.empty(); }
@@ -61,7 +62,7 @@ class FrameQueue {
   void index(size_t frame);
   double key_of(const Waiting& waiting) const;
 
-  const std::vector<Candidate>& frames_;
+  std::span<const Candidate> frames_;
   Goal goal_;
   std::vector<Waiting> heap_;
   bool fallen_ = false;  // a ratio fell: keys in the heap may be too high

@@ -9,6 +9,7 @@
 
 #include "planner/evaluate/evaluate.h"
 #include "planner/search/frame_choice.h"
+#include "planner/search/kinds.h"
 #include "planner/search/steps.h"
 #include "planner/strategy/knobs.h"
 #include "planner/strategy/validity.h"
@@ -19,7 +20,7 @@ namespace {
 constexpr double kLeastGain = 1e-4;  // smaller gains are not worth a step
 constexpr double kTooFar = 1.1;      // factor on memory or measure: no half of a pair
 constexpr size_t kPairs = 12;        // pairs of single steps to try
-constexpr size_t kLooks = 3;         // exact evaluations per round, the best first
+constexpr size_t kExactLooks = 3;    // exact evaluations per round, the best first
 constexpr double kFarthest = 1.03;   // limit on the measure of uphill steps, relative
 constexpr int64_t kLaidOutOps = 150'000;
 constexpr int64_t kLayoutWork = 10;  // per op (SampledSimulation::work)
@@ -40,7 +41,7 @@ Strategy joined(const Strategy& from, const Strategy& a, const Strategy& b) {
 
 class Refinement {
  public:
-  Refinement(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
+  Refinement(Evaluator& evaluator, const Ranking& ranking, std::span<const Candidate> frames,
              const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
              RefineMemory& memory, std::vector<Scored>& seen)
       : evaluator_(evaluator),
@@ -225,6 +226,7 @@ class Refinement {
     Candidate c = frame;
     c.strategy = best_.candidate.strategy;
     c.strategy.parallel = frame.strategy.parallel;
+    c.strategy.parallel.overlap = best_.candidate.strategy.parallel.overlap;
     c.strategy.chunk_tokens = frame.strategy.chunk_tokens;
     c.strategy.block_tokens = frame.strategy.block_tokens;
     c.strategy.head_groups = frame.strategy.head_groups;
@@ -239,6 +241,9 @@ class Refinement {
     const Strategy &a = frame.strategy, &b = best_.candidate.strategy;
     ParallelLayout p = a.parallel;
     p.zero = b.parallel.zero;
+    p.overlap = b.parallel.overlap;
+    if (is_other_mesh(frame)) return true;
+    if (frame.microbatches != best_.candidate.microbatches) return false;
     // The same number of ranks per sequence, with other ring and Ulysses degrees.
     const bool shared = p.ring * p.ulysses == b.parallel.ring * b.parallel.ulysses;
     const bool mesh = shared && p.ring != b.parallel.ring;
@@ -250,7 +255,7 @@ class Refinement {
     p.pipeline.schedule = b.parallel.pipeline.schedule;
     p.pipeline.virtual_stages = b.parallel.pipeline.virtual_stages;
     p.pipeline.in_flight = b.parallel.pipeline.in_flight;
-    if (!(p == b.parallel) || frame.microbatches != best_.candidate.microbatches) return false;
+    if (!(p == b.parallel)) return false;
     const double chunks = static_cast<double>(a.chunk_tokens) / static_cast<double>(b.chunk_tokens);
     const bool chunk = a.chunk_tokens != b.chunk_tokens;
     const bool whole_a = a.block_tokens == frame.sequence / a.parallel.ring,
@@ -262,6 +267,32 @@ class Refinement {
         (a.kv != b.kv ? 1 : 0) + (a.between_uses != b.between_uses ? 1 : 0) +
         (a.backward_order != b.backward_order ? 1 : 0) + (a.head_groups != b.head_groups ? 1 : 0);
     return differences <= 1;
+  }
+
+  // Whether a frame differs from the plan's by a factor of two that one degree of the mesh gives to
+  // another, with the same schedule, as many slices, or as many per stage, and as many chunks.
+  bool is_other_mesh(const Candidate& frame) const {
+    const Strategy &a = frame.strategy, &b = best_.candidate.strategy;
+    const Pipeline &p = a.parallel.pipeline, &q = b.parallel.pipeline;
+    if (a.parallel.has_pipeline() != b.parallel.has_pipeline()) return false;
+    const MeshKey from = mesh_of(best_.candidate), to = mesh_of(frame);
+    int doubled = 0, halved = 0, other = 0;
+    for (size_t i = 0; i < from.size(); ++i) {
+      if (to[i] == from[i]) continue;
+      ++(to[i] == 2 * from[i] ? doubled : from[i] == 2 * to[i] ? halved : other);
+    }
+    if (doubled != 1 || halved != 1 || other > 0) return false;
+    if (p.slices != q.slices && p.slices * q.stages != q.slices * p.stages) return false;
+    const auto chunks = [](const Candidate& c) {
+      const ParallelLayout& of = c.strategy.parallel;
+      return c.sequence / of.ring / of.pipeline.slices / c.strategy.chunk_tokens;
+    };
+    const auto in_blocks = [](const Strategy& s) { return s.block_tokens != s.chunk_tokens; };
+    const bool tensor = a.parallel.tensor != b.parallel.tensor;
+    return p.schedule == q.schedule && p.virtual_stages == q.virtual_stages &&
+           chunks(frame) == chunks(best_.candidate) && (tensor || in_blocks(a) == in_blocks(b)) &&
+           a.kv == b.kv && a.between_uses == b.between_uses &&
+           a.backward_order == b.backward_order && a.head_groups == b.head_groups;
   }
 
   void neighbours() {
@@ -297,7 +328,7 @@ class Refinement {
     std::erase_if(steps, [&](const Step& s) { return !is_better(s, measure_); });
     std::stable_sort(steps.begin(), steps.end(),
                      [](const Step& a, const Step& b) { return a.measure < b.measure; });
-    for (size_t i = 0; i < std::min(kLooks, steps.size()) && exact_ > 0 && ops_ > 0; ++i) {
+    for (size_t i = 0; i < std::min(kExactLooks, steps.size()) && exact_ > 0 && ops_ > 0; ++i) {
       const Candidate& c = steps[i].candidate;
       ops_ -= ops_of_all_positions(evaluator_.request(c));
       const Score score = ranking_.exact(c);
@@ -317,7 +348,7 @@ class Refinement {
 
   Evaluator& evaluator_;
   const Ranking& ranking_;
-  const std::vector<Candidate>& frames_;
+  std::span<const Candidate> frames_;
   const SpaceOptions& options_;
   Scored best_;
   int64_t left_;
@@ -336,7 +367,7 @@ class Refinement {
 
 }  // namespace
 
-Refined refined(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
+Refined refined(Evaluator& evaluator, const Ranking& ranking, std::span<const Candidate> frames,
                 const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
                 RefineMemory& memory, std::vector<Scored>& seen) {
   return Refinement(evaluator, ranking, frames, options, start, effort, memory, seen).run();

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -42,7 +43,7 @@ struct Refined {
 
 /// The best candidate that steps from `start` lead to, exact; `start` itself if none helps. `seen`
 /// gets every exactly evaluated candidate that fits. REQUIRES: `start` is exact and admitted.
-Refined refined(Evaluator& evaluator, const Ranking& ranking, const std::vector<Candidate>& frames,
+Refined refined(Evaluator& evaluator, const Ranking& ranking, std::span<const Candidate> frames,
                 const SpaceOptions& options, const Scored& start, const RefineEffort& effort,
                 RefineMemory& memory, std::vector<Scored>& seen);
 

@@ -35,6 +35,7 @@ constexpr RefineEffort kBetweenEffort = {
     .evaluations = 200, .work = 8'000'000, .exact = 6, .exact_ops = 4'000'000};
 constexpr Effort kAlternativeEffort = {
     .evaluations = 40, .refinements = 0, .exact = 4, .attempts = 3, .repaired = 0};
+constexpr int kAlternativeLooks = 4;
 constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
 constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 40, .attempts = 6};
 
@@ -353,11 +354,18 @@ class Search {
     std::stable_sort(
         alternatives.begin(), alternatives.end(),
         [](const Scored& a, const Scored& b) { return a.score.seconds < b.score.seconds; });
-    if (alternatives.size() > 4) alternatives.resize(4);
-    for (Scored& alternative : alternatives) {
-      if (!alternative.exact) alternative.score = evaluator_.exact(alternative.candidate);
-      if (alternative.score.overflow > 0) continue;
-      result.alternative = plan_of(alternative);
+    // Estimates are often too short: a few that promise most are laid out.
+    const Scored* fastest = nullptr;
+    int looks = kAlternativeLooks;
+    for (Scored& s : alternatives) {
+      if (fastest != nullptr && s.score.seconds >= fastest->score.seconds) break;
+      if (!s.exact && looks-- <= 0) continue;
+      if (!s.exact) s.score = evaluator_.exact(s.candidate);
+      if (s.score.overflow > 0) continue;
+      if (fastest == nullptr || s.score.seconds < fastest->score.seconds) fastest = &s;
+    }
+    if (fastest != nullptr) {
+      result.alternative = plan_of(*fastest);
       return;
     }
     // Moved, as there may be a hundred thousand frames, and no later code uses them.

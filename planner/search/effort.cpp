@@ -1,0 +1,20 @@
+#include "planner/search/effort.h"
+
+#include <algorithm>
+
+namespace longspan {
+namespace {
+
+// All of the effort is spent if kMuchToGain may be gained, less for less down to kLeastEffort for
+// kLittleToGain, and at most kMostShare of it for more.
+constexpr double kLittleToGain = 0.01, kMuchToGain = 0.055;
+constexpr double kLeastEffort = 0.08;
+
+}  // namespace
+
+double share_of_effort(double gain) {
+  const double slope = (1 - kLeastEffort) / (kMuchToGain - kLittleToGain);
+  return std::clamp(kLeastEffort + slope * (gain - kLittleToGain), kLeastEffort, kMostShare);
+}
+
+}  // namespace longspan
