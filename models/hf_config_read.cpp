@@ -212,6 +212,24 @@ void refuse_sliding_window(const Fields& config, const Family& family) {
   }
 }
 
+void read_yarn(const Fields& config, const Fields& scaling, ModelSpec& model) {
+  if (scaling.has("mscale") || scaling.has("mscale_all_dim") || !scaling.flag("truncate", true)) {
+    return differs(model, "its RoPE angles are scaled by yarn in DeepSeek's or gpt-oss's form");
+  }
+  const auto real = [&](const char* key, double usual) {
+    return scaling.has(key) ? scaling.real(key) : usual;
+  };
+  RopeScaling yarn{RopeType::yarn, scaling.real("factor")};
+  const char* original = "original_max_position_embeddings";
+  yarn.original_max_positions = config.has(original)    ? config.whole(original)
+                                : scaling.has(original) ? scaling.whole(original)
+                                                        : config.whole("max_position_embeddings");
+  yarn.beta_slow = real("beta_slow", yarn.beta_slow);
+  yarn.beta_fast = real("beta_fast", yarn.beta_fast);
+  yarn.attention_factor = real("attention_factor", yarn_attention_factor(yarn.factor));
+  model.rope_scaling = yarn;
+}
+
 // rope_scaling of older files and rope_parameters of newer ones have the same fields.
 void read_rope_scaling(const Fields& config, const char* key, ModelSpec& model) {
   const Fields scaling = config.object(key);
@@ -219,13 +237,14 @@ void read_rope_scaling(const Fields& config, const char* key, ModelSpec& model) 
   const std::string type = scaling.text(type_key, "default");
   if (type == "default") return;
   // They only change the angles, not the size of the table.
-  for (const char* known : {"yarn", "dynamic", "longrope", "su"}) {
+  for (const char* known : {"dynamic", "longrope", "su"}) {
     if (type == known) return differs(model, fmt::format("its RoPE angles are scaled by {}", type));
   }
   if (type == "linear") {
     model.rope_scaling = RopeScaling{RopeType::linear, scaling.real("factor")};
     return;
   }
+  if (type == "yarn") return read_yarn(config, scaling, model);
   if (type != "llama3") {
     throw scaling.error(type_key,
                         "expected default, llama3, yarn, linear, dynamic or longrope, got \"" +

@@ -77,6 +77,14 @@ OrderedJson llama_config(const ModelSpec& model, const std::string& family) {
                  {"high_freq_factor", scaling.high_freq_factor},
                  {"original_max_position_embeddings", scaling.original_max_positions}};
     }
+    if (scaling.type == RopeType::yarn) {
+      written = {{"rope_type", "yarn"},
+                 {"factor", scaling.factor},
+                 {"beta_slow", scaling.beta_slow},
+                 {"beta_fast", scaling.beta_fast},
+                 {"attention_factor", scaling.attention_factor},
+                 {"original_max_position_embeddings", scaling.original_max_positions}};
+    }
     config["rope_scaling"] = written;
   }
   return config;

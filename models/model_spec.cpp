@@ -54,6 +54,21 @@ std::optional<ModelProblem> find_rope_problem(const ModelSpec& model) {
   const RopeScaling& scaling = *model.rope_scaling;
   if (auto problem = check_positive({"rope_scaling.factor", scaling.factor})) return problem;
   if (scaling.type == RopeType::linear) return std::nullopt;
+  if (auto problem =
+          check_count({"rope_scaling.original_max_positions", scaling.original_max_positions})) {
+    return problem;
+  }
+  if (scaling.type == RopeType::yarn) {
+    for (const Real& real : {Real{"rope_scaling.beta_slow", scaling.beta_slow},
+                             Real{"rope_scaling.beta_fast", scaling.beta_fast},
+                             Real{"rope_scaling.attention_factor", scaling.attention_factor}}) {
+      if (auto problem = check_positive(real)) return problem;
+    }
+    if (scaling.beta_fast > scaling.beta_slow) return std::nullopt;
+    return ModelProblem{"rope_scaling.beta_fast",
+                        fmt::format("expected more than beta_slow ({}), got {}", scaling.beta_slow,
+                                    scaling.beta_fast)};
+  }
   for (const Real& real : {Real{"rope_scaling.low_freq_factor", scaling.low_freq_factor},
                            Real{"rope_scaling.high_freq_factor", scaling.high_freq_factor}}) {
     if (auto problem = check_positive(real)) return problem;
@@ -63,7 +78,7 @@ std::optional<ModelProblem> find_rope_problem(const ModelSpec& model) {
                         fmt::format("expected more than low_freq_factor ({}), got {}",
                                     scaling.low_freq_factor, scaling.high_freq_factor)};
   }
-  return check_count({"rope_scaling.original_max_positions", scaling.original_max_positions});
+  return std::nullopt;
 }
 
 std::optional<ModelProblem> find_runs_problem(const ModelSpec& model) {
@@ -90,6 +105,8 @@ std::optional<ModelProblem> find_runs_problem(const ModelSpec& model) {
 }
 
 }  // namespace
+
+double yarn_attention_factor(double factor) { return factor > 1 ? 0.1 * std::log(factor) + 1 : 1; }
 
 std::optional<ModelProblem> find_problem(const ModelSpec& model) {
   if (model.name.empty()) return ModelProblem{"name", "expected text, got nothing"};

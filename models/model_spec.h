@@ -22,20 +22,28 @@ enum class Norm { layernorm, rmsnorm };
 enum class Activation { gelu, swiglu };  // gelu is the tanh form of GPT-2 ("gelu_new")
 enum class Positions { learned, rope };
 
-/// linear divides all of RoPE's frequencies by a factor; llama3 (of Llama 3.1) divides the low
-/// ones.
-enum class RopeType { linear, llama3 };
+/// linear divides all of RoPE's frequencies by a factor; llama3 (of Llama 3.1) and yarn divide the
+/// low ones.
+enum class RopeType { linear, llama3, yarn };
 
 /// The scaling of RoPE's frequencies.
 struct RopeScaling {
   RopeType type = RopeType::llama3;
   double factor = 8;
-  // The rest is of llama3 only.
+  // llama3: the turns in the original positions up to which a frequency is divided, and from which
+  // it is kept.
   double low_freq_factor = 1;
   double high_freq_factor = 4;
-  int64_t original_max_positions = 8192;
+  int64_t original_max_positions = 8192;  // llama3 and yarn
+  // yarn: the same turns, and the factor by which rotations multiply heads.
+  double beta_slow = 1;
+  double beta_fast = 32;
+  double attention_factor = 1;
   bool operator==(const RopeScaling&) const = default;
 };
+
+/// YaRN's usual attention_factor.
+double yarn_attention_factor(double factor);
 
 /// Consecutive layers that are alike.
 struct LayerRun {

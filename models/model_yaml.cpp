@@ -16,16 +16,25 @@ bool flag_or_false(const YamlMap& yaml, const std::string& key) {
 
 RopeScaling read_scaling(const YamlMap& yaml) {
   RopeScaling scaling;
-  scaling.type =
-      yaml.one_of<RopeType>("type", {{"linear", RopeType::linear}, {"llama3", RopeType::llama3}});
+  scaling.type = yaml.one_of<RopeType>(
+      "type",
+      {{"linear", RopeType::linear}, {"llama3", RopeType::llama3}, {"yarn", RopeType::yarn}});
   scaling.factor = yaml.real("factor", 0);
-  if (scaling.type == RopeType::linear) {
-    yaml.finish();
-    return scaling;
+  if (scaling.type == RopeType::llama3) {
+    scaling.low_freq_factor = yaml.real("low_freq_factor", 0);
+    scaling.high_freq_factor = yaml.real("high_freq_factor", 0);
   }
-  scaling.low_freq_factor = yaml.real("low_freq_factor", 0);
-  scaling.high_freq_factor = yaml.real("high_freq_factor", 0);
-  scaling.original_max_positions = yaml.whole("original_max_positions", 1);
+  if (scaling.type == RopeType::yarn) {
+    const auto real = [&](const char* key, double usual) {
+      return yaml.has(key) ? yaml.real(key, 0) : usual;
+    };
+    scaling.beta_slow = real("beta_slow", scaling.beta_slow);
+    scaling.beta_fast = real("beta_fast", scaling.beta_fast);
+    scaling.attention_factor = real("attention_factor", yarn_attention_factor(scaling.factor));
+  }
+  if (scaling.type != RopeType::linear) {
+    scaling.original_max_positions = yaml.whole("original_max_positions", 1);
+  }
   yaml.finish();
   return scaling;
 }
@@ -124,13 +133,19 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   if (model.rope_scaling) {
     const RopeScaling& scaling = *model.rope_scaling;
     out << YAML::Key << "rope_scaling" << YAML::Value << YAML::Flow << YAML::BeginMap;
-    field("type", scaling.type == RopeType::linear ? "linear" : "llama3");
+    const bool yarn = scaling.type == RopeType::yarn, llama3 = scaling.type == RopeType::llama3;
+    field("type", yarn ? "yarn" : llama3 ? "llama3" : "linear");
     field("factor", exact(scaling.factor));
-    if (scaling.type == RopeType::llama3) {
+    if (llama3) {
       field("low_freq_factor", exact(scaling.low_freq_factor));
       field("high_freq_factor", exact(scaling.high_freq_factor));
-      field("original_max_positions", scaling.original_max_positions);
     }
+    if (yarn) {
+      field("beta_slow", exact(scaling.beta_slow));
+      field("beta_fast", exact(scaling.beta_fast));
+      field("attention_factor", exact(scaling.attention_factor));
+    }
+    if (llama3 || yarn) field("original_max_positions", scaling.original_max_positions);
     out << YAML::EndMap;
   }
   field("qkv_bias", model.qkv_bias);

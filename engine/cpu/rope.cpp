@@ -15,10 +15,11 @@ constexpr int64_t kFrequencies = 64;
 
 Rope::Rope(const ModelSpec& model)
     : half_(model.head_dim / 2), frequency_(rope_frequencies(model)) {
+  const double magnitude = rope_magnitude(model);
   for (int64_t p = 0; p < kAnchor; ++p) {
     for (const double frequency : frequency_) {
-      cos_.push_back(std::cos(static_cast<double>(p) * frequency));
-      sin_.push_back(std::sin(static_cast<double>(p) * frequency));
+      cos_.push_back(magnitude * std::cos(static_cast<double>(p) * frequency));
+      sin_.push_back(magnitude * std::sin(static_cast<double>(p) * frequency));
     }
   }
 }

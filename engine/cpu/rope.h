@@ -18,7 +18,7 @@ class Rope {
   enum class Turn { forward, back };
 
   /// Rotates every head of x[n, heads * D] in place. Row i is at global position position0 + i.
-  /// `back` is the inverse, which is also the gradient. Angles are computed in double and depend on
+  /// `back` is the transposed, as for gradients. Angles are computed in double and depend on
   /// the position alone, not on how rows are grouped into calls.
   void rotate(ThreadPool& pool, int64_t n, int64_t position0, int64_t heads, Turn turn,
               float* x) const;

@@ -1,5 +1,6 @@
 #include "engine/runtime/rope_frequencies.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <numbers>
@@ -17,7 +18,31 @@ double scaled(double frequency, const RopeScaling& s) {
   return (1 - smooth) * frequency / s.factor + smooth * frequency;
 }
 
+// The index of the pair of a head's columns that makes `turns` turns in the original positions.
+double pair_of(double turns, const ModelSpec& model) {
+  const auto positions = static_cast<double>(model.rope_scaling->original_max_positions);
+  return static_cast<double>(model.head_dim) *
+         std::log(positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(model.rope_theta));
+}
+
+// YaRN (arXiv:2309.00071), with the rounding of Transformers: pairs below the one of beta_fast keep
+// their frequency, those above the one of beta_slow are divided, others interpolated.
+double yarn(double frequency, int64_t pair, const ModelSpec& model) {
+  const RopeScaling& s = *model.rope_scaling;
+  const double low = std::max(std::floor(pair_of(s.beta_fast, model)), 0.0);
+  double high =
+      std::min(std::ceil(pair_of(s.beta_slow, model)), static_cast<double>(model.head_dim - 1));
+  if (low == high) high += 0.001;
+  const double divided = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+  return divided * frequency / s.factor + (1 - divided) * frequency;
+}
+
 }  // namespace
+
+double rope_magnitude(const ModelSpec& model) {
+  const bool yarn = model.rope_scaling && model.rope_scaling->type == RopeType::yarn;
+  return yarn ? model.rope_scaling->attention_factor : 1;
+}
 
 std::vector<double> rope_frequencies(const ModelSpec& model) {
   assert(model.positions == Positions::rope);
@@ -25,7 +50,13 @@ std::vector<double> rope_frequencies(const ModelSpec& model) {
   for (int64_t i = 0; i < model.head_dim / 2; ++i) {
     const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(model.head_dim);
     const double frequency = std::pow(model.rope_theta, -exponent);
-    frequencies.push_back(model.rope_scaling ? scaled(frequency, *model.rope_scaling) : frequency);
+    if (!model.rope_scaling) {
+      frequencies.push_back(frequency);
+    } else if (model.rope_scaling->type == RopeType::yarn) {
+      frequencies.push_back(yarn(frequency, i, model));
+    } else {
+      frequencies.push_back(scaled(frequency, *model.rope_scaling));
+    }
   }
   return frequencies;
 }

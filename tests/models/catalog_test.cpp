@@ -56,6 +56,9 @@ TEST_CASE("a model written as YAML reads back the same") {
   CHECK(read(written(odd)) == odd);
   odd.rope_scaling = RopeScaling{RopeType::linear, 2.5};
   CHECK(read(written(odd)) == odd);
+  odd.rope_scaling = RopeScaling{RopeType::yarn, 2.5};
+  odd.rope_scaling->attention_factor = 1.0 / 3;
+  CHECK(read(written(odd)) == odd);
 }
 
 TEST_CASE("optional fields have their meaning when left out") {
@@ -94,8 +97,9 @@ TEST_CASE("bad values are refused with their place") {
   CHECK_THROWS_WITH(read(kTiny + "tied_embedings: true\n"),
                     StartsWith("m.yaml:13:1: tied_embedings: unknown key; did you mean "
                                "\"tied_embeddings\"?"));
-  CHECK_THROWS_WITH(read(kTiny + "rope_scaling: {type: yarn}\n"),
-                    Contains("rope_scaling.type: expected one of linear, llama3, got \"yarn\""));
+  CHECK_THROWS_WITH(
+      read(kTiny + "rope_scaling: {type: ntk}\n"),
+      Contains("rope_scaling.type: expected one of linear, llama3, yarn, got \"ntk\""));
   CHECK_THROWS_WITH(read(kTiny + "rope_scaling: {type: linear, factor: 0}\n"),
                     Contains("rope_scaling.factor: expected"));
   CHECK_THROWS_WITH(read(kTiny + "rope_scaling: {type: linear, factor: 8, low_freq_factor: 1}\n"),

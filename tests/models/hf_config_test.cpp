@@ -222,8 +222,34 @@ TEST_CASE("linear RoPE scaling is read and written") {
   }
 }
 
+TEST_CASE("YaRN is read with the library's defaults, and written") {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+    ModelSpec model = read(with(kQwen3, key, yarn));
+    CHECK(model.only_planned.empty());
+    RopeScaling expected{RopeType::yarn, 4.0};
+    expected.original_max_positions = model.max_positions;
+    expected.attention_factor = 0.1 * std::log(4.0) + 1;
+    CHECK(model.rope_scaling == expected);
+    yarn.update({{"original_max_position_embeddings", 32768},
+                 {"beta_fast", 16.0},
+                 {"beta_slow", 2.0},
+                 {"attention_factor", 1.5}});
+    model = read(with(kQwen3, key, yarn));
+    expected = {RopeType::yarn, 4.0};
+    expected.original_max_positions = 32768;
+    expected.beta_fast = 16;
+    expected.beta_slow = 2;
+    expected.attention_factor = 1.5;
+    CHECK(model.rope_scaling == expected);
+    CHECK(read_hf_config(write_hf_config(model), "config.json").rope_scaling == expected);
+    yarn["mscale"] = 0.7;
+    CHECK_THAT(read(with(kQwen3, key, yarn)).only_planned, Contains("yarn"));
+  }
+}
+
 TEST_CASE("RoPE scalings that change the angles alone are planned without") {
-  const char* type = GENERATE("yarn", "dynamic", "longrope", "su");
+  const char* type = GENERATE("dynamic", "longrope", "su");
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     for (const char* type_key : {"type", "rope_type"}) {
       ModelSpec model = read(with(kQwen3, key, {{type_key, type}, {"factor", 4.0}}));

@@ -107,6 +107,16 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta,
         std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
     if (scaling && scaling->type == RopeType::linear) {
       frequency /= scaling->factor;
+    } else if (scaling && scaling->type == RopeType::yarn) {
+      const auto dim = static_cast<double>(head_dim);
+      const auto original = static_cast<double>(scaling->original_max_positions);
+      const auto pair = [&](double turns) {
+        return dim * std::log(original / (2 * std::numbers::pi * turns)) / (2 * std::log(theta));
+      };
+      const double low = std::max(0.0, std::floor(pair(scaling->beta_fast)));
+      const double high = std::min(dim - 1, std::ceil(pair(scaling->beta_slow)));
+      const double kept = 1 - std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+      frequency = kept * frequency + (1 - kept) * frequency / scaling->factor;
     } else if (scaling) {
       const auto original = static_cast<double>(scaling->original_max_positions);
       const double turns = original * frequency / (2 * std::numbers::pi);  // original / wavelength
@@ -120,16 +130,20 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta,
   return frequencies;
 }
 
+double magnitude(const std::optional<RopeScaling>& scaling) {
+  return scaling && scaling->type == RopeType::yarn ? scaling->attention_factor : 1;
+}
+
 void rotate(Matrix& x, int64_t heads, int64_t head_dim, const std::vector<double>& frequencies,
-            int direction) {
+            int direction, double magnitude) {
   const int64_t half = head_dim / 2;
   const int64_t width = heads * head_dim;
   const int64_t rows = static_cast<int64_t>(x.size()) / width;
   for (int64_t t = 0; t < rows; ++t) {
     for (int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(t) * frequencies[i];
-      const double c = std::cos(angle);
-      const double s = direction * std::sin(angle);
+      const double c = magnitude * std::cos(angle);
+      const double s = magnitude * direction * std::sin(angle);
       for (int64_t h = 0; h < heads; ++h) {
         double& a = x[t * width + h * head_dim + i];
         double& b = x[t * width + h * head_dim + i + half];

@@ -33,14 +33,18 @@ void normalize_backward(Norm norm, const Matrix& x, Parameter w, Parameter b, co
 /// Returns the rotation of dimension pair i of a head per position: theta^(-2i/D). Linear scaling
 /// divides all of them by `factor`. By Llama 3.1's published rule, those of wavelengths longer than
 /// original/low are divided, those of wavelengths shorter than original/high kept, others
-/// interpolated.
+/// interpolated. YaRN (arXiv:2309.00071, in Transformers' form) interpolates over the pairs between
+/// those of beta_fast and beta_slow turns; see magnitude() too.
 std::vector<double> rope_frequencies(int64_t head_dim, double theta,
                                      const std::optional<RopeScaling>& scaling);
 
-/// Rotates the pairs (i, i + D/2) of every head of x [rows, heads * D] by row * frequency[i].
-/// `direction` is +1 forward and -1 for gradients (the inverse of a rotation is its transpose).
+/// The factor on rotated heads: YaRN's attention factor, else 1.
+double magnitude(const std::optional<RopeScaling>& scaling);
+
+/// Rotates the pairs (i, i + D/2) of every head of x [rows, heads * D] by row * frequency[i], and
+/// multiplies them by `magnitude`. `direction` is +1 forward and -1 for gradients (the transposed).
 void rotate(Matrix& x, int64_t heads, int64_t head_dim, const std::vector<double>& frequencies,
-            int direction);
+            int direction, double magnitude = 1);
 
 struct Heads {
   int64_t rows, heads, kv_heads, head_dim;

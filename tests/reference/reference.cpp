@@ -178,8 +178,8 @@ class Model {
       s.k = normalize(Norm::rmsnorm, s.k_raw, p.k_norm, {}, m_.head_dim, m_.norm_eps);
     }
     if (m_.positions == Positions::rope) {
-      rotate(s.q, m_.heads, m_.head_dim, frequencies_, +1);
-      rotate(s.k, m_.kv_heads, m_.head_dim, frequencies_, +1);
+      rotate(s.q, m_.heads, m_.head_dim, frequencies_, +1, magnitude(m_.rope_scaling));
+      rotate(s.k, m_.kv_heads, m_.head_dim, frequencies_, +1, magnitude(m_.rope_scaling));
     }
     s.attended = attention(s.q, s.k, s.v, heads());
     s.middle = linear(s.attended, p.wo, p.bo, rows_, a, d);
@@ -228,8 +228,8 @@ class Model {
     Matrix dv(s.v.size());
     attention_backward(s.q, s.k, s.v, dattended, dq, dk, dv, heads());
     if (m_.positions == Positions::rope) {
-      rotate(dq, m_.heads, m_.head_dim, frequencies_, -1);
-      rotate(dk, m_.kv_heads, m_.head_dim, frequencies_, -1);
+      rotate(dq, m_.heads, m_.head_dim, frequencies_, -1, magnitude(m_.rope_scaling));
+      rotate(dk, m_.kv_heads, m_.head_dim, frequencies_, -1, magnitude(m_.rope_scaling));
     }
     if (m_.qk_norm) {
       Matrix dq_raw(dq.size());

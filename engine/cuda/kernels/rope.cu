@@ -13,6 +13,7 @@ RopeTable rope_table(const ModelSpec& model) {
   if (model.positions != Positions::rope) return table;
   table.half = model.head_dim / 2;
   const std::vector<double> frequencies = rope_frequencies(model);
+  table.magnitude = rope_magnitude(model);
   std::copy(frequencies.begin(), frequencies.end(), table.frequency);
   return table;
 }
@@ -23,8 +24,8 @@ void rotate(const Queue& queue, const RopeTable& table, int64_t n, int64_t posit
   for_each(queue, n * table.half, [=] LONGSPAN_BODY(int64_t at) {
     const int64_t row = at / table.half, pair = at % table.half;
     const double angle = static_cast<double>(position0 + row) * table.frequency[pair];
-    const float c = static_cast<float>(cos(angle));
-    const float s = static_cast<float>(back ? -sin(angle) : sin(angle));
+    const float c = static_cast<float>(table.magnitude * cos(angle));
+    const float s = static_cast<float>(table.magnitude * (back ? -sin(angle) : sin(angle)));
     for (int64_t head = 0; head < heads; ++head) {
       T* low = x + (row * heads + head) * 2 * table.half + pair;
       T* high = low + table.half;

@@ -11,16 +11,17 @@ inline constexpr int64_t kMaxHeadDim = 256;
 
 /// Radians per position of each pair of a head's columns. Small enough for a kernel argument.
 struct RopeTable {
-  int64_t half = 0;  // D/2; 0 if the model has no rotary positions
+  int64_t half = 0;      // D/2; 0 if the model has no rotary positions
+  double magnitude = 1;  // rope_magnitude()
   double frequency[kMaxHeadDim / 2] = {};
 };
 
-/// Includes Llama 3.1's scaling if the model has it. REQUIRES: head_dim at most kMaxHeadDim.
+/// Includes the model's scaling. REQUIRES: head_dim at most kMaxHeadDim.
 RopeTable rope_table(const ModelSpec& model);
 
 /// Rotates every head of x[n, heads * D]; row i is at global position position0 + i. Angles are
-/// computed in double and depend on the position alone. `back` is the inverse, which is also the
-/// gradient. T is float or bfloat16.
+/// computed in double and depend on the position alone. `back` is the transposed, as for
+/// gradients. T is float or bfloat16.
 template <class T>
 void rotate(const Queue&, const RopeTable&, int64_t n, int64_t position0, int64_t heads, bool back,
             T* x);

@@ -48,7 +48,16 @@ inline ModelSpec scaled() {
   m.qkv_bias = true;
   return m;
 }
-inline std::vector<ModelSpec> models() { return {llama(), gpt2(), scaled()}; }
+/// The same with YaRN.
+inline ModelSpec yarn() {
+  ModelSpec m = scaled();
+  m.name = "tiny-yarn";
+  m.rope_scaling = RopeScaling{RopeType::yarn, 4};
+  m.rope_scaling->original_max_positions = 64;
+  m.rope_scaling->attention_factor = yarn_attention_factor(4);
+  return m;
+}
+inline std::vector<ModelSpec> models() { return {llama(), gpt2(), scaled(), yarn()}; }
 
 class Random {
  public:

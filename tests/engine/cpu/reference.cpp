@@ -30,6 +30,18 @@ double rope_frequency(const ModelSpec& model, int64_t i) {
   if (!model.rope_scaling) return f;
   const RopeScaling& s = *model.rope_scaling;
   if (s.type == RopeType::linear) return f / s.factor;
+  if (s.type == RopeType::yarn) {
+    const auto pair_at = [&](double turns) {
+      const double wave = static_cast<double>(s.original_max_positions) / turns;
+      return std::log(wave / (2 * std::acos(-1.0))) / std::log(model.rope_theta) *
+             static_cast<double>(model.head_dim) / 2;
+    };
+    const double first = std::max(0.0, std::floor(pair_at(s.beta_fast)));
+    const double last =
+        std::min(std::ceil(pair_at(s.beta_slow)), static_cast<double>(model.head_dim) - 1);
+    const double part = std::clamp((static_cast<double>(i) - first) / (last - first), 0.0, 1.0);
+    return f * (1 - part + part / s.factor);
+  }
   const double original = static_cast<double>(s.original_max_positions);
   const double wave = 2 * std::acos(-1.0) / f;
   if (wave < original / s.high_freq_factor) return f;
@@ -49,10 +61,12 @@ void head_norm(const ModelSpec& model, const double* weight, double* head) {
 void rotate(const ModelSpec& model, int64_t position, double* head) {
   const int64_t half = model.head_dim / 2;
   const Doubles x(head, head + model.head_dim);
+  const bool yarn = model.rope_scaling && model.rope_scaling->type == RopeType::yarn;
+  const double m = yarn ? model.rope_scaling->attention_factor : 1;
   for (int64_t j = 0; j < half; ++j) {
     const double angle = static_cast<double>(position) * rope_frequency(model, j);
-    head[j] = x[j] * std::cos(angle) - x[j + half] * std::sin(angle);
-    head[j + half] = x[j + half] * std::cos(angle) + x[j] * std::sin(angle);
+    head[j] = m * (x[j] * std::cos(angle) - x[j + half] * std::sin(angle));
+    head[j + half] = m * (x[j + half] * std::cos(angle) + x[j] * std::sin(angle));
   }
 }
 
