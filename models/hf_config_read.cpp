@@ -216,17 +216,14 @@ void read_yarn(const Fields& config, const Fields& scaling, ModelSpec& model) {
   if (scaling.has("mscale") || scaling.has("mscale_all_dim") || !scaling.flag("truncate", true)) {
     return differs(model, "its RoPE angles are scaled by yarn in DeepSeek's or gpt-oss's form");
   }
-  const auto real = [&](const char* key, double usual) {
-    return scaling.has(key) ? scaling.real(key) : usual;
-  };
   RopeScaling yarn{RopeType::yarn, scaling.real("factor")};
   const char* original = "original_max_position_embeddings";
   yarn.original_max_positions = config.has(original)    ? config.whole(original)
                                 : scaling.has(original) ? scaling.whole(original)
                                                         : config.whole("max_position_embeddings");
-  yarn.beta_slow = real("beta_slow", yarn.beta_slow);
-  yarn.beta_fast = real("beta_fast", yarn.beta_fast);
-  yarn.attention_factor = real("attention_factor", yarn_attention_factor(yarn.factor));
+  yarn.beta_slow = scaling.real("beta_slow", yarn.beta_slow);
+  yarn.beta_fast = scaling.real("beta_fast", yarn.beta_fast);
+  yarn.attention_factor = scaling.real("attention_factor", yarn_attention_factor(yarn.factor));
   model.rope_scaling = yarn;
 }
 

@@ -69,21 +69,18 @@ OrderedJson llama_config(const ModelSpec& model, const std::string& family) {
   if (family != "llama") config["use_sliding_window"] = false;
   if (model.rope_scaling) {
     const RopeScaling& scaling = *model.rope_scaling;
-    OrderedJson written = {{"rope_type", "linear"}, {"factor", scaling.factor}};
+    OrderedJson written = {{"rope_type", name_of(scaling.type)}, {"factor", scaling.factor}};
     if (scaling.type == RopeType::llama3) {
-      written = {{"rope_type", "llama3"},
-                 {"factor", scaling.factor},
-                 {"low_freq_factor", scaling.low_freq_factor},
-                 {"high_freq_factor", scaling.high_freq_factor},
-                 {"original_max_position_embeddings", scaling.original_max_positions}};
+      written["low_freq_factor"] = scaling.low_freq_factor;
+      written["high_freq_factor"] = scaling.high_freq_factor;
     }
     if (scaling.type == RopeType::yarn) {
-      written = {{"rope_type", "yarn"},
-                 {"factor", scaling.factor},
-                 {"beta_slow", scaling.beta_slow},
-                 {"beta_fast", scaling.beta_fast},
-                 {"attention_factor", scaling.attention_factor},
-                 {"original_max_position_embeddings", scaling.original_max_positions}};
+      written["beta_slow"] = scaling.beta_slow;
+      written["beta_fast"] = scaling.beta_fast;
+      written["attention_factor"] = scaling.attention_factor;
+    }
+    if (scaling.type != RopeType::linear) {
+      written["original_max_position_embeddings"] = scaling.original_max_positions;
     }
     config["rope_scaling"] = written;
   }

@@ -106,6 +106,17 @@ std::optional<ModelProblem> find_runs_problem(const ModelSpec& model) {
 
 }  // namespace
 
+const char* name_of(RopeType type) {
+  switch (type) {
+    case RopeType::linear:
+      return "linear";
+    case RopeType::llama3:
+      return "llama3";
+    default:
+      return "yarn";
+  }
+}
+
 double yarn_attention_factor(double factor) { return factor > 1 ? 0.1 * std::log(factor) + 1 : 1; }
 
 std::optional<ModelProblem> find_problem(const ModelSpec& model) {

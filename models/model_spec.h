@@ -25,6 +25,7 @@ enum class Positions { learned, rope };
 /// linear divides all of RoPE's frequencies by a factor; llama3 (of Llama 3.1) and yarn divide the
 /// low ones.
 enum class RopeType { linear, llama3, yarn };
+const char* name_of(RopeType type);
 
 /// The scaling of RoPE's frequencies.
 struct RopeScaling {

@@ -134,7 +134,7 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
     const RopeScaling& scaling = *model.rope_scaling;
     out << YAML::Key << "rope_scaling" << YAML::Value << YAML::Flow << YAML::BeginMap;
     const bool yarn = scaling.type == RopeType::yarn, llama3 = scaling.type == RopeType::llama3;
-    field("type", yarn ? "yarn" : llama3 ? "llama3" : "linear");
+    field("type", name_of(scaling.type));
     field("factor", exact(scaling.factor));
     if (llama3) {
       field("low_freq_factor", exact(scaling.low_freq_factor));

@@ -8,8 +8,7 @@
 namespace longspan {
 namespace {
 
-double scaled(double frequency, const RopeScaling& s) {
-  if (s.type == RopeType::linear) return frequency / s.factor;
+double llama3(double frequency, const RopeScaling& s) {
   const double wavelength = 2 * std::numbers::pi / frequency;
   const double turns = static_cast<double>(s.original_max_positions) / wavelength;
   if (turns > s.high_freq_factor) return frequency;
@@ -37,6 +36,19 @@ double yarn(double frequency, int64_t pair, const ModelSpec& model) {
   return divided * frequency / s.factor + (1 - divided) * frequency;
 }
 
+// The scaled frequency of a pair of columns.
+double scaled(double frequency, int64_t pair, const ModelSpec& model) {
+  if (!model.rope_scaling) return frequency;
+  switch (model.rope_scaling->type) {
+    case RopeType::linear:
+      return frequency / model.rope_scaling->factor;
+    case RopeType::llama3:
+      return llama3(frequency, *model.rope_scaling);
+    default:
+      return yarn(frequency, pair, model);
+  }
+}
+
 }  // namespace
 
 double rope_magnitude(const ModelSpec& model) {
@@ -49,14 +61,7 @@ std::vector<double> rope_frequencies(const ModelSpec& model) {
   std::vector<double> frequencies;
   for (int64_t i = 0; i < model.head_dim / 2; ++i) {
     const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(model.head_dim);
-    const double frequency = std::pow(model.rope_theta, -exponent);
-    if (!model.rope_scaling) {
-      frequencies.push_back(frequency);
-    } else if (model.rope_scaling->type == RopeType::yarn) {
-      frequencies.push_back(yarn(frequency, i, model));
-    } else {
-      frequencies.push_back(scaled(frequency, *model.rope_scaling));
-    }
+    frequencies.push_back(scaled(std::pow(model.rope_theta, -exponent), i, model));
   }
   return frequencies;
 }
