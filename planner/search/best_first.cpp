@@ -217,10 +217,7 @@ class BestFirst {
   // Half of the effort goes to local optima near as many starts as it lasts for, the other half to
   // the best of these. If those do not improve any more, further starts follow.
   void refine() {
-    const double share = wanted_.goal != Goal::fastest ? 1
-                         : wanted_.thorough
-                             ? kMostShare
-                             : share_of_effort(1 - least_bound() / weighed(*found_.best));
+    const double share = share_of_effort(wanted_, 1 - least_bound() / weighed(*found_.best));
     const int64_t begin = evaluator_.work();
     const int64_t last_work = begin + part_of(effort_.refinement_work, share);
     const size_t most = affordable_starts();
@@ -272,9 +269,9 @@ class BestFirst {
     for (Scored& other : others) start.of->add_found(std::move(other), start.from);
   }
 
-  double least_bound() const {
+  double least_bound() {
     double least = kInfinity;
-    for (const Exploration& e : explorations_) least = std::min(least, e.least_bound());
+    for (Exploration& e : explorations_) least = std::min(least, e.least_bound());
     return least;
   }
   Found finish() {

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "planner/search/ranking.h"
+
 namespace longspan {
 
 /// tests/bench/search_bench measures the effect of each on the corpus.
@@ -19,9 +21,8 @@ struct Effort {
   size_t repaired = 4;             ///< candidates to repair if nothing fits
 };
 
-/// The part of an effort to spend if at most this part of the time may be gained.
-double share_of_effort(double gain);
-/// The part of an effort to spend if all of it may help.
-inline constexpr double kMostShare = 1.5;
+/// The part of an effort to spend. `gain`: the part of the time that may be gained, for
+/// Goal::fastest.
+double share_of_effort(const Wanted& wanted, double gain);
 
 }  // namespace longspan

@@ -1,6 +1,7 @@
 #include "planner/search/exploration.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -157,22 +158,25 @@ void Exploration::begin_with(const Candidate& c) {
   incumbent_ = weighed(score);
 }
 
-double Exploration::least_bound() const {
-  double least = kInfinity;
-  for (const FrameState& state : states_) least = std::min(least, state.bound);
-  return least;
+double Exploration::least_bound() {
+  while (!bounds_.empty()) {
+    const auto [bound, frame] = bounds_.front();
+    if (bound == states_[frame].bound) return bound;
+    std::pop_heap(bounds_.begin(), bounds_.end(), std::greater<>());
+    bounds_.back().first = states_[frame].bound;
+    std::push_heap(bounds_.begin(), bounds_.end(), std::greater<>());
+  }
+  return kInfinity;
 }
 
 // Effort is proportional to the possible gain. With a limit on time and no result yet, more
 // effort is spent before the search gives up.
-double Exploration::share_to_spend() const {
+double Exploration::share_to_spend() {
   if (seen_.empty() && ceiling_ == kInfinity) {
     return wanted_.time.any() && !wanted_.first ? kMostEffort : 1;
   }
-  if (wanted_.goal != Goal::fastest) return 1;
-  if (wanted_.thorough) return kMostShare;
   const double best = best_ ? weighed(best_->score) : incumbent_;
-  return share_of_effort(1 - least_bound() / std::min(best, ceiling_));
+  return share_of_effort(wanted_, 1 - least_bound() / std::min(best, ceiling_));
 }
 
 bool Exploration::is_spent(double share) const {
@@ -230,11 +234,12 @@ void Exploration::enqueue() {
       if (seconds > wanted_.most_seconds(c)) continue;
       bound = seconds / static_cast<double>(sequences_of_step(c));
     }
-    FrameState& state = states_[i];
-    state.bound = bound;
+    states_[i].bound = bound;
+    bounds_.emplace_back(bound, i);
     // The gap puts relaxed frames first, unless this one promises more than the gap.
     queue_.push({i, bound * evaluator_.expected_ratio(c) * (1 + wanted_.gap)});
   }
+  std::make_heap(bounds_.begin(), bounds_.end(), std::greater<>());
 }
 
 // Whether the schedule's limit on microbatches in flight has no effect.

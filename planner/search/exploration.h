@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/progress.h"
@@ -51,7 +52,7 @@ class Exploration {
   const std::optional<Scored>& nearest() const { return nearest_; }
   const std::vector<Seen>& seen() const { return seen_; }
   /// A lower bound of all frames.
-  double least_bound() const;
+  double least_bound();
   /// The expected exact measure: the sampled one times the known ratio of full to sampled
   /// simulation of its kind.
   double likely(const Seen& s) const;
@@ -100,7 +101,7 @@ class Exploration {
   void enqueue();
   bool limits_nothing(const Candidate& c);
   bool is_spent(double share) const;
-  double share_to_spend() const;
+  double share_to_spend();
 
   double weighed(const Score& score) const { return ranking_.weighed(score); }
   bool allowed(const Score& score) const { return ranking_.admits(score); }
@@ -147,6 +148,9 @@ class Exploration {
   int64_t estimated_ = 0;
   int repairs_;
   std::vector<FrameState> states_;
+  // A heap of bounds and their frames, least first. Bounds only rise, so one that is no longer its
+  // frame's is replaced when it comes up.
+  std::vector<std::pair<double, size_t>> bounds_;
   FrameQueue queue_;
   std::map<Kind, double> slower_;  // least ratio of full to sampled simulation
   std::vector<Seen> seen_, too_large_, misses_, slow_;
