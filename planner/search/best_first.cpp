@@ -20,6 +20,7 @@ constexpr size_t kFinalists = 2;
 constexpr size_t kMostStarts = 12;
 constexpr double kBehind = 1.05;  // of a layout that kEnough starts did not bring near the best
 constexpr int64_t kEnough = 3;
+constexpr double kContinued = 0.02;  // handicap of a mesh for every time that it was continued
 constexpr double kSameLayout = 1.1, kAlike = 1.25;  // handicaps of starts similar to others
 
 // The handicap of a start that is similar to another.
@@ -95,8 +96,10 @@ class BestFirst {
     Scored scored;
     Exploration* of = nullptr;
     Waiting from;
-    Candidate first;       // before refinement
-    bool settled = false;  // no further refinement helps
+    Candidate first;        // before refinement
+    bool stalled = false;   // no single step is expected to help
+    bool settled = false;   // no further refinement helps
+    int64_t continued = 0;  // the number of times
     RefineMemory memory = {};
   };
 
@@ -214,8 +217,9 @@ class BestFirst {
     }
   }
 
-  // Half of the effort goes to local optima near as many starts as it lasts for, the other half to
-  // the best of these. If those do not improve any more, further starts follow.
+  // Half of the effort goes to local optima near as many starts as it lasts for, a quarter to those
+  // starts that it did not last for, the rest to the best of all. If those do not improve any more,
+  // further starts follow.
   void refine() {
     const double share = share_of_effort(wanted_, 1 - least_bound() / weighed(*found_.best));
     const int64_t begin = evaluator_.work();
@@ -229,6 +233,15 @@ class BestFirst {
     const int64_t half = begin + (last_work - begin) / 2;
     while (evaluator_.work() < half && starts_.size() < kMostStarts && begin_at_next(first)) {
     }
+    const int64_t most_of_it = half + (last_work - half) / 2;
+    while (evaluator_.work() < most_of_it) {
+      Start* next = unstalled();
+      if (next == nullptr) break;
+      const Candidate before = next->scored.candidate;
+      refine(*next, first);
+      ++next->continued;
+      next->stalled |= next->scored.candidate == before;
+    }
     const RefineEffort second = refine_effort(share, 2 * std::min(starts_.size(), kFinalists));
     while (evaluator_.work() < last_work) {
       Start* next = finalist();
@@ -241,6 +254,27 @@ class BestFirst {
     for (const Start& s : starts_) {
       if (weighed(s.scored) < weighed(*found_.best)) found_.best = s.scored;
     }
+  }
+  // The best start that a single step may improve, with handicaps for meshes that were continued;
+  // null if there is none.
+  Start* unstalled() {
+    Start* best = nullptr;
+    double least = kInfinity;
+    for (Start& s : starts_) {
+      if (s.stalled) continue;
+      int64_t continued = 0;
+      for (const Start& other : starts_) {
+        if (mesh_of(other.scored.candidate) == mesh_of(s.scored.candidate)) {
+          continued += other.continued;
+        }
+      }
+      const double measure = weighed(s.scored) * (1 + kContinued * static_cast<double>(continued));
+      if (measure < least) {
+        least = measure;
+        best = &s;
+      }
+    }
+    return best;
   }
   // The best unsettled start among the finalists; null if there is none.
   Start* finalist() {
@@ -265,6 +299,7 @@ class BestFirst {
                                               effort, start.memory, others);
     const bool same = refined.best.candidate == start.scored.candidate;
     start.scored = refined.best;
+    start.stalled = refined.stalled;
     start.settled = refined.settled || (same && effort.kicks);
     for (Scored& other : others) start.of->add_found(std::move(other), start.from);
   }

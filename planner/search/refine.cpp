@@ -69,7 +69,8 @@ class Refinement {
       neighbours();
       if (!take(steps_) && !(kicks_ && kick())) break;
     }
-    return {best_, kicks_ && !is_spent() && exact_ > 0 && ops_ > 0};
+    const bool stalled = !is_spent() && exact_ > 0 && ops_ > 0;
+    return {best_, stalled, kicks_ && stalled};
   }
 
  private:

@@ -38,6 +38,7 @@ struct RefineMemory {
 
 struct Refined {
   Scored best;
+  bool stalled = false;  ///< no step helps
   bool settled = false;  ///< no step helps, and none was skipped to save effort
 };
 
