@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 
 #include "base/error.h"
@@ -49,6 +50,27 @@ void explain_other_limit(MaxSequence& result, const ModelSpec& model,
   } else {
     result.limit = Limit::program;
   }
+}
+
+// Few degrees divide a device count that is no power of two, so fewer devices may reach further.
+// Returns a remedy where the next lower power of two does, else an empty text.
+std::string fewer_devices(const MaxSequence& result, const ModelSpec& model,
+                          const HardwareProfile& hw, const MaxSequenceOptions& options) {
+  const ParallelChoice& fixed = options.parallel;
+  if (fixed.data || fixed.tensor || fixed.ring || fixed.ulysses || fixed.pipeline) return "";
+  const auto power = [](int64_t n) {
+    return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n)));
+  };
+  // Of several nodes, whole ones.
+  const int64_t fewer =
+      hw.nodes > 1 ? power(hw.nodes) * hw.devices_per_node : power(hw.devices_per_node);
+  if (fewer == hw.devices()) return "";
+  MaxSequenceOptions asked = options;
+  asked.steps.clear();
+  const MaxSequence other = max_sequence(model, with_devices(hw, fewer), result.strategy, asked);
+  if (other.sequence <= result.sequence + result.granularity) return "";
+  return fmt::format("use {} of the {} devices, which reach {} tokens", fewer, hw.devices(),
+                     format_tokens(other.sequence));
 }
 
 // The text on the worth of a pipeline for the longest plan.
@@ -105,6 +127,10 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   }
   explain_refusal(result, evaluator, found.refused);
   explain_other_limit(result, model, options);
+  if (!preset) {
+    const std::string fewer = fewer_devices(result, model, hw, options);
+    if (!fewer.empty()) result.remedy += (result.remedy.empty() ? "" : "; ") + fewer;
+  }
   // From the loosest limit down, as a tighter limit allows no longer sequence.
   for (size_t i = options.steps.size(); i-- > 0;) {
     LongestWanted shorter = wanted;

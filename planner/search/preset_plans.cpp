@@ -278,6 +278,12 @@ LongestFound PresetPlans::longest(const LongestWanted& wanted) {
       const int64_t found = boundary(entry.count, entry.refused, fits);
       best.fits.candidate = *candidate(entry.way, found * entry.step);
       best.refused = candidate(entry.way, (found + 1) * entry.step).value_or(best.fits.candidate);
+      // As best() of that length, so that both are short by the same. Of chunked presets there are
+      // too many ways to lay out all.
+      if (!wanted.time.any() && !is_chunked_preset(preset_)) {
+        const std::optional<Scored> refused = nearest((found + 1) * entry.step);
+        if (refused && refused->score.overflow > 0) best.refused = refused->candidate;
+      }
       best.step = entry.step;
       break;
     }

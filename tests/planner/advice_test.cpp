@@ -1,8 +1,11 @@
 // Advice is right: with the named knob the plan fits when laid out, or the named capacity is
 // enough.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "base/error.h"
 #include "base/units.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
@@ -128,6 +131,35 @@ TEST_CASE("max-seq advises what lets the refused length fit, and auto no knob al
       proven = within(exact_peak_bytes(request), limits);
     }
     CHECK(proven);
+  }
+}
+
+TEST_CASE("max-seq says where fewer devices reach further") {
+  const ModelSpec model = small_model();
+  const auto remedy = [&](int64_t devices) {
+    return max_sequence(model, testing::small_machine(1, devices, 32 * MiB, 96 * MiB), "auto", {})
+        .remedy;
+  };
+  const int64_t four =
+      max_sequence(model, testing::small_machine(1, 4, 32 * MiB, 96 * MiB), "auto", {}).sequence;
+  CHECK_THAT(remedy(7), Catch::EndsWith(fmt::format("use 4 of the 7 devices, which reach {} tokens",
+                                                    format_tokens(four))));
+  CHECK_THAT(remedy(4), !Catch::Contains("devices, which reach"));
+}
+
+TEST_CASE("max-seq's shortfall is that of the preset's plan of the refused length") {
+  const ModelSpec model = small_model();
+  const HardwareProfile hw = testing::small_machine(1, 2, 32 * MiB, 96 * MiB);
+  for (const char* name : {"baseline", "checkpoint", "checkpoint-offload", "mst", "alst"}) {
+    INFO(name);
+    const MaxSequence found = max_sequence(model, hw, name, {});
+    REQUIRE(found.shortfall_bytes > 0);
+    try {
+      plan_preset(model, hw, name, found.sequence + found.granularity, {});
+      FAIL("the refused length is planned");
+    } catch (const Error& error) {
+      CHECK_THAT(error.what(), Catch::Contains("short by " + format_bytes(found.shortfall_bytes)));
+    }
   }
 }
 
