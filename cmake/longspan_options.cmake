@@ -16,6 +16,12 @@ if(LONGSPAN_SANITIZE)
                                                    -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(longspan_options INTERFACE -fsanitize=${LONGSPAN_SANITIZE})
 endif()
+if(LONGSPAN_MOLD)  # links in a fifth of the time of GNU ld, and there are some ninety programs
+  find_program(LONGSPAN_MOLD_PROGRAM mold)
+  if(LONGSPAN_MOLD_PROGRAM)
+    target_link_options(longspan_options INTERFACE -fuse-ld=mold)
+  endif()
+endif()
 if(LONGSPAN_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(longspan_options INTERFACE -fpch-preprocess)  # what ccache needs
 endif()

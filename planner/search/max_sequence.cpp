@@ -61,7 +61,7 @@ std::string fewer_devices(const MaxSequence& result, const ModelSpec& model,
   const auto power = [](int64_t n) {
     return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n)));
   };
-  // Of several nodes, whole ones.
+  // Only whole nodes are left out where there are several.
   const int64_t fewer =
       hw.nodes > 1 ? power(hw.nodes) * hw.devices_per_node : power(hw.devices_per_node);
   if (fewer == hw.devices()) return "";
