@@ -46,21 +46,25 @@ set(LONGSPAN_UNITY_FILES 8)
 set(LONGSPAN_TEST_OPTIONS $<$<NOT:$<CONFIG:Release>>:-O1>)
 set(LONGSPAN_PROGRAM_OPTIONS $<$<NOT:$<CONFIG:Release>>:-O0>)
 
-# longspan_precompile(TARGET NAME KIND LIBRARY|EXECUTABLE LINK ... HEADERS ...): the first call with a
-# NAME makes the headers of that name, as a target of that kind; the others use them.
+# longspan_precompile(TARGET NAME KIND LIBRARY|EXECUTABLE [MAIN] LINK ... HEADERS ...): the first call
+# with a NAME makes the headers of that name, as a target of that kind; the others use them. MAIN: an
+# executable whose LINK has no main().
 function(longspan_precompile target)
-  cmake_parse_arguments(ARG "" "NAME" "KIND;LINK;HEADERS;OPTIONS" ${ARGN})
+  cmake_parse_arguments(ARG "MAIN" "NAME" "KIND;LINK;HEADERS;OPTIONS" ${ARGN})
   if(NOT LONGSPAN_PCH)
     return()
   endif()
   set(made longspan_headers_${ARG_NAME})
   if(NOT TARGET ${made})
     set(source ${PROJECT_BINARY_DIR}/${made}.cpp)
+    set(content "")
+    if(ARG_MAIN)
+      set(content "int main() {}\n")
+    endif()
+    file(CONFIGURE OUTPUT ${source} CONTENT "${content}")
     if(ARG_KIND STREQUAL "LIBRARY")
-      file(CONFIGURE OUTPUT ${source} CONTENT "")
       add_library(${made} STATIC ${source})
     else()
-      file(CONFIGURE OUTPUT ${source} CONTENT "int main() {}\n")
       add_executable(${made} ${source})
     endif()
     target_link_libraries(${made} PRIVATE longspan_options fmt::fmt ${ARG_LINK})
@@ -74,7 +78,7 @@ endfunction()
 # of them: precompiled it costs every file two seconds, since its functions are all inline.
 function(longspan_precompile_program target)
   target_compile_options(${target} PRIVATE ${LONGSPAN_PROGRAM_OPTIONS})
-  longspan_precompile(${target} NAME program KIND EXECUTABLE
+  longspan_precompile(${target} NAME program KIND EXECUTABLE MAIN
                       LINK nlohmann_json::nlohmann_json
                       OPTIONS ${LONGSPAN_PROGRAM_OPTIONS}
                       HEADERS <nlohmann/json.hpp>)
