@@ -31,23 +31,25 @@ std::vector<int64_t> tiles_about(int64_t own, int64_t rows) {
 
 }  // namespace
 
+// In the order in which a descent sets them: what matters most comes first, as the effort may end
+// before the last.
 const std::vector<Steps::Knob>& Steps::all_knobs() {
   static const std::vector<Knob> all = {&Steps::saved<&Strategy::layer_input>,
                                         &Steps::saved<&Strategy::qkv>,
                                         &Steps::saved<&Strategy::attention_out>,
                                         &Steps::saved<&Strategy::mlp_input>,
                                         &Steps::saved<&Strategy::mlp_inner>,
+                                        &Steps::states,
+                                        &Steps::offload_window,
+                                        &Steps::prefetch_depth,
                                         &Steps::projection_tile,
                                         &Steps::mlp_tile,
                                         &Steps::loss_tile,
-                                        &Steps::prefetch_depth,
-                                        &Steps::offload_window,
                                         &Steps::block,
                                         &Steps::kv,
                                         &Steps::between_uses,
                                         &Steps::backward_order,
-                                        &Steps::overlap,
-                                        &Steps::states};
+                                        &Steps::overlap};
   return all;
 }
 
