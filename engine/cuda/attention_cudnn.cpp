@@ -2,6 +2,7 @@
 // implements Libraries.
 #include <cudnn_frontend.h>
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <unordered_map>
 
@@ -10,6 +11,7 @@
 #include "engine/cuda/cuda_error.h"
 #include "engine/cuda/fused_attention.h"
 #include "engine/cuda/libraries.h"
+#include "engine/cuda/switches.h"
 
 // Users of the frontend must define this variable if it opens the library at run time.
 void* cudnn_frontend::cudnn_dlhandle = nullptr;
@@ -21,8 +23,18 @@ namespace fe = cudnn_frontend;
 
 enum Uid : int64_t { kQ = 1, kK, kV, kO, kStatistics, kDO, kDQ, kDK, kDV };
 
-void check_graph(fe::error_t status, const char* what) {
-  if (status.is_bad()) throw failed("cudnn: {}: {}", what, status.get_message());
+// "attention backward of 4096 queries and 8192 keys, 32 heads of 128, 8 of keys, causal"
+std::string text_of(const AttentionKey& key) {
+  return fmt::format("attention {} of {} queries and {} keys, {} heads of {}, {} of keys{}{}",
+                     key.backward ? "backward" : "forward", key.queries, key.keys, key.heads,
+                     key.head_dim, key.kv_heads, key.masks ? ", causal" : "",
+                     key.deterministic ? ", deterministic" : "");
+}
+
+void check_graph(fe::error_t status, const char* what, const AttentionKey& key) {
+  if (status.is_bad()) {
+    throw failed("cudnn: {}: {}: {}", text_of(key), what, status.get_message());
+  }
 }
 
 fe::graph::Tensor_attributes attributes(Uid uid, int64_t heads, int64_t rows, int64_t dim,
@@ -41,11 +53,11 @@ void set_mask(const AttentionKey& key, Options& options) {
       .set_diagonal_band_right_bound(0);
 }
 
-// Builds the graph for the current device or, without a device, for a compute capability, which
-// must be set before anything else.
-fe::graph::Graph make_graph(const AttentionKey& key, int compute_capability = 0) {
+// Builds the graph for a compute capability (90). Without it the frontend would open a CUDA runtime
+// of its own to ask for the device, next to the one that the program is linked with.
+fe::graph::Graph make_graph(const AttentionKey& key, int compute_capability) {
   fe::graph::Graph graph;
-  if (compute_capability > 0) graph.set_sm_version(compute_capability);
+  graph.set_sm_version(compute_capability);
   graph.set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -97,6 +109,7 @@ fe::graph::Graph make_graph(const AttentionKey& key, int compute_capability = 0)
 }  // namespace
 
 bool open_library() {
+  if (is_set("LONGSPAN_NO_CUDNN")) return false;
   static void* const opened = dlopen("libcudnn.so.9", RTLD_NOW);
   fe::cudnn_dlhandle = opened;
   return opened != nullptr;
@@ -117,12 +130,17 @@ struct AttentionPlan {
 
 class AttentionPlans {
  public:
-  /// REQUIRES: the library has been opened.
+  /// Plans for the current device. REQUIRES: the library has been opened.
   explicit AttentionPlans(cudaStream_t stream) {
-    if (fe::detail::create_handle(&handle_) != CUDNN_STATUS_SUCCESS ||
-        fe::detail::set_stream(handle_, stream) != CUDNN_STATUS_SUCCESS) {
-      throw failed("cudnn: {}", "the library does not start");
-    }
+    check_status(fe::detail::create_handle(&handle_));
+    check_status(fe::detail::set_stream(handle_, stream));
+    int device = 0, major = 0, minor = 0;
+    check(cudaGetDevice(&device), "device of cudnn");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+          "compute capability");
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+          "compute capability");
+    compute_capability_ = 10 * major + minor;
   }
   ~AttentionPlans() { (void)fe::detail::destroy_handle(handle_); }
   AttentionPlans(const AttentionPlans&) = delete;
@@ -130,29 +148,37 @@ class AttentionPlans {
 
   void run(const AttentionKey& key, std::unordered_map<int64_t, void*>& operands, void* workspace,
            int64_t room) {
-    AttentionPlan& plan = plans_.get(key, [&] { return build(key); });
+    AttentionPlan& plan = plans_.get(key, [&] { return build(key, room); });
+    // A later call of the shape may have less room.
     if (plan.workspace_bytes > room) {
-      throw failed(
-          "cudnn: attention of {} queries and {} keys asks for {} bytes of workspace, the "
-          "plan has {}",
-          key.queries, key.keys, plan.workspace_bytes, room);
+      throw failed("cudnn: {}: asks for {} bytes of workspace, the plan has {}", text_of(key),
+                   plan.workspace_bytes, room);
     }
-    check_graph(plan.graph.execute(handle_, operands, workspace), "attention");
+    check_graph(plan.graph.execute(handle_, operands, workspace), "the step", key);
   }
 
  private:
-  AttentionPlan build(const AttentionKey& key) {
-    AttentionPlan plan{make_graph(key)};
-    check_graph(plan.graph.validate(), "attention's shape");
-    check_graph(plan.graph.build_operation_graph(handle_), "attention's graph");
-    check_graph(plan.graph.create_execution_plans({fe::HeurMode_t::A}), "attention's plans");
-    check_graph(plan.graph.check_support(handle_), "attention's support");
-    check_graph(plan.graph.build_plans(handle_), "attention's kernels");
-    check_graph(plan.graph.get_workspace_size(plan.workspace_bytes), "attention's workspace");
+  static void check_status(cudnnStatus_t status) {
+    if (status == CUDNN_STATUS_SUCCESS) return;
+    throw failed("cudnn: the library does not start: {}", fe::detail::get_error_string(status));
+  }
+
+  // The library's best plan whose workspace fits `room`.
+  AttentionPlan build(const AttentionKey& key, int64_t room) {
+    AttentionPlan plan{make_graph(key, compute_capability_)};
+    check_graph(plan.graph.validate(), "the shape", key);
+    check_graph(plan.graph.build_operation_graph(handle_), "the graph", key);
+    check_graph(plan.graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}),
+                "the plans", key);
+    plan.graph.deselect_workspace_greater_than(room);
+    check_graph(plan.graph.check_support(handle_), "support", key);
+    check_graph(plan.graph.build_plans(handle_), "the kernels", key);
+    check_graph(plan.graph.get_workspace_size(plan.workspace_bytes), "the workspace", key);
     return plan;
   }
 
   cudnnHandle_t handle_ = nullptr;
+  int compute_capability_ = 0;
   PlanCache<AttentionKey, AttentionPlan> plans_;
 };
 

@@ -14,6 +14,7 @@
 #include "engine/cuda/arenas.h"
 #include "engine/cuda/cuda_error.h"
 #include "engine/cuda/libraries.h"
+#include "engine/cuda/switches.h"
 
 namespace longspan::cuda {
 namespace {
@@ -145,7 +146,10 @@ class CudaDevice final : public Device, public DeviceQueues {
     use();
     record(events_[at(queue)][n].start, queue);
   }
-  void submitted(Stream queue, int32_t n) override { record(events_[at(queue)][n].end, queue); }
+  void submitted(Stream queue, int32_t n) override {
+    record(events_[at(queue)][n].end, queue);
+    if (waits_) check(cudaStreamSynchronize(streams_[at(queue)].get()), "op");
+  }
   void wait(Stream queue, Stream other, int32_t n) override {
     use();
     check(cudaStreamWaitEvent(streams_[at(queue)].get(), events_[at(other)][n].end.get(), 0),
@@ -219,6 +223,7 @@ class CudaDevice final : public Device, public DeviceQueues {
   }
 
   int index_;
+  bool waits_ = is_set("LONGSPAN_SYNC");  // for each op, so that an error names the op it is from
   std::string name_;
   std::function<void()> watch_;
   int64_t processors_ = 1;

@@ -1,5 +1,7 @@
 #include "engine/runtime/executor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -150,6 +152,17 @@ void Executor::await(int stream, const Waits& waits, StreamProgress& progress) {
   }
 }
 
+// Submits an op, the n-th of its queue. An error names the op, as a device's own errors do not.
+void Executor::submit(const Op& op, int32_t n, const StepContext& context) {
+  try {
+    queues_->started(op.stream, n);
+    run_op(op, context);
+    queues_->submitted(op.stream, n);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", describe(program_, op), error.what()));
+  }
+}
+
 Timeline Executor::run(const StepContext& context) {
   Timeline timeline;
   timeline.spans.resize(program_.ops.size());
@@ -169,9 +182,11 @@ Timeline Executor::run(const StepContext& context) {
         await(stream, queue[i].waits, progress);
         if (progress.failed()) return;
         const Clock::time_point start = Clock::now();
-        if (queued) queues_->started(name, n);
-        run_op(op, context);
-        if (queued) queues_->submitted(name, n);
+        if (queued) {
+          submit(op, n, context);
+        } else {
+          run_op(op, context);
+        }
         timeline.spans[queue[i].op] = {seconds_between(begin, start),
                                        seconds_between(begin, Clock::now())};
         touch(op, high_water[stream]);
@@ -233,12 +248,11 @@ void Executor::run_in_random_order(const StepContext& context, uint64_t seed) {
     const int stream = ready[random() % n_ready];
     const Op& op = program_.ops[layout_.streams[stream][done[stream]].op];
     const Stream name = static_cast<Stream>(stream);
-    const bool queued = queues_ != nullptr && queues_->has(name);
-    if (queued) queues_->started(name, done[stream]);
-    run_op(op, context);
-    if (queued) {
-      queues_->submitted(name, done[stream]);
+    if (queues_ != nullptr && queues_->has(name)) {
+      submit(op, done[stream], context);
       queues_->synchronize(name, done[stream]);
+    } else {
+      run_op(op, context);
     }
     touch(op, high_water_);
     ++done[stream];

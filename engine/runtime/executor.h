@@ -61,6 +61,7 @@ class Executor {
  private:
   void await(int stream, const Waits& waits, StreamProgress& progress);
   void run_op(const Op& op, const StepContext& context);
+  void submit(const Op& op, int32_t n, const StepContext& context);
   void touch(const Op& op, std::array<int64_t, kTierCount>& high_water) const;
 
   Program program_;

@@ -34,6 +34,10 @@ TEST_CASE("a GPU is there and these are its libraries", "[environment]") {
                             [](auto* function) { return function(); });
   library_version<size_t()>("cuDNN", "libcudnn.so.9", "cudnnGetVersion",
                             [](auto* function) { return function(); });
+  library_version<int(int*, int*)>("NVRTC", "libnvrtc.so.13", "nvrtcVersion", [](auto* function) {
+    int major = 0, minor = 0;
+    return function(&major, &minor) == 0 ? 1000 * major + 10 * minor : -1;
+  });
   library_version<int(int*)>("NCCL", "libnccl.so.2", "ncclGetVersion", [](auto* function) {
     int version = 0;
     return function(&version) == 0 ? version : -1;

@@ -218,9 +218,27 @@ class Checker {
     reference_.run(op, context_);
     if (op.stream == Stream::io) return;  // the runtime's own
     for (Used& u : used) u.given = given(u);
-    run_under_test(op, used);
+    if (is_lost_) return;
+    try {
+      run_under_test(op, used);
+    } catch (const std::exception& error) {
+      report_.faults.push_back(fmt::format("{}: threw: {}", describe(program_, op), error.what()));
+      empty_queues();
+      return;
+    }
     for (const Used& u : used) compare(op, u);
     ++report_.ops;
+  }
+
+  // After an op that threw. Later ops are checked unless the device does not work any more.
+  void empty_queues() {
+    try {
+      if (DeviceQueues* queues = backend_->queues()) queues->finish();
+      for (auto& memory : memory_) memory->poison();
+    } catch (const std::exception& error) {
+      is_lost_ = true;
+      report_.faults.push_back(fmt::format("no later op is checked: {}", error.what()));
+    }
   }
 
   // The CPU engine's input, rounded; NaN where it wrote without reading.
@@ -327,6 +345,7 @@ class Checker {
   std::array<std::unique_ptr<Arena>, 2> memory_;  // device, host
   StepContext context_;
   OpReport report_;
+  bool is_lost_ = false;  // the device works no more
 };
 
 }  // namespace

@@ -18,8 +18,8 @@
 namespace longspan::testing {
 
 struct OpReport {
-  /// One line for each wrong operand: too large an error, left unwritten, or written outside the
-  /// op's range.
+  /// One line for each wrong operand (too large an error, left unwritten, or written outside the
+  /// op's range), and for each op that threw.
   std::vector<std::string> faults;
   /// The largest error of each op kind: relative, norm-wise, of one operand of one op.
   std::map<std::string, double> worst;

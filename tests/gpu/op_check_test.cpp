@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "base/error.h"
 #include "engine/cuda/backend.h"
 #include "tests/engine/forwarding_backend.h"
 #include "tests/gpu/under_test.h"
@@ -18,6 +19,7 @@ enum class Harm {
   rounds,         // loses the lower half of a float's bits
   writes_inputs,  // writes to operands that the op only reads
   writes_behind,  // writes one element beyond the end of an output
+  throws,         // instead of running the op
 };
 
 // The backend under test with a fault in ops of one kind. Host memory only.
@@ -30,6 +32,7 @@ class HarmfulBackend final : public ForwardingBackend {
            const StepContext& context) override {
     if (op.kind != kind_) return ForwardingBackend::run(program, op, operands, context);
     if (harm_ == Harm::leaves_out) return;
+    if (harm_ == Harm::throws) throw failed("the library has no plan");
     ForwardingBackend::run(program, op, operands, context);
     if (harm_ == Harm::runs_twice) ForwardingBackend::run(program, op, operands, context);
     if (harm_ < Harm::rounds) return;
@@ -92,6 +95,16 @@ TEST_CASE("outputs that are left unwritten are found", "[ops]") {
     INFO(name_of(kind));
     CHECK(mentions(report_of(*device, kind, Harm::leaves_out).faults, "unwritten"));
   }
+}
+
+TEST_CASE("an op that throws is named, and the others are checked", "[ops]") {
+  const auto device = open_under_test();
+  const OpReport report = report_of(*device, OpKind::attention_backward, Harm::throws);
+  CHECK(mentions(report.faults, "attention_backward"));
+  CHECK(mentions(report.faults, "threw: the library has no plan"));
+  CHECK_FALSE(mentions(report.faults, "no later op is checked"));
+  CHECK(report.worst.contains("adamw"));
+  CHECK_FALSE(report.worst.contains("attention_backward"));
 }
 
 TEST_CASE("sums that miss a part or have it twice are found", "[ops]") {
