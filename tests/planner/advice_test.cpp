@@ -136,15 +136,14 @@ TEST_CASE("max-seq advises what lets the refused length fit, and auto no knob al
 
 TEST_CASE("max-seq says where fewer devices reach further") {
   const ModelSpec model = small_model();
-  const auto remedy = [&](int64_t devices) {
-    return max_sequence(model, testing::small_machine(1, devices, 32 * MiB, 96 * MiB), "auto", {})
-        .remedy;
+  const auto longest = [&](int64_t devices) {
+    return max_sequence(model, testing::small_machine(1, devices, 32 * MiB, 96 * MiB), "auto", {});
   };
-  const int64_t four =
-      max_sequence(model, testing::small_machine(1, 4, 32 * MiB, 96 * MiB), "auto", {}).sequence;
-  CHECK_THAT(remedy(7), Catch::EndsWith(fmt::format("use 4 of the 7 devices, which reach {} tokens",
-                                                    format_tokens(four))));
-  CHECK_THAT(remedy(4), !Catch::Contains("devices, which reach"));
+  const MaxSequence four = longest(4);
+  CHECK_THAT(longest(7).remedy,
+             Catch::EndsWith(fmt::format("use 4 of the 7 devices, which reach {} tokens",
+                                         format_tokens(four.sequence))));
+  CHECK_THAT(four.remedy, !Catch::Contains("devices, which reach"));
 }
 
 TEST_CASE("max-seq's shortfall is that of the preset's plan of the refused length") {
