@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace longspan {
 namespace {
@@ -16,7 +17,7 @@ constexpr int64_t kMeshRelaxed = 64, kMeshLooks = 3;
 
 struct Later {
   bool operator()(const Waiting& a, const Waiting& b) const {
-    return a.key != b.key ? a.key > b.key : a.frame > b.frame;
+    return a.expected != b.expected ? a.expected > b.expected : a.frame > b.frame;
   }
 };
 
@@ -28,107 +29,126 @@ int32_t index_of(std::map<Key, int32_t>& known, const Key& key) {
 }  // namespace
 
 FrameQueue::FrameQueue(std::span<const Candidate> frames, Goal goal)
-    : frames_(frames), goal_(goal), indices_(frames.size()) {}
+    : frames_(frames), goal_(goal), of_frame_(frames.size(), -1) {}
 
-bool FrameQueue::Learned::update(double measured) {
-  const bool falls = measured < ratio;
+void FrameQueue::Learned::update(double measured) {
   ratio = std::min(ratio, measured);
   ++looks;
-  return falls;
 }
 
-void FrameQueue::index(size_t frame) {
-  Indices& own = indices_[frame];
-  if (own.kind >= 0) return;
+int32_t FrameQueue::bucket_of(size_t frame) {
+  int32_t& own = of_frame_[frame];
+  if (own >= 0) return own;
   const Candidate& c = frames_[frame];
-  own.kind = index_of(kinds_, kind_of(c));
-  // Head groups overlap differently from chunks.
-  own.alike = index_of(alikes_, {layout_of(c), c.strategy.head_groups > 1});
-  own.mesh = index_of(meshes_, mesh_of(c));
-  of_mesh_.resize(meshes_.size());
-  of_kind_.resize(kinds_.size());
-  of_alike_.resize(alikes_.size());
+  own = index_of(kinds_, kind_of(c));
+  if (kinds_.size() > buckets_.size()) {
+    Bucket& bucket = buckets_.emplace_back();
+    // Head groups overlap differently from chunks.
+    bucket.alike = index_of(alikes_, {layout_of(c), c.strategy.head_groups > 1});
+    bucket.mesh = index_of(meshes_, mesh_of(c));
+    of_mesh_.resize(meshes_.size());
+    of_alike_.resize(alikes_.size());
+  }
+  return own;
 }
 
 void FrameQueue::push(Waiting waiting) {
-  index(waiting.frame);
-  waiting.key = key_of(waiting);
-  heap_.push_back(waiting);
-  std::push_heap(heap_.begin(), heap_.end(), Later());
+  Bucket& bucket = buckets_[static_cast<size_t>(bucket_of(waiting.frame))];
+  std::vector<Waiting>& heap = bucket.heaps[waiting.relaxed ? 1 : 0];
+  heap.push_back(waiting);
+  std::push_heap(heap.begin(), heap.end(), Later());
+  if (!std::exchange(bucket.listed, true)) queued_.push_back(&bucket);
+  ++size_;
 }
 
-Waiting FrameQueue::pop() {
-  if (fallen_) {
-    for (Waiting& waiting : heap_) waiting.key = key_of(waiting);
-    std::make_heap(heap_.begin(), heap_.end(), Later());
-    fallen_ = false;
+template <class May>
+FrameQueue::Place FrameQueue::best(const May& may) {
+  Place best;
+  double least = 0;
+  for (size_t i = 0; i < queued_.size();) {
+    Bucket& bucket = *queued_[i];
+    if (bucket.empty()) {
+      bucket.listed = false;
+      queued_[i] = queued_.back();
+      queued_.pop_back();
+      continue;
+    }
+    ++i;
+    std::optional<double> factor;
+    for (const size_t heap : {0, 1}) {
+      if (bucket.heaps[heap].empty() || !may(bucket, heap == 1)) continue;
+      if (!factor) factor = factor_of(bucket);
+      const Waiting& own = bucket.heaps[heap].front();
+      const double key = own.expected * *factor;
+      if (best.bucket == nullptr || key < least ||
+          (key == least && own.frame < best.bucket->heaps[best.heap].front().frame)) {
+        best = {&bucket, heap};
+        least = key;
+      }
+    }
   }
-  while (true) {
-    std::pop_heap(heap_.begin(), heap_.end(), Later());
-    const double key = key_of(heap_.back());
-    if (key <= heap_.back().key) break;
-    heap_.back().key = key;
-    std::push_heap(heap_.begin(), heap_.end(), Later());
-  }
-  const Waiting next = heap_.back();
-  heap_.pop_back();
+  return best;
+}
+
+Waiting FrameQueue::pop(const Place& place) {
+  std::vector<Waiting>& heap = place.bucket->heaps[place.heap];
+  std::pop_heap(heap.begin(), heap.end(), Later());
+  const Waiting next = heap.back();
+  heap.pop_back();
+  --size_;
   return next;
 }
 
-bool FrameQueue::Mesh::takes(const Waiting& waiting) const {
-  return learned < kMeshLooks && (waiting.relaxed ? taken < kMeshLooks : relaxed < kMeshRelaxed);
+Waiting FrameQueue::pop() {
+  return pop(best([](const Bucket&, bool) { return true; }));
+}
+
+bool FrameQueue::Mesh::takes(bool is_relaxed) const {
+  return learned < kMeshLooks && (is_relaxed ? taken < kMeshLooks : relaxed < kMeshRelaxed);
 }
 
 size_t FrameQueue::unseen() const {
   std::set<int32_t> meshes;
-  for (const Waiting& waiting : heap_) {
-    const int32_t mesh = indices_[waiting.frame].mesh;
-    if (of_mesh_[static_cast<size_t>(mesh)].learned == 0) meshes.insert(mesh);
+  for (const Bucket* bucket : queued_) {
+    if (!bucket->empty() && of_mesh_[static_cast<size_t>(bucket->mesh)].learned == 0) {
+      meshes.insert(bucket->mesh);
+    }
   }
   return meshes.size();
 }
 
 std::optional<Waiting> FrameQueue::pop_unseen() {
-  auto best = heap_.end();
-  for (auto it = heap_.begin(); it != heap_.end(); ++it) {
-    if (!of_mesh_[static_cast<size_t>(indices_[it->frame].mesh)].takes(*it)) continue;
-    it->key = key_of(*it);
-    if (best == heap_.end() || Later()(*best, *it)) best = it;
-  }
-  if (best == heap_.end()) return std::nullopt;
-  const Waiting next = *best;
-  Mesh& mesh = of_mesh_[static_cast<size_t>(indices_[next.frame].mesh)];
-  ++(next.relaxed ? mesh.taken : mesh.relaxed);
-  *best = heap_.back();
-  heap_.pop_back();
-  fallen_ = true;  // the heap has lost its order
-  return next;
+  const Place place = best([&](const Bucket& bucket, bool is_relaxed) {
+    return of_mesh_[static_cast<size_t>(bucket.mesh)].takes(is_relaxed);
+  });
+  if (place.bucket == nullptr) return std::nullopt;
+  Mesh& mesh = of_mesh_[static_cast<size_t>(place.bucket->mesh)];
+  ++(place.heap == 1 ? mesh.taken : mesh.relaxed);
+  return pop(place);
 }
 
 bool FrameQueue::is_known(size_t frame) const {
-  return of_kind_[static_cast<size_t>(indices_[frame].kind)].looks > 0;
+  return buckets_[static_cast<size_t>(of_frame_[frame])].learned.looks > 0;
 }
 
-double FrameQueue::key_of(const Waiting& waiting) const {
-  const Indices& own = indices_[waiting.frame];
-  const Learned& kind = of_kind_[static_cast<size_t>(own.kind)];
+double FrameQueue::factor_of(const Bucket& bucket) const {
+  const Learned& kind = bucket.learned;
   const auto looks = static_cast<double>(kind.looks);
-  if (goal_ != Goal::fastest) return waiting.expected * (1 + kTiredOfMemory * looks);
-  if (kind.looks > 0) return waiting.expected * kind.ratio * (1 + kTired * looks);
-  const Learned& alike = of_alike_[static_cast<size_t>(own.alike)];
+  if (goal_ != Goal::fastest) return 1 + kTiredOfMemory * looks;
+  if (kind.looks > 0) return kind.ratio * (1 + kTired * looks);
+  const Learned& alike = of_alike_[static_cast<size_t>(bucket.alike)];
   const Learned& likely = alike.looks > 0 ? alike : of_all_;
-  return waiting.expected * (likely.looks > 0 ? std::max(1.0, kUnknown * likely.ratio) : 1);
+  return likely.looks > 0 ? std::max(1.0, kUnknown * likely.ratio) : 1;
 }
 
 void FrameQueue::learn(const Waiting& waiting, double measured) {
   if (waiting.expected <= 0) return;
   const double ratio = measured / waiting.expected;
-  const Indices& own = indices_[waiting.frame];
+  Bucket& own = buckets_[static_cast<size_t>(of_frame_[waiting.frame])];
   ++of_mesh_[static_cast<size_t>(own.mesh)].learned;
-  for (Learned* learned : {&of_kind_[static_cast<size_t>(own.kind)],
-                           &of_alike_[static_cast<size_t>(own.alike)], &of_all_}) {
-    fallen_ |= learned->update(ratio);
-  }
+  own.learned.update(ratio);
+  of_alike_[static_cast<size_t>(own.alike)].update(ratio);
+  of_all_.update(ratio);
 }
 
 }  // namespace longspan

@@ -6,8 +6,10 @@
 // of all frames.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <map>
 #include <optional>
@@ -24,7 +26,6 @@ struct Waiting {
   size_t frame = 0;
   double expected = 0;
   bool relaxed = false, nvme = false;
-  double key = 0;  ///< the corrected expectation; set by the queue
 };
 
 class FrameQueue {
@@ -33,7 +34,7 @@ class FrameQueue {
   FrameQueue(std::span<const Candidate> frames, Goal goal);
 
   void push(Waiting waiting);
-  bool empty() const { return heap_.empty(); }
+  bool empty() const { return size_ == 0; }
   /// Removes and returns the frame with the best key. REQUIRES: not empty.
   Waiting pop();
   /// The number of meshes with queued frames for which nothing was learned.
@@ -50,28 +51,44 @@ class FrameQueue {
   struct Learned {
     double ratio = std::numeric_limits<double>::infinity();
     int64_t looks = 0;
-    bool update(double measured);  ///< returns whether the ratio fell
-  };
-  struct Indices {
-    int32_t kind = -1, alike = -1, mesh = -1;
+    void update(double measured);
   };
   struct Mesh {
     int64_t learned = 0, taken = 0, relaxed = 0;
-    bool takes(const Waiting& waiting) const;  // whether pop_unseen() may take it
+    bool takes(bool is_relaxed) const;  // whether pop_unseen() may take a frame
   };
-  void index(size_t frame);
-  double key_of(const Waiting& waiting) const;
+  /// The queued frames of a kind. One factor corrects all their expectations, so their order never
+  /// changes.
+  struct Bucket {
+    int32_t alike = -1, mesh = -1;
+    bool listed = false;  // in queued_
+    bool empty() const { return heaps[0].empty() && heaps[1].empty(); }
+    std::array<std::vector<Waiting>, 2> heaps;  // by whether frames are relaxed
+    Learned learned;
+  };
+  struct Place {
+    Bucket* bucket = nullptr;
+    size_t heap = 0;
+  };
+  int32_t bucket_of(size_t frame);
+  double factor_of(const Bucket& bucket) const;
+  /// The place of the frame with the best key among those for which `may` holds of the bucket and
+  /// whether it is relaxed.
+  template <class May>
+  Place best(const May& may);
+  Waiting pop(const Place& place);
 
   std::span<const Candidate> frames_;
   Goal goal_;
-  std::vector<Waiting> heap_;
-  bool fallen_ = false;  // a ratio fell: keys in the heap may be too high
+  size_t size_ = 0;
   std::map<Kind, int32_t> kinds_;
   std::map<std::pair<LayoutKey, bool>, int32_t>
       alikes_;  // by layout and whether heads are in groups
   std::map<MeshKey, int32_t> meshes_;
-  std::vector<Indices> indices_;  // by frame
-  std::vector<Learned> of_kind_, of_alike_;
+  std::vector<int32_t> of_frame_;  // the bucket
+  std::deque<Bucket> buckets_;     // by kind
+  std::vector<Bucket*> queued_;    // all with frames, in no order; best() removes empty ones
+  std::vector<Learned> of_alike_;
   std::vector<Mesh> of_mesh_;
   Learned of_all_;
 };
