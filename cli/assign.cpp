@@ -17,7 +17,7 @@
 namespace longspan::cli {
 namespace {
 
-struct Flags {
+struct AssignFlags {
   std::string lengths, groups;
   int ranks = 0;
   SequenceCosts costs;
@@ -107,7 +107,7 @@ std::string text_of(std::vector<int64_t> sequences) {
   return text;
 }
 
-int run(Flags flags, bool json) {
+int run(AssignFlags flags, bool json) {
   if (flags.ranks < 1) throw bad_input("an assignment has --ranks, 1 or more");
   if (flags.costs.linear == 0 && flags.costs.quadratic == 0) {
     throw bad_input("--linear and --quadratic: both are 0, so no sequence would take time");
@@ -159,7 +159,7 @@ int run(Flags flags, bool json) {
 }  // namespace
 
 void add_assign(Verb& program) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<AssignFlags>();
   flags->options.limits = {.nodes = 2000, .seconds = 10};
   Verb verb =
       program.add_verb("assign", "Sequences of mixed lengths to sequence-parallel groups of ranks",

@@ -19,7 +19,7 @@
 namespace longspan::cli {
 namespace {
 
-struct Flags {
+struct CompareFlags {
   std::string plan;
   std::string run;
   std::string tolerance = "25%";
@@ -67,7 +67,7 @@ std::vector<KindDifference> compare_kinds(const Simulated& s, const RunRecord& r
   return kinds;
 }
 
-Comparison compare(const Flags& flags, const Plan& plan) {
+Comparison compare(const CompareFlags& flags, const Plan& plan) {
   Comparison result;
   result.tolerance = parse_share(flags.tolerance, "--tolerance");
   result.measured = read_run_record(flags.run);
@@ -141,7 +141,7 @@ void print_text(const Plan& plan, const Comparison& c) {
       percent(c.tolerance), c.memory_agrees ? "equal to the byte" : "DIFFERENT");
 }
 
-int run(const Flags& flags, bool json) {
+int run(const CompareFlags& flags, bool json) {
   const Plan plan = read_plan(flags.plan);
   warn_of_disturbance(plan.hardware);
   check_listable(plan, flags.plan);
@@ -157,7 +157,7 @@ int run(const Flags& flags, bool json) {
 }  // namespace
 
 void add_compare(Verb& program) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<CompareFlags>();
   Verb verb = program.add_verb("compare", "Predicted against measured, op by op",
                                "longspan compare plan.yaml run.json --tolerance 10%");
   verb.add_option("plan", flags->plan, "The plan's file").required();

@@ -33,7 +33,7 @@ std::string knob_key(const KnobRow& row) {
   return name;
 }
 
-Json pipeline_json(const Pipeline& pipeline) {
+Json pipeline_knobs_json(const Pipeline& pipeline) {
   Json object = {{"stages", pipeline.stages},
                  {"schedule", pipeline.schedule},
                  {"virtual_stages", pipeline.virtual_stages},
@@ -65,7 +65,7 @@ Json strategy_json(const Strategy& s) {
     if (!row.old_key.empty()) group[std::string(row.old_key)] = knob_json(row, s);
   }
   if (s.parallel.has_pipeline()) {
-    object["parallel"]["pipeline"] = pipeline_json(s.parallel.pipeline);
+    object["parallel"]["pipeline"] = pipeline_knobs_json(s.parallel.pipeline);
   }
   return object;
 }

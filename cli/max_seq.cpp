@@ -22,7 +22,7 @@
 namespace longspan::cli {
 namespace {
 
-struct Flags {
+struct MaxSeqFlags {
   std::string model;
   HardwareFlags hardware;
   QuestionFlags question;
@@ -38,7 +38,7 @@ struct StepTime {
 };
 constexpr StepTime kStepTimes[] = {{600, "<= 10 min"}, {3600, "<= 1 h"}};
 
-MaxSequenceOptions options_of(const Flags& flags) {
+MaxSequenceOptions options_of(const MaxSeqFlags& flags) {
   MaxSequenceOptions options;
   options.granularity = parse_tokens(flags.granularity, "--granularity");
   flags.question.load(options);
@@ -167,7 +167,7 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   }
 }
 
-int run(const Flags& flags, bool json) {
+int run(const MaxSeqFlags& flags, bool json) {
   const MaxSequenceOptions options = options_of(flags);
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
@@ -229,7 +229,7 @@ int run(const Flags& flags, bool json) {
 }  // namespace
 
 void add_max_seq(Verb& program) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<MaxSeqFlags>();
   Verb verb =
       program.add_verb("max-seq", "How long a sequence fits, for each strategy",
                        "longspan max-seq --model llama-3.1-8b --hw h100-80g --strategy fpdt");

@@ -24,7 +24,7 @@
 namespace longspan::cli {
 namespace {
 
-struct Flags {
+struct PlanFlags {
   std::string model;
   HardwareFlags hardware;
   QuestionFlags question;
@@ -37,7 +37,7 @@ struct Flags {
   bool verbose = false;
 };
 
-void check_together(const Flags& flags) {
+void check_together(const PlanFlags& flags) {
   const bool fewest = !flags.min_gpus_for.empty();
   if (fewest && !flags.sequences.empty()) {
     throw bad_input("--min-gpus-for: {} is the length already; leave --seq out",
@@ -56,7 +56,7 @@ void check_together(const Flags& flags) {
   }
 }
 
-SweepOptions options_of(const Flags& flags) {
+SweepOptions options_of(const PlanFlags& flags) {
   SweepOptions options;
   options.strategy = flags.strategy;
   options.search.objective = flags.objective == "memory"        ? Objective::memory
@@ -68,7 +68,7 @@ SweepOptions options_of(const Flags& flags) {
 
 // Checks a chunk that the user chose: the strategy's own check names the nearest chunks that
 // divide.
-void check_chunk(const Flags& flags, const ModelSpec& model, int64_t chunk, int64_t sequence) {
+void check_chunk(const PlanFlags& flags, const ModelSpec& model, int64_t chunk, int64_t sequence) {
   if (chunk == 0) return;
   Strategy probe;
   probe.chunk_tokens = probe.block_tokens = chunk;
@@ -80,7 +80,7 @@ void check_chunk(const Flags& flags, const ModelSpec& model, int64_t chunk, int6
 }
 
 // `with_front`: search the Pareto front of every question.
-Sweep find_plans(const Flags& flags, const ModelSpec& model, const HardwareProfile& hw,
+Sweep find_plans(const PlanFlags& flags, const ModelSpec& model, const HardwareProfile& hw,
                  bool with_front) {
   const bool fewest = !flags.min_gpus_for.empty();
   const std::vector<int64_t> sequences =
@@ -193,7 +193,7 @@ Json answers_json(const Sweep& found) {
 }
 
 // How much better any plan of the space can be; empty if unknown.
-std::string gap_text(const Flags& flags, double gap) {
+std::string gap_text(const PlanFlags& flags, double gap) {
   if (gap >= 1) return "";
   const char* better = flags.objective == "memory"        ? "{} less device memory"
                        : flags.objective == "host-memory" ? "{} less host memory"
@@ -203,7 +203,7 @@ std::string gap_text(const Flags& flags, double gap) {
 }
 
 // The number of sequences per step and per data replica; empty if that needs no remark.
-std::string batch_text(const Flags& flags, const Plan& plan) {
+std::string batch_text(const PlanFlags& flags, const Plan& plan) {
   const int64_t replicas = plan.strategy.parallel.data, each = plan.microbatches;
   if (replicas == 1 || flags.question.global_batch > 0) return "";
   return fmt::format(
@@ -212,7 +212,7 @@ std::string batch_text(const Flags& flags, const Plan& plan) {
 }
 
 // Prints how good the plan is, and which parts of the question were extended or changed.
-void print_remarks(const Flags& flags, const ModelSpec& model, const Plan& plan,
+void print_remarks(const PlanFlags& flags, const ModelSpec& model, const Plan& plan,
                    const Answer* answer) {
   const auto print = [](std::string_view key, const std::string& text) {
     if (!text.empty()) print_line(key, text);
@@ -246,7 +246,7 @@ void print_verbose(const Sweep& found, const std::string& why_chosen) {
   }
 }
 
-void print_text(const Flags& flags, const ModelSpec& model, const Sweep& found,
+void print_text(const PlanFlags& flags, const ModelSpec& model, const Sweep& found,
                 const std::string& why_chosen) {
   const Plan& best = found.best;
   say("{}\n", bold(headline(best)));
@@ -275,7 +275,7 @@ void print_text(const Flags& flags, const ModelSpec& model, const Sweep& found,
   }
 }
 
-int run(const Flags& flags, bool json) {
+int run(const PlanFlags& flags, bool json) {
   check_together(flags);
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
@@ -329,7 +329,7 @@ int run(const Flags& flags, bool json) {
 }  // namespace
 
 void add_plan(Verb& program) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<PlanFlags>();
   Verb verb =
       program.add_verb("plan", "The best plan for a length, or one strategy's",
                        "longspan plan --model llama-3.1-8b --hw h100-80g --seq 128K -o plan.yaml");

@@ -23,7 +23,7 @@ namespace {
 // Default time budgets. A GPU's is larger, because building the libraries' plans takes part of it.
 constexpr double kSeconds = 60, kSecondsOnGpu = 150;
 
-struct Flags {
+struct ProfileFlags {
   std::string backend = "auto";
   ProfileOptions options;
   double seconds = 0;
@@ -33,7 +33,7 @@ struct Flags {
   std::string output;
 };
 
-std::filesystem::path output_path(const Flags& flags) {
+std::filesystem::path output_path(const ProfileFlags& flags) {
   if (!flags.output.empty()) {
     check_output(flags.output, "-o");
     return flags.output;
@@ -49,7 +49,7 @@ std::filesystem::path output_path(const Flags& flags) {
   return path;
 }
 
-bool measures_gpu(const Flags& flags) {
+bool measures_gpu(const ProfileFlags& flags) {
   if (const std::string reason = cuda::why_unavailable();
       flags.backend == "cuda" && !reason.empty()) {
     throw bad_input("--backend cuda: no GPU is usable: {}; --backend cpu measures the processor",
@@ -58,7 +58,7 @@ bool measures_gpu(const Flags& flags) {
   return flags.backend == "cuda" || (flags.backend == "auto" && cuda::why_unavailable().empty());
 }
 
-ProfileOptions options_of(const Flags& flags, bool gpu) {
+ProfileOptions options_of(const ProfileFlags& flags, bool gpu) {
   ProfileOptions options = flags.options;
   options.seconds_budget = flags.seconds != 0 ? flags.seconds : gpu ? kSecondsOnGpu : kSeconds;
   if (options.compute_threads < 0) {
@@ -80,7 +80,7 @@ ProfileOptions options_of(const Flags& flags, bool gpu) {
 
 // The first rank measures the machine while the others wait; then all ranks measure their
 // exchanges.
-void run_rank(const Flags& flags, const RankContext& context, bool json) {
+void run_rank(const ProfileFlags& flags, const RankContext& context, bool json) {
   ProfileOptions options;
   std::filesystem::path path;
   HardwareProfile hw;
@@ -115,7 +115,7 @@ void run_rank(const Flags& flags, const RankContext& context, bool json) {
 }  // namespace
 
 void add_profile(Verb& program) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ProfileFlags>();
   Verb verb = program.add_verb("profile", "Measure this machine",
                                "longspan profile -o machine.yaml --device-memory 2GiB");
   verb.add_option("-o,--output", flags->output,

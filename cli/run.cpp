@@ -34,7 +34,7 @@ namespace {
 // Each rank is a thread that holds its share of the plan's memory.
 constexpr int64_t kMostLocalRanks = 1024;
 
-struct Flags {
+struct RunFlags {
   std::string plan;
   TrainingConfig training;
   double min_learning_rate = -1;  // < 0: a tenth of the peak
@@ -65,17 +65,17 @@ struct Outcome {
 };
 
 // The path of the checkpoint if the run ends before its last step.
-std::string early_checkpoint(const Flags& flags) {
+std::string early_checkpoint(const RunFlags& flags) {
   return flags.checkpoint.empty() ? flags.plan + ".checkpoint.safetensors" : flags.checkpoint;
 }
 
 // The path of a checkpoint that will certainly be written, or empty.
-std::string expected_checkpoint(const Flags& flags) {
+std::string expected_checkpoint(const RunFlags& flags) {
   return flags.stop_after > 0 ? early_checkpoint(flags) : flags.checkpoint;
 }
 
 // Refuses outputs that would overwrite the plan or another output of this run.
-void check_apart(const Flags& flags) {
+void check_apart(const RunFlags& flags) {
   namespace fs = std::filesystem;
   const std::vector<std::pair<const char*, std::string>> files = {
       {"the plan", flags.plan},
@@ -95,14 +95,14 @@ void check_apart(const Flags& flags) {
   }
 }
 
-void check_outputs(const Flags& flags) {
+void check_outputs(const RunFlags& flags) {
   check_apart(flags);
   check_output(expected_checkpoint(flags), "--checkpoint");
   check_output(flags.trace, "--trace");
   check_output(flags.output, "-o");
 }
 
-void check(const Flags& flags) {
+void check(const RunFlags& flags) {
   if (flags.checkpoint_every < 0) {
     throw bad_input("--checkpoint-every: expected a number of steps >= 0, got {}",
                     flags.checkpoint_every);
@@ -164,7 +164,7 @@ void save(const Trainer& trainer, const std::string& path, Outcome& outcome) {
 
 // Runs steps until done, or until a signal requests a stop, and saves checkpoints on the way. All
 // ranks run the same steps, unless one cannot save.
-Outcome train(const Flags& flags, const RankContext& context, Trainer& trainer,
+Outcome train(const RunFlags& flags, const RankContext& context, Trainer& trainer,
               RunRecorder& recorder, bool prints) {
   Outcome outcome;
   const int64_t first = trainer.steps_done();
@@ -196,7 +196,7 @@ int64_t predicted_in_use(const Plan& plan) {
   return plan.predicted.peak_bytes[0] + overhead_bytes(hardware);
 }
 
-Json record_json(const Flags& flags, const Plan& plan, const Trainer& trainer,
+Json record_json(const RunFlags& flags, const Plan& plan, const Trainer& trainer,
                  const RunRecorder& recorder, const Outcome& outcome, const RankContext& context,
                  const Taken& taken) {
   Json steps = Json::array();
@@ -259,7 +259,7 @@ void add_traffic(Table& table, const std::vector<Traffic>& traffic) {
              fmt::format("{}", shown.measured), equal ? "equal on all" : "DIFFERENT"});
 }
 
-void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
+void print_outcome(const RunFlags& flags, const Plan& plan, const Trainer& trainer,
                    const RunRecorder& recorder, const Outcome& outcome, const Taken& taken) {
   const Prediction& predicted = plan.predicted;
   const Prediction measured = prediction_of(plan, recorder.step_seconds(), recorder.peak_bytes());
@@ -297,7 +297,7 @@ void print_outcome(const Flags& flags, const Plan& plan, const Trainer& trainer,
 }
 
 // Throws unless the engine can run the plan with the ranks that are started.
-void check_runs(const Plan& plan, const Flags& flags, int64_t started) {
+void check_runs(const Plan& plan, const RunFlags& flags, int64_t started) {
   if (!plan.model.uniform()) {
     throw bad_input(
         "{}: the layers of {} differ: such models are planned and simulated, the engine trains "
@@ -324,7 +324,7 @@ void check_runs(const Plan& plan, const Flags& flags, int64_t started) {
 }
 
 // Reads the plan. Throws unless it and the options can be run with the ranks that are started.
-Plan checked_plan(const Flags& flags, int64_t started) {
+Plan checked_plan(const RunFlags& flags, int64_t started) {
   check(flags);
   Plan plan = read_plan(flags.plan);
   check_listable(plan, flags.plan);
@@ -333,7 +333,7 @@ Plan checked_plan(const Flags& flags, int64_t started) {
   return plan;
 }
 
-int threads_per_rank(const Flags& flags, const RankContext& context) {
+int threads_per_rank(const RunFlags& flags, const RankContext& context) {
   if (flags.threads > 0 || context.ranks_here == 1) return flags.threads;
   return processor_share(context.ranks_here);
 }
@@ -349,7 +349,7 @@ std::string trace_of_all(const RankContext& context, const Trainer& trainer) {
 }
 
 // One rank of the run.
-void run_rank(const Flags& flags, const RankContext& context, bool json) {
+void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
   Plan plan;
   std::shared_ptr<const TokenSource> tokens;
   std::unique_ptr<Trainer> trainer;
@@ -429,7 +429,7 @@ void run_rank(const Flags& flags, const RankContext& context, bool json) {
   }
 }
 
-int run(Flags flags, bool json) {
+int run(RunFlags flags, bool json) {
   flags.training.min_learning_rate =
       flags.min_learning_rate < 0 ? flags.training.learning_rate / 10 : flags.min_learning_rate;
   if (flags.local_ranks != 0) checked_plan(flags, flags.local_ranks);  // before threads start
@@ -441,7 +441,7 @@ int run(Flags flags, bool json) {
 }  // namespace
 
 void add_run(Verb& program) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<RunFlags>();
   Verb verb =
       program.add_verb("run", "Train by a plan and measure",
                        "longspan run plan.yaml --steps 20 --data examples/opticks.txt -o run.json");

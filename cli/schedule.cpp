@@ -26,7 +26,7 @@
 namespace longspan::cli {
 namespace {
 
-struct Flags {
+struct ScheduleFlags {
   std::string name;
   int stages = 0, microbatches = 0;
   ScheduleChoice choice;
@@ -101,7 +101,7 @@ std::string choice_text(const ScheduleFamily& family, const ScheduleChoice& choi
   return text;
 }
 
-int compare(const Flags& flags, bool json) {
+int compare(const ScheduleFlags& flags, bool json) {
   ProgressBar bar;
   const std::vector<Compared> all = compare_schedules(flags.task, [&](int64_t done, int64_t total) {
     bar.show("comparing", static_cast<double>(done) / static_cast<double>(total));
@@ -189,7 +189,8 @@ void print_solver(const OptimalAnswer& optimal) {
 }
 
 // Times a schedule from a file, whose ranks, stages and microbatches are the file's.
-TimedSchedule time_file(const Flags& flags, const PipelineCsv& csv, const ScheduleFamily& family) {
+TimedSchedule time_file(const ScheduleFlags& flags, const PipelineCsv& csv,
+                        const ScheduleFamily& family) {
   const auto ranks = static_cast<int32_t>(csv.schedule.ranks.size());
   if (const auto fault = first_fault(csv.schedule, {})) {
     throw bad_input("{}: {}", flags.name, *fault);
@@ -209,7 +210,7 @@ TimedSchedule time_file(const Flags& flags, const PipelineCsv& csv, const Schedu
 }
 
 // The schedule that --csv writes: a file's actions unchanged, unless flags add to them.
-PipelineCsv written_csv(const Flags& flags, const Schedule& schedule,
+PipelineCsv written_csv(const ScheduleFlags& flags, const Schedule& schedule,
                         const std::optional<PipelineCsv>& read) {
   if (read && !flags.exchanges && !flags.gathering && !flags.no_waits) return *read;
   Schedule written = schedule;
@@ -219,7 +220,7 @@ PipelineCsv written_csv(const Flags& flags, const Schedule& schedule,
   return pipeline_csv_of(written);
 }
 
-int show(const Flags& flags, ScheduleAsked asked, bool json) {
+int show(const ScheduleFlags& flags, ScheduleAsked asked, bool json) {
   std::optional<OptimalAnswer> optimal;
   std::optional<PipelineCsv> read;
   TimedSchedule timed;
@@ -300,7 +301,7 @@ int show(const Flags& flags, ScheduleAsked asked, bool json) {
 }
 
 // Refuses flags about an output file that would have no effect, and one path for both files.
-void check_files(const Flags& flags) {
+void check_files(const ScheduleFlags& flags) {
   if (flags.csv.empty() && (flags.exchanges || flags.gathering || flags.no_waits)) {
     throw bad_input("--exchanges, --gathering and --no-waits say how --csv FILE is written");
   }
@@ -310,7 +311,7 @@ void check_files(const Flags& flags) {
 }
 
 // Parses the text flags into the request.
-void load(Flags& flags) {
+void load(ScheduleFlags& flags) {
   flags.given = given_flags(flags.options);
   if (flags.width == 0) flags.width = static_cast<int>(std::min<size_t>(text_width(), 118));
   const bool limited =
@@ -330,12 +331,12 @@ void load(Flags& flags) {
   flags.task.times.recompute = flags.task.times.forward;
 }
 
-void check_size(const Flags& flags) {
+void check_size(const ScheduleFlags& flags) {
   if (flags.stages >= 1 && flags.microbatches >= 1) return;
   throw bad_input("a schedule has --stages and --microbatches, 1 or more of each");
 }
 
-int run_show(Flags flags, bool json) {
+int run_show(ScheduleFlags flags, bool json) {
   load(flags);
   const ScheduleAsked asked = schedule_shown(flags.name);
   check_flags(asked, flags.name, flags.given);
@@ -357,13 +358,13 @@ int run_show(Flags flags, bool json) {
   return show(flags, asked, json);
 }
 
-int run_compare(Flags flags, bool json) {
+int run_compare(ScheduleFlags flags, bool json) {
   load(flags);
   check_size(flags);
   return compare(flags, json);
 }
 
-int run_measured(Flags flags, bool json) {
+int run_measured(ScheduleFlags flags, bool json) {
   load(flags);
   check_output(flags.svg, "--svg");
   flags.measured.communication = flags.task.communication;
@@ -408,7 +409,7 @@ auto up_to(int64_t most, const char* otherwise = nullptr) {
 }
 void not_negative(Option& option) { option.not_negative(); }
 
-void add_flags(Verb& verb, Flags& flags, std::initializer_list<ScheduleAsked> asked) {
+void add_flags(Verb& verb, ScheduleFlags& flags, std::initializer_list<ScheduleAsked> asked) {
   FlagAdder add(verb, flags.options, asked);
   add.option("--iteration", flags.measured.iteration, "Of the trace",
              [](Option& option) { option.shown_default("the one that took the median time"); });
@@ -484,7 +485,7 @@ void add_schedule(Verb& program) {
   Verb all = group.add_verb("list", "All schedules by name", "longspan schedule list");
   all.runs([](bool json) { return list(json); });
 
-  auto shown = std::make_shared<Flags>();
+  auto shown = std::make_shared<ScheduleFlags>();
   Verb show = group.add_verb("show", "One schedule, timed and drawn",
                              "longspan schedule show zb-h1 --stages 4 --microbatches 8 "
                              "--svg zb.svg");
@@ -494,13 +495,13 @@ void add_schedule(Verb& program) {
       {ScheduleAsked::file, ScheduleAsked::family, ScheduleAsked::optpipe, ScheduleAsked::adaptis});
   show.runs([shown](bool json) { return run_show(*shown, json); });
 
-  auto compared = std::make_shared<Flags>();
+  auto compared = std::make_shared<ScheduleFlags>();
   Verb compare = group.add_verb("compare", "All schedules of a size, the fastest first",
                                 "longspan schedule compare --stages 4 --microbatches 8");
   add_flags(compare, *compared, {ScheduleAsked::compare});
   compare.runs([compared](bool json) { return run_compare(*compared, json); });
 
-  auto measured = std::make_shared<Flags>();
+  auto measured = std::make_shared<ScheduleFlags>();
   Verb trace = group.add_verb("measured", "A schedule that was measured, from its trace",
                               "longspan schedule measured trace --against interleaved-1f1b");
   trace

@@ -22,19 +22,19 @@
 namespace longspan::cli {
 namespace {
 
-struct Flags {
+struct SimulateFlags {
   std::string plan;
   std::string trace;
 };
 
-void print_trace_file(const Flags& flags) {
+void print_trace_file(const SimulateFlags& flags) {
   if (!flags.trace.empty()) {
     say("Wrote {}; it opens in ui.perfetto.dev\n", flags.trace);
   }
 }
 
 // Simulates a pipeline by its schedule, with the times of its stages' programs.
-int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
+int run_pipeline(const SimulateFlags& flags, const Plan& plan, bool json) {
   const PipelineStep step = pipeline_step(plan);
   const Prediction prediction = prediction_of(plan, step);
   if (!flags.trace.empty()) write_file_atomically(flags.trace, pipeline_trace(step));
@@ -54,7 +54,7 @@ int run_pipeline(const Flags& flags, const Plan& plan, bool json) {
 }
 
 // Prints the prediction of a program that is too large to list. It is simulated by its period.
-int run_unlisted(const Flags& flags, const Plan& plan, bool json) {
+int run_unlisted(const SimulateFlags& flags, const Plan& plan, bool json) {
   if (!flags.trace.empty()) check_listable(plan, flags.plan);
   const int64_t ops = ops_estimate(step_request(plan));
   if (json) {
@@ -73,7 +73,7 @@ int run_unlisted(const Flags& flags, const Plan& plan, bool json) {
   return 0;
 }
 
-int run(const Flags& flags, bool json) {
+int run(const SimulateFlags& flags, bool json) {
   check_output(flags.trace, "--trace");
   std::error_code none;
   if (!flags.trace.empty() && std::filesystem::equivalent(flags.trace, flags.plan, none)) {
@@ -122,7 +122,7 @@ int run(const Flags& flags, bool json) {
 }  // namespace
 
 void add_simulate(Verb& program) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<SimulateFlags>();
   Verb verb = program.add_verb("simulate", "The predicted timeline of one step",
                                "longspan simulate plan.yaml --trace predicted.json");
   verb.add_option("plan", flags->plan, "The plan's file").required();

@@ -12,14 +12,14 @@
 namespace longspan::cli {
 namespace {
 
-struct Flags {
+struct ValidateFlags {
   std::string path;
   std::string table;
   bool cases = false;
   std::string ranges;  // path to write the ranges to
 };
 
-std::vector<ReferenceCase> chosen_cases(const Flags& flags) {
+std::vector<ReferenceCase> chosen_cases(const ValidateFlags& flags) {
   std::vector<ReferenceCase> cases = read_cases(flags.path);
   if (flags.table.empty()) return cases;
   std::vector<std::string> tables;
@@ -34,13 +34,13 @@ std::vector<ReferenceCase> chosen_cases(const Flags& flags) {
   return cases;
 }
 
-Validation validate(const Flags& flags) {
+Validation validate(const ValidateFlags& flags) {
   ProgressBar bar;
   return validate_cases(chosen_cases(flags),
                         [&](const ReferenceCase& c, double share) { bar.show(c.table, share); });
 }
 
-int run(const Flags& flags, bool json) {
+int run(const ValidateFlags& flags, bool json) {
   check_output(flags.ranges, "--write-ranges");
   const Validation v = validate(flags);
   if (!flags.ranges.empty()) {
@@ -57,7 +57,7 @@ int run(const Flags& flags, bool json) {
 }  // namespace
 
 void add_validate(Verb& program) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ValidateFlags>();
   Verb verb = program.add_verb("validate", "How right predictions of published measurements are",
                                "longspan validate tests/published --table torchtitan --cases");
   verb.add_option("path", flags->path, "A file of cases, or a folder of them").required();

@@ -133,8 +133,8 @@ TEST_CASE("a sweep takes the best of its answers, and its front has no beaten pl
         CHECK_FALSE(beats(costs_of({*answer.plan, answer.sequence}), costs_of(point)));
     }
   }
-  const Sweep again = sweep(model, hw, {2048}, counts, {});
-  for (size_t i = 0; i < counts.size(); ++i) CHECK(again.answers[i].plan == found.answers[i].plan);
+  const Sweep again = sweep(model, hw, {2048}, {2}, {});
+  CHECK(again.answers[0].plan == found.answers[0].plan);
   CHECK_THAT(why_so_many(found), Catch::Contains("times the tokens/s"));
 }
 
