@@ -233,6 +233,12 @@ std::optional<HardwareProblem> find_problem(const HardwareProfile& hw) {
         "device", "backend",
         fmt::format("expected cpu, cuda or none, got \"{}\"", backend.substr(0, 60))};
   }
+  const int64_t capability = hw.device.compute_capability;
+  if (capability != 0 && (capability < 10 || capability > 999)) {
+    return HardwareProblem{
+        "device", "compute_capability",
+        fmt::format("expected 10 * major + minor, as 90 for an H100, got {}", capability)};
+  }
   if (auto problem = count_problem("host", "cores", hw.host.cores, 65536)) return problem;
   if (auto problem = count_problem("link", "devices_sharing", hw.link.devices_sharing, 1024)) {
     return problem;

@@ -75,7 +75,9 @@ using RateTables = std::map<std::string, RateTable>;  // by kernel family
 
 struct DeviceProfile {
   std::string name;
-  std::string backend;         // "cpu", "cuda", or "none": the engine backend that can run it
+  std::string backend;  // "cpu", "cuda", or "none": the engine backend that can run it
+  /// 10 * major + minor of a CUDA device, on which libraries' workspaces depend; 0 if unknown.
+  int64_t compute_capability = 0;
   Figure memory_bytes;         // capacity of the device tier
   Figure reserved_bytes;       // used by context and libraries before the first tensor
   Figure memory_bandwidth;     // B/s

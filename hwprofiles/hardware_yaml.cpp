@@ -165,6 +165,9 @@ void write_plain_fields(YAML::Emitter& out, const HardwareProfile& hw, const std
   if (section == "device") {
     field(out, "name", hw.device.name);
     field(out, "backend", hw.device.backend);
+    if (hw.device.compute_capability > 0) {
+      field(out, "compute_capability", hw.device.compute_capability);
+    }
     write_overhead(out, hw.device.overhead);
   } else if (section == "host") {
     field(out, "cores", hw.host.cores);
@@ -196,6 +199,9 @@ HardwareProfile read_layers(CatalogFiles& files, const Layers& layers, const std
   }
   hw.device.name = sections.at("device").text("name");
   hw.device.backend = sections.at("device").text("backend");
+  if (sections.at("device").has("compute_capability")) {
+    hw.device.compute_capability = sections.at("device").whole("compute_capability", 10);
+  }
   hw.host.cores = sections.at("host").whole("cores", 1);
   if (sections.at("device").has("overhead")) {
     const YamlMap terms = sections.at("device").map("overhead");

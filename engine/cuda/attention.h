@@ -23,8 +23,8 @@ struct AttentionShape {
 
   bool masks() const { return offset < keys - 1; }
   float scale() const;  // 1/sqrt(D)
-  AttentionCall call(bool deterministic = false) const {
-    return {heads, kv_heads, head_dim, queries, keys, deterministic};
+  AttentionCall call(bool deterministic = false, int64_t compute_capability = 0) const {
+    return {heads, kv_heads, head_dim, queries, keys, deterministic, compute_capability};
   }
 };
 

@@ -4,12 +4,21 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "engine/cuda/attention_plans.h"
 #include "engine/cuda/cuda_error.h"
 #include "engine/cuda/fused_attention.h"
+#include "engine/cuda/handle.h"
 #include "engine/cuda/libraries.h"
 #include "engine/cuda/switches.h"
 
@@ -20,6 +29,8 @@ namespace longspan::cuda {
 namespace {
 
 namespace fe = cudnn_frontend;
+
+constexpr const char* kNotFound = "libcudnn.so.9 is not found";
 
 enum Uid : int64_t { kQ = 1, kK, kV, kO, kStatistics, kDO, kDQ, kDK, kDV };
 
@@ -116,7 +127,7 @@ bool open_library() {
 }
 
 std::string why_refused(const AttentionKey& key, int compute_capability) {
-  if (!open_library()) return "libcudnn.so.9 is not to be found";
+  if (!open_library()) return kNotFound;
   fe::graph::Graph graph = make_graph(key, compute_capability);
   if (auto status = graph.validate(); status.is_bad()) return status.get_message();
   auto status = graph.build_operation_graph(nullptr);
@@ -128,57 +139,103 @@ struct AttentionPlan {
   int64_t workspace_bytes = 0;
 };
 
+namespace {
+
+// Builds the library's best plan whose workspace fits `room`, for the handle's device or for the
+// graph's DeviceProperties.
+void build(AttentionPlan& plan, const AttentionKey& key, cudnnHandle_t handle, int64_t room) {
+  fe::graph::Graph& graph = plan.graph;
+  check_graph(graph.validate(), "the shape", key);
+  check_graph(graph.build_operation_graph(handle), "the graph", key);
+  check_graph(graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}),
+              "the plans", key);
+  graph.deselect_workspace_greater_than(room);
+  check_graph(graph.check_support(), "support", key);
+  check_graph(graph.build_plans(), "the kernels", key);
+  check_graph(graph.get_workspace_size(plan.workspace_bytes), "the workspace", key);
+}
+
+}  // namespace
+
+int64_t workspace_on(const AttentionKey& key, int64_t compute_capability, const std::string& device,
+                     int64_t room) {
+  if (!open_library()) throw failed("cudnn: {}", kNotFound);
+  const auto properties = std::make_shared<fe::DeviceProperties>();
+  check_graph(properties->deserialize({device.begin(), device.end()}), "the device", key);
+  AttentionPlan plan{make_graph(key, static_cast<int>(compute_capability))};
+  plan.graph.set_device_properties(properties);
+  build(plan, key, nullptr, room);
+  return plan.workspace_bytes;
+}
+
 class AttentionPlans {
  public:
   /// Plans for the current device. REQUIRES: the library has been opened.
-  explicit AttentionPlans(cudaStream_t stream) {
-    check_status(fe::detail::create_handle(&handle_));
-    check_status(fe::detail::set_stream(handle_, stream));
-    int device = 0, major = 0, minor = 0;
-    check(cudaGetDevice(&device), "device of cudnn");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-          "compute capability");
-    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
-          "compute capability");
-    compute_capability_ = 10 * major + minor;
+  AttentionPlans(cudaStream_t stream, int64_t compute_capability)
+      : compute_capability_(compute_capability) {
+    check_status(fe::detail::create_handle(handle_.out()));
+    check_status(fe::detail::set_stream(handle_.get(), stream));
   }
-  ~AttentionPlans() { (void)fe::detail::destroy_handle(handle_); }
   AttentionPlans(const AttentionPlans&) = delete;
   AttentionPlans& operator=(const AttentionPlans&) = delete;
 
+  void prepare(const std::vector<LibraryCall>& calls, int threads) {
+    int device = 0;
+    check(cudaGetDevice(&device), "device of cudnn");
+    std::atomic<size_t> next = 0;
+    std::mutex mutex;
+    std::exception_ptr error;
+    // A handle is for one thread at a time, so every thread has its own.
+    const auto work = [&] {
+      try {
+        check(cudaSetDevice(device), "device of cudnn");
+        OwnedHandle handle;
+        check_status(fe::detail::create_handle(handle.out()));
+        for (size_t i = next++; i < calls.size(); i = next++) {
+          AttentionPlan plan = built(calls[i].key, handle.get(), calls[i].room);
+          const std::lock_guard lock(mutex);
+          plans_.get(calls[i].key, [&] { return std::move(plan); });
+        }
+      } catch (...) {
+        next = calls.size();
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+      }
+    };
+    std::vector<std::thread> workers;
+    const size_t count = std::min(calls.size(), static_cast<size_t>(std::max(threads, 1)));
+    for (size_t i = 0; i < count; ++i) workers.emplace_back(work);
+    for (std::thread& worker : workers) worker.join();
+    if (error) std::rethrow_exception(error);
+  }
+
   void run(const AttentionKey& key, std::unordered_map<int64_t, void*>& operands, void* workspace,
            int64_t room) {
-    AttentionPlan& plan = plans_.get(key, [&] { return build(key, room); });
+    AttentionPlan& plan = plans_.get(key, [&] { return built(key, handle_.get(), room); });
     // A later call of the shape may have less room.
     if (plan.workspace_bytes > room) {
       throw failed("cudnn: {}: asks for {} bytes of workspace, the plan has {}", text_of(key),
                    plan.workspace_bytes, room);
     }
-    check_graph(plan.graph.execute(handle_, operands, workspace), "the step", key);
+    check_graph(plan.graph.execute(handle_.get(), operands, workspace), "the step", key);
   }
 
  private:
+  using OwnedHandle = Handle<cudnnHandle_t, fe::detail::destroy_handle>;
+
   static void check_status(cudnnStatus_t status) {
     if (status == CUDNN_STATUS_SUCCESS) return;
     throw failed("cudnn: the library does not start: {}", fe::detail::get_error_string(status));
   }
 
-  // The library's best plan whose workspace fits `room`.
-  AttentionPlan build(const AttentionKey& key, int64_t room) {
-    AttentionPlan plan{make_graph(key, compute_capability_)};
-    check_graph(plan.graph.validate(), "the shape", key);
-    check_graph(plan.graph.build_operation_graph(handle_), "the graph", key);
-    check_graph(plan.graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}),
-                "the plans", key);
-    plan.graph.deselect_workspace_greater_than(room);
-    check_graph(plan.graph.check_support(handle_), "support", key);
-    check_graph(plan.graph.build_plans(handle_), "the kernels", key);
-    check_graph(plan.graph.get_workspace_size(plan.workspace_bytes), "the workspace", key);
+  AttentionPlan built(const AttentionKey& key, cudnnHandle_t handle, int64_t room) const {
+    AttentionPlan plan{make_graph(key, static_cast<int>(compute_capability_))};
+    build(plan, key, handle, room);
     return plan;
   }
 
-  cudnnHandle_t handle_ = nullptr;
-  int compute_capability_ = 0;
+  OwnedHandle handle_;
+  int64_t compute_capability_;
   PlanCache<AttentionKey, AttentionPlan> plans_;
 };
 
@@ -188,10 +245,11 @@ int64_t cudnn_version() {
   return open_library() ? static_cast<int64_t>(fe::detail::get_backend_version()) : 0;
 }
 
-Libraries::Libraries(cudaStream_t stream, const std::function<void(const char*)>& opened)
+Libraries::Libraries(cudaStream_t stream, int64_t compute_capability,
+                     const std::function<void(const char*)>& opened)
     : stream_(stream) {
   if (open_library()) {
-    attention_ = std::make_unique<AttentionPlans>(stream);
+    attention_ = std::make_unique<AttentionPlans>(stream, compute_capability);
     opened("cudnn");
   }
   if (cublasLtCreate(blas_.out()) != CUBLAS_STATUS_SUCCESS) {
@@ -202,6 +260,10 @@ Libraries::Libraries(cudaStream_t stream, const std::function<void(const char*)>
 }
 
 Libraries::~Libraries() { (void)cudaFree(workspace_); }
+
+void prepare_attention(const Queue& queue, const std::vector<LibraryCall>& calls, int threads) {
+  queue.libraries->attention().prepare(calls, threads);
+}
 
 void run_fused_attention(const Queue& queue, const AttentionKey& key, const FusedOperands& x) {
   const auto given = [](const auto* p) { return const_cast<void*>(static_cast<const void*>(p)); };

@@ -1,9 +1,8 @@
 // Attention by a library's fused kernels where they apply, by our own elsewhere.
 #include <type_traits>
 
-#include "base/units.h"
 #include "engine/cuda/attention.h"
-#include "engine/cuda/attention_plans.h"
+#include "engine/cuda/attention_calls.h"
 #include "engine/cuda/fused_attention.h"
 #include "engine/cuda/kernels/attention_glue.h"
 
@@ -18,15 +17,13 @@ P* part(std::byte* workspace, int64_t offset) {
 void fused_forward(const Queue& queue, const AttentionForward<bfloat16>& call) {
   const AttentionShape& s = call.shape;
   const bool into_sum = call.sum != nullptr;
-  const AttentionForwardWorkspace at = attention_forward_workspace(s.call(false), into_sum);
+  const AttentionForwardWorkspace at = attention_forward_workspace(s.call(), into_sum);
   float* statistics = part<float>(call.workspace, at.statistics);
   bfloat16* partial = part<bfloat16>(call.workspace, at.partial);
-  AttentionShape called = s;
-  if (into_sum) called.rows.o = s.heads * s.head_dim;
   FusedOperands x{call.q, call.k, call.v, into_sum ? partial : call.o, statistics};
   x.workspace = call.workspace + at.inside;
   x.workspace_bytes = at.inside_bytes;
-  run_fused_attention(queue, key_of(called, false, false), x);
+  run_fused_attention(queue, key_of(forward_call(s, into_sum), false, false), x);
   if (into_sum) {
     merge_partial(queue, partial, statistics, s.queries, s.heads, s.head_dim, call.first, call.sum,
                   call.o, s.rows.o, call.lse, s.rows.lse);
@@ -55,8 +52,7 @@ void fused_backward_tile(const Queue& queue, const AttentionBackward<bfloat16>& 
   gather_statistics(queue, call.lse, s.rows.lse, s.queries, s.heads, x.statistics);
   output_from_delta(queue, call.d_o, s.rows.o, call.delta, s.rows.delta, s.queries, s.heads,
                     s.head_dim, x.o);
-  for (int64_t first = 0; first < s.keys;) {
-    const AttentionShape keys = part_of_keys(s, first, tile.keys);
+  for_each_part(s, tile, [&](const AttentionShape& keys, int64_t first) {
     x.k = call.k + first * kv_row;
     x.v = call.v + first * kv_row;
     run_fused_attention(queue, key_of(keys, true, call.deterministic), x);
@@ -64,8 +60,7 @@ void fused_backward_tile(const Queue& queue, const AttentionBackward<bfloat16>& 
     const bool first_dkv = call.first_dkv && first >= met;
     accumulate(queue, x.dk, keys.keys * kv_row, first_dkv, call.dk + first * kv_row);
     accumulate(queue, x.dv, keys.keys * kv_row, first_dkv, call.dv + first * kv_row);
-    first += keys.keys;
-  }
+  });
 }
 
 }  // namespace
@@ -74,27 +69,25 @@ void fused_backward(const Queue& queue, const AttentionBackward<bfloat16>& call,
                     const AttentionCall& tile) {
   const AttentionShape& s = call.shape;
   const AttentionBackwardWorkspace at = attention_backward_workspace(tile);
-  const int64_t tiles = ceil_div(s.queries, tile.queries);
   int64_t met = 0;
-  for (int64_t i = 0; i < tiles; ++i) {
-    const int64_t first = s.queries * i / tiles;
+  for_each_tile(s, tile, [&](const AttentionShape& part, int64_t first) {
     AttentionBackward<bfloat16> of_tile = call;
-    of_tile.shape = part_of_queries(s, first, s.queries * (i + 1) / tiles - first);
+    of_tile.shape = part;
     of_tile.q += first * s.heads * s.head_dim;
     of_tile.dq += first * s.heads * s.head_dim;
     of_tile.d_o += first * s.rows.o;
     of_tile.lse += first * s.rows.lse;
     of_tile.delta += first * s.rows.delta;
     fused_backward_tile(queue, of_tile, at, tile, met);
-    met = of_tile.shape.keys;
-  }
+    met = part.keys;
+  });
 }
 
 template <class T>
 void attention_forward(const Queue& queue, const AttentionForward<T>& call) {
   if constexpr (std::is_same_v<T, bfloat16>) {
-    if (queue.has_fused_attention && fits_library(call.shape, false) &&
-        (call.first || call.sum != nullptr)) {
+    if (queue.has_fused_attention &&
+        library_forwards(call.shape, call.first, call.sum != nullptr)) {
       fused_forward(queue, call);
       return;
     }
@@ -106,7 +99,8 @@ template <class T>
 void attention_backward(const Queue& queue, const AttentionBackward<T>& call) {
   if constexpr (std::is_same_v<T, bfloat16>) {
     if (queue.has_fused_attention && fits_library(call.shape, true)) {
-      fused_backward(queue, call, backward_tile(call.shape.call(call.deterministic)));
+      fused_backward(queue, call,
+                     backward_tile(call.shape.call(call.deterministic, queue.compute_capability)));
       return;
     }
   }

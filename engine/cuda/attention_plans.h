@@ -43,4 +43,11 @@ AttentionShape part_of_keys(const AttentionShape& shape, int64_t first, int64_t 
 /// it accepts. Needs no GPU. Acceptance is necessary, not sufficient.
 std::string why_refused(const AttentionKey& key, int compute_capability);
 
+/// Builds cuDNN's best plan of the shape whose workspace fits `room`, for a device that `device`
+/// describes in cuDNN's JSON (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION). Returns the bytes of its
+/// workspace. Needs no GPU, but a driver library that loads modules. Throws failed, with the shape,
+/// if there is no such plan.
+int64_t workspace_on(const AttentionKey& key, int64_t compute_capability, const std::string& device,
+                     int64_t room);
+
 }  // namespace longspan::cuda

@@ -7,6 +7,7 @@
 #include "base/processors.h"
 #include "engine/cpu/blocks.h"
 #include "engine/cuda/blocks.h"
+#include "engine/cuda/fused_attention.h"
 #include "engine/cuda/kernels/optimizer.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ranges.h"
@@ -26,6 +27,10 @@ class CudaBackend final : public Backend {
         ranks_(std::move(ranks)),
         blocks_(step_, device.queue(Stream::compute), program.strategy.deterministic),
         host_pool_(host_threads) {
+    const Queue& queue = device.queue(Stream::compute);
+    if (queue.has_fused_attention) {
+      prepare_attention(queue, library_calls(program, queue.compute_capability), host_threads);
+    }
     if (ranks_ != nullptr) device_.watch([this] { ranks_->check(); });
   }
   ~CudaBackend() override { device_.watch({}); }

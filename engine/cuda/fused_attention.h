@@ -5,7 +5,9 @@
 // Legend: nq queries, nk keys, H query heads, Hkv key/value heads, D head dim, A = H*D, G = Hkv*D.
 #pragma once
 
-#include "engine/cuda/attention_plans.h"
+#include <vector>
+
+#include "engine/cuda/attention_calls.h"
 #include "engine/cuda/element.h"
 #include "engine/cuda/queue.h"
 
@@ -27,6 +29,11 @@ struct FusedOperands {
 /// REQUIRES: the queue has fused attention, and fits_library() holds for the key's shape. Throws
 /// failed if the library needs more workspace than given, or fails.
 void run_fused_attention(const Queue&, const AttentionKey& key, const FusedOperands& operands);
+
+/// Builds the calls' plans, several at a time on `threads` threads, so that none is built in a step
+/// and what the library refuses is known before the first. Throws failed, naming the shape.
+/// REQUIRES: the queue has fused attention.
+void prepare_attention(const Queue&, const std::vector<LibraryCall>& calls, int threads);
 
 /// attention_backward() by calls of at most `tile`'s size, with its workspace. REQUIRES: as above.
 void fused_backward(const Queue&, const AttentionBackward<bfloat16>& call,

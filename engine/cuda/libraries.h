@@ -38,7 +38,8 @@ class Libraries {
   /// Opens the libraries and allocates the workspace on the current device. Calls opened() with a
   /// library's name after each is fully opened. Throws failed if a library is not found or does not
   /// start; only cuDNN may be missing, and our own kernels then replace it.
-  Libraries(cudaStream_t stream, const std::function<void(const char* library)>& opened);
+  Libraries(cudaStream_t stream, int64_t compute_capability,
+            const std::function<void(const char* library)>& opened);
   ~Libraries();
   Libraries(const Libraries&) = delete;
   Libraries& operator=(const Libraries&) = delete;

@@ -69,6 +69,7 @@ class CudaDevice final : public Device, public DeviceQueues {
     check(cudaGetDeviceProperties(&properties, index), "device");
     name_ = properties.name;
     processors_ = properties.multiProcessorCount;
+    const int64_t compute_capability = 10 * properties.major + properties.minor;
     check(cudaHostAlloc(reinterpret_cast<void**>(&fault_), sizeof *fault_, cudaHostAllocMapped),
           "fault word");
     *fault_ = {};
@@ -79,11 +80,12 @@ class CudaDevice final : public Device, public DeviceQueues {
       check(cudaStreamCreateWithFlags(streams_[i].out(), cudaStreamNonBlocking), "stream");
       queues_[i].stream = streams_[i].get();
       queues_[i].fault = fault_;
+      queues_[i].compute_capability = compute_capability;
     }
     note("context", "context and queues, and what other processes had taken");
     Queue& compute = queue(Stream::compute);
     libraries_ = std::make_unique<Libraries>(
-        streams_[at(Stream::compute)].get(),
+        streams_[at(Stream::compute)].get(), compute_capability,
         [&](const char* library) { note(library, "the library's handle and workspace"); });
     compute.libraries = libraries_.get();
     compute.has_fused_attention = libraries_->has_attention();

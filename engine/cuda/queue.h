@@ -22,6 +22,7 @@ struct Queue {
   std::byte* scratch = nullptr;
   /// Whether a library's fused attention is available; otherwise our own kernels do all attention.
   bool has_fused_attention = false;
+  int64_t compute_capability = 0;  // 10 * major + minor
 };
 
 /// Bytes of a queue's scratch: partial sums of columns, statistics of rows, and rows that cannot be

@@ -156,6 +156,7 @@ HardwareProfile measure_device(
   hw.host.cores = threads;
   hw.device.name = device.name();
   hw.device.backend = "cuda";
+  hw.device.compute_capability = device.queue(Stream::compute).compute_capability;
 
   const std::unique_ptr<FileArena> file = measuring_file(options.nvme_directory);
   DeviceBench bench(device, grid);

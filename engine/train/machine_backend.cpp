@@ -8,6 +8,7 @@
 #include "engine/cuda/backend.h"
 #include "engine/cuda/open_device.h"
 #include "engine/cuda/rank_device.h"
+#include "planner/program/attention_workspace.h"
 
 namespace longspan {
 
@@ -41,6 +42,24 @@ MachineBackend::MachineBackend(const HardwareProfile& hardware, const Program& p
   }
 }
 
+namespace {
+
+// The plan reserves what its hardware's attention takes.
+void check_capability(const Program& program, int64_t compute_capability) {
+  const bool grouped = program.model.heads != program.model.kv_heads;
+  if (program.dtype == DType::float32 ||
+      key_gradient_bytes(grouped, compute_capability) <=
+          key_gradient_bytes(grouped, program.compute_capability)) {
+    return;
+  }
+  throw bad_input(
+      "plan: it is for compute capability {}, this GPU has {}, where attention takes more memory; "
+      "plan for this GPU",
+      program.compute_capability, compute_capability);
+}
+
+}  // namespace
+
 // Ranks that are threads share the first GPU; processes have one each. An error on one rank is
 // thrown on all, so that no rank hangs in NCCL's initialization.
 void MachineBackend::open_gpu(const Program& program, int threads, Communicator* comm) {
@@ -54,6 +73,7 @@ void MachineBackend::open_gpu(const Program& program, int threads, Communicator*
     device_ = cuda::open_rank_device(*comm);
     ranks = cuda::make_nccl_ranks(*comm, program.strategy.parallel, *device_);
   }
+  check_capability(program, device_->queue(Stream::compute).compute_capability);
   backend_ = cuda::make_backend(program, *device_, threads, std::move(ranks));
 }
 

@@ -104,11 +104,14 @@ Table& Bounds::State::table_of(const Strategy& s) {
   t.program.lengths = lengths_of(s, request.sequence);
   t.program.place = place_of(s.parallel, 0);
   t.program.dtype = request.dtype;
+  t.program.compute_capability = request.compute_capability;
   t.program.microbatches = request.microbatches;
   Strategy tiled = s;
   tiled.projection_tile = tiled.mlp_tile = tiled.loss_tile = 1;
-  t.row = tile_bytes(tensor_bytes(request.model, t.program.lengths, tiled, request.dtype));
-  t.program.bytes = tensor_bytes(request.model, t.program.lengths, s, request.dtype);
+  t.row = tile_bytes(tensor_bytes(request.model, t.program.lengths, tiled, request.dtype,
+                                  request.compute_capability));
+  t.program.bytes =
+      tensor_bytes(request.model, t.program.lengths, s, request.dtype, request.compute_capability);
   return t;
 }
 

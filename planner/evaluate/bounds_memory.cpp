@@ -170,7 +170,8 @@ TileBytes tile_bytes(const TensorBytes& bytes) {
 
 std::array<int64_t, kTierCount> least_bytes(const StepRequest& request) {
   const Lengths lengths = lengths_of(request.strategy, request.sequence);
-  const TensorBytes bytes = tensor_bytes(request.model, lengths, request.strategy, request.dtype);
+  const TensorBytes bytes = tensor_bytes(request.model, lengths, request.strategy, request.dtype,
+                                         request.compute_capability);
   Demand demand;
   add_bytes(request, request.strategy, lengths, bytes, tile_bytes(bytes), demand);
   return demand.peak_bytes();

@@ -32,7 +32,7 @@ struct Evaluator::State {
         dtype(dtype),
         cost(hw, dtype),
         fast(cost),
-        pipelines(model, cost, dtype) {}
+        pipelines(model, cost, dtype, hw.device.compute_capability) {}
 
   StepRequest request(const Candidate& c) const;
   Bounds& bounds_of(int64_t sequence, int64_t microbatches);
@@ -78,6 +78,7 @@ StepRequest Evaluator::State::request(const Candidate& c) const {
   request.sequence = c.sequence;
   request.microbatches = c.microbatches;
   request.dtype = dtype;
+  request.compute_capability = hw.device.compute_capability;
   return request;
 }
 
@@ -91,6 +92,7 @@ Bounds& Evaluator::State::bounds_of(int64_t sequence, int64_t microbatches) {
   asked.sequence = sequence;
   asked.microbatches = microbatches;
   asked.dtype = dtype;
+  asked.compute_capability = hw.device.compute_capability;
   known = std::make_unique<Bounds>(asked, cost);
   return *known;
 }

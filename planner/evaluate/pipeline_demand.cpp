@@ -56,14 +56,19 @@ Demand times(Demand demand, double factor) {
 
 }  // namespace
 
-PipelineDemand::PipelineDemand(const ModelSpec& model, const CostModel& cost, DType dtype)
+PipelineDemand::PipelineDemand(const ModelSpec& model, const CostModel& cost, DType dtype,
+                               int64_t compute_capability)
     : model_(model),
       cost_(cost),
       dtype_(dtype),
+      compute_capability_(compute_capability),
       kinds_(layer_kinds(model)),
       orders_(model, dtype),
       slices_(kinds_.size()) {
-  for (KindSlice& kind : slices_) kind.request.dtype = dtype;
+  for (KindSlice& kind : slices_) {
+    kind.request.dtype = dtype;
+    kind.request.compute_capability = compute_capability;
+  }
 }
 
 Bounds& PipelineDemand::bounds_of(size_t kind, int64_t layers, int64_t sequence,
@@ -76,6 +81,7 @@ Bounds& PipelineDemand::bounds_of(size_t kind, int64_t layers, int64_t sequence,
   asked.sequence = sequence;
   asked.microbatches = microbatches;
   asked.dtype = dtype_;
+  asked.compute_capability = compute_capability_;
   known = std::make_unique<Bounds>(asked, cost_);
   return *known;
 }

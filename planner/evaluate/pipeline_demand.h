@@ -25,7 +25,8 @@ namespace longspan {
 class PipelineDemand {
  public:
   /// Both must outlive this object.
-  PipelineDemand(const ModelSpec& model, const CostModel& cost, DType dtype);
+  PipelineDemand(const ModelSpec& model, const CostModel& cost, DType dtype,
+                 int64_t compute_capability);
 
   /// REQUIRES: the schedule takes the candidate's numbers.
   Demand of(const Candidate& c, DemandOf rows);
@@ -54,6 +55,7 @@ class PipelineDemand {
   const ModelSpec& model_;
   const CostModel& cost_;
   DType dtype_;
+  int64_t compute_capability_;
   std::vector<LayerRun> kinds_;
   PipelineOrders orders_;
   std::vector<KindSlice> slices_;  // by kind

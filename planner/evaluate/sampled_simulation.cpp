@@ -334,8 +334,8 @@ Measures SampledSimulation::State::measure(const StepRequest& request, Purpose p
         // Equal keys: the strategy differs only in sizes from the one that was lowered.
         program.strategy = request.strategy;
         program.strategy.block_tokens = program.lengths.block;
-        program.bytes =
-            tensor_bytes(program.model, program.lengths, program.strategy, program.dtype);
+        program.bytes = tensor_bytes(program.model, program.lengths, program.strategy,
+                                     program.dtype, program.compute_capability);
         Measures m;
         m.peaks = measure_peaks(*sample);
         if (with_time && !(uneven && whether_even)) {

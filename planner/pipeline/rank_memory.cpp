@@ -15,7 +15,8 @@ namespace {
 using TierBytes = std::array<int64_t, kTierCount>;
 
 TensorBytes bytes_of(const StepRequest& r) {
-  return tensor_bytes(r.model, lengths_of(r.strategy, r.sequence), r.strategy, r.dtype);
+  return tensor_bytes(r.model, lengths_of(r.strategy, r.sequence), r.strategy, r.dtype,
+                      r.compute_capability);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ StepRequest step_request(const Plan& plan) {
   request.sequence = plan.sequence;
   request.microbatches = plan.microbatches;
   request.dtype = plan.dtype;
+  request.compute_capability = plan.hardware.device.compute_capability;
   return request;
 }
 

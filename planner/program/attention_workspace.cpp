@@ -41,6 +41,13 @@ class Parts {
 
 }  // namespace
 
+int64_t key_gradient_bytes(bool grouped, int64_t compute_capability) {
+  const int64_t major = compute_capability / 10;
+  const bool of_datacenter = major >= 9 && major <= 11;  // Hopper, Blackwell without GeForce
+  if (grouped) return of_datacenter ? 4 : 8;
+  return of_datacenter ? 0 : 4;
+}
+
 AttentionForwardWorkspace attention_forward_workspace(const AttentionCall& c, bool into_sum) {
   Parts parts;
   AttentionForwardWorkspace ws;
@@ -63,7 +70,8 @@ AttentionBackwardWorkspace attention_backward_workspace(const AttentionCall& c) 
   ws.dv = parts.take(c.keys, 2 * kv_width);
   ws.inside = parts.end();
   const int64_t of_queries = product(c.queries, 4 * q_width + 8 * c.heads);
-  const int64_t of_keys = product(c.keys, 4 * q_width);
+  const int64_t key_bytes = key_gradient_bytes(c.heads != c.kv_heads, c.compute_capability);
+  const int64_t of_keys = product(c.keys, key_bytes * q_width);
   ws.inside_bytes = kLibrarySlack;
   for (const int64_t bytes : {of_queries, of_keys, scores_bytes(c)}) {
     ws.inside_bytes = checked_add(ws.inside_bytes, bytes, "attention workspace");

@@ -16,7 +16,8 @@ namespace longspan {
 struct AttentionCall {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t queries = 0, keys = 0;
-  bool deterministic = false;  // backward with the same bits each time
+  bool deterministic = false;      // backward with the same bits each time
+  int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
 };
 
 /// Alignment of a workspace's parts; they are given as byte offsets.
@@ -43,6 +44,13 @@ struct AttentionBackwardWorkspace {
   int64_t bytes() const { return inside + inside_bytes; }
 };
 AttentionBackwardWorkspace attention_backward_workspace(const AttentionCall& call);
+
+/// Bytes per key and element of A of the library's own gradients of keys and values: cuDNN keeps
+/// one for each query head if several share a key head (`grouped`), in bfloat16 on Hopper and
+/// datacenter Blackwell, in float on other architectures, which also copy ungrouped ones. Read off
+/// the plans of cuDNN 9.19 for devices of all architectures from Ampere on. With an unknown
+/// capability the most of all.
+int64_t key_gradient_bytes(bool grouped, int64_t compute_capability);
 
 /// The largest call into which a backward over `whole` is divided. It takes at most as many keys as
 /// queries, so the workspace has a chunk's size, however many chunks of keys are on the device. If

@@ -53,6 +53,7 @@ struct Program {
   Lengths lengths;
   Place place;  // of this program's rank
   DType dtype = DType::float32;
+  int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
   int64_t microbatches = 1;
   TensorBytes bytes;
 
@@ -122,6 +123,7 @@ struct StepRequest {
   DType dtype = DType::float32;
   int64_t rank = 0;  // the program's rank
   StageBoundary boundary = {};
+  int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
 };
 
 /// Whether the step is one program. A pipeline has one for each rank, a model whose layers differ

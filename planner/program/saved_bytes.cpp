@@ -45,7 +45,8 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
 
 std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request) {
   const Lengths lengths = lengths_of(request.strategy, request.sequence);
-  const TensorBytes bytes = tensor_bytes(request.model, lengths, request.strategy, request.dtype);
+  const TensorBytes bytes = tensor_bytes(request.model, lengths, request.strategy, request.dtype,
+                                         request.compute_capability);
   return saved_bytes(request.model, request.strategy, lengths, bytes,
                      kv_groups(request.model, lengths), request.model.layers);
 }

@@ -200,7 +200,7 @@ int64_t kv_groups(const ModelSpec& model, const Lengths& lengths) {
 }
 
 TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const Strategy& strategy,
-                         DType dtype) {
+                         DType dtype, int64_t compute_capability) {
   // Copies the model only if it differs: searches call this tens of thousands of times a second.
   const std::optional<ModelSpec> narrow =
       lengths.tensor > 1 ? std::optional(narrow_model(whole, lengths.tensor)) : std::nullopt;
@@ -268,7 +268,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
     set_units(first, shard, f32);
   }
 
-  const Workspaces ws = workspaces(model, lengths, strategy, dtype);
+  const Workspaces ws = workspaces(model, lengths, strategy, dtype, compute_capability);
   at(ws_qkv_forward) = ws.qkv_forward;
   at(ws_attention_forward) = ws.attention_forward;
   at(ws_mlp_forward) = ws.mlp_forward;

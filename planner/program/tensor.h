@@ -189,8 +189,9 @@ struct TensorBytes {
   int64_t operator[](Tensor t) const { return unit[static_cast<int>(t)]; }
 };
 
-/// The table for a (whole) model, lengths, tiles and dtype. Throws bad_input if a size overflows.
+/// The table for a (whole) model, lengths, tiles, dtype and device (DeviceProfile). Throws
+/// bad_input if a size overflows.
 TensorBytes tensor_bytes(const ModelSpec& model, const Lengths& lengths, const Strategy& strategy,
-                         DType dtype);
+                         DType dtype, int64_t compute_capability);
 
 }  // namespace longspan

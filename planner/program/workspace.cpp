@@ -60,7 +60,8 @@ std::array<int64_t, 3> replicated_elements(const ModelSpec& m) {
   return {all[0], layer, all[2]};
 }
 
-Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy& s, DType dtype) {
+Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy& s, DType dtype,
+                      int64_t compute_capability) {
   const int64_t act = size_of(dtype);
   const int64_t d = m.hidden, f = m.ffn;
   const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
@@ -87,8 +88,8 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
     ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
   } else {
     const AttentionCall call{
-        m.heads / lengths.head_shares(), kv_heads,       m.head_dim, lengths.chunk,
-        lengths.local_sequence,          s.deterministic};
+        m.heads / lengths.head_shares(), kv_heads,        m.head_dim,        lengths.chunk,
+        lengths.local_sequence,          s.deterministic, compute_capability};
     ws.attention_forward =
         attention_forward_workspace(call, sums_attention(s, lengths, dtype)).bytes();
     ws.attention_backward = attention_backward_workspace(backward_tile(call)).bytes();

@@ -35,6 +35,6 @@ struct Workspaces {
 };
 /// `model`: with a rank's share of the layers' widths.
 Workspaces workspaces(const ModelSpec& model, const Lengths& lengths, const Strategy& strategy,
-                      DType dtype);
+                      DType dtype, int64_t compute_capability);
 
 }  // namespace longspan

@@ -21,7 +21,7 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
       s.block_tokens = lengths.block;
       s.projection_tile = s.mlp_tile = s.loss_tile = tile;
       const auto clipped = [&](int64_t rows) { return tile > 0 ? std::min(tile, rows) : rows; };
-      const Workspaces ws = workspaces(model, lengths, s, DType::float32);
+      const Workspaces ws = workspaces(model, lengths, s, DType::float32, 0);
       const int64_t chunk = clipped(lengths.chunk), block = clipped(lengths.block);
       CHECK(ws.qkv_forward == 4 * cpu::qkv_forward_workspace(model, lengths.chunk, chunk));
       CHECK(ws.qkv_backward == 4 * cpu::qkv_backward_workspace(model, lengths.chunk, chunk));
@@ -35,7 +35,7 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
             4 * cpu::mlp_backward_workspace(model, lengths.block, block, true));
       Lengths of_group = lengths;
       of_group.tensor = 2;
-      const Workspaces part = workspaces(model, of_group, s, DType::float32);
+      const Workspaces part = workspaces(model, of_group, s, DType::float32, 0);
       CHECK(part.mlp_forward ==
             4 * cpu::mlp_forward_workspace(model, lengths.block, block, false, true));
       CHECK(part.mlp_forward_saving ==
@@ -51,7 +51,7 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
       lengths.head_groups = groups;
       Strategy s;
       s.chunk_tokens = s.block_tokens = lengths.chunk;
-      const Workspaces ws = workspaces(model, lengths, s, DType::float32);
+      const Workspaces ws = workspaces(model, lengths, s, DType::float32, 0);
       CHECK(ws.qkv_backward ==
             4 * cpu::qkv_backward_workspace(model, 4096, 4096, model.heads / groups));
       ModelSpec share = model;

@@ -219,7 +219,8 @@ TEST_CASE("strategies of the same sizes have the same bytes and durations of unt
         changed.strategy = other;
         changed.lengths = lengths_of(other, kSequence);
         changed.place = place_of(other.parallel, 0);
-        changed.bytes = tensor_bytes(changed.model, changed.lengths, other, changed.dtype);
+        changed.bytes = tensor_bytes(changed.model, changed.lengths, other, changed.dtype,
+                                     changed.compute_capability);
         const bool same =
             cost.durations(changed) == seconds && changed.bytes.unit == program.bytes.unit;
         if (!same) telling.insert(row.key);

@@ -26,8 +26,10 @@ Program empty_program(const StepRequest& request) {
   program.lengths = lengths_of(request.strategy, request.sequence);
   program.place = place_of(request.strategy.parallel, request.rank);
   program.dtype = request.dtype;
+  program.compute_capability = request.compute_capability;
   program.microbatches = request.microbatches;
-  program.bytes = tensor_bytes(request.model, program.lengths, request.strategy, request.dtype);
+  program.bytes = tensor_bytes(request.model, program.lengths, request.strategy, request.dtype,
+                               request.compute_capability);
   return program;
 }
 

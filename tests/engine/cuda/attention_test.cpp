@@ -45,7 +45,7 @@ TEST_CASE("workspaces of attention are what the backend cuts up", "[cuda]") {
         s.deterministic = deterministic;
         s.parallel.ulysses = shares;
         s.kv = streams ? Tier::host : Tier::device;
-        const Workspaces declared = workspaces(model, lengths, s, DType::bfloat16);
+        const Workspaces declared = workspaces(model, lengths, s, DType::bfloat16, 0);
         int64_t forward = 0, backward = 0;
         for (int64_t keys = lengths.chunk; keys <= lengths.local_sequence; keys += lengths.chunk) {
           const AttentionShape shape = shape_of(model, lengths, keys);
@@ -67,7 +67,7 @@ TEST_CASE("workspaces of attention are what the backend cuts up", "[cuda]") {
 
 TEST_CASE("the parts of a workspace lie behind each other", "[cuda]") {
   // By hand: 6 heads, 2 of keys and values, 16 wide; 10 queries, 20 keys.
-  const AttentionCall call{6, 2, 16, 10, 20};
+  const AttentionCall call{6, 2, 16, 10, 20, false, 90};
   constexpr int64_t kSlack = 1 << 20;
   const AttentionForwardWorkspace direct = attention_forward_workspace(call, false);
   CHECK(direct.inside == 256);  // 4 * 10 * 6 bytes of statistics
@@ -82,6 +82,10 @@ TEST_CASE("the parts of a workspace lie behind each other", "[cuda]") {
   CHECK(ws.dv == ws.dk + 1280);  // 2 * 20 * 32
   CHECK(ws.inside == ws.dv + 1280);
   CHECK(ws.inside_bytes == kSlack + 10 * (4 * 96 + 8 * 6) + 20 * 4 * 96);
+  AttentionCall ampere = call;
+  ampere.compute_capability = 80;
+  CHECK(attention_backward_workspace(ampere).inside_bytes == ws.inside_bytes + 20 * 4 * 96);
+  CHECK(key_gradient_bytes(true, 0) == key_gradient_bytes(true, 80));
 }
 
 TEST_CASE("outputs over parts of the keys merge into that over all of them", "[cuda]") {

@@ -3,14 +3,20 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "base/error.h"
 #include "engine/cuda/fused_attention.h"
 #include "engine/cuda/launch.h"
+#include "tests/engine/cuda/host_device.h"
 
 namespace longspan::cuda {
 namespace {
+
+std::mutex prepared_mutex;
+std::map<const Queue*, std::map<AttentionKey, int64_t>> prepared;
 
 // One query row of one head against all keys it sees.
 class Row {
@@ -94,8 +100,33 @@ void backward(const AttentionKey& key, const FusedOperands& x) {
 
 }  // namespace
 
+}  // namespace longspan::cuda
+
+void longspan::testing::forget_attention(const cuda::Queue& queue) {
+  const std::lock_guard lock(cuda::prepared_mutex);
+  cuda::prepared.erase(&queue);
+}
+
+namespace longspan::cuda {
+
+// A queue for which plans were prepared must not be asked for others.
+void prepare_attention(const Queue& queue, const std::vector<LibraryCall>& calls, int) {
+  const std::lock_guard lock(prepared_mutex);
+  for (const LibraryCall& call : calls) prepared[&queue][call.key] = call.room;
+}
+
 void run_fused_attention(const Queue& queue, const AttentionKey& key, const FusedOperands& x) {
   if (!queue.has_fused_attention) throw failed("there is no library");
+  {
+    const std::lock_guard lock(prepared_mutex);
+    const auto known = prepared.find(&queue);
+    if (known != prepared.end() && !known->second.contains(key)) {
+      throw failed("the plan of an attention call was not prepared");
+    }
+    if (known != prepared.end() && known->second.at(key) > x.workspace_bytes) {
+      throw failed("the plan of an attention call was prepared with more workspace");
+    }
+  }
   submit(queue, [=] {
     // A library may leave arbitrary contents there.
     std::memset(x.workspace, 0xff, static_cast<size_t>(x.workspace_bytes));

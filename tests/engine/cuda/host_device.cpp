@@ -106,6 +106,7 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
   }
   ~HostDevice() override {
     for (auto& worker : workers_) worker.reset();  // before the memory that they use
+    for (const cuda::Queue& queue : queues_) testing::forget_attention(queue);
   }
 
   std::string name() const override { return "host"; }

@@ -18,6 +18,9 @@ inline constexpr int64_t kHostDeviceBytes = int64_t{2} << 30;
 /// With `lag`, every queue sleeps for a random time before each piece of its work.
 std::unique_ptr<cuda::Device> make_host_device(bool lag);
 
+/// Forgets the attention plans that were prepared for a queue, when its device ends.
+void forget_attention(const cuda::Queue& queue);
+
 /// Returns the ranges (engine/cuda/ranges.h) that threads have opened since the last call, in
 /// order. Fails the test if one is still open.
 std::vector<std::string> take_ranges();
