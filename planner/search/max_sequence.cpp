@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <optional>
+#include <vector>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -52,27 +53,6 @@ void explain_other_limit(MaxSequence& result, const ModelSpec& model,
   }
 }
 
-// Few degrees divide a device count that is no power of two, so fewer devices may reach further.
-// Returns a remedy where the next lower power of two does, else an empty text.
-std::string fewer_devices(const MaxSequence& result, const ModelSpec& model,
-                          const HardwareProfile& hw, const MaxSequenceOptions& options) {
-  const ParallelChoice& fixed = options.parallel;
-  if (fixed.data || fixed.tensor || fixed.ring || fixed.ulysses || fixed.pipeline) return "";
-  const auto power = [](int64_t n) {
-    return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n)));
-  };
-  // Only whole nodes are left out where there are several.
-  const int64_t fewer =
-      hw.nodes > 1 ? power(hw.nodes) * hw.devices_per_node : power(hw.devices_per_node);
-  if (fewer == hw.devices()) return "";
-  MaxSequenceOptions asked = options;
-  asked.steps.clear();
-  const MaxSequence other = max_sequence(model, with_devices(hw, fewer), result.strategy, asked);
-  if (other.sequence <= result.sequence + result.granularity) return "";
-  return fmt::format("use {} of the {} devices, which reach {} tokens", fewer, hw.devices(),
-                     format_tokens(other.sequence));
-}
-
 // The text on the worth of a pipeline for the longest plan.
 std::string pipeline_comparison(const ModelSpec& model, const Pipeline& pipeline) {
   if (pipeline.stages == 1)
@@ -90,9 +70,11 @@ std::string_view name_of(Limit limit) {
   return names[static_cast<int>(limit)];
 }
 
-MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
-                         const std::string& strategy, const MaxSequenceOptions& options,
-                         const Progress& progress) {
+namespace {
+
+MaxSequence on_all_devices(const ModelSpec& model, const HardwareProfile& hw,
+                           const std::string& strategy, const MaxSequenceOptions& options,
+                           const Progress& progress) {
   if (options.granularity <= 0) {
     throw bad_input("granularity: expected tokens > 0, got {}", options.granularity);
   }
@@ -127,10 +109,6 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   }
   explain_refusal(result, evaluator, found.refused);
   explain_other_limit(result, model, options);
-  if (!preset) {
-    const std::string fewer = fewer_devices(result, model, hw, options);
-    if (!fewer.empty()) result.remedy += (result.remedy.empty() ? "" : "; ") + fewer;
-  }
   // From the loosest limit down, as a tighter limit allows no longer sequence.
   for (size_t i = options.steps.size(); i-- > 0;) {
     LongestWanted shorter = wanted;
@@ -147,6 +125,56 @@ MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
   }
   result.considered = evaluator.considered();
   result.evaluated = evaluator.simulated();
+  return result;
+}
+
+// Device counts that may reach further than all devices. Few degrees divide a count that is no
+// power of two. Where a node's devices share what host memory limits, fewer leave more to each.
+// Only whole nodes are left out where there are several.
+std::vector<int64_t> smaller_counts(const MaxSequence& result, const HardwareProfile& hw) {
+  const auto power = [](int64_t n) {
+    return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n)));
+  };
+  std::vector<int64_t> counts;
+  if (result.strategy == "auto") {
+    counts.push_back(hw.nodes > 1 ? power(hw.nodes) * hw.devices_per_node
+                                  : power(hw.devices_per_node));
+  } else if (hw.nodes == 1 && result.limit == Limit::host_memory) {
+    for (int64_t n = power(hw.devices_per_node); n > 0; n /= 2) counts.push_back(n);
+  }
+  std::erase(counts, hw.devices());
+  return counts;
+}
+
+// Returns a remedy where fewer devices reach further, else an empty text.
+std::string fewer_devices(const MaxSequence& result, const ModelSpec& model,
+                          const HardwareProfile& hw, const MaxSequenceOptions& options) {
+  constexpr double kMuch = 1.01;  // times as long
+  const ParallelChoice& fixed = options.parallel;
+  if (fixed.data || fixed.tensor || fixed.ring || fixed.ulysses || fixed.pipeline) return "";
+  MaxSequenceOptions asked = options;
+  asked.steps.clear();
+  int64_t best = 0, devices = 0;
+  for (const int64_t count : smaller_counts(result, hw)) {
+    const int64_t reached =
+        on_all_devices(model, with_devices(hw, count), result.strategy, asked, {}).sequence;
+    if (reached <= best) continue;
+    best = reached;
+    devices = count;
+  }
+  if (static_cast<double>(best) <= kMuch * static_cast<double>(result.sequence)) return "";
+  return fmt::format("use {} of the {} devices, which reach {} tokens", devices, hw.devices(),
+                     format_tokens(best));
+}
+
+}  // namespace
+
+MaxSequence max_sequence(const ModelSpec& model, const HardwareProfile& hw,
+                         const std::string& strategy, const MaxSequenceOptions& options,
+                         const Progress& progress) {
+  MaxSequence result = on_all_devices(model, hw, strategy, options, progress);
+  const std::string fewer = fewer_devices(result, model, hw, options);
+  if (!fewer.empty()) result.remedy += (result.remedy.empty() ? "" : "; ") + fewer;
   return result;
 }
 

@@ -235,6 +235,25 @@ void PresetPlans::estimate(LengthCandidate& entry, const TimeLimits& time) {
   if (entry.count > 0) entry.ops = ops(*candidate(entry.way, entry.length()));
 }
 
+// Looks right above the longest length found for ways of small programs that skipped lengths there.
+void PresetPlans::extend(const std::vector<LengthCandidate>& entries, LengthCandidate& of,
+                         int64_t& found) {
+  for (const LengthCandidate& entry : entries) {
+    if (!entry.estimated || entry.ops * kLengths > kEffortOps) continue;
+    const auto fits = [&](int64_t count) {
+      const std::optional<Candidate> c = candidate(entry.way, count * entry.step);
+      return c && evaluator_.fits(*c);
+    };
+    const int64_t reached = found * of.step / entry.step;
+    for (int64_t more = 1; reached + more < entry.refused; more *= 2) {
+      if (!fits(reached + more)) continue;
+      found = boundary(reached + more, entry.refused, fits);
+      of = entry;
+      break;
+    }
+  }
+}
+
 LongestFound PresetPlans::longest(const LongestWanted& wanted) {
   std::vector<LengthCandidate> entries = bounded(wanted);
   // Starts from the longest of all ways, so that nothing shorter than the answer is laid out.
@@ -275,16 +294,18 @@ LongestFound PresetPlans::longest(const LongestWanted& wanted) {
       return !late;
     };
     if (fits(entry.count)) {
-      const int64_t found = boundary(entry.count, entry.refused, fits);
-      best.fits.candidate = *candidate(entry.way, found * entry.step);
-      best.refused = candidate(entry.way, (found + 1) * entry.step).value_or(best.fits.candidate);
+      int64_t found = boundary(entry.count, entry.refused, fits);
+      LengthCandidate of = entry;
+      if (!wanted.time.any()) extend(entries, of, found);
+      best.fits.candidate = *candidate(of.way, found * of.step);
+      best.refused = candidate(of.way, (found + 1) * of.step).value_or(best.fits.candidate);
       // As best() of that length, so that both are short by the same. Of chunked presets there are
       // too many ways to lay out all.
       if (!wanted.time.any() && !is_chunked_preset(preset_)) {
-        const std::optional<Scored> refused = nearest((found + 1) * entry.step);
+        const std::optional<Scored> refused = nearest((found + 1) * of.step);
         if (refused && refused->score.overflow > 0) best.refused = refused->candidate;
       }
-      best.step = entry.step;
+      best.step = of.step;
       break;
     }
     effort -= entry.ops / kRefusedPart;

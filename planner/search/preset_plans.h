@@ -51,6 +51,7 @@ class PresetPlans {
     double slower = 1;  // step time over its bound
     int64_t length() const { return count * step; }
   };
+  void extend(const std::vector<LengthCandidate>& entries, LengthCandidate& of, int64_t& found);
   bool seems_in_time(const LengthCandidate& entry, const Candidate& c, const TimeLimits& time);
   std::vector<LengthCandidate> bounded(const LongestWanted& wanted);
   void estimate(LengthCandidate& entry, const TimeLimits& time);

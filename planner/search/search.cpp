@@ -410,7 +410,8 @@ class Search {
       const Scored& least =
           *std::min_element(all.begin(), all.end(),
                             [&](const Scored& x, const Scored& y) { return own(x) < own(y); });
-      points.push_back(measured(least));
+      // Refined as plans between the ends are, which may also take less memory.
+      points.push_back(refined_within(measured(least)));
     }
     const size_t ends = points.size();
     points.insert(points.end(), between.begin(), between.end());

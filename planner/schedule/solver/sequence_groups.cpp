@@ -242,7 +242,7 @@ void check(const std::vector<int64_t>& lengths, int32_t ranks, const SequenceCos
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   if (const double held = memory_in(costs, costs.sizes.back(), longest); !fits(costs, held)) {
     throw no_fit(
-        "{} tokens take {:.6g} on each of {} ranks, the largest group; the limit is {:.6g}",
+        "{} tokens take {:.6g} on each rank of the largest group, of {}; the limit is {:.6g}",
         longest, held, costs.sizes.back().ranks, costs.memory_limit);
   }
 }

@@ -215,7 +215,7 @@ TEST_CASE("what cannot be assigned is refused in one line") {
   costs.memory_limit = 10;
   costs.sizes = {{1, 0}, {2, 0}};
   CHECK_THROWS_WITH(assign_sequences({30}, 4, costs),
-                    "30 tokens take 15 on each of 2 ranks, the largest group; the limit is 10");
+                    "30 tokens take 15 on each rank of the largest group, of 2; the limit is 10");
   CHECK_THROWS_AS(assign_sequences({}, 4, costs), Error);
   CHECK_THROWS_AS(assign_sequences({5, 0}, 4, costs), Error);
   costs.sizes = {{8, 0}};
