@@ -119,7 +119,7 @@ TEST_CASE("plans of models are built for every architecture", "[cuda]") {
                              {"gpt-2.7b", "ulysses", 2048, 2048}};
   if (testing::whole_length()) {
     plans.insert(plans.end(), {{"llama-3.1-70b", "fpdt", 1 << 20, 131072},
-                               {"qwen3-8b", "auto", 131072, 32768},
+                               {"qwen3-8b", "fpdt", 131072, 32768},
                                {"llama-3.1-8b", "fpdt", 65536, 16384, true},
                                {"qwen3-0.6b", "mst", 32768, 4096}});
   }
