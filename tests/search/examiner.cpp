@@ -187,6 +187,7 @@ StepRequest Examiner::request_of(const Answering& answer) const {
   request.sequence = answer.tokens;
   request.microbatches = question_.microbatches;
   request.dtype = default_dtype(hardware_);
+  request.compute_capability = hardware_.device.compute_capability;
   return request;
 }
 
