@@ -28,6 +28,12 @@ struct AttentionShape {
   }
 };
 
+/// The shape of `share`'s heads, with queries from position q0 and keys from k0 on.
+inline AttentionShape rectangle(const ModelSpec& share, int64_t q0, int64_t nq, int64_t k0,
+                                int64_t nk, HeadRows rows) {
+  return {share.heads, share.kv_heads, share.head_dim, nq, nk, q0 - k0, rows.of(share)};
+}
+
 /// o[nq,A], lse[nq,H]: written with `first`, otherwise the new keys are merged into them.
 /// sum[nq,A], if given, is the accumulator instead of o; o is then sum rounded, or null if keys
 /// follow.

@@ -18,7 +18,7 @@ class Recorder {
   using T = bfloat16;
   void attention_forward(const T*, const T*, const T*, int64_t q0, int64_t nq, int64_t k0,
                          int64_t nk, bool first, T*, float*, T*, float* o_sum, HeadRows rows) {
-    const AttentionShape shape = rectangle(q0, nq, k0, nk, rows);
+    const AttentionShape shape = rectangle(share_, q0, nq, k0, nk, rows);
     const bool into_sum = o_sum != nullptr;
     if (!library_forwards(shape, first, into_sum)) return;
     calls_.insert({key_of(forward_call(shape, into_sum), false, false),
@@ -27,7 +27,7 @@ class Recorder {
   void attention_backward(const T*, const T*, const T*, const T*, const float*, const float*,
                           int64_t q0, int64_t nq, int64_t k0, int64_t nk, bool, float*, bool,
                           float*, float*, T*, HeadRows rows) {
-    const AttentionShape shape = rectangle(q0, nq, k0, nk, rows);
+    const AttentionShape shape = rectangle(share_, q0, nq, k0, nk, rows);
     if (!fits_library(shape, true)) return;
     const AttentionCall tile = backward_tile(shape.call(deterministic_, compute_capability_));
     const int64_t room = attention_backward_workspace(tile).inside_bytes;
@@ -70,10 +70,6 @@ class Recorder {
   void zero(A&&...) {}
 
  private:
-  AttentionShape rectangle(int64_t q0, int64_t nq, int64_t k0, int64_t nk, HeadRows rows) const {
-    return {share_.heads, share_.kv_heads, share_.head_dim, nq, nk, q0 - k0, rows.of(share_)};
-  }
-
   const ModelSpec& share_;
   bool deterministic_;
   int64_t compute_capability_;

@@ -5,16 +5,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
+#include <iterator>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "engine/cpu/thread_pool.h"
 #include "engine/cuda/attention_plans.h"
 #include "engine/cuda/cuda_error.h"
 #include "engine/cuda/fused_attention.h"
@@ -179,34 +178,25 @@ class AttentionPlans {
   AttentionPlans(const AttentionPlans&) = delete;
   AttentionPlans& operator=(const AttentionPlans&) = delete;
 
-  void prepare(const std::vector<LibraryCall>& calls, int threads) {
+  // Builds the plans that are not known yet.
+  void prepare(const std::vector<LibraryCall>& calls, ThreadPool& pool) {
+    std::vector<LibraryCall> unknown;
+    std::copy_if(calls.begin(), calls.end(), std::back_inserter(unknown),
+                 [&](const LibraryCall& call) { return !plans_.plans().contains(call.key); });
     int device = 0;
     check(cudaGetDevice(&device), "device of cudnn");
-    std::atomic<size_t> next = 0;
-    std::mutex mutex;
-    std::exception_ptr error;
     // A handle is for one thread at a time, so every thread has its own.
-    const auto work = [&] {
-      try {
-        check(cudaSetDevice(device), "device of cudnn");
-        OwnedHandle handle;
-        check_status(fe::detail::create_handle(handle.out()));
-        for (size_t i = next++; i < calls.size(); i = next++) {
-          AttentionPlan plan = built(calls[i].key, handle.get(), calls[i].room);
-          const std::lock_guard lock(mutex);
-          plans_.get(calls[i].key, [&] { return std::move(plan); });
-        }
-      } catch (...) {
-        next = calls.size();
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-      }
-    };
-    std::vector<std::thread> workers;
-    const size_t count = std::min(calls.size(), static_cast<size_t>(std::max(threads, 1)));
-    for (size_t i = 0; i < count; ++i) workers.emplace_back(work);
-    for (std::thread& worker : workers) worker.join();
-    if (error) std::rethrow_exception(error);
+    std::vector<OwnedHandle> handles(static_cast<size_t>(pool.threads()));
+    std::mutex mutex;
+    pool.run(static_cast<int64_t>(unknown.size()), [&](int64_t i, int thread) {
+      OwnedHandle& handle = handles[static_cast<size_t>(thread)];
+      check(cudaSetDevice(device), "device of cudnn");
+      if (handle.get() == nullptr) check_status(fe::detail::create_handle(handle.out()));
+      const LibraryCall& call = unknown[static_cast<size_t>(i)];
+      AttentionPlan plan = built(call.key, handle.get(), call.room);
+      const std::lock_guard lock(mutex);
+      plans_.get(call.key, [&] { return std::move(plan); });
+    });
   }
 
   void run(const AttentionKey& key, std::unordered_map<int64_t, void*>& operands, void* workspace,
@@ -261,8 +251,9 @@ Libraries::Libraries(cudaStream_t stream, int64_t compute_capability,
 
 Libraries::~Libraries() { (void)cudaFree(workspace_); }
 
-void prepare_attention(const Queue& queue, const std::vector<LibraryCall>& calls, int threads) {
-  queue.libraries->attention().prepare(calls, threads);
+void prepare_attention(const Queue& queue, const std::vector<LibraryCall>& calls,
+                       ThreadPool& pool) {
+  queue.libraries->attention().prepare(calls, pool);
 }
 
 void run_fused_attention(const Queue& queue, const AttentionKey& key, const FusedOperands& x) {

@@ -29,7 +29,7 @@ class CudaBackend final : public Backend {
         host_pool_(host_threads) {
     const Queue& queue = device.queue(Stream::compute);
     if (queue.has_fused_attention) {
-      prepare_attention(queue, library_calls(program, queue.compute_capability), host_threads);
+      prepare_attention(queue, library_calls(program, queue.compute_capability), host_pool_);
     }
     if (ranks_ != nullptr) device_.watch([this] { ranks_->check(); });
   }

@@ -258,18 +258,12 @@ void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n, 
 // --- attention ---
 
 template <class T>
-AttentionShape Blocks<T>::rectangle(int64_t q0, int64_t nq, int64_t k0, int64_t nk,
-                                    HeadRows rows) const {
-  const ModelSpec& share = step_.attention();
-  return {share.heads, share.kv_heads, share.head_dim, nq, nk, q0 - k0, rows.of(share)};
-}
-
-template <class T>
 void Blocks<T>::attention_forward(const T* q, const T* k, const T* v, int64_t q0, int64_t nq,
                                   int64_t k0, int64_t nk, bool first, T* o, float* lse,
                                   T* workspace, float* o_sum, HeadRows rows) {
-  cuda::attention_forward<T>(queue_, {rectangle(q0, nq, k0, nk, rows), q, k, v, first, o, lse,
-                                      reinterpret_cast<std::byte*>(workspace), o_sum});
+  cuda::attention_forward<T>(
+      queue_, {rectangle(step_.attention(), q0, nq, k0, nk, rows), q, k, v, first, o, lse,
+               reinterpret_cast<std::byte*>(workspace), o_sum});
 }
 
 template <class T>
@@ -277,9 +271,9 @@ void Blocks<T>::attention_backward(const T* q, const T* k, const T* v, const T* 
                                    const float* lse, const float* delta, int64_t q0, int64_t nq,
                                    int64_t k0, int64_t nk, bool first_dq, float* dq, bool first_dkv,
                                    float* dk, float* dv, T* workspace, HeadRows rows) {
-  cuda::attention_backward<T>(
-      queue_, {rectangle(q0, nq, k0, nk, rows), q, k, v, d_o, lse, delta, first_dq, first_dkv, dq,
-               dk, dv, reinterpret_cast<std::byte*>(workspace), deterministic_});
+  cuda::attention_backward<T>(queue_, {rectangle(step_.attention(), q0, nq, k0, nk, rows), q, k, v,
+                                       d_o, lse, delta, first_dq, first_dkv, dq, dk, dv,
+                                       reinterpret_cast<std::byte*>(workspace), deterministic_});
 }
 
 // --- output projection, residual ---

@@ -66,7 +66,6 @@ class Blocks {
                      float* dy, float* unit_gradient, T* before);
   void backward_input(const T* unit, const Part& part, const float* dy, int64_t n, bool add, T* dh);
   void up_forward(const T* unit, const T* h, int64_t n, T* inner);
-  AttentionShape rectangle(int64_t q0, int64_t nq, int64_t k0, int64_t nk, HeadRows rows) const;
 
   NormKind norm_kind() const;
   template <class Float>

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "engine/cpu/thread_pool.h"
 #include "engine/cuda/attention_calls.h"
 #include "engine/cuda/element.h"
 #include "engine/cuda/queue.h"
@@ -30,10 +31,10 @@ struct FusedOperands {
 /// failed if the library needs more workspace than given, or fails.
 void run_fused_attention(const Queue&, const AttentionKey& key, const FusedOperands& operands);
 
-/// Builds the calls' plans, several at a time on `threads` threads, so that none is built in a step
+/// Builds the calls' plans, several at a time on the pool, so that none is built in a step
 /// and what the library refuses is known before the first. Throws failed, naming the shape.
 /// REQUIRES: the queue has fused attention.
-void prepare_attention(const Queue&, const std::vector<LibraryCall>& calls, int threads);
+void prepare_attention(const Queue&, const std::vector<LibraryCall>& calls, ThreadPool& pool);
 
 /// attention_backward() by calls of at most `tile`'s size, with its workspace. REQUIRES: as above.
 void fused_backward(const Queue&, const AttentionBackward<bfloat16>& call,

@@ -7,7 +7,7 @@
 #include <limits>
 #include <random>
 
-#include "engine/cuda/attention_plans.h"
+#include "engine/cuda/attention_calls.h"
 #include "engine/cuda/fused_attention.h"
 #include "engine/cuda/kernels/attention_glue.h"
 #include "models/catalog.h"
@@ -51,11 +51,9 @@ TEST_CASE("workspaces of attention are what the backend cuts up", "[cuda]") {
           const AttentionShape shape = shape_of(model, lengths, keys);
           forward = std::max(forward, attention_forward_workspace(shape.call(), streams).bytes());
           const AttentionCall tile = backward_tile(shape.call(deterministic));
-          for (int64_t first = 0; first < keys;) {
-            const AttentionShape part = part_of_keys(shape, first, tile.keys);
+          for_each_part(shape, tile, [&](const AttentionShape& part, int64_t first) {
             CHECK(part.keys + first <= keys);
-            first += part.keys;
-          }
+          });
           backward = std::max(backward, attention_backward_workspace(tile).bytes());
         }
         CHECK(declared.attention_forward == forward);

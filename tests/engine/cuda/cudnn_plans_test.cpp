@@ -6,17 +6,17 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
 #include <mutex>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "base/processors.h"
+#include "engine/cpu/thread_pool.h"
 #include "engine/cuda/attention_calls.h"
 #include "models/catalog.h"
 #include "planner/program/program.h"
@@ -62,27 +62,21 @@ std::vector<std::string> failures_of(const std::vector<Task>& tasks) {
   REQUIRE(dlopen(LONGSPAN_STUB_DRIVER, RTLD_NOW | RTLD_GLOBAL) != nullptr);
   std::vector<std::string> failures;
   std::mutex mutex;
-  std::atomic<size_t> next = 0;
-  const auto work = [&] {
-    for (size_t i = next++; i < tasks.size(); i = next++) {
-      const auto& [device, call] = tasks[i];
-      try {
-        const int64_t bytes =
-            workspace_on(call.key, device.compute_capability, device.json, INT64_MAX);
-        if (bytes <= call.room) continue;
-        const std::lock_guard lock(mutex);
-        failures.push_back(fmt::format("{}: {}: needs {}", device.name, text_of(call), bytes));
-      } catch (const Error& error) {
-        const std::lock_guard lock(mutex);
-        failures.push_back(fmt::format("{}: {}: {}", device.name, text_of(call), error.what()));
-      }
+  ThreadPool pool(machine_processors());
+  pool.run(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
+    const auto& [device, call] = tasks[static_cast<size_t>(i)];
+    std::string failure;
+    try {
+      const int64_t bytes =
+          workspace_on(call.key, device.compute_capability, device.json, INT64_MAX);
+      if (bytes <= call.room) return;
+      failure = fmt::format("needs {}", bytes);
+    } catch (const Error& error) {
+      failure = error.what();
     }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) {
-    threads.emplace_back(work);
-  }
-  for (std::thread& thread : threads) thread.join();
+    const std::lock_guard lock(mutex);
+    failures.push_back(fmt::format("{}: {}: {}", device.name, text_of(call), failure));
+  });
   return failures;
 }
 

@@ -110,7 +110,7 @@ void longspan::testing::forget_attention(const cuda::Queue& queue) {
 namespace longspan::cuda {
 
 // A queue for which plans were prepared must not be asked for others.
-void prepare_attention(const Queue& queue, const std::vector<LibraryCall>& calls, int) {
+void prepare_attention(const Queue& queue, const std::vector<LibraryCall>& calls, ThreadPool&) {
   const std::lock_guard lock(prepared_mutex);
   for (const LibraryCall& call : calls) prepared[&queue][call.key] = call.room;
 }
