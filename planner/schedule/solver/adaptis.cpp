@@ -76,9 +76,16 @@ std::vector<Ends> moved(const Ends& ends) {
   return all;
 }
 
+// Ranks that never wait take this long: no schedule is faster.
+double least_cost(const AdaptisRequest& r) {
+  double work = 0;
+  for (const LayerCosts& layer : r.layers) work += layer.forward + layer.input + layer.weight;
+  return work * r.microbatches / r.ranks;
+}
+
 class Search {
  public:
-  explicit Search(const AdaptisRequest& request) : r_(request) {}
+  explicit Search(const AdaptisRequest& request) : r_(request), least_cost_(least_cost(request)) {}
 
   AdaptisPlan run() {
     std::vector<Start> starts;
@@ -138,8 +145,11 @@ class Search {
     return r_.memory_limit - most_resident(schedule, resident_of_stages(r_.layers, ends));
   }
 
-  // Whether time is up. The search continues in any case until it has found a schedule.
-  bool out_of_time() const { return best_ && seconds_left() <= 0; }
+  // Whether time is up or no schedule can be faster. The search continues in any case until it has
+  // found a schedule.
+  bool is_over() const {
+    return best_ && (seconds_left() <= 0 || best_->cost <= least_cost_ * (1 + 1e-9));
+  }
   double seconds_left() const {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin_;
     return r_.limits.seconds - passed.count();
@@ -147,7 +157,7 @@ class Search {
 
   // Keeps the family's schedule for the cut if it is faster.
   bool consider(Start& start, const Ends& ends) {
-    if (ends.empty() || out_of_time()) return false;
+    if (ends.empty() || is_over()) return false;
     std::optional<Candidate> made = this->made(*start.family, start.virtual_stages, ends);
     if (!made || (start.best && made->cost >= start.best->cost * (1 - 1e-9))) return false;
     start.best = std::move(made);
@@ -199,8 +209,11 @@ class Search {
       start.cost = plan.schedule.cost;
       while (move_boundary(plan, start)) improved = true;
     }
-    plan.schedule.nodes = nodes;
-    plan.schedule.start_cost = best_->cost;
+    OptimalSchedule& order = plan.schedule;
+    order.nodes = nodes;
+    order.bound = std::max(order.bound, std::min(least_cost_, order.cost));
+    if (order.bound >= order.cost * (1 - 1e-9)) order.stop = Stop::optimal;
+    order.start_cost = best_->cost;
     return plan;
   }
 
@@ -226,6 +239,7 @@ class Search {
 
   const AdaptisRequest& r_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  const double least_cost_;
   std::optional<Candidate> best_;
   double even_cost_ = 0;
 };

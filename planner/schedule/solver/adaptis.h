@@ -6,8 +6,8 @@
 // generates the family's schedule for these costs, cuts again for the microbatches that it keeps in
 // flight, and then moves boundaries by a layer while that shortens the step. The solver orders the
 // best of all (opt_pipe.h), boundaries move under that order, and so on until nothing improves. The
-// search keeps to the limits' seconds, except to find a first schedule within memory and to finish
-// the current schedule or cut; one MILP is solved at a time.
+// search ends when no rank waits. It keeps to the limits' seconds, except to find a first schedule
+// within memory and to finish the current schedule or cut; one MILP is solved at a time.
 #pragma once
 
 #include <cstdint>

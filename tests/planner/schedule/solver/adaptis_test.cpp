@@ -171,6 +171,16 @@ TEST_CASE("the search over cuts and families keeps to the time limit") {
   CHECK_FALSE(first_fault(first.schedule.schedule, first.costs));
 }
 
+TEST_CASE("a schedule in which no rank waits ends the search and is called optimal") {
+  AdaptisRequest request{.layers = std::vector<LayerCosts>(32), .ranks = 8, .microbatches = 32};
+  request.limits = {.nodes = 0, .seconds = 600};
+  const AdaptisPlan plan = adaptis(request);
+  CHECK(plan.schedule.cost == 3 * 4 * 32);  // a rank's work: F, I and W of 4 layers
+  CHECK(plan.schedule.bound == plan.schedule.cost);
+  CHECK(plan.schedule.stop == Stop::optimal);
+  CHECK(plan.schedule.nodes == 0);
+}
+
 TEST_CASE("what cannot be cut is refused") {
   AdaptisRequest request;
   request.layers = random_layers(1, 3);
