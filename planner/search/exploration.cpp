@@ -29,6 +29,7 @@ constexpr double kFilesPromise = 0.01;
 // A sample's few chunks do not show copies that fall behind from chunk to chunk.
 constexpr double kSampled = 1.5;
 constexpr int64_t kSmallOps = 100'000;  // of a program that packed() lays out
+constexpr double kNearMiss = 0.02;      // overflow without packing that a repair may remove
 constexpr int kRepairs = 6;             // repairs of candidates that do not fit when laid out
 constexpr int64_t kOfLeader = 4;        // part of a repair's work for candidates that do not lead
 constexpr double kRepairable = 1.1;     // factor on time that a repair may cost them
@@ -372,7 +373,10 @@ void Exploration::look(const Waiting& waiting) {
       if (i == 0) last = c;
       miss(c, score, waiting);
       if (score.overflow > 0) misses_.push_back({{c, score}, waiting});
-      if (allowed(live) && weighed(live) < incumbent_) too_large_.push_back({{c, live}, waiting});
+      if (live.overflow < kNearMiss && live.step_seconds <= wanted_.most_seconds(c) &&
+          weighed(live) < incumbent_) {
+        too_large_.push_back({{c, live}, waiting});
+      }
       if (wanted_.goal == Goal::roomiest) {
         if (score.overflow > kNearly && i == 0) {
           state.attempts[way] = effort_.attempts;  // far too large: less room does not help
@@ -574,7 +578,7 @@ void Exploration::repair_leaders() {
   });
   std::set<size_t> frames;
   for (const auto& [scored, from, dropped] : too_large_) {
-    if (weighed(scored.score) >= incumbent_ || repairs_ == 0) return;
+    if (weighed(scored.score) >= incumbent_ * (1 - wanted_.gap) || repairs_ == 0) return;
     if (!frames.insert(from.frame).second) continue;
     --repairs_;
     repair(scored.candidate, from, work_of_repair(), incumbent_);

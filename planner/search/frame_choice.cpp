@@ -141,24 +141,35 @@ std::vector<Rounded> FrameChoice::round(Goal goal, const Room& room, double most
 
 std::vector<Rounded> FrameChoice::round_each(KnobGroup group, Goal goal, const Room& room,
                                              double most_seconds, size_t most) const {
+  struct Way {
+    RelaxationGoal goal;
+    double objective;
+    std::vector<uint64_t> allowed;
+  };
   const auto g = static_cast<size_t>(group);
-  const RelaxationGoal wanted = relaxation_goal(goal, room, most_seconds, true);
-  std::vector<std::pair<double, std::vector<uint64_t>>> ways;
+  Room whole = room;
+  for (double& share : whole) share = share > 0 ? 1 : 0;
+  std::vector<Way> ways;
   for (size_t v = 0; v < values_[g].size(); ++v) {
     std::vector<uint64_t> allowed = allowed_with(room);
     if ((allowed[g] >> v & 1) == 0) continue;
     allowed[g] = uint64_t{1} << v;
-    const Mixture mixture = relaxation_.solve(wanted, allowed);
-    if (mixture.overflow == 0) ways.emplace_back(mixture.objective, std::move(allowed));
+    for (const Room& r : {room, whole}) {
+      const RelaxationGoal wanted = relaxation_goal(goal, r, most_seconds, true);
+      const Mixture mixture = relaxation_.solve(wanted, allowed);
+      if (mixture.overflow > 0) continue;
+      ways.push_back({wanted, mixture.objective, std::move(allowed)});
+      break;
+    }
   }
   std::stable_sort(ways.begin(), ways.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+                   [](const Way& a, const Way& b) { return a.objective < b.objective; });
   if (ways.size() > most) ways.resize(most);
   std::vector<Rounded> found;
-  for (const auto& [objective, allowed] : ways) {
+  for (const Way& way : ways) {
     std::vector<Rounded> rounded;
     int solves = 0;
-    round(wanted, allowed, solves, rounded);
+    round(way.goal, way.allowed, solves, rounded);
     const auto best =
         std::min_element(rounded.begin(), rounded.end(),
                          [](const Rounded& a, const Rounded& b) { return a.bound < b.bound; });

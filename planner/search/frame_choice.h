@@ -45,7 +45,8 @@ class FrameChoice {
   /// Candidates near the best mixture, by their own bounds, best first.
   std::vector<Rounded> round(Goal goal, const Room& room, double most_seconds) const;
 
-  /// The best rounding for each of the `most` most promising values of one group.
+  /// The best rounding for each of the `most` most promising values of one group. A value that
+  /// does not fit `room` may take all memory.
   std::vector<Rounded> round_each(KnobGroup group, Goal goal, const Room& room, double most_seconds,
                                   size_t most) const;
 

@@ -11,6 +11,7 @@ namespace longspan {
 namespace {
 
 constexpr double kGain = 1e-5;      // smaller gains are not worth a step
+constexpr size_t kTimed = 6;        // steps whose time is estimated before one is taken
 constexpr double kOfMemory = 0.01;  // weight of all memory used, next to the shortfall
 constexpr double kShortage = 5;     // weight of overflow relative to (log) time
 
@@ -26,7 +27,6 @@ class Repair {
                evaluator.limits()[static_cast<int>(Tier::nvme)] > 0),
         c_(from),
         better_than_(better_than),
-        left_(effort.steps),
         last_work_(evaluator.work() + effort.work),
         most_ops_(effort.exact_ops) {}
 
@@ -91,25 +91,68 @@ class Repair {
     return false;
   }
 
-  // Sets every knob to its best value. Returns whether any was turned.
-  bool step() {
-    bool turned = false;
-    for (int knob = 0; knob < Steps::knobs() && at_.overflow > 0; ++knob) {
-      for (const Candidate& like : steps_.of(knob, c_)) {
-        if (!evaluator_.possible(like)) continue;
-        if (evaluator_.overflow(evaluator_.demand(like, DemandOf::bytes).peak_bytes()) >
-            at_.overflow)
+  // Time given up per overflow removed, both relative. Negative if nothing is given up.
+  double cost(const Score& score) const {
+    if (ranking_.wanted().goal != Goal::fastest) return need(score) - need(at_);
+    const double removed = at_.overflow - score.overflow;
+    const double slower = std::log(score.seconds / at_.seconds);
+    return slower <= 0 ? slower - removed : slower / removed;
+  }
+
+  bool helps(const Score& score) const {
+    if (need(score) >= need(at_) - kGain) return false;
+    return ranking_.wanted().goal != Goal::fastest || score.overflow < at_.overflow;
+  }
+
+  struct Step {
+    Candidate to;
+    Score score;
+    double cost;
+  };
+
+  // All steps that seem to help, the least cost first; those found so far if the work ends.
+  std::vector<Step> sketched_steps() {
+    std::vector<Step> steps;
+    for (int knob = 0; knob < Steps::knobs(); ++knob) {
+      for (const Candidate& to : steps_.of(knob, c_)) {
+        if (is_spent()) break;
+        if (!evaluator_.possible(to)) continue;
+        if (evaluator_.overflow(evaluator_.demand(to, DemandOf::bytes).peak_bytes()) >
+            at_.overflow) {
           continue;
-        if (left_-- == 0 || evaluator_.work() > last_work_) return false;
-        const Score score = sketch(like);
-        if (need(score) >= need(at_) - kGain) continue;
-        c_ = like;
-        at_ = score;
-        turned = true;
+        }
+        const Score score = sketch(to);
+        if (helps(score)) steps.push_back({to, score, cost(score)});
       }
     }
-    return turned;
+    std::stable_sort(steps.begin(), steps.end(),
+                     [](const Step& a, const Step& b) { return a.cost < b.cost; });
+    return steps;
   }
+
+  // Takes the step of the least cost. Returns whether there is one.
+  bool step() {
+    if (at_.overflow == 0 || is_spent()) return false;
+    std::vector<Step> steps = sketched_steps();
+    if (steps.size() > kTimed) steps.resize(kTimed);
+    const Step* best = nullptr;
+    for (Step& s : steps) {
+      if (best != nullptr && best->cost <= s.cost) break;
+      // Bounds do not show that a stream which is not the busiest delays others.
+      if (ranking_.needs_time()) {
+        s.score.seconds = ranking_.estimate(s.to).seconds;
+        if (!helps(s.score)) continue;
+        s.cost = cost(s.score);
+      }
+      if (best == nullptr || s.cost < best->cost) best = &s;
+    }
+    if (best == nullptr) return false;
+    c_ = best->to;
+    at_ = best->score;
+    return true;
+  }
+
+  bool is_spent() const { return evaluator_.work() > last_work_; }
 
   Evaluator& evaluator_;
   const Ranking& ranking_;
@@ -118,7 +161,6 @@ class Repair {
   Candidate c_;
   Score at_;
   double better_than_;
-  int left_;
   int64_t last_work_, most_ops_;
   BytesRatio packing_;
   double slower_ = 1;  // ratio to bounds

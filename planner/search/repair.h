@@ -1,9 +1,10 @@
 // Turns knobs of a candidate that does not fit until it does. Internal to planner/search.
 //
-// Knob by knob, the value is taken that lowers a weighted sum of the memory shortfall and, if time
-// matters, of time. Live bytes, scaled by packing, tell whether a step fits; bounds tell its time.
-// A candidate that seems to fit is laid out. If it does not fit after all, the walk continues from
-// there with the packing just measured.
+// Of all single steps (steps.h), the one is taken that removes memory shortfall at the least cost in
+// time, and so on until nothing is short. Live bytes, scaled by packing, tell what is short; sampled
+// simulation tells the time of the steps that look best by bounds. A candidate that seems to fit is
+// laid out. If it does not fit after all, the walk continues from there with the packing just
+// measured.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,7 @@
 namespace longspan {
 
 struct RepairEffort {
-  int steps = 100;        ///< evaluated steps
-  int64_t work = 0;       ///< their work (SampledSimulation::work)
+  int64_t work = 0;       ///< of the steps that are evaluated (SampledSimulation::work)
   int64_t exact_ops = 0;  ///< ops of all programs laid out
 };
 
