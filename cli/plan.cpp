@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/file.h"
+#include "base/quantities.h"
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
@@ -33,6 +34,7 @@ struct PlanFlags {
   std::string min_gpus_for;
   std::string strategy = "auto";
   std::string objective = "throughput";
+  std::string gap;  // empty: not given
   std::string output;
   bool verbose = false;
 };
@@ -63,6 +65,13 @@ SweepOptions options_of(const PlanFlags& flags) {
                              : flags.objective == "host-memory" ? Objective::host_memory
                                                                 : Objective::throughput;
   flags.question.load(options.search);
+  if (!flags.gap.empty()) {
+    if (options.search.objective != Objective::throughput || flags.strategy != "auto") {
+      throw bad_input("--gap: ends a search for the fastest plan; leave --{} out",
+                      flags.strategy != "auto" ? "strategy" : "objective");
+    }
+    options.search.gap = parse_share(flags.gap, "--gap");
+  }
   return options;
 }
 
@@ -347,6 +356,8 @@ void add_plan(Verb& program) {
   flags->question.add_to(verb, "Attention chunk; must divide the length");
   verb.add_option("--objective", flags->objective, "What auto looks for")
       .one_of({"throughput", "memory", "host-memory"});
+  verb.add_option("--gap", flags->gap,
+                  "End the search with a plan known to be this near the fastest, e.g. 10%");
   verb.add_option("-o,--output", flags->output, "Where the plan is written");
   verb.add_flag("--verbose", flags->verbose, "Show all knobs and the Pareto front");
   verb.runs([flags](bool json) { return run(*flags, json); });

@@ -15,6 +15,7 @@ constexpr double kLeastEffort = 0.08, kMostShare = 1.5;
 double share_of_effort(const Wanted& wanted, double gain) {
   if (wanted.goal != Goal::fastest) return 1;
   if (wanted.thorough) return kMostShare;
+  if (gain <= wanted.gap) return 0;
   const double slope = (1 - kLeastEffort) / (kMuchToGain - kLittleToGain);
   return std::clamp(kLeastEffort + slope * (gain - kLittleToGain), kLeastEffort, kMostShare);
 }

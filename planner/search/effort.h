@@ -22,7 +22,7 @@ struct Effort {
 };
 
 /// The part of an effort to spend. `gain`: the part of the time that may be gained, for
-/// Goal::fastest.
+/// Goal::fastest; 0 where it is at most Wanted::gap.
 double share_of_effort(const Wanted& wanted, double gain);
 
 }  // namespace longspan

@@ -131,6 +131,7 @@ class Search {
   Wanted wanted(Goal goal) const {
     Wanted wanted;
     wanted.goal = goal;
+    if (goal == Goal::fastest) wanted.gap = std::max(wanted.gap, options_.gap);
     wanted.time = options_.time;
     wanted.tokens = sequence_;
     return wanted;

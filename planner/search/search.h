@@ -89,6 +89,7 @@ enum class Objective { throughput, memory, host_memory };
 
 struct SearchOptions : QuestionOptions {
   Objective objective = Objective::throughput;
+  double gap = 0;          // throughput: ends with a plan that is known to be this near the best
   size_t front_lines = 8;  // plans of the front evaluated exactly; 0: no front, else 3 or more
 };
 

@@ -86,7 +86,7 @@ TEST_CASE("plan: a pipeline is planned, written, simulated and explained, and no
   const std::string file = folder.path() / "plan.yaml";
   const json planned =
       longspan_json({"plan", "--model", "llama-3.1-8b", "--hw", "8xh100-80g", "--seq", "64K",
-                     "--pipeline", "4", "--schedule", "seq1f1b", "-o", file});
+                     "--pipeline", "4", "--schedule", "seq1f1b", "--gap", "50%", "-o", file});
   const json& pipeline = planned.at("strategy").at("parallel").at("pipeline");
   CHECK(pipeline.at("stages") == 4);
   CHECK(pipeline.at("schedule") == "seq1f1b");
@@ -148,7 +148,7 @@ TEST_CASE("models whose layers differ are shown, planned, simulated and explaine
     if (*stages == '1' && !longspan::testing::whole_length()) break;
     const json planned =
         longspan_json({"plan", "--model", model, "--hw", "2xh100-80g", "--seq", "16K",
-                       "--micro-batches", "2", "--pipeline", stages, "-o", file});
+                       "--micro-batches", "2", "--pipeline", stages, "--gap", "50%", "-o", file});
     const json simulated = longspan_json({"simulate", file});
     CHECK(simulated.at("predicted").at("step_seconds") ==
           planned.at("predicted").at("step_seconds"));
@@ -161,7 +161,8 @@ TEST_CASE("models whose layers differ are shown, planned, simulated and explaine
     check_refused(longspan({"run", file}), 2, {"layers of fused differ", "simulate"});
     CHECK(longspan({"simulate", file, "--trace", folder.path() / "t.json"}).status == 0);
   }
-  const Result free = longspan({"plan", "--model", model, "--hw", "2xh100-80g", "--seq", "2K"});
+  const Result free =
+      longspan({"plan", "--model", model, "--hw", "2xh100-80g", "--seq", "2K", "--gap", "50%"});
   CHECK(free.status == 0);
   CHECK_THAT(free.out, Contains("the best plan with"));
   const json longest = longspan_json({"max-seq", "--model", model, "--hw", "2xh100-80g"});
@@ -179,10 +180,11 @@ TEST_CASE("plan and max-seq: with and without a pipeline") {
     words.insert(words.end(), question.begin(), question.end());
     return words;
   };
-  const Result both = longspan(ask({"plan", "--seq", "64K", "--micro-batches", "4"}));
+  const Result both =
+      longspan(ask({"plan", "--seq", "64K", "--micro-batches", "4", "--gap", "50%"}));
   CHECK(both.status == 0);
   CHECK_THAT(both.out, Contains("the best plan with"));
-  const json flat = longspan_json(ask({"plan", "--seq", "64K", "--pipeline", "1"}));
+  const json flat = longspan_json(ask({"plan", "--seq", "64K", "--pipeline", "1", "--gap", "50%"}));
   CHECK(flat.at("with_and_without_a_pipeline") == "");
   CHECK_FALSE(flat.at("strategy").at("parallel").contains("pipeline"));
   const json longest = longspan_json(ask({"max-seq", "--strategy", "auto"}));
@@ -195,8 +197,8 @@ TEST_CASE("plan and max-seq: with and without a pipeline") {
 
 TEST_CASE("plan: any numbers of virtual stages and slices that are asked for") {
   const auto pipeline_of = [](const std::vector<std::string>& more) {
-    std::vector<std::string> command = {"plan",       "--model",    "qwen3-0.6b", "--hw",
-                                        "4xh100-80g", "--pipeline", "4"};
+    std::vector<std::string> command = {"plan",       "--model", "qwen3-0.6b", "--hw", "4xh100-80g",
+                                        "--pipeline", "4",       "--gap",      "50%"};
     command.insert(command.end(), more.begin(), more.end());
     return longspan_json(command).at("strategy").at("parallel").at("pipeline");
   };
@@ -290,21 +292,23 @@ TEST_CASE("plan: a margin, no storage, and limits on time") {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   };
-  const json free = longspan_json(ask({}));
-  const json margin = longspan_json(ask({"--margin", "20%"}));
+  const json free = longspan_json(ask({"--gap", "30%"}));
+  const json margin = longspan_json(ask({"--margin", "20%", "--gap", "30%"}));
   for (const char* tier : {"device_bytes", "host_bytes"}) {
     CHECK(margin.at("predicted").at(tier).get<double>() <=
           0.8 * free.at("capacity").at(tier).get<double>());
   }
   if (whole) {
-    json same = longspan_json(ask({"--margin", "0.2"}));
+    json same = longspan_json(ask({"--margin", "0.2", "--gap", "30%"}));
     same["search_seconds"] = margin.at("search_seconds");
     CHECK(margin == same);
   }
   std::vector<std::vector<std::string>> ways = {{"--no-nvme"}, {"--nvme-capacity", "0"}};
   if (!whole) ways.resize(1);
   for (const auto& without : ways) {
-    const json plan = longspan_json(ask(without));
+    std::vector<std::string> words = ask(without);
+    words.insert(words.end(), {"--gap", "30%"});
+    const json plan = longspan_json(words);
     CHECK(plan.at("capacity").at("nvme_bytes") == 0);
     CHECK(plan.at("predicted").at("nvme_bytes") == 0);
   }
@@ -314,8 +318,8 @@ TEST_CASE("plan: a margin, no storage, and limits on time") {
   CHECK(slim.at("predicted").at("step_seconds") <= 1.1 * fastest);
   CHECK(slim.at("predicted").at("device_bytes") < free.at("predicted").at("device_bytes"));
   // A limit that the fastest plan keeps to changes nothing.
-  const json within =
-      longspan_json(ask({"--max-step-time", fmt::format("{:.6f}s", fastest + 1e-3)}));
+  const json within = longspan_json(
+      ask({"--max-step-time", fmt::format("{:.6f}s", fastest + 1e-3), "--gap", "30%"}));
   CHECK(within.at("strategy") == free.at("strategy"));
   CHECK(within.at("predicted") == free.at("predicted"));
   const std::string too_short = fmt::format("{:.6f}s", 0.2 * fastest);
@@ -354,7 +358,8 @@ TEST_CASE("max-seq: a length that memory does not limit has the fastest plan") {
 
 TEST_CASE("plan: the batch, the gap and what is padded are said") {
   const auto ask = [](std::vector<std::string> more) {
-    std::vector<std::string> words = {"plan", "--model", "qwen3-0.6b", "--hw", "4xh100-80g"};
+    std::vector<std::string> words = {"plan",       "--model", "qwen3-0.6b", "--hw",
+                                      "4xh100-80g", "--gap",   "50%"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   };
@@ -424,11 +429,32 @@ TEST_CASE("plan: a preset at a length, and one that does not fit") {
   CHECK_FALSE(std::filesystem::exists(path));
 }
 
+TEST_CASE("plan: --gap ends the search early, with a plan known to be that near the fastest") {
+  const auto ask = [](std::vector<std::string> more) {
+    std::vector<std::string> words = {"plan",       "--model", "qwen3-0.6b", "--hw",
+                                      "4xrtx-4090", "--seq",   "32K"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const json whole = longspan_json(ask({}));
+  const json early = longspan_json(ask({"--gap", "40%"}));
+  CHECK(early.at("gap") <= 0.4);
+  CHECK(early.at("evaluated").get<double>() < 0.5 * whole.at("evaluated").get<double>());
+  const auto seconds = [](const json& plan) {
+    return plan.at("predicted").at("step_seconds").get<double>();
+  };
+  CHECK(seconds(early) <= seconds(whole) / (1 - 0.4));
+  check_refused(longspan(ask({"--gap", "40%", "--objective", "memory"})), 2, {"--gap"});
+  check_refused(longspan(ask({"--gap", "40%", "--strategy", "fpdt"})), 2, {"--gap"});
+  check_refused(longspan(ask({"--gap", "-1"})), 2, {"--gap"});
+}
+
 TEST_CASE("plan: at most a number of devices, the fewest for a length, and several lengths") {
   const std::vector<std::string> question = {
       "plan", "--model", "tiny-llama", "--hw", "2x4xh100-80g", "--device-memory", "2GiB"};
   const auto ask = [&](std::vector<std::string> more, int status = 0) {
     more.insert(more.begin(), question.begin(), question.end());
+    more.insert(more.end(), {"--gap", "30%"});
     return longspan_json(more, status);
   };
   const json most = ask({"--seq", "64K", "--max-gpus", "4"});

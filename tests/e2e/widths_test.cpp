@@ -83,8 +83,8 @@ TEST_CASE("answers fit the width") {
   check({"max-seq", asked({"max-seq"})});
   check({"max-seq-ranks",
          {"max-seq", "--model", "llama-3.1-8b", "--hw", "8xh100-80g", "--strategy", "fpdt"}});
-  check({"plan", asked({"plan", "--seq", "4K"})});
-  check({"plan-lengths", asked({"plan", "--seq", "4K,8K"})});
+  check({"plan", asked({"plan", "--seq", "4K", "--gap", "30%"})});
+  check({"plan-lengths", asked({"plan", "--seq", "4K,8K", "--gap", "30%"})});
   check({"plan-ranks",
          {"plan", "--model", "llama-3.1-8b", "--hw", "8xh100-80g", "--seq", "128K", "--strategy",
           "fpdt"}});
@@ -93,7 +93,7 @@ TEST_CASE("answers fit the width") {
 TEST_CASE("what is said of a plan fits the width") {
   const TemporaryFolder folder;
   const std::string plan = folder.path() / "plan.yaml";
-  longspan_json(asked({"plan", "--seq", "4K", "-o", plan}));
+  longspan_json(asked({"plan", "--seq", "4K", "--gap", "30%", "-o", plan}));
   check({"explain", {"explain", plan}});
   check({"simulate", {"simulate", plan}});
 }
@@ -126,7 +126,7 @@ TEST_CASE("validations fit the width") {
 TEST_CASE("what is measured fits the width") {
   const TemporaryFolder folder;
   const std::string plan = folder.path() / "plan.yaml", record = folder.path() / "run.json";
-  longspan_json(asked({"plan", "--seq", "1K", "-o", plan}));
+  longspan_json(asked({"plan", "--seq", "1K", "--gap", "30%", "-o", plan}));
   for (const int width : kWidths) {
     CAPTURE(width);
     const auto fits = [&](const std::vector<std::string>& words) {
@@ -136,7 +136,8 @@ TEST_CASE("what is measured fits the width") {
     };
     fits({"run", plan, "--steps", "2", "-o", record});
     fits({"compare", plan, record, "--tolerance", "1e12"});
-    fits({"plan", "--model", "tiny-llama", "--hw", "cpu-example", "--seq", "1K", "--verbose"});
+    fits({"plan", "--model", "tiny-llama", "--hw", "cpu-example", "--seq", "1K", "--verbose",
+          "--gap", "30%"});
     fits({"profile", "--backend", "cpu", "--seconds", "1", "--device-memory", "64MiB",
           "--host-memory", "256MiB", "--threads", "1", "--nvme-dir", folder.path(), "-o",
           folder.path() / "machine.yaml"});
