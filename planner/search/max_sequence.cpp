@@ -141,6 +141,9 @@ std::vector<int64_t> smaller_counts(const MaxSequence& result, const HardwarePro
                                   : power(hw.devices_per_node));
   } else if (hw.nodes == 1 && result.limit == Limit::host_memory) {
     for (int64_t n = power(hw.devices_per_node); n > 0; n /= 2) counts.push_back(n);
+  } else if (hw.nodes == 1 && result.limit == Limit::device_memory &&
+             result.plan.strategy.parallel.data == hw.devices()) {
+    counts.push_back(1);  // replicas exchange gradients and parameters, which takes memory
   }
   std::erase(counts, hw.devices());
   return counts;
