@@ -1,10 +1,10 @@
 // Turns knobs of a candidate that does not fit until it does. Internal to planner/search.
 //
-// Of all single steps (steps.h), the one is taken that removes memory shortfall at the least cost in
-// time, and so on until nothing is short. Live bytes, scaled by packing, tell what is short; sampled
-// simulation tells the time of the steps that look best by bounds. A candidate that seems to fit is
-// laid out. If it does not fit after all, the walk continues from there with the packing just
-// measured.
+// A repair takes, of all single steps (steps.h), the one that removes memory shortfall at the least
+// cost in time, and so on until nothing is short. Live bytes, scaled by packing, tell what is
+// short; sampled simulation tells the time of the steps that look best by bounds. A candidate that
+// seems to fit is laid out. If it does not fit after all, the walk continues from there with the
+// packing just measured.
 #pragma once
 
 #include <cstdint>
