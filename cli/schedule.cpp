@@ -14,6 +14,7 @@
 #include "cli/measured_pipeline.h"
 #include "cli/optimal_schedule.h"
 #include "cli/schedule_flags.h"
+#include "cli/solving.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
@@ -233,7 +234,9 @@ int show(const ScheduleFlags& flags, ScheduleAsked asked, bool json) {
     optimal = make_optimal(*family, flags.task, flags.choice, flags.optimal);
     timed = optimal->timed;
   } else {
-    timed = time_schedule(schedule_family(flags.name), flags.task, flags.choice);
+    timed = with_time_shown("making the schedule", [&] {
+      return time_schedule(schedule_family(flags.name), flags.task, flags.choice);
+    });
     check_flags_of(timed.schedule, *timed.family, flags.given);
   }
   const ScheduleTiming& timing = timed.timing;

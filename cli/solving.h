@@ -1,4 +1,4 @@
-// Runs a solver with a progress bar that fills towards the solver's time limit.
+// Runs work that takes long and does not report its progress, with a progress bar.
 #pragma once
 
 #include <chrono>
@@ -9,17 +9,30 @@
 
 namespace longspan::cli {
 
-/// Runs `solve` on its own thread, and returns or throws what it does.
+/// Runs `work` on its own thread, calls `show` until it ends, and returns or throws what it does.
+template <class Work, class Show>
+auto while_running(Work&& work, const Show& show) {
+  auto answer = std::async(std::launch::async, std::forward<Work>(work));
+  while (answer.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) show();
+  return answer.get();
+}
+
+/// Runs a solver; the bar fills towards its time limit.
 template <class Solve>
 auto with_progress(double seconds, Solve&& solve) {
   ProgressBar bar;
-  auto answer = std::async(std::launch::async, std::forward<Solve>(solve));
   const auto begin = std::chrono::steady_clock::now();
-  while (answer.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+  return while_running(std::forward<Solve>(solve), [&] {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
     bar.show("solving", seconds > 0 ? passed.count() / seconds : 1);
-  }
-  return answer.get();
+  });
+}
+
+/// Runs work without a time limit and shows how long it has taken.
+template <class Work>
+auto with_time_shown(const char* what, Work&& work) {
+  ProgressBar bar;
+  return while_running(std::forward<Work>(work), [&] { bar.show_time(what); });
 }
 
 }  // namespace longspan::cli

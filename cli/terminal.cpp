@@ -41,27 +41,45 @@ std::string bold(std::string_view text) {
 void set_progress_lines() { progress_lines = true; }
 
 ProgressBar::ProgressBar()
-    : bar_(is_screen(STDERR_FILENO)), next_(Clock::now() + std::chrono::seconds(1)) {}
+    : bar_(is_screen(STDERR_FILENO)),
+      begin_(Clock::now()),
+      next_(begin_ + std::chrono::seconds(1)) {}
 
 ProgressBar::~ProgressBar() {
   if (drawn_) fmt::print(stderr, "\r\033[K");
 }
 
+// Whether to show progress now.
+bool ProgressBar::is_due() {
+  if ((!bar_ && !progress_lines) || Clock::now() < next_) return false;
+  next_ = Clock::now() + (bar_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(5000));
+  drawn_ |= bar_;
+  return true;
+}
+
 void ProgressBar::show(std::string_view what, double share) {
-  if ((!bar_ && !progress_lines) || Clock::now() < next_) return;
+  if (!is_due()) return;
   share = std::clamp(share, 0.0, 1.0);
   if (!bar_) {
-    next_ = Clock::now() + std::chrono::seconds(5);
     fmt::print(stderr, "longspan: {}: {:.0f} %\n", what, share * 100);
     return;
   }
-  next_ = Clock::now() + std::chrono::milliseconds(100);
-  drawn_ = true;
   constexpr int kWidth = 30;
   const int filled = static_cast<int>(share * kWidth);
   fmt::print(stderr, "\r[{}{}] {:3.0f}%  {}\033[K", std::string(filled, '#'),
              std::string(kWidth - filled, '.'), share * 100, what);
   std::fflush(stderr);
+}
+
+void ProgressBar::show_time(std::string_view what) {
+  if (!is_due()) return;
+  const std::chrono::duration<double> passed = Clock::now() - begin_;
+  if (bar_) {
+    fmt::print(stderr, "\r{}: {:.0f} s\033[K", what, passed.count());
+    std::fflush(stderr);
+  } else {
+    fmt::print(stderr, "longspan: {}: {:.0f} s\n", what, passed.count());
+  }
 }
 
 }  // namespace longspan::cli

@@ -25,12 +25,16 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
   /// `share` in [0, 1]; cheap to call often.
   void show(std::string_view what, double share);
+  /// Shows how long it has taken, of work whose share is unknown.
+  void show_time(std::string_view what);
 
  private:
+  bool is_due();
+
   using Clock = std::chrono::steady_clock;
   bool bar_;
   bool drawn_ = false;
-  Clock::time_point next_;
+  Clock::time_point begin_, next_;
 };
 
 }  // namespace longspan::cli
