@@ -44,18 +44,10 @@ MachineBackend::MachineBackend(const HardwareProfile& hardware, const Program& p
 
 namespace {
 
-// The plan reserves what its hardware's attention takes.
-void check_capability(const Program& program, int64_t compute_capability) {
-  const bool grouped = program.model.heads != program.model.kv_heads;
-  if (program.dtype == DType::float32 ||
-      key_gradient_bytes(grouped, compute_capability) <=
-          key_gradient_bytes(grouped, program.compute_capability)) {
-    return;
-  }
-  throw bad_input(
-      "plan: it is for compute capability {}, this GPU has {}, where attention takes more memory; "
-      "plan for this GPU",
-      program.compute_capability, compute_capability);
+void check_capability(const Program& program, cuda::Device& device) {
+  if (program.dtype == DType::float32) return;  // not computed by the library
+  check_attention_memory(program.model.heads != program.model.kv_heads, program.compute_capability,
+                         device.queue(Stream::compute).compute_capability);
 }
 
 }  // namespace
@@ -73,7 +65,7 @@ void MachineBackend::open_gpu(const Program& program, int threads, Communicator*
     device_ = cuda::open_rank_device(*comm);
     ranks = cuda::make_nccl_ranks(*comm, program.strategy.parallel, *device_);
   }
-  check_capability(program, device_->queue(Stream::compute).compute_capability);
+  check_capability(program, *device_);
   backend_ = cuda::make_backend(program, *device_, threads, std::move(ranks));
 }
 

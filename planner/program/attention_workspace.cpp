@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/units.h"
 
 namespace longspan {
@@ -46,6 +47,14 @@ int64_t key_gradient_bytes(bool grouped, int64_t compute_capability) {
   const bool of_datacenter = major >= 9 && major <= 11;  // Hopper, Blackwell without GeForce
   if (grouped) return of_datacenter ? 4 : 8;
   return of_datacenter ? 0 : 4;
+}
+
+void check_attention_memory(bool grouped, int64_t planned, int64_t device) {
+  if (key_gradient_bytes(grouped, device) <= key_gradient_bytes(grouped, planned)) return;
+  throw bad_input(
+      "plan: its hardware has compute capability {}, this GPU {}, where attention takes more "
+      "memory; plan for this GPU",
+      planned, device);
 }
 
 AttentionForwardWorkspace attention_forward_workspace(const AttentionCall& c, bool into_sum) {

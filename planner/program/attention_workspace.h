@@ -52,6 +52,10 @@ AttentionBackwardWorkspace attention_backward_workspace(const AttentionCall& cal
 /// capability the most of all.
 int64_t key_gradient_bytes(bool grouped, int64_t compute_capability);
 
+/// Throws bad_input if the library takes more on a device of capability `device` than a plan for
+/// capability `planned` reserves.
+void check_attention_memory(bool grouped, int64_t planned, int64_t device);
+
 /// The largest call into which a backward over `whole` is divided. It takes at most as many keys as
 /// queries, so the workspace has a chunk's size, however many chunks of keys are on the device. If
 /// deterministic, a tile has at most 8192 queries, and the gradients of its scores, 2*H*nq*nk

@@ -7,6 +7,7 @@
 
 #include "models/catalog.h"
 #include "models/tensor_slices.h"
+#include "planner/program/attention_workspace.h"
 #include "planner/program/layout.h"
 #include "planner/program/op_table.h"
 #include "planner/strategy/presets.h"
@@ -368,6 +369,23 @@ TEST_CASE("where keys come in several ops, a narrow output is summed in float un
         for (const auto& [key, ops] : of_chunk) check(ops);
         CHECK((several > 0) == (s.preset != "baseline"));
       }
+    }
+  }
+}
+
+TEST_CASE("a plan runs on GPUs where attention takes no more than it reserves") {
+  constexpr int64_t kUnknown = 0, kA100 = 80, kH100 = 90, kB200 = 100, kGeForce = 120;
+  for (const bool grouped : {false, true}) {
+    for (const int64_t device : {kA100, kH100, kB200, kGeForce}) {
+      CHECK_NOTHROW(check_attention_memory(grouped, device, device));
+      CHECK_NOTHROW(check_attention_memory(grouped, kUnknown, device));
+      CHECK_NOTHROW(check_attention_memory(grouped, kA100, device));
+    }
+    CHECK_NOTHROW(check_attention_memory(grouped, kH100, kB200));
+    for (const int64_t device : {kA100, kGeForce}) {
+      CHECK_THROWS_WITH(
+          check_attention_memory(grouped, kH100, device),
+          Catch::Contains("compute capability 90") && Catch::Contains("plan for this GPU"));
     }
   }
 }
