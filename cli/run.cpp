@@ -364,6 +364,13 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
     options.compute_threads = threads_per_rank(flags, context);
     options.nvme_directory = flags.nvme_directory;
     options.comm = &context.comm;
+    ProgressBar bar;
+    if (context.is_leader()) {
+      options.preparing = [&bar](int64_t done, int64_t all) {
+        bar.show("building attention's plans",
+                 static_cast<double>(done) / static_cast<double>(all));
+      };
+    }
     trainer = std::make_unique<Trainer>(plan, flags.training, tokens, options);
     if (!flags.weights.empty()) trainer->load_weights(flags.weights);
     if (!flags.resume.empty()) {

@@ -16,7 +16,7 @@ void set_progress_lines();
 
 /// Progress on standard error, shown once a second has passed. On a terminal (see bold()) it is a
 /// bar that disappears with the object. Elsewhere it prints nothing, or a line every five seconds
-/// after set_progress_lines(). Used from one thread.
+/// after set_progress_lines(). Used by one thread at a time.
 class ProgressBar {
  public:
   ProgressBar();

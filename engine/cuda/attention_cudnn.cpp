@@ -179,7 +179,7 @@ class AttentionPlans {
   AttentionPlans& operator=(const AttentionPlans&) = delete;
 
   // Builds the plans that are not known yet.
-  void prepare(const std::vector<LibraryCall>& calls, ThreadPool& pool) {
+  void prepare(const std::vector<LibraryCall>& calls, ThreadPool& pool, const Progress& progress) {
     std::vector<LibraryCall> unknown;
     std::copy_if(calls.begin(), calls.end(), std::back_inserter(unknown),
                  [&](const LibraryCall& call) { return !plans_.plans().contains(call.key); });
@@ -188,7 +188,9 @@ class AttentionPlans {
     // A handle is for one thread at a time, so every thread has its own.
     std::vector<OwnedHandle> handles(static_cast<size_t>(pool.threads()));
     std::mutex mutex;
-    pool.run(static_cast<int64_t>(unknown.size()), [&](int64_t i, int thread) {
+    const auto all = static_cast<int64_t>(unknown.size());
+    int64_t done = 0;
+    pool.run(all, [&](int64_t i, int thread) {
       OwnedHandle& handle = handles[static_cast<size_t>(thread)];
       check(cudaSetDevice(device), "device of cudnn");
       if (handle.get() == nullptr) check_status(fe::detail::create_handle(handle.out()));
@@ -196,6 +198,8 @@ class AttentionPlans {
       AttentionPlan plan = built(call.key, handle.get(), call.room);
       const std::lock_guard lock(mutex);
       plans_.get(call.key, [&] { return std::move(plan); });
+      ++done;
+      if (progress) progress(done, all);
     });
   }
 
@@ -251,9 +255,9 @@ Libraries::Libraries(cudaStream_t stream, int64_t compute_capability,
 
 Libraries::~Libraries() { (void)cudaFree(workspace_); }
 
-void prepare_attention(const Queue& queue, const std::vector<LibraryCall>& calls,
-                       ThreadPool& pool) {
-  queue.libraries->attention().prepare(calls, pool);
+void prepare_attention(const Queue& queue, const std::vector<LibraryCall>& calls, ThreadPool& pool,
+                       const Progress& progress) {
+  queue.libraries->attention().prepare(calls, pool, progress);
 }
 
 void run_fused_attention(const Queue& queue, const AttentionKey& key, const FusedOperands& x) {

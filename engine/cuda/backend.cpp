@@ -21,7 +21,7 @@ template <class T>
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const Program& program, Device& device, int host_threads,
-              std::unique_ptr<DeviceRanks> ranks)
+              std::unique_ptr<DeviceRanks> ranks, const Progress& preparing)
       : step_(program),
         device_(device),
         ranks_(std::move(ranks)),
@@ -29,7 +29,8 @@ class CudaBackend final : public Backend {
         host_pool_(host_threads) {
     const Queue& queue = device.queue(Stream::compute);
     if (queue.has_fused_attention) {
-      prepare_attention(queue, library_calls(program, queue.compute_capability), host_pool_);
+      prepare_attention(queue, library_calls(program, queue.compute_capability), host_pool_,
+                        preparing);
     }
     if (ranks_ != nullptr) device_.watch([this] { ranks_->check(); });
   }
@@ -142,15 +143,18 @@ void CudaBackend<T>::adamw_on_host(const Program& p, const Op& op, const BoundOp
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const Program& program, Device& device, int host_threads,
-                                      std::unique_ptr<DeviceRanks> ranks) {
+                                      std::unique_ptr<DeviceRanks> ranks,
+                                      const Progress& preparing) {
   if (const int64_t wanted = program.strategy.parallel.ranks(); wanted > 1 && ranks == nullptr) {
     throw bad_input("cuda backend: the plan is for {} ranks, and one runs", wanted);
   }
   const int threads = host_threads > 0 ? host_threads : bound_processors();
   if (program.dtype == DType::bfloat16) {
-    return std::make_unique<CudaBackend<bfloat16>>(program, device, threads, std::move(ranks));
+    return std::make_unique<CudaBackend<bfloat16>>(program, device, threads, std::move(ranks),
+                                                   preparing);
   }
-  return std::make_unique<CudaBackend<float>>(program, device, threads, std::move(ranks));
+  return std::make_unique<CudaBackend<float>>(program, device, threads, std::move(ranks),
+                                              preparing);
 }
 
 }  // namespace longspan::cuda

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "base/progress.h"
 #include "engine/cpu/thread_pool.h"
 #include "engine/cuda/attention_calls.h"
 #include "engine/cuda/element.h"
@@ -32,9 +33,11 @@ struct FusedOperands {
 void run_fused_attention(const Queue&, const AttentionKey& key, const FusedOperands& operands);
 
 /// Builds the calls' plans, several at a time on the pool, so that none is built in a step
-/// and what the library refuses is known before the first. Throws failed, naming the shape.
+/// and what the library refuses is known before the first. Reports every plan, from the pool's
+/// threads, one at a time. Throws failed, naming the shape.
 /// REQUIRES: the queue has fused attention.
-void prepare_attention(const Queue&, const std::vector<LibraryCall>& calls, ThreadPool& pool);
+void prepare_attention(const Queue&, const std::vector<LibraryCall>& calls, ThreadPool& pool,
+                       const Progress& progress);
 
 /// attention_backward() by calls of at most `tile`'s size, with its workspace. REQUIRES: as above.
 void fused_backward(const Queue&, const AttentionBackward<bfloat16>& call,

@@ -21,7 +21,8 @@ std::unique_ptr<Device> open_device(int) {
   throw failed("no GPU is usable: {}", why_unavailable());
 }
 
-std::unique_ptr<Backend> make_backend(const Program&, Device&, int, std::unique_ptr<DeviceRanks>) {
+std::unique_ptr<Backend> make_backend(const Program&, Device&, int, std::unique_ptr<DeviceRanks>,
+                                      const Progress&) {
   throw failed("no GPU is usable: {}", why_unavailable());
 }
 

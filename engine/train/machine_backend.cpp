@@ -34,9 +34,9 @@ void check_model(const ModelSpec& model) {
 }
 
 MachineBackend::MachineBackend(const HardwareProfile& hardware, const Program& program, int threads,
-                               Communicator* comm) {
+                               Communicator* comm, const Progress& preparing) {
   if (hardware.device.backend == "cuda") {
-    open_gpu(program, threads, comm);
+    open_gpu(program, threads, comm, preparing);
   } else {
     backend_ = cpu::make_backend(program, threads, comm);
   }
@@ -54,7 +54,8 @@ void check_capability(const Program& program, cuda::Device& device) {
 
 // Ranks that are threads share the first GPU; processes have one each. An error on one rank is
 // thrown on all, so that no rank hangs in NCCL's initialization.
-void MachineBackend::open_gpu(const Program& program, int threads, Communicator* comm) {
+void MachineBackend::open_gpu(const Program& program, int threads, Communicator* comm,
+                              const Progress& preparing) {
   std::unique_ptr<cuda::DeviceRanks> ranks;
   if (comm == nullptr || comm->size() == 1) {
     device_ = cuda::open_device(0);
@@ -66,7 +67,7 @@ void MachineBackend::open_gpu(const Program& program, int threads, Communicator*
     ranks = cuda::make_nccl_ranks(*comm, program.strategy.parallel, *device_);
   }
   check_capability(program, *device_);
-  backend_ = cuda::make_backend(program, *device_, threads, std::move(ranks));
+  backend_ = cuda::make_backend(program, *device_, threads, std::move(ranks), preparing);
 }
 
 }  // namespace longspan

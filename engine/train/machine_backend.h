@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "base/progress.h"
 #include "engine/comm/communicator.h"
 #include "engine/cuda/device.h"
 #include "engine/runtime/backend.h"
@@ -21,19 +22,19 @@ void check_model(const ModelSpec& model);
 /// A backend and, for GPUs, the device that it uses. Owns both.
 class MachineBackend {
  public:
-  /// As cpu::make_backend() and cuda::make_backend(). Called by all ranks. Ranks that are threads
-  /// share one GPU; ranks that are processes have one each. With several ranks on GPUs, an error on
-  /// one rank, such as fewer GPUs than ranks on its host, is thrown on all (AgreedError).
-  /// REQUIRES: check_backend() has passed on all ranks.
+  /// As cpu::make_backend() and cuda::make_backend(), which reports to `preparing`. Called by all
+  /// ranks. Ranks that are threads share one GPU; ranks that are processes have one each. With
+  /// several ranks on GPUs, an error on one rank, such as fewer GPUs than ranks on its host, is
+  /// thrown on all (AgreedError). REQUIRES: check_backend() has passed on all ranks.
   MachineBackend(const HardwareProfile& hardware, const Program& program, int threads,
-                 Communicator* comm);
+                 Communicator* comm, const Progress& preparing = {});
 
   Backend& backend() const { return *backend_; }
   /// The GPU; null for the cpu backend.
   const cuda::Device* device() const { return device_.get(); }
 
  private:
-  void open_gpu(const Program& program, int threads, Communicator* comm);
+  void open_gpu(const Program& program, int threads, Communicator* comm, const Progress& preparing);
 
   std::unique_ptr<cuda::Device> device_;  // outlives the backend
   std::unique_ptr<Backend> backend_;

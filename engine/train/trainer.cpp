@@ -71,7 +71,7 @@ struct Trainer::State {
         data(std::move(source)),
         comm(options.comm),
         sent_bytes(sum_of_sent_bytes(program)),
-        machine(plan.hardware, program, options.compute_threads, options.comm),
+        machine(plan.hardware, program, options.compute_threads, options.comm, options.preparing),
         executor(std::move(program), machine.backend(), executor_options(plan, options)) {}
 
   Plan plan;

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/progress.h"
 #include "engine/comm/communicator.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/data.h"
@@ -45,6 +46,7 @@ struct TrainerOptions {
   std::filesystem::path nvme_directory = ".";
   bool poison = false;           // fills the arenas with NaN first (tests)
   Communicator* comm = nullptr;  // to the plan's other ranks; must outlive the trainer
+  Progress preparing = {};       // of what a GPU's libraries build; from any thread, one at a time
 };
 
 class Trainer {

@@ -110,9 +110,15 @@ void longspan::testing::forget_attention(const cuda::Queue& queue) {
 namespace longspan::cuda {
 
 // A queue for which plans were prepared must not be asked for others.
-void prepare_attention(const Queue& queue, const std::vector<LibraryCall>& calls, ThreadPool&) {
+void prepare_attention(const Queue& queue, const std::vector<LibraryCall>& calls, ThreadPool&,
+                       const Progress& progress) {
   const std::lock_guard lock(prepared_mutex);
-  for (const LibraryCall& call : calls) prepared[&queue][call.key] = call.room;
+  int64_t done = 0;
+  for (const LibraryCall& call : calls) {
+    prepared[&queue][call.key] = call.room;
+    ++done;
+    if (progress) progress(done, static_cast<int64_t>(calls.size()));
+  }
 }
 
 void run_fused_attention(const Queue& queue, const AttentionKey& key, const FusedOperands& x) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "engine/cuda/attention_calls.h"
 #include "engine/cuda/backend.h"
 #include "tests/engine/cuda/host_device.h"
 #include "tests/engine/plan_reference.h"
@@ -87,6 +88,26 @@ TEST_CASE("in bfloat16 the error does not grow with the chunks that keys stream 
       CHECK(many[unit] <= 1.05 * few[unit]);
     }
   }
+}
+
+TEST_CASE("a backend reports the plans of attention that it builds", "[cuda]") {
+  const auto device = make_host_device(false);
+  StepCase step;
+  step.model = small_llama();
+  step.sequence = 64;
+  step.dtype = DType::bfloat16;
+  step.strategy.block_tokens = step.strategy.chunk_tokens = 32;
+  int64_t reported = 0, plans = 0;
+  step.make_backend = [&](const Program& program, Communicator*) {
+    plans = static_cast<int64_t>(cuda::library_calls(program, 0).size());
+    return cuda::make_backend(program, *device, 2, nullptr, [&](int64_t done, int64_t all) {
+      CHECK(done == ++reported);
+      CHECK(all == plans);
+    });
+  };
+  run_step(step);
+  CHECK(plans > 0);
+  CHECK(reported == plans);
 }
 
 TEST_CASE("every op is a range of its name for profilers", "[cuda]") {
