@@ -254,7 +254,7 @@ TEST_CASE("rows that hold other heads too change no bit, and no other head's col
   CHECK(dv == gradients.dv);
 }
 
-TEST_CASE("the bits of attention do not depend on the pool") {
+TEST_CASE("the bits of attention do not depend on the pool", "[slow]") {
   // 7000 keys are more than one round of key tiles.
   const bool long_keys = GENERATE(false, true);
   const ModelSpec model = long_keys ? attention_model(1, 1, 4) : attention_model(8, 2, 32);

@@ -86,7 +86,7 @@ TEST_CASE("the single-threaded block agrees too") {
   CHECK(error_of(to.floats(), expected(Layout::nn, c, o, Into::add)) < kForwardError);
 }
 
-TEST_CASE("the bits of a product do not depend on the pool") {
+TEST_CASE("the bits of a product do not depend on the pool", "[slow]") {
   const Layout layout = GENERATE(Layout::nt, Layout::nn, Layout::tn);
   const Case c{800, 1100, 270, 0};
   const Operands o(layout, c, 5);

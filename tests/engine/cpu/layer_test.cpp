@@ -575,7 +575,7 @@ TEST_CASE("embeddings, their gradients and bad tokens") {
   }
 }
 
-TEST_CASE("the bits of a layer do not depend on the pool") {
+TEST_CASE("the bits of a layer do not depend on the pool", "[slow]") {
   ModelSpec biased = gpt2();
   biased.hidden = 260, biased.head_dim = 100, biased.ffn = 900;
   const ModelSpec spec = GENERATE_COPY(wide_model(), biased);

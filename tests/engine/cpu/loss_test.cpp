@@ -100,7 +100,7 @@ TEST_CASE("a bad label and a loss that is not finite are refused") {
   CHECK_THROWS_AS(run(pool, c, 2, 1, false), Error);
 }
 
-TEST_CASE("the bits of the loss do not depend on the pool") {
+TEST_CASE("the bits of the loss do not depend on the pool", "[slow]") {
   ModelSpec spec = gpt2();
   spec.vocab = 3001, spec.hidden = 130;
   const LossCase c(spec, 300, 45);
