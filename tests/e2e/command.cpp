@@ -82,6 +82,12 @@ Result longspan(const std::vector<std::string>& arguments, int64_t file_limit_by
   return Command(arguments, file_limit_bytes).wait();
 }
 
+std::vector<std::string> joined(std::vector<std::string> words,
+                                const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
 nlohmann::json longspan_json(std::vector<std::string> arguments, int status) {
   arguments.emplace_back("--json");
   const Result result = longspan(arguments);

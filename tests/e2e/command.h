@@ -46,6 +46,10 @@ class Command {
 
 Result longspan(const std::vector<std::string>& arguments, int64_t file_limit_bytes = 0);
 
+/// A command's words with more behind them.
+std::vector<std::string> joined(std::vector<std::string> words,
+                                const std::vector<std::string>& more);
+
 /// Runs with --json and parses what it prints. Fails the test unless the status is `status`.
 nlohmann::json longspan_json(std::vector<std::string> arguments, int status = 0);
 

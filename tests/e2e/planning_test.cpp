@@ -197,10 +197,12 @@ TEST_CASE("plan and max-seq: with and without a pipeline") {
 
 TEST_CASE("plan: any numbers of virtual stages and slices that are asked for") {
   const auto pipeline_of = [](const std::vector<std::string>& more) {
-    std::vector<std::string> command = {"plan",       "--model", "qwen3-0.6b", "--hw", "4xh100-80g",
-                                        "--pipeline", "4",       "--gap",      "50%"};
-    command.insert(command.end(), more.begin(), more.end());
-    return longspan_json(command).at("strategy").at("parallel").at("pipeline");
+    return longspan_json(joined({"plan", "--model", "qwen3-0.6b", "--hw", "4xh100-80g",
+                                 "--pipeline", "4", "--gap", "50%"},
+                                more))
+        .at("strategy")
+        .at("parallel")
+        .at("pipeline");
   };
   CHECK(pipeline_of({"--seq", "24K", "--slices", "6"}).at("slices") == 6);
   CHECK(pipeline_of({"--seq", "16K", "--virtual", "3", "--micro-batches", "4"})
@@ -209,11 +211,9 @@ TEST_CASE("plan: any numbers of virtual stages and slices that are asked for") {
 
 TEST_CASE("max-seq: schedules that split the backward fit, and what plan refuses it refuses") {
   const auto ask = [](const std::vector<std::string>& more) {
-    std::vector<std::string> command = {"max-seq", "--model",    "qwen3-0.6b",
-                                        "--hw",    "4xh100-80g", "--micro-batches",
-                                        "8",       "--pipeline", "4"};
-    command.insert(command.end(), more.begin(), more.end());
-    return command;
+    return joined({"max-seq", "--model", "qwen3-0.6b", "--hw", "4xh100-80g", "--micro-batches", "8",
+                   "--pipeline", "4"},
+                  more);
   };
   std::vector<const char*> schedules = {"gis", "zb-h1", "v-half", "zb-v"};
   schedules.resize(static_cast<size_t>(longspan::testing::cases(1, 4)));
@@ -282,15 +282,9 @@ TEST_CASE("plan: the search's answer fits, and is the same every time") {
 TEST_CASE("plan: a margin, no storage, and limits on time") {
   const bool whole = longspan::testing::whole_length();
   const auto ask = [&](std::vector<std::string> more) {
-    std::vector<std::string> words = {"plan",
-                                      "--model",
-                                      whole ? "llama-3.1-8b" : "qwen3-0.6b",
-                                      "--hw",
-                                      whole ? "h100-80g" : "rtx-4090",
-                                      "--seq",
-                                      whole ? "128K" : "32K"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return joined({"plan", "--model", whole ? "llama-3.1-8b" : "qwen3-0.6b", "--hw",
+                   whole ? "h100-80g" : "rtx-4090", "--seq", whole ? "128K" : "32K"},
+                  more);
   };
   const json free = longspan_json(ask({"--gap", "30%"}));
   const json margin = longspan_json(ask({"--margin", "20%", "--gap", "30%"}));
@@ -306,9 +300,7 @@ TEST_CASE("plan: a margin, no storage, and limits on time") {
   std::vector<std::vector<std::string>> ways = {{"--no-nvme"}, {"--nvme-capacity", "0"}};
   if (!whole) ways.resize(1);
   for (const auto& without : ways) {
-    std::vector<std::string> words = ask(without);
-    words.insert(words.end(), {"--gap", "30%"});
-    const json plan = longspan_json(words);
+    const json plan = longspan_json(joined(ask(without), {"--gap", "30%"}));
     CHECK(plan.at("capacity").at("nvme_bytes") == 0);
     CHECK(plan.at("predicted").at("nvme_bytes") == 0);
   }
@@ -358,10 +350,7 @@ TEST_CASE("max-seq: a length that memory does not limit has the fastest plan") {
 
 TEST_CASE("plan: the batch, the gap and what is padded are said") {
   const auto ask = [](std::vector<std::string> more) {
-    std::vector<std::string> words = {"plan",       "--model", "qwen3-0.6b", "--hw",
-                                      "4xh100-80g", "--gap",   "50%"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return joined({"plan", "--model", "qwen3-0.6b", "--hw", "4xh100-80g", "--gap", "50%"}, more);
   };
   const json padded = longspan_json(ask({"--seq", "100003", "--ulysses", "4"}));
   CHECK(padded.at("asked_tokens") == 100003);
@@ -431,10 +420,7 @@ TEST_CASE("plan: a preset at a length, and one that does not fit") {
 
 TEST_CASE("plan: --gap ends the search early, with a plan known to be that near the fastest") {
   const auto ask = [](std::vector<std::string> more) {
-    std::vector<std::string> words = {"plan",       "--model", "qwen3-0.6b", "--hw",
-                                      "4xrtx-4090", "--seq",   "32K"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return joined({"plan", "--model", "qwen3-0.6b", "--hw", "4xrtx-4090", "--seq", "32K"}, more);
   };
   const json whole = longspan_json(ask({}));
   const json early = longspan_json(ask({"--gap", "40%"}));

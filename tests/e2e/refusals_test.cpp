@@ -122,9 +122,7 @@ TEST_CASE("a plan is checked against itself") {
 
 TEST_CASE("flags are checked") {
   const auto plan = [](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"plan", "--model", "tiny-llama", "--hw", kHardware};
-    words.insert(words.end(), more.begin(), more.end());
-    return longspan(words);
+    return longspan(joined({"plan", "--model", "tiny-llama", "--hw", kHardware}, more));
   };
   check_refused(plan({"--seq", "4000", "--chunk", "512"}), 2, {"512", "4000", "500 or 800"});
   check_refused(plan({"--seq", "-4K"}), 2, {"--seq"});
@@ -229,9 +227,7 @@ TEST_CASE("options that do not exist or have no value are named") {
 
 TEST_CASE("what says nothing is refused") {
   const auto plan = [](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"plan", "--model", "tiny-llama", "--hw", kHardware};
-    words.insert(words.end(), more.begin(), more.end());
-    return longspan(words);
+    return longspan(joined({"plan", "--model", "tiny-llama", "--hw", kHardware}, more));
   };
   check_refused(plan({"--seq", "256", "-o", ""}), 2, {"--output", "empty"});
   check_refused(plan({"--seq", "256", "--device-memory", ""}), 2, {"--device-memory", "empty"});

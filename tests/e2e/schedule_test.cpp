@@ -16,9 +16,7 @@ using Catch::Matchers::Contains;
 using testing::TemporaryFolder;
 
 std::vector<std::string> asked(const std::string& name, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> words = {"schedule", name, "--stages", "8", "--microbatches", "24"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
+  return joined({"schedule", name, "--stages", "8", "--microbatches", "24"}, more);
 }
 
 }  // namespace
