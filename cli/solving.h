@@ -21,11 +21,8 @@ auto while_running(Work&& work, const Show& show) {
 template <class Solve>
 auto with_progress(double seconds, Solve&& solve) {
   ProgressBar bar;
-  const auto begin = std::chrono::steady_clock::now();
-  return while_running(std::forward<Solve>(solve), [&] {
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-    bar.show("solving", seconds > 0 ? passed.count() / seconds : 1);
-  });
+  return while_running(std::forward<Solve>(solve),
+                       [&] { bar.show("solving", seconds > 0 ? bar.seconds() / seconds : 1); });
 }
 
 /// Runs work without a time limit and shows how long it has taken.

@@ -71,14 +71,17 @@ void ProgressBar::show(std::string_view what, double share) {
   std::fflush(stderr);
 }
 
+double ProgressBar::seconds() const {
+  return std::chrono::duration<double>(Clock::now() - begin_).count();
+}
+
 void ProgressBar::show_time(std::string_view what) {
   if (!is_due()) return;
-  const std::chrono::duration<double> passed = Clock::now() - begin_;
   if (bar_) {
-    fmt::print(stderr, "\r{}: {:.0f} s\033[K", what, passed.count());
+    fmt::print(stderr, "\r{}: {:.0f} s\033[K", what, seconds());
     std::fflush(stderr);
   } else {
-    fmt::print(stderr, "longspan: {}: {:.0f} s\n", what, passed.count());
+    fmt::print(stderr, "longspan: {}: {:.0f} s\n", what, seconds());
   }
 }
 

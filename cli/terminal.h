@@ -25,8 +25,10 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
   /// `share` in [0, 1]; cheap to call often.
   void show(std::string_view what, double share);
-  /// Shows how long it has taken, of work whose share is unknown.
+  /// Shows seconds(), of work whose share is unknown.
   void show_time(std::string_view what);
+  /// Since this object was made.
+  double seconds() const;
 
  private:
   bool is_due();
