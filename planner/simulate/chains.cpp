@@ -1,7 +1,9 @@
 #include "planner/simulate/chains.h"
 
+#include <algorithm>
 #include <bit>
 #include <map>
+#include <utility>
 
 namespace longspan {
 namespace {
@@ -23,16 +25,56 @@ std::array<std::vector<bool>, kStreamCount> awaited(const Queues& queues) {
   return result;
 }
 
+// Numbers the distinct sums of `chains`. Most chains are a single op, whose shape finds its sum
+// without a search.
+class Sums {
+ public:
+  explicit Sums(Chains& chains) : chains_(chains) {}
+
+  void clear() { ops_.clear(); }
+  /// Adds an op to the current sum.
+  void add(int32_t shape) {
+    const auto at = std::lower_bound(ops_.begin(), ops_.end(), std::pair(shape, 0));
+    if (at != ops_.end() && at->first == shape) {
+      ++at->second;
+    } else {
+      ops_.insert(at, {shape, 1});
+    }
+  }
+  int32_t number() {
+    if (ops_.size() > 1 || ops_.front().second > 1) {
+      return numbered(known_.try_emplace(ops_, -1).first->second);
+    }
+    const auto shape = static_cast<size_t>(ops_.front().first);
+    if (of_shape_.size() <= shape) of_shape_.resize(shape + 1, -1);
+    return numbered(of_shape_[shape]);
+  }
+
+ private:
+  int32_t numbered(int32_t& number) {
+    if (number < 0) {
+      number = static_cast<int32_t>(chains_.sums.size());
+      chains_.sums.push_back(ops_);
+    }
+    return number;
+  }
+
+  Chains& chains_;
+  Sum ops_;  // by shape
+  std::vector<int32_t> of_shape_;
+  std::map<Sum, int32_t> known_;  // of several ops
+};
+
 }  // namespace
 
 Chains chains_of(const Queues& queues, const std::function<bool(int32_t, int32_t)>& apart) {
   Chains chains;
   const auto ends_matter = awaited(queues);
   std::array<std::vector<int32_t>, kStreamCount> chain_at;  // per op, its chain's ordinal
-  std::map<Sum, int32_t> known;
-  std::map<int32_t, int32_t> counts;  // ops of the current chain, by shape
+  Sums sums(chains);
   for (int s = 0; s < kStreamCount; ++s) {
     const std::vector<Queued>& queue = queues[s];
+    chain_at[s].reserve(queue.size());
     const auto breaks_before = [&](size_t i) {
       return i == 0 || i == queue.size() || queue[i].wait_set != 0 || ends_matter[s][i - 1] ||
              apart(queue[i - 1].op, queue[i].op);
@@ -43,15 +85,11 @@ Chains chains_of(const Queues& queues, const std::function<bool(int32_t, int32_t
         chain.op = static_cast<int32_t>(chains.first_ops.size());
         chains.queues[s].push_back(chain);
         chains.first_ops.push_back(queue[i].op);
-        counts.clear();
+        sums.clear();
       }
       chain_at[s].push_back(static_cast<int32_t>(chains.queues[s].size()) - 1);
-      ++counts[queue[i].shape];
-      if (!breaks_before(i + 1)) continue;
-      const auto [it, fresh] = known.try_emplace(Sum(counts.begin(), counts.end()),
-                                                 static_cast<int32_t>(chains.sums.size()));
-      if (fresh) chains.sums.push_back(it->first);
-      chains.queues[s].back().shape = it->second;
+      sums.add(queue[i].shape);
+      if (breaks_before(i + 1)) chains.queues[s].back().shape = sums.number();
     }
   }
   for (std::vector<Queued>& queue : chains.queues) {
