@@ -110,25 +110,21 @@ int64_t ArenaAllocator::allocate(int64_t bytes, Waits* history) {
     erase(exact, exact + 1);
     return offset;
   }
-  // Else the smallest run of adjacent fragments that is large enough.
+  // Else the smallest run of adjacent fragments that is large enough. Without branches, as above.
   size_t best = n;
   int64_t best_run = INT64_MAX;
   size_t run_start = 0;
-  int64_t run = 0;
-  const auto take_run = [&] {
-    if (run < bytes || run >= best_run) return;
-    best_run = run;
-    best = run_start;
-  };
+  int64_t run = 0, run_end = -1;
   for (size_t i = 0; i < n; ++i) {
-    if (i > 0 && end(i - 1) != offsets_[i]) {
-      take_run();
-      run_start = i;
-      run = 0;
-    }
-    run += sizes_[i];
+    const bool begins = offsets_[i] != run_end;
+    run_start = begins ? i : run_start;
+    run = (begins ? 0 : run) + sizes_[i];
+    run_end = end(i);
+    const bool ends = i + 1 == n || offsets_[i + 1] != run_end;
+    const bool better = ends & (run >= bytes) & (run < best_run);
+    best_run = better ? run : best_run;
+    best = better ? run_start : best;
   }
-  take_run();
   // No run is large enough: grow, starting in the free run that touches the top, if there is one.
   if (best == n) {
     const bool touches_top = n > 0 && end(n - 1) == top_;
