@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/units.h"
@@ -19,8 +20,9 @@ namespace {
 constexpr double kUneven = 0.003;
 // Time to lower and lay out an op over the time to simulate a chain.
 constexpr int64_t kLowerings = 8;
-// The cache is cleared when its samples have more ops than this; an op takes a few hundred bytes.
-constexpr int64_t kMostKeptOps = 4'000'000;
+// A generation of the cache ends when its samples have this many ops; an op takes up to two hundred
+// bytes. The latest two generations are kept.
+constexpr int64_t kOpsOfGeneration = 500'000;
 
 // The measures of one sample. Along repeats, the peak of every kind of moment grows linearly, busy
 // time as a quadratic (pairs of chunks), and the excess of a phase over its busiest stream
@@ -276,8 +278,9 @@ struct SampledSimulation::State {
   explicit State(const CostModel& cost) : cost(cost) {}
 
   const CostModel& cost;
-  std::unordered_map<std::string, SampledPrograms> known;
-  int64_t known_ops = 0;  // of all known samples
+  using Cache = std::unordered_map<std::string, SampledPrograms>;
+  Cache recent, older;
+  int64_t recent_ops = 0;  // of all samples in `recent`
   int64_t evaluations = 0;
   int64_t work = 0;
 
@@ -292,17 +295,23 @@ struct SampledSimulation::State {
 
 SampledPrograms& SampledSimulation::State::find(const StepRequest& request, Purpose purpose) {
   SampledPrograms wanted = dimensions_of(request, purpose);
-  if (known_ops > kMostKeptOps) {
-    known.clear();
-    known_ops = 0;
+  if (recent_ops > kOpsOfGeneration) {
+    older = std::exchange(recent, {});
+    recent_ops = 0;
   }
-  const auto [it, fresh] = known.try_emplace(key_of(request, wanted));
+  const std::string key = key_of(request, wanted);
+  Cache::node_type kept = older.extract(key);
+  if (kept) {
+    recent_ops += kept.mapped().ops;
+    recent.insert(std::move(kept));
+  }
+  const auto [it, fresh] = recent.try_emplace(key);
   SampledPrograms& found = it->second;
   // Samples lowered for memory have no list for time.
   if (fresh || (purpose != Purpose::memory && !found.has_lists)) {
     lower_samples(request, purpose, wanted);
     work += kLowerings * wanted.ops;
-    known_ops += wanted.ops;
+    recent_ops += wanted.ops;
     found = std::move(wanted);
   } else {
     found.layers = std::move(wanted.layers);
