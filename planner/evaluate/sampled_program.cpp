@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "planner/program/builder.h"
+#include "planner/program/layout_walk.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/strategy/knobs.h"
 
@@ -99,14 +100,6 @@ LiveSnapshot compressed(const LiveCounts& counts) {
 
 int kind_of_moment(const Op& op, int phase, int run) {
   return (run * kOpKindCount + static_cast<int>(op.kind)) * phase_count + phase;
-}
-
-void find_phases(SampledProgram& sample) {
-  const std::vector<Op>& ops = sample.program.ops;
-  sample.first_op[backward_phase] = static_cast<int32_t>(first_backward_op(sample.program));
-  sample.first_op[update_phase] = static_cast<int32_t>(
-      std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::adamw; }) -
-      ops.begin());
 }
 
 // Records what is live during lowering. For a sample it records the moments of every kind; for a
@@ -203,13 +196,85 @@ class LifeReader final : public LifetimeWatcher {
   std::array<int64_t, kTierCount> changes_{1, 1, 1};  // counts changes of live_
 };
 
-}  // namespace
+// Lays a sample out during lowering, and divides its queues into chains.
+class ChainReader final : public LifetimeWatcher {
+ public:
+  /// `lives` receives the same calls; it may be null.
+  ChainReader(SampledProgram& sample, LifeReader* lives)
+      : sample_(sample), lives_(lives), walk_(sample.program) {
+    first_op_.fill(INT32_MAX);
+    first_op_[forward_phase] = 0;
+  }
+  bool wants_ops() const override { return true; }
+  void begins(BufferId id, const Buffer& b) override {  // LayoutWalk::run() begins it
+    if (lives_ != nullptr) lives_->begins(id, b);
+  }
+  void passes(const Op& op) override {
+    const auto number = static_cast<int32_t>(marks_.size());
+    if (phase_ == forward_phase && first_backward_.is(op, sample_.program.shapes[op.shape])) {
+      phase_ = backward_phase;
+      first_op_[backward_phase] = number;
+    }
+    if (phase_ != update_phase && op.kind == OpKind::adamw) {
+      phase_ = update_phase;
+      first_op_[update_phase] = number;
+    }
+    const LayoutWalk::Step step = walk_.run(op);
+    queues_[static_cast<size_t>(op.stream)].push_back(
+        {number, op.shape, step.wait_set, step.waits});
+    marks_.push_back({op.layer, op.stream, phase_});
+    if (lives_ != nullptr) lives_->passes(op);
+  }
+  void ends(BufferId id, const Buffer& b) override {
+    if (lives_ != nullptr) lives_->ends(id, b);
+    walk_.end(id);
+  }
+  /// Call after lowering, when the sample's shapes are known.
+  void finish() {
+    for (std::vector<Queued>& queue : queues_) {
+      for (Queued& op : queue) op.shape = sample_.shapes[static_cast<size_t>(op.shape)];
+    }
+    sample_.chains = chains_of(queues_, [&](int32_t before, int32_t after) {
+      const Mark &a = mark(before), &b = mark(after);
+      return a.phase != b.phase || (b.stream == Stream::compute && a.layer != b.layer);
+    });
+    const std::vector<int32_t>& first_ops = sample_.chains.first_ops;
+    for (const int32_t op : first_ops) sample_.layer_of_chain.push_back(mark(op).layer);
+    // Chains are numbered stream by stream, and no stream returns to an earlier phase.
+    int32_t chain = 0, end = 0;
+    for (size_t s = 0; s < kStreamCount; ++s) {
+      end += static_cast<int32_t>(sample_.chains.queues[s].size());
+      for (size_t p = 0; p < phase_count; ++p) {
+        sample_.first_chain[s][p] = chain;
+        for (; chain < end; ++chain) {
+          const int32_t first = first_ops[static_cast<size_t>(chain)];
+          if (mark(first).phase != static_cast<Phase>(p)) break;
+          if (first == first_op_[p]) sample_.opening[p] = chain;
+        }
+      }
+      sample_.first_chain[s][phase_count] = chain;
+    }
+  }
 
-void drop_list(Program& program) {
-  program.ops = {};
-  program.buffers = {};
-  program.releases = {};
-}
+ private:
+  struct Mark {
+    int32_t layer;
+    Stream stream;
+    Phase phase;
+  };
+  const Mark& mark(int32_t op) const { return marks_[static_cast<size_t>(op)]; }
+
+  SampledProgram& sample_;
+  LifeReader* lives_;
+  LayoutWalk walk_;
+  FirstBackward first_backward_;
+  Phase phase_ = forward_phase;
+  Queues queues_;
+  std::vector<Mark> marks_;  // by op
+  std::array<int32_t, phase_count> first_op_{};
+};
+
+}  // namespace
 
 Dimension Dimension::sampled(int64_t extent, int64_t first, int samples, int64_t stride) {
   if (extent < first + samples * stride) return exact(extent);
@@ -345,7 +410,7 @@ Lengths sample_lengths(const StepRequest& request, const SampledPrograms& sample
 }
 
 void lower_samples(const StepRequest& request, Purpose purpose, SampledPrograms& t) {
-  t.has_lists = purpose != Purpose::memory;
+  t.has_chains = purpose != Purpose::memory;
   for (int b = 0; b < t.batches.count; ++b) {
     for (int l = 0; l < t.layers.samples(); ++l) {
       const std::vector<int64_t> runs = t.layers.lengths(l);
@@ -362,26 +427,21 @@ void lower_samples(const StepRequest& request, Purpose purpose, SampledPrograms&
           sample.run_of_layer.resize(sample.run_of_layer.size() + static_cast<size_t>(runs[run]),
                                      static_cast<int>(run));
         }
-        if (purpose == Purpose::memory) {
-          LifeReader reader(sample, t.is_whole());
-          t.ops += watch_program(small, sample.program, reader);
-          reader.finish();
-        } else {
-          sample.program = build_program(small);
-          find_phases(sample);
-          t.ops += static_cast<int64_t>(sample.program.ops.size());
-          if (t.is_whole() || purpose != Purpose::uneven_time) {
-            LifeReader reader(sample, t.is_whole());
-            replay(sample.program, reader);
-            reader.finish();
-          }
-        }
+        sample.program = empty_program(small);
+        LifeReader lives(sample, t.is_whole());
+        const bool with_lives = t.is_whole() || purpose != Purpose::uneven_time;
+        ChainReader chains(sample, with_lives ? &lives : nullptr);
+        LifetimeWatcher& reader = t.has_chains ? static_cast<LifetimeWatcher&>(chains)
+                                               : static_cast<LifetimeWatcher&>(lives);
+        t.ops += watch_program(small, sample.program, reader);
         for (const OpShape& shape : sample.program.shapes) {
           const auto it = std::find(t.shapes.begin(), t.shapes.end(), shape);
           sample.shapes.push_back(static_cast<int>(it - t.shapes.begin()));
           if (it == t.shapes.end()) t.shapes.push_back(shape);
         }
-        if (purpose == Purpose::memory) drop_list(sample.program);
+        if (with_lives) lives.finish();
+        if (t.has_chains) chains.finish();
+        sample.program.buffers = {};
       }
     }
   }

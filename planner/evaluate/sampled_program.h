@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,17 +58,16 @@ struct LifeEvent {
 };
 
 struct SampledProgram {
-  Program program;               // list dropped after layout; at once in samples for memory
-  std::optional<Chains> chains;  // made when time is first needed
+  Program program;  // without its list
+  Chains chains;    // each within one phase and, on the compute stream, one layer
   /// The chains of stream s in phase p: first_chain[s][p] .. first_chain[s][p + 1].
   std::array<std::array<int32_t, phase_count + 1>, kStreamCount> first_chain{};
   std::array<int32_t, phase_count> opening{};  // the first chain of each phase
   std::vector<int32_t> layer_of_chain;
   std::vector<int> run_of_layer;  // indices of LayerRuns::runs
   std::vector<int> shapes;        // index of each of the program's shapes in the template's list
-  std::array<int32_t, phase_count> first_op{};  // first op of each phase, in program order
-  std::vector<Moments> moments;                 // by kind; empty if the sample is the whole program
-  std::vector<LifeEvent> lives;                 // in program order; only if it is the whole program
+  std::vector<Moments> moments;   // by kind; empty if the sample is the whole program
+  std::vector<LifeEvent> lives;   // in program order; only if it is the whole program
 };
 
 /// The layers of a model, as runs of layers with equal policies, as a policy may cover only the
@@ -98,7 +96,7 @@ struct SampledPrograms {
   std::vector<OpShape> shapes;          // of all samples, each once
   bool repeats_blocks = false;          // blocks repeat, else the chunks of the one block
   int64_t ops = 0;                      // of all samples
-  bool has_lists = false;               // lists or chains exist; false for samples for memory
+  bool has_chains = false;              // false for samples for memory
   bool is_whole() const { return layers.is_whole() && repeats.count * batches.count == 1; }
 };
 
@@ -108,8 +106,6 @@ enum class Purpose { memory, time, uneven_time };
 
 /// The dimensions of a request, without any sample yet.
 SampledPrograms dimensions_of(const StepRequest& request, Purpose purpose);
-/// Frees a program's lists, most of its memory.
-void drop_list(Program& program);
 /// Lowers the samples. Those for uneven time have no moments, as memory is measured on smaller
 /// samples.
 void lower_samples(const StepRequest& request, Purpose purpose, SampledPrograms& sampled);

@@ -160,42 +160,6 @@ std::vector<Measures::Peak> measure_peaks(const SampledProgram& sample) {
   return peaks;
 }
 
-// The chains of a sample; each is within one phase and, on the compute stream, one layer.
-const Chains& chains_of(SampledProgram& sample) {
-  if (sample.chains) return *sample.chains;
-  const std::vector<Op>& ops = sample.program.ops;
-  const auto phase = [&](int32_t op) {
-    int of_op = 0;
-    while (of_op + 1 < phase_count && op >= sample.first_op[of_op + 1]) ++of_op;
-    return of_op;
-  };
-  Layout layout = lay_out(sample.program);
-  for (std::vector<Queued>& queue : layout.streams) {
-    for (Queued& op : queue) op.shape = sample.shapes[op.shape];
-  }
-  sample.chains = chains_of(layout.streams, [&](int32_t before, int32_t after) {
-    const Op& op = ops[after];
-    return phase(before) != phase(after) ||
-           (op.stream == Stream::compute && op.layer != ops[before].layer);
-  });
-  const std::vector<int32_t>& first_ops = sample.chains->first_ops;
-  for (const int32_t op : first_ops) sample.layer_of_chain.push_back(ops[op].layer);
-  // Chains are numbered stream by stream, and no stream returns to an earlier phase.
-  int32_t chain = 0, end = 0;
-  for (int s = 0; s < kStreamCount; ++s) {
-    end += static_cast<int32_t>(sample.chains->queues[s].size());
-    for (int p = 0; p < phase_count; ++p) {
-      sample.first_chain[s][p] = chain;
-      for (; chain < end && phase(first_ops[chain]) == p; ++chain) {
-        if (first_ops[chain] == sample.first_op[p]) sample.opening[p] = chain;
-      }
-    }
-    sample.first_chain[s][phase_count] = chain;
-  }
-  drop_list(sample.program);
-  return *sample.chains;
-}
-
 void measure_time(const SampledProgram& sample, const Timeline& timeline, Measures& m) {
   for (int phase = 0; phase < phase_count; ++phase) {
     for (int stream = 0; stream < kStreamCount; ++stream) {
@@ -230,7 +194,7 @@ bool layers_differ(const SampledProgram& sample, const Timeline& timeline) {
   };
   int layer = -1;
   double begin = 0;
-  for (const Queued& chain : sample.chains->queues[static_cast<int>(Stream::compute)]) {
+  for (const Queued& chain : sample.chains.queues[static_cast<int>(Stream::compute)]) {
     const int next = sample.layer_of_chain[chain.op];
     if (next == layer || next < 0) continue;
     const double now = timeline.spans[chain.op].start;
@@ -307,8 +271,8 @@ SampledPrograms& SampledSimulation::State::find(const StepRequest& request, Purp
   }
   const auto [it, fresh] = recent.try_emplace(key);
   SampledPrograms& found = it->second;
-  // Samples lowered for memory have no list for time.
-  if (fresh || (purpose != Purpose::memory && !found.has_lists)) {
+  // Samples lowered for memory have no chains.
+  if (fresh || (purpose != Purpose::memory && !found.has_chains)) {
     lower_samples(request, purpose, wanted);
     work += kLowerings * wanted.ops;
     recent_ops += wanted.ops;
@@ -350,7 +314,7 @@ Measures SampledSimulation::State::measure(const StepRequest& request, Purpose p
         if (with_time && !(uneven && whether_even)) {
           std::vector<double>& all = durations[t.repeats_blocks ? 0 : r];
           if (all.empty()) all = cost.durations(program, t.shapes);
-          const Chains& chains = chains_of(*sample);
+          const Chains& chains = sample->chains;
           work += static_cast<int64_t>(chains.first_ops.size());
           const Timeline timeline =
               simulate(chains.queues, durations_of(chains, all), cost.interference());

@@ -16,26 +16,6 @@ constexpr int64_t kSettling = 16, kMeasured = 8;
 
 }  // namespace
 
-void replay(const Program& program, LifetimeWatcher& watcher) {
-  std::vector<bool> begun(program.buffers.size());
-  size_t ended = 0;
-  for (size_t i = 0; i < program.ops.size(); ++i) {
-    const Op& op = program.ops[i];
-    for (int o = 0; o < op.operand_count; ++o) {
-      const BufferId id = op.operands[o];
-      if (id < 0 || program.buffers[id].persistent || begun[static_cast<size_t>(id)]) continue;
-      begun[static_cast<size_t>(id)] = true;
-      watcher.begins(id, program.buffers[id]);
-    }
-    watcher.passes(op);
-    for (; ended < program.releases.size(); ++ended) {
-      const BufferId id = program.releases[ended];
-      if (program.buffers[id].last_op > static_cast<int32_t>(i)) break;
-      watcher.ends(id, program.buffers[id]);
-    }
-  }
-}
-
 ProgramBuilder::ProgramBuilder(Program& program, LifetimeWatcher* watcher)
     : program_(program),
       watcher_(watcher),

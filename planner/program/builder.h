@@ -69,9 +69,8 @@ class LifetimeWatcher {
 
 /// Lowers the step as build_program() does, but only for `watcher`: `program` gets everything
 /// except the list; its buffers are the persistent ones and leftovers. Returns the number of ops.
+/// REQUIRES: `program` is empty_program(request).
 int64_t watch_program(const StepRequest& request, Program& program, LifetimeWatcher& watcher);
-/// Calls `watcher` for a built program as watch_program() does.
-void replay(const Program& program, LifetimeWatcher& watcher);
 
 class ProgramBuilder;
 

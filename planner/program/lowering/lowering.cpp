@@ -164,7 +164,6 @@ Program build_program(const StepRequest& request) {
 }
 
 int64_t watch_program(const StepRequest& request, Program& program, LifetimeWatcher& watcher) {
-  program = empty_program(request);
   const RankOfPipeline rank = whole_model(request);
   StepLowering lowering(program, rank, &watcher);
   lowering.run();
