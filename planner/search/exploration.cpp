@@ -83,7 +83,8 @@ Exploration::Exploration(Evaluator& evaluator, MemoryMargin& margin, const Ranki
       ops_(wanted_.goal == Goal::fastest ? effort.exact_ops * 3 / 4 : effort.exact_ops),
       repairs_(kRepairs),
       states_(frames.size(), {kInfinity, {{kFirstRoom, 1, 0}, {kFirstRoom, 1, 1}}}),
-      queue_(frames, wanted_.goal),
+      queue_(frames, wanted_.goal,
+             [this](size_t frame) { return is_beaten(states_[frame].bound); }),
       incumbent_(kInfinity),
       ceiling_(kInfinity) {}
 
@@ -110,6 +111,7 @@ void Exploration::find_best() {
   // A leader that turned out slower than estimated has ruled out too much.
   for (int again = 0; again < kAgain && is_slower_than_seemed(); ++again) {
     incumbent_ = weighed(best_->score);
+    queue_.restore();
     explore();
     verify(looks);
   }
@@ -119,7 +121,7 @@ void Exploration::find_best() {
 // found.
 bool Exploration::explore() {
   double share = 1;
-  for (int64_t steps = 0; !queue_.empty(); ++steps) {
+  for (int64_t steps = 0;; ++steps) {
     if (steps % 64 == 0 || seen_.empty() || share > 1) share = share_to_spend();
     if (is_spent(share)) break;
     if (progress_ && steps % 64 == 0) progress_(estimated_, effort_.evaluations);
@@ -127,9 +129,10 @@ bool Exploration::explore() {
       int looks = effort_.exact;
       verify(looks);
       if (best_) return true;
-      if (queue_.empty()) break;  // verify() visits, too
     }
-    visit(queue_.pop());
+    const std::optional<Waiting> next = queue_.pop();
+    if (!next) break;
+    visit(*next);
   }
   if (wanted_.goal == Goal::fastest) {
     if (!wanted_.first && !seen_.empty()) visit_unseen(share_to_spend());
@@ -258,7 +261,6 @@ bool Exploration::is_beaten(double bound) const {
 }
 
 void Exploration::visit(const Waiting& next) {
-  if (is_beaten(states_[next.frame].bound)) return;
   if (next.relaxed) {
     look(next);
   } else {
@@ -509,9 +511,11 @@ void Exploration::verify(int& looks) {
     const bool spent = looks <= 0 || ops_ <= (best_exact ? kept_ops() : 0);
     if (spent) best = best_exact;
     if (best == nullptr) {
-      if (spent || queue_.empty() || is_spent(kLastEffort)) return;
+      if (spent || is_spent(kLastEffort)) return;
+      const std::optional<Waiting> next = queue_.pop();
+      if (!next) return;
       --looks;
-      visit(queue_.pop());
+      visit(*next);
       continue;
     }
     if (best->scored.exact) {

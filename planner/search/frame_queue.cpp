@@ -28,8 +28,12 @@ int32_t index_of(std::map<Key, int32_t>& known, const Key& key) {
 
 }  // namespace
 
-FrameQueue::FrameQueue(std::span<const Candidate> frames, Goal goal)
-    : frames_(frames), goal_(goal), of_frame_(frames.size(), -1) {}
+FrameQueue::FrameQueue(std::span<const Candidate> frames, Goal goal,
+                       std::function<bool(size_t)> is_beaten)
+    : frames_(frames),
+      goal_(goal),
+      is_beaten_(std::move(is_beaten)),
+      of_frame_(frames.size(), -1) {}
 
 void FrameQueue::Learned::update(double measured) {
   ratio = std::min(ratio, measured);
@@ -58,7 +62,10 @@ void FrameQueue::push(Waiting waiting) {
   heap.push_back(waiting);
   std::push_heap(heap.begin(), heap.end(), Later());
   if (!std::exchange(bucket.listed, true)) queued_.push_back(&bucket);
-  ++size_;
+}
+
+void FrameQueue::restore() {
+  for (const Waiting& waiting : std::exchange(beaten_, {})) push(waiting);
 }
 
 template <class May>
@@ -67,6 +74,9 @@ FrameQueue::Place FrameQueue::best(const May& may) {
   double least = 0;
   for (size_t i = 0; i < queued_.size();) {
     Bucket& bucket = *queued_[i];
+    for (std::vector<Waiting>& heap : bucket.heaps) {
+      while (!heap.empty() && is_beaten_(heap.front().frame)) beaten_.push_back(pop(heap));
+    }
     if (bucket.empty()) {
       bucket.listed = false;
       queued_[i] = queued_.back();
@@ -90,17 +100,17 @@ FrameQueue::Place FrameQueue::best(const May& may) {
   return best;
 }
 
-Waiting FrameQueue::pop(const Place& place) {
-  std::vector<Waiting>& heap = place.bucket->heaps[place.heap];
+Waiting FrameQueue::pop(std::vector<Waiting>& heap) {
   std::pop_heap(heap.begin(), heap.end(), Later());
   const Waiting next = heap.back();
   heap.pop_back();
-  --size_;
   return next;
 }
 
-Waiting FrameQueue::pop() {
-  return pop(best([](const Bucket&, bool) { return true; }));
+std::optional<Waiting> FrameQueue::pop() {
+  const Place place = best([](const Bucket&, bool) { return true; });
+  if (place.bucket == nullptr) return std::nullopt;
+  return pop(place.bucket->heaps[place.heap]);
 }
 
 bool FrameQueue::Mesh::takes(bool is_relaxed) const {
@@ -124,7 +134,7 @@ std::optional<Waiting> FrameQueue::pop_unseen() {
   if (place.bucket == nullptr) return std::nullopt;
   Mesh& mesh = of_mesh_[static_cast<size_t>(place.bucket->mesh)];
   ++(place.heap == 1 ? mesh.taken : mesh.relaxed);
-  return pop(place);
+  return pop(place.bucket->heaps[place.heap]);
 }
 
 bool FrameQueue::is_known(size_t frame) const {

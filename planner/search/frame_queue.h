@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -30,18 +31,20 @@ struct Waiting {
 
 class FrameQueue {
  public:
-  /// `frames` must outlive this object.
-  FrameQueue(std::span<const Candidate> frames, Goal goal);
+  /// `frames` must outlive this object. `is_beaten`: whether a bound excludes a frame, by its
+  /// index.
+  FrameQueue(std::span<const Candidate> frames, Goal goal, std::function<bool(size_t)> is_beaten);
 
   void push(Waiting waiting);
-  bool empty() const { return size_ == 0; }
-  /// Removes and returns the frame with the best key. REQUIRES: not empty.
-  Waiting pop();
+  /// Removes and returns the frame with the best key of those that are not beaten; none if all are.
+  std::optional<Waiting> pop();
   /// The number of meshes with queued frames for which nothing was learned.
   size_t unseen() const;
   /// The best frame among meshes with few learned values that were not popped too often; none if
   /// there is no such frame.
   std::optional<Waiting> pop_unseen();
+  /// Queues beaten frames again. Call when they may no longer be beaten.
+  void restore();
 
   void learn(const Waiting& waiting, double measured);
   bool is_known(size_t frame) const;  ///< whether something was learned for its kind
@@ -76,11 +79,12 @@ class FrameQueue {
   /// whether it is relaxed.
   template <class May>
   Place best(const May& may);
-  Waiting pop(const Place& place);
+  Waiting pop(std::vector<Waiting>& heap);
 
   std::span<const Candidate> frames_;
   Goal goal_;
-  size_t size_ = 0;
+  std::function<bool(size_t)> is_beaten_;
+  std::vector<Waiting> beaten_;  // no longer queued
   std::map<Kind, int32_t> kinds_;
   std::map<std::pair<LayoutKey, bool>, int32_t>
       alikes_;  // by layout and whether heads are in groups
