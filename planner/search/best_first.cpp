@@ -221,7 +221,9 @@ class BestFirst {
   // starts that it did not last for, the rest to the best of all. If those do not improve any more,
   // further starts follow.
   void refine() {
-    const double share = share_of_effort(wanted_, 1 - least_bound() / weighed(*found_.best));
+    const double best = measure_of(wanted_.goal, found_.best->score, evaluator_.limits());
+    const double share = share_of_effort(wanted_, 1 - least_bound() / best);
+    if (share == 0) return;
     const int64_t begin = evaluator_.work();
     const int64_t last_work = begin + part_of(effort_.refinement_work, share);
     const size_t most = affordable_starts();

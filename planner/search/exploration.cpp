@@ -1,6 +1,7 @@
 #include "planner/search/exploration.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <set>
 #include <utility>
@@ -102,6 +103,7 @@ void Exploration::run(double ceiling) {
 
 void Exploration::find_best() {
   if (explore()) return;
+  if (least_bound() >= ceiling_ * (1 - wanted_.gap)) return;  // none of these frames is better
   if (wanted_.goal != Goal::fastest) verify_each_kind();
   // Without any plan that fits, more is worth trying.
   if (seen_.empty() && ceiling_ == kInfinity) repair_nearest();
@@ -581,8 +583,10 @@ void Exploration::repair_leaders() {
     return weighed(a.scored.score) < weighed(b.scored.score);
   });
   std::set<size_t> frames;
+  auto most = static_cast<size_t>(std::ceil(share_to_spend() * kRepairs));
   for (const auto& [scored, from, dropped] : too_large_) {
-    if (weighed(scored.score) >= incumbent_ * (1 - wanted_.gap) || repairs_ == 0) return;
+    if (weighed(scored.score) >= incumbent_ * (1 - wanted_.gap)) return;
+    if (repairs_ == 0 || frames.size() == most) return;
     if (!frames.insert(from.frame).second) continue;
     --repairs_;
     repair(scored.candidate, from, work_of_repair(), incumbent_);
