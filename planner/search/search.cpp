@@ -36,6 +36,7 @@ constexpr RefineEffort kBetweenEffort = {
 constexpr Effort kAlternativeEffort = {
     .evaluations = 40, .refinements = 0, .exact = 4, .attempts = 3, .repaired = 0};
 constexpr int kAlternativeLooks = 4;
+constexpr double kFarBehind = 1.1;  // of an alternative: a search of its own may find better
 constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
 constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 40, .attempts = 6};
 
@@ -365,17 +366,19 @@ class Search {
       if (s.score.overflow > 0) continue;
       if (fastest == nullptr || s.score.seconds < fastest->score.seconds) fastest = &s;
     }
-    if (fastest != nullptr) {
+    if (fastest != nullptr && fastest->score.seconds < kFarBehind * found.best->score.seconds) {
       result.alternative = plan_of(*fastest);
       return;
     }
-    // Moved, as there may be a hundred thousand frames, and no later code uses them.
+    // Bounds ruled out most of them. Moved, as there may be a hundred thousand frames, and no later
+    // code uses them.
     frames();
     std::vector<Candidate> others = std::exchange(frames_, {});
     std::erase_if(others, [&](const Candidate& c) { return !other(c); });
     if (others.empty()) return;
-    Found best =
-        best_first(evaluator_, margin_, others, space_, wanted(Goal::fastest), kAlternativeEffort);
+    Wanted fast = wanted(Goal::fastest);
+    if (fastest != nullptr) fast.start = fastest->candidate;
+    Found best = best_first(evaluator_, margin_, others, space_, fast, kAlternativeEffort);
     if (!best.best) best = any_of(others, kAlternativeEffort);
     if (best.best) {
       result.alternative = plan_of(*best.best);
