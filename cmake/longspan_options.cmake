@@ -94,6 +94,20 @@ function(longspan_unity target)
   endif()
 endfunction()
 
+# longspan_joined(VAR NAME SOURCE...): sets VAR to the sources; with LONGSPAN_UNITY to one file of this
+# name in the build folder that includes them all. For languages and properties of sources that
+# longspan_unity() does not join.
+function(longspan_joined var name)
+  set(${var} ${ARGN} PARENT_SCOPE)
+  if(LONGSPAN_UNITY)
+    set(joined ${CMAKE_CURRENT_BINARY_DIR}/${name})
+    list(TRANSFORM ARGN REPLACE "(.+)" "#include \"\\1\"" OUTPUT_VARIABLE lines)
+    list(JOIN lines "\n" lines)
+    file(GENERATE OUTPUT ${joined} CONTENT "${lines}\n")
+    set(${var} ${joined} PARENT_SCOPE)
+  endif()
+endfunction()
+
 # longspan_library(SUBJECT [UNITY] SOURCES ... LINK ...): a static library longspan_<subject>, exported
 # as longspan::<subject>, whose headers are included by their path from the root of the tree. UNITY:
 # its files may be compiled together.

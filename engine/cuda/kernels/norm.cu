@@ -13,8 +13,8 @@ struct RowStats {
 };
 
 // Rows per round. Their statistics are at the beginning of scratch, followed by column sums.
-constexpr int64_t kRoundRows = 128 * 1024;
-constexpr int64_t kStatsBytes = kRoundRows * static_cast<int64_t>(sizeof(RowStats));
+constexpr int64_t kStatsRows = 128 * 1024;
+constexpr int64_t kStatsBytes = kStatsRows * static_cast<int64_t>(sizeof(RowStats));
 
 template <class T>
 LONGSPAN_BODY RowStats row_stats(const Team& team, NormKind kind, const T* x) {
@@ -55,8 +55,8 @@ void norm_backward(const Queue& queue, NormKind kind, NormTensors<const T> param
                    const T* dh, int64_t n, bool add, T* dx, NormTensors<float> gradients) {
   RowStats* stats = reinterpret_cast<RowStats*>(queue.scratch);
   const int64_t d = kind.width;
-  for (int64_t first = 0; first < n; first += kRoundRows) {
-    const int64_t rows = std::min(kRoundRows, n - first);
+  for (int64_t first = 0; first < n; first += kStatsRows) {
+    const int64_t rows = std::min(kStatsRows, n - first);
     const T* xs = x + first * d;
     const T* dhs = dh + first * d;
     T* dxs = dx + first * d;
@@ -116,8 +116,8 @@ void head_norm_backward(const Queue& queue, const T* weight, float epsilon, int6
                         int64_t width, const T* x, float* dx, float* gradient) {
   const NormKind kind{false, epsilon, width};
   RowStats* stats = reinterpret_cast<RowStats*>(queue.scratch);
-  for (int64_t first = 0; first < n; first += kRoundRows) {
-    const int64_t rows = std::min(kRoundRows, n - first);
+  for (int64_t first = 0; first < n; first += kStatsRows) {
+    const int64_t rows = std::min(kStatsRows, n - first);
     const T* xs = x + first * width;
     float* dxs = dx + first * width;
     for_each_row(queue, rows, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
