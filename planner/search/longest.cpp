@@ -41,7 +41,9 @@ constexpr int64_t kResolution = 100;  // the refused step is at least 1 / kResol
 constexpr int64_t kApart = 256;       // knobs are extended to within 1 / kApart of the answer
 constexpr int kLooks = 8;             // layouts for that
 constexpr int64_t kDownPart = 16;  // lengths at which knobs do not fit are reduced by 1 / kDownPart
-constexpr double kShortest = 0.75;      // of a missed length: shorter ones are not tried
+constexpr double kShortest = 0.75;  // of a missed length: shorter ones are not tried
+constexpr double kNearMiss = 0.02;  // overflow that more work may remove
+constexpr int64_t kNearMissEffort = 5;
 constexpr double kMostOverflow = 0.25;  // overflow up to which a shorter length may fit
 constexpr Effort kEffort = {.evaluations = 200,
                             .work = 12'000'000,
@@ -399,7 +401,11 @@ class Longest {
     if (any.start && !size.has(ops(*any.start))) any.start.reset();
     Effort effort = kEffort;
     effort.exact_ops = std::max(effort.exact_ops, size.at_most);
-    const Found found = best_first(evaluator_, margin_, frames, options_, any, effort);
+    Found found = best_first(evaluator_, margin_, frames, options_, any, effort);
+    if (!found.best && found.nearest && found.nearest->score.overflow < kNearMiss) {
+      effort.work *= kNearMissEffort;
+      found = best_first(evaluator_, margin_, frames, options_, any, effort);
+    }
     // A candidate with a small overflow fits a length that is shorter by at least that part.
     const std::optional<Scored>& from = found.best ? found.best : found.nearest;
     if (from && length == least_) note_short(from->candidate);
