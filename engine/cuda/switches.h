@@ -1,7 +1,7 @@
 // Switches for finding a fault, set as environment variables.
 //
-// LONGSPAN_SYNC=1: waits for each op, so that an error names the op that it is from.
-// LONGSPAN_NO_CUDNN=1: attention runs the project's own kernels, as if cuDNN were not found.
+// LONGSPAN_SYNC=1 waits for each op, so that an error names its op.
+// LONGSPAN_NO_CUDNN=1 runs the project's own attention kernels, as if cuDNN were not found.
 #pragma once
 
 #include <cstdlib>

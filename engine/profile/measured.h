@@ -34,23 +34,26 @@ class Figures {
 /// Throws bad_input, naming the option, for an invalid option.
 void check(const ProfileOptions& options);
 
-/// Returns the highest rate in the tables of these families; 0 if there is none.
+/// Returns the highest rate in the tables of these families, in the tables' unit; 0 if there is
+/// none.
 double best_rate(const RateTables& rates, std::initializer_list<const char*> families);
 
-/// Creates the file to measure the file tier with. Throws failed if the disk has too little space.
+/// Creates the file for the measurements of the NVMe tier. Throws failed if the disk has too little
+/// space.
 std::unique_ptr<FileArena> measuring_file(const std::filesystem::path& directory);
 
 /// Throws no_fit if the requested device and host capacities together exceed this machine's memory,
 /// which contains both tiers of the cpu backend.
 void check_capacities(const ProfileOptions& options, int64_t machine_bytes);
 
-/// Returns the capacity of a memory: `wanted`, or if that is 0, `share` of `available`.
+/// Returns a memory's capacity as a figure: `wanted` bytes, or `share * available` if that is 0.
 Figure memory_capacity(const Figures& figures, int64_t wanted, double share, int64_t available);
 
-/// Passes a text about points that could not be measured to options.warn.
+/// Warns, through options.warn, of points that could not be measured.
 void warn_of_left_out(const Sampler& sampler, const ProfileOptions& options);
 
-/// Writes hw.nvme. REQUIRES: hw.rates has io_read and io_write.
+/// Writes hw.nvme. `hand_over_seconds`: from measure_hand_over() (transfers.h). REQUIRES: hw.rates
+/// has io_read and io_write.
 void add_file_figures(HardwareProfile& hw, const Figures& figures, const ProfileOptions& options,
                       double hand_over_seconds);
 

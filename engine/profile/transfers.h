@@ -8,9 +8,9 @@
 
 namespace longspan {
 
-/// Add the samples of copy_h2d and copy_d2h, and of io_read and io_write. The arguments must
-/// outlive their measurement.
+/// Adds the samples of copy_h2d and copy_d2h. The arguments must outlive the sampler's run.
 void add_copy_samples(Sampler& sampler, Scratch& scratch);
+/// Adds the samples of io_read and io_write, likewise.
 void add_io_samples(Sampler& sampler, Scratch& scratch, FileArena& file);
 
 /// The size in bytes of the file that add_io_samples() needs.

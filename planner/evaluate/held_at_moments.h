@@ -1,8 +1,9 @@
-// Microbatches in flight on a rank of a pipeline at the moments of a demand. Internal to
-// planner/evaluate.
+// Microbatches in flight on a rank of a pipeline at the peak moments of a Demand (demand.h).
+// Internal to planner/evaluate.
 //
-// In a layout a peak needs more than many microbatches in flight: at the same time an op must run
-// whose operands are counted. The list of the rank tells how many are in flight then.
+// Memory peaks while particular ops run, so the largest number of microbatches in flight alone
+// overestimates the peak. The rank's list of actions says how many are in flight when those ops
+// run.
 #pragma once
 
 #include <array>
@@ -15,14 +16,15 @@
 namespace longspan {
 
 struct HeldAtMoments {
-  /// Microbatches in flight, including the one that runs, in units of all layers of the rank. The
-  /// loss is on the rank of the last stage, other moments are on that of the first.
+  /// Microbatches in flight on all layers of the rank, and the one that runs. The moment of the
+  /// loss is on the rank of the last stage; all other moments are on the rank of the first.
   std::array<double, Demand::kMoments> held{};
-  /// Whether gradients of earlier microbatches are held as well.
+  /// Whether all stages of the rank hold gradients of earlier microbatches at these moments.
   bool accumulates = true;
 };
 
-/// REQUIRES: lists of F and B of whole sequences. `layers`: by stage.
+/// REQUIRES: the schedule has only actions F and B, without slices. layers[s]: the layers of stage
+/// s.
 HeldAtMoments held_in_lists(const Schedule& schedule, const std::vector<int64_t>& layers);
 
 }  // namespace longspan

@@ -3,8 +3,9 @@
 // A program is periodic in its layers and in its chunks. A strategy is lowered a few times with few
 // layers and chunks, and extrapolated: memory is linear in layers and in chunks, time linear in
 // layers and quadratic in chunks. The sampled programs depend only on the strategy's choices, not
-// on sizes, so they are built once and then only measured again: op durations and buffer sizes are
-// tables apart from the program. Tests compare the results with full simulation.
+// on sizes, so they are built once and their costs computed again for other sizes: op durations and
+// buffer sizes are kept in tables outside the program. Tests compare the results with full
+// simulation.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +27,11 @@ class SampledSimulation {
   /// Predicted time, and the largest sum of live buffers per tier. Packing adds a few percent to
   /// that.
   Evaluation evaluate(const StepRequest& request);
-  /// If layers differ in time, the first result, of a few layers, may be 20 % off: `worth` decides
-  /// from it whether to evaluate larger samples.
+  /// As above, in two passes if layers differ in time. The first samples few layers and may be 20 %
+  /// off; the second runs only if `worth` returns true for its result.
   Evaluation evaluate(const StepRequest& request,
                       const std::function<bool(const Evaluation&)>& worth);
+  /// The largest sum of live buffers per tier.
   std::array<int64_t, kTierCount> peak_bytes(const StepRequest& request);
 
   int64_t evaluations() const;  // number of simulations

@@ -16,8 +16,8 @@ namespace longspan {
 
 class LayoutWalk {
  public:
-  /// `program` must outlive this object. The list of ops is not read; shapes and buffers must exist
-  /// when their ops come.
+  /// `program` must outlive this object. The walk does not read program.ops. An op's shape and
+  /// buffers must be in the program before run(op).
   explicit LayoutWalk(const Program& program);
 
   /// The ops that an op waits for, and its place in its stream's queue.
@@ -34,12 +34,14 @@ class LayoutWalk {
   bool is_alive(BufferId id) const {
     return static_cast<size_t>(id) < state_of_.size() && state_of_[id] >= 0;
   }
-  /// Bytes from the start of the tier's buffers that are not persistent. REQUIRES: it is alive.
+  /// Offset in bytes within the tier's region of buffers that are not persistent. REQUIRES:
+  /// is_alive(id).
   int64_t offset(BufferId id) const { return states_[state_of_[id]].offset; }
   const ArenaAllocator& allocator(Tier tier) const { return allocators_[static_cast<int>(tier)]; }
   int32_t ordinal(Stream stream) const { return ordinals_[static_cast<int>(stream)]; }
-  /// Arena bytes of buffers that are not persistent.
+  /// Size in bytes of that region.
   int64_t arena_bytes(int tier) const { return allocators_[tier].top(); }
+  /// The largest sum of live buffers so far, without fragmentation.
   int64_t most_live_bytes(int tier) const { return most_live_[tier]; }
 
  private:

@@ -42,7 +42,7 @@ int64_t whole_granularity(const ParallelLayout& parallel) {
 
 bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice) {
   if (!choice.admits_pipelines() || hw.devices() < 2) return false;
-  return choice.pipeline || choice.of_pipeline() || hw.device.backend != "cpu";
+  return choice.pipeline || choice.fixes_pipeline() || hw.device.backend != "cpu";
 }
 
 void check_choice(const ParallelChoice& choice) {
@@ -53,7 +53,7 @@ void check_choice(const ParallelChoice& choice) {
                       *choice.schedule, fmt::join(plannable_schedules(), ", "));
     }
   }
-  if (choice.pipeline == 1 && choice.of_pipeline()) {
+  if (choice.pipeline == 1 && choice.fixes_pipeline()) {
     throw bad_input(
         "--pipeline: one stage has no schedule, virtual stages, slices or microbatches in flight; "
         "leave them out, or ask for 2 stages or more");

@@ -1,5 +1,5 @@
-// The meshes of ranks that a question allows, and the mesh of a preset. Only ParallelChoice, which
-// is part of a question's options, is used outside planner/search.
+// The meshes of ranks that a search request allows, and the mesh of a preset. Only ParallelChoice,
+// which is part of a request's options, is used outside planner/search.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,16 @@ struct ParallelChoice {
   std::optional<bool> overlap;
   /// 1: no pipeline; more: only pipelines with this number of stages. Unset: the best.
   std::optional<int64_t> pipeline;
-  std::optional<std::string> schedule;  // of a pipeline, as are the next three
+  /// Settings that only pipelines have.
+  std::optional<std::string> schedule;
   std::optional<int64_t> virtual_stages, slices, in_flight;
 
-  /// Whether plans without, and with, a pipeline are allowed.
-  bool admits_flat() const { return pipeline.value_or(1) == 1 && !of_pipeline(); }
+  /// Whether plans without a pipeline are allowed.
+  bool admits_flat() const { return pipeline.value_or(1) == 1 && !fixes_pipeline(); }
+  /// Whether plans with a pipeline are allowed.
   bool admits_pipelines() const { return pipeline.value_or(2) > 1; }
-  /// Whether a setting is fixed that only pipelines have.
-  bool of_pipeline() const { return schedule || virtual_stages || slices || in_flight; }
+  /// Whether a setting that only pipelines have is fixed.
+  bool fixes_pipeline() const { return schedule || virtual_stages || slices || in_flight; }
 };
 
 /// Whether the search considers pipelines. On the cpu backend they gain nothing and the engine does
@@ -36,13 +38,13 @@ bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice);
 /// The fixed degrees, as in "tensor 2, ring 4", or "any degrees".
 std::string degrees_text(const ParallelChoice& choice);
 
-/// Throws bad_input for parts of the choice that contradict each other for every model and
-/// hardware, and for schedules that are unknown or not plannable.
+/// Throws bad_input if the choice contradicts itself, whatever the model and hardware, or names a
+/// schedule that is unknown or not plannable.
 void check_choice(const ParallelChoice& choice);
 
-/// All meshes with one rank per device that the choice and the model's heads allow, each with the
-/// least ZeRO stage that the choice allows, and with overlap unless the choice excludes it. Throws
-/// bad_input if there is none, naming the fixed degrees.
+/// All meshes that the choice and the model's head counts allow, with one rank per device. Each has
+/// the lowest ZeRO stage allowed, and overlap unless the choice excludes it. Throws bad_input if
+/// there is none, naming the fixed degrees.
 std::vector<ParallelLayout> meshes(const ModelSpec& model, const HardwareProfile& hw,
                                    const ParallelChoice& choice);
 /// The same for `ranks` ranks, those of one stage.
@@ -57,8 +59,8 @@ std::vector<ParallelLayout> meshes_if_any(const ModelSpec& model, int64_t ranks,
 ParallelLayout preset_mesh(const std::string& preset, const ModelSpec& model,
                            const HardwareProfile& hw, const ParallelChoice& choice);
 
-/// The number of tokens that a sequence must be a multiple of on this mesh, with one chunk per
-/// position (in a ring: two).
+/// The length granularity of unchunked strategies on this mesh, in tokens: tensor x ulysses, times
+/// 2 x ring if there is a ring, as each of its ranks holds two pieces of the sequence.
 int64_t whole_granularity(const ParallelLayout& parallel);
 
 }  // namespace longspan

@@ -1,4 +1,4 @@
-// Selects the layouts of ranks for searches for little memory. Internal to planner/search.
+// Selects the layouts of ranks for searches for the least memory. Internal to planner/search.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,11 @@
 
 namespace longspan {
 
-/// For each set of layouts that differ only in their schedule: the ones that hold fewest
-/// microbatches in flight, one whose backward may recompute and one that splits it; of equals one
-/// that cuts the vocabulary. Layouts without a pipeline stay. Layouts whose schedule does not take
-/// these numbers are left out.
+/// Groups pipeline layouts that differ only in their schedule. Of each group it returns at most
+/// two, those with the fewest microbatches in flight: one that splits the backward, and one that
+/// does not and may recompute. Ties go to a layout with vocabulary parallelism. Layouts without a
+/// pipeline are all returned. Layouts whose schedule does not support their stages, slices and
+/// microbatches are dropped.
 std::vector<RankLayout> min_memory_layouts(Evaluator& evaluator,
                                            const std::vector<RankLayout>& all);
 

@@ -24,10 +24,11 @@ struct Timeline {
   std::array<int64_t, kTierCount> peak_bytes{};     // arena bytes in use at the peak
 };
 
-/// Seconds per op kind summed over a timeline's spans. REQUIRES: spans of `program`.
+/// Seconds per op kind summed over a timeline's spans. REQUIRES: the spans are those of `program`.
 std::array<double, kOpKindCount> seconds_by_kind(const Program& program, const Timeline& timeline);
 
-/// Seconds of the copy streams (h2d, d2h, io) during which the compute stream was busy too.
+/// Seconds of copies during which compute ran, summed over the streams h2d, d2h and io: copies at
+/// the same time count once each.
 double overlapped_copy_seconds(const Program& program, const Timeline& timeline);
 
 }  // namespace longspan

@@ -31,7 +31,7 @@ bool has_fixed(const ParallelChoice& choice, const ParallelLayout& p) {
         std::pair{choice.slices, pipe.slices}, std::pair{choice.in_flight, pipe.in_flight}}) {
     if (fixed && *fixed != actual) return false;
   }
-  if (choice.of_pipeline() && pipe.stages == 1) return false;
+  if (choice.fixes_pipeline() && pipe.stages == 1) return false;
   return (!choice.schedule || *choice.schedule == pipe.schedule) &&
          (!choice.overlap || *choice.overlap == p.overlap);
 }

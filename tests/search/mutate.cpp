@@ -172,7 +172,7 @@ void Mutator::change_mesh(Answering& answer, Random& random) const {
     return degree;
   };
   p.pipeline = {};
-  if (may_pipe_ && (choice.pipeline || choice.of_pipeline() || random() % 4 == 0)) {
+  if (may_pipe_ && (choice.pipeline || choice.fixes_pipeline() || random() % 4 == 0)) {
     p.pipeline.stages = take(choice.pipeline, examiner_.model().layers);
     if (p.pipeline.stages > 1 && before.stages > 1) {
       const int64_t stages = std::exchange(p.pipeline, before).stages;

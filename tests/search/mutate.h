@@ -2,8 +2,8 @@
 //
 // Every knob of a strategy may change, even to values that planner/search does not try: chunks and
 // blocks among the divisors of the length, shares of tensors, tiles, degrees of the mesh, the
-// schedule of a pipeline. Knobs that the question fixes stay. Deterministic for a generator's
-// state.
+// schedule of a pipeline. Knobs that the question fixes do not change. The result depends only on
+// the generator's state.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class Mutator {
   /// Returns a random answer to start from.
   Answering start(int64_t tokens, Random& random) const;
 
-  /// Returns the nearest answer for `tokens`: with the same chunk if that divides.
+  /// Returns the answer adapted to `tokens`: with the same chunk if it divides `tokens`.
   Answering at_length(const Answering& answer, int64_t tokens) const;
 
  private:

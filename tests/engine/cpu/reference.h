@@ -26,6 +26,7 @@ Doubles norm1(const Layer& layer, const Doubles& x);
 struct Qkv {
   Doubles q, k, v;
 };
+/// `normed`: x is already normalized. `position0`: the position of the first row.
 Qkv qkv(const Layer& layer, const Doubles& x, bool normed, int64_t position0);
 
 struct Attention {
@@ -49,11 +50,13 @@ Doubles out(const Layer& layer, const Doubles& x, const Doubles& o);
 /// `inner`, if given, receives the pre-activations [n, W].
 Doubles mlp(const Layer& layer, const Doubles& y, Doubles* inner = nullptr);
 
-/// Sum over rows of scale * cross-entropy; `head` is norm weight [bias], `output` is [V, d].
+/// Sum over rows of scale * cross-entropy; `head` is the final norm's weight, then its
+/// bias if it has one; `output` is [V, d].
 double loss(const ModelSpec& model, const Doubles& head, const Doubles& output, const Doubles& x,
             const std::vector<int32_t>& labels, double scale);
 
-/// Returns the gradient of f with respect to x by central differences, element by element.
+/// Returns the gradient of f, which reads x, with respect to x by central differences, element by
+/// element.
 Doubles differences(const std::function<double()>& f, Doubles& x);
 
 double dot(const Doubles& a, const Doubles& b);

@@ -18,6 +18,7 @@ using MakeRanks = std::function<std::unique_ptr<cuda::DeviceRanks>(
 /// A device for each of up to `ranks` ranks, and a factory for backends on them.
 class DeviceWorld {
  public:
+  /// `lag`: queues of the host's device run late at random (under_test.h).
   DeviceWorld(int ranks, bool lag, MakeRanks make_ranks);
 
   cuda::Device& device(int rank) { return *devices_[rank]; }
@@ -31,27 +32,27 @@ class DeviceWorld {
   MakeRanks make_ranks_;
 };
 
-/// Plans with every kind of exchange: Ulysses, ring, both, tensor and head groups, replicas and the
-/// ZeRO stages, overlapped or not. `name` identifies the plan in test output.
 struct NamedCase {
-  std::string name;
+  std::string name;  // identifies the plan in test output
   StepCase step;
 };
+/// Plans with every kind of exchange: Ulysses, ring, both, tensor and head groups, replicas and the
+/// ZeRO stages, overlapped or not.
 std::vector<NamedCase> exchanging_cases();
 
 /// Runs the cases' programs in random legal orders and compares them with one rank's numbers: in
 /// float32 the CPU engine's, in bfloat16 the device's own. Each case runs twice and must give the
 /// same bits.
 void check_numbers(const MakeRanks& make_ranks, DType dtype, const std::vector<NamedCase>& cases);
-/// Checks that cases with exchanges give the same bits on lagging queues as with ops run one by
-/// one.
+/// Checks that cases with exchanges give the same bits on lagging queues as when each op is waited
+/// for.
 void check_lagging_queues(const MakeRanks& make_ranks);
 
 /// Compares the exchanges one by one with those of host memory: equal bits if sums are in rank
 /// order, else equal up to a rounding of each addition.
 void check_exchanges(const MakeRanks& make_ranks, bool in_rank_order);
 
-/// Checks that a rank that fails during a step ends the others, with its own message.
+/// Checks that if one rank fails during a step, all ranks fail with its message.
 void check_failure(const MakeRanks& make_ranks);
 
 }  // namespace longspan::testing
