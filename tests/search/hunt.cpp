@@ -30,6 +30,7 @@ struct Options {
   uint64_t seed = 1;
   int64_t questions = 200;
   int jobs = 1;
+  int64_t begin = 0;
   double seconds = 1e9;
   bool quick = false, verbose = false;
   std::vector<std::string> only;
@@ -50,17 +51,18 @@ std::vector<std::string> kinds_of(const Options& options) {
   return kinds;
 }
 
-// The i-th pair.
+// The i-th pair. Every second round of all kinds is on few GPUs, as most users' questions are.
 Pair pair_at(const Options& options, int64_t i) {
   static const std::vector<std::string> kinds = kinds_of(options);
-  return random_pair(kinds[static_cast<size_t>(i) % kinds.size()],
+  const auto count = static_cast<int64_t>(kinds.size());
+  return random_pair(kinds[static_cast<size_t>(i % count)],
                      options.seed * 1'000'003 + static_cast<uint64_t>(i),
-                     options.quick ? Scale::quick : Scale::whole);
+                     options.quick || i / count % 2 == 1 ? Scale::quick : Scale::whole);
 }
 
 class Hunt {
  public:
-  explicit Hunt(const Options& options) : options_(options) {
+  explicit Hunt(const Options& options) : options_(options), pairs_(options.begin) {
     if (!options.kept.empty()) kept_ = read_pairs(options.kept);
   }
 
@@ -89,12 +91,12 @@ class Hunt {
     }
     const int64_t compared = all.agree + all.disagree;
     fmt::print(
-        "{} of {} pairs disagree ({:.2f} %), {} questions, seed {}, {:.0f} s; slowest answer "
-        "{:.1f} s: {}\n",
+        "{} of {} pairs disagree ({:.2f} %), {} questions, seed {}, the next pair is {}, {:.0f} s; "
+        "slowest answer {:.1f} s: {}\n",
         all.disagree, compared,
         100 * static_cast<double>(all.disagree) /
             static_cast<double>(std::max<int64_t>(1, compared)),
-        asked_, options_.seed, elapsed(), slowest_, slowest_pair_);
+        asked_, options_.seed, pairs_, elapsed(), slowest_, slowest_pair_);
     if (!options_.counterexamples.empty() && all.disagree > 0) {
       write_file_atomically(options_.counterexamples, found_);
     }
@@ -143,7 +145,8 @@ class Hunt {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::vector<Pair> kept_;
   std::mutex mutex_;  // of all below
-  int64_t pairs_ = 0, asked_ = 0;
+  int64_t pairs_;     // the next pair
+  int64_t asked_ = 0;
   std::map<std::string, Count> counts_;
   std::string found_ = "pairs:\n";
   double slowest_ = 0;
@@ -167,6 +170,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Looks for pairs of questions whose answers do not agree"};
   app.add_option("--seed", options.seed, "Of the questions");
   app.add_option("--questions", options.questions, "Questions to ask, in pairs (or more)");
+  app.add_option("--begin", options.begin, "The first pair, to continue a run that has ended");
   app.add_option("--jobs", options.jobs, "Threads")->check(CLI::Range(1, 1024));
   app.add_option("--seconds", options.seconds, "Stop after so long");
   app.add_option("--only", options.only, "Kinds of pair")->delimiter(',');
