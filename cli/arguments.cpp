@@ -174,7 +174,8 @@ Verb Verb::add_verb(const std::string& name, const std::string& description,
   CLI::App* verb = app_->add_subcommand(name, description);
   verb->add_flag("--json", invocation_->json, "Print one JSON document instead of text");
   verb->add_flag("--wide", invocation_->wide, "Show all columns and do not wrap lines");
-  verb->add_flag("--progress", invocation_->progress, "Print progress in lines without a terminal");
+  verb->add_flag("--progress", invocation_->progress,
+                 "Print progress lines even if output is no terminal");
   end_with_example(*verb, example);
   return {*verb, *invocation_};
 }

@@ -163,7 +163,7 @@ void add_compare(Verb& program) {
   verb.add_option("plan", flags->plan, "The plan's file").required();
   verb.add_option("run", flags->run, "What longspan run -o wrote").required();
   verb.add_option("--tolerance", flags->tolerance,
-                  "Largest error of the step time that is no failure");
+                  "Fail if the error of the step time exceeds this");
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

@@ -103,8 +103,11 @@ std::string sampled_text(const Neighbours& around) {
 
 std::string result_text(const NeighbourResult& result) {
   if (result.faster()) return "faster";
-  if (result.limiting_factor == LimitingFactor::none) return "allowed";
-  return fmt::format("rejected: {}", name_of(result.limiting_factor));
+  const LimitingFactor factor = result.limiting_factor;
+  if (factor == LimitingFactor::none) return "as fast";
+  if (factor < LimitingFactor::device_memory) return fmt::format("invalid: {}", name_of(factor));
+  if (factor < LimitingFactor::compute_time) return fmt::format("too large: {}", name_of(factor));
+  return fmt::format("slower: {}", name_of(factor));
 }
 
 // Prints the section "What limits it".
@@ -117,8 +120,8 @@ void print_neighbours(const Neighbours& around, bool all) {
                {"from", false},
                {"to", false},
                {"verdict", false},
-               {"by", false, 1},
-               {"what would help", false}});
+               {"effect", false},
+               {"what would help", false, 1}});
   const std::vector<size_t> shown = around.shown(all);
   for (const size_t i : shown) {
     const NeighbourResult& v = around.results[i];

@@ -21,7 +21,7 @@ std::string attention_kernels(const HardwareProfile& hw) {
   std::string list;
   for (const auto& [kernel, tables] : hw.attention_kernels) {
     list += (list.empty() ? "" : ", ") + kernel;
-    if (kernel == hw.attention_kernel && hw.attention_kernels.size() > 1) list += "*";
+    if (kernel == hw.attention_kernel && hw.attention_kernels.size() > 1) list += " (default)";
   }
   return list;
 }
@@ -73,7 +73,8 @@ int list(bool json) {
                  {"peak"},
                  {"attention", false, 1},
                  {"node", false}});
-  Table nodes({{"node", false}, {"devices", false}, {"host memory"}, {"inside"}, {"between"}});
+  Table nodes(
+      {{"node", false}, {"devices", false}, {"host memory"}, {"in node"}, {"across nodes"}});
   Json device_list = list_devices(devices), node_list = list_nodes(nodes);
   if (json) {
     print_json({{"hardware", std::move(device_list)}, {"nodes", std::move(node_list)}});

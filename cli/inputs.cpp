@@ -93,18 +93,16 @@ void ParallelFlags::add_to(Verb& verb) {
   degree("--ulysses", choice.ulysses, "Ranks that exchange tokens for heads");
   degree("--pipeline", choice.pipeline, "Stages of a pipeline; 1: none. Not given: the best");
   verb.add_option("--schedule", choice.schedule,
-                  "A pipeline's, of those `schedule list` shows as planned with");
+                  "Pipeline schedule; see `schedule list`, except those marked `not in plans`");
   verb.add_option("--virtual", choice.virtual_stages, "Stages on each rank of a pipeline")
       .within(1, kMostRanks);
   verb.add_option("--in-flight", choice.in_flight,
-                  "Most microbatches a rank holds, of schedules that fill memory (zb-auto, zb-v, "
-                  "v-adaptive)")
+                  "Limit on microbatches in flight on a rank, for zb-auto, zb-v and v-adaptive")
       .within(0, kMostRanks);
   verb.add_option("--slices", choice.slices, "Parts of a sequence that pass a pipeline one by one")
       .within(1, kMostRanks);
-  verb.add_option("--zero", choice.zero, "ZeRO stage of parameters' states, 0 to 3").within(0, 3);
-  verb.add_flag("--no-overlap", no_overlap,
-                "Let compute wait for every exchange, as the published implementations do");
+  verb.add_option("--zero", choice.zero, "ZeRO stage, 0 to 3").within(0, 3);
+  verb.add_flag("--no-overlap", no_overlap, "Let compute wait for every exchange");
 }
 
 ParallelChoice ParallelFlags::load() const {

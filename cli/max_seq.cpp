@@ -108,14 +108,16 @@ void print_gaps(const std::vector<MaxSequence>& rows) {
     }
   }
   if (widest != nullptr && rows.size() == 1) {
-    say("  {}: no plan of the preset reaches more than {} further\n", widest->strategy,
+    say("  {}: no plan of the preset exceeds this length by more than {}\n", widest->strategy,
         percent(*widest->gap));
   } else if (widest != nullptr) {
-    say("  presets: no plan of any reaches more than {} further than shown ({}; others less)\n",
+    say("  presets: no plan of a preset exceeds the length shown by more than {} ({}; less for the "
+        "others)\n",
         percent(*widest->gap), widest->strategy);
   }
   if (free != nullptr) {
-    say("  auto: no plan of the search space reaches more than {} further\n", percent(*free->gap));
+    say("  auto: no plan of the search space exceeds this length by more than {}\n",
+        percent(*free->gap));
   }
 }
 
@@ -158,8 +160,9 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   for (const MaxSequence& result : rows) {
     std::string line = result.remedy;
     if (result.shortfall_bytes > 0) {
-      line = fmt::format("{} more are short by {}{}{}", count_tokens(result.granularity),
-                         format_bytes(result.shortfall_bytes), line.empty() ? "" : "; ", line);
+      line =
+          fmt::format("with {} more, memory is short by {}{}{}", count_tokens(result.granularity),
+                      format_bytes(result.shortfall_bytes), line.empty() ? "" : "; ", line);
     }
     if (line.empty()) continue;
     if (!std::exchange(headed, true)) say("{}\n", bold("What would help"));
@@ -240,10 +243,10 @@ void add_max_seq(Verb& program) {
   verb.add_option("--strategy", flags->strategy,
                   "A preset, auto (the whole space of knobs), or all");
   verb.add_option("--granularity,--granule", flags->granularity,
-                  "Step in which unchunked strategies grow");
+                  "Granularity of the length for unchunked strategies, in tokens");
   flags->question.add_to(verb, "Attention chunk of chunked strategies; else the best");
   verb.add_option("-o,--output", flags->output,
-                  "Where the plan of the longest is written: auto's, or the one strategy's");
+                  "File for the plan of the longest sequence: of auto, or of the one --strategy");
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

@@ -119,12 +119,18 @@ double rate_per_device(const Plan& plan) {
 
 // `counts`: whether plans on different numbers of devices are compared.
 std::vector<Table::Column> plan_columns(bool counts) {
-  return {{"length"},         {"GPUs", true, counts ? 0 : 4},
-          {"step/sequence"},  {"tokens/s", true, 5},
-          {"a GPU", true, 8}, {"MFU", true, 6},
-          {"device"},         {"host", true, 3},
-          {"nvme", true, 7},  {"chunk", true, 9},
-          {"ranks", false},   {"why", false}};
+  return {{"length"},
+          {"GPUs", true, counts ? 0 : 4},
+          {"step/sequence"},
+          {"tokens/s", true, 5},
+          {"tokens/s/GPU", true, 8},
+          {"MFU", true, 6},
+          {"device"},
+          {"host", true, 3},
+          {"nvme", true, 7},
+          {"chunk", true, 9},
+          {"ranks", false},
+          {"why", false}};
 }
 
 std::vector<std::string> plan_row(const Plan& plan, const std::string& why) {
@@ -145,8 +151,8 @@ std::vector<std::string> plan_row(const Plan& plan, const std::string& why) {
 
 // `whole`: with the fronts of all questions, else only their best plans.
 void print_front(const Sweep& found, bool whole) {
-  say("{}\n", bold(whole ? "Pareto front (tokens/s, length, GPUs, host and device memory)"
-                         : "Best plans (tokens/s, length, GPUs)"));
+  say("{}\n", bold(whole ? "Pareto front of tokens/s, length, GPUs, host and device memory"
+                         : "Best plans by tokens/s, length and number of GPUs"));
   const bool counts =
       std::any_of(found.front.begin(), found.front.end(), [&](const FrontPoint& point) {
         return point.plan.hardware.devices() != found.front.front().plan.hardware.devices();
@@ -201,9 +207,9 @@ Json answers_json(const Sweep& found) {
   return answers;
 }
 
-// How much better any plan of the space can be; empty if unknown.
+// How much better any plan of the space can be.
 std::string gap_text(const PlanFlags& flags, double gap) {
-  if (gap >= 1) return "";
+  if (gap >= 1) return "unknown: there are no bounds for programs of this size";
   const char* better = flags.objective == "memory"        ? "{} less device memory"
                        : flags.objective == "host-memory" ? "{} less host memory"
                                                           : "{} less time";
@@ -226,7 +232,7 @@ void print_remarks(const PlanFlags& flags, const ModelSpec& model, const Plan& p
   const auto print = [](std::string_view key, const std::string& text) {
     if (!text.empty()) print_line(key, text);
   };
-  print("gap", gap_text(flags, answer != nullptr ? answer->gap : 1));
+  if (answer != nullptr && flags.strategy == "auto") print("gap", gap_text(flags, answer->gap));
   print("batch", batch_text(flags, plan));
   if (answer != nullptr && answer->sequence != plan.sequence) {
     print_line("length", fmt::format("{} tokens are planned as {}, which divides evenly",
@@ -349,7 +355,7 @@ void add_plan(Verb& program) {
   verb.add_option("--seq", flags->sequences,
                   "Sequence length, e.g. 128K; or several to compare, e.g. 64K,128K,256K");
   verb.add_option("--max-gpus", flags->max_gpus,
-                  "The most devices: the best number of them, and what others would give");
+                  "Upper limit on devices: plans for the best number, and compares others");
   verb.add_option("--min-gpus-for", flags->min_gpus_for,
                   "A length: the fewest devices that train it, and the best plan on them");
   verb.add_option("--strategy", flags->strategy, "A preset, or auto (search)");

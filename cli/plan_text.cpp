@@ -79,6 +79,7 @@ std::string memory_text(const Plan& plan, const std::array<int64_t, kTierCount>&
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(static_cast<Tier>(tier)),
                         of_capacity(peak[tier], capacity[tier]));
   }
+  if (plan.hardware.devices() > 1) text += " per rank";
   const FitVerdict verdict = fit_of(plan.hardware, peak);
   text += fmt::format(": {}", name_of(verdict.fit));
   if (!verdict.reason.empty()) text += ", " + verdict.reason;

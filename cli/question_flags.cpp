@@ -20,10 +20,11 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
                   "Sequences of an optimizer step over all replicas, in place of --microbatches")
       .within(1, kMostSequences)
       .shown_default("");
-  verb.add_option("--margin", margin, "Part of every memory that is left free, e.g. 5%");
-  verb.add_option("--max-step-time", max_step_time, "Most time of a step, e.g. 90s, 10min, 1h");
+  verb.add_option("--margin", margin, "Share of each memory to leave free, e.g. 5%");
+  verb.add_option("--max-step-time", max_step_time,
+                  "Upper limit on the step time, e.g. 90s, 10min, 1h");
   verb.add_option("--min-tokens-per-second", min_tokens_per_second,
-                  "Least rate of all devices together");
+                  "Lower limit on the throughput of all devices together");
   verb.add_flag("--extend-positions", extend_positions,
                 "Lengthen a table of learned positions that is shorter than the sequence");
   add_deterministic_flag(verb, deterministic);

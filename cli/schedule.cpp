@@ -50,7 +50,7 @@ std::string needs_of(const ScheduleFamily& family) {
   std::string needs;
   const auto add = [&](const std::string& need) { needs += (needs.empty() ? "" : ", ") + need; };
   if (family.most_virtual_stages == 0) {
-    add(fmt::format("virtual stages from {}", family.least_virtual_stages));
+    add(fmt::format("{} or more virtual stages", family.least_virtual_stages));
   } else if (family.most_virtual_stages > 1) {
     add(fmt::format("{} virtual stages", family.most_virtual_stages));
   }
@@ -90,6 +90,9 @@ int list(bool json) {
     }
   }
   table.print();
+  say("F: forward. I, W: gradients of inputs and of weights. S: the output layer and the loss, "
+      "cut\n"
+      "over the ranks. p: the number of ranks.\n");
   return 0;
 }
 
@@ -148,7 +151,9 @@ int compare(const ScheduleFlags& flags, bool json) {
   }
   table.print();
   for (const Compared& c : all) {
-    if (!c.refusal.empty()) say("  {}: {}\n", c.family->name, c.refusal);
+    if (c.refusal.empty()) continue;
+    const bool is_named = c.refusal.starts_with(c.family->name);
+    say("  {}{}\n", is_named ? "" : std::string(c.family->name) + ": ", c.refusal);
   }
   return any ? 0 : 1;
 }
@@ -336,7 +341,7 @@ void load(ScheduleFlags& flags) {
 
 void check_size(const ScheduleFlags& flags) {
   if (flags.stages >= 1 && flags.microbatches >= 1) return;
-  throw bad_input("a schedule has --stages and --microbatches, 1 or more of each");
+  throw bad_input("schedule needs --stages and --microbatches, both at least 1");
 }
 
 int run_show(ScheduleFlags flags, bool json) {
@@ -424,12 +429,12 @@ void add_flags(Verb& verb, ScheduleFlags& flags, std::initializer_list<ScheduleA
              up_to(1024, "as few as the schedule takes"));
   add.option("--slices", flags.choice.slices, "Slices of a sequence",
              up_to(4096, "as many as ranks, where there are any"));
-  add.option("--split", flags.split,
-             "Cut a sequence into slices of equal tokens (equal) or equal work (equal-flop)",
-             [](Option& option) {
-               option.one_of({"equal", "equal-flop"})
-                   .shown_default("slices take equally long, whatever that needs");
-             });
+  add.option(
+      "--split", flags.split,
+      "Cut a sequence into slices of equal tokens (equal) or equal work (equal-flop)",
+      [](Option& option) {
+        option.one_of({"equal", "equal-flop"}).shown_default("slices that take equally long");
+      });
   add.option("--sequence", flags.sequence, "Tokens of a sequence, where it is split");
   add.option("--group", flags.choice.group, "Microbatches that go through a stage together",
              up_to(1 << 20, "the schedule's own choice"));

@@ -58,7 +58,7 @@ int run(const ValidateFlags& flags, bool json) {
 
 void add_validate(Verb& program) {
   auto flags = std::make_shared<ValidateFlags>();
-  Verb verb = program.add_verb("validate", "How right predictions of published measurements are",
+  Verb verb = program.add_verb("validate", "Prediction errors on published measurements",
                                "longspan validate tests/published --table torchtitan --cases");
   verb.add_option("path", flags->path, "A file of cases, or a folder of them").required();
   verb.add_option("--table", flags->table, "Only the table of this name");

@@ -86,22 +86,21 @@ std::string speedup_text(const CaseSpeedup& measured, const CaseErrors& e) {
 
 void print_fits(const char* of, const FitCounts& fit) {
   if (fit.total() == 0) return;
-  say("{}: {} trained as predicted, {} trained though predicted not to fit; {} ran out "
-      "of memory as predicted, {} though predicted to fit. Of these, {} are said to be at "
-      "risk.\n",
+  say("{}: {} trained as predicted, {} trained though predicted not to fit; {} ran out of memory "
+      "as predicted, {} though predicted to fit. Predictions that say \"at risk\": {}.\n",
       of, fit.trained_fits, fit.trained_refused, fit.failed_refused, fit.failed_fits, fit.at_risk);
 }
 
 void print_case_table(const Validation& v, const TableReport& of) {
   say("{}\n  {}\n", bold(of.table), of.source);
   Table table({{"case", false},
-               {"measured"},
-               {"predicted"},
-               {"error"},
-               {"memory"},
-               {"predicted"},
-               {"error"},
-               {"", false}});
+               {"measured step"},
+               {"predicted step"},
+               {"step error"},
+               {"measured memory"},
+               {"predicted memory"},
+               {"memory error"},
+               {"remark", false}});
   for (size_t i = 0; i < v.cases.size(); ++i) {
     const ReferenceCase& c = v.cases[i];
     if (c.table != of.table) continue;
@@ -144,8 +143,8 @@ void print_validation(const Validation& v, bool with_cases) {
                {"mean |error|", true, 2},
                {"worst"},
                {"bias", true, 1},
-               {"mean, left out", true, 1},
-               {"in range"}});
+               {"mean, held out", true, 1},
+               {"in 90 % interval"}});
   for (const TableReport& t : report.tables) add_table(table, t, t.table);
   if (report.tables.size() > 1) add_table(table, report.overall, "all");
   for (const TableReport& t : report.assumed_tables) add_table(table, t, t.table + ", assumed");

@@ -40,10 +40,9 @@ std::string bubbles_of(const Plan& plan) {
   for (const PipelineRank& rank : step.ranks) busy = std::max(busy, rank.busy_seconds);
   const std::string of_sequence =
       format_seconds(busy / static_cast<double>(plan.strategy.parallel.data * plan.microbatches));
-  if (!has_pipeline(plan)) return fmt::format("forward and backward take {} of it", of_sequence);
-  return fmt::format(
-      "the busiest rank computes for {} of it, and ranks are idle {:.1f} % of the schedule",
-      of_sequence, 100 * step.bubble_rate);
+  if (!has_pipeline(plan)) return fmt::format("forward and backward take {}", of_sequence);
+  return fmt::format("its busiest rank computes for {}, with a bubble of {:.1f} %", of_sequence,
+                     100 * step.bubble_rate);
 }
 
 std::string account_of(const Plan& plan) {
@@ -60,7 +59,7 @@ std::string why_chosen(const Plan& best, const Plan& alternative) {
       has_pipeline(alternative)
           ? "with a pipeline, " + degrees_of(alternative.strategy.parallel) + ","
           : "without a pipeline";
-  return fmt::format("a sequence takes {}: {}; the best plan {} takes {}: {}", format_seconds(own),
+  return fmt::format("a sequence takes {}: {}. The best plan {} takes {}: {}", format_seconds(own),
                      account_of(best), kind, apart, account_of(alternative));
 }
 

@@ -28,6 +28,7 @@
 
 namespace longspan {
 
+/// In order: nothing, what makes a neighbour invalid, the memories, the resources.
 enum class LimitingFactor {
   none,           // it fits, and is as fast as the plan or faster
   heads,          // heads or inner width do not divide among the ranks or groups

@@ -56,7 +56,7 @@ void explain_other_limit(MaxSequence& result, const ModelSpec& model,
 // The text on the worth of a pipeline for the longest plan.
 std::string pipeline_comparison(const ModelSpec& model, const Pipeline& pipeline) {
   if (pipeline.stages == 1)
-    return "the longest plan has no pipeline; a pipeline fits no longer sequence";
+    return "the longest plan has no pipeline; no plan with one fits a longer sequence";
   return fmt::format("the longest plan has {}: {} of {} layers on a rank", describe(pipeline),
                      ceil_div(model.layers, pipeline.stages), model.layers);
 }

@@ -101,8 +101,8 @@ std::vector<ParallelLayout> meshes(const ModelSpec& model, int64_t ranks,
   std::vector<ParallelLayout> found = meshes_if_any(model, ranks, choice);
   if (found.empty()) {
     throw bad_input(
-        "parallel: no mesh of {} rank{} with {} suits {} ({} heads, {} K,V heads); the degrees' "
-        "product is the number of devices",
+        "parallel: {} rank{} have no mesh with {} for {} ({} heads, {} KV heads): its degrees must "
+        "suit the heads and multiply to the number of devices",
         ranks, ranks == 1 ? "" : "s", degrees_text(choice), model.name, model.heads,
         model.kv_heads);
   }

@@ -148,13 +148,13 @@ Reason of_stages(const PipelineQuestion& q) {
   }
   if (possible_meshes(q.model, q.hw, choice).empty()) {
     const int64_t of_one = devices / choice.pipeline.value_or(1);
-    const std::string of_stage =
-        choice.pipeline ? fmt::format("a stage of {} device{}", of_one, of_one == 1 ? "" : "s")
-                        : std::string("a stage, whatever their number,");
+    const std::string ranks =
+        choice.pipeline ? fmt::format("the {} device{} of a stage", of_one, of_one == 1 ? "" : "s")
+                        : fmt::format("{} devices, with or without a pipeline,", devices);
     return fmt::format(
-        "{} has no mesh of {} that suits {} ({} heads, {} K,V heads); the degrees' product is the "
-        "number of its devices",
-        of_stage, degrees_text(choice), q.model.name, q.model.heads, q.model.kv_heads);
+        "{} have no mesh with {} for {} ({} heads, {} KV heads): its degrees must suit the heads "
+        "and multiply to the number of devices",
+        ranks, degrees_text(choice), q.model.name, q.model.heads, q.model.kv_heads);
   }
   return std::nullopt;
 }

@@ -63,7 +63,7 @@ Goal goal_of(Objective objective) {
   if (found.nearest) {
     const std::string shortfalls =
         describe_shortfalls(found.nearest->score.bytes, evaluator.limits());
-    if (!shortfalls.empty()) throw no_fit("{}; nearest: {}{}", what, shortfalls, margin);
+    if (!shortfalls.empty()) throw no_fit("{}; the nearest plan: {}{}", what, shortfalls, margin);
   }
   throw no_fit("{}", what);
 }
@@ -520,8 +520,8 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
     check_time(found.score, sequence, options);
     return plan;
   }
-  throw no_fit("{}{}", describe_shortfalls(found.score.bytes, evaluator.limits()),
-               margin_text(options));
+  throw no_fit("no {} plan for {} fits {}: {}{}", preset, count_tokens(sequence), hw.name,
+               describe_shortfalls(found.score.bytes, evaluator.limits()), margin_text(options));
 }
 
 }  // namespace longspan

@@ -164,7 +164,7 @@ TEST_CASE("models whose layers differ are shown, planned, simulated and explaine
   const Result free =
       longspan({"plan", "--model", model, "--hw", "2xh100-80g", "--seq", "2K", "--gap", "50%"});
   CHECK(free.status == 0);
-  CHECK_THAT(free.out, Contains("the best plan with"));
+  CHECK_THAT(free.out, Contains("The best plan with"));
   const json longest = longspan_json({"max-seq", "--model", model, "--hw", "2xh100-80g"});
   REQUIRE(longest.at("results").size() == 1);
   CHECK(longest.at("results")[0].at("strategy") == "auto");
@@ -183,7 +183,7 @@ TEST_CASE("plan and max-seq: with and without a pipeline") {
   const Result both =
       longspan(ask({"plan", "--seq", "64K", "--micro-batches", "4", "--gap", "50%"}));
   CHECK(both.status == 0);
-  CHECK_THAT(both.out, Contains("the best plan with"));
+  CHECK_THAT(both.out, Contains("The best plan with"));
   const json flat = longspan_json(ask({"plan", "--seq", "64K", "--pipeline", "1", "--gap", "50%"}));
   CHECK(flat.at("with_and_without_a_pipeline") == "");
   CHECK_FALSE(flat.at("strategy").at("parallel").contains("pipeline"));

@@ -60,7 +60,7 @@ TEST_CASE("meshes are the ways to cut a number of ranks that the heads allow") {
   ParallelChoice three;
   three.ulysses = 3;
   CHECK_THROWS_WITH(meshes(eight_heads(), machine(3), three),
-                    Contains("3 ranks with ulysses 3") && Contains("8 heads"));
+                    Contains("3 ranks have no mesh with ulysses 3") && Contains("8 heads"));
 }
 
 TEST_CASE("a preset has the mesh of its published form") {
