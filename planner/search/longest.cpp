@@ -402,7 +402,8 @@ class Longest {
     Effort effort = kEffort;
     effort.exact_ops = std::max(effort.exact_ops, size.at_most);
     Found found = best_first(evaluator_, margin_, frames, options_, any, effort);
-    if (!found.best && found.nearest && found.nearest->score.overflow < kNearMiss) {
+    if (!found.best && best().sequence > 0 && found.nearest &&
+        found.nearest->score.overflow < kNearMiss) {
       effort.work *= kNearMissEffort;
       found = best_first(evaluator_, margin_, frames, options_, any, effort);
     }
