@@ -103,11 +103,9 @@ std::string sampled_text(const Neighbours& around) {
 
 std::string result_text(const NeighbourResult& result) {
   if (result.faster()) return "faster";
-  const LimitingFactor factor = result.limiting_factor;
-  if (factor == LimitingFactor::none) return "as fast";
-  if (factor < LimitingFactor::device_memory) return fmt::format("invalid: {}", name_of(factor));
-  if (factor < LimitingFactor::compute_time) return fmt::format("too large: {}", name_of(factor));
-  return fmt::format("slower: {}", name_of(factor));
+  if (result.as_fast()) return "as fast";
+  const char* kind = result.slower() ? "slower" : result.too_large() ? "too large" : "invalid";
+  return fmt::format("{}: {}", kind, name_of(result.limiting_factor));
 }
 
 // Prints the section "What limits it".

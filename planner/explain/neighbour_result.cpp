@@ -301,7 +301,7 @@ std::string NeighbourJudge::remedy(const NeighbourResult& result) const {
   if (!result.remedy.empty() || result.limiting_factor <= LimitingFactor::rules)
     return result.remedy;
   if (result.limiting_factor == LimitingFactor::time) return "";
-  if (result.limiting_factor >= LimitingFactor::compute_time) return faster_resource(result);
+  if (result.slower()) return faster_resource(result);
   const auto change = change_that_fits(*evaluator_, candidate_of(result.neighbour.strategy),
                                        capacity_, result.fidelity, result.neighbour.knob);
   if (!change) return capacity_for(result.peak_bytes, capacity_);
@@ -384,10 +384,10 @@ std::string summary_of(const std::vector<NeighbourResult>& results) {
     if (v.faster() && (fastest == nullptr || v.seconds_slower < fastest->seconds_slower)) {
       fastest = &v;
     }
-    as_fast += v.limiting_factor == LimitingFactor::none && !v.faster();
-    slower += v.limiting_factor >= LimitingFactor::compute_time;
-    too_large += !v.fits() && v.limiting_factor >= LimitingFactor::device_memory;
-    impossible += !v.fits() && v.limiting_factor < LimitingFactor::device_memory;
+    as_fast += v.as_fast();
+    slower += v.slower();
+    too_large += v.too_large();
+    impossible += v.invalid();
   }
   const std::string others =
       fmt::format("{} as fast, {} slower, {} that do not fit, {} not possible", as_fast, slower,

@@ -57,11 +57,13 @@ struct NeighbourResult {
   Fidelity fidelity = Fidelity::laid_out;         // sampled: time within 1 %, bytes before packing
   std::string remedy;  // one change that removes the limit; empty if not asked for, or if none does
 
-  bool fits() const {
-    return limiting_factor == LimitingFactor::none ||
-           limiting_factor >= LimitingFactor::compute_time;
-  }
+  /// Exactly one of faster(), as_fast(), slower(), too_large() and invalid() holds.
   bool faster() const { return limiting_factor == LimitingFactor::none && seconds_slower < 0; }
+  bool as_fast() const { return limiting_factor == LimitingFactor::none && !faster(); }
+  bool slower() const { return limiting_factor >= LimitingFactor::compute_time; }
+  bool too_large() const { return limiting_factor >= LimitingFactor::device_memory && !slower(); }
+  bool invalid() const { return !fits() && !too_large(); }
+  bool fits() const { return limiting_factor == LimitingFactor::none || slower(); }
 };
 
 /// Judges the neighbours of one plan. Keeps its evaluator and what it has evaluated; not
