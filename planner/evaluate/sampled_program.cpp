@@ -102,6 +102,21 @@ int kind_of_moment(const Op& op, int phase, int run) {
   return (run * kOpKindCount + static_cast<int>(op.kind)) * phase_count + phase;
 }
 
+// Follows the phase during lowering.
+class PhaseReader {
+ public:
+  /// The phase of the next op.
+  Phase of(const Op& op, const OpShape& shape) {
+    if (phase_ == forward_phase && first_backward_.is(op, shape)) phase_ = backward_phase;
+    if (op.kind == OpKind::adamw) phase_ = update_phase;
+    return phase_;
+  }
+
+ private:
+  FirstBackward first_backward_;
+  Phase phase_ = forward_phase;
+};
+
 // Records what is live during lowering. For a sample it records the moments of every kind; for a
 // whole program, which is not extrapolated, a list of lifetimes suffices.
 class LifeReader final : public LifetimeWatcher {
@@ -114,13 +129,10 @@ class LifeReader final : public LifetimeWatcher {
   void begins(BufferId, const Buffer& b) override { change(b, false); }
   void passes(const Op& op) override {
     if (is_whole_) return;
-    if (phase_ == forward_phase && first_backward_.is(op, sample_.program.shapes[op.shape])) {
-      phase_ = backward_phase;
-    }
-    if (op.kind == OpKind::adamw) phase_ = update_phase;
+    const Phase phase = phases_.of(op, sample_.program.shapes[op.shape]);
     const auto layer = static_cast<size_t>(op.layer);  // huge if the op has no layer
     const int run = layer < sample_.run_of_layer.size() ? sample_.run_of_layer[layer] : 0;
-    of_op_ = &found_[static_cast<size_t>(kind_of_moment(op, phase_, run))];
+    of_op_ = &found_[static_cast<size_t>(kind_of_moment(op, phase, run))];
     looked_.fill(false);
   }
   void ends(BufferId, const Buffer& b) override {
@@ -187,8 +199,7 @@ class LifeReader final : public LifetimeWatcher {
 
   SampledProgram& sample_;
   bool is_whole_;
-  FirstBackward first_backward_;
-  int phase_ = forward_phase;
+  PhaseReader phases_;
   std::vector<OfKind> found_;
   OfKind* of_op_ = nullptr;
   std::array<bool, kTierCount> looked_{};
@@ -203,7 +214,6 @@ class ChainReader final : public LifetimeWatcher {
   ChainReader(SampledProgram& sample, LifeReader* lives)
       : sample_(sample), lives_(lives), walk_(sample.program) {
     first_op_.fill(INT32_MAX);
-    first_op_[forward_phase] = 0;
   }
   bool wants_ops() const override { return true; }
   void begins(BufferId id, const Buffer& b) override {  // LayoutWalk::run() begins it
@@ -211,18 +221,12 @@ class ChainReader final : public LifetimeWatcher {
   }
   void passes(const Op& op) override {
     const auto number = static_cast<int32_t>(marks_.size());
-    if (phase_ == forward_phase && first_backward_.is(op, sample_.program.shapes[op.shape])) {
-      phase_ = backward_phase;
-      first_op_[backward_phase] = number;
-    }
-    if (phase_ != update_phase && op.kind == OpKind::adamw) {
-      phase_ = update_phase;
-      first_op_[update_phase] = number;
-    }
+    const Phase phase = phases_.of(op, sample_.program.shapes[op.shape]);
+    first_op_[phase] = std::min(first_op_[phase], number);
     const LayoutWalk::Step step = walk_.run(op);
     queues_[static_cast<size_t>(op.stream)].push_back(
         {number, op.shape, step.wait_set, step.waits});
-    marks_.push_back({op.layer, op.stream, phase_});
+    marks_.push_back({op.layer, op.stream, phase});
     if (lives_ != nullptr) lives_->passes(op);
   }
   void ends(BufferId id, const Buffer& b) override {
@@ -267,8 +271,7 @@ class ChainReader final : public LifetimeWatcher {
   SampledProgram& sample_;
   LifeReader* lives_;
   LayoutWalk walk_;
-  FirstBackward first_backward_;
-  Phase phase_ = forward_phase;
+  PhaseReader phases_;
   Queues queues_;
   std::vector<Mark> marks_;  // by op
   std::array<int32_t, phase_count> first_op_{};

@@ -583,7 +583,7 @@ void Exploration::repair_leaders() {
     return weighed(a.scored.score) < weighed(b.scored.score);
   });
   std::set<size_t> frames;
-  auto most = static_cast<size_t>(std::ceil(share_to_spend() * kRepairs));
+  const auto most = static_cast<size_t>(std::ceil(share_to_spend() * kRepairs));
   for (const auto& [scored, from, dropped] : too_large_) {
     if (weighed(scored.score) >= incumbent_ * (1 - wanted_.gap)) return;
     if (repairs_ == 0 || frames.size() == most) return;
