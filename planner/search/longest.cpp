@@ -41,9 +41,8 @@ constexpr int64_t kResolution = 100;  // the refused step is at least 1 / kResol
 constexpr int64_t kApart = 256;       // knobs are extended to within 1 / kApart of the answer
 constexpr int kLooks = 8;             // layouts for that
 constexpr int64_t kDownPart = 16;  // lengths at which knobs do not fit are reduced by 1 / kDownPart
-constexpr double kShortest = 0.75;  // of a missed length: shorter ones are not tried
-constexpr double kNearMiss = 0.02;  // overflow that more work may remove
-constexpr int64_t kNearMissEffort = 5;
+constexpr double kShortest = 0.75;      // of a missed length: shorter ones are not tried
+constexpr double kNotably = 1.05;       // factor to the length that is tried last
 constexpr double kMostOverflow = 0.25;  // overflow up to which a shorter length may fit
 constexpr Effort kEffort = {.evaluations = 200,
                             .work = 12'000'000,
@@ -114,6 +113,8 @@ class Longest {
       descend();
       while (best().sequence > 0 && push()) {
       }
+    }
+    while (best().sequence > 0 && push_as_plan()) {
     }
     settle();
     if (best().sequence == 0) least_of(all);
@@ -286,6 +287,20 @@ class Longest {
     return false;
   }
 
+  // Searches a notably longer length as `plan` does, for the fastest plan. Repairs find plans there
+  // that the search for most room misses.
+  bool push_as_plan() {
+    const auto length = static_cast<int64_t>(kNotably * static_cast<double>(best().sequence));
+    if (length > std::min(found_.bound, wanted_.most)) return false;
+    Wanted any;
+    any.tokens = length;
+    any.first = true;
+    const std::vector<Candidate> frames =
+        frames_of(model_, hw_, length, options_, {false, kModerateOps});
+    const Found found = best_first(evaluator_, margin_, frames, options_, any, {});
+    return found.best && extend(found.best->candidate);
+  }
+
   // Tries lengths from the one at which compute alone takes all of the time, which it returns, down
   // until something is found.
   int64_t shorten(const LongestFound& beyond) {
@@ -401,12 +416,7 @@ class Longest {
     if (any.start && !size.has(ops(*any.start))) any.start.reset();
     Effort effort = kEffort;
     effort.exact_ops = std::max(effort.exact_ops, size.at_most);
-    Found found = best_first(evaluator_, margin_, frames, options_, any, effort);
-    if (!found.best && best().sequence > 0 && found.nearest &&
-        found.nearest->score.overflow < kNearMiss) {
-      effort.work *= kNearMissEffort;
-      found = best_first(evaluator_, margin_, frames, options_, any, effort);
-    }
+    const Found found = best_first(evaluator_, margin_, frames, options_, any, effort);
     // A candidate with a small overflow fits a length that is shorter by at least that part.
     const std::optional<Scored>& from = found.best ? found.best : found.nearest;
     if (from && length == least_) note_short(from->candidate);
