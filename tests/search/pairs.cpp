@@ -26,9 +26,9 @@ constexpr double kSame = 1e-6;
 // Asks questions and records their lines.
 class Asking {
  public:
-  Asking(Finding& finding, bool with_front) : finding_(finding), with_front_(with_front) {}
+  Asking(Finding& finding, bool whole_answers) : finding_(finding), whole_answers_(whole_answers) {}
   Reply operator()(const Question& question) {
-    Reply reply = ask(question, with_front_);
+    Reply reply = ask(question, whole_answers_);
     finding_.lines.push_back("longspan " + line_of(question));
     finding_.slowest = std::max(finding_.slowest, reply.processor_seconds);
     if (reply.failed) throw failed("{}", reply.refusal);
@@ -37,7 +37,7 @@ class Asking {
 
  private:
   Finding& finding_;
-  bool with_front_;
+  bool whole_answers_;
 };
 
 using Check = std::function<std::pair<Verdict, std::string>(const Pair&, Asking&)>;
@@ -279,7 +279,7 @@ Finding check(const Pair& pair) {
   const auto known = checks().find(pair.kind);
   if (known == checks().end()) throw bad_input("there is no kind of pair \"{}\"", pair.kind);
   Finding finding;
-  Asking asking(finding, pair.kind == "front");
+  Asking asking(finding, pair.kind == "front" || pair.kind == "within");
   try {
     std::tie(finding.verdict, finding.what) = known->second(pair, asking);
   } catch (const Error& e) {

@@ -120,11 +120,12 @@ SearchOptions search_options(const Question& q) {
   return options;
 }
 
-void longest(const Question& q, const ModelSpec& model, const HardwareProfile& hw, Reply& reply) {
+void longest(const Question& q, const ModelSpec& model, const HardwareProfile& hw,
+             bool whole_answer, Reply& reply) {
   MaxSequenceOptions options;
   load(q, options);
   options.granularity = q.granularity;
-  options.steps = {600, 3600};  // as the command line does
+  if (whole_answer) options.steps = {600, 3600};  // as the command line does
   MaxSequence found = max_sequence(model, hw, q.strategy, options);
   reply.gap = found.gap;
   reply.granularity = found.granularity;
@@ -151,7 +152,7 @@ void best_of_sweep(const Question& q, const ModelSpec& model, const HardwareProf
   reply.plan = std::move(found.best);
 }
 
-void best(const Question& q, const ModelSpec& model, const HardwareProfile& hw, bool with_front,
+void best(const Question& q, const ModelSpec& model, const HardwareProfile& hw, bool whole_answer,
           Reply& reply) {
   if (q.fewest || q.max_gpus > 0) return best_of_sweep(q, model, hw, reply);
   if (q.strategy != "auto") {
@@ -159,7 +160,7 @@ void best(const Question& q, const ModelSpec& model, const HardwareProfile& hw, 
     return;
   }
   SearchOptions options = search_options(q);
-  if (!with_front) omit_front(options);
+  if (!whole_answer) omit_front(options);
   SearchResult found = search(model, hw, q.sequence, options);
   reply.gap = found.gap;
   reply.considered = found.considered;
@@ -266,16 +267,16 @@ HardwareProfile hardware_of(const Question& q) {
   return hw;
 }
 
-Reply ask(const Question& q, bool with_front) {
+Reply ask(const Question& q, bool whole_answer) {
   const ModelSpec model = load_model(q.model);
   const HardwareProfile hw = hardware_of(q);
   Reply reply;
   const double begin = processor_seconds();
   try {
     if (q.verb == Question::Verb::max_seq) {
-      longest(q, model, hw, reply);
+      longest(q, model, hw, whole_answer, reply);
     } else {
-      best(q, model, hw, with_front, reply);
+      best(q, model, hw, whole_answer, reply);
     }
   } catch (const Error& e) {
     reply.refusal = e.what();

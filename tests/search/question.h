@@ -57,16 +57,17 @@ struct Reply {
   bool bad_input = false;      // ... or it is bad_input
   int64_t tokens = 0;          // of the plan's sequence
   int64_t granularity = 0;     // MaxSequence::granularity
-  std::vector<Within> within;  // for steps of ten minutes and of an hour
+  std::vector<Within> within;  // for steps of ten minutes and of an hour; of a whole answer
   int64_t devices = 0;         // of the plan
-  std::vector<Plan> front;     // SearchResult::pareto
+  std::vector<Plan> front;     // SearchResult::pareto; of a whole answer
   std::optional<double> gap;   // the proven gap, if the search states one
   int64_t considered = 0, simulated = 0;
   double processor_seconds = 0;
 };
 
 /// Never throws for questions that the planner refuses; throws bad_input for an unknown model or
-/// machine. Without the front, which takes a fifth of the time, the best is the same.
-Reply ask(const Question& question, bool with_front = true);
+/// machine. The whole answer has the front of plan and the time limits' columns of max-seq. They
+/// take much of the time, and the best is the same without them.
+Reply ask(const Question& question, bool whole_answer = true);
 
 }  // namespace longspan::testing
