@@ -73,7 +73,7 @@ TEST_CASE("random plans of many chunks cost by their period what they cost as a 
   // to be slowed down throughout: rarely, that is more than 1 %.
   int within = 0;
   int64_t whole_ops = 0, left_ops = 0;
-  const int64_t plans = testing::cases(30, 60);
+  const int64_t plans = testing::cases(15, 60);
   for (int64_t seed = 1; seed <= plans; ++seed) {
     INFO("seed " << seed);
     const testing::RandomPlan plan = plan_of_many_chunks(static_cast<uint64_t>(seed));

@@ -99,7 +99,7 @@ ScheduleCosts unlike_costs(int32_t stages, int32_t slices) {
 TEST_CASE("every family gives valid schedules, whatever the sizes") {
   for (const ScheduleFamily& family : schedule_families()) {
     INFO(family.name);
-    const int64_t rounds = testing::cases(60, 300);
+    const int64_t rounds = testing::cases(30, 300);
     int made = 0;
     for (int64_t round = 0; round < rounds; ++round) {
       Asked asked = random_sizes(family);
@@ -126,7 +126,7 @@ TEST_CASE("every family gives valid schedules, whatever the sizes") {
 TEST_CASE("every family gives valid schedules, however unlike the stages") {
   for (const ScheduleFamily& family : schedule_families()) {
     INFO(family.name);
-    const int64_t rounds = testing::cases(60, 300);
+    const int64_t rounds = testing::cases(30, 300);
     int made = 0;
     for (int64_t round = 0; round < rounds; ++round) {
       const Asked asked = random_sizes(family);

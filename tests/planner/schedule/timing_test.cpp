@@ -4,6 +4,7 @@
 #include <random>
 
 #include "planner/schedule/timing.h"
+#include "tests/length.h"
 #include "tests/planner/schedule/schedules.h"
 
 namespace longspan {
@@ -198,7 +199,7 @@ TEST_CASE("slices have their part of time, and parts of memory add up") {
 
 TEST_CASE("random schedules with random times: as a plain simulation has them") {
   std::mt19937_64 random(1);
-  for (int round = 0; round < 100; ++round) {
+  for (int64_t round = 0; round < testing::cases(40, 100); ++round) {
     for (const ScheduleFamily& family : schedule_families()) {
       const auto p = static_cast<int32_t>(2 + 2 * (random() % 3));
       testing::Asked asked{.ranks = p,
