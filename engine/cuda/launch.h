@@ -1,7 +1,8 @@
 // Kernels are written as a body for one element, or for one row by a team of threads. On the device
-// a team is a thread block; on the host it is a single thread, and bodies run one after another.
-// Bodies must not depend on the order in which they run nor, beyond rounding, on the size of a
-// team. Sums within a team have a fixed order, so results repeat bit for bit.
+// a team is a thread block. On the host, bodies run one after another, and a team is a single
+// thread unless a test asks for more (HostLaunch). Bodies must not depend on the order in which
+// they run nor, beyond rounding, on the size of a team. Sums within a team have a fixed order, so
+// results repeat bit for bit.
 #pragma once
 
 #include <algorithm>
@@ -91,28 +92,75 @@ void for_each_row(const Queue& queue, int64_t n, Body body) {
 
 #else
 
+/// How the host runs bodies: in which order, and with how many threads in a team.
+struct HostLaunch {
+  int team_threads = 1;
+  bool backwards = false;  // the last body, and the last member of a team, come first
+};
+
+/// Applies to work that is submitted from now on. Initially a single thread, forwards.
+HostLaunch& host_launch();
+
+/// What the members of a team on the host share. They take turns: one runs until its next barrier,
+/// then the next one does.
+class TeamTurns {
+ public:
+  virtual ~TeamTurns() = default;
+  virtual int size() const = 0;
+  virtual void sync(int rank) = 0;
+  virtual float& value_of(int rank) = 0;
+};
+
 class Team {
  public:
-  int rank() const { return 0; }
-  int size() const { return 1; }
-  void sync() const {}
-  float sum(float x) const { return x; }
-  float max(float x) const { return x; }
+  Team() = default;
+  Team(int rank, TeamTurns* turns) : rank_(rank), turns_(turns) {}
+  int rank() const { return rank_; }
+  int size() const { return turns_ == nullptr ? 1 : turns_->size(); }
+  void sync() const {
+    if (turns_ != nullptr) turns_->sync(rank_);
+  }
+  float sum(float x) const {
+    return reduce(x, [](float a, float b) { return a + b; });
+  }
+  float max(float x) const {
+    return reduce(x, [](float a, float b) { return std::max(a, b); });
+  }
+
+ private:
+  template <class Combine>
+  float reduce(float x, Combine combine) const {
+    if (turns_ == nullptr) return x;
+    sync();  // the last result may still be being read
+    turns_->value_of(rank_) = x;
+    sync();
+    x = turns_->value_of(0);
+    for (int member = 1; member < size(); ++member) x = combine(x, turns_->value_of(member));
+    return x;
+  }
+
+  int rank_ = 0;
+  TeamTurns* turns_ = nullptr;  // null: a team of one
 };
 
 /// Submits work to a queue of the host build's own device.
 void submit(const Queue& queue, std::function<void()> work);
 
+/// Runs body(team, row) for row in [0, n) by a team of several threads.
+void run_team(const HostLaunch& launch, int64_t n,
+              const std::function<void(const Team&, int64_t)>& body);
+
 template <class Body>
 void for_each(const Queue& queue, int64_t n, Body body) {
-  submit(queue, [=] {
-    for (int64_t i = 0; i < n; ++i) body(i);
+  submit(queue, [=, backwards = host_launch().backwards] {
+    for (int64_t i = 0; i < n; ++i) body(backwards ? n - 1 - i : i);
   });
 }
 
 template <class Body>
 void for_each_row(const Queue& queue, int64_t n, Body body) {
-  submit(queue, [=] {
+  submit(queue, [=, launch = host_launch()] {
+    if (launch.team_threads > 1 || launch.backwards) return run_team(launch, n, body);
     for (int64_t row = 0; row < n; ++row) body(Team(), row);
   });
 }

@@ -38,14 +38,13 @@ void narrow_in_place(const Queue& queue, float* x, int64_t n, int64_t width) {
   for_each_row(queue, n, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
     const float* from = x + row * width;
     std::byte* to = reinterpret_cast<std::byte*>(x + row * width);
-    // The output of a round ends before the input of the next one begins, and within a round all
-    // members read before any of them writes.
+    // Within a round all members read before any of them writes. The output of a round ends before
+    // the input of the next one begins, so no barrier is needed between rounds.
     for (int64_t first = 0; first < width; first += team.size()) {
       const int64_t j = first + team.rank();
       const bfloat16 value = from_float<bfloat16>(j < width ? from[j] : 0);
       team.sync();
       if (j < width) memcpy(to + j * sizeof value, &value, sizeof value);
-      team.sync();
     }
   });
 }
