@@ -56,10 +56,11 @@ void fused_backward_tile(const Queue& queue, const AttentionBackward<bfloat16>& 
     x.k = call.k + first * kv_row;
     x.v = call.v + first * kv_row;
     run_fused_attention(queue, key_of(keys, true, call.deterministic), x);
-    accumulate(queue, x.dq, elements, call.first_dq && first == 0, call.dq);
+    const int64_t of_keys = keys.keys * kv_row;
     const bool first_dkv = call.first_dkv && first >= met;
-    accumulate(queue, x.dk, keys.keys * kv_row, first_dkv, call.dk + first * kv_row);
-    accumulate(queue, x.dv, keys.keys * kv_row, first_dkv, call.dv + first * kv_row);
+    accumulate(queue, {{{x.dq, call.dq, elements, call.first_dq && first == 0},
+                        {x.dk, call.dk + first * kv_row, of_keys, first_dkv},
+                        {x.dv, call.dv + first * kv_row, of_keys, first_dkv}}});
   });
 }
 

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "engine/cuda/element.h"
+#include "engine/cuda/packs.h"
 #include "engine/cuda/queue.h"
 
 #if defined(__CUDACC__)
@@ -70,6 +72,55 @@ __global__ void __launch_bounds__(kTeamThreads) run_teams(Body body, int64_t n) 
   for (int64_t row = blockIdx.x; row < n; row += gridDim.x) body(team, row);
 }
 
+/// A team of 32 threads, for rows of a few hundred elements. It needs no shared memory.
+class Warp {
+ public:
+  __device__ int rank() const { return static_cast<int>(threadIdx.x % 32); }
+  __device__ int size() const { return 32; }
+  __device__ float sum(float x) const {
+    for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xFFFFFFFFU, x, lanes);
+    return x;
+  }
+  __device__ float max(float x) const {
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+      x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, lanes));
+    }
+    return x;
+  }
+};
+
+template <class Body>
+__global__ void __launch_bounds__(kTeamThreads) run_warps(Body body, int64_t n) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * (kTeamThreads / 32);
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * (kTeamThreads / 32) + threadIdx.x / 32;
+       row < n; row += stride) {
+    body(Warp(), row);
+  }
+}
+
+// A thread takes the packs of one column, in several rows. Where rows are short, a block has
+// several rows at a time. No index is divided.
+template <int N, class Body>
+__global__ void __launch_bounds__(kTeamThreads) run_packs(Body body, int64_t rows, int64_t width) {
+  const int64_t packs = width / N;
+  const int64_t row_stride = static_cast<int64_t>(gridDim.x) * blockDim.y;
+  const int64_t pack_stride = static_cast<int64_t>(gridDim.y) * blockDim.x;
+  const int64_t first = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < rows;
+       row += row_stride) {
+#pragma unroll 1  // a pack is enough work, and copies of the body take registers
+    for (int64_t i = first; i < packs; i += pack_stride) {
+      body(std::integral_constant<int, N>(), row, i * N);
+    }
+    if constexpr (N > 1) {
+#pragma unroll 1
+      for (int64_t j = packs * N + first; j < width; j += pack_stride) {
+        body(std::integral_constant<int, 1>(), row, j);
+      }
+    }
+  }
+}
+
 /// Runs body(i) for i in [0, n).
 template <class Body>
 void for_each(const Queue& queue, int64_t n, Body body) {
@@ -80,12 +131,45 @@ void for_each(const Queue& queue, int64_t n, Body body) {
   check(cudaGetLastError(), "launch");
 }
 
+/// Runs body(N, row, j) for all rows of `width` elements: for N of them from column j on. N is a
+/// std::integral_constant: kPack if `packs` is true (see in_packs()), else, and for what is left at
+/// the end of a row, 1.
+template <class Body>
+void for_each_pack(const Queue& queue, bool packs, int64_t rows, int64_t width, Body body) {
+  if (rows == 0 || width == 0) return;
+  const int64_t most = packs ? std::max<int64_t>(1, width / kPack) : width;
+  unsigned across = 1;
+  while (across < kTeamThreads && across < most) across *= 2;
+  const unsigned down = kTeamThreads / across;
+  const dim3 block(across, down);
+  const dim3 grid(static_cast<unsigned>(std::min<int64_t>((rows + down - 1) / down, 1 << 20)),
+                  static_cast<unsigned>(std::min<int64_t>((most + across - 1) / across, 65535)));
+  const auto stream = static_cast<cudaStream_t>(queue.stream);
+  if (packs) {
+    run_packs<kPack><<<grid, block, 0, stream>>>(body, rows, width);
+  } else {
+    run_packs<1><<<grid, block, 0, stream>>>(body, rows, width);
+  }
+  check(cudaGetLastError(), "launch");
+}
+
 /// Runs body(team, row) for row in [0, n).
 template <class Body>
 void for_each_row(const Queue& queue, int64_t n, Body body) {
   if (n == 0) return;
   const int64_t blocks = std::min<int64_t>(n, 1 << 20);
   run_teams<<<static_cast<unsigned>(blocks), kTeamThreads, 0,
+              static_cast<cudaStream_t>(queue.stream)>>>(body, n);
+  check(cudaGetLastError(), "launch");
+}
+
+/// Runs body(warp, row) for row in [0, n).
+template <class Body>
+void for_each_warp(const Queue& queue, int64_t n, Body body) {
+  if (n == 0) return;
+  constexpr int64_t kWarps = kTeamThreads / 32;
+  const int64_t blocks = std::min<int64_t>((n + kWarps - 1) / kWarps, 1 << 20);
+  run_warps<<<static_cast<unsigned>(blocks), kTeamThreads, 0,
               static_cast<cudaStream_t>(queue.stream)>>>(body, n);
   check(cudaGetLastError(), "launch");
 }
@@ -158,11 +242,31 @@ void for_each(const Queue& queue, int64_t n, Body body) {
 }
 
 template <class Body>
+void for_each_pack(const Queue& queue, bool packs, int64_t rows, int64_t width, Body body) {
+  const int64_t whole = packs ? width / kPack : 0, rest = width - whole * kPack;
+  for_each(queue, rows * (whole + rest), [=](int64_t i) {
+    const int64_t row = i / (whole + rest), at = i % (whole + rest);
+    if (at < whole) {
+      body(std::integral_constant<int, kPack>(), row, at * kPack);
+    } else {
+      body(std::integral_constant<int, 1>(), row, whole * kPack + at - whole);
+    }
+  });
+}
+
+template <class Body>
 void for_each_row(const Queue& queue, int64_t n, Body body) {
   submit(queue, [=, launch = host_launch()] {
     if (launch.team_threads > 1 || launch.backwards) return run_team(launch, n, body);
     for (int64_t row = 0; row < n; ++row) body(Team(), row);
   });
+}
+
+using Warp = Team;
+
+template <class Body>
+void for_each_warp(const Queue& queue, int64_t n, Body body) {
+  for_each_row(queue, n, body);
 }
 
 #endif

@@ -12,7 +12,7 @@ namespace {
 constexpr float kTwoRootTwoOverPi = 1.5957691216057308F;
 constexpr float kCubic = 0.044715F;
 
-LONGSPAN_DEVICE inline float sigmoid(float x) { return 1 / (1 + expf(-x)); }
+LONGSPAN_DEVICE inline float sigmoid(float x) { return quotient(1, 1 + expf(-x)); }
 
 LONGSPAN_DEVICE inline float gelu_sigmoid(float x) {
   return sigmoid(kTwoRootTwoOverPi * (x + kCubic * (x * x * x)));
@@ -23,38 +23,57 @@ LONGSPAN_DEVICE inline float gelu_sigmoid(float x) {
 template <class T>
 void activate(const Queue& queue, Activation activation, int64_t n, int64_t ffn, const T* inner,
               T* act) {
+  const bool packs = in_packs({ffn}, {inner, act});
   if (activation == Activation::gelu) {
-    for_each(queue, n * ffn, [=] LONGSPAN_BODY(int64_t i) {
-      const float x = to_float(inner[i]);
-      act[i] = from_float<T>(x * gelu_sigmoid(x));
+    for_each_pack(queue, packs, n, ffn, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
+      float x[lanes.value];
+      load(inner + row * ffn + j, x);
+      for (float& value : x) value *= gelu_sigmoid(value);
+      store(x, act + row * ffn + j);
     });
     return;
   }
-  for_each(queue, n * ffn, [=] LONGSPAN_BODY(int64_t i) {
-    const int64_t at = i / ffn * 2 * ffn + i % ffn;
-    const float gate = to_float(inner[at]);
-    act[i] = from_float<T>(gate * sigmoid(gate) * to_float(inner[at + ffn]));
+  for_each_pack(queue, packs, n, ffn, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
+    float x[lanes.value], up[lanes.value];
+    load(inner + row * 2 * ffn + j, x);
+    load(inner + row * 2 * ffn + ffn + j, up);
+    for (int k = 0; k < lanes.value; ++k) x[k] = x[k] * sigmoid(x[k]) * up[k];
+    store(x, act + row * ffn + j);
   });
 }
 
 template <class T>
 void activate_backward(const Queue& queue, Activation activation, int64_t n, int64_t ffn,
                        const T* d_act, T* inner) {
+  const bool packs = in_packs({ffn}, {inner, d_act});
   if (activation == Activation::gelu) {
-    for_each(queue, n * ffn, [=] LONGSPAN_BODY(int64_t i) {
-      const float x = to_float(inner[i]);
-      const float s = gelu_sigmoid(x);
-      const float slope = kTwoRootTwoOverPi * (1 + 3 * kCubic * (x * x));
-      inner[i] = from_float<T>(to_float(d_act[i]) * (s + x * s * (1 - s) * slope));
+    for_each_pack(queue, packs, n, ffn, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
+      float x[lanes.value], d[lanes.value];
+      load(inner + row * ffn + j, x);
+      load(d_act + row * ffn + j, d);
+      for (int k = 0; k < lanes.value; ++k) {
+        const float s = gelu_sigmoid(x[k]);
+        const float slope = kTwoRootTwoOverPi * (1 + 3 * kCubic * (x[k] * x[k]));
+        x[k] = d[k] * (s + x[k] * s * (1 - s) * slope);
+      }
+      store(x, inner + row * ffn + j);
     });
     return;
   }
-  for_each(queue, n * ffn, [=] LONGSPAN_BODY(int64_t i) {
-    const int64_t at = i / ffn * 2 * ffn + i % ffn;
-    const float gate = to_float(inner[at]), up = to_float(inner[at + ffn]);
-    const float d = to_float(d_act[i]), s = sigmoid(gate);
-    inner[at] = from_float<T>(d * up * (s + gate * s * (1 - s)));
-    inner[at + ffn] = from_float<T>(d * gate * s);
+  for_each_pack(queue, packs, n, ffn, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
+    T* const at = inner + row * 2 * ffn + j;
+    float gate[lanes.value], up[lanes.value], d[lanes.value];
+    load(at, gate);
+    load(at + ffn, up);
+    load(d_act + row * ffn + j, d);
+    for (int k = 0; k < lanes.value; ++k) {
+      const float s = sigmoid(gate[k]);
+      const float d_gate = d[k] * up[k] * (s + gate[k] * s * (1 - s));
+      up[k] = d[k] * gate[k] * s;
+      gate[k] = d_gate;
+    }
+    store(gate, at);
+    store(up, at + ffn);
   });
 }
 

@@ -1,5 +1,6 @@
 #include "engine/cuda/kernels/attention_glue.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/cuda/launch.h"
@@ -26,18 +27,25 @@ void merge_partial(const Queue& queue, const bfloat16* partial, const float* sta
                    int64_t heads, int64_t dim, bool first, float* sum, bfloat16* o,
                    int64_t o_stride, float* lse, int64_t lse_stride) {
   const int64_t width = heads * dim;
-  for_each(queue, n * width, [=] LONGSPAN_BODY(int64_t at) {
-    const int64_t row = at / width, j = at % width, head = j / dim;
-    float value = to_float(partial[at]);
+  // A pack lies within a head.
+  const bool packs = in_packs({dim, o_stride}, {partial, sum, o});
+  for_each_pack(queue, packs, n, width, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
+    float value[lanes.value];
+    load(partial + row * width + j, value);
     if (!first) {
+      const int64_t head = static_cast<uint32_t>(j) / static_cast<uint32_t>(dim);
       const float a = lse[row * lse_stride + head], b = statistics[head * n + row];
       const float top = fmaxf(a, b);
-      const float weight_a = expf(a - top), weight_b = expf(b - top);
-      value = top == -INFINITY ? sum[at]
-                               : (weight_a * sum[at] + weight_b * value) / (weight_a + weight_b);
+      const float of_a = expf(a - top), of_b = expf(b - top);
+      const float weight_a = quotient(of_a, of_a + of_b), weight_b = quotient(of_b, of_a + of_b);
+      float before[lanes.value];
+      load(sum + row * width + j, before);
+      for (int k = 0; k < lanes.value; ++k) {
+        value[k] = top == -INFINITY ? before[k] : weight_a * before[k] + weight_b * value[k];
+      }
     }
-    sum[at] = value;
-    if (o != nullptr) o[row * o_stride + j] = from_float<bfloat16>(value);
+    store(value, sum + row * width + j);
+    if (o != nullptr) store(value, o + row * o_stride + j);
   });
   if (first) {
     spread_statistics(queue, statistics, n, heads, lse, lse_stride);
@@ -55,40 +63,72 @@ void merge_partial(const Queue& queue, const bfloat16* partial, const float* sta
 void output_from_delta(const Queue& queue, const bfloat16* d_o, int64_t o_stride,
                        const float* delta, int64_t delta_stride, int64_t n, int64_t heads,
                        int64_t dim, bfloat16* output) {
-  for_each(queue, n * heads, [=] LONGSPAN_BODY(int64_t at) {
+  const bool packs = in_packs({dim, o_stride}, {d_o, output});
+  for_each_warp(queue, n * heads, [=] LONGSPAN_BODY(const Warp& warp, int64_t at) {
     const int64_t row = at / heads, head = at % heads;
     const bfloat16* from = d_o + row * o_stride + head * dim;
     bfloat16* to = output + (row * heads + head) * dim;
     const float wanted = delta[row * delta_stride + head];
     float squares = 0, largest = 0;
-    for (int64_t j = 0; j < dim; ++j) {
-      const float x = to_float(from[j]);
-      squares += x * x;
-      largest = fmaxf(largest, fabsf(x));
-    }
+    each_pack(warp, packs, dim, [&](auto lanes, int64_t j) {
+      float x[lanes.value];
+      load(from + j, x);
+      for (int k = 0; k < lanes.value; ++k) {
+        squares += x[k] * x[k];
+        largest = fmaxf(largest, fabsf(x[k]));
+      }
+    });
+    squares = warp.sum(squares);
+    largest = warp.max(largest);
     const float factor = squares > 0 ? wanted / squares : 0;
     // One element absorbs the rounding error of the product. It is a small one, so that its own
     // rounding error is negligible in the product.
-    int64_t small = -1;
     float smallest = largest, product = 0;
-    for (int64_t j = 0; j < dim; ++j) {
-      const float x = to_float(from[j]);
-      to[j] = from_float<bfloat16>(x * factor);
-      product += x * to_float(to[j]);
-      if (fabsf(x) > smallest || fabsf(x) * 64 < largest) continue;
-      small = j;
-      smallest = fabsf(x);
-    }
-    if (squares > 0) {
+    int64_t small = INT64_MAX;
+    each_pack(warp, packs, dim, [&](auto lanes, int64_t j) {
+      float x[lanes.value], y[lanes.value];
+      load(from + j, x);
+      for (int k = 0; k < lanes.value; ++k) {
+        y[k] = to_float(from_float<bfloat16>(x[k] * factor));
+        product += x[k] * y[k];
+        if (fabsf(x[k]) > smallest || fabsf(x[k]) * 64 < largest) continue;
+        if (fabsf(x[k]) < smallest || small == INT64_MAX) small = j + k;
+        smallest = fabsf(x[k]);
+      }
+      store(y, to + j);
+    });
+    product = warp.sum(product);
+    // The member that has the smallest of all; of several, the one with the first element.
+    const float least = -warp.max(small == INT64_MAX ? -INFINITY : -smallest);
+    const bool has_least = small != INT64_MAX && smallest == least;
+    // Columns are exact in a float.
+    const float first = -warp.max(has_least ? -static_cast<float>(small) : -INFINITY);
+    if (squares > 0 && has_least && static_cast<float>(small) == first) {
       const float x = to_float(from[small]);
       to[small] = from_float<bfloat16>(to_float(to[small]) + (wanted - product) / x);
     }
   });
 }
 
-void accumulate(const Queue& queue, const bfloat16* part, int64_t n, bool first, float* sum) {
-  for_each(queue, n,
-           [=] LONGSPAN_BODY(int64_t i) { sum[i] = (first ? 0 : sum[i]) + to_float(part[i]); });
+void accumulate(const Queue& queue, const Accumulations& gradients) {
+  bool packs = true;
+  int64_t longest = 0;
+  for (const Accumulation& of : gradients.of) {
+    packs &= in_packs({of.n}, {of.part, of.sum});
+    longest = std::max(longest, of.n);
+  }
+  for_each_pack(queue, packs, 3, longest, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t i) {
+    // An index that is not known to the compiler would move all three to local memory.
+    const Accumulation of = row == 0   ? gradients.of[0]
+                            : row == 1 ? gradients.of[1]
+                                       : gradients.of[2];
+    if (i >= of.n) return;
+    float value[lanes.value], before[lanes.value] = {};
+    load(of.part + i, value);
+    if (!of.first) load(of.sum + i, before);
+    for (int k = 0; k < lanes.value; ++k) value[k] += before[k];
+    store(value, of.sum + i);
+  });
 }
 
 }  // namespace longspan::cuda

@@ -28,6 +28,17 @@ void output_from_delta(const Queue&, const bfloat16* d_o, int64_t o_stride, cons
                        bfloat16* output);
 
 /// sum[n] = part, plus sum[n] unless `first`.
-void accumulate(const Queue&, const bfloat16* part, int64_t n, bool first, float* sum);
+struct Accumulation {
+  const bfloat16* part;
+  float* sum;
+  int64_t n;
+  bool first;
+};
+
+/// The accumulations of the three gradients of an attention.
+struct Accumulations {
+  Accumulation of[3];
+};
+void accumulate(const Queue&, const Accumulations& gradients);
 
 }  // namespace longspan::cuda

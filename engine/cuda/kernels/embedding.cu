@@ -9,17 +9,20 @@ void embed_forward(const Queue& queue, EmbeddingTables<const T> tables, const in
                    int64_t n, int64_t position0, T* x) {
   Fault* fault = queue.fault;
   const int64_t d = tables.hidden;
-  for_each(queue, n * d, [=] LONGSPAN_BODY(int64_t i) {
-    const int64_t row = i / d, j = i % d;
+  const bool packs = in_packs({d}, {tables.tokens, tables.positions, x});
+  for_each_pack(queue, packs, n, d, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
     const int32_t token = tokens[row];
+    float value[lanes.value] = {}, position[lanes.value];
     if (token < 0 || token >= tables.vocab) {
       if (j == 0) *fault = {Fault::Kind::token, token};
-      x[i] = from_float<T>(0);
-      return;
+    } else {
+      load(tables.tokens + token * d + j, value);
+      if (tables.positions != nullptr) {
+        load(tables.positions + (position0 + row) * d + j, position);
+        for (int k = 0; k < lanes.value; ++k) value[k] += position[k];
+      }
     }
-    float value = to_float(tables.tokens[token * d + j]);
-    if (tables.positions != nullptr) value += to_float(tables.positions[(position0 + row) * d + j]);
-    x[i] = from_float<T>(value);
+    store(value, x + row * d + j);
   });
 }
 

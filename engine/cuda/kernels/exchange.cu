@@ -49,10 +49,14 @@ void copy_blocks(const Queue& queue, const std::byte* from, int64_t from_stride,
 
 void add_blocks(const Queue& queue, const float* from, int64_t from_stride, int64_t rows,
                 int64_t width, float* to, int64_t to_stride) {
-  for_each(queue, rows * width, [=] LONGSPAN_BODY(int64_t i) {
-    const int64_t row = i / width, column = i % width;
-    to[row * to_stride + column] += from[row * from_stride + column];
-  });
+  for_each_pack(queue, in_packs({from_stride, to_stride}, {from, to}), rows, width,
+                [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
+                  float value[lanes.value], sum[lanes.value];
+                  load(from + row * from_stride + j, value);
+                  load(to + row * to_stride + j, sum);
+                  for (int k = 0; k < lanes.value; ++k) sum[k] += value[k];
+                  store(sum, to + row * to_stride + j);
+                });
 }
 
 template <class T>

@@ -24,24 +24,40 @@ void cross_entropy(const Queue& queue, const int32_t* labels, int64_t n, int64_t
     const int64_t rows = std::min(kRoundRows, n - first);
     const int32_t* wanted = labels + first;
     T* x = logits + first * vocab;
+    const bool packs = in_packs({vocab}, {x});
     for_each_row(queue, rows, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
       T* const at = x + row * vocab;
       const int32_t label = wanted[row];
       const bool valid = label >= 0 && label < vocab;
-      float top = -INFINITY;
-      for (int64_t j = team.rank(); j < vocab; j += team.size()) top = fmaxf(top, to_float(at[j]));
+      // The maximum so far, and the sum of exp(x - top), which is rescaled when the maximum grows.
+      float top = -INFINITY, sum = 0;
+      each_pack(team, packs, vocab, [&](auto lanes, int64_t j) {
+        float value[lanes.value];
+        load(at + j, value);
+        float largest = value[0];
+        for (int k = 1; k < lanes.value; ++k) largest = fmaxf(largest, value[k]);
+        if (largest > top) {
+          sum *= expf(top - largest);
+          top = largest;
+        }
+        for (int k = 0; k < lanes.value; ++k) sum += expf(value[k] - top);
+      });
+      const float own_top = top;
       top = team.max(top);
-      float sum = 0;
-      for (int64_t j = team.rank(); j < vocab; j += team.size()) {
-        sum += expf(to_float(at[j]) - top);
-      }
+      if (own_top != top) sum *= expf(own_top - top);
       // Every member reads the label's logit before sum() returns, and so before any member writes.
       const float logit = valid ? to_float(at[label]) : 0;
       sum = team.sum(sum);
-      for (int64_t j = team.rank(); j < vocab; j += team.size()) {
-        const float p = expf(to_float(at[j]) - top) / sum;
-        at[j] = from_float<T>(factor * (j == label ? p - 1 : p));
-      }
+      const float share = 1 / sum;
+      each_pack(team, packs, vocab, [&](auto lanes, int64_t j) {
+        float value[lanes.value];
+        load(at + j, value);
+        for (int k = 0; k < lanes.value; ++k) {
+          const float p = expf(value[k] - top) * share;
+          value[k] = factor * (j + k == label ? p - 1 : p);
+        }
+        store(value, at + j);
+      });
       if (team.rank() != 0) return;
       losses[row] = logf(sum) + (top - logit);
       if (!valid) *fault = {Fault::Kind::label, label};

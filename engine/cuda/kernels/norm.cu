@@ -16,21 +16,105 @@ struct RowStats {
 constexpr int64_t kStatsRows = 128 * 1024;
 constexpr int64_t kStatsBytes = kStatsRows * static_cast<int64_t>(sizeof(RowStats));
 
+// Packs of a row that each member of a team keeps in registers. Rows that are longer, or not in
+// packs, are read again instead.
+constexpr int kHeld = 4;
+
+// The elements of a row that one member of a team works on.
 template <class T>
-LONGSPAN_BODY RowStats row_stats(const Team& team, NormKind kind, const T* x) {
+class RowPart {
+ public:
+  template <class Members>
+  LONGSPAN_BODY RowPart(const Members& team, bool packs, int64_t width, const T* row)
+      : row_(row), width_(width), packs_(width / kPack), in_packs_(packs) {
+    is_held_ = packs && width % kPack == 0 && packs_ <= kHeld * team.size();
+    if (!is_held_) return;
+    for_held(team, [&](int i, int64_t j) { load(row + j, held_[i]); });
+  }
+
+  /// Runs body(N, j, x) for all elements x of the part: for N of them from column j on.
+  template <class Members, class Body>
+  LONGSPAN_BODY void each(const Members& team, Body body) const {
+    if (is_held_) {
+      for_held(team, [&](int i, int64_t j) { body(Whole(), j, held_[i]); });
+      return;
+    }
+    each_pack(team, in_packs_, width_, [&](auto lanes, int64_t j) {
+      float x[lanes.value];
+      load(row_ + j, x);
+      body(lanes, j, x);
+    });
+  }
+
+  /// Runs body(N, j, x, y) for all elements of this part and of the same part of another row.
+  template <class Members, class Other, class Body>
+  LONGSPAN_BODY void each_with(const Members& team, const RowPart<Other>& other, Body body) const {
+    if (is_held_ && other.is_held_) {
+      for_held(team, [&](int i, int64_t j) { body(Whole(), j, held_[i], other.held_[i]); });
+      return;
+    }
+    each_pack(team, in_packs_ && other.in_packs_, width_, [&](auto lanes, int64_t j) {
+      float x[lanes.value], y[lanes.value];
+      load(row_ + j, x);
+      load(other.row_ + j, y);
+      body(lanes, j, x, y);
+    });
+  }
+
+ private:
+  template <class Other>
+  friend class RowPart;
+  using Whole = std::integral_constant<int, kPack>;
+
+  // The compiler unrolls this, so the packs stay in registers.
+  template <class Members, class Body>
+  LONGSPAN_BODY void for_held(const Members& team, Body body) const {
+    for (int i = 0; i < kHeld; ++i) {
+      const int64_t pack = team.rank() + static_cast<int64_t>(i) * team.size();
+      if (pack < packs_) body(i, pack * kPack);
+    }
+  }
+
+  const T* row_;
+  int64_t width_, packs_;
+  bool in_packs_, is_held_ = false;
+  float held_[kHeld][kPack];
+};
+
+template <class Members, class T>
+LONGSPAN_BODY RowStats row_stats(const Members& team, NormKind kind, const RowPart<T>& part) {
   const float width = static_cast<float>(kind.width);
   float mean = 0;
   if (kind.centers) {
     float sum = 0;
-    for (int64_t j = team.rank(); j < kind.width; j += team.size()) sum += to_float(x[j]);
+    part.each(team, [&](auto lanes, int64_t, const auto& x) {
+      for (int k = 0; k < lanes.value; ++k) sum += x[k];
+    });
     mean = team.sum(sum) / width;
   }
   float squares = 0;
-  for (int64_t j = team.rank(); j < kind.width; j += team.size()) {
-    const float v = to_float(x[j]) - mean;
-    squares += v * v;
-  }
-  return {mean, 1 / sqrtf(team.sum(squares) / width + kind.epsilon)};
+  part.each(team, [&](auto lanes, int64_t, const auto& x) {
+    for (int k = 0; k < lanes.value; ++k) squares += (x[k] - mean) * (x[k] - mean);
+  });
+  return {mean, inverse_root(team.sum(squares) / width + kind.epsilon)};
+}
+
+// Normalizes a row by a team, which may be a warp. `to` may be `from`: all members have read their
+// parts when the first sum returns.
+template <class Members, class T>
+LONGSPAN_BODY void normalize_row(const Members& team, NormKind kind, bool packs,
+                                 NormTensors<const T> parameters, const T* from, T* to) {
+  const RowPart<T> part(team, packs, kind.width, from);
+  const RowStats stats = row_stats(team, kind, part);
+  part.each(team, [&](auto lanes, int64_t j, const auto& x) {
+    float weight[lanes.value], bias[lanes.value] = {}, y[lanes.value];
+    load(parameters.weight + j, weight);
+    if (parameters.bias != nullptr) load(parameters.bias + j, bias);
+    for (int k = 0; k < lanes.value; ++k) {
+      y[k] = (x[k] - stats.mean) * stats.r * weight[k] + bias[k];
+    }
+    store(y, to + j);
+  });
 }
 
 }  // namespace
@@ -38,15 +122,9 @@ LONGSPAN_BODY RowStats row_stats(const Team& team, NormKind kind, const T* x) {
 template <class T>
 void norm_forward(const Queue& queue, NormKind kind, NormTensors<const T> parameters, const T* x,
                   int64_t n, T* h) {
+  const bool packs = in_packs({kind.width}, {x, h, parameters.weight, parameters.bias});
   for_each_row(queue, n, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
-    const T* from = x + row * kind.width;
-    T* to = h + row * kind.width;
-    const RowStats stats = row_stats(team, kind, from);
-    for (int64_t j = team.rank(); j < kind.width; j += team.size()) {
-      float v = (to_float(from[j]) - stats.mean) * stats.r * to_float(parameters.weight[j]);
-      if (parameters.bias != nullptr) v += to_float(parameters.bias[j]);
-      to[j] = from_float<T>(v);
-    }
+    normalize_row(team, kind, packs, parameters, x + row * kind.width, h + row * kind.width);
   });
 }
 
@@ -55,13 +133,15 @@ void norm_backward(const Queue& queue, NormKind kind, NormTensors<const T> param
                    const T* dh, int64_t n, bool add, T* dx, NormTensors<float> gradients) {
   RowStats* stats = reinterpret_cast<RowStats*>(queue.scratch);
   const int64_t d = kind.width;
+  const bool packs = in_packs({d}, {x, dh, dx, parameters.weight});
   for (int64_t first = 0; first < n; first += kStatsRows) {
     const int64_t rows = std::min(kStatsRows, n - first);
     const T* xs = x + first * d;
     const T* dhs = dh + first * d;
     T* dxs = dx + first * d;
     for_each_row(queue, rows, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
-      const RowStats s = row_stats(team, kind, xs + row * d);
+      const RowPart<T> part(team, packs, d, xs + row * d);
+      const RowStats s = row_stats(team, kind, part);
       if (team.rank() == 0) stats[row] = s;
     });
     // Must precede the writes of dx, which may alias x or dh.
@@ -83,24 +163,32 @@ void norm_backward(const Queue& queue, NormKind kind, NormTensors<const T> param
     const T* weight = parameters.weight;
     for_each_row(queue, rows, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
       const RowStats s = stats[row];
-      const T* x_row = xs + row * d;
-      const T* dh_row = dhs + row * d;
+      const RowPart<T> of_x(team, packs, d, xs + row * d), of_dh(team, packs, d, dhs + row * d);
       T* to = dxs + row * d;
       float sum_g = 0, sum_g_xhat = 0;
-      for (int64_t j = team.rank(); j < d; j += team.size()) {
-        const float g = to_float(weight[j]) * to_float(dh_row[j]);
-        sum_g += g;
-        sum_g_xhat += g * ((to_float(x_row[j]) - s.mean) * s.r);
-      }
+      of_x.each_with(team, of_dh,
+                     [&](auto lanes, int64_t j, const auto& x_row, const auto& dh_row) {
+                       float w[lanes.value];
+                       load(weight + j, w);
+                       for (int k = 0; k < lanes.value; ++k) {
+                         const float g = w[k] * dh_row[k];
+                         sum_g += g;
+                         sum_g_xhat += g * ((x_row[k] - s.mean) * s.r);
+                       }
+                     });
       const float mean_g = kind.centers ? team.sum(sum_g) / static_cast<float>(d) : 0;
       const float mean_g_xhat = team.sum(sum_g_xhat) / static_cast<float>(d);
-      for (int64_t j = team.rank(); j < d; j += team.size()) {
-        const float xhat = (to_float(x_row[j]) - s.mean) * s.r;
-        const float g = to_float(weight[j]) * to_float(dh_row[j]);
-        float v = s.r * (g - mean_g - xhat * mean_g_xhat);
-        if (add) v += to_float(to[j]);
-        to[j] = from_float<T>(v);
-      }
+      of_x.each_with(team, of_dh,
+                     [&](auto lanes, int64_t j, const auto& x_row, const auto& dh_row) {
+                       float w[lanes.value], value[lanes.value] = {};
+                       load(weight + j, w);
+                       if (add) load(to + j, value);
+                       for (int k = 0; k < lanes.value; ++k) {
+                         const float xhat = (x_row[k] - s.mean) * s.r;
+                         value[k] += s.r * (w[k] * dh_row[k] - mean_g - xhat * mean_g_xhat);
+                       }
+                       store(value, to + j);
+                     });
     });
   }
 }
@@ -108,21 +196,27 @@ void norm_backward(const Queue& queue, NormKind kind, NormTensors<const T> param
 template <class T>
 void head_norm_forward(const Queue& queue, const T* weight, float epsilon, int64_t n, int64_t width,
                        T* x) {
-  norm_forward<T>(queue, {false, epsilon, width}, {weight, nullptr}, x, n, x);
+  const NormKind kind{false, epsilon, width};
+  const bool packs = in_packs({width}, {x, weight});
+  for_each_warp(queue, n, [=] LONGSPAN_BODY(const Warp& warp, int64_t row) {
+    normalize_row<Warp, T>(warp, kind, packs, {weight, nullptr}, x + row * width, x + row * width);
+  });
 }
 
 template <class T>
 void head_norm_backward(const Queue& queue, const T* weight, float epsilon, int64_t n,
                         int64_t width, const T* x, float* dx, float* gradient) {
   const NormKind kind{false, epsilon, width};
+  const bool packs = in_packs({width}, {x, dx, weight});
   RowStats* stats = reinterpret_cast<RowStats*>(queue.scratch);
   for (int64_t first = 0; first < n; first += kStatsRows) {
     const int64_t rows = std::min(kStatsRows, n - first);
     const T* xs = x + first * width;
     float* dxs = dx + first * width;
-    for_each_row(queue, rows, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
-      const RowStats s = row_stats(team, kind, xs + row * width);
-      if (team.rank() == 0) stats[row] = s;
+    for_each_warp(queue, rows, [=] LONGSPAN_BODY(const Warp& warp, int64_t row) {
+      const RowPart<T> part(warp, packs, width, xs + row * width);
+      const RowStats s = row_stats(warp, kind, part);
+      if (warp.rank() == 0) stats[row] = s;
     });
     add_column_sums(
         queue, rows, width, queue.scratch + kStatsBytes, kScratchBytes - kStatsBytes,
@@ -130,18 +224,29 @@ void head_norm_backward(const Queue& queue, const T* weight, float epsilon, int6
           return dxs[i * width + j] * (to_float(xs[i * width + j]) * stats[i].r);
         },
         gradient);
-    for_each_row(queue, rows, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
+    for_each_warp(queue, rows, [=] LONGSPAN_BODY(const Warp& warp, int64_t row) {
       const float r = stats[row].r;
-      const T* x_row = xs + row * width;
+      const RowPart<T> of_x(warp, packs, width, xs + row * width);
       float* to = dxs + row * width;
+      const RowPart<float> of_dh(warp, packs, width, to);
       float sum = 0;
-      for (int64_t j = team.rank(); j < width; j += team.size()) {
-        sum += to_float(weight[j]) * to[j] * (to_float(x_row[j]) * r);
-      }
-      const float mean = team.sum(sum) / static_cast<float>(width);
-      for (int64_t j = team.rank(); j < width; j += team.size()) {
-        to[j] = r * (to_float(weight[j]) * to[j] - to_float(x_row[j]) * r * mean);
-      }
+      of_x.each_with(warp, of_dh,
+                     [&](auto lanes, int64_t j, const auto& x_row, const auto& dh_row) {
+                       float w[lanes.value];
+                       load(weight + j, w);
+                       for (int k = 0; k < lanes.value; ++k)
+                         sum += w[k] * dh_row[k] * (x_row[k] * r);
+                     });
+      const float mean = warp.sum(sum) / static_cast<float>(width);
+      of_x.each_with(warp, of_dh,
+                     [&](auto lanes, int64_t j, const auto& x_row, const auto& dh_row) {
+                       float w[lanes.value], value[lanes.value];
+                       load(weight + j, w);
+                       for (int k = 0; k < lanes.value; ++k) {
+                         value[k] = r * (w[k] * dh_row[k] - x_row[k] * r * mean);
+                       }
+                       store(value, to + j);
+                     });
     });
   }
 }

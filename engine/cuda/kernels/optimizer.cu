@@ -16,21 +16,35 @@ void sum_of_squares(const Queue& queue, const float* g, int64_t n, double* sum) 
 void adamw(const Queue& queue, const AdamWStep& step, const double* norm_squared, const float* g,
            int64_t n, float* p, float* m, float* v, bfloat16* narrowed) {
   Fault* fault = queue.fault;
-  for_each(queue, n, [=] LONGSPAN_BODY(int64_t i) {
+  // The factor that clips, once for all elements; NaN if the norm is not finite.
+  float* factor = reinterpret_cast<float*>(queue.scratch);
+  for_each(queue, 1, [=] LONGSPAN_BODY(int64_t) {
     const double norm = sqrt(*norm_squared);
-    if (!finite(norm)) {
-      if (i == 0) *fault = {Fault::Kind::gradient_norm, 0};
-      return;
-    }
     const bool clips = step.clip_norm > 0 && norm > step.clip_norm;
-    const float gradient = g[i] * (clips ? static_cast<float>(step.clip_norm / norm) : 1.0F);
-    const float mean = step.beta1 * m[i] + (1 - step.beta1) * gradient;
-    const float square = step.beta2 * v[i] + (1 - step.beta2) * gradient * gradient;
-    const float change = step.rate * mean / (sqrtf(square) * step.root_scale + step.epsilon);
-    m[i] = mean;
-    v[i] = square;
-    p[i] = step.keep * p[i] - change;
-    if (narrowed != nullptr) narrowed[i] = from_float<bfloat16>(p[i]);
+    *factor = !finite(norm) ? NAN : clips ? static_cast<float>(step.clip_norm / norm) : 1.0F;
+    if (!finite(norm)) *fault = {Fault::Kind::gradient_norm, 0};
+  });
+  const bool packs = in_packs({}, {g, p, m, v, narrowed});
+  for_each_pack(queue, packs, 1, n, [=] LONGSPAN_BODY(auto lanes, int64_t, int64_t i) {
+    const float scale = *factor;
+    if (!finite(scale)) return;
+    float gradient[lanes.value], mean[lanes.value], square[lanes.value], parameter[lanes.value];
+    load(g + i, gradient);
+    load(m + i, mean);
+    load(v + i, square);
+    load(p + i, parameter);
+    for (int k = 0; k < lanes.value; ++k) {
+      const float scaled = gradient[k] * scale;
+      mean[k] = step.beta1 * mean[k] + (1 - step.beta1) * scaled;
+      square[k] = step.beta2 * square[k] + (1 - step.beta2) * scaled * scaled;
+      const float change =
+          quotient(step.rate * mean[k], root(square[k]) * step.root_scale + step.epsilon);
+      parameter[k] = step.keep * parameter[k] - change;
+    }
+    store(mean, m + i);
+    store(square, v + i);
+    store(parameter, p + i);
+    if (narrowed != nullptr) store(parameter, narrowed + i);
   });
 }
 

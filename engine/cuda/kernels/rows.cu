@@ -9,21 +9,30 @@ namespace longspan::cuda {
 
 template <class T>
 void add_bias(const Queue& queue, const T* bias, int64_t n, int64_t width, T* x, int64_t stride) {
-  for_each(queue, n * width, [=] LONGSPAN_BODY(int64_t i) {
-    T& value = x[i / width * stride + i % width];
-    value = from_float<T>(to_float(value) + to_float(bias[i % width]));
-  });
+  for_each_pack(queue, in_packs({stride}, {bias, x}), n, width,
+                [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
+                  float value[lanes.value], added[lanes.value];
+                  load(x + row * stride + j, value);
+                  load(bias + j, added);
+                  for (int k = 0; k < lanes.value; ++k) value[k] += added[k];
+                  store(value, x + row * stride + j);
+                });
 }
 
 template <class T>
 void add_rows(const Queue& queue, const T* x, const T* sum, int64_t n, T* y) {
-  for_each(queue, n, [=] LONGSPAN_BODY(int64_t i) {
-    y[i] = from_float<T>(to_float(x[i]) + to_float(sum[i]));
-  });
+  for_each_pack(queue, in_packs({}, {x, sum, y}), 1, n,
+                [=] LONGSPAN_BODY(auto lanes, int64_t, int64_t i) {
+                  float value[lanes.value], added[lanes.value];
+                  load(x + i, value);
+                  load(sum + i, added);
+                  for (int k = 0; k < lanes.value; ++k) value[k] += added[k];
+                  store(value, y + i);
+                });
 }
 
 void add(const Queue& queue, const float* part, int64_t n, float* sum) {
-  for_each(queue, n, [=] LONGSPAN_BODY(int64_t i) { sum[i] += part[i]; });
+  add_rows<float>(queue, sum, part, n, sum);
 }
 
 template <class T>
@@ -52,19 +61,33 @@ void narrow_in_place(const Queue& queue, float* x, int64_t n, int64_t width) {
 template <class From, class To>
 void copy_rows(const Queue& queue, const From* from, int64_t from_stride, int64_t n, int64_t width,
                To* to, int64_t to_stride) {
-  for_each(queue, n * width, [=] LONGSPAN_BODY(int64_t i) {
-    const int64_t row = i / width, j = i % width;
-    to[row * to_stride + j] = from_float<To>(to_float(from[row * from_stride + j]));
+  if (from_stride == width && to_stride == width) {
+    width *= n;
+    n = 1;
+  }
+  if (n == 1) from_stride = to_stride = 0;
+  const bool packs = in_packs({from_stride, to_stride}, {from, to});
+  for_each_pack(queue, packs, n, width, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
+    float value[lanes.value];
+    load(from + row * from_stride + j, value);
+    store(value, to + row * to_stride + j);
   });
 }
 
 template <class T>
 void head_products(const Queue& queue, const T* a, const T* b, int64_t n, int64_t heads,
                    int64_t dim, float* delta) {
-  for_each(queue, n * heads, [=] LONGSPAN_BODY(int64_t i) {
+  const bool packs = in_packs({dim}, {a, b});
+  for_each_warp(queue, n * heads, [=] LONGSPAN_BODY(const Warp& warp, int64_t i) {
     float sum = 0;
-    for (int64_t j = i * dim; j < (i + 1) * dim; ++j) sum += to_float(a[j]) * to_float(b[j]);
-    delta[i] = sum;
+    each_pack(warp, packs, dim, [&](auto lanes, int64_t j) {
+      float x[lanes.value], y[lanes.value];
+      load(a + i * dim + j, x);
+      load(b + i * dim + j, y);
+      for (int k = 0; k < lanes.value; ++k) sum += x[k] * y[k];
+    });
+    sum = warp.sum(sum);
+    if (warp.rank() == 0) delta[i] = sum;
   });
 }
 
