@@ -66,11 +66,11 @@ void MemoryArena::poison() {
 }
 
 void MemoryArena::read(int64_t offset, void* out, int64_t bytes) const {
-  std::memcpy(out, data_ + offset, bytes);
+  if (bytes > 0) std::memcpy(out, data_ + offset, bytes);  // pointers to nothing may be null
 }
 
 void MemoryArena::write(int64_t offset, const void* data, int64_t bytes) {
-  std::memcpy(data_ + offset, data, bytes);
+  if (bytes > 0) std::memcpy(data_ + offset, data, bytes);
 }
 
 FileArena::FileArena(int64_t bytes, const std::filesystem::path& directory)
