@@ -64,6 +64,12 @@ GemmPlan make_plan(const Libraries& libraries, const Product& p, cudaDataType in
       cublasLtMatmulPreferenceSetAttribute(
           preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace),
       "workspace");
+  // Partial sums of a split product are added in float, never in bfloat16.
+  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  check_blas(cublasLtMatmulPreferenceSetAttribute(preference.get(),
+                                                  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                  &reductions, sizeof reductions),
+             "reductions");
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
