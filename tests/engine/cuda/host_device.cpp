@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -13,6 +14,7 @@
 #include "engine/cuda/event.h"
 #include "engine/cuda/fault.h"
 #include "engine/cuda/launch.h"
+#include "engine/cuda/memory.h"
 
 namespace longspan {
 namespace {
@@ -194,6 +196,14 @@ class HostDevice final : public cuda::Device, public DeviceQueues {
 
 void cuda::submit(const Queue& queue, std::function<void()> work) {
   static_cast<Worker*>(queue.stream)->submit(std::move(work));
+}
+
+void cuda::copy_bytes(const Queue& queue, const std::byte* from, int64_t bytes, std::byte* to) {
+  submit(queue, [=] { std::memcpy(to, from, bytes); });
+}
+
+void cuda::zero_bytes(const Queue& queue, std::byte* x, int64_t bytes) {
+  submit(queue, [=] { std::memset(x, 0, bytes); });
 }
 
 struct cuda::Event::State {

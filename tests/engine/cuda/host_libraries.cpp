@@ -1,7 +1,6 @@
 // The functions that the CUDA build takes from the vendor's libraries, in plain loops: sums are in
 // the loops' order, roundings are where the libraries have them.
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -9,7 +8,6 @@
 
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/launch.h"
-#include "engine/cuda/memory.h"
 #include "engine/cuda/ranges.h"
 #include "tests/engine/cuda/host_device.h"
 
@@ -91,14 +89,6 @@ NamedRange::NamedRange(std::string_view name) {
 NamedRange::~NamedRange() {
   const std::lock_guard lock(ranges().mutex);
   --ranges().open;
-}
-
-void copy_bytes(const Queue& queue, const std::byte* from, int64_t bytes, std::byte* to) {
-  submit(queue, [=] { std::memcpy(to, from, bytes); });
-}
-
-void zero_bytes(const Queue& queue, std::byte* x, int64_t bytes) {
-  submit(queue, [=] { std::memset(x, 0, bytes); });
 }
 
 }  // namespace longspan::cuda
