@@ -15,6 +15,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "engine/cuda/launch.h"
 #include "engine/cuda/libraries.h"
