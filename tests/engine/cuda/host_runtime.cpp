@@ -7,81 +7,24 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "engine/cuda/launch.h"
 #include "engine/cuda/libraries.h"
+#include "tests/engine/cuda/worker.h"
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using longspan::testing::Worker;  // a stream
 
 std::atomic<bool> lags{false};
-
-// A stream: a thread that does its work in order.
-class Worker {
- public:
-  Worker() : thread_([this] { loop(); }) {}
-  ~Worker() {
-    {
-      const std::lock_guard lock(mutex_);
-      ends_ = true;
-    }
-    changed_.notify_all();
-  }
-
-  void submit(std::function<void()> work) {
-    {
-      const std::lock_guard lock(mutex_);
-      work_.push_back(std::move(work));
-      ++pending_;
-    }
-    changed_.notify_all();
-  }
-  bool is_idle() {
-    const std::lock_guard lock(mutex_);
-    return pending_ == 0;
-  }
-  void drain() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return pending_ == 0; });
-  }
-
- private:
-  void loop() {
-    std::mt19937 random(7);
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [&] { return ends_ || !work_.empty(); });
-      if (work_.empty()) return;
-      const std::function<void()> work = std::move(work_.front());
-      work_.pop_front();
-      lock.unlock();
-      if (lags && random() % 8 == 0) {
-        std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
-      }
-      work();
-      lock.lock();
-      --pending_;
-      changed_.notify_all();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> work_;
-  int64_t pending_ = 0;
-  bool ends_ = false;
-  std::jthread thread_;
-};
+std::atomic<int> seeds{0};
 
 // A recording of an event: streams that wait for it keep it if the event is recorded again.
 struct Recording {
@@ -328,7 +271,7 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t 
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  auto* worker = new Worker;
+  auto* worker = new Worker(lags, seeds++);
   const std::lock_guard lock(streams_mutex);
   streams.insert(worker);
   *stream = reinterpret_cast<cudaStream_t>(worker);

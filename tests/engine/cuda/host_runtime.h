@@ -13,7 +13,8 @@ namespace longspan::testing {
 /// The memory of the device, in bytes.
 inline constexpr int64_t kRuntimeDeviceBytes = int64_t{2} << 30;
 
-/// With `yes`, streams sleep for random times before each piece of their work.
+/// With `yes`, streams that are made from now on sleep for random times before pieces of their
+/// work.
 void let_streams_lag(bool yes);
 
 /// The allocations of devices and of pinned memory that there are.
