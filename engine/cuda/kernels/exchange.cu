@@ -1,5 +1,6 @@
 #include "engine/cuda/kernels/exchange.h"
 
+#include "engine/cuda/kernels/add.cuh"
 #include "engine/cuda/launch.h"
 
 namespace longspan::cuda {
@@ -49,14 +50,7 @@ void copy_blocks(const Queue& queue, const std::byte* from, int64_t from_stride,
 
 void add_blocks(const Queue& queue, const float* from, int64_t from_stride, int64_t rows,
                 int64_t width, float* to, int64_t to_stride) {
-  for_each_pack(queue, in_packs({from_stride, to_stride}, {from, to}), rows, width,
-                [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
-                  float value[lanes.value], sum[lanes.value];
-                  load(from + row * from_stride + j, value);
-                  load(to + row * to_stride + j, sum);
-                  for (int k = 0; k < lanes.value; ++k) sum[k] += value[k];
-                  store(sum, to + row * to_stride + j);
-                });
+  add_matrices(queue, to, to_stride, from, from_stride, rows, width, to, to_stride);
 }
 
 template <class T>

@@ -47,13 +47,14 @@ class RowPart {
   }
 
   /// Runs body(N, j, x, y) for all elements of this part and of the same part of another row.
+  /// REQUIRES: both were made with the same team, packs and width.
   template <class Members, class Other, class Body>
   LONGSPAN_BODY void each_with(const Members& team, const RowPart<Other>& other, Body body) const {
-    if (is_held_ && other.is_held_) {
+    if (is_held_) {
       for_held(team, [&](int i, int64_t j) { body(Whole(), j, held_[i], other.held_[i]); });
       return;
     }
-    each_pack(team, in_packs_ && other.in_packs_, width_, [&](auto lanes, int64_t j) {
+    each_pack(team, in_packs_, width_, [&](auto lanes, int64_t j) {
       float x[lanes.value], y[lanes.value];
       load(row_ + j, x);
       load(other.row_ + j, y);

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "engine/cuda/kernels/add.cuh"
 #include "engine/cuda/kernels/columns.cuh"
 #include "engine/cuda/launch.h"
 
@@ -9,26 +10,12 @@ namespace longspan::cuda {
 
 template <class T>
 void add_bias(const Queue& queue, const T* bias, int64_t n, int64_t width, T* x, int64_t stride) {
-  for_each_pack(queue, in_packs({stride}, {bias, x}), n, width,
-                [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
-                  float value[lanes.value], added[lanes.value];
-                  load(x + row * stride + j, value);
-                  load(bias + j, added);
-                  for (int k = 0; k < lanes.value; ++k) value[k] += added[k];
-                  store(value, x + row * stride + j);
-                });
+  add_matrices(queue, x, stride, bias, 0, n, width, x, stride);
 }
 
 template <class T>
 void add_rows(const Queue& queue, const T* x, const T* sum, int64_t n, T* y) {
-  for_each_pack(queue, in_packs({}, {x, sum, y}), 1, n,
-                [=] LONGSPAN_BODY(auto lanes, int64_t, int64_t i) {
-                  float value[lanes.value], added[lanes.value];
-                  load(x + i, value);
-                  load(sum + i, added);
-                  for (int k = 0; k < lanes.value; ++k) value[k] += added[k];
-                  store(value, y + i);
-                });
+  add_matrices(queue, x, 0, sum, 0, 1, n, y, 0);
 }
 
 void add(const Queue& queue, const float* part, int64_t n, float* sum) {
