@@ -1,5 +1,4 @@
-// cuDNN's fused attention through its frontend. The only file that includes the frontend; it also
-// implements Libraries.
+// cuDNN's fused attention through its frontend. The only file that includes the frontend.
 #include <cudnn_frontend.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -167,22 +166,26 @@ int64_t workspace_on(const AttentionKey& key, int64_t compute_capability, const 
   return plan.workspace_bytes;
 }
 
-class AttentionPlans {
+namespace {
+
+class CudnnAttention final : public FusedAttention {
  public:
-  /// Plans for the current device. REQUIRES: the library has been opened.
-  AttentionPlans(cudaStream_t stream, int64_t compute_capability)
+  // For the current device. REQUIRES: the library has been opened.
+  CudnnAttention(cudaStream_t stream, int64_t compute_capability)
       : compute_capability_(compute_capability) {
     check_status(fe::detail::create_handle(handle_.out()));
     check_status(fe::detail::set_stream(handle_.get(), stream));
   }
-  AttentionPlans(const AttentionPlans&) = delete;
-  AttentionPlans& operator=(const AttentionPlans&) = delete;
 
-  // Builds the plans that are not known yet.
-  void prepare(const std::vector<LibraryCall>& calls, ThreadPool& pool, const Progress& progress) {
+  void prepare(const std::vector<LibraryCall>& calls, ThreadPool& pool,
+               const Progress& progress) override {
     std::vector<LibraryCall> unknown;
     std::copy_if(calls.begin(), calls.end(), std::back_inserter(unknown),
-                 [&](const LibraryCall& call) { return !plans_.plans().contains(call.key); });
+                 [&](const LibraryCall& call) {
+                   const auto known = plans_.plans().find(call.key);
+                   return known == plans_.plans().end() ||
+                          known->second.workspace_bytes > call.room;  // an earlier program's
+                 });
     int device = 0;
     check(cudaGetDevice(&device), "device of cudnn");
     // A handle is for one thread at a time, so every thread has its own.
@@ -197,26 +200,40 @@ class AttentionPlans {
       const LibraryCall& call = unknown[static_cast<size_t>(i)];
       AttentionPlan plan = built(call.key, handle.get(), call.room);
       const std::lock_guard lock(mutex);
-      plans_.get(call.key, [&] { return std::move(plan); });
+      plans_.set(call.key, std::move(plan));
       ++done;
       if (progress) progress(done, all);
     });
   }
 
-  void run(const AttentionKey& key, std::unordered_map<int64_t, void*>& operands, void* workspace,
-           int64_t room) {
+  void run(const AttentionKey& key, const FusedOperands& x) override {
+    const int64_t room = x.workspace_bytes;
     AttentionPlan& plan = plans_.get(key, [&] { return built(key, handle_.get(), room); });
     // A later call of the shape may have less room.
     if (plan.workspace_bytes > room) {
       throw failed("cudnn: {}: asks for {} bytes of workspace, the plan has {}", text_of(key),
                    plan.workspace_bytes, room);
     }
-    check_graph(plan.graph.execute(handle_.get(), operands, workspace), "the step", key);
+    std::unordered_map<int64_t, void*> operands = operands_of(key, x);
+    check_graph(plan.graph.execute(handle_.get(), operands, x.workspace), "the step", key);
   }
 
  private:
   using OwnedHandle = Handle<cudnnHandle_t, fe::detail::destroy_handle>;
 
+  static std::unordered_map<int64_t, void*> operands_of(const AttentionKey& key,
+                                                        const FusedOperands& x) {
+    const auto given = [](const auto* p) { return const_cast<void*>(static_cast<const void*>(p)); };
+    std::unordered_map<int64_t, void*> operands = {{kQ, given(x.q)},
+                                                   {kK, given(x.k)},
+                                                   {kV, given(x.v)},
+                                                   {kO, x.o},
+                                                   {kStatistics, x.statistics}};
+    if (key.backward) {
+      operands.insert({{kDO, given(x.d_o)}, {kDQ, x.dq}, {kDK, x.dk}, {kDV, x.dv}});
+    }
+    return operands;
+  }
   static void check_status(cudnnStatus_t status) {
     if (status == CUDNN_STATUS_SUCCESS) return;
     throw failed("cudnn: the library does not start: {}", fe::detail::get_error_string(status));
@@ -233,41 +250,15 @@ class AttentionPlans {
   PlanCache<AttentionKey, AttentionPlan> plans_;
 };
 
-int64_t cublaslt_version() { return static_cast<int64_t>(cublasLtGetVersion()); }
+}  // namespace
 
 int64_t cudnn_version() {
   return open_library() ? static_cast<int64_t>(fe::detail::get_backend_version()) : 0;
 }
 
-Libraries::Libraries(cudaStream_t stream, int64_t compute_capability,
-                     const std::function<void(const char*)>& opened)
-    : stream_(stream) {
-  if (open_library()) {
-    attention_ = std::make_unique<AttentionPlans>(stream, compute_capability);
-    opened("cudnn");
-  }
-  if (cublasLtCreate(blas_.out()) != CUBLAS_STATUS_SUCCESS) {
-    throw failed("cublasLt: {}", "the library does not start");
-  }
-  check(cudaMalloc(&workspace_, kGemmWorkspaceBytes), "workspace of products");
-  opened("cublaslt");
-}
-
-Libraries::~Libraries() { (void)cudaFree(workspace_); }
-
-void prepare_attention(const Queue& queue, const std::vector<LibraryCall>& calls, ThreadPool& pool,
-                       const Progress& progress) {
-  queue.libraries->attention().prepare(calls, pool, progress);
-}
-
-void run_fused_attention(const Queue& queue, const AttentionKey& key, const FusedOperands& x) {
-  const auto given = [](const auto* p) { return const_cast<void*>(static_cast<const void*>(p)); };
-  std::unordered_map<int64_t, void*> operands = {
-      {kQ, given(x.q)}, {kK, given(x.k)}, {kV, given(x.v)}, {kO, x.o}, {kStatistics, x.statistics}};
-  if (key.backward) {
-    operands.insert({{kDO, given(x.d_o)}, {kDQ, x.dq}, {kDK, x.dk}, {kDV, x.dv}});
-  }
-  queue.libraries->attention().run(key, operands, x.workspace, x.workspace_bytes);
+std::unique_ptr<FusedAttention> open_fused_attention(void* stream, int64_t compute_capability) {
+  if (!open_library()) return nullptr;
+  return std::make_unique<CudnnAttention>(static_cast<cudaStream_t>(stream), compute_capability);
 }
 
 }  // namespace longspan::cuda

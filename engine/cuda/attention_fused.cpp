@@ -5,6 +5,7 @@
 #include "engine/cuda/attention_calls.h"
 #include "engine/cuda/fused_attention.h"
 #include "engine/cuda/kernels/attention_glue.h"
+#include "engine/cuda/libraries.h"
 
 namespace longspan::cuda {
 namespace {
@@ -23,7 +24,7 @@ void fused_forward(const Queue& queue, const AttentionForward<bfloat16>& call) {
   FusedOperands x{call.q, call.k, call.v, into_sum ? partial : call.o, statistics};
   x.workspace = call.workspace + at.inside;
   x.workspace_bytes = at.inside_bytes;
-  run_fused_attention(queue, key_of(forward_call(s, into_sum), false, false), x);
+  queue.libraries->attention().run(key_of(forward_call(s, into_sum), false, false), x);
   if (into_sum) {
     merge_partial(queue, partial, statistics, s.queries, s.heads, s.head_dim, call.first, call.sum,
                   call.o, s.rows.o, call.lse, s.rows.lse);
@@ -55,7 +56,7 @@ void fused_backward_tile(const Queue& queue, const AttentionBackward<bfloat16>& 
   for_each_part(s, tile, [&](const AttentionShape& keys, int64_t first) {
     x.k = call.k + first * kv_row;
     x.v = call.v + first * kv_row;
-    run_fused_attention(queue, key_of(keys, true, call.deterministic), x);
+    queue.libraries->attention().run(key_of(keys, true, call.deterministic), x);
     const int64_t of_keys = keys.keys * kv_row;
     const bool first_dkv = call.first_dkv && first >= met;
     accumulate(queue, {{{x.dq, call.dq, elements, call.first_dq && first == 0},

@@ -7,8 +7,8 @@
 #include "base/processors.h"
 #include "engine/cpu/blocks.h"
 #include "engine/cuda/blocks.h"
-#include "engine/cuda/fused_attention.h"
 #include "engine/cuda/kernels/optimizer.h"
+#include "engine/cuda/libraries.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ranges.h"
 #include "engine/runtime/dispatch.h"
@@ -29,8 +29,8 @@ class CudaBackend final : public Backend {
         host_pool_(host_threads) {
     const Queue& queue = device.queue(Stream::compute);
     if (queue.has_fused_attention) {
-      prepare_attention(queue, library_calls(program, queue.compute_capability), host_pool_,
-                        preparing);
+      queue.libraries->attention().prepare(library_calls(program, queue.compute_capability),
+                                           host_pool_, preparing);
     }
     if (ranks_ != nullptr) device_.watch([this] { ranks_->check(); });
   }

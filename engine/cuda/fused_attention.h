@@ -1,10 +1,11 @@
 // One call of a library's fused bfloat16 attention: cuDNN's in the CUDA build
-// (attention_cudnn.cpp), loops in the tests' host build. attention_fused.cpp builds the engine's
+// (attention_cudnn.cpp), loops in the tests. attention_fused.cpp builds the engine's
 // attention from such calls.
 //
 // Legend: nq queries, nk keys, H query heads, Hkv key/value heads, D head dim, A = H*D, G = Hkv*D.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "base/progress.h"
@@ -28,18 +29,26 @@ struct FusedOperands {
   int64_t workspace_bytes = 0;
 };
 
-/// REQUIRES: the queue has fused attention, and fits_library() holds for the key's shape. Throws
-/// failed if the library needs more workspace than given, or fails.
-void run_fused_attention(const Queue&, const AttentionKey& key, const FusedOperands& operands);
+/// The library's attention on one queue, with the plans that it has built. Used by one thread.
+class FusedAttention {
+ public:
+  virtual ~FusedAttention() = default;
+  /// Builds the calls' plans, several at a time on the pool, so that none is built in a step and
+  /// what the library refuses is known before the first. Reports every plan, from the pool's
+  /// threads, one at a time. Throws failed, naming the shape.
+  virtual void prepare(const std::vector<LibraryCall>& calls, ThreadPool& pool,
+                       const Progress& progress) = 0;
+  /// REQUIRES: fits_library() holds for the key's shape. Throws failed if the library needs more
+  /// workspace than given, or fails.
+  virtual void run(const AttentionKey& key, const FusedOperands& operands) = 0;
+};
 
-/// Builds the calls' plans, several at a time on the pool, so that none is built in a step
-/// and what the library refuses is known before the first. Reports every plan, from the pool's
-/// threads, one at a time. Throws failed, naming the shape.
-/// REQUIRES: the queue has fused attention.
-void prepare_attention(const Queue&, const std::vector<LibraryCall>& calls, ThreadPool& pool,
-                       const Progress& progress);
+/// Opens the library for a stream (a cudaStream_t) of the current device; null if it is not found.
+/// Throws failed if it does not start.
+std::unique_ptr<FusedAttention> open_fused_attention(void* stream, int64_t compute_capability);
 
-/// attention_backward() by calls of at most `tile`'s size, with its workspace. REQUIRES: as above.
+/// attention_backward() by calls of at most `tile`'s size, with its workspace. REQUIRES: the queue
+/// has fused attention, and fits_library() holds for the shape.
 void fused_backward(const Queue&, const AttentionBackward<bfloat16>& call,
                     const AttentionCall& tile);
 

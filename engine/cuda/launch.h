@@ -227,7 +227,7 @@ class Team {
   TeamTurns* turns_ = nullptr;  // null: a team of one
 };
 
-/// Submits work to a queue of the host build's own device.
+/// Submits work to a queue of the tests' CUDA runtime.
 void submit(const Queue& queue, std::function<void()> work);
 
 /// Runs body(team, row) for row in [0, n) by a team of several threads.

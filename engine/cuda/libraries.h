@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 
+#include "engine/cuda/fused_attention.h"
 #include "engine/cuda/handle.h"
 #include "engine/cuda/plan_cache.h"
 
@@ -26,8 +27,6 @@ struct GemmPlan {
   Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> a, b, c;
   cublasLtMatmulAlgo_t algorithm;
 };
-
-class AttentionPlans;  // attention_cudnn.cpp
 
 /// Versions as the libraries encode them: 10000 * major + 100 * minor + patch.
 int64_t cublaslt_version();
@@ -50,14 +49,14 @@ class Libraries {
   PlanCache<GemmKey, GemmPlan>& gemms() { return gemms_; }
   bool has_attention() const { return attention_ != nullptr; }
   /// REQUIRES: has_attention().
-  AttentionPlans& attention() { return *attention_; }
+  FusedAttention& attention() { return *attention_; }
 
  private:
   cudaStream_t stream_;
   Handle<cublasLtHandle_t, cublasLtDestroy> blas_;
   void* workspace_ = nullptr;
   PlanCache<GemmKey, GemmPlan> gemms_;
-  std::unique_ptr<AttentionPlans> attention_;
+  std::unique_ptr<FusedAttention> attention_;
 };
 
 }  // namespace longspan::cuda

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 
 namespace longspan::cuda {
 
@@ -21,6 +22,11 @@ class PlanCache {
       ++built_;
     }
     return found->second;
+  }
+  /// Replaces the plan of `key`. References to it remain valid.
+  void set(const Key& key, Plan plan) {
+    plans_.insert_or_assign(key, std::move(plan));
+    ++built_;
   }
   int64_t built() const { return built_; }
   const std::map<Key, Plan>& plans() const { return plans_; }

@@ -61,7 +61,7 @@ void draw_weights(Executor& executor, const ModelSpec& model, uint64_t seed) {
 LongOutcome run_long_step(const StepRequest& request, cuda::Device& device, uint64_t seed,
                           int64_t steps, bool wants_gradients) {
   LongOutcome outcome;
-  outcome.bytes_before = device_bytes_taken().value_or(0);
+  outcome.bytes_before = device_bytes_taken();
   Program program = build_program(request);
   outcome.predicted_bytes = lay_out(program).arena_bytes;
   const auto backend = cuda::make_backend(program, device, 0);
@@ -69,7 +69,7 @@ LongOutcome run_long_step(const StepRequest& request, cuda::Device& device, uint
   options.nvme_directory = std::filesystem::temp_directory_path();
   // Memory begins as zero, and so do the moments.
   Executor executor(std::move(program), *backend, options);
-  outcome.bytes_with = device_bytes_taken().value_or(0);
+  outcome.bytes_with = device_bytes_taken();
   draw_weights(executor, request.model, seed);
 
   StepContext context;
@@ -83,7 +83,7 @@ LongOutcome run_long_step(const StepRequest& request, cuda::Device& device, uint
   const Program& p = executor.program();
   for (context.step = 1; context.step <= steps; ++context.step) {
     outcome.seconds = executor.run(context).step_seconds;
-    if (context.step == 1) outcome.bytes_after = device_bytes_taken().value_or(0);
+    if (context.step == 1) outcome.bytes_after = device_bytes_taken();
   }
   executor.read(p.loss, &outcome.loss);
   executor.read(p.grad_norm, &outcome.gradient_norm);

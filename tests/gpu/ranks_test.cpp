@@ -27,34 +27,34 @@ std::vector<NamedCase> wide_cases() {
 
 TEST_CASE("ranks that share the device exchange what ranks on the host do, bit for bit",
           "[ranks]") {
-  for (int turn = 0; turn < 3; ++turn) check_exchanges(cuda::make_local_ranks, true);
+  for (int turn = 0; turn < 3; ++turn) check_exchanges({cuda::make_local_ranks}, true);
 }
 
 TEST_CASE("ranks that share the device give the gradients of the CPU engine", "[ranks]") {
-  check_numbers(cuda::make_local_ranks, DType::float32, exchanging_cases());
+  check_numbers({cuda::make_local_ranks}, DType::float32, exchanging_cases());
 }
 
 TEST_CASE("ranks that share the device give the gradients of one in bfloat16", "[ranks]") {
-  check_numbers(cuda::make_local_ranks, DType::bfloat16, exchanging_cases());
+  check_numbers({cuda::make_local_ranks}, DType::bfloat16, exchanging_cases());
 }
 
 TEST_CASE("wide plans of ranks that share the device give the gradients of the CPU engine",
           "[ranks]") {
-  check_numbers(cuda::make_local_ranks, DType::float32, wide_cases());
+  check_numbers({cuda::make_local_ranks}, DType::float32, wide_cases());
 }
 
 TEST_CASE("wide plans of ranks that share the device give the gradients of one in bfloat16",
           "[ranks]") {
-  check_numbers(cuda::make_local_ranks, DType::bfloat16, wide_cases());
+  check_numbers({cuda::make_local_ranks}, DType::bfloat16, wide_cases());
 }
 
 TEST_CASE("queues of ranks that share the device run freely to the bits of ops one by one",
           "[ranks]") {
-  check_lagging_queues(cuda::make_local_ranks);
+  check_lagging_queues({cuda::make_local_ranks});
 }
 
 TEST_CASE("a rank that fails ends those that share its device", "[ranks]") {
-  check_failure(cuda::make_local_ranks);
+  check_failure({cuda::make_local_ranks});
 }
 
 }  // namespace longspan::testing

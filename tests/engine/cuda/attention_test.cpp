@@ -12,7 +12,7 @@
 #include "engine/cuda/kernels/attention_glue.h"
 #include "models/catalog.h"
 #include "planner/program/workspace.h"
-#include "tests/engine/cuda/host_device.h"
+#include "tests/engine/cuda/host_runtime.h"
 
 namespace longspan::cuda {
 namespace {
@@ -98,7 +98,7 @@ TEST_CASE("outputs over parts of the keys merge into that over all of them", "[c
   };
   const std::vector<bfloat16> q = draw(kQueries * kWidth), k = draw(kKeys * kWidth),
                               v = draw(kKeys * kWidth);
-  const auto device = testing::make_host_device(false);
+  const auto device = testing::open_host_device();
   device->queues().begin({});
   const Queue& queue = device->queue(Stream::compute);
   AttentionShape shape{kHeads, kHeads, kDim, kQueries, kKeys, kKeys, {kWidth, kHeads, kHeads}};
@@ -163,7 +163,7 @@ TEST_CASE("an output made from delta gives it back", "[cuda]") {
   for (bfloat16& x : d_o) x = narrow(normal(random));
   for (float& x : delta) x = normal(random);
   for (int64_t j = 0; j < dim; ++j) d_o[j] = narrow(0.0F);  // a row that no result depends on
-  const auto device = testing::make_host_device(false);
+  const auto device = testing::open_host_device();
   device->queues().begin({});
   output_from_delta(device->queue(Stream::compute), d_o.data(), stride, delta.data(), delta_stride,
                     kRows, kHeads, dim, output.data());
@@ -215,7 +215,7 @@ TEST_CASE("a backward in tiles is the backward", "[cuda]") {
                               d_o = draw(shape.queries * shape.rows.o);
   std::vector<bfloat16> o(shape.queries * shape.rows.o);
   std::vector<float> lse(shape.queries * shape.rows.lse), delta(shape.queries * shape.rows.delta);
-  const auto device = testing::make_host_device(false);
+  const auto device = testing::open_host_device();
   device->queues().begin({});
   const Queue& queue = device->queue(Stream::compute);
   attention_forward_plain<bfloat16>(

@@ -1,11 +1,13 @@
 #include "tests/engine/cuda/cublaslt_recorder.h"
 
-#include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/cuda/element.h"
-#include "engine/cuda/libraries.h"
+#include "engine/cuda/launch.h"
 
 using longspan::testing::RecordedLayout;
 using longspan::testing::RecordedProduct;
@@ -13,6 +15,7 @@ using longspan::testing::RecordedProduct;
 namespace {
 
 struct State {
+  std::mutex mutex;
   RecordedProduct last;
   std::vector<RecordedProduct> algorithms;  // what each was found for
   std::string fault;
@@ -34,6 +37,7 @@ RecordedLayout& of(cublasLtMatrixLayout_t x) { return *reinterpret_cast<Recorded
 Preference& of(cublasLtMatmulPreference_t x) { return *reinterpret_cast<Preference*>(x); }
 
 cublasStatus_t broken(const std::string& rule) {
+  const std::lock_guard lock(state.mutex);
   state.fault = rule;
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -64,31 +68,48 @@ cublasStatus_t check_shapes(const RecordedProduct& p) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-float element(const RecordedLayout& layout, const void* from, int64_t row, int64_t column) {
-  const int64_t at = column * layout.stride + row;
-  using longspan::bfloat16;
-  if (layout.type == CUDA_R_32F) return static_cast<const float*>(from)[at];
-  return longspan::widen(static_cast<const bfloat16*>(from)[at]);
-}
+// A matrix as steps between its rows and columns.
+template <class T>
+struct Operand {
+  T* data;
+  int64_t row, column;
 
+  Operand(const RecordedLayout& layout, T* first, bool transposed) : data(first), row(1) {
+    column = layout.stride;
+    if (transposed) std::swap(row, column);
+  }
+  T& at(int64_t i, int64_t j) const { return data[i * row + j * column]; }
+};
+
+template <class T, class C>
 void compute(const RecordedProduct& p, const void* a, const void* b, void* c) {
+  using longspan::cuda::from_float, longspan::cuda::to_float;
+  const Operand<const T> left(p.a, static_cast<const T*>(a), p.transposes_a);
+  const Operand<const T> right(p.b, static_cast<const T*>(b), p.transposes_b);
+  const Operand<C> out(p.c, static_cast<C*>(c), false);
   const auto inner = static_cast<int64_t>(p.transposes_a ? p.a.rows : p.a.columns);
   for (int64_t j = 0; j < static_cast<int64_t>(p.c.columns); ++j) {
     for (int64_t i = 0; i < static_cast<int64_t>(p.c.rows); ++i) {
-      double sum = 0;
-      for (int64_t l = 0; l < inner; ++l) {
-        sum += static_cast<double>(p.transposes_a ? element(p.a, a, l, i) : element(p.a, a, i, l)) *
-               (p.transposes_b ? element(p.b, b, j, l) : element(p.b, b, l, j));
-      }
-      sum = p.alpha * sum + (p.beta != 0 ? p.beta * element(p.c, c, i, j) : 0);
-      const int64_t at = j * p.c.stride + i;
-      if (p.c.type == CUDA_R_32F) {
-        static_cast<float*>(c)[at] = static_cast<float>(sum);
-      } else {
-        static_cast<longspan::bfloat16*>(c)[at] = longspan::narrow(static_cast<float>(sum));
-      }
+      float sum = 0;
+      for (int64_t l = 0; l < inner; ++l) sum += to_float(left.at(i, l)) * to_float(right.at(l, j));
+      sum *= p.alpha;
+      if (p.beta != 0) sum += p.beta * to_float(out.at(i, j));
+      out.at(i, j) = from_float<C>(sum);
     }
   }
+}
+
+void compute(const RecordedProduct& p, const void* a, const void* b, void* c) {
+  using longspan::bfloat16;
+  if (p.a.type == CUDA_R_32F) return compute<float, float>(p, a, b, c);
+  if (p.c.type == CUDA_R_32F) return compute<bfloat16, float>(p, a, b, c);
+  compute<bfloat16, bfloat16>(p, a, b, c);
+}
+
+std::optional<RecordedProduct> algorithm_of(uint64_t number) {
+  const std::lock_guard lock(state.mutex);
+  if (number >= state.algorithms.size()) return std::nullopt;
+  return state.algorithms[number];
 }
 
 bool is_aligned(const void* pointer, uint32_t alignment) {
@@ -99,10 +120,18 @@ bool is_aligned(const void* pointer, uint32_t alignment) {
 
 namespace longspan::testing {
 
-const RecordedProduct& last_product() { return state.last; }
-int64_t algorithms_found() { return static_cast<int64_t>(state.algorithms.size()); }
-std::string fault() { return state.fault; }
-void compute_products(bool yes) { state.computes = yes; }
+RecordedProduct last_product() {
+  const std::lock_guard lock(state.mutex);
+  return state.last;
+}
+int64_t algorithms_found() {
+  const std::lock_guard lock(state.mutex);
+  return static_cast<int64_t>(state.algorithms.size());
+}
+void compute_products(bool yes) {
+  const std::lock_guard lock(state.mutex);
+  state.computes = yes;
+}
 
 }  // namespace longspan::testing
 
@@ -197,6 +226,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     if (alignment == 0 || (alignment & (alignment - 1)) != 0) return broken("an odd alignment");
   }
   p.reductions = of(preference).reductions;
+  const std::lock_guard lock(state.mutex);
   results[0] = {};
   results[0].algo.data[0] = state.algorithms.size();
   state.algorithms.push_back(p);
@@ -210,9 +240,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                               cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
-                              size_t workspace_bytes, cudaStream_t) {
-  if (algorithm->data[0] >= state.algorithms.size()) return broken("an unknown algorithm");
-  RecordedProduct p = state.algorithms[algorithm->data[0]];
+                              size_t workspace_bytes, cudaStream_t stream) {
+  const std::optional<RecordedProduct> found = algorithm_of(algorithm->data[0]);
+  if (!found) return broken("an unknown algorithm");
+  RecordedProduct p = *found;
   if (!same(p.a, of(a_layout)) || !same(p.b, of(b_layout)) || !same(p.c, of(c_layout)) ||
       !same(p.c, of(d_layout)) || p.transposes_a != of(operation).transposes_a ||
       p.transposes_b != of(operation).transposes_b) {
@@ -226,22 +257,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   std::memcpy(&p.alpha, alpha, sizeof p.alpha);
   std::memcpy(&p.beta, beta, sizeof p.beta);
   if (p.beta != 0 && c != d) return broken("the sum is not in place");
+  const std::lock_guard lock(state.mutex);
   state.last = p;
-  if (state.computes) compute(p, a, b, d);
+  if (state.computes) {
+    longspan::cuda::Queue queue;
+    queue.stream = stream;
+    submit(queue, [=] { compute(p, a, b, d); });
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 
 size_t cublasLtGetVersion() { return 130000; }
-const char* cublasLtGetStatusString(cublasStatus_t) { return state.fault.c_str(); }
-
-namespace longspan::cuda {
-
-class AttentionPlans {};
-
-Libraries::Libraries(cudaStream_t stream, int64_t, const std::function<void(const char*)>&)
-    : stream_(stream), workspace_(std::aligned_alloc(256, kGemmWorkspaceBytes)) {
-  (void)cublasLtCreate(blas_.out());
+// The text is valid until another rule is broken.
+const char* cublasLtGetStatusString(cublasStatus_t) {
+  const std::lock_guard lock(state.mutex);
+  return state.fault.c_str();
 }
-Libraries::~Libraries() { std::free(workspace_); }
-
-}  // namespace longspan::cuda

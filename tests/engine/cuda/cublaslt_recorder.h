@@ -1,14 +1,14 @@
 // A stand-in for cuBLASLt on the host, linked in its place. It checks what a product is given as
-// the library would, records it, and computes it by plain loops.
+// the library would, records it, and computes it on its stream by plain loops: sums in the loops'
+// order and in float, as the library's are, rounded once at the end.
 //
-// A product that breaks a rule gets CUBLAS_STATUS_INVALID_VALUE; fault() says why. Global state,
-// one thread.
+// A product that breaks a rule gets CUBLAS_STATUS_INVALID_VALUE, and the status's text says why.
+// Global state, safe from any thread.
 #pragma once
 
 #include <cublasLt.h>
 
 #include <cstdint>
-#include <string>
 
 namespace longspan::testing {
 
@@ -28,11 +28,9 @@ struct RecordedProduct {
 };
 
 /// The last product that was asked for.
-const RecordedProduct& last_product();
-/// The number of algorithms that were looked for.
+RecordedProduct last_product();
+/// The number of algorithms that were looked for, by all queues.
 int64_t algorithms_found();
-/// The rule that was broken last, or an empty text.
-std::string fault();
 /// With `false`, products are checked and recorded but not computed, so that operands may be too
 /// large for this machine.
 void compute_products(bool yes);

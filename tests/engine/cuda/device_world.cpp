@@ -68,9 +68,11 @@ NamedCase named(const ModelSpec& model, int64_t sequence, Strategy strategy,
 
 }  // namespace
 
-DeviceWorld::DeviceWorld(int ranks, bool lag, MakeRanks make_ranks)
-    : make_ranks_(std::move(make_ranks)) {
-  for (int rank = 0; rank < ranks; ++rank) devices_.push_back(open_under_test(lag));
+DeviceWorld::DeviceWorld(int ranks, bool lag, const Transport& transport)
+    : make_ranks_(transport.make_ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    devices_.push_back(open_under_test(lag, transport.own_devices ? rank : 0));
+  }
 }
 
 std::unique_ptr<Backend> DeviceWorld::backend(const Program& program, Communicator* comm) {
@@ -117,8 +119,8 @@ std::vector<NamedCase> exchanging_cases() {
   return cases;
 }
 
-void check_numbers(const MakeRanks& make_ranks, DType dtype, const std::vector<NamedCase>& cases) {
-  DeviceWorld world(kRanks, false, make_ranks);
+void check_numbers(const Transport& transport, DType dtype, const std::vector<NamedCase>& cases) {
+  DeviceWorld world(kRanks, false, transport);
   uint64_t seed = 300;
   for (NamedCase c : cases) {
     c.step.dtype = dtype;
@@ -133,8 +135,8 @@ void check_numbers(const MakeRanks& make_ranks, DType dtype, const std::vector<N
   }
 }
 
-void check_lagging_queues(const MakeRanks& make_ranks) {
-  DeviceWorld world(kRanks, true, make_ranks);
+void check_lagging_queues(const Transport& transport) {
+  DeviceWorld world(kRanks, true, transport);
   uint64_t seed = 330;
   for (NamedCase& c : exchanging_cases()) {
     c.step.make_backend = [&](const Program& p, Communicator* comm) {
@@ -156,10 +158,10 @@ void check_lagging_queues(const MakeRanks& make_ranks) {
   }
 }
 
-void check_exchanges(const MakeRanks& make_ranks, bool in_rank_order) {
+void check_exchanges(const Transport& transport, bool in_rank_order) {
   const double tolerance = in_rank_order ? 0 : kRanks * 0x1p-23;
   constexpr int64_t kCount = 4 * 37;
-  DeviceWorld devices(kRanks, true, make_ranks);
+  DeviceWorld devices(kRanks, true, transport);
   std::array<bool, kRanks> right{};
   run_local_ranks(kRanks, [&](Communicator& comm) {
     const int rank = comm.rank();
@@ -236,8 +238,8 @@ void check_exchanges(const MakeRanks& make_ranks, bool in_rank_order) {
   for (const bool good : right) CHECK(good);
 }
 
-void check_failure(const MakeRanks& make_ranks) {
-  DeviceWorld world(kRanks, true, make_ranks);
+void check_failure(const Transport& transport) {
+  DeviceWorld world(kRanks, true, transport);
   NamedCase c = named(model_with_heads(small_gpt(), 8, 8), 64, strategies(16)["away, kv-outer"],
                       "away, kv-outer", {.ulysses = 4, .zero = 3});
   for (const int nth : {0, 5, 20}) {

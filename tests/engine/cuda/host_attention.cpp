@@ -1,22 +1,18 @@
-// The functions that the CUDA build takes from cuDNN, in plain loops: with its layouts and
-// roundings, and delta derived from the output that it is given.
+// Fused attention in plain loops, in the place of cuDNN's: with its layouts and roundings, and
+// delta derived from the output that it is given.
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "base/error.h"
 #include "engine/cuda/fused_attention.h"
 #include "engine/cuda/launch.h"
-#include "tests/engine/cuda/host_device.h"
+#include "engine/cuda/libraries.h"
 
 namespace longspan::cuda {
 namespace {
-
-std::mutex prepared_mutex;
-std::map<const Queue*, std::map<AttentionKey, int64_t>> prepared;
 
 // One query row of one head against all keys it sees.
 class Row {
@@ -98,46 +94,47 @@ void backward(const AttentionKey& key, const FusedOperands& x) {
   }
 }
 
+class HostAttention final : public FusedAttention {
+ public:
+  explicit HostAttention(void* stream) { queue_.stream = stream; }
+
+  void prepare(const std::vector<LibraryCall>& calls, ThreadPool&,
+               const Progress& progress) override {
+    int64_t done = 0;
+    for (const LibraryCall& call : calls) {
+      prepared_[call.key] = call.room;
+      ++done;
+      if (progress) progress(done, static_cast<int64_t>(calls.size()));
+    }
+  }
+
+  // Once plans were prepared, others must not be asked for.
+  void run(const AttentionKey& key, const FusedOperands& x) override {
+    if (!prepared_.empty()) {
+      const auto known = prepared_.find(key);
+      if (known == prepared_.end()) throw failed("the plan of an attention call was not prepared");
+      if (known->second > x.workspace_bytes) {
+        throw failed("the plan of an attention call was prepared with more workspace");
+      }
+    }
+    submit(queue_, [=] {
+      // A library may leave arbitrary contents there.
+      std::memset(x.workspace, 0xff, static_cast<size_t>(x.workspace_bytes));
+      key.backward ? backward(key, x) : forward(key, x);
+    });
+  }
+
+ private:
+  Queue queue_;
+  std::map<AttentionKey, int64_t> prepared_;  // with the room of each
+};
+
 }  // namespace
 
-}  // namespace longspan::cuda
+int64_t cudnn_version() { return 91900; }
 
-void longspan::testing::forget_attention(const cuda::Queue& queue) {
-  const std::lock_guard lock(cuda::prepared_mutex);
-  cuda::prepared.erase(&queue);
-}
-
-namespace longspan::cuda {
-
-// A queue for which plans were prepared must not be asked for others.
-void prepare_attention(const Queue& queue, const std::vector<LibraryCall>& calls, ThreadPool&,
-                       const Progress& progress) {
-  const std::lock_guard lock(prepared_mutex);
-  int64_t done = 0;
-  for (const LibraryCall& call : calls) {
-    prepared[&queue][call.key] = call.room;
-    ++done;
-    if (progress) progress(done, static_cast<int64_t>(calls.size()));
-  }
-}
-
-void run_fused_attention(const Queue& queue, const AttentionKey& key, const FusedOperands& x) {
-  if (!queue.has_fused_attention) throw failed("there is no library");
-  {
-    const std::lock_guard lock(prepared_mutex);
-    const auto known = prepared.find(&queue);
-    if (known != prepared.end() && !known->second.contains(key)) {
-      throw failed("the plan of an attention call was not prepared");
-    }
-    if (known != prepared.end() && known->second.at(key) > x.workspace_bytes) {
-      throw failed("the plan of an attention call was prepared with more workspace");
-    }
-  }
-  submit(queue, [=] {
-    // A library may leave arbitrary contents there.
-    std::memset(x.workspace, 0xff, static_cast<size_t>(x.workspace_bytes));
-    key.backward ? backward(key, x) : forward(key, x);
-  });
+std::unique_ptr<FusedAttention> open_fused_attention(void* stream, int64_t) {
+  return std::make_unique<HostAttention>(stream);
 }
 
 }  // namespace longspan::cuda

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -11,19 +13,20 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <utility>
+#include <vector>
 
 #include "engine/cuda/launch.h"
-#include "engine/cuda/libraries.h"
+#include "engine/cuda/open_device.h"
 #include "tests/engine/cuda/worker.h"
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using longspan::testing::kRuntimeDevices;
 using longspan::testing::Worker;  // a stream
 
-std::atomic<bool> lags{false};
+thread_local bool lags = false;  // streams that this thread makes
 std::atomic<int> seeds{0};
 
 // A recording of an event: streams that wait for it keep it if the event is recorded again.
@@ -68,16 +71,16 @@ Event& of(cudaEvent_t event) { return *reinterpret_cast<Event*>(event); }
 // Memory by its address.
 class Memory {
  public:
-  void add(void* begin, size_t bytes) {
+  void add(void* begin, size_t bytes, int device = 0) {
     const std::lock_guard lock(mutex_);
-    blocks_[reinterpret_cast<uintptr_t>(begin)] = bytes;
-    bytes_ += bytes;
+    blocks_[reinterpret_cast<uintptr_t>(begin)] = {bytes, device};
+    bytes_[device] += bytes;
   }
   bool remove(void* begin) {
     const std::lock_guard lock(mutex_);
     const auto found = blocks_.find(reinterpret_cast<uintptr_t>(begin));
     if (found == blocks_.end()) return false;
-    bytes_ -= found->second;
+    bytes_[found->second.device] -= found->second.bytes;
     blocks_.erase(found);
     return true;
   }
@@ -87,11 +90,11 @@ class Memory {
     auto next = blocks_.upper_bound(address);
     if (next == blocks_.begin()) return false;
     --next;
-    return address + bytes <= next->first + next->second;
+    return address + bytes <= next->first + next->second.bytes;
   }
-  size_t bytes() {
+  size_t bytes_of(int device) {
     const std::lock_guard lock(mutex_);
-    return bytes_;
+    return bytes_[device];
   }
   int64_t count() {
     const std::lock_guard lock(mutex_);
@@ -99,19 +102,30 @@ class Memory {
   }
 
  private:
+  struct Block {
+    size_t bytes;
+    int device;
+  };
   std::mutex mutex_;
-  std::map<uintptr_t, size_t> blocks_;
-  size_t bytes_ = 0;
+  std::map<uintptr_t, Block> blocks_;
+  std::array<size_t, kRuntimeDevices> bytes_{};
 };
 
 Memory device_memory, pinned_memory;
 constexpr size_t kContextBytes = size_t{300} << 20;
+// New memory is NaNs; not all of it, since filling the workspaces of devices would take longer than
+// most tests.
+constexpr size_t kPoisonedBytes = size_t{1} << 20;
 
 std::mutex streams_mutex;
-std::set<Worker*> streams;
+struct Stream {
+  std::shared_ptr<Worker> worker;
+  int device;
+};
+std::map<const Worker*, Stream> streams;
 
 thread_local cudaError_t last_error = cudaSuccess;
-thread_local int current_device = -1;
+thread_local int current_device = 0;
 
 cudaError_t returned(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
@@ -125,52 +139,39 @@ bool is_known(const void* begin, size_t bytes) {
 
 namespace longspan::testing {
 
-void let_streams_lag(bool yes) { lags = yes; }
+std::unique_ptr<cuda::Device> open_host_device(bool lag, int index) {
+  lags = lag;
+  std::unique_ptr<cuda::Device> device = cuda::open_device(index);
+  lags = false;
+  return device;
+}
 int64_t runtime_allocations() { return device_memory.count() + pinned_memory.count(); }
 
 }  // namespace longspan::testing
 
-namespace longspan::cuda {
-
-void submit(const Queue& queue, std::function<void()> work) {
+// Work for no stream is done at once.
+void longspan::cuda::submit(const Queue& queue, std::function<void()> work) {
+  if (queue.stream == nullptr) return work();
   of(static_cast<cudaStream_t>(queue.stream)).submit(std::move(work));
 }
 
-// Products and attention are those of the host build; see host_products.cpp and host_attention.cpp.
-class AttentionPlans {};
-
-Libraries::Libraries(cudaStream_t stream, int64_t, const std::function<void(const char*)>& opened)
-    : stream_(stream), attention_(std::make_unique<AttentionPlans>()) {
-  opened("cudnn");
-  opened("cublaslt");
-}
-Libraries::~Libraries() = default;
-
-int64_t cublaslt_version() { return 130000; }
-int64_t cudnn_version() { return 91900; }
-
-}  // namespace longspan::cuda
-
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t) { return CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t) { return CUBLAS_STATUS_SUCCESS; }
-
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = kRuntimeDevices;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  if (device != 0) return returned(cudaErrorInvalidDevice);
+  if (device < 0 || device >= kRuntimeDevices) return returned(cudaErrorInvalidDevice);
   current_device = device;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = current_device;
-  return current_device < 0 ? returned(cudaErrorInvalidDevice) : cudaSuccess;
+  return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device != 0) return returned(cudaErrorInvalidDevice);
+  if (device < 0 || device >= kRuntimeDevices) return returned(cudaErrorInvalidDevice);
   *properties = {};
+  properties->uuid.bytes[0] = static_cast<char>(device);
   std::strcpy(properties->name, "a device of the tests");
   properties->major = 9;
   properties->multiProcessorCount = 2;
@@ -204,14 +205,20 @@ const char* cudaGetErrorString(cudaError_t error) {
   }
 }
 cudaError_t cudaDeviceSynchronize() {
-  const std::lock_guard lock(streams_mutex);
-  for (Worker* stream : streams) stream->drain();
+  std::vector<std::shared_ptr<Worker>> own;
+  {
+    const std::lock_guard lock(streams_mutex);
+    for (const auto& [address, stream] : streams) {
+      if (stream.device == current_device) own.push_back(stream.worker);
+    }
+  }
+  for (const auto& worker : own) worker->drain();
   return cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
   *total = static_cast<size_t>(longspan::testing::kRuntimeDeviceBytes);
-  *available = *total - kContextBytes - device_memory.bytes();
+  *available = *total - kContextBytes - device_memory.bytes_of(current_device);
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
@@ -219,8 +226,8 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   (void)cudaMemGetInfo(&available, &total);
   if (bytes > available) return returned(cudaErrorMemoryAllocation);
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  std::memset(*memory, 0xFF, bytes);
-  device_memory.add(*memory, bytes);
+  std::memset(*memory, 0xFF, std::min(bytes, kPoisonedBytes));
+  device_memory.add(*memory, bytes, current_device);
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
@@ -271,19 +278,16 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t 
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  auto* worker = new Worker(lags, seeds++);
+  auto worker = std::make_shared<Worker>(lags, seeds++);
+  *stream = reinterpret_cast<cudaStream_t>(worker.get());
   const std::lock_guard lock(streams_mutex);
-  streams.insert(worker);
-  *stream = reinterpret_cast<cudaStream_t>(worker);
+  streams.emplace(worker.get(), Stream{worker, current_device});
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   of(stream).drain();
-  {
-    const std::lock_guard lock(streams_mutex);
-    streams.erase(&of(stream));
-  }
-  delete &of(stream);
+  const std::lock_guard lock(streams_mutex);
+  streams.erase(&of(stream));
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {

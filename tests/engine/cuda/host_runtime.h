@@ -7,17 +7,27 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/cuda/device.h"
 
 namespace longspan::testing {
 
-/// The memory of the device, in bytes.
+inline constexpr int kRuntimeDevices = 4;
+/// The memory of each device, in bytes.
 inline constexpr int64_t kRuntimeDeviceBytes = int64_t{2} << 30;
 
-/// With `yes`, streams that are made from now on sleep for random times before pieces of their
-/// work.
-void let_streams_lag(bool yes);
+/// Opens a device as the GPU build does. With `lag`, every stream sleeps for a random time before
+/// pieces of its work: a missing wait then gives a wrong number, as on a GPU.
+std::unique_ptr<cuda::Device> open_host_device(bool lag = false, int index = 0);
 
 /// The allocations of devices and of pinned memory that there are.
 int64_t runtime_allocations();
+
+/// Returns the ranges (engine/cuda/ranges.h) that threads have opened since the last call, in
+/// order. Fails the test if one is still open.
+std::vector<std::string> take_ranges();
 
 }  // namespace longspan::testing

@@ -9,13 +9,15 @@
 #include "engine/profile/device_fabric.h"
 #include "tests/engine/cuda/device_world.h"
 #include "tests/engine/cuda/fake_nccl.h"
-#include "tests/engine/cuda/host_device.h"
+#include "tests/engine/cuda/host_runtime.h"
 
 namespace longspan::testing {
 namespace {
 
+const Transport kNccl{cuda::make_nccl_ranks, true};
+
 void start(int ranks) {
-  DeviceWorld world(ranks, false, cuda::make_nccl_ranks);
+  DeviceWorld world(ranks, false, kNccl);
   run_local_ranks(ranks,
                   [&](Communicator& comm) { world.ranks(comm, ParallelLayout{.data = ranks}); });
 }
@@ -23,27 +25,27 @@ void start(int ranks) {
 }  // namespace
 
 TEST_CASE("ranks by NCCL exchange what ranks on the host do", "[cuda]") {
-  for (int turn = 0; turn < 10; ++turn) check_exchanges(cuda::make_nccl_ranks, false);
+  for (int turn = 0; turn < 10; ++turn) check_exchanges(kNccl, false);
   CHECK(nccl_communicators() == 0);
 }
 
 TEST_CASE("ranks by NCCL give the numbers of one", "[cuda]") {
-  check_numbers(cuda::make_nccl_ranks, DType::float32, exchanging_cases());
-  check_numbers(cuda::make_nccl_ranks, DType::bfloat16, exchanging_cases());
+  check_numbers(kNccl, DType::float32, exchanging_cases());
+  check_numbers(kNccl, DType::bfloat16, exchanging_cases());
   CHECK(nccl_communicators() == 0);
 }
 
 TEST_CASE("queues of ranks by NCCL that lag change no bit", "[cuda]") {
-  check_lagging_queues(cuda::make_nccl_ranks);
+  check_lagging_queues(kNccl);
 }
 
 TEST_CASE("a rank that fails ends those that wait for it in NCCL", "[cuda]") {
-  check_failure(cuda::make_nccl_ranks);
+  check_failure(kNccl);
   CHECK(nccl_communicators() == 0);
 }
 
 TEST_CASE("what NCCL finds wrong on the device ends the step", "[cuda]") {
-  DeviceWorld world(2, true, cuda::make_nccl_ranks);
+  DeviceWorld world(2, true, kNccl);
   const auto exchange = [&](Communicator& comm) {
     const int peer = 1 - comm.rank();
     cuda::Device& device = world.device(comm.rank());
@@ -65,7 +67,7 @@ TEST_CASE("a profile's fabric is measured by NCCL", "[cuda]") {
   grid.exchanged = 1 << 16;
   std::array<HardwareProfile, 3> profiles;
   run_local_ranks(3, [&](Communicator& comm) {
-    const auto device = make_host_device(false);
+    const auto device = open_host_device(false, comm.rank());
     measure_device_fabric(profiles[comm.rank()], comm, 1, {}, grid, *device, cuda::make_nccl_ranks);
   });
   CHECK(nccl_communicators() == 0);

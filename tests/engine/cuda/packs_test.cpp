@@ -15,7 +15,7 @@
 #include "engine/cuda/kernels/norm.h"
 #include "engine/cuda/kernels/rows.h"
 #include "engine/cuda/launch.h"
-#include "tests/engine/cuda/host_device.h"
+#include "tests/engine/cuda/host_runtime.h"
 
 namespace longspan::cuda {
 namespace {
@@ -54,7 +54,7 @@ std::vector<uint32_t> bits(const std::vector<float>& values) {
 // What run(queue, aligned) returns must not depend on whether memory is aligned.
 template <class Run>
 void check_same(const Run& run) {
-  const auto device = testing::make_host_device(false);
+  const auto device = testing::open_host_device();
   const auto result = [&](bool aligned) {
     device->queues().begin({1, 1, 1, 1, 1, 1});
     return run(device->queue(Stream::compute), aligned, [&] { device->queues().finish(); });
@@ -86,7 +86,7 @@ TEMPLATE_TEST_CASE("a pack is read and written as its elements are", "[cuda]", f
 }
 
 TEST_CASE("every element is in one pack, or alone at the end", "[cuda]") {
-  const auto device = testing::make_host_device(false);
+  const auto device = testing::open_host_device();
   for (const int64_t rows : {1, 3}) {
     for (const int64_t width : {1, 7, 8, 9, 16, 31}) {
       for (const bool packs : {false, true}) {
@@ -150,7 +150,7 @@ TEMPLATE_TEST_CASE("norms are the same with packs, held or read again, and witho
   using T = TestType;
   constexpr int64_t kRows = 2;
   const double tolerance = sizeof(T) == 2 ? 2e-2 : 1e-5;
-  const auto device = testing::make_host_device(false);
+  const auto device = testing::open_host_device();
   for (const int64_t width : {16, 24, 64, 72}) {  // held by a team of one up to 32
     for (const bool centers : {false, true}) {
       CAPTURE(width, centers);
@@ -189,7 +189,7 @@ TEMPLATE_TEST_CASE("the loss and its gradient are the same with packs and withou
   using T = TestType;
   constexpr int64_t kRows = 3, kVocab = 48;
   const std::vector<int32_t> labels = {0, 5, kVocab - 1};
-  const auto device = testing::make_host_device(false);
+  const auto device = testing::open_host_device();
   std::vector<double> losses;
   std::vector<std::vector<T>> gradients;
   for (const bool aligned : {true, false}) {

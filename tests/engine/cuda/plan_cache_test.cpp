@@ -16,6 +16,8 @@ TEST_CASE("a plan is built once a key, and kept where it is", "[cuda]") {
   CHECK(&again == &first);
   CHECK(first == "one");
   CHECK(cache.built() == 99);
+  cache.set(1, "uno");
+  CHECK(first == "uno");
 }
 
 TEST_CASE("what cannot be built is not kept, and is tried again", "[cuda]") {

@@ -1,6 +1,7 @@
 // The measurements of `longspan profile` on a GPU, run on the host device. Times are meaningless
 // there; tested are which kernels run, how their figures are stored, and how a plan uses them.
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "engine/comm/local.h"
+#include "engine/cuda/libraries.h"
 #include "engine/profile/device_attention.h"
 #include "engine/profile/device_fabric.h"
 #include "engine/profile/device_profile.h"
@@ -18,7 +20,7 @@
 #include "planner/cost/tiling.h"
 #include "planner/search/search.h"
 #include "tests/base/temporary_folder.h"
-#include "tests/engine/cuda/host_device.h"
+#include "tests/engine/cuda/host_runtime.h"
 
 namespace longspan::testing {
 namespace {
@@ -59,7 +61,7 @@ ProfileOptions quick() {
 
 HardwareProfile measured_once() {
   static const HardwareProfile hw = [] {
-    const auto device = make_host_device(false);
+    const auto device = open_host_device();
     ProfileOptions options = quick();
     options.seconds_budget = 10;  // enough for all parts, except on a busy machine
     return measure_device(*device, options, small_grid(), {});
@@ -73,8 +75,8 @@ TEST_CASE("a device's profile is complete, says what stands behind it, and survi
   const HardwareProfile hw = measured_once();
   CHECK_NOTHROW(validate(hw, "test"));
   CHECK(hw.device.backend == "cuda");
-  CHECK(hw.device.name == "host");
-  CHECK(hw.devices_per_node == 2);
+  CHECK(hw.device.name == "a device of the tests");
+  CHECK(hw.devices_per_node == kRuntimeDevices);
   for (int i = 0; i < kKernelCount; ++i) {
     const auto kernel = static_cast<Kernel>(i);
     if (kernel == Kernel::exchange || kernel == Kernel::gather) continue;  // the fabric's
@@ -86,7 +88,8 @@ TEST_CASE("a device's profile is complete, says what stands behind it, and survi
     CHECK(table.points.size() >= 2);
     CHECK(table.source.starts_with("measured: "));
     // Device and versions.
-    CHECK(table.source.find("host, driver 1.2, CUDA 3.4") != std::string::npos);
+    CHECK_THAT(table.source, Catch::Contains("a device of the tests, driver "));
+    CHECK_THAT(table.source, Catch::Contains(", CUDA 13.0, cuBLASLt 13.0.0, cuDNN 9.19.0"));
     CHECK(table.date == hw.device.memory_bandwidth.date);
   }
   for (const auto& [name, table] : hw.rates) {
@@ -96,7 +99,7 @@ TEST_CASE("a device's profile is complete, says what stands behind it, and survi
   CHECK(hw.rates.at("gemm_nt").points.size() == 8);
   CHECK(hw.rates.at("gemm_tn").points.size() == 8);
   CHECK(hw.rates.at("attention_forward").tiling.padded);
-  CHECK(hw.rates.at("attention_backward_diagonal").tiling.workers == 1);
+  CHECK(hw.rates.at("attention_backward_diagonal").tiling.workers == 2);
   CHECK(hw.rates.at("gemm_nt").tiling.shapes.empty());
 
   const TemporaryFolder folder;
@@ -107,21 +110,23 @@ TEST_CASE("a device's profile is complete, says what stands behind it, and survi
 
 TEST_CASE("a device's memory is its arena's but for terms that have names") {
   const HardwareProfile hw = measured_once();
-  CHECK(hw.device.memory_bytes.value == kHostDeviceBytes);
-  REQUIRE(hw.device.overhead.size() == 3);
+  CHECK(hw.device.memory_bytes.value == kRuntimeDeviceBytes);
+  REQUIRE(hw.device.overhead.size() == 5);
   CHECK(hw.device.overhead.at("context").value == 300 << 20);
+  CHECK(hw.device.overhead.at("cudnn").value == 0);
+  CHECK(hw.device.overhead.at("cublaslt").value == cuda::kGemmWorkspaceBytes);
   CHECK(hw.device.overhead.at("scratch").value == cuda::kScratchBytes);
   CHECK(hw.device.overhead.at("kernels").value == 0);  // a host loads none
-  CHECK(overhead_bytes(hw) == (300 << 20) + cuda::kScratchBytes);
+  CHECK(overhead_bytes(hw) == (300 << 20) + cuda::kGemmWorkspaceBytes + cuda::kScratchBytes);
   CHECK(hw.device.reserved_bytes.value > static_cast<double>(overhead_bytes(hw)));
 
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   ProfileOptions options = quick();
   options.seconds_budget = 0.5;
   options.device_memory_bytes = 256 << 20;
   const HardwareProfile asked = measure_device(*device, options, small_grid(), {});
   CHECK(capacities(asked)[0] == 256 << 20);
-  options.device_memory_bytes = kHostDeviceBytes;  // context and libraries take some of it
+  options.device_memory_bytes = kRuntimeDeviceBytes;  // context and libraries take some of it
   CHECK_THROWS_AS(measure_device(*device, options, small_grid(), {}), Error);
 }
 
@@ -134,20 +139,22 @@ TEST_CASE("ranks with devices measure what is between them, and what their trans
   options.device_memory_bytes = 256 << 20;
   const HardwareProfile before = measured_once();
   // The second rank's device has more taken: all ranks must reserve that much.
-  const auto make_ranks = [](Communicator& comm, const ParallelLayout& parallel,
-                             cuda::Device& device) {
-    (void)device.allocate(Tier::device, comm.rank() == 1 ? kTaken : 4096);
+  std::array<std::unique_ptr<Arena>, kRanks> taken_by;
+  const auto make_ranks = [&](Communicator& comm, const ParallelLayout& parallel,
+                              cuda::Device& device) {
+    taken_by[comm.rank()] = device.allocate(Tier::device, comm.rank() == 1 ? kTaken : 4096);
     return cuda::make_local_ranks(comm, parallel, device);
   };
   for (const int ranks_here : {kRanks, 1}) {
     HardwareProfile hw = before;
     run_local_ranks(kRanks, [&](Communicator& comm) {
-      const auto device = make_host_device(false);
+      const auto device = open_host_device(false, comm.rank());
       HardwareProfile own = comm.rank() == 0 ? before : HardwareProfile{};
       measure_device_fabric(own, comm, ranks_here, options, grid, *device, make_ranks);
       if (comm.rank() == 0) hw = own;
     });
     CHECK_NOTHROW(validate(hw, "test"));
+    taken_by = {};
     const bool one_node = ranks_here == kRanks;
     const FabricProfile& measured = one_node ? hw.node_fabric : hw.cluster_fabric;
     const FabricProfile& other = one_node ? hw.cluster_fabric : hw.node_fabric;
@@ -164,7 +171,7 @@ TEST_CASE("ranks with devices measure what is between them, and what their trans
 }
 
 TEST_CASE("where time is short what matters least is left out") {
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   ProfileOptions options = quick();
   options.seconds_budget = 1e-3;
   double last = 0;
@@ -188,7 +195,7 @@ TEST_CASE("where time is short what matters least is left out") {
 }
 
 TEST_CASE("shapes that a device's memory does not hold are left out") {
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   ProfileOptions options = quick();
   options.seconds_budget = 1e-3;
   DeviceGrid grid = small_grid();

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -13,7 +15,7 @@ namespace longspan::testing {
 TEST_CASE("a device explains its memory, and gives all of it back", "[cuda]") {
   const int64_t before = runtime_allocations();
   {
-    const auto device = cuda::open_device(0);
+    const auto device = open_host_device();
     CHECK(device->name() == "a device of the tests");
     CHECK_THAT(device->facts().software, Catch::Contains("CUDA 13.0"));
     int64_t explained = 0;
@@ -35,7 +37,7 @@ TEST_CASE("a device explains its memory, and gives all of it back", "[cuda]") {
 }
 
 TEST_CASE("memory that the device does not have is refused with figures", "[cuda]") {
-  const auto device = cuda::open_device(0);
+  const auto device = open_host_device();
   CHECK_THROWS_WITH(
       device->allocate(Tier::device, 2 * kRuntimeDeviceBytes),
       Catch::Contains("device memory: the plan's peak is 4.00 GiB") && Catch::Contains("short by"));
@@ -43,8 +45,7 @@ TEST_CASE("memory that the device does not have is refused with figures", "[cuda
 }
 
 TEST_CASE("no op starts before its step", "[cuda]") {
-  let_streams_lag(true);
-  const auto device = cuda::open_device(0);
+  const auto device = open_host_device(true);
   DeviceQueues& queues = device->queues();
   double first = 1;
   for (int step = 0; step < 100; ++step) {
@@ -60,14 +61,23 @@ TEST_CASE("no op starts before its step", "[cuda]") {
       CHECK(span.end >= span.start);
     }
   }
-  let_streams_lag(false);
   CHECK(first >= 0);
 }
 
-TEST_CASE("there is one device, and it has an id", "[cuda]") {
+TEST_CASE("devices have ids of their own, and there are no others", "[cuda]") {
   CHECK(cuda::why_unavailable().empty());
-  CHECK(cuda::device_ids().size() == 1);
-  CHECK_THROWS_WITH(cuda::open_device(1), Catch::Contains("there is no device 1, there are 1"));
+  const std::vector<std::string> ids = cuda::device_ids();
+  CHECK(ids.size() == kRuntimeDevices);
+  CHECK(std::set<std::string>(ids.begin(), ids.end()).size() == ids.size());
+  CHECK_THROWS_WITH(cuda::open_device(kRuntimeDevices),
+                    Catch::Contains("there is no device 4, there are 4"));
+}
+
+TEST_CASE("each device has its own memory", "[cuda]") {
+  const auto first = open_host_device(false, 0), second = open_host_device(false, 1);
+  const int64_t before = second->memory().used_bytes;
+  const auto arena = first->allocate(Tier::device, 1 << 20);
+  CHECK(second->memory().used_bytes == before);
 }
 
 }  // namespace longspan::testing

@@ -5,7 +5,7 @@
 
 #include "engine/cuda/attention_calls.h"
 #include "engine/cuda/backend.h"
-#include "tests/engine/cuda/host_device.h"
+#include "tests/engine/cuda/host_runtime.h"
 #include "tests/engine/plan_reference.h"
 
 namespace longspan::testing {
@@ -22,7 +22,7 @@ StepCase cuda_case(uint64_t seed, cuda::Device& device) {
 }  // namespace
 
 TEST_CASE("random legal plans give the numbers of the reference on the device", "[cuda]") {
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   for (uint64_t seed = 201; seed <= 230; ++seed) {
     StepCase step = cuda_case(seed, *device);
     step.random_order = seed;
@@ -32,7 +32,7 @@ TEST_CASE("random legal plans give the numbers of the reference on the device", 
 }
 
 TEST_CASE("in bfloat16 the numbers of the reference to its precision", "[cuda]") {
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   for (uint64_t seed = 231; seed <= 250; ++seed) {
     StepCase step = cuda_case(seed, *device);
     step.dtype = DType::bfloat16;
@@ -44,7 +44,7 @@ TEST_CASE("in bfloat16 the numbers of the reference to its precision", "[cuda]")
 }
 
 TEST_CASE("without a library's attention our own kernels' numbers are as close", "[cuda]") {
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   for (uint64_t seed = 271; seed <= 276; ++seed) {
     StepCase step = cuda_case(seed, *device);
     step.dtype = DType::bfloat16;
@@ -65,7 +65,7 @@ TEST_CASE("without a library's attention our own kernels' numbers are as close",
 // All other roundings of a step are the same for any chunk. If o itself were merged into, with 64
 // merges rather than two, the gradients' errors would grow by 10 % to 45 %.
 TEST_CASE("in bfloat16 the error does not grow with the chunks that keys stream in", "[cuda]") {
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   for (const ModelSpec& model : {small_gpt(), small_llama(), small_qwen()}) {
     StepCase step;
     step.model = model;
@@ -91,7 +91,7 @@ TEST_CASE("in bfloat16 the error does not grow with the chunks that keys stream 
 }
 
 TEST_CASE("a backend reports the plans of attention that it builds", "[cuda]") {
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   StepCase step;
   step.model = small_llama();
   step.sequence = 64;
@@ -111,7 +111,7 @@ TEST_CASE("a backend reports the plans of attention that it builds", "[cuda]") {
 }
 
 TEST_CASE("every op is a range of its name for profilers", "[cuda]") {
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   StepCase step = cuda_case(270, *device);
   std::vector<std::string> submitted;  // by the backend: file I/O is the runtime's
   step.make_backend = [&](const Program& program, Communicator*) {
@@ -129,8 +129,18 @@ TEST_CASE("every op is a range of its name for profilers", "[cuda]") {
   CHECK(ranges == submitted);
 }
 
+TEST_CASE("a plan of several ranks is not run on one device alone", "[cuda]") {
+  const auto device = open_host_device();
+  StepRequest request{small_gpt(), {}, 64};
+  request.strategy.block_tokens = request.strategy.chunk_tokens = 64;
+  request.strategy.parallel.data = 2;
+  const Program program = build_program(request);
+  CHECK_THROWS_WITH(cuda::make_backend(program, *device, 1),
+                    Catch::Contains("the plan is for 2 ranks"));
+}
+
 TEST_CASE("queues that lag change no bit", "[cuda][property]") {
-  const auto device = make_host_device(true);
+  const auto device = open_host_device(true);
   for (uint64_t seed = 251; seed <= 262; ++seed) {
     StepCase step = cuda_case(seed, *device);
     step.dtype = seed % 2 == 0 ? DType::bfloat16 : DType::float32;

@@ -6,7 +6,7 @@
 #include "engine/cuda/kernels/loss.h"
 #include "engine/cuda/kernels/rows.h"
 #include "engine/cuda/launch.h"
-#include "tests/engine/cuda/host_device.h"
+#include "tests/engine/cuda/host_runtime.h"
 #include "tests/engine/plan_runner.h"
 #include "tests/gpu/op_check.h"
 #include "tests/length.h"
@@ -28,7 +28,7 @@ class Launching {
 
 // Every member writes to a cell, and reads the cells of its neighbours after `barriers` barriers.
 std::vector<float> neighbours(HostLaunch launch, int barriers) {
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   device->queues().begin({1, 1, 1, 1, 1, 1});
   const Launching scope(launch);
   std::vector<float> cells(kTeam, -1), seen(2 * kTeam, -2);
@@ -47,7 +47,7 @@ std::vector<float> neighbours(HostLaunch launch, int barriers) {
 }
 
 StepOutcome step_with(StepCase step, HostLaunch launch) {
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   const Launching scope(launch);
   step.make_backend = [&](const Program& program, Communicator*) {
     return cuda::make_backend(program, *device, 2);
@@ -66,7 +66,7 @@ TEST_CASE("a missing barrier gives other numbers in one of the two orders", "[cu
 }
 
 TEST_CASE("a team's sums and maxima are those of all members, for every member", "[cuda]") {
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   device->queues().begin({1, 1, 1, 1, 1, 1});
   for (const bool backwards : {false, true}) {
     const Launching scope({kTeam, backwards});
@@ -86,7 +86,7 @@ TEST_CASE("rows are narrowed in place by teams of any size", "[cuda]") {
   constexpr int64_t kRows = 3, kWidth = 11;  // not a multiple of a team
   std::vector<float> original(kRows * kWidth);
   for (size_t i = 0; i < original.size(); ++i) original[i] = 1.0F + static_cast<float>(i) / 4;
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   device->queues().begin({1, 1, 1, 1, 1, 1});
   for (const int threads : {1, 2, kTeam, 7}) {
     for (const bool backwards : {false, true}) {
@@ -108,7 +108,7 @@ TEST_CASE("rows are narrowed in place by teams of any size", "[cuda]") {
 TEST_CASE("the loss's gradient does not depend on which member comes first", "[cuda]") {
   constexpr int64_t kRows = 2, kVocab = 8;
   const std::vector<int32_t> labels = {0, 7};  // of the first and of the last member to write
-  const auto device = make_host_device(false);
+  const auto device = open_host_device();
   device->queues().begin({1, 1, 1, 1, 1, 1});
   std::vector<double> losses;
   std::vector<std::vector<float>> gradients;
@@ -144,7 +144,7 @@ TEST_CASE("steps have the same bits in either order of bodies and members", "[cu
 
 TEST_CASE("ops by teams of several threads are right", "[cuda]") {
   for (uint64_t seed = 1; seed <= 2; ++seed) {
-    const auto device = make_host_device(false);
+    const auto device = open_host_device();
     const Launching scope({kTeam, seed % 2 == 0});
     StepCase step = random_case(7100 + seed);
     step.dtype = seed % 2 == 0 ? DType::bfloat16 : DType::float32;

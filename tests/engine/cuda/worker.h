@@ -1,4 +1,4 @@
-// Queues of the host's stand-ins for a device.
+// The streams of the tests' CUDA runtime.
 #pragma once
 
 #include <chrono>
@@ -11,29 +11,6 @@
 #include <utility>
 
 namespace longspan::testing {
-
-/// Waits for `reached`, polling `watch` meanwhile if there is one.
-template <class Reached>
-void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
-           const std::function<void()>& watch, const Reached& reached) {
-  constexpr std::chrono::milliseconds kPause{1};
-  while (!reached()) {
-    if (!watch) {
-      changed.wait(lock);
-      continue;
-    }
-    changed.wait_for(lock, kPause);
-    lock.unlock();
-    try {
-      watch();
-    } catch (...) {
-      lock.lock();
-      changed.wait(lock, reached);
-      throw;
-    }
-    lock.lock();
-  }
-}
 
 /// A queue: a thread that runs the submitted work in order. With `lag` it sleeps for random times
 /// before pieces of it.
@@ -60,9 +37,9 @@ class Worker {
     const std::lock_guard lock(mutex_);
     return idle_;
   }
-  void drain(const std::function<void()>& watch = {}) {
+  void drain() {
     std::unique_lock lock(mutex_);
-    await(lock, changed_, watch, [&] { return idle_; });
+    changed_.wait(lock, [&] { return idle_; });
   }
 
  private:
