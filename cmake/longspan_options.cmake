@@ -15,7 +15,8 @@ endif()
 if(LONGSPAN_MOLD)  # links in a fifth of the time of GNU ld, and there are some ninety programs
   find_program(LONGSPAN_MOLD_PROGRAM mold)
   if(LONGSPAN_MOLD_PROGRAM)
-    target_link_options(longspan_flags INTERFACE -fuse-ld=mold)
+    target_link_options(longspan_flags INTERFACE
+      $<$<NOT:$<BOOL:$<TARGET_PROPERTY:LONGSPAN_NO_MOLD>>>:-fuse-ld=mold>)
   endif()
 endif()
 if(LONGSPAN_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -155,6 +155,18 @@ void build(AttentionPlan& plan, const AttentionKey& key, cudnnHandle_t handle, i
 
 }  // namespace
 
+std::string description_of_device(int index) {
+  if (!open_library()) throw failed("cudnn: {}", kNotFound);
+  const auto check_device = [](fe::error_t status) {
+    if (status.is_bad()) throw failed("cudnn: the device: {}", status.get_message());
+  };
+  fe::DeviceProperties properties;
+  check_device(properties.set_device_id(index).build());
+  std::vector<uint8_t> text;
+  check_device(properties.serialize(text));
+  return {text.begin(), text.end()};
+}
+
 int64_t workspace_on(const AttentionKey& key, int64_t compute_capability, const std::string& device,
                      int64_t room) {
   if (!open_library()) throw failed("cudnn: {}", kNotFound);

@@ -43,6 +43,10 @@ AttentionShape part_of_keys(const AttentionShape& shape, int64_t first, int64_t 
 /// it accepts. Needs no GPU. Acceptance is necessary, not sufficient.
 std::string why_refused(const AttentionKey& key, int compute_capability);
 
+/// Returns cuDNN's description of a device in its JSON; workspace_on() takes it where there is no
+/// such device. Throws failed if cuDNN is not found or cannot tell.
+std::string description_of_device(int index);
+
 /// Builds cuDNN's best plan of the shape whose workspace fits `room`, for a device that `device`
 /// describes in cuDNN's JSON (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION). Returns the bytes of its
 /// workspace. Needs no GPU, but a driver library that loads modules. Throws failed, with the shape,

@@ -5,8 +5,11 @@
 
 #include <catch2/catch.hpp>
 
+#include "base/error.h"
+#include "engine/cuda/attention_plans.h"
 #include "engine/cuda/open_device.h"
 #include "tests/gpu/figures.h"
+#include "tests/gpu/under_test.h"
 
 namespace longspan::testing {
 namespace {
@@ -57,9 +60,13 @@ TEST_CASE("a GPU is there and these are its libraries", "[environment]") {
          std::to_string(properties.major) + "." + std::to_string(properties.minor));
   figure("multiprocessors", properties.multiProcessorCount, "1");
   figure("device memory", static_cast<double>(properties.totalGlobalMem), "B");
-  size_t available = 0, total = 0;
-  REQUIRE(cudaMemGetInfo(&available, &total) == cudaSuccess);
-  figure("device memory taken with a context alone", static_cast<double>(total - available), "B");
+  try {
+    figure("cuDNN's description of the device", cuda::description_of_device(0));
+  } catch (const Error& error) {
+    figure("cuDNN's description of the device", error.what());
+  }
+  figure("device memory taken with a context alone", static_cast<double>(device_bytes_taken()),
+         "B");
 }
 
 }  // namespace longspan::testing

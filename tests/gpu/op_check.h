@@ -32,10 +32,11 @@ struct OpReport {
 OpReport check_ops(const StepCase& step);
 
 /// Returns the bound on the norm-wise error of a single op. In float32 it covers the rounding of
-/// sums of thousands of terms. In bfloat16 a rounding has an error of at most 2^-8 and 1.7e-3 in
-/// the mean, and n consecutive ones add up to sqrt(n) times that: 4e-3 covers five. The gradients
-/// of the MLP's weights follow eight (norm, inner width twice, activation, its gradient, ...):
-/// 5e-3.
+/// sums of thousands of terms. In bfloat16 a rounding has an error of 1.7e-3 in the mean, and n
+/// consecutive ones add up to sqrt(n) times that: six in the MLP's forward (norm, two projections,
+/// activation, projection, residual), eight before the gradients of its weights, at most five in
+/// the others. Small tensors deviate from that mean: by up to 18 % in 200 random plans, 25 % is
+/// allowed.
 double op_tolerance(DType dtype, OpKind kind);
 
 }  // namespace longspan::testing

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -132,6 +133,8 @@ class HostAttention final : public FusedAttention {
 }  // namespace
 
 int64_t cudnn_version() { return 91900; }
+
+std::string description_of_device(int) { return "{\"deviceName\": \"a device of the tests\"}"; }
 
 std::unique_ptr<FusedAttention> open_fused_attention(void* stream, int64_t) {
   return std::make_unique<HostAttention>(stream);

@@ -13,11 +13,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "engine/cuda/launch.h"
 #include "engine/cuda/open_device.h"
+#include "engine/cuda/switches.h"
 #include "tests/engine/cuda/worker.h"
 
 namespace {
@@ -117,6 +119,20 @@ constexpr size_t kContextBytes = size_t{300} << 20;
 // most tests.
 constexpr size_t kPoisonedBytes = size_t{1} << 20;
 
+// An idle device computes nothing, and holds what no test machine does: see host_runtime.h.
+bool is_idle() {
+  static const bool idle = longspan::cuda::is_set("LONGSPAN_IDLE_DEVICE");
+  return idle;
+}
+constexpr std::chrono::microseconds kIdleTime{5};  // of a kernel
+
+size_t device_bytes() {
+  using longspan::testing::kRuntimeDeviceBytes;
+  return static_cast<size_t>(is_idle() ? 8 * kRuntimeDeviceBytes : kRuntimeDeviceBytes);
+}
+// Whether memory is moved or filled, which would also make the system provide it.
+bool is_moved(size_t bytes) { return !is_idle() || bytes <= kPoisonedBytes; }
+
 std::mutex streams_mutex;
 struct Stream {
   std::shared_ptr<Worker> worker;
@@ -151,6 +167,7 @@ int64_t runtime_allocations() { return device_memory.count() + pinned_memory.cou
 
 // Work for no stream is done at once.
 void longspan::cuda::submit(const Queue& queue, std::function<void()> work) {
+  if (is_idle()) work = [] { std::this_thread::sleep_for(kIdleTime); };
   if (queue.stream == nullptr) return work();
   of(static_cast<cudaStream_t>(queue.stream)).submit(std::move(work));
 }
@@ -175,6 +192,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::strcpy(properties->name, "a device of the tests");
   properties->major = 9;
   properties->multiProcessorCount = 2;
+  properties->totalGlobalMem = device_bytes();
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* address, int bytes, int) {
@@ -217,7 +235,7 @@ cudaError_t cudaDeviceSynchronize() {
 }
 
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
-  *total = static_cast<size_t>(longspan::testing::kRuntimeDeviceBytes);
+  *total = device_bytes();
   *available = *total - kContextBytes - device_memory.bytes_of(current_device);
   return cudaSuccess;
 }
@@ -257,23 +275,27 @@ cudaError_t cudaHostUnregister(void* memory) {
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   const void* of_device = kind == cudaMemcpyDeviceToHost ? from : to;
   if (!device_memory.has(of_device, bytes)) return returned(cudaErrorInvalidValue);
-  if (bytes > 0) std::memcpy(to, from, bytes);
+  if (bytes > 0 && is_moved(bytes)) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   if (!device_memory.has(memory, bytes)) return returned(cudaErrorInvalidValue);
-  std::memset(memory, value, bytes);
+  if (is_moved(bytes)) std::memset(memory, value, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   if (!is_known(to, bytes) || !is_known(from, bytes)) return returned(cudaErrorInvalidValue);
-  of(stream).submit([=] { std::memcpy(to, from, bytes); });
+  of(stream).submit([=] {
+    if (is_moved(bytes)) std::memcpy(to, from, bytes);
+  });
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
   if (!is_known(memory, bytes)) return returned(cudaErrorInvalidValue);
-  of(stream).submit([=] { std::memset(memory, value, bytes); });
+  of(stream).submit([=] {
+    if (is_moved(bytes)) std::memset(memory, value, bytes);
+  });
   return cudaSuccess;
 }
 

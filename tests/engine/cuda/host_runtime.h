@@ -4,6 +4,11 @@
 //
 // It refuses what the real one refuses, and some of what is only wrong there: copies of memory that
 // is neither a device's nor pinned, and pointers beyond their allocation.
+//
+// With LONGSPAN_IDLE_DEVICE=1 in the environment a device has eight times the memory, most of which
+// is never touched: kernels only take time, and large blocks are neither copied nor filled.
+// Programs then run as on a GPU, at sizes that this machine could not compute. Their numbers mean
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +32,7 @@ std::unique_ptr<cuda::Device> open_host_device(bool lag = false, int index = 0);
 int64_t runtime_allocations();
 
 /// Returns the ranges (engine/cuda/ranges.h) that threads have opened since the last call, in
-/// order. Fails the test if one is still open.
+/// order. Throws std::logic_error if one is still open.
 std::vector<std::string> take_ranges();
 
 }  // namespace longspan::testing
