@@ -385,7 +385,10 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
       check_space(path, checkpoint_bytes(plan.model), "the checkpoint");
     }
   });
-  if (context.is_leader()) warn_of_disturbance(plan.hardware);
+  if (context.is_leader()) {
+    warn_of_disturbance(plan.hardware);
+    if (const auto warning = trainer->device_warning()) print_warning(*warning);
+  }
   const bool prints = context.is_leader() && !json;
   if (prints) {
     say("{}\n", bold(headline(plan)));

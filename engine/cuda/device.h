@@ -1,7 +1,6 @@
 // A device for the backend: memory, and a queue for each stream that runs on the device.
 //
-// The CUDA build has one implementation (open_device); the tests' host build has another, which
-// runs the same kernels on a CPU. A Device outlives its backends, arenas and queues.
+// open_device() makes it. A Device outlives its backends, arenas and queues.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +16,10 @@ namespace longspan::cuda {
 
 /// The context of measurements on a device: its software and size.
 struct DeviceFacts {
-  std::string software;    // "driver 580.82.07, CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0"
-  int64_t processors = 1;  // multiprocessors
-  int64_t devices = 1;     // on this machine
+  std::string software;              // "driver 580.82.07, CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0"
+  int64_t processors = 1;            // multiprocessors
+  int64_t devices = 1;               // on this machine
+  bool has_fused_attention = false;  // cuDNN's; else our own kernels, which are slow
 };
 
 /// A device's memory. used_bytes counts all processes.

@@ -104,7 +104,7 @@ class CudaDevice final : public Device, public DeviceQueues {
     use();
     int devices = 1;
     check(cudaGetDeviceCount(&devices), "devices");
-    return {software_of_current_device(), processors_, devices};
+    return {software_of_current_device(), processors_, devices, libraries_->has_attention()};
   }
   DeviceMemory memory() const override {
     use();
@@ -131,6 +131,7 @@ class CudaDevice final : public Device, public DeviceQueues {
     *fault_ = {};
     for (int i = 0; i < kStreamCount; ++i) {
       if (!has(static_cast<Stream>(i))) continue;
+      starts_[i].clear();
       for (auto n = static_cast<int32_t>(events_[i].size()); n < ops[i]; ++n) {
         OpEvents& events = events_[i].emplace_back();
         check(cudaEventCreate(events.start.out()), "event");
@@ -179,9 +180,16 @@ class CudaDevice final : public Device, public DeviceQueues {
     if (watch_) watch_();  // for errors that no wait has checked
     throw_fault(*fault_);
   }
+  // CUDA tells the time between two events as a float. From the step's begin it would be rounded to
+  // a tenth of a millisecond after half an hour, so times are summed up from op to op.
   Span span_of(Stream queue, int32_t n) const override {
-    const OpEvents& events = events_[at(queue)][n];
-    return {seconds_to(events.start), seconds_to(events.end)};
+    const std::vector<OpEvents>& events = events_[at(queue)];
+    std::vector<double>& starts = starts_[at(queue)];
+    if (starts.empty()) starts.push_back(seconds_between(begin_, events[0].start));
+    for (auto i = static_cast<int32_t>(starts.size()); i <= n; ++i) {
+      starts.push_back(starts.back() + seconds_between(events[i - 1].start, events[i].start));
+    }
+    return {starts[n], starts[n] + seconds_between(events[n].start, events[n].end)};
   }
 
  private:
@@ -218,9 +226,9 @@ class CudaDevice final : public Device, public DeviceQueues {
     for (const MemoryTerm& before : opening_) taken -= before.bytes;
     opening_.push_back({name, what, std::max<int64_t>(0, taken)});
   }
-  double seconds_to(const OwnedEvent& event) const {
+  static double seconds_between(const OwnedEvent& from, const OwnedEvent& to) {
     float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, begin_.get(), event.get()), "elapsed time");
+    check(cudaEventElapsedTime(&milliseconds, from.get(), to.get()), "elapsed time");
     return milliseconds / 1e3;
   }
 
@@ -235,6 +243,8 @@ class CudaDevice final : public Device, public DeviceQueues {
   std::array<OwnedStream, kStreamCount> streams_;
   std::array<Queue, kStreamCount> queues_;
   std::array<std::vector<OpEvents>, kStreamCount> events_;
+  mutable std::array<std::vector<double>, kStreamCount>
+      starts_;  // of this step's ops, as asked for
   std::unique_ptr<Libraries> libraries_;
 };
 

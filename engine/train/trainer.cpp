@@ -166,6 +166,12 @@ std::optional<std::string> Trainer::device_text() const {
   if (device == nullptr) return std::nullopt;
   return device->name() + ", " + device->facts().software;
 }
+std::optional<std::string> Trainer::device_warning() const {
+  const cuda::Device* device = state_->machine.device();
+  if (device == nullptr || device->facts().has_fused_attention) return std::nullopt;
+  return "cuDNN is not found, so attention runs the project's own kernels, slower than the plan "
+         "predicts by orders of magnitude; install cuDNN 9, or set LD_LIBRARY_PATH";
+}
 const TrainingConfig& Trainer::config() const { return state_->config; }
 
 }  // namespace longspan

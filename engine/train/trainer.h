@@ -77,6 +77,8 @@ class Trainer {
   std::optional<int64_t> device_bytes_in_use() const;
   /// The device, its driver and its libraries; nullopt on the cpu backend.
   std::optional<std::string> device_text() const;
+  /// The text of a warning if the device does not have what the plan counts on; nullopt if it does.
+  std::optional<std::string> device_warning() const;
 
  private:
   struct State;

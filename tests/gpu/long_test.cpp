@@ -28,12 +28,11 @@ TEST_CASE("gradients of two wide layers in bfloat16 are those in float32", "[lon
   CHECK(got.loss == Approx(want.loss).epsilon(1e-2));
   figure("loss in bfloat16", got.loss, "nat");
   figure("loss in float32", want.loss, "nat");
-  // Tolerance for narrow models: 2e-2 a layer (tests/engine/cuda/step_test.cpp).
-  const double tolerance = on_gpu() ? 1e-2 : 4e-2;
+  constexpr double kTolerance = 2 * 2e-2;  // 2e-2 a layer, as in tests/engine/cuda/step_test.cpp
   for (size_t unit = 0; unit < want.gradients.size(); ++unit) {
     const double error = reference::relative_error(got.gradients[unit], want.gradients[unit]);
     INFO("unit " << unit);
-    CHECK(error <= tolerance);
+    CHECK(error <= kTolerance);
     figure("unit " + std::to_string(unit) + ", error of the gradient", error, "1");
   }
 }

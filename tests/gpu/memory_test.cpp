@@ -1,6 +1,7 @@
 // Device memory beyond the arenas: what a device with its libraries takes, that a plan takes little
 // besides its arena, and that all of it is given back.
 #include <catch2/catch.hpp>
+#include <chrono>
 
 #include "tests/gpu/figures.h"
 #include "tests/gpu/long_step.h"
@@ -39,6 +40,17 @@ TEST_CASE("a plan takes its arena and gives it back", "[memory]") {
   }
   const int64_t after = device_bytes_taken();
   figure("device memory that stays taken afterwards", static_cast<double>(after - before), "B");
+}
+
+TEST_CASE("the time that pinned memory takes to get", "[memory]") {
+  const auto device = open_under_test();
+  const int64_t bytes = on_gpu() ? int64_t{16} << 30 : int64_t{1} << 20;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto arena = device->allocate(Tier::host, bytes);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  CHECK(arena->bytes() == bytes);
+  figure("pinned memory taken, touched and registered", static_cast<double>(bytes) / took.count(),
+         "B/s");
 }
 
 }  // namespace longspan::testing

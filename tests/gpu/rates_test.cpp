@@ -4,40 +4,19 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
-#include <random>
 #include <vector>
 
-#include "base/bfloat16.h"
 #include "engine/cuda/attention.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/memory.h"
 #include "tests/gpu/figures.h"
+#include "tests/gpu/numbers.h"
 #include "tests/gpu/under_test.h"
 
 namespace longspan::testing {
 namespace {
 
 using cuda::Queue;
-
-// Device memory with random numbers: products run unrealistically fast on zeros.
-class Numbers {
- public:
-  Numbers(cuda::Device& device, Tier tier, int64_t bytes) : arena_(device.allocate(tier, bytes)) {
-    std::mt19937 random(1);
-    std::vector<bfloat16> piece(std::min<int64_t>(bytes / 2, 1 << 22));
-    for (bfloat16& x : piece) x = narrow(static_cast<float>(random()) * 0x1p-31F - 1);
-    for (int64_t at = 0; at < bytes; at += 2 * std::ssize(piece)) {
-      arena_->write(at, piece.data(), std::min<int64_t>(bytes - at, 2 * std::ssize(piece)));
-    }
-  }
-  template <class T>
-  T* at(int64_t bytes = 0) const {
-    return reinterpret_cast<T*>(arena_->data() + bytes);
-  }
-
- private:
-  std::unique_ptr<Arena> arena_;
-};
 
 // Seconds of `work` on a queue: one run to warm up, then the mean of several.
 template <class Work>

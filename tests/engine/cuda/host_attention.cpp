@@ -11,6 +11,7 @@
 #include "engine/cuda/fused_attention.h"
 #include "engine/cuda/launch.h"
 #include "engine/cuda/libraries.h"
+#include "engine/cuda/switches.h"
 
 namespace longspan::cuda {
 namespace {
@@ -137,6 +138,7 @@ int64_t cudnn_version() { return 91900; }
 std::string description_of_device(int) { return "{\"deviceName\": \"a device of the tests\"}"; }
 
 std::unique_ptr<FusedAttention> open_fused_attention(void* stream, int64_t) {
+  if (is_set("LONGSPAN_NO_CUDNN")) return nullptr;
   return std::make_unique<HostAttention>(stream);
 }
 

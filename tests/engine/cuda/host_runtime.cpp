@@ -28,6 +28,14 @@ using Clock = std::chrono::steady_clock;
 using longspan::testing::kRuntimeDevices;
 using longspan::testing::Worker;  // a stream
 
+std::atomic<bool> clock_is_manual{false};
+std::atomic<int64_t> manual_nanoseconds{0};
+
+Clock::time_point now() {
+  if (!clock_is_manual) return Clock::now();
+  return Clock::time_point(std::chrono::nanoseconds(manual_nanoseconds));
+}
+
 thread_local bool lags = false;  // streams that this thread makes
 std::atomic<int> seeds{0};
 
@@ -41,7 +49,7 @@ struct Recording {
   void pass() {
     {
       const std::lock_guard lock(mutex);
-      time = Clock::now();
+      time = now();
       passed = true;
     }
     changed.notify_all();
@@ -161,6 +169,10 @@ std::unique_ptr<cuda::Device> open_host_device(bool lag, int index) {
   lags = false;
   return device;
 }
+ManualClock::ManualClock() { clock_is_manual = true; }
+ManualClock::~ManualClock() { clock_is_manual = false; }
+void ManualClock::advance(std::chrono::nanoseconds time) { manual_nanoseconds += time.count(); }
+
 int64_t runtime_allocations() { return device_memory.count() + pinned_memory.count(); }
 
 }  // namespace longspan::testing

@@ -11,6 +11,7 @@
 // nothing.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -27,6 +28,14 @@ inline constexpr int64_t kRuntimeDeviceBytes = int64_t{2} << 30;
 /// Opens a device as the GPU build does. With `lag`, every stream sleeps for a random time before
 /// pieces of its work: a missing wait then gives a wrong number, as on a GPU.
 std::unique_ptr<cuda::Device> open_host_device(bool lag = false, int index = 0);
+
+/// As long as it exists, events are at the times that it tells, whatever the clock says.
+class ManualClock {
+ public:
+  ManualClock();
+  ~ManualClock();
+  void advance(std::chrono::nanoseconds time);
+};
 
 /// The allocations of devices and of pinned memory that there are.
 int64_t runtime_allocations();

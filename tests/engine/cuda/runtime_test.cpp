@@ -1,12 +1,15 @@
 // The device that a GPU build opens, on the runtime of the tests.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
 #include <cstring>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "engine/cuda/launch.h"
 #include "engine/cuda/open_device.h"
 #include "tests/engine/cuda/host_runtime.h"
 
@@ -62,6 +65,30 @@ TEST_CASE("no op starts before its step", "[cuda]") {
     }
   }
   CHECK(first >= 0);
+}
+
+TEST_CASE("ops of a step of half an hour are timed as finely as those of a second", "[cuda]") {
+  using std::chrono::microseconds, std::chrono::milliseconds;
+  constexpr int32_t kOps = 6000;
+  ManualClock clock;
+  const auto device = open_host_device();
+  DeviceQueues& queues = device->queues();
+  const cuda::Queue& queue = device->queue(Stream::compute);
+  queues.begin({kOps, 0, 0, 0, 0, 0});
+  for (int32_t n = 0; n < kOps; ++n) {
+    cuda::submit(queue, [&] { clock.advance(milliseconds(300)); });
+    queues.started(Stream::compute, n);
+    cuda::submit(queue, [&] { clock.advance(microseconds(1500)); });
+    queues.submitted(Stream::compute, n);
+  }
+  queues.finish();
+  double worst = 0;
+  for (int32_t n = 0; n < kOps; ++n) {
+    const Span span = queues.span_of(Stream::compute, n);
+    worst = std::max(
+        {worst, std::abs(span.end - span.start - 1.5e-3), std::abs(span.start - 0.3 - n * 0.3015)});
+  }
+  CHECK(worst < 1e-5);
 }
 
 TEST_CASE("devices have ids of their own, and there are no others", "[cuda]") {
