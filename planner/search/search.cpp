@@ -84,26 +84,7 @@ class Search {
   SearchResult run() {
     check_compute();
     const Goal goal = goal_of(options_.objective);
-    Found found = goal == Goal::fastest ? fastest() : least(goal);
-    if (goal != Goal::fastest) found.bound = std::min(found.bound, bound_of_larger(goal));
-    if (!found.best) {
-      if (std::none_of(frames().begin(), frames().end(),
-                       [&](const Candidate& c) { return evaluator_.possible(c); })) {
-        throw none_takes(
-            PipelineQuestion{model_, hw_, options_.parallel, options_.microbatches, sequence_});
-      }
-      // If a plan fits without limits on time, memory is not what is short.
-      Found last = any_time_.best ? Found{} : roomiest();
-      if (!last.best) reach(last);
-      if (!last.best && options_.time.any()) refuse_for_time();
-      if (!last.best) {
-        refuse(evaluator_, hw_, sequence_, last.nearest ? last : found, margin_text(options_));
-      }
-      found.best = last.best;
-      found.bound = 0;  // the bound of other programs does not apply
-      if (goal == Goal::fastest) found = faster_of(std::move(last));
-      if (found.fitting.empty()) found.fitting.push_back(*found.best);
-    }
+    Found found = goal == Goal::fastest ? fastest_or_any() : least_or_any(goal);
     const std::vector<Scored> points = front(goal, found);
     const auto own = [&](const Scored& s) {
       return measure_of(goal, s.score, evaluator_.limits());
@@ -207,6 +188,37 @@ class Search {
     if (is_in_time(last.best->score)) return last;
     any_time_.best = last.best;
     return in_time;
+  }
+  // The fastest, or if that search finds none any plan that fits. Throws no_fit if there is none.
+  Found fastest_or_any() {
+    Found found = fastest();
+    if (found.best) return found;
+    if (std::none_of(frames().begin(), frames().end(),
+                     [&](const Candidate& c) { return evaluator_.possible(c); })) {
+      throw none_takes(
+          PipelineQuestion{model_, hw_, options_.parallel, options_.microbatches, sequence_});
+    }
+    // If a plan fits without limits on time, memory is not what is short.
+    Found last = any_time_.best ? Found{} : roomiest();
+    if (!last.best) reach(last);
+    if (!last.best && options_.time.any()) refuse_for_time();
+    if (!last.best) {
+      refuse(evaluator_, hw_, sequence_, last.nearest ? last : found, margin_text(options_));
+    }
+    found = faster_of(std::move(last));
+    if (found.fitting.empty()) found.fitting.push_back(*found.best);
+    return found;
+  }
+  Found least_or_any(Goal goal) {
+    Found found = least(goal);
+    found.bound = std::min(found.bound, bound_of_larger(goal));
+    if (found.best) return found;
+    // Where hardly anything fits, the question for the fastest plan looks further. It is asked
+    // anew: results in the evaluator cost no effort, so they would change its answer.
+    Found any = Search(model_, hw_, sequence_, options_, progress_).fastest_or_any();
+    any.bound = found.bound < 1 ? found.bound : 0;  // the bound of other programs does not apply
+    squeeze(any, goal);
+    return any;
   }
   Found least(Goal goal) {
     Found found = best_first(evaluator_, margin_, min_memory_frames(), space_, wanted(goal),
