@@ -62,10 +62,17 @@ void set_mask(const AttentionKey& key, Options& options) {
       .set_diagonal_band_right_bound(0);
 }
 
+// A graph that tells how much of its workspace is the frontend's own.
+class Graph : public fe::graph::Graph {
+ public:
+  // REQUIRES: build_operation_graph() has been called.
+  int64_t own_workspace() const { return get_fe_workspace_size_subtree(); }
+};
+
 // Builds the graph for a compute capability (90). Without it the frontend would open a CUDA runtime
 // of its own to ask for the device, next to the one that the program is linked with.
-fe::graph::Graph make_graph(const AttentionKey& key, int compute_capability) {
-  fe::graph::Graph graph;
+Graph make_graph(const AttentionKey& key, int compute_capability) {
+  Graph graph;
   graph.set_sm_version(compute_capability);
   graph.set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
@@ -126,14 +133,14 @@ bool open_library() {
 
 std::string why_refused(const AttentionKey& key, int compute_capability) {
   if (!open_library()) return kNotFound;
-  fe::graph::Graph graph = make_graph(key, compute_capability);
+  Graph graph = make_graph(key, compute_capability);
   if (auto status = graph.validate(); status.is_bad()) return status.get_message();
   auto status = graph.build_operation_graph(nullptr);
   return status.is_bad() ? status.get_message() : std::string();
 }
 
 struct AttentionPlan {
-  fe::graph::Graph graph;
+  Graph graph;
   int64_t workspace_bytes = 0;
 };
 
@@ -142,12 +149,17 @@ namespace {
 // Builds the library's best plan whose workspace fits `room`, for the handle's device or for the
 // graph's DeviceProperties.
 void build(AttentionPlan& plan, const AttentionKey& key, cudnnHandle_t handle, int64_t room) {
-  fe::graph::Graph& graph = plan.graph;
+  Graph& graph = plan.graph;
   check_graph(graph.validate(), "the shape", key);
   check_graph(graph.build_operation_graph(handle), "the graph", key);
   check_graph(graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}),
               "the plans", key);
-  graph.deselect_workspace_greater_than(room);
+  const int64_t left = room - graph.own_workspace();
+  if (left < 0) {
+    throw failed("cudnn: {}: asks for more than {} bytes of workspace, the plan has {}",
+                 text_of(key), graph.own_workspace(), room);
+  }
+  graph.deselect_workspace_greater_than(left);  // an engine's alone
   check_graph(graph.check_support(), "support", key);
   check_graph(graph.build_plans(), "the kernels", key);
   check_graph(graph.get_workspace_size(plan.workspace_bytes), "the workspace", key);

@@ -1,8 +1,13 @@
 #include "engine/cuda/attention_plans.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace longspan::cuda {
+
+float AttentionShape::scale() const {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+}
 
 AttentionKey key_of(const AttentionShape& s, bool backward, bool deterministic) {
   return {backward,  s.masks(),  backward && deterministic,

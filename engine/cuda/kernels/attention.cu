@@ -1,7 +1,6 @@
 // Our own attention kernels, without a library.
-#include <cmath>
-
 #include "engine/cuda/attention.h"
+
 #include "engine/cuda/launch.h"
 
 namespace longspan::cuda {
@@ -140,10 +139,6 @@ void with_dim(int64_t head_dim, Body body) {
 }
 
 }  // namespace
-
-float AttentionShape::scale() const {
-  return static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
-}
 
 template <class T>
 void attention_forward_plain(const Queue& queue, const AttentionForward<T>& call) {
