@@ -17,7 +17,7 @@
 #include "engine/cuda/cuda_error.h"
 #include "engine/cuda/fused_attention.h"
 #include "engine/cuda/handle.h"
-#include "engine/cuda/libraries.h"
+#include "engine/cuda/plan_cache.h"
 #include "engine/cuda/switches.h"
 
 // Users of the frontend must define this variable if it opens the library at run time.

@@ -43,6 +43,9 @@ class FusedAttention {
   virtual void run(const AttentionKey& key, const FusedOperands& operands) = 0;
 };
 
+/// The library's version: 10000 * major + 100 * minor + patch; 0 if it is not found.
+int64_t cudnn_version();
+
 /// Opens the library for a stream (a cudaStream_t) of the current device; null if it is not found.
 /// Throws failed if it does not start.
 std::unique_ptr<FusedAttention> open_fused_attention(void* stream, int64_t compute_capability);

@@ -28,9 +28,8 @@ struct GemmPlan {
   cublasLtMatmulAlgo_t algorithm;
 };
 
-/// Versions as the libraries encode them: 10000 * major + 100 * minor + patch.
+/// The version as the library encodes it: 10000 * major + 100 * minor + patch.
 int64_t cublaslt_version();
-int64_t cudnn_version();  // 0 if not found
 
 class Libraries {
  public:

@@ -2,16 +2,19 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "engine/cuda/attention.h"
 #include "engine/cuda/gemm.h"
-#include "engine/cuda/memory.h"
 #include "tests/gpu/numbers.h"
 #include "tests/gpu/under_test.h"
+#include "tests/reference/fp.h"
 
 namespace longspan::testing {
 namespace {
+
+using reference::relative_error;
 
 // Runs `work` on the compute queue and waits for it.
 template <class Work>
@@ -78,15 +81,19 @@ class LastRow {
   std::vector<double> p_, o_;
 };
 
+// Elements [first, first + count) of type T.
 template <class T>
-double error_of(const std::vector<T>& got, const std::vector<double>& want) {
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double x = static_cast<double>(cuda::to_float(got[i])) - want[i];
-    difference += x * x;
-    norm += want[i] * want[i];
-  }
-  return std::sqrt(difference / norm);
+std::vector<float> read(const Arena& arena, int64_t first, int64_t count) {
+  std::vector<T> values(static_cast<size_t>(count));
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(T));
+  arena.read(first * kBytes, values.data(), count * kBytes);
+  std::vector<float> wide;
+  for (const T value : values) wide.push_back(cuda::to_float(value));
+  return wide;
+}
+template <class T>
+T* at(const std::unique_ptr<Arena>& arena) {
+  return reinterpret_cast<T*>(arena->data());
 }
 
 }  // namespace
@@ -94,11 +101,11 @@ double error_of(const std::vector<T>& got, const std::vector<double>& want) {
 TEST_CASE("products of more than 2^31 elements are right to the last", "[long]") {
   const auto device = open_under_test();
   const int64_t m = on_gpu() ? 20000 : 40, n = on_gpu() ? 131072 : 96, k = 64;
-  const Numbers a(*device, Tier::device, 2 * m * k), b(*device, Tier::device, 2 * n * k, 2),
-      c(*device, Tier::device, 2 * m * n);
+  const Numbers a(*device, Tier::device, 2 * m * k), b(*device, Tier::device, 2 * n * k, 2);
+  const auto c = device->allocate(Tier::device, 2 * m * n);
   run(*device, [&](const cuda::Queue& queue) {
     gemm_nt(queue, m, n, k, a.at<bfloat16>(), k, b.at<bfloat16>(), k, cuda::Into::write,
-            c.at<bfloat16>(), n);
+            at<bfloat16>(c), n);
   });
   for (const int64_t i : {int64_t{0}, m / 2, m - 1}) {
     std::vector<double> want;
@@ -108,7 +115,7 @@ TEST_CASE("products of more than 2^31 elements are right to the last", "[long]")
       want.push_back(sum);
     }
     CAPTURE(i);
-    CHECK(error_of(c.read<bfloat16>(i * n + n - 8, 8), want) < 5e-3);
+    CHECK(relative_error(read<bfloat16>(*c, i * n + n - 8, 8), want) < 5e-3);
   }
 }
 
@@ -119,44 +126,41 @@ TEST_CASE("attention of more than 2^31 elements is right to the last", "[long]")
   const int64_t q_elements = s.tokens * s.q_row(), kv_elements = s.tokens * s.kv_row();
   const Numbers q(*device, Tier::device, 2 * q_elements),
       k(*device, Tier::device, 2 * kv_elements, 2), v(*device, Tier::device, 2 * kv_elements, 3),
-      d_o(*device, Tier::device, 2 * q_elements, 4), o(*device, Tier::device, 2 * q_elements),
-      lse(*device, Tier::device, 4 * s.tokens * s.heads),
-      delta(*device, Tier::device, 4 * s.tokens * s.heads);
+      d_o(*device, Tier::device, 2 * q_elements, 4);
+  const auto zeroed = [&](int64_t bytes) { return device->allocate(Tier::device, bytes); };
+  const auto o = zeroed(2 * q_elements), lse = zeroed(4 * s.tokens * s.heads),
+             delta = zeroed(4 * s.tokens * s.heads);
   cuda::AttentionShape shape{s.heads, s.kv_heads, s.dim, s.tokens, s.tokens, 0, {}};
   shape.rows = {s.q_row(), s.heads, s.heads};
   const auto call = shape.call(false, device->queue(Stream::compute).compute_capability);
   const AttentionCall tile = backward_tile(call);
-  const Numbers workspace(*device, Tier::device,
-                          std::max(attention_forward_workspace(call, false).bytes(),
-                                   attention_backward_workspace(tile).bytes()));
+  const auto workspace = zeroed(std::max(attention_forward_workspace(call, false).bytes(),
+                                         attention_backward_workspace(tile).bytes()));
   run(*device, [&](const cuda::Queue& queue) {
     attention_forward<bfloat16>(
-        queue, {shape, q.at<bfloat16>(), k.at<bfloat16>(), v.at<bfloat16>(), true, o.at<bfloat16>(),
-                lse.at<float>(), workspace.at<std::byte>(), nullptr});
+        queue, {shape, q.at<bfloat16>(), k.at<bfloat16>(), v.at<bfloat16>(), true, at<bfloat16>(o),
+                at<float>(lse), at<std::byte>(workspace), nullptr});
   });
   const LastRow last(s, q, k, v);
   const int64_t row = q_elements - s.dim;
-  CHECK(error_of(o.read<bfloat16>(row, s.dim), last.o()) < 1e-2);
-  CHECK(lse.read<float>(s.tokens * s.heads - 1, 1)[0] == Approx(last.lse()).epsilon(1e-3));
+  CHECK(relative_error(read<bfloat16>(*o, row, s.dim), last.o()) < 1e-2);
+  CHECK(read<float>(*lse, s.tokens * s.heads - 1, 1)[0] == Approx(last.lse()).epsilon(1e-3));
 
   // The gradients: delta of the last row is right, and no other row enters its dq.
   std::vector<double> d_last;
   for (int64_t e = 0; e < s.dim; ++e) d_last.push_back(d_o[row + e]);
   const auto of_last = static_cast<float>(last.delta(d_last));
   const std::vector<float> deltas(static_cast<size_t>(s.heads), of_last);
-  run(*device, [&](const cuda::Queue& queue) {
-    zero_bytes(queue, delta.at<std::byte>(), 4 * s.tokens * s.heads);
-  });
-  delta.write(s.tokens * s.heads - s.heads, deltas);
-  const Numbers dq(*device, Tier::device, 4 * q_elements),
-      dk(*device, Tier::device, 4 * kv_elements), dv(*device, Tier::device, 4 * kv_elements);
+  delta->write(4 * (s.tokens - 1) * s.heads, deltas.data(), 4 * s.heads);
+  const auto dq = zeroed(4 * q_elements), dk = zeroed(4 * kv_elements),
+             dv = zeroed(4 * kv_elements);
   run(*device, [&](const cuda::Queue& queue) {
     attention_backward<bfloat16>(
         queue, {shape, q.at<bfloat16>(), k.at<bfloat16>(), v.at<bfloat16>(), d_o.at<bfloat16>(),
-                lse.at<float>(), delta.at<float>(), true, true, dq.at<float>(), dk.at<float>(),
-                dv.at<float>(), workspace.at<std::byte>()});
+                at<float>(lse), at<float>(delta), true, true, at<float>(dq), at<float>(dk),
+                at<float>(dv), at<std::byte>(workspace)});
   });
-  CHECK(error_of(dq.read<float>(row, s.dim), last.dq(d_last)) < 2e-2);
+  CHECK(relative_error(read<float>(*dq, row, s.dim), last.dq(d_last)) < 2e-2);
 }
 
 }  // namespace longspan::testing

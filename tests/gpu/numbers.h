@@ -34,20 +34,6 @@ class Numbers {
   double operator[](int64_t i) const {
     return widen(period_[static_cast<size_t>(i % std::ssize(period_))]);
   }
-  /// Elements [first, first + count) as they are now.
-  template <class T>
-  std::vector<T> read(int64_t first, int64_t count) const {
-    std::vector<T> values(static_cast<size_t>(count));
-    constexpr auto kBytes = static_cast<int64_t>(sizeof(T));
-    arena_->read(first * kBytes, values.data(), count * kBytes);
-    return values;
-  }
-  /// Overwrites elements from `first` on.
-  template <class T>
-  void write(int64_t first, const std::vector<T>& values) const {
-    constexpr auto kBytes = static_cast<int64_t>(sizeof(T));
-    arena_->write(first * kBytes, values.data(), std::ssize(values) * kBytes);
-  }
 
  private:
   static constexpr int64_t kPeriod = int64_t{1} << 22;

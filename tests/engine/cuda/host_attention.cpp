@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "engine/cuda/fused_attention.h"
 #include "engine/cuda/launch.h"
-#include "engine/cuda/libraries.h"
 #include "engine/cuda/switches.h"
 
 namespace longspan::cuda {
