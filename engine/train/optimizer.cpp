@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <thread>
+#include <vector>
 
 #include "base/error.h"
+#include "base/processors.h"
 #include "engine/train/counter_random.h"
 
 namespace longspan {
@@ -14,6 +17,21 @@ constexpr double init_deviation = 0.02;  // from GPT-2; most later models kept i
 
 void require(bool holds, const char* field, const char* expected, double value) {
   if (!holds) throw bad_input("training: {}: expected {}, got {}", field, expected, value);
+}
+
+constexpr int64_t least_pairs_per_thread = 1 << 16;
+
+// Elements 2 * first to 2 * last of `elements` normal numbers. The Box-Muller transform makes two
+// of two uniform ones.
+void draw_normal(uint64_t key, double deviation, int64_t first, int64_t last, int64_t elements,
+                 float* out) {
+  for (int64_t i = 2 * first; i < std::min(2 * last, elements); i += 2) {
+    const auto pair = static_cast<uint64_t>(i);
+    const double radius = deviation * std::sqrt(-2 * std::log(uniform_at(key, pair)));
+    const double angle = 2 * std::numbers::pi * uniform_at(key, pair + 1);
+    out[i] = static_cast<float>(radius * std::cos(angle));
+    if (i + 1 < elements) out[i + 1] = static_cast<float>(radius * std::sin(angle));
+  }
 }
 
 }  // namespace
@@ -58,15 +76,18 @@ void initialize_tensor(const ModelSpec& model, const ParameterTensor& tensor, ui
   if (tensor.init == Init::residual_normal) {
     deviation /= std::sqrt(2.0 * static_cast<double>(model.layers));
   }
-  // Box-Muller transform: two uniform numbers give two normal ones.
   const uint64_t key = random_key(seed, tensor.name);
-  for (int64_t i = 0; i < tensor.elements; i += 2) {
-    const auto pair = static_cast<uint64_t>(i);
-    const double radius = deviation * std::sqrt(-2 * std::log(uniform_at(key, pair)));
-    const double angle = 2 * std::numbers::pi * uniform_at(key, pair + 1);
-    out[i] = static_cast<float>(radius * std::cos(angle));
-    if (i + 1 < tensor.elements) out[i + 1] = static_cast<float>(radius * std::sin(angle));
+  const int64_t pairs = (tensor.elements + 1) / 2;
+  const int64_t threads =
+      std::clamp<int64_t>(pairs / least_pairs_per_thread, 1, bound_processors());
+  std::vector<std::jthread> workers;
+  for (int64_t worker = 1; worker < threads; ++worker) {
+    workers.emplace_back([=, &tensor] {
+      draw_normal(key, deviation, pairs * worker / threads, pairs * (worker + 1) / threads,
+                  tensor.elements, out);
+    });
   }
+  draw_normal(key, deviation, 0, pairs / threads, tensor.elements, out);
 }
 
 }  // namespace longspan

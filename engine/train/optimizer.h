@@ -30,7 +30,7 @@ double learning_rate(const TrainingConfig& config, int64_t step);
 
 /// Fills one tensor of the model deterministically from (seed, tensor name). `tensor.init` selects
 /// normal(0, 0.02), the same scaled by 1/sqrt(2L) for residual projections, ones, or zeros. The
-/// values do not depend on the order of calls.
+/// values do not depend on the order of calls. All processors of the calling thread compute.
 void initialize_tensor(const ModelSpec& model, const ParameterTensor& tensor, uint64_t seed,
                        float* out);
 

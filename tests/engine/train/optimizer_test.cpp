@@ -144,6 +144,12 @@ TEST_CASE("initial weights: a function of seed, name and index only", "[optimize
   for (const float value : y) CHECK(std::find(x.begin(), x.end(), value) == x.end());
 }
 
+TEST_CASE("initial weights: several threads fill a large tensor", "[optimizer]") {
+  const std::vector<float> large = values("w", Init::normal, 600001, 1);
+  const std::vector<float> small = values("w", Init::normal, 100001, 1);  // by one thread
+  CHECK(std::equal(small.begin(), small.end(), large.begin()));
+}
+
 TEST_CASE("counter-based numbers keep their published definitions", "[optimizer]") {
   CHECK(fnv1a("") == 0xcbf29ce484222325u);
   CHECK(fnv1a("a") == 0xaf63dc4c8601ec8cu);
