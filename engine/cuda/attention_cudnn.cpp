@@ -55,10 +55,14 @@ fe::graph::Tensor_attributes attributes(Uid uid, int64_t heads, int64_t rows, in
       .set_data_type(fe::DataType_t::BFLOAT16);
 }
 
+// The mask of a square is the same from either corner, but from the bottom right cuDNN 9.14's
+// backward skips nothing that is masked: it takes twice as long on an H100.
 template <class Options>
 void set_mask(const AttentionKey& key, Options& options) {
   if (!key.masks) return;
-  options.set_diagonal_alignment(fe::DiagonalAlignment_t::BOTTOM_RIGHT)
+  options
+      .set_diagonal_alignment(key.queries == key.keys ? fe::DiagonalAlignment_t::TOP_LEFT
+                                                      : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
       .set_diagonal_band_right_bound(0);
 }
 

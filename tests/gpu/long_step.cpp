@@ -61,10 +61,10 @@ void draw_weights(Executor& executor, const ModelSpec& model, uint64_t seed) {
 LongOutcome run_long_step(const StepRequest& request, cuda::Device& device, uint64_t seed,
                           int64_t steps, bool wants_gradients) {
   LongOutcome outcome;
-  outcome.bytes_before = device_bytes_taken();
   Program program = build_program(request);
   outcome.predicted_bytes = lay_out(program).arena_bytes;
-  const auto backend = cuda::make_backend(program, device, 0);
+  const auto backend = cuda::make_backend(program, device, 0);  // loads the kernels of attention
+  outcome.bytes_before = device_bytes_taken();
   ExecutorOptions options;
   options.nvme_directory = std::filesystem::temp_directory_path();
   // Memory begins as zero, and so do the moments.

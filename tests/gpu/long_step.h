@@ -18,7 +18,7 @@ struct LongOutcome {
   std::vector<std::vector<float>> gradients;  // per unit, if requested
   std::array<int64_t, kTierCount> predicted_bytes{}, high_water_bytes{};
   // Device memory in use by all processes; 0 without a GPU.
-  int64_t bytes_before = 0;  // before the program's arenas are allocated
+  int64_t bytes_before = 0;  // before its arenas are allocated; attention is ready
   int64_t bytes_with = 0;    // after that
   int64_t bytes_after = 0;   // after the first step
 };
