@@ -160,8 +160,8 @@ std::vector<std::pair<std::string, std::string>> caveats_of(const HardwareProfil
         fmt::format("a node has {}; --host-memory and --nvme-capacity say what yours has",
                     assumed));
   }
-  if (hw.device.backend == "cuda") {
-    caveats.emplace_back("untested", "no GPU has run the engine's CUDA backend yet");
+  if (hw.device.backend == "cuda" && hw.devices() > 1) {
+    caveats.emplace_back("untested", "the engine has run on one GPU, not on several yet");
   }
   return caveats;
 }

@@ -9,6 +9,7 @@
   * Relative links and their anchors resolve, and so do paths of this repository in `code`.
   * Tests named as `ctest -R NAME` exist, and so do the flags that docs/cli.md names.
   * No line is longer than 118 columns.
+  * The tables of docs/results.md are those of the files in tests/gpu/results.
 
 Usage: LONGSPAN=build/dev/cli/longspan tests/docs/docs_test.py [--list | --update] [--no-solver]
 
@@ -271,6 +272,14 @@ class Checks:
             if not any(re.search(pattern, name) for name in names):
                 self.fail(f"{page}: no test matches: ctest -R {found}")
 
+    def results(self, page, folder):
+        """The page's tables are those of the results files."""
+        files = sorted(glob.glob(str(ROOT / folder / "*.json")))
+        done = subprocess.run([ROOT / "tests/gpu/tables", "--check", ROOT / page] + files,
+                              capture_output=True, text=True)
+        if done.returncode != 0:
+            self.fail(f"{page}: {done.stdout or done.stderr}")
+
     def flags(self, page, lines):
         helps = ""
         for verb in VERBS:
@@ -346,6 +355,7 @@ def main():
         checks.width(page, lines)
         checks.ctest_names(page, lines, names)
     checks.flags("docs/cli.md", texts["docs/cli.md"])
+    checks.results("docs/results.md", "tests/gpu/results")
     checks.exceptions(found)
     checks.commands(found, arguments.update)
     print(f"{len(found)} commands in {len(texts)} pages, {len(checks.failures)} failures")

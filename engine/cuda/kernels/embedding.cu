@@ -30,20 +30,31 @@ template <class T>
 void embed_backward(const Queue& queue, const int32_t* tokens, const T* dx, int64_t n,
                     int64_t position0, EmbeddingTables<float> gradients) {
   const int64_t d = gradients.hidden;
+  const bool packs = in_packs({d}, {dx, gradients.tokens, gradients.positions});
   // The team of a token's first row sums all rows of that token; teams of later rows skip it.
   for_each_row(queue, n, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
+    const auto add_row = [&](int64_t from, float* to) {
+      each_pack(team, packs, d, [&](auto lanes, int64_t j) {
+        float value[lanes.value], sum[lanes.value];
+        load(dx + from * d + j, value);
+        load(to + j, sum);
+        for (int k = 0; k < lanes.value; ++k) sum[k] += value[k];
+        store(sum, to + j);
+      });
+    };
     const int32_t token = tokens[row];
-    if (gradients.positions != nullptr) {
-      float* to = gradients.positions + (position0 + row) * d;
-      for (int64_t j = team.rank(); j < d; j += team.size()) to[j] += to_float(dx[row * d + j]);
-    }
+    if (gradients.positions != nullptr) add_row(row, gradients.positions + (position0 + row) * d);
     float earlier = 0;
     for (int64_t i = team.rank(); i < row; i += team.size()) earlier += tokens[i] == token;
     if (team.sum(earlier) > 0 || token < 0 || token >= gradients.vocab) return;
-    float* to = gradients.tokens + token * d;
-    for (int64_t i = row; i < n; ++i) {
-      if (tokens[i] != token) continue;
-      for (int64_t j = team.rank(); j < d; j += team.size()) to[j] += to_float(dx[i * d + j]);
+    // Most windows have no such row; then its members have looked at one token each.
+    for (int64_t window = row; window < n; window += team.size()) {
+      const int64_t own = window + team.rank();
+      if (team.max(own < n && tokens[own] == token ? 1.0F : 0.0F) == 0) continue;
+      const int64_t end = window + team.size() < n ? window + team.size() : n;
+      for (int64_t i = window; i < end; ++i) {
+        if (tokens[i] == token) add_row(i, gradients.tokens + token * d);
+      }
     }
   });
 }
