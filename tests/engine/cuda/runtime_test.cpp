@@ -9,8 +9,13 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/comm/collectives.h"
+#include "engine/comm/local.h"
+#include "engine/cuda/fault.h"
 #include "engine/cuda/launch.h"
 #include "engine/cuda/open_device.h"
+#include "engine/cuda/opened_library.h"
+#include "engine/cuda/rank_device.h"
 #include "tests/engine/cuda/host_runtime.h"
 
 namespace longspan::testing {
@@ -98,6 +103,44 @@ TEST_CASE("devices have ids of their own, and there are no others", "[cuda]") {
   CHECK(std::set<std::string>(ids.begin(), ids.end()).size() == ids.size());
   CHECK_THROWS_WITH(cuda::open_device(kRuntimeDevices),
                     Catch::Contains("there is no device 4, there are 4"));
+}
+
+TEST_CASE("every rank of this host opens a device of its own", "[cuda]") {
+  std::vector<int64_t> used(2);
+  run_local_ranks(2, [&](Communicator& comm) {
+    const auto device = cuda::open_rank_device(comm);
+    const auto arena = device->allocate(Tier::device, (comm.rank() + 1) << 20);
+    barrier(comm, whole_world(comm));
+    used[comm.rank()] = device->memory().used_bytes;
+    barrier(comm, whole_world(comm));
+  });
+  CHECK(used[1] - used[0] == 1 << 20);
+  CHECK_THROWS_WITH(
+      run_local_ranks(kRuntimeDevices + 1,
+                      [](Communicator& comm) { cuda::open_rank_device(comm); }),
+      Catch::Contains("host " + cuda::host_name()) && Catch::Contains("4 GPUs can be seen"));
+}
+
+TEST_CASE("what kernels find wrong in their input is said", "[cuda]") {
+  using Kind = cuda::Fault::Kind;
+  CHECK_NOTHROW(cuda::throw_fault({Kind::none, 0}));
+  CHECK_THROWS_WITH(cuda::throw_fault({Kind::token, 77}), Catch::Contains("token 77"));
+  CHECK_THROWS_WITH(cuda::throw_fault({Kind::label, -3}), Catch::Contains("label -3"));
+  CHECK_THROWS_WITH(cuda::throw_fault({Kind::loss, 0}), Catch::Contains("loss: not finite"));
+  CHECK_THROWS_WITH(cuda::throw_fault({Kind::gradient_norm, 0}),
+                    Catch::Contains("gradient norm is not finite"));
+}
+
+TEST_CASE("a library that is opened when it is needed says what is missing", "[cuda]") {
+  const cuda::OpenedLibrary mathematics("libm.so.6", "roots need it", "install it");
+  double (*root)(double) = mathematics.find(static_cast<double (*)(double)>(nullptr), "sqrt");
+  CHECK(root(9.0) == 3.0);
+  CHECK_THROWS_WITH(mathematics.find(root, "no_such_function"),
+                    Catch::Contains("libm.so.6 has no no_such_function"));
+  CHECK_THROWS_WITH(
+      cuda::OpenedLibrary("libno-such-library.so.1", "products need it", "install it"),
+      Catch::Contains("products need it, and libno-such-library.so.1 cannot be opened") &&
+          Catch::Contains("install it or set LD_LIBRARY_PATH"));
 }
 
 TEST_CASE("each device has its own memory", "[cuda]") {

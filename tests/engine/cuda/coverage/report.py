@@ -10,6 +10,9 @@ import tempfile
 
 LEAST = 85  # per cent of a file's lines
 SUBJECT = "engine/cuda/"
+FEWEST = 10  # lines that a file must have to be held to it: gcov counts implicit destructors as one
+# They forward each function to the vendor's library, which the tests replace.
+LOADERS = ("engine/cuda/cublaslt_loader.cpp", "engine/cuda/nccl_loader.cpp")
 
 
 def executed(folder):
@@ -27,7 +30,7 @@ def executed(folder):
                 with gzip.open(os.path.join(place, name), "rt", encoding="utf-8") as file:
                     for source in json.load(file)["files"]:
                         subject = os.path.relpath(source["file"], os.getcwd())
-                        if not subject.startswith(SUBJECT):
+                        if not subject.startswith(SUBJECT) or subject in LOADERS:
                             continue
                         for line in source["lines"]:
                             lines[subject][line["line_number"]] += line["count"]
@@ -43,7 +46,7 @@ def main():
         done = sum(count > 0 for count in counts.values())
         share = 100 * done / len(counts)
         print("%-44s %7d %9d %7.1f %%" % (subject, len(counts), done, share))
-        if share < LEAST:
+        if share < LEAST and len(counts) >= FEWEST:
             missed = [str(line) for line in sorted(counts) if counts[line] == 0]
             low.append("%s: not executed: %s" % (subject, ", ".join(missed)))
     for text in low:
