@@ -3,6 +3,18 @@
 #include "engine/cuda/launch.h"
 
 namespace longspan::cuda {
+namespace {
+
+template <int N, class T>
+LONGSPAN_BODY void add_to(const T* part, float* sum) {
+  float value[N], before[N];
+  load(part, value);
+  load(sum, before);
+  for (int k = 0; k < N; ++k) value[k] += before[k];
+  store(value, sum);
+}
+
+}  // namespace
 
 template <class T>
 void embed_forward(const Queue& queue, EmbeddingTables<const T> tables, const int32_t* tokens,
@@ -30,30 +42,32 @@ template <class T>
 void embed_backward(const Queue& queue, const int32_t* tokens, const T* dx, int64_t n,
                     int64_t position0, EmbeddingTables<float> gradients) {
   const int64_t d = gradients.hidden;
-  const bool packs = in_packs({d}, {dx, gradients.tokens, gradients.positions});
+  if (gradients.positions != nullptr) {
+    float* sums = gradients.positions + position0 * d;
+    for_each_pack(queue, in_packs({d}, {dx, sums}), n, d,
+                  [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
+                    add_to<lanes.value>(dx + row * d + j, sums + row * d + j);
+                  });
+  }
+  const int64_t vocab = gradients.vocab;
+  float* table = gradients.tokens;
+  const bool packs = in_packs({d}, {dx, table});
   // The team of a token's first row sums all rows of that token; teams of later rows skip it.
   for_each_row(queue, n, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
-    const auto add_row = [&](int64_t from, float* to) {
-      each_pack(team, packs, d, [&](auto lanes, int64_t j) {
-        float value[lanes.value], sum[lanes.value];
-        load(dx + from * d + j, value);
-        load(to + j, sum);
-        for (int k = 0; k < lanes.value; ++k) sum[k] += value[k];
-        store(sum, to + j);
-      });
-    };
     const int32_t token = tokens[row];
-    if (gradients.positions != nullptr) add_row(row, gradients.positions + (position0 + row) * d);
     float earlier = 0;
     for (int64_t i = team.rank(); i < row; i += team.size()) earlier += tokens[i] == token;
-    if (team.sum(earlier) > 0 || token < 0 || token >= gradients.vocab) return;
+    if (team.sum(earlier) > 0 || token < 0 || token >= vocab) return;
     // Most windows have no such row; then its members have looked at one token each.
     for (int64_t window = row; window < n; window += team.size()) {
       const int64_t own = window + team.rank();
       if (team.max(own < n && tokens[own] == token ? 1.0F : 0.0F) == 0) continue;
       const int64_t end = window + team.size() < n ? window + team.size() : n;
       for (int64_t i = window; i < end; ++i) {
-        if (tokens[i] == token) add_row(i, gradients.tokens + token * d);
+        if (tokens[i] != token) continue;
+        each_pack(team, packs, d, [&](auto lanes, int64_t j) {
+          add_to<lanes.value>(dx + i * d + j, table + token * d + j);
+        });
       }
     }
   });
