@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <thread>
-#include <vector>
 
 #include "base/error.h"
 #include "base/processors.h"
+#include "engine/cpu/thread_pool.h"
 #include "engine/train/counter_random.h"
 
 namespace longspan {
@@ -80,14 +79,11 @@ void initialize_tensor(const ModelSpec& model, const ParameterTensor& tensor, ui
   const int64_t pairs = (tensor.elements + 1) / 2;
   const int64_t threads =
       std::clamp<int64_t>(pairs / least_pairs_per_thread, 1, bound_processors());
-  std::vector<std::jthread> workers;
-  for (int64_t worker = 1; worker < threads; ++worker) {
-    workers.emplace_back([=, &tensor] {
-      draw_normal(key, deviation, pairs * worker / threads, pairs * (worker + 1) / threads,
-                  tensor.elements, out);
-    });
-  }
-  draw_normal(key, deviation, 0, pairs / threads, tensor.elements, out);
+  ThreadPool pool(static_cast<int>(threads));
+  pool.run(threads, [&](int64_t part, int) {
+    draw_normal(key, deviation, pairs * part / threads, pairs * (part + 1) / threads,
+                tensor.elements, out);
+  });
 }
 
 }  // namespace longspan

@@ -31,6 +31,12 @@ def read_model(path):
     return values
 
 
+def tokens(text):
+    """4096, 32K or 1M."""
+    units = {"K": 1 << 10, "M": 1 << 20}
+    return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)
+
+
 class RmsNorm(torch.nn.Module):
     def __init__(self, width, epsilon):
         super().__init__()
@@ -106,7 +112,7 @@ class Model(torch.nn.Module):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a model's YAML with numbers for every field")
-    parser.add_argument("--seq", type=int, required=True, help="tokens of a sequence")
+    parser.add_argument("--seq", type=tokens, required=True, help="tokens of a sequence, e.g. 32K")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
@@ -117,15 +123,15 @@ def main():
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
-    text = read_model(args.model)
-    m = {k: int(text[k]) for k in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")}
-    m["norm_eps"] = float(text["norm_eps"])
+    given = read_model(args.model)
+    m = {k: int(given[k]) for k in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")}
+    m["norm_eps"] = float(given["norm_eps"])
     on_gpu = args.device == "cuda"
     torch.manual_seed(1)
     with torch.device(args.device):
         model = Model(m)
-        tokens = torch.randint(m["vocab"], (1, args.seq + 1))
-        inverse = float(text["rope_theta"]) ** (-torch.arange(0, m["head_dim"], 2) / m["head_dim"])
+        text = torch.randint(m["vocab"], (1, args.seq + 1))
+        inverse = float(given["rope_theta"]) ** (-torch.arange(0, m["head_dim"], 2) / m["head_dim"])
         angles = torch.outer(torch.arange(args.seq), torch.cat((inverse, inverse)))
     kept = torch.bfloat16 if args.dtype == "bfloat16" else torch.float32
     cos, sin = angles.cos().to(kept), angles.sin().to(kept)
@@ -136,7 +142,7 @@ def main():
         wait()
         begin = time.perf_counter()
         with torch.autocast(args.device, dtype=torch.bfloat16, enabled=args.dtype == "bfloat16"):
-            loss = model(tokens[:, :-1], tokens[:, 1:], cos, sin, args)
+            loss = model(text[:, :-1], text[:, 1:], cos, sin, args)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
