@@ -61,7 +61,19 @@ void FrameQueue::push(Waiting waiting) {
   std::vector<Waiting>& heap = bucket.heaps[waiting.relaxed ? 1 : 0];
   heap.push_back(waiting);
   std::push_heap(heap.begin(), heap.end(), Later());
-  if (!std::exchange(bucket.listed, true)) queued_.push_back(&bucket);
+  if (!bucket.listed) {
+    bucket.listed = queued_.size();
+    queued_.push_back({{}, &bucket});
+  }
+  set_keys(bucket);
+}
+
+void FrameQueue::set_keys(const Bucket& bucket) {
+  const double factor = factor_of(bucket);
+  for (const size_t heap : {0, 1}) {
+    const std::vector<Waiting>& own = bucket.heaps[heap];
+    queued_[*bucket.listed].keys[heap] = own.empty() ? kInfinity : own.front().expected * factor;
+  }
 }
 
 void FrameQueue::restore() {
@@ -69,59 +81,76 @@ void FrameQueue::restore() {
 }
 
 template <class May>
-FrameQueue::Place FrameQueue::best(const May& may) {
+FrameQueue::Place FrameQueue::best_listed(const May& may) const {
   Place best;
-  double least = 0;
-  for (size_t i = 0; i < queued_.size();) {
-    Bucket& bucket = *queued_[i];
-    for (std::vector<Waiting>& heap : bucket.heaps) {
-      while (!heap.empty() && is_beaten_(heap.front().frame)) beaten_.push_back(pop(heap));
-    }
-    if (bucket.empty()) {
-      bucket.listed = false;
-      queued_[i] = queued_.back();
-      queued_.pop_back();
-      continue;
-    }
-    ++i;
-    std::optional<double> factor;
+  double least = kInfinity;
+  for (const Listed& listed : queued_) {
     for (const size_t heap : {0, 1}) {
-      if (bucket.heaps[heap].empty() || !may(bucket, heap == 1)) continue;
-      if (!factor) factor = factor_of(bucket);
-      const Waiting& own = bucket.heaps[heap].front();
-      const double key = own.expected * *factor;
-      if (best.bucket == nullptr || key < least ||
-          (key == least && own.frame < best.bucket->heaps[best.heap].front().frame)) {
-        best = {&bucket, heap};
-        least = key;
+      const double key = listed.keys[heap];
+      if (key > least || key == kInfinity || !may(*listed.bucket, heap == 1)) continue;
+      if (key == least &&
+          listed.bucket->heaps[heap].front().frame > best.bucket->heaps[best.heap].front().frame) {
+        continue;
       }
+      best = {listed.bucket, heap};
+      least = key;
     }
   }
   return best;
 }
 
-Waiting FrameQueue::pop(std::vector<Waiting>& heap) {
+// What is beaten changes with every better result, so frames are asked when they come first.
+template <class May>
+FrameQueue::Place FrameQueue::best(const May& may) {
+  while (true) {
+    const Place best = best_listed(may);
+    if (best.bucket == nullptr) return best;
+    if (!is_beaten_(best.bucket->heaps[best.heap].front().frame)) return best;
+    drop_beaten(*best.bucket);
+  }
+}
+
+void FrameQueue::drop_beaten(Bucket& bucket) {
+  for (const size_t heap : {0, 1}) {
+    while (!bucket.heaps[heap].empty() && is_beaten_(bucket.heaps[heap].front().frame)) {
+      beaten_.push_back(pop({&bucket, heap}));
+    }
+  }
+}
+
+Waiting FrameQueue::pop(const Place& place) {
+  Bucket& bucket = *place.bucket;
+  std::vector<Waiting>& heap = bucket.heaps[place.heap];
   std::pop_heap(heap.begin(), heap.end(), Later());
   const Waiting next = heap.back();
   heap.pop_back();
+  if (bucket.heaps[0].empty() && bucket.heaps[1].empty()) {
+    const size_t own = *std::exchange(bucket.listed, std::nullopt);
+    queued_[own] = queued_.back();
+    queued_.pop_back();
+    if (own < queued_.size()) queued_[own].bucket->listed = own;
+  } else {
+    set_keys(bucket);
+  }
   return next;
 }
 
 std::optional<Waiting> FrameQueue::pop() {
   const Place place = best([](const Bucket&, bool) { return true; });
   if (place.bucket == nullptr) return std::nullopt;
-  return pop(place.bucket->heaps[place.heap]);
+  return pop(place);
 }
 
 bool FrameQueue::Mesh::takes(bool is_relaxed) const {
   return learned < kMeshLooks && (is_relaxed ? taken < kMeshLooks : relaxed < kMeshRelaxed);
 }
 
-size_t FrameQueue::unseen() const {
+size_t FrameQueue::unseen() {
   std::set<int32_t> meshes;
-  for (const Bucket* bucket : queued_) {
-    if (!bucket->empty() && of_mesh_[static_cast<size_t>(bucket->mesh)].learned == 0) {
-      meshes.insert(bucket->mesh);
+  for (Bucket& bucket : buckets_) {
+    drop_beaten(bucket);
+    if (bucket.listed && of_mesh_[static_cast<size_t>(bucket.mesh)].learned == 0) {
+      meshes.insert(bucket.mesh);
     }
   }
   return meshes.size();
@@ -134,7 +163,7 @@ std::optional<Waiting> FrameQueue::pop_unseen() {
   if (place.bucket == nullptr) return std::nullopt;
   Mesh& mesh = of_mesh_[static_cast<size_t>(place.bucket->mesh)];
   ++(place.heap == 1 ? mesh.taken : mesh.relaxed);
-  return pop(place.bucket->heaps[place.heap]);
+  return pop(place);
 }
 
 bool FrameQueue::is_known(size_t frame) const {
@@ -155,10 +184,17 @@ void FrameQueue::learn(const Waiting& waiting, double measured) {
   if (waiting.expected <= 0) return;
   const double ratio = measured / waiting.expected;
   Bucket& own = buckets_[static_cast<size_t>(of_frame_[waiting.frame])];
+  Learned& alike = of_alike_[static_cast<size_t>(own.alike)];
+  const double before = alike.ratio, before_of_all = of_all_.ratio;
   ++of_mesh_[static_cast<size_t>(own.mesh)].learned;
   own.learned.update(ratio);
-  of_alike_[static_cast<size_t>(own.alike)].update(ratio);
+  alike.update(ratio);
   of_all_.update(ratio);
+  if (alike.ratio < before || of_all_.ratio < before_of_all) {
+    for (const Listed& listed : queued_) set_keys(*listed.bucket);
+  } else if (own.listed) {
+    set_keys(own);
+  }
 }
 
 }  // namespace longspan

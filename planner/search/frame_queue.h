@@ -38,8 +38,8 @@ class FrameQueue {
   void push(Waiting waiting);
   /// Removes and returns the frame with the best key of those that are not beaten; none if all are.
   std::optional<Waiting> pop();
-  /// The number of meshes with queued frames for which nothing was learned.
-  size_t unseen() const;
+  /// The number of meshes with queued frames, not beaten, for which nothing was learned.
+  size_t unseen();
   /// The best frame among meshes with few learned values that were not popped too often; none if
   /// there is no such frame.
   std::optional<Waiting> pop_unseen();
@@ -64,10 +64,15 @@ class FrameQueue {
   /// changes.
   struct Bucket {
     int32_t alike = -1, mesh = -1;
-    bool listed = false;  // in queued_
-    bool empty() const { return heaps[0].empty() && heaps[1].empty(); }
+    std::optional<size_t> listed;               // its place in queued_
     std::array<std::vector<Waiting>, 2> heaps;  // by whether frames are relaxed
     Learned learned;
+  };
+  /// The keys of the first frames of a bucket's heaps; infinite if empty. They lie together, as
+  /// every search for the best reads all.
+  struct Listed {
+    std::array<double, 2> keys;
+    Bucket* bucket = nullptr;
   };
   struct Place {
     Bucket* bucket = nullptr;
@@ -75,11 +80,16 @@ class FrameQueue {
   };
   int32_t bucket_of(size_t frame);
   double factor_of(const Bucket& bucket) const;
+  void set_keys(const Bucket& bucket);
+  /// Removes beaten frames from the front of a bucket's heaps.
+  void drop_beaten(Bucket& bucket);
   /// The place of the frame with the best key among those for which `may` holds of the bucket and
   /// whether it is relaxed.
   template <class May>
   Place best(const May& may);
-  Waiting pop(std::vector<Waiting>& heap);
+  template <class May>
+  Place best_listed(const May& may) const;
+  Waiting pop(const Place& place);
 
   std::span<const Candidate> frames_;
   Goal goal_;
@@ -91,7 +101,7 @@ class FrameQueue {
   std::map<MeshKey, int32_t> meshes_;
   std::vector<int32_t> of_frame_;  // the bucket
   std::deque<Bucket> buckets_;     // by kind
-  std::vector<Bucket*> queued_;    // all with frames, in no order; best() removes empty ones
+  std::vector<Listed> queued_;     // all with frames, in no order
   std::vector<Learned> of_alike_;
   std::vector<Mesh> of_mesh_;
   Learned of_all_;

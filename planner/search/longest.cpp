@@ -41,8 +41,9 @@ constexpr int64_t kResolution = 100;  // the refused step is at least 1 / kResol
 constexpr int64_t kApart = 256;       // knobs are extended to within 1 / kApart of the answer
 constexpr int kLooks = 8;             // layouts for that
 constexpr int64_t kDownPart = 16;  // lengths at which knobs do not fit are reduced by 1 / kDownPart
-constexpr double kShortest = 0.75;      // of a missed length: shorter ones are not tried
-constexpr double kNotably = 1.05;       // factor to the length that is tried last
+constexpr double kShortest = 0.75;  // of a missed length: shorter ones are not tried
+constexpr double kNotably = 1.05;   // factor to the length that is tried last
+constexpr Effort kLastEffort = {.evaluations = 100, .work = 15'000'000};  // at that length
 constexpr double kMostOverflow = 0.25;  // overflow up to which a shorter length may fit
 constexpr Effort kEffort = {.evaluations = 200,
                             .work = 12'000'000,
@@ -288,16 +289,19 @@ class Longest {
   }
 
   // Searches a notably longer length as `plan` does, for the fastest plan. Repairs find plans there
-  // that the search for most room misses.
+  // that the search for most room misses. Of pipelines that differ only in their schedules, only
+  // the one that holds least is tried.
   bool push_as_plan() {
     const auto length = static_cast<int64_t>(kNotably * static_cast<double>(best().sequence));
     if (length > std::min(found_.bound, wanted_.most)) return false;
     Wanted any;
     any.tokens = length;
     any.first = true;
+    const std::vector<RankLayout> layouts =
+        min_memory_layouts(evaluator_, layouts_of(model_, hw_, options_));
     const std::vector<Candidate> frames =
-        frames_of(model_, hw_, length, options_, {false, kModerateOps});
-    const Found found = best_first(evaluator_, margin_, frames, options_, any, {});
+        frames_of(model_, layouts, length, options_, {false, kModerateOps});
+    const Found found = best_first(evaluator_, margin_, frames, options_, any, kLastEffort);
     return found.best && extend(found.best->candidate);
   }
 
