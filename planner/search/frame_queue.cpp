@@ -99,7 +99,7 @@ FrameQueue::Place FrameQueue::best_listed(const May& may) const {
   return best;
 }
 
-// What is beaten changes with every better result, so frames are asked when they come first.
+// A frame is asked whether it is beaten when it comes first, as every better result beats more.
 template <class May>
 FrameQueue::Place FrameQueue::best(const May& may) {
   while (true) {
