@@ -50,7 +50,7 @@ void add_forward(Sampler& sampler, DeviceBench& bench, const std::string& family
     cuda::attention_forward<bfloat16>(queue, {s, from_q, from_k, from_v, true, o, to_lse,
                                               scratch.out<std::byte>(workspace), nullptr});
   };
-  sampler.add(family, shape, flops_of(s, false), bench.runs(Stream::compute, run));
+  sampler.add(family, shape, flops_of(s, false), bench.loaded_runs(run));
 }
 
 void add_backward(Sampler& sampler, DeviceBench& bench, const std::string& family,
@@ -72,7 +72,7 @@ void add_backward(Sampler& sampler, DeviceBench& bench, const std::string& famil
         queue, {s, from_q, from_k, from_v, d_o, from_lse, delta, true, true, dq, dk, dv,
                 scratch.out<std::byte>(workspace)});
   };
-  sampler.add(family, shape, flops_of(s, true), bench.runs(Stream::compute, run));
+  sampler.add(family, shape, flops_of(s, true), bench.loaded_runs(run));
 }
 
 // Adds forward and backward of one shape; keys 0: the triangle.

@@ -25,12 +25,12 @@ int runs_of(double seconds, double once) {
 
 // Returns the rate of `first` during `second` as a fraction of its rate alone.
 double rate_during(DeviceTimer& timer, const QueueWork& first, const QueueWork& second) {
-  const double once = timer.seconds(first, 1, true), other = timer.seconds(second, 1, true);
+  const double once = timer.seconds(first, 1, 1), other = timer.seconds(second, 1, 1);
   const int repeats = runs_of(kLeastSeconds, once);
   const int others = runs_of(kLonger * repeats * once, other) + 1;
   std::vector<double> fractions;
   for (int round = 0; round < kRounds; ++round) {
-    const double alone = timer.seconds(first, repeats, true);
+    const double alone = timer.seconds(first, repeats, 1);
     fractions.push_back(alone / timer.seconds_beside(first, repeats, second, others));
   }
   return as_fraction(median(fractions));
@@ -56,17 +56,17 @@ class FileLoop {
 };
 
 double product_beside_io(DeviceTimer& timer, const QueueWork& product, FileArena& file) {
-  const int repeats = runs_of(kLeastSeconds, timer.seconds(product, 1, true));
+  const int repeats = runs_of(kLeastSeconds, timer.seconds(product, 1, 1));
   std::vector<double> fractions;
   for (int round = 0; round < kRounds; ++round) {
-    const double alone = timer.seconds(product, repeats, true);
+    const double alone = timer.seconds(product, repeats, 1);
     double shared = 0;
     {
       const std::jthread io([&](const std::stop_token& stop) {
         FileLoop loop(file);
         while (!stop.stop_requested()) loop();
       });
-      shared = timer.seconds(product, repeats, true);
+      shared = timer.seconds(product, repeats, 1);
     }
     fractions.push_back(alone / shared);
   }
@@ -78,7 +78,7 @@ double io_beside_product(DeviceTimer& timer, const QueueWork& product, FileArena
   const auto io = [&] {
     for (int i = 0; i < kIoRuns; ++i) loop();
   };
-  const double once = timer.seconds(product, 1, true);
+  const double once = timer.seconds(product, 1, 1);
   std::vector<double> fractions;
   for (int round = 0; round < kRounds; ++round) {
     const double alone = timed(io);

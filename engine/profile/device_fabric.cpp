@@ -69,7 +69,7 @@ class Exchanges {
     std::vector<double> rounds;
     for (int round = 0; round < kRounds; ++round) {
       barrier(comm_, whole_world(comm_));
-      rounds.push_back(largest(comm_, timer_.seconds(work, kRepeats, true) / kRepeats));
+      rounds.push_back(largest(comm_, timer_.seconds(work, kRepeats, 1) / kRepeats));
     }
     return median(rounds);
   }

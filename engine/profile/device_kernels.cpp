@@ -1,5 +1,6 @@
 #include "engine/profile/device_kernels.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/cuda/gemm.h"
@@ -34,11 +35,17 @@ class Adder {
   Adder(Sampler& sampler, DeviceBench& bench, std::array<double, 3> shape, double work)
       : sampler_(sampler), bench_(bench), shape_(shape), work_(work) {}
   void operator()(const char* family, int64_t in_bytes, int64_t out_bytes, Submit submit) {
-    if (!bench_.scratch.holds(in_bytes, out_bytes)) return;
-    sampler_.add(family, shape_, work_, bench_.runs(Stream::compute, std::move(submit)));
+    put(family, in_bytes, out_bytes, bench_.runs(Stream::compute, std::move(submit)));
+  }
+  void product(const char* family, int64_t in_bytes, int64_t out_bytes, Submit submit) {
+    put(family, in_bytes, out_bytes, bench_.loaded_runs(std::move(submit)));
   }
 
  private:
+  void put(const char* family, int64_t in_bytes, int64_t out_bytes, TimedRuns run) {
+    if (!bench_.scratch.holds(in_bytes, out_bytes)) return;
+    sampler_.add(family, shape_, work_, std::move(run));
+  }
   Sampler& sampler_;
   DeviceBench& bench_;
   std::array<double, 3> shape_;
@@ -49,11 +56,11 @@ void add_products_of_layers(Sampler& sampler, DeviceBench& bench, int64_t m, int
   DeviceScratch& scratch = bench.scratch;
   Adder add(sampler, bench, shape_of(m, n, k), 2 * product_of(m, n, k));
   const int64_t in = kHalf * (m + n) * k, out = kHalf * m * n;
-  add("gemm_nt", in, out, [=, &scratch](const Queue& queue) {
+  add.product("gemm_nt", in, out, [=, &scratch](const Queue& queue) {
     const auto *a = scratch.in<bfloat16>(m * k), *b = scratch.in<bfloat16>(n * k);
     cuda::gemm_nt(queue, m, n, k, a, k, b, k, Into::write, scratch.out<bfloat16>(m * n), n);
   });
-  add("gemm_nn", in, out, [=, &scratch](const Queue& queue) {
+  add.product("gemm_nn", in, out, [=, &scratch](const Queue& queue) {
     const auto *a = scratch.in<bfloat16>(m * k), *b = scratch.in<bfloat16>(n * k);
     cuda::gemm_nn(queue, m, n, k, a, k, b, n, Into::write, scratch.out<bfloat16>(m * n), n);
   });
@@ -63,7 +70,7 @@ void add_products_of_weights(Sampler& sampler, DeviceBench& bench, int64_t m, in
                              int64_t k) {
   DeviceScratch& scratch = bench.scratch;
   Adder add(sampler, bench, shape_of(m, n, k), 2 * product_of(m, n, k));
-  add("gemm_tn", kHalf * (m + n) * k, kFloat * m * n, [=, &scratch](const Queue& queue) {
+  add.product("gemm_tn", kHalf * (m + n) * k, kFloat * m * n, [=, &scratch](const Queue& queue) {
     const auto *a = scratch.in<bfloat16>(m * k), *b = scratch.in<bfloat16>(n * k);
     cuda::gemm_tn(queue, m, n, k, a, m, b, n, Into::add, scratch.out<float>(m * n), n);
   });
@@ -144,11 +151,11 @@ void add_loss(Sampler& sampler, DeviceBench& bench, int64_t rows, int64_t vocab)
     const auto copy = [&](const Queue& queue) {
       cuda::copy_bytes(queue, from, bytes, reinterpret_cast<std::byte*>(logits));
     };
-    bench.timer.seconds({Stream::compute, copy}, 1, false);
+    bench.timer.seconds({Stream::compute, copy}, 1, 0);
     const auto loss = [&](const Queue& queue) {
       cuda::cross_entropy(queue, scratch.tokens(), rows, vocab, scale, logits, scratch.sum());
     };
-    return bench.timer.seconds({Stream::compute, loss}, repeats, true);
+    return bench.timer.seconds({Stream::compute, loss}, repeats, 1);
   });
 }
 
@@ -160,8 +167,19 @@ DeviceBench::DeviceBench(cuda::Device& device, const DeviceGrid& grid)
 TimedRuns DeviceBench::runs(Stream stream, Submit submit) {
   return [this, work = QueueWork{stream, std::move(submit)}, first = true](int repeats) mutable {
     const bool lead = std::exchange(first, false) || repeats > 1;
-    return timer.seconds(work, repeats, lead);
+    return timer.seconds(work, repeats, lead ? 1 : 0);
   };
+}
+
+TimedRuns DeviceBench::loaded_runs(Submit submit) {
+  return
+      [this, work = QueueWork{Stream::compute, std::move(submit)}, one = 0.0](int repeats) mutable {
+        constexpr double kMost = 10'000;  // runs
+        const double lead = one > 0 ? std::clamp(grid.load_seconds / one, 1.0, kMost) : 1;
+        const double seconds = timer.seconds(work, repeats, static_cast<int>(lead));
+        one = seconds / repeats;
+        return seconds;
+      };
 }
 
 void add_product_samples(Sampler& sampler, DeviceBench& bench) {

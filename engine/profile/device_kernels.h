@@ -19,6 +19,10 @@ struct DeviceBench {
   /// Returns a function that times runs of `submit` on a stream's queue. An untimed run precedes
   /// the first call and every call with several repeats.
   TimedRuns runs(Stream stream, Submit submit);
+  /// The same on the compute stream under sustained load: untimed runs for grid.load_seconds
+  /// precede every call but the first. For kernels that take so much power that the device reduces
+  /// its clocks, as it does in a step of seconds.
+  TimedRuns loaded_runs(Submit submit);
 };
 
 /// Add the samples of matrix products; of kernels over rows, except attention; of kernels over

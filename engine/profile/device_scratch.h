@@ -30,7 +30,8 @@ struct DeviceGrid {
   std::vector<int64_t> states{1 << 16, 1 << 20, 1 << 24, 1 << 27};  // elements
   std::vector<int64_t> host_states{1 << 16, 1 << 20, 1 << 25};      // for an optimizer on the host
   std::vector<int64_t> copies{1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28};  // bytes
-  int64_t contended_product = 8192;           // rows and columns of products that run during copies
+  double load_seconds = 0.1;         // of untimed runs before products and attention are timed
+  int64_t contended_product = 8192;  // rows and columns of products that run during copies
   int64_t contended_copy = int64_t{1} << 26;  // bytes
   int64_t exchanged = int64_t{32} << 20;      // bytes to each other rank: bandwidth dominates
   int64_t in_bytes = int64_t{2} << 30, out_bytes = int64_t{4} << 30;  // largest scratch

@@ -31,12 +31,13 @@ double DeviceTimer::span(Stream stream, int32_t first, int32_t last) const {
   return std::max(0.0, queues.span_of(stream, last).end - queues.span_of(stream, first).start);
 }
 
-double DeviceTimer::seconds(const QueueWork& work, int repeats, bool lead) {
+double DeviceTimer::seconds(const QueueWork& work, int repeats, int lead) {
   device_.queues().begin(ops_on({{work.stream, 2}}));
-  if (lead) put(work, 0, 1, 1);
-  put(work, lead ? 1 : 0, 1, repeats);
+  if (lead > 0) put(work, 0, 1, lead);
+  const int32_t timed = lead > 0 ? 1 : 0;
+  put(work, timed, 1, repeats);
   device_.queues().finish();
-  return lead ? span(work.stream, 1, 1) : span(work.stream, 0, 0);
+  return span(work.stream, timed, timed);
 }
 
 double DeviceTimer::seconds_beside(const QueueWork& first, int repeats, const QueueWork& second,
@@ -60,7 +61,7 @@ double DeviceTimer::host_seconds_beside(const std::function<void()>& host, const
 }
 
 double DeviceTimer::op_overhead(const QueueWork& tiny) {
-  const double bare = seconds(tiny, kOps, true);
+  const double bare = seconds(tiny, kOps, 1);
   device_.queues().begin(ops_on({{tiny.stream, kOps}}));
   put(tiny, 0, kOps, 1);
   device_.queues().finish();
@@ -68,7 +69,7 @@ double DeviceTimer::op_overhead(const QueueWork& tiny) {
 }
 
 double DeviceTimer::hand_over(const QueueWork& one, const QueueWork& other) {
-  const double bare = seconds(one, kOps, true) + seconds(other, kOps, true);
+  const double bare = seconds(one, kOps, 1) + seconds(other, kOps, 1);
   DeviceQueues& queues = device_.queues();
   queues.begin(ops_on({{one.stream, kOps}, {other.stream, kOps}}));
   for (int32_t n = 0; n < kOps; ++n) {

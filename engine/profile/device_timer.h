@@ -24,9 +24,9 @@ class DeviceTimer {
   /// The device must outlive the timer.
   explicit DeviceTimer(cuda::Device& device) : device_(device) {}
 
-  /// Returns the seconds of `repeats` consecutive runs. With `lead`, an untimed run precedes them:
-  /// it loads the kernels and gives the host time to enqueue the others.
-  double seconds(const QueueWork& work, int repeats, bool lead);
+  /// Returns the seconds of `repeats` consecutive runs. `lead` untimed runs precede them: one loads
+  /// the kernels and gives the host time to enqueue the others, more heat the device.
+  double seconds(const QueueWork& work, int repeats, int lead);
   /// Returns the seconds of `repeats` runs of `first` while `second` runs concurrently. REQUIRES:
   /// `others` runs of `second` take longer than that.
   double seconds_beside(const QueueWork& first, int repeats, const QueueWork& second, int others);

@@ -27,6 +27,7 @@ namespace {
 
 DeviceGrid small_grid() {
   DeviceGrid grid;
+  grid.load_seconds = 1e-3;
   grid.product_rows = {8, 32};
   grid.product_widths = {16, 32};
   grid.chunks = {8, 16};
