@@ -43,7 +43,7 @@ constexpr int kLooks = 8;             // layouts for that
 constexpr int64_t kDownPart = 16;  // lengths at which knobs do not fit are reduced by 1 / kDownPart
 constexpr double kShortest = 0.75;  // of a missed length: shorter ones are not tried
 constexpr double kNotably = 1.05;   // factor to the length that is tried last
-constexpr Effort kLastEffort = {.evaluations = 100, .work = 15'000'000};  // at that length
+constexpr Effort kAsPlanEffort = {.evaluations = 100, .work = 15'000'000};  // at that length
 constexpr double kMostOverflow = 0.25;  // overflow up to which a shorter length may fit
 constexpr Effort kEffort = {.evaluations = 200,
                             .work = 12'000'000,
@@ -301,7 +301,7 @@ class Longest {
         min_memory_layouts(evaluator_, layouts_of(model_, hw_, options_));
     const std::vector<Candidate> frames =
         frames_of(model_, layouts, length, options_, {false, kModerateOps});
-    const Found found = best_first(evaluator_, margin_, frames, options_, any, kLastEffort);
+    const Found found = best_first(evaluator_, margin_, frames, options_, any, kAsPlanEffort);
     return found.best && extend(found.best->candidate);
   }
 
