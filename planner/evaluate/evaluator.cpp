@@ -23,7 +23,6 @@
 #include "planner/schedule/timing.h"
 
 namespace longspan {
-namespace {}  // namespace
 
 struct Evaluator::State {
   State(const ModelSpec& model, const HardwareProfile& hw, DType dtype)
@@ -38,16 +37,20 @@ struct Evaluator::State {
   Bounds& bounds_of(int64_t sequence, int64_t microbatches);
   Evaluation summed(const StepRequest& request);
   const Evaluation& of_stage(const StepRequest& request);
-  const TierBytes* known_arenas(const Candidate& c) const {
-    for (const auto& [known, bytes] : laid_out) {
-      if (known == c) return &bytes;
-    }
-    return nullptr;
+  struct LaidOut {
+    Candidate candidate;
+    TierBytes bytes;
+    std::optional<double> seconds;
+  };
+  LaidOut* known(const Candidate& c) {
+    const auto is = [&](const LaidOut& known) { return known.candidate == c; };
+    const auto it = std::find_if(laid_out.begin(), laid_out.end(), is);
+    return it == laid_out.end() ? nullptr : &*it;
   }
   void keep(const Candidate& c, const TierBytes& bytes) {
     constexpr size_t kMost = 256;
     if (laid_out.size() == kMost) laid_out.pop_front();
-    laid_out.emplace_back(c, bytes);
+    laid_out.push_back({c, bytes, {}});
   }
   bool is_one_program(const Candidate& c) const {
     return longspan::is_one_program(model, c.strategy);
@@ -67,7 +70,7 @@ struct Evaluator::State {
   PipelineDemand pipelines;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Bounds>> bounds;  // length, microbatches
   std::deque<std::pair<StepRequest, Evaluation>> stages;                  // latest last
-  std::deque<std::pair<Candidate, TierBytes>> laid_out;                   // latest last
+  std::deque<LaidOut> laid_out;                                           // latest last
   int64_t considered = 0, simulated = 0;
 };
 
@@ -237,7 +240,7 @@ TierBytes Evaluator::live(const Candidate& c) {
 }
 
 TierBytes Evaluator::arenas(const Candidate& c) {
-  if (const TierBytes* known = state_->known_arenas(c)) return *known;
+  if (const State::LaidOut* known = state_->known(c)) return known->bytes;
   const StepRequest asked = request(c);
   const auto exact_memory = [](const StepRequest& stage) {
     return Evaluation{.peak_bytes = exact_peak_bytes(stage)};
@@ -260,7 +263,7 @@ TierBytes Evaluator::arenas(const Candidate& c) {
 
 bool Evaluator::fits(const Candidate& c) {
   if (!state_->is_one_program(c)) return overflow(arenas(c)) == 0;
-  if (const TierBytes* known = state_->known_arenas(c)) return overflow(*known) == 0;
+  if (const State::LaidOut* known = state_->known(c)) return overflow(known->bytes) == 0;
   const TierBytes bytes = state_->counted(exact_arenas(request(c), &limits_));
   if (overflow(bytes) > 0) return false;
   state_->keep(c, bytes);
@@ -272,9 +275,9 @@ Score Evaluator::exact(const Candidate& c) {
   const double beyond = overflow(bytes);
   if (beyond > 0) return score_of(c, {.peak_bytes = bytes}, beyond);
   ++state_->simulated;
-  Evaluation e = {.step_seconds = exact_seconds(request(c), state_->cost)};
-  e.peak_bytes = bytes;
-  return score_of(c, e, 0);
+  State::LaidOut* known = state_->known(c);
+  if (!known->seconds) known->seconds = exact_seconds(request(c), state_->cost);
+  return score_of(c, {.step_seconds = *known->seconds, .peak_bytes = bytes}, 0);
 }
 
 }  // namespace longspan

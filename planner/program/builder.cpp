@@ -271,9 +271,9 @@ void ProgramBuilder::drop(const Parked& parked) {
   }
 }
 
-void ProgramBuilder::append_state(std::vector<int64_t>& state) const {
+void ProgramBuilder::append_state(std::vector<int64_t>& state) {
   watcher_->append_state(state);
-  std::vector<BufferId> to_begin;  // buffers that queued ops begin, in order
+  to_begin_.clear();
   const auto append = [&](BufferId id) {
     const Buffer& buffer = program_.buffers[id];
     state.push_back(kTierCount * static_cast<int64_t>(buffer.tensor) +
@@ -282,9 +282,9 @@ void ProgramBuilder::append_state(std::vector<int64_t>& state) const {
       state.push_back(buffer.tier == Tier::device ? watcher_->offset(id) : -1);
       return;
     }
-    const auto it = std::find(to_begin.begin(), to_begin.end(), id);
-    state.push_back(-2 - (it - to_begin.begin()));
-    if (it == to_begin.end()) to_begin.push_back(id);
+    const auto it = std::find(to_begin_.begin(), to_begin_.end(), id);
+    state.push_back(-2 - (it - to_begin_.begin()));
+    if (it == to_begin_.end()) to_begin_.push_back(id);
   };
   for (size_t i = 0; i < queue_.size(); ++i) {
     const Item& item = queue_[i];
@@ -303,6 +303,14 @@ void ProgramBuilder::append_state(std::vector<int64_t>& state) const {
     state.push_back(deferred_[i].due - computes_);
     append(deferred_[i].buffer);
   }
+}
+
+Repeats::Repeats(ProgramBuilder& builder, bool on_device)
+    : builder_(builder),
+      on_device_(on_device),
+      known_(builder.repeated_states()[0]),
+      now_(builder.repeated_states()[1]) {
+  known_.clear();
 }
 
 int64_t Repeats::passed_over(int64_t left) {

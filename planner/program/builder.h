@@ -79,8 +79,9 @@ class ProgramBuilder;
 /// and of the queue equals that of some iterations ago, all that follows repeats.
 class Repeats {
  public:
-  /// `on_device`: all lifetimes that begin or end in an iteration are on the device.
-  Repeats(ProgramBuilder& builder, bool on_device) : builder_(builder), on_device_(on_device) {}
+  /// `on_device`: all lifetimes that begin or end in an iteration are on the device. REQUIRES: the
+  /// builder has no other Repeats.
+  Repeats(ProgramBuilder& builder, bool on_device);
   /// Returns how many of the `left` remaining equal iterations to leave out now; fewer than all.
   /// Call before every iteration.
   int64_t passed_over(int64_t left);
@@ -88,11 +89,11 @@ class Repeats {
  private:
   ProgramBuilder& builder_;
   bool on_device_;
-  std::vector<int64_t> known_, now_;  // states
-  uint64_t key_ = 0;                  // of known_
-  int64_t position_ = 0, ops_ = 0;    // at known_
-  int64_t since_ = 0;                 // iterations since known_
-  int64_t renew_ = 1;                 // iterations after which known_ is replaced
+  std::vector<int64_t>&known_, &now_;  // states; the builder's, as there are many loops
+  uint64_t key_ = 0;                   // of known_
+  int64_t position_ = 0, ops_ = 0;     // at known_
+  int64_t since_ = 0;                  // iterations since known_
+  int64_t renew_ = 1;                  // iterations after which known_ is replaced
   // Once a period is known: iterations to skip in the measurement, and to measure.
   int64_t settling_ = 0, span_ = 0;
   bool done_ = false;
@@ -150,9 +151,11 @@ class ProgramBuilder {
     return watcher_ != nullptr ? watcher_->leave_out() : LeaveOut::none;
   }
   /// Appends all that determines, for given later calls, the device memory of later buffers.
-  void append_state(std::vector<int64_t>& state) const;
+  void append_state(std::vector<int64_t>& state);
   uint64_t state_key() const { return watcher_->state_key() + queue_.size(); }
   LifetimeWatcher& watcher() const { return *watcher_; }
+  /// Memory for the two states of a Repeats.
+  std::array<std::vector<int64_t>, 2>& repeated_states() { return repeated_states_; }
 
  private:
   // Slots of the queue are reused, so `op` is only valid if `release` is -1.
@@ -190,6 +193,8 @@ class ProgramBuilder {
   std::vector<int64_t>
       last_writer_;              // per buffer: sequence number of the queued item that writes it
   std::vector<BufferId> ended_;  // with a watcher: ids for reuse
+  std::array<std::vector<int64_t>, 2> repeated_states_;
+  std::vector<BufferId> to_begin_;  // in append_state(): buffers that queued ops begin, in order
   std::vector<std::vector<int>> shapes_by_kind_;
   std::array<int, 256> met_;  // latest shapes, by their hash; -1: none
 };
