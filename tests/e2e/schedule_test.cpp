@@ -15,7 +15,8 @@ namespace {
 using Catch::Matchers::Contains;
 using testing::TemporaryFolder;
 
-std::vector<std::string> asked(const std::string& name, const std::vector<std::string>& more = {}) {
+std::vector<std::string> schedule_command(const std::string& name,
+                                          const std::vector<std::string>& more = {}) {
   return joined({"schedule", name, "--stages", "8", "--microbatches", "24"}, more);
 }
 
@@ -26,7 +27,7 @@ TEST_CASE("schedule: Zero Bubble's table 5, row 1") {
       "--forward",         "18.522", "--backward-input", "18.086",
       "--backward-weight", "9.337",  "--comm",           "0.601"};
   const auto rate = [&](const std::string& name) {
-    return longspan_json(asked(name, times)).at("bubble_rate").get<double>();
+    return longspan_json(schedule_command(name, times)).at("bubble_rate").get<double>();
   };
   CHECK(rate("1f1b") == Approx(.2431).margin(0.00005).epsilon(0));
   CHECK(rate("zb-h1") == Approx(.1585).margin(0.00005).epsilon(0));
@@ -37,8 +38,8 @@ TEST_CASE("schedule: the picture, the drawing and the CSV") {
   const TemporaryFolder folder;
   const std::string svg = (folder.path() / "p.svg").string();
   const std::string csv = (folder.path() / "p.csv").string();
-  const Result result =
-      longspan(asked("zb-h1", {"--svg", svg, "--csv", csv, "--exchanges", "--width", "400"}));
+  const Result result = longspan(
+      schedule_command("zb-h1", {"--svg", svg, "--csv", csv, "--exchanges", "--width", "400"}));
   CHECK(result.status == 0);
   CHECK_THAT(result.out, Contains("zb-h1 of 8 ranks and 24 microbatches: bubble rate 0.0886"));
   CHECK_THAT(result.out, Contains("\n0  F0=F1=F2="));
@@ -60,7 +61,7 @@ TEST_CASE("schedule: a file's schedule is timed as it was, and written as it was
   };
   for (const char* name : {"zb-h1", "interleaved-zb", "dualpipe-v", "1f1b-vocab-2"}) {
     INFO(name);
-    const auto made = longspan_json(with(asked(name), {"--csv", path("a.csv")}));
+    const auto made = longspan_json(with(schedule_command(name), {"--csv", path("a.csv")}));
     for (const char* flag : {"--exchanges", "--gathering", ""}) {
       std::vector<std::string> lower = {"--csv", path("b.csv")};
       if (*flag != 0) lower.emplace_back(flag);
@@ -81,7 +82,7 @@ TEST_CASE("schedule: a file's schedule is timed as it was, and written as it was
   CHECK_THAT(shown.out, Contains("a.csv of 8 ranks and 24 microbatches: bubble rate"));
   CHECK_THAT(read_file(path("a.svg")), Contains("</svg>"));
 
-  CHECK(longspan(asked("1f1b", {"--gathering", "--csv", path("w.csv")})).status == 0);
+  CHECK(longspan(schedule_command("1f1b", {"--gathering", "--csv", path("w.csv")})).status == 0);
   CHECK_THAT(read_file(path("w.csv")), Contains("0WAIT_SEND_F0") && Contains("0WAIT_REDUCE_GRAD"));
   CHECK(longspan({"schedule", path("w.csv"), "--no-waits", "--csv", path("n.csv")}).status == 0);
   CHECK_THAT(read_file(path("n.csv")), Contains("0SEND_F0") && !Contains("WAIT"));
@@ -114,25 +115,26 @@ TEST_CASE("schedule refuses a file that is no schedule") {
 
 TEST_CASE("schedule compare and schedule list have every family") {
   const auto list = longspan_json({"schedule", "list"}).at("schedules");
-  const auto compared = longspan_json(asked("compare", {"--memory-limit", "8"})).at("schedules");
+  const auto compared =
+      longspan_json(schedule_command("compare", {"--memory-limit", "8"})).at("schedules");
   CHECK(list.size() == compared.size());
   CHECK(compared[0].at("peak_memory_microbatches") <= 8);
   CHECK(compared.back().contains("refused"));
   CHECK(longspan({"schedule", "list"}).status == 0);
-  CHECK_THAT(longspan(asked("compare")).out, Contains("seq1f1b-i"));
+  CHECK_THAT(longspan(schedule_command("compare")).out, Contains("seq1f1b-i"));
 }
 
 TEST_CASE("schedule: where a sequence is cut") {
   const auto cut = [](const std::string& split) {
-    return longspan_json(asked(
+    return longspan_json(schedule_command(
         "seq1f1b", {"--slices", "4", "--attention", "0.5", "--split", split, "--sequence", "64K"}));
   };
   CHECK(cut("equal").at("slice_tokens") == std::vector<int64_t>(4, 16384));
   const std::vector<int64_t> lengths = cut("equal-flop").at("slice_tokens");
   CHECK(std::is_sorted(lengths.rbegin(), lengths.rend()));
   CHECK(cut("equal-flop").at("bubble_rate") < cut("equal").at("bubble_rate"));
-  check_refused(longspan(asked("seq1f1b", {"--split", "equal"})), 2, {"--sequence"});
-  check_refused(longspan(asked("seq1f1b", {"--split", "half"})), 2, {"--split"});
+  check_refused(longspan(schedule_command("seq1f1b", {"--split", "equal"})), 2, {"--sequence"});
+  check_refused(longspan(schedule_command("seq1f1b", {"--split", "half"})), 2, {"--split"});
 }
 
 TEST_CASE("schedule measured: a trace and the schedule that it shows") {
@@ -185,22 +187,24 @@ TEST_CASE("schedule compare: the page of schedules has what it prints, and every
 }
 
 TEST_CASE("schedule refuses in one line") {
-  check_refused(longspan(asked("1f1")), 2, {"unknown schedule \"1f1\"", "1f1b"});
+  check_refused(longspan(schedule_command("1f1")), 2, {"unknown schedule \"1f1\"", "1f1b"});
   check_refused(longspan({"schedule", "1f1b"}), 2, {"--stages", "--microbatches"});
-  check_refused(longspan(asked("1f1b", {"--virtual", "2"})), 2, {"1f1b takes 1 virtual stage;"});
-  check_refused(longspan(asked("1f1b", {"--memory-limit", "7.5"})), 1,
+  check_refused(longspan(schedule_command("1f1b", {"--virtual", "2"})), 2,
+                {"1f1b takes 1 virtual stage;"});
+  check_refused(longspan(schedule_command("1f1b", {"--memory-limit", "7.5"})), 1,
                 {"holds 8 microbatches", "7.5"});
-  check_refused(longspan(asked("dualpipe", {"--csv", "/dev/null"})), 2, {"one copy"});
+  check_refused(longspan(schedule_command("dualpipe", {"--csv", "/dev/null"})), 2, {"one copy"});
   for (const char* word : {"nan", "1e300", "-1", "x"}) {
-    check_refused(longspan(asked("1f1b", {"--forward", word})), 2, {"--forward", word});
+    check_refused(longspan(schedule_command("1f1b", {"--forward", word})), 2, {"--forward", word});
   }
   // A limit counts however small or large it is.
-  check_refused(longspan(asked("1f1b", {"--memory-limit", "1e-9"})), 1, {"holds 8 microbatches"});
-  CHECK(longspan(asked("1f1b", {"--memory-limit", "1e15"})).status == 0);
-  CHECK(longspan(asked("compare", {"--memory-limit", "0.001"})).status == 1);
-  check_refused(longspan(asked("compare", {"--svg", "x.svg"})), 2, {"--svg"});
-  check_refused(longspan(asked("1f1b", {"--svg", "x", "--csv", "x"})), 2, {"two files"});
-  check_refused(longspan(asked("1f1b", {"--exchanges"})), 2, {"--csv FILE"});
+  check_refused(longspan(schedule_command("1f1b", {"--memory-limit", "1e-9"})), 1,
+                {"holds 8 microbatches"});
+  CHECK(longspan(schedule_command("1f1b", {"--memory-limit", "1e15"})).status == 0);
+  CHECK(longspan(schedule_command("compare", {"--memory-limit", "0.001"})).status == 1);
+  check_refused(longspan(schedule_command("compare", {"--svg", "x.svg"})), 2, {"--svg"});
+  check_refused(longspan(schedule_command("1f1b", {"--svg", "x", "--csv", "x"})), 2, {"two files"});
+  check_refused(longspan(schedule_command("1f1b", {"--exchanges"})), 2, {"--csv FILE"});
 }
 
 TEST_CASE("schedule refuses flags that would change nothing") {
@@ -225,21 +229,22 @@ TEST_CASE("schedule refuses flags that would change nothing") {
                                                      {"compare", {"--width", "80"}}}) {
     std::vector<std::string> more = ignored.flag;
     if (more[0] == "--split") more.insert(more.end(), {"--sequence", "64K"});
-    check_refused(longspan(asked(ignored.name, more)), 2, {ignored.flag[0]});
+    check_refused(longspan(schedule_command(ignored.name, more)), 2, {ignored.flag[0]});
   }
   check_refused(longspan({"schedule", "list", "--stages", "4"}), 2,
                 {"--stages", "schedule list --help"});
   check_refused(longspan({"schedule", "list", "extra"}), 2, {"extra"});
   // The same flags are accepted by schedules where they have a meaning.
-  CHECK(longspan(asked("dualpipe", {"--hidden", "0.5"})).status == 0);
-  CHECK(longspan(asked("po-h", {"--virtual", "2", "--offload", "0.1"})).status == 0);
-  CHECK(longspan(asked("1f1b-vocab-1", {"--vocabulary-forward", "0.1"})).status == 0);
-  CHECK(longspan(asked("zb-h1", {"--weight-memory", "0.5"})).status == 0);
-  CHECK(longspan(asked("helixpipe", {"--attention", "0.4"})).status == 0);
+  CHECK(longspan(schedule_command("dualpipe", {"--hidden", "0.5"})).status == 0);
+  CHECK(longspan(schedule_command("po-h", {"--virtual", "2", "--offload", "0.1"})).status == 0);
+  CHECK(longspan(schedule_command("1f1b-vocab-1", {"--vocabulary-forward", "0.1"})).status == 0);
+  CHECK(longspan(schedule_command("zb-h1", {"--weight-memory", "0.5"})).status == 0);
+  CHECK(longspan(schedule_command("helixpipe", {"--attention", "0.4"})).status == 0);
 }
 
 TEST_CASE("schedule: limits, sizes and names that cannot be meant") {
-  check_refused(longspan(asked("zb-h1", {"--memory-limit", "0"})), 2, {"--memory-limit"});
+  check_refused(longspan(schedule_command("zb-h1", {"--memory-limit", "0"})), 2,
+                {"--memory-limit"});
   check_refused(longspan({"schedule", "zb-h1", "--stages", "4096", "--microbatches", "4096"}), 2,
                 {"too long"});
   TemporaryFolder folder;

@@ -20,9 +20,7 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t MiB = int64_t{1} << 20;
-
-ModelSpec small_model() {
+ModelSpec wide_vocabulary() {
   ModelSpec m = load_model("tiny-llama");
   m.vocab = 8192;
   return m;
@@ -38,11 +36,12 @@ bool within(const TierBytes& bytes, const TierBytes& limits) {
 }  // namespace
 
 TEST_CASE("the knob that is advised fits when laid out; where none is, none does") {
-  const ModelSpec model = small_model();
+  const ModelSpec model = wide_vocabulary();
   int named = 0, none = 0;
   for (const char* preset : {"baseline", "checkpoint", "mst", "fpdt"}) {
     for (const int64_t device_mib : {8, 16, 32, 64}) {
-      const HardwareProfile hw = testing::small_machine(1, 1, device_mib * MiB, 96 * MiB);
+      const HardwareProfile hw =
+          testing::small_machine(1, 1, device_mib * testing::kMiB, 96 * testing::kMiB);
       const TierBytes limits = capacities(hw);
       Evaluator evaluator(model, hw, limits);
       for (int64_t sequence = 1024; sequence <= 16384; sequence *= 4) {
@@ -74,8 +73,8 @@ TEST_CASE("the knob that is advised fits when laid out; where none is, none does
 }
 
 TEST_CASE("the knob that is not to be turned is not advised") {
-  const ModelSpec model = small_model();
-  const HardwareProfile hw = testing::small_machine(1, 1, 64 * MiB, 96 * MiB);
+  const ModelSpec model = wide_vocabulary();
+  const HardwareProfile hw = testing::small_machine(1, 1, 64 * testing::kMiB, 96 * testing::kMiB);
   const TierBytes limits = capacities(hw);
   Evaluator evaluator(model, hw, limits);
   int64_t sequence = 1024;
@@ -94,7 +93,7 @@ TEST_CASE("the knob that is not to be turned is not advised") {
 }
 
 TEST_CASE("capacities are named for every tier that is short, and told apart") {
-  constexpr int64_t GiB = 1024 * MiB;
+  constexpr int64_t GiB = 1024 * testing::kMiB;
   CHECK(capacity_for({GiB, GiB, 0}, {GiB, GiB, 0}).empty());
   CHECK(capacity_for({4 * GiB, 900 * GiB, 0}, {8 * GiB, 512 * GiB, 0}) ==
         "900 GiB of host memory instead of 512 GiB");
@@ -106,8 +105,8 @@ TEST_CASE("capacities are named for every tier that is short, and told apart") {
 }
 
 TEST_CASE("max-seq advises what lets the refused length fit, and auto no knob alone") {
-  const ModelSpec model = small_model();
-  const HardwareProfile hw = testing::small_machine(1, 1, 32 * MiB, 96 * MiB);
+  const ModelSpec model = wide_vocabulary();
+  const HardwareProfile hw = testing::small_machine(1, 1, 32 * testing::kMiB, 96 * testing::kMiB);
   const TierBytes limits = capacities(hw);
   for (const char* name : {"baseline", "checkpoint", "mst", "auto"}) {
     INFO(name);
@@ -135,9 +134,11 @@ TEST_CASE("max-seq advises what lets the refused length fit, and auto no knob al
 }
 
 TEST_CASE("max-seq says where fewer devices reach further") {
-  const ModelSpec model = small_model();
+  const ModelSpec model = wide_vocabulary();
   const auto longest = [&](int64_t devices) {
-    return max_sequence(model, testing::small_machine(1, devices, 32 * MiB, 96 * MiB), "auto", {});
+    return max_sequence(model,
+                        testing::small_machine(1, devices, 32 * testing::kMiB, 96 * testing::kMiB),
+                        "auto", {});
   };
   const MaxSequence four = longest(4);
   CHECK_THAT(longest(7).remedy,
@@ -147,8 +148,8 @@ TEST_CASE("max-seq says where fewer devices reach further") {
 }
 
 TEST_CASE("max-seq's shortfall is that of the preset's plan of the refused length") {
-  const ModelSpec model = small_model();
-  const HardwareProfile hw = testing::small_machine(1, 2, 32 * MiB, 96 * MiB);
+  const ModelSpec model = wide_vocabulary();
+  const HardwareProfile hw = testing::small_machine(1, 2, 32 * testing::kMiB, 96 * testing::kMiB);
   for (const char* name : {"baseline", "checkpoint", "checkpoint-offload", "mst", "alst"}) {
     INFO(name);
     const MaxSequence found = max_sequence(model, hw, name, {});
@@ -163,11 +164,11 @@ TEST_CASE("max-seq's shortfall is that of the preset's plan of the refused lengt
 }
 
 TEST_CASE("explain's suggestions are neighbours that were judged so") {
-  const ModelSpec model = small_model();
+  const ModelSpec model = wide_vocabulary();
   for (const int64_t device_mib : {16, 1024}) {
     Plan plan;
     plan.model = model;
-    plan.hardware = testing::small_machine(1, 1, device_mib * MiB, 4096 * MiB);
+    plan.hardware = testing::small_machine(1, 1, device_mib * testing::kMiB, 4096 * testing::kMiB);
     plan.sequence = 4096;
     plan.dtype = default_dtype(plan.hardware);
     plan.strategy = make_preset("checkpoint", model, 4096);
@@ -195,8 +196,9 @@ TEST_CASE("explain's suggestions are neighbours that were judged so") {
 TEST_CASE("neighbours of a pipeline are judged, by samples of their programs") {
   SearchOptions options;
   options.parallel.pipeline = 2;
-  const HardwareProfile hw = testing::small_machine(1, 2, 1024 * MiB, 8192 * MiB);
-  const Plan plan = search(small_model(), hw, 4096, options).best;
+  const HardwareProfile hw =
+      testing::small_machine(1, 2, 1024 * testing::kMiB, 8192 * testing::kMiB);
+  const Plan plan = search(wide_vocabulary(), hw, 4096, options).best;
   REQUIRE(plan.strategy.parallel.has_pipeline());
   const NeighbourJudge judge(plan);
   CHECK(judge.seconds() == Approx(plan.predicted.step_seconds).epsilon(0.02));

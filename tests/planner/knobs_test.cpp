@@ -15,9 +15,9 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kSequence = 1536;
+constexpr int64_t kTokens = 1536;
 
-ModelSpec small_model() {
+ModelSpec three_layers() {
   ModelSpec m = load_model("tiny-llama");
   m.layers = 3;
   m.heads = 16;
@@ -38,12 +38,12 @@ std::vector<Strategy> some_strategies() {
                                               {.tensor = 4}};
   for (const ParallelLayout& mesh : meshes) {
     for (const char* preset : {"baseline", "mst", "upipe"}) {
-      all.push_back(make_preset(preset, small_model(), kSequence, 0, mesh));
+      all.push_back(make_preset(preset, three_layers(), kTokens, 0, mesh));
     }
     all.push_back(all.front());
     all.back().optimizer = Tier::host;
     if (mesh.ring == 1 && mesh.tensor == 1) {
-      all.push_back(make_preset("fpdt", small_model(), kSequence, 256, mesh));
+      all.push_back(make_preset("fpdt", three_layers(), kTokens, 256, mesh));
       all.push_back(all.back());
       all.back().block_tokens = 512;
       all.back().qkv = {Saved::nvme, 0.5};
@@ -66,7 +66,7 @@ std::vector<int64_t> values_of(const KnobRow& row, const Strategy& s) {
 }
 
 StepRequest request_of(const Strategy& s) {
-  return {small_model(), s, kSequence, 1, DType::bfloat16};
+  return {three_layers(), s, kTokens, 1, DType::bfloat16};
 }
 
 bool is_same_list(const Program& a, const Program& b) {
@@ -126,7 +126,7 @@ TEST_CASE("every field has a row") {
 TEST_CASE("every value of a knob is written and read back, and others are refused by name") {
   for (const KnobRow& row : knob_rows()) {
     if (row.group() == "parallel") continue;
-    Strategy s = make_preset("baseline", small_model(), kSequence);
+    Strategy s = make_preset("baseline", three_layers(), kTokens);
     const auto written = [&] {
       YAML::Emitter out;
       write_strategy(out, s);
@@ -150,7 +150,7 @@ TEST_CASE("every value of a knob is written and read back, and others are refuse
     }
     row.at.set(s, refused);
     INFO(row.key << " " << text_of(row, refused));
-    CHECK_FALSE(is_valid(s, small_model(), kSequence));
+    CHECK_FALSE(is_valid(s, three_layers(), kTokens));
     CHECK_THROWS_WITH(read_strategy(YamlMap::parse(written(), "s.yaml")),
                       Catch::Contains(std::string(row.name())) && Catch::Contains("expected"));
   }
@@ -160,17 +160,17 @@ TEST_CASE("strategies of one key have one list of ops") {
   int same_key = 0, other_list = 0;
   std::set<std::string_view> turned, changing;
   for (const Strategy& own : some_strategies()) {
-    REQUIRE(is_valid(own, small_model(), kSequence));
+    REQUIRE(is_valid(own, three_layers(), kTokens));
     const Program program = build_program(request_of(own));
     for (const KnobRow& row : knob_rows()) {
       for (const int64_t value : values_of(row, own)) {
         Strategy other = own;
         row.at.set(other, value);
-        if (!is_valid(other, small_model(), kSequence)) continue;
+        if (!is_valid(other, three_layers(), kTokens)) continue;
         // Lengths, and the groups that share keys and values, have keys of their own.
-        const Lengths a = lengths_of(own, kSequence), b = lengths_of(other, kSequence);
+        const Lengths a = lengths_of(own, kTokens), b = lengths_of(other, kTokens);
         if (a.chunk != b.chunk || a.block != b.block || a.local_sequence != b.local_sequence ||
-            kv_groups(small_model(), a) != kv_groups(small_model(), b)) {
+            kv_groups(three_layers(), a) != kv_groups(three_layers(), b)) {
           continue;
         }
         INFO(row.key << " " << row.at.get(own) << " to " << value << " of " << own.preset << ", "
@@ -212,12 +212,12 @@ TEST_CASE("strategies of the same sizes have the same bytes and durations of unt
       for (const int64_t value : values_of(row, own)) {
         Strategy other = own;
         row.at.set(other, value);
-        if (!is_valid(other, small_model(), kSequence)) continue;
+        if (!is_valid(other, three_layers(), kTokens)) continue;
         INFO(row.key << " " << row.at.get(own) << " to " << value << " of " << own.preset << ", "
                      << describe(own.parallel));
         Program changed = program;
         changed.strategy = other;
-        changed.lengths = lengths_of(other, kSequence);
+        changed.lengths = lengths_of(other, kTokens);
         changed.place = place_of(other.parallel, 0);
         changed.bytes = tensor_bytes(changed.model, changed.lengths, other, changed.dtype,
                                      changed.compute_capability);
@@ -247,13 +247,13 @@ TEST_CASE("presets are found by name, and their rows are theirs") {
     CHECK_FALSE(preset.source.empty());
     CHECK(is_chunked_preset(preset.name) == preset.chunked);
     CHECK(is_mesh_preset(preset.name) == preset.only_a_mesh);
-    Strategy s = make_preset(preset.name, small_model(), kSequence, 256);
+    Strategy s = make_preset(preset.name, three_layers(), kTokens, 256);
     CHECK(s.preset == preset.name);
     CHECK((s.chunk_tokens == 256) == preset.chunked);
     // States may leave the device where activations do.
     CHECK((s.layer_input.where == Saved::host) == preset.may_offload_states);
     s.preset = "checkpoint";
-    if (preset.only_a_mesh) CHECK(s == make_preset("checkpoint", small_model(), kSequence));
+    if (preset.only_a_mesh) CHECK(s == make_preset("checkpoint", three_layers(), kTokens));
   }
   CHECK_FALSE(is_chunked_preset("auto"));
   CHECK_THROWS_WITH(preset_named("auto"), Catch::Contains("fpdt"));

@@ -58,21 +58,9 @@ int differences(const Strategy& a, const Strategy& b, int64_t sequence) {
   return count;
 }
 
-ModelSpec small_model() {
-  ModelSpec m = load_model("tiny-llama");
-  m.layers = 4;
-  m.hidden = 256;
-  m.heads = 8;
-  m.kv_heads = 4;
-  m.head_dim = 32;
-  m.ffn = 688;
-  m.vocab = 8192;
-  return m;
-}
-
 Plan plan_of(const Strategy& strategy, int64_t sequence, const HardwareProfile& hw) {
   Plan plan;
-  plan.model = small_model();
+  plan.model = testing::small_model();
   plan.hardware = hw;
   plan.sequence = sequence;
   plan.dtype = default_dtype(hw);
@@ -87,8 +75,6 @@ bool fits(const std::array<int64_t, kTierCount>& bytes, const HardwareProfile& h
   }
   return true;
 }
-
-constexpr int64_t MiB = int64_t{1} << 20;
 
 }  // namespace
 
@@ -132,13 +118,13 @@ TEST_CASE("every verdict is true: the bytes too large, the seconds slower") {
   std::set<LimitingFactor> met;
   int lifted = 0;
   for (const int64_t devices : {1, 4}) {
-    for (const int64_t device_bytes : {24 * MiB, 48 * MiB}) {
-      if (devices == 4 && device_bytes == 48 * MiB && !testing::whole_length()) continue;
+    for (const int64_t device_bytes : {24 * testing::kMiB, 48 * testing::kMiB}) {
+      if (devices == 4 && device_bytes == 48 * testing::kMiB && !testing::whole_length()) continue;
       const HardwareProfile hw =
-          testing::small_machine(1, devices, device_bytes, devices * 64 * MiB);
+          testing::small_machine(1, devices, device_bytes, devices * 64 * testing::kMiB);
       Plan plan;
       try {
-        plan = search(small_model(), hw, sequence, {}).best;
+        plan = search(testing::small_model(), hw, sequence, {}).best;
       } catch (const Error&) {
         continue;
       }
@@ -205,9 +191,9 @@ TEST_CASE("every verdict is true: the bytes too large, the seconds slower") {
 }
 
 TEST_CASE("heads that cannot be distributed are counted") {
-  Strategy s = make_preset("ulysses", small_model(), 8192, 0, {2, 1, 8, 3});
+  Strategy s = make_preset("ulysses", testing::small_model(), 8192, 0, {2, 1, 8, 3});
   const NeighbourJudge judge(
-      plan_of(s, 8192, testing::small_machine(1, 16, 1024 * MiB, 16384 * MiB)));
+      plan_of(s, 8192, testing::small_machine(1, 16, 1024 * testing::kMiB, 16384 * testing::kMiB)));
   bool found = false;
   for (const NeighbourResult& v : judge.results()) {
     if (v.limiting_factor != LimitingFactor::heads || v.neighbour.strategy.parallel.ulysses != 16)
@@ -221,12 +207,12 @@ TEST_CASE("heads that cannot be distributed are counted") {
 
 TEST_CASE("a slow link is what is in the way of offloading, a slow network of exchanges") {
   const int64_t sequence = 4096;
-  HardwareProfile hw = testing::small_machine(1, 2, 4096 * MiB, 8192 * MiB);
+  HardwareProfile hw = testing::small_machine(1, 2, 4096 * testing::kMiB, 8192 * testing::kMiB);
   hw.link.h2d_bandwidth.value = hw.link.d2h_bandwidth.value = 1e7;
   hw.rates.erase("copy_h2d");
   hw.rates.erase("copy_d2h");
   hw.node_fabric.bandwidth.value = 1e7;
-  Strategy s = make_preset("baseline", small_model(), sequence, 0, {2, 1, 1, 0});
+  Strategy s = make_preset("baseline", testing::small_model(), sequence, 0, {2, 1, 1, 0});
   const Plan plan = plan_of(s, sequence, hw);
   bool offload = false, exchange = false;
   for (const NeighbourResult& v : NeighbourJudge(plan).results()) {
@@ -247,14 +233,15 @@ TEST_CASE("a slow link is what is in the way of offloading, a slow network of ex
 }
 
 TEST_CASE("a plan that a neighbour beats is called so, and the search's is not") {
-  const HardwareProfile hw = testing::small_machine(1, 1, 1024 * MiB, 4096 * MiB);
-  const Plan slow = plan_of(make_preset("checkpoint", small_model(), 4096), 4096, hw);
+  const HardwareProfile hw =
+      testing::small_machine(1, 1, 1024 * testing::kMiB, 4096 * testing::kMiB);
+  const Plan slow = plan_of(make_preset("checkpoint", testing::small_model(), 4096), 4096, hw);
   const std::vector<NeighbourResult> results = NeighbourJudge(slow).results();
   CHECK_THAT(summary_of(results), Catch::Contains("not the best"));
   const std::vector<size_t> informative = most_informative(results, 8);
   REQUIRE(informative.size() == 8);
   CHECK(results[informative[0]].faster());
-  const Plan best = search(small_model(), hw, 4096, {}).best;
+  const Plan best = search(testing::small_model(), hw, 4096, {}).best;
   CHECK_THAT(summary_of(NeighbourJudge(best).results()), Catch::Contains("No neighbour is faster"));
 }
 

@@ -10,11 +10,10 @@
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
 #include "tests/planner/corner_strategies.h"
+#include "tests/planner/small_machine.h"
 
 namespace longspan {
 namespace {
-
-constexpr int64_t MiB = 1 << 20;
 
 HardwareProfile small_machine(int64_t device_bytes, int64_t host_bytes, int64_t nvme_bytes = 0) {
   HardwareProfile hw = load_hardware("cpu-example");
@@ -109,7 +108,8 @@ TEST_CASE("small programs are evaluated exactly by sampled simulation") {
 TEST_CASE("max-seq is the boundary: its length fits and the next multiple does not") {
   ModelSpec model = load_model("tiny-llama");
   model.vocab = 8192;
-  const HardwareProfile hw = small_machine(32 * MiB, 192 * MiB, 512 * MiB);
+  const HardwareProfile hw =
+      small_machine(32 * testing::kMiB, 192 * testing::kMiB, 512 * testing::kMiB);
   const auto limits = capacities(hw);
   const auto fits = [&](const Plan& plan, int64_t sequence, const Strategy& strategy) {
     StepRequest request = step_request(plan);
@@ -144,7 +144,7 @@ TEST_CASE("max-seq is the boundary: its length fits and the next multiple does n
 
 TEST_CASE("the search is deterministic, fits, and is at least as fast as any preset") {
   const ModelSpec model = load_model("tiny-llama");
-  const HardwareProfile hw = small_machine(16 * MiB, 256 * MiB);
+  const HardwareProfile hw = small_machine(16 * testing::kMiB, 256 * testing::kMiB);
   const SearchResult first = search(model, hw, 8192, {});
   const SearchResult again = search(model, hw, 8192, {});
   CHECK(first.best == again.best);
@@ -191,7 +191,7 @@ TEST_CASE("plans are as deterministic as was asked for, and pay for it") {
 
 TEST_CASE("what does not fit is refused with the shortfall") {
   const ModelSpec model = load_model("tiny-llama");
-  const HardwareProfile hw = small_machine(1 * MiB, 4 * MiB);
+  const HardwareProfile hw = small_machine(1 * testing::kMiB, 4 * testing::kMiB);
   CHECK_THROWS_WITH(search(model, hw, 65536, {}), Catch::Contains("short by"));
   CHECK_THROWS_WITH(plan_preset(model, hw, "baseline", 65536, {}), Catch::Contains("short by"));
   CHECK_THROWS_WITH(plan_preset(model, hw, "no-such", 65536, {}), Catch::Contains("no-such"));

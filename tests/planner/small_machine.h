@@ -1,9 +1,26 @@
-// Small machines with separate devices, for tests of the search.
+// A small model and small machines with separate devices, for tests of the search.
 #pragma once
 
+#include <cstdint>
+
 #include "hwprofiles/catalog.h"
+#include "models/catalog.h"
 
 namespace longspan::testing {
+
+inline constexpr int64_t kMiB = int64_t{1} << 20;
+
+inline ModelSpec small_model() {
+  ModelSpec m = load_model("tiny-llama");
+  m.layers = 4;
+  m.hidden = 256;
+  m.heads = 8;
+  m.kv_heads = 4;
+  m.head_dim = 32;
+  m.ffn = 688;
+  m.vocab = 8192;
+  return m;
+}
 
 /// A machine whose devices share only their host, without storage.
 inline HardwareProfile small_machine(int64_t nodes, int64_t per_node, int64_t device_bytes,

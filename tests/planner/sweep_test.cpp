@@ -16,19 +16,6 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t MiB = int64_t{1} << 20;
-
-ModelSpec small_model() {
-  ModelSpec m = load_model("tiny-llama");
-  m.layers = 4;
-  m.hidden = 256;
-  m.heads = 8;
-  m.kv_heads = 8;
-  m.head_dim = 32;
-  m.ffn = 688;
-  return m;
-}
-
 // Domination by its definition.
 bool beats(const Costs& a, const Costs& b) {
   bool better = false;
@@ -103,8 +90,8 @@ TEST_CASE("a row above the line between two others is beaten by their mixture") 
 }
 
 TEST_CASE("a sweep takes the best of its answers, and its front has no beaten plan") {
-  const ModelSpec model = small_model();
-  const HardwareProfile hw = testing::small_machine(2, 4, 24 * MiB, 400 * MiB);
+  const ModelSpec model = testing::small_model();
+  const HardwareProfile hw = testing::small_machine(2, 4, 24 * testing::kMiB, 400 * testing::kMiB);
   const std::vector<int64_t> lengths = {2048, 8192}, counts = {2, 8};
   const Sweep found = sweep(model, hw, lengths, counts, {});
   REQUIRE(found.answers.size() == 4);
@@ -140,9 +127,9 @@ TEST_CASE("a sweep takes the best of its answers, and its front has no beaten pl
 }
 
 TEST_CASE("nothing of a small space beats the front") {
-  const ModelSpec model = small_model();
+  const ModelSpec model = testing::small_model();
   // 40 MiB, and 5 for what attention's backward works in.
-  const HardwareProfile hw = testing::small_machine(1, 1, 45 * MiB, 200 * MiB);
+  const HardwareProfile hw = testing::small_machine(1, 1, 45 * testing::kMiB, 200 * testing::kMiB);
   const int64_t sequence = 4096;
   SweepOptions options;
   options.search.chunk_tokens = 1024;
@@ -182,9 +169,9 @@ TEST_CASE("nothing of a small space beats the front") {
 }
 
 TEST_CASE("the fewest devices: a plan fits them, and nothing fits the next smaller count") {
-  const ModelSpec model = small_model();
+  const ModelSpec model = testing::small_model();
   const int64_t sequence = 16384;
-  const HardwareProfile hw = testing::small_machine(4, 2, 16 * MiB, 64 * MiB);
+  const HardwareProfile hw = testing::small_machine(4, 2, 16 * testing::kMiB, 64 * testing::kMiB);
   const std::vector<int64_t> counts = device_counts(hw, 8);
   CHECK(counts == std::vector<int64_t>{1, 2, 4, 6, 8});
   const Sweep found = fewest_devices(model, hw, sequence, counts, {});
@@ -224,22 +211,25 @@ TEST_CASE("the fewest devices: a plan fits them, and nothing fits the next small
     }
   }
   CHECK_THROWS_WITH(
-      fewest_devices(model, testing::small_machine(1, 1, 2 * MiB, 4 * MiB), sequence, {1}, {}),
+      fewest_devices(model, testing::small_machine(1, 1, 2 * testing::kMiB, 4 * testing::kMiB),
+                     sequence, {1}, {}),
       Catch::Contains("short by"));
 }
 
 TEST_CASE("what is fixed holds for every number of devices") {
-  const ModelSpec model = small_model();
+  const ModelSpec model = testing::small_model();
   SweepOptions options;
   options.search.parallel.ulysses = 4;
   const Sweep found =
-      sweep(model, testing::small_machine(1, 8, 256 * MiB, 4096 * MiB), {4096}, {1, 4, 8}, options);
+      sweep(model, testing::small_machine(1, 8, 256 * testing::kMiB, 4096 * testing::kMiB), {4096},
+            {1, 4, 8}, options);
   CHECK_THAT(found.answers[0].refusal, Catch::Contains("ulysses 4"));
   CHECK(found.answers[1].plan->strategy.parallel.ulysses == 4);
   CHECK(found.answers[2].plan->strategy.parallel.ulysses == 4);
   options.strategy = "no-such";
   CHECK_THROWS_WITH(
-      sweep(model, testing::small_machine(1, 8, 256 * MiB, 4096 * MiB), {4096}, {4, 8}, options),
+      sweep(model, testing::small_machine(1, 8, 256 * testing::kMiB, 4096 * testing::kMiB), {4096},
+            {4, 8}, options),
       Catch::Contains("no-such"));
 }
 
