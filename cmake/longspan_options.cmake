@@ -1,29 +1,26 @@
-# One interface target carries the flags that every file of the project is compiled with, another adds
-# the sanitizers. The instruction set is the same everywhere: Eigen's inline code must not differ
-# between objects.
-add_library(longspan_flags INTERFACE)
-target_compile_options(longspan_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>)
+# An interface target carries the flags that every file of the project is compiled with. The instruction
+# set is the same everywhere: Eigen's inline code must not differ between objects.
+add_library(longspan_options INTERFACE)
+target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>)
 if(LONGSPAN_ARCH)
-  target_compile_options(longspan_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${LONGSPAN_ARCH}>)
+  target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${LONGSPAN_ARCH}>)
 endif()
 # No multiplication is fused with an addition unless the code says so. Otherwise the optimisation level
 # decides how sums are rounded, and builds choose differently between plans that are equally fast.
-target_compile_options(longspan_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 if(LONGSPAN_WERROR)
-  target_compile_options(longspan_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+  target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 if(LONGSPAN_MOLD)  # links in a fifth of the time of GNU ld, and there are some ninety programs
   find_program(LONGSPAN_MOLD_PROGRAM mold)
   if(LONGSPAN_MOLD_PROGRAM)
-    target_link_options(longspan_flags INTERFACE
+    target_link_options(longspan_options INTERFACE
       $<$<NOT:$<BOOL:$<TARGET_PROPERTY:LONGSPAN_NO_MOLD>>>:-fuse-ld=mold>)
   endif()
 endif()
 if(LONGSPAN_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  target_compile_options(longspan_flags INTERFACE -fpch-preprocess)  # what ccache needs
+  target_compile_options(longspan_options INTERFACE -fpch-preprocess)  # what ccache needs
 endif()
-add_library(longspan_options INTERFACE)
-target_link_libraries(longspan_options INTERFACE longspan_flags)
 if(LONGSPAN_SANITIZE)
   target_compile_options(longspan_options INTERFACE -fsanitize=${LONGSPAN_SANITIZE}
                                                    -fno-omit-frame-pointer -fno-sanitize-recover=all)
@@ -50,14 +47,11 @@ set(LONGSPAN_UNITY_FILES 8)
 set(LONGSPAN_TEST_OPTIONS $<$<NOT:$<CONFIG:Release>>:-O1>)
 set(LONGSPAN_PROGRAM_OPTIONS $<$<NOT:$<CONFIG:Release>>:-O0>)
 
-# longspan_precompile(TARGET NAME KIND LIBRARY|EXECUTABLE [MAIN] [FLAGS] LINK ... HEADERS ...): the
-# first call with a NAME makes the headers of that name, as a target of that kind; the others use them.
-# MAIN: an executable whose LINK has no main(). FLAGS: the target that carries the compiler's flags.
+# longspan_precompile(TARGET NAME KIND LIBRARY|EXECUTABLE [MAIN] LINK ... HEADERS ...): the first call
+# with a NAME makes the headers of that name, as a target of that kind; the others use them. MAIN: an
+# executable whose LINK has no main().
 function(longspan_precompile target)
-  cmake_parse_arguments(ARG "MAIN" "NAME" "KIND;FLAGS;LINK;HEADERS;OPTIONS" ${ARGN})
-  if(NOT ARG_FLAGS)
-    set(ARG_FLAGS longspan_options)
-  endif()
+  cmake_parse_arguments(ARG "MAIN" "NAME" "KIND;LINK;HEADERS;OPTIONS" ${ARGN})
   if(NOT LONGSPAN_PCH)
     return()
   endif()
@@ -74,7 +68,7 @@ function(longspan_precompile target)
     else()
       add_executable(${made} ${source})
     endif()
-    target_link_libraries(${made} PRIVATE ${ARG_FLAGS} fmt::fmt ${ARG_LINK})
+    target_link_libraries(${made} PRIVATE longspan_options fmt::fmt ${ARG_LINK})
     target_compile_options(${made} PRIVATE ${ARG_OPTIONS})
     target_precompile_headers(${made} PRIVATE ${LONGSPAN_PCH_HEADERS} ${ARG_HEADERS})
   endif()
@@ -115,12 +109,33 @@ function(longspan_joined var name)
   endif()
 endfunction()
 
+# longspan_taken(TARGET LINK...): if LONGSPAN_UNSANITIZED names the library, makes the target from the
+# file that LONGSPAN_UNSANITIZED_FROM has, with these dependencies, and sets TAKEN.
+function(longspan_taken target)
+  set(taken OFF)
+  if(target IN_LIST LONGSPAN_UNSANITIZED)
+    set(taken ON)
+    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+    add_library(${target} INTERFACE)
+    target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+    set(file ${LONGSPAN_UNSANITIZED_FROM}/${folder}/lib${target}.a)
+    target_link_libraries(${target} INTERFACE $<BUILD_INTERFACE:${file}> ${ARGN})
+  endif()
+  set(TAKEN ${taken} PARENT_SCOPE)
+endfunction()
+
 # longspan_library(SUBJECT [UNITY] SOURCES ... LINK ...): a static library longspan_<subject>, exported
 # as longspan::<subject>, whose headers are included by their path from the root of the tree. UNITY:
 # its files may be compiled together.
 function(longspan_library subject)
   cmake_parse_arguments(ARG "UNITY" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
   set(target longspan_${subject})
+  longspan_taken(${target} ${ARG_LINK} ${ARG_PRIVATE_LINK})
+  if(TAKEN)
+    add_library(longspan::${subject} ALIAS ${target})
+    install(TARGETS ${target} EXPORT longspan-targets)
+    return()
+  endif()
   add_library(${target} STATIC ${ARG_SOURCES})
   add_library(longspan::${subject} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${subject})
@@ -128,15 +143,9 @@ function(longspan_library subject)
     ${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/longspan>)
   target_compile_features(${target} PUBLIC cxx_std_20)
-  set(flags longspan_options)
-  set(headers library)
-  if(subject IN_LIST LONGSPAN_UNSANITIZED)
-    set(flags longspan_flags)
-    set(headers unsanitized)
-  endif()
   target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK}
-                                         $<BUILD_INTERFACE:${flags}>)
-  longspan_precompile(${target} NAME ${headers} KIND LIBRARY FLAGS ${flags})
+                                         $<BUILD_INTERFACE:longspan_options>)
+  longspan_precompile(${target} NAME library KIND LIBRARY)
   if(ARG_UNITY)
     longspan_unity(${target})
   endif()
