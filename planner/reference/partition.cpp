@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "planner/program/workspace.h"
 #include "planner/schedule/registry.h"
 
 namespace longspan {
@@ -50,17 +51,17 @@ double rank_parameters(const ReferenceCase& c, const ModelSpec& model, int64_t s
 
 double rank_parameters(const ReferenceCase& c, const ModelSpec& model, int64_t stage,
                        const ModelEnds& ends_here) {
-  const std::vector<ParameterUnit> units = parameter_units(model);
+  const auto [embedding, of_layer, head] = unit_elements(model);
   const auto tensor = static_cast<double>(c.degrees.tensor);
-  const auto layer = static_cast<double>(units[1].elements);
+  const auto layer = static_cast<double>(of_layer);
   if (cuts_vocabulary(c)) {
-    const auto ends = static_cast<double>(units.front().elements + units.back().elements);
+    const auto ends = static_cast<double>(embedding + head);
     const double own = layer * layers_of(c, model, stage);
     return (own + ends / static_cast<double>(c.degrees.pipeline)) / tensor;
   }
   const auto [first, last] = ends_here;
-  double ends = first ? static_cast<double>(units.front().elements) : 0;
-  if (last) ends += static_cast<double>(units.back().elements);
+  double ends = first ? static_cast<double>(embedding) : 0;
+  if (last) ends += static_cast<double>(head);
   if (last && !first && model.tied_embeddings)
     ends += static_cast<double>(model.vocab * model.hidden);
   return (layer * layers_of(c, model, stage) + ends) / tensor;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "planner/program/workspace.h"
 #include "planner/reference/number.h"
 #include "planner/reference/partition.h"
 #include "planner/reference/run_host.h"
@@ -62,7 +63,7 @@ double gathered_bytes(const ReferenceCase& c, const ModelSpec& model, const Stac
   if (c.zero < 3 || window <= 0) return 0;
   const double parameters = rank_parameters(c, model, stage);
   if (c.degrees.pipeline > 1) return parameters * (2 + stack.gradient_bytes.value);
-  const double layer = number(parameter_units(model)[1].elements) / number(c.degrees.tensor);
+  const double layer = number(unit_elements(model)[1]) / number(c.degrees.tensor);
   return 2 * (parameters - layer * (layers_of(c, model, stage) - window));
 }
 
@@ -152,7 +153,7 @@ class Stage {
     const double live = stack_.live_parameters.value;
     if (live == 0) return 0;
     const double head = number(model_.vocab * model_.hidden);
-    return 2 * std::max(0.0, head + number(parameter_units(model_)[1].elements) - live);
+    return 2 * std::max(0.0, head + number(unit_elements(model_)[1]) - live);
   }
 
   // Tensors that exist only while one recomputed layer runs backward.
@@ -183,7 +184,7 @@ class Stage {
   }
 
   double placeholders() const {
-    const double layer = number(parameter_units(model_)[1].elements) / number(shape_.tensor);
+    const double layer = number(unit_elements(model_)[1]) / number(shape_.tensor);
     return stack_.placeholder_bytes.value * layer;
   }
 

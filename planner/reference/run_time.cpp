@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "planner/cost/cost_model.h"
+#include "planner/program/workspace.h"
 #include "planner/reference/number.h"
 #include "planner/reference/partition.h"
 #include "planner/reference/run_host.h"
@@ -249,7 +250,7 @@ class Run {
     if (replicas_ <= 1) return 0;
     const bool kept = c_.degrees.pipeline > 1;
     const double layers = layers_of(c_, model_, 0);
-    const double layer = number(parameter_units(model_)[1].elements) / number(shape_.tensor);
+    const double layer = number(unit_elements(model_)[1]) / number(shape_.tensor);
     const double ends = parameters_ - layer * layers;
     const double gather = replica_pass(layer * 2);
     const double sum = replica_pass(layer * stack_.gradient_bytes.value);

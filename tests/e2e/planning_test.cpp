@@ -420,7 +420,7 @@ TEST_CASE("plan: a preset at a length, and one that does not fit") {
 
 TEST_CASE("plan: --gap ends the search early, with a plan known to be that near the fastest") {
   const auto ask = [](std::vector<std::string> more) {
-    return joined({"plan", "--model", "qwen3-0.6b", "--hw", "4xrtx-4090", "--seq", "32K"}, more);
+    return joined({"plan", "--model", "qwen3-0.6b", "--hw", "2xrtx-4090", "--seq", "32K"}, more);
   };
   const json whole = longspan_json(ask({}));
   const json early = longspan_json(ask({"--gap", "40%"}));

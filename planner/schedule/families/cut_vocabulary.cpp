@@ -37,6 +37,7 @@ class Inserting {
       ranks_[rank].next = linked.first_of_rank[rank];
       ranks_[rank].end = linked.first_of_rank[rank + 1];
     }
+    for (std::vector<All>& all : all_) all.resize(s_.microbatches);
     last_forwards_.resize(s_.microbatches);
     for (size_t i = 0; i < linked.actions.size(); ++i) {
       const Action& a = linked.actions[i];
@@ -55,13 +56,13 @@ class Inserting {
         action = linked_.actions[own.next];
       } else {
         const Kind kind = what == kSoftmax ? Kind::vocabulary_forward : Kind::vocabulary_backward;
-        action = {kind, rank, static_cast<int32_t>(own.ends[what - 1].size())};
+        action = {kind, rank, own.done[what - 1]};
       }
       own.free = start + duration_of(s_, costs_, action);
       if (what == kOwn) {
         ends_[own.next++] = own.free;
       } else {
-        own.ends[what - 1].push_back(own.free);
+        all_[what - 1][own.done[what - 1]++].add(rank, own.free);
       }
       done_.ranks[rank].push_back(action);
     }
@@ -72,7 +73,22 @@ class Inserting {
   struct Rank {
     int32_t next = 0, end = 0;  // range of its list not yet done
     double free = 0;
-    std::array<std::vector<double>, 2> ends;  // of S and T, by microbatch
+    std::array<int32_t, 2> done{};  // microbatches of S and T
+  };
+  // A microbatch's S or T on all ranks.
+  struct All {
+    int32_t ranks = 0, last = -1;      // that have done it, and the one that ended last
+    double latest = 0, of_others = 0;  // ends: of `last`, and the latest of the other ranks
+    void add(int32_t rank, double end) {
+      ++ranks;
+      if (last >= 0 && end <= latest) {
+        of_others = std::max(of_others, end);
+        return;
+      }
+      of_others = latest;
+      latest = end;
+      last = rank;
+    }
   };
   using Candidate = std::tuple<double, int, int32_t, Next>;  // start, priority, rank
 
@@ -107,23 +123,22 @@ class Inserting {
       if (!all) return std::nullopt;
       return std::max(latest, *all);
     }
-    const auto m = static_cast<int32_t>(own.ends[what - 1].size());
+    const int32_t m = own.done[what - 1];
     if (m == s_.microbatches) return std::nullopt;
     if (what == kGradient) return end_of_all(rank, 0, m);
-    if (m >= static_cast<int32_t>(own.ends[1].size()) + kMostAhead) return std::nullopt;
+    if (m >= own.done[1] + kMostAhead) return std::nullopt;
     const int32_t forward = last_forwards_[m];
     if (ends_[forward] < 0) return std::nullopt;
     return ends_[forward] + (linked_.rank_of(forward) == rank ? 0 : costs_.communication);
   }
 
+  // When a rank has the results of all ranks.
   std::optional<double> end_of_all(int32_t rank, int which, int32_t m) const {
-    double latest = 0;
-    for (int32_t of = 0; of < static_cast<int32_t>(ranks_.size()); ++of) {
-      const std::vector<double>& ends = ranks_[of].ends[which];
-      if (static_cast<int32_t>(ends.size()) <= m) return std::nullopt;
-      latest = std::max(latest, ends[m] + (of == rank ? 0 : costs_.communication));
-    }
-    return latest;
+    const All& all = all_[which][m];
+    if (all.ranks < static_cast<int32_t>(ranks_.size())) return std::nullopt;
+    if (all.last != rank) return all.latest + costs_.communication;
+    return ranks_.size() == 1 ? all.latest
+                              : std::max(all.latest, all.of_others + costs_.communication);
   }
 
   const Schedule& s_;
@@ -132,7 +147,8 @@ class Inserting {
   Order order_;
   std::vector<double> ends_;  // by action of the schedule without S and T
   std::vector<Rank> ranks_;
-  std::vector<int32_t> last_forwards_;  // by microbatch: the last stage's F
+  std::array<std::vector<All>, 2> all_;  // S and T, by microbatch
+  std::vector<int32_t> last_forwards_;   // by microbatch: the last stage's F
   Schedule done_;
 };
 
