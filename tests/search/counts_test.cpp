@@ -2,7 +2,7 @@
 // same on every machine. After a change that means to look at more, or that looks at less, renew
 // what is kept:
 //
-//   ./scripts/build dev search_counts_test && build/dev/tests/search/search_counts_test '[.renew]'
+//   ./scripts/build dev search_counts_test && build/dev/tests/search/search_tests '[.renew]'
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
