@@ -11,7 +11,7 @@ target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp
 if(LONGSPAN_WERROR)
   target_compile_options(longspan_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
-if(LONGSPAN_MOLD)  # links in a fifth of the time of GNU ld, and there are some ninety programs
+if(LONGSPAN_MOLD)  # links in a fifth of the time of GNU ld, and there are dozens of programs
   find_program(LONGSPAN_MOLD_PROGRAM mold)
   if(LONGSPAN_MOLD_PROGRAM)
     target_link_options(longspan_options INTERFACE

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/program/arena_allocator.h"
+#include "planner/program/fragment.h"
 
 namespace longspan {
 

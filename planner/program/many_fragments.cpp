@@ -97,22 +97,24 @@ void ManyFragments::add(const Fragment& fragment) {
   index_or_not();
 }
 
+void ManyFragments::absorb(size_t i, const Fragment& next) {
+  sizes_[i] += next.bytes;
+  freed_[i] = std::max(freed_[i], next.freed);
+  merge(histories_[i], next.history);
+}
+
 void ManyFragments::merge_with_next(size_t i) {
   if (i + 1 == size() || end(i) != offsets_[i + 1]) return;
   const bool is_indexed = !by_size_.empty();
   if (is_indexed) by_size_.erase(sized(i));
-  sizes_[i] += sizes_[i + 1];
-  freed_[i] = std::max(freed_[i], freed_[i + 1]);
-  merge(histories_[i], histories_[i + 1]);
+  absorb(i, at(i + 1));
   if (is_indexed) by_size_.insert(sized(i));
   erase(i + 1);
 }
 
 void ManyFragments::append(const Fragment& fragment) {
   if (!offsets_.empty() && end(size() - 1) == fragment.offset) {
-    sizes_.back() += fragment.bytes;
-    freed_.back() = std::max(freed_.back(), fragment.freed);
-    merge(histories_.back(), fragment.history);
+    absorb(size() - 1, fragment);
     return;
   }
   offsets_.push_back(fragment.offset);

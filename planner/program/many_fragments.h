@@ -47,6 +47,8 @@ class ManyFragments {
   // Return the index of the fragment that take() takes, or size().
   size_t fitting(int64_t bytes) const;
   size_t fitting_indexed(int64_t bytes) const;
+  // Adds the memory behind a fragment to it.
+  void absorb(size_t i, const Fragment& next);
   void merge_with_next(size_t i);
   void erase(size_t i);
   void index_or_not();
