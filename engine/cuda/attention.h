@@ -66,6 +66,8 @@ struct AttentionBackward {
   float* dv;
   std::byte* workspace;
   bool deterministic = false;  // repeatable bits; our own kernels always are
+  /// For a profile: runs only the library's kernels where there is one; dq, dk, dv are not written.
+  bool library_alone = false;
 };
 
 /// Runs the fastest implementation for this shape on this queue.

@@ -50,13 +50,16 @@ void fused_backward_tile(const Queue& queue, const AttentionBackward<bfloat16>& 
   x.dv = part<bfloat16>(call.workspace, at.dv);
   x.workspace = call.workspace + at.inside;
   x.workspace_bytes = at.inside_bytes;
-  gather_statistics(queue, call.lse, s.rows.lse, s.queries, s.heads, x.statistics);
-  output_from_delta(queue, call.d_o, s.rows.o, call.delta, s.rows.delta, s.queries, s.heads,
-                    s.head_dim, x.o);
+  if (!call.library_alone) {
+    gather_statistics(queue, call.lse, s.rows.lse, s.queries, s.heads, x.statistics);
+    output_from_delta(queue, call.d_o, s.rows.o, call.delta, s.rows.delta, s.queries, s.heads,
+                      s.head_dim, x.o);
+  }
   for_each_part(s, tile, [&](const AttentionShape& keys, int64_t first) {
     x.k = call.k + first * kv_row;
     x.v = call.v + first * kv_row;
     queue.libraries->attention().run(key_of(keys, true, call.deterministic), x);
+    if (call.library_alone) return;
     const int64_t of_keys = keys.keys * kv_row;
     const bool first_dkv = call.first_dkv && first >= met;
     accumulate(queue, {{{x.dq, call.dq, elements, call.first_dq && first == 0},

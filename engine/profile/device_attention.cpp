@@ -70,7 +70,7 @@ void add_backward(Sampler& sampler, DeviceBench& bench, const std::string& famil
     float *dq = scratch.out<float>(q), *dk = scratch.out<float>(k), *dv = scratch.out<float>(k);
     cuda::attention_backward<bfloat16>(
         queue, {s, from_q, from_k, from_v, d_o, from_lse, delta, true, true, dq, dk, dv,
-                scratch.out<std::byte>(workspace)});
+                scratch.out<std::byte>(workspace), false, true});
   };
   sampler.add(family, shape, flops_of(s, true), bench.loaded_runs(run));
 }

@@ -62,7 +62,9 @@ void deterministic_backward(const Program& p, const OpShape& shape, int64_t widt
 // A call over several chunks of keys is a rectangle in which every pair is visible and, where the
 // last chunk is the query's own, a triangle; they run at different rates. Forward does two products
 // per pair and element (QK^T, PV), backward five. Merging an output into a float sum reads the
-// output once more and reads and writes the sum: the bytes of two `add`s of narrow numbers.
+// output once more and reads and writes the sum: the bytes of two `add`s of narrow numbers. A GPU's
+// library returns narrow gradients and takes an output in place of delta; the kernels that make
+// this output and add up the gradients move about as much, for the queries and for keys and values.
 void attention(const Program& p, const OpShape& shape, Collector& add) {
   const double c = static_cast<double>(p.lengths.chunk);
   const double dim = static_cast<double>(p.model.head_dim);
@@ -71,21 +73,24 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(width);
   const auto heads = static_cast<double>(width / p.model.head_dim);  // side by side
   const double full_keys = c * (shape.kv_chunks - (shape.diagonal ? 1 : 0));
-  if (!forward && p.strategy.deterministic && p.dtype == DType::bfloat16) {
-    deterministic_backward(p, shape, width, add);
-    return;
-  }
-  if (full_keys > 0) {
+  const bool library_backward = !forward && p.dtype == DType::bfloat16;
+  const bool in_tiles = library_backward && p.strategy.deterministic;
+  if (in_tiles) deterministic_backward(p, shape, width, add);
+  if (!in_tiles && full_keys > 0) {
     add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward, {c, full_keys, dim},
               per_pair * c * full_keys, heads);
   }
-  if (shape.diagonal) {
+  if (!in_tiles && shape.diagonal) {
     add.whole(forward ? Kernel::attention_forward_diagonal : Kernel::attention_backward_diagonal,
               {c, c, dim}, per_pair * (c * (c + 1) / 2), heads);
   }
-  if (shape.into_sum) {
-    add.tiles(p.lengths.chunk, 0);
-    for (int i = 0; i < 2; ++i) add.elementwise(Kernel::add, p.lengths.chunk, width);
+  if (!shape.into_sum && !library_backward) return;
+  add.tiles(p.lengths.chunk, 0);
+  const int64_t keys = p.lengths.chunk * shape.kv_chunks;
+  const int64_t kv_width = std::max(p.model.head_dim, width * p.model.kv_heads / p.model.heads);
+  for (int i = 0; i < 2; ++i) {
+    add.elementwise(Kernel::add, p.lengths.chunk, width);
+    if (library_backward) add.elementwise(Kernel::add, keys, 2 * kv_width);
   }
 }
 
