@@ -195,6 +195,9 @@ void print_knobs(const Plan& plan) {
                   s.deterministic ? ", deterministic" : "", s.prefetch_depth, s.offload_window));
   wide_line("tiles", group_text("tiles", s));
   wide_line("states", group_text("states", s));
+  if (s.early_update) {
+    wide_line("update", "during the backward, clipped by the gradient norm of the step before");
+  }
 }
 
 void print_prediction(const Plan& plan, const Prediction& prediction) {

@@ -28,6 +28,10 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
   verb.add_flag("--extend-positions", extend_positions,
                 "Lengthen a table of learned positions that is shorter than the sequence");
   add_deterministic_flag(verb, deterministic);
+  verb.add_flag(
+      "--early-update", early_update,
+      "Update each layer as soon as its gradients are complete, clipped by the norm of the "
+      "step before");
 }
 
 void QuestionFlags::load(QuestionOptions& options) const {
@@ -52,6 +56,7 @@ void QuestionFlags::load(QuestionOptions& options) const {
     options.time.tokens_per_second = parse_rate(min_tokens_per_second, "--min-tokens-per-second");
   }
   options.deterministic = deterministic;
+  options.early_update = early_update;
   options.extend_positions = extend_positions;
 }
 

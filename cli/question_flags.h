@@ -15,6 +15,7 @@ struct QuestionFlags {
   std::string chunk, margin, max_step_time, min_tokens_per_second;  // empty: not given
   int64_t microbatches = 0, global_batch = 0;                       // 0: not given
   bool deterministic = false;
+  bool early_update = false;
   bool extend_positions = false;
 
   /// `chunk`: the help text of --chunk.

@@ -120,7 +120,7 @@ void CpuBackend::adamw_op(const Program& p, const Op& op, const OperandPointers&
                           const StepContext& context) {
   const BoundOp<OpKind::adamw> b(p, op, pointers);
   ThreadPool& pool = op.stream == Stream::host ? host_pool_ : pool_;
-  AdamWStep step = adamw_step(context, *b.whole<double>("grad_norm"));
+  AdamWStep step = adamw_step(context, b.whole<double>("grad_norm"));
   for (const StepShape::Update& update : step_.updates(p, op)) {
     step.weight_decay = update.decays ? context.weight_decay : 0;
     adamw(pool, step, b.shard<float>("grads") + update.first, update.count,

@@ -151,8 +151,9 @@ struct AdamWStep {
   double gradient_scale = 1;  // clipping factor of g
 };
 /// The update of a step, except for weight_decay, which differs between tensors. `squared_norm` is
-/// the square of the gradient norm. Throws failed if it is not finite.
-AdamWStep adamw_step(const StepContext& context, double squared_norm);
+/// the square of the gradient norm; null: the norm of the step before clips. Throws failed if it is
+/// not finite.
+AdamWStep adamw_step(const StepContext& context, const double* squared_norm);
 /// narrowed[n], if not null, becomes p rounded to bfloat16.
 void adamw(ThreadPool&, const AdamWStep&, const float* g, int64_t n, float* p, float* m, float* v,
            bfloat16* narrowed = nullptr);

@@ -28,8 +28,8 @@ double square_sum(const float* g, int64_t n) {
 
 }  // namespace
 
-AdamWStep adamw_step(const StepContext& context, double squared_norm) {
-  const double norm = std::sqrt(squared_norm);
+AdamWStep adamw_step(const StepContext& context, const double* squared_norm) {
+  const double norm = squared_norm != nullptr ? std::sqrt(*squared_norm) : context.norm_before;
   if (!std::isfinite(norm)) throw failed("step {}: the gradient norm is not finite", context.step);
   AdamWStep step;
   step.learning_rate = context.learning_rate;

@@ -112,6 +112,7 @@ void CudaBackend<T>::adamw_on_device(const Program& p, const Op& op,
   step.root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(context.beta2, t)));
   step.epsilon = static_cast<float>(context.epsilon);
   step.clip_norm = context.clip_norm;
+  step.norm_before = context.norm_before;
   float* grads = b.shard<float>("grads");
   float* values = b.shard<float>("params");
   bfloat16* narrowed = b.shard<bfloat16>("narrowed");
@@ -128,7 +129,7 @@ void CudaBackend<T>::adamw_on_device(const Program& p, const Op& op,
 template <class T>
 void CudaBackend<T>::adamw_on_host(const Program& p, const Op& op, const BoundOp<OpKind::adamw>& b,
                                    const StepContext& context) {
-  cpu::AdamWStep step = cpu::adamw_step(context, *b.whole<double>("grad_norm"));
+  cpu::AdamWStep step = cpu::adamw_step(context, b.whole<double>("grad_norm"));
   float* values = b.shard<float>("params");
   bfloat16* narrowed = b.shard<bfloat16>("narrowed");
   for (const StepShape::Update& update : step_.updates(p, op)) {

@@ -24,7 +24,8 @@ struct StepContext {
   double learning_rate = 0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   double weight_decay = 0;
-  double clip_norm = 0;  // 0: no clipping
+  double clip_norm = 0;    // 0: no clipping
+  double norm_before = 0;  // of the gradients of the step before; 0: there was none
   /// Fills out[0, count) with tokens [first, first + count) of the S + 1 tokens of a microbatch of
   /// this step. Called on the host stream's thread.
   std::function<void(int64_t microbatch, int64_t first, int64_t count, int32_t* out)> fill_tokens;

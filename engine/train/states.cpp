@@ -217,12 +217,25 @@ void load_parameters(Executor& executor, const ModelSpec& model, const WeightFil
 }
 
 constexpr const char* kStepKey = "longspan_steps_done";
+constexpr const char* kNormKey = "longspan_gradient_norm";
 
 // Name prefixes of a checkpoint's tensors: parameters, first and second moments.
 constexpr const char* kSections[] = {"", "adam_m.", "adam_v."};
 
-std::map<std::string, std::string> checkpoint_metadata(const ModelSpec& model, int64_t steps_done) {
-  return {{kStepKey, std::to_string(steps_done)}, {"model", model.name}, {"format", "pt"}};
+std::map<std::string, std::string> checkpoint_metadata(const ModelSpec& model,
+                                                       const TrainingState& progress) {
+  return {{kStepKey, std::to_string(progress.steps_done)},
+          {kNormKey, fmt::format("{:.17e}", progress.gradient_norm)},
+          {"model", model.name},
+          {"format", "pt"}};
+}
+
+// Reads a number of the metadata into `value`; leaves it if there is none.
+template <class T>
+void read_number(const std::map<std::string, std::string>& metadata, const char* key, T& value) {
+  const auto it = metadata.find(key);
+  if (it == metadata.end()) return;
+  std::from_chars(it->second.data(), it->second.data() + it->second.size(), value);
 }
 
 }  // namespace
@@ -252,8 +265,9 @@ void load_weights(Executor& executor, const ModelSpec& model, const std::filesys
   load_parameters(executor, model, WeightFiles(path));
 }
 
-void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t steps_done,
-                     Communicator* comm, const std::filesystem::path& path) {
+void save_checkpoint(const Executor& executor, const ModelSpec& model,
+                     const TrainingState& progress, Communicator* comm,
+                     const std::filesystem::path& path) {
   const std::vector<ParameterUnit> units = parameter_units(model);
   const Program& program = executor.program();
   std::vector<SafetensorsTensor> tensors;
@@ -295,7 +309,7 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t s
       }
     }
   }
-  write_safetensors(path, tensors, checkpoint_metadata(model, steps_done));
+  write_safetensors(path, tensors, checkpoint_metadata(model, progress));
 }
 
 int64_t checkpoint_bytes(const ModelSpec& model) {
@@ -307,21 +321,21 @@ int64_t checkpoint_bytes(const ModelSpec& model) {
       }
     }
   }
-  return safetensors_bytes(tensors, checkpoint_metadata(model, INT64_MAX));
+  return safetensors_bytes(tensors, checkpoint_metadata(model, {INT64_MAX, 0}));
 }
 
-int64_t load_checkpoint(Executor& executor, const ModelSpec& model,
-                        const std::filesystem::path& path) {
+TrainingState load_checkpoint(Executor& executor, const ModelSpec& model,
+                              const std::filesystem::path& path) {
   const WeightFiles files(path);
-  const auto step = files.metadata().find(kStepKey);
-  int64_t steps_done = -1;
-  if (step != files.metadata().end()) {
-    std::from_chars(step->second.data(), step->second.data() + step->second.size(), steps_done);
-  }
-  if (steps_done < 0) {
+  TrainingState progress;
+  progress.steps_done = -1;
+  read_number(files.metadata(), kStepKey, progress.steps_done);
+  if (progress.steps_done < 0) {
     throw bad_input("checkpoint {}: holds no step count; to start from plain weights use --weights",
                     path.string());
   }
+  read_number(files.metadata(), kNormKey, progress.gradient_norm);
+  if (!(progress.gradient_norm >= 0)) progress.gradient_norm = 0;
   load_parameters(executor, model, files);
   const std::vector<ParameterUnit> units = parameter_units(model);
   for (size_t unit = 0; unit < units.size(); ++unit) {
@@ -333,7 +347,7 @@ int64_t load_checkpoint(Executor& executor, const ModelSpec& model,
     write_unit(executor, executor.program().adam_m[unit], m);
     write_unit(executor, executor.program().adam_v[unit], v);
   }
-  return steps_done;
+  return progress;
 }
 
 }  // namespace longspan

@@ -26,19 +26,26 @@ void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed
 /// wrong shape or dtype, a corrupt file, and a number that is not finite.
 void load_weights(Executor& executor, const ModelSpec& model, const std::filesystem::path& path);
 
+/// How far a training run is.
+struct TrainingState {
+  int64_t steps_done = 0;
+  double gradient_norm = 0;  // of the last step, before clipping; 0: no step, or not known
+};
+
 /// Writes one safetensors file: parameters under their Hugging Face names and layout, moments under
-/// "adam_m." and "adam_v." + name, the step count and the model's name as metadata. Atomic. Called
+/// "adam_m." and "adam_v." + name, the progress and the model's name as metadata. Atomic. Called
 /// by all ranks; rank 0 collects the shards and writes. `comm` may be null if there is one rank.
-void save_checkpoint(const Executor& executor, const ModelSpec& model, int64_t steps_done,
-                     Communicator* comm, const std::filesystem::path& path);
+void save_checkpoint(const Executor& executor, const ModelSpec& model,
+                     const TrainingState& progress, Communicator* comm,
+                     const std::filesystem::path& path);
 
 /// Returns the size of this model's checkpoint in bytes, accurate to a few bytes.
 int64_t checkpoint_bytes(const ModelSpec& model);
 
-/// Restores a file of save_checkpoint() and returns its step count. Throws bad_input if the file is
+/// Restores a file of save_checkpoint() and returns its progress. Throws bad_input if the file is
 /// not a checkpoint of this model, is damaged, or contains numbers that are not finite. Also reads
 /// files without checksums, which earlier versions wrote.
-int64_t load_checkpoint(Executor& executor, const ModelSpec& model,
-                        const std::filesystem::path& path);
+TrainingState load_checkpoint(Executor& executor, const ModelSpec& model,
+                              const std::filesystem::path& path);
 
 }  // namespace longspan

@@ -82,7 +82,7 @@ struct Trainer::State {
   MachineBackend machine;
   Executor executor;
   Timeline timeline;
-  int64_t steps_done = 0;
+  TrainingState progress;
 };
 
 Trainer::Trainer(const Plan& plan, const TrainingConfig& config,
@@ -99,17 +99,17 @@ void Trainer::load_weights(const std::filesystem::path& path) {
 }
 
 void Trainer::save_checkpoint(const std::filesystem::path& path) const {
-  longspan::save_checkpoint(state_->executor, state_->plan.model, state_->steps_done, state_->comm,
+  longspan::save_checkpoint(state_->executor, state_->plan.model, state_->progress, state_->comm,
                             path);
 }
 
 void Trainer::resume(const std::filesystem::path& path) {
-  state_->steps_done = load_checkpoint(state_->executor, state_->plan.model, path);
+  state_->progress = load_checkpoint(state_->executor, state_->plan.model, path);
 }
 
 StepReport Trainer::step() {
   State& s = *state_;
-  const int64_t step = s.steps_done + 1;
+  const int64_t step = s.progress.steps_done + 1;
   const Plan& plan = s.plan;
 
   StepContext context;
@@ -120,23 +120,30 @@ StepReport Trainer::step() {
   context.epsilon = s.config.epsilon;
   context.weight_decay = s.config.weight_decay;
   context.clip_norm = s.config.clip_norm;
+  context.norm_before = s.progress.gradient_norm;
   // Replicas interleave their sequences, so that a step has the same ones as with a single replica.
   const int64_t replicas = plan.strategy.parallel.data;
   const int64_t replica = s.executor.program().place.data;
   context.fill_tokens = [&](int64_t microbatch, int64_t first, int64_t count, int32_t* tokens) {
-    const int64_t sample = (s.steps_done * plan.microbatches + microbatch) * replicas + replica;
+    const int64_t sample =
+        (s.progress.steps_done * plan.microbatches + microbatch) * replicas + replica;
     s.data->sample(sample, plan.sequence, first, count, tokens);
   };
   const int64_t sent_before = s.machine.backend().sent_bytes();
   s.timeline = s.executor.run(context);
   const int64_t sent = s.machine.backend().sent_bytes() - sent_before;
-  ++s.steps_done;
+  ++s.progress.steps_done;
 
   StepReport report;
   report.step = step;
   s.executor.read(s.executor.program().loss, &report.loss);
   s.executor.read(s.executor.program().grad_norm, &report.gradient_norm);
   report.gradient_norm = std::sqrt(report.gradient_norm);
+  // Other updates check the norm themselves, before they change a parameter.
+  if (plan.strategy.early_update && !std::isfinite(report.gradient_norm)) {
+    throw failed("step {}: the gradient norm is not finite", step);
+  }
+  s.progress.gradient_norm = report.gradient_norm;
   report.learning_rate = context.learning_rate;
   RankFigures worst;
   for (const RankFigures& rank : exchange_figures(
@@ -152,7 +159,7 @@ StepReport Trainer::step() {
   return report;
 }
 
-int64_t Trainer::steps_done() const { return state_->steps_done; }
+int64_t Trainer::steps_done() const { return state_->progress.steps_done; }
 const Timeline& Trainer::last_timeline() const { return state_->timeline; }
 const Executor& Trainer::executor() const { return state_->executor; }
 Executor& Trainer::executor() { return state_->executor; }

@@ -490,6 +490,13 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
   const bool copied = s.parameters != (on_device ? Tier::device : Tier::host);
   const Stream comm = f.s.parallel.overlap ? Stream::comm : Stream::compute;
   const double of_kind[3] = {1, static_cast<double>(f.layers), 1};
+  const auto updates = [&](Stream stream, double seconds) {
+    if (s.early_update) {
+      busy.once_a_step(stream, seconds);
+    } else {
+      busy.after_norm(stream, seconds);
+    }
+  };
   for (int kind = 0; kind < 3; ++kind) {
     const auto at = [&](Tensor first) { return static_cast<int>(first) + kind; };
     const double n = of_kind[kind];
@@ -519,18 +526,17 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
     }
     busy.once_a_step(Stream::compute, n * one.sum_of_squares[kind]);
     if (on_device) {
-      busy.after_norm(Stream::compute, n * one.adamw[kind]);
+      updates(Stream::compute, n * one.adamw[kind]);
     } else {
-      busy.after_norm(Stream::host, n * one.adamw_host[kind]);
+      updates(Stream::host, n * one.adamw_host[kind]);
     }
     if (copied) {
-      busy.after_norm(Stream::h2d,
-                      n * one.h2d[at(f.sharded ? params_embedding_shard : params_embedding)]);
+      updates(Stream::h2d, n * one.h2d[at(f.sharded ? params_embedding_shard : params_embedding)]);
     }
-    if (f.sharded && !f.gathers) busy.after_norm(comm, n * one.parameters_gather[kind]);
+    if (f.sharded && !f.gathers) updates(comm, n * one.parameters_gather[kind]);
     if (s.optimizer == Tier::nvme) {
       busy.once_a_step(Stream::io, 2 * n * one.read[at(adam_m_embedding)]);
-      busy.after_norm(Stream::io, 2 * n * one.write[at(adam_m_embedding)]);
+      updates(Stream::io, 2 * n * one.write[at(adam_m_embedding)]);
     }
   }
 }

@@ -67,7 +67,8 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
 
   // The moment when the gradients of all units are complete.
   TierBytes complete{};
-  complete[static_cast<int>(s.gradients)] = gradients;
+  // An early update frees each unit's before the next one's are complete.
+  if (!s.early_update) complete[static_cast<int>(s.gradients)] = gradients;
   at(complete);
 
   // Between microbatches gradients are whole if only the last microbatch scatters them; on the
@@ -102,7 +103,10 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     add(saved_of(before), sum);
     sum[host] += unit(tokens_all);
     const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;
-    if (s.gradients == Tier::device) {
+    if (s.early_update) {
+      // Only a tied table waits, for the embedding's part.
+      if (tied) sum[static_cast<int>(s.gradients)] += after > 0 ? unit(done, output) : 0;
+    } else if (s.gradients == Tier::device) {
       sum[0] += after * unit(done, 1) + unit(done, output);
     } else if (after > 0) {  // the last one may still be in a copy
       sum[host] += (after - 1) * unit(done, 1) + unit(done, output);

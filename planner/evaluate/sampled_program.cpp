@@ -105,14 +105,18 @@ int kind_of_moment(const Op& op, int phase, int run) {
 // Follows the phase during lowering.
 class PhaseReader {
  public:
+  explicit PhaseReader(const Strategy& strategy) : early_update_(strategy.early_update) {}
+
   /// The phase of the next op.
   Phase of(const Op& op, const OpShape& shape) {
     if (phase_ == forward_phase && first_backward_.is(op, shape)) phase_ = backward_phase;
-    if (op.kind == OpKind::adamw) phase_ = update_phase;
+    // An early update is part of the backward, except the embedding's, which is the last.
+    if (op.kind == OpKind::adamw && (!early_update_ || op.layer < 0)) phase_ = update_phase;
     return phase_;
   }
 
  private:
+  bool early_update_;
   FirstBackward first_backward_;
   Phase phase_ = forward_phase;
 };
@@ -121,7 +125,8 @@ class PhaseReader {
 // whole program, which is not extrapolated, a list of lifetimes suffices.
 class LifeReader final : public LifetimeWatcher {
  public:
-  LifeReader(SampledProgram& sample, bool is_whole) : sample_(sample), is_whole_(is_whole) {
+  LifeReader(SampledProgram& sample, bool is_whole)
+      : sample_(sample), is_whole_(is_whole), phases_(sample.program.strategy) {
     const int runs = sample.run_of_layer.back() + 1;
     if (!is_whole) found_.resize(static_cast<size_t>(phase_count * kOpKindCount * runs));
   }
@@ -212,7 +217,7 @@ class ChainReader final : public LifetimeWatcher {
  public:
   /// `lives` receives the same calls; it may be null.
   ChainReader(SampledProgram& sample, LifeReader* lives)
-      : sample_(sample), lives_(lives), walk_(sample.program) {
+      : sample_(sample), lives_(lives), walk_(sample.program), phases_(sample.program.strategy) {
     first_op_.fill(INT32_MAX);
   }
   bool wants_ops() const override { return true; }

@@ -145,7 +145,7 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
                {{"grads", r, all_grads | grad_shards}, {"grad_norm", rw, {grad_norm}}}),
     tensor_row(OpKind::adamw, "adamw", state, {Stream::compute, Stream::host},
                {{"grads", r, all_grads | grad_shards},
-                {"grad_norm", r, {grad_norm}},
+                {"grad_norm", r, {grad_norm}, optional},  // absent: that of the step before
                 {"m", rw, {adam_m_embedding, adam_m_layer, adam_m_head}},
                 {"v", rw, {adam_v_embedding, adam_v_layer, adam_v_head}},
                 {"params", rw, all_params | param_shards | masters},

@@ -211,7 +211,7 @@ class Counter {
   double norms() const {
     double ops = p_.ranks() > 1 ? 1 : 0;
     if (sharded() || tensor_ > 0) ops += 1;
-    return ops + (s_.optimizer != Tier::device ? 1 : 0);
+    return ops + (s_.optimizer != Tier::device && !s_.early_update ? 1 : 0);
   }
 
   const ModelSpec& model_;

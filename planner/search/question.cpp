@@ -28,6 +28,8 @@ SpaceOptions space_of(const ModelSpec& model, const QuestionOptions& options) {
   space.microbatches = options.microbatches;
   space.global_batch = options.global_batch;
   space.deterministic = options.deterministic;
+  space.early_update = options.early_update;
+  if (options.early_update && !space.parallel.pipeline) space.parallel.pipeline = 1;
   space.most_tokens = most_positions(model, options);
   return space;
 }

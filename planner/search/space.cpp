@@ -340,6 +340,7 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
   s.backward_order = shape.order;
   s.prefetch_depth = kPrefetchDepth;
   s.deterministic = options.deterministic;
+  s.early_update = options.early_update;
   return c;
 }
 

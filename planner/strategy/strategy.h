@@ -54,6 +54,9 @@ struct Strategy {
   int64_t offload_window = 1;  // a stored tensor keeps its memory for this many compute ops more
   BackwardOrder backward_order = BackwardOrder::q_outer;
   bool deterministic = false;  // a GPU library's attention backward gives equal bits each time
+  bool early_update = false;   // a unit's update begins when its gradients are complete, and clips
+                               // by the norm of the step before; false: after the backward, by this
+                               // step's norm
 
   SavedPolicy layer_input;    // [S, d] per layer; keep, host or nvme
   SavedPolicy qkv;            // queries, keys, values after RoPE

@@ -223,6 +223,12 @@ constexpr auto kChecks = std::to_array<Check>({
        return Words{"an optimizer on device needs parameters and gradients on device too",
                     "put the optimizer on host"};
      }},
+    {Rule::combination, "early_update",
+     [](const Question& q) { return !q.s.early_update || q.pipeline().stages == 1; },
+     [](const Question&) {
+       return Words{"stages of a pipeline update after their last backward",
+                    "set early_update to false, or stages to 1"};
+     }},
     {Rule::combination, "pipeline",
      [](const Question& q) { return q.pipeline().stages > 1 || q.pipeline() == Pipeline{}; },
      [](const Question&) {

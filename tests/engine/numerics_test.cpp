@@ -78,6 +78,11 @@ std::map<std::string, Strategy> knob_plans(int64_t sequence) {
   plans["all states on host"] = away;
   plans["all states on host"].optimizer = plans["all states on host"].gradients =
       plans["all states on host"].parameters = Tier::host;
+  for (const char* plan : {"baseline", "optimizer on host", "all states on host"}) {
+    const std::string name = fmt::format("{}, early update", plan);
+    plans[name] = plans[plan];
+    plans[name].early_update = true;
+  }
   plans["optimizer in a file"] = away;
   plans["optimizer in a file"].optimizer = Tier::nvme;
   return plans;

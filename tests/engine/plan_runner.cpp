@@ -77,6 +77,7 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
   context.learning_rate = 1e-3;
   context.weight_decay = 0.1;
   context.clip_norm = 1;
+  context.norm_before = 2;
   context.fill_tokens = [&](int64_t microbatch, int64_t first, int64_t count, int32_t* tokens) {
     const int64_t replicas = step.strategy.parallel.data;
     const std::vector<int32_t> all = case_tokens(step, microbatch * replicas + p.place.data);
@@ -96,7 +97,8 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
     executor.read(p.parameters[unit], values.data());
     if (waits) continue;
     // After one step from zero the first moment is (1 - beta1) of the clipped gradient.
-    const double norm = std::sqrt(outcome.gradient_norm);
+    const double norm =
+        step.strategy.early_update ? context.norm_before : std::sqrt(outcome.gradient_norm);
     const double kept = (1 - context.beta1) * std::min(1.0, context.clip_norm / norm);
     std::vector<float>& gradient = outcome.gradients[unit];
     gradient.resize(p.bytes_of(p.adam_m[unit]) / 4);

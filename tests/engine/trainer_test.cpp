@@ -87,6 +87,48 @@ TEST_CASE("stop and resume gives the same bits, under another plan too") {
   std::filesystem::remove(end);
 }
 
+TEST_CASE("an early update clips by the norm of the step before, across a resume too") {
+  const auto data = example_text(kSequence);
+  const TrainerOptions options{.nvme_directory = std::filesystem::temp_directory_path()};
+  const auto path = scratch("early.safetensors");
+  const auto plan = [](bool early) {
+    Strategy s = chunked_and_offloaded(64);
+    s.early_update = early;
+    return plan_for(byte_llama(), s, kSequence, 2);
+  };
+  const auto first_unit = [](const Trainer& trainer) {
+    const Program& program = trainer.executor().program();
+    std::vector<float> values(program.bytes_of(program.parameters[1]) / 4);
+    trainer.executor().read(program.parameters[1], values.data());
+    return values;
+  };
+  TrainingConfig config = config_for(4);
+  config.clip_norm = 0;
+  Trainer late(plan(false), config, data, options), early(plan(true), config, data, options);
+  for (int i = 0; i < 2; ++i) CHECK(late.step().gradient_norm == early.step().gradient_norm);
+  CHECK(first_unit(late) == first_unit(early));
+
+  // The first step is not clipped. The second is, by the norm of the first: as an update after the
+  // backward that clips to the same share.
+  config.clip_norm = 0.01;
+  Trainer clipped(plan(true), config, data, options);
+  const double before = clipped.step().gradient_norm;
+  REQUIRE(before > config.clip_norm);
+  clipped.save_checkpoint(path);
+  const double norm = clipped.step().gradient_norm;
+  Trainer resumed(plan(true), config, data, options);
+  resumed.resume(path);
+  resumed.step();
+  CHECK(first_unit(resumed) == first_unit(clipped));
+  config.clip_norm *= norm / before;
+  Trainer same(plan(false), config, data, options);
+  same.resume(path);
+  same.step();
+  const std::vector<float> expected = first_unit(same), got = first_unit(clipped);
+  for (size_t i = 0; i < expected.size(); ++i) CHECK(got[i] == Approx(expected[i]).margin(1e-7));
+  std::filesystem::remove(path);
+}
+
 TEST_CASE("a checkpoint's size is known before it is written, and what is broken is not loaded") {
   const TrainerOptions options{.nvme_directory = std::filesystem::temp_directory_path()};
   const Plan plan = plan_for(byte_llama(), whole_sequence(kSequence), kSequence);

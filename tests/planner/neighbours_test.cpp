@@ -44,6 +44,7 @@ int differences(const Strategy& a, const Strategy& b, int64_t sequence) {
   count += a.offload_window != b.offload_window;
   count += a.backward_order != b.backward_order;
   count += a.deterministic != b.deterministic;
+  count += a.early_update != b.early_update;
   count += a.layer_input != b.layer_input;
   count += a.qkv != b.qkv;
   count += a.attention_out != b.attention_out;

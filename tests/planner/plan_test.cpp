@@ -41,6 +41,7 @@ Strategy unusual() {
   s.offload_window = 2;
   s.backward_order = BackwardOrder::kv_outer;
   s.deterministic = true;
+  s.early_update = true;
   s.layer_input = {Saved::host, 1.0 / 3};
   s.qkv = {Saved::nvme, 1};
   s.attention_out = {Saved::keep, 0.5};

@@ -66,6 +66,7 @@ StepRequest random_request(uint64_t seed) {
       s.head_groups = 1 + pick(m.heads);
     } while (!heads_divide_into(m, 1, s.head_groups));
   }
+  s.early_update = pick(4) == 0;
   return request;
 }
 

@@ -189,6 +189,25 @@ TEST_CASE("plans are as deterministic as was asked for, and pay for it") {
   CHECK(max_sequence(model, hw, "auto", longest).plan.strategy.deterministic);
 }
 
+TEST_CASE("an early update needs no room for all gradients, and hides an optimizer on the host") {
+  const ModelSpec model = load_model("qwen3-0.6b");
+  HardwareProfile hw = load_hardware("h100-80g");
+  hw.device.memory_bytes.value = 6e9;
+  SearchOptions options;
+  options.gap = 0.3;
+  const Plan late = search(model, hw, 8192, options).best;
+  options.early_update = true;
+  const SearchResult early = search(model, hw, 8192, options);
+  CHECK_FALSE(late.strategy.early_update);
+  CHECK(early.best.strategy.early_update);
+  for (const Plan& plan : early.pareto) CHECK(plan.strategy.early_update);
+  REQUIRE(late.strategy.optimizer != Tier::device);
+  CHECK(early.best.predicted.step_seconds < late.predicted.step_seconds);
+  CHECK(plan_preset(model, hw, "fpdt", 8192, options).strategy.early_update);
+  options.parallel.pipeline = 2;
+  CHECK_THROWS_AS(search(model, load_hardware("2xh100-80g"), 8192, options), Error);
+}
+
 TEST_CASE("what does not fit is refused with the shortfall") {
   const ModelSpec model = load_model("tiny-llama");
   const HardwareProfile hw = small_machine(1 * testing::kMiB, 4 * testing::kMiB);

@@ -19,7 +19,7 @@ void adamw(const Queue& queue, const AdamWStep& step, const double* norm_squared
   // The factor that clips, once for all elements; NaN if the norm is not finite.
   float* factor = reinterpret_cast<float*>(queue.scratch);
   for_each(queue, 1, [=] LONGSPAN_BODY(int64_t) {
-    const double norm = sqrt(*norm_squared);
+    const double norm = norm_squared != nullptr ? sqrt(*norm_squared) : step.norm_before;
     const bool clips = step.clip_norm > 0 && norm > step.clip_norm;
     *factor = !finite(norm) ? NAN : clips ? static_cast<float>(step.clip_norm / norm) : 1.0F;
     if (!finite(norm)) *fault = {Fault::Kind::gradient_norm, 0};

@@ -18,10 +18,12 @@ struct AdamWStep {
   float epsilon = 0;
   float keep = 1;  // 1 - learning rate * weight decay
   double clip_norm = 0;
+  double norm_before = 0;  // clips if there is no norm of this step
 };
 
-/// Updates p, m, v[n] from g[n] clipped by the norm of all gradients, sqrt(*norm_squared).
-/// `narrowed`, if not null, is p rounded. If the norm is not finite: a fault, and no update.
+/// Updates p, m, v[n] from g[n] clipped by the norm of all gradients, sqrt(*norm_squared), or by
+/// that of the step before if `norm_squared` is null. `narrowed`, if not null, is p rounded. If the
+/// norm is not finite: a fault, and no update.
 void adamw(const Queue&, const AdamWStep&, const double* norm_squared, const float* g, int64_t n,
            float* p, float* m, float* v, bfloat16* narrowed);
 

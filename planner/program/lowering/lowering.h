@@ -214,7 +214,8 @@ class StepLowering {
   void reduce_to_shard(int unit);
   void store(BufferId& accumulator, BufferId& host, int unit);
   void optimizer();
-  void update(int unit, BufferId norm);
+  /// AdamW; without a norm it clips by that of the step before.
+  void update(int unit, BufferId norm = -1);
   bool sharded() const { return parallel_.shards() > 1; }
   bool gathers_parameters() const { return sharded() && parallel_.zero == 3; }
   bool parameters_stay() const { return s_.parameters == Tier::device && !gathers_parameters(); }

@@ -200,6 +200,7 @@ void StepLowering::finish_gradients(int unit) {
   } else {
     store(device_gradients_[unit], host_gradients_[unit], unit);
   }
+  if (last_microbatch_ && s_.early_update) update(unit);
 }
 
 void StepLowering::optimizer() {
@@ -212,6 +213,7 @@ void StepLowering::optimizer() {
     builder_.communicate(shape(OpKind::all_reduce, Tensor::grad_norm), -1, 0,
                          {inout(program_.grad_norm)});
   }
+  if (s_.early_update) return;
   BufferId norm = program_.grad_norm;
   if (!on_device) {
     norm = builder_.create(Tensor::grad_norm, Tier::host, -1, 0);
@@ -261,7 +263,11 @@ void StepLowering::update(int unit, BufferId norm) {
   builder_.compute(update, layer, unit,
                    {in(grads), in(norm), inout(m), inout(v), inout(masters_[unit]), out(narrowed)},
                    on_device ? Stream::compute : Stream::host);
-  builder_.release(grads);
+  if (s_.early_update && !on_device) {
+    builder_.release_after_window(grads);  // lets the next unit's arrive before this update ends
+  } else {
+    builder_.release(grads);
+  }
   if (copied) {
     builder_.copy(half ? narrowed : masters_[unit], home, false);
     if (half) builder_.release_after_window(narrowed);
