@@ -36,7 +36,7 @@ class Arena {
 inline constexpr const char* kPlansPeak = "the plan's peak is";
 
 /// Throws no_fit if the system has fewer than `bytes` available, naming `what`, the purpose `use`,
-/// the size and the shortfall.
+/// the size and the shortfall. Does nothing if the environment has LONGSPAN_MEMORY_GROWS.
 void refuse_unless_available(int64_t bytes, const char* what, const char* use = kPlansPeak);
 
 class MemoryArena final : public Arena {
