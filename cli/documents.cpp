@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "frameworks/prediction_interval.h"
 #include "planner/evaluate/fit.h"
-#include "planner/reference/prediction_interval.h"
 #include "planner/strategy/knobs.h"
 
 namespace longspan::cli {

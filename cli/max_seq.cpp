@@ -14,8 +14,8 @@
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
+#include "frameworks/prediction_interval.h"
 #include "models/catalog.h"
-#include "planner/reference/prediction_interval.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
 

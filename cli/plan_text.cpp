@@ -7,8 +7,8 @@
 #include "base/units.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
+#include "frameworks/prediction_interval.h"
 #include "planner/evaluate/fit.h"
-#include "planner/reference/prediction_interval.h"
 #include "planner/strategy/knobs.h"
 
 namespace longspan::cli {

@@ -19,14 +19,14 @@ struct ValidateFlags {
   std::string ranges;  // path to write the ranges to
 };
 
-std::vector<ReferenceCase> chosen_cases(const ValidateFlags& flags) {
-  std::vector<ReferenceCase> cases = read_cases(flags.path);
+std::vector<PublishedCase> chosen_cases(const ValidateFlags& flags) {
+  std::vector<PublishedCase> cases = read_cases(flags.path);
   if (flags.table.empty()) return cases;
   std::vector<std::string> tables;
-  for (const ReferenceCase& c : cases) {
+  for (const PublishedCase& c : cases) {
     if (tables.empty() || tables.back() != c.table) tables.push_back(c.table);
   }
-  std::erase_if(cases, [&](const ReferenceCase& c) { return c.table != flags.table; });
+  std::erase_if(cases, [&](const PublishedCase& c) { return c.table != flags.table; });
   if (cases.empty()) {
     throw bad_input("--table: {} has no table \"{}\"{}", flags.path, flags.table,
                     nearest_hint(flags.table, tables));
@@ -37,7 +37,7 @@ std::vector<ReferenceCase> chosen_cases(const ValidateFlags& flags) {
 Validation validate(const ValidateFlags& flags) {
   ProgressBar bar;
   return validate_cases(chosen_cases(flags),
-                        [&](const ReferenceCase& c, double share) { bar.show(c.table, share); });
+                        [&](const PublishedCase& c, double share) { bar.show(c.table, share); });
 }
 
 int run(const ValidateFlags& flags, bool json) {

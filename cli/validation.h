@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cli/documents.h"
-#include "planner/reference/validation.h"
+#include "validation/validation.h"
 
 namespace longspan::cli {
 

@@ -1,6 +1,6 @@
 // The JSON document of `longspan validate`.
 #include "cli/validation.h"
-#include "planner/reference/measure.h"
+#include "validation/measure.h"
 
 namespace longspan::cli {
 namespace {
@@ -59,7 +59,7 @@ void put_report(Json& object, const TableReport& t) {
   object["assumed"] = reasons_json(t.assumed);
 }
 
-Json case_json(const ReferenceCase& c, const CasePrediction& p, const CaseErrors& e) {
+Json case_json(const PublishedCase& c, const CasePrediction& p, const CaseErrors& e) {
   Json object = {{"name", c.name},
                  {"line", c.line},
                  {"model", c.model},

@@ -64,7 +64,7 @@ void print_reasons(const char* heading, const std::map<std::string, int64_t>& re
   table.print();
 }
 
-std::string longest_text(const ReferenceCase& c, const CasePrediction& p, double error) {
+std::string longest_text(const PublishedCase& c, const CasePrediction& p, double error) {
   const std::string range = p.longest_range
                                 ? fmt::format(" ({} to {})", format_tokens(p.longest_range->low),
                                               format_tokens(p.longest_range->high))
@@ -102,7 +102,7 @@ void print_case_table(const Validation& v, const TableReport& of) {
                {"memory error"},
                {"remark", false}});
   for (size_t i = 0; i < v.cases.size(); ++i) {
-    const ReferenceCase& c = v.cases[i];
+    const PublishedCase& c = v.cases[i];
     if (c.table != of.table) continue;
     const CasePrediction& p = v.predictions[i];
     const CaseErrors& e = v.report.cases[i];

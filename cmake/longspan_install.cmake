@@ -9,7 +9,7 @@ set(LONGSPAN_INCLUDE_DIR ${CMAKE_INSTALL_INCLUDEDIR}/longspan)
 set(longspan_header_exclusions PATTERN "catalog" EXCLUDE PATTERN "mpi_detail.h" EXCLUDE
     PATTERN "cuda_error.h" EXCLUDE PATTERN "libraries.h" EXCLUDE
     PATTERN "nccl_communicators.h" EXCLUDE) # these need the toolkit's own
-foreach(folder base models hwprofiles planner engine)
+foreach(folder base models hwprofiles planner frameworks validation engine)
   install(
     DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}
     DESTINATION ${LONGSPAN_INCLUDE_DIR}

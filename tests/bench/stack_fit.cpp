@@ -24,8 +24,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "planner/reference/measure.h"
-#include "planner/reference/predict.h"
+#include "validation/measure.h"
+#include "validation/predict.h"
 
 namespace longspan {
 namespace {
@@ -41,7 +41,7 @@ struct Flags {
 
 // The published cases of one table with what was measured.
 struct Target {
-  std::vector<ReferenceCase> cases;
+  std::vector<PublishedCase> cases;
   std::vector<double> measured;
 };
 
@@ -61,7 +61,7 @@ class Fit {
     const Target& target = targets_.at(table);
     std::map<std::pair<std::string, int64_t>, std::vector<double>> logs;  // by model and GPUs
     for (size_t i = 0; i < target.cases.size(); ++i) {
-      const ReferenceCase& c = target.cases[i];
+      const PublishedCase& c = target.cases[i];
       const CasePrediction p = predictor_.predict(c);
       if (!(flags_.memory ? p.peak_bytes.has_value() : p.step_seconds.has_value())) continue;
       const double predicted = flags_.memory ? static_cast<double>(*p.peak_bytes) : *p.step_seconds;
@@ -148,7 +148,7 @@ class Fit {
 
 std::map<std::string, Target> targets_of(const Flags& flags) {
   std::map<std::string, Target> targets;
-  for (const ReferenceCase& c : read_cases(flags.path)) {
+  for (const PublishedCase& c : read_cases(flags.path)) {
     if (!c.left_out.empty() || !c.assumed.empty() || c.measured.out_of_memory) continue;
     if (!c.name.starts_with(flags.cases)) continue;
     if (std::find(flags.tables.begin(), flags.tables.end(), c.table) == flags.tables.end())

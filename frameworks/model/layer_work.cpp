@@ -1,0 +1,265 @@
+#include "frameworks/model/layer_work.h"
+
+#include <algorithm>
+
+#include "frameworks/model/number.h"
+
+namespace longspan {
+namespace {
+
+constexpr double kBytes = 2;  // of an activation
+
+// Appends kernels to a list.
+class Kernels {
+ public:
+  explicit Kernels(std::vector<Primitive>& out, ProductPrecision precision = {})
+      : out_(out), precision_(precision) {}
+
+  void product(Kernel kernel, double m, double n, double k, double batch = 1, double speed = 1) {
+    out_.push_back({kernel, {m, n, k}, 2 * m * n * k * batch, 1, batch, speed});
+  }
+  // C = A W^T, and its gradients by A and by W; below 16 bits with casts of the new operands: A and
+  // W, the gradient of C.
+  void linear(double rows, double out, double in) {
+    cast(rows * in + precision_.weight_casts * out * in);
+    product(Kernel::gemm_nt, rows, out, in, 1, precision_.speed);
+  }
+  void linear_backward(double rows, double out, double in) {
+    cast(rows * out);
+    product(Kernel::gemm_nn, rows, in, out, 1, precision_.speed);
+    product(Kernel::gemm_tn, out, in, rows, 1, precision_.speed);
+  }
+  // `products` products over the pairs of these queries that a causal mask leaves. The slowest rank
+  // has `slowest` times an equal share of them. If attention is linear in the length, a query sees
+  // at most `window` keys.
+  // Where attention is linear in the length, a query sees no more than a window of them.
+  void attention(Kernel kernel, double products, double queries, double keys, double dim,
+                 double batch, double slowest, double window) {
+    const double all = keys * (keys + 1) / 2 * (queries / keys);
+    const double pairs = window > 0 ? std::min(all, window * queries) : all;
+    out_.push_back(
+        {kernel, {queries, keys, dim}, 2 * products * pairs * dim * batch, slowest, batch});
+  }
+  // `bytes` read and written by `kernels` kernels.
+  void touch(double bytes, int kernels = 1) {
+    for (int i = 0; bytes > 0 && i < kernels; ++i) {
+      out_.push_back({Kernel::pass, {bytes / kernels, 1, 1}, bytes / kernels});
+    }
+  }
+
+ private:
+  void cast(double elements) { touch(precision_.cast_bytes * elements); }
+  std::vector<Primitive>& out_;
+  ProductPrecision precision_;
+};
+
+// An all-reduce, or an all-gather with a reduce-scatter, of `bytes` over a group of neighbours:
+// each is two passes in which every rank sends its share to all others. The gather moves `gathered`
+// times the bytes.
+void all_reduce(std::vector<Primitive>& out, double bytes, double ranks, double gathered = 1) {
+  if (ranks <= 1) return;
+  for (const double share : {gathered, 1.0}) {
+    const double own = share * bytes / ranks;
+    out.push_back({Kernel::gather, {own, 1, ranks}, own * (ranks - 1)});
+  }
+}
+
+// Builds one layer's work.
+class Layer {
+ public:
+  Layer(const ModelSpec& model, const Stack& stack, const LayerShape& shape)
+      : model_(model),
+        stack_(stack),
+        shape_(shape),
+        widths_(layer_widths(model, shape)),
+        queries_(number(shape.sequence) * number(shape.ulysses) / number(shape.context)),
+        keys_(number(shape.sequence)),
+        dim_(number(model.head_dim)),
+        batch_(number(model.heads) / (t_ * number(shape.ulysses)) * number(shape.sequences)) {}
+
+  LayerWork work() {
+    forward();
+    backward();
+    exchanges();
+    return std::move(work_);
+  }
+
+ private:
+  void forward() {
+    Kernels k(work_.forward.kernels, shape_.precision);
+    k.touch(kBytes * stack_.norm_passes.value * between_ * d_);
+    k.linear(rows_, a_ + 2 * g_, d_);
+    k.touch(kBytes * stack_.qkv_passes.value * rows_ *
+            (a_ + 2 * g_));  // biases, rotations, layouts
+    attention_forward(work_.forward.kernels);
+    if (shape_.stored_scores) attention_forward(work_.scores);
+    k.linear(rows_, d_, a_);
+    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
+    k.touch(kBytes * stack_.norm_passes.value * between_ * d_);
+    mlp_forward(work_.forward.kernels);
+    mlp_forward(work_.mlp);
+    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
+  }
+
+  void mlp_forward(std::vector<Primitive>& out) {
+    Kernels k(out, shape_.precision);
+    k.linear(rows_, w_, d_);
+    k.touch(kBytes * stack_.activation_passes.value * rows_ * f_);
+    k.linear(rows_, d_, f_);
+  }
+
+  void backward() {
+    Kernels k(work_.backward.kernels, shape_.precision);
+    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
+    k.linear_backward(rows_, d_, f_);
+    bias_gradient(k, model_.mlp_bias, d_ + w_);
+    k.touch(kBytes * 2 * stack_.activation_passes.value * rows_ * f_);
+    k.linear_backward(rows_, w_, d_);
+    k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
+    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
+    k.linear_backward(rows_, d_, a_);
+    bias_gradient(k, model_.attention_out_bias, d_);
+    attention_backward(work_.backward.kernels);
+    k.touch(kBytes * stack_.qkv_passes.value * rows_ * (a_ + 2 * g_));
+    k.linear_backward(rows_, a_ + 2 * g_, d_);
+    bias_gradient(k, model_.qkv_bias, a_ + 2 * g_);
+    k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
+    for (const Primitive& p : work_.backward.kernels) {
+      // Attention's own products have many heads at once.
+      if (p.kernel == Kernel::gemm_tn && p.batch == 1) work_.weights.kernels.push_back(p);
+    }
+  }
+
+  // The bias's gradient in one backward of a linear layer with `out` outputs.
+  void bias_gradient(Kernels& k, bool has_bias, double out) {
+    if (has_bias) k.touch(kBytes * stack_.bias_passes.value * rows_ * out);
+  }
+
+  // Queries of the last of n equal parts see 2 - 1/n times as many keys as the average.
+  double slowest() const { return 1 + stack_.context_imbalance.value * (1 - queries_ / keys_); }
+
+  void attention_forward(std::vector<Primitive>& out) {
+    Kernels k(out);
+    if (!shape_.stored_scores) {
+      k.attention(Kernel::attention_forward_diagonal, 2, queries_, keys_, dim_, batch_, slowest(),
+                  stack_.attention_window.value);
+      return;
+    }
+    k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);
+    k.touch(stack_.score_bytes_forward.value * queries_ * keys_ * batch_, 2);
+    k.product(Kernel::gemm_nn, queries_, dim_, keys_, batch_);
+  }
+
+  void attention_backward(std::vector<Primitive>& out) {
+    Kernels k(out);
+    if (!shape_.stored_scores) {
+      k.attention(Kernel::attention_backward_diagonal, 5, queries_, keys_, dim_, batch_, slowest(),
+                  stack_.attention_window.value);
+      return;
+    }
+    k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);  // gradient of the scores
+    k.product(Kernel::gemm_tn, keys_, dim_, queries_, batch_);  // of the values
+    k.touch(stack_.score_bytes_backward.value * queries_ * keys_ * batch_, 2);
+    k.product(Kernel::gemm_nn, queries_, dim_, keys_, batch_);  // of the queries
+    k.product(Kernel::gemm_tn, keys_, dim_, queries_, batch_);  // of the keys
+  }
+
+  void exchanges() {
+    const double bytes = kBytes * rows_ * d_;
+    const double gathered = shape_.precision.speed > 1 ? stack_.low_precision_gathers.value : 1;
+    for (Pass* pass : {&work_.forward, &work_.backward}) {
+      for (int half = 0; half < 2; ++half) {
+        all_reduce(pass->tensor, bytes, t_, gathered);
+        if (t_ > 1) {
+          Kernels(pass->kernels).touch(stack_.exchange_passes.value * (gathered + 1) * bytes, 2);
+        }
+      }
+    }
+    // A rank keeps a product's input for its own tokens only, and gathers the rest again for the
+    // weights' gradient.
+    const bool cut_up = shape_.sequence_parallel && shape_.tensor > 1;
+    for (int i = 0; cut_up && i < static_cast<int>(stack_.regathers.value); ++i) {
+      work_.backward.tensor.push_back({Kernel::gather, {bytes / t_, 1, t_}, bytes / t_ * (t_ - 1)});
+    }
+    const double others = number(shape_.context / shape_.ulysses);
+    if (others > 1) {  // every rank gets the others' keys and values, and sends their gradients
+      const double own = kBytes * 2 * rows_ * g_;
+      const double stride = t_ * number(shape_.ulysses);
+      work_.forward.context.push_back({Kernel::gather, {own, stride, others}, own * (others - 1)});
+      for (int pass = 0; pass < 2; ++pass) {
+        work_.backward.context.push_back(
+            {Kernel::gather, {own, stride, others}, own * (others - 1)});
+      }
+    }
+    if (const double u = number(shape_.ulysses); u > 1) {
+      const double there = kBytes * rows_ * (a_ + 2 * g_) / u, back = kBytes * rows_ * a_ / u;
+      for (Pass* pass : {&work_.forward, &work_.backward}) {
+        for (const double each : {there, back}) {
+          pass->context.push_back({Kernel::exchange, {each, t_, u}, each * (u - 1)});
+        }
+        // Each copy reads and writes, of q, k, v and the output.
+        Kernels(pass->kernels).touch(stack_.context_copies.value * 2 * u * (there + back), 4);
+      }
+    }
+  }
+
+  const ModelSpec& model_;
+  const Stack& stack_;
+  const LayerShape& shape_;
+  LayerWork work_;
+  const double t_ = number(shape_.tensor);
+  const LayerWidths widths_;
+  const double rows_ = widths_.rows, between_ = widths_.between;
+  const double d_ = widths_.hidden, f_ = widths_.inner, w_ = widths_.gated;
+  const double a_ = widths_.queries, g_ = widths_.keys;
+  // One rank attends over the whole sequence for its heads. A ring or a gather over the other
+  // context ranks leaves it an equal part of the queries.
+  const double queries_, keys_, dim_, batch_;
+};
+
+}  // namespace
+
+LayerWidths layer_widths(const ModelSpec& m, const LayerShape& shape) {
+  const double tensor = number(shape.tensor);
+  LayerWidths widths;
+  widths.rows = shape.tokens();
+  widths.between = shape.sequence_parallel ? widths.rows / tensor : widths.rows;
+  widths.hidden = number(m.hidden);
+  widths.inner = number(m.ffn) / tensor;
+  widths.gated = m.activation == Activation::swiglu ? 2 * widths.inner : widths.inner;
+  widths.queries = number(m.attention_width()) / tensor;
+  widths.keys = number(m.kv_width()) / tensor;
+  return widths;
+}
+
+LayerWork layer_work(const ModelSpec& model, const Stack& stack, const LayerShape& shape) {
+  return Layer(model, stack, shape).work();
+}
+
+EndsWork ends_work(const ModelSpec& model, const Stack& stack, const LayerShape& shape) {
+  const LayerWidths widths = layer_widths(model, shape);
+  const double rows = widths.rows, between = widths.between, d = widths.hidden;
+  const double t = number(shape.tensor);
+  // Megatron rounds the vocabulary up to a multiple of 128 on every rank; for other stacks the
+  // difference is negligible.
+  const double v = number((model.vocab + 128 * shape.tensor - 1) / (128 * shape.tensor) * 128);
+  EndsWork ends;
+  Kernels embedding(ends.embedding.kernels);
+  embedding.touch(kBytes * 3 * rows * d, 2);     // rows of the table, positions
+  embedding.touch(kBytes * 3 * between * d, 2);  // dropout; backward
+  all_reduce(ends.embedding.tensor, kBytes * rows * d, t);
+  Kernels head(ends.head.kernels);
+  head.touch(kBytes * 3 * stack.norm_passes.value * between * d, 3);
+  head.linear(rows, v, d);
+  const double gathered = t > 1 ? stack.gathered_logits.value : 0;
+  head.touch(stack.logit_bytes.value * rows * v * (1 + gathered * (t - 1)), 4);
+  if (gathered > 0) {
+    const double own = gathered * kBytes * rows * v;
+    ends.head.tensor.push_back({Kernel::gather, {own, 1, t}, own * (t - 1)});
+  }
+  head.linear_backward(rows, v, d);
+  all_reduce(ends.head.tensor, kBytes * rows * d, t);
+  return ends;
+}
+
+}  // namespace longspan

@@ -1,0 +1,75 @@
+#include "frameworks/model/partition.h"
+
+#include <algorithm>
+
+#include "planner/program/workspace.h"
+#include "planner/schedule/registry.h"
+
+namespace longspan {
+
+LayerShape layer_shape(const TrainingRun& c) {
+  LayerShape shape;
+  shape.sequence = c.sequence;
+  shape.sequences = *c.microbatch;
+  shape.tensor = c.degrees.tensor;
+  shape.sequence_parallel = c.sequence_parallel;
+  shape.context = c.degrees.ulysses * c.degrees.ring * c.degrees.all_gather;
+  shape.ulysses = c.degrees.ulysses;
+  shape.stored_scores = !c.flash_attention;
+  return shape;
+}
+
+double microbatches(const TrainingRun& c) {
+  return static_cast<double>(c.global_batch / (c.degrees.data * *c.microbatch));
+}
+
+double layers_of(const TrainingRun& c, const ModelSpec& model, int64_t stage) {
+  const auto ranks = static_cast<size_t>(c.degrees.pipeline);
+  if (!c.stage_layers.empty() && c.stage_layers.size() <= ranks)
+    return static_cast<double>(c.stage_layers[stage]);
+  return static_cast<double>(model.layers) / static_cast<double>(c.degrees.pipeline);
+}
+
+double recomputed_layers(const TrainingRun& c, const ModelSpec& model, int64_t stage) {
+  const double layers = layers_of(c, model, stage);
+  if (c.recompute_layers.empty()) return c.recompute == Recompute::full ? layers : 0;
+  const size_t i = c.recompute_layers.size() == 1 ? 0 : static_cast<size_t>(stage);
+  return std::min(layers, static_cast<double>(c.recompute_layers[i]));
+}
+
+bool cuts_vocabulary(const TrainingRun& c) {
+  return !c.schedule.empty() && schedule_family(c.schedule).cuts_vocabulary;
+}
+
+ModelEnds ends_of(const TrainingRun& c, int64_t stage) {
+  return {stage == 0, stage == c.degrees.pipeline - 1};
+}
+
+double rank_parameters(const TrainingRun& c, const ModelSpec& model, int64_t stage) {
+  return rank_parameters(c, model, stage, ends_of(c, stage));
+}
+
+double rank_parameters(const TrainingRun& c, const ModelSpec& model, int64_t stage,
+                       const ModelEnds& ends_here) {
+  const auto [embedding, of_layer, head] = unit_elements(model);
+  const auto tensor = static_cast<double>(c.degrees.tensor);
+  const auto layer = static_cast<double>(of_layer);
+  if (cuts_vocabulary(c)) {
+    const auto ends = static_cast<double>(embedding + head);
+    const double own = layer * layers_of(c, model, stage);
+    return (own + ends / static_cast<double>(c.degrees.pipeline)) / tensor;
+  }
+  const auto [first, last] = ends_here;
+  double ends = first ? static_cast<double>(embedding) : 0;
+  if (last) ends += static_cast<double>(head);
+  if (last && !first && model.tied_embeddings)
+    ends += static_cast<double>(model.vocab * model.hidden);
+  return (layer * layers_of(c, model, stage) + ends) / tensor;
+}
+
+double replicas(const TrainingRun& c) {
+  return static_cast<double>(c.degrees.data * c.degrees.ulysses * c.degrees.ring *
+                             c.degrees.all_gather);
+}
+
+}  // namespace longspan

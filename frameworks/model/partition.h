@@ -1,0 +1,32 @@
+// How a published run partitions a model: internal to frameworks/model.
+#pragma once
+
+#include "frameworks/model/layer_work.h"
+#include "frameworks/training_run.h"
+#include "models/model_spec.h"
+
+namespace longspan {
+
+/// REQUIRES: the microbatch is known.
+LayerShape layer_shape(const TrainingRun& run);
+double microbatches(const TrainingRun& run);
+double layers_of(const TrainingRun& run, const ModelSpec& model, int64_t stage);
+/// Layers of a stage whose forward runs again.
+double recomputed_layers(const TrainingRun& run, const ModelSpec& model, int64_t stage);
+/// Which ends of the model a rank of the pipeline has.
+struct ModelEnds {
+  bool first = false, last = false;
+};
+/// The ends of a rank if the case names no schedule.
+ModelEnds ends_of(const TrainingRun& run, int64_t rank);
+/// Whether the case's schedule splits embedding and output layer over all ranks.
+bool cuts_vocabulary(const TrainingRun& run);
+/// Parameters of one rank of a stage. If there are several stages, the last has its own copy of a
+/// token table that the head shares.
+double rank_parameters(const TrainingRun& run, const ModelSpec& model, int64_t stage = 0);
+double rank_parameters(const TrainingRun& run, const ModelSpec& model, int64_t stage,
+                       const ModelEnds& ends_here);
+/// Ranks with the same parameters, over which ZeRO shards their states.
+double replicas(const TrainingRun& run);
+
+}  // namespace longspan

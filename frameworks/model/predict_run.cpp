@@ -1,0 +1,67 @@
+#include "frameworks/model/predict_run.h"
+
+#include <algorithm>
+
+#include "frameworks/model/infer_layout.h"
+#include "frameworks/model/number.h"
+#include "frameworks/model/partition.h"
+#include "frameworks/model/run_host.h"
+#include "planner/plan/plan.h"
+
+namespace longspan {
+namespace {
+
+RunNeeds needs_of(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
+                  const Stack& stack, const RunPipeline* known = nullptr) {
+  RunNeeds needs;
+  needs.memory = run_memory(run, model, hw, stack, known);
+  needs.reserved = needs.memory.tensors() * stack.reserved_share.value;
+  needs.device = needs.reserved + stack.context_bytes.value;
+  const auto ranks = static_cast<double>(std::min(run.gpus, run.gpus_per_node));
+  needs.host =
+      host_bytes(run, model, stack) + ranks * needs.memory.away + stack.host_reserved_bytes.value;
+  const double widest = static_cast<double>(std::max(model.hidden, model.attention_width()));
+  const double most = stack.kernel_elements.value;
+  needs.addressable = most == 0 || layer_shape(run).tokens() * widest <= most;
+  return needs;
+}
+
+}  // namespace
+
+bool RunNeeds::fit(const HardwareProfile& hw, double memory_share, double spare_bytes) const {
+  return addressable && memory_share * device + spare_bytes <= hw.device.memory_bytes.value &&
+         memory_share * host <= hw.host.memory_bytes.value;
+}
+
+HardwareProfile hardware_under(const Stack& stack, const HardwareProfile& hw) {
+  return hw.attention_kernels.contains(stack.attention_kernel)
+             ? with_attention_kernel(hw, stack.attention_kernel)
+             : hw;
+}
+
+RunPrediction predict_run(const TrainingRun& run, const ModelSpec& model,
+                          const HardwareProfile& of_run, Stack stack) {
+  if (!run.overlap) {
+    for (StackTerm* hidden : {&stack.tensor_hidden, &stack.data_hidden, &stack.context_hidden}) {
+      hidden->value = 0;
+    }
+  }
+  const HardwareProfile hw = hardware_under(stack, of_run);
+  RunPrediction prediction;
+  prediction.run = infer_layout(run, model, hw, stack);
+  std::optional<RunPipeline> pipeline;
+  if (!run.schedule.empty()) pipeline = run_pipeline(prediction.run, model, hw, stack);
+  const RunPipeline* const known = pipeline ? &*pipeline : nullptr;
+  prediction.time = run_time(prediction.run, model, hw, stack, known);
+  prediction.needs = needs_of(prediction.run, model, hw, stack, known);
+  return prediction;
+}
+
+RunNeeds needs_at(const TrainingRun& run, int64_t tokens, const ModelSpec& model,
+                  const HardwareProfile& hw, const Stack& stack) {
+  TrainingRun other = run;
+  other.sequence = tokens;
+  return needs_of(other, fit_positions(model, tokens), hw, stack);
+}
+
+}  // namespace longspan

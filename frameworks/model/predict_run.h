@@ -1,0 +1,53 @@
+// The prediction of a training run under a framework: time of a step and memory of the fullest GPU.
+//
+// A closed form over the run's layers, with the framework's costs as terms of a Stack. No program
+// is built: Longspan's own plans are predicted by simulation instead. Pure functions; safe from any
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "frameworks/model/run_memory.h"
+#include "frameworks/model/run_time.h"
+#include "frameworks/model/stack.h"
+#include "frameworks/training_run.h"
+#include "hwprofiles/hardware_profile.h"
+#include "models/model_spec.h"
+
+namespace longspan {
+
+/// Bytes that a run needs.
+struct RunNeeds {
+  RunMemory memory;         // tensors on the fullest device, by cause
+  double reserved = 0;      // what the allocator takes for them
+  double device = 0;        // all in use there, with context and libraries
+  double host = 0;          // of a node
+  bool addressable = true;  // whether the framework's kernels can address its tensors
+
+  /// Whether the run fits if it takes `memory_share` times the predicted memory, on device and
+  /// host, and leaves `spare_bytes` of the device free.
+  bool fit(const HardwareProfile& hw, double memory_share = 1, double spare_bytes = 0) const;
+};
+
+struct RunPrediction {
+  TrainingRun run;  // with what the prediction has chosen where the run leaves it open
+  RunTime time;
+  RunNeeds needs;
+};
+
+/// The hardware as the framework sees it: with the stack's attention kernel where its rates are
+/// known.
+HardwareProfile hardware_under(const Stack& stack, const HardwareProfile& hw);
+
+/// Predicts a run. `hw` has the run's GPUs; `model` is dense. Throws bad_input if the run's
+/// schedule does not exist with these numbers.
+RunPrediction predict_run(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
+                          Stack stack);
+
+/// What the run needs with sequences of `tokens` tokens, otherwise the same. REQUIRES: the run's
+/// microbatch is known; `hw` is hardware_under() the stack.
+RunNeeds needs_at(const TrainingRun& run, int64_t tokens, const ModelSpec& model,
+                  const HardwareProfile& hw, const Stack& stack);
+
+}  // namespace longspan

@@ -1,0 +1,298 @@
+#include "frameworks/model/run_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "frameworks/model/number.h"
+#include "frameworks/model/partition.h"
+#include "frameworks/model/run_host.h"
+#include "frameworks/model/run_memory.h"
+#include "planner/cost/cost_model.h"
+#include "planner/program/workspace.h"
+
+namespace longspan {
+namespace {
+
+// Seconds of one pass through a layer, or through an end of the model.
+struct Seconds {
+  double compute = 0, tensor = 0, context = 0;
+  double all() const { return compute + tensor + context; }
+  Seconds& operator+=(const Seconds& other) {
+    compute += other.compute;
+    tensor += other.tensor;
+    context += other.context;
+    return *this;
+  }
+  friend Seconds operator+(Seconds a, const Seconds& b) { return a += b; }
+  Seconds operator*(double times) const {
+    return {compute * times, tensor * times, context * times};
+  }
+};
+
+class Run {
+ public:
+  Run(const TrainingRun& c, const ModelSpec& model, const HardwareProfile& hw, const Stack& stack)
+      : c_(c),
+        model_(model),
+        stack_(stack),
+        hw_(hw),
+        cost_(hw, c.precision == "fp32" ? DType::float32 : DType::bfloat16),
+        shape_(layer_shape(c)),
+        microbatches_(microbatches(c)),
+        parameters_(rank_parameters(c, model)),
+        replicas_(replicas(c)) {
+    shape_.precision = product_precision(c.precision, hw, stack);
+  }
+
+  MicrobatchSeconds microbatch() const {
+    const double slices = number(c_.slices);
+    LayerShape cut = shape_;
+    cut.sequence /= c_.slices;
+    const LayerWork whole = layer_work(model_, stack_, shape_);
+    const LayerWork slice = layer_work(model_, stack_, cut);
+    const double forward = seconds(sliced(slice.forward, whole.forward)).all() * slices;
+    const double backward = seconds(sliced(slice.backward, whole.backward)).all() * slices;
+    ModelSpec of_rank = model_;
+    if (cuts_vocabulary(c_))
+      of_rank.vocab = (model_.vocab + c_.degrees.pipeline - 1) / c_.degrees.pipeline;
+    const EndsWork ends = ends_work(of_rank, stack_, cut);
+    MicrobatchSeconds result;
+    result.layer.forward = forward;
+    result.layer.weight = std::min(device_seconds(slice.weights) * slices, backward);
+    result.layer.input = backward - result.layer.weight;
+    if (c_.recompute == Recompute::selective) {
+      result.layer.input += seconds(selective_pass(slice)).all() * slices;
+    }
+    result.recomputed = forward;
+    result.embedding = seconds(ends.embedding).all() * slices;
+    result.head = seconds(ends.head).all() * slices;
+    result.besides = stack_.microbatch_s.value;
+    result.hop = hop(slices);
+    result.stop = stack_.message_stop.value * result.hop;
+    const double kept = kept_layer_bytes(c_, model_, hw_, stack_);
+    result.offload = copy(Kernel::copy_d2h, kept);
+    result.reload = copy(Kernel::copy_h2d, kept);
+    return result;
+  }
+
+  RunTime time(const RunPipeline* known) {
+    const LayerWork layer = layer_work(model_, stack_, shape_);
+    const EndsWork ends = ends_work(model_, stack_, shape_);
+    const Seconds forward = seconds(layer.forward), backward = seconds(layer.backward);
+    const Seconds selective = seconds(selective_pass(layer));
+    const Seconds tiles = seconds({layer.mlp, {}, {}}) * stack_.tiled_mlp_again.value;
+    const Seconds embedding = seconds(ends.embedding), head = seconds(ends.head);
+
+    // Times of each stage, for one microbatch.
+    const int64_t stages = c_.degrees.pipeline;
+    std::vector<Seconds> stage(stages);
+    for (int64_t i = 0; i < stages; ++i) {
+      const double layers = layers_of(c_, model_, i);
+      stage[i] = (forward + backward) * layers;
+      stage[i] += forward * recomputed_layers(c_, model_, i);
+      if (c_.recompute == Recompute::selective) stage[i] += selective * layers;
+      if (c_.tiled_mlp) stage[i] += tiles * layers;
+    }
+    stage.front() += embedding;
+    stage.back() += head;
+    const Seconds& slowest = *std::max_element(
+        stage.begin(), stage.end(), [](const auto& a, const auto& b) { return a.all() < b.all(); });
+
+    RunTime time;
+    time.compute = slowest.compute * microbatches_;
+    time.tensor = slowest.tensor * microbatches_;
+    time.context = slowest.context * microbatches_;
+    if (c_.schedule.empty()) {
+      time.bubble = bubble(stage, slowest);
+    } else {
+      const RunPipeline pipeline =
+          known != nullptr ? *known : run_pipeline(c_, model_, stack_, microbatch());
+      const double idle = 1 - pipeline.busy / pipeline.seconds;
+      const double faster = 1 - stack_.idle_speedup.value * idle;
+      time.compute = faster * pipeline.busy;
+      time.bubble = faster * (pipeline.seconds - pipeline.busy);
+      time.tensor = time.context = 0;
+    }
+    const double again = recomputed_layers(c_, model_, 0) / layers_of(c_, model_, 0);
+    const double selected = c_.recompute == Recompute::selective ? selective.all() : 0;
+    time.data = c_.zero >= 2 ? data_by_layers(forward.all(),
+                                              backward.all() + again * forward.all() + selected)
+                             : data(slowest.compute);
+    const double here = 1 - offloaded(c_.offload.optimizer, 0);
+    const double moved =
+        parameters_ * (stack_.gradient_touch_bytes.value / (c_.zero > 1 ? replicas_ : 1) +
+                       here * stack_.optimizer_bytes.value / (c_.zero > 0 ? replicas_ : 1));
+    time.update = moved / (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
+    time.host = host_seconds(c_, hw_, stack_, host_traffic(c_, model_, stack_), time.compute);
+    time.rest = stack_.step_s.value;
+    if (c_.schedule.empty()) time.rest += microbatches_ * stack_.microbatch_s.value;
+    return time;
+  }
+
+ private:
+  // Several microbatches use both directions of the link at once; a single one uses them in turn.
+  double copy(Kernel kernel, double bytes) const {
+    const double shared = microbatches_ > 1 ? hw_.link.duplex_factor.value : 1;
+    return cost_.seconds({kernel, {bytes, 1, 1}, bytes / (stack_.copy_share.value * shared)});
+  }
+
+  // A slice's kernels; attention takes an equal part of its time for the whole sequence.
+  Pass sliced(Pass slice, const Pass& whole) const {
+    for (size_t i = 0; i < slice.kernels.size(); ++i) {
+      const Kernel kernel = slice.kernels[i].kernel;
+      if (is_product(kernel) || kernel == Kernel::pass) continue;
+      slice.kernels[i] = whole.kernels[i];
+      slice.kernels[i].repeats /= number(c_.slices);
+    }
+    return slice;
+  }
+  double device_seconds(const Pass& pass) const {
+    double device = 0;
+    for (const Primitive& p : pass.kernels) {
+      device += cost_.seconds(p) / share(p) + stack_.kernel_gap_s.value;
+    }
+    return device;
+  }
+
+  // A device runs what the host has issued; whichever is slower sets the pace.
+  Seconds seconds(const Pass& pass) const {
+    Seconds s;
+    const double device = device_seconds(pass);
+    const double kernels = number(static_cast<int64_t>(pass.kernels.size()));
+    const double tensor = exchange(pass.tensor), context = exchange(pass.context);
+    s.tensor = std::max(tensor - stack_.tensor_hidden.value * device, 0.0);
+    s.context = std::max(context - stack_.context_hidden.value * device, 0.0);
+    s.compute = std::max(device, kernels * stack_.host_kernel_s.value - s.tensor - s.context);
+    return s;
+  }
+  double share(const Primitive& p) const {
+    if (p.kernel == Kernel::pass) return stack_.pass_share.value;
+    if (is_product(p.kernel)) return stack_.product_share.value;
+    return stack_.attention_share.value / head_cost(p.shape[2]);
+  }
+  // The cost of a FLOP relative to heads of 128 columns, with which attention was measured: kernels
+  // round columns up to 32, and the softmax of a pair costs the same for any number of columns.
+  double head_cost(double columns) const {
+    const double softmax = stack_.attention_head_cost.value;
+    if (softmax == 0) return 1;
+    return (std::ceil(columns / 32) * 32 + softmax) / columns / ((128 + softmax) / 128);
+  }
+  double exchange(const Primitive& p) const {
+    const bool between = p.shape[1] * p.shape[2] > number(hw_.devices_per_node);
+    const StackTerm& reached =
+        p.kernel == Kernel::gather ? stack_.cluster_gather_share : stack_.cluster_exchange_share;
+    const double share = stack_.exchange_share.value * (between ? reached.value : 1);
+    const double further = p.shape[2] - 1;  // ranks of its group
+    return cost_.seconds(p) / share + stack_.exchange_s.value +
+           further * stack_.exchange_rank_s.value;
+  }
+  double exchange(const std::vector<Primitive>& primitives) const {
+    return std::accumulate(primitives.begin(), primitives.end(), 0.0,
+                           [&](double all, const Primitive& p) { return all + exchange(p); });
+  }
+
+  // 1F1B, interleaved v times: a microbatch passes through all stages once before the slowest is
+  // always busy and once after, a v-th of a stage at a time (arXiv 2104.04473, section 2.2).
+  double bubble(const std::vector<Seconds>& stage, const Seconds& slowest) const {
+    const double p = number(c_.degrees.pipeline), v = number(c_.virtual_stages);
+    if (p <= 1) return 0;
+    double others = -slowest.all();
+    for (const Seconds& s : stage) others += s.all();
+    const double each = hop(1);
+    return others / v + 2 * (p - 1 + microbatches_ * (v - 1)) * each + microbatches_ * 2 * each;
+  }
+  // The time that one of `slices` slices takes from stage to stage. Each rank of a tensor group
+  // sends its part of the activations (section 4.1 there).
+  double hop(double slices) const {
+    const double bytes =
+        2 * shape_.tokens() / slices * number(model_.hidden) / number(c_.degrees.tensor);
+    const double neighbours = number(c_.gpus) / number(c_.degrees.pipeline);
+    return stack_.stage_latency_s.value +
+           cost_.seconds({Kernel::exchange, {bytes, neighbours, 2}, bytes}) /
+               stack_.message_share.value;
+  }
+
+  // The work that selective recomputation repeats: scores of attention, and what the stack adds.
+  Pass selective_pass(const LayerWork& layer) const {
+    Pass pass{layer.scores, {}, {}};
+    const double products = shape_.precision.speed > 1 ? stack_.selective_low_precision.value
+                                                       : stack_.selective_products.value;
+    for (Primitive p : layer.forward.kernels) {
+      p.repeats *= p.kernel == Kernel::pass ? stack_.selective_passes.value
+                   : is_product(p.kernel)   ? products
+                                            : 0;
+      if (p.repeats > 0) pass.kernels.push_back(p);
+    }
+    // Only the gathers before a tensor group's products, not the sums after them.
+    for (size_t i = 0; products > 0 && i < layer.forward.tensor.size(); i += 2) {
+      pass.tensor.push_back(layer.forward.tensor[i]);
+    }
+    return pass;
+  }
+
+  // Gradients are summed over the replicas; parameters are gathered if ZeRO shards their states.
+  double data(double microbatch_compute) const {
+    if (replicas_ <= 1) return 0;
+    const double gradients = replica_pass(parameters_ * stack_.gradient_bytes.value);
+    const double gathered = replica_pass(parameters_ * 2);
+    const double all = c_.zero > 0 ? gradients + gathered : 2 * gradients;
+    return added(all, microbatch_compute);
+  }
+
+  // With sharded gradients (ZeRO 2), or parameters as well (ZeRO 3), each layer has its own
+  // exchanges in every microbatch: parameters are gathered during the forward of the layer before,
+  // in ZeRO 3 once more in backward, and gradients are summed during the next backward. So a pass
+  // hides as much as its own computation is long enough for, and nothing hides the exchanges of the
+  // ends. A pipeline would repeat the exchanges for every microbatch of every stage, so it keeps
+  // its parameters.
+  double data_by_layers(double forward, double backward) const {
+    if (replicas_ <= 1) return 0;
+    const bool kept = c_.degrees.pipeline > 1;
+    const double layers = layers_of(c_, model_, 0);
+    const double layer = number(unit_elements(model_)[1]) / number(shape_.tensor);
+    const double ends = parameters_ - layer * layers;
+    const double gather = replica_pass(layer * 2);
+    const double sum = replica_pass(layer * stack_.gradient_bytes.value);
+    const double of_layer =
+        added(gather, forward) + added(sum + (c_.zero == 3 && !kept ? gather : 0), backward);
+    const double of_ends =
+        replica_pass(ends * 2) + replica_pass(ends * stack_.gradient_bytes.value);
+    const double copies = parameters_ * stack_.shard_copy_bytes.value /
+                          (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
+    return (kept ? 1 : microbatches_) * (layers * of_layer + of_ends + copies);
+  }
+  // The time that an exchange adds to a computation that runs at the same time.
+  double added(double exchange, double computation) const {
+    const double hidden = std::min(exchange, stack_.data_hidden.value * computation);
+    return exchange - hidden * (1 - stack_.exchange_toll.value);
+  }
+  // All-gather or reduce-scatter of `bytes` over the replicas.
+  double replica_pass(double bytes) const {
+    const double own = bytes / replicas_;
+    return exchange(
+        {Kernel::gather, {own, number(c_.degrees.tensor), replicas_}, own * (replicas_ - 1)});
+  }
+
+  const TrainingRun& c_;
+  const ModelSpec& model_;
+  const Stack& stack_;
+  const HardwareProfile& hw_;
+  CostModel cost_;
+  LayerShape shape_;
+  double microbatches_, parameters_, replicas_;
+};
+
+}  // namespace
+
+RunPipeline run_pipeline(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
+                         const Stack& stack) {
+  return run_pipeline(run, model, stack, Run(run, model, hw, stack).microbatch());
+}
+
+RunTime run_time(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
+                 const Stack& stack, const RunPipeline* known) {
+  return Run(run, model, hw, stack).time(known);
+}
+
+}  // namespace longspan

@@ -1,0 +1,181 @@
+#include "frameworks/prediction_interval.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "base/embedded.h"
+#include "base/error.h"
+#include "base/yaml.h"
+
+namespace longspan {
+
+/// The files of frameworks/ranges; defined by a source that the build writes.
+std::span<const EmbeddedFile> range_files();
+
+namespace {
+
+constexpr double kTail = 0.05;  // share of the runs outside, at either end
+constexpr double kTailStep = 0.005;
+constexpr double kCovered = 0.85;  // least share of the runs in the ranges of other tables
+
+constexpr std::pair<const char*, CalibratedInterval PredictionIntervals::*> kFigures[] = {
+    {"step_time", &PredictionIntervals::step}, {"memory", &PredictionIntervals::memory}};
+
+// The value up to which `share` of the weight lies, including half of the value's own weight;
+// interpolated between two values.
+double quantile(const std::vector<std::pair<double, double>>& sorted, double share) {
+  double before = 0, at = 0, value = sorted.front().first;
+  for (const auto& [next, weight] : sorted) {
+    const double middle = before + weight / 2;
+    if (middle >= share) {
+      return at == 0 ? next : value + (next - value) * (share - at) / (middle - at);
+    }
+    before += weight;
+    at = middle;
+    value = next;
+  }
+  return value;
+}
+
+PredictionInterval read_interval(const YamlMap& yaml) {
+  const PredictionInterval interval{yaml.real("low", 0), yaml.real("high", 0)};
+  if (interval.low > interval.high) throw yaml.error("high", "expected a number of at least low");
+  return interval;
+}
+
+std::string text_of(const PredictionInterval& interval) {
+  return fmt::format("low: {:.3f}, high: {:.3f}", interval.low, interval.high);
+}
+
+PredictionIntervals load_intervals(std::string_view name) {
+  for (const EmbeddedFile& file : range_files()) {
+    if (file.name == name) {
+      return parse_intervals(std::string(file.text), fmt::format("ranges {}", name));
+    }
+  }
+  throw failed("no ranges \"{}\" in the library", name);
+}
+
+}  // namespace
+
+const PredictionInterval& CalibratedInterval::of(const std::string& table) const {
+  const auto it = without.find(table);
+  return it == without.end() ? all : it->second;
+}
+
+PredictionInterval interval_of(const Ratios& ratios, double tail) {
+  std::vector<std::pair<double, double>> sorted;  // ratio, weight
+  const auto tables = static_cast<double>(
+      std::count_if(ratios.begin(), ratios.end(), [](const auto& t) { return !t.second.empty(); }));
+  for (const auto& [table, of_table] : ratios) {
+    for (const double ratio : of_table) {
+      sorted.emplace_back(ratio, 1 / (tables * static_cast<double>(of_table.size())));
+    }
+  }
+  if (sorted.empty()) return {};
+  std::sort(sorted.begin(), sorted.end());
+  return {quantile(sorted, tail), quantile(sorted, 1 - tail)};
+}
+
+namespace {
+
+CalibratedInterval calibrated_with(const Ratios& ratios, double tail) {
+  CalibratedInterval calibrated;
+  calibrated.all = interval_of(ratios, tail);
+  for (const auto& [table, of_table] : ratios) {
+    if (of_table.empty()) continue;
+    ++calibrated.tables;
+    calibrated.cases += static_cast<int64_t>(of_table.size());
+    Ratios others = ratios;
+    others.erase(table);
+    calibrated.without[table] = interval_of(others, tail);
+  }
+  return calibrated;
+}
+
+// The share of all values that lie in the range learned without their own table.
+double covered(const CalibratedInterval& calibrated, const Ratios& ratios) {
+  int64_t inside = 0;
+  for (const auto& [table, of_table] : ratios) {
+    inside += std::count_if(of_table.begin(), of_table.end(), [&, &name = table](double ratio) {
+      return calibrated.of(name).holds(ratio);
+    });
+  }
+  return static_cast<double>(inside) / static_cast<double>(calibrated.cases);
+}
+
+}  // namespace
+
+CalibratedInterval calibrate(const Ratios& ratios) {
+  CalibratedInterval calibrated = calibrated_with(ratios, kTail);
+  for (double tail = kTail; calibrated.tables > 1 && tail > 0;) {
+    if (covered(calibrated, ratios) >= kCovered) break;
+    tail = std::max(0.0, tail - kTailStep);
+    calibrated = calibrated_with(ratios, tail);
+  }
+  return calibrated;
+}
+
+std::string write_intervals(const PredictionIntervals& ranges) {
+  std::string text =
+      "# Where 90 % of measurements lie, as multiples of the prediction; and without each "
+      "table.\n# Written by `longspan validate tests/published --write-ranges FILE`.\n";
+  for (const auto& [key, figure] : kFigures) {
+    const CalibratedInterval& interval = ranges.*figure;
+    text += fmt::format("{}:\n  {{{}, cases: {}, tables: {},\n   without: {{", key,
+                        text_of(interval.all), interval.cases, interval.tables);
+    const char* separator = "";
+    for (const auto& [table, without] : interval.without) {
+      text += fmt::format("{}\n     {}: {{{}}}", separator, table, text_of(without));
+      separator = ",";
+    }
+    text += "}}\n";
+  }
+  return text;
+}
+
+PredictionIntervals parse_intervals(const std::string& text, const std::string& origin) {
+  const YamlMap yaml = YamlMap::parse(text, origin);
+  PredictionIntervals ranges;
+  for (const auto& [key, figure] : kFigures) {
+    const YamlMap map = yaml.map(key);
+    CalibratedInterval& interval = ranges.*figure;
+    interval.all = read_interval(map);
+    interval.cases = map.whole("cases", 0);
+    interval.tables = map.whole("tables", 0);
+    const YamlMap without = map.map("without");
+    for (const std::string& table : without.keys()) {
+      const YamlMap of_table = without.map(table);
+      interval.without[table] = read_interval(of_table);
+      of_table.finish();
+    }
+    without.finish();
+    map.finish();
+  }
+  yaml.finish();
+  return ranges;
+}
+
+const PredictionIntervals& published_intervals() {
+  static const PredictionIntervals ranges = load_intervals("published");
+  return ranges;
+}
+
+const PredictionIntervals& engine_intervals() {
+  static const PredictionIntervals ranges = load_intervals("engine");
+  return ranges;
+}
+
+const PredictionInterval& step_interval(const HardwareProfile& hw) {
+  const bool profiled = !hw.rates.empty() &&
+                        hw.device.op_overhead_seconds.source.starts_with("measured: ") &&
+                        std::all_of(hw.rates.begin(), hw.rates.end(), [](const auto& family) {
+                          return family.second.source.starts_with("measured: ");
+                        });
+  return (profiled ? engine_intervals() : published_intervals()).step.all;
+}
+
+}  // namespace longspan

@@ -1,0 +1,73 @@
+// A training run under software other than Longspan's engine: what it is told, and how it is
+// partitioned. Its model and hardware are separate arguments of the predictions in
+// frameworks/model. A plain value.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace longspan {
+
+/// Degrees of parallelism; their product, without `expert`, is the number of GPUs.
+struct RunDegrees {
+  int64_t data = 1;
+  int64_t tensor = 1;
+  int64_t pipeline = 1;
+  /// A sequence is spread over ulysses x ring x all_gather GPUs. The names say how attention sees
+  /// the other GPUs' keys: by all-to-all, passed around a ring, or gathered.
+  int64_t ulysses = 1;
+  int64_t ring = 1;
+  int64_t all_gather = 1;
+  int64_t expert = 1;  // experts are distributed over this many GPUs
+  bool operator==(const RunDegrees&) const = default;
+};
+
+enum class Recompute : uint8_t {
+  none,
+  selective,  // the scores of attention only (arXiv 2205.05198), or what the stack calls so
+  full,       // every layer from its input
+};
+
+/// Shares of what waits in host memory: one for each pipeline stage, or one for all; empty: none.
+struct RunOffload {
+  std::vector<double> checkpoints, parameters, gradients, optimizer;
+  /// Shares of all that layers keep, in runs that name a schedule.
+  std::vector<double> activations;
+  bool operator==(const RunOffload&) const = default;
+};
+
+struct TrainingRun {
+  int64_t gpus = 0;
+  int64_t gpus_per_node = 8;
+  std::string stack;      // a name of frameworks/stacks; "longspan", "fsdp": a plan of the engine
+  std::string precision;  // fp32, fp16, bf16, fp8, mxfp8 or nvfp4
+
+  int64_t sequence = 0;               // tokens
+  std::optional<int64_t> microbatch;  // sequences; nothing: not published
+  int64_t global_batch = 0;           // sequences a step
+  RunDegrees degrees;
+  bool sequence_parallel = false;  // Megatron's, within the tensor group
+  int64_t virtual_stages = 1;      // of each pipeline stage (interleaving)
+  /// A schedule of planner/schedule, every action simulated; empty: the closed form of 1F1B,
+  /// interleaved where there are virtual stages.
+  std::string schedule;
+  int64_t slices = 1;    // per sequence, each an action of its own
+  double in_flight = 0;  // microbatches a rank has memory for, if the schedule asks; 0: any
+  int64_t zero = 0;      // stage, over the data and sequence ranks
+  std::vector<int64_t> stage_layers;  // per rank, or per virtual stage; empty: equal
+  Recompute recompute = Recompute::none;
+  /// Layers of each stage that are recomputed in full while the others keep all; empty: all layers
+  /// as `recompute` says.
+  std::vector<int64_t> recompute_layers;
+  RunOffload offload;
+  bool flash_attention = true;  // false: scores are stored
+  bool overlap = true;          // communication runs during computation
+  int64_t chunk_tokens = 0;     // attention's, global; 0: whole
+  bool tiled_mlp = false;
+  bool tiled_loss = false;
+  bool operator==(const TrainingRun&) const = default;
+};
+
+}  // namespace longspan
