@@ -32,13 +32,14 @@ double parse_share(const std::string& text, const char* what) {
 
 double parse_duration(const std::string& text, const char* what) {
   constexpr std::pair<std::string_view, double> kUnits[] = {
-      {"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}};
+      {"ms", 1e-3}, {"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}};
   const auto number = number_of(text);
   for (const auto& [unit, seconds] : kUnits) {
     if (number && number->first > 0 && number->second == unit) return number->first * seconds;
   }
-  throw bad_input("{}: expected a time with its unit such as 90s, 10min, 1h or 2d, got \"{}\"",
-                  what, text);
+  throw bad_input(
+      "{}: expected a time with its unit such as 500ms, 90s, 10min, 1h or 2d, got \"{}\"", what,
+      text);
 }
 
 double parse_rate(const std::string& text, const char* what) {

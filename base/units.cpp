@@ -149,6 +149,19 @@ int64_t parse_bytes(std::string_view text, std::string_view what) {
   return parse_quantity(text, what, kByteUnits, kBytesExpected);
 }
 
+std::string counted(int64_t count, std::string_view one, std::string_view several) {
+  return fmt::format("{} {}", grouped(count), count == 1 ? one : several);
+}
+
+std::string grouped(int64_t count) {
+  std::string digits = fmt::format("{}", count);
+  const ptrdiff_t first = count < 0 ? 1 : 0;
+  for (auto at = static_cast<ptrdiff_t>(digits.size()) - 3; at > first; at -= 3) {
+    digits.insert(static_cast<size_t>(at), 1, ',');
+  }
+  return digits;
+}
+
 std::string count_tokens(int64_t tokens) {
   return tokens == 1 ? "1 token" : format_tokens(tokens) + " tokens";
 }

@@ -22,6 +22,9 @@ int64_t parse_tokens(std::string_view text, std::string_view what);
 /// larger ones.
 int64_t parse_bytes(std::string_view text, std::string_view what);
 
+std::string grouped(int64_t count);  ///< "8,030,261,248"
+/// "1 rank", "2,048 ranks".
+std::string counted(int64_t count, std::string_view one, std::string_view several);
 std::string format_tokens(int64_t tokens);   ///< "64K", "1.5M", "1000": exact when short
 std::string count_tokens(int64_t tokens);    ///< "64K tokens", "1 token"
 std::string format_bytes(int64_t bytes);     ///< "63.9 MiB": up to four digits

@@ -73,7 +73,7 @@ HardwareProfile HardwareFlags::load() const {
   if (gpus < 0) throw bad_input("--gpus: expected a number >= 0, got {}", gpus);
   HardwareProfile hw = load_hardware(reference);
   if (gpus > 0) hw = with_devices(hw, gpus);
-  if (no_nvme && !nvme_capacity.empty()) {
+  if (no_nvme && !nvme_capacity.empty() && nvme_capacity != "0") {
     throw bad_input("--no-nvme: --nvme-capacity {} gives some; leave one of them out",
                     nvme_capacity);
   }

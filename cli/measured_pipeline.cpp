@@ -75,7 +75,7 @@ void print(const Resimulated& made, const MeasuredStep& step, const std::string&
   for (const RankTiming& own : made.timing.ranks) {
     held += fmt::format(" {:.4g}", chunks_held(own, made.request.virtual_stages));
   }
-  say("  {:<16}{} microbatches by rank\n", "peak memory", held.substr(1));
+  say("  {:<16}{} (microbatches, by rank)\n", "peak memory", held.substr(1));
 }
 
 }  // namespace

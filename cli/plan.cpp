@@ -235,8 +235,9 @@ void print_remarks(const PlanFlags& flags, const ModelSpec& model, const Plan& p
   if (answer != nullptr && flags.strategy == "auto") print("gap", gap_text(flags, answer->gap));
   print("batch", batch_text(flags, plan));
   if (answer != nullptr && answer->sequence != plan.sequence) {
-    print_line("length", fmt::format("{} tokens are planned as {}, which divides evenly",
-                                     answer->sequence, plan.sequence));
+    print_line("length",
+               fmt::format("{} tokens are padded to {}, which suits the plan's chunks and ranks",
+                           answer->sequence, plan.sequence));
   }
   print("positions", extended_positions_text(model, plan));
   print("model", only_planned_text(model));

@@ -142,6 +142,15 @@ void print_summary(const Plan& plan, const Prediction& prediction) {
   print_line("memory", memory_text(plan, prediction.peak_bytes));
 }
 
+namespace {
+
+// GPUs that the engine has run on (docs/results.md).
+bool has_run_engine(std::string_view device) {
+  return device == "NVIDIA H100 80GB HBM3" || device == "NVIDIA H200";
+}
+
+}  // namespace
+
 std::vector<std::pair<std::string, std::string>> caveats_of(const HardwareProfile& hw) {
   std::vector<std::pair<std::string, std::string>> caveats;
   std::string assumed;
@@ -162,6 +171,14 @@ std::vector<std::pair<std::string, std::string>> caveats_of(const HardwareProfil
   }
   if (hw.device.backend == "cuda" && hw.devices() > 1) {
     caveats.emplace_back("untested", "the engine has run on one GPU, not on several yet");
+  } else if (hw.device.backend == "cuda" && !has_run_engine(hw.device.name)) {
+    caveats.emplace_back("untested",
+                         fmt::format("the engine has not run on {} yet, only on an H100 "
+                                     "and an H200",
+                                     hw.device.name));
+  } else if (hw.device.backend == "none") {
+    caveats.emplace_back("untested",
+                         "the engine has no backend for it; it can be planned for only");
   }
   return caveats;
 }

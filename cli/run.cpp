@@ -263,7 +263,9 @@ void print_outcome(const RunFlags& flags, const Plan& plan, const Trainer& train
                    const RunRecorder& recorder, const Outcome& outcome, const Taken& taken) {
   const Prediction& predicted = plan.predicted;
   const Prediction measured = prediction_of(plan, recorder.step_seconds(), recorder.peak_bytes());
-  say("{}\n", bold("Predicted against measured (median step after the first)"));
+  say("{}\n",
+      bold(recorder.steps().size() > 1 ? "Predicted against measured (median step after the first)"
+                                       : "Predicted against measured"));
   Table table({{"", false}, {"predicted"}, {"measured"}, {"measured/predicted"}});
   table.add({"step", format_seconds(predicted.step_seconds), format_seconds(measured.step_seconds),
              fmt::format("{:.3f}", measured.step_seconds / predicted.step_seconds)});

@@ -295,7 +295,7 @@ int show(const ScheduleFlags& flags, ScheduleAsked asked, bool json) {
   for (int32_t rank = 0; rank < timed.request.ranks; ++rank) {
     held += fmt::format(" {:.4g}", timed.microbatches_held(rank));
   }
-  say("  {:<16}{} microbatches by rank\n", "peak memory", held.substr(1));
+  say("  {:<16}{} (microbatches, by rank)\n", "peak memory", held.substr(1));
   if (const std::vector<int64_t> tokens = slice_tokens(timed); !tokens.empty()) {
     say("  {:<16}{} tokens\n", "slices", fmt::join(tokens, " "));
   }

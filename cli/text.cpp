@@ -126,17 +126,4 @@ void print_wrapped(std::string_view lines) {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", share * 100); }
 
-std::string counted(int64_t count, std::string_view one, std::string_view several) {
-  return fmt::format("{} {}", grouped(count), count == 1 ? one : several);
-}
-
-std::string grouped(int64_t count) {
-  std::string digits = fmt::format("{}", count);
-  const ptrdiff_t first = count < 0 ? 1 : 0;
-  for (auto at = static_cast<ptrdiff_t>(digits.size()) - 3; at > first; at -= 3) {
-    digits.insert(static_cast<size_t>(at), 1, ',');
-  }
-  return digits;
-}
-
 }  // namespace longspan::cli

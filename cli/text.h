@@ -36,10 +36,4 @@ void say(fmt::format_string<Args...> format, Args&&... args) {
 /// "41.3 %" of a share.
 std::string percent(double share);
 
-/// "1 rank", "2 ranks".
-std::string counted(int64_t count, std::string_view one, std::string_view several);
-
-/// "8,030,261,248".
-std::string grouped(int64_t count);
-
 }  // namespace longspan::cli

@@ -143,7 +143,7 @@ void print_validation(const Validation& v, bool with_cases) {
                {"mean |error|", true, 2},
                {"worst"},
                {"bias", true, 1},
-               {"mean, held out", true, 1},
+               {"held-out mean", true, 1},
                {"in 90 % interval"}});
   for (const TableReport& t : report.tables) add_table(table, t, t.table);
   if (report.tables.size() > 1) add_table(table, report.overall, "all");

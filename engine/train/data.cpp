@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "engine/train/counter_random.h"
 #include "engine/train/input_file.h"
 
@@ -66,9 +67,9 @@ class FileTokens final : public TokenSource {
     }
     if (tokens_ <= sequence) {
       throw bad_input(
-          "{}: holds {} tokens ({}), but a sequence of {} needs at least {}: use more "
+          "{}: holds {} ({}), but a sequence of {} needs at least {}: use more "
           "data or a shorter sequence",
-          path.string(), tokens_, word(format), sequence, sequence + 1);
+          path.string(), counted(tokens_, "token", "tokens"), word(format), sequence, sequence + 1);
     }
     if (format == Format::text && vocab < 256) {
       throw bad_input(

@@ -137,8 +137,8 @@ size_t least_actions_of(const ScheduleRequest& r) {
 
 void check_few(size_t actions) {
   if (actions <= kMostActionsCompared) return;
-  throw bad_input("{:.2g} actions are too many to compare in passing; ask for it by name",
-                  static_cast<double>(actions));
+  throw bad_input("{} actions are too many to compare with others; ask for it by name",
+                  grouped(static_cast<int64_t>(actions)));
 }
 
 // The schedule without its times.

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "base/units.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/solver/solved_families.h"
 
@@ -294,8 +295,8 @@ Schedule make_schedule(const ScheduleFamily& family, const ScheduleRequest& requ
   const double forwards = static_cast<double>(request.ranks) * request.virtual_stages *
                           request.microbatches * request.slices;
   if (forwards > kMostForwards) {
-    throw bad_input("{} of {:.3g} forwards is too long; try fewer microbatches or ranks",
-                    family.name, forwards);
+    throw bad_input("{} of {} forwards is too long; try fewer microbatches or ranks", family.name,
+                    grouped(static_cast<int64_t>(forwards)));
   }
   return family.generate(request);
 }

@@ -6,10 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/units.h"
 #include "planner/evaluate/bytes_ratio.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/search/min_memory_layouts.h"
+#include "planner/search/preset_plans.h"
+#include "planner/strategy/presets.h"
 #include "planner/strategy/validity.h"
 
 namespace longspan {
@@ -86,14 +89,17 @@ class Longest {
     if (best().sequence + found_.step > wanted_.most) hasten();
     if (in_time(found_.fits)) return found_;
     const LongestFound beyond = found_;
-    shorten(beyond);
+    const int64_t most = shorten(beyond);
+    take_longer_preset(most);
     push_in_time(static_cast<double>(beyond.fits.candidate.sequence));
     settle();
     return found_;
   }
 
   LongestFound run_within(const LongestFound& beyond) {
-    push_in_time(kTimedEnough * static_cast<double>(shorten(beyond)));
+    const int64_t most = shorten(beyond);
+    take_longer_preset(most);
+    push_in_time(kTimedEnough * static_cast<double>(most));
     settle();
     return found_;
   }
@@ -373,6 +379,22 @@ class Longest {
         return;
       }
       length *= kTimedStep;
+    }
+  }
+  // Takes a preset's plan if it is longer. The search finds few plans where memory and time are
+  // both tight; presets are plans that it must not fall short of.
+  void take_longer_preset(int64_t most) {
+    if (static_cast<double>(best().sequence) >= kTimedEnough * static_cast<double>(most)) return;
+    for (const std::string& preset : preset_names()) {
+      try {
+        PresetPlans plans(evaluator_, model_, hw_, preset, options_);
+        const LongestFound found = plans.longest(wanted_);
+        if (found.fits.candidate.sequence <= best().sequence) continue;
+        found_.fits = found.fits;
+        shape_ = shape_of(best(), options_);
+      } catch (const Error&) {
+        continue;  // the question has no layout or chunk for this preset
+      }
     }
   }
   // Searches for the fastest plan of a length within `slack` times the time, or for any plan if

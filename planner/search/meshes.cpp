@@ -7,6 +7,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "planner/schedule/registry.h"
 #include "planner/strategy/validity.h"
 
@@ -101,10 +102,10 @@ std::vector<ParallelLayout> meshes(const ModelSpec& model, int64_t ranks,
   std::vector<ParallelLayout> found = meshes_if_any(model, ranks, choice);
   if (found.empty()) {
     throw bad_input(
-        "parallel: {} rank{} have no mesh with {} for {} ({} heads, {} KV heads): its degrees must "
+        "parallel: {} {} no mesh with {} for {} ({} heads, {} KV heads): its degrees must "
         "suit the heads and multiply to the number of devices",
-        ranks, ranks == 1 ? "" : "s", degrees_text(choice), model.name, model.heads,
-        model.kv_heads);
+        counted(ranks, "rank", "ranks"), ranks == 1 ? "has" : "have", degrees_text(choice),
+        model.name, model.heads, model.kv_heads);
   }
   return found;
 }

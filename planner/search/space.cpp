@@ -236,9 +236,11 @@ std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile
   }
   if (layouts.empty() && options.global_batch > 0) {
     throw bad_input(
-        "--global-batch: {} sequences do not divide into any number of data replicas that {} "
-        "devices and the other flags leave; leave it or --data out",
-        options.global_batch, hw.devices());
+        "--global-batch: {} cannot be divided among any number of data replicas that {} and the "
+        "other "
+        "flags leave; leave it or --data out",
+        counted(options.global_batch, "sequence", "sequences"),
+        counted(hw.devices(), "device", "devices"));
   }
   if (layouts.empty())
     throw none_suits(PipelineQuestion{model, hw, options.parallel, options.microbatches, 0});

@@ -185,7 +185,8 @@ std::string why_so_many(const Sweep& sweep) {
     if (!other.plan) return fmt::format("{}: {}", other.devices, other.refusal);
     const double ratio = rate_of(other) / rate_of(*of_length[own]);
     return fmt::format(
-        "{} give {:.2f} times the tokens/s, each device {:.2f} times", other.devices, ratio,
+        "{} {} {:.2f} times the tokens/s, each device {:.2f} times", other.devices,
+        other.devices == 1 ? "gives" : "give", ratio,
         ratio * static_cast<double>(of_length[own]->devices) / static_cast<double>(other.devices));
   };
   std::string text = fmt::format("{} devices", of_length[own]->devices);

@@ -4,6 +4,7 @@
 // weight gradients while the pipeline fills, and with backwards; 3p chunks on every rank, bubble
 // (p-1)(F+I-W) chunks.
 #include "base/error.h"
+#include "base/units.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
 #include "planner/schedule/families/two_stage_list.h"
@@ -13,7 +14,8 @@ namespace longspan {
 Schedule braided(const ScheduleRequest& request) {
   const int32_t p = request.ranks, m = request.microbatches;
   if (m < 3 * p) {
-    throw bad_input("stp of {} ranks takes {} microbatches or more; got {}", p, 3 * p, m);
+    throw bad_input("stp of {} takes {} microbatches or more; got {}", counted(p, "rank", "ranks"),
+                    3 * p, m);
   }
   Schedule schedule = empty_schedule(request, 2 * p);
   for (int32_t rank = 0; rank < p; ++rank) {

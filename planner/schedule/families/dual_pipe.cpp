@@ -8,6 +8,7 @@
 // Bubble (s/2-1)(F&B + B - 3W) with s stages per microbatch; every rank holds the activations of s
 // + 1 stages.
 #include "base/error.h"
+#include "base/units.h"
 #include "planner/schedule/families/families.h"
 #include "planner/schedule/families/lists.h"
 #include "planner/schedule/families/two_stage_list.h"
@@ -80,8 +81,8 @@ Schedule dual_pipe(const ScheduleRequest& request) {
   if (p % 2 != 0 || m % 2 != 0 || m < 2 * p) {
     throw bad_input(
         "dualpipe takes an even number of ranks and an even number of microbatches, twice the "
-        "ranks or more; got {} ranks and {} microbatches",
-        p, m);
+        "ranks or more; got {} and {}",
+        counted(p, "rank", "ranks"), counted(m, "microbatch", "microbatches"));
   }
   Schedule schedule = empty_schedule(request, p);
   schedule.pipes = 2;

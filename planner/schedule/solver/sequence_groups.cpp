@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "planner/schedule/solver/cut_line.h"
 
 namespace longspan {
@@ -217,8 +218,9 @@ void check(const std::vector<int64_t>& lengths, int32_t ranks, const SequenceCos
   if (ranks < 1) throw bad_input("{} ranks; expected 1 or more", ranks);
   if (options.buckets < 1) throw bad_input("{} buckets; expected 1 or more", options.buckets);
   if (options.microbatches < 0 || options.microbatches > static_cast<int64_t>(lengths.size())) {
-    throw bad_input("{} microbatches of {} sequences; expected as many as sequences or fewer",
-                    options.microbatches, lengths.size());
+    throw bad_input("{} of {}; expected as many as sequences or fewer",
+                    counted(options.microbatches, "microbatch", "microbatches"),
+                    counted(static_cast<int64_t>(lengths.size()), "sequence", "sequences"));
   }
   for (const double cost :
        {costs.quadratic, costs.linear, costs.fixed, costs.memory_per_token, costs.memory_limit}) {
