@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/terminal.h"
