@@ -66,6 +66,9 @@ class Settings {
 /// of a few.
 Settings read_settings(const std::string& text, const std::string& origin);
 
+/// The settings of a TOML text. Throws bad_input with `origin` and the line for other text.
+Settings read_toml(const std::string& text, const std::string& origin);
+
 /// The flags of a command line: "--seq-length 4096", "--seq-length=4096", "--bf16" (true),
 /// "--modules a b" (a list), "key=value" and "+key=value" (Hydra). Flags keep their dashes as
 /// underscores without the leading ones: "seq_length". `first`: the index of the first word to

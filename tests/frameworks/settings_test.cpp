@@ -59,6 +59,23 @@ TEST_CASE("anchors merge, and bombs, doubles and other documents are refused") {
   CHECK_THROWS_WITH(read_settings("{\"a\": [1, 2", "f.json"), Catch::StartsWith("f.json:"));
 }
 
+TEST_CASE("TOML is settings too") {
+  const Settings s = read_toml(
+      "[model]\nname = \"qwen3\"  # small\n[training]\nseq_len = 16_384\nsteps = 10\nlr = 8e-4\n"
+      "compile = true\nparts = [\"a\", \"b\"]\n[[runs]]\nn = 1\n[[runs]]\nn = 2\n",
+      "train.toml");
+  CHECK(s.text("model.name") == "qwen3");
+  CHECK(s.whole("training.seq_len") == 16384);
+  CHECK(s.real("training.lr") == 8e-4);
+  CHECK(s.flag("training.compile") == true);
+  CHECK(s.list("training.parts") == std::vector<std::string>{"a", "b"});
+  CHECK(s.whole("runs.1.n") == 2);
+  CHECK(s.error("training.steps", "wrong").what() ==
+        std::string("train.toml:5: training.steps: wrong"));
+  CHECK_THROWS_WITH(read_toml("a = 1\nb = = 2\n", "train.toml"),
+                    Catch::StartsWith("train.toml:2: "));
+}
+
 TEST_CASE("flags of a command line are settings") {
   const std::vector<ShellCommand> commands = read_shell(
       "torchrun pretrain_gpt.py --seq-length 4096 --micro-batch-size=1 --bf16 --lr 1e-4 \\\n"
