@@ -28,7 +28,7 @@ struct Value {
 };
 
 // A whole number; nothing for other text.
-std::optional<int64_t> number_of(const std::string& text) {
+std::optional<int64_t> count_of(const std::string& text) {
   if (text.empty() || text.size() > 18) return std::nullopt;
   int64_t value = 0;
   for (const char c : text) {
@@ -358,10 +358,10 @@ class ShellReader {
     while (at < s.size() && in_name(s[at])) word += s[at++];
     if (braced && (at >= s.size() || s[at++] != '}')) return std::nullopt;
     if (word.empty()) return std::nullopt;
-    if (!starts_name(word[0])) return number_of(word);
+    if (!starts_name(word[0])) return count_of(word);
     const Value value = value_of(word);
     if (!value.unresolved.empty()) unresolved = value.unresolved;
-    return value.words.size() == 1 ? number_of(value.words[0]) : std::nullopt;
+    return value.words.size() == 1 ? count_of(value.words[0]) : std::nullopt;
   }
 
   // --- commands
@@ -490,7 +490,7 @@ class ShellReader {
         if (mode != Mode::plain || control(first)) continue;
       }
       // A redirection of a numbered stream: 2>&1.
-      if (words.size() == 1 && number_of(first) && (peek() == '<' || peek() == '>')) continue;
+      if (words.size() == 1 && count_of(first) && (peek() == '<' || peek() == '>')) continue;
       command.words.insert(command.words.end(), words.begin(), words.end());
       if (command.words.size() > kMostWords) throw error(line_, "this command has too many words");
     }

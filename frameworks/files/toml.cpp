@@ -1,5 +1,4 @@
 // TOML settings, by toml++.
-#define TOML_HEADER_ONLY 0
 #include <toml++/toml.h>
 
 #include <string>

@@ -23,7 +23,8 @@ struct Demand {
   static constexpr int kMoments = 8;
 
   /// Busy seconds of each stream: forward and backward of all microbatches; once per step before
-  /// the norm of the gradients is known (their reductions); and after it (the update).
+  /// the norm of the gradients is known (their reductions, and an early update); and after it (the
+  /// update).
   Streams forward{}, backward{}, once{}, update{};
   /// Seconds of `backward` that every microbatch after the first adds.
   Streams again{};
@@ -39,8 +40,9 @@ struct Demand {
   double of_step(int stream) const {
     return forward[stream] + backward[stream] + once[stream] + update[stream];
   }
-  /// Lower bound on the step: the busiest stream; and, as no parameter is updated before the norm
-  /// of all gradients is known, forward and backward compute plus a stream of the update.
+  /// Lower bound on the step: the busiest stream; and, as no parameter in `update` is updated
+  /// before the norm of all gradients is known, forward and backward compute plus a stream of the
+  /// update.
   double step_seconds() const {
     const int compute = static_cast<int>(Stream::compute);
     const double before = of_step(compute) - update[compute];

@@ -29,7 +29,14 @@ SpaceOptions space_of(const ModelSpec& model, const QuestionOptions& options) {
   space.global_batch = options.global_batch;
   space.deterministic = options.deterministic;
   space.early_update = options.early_update;
-  if (options.early_update && !space.parallel.pipeline) space.parallel.pipeline = 1;
+  if (options.early_update) {
+    if (!space.parallel.admits_flat()) {
+      throw bad_input(
+          "--early-update: the stages of a pipeline update after their last backward; leave it or "
+          "the pipeline out");
+    }
+    space.parallel.pipeline = 1;
+  }
   space.most_tokens = most_positions(model, options);
   return space;
 }

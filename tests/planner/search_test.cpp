@@ -205,7 +205,8 @@ TEST_CASE("an early update needs no room for all gradients, and hides an optimiz
   CHECK(early.best.predicted.step_seconds < late.predicted.step_seconds);
   CHECK(plan_preset(model, hw, "fpdt", 8192, options).strategy.early_update);
   options.parallel.pipeline = 2;
-  CHECK_THROWS_AS(search(model, load_hardware("2xh100-80g"), 8192, options), Error);
+  CHECK_THROWS_WITH(search(model, load_hardware("2xh100-80g"), 8192, options),
+                    Catch::StartsWith("--early-update: the stages of a pipeline"));
 }
 
 TEST_CASE("what does not fit is refused with the shortfall") {
