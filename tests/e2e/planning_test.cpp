@@ -358,7 +358,7 @@ TEST_CASE("plan: the batch, the gap and what is padded are said") {
   CHECK(padded.at("gap") >= 0);
   CHECK(padded.at("gap") < 1);
   CHECK_THAT(longspan(ask({"--seq", "100003", "--ulysses", "4"})).out,
-             Contains("100003 tokens are planned as") &&
+             Contains("100003 tokens are padded to") &&
                  Contains("no plan of the search space takes more than"));
   const json batch = longspan_json(ask({"--seq", "16K", "--global-batch", "8"}));
   CHECK(batch.at("sequences_per_step") == 8);
