@@ -143,10 +143,9 @@ double measured_kind(const PublishedCase& c, const RunNeeds& needs) {
 
 // Predicts the case as the software that it was measured with runs it.
 CasePrediction predict_stack(const PublishedCase& c, const ModelSpec& model,
-                             const HardwareProfile& of_case, const Stack& stack) {
+                             const HardwareProfile& hw, const Stack& stack) {
   CasePrediction prediction;
-  const RunPrediction run = predict_run(c, model, of_case, stack);
-  const HardwareProfile hw = hardware_under(stack, of_case);
+  const RunPrediction run = predict_run(c, model, hw, stack);
   prediction.step_seconds = run.time.step();
   const RunNeeds& needs = run.needs;
   prediction.peak_bytes = static_cast<int64_t>(measured_kind(c, needs));
@@ -156,9 +155,10 @@ CasePrediction predict_stack(const PublishedCase& c, const ModelSpec& model,
                        : needs.fit(hw, interval.low) ? Fit::at_risk
                                                      : Fit::does_not_fit;
   if (c.measured.longest) {
+    const HardwareProfile under = hardware_under(stack, hw);
     const auto longest = [&](double memory_share) {
       return longest_multiple(granularity_of(c), 1000, [&](int64_t tokens) {
-        return needs_at(run.run, tokens, model, hw, stack)
+        return needs_at(run.run, tokens, model, under, stack)
             .fit(hw, memory_share, stack.spare_bytes.value);
       });
     };

@@ -67,7 +67,7 @@ struct AttentionBackward {
   std::byte* workspace;
   bool deterministic = false;  // repeatable bits; our own kernels always are
   /// For a profile: runs only the library's kernels where there is one; dq, dk, dv are not written.
-  bool library_alone = false;
+  bool without_glue = false;
 };
 
 /// Runs the fastest implementation for this shape on this queue.

@@ -50,7 +50,7 @@ void fused_backward_tile(const Queue& queue, const AttentionBackward<bfloat16>& 
   x.dv = part<bfloat16>(call.workspace, at.dv);
   x.workspace = call.workspace + at.inside;
   x.workspace_bytes = at.inside_bytes;
-  if (!call.library_alone) {
+  if (!call.without_glue) {
     gather_statistics(queue, call.lse, s.rows.lse, s.queries, s.heads, x.statistics);
     output_from_delta(queue, call.d_o, s.rows.o, call.delta, s.rows.delta, s.queries, s.heads,
                       s.head_dim, x.o);
@@ -59,7 +59,7 @@ void fused_backward_tile(const Queue& queue, const AttentionBackward<bfloat16>& 
     x.k = call.k + first * kv_row;
     x.v = call.v + first * kv_row;
     queue.libraries->attention().run(key_of(keys, true, call.deterministic), x);
-    if (call.library_alone) return;
+    if (call.without_glue) return;
     const int64_t of_keys = keys.keys * kv_row;
     const bool first_dkv = call.first_dkv && first >= met;
     accumulate(queue, {{{x.dq, call.dq, elements, call.first_dq && first == 0},

@@ -59,9 +59,7 @@ class Flattener {
     if (depth > kDeepest) throw bad_input("{}:{}: {}: nested too deeply", origin_, line, key);
     if (++count_ > kMostSettings)
       throw bad_input("{}: more than {} settings", origin_, kMostSettings);
-    const auto below = [&](const std::string& name) {
-      return key.empty() ? name : key + "." + name;
-    };
+    const auto below = [&](std::string_view name) { return Settings::key_below(key, name); };
     if (node.IsMap()) {
       // A merged mapping's keys come first, so that its own replace them.
       if (const YAML::Node merged = node["<<"]) flatten(merged, key, depth + 1);
@@ -123,11 +121,15 @@ bool is_flag(const ShellWord& word) {
 
 }  // namespace
 
+std::string Settings::key_below(const std::string& prefix, std::string_view name) {
+  return prefix.empty() ? std::string(name) : fmt::format("{}.{}", prefix, name);
+}
+
 void Settings::set(const std::string& key, Setting setting) { settings_[key] = std::move(setting); }
 
 void Settings::add(const Settings& other, const std::string& prefix) {
   for (const auto& [key, setting] : other.settings_) {
-    set(prefix.empty() ? key : prefix + "." + key, setting);
+    set(key_below(prefix, key), setting);
   }
 }
 
@@ -191,7 +193,7 @@ std::optional<bool> Settings::flag(const std::string& key) const {
 std::vector<std::string> Settings::list(const std::string& key) const {
   std::vector<std::string> values;
   for (size_t i = 0;; ++i) {
-    const std::string at = key + "." + std::to_string(i);
+    const std::string at = key_below(key, std::to_string(i));
     if (!has(at)) return values;
     values.push_back(text(at).value_or(""));
   }

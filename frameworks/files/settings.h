@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -28,6 +29,9 @@ struct Setting {
 
 class Settings {
  public:
+  /// "prefix.name"; the name alone if the prefix is empty.
+  static std::string key_below(const std::string& prefix, std::string_view name);
+
   /// Adds a setting; one of the same key is replaced.
   void set(const std::string& key, Setting setting);
   /// Adds all settings of another, their keys below `prefix` and a dot unless that is empty.

@@ -12,9 +12,7 @@ namespace {
 // toml++ refuses tables that are nested too deeply.
 void flatten(const toml::node& node, const std::string& key, const std::string& origin,
              Settings& settings) {
-  const auto below = [&](std::string_view name) {
-    return key.empty() ? std::string(name) : key + "." + std::string(name);
-  };
+  const auto below = [&](std::string_view name) { return Settings::key_below(key, name); };
   if (const toml::table* const table = node.as_table()) {
     for (const auto& [name, value] : *table) flatten(value, below(name.str()), origin, settings);
     return;

@@ -1,6 +1,7 @@
 #include "frameworks/model/predict_run.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "frameworks/model/infer_layout.h"
 #include "frameworks/model/number.h"
@@ -16,7 +17,7 @@ RunNeeds needs_of(const TrainingRun& run, const ModelSpec& model, const Hardware
   RunNeeds needs;
   needs.memory = run_memory(run, model, hw, stack, known);
   needs.reserved = needs.memory.tensors() * stack.reserved_share.value;
-  needs.device = needs.reserved + stack.context_bytes.value;
+  needs.device = device_bytes(needs.memory, stack);
   const auto ranks = static_cast<double>(std::min(run.gpus, run.gpus_per_node));
   needs.host =
       host_bytes(run, model, stack) + ranks * needs.memory.away + stack.host_reserved_bytes.value;

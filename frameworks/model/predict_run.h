@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "frameworks/model/run_memory.h"
 #include "frameworks/model/run_time.h"

@@ -105,7 +105,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;
     if (s.early_update) {
       // Only a tied table waits, for the embedding's part.
-      if (tied) sum[static_cast<int>(s.gradients)] += after > 0 ? unit(done, output) : 0;
+      if (tied && after > 0) sum[static_cast<int>(s.gradients)] += unit(done, output);
     } else if (s.gradients == Tier::device) {
       sum[0] += after * unit(done, 1) + unit(done, output);
     } else if (after > 0) {  // the last one may still be in a copy
