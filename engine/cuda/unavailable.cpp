@@ -13,10 +13,6 @@ std::unique_ptr<DeviceRanks> make_local_ranks(Communicator&, const ParallelLayou
   throw failed("no GPU is usable: {}", why_unavailable());
 }
 
-std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator&, const ParallelLayout&, Device&) {
-  throw failed("no GPU is usable: {}", why_unavailable());
-}
-
 std::unique_ptr<Device> open_device(int) {
   throw failed("no GPU is usable: {}", why_unavailable());
 }
