@@ -252,11 +252,11 @@ QueueWork square_product(DeviceBench& bench, int64_t size) {
 QueueWork one_copy(DeviceBench& bench, Stream stream, int64_t bytes) {
   DeviceScratch& scratch = bench.scratch;
   return {stream, [=, &scratch](const Queue& queue) {
-            std::byte* host = scratch.host(bytes);
             if (stream == Stream::h2d) {
-              cuda::copy_bytes(queue, host, bytes, scratch.out<std::byte>(bytes));
+              cuda::copy_bytes(queue, scratch.host(bytes), bytes, scratch.copied_up(bytes));
             } else {
-              cuda::copy_bytes(queue, scratch.in<std::byte>(bytes), bytes, host);
+              cuda::copy_bytes(queue, scratch.in<std::byte>(bytes), bytes,
+                               scratch.copied_down(bytes));
             }
           }};
 }

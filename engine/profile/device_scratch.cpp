@@ -48,7 +48,10 @@ DeviceScratch::DeviceScratch(cuda::Device& device, const DeviceGrid& grid) : dev
   const int64_t left = memory.total_bytes - memory.used_bytes;
   in_.arena = device.allocate(Tier::device, share_of(kInShare, left, grid.in_bytes));
   out_.arena = device.allocate(Tier::device, share_of(kOutShare, left, grid.out_bytes));
-  host_.arena = device.allocate(Tier::host, 2 * largest(grid.copies));
+  const int64_t copies = 2 * largest(grid.copies);
+  copied_up_.arena = device.allocate(Tier::device, copies);
+  host_.arena = device.allocate(Tier::host, copies);
+  copied_down_.arena = device.allocate(Tier::host, copies);
   fill_randomly(*in_.arena);
   const std::vector<int32_t> tokens =
       hashed_tokens(std::max(largest(grid.rows), largest(grid.loss_rows)), kTokens);

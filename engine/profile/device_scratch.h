@@ -57,6 +57,9 @@ class DeviceScratch {
     return reinterpret_cast<T*>(out_.take(count * static_cast<int64_t>(sizeof(T))));
   }
   std::byte* host(int64_t bytes) { return host_.take(bytes); }
+  // Where copies go: nothing else writes there, as copies run during kernels and each other.
+  std::byte* copied_up(int64_t bytes) { return copied_up_.take(bytes); }
+  std::byte* copied_down(int64_t bytes) { return copied_down_.take(bytes); }
   /// Tokens (or labels) in [0, kTokens), as many as the grid's largest number of rows.
   const int32_t* tokens() const { return reinterpret_cast<const int32_t*>(tokens_->data()); }
   static constexpr int64_t kTokens = 4096;
@@ -75,7 +78,7 @@ class DeviceScratch {
     int64_t next = 0;
   };
   cuda::Device& device_;
-  Ring in_, out_, host_;
+  Ring in_, out_, host_, copied_up_, copied_down_;
   std::unique_ptr<Arena> tokens_, sums_;
 };
 
