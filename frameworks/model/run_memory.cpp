@@ -106,8 +106,9 @@ class Stage {
 
   RunMemory memory() const {
     RunMemory memory;
-    memory.states = states();
-    memory.activations = activations();
+    add_states(memory);
+    memory.work = at_work();
+    memory.saved = held() * kept();
     // The loss and its gradient are there before, and with one stage after, any layer's backward.
     const double layer = flow() * (widths_.rows * widths_.gated + widths_.between * widths_.hidden);
     memory.passing = stack_.workspace_bytes.value + placeholders() + std::max(layer, head());
@@ -115,7 +116,7 @@ class Stage {
     const double ranks = cuts_vocabulary(c_) ? number(c_.degrees.pipeline) : 1;
     if (last()) {
       const double loss = loss_work_bytes(c_, model_, stack_) / number(c_.slices);
-      memory.ends = std::max(0.0, loss / ranks - at_work());
+      memory.loss = std::max(0.0, loss / ranks - memory.work);
     }
     return memory;
   }
@@ -129,7 +130,7 @@ class Stage {
 
   double here(const std::vector<double>& shares) const { return 1 - offloaded(shares, index_); }
 
-  double states() const {
+  void add_states(RunMemory& memory) const {
     const double parameters = rank_parameters(c_, model_, index_, ends_), ranks = replicas(c_);
     const double whole = c_.zero == 3 ? parameters / ranks : parameters;
     const double cut = c_.zero > 0 ? parameters / ranks : parameters;
@@ -137,15 +138,14 @@ class Stage {
     const double of_gradient = stack_.parameter_state_bytes.value - of_parameter;
     // Gradients wait for those of other microbatches.
     const double waiting = microbatches(c_) > 1 ? stack_.gradient_state_bytes.value : 0;
-    double bytes = whole * of_parameter * here(c_.offload.parameters) +
-                   (c_.zero == 2 ? cut : whole) * of_gradient * here(c_.offload.gradients) +
-                   whole * waiting +
-                   cut * stack_.optimizer_state_bytes.value * here(c_.offload.optimizer) +
-                   gathered_bytes(c_, model_, stack_, index_);
-    if (c_.zero == 3) bytes += stack_.gathered_bytes.value + beyond_live();
-    if (c_.zero > 0 && ranks > 1) bytes += stack_.group_buffer_bytes.value;
-    if (shape_.ulysses > 1) bytes += stack_.exchange_buffer_bytes.value;
-    return bytes;
+    memory.parameters = whole * of_parameter * here(c_.offload.parameters);
+    memory.gradients =
+        (c_.zero == 2 ? cut : whole) * of_gradient * here(c_.offload.gradients) + whole * waiting;
+    memory.optimizer = cut * stack_.optimizer_state_bytes.value * here(c_.offload.optimizer);
+    memory.gathered = gathered_bytes(c_, model_, stack_, index_);
+    if (c_.zero == 3) memory.gathered += stack_.gathered_bytes.value + beyond_live();
+    if (c_.zero > 0 && ranks > 1) memory.buffers += stack_.group_buffer_bytes.value;
+    if (shape_.ulysses > 1) memory.buffers += stack_.exchange_buffer_bytes.value;
   }
 
   // Bytes of parameters in use beyond what ZeRO 3 would gather ahead.
@@ -173,14 +173,14 @@ class Stage {
     return bytes;
   }
 
-  double activations() const {
-    const double of_stage = kept();
-    if (held_) return of_stage * *held_ + at_work();
+  // Microbatches in flight.
+  double held() const {
+    if (held_) return *held_;
     // 1F1B: the number of microbatches in flight is the number of stages from this one to the last;
     // interleaved, the first stage has a little more (arXiv 2205.05198, section 4.2.3).
     const double p = number(c_.degrees.pipeline), v = number(c_.virtual_stages);
     const double ahead = p - number(index_) + (v > 1 ? (p - 1) / v : 0);
-    return of_stage * std::min(ahead, microbatches(c_)) + at_work();
+    return std::min(ahead, microbatches(c_));
   }
 
   double placeholders() const {

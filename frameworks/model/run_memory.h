@@ -14,12 +14,19 @@ namespace longspan {
 /// Bytes of tensors on the fullest stage: the first has the most microbatches in flight, the last
 /// the logits.
 struct RunMemory {
-  double states = 0;       // parameters, gradients, optimizer; and what FSDP has gathered
-  double activations = 0;  // saved by the layers
-  double ends = 0;         // embedding and loss
-  double passing = 0;      // gradients handed on, and placeholders for those of weights
-  double away = 0;         // activations on the host instead, at the peak
-  double tensors() const { return states + activations + ends + passing; }
+  double parameters = 0;
+  double gradients = 0;
+  double optimizer = 0;
+  double gathered = 0;  // parameters and buckets that ZeRO 3 or FSDP holds for the running layers
+  double buffers = 0;   // of groups of ranks
+  double saved = 0;     // between forward and backward, by the layers
+  double work = 0;      // while one layer runs backward
+  double loss = 0;      // logits and their gradients, beyond what a layer's work has freed
+  double passing = 0;   // gradients handed on, and placeholders for those of weights
+  double away = 0;      // activations on the host instead, at the peak
+  double states() const { return parameters + gradients + optimizer + gathered + buffers; }
+  double activations() const { return saved + work; }
+  double tensors() const { return states() + activations() + loss + passing; }
 };
 
 /// REQUIRES: as run_time(). Layers save what arXiv 2205.05198, section 4, counts for the GPT of

@@ -45,10 +45,10 @@ double host(const PublishedCase& c) { return host_bytes(c, model_8b(), load_stac
 
 TEST_CASE("offloaded checkpoints leave the devices for their host, byte by byte") {
   PublishedCase c = case_8b();
-  const double before = memory(c).activations, host_before = host(c);
+  const double before = memory(c).activations(), host_before = host(c);
   c.offload.checkpoints = {1};
   const double input = 2.0 * (1 << 20) / 8 * 4096;  // of a layer, on one GPU; one is in use
-  CHECK(before - memory(c).activations == Approx(31 * input));
+  CHECK(before - memory(c).activations() == Approx(31 * input));
   CHECK(host(c) - host_before == Approx(8 * 32 * input));
   const HostTraffic traffic = host_traffic(c, model_8b(), load_stack("alst"));
   CHECK(traffic.down == Approx(32 * input));
@@ -61,14 +61,14 @@ TEST_CASE("an offloaded optimizer leaves the devices, and its host updates") {
   PublishedCase c = case_8b();
   const Stack stack = load_stack("alst");
   const double parameters = static_cast<double>(parameter_count(model_8b()));
-  const double before = memory(c).states;
+  const double before = memory(c).states();
   c.offload.optimizer = {1};
-  CHECK(before - memory(c).states ==
+  CHECK(before - memory(c).states() ==
         Approx(parameters / 8 * stack.optimizer_state_bytes.value).epsilon(1e-6));
   CHECK(host(c) == Approx(parameters * stack.host_state_bytes.value).epsilon(1e-6));
   c.offload.gradients = c.offload.parameters = {1};
-  CHECK(memory(c).states == Approx(stack.gathered_bytes.value + stack.group_buffer_bytes.value +
-                                   stack.exchange_buffer_bytes.value));
+  CHECK(memory(c).states() == Approx(stack.gathered_bytes.value + stack.group_buffer_bytes.value +
+                                     stack.exchange_buffer_bytes.value));
   // 2 GB of a rank's gradients are pinned in an allocation of 2^31 bytes.
   const double held = parameters * (2 + stack.host_state_bytes.value);
   CHECK(host(c) - held == Approx(8.0 * (int64_t{1} << 31)));
@@ -138,12 +138,12 @@ TEST_CASE("a head and a layer that are more than ZeRO 3 gathers ahead are there 
   const ModelSpec model = model_8b();  // 525e6 of the head, 218e6 of a layer
   const HardwareProfile hw = load_hardware("aws-p5");
   Stack stack = load_stack("alst");
-  const double within = run_memory(c, model, hw, stack).states;
+  const double within = run_memory(c, model, hw, stack).states();
   stack.live_parameters.value = 5e8;
   const double head = 128256.0 * 4096, layer = 4096.0 * (2 * 4096 + 2 * 1024 + 3 * 14336 + 2);
-  CHECK(run_memory(c, model, hw, stack).states - within == Approx(2 * (head + layer - 5e8)));
+  CHECK(run_memory(c, model, hw, stack).states() - within == Approx(2 * (head + layer - 5e8)));
   stack.live_parameters.value = 0;  // not how its parameters are gathered
-  CHECK(run_memory(c, model, hw, stack).states == Approx(within));
+  CHECK(run_memory(c, model, hw, stack).states() == Approx(within));
 }
 
 TEST_CASE("norms of queries and keys save what they are applied to") {
@@ -152,9 +152,9 @@ TEST_CASE("norms of queries and keys save what they are applied to") {
   ModelSpec model = model_8b();
   const HardwareProfile hw = load_hardware("aws-p5");
   const Stack stack = load_stack("megatron-lm");
-  const double without = run_memory(c, model, hw, stack).activations;
+  const double without = run_memory(c, model, hw, stack).activations();
   model.qk_norm = true;
-  CHECK(run_memory(c, model, hw, stack).activations - without ==
+  CHECK(run_memory(c, model, hw, stack).activations() - without ==
         Approx(32 * 2.0 * (1 << 20) / 8 * (4096 + 1024)));
 }
 
@@ -164,7 +164,7 @@ TEST_CASE("norms keep their inputs as the stack says, where heads are exchanged 
   const ModelSpec model = model_8b();
   const HardwareProfile hw = load_hardware("aws-p5");
   Stack stack = load_stack("megatron-lm");
-  const auto saved = [&] { return run_memory(c, model, hw, stack).activations; };
+  const auto saved = [&] { return run_memory(c, model, hw, stack).activations(); };
   const double inputs = saved();
   stack.exchanged_norm_inputs.value = 0;
   CHECK(inputs - saved() == Approx(32 * 2 * 2.0 * (1 << 20) / 8 * 4096));

@@ -47,7 +47,7 @@ TEST_CASE("Transformer Engine saves what its products, norms and attention read 
   const Stack stack = load_stack("megatron-core");
   const double s = 4096, d = 8192, a = 8192, g = 1024, f = 28672, heads = 64;
   const auto activations = [&] {
-    return run_memory(c, model, load_hardware("dgx-b200"), stack).activations;
+    return run_memory(c, model, load_hardware("dgx-b200"), stack).activations();
   };
   // In halves: inputs of two norms and of two products, q, k and v, attention's output, gate and
   // up, what the down product reads; in single precision a sum of every row of scores.
@@ -69,13 +69,13 @@ TEST_CASE("the fullest stage is the first by what is in flight, or the last by i
   const Stack stack = load_stack("megatron-core");
   c.degrees.data = 4;
   c.degrees.pipeline = 2;
-  CHECK(run_memory(c, model, load_hardware("dgx-b200"), stack).ends == 0);
+  CHECK(run_memory(c, model, load_hardware("dgx-b200"), stack).loss == 0);
   model.layers = 2;
   const RunMemory last = run_memory(c, model, load_hardware("dgx-b200"), stack);
-  CHECK(last.ends == Approx(2.0 * 4096 * 128256));
+  CHECK(last.loss == Approx(2.0 * 4096 * 128256));
   // A single stage has the parameters of both ends.
   c.degrees.pipeline = 1;
-  CHECK(run_memory(c, model, load_hardware("dgx-b200"), stack).states > last.states);
+  CHECK(run_memory(c, model, load_hardware("dgx-b200"), stack).states() > last.states());
 }
 
 TEST_CASE("two layers too few for the stages make room for the embedding and the head") {

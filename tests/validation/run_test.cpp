@@ -235,7 +235,7 @@ TEST_CASE("layers save what arXiv 2205.05198 counts") {
   const Stack stack = load_stack("megatron-lm");
   const double s = 2048, b = 4, h = 6144, a = 64, t = 8, layers = 48;
   const auto activations = [&] {
-    return run_memory(c, *c.shape, load_hardware("8xselene"), stack).activations;
+    return run_memory(c, *c.shape, load_hardware("8xselene"), stack).activations();
   };
   CHECK(activations() == Approx(layers * s * b * h * (10 + 24 / t + 5 * a * s / (h * t))));
   c.sequence_parallel = true;
@@ -263,7 +263,7 @@ TEST_CASE("ZeRO divides the optimizer's states among replicas, and all of them a
   c.degrees.data = 4;
   c.global_batch = 16;
   const auto states = [&] {
-    return run_memory(c, *c.shape, load_hardware("8xselene"), stack).states;
+    return run_memory(c, *c.shape, load_hardware("8xselene"), stack).states();
   };
   const double parameters = static_cast<double>(parameter_count(*c.shape)) / 8;
   CHECK(states() == Approx(18 * parameters));
@@ -347,7 +347,7 @@ TEST_CASE("a selection of products is run again, and what it keeps is what the r
 
   const auto activations = [&](double kept) {
     stack.selective_kept.value = kept;
-    return run_memory(c, *c.shape, hw, stack).activations;
+    return run_memory(c, *c.shape, hw, stack).activations();
   };
   // Inputs and outputs of attention stay, and a share of the outputs of the products.
   const double rows = 128 * 32, layers = 48, h = 6144, g = 8 * 96;
@@ -410,7 +410,7 @@ TEST_CASE("FSDP holds the parameters it has gathered, in a pipeline all of them"
   PublishedCase c = case_fsdp();
   Stack stack = load_stack("torchtitan");
   const HardwareProfile hw = load_hardware("2x8xdgx-h100");
-  const auto states = [&] { return run_memory(c, *c.shape, hw, stack).states; };
+  const auto states = [&] { return run_memory(c, *c.shape, hw, stack).states(); };
   const std::vector<ParameterUnit> units = parameter_units(*c.shape);
   const auto all = static_cast<double>(parameter_count(*c.shape));
   const auto layer = static_cast<double>(units[1].elements);
