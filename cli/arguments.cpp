@@ -105,6 +105,10 @@ struct Inner {
   using type = Value;
 };
 template <class Value>
+struct Inner<std::vector<Value>> {
+  using type = Value;
+};
+template <class Value>
 struct Inner<std::optional<Value>> {
   using type = Value;
 };
@@ -200,6 +204,7 @@ Option Verb::add_option(const std::string& flags, Value& variable, const std::st
 }
 template Option Verb::add_option(const std::string&, std::string&, const std::string&);
 template Option Verb::add_option(const std::string&, int&, const std::string&);
+template Option Verb::add_option(const std::string&, std::vector<std::string>&, const std::string&);
 template Option Verb::add_option(const std::string&, int64_t&, const std::string&);
 template Option Verb::add_option(const std::string&, uint64_t&, const std::string&);
 template Option Verb::add_option(const std::string&, double&, const std::string&);

@@ -12,9 +12,6 @@
 namespace longspan {
 namespace {
 
-constexpr size_t kMostSettings = 100'000;
-constexpr int kDeepest = 64;
-
 // Replaces what JSON files have and YAML does not: comments and tabs, outside of strings. Lines
 // stay.
 std::string without_comments(const std::string& text) {
@@ -56,7 +53,7 @@ class Flattener {
 
   void flatten(const YAML::Node& node, const std::string& key, int depth) {
     const int64_t line = node.Mark().is_null() ? 0 : node.Mark().line + 1;
-    if (depth > kDeepest) throw bad_input("{}:{}: {}: nested too deeply", origin_, line, key);
+    if (depth > kMostLevels) throw bad_input("{}:{}: {}: nested too deeply", origin_, line, key);
     if (++count_ > kMostSettings)
       throw bad_input("{}: more than {} settings", origin_, kMostSettings);
     const auto below = [&](std::string_view name) { return Settings::key_below(key, name); };

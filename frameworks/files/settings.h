@@ -17,6 +17,10 @@
 
 namespace longspan {
 
+/// The largest files that are read: settings in all, and levels of nesting.
+inline constexpr size_t kMostSettings = 100'000;
+inline constexpr int kMostLevels = 64;
+
 struct Setting {
   std::string value;     // empty for nothing, an empty list or an empty mapping
   bool is_null = false;  // null, None, or nothing after the colon

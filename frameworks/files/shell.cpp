@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "frameworks/files/arithmetic.h"
 
 namespace longspan {
 namespace {
@@ -278,7 +279,7 @@ class ShellReader {
     return {{}, fmt::format("$({}) in line {} is the output of a program", inside, line)};
   }
 
-  // After `$((`: whole numbers, + - * / %, parentheses and variables.
+  // After `$((`.
   Value arithmetic() {
     const int64_t line = line_;
     std::string inside;
@@ -292,76 +293,19 @@ class ShellReader {
       depth += c == '(' ? 1 : c == ')' ? -1 : 0;
       inside += c;
     }
-    size_t at = 0;
     std::string unresolved;
-    const std::optional<int64_t> value = sum_of(inside, at, unresolved);
-    if (!value || at != inside.size()) {
+    const std::optional<int64_t> value = evaluate(inside, [&](const std::string& name) {
+      const Value named = value_of(name);
+      if (!named.unresolved.empty()) unresolved = named.unresolved;
+      return named.words.size() == 1 ? count_of(named.words[0]) : std::nullopt;
+    });
+    if (!value) {
       if (unresolved.empty()) {
         unresolved = fmt::format("$(({})) in line {} needs a shell", inside, line);
       }
       return {{}, unresolved};
     }
     return {{fmt::format("{}", *value)}, ""};
-  }
-  static void pass(const std::string& s, size_t& at) {
-    while (at < s.size() && (is_blank(s[at]) || s[at] == '\n')) ++at;
-  }
-  std::optional<int64_t> sum_of(const std::string& s, size_t& at, std::string& unresolved) const {
-    std::optional<int64_t> sum = product_of(s, at, unresolved);
-    for (pass(s, at); sum && at < s.size() && (s[at] == '+' || s[at] == '-'); pass(s, at)) {
-      const char op = s[at++];
-      const std::optional<int64_t> next = product_of(s, at, unresolved);
-      int64_t result = 0;
-      if (!next || (op == '+' ? __builtin_add_overflow(*sum, *next, &result)
-                              : __builtin_sub_overflow(*sum, *next, &result))) {
-        return std::nullopt;
-      }
-      sum = result;
-    }
-    return sum;
-  }
-  std::optional<int64_t> product_of(const std::string& s, size_t& at,
-                                    std::string& unresolved) const {
-    std::optional<int64_t> product = factor_of(s, at, unresolved);
-    for (pass(s, at); product && at < s.size() && (s[at] == '*' || s[at] == '/' || s[at] == '%');
-         pass(s, at)) {
-      const char op = s[at++];
-      const std::optional<int64_t> next = factor_of(s, at, unresolved);
-      if (!next) return std::nullopt;
-      int64_t result = 0;
-      if (op == '*') {
-        if (__builtin_mul_overflow(*product, *next, &result)) return std::nullopt;
-      } else {
-        if (*next <= 0) return std::nullopt;
-        result = op == '/' ? *product / *next : *product % *next;
-      }
-      product = result;
-    }
-    return product;
-  }
-  std::optional<int64_t> factor_of(const std::string& s, size_t& at,
-                                   std::string& unresolved) const {
-    pass(s, at);
-    if (at < s.size() && s[at] == '(') {
-      if (++depth_ > 64) return std::nullopt;
-      const std::optional<int64_t> inside = sum_of(s, ++at, unresolved);
-      --depth_;
-      pass(s, at);
-      if (!inside || at >= s.size() || s[at] != ')') return std::nullopt;
-      ++at;
-      return inside;
-    }
-    if (at < s.size() && s[at] == '$') ++at;
-    const bool braced = at < s.size() && s[at] == '{';
-    if (braced) ++at;
-    std::string word;
-    while (at < s.size() && in_name(s[at])) word += s[at++];
-    if (braced && (at >= s.size() || s[at++] != '}')) return std::nullopt;
-    if (word.empty()) return std::nullopt;
-    if (!starts_name(word[0])) return count_of(word);
-    const Value value = value_of(word);
-    if (!value.unresolved.empty()) unresolved = value.unresolved;
-    return value.words.size() == 1 ? count_of(value.words[0]) : std::nullopt;
   }
 
   // --- commands
@@ -558,7 +502,6 @@ class ShellReader {
   std::vector<ShellCommand> commands_;
   int branches_ = 0;        // open control structures
   bool was_array_ = false;  // the value being assigned is an array
-  mutable int depth_ = 0;   // of parentheses
 };
 
 }  // namespace

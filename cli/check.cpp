@@ -1,0 +1,282 @@
+// longspan check: reads the config of other software and predicts its run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/units.h"
+#include "cli/documents.h"
+#include "cli/inputs.h"
+#include "cli/table.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
+#include "cli/verbs.h"
+#include "frameworks/check/check_config.h"
+#include "frameworks/read/read_config.h"
+#include "models/catalog.h"
+
+namespace longspan::cli {
+namespace {
+
+constexpr int64_t kMostConfigBytes = int64_t{8} << 20;
+
+struct CheckFlags {
+  std::vector<std::string> files;
+  HardwareFlags hardware;
+  std::string model, sequence, framework;
+  std::string reserve;
+};
+
+// Opens what a config names: as it is, or next to the first file.
+ConfigOpener opener_beside(const std::string& file) {
+  return [folder = std::filesystem::path(file).parent_path()](
+             const std::string& path) -> std::optional<std::string> {
+    for (const std::filesystem::path& tried : {std::filesystem::path(path), folder / path,
+                                               folder / std::filesystem::path(path).filename()}) {
+      std::error_code ignored;
+      if (std::filesystem::is_regular_file(tried, ignored)) {
+        return read_file(tried, kMostConfigBytes);
+      }
+    }
+    return std::nullopt;
+  };
+}
+
+ConfigReading read(const CheckFlags& flags) {
+  std::vector<ConfigText> texts;
+  for (const std::string& file : flags.files) {
+    texts.push_back({file, read_file(file, kMostConfigBytes)});
+  }
+  return read_config(texts, flags.framework, opener_beside(flags.files.front()));
+}
+
+ModelSpec model_for(const CheckFlags& flags, const ConfigReading& reading) {
+  if (!flags.model.empty()) return load_model(flags.model);
+  if (!reading.model_config.empty()) {
+    return read_hf_config(reading.model_config, reading.model_config_name);
+  }
+  const std::string hint =
+      "give it with --model: a name of `longspan models list`, or its config.json";
+  try {
+    if (const std::optional<ModelSpec> model = model_of(reading.knobs, *reading.framework)) {
+      return *model;
+    }
+  } catch (const Error& e) {
+    if (!reading.knobs.has("model")) throw;
+    throw bad_input("{}: {}; {}", places_of(reading)("model"), e.what(), hint);
+  }
+  throw bad_input("the config does not say the model; {}", hint);
+}
+
+std::string verdict_text(Fit fit) {
+  return fit == Fit::does_not_fit ? "out of memory" : std::string(name_of(fit));
+}
+
+std::string bytes_text(double bytes) { return format_bytes(static_cast<int64_t>(bytes)); }
+
+// "context 8, ZeRO 3, full recomputation".
+std::string knobs_text(const ConfiguredRun& c) {
+  std::vector<std::string> parts;
+  const RunDegrees& d = c.run.degrees;
+  for (const auto& [name, degree] : {std::pair("data", d.data),
+                                     {"tensor", d.tensor},
+                                     {"pipeline", d.pipeline},
+                                     {"Ulysses", d.ulysses},
+                                     {"ring", d.ring},
+                                     {"gathered context", d.all_gather}}) {
+    if (degree > 1) parts.push_back(fmt::format("{} {}", name, degree));
+  }
+  if (c.run.zero > 0) parts.push_back(fmt::format("ZeRO {}", c.run.zero));
+  parts.push_back(c.run.recompute == Recompute::full        ? "full recomputation"
+                  : c.run.recompute == Recompute::selective ? "selective recomputation"
+                                                            : "no recomputation");
+  if (!c.run.offload.checkpoints.empty()) parts.push_back("checkpoints on the host");
+  if (!c.run.offload.optimizer.empty()) parts.push_back("optimizer on the host");
+  if (!c.run.offload.parameters.empty()) parts.push_back("parameters on the host");
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string change_text(const ConfigReading& reading, const ProposedChange& change) {
+  std::string text;
+  for (const FrameworkSetting& setting : change.settings) {
+    text += (text.empty() ? "" : ", ") + spelled(*reading.framework, setting);
+  }
+  return text;
+}
+
+Json check_json(const CheckFlags& flags, const ConfigReading& reading, const ConfigCheck& check) {
+  const ConfiguredRun& c = check.configured;
+  const RunNeeds& needs = check.predicted.needs;
+  const double seconds = check.predicted.time.step();
+  const auto range = [](double value, const PredictionInterval& interval) {
+    return Json::array({value * interval.low, value * interval.high});
+  };
+  Json parts = Json::object();
+  for (const MemoryPart& part : check.parts) parts[part.name] = part.bytes;
+  Json changes = Json::array();
+  for (const ProposedChange& change : check.changes) {
+    Json settings = Json::array();
+    for (const FrameworkSetting& s : change.settings) {
+      settings.push_back({{"key", s.key}, {"value", s.value}});
+    }
+    changes.push_back({{"settings", settings},
+                       {"text", change_text(reading, change)},
+                       {"verdict", verdict_text(change.fit)},
+                       {"saved_bytes", change.saved_bytes},
+                       {"paid_seconds", change.paid_seconds}});
+  }
+  Json defaults = Json::array();
+  for (const TakenDefault& taken : reading.defaults) {
+    defaults.push_back({{"key", taken.key}, {"value", taken.value}, {"knob", taken.knob}});
+  }
+  Json knobs = Json::object();
+  for (const auto& [knob, value] : reading.knobs.all()) knobs[knob] = value;
+  return {{"framework", reading.framework->name},
+          {"framework_version", reading.framework->version},
+          {"files", flags.files},
+          {"model", c.model.name},
+          {"gpus", c.run.gpus},
+          {"knobs", knobs},
+          {"stack", c.run.stack},
+          {"sequence_tokens", c.run.sequence},
+          {"global_batch_sequences", c.run.global_batch},
+          {"verdict", verdict_text(check.fit)},
+          {"short_of", check.short_of},
+          {"short_bytes", check.short_bytes},
+          {"capacity_bytes", check.capacity_bytes},
+          {"peak_bytes",
+           {{"allocated", needs.memory.tensors()},
+            {"reserved", needs.reserved},
+            {"device", needs.device}}},
+          {"peak_bytes_range", range(needs.memory.tensors(), check.memory_range)},
+          {"host_bytes", needs.host},
+          {"breakdown", parts},
+          {"step_seconds", seconds},
+          {"step_seconds_range", range(seconds, check.step_range)},
+          {"tokens_per_second_per_gpu", check.tokens_per_second_per_gpu},
+          {"mfu", check.mfu},
+          {"mfu_full_attention", check.mfu_full},
+          {"longest_sequence_tokens", check.longest_sequence},
+          {"changes", changes},
+          {"defaults", defaults},
+          {"unknown_keys", reading.unknown},
+          {"notes", reading.notes}};
+}
+
+void print_verdict(const ConfigCheck& check) {
+  const double device = check.predicted.needs.device;
+  const std::string range = fmt::format("{} to {}", bytes_text(device * check.memory_range.low),
+                                        bytes_text(device * check.memory_range.high));
+  const std::string verdict = bold(verdict_text(check.fit));
+  if (check.short_of == "device") {
+    say("{}: {} of {} on each GPU, short by {} (between {})\n", verdict, bytes_text(device),
+        bytes_text(check.capacity_bytes), bytes_text(check.short_bytes), range);
+  } else if (check.short_of == "host") {
+    say("{}: the host is short by {}; each GPU has {} of {} in use (between {})\n", verdict,
+        bytes_text(check.short_bytes), bytes_text(device), bytes_text(check.capacity_bytes), range);
+  } else if (!check.short_of.empty()) {
+    say("{}: tensors are too large for {}\n", verdict, check.short_of);
+  } else {
+    say("{}: {} of {} on each GPU (between {})\n", verdict, bytes_text(device),
+        bytes_text(check.capacity_bytes), range);
+  }
+}
+
+std::string parts_text(const ConfigCheck& check) {
+  std::vector<MemoryPart> parts = check.parts;
+  std::erase_if(parts, [](const MemoryPart& part) { return part.bytes < 1e6; });
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const MemoryPart& a, const MemoryPart& b) { return a.bytes > b.bytes; });
+  std::string text;
+  for (const MemoryPart& part : parts) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", part.name, bytes_text(part.bytes));
+  }
+  return text;
+}
+
+std::string change_effect(const ProposedChange& change, bool was_fit) {
+  const double seconds = change.paid_seconds, bytes = change.saved_bytes;
+  const std::string time =
+      seconds >= 0 ? "costs " + format_seconds(seconds) : "gains " + format_seconds(-seconds);
+  const std::string memory =
+      bytes >= 0 ? "saves " + bytes_text(bytes) : "takes " + bytes_text(-bytes);
+  if (was_fit) return fmt::format("{}, {}", time, memory);
+  return fmt::format("{}, {}: {}", memory, time, verdict_text(change.fit));
+}
+
+void print_check(const ConfigReading& reading, const ConfigCheck& check) {
+  const ConfiguredRun& c = check.configured;
+  say("{}: {}, {} tokens, {} sequences a step on {} GPUs: {}\n",
+      bold(fmt::format("{} ({})", reading.framework->name, reading.framework->version)),
+      c.model.name, format_tokens(c.run.sequence), c.run.global_batch, c.run.gpus, knobs_text(c));
+  print_verdict(check);
+  const double seconds = check.predicted.time.step();
+  say("  at peak    {}\n", parts_text(check));
+  say("  step       {} (between {} and {}), {:.0f} tokens/s a GPU, MFU {} ({} with all pairs of "
+      "attention counted)\n",
+      format_seconds(seconds), format_seconds(seconds * check.step_range.low),
+      format_seconds(seconds * check.step_range.high), check.tokens_per_second_per_gpu,
+      percent(check.mfu), percent(check.mfu_full));
+  if (check.longest_sequence > 0) {
+    say("  longest    {} tokens with this config\n", check.longest_sequence);
+  } else {
+    say("  longest    no length fits\n");
+  }
+  const bool fits = check.fit == Fit::fits;
+  for (size_t i = 0; i < check.changes.size(); ++i) {
+    say("  {}     {}: {}\n", i == 0 ? (fits ? "faster" : "change") : "      ",
+        change_text(reading, check.changes[i]), change_effect(check.changes[i], fits));
+  }
+  std::string defaults;
+  for (const TakenDefault& taken : reading.defaults) {
+    defaults += fmt::format("{}{} {}", defaults.empty() ? "" : ", ",
+                            spelled_key(*reading.framework, taken.key), taken.value);
+  }
+  if (!defaults.empty()) say("  defaults   {}\n", defaults);
+  if (!reading.unknown.empty()) {
+    say("  not known  {}\n", fmt::join(reading.unknown, ", "));
+  }
+  for (const std::string& note : reading.notes) say("  note       {}\n", note);
+}
+
+int run(const CheckFlags& flags, bool json) {
+  CheckOptions options;
+  if (!flags.sequence.empty()) options.sequence = parse_tokens(flags.sequence, "--seq");
+  if (!flags.reserve.empty()) options.reserve_bytes = parse_bytes(flags.reserve, "--reserve");
+  const ConfigReading reading = read(flags);
+  const ModelSpec model = model_for(flags, reading);
+  const HardwareProfile hw = flags.hardware.load();
+  const ConfigCheck check = check_config(reading, model, hw, options);
+  if (json) {
+    print_json(check_json(flags, reading, check));
+  } else {
+    print_check(reading, check);
+  }
+  return check.fit == Fit::does_not_fit ? 1 : 0;
+}
+
+}  // namespace
+
+void add_check(Verb& program) {
+  auto flags = std::make_shared<CheckFlags>();
+  Verb verb = program.add_verb(
+      "check", "Whether the config of other software fits, how fast it is, and what to change",
+      "longspan check axolotl.yaml --hw 8xh100-80g");
+  verb.add_option("files", flags->files,
+                  "The config: YAML, JSON, TOML, a launch script, a model's config.json")
+      .required();
+  flags->hardware.add_to(verb);
+  verb.add_option("--model", flags->model,
+                  "The model, if the config does not say it: a catalog name or a config.json");
+  verb.add_option("--seq", flags->sequence, "Tokens of a sequence, instead of the config's");
+  verb.add_option("--framework", flags->framework, "The software, if the files do not tell")
+      .one_of(framework_names());
+  verb.add_option("--reserve", flags->reserve,
+                  "Memory of each GPU that others use: rollouts, other jobs");
+  verb.runs([flags](bool json) { return run(*flags, json); });
+}
+
+}  // namespace longspan::cli

@@ -1,0 +1,325 @@
+#include "frameworks/knobs/configured_run.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "frameworks/files/arithmetic.h"
+#include "models/catalog.h"
+#include "planner/plan/plan.h"
+
+namespace longspan {
+namespace {
+
+std::vector<double> all_of(const RunKnobs& knobs, const char* knob, double share = 1) {
+  const std::string tier = knobs.text(knob).value_or("device");
+  return tier == "device" ? std::vector<double>{} : std::vector<double>{share};
+}
+
+class Configurer {
+ public:
+  Configurer(const RunKnobs& knobs, const Framework& framework, const ModelSpec& model,
+             const HardwareProfile& hw, const KnobPlaces& places)
+      : knobs_(knobs), framework_(framework), places_(places) {
+    configured_.model = model;
+    configured_.hw = hw;
+  }
+
+  ConfiguredRun run() {
+    refuse_unknown_kinds();
+    choose_devices();
+    degrees();
+    batch();
+    layers();
+    states();
+    kernels();
+    costs();
+    check_rules();
+    configured_.model = fit_positions(configured_.model, run_.sequence);
+    return std::move(configured_);
+  }
+
+ private:
+  std::string name(const std::string& knob) const { return places_(knob); }
+  int64_t degree(const char* knob) const { return std::max<int64_t>(1, knobs_.count_or(knob, 1)); }
+
+  void refuse_unknown_kinds() const {
+    if (const std::string adapter = knobs_.text("adapter").value_or("none"); adapter != "none") {
+      throw bad_input("{}: {} is not predicted, only training of all parameters", name("adapter"),
+                      adapter == "lora" ? "LoRA" : "QLoRA");
+    }
+    if (knobs_.count_or("experts", 0) > 1 || knobs_.count_or("expert", 1) > 1) {
+      throw bad_input("{}: mixtures of experts are not predicted",
+                      name(knobs_.has("expert") ? "expert" : "experts"));
+    }
+  }
+
+  void choose_devices() {
+    HardwareProfile& hw = configured_.hw;
+    std::optional<int64_t> gpus = knobs_.count("gpus");
+    if (!gpus && knobs_.has("node-gpus")) {
+      gpus = *knobs_.count("node-gpus") * knobs_.count_or("nodes", hw.nodes);
+    }
+    if (gpus && *gpus > hw.devices()) {
+      throw bad_input("{}: the config has {} GPUs, the hardware {}",
+                      name(knobs_.has("gpus") ? "gpus" : "node-gpus"), *gpus, hw.devices());
+    }
+    if (gpus && *gpus > 0 && *gpus < hw.devices()) hw = with_devices(hw, *gpus);
+    run_.gpus = hw.devices();
+    run_.gpus_per_node = hw.devices_per_node;
+  }
+
+  void degrees() {
+    RunDegrees& d = run_.degrees;
+    d.tensor = degree("tensor");
+    d.pipeline = degree("pipeline");
+    d.ulysses = degree("ulysses");
+    d.ring = degree("ring");
+    const int64_t context = degree("context");
+    const std::string kind = knobs_.text("context-kind").value_or("ring");
+    if (kind == "both") {
+      if (context % d.ulysses != 0) {
+        throw bad_input("{}: {} is not a multiple of {}: {}", name("context"), context,
+                        name("ulysses"), d.ulysses);
+      }
+      d.ring = context / d.ulysses;
+    } else if (context > 1) {
+      (kind == "ulysses" ? d.ulysses : kind == "gather" ? d.all_gather : d.ring) = context;
+    }
+    const int64_t group = d.tensor * d.pipeline * d.ulysses * d.ring * d.all_gather;
+    if (run_.gpus % group != 0) {
+      throw bad_input("{}: {} GPUs cannot be divided by {}", degree_names(), run_.gpus, group);
+    }
+    d.data = run_.gpus / group;
+    const int64_t sequence_ranks = d.ulysses * d.ring * d.all_gather;
+    if (knobs_.has("shard")) {
+      const int64_t shard = degree("shard"), replicate = degree("replicate");
+      // Some count the ranks of a sequence among those that share states.
+      const int64_t product = shard * replicate;
+      if (product != d.data && product != d.data * sequence_ranks) {
+        throw bad_input("{}, {}: their product {} is not the number of GPUs, {}", name("shard"),
+                        degree_names(), product * group, run_.gpus);
+      }
+    }
+    run_.sequence_parallel = knobs_.flag("sequence-parallel");
+    run_.schedule = "";
+    run_.virtual_stages = degree("virtual-stages");
+    const int64_t layers = configured_.model.layers;
+    if (const int64_t each = knobs_.count_or("virtual-layers", 0); each > 0 && d.pipeline > 1) {
+      if (layers % (d.pipeline * each) != 0) {
+        throw bad_input("{}: {} layers cannot be divided by {} stages of {}",
+                        name("virtual-layers"), layers, d.pipeline, each);
+      }
+      run_.virtual_stages = layers / (d.pipeline * each);
+    }
+    const auto divides = [&](const char* knob, int64_t ranks, int64_t heads, const char* what) {
+      if (heads % ranks == 0) return;
+      throw bad_input("{}: {} {} cannot be divided by {}", name(knob), heads, what, ranks);
+    };
+    divides("tensor", d.tensor, configured_.model.heads, "query heads");
+    const bool by_kind = knobs_.has("context") && kind == "ulysses";
+    divides(by_kind ? "context" : "ulysses", d.ulysses, configured_.model.heads / d.tensor,
+            "query heads");
+  }
+  std::string degree_names() const {
+    std::string names;
+    for (const char* knob : {"tensor", "pipeline", "context", "ulysses", "ring"}) {
+      if (degree(knob) > 1) names += (names.empty() ? "" : ", ") + name(knob);
+    }
+    return names.empty() ? name("shard") : names;
+  }
+
+  void batch() {
+    run_.sequence = knobs_.count_or("sequence", 0);
+    const RunDegrees& d = run_.degrees;
+    const int64_t sequence_ranks = d.ulysses * d.ring * d.all_gather;
+    if (const int64_t budget = knobs_.count_or("token-budget", 0); budget > 0) {
+      run_.sequence = budget * sequence_ranks;
+    }
+    if (run_.sequence <= 0) {
+      throw bad_input("the config does not say the length of a sequence; give it with --seq");
+    }
+    int64_t microbatch = std::max<int64_t>(1, knobs_.count_or("microbatch", 1));
+    const int64_t accumulation = degree("accumulation");
+    int64_t batch = knobs_.count_or("batch", 0);
+    if (batch == 0 && knobs_.has("batch-tokens")) {
+      batch = *knobs_.count("batch-tokens") / run_.sequence;
+    }
+    if (batch > 0 && !knobs_.has("microbatch")) {
+      // The batch is divided by data ranks and steps of accumulation.
+      microbatch = std::max<int64_t>(1, batch / (d.data * accumulation));
+    }
+    if (batch > 0 && batch % (microbatch * d.data) != 0) {
+      throw bad_input("{}: {} sequences cannot be divided by {} of a microbatch x {} data ranks",
+                      name("batch"), batch, microbatch, d.data);
+    }
+    if (batch == 0) batch = microbatch * accumulation * d.data;
+    const bool pairs = knobs_.is("task", "dpo") || knobs_.is("task", "reward");
+    run_.microbatch = microbatch * (pairs ? 2 : 1);
+    run_.global_batch = batch * (pairs ? 2 : 1);
+    if (run_.sequence % sequence_ranks != 0) {
+      throw bad_input("{}: {} tokens cannot be divided by the {} GPUs of a sequence",
+                      name("sequence"), run_.sequence, sequence_ranks);
+    }
+  }
+
+  void layers() {
+    const std::string recompute = knobs_.text("recompute").value_or("none");
+    run_.recompute = recompute == "full"        ? Recompute::full
+                     : recompute == "selective" ? Recompute::selective
+                                                : Recompute::none;
+    if (recompute == "full" && knobs_.is("recompute-method", "block")) {
+      run_.recompute_layers = {degree("recompute-layers")};
+    }
+    run_.offload.checkpoints = all_of(knobs_, "checkpoints");
+    if (run_.recompute == Recompute::full && run_.offload.checkpoints.empty()) {
+      run_.offload.checkpoints = all_of(knobs_, "activations");
+    }
+    run_.chunk_tokens = std::min(knobs_.count_or("chunk", 0), run_.sequence);
+    run_.tiled_mlp = knobs_.is("mlp", "tiled");
+    run_.tiled_loss = knobs_.is("loss", "tiled") || knobs_.is("loss", "fused");
+  }
+
+  void states() {
+    run_.zero = std::stoll(knobs_.text("zero").value_or("0"));
+    const double share = knobs_.share("optimizer-share").value_or(1);
+    run_.offload.parameters = all_of(knobs_, "parameters");
+    run_.offload.optimizer = all_of(knobs_, "optimizer-states", share);
+    run_.offload.gradients = all_of(knobs_, "gradients", share);
+  }
+
+  void kernels() {
+    run_.precision = knobs_.text("precision").value_or("bf16");
+    run_.flash_attention = !knobs_.is("attention", "eager");
+    run_.overlap = !knobs_.is("overlap", "false");
+  }
+
+  void costs() {
+    const auto stack = std::find_if(framework_.stacks.begin(), framework_.stacks.end(),
+                                    [&](const auto& entry) { return holds(entry.first, knobs_); });
+    run_.stack = stack->second;
+    Stack& s = configured_.stack = load_stack(run_.stack);
+    if (const std::optional<std::string> kernel = knobs_.text("attention");
+        kernel && configured_.hw.attention_kernels.contains(*kernel)) {
+      s.attention_kernel = *kernel;
+    }
+    states_of_precision(s);
+    for (const FrameworkTerm& term : framework_.terms) {
+      if (holds(term.when, knobs_)) term_of(s, term.term) = term.value;
+    }
+    if (const int64_t live = knobs_.count_or("live-parameters", 0);
+        live > 0 && s.live_parameters.value > 0) {
+      s.live_parameters.value = static_cast<double>(live);
+    }
+    configured_.run = run_;
+  }
+  // Bytes of a parameter's states, where they are not those of Adam in single precision.
+  void states_of_precision(Stack& s) const {
+    const std::string moments = knobs_.text("moment-dtype").value_or("fp32");
+    const double of_moment = moments == "fp32" ? 4 : moments == "bf16" ? 2 : 1;
+    const std::string optimizer = knobs_.text("optimizer").value_or("adamw");
+    const double count = optimizer == "adamw"                         ? 2
+                         : optimizer == "lion" || optimizer == "muon" ? 1
+                                                                      : 0;
+    double of_optimizer = s.optimizer_state_bytes.value - 2 * 4 + count * of_moment;
+    double of_parameter = s.parameter_state_bytes.value;
+    if (knobs_.is("parameter-dtype", "bf16")) {
+      const std::string engine = knobs_.text("engine").value_or("fsdp");
+      const bool copies = engine == "deepspeed" || engine.starts_with("megatron");
+      // A copy in single precision is not made; or the parameter itself is half as wide.
+      if (copies) {
+        of_optimizer -= 4;
+      } else {
+        of_parameter -= 2;
+      }
+    }
+    if (knobs_.is("gradient-dtype", "bf16") && s.parameter_state_bytes.value >= 6) {
+      of_parameter -= 2;
+    }
+    s.optimizer_state_bytes.value = std::max(0.0, of_optimizer);
+    s.parameter_state_bytes.value = std::max(2.0, of_parameter);
+    if (knobs_.is("gradient-dtype", "bf16") || knobs_.is("parameter-dtype", "bf16")) {
+      s.gradient_state_bytes.value = std::min(s.gradient_state_bytes.value, 2.0);
+    }
+    if (knobs_.is("update", "backward")) s.gradient_state_bytes.value = 0;
+  }
+
+  void check_rules() const {
+    const auto value_of = [&](const std::string& word) -> std::optional<int64_t> {
+      const ModelSpec& m = configured_.model;
+      const std::pair<const char*, int64_t> known[] = {
+          {"world", run_.gpus},    {"data", run_.degrees.data}, {"layers", m.layers},
+          {"heads", m.heads},      {"kv_heads", m.kv_heads},    {"hidden", m.hidden},
+          {"vocabulary", m.vocab}, {"sequence", run_.sequence}};
+      for (const auto& [named, value] : known) {
+        if (word == named) return value;
+      }
+      std::string knob = word;
+      std::replace(knob.begin(), knob.end(), '_', '-');
+      return find_run_knob(knob) != nullptr ? std::optional(degree(knob.c_str())) : std::nullopt;
+    };
+    for (const FrameworkRule& rule : framework_.rules) {
+      if (!holds(rule.when, knobs_)) continue;
+      const std::optional<int64_t> value = evaluate(rule.expect, value_of);
+      if (value && *value == 0) throw bad_input("{}: {}", framework_.name, rule.says);
+    }
+  }
+
+  const RunKnobs& knobs_;
+  const Framework& framework_;
+  const KnobPlaces& places_;
+  ConfiguredRun configured_;
+  TrainingRun run_;
+};
+
+}  // namespace
+
+std::optional<ModelSpec> model_of(const RunKnobs& knobs, const Framework& framework) {
+  std::optional<std::string> name = knobs.text("model");
+  if (!name && knobs.has("model-family") && knobs.has("model-size")) {
+    name = *knobs.text("model-family") + " " + *knobs.text("model-size");
+  }
+  if (name) {
+    const auto known = framework.models.find(*name);
+    return load_model(known != framework.models.end() ? known->second : *name);
+  }
+  const int64_t hidden = knobs.count_or("hidden", 0), heads = knobs.count_or("heads", 0);
+  if (knobs.count_or("layers", 0) == 0 || hidden == 0 || heads == 0) return std::nullopt;
+  ModelSpec model;
+  model.name = "config";
+  model.layers = *knobs.count("layers");
+  model.hidden = hidden;
+  model.heads = heads;
+  model.kv_heads = knobs.count_or("kv-heads", heads);
+  model.head_dim = knobs.count_or("head-dim", hidden / heads);
+  const bool gated = knobs.flag("gated");
+  model.activation = gated ? Activation::swiglu : Activation::gelu;
+  model.norm = gated ? Norm::rmsnorm : Norm::layernorm;
+  const bool biased = !gated;
+  model.qkv_bias = model.attention_out_bias = model.mlp_bias = biased;
+  model.ffn = knobs.count_or("ffn", gated ? (4 * hidden * 2 / 3 + 63) / 64 * 64 : 4 * hidden);
+  model.vocab = knobs.count_or("vocabulary", 50257);
+  const int64_t multiple =
+      std::max<int64_t>(1, knobs.count_or("vocabulary-multiple", 1) * knobs.count_or("tensor", 1));
+  model.vocab = (model.vocab + multiple - 1) / multiple * multiple;
+  model.max_positions = std::max<int64_t>(1, knobs.count_or("sequence", 4096));
+  model.tied_embeddings = knobs.flag("tied");
+  validate(model, "config");
+  return model;
+}
+
+ConfiguredRun configure(const RunKnobs& knobs, const Framework& framework, const ModelSpec& model,
+                        const HardwareProfile& hw, const KnobPlaces& places) {
+  return Configurer(knobs, framework, model, hw, places).run();
+}
+
+int64_t granularity_of(const TrainingRun& run) {
+  const RunDegrees& d = run.degrees;
+  return std::lcm(std::max<int64_t>(1, run.chunk_tokens),
+                  256 * d.ulysses * 2 * d.ring * d.all_gather * d.tensor);
+}
+
+}  // namespace longspan

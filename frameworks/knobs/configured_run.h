@@ -1,0 +1,43 @@
+// The run that knobs describe: on some hardware, with the costs of a framework.
+//
+// Pure functions of their arguments; safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "frameworks/knobs/framework.h"
+#include "frameworks/knobs/run_knobs.h"
+#include "frameworks/model/predict_run.h"
+#include "frameworks/training_run.h"
+#include "hwprofiles/hardware_profile.h"
+#include "models/model_spec.h"
+
+namespace longspan {
+
+struct ConfiguredRun {
+  ModelSpec model;
+  HardwareProfile hw;  // the GPUs that the run uses
+  TrainingRun run;
+  Stack stack;
+};
+
+/// How an answer names a knob: by the key that set it. Default: the knob's own name.
+using KnobPlaces = std::function<std::string(const std::string& knob)>;
+
+/// The model that the knobs describe by name or by sizes; nothing if they do neither. Throws
+/// bad_input for a name that is not known.
+std::optional<ModelSpec> model_of(const RunKnobs& knobs, const Framework& framework);
+
+/// The run. It uses the GPUs that the knobs say, or all. Throws bad_input for knobs that contradict
+/// each other, the hardware, the model, or a rule of the framework; and for adapters and experts,
+/// which the stack model does not cover. REQUIRES: the sequence is set.
+ConfiguredRun configure(const RunKnobs& knobs, const Framework& framework, const ModelSpec& model,
+                        const HardwareProfile& hw, const KnobPlaces& places);
+
+/// Tokens that the length of a run's sequence must be a multiple of.
+int64_t granularity_of(const TrainingRun& run);
+
+}  // namespace longspan

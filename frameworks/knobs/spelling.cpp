@@ -1,0 +1,73 @@
+#include "frameworks/knobs/spelling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace longspan {
+namespace {
+
+bool sets(const KnobValues& values, const std::string& knob, const std::string& value) {
+  return std::find(values.begin(), values.end(), std::pair(knob, value)) != values.end();
+}
+
+// The format of the file that a key stands in.
+std::string format_of(const Framework& framework, const std::string& key) {
+  std::string format = "yaml", at;
+  bool first = true;
+  for (const FrameworkFile& file : framework.files) {
+    const bool here = file.at.empty() ? at.empty() : key.starts_with(file.at + ".");
+    if (!here || (!first && file.at.empty())) continue;
+    format = file.format;
+    at = file.at;
+    first = false;
+  }
+  return format;
+}
+
+}  // namespace
+
+std::optional<FrameworkSetting> setting_of(const Framework& framework, const RunKnobs& knobs,
+                                           const std::string& knob, const std::string& value) {
+  for (const FrameworkKey& key : framework.keys) {
+    if (!key.write || key.key.find('*') != std::string::npos || !holds(key.when, knobs)) continue;
+    for (const auto& [word, values] : key.values) {
+      if (word != "*" && sets(values, knob, value)) {
+        return FrameworkSetting{key.key, word, values};
+      }
+    }
+    if (key.sets != knob) continue;
+    // A value that means something else cannot be said.
+    const bool taken = std::any_of(key.values.begin(), key.values.end(), [&](const auto& entry) {
+      return same_value(entry.first, value);
+    });
+    const bool listed = std::any_of(key.values.begin(), key.values.end(),
+                                    [](const auto& entry) { return entry.first != "*"; });
+    const bool named = find_run_knob(knob)->kind == RunKnobKind::choice && listed;
+    if (!taken && !named) return FrameworkSetting{key.key, value, {{knob, value}}};
+  }
+  // A value that no key says holds if the key of the other values is missing.
+  const std::string current = knobs.effective(knob);
+  if (current == value || find_run_knob(knob)->unset != value) return std::nullopt;
+  const std::optional<FrameworkSetting> other = setting_of(framework, knobs, knob, current);
+  if (!other) return std::nullopt;
+  return FrameworkSetting{other->key, "", {{knob, value}}};
+}
+
+std::string spelled_key(const Framework& framework, const std::string& key) {
+  if (format_of(framework, key) != "flags" || key.find('.') != std::string::npos) return key;
+  std::string flag = key;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return "--" + flag;
+}
+
+std::string spelled(const Framework& framework, const FrameworkSetting& setting) {
+  const std::string key = spelled_key(framework, setting.key);
+  if (setting.value.empty()) return "without " + key;
+  if (!key.starts_with("--")) return fmt::format("{}: {}", key, setting.value);
+  if (setting.value == "true") return key;
+  return setting.value == "false" ? "without " + key : key + " " + setting.value;
+}
+
+}  // namespace longspan

@@ -1,0 +1,255 @@
+#include "frameworks/read/read_config.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "frameworks/read/recognize.h"
+
+namespace longspan {
+namespace {
+
+std::string name_of_path(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
+class ConfigReader {
+ public:
+  ConfigReader(const Framework& framework, const std::vector<ConfigFile>& files,
+               const ConfigOpener& open)
+      : framework_(framework), files_(files), open_(open) {
+    reading_.framework = &framework;
+  }
+
+  ConfigReading run(const FrameworkClaim& claim) {
+    // Flags of a command replace the same keys of a file.
+    for (const bool commands : {false, true}) {
+      for (size_t i = 0; i < files_.size(); ++i) {
+        if (files_[i].is_model) {
+          reading_.model_config = files_[i].text;
+          reading_.model_config_name = files_[i].name;
+          continue;
+        }
+        const ConfigCommand* const command = claim.files[i].command;
+        if (commands != (command != nullptr)) continue;
+        settings_.add(command != nullptr ? command->settings : files_[i].settings,
+                      claim.files[i].at);
+      }
+    }
+    add_named_files();
+    for (const auto& [knob, value] : framework_.knobs) reading_.knobs.set(knob, value);
+    for (const FrameworkKey& key : framework_.keys) apply(key);
+    for (const auto& [knob, taken] : defaults_) {
+      if (find_run_knob(knob)->matters) reading_.defaults.push_back(taken.taken);
+    }
+    find_unknown();
+    return std::move(reading_);
+  }
+
+ private:
+  // The settings of files that others name, below the key that names them.
+  void add_named_files() {
+    for (const FrameworkKey& key : framework_.keys) {
+      if (key.file.empty()) continue;
+      const std::optional<std::string> at = present(key);
+      if (!at) continue;
+      const std::optional<std::string> path = settings_.text(*at);
+      if (!path) continue;
+      const std::string below = key.file == "own" ? "" : key.key;
+      if (given(*path, below)) continue;
+      // A name that the framework ships, and no file.
+      const KnobValues* const shipped = values_of(key, *path);
+      if (shipped != nullptr && shipped != values_of(key, "\n")) continue;
+      const std::optional<std::string> text = open_(*path);
+      if (text) {
+        // What stands in the naming file comes first.
+        Settings named = read_config_file({*path, *text}).settings;
+        Settings both;
+        both.add(named, below);
+        both.add(settings_);
+        settings_ = both;
+      } else {
+        reading_.notes.push_back(
+            fmt::format("{} names {}, which was not found; its settings are "
+                        "taken as their defaults",
+                        *at, *path));
+      }
+    }
+  }
+  // Whether a file of this name was given; its settings stand below its part, or the key.
+  bool given(const std::string& path, const std::string& below) {
+    for (const ConfigFile& file : files_) {
+      if (name_of_path(file.name) != name_of_path(path)) continue;
+      Settings both;
+      both.add(file.settings, below);
+      both.add(settings_);
+      settings_ = both;
+      return true;
+    }
+    return false;
+  }
+
+  // The key, or an older name of it, in the settings.
+  std::optional<std::string> present(const FrameworkKey& key) const {
+    const auto find = [&](const std::string& name) -> std::optional<std::string> {
+      if (name.find('*') == std::string::npos) {
+        if (settings_.has(name)) return name;
+        if (settings_.has(name + ".0")) return name + ".0";
+        return std::nullopt;
+      }
+      for (const auto& [given, setting] : settings_.all()) {
+        if (matches(name, given)) {
+          settings_.has(given);
+          return given;
+        }
+      }
+      return std::nullopt;
+    };
+    std::optional<std::string> found = find(key.key);
+    for (const std::string& other : key.also) {
+      const std::optional<std::string> older = find(other);
+      if (!found) found = older;
+    }
+    return found;
+  }
+
+  void apply(const FrameworkKey& key) {
+    const std::optional<std::string> name = present(key);
+    if (!holds(key.when, reading_.knobs)) return;
+    const std::optional<std::string> value = name ? settings_.text(*name) : std::nullopt;
+    if (value) {
+      apply_value(key, *name, *value);
+    } else if (key.standard) {
+      apply_default(key);
+    }
+  }
+
+  void apply_value(const FrameworkKey& key, const std::string& name, const std::string& value) {
+    if (const KnobValues* const sets = values_of(key, value)) {
+      for (const auto& [knob, word] : *sets) set(knob, word, name);
+      return;
+    }
+    if (key.sets.empty()) {
+      if (key.file.empty()) note_value(name, value);
+      return;
+    }
+    const RunKnobRow& row = *find_run_knob(key.sets);
+    switch (row.kind) {
+      case RunKnobKind::count: {
+        const int64_t count = *settings_.whole(name);
+        if (count < 0)
+          throw settings_.error(name,
+                                fmt::format("expected {} >= 0, got {}", "a whole number", count));
+        set(key.sets, std::to_string(count), name);
+        break;
+      }
+      case RunKnobKind::flag:
+        set(key.sets, *settings_.flag(name) ? "true" : "false", name);
+        break;
+      case RunKnobKind::share:
+        set(key.sets, fmt::format("{}", *settings_.real(name)), name);
+        break;
+      case RunKnobKind::choice: {
+        const std::vector<std::string> words = words_of(row);
+        const auto word = std::find_if(words.begin(), words.end(),
+                                       [&](const std::string& w) { return same_value(w, value); });
+        if (word != words.end()) {
+          set(key.sets, *word, name);
+        } else {
+          note_value(name, value);
+        }
+        break;
+      }
+      case RunKnobKind::text:
+        if (!value.empty()) set(key.sets, value, name);
+        break;
+    }
+  }
+
+  void apply_default(const FrameworkKey& key) {
+    KnobValues sets;
+    if (const KnobValues* const known = values_of(key, *key.standard)) {
+      sets = *known;
+    } else if (!key.sets.empty()) {
+      sets = {{key.sets, *key.standard}};
+    }
+    for (const auto& [knob, word] : sets) {
+      const auto taken = defaults_.find(knob);
+      const bool of_block = taken != defaults_.end() && !taken->second.own;
+      if (reading_.knobs.has(knob) && !(key.own && of_block)) continue;
+      reading_.knobs.set(knob, word);
+      defaults_[knob] = {{key.key, *key.standard, knob}, key.own};
+    }
+  }
+
+  // What a value of the key sets; null if its values say nothing about it.
+  static const KnobValues* values_of(const FrameworkKey& key, const std::string& value) {
+    const auto find = [&](const auto& same) -> const KnobValues* {
+      for (const auto& [known, sets] : key.values) {
+        if (same(known)) return &sets;
+      }
+      return nullptr;
+    };
+    if (const auto* exact = find([&](const std::string& known) { return known == value; })) {
+      return exact;
+    }
+    if (const auto* same = find([&](const std::string& k) { return same_value(k, value); })) {
+      return same;
+    }
+    return find([](const std::string& known) { return known == "*"; });
+  }
+
+  void set(const std::string& knob, const std::string& value, const std::string& name) {
+    try {
+      reading_.knobs.set(knob, value);
+    } catch (const Error& e) {
+      throw settings_.error(name, e.what());
+    }
+    reading_.places[knob] = name;
+    defaults_.erase(knob);
+  }
+
+  void note_value(const std::string& name, const std::string& value) {
+    reading_.notes.push_back(
+        fmt::format("{}: \"{}\" is not known and has no effect on the answer", name, value));
+  }
+
+  void find_unknown() {
+    for (const std::string& key : settings_.unread()) {
+      if (!knows(framework_, key)) reading_.unknown.push_back(key);
+    }
+  }
+
+  const Framework& framework_;
+  const std::vector<ConfigFile>& files_;
+  const ConfigOpener& open_;
+  Settings settings_;
+  ConfigReading reading_;
+  struct Default {
+    TakenDefault taken;
+    bool own = false;
+  };
+  std::map<std::string, Default> defaults_;  // by knob
+};
+
+}  // namespace
+
+ConfigReading read_config(const std::vector<ConfigText>& texts, const std::string& framework,
+                          const ConfigOpener& open) {
+  std::vector<ConfigFile> files;
+  std::set<std::string> names;
+  for (const ConfigText& text : texts) {
+    if (!names.insert(text.name).second) throw bad_input("{}: given twice", text.name);
+    files.push_back(read_config_file(text));
+  }
+  FrameworkClaim claimed =
+      framework.empty() ? recognize(files) : claim(load_framework(framework), files);
+  if (claimed.refused) {
+    throw bad_input("{}: has no key of {}", files[*claimed.refused].name, framework);
+  }
+  return ConfigReader(*claimed.framework, files, open).run(claimed);
+}
+
+}  // namespace longspan

@@ -1,0 +1,136 @@
+#include "frameworks/read/recognize.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace longspan {
+namespace {
+
+// A mark counts as much as several keys, as frameworks share many keys.
+constexpr int64_t kMark = 5, kProgram = 50;
+
+int64_t count_marks(const std::vector<std::string>& marks, const Settings& settings) {
+  return std::count_if(marks.begin(), marks.end(), [&](const std::string& mark) {
+    return std::any_of(settings.all().begin(), settings.all().end(),
+                       [&](const auto& entry) { return matches(mark, entry.first); });
+  });
+}
+
+int64_t count_known(const Framework& framework, const Settings& settings, const std::string& at) {
+  return std::count_if(settings.all().begin(), settings.all().end(), [&](const auto& entry) {
+    return knows(framework, Settings::key_below(at, entry.first));
+  });
+}
+
+bool has_program(const Framework& framework, const std::string& words) {
+  return std::any_of(
+      framework.programs.begin(), framework.programs.end(),
+      [&](const std::string& program) { return words.find(program) != std::string::npos; });
+}
+
+// What some settings are to the framework, by the best of its parts.
+struct Match {
+  std::string at;
+  int64_t marks = 0, known = 0;
+  bool own = false;
+  int64_t score() const { return known + kMark * marks; }
+};
+Match match(const Framework& framework, const Settings& settings) {
+  Match best;
+  best.marks = count_marks(framework.marks, settings);
+  best.known = count_known(framework, settings, "");
+  best.own = best.marks > 0;
+  for (const FrameworkPart& part : framework.parts) {
+    Match of_part{part.at, count_marks(part.marks, settings),
+                  count_known(framework, settings, part.at), false};
+    if (part.at.empty()) {
+      if (of_part.marks > 0 && best.marks == 0) best.marks = of_part.marks;
+    } else if (of_part.marks > 0 && of_part.score() > best.score()) {
+      best = of_part;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+FrameworkClaim claim(const Framework& framework, const std::vector<ConfigFile>& files) {
+  FrameworkClaim claim;
+  claim.framework = &framework;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const ConfigFile& file = files[i];
+    claim.files.emplace_back();
+    if (file.is_model) continue;
+    Match best;
+    int64_t most = 0;
+    if (file.commands.empty()) {
+      best = match(framework, file.settings);
+      most = best.score();
+    }
+    for (const ConfigCommand& command : file.commands) {
+      Match of_command = match(framework, command.settings);
+      of_command.at.clear();  // flags are the program's own
+      const bool started = has_program(framework, command.words);
+      if (started) of_command.own = true;
+      const int64_t score = of_command.score() + (started ? kProgram : 0);
+      if (score <= most && claim.files.back().command != nullptr) continue;
+      most = score;
+      best = of_command;
+      if (started) ++best.marks;
+      claim.files.back().command = &command;
+    }
+    // A file without marks may hold a few flags next to one that has them.
+    const bool known = best.marks > 0 || (!file.commands.empty() && best.known > 0) ||
+                       2 * best.known > static_cast<int64_t>(file.settings.all().size());
+    if (!known) {
+      if (!claim.refused) claim.refused = i;
+      continue;
+    }
+    claim.files.back().at = best.at;
+    claim.score += most;
+    claim.marked = claim.marked || best.own;
+  }
+  if (claim.score == 0 && !claim.refused) claim.refused = 0;
+  return claim;
+}
+
+FrameworkClaim recognize(const std::vector<ConfigFile>& files) {
+  std::optional<FrameworkClaim> best;
+  std::vector<std::string> known_as(files.size());  // the framework of each file by itself
+  std::vector<int64_t> most(files.size(), 0);
+  for (const std::string& name : framework_names()) {
+    const Framework& framework = load_framework(name);
+    FrameworkClaim whole = claim(framework, files);
+    const auto rank = [](const FrameworkClaim& c) { return std::pair(c.marked, c.score); };
+    if (!whole.refused && (!best || rank(whole) > rank(*best))) best = whole;
+    for (size_t i = 0; i < files.size(); ++i) {
+      if (files[i].is_model) continue;
+      const FrameworkClaim alone = claim(framework, {files[i]});
+      if (!alone.refused && alone.score > most[i]) {
+        most[i] = alone.score;
+        known_as[i] = name;
+      }
+    }
+  }
+  if (best) return *best;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (files[i].is_model || !known_as[i].empty()) continue;
+    std::string names;
+    for (const std::string& name : framework_names()) names += (names.empty() ? "" : ", ") + name;
+    throw bad_input(
+        "{}: no framework has such keys; give the files of one of these, or name it with "
+        "--framework: {}",
+        files[i].name, names);
+  }
+  std::string each;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (files[i].is_model) continue;
+    each += fmt::format("{}{} is of {}", each.empty() ? "" : ", ", files[i].name, known_as[i]);
+  }
+  if (each.empty())
+    throw bad_input("no config of a framework; a model's config.json is not enough");
+  throw bad_input("files of two frameworks: {}; give the files of one", each);
+}
+
+}  // namespace longspan
