@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
+#include "cli/on_framework.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
@@ -76,28 +77,6 @@ std::string verdict_text(Fit fit) {
 }
 
 std::string bytes_text(double bytes) { return format_bytes(static_cast<int64_t>(bytes)); }
-
-// "context 8, ZeRO 3, full recomputation".
-std::string knobs_text(const ConfiguredRun& c) {
-  std::vector<std::string> parts;
-  const RunDegrees& d = c.run.degrees;
-  for (const auto& [name, degree] : {std::pair("data", d.data),
-                                     {"tensor", d.tensor},
-                                     {"pipeline", d.pipeline},
-                                     {"Ulysses", d.ulysses},
-                                     {"ring", d.ring},
-                                     {"gathered context", d.all_gather}}) {
-    if (degree > 1) parts.push_back(fmt::format("{} {}", name, degree));
-  }
-  if (c.run.zero > 0) parts.push_back(fmt::format("ZeRO {}", c.run.zero));
-  parts.push_back(c.run.recompute == Recompute::full        ? "full recomputation"
-                  : c.run.recompute == Recompute::selective ? "selective recomputation"
-                                                            : "no recomputation");
-  if (!c.run.offload.checkpoints.empty()) parts.push_back("checkpoints on the host");
-  if (!c.run.offload.optimizer.empty()) parts.push_back("optimizer on the host");
-  if (!c.run.offload.parameters.empty()) parts.push_back("parameters on the host");
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
 
 std::string change_text(const ConfigReading& reading, const ProposedChange& change) {
   std::string text;
@@ -168,7 +147,7 @@ Json check_json(const CheckFlags& flags, const ConfigReading& reading, const Con
 
 void print_verdict(const ConfigCheck& check) {
   const double device = check.predicted.needs.device;
-  const std::string range = fmt::format("{} to {}", bytes_text(device * check.memory_range.low),
+  const std::string range = fmt::format("{} and {}", bytes_text(device * check.memory_range.low),
                                         bytes_text(device * check.memory_range.high));
   const std::string verdict = bold(verdict_text(check.fit));
   if (check.short_of == "device") {
@@ -209,9 +188,11 @@ std::string change_effect(const ProposedChange& change, bool was_fit) {
 
 void print_check(const ConfigReading& reading, const ConfigCheck& check) {
   const ConfiguredRun& c = check.configured;
-  say("{}: {}, {} tokens, {} sequences a step on {} GPUs: {}\n",
+  say("{}: {}, {} tokens, {} a step on {}: {}\n",
       bold(fmt::format("{} ({})", reading.framework->name, reading.framework->version)),
-      c.model.name, format_tokens(c.run.sequence), c.run.global_batch, c.run.gpus, knobs_text(c));
+      c.model.name, format_tokens(c.run.sequence),
+      counted(c.run.global_batch, "sequence", "sequences"), counted(c.run.gpus, "GPU", "GPUs"),
+      run_text(c.run));
   print_verdict(check);
   const double seconds = check.predicted.time.step();
   say("  at peak    {}\n", parts_text(check));

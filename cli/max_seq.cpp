@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
+#include "cli/on_framework.h"
 #include "cli/plan_text.h"
 #include "cli/question_flags.h"
 #include "cli/table.h"
@@ -29,6 +30,7 @@ struct MaxSeqFlags {
   std::string strategy = "all";
   std::string granularity = "256";
   std::string output;
+  FrameworkFlags framework;
 };
 
 // Step time limits for which the longest sequence is also shown, and the name of their column.
@@ -175,6 +177,9 @@ int run(const MaxSeqFlags& flags, bool json) {
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
+  if (!flags.framework.on.empty()) {
+    return max_seq_on(flags.framework, model, hw, options.granularity, json);
+  }
   std::vector<std::string> strategies;
   if (flags.strategy == "all" && (!options.parallel.admits_flat() || !model.uniform())) {
     strategies = {"auto"};  // presets have no pipeline and a single program
@@ -223,6 +228,10 @@ int run(const MaxSeqFlags& flags, bool json) {
                 {"results", std::move(list)}});
   } else {
     print_text(model, hw, results);
+    if (flags.strategy == "all" && hw.device.backend != "cpu") {
+      const std::string others = common_frameworks_text(model, hw, options.granularity);
+      if (!others.empty()) say("Other software (--on all): {}\n", others);
+    }
     if (written) say("Wrote {}\n", flags.output);
     if (!any) say("Nothing fits, not even {}.\n", count_tokens(options.granularity));
   }
@@ -247,6 +256,7 @@ void add_max_seq(Verb& program) {
   flags->question.add_to(verb, "Attention chunk of chunked strategies; else the best");
   verb.add_option("-o,--output", flags->output,
                   "File for the plan of the longest sequence: of auto, or of the one --strategy");
+  flags->framework.add_to(verb);
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

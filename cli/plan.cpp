@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
+#include "cli/on_framework.h"
 #include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
 #include "cli/question_flags.h"
@@ -36,6 +37,7 @@ struct PlanFlags {
   std::string objective = "throughput";
   std::string gap;  // empty: not given
   std::string output;
+  FrameworkFlags framework;
   bool verbose = false;
 };
 
@@ -296,6 +298,9 @@ int run(const PlanFlags& flags, bool json) {
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
+  if (!flags.framework.on.empty()) {
+    return plan_on(flags.framework, model, hw, parse_lengths(flags.sequences, "--seq"), json);
+  }
   const Sweep found = find_plans(flags, model, hw, json || flags.verbose);
   const Answer* answer = answer_of_best(found);
   const Plan* alternative =
@@ -367,6 +372,7 @@ void add_plan(Verb& program) {
                   "End the search with a plan known to be this near the fastest, e.g. 10%");
   verb.add_option("-o,--output", flags->output, "Where the plan is written");
   verb.add_flag("--verbose", flags->verbose, "Show all knobs and the Pareto front");
+  flags->framework.add_to(verb);
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

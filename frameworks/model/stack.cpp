@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <mutex>
 #include <span>
 #include <utility>
 
@@ -168,9 +170,14 @@ std::vector<std::string> stack_names() {
 }
 
 Stack load_stack(const std::string& name) {
+  // A search of a framework's settings asks for the same stacks hundreds of times.
+  static std::recursive_mutex mutex;
+  static std::map<std::string, Stack> loaded;
+  const std::scoped_lock lock(mutex);
+  if (const auto it = loaded.find(name); it != loaded.end()) return it->second;
   for (const EmbeddedFile& file : stack_files()) {
     if (file.name == name) {
-      return read_stack(YamlMap::parse(std::string(file.text), "stack " + name));
+      return loaded[name] = read_stack(YamlMap::parse(std::string(file.text), "stack " + name));
     }
   }
   throw bad_input("stack \"{}\": unknown{}", name, nearest_hint(name, stack_names()));

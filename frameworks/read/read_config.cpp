@@ -99,13 +99,13 @@ class ConfigReader {
         if (settings_.has(name + ".0")) return name + ".0";
         return std::nullopt;
       }
+      std::optional<std::string> first;
       for (const auto& [given, setting] : settings_.all()) {
-        if (matches(name, given)) {
-          settings_.has(given);
-          return given;
-        }
+        if (!matches(name, given)) continue;
+        settings_.has(given);
+        if (!first) first = given;
       }
-      return std::nullopt;
+      return first;
     };
     std::optional<std::string> found = find(key.key);
     for (const std::string& other : key.also) {
@@ -246,7 +246,7 @@ ConfigReading read_config(const std::vector<ConfigText>& texts, const std::strin
   }
   FrameworkClaim claimed =
       framework.empty() ? recognize(files) : claim(load_framework(framework), files);
-  if (claimed.refused) {
+  if (claimed.refused && !files.empty()) {
     throw bad_input("{}: has no key of {}", files[*claimed.refused].name, framework);
   }
   return ConfigReader(*claimed.framework, files, open).run(claimed);

@@ -1,0 +1,242 @@
+#include "frameworks/search/framework_search.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/nearest.h"
+#include "frameworks/knobs/spelling.h"
+#include "frameworks/model/infer_layout.h"
+#include "frameworks/model/max_sequence_length.h"
+
+namespace longspan {
+namespace {
+
+// Knobs that every plan has, where the framework can say them.
+constexpr std::pair<const char*, const char*> kCommon[] = {{"precision", "bf16"},
+                                                           {"microbatch", "1"},
+                                                           {"accumulation", "1"},
+                                                           {"adapter", "none"},
+                                                           {"task", "sft"}};
+
+constexpr double kEqual = 0.01;  // lengths that differ by less count as equal
+
+KnobPlaces names_of_keys(const Framework& framework) {
+  return [&framework](const std::string& knob) {
+    for (const FrameworkKey& key : framework.keys) {
+      if (key.sets == knob && key.write) return spelled_key(framework, key.key);
+    }
+    return knob;
+  };
+}
+
+// All settings of the framework's space.
+class Space {
+ public:
+  /// `longest`: for the longest sequence, where a microbatch has one.
+  Space(const FrameworkQuestion& question, bool longest)
+      : question_(question), framework_(*question.given.framework), longest_(longest) {
+    RunKnobs knobs = question.given.knobs;
+    for (const auto& [knob, value] : kCommon) say(knobs, knob, value);
+    enumerate(knobs, 0);
+  }
+  std::vector<RunKnobs> take() { return std::move(all_); }
+
+ private:
+  bool fixed(const std::string& knob) const { return question_.given.places.contains(knob); }
+  // Whether the knobs have the value, after the setting that says it if needed.
+  bool say(RunKnobs& knobs, const std::string& knob, const std::string& value) const {
+    if (knobs.effective(knob) == value) return true;
+    if (fixed(knob)) return false;
+    const std::optional<FrameworkSetting> setting = setting_of(framework_, knobs, knob, value);
+    if (!setting) return false;
+    for (const auto& [changed, word] : setting->sets) {
+      if (fixed(changed) && knobs.effective(changed) != word) return false;
+    }
+    for (const auto& [changed, word] : setting->sets) knobs.set(changed, word);
+    return true;
+  }
+  std::vector<std::string> values_of(const std::vector<std::string>& listed) const {
+    if (listed.front() != "degrees") return listed;
+    std::vector<std::string> degrees;
+    const int64_t world = question_.hw->devices();
+    for (int64_t d = 1; d <= world; ++d) {
+      if (world % d == 0) degrees.push_back(std::to_string(d));
+    }
+    return degrees;
+  }
+  void enumerate(const RunKnobs& knobs, size_t at) {
+    if (at == framework_.search.size()) {
+      if (seen_.insert(knobs.all()).second) all_.push_back(knobs);
+      return;
+    }
+    const auto& [knob, listed] = framework_.search[at];
+    bool any = false;
+    const bool skipped = longest_ && knob == "microbatch";
+    for (const std::string& value : skipped ? std::vector<std::string>{} : values_of(listed)) {
+      RunKnobs next = knobs;
+      if (!say(next, knob, value)) continue;
+      any = true;
+      if (divides(next)) enumerate(next, at + 1);
+    }
+    if (!any) enumerate(knobs, at + 1);
+  }
+  bool divides(const RunKnobs& knobs) const {
+    int64_t group = 1;
+    for (const char* knob : {"tensor", "pipeline", "context", "ulysses", "ring"}) {
+      group *= std::max<int64_t>(1, knobs.count_or(knob, 1));
+    }
+    return question_.hw->devices() % group == 0;
+  }
+
+  const FrameworkQuestion& question_;
+  const Framework& framework_;
+  const bool longest_;
+  std::vector<RunKnobs> all_;
+  std::set<std::map<std::string, std::string, std::less<>>> seen_;
+};
+
+class Searcher {
+ public:
+  explicit Searcher(const FrameworkQuestion& question)
+      : question_(question), names_(names_of_keys(*question.given.framework)) {}
+
+  FrameworkPlan plan(const RunKnobs& knobs, int64_t sequence) const {
+    FrameworkPlan plan{question_.given.framework, knobs, {}, {}};
+    set_length(plan.knobs, sequence);
+    plan.configured = configured(plan.knobs);
+    const ConfiguredRun& c = plan.configured;
+    plan.predicted = predict_run(c.run, c.model, c.hw, c.stack);
+    return plan;
+  }
+  // One sequence of each group of GPUs that shares one is a step.
+  void set_length(RunKnobs& knobs, int64_t sequence) const {
+    const auto degree = [&](const char* knob) {
+      return std::max<int64_t>(1, knobs.count_or(knob, 1));
+    };
+    const int64_t of_sequence = degree("context") * degree("ulysses") * degree("ring");
+    knobs.set("sequence", sequence);
+    if (knobs.has("token-budget")) {
+      knobs.set("token-budget", (sequence + of_sequence - 1) / of_sequence);
+    }
+    const int64_t group = of_sequence * degree("tensor") * degree("pipeline");
+    const std::string batch = std::to_string(question_.hw->devices() / group);
+    if (!question_.given.places.contains("batch") &&
+        setting_of(*question_.given.framework, knobs, "batch", batch)) {
+      knobs.set("batch", batch);
+    }
+    knobs.clear("batch-tokens");
+  }
+  ConfiguredRun configured(const RunKnobs& knobs) const {
+    return configure(knobs, *question_.given.framework, *question_.model, *question_.hw, names_);
+  }
+  bool fits(const RunNeeds& needs, const ConfiguredRun& c, bool longest) const {
+    const double spare = longest ? std::max(question_.reserve_bytes, c.stack.spare_bytes.value)
+                                 : question_.reserve_bytes;
+    return needs.fit(c.hw, 1, spare);
+  }
+  // The longest sequence with these knobs; 0: none. Throws bad_input if the framework refuses them.
+  int64_t longest(RunKnobs knobs, int64_t granularity) const {
+    const int64_t chunk = std::max<int64_t>(1, knobs.count_or("chunk", 1));
+    const int64_t world = question_.hw->devices();
+    set_length(knobs, std::lcm(std::lcm(granularity, 2 * world), chunk));
+    const ConfiguredRun c = configured(knobs);
+    const HardwareProfile under = hardware_under(c.stack, c.hw);
+    const TrainingRun run = infer_layout(c.run, c.model, under, c.stack);
+    const int64_t step = std::lcm(granularity, granularity_of(run));
+    return longest_multiple(step, 1000, [&](int64_t tokens) {
+      return fits(needs_at(run, tokens, c.model, under, c.stack), c, true);
+    });
+  }
+
+ private:
+  const FrameworkQuestion& question_;
+  const KnobPlaces names_;
+};
+
+double seconds_per_token(const FrameworkPlan& plan) {
+  const TrainingRun& run = plan.configured.run;
+  return plan.predicted.time.step() / static_cast<double>(run.global_batch) /
+         static_cast<double>(run.sequence);
+}
+
+}  // namespace
+
+FrameworkQuestion question_of(const Framework& framework, const std::vector<std::string>& given,
+                              const ModelSpec& model, const HardwareProfile& hw) {
+  std::string text;
+  for (const std::string& setting : given) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw bad_input("--with: expected KEY=VALUE, got \"{}\"", setting);
+    }
+    const std::string key = setting.substr(0, equals);
+    if (!knows(framework, key)) {
+      std::vector<std::string> keys;
+      for (const FrameworkKey& known : framework.keys) keys.push_back(known.key);
+      throw bad_input("--with: {} has no key \"{}\"{}", framework.name, key,
+                      nearest_hint(key, keys));
+    }
+    text += fmt::format("{}: {}\n", key, setting.substr(equals + 1));
+  }
+  std::vector<ConfigText> files;
+  if (!text.empty()) files.push_back({"--with.yaml", text});
+  FrameworkQuestion question;
+  question.given =
+      read_config(files, framework.name, [](const std::string&) { return std::nullopt; });
+  question.model = &model;
+  question.hw = &hw;
+  return question;
+}
+
+std::optional<FrameworkPlan> longest_on(const FrameworkQuestion& question, int64_t granularity) {
+  const Searcher searcher(question);
+  std::vector<std::pair<int64_t, RunKnobs>> found;
+  std::optional<Error> refused;
+  int64_t most = 0;
+  bool any = false;
+  for (RunKnobs& knobs : Space(question, true).take()) {
+    try {
+      const int64_t length = searcher.longest(knobs, granularity);
+      any = true;
+      if (length > 0) found.emplace_back(length, std::move(knobs));
+      most = std::max(most, length);
+    } catch (const Error& e) {
+      refused = e;
+    }
+  }
+  if (!any && refused) throw Error(*refused);
+  std::optional<FrameworkPlan> best;
+  for (const auto& [length, knobs] : found) {
+    if (static_cast<double>(length) < (1 - kEqual) * static_cast<double>(most)) continue;
+    FrameworkPlan plan = searcher.plan(knobs, length);
+    if (!best || seconds_per_token(plan) / static_cast<double>(plan.sequence()) <
+                     seconds_per_token(*best) / static_cast<double>(best->sequence())) {
+      best = std::move(plan);
+    }
+  }
+  return best;
+}
+
+std::optional<FrameworkPlan> fastest_on(const FrameworkQuestion& question, int64_t sequence) {
+  const Searcher searcher(question);
+  std::optional<FrameworkPlan> best;
+  std::optional<Error> refused;
+  bool any = false;
+  for (const RunKnobs& knobs : Space(question, false).take()) {
+    try {
+      FrameworkPlan plan = searcher.plan(knobs, sequence);
+      any = true;
+      if (!searcher.fits(plan.predicted.needs, plan.configured, false)) continue;
+      if (!best || seconds_per_token(plan) < seconds_per_token(*best)) best = std::move(plan);
+    } catch (const Error& e) {
+      refused = e;
+    }
+  }
+  if (!any && refused) throw Error(*refused);
+  return best;
+}
+
+}  // namespace longspan
