@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   add_run(program);
   add_compare(program);
   add_check(program);
+  add_export(program);
   add_validate(program);
   add_profile(program);
   add_models(program);

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/units.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
@@ -83,18 +85,13 @@ Table results_table() {
                 {"settings", false, 1}});
 }
 
-// The settings that the framework's files say, one a line.
+// The settings of the framework's files.
 void print_settings(const FrameworkPlan& plan) {
-  const Framework& framework = *plan.framework;
-  std::vector<std::string> seen;
-  for (const auto& [knob, value] : plan.knobs.all()) {
-    RunKnobs without = plan.knobs;
-    const std::optional<FrameworkSetting> setting = setting_of(framework, without, knob, value);
-    if (!setting || setting->value.empty()) continue;
-    const std::string text = spelled(framework, *setting);
-    if (std::find(seen.begin(), seen.end(), text) == seen.end()) seen.push_back(text);
+  std::vector<std::string> texts;
+  for (const auto& [key, value] : export_settings(plan).config.settings) {
+    texts.push_back(spelled(*plan.framework, {key, value, {}}));
   }
-  say("  settings   {}\n", fmt::join(seen, ", "));
+  say("  settings   {}\n", fmt::join(texts, ", "));
 }
 
 struct Found {
@@ -202,8 +199,92 @@ int max_seq_on(const FrameworkFlags& flags, const ModelSpec& model, const Hardwa
   return any_plan(all) ? 0 : 1;
 }
 
+void check_folder(const std::string& folder) {
+  std::error_code problem;
+  std::filesystem::create_directories(folder, problem);
+  if (problem || !std::filesystem::is_directory(folder)) {
+    throw bad_input("{}: expected a folder{}", folder,
+                    problem ? ": " + problem.message() : std::string());
+  }
+  check_writable(std::filesystem::path(folder) / "README.md");
+}
+
+void write_export(const Framework& framework, const ExportedPlan& exported,
+                  const std::string& folder) {
+  const std::filesystem::path path(folder);
+  for (const ConfigText& file : exported.config.files) {
+    write_file_atomically(path / file.name, file.text);
+  }
+  write_file_atomically(path / "README.md", readme_of(framework, exported));
+}
+
+Json export_json(const Framework& framework, const ExportedPlan& exported,
+                 const std::string& folder) {
+  Json files = Json::array();
+  for (const ConfigText& file : exported.config.files) files.push_back(file.name);
+  files.push_back("README.md");
+  Json unsaid = Json::array();
+  for (const KnobCost& cost : exported.unsaid) {
+    unsaid.push_back({{"knob", cost.knob.knob},
+                      {"wanted", cost.knob.wanted},
+                      {"instead", cost.knob.instead},
+                      {"bytes", cost.bytes ? Json(*cost.bytes) : Json()},
+                      {"seconds", cost.seconds ? Json(*cost.seconds) : Json()}});
+  }
+  Json own = Json::array();
+  for (const PlanOnlyKnob& knob : exported.plan_only) {
+    own.push_back({{"knob", knob.knob}, {"value", knob.value}});
+  }
+  return {{"framework", framework.name},
+          {"framework_version", framework.version},
+          {"folder", folder},
+          {"files", files},
+          {"predicted", exported.nearest ? plan_json(*exported.nearest) : Json()},
+          {"fits", exported.fits},
+          {"refused", exported.refusal},
+          {"not_sayable", unsaid},
+          {"only_in_the_plan", own}};
+}
+
+void print_export(const Framework& framework, const ExportedPlan& exported,
+                  const std::string& folder) {
+  say("{}\n", bold(fmt::format("{}: {}", framework.name, framework.version)));
+  if (exported.nearest) {
+    const FrameworkPlan& plan = *exported.nearest;
+    say("  runs       {}\n", run_text(plan.configured.run));
+    say("  predicted  {} a step, {} of a GPU's memory: {}\n",
+        format_seconds(plan.predicted.time.step()),
+        format_bytes(static_cast<int64_t>(plan.predicted.needs.device)),
+        exported.fits ? "it fits" : "it does not fit");
+  } else {
+    say("  refused    {}\n", exported.refusal);
+  }
+  for (const KnobCost& cost : exported.unsaid) {
+    say("  not said   {}: {} wanted, {} instead{}\n", cost.knob.knob, cost.knob.wanted,
+        cost.knob.instead,
+        cost.bytes && cost.seconds
+            ? fmt::format("; {:+.2f} GiB, {:+.3g} s a step", *cost.bytes / (1 << 30), *cost.seconds)
+            : std::string());
+  }
+  std::string own;
+  for (const PlanOnlyKnob& knob : exported.plan_only) {
+    own += fmt::format("{}{} {}", own.empty() ? "" : ", ", knob.knob, knob.value);
+  }
+  if (!own.empty()) say("  only here  {}\n", own);
+  if (exported.nearest && !exported.fits) {
+    say("  try        longspan plan --on {} finds settings that fit\n", framework.name);
+  }
+  say("Wrote {} files to {}\n", exported.config.files.size() + 1, folder);
+}
+
 int plan_on(const FrameworkFlags& flags, const ModelSpec& model, const HardwareProfile& hw,
             const std::vector<int64_t>& sequences, bool json) {
+  if (!flags.folder.empty()) {
+    if (sequences.size() != 1 || flags.on == "all") {
+      throw bad_input("--export: writes one config; give one length and one framework");
+    }
+    check_folder(flags.folder);
+  }
   Json answers = Json::array();
   bool any = true;
   for (const int64_t sequence : sequences) {
@@ -219,6 +300,12 @@ int plan_on(const FrameworkFlags& flags, const ModelSpec& model, const HardwareP
       say("{}\n", bold(fmt::format("Fastest settings for {} with {} tokens on {}", model.name,
                                    format_tokens(sequence), hw.name)));
       print_found(all);
+    }
+    if (!flags.folder.empty() && all.size() == 1 && all[0].plan) {
+      const Framework& framework = *all[0].plan->framework;
+      const ExportedPlan exported = export_settings(*all[0].plan);
+      write_export(framework, exported, flags.folder);
+      if (!json) print_export(framework, exported, flags.folder);
     }
   }
   if (json) {

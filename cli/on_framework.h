@@ -6,6 +6,7 @@
 
 #include "cli/documents.h"
 #include "frameworks/search/framework_search.h"
+#include "frameworks/write/export_plan.h"
 
 namespace longspan::cli {
 
@@ -14,6 +15,7 @@ struct FrameworkFlags {
   std::string on;  // a framework, or "all"; empty: Longspan's engine
   std::vector<std::string> with;
   std::string reserve;
+  std::string folder;  // plan's --export; empty: writes nothing
 
   void add_to(Verb& verb);
 };
@@ -30,6 +32,16 @@ int plan_on(const FrameworkFlags& flags, const ModelSpec& model, const HardwareP
 /// none trains this model here.
 std::string common_frameworks_text(const ModelSpec& model, const HardwareProfile& hw,
                                    int64_t granularity);
+
+/// Throws bad_input if files cannot be written to the folder, which need not exist.
+void check_folder(const std::string& folder);
+/// Writes the files of an export and its README to a folder, made if needed.
+void write_export(const Framework& framework, const ExportedPlan& exported,
+                  const std::string& folder);
+Json export_json(const Framework& framework, const ExportedPlan& exported,
+                 const std::string& folder);
+void print_export(const Framework& framework, const ExportedPlan& exported,
+                  const std::string& folder);
 
 /// "data 2, ZeRO 3, full recomputation, checkpoints on the host".
 std::string run_text(const TrainingRun& run);

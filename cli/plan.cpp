@@ -298,6 +298,9 @@ int run(const PlanFlags& flags, bool json) {
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
+  if (flags.framework.on.empty() && !flags.framework.folder.empty()) {
+    throw bad_input("--export: needs --on; `longspan export` writes a plan of Longspan's engine");
+  }
   if (!flags.framework.on.empty()) {
     return plan_on(flags.framework, model, hw, parse_lengths(flags.sequences, "--seq"), json);
   }
@@ -373,6 +376,8 @@ void add_plan(Verb& program) {
   verb.add_option("-o,--output", flags->output, "Where the plan is written");
   verb.add_flag("--verbose", flags->verbose, "Show all knobs and the Pareto front");
   flags->framework.add_to(verb);
+  verb.add_option("--export", flags->framework.folder,
+                  "With --on: a folder for the config with these settings");
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

@@ -14,6 +14,7 @@ void add_simulate(Verb& program);
 void add_run(Verb& program);
 void add_compare(Verb& program);
 void add_check(Verb& program);
+void add_export(Verb& program);
 void add_validate(Verb& program);
 void add_profile(Verb& program);
 void add_models(Verb& program);

@@ -68,6 +68,13 @@ std::vector<std::string> model_names() {
   return names;
 }
 
+std::string hub_name(const std::string& name) {
+  const EmbeddedFile* const file = find_in_catalog(name);
+  if (file == nullptr) return name;
+  const YamlMap map = parsed(*file);
+  return map.has("aliases") ? map.texts("aliases").front() : name;
+}
+
 ModelSpec load_model(const std::string& reference) {
   for (const EmbeddedFile& file : model_catalog_files()) {
     if (file.name != reference) continue;

@@ -20,6 +20,10 @@ std::vector<std::string> model_names();
 /// that cannot be trained are refused by name (MoE, sliding window, ...).
 ModelSpec load_model(const std::string& reference);
 
+/// The repository of a model of the catalog on the Hugging Face hub; another name is returned
+/// unchanged.
+std::string hub_name(const std::string& name);
+
 /// The YAML form, as in the catalog and in plans.
 ModelSpec read_model(const YamlMap& yaml);
 void write_model(YAML::Emitter& out, const ModelSpec& model);

@@ -192,6 +192,17 @@ class Configurer {
   }
 
   void kernels() {
+    // FlashAttention 3 is written for Hopper, 4 for Hopper and Blackwell.
+    const int64_t capability = configured_.hw.device.compute_capability;
+    const bool hopper = capability >= 90 && capability < 100;
+    if (capability > 0 && knobs_.is("attention", "flash3") && !hopper) {
+      throw bad_input("{}: FlashAttention 3 does not run on {}", name("attention"),
+                      configured_.hw.device.name);
+    }
+    if (capability > 0 && knobs_.is("attention", "flash4") && capability < 90) {
+      throw bad_input("{}: FlashAttention 4 does not run on {}", name("attention"),
+                      configured_.hw.device.name);
+    }
     run_.precision = knobs_.text("precision").value_or("bf16");
     run_.flash_attention = !knobs_.is("attention", "eager");
     run_.overlap = !knobs_.is("overlap", "false");

@@ -114,8 +114,11 @@ FrameworkKey read_key(const YamlMap& keys, const std::string& name, const std::s
   return key;
 }
 
-// What a framework and a block have in common, below `at`.
-void read_shared(const YamlMap& yaml, const std::string& at, bool own, Framework& framework) {
+// The part that a framework and a block have in common, below `at`; `block` is empty for a
+// framework.
+void read_shared(const YamlMap& yaml, const std::string& at, const std::string& block,
+                 Framework& framework) {
+  const bool own = block.empty();
   if (yaml.has("keys")) {
     const YamlMap keys = yaml.map("keys");
     std::set<std::string> names;
@@ -123,6 +126,8 @@ void read_shared(const YamlMap& yaml, const std::string& at, bool own, Framework
       if (!names.insert(name).second) throw keys.error(name, "given twice");
       framework.keys.push_back(read_key(keys, name, at));
       framework.keys.back().own = own;
+      // A launch line says these itself.
+      if (block == "launcher") framework.keys.back().write = false;
     }
     keys.finish();
   }
@@ -162,7 +167,7 @@ void read_block(const std::string& name, const std::string& at, Framework& frame
     FrameworkPart part{at, name, {}};
     if (yaml.has("marks")) part.marks = yaml.texts("marks");
     framework.parts.push_back(part);
-    read_shared(yaml, at, false, framework);
+    read_shared(yaml, at, name, framework);
     yaml.finish();
     return;
   }
@@ -199,7 +204,7 @@ Framework read_framework(const YamlMap& yaml) {
       part.finish();
     }
   }
-  read_shared(yaml, "", true, framework);
+  read_shared(yaml, "", "", framework);
   // Files of blocks that are no part of it, as a launcher names.
   std::erase_if(framework.keys, [&](const FrameworkKey& key) {
     const bool is_part = std::any_of(framework.parts.begin(), framework.parts.end(),

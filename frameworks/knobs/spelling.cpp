@@ -30,12 +30,22 @@ std::string format_of(const Framework& framework, const std::string& key) {
 
 std::optional<FrameworkSetting> setting_of(const Framework& framework, const RunKnobs& knobs,
                                            const std::string& knob, const std::string& value) {
+  // Of several settings, the first of those that change the fewest other knobs.
+  std::optional<FrameworkSetting> best;
+  int64_t least = 0;
+  const auto consider = [&](FrameworkSetting setting) {
+    const int64_t others =
+        std::count_if(setting.sets.begin(), setting.sets.end(), [&](const auto& entry) {
+          return entry.first != knob && knobs.effective(entry.first) != entry.second;
+        });
+    if (best && others >= least) return;
+    least = others;
+    best = std::move(setting);
+  };
   for (const FrameworkKey& key : framework.keys) {
     if (!key.write || key.key.find('*') != std::string::npos || !holds(key.when, knobs)) continue;
     for (const auto& [word, values] : key.values) {
-      if (word != "*" && sets(values, knob, value)) {
-        return FrameworkSetting{key.key, word, values};
-      }
+      if (word != "*" && sets(values, knob, value)) consider({key.key, word, values});
     }
     if (key.sets != knob) continue;
     // A value that means something else cannot be said.
@@ -45,8 +55,9 @@ std::optional<FrameworkSetting> setting_of(const Framework& framework, const Run
     const bool listed = std::any_of(key.values.begin(), key.values.end(),
                                     [](const auto& entry) { return entry.first != "*"; });
     const bool named = find_run_knob(knob)->kind == RunKnobKind::choice && listed;
-    if (!taken && !named) return FrameworkSetting{key.key, value, {{knob, value}}};
+    if (!taken && !named) consider({key.key, value, {{knob, value}}});
   }
+  if (best) return best;
   // A value that no key says holds if the key of the other values is missing.
   const std::string current = knobs.effective(knob);
   if (current == value || find_run_knob(knob)->unset != value) return std::nullopt;

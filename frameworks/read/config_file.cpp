@@ -30,8 +30,11 @@ bool has_flags(const ShellCommand& command) {
 
 std::vector<ConfigCommand> commands_of(const ConfigText& file) {
   std::vector<ConfigCommand> commands;
-  for (const ShellCommand& command : read_shell(file.text, file.name)) {
-    if (!has_flags(command)) continue;
+  const std::vector<ShellCommand> all = read_shell(file.text, file.name);
+  // A script that only starts a program with a config may have no flags.
+  const bool any = std::any_of(all.begin(), all.end(), has_flags);
+  for (const ShellCommand& command : all) {
+    if (any && !has_flags(command)) continue;
     // A file of flags alone has no program.
     const size_t first = command.words[0].text.starts_with("-") ? 0 : 1;
     ConfigCommand read{joined(command), read_flags(command, first, file.name)};
@@ -69,8 +72,7 @@ ConfigFile read_config_file(const ConfigText& file) {
   } else {
     read.commands = commands_of(file);
     if (read.commands.empty()) {
-      throw bad_input("{}: no command with flags; expected YAML, JSON, TOML or a launch script",
-                      file.name);
+      throw bad_input("{}: no command; expected YAML, JSON, TOML or a launch script", file.name);
     }
   }
   return read;

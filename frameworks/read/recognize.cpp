@@ -74,14 +74,15 @@ FrameworkClaim claim(const Framework& framework, const std::vector<ConfigFile>& 
       const bool started = has_program(framework, command.words);
       if (started) of_command.own = true;
       const int64_t score = of_command.score() + (started ? kProgram : 0);
-      if (score <= most && claim.files.back().command != nullptr) continue;
+      if (claim.files.back().command != nullptr && score <= most) continue;
       most = score;
       best = of_command;
       if (started) ++best.marks;
       claim.files.back().command = &command;
     }
     // A file without marks may hold a few flags next to one that has them.
-    const bool known = best.marks > 0 || (!file.commands.empty() && best.known > 0) ||
+    const bool starts = !file.commands.empty() && file.commands.front().settings.empty();
+    const bool known = starts || best.marks > 0 || (!file.commands.empty() && best.known > 0) ||
                        2 * best.known > static_cast<int64_t>(file.settings.all().size());
     if (!known) {
       if (!claim.refused) claim.refused = i;

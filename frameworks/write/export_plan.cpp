@@ -1,0 +1,151 @@
+#include "frameworks/write/export_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "frameworks/knobs/spelling.h"
+#include "frameworks/prediction_interval.h"
+
+namespace longspan {
+namespace {
+
+std::string own_name(const std::string& knob) { return knob; }
+
+std::optional<FrameworkPlan> predicted(const Framework& framework, const RunKnobs& knobs,
+                                       const ModelSpec& model, const HardwareProfile& hw,
+                                       std::string* refusal) {
+  try {
+    FrameworkPlan plan{&framework, knobs, configure(knobs, framework, model, hw, own_name), {}};
+    const ConfiguredRun& c = plan.configured;
+    plan.predicted = predict_run(c.run, c.model, c.hw, c.stack);
+    return plan;
+  } catch (const Error& e) {
+    if (refusal != nullptr) *refusal = e.what();
+    return std::nullopt;
+  }
+}
+
+std::vector<std::string> engines_of(const Framework& framework) {
+  for (const auto& [knob, values] : framework.search) {
+    if (knob == "engine") return values;
+  }
+  return {""};
+}
+
+// What each knob that is not said would have changed, in the framework's own model.
+std::vector<KnobCost> costs_of(const Framework& framework, const ExportedPlan& exported,
+                               const ModelSpec& model, const HardwareProfile& hw) {
+  std::vector<KnobCost> costs;
+  for (const UnsaidKnob& knob : exported.config.unsaid) {
+    KnobCost cost{knob, {}, {}};
+    RunKnobs with = exported.config.knobs;
+    with.set(knob.knob, knob.wanted);
+    const std::optional<FrameworkPlan> other = predicted(framework, with, model, hw, nullptr);
+    if (exported.nearest && other) {
+      cost.bytes = exported.nearest->predicted.needs.device - other->predicted.needs.device;
+      cost.seconds = exported.nearest->predicted.time.step() - other->predicted.time.step();
+    }
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
+ExportedPlan exported(const Framework& framework, const RunKnobs& wanted, const ModelSpec& model,
+                      const HardwareProfile& hw) {
+  ExportedPlan result;
+  result.config = write_config(framework, wanted);
+  RunKnobs said = result.config.knobs;
+  // A launch line says these, which other keys may say, too.
+  for (const char* knob : {"gpus", "nodes", "node-gpus"}) said.clear(knob);
+  result.nearest = predicted(framework, said, model, hw, &result.refusal);
+  if (result.nearest) result.fits = result.nearest->predicted.needs.fit(hw);
+  return result;
+}
+
+std::string cost_text(const KnobCost& cost) {
+  if (!cost.bytes || !cost.seconds) return "its effect is not predicted";
+  const auto bytes = static_cast<int64_t>(std::abs(*cost.bytes));
+  return fmt::format("{} {} of a GPU's memory, {} {} a step", *cost.bytes >= 0 ? "takes" : "saves",
+                     format_bytes(bytes), *cost.seconds >= 0 ? "costs" : "gains",
+                     format_seconds(std::abs(*cost.seconds)));
+}
+
+}  // namespace
+
+ExportedPlan export_plan(const Framework& framework, const Plan& plan) {
+  const RunKnobs shared = knobs_of_plan(plan);
+  std::optional<ExportedPlan> best;
+  for (const std::string& engine : engines_of(framework)) {
+    RunKnobs wanted = shared;
+    if (!engine.empty()) wanted.set("engine", engine);
+    ExportedPlan tried = exported(framework, wanted, plan.model, plan.hardware);
+    const auto rank = [](const ExportedPlan& e) {
+      return std::tuple(e.nearest.has_value(), -std::ssize(e.config.unsaid), e.fits);
+    };
+    if (!best || rank(tried) > rank(*best)) best = std::move(tried);
+  }
+  best->plan_only = plan_only_knobs(plan);
+  best->unsaid = costs_of(framework, *best, plan.model, plan.hardware);
+  return *best;
+}
+
+ExportedPlan export_settings(const FrameworkPlan& plan) {
+  RunKnobs wanted = plan.knobs;
+  const HardwareProfile& hw = plan.configured.hw;
+  const TrainingRun& run = plan.configured.run;
+  wanted.set("gpus", hw.devices());
+  wanted.set("nodes", hw.nodes);
+  wanted.set("node-gpus", hw.devices_per_node);
+  if (!wanted.has("batch")) wanted.set("batch", run.global_batch);
+  for (const auto& [knob, value] : model_knobs(plan.configured.model)) {
+    wanted.set(knob, value);
+  }
+  ExportedPlan result = exported(*plan.framework, wanted, plan.configured.model, hw);
+  result.unsaid = costs_of(*plan.framework, result, plan.configured.model, hw);
+  return result;
+}
+
+std::string readme_of(const Framework& framework, const ExportedPlan& exported) {
+  std::string text = fmt::format("# A run of {}\n\nWritten by longspan for {}.\n\n", framework.name,
+                                 framework.version);
+  for (const ConfigText& file : exported.config.files) {
+    if (file.name == "launch.sh") text += "Start it with `bash launch.sh`";
+  }
+  text += exported.config.files.size() > 1 ? ", which reads the other files.\n\n" : ".\n\n";
+  text += "## Predicted\n\n";
+  if (exported.nearest) {
+    const FrameworkPlan& plan = *exported.nearest;
+    const double seconds = plan.predicted.time.step();
+    const PredictionInterval& range = published_intervals().step.all;
+    text += fmt::format(
+        "- {} tokens, {} a step on {}\n- step: {} (90 % interval {} to {})\n"
+        "- a GPU's memory: {}, of which {} are tensors\n- a node's host memory: {}\n{}\n",
+        plan.sequence(), counted(plan.configured.run.global_batch, "sequence", "sequences"),
+        counted(plan.configured.run.gpus, "GPU", "GPUs"), format_seconds(seconds),
+        format_seconds(seconds * range.low), format_seconds(seconds * range.high),
+        format_bytes(static_cast<int64_t>(plan.predicted.needs.device)),
+        format_bytes(static_cast<int64_t>(plan.predicted.needs.memory.tensors())),
+        format_bytes(static_cast<int64_t>(plan.predicted.needs.host)),
+        exported.fits ? "" : "- **It does not fit.**\n");
+  } else {
+    text += fmt::format("{} refuses these settings: {}\n\n", framework.name, exported.refusal);
+  }
+  if (!exported.unsaid.empty() || !exported.plan_only.empty()) {
+    text += fmt::format("## What {} cannot say\n\n", framework.name);
+    for (const KnobCost& cost : exported.unsaid) {
+      text += fmt::format("- {}: {} wanted, {} instead: {}\n", cost.knob.knob, cost.knob.wanted,
+                          cost.knob.instead, cost_text(cost));
+    }
+    for (const PlanOnlyKnob& knob : exported.plan_only) {
+      text += fmt::format("- {}: {} in the plan; {} has its own way\n", knob.knob, knob.value,
+                          framework.name);
+    }
+  }
+  return text;
+}
+
+}  // namespace longspan

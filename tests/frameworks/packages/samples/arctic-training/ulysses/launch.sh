@@ -1,0 +1,2 @@
+arctic_training train.yaml \
+  --num_gpus 8
