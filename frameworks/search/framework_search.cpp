@@ -191,6 +191,19 @@ FrameworkQuestion question_of(const Framework& framework, const std::vector<std:
   return question;
 }
 
+std::vector<FrameworkPlan> all_on(const FrameworkQuestion& question, int64_t sequence) {
+  const Searcher searcher(question);
+  std::vector<FrameworkPlan> all;
+  for (const RunKnobs& knobs : Space(question, false).take()) {
+    try {
+      all.push_back(searcher.plan(knobs, sequence));
+    } catch (const Error&) {
+      continue;  // refused
+    }
+  }
+  return all;
+}
+
 std::optional<FrameworkPlan> longest_on(const FrameworkQuestion& question, int64_t granularity) {
   const Searcher searcher(question);
   std::vector<std::pair<int64_t, RunKnobs>> found;

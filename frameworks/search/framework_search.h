@@ -39,6 +39,9 @@ struct FrameworkQuestion {
 FrameworkQuestion question_of(const Framework& framework, const std::vector<std::string>& given,
                               const ModelSpec& model, const HardwareProfile& hw);
 
+/// All settings of the framework's space that it accepts for sequences of this length.
+std::vector<FrameworkPlan> all_on(const FrameworkQuestion& question, int64_t sequence);
+
 /// The settings with the longest sequence, a multiple of `granularity`; of those within a
 /// hundredth, the fastest. Nothing if nothing fits. Throws bad_input if the framework refuses every
 /// setting, with its reason.

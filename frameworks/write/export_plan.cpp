@@ -61,6 +61,9 @@ ExportedPlan exported(const Framework& framework, const RunKnobs& wanted, const 
   RunKnobs said = result.config.knobs;
   // A launch line says these, which other keys may say, too.
   for (const char* knob : {"gpus", "nodes", "node-gpus"}) said.clear(knob);
+  // Some software has the length in the user's own script.
+  result.in_script = !said.has("sequence") && !said.has("token-budget");
+  if (result.in_script) said.set("sequence", *wanted.text("sequence"));
   result.nearest = predicted(framework, said, model, hw, &result.refusal);
   if (result.nearest) result.fits = result.nearest->predicted.needs.fit(hw);
   return result;
@@ -116,6 +119,10 @@ std::string readme_of(const Framework& framework, const ExportedPlan& exported) 
     if (file.name == "launch.sh") text += "Start it with `bash launch.sh`";
   }
   text += exported.config.files.size() > 1 ? ", which reads the other files.\n\n" : ".\n\n";
+  if (exported.in_script && exported.nearest) {
+    text += fmt::format("The length of a sequence, {} tokens, is set in your own script.\n\n",
+                        exported.nearest->sequence());
+  }
   text += "## Predicted\n\n";
   if (exported.nearest) {
     const FrameworkPlan& plan = *exported.nearest;

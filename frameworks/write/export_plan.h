@@ -23,6 +23,7 @@ struct ExportedPlan {
   std::optional<FrameworkPlan> nearest;  // what the files run, predicted; nothing: refused
   std::string refusal;                   // by the framework's rule
   bool fits = false;
+  bool in_script = false;  // the length of a sequence is not in these files
   std::vector<KnobCost> unsaid;
   std::vector<PlanOnlyKnob> plan_only;  // knobs that only Longspan's engine has
 };
