@@ -121,6 +121,7 @@ Json check_json(const CheckFlags& flags, const ConfigReading& reading, const Con
           {"knobs", knobs},
           {"stack", c.run.stack},
           {"sequence_tokens", c.run.sequence},
+          {"sequence_assumed", check.assumed_length},
           {"global_batch_sequences", c.run.global_batch},
           {"verdict", verdict_text(check.fit)},
           {"short_of", check.short_of},
@@ -217,6 +218,11 @@ void print_check(const ConfigReading& reading, const ConfigCheck& check) {
                             spelled_key(*reading.framework, taken.key), taken.value);
   }
   if (!defaults.empty()) say("  defaults   {}\n", defaults);
+  if (check.assumed_length) {
+    say("  length     {} tokens assumed, as the config does not limit a sample; give it with "
+        "--seq\n",
+        format_tokens(c.run.sequence));
+  }
   if (!reading.unknown.empty()) {
     say("  not known  {}\n", fmt::join(reading.unknown, ", "));
   }

@@ -10,6 +10,9 @@
 namespace longspan {
 namespace {
 
+// Tokens of a sample where a config does not limit them, as many fine-tuning sets have at most.
+constexpr int64_t kAssumedLength = 2048;
+
 Fit fit_of_run(const RunNeeds& needs, const HardwareProfile& hw, double reserve_bytes) {
   const PredictionInterval& range = published_intervals().memory.all;
   if (needs.fit(hw, range.high, reserve_bytes)) return Fit::fits;
@@ -28,6 +31,9 @@ class Checker {
     if (options.sequence > 0) {
       knobs_.set("sequence", options.sequence);
       knobs_.clear("token-budget");
+    } else if (!knobs_.has("sequence") && !knobs_.has("token-budget")) {
+      knobs_.set("sequence", kAssumedLength);
+      check_.assumed_length = true;
     }
   }
 

@@ -36,6 +36,7 @@ struct MemoryPart {
 };
 
 struct ConfigCheck {
+  bool assumed_length = false;  // the config does not say how long a sequence is
   ConfiguredRun configured;
   RunPrediction predicted;
   Fit fit = Fit::does_not_fit;

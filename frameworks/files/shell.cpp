@@ -133,12 +133,21 @@ class ShellReader {
     if (b.done.size() > kMostWords) throw error(b.line, "too many words");
   }
 
+  // "type:transformer|embedding": a value that lost its quotes when the script was copied.
+  bool is_bare_pipe() const {
+    const auto is_part = [](char c) { return in_name(c) || c == '.' || c == ':'; };
+    return peek() == '|' && at_ > 0 && is_part(text_[at_ - 1]) && is_part(peek(1));
+  }
   // Reads one word, which expansions may make none or several. `stop`: characters that end it.
   std::vector<ShellWord> read_word(std::string_view stop) {
     Building b;
     b.line = line_;
     while (!ends()) {
       const char c = peek();
+      if (b.any && is_bare_pipe()) {
+        append(b, std::string(1, take()));
+        continue;
+      }
       if (is_blank(c) || c == '\n' || stop.find(c) != stop.npos) break;
       if (c == '\\') {
         if (peek(1) == '\n') {

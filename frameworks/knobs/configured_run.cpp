@@ -16,7 +16,8 @@ namespace {
 
 std::vector<double> all_of(const RunKnobs& knobs, const char* knob, double share = 1) {
   const std::string tier = knobs.text(knob).value_or("device");
-  return tier == "device" ? std::vector<double>{} : std::vector<double>{share};
+  const bool away = tier == "host" || tier == "nvme";
+  return away ? std::vector<double>{share} : std::vector<double>{};
 }
 
 class Configurer {
@@ -185,6 +186,9 @@ class Configurer {
 
   void states() {
     run_.zero = std::stoll(knobs_.text("zero").value_or("0"));
+    // FSDP on one GPU gathers and shards nothing.
+    const std::string engine = knobs_.text("engine").value_or("");
+    if (run_.gpus == 1 && engine.starts_with("fsdp")) run_.zero = 0;
     const double share = knobs_.share("optimizer-share").value_or(1);
     run_.offload.parameters = all_of(knobs_, "parameters");
     run_.offload.optimizer = all_of(knobs_, "optimizer-states", share);
@@ -235,7 +239,8 @@ class Configurer {
     const double count = optimizer == "adamw"                         ? 2
                          : optimizer == "lion" || optimizer == "muon" ? 1
                                                                       : 0;
-    double of_optimizer = s.optimizer_state_bytes.value - 2 * 4 + count * of_moment;
+    double of_optimizer = s.optimizer_state_bytes.value - 2 * 4;
+    if (!knobs_.is("optimizer-states", "paged")) of_optimizer += count * of_moment;
     double of_parameter = s.parameter_state_bytes.value;
     if (knobs_.is("parameter-dtype", "bf16")) {
       const std::string engine = knobs_.text("engine").value_or("fsdp");

@@ -45,7 +45,8 @@ std::optional<FrameworkSetting> setting_of(const Framework& framework, const Run
   for (const FrameworkKey& key : framework.keys) {
     if (!key.write || key.key.find('*') != std::string::npos || !holds(key.when, knobs)) continue;
     for (const auto& [word, values] : key.values) {
-      if (word != "*" && word != "missing" && sets(values, knob, value)) consider({key.key, word, values});
+      if (word != "*" && word != "missing" && sets(values, knob, value))
+        consider({key.key, word, values});
     }
     if (key.sets != knob) continue;
     // A value that means something else cannot be said.

@@ -7,8 +7,9 @@
 namespace longspan {
 namespace {
 
-// A mark counts as much as several keys, as frameworks share many keys.
-constexpr int64_t kMark = 5, kProgram = 50;
+// A mark counts as much as several keys, as frameworks share many keys; a program as much as two
+// marks, as many scripts are called train.py.
+constexpr int64_t kMark = 5, kProgram = 10;
 
 int64_t count_marks(const std::vector<std::string>& marks, const Settings& settings) {
   return std::count_if(marks.begin(), marks.end(), [&](const std::string& mark) {
@@ -23,10 +24,18 @@ int64_t count_known(const Framework& framework, const Settings& settings, const 
   });
 }
 
+// Whether words of a command are a program of the framework: whole words, the first one without its
+// folder.
 bool has_program(const Framework& framework, const std::string& words) {
-  return std::any_of(
-      framework.programs.begin(), framework.programs.end(),
-      [&](const std::string& program) { return words.find(program) != std::string::npos; });
+  const auto stands_in = [&](const std::string& program) {
+    for (size_t at = words.find(program); at != words.npos; at = words.find(program, at + 1)) {
+      const size_t end = at + program.size();
+      const bool begins = at == 0 || words[at - 1] == ' ' || words[at - 1] == '/';
+      if (begins && (end == words.size() || words[end] == ' ')) return true;
+    }
+    return false;
+  };
+  return std::any_of(framework.programs.begin(), framework.programs.end(), stands_in);
 }
 
 // What some settings are to the framework, by the best of its parts.
