@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/file.h"
@@ -178,7 +179,11 @@ int run(const MaxSeqFlags& flags, bool json) {
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
   if (!flags.framework.on.empty()) {
-    return max_seq_on(flags.framework, model, hw, options.granularity, json);
+    std::optional<MaxSequence> own;
+    if (flags.framework.on == "all") own = max_sequence(model, hw, "auto", options);
+    const bool any = own && own->sequence > 0;
+    return max_seq_on(flags.framework, model, hw, options.granularity, any ? &own->plan : nullptr,
+                      json);
   }
   std::vector<std::string> strategies;
   if (flags.strategy == "all" && (!options.parallel.admits_flat() || !model.uniform())) {

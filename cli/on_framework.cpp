@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
+#include "cli/plan_text.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
@@ -124,8 +125,27 @@ std::vector<Found> search_each(const FrameworkFlags& flags, const ModelSpec& mod
   return all;
 }
 
-void print_found(const std::vector<Found>& all) {
+std::vector<std::string> own_row(const Plan& plan) {
+  return {"longspan",
+          format_tokens(plan.sequence),
+          format_seconds(plan.predicted.step_seconds),
+          percent(plan.predicted.mfu),
+          format_bytes(plan.predicted.peak_bytes[0]),
+          degrees_of(plan.strategy.parallel)};
+}
+
+Json own_json(const Plan& plan) {
+  return {{"framework", "longspan"},
+          {"framework_version", version_text()},
+          {"sequence_tokens", plan.sequence},
+          {"predicted", forecast_json(plan.hardware, plan.predicted)},
+          {"knobs", strategy_json(plan.strategy)}};
+}
+
+// `own`: the plan of Longspan's engine, or null.
+void print_found(const std::vector<Found>& all, const Plan* own) {
   Table table = results_table();
+  if (own != nullptr) table.add(own_row(*own));
   for (const Found& found : all) table.add(row_of(found.framework, found.plan));
   table.print();
   for (const Found& found : all) {
@@ -180,12 +200,13 @@ std::string run_text(const TrainingRun& run) {
 }
 
 int max_seq_on(const FrameworkFlags& flags, const ModelSpec& model, const HardwareProfile& hw,
-               int64_t granularity, bool json) {
+               int64_t granularity, const Plan* own, bool json) {
   const std::vector<Found> all = search_each(
       flags, model, hw,
       [&](const FrameworkQuestion& question) { return longest_on(question, granularity); });
   if (json) {
     Json results = Json::array();
+    if (own != nullptr) results.push_back(own_json(*own));
     for (const Found& f : all) results.push_back(result_json(f.framework, f.plan, f.refusal));
     print_json({{"model", model.name},
                 {"hardware", hw.name},
@@ -194,7 +215,7 @@ int max_seq_on(const FrameworkFlags& flags, const ModelSpec& model, const Hardwa
   } else {
     say("{}\n", bold(fmt::format("Longest sequence of {} on {} under other software", model.name,
                                  hw.name)));
-    print_found(all);
+    print_found(all, own);
   }
   return any_plan(all) ? 0 : 1;
 }
@@ -299,7 +320,7 @@ int plan_on(const FrameworkFlags& flags, const ModelSpec& model, const HardwareP
     } else {
       say("{}\n", bold(fmt::format("Fastest settings for {} with {} tokens on {}", model.name,
                                    format_tokens(sequence), hw.name)));
-      print_found(all);
+      print_found(all, nullptr);
     }
     if (!flags.folder.empty() && all.size() == 1 && all[0].plan) {
       const Framework& framework = *all[0].plan->framework;

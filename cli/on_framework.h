@@ -20,9 +20,10 @@ struct FrameworkFlags {
   void add_to(Verb& verb);
 };
 
-/// Answers max-seq with --on. Returns the exit status.
+/// Answers max-seq with --on. `own` is the plan of Longspan's engine for the table of all, or null.
+/// Returns the exit status.
 int max_seq_on(const FrameworkFlags& flags, const ModelSpec& model, const HardwareProfile& hw,
-               int64_t granularity, bool json);
+               int64_t granularity, const Plan* own, bool json);
 
 /// Answers plan with --on, for each of the lengths. Returns the exit status.
 int plan_on(const FrameworkFlags& flags, const ModelSpec& model, const HardwareProfile& hw,

@@ -90,6 +90,13 @@ FrameworkKey read_key(const YamlMap& keys, const std::string& name, const std::s
     }
   }
   if (yaml.has("sets")) key.sets = knob_of(yaml, "sets", yaml.text("sets")).name;
+  if (yaml.has("adds")) {
+    const RunKnobRow& row = knob_of(yaml, "adds", yaml.text("adds"));
+    if (row.kind != RunKnobKind::count) throw yaml.error("adds", "expected a knob that is a count");
+    key.sets = row.name;
+    key.adds = true;
+    key.write = false;
+  }
   if (yaml.has("values")) {
     const YamlMap values = yaml.map("values");
     for (const std::string& value : values.keys()) {
@@ -106,7 +113,7 @@ FrameworkKey read_key(const YamlMap& keys, const std::string& name, const std::s
   if (yaml.has("default")) key.standard = yaml.text("default");
   key.when = read_condition(yaml);
   if (yaml.has("file")) key.file = yaml.text("file");
-  if (yaml.has("write")) key.write = yaml.flag("write");
+  if (yaml.has("write")) key.write = yaml.flag("write") && !key.adds;
   yaml.finish();
   if (key.sets.empty() && key.values.empty() && key.file.empty()) {
     throw keys.error(name, "expected sets, values or file");

@@ -23,7 +23,8 @@ struct FrameworkKey {
   std::string key;                // "zero_optimization.stage"; '*' stands for any part
   std::vector<std::string> also;  // older names
   std::string sets;               // a knob that gets the key's value; empty: none
-  /// What a value sets, in the order of the file; "*" is any other value.
+  bool adds = false;              // ... added to what the knob has
+  /// What a value sets, in the order of the file; "*" stands for any text.
   std::vector<std::pair<std::string, KnobValues>> values;
   std::optional<std::string> standard;  // the value if the key is missing
   KnobCondition when;

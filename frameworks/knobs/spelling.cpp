@@ -53,8 +53,9 @@ std::optional<FrameworkSetting> setting_of(const Framework& framework, const Run
     const bool taken = std::any_of(key.values.begin(), key.values.end(), [&](const auto& entry) {
       return same_value(entry.first, value);
     });
-    const bool listed = std::any_of(key.values.begin(), key.values.end(),
-                                    [](const auto& entry) { return entry.first != "*"; });
+    const bool listed = std::any_of(key.values.begin(), key.values.end(), [](const auto& entry) {
+      return entry.first.find('*') == std::string::npos;
+    });
     const bool named = find_run_knob(knob)->kind == RunKnobKind::choice && listed;
     if (!taken && !named) consider({key.key, value, {{knob, value}}});
   }

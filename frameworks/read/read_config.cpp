@@ -1,6 +1,7 @@
 #include "frameworks/read/read_config.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -138,7 +139,8 @@ class ConfigReader {
     const RunKnobRow& row = *find_run_knob(key.sets);
     switch (row.kind) {
       case RunKnobKind::count: {
-        const int64_t count = *settings_.whole(name);
+        int64_t count = *settings_.whole(name);
+        if (key.adds) count += reading_.knobs.count_or(key.sets, 0);
         if (count < 0)
           throw settings_.error(name,
                                 fmt::format("expected {} >= 0, got {}", "a whole number", count));
@@ -175,6 +177,11 @@ class ConfigReader {
     } else if (!key.sets.empty()) {
       sets = {{key.sets, *key.standard}};
     }
+    if (key.adds && !key.sets.empty()) {
+      const int64_t sum = reading_.knobs.count_or(key.sets, 0) + std::stoll(*key.standard);
+      reading_.knobs.set(key.sets, sum);
+      return;
+    }
     for (const auto& [knob, word] : sets) {
       const auto taken = defaults_.find(knob);
       const bool of_block = taken != defaults_.end() && !taken->second.own;
@@ -198,7 +205,12 @@ class ConfigReader {
     if (const auto* same = find([&](const std::string& k) { return same_value(k, value); })) {
       return same;
     }
-    return find([](const std::string& known) { return known == "*"; });
+    std::string lower = value;
+    std::transform(lower.begin(), lower.end(), lower.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+    return find([&](const std::string& known) {
+      return known.find('*') != std::string::npos && matches(known, lower);
+    });
   }
 
   void set(const std::string& knob, const std::string& value, const std::string& name) {
