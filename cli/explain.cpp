@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
+#include "cli/on_framework.h"
 #include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
 #include "cli/table.h"
@@ -300,6 +301,19 @@ int explain_unlisted(const Plan& plan, bool all, bool json) {
   return 0;
 }
 
+// How a framework would run the plan: what it cannot say, and what that costs.
+int explain_on(const Plan& plan, const std::string& name, bool json) {
+  const Framework& framework = load_framework(name);
+  const ExportedPlan exported = export_plan(framework, plan);
+  if (json) {
+    print_json(export_json(framework, exported, ""));
+  } else {
+    say("{}\n", bold(headline(plan)));
+    print_export(framework, exported);
+  }
+  return exported.nearest && exported.fits ? 0 : 1;
+}
+
 int run(const std::string& path, bool all, bool json) {
   const Plan plan = read_plan(path);
   if (!is_one_program(plan.model, plan.strategy)) return explain_pipeline(plan, all, json);
@@ -333,7 +347,12 @@ void add_explain(Verb& program) {
                                "longspan explain plan.yaml");
   verb.add_option("plan", *path, "The plan's file").required();
   verb.add_flag("--all", *all, "Show every neighbour of the plan, not the most telling ones");
-  verb.runs([path, all](bool json) { return run(*path, *all, json); });
+  auto on = std::make_shared<std::string>();
+  verb.add_option("--on", *on, "Say instead how other software would run the plan")
+      .one_of(framework_names());
+  verb.runs([path, all, on](bool json) {
+    return on->empty() ? run(*path, *all, json) : explain_on(read_plan(*path), *on, json);
+  });
 }
 
 }  // namespace longspan::cli

@@ -28,7 +28,8 @@ int run(const ExportFlags& flags, bool json) {
   if (json) {
     print_json(export_json(framework, exported, flags.folder));
   } else {
-    print_export(framework, exported, flags.folder);
+    print_export(framework, exported);
+    say("Wrote {} files to {}\n", exported.config.files.size() + 1, flags.folder);
   }
   return exported.nearest && exported.fits ? 0 : 1;
 }

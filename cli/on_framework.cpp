@@ -267,8 +267,7 @@ Json export_json(const Framework& framework, const ExportedPlan& exported,
           {"only_in_the_plan", own}};
 }
 
-void print_export(const Framework& framework, const ExportedPlan& exported,
-                  const std::string& folder) {
+void print_export(const Framework& framework, const ExportedPlan& exported) {
   say("{}\n", bold(fmt::format("{}: {}", framework.name, framework.version)));
   if (exported.nearest) {
     const FrameworkPlan& plan = *exported.nearest;
@@ -295,7 +294,6 @@ void print_export(const Framework& framework, const ExportedPlan& exported,
   if (exported.nearest && !exported.fits) {
     say("  try        longspan plan --on {} finds settings that fit\n", framework.name);
   }
-  say("Wrote {} files to {}\n", exported.config.files.size() + 1, folder);
 }
 
 int plan_on(const FrameworkFlags& flags, const ModelSpec& model, const HardwareProfile& hw,
@@ -326,7 +324,10 @@ int plan_on(const FrameworkFlags& flags, const ModelSpec& model, const HardwareP
       const Framework& framework = *all[0].plan->framework;
       const ExportedPlan exported = export_settings(*all[0].plan);
       write_export(framework, exported, flags.folder);
-      if (!json) print_export(framework, exported, flags.folder);
+      if (!json) {
+        print_export(framework, exported);
+        say("Wrote {} files to {}\n", exported.config.files.size() + 1, flags.folder);
+      }
     }
   }
   if (json) {

@@ -41,8 +41,7 @@ void write_export(const Framework& framework, const ExportedPlan& exported,
                   const std::string& folder);
 Json export_json(const Framework& framework, const ExportedPlan& exported,
                  const std::string& folder);
-void print_export(const Framework& framework, const ExportedPlan& exported,
-                  const std::string& folder);
+void print_export(const Framework& framework, const ExportedPlan& exported);
 
 /// "data 2, ZeRO 3, full recomputation, checkpoints on the host".
 std::string run_text(const TrainingRun& run);

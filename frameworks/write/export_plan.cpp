@@ -69,6 +69,28 @@ ExportedPlan exported(const Framework& framework, const RunKnobs& wanted, const 
   return result;
 }
 
+// The plan's knobs, then with other ways to spread a sequence over GPUs and to recompute.
+std::vector<RunKnobs> ways_to_say(const RunKnobs& knobs) {
+  std::vector<RunKnobs> ways = {knobs};
+  const int64_t ulysses = knobs.count_or("ulysses", 1);
+  const bool both = knobs.is("context-kind", "both");
+  for (const char* kind : {"ulysses", "ring", "gather"}) {
+    if (ulysses == 1) break;
+    RunKnobs way = knobs;
+    way.clear("ulysses");
+    way.set("context", both ? *knobs.count("context") : ulysses);
+    way.set("context-kind", kind);
+    ways.push_back(way);
+  }
+  // What a framework recomputes selectively may be less than the plan's part.
+  if (!knobs.is("recompute", "selective")) return ways;
+  for (size_t i = 0, count = ways.size(); i < count; ++i) {
+    ways.push_back(ways[i]);
+    ways.back().set("recompute", "full");
+  }
+  return ways;
+}
+
 std::string cost_text(const KnobCost& cost) {
   if (!cost.bytes || !cost.seconds) return "its effect is not predicted";
   const auto bytes = static_cast<int64_t>(std::abs(*cost.bytes));
@@ -80,16 +102,25 @@ std::string cost_text(const KnobCost& cost) {
 }  // namespace
 
 ExportedPlan export_plan(const Framework& framework, const Plan& plan) {
-  const RunKnobs shared = knobs_of_plan(plan);
   std::optional<ExportedPlan> best;
-  for (const std::string& engine : engines_of(framework)) {
-    RunKnobs wanted = shared;
-    if (!engine.empty()) wanted.set("engine", engine);
-    ExportedPlan tried = exported(framework, wanted, plan.model, plan.hardware);
-    const auto rank = [](const ExportedPlan& e) {
-      return std::tuple(e.nearest.has_value(), -std::ssize(e.config.unsaid), e.fits);
-    };
-    if (!best || rank(tried) > rank(*best)) best = std::move(tried);
+  const RunKnobs shared = knobs_of_plan(plan);
+  for (const RunKnobs& way : ways_to_say(shared)) {
+    for (const std::string& engine : engines_of(framework)) {
+      RunKnobs wanted = way;
+      if (!engine.empty()) wanted.set("engine", engine);
+      ExportedPlan tried = exported(framework, wanted, plan.model, plan.hardware);
+      const std::string kind = way.effective("context-kind");
+      if (plan.strategy.parallel.ulysses > 1 && (kind == "ring" || kind == "gather")) {
+        tried.config.unsaid.push_back({"context-kind", "ulysses", kind});
+      }
+      if (way.effective("recompute") != shared.effective("recompute")) {
+        tried.config.unsaid.push_back({"recompute", "selective", "full"});
+      }
+      const auto rank = [](const ExportedPlan& e) {
+        return std::tuple(e.nearest.has_value(), e.fits, -std::ssize(e.config.unsaid));
+      };
+      if (!best || rank(tried) > rank(*best)) best = std::move(tried);
+    }
   }
   best->plan_only = plan_only_knobs(plan);
   best->unsaid = costs_of(framework, *best, plan.model, plan.hardware);

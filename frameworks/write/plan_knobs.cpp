@@ -9,14 +9,13 @@
 namespace longspan {
 namespace {
 
-bool is_recomputed(const SavedPolicy& policy) { return policy.where == Saved::recompute; }
-
-// "none", "selective" or "full", by what a layer keeps besides its input.
+// "none", "selective" or "full", by what a layer keeps on the device besides its input. What the
+// plan stores elsewhere comes nearest to what others recompute.
 std::string recompute_of(const Strategy& s) {
-  const bool products = is_recomputed(s.qkv), attention = is_recomputed(s.attention_out);
-  const bool inner = is_recomputed(s.mlp_inner);
-  if (products && inner) return "full";
-  return products || attention || inner ? "selective" : "none";
+  const SavedPolicy* const saved[] = {&s.qkv, &s.attention_out, &s.mlp_inner};
+  const auto kept = std::count_if(std::begin(saved), std::end(saved),
+                                  [](const SavedPolicy* p) { return p->where == Saved::keep; });
+  return kept == std::ssize(saved) ? "none" : kept > 0 ? "selective" : "full";
 }
 
 std::string tier_word(Tier tier) { return std::string(name_of(tier)); }
