@@ -30,7 +30,7 @@ std::string format_of(const Framework& framework, const std::string& key) {
 
 std::optional<FrameworkSetting> setting_of(const Framework& framework, const RunKnobs& knobs,
                                            const std::string& knob, const std::string& value) {
-  // Of several settings, the first of those that change the fewest other knobs.
+  // The result is the first of the settings that change the fewest other knobs.
   std::optional<FrameworkSetting> best;
   int64_t least = 0;
   const auto consider = [&](FrameworkSetting setting) {

@@ -72,10 +72,10 @@ FrameworkClaim claim(const Framework& framework, const std::vector<ConfigFile>& 
     claim.files.emplace_back();
     if (file.is_model) continue;
     Match best;
-    int64_t most = 0;
+    int64_t most = 0, keys = 0;  // scores, with and without the program
     if (file.commands.empty()) {
       best = match(framework, file.settings);
-      most = best.score();
+      most = keys = best.score();
     }
     for (const ConfigCommand& command : file.commands) {
       Match of_command = match(framework, command.settings);
@@ -86,18 +86,23 @@ FrameworkClaim claim(const Framework& framework, const std::vector<ConfigFile>& 
       if (claim.files.back().command != nullptr && score <= most) continue;
       most = score;
       best = of_command;
+      keys = of_command.score();
       if (started) ++best.marks;
       claim.files.back().command = &command;
     }
-    // A file without marks may hold a few flags next to one that has them.
-    const bool starts = !file.commands.empty() && file.commands.front().settings.empty();
-    const bool known = starts || best.marks > 0 || (!file.commands.empty() && best.known > 0) ||
-                       2 * best.known > static_cast<int64_t>(file.settings.all().size());
+    // A file without marks belongs to the framework if it has most of the keys; a script that only
+    // starts a program belongs to any.
+    const Settings& settings =
+        file.commands.empty() ? file.settings : claim.files.back().command->settings;
+    const auto count = static_cast<int64_t>(settings.all().size());
+    const bool starts = !file.commands.empty() && count == 0;
+    const bool known = starts || best.marks > 0 || 2 * best.known > count;
     if (!known) {
       if (!claim.refused) claim.refused = i;
       continue;
     }
     claim.files.back().at = best.at;
+    claim.files.back().score = keys;
     claim.score += most;
     claim.marked = claim.marked || best.own;
   }
@@ -106,22 +111,25 @@ FrameworkClaim claim(const Framework& framework, const std::vector<ConfigFile>& 
 }
 
 FrameworkClaim recognize(const std::vector<ConfigFile>& files) {
-  std::optional<FrameworkClaim> best;
   std::vector<std::string> known_as(files.size());  // the framework of each file by itself
   std::vector<int64_t> most(files.size(), 0);
   for (const std::string& name : framework_names()) {
-    const Framework& framework = load_framework(name);
-    FrameworkClaim whole = claim(framework, files);
-    const auto rank = [](const FrameworkClaim& c) { return std::pair(c.marked, c.score); };
-    if (!whole.refused && (!best || rank(whole) > rank(*best))) best = whole;
     for (size_t i = 0; i < files.size(); ++i) {
       if (files[i].is_model) continue;
-      const FrameworkClaim alone = claim(framework, {files[i]});
-      if (!alone.refused && alone.score > most[i]) {
-        most[i] = alone.score;
-        known_as[i] = name;
-      }
+      const FrameworkClaim alone = claim(load_framework(name), {files[i]});
+      if (alone.refused || alone.files[0].score <= most[i]) continue;
+      most[i] = alone.files[0].score;
+      known_as[i] = name;
     }
+  }
+  // A file is not a framework's that knows less than half of what another one knows.
+  std::optional<FrameworkClaim> best;
+  for (const std::string& name : framework_names()) {
+    FrameworkClaim whole = claim(load_framework(name), files);
+    bool accepted = !whole.refused;
+    for (size_t i = 0; i < files.size(); ++i) accepted &= 2 * whole.files[i].score >= most[i];
+    const auto rank = [](const FrameworkClaim& c) { return std::pair(c.marked, c.score); };
+    if (accepted && (!best || rank(whole) > rank(*best))) best = whole;
   }
   if (best) return *best;
   for (size_t i = 0; i < files.size(); ++i) {

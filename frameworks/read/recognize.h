@@ -14,6 +14,7 @@ namespace longspan {
 struct ClaimedFile {
   std::string at;                          // the key below which its settings stand
   const ConfigCommand* command = nullptr;  // of a script; null: its settings
+  int64_t score = 0;                       // keys that the framework knows, marks count more
 };
 
 /// What a framework makes of the files.

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "frameworks/check/check_config.h"
 #include "frameworks/knobs/spelling.h"
 #include "frameworks/prediction_interval.h"
 
@@ -36,7 +37,7 @@ std::vector<std::string> engines_of(const Framework& framework) {
   return {""};
 }
 
-// What each knob that is not said would have changed, in the framework's own model.
+// The differences that the knobs would make that are not said, by the framework's own model.
 std::vector<KnobCost> costs_of(const Framework& framework, const ExportedPlan& exported,
                                const ModelSpec& model, const HardwareProfile& hw) {
   std::vector<KnobCost> costs;
@@ -91,6 +92,41 @@ std::vector<RunKnobs> ways_to_say(const RunKnobs& knobs) {
   return ways;
 }
 
+// The export with the changes that make it fit, if there are some; else unchanged.
+ExportedPlan made_to_fit(const Framework& framework, const RunKnobs& shared,
+                         const ExportedPlan& nearest, const Plan& plan) {
+  ConfigReading reading;
+  reading.framework = &framework;
+  reading.knobs = nearest.config.knobs;
+  for (const char* knob : {"gpus", "nodes", "node-gpus"}) reading.knobs.clear(knob);
+  if (nearest.in_script) reading.knobs.set("sequence", plan.sequence);
+  const ConfigCheck check = check_config(reading, plan.model, plan.hardware, {});
+  for (const ProposedChange& change : check.changes) {
+    if (change.fit == Fit::does_not_fit) continue;
+    RunKnobs wanted = reading.knobs;
+    for (const auto& [knob, value] : shared.all()) {
+      if (!wanted.has(knob)) wanted.set(knob, value);
+    }
+    for (const FrameworkSetting& setting : change.settings) {
+      for (const auto& [knob, value] : setting.sets) wanted.set(knob, value);
+    }
+    for (const char* knob : {"gpus", "nodes", "node-gpus"}) wanted.set(knob, *shared.text(knob));
+    ExportedPlan fitting = exported(framework, wanted, plan.model, plan.hardware);
+    if (!fitting.nearest || !fitting.fits) continue;
+    for (const UnsaidKnob& unsaid : nearest.config.unsaid) {
+      fitting.config.unsaid.push_back(unsaid);
+    }
+    for (const auto& [knob, value] : fitting.config.knobs.all()) {
+      const std::string planned = nearest.config.knobs.effective(knob);
+      if (value != planned && !planned.empty()) {
+        fitting.config.unsaid.push_back({knob, planned, value});
+      }
+    }
+    return fitting;
+  }
+  return nearest;
+}
+
 std::string cost_text(const KnobCost& cost) {
   if (!cost.bytes || !cost.seconds) return "its effect is not predicted";
   const auto bytes = static_cast<int64_t>(std::abs(*cost.bytes));
@@ -122,6 +158,7 @@ ExportedPlan export_plan(const Framework& framework, const Plan& plan) {
       if (!best || rank(tried) > rank(*best)) best = std::move(tried);
     }
   }
+  if (best->nearest && !best->fits) best = made_to_fit(framework, shared, *best, plan);
   best->plan_only = plan_only_knobs(plan);
   best->unsaid = costs_of(framework, *best, plan.model, plan.hardware);
   return *best;

@@ -14,7 +14,7 @@ namespace longspan {
 /// A knob that the framework cannot say, and what its nearest value changes.
 struct KnobCost {
   UnsaidKnob knob;
-  /// Of the nearest run over one with the knob; nothing if that cannot be predicted either.
+  /// The nearest run minus one with the knob; nothing if that cannot be predicted either.
   std::optional<double> bytes, seconds;
 };
 

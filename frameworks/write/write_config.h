@@ -1,6 +1,6 @@
 // Writes a framework's files for knobs, and says what the framework cannot say.
 //
-// What is written is read again: the result has the knobs that a user of the files would get. Pure
+// The files are read again: the result has the knobs that a user of the files would get. Pure
 // functions; safe from any thread.
 #pragma once
 
