@@ -186,6 +186,10 @@ FrameworkQuestion question_of(const Framework& framework, const std::vector<std:
   FrameworkQuestion question;
   question.given =
       read_config(files, framework.name, [](const std::string&) { return std::nullopt; });
+  // The hardware says these, not a default.
+  for (const char* knob : {"gpus", "nodes", "node-gpus"}) {
+    if (!question.given.places.contains(knob)) question.given.knobs.clear(knob);
+  }
   question.model = &model;
   question.hw = &hw;
   return question;

@@ -44,7 +44,7 @@ class ConfigWriter {
       if (wanted_.has(row.name) && (row.matters || !is_compared(row.name))) add(row.name);
     }
     for (const FrameworkWrite& write : framework_.writes) {
-      if (holds(write.when, wanted_)) settings_[write.key] = write.value;
+      if (holds(write.when, wanted_)) settings_[write.key] = filled(write.value);
     }
     // What the files say is compared with what is wanted, until no setting is missing.
     WrittenConfig written;
@@ -136,11 +136,14 @@ class ConfigWriter {
     }
     return at;
   }
+  // The text with knobs in the place of "{knob}".
   std::string filled(std::string text) const {
-    for (const char* knob : {"gpus", "nodes", "node-gpus", "model"}) {
-      const std::string hole = fmt::format("{{{}}}", knob);
-      for (size_t at = text.find(hole); at != std::string::npos; at = text.find(hole)) {
-        text.replace(at, hole.size(), wanted_.effective(knob));
+    for (size_t open = text.find('{'); open != std::string::npos; open = text.find('{', open + 1)) {
+      const size_t close = text.find('}', open);
+      if (close == std::string::npos) break;
+      const std::string knob = text.substr(open + 1, close - open - 1);
+      if (find_run_knob(knob) != nullptr) {
+        text.replace(open, close - open + 1, wanted_.effective(knob));
       }
     }
     return text;
