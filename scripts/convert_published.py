@@ -660,7 +660,7 @@ def torchtitan(rows):
     return "torchtitan", unique(cases), ()
 
 
-def vtrain(table, hardware_note):
+def vtrain(table, hardware, hardware_note):
     def convert(rows):
         models, cases = {}, []
         for r in rows:
@@ -673,7 +673,7 @@ def vtrain(table, hardware_note):
                 name=f"h{n['hidden_size']} l{n['num_layers']} b{n['global_batch']} "
                      f"m{n['micro_batch']} t{n['tensor_parallelism']} d{n['data_parallelism']} "
                      f"p{n['pipeline_parallelism']}",
-                model=name, hardware="dgx-a100-80g", gpus=n["num_gpus"],
+                model=name, hardware=hardware, gpus=n["num_gpus"],
                 stack="megatron-deepspeed", precision="fp16", sequence=n["sequence_length"],
                 micro_batch=n["micro_batch"], global_batch=n["global_batch"],
                 tensor=n["tensor_parallelism"], pipeline=n["pipeline_parallelism"], zero=0,
@@ -705,9 +705,10 @@ TRAINING = {
     "nemo_long_sequence_cp": nemo,
     "simumax_b200_measured_vs_predicted": simumax,
     "torchtitan_measured": torchtitan,
-    "vtrain_a100_single_node": vtrain("vtrain-single-node", "40 or 80 GB is not stated"),
+    "vtrain_a100_single_node": vtrain("vtrain-single-node", "dgx-a100-80g", "40 or 80 GB is not stated"),
     "vtrain_a100_multi_node":
-        vtrain("vtrain-multi-node", "40 or 80 GB is not stated; 800 Gb/s between nodes"),
+        vtrain("vtrain-multi-node", "hdr-a100-80g",
+               "40 or 80 GB is not stated; 800 Gb/s between nodes, so four adapters a node"),
 }
 
 # Kernels and collectives, which are not training runs: kept unchanged.

@@ -248,7 +248,9 @@ EndsWork ends_work(const ModelSpec& model, const Stack& stack, const LayerShape&
   embedding.touch(kBytes * 3 * rows * d, 2);     // rows of the table, positions
   embedding.touch(kBytes * 3 * between * d, 2);  // dropout; backward
   all_reduce(ends.embedding.tensor, kBytes * rows * d, t);
-  Kernels head(ends.head.kernels);
+  ProductPrecision precision;
+  if (shape.tensor == 1) precision.speed = stack.head_share.value;
+  Kernels head(ends.head.kernels, precision);
   head.touch(kBytes * 3 * stack.norm_passes.value * between * d, 3);
   head.linear(rows, v, d);
   const double gathered = t > 1 ? stack.gathered_logits.value : 0;

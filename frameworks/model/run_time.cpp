@@ -8,6 +8,7 @@
 #include "frameworks/model/partition.h"
 #include "frameworks/model/run_host.h"
 #include "frameworks/model/run_memory.h"
+#include "frameworks/model/slowest_rank.h"
 #include "planner/cost/cost_model.h"
 #include "planner/program/workspace.h"
 
@@ -29,6 +30,9 @@ struct Seconds {
     return {compute * times, tensor * times, context * times};
   }
 };
+
+// The ranks whose slowest is in the rates of kernels: most were measured on a node of eight.
+constexpr double kKnown = 8;
 
 class Run {
  public:
@@ -114,6 +118,9 @@ class Run {
       time.bubble = faster * (pipeline.seconds - pipeline.busy);
       time.tensor = time.context = 0;
     }
+    // A bubble passes through fast and slow stages alike.
+    const double slower = waiting_for_slowest(stack_.rank_spread.value, number(c_.gpus), kKnown);
+    for (double* const part : {&time.compute, &time.tensor, &time.context}) *part *= slower;
     const double again = recomputed_layers(c_, model_, 0) / layers_of(c_, model_, 0);
     const double selected = c_.recompute == Recompute::selective ? selective.all() : 0;
     time.data = c_.zero >= 2 ? data_by_layers(forward.all(),
@@ -159,7 +166,9 @@ class Run {
   Seconds seconds(const Pass& pass) const {
     Seconds s;
     const double device = device_seconds(pass);
-    const double kernels = number(static_cast<int64_t>(pass.kernels.size()));
+    // The host issues exchanges, too; an all-reduce is one, of two parts.
+    const size_t of_tensor = pass.tensor.size() / (c_.sequence_parallel ? 1 : 2);
+    const auto kernels = static_cast<double>(pass.kernels.size() + of_tensor + pass.context.size());
     const double tensor = exchange(pass.tensor), context = exchange(pass.context);
     s.tensor = std::max(tensor - stack_.tensor_hidden.value * device, 0.0);
     s.context = std::max(context - stack_.context_hidden.value * device, 0.0);

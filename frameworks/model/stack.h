@@ -50,6 +50,8 @@ struct Stack {
   StackTerm qkv_passes;           // tensors moved by biases, rotations and layouts of q, k and v
   StackTerm score_bytes_forward;  // B moved for a score of attention, where scores are stored
   StackTerm score_bytes_backward;
+  StackTerm head_share;         // 1: share of product_share that products with a whole vocabulary
+                                // reach
   StackTerm logit_bytes;        // B moved for a logit by the loss, forward and backward
   StackTerm optimizer_bytes;    // B moved for a parameter by an update
   StackTerm exchange_s;         // s an exchange takes beyond the wire: launch, synchronization
@@ -97,6 +99,8 @@ struct Stack {
   StackTerm copy_share;         // 1: share of the link to the host that copies of tensors reach
   StackTerm copy_hidden;        // 1: share of these copies' time that computation hides
   StackTerm host_update_bytes;  // B moved in host memory for a parameter updated there
+  StackTerm
+      rank_spread;  // 1: standard deviation of the ranks' speeds; a step waits for the slowest
   // Memory.
   StackTerm parameter_state_bytes;  // B for a parameter on the device, not sharded by ZeRO 1
   StackTerm optimizer_state_bytes;  // B for a parameter, sharded by ZeRO 1

@@ -8,6 +8,7 @@
 #include "frameworks/model/product_precision.h"
 #include "frameworks/model/run_memory.h"
 #include "frameworks/model/run_time.h"
+#include "frameworks/model/slowest_rank.h"
 #include "frameworks/model/stack.h"
 #include "hwprofiles/catalog.h"
 #include "validation/measure.h"
@@ -181,6 +182,7 @@ TEST_CASE("a slow host sets the pace of small layers and of no others") {
 TEST_CASE("gradients of more replicas cost an exchange, unless it is hidden") {
   PublishedCase c = case_22b();
   Stack stack = load_stack("megatron-lm");
+  stack.rank_spread.value = 0;
   const double one = step(c, stack);
   c.gpus = 32;
   c.degrees.data = 4;
@@ -194,6 +196,52 @@ TEST_CASE("gradients of more replicas cost an exchange, unless it is hidden") {
   const double once = step(c, stack);
   c.zero = 3;  // gathers and scatters in every microbatch
   CHECK(step(c, stack) > once);
+}
+
+TEST_CASE("a step waits for the slowest of its ranks") {
+  CHECK(largest_of_normal(1) == 0);
+  CHECK(largest_of_normal(8) == Approx(1.4236).epsilon(0.01));
+  CHECK(largest_of_normal(100) == Approx(2.5076).epsilon(0.01));
+  CHECK(largest_of_normal(1000) == Approx(3.2414).epsilon(0.01));
+  CHECK(waiting_for_slowest(0.1, 4, 8) == 1);
+  PublishedCase c = case_22b();
+  Stack stack = load_stack("megatron-lm");
+  const HardwareProfile hw = load_hardware("64x8xselene");
+  const auto compute = [&] { return run_time(c, *c.shape, hw, stack).compute; };
+  const double node = compute();
+  c.gpus = 512;
+  c.degrees.data = 64;
+  c.global_batch *= 64;
+  const double cluster = compute();
+  CHECK(cluster > 1.015 * node);
+  CHECK(cluster < 1.04 * node);
+  stack.rank_spread.value = 0;
+  CHECK(compute() == Approx(node));
+}
+
+TEST_CASE("products with a whole vocabulary have a share of their own") {
+  PublishedCase c = case_22b();
+  Stack stack = load_stack("megatron-lm");
+  const double cut = step(c, stack);
+  stack.head_share.value = 0.5;
+  CHECK(step(c, stack) == cut);
+  c.degrees.tensor = 1;
+  c.degrees.data = 8;
+  c.global_batch = 8 * *c.microbatch;
+  const double slow = step(c, stack);
+  stack.head_share.value = 1;
+  CHECK(step(c, stack) < slow);
+}
+
+TEST_CASE("the host issues the exchanges of a tensor group") {
+  PublishedCase c = case_22b();
+  Stack stack = load_stack("megatron-lm");
+  stack.host_kernel_s.value = 1;  // no other time matters
+  const double grouped = run_time(c, *c.shape, load_hardware("selene"), stack).compute;
+  c.degrees.tensor = 1;
+  c.degrees.data = 8;
+  const double alone = run_time(c, *c.shape, load_hardware("selene"), stack).compute;
+  CHECK(grouped > alone);
 }
 
 TEST_CASE("fewer bits speed up the products with parameters, and cost casts") {
