@@ -38,11 +38,20 @@ struct RunOffload {
   bool operator==(const RunOffload&) const = default;
 };
 
+/// Kernels of attention that a run can name. "sdpa" is PyTorch's scaled_dot_product_attention.
+inline const std::vector<std::string>& attention_kernel_names() {
+  static const std::vector<std::string> kernels{"flash1", "flash2", "flash3",
+                                                "flash4", "cudnn",  "sdpa"};
+  return kernels;
+}
+
 struct TrainingRun {
   int64_t gpus = 0;
   int64_t gpus_per_node = 8;
   std::string stack;      // a name of frameworks/stacks; "longspan", "fsdp": a plan of the engine
   std::string precision;  // fp32, fp16, bf16, fp8, mxfp8 or nvfp4
+  /// Of attention_kernel_names(); empty: the stack's.
+  std::string attention;
 
   int64_t sequence = 0;               // tokens
   std::optional<int64_t> microbatch;  // sequences; nothing: not published

@@ -275,6 +275,10 @@ void read_run(const YamlMap& yaml, PublishedCase& c) {
     throw yaml.error("offload", "activations: expected with a schedule only");
   }
   c.flash_attention = flag_or(yaml, "flash_attention", true);
+  if (yaml.has("attention")) c.attention = known_word(yaml, "attention", attention_kernel_names());
+  if (!c.attention.empty() && !c.flash_attention) {
+    throw yaml.error("attention", "a kernel of attention stores no scores");
+  }
   c.overlap = flag_or(yaml, "overlap", true);
   c.chunk_tokens = whole_or(yaml, "chunk", 0, 0, kMostTokens);
   c.tiled_mlp = flag_or(yaml, "tiled_mlp", false);

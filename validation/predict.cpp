@@ -155,7 +155,7 @@ CasePrediction predict_stack(const PublishedCase& c, const ModelSpec& model,
                        : needs.fit(hw, interval.low) ? Fit::at_risk
                                                      : Fit::does_not_fit;
   if (c.measured.longest) {
-    const HardwareProfile under = hardware_under(stack, hw);
+    const HardwareProfile under = hardware_under(c, stack, hw);
     const auto longest = [&](double memory_share) {
       return longest_multiple(granularity_of(c), 1000, [&](int64_t tokens) {
         return needs_at(run.run, tokens, model, under, stack)

@@ -34,10 +34,17 @@ bool RunNeeds::fit(const HardwareProfile& hw, double memory_share, double spare_
          memory_share * host <= hw.host.memory_bytes.value;
 }
 
+HardwareProfile hardware_under(const TrainingRun& run, const Stack& stack,
+                               const HardwareProfile& hw) {
+  const bool named = !run.attention.empty();
+  std::string kernel = named ? run.attention : stack.attention_kernel;
+  // PyTorch's own attention is FlashAttention 2 where it has nothing faster.
+  if (kernel == "sdpa" && !hw.attention_kernels.contains(kernel)) kernel = "flash2";
+  return named || hw.attention_kernels.contains(kernel) ? with_attention_kernel(hw, kernel) : hw;
+}
+
 HardwareProfile hardware_under(const Stack& stack, const HardwareProfile& hw) {
-  return hw.attention_kernels.contains(stack.attention_kernel)
-             ? with_attention_kernel(hw, stack.attention_kernel)
-             : hw;
+  return hardware_under({}, stack, hw);
 }
 
 RunPrediction predict_run(const TrainingRun& run, const ModelSpec& model,
@@ -47,7 +54,7 @@ RunPrediction predict_run(const TrainingRun& run, const ModelSpec& model,
       hidden->value = 0;
     }
   }
-  const HardwareProfile hw = hardware_under(stack, of_run);
+  const HardwareProfile hw = hardware_under(run, stack, of_run);
   RunPrediction prediction;
   prediction.run = infer_layout(run, model, hw, stack);
   std::optional<RunPipeline> pipeline;

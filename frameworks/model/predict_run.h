@@ -35,8 +35,11 @@ struct RunPrediction {
   RunNeeds needs;
 };
 
-/// The hardware as the framework sees it: with the stack's attention kernel where its rates are
-/// known.
+/// The hardware as the framework sees it: with the attention kernel of the run, or else of the
+/// stack where its rates are known. Throws bad_input where those of the run's kernel are not.
+HardwareProfile hardware_under(const TrainingRun& run, const Stack& stack,
+                               const HardwareProfile& hw);
+/// The same for a run that names no kernel.
 HardwareProfile hardware_under(const Stack& stack, const HardwareProfile& hw);
 
 /// Predicts a run. `hw` has the run's GPUs; `model` is dense. Throws bad_input if the run's

@@ -79,6 +79,33 @@ TEST_CASE("the longest sequence fits, and little more does not") {
   CHECK(predict_case(c).fits == false);
 }
 
+TEST_CASE("the kernel of attention is the case's, or else the stack's") {
+  PublishedCase c = parse_cases(R"(
+table: kernels
+source: none
+defaults: {model: llama-3.1-8b, hardware: dgx-h100, gpus: 8, stack: torchtitan, precision: bf16,
+  micro_batch: 1, global_batch: 8, zero: 3, recompute: full, measured: {trained: true}}
+cases:
+  - {name: long, sequence: 131072, attention: flash3}
+)",
+                                "cases.yaml")
+                        .front();
+  CHECK(c.attention == "flash3");
+  const auto seconds = [&](const std::string& kernel, const std::string& hardware) {
+    c.attention = kernel;
+    c.hardware = hardware;
+    return predict_case(c).step_seconds;
+  };
+  const double stack = *seconds("", "dgx-h100");
+  CHECK(*seconds("flash2", "dgx-h100") == stack);
+  CHECK(*seconds("sdpa", "dgx-h100") == stack);  // where PyTorch has nothing faster
+  CHECK(*seconds("flash3", "dgx-h100") < 0.8 * stack);
+  CHECK(*seconds("sdpa", "dgx-b200") < *seconds("flash2", "dgx-b200"));
+  CHECK(*seconds("flash4", "dgx-b200") < *seconds("sdpa", "dgx-b200"));
+  CHECK_FALSE(seconds("flash4", "dgx-h100"));
+  CHECK(predict_case(c).reason.find("flash4") != std::string::npos);
+}
+
 TEST_CASE("what cannot be expressed comes back with its reason") {
   const auto reason = [](auto change) {
     PublishedCase c = covered();
