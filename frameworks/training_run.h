@@ -50,7 +50,7 @@ struct TrainingRun {
   int64_t gpus_per_node = 8;
   std::string stack;      // a name of frameworks/stacks; "longspan", "fsdp": a plan of the engine
   std::string precision;  // fp32, fp16, bf16, fp8, mxfp8 or nvfp4
-  /// Of attention_kernel_names(); empty: the stack's.
+  /// The kernel of attention, one of attention_kernel_names(); empty: the stack's.
   std::string attention;
 
   int64_t sequence = 0;               // tokens

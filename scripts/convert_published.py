@@ -573,6 +573,47 @@ def nemo(rows):
     return "nemo-long-sequence", cases, ()
 
 
+QWEN3_4B = dict(name="qwen3-4b-2507", layers=36, hidden=2560, heads=32, kv_heads=8, head_dim=128,
+                ffn=9728, vocab=151936, max_positions=262144, norm="rmsnorm", activation="swiglu",
+                positions="rope", norm_eps=1e-6, rope_theta=5000000, qk_norm=True,
+                tied_embeddings=True)
+
+
+def prime_rl(rows):
+    models = {"Qwen3-0.6B": "qwen3-0.6b", "Qwen3-4B-Instruct-2507": QWEN3_4B["name"]}
+    hardware = {"NVIDIA H100 80GB HBM3": "dgx-h100", "NVIDIA H200": "dgx-h200",
+                "NVIDIA B200": "dgx-b200"}
+    cases = []
+    for r in rows:
+        gpus, sequence, micro = (int(r[key]) for key in ("gpus", "seq", "micro_batches"))
+        kernel = r["attn"].replace("flash_attention_", "flash")
+        device = r["device"].removeprefix("NVIDIA ").split()[0]
+        case = dict(
+            name=f"{r['model']} {r['type']} {length(sequence)} on {gpus} "
+                 f"{'A6000' if device == 'RTX' else device}, {kernel}"
+                 + (f", LoRA {r['lora_rank']}" if r["lora_rank"] else "")
+                 + (", inputs offloaded" if r["ac"] == "Offload" else ""),
+            model=models.get(r["model"], r["model"]),
+            hardware=hardware.get(r["device"], "rtx-a6000"), gpus=gpus, stack="prime-rl" + ("-sft" if r["type"] == "sft" else ""),
+            precision="bf16", sequence=sequence, micro_batch=1, global_batch=micro * gpus, zero=3,
+            recompute="full", attention=kernel, tiled_loss=r["type"] == "rl")
+        if r["ac"] == "Offload":
+            case["offload"] = {"checkpoints": [1]}
+        if r["success"] == "True":
+            case["measured"] = dict(step_time_s=float(r["step_s"]),
+                                    peak_allocated=r["peak_gib"] + "GiB")
+        else:
+            case["measured"] = dict(out_of_memory=True)
+        if r["model"] not in models:
+            case["left_out"] = MOE
+        elif r["lora_rank"]:
+            case["left_out"] = "LoRA fine-tuning"
+        elif r["device"] not in hardware:
+            case["left_out"] = "a card without rates"
+        cases.append(case)
+    return "prime-rl", unique(cases), [QWEN3_4B]
+
+
 def simumax(rows):
     # Its 405B has 16 K,V heads, as in the first release (configs/models).
     largest = llama("llama-3-405b-kv16", 126, 16384, 128, 53248, 128256, 8192) | dict(kv_heads=16)
@@ -703,6 +744,7 @@ TRAINING = {
     "megatron_ptdp_table2_zero3_vs_ptd_a100": ptdp_zero,
     "mist_l4_measured": mist,
     "nemo_long_sequence_cp": nemo,
+    "prime_rl_benchmarks": prime_rl,
     "simumax_b200_measured_vs_predicted": simumax,
     "torchtitan_measured": torchtitan,
     "vtrain_a100_single_node": vtrain("vtrain-single-node", "dgx-a100-80g", "40 or 80 GB is not stated"),
