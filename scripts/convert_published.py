@@ -503,6 +503,8 @@ def bridge_case(r, variant, two):
     replicas = gpus // (case["tensor"] * case["pipeline"] * case["ring"])
     if dense and case["global_batch"] % (replicas * case["micro_batch"]) != 0:
         case["left_out"] = "the source's batch does not divide over its own layout"
+    if "left_out" not in case:
+        case["assumed"] = "that nothing is recomputed"
     return case
 
 
@@ -660,6 +662,8 @@ def torchtitan_stack(r):
     technique = r["technique"].lower()
     if "compile" not in technique and "float8" not in technique and r["table"] != "perf.md-405B":
         return "torchtitan-eager"
+    if "float8" in technique and "selective" in r["activation_ckpt"] and r["date"] < "2025":
+        return "torchtitan-2024"
     return ("torchtitan" + ("-rowwise" if "rowwise" in technique else "") +
             ("-async-tp" if "asynctp" in technique else ""))
 
@@ -686,6 +690,9 @@ def torchtitan(rows):
         note = f"{r['technique']}, {r['date']}"
         if n["pp"] > 1:
             note += "; as many micro-batches as stages, the default of the time, is assumed"
+        interleaved = "interleaved" in r["technique"].lower()
+        if interleaved:
+            note += "; and two stages a rank"
         case = dict(
             name=f"{r['table']} {r['model']} {length(n['seq_len'])} on {n['num_gpus']}: "
                  f"{r['technique']}, recompute {r['activation_ckpt']}",
@@ -695,6 +702,8 @@ def torchtitan(rows):
             tensor=n["tp"], pipeline=n["pp"], all_gather=n["cp"], data=n["fsdp"],
             sequence_parallel=n["tp"] > 1, zero=3, recompute=r["activation_ckpt"].split("(")[0]
             .split(" ")[0], flops=torchtitan_flops(r), measured=measured, note=note)
+        if interleaved:
+            case["virtual_stages"] = 2
         if r["activation_ckpt"] == "selective layer":  # every second one
             case |= dict(recompute="full", recompute_layers=[LLAMA_LAYERS[r["model"]] // 2])
         cases.append(case)

@@ -17,10 +17,8 @@ ProductPrecision product_precision(const std::string& precision, const HardwareP
   const double of_peaks =
       peak.value / hw.device.peak_flops_bfloat16.value * stack.low_precision_rate.value;
   const double faster = known.value > 0 ? known.value : of_peaks;
-  const double share = stack.low_precision_share.value;
   const double blocks = precision == "fp8" ? 0 : stack.block_cast_bytes.value;
-  return {1 / (share / faster + 1 - share), share * (stack.cast_bytes.value + blocks),
-          stack.weight_casts.value};
+  return {faster, stack.cast_bytes.value + blocks, stack.weight_casts.value};
 }
 
 }  // namespace longspan

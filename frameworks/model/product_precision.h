@@ -16,8 +16,8 @@ struct ProductPrecision {
 
 /// The precision of a layer's products with parameters, by a case's `precision` (one of
 /// case_precisions()). The curve of 16 bits is scaled by the device's speedup where that is known,
-/// else by the quotient of its peaks and the stack's share of it; and by the share of the products
-/// that run in this precision. Throws bad_input where the device has no peak at these bits.
+/// else by the quotient of its peaks and the stack's share of it. Throws bad_input where the
+/// device has no peak at these bits.
 ProductPrecision product_precision(const std::string& precision, const HardwareProfile& hw,
                                    const Stack& stack);
 

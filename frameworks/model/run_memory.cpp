@@ -49,8 +49,11 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
     return s;
   }
   const double outputs = 2 * rows * (a + 2 * g + w) + 2 * 2 * between * d;
+  // Products below 16 bits that are run again keep nothing.
+  const double kept_low =
+      (1 - stack.selective_low_precision.value) / (1 - stack.selective_products.value);
   s.chosen = s.input + 2 * rows * a + s.scores +
-             (shape.precision.speed > 1 ? 0 : stack.selective_kept.value) * outputs;
+             (shape.precision.speed > 1 ? kept_low : 1) * stack.selective_kept.value * outputs;
   return s;
 }
 

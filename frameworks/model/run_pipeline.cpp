@@ -132,8 +132,10 @@ RunPipeline run_pipeline(const TrainingRun& c, const ModelSpec& model, const Sta
     if (stage == 0) times.forward += seconds.embedding;
     // The head's three products have one size: one is the forward's and one the weights'.
     if (cut) {
-      times.vocabulary_forward = seconds.head / 3;
-      times.vocabulary_backward = seconds.head - times.vocabulary_forward;
+      const double wait =
+          stack.vocabulary_wait.value * (times.forward + times.input + times.weight) / 2;
+      times.vocabulary_forward = seconds.head / 3 + wait;
+      times.vocabulary_backward = seconds.head * 2 / 3 + wait;
     } else if (stage + 1 == ranks.size()) {
       times.forward += seconds.head / 3;
       times.input += seconds.head / 3;

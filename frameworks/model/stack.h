@@ -74,10 +74,9 @@ struct Stack {
   StackTerm selective_products;       // 1: share of products that selective recomputation repeats
   StackTerm selective_low_precision;  // 1: the same share for products below 16 bits
   StackTerm selective_passes;         // 1: the same share for elementwise kernels
-  StackTerm low_precision_share;    // 1: share of a layer's products below 16 bits, if the case is
-  StackTerm low_precision_rate;     // 1: share of the speed that the device's peaks promise them
-  StackTerm low_precision_gathers;  // 1: bytes that a tensor group gathers, relative to 16 bits
-  StackTerm cast_bytes;             // B moved to cast an element of an operand of these products
+  StackTerm low_precision_rate;       // 1: share of the speed that the device's peaks promise them
+  StackTerm low_precision_gathers;    // 1: bytes that a tensor group gathers, relative to 16 bits
+  StackTerm cast_bytes;               // B moved to cast an element of an operand of these products
   StackTerm ends_as_layers;   // layers that embedding and head each count as when stages are cut,
                               // where layers alone do not divide: 0 or 1
   StackTerm exchange_share;   // 1: share of the fabrics' bandwidth that exchanges reach
@@ -99,8 +98,10 @@ struct Stack {
   StackTerm copy_share;         // 1: share of the link to the host that copies of tensors reach
   StackTerm copy_hidden;        // 1: share of these copies' time that computation hides
   StackTerm host_update_bytes;  // B moved in host memory for a parameter updated there
-  StackTerm
-      rank_spread;  // 1: standard deviation of the ranks' speeds; a step waits for the slowest
+  StackTerm vocabulary_wait;    // 1: share of a microbatch's layers for which a rank waits at the
+                                // barriers of a vocabulary that is cut over the stages
+  StackTerm rank_spread;        // 1: standard deviation of the ranks' speeds; a step waits for the
+                                // slowest
   // Memory.
   StackTerm parameter_state_bytes;  // B for a parameter on the device, not sharded by ZeRO 1
   StackTerm optimizer_state_bytes;  // B for a parameter, sharded by ZeRO 1

@@ -248,13 +248,12 @@ TEST_CASE("fewer bits speed up the products with parameters, and cost casts") {
   HardwareProfile hw = load_hardware("8xb200");
   hw.device.speedup_float8 = hw.device.speedup_float4 = {};  // then from the peaks
   Stack stack = load_stack("megatron-lm");
-  stack.low_precision_rate.value = stack.low_precision_share.value = 1;
+  stack.low_precision_rate.value = 1;
   CHECK(product_precision("bf16", hw, stack).speed == 1);
   CHECK(product_precision("bf16", hw, stack).cast_bytes == 0);
   CHECK(product_precision("fp8", hw, stack).speed == Approx(2));
   CHECK(product_precision("nvfp4", hw, stack).speed == Approx(4));
-  stack.low_precision_share.value = 0.5;  // Amdahl
-  CHECK(product_precision("mxfp8", hw, stack).speed == Approx(1 / (0.5 / 2 + 0.5)));
+  CHECK(product_precision("mxfp8", hw, stack).speed == Approx(2));
   CHECK_THROWS_WITH(product_precision("nvfp4", load_hardware("h100-80g"), stack),
                     Catch::Contains("peak_flops_float4"));
 
@@ -263,7 +262,6 @@ TEST_CASE("fewer bits speed up the products with parameters, and cost casts") {
   c.sequence = 128;  // next to no attention
   c.microbatch = 64;
   c.global_batch = 64;
-  stack.low_precision_share.value = 1;
   stack.pass_share.value = 1e6;
   stack.kernel_gap_s.value = stack.host_kernel_s.value = stack.step_s.value = 0;
   stack.optimizer_bytes.value = stack.exchange_s.value = 0;
