@@ -71,6 +71,9 @@ struct TrainingRun {
   /// as `recompute` says.
   std::vector<int64_t> recompute_layers;
   RunOffload offload;
+  /// Bytes of the optimizer's states for a parameter on the device: 4 of two moments in 16 bits. 0:
+  /// the stack's.
+  double optimizer_state_bytes = 0;
   bool flash_attention = true;  // false: scores are stored
   bool overlap = true;          // communication runs during computation
   int64_t chunk_tokens = 0;     // attention's, global; 0: whole

@@ -281,6 +281,9 @@ void read_run(const YamlMap& yaml, PublishedCase& c) {
   }
   c.overlap = flag_or(yaml, "overlap", true);
   c.chunk_tokens = whole_or(yaml, "chunk", 0, 0, kMostTokens);
+  if (yaml.has("optimizer_state_bytes")) {
+    c.optimizer_state_bytes = yaml.real("optimizer_state_bytes", 0);
+  }
   c.tiled_mlp = flag_or(yaml, "tiled_mlp", false);
   c.tiled_loss = flag_or(yaml, "tiled_loss", false);
 }

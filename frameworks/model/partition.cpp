@@ -67,6 +67,10 @@ double rank_parameters(const TrainingRun& c, const ModelSpec& model, int64_t sta
   return (layer * layers_of(c, model, stage) + ends) / tensor;
 }
 
+double optimizer_state_bytes(const TrainingRun& c, const Stack& stack) {
+  return c.optimizer_state_bytes > 0 ? c.optimizer_state_bytes : stack.optimizer_state_bytes.value;
+}
+
 double replicas(const TrainingRun& c) {
   return static_cast<double>(c.degrees.data * c.degrees.ulysses * c.degrees.ring *
                              c.degrees.all_gather);

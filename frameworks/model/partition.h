@@ -28,5 +28,7 @@ double rank_parameters(const TrainingRun& run, const ModelSpec& model, int64_t s
                        const ModelEnds& ends_here);
 /// Ranks with the same parameters, over which ZeRO shards their states.
 double replicas(const TrainingRun& run);
+/// Bytes of the optimizer's states for a parameter: the run's, or else the stack's.
+double optimizer_state_bytes(const TrainingRun& run, const Stack& stack);
 
 }  // namespace longspan

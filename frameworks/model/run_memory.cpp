@@ -144,7 +144,7 @@ class Stage {
     memory.parameters = whole * of_parameter * here(c_.offload.parameters);
     memory.gradients =
         (c_.zero == 2 ? cut : whole) * of_gradient * here(c_.offload.gradients) + whole * waiting;
-    memory.optimizer = cut * stack_.optimizer_state_bytes.value * here(c_.offload.optimizer);
+    memory.optimizer = cut * optimizer_state_bytes(c_, stack_) * here(c_.offload.optimizer);
     memory.gathered = gathered_bytes(c_, model_, stack_, index_);
     if (c_.zero == 3) memory.gathered += stack_.gathered_bytes.value + beyond_live();
     if (c_.zero > 0 && ranks > 1) memory.buffers += stack_.group_buffer_bytes.value;

@@ -127,9 +127,13 @@ class Run {
                                               backward.all() + again * forward.all() + selected)
                              : data(slowest.compute);
     const double here = 1 - offloaded(c_.offload.optimizer, 0);
+    // States are read and written.
+    const double saved =
+        2 * (stack_.optimizer_state_bytes.value - optimizer_state_bytes(c_, stack_));
+    const double of_optimizer = std::max(0.0, stack_.optimizer_bytes.value - saved);
     const double moved =
         parameters_ * (stack_.gradient_touch_bytes.value / (c_.zero > 1 ? replicas_ : 1) +
-                       here * stack_.optimizer_bytes.value / (c_.zero > 0 ? replicas_ : 1));
+                       here * of_optimizer / (c_.zero > 0 ? replicas_ : 1));
     time.update = moved / (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     time.host = host_seconds(c_, hw_, stack_, host_traffic(c_, model_, stack_), time.compute);
     time.rest = stack_.step_s.value;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "frameworks/model/layer_work.h"
+#include "frameworks/model/partition.h"
 #include "frameworks/model/product_precision.h"
 #include "frameworks/model/run_memory.h"
 #include "frameworks/model/run_time.h"
@@ -231,6 +232,21 @@ TEST_CASE("products with a whole vocabulary have a share of their own") {
   const double slow = step(c, stack);
   stack.head_share.value = 1;
   CHECK(step(c, stack) < slow);
+}
+
+TEST_CASE("states of the optimizer in 16 bits take and move less") {
+  PublishedCase c = case_22b();
+  const Stack stack = load_stack("megatron-lm");  // master and two moments in single precision
+  const HardwareProfile hw = load_hardware("8xselene");
+  const auto states = [&] { return run_memory(c, *c.shape, hw, stack).states; };
+  const auto update = [&] { return run_time(c, *c.shape, hw, stack).update; };
+  const double all = states(), moved = update();
+  c.optimizer_state_bytes = 12;
+  CHECK(states() == all);
+  CHECK(update() == moved);
+  c.optimizer_state_bytes = 8;
+  CHECK(all - states() == Approx(4 * rank_parameters(c, *c.shape)));
+  CHECK(update() == Approx(moved * 32 / 40));
 }
 
 TEST_CASE("the host issues the exchanges of a tensor group") {
