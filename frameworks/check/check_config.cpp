@@ -95,7 +95,7 @@ class Checker {
 
   void find_longest() {
     const ConfiguredRun& c = check_.configured;
-    const HardwareProfile under = hardware_under(c.stack, c.hw);
+    const HardwareProfile under = hardware_under(c.run, c.stack, c.hw);
     const double spare = std::max(reserve(), c.stack.spare_bytes.value);
     check_.longest_sequence = longest_multiple(granularity_of(c.run), 1000, [&](int64_t tokens) {
       return needs_at(check_.predicted.run, tokens, c.model, under, c.stack).fit(c.hw, 1, spare);
@@ -208,6 +208,9 @@ KnobPlaces places_of(const ConfigReading& reading) {
   return [&reading](const std::string& knob) {
     if (const auto it = reading.places.find(knob); it != reading.places.end()) {
       return spelled_key(*reading.framework, it->second);
+    }
+    if (const auto it = reading.default_keys.find(knob); it != reading.default_keys.end()) {
+      return spelled_key(*reading.framework, it->second) + " (by default)";
     }
     for (const FrameworkKey& key : reading.framework->keys) {
       if (key.sets == knob && key.write) return spelled_key(*reading.framework, key.key);

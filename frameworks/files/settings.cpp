@@ -220,6 +220,13 @@ Settings read_settings(const std::string& text, const std::string& origin) {
 Settings read_flags(const ShellCommand& command, size_t first, const std::string& origin) {
   Settings settings;
   const std::vector<ShellWord>& words = command.words;
+  // A launcher's flags have one value at most: what follows may be the program.
+  const auto is_program = [](const ShellWord& word) {
+    return word.text == "-m" || word.text == "--module" || word.text.ends_with(".py");
+  };
+  const size_t program =
+      static_cast<size_t>(std::find_if(words.begin(), words.end(), is_program) - words.begin());
+  const bool launched = program < words.size();
   const auto setting = [&](const ShellWord& at, std::string value) {
     return Setting{std::move(value), false, origin, at.line, at.unresolved};
   };
@@ -233,10 +240,15 @@ Settings read_flags(const ShellCommand& command, size_t first, const std::string
       continue;
     }
     if (!is_flag(word)) continue;
+    // "-m" and "-u" of Python.
+    if (word.text.size() == 2 && i <= program && launched) continue;
     const std::string name = flag_name(word.text);
     std::vector<const ShellWord*> values;
     while (i + 1 < words.size() && !is_flag(words[i + 1]) &&
-           (values.empty() || words[i + 1].text.find('=') == std::string::npos)) {
+           !(launched && i + 1 <= program && (is_program(words[i + 1]) || !values.empty())) &&
+           (values.empty() ||
+            (words[i + 1].text.find('=') == std::string::npos &&
+             number_of(values[0]->text).has_value() == number_of(words[i + 1].text).has_value()))) {
       values.push_back(&words[++i]);
     }
     if (values.empty()) {

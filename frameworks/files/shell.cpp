@@ -22,7 +22,10 @@ bool starts_name(char c) { return c == '_' || std::isalpha(static_cast<unsigned 
 bool in_name(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-// What an expansion gives: words, and why they are not known.
+// Stands in a text for a part that only a shell knows.
+constexpr char kUnknown = '\x01';
+
+// What an expansion gives: words, and why parts of them are not known.
 struct Value {
   std::vector<std::string> words;
   std::string unresolved;
@@ -95,9 +98,9 @@ class ShellReader {
     int64_t line = 0;
   };
   static void close(Building& b) {
-    if (b.any) b.done.push_back({b.text, b.line, b.unresolved});
+    const bool known = b.text.find(kUnknown) == std::string::npos;
+    if (b.any) b.done.push_back({b.text, b.line, known ? "" : b.unresolved});
     b.text.clear();
-    b.unresolved.clear();
     b.any = false;
   }
   void append(Building& b, std::string_view text) const {
@@ -108,8 +111,7 @@ class ShellReader {
   // Appends an expansion: as one text inside quotes, split at blanks outside. An array keeps its
   // words in both.
   void append(Building& b, const Value& value, bool quoted, bool is_array) const {
-    if (!value.unresolved.empty() && b.unresolved.empty()) b.unresolved = value.unresolved;
-    if (!value.unresolved.empty()) b.any = true;
+    if (!value.unresolved.empty()) b.unresolved = value.unresolved;
     for (size_t i = 0; i < value.words.size(); ++i) {
       if (i > 0) {
         if (is_array) {
@@ -223,7 +225,7 @@ class ShellReader {
     append(b, value_of(name), quoted, false);
   }
   Value unknown(const std::string& what, const std::string& why) const {
-    return {{}, fmt::format("{} in line {} {}", what, line_, why)};
+    return {{std::string(1, kUnknown)}, fmt::format("{} in line {} {}", what, line_, why)};
   }
   Value value_of(const std::string& name) const {
     const auto it = variables_.find(name);
@@ -285,7 +287,8 @@ class ShellReader {
       if (c == end) --depth;
       if (depth > 0) inside += c;
     }
-    return {{}, fmt::format("$({}) in line {} is the output of a program", inside, line)};
+    return {{std::string(1, kUnknown)},
+            fmt::format("$({}) in line {} is the output of a program", inside, line)};
   }
 
   // After `$((`.
@@ -312,7 +315,7 @@ class ShellReader {
       if (unresolved.empty()) {
         unresolved = fmt::format("$(({})) in line {} needs a shell", inside, line);
       }
-      return {{}, unresolved};
+      return {{std::string(1, kUnknown)}, unresolved};
     }
     return {{fmt::format("{}", *value)}, ""};
   }
@@ -385,6 +388,7 @@ class ShellReader {
     // In a branch the other value may hold.
     if (branches_ > 0 && !(value.words == variable.words)) {
       value.unresolved = fmt::format("${} is set under a condition in line {}", to.name, line_);
+      value.words = {std::string(1, kUnknown)};
     }
     variable = std::move(value);
   }
@@ -444,14 +448,16 @@ class ShellReader {
       }
       // A redirection of a numbered stream: 2>&1.
       if (words.size() == 1 && count_of(first) && (peek() == '<' || peek() == '>')) continue;
-      command.words.insert(command.words.end(), words.begin(), words.end());
+      for (ShellWord& word : words) {
+        std::erase(word.text, kUnknown);
+        command.words.push_back(std::move(word));
+      }
       if (command.words.size() > kMostWords) throw error(line_, "this command has too many words");
     }
     if (!heredoc.empty()) pass_heredoc(heredoc);
     if (command.words.empty()) return;
     for (const auto& [name, value] : before) {
-      command.environment[name] = {value.words.empty() ? "" : value.words[0], line_,
-                                   value.unresolved};
+      command.environment[name] = plain(value, line_);
     }
     commands_.push_back(std::move(command));
   }
@@ -491,13 +497,17 @@ class ShellReader {
       line.clear();
     }
   }
+  static ShellWord plain(const Value& value, int64_t line) {
+    ShellWord word{value.words.empty() ? "" : value.words[0], line, value.unresolved};
+    std::erase(word.text, kUnknown);
+    return word;
+  }
   std::map<std::string, ShellWord> exported() const {
     std::map<std::string, ShellWord> environment;
     for (const std::string& name : exported_) {
       const auto it = variables_.find(name);
       if (it == variables_.end()) continue;
-      environment[name] = {it->second.words.empty() ? "" : it->second.words[0], 0,
-                           it->second.unresolved};
+      environment[name] = plain(it->second, 0);
     }
     return environment;
   }

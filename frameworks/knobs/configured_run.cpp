@@ -218,8 +218,8 @@ class Configurer {
     run_.stack = stack->second;
     Stack& s = configured_.stack = load_stack(run_.stack);
     if (const std::optional<std::string> kernel = knobs_.text("attention");
-        kernel && configured_.hw.attention_kernels.contains(*kernel)) {
-      s.attention_kernel = *kernel;
+        kernel && (*kernel == "sdpa" || configured_.hw.attention_kernels.contains(*kernel))) {
+      run_.attention = *kernel;
     }
     states_of_precision(s);
     for (const FrameworkTerm& term : framework_.terms) {

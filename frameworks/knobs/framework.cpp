@@ -189,6 +189,13 @@ Framework read_framework(const YamlMap& yaml) {
   yaml.has("source");
   if (yaml.has("programs")) framework.programs = yaml.texts("programs");
   if (yaml.has("marks")) framework.marks = yaml.texts("marks");
+  if (yaml.has("started_by")) {
+    const YamlMap programs = yaml.map("started_by");
+    for (const std::string& program : programs.keys()) {
+      framework.started_by.emplace_back(program, read_values(programs.map(program)));
+    }
+    programs.finish();
+  }
   if (yaml.has("knobs")) framework.knobs = read_values(yaml.map("knobs"));
   if (yaml.has("stack")) framework.stacks.emplace_back(KnobCondition{}, yaml.text("stack"));
   if (yaml.has("stacks")) {

@@ -74,7 +74,9 @@ struct Framework {
   std::string version;  // "axolotl 0.21.0": what its keys were read at
   std::string about;
   std::vector<std::string> programs;  // words of a command that starts it
-  std::vector<std::string> marks;     // keys that few other frameworks have
+  /// Knobs that a program sets: "trl dpo" trains on pairs.
+  std::vector<std::pair<std::string, KnobValues>> started_by;
+  std::vector<std::string> marks;  // keys that few other frameworks have
   std::vector<FrameworkPart> parts;
   KnobValues knobs;  // set first
   std::vector<std::pair<KnobCondition, std::string>> stacks;

@@ -28,9 +28,32 @@ bool has_flags(const ShellCommand& command) {
   });
 }
 
+// The commands of a script, and those that it hands to another shell: sh -c "...".
+std::vector<ShellCommand> all_commands(const ConfigText& file) {
+  std::vector<ShellCommand> all = read_shell(file.text, file.name);
+  for (size_t i = 0, count = all.size(); i < count; ++i) {
+    for (size_t w = 2; w < all[i].words.size(); ++w) {
+      const std::string& shell = all[i].words[w - 2].text;
+      const ShellWord inner = all[i].words[w];
+      const bool is_shell = shell == "sh" || shell.ends_with("/sh") || shell.ends_with("bash");
+      if (!is_shell || !all[i].words[w - 1].text.starts_with("-") || !inner.unresolved.empty() ||
+          !all[i].words[w - 1].text.ends_with("c")) {
+        continue;
+      }
+      for (ShellCommand& command : read_shell(inner.text, file.name)) {
+        command.environment.insert(all[i].environment.begin(), all[i].environment.end());
+        for (ShellWord& word : command.words) word.line = inner.line;
+        all.push_back(std::move(command));
+      }
+      break;
+    }
+  }
+  return all;
+}
+
 std::vector<ConfigCommand> commands_of(const ConfigText& file) {
   std::vector<ConfigCommand> commands;
-  const std::vector<ShellCommand> all = read_shell(file.text, file.name);
+  const std::vector<ShellCommand> all = all_commands(file);
   // A script that only starts a program with a config may have no flags.
   const bool any = std::any_of(all.begin(), all.end(), has_flags);
   for (const ShellCommand& command : all) {
@@ -60,6 +83,9 @@ ConfigFile read_config_file(const ConfigText& file) {
   ConfigFile read;
   read.name = file.name;
   read.text = file.text;
+  if (file.text.find_first_not_of(" \t\r\n") == std::string::npos) {
+    throw bad_input("{}: the file is empty", file.name);
+  }
   const std::string ending = std::filesystem::path(file.name).extension().string();
   if (ending == ".toml") {
     read.settings = read_toml(file.text, file.name);

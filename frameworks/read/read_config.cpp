@@ -35,14 +35,25 @@ class ConfigReader {
         }
         const ConfigCommand* const command = claim.files[i].command;
         if (commands != (command != nullptr)) continue;
+        places_[files_[i].name] = claim.files[i].at;
         settings_.add(command != nullptr ? command->settings : files_[i].settings,
                       claim.files[i].at);
       }
     }
     add_named_files();
+    resolve_references();
     for (const auto& [knob, value] : framework_.knobs) reading_.knobs.set(knob, value);
+    for (const ClaimedFile& file : claim.files) {
+      for (const auto& [program, sets] : framework_.started_by) {
+        if (file.command == nullptr || file.command->words.find(program) == std::string::npos) {
+          continue;
+        }
+        for (const auto& [knob, value] : sets) reading_.knobs.set(knob, value);
+      }
+    }
     for (const FrameworkKey& key : framework_.keys) apply(key);
     for (const auto& [knob, taken] : defaults_) {
+      reading_.default_keys[knob] = taken.taken.key;
       if (find_run_knob(knob)->matters) reading_.defaults.push_back(taken.taken);
     }
     find_unknown();
@@ -79,6 +90,20 @@ class ConfigReader {
       }
     }
   }
+  // "${variables.max_seq_len}" stands for another key's value (OmegaConf).
+  void resolve_references() {
+    Settings resolved;
+    for (const auto& [key, setting] : settings_.all()) {
+      Setting value = setting;
+      const std::string& text = setting.value;
+      if (text.starts_with("${") && text.ends_with("}")) {
+        const auto named = settings_.all().find(text.substr(2, text.size() - 3));
+        if (named != settings_.all().end()) value.value = named->second.value;
+      }
+      resolved.set(key, value);
+    }
+    settings_ = resolved;
+  }
   // Whether a file of this name was given; its settings stand below its part, or the key.
   bool given(const std::string& path, const std::string& below) {
     for (const ConfigFile& file : files_) {
@@ -87,6 +112,7 @@ class ConfigReader {
       both.add(file.settings, below);
       both.add(settings_);
       settings_ = both;
+      places_[file.name] = below;
       return true;
     }
     return false;
@@ -228,9 +254,18 @@ class ConfigReader {
         fmt::format("{}: \"{}\" is not known and has no effect on the answer", name, value));
   }
 
+  // The key as its file has it: a file of a part stands below the part's place.
+  std::string own_name(const std::string& key) const {
+    const auto place = places_.find(settings_.all().at(key).file);
+    if (place == places_.end() || place->second.empty()) return key;
+    return key.starts_with(place->second + ".") ? key.substr(place->second.size() + 1) : key;
+  }
+
   void find_unknown() {
     for (const std::string& key : settings_.unread()) {
-      if (!knows(framework_, key)) reading_.unknown.push_back(key);
+      // A script's environment has many variables for others.
+      if (key.starts_with("env.")) continue;
+      if (!knows(framework_, key)) reading_.unknown.push_back(own_name(key));
     }
   }
 
@@ -243,7 +278,8 @@ class ConfigReader {
     TakenDefault taken;
     bool own = false;
   };
-  std::map<std::string, Default> defaults_;  // by knob
+  std::map<std::string, Default> defaults_;    // by knob
+  std::map<std::string, std::string> places_;  // of files: the key below which their settings stand
 };
 
 }  // namespace

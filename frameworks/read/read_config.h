@@ -24,10 +24,11 @@ struct ConfigReading {
   RunKnobs knobs;
   /// For each knob that a key has set: "axolotl.yaml:12: context_parallel_size: 8".
   std::map<std::string, std::string> places;
-  std::vector<TakenDefault> defaults;  // of knobs that matter
-  std::vector<std::string> unknown;    // keys
-  std::vector<std::string> notes;      // sentences
-  std::string model_config;            // the text of a config.json among the files; empty: none
+  std::map<std::string, std::string> default_keys;  // for each knob that a default has set
+  std::vector<TakenDefault> defaults;               // of knobs that matter
+  std::vector<std::string> unknown;                 // keys
+  std::vector<std::string> notes;                   // sentences
+  std::string model_config;  // the text of a config.json among the files; empty: none
   std::string model_config_name;
 };
 

@@ -56,6 +56,7 @@ Match match(const Framework& framework, const Settings& settings) {
     if (part.at.empty()) {
       if (of_part.marks > 0 && best.marks == 0) best.marks = of_part.marks;
     } else if (of_part.marks > 0 && of_part.score() > best.score()) {
+      of_part.own = best.own;
       best = of_part;
     }
   }

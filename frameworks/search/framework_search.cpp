@@ -143,7 +143,7 @@ class Searcher {
     const int64_t world = question_.hw->devices();
     set_length(knobs, std::lcm(std::lcm(granularity, 2 * world), chunk));
     const ConfiguredRun c = configured(knobs);
-    const HardwareProfile under = hardware_under(c.stack, c.hw);
+    const HardwareProfile under = hardware_under(c.run, c.stack, c.hw);
     const TrainingRun run = infer_layout(c.run, c.model, under, c.stack);
     const int64_t step = std::lcm(granularity, granularity_of(run));
     return longest_multiple(step, 1000, [&](int64_t tokens) {

@@ -238,7 +238,7 @@ TEST_CASE("states of the optimizer in 16 bits take and move less") {
   PublishedCase c = case_22b();
   const Stack stack = load_stack("megatron-lm");  // master and two moments in single precision
   const HardwareProfile hw = load_hardware("8xselene");
-  const auto states = [&] { return run_memory(c, *c.shape, hw, stack).states; };
+  const auto states = [&] { return run_memory(c, *c.shape, hw, stack).states(); };
   const auto update = [&] { return run_time(c, *c.shape, hw, stack).update; };
   const double all = states(), moved = update();
   c.optimizer_state_bytes = 12;

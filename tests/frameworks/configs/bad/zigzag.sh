@@ -1,0 +1,7 @@
+#!/bin/bash
+torchrun --nproc_per_node 8 pretrain_gpt.py \
+  --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 \
+  --group-query-attention --num-query-groups 8 --swiglu --untie-embeddings-and-output-weights \
+  --vocab-size 128256 --tokenizer-type NullTokenizer --bf16 --lr 1e-5 --mock-data \
+  --seq-length 8196 --max-position-embeddings 8196 --micro-batch-size 1 --global-batch-size 2 \
+  --context-parallel-size 4
