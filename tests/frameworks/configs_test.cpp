@@ -24,9 +24,9 @@ ConfigReading read_folder(const fs::path& folder, const std::vector<std::string>
   std::vector<ConfigText> texts;
   for (const std::string& file : files) texts.push_back({file, read_file(folder / file)});
   return read_config(texts, "", [&](const std::string& path) -> std::optional<std::string> {
-    const fs::path beside = folder / fs::path(path).filename();
-    if (!fs::is_regular_file(beside)) return std::nullopt;
-    return read_file(beside);
+    const fs::path near = folder / fs::path(path).filename();
+    if (!fs::is_regular_file(near)) return std::nullopt;
+    return read_file(near);
   });
 }
 

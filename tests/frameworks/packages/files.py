@@ -123,6 +123,6 @@ def offer_model(name):
 
 
 def processes_here(world):
-    """The environment of the first of so many processes."""
+    """The environment of the first of that number of processes."""
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(world), LOCAL_WORLD_SIZE="8")
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="29500")
