@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/nearest.h"
 #include "base/units.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
@@ -46,7 +47,7 @@ ConfigOpener opener_beside(const std::string& file) {
   };
 }
 
-ConfigReading read(const CheckFlags& flags) {
+ConfigReading read_files(const CheckFlags& flags) {
   std::vector<ConfigText> texts;
   for (const std::string& file : flags.files) {
     texts.push_back({file, read_file(file, kMostConfigBytes)});
@@ -72,6 +73,19 @@ ModelSpec model_for(const CheckFlags& flags, const ConfigReading& reading) {
   throw bad_input("the config does not say the model; {}", hint);
 }
 
+// The reading, with a remark if the model's vocabulary had to be assumed.
+ConfigReading read(const CheckFlags& flags) {
+  ConfigReading reading = read_files(flags);
+  const bool named = !flags.model.empty() || !reading.model_config.empty() ||
+                     reading.knobs.has("model") || reading.knobs.has("model-family");
+  if (!named && reading.knobs.has("layers") && !reading.knobs.has("vocabulary")) {
+    reading.notes.emplace_back(
+        "the vocabulary is not in the config; that of GPT-2 is taken, 50,257 tokens: --model says "
+        "another");
+  }
+  return reading;
+}
+
 std::string verdict_text(Fit fit) {
   return fit == Fit::does_not_fit ? "out of memory" : std::string(name_of(fit));
 }
@@ -84,6 +98,20 @@ std::string change_text(const ConfigReading& reading, const ProposedChange& chan
     text += (text.empty() ? "" : ", ") + spelled(*reading.framework, setting);
   }
   return text;
+}
+
+// The keys that the framework does not have, with the nearest that it has.
+std::string unknown_text(const ConfigReading& reading) {
+  std::vector<std::string> known;
+  for (const FrameworkKey& key : reading.framework->keys) known.push_back(key.key);
+  std::vector<std::string> texts;
+  for (std::string key : reading.unknown) {
+    std::replace_if(
+        key.begin(), key.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+    const std::vector<std::string> nearest = nearest_names(key, known);
+    texts.push_back(nearest.empty() ? key : fmt::format("{} ({}?)", key, nearest.front()));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 Json check_json(const CheckFlags& flags, const ConfigReading& reading, const ConfigCheck& check) {
@@ -167,13 +195,17 @@ void print_verdict(const ConfigCheck& check) {
 
 std::string parts_text(const ConfigCheck& check) {
   std::vector<MemoryPart> parts = check.parts;
-  std::erase_if(parts, [](const MemoryPart& part) { return part.bytes < 1e6; });
+  const double least = 0.02 * check.predicted.needs.device;
+  double other = 0;
+  for (const MemoryPart& part : parts) other += part.bytes < least ? part.bytes : 0;
+  std::erase_if(parts, [&](const MemoryPart& part) { return part.bytes < least; });
   std::stable_sort(parts.begin(), parts.end(),
                    [](const MemoryPart& a, const MemoryPart& b) { return a.bytes > b.bytes; });
   std::string text;
   for (const MemoryPart& part : parts) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", part.name, bytes_text(part.bytes));
   }
+  if (other >= 0.01 * check.predicted.needs.device) text += ", other " + bytes_text(other);
   return text;
 }
 
@@ -197,6 +229,10 @@ void print_check(const ConfigReading& reading, const ConfigCheck& check) {
   print_verdict(check);
   const double seconds = check.predicted.time.step();
   say("  at peak    {}\n", parts_text(check));
+  const double host = check.predicted.needs.host, of_node = c.hw.host.memory_bytes.value;
+  if (host > 0.5 * of_node) {
+    say("  host       {} of {} of a node\n", bytes_text(host), bytes_text(of_node));
+  }
   say("  step       {} (between {} and {}), {:.0f} tokens/s a GPU, MFU {} ({} with all pairs of "
       "attention counted)\n",
       format_seconds(seconds), format_seconds(seconds * check.step_range.low),
@@ -223,19 +259,23 @@ void print_check(const ConfigReading& reading, const ConfigCheck& check) {
         "--seq\n",
         format_tokens(c.run.sequence));
   }
-  if (!reading.unknown.empty()) {
-    say("  not known  {}\n", fmt::join(reading.unknown, ", "));
-  }
+  if (!reading.unknown.empty()) say("  not known  {}\n", unknown_text(reading));
   for (const std::string& note : reading.notes) say("  note       {}\n", note);
 }
 
 int run(const CheckFlags& flags, bool json) {
   CheckOptions options;
   if (!flags.sequence.empty()) options.sequence = parse_tokens(flags.sequence, "--seq");
-  if (!flags.reserve.empty()) options.reserve_bytes = parse_bytes(flags.reserve, "--reserve");
+  if (!flags.reserve.empty()) options.reserve_bytes = parse_reserve(flags.reserve);
+  if (!flags.framework.empty()) load_framework(flags.framework);  // the message for a wrong name
   const ConfigReading reading = read(flags);
   const ModelSpec model = model_for(flags, reading);
   const HardwareProfile hw = flags.hardware.load();
+  const auto memory = static_cast<int64_t>(hw.device.memory_bytes.value);
+  if (options.reserve_bytes >= memory) {
+    throw bad_input("--reserve: {} is all of a GPU's memory, {}",
+                    format_bytes(options.reserve_bytes), format_bytes(memory));
+  }
   const ConfigCheck check = check_config(reading, model, hw, options);
   if (json) {
     print_json(check_json(flags, reading, check));
@@ -259,8 +299,7 @@ void add_check(Verb& program) {
   verb.add_option("--model", flags->model,
                   "The model, if the config does not say it: a catalog name or a config.json");
   verb.add_option("--seq", flags->sequence, "Tokens of a sequence, instead of the config's");
-  verb.add_option("--framework", flags->framework, "The software, if the files do not tell")
-      .one_of(framework_names());
+  verb.add_option("--framework", flags->framework, "The software, if the files do not tell");
   verb.add_option("--reserve", flags->reserve,
                   "Memory of each GPU that others use: rollouts, other jobs");
   verb.runs([flags](bool json) { return run(*flags, json); });

@@ -178,7 +178,14 @@ int run(const MaxSeqFlags& flags, bool json) {
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
+  if (flags.framework.on.empty() && !flags.framework.with.empty()) {
+    throw bad_input("--with: needs --on");
+  }
   if (!flags.framework.on.empty()) {
+    if (!flags.output.empty() || flags.strategy != "all") {
+      throw bad_input("--{}: a plan of Longspan's engine; leave it out with --on",
+                      flags.output.empty() ? "strategy" : "output");
+    }
     std::optional<MaxSequence> own;
     if (flags.framework.on == "all") own = max_sequence(model, hw, "auto", options);
     const bool any = own && own->sequence > 0;

@@ -113,7 +113,7 @@ std::vector<Found> search_each(const FrameworkFlags& flags, const ModelSpec& mod
     try {
       FrameworkQuestion question = question_of(load_framework(name), flags.with, model, hw);
       if (!flags.reserve.empty()) {
-        question.reserve_bytes = static_cast<double>(parse_bytes(flags.reserve, "--reserve"));
+        question.reserve_bytes = static_cast<double>(parse_reserve(flags.reserve));
       }
       found.plan = search(question);
     } catch (const Error& e) {
@@ -171,6 +171,10 @@ void FrameworkFlags::add_to(Verb& verb) {
   verb.add_option("--reserve", reserve, "With --on: memory of each GPU that others use");
 }
 
+int64_t parse_reserve(const std::string& text) {
+  return text == "0" ? 0 : parse_bytes(text, "--reserve");
+}
+
 std::string run_text(const TrainingRun& run) {
   std::vector<std::string> parts;
   const RunDegrees& d = run.degrees;
@@ -226,6 +230,10 @@ void check_folder(const std::string& folder) {
   if (problem || !std::filesystem::is_directory(folder)) {
     throw bad_input("{}: expected a folder{}", folder,
                     problem ? ": " + problem.message() : std::string());
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    throw bad_input("{}: expected a new or an empty folder; it has {}", folder,
+                    entry.path().filename().string());
   }
   check_writable(std::filesystem::path(folder) / "README.md");
 }

@@ -43,6 +43,9 @@ Json export_json(const Framework& framework, const ExportedPlan& exported,
                  const std::string& folder);
 void print_export(const Framework& framework, const ExportedPlan& exported);
 
+/// The bytes of --reserve, which may be 0.
+int64_t parse_reserve(const std::string& text);
+
 /// "data 2, ZeRO 3, full recomputation, checkpoints on the host".
 std::string run_text(const TrainingRun& run);
 

@@ -298,6 +298,21 @@ int run(const PlanFlags& flags, bool json) {
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
+  if (flags.framework.on.empty() && !flags.framework.with.empty()) {
+    throw bad_input("--with: needs --on");
+  }
+  if (!flags.framework.on.empty()) {
+    for (const auto& [flag, given] : {std::pair("output", !flags.output.empty()),
+                                      {"strategy", flags.strategy != "auto"},
+                                      {"objective", flags.objective != "throughput"},
+                                      {"gap", !flags.gap.empty()},
+                                      {"max-gpus", flags.max_gpus > 0},
+                                      {"min-gpus-for", !flags.min_gpus_for.empty()}}) {
+      if (given) {
+        throw bad_input("--{}: about plans of Longspan's engine; leave it out with --on", flag);
+      }
+    }
+  }
   if (flags.framework.on.empty() && !flags.framework.folder.empty()) {
     throw bad_input("--export: needs --on; `longspan export` writes a plan of Longspan's engine");
   }

@@ -97,8 +97,10 @@ class Checker {
     const ConfiguredRun& c = check_.configured;
     const HardwareProfile under = hardware_under(c.run, c.stack, c.hw);
     const double spare = std::max(reserve(), c.stack.spare_bytes.value);
+    // At least every length of which the verdict is that it fits.
     check_.longest_sequence = longest_multiple(granularity_of(c.run), 1000, [&](int64_t tokens) {
-      return needs_at(check_.predicted.run, tokens, c.model, under, c.stack).fit(c.hw, 1, spare);
+      const RunNeeds needs = needs_at(check_.predicted.run, tokens, c.model, under, c.stack);
+      return needs.fit(c.hw, 1, spare) || fit_of_run(needs, c.hw, reserve()) == Fit::fits;
     });
   }
 
@@ -117,6 +119,8 @@ class Checker {
     Tried tried{from, {}};
     for (const auto& [changed, word] : setting->sets) tried.knobs.set(changed, word);
     tried.change.settings = before;
+    std::erase_if(tried.change.settings,
+                  [&](const FrameworkSetting& other) { return other.key == setting->key; });
     tried.change.settings.push_back(*setting);
     try {
       const ConfiguredRun c = configured(tried.knobs);

@@ -19,7 +19,7 @@ namespace longspan {
 struct CheckOptions {
   int64_t sequence = 0;       // tokens, instead of the config's; 0: as the config says
   int64_t reserve_bytes = 0;  // of each device, kept free for others
-  int64_t changes = 5;        // proposed at most
+  int64_t changes = 4;        // proposed at most
 };
 
 /// Settings that together fit better or run faster.

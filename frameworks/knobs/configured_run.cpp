@@ -14,6 +14,8 @@
 namespace longspan {
 namespace {
 
+constexpr int64_t kMostTokens = int64_t{1} << 30, kMostSequences = int64_t{1} << 20;
+
 std::vector<double> all_of(const RunKnobs& knobs, const char* knob, double share = 1) {
   const std::string tier = knobs.text(knob).value_or("device");
   const bool away = tier == "host" || tier == "nvme";
@@ -139,6 +141,18 @@ class Configurer {
     const int64_t sequence_ranks = d.ulysses * d.ring * d.all_gather;
     if (const int64_t budget = knobs_.count_or("token-budget", 0); budget > 0) {
       run_.sequence = budget * sequence_ranks;
+    }
+    if (run_.sequence > kMostTokens || knobs_.count_or("microbatch", 1) > kMostSequences) {
+      throw bad_input("{}: expected at most {} tokens, and {} sequences in a microbatch",
+                      name("sequence"), kMostTokens, kMostSequences);
+    }
+    for (const char* knob : {"microbatch", "accumulation"}) {
+      if (knobs_.is(knob, "0")) throw bad_input("{}: expected a number >= 1, got 0", name(knob));
+    }
+    const ModelSpec& m = configured_.model;
+    if (m.positions == Positions::learned && run_.sequence > m.max_positions) {
+      throw bad_input("{}: {} has a table of {} positions, and the sequence has {} tokens",
+                      name("sequence"), m.name, m.max_positions, run_.sequence);
     }
     if (run_.sequence <= 0) {
       throw bad_input("the config does not say the length of a sequence; give it with --seq");
@@ -335,7 +349,7 @@ ConfiguredRun configure(const RunKnobs& knobs, const Framework& framework, const
 int64_t granularity_of(const TrainingRun& run) {
   const RunDegrees& d = run.degrees;
   return std::lcm(std::max<int64_t>(1, run.chunk_tokens),
-                  256 * d.ulysses * 2 * d.ring * d.all_gather * d.tensor);
+                  16 * d.ulysses * 2 * d.ring * d.all_gather * d.tensor);
 }
 
 }  // namespace longspan

@@ -68,7 +68,19 @@ std::optional<FrameworkSetting> setting_of(const Framework& framework, const Run
   return FrameworkSetting{other->key, "", {{knob, value}}};
 }
 
-std::string spelled_key(const Framework& framework, const std::string& key) {
+std::string spelled_key(const Framework& framework, const std::string& whole) {
+  // A file of a part has the key without the part's place.
+  std::string key = whole;
+  size_t longest = 0;
+  for (const FrameworkPart& part : framework.parts) {
+    const bool here = !part.at.empty() && whole.starts_with(part.at + ".");
+    const bool has_file =
+        std::any_of(framework.files.begin(), framework.files.end(),
+                    [&](const FrameworkFile& file) { return file.at == part.at; });
+    if (!here || !has_file || part.at.size() <= longest) continue;
+    longest = part.at.size();
+    key = whole.substr(longest + 1);
+  }
   if (format_of(framework, key) != "flags" || key.find('.') != std::string::npos) return key;
   std::string flag = key;
   std::replace(flag.begin(), flag.end(), '_', '-');

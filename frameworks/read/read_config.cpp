@@ -73,7 +73,8 @@ class ConfigReader {
       if (given(*path, below)) continue;
       // A name that the framework ships, and no file.
       const KnobValues* const shipped = values_of(key, *path);
-      if (shipped != nullptr && shipped != values_of(key, "\n")) continue;
+      const bool known = shipped != nullptr && shipped != values_of(key, "\n");
+      if (known && is_word_of(key, *path)) continue;
       const std::optional<std::string> text = open_(*path);
       if (text) {
         // What stands in the naming file comes first.
@@ -84,9 +85,8 @@ class ConfigReader {
         settings_ = both;
       } else {
         reading_.notes.push_back(
-            fmt::format("{} names {}, which was not found; its settings are "
-                        "taken as their defaults",
-                        *at, *path));
+            fmt::format("{} names {}, which was not found; its settings are taken {}", *at, *path,
+                        known ? "as its name says" : "as their defaults"));
       }
     }
   }
@@ -123,7 +123,9 @@ class ConfigReader {
     const auto find = [&](const std::string& name) -> std::optional<std::string> {
       if (name.find('*') == std::string::npos) {
         if (settings_.has(name)) return name;
-        if (settings_.has(name + ".0")) return name + ".0";
+        const bool is_count =
+            !key.sets.empty() && find_run_knob(key.sets)->kind == RunKnobKind::count;
+        if (!is_count && settings_.has(name + ".0")) return name + ".0";
         return std::nullopt;
       }
       std::optional<std::string> first;
@@ -236,6 +238,13 @@ class ConfigReader {
                    [](unsigned char c) { return std::tolower(c); });
     return find([&](const std::string& known) {
       return known.find('*') != std::string::npos && matches(known, lower);
+    });
+  }
+
+  // Whether the key lists the value itself, not a pattern of it.
+  static bool is_word_of(const FrameworkKey& key, const std::string& value) {
+    return std::any_of(key.values.begin(), key.values.end(), [&](const auto& entry) {
+      return entry.first.find('*') == std::string::npos && same_value(entry.first, value);
     });
   }
 

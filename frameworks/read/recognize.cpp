@@ -88,6 +88,7 @@ FrameworkClaim claim(const Framework& framework, const std::vector<ConfigFile>& 
       most = score;
       best = of_command;
       keys = of_command.score();
+      claim.files.back().started = started;
       if (started) ++best.marks;
       claim.files.back().command = &command;
     }
@@ -128,7 +129,9 @@ FrameworkClaim recognize(const std::vector<ConfigFile>& files) {
   for (const std::string& name : framework_names()) {
     FrameworkClaim whole = claim(load_framework(name), files);
     bool accepted = !whole.refused;
-    for (size_t i = 0; i < files.size(); ++i) accepted &= 2 * whole.files[i].score >= most[i];
+    for (size_t i = 0; i < files.size(); ++i) {
+      accepted &= whole.files[i].started || 2 * whole.files[i].score >= most[i];
+    }
     const auto rank = [](const FrameworkClaim& c) { return std::pair(c.marked, c.score); };
     if (accepted && (!best || rank(whole) > rank(*best))) best = whole;
   }

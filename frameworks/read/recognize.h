@@ -15,6 +15,7 @@ struct ClaimedFile {
   std::string at;                          // the key below which its settings stand
   const ConfigCommand* command = nullptr;  // of a script; null: its settings
   int64_t score = 0;                       // keys that the framework knows, marks count more
+  bool started = false;                    // the command is a program of the framework
 };
 
 /// What a framework makes of the files.

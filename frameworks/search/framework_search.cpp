@@ -21,6 +21,8 @@ constexpr std::pair<const char*, const char*> kCommon[] = {{"precision", "bf16"}
                                                            {"adapter", "none"},
                                                            {"task", "sft"}};
 
+const std::vector<std::string> kMicrobatches = {"1", "2", "4", "8"};
+
 constexpr double kEqual = 0.01;  // lengths that differ by less count as equal
 
 KnobPlaces names_of_keys(const Framework& framework) {
@@ -40,6 +42,10 @@ class Space {
       : question_(question), framework_(*question.given.framework), longest_(longest) {
     RunKnobs knobs = question.given.knobs;
     for (const auto& [knob, value] : kCommon) say(knobs, knob, value);
+    dimensions_ = framework_.search;
+    const bool listed = std::any_of(dimensions_.begin(), dimensions_.end(),
+                                    [](const auto& entry) { return entry.first == "microbatch"; });
+    if (!listed && !longest) dimensions_.emplace_back("microbatch", kMicrobatches);
     enumerate(knobs, 0);
   }
   std::vector<RunKnobs> take() { return std::move(all_); }
@@ -68,11 +74,11 @@ class Space {
     return degrees;
   }
   void enumerate(const RunKnobs& knobs, size_t at) {
-    if (at == framework_.search.size()) {
+    if (at == dimensions_.size()) {
       if (seen_.insert(knobs.all()).second) all_.push_back(knobs);
       return;
     }
-    const auto& [knob, listed] = framework_.search[at];
+    const auto& [knob, listed] = dimensions_[at];
     bool any = false;
     const bool skipped = longest_ && knob == "microbatch";
     for (const std::string& value : skipped ? std::vector<std::string>{} : values_of(listed)) {
@@ -94,6 +100,7 @@ class Space {
   const FrameworkQuestion& question_;
   const Framework& framework_;
   const bool longest_;
+  std::vector<std::pair<std::string, std::vector<std::string>>> dimensions_;
   std::vector<RunKnobs> all_;
   std::set<std::map<std::string, std::string, std::less<>>> seen_;
 };
