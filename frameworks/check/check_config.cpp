@@ -99,6 +99,8 @@ class Checker {
     const double spare = std::max(reserve(), c.stack.spare_bytes.value);
     // At least every length of which the verdict is that it fits.
     check_.longest_sequence = longest_multiple(granularity_of(c.run), 1000, [&](int64_t tokens) {
+      const bool table = model_.positions == Positions::learned;
+      if (table && tokens > model_.max_positions) return false;
       const RunNeeds needs = needs_at(check_.predicted.run, tokens, c.model, under, c.stack);
       return needs.fit(c.hw, 1, spare) || fit_of_run(needs, c.hw, reserve()) == Fit::fits;
     });

@@ -153,8 +153,10 @@ class Searcher {
     const HardwareProfile under = hardware_under(c.run, c.stack, c.hw);
     const TrainingRun run = infer_layout(c.run, c.model, under, c.stack);
     const int64_t step = std::lcm(granularity, granularity_of(run));
+    const bool table = c.model.positions == Positions::learned;
     return longest_multiple(step, 1000, [&](int64_t tokens) {
-      return fits(needs_at(run, tokens, c.model, under, c.stack), c, true);
+      return !(table && tokens > question_.model->max_positions) &&
+             fits(needs_at(run, tokens, c.model, under, c.stack), c, true);
     });
   }
 

@@ -83,12 +83,19 @@ std::vector<RunKnobs> ways_to_say(const RunKnobs& knobs) {
     way.set("context-kind", kind);
     ways.push_back(way);
   }
+  const auto also_with = [&](const auto& change) {
+    for (size_t i = 0, count = ways.size(); i < count; ++i) {
+      ways.push_back(ways[i]);
+      change(ways.back());
+    }
+  };
   // What a framework recomputes selectively may be less than the plan's part.
-  if (!knobs.is("recompute", "selective")) return ways;
-  for (size_t i = 0, count = ways.size(); i < count; ++i) {
-    ways.push_back(ways[i]);
-    ways.back().set("recompute", "full");
+  if (knobs.is("recompute", "selective")) {
+    also_with([](RunKnobs& way) { way.set("recompute", "full"); });
   }
+  // Some share a sequence only with their own kernel, or only if documents are packed.
+  also_with([](RunKnobs& way) { way.clear("attention"); });
+  also_with([](RunKnobs& way) { way.set("packing", "true"); });
   return ways;
 }
 

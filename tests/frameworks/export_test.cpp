@@ -15,7 +15,7 @@ using namespace longspan;
 
 namespace {
 
-constexpr size_t kPlans = 24;  // of a framework
+constexpr size_t kPlans = 20;  // of a framework
 constexpr int64_t kSequence = 32768;
 
 void keep(const ExportedPlan& exported, const std::string& framework, size_t index) {
