@@ -53,7 +53,11 @@ class Checker {
   static RunPrediction predict(const ConfiguredRun& c) {
     return predict_run(c.run, c.model, c.hw, c.stack);
   }
-  double reserve() const { return static_cast<double>(options_.reserve_bytes); }
+  // Bytes of each device for others: as asked, and a rollout engine's share.
+  double reserve() const {
+    const double share = knobs_.share("rollout-share").value_or(0);
+    return static_cast<double>(options_.reserve_bytes) + share * hw_.device.memory_bytes.value;
+  }
 
   void summarize() {
     const ConfiguredRun& c = check_.configured;
