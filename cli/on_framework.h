@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cli/documents.h"
+#include "cli/verbs.h"
 #include "frameworks/search/framework_search.h"
 #include "frameworks/write/export_plan.h"
 
