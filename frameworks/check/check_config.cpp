@@ -102,12 +102,19 @@ class Checker {
     const HardwareProfile under = hardware_under(c.run, c.stack, c.hw);
     const double spare = std::max(reserve(), c.stack.spare_bytes.value);
     // At least every length of which the verdict is that it fits.
-    check_.longest_sequence = longest_multiple(granularity_of(c.run), 1000, [&](int64_t tokens) {
+    const auto fits = [&](int64_t tokens) {
       const bool table = model_.positions == Positions::learned;
       if (table && tokens > model_.max_positions) return false;
       const RunNeeds needs = needs_at(check_.predicted.run, tokens, c.model, under, c.stack);
       return needs.fit(c.hw, 1, spare) || fit_of_run(needs, c.hw, reserve()) == Fit::fits;
-    });
+    };
+    const int64_t coarse = granularity_of(c.run), fine = std::max<int64_t>(1, coarse / 16);
+    int64_t longest = longest_multiple(coarse, 1000, fits);
+    if (longest < 16 * coarse && c.run.chunk_tokens == 0) {
+      longest = longest_multiple(fine, 1000, fits);
+    }
+    if (fits(c.run.sequence)) longest = std::max(longest, c.run.sequence);
+    check_.longest_sequence = longest;
   }
 
   // The knobs with a setting of the framework, and that setting; nothing if there is none, or the

@@ -349,7 +349,7 @@ ConfiguredRun configure(const RunKnobs& knobs, const Framework& framework, const
 int64_t granularity_of(const TrainingRun& run) {
   const RunDegrees& d = run.degrees;
   return std::lcm(std::max<int64_t>(1, run.chunk_tokens),
-                  16 * d.ulysses * 2 * d.ring * d.all_gather * d.tensor);
+                  256 * d.ulysses * 2 * d.ring * d.all_gather * d.tensor);
 }
 
 }  // namespace longspan

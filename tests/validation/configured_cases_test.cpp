@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "frameworks/check/check_config.h"
 #include "frameworks/knobs/configured_run.h"
 #include "frameworks/write/write_config.h"
 #include "hwprofiles/catalog.h"
@@ -118,4 +119,33 @@ TEST_CASE("published runs are predicted alike from their framework's config", "[
   }
   for (const auto& [framework, count] : same) UNSCOPED_INFO(framework << ": " << count);
   CHECK(same.size() == 4);
+}
+
+TEST_CASE("the longest sequences of ALST's recipes and FPDT's runs are found", "[frameworks]") {
+  int64_t recipes = 0, close = 0, runs = 0, doubled = 0;
+  for (const PublishedCase& c : read_cases(LONGSPAN_SOURCE "/tests/published")) {
+    const bool alst = c.table == "alst", fpdt = c.table.starts_with("fpdt");
+    if (!c.measured.longest || (!alst && !fpdt)) continue;
+    const Framework& framework = load_framework(framework_of_stack().at(c.stack));
+    const ModelSpec model = model_of(c);
+    const HardwareProfile hw = hardware_of(c);
+    ConfigReading reading;
+    reading.framework = &framework;
+    reading.knobs = write_config(framework, knobs_of(c, model, hw)).knobs;
+    for (const char* knob : {"gpus", "nodes", "node-gpus"}) reading.knobs.clear(knob);
+    const int64_t longest = check_config(reading, model, hw, {}).longest_sequence;
+    CAPTURE(c.table, c.name, longest);
+    if (alst) {
+      ++recipes;
+      close += std::abs(static_cast<double>(longest) / static_cast<double>(c.sequence) - 1) <= 0.1;
+    } else {
+      // Lengths of powers of two were tried.
+      ++runs;
+      doubled += longest >= c.sequence && longest < 2 * c.sequence;
+    }
+  }
+  CHECK(recipes == 19);
+  CHECK(close >= 17);
+  CHECK(runs == 16);
+  CHECK(doubled == runs);
 }
