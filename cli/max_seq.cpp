@@ -178,10 +178,7 @@ int run(const MaxSeqFlags& flags, bool json) {
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
-  if (flags.framework.on.empty() && !flags.framework.with.empty()) {
-    throw bad_input("--with: needs --on");
-  }
-  if (!flags.framework.on.empty()) {
+  if (flags.framework.given()) {
     if (!flags.output.empty() || flags.strategy != "all") {
       throw bad_input("--{}: a plan of Longspan's engine; leave it out with --on",
                       flags.output.empty() ? "strategy" : "output");

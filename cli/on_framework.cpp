@@ -30,12 +30,9 @@ std::vector<std::string> asked(const FrameworkFlags& flags) {
   return {load_framework(flags.on).name};
 }
 
-double mfu_of(const FrameworkPlan& plan) {
+double plan_mfu(const FrameworkPlan& plan) {
   const ConfiguredRun& c = plan.configured;
-  const double flops =
-      model_flops(c.model, c.run.sequence).step() * static_cast<double>(c.run.global_batch);
-  return flops / static_cast<double>(c.run.gpus) / plan.predicted.time.step() /
-         c.hw.device.peak_flops_bfloat16.value;
+  return mfu_of(c.run, c.model, c.hw, plan.predicted.time.step());
 }
 
 Json plan_json(const FrameworkPlan& plan) {
@@ -46,7 +43,7 @@ Json plan_json(const FrameworkPlan& plan) {
   const PredictionInterval& range = published_intervals().step.all;
   return {{"step_seconds", seconds},
           {"step_seconds_range", {seconds * range.low, seconds * range.high}},
-          {"mfu", mfu_of(plan)},
+          {"mfu", plan_mfu(plan)},
           {"peak_bytes",
            {{"allocated", needs.memory.tensors()},
             {"reserved", needs.reserved},
@@ -72,7 +69,7 @@ std::vector<std::string> row_of(const std::string& name, const std::optional<Fra
   return {name,
           format_tokens(plan->sequence()),
           format_seconds(plan->predicted.time.step()),
-          percent(mfu_of(*plan)),
+          percent(plan_mfu(*plan)),
           format_bytes(static_cast<int64_t>(plan->predicted.needs.device)),
           run_text(plan->configured.run)};
 }
@@ -169,6 +166,15 @@ void FrameworkFlags::add_to(Verb& verb) {
                       fmt::format("{}", fmt::join(framework_names(), ", ")));
   verb.add_option("--with", with, "With --on: settings it must have, as KEY=VALUE of its config");
   verb.add_option("--reserve", reserve, "With --on: memory of each GPU that others use");
+}
+
+bool FrameworkFlags::given() const {
+  if (!on.empty()) return true;
+  if (!with.empty()) throw bad_input("--with: needs --on");
+  if (!folder.empty()) {
+    throw bad_input("--export: needs --on; `longspan export` writes a plan of Longspan's engine");
+  }
+  return false;
 }
 
 int64_t parse_reserve(const std::string& text) {

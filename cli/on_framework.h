@@ -19,6 +19,8 @@ struct FrameworkFlags {
   std::string folder;  // plan's --export; empty: writes nothing
 
   void add_to(Verb& verb);
+  /// Whether --on is given. Throws bad_input if it is not, but a flag is that needs it.
+  bool given() const;
 };
 
 /// Answers max-seq with --on. `own` is the plan of Longspan's engine for the table of all, or null.

@@ -298,10 +298,7 @@ int run(const PlanFlags& flags, bool json) {
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
-  if (flags.framework.on.empty() && !flags.framework.with.empty()) {
-    throw bad_input("--with: needs --on");
-  }
-  if (!flags.framework.on.empty()) {
+  if (flags.framework.given()) {
     for (const auto& [flag, given] : {std::pair("output", !flags.output.empty()),
                                       {"strategy", flags.strategy != "auto"},
                                       {"objective", flags.objective != "throughput"},
@@ -312,11 +309,6 @@ int run(const PlanFlags& flags, bool json) {
         throw bad_input("--{}: about plans of Longspan's engine; leave it out with --on", flag);
       }
     }
-  }
-  if (flags.framework.on.empty() && !flags.framework.folder.empty()) {
-    throw bad_input("--export: needs --on; `longspan export` writes a plan of Longspan's engine");
-  }
-  if (!flags.framework.on.empty()) {
     return plan_on(flags.framework, model, hw, parse_lengths(flags.sequences, "--seq"), json);
   }
   const Sweep found = find_plans(flags, model, hw, json || flags.verbose);

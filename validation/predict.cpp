@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -104,12 +103,6 @@ bool fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes) {
   return std::equal(peak_bytes.begin(), peak_bytes.end(), capacity.begin(), std::less_equal<>());
 }
 
-// The number of tokens that degrees and chunk require the sequence to be a multiple of.
-int64_t granularity_of(const PublishedCase& c) {
-  const RunDegrees& d = c.degrees;
-  return std::lcm(std::max<int64_t>(1, c.chunk_tokens), 256 * d.ulysses * 2 * d.ring * d.tensor);
-}
-
 // Predicts the case as a plan with its knobs, run by Longspan.
 CasePrediction predict_plan(const PublishedCase& c, const ModelSpec& model,
                             const HardwareProfile& hw) {
@@ -151,9 +144,7 @@ CasePrediction predict_stack(const PublishedCase& c, const ModelSpec& model,
   prediction.peak_bytes = static_cast<int64_t>(measured_kind(c, needs));
   prediction.fits = needs.fit(hw);
   const PredictionInterval& interval = published_intervals().memory.of(c.table);
-  prediction.verdict = needs.fit(hw, interval.high)  ? Fit::fits
-                       : needs.fit(hw, interval.low) ? Fit::at_risk
-                                                     : Fit::does_not_fit;
+  prediction.verdict = verdict_of(needs, hw, interval);
   if (c.measured.longest) {
     const HardwareProfile under = hardware_under(c, stack, hw);
     const auto longest = [&](double memory_share) {

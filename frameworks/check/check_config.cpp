@@ -13,12 +13,6 @@ namespace {
 // Tokens of a sample where a config does not limit them, as many fine-tuning sets have at most.
 constexpr int64_t kAssumedLength = 2048;
 
-Fit fit_of_run(const RunNeeds& needs, const HardwareProfile& hw, double reserve_bytes) {
-  const PredictionInterval& range = published_intervals().memory.all;
-  if (needs.fit(hw, range.high, reserve_bytes)) return Fit::fits;
-  return needs.fit(hw, range.low, reserve_bytes) ? Fit::at_risk : Fit::does_not_fit;
-}
-
 double step_tokens(const TrainingRun& run) {
   return static_cast<double>(run.global_batch) * static_cast<double>(run.sequence);
 }
@@ -50,9 +44,7 @@ class Checker {
   ConfiguredRun configured(const RunKnobs& knobs) const {
     return configure(knobs, *reading_.framework, model_, hw_, places_of(reading_));
   }
-  static RunPrediction predict(const ConfiguredRun& c) {
-    return predict_run(c.run, c.model, c.hw, c.stack);
-  }
+  static const PredictionInterval& memory_range() { return published_intervals().memory.all; }
   // Bytes of each device for others: as asked, and a rollout engine's share.
   double reserve() const {
     const double share = knobs_.share("rollout-share").value_or(0);
@@ -62,8 +54,8 @@ class Checker {
   void summarize() {
     const ConfiguredRun& c = check_.configured;
     const RunNeeds& needs = check_.predicted.needs;
-    check_.fit = fit_of_run(needs, c.hw, reserve());
-    check_.memory_range = published_intervals().memory.all;
+    check_.fit = verdict_of(needs, c.hw, memory_range(), reserve());
+    check_.memory_range = memory_range();
     check_.step_range = published_intervals().step.all;
     check_.capacity_bytes = c.hw.device.memory_bytes.value - reserve();
     const double host = needs.host - c.hw.host.memory_bytes.value;
@@ -86,15 +78,10 @@ class Checker {
                     {"reserved, unused", needs.reserved - m.tensors()},
                     {"context and libraries", needs.device - needs.reserved}};
     const double seconds = check_.predicted.time.step();
-    const double gpus = static_cast<double>(c.run.gpus);
-    check_.tokens_per_second_per_gpu = step_tokens(c.run) / gpus / seconds;
-    const auto mfu = [&](bool causal) {
-      const double flops = model_flops(c.model, c.run.sequence, causal).step() *
-                           static_cast<double>(c.run.global_batch);
-      return flops / gpus / seconds / c.hw.device.peak_flops_bfloat16.value;
-    };
-    check_.mfu = mfu(true);
-    check_.mfu_full = mfu(false);
+    check_.tokens_per_second_per_gpu =
+        step_tokens(c.run) / static_cast<double>(c.run.gpus) / seconds;
+    check_.mfu = mfu_of(c.run, c.model, c.hw, seconds);
+    check_.mfu_full = mfu_of(c.run, c.model, c.hw, seconds, false);
   }
 
   void find_longest() {
@@ -103,10 +90,10 @@ class Checker {
     const double spare = std::max(reserve(), c.stack.spare_bytes.value);
     // At least every length of which the verdict is that it fits.
     const auto fits = [&](int64_t tokens) {
-      const bool table = model_.positions == Positions::learned;
-      if (table && tokens > model_.max_positions) return false;
+      if (!has_positions(model_, tokens)) return false;
       const RunNeeds needs = needs_at(check_.predicted.run, tokens, c.model, under, c.stack);
-      return needs.fit(c.hw, 1, spare) || fit_of_run(needs, c.hw, reserve()) == Fit::fits;
+      return needs.fit(c.hw, 1, spare) ||
+             verdict_of(needs, c.hw, memory_range(), reserve()) == Fit::fits;
     };
     const int64_t coarse = granularity_of(c.run), fine = std::max<int64_t>(1, coarse / 16);
     int64_t longest = longest_multiple(coarse, 1000, fits);
@@ -139,7 +126,7 @@ class Checker {
       const ConfiguredRun c = configured(tried.knobs);
       const RunPrediction predicted = predict(c);
       const RunNeeds& needs = predicted.needs;
-      tried.change.fit = fit_of_run(needs, c.hw, reserve());
+      tried.change.fit = verdict_of(needs, c.hw, memory_range(), reserve());
       tried.change.saved_bytes = check_.predicted.needs.device - needs.device;
       const double ratio = step_tokens(check_.configured.run) / step_tokens(c.run);
       tried.change.paid_seconds = predicted.time.step() * ratio - check_.predicted.time.step();
@@ -229,10 +216,7 @@ KnobPlaces places_of(const ConfigReading& reading) {
     if (const auto it = reading.default_keys.find(knob); it != reading.default_keys.end()) {
       return spelled_key(*reading.framework, it->second) + " (by default)";
     }
-    for (const FrameworkKey& key : reading.framework->keys) {
-      if (key.sets == knob && key.write) return spelled_key(*reading.framework, key.key);
-    }
-    return knob;
+    return name_of_knob(*reading.framework, knob);
   };
 }
 

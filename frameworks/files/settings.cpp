@@ -88,12 +88,6 @@ class Flattener {
   size_t count_ = 0;
 };
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 std::optional<double> number_of(std::string text) {
   std::erase(text, '_');
   double value = 0;
@@ -117,6 +111,23 @@ bool is_flag(const ShellWord& word) {
 }
 
 }  // namespace
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return lower;
+}
+
+bool same_value(std::string_view a, std::string_view b) {
+  const auto plain = [](std::string_view value) {
+    const std::string word = lower_case(value);
+    if (word == "yes" || word == "on" || word == "1") return std::string("true");
+    if (word == "no" || word == "off" || word == "0") return std::string("false");
+    return word;
+  };
+  return plain(a) == plain(b);
+}
 
 std::string Settings::key_below(const std::string& prefix, std::string_view name) {
   return prefix.empty() ? std::string(name) : fmt::format("{}.{}", prefix, name);
@@ -177,13 +188,8 @@ std::optional<int64_t> Settings::whole(const std::string& key) const {
 std::optional<bool> Settings::flag(const std::string& key) const {
   const std::optional<std::string> value = text(key);
   if (!value) return std::nullopt;
-  const std::string word = lower(*value);
-  for (const char* yes : {"true", "yes", "on", "1"}) {
-    if (word == yes) return true;
-  }
-  for (const char* no : {"false", "no", "off", "0"}) {
-    if (word == no) return false;
-  }
+  if (same_value(*value, "true")) return true;
+  if (same_value(*value, "false")) return false;
   throw error(key, fmt::format("expected true or false, got \"{}\"", *value));
 }
 

@@ -31,6 +31,12 @@ struct Setting {
   bool operator==(const Setting&) const = default;
 };
 
+/// Whether two values of a key are the same: case does not matter, and "true", "yes", "on", "1" are
+/// one, as are "false", "no", "off", "0".
+bool same_value(std::string_view a, std::string_view b);
+/// The text in lower case.
+std::string lower_case(std::string_view text);
+
 class Settings {
  public:
   /// "prefix.name"; the name alone if the prefix is empty.

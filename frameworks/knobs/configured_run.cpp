@@ -1,7 +1,6 @@
 #include "frameworks/knobs/configured_run.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -108,7 +107,6 @@ class Configurer {
       }
     }
     run_.sequence_parallel = knobs_.flag("sequence-parallel");
-    run_.schedule = "";
     run_.virtual_stages = degree("virtual-stages");
     const int64_t layers = configured_.model.layers;
     if (const int64_t each = knobs_.count_or("virtual-layers", 0); each > 0 && d.pipeline > 1) {
@@ -150,7 +148,7 @@ class Configurer {
       if (knobs_.is(knob, "0")) throw bad_input("{}: expected a number >= 1, got 0", name(knob));
     }
     const ModelSpec& m = configured_.model;
-    if (m.positions == Positions::learned && run_.sequence > m.max_positions) {
+    if (!has_positions(m, run_.sequence)) {
       throw bad_input("{}: {} has a table of {} positions, and the sequence has {} tokens",
                       name("sequence"), m.name, m.max_positions, run_.sequence);
     }
@@ -346,10 +344,10 @@ ConfiguredRun configure(const RunKnobs& knobs, const Framework& framework, const
   return Configurer(knobs, framework, model, hw, places).run();
 }
 
-int64_t granularity_of(const TrainingRun& run) {
-  const RunDegrees& d = run.degrees;
-  return std::lcm(std::max<int64_t>(1, run.chunk_tokens),
-                  256 * d.ulysses * 2 * d.ring * d.all_gather * d.tensor);
+RunPrediction predict(const ConfiguredRun& c) { return predict_run(c.run, c.model, c.hw, c.stack); }
+
+void clear_machine(RunKnobs& knobs) {
+  for (const char* knob : {"gpus", "nodes", "node-gpus"}) knobs.clear(knob);
 }
 
 }  // namespace longspan

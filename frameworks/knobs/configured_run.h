@@ -37,7 +37,10 @@ std::optional<ModelSpec> model_of(const RunKnobs& knobs, const Framework& framew
 ConfiguredRun configure(const RunKnobs& knobs, const Framework& framework, const ModelSpec& model,
                         const HardwareProfile& hw, const KnobPlaces& places);
 
-/// Tokens that the length of a run's sequence must be a multiple of.
-int64_t granularity_of(const TrainingRun& run);
+/// Its prediction.
+RunPrediction predict(const ConfiguredRun& configured);
+
+/// Clears the knobs that say which machine a run is on, where the hardware says that.
+void clear_machine(RunKnobs& knobs);
 
 }  // namespace longspan

@@ -1,7 +1,6 @@
 #include "frameworks/knobs/framework.h"
 
 #include <algorithm>
-#include <cctype>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -300,18 +299,6 @@ bool matches(std::string_view pattern, std::string_view key) {
     if (matches(rest, key.substr(at))) return true;
   }
   return false;
-}
-
-bool same_value(std::string_view a, std::string_view b) {
-  const auto plain = [](std::string_view value) {
-    std::string word(value);
-    std::transform(word.begin(), word.end(), word.begin(),
-                   [](unsigned char c) { return std::tolower(c); });
-    if (word == "yes" || word == "on" || word == "1") return std::string("true");
-    if (word == "no" || word == "off" || word == "0") return std::string("false");
-    return word;
-  };
-  return plain(a) == plain(b);
 }
 
 }  // namespace longspan

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "frameworks/files/settings.h"
 #include "frameworks/knobs/run_knobs.h"
 #include "frameworks/model/stack.h"
 
@@ -103,9 +104,5 @@ bool knows(const Framework& framework, std::string_view key);
 
 /// Whether a pattern of keys matches a key: '*' stands for any text.
 bool matches(std::string_view pattern, std::string_view key);
-
-/// Whether two values of a key are the same: case does not matter, and "true", "yes", "on", "1" are
-/// one, as are "false", "no", "off", "0".
-bool same_value(std::string_view a, std::string_view b);
 
 }  // namespace longspan

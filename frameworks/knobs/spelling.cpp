@@ -87,6 +87,13 @@ std::string spelled_key(const Framework& framework, const std::string& whole) {
   return "--" + flag;
 }
 
+std::string name_of_knob(const Framework& framework, const std::string& knob) {
+  for (const FrameworkKey& key : framework.keys) {
+    if (key.sets == knob && key.write) return spelled_key(framework, key.key);
+  }
+  return knob;
+}
+
 std::string spelled(const Framework& framework, const FrameworkSetting& setting) {
   const std::string key = spelled_key(framework, setting.key);
   if (setting.value.empty()) return "without " + key;

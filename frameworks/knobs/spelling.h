@@ -22,6 +22,8 @@ std::optional<FrameworkSetting> setting_of(const Framework& framework, const Run
 
 /// The setting as a user writes it: "--recompute-granularity full", "micro_batch_size: 1".
 std::string spelled(const Framework& framework, const FrameworkSetting& setting);
+/// A knob by the key that sets it, in the same way; the knob's own name if there is none.
+std::string name_of_knob(const Framework& framework, const std::string& knob);
 /// A key alone, in the same way.
 std::string spelled_key(const Framework& framework, const std::string& key);
 

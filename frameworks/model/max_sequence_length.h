@@ -1,10 +1,16 @@
-// The longest sequence that fits, for any test of whether one fits. Internal to frameworks/model.
+// The longest sequence that fits, for any test of whether one fits. Pure functions; safe from any
+// thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 
+#include "frameworks/training_run.h"
+
 namespace longspan {
+
+/// Tokens that the degrees and the chunk of a run require its sequence to be a multiple of.
+int64_t granularity_of(const TrainingRun& run);
 
 /// The largest multiple of `granularity` tokens for which `fits` holds, to within a `parts`-th of
 /// it and at most 2^27; 0 if there is none. `fits` must not hold again beyond a length where it

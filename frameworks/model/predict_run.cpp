@@ -43,8 +43,21 @@ HardwareProfile hardware_under(const TrainingRun& run, const Stack& stack,
   return named || hw.attention_kernels.contains(kernel) ? with_attention_kernel(hw, kernel) : hw;
 }
 
-HardwareProfile hardware_under(const Stack& stack, const HardwareProfile& hw) {
-  return hardware_under({}, stack, hw);
+Fit verdict_of(const RunNeeds& needs, const HardwareProfile& hw, const PredictionInterval& memory,
+               double spare_bytes) {
+  if (needs.fit(hw, memory.high, spare_bytes)) return Fit::fits;
+  return needs.fit(hw, memory.low, spare_bytes) ? Fit::at_risk : Fit::does_not_fit;
+}
+
+double mfu_of(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
+              double step_seconds, bool causal) {
+  const double flops =
+      model_flops(model, run.sequence, causal).step() * static_cast<double>(run.global_batch);
+  return flops / static_cast<double>(run.gpus) / step_seconds / hw.device.peak_flops_bfloat16.value;
+}
+
+bool has_positions(const ModelSpec& model, int64_t tokens) {
+  return model.positions != Positions::learned || tokens <= model.max_positions;
 }
 
 RunPrediction predict_run(const TrainingRun& run, const ModelSpec& model,

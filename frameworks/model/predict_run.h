@@ -10,9 +10,11 @@
 #include "frameworks/model/run_memory.h"
 #include "frameworks/model/run_time.h"
 #include "frameworks/model/stack.h"
+#include "frameworks/prediction_interval.h"
 #include "frameworks/training_run.h"
 #include "hwprofiles/hardware_profile.h"
 #include "models/model_spec.h"
+#include "planner/evaluate/fit.h"
 
 namespace longspan {
 
@@ -39,8 +41,18 @@ struct RunPrediction {
 /// stack where its rates are known. Throws bad_input where those of the run's kernel are not.
 HardwareProfile hardware_under(const TrainingRun& run, const Stack& stack,
                                const HardwareProfile& hw);
-/// The same for a run that names no kernel.
-HardwareProfile hardware_under(const Stack& stack, const HardwareProfile& hw);
+
+/// Whether a run with these needs fits, if the true memory lies in an interval of multiples of the
+/// predicted one, and `spare_bytes` of the device stay free.
+Fit verdict_of(const RunNeeds& needs, const HardwareProfile& hw, const PredictionInterval& memory,
+               double spare_bytes = 0);
+
+/// The share of a GPU's best rate that a step's model FLOPs are; `causal` as model_flops() has it.
+double mfu_of(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
+              double step_seconds, bool causal = true);
+
+/// Whether the model can see this many tokens: a table of learned positions ends.
+bool has_positions(const ModelSpec& model, int64_t tokens);
 
 /// Predicts a run. `hw` has the run's GPUs; `model` is dense. Throws bad_input if the run's
 /// schedule does not exist with these numbers.

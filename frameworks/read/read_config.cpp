@@ -1,7 +1,6 @@
 #include "frameworks/read/read_config.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -77,18 +76,20 @@ class ConfigReader {
       if (known && is_word_of(key, *path)) continue;
       const std::optional<std::string> text = open_(*path);
       if (text) {
-        // What stands in the naming file comes first.
-        Settings named = read_config_file({*path, *text}).settings;
-        Settings both;
-        both.add(named, below);
-        both.add(settings_);
-        settings_ = both;
+        add_below(read_config_file({*path, *text}).settings, below);
       } else {
         reading_.notes.push_back(
             fmt::format("{} names {}, which was not found; its settings are taken {}", *at, *path,
                         known ? "as its name says" : "as their defaults"));
       }
     }
+  }
+  // Adds settings that those which are there replace.
+  void add_below(const Settings& named, const std::string& below) {
+    Settings both;
+    both.add(named, below);
+    both.add(settings_);
+    settings_ = std::move(both);
   }
   // "${variables.max_seq_len}" stands for another key's value (OmegaConf).
   void resolve_references() {
@@ -108,10 +109,7 @@ class ConfigReader {
   bool given(const std::string& path, const std::string& below) {
     for (const ConfigFile& file : files_) {
       if (name_of_path(file.name) != name_of_path(path)) continue;
-      Settings both;
-      both.add(file.settings, below);
-      both.add(settings_);
-      settings_ = both;
+      add_below(file.settings, below);
       places_[file.name] = below;
       return true;
     }
@@ -169,9 +167,9 @@ class ConfigReader {
       case RunKnobKind::count: {
         int64_t count = *settings_.whole(name);
         if (key.adds) count += reading_.knobs.count_or(key.sets, 0);
-        if (count < 0)
-          throw settings_.error(name,
-                                fmt::format("expected {} >= 0, got {}", "a whole number", count));
+        if (count < 0) {
+          throw settings_.error(name, fmt::format("expected a whole number >= 0, got {}", count));
+        }
         set(key.sets, std::to_string(count), name);
         break;
       }
@@ -233,9 +231,7 @@ class ConfigReader {
     if (const auto* same = find([&](const std::string& k) { return same_value(k, value); })) {
       return same;
     }
-    std::string lower = value;
-    std::transform(lower.begin(), lower.end(), lower.begin(),
-                   [](unsigned char c) { return std::tolower(c); });
+    const std::string lower = lower_case(value);
     return find([&](const std::string& known) {
       return known.find('*') != std::string::npos && matches(known, lower);
     });

@@ -25,15 +25,6 @@ const std::vector<std::string> kMicrobatches = {"1", "2", "4", "8"};
 
 constexpr double kEqual = 0.01;  // lengths that differ by less count as equal
 
-KnobPlaces names_of_keys(const Framework& framework) {
-  return [&framework](const std::string& knob) {
-    for (const FrameworkKey& key : framework.keys) {
-      if (key.sets == knob && key.write) return spelled_key(framework, key.key);
-    }
-    return knob;
-  };
-}
-
 // All settings of the framework's space.
 class Space {
  public:
@@ -108,14 +99,16 @@ class Space {
 class Searcher {
  public:
   explicit Searcher(const FrameworkQuestion& question)
-      : question_(question), names_(names_of_keys(*question.given.framework)) {}
+      : question_(question),
+        names_([&framework = *question.given.framework](const std::string& knob) {
+          return name_of_knob(framework, knob);
+        }) {}
 
   FrameworkPlan plan(const RunKnobs& knobs, int64_t sequence) const {
     FrameworkPlan plan{question_.given.framework, knobs, {}, {}};
     set_length(plan.knobs, sequence);
     plan.configured = configured(plan.knobs);
-    const ConfiguredRun& c = plan.configured;
-    plan.predicted = predict_run(c.run, c.model, c.hw, c.stack);
+    plan.predicted = predict(plan.configured);
     return plan;
   }
   // One sequence of each group of GPUs that shares one is a step.
@@ -153,9 +146,8 @@ class Searcher {
     const HardwareProfile under = hardware_under(c.run, c.stack, c.hw);
     const TrainingRun run = infer_layout(c.run, c.model, under, c.stack);
     const int64_t step = std::lcm(granularity, granularity_of(run));
-    const bool table = c.model.positions == Positions::learned;
     return longest_multiple(step, 1000, [&](int64_t tokens) {
-      return !(table && tokens > question_.model->max_positions) &&
+      return has_positions(*question_.model, tokens) &&
              fits(needs_at(run, tokens, c.model, under, c.stack), c, true);
     });
   }

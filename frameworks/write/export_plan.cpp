@@ -21,8 +21,7 @@ std::optional<FrameworkPlan> predicted(const Framework& framework, const RunKnob
                                        std::string* refusal) {
   try {
     FrameworkPlan plan{&framework, knobs, configure(knobs, framework, model, hw, own_name), {}};
-    const ConfiguredRun& c = plan.configured;
-    plan.predicted = predict_run(c.run, c.model, c.hw, c.stack);
+    plan.predicted = predict(plan.configured);
     return plan;
   } catch (const Error& e) {
     if (refusal != nullptr) *refusal = e.what();
@@ -61,7 +60,7 @@ ExportedPlan exported(const Framework& framework, const RunKnobs& wanted, const 
   result.config = write_config(framework, wanted);
   RunKnobs said = result.config.knobs;
   // A launch line says these, which other keys may say, too.
-  for (const char* knob : {"gpus", "nodes", "node-gpus"}) said.clear(knob);
+  clear_machine(said);
   // Some software has the length in the user's own script.
   result.in_script = !said.has("sequence") && !said.has("token-budget");
   if (result.in_script) said.set("sequence", *wanted.text("sequence"));
@@ -105,7 +104,7 @@ ExportedPlan made_to_fit(const Framework& framework, const RunKnobs& shared,
   ConfigReading reading;
   reading.framework = &framework;
   reading.knobs = nearest.config.knobs;
-  for (const char* knob : {"gpus", "nodes", "node-gpus"}) reading.knobs.clear(knob);
+  clear_machine(reading.knobs);
   if (nearest.in_script) reading.knobs.set("sequence", plan.sequence);
   const ConfigCheck check = check_config(reading, plan.model, plan.hardware, {});
   for (const ProposedChange& change : check.changes) {

@@ -102,7 +102,7 @@ TEST_CASE("published runs are predicted alike from their framework's config", "[
     const HardwareProfile hw = hardware_of(c);
     const WrittenConfig config = write_config(framework, knobs_of(c, model, hw));
     RunKnobs knobs = config.knobs;
-    for (const char* knob : {"gpus", "nodes", "node-gpus"}) knobs.clear(knob);
+    clear_machine(knobs);
     const std::string text = text_of(config);
     CAPTURE(c.table, c.name, text);
     for (const UnsaidKnob& u : config.unsaid)
@@ -132,7 +132,7 @@ TEST_CASE("the longest sequences of ALST's recipes and FPDT's runs are found", "
     ConfigReading reading;
     reading.framework = &framework;
     reading.knobs = write_config(framework, knobs_of(c, model, hw)).knobs;
-    for (const char* knob : {"gpus", "nodes", "node-gpus"}) reading.knobs.clear(knob);
+    clear_machine(reading.knobs);
     const int64_t longest = check_config(reading, model, hw, {}).longest_sequence;
     CAPTURE(c.table, c.name, longest);
     if (alst) {
