@@ -286,6 +286,8 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model,
     }
     return;
   }
+  // A disk without the space is better known now than minutes of writing later.
+  check_space(path, checkpoint_bytes(model), "the checkpoint");
   // Tensors are written in order, so only one unit is in memory at a time, and rank 0 gathers units
   // in the same order as the other ranks above.
   auto cached = std::make_shared<std::pair<BufferId, std::vector<float>>>(-1, std::vector<float>());
