@@ -183,11 +183,7 @@ int run(const MaxSeqFlags& flags, bool json) {
       throw bad_input("--{}: a plan of Longspan's engine; leave it out with --on",
                       flags.output.empty() ? "strategy" : "output");
     }
-    std::optional<MaxSequence> own;
-    if (flags.framework.on == "all") own = max_sequence(model, hw, "auto", options);
-    const bool any = own && own->sequence > 0;
-    return max_seq_on(flags.framework, model, hw, options.granularity, any ? &own->plan : nullptr,
-                      json);
+    return max_seq_on(flags.framework, model, hw, options, json);
   }
   std::vector<std::string> strategies;
   if (flags.strategy == "all" && (!options.parallel.admits_flat() || !model.uniform())) {

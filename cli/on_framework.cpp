@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <utility>
 
@@ -210,10 +211,22 @@ std::string run_text(const TrainingRun& run) {
 }
 
 int max_seq_on(const FrameworkFlags& flags, const ModelSpec& model, const HardwareProfile& hw,
-               int64_t granularity, const Plan* own, bool json) {
+               const MaxSequenceOptions& options, bool json) {
+  // The engine's search takes longer than all frameworks', so it runs meanwhile.
+  std::future<MaxSequence> engine;
+  if (flags.on == "all") {
+    MaxSequenceOptions longest = options;
+    longest.steps.clear();  // the table has no lengths within a time
+    engine = std::async(std::launch::async, [&model, &hw, longest] {
+      return max_sequence(model, hw, "auto", longest);
+    });
+  }
   const std::vector<Found> all = search_each(
       flags, model, hw,
-      [&](const FrameworkQuestion& question) { return longest_on(question, granularity); });
+      [&](const FrameworkQuestion& question) { return longest_on(question, options.granularity); });
+  std::optional<MaxSequence> found;
+  if (engine.valid()) found = engine.get();
+  const Plan* own = found && found->sequence > 0 ? &found->plan : nullptr;
   if (json) {
     Json results = Json::array();
     if (own != nullptr) results.push_back(own_json(*own));

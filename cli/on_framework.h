@@ -8,6 +8,7 @@
 #include "cli/verbs.h"
 #include "frameworks/search/framework_search.h"
 #include "frameworks/write/export_plan.h"
+#include "planner/search/search.h"
 
 namespace longspan::cli {
 
@@ -23,10 +24,10 @@ struct FrameworkFlags {
   bool given() const;
 };
 
-/// Answers max-seq with --on. `own` is the plan of Longspan's engine for the table of all, or null.
-/// Returns the exit status.
+/// Answers max-seq with --on; the table of all begins with Longspan's engine. Returns the exit
+/// status.
 int max_seq_on(const FrameworkFlags& flags, const ModelSpec& model, const HardwareProfile& hw,
-               int64_t granularity, const Plan* own, bool json);
+               const MaxSequenceOptions& options, bool json);
 
 /// Answers plan with --on, for each of the lengths. Returns the exit status.
 int plan_on(const FrameworkFlags& flags, const ModelSpec& model, const HardwareProfile& hw,
