@@ -107,6 +107,8 @@ Json case_json(const PublishedCase& c, const CasePrediction& p, const CaseErrors
   if (c.peer) object["peer"] = c.peer->name;
   put(object, "peer_step_error", e.peer_step);
   put(object, "peer_peak_error", e.peer_peak);
+  put(object, "plan_step_error", e.plan_step);
+  put(object, "plan_peak_error", e.plan_peak);
   if (!p.reason.empty()) object["not_covered"] = p.reason;
   if (!c.left_out.empty()) object["left_out"] = c.left_out;
   if (!c.assumed.empty()) object["assumed"] = c.assumed;

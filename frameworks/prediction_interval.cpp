@@ -22,7 +22,9 @@ constexpr double kTailStep = 0.005;
 constexpr double kCovered = 0.85;  // least share of the runs in the ranges of other tables
 
 constexpr std::pair<const char*, CalibratedInterval PredictionIntervals::*> kFigures[] = {
-    {"step_time", &PredictionIntervals::step}, {"memory", &PredictionIntervals::memory}};
+    {"step_time", &PredictionIntervals::step},
+    {"memory", &PredictionIntervals::memory},
+    {"plan_step_time", &PredictionIntervals::plan_step}};
 
 // The value up to which `share` of the weight lies, including half of the value's own weight;
 // interpolated between two values.
@@ -175,7 +177,7 @@ const PredictionInterval& step_interval(const HardwareProfile& hw) {
                         std::all_of(hw.rates.begin(), hw.rates.end(), [](const auto& family) {
                           return family.second.source.starts_with("measured: ");
                         });
-  return (profiled ? engine_intervals() : published_intervals()).step.all;
+  return (profiled ? engine_intervals() : published_intervals()).plan_step.all;
 }
 
 }  // namespace longspan

@@ -35,7 +35,9 @@ struct CalibratedInterval {
 };
 
 struct PredictionIntervals {
-  CalibratedInterval step, memory;
+  CalibratedInterval step, memory;  // of runs, predicted as the software that ran them
+  /// Those of the same runs, each predicted as Longspan's plan of its knobs.
+  CalibratedInterval plan_step;
   bool operator==(const PredictionIntervals&) const = default;
 };
 
@@ -45,7 +47,7 @@ const PredictionIntervals& published_intervals();
 const PredictionIntervals& engine_intervals();
 
 /// The interval of the step time of a plan on this hardware: the engine's if every rate was
-/// measured there, else that of published runs, for machines and software that were not timed yet.
+/// measured there, else that of published runs predicted as plans.
 const PredictionInterval& step_interval(const HardwareProfile& hw);
 
 /// measured / predicted of the runs of each table, predicted without that table.

@@ -107,6 +107,7 @@ bool fits(const Plan& plan, const std::array<int64_t, kTierCount>& peak_bytes) {
 CasePrediction predict_plan(const PublishedCase& c, const ModelSpec& model,
                             const HardwareProfile& hw) {
   CasePrediction prediction;
+  prediction.as_plan = true;
   const Plan plan = plan_of(c, model, hw, c.sequence);
   const Prediction predicted = predict(plan);
   prediction.step_seconds = predicted.step_seconds;
@@ -175,25 +176,9 @@ const Stack* CasePredictor::stack(const std::string& name) {
   return &stacks_.emplace(name, load_stack(name)).first->second;
 }
 
-CasePrediction CasePredictor::predict(const PublishedCase& reference) {
-  return predict(reference, stack(reference.stack));
-}
-
-CasePrediction CasePredictor::predict_left_out(const PublishedCase& reference) {
-  const Stack* known = stack(reference.stack);
-  if (known == nullptr) return predict(reference, known);
-  const Stack without = without_table(*known, reference.table);
-  return predict(reference, &without);
-}
-
-bool CasePredictor::fitted_to(const PublishedCase& reference) {
-  const Stack* known = stack(reference.stack);
-  return known != nullptr && without_table(*known, reference.table) != *known;
-}
-
-CasePrediction CasePredictor::predict(const PublishedCase& reference, const Stack* stack) {
-  const std::string reason = stack != nullptr ? why_not_stack(reference) : why_not_plan(reference);
-  if (!reason.empty()) return not_covered(reason);
+template <class PredictOne>
+CasePrediction CasePredictor::with_inputs(const PublishedCase& reference,
+                                          const PredictOne& predict_one) {
   const HardwareProfile* hw = nullptr;
   try {
     hw = &hardware(hardware_reference(reference));
@@ -207,11 +192,48 @@ CasePrediction CasePredictor::predict(const PublishedCase& reference, const Stac
     return not_covered("model " + reference.model);
   }
   try {
-    return stack != nullptr ? predict_stack(reference, model, *hw, *stack)
-                            : predict_plan(reference, model, *hw);
+    return predict_one(model, *hw);
   } catch (const Error& e) {
     return not_covered(e.what());
   }
+}
+
+CasePrediction CasePredictor::predict(const PublishedCase& reference) {
+  return predict(reference, stack(reference.stack));
+}
+
+CasePrediction CasePredictor::predict_left_out(const PublishedCase& reference) {
+  const Stack* known = stack(reference.stack);
+  if (known == nullptr) return predict(reference, known);
+  const Stack without = without_table(*known, reference.table);
+  return predict(reference, &without);
+}
+
+CasePrediction CasePredictor::predict_as_plan(const PublishedCase& reference) {
+  const Stack* software = stack(reference.stack);
+  if (software == nullptr) return predict(reference, software);
+  if (std::string reason = why_not_plan(reference); !reason.empty()) {
+    return not_covered(std::move(reason));
+  }
+  PublishedCase one = reference;
+  one.measured.longest = false;
+  return with_inputs(one, [&](const ModelSpec& model, const HardwareProfile& hw) {
+    return predict_plan(one, model, hardware_under(one, *software, hw));
+  });
+}
+
+bool CasePredictor::fitted_to(const PublishedCase& reference) {
+  const Stack* known = stack(reference.stack);
+  return known != nullptr && without_table(*known, reference.table) != *known;
+}
+
+CasePrediction CasePredictor::predict(const PublishedCase& reference, const Stack* stack) {
+  std::string reason = stack != nullptr ? why_not_stack(reference) : why_not_plan(reference);
+  if (!reason.empty()) return not_covered(std::move(reason));
+  return with_inputs(reference, [&](const ModelSpec& model, const HardwareProfile& hw) {
+    return stack != nullptr ? predict_stack(reference, model, hw, *stack)
+                            : predict_plan(reference, model, hw);
+  });
 }
 
 CasePrediction predict_case(const PublishedCase& reference) {

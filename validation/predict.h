@@ -30,7 +30,8 @@ struct CasePrediction {
   std::optional<int64_t> longest_sequence;  // tokens; of cases that ask for it
   /// The longest sequences at the two ends of the memory range.
   std::optional<LengthRange> longest_range;
-  std::string reason;  // why the case is not covered: "pipeline stages"; empty: it is
+  std::string reason;    // why the case is not covered: "pipeline stages"; empty: it is
+  bool as_plan = false;  // by simulation of a plan's program, not by a stack
   bool operator==(const CasePrediction&) const = default;
 };
 
@@ -49,10 +50,16 @@ class CasePredictor {
   /// Predicts without the case's own table: terms that were fitted to it have the values that they
   /// have without it.
   CasePrediction predict_left_out(const PublishedCase& reference);
+  /// Predicts a run of other software as Longspan's plan of the same knobs, with the software's
+  /// attention kernel: by simulation of its program, not by its stack. Time and memory only.
+  CasePrediction predict_as_plan(const PublishedCase& reference);
   /// Whether any term was fitted to the case's table; otherwise the two predictions are equal.
   bool fitted_to(const PublishedCase& reference);
 
  private:
+  /// `predict_one` predicts the case with its model and hardware.
+  template <class PredictOne>
+  CasePrediction with_inputs(const PublishedCase& reference, const PredictOne& predict_one);
   /// `stack` null: predicts the case as a plan.
   CasePrediction predict(const PublishedCase& reference, const Stack* stack);
   const HardwareProfile& hardware(const std::string& name);

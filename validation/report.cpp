@@ -17,6 +17,17 @@ double ratio_of(double error) { return 1 / (1 + error); }
 struct Collected {
   struct AgainstPeer {
     std::vector<double> ours_step, peer_step, ours_peak, peer_peak;
+    void append(const CaseErrors& ours, const std::optional<double>& step,
+                const std::optional<double>& peak) {
+      if (ours.step && step) {
+        ours_step.push_back(*ours.step);
+        peer_step.push_back(*step);
+      }
+      if (ours.peak && peak) {
+        ours_peak.push_back(*ours.peak);
+        peer_peak.push_back(*peak);
+      }
+    }
   };
   // Errors predicted without the table, and the number of measurements in the range.
   struct Without {
@@ -143,15 +154,9 @@ void collect(Collected& into, const PublishedCase& c, const CasePrediction& p,
   append(into.speedup, errors.speedup);
   if (p.fits) count_fit(table.fit, !c.measured.out_of_memory, *p.fits);
   if (p.verdict == Fit::at_risk) ++table.fit.at_risk;
-  if (!c.peer) return;
-  Collected::AgainstPeer& against = into.peers[c.peer->name];
-  if (errors.step && errors.peer_step) {
-    against.ours_step.push_back(*errors.step);
-    against.peer_step.push_back(*errors.peer_step);
-  }
-  if (errors.peak && errors.peer_peak) {
-    against.ours_peak.push_back(*errors.peak);
-    against.peer_peak.push_back(*errors.peer_peak);
+  if (c.peer) into.peers[c.peer->name].append(errors, errors.peer_step, errors.peer_peak);
+  if (!p.as_plan && (errors.plan_step || errors.plan_peak)) {
+    into.peers["plan"].append(errors, errors.plan_step, errors.plan_peak);
   }
 }
 
@@ -217,6 +222,7 @@ ErrorSummary summarize(const std::vector<double>& errors) {
 ValidationReport make_report(const std::vector<PublishedCase>& cases,
                              const std::vector<CasePrediction>& predictions,
                              const std::vector<CasePrediction>& left_out,
+                             const std::vector<CasePrediction>& as_plans,
                              const PredictionIntervals& ranges) {
   ValidationReport report;
   Tables counted, assumed;
@@ -228,6 +234,10 @@ ValidationReport make_report(const std::vector<PublishedCase>& cases,
     if (const auto& speedup = c.measured.speedup; speedup && c.left_out.empty()) {
       const size_t base = case_of.at({c.table, speedup->over});
       compare_speedup(errors, c, predictions[i], cases[base], predictions[base]);
+    }
+    if (!as_plans.empty() && c.left_out.empty()) {
+      errors.plan_step = error_of(as_plans[i].step_seconds, errors.measured_step_seconds);
+      errors.plan_peak = error_of(as_plans[i].peak_bytes, errors.measured_peak_bytes);
     }
     report.cases.push_back(errors);
     counted.of(c);
@@ -244,7 +254,7 @@ ValidationReport make_report(const std::vector<PublishedCase>& cases,
 
 PredictionIntervals intervals_of(const std::vector<PublishedCase>& cases,
                                  const ValidationReport& report) {
-  Ratios step, memory;
+  Ratios step, memory, plan_step;
   const auto put = [](Ratios& ratios, const std::string& table,
                       const std::optional<double>& error) {
     if (error) ratios[table].push_back(ratio_of(*error));
@@ -253,8 +263,9 @@ PredictionIntervals intervals_of(const std::vector<PublishedCase>& cases,
     if (!cases[i].assumed.empty()) continue;
     put(step, cases[i].table, report.cases[i].step_left_out);
     put(memory, cases[i].table, report.cases[i].peak_left_out);
+    put(plan_step, cases[i].table, report.cases[i].plan_step);
   }
-  return {calibrate(step), calibrate(memory)};
+  return {calibrate(step), calibrate(memory), calibrate(plan_step)};
 }
 
 }  // namespace longspan

@@ -44,6 +44,8 @@ struct CaseErrors {
   std::optional<double> mfu;  // predicted - measured: 0.01 is a percentage point
   std::optional<double> predicted_speedup, speedup;  // over another case; its error
   std::optional<double> peer_step, peer_peak;
+  /// The errors of the case as Longspan's plan of the same knobs.
+  std::optional<double> plan_step, plan_peak;
 };
 
 /// Whether runs train, as measured and as predicted.
@@ -91,11 +93,14 @@ struct ValidationReport {
   TableReport assumed_overall;
 };
 
-/// REQUIRES: `predictions` and `left_out` have one entry for each case. Entries of cases that are
-/// left out are not read.
+/// Where a case is predicted by a stack, its prediction as a plan is compared as that of a peer
+/// called "plan". REQUIRES:
+/// `predictions` and `left_out` have one entry for each case, `as_plans`, too, or none. Entries of
+/// cases that are left out are not read.
 ValidationReport make_report(const std::vector<PublishedCase>& cases,
                              const std::vector<CasePrediction>& predictions,
                              const std::vector<CasePrediction>& left_out,
+                             const std::vector<CasePrediction>& as_plans = {},
                              const PredictionIntervals& ranges = published_intervals());
 
 /// The ranges that a report of published tables gives; cases with assumptions have no part in them.

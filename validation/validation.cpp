@@ -18,7 +18,10 @@ Validation validate_cases(std::vector<PublishedCase> cases,
     const bool fitted = takes_part && predictor.fitted_to(c);
     v.left_out.push_back(fitted ? predictor.predict_left_out(c) : v.predictions.back());
   }
-  v.report = make_report(v.cases, v.predictions, v.left_out);
+  for (const PublishedCase& c : v.cases) {
+    v.as_plans.push_back(c.left_out.empty() ? predictor.predict_as_plan(c) : CasePrediction{});
+  }
+  v.report = make_report(v.cases, v.predictions, v.left_out, v.as_plans);
   return v;
 }
 

@@ -15,6 +15,8 @@ struct Validation {
   /// One prediction for each case, in their order: with the case's own table, and without it. Both
   /// are empty for cases that their file leaves out.
   std::vector<CasePrediction> predictions, left_out;
+  /// Each case as Longspan's plan of the same knobs; with a reason where no plan has these knobs.
+  std::vector<CasePrediction> as_plans;
   ValidationReport report;
 };
 

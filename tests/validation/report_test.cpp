@@ -133,7 +133,7 @@ TEST_CASE("what was measured is in the range of a prediction without its table, 
                                             timed("b", 1)};
   const std::vector<CasePrediction> fitted(4, predicted(1));
   const ValidationReport report = make_report(
-      cases, fitted, {predicted(0.8), predicted(0.9), predicted(1.2), predicted(0.8)}, ranges);
+      cases, fitted, {predicted(0.8), predicted(0.9), predicted(1.2), predicted(0.8)}, {}, ranges);
   CHECK(report.overall.step.mean == 0);
   CHECK(report.tables[0].step_left_out.errors.mean == Approx(0.5 / 3));
   CHECK(report.tables[0].step_left_out.in_range == 1);  // 1 / 0.9; not 1.25, not 1 / 1.2
@@ -240,6 +240,36 @@ TEST_CASE("a peer is compared over the cases that both predict") {
 }
 
 // A row of SimuMax's published B200 table, which states its own errors: -9.27 % and -0.39 %.
+TEST_CASE("a run of other software is compared as a plan, too") {
+  const std::vector<PublishedCase> cases = {timed("a", 10), timed("a", 10), timed("a", 10)};
+  const std::vector<CasePrediction> stack = {predicted(11), predicted(9), predicted(10)};
+  CasePrediction none;
+  none.reason = "pipeline stages";
+  const ValidationReport report =
+      make_report(cases, stack, stack, {predicted(8), none, predicted(5)});
+  CHECK(*report.cases[0].plan_step == Approx(-0.2));
+  CHECK(!report.cases[1].plan_step);
+  REQUIRE(report.overall.peers.size() == 1);
+  const PeerErrors& plan = report.overall.peers[0];
+  CHECK(plan.name == "plan");
+  CHECK(plan.ours_step.count == 2);
+  CHECK(plan.ours_step.bias == Approx(0.05));
+  CHECK(plan.peer_step.bias == Approx(-0.35));
+  // Measured over predicted, for the range of plans.
+  const PredictionIntervals ranges = intervals_of(cases, report);
+  CHECK(ranges.plan_step.cases == 2);
+  CHECK(ranges.plan_step.all.low >= 1.25);
+  CHECK(ranges.plan_step.all.high <= 2);
+}
+
+TEST_CASE("a case that is predicted as a plan has no other plan to compare with") {
+  CasePrediction plan = predicted(9);
+  plan.as_plan = true;
+  const ValidationReport report = make_report({timed("a", 10)}, {plan}, {plan}, {plan});
+  CHECK(report.overall.peers.empty());
+  CHECK(*report.cases[0].plan_step == Approx(-0.1));
+}
+
 TEST_CASE("a peer's errors are those it publishes") {
   PublishedCase c = timed("simumax", 1.758);
   c.measured.peak_allocated_bytes = static_cast<int64_t>(68.43 * (1 << 30));
