@@ -24,6 +24,8 @@ namespace longspan::cli {
 namespace {
 
 constexpr int64_t kMostConfigBytes = int64_t{8} << 20;
+// What an answer shows without --wide.
+constexpr size_t kPartsShown = 4, kChangesShown = 3;
 
 struct CheckFlags {
   std::vector<std::string> files;
@@ -193,17 +195,21 @@ void print_verdict(const ConfigCheck& check) {
   }
 }
 
+// The largest parts, and the sum of the others.
 std::string parts_text(const ConfigCheck& check) {
   std::vector<MemoryPart> parts = check.parts;
-  const double least = 0.02 * check.predicted.needs.device;
-  double other = 0;
-  for (const MemoryPart& part : parts) other += part.bytes < least ? part.bytes : 0;
-  std::erase_if(parts, [&](const MemoryPart& part) { return part.bytes < least; });
   std::stable_sort(parts.begin(), parts.end(),
                    [](const MemoryPart& a, const MemoryPart& b) { return a.bytes > b.bytes; });
+  const double least = 0.02 * check.predicted.needs.device;
+  double other = 0;
+  size_t shown = 0;
   std::string text;
   for (const MemoryPart& part : parts) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", part.name, bytes_text(part.bytes));
+    if (part.bytes < least || (shown == kPartsShown && !is_wide())) {
+      other += part.bytes;
+      continue;
+    }
+    text += fmt::format("{}{} {}", shown++ == 0 ? "" : ", ", part.name, bytes_text(part.bytes));
   }
   if (other >= 0.01 * check.predicted.needs.device) text += ", other " + bytes_text(other);
   return text;
@@ -222,7 +228,9 @@ std::string change_effect(const ProposedChange& change, bool was_fit) {
 void print_check(const ConfigReading& reading, const ConfigCheck& check) {
   const ConfiguredRun& c = check.configured;
   say("{}: {}, {} tokens, {} a step on {}: {}\n",
-      bold(fmt::format("{} ({})", reading.framework->name, reading.framework->version)),
+      bold(reading.framework->version.starts_with(reading.framework->name)
+               ? reading.framework->version
+               : fmt::format("{} ({})", reading.framework->name, reading.framework->version)),
       c.model.name, format_tokens(c.run.sequence),
       counted(c.run.global_batch, "sequence", "sequences"), counted(c.run.gpus, "GPU", "GPUs"),
       run_text(c.run));
@@ -233,8 +241,7 @@ void print_check(const ConfigReading& reading, const ConfigCheck& check) {
   if (host > 0.5 * of_node) {
     say("  host       {} of {} of a node\n", bytes_text(host), bytes_text(of_node));
   }
-  say("  step       {} (between {} and {}), {:.0f} tokens/s a GPU, MFU {} ({} with all pairs of "
-      "attention counted)\n",
+  say("  step       {} ({} to {}), {:.0f} tokens/s/GPU, MFU {} (full: {})\n",
       format_seconds(seconds), format_seconds(seconds * check.step_range.low),
       format_seconds(seconds * check.step_range.high), check.tokens_per_second_per_gpu,
       percent(check.mfu), percent(check.mfu_full));
@@ -244,7 +251,8 @@ void print_check(const ConfigReading& reading, const ConfigCheck& check) {
     say("  longest    no length fits\n");
   }
   const bool fits = check.fit == Fit::fits;
-  for (size_t i = 0; i < check.changes.size(); ++i) {
+  const size_t most = is_wide() ? check.changes.size() : kChangesShown;
+  for (size_t i = 0; i < std::min(most, check.changes.size()); ++i) {
     say("  {}     {}: {}\n", i == 0 ? (fits ? "faster" : "change") : "      ",
         change_text(reading, check.changes[i]), change_effect(check.changes[i], fits));
   }

@@ -57,6 +57,7 @@ size_t text_width() {
 }
 
 void set_wide() { wide = true; }
+bool is_wide() { return wide; }
 
 size_t width_of(std::string_view text) {
   size_t width = 0;

@@ -16,6 +16,8 @@ namespace longspan::cli {
 size_t text_width();
 /// From now on, prints tables with all columns and lines of any length: --wide.
 void set_wide();
+/// Whether set_wide() was called.
+bool is_wide();
 
 /// Columns that `text` takes on a screen: 0 for an escape, 1 for a UTF-8 character.
 size_t width_of(std::string_view text);
