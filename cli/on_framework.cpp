@@ -36,12 +36,16 @@ double plan_mfu(const FrameworkPlan& plan) {
   return mfu_of(c.run, c.model, c.hw, plan.predicted.time.step());
 }
 
+const PredictionInterval& step_range_of(const FrameworkPlan& plan) {
+  return published_intervals().step_under(plan.configured.stack.family).all;
+}
+
 Json plan_json(const FrameworkPlan& plan) {
   Json knobs = Json::object();
   for (const auto& [knob, value] : plan.knobs.all()) knobs[knob] = value;
   const RunNeeds& needs = plan.predicted.needs;
   const double seconds = plan.predicted.time.step();
-  const PredictionInterval& range = published_intervals().step.all;
+  const PredictionInterval& range = step_range_of(plan);
   return {{"step_seconds", seconds},
           {"step_seconds_range", {seconds * range.low, seconds * range.high}},
           {"mfu", plan_mfu(plan)},
@@ -150,7 +154,8 @@ void print_found(const std::vector<Found>& all, const Plan* own) {
     if (!found.refusal.empty()) say("  {}: {}\n", found.framework, found.refusal);
   }
   if (all.size() == 1 && all[0].plan) print_settings(*all[0].plan);
-  const PredictionInterval& interval = published_intervals().step.all;
+  const PredictionInterval& interval =
+      all.size() == 1 && all[0].plan ? step_range_of(*all[0].plan) : published_intervals().step.all;
   say("  90 % interval of a step: {:.2f} to {:.2f} times the prediction\n", interval.low,
       interval.high);
 }

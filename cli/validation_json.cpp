@@ -100,7 +100,7 @@ Json case_json(const PublishedCase& c, const CasePrediction& p, const CaseErrors
   put(object, "predicted_to_fit", p.fits);
   if (p.verdict) object["verdict"] = name_of(*p.verdict);
   if (p.step_seconds && e.step_left_out) {
-    const PredictionInterval& interval = published_intervals().step.of(c.table);
+    const PredictionInterval& interval = published_intervals().step_under(family_of(c)).of(c.table);
     object["step_seconds_range"] = {*p.step_seconds * interval.low,
                                     *p.step_seconds * interval.high};
   }

@@ -36,8 +36,12 @@ struct CalibratedInterval {
 
 struct PredictionIntervals {
   CalibratedInterval step, memory;  // of runs, predicted as the software that ran them
+  /// Step times of the runs under stacks of one family, by its name, where there are rows enough.
+  std::map<std::string, CalibratedInterval> families;
   /// Those of the same runs, each predicted as Longspan's plan of its knobs.
   CalibratedInterval plan_step;
+  /// The interval of a step time under a stack of this family: its own, or else that of all.
+  const CalibratedInterval& step_under(const std::string& family) const;
   bool operator==(const PredictionIntervals&) const = default;
 };
 
@@ -56,6 +60,10 @@ using Ratios = std::map<std::string, std::vector<double>>;
 /// The interval from the `tail` to the 1 - `tail` quantile, every table with a weight of 1; [1, 1]
 /// for no runs. REQUIRES: 0 <= tail < 0.5.
 PredictionInterval interval_of(const Ratios& ratios, double tail = 0.05);
+
+/// Whether a family of stacks has rows enough for an interval of its own: four tables and fifty
+/// rows.
+bool enough(const Ratios& ratios);
 
 /// Intervals with a twentieth of the runs outside at either end; with less outside, as far as
 /// needed, if the intervals of the other tables would hold less than 85 % of the runs.

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/median.h"
+#include "frameworks/model/stack.h"
 #include "validation/measure.h"
 
 namespace longspan {
@@ -147,7 +148,7 @@ void collect(Collected& into, const PublishedCase& c, const CasePrediction& p,
   append(into.step, errors.step);
   append(into.peak, errors.peak);
   append(into.longest, errors.longest);
-  into.step_without.append(errors.step_left_out, ranges.step.of(c.table));
+  into.step_without.append(errors.step_left_out, ranges.step_under(family_of(c)).of(c.table));
   into.peak_without.append(errors.peak_left_out, ranges.memory.of(c.table));
   into.longest_without.append(errors.longest_left_out, errors.longest_in_range.value_or(false));
   append(into.mfu, errors.mfu);
@@ -202,6 +203,12 @@ struct Tables {
 
 }  // namespace
 
+std::string family_of(const PublishedCase& c) {
+  const std::vector<std::string> stacks = stack_names();
+  const bool known = std::find(stacks.begin(), stacks.end(), c.stack) != stacks.end();
+  return known ? load_stack(c.stack).family : std::string();
+}
+
 ErrorSummary summarize(const std::vector<double>& errors) {
   ErrorSummary summary;
   if (errors.empty()) return summary;
@@ -255,6 +262,7 @@ ValidationReport make_report(const std::vector<PublishedCase>& cases,
 PredictionIntervals intervals_of(const std::vector<PublishedCase>& cases,
                                  const ValidationReport& report) {
   Ratios step, memory, plan_step;
+  std::map<std::string, Ratios> families;
   const auto put = [](Ratios& ratios, const std::string& table,
                       const std::optional<double>& error) {
     if (error) ratios[table].push_back(ratio_of(*error));
@@ -262,10 +270,18 @@ PredictionIntervals intervals_of(const std::vector<PublishedCase>& cases,
   for (size_t i = 0; i < cases.size(); ++i) {
     if (!cases[i].assumed.empty()) continue;
     put(step, cases[i].table, report.cases[i].step_left_out);
+    put(families[family_of(cases[i])], cases[i].table, report.cases[i].step_left_out);
     put(memory, cases[i].table, report.cases[i].peak_left_out);
     put(plan_step, cases[i].table, report.cases[i].plan_step);
   }
-  return {calibrate(step), calibrate(memory), calibrate(plan_step)};
+  PredictionIntervals intervals;
+  intervals.step = calibrate(step);
+  intervals.memory = calibrate(memory);
+  intervals.plan_step = calibrate(plan_step);
+  for (const auto& [family, ratios] : families) {
+    if (enough(ratios)) intervals.families[family] = calibrate(ratios);
+  }
+  return intervals;
 }
 
 }  // namespace longspan

@@ -103,6 +103,9 @@ ValidationReport make_report(const std::vector<PublishedCase>& cases,
                              const std::vector<CasePrediction>& as_plans = {},
                              const PredictionIntervals& ranges = published_intervals());
 
+/// The family of the case's stack (Stack::family); empty if it is predicted as a plan.
+std::string family_of(const PublishedCase& reference);
+
 /// The ranges that a report of published tables gives; cases with assumptions have no part in them.
 PredictionIntervals intervals_of(const std::vector<PublishedCase>& cases,
                                  const ValidationReport& report);

@@ -56,7 +56,7 @@ class Checker {
     const RunNeeds& needs = check_.predicted.needs;
     check_.fit = verdict_of(needs, c.hw, memory_range(), reserve());
     check_.memory_range = memory_range();
-    check_.step_range = published_intervals().step.all;
+    check_.step_range = published_intervals().step_under(c.stack.family).all;
     check_.capacity_bytes = c.hw.device.memory_bytes.value - reserve();
     const double host = needs.host - c.hw.host.memory_bytes.value;
     const double device = needs.device - check_.capacity_bytes;

@@ -197,8 +197,6 @@ class Layer {
         for (const double each : {there, back}) {
           pass->context.push_back({Kernel::exchange, {each, t_, u}, each * (u - 1)});
         }
-        // Each copy reads and writes, of q, k, v and the output.
-        Kernels(pass->kernels).touch(stack_.context_copies.value * 2 * u * (there + back), 4);
       }
     }
   }

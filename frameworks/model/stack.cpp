@@ -57,7 +57,6 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"exchange_share", &Stack::exchange_share},
     {"exchange_rank_s", &Stack::exchange_rank_s},
     {"regathers", &Stack::regathers},
-    {"context_copies", &Stack::context_copies},
     {"block_cast_bytes", &Stack::block_cast_bytes},
     {"weight_casts", &Stack::weight_casts},
     {"gradient_touch_bytes", &Stack::gradient_touch_bytes},
@@ -153,8 +152,10 @@ StackTerm read_term(const YamlMap& yaml) {
 Stack read_stack(const YamlMap& yaml) {
   const bool layered = yaml.has("like");
   Stack stack = layered ? load_stack(yaml.text("like")) : Stack{};
+  stack.like = layered ? yaml.text("like") : "";
   stack.name = yaml.text("name");
   stack.about = yaml.text("about");
+  if (!layered || yaml.has("family")) stack.family = yaml.text("family");
   if (yaml.has("attention_kernel")) stack.attention_kernel = yaml.text("attention_kernel");
   for (const auto& [key, term] : kTerms) {
     if (!layered || yaml.has(key)) stack.*term = read_term(yaml.map(key));

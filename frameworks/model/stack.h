@@ -36,6 +36,8 @@ struct StackTerm {
 
 struct Stack {
   std::string name;              // "megatron-lm"
+  std::string like;              // the stack that its other terms are from; empty: none
+  std::string family;            // "fsdp": stacks that are right and wrong alike
   std::string about;             // one sentence
   std::string attention_kernel;  // "flash2", where the hardware has its tables; empty: its own
 
@@ -83,7 +85,6 @@ struct Stack {
   StackTerm exchange_rank_s;  // s more of an exchange for each rank of its group beyond the first
   StackTerm regathers;        // gathers that a layer's backward repeats, where tokens are cut up in
                               // the tensor group, and does not hide: 0 to 2
-  StackTerm context_copies;   // copies of the tensors exchanged between heads and tokens, each way
   StackTerm block_cast_bytes;  // B moved in addition to cast an element if blocks have scales
   StackTerm weight_casts;      // 1: share of microbatches that cast weights, in place of the step
   StackTerm gradient_touch_bytes;  // B moved for a gradient on every rank before the update

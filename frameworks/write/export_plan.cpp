@@ -201,7 +201,8 @@ std::string readme_of(const Framework& framework, const ExportedPlan& exported) 
   if (exported.nearest) {
     const FrameworkPlan& plan = *exported.nearest;
     const double seconds = plan.predicted.time.step();
-    const PredictionInterval& range = published_intervals().step.all;
+    const PredictionInterval& range =
+        published_intervals().step_under(plan.configured.stack.family).all;
     text += fmt::format(
         "- {} tokens, {} a step on {}\n- step: {} (90 % interval {} to {})\n"
         "- a GPU's memory: {}, of which {} are tensors\n- a node's host memory: {}\n{}\n",

@@ -130,24 +130,6 @@ TEST_CASE("gathers that backward repeats and ranks of a group cost time") {
   CHECK(step(c, model, stack) == alone);
 }
 
-TEST_CASE("an exchange of heads for tokens costs copies besides") {
-  PublishedCase c = case_70b();
-  c.degrees.data = 1;
-  c.degrees.ulysses = 8;
-  const ModelSpec model = model_70b();
-  Stack stack = load_stack("megatron-core");
-  stack.kernel_gap_s.value = 0;
-  const HardwareProfile hw = load_hardware("dgx-b200");
-  const auto compute = [&] { return run_time(c, model, hw, stack).compute; };
-  const double copied = compute();
-  const double copies = stack.context_copies.value;
-  stack.context_copies.value = 0;
-  // Queries, keys, values and the output are read and written, forward and backward.
-  const double bytes = copies * 2 * 2 * (2 * 512.0 * (8192 + 2 * 1024 + 8192));
-  CHECK(copied - compute() ==
-        Approx(32 * 12 * bytes / (8e12 * stack.pass_share.value)).epsilon(1e-3));
-}
-
 TEST_CASE("every rank passes over its whole buffer of gradients") {
   PublishedCase c = case_70b();
   const ModelSpec model = model_70b();

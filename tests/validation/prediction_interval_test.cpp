@@ -61,6 +61,7 @@ TEST_CASE("ranges are written and read, and odd ones refused") {
   PredictionIntervals ranges;
   ranges.step = calibrate({{"a", {0.5, 1.25}}, {"b", {2, 4}}});
   ranges.memory = calibrate({{"a", {0.875}}});
+  ranges.families["fsdp"] = calibrate({{"b", {1, 1.5}}});
   const std::string text = write_intervals(ranges);
   CHECK(parse_intervals(text, "x") == ranges);
   CHECK_THROWS_WITH(
@@ -68,6 +69,24 @@ TEST_CASE("ranges are written and read, and odd ones refused") {
                       "ranges.yaml"),
       Catch::Contains("ranges.yaml:1") && Catch::Contains("high"));
   CHECK_THROWS_AS(parse_intervals(text + "more: {}\n", "x"), Error);
+}
+
+TEST_CASE("a family of stacks has an interval of its own where there are rows enough") {
+  const Ratios few = {{"a", steps(1, 2, 100)}, {"b", steps(1, 2, 100)}, {"c", {1}}};
+  CHECK(!enough(few));
+  Ratios many = few;
+  many["d"] = {1.5};
+  CHECK(enough(many));
+  CHECK(!enough({{"a", {1}}, {"b", {1}}, {"c", {1}}, {"d", {1}}}));
+
+  const PredictionIntervals& published = published_intervals();
+  CHECK(&published.step_under("no such family") == &published.step);
+  for (const std::string& name : stack_names()) {
+    const std::string family = load_stack(name).family;
+    CAPTURE(name, family);
+    REQUIRE(published.families.contains(family));
+    CHECK(&published.step_under(family) == &published.families.at(family));
+  }
 }
 
 // A misspelt table would leave nothing out without any message.
