@@ -73,7 +73,12 @@ TEST_CASE("figures of the catalog are of the size such machines have") {
       if (narrow > 0) CHECK(narrow / wide == Approx(2).epsilon(0.51));
       if (narrow > 0) CHECK(narrow / wide >= 1.99);
     }
-    CHECK(hw.host.memory_bytes.value > 100 * kGb * static_cast<double>(hw.devices_per_node) / 2);
+    // The device of a DGX Spark has most of the one memory, and a workstation little of its own.
+    const double host_per_device = hw.name == "gb10" || hw.name == "dgx-spark" ? 9
+                                   : hw.name == "workstation"                  ? 34
+                                                                               : 50;
+    CHECK(hw.host.memory_bytes.value >
+          host_per_device * kGb * static_cast<double>(hw.devices_per_node));
     CHECK(hw.host.memory_bandwidth.value > 100 * kGb);
     CHECK(hw.link.h2d_bandwidth.value > 10 * kGb);
     CHECK(hw.link.h2d_bandwidth.value < 450 * kGb);
@@ -165,6 +170,10 @@ TEST_CASE("what the makers say of a whole system") {
   CHECK(total("gb300-nvl72", bfloat16) == Approx(180e15));
   CHECK(total("gb300-nvl72", memory) == Approx(20e12).epsilon(0.08));
   CHECK(total("mi300x-8gpu", bfloat16) == Approx(10.4e15).epsilon(0.01));
+  CHECK(total("mi250-8gcd", memory) == Approx(4 * 128e9).epsilon(0.08));
+  CHECK(total("dgx-1v", bfloat16) == Approx(1e15));
+  CHECK(total("dgx-1v", memory) == Approx(256e9).epsilon(0.08));
+  CHECK(total("h20-8gpu", bfloat16) == Approx(8 * 148e12));
   CHECK(total("dgx-h100", network) == Approx(3200e9 / 8));
   CHECK(total("aws-p4d", network) == Approx(400e9 / 8));
 }
@@ -175,6 +184,33 @@ TEST_CASE("what only differs in one part is the same in the others") {
   CHECK(small.link == large.link);
   CHECK_FALSE(small.host == large.host);
   CHECK(load_hardware("dgx-h200").host == load_hardware("dgx-h100").host);
+}
+
+// What an A800 and an H800 do not share with an A100 and an H100 is NVLink.
+TEST_CASE("a card with narrower NVLink differs in the fabric of its node") {
+  for (const auto& [narrow, wide] :
+       {std::pair{"8xa800", "8xa100"}, std::pair{"4xh800", "4xh100"}}) {
+    INFO(narrow);
+    const HardwareProfile a = load_hardware(narrow), b = load_hardware(wide);
+    CHECK(a.rates == b.rates);
+    CHECK(a.attention_kernels == b.attention_kernels);
+    std::vector<double> figures, others;
+    visit_figures(a, [&](const FigureRule& rule, const Figure& figure) {
+      if (std::string(rule.section) == "device") figures.push_back(figure.value);
+    });
+    visit_figures(b, [&](const FigureRule& rule, const Figure& figure) {
+      if (std::string(rule.section) == "device") others.push_back(figure.value);
+    });
+    CHECK(figures == others);
+    CHECK(a.link == b.link);
+    CHECK(a.device.name != b.device.name);
+    CHECK(a.node_fabric.bandwidth.value < 0.7 * b.node_fabric.bandwidth.value);
+  }
+  HardwareProfile a800 = load_hardware("dgx-a100-80g");
+  a800.name = "a800-8gpu";
+  a800.device = load_hardware("a800").device;
+  a800.node_fabric = load_hardware("a800").node_fabric;
+  CHECK(load_hardware("a800-8gpu") == a800);
 }
 
 }  // namespace

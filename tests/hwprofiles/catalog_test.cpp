@@ -118,11 +118,32 @@ TEST_CASE("a name is known as people write it") {
                                                                   {"4xRTX 4090", "4xrtx-4090"},
                                                                   {"2x8xA100", "2x8xa100-80g"},
                                                                   {"DGX_H100", "dgx-h100"},
+                                                                  {"8xa800", "8xa800-80g"},
+                                                                  {"4xh800", "4xh800-80g"},
+                                                                  {"8xh20", "8xh20-96g"},
+                                                                  {"64xv100", "64xv100-32g"},
+                                                                  {"2x3090", "2xrtx-3090"},
+                                                                  {"1xa6000", "1xrtx-a6000"},
+                                                                  {"A40", "a40"},
+                                                                  {"4xL40", "4xl40"},
+                                                                  {"DGX Spark", "dgx-spark"},
+                                                                  {"spark", "gb10"},
                                                                   {"16xh200", "2x8xh200-141g"}}) {
     INFO(written);
     CHECK(load_hardware(written) == load_hardware(name));
     CHECK(load_hardware(written).name == load_hardware(name).name);
   }
+}
+
+TEST_CASE("cards of all kinds have the devices and nodes that their names say") {
+  CHECK(load_hardware("64xv100-32g").name == "8x8xv100-32g");
+  CHECK(load_hardware("2x3090").link == load_hardware("8xrtx-4090").link);
+  CHECK(load_hardware("2xdgx-spark").devices() == 2);
+  CHECK(load_hardware("dgx-spark").device == load_hardware("gb10").device);
+  CHECK(load_hardware("dgx-station").device == load_hardware("gb300").device);
+  CHECK(load_hardware("workstation").devices() == 4);
+  CHECK(load_hardware("workstation").device == load_hardware("4090").device);
+  CHECK(load_hardware("4xh800").node_fabric == load_hardware("h800-8gpu").node_fabric);
 }
 
 TEST_CASE("no two names of the catalog can be taken for each other") {
