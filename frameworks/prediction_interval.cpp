@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <span>
 #include <utility>
 
@@ -68,6 +69,11 @@ const PredictionInterval& CalibratedInterval::of(const std::string& table) const
   return it == without.end() ? all : it->second;
 }
 
+const CalibratedInterval& PredictionIntervals::step_under(const std::string& family) const {
+  const auto it = families.find(family);
+  return it == families.end() ? step : it->second;
+}
+
 PredictionInterval interval_of(const Ratios& ratios, double tail) {
   std::vector<std::pair<double, double>> sorted;  // ratio, weight
   const auto tables = static_cast<double>(
@@ -121,41 +127,66 @@ CalibratedInterval calibrate(const Ratios& ratios) {
   return calibrated;
 }
 
+bool enough(const Ratios& ratios) {
+  size_t tables = 0, rows = 0;
+  for (const auto& [table, of_table] : ratios) {
+    if (of_table.empty()) continue;
+    ++tables;
+    rows += of_table.size();
+  }
+  return tables >= 4 && rows >= 50;
+}
+
+namespace {
+
+std::string text_of(const std::string& key, const CalibratedInterval& interval) {
+  std::string text = fmt::format("{}:\n  {{{}, cases: {}, tables: {},\n   without: {{", key,
+                                 text_of(interval.all), interval.cases, interval.tables);
+  const char* separator = "";
+  for (const auto& [table, without] : interval.without) {
+    text += fmt::format("{}\n     {}: {{{}}}", separator, table, text_of(without));
+    separator = ",";
+  }
+  return text + "}}\n";
+}
+
+CalibratedInterval read_calibrated(const YamlMap& map) {
+  CalibratedInterval interval;
+  interval.all = read_interval(map);
+  interval.cases = map.whole("cases", 0);
+  interval.tables = map.whole("tables", 0);
+  const YamlMap without = map.map("without");
+  for (const std::string& table : without.keys()) {
+    const YamlMap of_table = without.map(table);
+    interval.without[table] = read_interval(of_table);
+    of_table.finish();
+  }
+  without.finish();
+  map.finish();
+  return interval;
+}
+
+constexpr const char* kFamily = "step_time_under_";
+
+}  // namespace
+
 std::string write_intervals(const PredictionIntervals& ranges) {
   std::string text =
       "# Where 90 % of measurements lie, as multiples of the prediction; and without each "
       "table.\n# Written by `longspan validate tests/published --write-ranges FILE`.\n";
-  for (const auto& [key, figure] : kFigures) {
-    const CalibratedInterval& interval = ranges.*figure;
-    text += fmt::format("{}:\n  {{{}, cases: {}, tables: {},\n   without: {{", key,
-                        text_of(interval.all), interval.cases, interval.tables);
-    const char* separator = "";
-    for (const auto& [table, without] : interval.without) {
-      text += fmt::format("{}\n     {}: {{{}}}", separator, table, text_of(without));
-      separator = ",";
-    }
-    text += "}}\n";
-  }
+  for (const auto& [key, figure] : kFigures) text += text_of(key, ranges.*figure);
+  for (const auto& [family, interval] : ranges.families)
+    text += text_of(kFamily + family, interval);
   return text;
 }
 
 PredictionIntervals parse_intervals(const std::string& text, const std::string& origin) {
   const YamlMap yaml = YamlMap::parse(text, origin);
   PredictionIntervals ranges;
-  for (const auto& [key, figure] : kFigures) {
-    const YamlMap map = yaml.map(key);
-    CalibratedInterval& interval = ranges.*figure;
-    interval.all = read_interval(map);
-    interval.cases = map.whole("cases", 0);
-    interval.tables = map.whole("tables", 0);
-    const YamlMap without = map.map("without");
-    for (const std::string& table : without.keys()) {
-      const YamlMap of_table = without.map(table);
-      interval.without[table] = read_interval(of_table);
-      of_table.finish();
-    }
-    without.finish();
-    map.finish();
+  for (const auto& [key, figure] : kFigures) ranges.*figure = read_calibrated(yaml.map(key));
+  for (const std::string& key : yaml.keys()) {
+    if (!key.starts_with(kFamily)) continue;
+    ranges.families[key.substr(std::strlen(kFamily))] = read_calibrated(yaml.map(key));
   }
   yaml.finish();
   return ranges;
