@@ -234,6 +234,14 @@ class Configurer {
       run_.attention = *kernel;
     }
     states_of_precision(s);
+    if (knobs_.is("fused-layers", "true")) {
+      // A fused norm keeps its input, and a fused activation what goes in.
+      s.norm_inputs.value = std::min(s.norm_inputs.value, 1 + (s.residual_bytes.value - 2) / 2);
+      s.activation_tensors.value = 0;
+      s.norm_passes.value = std::min(s.norm_passes.value, 2.0);
+      s.activation_passes.value = std::min(s.activation_passes.value, 3.0);
+      s.qkv_passes.value = std::min(s.qkv_passes.value, 4.0);
+    }
     for (const FrameworkTerm& term : framework_.terms) {
       if (holds(term.when, knobs_)) term_of(s, term.term) = term.value;
     }
@@ -243,10 +251,19 @@ class Configurer {
     }
     configured_.run = run_;
   }
+  // Whether the optimizer updates a copy of the parameters.
+  bool copies_parameters() const {
+    const std::string engine = knobs_.text("engine").value_or("fsdp");
+    return engine == "deepspeed" || engine.starts_with("megatron");
+  }
   // Bytes of a parameter's states, where they are not those of Adam in single precision.
   void states_of_precision(Stack& s) const {
-    const std::string moments = knobs_.text("moment-dtype").value_or("fp32");
-    const double of_moment = moments == "fp32" ? 4 : moments == "bf16" ? 2 : 1;
+    const std::string moments = knobs_.text("moment-dtype").value_or("");
+    // PyTorch's moments have the type of the parameters.
+    const bool narrow = knobs_.is("parameter-dtype", "bf16") && !copies_parameters();
+    const double of_moment = moments == "int8"                                  ? 1
+                             : moments == "bf16" || (moments.empty() && narrow) ? 2
+                                                                                : 4;
     const std::string optimizer = knobs_.text("optimizer").value_or("adamw");
     const double count = optimizer == "adamw"                         ? 2
                          : optimizer == "lion" || optimizer == "muon" ? 1
@@ -255,10 +272,8 @@ class Configurer {
     if (!knobs_.is("optimizer-states", "paged")) of_optimizer += count * of_moment;
     double of_parameter = s.parameter_state_bytes.value;
     if (knobs_.is("parameter-dtype", "bf16")) {
-      const std::string engine = knobs_.text("engine").value_or("fsdp");
-      const bool copies = engine == "deepspeed" || engine.starts_with("megatron");
       // A copy in single precision is not made; or the parameter itself is half as wide.
-      if (copies) {
+      if (copies_parameters()) {
         of_optimizer -= 4;
       } else {
         of_parameter -= 2;

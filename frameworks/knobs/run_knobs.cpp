@@ -86,6 +86,7 @@ constexpr RunKnobRow kRows[] = {
     {"optimizer", choice, "adamw sgd adafactor lion muon", "the optimizer", true, "adamw"},
     {"attention", choice, "eager sdpa flash2 flash3 flash4 cudnn flex", "attention's kernel", true},
     {"compile", flag, "", "layers are compiled (torch.compile)", false, "false"},
+    {"fused-layers", flag, "", "norms and activations are single kernels (Liger)", false, "false"},
     {"chunk", count, "", "tokens of attention's chunks, of the whole sequence"},
     {"mlp", choice, "whole tiled", "the MLP works on tiles of the sequence", false, "whole"},
     {"mlp-tiles", count, "", "tiles of the MLP"},

@@ -28,7 +28,7 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
   const double f = widths.inner, w = widths.gated, a = widths.queries, g = widths.keys;
   const double stored = shape.stored_scores ? 1 : 0;
   LayerBytes s;
-  s.input = 2 * between * d;
+  s.input = stack.residual_bytes.value * between * d;
   // Scores as the stack keeps them, or one sum for each row of them.
   s.scores = number(m.heads) / number(shape.tensor) * number(shape.sequences) *
              number(shape.sequence) *
@@ -36,14 +36,16 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
              number(shape.context);
   // Norms that save their outputs do not need their inputs; the products save these outputs anyway.
   const double kept = shape.ulysses > 1 ? stack.exchanged_norm_inputs.value : 1;
-  const double norms = kept * 2 * 2 * between * d, inputs = 2 * 2 * between * d;
+  const double of_norm = stack.norm_inputs.value;
+  const double norms = kept * stack.norm_outputs.value * 2 * between * d;
+  const double inputs = 2 * of_norm * 2 * between * d;
   // Dropout's masks. Stacks with unfused attention have them, and some with a fused kernel.
   const double masks = (stored > 0 ? 2 : stack.dropout_masks.value) * between * d;
   s.all = norms + inputs + masks + 2 * rows * (a + 2 * g) + 2 * rows * a + 2 * rows * (w + f) +
           s.scores;
   const double between_kernels = stack.activation_tensors.value * 2 * rows * f;
   s.all += stack.mixer_tensors.value * 2 * rows * a + between_kernels;
-  if (m.qk_norm) s.all += 2 * rows * (a + g);
+  if (m.qk_norm) s.all += of_norm * 2 * rows * (a + g);
   if (stack.selective_products.value == 0) {  // norms and the activation are recomputed
     s.chosen = s.all - inputs - 2 * rows * f - between_kernels;
     return s;
@@ -121,7 +123,9 @@ class Stage {
       const double loss = loss_work_bytes(c_, model_, stack_) / number(c_.slices);
       memory.loss = std::max(0.0, loss / ranks - memory.work);
     }
-    return memory;
+    memory.saved += weight_copies();
+    const RunMemory later = after_backward(memory);
+    return later.tensors() > memory.tensors() ? later : memory;
   }
 
  private:
@@ -149,6 +153,29 @@ class Stage {
     if (c_.zero == 3) memory.gathered += stack_.gathered_bytes.value + beyond_live();
     if (c_.zero > 0 && ranks > 1) memory.buffers += stack_.group_buffer_bytes.value;
     if (shape_.ulysses > 1) memory.buffers += stack_.exchange_buffer_bytes.value;
+  }
+
+  // Casts of the weights whose products still have their backward before them.
+  double weight_copies() const {
+    const double parameters = rank_parameters(c_, model_, index_, ends_);
+    const double layer = number(unit_elements(model_)[1]) / number(c_.degrees.tensor);
+    const double again = recomputed_layers(c_, model_, index_);
+    return stack_.weight_copies.value * 2 * (parameters - layer * again);
+  }
+
+  // The memory when only gradients are left to wait: those that an update frees come during the
+  // backward, and that of a whole embedding last of all.
+  RunMemory after_backward(const RunMemory& at_loss) const {
+    if (microbatches(c_) > 1 || c_.degrees.pipeline > 1) return at_loss;
+    RunMemory memory = at_loss;
+    const double parameters = rank_parameters(c_, model_, index_, ends_);
+    const double whole = c_.zero == 3 ? parameters / replicas(c_) : parameters;
+    memory.gradients += whole * stack_.gradient_state_bytes.value * here(c_.offload.gradients);
+    const double embedding =
+        model_.tied_embeddings ? 0 : number(model_.vocab * model_.hidden) / parameters;
+    memory.saved = memory.loss = memory.passing = 0;
+    memory.work = std::max(0.0, at_loss.work - embedding * memory.gradients);
+    return memory;
   }
 
   // Bytes of parameters in use beyond what ZeRO 3 would gather ahead.

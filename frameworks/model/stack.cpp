@@ -108,6 +108,10 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"tensor_loss_work", &Stack::tensor_loss_work},
     {"exchanged_norm_inputs", &Stack::exchanged_norm_inputs},
     {"activation_tensors", &Stack::activation_tensors},
+    {"norm_inputs", &Stack::norm_inputs},
+    {"norm_outputs", &Stack::norm_outputs},
+    {"residual_bytes", &Stack::residual_bytes},
+    {"weight_copies", &Stack::weight_copies},
     {"gathered_logits", &Stack::gathered_logits},
 };
 

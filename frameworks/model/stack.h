@@ -153,6 +153,10 @@ struct Stack {
                                     // for tokens
   StackTerm activation_tensors;  // of the MLP's inner width, that an activation of several kernels
                                  // keeps between them
+  StackTerm norm_inputs;         // of 2 B and a norm's width, that a norm keeps of its input
+  StackTerm norm_outputs;        // likewise, that products keep of a layer's two norms
+  StackTerm residual_bytes;      // B of an element between layers
+  StackTerm weight_copies;       // 1: products keep 2 B of each weight until their backward
   StackTerm gathered_logits;     // 1: share of a tensor group's cut logits that every rank gathers
                                  // for the loss
   bool operator==(const Stack&) const = default;
