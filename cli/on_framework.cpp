@@ -198,7 +198,11 @@ std::string run_text(const TrainingRun& run) {
                                      {"gathered context", d.all_gather}}) {
     if (degree > 1) parts.push_back(fmt::format("{} {}", name, degree));
   }
-  if (run.zero > 0) parts.push_back(fmt::format("ZeRO {}", run.zero));
+  if (run.zero > 0) {
+    const std::string copies =
+        run.state_copies > 1 ? fmt::format(" in {} copies", run.state_copies) : "";
+    parts.push_back(fmt::format("ZeRO {}{}", run.zero, copies));
+  }
   if (run.chunk_tokens > 0) parts.push_back("chunks of " + format_tokens(run.chunk_tokens));
   parts.emplace_back(run.recompute == Recompute::full        ? "full recomputation"
                      : run.recompute == Recompute::selective ? "selective recomputation"

@@ -62,9 +62,10 @@ struct TrainingRun {
   /// A schedule of planner/schedule, every action simulated; empty: the closed form of 1F1B,
   /// interleaved where there are virtual stages.
   std::string schedule;
-  int64_t slices = 1;    // per sequence, each an action of its own
-  double in_flight = 0;  // microbatches a rank has memory for, if the schedule asks; 0: any
-  int64_t zero = 0;      // stage, over the data and sequence ranks
+  int64_t slices = 1;        // per sequence, each an action of its own
+  double in_flight = 0;      // microbatches a rank has memory for, if the schedule asks; 0: any
+  int64_t zero = 0;          // stage, over the data and sequence ranks ...
+  int64_t state_copies = 1;  // ... in this many groups, each with all states (hybrid sharding)
   std::vector<int64_t> stage_layers;  // per rank, or per virtual stage; empty: equal
   Recompute recompute = Recompute::none;
   /// Layers of each stage that are recomputed in full while the others keep all; empty: all layers

@@ -201,6 +201,7 @@ class Configurer {
     // FSDP on one GPU gathers and shards nothing.
     const std::string engine = knobs_.text("engine").value_or("");
     if (run_.gpus == 1 && engine.starts_with("fsdp")) run_.zero = 0;
+    if (run_.zero > 0) run_.state_copies = degree("replicate");
     const double share = knobs_.share("optimizer-share").value_or(1);
     run_.offload.parameters = all_of(knobs_, "parameters");
     run_.offload.optimizer = all_of(knobs_, "optimizer-states", share);
@@ -281,6 +282,14 @@ class Configurer {
     }
     if (knobs_.is("gradient-dtype", "bf16") && s.parameter_state_bytes.value >= 6) {
       of_parameter -= 2;
+    }
+    if (run_.precision == "fp32") {
+      // No copy is made, and gradients are as wide as the parameters.
+      if (of_optimizer >= 12) {
+        of_optimizer -= 4;
+        of_parameter = 8;
+      }
+      s.parameter_bytes.value = s.gradient_bytes.value = 4;
     }
     s.optimizer_state_bytes.value = std::max(0.0, of_optimizer);
     s.parameter_state_bytes.value = std::max(2.0, of_parameter);

@@ -7,8 +7,6 @@
 namespace longspan {
 namespace {
 
-constexpr double kBytes = 2;  // of an activation
-
 // Appends kernels to a list.
 class Kernels {
  public:
@@ -87,43 +85,43 @@ class Layer {
  private:
   void forward() {
     Kernels k(work_.forward.kernels, shape_.precision);
-    k.touch(kBytes * stack_.norm_passes.value * between_ * d_);
+    k.touch(shape_.element_bytes * stack_.norm_passes.value * between_ * d_);
     k.linear(rows_, a_ + 2 * g_, d_);
-    k.touch(kBytes * stack_.qkv_passes.value * rows_ *
+    k.touch(shape_.element_bytes * stack_.qkv_passes.value * rows_ *
             (a_ + 2 * g_));  // biases, rotations, layouts
     attention_forward(work_.forward.kernels);
     if (shape_.stored_scores) attention_forward(work_.scores);
     k.linear(rows_, d_, a_);
-    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
-    k.touch(kBytes * stack_.norm_passes.value * between_ * d_);
+    k.touch(shape_.element_bytes * stack_.add_passes.value * between_ * d_);
+    k.touch(shape_.element_bytes * stack_.norm_passes.value * between_ * d_);
     mlp_forward(work_.forward.kernels);
     mlp_forward(work_.mlp);
-    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
+    k.touch(shape_.element_bytes * stack_.add_passes.value * between_ * d_);
   }
 
   void mlp_forward(std::vector<Primitive>& out) {
     Kernels k(out, shape_.precision);
     k.linear(rows_, w_, d_);
-    k.touch(kBytes * stack_.activation_passes.value * rows_ * f_);
+    k.touch(shape_.element_bytes * stack_.activation_passes.value * rows_ * f_);
     k.linear(rows_, d_, f_);
   }
 
   void backward() {
     Kernels k(work_.backward.kernels, shape_.precision);
-    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
+    k.touch(shape_.element_bytes * stack_.add_passes.value * between_ * d_);
     k.linear_backward(rows_, d_, f_);
     bias_gradient(k, model_.mlp_bias, d_ + w_);
-    k.touch(kBytes * 2 * stack_.activation_passes.value * rows_ * f_);
+    k.touch(shape_.element_bytes * 2 * stack_.activation_passes.value * rows_ * f_);
     k.linear_backward(rows_, w_, d_);
-    k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
-    k.touch(kBytes * stack_.add_passes.value * between_ * d_);
+    k.touch(shape_.element_bytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
+    k.touch(shape_.element_bytes * stack_.add_passes.value * between_ * d_);
     k.linear_backward(rows_, d_, a_);
     bias_gradient(k, model_.attention_out_bias, d_);
     attention_backward(work_.backward.kernels);
-    k.touch(kBytes * stack_.qkv_passes.value * rows_ * (a_ + 2 * g_));
+    k.touch(shape_.element_bytes * stack_.qkv_passes.value * rows_ * (a_ + 2 * g_));
     k.linear_backward(rows_, a_ + 2 * g_, d_);
     bias_gradient(k, model_.qkv_bias, a_ + 2 * g_);
-    k.touch(kBytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
+    k.touch(shape_.element_bytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
     for (const Primitive& p : work_.backward.kernels) {
       // Attention's own products have many heads at once.
       if (p.kernel == Kernel::gemm_tn && p.batch == 1) work_.weights.kernels.push_back(p);
@@ -132,7 +130,7 @@ class Layer {
 
   // The bias's gradient in one backward of a linear layer with `out` outputs.
   void bias_gradient(Kernels& k, bool has_bias, double out) {
-    if (has_bias) k.touch(kBytes * stack_.bias_passes.value * rows_ * out);
+    if (has_bias) k.touch(shape_.element_bytes * stack_.bias_passes.value * rows_ * out);
   }
 
   // Queries of the last of n equal parts see 2 - 1/n times as many keys as the average.
@@ -165,7 +163,7 @@ class Layer {
   }
 
   void exchanges() {
-    const double bytes = kBytes * rows_ * d_;
+    const double bytes = shape_.element_bytes * rows_ * d_;
     const double gathered = shape_.precision.speed > 1 ? stack_.low_precision_gathers.value : 1;
     for (Pass* pass : {&work_.forward, &work_.backward}) {
       for (int half = 0; half < 2; ++half) {
@@ -183,7 +181,7 @@ class Layer {
     }
     const double others = number(shape_.context / shape_.ulysses);
     if (others > 1) {  // every rank gets the others' keys and values, and sends their gradients
-      const double own = kBytes * 2 * rows_ * g_;
+      const double own = shape_.element_bytes * 2 * rows_ * g_;
       const double stride = t_ * number(shape_.ulysses);
       work_.forward.context.push_back({Kernel::gather, {own, stride, others}, own * (others - 1)});
       for (int pass = 0; pass < 2; ++pass) {
@@ -192,7 +190,8 @@ class Layer {
       }
     }
     if (const double u = number(shape_.ulysses); u > 1) {
-      const double there = kBytes * rows_ * (a_ + 2 * g_) / u, back = kBytes * rows_ * a_ / u;
+      const double there = shape_.element_bytes * rows_ * (a_ + 2 * g_) / u,
+                   back = shape_.element_bytes * rows_ * a_ / u;
       for (Pass* pass : {&work_.forward, &work_.backward}) {
         for (const double each : {there, back}) {
           pass->context.push_back({Kernel::exchange, {each, t_, u}, each * (u - 1)});
@@ -243,22 +242,23 @@ EndsWork ends_work(const ModelSpec& model, const Stack& stack, const LayerShape&
   const double v = number((model.vocab + 128 * shape.tensor - 1) / (128 * shape.tensor) * 128);
   EndsWork ends;
   Kernels embedding(ends.embedding.kernels);
-  embedding.touch(kBytes * 3 * rows * d, 2);     // rows of the table, positions
-  embedding.touch(kBytes * 3 * between * d, 2);  // dropout; backward
-  all_reduce(ends.embedding.tensor, kBytes * rows * d, t);
-  ProductPrecision precision;
-  if (shape.tensor == 1) precision.speed = stack.head_share.value;
+  embedding.touch(shape.element_bytes * 3 * rows * d, 2);     // rows of the table, positions
+  embedding.touch(shape.element_bytes * 3 * between * d, 2);  // dropout; backward
+  all_reduce(ends.embedding.tensor, shape.element_bytes * rows * d, t);
+  ProductPrecision precision;  // 16 bits, or single precision as all products
+  precision.speed = std::min(1.0, shape.precision.speed);
+  if (shape.tensor == 1) precision.speed *= stack.head_share.value;
   Kernels head(ends.head.kernels, precision);
-  head.touch(kBytes * 3 * stack.norm_passes.value * between * d, 3);
+  head.touch(shape.element_bytes * 3 * stack.norm_passes.value * between * d, 3);
   head.linear(rows, v, d);
   const double gathered = t > 1 ? stack.gathered_logits.value : 0;
   head.touch(stack.logit_bytes.value * rows * v * (1 + gathered * (t - 1)), 4);
   if (gathered > 0) {
-    const double own = gathered * kBytes * rows * v;
+    const double own = gathered * shape.element_bytes * rows * v;
     ends.head.tensor.push_back({Kernel::gather, {own, 1, t}, own * (t - 1)});
   }
   head.linear_backward(rows, v, d);
-  all_reduce(ends.head.tensor, kBytes * rows * d, t);
+  all_reduce(ends.head.tensor, shape.element_bytes * rows * d, t);
   return ends;
 }
 

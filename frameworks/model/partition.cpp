@@ -16,6 +16,7 @@ LayerShape layer_shape(const TrainingRun& c) {
   shape.context = c.degrees.ulysses * c.degrees.ring * c.degrees.all_gather;
   shape.ulysses = c.degrees.ulysses;
   shape.stored_scores = !c.flash_attention;
+  if (c.precision == "fp32") shape.element_bytes = 4;
   return shape;
 }
 
@@ -75,5 +76,7 @@ double replicas(const TrainingRun& c) {
   return static_cast<double>(c.degrees.data * c.degrees.ulysses * c.degrees.ring *
                              c.degrees.all_gather);
 }
+
+double sharers(const TrainingRun& c) { return replicas(c) / static_cast<double>(c.state_copies); }
 
 }  // namespace longspan

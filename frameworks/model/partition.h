@@ -26,8 +26,10 @@ bool cuts_vocabulary(const TrainingRun& run);
 double rank_parameters(const TrainingRun& run, const ModelSpec& model, int64_t stage = 0);
 double rank_parameters(const TrainingRun& run, const ModelSpec& model, int64_t stage,
                        const ModelEnds& ends_here);
-/// Ranks with the same parameters, over which ZeRO shards their states.
+/// Ranks with the same parameters.
 double replicas(const TrainingRun& run);
+/// Those of them over which ZeRO shards the states.
+double sharers(const TrainingRun& run);
 /// Bytes of the optimizer's states for a parameter: the run's, or else the stack's.
 double optimizer_state_bytes(const TrainingRun& run, const Stack& stack);
 

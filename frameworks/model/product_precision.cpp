@@ -6,6 +6,10 @@ namespace longspan {
 
 ProductPrecision product_precision(const std::string& precision, const HardwareProfile& hw,
                                    const Stack& stack) {
+  // Without tensor cores, which PyTorch uses in single precision only where it is told to.
+  if (precision == "fp32") {
+    return {hw.device.peak_flops_float32.value / hw.device.peak_flops_bfloat16.value, 0, 0};
+  }
   const bool four = precision == "nvfp4";
   if (!four && precision != "fp8" && precision != "mxfp8") return {};
   const Figure& peak = four ? hw.device.peak_flops_float4 : hw.device.peak_flops_float8;

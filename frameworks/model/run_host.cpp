@@ -39,7 +39,7 @@ ChunkBytes chunk_bytes(const TrainingRun& c, const ModelSpec& model) {
 
 // Parameters of one rank after ZeRO's sharding.
 double shard(const TrainingRun& c, const ModelSpec& model) {
-  return rank_parameters(c, model) / (c.zero > 0 ? replicas(c) : 1);
+  return rank_parameters(c, model) / (c.zero > 0 ? sharers(c) : 1);
 }
 
 // PyTorch allocates pinned memory in powers of two.

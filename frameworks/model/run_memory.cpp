@@ -27,8 +27,9 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
   const double rows = widths.rows, between = widths.between, d = widths.hidden;
   const double f = widths.inner, w = widths.gated, a = widths.queries, g = widths.keys;
   const double stored = shape.stored_scores ? 1 : 0;
+  const double bytes = shape.element_bytes;
   LayerBytes s;
-  s.input = stack.residual_bytes.value * between * d;
+  s.input = bytes / 2 * stack.residual_bytes.value * between * d;
   // Scores as the stack keeps them, or one sum for each row of them.
   s.scores = number(m.heads) / number(shape.tensor) * number(shape.sequences) *
              number(shape.sequence) *
@@ -37,24 +38,23 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
   // Norms that save their outputs do not need their inputs; the products save these outputs anyway.
   const double kept = shape.ulysses > 1 ? stack.exchanged_norm_inputs.value : 1;
   const double of_norm = stack.norm_inputs.value;
-  const double norms = kept * stack.norm_outputs.value * 2 * between * d;
-  const double inputs = 2 * of_norm * 2 * between * d;
+  const double norms = kept * stack.norm_outputs.value * bytes * between * d;
+  const double inputs = 2 * of_norm * bytes * between * d;
   // Dropout's masks. Stacks with unfused attention have them, and some with a fused kernel.
   const double masks = (stored > 0 ? 2 : stack.dropout_masks.value) * between * d;
-  s.all = norms + inputs + masks + 2 * rows * (a + 2 * g) + 2 * rows * a + 2 * rows * (w + f) +
-          s.scores;
-  const double between_kernels = stack.activation_tensors.value * 2 * rows * f;
-  s.all += stack.mixer_tensors.value * 2 * rows * a + between_kernels;
-  if (m.qk_norm) s.all += of_norm * 2 * rows * (a + g);
+  s.all = norms + inputs + masks + bytes * rows * (2 * a + 2 * g + w + f) + s.scores;
+  const double between_kernels = stack.activation_tensors.value * bytes * rows * f;
+  s.all += stack.mixer_tensors.value * bytes * rows * a + between_kernels;
+  if (m.qk_norm) s.all += of_norm * bytes * rows * (a + g);
   if (stack.selective_products.value == 0) {  // norms and the activation are recomputed
-    s.chosen = s.all - inputs - 2 * rows * f - between_kernels;
+    s.chosen = s.all - inputs - bytes * rows * f - between_kernels;
     return s;
   }
-  const double outputs = 2 * rows * (a + 2 * g + w) + 2 * 2 * between * d;
+  const double outputs = bytes * (rows * (a + 2 * g + w) + 2 * between * d);
   // Products below 16 bits that are run again keep nothing.
   const double kept_low =
       (1 - stack.selective_low_precision.value) / (1 - stack.selective_products.value);
-  s.chosen = s.input + 2 * rows * a + s.scores +
+  s.chosen = s.input + bytes * rows * a + s.scores +
              (shape.precision.speed > 1 ? kept_low : 1) * stack.selective_kept.value * outputs;
   return s;
 }
@@ -65,11 +65,13 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
 double gathered_bytes(const TrainingRun& c, const ModelSpec& model, const Stack& stack,
                       int64_t stage) {
   const double window = stack.gathered_layers.value;
-  if (c.zero < 3 || window <= 0) return 0;
+  const bool whole = c.state_copies > 1 && sharers(c) <= 1;
+  if (c.zero < 3 || window <= 0 || whole) return 0;
   const double parameters = rank_parameters(c, model, stage);
   if (c.degrees.pipeline > 1) return parameters * (2 + stack.gradient_bytes.value);
   const double layer = number(unit_elements(model)[1]) / number(c.degrees.tensor);
-  return 2 * (parameters - layer * (layers_of(c, model, stage) - window));
+  return layer_shape(c).element_bytes *
+         (parameters - layer * (layers_of(c, model, stage) - window));
 }
 
 LayerShape precise_shape(const TrainingRun& c, const HardwareProfile& hw, const Stack& stack) {
@@ -138,10 +140,11 @@ class Stage {
   double here(const std::vector<double>& shares) const { return 1 - offloaded(shares, index_); }
 
   void add_states(RunMemory& memory) const {
-    const double parameters = rank_parameters(c_, model_, index_, ends_), ranks = replicas(c_);
+    const double parameters = rank_parameters(c_, model_, index_, ends_), ranks = sharers(c_);
     const double whole = c_.zero == 3 ? parameters / ranks : parameters;
     const double cut = c_.zero > 0 ? parameters / ranks : parameters;
-    const double of_parameter = std::min(2.0, stack_.parameter_state_bytes.value);
+    const double of_parameter =
+        std::min(stack_.parameter_bytes.value, stack_.parameter_state_bytes.value);
     const double of_gradient = stack_.parameter_state_bytes.value - of_parameter;
     // Gradients wait for those of other microbatches.
     const double waiting = microbatches(c_) > 1 ? stack_.gradient_state_bytes.value : 0;
@@ -150,7 +153,8 @@ class Stage {
         (c_.zero == 2 ? cut : whole) * of_gradient * here(c_.offload.gradients) + whole * waiting;
     memory.optimizer = cut * optimizer_state_bytes(c_, stack_) * here(c_.offload.optimizer);
     memory.gathered = gathered_bytes(c_, model_, stack_, index_);
-    if (c_.zero == 3) memory.gathered += stack_.gathered_bytes.value + beyond_live();
+    if (c_.zero == 3 && (ranks > 1 || c_.state_copies == 1))
+      memory.gathered += stack_.gathered_bytes.value + beyond_live();
     if (c_.zero > 0 && ranks > 1) memory.buffers += stack_.group_buffer_bytes.value;
     if (shape_.ulysses > 1) memory.buffers += stack_.exchange_buffer_bytes.value;
   }
@@ -169,7 +173,7 @@ class Stage {
     if (microbatches(c_) > 1 || c_.degrees.pipeline > 1) return at_loss;
     RunMemory memory = at_loss;
     const double parameters = rank_parameters(c_, model_, index_, ends_);
-    const double whole = c_.zero == 3 ? parameters / replicas(c_) : parameters;
+    const double whole = c_.zero == 3 ? parameters / sharers(c_) : parameters;
     memory.gradients += whole * stack_.gradient_state_bytes.value * here(c_.offload.gradients);
     const double embedding =
         model_.tied_embeddings ? 0 : number(model_.vocab * model_.hidden) / parameters;

@@ -41,11 +41,12 @@ class Run {
         model_(model),
         stack_(stack),
         hw_(hw),
-        cost_(hw, c.precision == "fp32" ? DType::float32 : DType::bfloat16),
+        cost_(hw, DType::bfloat16),
         shape_(layer_shape(c)),
         microbatches_(microbatches(c)),
         parameters_(rank_parameters(c, model)),
-        replicas_(replicas(c)) {
+        replicas_(replicas(c)),
+        sharers_(sharers(c)) {
     shape_.precision = product_precision(c.precision, hw, stack);
   }
 
@@ -132,8 +133,8 @@ class Run {
         2 * (stack_.optimizer_state_bytes.value - optimizer_state_bytes(c_, stack_));
     const double of_optimizer = std::max(0.0, stack_.optimizer_bytes.value - saved);
     const double moved =
-        parameters_ * (stack_.gradient_touch_bytes.value / (c_.zero > 1 ? replicas_ : 1) +
-                       here * of_optimizer / (c_.zero > 0 ? replicas_ : 1));
+        parameters_ * (stack_.gradient_touch_bytes.value / (c_.zero > 1 ? sharers_ : 1) +
+                       here * of_optimizer / (c_.zero > 0 ? sharers_ : 1));
     time.update = moved / (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     time.host = host_seconds(c_, hw_, stack_, host_traffic(c_, model_, stack_), time.compute);
     time.rest = stack_.step_s.value;
@@ -182,7 +183,9 @@ class Run {
   double share(const Primitive& p) const {
     if (p.kernel == Kernel::pass) return stack_.pass_share.value;
     if (is_product(p.kernel)) return stack_.product_share.value;
-    return stack_.attention_share.value / head_cost(p.shape[2]);
+    // Attention in single precision has no tensor cores either.
+    return std::min(1.0, shape_.precision.speed) * stack_.attention_share.value /
+           head_cost(p.shape[2]);
   }
   // The cost of a FLOP relative to heads of 128 columns, with which attention was measured: kernels
   // round columns up to 32, and the softmax of a pair costs the same for any number of columns.
@@ -218,8 +221,8 @@ class Run {
   // The time that one of `slices` slices takes from stage to stage. Each rank of a tensor group
   // sends its part of the activations (section 4.1 there).
   double hop(double slices) const {
-    const double bytes =
-        2 * shape_.tokens() / slices * number(model_.hidden) / number(c_.degrees.tensor);
+    const double bytes = shape_.element_bytes * shape_.tokens() / slices * number(model_.hidden) /
+                         number(c_.degrees.tensor);
     const double neighbours = number(c_.gpus) / number(c_.degrees.pipeline);
     return stack_.stage_latency_s.value +
            cost_.seconds({Kernel::exchange, {bytes, neighbours, 2}, bytes}) /
@@ -247,8 +250,8 @@ class Run {
   // Gradients are summed over the replicas; parameters are gathered if ZeRO shards their states.
   double data(double microbatch_compute) const {
     if (replicas_ <= 1) return 0;
-    const double gradients = replica_pass(parameters_ * stack_.gradient_bytes.value);
-    const double gathered = replica_pass(parameters_ * 2);
+    const double gradients = sum_of(parameters_ * stack_.gradient_bytes.value);
+    const double gathered = replica_pass(parameters_ * shape_.element_bytes);
     const double all = c_.zero > 0 ? gradients + gathered : 2 * gradients;
     return added(all, microbatch_compute);
   }
@@ -265,12 +268,12 @@ class Run {
     const double layers = layers_of(c_, model_, 0);
     const double layer = number(unit_elements(model_)[1]) / number(shape_.tensor);
     const double ends = parameters_ - layer * layers;
-    const double gather = replica_pass(layer * 2);
-    const double sum = replica_pass(layer * stack_.gradient_bytes.value);
+    const double gather = replica_pass(layer * shape_.element_bytes);
+    const double sum = sum_of(layer * stack_.gradient_bytes.value);
     const double of_layer =
         added(gather, forward) + added(sum + (c_.zero == 3 && !kept ? gather : 0), backward);
     const double of_ends =
-        replica_pass(ends * 2) + replica_pass(ends * stack_.gradient_bytes.value);
+        replica_pass(ends * shape_.element_bytes) + sum_of(ends * stack_.gradient_bytes.value);
     const double copies = parameters_ * stack_.shard_copy_bytes.value /
                           (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     return (kept ? 1 : microbatches_) * (layers * of_layer + of_ends + copies);
@@ -280,11 +283,18 @@ class Run {
     const double hidden = std::min(exchange, stack_.data_hidden.value * computation);
     return exchange - hidden * (1 - stack_.exchange_toll.value);
   }
-  // All-gather or reduce-scatter of `bytes` over the replicas.
-  double replica_pass(double bytes) const {
-    const double own = bytes / replicas_;
+  // All-gather or reduce-scatter of `bytes` over the ranks that share them.
+  double replica_pass(double bytes) const { return pass_over(sharers_, 1, bytes); }
+  // Reduce-scatter over these, and the sum of what each then has over the groups that copy states.
+  double sum_of(double bytes) const {
+    const double copies = number(c_.state_copies);
+    return replica_pass(bytes) + 2 * pass_over(copies, sharers_, bytes / sharers_);
+  }
+  double pass_over(double ranks, double stride, double bytes) const {
+    if (ranks <= 1) return 0;
+    const double own = bytes / ranks;
     return exchange(
-        {Kernel::gather, {own, number(c_.degrees.tensor), replicas_}, own * (replicas_ - 1)});
+        {Kernel::gather, {own, number(c_.degrees.tensor) * stride, ranks}, own * (ranks - 1)});
   }
 
   const TrainingRun& c_;
@@ -293,7 +303,7 @@ class Run {
   const HardwareProfile& hw_;
   CostModel cost_;
   LayerShape shape_;
-  double microbatches_, parameters_, replicas_;
+  double microbatches_, parameters_, replicas_, sharers_;
 };
 
 }  // namespace

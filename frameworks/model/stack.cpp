@@ -71,6 +71,7 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"host_update_bytes", &Stack::host_update_bytes},
     {"vocabulary_wait", &Stack::vocabulary_wait},
     {"rank_spread", &Stack::rank_spread},
+    {"parameter_bytes", &Stack::parameter_bytes},
     {"parameter_state_bytes", &Stack::parameter_state_bytes},
     {"optimizer_state_bytes", &Stack::optimizer_state_bytes},
     {"gradient_bytes", &Stack::gradient_bytes},

@@ -104,6 +104,7 @@ struct Stack {
   StackTerm rank_spread;        // 1: standard deviation of the ranks' speeds; a step waits for the
                                 // slowest
   // Memory.
+  StackTerm parameter_bytes;        // of those below, of a parameter itself
   StackTerm parameter_state_bytes;  // B for a parameter on the device, not sharded by ZeRO 1
   StackTerm optimizer_state_bytes;  // B for a parameter, sharded by ZeRO 1
   StackTerm gradient_bytes;         // B for a gradient that ranks exchange

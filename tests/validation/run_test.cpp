@@ -526,5 +526,47 @@ TEST_CASE("published runs of the stacks are predicted as well as the documentati
   CHECK(mean_error("nemo_long_sequence.yaml", 1) < 0.055);
 }
 
+TEST_CASE("single precision keeps twice the bytes and multiplies without tensor cores") {
+  PublishedCase c = case_22b();
+  c.flash_attention = true;
+  const Stack stack = load_stack("megatron-lm");
+  const HardwareProfile hw = load_hardware("8xa100-80g");
+  const LayerShape half = layer_shape(c);
+  c.precision = "fp32";
+  const LayerShape single = layer_shape(c);
+  CHECK(saved_layer_bytes(gpt_22b(), stack, single) ==
+        Approx(2 * saved_layer_bytes(gpt_22b(), stack, half)).epsilon(0.01));
+  const double slower = hw.device.peak_flops_bfloat16.value / hw.device.peak_flops_float32.value;
+  CHECK(1 / product_precision("fp32", hw, stack).speed == Approx(slower));
+  const double in_single = run_time(c, gpt_22b(), hw, stack).compute;
+  c.precision = "fp16";
+  CHECK(in_single > 0.8 * slower * run_time(c, gpt_22b(), hw, stack).compute);
+}
+
+TEST_CASE("groups that each have all states share them among fewer ranks") {
+  PublishedCase c = case_22b();
+  c.degrees.tensor = 1;
+  c.degrees.data = 8;
+  c.zero = 3;
+  c.global_batch = 32;
+  const Stack stack = load_stack("torchtitan");
+  const HardwareProfile hw = load_hardware("8xa100-80g");
+  const RunMemory shared = run_memory(c, gpt_22b(), hw, stack);
+  const double sharded = run_time(c, gpt_22b(), hw, stack).data;
+  c.state_copies = 2;
+  const RunMemory twice = run_memory(c, gpt_22b(), hw, stack);
+  CHECK(twice.optimizer == Approx(2 * shared.optimizer));
+  CHECK(twice.parameters == Approx(2 * shared.parameters));
+  CHECK(twice.gathered == shared.gathered);
+  c.state_copies = 8;
+  const RunMemory copied = run_memory(c, gpt_22b(), hw, stack);
+  CHECK(copied.optimizer == Approx(8 * shared.optimizer));
+  CHECK(copied.gathered == 0);  // nothing is missing
+  CHECK(run_time(c, gpt_22b(), hw, stack).data == Approx(sharded).epsilon(0.1));
+  c.state_copies = 1;
+  c.zero = 0;
+  CHECK(run_memory(c, gpt_22b(), hw, stack).states() == copied.states());
+}
+
 }  // namespace
 }  // namespace longspan
