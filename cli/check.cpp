@@ -52,6 +52,8 @@ ConfigOpener opener_beside(const std::string& file) {
 ConfigReading read_files(const CheckFlags& flags) {
   std::vector<ConfigText> texts;
   for (const std::string& file : flags.files) {
+    // What an export says of itself, in `check folder/*`.
+    if (flags.files.size() > 1 && std::filesystem::path(file).extension() == ".md") continue;
     texts.push_back({file, read_file(file, kMostConfigBytes)});
   }
   return read_config(texts, flags.framework, opener_beside(flags.files.front()));
@@ -86,10 +88,6 @@ ConfigReading read(const CheckFlags& flags) {
         "another");
   }
   return reading;
-}
-
-std::string verdict_text(Fit fit) {
-  return fit == Fit::does_not_fit ? "out of memory" : std::string(name_of(fit));
 }
 
 std::string bytes_text(double bytes) { return format_bytes(static_cast<int64_t>(bytes)); }

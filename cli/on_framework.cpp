@@ -40,6 +40,16 @@ const PredictionInterval& step_range_of(const FrameworkPlan& plan) {
   return published_intervals().step_under(plan.configured.stack.family).all;
 }
 
+double tokens_per_second(const FrameworkPlan& plan) {
+  const TrainingRun& run = plan.configured.run;
+  return static_cast<double>(run.sequence) * static_cast<double>(run.global_batch) /
+         plan.predicted.time.step();
+}
+
+Fit verdict(const FrameworkPlan& plan) {
+  return verdict_of(plan.predicted.needs, plan.configured.hw, published_intervals().memory.all);
+}
+
 Json plan_json(const FrameworkPlan& plan) {
   Json knobs = Json::object();
   for (const auto& [knob, value] : plan.knobs.all()) knobs[knob] = value;
@@ -49,6 +59,8 @@ Json plan_json(const FrameworkPlan& plan) {
   return {{"step_seconds", seconds},
           {"step_seconds_range", {seconds * range.low, seconds * range.high}},
           {"mfu", plan_mfu(plan)},
+          {"tokens_per_second", tokens_per_second(plan)},
+          {"verdict", verdict_text(verdict(plan))},
           {"peak_bytes",
            {{"allocated", needs.memory.tensors()},
             {"reserved", needs.reserved},
@@ -70,12 +82,14 @@ Json result_json(const std::string& name, const std::optional<FrameworkPlan>& pl
 }
 
 std::vector<std::string> row_of(const std::string& name, const std::optional<FrameworkPlan>& plan) {
-  if (!plan) return {name, "none", "-", "-", "-", "-"};
+  if (!plan) return {name, "none", "-", "-", "-", "-", "-", "-"};
   return {name,
           format_tokens(plan->sequence()),
           format_seconds(plan->predicted.time.step()),
+          format_rate(tokens_per_second(*plan), "tokens/s"),
           percent(plan_mfu(*plan)),
           format_bytes(static_cast<int64_t>(plan->predicted.needs.device)),
+          verdict_text(verdict(*plan)),
           run_text(plan->configured.run)};
 }
 
@@ -83,9 +97,11 @@ Table results_table() {
   return Table({{"framework", false},
                 {"length"},
                 {"step"},
-                {"MFU", true, 2},
-                {"device", true, 3},
-                {"settings", false, 1}});
+                {"speed", true, 1},
+                {"MFU", true, 3},
+                {"device", true, 4},
+                {"memory", false, 2},
+                {"settings", false, 5}});
 }
 
 // The settings of the framework's files.
@@ -131,8 +147,10 @@ std::vector<std::string> own_row(const Plan& plan) {
   return {"longspan",
           format_tokens(plan.sequence),
           format_seconds(plan.predicted.step_seconds),
+          format_rate(plan.predicted.tokens_per_second, "tokens/s"),
           percent(plan.predicted.mfu),
           format_bytes(plan.predicted.peak_bytes[0]),
+          verdict_text(fit_of(plan.hardware, plan.predicted.peak_bytes).fit),
           degrees_of(plan.strategy.parallel)};
 }
 
@@ -187,6 +205,10 @@ int64_t parse_reserve(const std::string& text) {
   return text == "0" ? 0 : parse_bytes(text, "--reserve");
 }
 
+std::string verdict_text(Fit fit) {
+  return fit == Fit::does_not_fit ? "out of memory" : std::string(name_of(fit));
+}
+
 std::string run_text(const TrainingRun& run) {
   std::vector<std::string> parts;
   const RunDegrees& d = run.degrees;
@@ -209,13 +231,18 @@ std::string run_text(const TrainingRun& run) {
                                                              : "no recomputation");
   if (run.tiled_mlp) parts.emplace_back("tiled MLP");
   if (run.tiled_loss) parts.emplace_back("tiled loss");
-  std::string host;
-  for (const auto& [name, shares] : {std::pair("checkpoints", &run.offload.checkpoints),
-                                     {"optimizer", &run.offload.optimizer},
-                                     {"parameters", &run.offload.parameters}}) {
-    if (!shares->empty()) host += (host.empty() ? "" : " and ") + std::string(name);
+  const RunOffload& away = run.offload;
+  std::string host, files;
+  for (const auto& [name, shares, in_files] :
+       {std::tuple("checkpoints", &away.checkpoints, false),
+        {"optimizer", &away.optimizer, away.optimizer_in_files},
+        {"parameters", &away.parameters, away.parameters_in_files}}) {
+    if (shares->empty()) continue;
+    std::string& there = in_files ? files : host;
+    there += (there.empty() ? "" : " and ") + std::string(name);
   }
   if (!host.empty()) parts.push_back(host + " on the host");
+  if (!files.empty()) parts.push_back(files + " in files");
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

@@ -50,6 +50,9 @@ void print_export(const Framework& framework, const ExportedPlan& exported);
 /// The bytes of --reserve, which may be 0.
 int64_t parse_reserve(const std::string& text);
 
+/// "out of memory", "at risk", "fits".
+std::string verdict_text(Fit fit);
+
 /// "data 2, ZeRO 3, full recomputation, checkpoints on the host".
 std::string run_text(const TrainingRun& run);
 

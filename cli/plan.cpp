@@ -299,12 +299,19 @@ int run(const PlanFlags& flags, bool json) {
   const ModelSpec model = load_model(flags.model);
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
-    for (const auto& [flag, given] : {std::pair("output", !flags.output.empty()),
-                                      {"strategy", flags.strategy != "auto"},
-                                      {"objective", flags.objective != "throughput"},
-                                      {"gap", !flags.gap.empty()},
-                                      {"max-gpus", flags.max_gpus > 0},
-                                      {"min-gpus-for", !flags.min_gpus_for.empty()}}) {
+    for (const auto& [flag, given] :
+         {std::pair("output", !flags.output.empty()),
+          {"strategy", flags.strategy != "auto"},
+          {"objective", flags.objective != "throughput"},
+          {"gap", !flags.gap.empty()},
+          {"max-step-time", !flags.question.max_step_time.empty()},
+          {"min-tokens-per-second", !flags.question.min_tokens_per_second.empty()},
+          {"microbatches", flags.question.microbatches > 0},
+          {"global-batch", flags.question.global_batch > 0},
+          {"chunk", !flags.question.chunk.empty()},
+          {"early-update", flags.question.early_update},
+          {"max-gpus", flags.max_gpus > 0},
+          {"min-gpus-for", !flags.min_gpus_for.empty()}}) {
       if (given) {
         throw bad_input("--{}: about plans of Longspan's engine; leave it out with --on", flag);
       }

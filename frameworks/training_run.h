@@ -34,7 +34,9 @@ enum class Recompute : uint8_t {
 struct RunOffload {
   std::vector<double> checkpoints, parameters, gradients, optimizer;
   /// Shares of all that layers keep, in runs that name a schedule.
-  std::vector<double> activations;
+  std::vector<double> activations = {};
+  /// Whether the shares of parameters and of the optimizer are in files, not in host memory.
+  bool parameters_in_files = false, optimizer_in_files = false;
   bool operator==(const RunOffload&) const = default;
 };
 
@@ -71,6 +73,7 @@ struct TrainingRun {
   /// Layers of each stage that are recomputed in full while the others keep all; empty: all layers
   /// as `recompute` says.
   std::vector<int64_t> recompute_layers;
+  int64_t recompute_span = 1;  // layers between two checkpoints
   RunOffload offload;
   /// Bytes of the optimizer's states for a parameter on the device: 4 of two moments in 16 bits. 0:
   /// the stack's.

@@ -100,7 +100,8 @@ class Checker {
     if (longest < 16 * coarse && c.run.chunk_tokens == 0) {
       longest = longest_multiple(fine, 1000, fits);
     }
-    if (fits(c.run.sequence)) longest = std::max(longest, c.run.sequence);
+    if (fits(c.run.sequence) || check_.predicted.needs.fit(c.hw, 1, reserve()))
+      longest = std::max(longest, c.run.sequence);
     check_.longest_sequence = longest;
   }
 

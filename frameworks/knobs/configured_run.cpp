@@ -187,6 +187,9 @@ class Configurer {
     if (recompute == "full" && knobs_.is("recompute-method", "block")) {
       run_.recompute_layers = {degree("recompute-layers")};
     }
+    if (recompute == "full" && !knobs_.is("recompute-method", "block")) {
+      run_.recompute_span = std::max<int64_t>(1, degree("recompute-layers"));
+    }
     run_.offload.checkpoints = all_of(knobs_, "checkpoints");
     if (run_.recompute == Recompute::full && run_.offload.checkpoints.empty()) {
       run_.offload.checkpoints = all_of(knobs_, "activations");
@@ -206,6 +209,13 @@ class Configurer {
     run_.offload.parameters = all_of(knobs_, "parameters");
     run_.offload.optimizer = all_of(knobs_, "optimizer-states", share);
     run_.offload.gradients = all_of(knobs_, "gradients", share);
+    run_.offload.parameters_in_files = knobs_.is("parameters", "nvme");
+    run_.offload.optimizer_in_files = knobs_.is("optimizer-states", "nvme");
+    for (const char* knob : {"parameters", "optimizer-states"}) {
+      if (knobs_.is(knob, "nvme") && configured_.hw.nvme.capacity_bytes.value <= 0) {
+        throw bad_input("{}: nvme, and the hardware has no file storage", name(knob));
+      }
+    }
   }
 
   void kernels() {

@@ -11,6 +11,8 @@
 namespace longspan {
 namespace {
 
+constexpr double kUpdatedBytes = 12;  // a parameter and two moments, in single precision
+
 // Bytes of the layers' inputs that wait on the host for one microbatch.
 double checkpoint_bytes(const TrainingRun& c, const ModelSpec& model) {
   const LayerWidths widths = layer_widths(model, layer_shape(c));
@@ -64,6 +66,12 @@ HostTraffic host_traffic(const TrainingRun& c, const ModelSpec& model, const Sta
   const double passes = c.zero == 3 ? 2 * times : 1;
   traffic.up = checkpoints + passes * parameters;
   if (parameters == 0) traffic.up += traffic.updated * 2;
+  if (c.offload.parameters_in_files) traffic.read += passes * parameters;
+  if (c.offload.optimizer_in_files) {
+    const double states = traffic.updated * kUpdatedBytes;
+    traffic.read += states;
+    traffic.written += states;
+  }
   const ChunkBytes chunks = chunk_bytes(c, model);
   const double layers = layers_of(c, model, 0), again = recomputed_layers(c, model, 0);
   traffic.up += times * layers * chunks.backward_up;
@@ -84,13 +92,18 @@ double host_seconds(const TrainingRun& c, const HardwareProfile& hw, const Stack
   const double ranks = number(std::min(c.gpus, c.gpus_per_node));
   const double update =
       ranks * traffic.updated * stack.host_update_bytes.value / hw.host.memory_bandwidth.value;
-  return std::max(0.0, copies - stack.copy_hidden.value * compute_seconds) + update;
+  const double files =
+      ranks * (traffic.read > 0 ? traffic.read / hw.nvme.read_bandwidth.value : 0) +
+      ranks * (traffic.written > 0 ? traffic.written / hw.nvme.write_bandwidth.value : 0);
+  return std::max(0.0, copies - stack.copy_hidden.value * compute_seconds) + update + files;
 }
 
 double host_bytes(const TrainingRun& c, const ModelSpec& model, const Stack& stack) {
   const double own = shard(c, model);
-  const double states = offloaded(c.offload.parameters, 0) * 2 +
-                        offloaded(c.offload.optimizer, 0) * stack.host_state_bytes.value;
+  const double parameters = c.offload.parameters_in_files ? 0 : 2;
+  const double optimizer = c.offload.optimizer_in_files ? 0 : stack.host_state_bytes.value;
+  const double states = offloaded(c.offload.parameters, 0) * parameters +
+                        offloaded(c.offload.optimizer, 0) * optimizer;
   // ZeRO 3 stores a rank's gradients in one buffer, too, before they are widened.
   const double gradients = c.zero == 3 ? pinned(offloaded(c.offload.gradients, 0) * own * 2) : 0;
   const double ranks = number(std::min(c.gpus, c.gpus_per_node));

@@ -12,8 +12,9 @@ namespace longspan {
 
 /// Traffic of one rank of the first stage; exact bytes, without regard to the copies' rate.
 struct HostTraffic {
-  double down = 0, up = 0;  // bytes a step, device to host and back
-  double updated = 0;       // parameters that its host updates
+  double down = 0, up = 0;       // bytes a step, device to host and back
+  double updated = 0;            // parameters that its host updates
+  double read = 0, written = 0;  // bytes a step, of files
 };
 
 /// REQUIRES: the run's microbatch is known; model is its dense model.

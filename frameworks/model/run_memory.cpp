@@ -107,7 +107,7 @@ class Stage {
                          : chosen()   ? layer_.chosen
                                       : layer_.all - layer_.scores;
     const double boundary = c_.degrees.pipeline > 1 ? stack_.stage_tensors.value * layer_.input : 0;
-    return (layers - again) * whole + again * layer_.input * here(c_.offload.checkpoints) +
+    return (layers - again) * whole + again / span() * layer_.input * here(c_.offload.checkpoints) +
            boundary;
   }
 
@@ -200,11 +200,17 @@ class Stage {
       bytes = layer_work_bytes(c_, model_, stack_, layer_.all - layer_.input) +
               stack_.work_tensors.value * 2 * widths_.rows * widths_.hidden +
               offloaded(c_.offload.checkpoints, index_) * layer_.input;  // fetched
+      bytes += (span() - 1) * layer_.all;
     }
     if (c_.degrees.all_gather > 1) {  // keys and values of all, for all heads, and their gradients
       bytes += 2 * 2 * 2 * number(c_.sequence) * widths_.queries;
     }
     return bytes;
+  }
+
+  // Layers that run backward from one checkpoint.
+  double span() const {
+    return std::min(number(c_.recompute_span), std::max(1.0, layers_of(c_, model_, index_)));
   }
 
   // Microbatches in flight.

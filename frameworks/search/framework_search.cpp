@@ -173,7 +173,9 @@ FrameworkQuestion question_of(const Framework& framework, const std::vector<std:
     if (equals == std::string::npos || equals == 0) {
       throw bad_input("--with: expected KEY=VALUE, got \"{}\"", setting);
     }
-    const std::string key = setting.substr(0, equals);
+    std::string key = setting.substr(0, equals);
+    if (key.starts_with("--")) key.erase(0, 2);
+    if (!knows(framework, key)) std::replace(key.begin(), key.end(), '-', '_');
     if (!knows(framework, key)) {
       std::vector<std::string> keys;
       for (const FrameworkKey& known : framework.keys) keys.push_back(known.key);
@@ -187,6 +189,11 @@ FrameworkQuestion question_of(const Framework& framework, const std::vector<std:
   FrameworkQuestion question;
   question.given =
       read_config(files, framework.name, [](const std::string&) { return std::nullopt; });
+  if (!question.given.notes.empty()) throw bad_input("--with: {}", question.given.notes.front());
+  if (question.given.places.contains("sequence")) {
+    throw bad_input("--with: {}: the length is --seq's, or the answer",
+                    question.given.places.at("sequence"));
+  }
   // The hardware says these, not a default.
   for (const char* knob : {"gpus", "nodes", "node-gpus"}) {
     if (!question.given.places.contains(knob)) question.given.knobs.clear(knob);

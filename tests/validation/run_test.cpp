@@ -7,6 +7,7 @@
 #include "frameworks/model/layer_work.h"
 #include "frameworks/model/partition.h"
 #include "frameworks/model/product_precision.h"
+#include "frameworks/model/run_host.h"
 #include "frameworks/model/run_memory.h"
 #include "frameworks/model/run_time.h"
 #include "frameworks/model/slowest_rank.h"
@@ -566,6 +567,43 @@ TEST_CASE("groups that each have all states share them among fewer ranks") {
   c.state_copies = 1;
   c.zero = 0;
   CHECK(run_memory(c, gpt_22b(), hw, stack).states() == copied.states());
+}
+
+TEST_CASE("checkpoints further apart keep fewer inputs and repeat more layers at a time") {
+  PublishedCase c = case_22b();
+  c.flash_attention = true;
+  c.recompute = Recompute::full;
+  const Stack stack = load_stack("megatron-lm");
+  const HardwareProfile hw = load_hardware("8xa100-80g");
+  const RunMemory each = run_memory(c, gpt_22b(), hw, stack);
+  c.recompute_span = 4;
+  const RunMemory fourth = run_memory(c, gpt_22b(), hw, stack);
+  CHECK(fourth.saved == Approx(each.saved / 4));
+  CHECK(fourth.work - each.work == Approx(3 * saved_layer_bytes(gpt_22b(), stack, layer_shape(c))));
+  c.recompute_span = 1000;  // the whole stage
+  CHECK(run_memory(c, gpt_22b(), hw, stack).saved == Approx(each.saved / 48));
+}
+
+TEST_CASE("states in files take time, not host memory") {
+  PublishedCase c = case_22b();
+  c.zero = 3;
+  c.degrees.tensor = 1;
+  c.degrees.data = 8;
+  c.global_batch = 32;
+  c.offload.optimizer = c.offload.parameters = {1};
+  const Stack stack = load_stack("hf-deepspeed");
+  const HardwareProfile hw = load_hardware("8xa100-80g");
+  const double on_host = host_bytes(c, gpt_22b(), stack);
+  const HostTraffic without = host_traffic(c, gpt_22b(), stack);
+  CHECK(without.read == 0);
+  c.offload.optimizer_in_files = c.offload.parameters_in_files = true;
+  CHECK(host_bytes(c, gpt_22b(), stack) < 0.1 * on_host);
+  const HostTraffic filed = host_traffic(c, gpt_22b(), stack);
+  CHECK(filed.written == Approx(12 * filed.updated));
+  const double seconds = host_seconds(c, hw, stack, filed, 0);
+  CHECK(seconds == Approx(host_seconds(c, hw, stack, without, 0) +
+                          8 * filed.read / hw.nvme.read_bandwidth.value +
+                          8 * filed.written / hw.nvme.write_bandwidth.value));
 }
 
 }  // namespace
