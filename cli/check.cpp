@@ -92,9 +92,20 @@ ConfigReading read(const CheckFlags& flags) {
 
 std::string bytes_text(double bytes) { return format_bytes(static_cast<int64_t>(bytes)); }
 
+// The settings of a change, by the names that the config has for their keys.
+std::vector<FrameworkSetting> settings_of(const ConfigReading& reading,
+                                          const ProposedChange& change) {
+  std::vector<FrameworkSetting> settings = change.settings;
+  for (FrameworkSetting& setting : settings) {
+    const auto it = reading.written_as.find(setting.key);
+    if (it != reading.written_as.end()) setting.key = it->second;
+  }
+  return settings;
+}
+
 std::string change_text(const ConfigReading& reading, const ProposedChange& change) {
   std::string text;
-  for (const FrameworkSetting& setting : change.settings) {
+  for (const FrameworkSetting& setting : settings_of(reading, change)) {
     text += (text.empty() ? "" : ", ") + spelled(*reading.framework, setting);
   }
   return text;
@@ -126,7 +137,7 @@ Json check_json(const CheckFlags& flags, const ConfigReading& reading, const Con
   Json changes = Json::array();
   for (const ProposedChange& change : check.changes) {
     Json settings = Json::array();
-    for (const FrameworkSetting& s : change.settings) {
+    for (const FrameworkSetting& s : settings_of(reading, change)) {
       settings.push_back({{"key", s.key}, {"value", s.value}});
     }
     changes.push_back({{"settings", settings},

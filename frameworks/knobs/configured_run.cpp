@@ -137,8 +137,13 @@ class Configurer {
     run_.sequence = knobs_.count_or("sequence", 0);
     const RunDegrees& d = run_.degrees;
     const int64_t sequence_ranks = d.ulysses * d.ring * d.all_gather;
+    // A budget of tokens is filled with whole sequences, or is one of documents.
+    int64_t packed = 1;
     if (const int64_t budget = knobs_.count_or("token-budget", 0); budget > 0) {
-      run_.sequence = budget * sequence_ranks;
+      if (run_.sequence <= 0 || run_.sequence > budget * sequence_ranks) {
+        run_.sequence = budget * sequence_ranks;
+      }
+      packed = budget * sequence_ranks / run_.sequence;
     }
     if (run_.sequence > kMostTokens || knobs_.count_or("microbatch", 1) > kMostSequences) {
       throw bad_input("{}: expected at most {} tokens, and {} sequences in a microbatch",
@@ -164,6 +169,10 @@ class Configurer {
     if (batch > 0 && !knobs_.has("microbatch")) {
       // The batch is divided by data ranks and steps of accumulation.
       microbatch = std::max<int64_t>(1, batch / (d.data * accumulation));
+    }
+    if (packed > 1) {
+      microbatch = packed;
+      while (batch > 0 && microbatch > 1 && batch % (microbatch * d.data) != 0) --microbatch;
     }
     if (batch > 0 && batch % (microbatch * d.data) != 0) {
       throw bad_input("{}: {} sequences cannot be divided by {} of a microbatch x {} data ranks",

@@ -145,6 +145,7 @@ class ConfigReader {
   void apply(const FrameworkKey& key) {
     const std::optional<std::string> name = present(key);
     if (!holds(key.when, reading_.knobs)) return;
+    if (name && *name != key.key) reading_.written_as[key.key] = *name;
     const std::optional<std::string> value = name ? settings_.text(*name) : std::nullopt;
     if (value) {
       apply_value(key, *name, *value);

@@ -24,6 +24,8 @@ struct ConfigReading {
   RunKnobs knobs;
   /// For each knob that a key has set: "axolotl.yaml:12: context_parallel_size: 8".
   std::map<std::string, std::string> places;
+  /// For each key that the config writes by another of its names: that name.
+  std::map<std::string, std::string> written_as;
   std::map<std::string, std::string> default_keys;  // for each knob that a default has set
   std::vector<TakenDefault> defaults;               // of knobs that matter
   std::vector<std::string> unknown;                 // keys
