@@ -74,6 +74,7 @@ struct TrainingRun {
   /// as `recompute` says.
   std::vector<int64_t> recompute_layers;
   int64_t recompute_span = 1;  // layers between two checkpoints
+  int64_t references = 0;      // frozen copies of the model whose forward runs along
   RunOffload offload;
   /// Bytes of the optimizer's states for a parameter on the device: 4 of two moments in 16 bits. 0:
   /// the stack's.

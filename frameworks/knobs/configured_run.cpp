@@ -180,6 +180,9 @@ class Configurer {
     }
     if (batch == 0) batch = microbatch * accumulation * d.data;
     const bool pairs = knobs_.is("task", "dpo") || knobs_.is("task", "reward");
+    const bool adapter = knobs_.has("adapter") && !knobs_.is("adapter", "none");
+    const bool frozen = knobs_.is("task", "dpo") && !knobs_.is("reference", "false");
+    run_.references = frozen && !adapter ? 1 : 0;
     run_.microbatch = microbatch * (pairs ? 2 : 1);
     run_.global_batch = batch * (pairs ? 2 : 1);
     if (run_.sequence % sequence_ranks != 0) {

@@ -41,6 +41,8 @@ constexpr RunKnobRow kRows[] = {
     {"batch", count, "", "sequences of a step, of all GPUs"},
     {"batch-tokens", count, "", "tokens of a step, of all GPUs"},
     {"task", choice, "sft dpo reward rl", "what is trained; dpo and reward see pairs"},
+    {"reference", flag, "",
+     "dpo: a frozen copy of the model runs along (if nothing says otherwise)"},
 
     {"engine", choice, "ddp deepspeed fsdp1 fsdp megatron megatron-fsdp",
      "the library that distributes parameters"},

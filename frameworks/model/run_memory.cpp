@@ -148,7 +148,8 @@ class Stage {
     const double of_gradient = stack_.parameter_state_bytes.value - of_parameter;
     // Gradients wait for those of other microbatches.
     const double waiting = microbatches(c_) > 1 ? stack_.gradient_state_bytes.value : 0;
-    memory.parameters = whole * of_parameter * here(c_.offload.parameters);
+    memory.parameters =
+        whole * of_parameter * here(c_.offload.parameters) * (1 + number(c_.references));
     memory.gradients =
         (c_.zero == 2 ? cut : whole) * of_gradient * here(c_.offload.gradients) + whole * waiting;
     memory.optimizer = cut * optimizer_state_bytes(c_, stack_) * here(c_.offload.optimizer);

@@ -14,7 +14,7 @@ namespace longspan {
 /// Bytes of tensors on the fullest stage: the first has the most microbatches in flight, the last
 /// the logits.
 struct RunMemory {
-  double parameters = 0;
+  double parameters = 0;  // of frozen copies, too
   double gradients = 0;
   double optimizer = 0;
   double gathered = 0;  // parameters and buckets that ZeRO 3 or FSDP holds for the running layers

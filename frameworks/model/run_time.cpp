@@ -98,9 +98,10 @@ class Run {
       stage[i] += forward * recomputed_layers(c_, model_, i);
       if (c_.recompute == Recompute::selective) stage[i] += selective * layers;
       if (c_.tiled_mlp) stage[i] += tiles * layers;
+      stage[i] += forward * (layers * number(c_.references));
     }
     stage.front() += embedding;
-    stage.back() += head;
+    stage.back() += head * (1 + number(c_.references) / 3);  // a third of it is forward
     const Seconds& slowest = *std::max_element(
         stage.begin(), stage.end(), [](const auto& a, const auto& b) { return a.all() < b.all(); });
 
