@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "frameworks/read/read_config.h"
 #include "frameworks/search/framework_search.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
@@ -26,6 +27,12 @@ void keep(const ExportedPlan& exported, const std::string& framework, size_t ind
   std::filesystem::create_directories(path);
   for (const ConfigText& file : exported.config.files) std::ofstream(path / file.name) << file.text;
   std::ofstream(path / "README.md") << readme_of(*exported.nearest->framework, exported);
+}
+
+// The framework that the files are taken for.
+std::string recognized(const ExportedPlan& exported) {
+  const ConfigOpener none = [](const std::string&) { return std::nullopt; };
+  return read_config(exported.config.files, "", none).framework->name;
 }
 
 std::string text_of(const ExportedPlan& exported) {
@@ -49,6 +56,8 @@ TEST_CASE("settings of every framework's space are exported and read back", "[fr
       const ExportedPlan exported = export_settings(all[i]);
       const std::string text = text_of(exported);
       CAPTURE(i, text, exported.refusal);
+      CHECK(text.find('*') == std::string::npos);  // a pattern of values is none
+      CHECK(recognized(exported) == name);
       CHECK(exported.nearest);
       if (!exported.nearest) continue;
       for (const UnsaidKnob& unsaid : exported.config.unsaid) {
