@@ -123,6 +123,12 @@ class Checker {
     std::erase_if(tried.change.settings,
                   [&](const FrameworkSetting& other) { return other.key == setting->key; });
     tried.change.settings.push_back(*setting);
+    // What an export would write for the new knobs, and not for these.
+    for (const FrameworkWrite& write : reading_.framework->writes) {
+      if (write.value == "auto" || holds(write.when, from)) continue;
+      if (!holds(write.when, tried.knobs) || reading_.keys.contains(write.key)) continue;
+      tried.change.settings.push_back({write.key, write.value, {}});
+    }
     try {
       const ConfiguredRun c = configured(tried.knobs);
       const RunPrediction predicted = predict(c);

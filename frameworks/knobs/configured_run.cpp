@@ -97,7 +97,14 @@ class Configurer {
     }
     d.data = run_.gpus / group;
     const int64_t sequence_ranks = d.ulysses * d.ring * d.all_gather;
-    if (knobs_.has("shard")) {
+    run_.state_copies = degree("replicate");
+    if (knobs_.has("shard") && knobs_.is("replicate", "0")) {
+      const int64_t ranks = d.data * sequence_ranks, shard = std::min(degree("shard"), ranks);
+      if (ranks % shard != 0) {
+        throw bad_input("{}: {} GPUs cannot be divided by {}", name("shard"), ranks, shard);
+      }
+      run_.state_copies = ranks / shard;
+    } else if (knobs_.has("shard")) {
       const int64_t shard = degree("shard"), replicate = degree("replicate");
       // Some count the ranks of a sequence among those that share states.
       const int64_t product = shard * replicate;
@@ -216,7 +223,7 @@ class Configurer {
     // FSDP on one GPU gathers and shards nothing.
     const std::string engine = knobs_.text("engine").value_or("");
     if (run_.gpus == 1 && engine.starts_with("fsdp")) run_.zero = 0;
-    if (run_.zero > 0) run_.state_copies = degree("replicate");
+    if (run_.zero == 0) run_.state_copies = 1;
     const double share = knobs_.share("optimizer-share").value_or(1);
     run_.offload.parameters = all_of(knobs_, "parameters");
     run_.offload.optimizer = all_of(knobs_, "optimizer-states", share);

@@ -29,6 +29,7 @@ constexpr RunKnobRow kRows[] = {
     {"grouped-heads", flag, "", "key and value heads are fewer, as kv-heads says"},
     {"experts", count, "", "experts of a layer"},
 
+    {"refused", text, "", "what the framework refuses in the config; its rules say why"},
     {"gpus", count, "", "processes, one for each GPU"},
     {"nodes", count, "", "machines"},
     {"node-gpus", count, "", "GPUs of a machine"},
@@ -47,7 +48,7 @@ constexpr RunKnobRow kRows[] = {
     {"engine", choice, "ddp deepspeed fsdp1 fsdp megatron megatron-fsdp",
      "the library that distributes parameters"},
     {"shard", count, "", "GPUs that share parameters, gradients and optimizer"},
-    {"replicate", count, "", "copies of these groups"},
+    {"replicate", count, "", "copies of these groups; 0: as many as there are"},
     {"tensor", count, "", "tensor-parallel degree", false, "1"},
     {"sequence-parallel", flag, "", "norms are split within the tensor group, too", false, "false"},
     {"pipeline", count, "", "pipeline stages", false, "1"},

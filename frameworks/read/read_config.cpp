@@ -56,6 +56,7 @@ class ConfigReader {
       if (find_run_knob(knob)->matters) reading_.defaults.push_back(taken.taken);
     }
     find_unknown();
+    for (const auto& [key, setting] : settings_.all()) reading_.keys.insert(key);
     return std::move(reading_);
   }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct ConfigReading {
   RunKnobs knobs;
   /// For each knob that a key has set: "axolotl.yaml:12: context_parallel_size: 8".
   std::map<std::string, std::string> places;
+  std::set<std::string> keys;  // all that the files have
   /// For each key that the config writes by another of its names: that name.
   std::map<std::string, std::string> written_as;
   std::map<std::string, std::string> default_keys;  // for each knob that a default has set

@@ -56,7 +56,7 @@ TEST_CASE("settings of every framework's space are exported and read back", "[fr
       const ExportedPlan exported = export_settings(all[i]);
       const std::string text = text_of(exported);
       CAPTURE(i, text, exported.refusal);
-      CHECK(text.find('*') == std::string::npos);  // a pattern of values is none
+      CHECK(text.find('*') == std::string::npos);  // a pattern of values is not a model
       CHECK(recognized(exported) == name);
       CHECK(exported.nearest);
       if (!exported.nearest) continue;
