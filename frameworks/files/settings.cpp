@@ -236,6 +236,14 @@ Settings read_flags(const ShellCommand& command, size_t first, const std::string
   const auto setting = [&](const ShellWord& at, std::string value) {
     return Setting{std::move(value), false, origin, at.line, at.unresolved};
   };
+  // "name=value" is a setting of its own, also behind a flag that is only there or not.
+  const auto is_setting = [](const ShellWord& word) {
+    const size_t equals = word.text.find('=');
+    return equals != std::string::npos && equals > 0 &&
+           std::all_of(
+               word.text.begin(), word.text.begin() + static_cast<ptrdiff_t>(equals),
+               [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
+  };
   for (size_t i = first; i < words.size(); ++i) {
     const ShellWord& word = words[i];
     const size_t equals = word.text.find('=');
@@ -250,7 +258,7 @@ Settings read_flags(const ShellCommand& command, size_t first, const std::string
     if (word.text.size() == 2 && i <= program && launched) continue;
     const std::string name = flag_name(word.text);
     std::vector<const ShellWord*> values;
-    while (i + 1 < words.size() && !is_flag(words[i + 1]) &&
+    while (i + 1 < words.size() && !is_flag(words[i + 1]) && !is_setting(words[i + 1]) &&
            !(launched && i + 1 <= program && (is_program(words[i + 1]) || !values.empty())) &&
            (values.empty() ||
             (words[i + 1].text.find('=') == std::string::npos &&

@@ -79,7 +79,8 @@ TEST_CASE("TOML is settings too") {
 TEST_CASE("flags of a command line are settings") {
   const std::vector<ShellCommand> commands = read_shell(
       "torchrun pretrain_gpt.py --seq-length 4096 --micro-batch-size=1 --bf16 --lr 1e-4 \\\n"
-      "  --offload-modules core_attn attn_proj --seed -1 --nodes $N actor.use_kl=True +data.x=3\n",
+      "  --offload-modules core_attn attn_proj --seed -1 --nodes $N actor.use_kl=True +data.x=3 "
+      "--fp16 stage=3\n",
       "run.sh");
   REQUIRE(commands.size() == 1);
   const Settings s = read_flags(commands[0], 2, "run.sh");
@@ -91,6 +92,8 @@ TEST_CASE("flags of a command line are settings") {
   CHECK(s.whole("seed") == -1);
   CHECK(s.flag("actor.use_kl") == true);
   CHECK(s.whole("data.x") == 3);
+  CHECK(s.flag("fp16") == true);  // not "stage=3"
+  CHECK(s.whole("stage") == 3);
   CHECK_THROWS_WITH(s.whole("nodes"),
                     "run.sh:2: nodes: the value is not known without running the script: "
                     "$N in line 2 is not set in the script");
