@@ -338,7 +338,7 @@ void print_export(const Framework& framework, const ExportedPlan& exported) {
     say("  predicted  {} a step, {} of a GPU's memory: {}\n",
         format_seconds(plan.predicted.time.step()),
         format_bytes(static_cast<int64_t>(plan.predicted.needs.device)),
-        exported.fits ? "it fits" : "it does not fit");
+        verdict_text(verdict(plan)));
   } else {
     say("  refused    {}\n", exported.refusal);
   }

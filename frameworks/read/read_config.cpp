@@ -148,8 +148,12 @@ class ConfigReader {
     if (!holds(key.when, reading_.knobs)) return;
     if (name && *name != key.key) reading_.written_as[key.key] = *name;
     const std::optional<std::string> value = name ? settings_.text(*name) : std::nullopt;
+    const bool null = name && settings_.all().at(*name).is_null;
+    const KnobValues* const of_null = null ? values_of(key, "none") : nullptr;
     if (value) {
       apply_value(key, *name, *value);
+    } else if (of_null != nullptr) {
+      for (const auto& [knob, word] : *of_null) set(knob, word, *name);
     } else if (key.standard) {
       apply_default(key);
     }

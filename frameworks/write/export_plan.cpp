@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 
 #include "base/error.h"
@@ -119,14 +120,20 @@ ExportedPlan made_to_fit(const Framework& framework, const RunKnobs& shared,
     for (const char* knob : {"gpus", "nodes", "node-gpus"}) wanted.set(knob, *shared.text(knob));
     ExportedPlan fitting = exported(framework, wanted, plan.model, plan.hardware);
     if (!fitting.nearest || !fitting.fits) continue;
-    for (const UnsaidKnob& unsaid : nearest.config.unsaid) {
-      fitting.config.unsaid.push_back(unsaid);
-    }
+    // What the plan wanted, against what runs now; each knob once.
+    std::map<std::string, std::string> wanted_by_plan;
     for (const auto& [knob, value] : fitting.config.knobs.all()) {
       const std::string planned = nearest.config.knobs.effective(knob);
-      if (value != planned && !planned.empty()) {
-        fitting.config.unsaid.push_back({knob, planned, value});
-      }
+      if (value != planned && !planned.empty()) wanted_by_plan[knob] = planned;
+    }
+    const std::vector<UnsaidKnob>* const lists[] = {&fitting.config.unsaid, &nearest.config.unsaid};
+    for (const std::vector<UnsaidKnob>* list : lists) {
+      for (const UnsaidKnob& unsaid : *list) wanted_by_plan[unsaid.knob] = unsaid.wanted;
+    }
+    fitting.config.unsaid.clear();
+    for (const auto& [knob, word] : wanted_by_plan) {
+      const std::string runs = fitting.config.knobs.effective(knob);
+      if (runs != word) fitting.config.unsaid.push_back({knob, word, runs});
     }
     return fitting;
   }

@@ -61,7 +61,8 @@ TEST_CASE("configs as people write them are understood", "[frameworks]") {
     for (const std::string& knob : knobs.keys()) {
       CAPTURE(knob);
       REQUIRE(find_run_knob(knob) != nullptr);
-      CHECK(reading.knobs.effective(knob) == knobs.text(knob));
+      const std::string word = knobs.text(knob);
+      CHECK(reading.knobs.effective(knob) == (word == "unset" ? "" : word));
     }
     const std::vector<std::string> unknown = expected.texts("unknown");
     CHECK(std::set(reading.unknown.begin(), reading.unknown.end()) ==
