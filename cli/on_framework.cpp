@@ -41,9 +41,7 @@ const PredictionInterval& step_range_of(const FrameworkPlan& plan) {
 }
 
 double tokens_per_second(const FrameworkPlan& plan) {
-  const TrainingRun& run = plan.configured.run;
-  return static_cast<double>(run.sequence) * static_cast<double>(run.global_batch) /
-         plan.predicted.time.step();
+  return step_tokens(plan.configured.run) / plan.predicted.time.step();
 }
 
 Fit verdict(const FrameworkPlan& plan) {

@@ -171,8 +171,7 @@ const HardwareProfile& CasePredictor::hardware(const std::string& name) {
 // Null for software without a file of terms.
 const Stack* CasePredictor::stack(const std::string& name) {
   if (const auto it = stacks_.find(name); it != stacks_.end()) return &it->second;
-  const std::vector<std::string> names = stack_names();
-  if (std::find(names.begin(), names.end(), name) == names.end()) return nullptr;
+  if (!is_stack(name)) return nullptr;
   return &stacks_.emplace(name, load_stack(name)).first->second;
 }
 

@@ -204,9 +204,7 @@ struct Tables {
 }  // namespace
 
 std::string family_of(const PublishedCase& c) {
-  const std::vector<std::string> stacks = stack_names();
-  const bool known = std::find(stacks.begin(), stacks.end(), c.stack) != stacks.end();
-  return known ? load_stack(c.stack).family : std::string();
+  return is_stack(c.stack) ? load_stack(c.stack).family : std::string();
 }
 
 ErrorSummary summarize(const std::vector<double>& errors) {

@@ -94,9 +94,8 @@ struct ValidationReport {
 };
 
 /// Where a case is predicted by a stack, its prediction as a plan is compared as that of a peer
-/// called "plan". REQUIRES:
-/// `predictions` and `left_out` have one entry for each case, `as_plans`, too, or none. Entries of
-/// cases that are left out are not read.
+/// called "plan". REQUIRES: `predictions` and `left_out` have one entry for each case, `as_plans`,
+/// too, or none. Entries of cases that are left out are not read.
 ValidationReport make_report(const std::vector<PublishedCase>& cases,
                              const std::vector<CasePrediction>& predictions,
                              const std::vector<CasePrediction>& left_out,

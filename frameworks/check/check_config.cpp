@@ -13,10 +13,6 @@ namespace {
 // Tokens of a sample where a config does not limit them, as many fine-tuning sets have at most.
 constexpr int64_t kAssumedLength = 2048;
 
-double step_tokens(const TrainingRun& run) {
-  return static_cast<double>(run.global_batch) * static_cast<double>(run.sequence);
-}
-
 class Checker {
  public:
   Checker(const ConfigReading& reading, const ModelSpec& model, const HardwareProfile& hw,

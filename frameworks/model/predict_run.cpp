@@ -49,6 +49,10 @@ Fit verdict_of(const RunNeeds& needs, const HardwareProfile& hw, const Predictio
   return needs.fit(hw, memory.low, spare_bytes) ? Fit::at_risk : Fit::does_not_fit;
 }
 
+double step_tokens(const TrainingRun& run) {
+  return static_cast<double>(run.global_batch) * static_cast<double>(run.sequence);
+}
+
 double mfu_of(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
               double step_seconds, bool causal) {
   const double flops =

@@ -47,6 +47,9 @@ HardwareProfile hardware_under(const TrainingRun& run, const Stack& stack,
 Fit verdict_of(const RunNeeds& needs, const HardwareProfile& hw, const PredictionInterval& memory,
                double spare_bytes = 0);
 
+/// Tokens of a step.
+double step_tokens(const TrainingRun& run);
+
 /// The share of a GPU's best rate that a step's model FLOPs are; `causal` as model_flops() has it.
 double mfu_of(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
               double step_seconds, bool causal = true);

@@ -65,8 +65,7 @@ LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape
 double gathered_bytes(const TrainingRun& c, const ModelSpec& model, const Stack& stack,
                       int64_t stage) {
   const double window = stack.gathered_layers.value;
-  const bool whole = c.state_copies > 1 && sharers(c) <= 1;
-  if (c.zero < 3 || window <= 0 || whole) return 0;
+  if (window <= 0) return 0;
   const double parameters = rank_parameters(c, model, stage);
   if (c.degrees.pipeline > 1) return parameters * (2 + stack.gradient_bytes.value);
   const double layer = number(unit_elements(model)[1]) / number(c.degrees.tensor);
@@ -141,7 +140,7 @@ class Stage {
 
   void add_states(RunMemory& memory) const {
     const double parameters = rank_parameters(c_, model_, index_, ends_), ranks = sharers(c_);
-    const double whole = c_.zero == 3 ? parameters / ranks : parameters;
+    const double whole = kept_parameters();
     const double cut = c_.zero > 0 ? parameters / ranks : parameters;
     const double of_parameter =
         std::min(stack_.parameter_bytes.value, stack_.parameter_state_bytes.value);
@@ -153,11 +152,19 @@ class Stage {
     memory.gradients =
         (c_.zero == 2 ? cut : whole) * of_gradient * here(c_.offload.gradients) + whole * waiting;
     memory.optimizer = cut * optimizer_state_bytes(c_, stack_) * here(c_.offload.optimizer);
-    memory.gathered = gathered_bytes(c_, model_, stack_, index_);
-    if (c_.zero == 3 && (ranks > 1 || c_.state_copies == 1))
-      memory.gathered += stack_.gathered_bytes.value + beyond_live();
+    // With as many copies of the states as ranks, there is nothing to gather.
+    if (c_.zero == 3 && (ranks > 1 || c_.state_copies == 1)) {
+      memory.gathered =
+          gathered_bytes(c_, model_, stack_, index_) + stack_.gathered_bytes.value + beyond_live();
+    }
     if (c_.zero > 0 && ranks > 1) memory.buffers += stack_.group_buffer_bytes.value;
     if (shape_.ulysses > 1) memory.buffers += stack_.exchange_buffer_bytes.value;
+  }
+
+  // Parameters that a rank keeps between steps.
+  double kept_parameters() const {
+    const double parameters = rank_parameters(c_, model_, index_, ends_);
+    return c_.zero == 3 ? parameters / sharers(c_) : parameters;
   }
 
   // Casts of the weights whose products still have their backward before them.
@@ -174,8 +181,8 @@ class Stage {
     if (microbatches(c_) > 1 || c_.degrees.pipeline > 1) return at_loss;
     RunMemory memory = at_loss;
     const double parameters = rank_parameters(c_, model_, index_, ends_);
-    const double whole = c_.zero == 3 ? parameters / sharers(c_) : parameters;
-    memory.gradients += whole * stack_.gradient_state_bytes.value * here(c_.offload.gradients);
+    memory.gradients +=
+        kept_parameters() * stack_.gradient_state_bytes.value * here(c_.offload.gradients);
     const double embedding =
         model_.tied_embeddings ? 0 : number(model_.vocab * model_.hidden) / parameters;
     memory.saved = memory.loss = memory.passing = 0;

@@ -177,6 +177,12 @@ std::vector<std::string> stack_names() {
   return names;
 }
 
+bool is_stack(const std::string& name) {
+  const auto files = stack_files();
+  return std::any_of(files.begin(), files.end(),
+                     [&](const EmbeddedFile& file) { return file.name == name; });
+}
+
 Stack load_stack(const std::string& name) {
   // A search of a framework's settings asks for the same stacks hundreds of times.
   static std::recursive_mutex mutex;

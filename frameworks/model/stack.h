@@ -166,6 +166,9 @@ struct Stack {
 /// Names of the stacks, sorted.
 std::vector<std::string> stack_names();
 
+/// Whether a stack has this name.
+bool is_stack(const std::string& name);
+
 /// Throws bad_input for an unknown name, with the nearest known ones.
 Stack load_stack(const std::string& name);
 

@@ -158,9 +158,7 @@ class Searcher {
 };
 
 double seconds_per_token(const FrameworkPlan& plan) {
-  const TrainingRun& run = plan.configured.run;
-  return plan.predicted.time.step() / static_cast<double>(run.global_batch) /
-         static_cast<double>(run.sequence);
+  return plan.predicted.time.step() / step_tokens(plan.configured.run);
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <set>
 
 #include "base/error.h"
 #include "validation/predict.h"
@@ -26,10 +25,14 @@ namespace {
 using Errors = std::array<double, 4>;
 constexpr const char* kFigures[] = {"step time", "memory", "longest sequence", "wrong verdicts"};
 
-std::map<std::string, Errors> errors_of(const std::vector<PublishedCase>& cases,
-                                        CasePredictor& predictor) {
+// Cases of one stack, and what they are predicted to be with all its terms.
+struct Group {
+  std::vector<PublishedCase> cases;
   std::vector<CasePrediction> predictions;
-  for (const PublishedCase& c : cases) predictions.push_back(predictor.predict(c));
+};
+
+std::map<std::string, Errors> errors_of(const std::vector<PublishedCase>& cases,
+                                        const std::vector<CasePrediction>& predictions) {
   std::map<std::string, Errors> errors;
   const ValidationReport report = make_report(cases, predictions, predictions);
   const auto put = [&](const std::vector<TableReport>& tables) {
@@ -65,9 +68,12 @@ void keep_largest(Row& row, const std::map<std::string, Errors>& with,
 }
 
 int run(const std::string& path) {
-  std::map<std::string, std::vector<PublishedCase>> of_stack;
+  std::map<std::string, Group> of_stack;
+  CasePredictor with;
   for (const PublishedCase& c : read_cases(path)) {
-    if (c.left_out.empty() && c.measured.speedup == std::nullopt) of_stack[c.stack].push_back(c);
+    if (!c.left_out.empty() || c.measured.speedup) continue;
+    of_stack[c.stack].cases.push_back(c);
+    of_stack[c.stack].predictions.push_back(with.predict(c));
   }
   std::vector<Stack> stacks;
   for (const std::string& name : stack_names()) stacks.push_back(load_stack(name));
@@ -79,17 +85,22 @@ int run(const std::string& path) {
     for (const std::string& key : term_keys()) {
       const StackTerm own = term_of(stack, key);
       if (own == term_of(parent, key)) continue;
-      CasePredictor with, without;
-      std::vector<PublishedCase> cases;
+      CasePredictor without;
+      Group all;
+      std::vector<CasePrediction> changed;
       for (Stack heir : stacks) {
         if (term_of(heir, key) != own) continue;
         term_of(heir, key) = term_of(parent, key);
         without.use(heir);
-        const auto& its = of_stack[heir.name];
-        cases.insert(cases.end(), its.begin(), its.end());
+        const Group& its = of_stack[heir.name];
+        for (size_t i = 0; i < its.cases.size(); ++i) {
+          all.cases.push_back(its.cases[i]);
+          all.predictions.push_back(its.predictions[i]);
+          changed.push_back(without.predict(its.cases[i]));
+        }
       }
       Row row{stack.name, key, "-", "-", own.value, term_of(parent, key).value, 0};
-      if (!cases.empty()) keep_largest(row, errors_of(cases, with), errors_of(cases, without));
+      keep_largest(row, errors_of(all.cases, all.predictions), errors_of(all.cases, changed));
       rows.push_back(row);
     }
   }

@@ -239,7 +239,6 @@ TEST_CASE("a peer is compared over the cases that both predict") {
   CHECK(peer.peer_peak.bias == Approx(0.1));
 }
 
-// A row of SimuMax's published B200 table, which states its own errors: -9.27 % and -0.39 %.
 TEST_CASE("a run of other software is compared as a plan, too") {
   const std::vector<PublishedCase> cases = {timed("a", 10), timed("a", 10), timed("a", 10)};
   const std::vector<CasePrediction> stack = {predicted(11), predicted(9), predicted(10)};
@@ -270,6 +269,7 @@ TEST_CASE("a case that is predicted as a plan has no other plan to compare with"
   CHECK(*report.cases[0].plan_step == Approx(-0.1));
 }
 
+// A row of SimuMax's published B200 table, which states its own errors: -9.27 % and -0.39 %.
 TEST_CASE("a peer's errors are those it publishes") {
   PublishedCase c = timed("simumax", 1.758);
   c.measured.peak_allocated_bytes = static_cast<int64_t>(68.43 * (1 << 30));
