@@ -59,10 +59,17 @@ ConfigReading read_files(const CheckFlags& flags) {
   return read_config(texts, flags.framework, opener_beside(flags.files.front()));
 }
 
-ModelSpec model_for(const CheckFlags& flags, const ConfigReading& reading) {
+// The model that the user gives beside the config; nothing if there is none.
+std::optional<ModelSpec> given_model(const CheckFlags& flags, const ConfigReading& reading) {
   if (!flags.model.empty()) return load_model(flags.model);
-  if (!reading.model_config.empty()) {
-    return read_hf_config(reading.model_config, reading.model_config_name);
+  if (reading.model_config.empty()) return std::nullopt;
+  return read_hf_config(reading.model_config, reading.model_config_name);
+}
+
+// The model of the run. It may add a note to the reading.
+ModelSpec model_for(const CheckFlags& flags, ConfigReading& reading) {
+  if (const std::optional<ModelSpec> given = given_model(flags, reading)) {
+    return reconcile(reading.knobs, *given, places_of(reading), reading.notes);
   }
   const std::string hint =
       "give it with --model: a name of `longspan models list`, or its config.json";
@@ -285,7 +292,7 @@ int run(const CheckFlags& flags, bool json) {
   if (!flags.sequence.empty()) options.sequence = parse_tokens(flags.sequence, "--seq");
   if (!flags.reserve.empty()) options.reserve_bytes = parse_reserve(flags.reserve);
   if (!flags.framework.empty()) load_framework(flags.framework);  // the message for a wrong name
-  const ConfigReading reading = read(flags);
+  ConfigReading reading = read(flags);
   const ModelSpec model = model_for(flags, reading);
   const HardwareProfile hw = flags.hardware.load();
   const auto memory = static_cast<int64_t>(hw.device.memory_bytes.value);

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "frameworks/files/arithmetic.h"
-#include "models/catalog.h"
 #include "planner/plan/plan.h"
 
 namespace longspan {
@@ -357,40 +356,6 @@ class Configurer {
 };
 
 }  // namespace
-
-std::optional<ModelSpec> model_of(const RunKnobs& knobs, const Framework& framework) {
-  std::optional<std::string> name = knobs.text("model");
-  if (!name && knobs.has("model-family") && knobs.has("model-size")) {
-    name = *knobs.text("model-family") + " " + *knobs.text("model-size");
-  }
-  if (name) {
-    const auto known = framework.models.find(*name);
-    return load_model(known != framework.models.end() ? known->second : *name);
-  }
-  const int64_t hidden = knobs.count_or("hidden", 0), heads = knobs.count_or("heads", 0);
-  if (knobs.count_or("layers", 0) == 0 || hidden == 0 || heads == 0) return std::nullopt;
-  ModelSpec model;
-  model.name = "config";
-  model.layers = *knobs.count("layers");
-  model.hidden = hidden;
-  model.heads = heads;
-  model.kv_heads = knobs.count_or("kv-heads", heads);
-  model.head_dim = knobs.count_or("head-dim", hidden / heads);
-  const bool gated = knobs.flag("gated");
-  model.activation = gated ? Activation::swiglu : Activation::gelu;
-  model.norm = gated ? Norm::rmsnorm : Norm::layernorm;
-  const bool biased = !gated;
-  model.qkv_bias = model.attention_out_bias = model.mlp_bias = biased;
-  model.ffn = knobs.count_or("ffn", gated ? (4 * hidden * 2 / 3 + 63) / 64 * 64 : 4 * hidden);
-  model.vocab = knobs.count_or("vocabulary", 50257);
-  const int64_t multiple =
-      std::max<int64_t>(1, knobs.count_or("vocabulary-multiple", 1) * knobs.count_or("tensor", 1));
-  model.vocab = (model.vocab + multiple - 1) / multiple * multiple;
-  model.max_positions = std::max<int64_t>(1, knobs.count_or("sequence", 4096));
-  model.tied_embeddings = knobs.flag("tied");
-  validate(model, "config");
-  return model;
-}
 
 ConfiguredRun configure(const RunKnobs& knobs, const Framework& framework, const ModelSpec& model,
                         const HardwareProfile& hw, const KnobPlaces& places) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "frameworks/knobs/configured_model.h"
 #include "frameworks/knobs/framework.h"
 #include "frameworks/knobs/run_knobs.h"
 #include "frameworks/model/predict_run.h"
@@ -23,13 +24,6 @@ struct ConfiguredRun {
   TrainingRun run;
   Stack stack;
 };
-
-/// How an answer names a knob: by the key that set it. Default: the knob's own name.
-using KnobPlaces = std::function<std::string(const std::string& knob)>;
-
-/// The model that the knobs describe by name or by sizes; nothing if they do neither. Throws
-/// bad_input for a name that is not known.
-std::optional<ModelSpec> model_of(const RunKnobs& knobs, const Framework& framework);
 
 /// The run. It uses the GPUs that the knobs say, or all. Throws bad_input for knobs that contradict
 /// each other, the hardware, the model, or a rule of the framework; and for adapters and experts,

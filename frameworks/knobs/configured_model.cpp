@@ -1,0 +1,116 @@
+#include "frameworks/knobs/configured_model.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "models/catalog.h"
+
+namespace longspan {
+namespace {
+
+bool says_sizes(const RunKnobs& knobs) {
+  return knobs.count_or("layers", 0) > 0 && knobs.count_or("hidden", 0) > 0 &&
+         knobs.count_or("heads", 0) > 0;
+}
+
+// The model of the knobs' sizes; `vocabulary` where they leave it out. REQUIRES: says_sizes().
+ModelSpec sized(const RunKnobs& knobs, int64_t vocabulary) {
+  ModelSpec model;
+  model.name = "config";
+  model.layers = *knobs.count("layers");
+  model.hidden = *knobs.count("hidden");
+  model.heads = *knobs.count("heads");
+  model.kv_heads = knobs.count_or("kv-heads", model.heads);
+  model.head_dim = knobs.count_or("head-dim", model.hidden / model.heads);
+  const bool gated = knobs.flag("gated");
+  model.activation = gated ? Activation::swiglu : Activation::gelu;
+  model.norm = gated ? Norm::rmsnorm : Norm::layernorm;
+  const bool biased = !gated;
+  model.qkv_bias = model.attention_out_bias = model.mlp_bias = biased;
+  const int64_t four = 4 * model.hidden;
+  model.ffn = knobs.count_or("ffn", gated ? (four * 2 / 3 + 63) / 64 * 64 : four);
+  model.vocab = knobs.count_or("vocabulary", vocabulary);
+  const int64_t multiple =
+      std::max<int64_t>(1, knobs.count_or("vocabulary-multiple", 1) * knobs.count_or("tensor", 1));
+  model.vocab = (model.vocab + multiple - 1) / multiple * multiple;
+  model.max_positions = std::max<int64_t>(1, knobs.count_or("sequence", 4096));
+  model.tied_embeddings = knobs.flag("tied");
+  return model;
+}
+
+struct SizeRow {
+  const char* knob;
+  int64_t ModelSpec::*size;
+  const char* unit;
+};
+
+constexpr SizeRow kSizes[] = {
+    {"layers", &ModelSpec::layers, "layers"},
+    {"hidden", &ModelSpec::hidden, "columns"},
+    {"heads", &ModelSpec::heads, "heads"},
+    {"kv-heads", &ModelSpec::kv_heads, "KV heads"},
+    {"head-dim", &ModelSpec::head_dim, "columns of a head"},
+    {"ffn", &ModelSpec::ffn, "columns of the MLP"},
+};
+
+void refuse_contradictions(const RunKnobs& knobs, const ModelSpec& given,
+                           const KnobPlaces& places) {
+  if (!given.uniform()) return;
+  for (const SizeRow& row : kSizes) {
+    const std::optional<int64_t> said = knobs.count(row.knob);
+    if (!said || *said == 0 || *said == given.*row.size) continue;
+    throw bad_input("{}: {} has {} {}; give the model that the config trains, or leave one out",
+                    places(row.knob), given.name, given.*row.size, row.unit);
+  }
+}
+
+}  // namespace
+
+std::optional<ModelSpec> model_of(const RunKnobs& knobs, const Framework& framework) {
+  std::optional<std::string> name = knobs.text("model");
+  if (!name && knobs.has("model-family") && knobs.has("model-size")) {
+    name = *knobs.text("model-family") + " " + *knobs.text("model-size");
+  }
+  if (name) {
+    const auto known = framework.models.find(*name);
+    return load_model(known != framework.models.end() ? known->second : *name);
+  }
+  if (!says_sizes(knobs)) return std::nullopt;
+  ModelSpec model = sized(knobs, 50257);
+  validate(model, "config");
+  return model;
+}
+
+ModelSpec reconcile(const RunKnobs& knobs, const ModelSpec& given, const KnobPlaces& places,
+                    std::vector<std::string>& notes) {
+  refuse_contradictions(knobs, given, places);
+  // A framework whose keys cannot say whether there is a gate loads the model that it is given.
+  if (!says_sizes(knobs) || !knobs.has("gated") || !given.uniform()) return given;
+  ModelSpec model = sized(knobs, given.vocab);
+  model.name = given.name;
+  model.max_positions = given.max_positions;
+  model.qk_norm = given.qk_norm;
+  const auto differ = [&](bool is, const std::string& own, const std::string& of_given) {
+    if (is) {
+      notes.push_back("the config trains " + own + ", while " + given.name + " has " + of_given);
+    }
+  };
+  const auto counted = [](int64_t n, const char* unit) { return std::to_string(n) + " " + unit; };
+  const bool gate = model.activation == Activation::swiglu;
+  differ(gate != (given.activation == Activation::swiglu),
+         gate ? "an MLP with a gate" : "an MLP without a gate", gate ? "none" : "one");
+  differ(model.kv_heads != given.kv_heads, counted(model.kv_heads, "KV heads"),
+         counted(given.kv_heads, "KV heads"));
+  differ(model.ffn != given.ffn, counted(model.ffn, "columns in the MLP"),
+         counted(given.ffn, "columns"));
+  if (model.activation == given.activation) {
+    model.norm = given.norm;
+    model.qkv_bias = given.qkv_bias;
+    model.attention_out_bias = given.attention_out_bias;
+    model.mlp_bias = given.mlp_bias;
+  }
+  validate(model, "config");
+  return model;
+}
+
+}  // namespace longspan
