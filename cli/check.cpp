@@ -1,20 +1,14 @@
 // longspan check: reads the config of other software and predicts its run.
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/nearest.h"
 #include "base/units.h"
-#include "cli/documents.h"
+#include "cli/check_text.h"
 #include "cli/inputs.h"
 #include "cli/on_framework.h"
-#include "cli/table.h"
-#include "cli/terminal.h"
-#include "cli/text.h"
 #include "cli/verbs.h"
 #include "frameworks/check/check_config.h"
 #include "frameworks/read/read_config.h"
@@ -24,14 +18,13 @@ namespace longspan::cli {
 namespace {
 
 constexpr int64_t kMostConfigBytes = int64_t{8} << 20;
-// What an answer shows without --wide.
-constexpr size_t kPartsShown = 4, kChangesShown = 3;
 
 struct CheckFlags {
   std::vector<std::string> files;
   HardwareFlags hardware;
   std::string model, sequence, framework;
   std::string reserve;
+  std::optional<std::string> lengths, measured;
 };
 
 // Opens what a config names: as it is, or next to the first file.
@@ -97,198 +90,25 @@ ConfigReading read(const CheckFlags& flags) {
   return reading;
 }
 
-std::string bytes_text(double bytes) { return format_bytes(static_cast<int64_t>(bytes)); }
-
-// The settings of a change, by the names that the config has for their keys.
-std::vector<FrameworkSetting> settings_of(const ConfigReading& reading,
-                                          const ProposedChange& change) {
-  std::vector<FrameworkSetting> settings = change.settings;
-  for (FrameworkSetting& setting : settings) {
-    const auto it = reading.written_as.find(setting.key);
-    if (it != reading.written_as.end()) setting.key = it->second;
+SampleLengths given_lengths(const std::string& text) {
+  if (are_sample_lengths(text)) return parse_sample_lengths(text, "--lengths");
+  std::error_code ignored;
+  if (!std::filesystem::exists(text, ignored)) {
+    throw bad_input(
+        "--lengths: expected mean=2000, lengths with counts such as 512:1000,1024:500, or a file "
+        "of "
+        "lengths; there is no file \"{}\"",
+        text);
   }
-  return settings;
-}
-
-std::string change_text(const ConfigReading& reading, const ProposedChange& change) {
-  std::string text;
-  for (const FrameworkSetting& setting : settings_of(reading, change)) {
-    text += (text.empty() ? "" : ", ") + spelled(*reading.framework, setting);
-  }
-  return text;
-}
-
-// The keys that the framework does not have, with the nearest that it has.
-std::string unknown_text(const ConfigReading& reading) {
-  std::vector<std::string> known;
-  for (const FrameworkKey& key : reading.framework->keys) known.push_back(key.key);
-  std::vector<std::string> texts;
-  for (std::string key : reading.unknown) {
-    std::replace_if(
-        key.begin(), key.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-    const std::vector<std::string> nearest = nearest_names(key, known);
-    texts.push_back(nearest.empty() ? key : fmt::format("{} ({}?)", key, nearest.front()));
-  }
-  return fmt::format("{}", fmt::join(texts, ", "));
-}
-
-Json check_json(const CheckFlags& flags, const ConfigReading& reading, const ConfigCheck& check) {
-  const ConfiguredRun& c = check.configured;
-  const RunNeeds& needs = check.predicted.needs;
-  const double seconds = check.predicted.time.step();
-  const auto range = [](double value, const PredictionInterval& interval) {
-    return Json::array({value * interval.low, value * interval.high});
-  };
-  Json parts = Json::object();
-  for (const MemoryPart& part : check.parts) parts[part.name] = part.bytes;
-  Json changes = Json::array();
-  for (const ProposedChange& change : check.changes) {
-    Json settings = Json::array();
-    for (const FrameworkSetting& s : settings_of(reading, change)) {
-      settings.push_back({{"key", s.key}, {"value", s.value}});
-    }
-    changes.push_back({{"settings", settings},
-                       {"text", change_text(reading, change)},
-                       {"verdict", verdict_text(change.fit)},
-                       {"saved_bytes", change.saved_bytes},
-                       {"paid_seconds", change.paid_seconds}});
-  }
-  Json defaults = Json::array();
-  for (const TakenDefault& taken : reading.defaults) {
-    defaults.push_back({{"key", taken.key}, {"value", taken.value}, {"knob", taken.knob}});
-  }
-  Json knobs = Json::object();
-  for (const auto& [knob, value] : reading.knobs.all()) knobs[knob] = value;
-  return {{"framework", reading.framework->name},
-          {"framework_version", reading.framework->version},
-          {"files", flags.files},
-          {"model", c.model.name},
-          {"gpus", c.run.gpus},
-          {"knobs", knobs},
-          {"stack", c.run.stack},
-          {"sequence_tokens", c.run.sequence},
-          {"sequence_assumed", check.assumed_length},
-          {"global_batch_sequences", c.run.global_batch},
-          {"verdict", verdict_text(check.fit)},
-          {"short_of", check.short_of},
-          {"short_bytes", check.short_bytes},
-          {"capacity_bytes", check.capacity_bytes},
-          {"peak_bytes",
-           {{"allocated", needs.memory.tensors()},
-            {"reserved", needs.reserved},
-            {"device", needs.device}}},
-          {"peak_bytes_range", range(needs.memory.tensors(), check.memory_range)},
-          {"host_bytes", needs.host},
-          {"breakdown", parts},
-          {"step_seconds", seconds},
-          {"step_seconds_range", range(seconds, check.step_range)},
-          {"tokens_per_second_per_gpu", check.tokens_per_second_per_gpu},
-          {"mfu", check.mfu},
-          {"mfu_full_attention", check.mfu_full},
-          {"longest_sequence_tokens", check.longest_sequence},
-          {"changes", changes},
-          {"defaults", defaults},
-          {"unknown_keys", reading.unknown},
-          {"notes", reading.notes}};
-}
-
-void print_verdict(const ConfigCheck& check) {
-  const double device = check.predicted.needs.device;
-  const std::string range = fmt::format("{} and {}", bytes_text(device * check.memory_range.low),
-                                        bytes_text(device * check.memory_range.high));
-  const std::string verdict = bold(verdict_text(check.fit));
-  if (check.short_of == "device") {
-    say("{}: {} of {} on each GPU, short by {} (between {})\n", verdict, bytes_text(device),
-        bytes_text(check.capacity_bytes), bytes_text(check.short_bytes), range);
-  } else if (check.short_of == "host") {
-    say("{}: the host is short by {}; each GPU has {} of {} in use (between {})\n", verdict,
-        bytes_text(check.short_bytes), bytes_text(device), bytes_text(check.capacity_bytes), range);
-  } else if (!check.short_of.empty()) {
-    say("{}: tensors are too large for {}\n", verdict, check.short_of);
-  } else {
-    say("{}: {} of {} on each GPU (between {})\n", verdict, bytes_text(device),
-        bytes_text(check.capacity_bytes), range);
-  }
-}
-
-// The largest parts, and the sum of the others.
-std::string parts_text(const ConfigCheck& check) {
-  std::vector<MemoryPart> parts = check.parts;
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const MemoryPart& a, const MemoryPart& b) { return a.bytes > b.bytes; });
-  const double least = 0.02 * check.predicted.needs.device;
-  double other = 0;
-  size_t shown = 0;
-  std::string text;
-  for (const MemoryPart& part : parts) {
-    if (part.bytes < least || (shown == kPartsShown && !is_wide())) {
-      other += part.bytes;
-      continue;
-    }
-    text += fmt::format("{}{} {}", shown++ == 0 ? "" : ", ", part.name, bytes_text(part.bytes));
-  }
-  if (other >= 0.01 * check.predicted.needs.device) text += ", other " + bytes_text(other);
-  return text;
-}
-
-std::string change_effect(const ProposedChange& change, bool was_fit) {
-  const double seconds = change.paid_seconds, bytes = change.saved_bytes;
-  const std::string time =
-      seconds >= 0 ? "costs " + format_seconds(seconds) : "gains " + format_seconds(-seconds);
-  const std::string memory =
-      bytes >= 0 ? "saves " + bytes_text(bytes) : "takes " + bytes_text(-bytes);
-  if (was_fit) return fmt::format("{}, {}", time, memory);
-  return fmt::format("{}, {}: {}", memory, time, verdict_text(change.fit));
-}
-
-void print_check(const ConfigReading& reading, const ConfigCheck& check) {
-  const ConfiguredRun& c = check.configured;
-  say("{}: {}, {} tokens, {} a step on {}: {}\n",
-      bold(reading.framework->version.starts_with(reading.framework->name)
-               ? reading.framework->version
-               : fmt::format("{} ({})", reading.framework->name, reading.framework->version)),
-      c.model.name, format_tokens(c.run.sequence),
-      counted(c.run.global_batch, "sequence", "sequences"), counted(c.run.gpus, "GPU", "GPUs"),
-      run_text(c.run));
-  print_verdict(check);
-  const double seconds = check.predicted.time.step();
-  say("  at peak    {}\n", parts_text(check));
-  const double host = check.predicted.needs.host, of_node = c.hw.host.memory_bytes.value;
-  if (host > 0.5 * of_node) {
-    say("  host       {} of {} of a node\n", bytes_text(host), bytes_text(of_node));
-  }
-  say("  step       {} ({} to {}), {:.0f} tokens/s/GPU, MFU {} (full: {})\n",
-      format_seconds(seconds), format_seconds(seconds * check.step_range.low),
-      format_seconds(seconds * check.step_range.high), check.tokens_per_second_per_gpu,
-      percent(check.mfu), percent(check.mfu_full));
-  if (check.longest_sequence > 0) {
-    say("  longest    {} tokens with this config\n", check.longest_sequence);
-  } else {
-    say("  longest    no length fits\n");
-  }
-  const bool fits = check.fit == Fit::fits;
-  const size_t most = is_wide() ? check.changes.size() : kChangesShown;
-  for (size_t i = 0; i < std::min(most, check.changes.size()); ++i) {
-    say("  {}     {}: {}\n", i == 0 ? (fits ? "faster" : "change") : "      ",
-        change_text(reading, check.changes[i]), change_effect(check.changes[i], fits));
-  }
-  std::string defaults;
-  for (const TakenDefault& taken : reading.defaults) {
-    defaults += fmt::format("{}{} {}", defaults.empty() ? "" : ", ",
-                            spelled_key(*reading.framework, taken.key), taken.value);
-  }
-  if (!defaults.empty()) say("  defaults   {}\n", defaults);
-  if (check.assumed_length) {
-    say("  length     {} tokens assumed, as the config does not limit a sample; give it with "
-        "--seq\n",
-        format_tokens(c.run.sequence));
-  }
-  if (!reading.unknown.empty()) say("  not known  {}\n", unknown_text(reading));
-  for (const std::string& note : reading.notes) say("  note       {}\n", note);
+  return read_sample_lengths(read_file(text), text);
 }
 
 int run(const CheckFlags& flags, bool json) {
   CheckOptions options;
+  if (flags.measured) {
+    options.measured = parse_measured_speed(*flags.measured, "--measured");
+  }
+  if (flags.lengths) options.lengths = given_lengths(*flags.lengths);
   if (!flags.sequence.empty()) options.sequence = parse_tokens(flags.sequence, "--seq");
   if (!flags.reserve.empty()) options.reserve_bytes = parse_reserve(flags.reserve);
   if (!flags.framework.empty()) load_framework(flags.framework);  // the message for a wrong name
@@ -302,7 +122,7 @@ int run(const CheckFlags& flags, bool json) {
   }
   const ConfigCheck check = check_config(reading, model, hw, options);
   if (json) {
-    print_json(check_json(flags, reading, check));
+    print_json(check_json(flags.files, reading, check));
   } else {
     print_check(reading, check);
   }
@@ -326,6 +146,10 @@ void add_check(Verb& program) {
   verb.add_option("--framework", flags->framework, "The software, if the files do not tell");
   verb.add_option("--reserve", flags->reserve,
                   "Memory of each GPU that others use: rollouts, other jobs");
+  verb.add_option("--lengths", flags->lengths,
+                  "Lengths of samples: mean=2000, 512:1000,1024:500, or a file of them");
+  verb.add_option("--measured", flags->measured,
+                  "A speed to judge: 1850tok/s/gpu, 4.2s/it, 410TFLOPS, \"MFU 38%\"");
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

@@ -22,21 +22,33 @@ class Checker {
       knobs_.set("sequence", options.sequence);
       knobs_.clear("token-budget");
     } else if (!knobs_.has("sequence") && !knobs_.has("token-budget")) {
-      knobs_.set("sequence", kAssumedLength);
-      check_.assumed_length = true;
+      assume_length();
     }
+    check_.packed = packs(knobs_);
   }
 
   ConfigCheck run() {
     check_.configured = configured(knobs_);
-    check_.predicted = predict(check_.configured);
+    check_.predicted = predict_samples(check_.configured);
+    summarize_samples();
     summarize();
+    summarize_step();
     find_longest();
     find_changes();
+    explain_measured();
     return std::move(check_);
   }
 
  private:
+  // Where the config does not limit samples, the longest does.
+  void assume_length() {
+    const std::optional<SampleLengths>& lengths = options_.lengths;
+    check_.assumed_length = !lengths || lengths->has_only_mean();
+    knobs_.set("sequence", !lengths                   ? kAssumedLength
+                           : lengths->has_only_mean() ? std::max(kAssumedLength, lengths->longest())
+                                                      : lengths->longest());
+  }
+
   ConfiguredRun configured(const RunKnobs& knobs) const {
     return configure(knobs, *reading_.framework, model_, hw_, places_of(reading_));
   }
@@ -45,6 +57,62 @@ class Checker {
   double reserve() const {
     const double share = knobs_.share("rollout-share").value_or(0);
     return static_cast<double>(options_.reserve_bytes) + share * hw_.device.memory_bytes.value;
+  }
+
+  static bool packs(const RunKnobs& knobs) {
+    return knobs.flag("packing") || knobs.has("token-budget");
+  }
+  bool is_padded() const { return options_.lengths && !check_.packed; }
+  // Memory for the longest sample, time for samples as they are.
+  RunPrediction predict_samples(const ConfiguredRun& c) const {
+    return predict_samples(c, check_.packed);
+  }
+  RunPrediction predict_samples(const ConfiguredRun& c, bool packed) const {
+    if (!options_.lengths || packed) return predict(c);
+    const PaddedLengths lengths = padded_lengths(c.run, *options_.lengths);
+    RunPrediction predicted = predict(padded_to(c, lengths.longest));
+    predicted.time = predict(padded_to(c, lengths.step)).time;
+    return predicted;
+  }
+
+  // Tokens of samples in a step, without padding.
+  double sample_tokens(const TrainingRun& run, bool packed) const {
+    if (!options_.lengths || packed) return step_tokens(run);
+    return static_cast<double>(run.global_batch) * padded_lengths(run, *options_.lengths).mean;
+  }
+
+  void summarize_samples() {
+    const ConfiguredRun& c = check_.configured;
+    check_.step_tokens = sample_tokens(c.run, check_.packed);
+    if (!options_.lengths) return;
+    const PaddedLengths lengths = padded_lengths(c.run, *options_.lengths);
+    check_.mean_length = lengths.mean;
+    check_.cut_share = lengths.cut_share;
+    if (!is_padded()) {
+      const auto mean = static_cast<int64_t>(lengths.mean);
+      check_.separate_seconds = predict(packed_with(c, mean)).time.step();
+      return;
+    }
+    const RunNeeds typical = predict(padded_to(c, lengths.microbatch)).needs;
+    const auto batch = static_cast<double>(c.run.global_batch);
+    check_.padded = {lengths, verdict_of(typical, c.hw, memory_range(), reserve()), typical.device,
+                     batch * lengths.computed};
+  }
+
+  // The share of a GPU's best rate at which samples of their lengths are computed.
+  double mfu(bool causal) const {
+    const ConfiguredRun& c = check_.configured;
+    const double seconds = check_.predicted.time.step();
+    if (!is_padded()) return mfu_of(c.run, c.model, c.hw, seconds, causal);
+    TrainingRun run = c.run;
+    double sum = 0, samples = 0;
+    const SampleLengths cut = options_.lengths->cut_at(c.run.sequence);
+    for (const auto& [length, count] : cut.counts()) {
+      run.sequence = length;
+      sum += static_cast<double>(count) * mfu_of(run, c.model, c.hw, seconds, causal);
+      samples += static_cast<double>(count);
+    }
+    return sum / samples;
   }
 
   void summarize() {
@@ -73,11 +141,62 @@ class Checker {
                     {"buffers", m.buffers},
                     {"reserved, unused", needs.reserved - m.tensors()},
                     {"context and libraries", needs.device - needs.reserved}};
-    const double seconds = check_.predicted.time.step();
+    const RunOffload& offload = c.run.offload;
+    check_.uses_host = m.away > 0 || c.run.chunk_tokens > 0;
+    for (const auto* shares : {&offload.checkpoints, &offload.parameters, &offload.gradients,
+                               &offload.optimizer, &offload.activations}) {
+      check_.uses_host = check_.uses_host || !shares->empty();
+    }
+  }
+
+  void summarize_step() {
+    const ConfiguredRun& c = check_.configured;
+    const RunTime& time = check_.predicted.time;
     check_.tokens_per_second_per_gpu =
-        step_tokens(c.run) / static_cast<double>(c.run.gpus) / seconds;
-    check_.mfu = mfu_of(c.run, c.model, c.hw, seconds);
-    check_.mfu_full = mfu_of(c.run, c.model, c.hw, seconds, false);
+        check_.step_tokens / static_cast<double>(c.run.gpus) / time.step();
+    check_.mfu = mfu(true);
+    check_.mfu_full = mfu(false);
+    // What the step would be shorter if the host issued kernels in no time.
+    ConfiguredRun free = c;
+    free.stack.host_kernel_s.value = 0;
+    const double issuing =
+        std::clamp(time.compute - predict_samples(free).time.compute, 0.0, time.compute);
+    check_.step_parts = {{"computation", time.compute - issuing},
+                         {"issuing kernels", issuing},
+                         {"exchanges of the tensor group", time.tensor},
+                         {"exchanges of a sequence's GPUs", time.context},
+                         {"exchanges of gradients and parameters", time.data},
+                         {"pipeline bubble", time.bubble},
+                         {"update", time.update},
+                         {"copies to the host and its update", time.host},
+                         {"data and logging", time.rest}};
+  }
+
+  void explain_measured() {
+    if (!options_.measured) return;
+    const ConfiguredRun& c = check_.configured;
+    const double peak = c.hw.device.peak_flops_bfloat16.value;
+    const auto gpus = static_cast<double>(c.run.gpus);
+    const double flops = check_.mfu_full * peak * check_.predicted.time.step();
+    const ExplainedRun run{
+        .reading = reading_,
+        .knobs = knobs_,
+        .configured = c,
+        .predicted = check_.predicted,
+        .range = check_.step_range,
+        .fit = check_.fit,
+        .work = {check_.step_tokens, flops, gpus, peak},
+        .causal_share = check_.mfu / check_.mfu_full,
+        .packed = check_.packed,
+        .mean_length = check_.mean_length,
+        .padded_tokens = check_.padded ? check_.padded->computed_tokens : 0,
+        .configure = [this](const RunKnobs& knobs) { return configured(knobs); },
+        .predict = [this](const ConfiguredRun& other) { return predict_samples(other); },
+        .fit_of =
+            [this, &c](const RunPrediction& p) {
+              return verdict_of(p.needs, c.hw, memory_range(), reserve());
+            }};
+    check_.speed = explain_speed(*options_.measured, run);
   }
 
   void find_longest() {
@@ -96,8 +215,10 @@ class Checker {
     if (longest < 16 * coarse && c.run.chunk_tokens == 0) {
       longest = longest_multiple(fine, 1000, fits);
     }
-    if (fits(c.run.sequence) || check_.predicted.needs.fit(c.hw, 1, reserve()))
-      longest = std::max(longest, c.run.sequence);
+    const int64_t checked = check_.predicted.run.sequence;
+    if (fits(checked) || check_.predicted.needs.fit(c.hw, 1, reserve())) {
+      longest = std::max(longest, checked);
+    }
     check_.longest_sequence = longest;
   }
 
@@ -127,11 +248,12 @@ class Checker {
     }
     try {
       const ConfiguredRun c = configured(tried.knobs);
-      const RunPrediction predicted = predict(c);
+      const bool packed = packs(tried.knobs);
+      const RunPrediction predicted = predict_samples(c, packed);
       const RunNeeds& needs = predicted.needs;
       tried.change.fit = verdict_of(needs, c.hw, memory_range(), reserve());
       tried.change.saved_bytes = check_.predicted.needs.device - needs.device;
-      const double ratio = step_tokens(check_.configured.run) / step_tokens(c.run);
+      const double ratio = check_.step_tokens / sample_tokens(c.run, packed);
       tried.change.paid_seconds = predicted.time.step() * ratio - check_.predicted.time.step();
     } catch (const Error&) {
       return std::nullopt;

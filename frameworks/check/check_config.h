@@ -4,9 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "frameworks/check/explain_speed.h"
+#include "frameworks/check/measured_speed.h"
+#include "frameworks/check/sample_lengths.h"
 #include "frameworks/knobs/configured_run.h"
 #include "frameworks/knobs/spelling.h"
 #include "frameworks/model/predict_run.h"
@@ -20,6 +24,9 @@ struct CheckOptions {
   int64_t sequence = 0;       // tokens, instead of the config's; 0: as the config says
   int64_t reserve_bytes = 0;  // of each device, kept free for others
   int64_t changes = 4;        // proposed at most
+  /// Of samples; nothing: all have the length of a sequence. A run that packs them does not care.
+  std::optional<SampleLengths> lengths = {};
+  std::optional<MeasuredSpeed> measured = {};
 };
 
 /// Settings that together fit better or run faster.
@@ -35,8 +42,29 @@ struct MemoryPart {
   double bytes = 0;
 };
 
+struct StepPart {
+  const char* name;
+  double seconds = 0;
+};
+
+/// A run whose batches are padded.
+struct PaddedRun {
+  PaddedLengths lengths;
+  Fit typical_fit = Fit::does_not_fit;  // of a microbatch as long as expected
+  double typical_device_bytes = 0;
+  double computed_tokens = 0;  // of a step, padding included
+};
+
 struct ConfigCheck {
   bool assumed_length = false;  // the config does not say how long a sequence is
+  bool packed = false;          // samples share sequences, so that these are full
+  double mean_length = 0;       // of samples, cut off at a sequence; 0: not known
+  double cut_share = 0;         // of samples that are cut off
+  /// Of a step, if packed samples of known lengths attend only to themselves; else 0.
+  double separate_seconds = 0;
+  /// If samples have lengths of their own and are not packed. The memory of `predicted` is then
+  /// that of the longest sample, its time that of a step of samples as they are.
+  std::optional<PaddedRun> padded;
   ConfiguredRun configured;
   RunPrediction predicted;
   Fit fit = Fit::does_not_fit;
@@ -46,13 +74,17 @@ struct ConfigCheck {
   double short_bytes = 0;
   std::string short_of;           // "device", "host", or why kernels cannot run it; empty: nothing
   std::vector<MemoryPart> parts;  // of the device at its peak
+  std::vector<StepPart> step_parts;
+  double step_tokens = 0;  // of samples, without padding
+  bool uses_host = false;  // states or activations wait in host memory
   double tokens_per_second_per_gpu = 0;
   double mfu = 0, mfu_full = 0;  // causal attention; all pairs counted, as most frameworks do
   int64_t longest_sequence = 0;  // 0: not even the shortest
   std::vector<ProposedChange> changes;
+  std::optional<SpeedVerdict> speed;  // of a measured one
 };
 
-/// Throws bad_input as configure().
+/// Throws bad_input as configure() and explain_speed().
 ConfigCheck check_config(const ConfigReading& reading, const ModelSpec& model,
                          const HardwareProfile& hw, const CheckOptions& options);
 
