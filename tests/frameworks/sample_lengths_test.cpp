@@ -1,6 +1,8 @@
 #include "frameworks/check/sample_lengths.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "base/error.h"
 
