@@ -143,10 +143,10 @@ void print_measured(const ConfigCheck& check) {
   const SpeedVerdict& speed = *check.speed;
   const double ratio = speed.seconds / check.predicted.time.step();
   const bool in_seconds = speed.measured.unit == SpeedUnit::seconds;
-  const std::string position = speed.position == SpeedPosition::within ? "normal, within the range"
+  const std::string position = speed.position == SpeedPosition::within   ? "normal"
                                : speed.position == SpeedPosition::slower ? "slower than the range"
                                                                          : "faster than the range";
-  say("  measured   {}{}: {}, {} times the predicted\n", speed_text(speed.measured),
+  say("  measured   {}{}: {}, {} times the predicted time\n", speed_text(speed.measured),
       in_seconds ? "" : fmt::format(", {} a step", format_seconds(speed.seconds)), bold(position),
       ratio >= 10 ? fmt::format("{:.0f}", ratio) : fmt::format("{:.2g}", ratio));
   say("  bound by   {}\n", bound_text(check));
@@ -189,11 +189,13 @@ void print_lengths(const ConfigCheck& check) {
   if (check.padded) {
     print_padded(check);
   } else if (check.packed && check.mean_length > 0) {
-    say("  lengths    packed, all {} tokens are full: {:.1f} samples of {:.0f} on average; a step "
-        "takes "
-        "{} if they attend only to themselves{}\n",
-        format_tokens(sequence), static_cast<double>(sequence) / check.mean_length,
-        check.mean_length, format_seconds(check.separate_seconds), cut_text(check));
+    const std::string longer =
+        check.cut_share > 0 ? fmt::format("; {} are longer", percent(check.cut_share)) : "";
+    say("  lengths    packed: {:.1f} samples of {:.0f} fill {}{}; a step takes {} if each sees "
+        "only "
+        "itself\n",
+        static_cast<double>(sequence) / check.mean_length, check.mean_length,
+        format_tokens(sequence), longer, format_seconds(check.separate_seconds));
   }
   const bool is_full = !check.packed && !check.padded && !check.assumed_length;
   const std::string full =

@@ -244,6 +244,9 @@ class Checker {
     for (const FrameworkWrite& write : reading_.framework->writes) {
       if (write.value == "auto" || holds(write.when, from)) continue;
       if (!holds(write.when, tried.knobs) || reading_.keys.contains(write.key)) continue;
+      const auto is_same = [&](const FrameworkSetting& other) { return other.key == write.key; };
+      if (std::any_of(tried.change.settings.begin(), tried.change.settings.end(), is_same))
+        continue;
       tried.change.settings.push_back({write.key, write.value, {}});
     }
     try {

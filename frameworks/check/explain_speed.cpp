@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/units.h"
-#include "frameworks/check/check_config.h"
 #include "frameworks/check/sample_lengths.h"
 #include "frameworks/knobs/spelling.h"
 #include "frameworks/model/partition.h"
@@ -201,8 +200,7 @@ class SpeedExplainer {
     }
     const bool generates = run_.knobs.is("task", "rl");
     fitted(
-        fmt::format("{} of a step that nothing in the config explains: {}loading data, "
-                    "evaluation, saving, slow clocks",
+        fmt::format("{} a step that no setting explains: {}loading data, evaluation, slow clocks",
                     format_seconds(verdict_.seconds - step_), generates ? "rollouts, " : ""));
   }
   void fitted(const std::string& what) {

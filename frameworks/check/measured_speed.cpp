@@ -146,9 +146,9 @@ std::string speed_text(const MeasuredSpeed& speed) {
     case SpeedUnit::steps:
       return short_number(speed.value) + " steps/s";
     case SpeedUnit::teraflops:
-      return short_number(speed.value) + " TFLOP/s a GPU, all pairs counted";
+      return short_number(speed.value) + " TFLOP/s/GPU (full)";
     case SpeedUnit::mfu:
-      return fmt::format("MFU {:.1f} %, all pairs counted", 100 * speed.value);
+      return fmt::format("MFU {:.1f} % (full)", 100 * speed.value);
   }
   return "";
 }

@@ -27,7 +27,7 @@ MeasuredSpeed parse_measured_speed(const std::string& text, const std::string& w
 /// "tok/s/gpu", as parse_measured_speed() reads it.
 std::string name_of(SpeedUnit unit);
 
-/// The value with its unit.
+/// The value with its unit; "full" means that all pairs of attention are counted.
 std::string speed_text(const MeasuredSpeed& speed);
 
 /// What a step does, to turn a speed into its seconds.
