@@ -52,7 +52,7 @@ ConfigReading read_files(const CheckFlags& flags) {
   return read_config(texts, flags.framework, opener_beside(flags.files.front()));
 }
 
-// The model that the user gives beside the config; nothing if there is none.
+// The model that the user gives besides the config; nothing if there is none.
 std::optional<ModelSpec> given_model(const CheckFlags& flags, const ConfigReading& reading) {
   if (!flags.model.empty()) return load_model(flags.model);
   if (reading.model_config.empty()) return std::nullopt;

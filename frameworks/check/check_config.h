@@ -24,7 +24,7 @@ struct CheckOptions {
   int64_t sequence = 0;       // tokens, instead of the config's; 0: as the config says
   int64_t reserve_bytes = 0;  // of each device, kept free for others
   int64_t changes = 4;        // proposed at most
-  /// Of samples; nothing: all have the length of a sequence. A run that packs them does not care.
+  /// Lengths of samples; nothing: all have that of a sequence. A run that packs has full sequences.
   std::optional<SampleLengths> lengths = {};
   std::optional<MeasuredSpeed> measured = {};
 };
@@ -60,7 +60,7 @@ struct ConfigCheck {
   bool packed = false;          // samples share sequences, so that these are full
   double mean_length = 0;       // of samples, cut off at a sequence; 0: not known
   double cut_share = 0;         // of samples that are cut off
-  /// Of a step, if packed samples of known lengths attend only to themselves; else 0.
+  /// The step, if packed samples of known lengths attend only to themselves; else 0.
   double separate_seconds = 0;
   /// If samples have lengths of their own and are not packed. The memory of `predicted` is then
   /// that of the longest sample, its time that of a step of samples as they are.

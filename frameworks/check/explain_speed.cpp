@@ -49,7 +49,7 @@ class SpeedExplainer {
                      [&](const SpeedExplanation& a, const SpeedExplanation& b) {
                        return distance(a.predicted_seconds) < distance(b.predicted_seconds);
                      });
-    // What is chosen to fit always does.
+    // These are chosen to fit, and so always do.
     (ratio > 1 ? slower_rests() : faster_lengths());
     return std::move(verdict_);
   }
@@ -61,7 +61,7 @@ class SpeedExplainer {
   void rule_out(const std::string& what, const std::string& why) {
     verdict_.ruled_out.push_back({what, why});
   }
-  // A step of so many seconds explains the measured one if it is nearer than the prediction.
+  // A step of `seconds` explains the measured one if it is nearer than the prediction.
   void offer(const std::string& what, double seconds, const std::string& setting = "") {
     const double effect = std::log(seconds / step_) * (slower() ? 1 : -1);
     if (effect < std::log1p(kLeastEffect)) {
