@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "frameworks/knobs/configured_run.h"
 #include "frameworks/training_run.h"
 #include "models/model_spec.h"
 #include "validation/convention.h"
@@ -62,6 +63,10 @@ struct PublishedCase : TrainingRun {
   std::optional<ModelSpec> shape;  // if the file defines it
   int64_t layers = 0;              // the model is cut to this many; 0: not cut
   std::string hardware;            // as load_hardware() takes it, without counts
+  /// A run told by its software's files (configured_case.h): the hardware has counts, and the run's
+  /// stack has the files' states.
+  std::optional<ConfiguredRun> configured;
+  std::string not_configured;  // why the files are refused; empty: they are not
 
   FlopConvention convention;
   CaseMeasured measured;
@@ -72,7 +77,6 @@ struct PublishedCase : TrainingRun {
   /// cases are predicted, and reported apart from the others.
   std::string assumed;
   std::string note;
-  bool operator==(const PublishedCase&) const = default;
 };
 
 /// "cases.yaml:12", for messages.

@@ -14,6 +14,7 @@
 #include "models/catalog.h"
 #include "planner/schedule/registry.h"
 #include "validation/case.h"
+#include "validation/configured_case.h"
 
 namespace longspan {
 namespace {
@@ -288,17 +289,34 @@ void read_run(const YamlMap& yaml, PublishedCase& c) {
   c.tiled_loss = flag_or(yaml, "tiled_loss", false);
 }
 
+// A run told by the files of its software, whose names are the keys.
+void read_files(const YamlMap& yaml, PublishedCase& c) {
+  std::vector<ConfigText> files;
+  const YamlMap texts = yaml.map("files");
+  for (const std::string& name : texts.keys()) files.push_back({name, texts.text(name)});
+  const int64_t sequence = whole_or(yaml, "sequence", 0, 1, kMostTokens);
+  configure_case(c, files, sequence);
+  c.measured = read_measured(yaml.map("measured"), sequence);
+}
+
 PublishedCase read_case(const YamlMap& yaml, const PublishedCase& of_file,
                         const std::map<std::string, ModelSpec>& models) {
   PublishedCase c = of_file;
   c.line = yaml.line();
   c.name = yaml.text("name");
+  c.hardware = yaml.text("hardware");
+  c.left_out = text_or_empty(yaml, "left_out");
+  c.assumed = text_or_empty(yaml, "assumed");
+  c.note = text_or_empty(yaml, "note");
+  if (yaml.has("files")) {
+    read_files(yaml, c);
+    yaml.finish();
+    check_measured(yaml, c);
+    return c;
+  }
   c.model = yaml.text("model");
   if (const auto it = models.find(c.model); it != models.end()) c.shape = it->second;
   c.layers = whole_or(yaml, "layers", 0, 1, 16384);
-  c.left_out = text_or_empty(yaml, "left_out");
-  c.assumed = text_or_empty(yaml, "assumed");
-  c.hardware = yaml.text("hardware");
   c.gpus = yaml.whole("gpus", 1, kMostGpus);
   c.gpus_per_node = whole_or(yaml, "gpus_per_node", 8, 1, 1024);
   if (c.gpus > c.gpus_per_node && c.gpus % c.gpus_per_node != 0) {
@@ -311,7 +329,6 @@ PublishedCase read_case(const YamlMap& yaml, const PublishedCase& of_file,
   if (yaml.has("flops")) c.convention = read_convention(yaml.map("flops"));
   c.measured = read_measured(yaml.map("measured"), c.sequence);
   if (yaml.has("peer")) c.peer = read_peer(yaml.map("peer"));
-  c.note = text_or_empty(yaml, "note");
   yaml.finish();
   check_batch(yaml, c);
   check_measured(yaml, c);

@@ -30,6 +30,8 @@ CasePrediction not_covered(std::string reason) {
 
 // The reason why a reference stack's model does not cover the case; empty if it does.
 std::string why_not_stack(const PublishedCase& c) {
+  if (!c.not_configured.empty()) return c.not_configured;
+  if (c.configured) return {};
   if (c.degrees.expert > 1) return "mixture of experts";
   if (c.precision == "fp32") return "precision fp32";
   return {};
@@ -52,6 +54,7 @@ std::string why_not_plan(const PublishedCase& c) {
 
 // "4x8xdgx-h100": nodes and devices of each.
 std::string hardware_reference(const PublishedCase& c) {
+  if (c.configured) return c.hardware;
   const int64_t of_node = std::min(c.gpus, c.gpus_per_node);
   return fmt::format("{}x{}x{}", c.gpus / of_node, of_node, c.hardware);
 }
@@ -197,20 +200,26 @@ CasePrediction CasePredictor::with_inputs(const PublishedCase& reference,
   }
 }
 
+// The case's stack, or null.
+const Stack* CasePredictor::stack_of(const PublishedCase& reference) {
+  return reference.configured ? &reference.configured->stack : stack(reference.stack);
+}
+
 CasePrediction CasePredictor::predict(const PublishedCase& reference) {
-  return predict(reference, stack(reference.stack));
+  return predict(reference, stack_of(reference));
 }
 
 CasePrediction CasePredictor::predict_left_out(const PublishedCase& reference) {
-  const Stack* known = stack(reference.stack);
+  const Stack* known = stack_of(reference);
   if (known == nullptr) return predict(reference, known);
   const Stack without = without_table(*known, reference.table);
   return predict(reference, &without);
 }
 
 CasePrediction CasePredictor::predict_as_plan(const PublishedCase& reference) {
-  const Stack* software = stack(reference.stack);
+  const Stack* software = stack_of(reference);
   if (software == nullptr) return predict(reference, software);
+  if (reference.configured) return not_covered("told by its config");
   if (std::string reason = why_not_plan(reference); !reason.empty()) {
     return not_covered(std::move(reason));
   }
@@ -222,7 +231,7 @@ CasePrediction CasePredictor::predict_as_plan(const PublishedCase& reference) {
 }
 
 bool CasePredictor::fitted_to(const PublishedCase& reference) {
-  const Stack* known = stack(reference.stack);
+  const Stack* known = stack_of(reference);
   return known != nullptr && without_table(*known, reference.table) != *known;
 }
 

@@ -64,6 +64,7 @@ class CasePredictor {
   CasePrediction predict(const PublishedCase& reference, const Stack* stack);
   const HardwareProfile& hardware(const std::string& name);
   const Stack* stack(const std::string& name);
+  const Stack* stack_of(const PublishedCase& reference);
 
   std::map<std::string, HardwareProfile> hardware_;
   std::map<std::string, Stack> stacks_;

@@ -10,20 +10,22 @@
 namespace longspan {
 namespace {
 
-// Tokens of a sample where a config does not limit them, as many fine-tuning sets have at most.
 constexpr int64_t kAssumedLength = 2048;
+
+bool says_length(const RunKnobs& knobs) {
+  return knobs.has("sequence") || knobs.has("token-budget");
+}
 
 class Checker {
  public:
   Checker(const ConfigReading& reading, const ModelSpec& model, const HardwareProfile& hw,
           const CheckOptions& options)
-      : reading_(reading), model_(model), hw_(hw), options_(options), knobs_(reading.knobs) {
-    if (options.sequence > 0) {
-      knobs_.set("sequence", options.sequence);
-      knobs_.clear("token-budget");
-    } else if (!knobs_.has("sequence") && !knobs_.has("token-budget")) {
-      assume_length();
-    }
+      : reading_(reading),
+        model_(model),
+        hw_(hw),
+        options_(options),
+        knobs_(with_sequence(reading.knobs, options.sequence)) {
+    if (options.sequence == 0 && !says_length(reading.knobs)) assume_length();
     check_.packed = packs(knobs_);
   }
 
@@ -44,9 +46,9 @@ class Checker {
   void assume_length() {
     const std::optional<SampleLengths>& lengths = options_.lengths;
     check_.assumed_length = !lengths || lengths->has_only_mean();
-    knobs_.set("sequence", !lengths                   ? kAssumedLength
-                           : lengths->has_only_mean() ? std::max(kAssumedLength, lengths->longest())
-                                                      : lengths->longest());
+    if (!lengths) return;
+    const int64_t longest = lengths->longest();
+    knobs_.set("sequence", lengths->has_only_mean() ? std::max(kAssumedLength, longest) : longest);
   }
 
   ConfiguredRun configured(const RunKnobs& knobs) const {
@@ -346,6 +348,16 @@ KnobPlaces places_of(const ConfigReading& reading) {
     }
     return name_of_knob(*reading.framework, knob);
   };
+}
+
+RunKnobs with_sequence(RunKnobs knobs, int64_t sequence) {
+  if (sequence > 0) {
+    knobs.set("sequence", sequence);
+    knobs.clear("token-budget");
+  } else if (!says_length(knobs)) {
+    knobs.set("sequence", kAssumedLength);
+  }
+  return knobs;
 }
 
 ConfigCheck check_config(const ConfigReading& reading, const ModelSpec& model,
