@@ -84,6 +84,8 @@ struct TrainingRun {
   int64_t chunk_tokens = 0;     // attention's, global; 0: whole
   bool tiled_mlp = false;
   bool tiled_loss = false;
+  int64_t loss_tiles =
+      0;  // 0: as many as a tile of logits needs to be no larger than hidden states
   bool operator==(const TrainingRun&) const = default;
 };
 

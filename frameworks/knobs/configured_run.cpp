@@ -215,6 +215,7 @@ class Configurer {
     run_.chunk_tokens = std::min(knobs_.count_or("chunk", 0), run_.sequence);
     run_.tiled_mlp = knobs_.is("mlp", "tiled");
     run_.tiled_loss = knobs_.is("loss", "tiled") || knobs_.is("loss", "fused");
+    if (knobs_.is("loss", "tiled")) run_.loss_tiles = knobs_.count_or("loss-tiles", 0);
   }
 
   void states() {

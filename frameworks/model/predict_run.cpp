@@ -16,7 +16,7 @@ RunNeeds needs_of(const TrainingRun& run, const ModelSpec& model, const Hardware
                   const Stack& stack, const RunPipeline* known = nullptr) {
   RunNeeds needs;
   needs.memory = run_memory(run, model, hw, stack, known);
-  needs.reserved = needs.memory.tensors() * stack.reserved_share.value;
+  needs.reserved = reserved_bytes(needs.memory, stack);
   needs.device = device_bytes(needs.memory, stack);
   const auto ranks = static_cast<double>(std::min(run.gpus, run.gpus_per_node));
   needs.host =

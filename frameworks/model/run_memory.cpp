@@ -126,7 +126,18 @@ class Stage {
     }
     memory.saved += weight_copies();
     const RunMemory later = after_backward(memory);
-    return later.tensors() > memory.tensors() ? later : memory;
+    RunMemory fullest = later.tensors() > memory.tensors() ? later : memory;
+    const bool reduces = c_.zero == 3 && sharers(c_) > 1;
+    if (reduces) {
+      fullest.pooled = stack_.stream_pools.value * (pools(memory, later) - fullest.tensors());
+    }
+    return fullest;
+  }
+
+  // Gradients come from a stream of their own: what activations leave free is of no use to them.
+  static double pools(const RunMemory& at_loss, const RunMemory& later) {
+    return std::max(at_loss.gradients, later.gradients) +
+           std::max(at_loss.tensors() - at_loss.gradients, later.tensors() - later.gradients);
   }
 
  private:
@@ -157,8 +168,16 @@ class Stage {
       memory.gathered =
           gathered_bytes(c_, model_, stack_, index_) + stack_.gathered_bytes.value + beyond_live();
     }
-    if (c_.zero > 0 && ranks > 1) memory.buffers += stack_.group_buffer_bytes.value;
+    memory.buffers = groups() * stack_.group_buffer_bytes.value;
     if (shape_.ulysses > 1) memory.buffers += stack_.exchange_buffer_bytes.value;
+  }
+
+  // Groups of ranks that exchange: those that share states or sum gradients, a tensor group, one
+  // for keys and values; of a pipeline all stages, its two ends, and neighbours.
+  double groups() const {
+    const RunDegrees& d = c_.degrees;
+    return (replicas(c_) > 1 ? 1 : 0) + (d.tensor > 1 ? 1 : 0) +
+           (d.ring * d.all_gather > 1 ? 1 : 0) + (d.pipeline > 1 ? 3 : 0);
   }
 
   // Parameters that a rank keeps between steps.
@@ -291,8 +310,12 @@ double kept_layer_bytes(const TrainingRun& c, const ModelSpec& model, const Hard
   return Stage(c, model, hw, stack, 0, {}, 1).kept() / std::max(1.0, layers_of(c, model, 0));
 }
 
+double reserved_bytes(const RunMemory& memory, const Stack& stack) {
+  return (memory.tensors() + memory.pooled) * stack.reserved_share.value;
+}
+
 double device_bytes(const RunMemory& memory, const Stack& stack) {
-  return memory.tensors() * stack.reserved_share.value + stack.context_bytes.value;
+  return reserved_bytes(memory, stack) + memory.buffers + stack.context_bytes.value;
 }
 
 }  // namespace longspan

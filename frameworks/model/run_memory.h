@@ -18,13 +18,16 @@ struct RunMemory {
   double gradients = 0;
   double optimizer = 0;
   double gathered = 0;  // parameters and buckets that ZeRO 3 or FSDP holds for the running layers
-  double buffers = 0;   // of groups of ranks
   double saved = 0;     // between forward and backward, by the layers
   double work = 0;      // while one layer runs backward
   double loss = 0;      // logits and their gradients, beyond what a layer's work has freed
   double passing = 0;   // gradients handed on, and placeholders for those of weights
   double away = 0;      // activations on the host instead, at the peak
-  double states() const { return parameters + gradients + optimizer + gathered + buffers; }
+  /// What pools of other streams had at another moment of the step: the allocator does not give it
+  /// back.
+  double pooled = 0;
+  double buffers = 0;  // of groups of ranks; libraries take them beside the allocator
+  double states() const { return parameters + gradients + optimizer + gathered; }
   double activations() const { return saved + work; }
   double tensors() const { return states() + activations() + loss + passing; }
 };
@@ -47,7 +50,10 @@ double saved_layer_bytes(const ModelSpec& model, const Stack& stack, const Layer
 double kept_layer_bytes(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
                         const Stack& stack);
 
-/// Bytes in use on such a GPU: what the allocator takes for the tensors, context and libraries.
+/// Bytes that the allocator takes for the tensors.
+double reserved_bytes(const RunMemory& memory, const Stack& stack);
+
+/// Bytes in use on such a GPU: what the allocator takes, context and libraries.
 double device_bytes(const RunMemory& memory, const Stack& stack);
 
 }  // namespace longspan

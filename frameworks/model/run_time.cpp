@@ -66,6 +66,8 @@ class Run {
     result.layer.forward = forward;
     result.layer.weight = std::min(device_seconds(slice.weights) * slices, backward);
     result.layer.input = backward - result.layer.weight;
+    result.layer.weight +=
+        summing_gradients(number(unit_elements(model_)[1]) / number(shape_.tensor));
     if (c_.recompute == Recompute::selective) {
       result.layer.input += seconds(selective_pass(slice)).all() * slices;
     }
@@ -99,6 +101,7 @@ class Run {
       if (c_.recompute == Recompute::selective) stage[i] += selective * layers;
       if (c_.tiled_mlp) stage[i] += tiles * layers;
       stage[i] += forward * (layers * number(c_.references));
+      stage[i].compute += summing_gradients(rank_parameters(c_, model_, i));
     }
     stage.front() += embedding;
     stage.back() += head * (1 + number(c_.references) / 3);  // a third of it is forward
@@ -278,6 +281,11 @@ class Run {
     const double copies = parameters_ * stack_.shard_copy_bytes.value /
                           (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     return (kept ? 1 : microbatches_) * (layers * of_layer + of_ends + copies);
+  }
+  // After a microbatch, of this many parameters.
+  double summing_gradients(double parameters) const {
+    return parameters * stack_.gradient_sum_bytes.value /
+           (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
   }
   // The time that an exchange adds to a computation that runs at the same time.
   double added(double exchange, double computation) const {

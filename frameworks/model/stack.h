@@ -72,7 +72,9 @@ struct Stack {
   StackTerm exchange_passes;   // tensors moved to lay out what a tensor group gathers or sums
   StackTerm bias_passes;       // tensors read by the sums of biases' gradients, backward
   StackTerm shard_copy_bytes;  // B moved for a parameter in a microbatch, to lay out the exchanges
-  StackTerm exchange_toll;     // 1: share of a hidden data exchange that computation loses
+  StackTerm
+      gradient_sum_bytes;   // B moved for a parameter after each microbatch, to add its gradients
+  StackTerm exchange_toll;  // 1: share of a hidden data exchange that computation loses
   StackTerm selective_products;       // 1: share of products that selective recomputation repeats
   StackTerm selective_low_precision;  // 1: the same share for products below 16 bits
   StackTerm selective_passes;         // 1: the same share for elementwise kernels
@@ -118,9 +120,11 @@ struct Stack {
                                     // recomputed layer's backward holds besides what it saves
   StackTerm selective_kept;     // 1: share of products' outputs that a selection of products keeps
   StackTerm logit_state_bytes;  // B for a logit while the loss runs
+  StackTerm chunked_logit_bytes;     // B for a logit that a loss in tiles keeps of all tiles
   StackTerm cut_logit_state_bytes;   // B more for a logit where the vocabulary is cut up
-  StackTerm context_bytes;           // B of CUDA context, libraries and collectives' buffers
+  StackTerm context_bytes;           // B of CUDA context and libraries
   StackTerm reserved_share;          // 1: bytes the allocator takes for a byte of tensors
+  StackTerm stream_pools;            // 1: whether gradients have an allocator's pool of their own
   StackTerm placeholder_bytes;       // B for a weight: gradients that stand in for those summed in
                                      // place, one for each shape of a layer, one of the head's
   StackTerm flow_bytes;              // B for an element of the gradients that backward hands on
@@ -140,7 +144,7 @@ struct Stack {
   StackTerm gathered_bytes;  // B of gathered parameters and buckets at a time, with ZeRO 3
   StackTerm expanded_keys;   // keys' tensors copied for every query head, kept until attention's
                              // backward
-  StackTerm group_buffer_bytes;     // B of buffers of a group that shares states by ZeRO
+  StackTerm group_buffer_bytes;     // B of buffers of each group of ranks that exchange
   StackTerm exchange_buffer_bytes;  // B of buffers of a group that exchanges tokens for heads
   StackTerm kernel_elements;        // elements of a tensor that kernels can address; 0: any
   StackTerm host_state_bytes;       // B in host memory for a parameter whose optimizer is there

@@ -43,8 +43,13 @@ double layer_work_bytes(const TrainingRun& c, const ModelSpec& model, const Stac
 double loss_work_bytes(const TrainingRun& c, const ModelSpec& model, const Stack& stack) {
   const LayerShape shape = layer_shape(c);
   const double rows = shape.tokens();
-  // Fused losses cut rows so that a tile of logits is no larger than the hidden states.
-  const double columns = number(c.tiled_loss ? std::min(model.hidden, model.vocab) : model.vocab);
+  // Fused losses cut rows so that a tile of logits is no larger than the hidden states; losses in
+  // chunks cut them into a given number.
+  double columns = number(model.vocab);
+  if (c.tiled_loss) {
+    columns = c.loss_tiles > 0 ? columns / number(c.loss_tiles)
+                               : number(std::min(model.hidden, model.vocab));
+  }
   const double hidden =
       shape.element_bytes * layer_widths(model, shape).between * number(model.hidden);
   const bool cut = shape.tensor > 1;
@@ -54,7 +59,8 @@ double loss_work_bytes(const TrainingRun& c, const ModelSpec& model, const Stack
   const double tensors = stack.loss_work.value + (cut ? stack.tensor_loss_work.value : 0);
   const double gathered = stack.gathered_logits.value;
   const double here = gathered + (1 - gathered) / number(shape.tensor);
-  return of_logit * rows * columns * here + tensors * hidden;
+  const double kept = c.tiled_loss ? stack.chunked_logit_bytes.value * number(model.vocab) : 0;
+  return (of_logit * columns + kept) * rows * here + tensors * hidden;
 }
 
 }  // namespace longspan
