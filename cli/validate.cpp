@@ -1,5 +1,8 @@
 // longspan validate: compares predictions with published measurements.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "base/error.h"
@@ -13,14 +16,18 @@ namespace longspan::cli {
 namespace {
 
 struct ValidateFlags {
-  std::string path;
+  std::vector<std::string> paths;
   std::string table;
   bool cases = false;
   std::string ranges;  // path to write the ranges to
 };
 
 std::vector<PublishedCase> chosen_cases(const ValidateFlags& flags) {
-  std::vector<PublishedCase> cases = read_cases(flags.path);
+  std::vector<PublishedCase> cases;
+  for (const std::string& path : flags.paths) {
+    std::vector<PublishedCase> more = read_cases(path);
+    std::move(more.begin(), more.end(), std::back_inserter(cases));
+  }
   if (flags.table.empty()) return cases;
   std::vector<std::string> tables;
   for (const PublishedCase& c : cases) {
@@ -28,7 +35,8 @@ std::vector<PublishedCase> chosen_cases(const ValidateFlags& flags) {
   }
   std::erase_if(cases, [&](const PublishedCase& c) { return c.table != flags.table; });
   if (cases.empty()) {
-    throw bad_input("--table: {} has no table \"{}\"{}", flags.path, flags.table,
+    throw bad_input("--table: {} has no table \"{}\"{}",
+                    fmt::format("{}", fmt::join(flags.paths, ", ")), flags.table,
                     nearest_hint(flags.table, tables));
   }
   return cases;
@@ -58,9 +66,10 @@ int run(const ValidateFlags& flags, bool json) {
 
 void add_validate(Verb& program) {
   auto flags = std::make_shared<ValidateFlags>();
-  Verb verb = program.add_verb("validate", "Prediction errors on published measurements",
-                               "longspan validate tests/published --table torchtitan --cases");
-  verb.add_option("path", flags->path, "A file of cases, or a folder of them").required();
+  Verb verb =
+      program.add_verb("validate", "Prediction errors on published measurements",
+                       "longspan validate tests/published tests/users --table torchtitan --cases");
+  verb.add_option("paths", flags->paths, "Files of cases, or folders of them").required();
   verb.add_option("--table", flags->table, "Only the table of this name");
   verb.add_flag("--cases", flags->cases, "Every case, not only each table's errors");
   verb.add_option("--write-ranges", flags->ranges,

@@ -140,9 +140,9 @@ class Checker {
                     {"saved activations", m.saved},
                     {"work", m.work + m.passing},
                     {"logits and loss", m.loss},
-                    {"buffers", m.buffers},
+                    {"buffers of NCCL", m.buffers},
                     {"reserved, unused", needs.reserved - m.tensors()},
-                    {"context and libraries", needs.device - needs.reserved}};
+                    {"context and libraries", needs.device - needs.reserved - m.buffers}};
     const RunOffload& offload = c.run.offload;
     check_.uses_host = m.away > 0 || c.run.chunk_tokens > 0;
     for (const auto* shares : {&offload.checkpoints, &offload.parameters, &offload.gradients,

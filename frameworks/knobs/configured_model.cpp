@@ -86,28 +86,28 @@ ModelSpec reconcile(const RunKnobs& knobs, const ModelSpec& given, const KnobPla
   refuse_contradictions(knobs, given, places);
   // A framework whose keys cannot say whether there is a gate loads the model that it is given.
   if (!says_sizes(knobs) || !knobs.has("gated") || !given.uniform()) return given;
-  ModelSpec model = sized(knobs, given.vocab);
-  model.name = given.name;
-  model.max_positions = given.max_positions;
-  model.qk_norm = given.qk_norm;
+  const ModelSpec own = sized(knobs, given.vocab);
+  ModelSpec model = given;
+  for (const SizeRow& row : kSizes) model.*row.size = own.*row.size;
+  model.vocab = own.vocab;
+  model.tied_embeddings = own.tied_embeddings;
   const auto differ = [&](bool is, const std::string& own, const std::string& of_given) {
     if (is) {
       notes.push_back("the config trains " + own + ", while " + given.name + " has " + of_given);
     }
   };
   const auto counted = [](int64_t n, const char* unit) { return std::to_string(n) + " " + unit; };
-  const bool gate = model.activation == Activation::swiglu;
+  const bool gate = own.activation == Activation::swiglu;
   differ(gate != (given.activation == Activation::swiglu),
          gate ? "an MLP with a gate" : "an MLP without a gate", gate ? "none" : "one");
   differ(model.kv_heads != given.kv_heads, counted(model.kv_heads, "KV heads"),
          counted(given.kv_heads, "KV heads"));
   differ(model.ffn != given.ffn, counted(model.ffn, "columns in the MLP"),
          counted(given.ffn, "columns"));
-  if (model.activation == given.activation) {
-    model.norm = given.norm;
-    model.qkv_bias = given.qkv_bias;
-    model.attention_out_bias = given.attention_out_bias;
-    model.mlp_bias = given.mlp_bias;
+  if (own.activation != given.activation) {
+    model.activation = own.activation;
+    model.norm = own.norm;
+    model.qkv_bias = model.attention_out_bias = model.mlp_bias = own.mlp_bias;
   }
   validate(model, "config");
   return model;

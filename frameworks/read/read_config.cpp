@@ -92,7 +92,8 @@ class ConfigReader {
     both.add(settings_);
     settings_ = std::move(both);
   }
-  // "${variables.max_seq_len}" stands for another key's value (OmegaConf).
+  // "${variables.max_seq_len}" stands for another key's value (OmegaConf); "optimizer=NAME" on a
+  // command line for the component of a file's optimizer (torchtune).
   void resolve_references() {
     Settings resolved;
     for (const auto& [key, setting] : settings_.all()) {
@@ -103,6 +104,10 @@ class ConfigReader {
         if (named != settings_.all().end()) value.value = named->second.value;
       }
       resolved.set(key, value);
+    }
+    for (const auto& [key, setting] : settings_.all()) {
+      const std::string component = key + "._component_";
+      if (settings_.all().contains(component)) resolved.set(component, setting);
     }
     settings_ = resolved;
   }
