@@ -181,7 +181,10 @@ class Run {
     const double tensor = exchange(pass.tensor), context = exchange(pass.context);
     s.tensor = std::max(tensor - stack_.tensor_hidden.value * device, 0.0);
     s.context = std::max(context - stack_.context_hidden.value * device, 0.0);
-    s.compute = std::max(device, kernels * stack_.host_kernel_s.value - s.tensor - s.context);
+    // Parameters that are not of a layer of the model itself are not gathered module by module.
+    const double hooks = c_.zero == 3 && sharers_ > 1 ? stack_.gather_host_s.value : 0;
+    const double host = kernels * stack_.host_kernel_s.value + hooks;
+    s.compute = std::max(device, host - s.tensor - s.context);
     return s;
   }
   double share(const Primitive& p) const {

@@ -21,6 +21,7 @@ namespace {
 constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"kernel_gap_s", &Stack::kernel_gap_s},
     {"host_kernel_s", &Stack::host_kernel_s},
+    {"gather_host_s", &Stack::gather_host_s},
     {"product_share", &Stack::product_share},
     {"pass_share", &Stack::pass_share},
     {"norm_passes", &Stack::norm_passes},
