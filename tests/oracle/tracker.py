@@ -29,8 +29,10 @@ class Class(_RefType):
     LIBRARIES = "libraries"  # workspaces of cuBLAS
 
 
-# A Hopper GPU's, of each thread that multiplies: the forward's, and autograd's (ATen/cuda/CublasHandlePool.cpp).
+# A Hopper GPU's, of each thread from its first product: the forward's, and autograd's
+# (ATen/cuda/CublasHandlePool.cpp).
 WORKSPACE = 32 << 20
+PRODUCTS = {aten.mm.default, aten.mm.out, aten.addmm.default, aten.bmm.default}
 
 
 def _rounded(n, unit):
@@ -67,7 +69,7 @@ class Tracker(MemTracker):
         self.phase = "setup"
         self.gathering = 0
         self.suspended = 0
-        self.threads = set()
+        self.multiplying = set()  # phases that have
         self.moment = 0  # operators so far
         self.list_at = None  # the moment whose tensors `listed` gets
         self.listed = []
@@ -88,7 +90,6 @@ class Tracker(MemTracker):
 
     def enter(self, phase):
         self.phase = phase
-        self.threads |= {phase} & {"forward", "backward"}
 
     def _kind(self):
         if self.gathering:
@@ -98,7 +99,7 @@ class Tracker(MemTracker):
 
     def _note(self, hidden=0):
         for snap in self._curr_mem_snap.values():
-            workspaces = len(self.threads) * WORKSPACE
+            workspaces = len(self.multiplying) * WORKSPACE
             total = snap["Total"] + hidden + workspaces
             if total > self.peaks.get(self.phase, {"Total": -1})["Total"]:
                 peak = deepcopy(snap)
@@ -107,6 +108,13 @@ class Tracker(MemTracker):
                 peak[Class.LIBRARIES] = workspaces
                 peak["moment"] = self.moment
                 self.peaks[self.phase] = peak
+
+    def _in_place_on_gpu(self, func, args):
+        """Autograd adds to the first gradient in place, except to a view, which keeps its base, and to a tensor
+        subclass, as fake tensors are (autograd/input_buffer.cpp). It runs without gradients, recomputed layers with
+        them."""
+        return (func is aten.add.Tensor and self.phase == "backward" and not torch.is_grad_enabled()
+                and not args[0]._is_view())
 
     def _remember(self, func, tensor):
         for storage in get_untyped_storages(tensor):
@@ -153,9 +161,9 @@ class Tracker(MemTracker):
                 tree_map_only(torch.Tensor, lambda t: self._remember(func, t), result)
             tree_map_only(torch.Tensor, lambda t: self._track(kind, t), result)
             self.moment += 1
-            # Autograd adds gradients in place, but not those of tensor subclasses: the first term is freed at once.
-            # It runs without gradients, recomputed layers with them.
-            if not (func is aten.add.Tensor and self.phase == "backward" and not torch.is_grad_enabled()):
+            if func in PRODUCTS:
+                self.multiplying.add(self.phase)
+            if not self._in_place_on_gpu(func, args):
                 hidden = HIDDEN[func](args, result) if func in HIDDEN else 0
                 self._note(hidden)
                 if self.moment == self.list_at:
