@@ -45,7 +45,7 @@ double tokens_per_second(const FrameworkPlan& plan) {
 }
 
 Fit verdict(const FrameworkPlan& plan) {
-  return verdict_of(plan.predicted.needs, plan.configured.hw, published_intervals().memory.all);
+  return verdict_of(plan.predicted.needs, plan.configured.hw, published_intervals().memory_under(plan.configured.stack.family).all);
 }
 
 Json plan_json(const FrameworkPlan& plan) {

@@ -20,6 +20,7 @@ namespace {
 
 constexpr double kTail = 0.05;  // share of the runs outside, at either end
 constexpr double kTailStep = 0.005;
+constexpr double kEnoughRuns = 5;  // with which a table counts in full
 constexpr double kCovered = 0.85;  // least share of the runs in the ranges of other tables
 
 constexpr std::pair<const char*, CalibratedInterval PredictionIntervals::*> kFigures[] = {
@@ -41,6 +42,11 @@ double quantile(const std::vector<std::pair<double, double>>& sorted, double sha
     value = next;
   }
   return value;
+}
+
+// Of a table; a single run says less of its software than several do.
+double weight_of(const std::vector<double>& of_table) {
+  return std::min(1.0, static_cast<double>(of_table.size()) / kEnoughRuns);
 }
 
 PredictionInterval read_interval(const YamlMap& yaml) {
@@ -74,13 +80,19 @@ const CalibratedInterval& PredictionIntervals::step_under(const std::string& fam
   return it == families.end() ? step : it->second;
 }
 
+const CalibratedInterval& PredictionIntervals::memory_under(const std::string& family) const {
+  const auto it = memory_families.find(family);
+  return it == memory_families.end() ? memory : it->second;
+}
+
 PredictionInterval interval_of(const Ratios& ratios, double tail) {
   std::vector<std::pair<double, double>> sorted;  // ratio, weight
-  const auto tables = static_cast<double>(
-      std::count_if(ratios.begin(), ratios.end(), [](const auto& t) { return !t.second.empty(); }));
+  double weights = 0;
+  for (const auto& [table, of_table] : ratios) weights += weight_of(of_table);
   for (const auto& [table, of_table] : ratios) {
     for (const double ratio : of_table) {
-      sorted.emplace_back(ratio, 1 / (tables * static_cast<double>(of_table.size())));
+      const double weight = weight_of(of_table) / static_cast<double>(of_table.size());
+      sorted.emplace_back(ratio, weight / weights);
     }
   }
   if (sorted.empty()) return {};
@@ -134,7 +146,7 @@ bool enough(const Ratios& ratios) {
     ++tables;
     rows += of_table.size();
   }
-  return tables >= 4 && rows >= 50;
+  return tables >= 4 && rows >= 40;
 }
 
 namespace {
@@ -166,17 +178,23 @@ CalibratedInterval read_calibrated(const YamlMap& map) {
   return interval;
 }
 
-constexpr const char* kFamily = "step_time_under_";
+constexpr std::pair<const char*, std::map<std::string, CalibratedInterval> PredictionIntervals::*>
+    kFamilies[] = {{"step_time_under_", &PredictionIntervals::families},
+                   {"memory_under_", &PredictionIntervals::memory_families}};
 
 }  // namespace
 
 std::string write_intervals(const PredictionIntervals& ranges) {
   std::string text =
       "# Where 90 % of measurements lie, as multiples of the prediction; and without each "
-      "table.\n# Written by `longspan validate tests/published --write-ranges FILE`.\n";
+      "table.\n# Written by `longspan validate tests/published tests/users --write-ranges "
+      "FILE`.\n";
   for (const auto& [key, figure] : kFigures) text += text_of(key, ranges.*figure);
-  for (const auto& [family, interval] : ranges.families)
-    text += text_of(kFamily + family, interval);
+  for (const auto& [prefix, families] : kFamilies) {
+    for (const auto& [family, interval] : ranges.*families) {
+      text += text_of(prefix + family, interval);
+    }
+  }
   return text;
 }
 
@@ -185,8 +203,10 @@ PredictionIntervals parse_intervals(const std::string& text, const std::string& 
   PredictionIntervals ranges;
   for (const auto& [key, figure] : kFigures) ranges.*figure = read_calibrated(yaml.map(key));
   for (const std::string& key : yaml.keys()) {
-    if (!key.starts_with(kFamily)) continue;
-    ranges.families[key.substr(std::strlen(kFamily))] = read_calibrated(yaml.map(key));
+    for (const auto& [prefix, families] : kFamilies) {
+      if (!key.starts_with(prefix)) continue;
+      (ranges.*families)[key.substr(std::strlen(prefix))] = read_calibrated(yaml.map(key));
+    }
   }
   yaml.finish();
   return ranges;

@@ -1,10 +1,10 @@
 // The distance of measurements from predictions: the ranges that come with every prediction.
 //
 // A range holds the measurements of 90 % of published runs, as multiples of the predictions. It is
-// learned from the runs in tests/published, each predicted with nothing fitted to its own table, so
-// it describes predictions of runs that were not measured yet. Every table counts the same, however
-// many rows it has: a new run is a new table, not a new row of an old one. Plain values, safe to
-// share.
+// learned from the runs in tests/published and tests/users, each predicted with nothing fitted to its own table, so
+// it describes predictions of runs that were not measured yet. Tables of five rows and more count
+// the same, however many they have: a new run is a new table, not a new row of an old one. Plain
+// values, safe to share.
 #pragma once
 
 #include <map>
@@ -36,12 +36,14 @@ struct CalibratedInterval {
 
 struct PredictionIntervals {
   CalibratedInterval step, memory;  // of runs, predicted as the software that ran them
-  /// Step times of the runs under stacks of one family, by its name, where there are rows enough.
-  std::map<std::string, CalibratedInterval> families;
+  /// Step times and memory of the runs under stacks of one family, by its name, where there are rows
+  /// enough.
+  std::map<std::string, CalibratedInterval> families, memory_families;
   /// Those of the same runs, each predicted as Longspan's plan of its knobs.
   CalibratedInterval plan_step;
   /// The interval of a step time under a stack of this family: its own, or else that of all.
   const CalibratedInterval& step_under(const std::string& family) const;
+  const CalibratedInterval& memory_under(const std::string& family) const;
   bool operator==(const PredictionIntervals&) const = default;
 };
 
@@ -57,11 +59,11 @@ const PredictionInterval& step_interval(const HardwareProfile& hw);
 /// measured / predicted of the runs of each table, predicted without that table.
 using Ratios = std::map<std::string, std::vector<double>>;
 
-/// The interval from the `tail` to the 1 - `tail` quantile, every table with a weight of 1; [1, 1]
-/// for no runs. REQUIRES: 0 <= tail < 0.5.
+/// The interval from the `tail` to the 1 - `tail` quantile, every table with a weight of 1, or of a
+/// fifth for each row if it has fewer than five; [1, 1] for no runs. REQUIRES: 0 <= tail < 0.5.
 PredictionInterval interval_of(const Ratios& ratios, double tail = 0.05);
 
-/// Whether a family of stacks has rows enough for an interval of its own: four tables and fifty
+/// Whether a family of stacks has rows enough for an interval of its own: four tables and forty
 /// rows.
 bool enough(const Ratios& ratios);
 

@@ -289,11 +289,28 @@ void read_run(const YamlMap& yaml, PublishedCase& c) {
   c.tiled_loss = flag_or(yaml, "tiled_loss", false);
 }
 
-// A run told by the files of its software, whose names are the keys.
-void read_files(const YamlMap& yaml, PublishedCase& c) {
+// The files of a folder, by name.
+std::vector<ConfigText> files_of(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.is_regular_file()) paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
   std::vector<ConfigText> files;
-  const YamlMap texts = yaml.map("files");
-  for (const std::string& name : texts.keys()) files.push_back({name, texts.text(name)});
+  for (const std::filesystem::path& path : paths) {
+    files.push_back({path.filename().string(), read_file(path, kMostYamlBytes)});
+  }
+  return files;
+}
+
+// A run told by the files of its software: a folder beside the file of cases.
+void read_files(const YamlMap& yaml, PublishedCase& c) {
+  const std::filesystem::path folder =
+      std::filesystem::path(c.file).parent_path() / yaml.text("files");
+  if (!std::filesystem::is_directory(folder)) {
+    throw yaml.error("files", fmt::format("expected a folder, got {}", folder.string()));
+  }
+  const std::vector<ConfigText> files = files_of(folder);
   const int64_t sequence = whole_or(yaml, "sequence", 0, 1, kMostTokens);
   configure_case(c, files, sequence);
   c.measured = read_measured(yaml.map("measured"), sequence);

@@ -147,7 +147,7 @@ CasePrediction predict_stack(const PublishedCase& c, const ModelSpec& model,
   const RunNeeds& needs = run.needs;
   prediction.peak_bytes = static_cast<int64_t>(measured_kind(c, needs));
   prediction.fits = needs.fit(hw);
-  const PredictionInterval& interval = published_intervals().memory.of(c.table);
+  const PredictionInterval& interval = published_intervals().memory_under(stack.family).of(c.table);
   prediction.verdict = verdict_of(needs, hw, interval);
   if (c.measured.longest) {
     const HardwareProfile under = hardware_under(c, stack, hw);

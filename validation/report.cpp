@@ -149,7 +149,7 @@ void collect(Collected& into, const PublishedCase& c, const CasePrediction& p,
   append(into.peak, errors.peak);
   append(into.longest, errors.longest);
   into.step_without.append(errors.step_left_out, ranges.step_under(family_of(c)).of(c.table));
-  into.peak_without.append(errors.peak_left_out, ranges.memory.of(c.table));
+  into.peak_without.append(errors.peak_left_out, ranges.memory_under(family_of(c)).of(c.table));
   into.longest_without.append(errors.longest_left_out, errors.longest_in_range.value_or(false));
   append(into.mfu, errors.mfu);
   append(into.speedup, errors.speedup);
@@ -260,7 +260,7 @@ ValidationReport make_report(const std::vector<PublishedCase>& cases,
 PredictionIntervals intervals_of(const std::vector<PublishedCase>& cases,
                                  const ValidationReport& report) {
   Ratios step, memory, plan_step;
-  std::map<std::string, Ratios> families;
+  std::map<std::string, Ratios> families, memory_families;
   const auto put = [](Ratios& ratios, const std::string& table,
                       const std::optional<double>& error) {
     if (error) ratios[table].push_back(ratio_of(*error));
@@ -270,6 +270,7 @@ PredictionIntervals intervals_of(const std::vector<PublishedCase>& cases,
     put(step, cases[i].table, report.cases[i].step_left_out);
     put(families[family_of(cases[i])], cases[i].table, report.cases[i].step_left_out);
     put(memory, cases[i].table, report.cases[i].peak_left_out);
+    put(memory_families[family_of(cases[i])], cases[i].table, report.cases[i].peak_left_out);
     put(plan_step, cases[i].table, report.cases[i].plan_step);
   }
   PredictionIntervals intervals;
@@ -278,6 +279,9 @@ PredictionIntervals intervals_of(const std::vector<PublishedCase>& cases,
   intervals.plan_step = calibrate(plan_step);
   for (const auto& [family, ratios] : families) {
     if (enough(ratios)) intervals.families[family] = calibrate(ratios);
+  }
+  for (const auto& [family, ratios] : memory_families) {
+    if (enough(ratios)) intervals.memory_families[family] = calibrate(ratios);
   }
   return intervals;
 }

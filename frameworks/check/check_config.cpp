@@ -54,7 +54,9 @@ class Checker {
   ConfiguredRun configured(const RunKnobs& knobs) const {
     return configure(knobs, *reading_.framework, model_, hw_, places_of(reading_));
   }
-  static const PredictionInterval& memory_range() { return published_intervals().memory.all; }
+  const PredictionInterval& memory_range() const {
+    return published_intervals().memory_under(check_.configured.stack.family).all;
+  }
   // Bytes of each device for others: as asked, and a rollout engine's share.
   double reserve() const {
     const double share = knobs_.share("rollout-share").value_or(0);
