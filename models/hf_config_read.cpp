@@ -66,9 +66,23 @@ class Fields {
     if (!json_[key].is_string()) throw error(key, "expected text, got " + shown(json_[key]));
     return json_[key].get<std::string>();
   }
+  /// The fields of an object; none if it is absent.
   Fields object(const char* key) const {
-    if (!at(key).is_object()) throw error(key, "expected an object, got " + shown(at(key)));
-    return {json_[key], origin_, path_ + key + "."};
+    static const Json kNone = Json::object();
+    const Json& value = has(key) ? json_[key] : kNone;
+    if (!value.is_object()) throw error(key, "expected an object, got " + shown(value));
+    return {value, origin_, path_ + key + "."};
+  }
+  bool empty() const { return json_.empty(); }
+
+  /// Whether a setting of two spellings has the first, here, or the second, in `other`. Throws if
+  /// it has both and they differ: versions of Transformers do not agree on which counts.
+  bool is_first(const char* key, const Fields& other, const char* other_key) const {
+    if (!has(key) || !other.has(other_key)) return !other.has(other_key);
+    if (at(key) == other.at(other_key)) return true;
+    throw error(key,
+                fmt::format("{} contradicts {}{}: {}; expected one of them, or the same in both",
+                            shown(at(key)), other.path_, other_key, shown(other.at(other_key))));
   }
 
  private:
@@ -116,7 +130,8 @@ bool contains_any(const std::string& text, std::initializer_list<const char*> pa
 
 // The reason why an unknown architecture cannot be treated as a known one.
 std::string kind_of(const std::string& name) {
-  if (contains_any(name, {"Moe", "MoE", "Mixtral", "Deepseek", "DeepSeek", "GptOss", "Dbrx"})) {
+  if (contains_any(name,
+                   {"Moe", "MoE", "moe", "Mixtral", "Deepseek", "DeepSeek", "GptOss", "Dbrx"})) {
     return " is a mixture of experts, which";
   }
   if (contains_any(name, {"Mamba", "Rwkv", "Jamba", "Zamba", "RecurrentGemma"})) {
@@ -149,7 +164,14 @@ const Family& family_of(const Fields& config) {
   const std::string name = architecture_of(config);
   std::string known;
   for (const Family& family : kFamilies) {
-    if (name == family.architecture) return family;
+    if (name == family.architecture) {
+      const std::string type = config.text("model_type", family.model_type);
+      if (type == family.model_type) return family;
+      throw config.error("model_type",
+                         fmt::format("expected {}, the type of {} in architectures, got \"{}\", by "
+                                     "which Transformers goes; correct the one that is wrong",
+                                     family.model_type, name, type.substr(0, 60)));
+    }
     known += (known.empty() ? "" : ", ") + std::string(family.architecture);
   }
   throw config.error("architectures", fmt::format("{}{} is not supported; expected one of {}", name,
@@ -168,6 +190,10 @@ void refuse_foreign_features(const Fields& config) {
     if (config.flag(key, false)) {
       throw config.error(key, "an encoder-decoder is not supported; expected a decoder-only model");
     }
+  }
+  if (!config.flag("is_causal", true)) {
+    throw config.error("is_causal",
+                       "attention without a causal mask is not supported; expected true");
   }
   for (const char* key : {"text_config", "vision_config"}) {
     if (config.has(key)) throw config.error(key, "multimodal models are not supported");
@@ -212,24 +238,26 @@ void refuse_sliding_window(const Fields& config, const Family& family) {
   }
 }
 
+// The positions that the model was trained with before its RoPE was scaled.
+int64_t original_positions(const Fields& config, const Fields& scaling) {
+  const char* key = "original_max_position_embeddings";
+  if (!scaling.is_first(key, config, key)) return config.whole(key);
+  return scaling.has(key) ? scaling.whole(key) : config.whole("max_position_embeddings");
+}
+
 void read_yarn(const Fields& config, const Fields& scaling, ModelSpec& model) {
   if (scaling.has("mscale") || scaling.has("mscale_all_dim") || !scaling.flag("truncate", true)) {
     return differs(model, "its RoPE angles are scaled by yarn in DeepSeek's or gpt-oss's form");
   }
   RopeScaling yarn{RopeType::yarn, scaling.real("factor")};
-  const char* original = "original_max_position_embeddings";
-  yarn.original_max_positions = config.has(original)    ? config.whole(original)
-                                : scaling.has(original) ? scaling.whole(original)
-                                                        : config.whole("max_position_embeddings");
+  yarn.original_max_positions = original_positions(config, scaling);
   yarn.beta_slow = scaling.real("beta_slow", yarn.beta_slow);
   yarn.beta_fast = scaling.real("beta_fast", yarn.beta_fast);
   yarn.attention_factor = scaling.real("attention_factor", yarn_attention_factor(yarn.factor));
   model.rope_scaling = yarn;
 }
 
-// rope_scaling of older files and rope_parameters of newer ones have the same fields.
-void read_rope_scaling(const Fields& config, const char* key, ModelSpec& model) {
-  const Fields scaling = config.object(key);
+void read_rope_scaling(const Fields& config, const Fields& scaling, ModelSpec& model) {
   const char* type_key = scaling.has("rope_type") ? "rope_type" : "type";
   const std::string type = scaling.text(type_key, "default");
   if (type == "default") return;
@@ -247,32 +275,39 @@ void read_rope_scaling(const Fields& config, const char* key, ModelSpec& model) 
                         "expected default, llama3, yarn, linear, dynamic or longrope, got \"" +
                             type.substr(0, 60) + "\"; this RoPE scaling is not supported");
   }
-  model.rope_scaling = RopeScaling{
-      RopeType::llama3, scaling.real("factor"), scaling.real("low_freq_factor"),
-      scaling.real("high_freq_factor"), scaling.whole("original_max_position_embeddings")};
+  model.rope_scaling =
+      RopeScaling{RopeType::llama3, scaling.real("factor"), scaling.real("low_freq_factor"),
+                  scaling.real("high_freq_factor"), original_positions(config, scaling)};
 }
 
-// Some models rotate a part of each head.
-void read_rotary_share(const Fields& config, ModelSpec& model) {
-  if (!config.has("partial_rotary_factor") || config.real("partial_rotary_factor") == 1) return;
-  differs(model, fmt::format("it rotates {:.0f} % of each head",
-                             100 * config.real("partial_rotary_factor")));
-}
-
-void read_rope(const Fields& config, ModelSpec& model) {
-  read_rotary_share(config, model);
-  model.rope_theta = config.real("rope_theta", 10000);
-  if (config.has("rope_scaling")) read_rope_scaling(config, "rope_scaling", model);
-  if (!config.has("rope_parameters")) return;
-  const Fields parameters = config.object("rope_parameters");
+// RoPE by one of the objects that describe it; the base and the rotated share may be next to it.
+void read_rope(const Fields& config, const Fields& rope, ModelSpec& model) {
   for (const char* key : {"full_attention", "sliding_attention"}) {
-    if (parameters.has(key)) {
-      throw parameters.error(key, "RoPE that differs between layers is not supported");
-    }
+    if (rope.has(key)) throw rope.error(key, "RoPE that differs between layers is not supported");
   }
-  if (!config.has("partial_rotary_factor")) read_rotary_share(parameters, model);
-  model.rope_theta = parameters.real("rope_theta", model.rope_theta);
-  read_rope_scaling(config, "rope_parameters", model);
+  const auto place = [&](const char* key) -> const Fields& {
+    return rope.is_first(key, config, key) ? rope : config;
+  };
+  model.rope_theta = place("rope_theta").real("rope_theta", 10000);
+  // Some models rotate a part of each head.
+  const char* share_key = "partial_rotary_factor";
+  if (const double share = place(share_key).real(share_key, 1); share != 1) {
+    differs(model, fmt::format("it rotates {:.0f} % of each head", 100 * share));
+  }
+  read_rope_scaling(config, rope, model);
+}
+
+// rope_scaling of older files and rope_parameters of newer ones have the same fields.
+void read_rope(const Fields& config, ModelSpec& model) {
+  const Fields older = config.object("rope_scaling"), newer = config.object("rope_parameters");
+  ModelSpec other = model;
+  read_rope(config, newer.empty() ? older : newer, model);
+  if (newer.empty() || older.empty()) return;
+  read_rope(config, older, other);
+  if (other == model) return;
+  throw config.error("rope_scaling",
+                     "contradicts rope_parameters, which older versions of Transformers do not "
+                     "read; expected one of them, or the same RoPE in both");
 }
 
 int64_t default_head_dim(const Fields& config, const char* hidden_key, const ModelSpec& model) {
@@ -323,13 +358,16 @@ void read_gpt2(const Fields& config, ModelSpec& model) {
   model.norm = Norm::layernorm;
   model.activation = Activation::gelu;
   model.positions = Positions::learned;
-  model.layers = config.whole("n_layer");
-  model.hidden = config.whole("n_embd");
-  model.heads = config.whole("n_head");
+  const auto size = [&](const char* key, const char* alias) {
+    return config.whole(config.is_first(key, config, alias) ? key : alias);
+  };
+  model.layers = size("n_layer", "num_hidden_layers");
+  model.hidden = size("n_embd", "hidden_size");
+  model.heads = size("n_head", "num_attention_heads");
   model.kv_heads = model.heads;
   model.head_dim = default_head_dim(config, "n_embd", model);
   model.vocab = config.whole("vocab_size");
-  model.max_positions = config.whole("n_positions");
+  model.max_positions = size("n_positions", "max_position_embeddings");
   if (!config.has("n_inner") && model.hidden > INT64_MAX / 4) {
     throw config.error("n_embd", fmt::format("too large: {}", model.hidden));
   }

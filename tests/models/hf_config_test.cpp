@@ -275,6 +275,66 @@ TEST_CASE("other RoPE scalings are refused by name") {
       Contains("differs between layers"));
 }
 
+TEST_CASE("rope_scaling and rope_parameters say the same, or are refused") {
+  const Json llama3 = kLlama31["rope_scaling"];
+  CHECK(read(with(kLlama31, "rope_parameters", llama3)) == read(kLlama31));
+  CHECK(read(with(kLlama31, "rope_parameters", Json::object())) == read(kLlama31));
+  Json other = llama3;
+  other["factor"] = 16.0;
+  for (const Json& parameters : {other, Json{{"rope_type", "default"}}}) {
+    CHECK_THROWS_WITH(read(with(kLlama31, "rope_parameters", parameters)),
+                      StartsWith("config.json: rope_scaling: contradicts rope_parameters"));
+  }
+}
+
+TEST_CASE("what RoPE has next to its object and in it is the same, or is refused") {
+  const Json bare = without(without(kLlama31, "rope_scaling"), "rope_theta");
+  for (const std::string object : {"rope_scaling", "rope_parameters"}) {
+    CAPTURE(object);
+    const auto refused = [&](const Json& config, const std::string& key) {
+      CHECK_THROWS_WITH(read(config), StartsWith("config.json: " + object + "." + key + ": ") &&
+                                          Contains("contradicts " + key + ": "));
+    };
+    Json rope = kLlama31["rope_scaling"];
+    rope["rope_theta"] = 500000;  // inside only, then in both places
+    CHECK(read(with(bare, object.c_str(), rope)) == read(kLlama31));
+    CHECK(read(with(with(bare, object.c_str(), rope), "rope_theta", 5e5)) == read(kLlama31));
+    refused(with(with(bare, object.c_str(), rope), "rope_theta", 10000.0), "rope_theta");
+
+    const char* original = "original_max_position_embeddings";
+    refused(with(with(bare, object.c_str(), rope), original, 4096), original);
+    rope.erase(original);
+    CHECK(read(with(with(bare, object.c_str(), rope), original, 8192)) == read(kLlama31));
+    CHECK(read(with(bare, object.c_str(), rope)).rope_scaling->original_max_positions == 131072);
+
+    rope["partial_rotary_factor"] = 0.5;
+    CHECK_THAT(read(with(bare, object.c_str(), rope)).only_planned, Contains("50 %"));
+    refused(with(with(bare, object.c_str(), rope), "partial_rotary_factor", 0.25),
+            "partial_rotary_factor");
+  }
+}
+
+TEST_CASE("model_type and architectures name one architecture") {
+  const Json qwen = with(kQwen3, "architectures", {"LlamaForCausalLM"});
+  CHECK_THROWS_WITH(read(qwen), StartsWith("config.json: model_type: expected llama") &&
+                                    Contains("LlamaForCausalLM") && Contains("got \"qwen3\""));
+  CHECK(read(without(qwen, "model_type")).heads == 16);
+}
+
+TEST_CASE("sizes of GPT-2 have a second spelling, which may not contradict") {
+  const auto [key, alias] = GENERATE(table<const char*, const char*>({
+      {"n_layer", "num_hidden_layers"},
+      {"n_embd", "hidden_size"},
+      {"n_head", "num_attention_heads"},
+      {"n_positions", "max_position_embeddings"},
+  }));
+  CHECK(read(with(kGpt2, alias, kGpt2[key])) == read(kGpt2));
+  CHECK(read(with(without(kGpt2, key), alias, kGpt2[key])) == read(kGpt2));
+  CHECK_THROWS_WITH(read(with(kGpt2, alias, 24)),
+                    StartsWith("config.json: " + std::string(key) + ": ") &&
+                        Contains("contradicts " + std::string(alias) + ": 24"));
+}
+
 TEST_CASE("sliding windows are refused by name") {
   CHECK_THROWS_WITH(
       read(with(kMistralV03, "sliding_window", 4096)),
@@ -292,6 +352,7 @@ TEST_CASE("what cannot be trained is refused by name") {
       {"MixtralForCausalLM", "mixture of experts"},
       {"Qwen3MoeForCausalLM", "mixture of experts"},
       {"DeepseekV3ForCausalLM", "mixture of experts"},
+      {"OlmoeForCausalLM", "mixture of experts"},
       {"MambaForCausalLM", "state-space"},
       {"T5ForConditionalGeneration", "encoder-decoder"},
       {"BertForMaskedLM", "is not supported"},
@@ -308,6 +369,7 @@ TEST_CASE("foreign features are refused by the field that asks for them") {
       {"num_experts", 8},
       {"num_local_experts", 8},
       {"is_encoder_decoder", true},
+      {"is_causal", false},
       {"text_config", Json::object()},
       {"quantization_config", Json{{"quant_method", "fp8"}}},
       {"hidden_act", "tanh"},
@@ -346,16 +408,17 @@ TEST_CASE("models that cost what a plain one costs are planned as that, with a n
   planned(with(kLlama31, "partial_rotary_factor", 0.75), "rotates 75 % of each head");
   planned(with(kLlama31, "hidden_act", "relu2"), "activation is relu2");
   planned(with(kGpt2, "activation_function", "gelu"), "activation is gelu");
-  planned(with(kLlama31, "architectures", {"Phi3ForCausalLM"}), "one matrix");
-  planned(with(kLlama31, "architectures", {"Olmo2ForCausalLM"}), "outputs of attention");
-  planned(with(kLlama31, "architectures", {"SmolLM3ForCausalLM"}), "every fourth layer");
+  const Json untyped = without(kLlama31, "model_type");
+  planned(with(untyped, "architectures", {"Phi3ForCausalLM"}), "one matrix");
+  planned(with(untyped, "architectures", {"Olmo2ForCausalLM"}), "outputs of attention");
+  planned(with(untyped, "architectures", {"SmolLM3ForCausalLM"}), "every fourth layer");
   CHECK(read(kLlama31).only_planned.empty());
 }
 
 TEST_CASE("a window as long as the model's positions is full attention") {
   const Json whole = with(kMistralV03, "sliding_window", kMistralV03["max_position_embeddings"]);
   CHECK(read(whole) == read(kMistralV03));
-  const Json phi = with(kLlama31, "architectures", {"Phi3ForCausalLM"});
+  const Json phi = with(with(kLlama31, "model_type", "phi3"), "architectures", {"Phi3ForCausalLM"});
   CHECK_THROWS_WITH(read(with(phi, "sliding_window", 2047)), Contains("2047"));
   CHECK_NOTHROW(read(with(phi, "sliding_window", 1 << 20)));
 }
