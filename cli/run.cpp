@@ -359,6 +359,7 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
     plan = checked_plan(flags, context.comm.size());
     if (context.is_leader()) check_outputs(flags);
     tokens = open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab);
+    if (!flags.weights.empty()) check_weights(plan.model, flags.weights);
   });
   // Must follow the checks, because trainers of several ranks exchange messages.
   agree(context.comm, [&] {

@@ -31,6 +31,11 @@ void write_model(YAML::Emitter& out, const ModelSpec& model);
 /// Reads a Hugging Face config.json. `origin` names it in messages.
 ModelSpec read_hf_config(const std::string& json_text, const std::string& origin);
 
+/// Throws bad_input if the Hugging Face config.json `file` describes another model than `model`, by
+/// each key that does: not by names, nor by positions that RoPE does not limit. Also throws as
+/// read_hf_config() does, and for a model that is only planned.
+void check_hf_config(const std::filesystem::path& file, const ModelSpec& model);
+
 /// The config.json for Hugging Face tools that load weights of this model.
 std::string write_hf_config(const ModelSpec& model);
 

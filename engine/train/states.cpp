@@ -6,7 +6,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,8 @@
 #include "engine/comm/collectives.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/safetensors.h"
+#include "engine/train/weight_files.h"
+#include "models/catalog.h"
 #include "models/tensor_slices.h"
 
 namespace longspan {
@@ -103,114 +104,15 @@ void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& w
   }
 }
 
-void transpose(const float* in, int64_t rows, int64_t columns, float* out) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) out[c * rows + r] = in[r * columns + c];
-  }
-}
-
-std::vector<int64_t> file_shape(const ParameterTensor& tensor) {
-  std::vector<int64_t> shape = tensor.shape;
-  if (tensor.transposed_in_file) std::reverse(shape.begin(), shape.end());
-  return shape;
-}
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (const int64_t n : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(n);
-  return text + "]";
-}
-
-// A set of safetensors files that together hold the tensors of a model.
-class WeightFiles {
- public:
-  explicit WeightFiles(const std::filesystem::path& path) : path_(path) {
-    namespace fs = std::filesystem;
-    if (!fs::exists(path)) throw bad_input("weights: {}: no such file or folder", path.string());
-    if (!fs::is_directory(path)) {
-      open(path);
-    } else if (fs::exists(path / "model.safetensors.index.json")) {
-      open_shards(path / "model.safetensors.index.json");
-    } else if (fs::exists(path / "model.safetensors")) {
-      open(path / "model.safetensors");
-    } else {
-      throw bad_input("weights: {}: holds neither model.safetensors nor its index", path.string());
-    }
-  }
-
-  const std::map<std::string, std::string>& metadata() const { return files_.front()->metadata(); }
-
-  /// Reads the tensor named `prefix` + tensor.name in our layout.
-  void read(const std::string& prefix, const ParameterTensor& tensor, float* out) const {
-    const SafetensorsFile* file = nullptr;
-    const SafetensorsEntry* entry = nullptr;
-    std::string name;
-    // GPT-2's original files omit the prefix "transformer.".
-    constexpr std::string_view optional = "transformer.";
-    for (const bool strip : {false, true}) {
-      if (strip && !tensor.name.starts_with(optional)) continue;
-      name = prefix + (strip ? tensor.name.substr(optional.size()) : tensor.name);
-      for (const auto& candidate : files_) {
-        const auto it = candidate->entries().find(name);
-        if (it == candidate->entries().end()) continue;
-        file = candidate.get();
-        entry = &it->second;
-        break;
-      }
-      if (entry != nullptr) break;
-    }
-    if (entry == nullptr) {
-      throw bad_input("weights: {}: tensor {}{} is missing", path_.string(), prefix, tensor.name);
-    }
-    const std::vector<int64_t> expected = file_shape(tensor);
-    if (entry->shape != expected) {
-      throw bad_input("weights: {}: tensor {}: expected shape {}, got {}", path_.string(), name,
-                      shape_text(expected), shape_text(entry->shape));
-    }
-    if (!tensor.transposed_in_file) {
-      file->read_float(name, out, tensor.elements);
-    } else {
-      std::vector<float> stored(tensor.elements);
-      file->read_float(name, stored.data(), tensor.elements);
-      transpose(stored.data(), expected[0], expected[1], out);
-    }
-    float* end = out + tensor.elements;
-    const float* bad = std::find_if_not(out, end, [](float x) { return std::isfinite(x); });
-    if (bad == end) return;
-    throw bad_input("weights: {}: tensor {}: holds {}, nothing to train from", path_.string(), name,
-                    *bad);
-  }
-
- private:
-  void open(const std::filesystem::path& file) {
-    files_.push_back(std::make_unique<SafetensorsFile>(file));
-  }
-  void open_shards(const std::filesystem::path& index) {
-    std::vector<std::string> names;
-    try {
-      const auto json = nlohmann::json::parse(read_file(index));
-      for (const auto& [tensor, file] : json.at("weight_map").items()) {
-        names.push_back(file.get<std::string>());
-      }
-    } catch (const nlohmann::json::exception& e) {
-      throw bad_input("weights: {}: {}", index.string(), e.what());
-    }
-    std::sort(names.begin(), names.end());
-    names.erase(std::unique(names.begin(), names.end()), names.end());
-    if (names.empty()) throw bad_input("weights: {}: names no shard", index.string());
-    for (const std::string& name : names) open(index.parent_path() / name);
-  }
-
-  std::filesystem::path path_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
-};
-
 void load_parameters(Executor& executor, const ModelSpec& model, const WeightFiles& files) {
   const std::vector<ParameterUnit> units = parameter_units(model);
   for (size_t unit = 0; unit < units.size(); ++unit) {
     std::vector<float> values(units[unit].elements);
     for (const ParameterTensor& tensor : units[unit].tensors) {
       files.read("", tensor, values.data() + tensor.offset);
+    }
+    if (units[unit].kind == ParameterUnit::Kind::embedding && model.tied_embeddings) {
+      files.check_tied(units[unit].tensors.front(), values.data());
     }
     write_parameters(executor, static_cast<int>(unit), values);
   }
@@ -220,7 +122,7 @@ constexpr const char* kStepKey = "longspan_steps_done";
 constexpr const char* kNormKey = "longspan_gradient_norm";
 
 // Name prefixes of a checkpoint's tensors: parameters, first and second moments.
-constexpr const char* kSections[] = {"", "adam_m.", "adam_v."};
+constexpr const char* kSections[] = {"", kMomentPrefixes[0], kMomentPrefixes[1]};
 
 std::map<std::string, std::string> checkpoint_metadata(const ModelSpec& model,
                                                        const TrainingState& progress) {
@@ -261,7 +163,16 @@ void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed
   }
 }
 
+void check_weights(const ModelSpec& model, const std::filesystem::path& path) {
+  const WeightFiles files(path);
+  const bool is_folder = std::filesystem::is_directory(path);
+  const std::filesystem::path config = (is_folder ? path : path.parent_path()) / "config.json";
+  if (std::filesystem::exists(config)) check_hf_config(config, model);
+  files.check(model);
+}
+
 void load_weights(Executor& executor, const ModelSpec& model, const std::filesystem::path& path) {
+  check_weights(model, path);
   load_parameters(executor, model, WeightFiles(path));
 }
 
@@ -338,6 +249,7 @@ TrainingState load_checkpoint(Executor& executor, const ModelSpec& model,
   }
   read_number(files.metadata(), kNormKey, progress.gradient_norm);
   if (!(progress.gradient_norm >= 0)) progress.gradient_norm = 0;
+  files.check(model);
   load_parameters(executor, model, files);
   const std::vector<ParameterUnit> units = parameter_units(model);
   for (size_t unit = 0; unit < units.size(); ++unit) {

@@ -21,9 +21,15 @@ void write_parameters(Executor& executor, int unit, const std::vector<float>& va
 /// Initializes the parameters from `seed` and sets the optimizer's moments to zero.
 void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed);
 
+/// Throws bad_input unless load_weights() would find the weights of this model, as far as headers
+/// and the config.json next to the weights show: every tensor in its shape, none that the model
+/// does not use, no key of the config that contradicts the model.
+void check_weights(const ModelSpec& model, const std::filesystem::path& path);
+
 /// Loads the parameters from a Hugging Face folder (model.safetensors, or the shards of
-/// model.safetensors.index.json) or one safetensors file. Throws bad_input for a missing tensor, a
-/// wrong shape or dtype, a corrupt file, and a number that is not finite.
+/// model.safetensors.index.json) or one safetensors file. Throws bad_input as check_weights(), and
+/// for a wrong dtype, a corrupt file, a number that is not finite, and an output matrix that
+/// differs from the embeddings to which the model ties it.
 void load_weights(Executor& executor, const ModelSpec& model, const std::filesystem::path& path);
 
 /// How far a training run is.

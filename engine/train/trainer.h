@@ -58,6 +58,7 @@ class Trainer {
   ~Trainer();
 
   /// Loads initial weights from a Hugging Face model folder or file (safetensors, sharded or not).
+  /// check_weights() says much earlier whether they are of the plan's model.
   void load_weights(const std::filesystem::path& path);
   /// Writes the whole parameters, optimizer states and the step count, atomically. Rank 0 collects
   /// the shards and writes; only rank 0 needs access to the file. For resume() every rank reads the

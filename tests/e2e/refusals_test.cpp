@@ -10,6 +10,7 @@
 namespace longspan::e2e {
 namespace {
 
+using nlohmann::json;
 using testing::TemporaryFolder;
 
 const std::string kModel =
@@ -372,6 +373,43 @@ TEST_CASE("weights and checkpoints are checked before training") {
   check_refused(longspan({"run", plan, "--steps", "1", "--resume", checkpoint}), 2,
                 {"step 1 already"});
   check_refused(longspan({"run", plan, "--weights", kGolden + "/tiny_gpt2"}), 2, {"tiny_gpt2"});
+}
+
+TEST_CASE("a folder of weights is held to the plan by its config and its tensors") {
+  const TemporaryFolder folder;
+  const std::string plan = folder.path() / "plan.yaml", golden = kGolden + "/tiny_qwen3";
+  const std::string config = read_text(golden + "/config.json");
+  folder.file("weights/model.safetensors", read_text(golden + "/model.safetensors"));
+  const std::string weights = folder.path() / "weights", named = weights + "/config.json";
+  const auto write_plan = [&](const std::string& text) {
+    folder.file("weights/config.json", text);
+    const Result result =
+        longspan({"plan", "--model", weights, "--hw", kHardware, "--seq", "64", "-o", plan});
+    INFO(result.err);
+    REQUIRE(result.status == 0);
+  };
+  const auto check = [&](const std::vector<std::string>& says) {
+    check_refused(longspan({"run", plan, "--weights", weights}), 2, says);
+  };
+  write_plan(config);
+  const std::vector<std::pair<std::string, std::string>> contradictions = {
+      {"rope_theta", "10000.0"}, {"rms_norm_eps", "0.01"}, {"head_dim", "8"}};
+  for (const auto& [key, value] : contradictions) {
+    CAPTURE(key);
+    json edited = json::parse(config);
+    edited[key] = json::parse(value);
+    folder.file("weights/config.json", edited.dump());
+    check({named, key + " is " + value + ", not "});
+  }
+  folder.file("weights/config.json", replaced(config, "Qwen3ForCausalLM", "LlamaForCausalLM"));
+  check({named, "model_type: expected llama", "qwen3"});
+
+  // The label of another architecture, for which some tensors have no use.
+  json llama = json::parse(config);
+  llama["architectures"] = {"LlamaForCausalLM"};
+  llama["model_type"] = "llama";
+  write_plan(llama.dump());
+  check({weights, "self_attn.k_norm.weight (and 3 others)"});
 }
 
 TEST_CASE("compare refuses what is not a run of the plan") {

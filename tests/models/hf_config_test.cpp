@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/catalog.h"
+#include "tests/base/temporary_folder.h"
 
 namespace longspan {
 namespace {
@@ -333,6 +334,44 @@ TEST_CASE("sizes of GPT-2 have a second spelling, which may not contradict") {
   CHECK_THROWS_WITH(read(with(kGpt2, alias, 24)),
                     StartsWith("config.json: " + std::string(key) + ": ") &&
                         Contains("contradicts " + std::string(alias) + ": 24"));
+}
+
+TEST_CASE("a config is held to a model by key") {
+  const testing::TemporaryFolder folder;
+  const auto check = [&](const Json& config, const ModelSpec& model) {
+    check_hf_config(folder.file("config.json", config.dump()), model);
+  };
+  const ModelSpec llama = load_model("llama-3.1-8b");
+  CHECK_NOTHROW(check(kLlama31, llama));
+  CHECK_NOTHROW(check(with(kLlama31, "max_position_embeddings", 4096), llama));
+  CHECK_NOTHROW(check(kMistralV03, load_model("mistral-7b")));  // written as Llama
+  CHECK_NOTHROW(check(kGpt2, load_model("gpt2")));
+  const auto [key, value] = GENERATE(table<const char*, Json>({
+      {"rope_theta", 10000.0},
+      {"rms_norm_eps", 1e-6},
+      {"rope_scaling", nullptr},
+      {"tie_word_embeddings", true},
+      {"attention_bias", true},
+      {"num_hidden_layers", 16},
+      {"intermediate_size", 8192},
+      {"vocab_size", 128000},
+  }));
+  CHECK_THROWS_WITH(check(with(kLlama31, key, value), llama),
+                    Contains("/config.json: " + std::string(key) + " is " + value.dump()) &&
+                        Contains("expected the plan's model llama-3.1-8b"));
+  CHECK_THROWS_WITH(
+      check(with(with(kLlama31, "rope_theta", 1e4), "rms_norm_eps", 1e-6), llama),
+      Contains("rms_norm_eps is 1e-06, not 1e-05; rope_theta is 10000.0, not 500000.0: "));
+  CHECK_THROWS_WITH(check(with(kGpt2, "n_positions", 512), load_model("gpt2")),
+                    Contains("config.json: n_positions is 512, not 1024: "));
+  CHECK_THROWS_WITH(check(kQwen25, llama), Contains("architectures is [\"Qwen2ForCausalLM\"]"));
+  CHECK_THROWS_WITH(check(with(kLlama31, "hidden_act", "gelu"), llama),
+                    Contains("its activation is gelu, not silu: the engine does not train"));
+  CHECK_THROWS_WITH(check(with(kLlama31, "mlp_bias", true), llama),
+                    Contains("config.json: mlp_bias: "));
+  ModelSpec odd = llama;
+  odd.attention_out_bias = true;
+  CHECK_THROWS_WITH(check(kLlama31, odd), Contains("config.json: ") && Contains("mix of features"));
 }
 
 TEST_CASE("sliding windows are refused by name") {
