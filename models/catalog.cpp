@@ -92,11 +92,12 @@ ModelSpec load_model(const std::string& reference) {
   }
   if (fs::exists(status)) return load_file(reference);
   if (const EmbeddedFile* file = find_in_catalog(reference)) return read_model(parsed(*file));
-  throw bad_input("model \"{}\": neither a catalog name nor a file{}{}", reference,
-                  nearest_hint(reference, model_names()),
-                  nearest_names(reference, model_names()).empty()
-                      ? "; `longspan models list` shows the catalog"
-                      : "");
+  // The owner of a repository is no part of the name.
+  const std::string name = reference.substr(reference.rfind('/') + 1);
+  throw bad_input(
+      "model \"{}\": neither a catalog name nor a file; give its config.json, or a name of "
+      "`longspan models list`{}",
+      reference, nearest_hint(name, model_names()));
 }
 
 }  // namespace longspan

@@ -112,7 +112,8 @@ TEST_CASE("bad values are refused with their place") {
 TEST_CASE("an unknown name gives the nearest ones") {
   CHECK_THROWS_WITH(load_model("llama-3.1-8Bx"), Contains("did you mean \"llama-3.1-8b\""));
   CHECK_THROWS_WITH(load_model("qwen3"), Contains("\"qwen3-8b\""));
-  CHECK_THROWS_WITH(load_model("zzz"), Contains("longspan models list"));
+  CHECK_THROWS_WITH(load_model("zzz"), Contains("config.json") && Contains("longspan models list"));
+  CHECK_THROWS_WITH(load_model("meta-llama/Llama-3.3-70B"), Contains("\"llama-3.1-70b\""));
   CHECK_THROWS_WITH(load_model(""), Contains("neither a catalog name nor a file"));
 }
 
