@@ -44,7 +44,7 @@ double quantile(const std::vector<std::pair<double, double>>& sorted, double sha
   return value;
 }
 
-// Of a table; a single run says less of its software than several do.
+// The weight of a table: a single run says less of its software than several do.
 double weight_of(const std::vector<double>& of_table) {
   return std::min(1.0, static_cast<double>(of_table.size()) / kEnoughRuns);
 }

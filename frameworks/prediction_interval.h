@@ -1,10 +1,10 @@
 // The distance of measurements from predictions: the ranges that come with every prediction.
 //
 // A range holds the measurements of 90 % of published runs, as multiples of the predictions. It is
-// learned from the runs in tests/published and tests/users, each predicted with nothing fitted to its own table, so
-// it describes predictions of runs that were not measured yet. Tables of five rows and more count
-// the same, however many they have: a new run is a new table, not a new row of an old one. Plain
-// values, safe to share.
+// learned from the runs in tests/published and tests/users, each predicted with nothing fitted to
+// its own table, so it describes predictions of runs that were not measured yet. Tables of five
+// rows and more count the same, however many they have: a new run is a new table, not a new row of
+// an old one. Plain values, safe to share.
 #pragma once
 
 #include <map>
@@ -36,8 +36,8 @@ struct CalibratedInterval {
 
 struct PredictionIntervals {
   CalibratedInterval step, memory;  // of runs, predicted as the software that ran them
-  /// Step times and memory of the runs under stacks of one family, by its name, where there are rows
-  /// enough.
+  /// Step times and memory of the runs under stacks of one family, by its name, where there are
+  /// rows enough.
   std::map<std::string, CalibratedInterval> families, memory_families;
   /// Those of the same runs, each predicted as Longspan's plan of its knobs.
   CalibratedInterval plan_step;

@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 # Files that quote retired words or are not the project's own text.
-SKIPPED = ["docs/glossary.md", "docs/wording.md", "scripts/words.py", "tests/published/*", "scripts/convert_published.py", "examples/*",
+SKIPPED = ["docs/glossary.md", "docs/wording.md", "scripts/words.py", "tests/published/*", "tests/users/*", "scripts/convert_published.py", "examples/*",
            "tests/search/*.yaml", "LICENSE", "*.svg", "*.ipynb", "*.csv", "*.safetensors", "*.bin", "*.json"]
 CODE = ["*.h", "*.cpp", "*.cu"]
 

@@ -303,7 +303,7 @@ std::vector<ConfigText> files_of(const std::filesystem::path& folder) {
   return files;
 }
 
-// A run told by the files of its software: a folder beside the file of cases.
+// A run told by the files of its software: a folder next to the file of cases.
 void read_files(const YamlMap& yaml, PublishedCase& c) {
   const std::filesystem::path folder =
       std::filesystem::path(c.file).parent_path() / yaml.text("files");

@@ -1,4 +1,4 @@
-// The model that a config trains: by its name, by sizes among the config's keys, or as given beside
+// The model that a config trains: by its name, by sizes among the config's keys, or as given with
 // it.
 //
 // Software like Megatron-LM builds the model from its flags: what a flag leaves out is the
@@ -24,7 +24,7 @@ using KnobPlaces = std::function<std::string(const std::string& knob)>;
 /// bad_input for a name that is not known.
 std::optional<ModelSpec> model_of(const RunKnobs& knobs, const Framework& framework);
 
-/// The model that runs if the user gives `given` beside the config. Where the knobs say layers,
+/// The model that runs if the user gives `given` with the config. Where the knobs say layers,
 /// width and heads, the software builds the model from them; `given` adds what the knobs do not
 /// tell, and a note names each default of the software by which the two differ. Otherwise `given`.
 /// Throws bad_input, by the key's place, for a size that contradicts `given`.

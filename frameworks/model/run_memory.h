@@ -26,7 +26,7 @@ struct RunMemory {
   /// What pools of other streams had at another moment of the step: the allocator does not give it
   /// back.
   double pooled = 0;
-  double buffers = 0;  // of groups of ranks; libraries take them beside the allocator
+  double buffers = 0;  // of groups of ranks; libraries take them past the allocator
   double states() const { return parameters + gradients + optimizer + gathered; }
   double activations() const { return saved + work; }
   double tensors() const { return states() + activations() + loss + passing; }

@@ -46,10 +46,10 @@ struct Stack {
   StackTerm host_kernel_s;  // s the host takes to issue one: a layer takes no less than its kernels
   StackTerm gather_host_s;  // s the host takes in a pass of a layer to gather its parameters,
                             // module by module, with ZeRO 3
-  StackTerm product_share;        // 1: share of the device's measured products that libraries reach
-  StackTerm pass_share;           // 1: share of the memory bandwidth that elementwise kernels reach
-  StackTerm norm_passes;          // tensors moved by a norm, forward; twice as many backward
-  StackTerm add_passes;           // tensors moved by bias, dropout and residual addition together
+  StackTerm product_share;  // 1: share of the device's measured products that libraries reach
+  StackTerm pass_share;     // 1: share of the memory bandwidth that elementwise kernels reach
+  StackTerm norm_passes;    // tensors moved by a norm, forward; twice as many backward
+  StackTerm add_passes;     // tensors moved by bias, dropout and residual addition together
   StackTerm activation_passes;    // tensors of the MLP's inner width moved by bias and activation
   StackTerm qkv_passes;           // tensors moved by biases, rotations and layouts of q, k and v
   StackTerm score_bytes_forward;  // B moved for a score of attention, where scores are stored

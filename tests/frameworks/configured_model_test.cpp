@@ -1,4 +1,4 @@
-// The model of a config against the model that its user gives beside it.
+// The model of a config against the model that its user gives with it.
 #include "frameworks/knobs/configured_model.h"
 
 #include <catch2/catch.hpp>
