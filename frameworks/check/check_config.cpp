@@ -239,11 +239,13 @@ class Checker {
         setting_of(*reading_.framework, from, knob, value);
     if (!setting) return std::nullopt;
     Tried tried{from, {}};
-    for (const auto& [changed, word] : setting->sets) tried.knobs.set(changed, word);
     tried.change.settings = before;
-    std::erase_if(tried.change.settings,
-                  [&](const FrameworkSetting& other) { return other.key == setting->key; });
-    tried.change.settings.push_back(*setting);
+    apply(*setting, tried);
+    for (const auto& [other, needed] : needed_with(from, knob, value)) {
+      const auto with = setting_of(*reading_.framework, tried.knobs, other, needed);
+      if (!with) return std::nullopt;
+      apply(*with, tried);
+    }
     // What an export would write for the new knobs, and not for these.
     for (const FrameworkWrite& write : reading_.framework->writes) {
       if (write.value == "auto" || holds(write.when, from)) continue;
@@ -267,10 +269,43 @@ class Checker {
     }
     return tried;
   }
+  static void apply(const FrameworkSetting& setting, Tried& tried) {
+    for (const auto& [changed, word] : setting.sets) tried.knobs.set(changed, word);
+    std::vector<FrameworkSetting>& settings = tried.change.settings;
+    std::erase_if(settings, [&](const auto& other) { return other.key == setting.key; });
+    settings.push_back(setting);
+  }
+  // Counts that a config states and that a change of another count changes, too: the ranks that
+  // share states, and the microbatches of a step of as many sequences.
+  static std::vector<std::pair<std::string, std::string>> needed_with(const RunKnobs& from,
+                                                                      const std::string& knob,
+                                                                      const std::string& value) {
+    const bool degree = knob == "tensor" || knob == "context" || knob == "pipeline";
+    const char* const other = degree ? "shard" : knob == "microbatch" ? "accumulation" : "";
+    const std::optional<int64_t> stated = *other != 0 ? from.count(other) : std::nullopt;
+    if (!stated || (!degree && from.has("batch"))) return {};
+    const int64_t whole = *stated * from.count_or(knob, 1), now = std::stoll(value);
+    if (whole % now != 0) return {};
+    return {{other, std::to_string(whole / now)}};
+  }
+  // What a search tries, and fewer sequences at a time.
+  std::vector<std::pair<std::string, std::vector<std::string>>> all_to_try(
+      const RunKnobs& from) const {
+    auto all = reading_.framework->search;
+    auto batches = std::find_if(all.begin(), all.end(),
+                                [](const auto& entry) { return entry.first == "microbatch"; });
+    if (batches == all.end()) batches = all.insert(all.end(), {"microbatch", {}});
+    std::vector<std::string>& values = batches->second;
+    for (int64_t n = from.count_or("microbatch", 1) / 2; n > 0; n /= 2) {
+      const std::string value = std::to_string(n);
+      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+    }
+    return all;
+  }
   std::vector<Tried> neighbors(const RunKnobs& from,
                                const std::vector<FrameworkSetting>& before) const {
     std::vector<Tried> all;
-    for (const auto& [knob, values] : reading_.framework->search) {
+    for (const auto& [knob, values] : all_to_try(from)) {
       for (const std::string& value : values) {
         if (value != "degrees") {
           if (std::optional<Tried> one = tried(from, before, knob, value)) all.push_back(*one);
