@@ -41,7 +41,9 @@ void add_export(Verb& program) {
   Verb verb = program.add_verb("export", "Writes a plan as the config of other software",
                                "longspan export plan.yaml --to arctic-training -o run");
   verb.add_option("plan", flags->plan, "The plan").required();
-  verb.add_option("--to", flags->framework, "The software").required().one_of(framework_names());
+  verb.add_option("--to", flags->framework, "The software")
+      .required()
+      .one_of(written_framework_names());
   verb.add_option("-o,--output", flags->folder, "The folder for its files").required();
   verb.runs([flags](bool json) { return run(*flags, json); });
 }

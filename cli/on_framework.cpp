@@ -27,8 +27,13 @@ constexpr const char* kCommon[] = {"arctic-training", "trl", "axolotl", "megatro
                                    "torchtitan"};
 
 std::vector<std::string> asked(const FrameworkFlags& flags) {
-  if (flags.on == "all") return framework_names();
-  return {load_framework(flags.on).name};
+  if (flags.on == "all") return written_framework_names();
+  const Framework& framework = load_framework(flags.on);
+  if (framework.files.empty()) {
+    throw bad_input("--on {}: its files are read, not written; longspan check answers about one",
+                    flags.on);
+  }
+  return {framework.name};
 }
 
 double plan_mfu(const FrameworkPlan& plan) {
@@ -45,7 +50,8 @@ double tokens_per_second(const FrameworkPlan& plan) {
 }
 
 Fit verdict(const FrameworkPlan& plan) {
-  return verdict_of(plan.predicted.needs, plan.configured.hw, published_intervals().memory_under(plan.configured.stack.family).all);
+  return verdict_of(plan.predicted.needs, plan.configured.hw,
+                    published_intervals().memory_under(plan.configured.stack.family).all);
 }
 
 Json plan_json(const FrameworkPlan& plan) {
@@ -185,7 +191,7 @@ bool any_plan(const std::vector<Found>& all) {
 void FrameworkFlags::add_to(Verb& verb) {
   verb.add_option("--on", on,
                   "Software that runs the training instead of Longspan's engine, or all: " +
-                      fmt::format("{}", fmt::join(framework_names(), ", ")));
+                      fmt::format("{}", fmt::join(written_framework_names(), ", ")));
   verb.add_option("--with", with, "With --on: settings it must have, as KEY=VALUE of its config");
   verb.add_option("--reserve", reserve, "With --on: memory of each GPU that others use");
 }

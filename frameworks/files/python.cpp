@@ -4,7 +4,9 @@
 
 #include <cctype>
 #include <optional>
+#include <set>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 
@@ -19,7 +21,10 @@ class PythonReader {
 
   Settings run() {
     while (at_ < text_.size()) {
-      if (!assignment()) pass_statement();
+      if (assignment()) continue;
+      const size_t start = at_;
+      pass_statement();
+      note_imports(text_.substr(start, at_ - start));
     }
     return std::move(settings_);
   }
@@ -73,6 +78,20 @@ class PythonReader {
     at_ = start;
     line_ = line;
     return false;
+  }
+  // "from torch.optim import AdamW": AdamW stands for itself.
+  void note_imports(const std::string& statement) {
+    const size_t at = statement.find("import ");
+    const bool imports = at == 0 || (at != std::string::npos && statement.starts_with("from "));
+    if (!imports) return;
+    std::string name;
+    for (const char c : statement.substr(at + std::string_view("import ").size()) + '\n') {
+      if (in_word(c)) {
+        name += c;
+      } else if (!name.empty()) {
+        imported_.insert(std::exchange(name, ""));
+      }
+    }
   }
   // Passes the rest of a statement: to the end of the line that ends outside brackets.
   void pass_statement() {
@@ -141,7 +160,12 @@ class PythonReader {
         !text.empty() && (std::isalpha(static_cast<unsigned char>(text[0])) || text[0] == '_');
     const bool literal =
         text == "True" || text == "False" || text == "None" || text.starts_with("torch.");
-    if (!ends || text.empty() || (is_name && !literal)) {
+    const auto assigned = settings_.all().find(text);
+    if (ends && assigned != settings_.all().end() && assigned->second.unresolved.empty()) {
+      return set(key, assigned->second.value, assigned->second.is_null, "");
+    }
+    const bool known = literal || imported_.contains(text);
+    if (!ends || text.empty() || (is_name && !known)) {
       pass_expression();
       return set(key, text, false, fmt::format("line {} has an expression of Python", line));
     }
@@ -197,6 +221,7 @@ class PythonReader {
 
   const std::string& text_;
   const std::string& origin_;
+  std::set<std::string> imported_;
   size_t at_ = 0;
   int64_t line_ = 1;
   Settings settings_;

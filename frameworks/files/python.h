@@ -8,7 +8,8 @@
 namespace longspan {
 
 /// "lr = 1e-4" and "model = {'layers': 32}" or "dict(layers=32)" as settings; other statements are
-/// skipped, and a value that is no literal is unresolved. Throws bad_input with `origin` and the
+/// skipped. A name stands for the value that it was assigned, or for itself if it is imported; any
+/// other value that is no literal is unresolved. Throws bad_input with `origin` and the
 /// line for brackets and quotes that do not end.
 Settings read_python(const std::string& text, const std::string& origin);
 

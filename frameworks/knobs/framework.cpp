@@ -265,6 +265,12 @@ std::vector<std::string> framework_names() {
   return names;
 }
 
+std::vector<std::string> written_framework_names() {
+  std::vector<std::string> names = framework_names();
+  std::erase_if(names, [](const std::string& name) { return load_framework(name).files.empty(); });
+  return names;
+}
+
 const Framework& load_framework(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, std::unique_ptr<const Framework>> loaded;

@@ -95,6 +95,8 @@ struct Framework {
 
 /// Names of the frameworks, sorted.
 std::vector<std::string> framework_names();
+/// Those whose files can be written, not only read.
+std::vector<std::string> written_framework_names();
 
 /// Throws bad_input for an unknown name, with the nearest known ones.
 const Framework& load_framework(const std::string& name);
