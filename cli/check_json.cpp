@@ -110,7 +110,7 @@ Json check_json(const std::vector<std::string>& files, const ConfigReading& read
           {"capacity_bytes", check.capacity_bytes},
           {"peak_bytes",
            {{"device", needs.device}, {"reserved", needs.reserved}, {"allocated", allocated}}},
-          // Of the figure in the first line of the text.
+          // The figure in the first line of the text has this range.
           {"peak_bytes_range", range_json(needs.device, check.memory_range)},
           {"peak_bytes_ranges",
            {{"device", range_json(needs.device, check.memory_range)},

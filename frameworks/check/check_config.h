@@ -84,8 +84,8 @@ struct ConfigCheck {
   std::optional<SpeedVerdict> speed;  // of a measured one
 };
 
-/// The knobs for sequences of `sequence` tokens. 0: as they say, or where they do not limit a sample,
-/// the 2,048 that many fine-tuning sets have at most.
+/// The knobs for sequences of `sequence` tokens. 0: as they say, or where they do not limit a
+/// sample, the 2,048 that many fine-tuning sets have at most.
 RunKnobs with_sequence(RunKnobs knobs, int64_t sequence);
 
 /// Throws bad_input as configure() and explain_speed().
