@@ -116,6 +116,8 @@ Json check_json(const std::vector<std::string>& files, const ConfigReading& read
            {{"device", range_json(needs.device, check.memory_range)},
             {"reserved", range_json(needs.reserved, check.memory_range)},
             {"allocated", range_json(allocated, check.memory_range)}}},
+          {"memory_range_of_other_software",
+           !published_intervals().measured_stacks.contains(c.stack.name)},
           {"host_bytes", needs.host},
           {"host_capacity_bytes", c.hw.host.memory_bytes.value},
           {"breakdown", parts},

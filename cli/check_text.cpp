@@ -259,6 +259,9 @@ void print_check(const ConfigReading& reading, const ConfigCheck& check) {
         "--seq\n",
         format_tokens(c.run.sequence));
   }
+  if (!published_intervals().measured_stacks.contains(c.stack.name)) {
+    say("  ranges     of memory are learned from other software's runs\n");
+  }
   if (!reading.unknown.empty()) say("  not known  {}\n", unknown_text(reading));
   for (const std::string& note : reading.notes) say("  note       {}\n", note);
 }

@@ -1,6 +1,7 @@
 #include "frameworks/prediction_interval.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -195,6 +196,7 @@ std::string write_intervals(const PredictionIntervals& ranges) {
       text += text_of(prefix + family, interval);
     }
   }
+  text += fmt::format("measured_stacks: [{}]\n", fmt::join(ranges.measured_stacks, ", "));
   return text;
 }
 
@@ -207,6 +209,10 @@ PredictionIntervals parse_intervals(const std::string& text, const std::string& 
       if (!key.starts_with(prefix)) continue;
       (ranges.*families)[key.substr(std::strlen(prefix))] = read_calibrated(yaml.map(key));
     }
+  }
+  if (yaml.has("measured_stacks")) {
+    const std::vector<std::string> stacks = yaml.texts("measured_stacks");
+    ranges.measured_stacks = {stacks.begin(), stacks.end()};
   }
   yaml.finish();
   return ranges;

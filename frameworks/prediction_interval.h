@@ -8,6 +8,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,9 @@ struct PredictionIntervals {
   std::map<std::string, CalibratedInterval> families, memory_families;
   /// Those of the same runs, each predicted as Longspan's plan of its knobs.
   CalibratedInterval plan_step;
+  /// Stacks under which the memory of a run was measured; under others the intervals are those of
+  /// other software.
+  std::set<std::string> measured_stacks;
   /// The interval of a step time under a stack of this family: its own, or else that of all.
   const CalibratedInterval& step_under(const std::string& family) const;
   const CalibratedInterval& memory_under(const std::string& family) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "base/median.h"
@@ -261,6 +262,7 @@ PredictionIntervals intervals_of(const std::vector<PublishedCase>& cases,
                                  const ValidationReport& report) {
   Ratios step, memory, plan_step;
   std::map<std::string, Ratios> families, memory_families;
+  std::set<std::string> measured_stacks;
   const auto put = [](Ratios& ratios, const std::string& table,
                       const std::optional<double>& error) {
     if (error) ratios[table].push_back(ratio_of(*error));
@@ -272,8 +274,10 @@ PredictionIntervals intervals_of(const std::vector<PublishedCase>& cases,
     put(memory, cases[i].table, report.cases[i].peak_left_out);
     put(memory_families[family_of(cases[i])], cases[i].table, report.cases[i].peak_left_out);
     put(plan_step, cases[i].table, report.cases[i].plan_step);
+    if (report.cases[i].peak) measured_stacks.insert(cases[i].stack);
   }
   PredictionIntervals intervals;
+  intervals.measured_stacks = measured_stacks;
   intervals.step = calibrate(step);
   intervals.memory = calibrate(memory);
   intervals.plan_step = calibrate(plan_step);
