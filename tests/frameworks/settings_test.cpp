@@ -1,4 +1,5 @@
 #include "frameworks/files/settings.h"
+#include "frameworks/files/python.h"
 
 #include <catch2/catch.hpp>
 
@@ -97,6 +98,17 @@ TEST_CASE("flags of a command line are settings") {
   CHECK_THROWS_WITH(s.whole("nodes"),
                     "run.sh:2: nodes: the value is not known without running the script: "
                     "$N in line 2 is not set in the script");
+}
+
+TEST_CASE("a Python file's names stand for what they are") {
+  const Settings settings = read_python(
+      "from torch.optim import (AdamW,\n  SGD)\nimport mmengine\n"
+      "length = 4096  # tokens\noptim = AdamW\ndata = dict(max_length=length, kind='a')\n"
+      "other = unknown\n",
+      "config.py");
+  CHECK(settings.text("optim") == "AdamW");
+  CHECK(settings.text("data.max_length") == "4096");
+  CHECK_THROWS(settings.text("other"));
 }
 
 }  // namespace longspan
