@@ -79,11 +79,18 @@ struct TrainingRun {
   /// Bytes of the optimizer's states for a parameter on the device: 4 of two moments in 16 bits. 0:
   /// the stack's.
   double optimizer_state_bytes = 0;
+  /// The same for an embedding's parameter, where it differs. 0: it does not.
+  double embedding_state_bytes = 0;
+  /// Bytes of a parameter of a frozen copy. 0: as the trained one's.
+  double reference_bytes = 0;
+  bool update_copies = false;   // an update makes another copy of all parameters
   bool flash_attention = true;  // false: scores are stored
   bool overlap = true;          // communication runs during computation
   int64_t chunk_tokens = 0;     // attention's, global; 0: whole
   bool tiled_mlp = false;
   bool tiled_loss = false;
+  bool dropout = true;      // false: turned off
+  double scored_share = 1;  // of the tokens, those whose loss counts
   int64_t loss_tiles =
       0;  // 0: as many as a tile of logits needs to be no larger than hidden states
   bool operator==(const TrainingRun&) const = default;

@@ -134,6 +134,7 @@ class Checker {
       check_.short_of = device > 0 ? "device" : "host";
       check_.short_bytes = device > 0 ? device : host;
     }
+    if (check_.short_of == "device") check_.runs_out = runs_out();
     const RunMemory& m = needs.memory;
     check_.parts = {{"parameters", m.parameters},
                     {"gradients", m.gradients},
@@ -141,6 +142,7 @@ class Checker {
                     {"gathered", m.gathered},
                     {"saved activations", m.saved},
                     {"work", m.work + m.passing},
+                    {"workspaces of libraries", m.workspaces},
                     {"logits and loss", m.loss},
                     {"buffers of NCCL", m.buffers},
                     {"reserved, unused", needs.reserved - m.tensors()},
@@ -151,6 +153,18 @@ class Checker {
                                &offload.optimizer, &offload.activations}) {
       check_.uses_host = check_.uses_host || !shares->empty();
     }
+  }
+
+  std::string runs_out() const {
+    const RunNeeds& needs = check_.predicted.needs;
+    const RunMemory& m = needs.memory;
+    const auto exceeds = [&](double tensors) {
+      const double less = (m.tensors() - tensors) * check_.configured.stack.reserved_share.value;
+      return needs.device - less > check_.capacity_bytes;
+    };
+    return exceeds(m.before_update) ? "first step"
+           : exceeds(m.in_update)   ? "update"
+                                    : "second step";
   }
 
   void summarize_step() {

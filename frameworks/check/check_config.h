@@ -72,7 +72,10 @@ struct ConfigCheck {
   double capacity_bytes = 0;                    // of a device, without what is kept free
   /// Bytes that are missing, 0 if none, and of which memory.
   double short_bytes = 0;
-  std::string short_of;           // "device", "host", or why kernels cannot run it; empty: nothing
+  std::string short_of;  // "device", "host", or why kernels cannot run it; empty: nothing
+  /// When the device's memory runs out, if it does: in the "first step", in the first "update", or
+  /// in the "second step", if the optimizer makes its states in that update.
+  std::string runs_out;
   std::vector<MemoryPart> parts;  // of the device at its peak
   std::vector<StepPart> step_parts;
   double step_tokens = 0;  // of samples, without padding

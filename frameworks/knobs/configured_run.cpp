@@ -189,6 +189,8 @@ class Configurer {
     const bool adapter = knobs_.has("adapter") && !knobs_.is("adapter", "none");
     const bool frozen = knobs_.is("task", "dpo") && !knobs_.is("reference", "false");
     run_.references = frozen && !adapter ? 1 : 0;
+    // Of pairs, the completions are scored; half of the tokens is an assumption.
+    if (pairs) run_.scored_share = 0.5;
     run_.microbatch = microbatch * (pairs ? 2 : 1);
     run_.global_batch = batch * (pairs ? 2 : 1);
     if (run_.sequence % sequence_ranks != 0) {
@@ -249,7 +251,8 @@ class Configurer {
       throw bad_input("{}: FlashAttention 4 does not run on {}", name("attention"),
                       configured_.hw.device.name);
     }
-    run_.precision = knobs_.text("precision").value_or("bf16");
+    run_.precision = is_all_narrow() ? "bf16" : knobs_.text("precision").value_or("bf16");
+    run_.dropout = !knobs_.is("dropout", "false");
     run_.flash_attention = !knobs_.is("attention", "eager");
     run_.overlap = !knobs_.is("overlap", "false");
   }
@@ -258,12 +261,16 @@ class Configurer {
     const auto stack = std::find_if(framework_.stacks.begin(), framework_.stacks.end(),
                                     [&](const auto& entry) { return holds(entry.first, knobs_); });
     run_.stack = stack->second;
-    Stack& s = configured_.stack = load_stack(run_.stack);
+    Stack& s = configured_.stack = stack_for(load_stack(run_.stack), configured_.model);
     if (const std::optional<std::string> kernel = knobs_.text("attention");
         kernel && (*kernel == "sdpa" || configured_.hw.attention_kernels.contains(*kernel))) {
       run_.attention = *kernel;
     }
     states_of_precision(s);
+    run_.update_copies = knobs_.flag("update-copies");
+    // FSDP takes frozen weights as they are.
+    const bool fsdp = knobs_.text("engine").value_or("").starts_with("fsdp");
+    if (fsdp && run_.references > 0 && knobs_.is("loaded-dtype", "bf16")) run_.reference_bytes = 2;
     if (knobs_.is("fused-layers", "true")) {
       // A fused norm keeps its input, and a fused activation what goes in.
       s.norm_inputs.value = std::min(s.norm_inputs.value, 1 + (s.residual_bytes.value - 2) / 2);
@@ -281,17 +288,25 @@ class Configurer {
     }
     configured_.run = run_;
   }
+  // Whether weights loaded in half precision stay so, with all that is made of them: without mixed
+  // precision.
+  bool is_all_narrow() const {
+    return knobs_.is("loaded-dtype", "bf16") && knobs_.is("precision", "fp32") &&
+           !copies_parameters();
+  }
+  bool narrow_parameters() const { return knobs_.is("parameter-dtype", "bf16") || is_all_narrow(); }
   // Whether the optimizer updates a copy of the parameters.
   bool copies_parameters() const {
     const std::string engine = knobs_.text("engine").value_or("fsdp");
     return engine == "deepspeed" || engine.starts_with("megatron");
   }
   // Bytes of a parameter's states, where they are not those of Adam in single precision.
-  void states_of_precision(Stack& s) const {
+  void states_of_precision(Stack& s) {
     const std::string moments = knobs_.text("moment-dtype").value_or("");
     // PyTorch's moments have the type of the parameters.
-    const bool narrow = knobs_.is("parameter-dtype", "bf16") && !copies_parameters();
-    const double of_moment = moments == "int8"                                  ? 1
+    const bool narrow = narrow_parameters() && !copies_parameters();
+    // A scale in single precision for 256 moments of a byte.
+    const double of_moment = moments == "int8"                                  ? 1 + 4.0 / 256
                              : moments == "bf16" || (moments.empty() && narrow) ? 2
                                                                                 : 4;
     const std::string optimizer = knobs_.text("optimizer").value_or("adamw");
@@ -301,7 +316,7 @@ class Configurer {
     double of_optimizer = s.optimizer_state_bytes.value - 2 * 4;
     if (!knobs_.is("optimizer-states", "paged")) of_optimizer += count * of_moment;
     double of_parameter = s.parameter_state_bytes.value;
-    if (knobs_.is("parameter-dtype", "bf16")) {
+    if (narrow_parameters()) {
       // A copy in single precision is not made; or the parameter itself is half as wide.
       if (copies_parameters()) {
         of_optimizer -= 4;
@@ -320,9 +335,12 @@ class Configurer {
       }
       s.parameter_bytes.value = s.gradient_bytes.value = 4;
     }
+    if (knobs_.is("embedding-moments", "fp32") && of_optimizer > 0) {
+      run_.embedding_state_bytes = of_optimizer + count * (4 - of_moment);
+    }
     s.optimizer_state_bytes.value = std::max(0.0, of_optimizer);
     s.parameter_state_bytes.value = std::max(2.0, of_parameter);
-    if (knobs_.is("gradient-dtype", "bf16") || knobs_.is("parameter-dtype", "bf16")) {
+    if (knobs_.is("gradient-dtype", "bf16") || narrow_parameters()) {
       s.gradient_state_bytes.value = std::min(s.gradient_state_bytes.value, 2.0);
     }
     if (knobs_.is("update", "backward")) s.gradient_state_bytes.value = 0;

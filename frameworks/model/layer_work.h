@@ -21,6 +21,7 @@ struct LayerShape {
   int64_t context = 1;             // ranks that share the tokens ...
   int64_t ulysses = 1;             // ... of which this many exchange tokens for heads
   bool stored_scores = false;      // attention without a fused kernel
+  bool dropout = true;             // where the stack has masks for it
   double element_bytes = 2;        // of an activation and of a weight in a product
   ProductPrecision precision;      // of products with parameters
 

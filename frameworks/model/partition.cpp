@@ -16,6 +16,7 @@ LayerShape layer_shape(const TrainingRun& c) {
   shape.context = c.degrees.ulysses * c.degrees.ring * c.degrees.all_gather;
   shape.ulysses = c.degrees.ulysses;
   shape.stored_scores = !c.flash_attention;
+  shape.dropout = c.dropout;
   if (c.precision == "fp32") shape.element_bytes = 4;
   return shape;
 }

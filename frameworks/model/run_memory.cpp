@@ -2,76 +2,21 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
+#include "frameworks/model/gathered_memory.h"
+#include "frameworks/model/loss_memory.h"
 #include "frameworks/model/number.h"
 #include "frameworks/model/partition.h"
 #include "frameworks/model/run_host.h"
 #include "frameworks/model/run_pipeline.h"
 #include "frameworks/model/run_time.h"
-#include "frameworks/model/work_memory.h"
 #include "planner/program/workspace.h"
 
 namespace longspan {
 namespace {
 
-// Bytes that one layer saves for one microbatch.
-struct LayerBytes {
-  double all = 0;
-  double scores = 0;  // the part that selective recomputation does not save
-  double input = 0;   // the part that full recomputation keeps
-  double chosen = 0;  // the part kept if products and attention are selected
-};
-
-LayerBytes saved(const ModelSpec& m, const Stack& stack, const LayerShape& shape) {
-  const LayerWidths widths = layer_widths(m, shape);
-  const double rows = widths.rows, between = widths.between, d = widths.hidden;
-  const double f = widths.inner, w = widths.gated, a = widths.queries, g = widths.keys;
-  const double stored = shape.stored_scores ? 1 : 0;
-  const double bytes = shape.element_bytes;
-  LayerBytes s;
-  s.input = bytes / 2 * stack.residual_bytes.value * between * d;
-  // Scores as the stack keeps them, or one sum for each row of them.
-  s.scores = number(m.heads) / number(shape.tensor) * number(shape.sequences) *
-             number(shape.sequence) *
-             (stored > 0 ? stack.score_saved_bytes.value * number(shape.sequence) : 4) /
-             number(shape.context);
-  // Norms that save their outputs do not need their inputs; the products save these outputs anyway.
-  const double kept = shape.ulysses > 1 ? stack.exchanged_norm_inputs.value : 1;
-  const double of_norm = stack.norm_inputs.value;
-  const double norms = kept * stack.norm_outputs.value * bytes * between * d;
-  const double inputs = 2 * of_norm * bytes * between * d;
-  // Dropout's masks. Stacks with unfused attention have them, and some with a fused kernel.
-  const double masks = (stored > 0 ? 2 : stack.dropout_masks.value) * between * d;
-  s.all = norms + inputs + masks + bytes * rows * (2 * a + 2 * g + w + f) + s.scores;
-  const double between_kernels = stack.activation_tensors.value * bytes * rows * f;
-  s.all += stack.mixer_tensors.value * bytes * rows * a + between_kernels;
-  if (m.qk_norm) s.all += of_norm * bytes * rows * (a + g);
-  if (stack.selective_products.value == 0) {  // norms and the activation are recomputed
-    s.chosen = s.all - inputs - bytes * rows * f - between_kernels;
-    return s;
-  }
-  const double outputs = bytes * (rows * (a + 2 * g + w) + 2 * between * d);
-  // Products below 16 bits that are run again keep nothing.
-  const double kept_low =
-      (1 - stack.selective_low_precision.value) / (1 - stack.selective_products.value);
-  s.chosen = s.input + bytes * rows * a + s.scores +
-             (shape.precision.speed > 1 ? kept_low : 1) * stack.selective_kept.value * outputs;
-  return s;
-}
-
-// Gathered parameters and unsharded gradients, where FSDP keeps the states. A pipeline keeps all
-// that it has gathered for later microbatches, and sums their gradients before it shards them.
-// Without a pipeline, only the ends of the model and the running layers are gathered.
-double gathered_bytes(const TrainingRun& c, const ModelSpec& model, const Stack& stack,
-                      int64_t stage) {
-  const double window = stack.gathered_layers.value;
-  if (window <= 0) return 0;
-  const double parameters = rank_parameters(c, model, stage);
-  if (c.degrees.pipeline > 1) return parameters * (2 + stack.gradient_bytes.value);
-  const double layer = number(unit_elements(model)[1]) / number(c.degrees.tensor);
-  return layer_shape(c).element_bytes *
-         (parameters - layer * (layers_of(c, model, stage) - window));
-}
+using enum StepMoment;
 
 LayerShape precise_shape(const TrainingRun& c, const HardwareProfile& hw, const Stack& stack) {
   LayerShape shape = layer_shape(c);
@@ -93,120 +38,151 @@ class Stage {
         index_(index),
         shape_(precise_shape(c, hw, stack)),
         widths_(layer_widths(model, shape_)),
-        layer_(saved(model, stack, shape_)) {
+        parts_(model_parts(c, model)),
+        parameters_(rank_parameters(c, model, index, ends)),
+        layer_(saved_bytes(model, stack, shape_)) {
     const double exchanged = shape_.ulysses > 1 ? stack.exchanged_output_bytes.value : 0;
     layer_.all += exchanged * widths_.rows * widths_.queries;
   }
 
   // Bytes of one microbatch between forward and backward.
   double kept() const {
-    const double layers = layers_of(c_, model_, index_);
-    const double again = recomputed_layers(c_, model_, index_);
-    const double whole = !selective() ? layer_.all
-                         : chosen()   ? layer_.chosen
-                                      : layer_.all - layer_.scores;
+    const double layers = layers_of(c_, model_, index_), again = repeated();
     const double boundary = c_.degrees.pipeline > 1 ? stack_.stage_tensors.value * layer_.input : 0;
-    return (layers - again) * whole + again / span() * layer_.input * here(c_.offload.checkpoints) +
-           boundary;
+    return (layers - again) * whole_layer() + again / span() * checkpoint() + boundary;
   }
 
+  // The fullest moment.
   RunMemory memory() const {
-    RunMemory memory;
-    add_states(memory);
-    memory.work = at_work();
-    memory.saved = held() * kept();
-    // The loss and its gradient are there before, and with one stage after, any layer's backward.
-    const double layer = flow() * (widths_.rows * widths_.gated + widths_.between * widths_.hidden);
-    memory.passing = stack_.workspace_bytes.value + placeholders() + std::max(layer, head());
-    // The loss is over when the last layer's backward begins.
-    const double ranks = cuts_vocabulary(c_) ? number(c_.degrees.pipeline) : 1;
-    if (last()) {
-      const double loss = loss_work_bytes(c_, model_, stack_) / number(c_.slices);
-      memory.loss = std::max(0.0, loss / ranks - memory.work);
+    std::vector<RunMemory> all;
+    for (const StepMoment moment : moments()) all.push_back(at(moment));
+    const bool late = stack_.late_states.value > 0;
+    RunMemory fullest = all.front();
+    double before = 0, update = 0, gradients = 0, rest = 0;
+    for (const RunMemory& m : all) {
+      if (m.tensors() > fullest.tensors()) fullest = m;
+      gradients = std::max(gradients, m.gradients);
+      rest = std::max(rest, m.tensors() - m.gradients);
+      if (m.moment == StepMoment::update) {
+        update = m.tensors();
+      } else {
+        before = std::max(before, m.tensors() - (late ? m.optimizer : 0));
+      }
     }
-    memory.saved += weight_copies();
-    const RunMemory later = after_backward(memory);
-    RunMemory fullest = later.tensors() > memory.tensors() ? later : memory;
-    const bool reduces = c_.zero == 3 && sharers(c_) > 1;
-    if (reduces) {
-      fullest.pooled = stack_.stream_pools.value * (pools(memory, later) - fullest.tensors());
+    fullest.before_update = before;
+    fullest.in_update = update;
+    // Gradients come from a stream of their own: what activations leave free is of no use to them.
+    if (c_.zero == 3 && sharers(c_) > 1) {
+      fullest.pooled = stack_.stream_pools.value * (gradients + rest - fullest.tensors());
     }
     return fullest;
   }
 
-  // Gradients come from a stream of their own: what activations leave free is of no use to them.
-  static double pools(const RunMemory& at_loss, const RunMemory& later) {
-    return std::max(at_loss.gradients, later.gradients) +
-           std::max(at_loss.tensors() - at_loss.gradients, later.tensors() - later.gradients);
+ private:
+  // A pipeline's later microbatches follow at once: what comes after the last layer is not looked
+  // at there.
+  std::vector<StepMoment> moments() const {
+    std::vector<StepMoment> all{loss, last_mlp, last_attention};
+    if (c_.degrees.pipeline == 1) {
+      all.insert(all.end(), {forward_end, first_mlp, first_attention, backward_end, update});
+      if (c_.references > 0) all.push_back(reference);
+    }
+    return all;
   }
 
- private:
-  // If the vocabulary is cut, every rank has a part of it.
-  bool last() const { return ends_.last || cuts_vocabulary(c_); }
-  // Bytes for an element of handed-on gradients; a microbatch's backward runs on one slice.
-  double flow() const { return stack_.flow_bytes.value / number(c_.slices); }
-  double vocabulary() const { return number(model_.vocab) / number(shape_.tensor); }
+  RunMemory at(StepMoment moment) const {
+    RunMemory m;
+    m.moment = moment;
+    add_states(m);
+    m.gathered = gathered(moment);
+    m.saved = saved(moment);
+    m.work = work(moment);
+    // What a layer frees was saved.
+    m.saved += std::min(0.0, m.work);
+    m.work = std::max(0.0, m.work);
+    if (last()) {
+      // If the vocabulary is cut, every rank has a part of it.
+      const double ranks = cuts_vocabulary(c_) ? number(c_.degrees.pipeline) : 1;
+      m.loss = loss_bytes(moment) / number(c_.slices) / ranks;
+    }
+    if (moment < backward_end) m.passing = passing();
+    m.workspaces = stack_.workspace_bytes.value;
+    m.buffers = groups() * stack_.group_buffer_bytes.value;
+    if (shape_.ulysses > 1) m.buffers += stack_.exchange_buffer_bytes.value;
+    return m;
+  }
 
+  bool last() const { return ends_.last || cuts_vocabulary(c_); }
   double here(const std::vector<double>& shares) const { return 1 - offloaded(shares, index_); }
 
-  void add_states(RunMemory& memory) const {
-    const double parameters = rank_parameters(c_, model_, index_, ends_), ranks = sharers(c_);
+  // States.
+
+  void add_states(RunMemory& m) const {
+    const double cut = c_.zero > 0 ? parameters_ / sharers(c_) : parameters_;
     const double whole = kept_parameters();
-    const double cut = c_.zero > 0 ? parameters / ranks : parameters;
-    const double of_parameter =
-        std::min(stack_.parameter_bytes.value, stack_.parameter_state_bytes.value);
-    const double of_gradient = stack_.parameter_state_bytes.value - of_parameter;
-    // Gradients wait for those of other microbatches.
-    const double waiting = microbatches(c_) > 1 ? stack_.gradient_state_bytes.value : 0;
-    memory.parameters =
-        whole * of_parameter * here(c_.offload.parameters) * (1 + number(c_.references));
-    memory.gradients =
-        (c_.zero == 2 ? cut : whole) * of_gradient * here(c_.offload.gradients) + whole * waiting;
-    memory.optimizer = cut * optimizer_state_bytes(c_, stack_) * here(c_.offload.optimizer);
-    // With as many copies of the states as ranks, there is nothing to gather.
-    if (c_.zero == 3 && (ranks > 1 || c_.state_copies == 1)) {
-      memory.gathered =
-          gathered_bytes(c_, model_, stack_, index_) + stack_.gathered_bytes.value + beyond_live();
+    const double of_parameter = bytes_of_parameter();
+    const double of_copy = c_.reference_bytes > 0 ? c_.reference_bytes : of_parameter;
+    m.parameters =
+        whole * (of_parameter + number(c_.references) * of_copy) * here(c_.offload.parameters);
+    const double resident = stack_.parameter_state_bytes.value - of_parameter;
+    m.gradients = (c_.zero == 2 ? cut : whole) * resident * here(c_.offload.gradients) +
+                  gradients_at(m.moment);
+    double of_optimizer = cut * optimizer_state_bytes(c_, stack_);
+    if (c_.embedding_state_bytes > 0) {
+      const double share = parts_.embedding / parameters_;
+      of_optimizer += cut * share * (c_.embedding_state_bytes - optimizer_state_bytes(c_, stack_));
     }
-    memory.buffers = groups() * stack_.group_buffer_bytes.value;
-    if (shape_.ulysses > 1) memory.buffers += stack_.exchange_buffer_bytes.value;
+    m.optimizer = of_optimizer * here(c_.offload.optimizer);
   }
 
-  // Groups of ranks that exchange: those that share states or sum gradients, a tensor group, one
-  // for keys and values; of a pipeline all stages, its two ends, and neighbours.
-  double groups() const {
-    const RunDegrees& d = c_.degrees;
-    return (replicas(c_) > 1 ? 1 : 0) + (d.tensor > 1 ? 1 : 0) +
-           (d.ring * d.all_gather > 1 ? 1 : 0) + (d.pipeline > 1 ? 3 : 0);
+  double bytes_of_parameter() const {
+    return std::min(stack_.parameter_bytes.value, stack_.parameter_state_bytes.value);
   }
-
   // Parameters that a rank keeps between steps.
-  double kept_parameters() const {
-    const double parameters = rank_parameters(c_, model_, index_, ends_);
-    return c_.zero == 3 ? parameters / sharers(c_) : parameters;
+  double kept_parameters() const { return c_.zero == 3 ? parameters_ / sharers(c_) : parameters_; }
+  bool is_fsdp() const {
+    return stack_.fsdp_units.value > 0 && c_.zero == 3 && (sharers(c_) > 1 || c_.state_copies == 1);
   }
 
-  // Casts of the weights whose products still have their backward before them.
-  double weight_copies() const {
-    const double parameters = rank_parameters(c_, model_, index_, ends_);
-    const double layer = number(unit_elements(model_)[1]) / number(c_.degrees.tensor);
-    const double again = recomputed_layers(c_, model_, index_);
-    return stack_.weight_copies.value * 2 * (parameters - layer * again);
+  // Gradients that wait for the update: of all parameters where there were microbatches before, or
+  // of those whose backward is over.
+  double gradients_at(StepMoment moment) const {
+    const double of_gradient = stack_.gradient_state_bytes.value;
+    if (microbatches(c_) > 1) return kept_parameters() * of_gradient;
+    if (c_.degrees.pipeline > 1) return 0;
+    const double cut = kept_parameters() / parameters_;
+    const bool waits = is_fsdp() ? head_waits(parts_, stack_) : parts_.tied;
+    const double embedding = waits ? parts_.ends : parts_.embedding;
+    double made = 0;
+    if (in_last_layer(moment)) made = waits ? 0 : parts_.head;
+    if (in_first_layer(moment)) made = parts_.all - embedding - parts_.layer;
+    if (moment == backward_end) made = parts_.all - (is_fsdp() ? embedding : 0);
+    if (moment == StepMoment::update) made = parts_.all;
+    if (!is_fsdp()) made += layer_gradients(parts_, moment);
+    return cut * made * of_gradient * here(c_.offload.gradients);
   }
 
-  // The memory when only gradients are left to wait: those that an update frees come during the
-  // backward, and that of a whole embedding last of all.
-  RunMemory after_backward(const RunMemory& at_loss) const {
-    if (microbatches(c_) > 1 || c_.degrees.pipeline > 1) return at_loss;
-    RunMemory memory = at_loss;
-    const double parameters = rank_parameters(c_, model_, index_, ends_);
-    memory.gradients +=
-        kept_parameters() * stack_.gradient_state_bytes.value * here(c_.offload.gradients);
-    const double embedding =
-        model_.tied_embeddings ? 0 : number(model_.vocab * model_.hidden) / parameters;
-    memory.saved = memory.loss = memory.passing = 0;
-    memory.work = std::max(0.0, at_loss.work - embedding * memory.gradients);
-    return memory;
+  // The gradient of a head that shares its weights with the embedding waits for the embedding's,
+  // whole. Where it is neither the result of a cast nor of a loss in tiles, but a product's, it is
+  // a view, and the sum of both is a third tensor.
+  double waiting_head(StepMoment moment) const {
+    if (!parts_.tied || is_fsdp() || c_.degrees.pipeline > 1) return 0;
+    const double whole = stack_.gradient_state_bytes.value * parts_.table;
+    if (in_layer(moment)) return whole;
+    if (moment != backward_end) return 0;
+    const bool view = !c_.tiled_loss && bytes_of_parameter() <= shape_.element_bytes;
+    return (view ? 2 : 1) * whole;
+  }
+
+  // Parameters and gradients, gathered or not yet cut up.
+  double gathered(StepMoment moment) const {
+    // With as many copies of the states as ranks, there is nothing to gather.
+    if (c_.zero != 3 || (sharers(c_) == 1 && c_.state_copies > 1)) return 0;
+    if (stack_.fsdp_units.value <= 0) return stack_.gathered_bytes.value + beyond_live();
+    // A pipeline keeps all that it has gathered for later microbatches, and sums their gradients
+    // before it shards them.
+    if (c_.degrees.pipeline > 1) return parameters_ * (2 + stack_.gradient_bytes.value);
+    return fsdp_bytes(c_, model_, stack_, moment);
   }
 
   // Bytes of parameters in use beyond what ZeRO 3 would gather ahead.
@@ -217,27 +193,42 @@ class Stage {
     return 2 * std::max(0.0, head + number(unit_elements(model_)[1]) - live);
   }
 
-  // Tensors that exist only while one recomputed layer runs backward.
-  bool selective() const { return c_.recompute == Recompute::selective; }
-  bool chosen() const { return stack_.selective_passes.value > 0; }
-  double at_work() const {
-    double bytes = 0;
-    if (selective()) bytes = chosen() ? layer_.all - layer_.chosen : layer_.scores;
-    if (recomputed_layers(c_, model_, index_) > 0) {
-      bytes = layer_work_bytes(c_, model_, stack_, layer_.all - layer_.input) +
-              stack_.work_tensors.value * 2 * widths_.rows * widths_.hidden +
-              offloaded(c_.offload.checkpoints, index_) * layer_.input;  // fetched
-      bytes += (span() - 1) * layer_.all;
-    }
-    if (c_.degrees.all_gather > 1) {  // keys and values of all, for all heads, and their gradients
-      bytes += 2 * 2 * 2 * number(c_.sequence) * widths_.queries;
-    }
-    return bytes;
+  // Groups of ranks that exchange: those that share states or sum gradients, a tensor group, one
+  // for keys and values; of a pipeline all stages, its two ends, and neighbours.
+  double groups() const {
+    const RunDegrees& d = c_.degrees;
+    return (replicas(c_) > 1 ? 1 : 0) + (d.tensor > 1 ? 1 : 0) +
+           (d.ring * d.all_gather > 1 ? 1 : 0) + (d.pipeline > 1 ? 3 : 0);
   }
 
+  // Saved tensors.
+
+  bool selective() const { return c_.recompute == Recompute::selective; }
+  bool chosen() const { return stack_.selective_passes.value > 0; }
+  double repeated() const { return recomputed_layers(c_, model_, index_); }
+  double whole_layer() const {
+    if (!selective()) return layer_.all;
+    return chosen() ? layer_.chosen : layer_.all - layer_.scores;
+  }
+  double checkpoint() const { return layer_.input * here(c_.offload.checkpoints); }
   // Layers that run backward from one checkpoint.
   double span() const {
     return std::min(number(c_.recompute_span), std::max(1.0, layers_of(c_, model_, index_)));
+  }
+
+  double saved(StepMoment moment) const {
+    if (moment >= backward_end) return 0;
+    if (!in_first_layer(moment)) return held() * kept() + weight_copies();
+    const double copies = stack_.weight_copies.value * 2 * parts_.layer;
+    return repeated() > 0 ? checkpoint() : whole_layer() + copies;
+  }
+
+  // Casts of the weights whose products still have their backward before them; the embedding is no
+  // product, and a loss in tiles casts pieces of the head.
+  double weight_copies() const {
+    const double layers = layers_of(c_, model_, index_) - repeated();
+    const double head = last() && !c_.tiled_loss ? parts_.table : 0;
+    return stack_.weight_copies.value * 2 * (layers * parts_.layer + head);
   }
 
   // Microbatches in flight.
@@ -250,18 +241,62 @@ class Stage {
     return std::min(ahead, microbatches(c_));
   }
 
-  double placeholders() const {
-    const double layer = number(unit_elements(model_)[1]) / number(shape_.tensor);
-    return stack_.placeholder_bytes.value * layer;
+  // Tensors that exist only at the moment.
+
+  double work(StepMoment moment) const {
+    double bytes = waiting_head(moment);
+    if (in_layer(moment)) bytes += layer_work(moment);
+    if (moment == reference) bytes += forward_work_bytes(c_, model_, stack_);
+    if (moment == StepMoment::update && c_.update_copies) {
+      bytes += kept_parameters() * bytes_of_parameter() * here(c_.offload.optimizer);
+    }
+    return bytes;
+  }
+
+  double layer_work(StepMoment moment) const {
+    const LayerWorkBytes of_layer = layer_work_bytes(c_, model_, stack_);
+    double bytes = in_attention(moment) ? of_layer.attention : of_layer.mlp;
+    if (selective()) {
+      if (chosen()) bytes = std::max(0.0, bytes) + layer_.all - layer_.chosen;
+      if (!chosen() && in_attention(moment)) bytes += layer_.scores;
+    }
+    if (repeated() > 0) {
+      bytes += layer_.all - layer_.input + (span() - 1) * layer_.all +
+               stack_.work_tensors.value * 2 * widths_.rows * widths_.hidden +
+               offloaded(c_.offload.checkpoints, index_) * layer_.input;  // fetched
+      bytes += stack_.weight_copies.value * 2 * (parts_.layer - layer_gradients(parts_, moment));
+    }
+    if (c_.degrees.all_gather > 1) {  // keys and values of all, for all heads, and their gradients
+      bytes += 2 * 2 * 2 * number(c_.sequence) * widths_.queries;
+    }
+    return bytes;
+  }
+
+  double loss_bytes(StepMoment moment) const {
+    if (moment == forward_end) return loss_forward_bytes(c_, model_, stack_);
+    if (moment != loss) return 0;
+    return loss_work_bytes(c_, model_, stack_,
+                           is_fsdp() ? shape_.element_bytes : bytes_of_parameter());
+  }
+
+  // Bytes for an element of handed-on gradients; a microbatch's backward runs on one slice.
+  double flow() const { return stack_.flow_bytes.value / number(c_.slices); }
+
+  // The loss and its gradient are there before, and with one stage after, any layer's backward.
+  double passing() const {
+    const double layer = flow() * (widths_.rows * widths_.gated + widths_.between * widths_.hidden);
+    const double weights = number(unit_elements(model_)[1]) / number(shape_.tensor);
+    return stack_.placeholder_bytes.value * weights + std::max(layer, head());
   }
 
   // The head's backward: its gathered input and the gradient of that, the final norm's input,
   // output and gradient, and the weights' gradient.
   double head() const {
     if (!last()) return 0;
-    const bool gathered = shape_.sequence_parallel && shape_.tensor > 1;
-    return flow() * widths_.hidden * ((gathered ? 2 : 1) * widths_.rows + 3 * widths_.between) +
-           stack_.placeholder_bytes.value * vocabulary() * number(model_.hidden);
+    const bool gathers = shape_.sequence_parallel && shape_.tensor > 1;
+    const double vocabulary = number(model_.vocab) / number(shape_.tensor);
+    return flow() * widths_.hidden * ((gathers ? 2 : 1) * widths_.rows + 3 * widths_.between) +
+           stack_.placeholder_bytes.value * vocabulary * number(model_.hidden);
   }
 
   const ModelEnds ends_;
@@ -272,10 +307,34 @@ class Stage {
   const int64_t index_;
   const LayerShape shape_;
   const LayerWidths widths_;
+  const ModelParts parts_;
+  const double parameters_;  // of this rank
   LayerBytes layer_;
 };
 
 }  // namespace
+
+const char* name_of(StepMoment moment) {
+  switch (moment) {
+    case reference:
+      return "the reference's forward";
+    case forward_end:
+      return "the end of the forward";
+    case loss:
+      return "the loss";
+    case last_mlp:
+    case last_attention:
+      return "the last layer's backward";
+    case first_mlp:
+    case first_attention:
+      return "the first layer's backward";
+    case backward_end:
+      return "the end of the backward";
+    case StepMoment::update:
+      return "the update";
+  }
+  return "";
+}
 
 RunMemory run_memory(const TrainingRun& c, const ModelSpec& model, const HardwareProfile& hw,
                      const Stack& stack, const RunPipeline* known) {
@@ -302,7 +361,7 @@ RunMemory run_memory(const TrainingRun& c, const ModelSpec& model, const Hardwar
 }
 
 double saved_layer_bytes(const ModelSpec& model, const Stack& stack, const LayerShape& shape) {
-  return saved(model, stack, shape).all;
+  return saved_bytes(model, stack, shape).all;
 }
 
 double kept_layer_bytes(const TrainingRun& c, const ModelSpec& model, const HardwareProfile& hw,

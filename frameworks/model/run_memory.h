@@ -1,44 +1,47 @@
-// GPU memory of a framework: states of the parameters, and tensors that the layers
-// save between forward and backward, microbatches in flight included.
+// GPU memory of a framework. It is fullest at one of a few moments of a step, and the memory of
+// each is the sum of the same parts: states of the parameters, what FSDP has gathered, and tensors
+// that layers save between forward and backward, microbatches in flight included, or hold while
+// they run.
 #pragma once
 
-#include "frameworks/model/layer_work.h"
+#include "frameworks/model/layer_memory.h"
 #include "frameworks/model/run_pipeline.h"
 #include "frameworks/model/stack.h"
+#include "frameworks/model/step_moment.h"
 #include "frameworks/training_run.h"
 #include "hwprofiles/hardware_profile.h"
 #include "models/model_spec.h"
 
 namespace longspan {
 
-/// Bytes of tensors on the fullest stage: the first has the most microbatches in flight, the last
-/// the logits.
+/// Bytes of tensors on the fullest stage at its fullest moment: the first stage has the most
+/// microbatches in flight, the last the logits.
 struct RunMemory {
+  StepMoment moment = StepMoment::loss;
   double parameters = 0;  // of frozen copies, too
   double gradients = 0;
   double optimizer = 0;
-  double gathered = 0;  // parameters and buckets that ZeRO 3 or FSDP holds for the running layers
-  double saved = 0;     // between forward and backward, by the layers
-  double work = 0;      // while one layer runs backward
-  double loss = 0;      // logits and their gradients, beyond what a layer's work has freed
-  double passing = 0;   // gradients handed on, and placeholders for those of weights
-  double away = 0;      // activations on the host instead, at the peak
+  double gathered = 0;    // parameters and buckets that ZeRO 3 or FSDP holds for the running layers
+  double saved = 0;       // between forward and backward, by the layers
+  double work = 0;        // while one layer runs backward, or the update
+  double loss = 0;        // logits and their gradients
+  double passing = 0;     // gradients handed on, and placeholders for those of weights
+  double workspaces = 0;  // of libraries, among the tensors
+  double away = 0;        // activations on the host instead, at the peak
   /// What pools of other streams had at another moment of the step: the allocator does not give it
   /// back.
   double pooled = 0;
   double buffers = 0;  // of groups of ranks; libraries take them past the allocator
+  /// The most tensors until the optimizer runs for the first time, and while it does: less than
+  /// tensors() where its states are made then.
+  double before_update = 0, in_update = 0;
+
   double states() const { return parameters + gradients + optimizer + gathered; }
   double activations() const { return saved + work; }
-  double tensors() const { return states() + activations() + loss + passing; }
+  double tensors() const { return states() + activations() + loss + passing + workspaces; }
 };
 
-/// REQUIRES: as run_time(). Layers save what arXiv 2205.05198, section 4, counts for the GPT of
-/// Megatron-LM, written for any widths: 34 s b h + 5 a s^2 b bytes where a tensor group cuts
-/// nothing, MLP and heads are as wide as the model, and scores are stored. The loss is freed when
-/// the last layer's backward begins, so the larger of the two counts, not both. With a fused kernel
-/// the list has one number for each row of scores, and no masks: inputs of norms and products,
-/// queries, keys and values, attention's output, and the MLP's inner width before and after the
-/// activation, which Transformer Engine saves, too. `known`: as in run_time().
+/// REQUIRES: as run_time(). `known`: as there.
 RunMemory run_memory(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
                      const Stack& stack, const RunPipeline* known = nullptr);
 

@@ -78,12 +78,17 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"optimizer_state_bytes", &Stack::optimizer_state_bytes},
     {"gradient_bytes", &Stack::gradient_bytes},
     {"gradient_state_bytes", &Stack::gradient_state_bytes},
-    {"gathered_layers", &Stack::gathered_layers},
+    {"fsdp_units", &Stack::fsdp_units},
+    {"fsdp_root", &Stack::fsdp_root},
     {"stage_tensors", &Stack::stage_tensors},
     {"work_tensors", &Stack::work_tensors},
     {"selective_kept", &Stack::selective_kept},
     {"logit_state_bytes", &Stack::logit_state_bytes},
+    {"logit_forward_bytes", &Stack::logit_forward_bytes},
     {"chunked_logit_bytes", &Stack::chunked_logit_bytes},
+    {"tile_rows", &Stack::tile_rows},
+    {"tile_columns", &Stack::tile_columns},
+    {"tile_sum_bytes", &Stack::tile_sum_bytes},
     {"cut_logit_state_bytes", &Stack::cut_logit_state_bytes},
     {"context_bytes", &Stack::context_bytes},
     {"reserved_share", &Stack::reserved_share},
@@ -93,7 +98,10 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"exchanged_output_bytes", &Stack::exchanged_output_bytes},
     {"workspace_bytes", &Stack::workspace_bytes},
     {"score_saved_bytes", &Stack::score_saved_bytes},
+    {"score_work_bytes", &Stack::score_work_bytes},
     {"dropout_masks", &Stack::dropout_masks},
+    {"unfused_masks", &Stack::unfused_masks},
+    {"score_dropout_bytes", &Stack::score_dropout_bytes},
     {"mixer_tensors", &Stack::mixer_tensors},
     {"loss_work", &Stack::loss_work},
     {"hidden_work", &Stack::hidden_work},
@@ -117,6 +125,7 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"norm_outputs", &Stack::norm_outputs},
     {"residual_bytes", &Stack::residual_bytes},
     {"weight_copies", &Stack::weight_copies},
+    {"late_states", &Stack::late_states},
     {"gathered_logits", &Stack::gathered_logits},
 };
 
@@ -169,6 +178,14 @@ Stack read_stack(const YamlMap& yaml) {
   for (const auto& [key, term] : kTerms) {
     if (!layered || yaml.has(key)) stack.*term = read_term(yaml.map(key));
   }
+  if (yaml.has("gpt2")) {
+    const YamlMap terms = yaml.map("gpt2");
+    for (const std::string& key : terms.keys()) {
+      term_of(stack, key);
+      stack.gpt2[key] = read_term(terms.map(key));
+    }
+    terms.finish();
+  }
   yaml.finish();
   return stack;
 }
@@ -216,6 +233,12 @@ const StackTerm& term_of(const Stack& stack, const std::string& key) {
 
 StackTerm& term_of(Stack& stack, const std::string& key) {
   return const_cast<StackTerm&>(term_of(std::as_const(stack), key));
+}
+
+Stack stack_for(Stack stack, const ModelSpec& model) {
+  if (model.positions != Positions::learned) return stack;
+  for (const auto& [key, term] : stack.gpt2) term_of(stack, key) = term;
+  return stack;
 }
 
 Stack without_table(Stack stack, const std::string& table) {

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "models/model_spec.h"
+
 namespace longspan {
 
 /// The value of a term without one table.
@@ -114,15 +116,20 @@ struct Stack {
   StackTerm gradient_bytes;         // B for a gradient that ranks exchange
   StackTerm gradient_state_bytes;   // B for a gradient that waits for other microbatches', if it is
                                     // not in parameter_state_bytes
-  StackTerm gathered_layers;        // layers whose parameters FSDP has gathered at a time; 0: it is
-                                    // not what cuts them up
+  StackTerm fsdp_units;             // 1: FSDP cuts up parameters, layer by layer; 0: it does not
+  StackTerm fsdp_root;              // 1: embedding and head are one unit of it, gathered all along
   StackTerm stage_tensors;          // of a stage's ends, kept for a microbatch in flight besides
                                     // its input
   StackTerm work_tensors;           // of the hidden size, of all tokens of a tensor group, that a
                                     // recomputed layer's backward holds besides what it saves
   StackTerm selective_kept;     // 1: share of products' outputs that a selection of products keeps
   StackTerm logit_state_bytes;  // B for a logit while the loss runs
+  StackTerm logit_forward_bytes;     // B for a logit at the end of the forward, where the head
+                                     // is held twice then; 0: less than in the backward
   StackTerm chunked_logit_bytes;     // B for a logit that a loss in tiles keeps of all tiles
+  StackTerm tile_rows;               // the most tokens of a tile of fixed size; 0: it has none
+  StackTerm tile_columns;            // and its part of the vocabulary
+  StackTerm tile_sum_bytes;          // B for an element of the gradients that its tiles add to
   StackTerm cut_logit_state_bytes;   // B more for a logit where the vocabulary is cut up
   StackTerm context_bytes;           // B of CUDA context and libraries
   StackTerm reserved_share;          // 1: bytes the allocator takes for a byte of tensors
@@ -134,8 +141,11 @@ struct Stack {
                                      // heads are exchanged for tokens
   StackTerm workspace_bytes;         // B of libraries' workspaces among the tensors
   StackTerm score_saved_bytes;       // B kept for a score of attention, where scores are stored
-  StackTerm dropout_masks;   // of the hidden width, B of a token, that a layer of fused attention
-                             // keeps
+  StackTerm score_work_bytes;        // B more for it while attention runs backward
+  StackTerm dropout_masks;  // of the hidden width, B of a token, that a layer of fused attention
+                            // keeps
+  StackTerm unfused_masks;  // the same of a layer whose scores are stored
+  StackTerm score_dropout_bytes;  // B more for a stored score that dropout keeps
   StackTerm mixer_tensors;   // of the queries' width, that a layer keeps between queries, keys,
                              // values and attention's output
   StackTerm loss_work;       // tensors of hidden width held while the loss runs
@@ -164,8 +174,12 @@ struct Stack {
   StackTerm norm_outputs;        // likewise, that products keep of a layer's two norms
   StackTerm residual_bytes;      // B of an element between layers
   StackTerm weight_copies;       // 1: products keep 2 B of each weight until their backward
+  StackTerm late_states;         // 1: the optimizer's states are made in the first update
   StackTerm gathered_logits;     // 1: share of a tensor group's cut logits that every rank gathers
                                  // for the loss
+  /// Terms of models with learned positions (GPT-2), by key, where the software runs them with
+  /// other kernels.
+  std::map<std::string, StackTerm> gpt2;
   bool operator==(const Stack&) const = default;
 };
 
@@ -177,6 +191,9 @@ bool is_stack(const std::string& name);
 
 /// Throws bad_input for an unknown name, with the nearest known ones.
 Stack load_stack(const std::string& name);
+
+/// The stack with the terms of such a model.
+Stack stack_for(Stack stack, const ModelSpec& model);
 
 /// Keys of a stack's terms, in the order of the struct.
 std::vector<std::string> term_keys();
