@@ -33,14 +33,21 @@ std::string unknown_text(const ConfigReading& reading) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+std::string runs_out_text(const ConfigCheck& check) {
+  if (check.runs_out == "update") return "; runs out in the first update";
+  if (check.runs_out != "second step") return "";
+  return "; runs out in the second step, when the optimizer's states are there";
+}
+
 void print_verdict(const ConfigCheck& check) {
   const double device = check.predicted.needs.device;
   const std::string range = fmt::format("{} and {}", bytes_text(device * check.memory_range.low),
                                         bytes_text(device * check.memory_range.high));
   const std::string verdict = bold(verdict_text(check.fit));
   if (check.short_of == "device") {
-    say("{}: {} of {} on each GPU, short by {} (between {})\n", verdict, bytes_text(device),
-        bytes_text(check.capacity_bytes), bytes_text(check.short_bytes), range);
+    say("{}: {} of {} on each GPU, short by {} (between {}){}\n", verdict, bytes_text(device),
+        bytes_text(check.capacity_bytes), bytes_text(check.short_bytes), range,
+        runs_out_text(check));
   } else if (check.short_of == "host") {
     say("{}: the host is short by {}; each GPU has {} of {} in use (between {})\n", verdict,
         bytes_text(check.short_bytes), bytes_text(device), bytes_text(check.capacity_bytes), range);

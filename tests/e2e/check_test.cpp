@@ -312,5 +312,33 @@ TEST_CASE("speeds and lengths that say nothing are refused in one line") {
   refuses({"--lengths", "/dev"}, {"/dev"});
 }
 
+TEST_CASE("check says in which step the memory runs out") {
+  TemporaryFolder folder;
+  const std::string config =
+      folder.file("train.yaml", R"(model_name_or_path: meta-llama/Llama-3.1-8B
+model_max_length: 32768
+per_device_train_batch_size: 1
+gradient_checkpointing: true
+bf16: true
+)");
+  const auto ask = [&](double memory, const std::vector<std::string>& more) {
+    return longspan(joined({"check", config, "--framework", "transformers", "--hw", "h200-141g",
+                            "--device-memory", std::to_string(static_cast<int64_t>(memory))},
+                           more));
+  };
+  const auto answer = [&](double memory) { return json::parse(ask(memory, {"--json"}).out); };
+  const json fits = answer(1e12);
+  CHECK(fits.at("runs_out") == "");
+  CHECK(fits.at("peak_moment") == "the loss");
+  // Without the optimizer's states the first backward would fit, and the update makes them.
+  const double peak = fits.at("peak_bytes").at("device");
+  CHECK(answer(0.99 * peak).at("runs_out") == "second step");
+  CHECK(answer(0.7 * peak).at("runs_out") == "update");
+  CHECK(answer(0.3 * peak).at("runs_out") == "first step");
+  CHECK_THAT(ask(0.99 * peak, {}).out,
+             Contains("runs out in the second step, when the optimizer's states are there"));
+  CHECK_THAT(ask(0.7 * peak, {}).out, Contains("runs out in the first update"));
+}
+
 }  // namespace
 }  // namespace longspan::e2e
