@@ -189,7 +189,7 @@ class Configurer {
     const bool adapter = knobs_.has("adapter") && !knobs_.is("adapter", "none");
     const bool frozen = knobs_.is("task", "dpo") && !knobs_.is("reference", "false");
     run_.references = frozen && !adapter ? 1 : 0;
-    // Of pairs, the completions are scored; half of the tokens is an assumption.
+    // The completions of pairs are scored; that they are half of the tokens is an assumption.
     if (pairs) run_.scored_share = 0.5;
     run_.microbatch = microbatch * (pairs ? 2 : 1);
     run_.global_batch = batch * (pairs ? 2 : 1);

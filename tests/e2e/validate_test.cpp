@@ -138,7 +138,7 @@ TEST_CASE("validate refuses a malformed file with its line and the reason") {
     const std::string path = folder.file("cases.yaml", replaced(kCases, edit.from, edit.to));
     check_refused(longspan({"validate", path}), 2, edit.says);
   }
-  check_refused(longspan({"validate"}), 2, {"path is required"});
+  check_refused(longspan({"validate"}), 2, {"paths is required"});
   check_refused(longspan({"validate", "no-such-file.yaml"}), 2, {"no-such-file.yaml"});
   check_refused(longspan({"validate", folder.file("empty.yaml", "")}), 2,
                 {"empty.yaml", "mapping"});
