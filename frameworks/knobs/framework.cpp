@@ -79,8 +79,7 @@ KnobCondition read_condition(const YamlMap& yaml) {
   return condition;
 }
 
-FrameworkKey read_key(const YamlMap& keys, const std::string& name, const std::string& at) {
-  const YamlMap yaml = keys.map(name);
+FrameworkKey read_key(const YamlMap& yaml, const std::string& name, const std::string& at) {
   FrameworkKey key;
   key.key = Settings::key_below(at, name);
   if (yaml.has("also")) {
@@ -115,7 +114,7 @@ FrameworkKey read_key(const YamlMap& keys, const std::string& name, const std::s
   if (yaml.has("write")) key.write = yaml.flag("write") && !key.adds;
   yaml.finish();
   if (key.sets.empty() && key.values.empty() && key.file.empty()) {
-    throw keys.error(name, "expected sets, values or file");
+    throw yaml.error("sets", name + ": expected sets, values or file");
   }
   return key;
 }
@@ -130,10 +129,15 @@ void read_shared(const YamlMap& yaml, const std::string& at, const std::string& 
     std::set<std::string> names;
     for (const std::string& name : keys.keys()) {
       if (!names.insert(name).second) throw keys.error(name, "given twice");
-      framework.keys.push_back(read_key(keys, name, at));
-      framework.keys.back().own = own;
-      // A launch line says these itself.
-      if (block == "launcher") framework.keys.back().write = false;
+      // One row, or several that apply in turn.
+      const std::vector<YamlMap> rows =
+          keys.has_map(name) ? std::vector{keys.map(name)} : keys.maps(name);
+      for (const YamlMap& row : rows) {
+        framework.keys.push_back(read_key(row, name, at));
+        framework.keys.back().own = own;
+        // A launch line says these itself.
+        if (block == "launcher") framework.keys.back().write = false;
+      }
     }
     keys.finish();
   }
